@@ -1,0 +1,28 @@
+//! The disk under Terrane: one trait for files, and its real, counted and simulated forms.
+//!
+//! Engines hold an [`Arc<dyn Disk>`](disk::Disk) and never touch `std::fs`; so each of them runs
+//! unchanged on a real file system and on a simulated one that loses what was not synced.
+//!
+//! This is the only library crate with `unsafe` code. It knows no engine.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+pub mod error;
+
+pub mod checksum;
+
+pub mod bytes;
+
+pub mod aligned;
+
+pub mod clock;
+
+pub mod disk;
+
+pub use aligned::{ALIGN, AlignedBuf};
+pub use clock::Clock;
+pub use disk::{
+    Access, Completion, Direction, Disk, DiskFile, Entry, EntryKind, IoQueue, LockGuard, OpenMode,
+    QueueKind, Request,
+};
+pub use error::{Error, Result};
