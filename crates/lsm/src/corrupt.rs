@@ -15,6 +15,11 @@ pub struct Corrupt {
 }
 
 impl Corrupt {
+    /// A broken rule of a part that is not stored in pages, or whose page the caller knows.
+    pub(crate) fn rule(rule: &'static str, expected: u64, found: u64) -> Self {
+        Self { page: 0, rule, expected, found }
+    }
+
     /// The same finding, moved to `page`, for decoders that do not know where their bytes lie.
     #[must_use]
     pub(crate) fn at_page(self, page: u32) -> Self {

@@ -91,18 +91,11 @@ impl FilterAllocation {
 }
 
 /// The whole part of a small non-negative number.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0.0..=32.0")]
 fn floor_index(number: f64) -> usize {
     number as usize
 }
 
 /// Number of blocks for `entries` at `bits_per_entry`.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    clippy::cast_precision_loss,
-    reason = "an estimate; the cast saturates"
-)]
 fn block_count(entries: u64, bits_per_entry: f64) -> usize {
     (entries as f64 * bits_per_entry / BLOCK_BITS).ceil() as usize
 }
@@ -149,7 +142,6 @@ impl Blocks {
 
 /// The number of the block, below `count`, that `hash` belongs to.
 #[inline]
-#[expect(clippy::cast_possible_truncation, reason = "the upper half is below `count`")]
 fn block_index(hash: u64, count: usize) -> usize {
     ((u128::from(hash) * count as u128) >> 64) as usize
 }
@@ -194,7 +186,6 @@ impl Pattern {
 
 /// Both halves of a product, folded together.
 #[inline]
-#[expect(clippy::cast_possible_truncation, reason = "the lower half is wanted")]
 fn fold(number: u64) -> u64 {
     let product = u128::from(number) * u128::from(MULTIPLIER);
     (product >> 64) as u64 ^ product as u64
@@ -246,6 +237,16 @@ impl Filter {
         let probes = FilterAllocation::PROBES_BY_BITS[floor_index(bits.round()) - 1];
         assert!(probes <= PROBES_MAX);
         FilterBuilder { blocks: Blocks::zeroed(block_count(entries, bits)), probes }
+    }
+
+    /// The filter of no entries.
+    pub(crate) fn empty() -> Self {
+        Self::builder(0, FilterAllocation::BitsPerEntry(1.0)).finish()
+    }
+
+    /// Blocks of a filter that is built with room for `entries`.
+    pub(crate) fn blocks_for(entries: u64, allocation: FilterAllocation) -> u64 {
+        block_count(entries, allocation.bits_per_entry()) as u64
     }
 
     /// Whether the key of this hash may have been inserted; if `false`, it was not.

@@ -1,10 +1,15 @@
-//! Placeholder.
-
+//! LSM tables.
 #![forbid(unsafe_code)]
-#![cfg_attr(not(test), expect(dead_code, reason = "the modules that use these come next"))]
 
-mod corrupt;
-mod filter;
+pub mod corrupt;
+
+pub mod error;
+
+pub mod entry;
+
+pub mod page;
 
 pub use corrupt::Corrupt;
-pub use filter::FilterAllocation;
+pub use entry::{KEY_BYTES_MAX, Lookup, Record, Update, VALUE_BYTES_MAX, Value};
+pub use error::{Error, Result};
+pub use page::PAGE_SIZE;
