@@ -5,6 +5,8 @@
 
 mod corrupt;
 mod filter;
+mod index;
 
 pub use corrupt::Corrupt;
 pub use filter::FilterAllocation;
+pub use index::IndexKind;
