@@ -25,7 +25,7 @@ const PRIVATE_ENDINGS: [&str; 5] = [".internal", ".intranet", ".corp", ".lan", "
 /// Files that tell cargo where to fetch from, and the hosts they may name.
 const FETCHING_FILES: [&str; 5] =
     ["Cargo.toml", "Cargo.lock", "config.toml", "rust-toolchain.toml", "run"];
-const PUBLIC_HOSTS: [&str; 4] = ["github.com", "crates.io", "docs.rs", "www.apache.org"];
+const PUBLIC_HOSTS: [&str; 3] = ["github.com", "crates.io", "docs.rs"];
 
 /// The breaches of the rules 6 and 7 in one file.
 pub(super) fn problems(file: &File) -> Vec<Problem> {
