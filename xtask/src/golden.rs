@@ -15,7 +15,7 @@ pub(crate) enum Mode {
 
 /// Runs the golden tests of the whole workspace.
 pub(crate) fn run(workspace: &Workspace, mode: Mode) -> Result<(), String> {
-    let mut command = workspace.cargo(&["test", "--workspace", "--lib", "--tests", "golden"]);
+    let mut command = workspace.cargo(&["test", "--workspace", "--tests", "golden"]);
     if mode == Mode::Write {
         command.env("TERRANE_GOLDEN", "write");
     }

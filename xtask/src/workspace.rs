@@ -64,32 +64,76 @@ impl Workspace {
         command
     }
 
-    /// Every file that is tracked or about to be: what git knows and what it does not ignore.
+    /// Every file of the workspace: what git tracks or would track, and in a copy without git
+    /// whatever lies outside build folders.
     pub(crate) fn files(&self) -> Result<Vec<File>, String> {
+        let mut paths =
+            if self.root.join(".git").exists() { self.tracked()? } else { self.present()? };
+        paths.sort_unstable();
+        paths.dedup();
+        paths
+            .into_iter()
+            // A file deleted but not yet committed is still tracked.
+            .filter(|path| self.root.join(path).is_file())
+            .map(|path| {
+                let bytes =
+                    fs::read(self.root.join(&path)).map_err(|error| format!("{path}: {error}"))?;
+                Ok(File { path, bytes })
+            })
+            .collect()
+    }
+
+    fn tracked(&self) -> Result<Vec<String>, String> {
         let listing = Command::new("git")
             .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
             .current_dir(&self.root)
             .output()
             .map_err(|error| format!("git ls-files: {error}"))?;
         if !listing.status.success() {
-            return Err(format!(
-                "git ls-files: {}",
-                String::from_utf8_lossy(&listing.stderr).trim()
-            ));
+            let reason = String::from_utf8_lossy(&listing.stderr);
+            return Err(format!("git ls-files: {}", reason.trim()));
         }
         let listing = String::from_utf8(listing.stdout)
             .map_err(|_| "git ls-files: a path that is not UTF-8".to_owned())?;
-        let mut paths: Vec<&str> = listing.split_terminator('\0').collect();
-        paths.sort_unstable();
-        paths.dedup();
-        // A file deleted but not yet committed is still listed.
-        let present = paths.into_iter().filter(|path| self.root.join(path).is_file());
-        present
-            .map(|path| {
-                let bytes =
-                    fs::read(self.root.join(path)).map_err(|error| format!("{path}: {error}"))?;
-                Ok(File { path: path.to_owned(), bytes })
-            })
-            .collect()
+        Ok(listing.split_terminator('\0').map(ToOwned::to_owned).collect())
+    }
+
+    fn present(&self) -> Result<Vec<String>, String> {
+        let mut paths = Vec::new();
+        let mut folders = vec![PathBuf::new()];
+        while let Some(folder) = folders.pop() {
+            let failed = |error| format!("{}: {error}", folder.display());
+            for entry in fs::read_dir(self.root.join(&folder)).map_err(failed)? {
+                let entry = entry.map_err(failed)?;
+                let path = folder.join(entry.file_name());
+                let is_build = entry.file_name() == "target";
+                if entry.file_type().map_err(failed)?.is_dir() {
+                    if !is_build {
+                        folders.push(path);
+                    }
+                } else {
+                    let path = path.to_str().ok_or("a path that is not UTF-8")?;
+                    paths.push(path.replace('\\', "/"));
+                }
+            }
+        }
+        Ok(paths)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The two listings differ in ignored files only, so each tracked file is in both.
+    #[test]
+    fn a_copy_without_git_has_the_same_files() {
+        let manifest_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let workspace = Workspace { root: manifest_dir.parent().unwrap().to_path_buf() };
+        let present = workspace.present().unwrap();
+        assert!(present.iter().any(|path| path == "xtask/src/workspace.rs"));
+        for file in workspace.files().unwrap() {
+            assert!(present.contains(&file.path), "{}", file.path);
+        }
     }
 }
