@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::kmerge::{KMerge, Source};
 use crate::levels::Tree;
 use crate::run_reader::{Purpose, RunReader};
-use crate::session::SessionCore;
+use crate::session_core::SessionCore;
 use crate::write_buffer::{SegmentReader, WriteBuffer};
 
 /// A position in a stable view of a table; gives the live entries in key order.

@@ -172,7 +172,8 @@ impl RunReader {
 
     fn read_large(&mut self, len: usize) -> Result<()> {
         self.large.clear();
-        let inline = self.layout.value(self.page_bytes(), 0);
+        let at = (self.page - self.chunk_first) as usize * PAGE_SIZE;
+        let inline = self.layout.value(&self.chunk[at..at + PAGE_SIZE], 0);
         self.large.extend_from_slice(inline);
         let key_page = self.page;
         for position in 1..=overflow_pages(self.key.len(), len) {

@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 use std::sync::Arc;
 
-use terrane_io::Disk;
+use terrane_io::{Disk, RealDisk};
 
 use crate::config::TableConfig;
 use crate::error::Result;
@@ -47,6 +47,14 @@ pub struct Session {
 }
 
 impl Session {
+    /// Opens a session on the real disk: [`open`](Self::open) with [`RealDisk::auto`].
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_dir(dir: impl AsRef<Path>, options: &SessionOptions) -> Result<Self> {
+        Self::open(RealDisk::auto(), dir.as_ref(), options)
+    }
+
     /// Opens the session in `dir`, or creates one if the directory is empty.
     ///
     /// Tables that were not saved in a snapshot before the last close or crash are gone.
