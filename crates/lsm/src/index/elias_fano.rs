@@ -368,7 +368,8 @@ impl Sequence {
     }
 }
 
-/// The position of one bit number `rank` of a word that has more than `rank` ones.
+/// The position of one bit number `rank` of a word that has more than `rank` ones. Adding up the ones
+/// of all bytes side by side, to skip whole bytes, was measured and is no faster here.
 #[inline]
 fn select_one(mut word: u64, rank: usize) -> usize {
     for _ in 0..rank {
@@ -442,6 +443,16 @@ mod tests {
             let again = Sequence::decode(&mut reader, value_max, sequence.low_bits(), sequence.count());
             check(&again.unwrap(), &values, value_max);
             prop_assert!(reader.rest().is_empty());
+        }
+    }
+
+    #[test]
+    fn select_one_counts_from_the_lowest_bit() {
+        for word in [1, 1 << 63, u64::MAX, 0x8000_0000_0000_0001, 0x0123_4567_89AB_CDEF, 0xFF00] {
+            let ones = (0..64).filter(|position| word >> position & 1 == 1);
+            for (rank, position) in ones.enumerate() {
+                assert_eq!(select_one(word, rank), position, "{word:x}");
+            }
         }
     }
 

@@ -318,6 +318,17 @@ fn an_index_without_pages_and_one_of_the_empty_key_work() {
     check_all_kinds(&vec![vec![vec![]], vec![vec![0]]]);
 }
 
+/// Shared parts and tails whose sizes take no, one and two bytes of their own.
+#[test]
+fn long_keys_that_are_prefixes_of_each_other_are_found() {
+    let key = |n: usize| [vec![7; n], vec![9; n % 200]].concat();
+    let mut keys: Vec<Vec<u8>> = (0..500).map(key).chain([vec![8; 5000]]).collect();
+    keys.sort_unstable();
+    for size in 1..4 {
+        check_all_kinds(&cut(keys.clone(), &[size]));
+    }
+}
+
 /// The bytes of a small index of each kind, worked out by hand from the format.
 #[test]
 fn encodings_are_those_of_the_format() {
