@@ -67,9 +67,7 @@ impl Cursor {
         loop {
             let Some(entry) = self.merge.current() else { return Ok(None) };
             let record = match entry.kind {
-                Kind::Insert => {
-                    Some(Record { key: entry.key.to_vec(), value: entry.value.into() })
-                }
+                Kind::Insert => Some(Record { key: entry.key.to_vec(), value: entry.value.into() }),
                 Kind::Delete => None,
             };
             self.merge.advance()?;

@@ -57,7 +57,9 @@ pub(crate) fn weight_bytes(key_len: usize, value_len: usize) -> u64 {
 pub(crate) fn key_prefix(key: &[u8]) -> u64 {
     match key.first_chunk::<8>() {
         Some(first) => u64::from_be_bytes(*first),
-        None => (0..8).fold(0, |prefix, at| prefix << 8 | u64::from(key.get(at).copied().unwrap_or(0))),
+        None => {
+            (0..8).fold(0, |prefix, at| prefix << 8 | u64::from(key.get(at).copied().unwrap_or(0)))
+        }
     }
 }
 

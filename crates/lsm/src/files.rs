@@ -91,7 +91,10 @@ impl FileSet {
     }
 
     /// Creates the next file and a handle on it.
-    pub(crate) fn create(self: &Arc<Self>, access: Access) -> Result<(FileHandle, Arc<dyn DiskFile>)> {
+    pub(crate) fn create(
+        self: &Arc<Self>,
+        access: Access,
+    ) -> Result<(FileHandle, Arc<dyn DiskFile>)> {
         let number = {
             let mut state = lock(&self.state);
             if state.closed {

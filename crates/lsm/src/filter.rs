@@ -29,8 +29,11 @@
 //! for a false-positive rate (FPR) of 1e-3, where a plain one needs 14.4. The tables below come
 //! from the model in the tests, which takes the load of a block as Poisson-distributed and counts the bits set.
 
-use crate::corrupt::Corrupt;
 use std::ops::Range;
+
+use terrane_io::hint::prefetch;
+
+use crate::corrupt::Corrupt;
 
 /// Words of 64 bits in a block; a block is one cache line.
 const BLOCK_WORDS: usize = 8;
@@ -406,10 +409,6 @@ fn probe_key(filters: &[&Filter], key: u32, hash: u64, hits: &mut Vec<Hit>) {
         }
     }
 }
-
-/// Asks for the cache line of `_target`, where the processor can be asked.
-#[inline]
-fn prefetch<T>(_target: &T) {}
 
 #[cfg(test)]
 #[expect(

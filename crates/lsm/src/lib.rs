@@ -60,6 +60,8 @@ mod table;
 
 mod session;
 
+pub mod verify;
+
 pub use config::{
     DiskCache, FilterPolicy, MergePolicy, MergeSchedule, MergeThread, TableConfig, WriteBuffer,
 };

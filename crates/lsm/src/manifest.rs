@@ -31,7 +31,7 @@
 //! | 4    | `unions`   | reserved for the levels of a union; 0                                |
 //! | 4    | `crc`      | CRC-32C of the bytes above                                           |
 //!
-//! A **run** is number (u64), identity (u64) and pages (u32). A **level** is a tag (u8: 0 nothing, 1 a
+//! A **run** is number (u64), identity (u64) and data pages (u32). A **level** is a tag (u8: 0 nothing, 1 a
 //! run, 2 a merge) with what it announces, then the list of resident runs, newest first. A **merge** is
 //! start and due time (u64, u64), whether it drops deletions (u8), and the list of its inputs, newest
 //! first. The output of an unfinished merge is not part of a snapshot: the merge begins anew.
@@ -86,7 +86,9 @@ fn open(bytes: &[u8], magic: [u8; 8], newest: u32) -> Result<Reader<'_>, Refused
     }
     let (computed, stored) = (crc32c(content), u32::from_le_bytes(*crc));
     if computed != stored {
-        return damaged(&format!("checksum mismatch: computed {computed:08x}, stored {stored:08x}"));
+        return damaged(&format!(
+            "checksum mismatch: computed {computed:08x}, stored {stored:08x}"
+        ));
     }
     let found = input.u32()?;
     if found != newest {
@@ -130,7 +132,8 @@ impl SessionMeta {
 pub(crate) struct RunRef {
     pub(crate) number: u64,
     pub(crate) identity: u64,
-    pub(crate) pages: u32,
+    /// Its data pages; what follows them may be rebuilt.
+    pub(crate) data_pages: u32,
 }
 
 /// A merge that a snapshot found under way.
@@ -169,7 +172,7 @@ pub(crate) struct SnapshotMeta {
 }
 
 fn put_run(out: &mut Writer, run: &RunRef) {
-    out.u64(run.number).u64(run.identity).u32(run.pages);
+    out.u64(run.number).u64(run.identity).u32(run.data_pages);
 }
 
 fn put_runs<'a>(out: &mut Writer, runs: impl ExactSizeIterator<Item = &'a RunRef>) {
@@ -178,7 +181,7 @@ fn put_runs<'a>(out: &mut Writer, runs: impl ExactSizeIterator<Item = &'a RunRef
 }
 
 fn take_run(input: &mut Reader<'_>) -> Result<RunRef, Overrun> {
-    Ok(RunRef { number: input.u64()?, identity: input.u64()?, pages: input.u32()? })
+    Ok(RunRef { number: input.u64()?, identity: input.u64()?, data_pages: input.u32()? })
 }
 
 fn take_runs(input: &mut Reader<'_>) -> Result<Vec<RunRef>, Overrun> {

@@ -327,7 +327,9 @@ impl Merging {
             for _ in 0..ENTRIES_PER_LOOK {
                 let Some(entry) = merge.current() else { return Ok(true) };
                 if !(self.drop_deletes && entry.kind == Kind::Delete) {
-                    builder.push(entry, || merge.hash().unwrap_or_else(|| key_hash(salt, entry.key)))?;
+                    builder.push(entry, || {
+                        merge.hash().unwrap_or_else(|| key_hash(salt, entry.key))
+                    })?;
                 }
                 merge.advance()?;
             }

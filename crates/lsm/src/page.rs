@@ -79,7 +79,10 @@ fn u16_at(bytes: &[u8], offset: usize) -> usize {
 }
 
 fn u32_at(bytes: &[u8], offset: usize) -> u32 {
-    bytes.get(offset..offset + 4).and_then(<[u8]>::first_chunk).map_or(0, |b| u32::from_le_bytes(*b))
+    bytes
+        .get(offset..offset + 4)
+        .and_then(<[u8]>::first_chunk)
+        .map_or(0, |b| u32::from_le_bytes(*b))
 }
 
 fn page_crc(place: Place, page: &[u8]) -> u32 {
@@ -191,7 +194,10 @@ impl PageBuilder {
     }
 
     fn size(count: usize, prefix_len: usize, keys_len: usize, values_len: usize) -> usize {
-        HEADER_SIZE + count * ENTRY_ENDS_SIZE + count.div_ceil(2) + prefix_len
+        HEADER_SIZE
+            + count * ENTRY_ENDS_SIZE
+            + count.div_ceil(2)
+            + prefix_len
             + (keys_len - count * prefix_len)
             + values_len
     }
@@ -230,8 +236,7 @@ impl PageBuilder {
     /// Returns the part of the value that goes into overflow pages.
     pub(crate) fn push_large<'a>(&mut self, entry: EntryRef<'a>) -> &'a [u8] {
         assert!(self.is_empty());
-        let (inline, rest) =
-            entry.value.split_at(inline_len(entry.key.len(), entry.value.len()));
+        let (inline, rest) = entry.value.split_at(inline_len(entry.key.len(), entry.value.len()));
         self.add(entry.key, entry.kind, inline, 0);
         rest
     }
@@ -491,12 +496,13 @@ mod tests {
     fn forty_two_utxo_entries_fit_when_two_bytes_are_shared() {
         let fit = |shared: usize| {
             let mut builder = PageBuilder::default();
-            (0..100u8).take_while(|&n| {
-                let mut key = [0; 34];
-                key[shared] = n + 1;
-                builder.push(EntryRef { key: &key, kind: Kind::Insert, value: &[n; 60] })
-            })
-            .count()
+            (0..100u8)
+                .take_while(|&n| {
+                    let mut key = [0; 34];
+                    key[shared] = n + 1;
+                    builder.push(EntryRef { key: &key, kind: Kind::Insert, value: &[n; 60] })
+                })
+                .count()
         };
         assert_eq!(fit(2), 42);
         assert_eq!(fit(0), 41);

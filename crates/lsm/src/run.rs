@@ -120,10 +120,7 @@ impl RunMeta {
 
     /// Length of the file.
     pub fn pages(&self) -> u64 {
-        u64::from(self.data_pages)
-            + u64::from(self.filter_pages)
-            + u64::from(self.index_pages)
-            + 1
+        u64::from(self.data_pages) + u64::from(self.filter_pages) + u64::from(self.index_pages) + 1
     }
 
     /// What the entries count for in a write buffer bounded in bytes.
@@ -169,6 +166,11 @@ impl RunMeta {
             filter_probes: input.u32()?,
             index_bytes: input.u32()?,
         }))
+    }
+
+    /// Bits of the filter for each entry.
+    pub fn filter_bits_per_entry(&self) -> f64 {
+        self.filter_blocks as f64 * 512.0 / self.entries as f64
     }
 
     /// Reads the footer of a file of `pages` pages from its last page.
@@ -267,7 +269,10 @@ impl PageMap {
         }
     }
 
-    fn decode(input: &mut Reader<'_>, meta: &RunMeta) -> std::result::Result<Option<Self>, Overrun> {
+    fn decode(
+        input: &mut Reader<'_>,
+        meta: &RunMeta,
+    ) -> std::result::Result<Option<Self>, Overrun> {
         let count = input.u32()?;
         let mut map = Self::default();
         for _ in 0..count {
@@ -446,6 +451,11 @@ impl Run {
         }
         let candidate = self.section.index.previous(location.candidate.ordinal, key)?;
         Some(self.location(candidate))
+    }
+
+    /// Pages of the entry on key page `ordinal`: the first one's number, and how many.
+    pub(crate) fn entry_pages(&self, ordinal: u32) -> (u32, u32) {
+        self.section.map.pages(ordinal)
     }
 
     /// The first page from which on all keys at or above `key` stand, as ordinal-free page number. The

@@ -35,7 +35,7 @@ use crate::run::Run;
 use crate::worker::Worker;
 
 const LOCK: &str = "lock";
-const METADATA: &str = "metadata";
+pub(crate) const METADATA: &str = "metadata";
 const METADATA_TMP: &str = "metadata.tmp";
 pub(crate) const ACTIVE: &str = "active";
 pub(crate) const SNAPSHOTS: &str = "snapshots";

@@ -5,9 +5,7 @@ use std::sync::atomic::Ordering;
 
 use crate::config::{MergeSchedule, MergeThread, TableConfig};
 use crate::cursor::Cursor;
-use crate::entry::{
-    EntryRef, KEY_BYTES_MAX, Lookup, Update, VALUE_BYTES_MAX, key_hash,
-};
+use crate::entry::{EntryRef, KEY_BYTES_MAX, Lookup, Update, VALUE_BYTES_MAX, key_hash};
 use crate::error::{Error, Result};
 use crate::levels::{Context, Incoming, Pending, Tree};
 use crate::lookup::{LookupContext, lookup_batch};
@@ -42,11 +40,7 @@ impl Table {
     }
 
     fn context(&self) -> Context<'_> {
-        Context {
-            set: self.session.files(),
-            config: &self.config,
-            salt: self.session.salt(),
-        }
+        Context { set: self.session.files(), config: &self.config, salt: self.session.salt() }
     }
 
     /// The table's configuration.
@@ -219,10 +213,7 @@ impl Table {
     pub fn duplicate(&self) -> Result<Self> {
         self.session.check_open()?;
         let (session, config) = (Arc::clone(&self.session), self.config.clone());
-        Ok(Self {
-            next_work: self.next_work,
-            ..Self::new(session, self.tree.clone(), config)
-        })
+        Ok(Self { next_work: self.next_work, ..Self::new(session, self.tree.clone(), config) })
     }
 
     /// Saves the table as it is now under a name; durable when this returns. The table stays usable.
@@ -294,12 +285,12 @@ impl Table {
                     shape.merge_pages_done = pending.merging.done();
                     match pending.merging.view() {
                         View::Output(run) => runs.extend(run),
-                        View::Inputs(inputs) => runs.extend(inputs.iter().filter_map(|input| {
-                            match input {
+                        View::Inputs(inputs) => {
+                            runs.extend(inputs.iter().filter_map(|input| match input {
                                 crate::merging::Input::Run(run) => Some(Arc::clone(run)),
                                 crate::merging::Input::Buffer(_) => None,
-                            }
-                        })),
+                            }))
+                        }
                     }
                 }
             }
