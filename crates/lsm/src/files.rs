@@ -82,10 +82,6 @@ impl FileSet {
         &self.disk
     }
 
-    pub(crate) fn dir(&self) -> &Path {
-        &self.dir
-    }
-
     pub(crate) fn path(&self, number: u64) -> PathBuf {
         self.dir.join(file_name(number))
     }

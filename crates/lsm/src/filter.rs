@@ -59,7 +59,7 @@ const PREFETCH_BLOCKS: usize = 64;
 
 /// How much memory a filter gets.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum FilterAllocation {
+pub(crate) enum FilterAllocation {
     /// Bits per entry; held to `1.0..=32.0`.
     BitsPerEntry(f64),
     /// As many bits as this false-positive rate takes; held to `1e-5..=1e-1`.

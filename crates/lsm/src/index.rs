@@ -148,12 +148,6 @@ impl IndexBuilder {
         }
     }
 
-    /// Memory held, in bytes.
-    pub(crate) fn memory_bytes(&self) -> usize {
-        self.fences.as_ref().map_or(0, FencesBuilder::memory_bytes)
-            + self.separators.as_ref().map_or(0, SeparatorsBuilder::memory_bytes)
-    }
-
     /// Ends the run.
     pub(crate) fn finish(self) -> Index {
         let allowed = self.entries / AUTO_ENTRIES_PER_EXTRA_READ;
@@ -214,6 +208,7 @@ impl Index {
     }
 
     /// Number of key pages.
+    #[cfg(test)]
     pub(crate) fn pages(&self) -> u32 {
         match &self.form {
             Form::Compact(fences) => fences.pages(),

@@ -40,6 +40,16 @@ pub(crate) enum Input {
     Buffer(WriteBuffer),
 }
 
+impl Input {
+    /// The run, if it is one.
+    pub(crate) fn run(&self) -> Option<&Arc<Run>> {
+        match self {
+            Self::Run(run) => Some(run),
+            Self::Buffer(_) => None,
+        }
+    }
+}
+
 /// What a merge is to produce.
 #[derive(Debug, Clone)]
 pub(crate) struct MergeSpec {

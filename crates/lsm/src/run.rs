@@ -406,10 +406,6 @@ impl Run {
         &self.filter
     }
 
-    pub(crate) fn index(&self) -> &Index {
-        &self.section.index
-    }
-
     pub(crate) fn min_key(&self) -> &[u8] {
         &self.section.min_key
     }
@@ -486,7 +482,7 @@ pub(crate) fn read_pages(file: &dyn DiskFile, first: u32, pages: u32) -> Result<
 pub(crate) fn read_meta(path: &Path, file: &dyn DiskFile) -> Result<RunMeta> {
     let len = file.len()?;
     let pages = len / PAGE_SIZE as u64;
-    if len % PAGE_SIZE as u64 != 0 || pages < 3 || pages > RUN_PAGES_MAX {
+    if len % PAGE_SIZE as u64 != 0 || !(3..=RUN_PAGES_MAX).contains(&pages) {
         let what = Corrupt::rule("file length (a whole number of pages)", pages * 4096, len);
         return Err(Error::corrupt(path, what));
     }

@@ -75,7 +75,7 @@ impl Session {
             }
         }
         let salt = options.salt.unwrap_or_else(|| RandomState::new().hash_one(0));
-        Ok(Self { core: SessionCore::open(disk, dir, salt)? })
+        Ok(Self { core: SessionCore::open(&disk, dir, salt)? })
     }
 
     /// A new, empty table.

@@ -170,7 +170,7 @@ pub(crate) fn snapshot_names(disk: &dyn Disk, dir: &Path) -> Result<Vec<String>>
 
 impl SessionCore {
     /// Opens the session in `dir`, creating it if the directory is empty. `salt` is for creation only.
-    pub(crate) fn open(disk: Arc<dyn Disk>, dir: &Path, salt: u64) -> Result<Arc<Self>> {
+    pub(crate) fn open(disk: &Arc<dyn Disk>, dir: &Path, salt: u64) -> Result<Arc<Self>> {
         let guard = lock_dir(disk.as_ref(), dir)?;
         if let Found::Nothing = look(disk.as_ref(), dir)? {
             let created_ns = disk.clock().wall().as_nanos() as u64;
@@ -197,7 +197,7 @@ impl SessionCore {
         let active = disk.list(&dir.join(ACTIVE))?;
         let numbers = active.iter().filter_map(|entry| file_number(&entry.name));
         next_number = numbers.fold(next_number, |next, number| next.max(number + 1));
-        let files = Arc::new(FileSet::new(Arc::clone(&disk), dir.join(ACTIVE), next_number));
+        let files = Arc::new(FileSet::new(Arc::clone(disk), dir.join(ACTIVE), next_number));
         for stored in snapshots.values() {
             if let Stored::Whole { pins } = stored {
                 files.pin(pins.iter().copied());

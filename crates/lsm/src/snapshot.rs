@@ -163,10 +163,7 @@ fn level_ref(level: &Level, refer: &mut impl FnMut(&Arc<Run>) -> RunRef) -> Leve
             View::Output(None) => IncomingRef::Nothing,
             View::Output(Some(run)) => IncomingRef::Single(refer(&run)),
             View::Inputs(inputs) => {
-                let runs = inputs.iter().filter_map(|input| match input {
-                    Input::Run(run) => Some(run),
-                    Input::Buffer(_) => None,
-                });
+                let runs = inputs.iter().filter_map(Input::run);
                 IncomingRef::Merging(MergeRef {
                     start: pending.start,
                     due: pending.due,

@@ -9,7 +9,7 @@ use crate::entry::{EntryRef, KEY_BYTES_MAX, Lookup, Update, VALUE_BYTES_MAX, key
 use crate::error::{Error, Result};
 use crate::levels::{Context, Incoming, Pending, Tree};
 use crate::lookup::{LookupContext, lookup_batch};
-use crate::merging::View;
+use crate::merging::{Input, View};
 use crate::run::Run;
 use crate::session_core::SessionCore;
 use crate::snapshot::{self, SnapshotName};
@@ -286,10 +286,7 @@ impl Table {
                     match pending.merging.view() {
                         View::Output(run) => runs.extend(run),
                         View::Inputs(inputs) => {
-                            runs.extend(inputs.iter().filter_map(|input| match input {
-                                crate::merging::Input::Run(run) => Some(Arc::clone(run)),
-                                crate::merging::Input::Buffer(_) => None,
-                            }))
+                            runs.extend(inputs.iter().filter_map(Input::run).cloned());
                         }
                     }
                 }

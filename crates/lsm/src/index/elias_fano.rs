@@ -157,11 +157,6 @@ impl SequenceBuilder {
         self.highs.push_zeros(to_usize(bucket - closed));
     }
 
-    /// Memory held, in bytes.
-    pub(super) fn memory_bytes(&self) -> usize {
-        (self.lows.words.capacity() + self.highs.words.capacity()) * size_of::<u64>()
-    }
-
     /// Ends the sequence.
     pub(super) fn finish(mut self) -> Sequence {
         self.skip_buckets((self.value_max >> self.low_bits) + 1);

@@ -79,11 +79,6 @@ impl SeparatorsBuilder {
         self.last_separator.extend_from_slice(separator);
     }
 
-    pub(super) fn memory_bytes(&self) -> usize {
-        let strings = self.last_key.capacity() + self.last_separator.capacity();
-        self.separators.memory_bytes() + strings
-    }
-
     pub(super) fn finish(mut self) -> Separators {
         self.separators.bytes.shrink_to_fit();
         self.separators.fronts.shrink_to_fit();
@@ -143,6 +138,7 @@ impl Separators {
         }
     }
 
+    #[cfg(test)]
     pub(super) fn pages(&self) -> u32 {
         self.pages
     }
