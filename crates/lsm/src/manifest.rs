@@ -42,16 +42,16 @@ use terrane_io::checksum::crc32c;
 use crate::config::TableConfig;
 
 /// First bytes of `metadata`.
-pub const SESSION_MAGIC: [u8; 8] = *b"TerraSes";
+pub(crate) const SESSION_MAGIC: [u8; 8] = *b"TerraSes";
 
 /// Newest version of `metadata`.
-pub const SESSION_VERSION: u32 = 1;
+pub(crate) const SESSION_VERSION: u32 = 1;
 
 /// First bytes of a snapshot's metadata.
-pub const SNAPSHOT_MAGIC: [u8; 8] = *b"TerraSnp";
+pub(crate) const SNAPSHOT_MAGIC: [u8; 8] = *b"TerraSnp";
 
 /// Newest version of snapshots.
-pub const SNAPSHOT_VERSION: u32 = 1;
+pub(crate) const SNAPSHOT_VERSION: u32 = 1;
 
 /// Largest metadata file that is read, in bytes.
 pub(crate) const MANIFEST_BYTES_MAX: u64 = 64 << 20;

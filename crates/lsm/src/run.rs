@@ -57,10 +57,10 @@ use crate::index::{Candidate, Index};
 use crate::page::{PAGE_SIZE, PAYLOAD_SIZE, PageKind, Place, decode_payload};
 
 /// First bytes of a footer's content.
-pub const RUN_MAGIC: [u8; 8] = *b"TerraRun";
+pub(crate) const RUN_MAGIC: [u8; 8] = *b"TerraRun";
 
 /// Newest version of run files, which is the one that is written.
-pub const RUN_VERSION: u32 = 1;
+pub(crate) const RUN_VERSION: u32 = 1;
 
 /// Filter words in a page.
 pub(crate) const FILTER_WORDS_PER_PAGE: usize = PAYLOAD_SIZE / 8;
