@@ -30,8 +30,10 @@ use std::time::{Duration, Instant};
 
 use bitcoin::constants::genesis_block;
 use bitcoin::hashes::Hash as _;
-use bitcoin::{Block, BlockHash, Network, Work};
+use bitcoin::{Block, BlockHash, Work};
 use serde::Serialize;
+
+pub use bitcoin::Network;
 
 pub use self::block::Fault;
 pub use self::error::Error;
