@@ -1,1 +1,80 @@
-fn main() {}
+//! Checks and chores of the workspace, as `cargo xtask <command>`; the one entry point that both a
+//! developer and `.ci/run` use.
+//!
+//! Depends on no crate of ours and on no other crate either: it must build in a second or two, and
+//! must run when the rest does not compile.
+
+#![forbid(unsafe_code)]
+
+mod lexer;
+
+mod workspace;
+
+mod problem;
+
+mod tidy;
+
+mod golden;
+
+mod ci;
+
+use std::process::ExitCode;
+
+use workspace::Workspace;
+
+const USAGE: &str = "\
+usage: cargo xtask <command>
+
+  ci [--fast] [--tested]   format, tidy, lints, tests, documentation, examples; stops at the first
+                           failure. --fast: format, tidy and lints only. --tested: `cargo test`
+                           has just been run, leave it out
+  tidy                     the house rules (docs/style.md) and the ten longest files and functions
+  golden [--write]         compare the golden files with the code, or write them anew
+";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match run(&words) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Usage) => {
+            eprint!("{USAGE}");
+            ExitCode::from(2)
+        }
+        Err(Failure::Check(message)) => {
+            eprintln!("xtask: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+enum Failure {
+    /// The command line means nothing.
+    Usage,
+    /// A check failed or could not be made.
+    Check(String),
+}
+
+impl From<String> for Failure {
+    fn from(message: String) -> Self {
+        Self::Check(message)
+    }
+}
+
+fn run(words: &[&str]) -> Result<(), Failure> {
+    let (command, options) = words.split_first().ok_or(Failure::Usage)?;
+    let workspace = Workspace::find()?;
+    match (*command, options) {
+        ("tidy", []) => Ok(tidy::run(&workspace)?),
+        ("golden", []) => Ok(golden::run(&workspace, golden::Mode::Compare)?),
+        ("golden", ["--write"]) => Ok(golden::run(&workspace, golden::Mode::Write)?),
+        ("ci", options) if options.iter().all(|option| ["--fast", "--tested"].contains(option)) => {
+            let scope = ci::Scope {
+                fast: options.contains(&"--fast"),
+                tested: options.contains(&"--tested"),
+            };
+            Ok(ci::run(&workspace, scope)?)
+        }
+        _ => Err(Failure::Usage),
+    }
+}

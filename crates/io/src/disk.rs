@@ -269,6 +269,19 @@ pub struct Request {
     pub direction: Direction,
 }
 
+impl Request {
+    /// Carries the request out with positioned calls, waiting for them: what a queue does when it
+    /// has nothing better.
+    #[must_use]
+    pub fn carry_out(mut self) -> Completion {
+        let result = match self.direction {
+            Direction::Read => self.file.read_at(&mut self.buffer, self.offset),
+            Direction::Write => self.file.write_at(&self.buffer, self.offset),
+        };
+        Completion { tag: self.tag, buffer: self.buffer, result }
+    }
+}
+
 /// A request that has been carried out, or has failed.
 #[derive(Debug)]
 pub struct Completion {

@@ -74,9 +74,6 @@ impl Error {
     /// Whether the device, the quota or the reserve is used up.
     #[must_use]
     pub fn is_no_space(&self) -> bool {
-        matches!(
-            self.kind(),
-            Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
-        )
+        matches!(self.kind(), Some(io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded))
     }
 }

@@ -19,10 +19,36 @@ pub mod clock;
 
 pub mod disk;
 
+pub mod hint;
+
+pub mod counted;
+
+mod posix;
+
+mod threads;
+
+#[cfg_attr(not(target_os = "linux"), path = "uring_absent.rs")]
+mod uring;
+
+pub mod real;
+
+#[cfg(feature = "sim")]
+pub mod fault;
+
+#[cfg(feature = "sim")]
+pub mod sim;
+
 pub use aligned::{ALIGN, AlignedBuf};
 pub use clock::Clock;
+pub use counted::{CountedDisk, Counts};
 pub use disk::{
     Access, Completion, Direction, Disk, DiskFile, Entry, EntryKind, IoQueue, LockGuard, OpenMode,
     QueueKind, Request,
 };
 pub use error::{Error, Result};
+#[cfg(feature = "sim")]
+pub use fault::{Fault, FaultKind, FaultPlan, Repeat};
+pub use hint::prefetch;
+pub use real::{QueueChoice, RealDisk, RealOptions};
+#[cfg(feature = "sim")]
+pub use sim::{SimDisk, Survival};

@@ -1,1 +1,75 @@
-//! Placeholder.
+//! LSM tables: ordered maps on disk with batched lookups, incremental merges, duplicates at no cost and
+//! durable snapshots.
+//!
+//! A [`Session`] is a directory. It gives out [`Table`]s; a table takes [`Update`]s into a write buffer,
+//! writes that out as sorted *runs* when it is full, and merges runs level by level, in equal shares with
+//! the updates. A [`Table::duplicate`] shares everything with its original and evolves apart from it. A
+//! snapshot ([`Table::save_snapshot`], [`Session::open_snapshot`]) is what survives closing and crashes.
+//!
+//! The engine does all its I/O through [`terrane_io::Disk`] and starts no thread unless a table's
+//! configuration asks for one.
+
+#![forbid(unsafe_code)]
+
+// Bottom-up: a module imports only from modules above it.
+mod corrupt;
+
+mod error;
+
+mod entry;
+
+mod stats;
+
+mod page;
+
+mod filter;
+
+mod index;
+
+mod config;
+
+mod files;
+
+mod run;
+
+mod run_builder;
+
+mod run_reader;
+
+mod write_buffer;
+
+mod kmerge;
+
+mod merging;
+
+mod levels;
+
+mod lookup;
+
+mod worker;
+
+mod manifest;
+
+mod session_core;
+
+mod snapshot;
+
+mod cursor;
+
+mod table;
+
+mod session;
+
+pub use config::{
+    DiskCache, FilterPolicy, MergePolicy, MergeSchedule, MergeThread, TableConfig, WriteBuffer,
+};
+pub use corrupt::Corrupt;
+pub use cursor::Cursor;
+pub use entry::{KEY_BYTES_MAX, Lookup, Record, Update, VALUE_BYTES_MAX, Value};
+pub use error::{Error, Result};
+pub use index::IndexKind;
+pub use page::PAGE_SIZE;
+pub use session::{Session, SessionOptions};
+pub use snapshot::{SNAPSHOT_NAME_LEN_MAX, SnapshotName};
+pub use stats::{LevelStats, TableStats};
+pub use table::Table;

@@ -1,1 +1,22 @@
-//! Placeholder.
+//! What Terrane's own tests share: replayable seeds, keys that hurt, a model of the tables, golden
+//! files, a skewed distribution.
+//!
+//! This crate depends on no crate of ours, so every one of them can name it as a dev-dependency
+//! and no test binary ever holds two copies of one type.
+
+#![forbid(unsafe_code)]
+
+pub mod draw;
+
+pub mod seeds;
+
+pub mod zipf;
+
+pub mod keys;
+
+pub mod model;
+
+pub mod golden;
+
+pub use rand_chacha::ChaCha8Rng;
+pub use rand_chacha::rand_core::{RngCore, SeedableRng};

@@ -1,0 +1,122 @@
+//! What is to go wrong on a simulated disk, and when.
+//!
+//! Calls are numbered from 0 in the order in which the disk sees them: every call on a disk or file
+//! that can fail, and every queued request. [`SimDisk::calls`](crate::sim::SimDisk::calls) tells the
+//! next number.
+
+use rustix::io::Errno;
+
+/// A plan of faults; the default is none.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct FaultPlan {
+    /// A call that fails, or all from some call on.
+    pub fail: Option<Fault>,
+    /// The call at which the power goes. It may still happen in whole, in part or not at all; it and
+    /// all later calls fail.
+    pub crash_at_call: Option<u64>,
+    /// Bytes that files may occupy together, in blocks of 4 KiB; beyond it the disk is full.
+    pub capacity_bytes: Option<u64>,
+    /// Files that may be open at once; beyond it `open` and `lock` fail.
+    pub open_files_max: Option<usize>,
+}
+
+/// A fault and its moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fault {
+    /// The number of the first call that may fail. The fault strikes the first call from here on
+    /// that its kind applies to.
+    pub at_call: u64,
+    /// What happens.
+    pub kind: FaultKind,
+    /// How often.
+    pub repeat: Repeat,
+}
+
+/// How often a fault strikes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Repeat {
+    /// One call.
+    Once,
+    /// Every call from then on that the kind applies to.
+    Forever,
+}
+
+/// What a fault does to a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FaultKind {
+    /// Any call fails with EIO and has no effect.
+    Eio,
+    /// A call that needs space fails with ENOSPC; a write may have written a first part.
+    Enospc,
+    /// Any call fails with EINTR and has no effect.
+    Eintr,
+    /// A read finds the end of the file too early.
+    ShortRead,
+    /// A write writes a first part and fails with EIO.
+    ShortWrite,
+    /// A write writes some of its sectors, drawn from the seed, and fails with EIO.
+    TornWrite,
+    /// A sync of a file or directory fails with EIO. Each sector, length and name that it was to make
+    /// durable is so or is lost for good, drawn from the seed: reads still see it, and no later sync
+    /// makes it durable.
+    FailedSync,
+    /// A read gives one flipped bit, and succeeds.
+    BitRot,
+    /// A read gives zeros for one of its 512-byte sectors, and succeeds.
+    ZeroedSector,
+    /// A read gives the bytes of another place in the file, and succeeds.
+    Misdirected,
+}
+
+impl FaultKind {
+    /// Every kind that makes a call fail.
+    pub const ERRORS: [Self; 7] = [
+        Self::Eio,
+        Self::Enospc,
+        Self::Eintr,
+        Self::ShortRead,
+        Self::ShortWrite,
+        Self::TornWrite,
+        Self::FailedSync,
+    ];
+
+    /// Every kind that makes a read give wrong bytes without an error.
+    pub const SILENT: [Self; 3] = [Self::BitRot, Self::ZeroedSector, Self::Misdirected];
+
+    /// Whether a call of this class can show the fault.
+    pub(crate) fn applies_to(self, class: Class) -> bool {
+        match self {
+            Self::Eio | Self::Eintr => true,
+            Self::Enospc => matches!(class, Class::Write | Class::Grow),
+            Self::ShortRead | Self::BitRot | Self::ZeroedSector | Self::Misdirected => {
+                class == Class::Read
+            }
+            Self::ShortWrite | Self::TornWrite => class == Class::Write,
+            Self::FailedSync => class == Class::Sync,
+        }
+    }
+
+    /// The system's answer to a call that fails.
+    pub(crate) fn errno(self) -> Errno {
+        match self {
+            Self::Enospc => Errno::NOSPC,
+            Self::Eintr => Errno::INTR,
+            _ => Errno::IO,
+        }
+    }
+}
+
+/// Calls that the same faults apply to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Class {
+    /// Reads of a file.
+    Read,
+    /// Writes of a file.
+    Write,
+    /// Other calls that may need space: new names, greater lengths, reservations.
+    Grow,
+    /// Syncs.
+    Sync,
+    /// Everything else.
+    Other,
+}

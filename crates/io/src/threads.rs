@@ -1,0 +1,198 @@
+//! Queued requests by a pool of threads with positioned reads and writes.
+//!
+//! The pool belongs to a disk and serves all of its queues; it starts with the first queue and ends
+//! with the disk and the last of them. Jobs own their request, so nothing is borrowed from the thread
+//! that made it.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use crate::disk::{Completion, IoQueue, Request};
+
+/// Threads that carry out requests.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    jobs: Arc<Jobs>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Jobs {
+    list: Mutex<JobList>,
+    added: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct JobList {
+    waiting: VecDeque<Job>,
+    /// Set when the pool ends; no job is added after.
+    closed: bool,
+}
+
+#[derive(Debug)]
+struct Job {
+    request: Request,
+    done: Arc<Done>,
+}
+
+/// Where the completions of one queue arrive.
+#[derive(Debug, Default)]
+struct Done {
+    completions: Mutex<VecDeque<Completion>>,
+    added: Condvar,
+}
+
+/// No code of ours panics while it holds one of these locks, so the content is whole.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Pool {
+    /// A pool of `threads` threads, at least one.
+    pub(crate) fn new(threads: usize) -> io::Result<Arc<Self>> {
+        let jobs: Arc<Jobs> = Arc::default();
+        let mut pool = Self { jobs: Arc::clone(&jobs), workers: Vec::new() };
+        for _ in 0..threads.max(1) {
+            let jobs = Arc::clone(&jobs);
+            let builder = thread::Builder::new().name("terrane-io".to_owned());
+            match builder.spawn(move || jobs.work()) {
+                Ok(worker) => pool.workers.push(worker),
+                // Fewer threads than wanted are slower, none is no pool.
+                Err(error) if pool.workers.is_empty() => return Err(error),
+                Err(_) => break,
+            }
+        }
+        Ok(Arc::new(pool))
+    }
+
+    /// A queue that keeps up to `depth` requests in the pool, of which as many run at once as the
+    /// pool has threads.
+    pub(crate) fn queue(self: &Arc<Self>, depth: usize) -> ThreadQueue {
+        ThreadQueue {
+            pool: Arc::clone(self),
+            done: Arc::default(),
+            depth: depth.max(1),
+            waiting: VecDeque::new(),
+            in_flight: 0,
+            taken: VecDeque::new(),
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        lock(&self.jobs.list).closed = true;
+        self.jobs.added.notify_all();
+        for worker in self.workers.drain(..) {
+            // A worker that panicked has nothing left to say.
+            let _ = worker.join();
+        }
+    }
+}
+
+impl Jobs {
+    fn work(&self) {
+        while let Some(Job { request, done }) = self.take() {
+            let completion = request.carry_out();
+            lock(&done.completions).push_back(completion);
+            done.added.notify_one();
+        }
+    }
+
+    /// The next job, waiting for it; `None` when the pool ends.
+    fn take(&self) -> Option<Job> {
+        let mut list = lock(&self.list);
+        loop {
+            if let Some(job) = list.waiting.pop_front() {
+                return Some(job);
+            }
+            if list.closed {
+                return None;
+            }
+            list = self.added.wait(list).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// A queue over a [`Pool`].
+pub(crate) struct ThreadQueue {
+    pool: Arc<Pool>,
+    done: Arc<Done>,
+    depth: usize,
+    /// Handed over, not yet given to the pool.
+    waiting: VecDeque<Request>,
+    /// Given to the pool, not yet in `taken`. Invariant: at most `depth`.
+    in_flight: usize,
+    /// Taken out of `done` together, so that its lock is taken once for all of them.
+    taken: VecDeque<Completion>,
+}
+
+impl ThreadQueue {
+    /// Takes the completions that are there, after waiting for one if `wait` says so.
+    fn collect(&mut self, wait: bool) {
+        let mut completions = lock(&self.done.completions);
+        while wait && completions.is_empty() {
+            completions = self.done.added.wait(completions).unwrap_or_else(PoisonError::into_inner);
+        }
+        self.in_flight -= completions.len();
+        self.taken.append(&mut completions);
+    }
+}
+
+impl IoQueue for ThreadQueue {
+    fn push(&mut self, request: Request) {
+        self.waiting.push_back(request);
+    }
+
+    fn submit(&mut self) {
+        let count = self.waiting.len().min(self.depth - self.in_flight);
+        if count == 0 {
+            return;
+        }
+        let done = &self.done;
+        let jobs =
+            self.waiting.drain(..count).map(|request| Job { request, done: Arc::clone(done) });
+        lock(&self.pool.jobs.list).waiting.extend(jobs);
+        self.in_flight += count;
+        for _ in 0..count.min(self.pool.workers.len()) {
+            self.pool.jobs.added.notify_one();
+        }
+    }
+
+    fn pop(&mut self) -> Option<Completion> {
+        if self.taken.is_empty() {
+            self.submit();
+            if self.in_flight > 0 {
+                self.collect(true);
+                self.submit();
+            }
+        }
+        self.taken.pop_front()
+    }
+
+    fn poll(&mut self) -> Option<Completion> {
+        if self.taken.is_empty() {
+            self.collect(false);
+            self.submit();
+        }
+        self.taken.pop_front()
+    }
+
+    fn outstanding(&self) -> usize {
+        self.waiting.len() + self.in_flight + self.taken.len()
+    }
+
+    fn depth(&self) -> usize {
+        self.depth
+    }
+}
+
+impl Drop for ThreadQueue {
+    fn drop(&mut self) {
+        while self.in_flight > 0 {
+            self.collect(true);
+        }
+    }
+}

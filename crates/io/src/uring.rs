@@ -1,0 +1,360 @@
+//! Queued requests by `io_uring`.
+//!
+//! **Ownership.** A queue holds one ring, taken from the pool of its disk and given back when the
+//! queue is dropped, so a ring outlives the threads that use it. Requests own their buffer and hold
+//! their file open; they lie in the queue from before the kernel sees them until their completion has
+//! been read. Dropping the queue waits for all of them, during unwinding too; forgetting it leaks
+//! them. So the kernel never writes to memory that is used otherwise.
+//!
+//! **Out of the ordinary.** The ring carries the common case. A request that completes short or with
+//! an error of any kind (`EAGAIN`, `EINTR`, the end of the file, `EFAULT` and `ECANCELED` after the
+//! thread that submitted it has died) is carried out again by a positioned call, which has the one
+//! loop for short and interrupted transfers, and whose answer counts. If the kernel stops taking
+//! requests from a ring, they are all carried out that way, and the ring is not used again.
+//!
+//! **Flags.** `COOP_TASKRUN` spares an interrupt per completion. `SINGLE_ISSUER` and `DEFER_TASKRUN`
+//! would bind a ring to one thread, but rings move between threads with their queues. Waiting is kept
+//! out of the system's iowait figure where the kernel allows.
+
+use std::collections::VecDeque;
+use std::io;
+use std::mem::ManuallyDrop;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use io_uring::{EnterFlags, IoUring, Probe, opcode, squeue, types};
+use rustix::io::Errno;
+
+use crate::disk::{Completion, Direction, IoQueue, Request};
+use crate::posix::PosixFile;
+
+/// The most requests in flight of one queue; a larger depth is cut to this.
+const DEPTH_MAX: usize = 4096;
+
+/// The size of small rings. One size for all of them lets queues share.
+const ENTRIES_MIN: usize = 256;
+
+/// Rings kept for later queues.
+const IDLE_MAX: usize = 16;
+
+/// Requests that are collected before the kernel is called for them. Below 16 the calls show in CPU
+/// time; above 64 the device idles while requests are collected.
+const BATCH: usize = 32;
+
+/// The most bytes handed to the kernel in one request, which itself stops just below 2 GiB; what is
+/// left makes the request a short one.
+const TRANSFER_BYTES_MAX: usize = 1 << 30;
+
+/// Rings that no queue holds at the moment.
+#[derive(Default)]
+pub(crate) struct RingPool {
+    /// Invariant: nothing is in flight in these, and their queues are empty.
+    idle: Mutex<Vec<Ring>>,
+}
+
+impl RingPool {
+    /// A pool, if the system lets this process use `io_uring` and knows what we need of it.
+    pub(crate) fn probe() -> io::Result<Arc<Self>> {
+        let mut ring = Ring::new(ENTRIES_MIN)?;
+        let mut probe = Probe::new();
+        ring.uring.submitter().register_probe(&mut probe)?;
+        if ![opcode::Read::CODE, opcode::Write::CODE].iter().all(|&code| probe.is_supported(code)) {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        // Set-up may be allowed and its use forbidden, so one request makes the round.
+        // SAFETY: a no-op refers to no memory.
+        unsafe { ring.uring.submission().push(&opcode::Nop::new().build()) }
+            .map_err(io::Error::other)?;
+        while ring.uring.completion().next().is_none() {
+            match ring.enter(1) {
+                Err(Errno::INTR) | Ok(()) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(Arc::new(Self { idle: Mutex::new(vec![ring]) }))
+    }
+
+    /// A queue that keeps up to `depth` requests in flight.
+    pub(crate) fn queue(self: &Arc<Self>, depth: usize) -> io::Result<UringQueue> {
+        let depth = depth.clamp(1, DEPTH_MAX);
+        let ring = match self.take(depth) {
+            Some(ring) => ring,
+            None => Ring::new(depth.next_power_of_two().max(ENTRIES_MIN))?,
+        };
+        Ok(UringQueue {
+            ring: ManuallyDrop::new(ring),
+            pool: Arc::clone(self),
+            depth,
+            waiting: VecDeque::new(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            unseen: VecDeque::new(),
+            in_flight: 0,
+            is_broken: false,
+            done: VecDeque::new(),
+        })
+    }
+
+    fn take(&self, depth: usize) -> Option<Ring> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = idle.iter().position(|ring| ring.entries() >= depth)?;
+        Some(idle.swap_remove(index))
+    }
+
+    fn give_back(&self, ring: Ring) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() < IDLE_MAX {
+            idle.push(ring);
+        }
+    }
+}
+
+/// A ring and the flags to wait with.
+struct Ring {
+    uring: IoUring,
+    wait_flags: EnterFlags,
+}
+
+impl Ring {
+    fn new(entries: usize) -> io::Result<Self> {
+        let entries = u32::try_from(entries).map_err(io::Error::other)?;
+        let uring = IoUring::builder()
+            .setup_coop_taskrun()
+            .setup_taskrun_flag()
+            .build(entries)
+            // Kernels before 5.19 know neither flag.
+            .or_else(|_| IoUring::new(entries))?;
+        let mut wait_flags = EnterFlags::GETEVENTS;
+        if uring.params().is_feature_no_iowait() {
+            wait_flags |= EnterFlags::NO_IOWAIT;
+        }
+        Ok(Self { uring, wait_flags })
+    }
+
+    fn entries(&self) -> usize {
+        self.uring.params().sq_entries() as usize
+    }
+
+    /// Hands the kernel what is in the submission queue and waits until `wanted` completions are
+    /// there.
+    fn enter(&mut self, wanted: u32) -> Result<(), Errno> {
+        let submission = self.uring.submission();
+        let count = u32::try_from(submission.len()).expect("at most the ring's entries");
+        // A completion may wait for this thread to come by the kernel.
+        let is_wait = wanted > 0 || submission.taskrun();
+        drop(submission);
+        self.call(count, wanted, is_wait)
+    }
+
+    /// Waits for one completion without handing over anything.
+    fn wait(&mut self) -> Result<(), Errno> {
+        self.call(0, 1, true)
+    }
+
+    fn call(&mut self, count: u32, wanted: u32, is_wait: bool) -> Result<(), Errno> {
+        let flags = if is_wait { self.wait_flags } else { EnterFlags::empty() };
+        // SAFETY: no argument is passed, so none can dangle; the requests in the submission queue
+        // are valid by the contract of `squeue::push`, kept in `UringQueue::hand_over`.
+        let entered =
+            unsafe { self.uring.submitter().enter::<()>(count, wanted, flags.bits(), None) };
+        match entered {
+            Ok(_) => Ok(()),
+            Err(error) => Err(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+        }
+    }
+}
+
+/// A queue over one ring.
+pub(crate) struct UringQueue {
+    /// Taken out once, in `drop`.
+    ring: ManuallyDrop<Ring>,
+    pool: Arc<RingPool>,
+    depth: usize,
+    /// Handed over, not yet in the ring.
+    waiting: VecDeque<Request>,
+    /// The requests in the ring, by `user_data`.
+    ///
+    /// Invariant: a request stays in its slot, untouched, from before it enters the submission queue
+    /// until its completion has been read, or until the kernel can no longer see it.
+    slots: Vec<Option<Request>>,
+    /// Slots that hold nothing.
+    free: Vec<usize>,
+    /// Slots whose requests are in the submission queue, in its order: the kernel has not seen them.
+    unseen: VecDeque<usize>,
+    /// Slots in use. Invariant: at most `depth`, which is at most the entries of the ring, so neither
+    /// of its two queues overflows.
+    in_flight: usize,
+    /// Whether the kernel has stopped taking requests from this ring.
+    is_broken: bool,
+    /// Completions that nobody has taken yet.
+    done: VecDeque<Completion>,
+}
+
+impl UringQueue {
+    /// Puts as many of the waiting requests into the submission queue as the depth allows.
+    fn hand_over(&mut self) {
+        while self.in_flight < self.depth {
+            let Some(request) = self.waiting.pop_front() else { return };
+            if self.is_broken || !request.file.as_any().is::<PosixFile>() {
+                self.done.push_back(request.carry_out());
+                continue;
+            }
+            let slot = self.free.pop().unwrap_or_else(|| {
+                self.slots.push(None);
+                self.slots.len() - 1
+            });
+            let entry = describe(self.slots[slot].insert(request)).user_data(slot as u64);
+            // SAFETY: the descriptor and the buffer belong to the request in `slot`, and by the
+            // invariant of `slots` it stays there for as long as the kernel may use them.
+            let pushed = unsafe { self.ring.uring.submission().push(&entry) };
+            assert!(pushed.is_ok(), "fewer requests in flight than the ring has entries");
+            self.unseen.push_back(slot);
+            self.in_flight += 1;
+        }
+    }
+
+    /// Calls the kernel for what is in the submission queue, and waits for a completion if `wait`
+    /// says so. May return early; the caller looks whether it has what it wants.
+    fn enter(&mut self, wait: bool) {
+        if self.is_broken {
+            // Requests that the kernel took before still complete, but it cannot be waited for.
+            if wait {
+                thread::sleep(Duration::from_micros(100));
+            }
+            return;
+        }
+        let entered = match self.ring.enter(u32::from(wait)) {
+            // The kernel is short of memory for more: first let something complete.
+            Err(Errno::AGAIN | Errno::BUSY) if self.unseen.len() < self.in_flight => {
+                if wait {
+                    self.ring.wait()
+                } else {
+                    Ok(())
+                }
+            }
+            entered => entered,
+        };
+        let unseen = self.ring.uring.submission().len();
+        self.unseen.drain(..self.unseen.len() - unseen);
+        let is_hopeless = match entered {
+            Ok(()) | Err(Errno::INTR) => false,
+            // Short of memory, and nothing is under way that will free some.
+            Err(Errno::AGAIN | Errno::BUSY) => self.unseen.len() == self.in_flight,
+            Err(_) => true,
+        };
+        if is_hopeless {
+            self.give_up();
+        }
+    }
+
+    /// Carries out what the kernel has not seen, and leaves the ring alone from now on.
+    fn give_up(&mut self) {
+        self.is_broken = true;
+        for slot in self.unseen.drain(..) {
+            let request = self.slots[slot].take().expect("in the submission queue");
+            self.in_flight -= 1;
+            self.done.push_back(request.carry_out());
+        }
+    }
+
+    /// Takes the completions that the kernel has left in the ring.
+    fn reap(&mut self) {
+        for entry in self.ring.uring.completion() {
+            let slot = usize::try_from(entry.user_data()).expect("an index of ours");
+            let request = self.slots[slot].take().expect("in flight until now");
+            self.free.push(slot);
+            self.in_flight -= 1;
+            let is_whole = usize::try_from(entry.result()) == Ok(request.buffer.len());
+            self.done.push_back(if is_whole {
+                Completion { tag: request.tag, buffer: request.buffer, result: Ok(()) }
+            } else {
+                request.carry_out()
+            });
+        }
+    }
+
+    /// Starts waiting requests once enough of them fit to be worth a call.
+    fn refill(&mut self) {
+        let count = self.waiting.len().min(self.depth - self.in_flight);
+        if count >= BATCH.min(self.depth.div_ceil(2)) {
+            self.submit();
+        }
+    }
+}
+
+fn describe(request: &mut Request) -> squeue::Entry {
+    let file = request.file.as_any().downcast_ref::<PosixFile>();
+    let file = types::Fd(file.expect("checked by the caller").raw_fd());
+    let len = request.buffer.len().min(TRANSFER_BYTES_MAX);
+    let len = u32::try_from(len).expect("at most TRANSFER_BYTES_MAX");
+    let start = request.buffer.as_mut_ptr();
+    match request.direction {
+        Direction::Read => opcode::Read::new(file, start, len).offset(request.offset).build(),
+        Direction::Write => opcode::Write::new(file, start, len).offset(request.offset).build(),
+    }
+}
+
+impl IoQueue for UringQueue {
+    fn push(&mut self, request: Request) {
+        self.waiting.push_back(request);
+        self.refill();
+    }
+
+    fn submit(&mut self) {
+        self.hand_over();
+        if !self.unseen.is_empty() {
+            self.enter(false);
+        }
+    }
+
+    fn pop(&mut self) -> Option<Completion> {
+        while self.done.is_empty() {
+            self.reap();
+            self.refill();
+            if !self.done.is_empty() {
+                break;
+            }
+            self.hand_over();
+            if self.in_flight > 0 {
+                self.enter(true);
+            } else if self.done.is_empty() {
+                return None;
+            }
+        }
+        self.done.pop_front()
+    }
+
+    fn poll(&mut self) -> Option<Completion> {
+        if self.done.is_empty() {
+            self.hand_over();
+            if !self.unseen.is_empty() || self.ring.uring.submission().taskrun() {
+                self.enter(false);
+            }
+            self.reap();
+        }
+        self.done.pop_front()
+    }
+
+    fn outstanding(&self) -> usize {
+        self.waiting.len() + self.in_flight + self.done.len()
+    }
+
+    fn depth(&self) -> usize {
+        self.depth
+    }
+}
+
+impl Drop for UringQueue {
+    fn drop(&mut self) {
+        while self.in_flight > 0 {
+            self.enter(true);
+            self.reap();
+        }
+        // SAFETY: `ring` is not used after this.
+        let ring = unsafe { ManuallyDrop::take(&mut self.ring) };
+        if !self.is_broken {
+            self.pool.give_back(ring);
+        }
+    }
+}

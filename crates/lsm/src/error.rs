@@ -1,0 +1,143 @@
+//! Errors of the table engine, grouped by what the caller does next.
+
+use std::path::{Path, PathBuf};
+
+use crate::corrupt::Corrupt;
+
+/// The result of a call on the table engine.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// An error of a session, a table, a cursor or a snapshot.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A call on the disk failed. The table is as it was before the call; reads go on.
+    #[error(transparent)]
+    Disk(#[from] terrane_io::Error),
+    /// Bytes read back are not bytes that this program wrote. Restore from a snapshot or a copy.
+    #[error("{}: {what}", .path.display())]
+    Corrupt {
+        /// The damaged file.
+        path: PathBuf,
+        /// The place and the rule.
+        what: Corrupt,
+    },
+    /// A file is of a format version that this program does not know. Use a newer program.
+    #[error("{}: format version {found}, this program reads up to {newest}", .path.display())]
+    UnknownVersion {
+        /// The file.
+        path: PathBuf,
+        /// The version in the file.
+        found: u32,
+        /// The newest version known.
+        newest: u32,
+    },
+    /// An earlier sync failed, so what is on disk is unknown. Reads go on; close the session and open
+    /// it anew, which goes back to the newest snapshots.
+    #[error("an earlier fsync of {} failed; close the session and open it anew", .path.display())]
+    Poisoned {
+        /// What was to be synced.
+        path: PathBuf,
+    },
+    /// The directory to open a session in is missing.
+    #[error("{} does not exist; create the directory first", .path.display())]
+    SessionDirDoesNotExist {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// Another handle holds the session.
+    #[error("{} is in use{}", .path.display(), .pid.map(|pid| format!(" by process {pid}")).unwrap_or_default())]
+    SessionDirLocked {
+        /// The directory.
+        path: PathBuf,
+        /// The process that holds it, where the system tells.
+        pid: Option<u32>,
+    },
+    /// The directory is not a session, or lacks a part of one. Nothing was changed in it.
+    #[error("{} is not a usable session directory: {reason}", .path.display())]
+    SessionDirCorrupted {
+        /// The directory.
+        path: PathBuf,
+        /// What is missing or not expected.
+        reason: String,
+    },
+    /// The session was closed before.
+    #[error("the session is closed")]
+    SessionClosed,
+    /// A key is longer than [`KEY_BYTES_MAX`](crate::KEY_BYTES_MAX). Nothing was changed.
+    #[error("a key of {bytes} bytes; the limit is {limit}")]
+    KeyTooLarge {
+        /// Length of the key.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// A value is longer than [`VALUE_BYTES_MAX`](crate::VALUE_BYTES_MAX). Nothing was changed.
+    #[error("a value of {bytes} bytes; the limit is {limit}")]
+    ValueTooLarge {
+        /// Length of the value.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// A run would need more pages than its format can number. Nothing was changed.
+    #[error("the table would hold a run of more than {limit} pages")]
+    TableTooLarge {
+        /// The limit.
+        limit: u64,
+    },
+    /// An option is out of its range.
+    #[error("option {option}: {reason}")]
+    InvalidConfig {
+        /// The option, by its field name.
+        option: &'static str,
+        /// What is allowed.
+        reason: String,
+    },
+    /// A text is not a snapshot name.
+    #[error("`{text}` is not a snapshot name: 1 to 64 characters of a-z, 0-9, `_`, `-`, no device name")]
+    InvalidSnapshotName {
+        /// The text.
+        text: String,
+    },
+    /// The name is taken.
+    #[error("snapshot `{name}` exists already")]
+    SnapshotExists {
+        /// The name.
+        name: String,
+    },
+    /// There is no snapshot of that name.
+    #[error("snapshot `{name}` does not exist")]
+    SnapshotDoesNotExist {
+        /// The name.
+        name: String,
+    },
+    /// A file of the snapshot is damaged or missing. Other snapshots are not affected; this one can be
+    /// deleted, and `terrane verify` says what is wrong.
+    #[error("snapshot `{name}` is damaged: {}: {reason}", .path.display())]
+    SnapshotCorrupted {
+        /// The name.
+        name: String,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The snapshot was saved under another label.
+    #[error("snapshot `{name}` has the label `{actual}`, not `{expected}`")]
+    SnapshotNotCompatible {
+        /// The name.
+        name: String,
+        /// The label asked for.
+        expected: String,
+        /// The label stored.
+        actual: String,
+    },
+}
+
+impl Error {
+    /// Damage in the file at `path`.
+    pub(crate) fn corrupt(path: &Path, what: Corrupt) -> Self {
+        Self::Corrupt { path: path.to_owned(), what }
+    }
+}

@@ -1,0 +1,225 @@
+//! The run files of a session: their numbers, who uses them, and when they go.
+//!
+//! A file is named `<number>.run` in the directory `active`. It is *held* by handles in memory (a run
+//! shared by tables, merges and cursors has one handle) and *pinned* by snapshots. When the last holder
+//! goes and nothing pins it, the file is removed; what a crash leaves behind is removed when the
+//! session is opened again.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use terrane_io::{Access, Disk, DiskFile, OpenMode};
+
+use crate::error::{Error, Result};
+
+/// Locks, also after a panic of another thread: what the mutexes of this crate guard is whole at every
+/// point where code can panic.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Usage {
+    handles: u32,
+    pins: u32,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    usage: BTreeMap<u64, Usage>,
+    /// Greater than every number in use.
+    next_number: u64,
+    /// After closing, handles that are still around touch nothing.
+    closed: bool,
+    /// The first failure to remove a file; reported when the session is closed.
+    failed: Option<terrane_io::Error>,
+}
+
+/// All run files of a session.
+#[derive(Debug)]
+pub(crate) struct FileSet {
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+    state: Mutex<State>,
+    /// What was being synced when a sync failed. From then on nothing new is promised to be durable.
+    poisoned: OnceLock<PathBuf>,
+}
+
+/// The name of run file `number`.
+pub(crate) fn file_name(number: u64) -> String {
+    format!("{number:08}.run")
+}
+
+/// The number of a file of that name, if it is the name of a run file.
+pub(crate) fn file_number(name: &str) -> Option<u64> {
+    let number = name.strip_suffix(".run")?.parse().ok()?;
+    (file_name(number) == name).then_some(number)
+}
+
+impl FileSet {
+    /// The files in `dir`; new ones are numbered from `next_number`.
+    pub(crate) fn new(disk: Arc<dyn Disk>, dir: PathBuf, next_number: u64) -> Self {
+        let state = Mutex::new(State { next_number, ..State::default() });
+        Self { disk, dir, state, poisoned: OnceLock::new() }
+    }
+
+    /// Fails once a sync has failed, for good.
+    pub(crate) fn check_poisoned(&self) -> Result<()> {
+        self.poisoned.get().map_or(Ok(()), |path| Err(Error::Poisoned { path: path.clone() }))
+    }
+
+    /// Passes the result of a sync of `path` on, and remembers a failure.
+    pub(crate) fn synced(&self, path: &Path, result: terrane_io::Result<()>) -> Result<()> {
+        if result.is_err() {
+            self.poisoned.get_or_init(|| path.to_owned());
+        }
+        Ok(result?)
+    }
+
+    pub(crate) fn disk(&self) -> &Arc<dyn Disk> {
+        &self.disk
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub(crate) fn path(&self, number: u64) -> PathBuf {
+        self.dir.join(file_name(number))
+    }
+
+    /// Creates the next file and a handle on it.
+    pub(crate) fn create(self: &Arc<Self>, access: Access) -> Result<(FileHandle, Arc<dyn DiskFile>)> {
+        let number = {
+            let mut state = lock(&self.state);
+            if state.closed {
+                return Err(Error::SessionClosed);
+            }
+            let number = state.next_number;
+            state.next_number += 1;
+            state.usage.entry(number).or_default().handles += 1;
+            number
+        };
+        let handle = FileHandle { set: Arc::clone(self), number, synced: AtomicBool::new(false) };
+        // If this fails, dropping the handle finds no file to remove, which is fine.
+        let file = self.disk.open(&self.path(number), OpenMode::CreateNew, access)?;
+        Ok((handle, file))
+    }
+
+    /// A handle on an existing, durable file.
+    pub(crate) fn attach(self: &Arc<Self>, number: u64) -> FileHandle {
+        lock(&self.state).usage.entry(number).or_default().handles += 1;
+        FileHandle { set: Arc::clone(self), number, synced: AtomicBool::new(true) }
+    }
+
+    /// Keeps the files until they are unpinned as often as pinned.
+    pub(crate) fn pin(&self, numbers: impl IntoIterator<Item = u64>) {
+        let mut state = lock(&self.state);
+        for number in numbers {
+            state.usage.entry(number).or_default().pins += 1;
+        }
+    }
+
+    /// Takes a pin off each of the files and removes those that nobody uses any more. Goes on after a
+    /// failure and returns the first one.
+    pub(crate) fn unpin(&self, numbers: impl IntoIterator<Item = u64>) -> Result<()> {
+        let mut state = lock(&self.state);
+        let mut first = Ok(());
+        for number in numbers {
+            if let Some(usage) = state.usage.get_mut(&number) {
+                assert!(usage.pins > 0);
+                usage.pins -= 1;
+            }
+            let removed = self.remove_if_unused(&mut state, number);
+            first = first.and(removed);
+        }
+        Ok(first?)
+    }
+
+    /// Whether a snapshot pins the file.
+    pub(crate) fn is_pinned(&self, number: u64) -> bool {
+        lock(&self.state).usage.get(&number).is_some_and(|usage| usage.pins > 0)
+    }
+
+    fn remove_if_unused(&self, state: &mut State, number: u64) -> terrane_io::Result<()> {
+        match state.usage.get(&number) {
+            Some(usage) if usage.handles == 0 && usage.pins == 0 => {
+                state.usage.remove(&number);
+            }
+            _ => return Ok(()),
+        }
+        match self.disk.remove(&self.path(number)) {
+            Err(error) if !error.is_not_found() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes every file that no snapshot pins; handles still around lose the right to remove any.
+    /// Returns the first failure of this or of an earlier removal.
+    pub(crate) fn close(&self) -> Result<()> {
+        let mut state = lock(&self.state);
+        if state.closed {
+            return Ok(());
+        }
+        state.closed = true;
+        let mut first = state.failed.take().map_or(Ok(()), Err);
+        let unpinned: Vec<u64> =
+            state.usage.iter().filter(|(_, usage)| usage.pins == 0).map(|(&n, _)| n).collect();
+        for number in unpinned {
+            match self.disk.remove(&self.path(number)) {
+                Err(error) if !error.is_not_found() => first = first.and(Err(error)),
+                _ => {}
+            }
+        }
+        Ok(first?)
+    }
+}
+
+/// The right to use a file; the last one to go removes the file unless a snapshot pins it.
+#[derive(Debug)]
+pub(crate) struct FileHandle {
+    set: Arc<FileSet>,
+    number: u64,
+    synced: AtomicBool,
+}
+
+impl FileHandle {
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.set.path(self.number)
+    }
+
+    pub(crate) fn set(&self) -> &Arc<FileSet> {
+        &self.set
+    }
+
+    /// Makes the file's bytes durable, once.
+    pub(crate) fn sync(&self, file: &dyn DiskFile) -> Result<()> {
+        if !self.synced.load(Ordering::Acquire) {
+            self.set.check_poisoned()?;
+            self.set.synced(file.path(), file.sync())?;
+            self.synced.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for FileHandle {
+    fn drop(&mut self) {
+        let mut state = lock(&self.set.state);
+        if let Some(usage) = state.usage.get_mut(&self.number) {
+            usage.handles -= 1;
+        }
+        if state.closed {
+            return;
+        }
+        if let Err(error) = self.set.remove_if_unused(&mut state, self.number) {
+            state.failed.get_or_insert(error);
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! The levels of a table and when what is merged: the schedule.
+//!
+//! Level 1 is the newest. A *tiering* level shows up to T - 1 *resident* runs and one *incoming* run or
+//! merge; a *levelling* level has only the incoming one, which is merged with what arrives. Under lazy
+//! levelling every level tiers but the last one (unless it is level 1).
+//!
+//! Each flush offers a run to level 1. A level that is offered runs first takes its finished incoming
+//! run r (it must be finished by now, see below), then:
+//!
+//! - tiering, and r would still fit the level above: r is merged again with what arrives (*hold back*);
+//! - tiering, and full: r and all residents move down together; what arrives becomes incoming;
+//! - tiering, with room: r becomes resident; what arrives becomes incoming;
+//! - levelling, and r too large for the level: r moves down alone and becomes the new last level;
+//! - levelling otherwise: what arrives is merged with r.
+//!
+//! **Credits.** Time is counted in *ticks*, [`TICKS_PER_FLUSH`] for each filling of the write buffer. A
+//! merge on level l is due T^(l-1) flushes after it began, because not before then does the next one
+//! arrive there. At any moment between, the share of its work that must be done is the share of its
+//! time that has passed, computed from the running total with one rounding up; so each merge is done
+//! exactly when it is needed, and no update does more than its part.
+//!
+//! A flush is itself such a merge, of the write buffer alone, due one flush after it began; meanwhile
+//! its entries are still found in memory.
+//!
+//! Invariant: from newest to oldest, a reader sees: write buffer, flush under way, level 1 incoming,
+//! level 1 residents (newest first), level 2 incoming, ... No entry hides one that is newer.
+
+use std::sync::Arc;
+
+use terrane_io::Access;
+
+use crate::config::{DiskCache, MergePolicy, TableConfig, WriteBuffer as BufferSize};
+use crate::error::Result;
+use crate::files::FileSet;
+use crate::merging::{Input, MergeSpec, Merging, View};
+use crate::run::{Purpose, Run};
+use crate::write_buffer::WriteBuffer;
+
+/// Ticks from one flush to the next.
+pub(crate) const TICKS_PER_FLUSH: u64 = 1 << 20;
+
+/// A merge in a table's levels, with the time that this table gives it.
+#[derive(Debug, Clone)]
+pub(crate) struct Pending {
+    pub(crate) merging: Arc<Merging>,
+    /// When it began, in ticks.
+    pub(crate) start: u64,
+    /// When it must be complete. Invariant: above `start`.
+    pub(crate) due: u64,
+}
+
+impl Pending {
+    /// Pages of work that must be done by `now`.
+    pub(crate) fn required(&self, now: u64) -> u64 {
+        let passed = now.min(self.due).saturating_sub(self.start);
+        let span = self.due - self.start;
+        let total = self.merging.total();
+        (u128::from(total) * u128::from(passed)).div_ceil(u128::from(span)) as u64
+    }
+
+    /// The first moment at which `pages` pages of work must be done.
+    pub(crate) fn when(&self, pages: u64) -> u64 {
+        let total = self.merging.total().max(1);
+        let span = self.due - self.start;
+        let passed = u128::from(span) * u128::from(pages.min(total)) / u128::from(total);
+        self.start + passed as u64
+    }
+}
+
+/// What arrived on a level last.
+#[derive(Debug, Clone)]
+pub(crate) enum Incoming {
+    Single(Arc<Run>),
+    Merging(Pending),
+}
+
+/// A level.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Level {
+    /// `None` only if a merge left nothing.
+    pub(crate) incoming: Option<Incoming>,
+    /// Newest first.
+    pub(crate) residents: Vec<Arc<Run>>,
+}
+
+/// Everything of a table but its configuration; cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Tree {
+    pub(crate) buffer: WriteBuffer,
+    /// The write buffer before this one, on its way to becoming a run.
+    pub(crate) flushing: Option<Pending>,
+    /// Level 1 first.
+    pub(crate) levels: Vec<Level>,
+    /// Flushes begun so far.
+    pub(crate) flushes: u64,
+}
+
+/// What merges of a table have in common.
+#[derive(Debug)]
+pub(crate) struct Context<'a> {
+    pub(crate) set: &'a Arc<FileSet>,
+    pub(crate) config: &'a TableConfig,
+    pub(crate) salt: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LevelPolicy {
+    Tiering,
+    Levelling,
+}
+
+fn level_policy(policy: MergePolicy, level: usize, last: usize) -> LevelPolicy {
+    match policy {
+        MergePolicy::LazyLevelling if level == last && level > 1 => LevelPolicy::Levelling,
+        MergePolicy::LazyLevelling | MergePolicy::Tiering => LevelPolicy::Tiering,
+        MergePolicy::Levelling => LevelPolicy::Levelling,
+    }
+}
+
+impl Context<'_> {
+    /// How lookups read the runs of this table.
+    pub(crate) fn access(&self) -> Access {
+        match self.config.disk_cache {
+            DiskCache::All => Access::Buffered,
+            DiskCache::None => Access::Direct,
+        }
+    }
+
+    /// What counts towards the capacity of write buffer and levels.
+    fn run_size(&self, run: &Run) -> u64 {
+        match self.config.write_buffer {
+            BufferSize::Bytes(_) => run.meta().weight_bytes(),
+            BufferSize::Entries(_) => run.meta().entries,
+        }
+    }
+
+    fn buffer_capacity(&self) -> u64 {
+        let (BufferSize::Bytes(size) | BufferSize::Entries(size)) = self.config.write_buffer;
+        size
+    }
+
+    /// The largest run that stays on `level` (from 1; level 0 stands for the write buffer).
+    fn run_size_max(&self, level: usize, policy: LevelPolicy) -> u64 {
+        let exponent = match policy {
+            LevelPolicy::Tiering => level.saturating_sub(1),
+            LevelPolicy::Levelling => level,
+        };
+        let ratio = u64::from(self.config.size_ratio);
+        self.buffer_capacity().saturating_mul(ratio.saturating_pow(exponent as u32))
+    }
+
+    /// A merge of `inputs` on `level` of `last`.
+    pub(crate) fn spec(&self, inputs: Vec<Input>, level: usize, last: usize, drop_deletes: bool) -> MergeSpec {
+        // Level 1 is treated as if there were one below: it has several runs even when it is the last.
+        let last = last.max(2) as u32;
+        MergeSpec {
+            inputs,
+            drop_deletes,
+            filter: Some(self.config.filter_allocation(level as u32, last)),
+            index: self.config.index,
+            access: self.access(),
+            salt: self.salt,
+            purpose: Purpose::Level,
+        }
+    }
+
+    /// A merge of the given inputs on `level`, due when the next one can arrive there.
+    fn merge(&self, runs: Vec<Arc<Run>>, now: u64, at: (usize, usize), drop: bool) -> Incoming {
+        let (level, last) = at;
+        if let [run] = runs.as_slice()
+            && !(drop && run.meta().deletes > 0)
+        {
+            return Incoming::Single(Arc::clone(run));
+        }
+        let inputs = runs.into_iter().map(Input::Run).collect();
+        let merging = Arc::new(Merging::new(self.set, self.spec(inputs, level, last, drop)));
+        let ratio = u64::from(self.config.size_ratio);
+        let flushes = ratio.saturating_pow(level as u32 - 1).min(1 << 40);
+        Incoming::Merging(Pending { merging, start: now, due: now + flushes * TICKS_PER_FLUSH })
+    }
+}
+
+impl Level {
+    /// The incoming run, finishing its merge if need be.
+    fn finished_incoming(&self) -> Result<Option<Arc<Run>>> {
+        match &self.incoming {
+            None => Ok(None),
+            Some(Incoming::Single(run)) => Ok(Some(Arc::clone(run))),
+            Some(Incoming::Merging(pending)) => pending.merging.finish(),
+        }
+    }
+}
+
+impl Tree {
+    /// The time, in ticks.
+    pub(crate) fn now(&self, context: &Context<'_>) -> u64 {
+        let size = match context.config.write_buffer {
+            BufferSize::Bytes(_) => self.buffer.weight_bytes(),
+            BufferSize::Entries(_) => self.buffer.len() as u64,
+        };
+        let fill = size.saturating_mul(TICKS_PER_FLUSH) / context.buffer_capacity();
+        self.flushes * TICKS_PER_FLUSH + fill.min(TICKS_PER_FLUSH)
+    }
+
+    /// The moment of the next flush.
+    pub(crate) fn next_flush(&self) -> u64 {
+        (self.flushes + 1) * TICKS_PER_FLUSH
+    }
+
+    /// All merges that are not known to be complete.
+    pub(crate) fn pending(&self) -> impl Iterator<Item = &Pending> {
+        let merges = self.levels.iter().filter_map(|level| match &level.incoming {
+            Some(Incoming::Merging(pending)) => Some(pending),
+            _ => None,
+        });
+        self.flushing.iter().chain(merges).filter(|pending| !pending.merging.is_complete())
+    }
+
+    /// Begins the flush of the write buffer, which must not be empty, and completes the one before it:
+    /// its run enters the levels.
+    ///
+    /// # Errors
+    /// Those of the merges that are due. Nothing has changed then but their progress.
+    pub(crate) fn flush(&self, context: &Context<'_>) -> Result<Self> {
+        let mut next = self.settled(context)?;
+        next.flushes += 1;
+        let now = next.flushes * TICKS_PER_FLUSH;
+        let inputs = vec![Input::Buffer(std::mem::take(&mut next.buffer))];
+        let spec = context.spec(inputs, 1, next.levels.len(), false);
+        let merging = Arc::new(Merging::new(context.set, spec));
+        next.flushing = Some(Pending { merging, start: now, due: now + TICKS_PER_FLUSH });
+        Ok(next)
+    }
+
+    /// The same with the flush under way completed and its run in the levels.
+    pub(crate) fn settled(&self, context: &Context<'_>) -> Result<Self> {
+        let mut next = self.clone();
+        if let Some(pending) = next.flushing.take()
+            && let Some(run) = pending.merging.finish()?
+        {
+            next.offer(context, 1, vec![run], next.next_flush())?;
+        }
+        Ok(next)
+    }
+
+    /// Offers runs, newest first, to a level. The depth of the recursion is the number of levels.
+    fn offer(
+        &mut self,
+        context: &Context<'_>,
+        level: usize,
+        arriving: Vec<Arc<Run>>,
+        now: u64,
+    ) -> Result<()> {
+        let last = self.levels.len().max(level);
+        if level > self.levels.len() {
+            self.levels.push(Level::default());
+            let incoming = context.merge(arriving, now, (level, last), true);
+            self.levels[level - 1].incoming = Some(incoming);
+            return Ok(());
+        }
+        let policy = level_policy(context.config.merge_policy, level, last);
+        let finished = self.levels[level - 1].finished_incoming()?;
+        let mut inputs = arriving;
+        match (finished, policy) {
+            (None, _) => {}
+            (Some(run), LevelPolicy::Tiering) => {
+                let above = context.run_size_max(level - 1, LevelPolicy::Tiering);
+                let residents = &mut self.levels[level - 1].residents;
+                if level > 1 && context.run_size(&run) <= above {
+                    inputs.push(run);
+                } else if residents.len() + 1 >= context.config.size_ratio as usize {
+                    let mut down = vec![run];
+                    down.append(residents);
+                    self.offer(context, level + 1, down, now)?;
+                } else {
+                    residents.insert(0, run);
+                }
+            }
+            (Some(run), LevelPolicy::Levelling) => {
+                if context.run_size(&run) > context.run_size_max(level, LevelPolicy::Levelling) {
+                    self.offer(context, level + 1, vec![run], now)?;
+                } else {
+                    inputs.push(run);
+                }
+            }
+        }
+        let last = self.levels.len();
+        let oldest = level == last && self.levels[level - 1].residents.is_empty();
+        let incoming = context.merge(inputs, now, (level, last), oldest);
+        self.levels[level - 1].incoming = Some(incoming);
+        Ok(())
+    }
+
+    /// All runs, newest first, and the buffers of a flush under way.
+    pub(crate) fn sources(&self) -> Sources {
+        let mut sources = Sources::default();
+        if let Some(pending) = &self.flushing {
+            sources.add(pending.merging.view());
+        }
+        for level in &self.levels {
+            match &level.incoming {
+                None => {}
+                Some(Incoming::Single(run)) => sources.runs.push(Arc::clone(run)),
+                Some(Incoming::Merging(pending)) => sources.add(pending.merging.view()),
+            }
+            sources.runs.extend(level.residents.iter().cloned());
+        }
+        sources
+    }
+}
+
+/// What a reader looks into after the write buffer.
+#[derive(Debug, Default)]
+pub(crate) struct Sources {
+    /// Write buffers being flushed; newer than all runs. At most one.
+    pub(crate) buffers: Vec<WriteBuffer>,
+    /// Newest first.
+    pub(crate) runs: Vec<Arc<Run>>,
+}
+
+impl Sources {
+    fn add(&mut self, view: View) {
+        match view {
+            View::Output(run) => self.runs.extend(run),
+            View::Inputs(inputs) => {
+                for input in inputs.iter() {
+                    match input {
+                        Input::Run(run) => self.runs.push(Arc::clone(run)),
+                        Input::Buffer(buffer) => self.buffers.push(buffer.clone()),
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! The metadata files of a session: what they say and how they are checked.
+//!
+//! Both are small, written under a temporary name, synced and renamed, and end with the CRC-32C of all
+//! bytes before it. Integers are little-endian; texts and lists are preceded by their length (u32).
+//!
+//! **`metadata`**, once for each session:
+//!
+//! | size | field     | meaning                                   |
+//! |------|-----------|-------------------------------------------|
+//! | 8    | `magic`   | `TerraSes`                                |
+//! | 4    | `version` | 1                                         |
+//! | 8    | `salt`    | salt of all hashes                        |
+//! | 8    | `created` | nanoseconds since the Unix epoch          |
+//! | 4    | `crc`     | CRC-32C of the bytes above                |
+//!
+//! **`snapshots/<name>.snapshot`**:
+//!
+//! | size | field      | meaning                                                              |
+//! |------|------------|----------------------------------------------------------------------|
+//! | 8    | `magic`    | `TerraSnp`                                                           |
+//! | 4    | `version`  | 1                                                                    |
+//! | 8    | `created`  | nanoseconds since the Unix epoch                                     |
+//! | ..   | `label`    | text given by the user                                               |
+//! | ..   | `resolve`  | name of the resolve function; empty                                  |
+//! | 44   | `config`   | the table's configuration, in the order of its fields                |
+//! | 8    | `flushes`  | flushes begun                                                        |
+//! | 8    | `now`      | time of the schedule, in ticks                                       |
+//! | ..   | `image`    | list of 0 or 1 runs: the write buffer                                |
+//! | ..   | `flushed`  | list of 0 or 1 runs: the last flush, not yet in the levels           |
+//! | ..   | `levels`   | list of levels                                                       |
+//! | 4    | `unions`   | reserved for the levels of a union; 0                                |
+//! | 4    | `crc`      | CRC-32C of the bytes above                                           |
+//!
+//! A **run** is number (u64), identity (u64) and pages (u32). A **level** is a tag (u8: 0 nothing, 1 a
+//! run, 2 a merge) with what it announces, then the list of resident runs, newest first. A **merge** is
+//! start and due time (u64, u64), whether it drops deletions (u8), and the list of its inputs, newest
+//! first. The output of an unfinished merge is not part of a snapshot: the merge begins anew.
+
+use terrane_io::bytes::{Overrun, Reader, Writer};
+use terrane_io::checksum::crc32c;
+
+use crate::config::TableConfig;
+
+/// First bytes of `metadata`.
+pub const SESSION_MAGIC: [u8; 8] = *b"TerraSes";
+
+/// Newest version of `metadata`.
+pub const SESSION_VERSION: u32 = 1;
+
+/// First bytes of a snapshot's metadata.
+pub const SNAPSHOT_MAGIC: [u8; 8] = *b"TerraSnp";
+
+/// Newest version of snapshots.
+pub const SNAPSHOT_VERSION: u32 = 1;
+
+/// Largest metadata file that is read, in bytes.
+pub(crate) const MANIFEST_BYTES_MAX: u64 = 64 << 20;
+
+/// Why a metadata file was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Refused {
+    #[error("{0}")]
+    Damaged(String),
+    #[error("format version {found}, this program reads up to {newest}")]
+    Version { found: u32, newest: u32 },
+}
+
+impl From<Overrun> for Refused {
+    fn from(overrun: Overrun) -> Self {
+        Self::Damaged(overrun.to_string())
+    }
+}
+
+fn damaged<T>(what: &str) -> Result<T, Refused> {
+    Err(Refused::Damaged(what.to_owned()))
+}
+
+/// Checks magic, checksum and version, in this order; returns what stands between.
+fn open(bytes: &[u8], magic: [u8; 8], newest: u32) -> Result<Reader<'_>, Refused> {
+    let Some((content, crc)) = bytes.split_last_chunk::<4>() else {
+        return damaged("shorter than its checksum");
+    };
+    let mut input = Reader::new(content);
+    if input.take(8)? != magic {
+        return damaged("wrong magic");
+    }
+    let (computed, stored) = (crc32c(content), u32::from_le_bytes(*crc));
+    if computed != stored {
+        return damaged(&format!("checksum mismatch: computed {computed:08x}, stored {stored:08x}"));
+    }
+    let found = input.u32()?;
+    if found != newest {
+        return Err(Refused::Version { found, newest });
+    }
+    Ok(input)
+}
+
+fn close(mut out: Writer) -> Vec<u8> {
+    let crc = crc32c(out.bytes());
+    out.u32(crc);
+    out.into_bytes()
+}
+
+/// Content of `metadata`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SessionMeta {
+    pub(crate) salt: u64,
+    pub(crate) created_ns: u64,
+}
+
+impl SessionMeta {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::new();
+        out.put(&SESSION_MAGIC).u32(SESSION_VERSION).u64(self.salt).u64(self.created_ns);
+        close(out)
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Refused> {
+        let mut input = open(bytes, SESSION_MAGIC, SESSION_VERSION)?;
+        let meta = Self { salt: input.u64()?, created_ns: input.u64()? };
+        if !input.rest().is_empty() {
+            return damaged("bytes after the end");
+        }
+        Ok(meta)
+    }
+}
+
+/// A run that a snapshot refers to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RunRef {
+    pub(crate) number: u64,
+    pub(crate) identity: u64,
+    pub(crate) pages: u32,
+}
+
+/// A merge that a snapshot found under way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MergeRef {
+    pub(crate) start: u64,
+    pub(crate) due: u64,
+    pub(crate) drop_deletes: bool,
+    pub(crate) inputs: Vec<RunRef>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum IncomingRef {
+    Nothing,
+    Single(RunRef),
+    Merging(MergeRef),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct LevelRef {
+    pub(crate) incoming: IncomingRef,
+    pub(crate) residents: Vec<RunRef>,
+}
+
+/// Content of a snapshot's metadata.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct SnapshotMeta {
+    pub(crate) created_ns: u64,
+    pub(crate) label: String,
+    pub(crate) config: TableConfig,
+    pub(crate) flushes: u64,
+    pub(crate) now: u64,
+    pub(crate) image: Option<RunRef>,
+    pub(crate) flushed: Option<RunRef>,
+    pub(crate) levels: Vec<LevelRef>,
+}
+
+fn put_run(out: &mut Writer, run: &RunRef) {
+    out.u64(run.number).u64(run.identity).u32(run.pages);
+}
+
+fn put_runs<'a>(out: &mut Writer, runs: impl ExactSizeIterator<Item = &'a RunRef>) {
+    out.u32(runs.len() as u32);
+    runs.for_each(|run| put_run(out, run));
+}
+
+fn take_run(input: &mut Reader<'_>) -> Result<RunRef, Overrun> {
+    Ok(RunRef { number: input.u64()?, identity: input.u64()?, pages: input.u32()? })
+}
+
+fn take_runs(input: &mut Reader<'_>) -> Result<Vec<RunRef>, Overrun> {
+    let count = input.u32()?;
+    // Not allocated ahead: the count has not been checked against the bytes that are there.
+    (0..count).map(|_| take_run(input)).collect()
+}
+
+fn take_option(input: &mut Reader<'_>) -> Result<Option<RunRef>, Refused> {
+    match take_runs(input)?.as_slice() {
+        [] => Ok(None),
+        [run] => Ok(Some(*run)),
+        _ => damaged("more than one run where at most one can be"),
+    }
+}
+
+impl SnapshotMeta {
+    /// All runs that the snapshot needs.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = &RunRef> {
+        let levels = self.levels.iter().flat_map(|level| {
+            let incoming: &[RunRef] = match &level.incoming {
+                IncomingRef::Nothing => &[],
+                IncomingRef::Single(run) => std::slice::from_ref(run),
+                IncomingRef::Merging(merge) => &merge.inputs,
+            };
+            incoming.iter().chain(&level.residents)
+        });
+        self.image.iter().chain(&self.flushed).chain(levels)
+    }
+
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::new();
+        out.put(&SNAPSHOT_MAGIC).u32(SNAPSHOT_VERSION).u64(self.created_ns);
+        out.string(self.label.as_bytes()).string(b"");
+        self.config.encode(&mut out);
+        out.u64(self.flushes).u64(self.now);
+        put_runs(&mut out, self.image.as_slice().iter());
+        put_runs(&mut out, self.flushed.as_slice().iter());
+        out.u32(self.levels.len() as u32);
+        for level in &self.levels {
+            match &level.incoming {
+                IncomingRef::Nothing => {
+                    out.u8(0);
+                }
+                IncomingRef::Single(run) => {
+                    out.u8(1);
+                    put_run(&mut out, run);
+                }
+                IncomingRef::Merging(merge) => {
+                    out.u8(2).u64(merge.start).u64(merge.due).u8(u8::from(merge.drop_deletes));
+                    put_runs(&mut out, merge.inputs.iter());
+                }
+            }
+            put_runs(&mut out, level.residents.iter());
+        }
+        out.u32(0);
+        close(out)
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Refused> {
+        let mut input = open(bytes, SNAPSHOT_MAGIC, SNAPSHOT_VERSION)?;
+        let created_ns = input.u64()?;
+        let Ok(label) = std::str::from_utf8(input.string()?) else {
+            return damaged("label is not UTF-8");
+        };
+        if !input.string()?.is_empty() {
+            return damaged("a resolve function");
+        }
+        let Some(config) = TableConfig::decode(&mut input)? else {
+            return damaged("configuration out of range");
+        };
+        let (flushes, now) = (input.u64()?, input.u64()?);
+        let (image, flushed) = (take_option(&mut input)?, take_option(&mut input)?);
+        let count = input.u32()?;
+        let mut levels = Vec::new();
+        for _ in 0..count {
+            let incoming = match input.u8()? {
+                0 => IncomingRef::Nothing,
+                1 => IncomingRef::Single(take_run(&mut input)?),
+                2 => IncomingRef::Merging(MergeRef {
+                    start: input.u64()?,
+                    due: input.u64()?,
+                    drop_deletes: input.u8()? != 0,
+                    inputs: take_runs(&mut input)?,
+                }),
+                _ => return damaged("unknown tag of a level"),
+            };
+            levels.push(LevelRef { incoming, residents: take_runs(&mut input)? });
+        }
+        if input.u32()? != 0 {
+            return damaged("levels of a union");
+        }
+        if !input.rest().is_empty() {
+            return damaged("bytes after the end");
+        }
+        // Far above what any table reaches, far below what arithmetic on ticks can bear.
+        if flushes > 1 << 40 || now > 1 << 61 || levels.len() > 64 {
+            return damaged("a time or a number of levels that no table reaches");
+        }
+        let label = label.to_owned();
+        Ok(Self { created_ns, label, config, flushes, now, image, flushed, levels })
+    }
+}

@@ -1,0 +1,342 @@
+//! A merge under way: several runs (or a write buffer) on their way to becoming one run.
+//!
+//! A merge is shared by all tables that have it in their levels: whoever advances it advances it for
+//! all, and the work is done once. Until it is complete readers look into its inputs, afterwards into
+//! its output; so its progress never changes what anybody reads.
+//!
+//! Work is counted in pages: pages passed in the inputs, then pages of filter, index and footer written
+//! for the output. It is done in steps of any size, and no step holds more in memory than one chunk of
+//! each input, one of the output, and the output's filter and index.
+//!
+//! When a step fails (disk full, say), the unfinished output is dropped and the merge stands at its
+//! beginning again, with its inputs whole.
+//!
+//! Invariant: `done <= total`, and `done == total` exactly when the output is there.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use terrane_io::Access;
+
+use crate::entry::{Kind, key_hash};
+use crate::error::{Error, Result};
+use crate::files::{FileSet, lock};
+use crate::filter::FilterAllocation;
+use crate::index::IndexKind;
+use crate::kmerge::{KMerge, Source};
+use crate::page::PAGE_SIZE;
+use crate::run::{Purpose, Run};
+use crate::run_builder::{RunBuilder, RunFinisher, RunPlan};
+use crate::run_reader::{self, RunReader};
+use crate::write_buffer::{SegmentReader, WriteBuffer};
+
+/// Entries that are merged between two looks at the work done.
+const ENTRIES_PER_LOOK: u32 = 16;
+
+/// What a merge reads.
+#[derive(Debug, Clone)]
+pub(crate) enum Input {
+    Run(Arc<Run>),
+    Buffer(WriteBuffer),
+}
+
+/// What a merge is to produce.
+#[derive(Debug, Clone)]
+pub(crate) struct MergeSpec {
+    /// Newest first.
+    pub(crate) inputs: Vec<Input>,
+    /// Whether nothing older than the inputs exists, so that deletions need not be kept.
+    pub(crate) drop_deletes: bool,
+    pub(crate) filter: Option<FilterAllocation>,
+    pub(crate) index: IndexKind,
+    pub(crate) access: Access,
+    pub(crate) salt: u64,
+    pub(crate) purpose: Purpose,
+}
+
+/// What readers see of a merge.
+#[derive(Debug, Clone)]
+pub(crate) enum View {
+    /// Not complete: the inputs, newest first.
+    Inputs(Arc<[Input]>),
+    /// Complete: the output, unless nothing was left.
+    Output(Option<Arc<Run>>),
+}
+
+#[derive(Debug)]
+enum Job {
+    Idle,
+    Entries { merge: Box<KMerge>, builder: Box<RunBuilder> },
+    Finishing { finisher: Box<RunFinisher>, done_before: u64 },
+    Done,
+}
+
+/// A merge, shared.
+#[derive(Debug)]
+pub(crate) struct Merging {
+    set: Arc<FileSet>,
+    plan: RunPlan,
+    drop_deletes: bool,
+    /// Pages of work, as planned.
+    total: u64,
+    /// Pages of the write buffers among the inputs, as estimated.
+    buffer_pages: u64,
+    done: AtomicU64,
+    /// How far a background thread has been asked to go.
+    pub(crate) requested: AtomicU64,
+    view: RwLock<View>,
+    job: Mutex<Job>,
+    /// An error met by a background thread, for the next caller.
+    failed: Mutex<Option<Error>>,
+}
+
+fn pages_of(weight_bytes: u64) -> u64 {
+    weight_bytes.div_ceil(PAGE_SIZE as u64) + 1
+}
+
+impl Merging {
+    /// Prepares a merge; does no work.
+    pub(crate) fn new(set: &Arc<FileSet>, spec: MergeSpec) -> Self {
+        let (mut entries, mut run_pages, mut key_pages, mut buffer_pages) = (0, 0, 0, 0);
+        let mut lower: Option<Vec<u8>> = None;
+        let mut upper: Option<Vec<u8>> = None;
+        let mut widen = |min: &[u8], max: &[u8]| {
+            if lower.as_deref().is_none_or(|lower| min < lower) {
+                lower = Some(min.to_vec());
+            }
+            if upper.as_deref().is_none_or(|upper| max > upper) {
+                upper = Some(max.to_vec());
+            }
+        };
+        for input in &spec.inputs {
+            match input {
+                Input::Run(run) => {
+                    entries += run.meta().entries;
+                    run_pages += u64::from(run.meta().data_pages);
+                    key_pages += u64::from(run.meta().key_pages);
+                    widen(run.min_key(), run.max_key());
+                }
+                Input::Buffer(buffer) => {
+                    entries += buffer.len() as u64;
+                    buffer_pages += pages_of(buffer.weight_bytes());
+                    for segment in buffer.segments() {
+                        if let Some((min, max)) = segment.key_range() {
+                            widen(min, max);
+                        }
+                    }
+                }
+            }
+        }
+        let plan = RunPlan {
+            purpose: spec.purpose,
+            salt: spec.salt,
+            access: spec.access,
+            lower: lower.unwrap_or_default(),
+            upper: upper.unwrap_or_default(),
+            entries_max: entries,
+            pages_max: key_pages + buffer_pages,
+            filter: spec.filter,
+            index: spec.index,
+        };
+        // The index takes a page for each two or three thousand pages.
+        let finishing = plan.filter_pages() + (run_pages + buffer_pages) / 2048 + 2;
+        Self {
+            set: Arc::clone(set),
+            plan,
+            drop_deletes: spec.drop_deletes,
+            total: run_pages + buffer_pages + finishing,
+            buffer_pages,
+            done: AtomicU64::new(0),
+            requested: AtomicU64::new(0),
+            view: RwLock::new(View::Inputs(spec.inputs.into())),
+            job: Mutex::new(Job::Idle),
+            failed: Mutex::new(None),
+        }
+    }
+
+    /// A merge that is complete, with `run` as its output.
+    pub(crate) fn completed(set: &Arc<FileSet>, run: Arc<Run>) -> Self {
+        let spec = MergeSpec {
+            inputs: Vec::new(),
+            drop_deletes: false,
+            filter: None,
+            index: IndexKind::Ordinary,
+            access: Access::Buffered,
+            salt: run.meta().salt,
+            purpose: run.meta().purpose,
+        };
+        let merging = Self {
+            view: RwLock::new(View::Output(Some(run))),
+            job: Mutex::new(Job::Done),
+            ..Self::new(set, spec)
+        };
+        merging.done.store(merging.total, Ordering::Release);
+        merging
+    }
+
+    /// Pages of work in all.
+    pub(crate) fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// Pages of work done.
+    pub(crate) fn done(&self) -> u64 {
+        self.done.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_complete(&self) -> bool {
+        self.done() == self.total
+    }
+
+    /// Whether deletions are dropped.
+    pub(crate) fn drops_deletes(&self) -> bool {
+        self.drop_deletes
+    }
+
+    /// What readers see now.
+    pub(crate) fn view(&self) -> View {
+        self.view.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Does the rest of the work and returns the output; `None` if nothing is left.
+    pub(crate) fn finish(&self) -> Result<Option<Arc<Run>>> {
+        self.advance_to(self.total)?;
+        match self.view() {
+            View::Output(run) => Ok(run),
+            View::Inputs(_) => unreachable!("complete after advancing to the end"),
+        }
+    }
+
+    /// Works until at least `target` pages are done (`total`: until the output is there).
+    ///
+    /// # Errors
+    /// Any error of the disk, and damaged inputs. The merge begins anew with the next call then.
+    pub(crate) fn advance_to(&self, target: u64) -> Result<()> {
+        if let Some(error) = lock(&self.failed).take() {
+            return Err(error);
+        }
+        if self.done() >= target {
+            return Ok(());
+        }
+        let mut job = lock(&self.job);
+        let result = self.work(&mut job, target);
+        if result.is_err() {
+            *job = Job::Idle;
+            self.done.store(0, Ordering::Release);
+        }
+        result
+    }
+
+    /// As [`advance_to`](Self::advance_to), for a thread that has nobody to report to.
+    pub(crate) fn advance_in_background(&self) {
+        let target = self.requested.load(Ordering::Acquire).min(self.total);
+        if self.done() >= target || lock(&self.failed).is_some() {
+            return;
+        }
+        if let Err(error) = self.advance_to(target) {
+            lock(&self.failed).get_or_insert(error);
+        }
+    }
+
+    fn start(&self) -> Result<Job> {
+        let View::Inputs(inputs) = self.view() else { return Ok(Job::Done) };
+        let mut sources = Vec::new();
+        for input in inputs.iter() {
+            match input {
+                Input::Run(run) => {
+                    let purpose = run_reader::Purpose::Merge;
+                    let reader = RunReader::new(Arc::clone(run), purpose)?;
+                    sources.push(Source::Run(Box::new(reader)));
+                }
+                Input::Buffer(buffer) => {
+                    for segment in buffer.segments().iter().rev() {
+                        let reader = SegmentReader::new(Arc::clone(segment));
+                        sources.push(Source::Segment(reader));
+                    }
+                }
+            }
+        }
+        let builder = Box::new(RunBuilder::new(&self.set, &self.plan)?);
+        Ok(Job::Entries { merge: Box::new(KMerge::new(sources)), builder })
+    }
+
+    /// Notes progress; only completion reaches `total`.
+    fn note(&self, done: u64) {
+        let done = done.min(self.total - 1);
+        self.done.fetch_max(done, Ordering::AcqRel);
+    }
+
+    fn complete(&self, output: Option<Run>) {
+        let output = output.map(Arc::new);
+        *self.view.write().unwrap_or_else(PoisonError::into_inner) = View::Output(output);
+        self.done.store(self.total, Ordering::Release);
+    }
+
+    fn work(&self, job: &mut Job, target: u64) -> Result<()> {
+        loop {
+            if self.done() >= target {
+                return Ok(());
+            }
+            *job = match std::mem::replace(job, Job::Idle) {
+                Job::Idle => self.start()?,
+                Job::Entries { mut merge, mut builder } => {
+                    if self.merge_entries(&mut merge, &mut builder, target)? {
+                        let done_before = merge.pages_passed() + self.buffer_pages;
+                        match builder.finish_entries()? {
+                            Some(finisher) => {
+                                let finisher = Box::new(finisher);
+                                Job::Finishing { finisher, done_before }
+                            }
+                            None => {
+                                self.complete(None);
+                                Job::Done
+                            }
+                        }
+                    } else {
+                        Job::Entries { merge, builder }
+                    }
+                }
+                Job::Finishing { mut finisher, done_before } => {
+                    let wanted = if target == self.total { u64::MAX } else { target - self.done() };
+                    let left = finisher.step(u32::try_from(wanted).unwrap_or(u32::MAX))?;
+                    if left == 0 {
+                        self.complete(Some(finisher.into_run()));
+                        Job::Done
+                    } else {
+                        self.note(done_before.max(self.done()) + wanted);
+                        Job::Finishing { finisher, done_before }
+                    }
+                }
+                Job::Done => {
+                    *job = Job::Done;
+                    return Ok(());
+                }
+            };
+        }
+    }
+
+    /// Merges entries until `target` is reached (false) or the inputs are used up (true).
+    fn merge_entries(
+        &self,
+        merge: &mut KMerge,
+        builder: &mut RunBuilder,
+        target: u64,
+    ) -> Result<bool> {
+        let salt = self.plan.salt;
+        loop {
+            for _ in 0..ENTRIES_PER_LOOK {
+                let Some(entry) = merge.current() else { return Ok(true) };
+                if !(self.drop_deletes && entry.kind == Kind::Delete) {
+                    builder.push(entry, || merge.hash().unwrap_or_else(|| key_hash(salt, entry.key)))?;
+                }
+                merge.advance()?;
+            }
+            let written = u64::from(builder.pages()).min(self.buffer_pages);
+            let done = merge.pages_passed() + written;
+            self.note(done);
+            if done >= target && target < self.total {
+                return Ok(false);
+            }
+        }
+    }
+}

@@ -1,0 +1,526 @@
+//! Key page: the 4 KiB unit of a sorted run.
+//!
+//! A run file is a sequence of pages of [`PAGE_SIZE`] bytes. Each is written once and never changed, and
+//! each carries a CRC-32C that covers its content *and its place*: the run's identity and the page's
+//! number are checksummed in front of the bytes, so a page that was written elsewhere, or in an older
+//! file of the same name, does not pass. All integers are little-endian; unused bytes are zero.
+//!
+//! Every page begins with:
+//!
+//! | offset | size | field         | meaning                                                       |
+//! |--------|------|---------------|---------------------------------------------------------------|
+//! | 0      | 4    | `crc`         | CRC-32C of identity (u64), page number (u32), bytes `4..4096` |
+//! | 4      | 1    | `kind`        | 1 key page, 2 overflow, 3 filter, 4 index, 5 footer           |
+//! | 5      | 1    | `flags`       | 0                                                             |
+//! | 6      | 2    | `entry_count` | entries of a key page, never 0; 0 in other pages              |
+//! | 8      | 4    | `value_bytes` | whole length of a value that goes on in overflow pages, else 0; in an overflow page its position in the value, from 1 |
+//! | 12     | 2    | `prefix_len`  | length of the prefix that all keys of the page share          |
+//! | 14     | 2    | `reserved`    | 0                                                             |
+//!
+//! A key page of *n* entries, in strictly increasing key order, goes on with:
+//!
+//! | offset | size        | field        | meaning                                                |
+//! |--------|-------------|--------------|--------------------------------------------------------|
+//! | 16     | 2 *n*       | `key_ends`   | end of each key suffix, counted from the first suffix  |
+//! | ..     | 2 *n*       | `value_ends` | end of each value, counted from the first value        |
+//! | ..     | ⌈*n* / 2⌉   | `kinds`      | 4 bits an entry, low half first: 1 insert, 2 delete; 3 upsert and 4 insert with blob are reserved |
+//! | ..     | `prefix_len`| `prefix`     | what all keys begin with                               |
+//! | ..     | ..          | `suffixes`   | the rest of each key                                   |
+//! | ..     | ..          | `values`     | the values                                             |
+//!
+//! 42 entries of 34 + 60 bytes fit when their keys share two bytes, as in any run of more than some
+//! hundred thousand pages; 41 otherwise.
+//!
+//! An entry too large for a page stands alone in one, with as much of its value as fits; the rest
+//! follows in overflow pages of [`PAYLOAD_SIZE`] bytes each. Filter, index and footer pages carry their
+//! section's bytes in the same way.
+
+use terrane_io::checksum::{crc32c, crc32c_append};
+
+use crate::corrupt::Corrupt;
+use crate::entry::{EntryRef, Kind};
+
+/// Size of a page, in bytes.
+pub const PAGE_SIZE: usize = 4096;
+
+/// Bytes in front of a page's content.
+pub(crate) const HEADER_SIZE: usize = 16;
+
+/// Content bytes of a page that is not a key page.
+pub(crate) const PAYLOAD_SIZE: usize = PAGE_SIZE - HEADER_SIZE;
+
+/// Bytes that an entry takes in a key page besides its key, its value and its half byte of kind.
+const ENTRY_ENDS_SIZE: usize = 4;
+
+/// What a page holds. 0 is never valid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PageKind {
+    Key = 1,
+    Overflow = 2,
+    Filter = 3,
+    Index = 4,
+    Footer = 5,
+}
+
+/// The place of a page, which its checksum covers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Identity of the run: a number that no other run has.
+    pub(crate) identity: u64,
+    /// Number of the page in its file.
+    pub(crate) page: u32,
+}
+
+fn u16_at(bytes: &[u8], offset: usize) -> usize {
+    match bytes.get(offset..offset + 2) {
+        Some(&[low, high]) => usize::from(u16::from_le_bytes([low, high])),
+        _ => 0,
+    }
+}
+
+fn u32_at(bytes: &[u8], offset: usize) -> u32 {
+    bytes.get(offset..offset + 4).and_then(<[u8]>::first_chunk).map_or(0, |b| u32::from_le_bytes(*b))
+}
+
+fn page_crc(place: Place, page: &[u8]) -> u32 {
+    let mut seed = [0; 12];
+    seed[..8].copy_from_slice(&place.identity.to_le_bytes());
+    seed[8..].copy_from_slice(&place.page.to_le_bytes());
+    crc32c_append(crc32c(&seed), &page[4..])
+}
+
+/// Writes the checksum of a page that is otherwise complete.
+fn seal(page: &mut [u8], place: Place) {
+    assert!(page.len() == PAGE_SIZE);
+    let crc = page_crc(place, page);
+    page[..4].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// Checks a page's checksum and kind.
+pub(crate) fn check(page: &[u8], place: Place, kind: PageKind) -> Result<(), Corrupt> {
+    let broken = |rule, expected, found| Corrupt { page: place.page, rule, expected, found };
+    if page.len() != PAGE_SIZE {
+        return Err(broken("page size", PAGE_SIZE as u64, page.len() as u64));
+    }
+    let (stored, computed) = (u32_at(page, 0), page_crc(place, page));
+    if stored != computed {
+        return Err(broken("crc", u64::from(computed), u64::from(stored)));
+    }
+    if page[4] != kind as u8 {
+        return Err(broken("kind", kind as u64, u64::from(page[4])));
+    }
+    if page[5] != 0 {
+        return Err(broken("flags", 0, u64::from(page[5])));
+    }
+    Ok(())
+}
+
+/// Fills `page` with a page of `kind` whose content is `payload`, zero-padded.
+pub(crate) fn encode_payload(
+    page: &mut [u8],
+    place: Place,
+    kind: PageKind,
+    position: u32,
+    payload: &[u8],
+) {
+    assert!(payload.len() <= PAYLOAD_SIZE);
+    page.fill(0);
+    page[4] = kind as u8;
+    page[8..12].copy_from_slice(&position.to_le_bytes());
+    page[HEADER_SIZE..HEADER_SIZE + payload.len()].copy_from_slice(payload);
+    seal(page, place);
+}
+
+/// The content of a page that [`encode_payload`] wrote, with its padding.
+pub(crate) fn decode_payload(
+    page: &[u8],
+    place: Place,
+    kind: PageKind,
+    position: u32,
+) -> Result<&[u8], Corrupt> {
+    check(page, place, kind)?;
+    let found = u32_at(page, 8);
+    if found != position {
+        return Err(Corrupt {
+            page: place.page,
+            rule: "position",
+            expected: u64::from(position),
+            found: u64::from(found),
+        });
+    }
+    Ok(&page[HEADER_SIZE..])
+}
+
+/// Value bytes of an entry that stands alone in a page, and those left for overflow pages.
+pub(crate) fn inline_len(key_len: usize, value_len: usize) -> usize {
+    let room = PAGE_SIZE - HEADER_SIZE - ENTRY_ENDS_SIZE - 1 - key_len;
+    value_len.min(room)
+}
+
+/// Overflow pages that an entry needs beside its key page.
+pub(crate) fn overflow_pages(key_len: usize, value_len: usize) -> u32 {
+    (value_len - inline_len(key_len, value_len)).div_ceil(PAYLOAD_SIZE) as u32
+}
+
+/// How many leading bytes two keys share.
+pub(crate) fn shared_prefix_len(a: &[u8], b: &[u8]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+/// Collects the entries of one key page.
+#[derive(Debug, Default)]
+pub(crate) struct PageBuilder {
+    /// Whole keys back to back; the shared prefix is cut off when the page is written.
+    keys: Vec<u8>,
+    key_ends: Vec<u32>,
+    values: Vec<u8>,
+    value_ends: Vec<u16>,
+    kinds: Vec<u8>,
+    /// Length of the prefix that all keys so far share.
+    prefix_len: usize,
+}
+
+impl PageBuilder {
+    /// Whether no entry has been added.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.kinds.is_empty()
+    }
+
+    fn first_key(&self) -> &[u8] {
+        self.key_ends.first().map_or(&[], |&end| &self.keys[..end as usize])
+    }
+
+    fn size(count: usize, prefix_len: usize, keys_len: usize, values_len: usize) -> usize {
+        HEADER_SIZE + count * ENTRY_ENDS_SIZE + count.div_ceil(2) + prefix_len
+            + (keys_len - count * prefix_len)
+            + values_len
+    }
+
+    /// Adds an entry if it fits, and says whether it did. The first entry fits if all of it does.
+    pub(crate) fn push(&mut self, entry: EntryRef<'_>) -> bool {
+        let prefix_len = if self.is_empty() {
+            entry.key.len()
+        } else {
+            // Keys rise, so what the first and the new one share is shared by all between.
+            shared_prefix_len(&self.first_key()[..self.prefix_len], entry.key)
+        };
+        let size = Self::size(
+            self.kinds.len() + 1,
+            prefix_len,
+            self.keys.len() + entry.key.len(),
+            self.values.len() + entry.value.len(),
+        );
+        if size > PAGE_SIZE {
+            return false;
+        }
+        self.add(entry.key, entry.kind, entry.value, prefix_len);
+        true
+    }
+
+    fn add(&mut self, key: &[u8], kind: Kind, value: &[u8], prefix_len: usize) {
+        self.keys.extend_from_slice(key);
+        self.key_ends.push(self.keys.len() as u32);
+        self.values.extend_from_slice(value);
+        self.value_ends.push(self.values.len() as u16);
+        self.kinds.push(kind as u8);
+        self.prefix_len = prefix_len;
+    }
+
+    /// Makes this the page of one entry that is too large for a page; the builder must be empty.
+    /// Returns the part of the value that goes into overflow pages.
+    pub(crate) fn push_large<'a>(&mut self, entry: EntryRef<'a>) -> &'a [u8] {
+        assert!(self.is_empty());
+        let (inline, rest) =
+            entry.value.split_at(inline_len(entry.key.len(), entry.value.len()));
+        self.add(entry.key, entry.kind, inline, 0);
+        rest
+    }
+
+    /// Writes the page and empties the builder. `value_bytes` is the whole length of the value if the
+    /// page's only entry goes on in overflow pages, and 0 otherwise.
+    pub(crate) fn finish(&mut self, page: &mut [u8], place: Place, value_bytes: u32) {
+        let count = self.kinds.len();
+        assert!(count > 0);
+        // A lone key keeps its bytes as suffix: nothing is gained by calling all of it prefix.
+        let prefix_len = if count == 1 { 0 } else { self.prefix_len };
+        page.fill(0);
+        page[4] = PageKind::Key as u8;
+        page[6..8].copy_from_slice(&(count as u16).to_le_bytes());
+        page[8..12].copy_from_slice(&value_bytes.to_le_bytes());
+        page[12..14].copy_from_slice(&(prefix_len as u16).to_le_bytes());
+        let mut at = HEADER_SIZE;
+        let mut start = 0;
+        let (key_ends, value_ends) = (at, at + 2 * count);
+        let kinds = value_ends + 2 * count;
+        at = kinds + count.div_ceil(2);
+        page[at..at + prefix_len].copy_from_slice(&self.keys[..prefix_len]);
+        at += prefix_len;
+        let suffixes = at;
+        for (index, &end) in self.key_ends.iter().enumerate() {
+            let suffix = &self.keys[start + prefix_len..end as usize];
+            page[at..at + suffix.len()].copy_from_slice(suffix);
+            at += suffix.len();
+            start = end as usize;
+            let end = ((at - suffixes) as u16).to_le_bytes();
+            page[key_ends + 2 * index..key_ends + 2 * index + 2].copy_from_slice(&end);
+            let end = self.value_ends[index].to_le_bytes();
+            page[value_ends + 2 * index..value_ends + 2 * index + 2].copy_from_slice(&end);
+            page[kinds + index / 2] |= self.kinds[index] << (4 * (index % 2));
+        }
+        page[at..at + self.values.len()].copy_from_slice(&self.values);
+        seal(page, place);
+        self.keys.clear();
+        self.key_ends.clear();
+        self.values.clear();
+        self.value_ends.clear();
+        self.kinds.clear();
+        self.prefix_len = 0;
+    }
+}
+
+/// Where things stand in a key page whose every byte has been checked.
+///
+/// Invariant: made by [`PageLayout::parse`] only, which establishes that all ends are in order and in
+/// the page; so that reading the page it was made from cannot fail.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct PageLayout {
+    count: u16,
+    kinds: u16,
+    prefix: u16,
+    suffixes: u16,
+    values: u16,
+    value_bytes: u32,
+}
+
+impl PageLayout {
+    /// Checks a key page.
+    pub(crate) fn parse(page: &[u8], place: Place) -> Result<Self, Corrupt> {
+        check(page, place, PageKind::Key)?;
+        let broken = |rule, expected: usize, found: usize| Corrupt {
+            page: place.page,
+            rule,
+            expected: expected as u64,
+            found: found as u64,
+        };
+        let count = u16_at(page, 6);
+        let prefix_len = u16_at(page, 12);
+        let kinds = HEADER_SIZE + ENTRY_ENDS_SIZE * count;
+        let prefix = kinds + count.div_ceil(2);
+        let suffixes = prefix + prefix_len;
+        if count == 0 || suffixes > PAGE_SIZE {
+            return Err(broken("entry_count", 1, count));
+        }
+        if u16_at(page, 14) != 0 {
+            return Err(broken("reserved", 0, u16_at(page, 14)));
+        }
+        let ends = |start: usize, mut previous: usize| {
+            for index in 0..count {
+                let end = u16_at(page, start + 2 * index);
+                if end < previous {
+                    return Err(broken("ends", previous, end));
+                }
+                previous = end;
+            }
+            Ok(previous)
+        };
+        let values = suffixes + ends(HEADER_SIZE, 0)?;
+        let end = values + ends(HEADER_SIZE + 2 * count, 0)?;
+        if end > PAGE_SIZE {
+            return Err(broken("ends", PAGE_SIZE, end));
+        }
+        for index in 0..count {
+            let tag = (page[kinds + index / 2] >> (4 * (index % 2))) & 15;
+            if Kind::from_tag(tag).is_none() {
+                return Err(broken("entry kind", 1, usize::from(tag)));
+            }
+        }
+        let value_bytes = u32_at(page, 8);
+        let layout = Self {
+            count: count as u16,
+            kinds: kinds as u16,
+            prefix: prefix as u16,
+            suffixes: suffixes as u16,
+            values: values as u16,
+            value_bytes,
+        };
+        if value_bytes != 0 {
+            let inline = end - values;
+            let wanted = inline_len(values - prefix, value_bytes as usize);
+            if count != 1 || inline != wanted || inline == value_bytes as usize {
+                return Err(broken("value_bytes", wanted, inline));
+            }
+        }
+        Ok(layout)
+    }
+
+    /// Entries in the page, at least 1.
+    pub(crate) fn count(self) -> usize {
+        usize::from(self.count)
+    }
+
+    /// Whole length of the only entry's value, if it goes on in overflow pages.
+    pub(crate) fn large_value_len(self) -> Option<usize> {
+        (self.value_bytes != 0).then_some(self.value_bytes as usize)
+    }
+
+    /// What all keys of the page begin with.
+    pub(crate) fn prefix(self, page: &[u8]) -> &[u8] {
+        &page[usize::from(self.prefix)..usize::from(self.suffixes)]
+    }
+
+    /// What follows the prefix in the key of entry `index`.
+    pub(crate) fn suffix(self, page: &[u8], index: usize) -> &[u8] {
+        self.slot(page, HEADER_SIZE, self.suffixes, index)
+    }
+
+    /// The value of entry `index`, as far as it stands in the page.
+    pub(crate) fn value(self, page: &[u8], index: usize) -> &[u8] {
+        self.slot(page, HEADER_SIZE + 2 * self.count(), self.values, index)
+    }
+
+    fn slot(self, page: &[u8], ends: usize, base: u16, index: usize) -> &[u8] {
+        debug_assert!(index < self.count());
+        let start = if index == 0 { 0 } else { u16_at(page, ends + 2 * (index - 1)) };
+        let end = u16_at(page, ends + 2 * index);
+        &page[usize::from(base) + start..usize::from(base) + end]
+    }
+
+    /// The kind of entry `index`.
+    pub(crate) fn kind(self, page: &[u8], index: usize) -> Kind {
+        let tag = (page[usize::from(self.kinds) + index / 2] >> (4 * (index % 2))) & 15;
+        Kind::from_tag(tag).expect("checked by parse")
+    }
+
+    /// Finds `key` among the entries: its index, or where it would stand.
+    pub(crate) fn search(self, page: &[u8], key: &[u8]) -> Result<usize, usize> {
+        let prefix = self.prefix(page);
+        let Some(suffix) = key.strip_prefix(prefix) else {
+            return Err(if key < prefix { 0 } else { self.count() });
+        };
+        let (mut low, mut high) = (0, self.count());
+        while low < high {
+            let middle = usize::midpoint(low, high);
+            match self.suffix(page, middle).cmp(suffix) {
+                std::cmp::Ordering::Less => low = middle + 1,
+                std::cmp::Ordering::Equal => return Ok(middle),
+                std::cmp::Ordering::Greater => high = middle,
+            }
+        }
+        Err(low)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLACE: Place = Place { identity: 7, page: 3 };
+
+    fn build(entries: &[(Vec<u8>, Kind, Vec<u8>)]) -> Vec<u8> {
+        let mut builder = PageBuilder::default();
+        for (key, kind, value) in entries {
+            assert!(builder.push(EntryRef { key, kind: *kind, value }));
+        }
+        let mut page = vec![0; PAGE_SIZE];
+        builder.finish(&mut page, PLACE, 0);
+        page
+    }
+
+    fn sample() -> Vec<(Vec<u8>, Kind, Vec<u8>)> {
+        (0..30u8)
+            .map(|n| {
+                let kind = if n % 3 == 0 { Kind::Delete } else { Kind::Insert };
+                let value = if n % 3 == 0 { vec![] } else { vec![n; usize::from(n)] };
+                ([b"shared".as_slice(), &[n, n / 2]].concat(), kind, value)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn every_entry_is_read_back_and_found() {
+        let entries = sample();
+        let page = build(&entries);
+        let layout = PageLayout::parse(&page, PLACE).unwrap();
+        assert_eq!(layout.count(), entries.len());
+        assert_eq!(layout.prefix(&page), b"shared");
+        for (index, (key, kind, value)) in entries.iter().enumerate() {
+            assert_eq!(layout.search(&page, key), Ok(index));
+            assert_eq!([layout.prefix(&page), layout.suffix(&page, index)].concat(), *key);
+            assert_eq!(layout.kind(&page, index), *kind);
+            assert_eq!(layout.value(&page, index), value);
+        }
+        assert_eq!(layout.search(&page, b"share"), Err(0));
+        assert_eq!(layout.search(&page, b"shared"), Err(0));
+        assert_eq!(layout.search(&page, b"sharee"), Err(30));
+        assert_eq!(layout.search(&page, b"shared\x03\x02"), Err(4));
+    }
+
+    #[test]
+    fn a_flip_of_any_bit_and_any_other_place_are_refused() {
+        let page = build(&sample());
+        for bit in 0..PAGE_SIZE * 8 {
+            let mut damaged = page.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(PageLayout::parse(&damaged, PLACE).is_err(), "bit {bit}");
+        }
+        assert!(PageLayout::parse(&page, Place { page: 4, ..PLACE }).is_err());
+        assert!(PageLayout::parse(&page, Place { identity: 8, ..PLACE }).is_err());
+        assert!(PageLayout::parse(&page[..4095], PLACE).is_err());
+    }
+
+    /// Content that no builder writes, under a right checksum: refused, or read without a panic.
+    #[test]
+    fn sealed_nonsense_never_panics() {
+        let page = build(&sample());
+        for offset in 4..256 {
+            for value in [0, 1, 0x7F, 0xFF] {
+                let mut damaged = page.clone();
+                damaged[offset] = value;
+                seal(&mut damaged, PLACE);
+                if let Ok(layout) = PageLayout::parse(&damaged, PLACE) {
+                    for index in 0..layout.count() {
+                        let _ = (layout.suffix(&damaged, index), layout.value(&damaged, index));
+                    }
+                    let _ = layout.search(&damaged, b"shared\x03");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn forty_two_utxo_entries_fit_when_two_bytes_are_shared() {
+        let fit = |shared: usize| {
+            let mut builder = PageBuilder::default();
+            (0..100u8).take_while(|&n| {
+                let mut key = [0; 34];
+                key[shared] = n + 1;
+                builder.push(EntryRef { key: &key, kind: Kind::Insert, value: &[n; 60] })
+            })
+            .count()
+        };
+        assert_eq!(fit(2), 42);
+        assert_eq!(fit(0), 41);
+    }
+
+    #[test]
+    fn large_values_leave_the_rest_to_overflow_pages() {
+        let key = [1; KEY];
+        const KEY: usize = 100;
+        for len in [4000, 4096, 5000, 100_000] {
+            let value = vec![9; len];
+            let mut builder = PageBuilder::default();
+            let entry = EntryRef { key: &key, kind: Kind::Insert, value: &value };
+            assert!(!builder.push(entry));
+            let rest = builder.push_large(entry);
+            assert_eq!(rest.len().div_ceil(PAYLOAD_SIZE), overflow_pages(KEY, len) as usize);
+            let mut page = vec![0; PAGE_SIZE];
+            builder.finish(&mut page, PLACE, len as u32);
+            let layout = PageLayout::parse(&page, PLACE).unwrap();
+            assert_eq!(layout.large_value_len(), Some(len));
+            assert_eq!(layout.value(&page, 0).len() + rest.len(), len);
+        }
+        assert!(overflow_pages(KEY_BYTES_MAX, 0) == 0);
+    }
+
+    use crate::entry::KEY_BYTES_MAX;
+}

@@ -1,0 +1,294 @@
+//! Writes a run: entries in, in key order, a file of pages out.
+//!
+//! The builder holds one chunk of pages, the growing filter and the growing index, never the run. Pages
+//! go to the file in chunks of [`CHUNK_PAGES`], in order. Finishing (filter, index, footer) is done in
+//! steps too, so that the end of a large merge is no spike.
+
+use std::sync::Arc;
+
+use terrane_io::{Access, AlignedBuf, DiskFile};
+
+use crate::entry::{EntryRef, Kind};
+use crate::error::{Error, Result};
+use crate::files::{FileHandle, FileSet};
+use crate::filter::{Filter, FilterAllocation, FilterBuilder};
+use crate::index::{IndexBuilder, IndexKind, IndexPlan};
+use crate::page::{
+    PAGE_SIZE, PAYLOAD_SIZE, PageBuilder, PageKind, Place, encode_payload, overflow_pages,
+};
+use crate::run::{
+    FILTER_WORDS_PER_PAGE, IndexSection, PageMap, Purpose, RUN_PAGES_MAX, Run, RunMeta,
+};
+
+/// Pages that are written with one call.
+pub(crate) const CHUNK_PAGES: usize = 64;
+
+/// What is known of a run before it is written.
+#[derive(Debug, Clone)]
+pub(crate) struct RunPlan {
+    pub(crate) purpose: Purpose,
+    pub(crate) salt: u64,
+    pub(crate) access: Access,
+    /// No key is below this one.
+    pub(crate) lower: Vec<u8>,
+    /// No key is above this one.
+    pub(crate) upper: Vec<u8>,
+    /// No more entries than this; filter and index are laid out for it.
+    pub(crate) entries_max: u64,
+    /// About as many key pages, at the most.
+    pub(crate) pages_max: u64,
+    /// `None` for a run that is never looked up.
+    pub(crate) filter: Option<FilterAllocation>,
+    pub(crate) index: IndexKind,
+}
+
+impl RunPlan {
+    /// Pages of the filter.
+    pub(crate) fn filter_pages(&self) -> u64 {
+        self.filter.map_or(0, |allocation| {
+            let words = Filter::blocks_for(self.entries_max, allocation) * 8;
+            words.div_ceil(FILTER_WORDS_PER_PAGE as u64)
+        })
+    }
+}
+
+/// The file of a run being written, page by page.
+#[derive(Debug)]
+struct PageWriter {
+    file: Arc<dyn DiskFile>,
+    identity: u64,
+    chunk: AlignedBuf,
+    /// Pages in `chunk`.
+    chunk_pages: usize,
+    /// Number of the page after those in `chunk`.
+    next_page: u32,
+}
+
+impl PageWriter {
+    /// The next page of the chunk and its place.
+    fn next(&mut self) -> Result<(&mut [u8], Place)> {
+        if self.chunk_pages == CHUNK_PAGES {
+            self.write_chunk()?;
+        }
+        let place = Place { identity: self.identity, page: self.next_page };
+        let at = self.chunk_pages * PAGE_SIZE;
+        self.chunk_pages += 1;
+        self.next_page += 1;
+        Ok((&mut self.chunk[at..at + PAGE_SIZE], place))
+    }
+
+    fn payload(&mut self, kind: PageKind, position: u32, bytes: &[u8]) -> Result<()> {
+        let (page, place) = self.next()?;
+        encode_payload(page, place, kind, position, bytes);
+        Ok(())
+    }
+
+    fn write_chunk(&mut self) -> Result<()> {
+        let first = u64::from(self.next_page) - self.chunk_pages as u64;
+        let bytes = &self.chunk[..self.chunk_pages * PAGE_SIZE];
+        self.file.write_at(bytes, first * PAGE_SIZE as u64)?;
+        self.chunk_pages = 0;
+        Ok(())
+    }
+}
+
+/// A run whose entries are being written.
+#[derive(Debug)]
+pub(crate) struct RunBuilder {
+    writer: PageWriter,
+    handle: FileHandle,
+    page: PageBuilder,
+    map: PageMap,
+    min_key: Vec<u8>,
+    max_key: Vec<u8>,
+    meta: RunMeta,
+    filter: Option<FilterBuilder>,
+    index: IndexBuilder,
+    access: Access,
+}
+
+impl RunBuilder {
+    /// Creates the file.
+    pub(crate) fn new(set: &Arc<FileSet>, plan: &RunPlan) -> Result<Self> {
+        let (handle, file) = set.create(plan.access)?;
+        // Unique enough to tell this file from any earlier one of the same number: the time and the
+        // number, mixed with the session's salt.
+        let now = set.disk().clock().wall().as_nanos() as u64;
+        let seed = [now.to_le_bytes(), handle.number().to_le_bytes()].concat();
+        let identity = xxhash_rust::xxh3::xxh3_64_with_seed(&seed, plan.salt);
+        let chunk = AlignedBuf::zeroed(CHUNK_PAGES * PAGE_SIZE);
+        Ok(Self {
+            writer: PageWriter { file, identity, chunk, chunk_pages: 0, next_page: 0 },
+            handle,
+            access: plan.access,
+            page: PageBuilder::default(),
+            map: PageMap::default(),
+            min_key: Vec::new(),
+            max_key: Vec::new(),
+            meta: RunMeta::new(plan.purpose, identity, plan.salt),
+            filter: plan.filter.map(|allocation| Filter::builder(plan.entries_max, allocation)),
+            index: IndexBuilder::new(IndexPlan {
+                kind: plan.index,
+                lower: &plan.lower,
+                upper: &plan.upper,
+                entries_max: plan.entries_max,
+                pages_max: plan.pages_max,
+            }),
+        })
+    }
+
+    /// Pages written or in the chunk.
+    pub(crate) fn pages(&self) -> u32 {
+        self.writer.next_page
+    }
+
+    /// Adds an entry whose key is above all earlier ones. `hash` gives the salted hash of the key; it is
+    /// asked for only if the run has a filter.
+    pub(crate) fn push(&mut self, entry: EntryRef<'_>, hash: impl FnOnce() -> u64) -> Result<()> {
+        debug_assert!(self.meta.entries == 0 || self.max_key.as_slice() < entry.key);
+        let mut starts_page = self.page.is_empty();
+        let mut fits = self.page.push(entry);
+        if !fits && !starts_page {
+            self.finish_page(0)?;
+            starts_page = true;
+            fits = self.page.push(entry);
+        }
+        if !fits {
+            self.push_large(entry)?;
+        }
+        if let Some(filter) = &mut self.filter {
+            filter.insert(hash());
+        }
+        self.index.entry(entry.key, starts_page);
+        if self.meta.entries == 0 {
+            self.min_key.extend_from_slice(entry.key);
+        }
+        self.max_key.clear();
+        self.max_key.extend_from_slice(entry.key);
+        self.meta.entries += 1;
+        self.meta.deletes += u64::from(entry.kind == Kind::Delete);
+        self.meta.key_bytes += entry.key.len() as u64;
+        self.meta.value_bytes += entry.value.len() as u64;
+        Ok(())
+    }
+
+    fn push_large(&mut self, entry: EntryRef<'_>) -> Result<()> {
+        let overflow = overflow_pages(entry.key.len(), entry.value.len());
+        self.check_room(u64::from(overflow))?;
+        let rest = self.page.push_large(entry);
+        self.map.push(self.meta.key_pages, overflow);
+        self.finish_page(entry.value.len() as u32)?;
+        for (position, bytes) in rest.chunks(PAYLOAD_SIZE).enumerate() {
+            self.writer.payload(PageKind::Overflow, position as u32 + 1, bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Half of the page numbers stay free for filter and index.
+    fn check_room(&self, pages: u64) -> Result<()> {
+        let limit = RUN_PAGES_MAX / 2;
+        if u64::from(self.writer.next_page) + pages >= limit {
+            return Err(Error::TableTooLarge { limit });
+        }
+        Ok(())
+    }
+
+    fn finish_page(&mut self, value_bytes: u32) -> Result<()> {
+        self.check_room(0)?;
+        let (page, place) = self.writer.next()?;
+        self.page.finish(page, place, value_bytes);
+        self.meta.key_pages += 1;
+        Ok(())
+    }
+
+    /// Ends the entries; `None` if there were none, and the file is gone again.
+    pub(crate) fn finish_entries(mut self) -> Result<Option<RunFinisher>> {
+        if self.meta.entries == 0 {
+            return Ok(None);
+        }
+        if !self.page.is_empty() {
+            self.finish_page(0)?;
+        }
+        let filter = self.filter.map_or_else(Filter::empty, FilterBuilder::finish);
+        let section = IndexSection {
+            min_key: self.min_key.into(),
+            max_key: self.max_key.into(),
+            map: self.map,
+            index: self.index.finish(),
+        };
+        let index_bytes = section.encode();
+        let limit = u64::from(u32::MAX);
+        let meta = RunMeta {
+            data_pages: self.writer.next_page,
+            filter_pages: filter.word_count().div_ceil(FILTER_WORDS_PER_PAGE) as u32,
+            index_pages: index_bytes.len().div_ceil(PAYLOAD_SIZE) as u32,
+            filter_blocks: filter.blocks(),
+            filter_probes: u32::from(filter.probes()),
+            index_bytes: u32::try_from(index_bytes.len())
+                .map_err(|_| Error::TableTooLarge { limit })?,
+            ..self.meta
+        };
+        let writer = self.writer;
+        let (handle, access) = (self.handle, self.access);
+        Ok(Some(RunFinisher { writer, handle, access, meta, filter, section, index_bytes, done: 0 }))
+    }
+
+    /// Ends the entries and writes the rest at once; `None` if there were no entries.
+    pub(crate) fn finish(self) -> Result<Option<Run>> {
+        let Some(mut finisher) = self.finish_entries()? else { return Ok(None) };
+        finisher.step(u32::MAX)?;
+        Ok(Some(finisher.into_run()))
+    }
+}
+
+/// A run whose entries are written; filter, index and footer follow.
+#[derive(Debug)]
+pub(crate) struct RunFinisher {
+    writer: PageWriter,
+    handle: FileHandle,
+    meta: RunMeta,
+    filter: Filter,
+    section: IndexSection,
+    index_bytes: Vec<u8>,
+    access: Access,
+    /// Pages written of these.
+    done: u32,
+}
+
+impl RunFinisher {
+    /// Writes up to `pages` more pages; returns how many are left.
+    pub(crate) fn step(&mut self, pages: u32) -> Result<u32> {
+        let RunMeta { filter_pages, index_pages, .. } = self.meta;
+        let total = filter_pages + index_pages + 1;
+        let end = total.min(self.done.saturating_add(pages));
+        let mut content = Vec::with_capacity(PAYLOAD_SIZE);
+        while self.done < end {
+            content.clear();
+            if self.done < filter_pages {
+                let start = self.done as usize * FILTER_WORDS_PER_PAGE;
+                let end = self.filter.word_count().min(start + FILTER_WORDS_PER_PAGE);
+                let words = self.filter.words(start..end).iter();
+                words.for_each(|word| content.extend(word.to_le_bytes()));
+                self.writer.payload(PageKind::Filter, self.done, &content)?;
+            } else if self.done < filter_pages + index_pages {
+                let position = self.done - filter_pages;
+                let start = position as usize * PAYLOAD_SIZE;
+                let end = self.index_bytes.len().min(start + PAYLOAD_SIZE);
+                let bytes = &self.index_bytes[start..end];
+                self.writer.payload(PageKind::Index, position, bytes)?;
+            } else {
+                self.writer.payload(PageKind::Footer, 0, &self.meta.encode())?;
+                self.writer.write_chunk()?;
+            }
+            self.done += 1;
+        }
+        Ok(total - self.done)
+    }
+
+    /// The run; not synced. All pages must have been written.
+    pub(crate) fn into_run(self) -> Run {
+        assert!(self.done == self.meta.filter_pages + self.meta.index_pages + 1);
+        let Self { writer, handle, access, meta, filter, section, .. } = self;
+        Run::new(writer.file, handle, access, meta, filter, section)
+    }
+}

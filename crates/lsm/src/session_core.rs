@@ -1,0 +1,314 @@
+//! What the handles of one session share: directory, lock, files, snapshots, background thread.
+//!
+//! # Directory
+//!
+//! | name                         | content                                                       |
+//! |------------------------------|---------------------------------------------------------------|
+//! | `lock`                       | empty but for the holder's process number; locked while open  |
+//! | `metadata`                   | format version and salt ([`manifest`](crate::manifest))       |
+//! | `active/<number>.run`        | runs, of tables and of snapshots                              |
+//! | `snapshots/<name>.snapshot`  | metadata of a snapshot, which names the runs that it needs    |
+//!
+//! A snapshot is a single small file that refers to runs; they are never copied or linked. A run is
+//! deleted when no handle and no snapshot refers to it. Opening a session removes the runs that no
+//! snapshot refers to, unless a snapshot's metadata is damaged: then nothing is removed, since the
+//! damaged one may need it.
+//!
+//! **Creation** writes `metadata.tmp` first and renames it last. A directory with `metadata.tmp` but no
+//! `metadata` is one whose creation was cut short, and is created anew.
+//!
+//! Invariant: `metadata`, each `.snapshot` file, and every run that one refers to, are durable before
+//! their name is visible under its final form.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use terrane_io::disk::read_file;
+use terrane_io::{Access, Disk, EntryKind, LockGuard, OpenMode};
+
+use crate::error::{Error, Result};
+use crate::files::{FileSet, file_number, lock};
+use crate::manifest::{MANIFEST_BYTES_MAX, Refused, SessionMeta, SnapshotMeta};
+use crate::run::Run;
+use crate::worker::Worker;
+
+const LOCK: &str = "lock";
+const METADATA: &str = "metadata";
+const METADATA_TMP: &str = "metadata.tmp";
+pub(crate) const ACTIVE: &str = "active";
+pub(crate) const SNAPSHOTS: &str = "snapshots";
+pub(crate) const SNAPSHOT_SUFFIX: &str = ".snapshot";
+const TMP_SUFFIX: &str = ".tmp";
+
+/// What is known of a stored snapshot.
+#[derive(Debug)]
+pub(crate) enum Stored {
+    /// Numbers of the runs that it pins.
+    Whole { pins: Vec<u64> },
+    /// Its metadata cannot be read; why.
+    Damaged,
+}
+
+/// Shared by all handles of a session.
+#[derive(Debug)]
+pub(crate) struct SessionCore {
+    // Dropped first: its thread holds merges, whose files are removed under the lock.
+    worker: Worker,
+    files: Arc<FileSet>,
+    dir: PathBuf,
+    salt: u64,
+    closed: AtomicBool,
+    /// Open runs by number, so that tables opened from one snapshot share them.
+    runs: Mutex<BTreeMap<u64, Weak<Run>>>,
+    /// Held during each operation on snapshots.
+    pub(crate) snapshots: Mutex<BTreeMap<String, Stored>>,
+    lock: Mutex<Option<Box<dyn LockGuard>>>,
+}
+
+fn corrupted<T>(dir: &Path, reason: impl Into<String>) -> Result<T> {
+    Err(Error::SessionDirCorrupted { path: dir.to_owned(), reason: reason.into() })
+}
+
+/// What the directory of a session holds.
+enum Found {
+    Nothing,
+    Session,
+}
+
+fn look(disk: &dyn Disk, dir: &Path) -> Result<Found> {
+    let entries = disk.list(dir)?;
+    let has = |name: &str, kind| entries.iter().any(|e| e.name == name && e.kind == kind);
+    if has(METADATA, EntryKind::File) {
+        for name in [ACTIVE, SNAPSHOTS] {
+            if !has(name, EntryKind::Directory) {
+                return corrupted(dir, format!("missing {name} directory"));
+            }
+        }
+        return Ok(Found::Session);
+    }
+    if entries.iter().all(|entry| entry.name == LOCK) {
+        return Ok(Found::Nothing);
+    }
+    let ours = [LOCK, METADATA_TMP, ACTIVE, SNAPSHOTS];
+    if has(METADATA_TMP, EntryKind::File) && entries.iter().all(|e| ours.contains(&&*e.name)) {
+        return Ok(Found::Nothing);
+    }
+    if has(ACTIVE, EntryKind::Directory) || has(SNAPSHOTS, EntryKind::Directory) {
+        return corrupted(dir, "missing metadata file");
+    }
+    let names: Vec<&str> = entries.iter().take(3).map(|entry| entry.name.as_str()).collect();
+    corrupted(dir, format!("not empty, and not a session: it holds {}", names.join(", ")))
+}
+
+fn create(disk: &dyn Disk, dir: &Path, meta: SessionMeta) -> Result<()> {
+    let temporary = dir.join(METADATA_TMP);
+    let file = disk.open(&temporary, OpenMode::Truncate, Access::Buffered)?;
+    file.write_at(&meta.encode(), 0)?;
+    file.sync()?;
+    disk.sync_dir(dir)?;
+    for name in [ACTIVE, SNAPSHOTS] {
+        match disk.create_dir(&dir.join(name)) {
+            Err(error) if error.kind() != Some(std::io::ErrorKind::AlreadyExists) => {
+                return Err(error.into());
+            }
+            _ => {}
+        }
+    }
+    disk.sync_dir(dir)?;
+    disk.rename(&temporary, &dir.join(METADATA))?;
+    disk.sync_dir(dir)?;
+    Ok(())
+}
+
+fn read_metadata(disk: &dyn Disk, dir: &Path) -> Result<SessionMeta> {
+    let path = dir.join(METADATA);
+    let bytes = read_file(disk, &path, MANIFEST_BYTES_MAX)?;
+    SessionMeta::decode(&bytes).map_err(|refused| match refused {
+        Refused::Damaged(reason) => Error::SessionDirCorrupted {
+            path: dir.to_owned(),
+            reason: format!("metadata: {reason}"),
+        },
+        Refused::Version { found, newest } => Error::UnknownVersion { path, found, newest },
+    })
+}
+
+/// Takes the lock of the session in `dir`.
+pub(crate) fn lock_dir(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn LockGuard>> {
+    if disk.kind(dir)? != Some(EntryKind::Directory) {
+        return Err(Error::SessionDirDoesNotExist { path: dir.to_owned() });
+    }
+    disk.lock(&dir.join(LOCK)).map_err(|error| match error {
+        terrane_io::Error::Locked { pid, .. } => {
+            Error::SessionDirLocked { path: dir.to_owned(), pid }
+        }
+        error => error.into(),
+    })
+}
+
+/// Reads a snapshot's metadata.
+pub(crate) fn read_snapshot(disk: &dyn Disk, dir: &Path, name: &str) -> Result<SnapshotMeta> {
+    let path = dir.join(SNAPSHOTS).join(format!("{name}{SNAPSHOT_SUFFIX}"));
+    let bytes = read_file(disk, &path, MANIFEST_BYTES_MAX)?;
+    SnapshotMeta::decode(&bytes).map_err(|refused| match refused {
+        Refused::Damaged(reason) => {
+            Error::SnapshotCorrupted { name: name.to_owned(), path, reason }
+        }
+        Refused::Version { found, newest } => Error::UnknownVersion { path, found, newest },
+    })
+}
+
+/// Names of the snapshots in `dir`, sorted; other files are passed over.
+pub(crate) fn snapshot_names(disk: &dyn Disk, dir: &Path) -> Result<Vec<String>> {
+    let entries = disk.list(&dir.join(SNAPSHOTS))?;
+    let names = entries.into_iter().filter(|entry| entry.kind == EntryKind::File);
+    Ok(names
+        .filter_map(|entry| entry.name.strip_suffix(SNAPSHOT_SUFFIX).map(str::to_owned))
+        .collect())
+}
+
+impl SessionCore {
+    /// Opens the session in `dir`, creating it if the directory is empty. `salt` is for creation only.
+    pub(crate) fn open(disk: Arc<dyn Disk>, dir: &Path, salt: u64) -> Result<Arc<Self>> {
+        let guard = lock_dir(disk.as_ref(), dir)?;
+        if let Found::Nothing = look(disk.as_ref(), dir)? {
+            let created_ns = disk.clock().wall().as_nanos() as u64;
+            create(disk.as_ref(), dir, SessionMeta { salt, created_ns })?;
+        }
+        let meta = read_metadata(disk.as_ref(), dir)?;
+        let mut snapshots = BTreeMap::new();
+        let mut damaged = false;
+        let mut next_number = 0;
+        for name in snapshot_names(disk.as_ref(), dir)? {
+            let stored = match read_snapshot(disk.as_ref(), dir, &name) {
+                Ok(meta) => Stored::Whole { pins: meta.runs().map(|run| run.number).collect() },
+                Err(Error::SnapshotCorrupted { .. } | Error::UnknownVersion { .. }) => {
+                    damaged = true;
+                    Stored::Damaged
+                }
+                Err(error) => return Err(error),
+            };
+            if let Stored::Whole { pins } = &stored {
+                next_number = pins.iter().fold(next_number, |next, pin| next.max(pin + 1));
+            }
+            snapshots.insert(name, stored);
+        }
+        let active = disk.list(&dir.join(ACTIVE))?;
+        let numbers = active.iter().filter_map(|entry| file_number(&entry.name));
+        next_number = numbers.fold(next_number, |next, number| next.max(number + 1));
+        let files = Arc::new(FileSet::new(Arc::clone(&disk), dir.join(ACTIVE), next_number));
+        for stored in snapshots.values() {
+            if let Stored::Whole { pins } = stored {
+                files.pin(pins.iter().copied());
+            }
+        }
+        for entry in disk.list(&dir.join(SNAPSHOTS))? {
+            if entry.name.ends_with(TMP_SUFFIX) {
+                disk.remove(&dir.join(SNAPSHOTS).join(&entry.name))?;
+            }
+        }
+        for entry in active {
+            let stray = match file_number(&entry.name) {
+                Some(number) => !damaged && !files.is_pinned(number),
+                None => entry.name.ends_with(TMP_SUFFIX),
+            };
+            if stray {
+                disk.remove(&dir.join(ACTIVE).join(&entry.name))?;
+            }
+        }
+        Ok(Arc::new(Self {
+            worker: Worker::default(),
+            files,
+            dir: dir.to_owned(),
+            salt: meta.salt,
+            closed: AtomicBool::new(false),
+            runs: Mutex::default(),
+            snapshots: Mutex::new(snapshots),
+            lock: Mutex::new(Some(guard)),
+        }))
+    }
+
+    pub(crate) fn files(&self) -> &Arc<FileSet> {
+        &self.files
+    }
+
+    pub(crate) fn disk(&self) -> &dyn Disk {
+        self.files.disk().as_ref()
+    }
+
+    pub(crate) fn worker(&self) -> &Worker {
+        &self.worker
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    pub(crate) fn salt(&self) -> u64 {
+        self.salt
+    }
+
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) { Err(Error::SessionClosed) } else { Ok(()) }
+    }
+
+    /// Also fails after a failed sync.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        self.check_open()?;
+        self.files.check_poisoned()
+    }
+
+    /// Ends the session for all of its handles and releases the lock.
+    pub(crate) fn close(&self) -> Result<()> {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return Ok(());
+        }
+        self.worker.stop();
+        let _snapshots = lock(&self.snapshots);
+        let result = self.files.close();
+        lock(&self.lock).take();
+        result
+    }
+
+    /// The run of that number, shared with whoever has it open.
+    pub(crate) fn run(&self, number: u64, access: Access) -> Result<Arc<Run>> {
+        let mut runs = lock(&self.runs);
+        if let Some(run) = runs.get(&number).and_then(Weak::upgrade)
+            && run.access() == access
+        {
+            return Ok(run);
+        }
+        let run = Arc::new(Run::open(&self.files, number, access)?);
+        runs.retain(|_, run| run.strong_count() > 0);
+        runs.insert(number, Arc::downgrade(&run));
+        Ok(run)
+    }
+
+    /// Writes a file of `snapshots` under its final name, durably.
+    pub(crate) fn write_snapshot(&self, path: &Path, bytes: &[u8]) -> Result<()> {
+        let disk = self.disk();
+        let mut temporary = path.as_os_str().to_owned();
+        temporary.push(TMP_SUFFIX);
+        let temporary = PathBuf::from(temporary);
+        let written = (|| {
+            let file = disk.open(&temporary, OpenMode::Truncate, Access::Buffered)?;
+            file.write_at(bytes, 0)?;
+            self.files.synced(&temporary, file.sync())?;
+            Ok(disk.rename(&temporary, path)?)
+        })();
+        if written.is_err() {
+            // The first error is the one to report; the next opening removes what is left.
+            let _ = disk.remove(&temporary);
+            return written;
+        }
+        self.sync_dir(SNAPSHOTS)
+    }
+
+    /// Makes the names in `active` or `snapshots` durable.
+    pub(crate) fn sync_dir(&self, name: &str) -> Result<()> {
+        let path = self.dir.join(name);
+        self.files.check_poisoned()?;
+        self.files.synced(&path, self.disk().sync_dir(&path))
+    }
+}

@@ -1,0 +1,314 @@
+//! Durable copies of tables: save, open, delete.
+//!
+//! **Save** writes the write buffer as a run, syncs the runs that are not durable yet, syncs their
+//! directory, and only then writes the snapshot's metadata under a temporary name, syncs it and renames
+//! it. **Delete** removes the metadata, syncs the directory, and only then removes runs. So after a crash
+//! at any point a snapshot is either absent or whole, and runs that nobody refers to are removed when the
+//! session is opened.
+//!
+//! Cost of saving: one file for the write buffer and one for the metadata, a sync for each run that no
+//! earlier snapshot has synced; nothing that grows with the number of entries.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use terrane_io::Access;
+
+use crate::config::TableConfig;
+use crate::corrupt::Corrupt;
+use crate::error::{Error, Result};
+use crate::files::lock;
+use crate::index::IndexKind;
+use crate::levels::{Context, Incoming, Level, Pending, TICKS_PER_FLUSH, Tree};
+use crate::manifest::{IncomingRef, LevelRef, MergeRef, RunRef, SnapshotMeta};
+use crate::merging::{Input, MergeSpec, Merging, View};
+use crate::run::{Purpose, Run};
+use crate::run_reader::{self, RunReader};
+use crate::session_core::{ACTIVE, SNAPSHOT_SUFFIX, SNAPSHOTS, SessionCore, Stored, read_snapshot};
+use crate::write_buffer::WriteBuffer;
+
+/// The name of a snapshot: 1 to 64 characters of `a-z`, `0-9`, `_` and `-`, and not the name of a device
+/// of Windows, so that it is a file name everywhere.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SnapshotName(String);
+
+/// Longest snapshot name, in characters.
+pub const SNAPSHOT_NAME_LEN_MAX: usize = 64;
+
+impl SnapshotName {
+    /// Checks a name.
+    ///
+    /// # Errors
+    /// [`Error::InvalidSnapshotName`].
+    pub fn new(text: &str) -> Result<Self> {
+        let allowed = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'_' || c == b'-';
+        let numbered = |device: &str| {
+            let rest = text.strip_prefix(device).map(str::as_bytes);
+            matches!(rest, Some([b'1'..=b'9']))
+        };
+        let device = ["con", "prn", "aux", "nul"].contains(&text)
+            || numbered("com")
+            || numbered("lpt");
+        let length = (1..=SNAPSHOT_NAME_LEN_MAX).contains(&text.len());
+        if !length || !text.bytes().all(allowed) || device {
+            return Err(Error::InvalidSnapshotName { text: text.to_owned() });
+        }
+        Ok(Self(text.to_owned()))
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for SnapshotName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+fn path_of(core: &SessionCore, name: &SnapshotName) -> PathBuf {
+    core.dir().join(SNAPSHOTS).join(format!("{name}{SNAPSHOT_SUFFIX}"))
+}
+
+fn run_ref(run: &Run) -> RunRef {
+    RunRef {
+        number: run.number(),
+        identity: run.meta().identity,
+        pages: run.meta().pages() as u32,
+    }
+}
+
+/// Saves a table.
+pub(crate) fn save(
+    core: &Arc<SessionCore>,
+    tree: &Tree,
+    config: &TableConfig,
+    name: &SnapshotName,
+    label: &str,
+) -> Result<()> {
+    core.check_writable()?;
+    let mut stored = lock(&core.snapshots);
+    core.check_open()?;
+    if stored.contains_key(name.as_str()) {
+        return Err(Error::SnapshotExists { name: name.to_string() });
+    }
+    let context = Context { set: core.files(), config, salt: core.salt() };
+    // Runs are held by these handles until the snapshot pins them.
+    let image = write_image(&context, &tree.buffer)?;
+    let flushed = match &tree.flushing {
+        Some(pending) => pending.merging.finish()?,
+        None => None,
+    };
+    let mut held: Vec<Arc<Run>> = Vec::new();
+    let mut refer = |run: &Arc<Run>| {
+        held.push(Arc::clone(run));
+        run_ref(run)
+    };
+    let image = image.as_ref().map(&mut refer);
+    let flushed = flushed.as_ref().map(&mut refer);
+    let levels = tree.levels.iter().map(|level| level_ref(level, &mut refer)).collect();
+    let meta = SnapshotMeta {
+        created_ns: core.disk().clock().wall().as_nanos() as u64,
+        label: label.to_owned(),
+        config: config.clone(),
+        flushes: tree.flushes,
+        now: tree.now(&context),
+        image,
+        flushed,
+        levels,
+    };
+    for run in &held {
+        run.handle().sync(run.file().as_ref())?;
+    }
+    core.sync_dir(ACTIVE)?;
+    let pins: Vec<u64> = held.iter().map(|run| run.number()).collect();
+    core.files().pin(pins.iter().copied());
+    if let Err(error) = core.write_snapshot(&path_of(core, name), &meta.encode()) {
+        // After a failed sync of the directory the name may be there or not: the pins stay, so that its
+        // runs do, and the next opening sees which it is.
+        if core.files().check_poisoned().is_ok() {
+            core.files().unpin(pins)?;
+        }
+        return Err(error);
+    }
+    stored.insert(name.to_string(), Stored::Whole { pins });
+    Ok(())
+}
+
+fn write_image(context: &Context<'_>, buffer: &WriteBuffer) -> Result<Option<Arc<Run>>> {
+    if buffer.is_empty() {
+        return Ok(None);
+    }
+    let spec = MergeSpec {
+        inputs: vec![Input::Buffer(buffer.clone())],
+        drop_deletes: false,
+        filter: None,
+        index: IndexKind::Ordinary,
+        access: Access::Buffered,
+        salt: context.salt,
+        purpose: Purpose::BufferImage,
+    };
+    Merging::new(context.set, spec).finish()
+}
+
+fn level_ref(level: &Level, refer: &mut impl FnMut(&Arc<Run>) -> RunRef) -> LevelRef {
+    let incoming = match &level.incoming {
+        None => IncomingRef::Nothing,
+        Some(Incoming::Single(run)) => IncomingRef::Single(refer(run)),
+        Some(Incoming::Merging(pending)) => match pending.merging.view() {
+            View::Output(None) => IncomingRef::Nothing,
+            View::Output(Some(run)) => IncomingRef::Single(refer(&run)),
+            View::Inputs(inputs) => {
+                let runs = inputs.iter().filter_map(|input| match input {
+                    Input::Run(run) => Some(run),
+                    Input::Buffer(_) => None,
+                });
+                IncomingRef::Merging(MergeRef {
+                    start: pending.start,
+                    due: pending.due,
+                    drop_deletes: pending.merging.drops_deletes(),
+                    inputs: runs.map(&mut *refer).collect(),
+                })
+            }
+        },
+    };
+    LevelRef { incoming, residents: level.residents.iter().map(refer).collect() }
+}
+
+/// Opens a snapshot as a new table.
+pub(crate) fn open(
+    core: &Arc<SessionCore>,
+    name: &SnapshotName,
+    label: &str,
+) -> Result<(Tree, TableConfig)> {
+    core.check_open()?;
+    let stored = lock(&core.snapshots);
+    if !stored.contains_key(name.as_str()) {
+        return Err(Error::SnapshotDoesNotExist { name: name.to_string() });
+    }
+    let meta = match read_snapshot(core.disk(), core.dir(), name.as_str()) {
+        Err(Error::Disk(error)) if error.is_not_found() => Err(Error::SnapshotCorrupted {
+            name: name.to_string(),
+            path: path_of(core, name),
+            reason: "the file is missing".to_owned(),
+        }),
+        other => other,
+    }?;
+    if meta.label != label {
+        return Err(Error::SnapshotNotCompatible {
+            name: name.to_string(),
+            expected: label.to_owned(),
+            actual: meta.label,
+        });
+    }
+    let tree = restore(core, &meta).map_err(|error| match error {
+        Error::Corrupt { path, what } => Error::SnapshotCorrupted {
+            name: name.to_string(),
+            path,
+            reason: what.to_string(),
+        },
+        Error::Disk(terrane_io::Error::Io { path, source, .. })
+            if source.kind() == std::io::ErrorKind::NotFound =>
+        {
+            let reason = "the file is missing".to_owned();
+            Error::SnapshotCorrupted { name: name.to_string(), path, reason }
+        }
+        Error::Disk(terrane_io::Error::ShortRead { path, .. }) => {
+            let reason = "the file ends early".to_owned();
+            Error::SnapshotCorrupted { name: name.to_string(), path, reason }
+        }
+        error => error,
+    })?;
+    Ok((tree, meta.config))
+}
+
+fn restore(core: &Arc<SessionCore>, meta: &SnapshotMeta) -> Result<Tree> {
+    let context = Context { set: core.files(), config: &meta.config, salt: core.salt() };
+    let open = |wanted: &RunRef| -> Result<Arc<Run>> {
+        let run = core.run(wanted.number, context.access())?;
+        let found = run_ref(&run);
+        let broken = |rule, expected, found| {
+            Err(Error::corrupt(run.path(), Corrupt::rule(rule, expected, found)))
+        };
+        if found.identity != wanted.identity {
+            return broken("identity in the snapshot", wanted.identity, found.identity);
+        }
+        if found.pages != wanted.pages {
+            return broken("pages in the snapshot", wanted.pages.into(), found.pages.into());
+        }
+        if run.meta().salt != core.salt() {
+            return broken("salt of the session", core.salt(), run.meta().salt);
+        }
+        Ok(run)
+    };
+    let mut tree = Tree { flushes: meta.flushes, ..Tree::default() };
+    if let Some(image) = &meta.image {
+        let mut undo = tree.buffer.begin();
+        let mut reader = RunReader::new(open(image)?, run_reader::Purpose::Merge)?;
+        while let Some(entry) = reader.current() {
+            tree.buffer.put(crate::entry::key_hash(core.salt(), entry.key), entry, &mut undo);
+            reader.advance()?;
+        }
+    }
+    for (at, level) in (1u32..).zip(&meta.levels) {
+        let incoming = match &level.incoming {
+            IncomingRef::Nothing => None,
+            IncomingRef::Single(run) => Some(Incoming::Single(open(run)?)),
+            IncomingRef::Merging(merge) => {
+                let inputs = merge.inputs.iter().map(|run| Ok(Input::Run(open(run)?)));
+                let spec = context.spec(
+                    inputs.collect::<Result<_>>()?,
+                    at as usize,
+                    meta.levels.len(),
+                    merge.drop_deletes,
+                );
+                let merging = Arc::new(Merging::new(core.files(), spec));
+                // What had been done is lost, so all of it falls into the time that is left.
+                let due = merge.due.clamp(meta.now + 1, meta.now.saturating_add(1 << 61));
+                Some(Incoming::Merging(Pending { merging, start: meta.now, due }))
+            }
+        };
+        let residents = level.residents.iter().map(&open).collect::<Result<_>>()?;
+        tree.levels.push(Level { incoming, residents });
+    }
+    if let Some(flushed) = &meta.flushed {
+        let run = open(flushed)?;
+        let merging = Arc::new(Merging::completed(core.files(), run));
+        let start = meta.flushes * TICKS_PER_FLUSH;
+        tree.flushing = Some(Pending { merging, start, due: start + TICKS_PER_FLUSH });
+    }
+    Ok(tree)
+}
+
+/// Deletes a snapshot. Tables opened from it go on working.
+pub(crate) fn delete(core: &Arc<SessionCore>, name: &SnapshotName) -> Result<()> {
+    core.check_writable()?;
+    let mut stored = lock(&core.snapshots);
+    core.check_open()?;
+    if !stored.contains_key(name.as_str()) {
+        return Err(Error::SnapshotDoesNotExist { name: name.to_string() });
+    }
+    let removed = core.disk().remove(&path_of(core, name));
+    match removed {
+        Err(error) if !error.is_not_found() => return Err(error.into()),
+        _ => {}
+    }
+    let pins = match stored.remove(name.as_str()) {
+        Some(Stored::Whole { pins }) => pins,
+        Some(Stored::Damaged) | None => Vec::new(),
+    };
+    // Until the name is gone for good, the runs must stay.
+    core.sync_dir(SNAPSHOTS)?;
+    core.files().unpin(pins)
+}
+
+/// Names of all snapshots, damaged ones included, sorted.
+pub(crate) fn list(core: &Arc<SessionCore>) -> Result<Vec<SnapshotName>> {
+    core.check_open()?;
+    let stored = lock(&core.snapshots);
+    Ok(stored.keys().filter_map(|name| SnapshotName::new(name).ok()).collect())
+}

@@ -1,0 +1,351 @@
+//! The newest entries of a table, in memory.
+//!
+//! A write buffer is a list of *segments*. The last one is written to as long as nobody else looks at
+//! it; a duplicate, a cursor or a flush that takes a reference to it thereby freezes it, and the next
+//! update starts a new one. So a duplicate costs a few reference counts whatever the buffer holds, and
+//! two tables that evolve apart share what they had in common.
+//!
+//! A segment keeps keys and values back to back in one arena, a slot for each key with the key's salted
+//! hash (which lookups and filters need anyway), and a hash table of slots; the order of keys is worked
+//! out when somebody wants to read in order.
+//!
+//! Invariant: at most one slot for a key in a segment; a newer segment hides an older one.
+
+use std::sync::{Arc, OnceLock};
+
+use hashbrown::HashTable;
+
+use crate::entry::{EntryRef, Kind, key_prefix};
+
+/// Segments beyond which a new one is not added before the others are folded into one.
+const SEGMENTS_MAX: usize = 8;
+
+/// Dead bytes beyond which a segment is rewritten, if they are most of it.
+const GARBAGE_BYTES_MIN: usize = 256 << 10;
+
+/// An entry of a segment.
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    hash: u64,
+    key_start: u64,
+    value_start: u64,
+    value_len: u32,
+    key_len: u16,
+    kind: Kind,
+}
+
+/// Some entries, in order of arrival.
+#[derive(Debug, Default)]
+pub(crate) struct Segment {
+    arena: Vec<u8>,
+    slots: Vec<Slot>,
+    table: HashTable<u32>,
+    /// Keys, values and the overhead of each entry.
+    weight_bytes: u64,
+    /// Bytes of the arena that no slot refers to.
+    garbage_bytes: usize,
+    /// Slots in key order, made on demand. Invariant: empty while the segment changes.
+    order: OnceLock<Box<[u32]>>,
+}
+
+impl Segment {
+    fn key(&self, slot: &Slot) -> &[u8] {
+        &self.arena[slot.key_start as usize..][..usize::from(slot.key_len)]
+    }
+
+    fn entry(&self, slot: &Slot) -> EntryRef<'_> {
+        let value = &self.arena[slot.value_start as usize..][..slot.value_len as usize];
+        EntryRef { key: self.key(slot), kind: slot.kind, value }
+    }
+
+    /// Entries, one for each key.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub(crate) fn get(&self, hash: u64, key: &[u8]) -> Option<EntryRef<'_>> {
+        let found = self.table.find(hash, |&at| {
+            let slot = &self.slots[at as usize];
+            slot.hash == hash && self.key(slot) == key
+        })?;
+        Some(self.entry(&self.slots[*found as usize]))
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> u64 {
+        let start = self.arena.len() as u64;
+        self.arena.extend_from_slice(bytes);
+        start
+    }
+
+    /// Sets the entry of a key; a replaced slot is noted in `undo`.
+    fn put(&mut self, hash: u64, entry: EntryRef<'_>, undo: &mut Vec<(u32, Slot)>) {
+        self.order.take();
+        let found = self.table.find(hash, |&at| {
+            let slot = &self.slots[at as usize];
+            slot.hash == hash && self.key(slot) == entry.key
+        });
+        let value_len = entry.value.len() as u32;
+        if let Some(&at) = found {
+            let old = self.slots[at as usize];
+            undo.push((at, old));
+            let value_start = self.append(entry.value);
+            self.garbage_bytes += old.value_len as usize;
+            self.weight_bytes -= u64::from(old.value_len);
+            self.weight_bytes += u64::from(value_len);
+            self.slots[at as usize] = Slot { value_start, value_len, kind: entry.kind, ..old };
+            return;
+        }
+        let key_start = self.append(entry.key);
+        let value_start = self.append(entry.value);
+        let at = self.slots.len() as u32;
+        let key_len = entry.key.len() as u16;
+        self.slots.push(Slot { hash, key_start, value_start, value_len, key_len, kind: entry.kind });
+        let slots = &self.slots;
+        self.table.insert_unique(hash, at, |&at| slots[at as usize].hash);
+        self.weight_bytes += entry.weight_bytes();
+    }
+
+    /// Takes back everything since the savepoint.
+    fn roll_back(&mut self, savepoint: &Savepoint) {
+        self.order.take();
+        for at in (savepoint.slots..self.slots.len()).rev() {
+            let hash = self.slots[at].hash;
+            if let Ok(found) = self.table.find_entry(hash, |&other| other as usize == at) {
+                found.remove();
+            }
+        }
+        for &(at, slot) in savepoint.replaced.iter().rev() {
+            self.slots[at as usize] = slot;
+        }
+        self.slots.truncate(savepoint.slots);
+        self.arena.truncate(savepoint.arena);
+        self.weight_bytes = savepoint.weight_bytes;
+        self.garbage_bytes = savepoint.garbage_bytes;
+    }
+
+    /// The smallest and the largest key.
+    pub(crate) fn key_range(&self) -> Option<(&[u8], &[u8])> {
+        let order = self.order();
+        let key = |at: &u32| self.key(&self.slots[*at as usize]);
+        Some((key(order.first()?), key(order.last()?)))
+    }
+
+    /// Slots in key order.
+    fn order(&self) -> &[u32] {
+        self.order.get_or_init(|| {
+            let prefix = |slot: &Slot| key_prefix(self.key(slot));
+            let mut order: Vec<(u64, u32)> =
+                self.slots.iter().enumerate().map(|(at, slot)| (prefix(slot), at as u32)).collect();
+            order.sort_unstable_by(|a, b| {
+                a.0.cmp(&b.0).then_with(|| {
+                    let (a, b) = (&self.slots[a.1 as usize], &self.slots[b.1 as usize]);
+                    self.key(a).cmp(self.key(b))
+                })
+            });
+            order.into_iter().map(|(_, at)| at).collect()
+        })
+    }
+}
+
+/// A position in a segment, in key order.
+#[derive(Debug)]
+pub(crate) struct SegmentReader {
+    segment: Arc<Segment>,
+    at: usize,
+}
+
+impl SegmentReader {
+    /// A reader at the first entry.
+    pub(crate) fn new(segment: Arc<Segment>) -> Self {
+        Self { segment, at: 0 }
+    }
+
+    /// A reader at the first entry whose key is at least `key`.
+    pub(crate) fn at(segment: Arc<Segment>, key: &[u8]) -> Self {
+        let below = |&at: &u32| segment.key(&segment.slots[at as usize]) < key;
+        let at = segment.order().partition_point(below);
+        Self { segment, at }
+    }
+
+    fn slot(&self) -> Option<&Slot> {
+        let at = *self.segment.order().get(self.at)?;
+        self.segment.slots.get(at as usize)
+    }
+
+    /// The current entry; `None` at the end.
+    pub(crate) fn current(&self) -> Option<EntryRef<'_>> {
+        self.slot().map(|slot| self.segment.entry(slot))
+    }
+
+    /// The salted hash of the current key.
+    pub(crate) fn hash(&self) -> Option<u64> {
+        self.slot().map(|slot| slot.hash)
+    }
+
+    /// Goes to the next entry.
+    pub(crate) fn advance(&mut self) {
+        self.at += 1;
+    }
+}
+
+/// What it takes to undo the updates of one batch, as long as they are all in one segment.
+#[derive(Debug, Default)]
+struct Savepoint {
+    arena: usize,
+    slots: usize,
+    weight_bytes: u64,
+    garbage_bytes: usize,
+    replaced: Vec<(u32, Slot)>,
+}
+
+/// The write buffer of a table.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct WriteBuffer {
+    /// Oldest first. Only the last one may change, and only while nobody else refers to it.
+    segments: Vec<Arc<Segment>>,
+}
+
+/// How to go back to the buffer as it was when the batch began.
+#[derive(Debug)]
+pub(crate) struct Undo {
+    /// Segments at the beginning of the batch that were complete then.
+    kept: Vec<Arc<Segment>>,
+    /// The segment that the batch writes to, if it was begun before the batch.
+    savepoint: Option<Savepoint>,
+}
+
+impl WriteBuffer {
+    /// The segments, oldest first.
+    pub(crate) fn segments(&self) -> &[Arc<Segment>] {
+        &self.segments
+    }
+
+    /// Keys, values and overhead; a key in several segments counts in each.
+    pub(crate) fn weight_bytes(&self) -> u64 {
+        self.segments.iter().map(|segment| segment.weight_bytes).sum()
+    }
+
+    /// Entries; a key in several segments counts in each.
+    pub(crate) fn len(&self) -> usize {
+        self.segments.iter().map(|segment| segment.len()).sum()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.segments.is_empty()
+    }
+
+    /// Bytes of memory held.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let segment_bytes = |segment: &Arc<Segment>| {
+            segment.arena.capacity()
+                + segment.slots.capacity() * size_of::<Slot>()
+                + segment.table.allocation_size()
+                + segment.order.get().map_or(0, |order| order.len() * size_of::<u32>())
+        };
+        self.segments.iter().map(segment_bytes).sum()
+    }
+
+    /// The newest entry of a key.
+    pub(crate) fn get(&self, hash: u64, key: &[u8]) -> Option<EntryRef<'_>> {
+        self.segments.iter().rev().find_map(|segment| segment.get(hash, key))
+    }
+
+    /// Makes the last segment writable, adding one if the last is shared.
+    fn open_segment(&mut self) {
+        let writable =
+            self.segments.last_mut().is_some_and(|segment| Arc::get_mut(segment).is_some());
+        if !writable {
+            if self.segments.len() >= SEGMENTS_MAX {
+                self.fold();
+            } else {
+                self.segments.push(Arc::new(Segment::default()));
+            }
+        }
+        let last = self.segments.last_mut().and_then(Arc::get_mut).expect("made writable above");
+        if last.garbage_bytes > GARBAGE_BYTES_MIN && last.garbage_bytes > last.arena.len() / 2 {
+            let live = last.slots.iter().map(|slot| (slot.hash, last.entry(slot)));
+            let mut rewritten = Segment::default();
+            live.for_each(|(hash, entry)| rewritten.put(hash, entry, &mut Vec::new()));
+            *last = rewritten;
+        }
+    }
+
+    /// Replaces all segments by one of the same content.
+    fn fold(&mut self) {
+        let mut folded = Segment::default();
+        for segment in &self.segments {
+            for slot in &segment.slots {
+                folded.put(slot.hash, segment.entry(slot), &mut Vec::new());
+            }
+        }
+        self.segments = vec![Arc::new(folded)];
+    }
+
+    /// Begins a batch: what is put until the next call can be undone together.
+    pub(crate) fn begin(&mut self) -> Undo {
+        self.open_segment();
+        let (last, kept) = self.segments.split_last().expect("a segment was opened");
+        Undo {
+            kept: kept.to_vec(),
+            savepoint: Some(Savepoint {
+                arena: last.arena.len(),
+                slots: last.slots.len(),
+                weight_bytes: last.weight_bytes,
+                garbage_bytes: last.garbage_bytes,
+                replaced: Vec::new(),
+            }),
+        }
+    }
+
+    /// Sets the entry of a key. The batch must have been begun, and `undo` be what that gave, unless the
+    /// buffer was replaced by an empty one since.
+    pub(crate) fn put(&mut self, hash: u64, entry: EntryRef<'_>, undo: &mut Undo) {
+        if self.segments.is_empty() {
+            self.segments.push(Arc::new(Segment::default()));
+        }
+        let last = self.segments.last_mut().and_then(Arc::get_mut);
+        let last = last.expect("`begin` made the last segment writable");
+        let mut unused = Vec::new();
+        let replaced = undo.savepoint.as_mut().map_or(&mut unused, |savepoint| &mut savepoint.replaced);
+        last.put(hash, entry, replaced);
+    }
+}
+
+impl Undo {
+    /// Takes the buffer's content out of the batch's hands because it is being flushed: returns the
+    /// content as it was when the batch began, to be put back should the batch fail.
+    ///
+    /// After this, further puts go to a fresh buffer and need no undoing.
+    pub(crate) fn detach(&mut self, buffer: &WriteBuffer) -> Option<WriteBuffer> {
+        let savepoint = self.savepoint.take()?;
+        let mut segments = std::mem::take(&mut self.kept);
+        let last = buffer.segments.last()?;
+        if savepoint.slots > 0 {
+            // Flushing is rare beside updating, so copying what the batch found is cheap enough.
+            let mut before = Segment::default();
+            let mut slots: Vec<Slot> = last.slots[..savepoint.slots].to_vec();
+            for &(at, slot) in savepoint.replaced.iter().rev() {
+                if let Some(found) = slots.get_mut(at as usize) {
+                    *found = slot;
+                }
+            }
+            for slot in &slots {
+                before.put(slot.hash, last.entry(slot), &mut Vec::new());
+            }
+            segments.push(Arc::new(before));
+        }
+        Some(WriteBuffer { segments })
+    }
+
+    /// Takes the batch back, if no flush came between.
+    pub(crate) fn roll_back(self, buffer: &mut WriteBuffer) {
+        let Some(savepoint) = self.savepoint else { return };
+        let last = buffer.segments.last_mut().and_then(Arc::get_mut);
+        if let Some(last) = last {
+            last.roll_back(&savepoint);
+        }
+        if buffer.segments.last().is_some_and(|last| last.len() == 0) {
+            buffer.segments.pop();
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Everything that must hold before a commit, in one command; `.ci/run` calls nothing else.
+//!
+//! Each step is a named, timed command. The first failure ends the run, the times are printed in
+//! either case.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use crate::tidy;
+use crate::workspace::Workspace;
+
+/// Which steps to take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Scope {
+    /// Format, tidy and lints only.
+    pub(crate) fast: bool,
+    /// The default members have been tested just now.
+    pub(crate) tested: bool,
+}
+
+/// Arguments that keep an example short: (name, arguments). Others run as they are.
+const EXAMPLE_ARGUMENTS: [(&str, &[&str]); 1] = [("ingest", &["20000"])];
+
+struct Times {
+    start: Instant,
+    steps: Vec<(String, Duration)>,
+}
+
+/// Takes every step of `scope`, until one fails.
+pub(crate) fn run(workspace: &Workspace, scope: Scope) -> Result<(), String> {
+    let mut times = Times { start: Instant::now(), steps: Vec::new() };
+    let outcome = steps(workspace, scope, &mut times);
+    let steps: Vec<String> = times
+        .steps
+        .iter()
+        .map(|(name, time)| format!("{name} {:.1} s", time.as_secs_f64()))
+        .collect();
+    println!("ci: {}; total {:.1} s", steps.join(", "), times.start.elapsed().as_secs_f64());
+    outcome
+}
+
+fn steps(workspace: &Workspace, scope: Scope, times: &mut Times) -> Result<(), String> {
+    let cargo = |arguments: &[&str]| workspace.cargo(arguments);
+    times.take("fmt", &mut cargo(&["fmt", "--all", "--check"]))?;
+    times.take_with("tidy", || tidy::run(workspace))?;
+    let lints = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
+    times.take("clippy", &mut cargo(&lints))?;
+    if scope.fast {
+        return Ok(());
+    }
+    if !scope.tested {
+        times.take("test", &mut cargo(&["test"]))?;
+    }
+    times.take("test xtask", &mut cargo(&["test", "-p", "xtask"]))?;
+    let docs = ["doc", "--no-deps", "--document-private-items", "--workspace"];
+    times.take("doc", cargo(&docs).env("RUSTDOCFLAGS", "-D warnings"))?;
+    times.take("build examples", &mut cargo(&["build", "--examples"]))?;
+    for (package, example) in examples(workspace)? {
+        let arguments = EXAMPLE_ARGUMENTS.iter().find(|(name, _)| *name == example);
+        let mut command = cargo(&["run", "-q", "-p", &package, "--example", &example, "--"]);
+        command.args(arguments.map_or(&[][..], |(_, arguments)| arguments));
+        times.take(&format!("example {example}"), &mut command)?;
+    }
+    Ok(())
+}
+
+impl Times {
+    fn take(&mut self, name: &str, command: &mut Command) -> Result<(), String> {
+        println!("==> {name}");
+        self.take_with(name, || {
+            let status = command.status().map_err(|error| format!("{name}: {error}"))?;
+            if status.success() { Ok(()) } else { Err(format!("{name} failed ({status})")) }
+        })
+    }
+
+    fn take_with(
+        &mut self,
+        name: &str,
+        step: impl FnOnce() -> Result<(), String>,
+    ) -> Result<(), String> {
+        let start = Instant::now();
+        let outcome = step();
+        self.steps.push((name.to_owned(), start.elapsed()));
+        outcome
+    }
+}
+
+/// The examples of all packages under `crates/`, as (package, example).
+fn examples(workspace: &Workspace) -> Result<Vec<(String, String)>, String> {
+    let files = workspace.files()?;
+    let mut found = Vec::new();
+    for file in &files {
+        let Some((folder, example)) = example_of(&file.path) else { continue };
+        let manifest = format!("{folder}/Cargo.toml");
+        let manifest = files.iter().find(|file| file.path == manifest).and_then(|file| file.text());
+        let package = manifest
+            .and_then(package_name)
+            .ok_or_else(|| format!("{}: the package of the example has no name", file.path))?;
+        found.push((package.to_owned(), example.to_owned()));
+    }
+    Ok(found)
+}
+
+/// The crate's folder and the example's name, if `path` is the source of an example.
+fn example_of(path: &str) -> Option<(&str, &str)> {
+    let (folder, rest) = path.split_once("/examples/")?;
+    let name = rest.strip_suffix("/main.rs").or_else(|| rest.strip_suffix(".rs"))?;
+    (folder.starts_with("crates/") && !name.contains('/')).then_some((folder, name))
+}
+
+fn package_name(manifest: &str) -> Option<&str> {
+    manifest.lines().find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn examples_are_found_by_their_path() {
+        assert_eq!(example_of("crates/a/examples/b.rs"), Some(("crates/a", "b")));
+        assert_eq!(example_of("crates/a/examples/b/main.rs"), Some(("crates/a", "b")));
+        assert_eq!(example_of("crates/a/examples/b/other.rs"), None);
+        assert_eq!(example_of("crates/a/examples/data.txt"), None);
+        assert_eq!(example_of("peers/examples/b.rs"), None);
+        assert_eq!(package_name("[package]\nname = \"terrane-a\"\n"), Some("terrane-a"));
+    }
+
+    #[test]
+    fn a_failed_step_ends_with_its_name_and_time() {
+        let mut times = Times { start: Instant::now(), steps: Vec::new() };
+        assert_eq!(times.take_with("good", || Ok(())), Ok(()));
+        assert_eq!(times.take_with("bad", || Err("bad".to_owned())), Err("bad".to_owned()));
+        let failed = times.take("gone", &mut Command::new("terrane-no-such-program"));
+        assert!(failed.is_err_and(|message| message.starts_with("gone: ")));
+        assert_eq!(
+            times.steps.iter().map(|(name, _)| name).collect::<Vec<_>>(),
+            ["good", "bad", "gone"]
+        );
+    }
+}
