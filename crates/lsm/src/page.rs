@@ -318,26 +318,27 @@ impl PageLayout {
         if u16_at(page, 14) != 0 {
             return Err(broken("reserved", 0, u16_at(page, 14)));
         }
-        let ends = |start: usize, mut previous: usize| {
-            for index in 0..count {
-                let end = u16_at(page, start + 2 * index);
-                if end < previous {
-                    return Err(broken("ends", previous, end));
-                }
+        let ends = |bytes: &[u8]| {
+            let mut previous = 0;
+            let mut rises = true;
+            for end in bytes.as_chunks::<2>().0 {
+                let end = u16::from_le_bytes(*end);
+                rises &= previous <= end;
                 previous = end;
             }
-            Ok(previous)
+            if rises { Ok(usize::from(previous)) } else { Err(broken("ends", 1, 0)) }
         };
-        let values = suffixes + ends(HEADER_SIZE, 0)?;
-        let end = values + ends(HEADER_SIZE + 2 * count, 0)?;
+        let (key_ends, value_ends) = page[HEADER_SIZE..kinds].split_at(2 * count);
+        let values = suffixes + ends(key_ends)?;
+        let end = values + ends(value_ends)?;
         if end > PAGE_SIZE {
             return Err(broken("ends", PAGE_SIZE, end));
         }
-        for index in 0..count {
-            let tag = (page[kinds + index / 2] >> (4 * (index % 2))) & 15;
-            if Kind::from_tag(tag).is_none() {
-                return Err(broken("entry kind", 1, usize::from(tag)));
-            }
+        let (pairs, last) = page[kinds..prefix].split_at(count / 2);
+        let known = |tag: u8| Kind::from_tag(tag).is_some();
+        let all_known = pairs.iter().all(|pair| known(pair & 15) && known(pair >> 4));
+        if !all_known || last.first().is_some_and(|&last| !known(last)) {
+            return Err(broken("entry kind", 1, 0));
         }
         let value_bytes = u32_at(page, 8);
         let layout = Self {
