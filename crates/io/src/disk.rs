@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use crate::aligned::AlignedBuf;
 use crate::clock::Clock;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// How a file is to be opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -327,7 +327,7 @@ pub fn read_file(disk: &dyn Disk, path: &Path, limit: u64) -> Result<Vec<u8>> {
     let len = file.len()?;
     if len > limit {
         let kind = std::io::Error::from(std::io::ErrorKind::FileTooLarge);
-        return Err(crate::Error::io("read", path, kind));
+        return Err(Error::io("read", path, kind));
     }
     let mut bytes = vec![0; usize::try_from(len).expect("below the limit")];
     file.read_at(&mut bytes, 0)?;
