@@ -23,6 +23,7 @@ pub(crate) struct PosixFile {
     path: PathBuf,
     file: File,
     access: Access,
+    is_writable: bool,
     /// A buffered descriptor of the same file, for writes that direct I/O cannot carry. Opened when
     /// first needed; always empty when `access` is buffered.
     buffered: OnceLock<File>,
@@ -43,7 +44,13 @@ pub(crate) fn open(path: &Path, mode: OpenMode, access: Access) -> Result<PosixF
         Access::Direct => open_direct(options, path, mode),
     };
     let file = file.map_err(|error| Error::io("open", path, error))?;
-    Ok(PosixFile { path: path.to_owned(), file, access, buffered: OnceLock::new() })
+    Ok(PosixFile {
+        path: path.to_owned(),
+        file,
+        access,
+        is_writable: mode != OpenMode::Read,
+        buffered: OnceLock::new(),
+    })
 }
 
 #[cfg(target_os = "linux")]
@@ -141,11 +148,7 @@ impl PosixFile {
         }
         // By number and not by path: the path may stand for another file by now.
         let link = format!("/proc/self/fd/{}", self.raw_fd());
-        let file = match OpenOptions::new().read(true).write(true).open(&link) {
-            // What was opened for reading only may not be open to writing at all.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => File::open(&link)?,
-            opened => opened?,
-        };
+        let file = OpenOptions::new().read(true).write(self.is_writable).open(link)?;
         Ok(self.buffered.get_or_init(|| file))
     }
 

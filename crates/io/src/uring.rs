@@ -358,3 +358,128 @@ impl Drop for UringQueue {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+    use std::path::Path;
+
+    use super::*;
+    use crate::aligned::{ALIGN, AlignedBuf};
+    use crate::disk::{Access, DiskFile, OpenMode};
+    use crate::posix;
+
+    const BLOCKS: usize = 64;
+
+    /// A file whose block `n` is full of the byte `n`.
+    fn numbered_blocks(dir: &Path) -> Arc<dyn DiskFile> {
+        let bytes: Vec<u8> = (0..BLOCKS * ALIGN).map(|at| (at / ALIGN).to_le_bytes()[0]).collect();
+        let file = posix::open(&dir.join("file"), OpenMode::CreateNew, Access::Direct).unwrap();
+        file.write_at(&bytes, 0).unwrap();
+        Arc::new(file)
+    }
+
+    fn read_of(file: &Arc<dyn DiskFile>, block: usize) -> Request {
+        Request {
+            tag: block as u64,
+            file: Arc::clone(file),
+            offset: (block * ALIGN) as u64,
+            buffer: AlignedBuf::zeroed(ALIGN),
+            direction: Direction::Read,
+        }
+    }
+
+    fn push_all(queue: &mut UringQueue, file: &Arc<dyn DiskFile>) {
+        for block in 0..BLOCKS {
+            queue.push(read_of(file, block));
+        }
+    }
+
+    fn check_all(queue: &mut UringQueue) {
+        let mut tags = Vec::new();
+        while let Some(completion) = queue.pop() {
+            completion.result.unwrap();
+            assert!(completion.buffer.iter().all(|&byte| u64::from(byte) == completion.tag));
+            tags.push(completion.tag);
+        }
+        tags.sort_unstable();
+        assert_eq!(tags, (0..BLOCKS as u64).collect::<Vec<_>>());
+    }
+
+    /// Puts /dev/null in the place of the ring's descriptor, so that every call on it fails.
+    fn break_ring(queue: &UringQueue) {
+        let null = std::fs::File::open("/dev/null").unwrap();
+        // SAFETY: the descriptor is open, and `ManuallyDrop` leaves closing it to its owner.
+        let ring = unsafe { OwnedFd::from_raw_fd(queue.ring.uring.as_raw_fd()) };
+        rustix::io::dup2(&null, &mut ManuallyDrop::new(ring)).unwrap();
+    }
+
+    #[test]
+    fn rings_are_used_again_by_later_queues() {
+        let Ok(pool) = RingPool::probe() else { return };
+        let temporary = tempfile::tempdir().unwrap();
+        let file = numbered_blocks(temporary.path());
+        for _ in 0..3 {
+            let mut queue = pool.queue(8).unwrap();
+            assert_eq!(pool.idle.lock().unwrap().len(), 0);
+            push_all(&mut queue, &file);
+            check_all(&mut queue);
+            drop(queue);
+            assert_eq!(pool.idle.lock().unwrap().len(), 1);
+        }
+    }
+
+    /// Whether the ring fails before it has seen a request, with all that fit in its submission
+    /// queue, or with a first batch in the kernel: each request completes, and so do later ones.
+    #[test]
+    fn requests_outlive_a_ring_that_fails() {
+        let Ok(pool) = RingPool::probe() else { return };
+        let temporary = tempfile::tempdir().unwrap();
+        let file = numbered_blocks(temporary.path());
+        for stage in ["unused", "filled", "entered"] {
+            let mut queue = pool.queue(BLOCKS - BATCH / 2).unwrap();
+            match stage {
+                "unused" => break_ring(&queue),
+                "filled" => {
+                    for block in 0..BLOCKS {
+                        queue.waiting.push_back(read_of(&file, block));
+                    }
+                    queue.hand_over();
+                    assert_eq!(queue.unseen.len(), queue.depth);
+                    break_ring(&queue);
+                }
+                _ => {
+                    push_all(&mut queue, &file);
+                    assert_eq!((queue.in_flight, queue.unseen.len()), (queue.depth, 0));
+                    assert!(!queue.waiting.is_empty());
+                    break_ring(&queue);
+                }
+            }
+            if stage == "unused" {
+                push_all(&mut queue, &file);
+            }
+            check_all(&mut queue);
+            assert!(queue.is_broken, "{stage}");
+            push_all(&mut queue, &file);
+            check_all(&mut queue);
+            drop(queue);
+            assert!(pool.idle.lock().unwrap().len() <= 1, "a broken ring must not be kept");
+            pool.idle.lock().unwrap().clear();
+        }
+    }
+
+    /// Unwinding or not, a queue gives its ring back only when nothing is in flight.
+    #[test]
+    fn a_dropped_queue_gives_back_an_empty_ring() {
+        let Ok(pool) = RingPool::probe() else { return };
+        let temporary = tempfile::tempdir().unwrap();
+        let file = numbered_blocks(temporary.path());
+        let mut queue = pool.queue(BLOCKS).unwrap();
+        push_all(&mut queue, &file);
+        assert!(queue.in_flight > 0);
+        drop(queue);
+        let mut ring = pool.idle.lock().unwrap().pop().unwrap();
+        assert!(ring.uring.submission().is_empty());
+        assert!(ring.uring.completion().is_empty());
+    }
+}

@@ -1,0 +1,8 @@
+//! What the disks promise, tested from outside: the same for all of them in `conformance`, locks
+//! between processes in `locks`, and in `durability` and `faults` what only the simulated one can
+//! show.
+
+mod conformance;
+mod durability;
+mod faults;
+mod locks;
