@@ -44,7 +44,7 @@ use crate::fault::{Class, FaultKind, FaultPlan, Repeat};
 const CAPACITY_BYTES: u64 = 1 << 40;
 
 /// Wall clock time at which every simulated disk starts: the first second of 2026.
-const EPOCH: Duration = Duration::from_secs(1_767_225_600);
+const EPOCH: Duration = Duration::from_hours(490_896);
 
 /// A simulated disk. See the [module](self).
 pub struct SimDisk {

@@ -93,10 +93,10 @@ impl Image {
         if within == 0 {
             self.stored -= u64::from(self.pages[last].is_some());
             self.pages.pop();
-        } else if let Some(page) = &mut self.pages[last] {
-            if page[within..].iter().any(|&byte| byte != 0) {
-                Arc::make_mut(page)[within..].fill(0);
-            }
+        } else if let Some(page) = &mut self.pages[last]
+            && page[within..].iter().any(|&byte| byte != 0)
+        {
+            Arc::make_mut(page)[within..].fill(0);
         }
     }
 

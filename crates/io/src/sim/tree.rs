@@ -310,18 +310,16 @@ impl Tree {
             return Err(Errno::INVAL);
         }
         let replaced = self.dir(to_dir)?.seen.get(to_name).copied();
-        match replaced {
-            Some(replaced) if replaced == node => return Ok(()),
-            Some(replaced) if self.is_dir(node) => {
-                if !self.dir(replaced)?.seen.is_empty() {
-                    return Err(Errno::NOTEMPTY);
-                }
-            }
-            Some(replaced) => {
+        if replaced == Some(node) {
+            return Ok(());
+        }
+        if let Some(replaced) = replaced {
+            if !self.is_dir(node) {
                 self.file(replaced)?;
                 self.drop_link(replaced);
+            } else if !self.dir(replaced)?.seen.is_empty() {
+                return Err(Errno::NOTEMPTY);
             }
-            None => {}
         }
         let number = self.number();
         if from_dir == to_dir {
@@ -558,10 +556,10 @@ impl Tree {
         let numbers: Vec<NodeNo> = self.nodes.keys().copied().collect();
         for number in numbers {
             let count = links.get(&number).copied().unwrap_or(0);
-            if self.file(number).is_ok_and(|file| file.links != count) {
-                if let Ok(file) = self.file_mut(number) {
-                    file.links = count;
-                }
+            if self.file(number).is_ok_and(|file| file.links != count)
+                && let Ok(file) = self.file_mut(number)
+            {
+                file.links = count;
             }
         }
     }

@@ -174,7 +174,7 @@ fn torn_writes_survive_by_sectors() {
         let mut survivors = BTreeSet::new();
         for (sector, bytes) in bytes.chunks(512).enumerate() {
             let written = (300..2300).filter(|at| at / 512 == sector).count();
-            match bytes.iter().filter(|&&byte| byte == b'n').count() {
+            match bytes.iter().map(|byte| usize::from(*byte == b'n')).sum() {
                 0 => {}
                 count => {
                     assert_eq!(count, written, "a sector survives in whole or not at all");

@@ -2,6 +2,8 @@
 //! between processes in `locks`, and in `durability` and `faults` what only the simulated one can
 //! show.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod conformance;
 mod durability;
 mod faults;
