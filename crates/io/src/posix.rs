@@ -403,6 +403,18 @@ mod tests {
         assert_eq!(starts, [0, ALIGN, ALIGN]);
     }
 
+    /// No direct I/O on procfs.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn file_systems_that_refuse_direct_files_give_buffered_ones() {
+        let file = open(Path::new("/proc/self/maps"), OpenMode::Read, Access::Direct).unwrap();
+        assert_eq!(file.access(), Access::Buffered);
+        file.read_at(&mut [0; 10], 1).unwrap();
+        let created = Path::new("/proc/self/none");
+        let error = open(created, OpenMode::CreateNew, Access::Direct).unwrap_err();
+        assert!(error.is_not_found(), "{error}");
+    }
+
     #[test]
     fn errors_end_a_transfer() {
         let done = transfer_all(10, Access::Buffered, |_| Err(io::ErrorKind::StorageFull.into()));

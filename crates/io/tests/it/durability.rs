@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrane_io::disk::replace_file;
-use terrane_io::{Access, Disk, DiskFile, OpenMode, SimDisk, Survival};
+use terrane_io::{Access, Disk, DiskFile, FaultPlan, OpenMode, SimDisk, Survival};
 
 use Survival::{Everything, Nothing, Prefix, Random, Torn};
 
@@ -296,10 +296,7 @@ fn replacing_a_file_leaves_the_old_content_or_the_new_at_every_call() {
     for at in first..whole.calls() {
         for seed in 0..20 {
             let disk = SimDisk::new(seed);
-            disk.set_plan(terrane_io::FaultPlan {
-                crash_at_call: Some(at),
-                ..terrane_io::FaultPlan::default()
-            });
+            disk.set_plan(FaultPlan::crash_at(at));
             let (_, outcome) = script(&disk);
             assert!(outcome.unwrap_err().to_string().contains("simulated crash"));
             for survival in [Nothing, Everything, Random(seed), Torn(seed)] {

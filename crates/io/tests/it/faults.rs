@@ -10,14 +10,13 @@ use std::time::Duration;
 
 use terrane_io::disk::{read_file, replace_file};
 use terrane_io::{
-    Access, AlignedBuf, Direction, Disk, DiskFile, Error, Fault, FaultKind, FaultPlan, OpenMode,
-    Repeat, Request, Result, SimDisk, Survival,
+    Access, AlignedBuf, Direction, Disk, DiskFile, Error, FaultKind, FaultPlan, OpenMode, Repeat,
+    Request, Result, SimDisk, Survival,
 };
 
 /// Fails calls from the next one on.
 fn fail_next(disk: &SimDisk, kind: FaultKind, repeat: Repeat) {
-    let fault = Fault { at_call: disk.calls(), kind, repeat };
-    disk.set_plan(FaultPlan { fail: Some(fault), ..FaultPlan::default() });
+    disk.set_plan(FaultPlan::fail(disk.calls(), kind, repeat));
 }
 
 fn create(disk: &SimDisk, path: &str, bytes: &[u8]) -> Arc<dyn DiskFile> {
@@ -81,9 +80,8 @@ fn the_same_seed_gives_the_same_run() {
     };
     let mut hashes = std::collections::BTreeSet::new();
     for seed in 0..50 {
-        let crash = FaultPlan { crash_at_call: Some(seed), ..FaultPlan::default() };
-        let fault = Fault { at_call: seed, kind: FaultKind::TornWrite, repeat: Repeat::Once };
-        let torn = FaultPlan { fail: Some(fault), ..FaultPlan::default() };
+        let crash = FaultPlan::crash_at(seed);
+        let torn = FaultPlan::fail(seed, FaultKind::TornWrite, Repeat::Once);
         for plan in [FaultPlan::default(), crash, torn] {
             let first = run(seed, plan);
             assert_eq!(first, run(seed, plan), "seed {seed}, {plan:?}");
@@ -104,10 +102,10 @@ fn a_fault_at_any_call_is_reported() {
             let mut struck = 0;
             for at_call in 0..whole.calls() {
                 let disk = SimDisk::new(0);
-                let fault = Fault { at_call, kind, repeat };
-                disk.set_plan(FaultPlan { fail: Some(fault), ..FaultPlan::default() });
+                let plan = FaultPlan::fail(at_call, kind, repeat);
+                disk.set_plan(plan);
                 let outcome = script(&disk);
-                assert_eq!(outcome.is_err(), disk.faults() > 0, "{fault:?}");
+                assert_eq!(outcome.is_err(), disk.faults() > 0, "{plan:?}");
                 if let Err(error) = outcome {
                     struck += 1;
                     let expected = match kind {
@@ -116,7 +114,7 @@ fn a_fault_at_any_call_is_reported() {
                         FaultKind::ShortRead => None,
                         _ => error.kind(),
                     };
-                    assert_eq!(error.kind(), expected, "{fault:?}: {error}");
+                    assert_eq!(error.kind(), expected, "{plan:?}: {error}");
                 }
             }
             assert!(struck > 5, "{kind:?} struck {struck} times");
@@ -133,7 +131,7 @@ fn after_the_crash_every_call_fails_and_says_so() {
     script(&whole).unwrap();
     for at in 0..whole.calls() {
         let disk = SimDisk::new(0);
-        disk.set_plan(FaultPlan { crash_at_call: Some(at), ..FaultPlan::default() });
+        disk.set_plan(FaultPlan::crash_at(at));
         let error = script(&disk).unwrap_err();
         assert!(error.to_string().ends_with("simulated crash"), "{error}");
         assert!(disk.has_crashed() && disk.list(Path::new("/")).is_err());
@@ -151,7 +149,7 @@ fn the_crashing_write_may_have_happened_in_part() {
     for seed in 0..100 {
         let disk = SimDisk::new(seed);
         let file = create(&disk, "/file", b"");
-        disk.set_plan(FaultPlan { crash_at_call: Some(disk.calls()), ..FaultPlan::default() });
+        disk.set_plan(FaultPlan::crash_at(disk.calls()));
         assert!(file.write_at(&[1; 1536], 0).is_err());
         lengths.insert(disk.read_raw("/file").unwrap().len());
     }
@@ -228,7 +226,7 @@ fn silent_faults_spoil_one_read_and_leave_the_file_alone() {
 #[test]
 fn a_full_disk_refuses_bytes_and_takes_them_again_when_there_is_room() {
     let disk = SimDisk::new(1);
-    disk.set_plan(FaultPlan { capacity_bytes: Some(16384), ..FaultPlan::default() });
+    disk.set_plan(FaultPlan::capacity(16384));
     let root = Path::new("/");
     let one = create(&disk, "/one", &[1; 8192]);
     assert_eq!(disk.free_bytes(root).unwrap(), 8192);
