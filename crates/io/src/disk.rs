@@ -6,7 +6,7 @@
 //! power. After a failed sync the state of what was not yet durable is unknown, for good.
 //!
 //! **Direct I/O.** Files opened with [`Access::Direct`] bypass the page cache where the file system
-//! allows it ([`DiskFile::access`] tells). Whole [`AlignedBuf`](crate::AlignedBuf)s at offsets that are
+//! allows it ([`DiskFile::access`] tells). Whole [`AlignedBuf`]s at offsets that are
 //! multiples of [`ALIGN`](crate::ALIGN) go straight to the device; other reads and writes are
 //! accepted as well and take a detour through an aligned copy.
 //!
