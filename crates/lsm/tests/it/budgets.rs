@@ -233,13 +233,17 @@ fn spread_over(n: u64, count: u64) -> u64 {
 fn an_update_does_its_share_of_merging_and_no_more() {
     for merge_policy in [MergePolicy::LazyLevelling, MergePolicy::Levelling, MergePolicy::Tiering] {
         let incremental = TableConfig { merge_policy, ..buffer_of(200) };
-        let one_shot = TableConfig { merge_schedule: MergeSchedule::OneShot, ..incremental.clone() };
+        let one_shot =
+            TableConfig { merge_schedule: MergeSchedule::OneShot, ..incremental.clone() };
         let (worst, pages, levels) = worst_update(&incremental, 100_000);
         assert!(levels >= 4, "{levels} levels");
         assert!(worst <= 128 * levels as u64, "{merge_policy:?}: {worst} pages, {levels} levels");
         let (spike, spike_pages, _) = worst_update(&one_shot, 100_000);
         // The same work in the end, but the last level at once.
-        assert!(spike > 4 * worst, "{merge_policy:?}: {spike} pages in one update, against {worst}");
+        assert!(
+            spike > 4 * worst,
+            "{merge_policy:?}: {spike} pages in one update, against {worst}"
+        );
         assert!(spike_pages < 2 * pages && pages < 2 * spike_pages, "{pages}, {spike_pages}");
     }
 }

@@ -450,11 +450,9 @@ fn drive(place: Place, rng: &mut impl Draw) {
 
 #[test]
 fn any_history_gives_the_models_answers_on_the_simulated_disk() {
-    for_each_seed(
-        "any_history_gives_the_models_answers_on_the_simulated_disk",
-        24,
-        |rng, seed| drive(Place::simulated(seed), rng),
-    );
+    for_each_seed("any_history_gives_the_models_answers_on_the_simulated_disk", 24, |rng, seed| {
+        drive(Place::simulated(seed), rng)
+    });
 }
 
 #[test]

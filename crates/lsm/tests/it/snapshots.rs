@@ -131,7 +131,10 @@ fn case_2_the_lock_holds_between_processes_and_ends_with_them() {
     assert_eq!(said, "child: opened");
     let error = place.try_open(SALT).unwrap_err();
     let pid = Some(child.id());
-    assert!(matches!(&error, Error::SessionDirLocked { pid: found, .. } if *found == pid), "{error}");
+    assert!(
+        matches!(&error, Error::SessionDirLocked { pid: found, .. } if *found == pid),
+        "{error}"
+    );
     child.kill().unwrap();
     child.wait().unwrap();
     place.open().close().unwrap();
