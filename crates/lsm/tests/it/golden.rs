@@ -5,7 +5,6 @@
 //! a simulated disk whose clock stands still; its files are the golden files. They are then planted on
 //! an empty disk and opened.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +19,7 @@ use terrane_lsm::{
     WriteBuffer,
 };
 use terrane_testkit::golden;
+use terrane_testkit::model::Content;
 
 use crate::{SALT, content, name, value};
 
@@ -51,7 +51,7 @@ struct StillClock;
 
 impl Clock for StillClock {
     fn wall(&self) -> Duration {
-        Duration::from_secs(1_767_225_600)
+        Duration::new(1_767_225_600, 123_456_789)
     }
 
     fn monotonic(&self) -> Duration {
@@ -160,8 +160,8 @@ fn apply(table: &mut Table) {
 }
 
 /// What the snapshot holds.
-fn saved() -> BTreeMap<Vec<u8>, Vec<u8>> {
-    let mut content = BTreeMap::new();
+fn saved() -> Content {
+    let mut content = Content::new();
     for (key, value) in updates() {
         match value {
             Some(value) => content.insert(key, value),

@@ -4,7 +4,6 @@
 //! named after its case. Method: each runs on the real and on the simulated disk and, where it
 //! matters, with write buffers of 1, 2, 3 and 1,000 entries and both schedules.
 
-use std::collections::BTreeMap;
 use std::env;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -16,6 +15,7 @@ use terrane_lsm::{
     TableConfig, Update,
 };
 use terrane_testkit::draw::Draw;
+use terrane_testkit::model::Content;
 use terrane_testkit::seeds::for_each_seed;
 
 use crate::{
@@ -227,7 +227,7 @@ fn case_10_duplicates_diverge_and_files_go_with_their_last_holder() {
             "case_10_duplicates_diverge_and_files_go_with_their_last_holder",
             2,
             |rng, _| {
-                let mut model = BTreeMap::new();
+                let mut model = Content::new();
                 let mut table = session.new_table(&buffer_of(10)).unwrap();
                 for n in 0..400 {
                     table.insert(&key(n), &value(n, 20)).unwrap();
@@ -261,7 +261,7 @@ fn case_10_duplicates_diverge_and_files_go_with_their_last_holder() {
 }
 
 /// Updates tables at random, each with its model.
-fn advance(family: &mut [(Table, BTreeMap<Vec<u8>, Vec<u8>>)], rng: &mut impl Draw, count: u64) {
+fn advance(family: &mut [(Table, Content)], rng: &mut impl Draw, count: u64) {
     for round in 0..count {
         let at = rng.index(family.len());
         let (table, model) = &mut family[at];
