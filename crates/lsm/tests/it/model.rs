@@ -453,7 +453,7 @@ fn drive(place: Place, rng: &mut impl Draw) {
 
 #[test]
 fn any_history_gives_the_models_answers_on_the_simulated_disk() {
-    for_each_seed("any_history_gives_the_models_answers_on_the_simulated_disk", 24, |rng, seed| {
+    for_each_seed("any_history_gives_the_models_answers_on_the_simulated_disk", 16, |rng, seed| {
         drive(Place::simulated(seed), rng);
     });
 }

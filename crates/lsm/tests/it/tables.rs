@@ -25,17 +25,19 @@ fn table_of(config: &TableConfig) -> (Place, Session, Table) {
 fn a_batch_is_the_same_as_its_updates_one_by_one() {
     for place in Place::both() {
         let session = place.open();
-        for config in [buffer_of(4)].into_iter().chain(small_configs()) {
+        let configs = small_configs().into_iter().map(|config| (config, 500));
+        for (config, len) in configs.chain([(buffer_of(4), 5_001)]) {
             let mut batched = session.new_table(&config).unwrap();
             let mut single = session.new_table(&config).unwrap();
             // Several updates of one key, far apart and next to each other.
-            let values: Vec<_> = (0..1_001).map(|n| value(n, 20)).collect();
-            let keys: Vec<_> = (0..1_001).map(|n| key(n * n % 419)).collect();
+            let values: Vec<_> = (0..len).map(|n| value(n, 20)).collect();
+            let keys: Vec<_> = (0..len).map(|n| key(n * n % 419)).collect();
             let update = |n: usize| match n % 5 {
                 0 => Update::Delete,
                 _ => Update::Insert(&values[n]),
             };
-            let batch: Vec<_> = (0..1_001).map(|n| (keys[n], update(n))).collect();
+            let updates = (0..values.len()).map(update);
+            let batch: Vec<_> = keys.iter().copied().zip(updates).collect();
             batched.updates(&batch).unwrap();
             for (key, update) in &batch {
                 match update {
