@@ -156,6 +156,10 @@ pub(crate) fn snapshot_names(disk: &dyn Disk, dir: &Path) -> Result<Vec<String>>
 impl SessionCore {
     /// Opens the session in `dir`, creating it if the directory is empty. `salt` is for creation only.
     pub(crate) fn open(disk: &Arc<dyn Disk>, dir: &Path, salt: u64) -> Result<Arc<Self>> {
+        // Before the lock too, which makes a file: a foreign directory is to stay as it is.
+        if disk.kind(dir)? == Some(EntryKind::Directory) {
+            look(disk.as_ref(), dir)?;
+        }
         let guard = lock_dir(disk.as_ref(), dir)?;
         if let Found::Nothing = look(disk.as_ref(), dir)? {
             let created_ns = disk.clock().wall().as_nanos() as u64;
