@@ -1,3 +1,4 @@
 //! Replays as a library.
 
 mod bitcoin;
+mod changes;
