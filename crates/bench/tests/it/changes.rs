@@ -94,7 +94,7 @@ fn run(
 
 #[test]
 fn engines_agree_with_the_model_through_all_rollbacks() {
-    for seed in 0..40 {
+    for seed in 0..24 {
         let dir = tempfile::tempdir().unwrap();
         let (lines, state) = draw(seed, 60);
         let engines: [Box<dyn Engine>; 2] =
@@ -111,7 +111,7 @@ fn engines_agree_with_the_model_through_all_rollbacks() {
 
 #[test]
 fn a_history_replayed_in_pieces_ends_in_the_same_state() {
-    for seed in 0..30 {
+    for seed in 0..10 {
         let dir = tempfile::tempdir().unwrap();
         let store = dir.path().join("store");
         let (lines, state) = draw(seed, 40);
