@@ -180,7 +180,7 @@ impl TableConfig {
                 } else {
                     // Up to 2T runs of one size can be seen at once.
                     let runs = if ratio < 4.0 { 2.0 * ratio } else { 1.0 };
-                    0.6 / ratio.powi(above as i32 + 1) / runs
+                    0.6 / ratio.powf(f64::from(above) + 1.0) / runs
                 };
                 FilterAllocation::Fpr((total * share).max(1e-5))
             }

@@ -19,12 +19,6 @@ impl Corrupt {
     pub(crate) fn rule(rule: &'static str, expected: u64, found: u64) -> Self {
         Self { page: 0, rule, expected, found }
     }
-
-    /// The same finding, moved to `page`, for decoders that do not know where their bytes lie.
-    #[must_use]
-    pub(crate) fn at_page(self, page: u32) -> Self {
-        Self { page, ..self }
-    }
 }
 
 #[cfg(test)]
@@ -35,7 +29,7 @@ mod tests {
     fn the_message_names_page_rule_and_both_values() {
         let corrupt = Corrupt { page: 0, rule: "entry_count", expected: 1362, found: 9000 };
         assert_eq!(
-            corrupt.at_page(7).to_string(),
+            Corrupt { page: 7, ..corrupt }.to_string(),
             "page 7: entry_count: expected 1362, found 9000"
         );
     }

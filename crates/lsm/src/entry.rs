@@ -54,10 +54,13 @@ pub(crate) fn weight_bytes(key_len: usize, value_len: usize) -> u64 {
 }
 
 /// First eight bytes of a key, so that their order is that of the keys as far as they go.
+#[expect(clippy::big_endian_bytes, reason = "the order of keys is that of their bytes")]
 pub(crate) fn key_prefix(key: &[u8]) -> u64 {
     match key.first_chunk::<8>() {
         Some(first) => u64::from_be_bytes(*first),
-        None => (0..8).fold(0, |prefix, at| prefix << 8 | u64::from(key.get(at).copied().unwrap_or(0))),
+        None => {
+            (0..8).fold(0, |prefix, at| prefix << 8 | u64::from(key.get(at).copied().unwrap_or(0)))
+        }
     }
 }
 

@@ -95,7 +95,9 @@ pub enum Error {
         reason: String,
     },
     /// A text is not a snapshot name.
-    #[error("`{text}` is not a snapshot name: 1 to 64 characters of a-z, 0-9, `_`, `-`, no device name")]
+    #[error(
+        "`{text}` is not a snapshot name: 1 to 64 characters of a-z, 0-9, `_`, `-`, no device name"
+    )]
     InvalidSnapshotName {
         /// The text.
         text: String,

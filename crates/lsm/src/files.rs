@@ -82,16 +82,15 @@ impl FileSet {
         &self.disk
     }
 
-    pub(crate) fn dir(&self) -> &Path {
-        &self.dir
-    }
-
     pub(crate) fn path(&self, number: u64) -> PathBuf {
         self.dir.join(file_name(number))
     }
 
     /// Creates the next file and a handle on it.
-    pub(crate) fn create(self: &Arc<Self>, access: Access) -> Result<(FileHandle, Arc<dyn DiskFile>)> {
+    pub(crate) fn create(
+        self: &Arc<Self>,
+        access: Access,
+    ) -> Result<(FileHandle, Arc<dyn DiskFile>)> {
         let number = {
             let mut state = lock(&self.state);
             if state.closed {

@@ -15,11 +15,8 @@
 //! [`Index::search`] names a page. If the key turns out to be below that page's first key and
 //! [`Candidate::earlier`] was set, [`Index::previous`] names the next page to read; and so on until
 //! the key is found, or is not below the first key of the page read, or `earlier` is not set.
-//!
-//! # Format
-//!
-//! The first byte is the kind, 1 for compact and 2 for ordinary; 0 is never used. The rest is in
-//! the headers of `fences` and `separators`. All integers are little-endian.
+
+#![doc = include_str!("../../../docs/format/index.md")]
 
 mod elias_fano;
 mod fences;
@@ -148,12 +145,6 @@ impl IndexBuilder {
         }
     }
 
-    /// Memory held, in bytes.
-    pub(crate) fn memory_bytes(&self) -> usize {
-        self.fences.as_ref().map_or(0, FencesBuilder::memory_bytes)
-            + self.separators.as_ref().map_or(0, SeparatorsBuilder::memory_bytes)
-    }
-
     /// Ends the run.
     pub(crate) fn finish(self) -> Index {
         let allowed = self.entries / AUTO_ENTRIES_PER_EXTRA_READ;
@@ -214,6 +205,7 @@ impl Index {
     }
 
     /// Number of key pages.
+    #[cfg(test)]
     pub(crate) fn pages(&self) -> u32 {
         match &self.form {
             Form::Compact(fences) => fences.pages(),

@@ -81,8 +81,7 @@ impl KMerge {
             return (node - count) as u32;
         }
         let (left, right) = (self.play(2 * node), self.play(2 * node + 1));
-        let (winner, loser) =
-            if self.before(left, right) { (left, right) } else { (right, left) };
+        let (winner, loser) = if self.before(left, right) { (left, right) } else { (right, left) };
         self.tree[node] = loser;
         winner
     }

@@ -150,7 +150,13 @@ impl Context<'_> {
     }
 
     /// A merge of `inputs` on `level` of `last`.
-    pub(crate) fn spec(&self, inputs: Vec<Input>, level: usize, last: usize, drop_deletes: bool) -> MergeSpec {
+    pub(crate) fn spec(
+        &self,
+        inputs: Vec<Input>,
+        level: usize,
+        last: usize,
+        drop_deletes: bool,
+    ) -> MergeSpec {
         // Level 1 is treated as if there were one below: it has several runs even when it is the last.
         let last = last.max(2) as u32;
         MergeSpec {

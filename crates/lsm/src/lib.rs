@@ -60,6 +60,10 @@ mod table;
 
 mod session;
 
+pub mod inspect;
+
+pub mod verify;
+
 pub use config::{
     DiskCache, FilterPolicy, MergePolicy, MergeSchedule, MergeThread, TableConfig, WriteBuffer,
 };
@@ -69,6 +73,7 @@ pub use entry::{KEY_BYTES_MAX, Lookup, Record, Update, VALUE_BYTES_MAX, Value};
 pub use error::{Error, Result};
 pub use index::IndexKind;
 pub use page::PAGE_SIZE;
+pub use run::{Purpose, RunMeta};
 pub use session::{Session, SessionOptions};
 pub use snapshot::{SNAPSHOT_NAME_LEN_MAX, SnapshotName};
 pub use stats::{LevelStats, TableStats};

@@ -1,40 +1,8 @@
 //! The metadata files of a session: what they say and how they are checked.
 //!
-//! Both are small, written under a temporary name, synced and renamed, and end with the CRC-32C of all
-//! bytes before it. Integers are little-endian; texts and lists are preceded by their length (u32).
-//!
-//! **`metadata`**, once for each session:
-//!
-//! | size | field     | meaning                                   |
-//! |------|-----------|-------------------------------------------|
-//! | 8    | `magic`   | `TerraSes`                                |
-//! | 4    | `version` | 1                                         |
-//! | 8    | `salt`    | salt of all hashes                        |
-//! | 8    | `created` | nanoseconds since the Unix epoch          |
-//! | 4    | `crc`     | CRC-32C of the bytes above                |
-//!
-//! **`snapshots/<name>.snapshot`**:
-//!
-//! | size | field      | meaning                                                              |
-//! |------|------------|----------------------------------------------------------------------|
-//! | 8    | `magic`    | `TerraSnp`                                                           |
-//! | 4    | `version`  | 1                                                                    |
-//! | 8    | `created`  | nanoseconds since the Unix epoch                                     |
-//! | ..   | `label`    | text given by the user                                               |
-//! | ..   | `resolve`  | name of the resolve function; empty                                  |
-//! | 44   | `config`   | the table's configuration, in the order of its fields                |
-//! | 8    | `flushes`  | flushes begun                                                        |
-//! | 8    | `now`      | time of the schedule, in ticks                                       |
-//! | ..   | `image`    | list of 0 or 1 runs: the write buffer                                |
-//! | ..   | `flushed`  | list of 0 or 1 runs: the last flush, not yet in the levels           |
-//! | ..   | `levels`   | list of levels                                                       |
-//! | 4    | `unions`   | reserved for the levels of a union; 0                                |
-//! | 4    | `crc`      | CRC-32C of the bytes above                                           |
-//!
-//! A **run** is number (u64), identity (u64) and pages (u32). A **level** is a tag (u8: 0 nothing, 1 a
-//! run, 2 a merge) with what it announces, then the list of resident runs, newest first. A **merge** is
-//! start and due time (u64, u64), whether it drops deletions (u8), and the list of its inputs, newest
-//! first. The output of an unfinished merge is not part of a snapshot: the merge begins anew.
+//! Invariant: a file is decoded only after its checksum was found right, and decoding is total all the same.
+
+#![doc = include_str!("../../../docs/format/session.md")]
 
 use terrane_io::bytes::{Overrun, Reader, Writer};
 use terrane_io::checksum::crc32c;
@@ -42,16 +10,16 @@ use terrane_io::checksum::crc32c;
 use crate::config::TableConfig;
 
 /// First bytes of `metadata`.
-pub const SESSION_MAGIC: [u8; 8] = *b"TerraSes";
+pub(crate) const SESSION_MAGIC: [u8; 8] = *b"TerraSes";
 
 /// Newest version of `metadata`.
-pub const SESSION_VERSION: u32 = 1;
+pub(crate) const SESSION_VERSION: u32 = 1;
 
 /// First bytes of a snapshot's metadata.
-pub const SNAPSHOT_MAGIC: [u8; 8] = *b"TerraSnp";
+pub(crate) const SNAPSHOT_MAGIC: [u8; 8] = *b"TerraSnp";
 
 /// Newest version of snapshots.
-pub const SNAPSHOT_VERSION: u32 = 1;
+pub(crate) const SNAPSHOT_VERSION: u32 = 1;
 
 /// Largest metadata file that is read, in bytes.
 pub(crate) const MANIFEST_BYTES_MAX: u64 = 64 << 20;
@@ -86,7 +54,9 @@ fn open(bytes: &[u8], magic: [u8; 8], newest: u32) -> Result<Reader<'_>, Refused
     }
     let (computed, stored) = (crc32c(content), u32::from_le_bytes(*crc));
     if computed != stored {
-        return damaged(&format!("checksum mismatch: computed {computed:08x}, stored {stored:08x}"));
+        return damaged(&format!(
+            "checksum mismatch: computed {computed:08x}, stored {stored:08x}"
+        ));
     }
     let found = input.u32()?;
     if found != newest {
@@ -130,7 +100,8 @@ impl SessionMeta {
 pub(crate) struct RunRef {
     pub(crate) number: u64,
     pub(crate) identity: u64,
-    pub(crate) pages: u32,
+    /// Its data pages; what follows them may be rebuilt.
+    pub(crate) data_pages: u32,
 }
 
 /// A merge that a snapshot found under way.
@@ -169,7 +140,7 @@ pub(crate) struct SnapshotMeta {
 }
 
 fn put_run(out: &mut Writer, run: &RunRef) {
-    out.u64(run.number).u64(run.identity).u32(run.pages);
+    out.u64(run.number).u64(run.identity).u32(run.data_pages);
 }
 
 fn put_runs<'a>(out: &mut Writer, runs: impl ExactSizeIterator<Item = &'a RunRef>) {
@@ -178,7 +149,7 @@ fn put_runs<'a>(out: &mut Writer, runs: impl ExactSizeIterator<Item = &'a RunRef
 }
 
 fn take_run(input: &mut Reader<'_>) -> Result<RunRef, Overrun> {
-    Ok(RunRef { number: input.u64()?, identity: input.u64()?, pages: input.u32()? })
+    Ok(RunRef { number: input.u64()?, identity: input.u64()?, data_pages: input.u32()? })
 }
 
 fn take_runs(input: &mut Reader<'_>) -> Result<Vec<RunRef>, Overrun> {

@@ -40,6 +40,16 @@ pub(crate) enum Input {
     Buffer(WriteBuffer),
 }
 
+impl Input {
+    /// The run, if it is one.
+    pub(crate) fn run(&self) -> Option<&Arc<Run>> {
+        match self {
+            Self::Run(run) => Some(run),
+            Self::Buffer(_) => None,
+        }
+    }
+}
+
 /// What a merge is to produce.
 #[derive(Debug, Clone)]
 pub(crate) struct MergeSpec {
@@ -327,7 +337,9 @@ impl Merging {
             for _ in 0..ENTRIES_PER_LOOK {
                 let Some(entry) = merge.current() else { return Ok(true) };
                 if !(self.drop_deletes && entry.kind == Kind::Delete) {
-                    builder.push(entry, || merge.hash().unwrap_or_else(|| key_hash(salt, entry.key)))?;
+                    builder.push(entry, || {
+                        merge.hash().unwrap_or_else(|| key_hash(salt, entry.key))
+                    })?;
                 }
                 merge.advance()?;
             }

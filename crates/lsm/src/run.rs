@@ -1,46 +1,10 @@
 //! A run: an immutable sorted file with at most one entry for each key, and what is kept of it in
 //! memory to find a key with one read.
 //!
-//! # File
-//!
-//! Pages of 4 KiB in this order ([`page`](crate::page) has the format of each):
-//!
-//! | pages                | content                                                                |
-//! |----------------------|------------------------------------------------------------------------|
-//! | `0 .. data_pages`    | key pages in key order, each followed by its overflow pages, if any     |
-//! | `.. + filter_pages`  | the filter's words, 510 a page                                         |
-//! | `.. + index_pages`   | the index section, [`PAYLOAD_SIZE`] bytes a page                        |
-//! | last page            | the footer                                                             |
-//!
-//! The **footer**, from the start of its content:
-//!
-//! | size | field           | meaning                                                           |
-//! |------|-----------------|-------------------------------------------------------------------|
-//! | 8    | `magic`         | `TerraRun`                                                        |
-//! | 4    | `version`       | 1                                                                 |
-//! | 4    | `purpose`       | 1 = run of a level, 2 = image of a write buffer (without filter)   |
-//! | 8    | `identity`      | a number that no other run has; part of each page's checksum      |
-//! | 8    | `salt`          | salt of the hashes in the filter                                  |
-//! | 8    | `entries`       | entries                                                           |
-//! | 8    | `deletes`       | how many of them are deletions                                    |
-//! | 8    | `key_bytes`     | length of all keys together                                       |
-//! | 8    | `value_bytes`   | length of all values together                                     |
-//! | 8    | `sequence_min`  | reserved for sequence numbers, 0                                  |
-//! | 8    | `sequence_max`  | reserved for sequence numbers, 0                                  |
-//! | 4    | `data_pages`    | key and overflow pages                                            |
-//! | 4    | `key_pages`     | how many of them are key pages                                    |
-//! | 4    | `filter_pages`  | pages of the filter                                               |
-//! | 4    | `index_pages`   | pages of the index section                                        |
-//! | 8    | `filter_blocks` | blocks of 64 bytes of the filter                                  |
-//! | 4    | `filter_probes` | bits that a key sets in its block                                 |
-//! | 4    | `index_bytes`   | length of the index section                                       |
-//!
-//! The **index section**: the smallest key and the largest key, each as length (u32) and bytes; the
-//! number (u32) of large entries, for each of them its ordinal among the key pages and its overflow
-//! pages (u32, u32); then the index itself ([`index`](crate::index)).
-//!
 //! Invariant: a run is written once, by [`run_builder`](crate::run_builder), and never changed; its
 //! identity distinguishes it from any other file that had its name.
+
+#![doc = include_str!("../../../docs/format/run.md")]
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -57,10 +21,10 @@ use crate::index::{Candidate, Index};
 use crate::page::{PAGE_SIZE, PAYLOAD_SIZE, PageKind, Place, decode_payload};
 
 /// First bytes of a footer's content.
-pub const RUN_MAGIC: [u8; 8] = *b"TerraRun";
+pub(crate) const RUN_MAGIC: [u8; 8] = *b"TerraRun";
 
 /// Newest version of run files, which is the one that is written.
-pub const RUN_VERSION: u32 = 1;
+pub(crate) const RUN_VERSION: u32 = 1;
 
 /// Filter words in a page.
 pub(crate) const FILTER_WORDS_PER_PAGE: usize = PAYLOAD_SIZE / 8;
@@ -120,10 +84,7 @@ impl RunMeta {
 
     /// Length of the file.
     pub fn pages(&self) -> u64 {
-        u64::from(self.data_pages)
-            + u64::from(self.filter_pages)
-            + u64::from(self.index_pages)
-            + 1
+        u64::from(self.data_pages) + u64::from(self.filter_pages) + u64::from(self.index_pages) + 1
     }
 
     /// What the entries count for in a write buffer bounded in bytes.
@@ -169,6 +130,11 @@ impl RunMeta {
             filter_probes: input.u32()?,
             index_bytes: input.u32()?,
         }))
+    }
+
+    /// Bits of the filter for each entry.
+    pub fn filter_bits_per_entry(&self) -> f64 {
+        self.filter_blocks as f64 * 512.0 / self.entries as f64
     }
 
     /// Reads the footer of a file of `pages` pages from its last page.
@@ -267,7 +233,10 @@ impl PageMap {
         }
     }
 
-    fn decode(input: &mut Reader<'_>, meta: &RunMeta) -> std::result::Result<Option<Self>, Overrun> {
+    fn decode(
+        input: &mut Reader<'_>,
+        meta: &RunMeta,
+    ) -> std::result::Result<Option<Self>, Overrun> {
         let count = input.u32()?;
         let mut map = Self::default();
         for _ in 0..count {
@@ -401,10 +370,6 @@ impl Run {
         &self.filter
     }
 
-    pub(crate) fn index(&self) -> &Index {
-        &self.section.index
-    }
-
     pub(crate) fn min_key(&self) -> &[u8] {
         &self.section.min_key
     }
@@ -448,6 +413,11 @@ impl Run {
         Some(self.location(candidate))
     }
 
+    /// Pages of the entry on key page `ordinal`: the first one's number, and how many.
+    pub(crate) fn entry_pages(&self, ordinal: u32) -> (u32, u32) {
+        self.section.map.pages(ordinal)
+    }
+
     /// The first page from which on all keys at or above `key` stand, as ordinal-free page number. The
     /// page found may still hold smaller keys.
     pub(crate) fn first_page_for(&self, key: &[u8]) -> u32 {
@@ -476,7 +446,7 @@ pub(crate) fn read_pages(file: &dyn DiskFile, first: u32, pages: u32) -> Result<
 pub(crate) fn read_meta(path: &Path, file: &dyn DiskFile) -> Result<RunMeta> {
     let len = file.len()?;
     let pages = len / PAGE_SIZE as u64;
-    if len % PAGE_SIZE as u64 != 0 || pages < 3 || pages > RUN_PAGES_MAX {
+    if len % PAGE_SIZE as u64 != 0 || !(3..=RUN_PAGES_MAX).contains(&pages) {
         let what = Corrupt::rule("file length (a whole number of pages)", pages * 4096, len);
         return Err(Error::corrupt(path, what));
     }
@@ -492,8 +462,8 @@ pub(crate) fn read_sections(
     const PAGES_PER_READ: u32 = 64;
     let meta = read_meta(path, file)?;
     let corrupt = |what| Error::corrupt(path, what);
-    let blocks_max = u64::from(meta.filter_pages) * FILTER_WORDS_PER_PAGE as u64 / 8;
-    let mut filter = FilterDecoder::new(meta.filter_blocks, meta.filter_probes as u8, blocks_max)
+    let bytes_max = u64::from(meta.filter_pages) * PAYLOAD_SIZE as u64;
+    let mut filter = FilterDecoder::new(meta.filter_blocks, meta.filter_probes as u8, bytes_max)
         .map_err(corrupt)?;
     let mut words_left = meta.filter_blocks * 8;
     let mut index_bytes = Vec::new();

@@ -116,8 +116,23 @@ impl RunBuilder {
         let now = set.disk().clock().wall().as_nanos() as u64;
         let seed = [now.to_le_bytes(), handle.number().to_le_bytes()].concat();
         let identity = xxhash_rust::xxh3::xxh3_64_with_seed(&seed, plan.salt);
+        Ok(Self::with_identity(handle, file, plan, identity))
+    }
+
+    /// Creates the file of a run that takes the place of another one of the same content.
+    pub(crate) fn replacing(set: &Arc<FileSet>, plan: &RunPlan, identity: u64) -> Result<Self> {
+        let (handle, file) = set.create(plan.access)?;
+        Ok(Self::with_identity(handle, file, plan, identity))
+    }
+
+    fn with_identity(
+        handle: FileHandle,
+        file: Arc<dyn DiskFile>,
+        plan: &RunPlan,
+        identity: u64,
+    ) -> Self {
         let chunk = AlignedBuf::zeroed(CHUNK_PAGES * PAGE_SIZE);
-        Ok(Self {
+        Self {
             writer: PageWriter { file, identity, chunk, chunk_pages: 0, next_page: 0 },
             handle,
             access: plan.access,
@@ -134,7 +149,7 @@ impl RunBuilder {
                 entries_max: plan.entries_max,
                 pages_max: plan.pages_max,
             }),
-        })
+        }
     }
 
     /// Pages written or in the chunk.
@@ -230,7 +245,16 @@ impl RunBuilder {
         };
         let writer = self.writer;
         let (handle, access) = (self.handle, self.access);
-        Ok(Some(RunFinisher { writer, handle, access, meta, filter, section, index_bytes, done: 0 }))
+        Ok(Some(RunFinisher {
+            writer,
+            handle,
+            access,
+            meta,
+            filter,
+            section,
+            index_bytes,
+            done: 0,
+        }))
     }
 
     /// Ends the entries and writes the rest at once; `None` if there were no entries.

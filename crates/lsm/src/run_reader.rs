@@ -180,9 +180,8 @@ impl RunReader {
             let page = key_page + position;
             let at = self.load(page)?;
             let bytes = &self.chunk[at..at + PAGE_SIZE];
-            let content =
-                decode_payload(bytes, self.run.place(page), PageKind::Overflow, position)
-                    .map_err(|what| self.corrupt(what))?;
+            let content = decode_payload(bytes, self.run.place(page), PageKind::Overflow, position)
+                .map_err(|what| self.corrupt(what))?;
             let left = len - self.large.len();
             self.large.extend_from_slice(&content[..left.min(content.len())]);
             self.page = page;

@@ -67,6 +67,7 @@ impl Session {
     /// [`SessionDirCorrupted`](crate::Error::SessionDirCorrupted) (also for a directory of something else,
     /// which is left as it is), [`UnknownVersion`](crate::Error::UnknownVersion),
     /// [`Disk`](crate::Error::Disk).
+    #[expect(clippy::needless_pass_by_value, reason = "a session keeps its disk")]
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: &SessionOptions) -> Result<Self> {
         if options.create_dir && disk.kind(dir)?.is_none() {
             disk.create_dir(dir)?;
@@ -75,7 +76,7 @@ impl Session {
             }
         }
         let salt = options.salt.unwrap_or_else(|| RandomState::new().hash_one(0));
-        Ok(Self { core: SessionCore::open(disk, dir, salt)? })
+        Ok(Self { core: SessionCore::open(&disk, dir, salt)? })
     }
 
     /// A new, empty table.

@@ -1,21 +1,6 @@
 //! What the handles of one session share: directory, lock, files, snapshots, background thread.
 //!
-//! # Directory
-//!
-//! | name                         | content                                                       |
-//! |------------------------------|---------------------------------------------------------------|
-//! | `lock`                       | empty but for the holder's process number; locked while open  |
-//! | `metadata`                   | format version and salt ([`manifest`](crate::manifest))       |
-//! | `active/<number>.run`        | runs, of tables and of snapshots                              |
-//! | `snapshots/<name>.snapshot`  | metadata of a snapshot, which names the runs that it needs    |
-//!
-//! A snapshot is a single small file that refers to runs; they are never copied or linked. A run is
-//! deleted when no handle and no snapshot refers to it. Opening a session removes the runs that no
-//! snapshot refers to, unless a snapshot's metadata is damaged: then nothing is removed, since the
-//! damaged one may need it.
-//!
-//! **Creation** writes `metadata.tmp` first and renames it last. A directory with `metadata.tmp` but no
-//! `metadata` is one whose creation was cut short, and is created anew.
+//! The directory is described in `docs/format/session.md`, which the module `manifest` includes.
 //!
 //! Invariant: `metadata`, each `.snapshot` file, and every run that one refers to, are durable before
 //! their name is visible under its final form.
@@ -35,7 +20,7 @@ use crate::run::Run;
 use crate::worker::Worker;
 
 const LOCK: &str = "lock";
-const METADATA: &str = "metadata";
+pub(crate) const METADATA: &str = "metadata";
 const METADATA_TMP: &str = "metadata.tmp";
 pub(crate) const ACTIVE: &str = "active";
 pub(crate) const SNAPSHOTS: &str = "snapshots";
@@ -170,7 +155,7 @@ pub(crate) fn snapshot_names(disk: &dyn Disk, dir: &Path) -> Result<Vec<String>>
 
 impl SessionCore {
     /// Opens the session in `dir`, creating it if the directory is empty. `salt` is for creation only.
-    pub(crate) fn open(disk: Arc<dyn Disk>, dir: &Path, salt: u64) -> Result<Arc<Self>> {
+    pub(crate) fn open(disk: &Arc<dyn Disk>, dir: &Path, salt: u64) -> Result<Arc<Self>> {
         let guard = lock_dir(disk.as_ref(), dir)?;
         if let Found::Nothing = look(disk.as_ref(), dir)? {
             let created_ns = disk.clock().wall().as_nanos() as u64;
@@ -197,7 +182,7 @@ impl SessionCore {
         let active = disk.list(&dir.join(ACTIVE))?;
         let numbers = active.iter().filter_map(|entry| file_number(&entry.name));
         next_number = numbers.fold(next_number, |next, number| next.max(number + 1));
-        let files = Arc::new(FileSet::new(Arc::clone(&disk), dir.join(ACTIVE), next_number));
+        let files = Arc::new(FileSet::new(Arc::clone(disk), dir.join(ACTIVE), next_number));
         for stored in snapshots.values() {
             if let Stored::Whole { pins } = stored {
                 files.pin(pins.iter().copied());

@@ -42,14 +42,14 @@ impl SnapshotName {
     /// # Errors
     /// [`Error::InvalidSnapshotName`].
     pub fn new(text: &str) -> Result<Self> {
-        let allowed = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'_' || c == b'-';
+        let allowed =
+            |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'_' || c == b'-';
         let numbered = |device: &str| {
             let rest = text.strip_prefix(device).map(str::as_bytes);
             matches!(rest, Some([b'1'..=b'9']))
         };
-        let device = ["con", "prn", "aux", "nul"].contains(&text)
-            || numbered("com")
-            || numbered("lpt");
+        let device =
+            ["con", "prn", "aux", "nul"].contains(&text) || numbered("com") || numbered("lpt");
         let length = (1..=SNAPSHOT_NAME_LEN_MAX).contains(&text.len());
         if !length || !text.bytes().all(allowed) || device {
             return Err(Error::InvalidSnapshotName { text: text.to_owned() });
@@ -78,7 +78,7 @@ fn run_ref(run: &Run) -> RunRef {
     RunRef {
         number: run.number(),
         identity: run.meta().identity,
-        pages: run.meta().pages() as u32,
+        data_pages: run.meta().data_pages,
     }
 }
 
@@ -163,10 +163,7 @@ fn level_ref(level: &Level, refer: &mut impl FnMut(&Arc<Run>) -> RunRef) -> Leve
             View::Output(None) => IncomingRef::Nothing,
             View::Output(Some(run)) => IncomingRef::Single(refer(&run)),
             View::Inputs(inputs) => {
-                let runs = inputs.iter().filter_map(|input| match input {
-                    Input::Run(run) => Some(run),
-                    Input::Buffer(_) => None,
-                });
+                let runs = inputs.iter().filter_map(Input::run);
                 IncomingRef::Merging(MergeRef {
                     start: pending.start,
                     due: pending.due,
@@ -206,11 +203,9 @@ pub(crate) fn open(
         });
     }
     let tree = restore(core, &meta).map_err(|error| match error {
-        Error::Corrupt { path, what } => Error::SnapshotCorrupted {
-            name: name.to_string(),
-            path,
-            reason: what.to_string(),
-        },
+        Error::Corrupt { path, what } => {
+            Error::SnapshotCorrupted { name: name.to_string(), path, reason: what.to_string() }
+        }
         Error::Disk(terrane_io::Error::Io { path, source, .. })
             if source.kind() == std::io::ErrorKind::NotFound =>
         {
@@ -237,8 +232,12 @@ fn restore(core: &Arc<SessionCore>, meta: &SnapshotMeta) -> Result<Tree> {
         if found.identity != wanted.identity {
             return broken("identity in the snapshot", wanted.identity, found.identity);
         }
-        if found.pages != wanted.pages {
-            return broken("pages in the snapshot", wanted.pages.into(), found.pages.into());
+        if found.data_pages != wanted.data_pages {
+            return broken(
+                "data pages in the snapshot",
+                wanted.data_pages.into(),
+                found.data_pages.into(),
+            );
         }
         if run.meta().salt != core.salt() {
             return broken("salt of the session", core.salt(), run.meta().salt);

@@ -5,13 +5,11 @@ use std::sync::atomic::Ordering;
 
 use crate::config::{MergeSchedule, MergeThread, TableConfig};
 use crate::cursor::Cursor;
-use crate::entry::{
-    EntryRef, KEY_BYTES_MAX, Lookup, Update, VALUE_BYTES_MAX, key_hash,
-};
+use crate::entry::{EntryRef, KEY_BYTES_MAX, Lookup, Update, VALUE_BYTES_MAX, key_hash};
 use crate::error::{Error, Result};
 use crate::levels::{Context, Incoming, Pending, Tree};
 use crate::lookup::{LookupContext, lookup_batch};
-use crate::merging::View;
+use crate::merging::{Input, View};
 use crate::run::Run;
 use crate::session_core::SessionCore;
 use crate::snapshot::{self, SnapshotName};
@@ -42,11 +40,7 @@ impl Table {
     }
 
     fn context(&self) -> Context<'_> {
-        Context {
-            set: self.session.files(),
-            config: &self.config,
-            salt: self.session.salt(),
-        }
+        Context { set: self.session.files(), config: &self.config, salt: self.session.salt() }
     }
 
     /// The table's configuration.
@@ -219,10 +213,7 @@ impl Table {
     pub fn duplicate(&self) -> Result<Self> {
         self.session.check_open()?;
         let (session, config) = (Arc::clone(&self.session), self.config.clone());
-        Ok(Self {
-            next_work: self.next_work,
-            ..Self::new(session, self.tree.clone(), config)
-        })
+        Ok(Self { next_work: self.next_work, ..Self::new(session, self.tree.clone(), config) })
     }
 
     /// Saves the table as it is now under a name; durable when this returns. The table stays usable.
@@ -294,23 +285,31 @@ impl Table {
                     shape.merge_pages_done = pending.merging.done();
                     match pending.merging.view() {
                         View::Output(run) => runs.extend(run),
-                        View::Inputs(inputs) => runs.extend(inputs.iter().filter_map(|input| {
-                            match input {
-                                crate::merging::Input::Run(run) => Some(Arc::clone(run)),
-                                crate::merging::Input::Buffer(_) => None,
-                            }
-                        })),
+                        View::Inputs(inputs) => {
+                            runs.extend(inputs.iter().filter_map(Input::run).cloned());
+                        }
                     }
                 }
             }
-            shape.runs = runs.len();
-            for run in &runs {
-                shape.entries += run.meta().entries;
-                shape.deletes += run.meta().deletes;
-                shape.bytes += run.meta().pages() * crate::page::PAGE_SIZE as u64;
-            }
+            runs.iter().for_each(|run| count_run(&mut shape, run));
             stats.levels.push(shape);
+        }
+        // The run of a complete flush enters level 1 with the next flush, but is read from now on.
+        if let Some(flushing) = &self.tree.flushing
+            && let View::Output(Some(run)) = flushing.merging.view()
+        {
+            if stats.levels.is_empty() {
+                stats.levels.push(LevelStats::default());
+            }
+            count_run(&mut stats.levels[0], &run);
         }
         stats
     }
+}
+
+fn count_run(shape: &mut LevelStats, run: &Run) {
+    shape.runs += 1;
+    shape.entries += run.meta().entries;
+    shape.deletes += run.meta().deletes;
+    shape.bytes += run.meta().pages() * crate::page::PAGE_SIZE as u64;
 }

@@ -99,7 +99,14 @@ impl Segment {
         let value_start = self.append(entry.value);
         let at = self.slots.len() as u32;
         let key_len = entry.key.len() as u16;
-        self.slots.push(Slot { hash, key_start, value_start, value_len, key_len, kind: entry.kind });
+        self.slots.push(Slot {
+            hash,
+            key_start,
+            value_start,
+            value_len,
+            key_len,
+            kind: entry.kind,
+        });
         let slots = &self.slots;
         self.table.insert_unique(hash, at, |&at| slots[at as usize].hash);
         self.weight_bytes += entry.weight_bytes();
@@ -306,7 +313,8 @@ impl WriteBuffer {
         let last = self.segments.last_mut().and_then(Arc::get_mut);
         let last = last.expect("`begin` made the last segment writable");
         let mut unused = Vec::new();
-        let replaced = undo.savepoint.as_mut().map_or(&mut unused, |savepoint| &mut savepoint.replaced);
+        let replaced =
+            undo.savepoint.as_mut().map_or(&mut unused, |savepoint| &mut savepoint.replaced);
         last.put(hash, entry, replaced);
     }
 }

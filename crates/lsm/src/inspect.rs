@@ -1,0 +1,402 @@
+//! What a file or directory of the engine is, for people and tools that look at it from outside.
+//!
+//! Inspecting takes no lock and changes nothing, so it also works beside a process that has the session
+//! open; what it then says of files that come and go is as good as the moment it looked.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use terrane_io::disk::read_file;
+use terrane_io::{Access, Disk, DiskFile, EntryKind, OpenMode};
+
+use crate::config::TableConfig;
+use crate::corrupt::Corrupt;
+use crate::entry::{KEY_BYTES_MAX, Kind, VALUE_BYTES_MAX};
+use crate::error::{Error, Result};
+use crate::files::{file_name, file_number};
+use crate::levels::TICKS_PER_FLUSH;
+use crate::manifest::{
+    IncomingRef, MANIFEST_BYTES_MAX, MergeRef, Refused, RunRef, SESSION_MAGIC, SESSION_VERSION,
+    SNAPSHOT_MAGIC, SNAPSHOT_VERSION, SessionMeta, SnapshotMeta,
+};
+use crate::page::{HEADER_SIZE, PAGE_SIZE, PAYLOAD_SIZE, PageKind, PageLayout, Place, check};
+use crate::run::{
+    FILTER_WORDS_PER_PAGE, Purpose, RUN_MAGIC, RUN_PAGES_MAX, RUN_VERSION, RunMeta, read_meta,
+    read_sections,
+};
+use crate::run_builder::CHUNK_PAGES;
+use crate::session_core::{ACTIVE, METADATA, SNAPSHOT_SUFFIX, SNAPSHOTS, snapshot_names};
+use crate::snapshot::SNAPSHOT_NAME_LEN_MAX;
+
+/// What something is.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Inspection {
+    /// The directory of a session.
+    Session(SessionInfo),
+    /// The metadata of a session.
+    Metadata(MetadataInfo),
+    /// A snapshot's metadata, with the runs it names.
+    Snapshot(Box<SnapshotInfo>),
+    /// A run file.
+    Run(RunInfo),
+}
+
+/// A session's metadata.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MetadataInfo {
+    /// Format version.
+    pub version: u32,
+    /// When the session was created, in nanoseconds since the Unix epoch.
+    pub created_ns: u64,
+}
+
+/// A session directory.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct SessionInfo {
+    /// Its metadata.
+    pub metadata: MetadataInfo,
+    /// Its snapshots by name; those that cannot be read with the reason.
+    pub snapshots: Vec<(String, std::result::Result<SnapshotInfo, String>)>,
+    /// Run files in the directory.
+    pub run_files: u64,
+    /// How many of them no snapshot refers to: they belong to open tables, or go at the next opening.
+    pub run_files_unreferenced: u64,
+    /// Bytes of all run files.
+    pub run_bytes: u64,
+}
+
+/// A merge that a snapshot found under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MergeInfo {
+    /// Pages of its inputs: the debt.
+    pub input_pages: u64,
+    /// Flushes until it is due, in thousandths.
+    pub due_in_milliflushes: u64,
+    /// Whether it drops deletions.
+    pub drops_deletes: bool,
+}
+
+/// A level of a snapshot.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct LevelInfo {
+    /// Its runs, newest first; the inputs of a merge come first.
+    pub runs: Vec<RunInfo>,
+    /// The merge under way, if any.
+    pub merge: Option<MergeInfo>,
+}
+
+/// A snapshot.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct SnapshotInfo {
+    /// Format version.
+    pub version: u32,
+    /// The label.
+    pub label: String,
+    /// When it was saved, in nanoseconds since the Unix epoch.
+    pub created_ns: u64,
+    /// The table's configuration.
+    pub config: TableConfig,
+    /// The write buffer's image.
+    pub buffer: Option<RunInfo>,
+    /// The last flush, if it is not in the levels yet.
+    pub flushed: Option<RunInfo>,
+    /// Level 1 first.
+    pub levels: Vec<LevelInfo>,
+}
+
+impl SnapshotInfo {
+    /// All runs that have a filter: those of the levels and the last flush.
+    pub fn level_runs(&self) -> impl Iterator<Item = &RunInfo> {
+        self.flushed.iter().chain(self.levels.iter().flat_map(|level| &level.runs))
+    }
+
+    /// Pages of merge work not yet done: the inputs of all merges.
+    #[must_use]
+    pub fn merge_debt_pages(&self) -> u64 {
+        let merges = self.levels.iter().filter_map(|level| level.merge);
+        merges.map(|merge| merge.input_pages).sum()
+    }
+}
+
+/// A run file.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct RunInfo {
+    /// The file.
+    pub path: PathBuf,
+    /// Format version.
+    pub version: u32,
+    /// Its footer.
+    pub meta: RunMeta,
+    /// Bytes of the file.
+    pub bytes: u64,
+}
+
+/// What a page of a run file is.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct PageInfo {
+    /// Number of the page.
+    pub page: u32,
+    /// Its kind.
+    pub kind: &'static str,
+    /// Its checksum, which is right.
+    pub crc: u32,
+    /// Entries of a key page: key, whether it is a deletion, length of the value, the value as far as it
+    /// stands in the page.
+    pub entries: Vec<EntryInfo>,
+    /// Content of any other page.
+    pub content: Vec<u8>,
+}
+
+/// An entry of a key page.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct EntryInfo {
+    /// The key.
+    pub key: Vec<u8>,
+    /// `insert` or `delete`.
+    pub kind: &'static str,
+    /// Length of the value.
+    pub value_len: u64,
+    /// The value, as far as it stands in the page.
+    pub value: Vec<u8>,
+}
+
+fn not_ours<T>(path: &Path) -> Result<T> {
+    Err(Error::corrupt(path, Corrupt::rule("is a file or directory of Terrane", 1, 0)))
+}
+
+fn refused(path: &Path, refused: Refused) -> Error {
+    let path = path.to_owned();
+    match refused {
+        Refused::Damaged(reason) => Error::SnapshotCorrupted {
+            name: path.file_stem().unwrap_or_default().to_string_lossy().into_owned(),
+            path,
+            reason,
+        },
+        Refused::Version { found, newest } => Error::UnknownVersion { path, found, newest },
+    }
+}
+
+/// Says what `path` is: a session directory, or one of the files in it.
+///
+/// Cost: reads metadata and footers.
+///
+/// # Errors
+/// [`Error::Disk`], and [`Error::Corrupt`] and its like for damaged or foreign files.
+pub fn inspect(disk: &Arc<dyn Disk>, path: &Path) -> Result<Inspection> {
+    if disk.kind(path)? == Some(EntryKind::Directory) {
+        return Ok(Inspection::Session(inspect_session(disk, path)?));
+    }
+    let file = disk.open(path, OpenMode::Read, Access::Buffered)?;
+    let mut magic = [0; 8];
+    if file.len()? >= 8 {
+        file.read_at(&mut magic, 0)?;
+    }
+    match magic {
+        SESSION_MAGIC => Ok(Inspection::Metadata(inspect_metadata(disk.as_ref(), path)?)),
+        SNAPSHOT_MAGIC => {
+            let dir = path.parent().and_then(Path::parent).unwrap_or(Path::new(""));
+            Ok(Inspection::Snapshot(Box::new(inspect_snapshot(disk, dir, path)?)))
+        }
+        // A run's magic is in its last page.
+        _ => Ok(Inspection::Run(run_info(path, file.as_ref())?)),
+    }
+}
+
+fn inspect_metadata(disk: &dyn Disk, path: &Path) -> Result<MetadataInfo> {
+    let bytes = read_file(disk, path, MANIFEST_BYTES_MAX)?;
+    let meta = SessionMeta::decode(&bytes).map_err(|error| match error {
+        Refused::Damaged(reason) => {
+            let path = path.to_owned();
+            Error::SessionDirCorrupted { path, reason: format!("metadata: {reason}") }
+        }
+        Refused::Version { .. } => refused(path, error),
+    })?;
+    Ok(MetadataInfo { version: SESSION_VERSION, created_ns: meta.created_ns })
+}
+
+fn inspect_session(disk: &Arc<dyn Disk>, dir: &Path) -> Result<SessionInfo> {
+    let metadata = dir.join(METADATA);
+    if disk.kind(&metadata)?.is_none() || disk.kind(&dir.join(SNAPSHOTS))?.is_none() {
+        return not_ours(dir);
+    }
+    let metadata = inspect_metadata(disk.as_ref(), &metadata)?;
+    let mut snapshots = Vec::new();
+    let mut referenced = std::collections::BTreeSet::new();
+    for name in snapshot_names(disk.as_ref(), dir)? {
+        let path = dir.join(SNAPSHOTS).join(format!("{name}{SNAPSHOT_SUFFIX}"));
+        let info = inspect_snapshot(disk, dir, &path);
+        if let Ok(info) = &info {
+            let paths = info.buffer.iter().chain(info.level_runs()).map(|run| run.path.clone());
+            referenced.extend(paths);
+        }
+        snapshots.push((name, info.map_err(|error| error.to_string())));
+    }
+    let active = dir.join(ACTIVE);
+    let (mut run_files, mut run_files_unreferenced, mut run_bytes) = (0, 0, 0);
+    for entry in disk.list(&active)? {
+        if file_number(&entry.name).is_none() {
+            continue;
+        }
+        let path = active.join(&entry.name);
+        // The file may go while we look.
+        let Ok(file) = disk.open(&path, OpenMode::Read, Access::Buffered) else { continue };
+        run_files += 1;
+        run_bytes += file.len()?;
+        run_files_unreferenced += u64::from(!referenced.contains(&path));
+    }
+    Ok(SessionInfo { metadata, snapshots, run_files, run_files_unreferenced, run_bytes })
+}
+
+fn inspect_snapshot(disk: &Arc<dyn Disk>, dir: &Path, path: &Path) -> Result<SnapshotInfo> {
+    let bytes = read_file(disk.as_ref(), path, MANIFEST_BYTES_MAX)?;
+    let meta = SnapshotMeta::decode(&bytes).map_err(|error| refused(path, error))?;
+    let open = |run: &RunRef| -> Result<RunInfo> {
+        let path = dir.join(ACTIVE).join(file_name(run.number));
+        let file = disk.open(&path, OpenMode::Read, Access::Buffered)?;
+        run_info(&path, file.as_ref())
+    };
+    let mut levels = Vec::new();
+    for level in &meta.levels {
+        let (inputs, merge): (&[RunRef], Option<&MergeRef>) = match &level.incoming {
+            IncomingRef::Nothing => (&[], None),
+            IncomingRef::Single(run) => (std::slice::from_ref(run), None),
+            IncomingRef::Merging(merge) => (&merge.inputs, Some(merge)),
+        };
+        let runs: Result<Vec<RunInfo>> = inputs.iter().chain(&level.residents).map(open).collect();
+        let merge = merge.map(|merge| MergeInfo {
+            input_pages: inputs.iter().map(|run| u64::from(run.data_pages)).sum(),
+            due_in_milliflushes: merge.due.saturating_sub(meta.now) / (TICKS_PER_FLUSH / 1000),
+            drops_deletes: merge.drop_deletes,
+        });
+        levels.push(LevelInfo { runs: runs?, merge });
+    }
+    Ok(SnapshotInfo {
+        version: SNAPSHOT_VERSION,
+        label: meta.label,
+        created_ns: meta.created_ns,
+        config: meta.config,
+        buffer: meta.image.as_ref().map(open).transpose()?,
+        flushed: meta.flushed.as_ref().map(open).transpose()?,
+        levels,
+    })
+}
+
+fn run_info(path: &Path, file: &dyn DiskFile) -> Result<RunInfo> {
+    let meta = read_meta(path, file)?;
+    let bytes = meta.pages() * PAGE_SIZE as u64;
+    Ok(RunInfo { path: path.to_owned(), version: RUN_VERSION, meta, bytes })
+}
+
+/// The index of a run file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct IndexInfo {
+    /// `compact` or `ordinary`.
+    pub kind: &'static str,
+    /// Memory when open.
+    pub bytes: usize,
+    /// Reads that all present keys together take beyond one each.
+    pub extra_reads: u64,
+}
+
+/// Reads the index of a run file.
+///
+/// Cost: reads filter and index.
+///
+/// # Errors
+/// As [`inspect`].
+pub fn inspect_index(disk: &Arc<dyn Disk>, path: &Path) -> Result<IndexInfo> {
+    let file = disk.open(path, OpenMode::Read, Access::Buffered)?;
+    let (_, _, section) = read_sections(path, file.as_ref())?;
+    let index = section.index;
+    let (kind, bytes) = (index.kind_name(), index.memory_bytes());
+    Ok(IndexInfo { kind, bytes, extra_reads: index.extra_reads() })
+}
+
+/// Reads and checks one page of a run file.
+///
+/// Cost: two page reads.
+///
+/// # Errors
+/// As [`inspect`]; [`Error::Corrupt`] also for a page beyond the end.
+pub fn inspect_page(disk: &Arc<dyn Disk>, path: &Path, page: u32) -> Result<PageInfo> {
+    let file = disk.open(path, OpenMode::Read, Access::Buffered)?;
+    let meta = read_meta(path, file.as_ref())?;
+    let corrupt = |what| Error::corrupt(path, what);
+    if u64::from(page) >= meta.pages() {
+        let (expected, found) = (meta.pages() - 1, u64::from(page));
+        return Err(corrupt(Corrupt { page, rule: "page number", expected, found }));
+    }
+    let bytes = crate::run::read_pages(file.as_ref(), page, 1)?;
+    let place = Place { identity: meta.identity, page };
+    let crc = bytes.first_chunk().map_or(0, |crc| u32::from_le_bytes(*crc));
+    let mut info = PageInfo { page, kind: "key", crc, entries: Vec::new(), content: Vec::new() };
+    let kinds = [
+        (PageKind::Overflow, "overflow"),
+        (PageKind::Filter, "filter"),
+        (PageKind::Index, "index"),
+        (PageKind::Footer, "footer"),
+    ];
+    if let Some((_, kind)) = kinds.iter().find(|(kind, _)| check(&bytes, place, *kind).is_ok()) {
+        info.kind = kind;
+        info.content = bytes[HEADER_SIZE..].to_vec();
+        return Ok(info);
+    }
+    let layout = PageLayout::parse(&bytes, place).map_err(corrupt)?;
+    for index in 0..layout.count() {
+        let value = layout.value(&bytes, index);
+        info.entries.push(EntryInfo {
+            key: [layout.prefix(&bytes), layout.suffix(&bytes, index)].concat(),
+            kind: match layout.kind(&bytes, index) {
+                Kind::Insert => "insert",
+                Kind::Delete => "delete",
+            },
+            value_len: layout.large_value_len().unwrap_or(value.len()) as u64,
+            value: value.to_vec(),
+        });
+    }
+    Ok(info)
+}
+
+/// Every constant of the formats, by name.
+#[must_use]
+pub fn constants() -> Vec<(&'static str, String)> {
+    let text = |magic: [u8; 8]| String::from_utf8_lossy(&magic).into_owned();
+    vec![
+        ("PAGE_SIZE", PAGE_SIZE.to_string()),
+        ("HEADER_SIZE", HEADER_SIZE.to_string()),
+        ("PAYLOAD_SIZE", PAYLOAD_SIZE.to_string()),
+        ("KEY_BYTES_MAX", KEY_BYTES_MAX.to_string()),
+        ("VALUE_BYTES_MAX", VALUE_BYTES_MAX.to_string()),
+        ("RUN_MAGIC", text(RUN_MAGIC)),
+        ("RUN_VERSION", RUN_VERSION.to_string()),
+        ("RUN_PAGES_MAX", RUN_PAGES_MAX.to_string()),
+        ("FILTER_WORDS_PER_PAGE", FILTER_WORDS_PER_PAGE.to_string()),
+        ("CHUNK_PAGES", CHUNK_PAGES.to_string()),
+        ("SESSION_MAGIC", text(SESSION_MAGIC)),
+        ("SESSION_VERSION", SESSION_VERSION.to_string()),
+        ("SNAPSHOT_MAGIC", text(SNAPSHOT_MAGIC)),
+        ("SNAPSHOT_VERSION", SNAPSHOT_VERSION.to_string()),
+        ("SNAPSHOT_NAME_LEN_MAX", SNAPSHOT_NAME_LEN_MAX.to_string()),
+        ("MANIFEST_BYTES_MAX", MANIFEST_BYTES_MAX.to_string()),
+        ("TICKS_PER_FLUSH", TICKS_PER_FLUSH.to_string()),
+        ("PAGE_KIND_KEY", (PageKind::Key as u8).to_string()),
+        ("PAGE_KIND_OVERFLOW", (PageKind::Overflow as u8).to_string()),
+        ("PAGE_KIND_FILTER", (PageKind::Filter as u8).to_string()),
+        ("PAGE_KIND_INDEX", (PageKind::Index as u8).to_string()),
+        ("PAGE_KIND_FOOTER", (PageKind::Footer as u8).to_string()),
+        ("ENTRY_KIND_INSERT", (Kind::Insert as u8).to_string()),
+        ("ENTRY_KIND_DELETE", (Kind::Delete as u8).to_string()),
+        ("PURPOSE_LEVEL", (Purpose::Level as u8).to_string()),
+        ("PURPOSE_BUFFER_IMAGE", (Purpose::BufferImage as u8).to_string()),
+    ]
+}
