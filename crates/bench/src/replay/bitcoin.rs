@@ -253,6 +253,7 @@ impl Replay<'_> {
             let block = files.read(location)?.map_err(Fault::Unreadable);
             if let Err(fault) = block.and_then(|block| block::check_commitments(&block)) {
                 let (path, offset) = (files.path(location.file), location.offset);
+                let fault = Box::new(fault);
                 let error = Error::Block { height, hash, path, offset, fault };
                 self.monitor.warn(&format_args!("on a stale branch: {error}"));
             }
@@ -314,7 +315,10 @@ impl Replay<'_> {
         let location = location.ok_or(Error::Corrupt("a block to be applied lies in no file"))?;
         let block = files.read(location)?;
         let (path, offset) = (files.path(location.file), location.offset);
-        let faulty = |fault| Error::Block { height, hash, path: path.clone(), offset, fault };
+        let faulty = |fault| {
+            let (path, fault) = (path.clone(), Box::new(fault));
+            Error::Block { height, hash, path, offset, fault }
+        };
 
         let block = block.map_err(|error| faulty(Fault::Unreadable(error)))?;
         let plan = check(&block, hash, height).map_err(faulty)?;

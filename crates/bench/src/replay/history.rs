@@ -498,7 +498,7 @@ mod tests {
                 for _ in 0..place % 6 {
                     let key = vec![u8::try_from(next(&mut random) % 16).unwrap()];
                     let value = next(&mut random);
-                    let new = (value % 3 > 0).then(|| value.to_le_bytes().to_vec());
+                    let new = (!value.is_multiple_of(3)).then(|| value.to_le_bytes().to_vec());
                     let old = model.get(&key).cloned();
                     changes.insert(key.clone(), NetChange { key, old, new });
                 }

@@ -24,7 +24,9 @@ fn next(seed: &mut u64) -> u64 {
 
 fn digest(model: &Model) -> String {
     let mut digest = StateDigest::default();
-    model.iter().for_each(|(key, value)| digest.add(key, value));
+    for (key, value) in model {
+        digest.add(key, value);
+    }
     hex::encode(&digest.finish())
 }
 

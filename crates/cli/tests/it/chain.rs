@@ -10,7 +10,7 @@ use bitcoin::script::Builder;
 use bitcoin::transaction::Version as TxVersion;
 use bitcoin::{
     Amount, Block, Network, OutPoint, ScriptBuf, Sequence, Transaction, TxIn, TxMerkleNode, TxOut,
-    Witness,
+    Txid, Witness,
 };
 use sha2::{Digest as _, Sha256};
 
@@ -124,7 +124,6 @@ pub(crate) fn hash_serialized_3(chain: &[Block]) -> String {
             hash.update(bitcoin::consensus::serialize(output));
         }
     }
-    let mut hash: [u8; 32] = Sha256::digest(hash.finalize()).into();
-    hash.reverse();
-    hash.iter().map(|byte| format!("{byte:02x}")).collect()
+    let hash: [u8; 32] = Sha256::digest(hash.finalize()).into();
+    Txid::from_byte_array(hash).to_string()
 }

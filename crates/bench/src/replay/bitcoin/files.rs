@@ -98,8 +98,8 @@ impl BlockFiles {
                 let entry = entry.map_err(|source| unreadable(path, source))?;
                 let name = entry.file_name();
                 let Some(name) = name.to_str() else { continue };
-                if name.starts_with("blk") && name.ends_with(".dat") {
-                    let path = entry.path();
+                let path = entry.path();
+                if name.starts_with("blk") && path.extension().is_some_and(|end| end == "dat") {
                     let meta = std::fs::metadata(&path);
                     let size = meta.map_err(|source| unreadable(&path, source))?.len();
                     files.push(BlockFile { path, size, key });
