@@ -450,18 +450,14 @@ fn take_sized<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
 mod tests {
     use std::collections::BTreeMap;
 
+    use terrane_testkit::draw::Draw as _;
+    use terrane_testkit::seeds::for_each_seed;
+    use terrane_testkit::{ChaCha8Rng, RngCore as _};
+
     use super::*;
     use crate::engines::memory::Memory;
 
     type Model = BTreeMap<Vec<u8>, Vec<u8>>;
-
-    /// SplitMix64: the next number of a seed's stream.
-    fn next(seed: &mut u64) -> u64 {
-        *seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (*seed ^ (*seed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
 
     fn names() -> Names {
         Names { log: "log", state: "state", label: "test".to_owned() }
@@ -477,14 +473,13 @@ mod tests {
     }
 
     /// Appends and rolls back at random, with `versions_max` duplicates, against a list of maps.
-    fn walk(seed: u64, keep_max: Option<u64>, versions_max: usize) {
-        let mut random = seed;
+    fn walk(rng: &mut ChaCha8Rng, keep_max: Option<u64>, versions_max: usize) {
         let mut history = History::open(Box::new(Memory), names(), keep_max, versions_max).unwrap();
         let mut models: Vec<(u64, Model)> = Vec::new();
         for step in 0..300 {
-            let (place, context) = (next(&mut random), format!("seed {seed:#x} step {step}"));
-            if place.is_multiple_of(8) && !models.is_empty() {
-                let index = usize::try_from(place >> 8).unwrap() % models.len();
+            let context = format!("step {step}");
+            if rng.chance(1, 8) && !models.is_empty() {
+                let index = rng.index(models.len());
                 let block = models[index].0;
                 match history.rollback(Some(block), |_, _| ()) {
                     Ok(()) => models.truncate(index + 1),
@@ -493,12 +488,12 @@ mod tests {
                 }
             } else {
                 let mut model = models.last().map(|(_, model)| model.clone()).unwrap_or_default();
-                let block = models.last().map_or(0, |(block, _)| block + 1 + place % 3);
+                let block = models.last().map_or(0, |(block, _)| block + 1 + rng.below(3));
                 let mut changes = BTreeMap::new();
-                for _ in 0..place % 6 {
-                    let key = vec![u8::try_from(next(&mut random) % 16).unwrap()];
-                    let value = next(&mut random);
-                    let new = (!value.is_multiple_of(3)).then(|| value.to_le_bytes().to_vec());
+                for _ in 0..rng.below(6) {
+                    let key = rng.below(16).to_le_bytes()[..1].to_vec();
+                    let value = rng.next_u64().to_le_bytes().to_vec();
+                    let new = rng.chance(2, 3).then_some(value);
                     let old = model.get(&key).cloned();
                     changes.insert(key.clone(), NetChange { key, old, new });
                 }
@@ -524,12 +519,13 @@ mod tests {
 
     #[test]
     fn going_back_gives_the_old_state_whether_by_duplicate_or_by_undo() {
-        for seed in 0..20 {
+        let name = "going_back_gives_the_old_state_whether_by_duplicate_or_by_undo";
+        for_each_seed(name, 16, |rng, _| {
             for versions_max in [0, 1, 5, usize::MAX] {
-                walk(seed, None, versions_max);
-                walk(seed, Some(10), versions_max);
+                walk(rng, None, versions_max);
+                walk(rng, Some(10), versions_max);
             }
-        }
+        });
     }
 
     #[test]

@@ -2,24 +2,18 @@
 
 use bitcoin::{Block, OutPoint};
 use serde_json::Value;
+use terrane_testkit::draw::Draw as _;
+use terrane_testkit::seeds::for_each_seed;
+use terrane_testkit::{ChaCha8Rng, SeedableRng as _};
 
 use crate::chain::{self, coinbase, extend, mine, output, record, spend};
 use crate::program::{HASH, HASH_999, Place, TIP, command, mainnet, text};
 
 const MAINNET: [u8; 4] = [0xf9, 0xbe, 0xb4, 0xd9];
 
-/// SplitMix64: the next number of a seed's stream.
-fn next(seed: &mut u64) -> u64 {
-    *seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mixed = (*seed ^ (*seed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ (mixed >> 31)
-}
-
-fn shuffle<T>(items: &mut [T], mut seed: u64) {
+fn shuffle<T>(items: &mut [T], rng: &mut ChaCha8Rng) {
     for end in (1..items.len()).rev() {
-        let other = usize::try_from(next(&mut seed)).unwrap() % (end + 1);
-        items.swap(end, other);
+        items.swap(end, rng.index(end + 1));
     }
 }
 
@@ -116,7 +110,7 @@ fn a_store_goes_back_and_forth() {
 #[test]
 fn order_files_padding_obfuscation_and_a_cut_record_do_not_matter() {
     let mut records = mainnet_records();
-    shuffle(&mut records, 7);
+    shuffle(&mut records, &mut ChaCha8Rng::seed_from_u64(7));
     let key = [0x01, 0xf9, 0x00, 0x80, 0xff, 0xb4, 0x10, 0xd9];
     let place = Place::new();
     let (first, second) = records.split_at(1700);
@@ -303,16 +297,16 @@ fn stale_branches_do_not_matter_even_damaged_ones() {
     let alone = alone.done();
     assert_eq!(alone["hash_serialized_3"], chain::hash_serialized_3(&chain));
 
-    for seed in 0..5 {
+    for_each_seed("stale_branches_do_not_matter_even_damaged_ones", 5, |rng, _| {
         let mut blocks: Vec<_> = chain.iter().chain(stale).collect();
-        shuffle(&mut blocks, seed);
+        shuffle(&mut blocks, rng);
         let (_, answer) = regtest(&chain::file(blocks));
         let json = answer.done();
         for figure in ["height", "tip", "hash_serialized_3", "digest", "transactions"] {
-            assert_eq!(json[figure], alone[figure], "seed {seed}");
+            assert_eq!(json[figure], alone[figure]);
         }
         assert_eq!(answer.stderr, "");
-    }
+    });
 
     let mut body = record(&stale[2]);
     *body.last_mut().unwrap() ^= 1;
@@ -455,17 +449,15 @@ fn a_repeated_coinbase_overwrites_and_going_back_restores_the_first() {
 #[test]
 fn killed_at_any_moment_it_ends_in_the_same_state() {
     let blocks = mainnet();
-    let mut kills = 0;
-    for seed in 0..6_u64 {
+    for_each_seed("killed_at_any_moment_it_ends_in_the_same_state", 6, |rng, _| {
         let place = Place::new();
-        let mut random = seed;
         loop {
             let mut child = command();
             child.args(["replay", "bitcoin", text(&blocks), "--checkpoint-every", "50", "--store"]);
             let mut child = child.arg(place.store()).spawn().unwrap();
             // The moment is that of some change of the store, so that most kills hit the work; the
             // outcome does not depend on it.
-            let mut changes = next(&mut random) % 40;
+            let mut changes = rng.below(40);
             let mut before = Vec::new();
             let killed = loop {
                 if child.try_wait().unwrap().is_some() {
@@ -482,16 +474,14 @@ fn killed_at_any_moment_it_ends_in_the_same_state() {
                     changes -= 1;
                 }
             };
-            kills += u32::from(killed);
-            if !killed || next(&mut random).is_multiple_of(4) {
+            if !killed || rng.chance(1, 4) {
                 break;
             }
         }
         let json = place.replay("bitcoin", &[text(&blocks)]).done();
         assert_whole(&json);
-        assert_eq!(names(&place.path("store/snapshots")).len(), 2, "seed {seed:#x}");
-    }
-    assert!(kills > 0, "no process lived long enough to be killed");
+        assert_eq!(names(&place.path("store/snapshots")).len(), 2);
+    });
 }
 
 /// The names in a directory and below it, as far as they can be read.

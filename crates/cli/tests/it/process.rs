@@ -120,6 +120,28 @@ fn ctrl_c_ends_at_a_whole_block_with_the_store_openable() {
 }
 
 #[test]
+fn killed_while_it_waits_it_has_kept_its_durable_points() {
+    let place = Place::new();
+    let mut child = command();
+    child.args(["replay", "changes", "-", "--checkpoint-every", "2", "--store"]);
+    let mut child = child.arg(place.store()).stdin(Stdio::piped()).spawn().unwrap();
+    let mut history = b"terrane-changes 1\n".to_vec();
+    for block in 1..=9 {
+        history.extend(format!("begin {block}\nput {block:02x} 01\nend count={block}\n").bytes());
+    }
+    child.stdin.as_mut().unwrap().write_all(&history).unwrap();
+    while !place.path("store/snapshots/state-0000000004-8.snapshot").exists() {
+        assert!(child.try_wait().unwrap().is_none(), "the replay has ended");
+        std::thread::yield_now();
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let file = place.write("history", &history);
+    let json = place.replay("changes", &[text(&file), "--resume"]).done();
+    assert_eq!((&json["blocks"], &json["count"]), (&1.into(), &9.into()));
+}
+
+#[test]
 fn a_directory_or_a_store_of_another_kind_is_refused_and_left_alone() {
     let place = Place::new();
     let foreign = place.write("store/letters.txt", b"dear reader");
