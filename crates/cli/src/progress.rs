@@ -3,13 +3,13 @@
 //! Warnings are written whether or not there is a bar. Ctrl-C is seen here too: the first one asks
 //! the work to stop at the next block, a second one ends the process at once.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use terrane_bench::replay::monitor::{Monitor, Phase};
 
 use crate::exit::Failure;
@@ -50,7 +50,10 @@ impl Monitor for Progress {
             return;
         }
         if self.bar.as_ref().is_none_or(|(of, _)| *of != phase) {
-            self.bar = Some((phase, bar(phase, total)));
+            // What was done before the bar came must not count as done since.
+            let bar = bar(phase, total).with_position(done);
+            bar.reset_eta();
+            self.bar = Some((phase, bar));
         }
         if let Some((_, bar)) = &self.bar {
             bar.set_position(done);
@@ -84,9 +87,9 @@ impl Drop for Progress {
 fn bar(phase: Phase, total: Option<u64>) -> ProgressBar {
     let (name, position, rate) = match phase {
         Phase::Scan => ("reading headers", "{bytes}", "{binary_bytes_per_sec}"),
-        Phase::Rollback => ("going back", "{human_pos} blocks", "{per_sec}"),
-        Phase::Replay => ("replaying", "{human_pos} blocks", "{per_sec}"),
-        Phase::Digest => ("reading the state", "{human_pos} entries", "{per_sec}"),
+        Phase::Rollback => ("going back", "{human_pos} blocks", "{rate}"),
+        Phase::Replay => ("replaying", "{human_pos} blocks", "{rate}"),
+        Phase::Digest => ("reading the state", "{human_pos} entries", "{rate}"),
     };
     let of_total = match (phase, total) {
         (_, None) => "",
@@ -96,6 +99,10 @@ fn bar(phase: Phase, total: Option<u64>) -> ProgressBar {
     let template = format!("{name} {rate} {position}{of_total}");
     let style =
         ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    let style = style.with_key("rate", |state: &ProgressState, text: &mut dyn fmt::Write| {
+        // Only memory is written to, which takes everything.
+        let _ = write!(text, "{:.0}/s", state.per_sec());
+    });
     let bar = total.map_or_else(ProgressBar::no_length, ProgressBar::new);
     bar.with_style(style)
 }

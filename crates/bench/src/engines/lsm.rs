@@ -6,9 +6,8 @@ use terrane::{Session, SessionOptions, SnapshotName, TableConfig, Update};
 
 use crate::engine::{Cause, Change, Cursor, Engine, EngineError, Entry, Result, Table};
 
-/// Duplicates alive at once. Each one pins the runs of its time, which costs disk space but no
-/// memory to speak of; as many as a ledger's usual rollback horizon have been seen to do no harm.
-const DUPLICATES_MAX: usize = 2160;
+/// Duplicates alive at once. Each one pins the runs and the write buffer of its time.
+const DUPLICATES_MAX: usize = 64;
 
 /// A session in a directory.
 #[derive(Debug)]
