@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressState, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use terrane_bench::replay::monitor::{Monitor, Phase};
 
 use crate::exit::Failure;
@@ -20,8 +20,11 @@ const INTERRUPTED: i32 = 130;
 
 /// The monitor of a command.
 pub(crate) struct Progress {
-    shown: bool,
+    /// A person watches and has not asked for quiet.
+    wanted: bool,
     started: Instant,
+    /// The present bar has come into sight.
+    drawn: bool,
     bar: Option<(Phase, ProgressBar)>,
     stop: Arc<AtomicBool>,
 }
@@ -39,25 +42,30 @@ impl Progress {
                 .and_then(|_| signal_hook::flag::register(signal, stop.clone()))
                 .map_err(|error| Failure::environment(format!("signal handler: {error}")))?;
         }
-        let shown = !quiet && io::stderr().is_terminal();
-        Ok(Self { shown, started: Instant::now(), bar: None, stop })
+        let wanted = !quiet && io::stderr().is_terminal();
+        Ok(Self { wanted, started: Instant::now(), drawn: false, bar: None, stop })
     }
 }
 
 impl Monitor for Progress {
     fn progress(&mut self, phase: Phase, done: u64, total: Option<u64>) {
-        if !self.shown || self.started.elapsed() < DELAY {
+        if !self.wanted {
             return;
         }
-        if self.bar.as_ref().is_none_or(|(of, _)| *of != phase) {
-            // What was done before the bar came must not count as done since.
-            let bar = bar(phase, total).with_position(done);
-            bar.reset_eta();
-            self.bar = Some((phase, bar));
+        let bar = match self.bar.take() {
+            Some((of, bar)) if of == phase => bar,
+            _ => {
+                self.drawn = false;
+                bar(phase, total)
+            }
+        };
+        // Until then the bar only learns how fast the work goes.
+        if !self.drawn && self.started.elapsed() >= DELAY {
+            self.drawn = true;
+            bar.set_draw_target(ProgressDrawTarget::stderr());
         }
-        if let Some((_, bar)) = &self.bar {
-            bar.set_position(done);
-        }
+        bar.set_position(done);
+        self.bar = Some((phase, bar));
     }
 
     fn warn(&mut self, message: &dyn Display) {
@@ -103,6 +111,5 @@ fn bar(phase: Phase, total: Option<u64>) -> ProgressBar {
         // Only memory is written to, which takes everything.
         let _ = write!(text, "{:.0}/s", state.per_sec());
     });
-    let bar = total.map_or_else(ProgressBar::no_length, ProgressBar::new);
-    bar.with_style(style)
+    ProgressBar::with_draw_target(total, ProgressDrawTarget::hidden()).with_style(style)
 }

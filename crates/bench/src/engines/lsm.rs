@@ -7,7 +7,7 @@ use terrane::{Session, SessionOptions, SnapshotName, TableConfig, Update};
 use crate::engine::{Cause, Change, Cursor, Engine, EngineError, Entry, Result, Table};
 
 /// Duplicates alive at once. Each one pins the runs and the write buffer of its time.
-const DUPLICATES_MAX: usize = 64;
+const DUPLICATES_MAX: usize = 16;
 
 /// A session in a directory.
 #[derive(Debug)]

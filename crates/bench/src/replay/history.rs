@@ -26,7 +26,7 @@ const VERSION_KEY: &[u8] = &[0];
 const NOTE: u8 = 1;
 const UNDO: u8 = 2;
 /// Blocks from one version held as a duplicate to the next.
-const VERSION_SPACING: u32 = 32;
+const VERSION_SPACING: u32 = 256;
 
 /// A call on a history failed.
 #[derive(Debug, thiserror::Error)]
