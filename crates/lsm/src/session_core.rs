@@ -270,6 +270,13 @@ impl SessionCore {
         Ok(run)
     }
 
+    /// Lets tables that are opened from a snapshot share these runs.
+    pub(crate) fn share(&self, shared: &[Arc<Run>]) {
+        let mut runs = lock(&self.runs);
+        runs.retain(|_, run| run.strong_count() > 0);
+        runs.extend(shared.iter().map(|run| (run.number(), Arc::downgrade(run))));
+    }
+
     /// Writes a file of `snapshots` under its final name, durably.
     pub(crate) fn write_snapshot(&self, path: &Path, bytes: &[u8]) -> Result<()> {
         let disk = self.disk();
