@@ -1,7 +1,9 @@
 //! Terrane's table engine: a session on disk, one table per table, snapshots as they are.
 
 use std::path::Path;
+use std::sync::Arc;
 
+use terrane::io::{Disk, RealDisk};
 use terrane::{Session, SessionOptions, SnapshotName, TableConfig, Update};
 
 use crate::engine::{Cause, Change, Cursor, Engine, EngineError, Entry, Result, Table};
@@ -32,7 +34,15 @@ impl Lsm {
                 EngineError::Environment(what.into())
             })?;
         }
-        let session = Session::open_dir(dir, &SessionOptions::default().create_dir())?;
+        Self::open_on(RealDisk::auto(), dir)
+    }
+
+    /// Opens the session in `dir` of a disk; the parent of `dir` must exist.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_on(disk: Arc<dyn Disk>, dir: &Path) -> Result<Self> {
+        let session = Session::open(disk, dir, &SessionOptions::default().create_dir())?;
         Ok(Self { session, config: TableConfig::default() })
     }
 }

@@ -249,7 +249,9 @@ impl Replay<'_> {
                 unconnected += 1;
                 continue;
             };
-            let Some(location) = location else { continue };
+            // Below what the store keeps, its own blocks cannot be told from stale ones.
+            let below_kept = self.history.oldest().is_some_and(|oldest| u64::from(height) < oldest);
+            let Some(location) = location.filter(|_| !below_kept) else { continue };
             let block = files.read(location)?.map_err(Fault::Unreadable);
             if let Err(fault) = block.and_then(|block| block::check_commitments(&block)) {
                 let (path, offset) = (files.path(location.file), location.offset);

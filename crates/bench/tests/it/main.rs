@@ -4,3 +4,4 @@
 
 mod bitcoin;
 mod changes;
+mod faults;

@@ -230,7 +230,7 @@ fn damaged_framing_names_file_and_offset() {
     let whole = std::fs::read(mainnet()).unwrap();
     let offset = offset_of(&records, 300);
     for byte in 0..8 {
-        for bit in [0x01, 0x10, 0x80] {
+        for bit in [0x01, 0x80] {
             let place = Place::new();
             let mut bytes = whole.clone();
             bytes[offset + byte] ^= bit;
@@ -449,7 +449,7 @@ fn a_repeated_coinbase_overwrites_and_going_back_restores_the_first() {
 #[test]
 fn killed_at_any_moment_it_ends_in_the_same_state() {
     let blocks = mainnet();
-    for_each_seed("killed_at_any_moment_it_ends_in_the_same_state", 6, |rng, _| {
+    for_each_seed("killed_at_any_moment_it_ends_in_the_same_state", 4, |rng, _| {
         let place = Place::new();
         loop {
             let mut child = command();
