@@ -18,10 +18,14 @@
 //! A call never goes back to a block that it applied itself, hence no versions are held as
 //! duplicates here; the undo log serves every way back.
 
-mod block;
 mod coins;
+
+mod block;
+
 mod error;
+
 mod files;
+
 mod headers;
 
 use std::collections::{HashMap, HashSet};

@@ -1,7 +1,7 @@
 //! Replay of a neutral history of changes, with the checks that it carries.
 //!
 //! A history is text, one record a line, and knows nothing of engines; the format is described in
-//! the contract of the command and read by [`Record`]. Records of a block are gathered, then the
+//! the contract of the command and read by the module `record`. Records of a block are gathered, then the
 //! block is one bulk lookup and one atomic batch of its net change.
 //!
 //! The note of a block in the undo log:
@@ -18,10 +18,13 @@
 //! state; the identity does. The origin tells an input that begins where the history began from
 //! one that goes on where the store is.
 
-mod block;
-mod error;
 mod input;
+
 mod record;
+
+mod error;
+
+mod block;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

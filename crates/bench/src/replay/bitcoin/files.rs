@@ -17,7 +17,7 @@ use bitcoin::block::Header;
 use bitcoin::consensus::{Decodable as _, deserialize};
 use bitcoin::{Block, BlockHash, Network, Target};
 
-use super::Error;
+use super::error::Error;
 use crate::replay::monitor::{Monitor, Phase};
 
 const HEADER_SIZE: usize = 80;
