@@ -1,3 +1,7 @@
 //! Replays as a library.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 mod bitcoin;
+mod changes;
+mod faults;

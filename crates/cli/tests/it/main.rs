@@ -1,0 +1,9 @@
+//! The built program, as a user calls it.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod bitcoin;
+mod chain;
+mod changes;
+mod process;
+mod program;
