@@ -1,4 +1,10 @@
 //! Tests of the table engine through its public interface.
 #![forbid(unsafe_code)]
 
-mod model;
+mod script;
+
+mod crash;
+
+mod faults;
+
+mod bitflip;
