@@ -1,1 +1,15 @@
-//! Placeholder.
+//! Replays of real histories over Terrane's engines.
+//!
+//! A replay feeds an engine with a history that somebody else wrote (Bitcoin's blocks, a file of
+//! neutral changes) and checks at every step that the engine's state is what the history says it
+//! must be. Engines are reached through [`engine`] only, so that one replay compares them all.
+
+#![forbid(unsafe_code)]
+
+pub mod digest;
+pub mod engine;
+pub mod engines;
+pub mod error;
+pub mod hex;
+pub mod meter;
+pub mod replay;

@@ -1,1 +1,103 @@
-fn main() {}
+//! The `terrane` command.
+
+#![forbid(unsafe_code)]
+
+mod args;
+mod exit;
+mod output;
+mod progress;
+mod replay;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory as _, Parser, Subcommand};
+
+use crate::exit::Failure;
+use crate::replay::Replay;
+
+/// An embedded ledger-state store: replay real histories into it and look at what is there.
+///
+/// Exit codes: 0 done; 1 a check failed or stored data are damaged; 2 bad usage or bad input; 3 the
+/// environment failed (disk, permission, locked store); 130 after Ctrl-C.
+#[derive(Debug, Parser)]
+#[command(name = "terrane", version, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXAMPLES: &str = "\
+Example:
+  terrane replay bitcoin data/bitcoin-mainnet-0-4999.dat --store /tmp/terrane-demo";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Replay a history of blocks, checking the state on the way
+    #[command(subcommand, after_help = EXAMPLES)]
+    Replay(Replay),
+}
+
+impl Command {
+    fn json(&self) -> bool {
+        match self {
+            Self::Replay(replay) => replay.json(),
+        }
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Replay(replay) => replay.command(),
+        }
+    }
+
+    fn run(&self) -> Result<(), Failure> {
+        match self {
+            Self::Replay(replay) => replay.run(),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let command = match Cli::try_parse_from(&arguments) {
+        Ok(cli) => cli.command,
+        Err(error) => return refuse(&arguments, &error),
+    };
+    match command.run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            output::failure(command.name(), command.json(), &failure);
+            ExitCode::from(failure.code())
+        }
+    }
+}
+
+/// Answers arguments that are no command: help and version are what was asked for, the rest is bad
+/// usage, told in JSON too if that was asked for.
+fn refuse(arguments: &[OsString], error: &clap::Error) -> ExitCode {
+    if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
+        // Help that nobody reads, as in `terrane --help | head -1`, was still given.
+        let _ = error.print();
+        return ExitCode::SUCCESS;
+    }
+    let text = error.to_string();
+    let text = text.strip_prefix("error: ").unwrap_or(&text).trim_end();
+    let failure = Failure::usage(text);
+    let json = arguments.iter().any(|argument| argument == "--json");
+    output::failure(&named_command(arguments), json, &failure);
+    ExitCode::from(failure.code())
+}
+
+/// Returns the sub-commands that the arguments begin with.
+fn named_command(arguments: &[OsString]) -> String {
+    let mut names = Vec::new();
+    let mut command = Cli::command();
+    for argument in arguments.iter().skip(1).filter_map(|argument| argument.to_str()) {
+        let Some(next) = command.find_subcommand(argument).cloned() else { break };
+        names.push(argument);
+        command = next;
+    }
+    names.join(" ")
+}

@@ -1,0 +1,147 @@
+//! What a replay asks of an engine.
+//!
+//! A [`Table`] is an ordered map from bytes to bytes that lives as long as its handle and can be
+//! duplicated; only snapshots of it, which belong to the [`Engine`] and have names, are durable.
+//! Traits are used as objects: a replay does bulk calls, beside which an indirect call is nothing.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+
+use crate::error::Class;
+
+/// The cause of an [`EngineError`].
+pub type Cause = Box<dyn std::error::Error + Send + Sync + 'static>;
+
+/// An engine's call failed.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// Stored bytes are not what the engine wrote.
+    #[error(transparent)]
+    Corrupt(Cause),
+    /// The engine does not accept the request or the store.
+    #[error(transparent)]
+    Refused(Cause),
+    /// The system failed, or another process is in the way.
+    #[error(transparent)]
+    Environment(Cause),
+}
+
+impl EngineError {
+    /// How to react to it.
+    #[must_use]
+    pub fn class(&self) -> Class {
+        match self {
+            Self::Corrupt(_) => Class::Check,
+            Self::Refused(_) => Class::Input,
+            Self::Environment(_) => Class::Environment,
+        }
+    }
+}
+
+/// The outcome of an engine's call.
+pub type Result<T> = std::result::Result<T, EngineError>;
+
+/// A change of one key; no value means delete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Change<'a> {
+    /// The key.
+    pub key: &'a [u8],
+    /// Its new value; `None` deletes it.
+    pub value: Option<&'a [u8]>,
+}
+
+/// A live entry as a cursor gives it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// The key.
+    pub key: Vec<u8>,
+    /// Its value.
+    pub value: Vec<u8>,
+}
+
+/// A store of tables and their snapshots.
+pub trait Engine: Debug + Send {
+    /// The name used on the command line and in reports.
+    fn name(&self) -> &'static str;
+
+    /// Whether snapshots outlive the process.
+    fn is_durable(&self) -> bool;
+
+    /// How many duplicates of a table may be alive at once at little cost; 0 if each is a full copy.
+    fn duplicates_max(&self) -> usize;
+
+    /// Makes an empty table.
+    ///
+    /// # Errors
+    /// As the engine says.
+    fn new_table(&self) -> Result<Box<dyn Table>>;
+
+    /// Returns the names of all snapshots, in no particular order.
+    ///
+    /// # Errors
+    /// As the engine says.
+    fn snapshots(&self) -> Result<Vec<String>>;
+
+    /// Opens a snapshot as a table of its own.
+    ///
+    /// # Errors
+    /// [`EngineError::Refused`] if it was saved under another label.
+    fn open(&self, snapshot: &str, label: &str) -> Result<Box<dyn Table>>;
+
+    /// Deletes a snapshot. Tables opened from it go on.
+    ///
+    /// # Errors
+    /// As the engine says.
+    fn delete(&self, snapshot: &str) -> Result<()>;
+}
+
+/// An ordered map from bytes to bytes.
+pub trait Table: Debug + Send {
+    /// Returns the value of each of `keys`, in their order; `None` where a key is absent.
+    ///
+    /// # Errors
+    /// As the engine says.
+    fn lookup(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>>;
+
+    /// Applies all of `changes` or, on error, none.
+    ///
+    /// # Errors
+    /// As the engine says.
+    fn update(&mut self, changes: &[Change<'_>]) -> Result<()>;
+
+    /// Returns an independent writable copy.
+    ///
+    /// # Errors
+    /// As the engine says.
+    fn duplicate(&self) -> Result<Box<dyn Table>>;
+
+    /// Returns a cursor over the live entries with keys `>= from`, in key order.
+    ///
+    /// # Errors
+    /// As the engine says.
+    fn scan(&self, from: &[u8]) -> Result<Box<dyn Cursor + '_>>;
+
+    /// Makes the content durable under a free name. A label is checked when the snapshot is opened.
+    ///
+    /// # Errors
+    /// As the engine says.
+    fn save(&self, snapshot: &str, label: &str) -> Result<()>;
+
+    /// Returns the commitments that the engine makes to the content: lower-case hexadecimal by
+    /// scheme. Engines without any have none.
+    ///
+    /// # Errors
+    /// As the engine says.
+    fn roots(&self) -> Result<BTreeMap<String, String>> {
+        Ok(BTreeMap::new())
+    }
+}
+
+/// Reads entries in key order.
+pub trait Cursor {
+    /// Returns the next entry; `None` at the end and ever after.
+    ///
+    /// # Errors
+    /// As the engine says.
+    fn next(&mut self) -> Result<Option<Entry>>;
+}

@@ -1,0 +1,3 @@
+//! The engines that replays can run on.
+
+pub mod memory;

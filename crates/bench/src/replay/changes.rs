@@ -1,0 +1,498 @@
+//! Replay of a neutral history of changes, with the checks that it carries.
+//!
+//! A history is text, one record a line, and knows nothing of engines; the format is described in
+//! the contract of the command and read by [`Record`]. Records of a block are gathered, then the
+//! block is one bulk lookup and one atomic batch of its net change.
+//!
+//! The note of a block in the undo log:
+//!
+//! | bytes | meaning                                                                     |
+//! |-------|-----------------------------------------------------------------------------|
+//! | 32    | identity of the history up to the block: SHA-256 over the identity before,  |
+//! |       | the number and the changes; zeros before the first block                    |
+//! | 8     | live entries, u64-LE                                                        |
+//!
+//! **Resuming.** The blocks that the store has are read over, not applied. Since histories go back
+//! and forth, a block number alone does not tell whether the input has arrived at the store's
+//! state; the identity does.
+
+mod block;
+mod error;
+mod input;
+mod record;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use serde::Serialize;
+
+pub use self::error::Error;
+pub use self::input::Place;
+pub use self::record::Malformed;
+
+use self::block::{ChainId, Disagreement, EMPTY_CHAIN, OpenBlock};
+use self::input::Lines;
+use self::record::{Expected, FIRST_LINE, Record};
+use super::checkpoints::Names;
+use super::history::History;
+use super::monitor::{Monitor, Phase};
+use crate::digest::StateDigest;
+use crate::engine::Engine;
+use crate::hex;
+
+/// How to replay.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Go on from a store that has blocks already.
+    pub resume: bool,
+    /// How many of the newest blocks can be gone back to; all if `None`.
+    pub keep_versions: Option<u64>,
+    /// After how many blocks the state is made durable, besides at the end; at least 1.
+    pub checkpoint_every: u64,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { resume: false, keep_versions: None, checkpoint_every: 1000 }
+    }
+}
+
+/// The outcome of a replay.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Report {
+    /// Blocks applied in this call.
+    pub blocks: u64,
+    /// Number of the newest block; `None` in the empty state.
+    pub height: Option<u64>,
+    /// `put` records applied.
+    pub puts: u64,
+    /// `del` records applied.
+    pub deletes: u64,
+    /// `get` records checked.
+    pub gets: u64,
+    /// `rollback` records followed.
+    pub rollbacks: u64,
+    /// Expectations that held: each `get`, and each field of `end`, `expect` and `range`.
+    pub checks_passed: u64,
+    /// Live entries.
+    pub count: u64,
+    /// The digest of the state.
+    pub digest: String,
+    /// The engine's commitments to the state, by scheme.
+    pub roots: BTreeMap<String, String>,
+    /// Time this call took, in seconds.
+    pub wall_s: f64,
+    /// `put` and `del` records per second.
+    pub changes_per_s: f64,
+}
+
+/// Replays the histories of `paths`, one after the other, on `engine`.
+///
+/// Cost: one bulk lookup and two batches per block; one pass over the state per check of a digest
+/// and at the end. A block lies in memory, never the input; 8 bytes per block kept, and 40 per
+/// block read over while resuming.
+///
+/// # Errors
+/// See [`Error`]. Unless the engine failed, the state of the last whole block is durable then.
+pub fn replay(
+    engine: Box<dyn Engine>,
+    paths: &[PathBuf],
+    options: &Options,
+    monitor: &mut dyn Monitor,
+) -> Result<Report, Error> {
+    let started = Instant::now();
+    let versions_max = engine.duplicates_max();
+    let label = "terrane replay changes".to_owned();
+    let names = Names { log: "blocks", state: "state", label };
+    let history = History::open(engine, names, options.keep_versions, versions_max)?;
+    let skip = match history.tip().map(|tip| tip.block) {
+        Some(tip) if !options.resume => return Err(Error::NotEmpty { tip }),
+        tip => tip.map(|_| Skip::default()),
+    };
+    let mut replay = Replay {
+        history,
+        options,
+        monitor,
+        skip,
+        block: None,
+        unsaved: 0,
+        totals: Totals::default(),
+    };
+    let outcome = replay.run(paths);
+    if let Err(Error::History(error)) = outcome {
+        return Err(error.into());
+    }
+    // A failed check or an interruption must not cost the good blocks before it.
+    replay.history.checkpoint()?;
+    outcome?;
+    replay.report(started)
+}
+
+#[derive(Debug, Default)]
+struct Totals {
+    blocks: u64,
+    puts: u64,
+    deletes: u64,
+    gets: u64,
+    rollbacks: u64,
+    checks_passed: u64,
+}
+
+/// The blocks read over so far, of which the last is where the input is.
+#[derive(Debug, Default)]
+struct Skip {
+    begun: bool,
+    chain: Vec<(u64, ChainId)>,
+}
+
+impl Skip {
+    fn id(&self) -> ChainId {
+        self.chain.last().map_or(EMPTY_CHAIN, |&(_, id)| id)
+    }
+}
+
+struct Replay<'a> {
+    history: History,
+    options: &'a Options,
+    monitor: &'a mut dyn Monitor,
+    /// Present while blocks are read over.
+    skip: Option<Skip>,
+    block: Option<OpenBlock>,
+    /// Blocks applied since the state was last made durable.
+    unsaved: u64,
+    totals: Totals,
+}
+
+/// What the undo log says about a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Note {
+    id: ChainId,
+    count: u64,
+}
+
+impl Replay<'_> {
+    fn run(&mut self, paths: &[PathBuf]) -> Result<(), Error> {
+        for path in paths {
+            self.file(path)?;
+        }
+        self.check_arrival()
+    }
+
+    fn file(&mut self, path: &Path) -> Result<(), Error> {
+        let place = |line| Place { path: path.to_path_buf(), line };
+        let unreadable = |line, source| Error::Read { place: place(line), source };
+        let mut lines = Lines::open(path).map_err(|source| unreadable(1, source))?;
+        let first = lines.next().map_err(|source| unreadable(1, source))?;
+        if first != Some(FIRST_LINE) {
+            return Err(Error::Malformed { place: place(1), what: Malformed::FirstLine });
+        }
+        loop {
+            let number = lines.number + 1;
+            let record = match lines.next().map_err(|source| unreadable(number, source))? {
+                Some([b'#', comment @ ..]) => match check_comment(comment) {
+                    Ok(()) => continue,
+                    Err(what) => Err(what),
+                },
+                Some(line) => Record::parse(line),
+                None => break,
+            };
+            let place = place(number);
+            match record {
+                Ok(record) => self.follow(record, place)?,
+                Err(what) => return Err(Error::Malformed { place, what }),
+            }
+        }
+        match self.block.take() {
+            Some(block) => {
+                Err(Error::Truncated { place: place(lines.number), block: block.number })
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn follow(&mut self, record: Record, place: Place) -> Result<(), Error> {
+        let misplaced = |record, inside| {
+            let rule = if inside { "stands only inside a block" } else { "stands between blocks" };
+            let what = Malformed::Misplaced { record, rule };
+            Error::Malformed { place: place.clone(), what }
+        };
+        let line = place.line;
+        match (record, &mut self.block) {
+            (Record::Put { key, value }, Some(block)) => block.put(key, value),
+            (Record::Delete { key }, Some(block)) => block.delete(line, key),
+            (Record::Get { key, value }, Some(block)) => block.get(line, key, value),
+            (Record::End(expected), Some(_)) => self.end(&expected, &place)?,
+            (Record::Begin(number), None) => self.begin(number, &place)?,
+            (Record::Rollback(block), None) => self.rollback(block, place)?,
+            (Record::Expect(expected), None) => self.check(&expected, &place)?,
+            (Record::Range { from, to, count, digest }, None) => {
+                self.check_range(from.as_deref(), to.as_deref(), count, &digest, &place)?;
+            }
+            (Record::Put { .. }, None) => return Err(misplaced("put", true)),
+            (Record::Delete { .. }, None) => return Err(misplaced("del", true)),
+            (Record::Get { .. }, None) => return Err(misplaced("get", true)),
+            (Record::End(_), None) => return Err(misplaced("end", true)),
+            (Record::Begin(_), Some(_)) => return Err(misplaced("begin", false)),
+            (Record::Rollback(_), Some(_)) => return Err(misplaced("rollback", false)),
+            (Record::Expect(_), Some(_)) => return Err(misplaced("expect", false)),
+            (Record::Range { .. }, Some(_)) => return Err(misplaced("range", false)),
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, number: u64, place: &Place) -> Result<(), Error> {
+        let tip = self.history.tip().map(|tip| tip.block);
+        if let Some(skip) = self.skip.as_mut().filter(|skip| !skip.begun) {
+            skip.begun = true;
+            if Some(number) > tip {
+                // The input goes on where the store is.
+                self.skip = None;
+            } else if let Some(parent) = self.history.kept().rev().find(|&kept| kept < number) {
+                let note = Note::parse(&self.history.note(parent)?)?;
+                skip.chain.push((parent, note.id));
+            }
+        }
+        let last = match &self.skip {
+            Some(skip) => skip.chain.last().map(|&(block, _)| block),
+            None => tip,
+        };
+        if let Some(last) = last.filter(|&last| number <= last) {
+            let what = Malformed::Order { block: number, last };
+            return Err(Error::Malformed { place: place.clone(), what });
+        }
+        self.block = Some(OpenBlock::new(number));
+        Ok(())
+    }
+
+    fn end(&mut self, expected: &Expected, place: &Place) -> Result<(), Error> {
+        let Some(block) = self.block.take() else { return Ok(()) };
+        if let Some(skip) = &mut self.skip {
+            let id = block.chain_id(&skip.id());
+            skip.chain.push((block.number, id));
+            if self.tip_note()?.is_some_and(|note| note.id == id) {
+                self.skip = None;
+            }
+            return self.check_stop();
+        }
+        let before = self.tip_note()?.unwrap_or(Note { id: EMPTY_CHAIN, count: 0 });
+        let (number, id) = (block.number, block.chain_id(&before.id));
+        let (puts, deletes, gets) = (block.puts, block.deletes, block.gets);
+        let changes = match block.settle(self.history.state())? {
+            Ok(changes) => changes,
+            Err(Disagreement { line, check, expected, found }) => {
+                let place = Place { line, ..place.clone() };
+                return Err(Error::Check { place, block: Some(number), check, expected, found });
+            }
+        };
+        let added = changes.iter().filter(|change| change.old.is_none()).count() as u64;
+        let removed = changes.iter().filter(|change| change.new.is_none()).count() as u64;
+        let count = (before.count + added).checked_sub(removed);
+        let count = count.ok_or(Error::Corrupt("more entries were deleted than there were"))?;
+        self.history.append(number, Note { id, count }.encode(), &changes)?;
+
+        self.totals.blocks += 1;
+        self.totals.puts += puts;
+        self.totals.deletes += deletes;
+        self.totals.gets += gets;
+        self.totals.checks_passed += gets;
+        self.unsaved += 1;
+        if self.unsaved >= self.options.checkpoint_every {
+            self.history.checkpoint()?;
+            self.unsaved = 0;
+        }
+        self.monitor.progress(Phase::Replay, self.totals.blocks, None);
+        self.check(expected, place)?;
+        self.check_stop()
+    }
+
+    fn rollback(&mut self, block: Option<u64>, place: Place) -> Result<(), Error> {
+        if let Some(skip) = &mut self.skip {
+            skip.begun = true;
+            let kept = skip.chain.partition_point(|&(number, _)| Some(number) <= block);
+            skip.chain.truncate(kept);
+            if let Some(block) =
+                block.filter(|&block| skip.chain.last().is_none_or(|&(number, _)| number != block))
+            {
+                let source = super::history::Error::Unknown { block };
+                return Err(Error::Rollback { place, source });
+            }
+            return Ok(());
+        }
+        let monitor = &mut *self.monitor;
+        let gone_back = self.history.rollback(block, |done, total| {
+            monitor.progress(Phase::Rollback, done, Some(total));
+        });
+        gone_back.map_err(|source| match source {
+            super::history::Error::Engine(_) => Error::History(source),
+            source => Error::Rollback { place, source },
+        })?;
+        self.totals.rollbacks += 1;
+        Ok(())
+    }
+
+    /// Checks the present state; nothing while blocks are read over.
+    fn check(&mut self, expected: &Expected, place: &Place) -> Result<(), Error> {
+        if self.skip.is_some() {
+            return Ok(());
+        }
+        let mut found = Expected { count: Some(self.count()?), ..Expected::default() };
+        if expected.digest.is_some() {
+            found.digest = Some(self.state_digest()?);
+        }
+        if let Some(expected) = expected.count {
+            let found = found.count.unwrap_or_default();
+            self.compare(place, "count", &expected.to_string(), &found.to_string())?;
+        }
+        if let (Some(expected), Some(found)) = (&expected.digest, &found.digest) {
+            self.compare(place, "digest", expected, found)?;
+        }
+        if expected.roots.is_empty() {
+            return Ok(());
+        }
+        let roots = self.history.state().roots()?;
+        for (scheme, expected) in &expected.roots {
+            if let Some(found) = roots.get(scheme) {
+                self.compare(place, &format!("root.{scheme}"), expected, found)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn check_range(
+        &mut self,
+        from: Option<&[u8]>,
+        to: Option<&[u8]>,
+        count: u64,
+        digest: &str,
+        place: &Place,
+    ) -> Result<(), Error> {
+        if self.skip.is_some() {
+            return Ok(());
+        }
+        let range = self.digest_of(from.unwrap_or_default(), to)?;
+        self.compare(place, "range n", &count.to_string(), &range.count().to_string())?;
+        self.compare(place, "range digest", digest, &hex::encode(&range.finish()))
+    }
+
+    fn compare(
+        &mut self,
+        place: &Place,
+        check: &str,
+        expected: &str,
+        found: &str,
+    ) -> Result<(), Error> {
+        if expected == found {
+            self.totals.checks_passed += 1;
+            return Ok(());
+        }
+        Err(Error::Check {
+            place: place.clone(),
+            block: self.history.tip().map(|tip| tip.block),
+            check: check.to_owned(),
+            expected: expected.to_owned(),
+            found: found.to_owned(),
+        })
+    }
+
+    /// Reads the whole state. That it has as many entries as the updates made is checked on the way.
+    fn state_digest(&mut self) -> Result<String, Error> {
+        let digest = self.digest_of(&[], None)?;
+        if digest.count() != self.count()? {
+            return Err(Error::Corrupt("the state has not as many entries as the updates made"));
+        }
+        Ok(hex::encode(&digest.finish()))
+    }
+
+    fn digest_of(&mut self, from: &[u8], to: Option<&[u8]>) -> Result<StateDigest, Error> {
+        let mut digest = StateDigest::default();
+        let mut cursor = self.history.state().scan(from)?;
+        while let Some(entry) = cursor.next()? {
+            if to.is_some_and(|to| entry.key.as_slice() >= to) {
+                break;
+            }
+            digest.add(&entry.key, &entry.value);
+            if digest.count().is_multiple_of(1024) {
+                self.monitor.progress(Phase::Digest, digest.count(), None);
+                self.check_stop()?;
+            }
+        }
+        Ok(digest)
+    }
+
+    fn count(&self) -> Result<u64, Error> {
+        Ok(self.tip_note()?.map_or(0, |note| note.count))
+    }
+
+    fn tip_note(&self) -> Result<Option<Note>, Error> {
+        self.history.tip().map(|tip| Note::parse(&tip.note)).transpose()
+    }
+
+    fn check_stop(&self) -> Result<(), Error> {
+        if self.monitor.stop() {
+            return Err(Error::Interrupted { height: self.history.tip().map(|tip| tip.block) });
+        }
+        Ok(())
+    }
+
+    /// Checks, where the input ended before the store's state was reached, that it was on the way.
+    fn check_arrival(&self) -> Result<(), Error> {
+        let (Some(skip), Some(tip)) = (&self.skip, self.history.tip()) else { return Ok(()) };
+        let Some(&(block, id)) = skip.chain.last() else { return Ok(()) };
+        let on_the_way = match self.history.oldest() {
+            Some(oldest) if oldest <= block && block < tip.block => {
+                match self.history.note(block) {
+                    Ok(note) => Note::parse(&note)?.id == id,
+                    Err(super::history::Error::Unknown { .. }) => false,
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            _ => block < tip.block,
+        };
+        if on_the_way { Ok(()) } else { Err(Error::OtherHistory { tip: tip.block }) }
+    }
+
+    fn report(mut self, started: Instant) -> Result<Report, Error> {
+        let digest = self.state_digest()?;
+        let roots = self.history.state().roots()?;
+        let wall_s = started.elapsed().as_secs_f64();
+        let Totals { blocks, puts, deletes, gets, rollbacks, checks_passed } = self.totals;
+        #[expect(clippy::cast_precision_loss, reason = "a rate is approximate")]
+        let changes_per_s = (puts + deletes) as f64 / wall_s.max(f64::EPSILON);
+        Ok(Report {
+            blocks,
+            height: self.history.tip().map(|tip| tip.block),
+            puts,
+            deletes,
+            gets,
+            rollbacks,
+            checks_passed,
+            count: self.count()?,
+            digest,
+            roots,
+            wall_s,
+            changes_per_s,
+        })
+    }
+}
+
+fn check_comment(comment: &[u8]) -> Result<(), Malformed> {
+    if comment.contains(&b'\r') {
+        return Err(Malformed::CarriageReturn);
+    }
+    std::str::from_utf8(comment).map(|_| ()).map_err(|_| Malformed::NotText)
+}
+
+impl Note {
+    fn encode(&self) -> Vec<u8> {
+        [self.id.as_slice(), &self.count.to_le_bytes()].concat()
+    }
+
+    fn parse(bytes: &[u8]) -> Result<Self, Error> {
+        let parts = bytes.split_first_chunk::<32>();
+        let note = parts.and_then(|(&id, count)| {
+            Some(Self { id, count: u64::from_le_bytes(count.try_into().ok()?) })
+        });
+        note.ok_or(Error::Corrupt("a block's note in the undo log cannot be read"))
+    }
+}

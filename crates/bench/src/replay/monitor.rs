@@ -1,0 +1,42 @@
+//! What a replay tells its caller while it runs, and what it asks.
+
+use std::fmt::Display;
+
+/// What a replay is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Phase {
+    /// Reading the headers of the input; counted in bytes.
+    Scan,
+    /// Going back; counted in blocks.
+    Rollback,
+    /// Applying; counted in blocks.
+    Replay,
+    /// Reading the final state; counted in entries.
+    Digest,
+}
+
+/// A replay's caller.
+pub trait Monitor {
+    /// `done` of `total` units of `phase` are done; `None` when the total is not known.
+    fn progress(&mut self, phase: Phase, done: u64, total: Option<u64>);
+
+    /// Something is odd that does not stop the replay.
+    fn warn(&mut self, message: &dyn Display);
+
+    /// Whether to stop at the next block boundary.
+    fn stop(&self) -> bool;
+}
+
+/// Listens to nothing and never stops.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Silent;
+
+impl Monitor for Silent {
+    fn progress(&mut self, _: Phase, _: u64, _: Option<u64>) {}
+
+    fn warn(&mut self, _: &dyn Display) {}
+
+    fn stop(&self) -> bool {
+        false
+    }
+}

@@ -1,0 +1,3 @@
+//! Replays as a library.
+
+mod bitcoin;

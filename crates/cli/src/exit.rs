@@ -1,0 +1,77 @@
+//! How a command ends: its errors and the exit codes that they have.
+
+use terrane_bench::engine::EngineError;
+use terrane_bench::error::Class;
+use terrane_bench::replay::{bitcoin, changes};
+
+/// Why a command failed.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    class: Class,
+    message: String,
+}
+
+impl Failure {
+    /// The request makes no sense.
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self { class: Class::Input, message: message.into() }
+    }
+
+    /// The system does not let us.
+    pub(crate) fn environment(message: impl Into<String>) -> Self {
+        Self { class: Class::Environment, message: message.into() }
+    }
+
+    /// One word for programs.
+    pub(crate) fn kind(&self) -> &'static str {
+        self.class.name()
+    }
+
+    /// A sentence for people.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// The exit code.
+    pub(crate) fn code(&self) -> u8 {
+        match self.class {
+            Class::Check => 1,
+            Class::Input => 2,
+            Class::Environment => 3,
+            Class::Interrupted => 130,
+        }
+    }
+}
+
+impl From<EngineError> for Failure {
+    fn from(error: EngineError) -> Self {
+        Self { class: error.class(), message: in_full(&error) }
+    }
+}
+
+impl From<bitcoin::Error> for Failure {
+    fn from(error: bitcoin::Error) -> Self {
+        Self { class: error.class(), message: in_full(&error) }
+    }
+}
+
+impl From<changes::Error> for Failure {
+    fn from(error: changes::Error) -> Self {
+        Self { class: error.class(), message: in_full(&error) }
+    }
+}
+
+/// An error and its causes in one line; a cause whose text was already part of it is not repeated.
+fn in_full(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,90 @@
+//! What a command says at the end: lines for people, or one JSON object for programs.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+use serde_json::json;
+
+use crate::exit::Failure;
+
+/// The version in every object.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+#[derive(Serialize)]
+struct Success<'a, T> {
+    terrane: &'static str,
+    command: &'a str,
+    ok: bool,
+    #[serde(flatten)]
+    report: &'a T,
+}
+
+/// Writes a report: as an object if `json`, otherwise as `lines` of name and value.
+///
+/// # Errors
+/// [`Failure`] if standard output does not take it; a reader that has gone away is no failure.
+pub(crate) fn report<T: Serialize>(
+    command: &str,
+    json: bool,
+    report: &T,
+    lines: &[(&str, String)],
+) -> Result<(), Failure> {
+    let text = if json {
+        let success = Success { terrane: VERSION, command, ok: true, report };
+        serde_json::to_string(&success).map_err(|error| Failure::environment(error.to_string()))?
+    } else {
+        let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+        let lines = lines.iter().map(|(name, value)| format!("{name:width$}  {value}"));
+        lines.collect::<Vec<_>>().join("\n")
+    };
+    print(&text)
+}
+
+/// Writes why a command failed: always to standard error, and as an object if `json`.
+pub(crate) fn failure(command: &str, json: bool, failure: &Failure) {
+    // Nobody is left to be told if neither stream can be written.
+    let _ = writeln!(io::stderr(), "terrane: {}", failure.message());
+    if json {
+        let error = json!({ "kind": failure.kind(), "message": failure.message() });
+        let object = json!({ "terrane": VERSION, "command": command, "ok": false, "error": error });
+        let _ = print(&object.to_string());
+    }
+}
+
+/// Writes a line to standard output.
+///
+/// # Errors
+/// As [`report`].
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Failure::environment(format!("standard output: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A number of bytes with its unit, for people.
+#[expect(clippy::cast_precision_loss, reason = "one digit after the point is shown")]
+pub(crate) fn bytes(bytes: u64) -> String {
+    let (mut value, mut unit) = (bytes as f64, "bytes");
+    for larger in ["KiB", "MiB", "GiB", "TiB"] {
+        if value < 1024.0 {
+            break;
+        }
+        (value, unit) = (value / 1024.0, larger);
+    }
+    if unit == "bytes" { format!("{bytes} bytes") } else { format!("{value:.1} {unit}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bytes;
+
+    #[test]
+    fn bytes_have_the_largest_unit_below_them() {
+        let shown = [0, 1023, 1024, 1536, 5 << 20, 3 << 40].map(bytes);
+        assert_eq!(shown, ["0 bytes", "1023 bytes", "1.0 KiB", "1.5 KiB", "5.0 MiB", "3.0 TiB"]);
+    }
+}
