@@ -175,6 +175,11 @@ impl SessionCore {
         if let Found::Nothing = look(disk.as_ref(), dir)? {
             let created_ns = disk.clock().wall().as_nanos() as u64;
             create(disk.as_ref(), dir, SessionMeta { salt, created_ns })?;
+        } else {
+            // A process that died may have left names that are seen but not durable yet. From here on they
+            // are relied on: nothing is removed, and nothing new built, on what a loss of power would undo.
+            disk.sync_dir(dir)?;
+            disk.sync_dir(&dir.join(SNAPSHOTS))?;
         }
         let meta = read_metadata(disk.as_ref(), dir)?;
         let mut snapshots = BTreeMap::new();
