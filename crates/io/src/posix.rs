@@ -23,6 +23,7 @@ pub(crate) struct PosixFile {
     path: PathBuf,
     file: File,
     access: Access,
+    is_writable: bool,
     /// A buffered descriptor of the same file, for writes that direct I/O cannot carry. Opened when
     /// first needed; always empty when `access` is buffered.
     buffered: OnceLock<File>,
@@ -43,7 +44,13 @@ pub(crate) fn open(path: &Path, mode: OpenMode, access: Access) -> Result<PosixF
         Access::Direct => open_direct(options, path, mode),
     };
     let file = file.map_err(|error| Error::io("open", path, error))?;
-    Ok(PosixFile { path: path.to_owned(), file, access, buffered: OnceLock::new() })
+    Ok(PosixFile {
+        path: path.to_owned(),
+        file,
+        access,
+        is_writable: mode != OpenMode::Read,
+        buffered: OnceLock::new(),
+    })
 }
 
 #[cfg(target_os = "linux")]
@@ -141,11 +148,7 @@ impl PosixFile {
         }
         // By number and not by path: the path may stand for another file by now.
         let link = format!("/proc/self/fd/{}", self.raw_fd());
-        let file = match OpenOptions::new().read(true).write(true).open(&link) {
-            // What was opened for reading only may not be open to writing at all.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => File::open(&link)?,
-            opened => opened?,
-        };
+        let file = OpenOptions::new().read(true).write(self.is_writable).open(link)?;
         Ok(self.buffered.get_or_init(|| file))
     }
 
@@ -398,6 +401,18 @@ mod tests {
         });
         assert_eq!(done.unwrap(), ALIGN + 4000);
         assert_eq!(starts, [0, ALIGN, ALIGN]);
+    }
+
+    /// No direct I/O on procfs.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn file_systems_that_refuse_direct_files_give_buffered_ones() {
+        let file = open(Path::new("/proc/self/maps"), OpenMode::Read, Access::Direct).unwrap();
+        assert_eq!(file.access(), Access::Buffered);
+        file.read_at(&mut [0; 10], 1).unwrap();
+        let created = Path::new("/proc/self/none");
+        let error = open(created, OpenMode::CreateNew, Access::Direct).unwrap_err();
+        assert!(error.is_not_found(), "{error}");
     }
 
     #[test]

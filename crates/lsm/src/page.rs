@@ -1,39 +1,9 @@
-//! Key page: the 4 KiB unit of a sorted run.
+//! Key page: the 4 KiB unit of a sorted run, and the frame that all pages of a run share.
 //!
-//! A run file is a sequence of pages of [`PAGE_SIZE`] bytes. Each is written once and never changed, and
-//! each carries a CRC-32C that covers its content *and its place*: the run's identity and the page's
-//! number are checksummed in front of the bytes, so a page that was written elsewhere, or in an older
-//! file of the same name, does not pass. All integers are little-endian; unused bytes are zero.
-//!
-//! Every page begins with:
-//!
-//! | offset | size | field         | meaning                                                       |
-//! |--------|------|---------------|---------------------------------------------------------------|
-//! | 0      | 4    | `crc`         | CRC-32C of identity (u64), page number (u32), bytes `4..4096` |
-//! | 4      | 1    | `kind`        | 1 key page, 2 overflow, 3 filter, 4 index, 5 footer           |
-//! | 5      | 1    | `flags`       | 0                                                             |
-//! | 6      | 2    | `entry_count` | entries of a key page, never 0; 0 in other pages              |
-//! | 8      | 4    | `value_bytes` | whole length of a value that goes on in overflow pages, else 0; in an overflow page its position in the value, from 1 |
-//! | 12     | 2    | `prefix_len`  | length of the prefix that all keys of the page share          |
-//! | 14     | 2    | `reserved`    | 0                                                             |
-//!
-//! A key page of *n* entries, in strictly increasing key order, goes on with:
-//!
-//! | offset | size        | field        | meaning                                                |
-//! |--------|-------------|--------------|--------------------------------------------------------|
-//! | 16     | 2 *n*       | `key_ends`   | end of each key suffix, counted from the first suffix  |
-//! | ..     | 2 *n*       | `value_ends` | end of each value, counted from the first value        |
-//! | ..     | ⌈*n* / 2⌉   | `kinds`      | 4 bits an entry, low half first: 1 insert, 2 delete; 3 upsert and 4 insert with blob are reserved |
-//! | ..     | `prefix_len`| `prefix`     | what all keys begin with                               |
-//! | ..     | ..          | `suffixes`   | the rest of each key                                   |
-//! | ..     | ..          | `values`     | the values                                             |
-//!
-//! 42 entries of 34 + 60 bytes fit when their keys share two bytes, as in any run of more than some
-//! hundred thousand pages; 41 otherwise.
-//!
-//! An entry too large for a page stands alone in one, with as much of its value as fits; the rest
-//! follows in overflow pages of [`PAYLOAD_SIZE`] bytes each. Filter, index and footer pages carry their
-//! section's bytes in the same way.
+//! Invariant: a page is written once and never changed; [`PageLayout::parse`] is the only way to read a key
+//! page, and what it has accepted can be read without failing.
+
+#![doc = include_str!("../../../docs/format/page.md")]
 
 use terrane_io::checksum::{crc32c, crc32c_append};
 
@@ -318,26 +288,27 @@ impl PageLayout {
         if u16_at(page, 14) != 0 {
             return Err(broken("reserved", 0, u16_at(page, 14)));
         }
-        let ends = |start: usize, mut previous: usize| {
-            for index in 0..count {
-                let end = u16_at(page, start + 2 * index);
-                if end < previous {
-                    return Err(broken("ends", previous, end));
-                }
+        let ends = |bytes: &[u8]| {
+            let mut previous = 0;
+            let mut rises = true;
+            for end in bytes.as_chunks::<2>().0 {
+                let end = u16::from_le_bytes(*end);
+                rises &= previous <= end;
                 previous = end;
             }
-            Ok(previous)
+            if rises { Ok(usize::from(previous)) } else { Err(broken("ends", 1, 0)) }
         };
-        let values = suffixes + ends(HEADER_SIZE, 0)?;
-        let end = values + ends(HEADER_SIZE + 2 * count, 0)?;
+        let (key_ends, value_ends) = page[HEADER_SIZE..kinds].split_at(2 * count);
+        let values = suffixes + ends(key_ends)?;
+        let end = values + ends(value_ends)?;
         if end > PAGE_SIZE {
             return Err(broken("ends", PAGE_SIZE, end));
         }
-        for index in 0..count {
-            let tag = (page[kinds + index / 2] >> (4 * (index % 2))) & 15;
-            if Kind::from_tag(tag).is_none() {
-                return Err(broken("entry kind", 1, usize::from(tag)));
-            }
+        let (pairs, last) = page[kinds..prefix].split_at(count / 2);
+        let known = |tag: u8| Kind::from_tag(tag).is_some();
+        let all_known = pairs.iter().all(|pair| known(pair & 15) && known(pair >> 4));
+        if !all_known || last.first().is_some_and(|&last| !known(last)) {
+            return Err(broken("entry kind", 1, 0));
         }
         let value_bytes = u32_at(page, 8);
         let layout = Self {

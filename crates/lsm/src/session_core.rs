@@ -1,21 +1,6 @@
 //! What the handles of one session share: directory, lock, files, snapshots, background thread.
 //!
-//! # Directory
-//!
-//! | name                         | content                                                       |
-//! |------------------------------|---------------------------------------------------------------|
-//! | `lock`                       | empty but for the holder's process number; locked while open  |
-//! | `metadata`                   | format version and salt ([`manifest`](crate::manifest))       |
-//! | `active/<number>.run`        | runs, of tables and of snapshots                              |
-//! | `snapshots/<name>.snapshot`  | metadata of a snapshot, which names the runs that it needs    |
-//!
-//! A snapshot is a single small file that refers to runs; they are never copied or linked. A run is
-//! deleted when no handle and no snapshot refers to it. Opening a session removes the runs that no
-//! snapshot refers to, unless a snapshot's metadata is damaged: then nothing is removed, since the
-//! damaged one may need it.
-//!
-//! **Creation** writes `metadata.tmp` first and renames it last. A directory with `metadata.tmp` but no
-//! `metadata` is one whose creation was cut short, and is created anew.
+//! The directory is described in `docs/format/session.md`, which the module `manifest` includes.
 //!
 //! Invariant: `metadata`, each `.snapshot` file, and every run that one refers to, are durable before
 //! their name is visible under its final form.
