@@ -69,8 +69,11 @@ impl Session {
     /// [`Disk`](crate::Error::Disk).
     #[expect(clippy::needless_pass_by_value, reason = "a session keeps its disk")]
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: &SessionOptions) -> Result<Self> {
-        if options.create_dir && disk.kind(dir)?.is_none() {
-            disk.create_dir(dir)?;
+        if options.create_dir {
+            if disk.kind(dir)?.is_none() {
+                disk.create_dir(dir)?;
+            }
+            // Even if it was there: an earlier attempt may have ended before the name was durable.
             if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
                 disk.sync_dir(parent)?;
             }
