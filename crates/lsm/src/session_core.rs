@@ -198,9 +198,13 @@ impl SessionCore {
                 disk.remove(&dir.join(SNAPSHOTS).join(&entry.name))?;
             }
         }
+        if damaged {
+            // Nobody knows which of them it needs; no deletion of another snapshot may take them away.
+            files.pin(active.iter().filter_map(|entry| file_number(&entry.name)));
+        }
         for entry in active {
             let stray = match file_number(&entry.name) {
-                Some(number) => !damaged && !files.is_pinned(number),
+                Some(number) => !files.is_pinned(number),
                 None => entry.name.ends_with(TMP_SUFFIX),
             };
             if stray {
