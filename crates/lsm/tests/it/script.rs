@@ -161,6 +161,10 @@ impl<'a> Runner<'a> {
         Self { disk: Arc::clone(disk), script, tables: Vec::new(), session: None }
     }
 
+    pub(crate) fn script(&self) -> &'a Script {
+        self.script
+    }
+
     pub(crate) fn session(&self) -> Result<&Session> {
         self.session.as_ref().ok_or(Error::SessionClosed)
     }
