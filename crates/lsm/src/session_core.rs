@@ -87,20 +87,50 @@ fn look(disk: &dyn Disk, dir: &Path) -> Result<Found> {
     corrupted(dir, format!("not empty, and not a session: it holds {}", names.join(", ")))
 }
 
+/// Makes a session of a directory that holds nothing, or what an unfinished creation left.
 fn create(disk: &dyn Disk, dir: &Path, meta: SessionMeta) -> Result<()> {
+    take_back(disk, dir)?;
+    let created = create_parts(disk, dir, meta);
+    if created.is_err() {
+        // No later sync can be trusted with names whose sync has failed, so the next attempt makes new
+        // ones. What cannot be removed now it removes first; the error to report is the earlier one.
+        let _ = take_back(disk, dir);
+    }
+    created
+}
+
+/// Removes what [`create_parts`] makes, as far as it is there: backwards, so that a crash on the way
+/// leaves an unfinished creation again.
+fn take_back(disk: &dyn Disk, dir: &Path) -> Result<()> {
+    let entries = disk.list(dir)?;
+    let has = |name: &str| entries.iter().any(|entry| entry.name == name);
     let temporary = dir.join(METADATA_TMP);
-    let file = disk.open(&temporary, OpenMode::Truncate, Access::Buffered)?;
+    if has(METADATA) {
+        disk.rename(&dir.join(METADATA), &temporary)?;
+        disk.sync_dir(dir)?;
+    } else if !has(METADATA_TMP) {
+        return Ok(());
+    }
+    for name in [ACTIVE, SNAPSHOTS].into_iter().filter(|name| has(name)) {
+        match disk.remove_dir(&dir.join(name)) {
+            Err(error) if error.kind() == Some(std::io::ErrorKind::DirectoryNotEmpty) => {
+                return corrupted(dir, format!("missing metadata file, and {name} is not empty"));
+            }
+            removed => removed?,
+        }
+    }
+    disk.sync_dir(dir)?;
+    Ok(disk.remove(&temporary)?)
+}
+
+fn create_parts(disk: &dyn Disk, dir: &Path, meta: SessionMeta) -> Result<()> {
+    let temporary = dir.join(METADATA_TMP);
+    let file = disk.open(&temporary, OpenMode::CreateNew, Access::Buffered)?;
     file.write_at(&meta.encode(), 0)?;
     file.sync()?;
     disk.sync_dir(dir)?;
-    for name in [ACTIVE, SNAPSHOTS] {
-        match disk.create_dir(&dir.join(name)) {
-            Err(error) if error.kind() != Some(std::io::ErrorKind::AlreadyExists) => {
-                return Err(error.into());
-            }
-            _ => {}
-        }
-    }
+    disk.create_dir(&dir.join(ACTIVE))?;
+    disk.create_dir(&dir.join(SNAPSHOTS))?;
     disk.sync_dir(dir)?;
     disk.rename(&temporary, &dir.join(METADATA))?;
     disk.sync_dir(dir)?;
@@ -164,6 +194,11 @@ impl SessionCore {
         if let Found::Nothing = look(disk.as_ref(), dir)? {
             let created_ns = disk.clock().wall().as_nanos() as u64;
             create(disk.as_ref(), dir, SessionMeta { salt, created_ns })?;
+        } else {
+            // A process that died may have left names that are seen but not durable yet. From here on they
+            // are relied on: nothing is removed, and nothing new built, on what a loss of power would undo.
+            disk.sync_dir(dir)?;
+            disk.sync_dir(&dir.join(SNAPSHOTS))?;
         }
         let meta = read_metadata(disk.as_ref(), dir)?;
         let mut snapshots = BTreeMap::new();
@@ -197,9 +232,13 @@ impl SessionCore {
                 disk.remove(&dir.join(SNAPSHOTS).join(&entry.name))?;
             }
         }
+        if damaged {
+            // Nobody knows which of them it needs; no deletion of another snapshot may take them away.
+            files.pin(active.iter().filter_map(|entry| file_number(&entry.name)));
+        }
         for entry in active {
             let stray = match file_number(&entry.name) {
-                Some(number) => !damaged && !files.is_pinned(number),
+                Some(number) => !files.is_pinned(number),
                 None => entry.name.ends_with(TMP_SUFFIX),
             };
             if stray {

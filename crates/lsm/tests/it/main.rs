@@ -6,7 +6,12 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod script;
+
+mod bitflip;
 mod budgets;
+mod crash;
+mod faults;
 mod golden;
 mod model;
 mod snapshots;
