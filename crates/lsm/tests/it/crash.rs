@@ -203,6 +203,33 @@ fn snapshots_are_absent_or_whole_after_a_crash_at_any_call() {
     });
 }
 
+/// A crash at each call of the creation, then at each call of the next attempt.
+#[test]
+fn a_session_can_be_created_after_crashes_at_any_calls() {
+    for_each_seed("a_session_can_be_created_after_crashes_at_any_calls", 1, |rng, seed| {
+        let script = Script { steps: vec![Step::Open], ..Script::draw(0, rng) };
+        let nothing = [Snapshots::new()];
+        let mut images = 0;
+        for call in 0..count_calls(&SimDisk::new(seed), &script, Model::default()) {
+            let disk = SimDisk::new(seed);
+            run_into_crash(&disk, &script, Model::default(), call);
+            for loss in losses(&disk, rng) {
+                for call_again in 0..count_calls(&loss.apply(&disk), &script, Model::default()) {
+                    let again = loss.apply(&disk);
+                    run_into_crash(&again, &script, Model::default(), call_again);
+                    for loss_again in losses(&again, rng) {
+                        let at = (call, loss, call_again, loss_again);
+                        let _note = Note(&at);
+                        go_on(&loss_again.apply(&again), &script, &nothing, "new");
+                        images += 1;
+                    }
+                }
+            }
+        }
+        assert!(images >= IMAGES_MIN, "only {images} images");
+    });
+}
+
 /// A crash within the recovery from a crash. Returns the images looked at.
 fn crash_again(
     crashed: &dyn Fn() -> Arc<SimDisk>,

@@ -170,7 +170,10 @@ fn check_poisoned(disk: &Arc<SimDisk>, mut runner: Runner<'_>, step: &Step, mut 
             .into();
     if let Err(error) = runner.step(&Step::Close, &model) {
         // A file that could not be removed while the fault lasted.
-        assert!(matches!(error, Error::Disk(terrane_io::Error::Io { call: "unlink", .. })), "{error:?}");
+        assert!(
+            matches!(error, Error::Disk(terrane_io::Error::Io { call: "unlink", .. })),
+            "{error:?}"
+        );
     }
     drop(runner);
     assert_eq!(disk.open_files(), 0);
@@ -265,13 +268,19 @@ fn a_full_disk_loses_nothing_and_work_goes_on_when_there_is_room() {
         for capacity_bytes in (0..).step_by(4096) {
             let disk = SimDisk::new(seed);
             let _note = Note(&capacity_bytes);
-            disk.set_plan(FaultPlan { capacity_bytes: Some(capacity_bytes), ..FaultPlan::default() });
+            disk.set_plan(FaultPlan {
+                capacity_bytes: Some(capacity_bytes),
+                ..FaultPlan::default()
+            });
             let mut model = Model::default();
             let mut runner = Runner::new(&disk, &script);
             let mut was_full = false;
             for step in &script.steps {
                 if let Err(error) = runner.step(step, &model) {
-                    assert!(matches!(&error, Error::Disk(error) if error.is_no_space()), "{error:?}");
+                    assert!(
+                        matches!(&error, Error::Disk(error) if error.is_no_space()),
+                        "{error:?}"
+                    );
                     was_full = true;
                     match step {
                         Step::Updates(..) => in_updates += 1,
@@ -313,7 +322,10 @@ fn saving_on_a_full_disk_fails_and_succeeds_when_there_is_room() {
                 disk.set_plan(FaultPlan { capacity_bytes: Some(0), ..FaultPlan::default() });
                 let refused = runner.tables[*table].save_snapshot(&snapshot_name(name), LABEL);
                 disk.set_plan(FaultPlan::default());
-                assert!(matches!(&refused, Err(Error::Disk(error)) if error.is_no_space()), "{refused:?}");
+                assert!(
+                    matches!(&refused, Err(Error::Disk(error)) if error.is_no_space()),
+                    "{refused:?}"
+                );
                 runner.check_tables(&model).unwrap();
                 assert_eq!(disk.files(), files, "a failed saving leaves nothing behind");
             }

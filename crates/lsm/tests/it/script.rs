@@ -150,7 +150,8 @@ pub(crate) fn check_table(table: &Table, content: &Content, keys: &[Vec<u8>]) ->
     if let Some(key) = keys.first() {
         check(key, &table.lookup(key)?);
     }
-    let expected: Vec<_> = content.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
+    let expected: Vec<_> =
+        content.iter().map(|(key, value)| (key.clone(), value.clone())).collect();
     let found = scan(table)?;
     assert!(found == expected, "a scan gave {} entries, {} expected", found.len(), expected.len());
     Ok(())
