@@ -1,4 +1,5 @@
 //! The engines that replays can run on.
 
-pub mod lsm;
 pub mod memory;
+
+pub mod lsm;

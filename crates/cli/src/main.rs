@@ -3,9 +3,13 @@
 #![forbid(unsafe_code)]
 
 mod args;
+
 mod exit;
+
 mod output;
+
 mod progress;
+
 mod replay;
 
 use std::ffi::OsString;

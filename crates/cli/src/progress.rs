@@ -3,13 +3,13 @@
 //! Warnings are written whether or not there is a bar. Ctrl-C is seen here too: the first one asks
 //! the work to stop at the next block, a second one ends the process at once.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use terrane_bench::replay::monitor::{Monitor, Phase};
 
 use crate::exit::Failure;
@@ -20,8 +20,11 @@ const INTERRUPTED: i32 = 130;
 
 /// The monitor of a command.
 pub(crate) struct Progress {
-    shown: bool,
+    /// A person watches and has not asked for quiet.
+    wanted: bool,
     started: Instant,
+    /// The present bar has come into sight.
+    drawn: bool,
     bar: Option<(Phase, ProgressBar)>,
     stop: Arc<AtomicBool>,
 }
@@ -39,22 +42,30 @@ impl Progress {
                 .and_then(|_| signal_hook::flag::register(signal, stop.clone()))
                 .map_err(|error| Failure::environment(format!("signal handler: {error}")))?;
         }
-        let shown = !quiet && io::stderr().is_terminal();
-        Ok(Self { shown, started: Instant::now(), bar: None, stop })
+        let wanted = !quiet && io::stderr().is_terminal();
+        Ok(Self { wanted, started: Instant::now(), drawn: false, bar: None, stop })
     }
 }
 
 impl Monitor for Progress {
     fn progress(&mut self, phase: Phase, done: u64, total: Option<u64>) {
-        if !self.shown || self.started.elapsed() < DELAY {
+        if !self.wanted {
             return;
         }
-        if self.bar.as_ref().is_none_or(|(of, _)| *of != phase) {
-            self.bar = Some((phase, bar(phase, total)));
+        let bar = match self.bar.take() {
+            Some((of, bar)) if of == phase => bar,
+            _ => {
+                self.drawn = false;
+                bar(phase, total)
+            }
+        };
+        // Until then the bar only learns how fast the work goes.
+        if !self.drawn && self.started.elapsed() >= DELAY {
+            self.drawn = true;
+            bar.set_draw_target(ProgressDrawTarget::stderr());
         }
-        if let Some((_, bar)) = &self.bar {
-            bar.set_position(done);
-        }
+        bar.set_position(done);
+        self.bar = Some((phase, bar));
     }
 
     fn warn(&mut self, message: &dyn Display) {
@@ -84,9 +95,9 @@ impl Drop for Progress {
 fn bar(phase: Phase, total: Option<u64>) -> ProgressBar {
     let (name, position, rate) = match phase {
         Phase::Scan => ("reading headers", "{bytes}", "{binary_bytes_per_sec}"),
-        Phase::Rollback => ("going back", "{human_pos} blocks", "{per_sec}"),
-        Phase::Replay => ("replaying", "{human_pos} blocks", "{per_sec}"),
-        Phase::Digest => ("reading the state", "{human_pos} entries", "{per_sec}"),
+        Phase::Rollback => ("going back", "{human_pos} blocks", "{rate}"),
+        Phase::Replay => ("replaying", "{human_pos} blocks", "{rate}"),
+        Phase::Digest => ("reading the state", "{human_pos} entries", "{rate}"),
     };
     let of_total = match (phase, total) {
         (_, None) => "",
@@ -96,6 +107,9 @@ fn bar(phase: Phase, total: Option<u64>) -> ProgressBar {
     let template = format!("{name} {rate} {position}{of_total}");
     let style =
         ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar());
-    let bar = total.map_or_else(ProgressBar::no_length, ProgressBar::new);
-    bar.with_style(style)
+    let style = style.with_key("rate", |state: &ProgressState, text: &mut dyn fmt::Write| {
+        // Only memory is written to, which takes everything.
+        let _ = write!(text, "{:.0}/s", state.per_sec());
+    });
+    ProgressBar::with_draw_target(total, ProgressDrawTarget::hidden()).with_style(style)
 }

@@ -259,7 +259,8 @@ impl StoreArgs {
             (EngineName::Memory, dir) => {
                 if let Some(dir) = dir {
                     let dir = dir.display();
-                    monitor.warn(&format_args!("engine memory keeps nothing; {dir} is not written"));
+                    monitor
+                        .warn(&format_args!("engine memory keeps nothing; {dir} is not written"));
                 }
                 Ok(Box::new(Memory))
             }

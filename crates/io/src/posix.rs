@@ -3,7 +3,8 @@
 //! Interrupted calls are made again, and short ones continued, here and nowhere else. Direct files
 //! take whole blocks of [`ALIGN`] bytes; whatever is not such a block is read through an aligned copy,
 //! and written through a second, buffered descriptor of the same file. The kernel keeps the two in
-//! step: it writes cached pages back before a direct read and drops them after a direct write.
+//! step: it writes cached pages back before a direct read and drops them after a direct write. That
+//! descriptor is opened through `/proc`, so without `/proc` such a write is an error.
 
 use std::any::Any;
 use std::fs::{self, File, OpenOptions, TryLockError};

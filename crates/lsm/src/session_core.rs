@@ -186,6 +186,10 @@ pub(crate) fn snapshot_names(disk: &dyn Disk, dir: &Path) -> Result<Vec<String>>
 impl SessionCore {
     /// Opens the session in `dir`, creating it if the directory is empty. `salt` is for creation only.
     pub(crate) fn open(disk: &Arc<dyn Disk>, dir: &Path, salt: u64) -> Result<Arc<Self>> {
+        // Before the lock too, which makes a file: a foreign directory is to stay as it is.
+        if disk.kind(dir)? == Some(EntryKind::Directory) {
+            look(disk.as_ref(), dir)?;
+        }
         let guard = lock_dir(disk.as_ref(), dir)?;
         if let Found::Nothing = look(disk.as_ref(), dir)? {
             let created_ns = disk.clock().wall().as_nanos() as u64;
@@ -307,6 +311,13 @@ impl SessionCore {
         runs.retain(|_, run| run.strong_count() > 0);
         runs.insert(number, Arc::downgrade(&run));
         Ok(run)
+    }
+
+    /// Lets tables that are opened from a snapshot share these runs.
+    pub(crate) fn share(&self, shared: &[Arc<Run>]) {
+        let mut runs = lock(&self.runs);
+        runs.retain(|_, run| run.strong_count() > 0);
+        runs.extend(shared.iter().map(|run| (run.number(), Arc::downgrade(run))));
     }
 
     /// Writes a file of `snapshots` under its final name, durably.

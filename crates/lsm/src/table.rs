@@ -291,7 +291,9 @@ impl Table {
                     }
                 }
             }
-            runs.iter().for_each(|run| count_run(&mut shape, run));
+            for run in &runs {
+                count_run(&mut shape, run);
+            }
             stats.levels.push(shape);
         }
         // The run of a complete flush enters level 1 with the next flush, but is read from now on.

@@ -1,14 +1,15 @@
 //! Terrane's table engine: a session on disk, one table per table, snapshots as they are.
 
 use std::path::Path;
+use std::sync::Arc;
 
+use terrane::io::{Disk, RealDisk};
 use terrane::{Session, SessionOptions, SnapshotName, TableConfig, Update};
 
 use crate::engine::{Cause, Change, Cursor, Engine, EngineError, Entry, Result, Table};
 
-/// Duplicates alive at once. Each one pins the runs of its time, which costs disk space but no
-/// memory to speak of; as many as a ledger's usual rollback horizon have been seen to do no harm.
-const DUPLICATES_MAX: usize = 2160;
+/// Duplicates alive at once. Each one pins the runs and the write buffer of its time.
+const DUPLICATES_MAX: usize = 16;
 
 /// A session in a directory.
 #[derive(Debug)]
@@ -33,7 +34,15 @@ impl Lsm {
                 EngineError::Environment(what.into())
             })?;
         }
-        let session = Session::open_dir(dir, &SessionOptions::default().create_dir())?;
+        Self::open_on(RealDisk::auto(), dir)
+    }
+
+    /// Opens the session in `dir` of a disk; the parent of `dir` must exist.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_on(disk: Arc<dyn Disk>, dir: &Path) -> Result<Self> {
+        let session = Session::open(disk, dir, &SessionOptions::default().create_dir())?;
         Ok(Self { session, config: TableConfig::default() })
     }
 }

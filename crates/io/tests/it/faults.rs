@@ -156,7 +156,7 @@ fn the_crashing_write_may_have_happened_in_part() {
     assert_eq!(lengths.into_iter().collect::<Vec<_>>(), [0, 512, 1024, 1536]);
 }
 
-/// The lesson of 2018: after a failed sync the next one succeeds, and has made nothing durable.
+/// Kernels report a failed write-back once: the next sync succeeds and has made nothing durable.
 #[test]
 fn a_failed_sync_loses_bytes_that_no_later_sync_brings_back() {
     let mut lost = 0;
