@@ -141,7 +141,9 @@ impl Specimen {
     fn check_usable(&self, disk: &Arc<SimDisk>) {
         let Some(damaged) = self.read_all(disk) else { return };
         let session = open(disk).unwrap();
-        damaged.iter().for_each(|name| session.delete_snapshot(name).unwrap());
+        for name in &damaged {
+            session.delete_snapshot(name).unwrap();
+        }
         let mut table = session.new_table(&TableConfig::default()).unwrap();
         table.insert(b"key", b"value").unwrap();
         table.save_snapshot(&snapshot_name("fresh"), LABEL).unwrap();
@@ -155,7 +157,7 @@ impl Specimen {
             match self.model.snapshots.get(name.as_str()) {
                 Some(content) => check_table(&table, content, &self.keys).unwrap(),
                 None => {
-                    assert_eq!(table.lookup(b"key").unwrap().value(), Some(b"value".as_slice()))
+                    assert_eq!(table.lookup(b"key").unwrap().value(), Some(b"value".as_slice()));
                 }
             }
         }
@@ -350,7 +352,9 @@ fn files_and_pages_in_the_wrong_place_are_noticed() {
     let check = |damage: &dyn Debug, changes: &[(&PathBuf, &Vec<u8>)]| {
         let _note = Note(damage);
         let disk = specimen.disk.clone_disk();
-        changes.iter().for_each(|(path, bytes)| disk.write_raw(path, bytes));
+        for (path, bytes) in changes {
+            disk.write_raw(path, bytes);
+        }
         specimen.check_damaged(&disk);
         specimen.check_usable(&disk);
     };

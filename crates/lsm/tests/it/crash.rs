@@ -16,6 +16,7 @@ use std::thread;
 
 use terrane_io::fault::FaultPlan;
 use terrane_io::sim::{SimDisk, Survival};
+use terrane_lsm::SnapshotName;
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
 use terrane_testkit::{ChaCha8Rng, SeedableRng};
@@ -92,7 +93,7 @@ fn count_calls(disk: &Arc<SimDisk>, script: &Script, model: Model) -> u64 {
 fn list(disk: &Arc<SimDisk>, keys: &[Vec<u8>], legal: &[Snapshots]) -> Snapshots {
     let session = open(disk).expect("a session opens after a crash");
     let names = session.list_snapshots().unwrap();
-    let names: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
+    let names: Vec<&str> = names.iter().map(SnapshotName::as_str).collect();
     let found = legal.iter().find(|state| state.keys().eq(&names));
     let found = found.unwrap_or_else(|| panic!("snapshots {names:?} are not as saved"));
     for (name, content) in found {
@@ -220,7 +221,7 @@ fn a_session_can_be_created_after_crashes_at_any_calls() {
                     for loss_again in losses(&again, rng) {
                         let at = (call, loss, call_again, loss_again);
                         let _note = Note(&at);
-                        go_on(&loss_again.apply(&again), &script, &nothing, "new");
+                        check_image(&loss_again.apply(&again), &script, &nothing);
                         images += 1;
                     }
                 }
