@@ -179,11 +179,11 @@ impl<'a> Check<'a> {
         let wanted = self.check_snapshots()?;
         let salt = self.check_metadata(&wanted)?;
         self.note_strays(&wanted)?;
-        let next_number = wanted.keys().max().map_or(0, |number| number + 1);
+        let next_number = wanted.keys().max().map_or(0, |number| number.saturating_add(1));
         let active = self.dir.join(ACTIVE);
         let free =
             self.disk.list(&active)?.iter().filter_map(|entry| file_number(&entry.name)).max();
-        let next_number = next_number.max(free.map_or(0, |number| number + 1));
+        let next_number = next_number.max(free.map_or(0, |number| number.saturating_add(1)));
         let files = Arc::new(FileSet::new(Arc::clone(self.disk), active, next_number));
         // Pinned, so that no handle removes a file when it goes.
         files.pin(wanted.keys().copied());
