@@ -498,8 +498,8 @@ pub(crate) fn read_sections(
     const PAGES_PER_READ: u32 = 64;
     let meta = read_meta(path, file)?;
     let corrupt = |what| Error::corrupt(path, what);
-    let blocks_max = u64::from(meta.filter_pages) * FILTER_WORDS_PER_PAGE as u64 / 8;
-    let mut filter = FilterDecoder::new(meta.filter_blocks, meta.filter_probes as u8, blocks_max)
+    let bytes_max = u64::from(meta.filter_pages) * PAGE_SIZE as u64;
+    let mut filter = FilterDecoder::new(meta.filter_blocks, meta.filter_probes as u8, bytes_max)
         .map_err(corrupt)?;
     let mut words_left = meta.filter_blocks * 8;
     let mut index_bytes = Vec::new();
