@@ -1,4 +1,4 @@
 //! Tests of the table engine through its public interface.
 #![forbid(unsafe_code)]
 
-mod model;
+mod verify;
