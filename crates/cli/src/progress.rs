@@ -44,6 +44,57 @@ impl Progress {
     }
 }
 
+/// Lets Ctrl-C end the process at once, for work that can end anywhere.
+///
+/// # Errors
+/// [`Failure`] if the system refuses the signal handler.
+pub(crate) fn exit_on_interrupt() -> Result<(), Failure> {
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        let at_once = Arc::new(AtomicBool::new(true));
+        signal_hook::flag::register_conditional_shutdown(signal, INTERRUPTED, at_once)
+            .map_err(|error| Failure::environment(format!("signal handler: {error}")))?;
+    }
+    Ok(())
+}
+
+/// A bar over a known number of bytes.
+pub(crate) struct ByteBar {
+    name: &'static str,
+    shown: bool,
+    started: Instant,
+    bar: Option<ProgressBar>,
+}
+
+impl ByteBar {
+    /// A bar for what `name` says; `quiet` means none.
+    pub(crate) fn new(name: &'static str, quiet: bool) -> Self {
+        let shown = !quiet && io::stderr().is_terminal();
+        Self { name, shown, started: Instant::now(), bar: None }
+    }
+
+    /// Shows that `done` of `total` bytes are done.
+    pub(crate) fn set(&mut self, done: u64, total: u64) {
+        if !self.shown || self.started.elapsed() < DELAY {
+            return;
+        }
+        let name = self.name;
+        let bar = self.bar.get_or_insert_with(|| {
+            let template =
+                format!("{name} {{binary_bytes_per_sec}} {{bytes}}/{{total_bytes}} {{wide_bar}} {{eta}} left");
+            ProgressBar::new(total).with_style(style(&template))
+        });
+        bar.set_position(done);
+    }
+}
+
+impl Drop for ByteBar {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
 impl Monitor for Progress {
     fn progress(&mut self, phase: Phase, done: u64, total: Option<u64>) {
         if !self.shown || self.started.elapsed() < DELAY {
@@ -94,8 +145,10 @@ fn bar(phase: Phase, total: Option<u64>) -> ProgressBar {
         (_, Some(_)) => "/{human_len} {wide_bar} {eta} left",
     };
     let template = format!("{name} {rate} {position}{of_total}");
-    let style =
-        ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar());
     let bar = total.map_or_else(ProgressBar::no_length, ProgressBar::new);
-    bar.with_style(style)
+    bar.with_style(style(&template))
+}
+
+fn style(template: &str) -> ProgressStyle {
+    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
 }
