@@ -1,3 +1,5 @@
 //! The engines that replays can run on.
 
 pub mod memory;
+
+pub mod lsm;

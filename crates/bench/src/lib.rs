@@ -6,10 +6,16 @@
 
 #![forbid(unsafe_code)]
 
-pub mod digest;
-pub mod engine;
-pub mod engines;
 pub mod error;
+
 pub mod hex;
+
 pub mod meter;
+
+pub mod digest;
+
+pub mod engine;
+
+pub mod engines;
+
 pub mod replay;

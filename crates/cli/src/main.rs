@@ -3,12 +3,19 @@
 #![forbid(unsafe_code)]
 
 mod args;
+
 mod exit;
-mod inspect;
-mod output;
-mod progress;
-mod replay;
+
 mod text;
+
+mod output;
+
+mod progress;
+
+mod replay;
+
+mod inspect;
+
 mod verify;
 
 use std::ffi::OsString;
@@ -34,13 +41,19 @@ struct Cli {
 }
 
 const EXAMPLES: &str = "\
+Examples:
+  terrane replay bitcoin data/bitcoin-mainnet-0-4999.dat --store /tmp/terrane-demo
+  terrane inspect /tmp/terrane-demo
+  terrane verify /tmp/terrane-demo";
+
+const REPLAY_EXAMPLE: &str = "\
 Example:
   terrane replay bitcoin data/bitcoin-mainnet-0-4999.dat --store /tmp/terrane-demo";
 
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Replay a history of blocks, checking the state on the way
-    #[command(subcommand, after_help = EXAMPLES)]
+    #[command(subcommand, after_help = REPLAY_EXAMPLE)]
     Replay(Replay),
     /// Say what a file or directory of Terrane is, and what is in it
     #[command(after_help = inspect::EXAMPLES)]

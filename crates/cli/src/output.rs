@@ -3,7 +3,6 @@
 use std::io::{self, Write};
 
 use serde::Serialize;
-use serde_json::json;
 
 use crate::exit::Failure;
 
@@ -17,6 +16,20 @@ struct Success<'a, T> {
     ok: bool,
     #[serde(flatten)]
     report: &'a T,
+}
+
+#[derive(Serialize)]
+struct Failed<'a> {
+    terrane: &'static str,
+    command: &'a str,
+    ok: bool,
+    error: FailedBy<'a>,
+}
+
+#[derive(Serialize)]
+struct FailedBy<'a> {
+    kind: &'static str,
+    message: &'a str,
 }
 
 /// Writes a report: as an object if `json`, otherwise as `lines` of name and value.
@@ -47,15 +60,9 @@ struct Checked<'a, T> {
     command: &'a str,
     ok: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<CheckFailed<'a>>,
+    error: Option<FailedBy<'a>>,
     #[serde(flatten)]
     report: &'a T,
-}
-
-#[derive(Serialize)]
-struct CheckFailed<'a> {
-    kind: &'static str,
-    message: &'a str,
 }
 
 /// Writes a report as an object if `json`, otherwise as `text`, and why the check failed, if it did.
@@ -72,7 +79,7 @@ pub(crate) fn checked<T: Serialize>(
 ) -> Result<u8, Failure> {
     if json {
         let error =
-            failure.map(|failure| CheckFailed { kind: failure.kind(), message: failure.message() });
+            failure.map(|failure| FailedBy { kind: failure.kind(), message: failure.message() });
         let checked = Checked { terrane: VERSION, command, ok: error.is_none(), error, report };
         let text = serde_json::to_string(&checked);
         print(&text.map_err(|error| Failure::environment(error.to_string()))?)?;
@@ -90,9 +97,11 @@ pub(crate) fn failure(command: &str, json: bool, failure: &Failure) {
     // Nobody is left to be told if neither stream can be written.
     let _ = writeln!(io::stderr(), "terrane: {}", failure.message());
     if json {
-        let error = json!({ "kind": failure.kind(), "message": failure.message() });
-        let object = json!({ "terrane": VERSION, "command": command, "ok": false, "error": error });
-        let _ = print(&object.to_string());
+        let error = FailedBy { kind: failure.kind(), message: failure.message() };
+        let failed = Failed { terrane: VERSION, command, ok: false, error };
+        if let Ok(text) = serde_json::to_string(&failed) {
+            let _ = print(&text);
+        }
     }
 }
 

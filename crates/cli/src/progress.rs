@@ -3,13 +3,13 @@
 //! Warnings are written whether or not there is a bar. Ctrl-C is seen here too: the first one asks
 //! the work to stop at the next block, a second one ends the process at once.
 
-use std::fmt::Display;
+use std::fmt::{self, Display};
 use std::io::{self, IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 use terrane_bench::replay::monitor::{Monitor, Phase};
 
 use crate::exit::Failure;
@@ -18,10 +18,16 @@ use crate::exit::Failure;
 const DELAY: Duration = Duration::from_secs(1);
 const INTERRUPTED: i32 = 130;
 
+/// What a bar over a known number of bytes says after its position.
+const BYTES_LEFT: &str = "/{total_bytes} {wide_bar} {eta} left";
+
 /// The monitor of a command.
 pub(crate) struct Progress {
-    shown: bool,
+    /// A person watches and has not asked for quiet.
+    wanted: bool,
     started: Instant,
+    /// The present bar has come into sight.
+    drawn: bool,
     bar: Option<(Phase, ProgressBar)>,
     stop: Arc<AtomicBool>,
 }
@@ -39,8 +45,8 @@ impl Progress {
                 .and_then(|_| signal_hook::flag::register(signal, stop.clone()))
                 .map_err(|error| Failure::environment(format!("signal handler: {error}")))?;
         }
-        let shown = !quiet && io::stderr().is_terminal();
-        Ok(Self { shown, started: Instant::now(), bar: None, stop })
+        let wanted = !quiet && io::stderr().is_terminal();
+        Ok(Self { wanted, started: Instant::now(), drawn: false, bar: None, stop })
     }
 }
 
@@ -60,29 +66,32 @@ pub(crate) fn exit_on_interrupt() -> Result<(), Failure> {
 /// A bar over a known number of bytes.
 pub(crate) struct ByteBar {
     name: &'static str,
-    shown: bool,
+    wanted: bool,
     started: Instant,
+    drawn: bool,
     bar: Option<ProgressBar>,
 }
 
 impl ByteBar {
-    /// A bar for what `name` says; `quiet` means none.
+    /// A bar of the work called `name`; `quiet` means none.
     pub(crate) fn new(name: &'static str, quiet: bool) -> Self {
-        let shown = !quiet && io::stderr().is_terminal();
-        Self { name, shown, started: Instant::now(), bar: None }
+        let wanted = !quiet && io::stderr().is_terminal();
+        Self { name, wanted, started: Instant::now(), drawn: false, bar: None }
     }
 
     /// Shows that `done` of `total` bytes are done.
     pub(crate) fn set(&mut self, done: u64, total: u64) {
-        if !self.shown || self.started.elapsed() < DELAY {
+        if !self.wanted {
             return;
         }
         let name = self.name;
         let bar = self.bar.get_or_insert_with(|| {
-            let template =
-                format!("{name} {{binary_bytes_per_sec}} {{bytes}}/{{total_bytes}} {{wide_bar}} {{eta}} left");
-            ProgressBar::new(total).with_style(style(&template))
+            hidden_bar(name, "{binary_bytes_per_sec}", "{bytes}", BYTES_LEFT, Some(total))
         });
+        if !self.drawn && self.started.elapsed() >= DELAY {
+            self.drawn = true;
+            bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
         bar.set_position(done);
     }
 }
@@ -97,15 +106,23 @@ impl Drop for ByteBar {
 
 impl Monitor for Progress {
     fn progress(&mut self, phase: Phase, done: u64, total: Option<u64>) {
-        if !self.shown || self.started.elapsed() < DELAY {
+        if !self.wanted {
             return;
         }
-        if self.bar.as_ref().is_none_or(|(of, _)| *of != phase) {
-            self.bar = Some((phase, bar(phase, total)));
+        let bar = match self.bar.take() {
+            Some((of, bar)) if of == phase => bar,
+            _ => {
+                self.drawn = false;
+                bar(phase, total)
+            }
+        };
+        // Until then the bar only learns how fast the work goes.
+        if !self.drawn && self.started.elapsed() >= DELAY {
+            self.drawn = true;
+            bar.set_draw_target(ProgressDrawTarget::stderr());
         }
-        if let Some((_, bar)) = &self.bar {
-            bar.set_position(done);
-        }
+        bar.set_position(done);
+        self.bar = Some((phase, bar));
     }
 
     fn warn(&mut self, message: &dyn Display) {
@@ -135,20 +152,32 @@ impl Drop for Progress {
 fn bar(phase: Phase, total: Option<u64>) -> ProgressBar {
     let (name, position, rate) = match phase {
         Phase::Scan => ("reading headers", "{bytes}", "{binary_bytes_per_sec}"),
-        Phase::Rollback => ("going back", "{human_pos} blocks", "{per_sec}"),
-        Phase::Replay => ("replaying", "{human_pos} blocks", "{per_sec}"),
-        Phase::Digest => ("reading the state", "{human_pos} entries", "{per_sec}"),
+        Phase::Rollback => ("going back", "{human_pos} blocks", "{rate}"),
+        Phase::Replay => ("replaying", "{human_pos} blocks", "{rate}"),
+        Phase::Digest => ("reading the state", "{human_pos} entries", "{rate}"),
     };
     let of_total = match (phase, total) {
         (_, None) => "",
-        (Phase::Scan, Some(_)) => "/{total_bytes} {wide_bar} {eta} left",
+        (Phase::Scan, Some(_)) => BYTES_LEFT,
         (_, Some(_)) => "/{human_len} {wide_bar} {eta} left",
     };
-    let template = format!("{name} {rate} {position}{of_total}");
-    let bar = total.map_or_else(ProgressBar::no_length, ProgressBar::new);
-    bar.with_style(style(&template))
+    hidden_bar(name, rate, position, of_total, total)
 }
 
-fn style(template: &str) -> ProgressStyle {
-    ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar())
+/// A bar that has not come into sight yet.
+fn hidden_bar(
+    name: &str,
+    rate: &str,
+    position: &str,
+    of_total: &str,
+    total: Option<u64>,
+) -> ProgressBar {
+    let template = format!("{name} {rate} {position}{of_total}");
+    let style =
+        ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar());
+    let style = style.with_key("rate", |state: &ProgressState, text: &mut dyn fmt::Write| {
+        // Only memory is written to, which takes everything.
+        let _ = write!(text, "{:.0}/s", state.per_sec());
+    });
+    ProgressBar::with_draw_target(total, ProgressDrawTarget::hidden()).with_style(style)
 }

@@ -5,8 +5,10 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use terrane_bench::engine::Engine;
+use terrane_bench::engines::lsm::Lsm;
 use terrane_bench::engines::memory::Memory;
 use terrane_bench::meter;
+use terrane_bench::replay::monitor::Monitor;
 use terrane_bench::replay::{bitcoin, changes};
 
 use crate::args;
@@ -58,12 +60,14 @@ struct StoreArgs {
     #[arg(long, value_name = "DIR")]
     store: Option<PathBuf>,
     /// Engine that holds the state
-    #[arg(long, value_enum, default_value_t = EngineName::Memory)]
+    #[arg(long, value_enum, default_value_t = EngineName::Lsm)]
     engine: EngineName,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum EngineName {
+    /// Terrane's table engine
+    Lsm,
     /// A sorted map in memory; it keeps nothing, a second call starts anew
     Memory,
 }
@@ -81,9 +85,8 @@ struct OutputArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct BitcoinArgs {
-    /// Block files (`blk*.dat`), or directories of them; without any, the store is only gone back
-    /// in or reported on
-    #[arg(value_name = "PATH")]
+    /// Block files (`blk*.dat`), or directories of them; may be left out with `--rollback-to`
+    #[arg(value_name = "PATH", required_unless_present = "rollback_to")]
     paths: Vec<PathBuf>,
     #[command(flatten)]
     store: StoreArgs,
@@ -185,9 +188,9 @@ impl BitcoinArgs {
             keep_versions: self.keep_versions,
             checkpoint_every: self.checkpoint_every,
         };
-        let engine = self.store.open()?;
-        let name = engine.name();
         let mut progress = Progress::new(self.output.quiet)?;
+        let engine = self.store.open(&mut progress)?;
+        let name = engine.name();
         let report = bitcoin::replay(engine, &self.paths, &options, &mut progress)?;
         drop(progress);
 
@@ -220,9 +223,9 @@ impl ChangesArgs {
             keep_versions: self.keep_versions,
             checkpoint_every: self.checkpoint_every,
         };
-        let engine = self.store.open()?;
-        let name = engine.name();
         let mut progress = Progress::new(self.output.quiet)?;
+        let engine = self.store.open(&mut progress)?;
+        let name = engine.name();
         let report = changes::replay(engine, &self.files, &options, &mut progress)?;
         drop(progress);
 
@@ -251,15 +254,26 @@ impl ChangesArgs {
 }
 
 impl StoreArgs {
-    fn open(&self) -> Result<Box<dyn Engine>, Failure> {
-        match self.engine {
-            EngineName::Memory => Ok(Box::new(Memory)),
+    fn open(&self, monitor: &mut dyn Monitor) -> Result<Box<dyn Engine>, Failure> {
+        match (self.engine, &self.store) {
+            (EngineName::Memory, dir) => {
+                if let Some(dir) = dir {
+                    let dir = dir.display();
+                    monitor
+                        .warn(&format_args!("engine memory keeps nothing; {dir} is not written"));
+                }
+                Ok(Box::new(Memory))
+            }
+            (EngineName::Lsm, Some(dir)) => Ok(Box::new(Lsm::open(dir)?)),
+            (EngineName::Lsm, None) => Err(Failure::usage("engine lsm needs --store DIR")),
         }
     }
 
     fn measure<T>(&self, engine: &'static str, report: T) -> Result<Measured<T>, Failure> {
-        let store_bytes = match (&self.store, self.engine) {
-            (None, _) | (_, EngineName::Memory) => 0,
+        let store_bytes = match (self.engine, &self.store) {
+            (EngineName::Memory, _) | (_, None) => 0,
+            (EngineName::Lsm, Some(dir)) => meter::store_bytes(dir)
+                .map_err(|error| Failure::environment(format!("{}: {error}", dir.display())))?,
         };
         Ok(Measured { engine, report, rss_bytes: meter::rss_bytes(), store_bytes })
     }

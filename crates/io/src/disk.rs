@@ -6,7 +6,7 @@
 //! power. After a failed sync the state of what was not yet durable is unknown, for good.
 //!
 //! **Direct I/O.** Files opened with [`Access::Direct`] bypass the page cache where the file system
-//! allows it ([`DiskFile::access`] tells). Whole [`AlignedBuf`](crate::AlignedBuf)s at offsets that are
+//! allows it ([`DiskFile::access`] tells). Whole [`AlignedBuf`]s at offsets that are
 //! multiples of [`ALIGN`](crate::ALIGN) go straight to the device; other reads and writes are
 //! accepted as well and take a detour through an aligned copy.
 //!
@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use crate::aligned::AlignedBuf;
 use crate::clock::Clock;
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// How a file is to be opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -327,7 +327,7 @@ pub fn read_file(disk: &dyn Disk, path: &Path, limit: u64) -> Result<Vec<u8>> {
     let len = file.len()?;
     if len > limit {
         let kind = std::io::Error::from(std::io::ErrorKind::FileTooLarge);
-        return Err(crate::Error::io("read", path, kind));
+        return Err(Error::io("read", path, kind));
     }
     let mut bytes = vec![0; usize::try_from(len).expect("below the limit")];
     file.read_at(&mut bytes, 0)?;

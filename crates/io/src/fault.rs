@@ -7,7 +7,7 @@
 use rustix::io::Errno;
 
 /// A plan of faults; the default is none.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FaultPlan {
     /// A call that fails, or all from some call on.
     pub fail: Option<Fault>,
@@ -18,6 +18,26 @@ pub struct FaultPlan {
     pub capacity_bytes: Option<u64>,
     /// Files that may be open at once; beyond it `open` and `lock` fail.
     pub open_files_max: Option<usize>,
+}
+
+impl FaultPlan {
+    /// A plan of one fault and nothing else.
+    #[must_use]
+    pub fn fail(at_call: u64, kind: FaultKind, repeat: Repeat) -> Self {
+        Self { fail: Some(Fault { at_call, kind, repeat }), ..Self::default() }
+    }
+
+    /// A plan of a loss of power at a call and nothing else.
+    #[must_use]
+    pub fn crash_at(call: u64) -> Self {
+        Self { crash_at_call: Some(call), ..Self::default() }
+    }
+
+    /// A plan of a disk of this size and nothing else.
+    #[must_use]
+    pub fn capacity(bytes: u64) -> Self {
+        Self { capacity_bytes: Some(bytes), ..Self::default() }
+    }
 }
 
 /// A fault and its moment.

@@ -3,7 +3,8 @@
 //! Interrupted calls are made again, and short ones continued, here and nowhere else. Direct files
 //! take whole blocks of [`ALIGN`] bytes; whatever is not such a block is read through an aligned copy,
 //! and written through a second, buffered descriptor of the same file. The kernel keeps the two in
-//! step: it writes cached pages back before a direct read and drops them after a direct write.
+//! step: it writes cached pages back before a direct read and drops them after a direct write. That
+//! descriptor is opened through `/proc`, so without `/proc` such a write is an error.
 
 use std::any::Any;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -23,6 +24,7 @@ pub(crate) struct PosixFile {
     path: PathBuf,
     file: File,
     access: Access,
+    is_writable: bool,
     /// A buffered descriptor of the same file, for writes that direct I/O cannot carry. Opened when
     /// first needed; always empty when `access` is buffered.
     buffered: OnceLock<File>,
@@ -43,7 +45,13 @@ pub(crate) fn open(path: &Path, mode: OpenMode, access: Access) -> Result<PosixF
         Access::Direct => open_direct(options, path, mode),
     };
     let file = file.map_err(|error| Error::io("open", path, error))?;
-    Ok(PosixFile { path: path.to_owned(), file, access, buffered: OnceLock::new() })
+    Ok(PosixFile {
+        path: path.to_owned(),
+        file,
+        access,
+        is_writable: mode != OpenMode::Read,
+        buffered: OnceLock::new(),
+    })
 }
 
 #[cfg(target_os = "linux")]
@@ -141,11 +149,7 @@ impl PosixFile {
         }
         // By number and not by path: the path may stand for another file by now.
         let link = format!("/proc/self/fd/{}", self.raw_fd());
-        let file = match OpenOptions::new().read(true).write(true).open(&link) {
-            // What was opened for reading only may not be open to writing at all.
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => File::open(&link)?,
-            opened => opened?,
-        };
+        let file = OpenOptions::new().read(true).write(self.is_writable).open(link)?;
         Ok(self.buffered.get_or_init(|| file))
     }
 
@@ -398,6 +402,18 @@ mod tests {
         });
         assert_eq!(done.unwrap(), ALIGN + 4000);
         assert_eq!(starts, [0, ALIGN, ALIGN]);
+    }
+
+    /// No direct I/O on procfs.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn file_systems_that_refuse_direct_files_give_buffered_ones() {
+        let file = open(Path::new("/proc/self/maps"), OpenMode::Read, Access::Direct).unwrap();
+        assert_eq!(file.access(), Access::Buffered);
+        file.read_at(&mut [0; 10], 1).unwrap();
+        let created = Path::new("/proc/self/none");
+        let error = open(created, OpenMode::CreateNew, Access::Direct).unwrap_err();
+        assert!(error.is_not_found(), "{error}");
     }
 
     #[test]

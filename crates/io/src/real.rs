@@ -88,7 +88,7 @@ impl RealDisk {
 }
 
 fn set_up_error(error: io::Error) -> Error {
-    Error::io("io_uring_setup", Path::new(""), error)
+    Error::io("io_uring_setup", Path::new("this system"), error)
 }
 
 impl fmt::Debug for RealDisk {
@@ -154,7 +154,8 @@ impl Disk for RealDisk {
         if let Some(queue) = self.rings.as_ref().and_then(|rings| rings.queue(depth).ok()) {
             return Ok(Box::new(queue));
         }
-        let pool = self.pool().map_err(|error| Error::io("clone", Path::new(""), error))?;
+        let pool =
+            self.pool().map_err(|error| Error::io("clone", Path::new("this system"), error))?;
         Ok(Box::new(pool.queue(depth)))
     }
 

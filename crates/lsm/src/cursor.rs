@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::entry::{Kind, Record};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::kmerge::{KMerge, Source};
 use crate::levels::Tree;
 use crate::run_reader::{Purpose, RunReader};
@@ -19,7 +19,7 @@ use crate::write_buffer::{SegmentReader, WriteBuffer};
 pub struct Cursor {
     // Fields drop in order: readers before what keeps the session's lock.
     merge: KMerge,
-    failed: Option<crate::Error>,
+    failed: Option<Error>,
     session: Arc<SessionCore>,
 }
 

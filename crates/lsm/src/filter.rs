@@ -5,29 +5,13 @@
 //! the pattern's bits; a key may be present if all of them are set. As all bits of a key lie in one
 //! cache line, a question costs one memory access, and [`probe_batch`] overlaps many of them.
 //!
-//! # Format
-//!
-//! A filter is `blocks` (64-bit), `probes` (8-bit, `1..=21`) and `8 * blocks` words of 64 bits,
-//! little-endian, back to back; where they lie in a file is said there. `blocks = 0` is the filter
-//! of no entries. Any words are valid. With `wide(a, b)` the 128-bit product of two 64-bit numbers:
-//!
-//! | step                | value                                                               |
-//! |---------------------|---------------------------------------------------------------------|
-//! | block               | the upper half of `wide(hash, blocks)`                              |
-//! | draw `d` (0, 1, 2)  | upper half XOR lower half of `wide(hash XOR SEEDS[d], MULTIPLIER)`  |
-//! | probe `p`           | bits `9 * (p % 7)..` (9 of them) of draw `p / 7`                    |
-//! | bit of the block    | bit `probe % 64` of word `probe / 64`                               |
-//!
-//! The block comes from the top bits of the hash and the draws from a product over all of them, so
-//! what is left of the hash once the block is known (39 bits for a filter of 2 GiB) still spreads
-//! over all patterns. Each probe has 9 bits of its own: stepping by a second hash (double hashing)
-//! has only 2^17 patterns in 512 bits, which shows from a false-positive rate of 1e-4 down.
-//!
 //! # Size
 //!
 //! Blocks fill unevenly, so a blocked filter needs more bits than a plain one: 15.5 bits per entry
 //! for a false-positive rate (FPR) of 1e-3, where a plain one needs 14.4. The tables below come
 //! from the model in the tests, which takes the load of a block as Poisson-distributed and counts the bits set.
+
+#![doc = include_str!("../../../docs/format/filter.md")]
 
 use std::ops::Range;
 

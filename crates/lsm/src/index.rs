@@ -15,11 +15,8 @@
 //! [`Index::search`] names a page. If the key turns out to be below that page's first key and
 //! [`Candidate::earlier`] was set, [`Index::previous`] names the next page to read; and so on until
 //! the key is found, or is not below the first key of the page read, or `earlier` is not set.
-//!
-//! # Format
-//!
-//! The first byte is the kind, 1 for compact and 2 for ordinary; 0 is never used. The rest is in
-//! the headers of `fences` and `separators`. All integers are little-endian.
+
+#![doc = include_str!("../../../docs/format/index.md")]
 
 mod elias_fano;
 mod fences;

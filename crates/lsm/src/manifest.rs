@@ -1,40 +1,8 @@
 //! The metadata files of a session: what they say and how they are checked.
 //!
-//! Both are small, written under a temporary name, synced and renamed, and end with the CRC-32C of all
-//! bytes before it. Integers are little-endian; texts and lists are preceded by their length (u32).
-//!
-//! **`metadata`**, once for each session:
-//!
-//! | size | field     | meaning                                   |
-//! |------|-----------|-------------------------------------------|
-//! | 8    | `magic`   | `TerraSes`                                |
-//! | 4    | `version` | 1                                         |
-//! | 8    | `salt`    | salt of all hashes                        |
-//! | 8    | `created` | nanoseconds since the Unix epoch          |
-//! | 4    | `crc`     | CRC-32C of the bytes above                |
-//!
-//! **`snapshots/<name>.snapshot`**:
-//!
-//! | size | field      | meaning                                                              |
-//! |------|------------|----------------------------------------------------------------------|
-//! | 8    | `magic`    | `TerraSnp`                                                           |
-//! | 4    | `version`  | 1                                                                    |
-//! | 8    | `created`  | nanoseconds since the Unix epoch                                     |
-//! | ..   | `label`    | text given by the user                                               |
-//! | ..   | `resolve`  | name of the resolve function; empty                                  |
-//! | 44   | `config`   | the table's configuration, in the order of its fields                |
-//! | 8    | `flushes`  | flushes begun                                                        |
-//! | 8    | `now`      | time of the schedule, in ticks                                       |
-//! | ..   | `image`    | list of 0 or 1 runs: the write buffer                                |
-//! | ..   | `flushed`  | list of 0 or 1 runs: the last flush, not yet in the levels           |
-//! | ..   | `levels`   | list of levels                                                       |
-//! | 4    | `unions`   | reserved for the levels of a union; 0                                |
-//! | 4    | `crc`      | CRC-32C of the bytes above                                           |
-//!
-//! A **run** is number (u64), identity (u64) and data pages (u32). A **level** is a tag (u8: 0 nothing, 1 a
-//! run, 2 a merge) with what it announces, then the list of resident runs, newest first. A **merge** is
-//! start and due time (u64, u64), whether it drops deletions (u8), and the list of its inputs, newest
-//! first. The output of an unfinished merge is not part of a snapshot: the merge begins anew.
+//! Invariant: a file is decoded only after its checksum was found right, and decoding is total all the same.
+
+#![doc = include_str!("../../../docs/format/session.md")]
 
 use terrane_io::bytes::{Overrun, Reader, Writer};
 use terrane_io::checksum::crc32c;

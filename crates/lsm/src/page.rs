@@ -1,39 +1,9 @@
-//! Key page: the 4 KiB unit of a sorted run.
+//! Key page: the 4 KiB unit of a sorted run, and the frame that all pages of a run share.
 //!
-//! A run file is a sequence of pages of [`PAGE_SIZE`] bytes. Each is written once and never changed, and
-//! each carries a CRC-32C that covers its content *and its place*: the run's identity and the page's
-//! number are checksummed in front of the bytes, so a page that was written elsewhere, or in an older
-//! file of the same name, does not pass. All integers are little-endian; unused bytes are zero.
-//!
-//! Every page begins with:
-//!
-//! | offset | size | field         | meaning                                                       |
-//! |--------|------|---------------|---------------------------------------------------------------|
-//! | 0      | 4    | `crc`         | CRC-32C of identity (u64), page number (u32), bytes `4..4096` |
-//! | 4      | 1    | `kind`        | 1 key page, 2 overflow, 3 filter, 4 index, 5 footer           |
-//! | 5      | 1    | `flags`       | 0                                                             |
-//! | 6      | 2    | `entry_count` | entries of a key page, never 0; 0 in other pages              |
-//! | 8      | 4    | `value_bytes` | whole length of a value that goes on in overflow pages, else 0; in an overflow page its position in the value, from 1 |
-//! | 12     | 2    | `prefix_len`  | length of the prefix that all keys of the page share          |
-//! | 14     | 2    | `reserved`    | 0                                                             |
-//!
-//! A key page of *n* entries, in strictly increasing key order, goes on with:
-//!
-//! | offset | size        | field        | meaning                                                |
-//! |--------|-------------|--------------|--------------------------------------------------------|
-//! | 16     | 2 *n*       | `key_ends`   | end of each key suffix, counted from the first suffix  |
-//! | ..     | 2 *n*       | `value_ends` | end of each value, counted from the first value        |
-//! | ..     | ⌈*n* / 2⌉   | `kinds`      | 4 bits an entry, low half first: 1 insert, 2 delete; 3 upsert and 4 insert with blob are reserved |
-//! | ..     | `prefix_len`| `prefix`     | what all keys begin with                               |
-//! | ..     | ..          | `suffixes`   | the rest of each key                                   |
-//! | ..     | ..          | `values`     | the values                                             |
-//!
-//! 42 entries of 34 + 60 bytes fit when their keys share two bytes, as in any run of more than some
-//! hundred thousand pages; 41 otherwise.
-//!
-//! An entry too large for a page stands alone in one, with as much of its value as fits; the rest
-//! follows in overflow pages of [`PAYLOAD_SIZE`] bytes each. Filter, index and footer pages carry their
-//! section's bytes in the same way.
+//! Invariant: a page is written once and never changed; [`PageLayout::parse`] is the only way to read a key
+//! page, and what it has accepted can be read without failing.
+
+#![doc = include_str!("../../../docs/format/page.md")]
 
 use terrane_io::checksum::{crc32c, crc32c_append};
 

@@ -1,46 +1,10 @@
 //! A run: an immutable sorted file with at most one entry for each key, and what is kept of it in
 //! memory to find a key with one read.
 //!
-//! # File
-//!
-//! Pages of 4 KiB in this order ([`page`](crate::page) has the format of each):
-//!
-//! | pages                | content                                                                |
-//! |----------------------|------------------------------------------------------------------------|
-//! | `0 .. data_pages`    | key pages in key order, each followed by its overflow pages, if any     |
-//! | `.. + filter_pages`  | the filter's words, 510 a page                                         |
-//! | `.. + index_pages`   | the index section, [`PAYLOAD_SIZE`] bytes a page                        |
-//! | last page            | the footer                                                             |
-//!
-//! The **footer**, from the start of its content:
-//!
-//! | size | field           | meaning                                                           |
-//! |------|-----------------|-------------------------------------------------------------------|
-//! | 8    | `magic`         | `TerraRun`                                                        |
-//! | 4    | `version`       | 1                                                                 |
-//! | 4    | `purpose`       | 1 = run of a level, 2 = image of a write buffer (without filter)   |
-//! | 8    | `identity`      | a number that no other run has; part of each page's checksum      |
-//! | 8    | `salt`          | salt of the hashes in the filter                                  |
-//! | 8    | `entries`       | entries                                                           |
-//! | 8    | `deletes`       | how many of them are deletions                                    |
-//! | 8    | `key_bytes`     | length of all keys together                                       |
-//! | 8    | `value_bytes`   | length of all values together                                     |
-//! | 8    | `sequence_min`  | reserved for sequence numbers, 0                                  |
-//! | 8    | `sequence_max`  | reserved for sequence numbers, 0                                  |
-//! | 4    | `data_pages`    | key and overflow pages                                            |
-//! | 4    | `key_pages`     | how many of them are key pages                                    |
-//! | 4    | `filter_pages`  | pages of the filter                                               |
-//! | 4    | `index_pages`   | pages of the index section                                        |
-//! | 8    | `filter_blocks` | blocks of 64 bytes of the filter                                  |
-//! | 4    | `filter_probes` | bits that a key sets in its block                                 |
-//! | 4    | `index_bytes`   | length of the index section                                       |
-//!
-//! The **index section**: the smallest key and the largest key, each as length (u32) and bytes; the
-//! number (u32) of large entries, for each of them its ordinal among the key pages and its overflow
-//! pages (u32, u32); then the index itself ([`index`](crate::index)).
-//!
 //! Invariant: a run is written once, by [`run_builder`](crate::run_builder), and never changed; its
 //! identity distinguishes it from any other file that had its name.
+
+#![doc = include_str!("../../../docs/format/run.md")]
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -498,7 +462,7 @@ pub(crate) fn read_sections(
     const PAGES_PER_READ: u32 = 64;
     let meta = read_meta(path, file)?;
     let corrupt = |what| Error::corrupt(path, what);
-    let bytes_max = u64::from(meta.filter_pages) * PAGE_SIZE as u64;
+    let bytes_max = u64::from(meta.filter_pages) * PAYLOAD_SIZE as u64;
     let mut filter = FilterDecoder::new(meta.filter_blocks, meta.filter_probes as u8, bytes_max)
         .map_err(corrupt)?;
     let mut words_left = meta.filter_blocks * 8;

@@ -69,10 +69,19 @@ impl Session {
     /// [`Disk`](crate::Error::Disk).
     #[expect(clippy::needless_pass_by_value, reason = "a session keeps its disk")]
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: &SessionOptions) -> Result<Self> {
-        if options.create_dir && disk.kind(dir)?.is_none() {
-            disk.create_dir(dir)?;
+        if options.create_dir {
+            let is_missing = disk.kind(dir)?.is_none();
+            if is_missing {
+                disk.create_dir(dir)?;
+            }
+            // Even if it was there: an earlier attempt may have ended before the name was durable.
             if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-                disk.sync_dir(parent)?;
+                let synced = disk.sync_dir(parent);
+                if synced.is_err() && is_missing {
+                    // No later sync can be trusted with this name; the next attempt makes a new one.
+                    let _ = disk.remove_dir(dir);
+                }
+                synced?;
             }
         }
         let salt = options.salt.unwrap_or_else(|| RandomState::new().hash_one(0));

@@ -1,22 +1,6 @@
 //! What the handles of one session share: directory, lock, files, snapshots, background thread.
 //!
-//! # Directory
-//!
-//! | name                         | content                                                       |
-//! |------------------------------|---------------------------------------------------------------|
-//! | `lock`                       | empty but for the holder's process number; locked while open  |
-//! | `metadata`                   | format version and salt ([`manifest`](crate::manifest))       |
-//! | `active/<number>.run`        | runs, of tables and of snapshots                              |
-//! | `snapshots/<name>.snapshot`  | metadata of a snapshot, which names the runs that it needs    |
-//!
-//! A snapshot is a single small file that refers to runs; they are never copied or linked. A run is
-//! deleted when no handle and no snapshot refers to it. Opening a session removes the runs that no
-//! snapshot refers to, unless a snapshot's metadata is damaged: then nothing is removed, since the
-//! damaged one may need it.
-//!
-//! **Creation** writes `metadata.tmp` first and renames it last. A directory with `metadata.tmp` but no
-//! `metadata` is one whose creation was cut short, and is created anew, unless it holds snapshots: then
-//! it was the repair of a lost `metadata` that was cut short.
+//! The directory is described in `docs/format/session.md`, which the module `manifest` includes.
 //!
 //! Invariant: `metadata`, each `.snapshot` file, and every run that one refers to, are durable before
 //! their name is visible under its final form.
@@ -132,20 +116,50 @@ pub(crate) fn foreign_dir<T>(disk: &dyn Disk, dir: &Path) -> Result<T> {
     Err(Error::NotTerrane { path: dir.to_owned(), expected: STORE, found })
 }
 
+/// Makes a session of a directory that holds nothing, or what an unfinished creation left.
 fn create(disk: &dyn Disk, dir: &Path, meta: SessionMeta) -> Result<()> {
+    take_back(disk, dir)?;
+    let created = create_parts(disk, dir, meta);
+    if created.is_err() {
+        // No later sync can be trusted with names whose sync has failed, so the next attempt makes new
+        // ones. What cannot be removed now it removes first; the error to report is the earlier one.
+        let _ = take_back(disk, dir);
+    }
+    created
+}
+
+/// Removes what [`create_parts`] makes, as far as it is there: backwards, so that a crash on the way
+/// leaves an unfinished creation again.
+fn take_back(disk: &dyn Disk, dir: &Path) -> Result<()> {
+    let entries = disk.list(dir)?;
+    let has = |name: &str| entries.iter().any(|entry| entry.name == name);
     let temporary = dir.join(METADATA_TMP);
-    let file = disk.open(&temporary, OpenMode::Truncate, Access::Buffered)?;
+    if has(METADATA) {
+        disk.rename(&dir.join(METADATA), &temporary)?;
+        disk.sync_dir(dir)?;
+    } else if !has(METADATA_TMP) {
+        return Ok(());
+    }
+    for name in [ACTIVE, SNAPSHOTS].into_iter().filter(|name| has(name)) {
+        match disk.remove_dir(&dir.join(name)) {
+            Err(error) if error.kind() == Some(std::io::ErrorKind::DirectoryNotEmpty) => {
+                return corrupted(dir, format!("missing metadata file, and {name} is not empty"));
+            }
+            removed => removed?,
+        }
+    }
+    disk.sync_dir(dir)?;
+    Ok(disk.remove(&temporary)?)
+}
+
+fn create_parts(disk: &dyn Disk, dir: &Path, meta: SessionMeta) -> Result<()> {
+    let temporary = dir.join(METADATA_TMP);
+    let file = disk.open(&temporary, OpenMode::CreateNew, Access::Buffered)?;
     file.write_at(&meta.encode(), 0)?;
     file.sync()?;
     disk.sync_dir(dir)?;
-    for name in [ACTIVE, SNAPSHOTS] {
-        match disk.create_dir(&dir.join(name)) {
-            Err(error) if error.kind() != Some(std::io::ErrorKind::AlreadyExists) => {
-                return Err(error.into());
-            }
-            _ => {}
-        }
-    }
+    disk.create_dir(&dir.join(ACTIVE))?;
+    disk.create_dir(&dir.join(SNAPSHOTS))?;
     disk.sync_dir(dir)?;
     disk.rename(&temporary, &dir.join(METADATA))?;
     disk.sync_dir(dir)?;
@@ -201,10 +215,19 @@ pub(crate) fn snapshot_names(disk: &dyn Disk, dir: &Path) -> Result<Vec<String>>
 impl SessionCore {
     /// Opens the session in `dir`, creating it if the directory is empty. `salt` is for creation only.
     pub(crate) fn open(disk: &Arc<dyn Disk>, dir: &Path, salt: u64) -> Result<Arc<Self>> {
+        // Before the lock too, which makes a file: a foreign directory is to stay as it is.
+        if disk.kind(dir)? == Some(EntryKind::Directory) {
+            look(disk.as_ref(), dir)?;
+        }
         let guard = lock_dir(disk.as_ref(), dir)?;
         if let Found::Nothing = look(disk.as_ref(), dir)? {
             let created_ns = disk.clock().wall().as_nanos() as u64;
             create(disk.as_ref(), dir, SessionMeta { salt, created_ns })?;
+        } else {
+            // A process that died may have left names that are seen but not durable yet. From here on they
+            // are relied on: nothing is removed, and nothing new built, on what a loss of power would undo.
+            disk.sync_dir(dir)?;
+            disk.sync_dir(&dir.join(SNAPSHOTS))?;
         }
         let meta = read_metadata(disk.as_ref(), dir)?;
         let mut snapshots = BTreeMap::new();
@@ -238,9 +261,13 @@ impl SessionCore {
                 disk.remove(&dir.join(SNAPSHOTS).join(&entry.name))?;
             }
         }
+        if damaged {
+            // Nobody knows which of them it needs; no deletion of another snapshot may take them away.
+            files.pin(active.iter().filter_map(|entry| file_number(&entry.name)));
+        }
         for entry in active {
             let stray = match file_number(&entry.name) {
-                Some(number) => !damaged && !files.is_pinned(number),
+                Some(number) => !files.is_pinned(number),
                 None => entry.name.ends_with(TMP_SUFFIX),
             };
             if stray {
@@ -313,6 +340,13 @@ impl SessionCore {
         runs.retain(|_, run| run.strong_count() > 0);
         runs.insert(number, Arc::downgrade(&run));
         Ok(run)
+    }
+
+    /// Lets tables that are opened from a snapshot share these runs.
+    pub(crate) fn share(&self, shared: &[Arc<Run>]) {
+        let mut runs = lock(&self.runs);
+        runs.retain(|_, run| run.strong_count() > 0);
+        runs.extend(shared.iter().map(|run| (run.number(), Arc::downgrade(run))));
     }
 
     /// Writes a file of `snapshots` under its final name, durably.

@@ -136,6 +136,7 @@ pub(crate) fn save(
         return Err(error);
     }
     stored.insert(name.to_string(), Stored::Whole { pins });
+    core.share(&held);
     Ok(())
 }
 

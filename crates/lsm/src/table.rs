@@ -291,14 +291,27 @@ impl Table {
                     }
                 }
             }
-            shape.runs = runs.len();
             for run in &runs {
-                shape.entries += run.meta().entries;
-                shape.deletes += run.meta().deletes;
-                shape.bytes += run.meta().pages() * crate::page::PAGE_SIZE as u64;
+                count_run(&mut shape, run);
             }
             stats.levels.push(shape);
         }
+        // The run of a complete flush enters level 1 with the next flush, but is read from now on.
+        if let Some(flushing) = &self.tree.flushing
+            && let View::Output(Some(run)) = flushing.merging.view()
+        {
+            if stats.levels.is_empty() {
+                stats.levels.push(LevelStats::default());
+            }
+            count_run(&mut stats.levels[0], &run);
+        }
         stats
     }
+}
+
+fn count_run(shape: &mut LevelStats, run: &Run) {
+    shape.runs += 1;
+    shape.entries += run.meta().entries;
+    shape.deletes += run.meta().deletes;
+    shape.bytes += run.meta().pages() * crate::page::PAGE_SIZE as u64;
 }

@@ -17,8 +17,9 @@ use hashbrown::HashTable;
 
 use crate::entry::{EntryRef, Kind, key_prefix};
 
-/// Segments beyond which a new one is not added before the others are folded into one.
-const SEGMENTS_MAX: usize = 8;
+/// So many neighbouring segments of like size are folded into one, so that a buffer of *n* entries that is
+/// duplicated again and again has O(log n) segments, and each entry is copied O(log n) times.
+const SEGMENTS_PER_TIER: usize = 4;
 
 /// Dead bytes beyond which a segment is rewritten, if they are most of it.
 const GARBAGE_BYTES_MIN: usize = 256 << 10;
@@ -262,11 +263,8 @@ impl WriteBuffer {
         let writable =
             self.segments.last_mut().is_some_and(|segment| Arc::get_mut(segment).is_some());
         if !writable {
-            if self.segments.len() >= SEGMENTS_MAX {
-                self.fold();
-            } else {
-                self.segments.push(Arc::new(Segment::default()));
-            }
+            self.fold();
+            self.segments.push(Arc::new(Segment::default()));
         }
         let last = self.segments.last_mut().and_then(Arc::get_mut).expect("made writable above");
         if last.garbage_bytes > GARBAGE_BYTES_MIN && last.garbage_bytes > last.arena.len() / 2 {
@@ -277,15 +275,23 @@ impl WriteBuffer {
         }
     }
 
-    /// Replaces all segments by one of the same content.
+    /// Folds the newest segments, as long as enough of them are no larger than the newest one's tier.
     fn fold(&mut self) {
-        let mut folded = Segment::default();
-        for segment in &self.segments {
-            for slot in &segment.slots {
-                folded.put(slot.hash, segment.entry(slot), &mut Vec::new());
+        let tier = |segment: &Arc<Segment>| segment.len().max(1).ilog(SEGMENTS_PER_TIER);
+        while let Some(newest) = self.segments.last().map(tier) {
+            let alike =
+                self.segments.iter().rev().take_while(|older| tier(older) <= newest).count();
+            if alike < SEGMENTS_PER_TIER {
+                break;
             }
+            let mut folded = Segment::default();
+            for segment in self.segments.split_off(self.segments.len() - alike) {
+                for slot in &segment.slots {
+                    folded.put(slot.hash, segment.entry(slot), &mut Vec::new());
+                }
+            }
+            self.segments.push(Arc::new(folded));
         }
-        self.segments = vec![Arc::new(folded)];
     }
 
     /// Begins a batch: what is put until the next call can be undone together.
@@ -354,6 +360,66 @@ impl Undo {
         }
         if buffer.segments.last().is_some_and(|last| last.len() == 0) {
             buffer.segments.pop();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::key_hash;
+
+    fn put(buffer: &mut WriteBuffer, number: u64) {
+        let key = number.to_le_bytes();
+        let entry = EntryRef { key: &key, kind: Kind::Insert, value: &key };
+        let mut undo = buffer.begin();
+        buffer.put(key_hash(1, &key), entry, &mut undo);
+    }
+
+    /// A duplicate after every update, all kept: few segments in each, and little copying in all.
+    #[test]
+    fn a_buffer_duplicated_after_every_update_keeps_few_segments() {
+        let mut buffer = WriteBuffer::default();
+        let mut versions = Vec::new();
+        for number in 0..4096 {
+            put(&mut buffer, number);
+            versions.push(buffer.clone());
+        }
+        let most = versions.iter().map(|version| version.segments().len()).max();
+        assert!(most <= Some(3 * 6 + 1), "{most:?} segments");
+        let mut distinct: Vec<_> =
+            versions.iter().flat_map(|v| v.segments()).map(|s| (Arc::as_ptr(s), s.len())).collect();
+        distinct.sort_unstable();
+        distinct.dedup();
+        let copies: usize = distinct.iter().map(|(_, len)| len).sum();
+        assert!(copies <= 4096 * 7, "{copies} entries for 4096 updates");
+        for (number, version) in versions.iter().enumerate() {
+            let has = |n: usize| {
+                let key = (n as u64).to_le_bytes();
+                version.get(key_hash(1, &key), &key).is_some()
+            };
+            assert!(has(number) && has(0) && !has(number + 1), "version {number}");
+        }
+    }
+
+    #[test]
+    fn a_batch_that_is_rolled_back_leaves_nothing() {
+        let mut buffer = WriteBuffer::default();
+        (0..100).for_each(|number| put(&mut buffer, number));
+        let before = (buffer.len(), buffer.weight_bytes());
+        let mut undo = buffer.begin();
+        for number in 50..150_u64 {
+            let key = number.to_le_bytes();
+            let entry = EntryRef { key: &key, kind: Kind::Delete, value: &[] };
+            buffer.put(key_hash(1, &key), entry, &mut undo);
+        }
+        assert_eq!(buffer.len(), 150);
+        undo.roll_back(&mut buffer);
+        assert_eq!((buffer.len(), buffer.weight_bytes()), before);
+        for number in 0..150_u64 {
+            let key = number.to_le_bytes();
+            let found = buffer.get(key_hash(1, &key), &key).map(|entry| entry.kind);
+            assert_eq!(found, (number < 100).then_some(Kind::Insert), "key {number}");
         }
     }
 }

@@ -94,7 +94,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("deletes   {:7.3} M/s", rate(entries, delete_s));
     println!("updates   {:7.3} M/s", rate(2 * entries, insert_s + delete_s));
     println!("lookups   {:7.3} M/s, {found} found, all checked", rate(entries, lookup_s));
-    println!("reads     {:7.3} per key looked up", stats.lookup_reads as f64 / stats.lookups as f64);
-    println!("runs      {:7}, entries {}, snapshot `ingest` in {dir}", stats.runs(), stats.entries());
+    println!(
+        "reads     {:7.3} per key looked up",
+        stats.lookup_reads as f64 / stats.lookups as f64
+    );
+    println!(
+        "runs      {:7}, entries {}, snapshot `ingest` in {dir}",
+        stats.runs(),
+        stats.entries()
+    );
     Ok(())
 }

@@ -18,10 +18,14 @@
 //! A call never goes back to a block that it applied itself, hence no versions are held as
 //! duplicates here; the undo log serves every way back.
 
-mod block;
 mod coins;
+
+mod block;
+
 mod error;
+
 mod files;
+
 mod headers;
 
 use std::collections::{HashMap, HashSet};
@@ -249,10 +253,13 @@ impl Replay<'_> {
                 unconnected += 1;
                 continue;
             };
-            let Some(location) = location else { continue };
+            // Below what the store keeps, its own blocks cannot be told from stale ones.
+            let below_kept = self.history.oldest().is_some_and(|oldest| u64::from(height) < oldest);
+            let Some(location) = location.filter(|_| !below_kept) else { continue };
             let block = files.read(location)?.map_err(Fault::Unreadable);
             if let Err(fault) = block.and_then(|block| block::check_commitments(&block)) {
                 let (path, offset) = (files.path(location.file), location.offset);
+                let fault = Box::new(fault);
                 let error = Error::Block { height, hash, path, offset, fault };
                 self.monitor.warn(&format_args!("on a stale branch: {error}"));
             }
@@ -314,7 +321,10 @@ impl Replay<'_> {
         let location = location.ok_or(Error::Corrupt("a block to be applied lies in no file"))?;
         let block = files.read(location)?;
         let (path, offset) = (files.path(location.file), location.offset);
-        let faulty = |fault| Error::Block { height, hash, path: path.clone(), offset, fault };
+        let faulty = |fault| {
+            let (path, fault) = (path.clone(), Box::new(fault));
+            Error::Block { height, hash, path, offset, fault }
+        };
 
         let block = block.map_err(|error| faulty(Fault::Unreadable(error)))?;
         let plan = check(&block, hash, height).map_err(faulty)?;

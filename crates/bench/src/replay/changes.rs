@@ -1,7 +1,7 @@
 //! Replay of a neutral history of changes, with the checks that it carries.
 //!
 //! A history is text, one record a line, and knows nothing of engines; the format is described in
-//! the contract of the command and read by [`Record`]. Records of a block are gathered, then the
+//! the contract of the command and read by the module `record`. Records of a block are gathered, then the
 //! block is one bulk lookup and one atomic batch of its net change.
 //!
 //! The note of a block in the undo log:
@@ -10,16 +10,21 @@
 //! |-------|-----------------------------------------------------------------------------|
 //! | 32    | identity of the history up to the block: SHA-256 over the identity before,  |
 //! |       | the number and the changes; zeros before the first block                    |
+//! | 32    | origin: identity of the first block ever applied, undone since or not       |
 //! | 8     | live entries, u64-LE                                                        |
 //!
 //! **Resuming.** The blocks that the store has are read over, not applied. Since histories go back
 //! and forth, a block number alone does not tell whether the input has arrived at the store's
-//! state; the identity does.
+//! state; the identity does. The origin tells an input that begins where the history began from
+//! one that goes on where the store is.
+
+mod input;
+
+mod record;
+
+mod error;
 
 mod block;
-mod error;
-mod input;
-mod record;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -116,9 +121,11 @@ pub fn replay(
         monitor,
         skip,
         block: None,
+        origin: None,
         unsaved: 0,
         totals: Totals::default(),
     };
+    replay.origin = replay.tip_note()?.map(|note| note.origin);
     let outcome = replay.run(paths);
     if let Err(Error::History(error)) = outcome {
         return Err(error.into());
@@ -142,6 +149,7 @@ struct Totals {
 /// The blocks read over so far, of which the last is where the input is.
 #[derive(Debug, Default)]
 struct Skip {
+    /// The input's first block has been read, and with it where the input begins.
     begun: bool,
     chain: Vec<(u64, ChainId)>,
 }
@@ -159,6 +167,8 @@ struct Replay<'a> {
     /// Present while blocks are read over.
     skip: Option<Skip>,
     block: Option<OpenBlock>,
+    /// The first block ever applied.
+    origin: Option<ChainId>,
     /// Blocks applied since the state was last made durable.
     unsaved: u64,
     totals: Totals,
@@ -168,6 +178,7 @@ struct Replay<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Note {
     id: ChainId,
+    origin: ChainId,
     count: u64,
 }
 
@@ -242,20 +253,9 @@ impl Replay<'_> {
     }
 
     fn begin(&mut self, number: u64, place: &Place) -> Result<(), Error> {
-        let tip = self.history.tip().map(|tip| tip.block);
-        if let Some(skip) = self.skip.as_mut().filter(|skip| !skip.begun) {
-            skip.begun = true;
-            if Some(number) > tip {
-                // The input goes on where the store is.
-                self.skip = None;
-            } else if let Some(parent) = self.history.kept().rev().find(|&kept| kept < number) {
-                let note = Note::parse(&self.history.note(parent)?)?;
-                skip.chain.push((parent, note.id));
-            }
-        }
         let last = match &self.skip {
             Some(skip) => skip.chain.last().map(|&(block, _)| block),
-            None => tip,
+            None => self.history.tip().map(|tip| tip.block),
         };
         if let Some(last) = last.filter(|&last| number <= last) {
             let what = Malformed::Order { block: number, last };
@@ -267,6 +267,9 @@ impl Replay<'_> {
 
     fn end(&mut self, expected: &Expected, place: &Place) -> Result<(), Error> {
         let Some(block) = self.block.take() else { return Ok(()) };
+        if self.skip.as_ref().is_some_and(|skip| !skip.begun) {
+            self.find_beginning(&block)?;
+        }
         if let Some(skip) = &mut self.skip {
             let id = block.chain_id(&skip.id());
             skip.chain.push((block.number, id));
@@ -275,8 +278,10 @@ impl Replay<'_> {
             }
             return self.check_stop();
         }
-        let before = self.tip_note()?.unwrap_or(Note { id: EMPTY_CHAIN, count: 0 });
-        let (number, id) = (block.number, block.chain_id(&before.id));
+        let before = self.tip_note()?;
+        let (parent, count) = before.map_or((EMPTY_CHAIN, 0), |note| (note.id, note.count));
+        let (number, id) = (block.number, block.chain_id(&parent));
+        let origin = *self.origin.get_or_insert(id);
         let (puts, deletes, gets) = (block.puts, block.deletes, block.gets);
         let changes = match block.settle(self.history.state())? {
             Ok(changes) => changes,
@@ -287,9 +292,9 @@ impl Replay<'_> {
         };
         let added = changes.iter().filter(|change| change.old.is_none()).count() as u64;
         let removed = changes.iter().filter(|change| change.new.is_none()).count() as u64;
-        let count = (before.count + added).checked_sub(removed);
+        let count = (count + added).checked_sub(removed);
         let count = count.ok_or(Error::Corrupt("more entries were deleted than there were"))?;
-        self.history.append(number, Note { id, count }.encode(), &changes)?;
+        self.history.append(number, Note { id, origin, count }.encode(), &changes)?;
 
         self.totals.blocks += 1;
         self.totals.puts += puts;
@@ -306,9 +311,27 @@ impl Replay<'_> {
         self.check_stop()
     }
 
+    /// Finds out from the input's first block where the input begins.
+    fn find_beginning(&mut self, block: &OpenBlock) -> Result<(), Error> {
+        let Some(skip) = &mut self.skip else { return Ok(()) };
+        skip.begun = true;
+        if Some(block.chain_id(&EMPTY_CHAIN)) == self.origin {
+            return Ok(());
+        }
+        if self.history.tip().is_none_or(|tip| tip.block < block.number) {
+            // The input goes on where the store is.
+            self.skip = None;
+        } else if let Some(parent) = self.history.kept().rev().find(|&kept| kept < block.number) {
+            let note = Note::parse(&self.history.note(parent)?)?;
+            skip.chain.push((parent, note.id));
+        }
+        Ok(())
+    }
+
     fn rollback(&mut self, block: Option<u64>, place: Place) -> Result<(), Error> {
+        // Nothing can be gone back from at the start of a whole history, so this input goes on.
+        self.skip.take_if(|skip| !skip.begun);
         if let Some(skip) = &mut self.skip {
-            skip.begun = true;
             let kept = skip.chain.partition_point(|&(number, _)| Some(number) <= block);
             skip.chain.truncate(kept);
             if let Some(block) =
@@ -485,14 +508,15 @@ fn check_comment(comment: &[u8]) -> Result<(), Malformed> {
 
 impl Note {
     fn encode(&self) -> Vec<u8> {
-        [self.id.as_slice(), &self.count.to_le_bytes()].concat()
+        [self.id.as_slice(), &self.origin, &self.count.to_le_bytes()].concat()
     }
 
     fn parse(bytes: &[u8]) -> Result<Self, Error> {
-        let parts = bytes.split_first_chunk::<32>();
-        let note = parts.and_then(|(&id, count)| {
-            Some(Self { id, count: u64::from_le_bytes(count.try_into().ok()?) })
-        });
-        note.ok_or(Error::Corrupt("a block's note in the undo log cannot be read"))
+        let note = || {
+            let (&id, rest) = bytes.split_first_chunk::<32>()?;
+            let (&origin, count) = rest.split_first_chunk::<32>()?;
+            Some(Self { id, origin, count: u64::from_le_bytes(count.try_into().ok()?) })
+        };
+        note().ok_or(Error::Corrupt("a block's note in the undo log cannot be read"))
     }
 }

@@ -11,8 +11,9 @@
 //!
 //! Invariants: the newest note is the state's; the blocks kept are the newest ones, without a gap
 //! in the history; the log goes back with the state. Block numbers rise but need not be dense.
-//! Within a process the newest versions are also held as duplicates where the engine makes them
-//! cheaply, and going back to one of those is a matter of swapping handles.
+//! Within a process some of the newest versions are also held as duplicates, where the engine makes
+//! them cheaply: going far back starts from the nearest one and undoes only what is left. They are
+//! some blocks apart because a duplicate makes the next update of a write buffer a new part of it.
 
 use std::collections::VecDeque;
 
@@ -24,6 +25,8 @@ const VERSION: u8 = 1;
 const VERSION_KEY: &[u8] = &[0];
 const NOTE: u8 = 1;
 const UNDO: u8 = 2;
+/// Blocks from one version held as a duplicate to the next.
+const VERSION_SPACING: u32 = 256;
 
 /// A call on a history failed.
 #[derive(Debug, thiserror::Error)]
@@ -129,6 +132,9 @@ pub struct History {
     /// Ascending by block; each block is in `kept`.
     versions: VecDeque<Version>,
     versions_max: usize,
+    version_spacing: u32,
+    /// Blocks appended since a version was held.
+    since_version: u32,
     /// The newest durable point is not the present state.
     unsaved: bool,
     /// A call failed half way, so state and log may disagree and must not become durable.
@@ -137,8 +143,8 @@ pub struct History {
 
 impl History {
     /// Opens the newest durable point, or the empty state in an empty store. Of the blocks to come
-    /// the newest `keep_max` can be gone back to (all of them if `None`), of which up to
-    /// `versions_max` are held as duplicates.
+    /// the newest `keep_max` can be gone back to (all of them if `None`); up to `versions_max`
+    /// duplicates are held to make that short.
     ///
     /// # Errors
     /// [`Error::Corrupt`], [`Error::Version`] or what the engine says.
@@ -165,6 +171,8 @@ impl History {
             keep_max,
             versions: VecDeque::new(),
             versions_max,
+            version_spacing: VERSION_SPACING,
+            since_version: 0,
             unsaved: false,
             broken: false,
         })
@@ -342,9 +350,11 @@ impl History {
     }
 
     fn hold_version(&mut self, block: u64) -> Result<()> {
-        if self.versions_max == 0 {
+        self.since_version += 1;
+        if self.versions_max == 0 || self.since_version < self.version_spacing {
             return Ok(());
         }
+        self.since_version = 0;
         let (state, log) = (self.state.duplicate()?, self.log.duplicate()?);
         self.versions.push_back(Version { block, state, log });
         let oldest = self.oldest();
@@ -450,18 +460,14 @@ fn take_sized<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
 mod tests {
     use std::collections::BTreeMap;
 
+    use terrane_testkit::draw::Draw as _;
+    use terrane_testkit::seeds::for_each_seed;
+    use terrane_testkit::{ChaCha8Rng, RngCore as _};
+
     use super::*;
     use crate::engines::memory::Memory;
 
     type Model = BTreeMap<Vec<u8>, Vec<u8>>;
-
-    /// SplitMix64: the next number of a seed's stream.
-    fn next(seed: &mut u64) -> u64 {
-        *seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (*seed ^ (*seed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
 
     fn names() -> Names {
         Names { log: "log", state: "state", label: "test".to_owned() }
@@ -477,14 +483,14 @@ mod tests {
     }
 
     /// Appends and rolls back at random, with `versions_max` duplicates, against a list of maps.
-    fn walk(seed: u64, keep_max: Option<u64>, versions_max: usize) {
-        let mut random = seed;
+    fn walk(rng: &mut ChaCha8Rng, keep_max: Option<u64>, versions_max: usize, spacing: u32) {
         let mut history = History::open(Box::new(Memory), names(), keep_max, versions_max).unwrap();
+        history.version_spacing = spacing;
         let mut models: Vec<(u64, Model)> = Vec::new();
         for step in 0..300 {
-            let (place, context) = (next(&mut random), format!("seed {seed:#x} step {step}"));
-            if place.is_multiple_of(8) && !models.is_empty() {
-                let index = usize::try_from(place >> 8).unwrap() % models.len();
+            let context = format!("step {step}");
+            if rng.chance(1, 8) && !models.is_empty() {
+                let index = rng.index(models.len());
                 let block = models[index].0;
                 match history.rollback(Some(block), |_, _| ()) {
                     Ok(()) => models.truncate(index + 1),
@@ -493,12 +499,12 @@ mod tests {
                 }
             } else {
                 let mut model = models.last().map(|(_, model)| model.clone()).unwrap_or_default();
-                let block = models.last().map_or(0, |(block, _)| block + 1 + place % 3);
+                let block = models.last().map_or(0, |(block, _)| block + 1 + rng.below(3));
                 let mut changes = BTreeMap::new();
-                for _ in 0..place % 6 {
-                    let key = vec![u8::try_from(next(&mut random) % 16).unwrap()];
-                    let value = next(&mut random);
-                    let new = (value % 3 > 0).then(|| value.to_le_bytes().to_vec());
+                for _ in 0..rng.below(6) {
+                    let key = rng.below(16).to_le_bytes()[..1].to_vec();
+                    let value = rng.next_u64().to_le_bytes().to_vec();
+                    let new = rng.chance(2, 3).then_some(value);
                     let old = model.get(&key).cloned();
                     changes.insert(key.clone(), NetChange { key, old, new });
                 }
@@ -524,12 +530,13 @@ mod tests {
 
     #[test]
     fn going_back_gives_the_old_state_whether_by_duplicate_or_by_undo() {
-        for seed in 0..20 {
-            for versions_max in [0, 1, 5, usize::MAX] {
-                walk(seed, None, versions_max);
-                walk(seed, Some(10), versions_max);
+        let name = "going_back_gives_the_old_state_whether_by_duplicate_or_by_undo";
+        for_each_seed(name, 16, |rng, _| {
+            for (versions_max, spacing) in [(0, 1), (1, 1), (5, 1), (5, 4), (usize::MAX, 3)] {
+                walk(rng, None, versions_max, spacing);
+                walk(rng, Some(10), versions_max, spacing);
             }
-        }
+        });
     }
 
     #[test]

@@ -1,3 +1,8 @@
 //! Replays as a library.
 
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 mod bitcoin;
+mod changes;
+mod faults;

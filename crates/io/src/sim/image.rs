@@ -93,10 +93,10 @@ impl Image {
         if within == 0 {
             self.stored -= u64::from(self.pages[last].is_some());
             self.pages.pop();
-        } else if let Some(page) = &mut self.pages[last] {
-            if page[within..].iter().any(|&byte| byte != 0) {
-                Arc::make_mut(page)[within..].fill(0);
-            }
+        } else if let Some(page) = &mut self.pages[last]
+            && page[within..].iter().any(|&byte| byte != 0)
+        {
+            Arc::make_mut(page)[within..].fill(0);
         }
     }
 
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn images_agree_with_a_vector_and_copies_stand_still() {
         let seed = 7;
-        let mut random = super::super::random::Random::new(seed);
+        let mut random = crate::sim::random::Random::new(seed);
         let mut image = Image::default();
         let mut model: Vec<u8> = Vec::new();
         let mut copies = Vec::new();

@@ -303,25 +303,26 @@ impl Tree {
 
     pub(super) fn rename(&mut self, from: &Path, to: &Path) -> Outcome<()> {
         let (from_dir, from_name) = self.find_parent(from)?;
-        let node = *self.dir(from_dir)?.seen.get(from_name).ok_or(Errno::NOENT)?;
         let (to_dir, to_name) = self.find_parent(to)?;
+        let node = *self.dir(from_dir)?.seen.get(from_name).ok_or(Errno::NOENT)?;
         let (from_names, to_names) = (names_of(from)?, names_of(to)?);
         if to_names.len() > from_names.len() && to_names.starts_with(&from_names) {
             return Err(Errno::INVAL);
         }
+        if from_names.len() > to_names.len() && from_names.starts_with(&to_names) {
+            return Err(Errno::NOTEMPTY);
+        }
         let replaced = self.dir(to_dir)?.seen.get(to_name).copied();
-        match replaced {
-            Some(replaced) if replaced == node => return Ok(()),
-            Some(replaced) if self.is_dir(node) => {
-                if !self.dir(replaced)?.seen.is_empty() {
-                    return Err(Errno::NOTEMPTY);
-                }
-            }
-            Some(replaced) => {
+        if replaced == Some(node) {
+            return Ok(());
+        }
+        if let Some(replaced) = replaced {
+            if !self.is_dir(node) {
                 self.file(replaced)?;
                 self.drop_link(replaced);
+            } else if !self.dir(replaced)?.seen.is_empty() {
+                return Err(Errno::NOTEMPTY);
             }
-            None => {}
         }
         let number = self.number();
         if from_dir == to_dir {
@@ -334,12 +335,12 @@ impl Tree {
 
     pub(super) fn hard_link(&mut self, from: &Path, to: &Path) -> Outcome<()> {
         let node = self.find(from)?;
-        if self.is_dir(node) {
-            return Err(Errno::PERM);
-        }
         let (dir, name) = self.find_parent(to)?;
         if self.dir(dir)?.seen.contains_key(name) {
             return Err(Errno::EXIST);
+        }
+        if self.is_dir(node) {
+            return Err(Errno::PERM);
         }
         let number = self.number();
         self.change_names(dir, number, DirChange::Set(name.into(), node))?;
@@ -375,6 +376,9 @@ impl Tree {
         let end = offset.checked_add(bytes.len() as u64).ok_or(Errno::FBIG)?;
         if end > FILE_BYTES_MAX {
             return Err(Errno::FBIG);
+        }
+        if bytes.is_empty() {
+            return Ok(());
         }
         let number = self.number();
         let file = self.file_mut(node)?;
@@ -558,10 +562,10 @@ impl Tree {
         let numbers: Vec<NodeNo> = self.nodes.keys().copied().collect();
         for number in numbers {
             let count = links.get(&number).copied().unwrap_or(0);
-            if self.file(number).is_ok_and(|file| file.links != count) {
-                if let Ok(file) = self.file_mut(number) {
-                    file.links = count;
-                }
+            if self.file(number).is_ok_and(|file| file.links != count)
+                && let Ok(file) = self.file_mut(number)
+            {
+                file.links = count;
             }
         }
     }

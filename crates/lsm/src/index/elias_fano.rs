@@ -6,16 +6,7 @@
 //! then a zero bit. With `low_bits` chosen so that there are once to twice as many buckets as
 //! numbers, a number takes `low_bits + 2` to `low_bits + 3` bits.
 //!
-//! # Format
-//!
-//! | size (bytes)   | field      | meaning                                                        |
-//! |----------------|------------|----------------------------------------------------------------|
-//! | 8 per 64 bits  | `lows`     | `count * low_bits` bits; the first number in the lowest bits   |
-//! | 8 per 64 bits  | `highs`    | `count` ones and `(value_max >> low_bits) + 1` zeros           |
-//!
-//! Bits fill little-endian 64-bit words from the lowest bit up; what is left of a last word is zero.
-//! `count`, `low_bits` and `value_max` are stored by the user of the sequence. There are fewer than
-//! 2^32 buckets.
+//! The format is in `docs/format/index.md`.
 //!
 //! # Search
 //!

@@ -12,26 +12,7 @@
 //! page before; this is [`Candidate::earlier`]. For evenly spread keys it costs 0.1 to 0.2 % more
 //! reads; for others it is counted exactly while building, see [`Fences::extra_reads`].
 //!
-//! # Format
-//!
-//! | offset | size  | field         | meaning                                                       |
-//! |--------|-------|---------------|---------------------------------------------------------------|
-//! | 0      | 1     | `kind`        | 1                                                             |
-//! | 1      | 1     | `shift`       | bits of the eight bytes that are cut off, `0..=63`            |
-//! | 2      | 1     | `low_bits`    | of the sequence, `0..=63`                                     |
-//! | 3      | 1     |               | zero                                                          |
-//! | 4      | 4     | `pages`       | number of fences                                              |
-//! | 8      | 8     | `extra_reads` | pages stepped back if each key of the run is looked up once   |
-//! | 16     | 8     | `base`        | number of the lower bound                                     |
-//! | 24     | 8     | `value_max`   | value of the upper bound; no fence is greater                 |
-//! | 32     | 4     | `prefix_size` | bytes in common to all keys                                   |
-//! | 36     | ..    | `prefix`      | those bytes                                                   |
-//! | ..     | ..    | `lows`        | see `elias_fano`                                              |
-//! | ..     | ..    | `highs`       | see `elias_fano`                                              |
-//!
-//! The value of a key that begins with `prefix` is `(number - base) >> shift`, held to
-//! `0..=value_max`, where `number` is the eight bytes after the prefix, big-endian, as if the key
-//! went on with zeros. Without the prefix it is 0 for a key before it and `value_max` for one after.
+//! The format is in `docs/format/index.md`.
 
 use super::elias_fano::{Sequence, SequenceBuilder};
 use super::{Bounds, Candidate, KIND_COMPACT, eight_bytes};

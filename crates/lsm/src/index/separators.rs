@@ -9,29 +9,7 @@
 //! of bytes it shares with the one before, and its tail. Evenly spread keys take 3 bytes per page,
 //! and another byte in memory for the directory of blocks.
 //!
-//! # Format
-//!
-//! | offset | size  | field         | meaning                                                       |
-//! |--------|-------|---------------|---------------------------------------------------------------|
-//! | 0      | 1     | `kind`        | 2                                                             |
-//! | 1      | 3     |               | zero                                                          |
-//! | 4      | 4     | `pages`       | number of separators                                          |
-//! | 8      | 4     | `prefix_size` | bytes in common to all keys                                   |
-//! | 12     | ..    | `prefix`      | those bytes                                                   |
-//! | ..     | ..    | `separators`  | one after the other, to the end                               |
-//!
-//! A separator:
-//!
-//! | size  | field    | meaning                                                                    |
-//! |-------|----------|----------------------------------------------------------------------------|
-//! | 1     | `sizes`  | `min(shared, 15) << 4 \| min(tail, 15)`                                     |
-//! | 0..=5 | `shared` | if at least 15: `shared - 15`, seven bits per byte, lowest first, the high  |
-//! |       |          | bit set on all bytes but the last; the last is not zero unless alone        |
-//! | 0..=5 | `tail`   | if at least 15: `tail - 15`, likewise                                       |
-//! | ..    |          | the last `tail` bytes of the separator                                      |
-//!
-//! `shared` is all that the separator has in common with the one before it, and 0 for the first of
-//! each 16. The first separator is empty; each other is above the one before.
+//! The format is in `docs/format/index.md`.
 
 use super::{Bounds, Candidate, KIND_ORDINARY, common_size, eight_bytes};
 use crate::corrupt::Corrupt;

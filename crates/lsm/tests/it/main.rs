@@ -1,4 +1,178 @@
 //! Tests of the table engine through its public interface.
-#![forbid(unsafe_code)]
+//!
+//! What several of them need stands here: places to put a session (the real disk and the simulated
+//! one), keys and values that follow from a number, and the content of a table in order.
 
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod script;
+
+mod bitflip;
+mod budgets;
+mod crash;
+mod faults;
+mod golden;
+mod model;
+mod snapshots;
+mod tables;
 mod verify;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tempfile::TempDir;
+use terrane_io::{Access, Disk, OpenMode, RealDisk, SimDisk};
+use terrane_lsm::{
+    Error, MergeSchedule, Session, SessionOptions, SnapshotName, Table, TableConfig, Update,
+    WriteBuffer,
+};
+
+/// The salt of every session here, so that a failing run repeats to the byte.
+const SALT: u64 = 0x5EED;
+
+/// A disk with a directory for a session.
+#[derive(Debug)]
+enum Place {
+    Real { folder: TempDir, disk: Arc<RealDisk> },
+    Simulated { disk: Arc<SimDisk> },
+}
+
+impl Place {
+    fn real() -> Self {
+        Self::Real { folder: tempfile::tempdir().unwrap(), disk: RealDisk::auto() }
+    }
+
+    fn simulated(seed: u64) -> Self {
+        Self::Simulated { disk: SimDisk::new(seed) }
+    }
+
+    /// One of each kind: what holds on one disk must hold on the other.
+    fn both() -> [Self; 2] {
+        [Self::simulated(1), Self::real()]
+    }
+
+    fn disk(&self) -> Arc<dyn Disk> {
+        match self {
+            Self::Real { disk, .. } => Arc::clone(disk) as Arc<dyn Disk>,
+            Self::Simulated { disk } => Arc::clone(disk) as Arc<dyn Disk>,
+        }
+    }
+
+    /// The directory of the session.
+    fn dir(&self) -> PathBuf {
+        match self {
+            Self::Real { folder, .. } => folder.path().join("session"),
+            Self::Simulated { .. } => PathBuf::from("/session"),
+        }
+    }
+
+    fn try_open(&self, salt: u64) -> Result<Session, Error> {
+        Session::open(self.disk(), &self.dir(), &SessionOptions::with_salt(salt).create_dir())
+    }
+
+    fn open(&self) -> Session {
+        self.try_open(SALT).unwrap()
+    }
+
+    /// Goes on with what is left after the death of the process, which closes and drops nothing. On
+    /// the real disk this process cannot die, so there the caller just drops all handles.
+    fn kill(&mut self) {
+        if let Self::Simulated { disk } = self {
+            *disk = disk.process_kill();
+        }
+    }
+
+    /// Paths of the run files.
+    fn runs(&self) -> Vec<PathBuf> {
+        let active = self.dir().join("active");
+        let entries = self.disk().list(&active).unwrap();
+        entries.into_iter().map(|entry| active.join(entry.name)).collect()
+    }
+
+    /// Bytes of the run files.
+    fn run_bytes(&self) -> u64 {
+        let disk = self.disk();
+        let len = |path: &PathBuf| {
+            disk.open(path, OpenMode::Read, Access::Buffered).unwrap().len().unwrap()
+        };
+        self.runs().iter().map(len).sum()
+    }
+}
+
+/// Small write buffers, both schedules: what reaches deep merges within a few hundred updates.
+fn small_configs() -> Vec<TableConfig> {
+    let mut configs = Vec::new();
+    for entries in [1, 2, 3, 1000] {
+        for schedule in [MergeSchedule::Incremental, MergeSchedule::OneShot] {
+            configs.push(TableConfig { merge_schedule: schedule, ..buffer_of(entries) });
+        }
+    }
+    configs
+}
+
+/// The default but for the size of the write buffer.
+fn buffer_of(entries: u64) -> TableConfig {
+    TableConfig { write_buffer: WriteBuffer::Entries(entries), ..TableConfig::default() }
+}
+
+fn name(text: &str) -> SnapshotName {
+    SnapshotName::new(text).unwrap()
+}
+
+/// One SplitMix64 step: distinct numbers give distinct, evenly spread ones.
+fn spread(number: u64) -> u64 {
+    let mut mixed = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ (mixed >> 31)
+}
+
+/// A key of 34 bytes like a transaction output's, evenly spread.
+fn key(number: u64) -> [u8; 34] {
+    let mut key = [0; 34];
+    for (at, word) in key.chunks_mut(8).enumerate() {
+        let bytes = spread(number ^ (at as u64) << 56).to_le_bytes();
+        word.copy_from_slice(&bytes[..word.len()]);
+    }
+    key
+}
+
+/// A value that tells by its bytes which one it is.
+fn value(number: u64, len: usize) -> Vec<u8> {
+    let bytes = spread(number).to_le_bytes();
+    bytes.iter().copied().cycle().take(len).collect()
+}
+
+/// Inserts keys of these numbers, with values of 60 bytes, in batches.
+fn fill(table: &mut Table, numbers: impl IntoIterator<Item = u64>) {
+    let numbers: Vec<u64> = numbers.into_iter().collect();
+    for part in numbers.chunks(1000) {
+        let entries: Vec<_> = part.iter().map(|&n| (key(n), value(n, 60))).collect();
+        let batch: Vec<_> = entries.iter().map(|(k, v)| (*k, Update::Insert(v))).collect();
+        table.updates(&batch).unwrap();
+    }
+}
+
+/// Deletes keys of these numbers, in batches.
+fn clear(table: &mut Table, numbers: impl IntoIterator<Item = u64>) {
+    let batch: Vec<_> = numbers.into_iter().map(|n| (key(n), Update::Delete)).collect();
+    for part in batch.chunks(1000) {
+        table.updates(part).unwrap();
+    }
+}
+
+/// All live entries, in the order in which a cursor gives them.
+fn content(table: &Table) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut cursor = table.cursor().unwrap();
+    let mut entries = Vec::new();
+    while let Some(record) = cursor.next().unwrap() {
+        entries.push((record.key, record.value.into_vec()));
+    }
+    entries
+}
+
+/// Whether a file or directory is there.
+fn exists(disk: &dyn Disk, path: &Path) -> bool {
+    disk.kind(path).unwrap().is_some()
+}

@@ -5,8 +5,6 @@
 //! Method: a session with runs on several levels, large values, deletions and the image of a write buffer,
 //! on a simulated disk; each case damages a copy of it.
 
-#![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

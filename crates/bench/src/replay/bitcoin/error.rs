@@ -62,7 +62,7 @@ pub enum Error {
         /// Of the record.
         offset: u64,
         /// What is wrong.
-        fault: Fault,
+        fault: Box<Fault>,
     },
     /// No block of the input leads back to genesis, and the store is empty.
     #[error("no block of the input leads back to the genesis block of {network}")]

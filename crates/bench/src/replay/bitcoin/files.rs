@@ -17,7 +17,7 @@ use bitcoin::block::Header;
 use bitcoin::consensus::{Decodable as _, deserialize};
 use bitcoin::{Block, BlockHash, Network, Target};
 
-use super::Error;
+use super::error::Error;
 use crate::replay::monitor::{Monitor, Phase};
 
 const HEADER_SIZE: usize = 80;
@@ -98,8 +98,8 @@ impl BlockFiles {
                 let entry = entry.map_err(|source| unreadable(path, source))?;
                 let name = entry.file_name();
                 let Some(name) = name.to_str() else { continue };
-                if name.starts_with("blk") && name.ends_with(".dat") {
-                    let path = entry.path();
+                let path = entry.path();
+                if name.starts_with("blk") && path.extension().is_some_and(|end| end == "dat") {
                     let meta = std::fs::metadata(&path);
                     let size = meta.map_err(|source| unreadable(&path, source))?.len();
                     files.push(BlockFile { path, size, key });
@@ -231,7 +231,8 @@ impl BlockFiles {
         }))
     }
 
-    /// Returns the size that the block at a place has by its own account; `None` if it cannot be read.
+    /// Returns the size that the block at a place has by its own account; `None` if its transactions
+    /// are damaged, and their sizes with them.
     fn own_size(&mut self, location: Location) -> Result<Option<u64>, Error> {
         let start = location.offset + FRAME_SIZE;
         let left = self.size(location.file) - start;
@@ -239,30 +240,29 @@ impl BlockFiles {
         let mut bytes = vec![0; size];
         self.read_at(location.file, start, &mut bytes)?;
         let mut rest = bytes.as_slice();
-        let whole = Block::consensus_decode(&mut rest).is_ok();
-        Ok(whole.then(|| (size - rest.len()) as u64))
+        let block = Block::consensus_decode(&mut rest).ok();
+        let whole = block.filter(Block::check_merkle_root);
+        Ok(whole.map(|_| (size - rest.len()) as u64))
     }
 
     /// Reads a block.
     ///
     /// # Errors
-    /// [`Error::Read`], [`Error::Framing`] if the record is longer than its block. The inner error
-    /// says that the bytes are no block.
+    /// [`Error::Read`], [`Error::Framing`] if the block is whole but of another size than the record
+    /// says. The inner error says that the bytes are no block.
     pub(super) fn read(
         &mut self,
         location: Location,
     ) -> Result<Result<Block, bitcoin::consensus::encode::Error>, Error> {
-        let mut bytes = vec![0; location.size as usize];
-        self.read_at(location.file, location.offset + FRAME_SIZE, &mut bytes)?;
+        let Location { file, offset, size } = location;
+        let mut bytes = vec![0; size as usize];
+        self.read_at(file, offset + FRAME_SIZE, &mut bytes)?;
         let block = deserialize::<Block>(&bytes);
-        if block.is_err() {
-            let mut rest = bytes.as_slice();
-            if Block::consensus_decode(&mut rest).is_ok() {
-                let (path, offset) = (self.path(location.file), location.offset);
-                let own = bytes.len() - rest.len();
-                let what = format!("the size says {} bytes, the block has {own}", location.size);
-                return Err(Error::Framing { path, offset, what });
-            }
+        if block.is_err()
+            && let Some(own) = self.own_size(location)?.filter(|&own| own != u64::from(size))
+        {
+            let what = format!("the size says {size} bytes, the block has {own}");
+            return Err(Error::Framing { path: self.path(file), offset, what });
         }
         Ok(block)
     }

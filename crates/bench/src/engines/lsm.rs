@@ -1,0 +1,135 @@
+//! Terrane's table engine: a session on disk, one table per table, snapshots as they are.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use terrane::io::{Disk, RealDisk};
+use terrane::{Session, SessionOptions, SnapshotName, TableConfig, Update};
+
+use crate::engine::{Cause, Change, Cursor, Engine, EngineError, Entry, Result, Table};
+
+/// Duplicates alive at once. Each one pins the runs and the write buffer of its time.
+const DUPLICATES_MAX: usize = 16;
+
+/// A session in a directory.
+#[derive(Debug)]
+pub struct Lsm {
+    session: Session,
+    config: TableConfig,
+}
+
+impl Lsm {
+    /// Opens the session in `dir`, which is made if it is missing. Only one process can hold it.
+    ///
+    /// # Errors
+    /// [`EngineError::Environment`] if another process holds it or the system does not let us,
+    /// [`EngineError::Refused`] if the directory is something else, which is left as it is.
+    pub fn open(dir: &Path) -> Result<Self> {
+        if dir.exists() && !dir.is_dir() {
+            return Err(EngineError::Refused(format!("{} is no directory", dir.display()).into()));
+        }
+        if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            std::fs::create_dir_all(parent).map_err(|error| {
+                let what = format!("{} cannot be made: {error}", parent.display());
+                EngineError::Environment(what.into())
+            })?;
+        }
+        Self::open_on(RealDisk::auto(), dir)
+    }
+
+    /// Opens the session in `dir` of a disk; the parent of `dir` must exist.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_on(disk: Arc<dyn Disk>, dir: &Path) -> Result<Self> {
+        let session = Session::open(disk, dir, &SessionOptions::default().create_dir())?;
+        Ok(Self { session, config: TableConfig::default() })
+    }
+}
+
+impl Engine for Lsm {
+    fn name(&self) -> &'static str {
+        "lsm"
+    }
+
+    fn is_durable(&self) -> bool {
+        true
+    }
+
+    fn duplicates_max(&self) -> usize {
+        DUPLICATES_MAX
+    }
+
+    fn new_table(&self) -> Result<Box<dyn Table>> {
+        Ok(Box::new(LsmTable(self.session.new_table(&self.config)?)))
+    }
+
+    fn snapshots(&self) -> Result<Vec<String>> {
+        let names = self.session.list_snapshots()?;
+        Ok(names.iter().map(|name| name.as_str().to_owned()).collect())
+    }
+
+    fn open(&self, snapshot: &str, label: &str) -> Result<Box<dyn Table>> {
+        let table = self.session.open_snapshot(&SnapshotName::new(snapshot)?, label)?;
+        Ok(Box::new(LsmTable(table)))
+    }
+
+    fn delete(&self, snapshot: &str) -> Result<()> {
+        Ok(self.session.delete_snapshot(&SnapshotName::new(snapshot)?)?)
+    }
+}
+
+#[derive(Debug)]
+struct LsmTable(terrane::Table);
+
+impl Table for LsmTable {
+    fn lookup(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
+        let found = self.0.lookups(keys)?.into_iter();
+        Ok(found.map(|lookup| lookup.value().map(<[u8]>::to_vec)).collect())
+    }
+
+    fn update(&mut self, changes: &[Change<'_>]) -> Result<()> {
+        let update = |value: Option<_>| value.map_or(Update::Delete, Update::Insert);
+        let batch: Vec<_> =
+            changes.iter().map(|change| (change.key, update(change.value))).collect();
+        Ok(self.0.updates(&batch)?)
+    }
+
+    fn duplicate(&self) -> Result<Box<dyn Table>> {
+        Ok(Box::new(Self(self.0.duplicate()?)))
+    }
+
+    fn scan(&self, from: &[u8]) -> Result<Box<dyn Cursor + '_>> {
+        Ok(Box::new(LsmCursor(self.0.cursor_at(from)?)))
+    }
+
+    fn save(&self, snapshot: &str, label: &str) -> Result<()> {
+        Ok(self.0.save_snapshot(&SnapshotName::new(snapshot)?, label)?)
+    }
+}
+
+struct LsmCursor(terrane::Cursor);
+
+impl Cursor for LsmCursor {
+    fn next(&mut self) -> Result<Option<Entry>> {
+        let record = self.0.next()?;
+        Ok(record.map(|record| Entry { key: record.key, value: record.value.into_vec() }))
+    }
+}
+
+impl From<terrane::Error> for EngineError {
+    fn from(error: terrane::Error) -> Self {
+        let class: fn(Cause) -> Self = match &error {
+            terrane::Error::Corrupt { .. }
+            | terrane::Error::SnapshotCorrupted { .. }
+            | terrane::Error::Disk(terrane::io::Error::ShortRead { .. }) => Self::Corrupt,
+            terrane::Error::UnknownVersion { .. }
+            | terrane::Error::SessionDirCorrupted { .. }
+            | terrane::Error::SnapshotNotCompatible { .. }
+            | terrane::Error::KeyTooLarge { .. }
+            | terrane::Error::ValueTooLarge { .. } => Self::Refused,
+            _ => Self::Environment,
+        };
+        class(Box::new(error))
+    }
+}

@@ -1,0 +1,155 @@
+//! Replays on a disk that fails.
+//!
+//! Goal: whatever call fails and whatever a loss of power leaves, the store opens at a state that a
+//! checkpoint made durable, no earlier than the last one reported, and resuming ends where an
+//! undisturbed replay ends. Method: a history of a few blocks with rollbacks and with a durable
+//! point after each block; the fault strikes each call in turn.
+
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use terrane::io::fault::{FaultKind, FaultPlan, Repeat};
+use terrane::io::{SimDisk, Survival};
+use terrane_bench::engines::lsm::Lsm;
+use terrane_bench::error::Class;
+use terrane_bench::replay::changes::{Error, Options, Report, replay};
+use terrane_bench::replay::monitor::{Monitor, Phase};
+
+/// How many blocks were reported, each after it had become durable.
+#[derive(Default)]
+struct Watcher {
+    blocks: u64,
+}
+
+impl Monitor for Watcher {
+    fn progress(&mut self, phase: Phase, done: u64, _: Option<u64>) {
+        if phase == Phase::Replay {
+            self.blocks = done;
+        }
+    }
+
+    fn warn(&mut self, _: &dyn Display) {}
+
+    fn stop(&self) -> bool {
+        false
+    }
+}
+
+const STRAIGHT: &str = "terrane-changes 1\n\
+    begin 1\nput 01 01\nput 02 02\nend count=2\n\
+    begin 2\nget 01 01\nput 01 11\ndel 02\nend count=1\n\
+    begin 3\nput 03 33\nend count=2\n\
+    begin 5\nget 03 33\nput - 55\nend count=3\n";
+
+const WINDING: &str = "terrane-changes 1\n\
+    begin 1\nput 01 01\nput 02 02\nend\n\
+    begin 2\nput 01 11\ndel 02\nend\n\
+    begin 3\nput 03 33\nend\n\
+    rollback 1\nexpect count=2\n\
+    begin 2\nget 02 02\nput 02 12\nend\n\
+    rollback -\nexpect count=0\n\
+    begin 1\nput 09 09\nend count=1\n";
+
+struct Case {
+    _dir: tempfile::TempDir,
+    path: PathBuf,
+}
+
+impl Case {
+    fn new(history: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("history");
+        std::fs::write(&path, history).unwrap();
+        Self { _dir: dir, path }
+    }
+
+    fn run(&self, disk: &Arc<SimDisk>, watcher: &mut Watcher) -> Result<Report, Error> {
+        let engine = Lsm::open_on(disk.clone(), Path::new("/store"))?;
+        let options = Options { resume: true, checkpoint_every: 1, ..Options::default() };
+        replay(Box::new(engine), std::slice::from_ref(&self.path), &options, watcher)
+    }
+
+    /// The report of an undisturbed replay, and the calls that it took.
+    fn undisturbed(&self) -> (Report, u64) {
+        let disk = SimDisk::new(1);
+        let report = self.run(&disk, &mut Watcher::default()).unwrap();
+        (report, disk.calls())
+    }
+
+    /// Resumes on a disk after a fault.
+    #[track_caller]
+    fn resume(&self, disk: &Arc<SimDisk>, expected: &Report, context: &str) -> Report {
+        let report = self.run(disk, &mut Watcher::default());
+        let report = report.unwrap_or_else(|error| panic!("{context}: {error}"));
+        let state = |report: &Report| (report.height, report.count, report.digest.clone());
+        assert_eq!(state(&report), state(expected), "{context}");
+        report
+    }
+}
+
+#[test]
+fn a_loss_of_power_at_any_call_costs_nothing_durable() {
+    for history in [STRAIGHT, WINDING] {
+        let case = Case::new(history);
+        let (expected, calls) = case.undisturbed();
+        assert!(calls > 50, "{calls} calls");
+        for call in 0..calls {
+            let disk = SimDisk::new(1);
+            disk.set_plan(FaultPlan::crash_at(call));
+            let mut watcher = Watcher::default();
+            // The last calls may be those whose failure is of no consequence.
+            let outcome = case.run(&disk, &mut watcher);
+            for survival in [Survival::Nothing, Survival::Everything, Survival::Torn(call)] {
+                let context = format!("crash at call {call}, {survival:?}, then {outcome:?}");
+                let report = case.resume(&disk.after_crash(survival), &expected, &context);
+                if history == STRAIGHT {
+                    assert!(report.blocks + watcher.blocks <= expected.blocks, "{context}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_failing_call_is_reported_and_costs_nothing_durable() {
+    for history in [STRAIGHT, WINDING] {
+        let case = Case::new(history);
+        let (expected, calls) = case.undisturbed();
+        for kind in FaultKind::ERRORS {
+            for call in 0..calls {
+                let disk = SimDisk::new(1);
+                disk.set_plan(FaultPlan::fail(call, kind, Repeat::Once));
+                let mut watcher = Watcher::default();
+                let outcome = case.run(&disk, &mut watcher);
+                let context = format!("{kind:?} at call {call}, then {outcome:?}");
+                if let Err(error) = &outcome {
+                    assert_ne!(error.class(), Class::Input, "{context}");
+                }
+                let disk = disk.process_kill();
+                let report = case.resume(&disk, &expected, &context);
+                if history == STRAIGHT {
+                    assert!(report.blocks + watcher.blocks <= expected.blocks, "{context}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_full_disk_is_the_environments_fault_and_room_mends_it() {
+    let case = Case::new(STRAIGHT);
+    let (expected, _) = case.undisturbed();
+    let mut failed = 0;
+    for blocks in 0..64 {
+        let disk = SimDisk::new(1);
+        disk.set_plan(FaultPlan::capacity(blocks * 4096));
+        if let Err(error) = case.run(&disk, &mut Watcher::default()) {
+            assert_eq!(error.class(), Class::Environment, "{error}");
+            failed += 1;
+        }
+        disk.set_plan(FaultPlan::default());
+        case.resume(&disk, &expected, &format!("{blocks} blocks of 4 KiB"));
+    }
+    assert!((1..64).contains(&failed), "{failed} of 64 sizes were too small");
+}

@@ -1,0 +1,10 @@
+//! The built program, as a user calls it.
+
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod bitcoin;
+mod chain;
+mod changes;
+mod process;
+mod program;

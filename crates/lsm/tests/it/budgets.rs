@@ -1,0 +1,267 @@
+//! I/O budgets: the `Cost:` lines of the documentation, held by counting.
+//!
+//! Goal: each operation asks no more of the disk than its documentation says, at every stage of a
+//! table's growth. Method: the simulated disk counts calls and pages; all keys follow from numbers,
+//! so the counts are the same in every run.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use terrane_io::{CountedDisk, Counts, SimDisk};
+use terrane_lsm::{
+    FilterPolicy, IndexKind, MergePolicy, MergeSchedule, Session, SessionOptions, Table,
+    TableConfig, Update,
+};
+
+use crate::{SALT, buffer_of, clear, fill, key, name, value};
+
+/// Numbers from here on are those of keys that are never inserted.
+const ABSENT: u64 = 1 << 40;
+
+fn open(disk: &Arc<SimDisk>) -> Session {
+    let options = SessionOptions::with_salt(SALT).create_dir();
+    Session::open(Arc::clone(disk) as _, Path::new("/session"), &options).unwrap()
+}
+
+fn table_of(config: &TableConfig) -> (Arc<SimDisk>, Session, Table) {
+    let disk = SimDisk::new(1);
+    let session = open(&disk);
+    let table = session.new_table(config).unwrap();
+    (disk, session, table)
+}
+
+/// Every call that a disk counts.
+fn calls(counts: Counts) -> u64 {
+    counts.reads + counts.writes + metadata_calls(counts)
+}
+
+/// Calls other than reads and writes.
+fn metadata_calls(counts: Counts) -> u64 {
+    let Counts { opens, set_lens, allocates, syncs, dir_syncs, .. } = counts;
+    let Counts { dirs_created, dirs_removed, removes, renames, links, lists, kinds, locks, .. } =
+        counts;
+    let files = opens + set_lens + allocates + syncs + removes + renames + links;
+    files + dir_syncs + dirs_created + dirs_removed + lists + kinds + locks
+}
+
+/// Reads per key for keys of these numbers, looked up in batches; all must be present or absent.
+fn reads_per_key(
+    disk: &SimDisk,
+    table: &Table,
+    numbers: impl Iterator<Item = u64>,
+    is_present: bool,
+) -> f64 {
+    let keys: Vec<_> = numbers.map(key).collect();
+    let (before, stats_before) = (disk.counts(), table.stats());
+    for batch in keys.chunks(4_096) {
+        let results = table.lookups(batch).unwrap();
+        assert!(results.iter().all(|result| result.is_found() == is_present));
+    }
+    let spent = disk.counts() - before;
+    assert_eq!(calls(spent), spent.reads, "lookups do nothing but read");
+    assert_eq!(table.stats().lookup_reads - stats_before.lookup_reads, spent.reads);
+    assert_eq!(table.stats().lookups - stats_before.lookups, keys.len() as u64);
+    assert_eq!(spent.read_pages, spent.reads, "one page each");
+    spent.reads as f64 / keys.len() as f64
+}
+
+#[test]
+fn a_present_key_costs_one_read_and_an_absent_one_none() {
+    let (disk, _session, mut table) = table_of(&buffer_of(1_000));
+    fill(&mut table, 0..60_000);
+    // Deletions and overwriting between, so that newer runs hide older ones.
+    clear(&mut table, (0..10_000).step_by(2));
+    let mut next = 60_000;
+    while table.stats().runs() < 15 {
+        fill(&mut table, next..next + 1_000);
+        next += 1_000;
+        assert!(next < 200_000, "{} runs", table.stats().runs());
+    }
+    let runs = table.stats().runs();
+    let present = reads_per_key(&disk, &table, 10_000..40_000, true);
+    assert!((0.9..=1.02).contains(&present), "{present} reads of a present key in {runs} runs");
+    let absent = reads_per_key(&disk, &table, ABSENT..ABSENT + 50_000, false);
+    assert!(absent <= 0.01, "{absent} reads of an absent key in {runs} runs");
+    // A deleted key is absent, but its deletion is an entry that is read.
+    let deleted = reads_per_key(&disk, &table, (0..10_000).step_by(2), false);
+    assert!(deleted <= 1.02, "{deleted} reads of a deleted key in {runs} runs");
+}
+
+/// The rate is one for the whole table, whatever its shape at the moment.
+#[test]
+fn absent_keys_cost_no_more_than_the_total_rate_at_every_stage_of_growth() {
+    let shapes = [
+        (MergePolicy::LazyLevelling, 4),
+        (MergePolicy::LazyLevelling, 2),
+        (MergePolicy::LazyLevelling, 3),
+        (MergePolicy::LazyLevelling, 8),
+        (MergePolicy::Levelling, 4),
+        (MergePolicy::Tiering, 4),
+    ];
+    for (merge_policy, size_ratio) in shapes {
+        let config = TableConfig { merge_policy, size_ratio, ..buffer_of(300) };
+        let (disk, _session, mut table) = table_of(&config);
+        let mut worst: f64 = 0.0;
+        for flush in 0..64 {
+            fill(&mut table, flush * 300..(flush + 1) * 300);
+            if flush % 3 == 0 {
+                let absent = ABSENT..ABSENT + 20_000;
+                worst = worst.max(reads_per_key(&disk, &table, absent, false));
+            }
+        }
+        // 20,000 keys at a rate of 1 % are 200 reads, give or take 14: three of these for chance.
+        assert!(worst <= 0.0121, "{merge_policy:?}, ratio {size_ratio}: {worst}");
+        let FilterPolicy::TotalFpr(rate) = config.filter else { panic!("the default") };
+        assert!((rate - 0.01).abs() < 1e-9);
+    }
+}
+
+#[test]
+fn keys_that_the_write_buffer_decides_cost_nothing() {
+    let (disk, _session, mut table) = table_of(&buffer_of(1_000));
+    fill(&mut table, 0..5_000);
+    // The flush of the last thousand is under way; what comes after it is still in the buffer.
+    fill(&mut table, 0..400);
+    clear(&mut table, 4_000..4_400);
+    assert!(table.stats().buffer_entries >= 800);
+    let before = disk.calls();
+    let found = table.lookups(&(0..400).map(key).collect::<Vec<_>>()).unwrap();
+    assert!(found.iter().all(terrane_lsm::Lookup::is_found));
+    let gone = table.lookups(&(4_000..4_400).map(key).collect::<Vec<_>>()).unwrap();
+    assert!(!gone.iter().any(terrane_lsm::Lookup::is_found));
+    assert_eq!(disk.calls(), before);
+}
+
+#[test]
+fn a_duplicate_costs_no_call_of_any_kind() {
+    let (disk, _session, mut table) = table_of(&buffer_of(100));
+    fill(&mut table, 0..20_050);
+    assert!(table.stats().merge_debt_pages > 0, "merges are under way");
+    let before = disk.calls();
+    let copies: Vec<_> = (0..100).map(|_| table.duplicate().unwrap()).collect();
+    drop(copies);
+    assert_eq!(disk.calls(), before);
+}
+
+#[test]
+fn saving_a_snapshot_costs_a_few_calls_for_each_run_whatever_they_hold() {
+    let spent_on = |entries: u64| {
+        let (disk, session, mut table) = table_of(&buffer_of(entries));
+        fill(&mut table, 0..entries * 41);
+        let before = disk.counts();
+        table.save_snapshot(&name("first"), "").unwrap();
+        let first = disk.counts() - before;
+        let runs = table.stats().runs() as u64;
+        assert_eq!(first.reads, 0, "a save reads nothing");
+        assert_eq!(first.syncs, runs + 1, "each run once, and the metadata");
+        assert!(metadata_calls(first) <= 2 * runs + 8, "{first:?} for {runs} runs");
+
+        let before = disk.counts();
+        table.save_snapshot(&name("second"), "").unwrap();
+        let second = disk.counts() - before;
+        assert!(second.syncs <= 2, "what is durable is not synced again: {second:?}");
+        assert!(calls(second) <= 12, "{second:?}");
+
+        let before = disk.counts();
+        session.delete_snapshot(&name("second")).unwrap();
+        let deleted = disk.counts() - before;
+        assert!(calls(deleted) <= 3, "{deleted:?}");
+        (runs, metadata_calls(first))
+    };
+    let (small_runs, small_calls) = spent_on(50);
+    let (large_runs, large_calls) = spent_on(1_600);
+    assert_eq!(small_runs, large_runs);
+    assert_eq!(small_calls, large_calls, "32 times the entries in as many runs");
+}
+
+#[test]
+fn opening_reads_filters_and_indexes_and_no_data() {
+    let (disk, session, mut table) = table_of(&buffer_of(1_000));
+    fill(&mut table, 0..60_000);
+    table.save_snapshot(&name("kept"), "").unwrap();
+    let stats = table.stats();
+    drop(table);
+    session.close().unwrap();
+
+    let before = disk.counts();
+    let session = open(&disk);
+    let opening = disk.counts() - before;
+    assert_eq!(opening.reads, 2, "metadata of the session and of its snapshot");
+
+    let before = disk.counts();
+    let table = session.open_snapshot(&name("kept"), "").unwrap();
+    let spent = disk.counts() - before;
+    assert_eq!(table.stats().runs(), stats.runs());
+    // Of each run the footer, and filter and index in pages that they do not fill.
+    let pages = (stats.filter_bytes + stats.index_bytes) / 4_000 + 4 * stats.runs();
+    assert!(spent.read_pages <= pages as u64, "{} pages read, {pages} wanted", spent.read_pages);
+    let data_pages = stats.levels.iter().map(|level| level.bytes).sum::<u64>() / 4_096;
+    assert!(spent.read_pages < data_pages / 10, "of {data_pages} pages");
+    assert_eq!(spent.write_pages, 0);
+}
+
+/// The most pages that one update reads and writes, and pages in all, over so many updates of one
+/// entry each.
+fn worst_update(config: &TableConfig, count: u64) -> (u64, u64, usize) {
+    let disk = SimDisk::new(1);
+    let counted = CountedDisk::new(Arc::clone(&disk) as _);
+    let options = SessionOptions::with_salt(SALT).create_dir();
+    let session = Session::open(Arc::clone(&counted) as _, Path::new("/s"), &options).unwrap();
+    let mut table = session.new_table(config).unwrap();
+    let pages = || {
+        let counts = counted.counts();
+        counts.read_pages + counts.write_pages
+    };
+    let (mut worst, mut before) = (0, pages());
+    for n in 0..count {
+        let value = value(n, 60);
+        let update = if n % 4 == 3 { Update::Delete } else { Update::Insert(&value) };
+        table.updates(&[(key(spread_over(n, count)), update)]).unwrap();
+        let now = pages();
+        worst = worst.max(now - before);
+        before = now;
+    }
+    (worst, before, table.stats().levels.len())
+}
+
+/// Mostly fresh keys, some of them again.
+fn spread_over(n: u64, count: u64) -> u64 {
+    if n % 4 == 3 { n / 2 } else { n % (count * 3 / 4) }
+}
+
+#[test]
+fn an_update_does_its_share_of_merging_and_no_more() {
+    for merge_policy in [MergePolicy::LazyLevelling, MergePolicy::Levelling, MergePolicy::Tiering] {
+        let incremental = TableConfig { merge_policy, ..buffer_of(200) };
+        let one_shot =
+            TableConfig { merge_schedule: MergeSchedule::OneShot, ..incremental.clone() };
+        let (worst, pages, levels) = worst_update(&incremental, 100_000);
+        assert!(levels >= 4, "{levels} levels");
+        assert!(worst <= 128 * levels as u64, "{merge_policy:?}: {worst} pages, {levels} levels");
+        let (spike, spike_pages, _) = worst_update(&one_shot, 100_000);
+        // The same work in the end, but the last level at once.
+        assert!(
+            spike > 4 * worst,
+            "{merge_policy:?}: {spike} pages in one update, against {worst}"
+        );
+        assert!(spike_pages < 2 * pages && pages < 2 * spike_pages, "{pages}, {spike_pages}");
+    }
+}
+
+#[test]
+fn an_index_of_evenly_spread_keys_takes_1_3_to_1_6_bytes_a_page() {
+    let config = TableConfig { merge_schedule: MergeSchedule::OneShot, ..buffer_of(250_000) };
+    for (index, range) in [
+        (IndexKind::Auto, 1.3..1.6),
+        (IndexKind::Compact, 1.3..1.6),
+        (IndexKind::Ordinary, 3.0..5.0),
+    ] {
+        let (_disk, _session, mut table) = table_of(&TableConfig { index, ..config.clone() });
+        fill(&mut table, 0..250_000);
+        let stats = table.stats();
+        assert_eq!(stats.runs(), 1);
+        assert!(stats.key_pages > 5_900, "{} key pages", stats.key_pages);
+        let bytes = stats.index_bytes as f64 / stats.key_pages as f64;
+        assert!(range.contains(&bytes), "{index:?}: {bytes} bytes a page");
+    }
+}

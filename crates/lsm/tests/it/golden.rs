@@ -1,0 +1,317 @@
+//! The bytes on disk: golden files of a session, and what is refused.
+//!
+//! Goal: a change of any byte of any format does not pass unnoticed, and files of a released version
+//! are read for ever. Method: a small session with one snapshot in the middle of a merge is written to
+//! a simulated disk whose clock stands still; its files are the golden files. They are then planted on
+//! an empty disk and opened.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use terrane_io::checksum::{crc32c, crc32c_append};
+use terrane_io::{
+    Access, Clock, Disk, DiskFile, Entry, EntryKind, IoQueue, LockGuard, OpenMode, QueueKind,
+    SimDisk,
+};
+use terrane_lsm::{
+    Error, FilterPolicy, IndexKind, PAGE_SIZE, Session, SessionOptions, Table, TableConfig, Update,
+    WriteBuffer,
+};
+use terrane_testkit::golden;
+use terrane_testkit::model::Content;
+
+use crate::{SALT, content, name, value};
+
+const CRATE: &str = env!("CARGO_MANIFEST_DIR");
+const DIR: &str = "/session";
+
+/// Golden files, with the files of the session that they are.
+const FILES: [(&str, &str); 8] = [
+    ("session.metadata", "metadata"),
+    ("snapshot.mid-merge", "snapshots/mid-merge.snapshot"),
+    ("run.large-value", "active/00000001.run"),
+    ("run.last-level", "active/00000002.run"),
+    ("run.resident", "active/00000003.run"),
+    ("run.incoming", "active/00000004.run"),
+    ("run.flushed", "active/00000006.run"),
+    ("run.buffer-image", "active/00000007.run"),
+];
+
+/// A simulated disk whose clock stands still, so that the bytes written do not depend on the number of
+/// calls made before.
+#[derive(Debug)]
+struct StillDisk {
+    disk: Arc<SimDisk>,
+    clock: StillClock,
+}
+
+#[derive(Debug)]
+struct StillClock;
+
+impl Clock for StillClock {
+    fn wall(&self) -> Duration {
+        Duration::new(1_767_225_600, 123_456_789)
+    }
+
+    fn monotonic(&self) -> Duration {
+        Duration::ZERO
+    }
+}
+
+impl Disk for StillDisk {
+    fn open(
+        &self,
+        path: &Path,
+        mode: OpenMode,
+        access: Access,
+    ) -> terrane_io::Result<Arc<dyn DiskFile>> {
+        self.disk.open(path, mode, access)
+    }
+
+    fn create_dir(&self, path: &Path) -> terrane_io::Result<()> {
+        self.disk.create_dir(path)
+    }
+
+    fn remove_dir(&self, path: &Path) -> terrane_io::Result<()> {
+        self.disk.remove_dir(path)
+    }
+
+    fn remove(&self, path: &Path) -> terrane_io::Result<()> {
+        self.disk.remove(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> terrane_io::Result<()> {
+        self.disk.rename(from, to)
+    }
+
+    fn hard_link(&self, from: &Path, to: &Path) -> terrane_io::Result<()> {
+        self.disk.hard_link(from, to)
+    }
+
+    fn list(&self, dir: &Path) -> terrane_io::Result<Vec<Entry>> {
+        self.disk.list(dir)
+    }
+
+    fn kind(&self, path: &Path) -> terrane_io::Result<Option<EntryKind>> {
+        self.disk.kind(path)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> terrane_io::Result<()> {
+        self.disk.sync_dir(dir)
+    }
+
+    fn lock(&self, path: &Path) -> terrane_io::Result<Box<dyn LockGuard>> {
+        self.disk.lock(path)
+    }
+
+    fn free_bytes(&self, dir: &Path) -> terrane_io::Result<u64> {
+        self.disk.free_bytes(dir)
+    }
+
+    fn clock(&self) -> &dyn Clock {
+        &self.clock
+    }
+
+    fn queue(&self, depth: usize) -> terrane_io::Result<Box<dyn IoQueue>> {
+        self.disk.queue(depth)
+    }
+
+    fn queue_kind(&self) -> QueueKind {
+        self.disk.queue_kind()
+    }
+}
+
+fn config() -> TableConfig {
+    TableConfig {
+        size_ratio: 2,
+        write_buffer: WriteBuffer::Entries(4),
+        filter: FilterPolicy::TotalFpr(0.02),
+        index: IndexKind::Auto,
+        merge_batch_pages: 1,
+        queue_depth: 7,
+        ..TableConfig::default()
+    }
+}
+
+/// The updates behind the golden files: fresh keys, overwritten ones, deletions, a value of several
+/// pages, the empty key and the empty value. A deletion has no value.
+fn updates() -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
+    let update = |n: u64| {
+        let key = match n {
+            5 => Vec::new(),
+            _ => format!("account/{:04}", n * 37 % 17).into_bytes(),
+        };
+        let value = match n {
+            6 => value(n, 9_000),
+            7 => Vec::new(),
+            _ => value(n, 12),
+        };
+        (key, (n % 6 != 3).then_some(value))
+    };
+    (0..22).map(update).collect()
+}
+
+fn apply(table: &mut Table) {
+    for (key, value) in updates() {
+        let update = value.as_deref().map_or(Update::Delete, Update::Insert);
+        table.updates(&[(key, update)]).unwrap();
+    }
+}
+
+/// What the snapshot holds.
+fn saved() -> Content {
+    let mut content = Content::new();
+    for (key, value) in updates() {
+        match value {
+            Some(value) => content.insert(key, value),
+            None => content.remove(&key),
+        };
+    }
+    content
+}
+
+/// A disk with the session of the golden files.
+fn write() -> Arc<SimDisk> {
+    let disk = SimDisk::new(1);
+    let still = Arc::new(StillDisk { disk: Arc::clone(&disk), clock: StillClock });
+    let options = SessionOptions::with_salt(SALT).create_dir();
+    let session = Session::open(still, Path::new(DIR), &options).unwrap();
+    let mut table = session.new_table(&config()).unwrap();
+    apply(&mut table);
+    assert!(table.stats().merge_debt_pages > 0, "a merge is under way");
+    table.save_snapshot(&name("mid-merge"), "accounts").unwrap();
+    drop(table);
+    session.close().unwrap();
+    disk
+}
+
+/// Files of the session, without the lock.
+fn files(disk: &SimDisk) -> Vec<PathBuf> {
+    let mut files = disk.files();
+    files.retain(|path| !path.ends_with("lock"));
+    files
+}
+
+fn open(disk: &Arc<SimDisk>) -> terrane_lsm::Result<Session> {
+    Session::open(Arc::clone(disk) as _, Path::new(DIR), &SessionOptions::default())
+}
+
+#[test]
+fn golden_files_are_what_is_written_and_are_read() {
+    let disk = write();
+    let mut expected: Vec<_> = FILES.iter().map(|(_, file)| Path::new(DIR).join(file)).collect();
+    expected.sort();
+    assert_eq!(files(&disk), expected);
+    for (golden, file) in FILES {
+        golden::check(CRATE, golden, &disk.read_raw(Path::new(DIR).join(file)).unwrap());
+    }
+
+    let planted = SimDisk::new(2);
+    for (golden, file) in FILES {
+        planted.write_raw(Path::new(DIR).join(file), &golden::read(CRATE, golden));
+    }
+    let session = open(&planted).unwrap();
+    assert_eq!(session.salt(), SALT);
+    assert_eq!(session.list_snapshots().unwrap(), [name("mid-merge")]);
+    let mut table = session.open_snapshot(&name("mid-merge"), "accounts").unwrap();
+    assert_eq!(table.config(), &config());
+    assert!(content(&table).into_iter().eq(saved()));
+    let keys: Vec<_> = updates().into_iter().map(|(key, _)| key).collect();
+    for (key, result) in keys.iter().zip(table.lookups(&keys).unwrap()) {
+        assert_eq!(result.value(), saved().get(key).map(Vec::as_slice));
+    }
+    // And it can be gone on with.
+    apply(&mut table);
+    assert!(content(&table).into_iter().eq(saved()));
+    assert!(files(&planted).len() > FILES.len());
+}
+
+#[test]
+fn golden_folder_is_complete() {
+    golden::check_complete(CRATE, &FILES.map(|(golden, _)| golden));
+}
+
+/// Sets the format version at `offset` of a file that ends with its checksum.
+fn set_version(bytes: &mut [u8], offset: usize, version: u32) {
+    bytes[offset..offset + 4].copy_from_slice(&version.to_le_bytes());
+    let (content, crc) = bytes.split_last_chunk_mut::<4>().unwrap();
+    *crc = crc32c(content).to_le_bytes();
+}
+
+#[test]
+fn golden_files_of_an_unknown_version_are_refused_by_name() {
+    let disk = write();
+    let altered = |file: &str, alter: &dyn Fn(&mut [u8])| {
+        let (disk, path) = (disk.process_kill(), Path::new(DIR).join(file));
+        let mut bytes = disk.read_raw(&path).unwrap();
+        alter(&mut bytes);
+        disk.write_raw(&path, &bytes);
+        (disk, path)
+    };
+    let is_refused = |error: &Error, path: &Path| {
+        assert!(
+            matches!(error, Error::UnknownVersion { path: found, found: 7, newest: 1 }
+                if found == path),
+            "{error:?}"
+        );
+        let text = format!("{}: format version 7, this program reads up to 1", path.display());
+        assert_eq!(error.to_string(), text);
+    };
+
+    let (disk_altered, path) = altered("metadata", &|bytes| set_version(bytes, 8, 7));
+    let before = files(&disk_altered);
+    is_refused(&open(&disk_altered).unwrap_err(), &path);
+    assert_eq!(files(&disk_altered), before);
+
+    let snapshot = "snapshots/mid-merge.snapshot";
+    let (disk_altered, path) = altered(snapshot, &|bytes| set_version(bytes, 8, 7));
+    let before = files(&disk_altered);
+    let session = open(&disk_altered).unwrap();
+    is_refused(&session.open_snapshot(&name("mid-merge"), "accounts").unwrap_err(), &path);
+    // It is there, its runs stay for a program that can read it, and the session works on.
+    assert!(session.snapshot_exists(&name("mid-merge")).unwrap());
+    session.new_table(&config()).unwrap().insert(b"key", b"value").unwrap();
+    session.close().unwrap();
+    assert_eq!(files(&disk_altered), before);
+
+    // A page's checksum covers its place: the identity in the footer, and its number.
+    let (disk_altered, path) = altered("active/00000006.run", &|bytes| {
+        let number = (bytes.len() / PAGE_SIZE - 1) as u32;
+        let footer = &mut bytes[number as usize * PAGE_SIZE..];
+        footer[24..28].copy_from_slice(&7_u32.to_le_bytes());
+        let place = [&footer[32..40], &number.to_le_bytes()].concat();
+        let crc = crc32c_append(crc32c(&place), &footer[4..]);
+        footer[..4].copy_from_slice(&crc.to_le_bytes());
+    });
+    let session = open(&disk_altered).unwrap();
+    is_refused(&session.open_snapshot(&name("mid-merge"), "accounts").unwrap_err(), &path);
+}
+
+#[test]
+fn golden_directories_of_others_are_refused_and_not_touched() {
+    for foreign in ["letters.txt", "metadata.txt", "active/letters.txt", "snapshots/old.snapshot"] {
+        let disk = SimDisk::new(1);
+        disk.write_raw(Path::new(DIR).join(foreign), b"dear");
+        let (before, names) = (disk.files(), disk.list(Path::new(DIR)).unwrap());
+        let error = open(&disk).unwrap_err();
+        assert!(
+            matches!(&error, Error::SessionDirCorrupted { path, .. } if path == Path::new(DIR)),
+            "{foreign}: {error}"
+        );
+        assert_eq!(disk.files(), before);
+        assert_eq!(disk.list(Path::new(DIR)).unwrap(), names);
+    }
+    // A file called `metadata` that is not ours, with everything else in its place.
+    let disk = SimDisk::new(1);
+    for file in ["metadata", "active/a", "snapshots/b"] {
+        disk.write_raw(Path::new(DIR).join(file), b"the metadata of something else");
+    }
+    let before = files(&disk);
+    let error = open(&disk).unwrap_err();
+    assert!(
+        matches!(&error, Error::SessionDirCorrupted { reason, .. } if reason.contains("magic")),
+        "{error}"
+    );
+    assert_eq!(files(&disk), before);
+}

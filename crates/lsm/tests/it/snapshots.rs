@@ -1,0 +1,437 @@
+//! The acceptance cases for sessions, duplicates and snapshots.
+//!
+//! Goal: the cases of `lsm-tables` that concern what opens, closes, lasts and is shared; each test is
+//! named after its case. Method: each runs on the real and on the simulated disk and, where it
+//! matters, with write buffers of 1, 2, 3 and 1,000 entries and both schedules.
+
+use std::env;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use terrane_io::{Disk, RealDisk};
+use terrane_lsm::{
+    Error, IndexKind, SNAPSHOT_NAME_LEN_MAX, Session, SessionOptions, SnapshotName, Table,
+    TableConfig, Update,
+};
+use terrane_testkit::draw::Draw;
+use terrane_testkit::model::Content;
+use terrane_testkit::seeds::for_each_seed;
+
+use crate::{
+    Place, SALT, buffer_of, clear, content, exists, fill, key, name, small_configs, value,
+};
+
+#[test]
+fn case_1_open_creates_and_the_stored_salt_wins() {
+    for place in Place::both() {
+        let session = place.open();
+        assert_eq!(session.salt(), SALT);
+        let mut table = session.new_table(&buffer_of(1_000)).unwrap();
+        fill(&mut table, 0..20_000);
+        table.save_snapshot(&name("kept"), "label").unwrap();
+        let reads = |table: &Table| {
+            let absent: Vec<_> = (100_000..120_000).map(key).collect();
+            let before = table.stats().lookup_reads;
+            assert!(table.lookups(&absent).unwrap().iter().all(|result| !result.is_found()));
+            table.stats().lookup_reads - before
+        };
+        let reads_before = reads(&table);
+        session.close().unwrap();
+
+        let session = place.try_open(SALT + 1).unwrap();
+        assert_eq!(session.salt(), SALT);
+        let table = session.open_snapshot(&name("kept"), "label").unwrap();
+        let keys: Vec<_> = (0..20_000).map(key).collect();
+        for (n, result) in (0..).zip(table.lookups(&keys).unwrap()) {
+            assert_eq!(result.value(), Some(value(n, 60).as_slice()));
+        }
+        // The same filters, and a flush that was under way is now a run with one of its own.
+        let reads_after = reads(&table);
+        assert!(reads_after <= reads_before + 40, "{reads_after} after {reads_before}");
+    }
+}
+
+#[test]
+fn case_2_each_unusable_directory_is_refused_by_its_reason() {
+    for place in Place::both() {
+        let (disk, dir) = (place.disk(), place.dir());
+        let open = || Session::open(place.disk(), &dir, &SessionOptions::with_salt(SALT));
+        let error = open().unwrap_err();
+        assert!(
+            matches!(&error, Error::SessionDirDoesNotExist { path } if *path == dir),
+            "{error}"
+        );
+        assert!(!exists(disk.as_ref(), &dir));
+
+        // Only a lock file: as good as empty.
+        disk.create_dir(&dir).unwrap();
+        drop(disk.lock(&dir.join("lock")).unwrap());
+        open().unwrap().close().unwrap();
+
+        for part in ["metadata", "active", "snapshots"] {
+            disk.rename(&dir.join(part), &dir.join("elsewhere")).unwrap();
+            let error = open().unwrap_err();
+            assert!(
+                matches!(&error, Error::SessionDirCorrupted { path, reason }
+                    if *path == dir && reason.contains(&format!("missing {part}"))),
+                "{error}"
+            );
+            disk.rename(&dir.join("elsewhere"), &dir.join(part)).unwrap();
+            // Nothing was changed, so with the part back in its place all is well.
+            open().unwrap().close().unwrap();
+        }
+        // What does not belong there does no harm.
+        disk.create_dir(&dir.join("stranger")).unwrap();
+        open().unwrap().close().unwrap();
+        assert!(exists(disk.as_ref(), &dir.join("stranger")));
+    }
+}
+
+/// The directory in which the child is to open a session.
+const CHILD_DIR: &str = "TERRANE_TEST_CHILD_DIR";
+
+#[test]
+fn case_2_the_lock_holds_between_processes_and_ends_with_them() {
+    // The test program runs this test again as a child, which opens the session and never closes it.
+    if let Some(dir) = env::var_os(CHILD_DIR) {
+        let opened = Session::open_dir(Path::new(&dir), &SessionOptions::default());
+        match opened {
+            Ok(_session) => {
+                println!("child: opened");
+                std::io::stdin().lines().for_each(drop);
+            }
+            Err(error) => println!("child: {error}"),
+        }
+        return;
+    }
+    let place = Place::real();
+    let run_child = || {
+        let mut command = Command::new(env::current_exe().unwrap());
+        command.args([
+            "--exact",
+            "snapshots::case_2_the_lock_holds_between_processes_and_ends_with_them",
+            "--nocapture",
+        ]);
+        command.env(CHILD_DIR, place.dir()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let said = lines.find(|line| line.starts_with("child: ")).unwrap();
+        // The reader stays open, so that the child can go on to say how its test went.
+        (child, said, lines)
+    };
+    let session = place.open();
+    let (mut child, said, rest) = run_child();
+    assert!(said.contains("in use"), "{said}");
+    rest.for_each(drop);
+    assert!(child.wait().unwrap().success());
+    session.close().unwrap();
+
+    let (mut child, said, _rest) = run_child();
+    assert_eq!(said, "child: opened");
+    let error = place.try_open(SALT).unwrap_err();
+    let pid = Some(child.id());
+    assert!(
+        matches!(&error, Error::SessionDirLocked { pid: found, .. } if *found == pid),
+        "{error}"
+    );
+    child.kill().unwrap();
+    child.wait().unwrap();
+    place.open().close().unwrap();
+}
+
+#[test]
+fn case_3_reopening_leaves_snapshots_and_nothing_else() {
+    for mut place in Place::both() {
+        for is_closed in [true, false] {
+            let session = place.open();
+            let mut table = session.new_table(&buffer_of(3)).unwrap();
+            fill(&mut table, 0..50);
+            table.save_snapshot(&name("kept"), "").unwrap();
+            let kept = content(&table);
+            fill(&mut table, 50..100);
+            let mut lost = session.new_table(&buffer_of(3)).unwrap();
+            fill(&mut lost, 0..50);
+            if is_closed {
+                session.close().unwrap();
+            } else {
+                place.kill();
+            }
+            drop((table, lost, session));
+
+            let session = place.open();
+            let at_open = place.runs();
+            let table = session.open_snapshot(&name("kept"), "").unwrap();
+            assert_eq!(content(&table), kept);
+            drop(table);
+            // All that is there belongs to the snapshot, and goes with it.
+            assert_eq!(place.runs(), at_open);
+            session.delete_snapshot(&name("kept")).unwrap();
+            assert!(place.runs().is_empty());
+            session.close().unwrap();
+        }
+    }
+}
+
+#[test]
+fn case_4_closing_ends_everything_and_is_idempotent() {
+    for place in Place::both() {
+        let session = place.open();
+        let mut table = session.new_table(&buffer_of(2)).unwrap();
+        fill(&mut table, 0..20);
+        // A cursor outlives its table.
+        let doomed = table.duplicate().unwrap();
+        let mut cursor = doomed.cursor().unwrap();
+        drop(doomed);
+        assert!(cursor.next().unwrap().is_some());
+
+        session.close().unwrap();
+        session.close().unwrap();
+        let key = key(1);
+        let closed: Vec<Error> = vec![
+            table.lookup(&key).unwrap_err(),
+            table.lookups(&[key]).unwrap_err(),
+            table.insert(&key, b"").unwrap_err(),
+            table.delete(&key).unwrap_err(),
+            table.updates(&[(key, Update::Delete)]).unwrap_err(),
+            table.duplicate().unwrap_err(),
+            table.cursor().unwrap_err(),
+            table.cursor_at(&key).unwrap_err(),
+            table.save_snapshot(&name("late"), "").unwrap_err(),
+            cursor.next().unwrap_err(),
+            session.new_table(&TableConfig::default()).unwrap_err(),
+            session.open_snapshot(&name("late"), "").unwrap_err(),
+            session.delete_snapshot(&name("late")).unwrap_err(),
+            session.list_snapshots().unwrap_err(),
+            session.snapshot_exists(&name("late")).unwrap_err(),
+        ];
+        for (at, error) in closed.iter().enumerate() {
+            assert!(matches!(error, Error::SessionClosed), "call {at}: {error}");
+        }
+        // Handles that are still around touch nothing of the next session.
+        let next = place.open();
+        let mut other = next.new_table(&buffer_of(2)).unwrap();
+        fill(&mut other, 0..20);
+        let files = place.runs();
+        drop((table, cursor, session));
+        assert_eq!(place.runs(), files);
+        assert_eq!(content(&other).len(), 20);
+    }
+}
+
+#[test]
+fn case_10_duplicates_diverge_and_files_go_with_their_last_holder() {
+    for place in Place::both() {
+        let session = place.open();
+        for_each_seed(
+            "case_10_duplicates_diverge_and_files_go_with_their_last_holder",
+            2,
+            |rng, _| {
+                let mut model = Content::new();
+                let mut table = session.new_table(&buffer_of(10)).unwrap();
+                for n in 0..400 {
+                    table.insert(&key(n), &value(n, 20)).unwrap();
+                    model.insert(key(n).to_vec(), value(n, 20));
+                }
+                let mut family = vec![(table, model)];
+                // Duplicates of duplicates, of whatever age.
+                while family.len() < 50 {
+                    let (table, model) = rng.pick(&family);
+                    let copy = (table.duplicate().unwrap(), model.clone());
+                    family.push(copy);
+                    advance(&mut family, rng, 3);
+                }
+                advance(&mut family, rng, 1_000);
+                let all: Vec<_> = (0..600).map(key).collect();
+                while !family.is_empty() {
+                    for (table, model) in family.iter().take(3) {
+                        assert!(content(table).into_iter().eq(model.clone()));
+                        for (key, result) in all.iter().zip(table.lookups(&all).unwrap()) {
+                            assert_eq!(result.value(), model.get(&key[..]).map(Vec::as_slice));
+                        }
+                    }
+                    assert!(!place.runs().is_empty());
+                    family.swap_remove(rng.index(family.len()));
+                }
+                assert!(place.runs().is_empty(), "{:?}", place.runs());
+            },
+        );
+        session.close().unwrap();
+    }
+}
+
+/// Updates tables at random, each with its model.
+fn advance(family: &mut [(Table, Content)], rng: &mut impl Draw, count: u64) {
+    for round in 0..count {
+        let at = rng.index(family.len());
+        let (table, model) = &mut family[at];
+        let key = key(rng.below(600));
+        if rng.chance(1, 3) {
+            table.delete(&key).unwrap();
+            model.remove(&key[..]);
+        } else {
+            let value = value(rng.below(1 << 40) + round, 20);
+            table.insert(&key, &value).unwrap();
+            model.insert(key.to_vec(), value);
+        }
+    }
+}
+
+#[test]
+fn case_12_snapshot_basics() {
+    for place in Place::both() {
+        let session = place.open();
+        for config in small_configs() {
+            let mut table = session.new_table(&config).unwrap();
+            fill(&mut table, 0..100);
+            let saved = content(&table);
+            table.save_snapshot(&name("a"), "ledger").unwrap();
+            assert!(matches!(
+                table.save_snapshot(&name("a"), "ledger"),
+                Err(Error::SnapshotExists { name }) if name == "a"
+            ));
+            assert!(matches!(
+                session.open_snapshot(&name("b"), "ledger"),
+                Err(Error::SnapshotDoesNotExist { name }) if name == "b"
+            ));
+            assert!(matches!(
+                session.delete_snapshot(&name("b")),
+                Err(Error::SnapshotDoesNotExist { name }) if name == "b"
+            ));
+            assert!(matches!(
+                session.open_snapshot(&name("a"), "stake"),
+                Err(Error::SnapshotNotCompatible { name, expected, actual })
+                    if name == "a" && expected == "stake" && actual == "ledger"
+            ));
+            // Later updates do not change it, and each opening is a table of its own.
+            fill(&mut table, 100..200);
+            clear(&mut table, 0..50);
+            let mut first = session.open_snapshot(&name("a"), "ledger").unwrap();
+            let second = session.open_snapshot(&name("a"), "ledger").unwrap();
+            assert_eq!(first.config(), &config);
+            assert_eq!(content(&first), saved);
+            clear(&mut first, 0..100);
+            assert_eq!(content(&first), []);
+            assert_eq!(content(&second), saved);
+            assert_eq!(content(&table).len(), 150);
+
+            table.save_snapshot(&name("b"), "").unwrap();
+            assert_eq!(session.list_snapshots().unwrap(), [name("a"), name("b")]);
+            let opened = session.open_snapshot(&name("b"), "").unwrap();
+            session.delete_snapshot(&name("b")).unwrap();
+            assert_eq!(session.list_snapshots().unwrap(), [name("a")]);
+            assert!(session.snapshot_exists(&name("a")).unwrap());
+            assert!(!session.snapshot_exists(&name("b")).unwrap());
+            // A table outlives the snapshot that it was opened from.
+            assert_eq!(content(&opened).len(), 150);
+            session.delete_snapshot(&name("a")).unwrap();
+        }
+        assert!(place.runs().is_empty(), "{:?}", place.runs());
+    }
+}
+
+#[test]
+fn case_12_snapshot_names() {
+    let longest = "a".repeat(SNAPSHOT_NAME_LEN_MAX);
+    assert_eq!(longest.len(), 64);
+    for text in ["main", "temporary-123-test_", "a", "-", "com0", "com10", "console", &longest] {
+        assert_eq!(SnapshotName::new(text).unwrap().as_str(), text);
+    }
+    let too_long = "a".repeat(65);
+    let hundred = "a".repeat(100);
+    for text in [
+        "UPPER",
+        "dir/dot.exe",
+        "..",
+        "\\",
+        "",
+        "con",
+        "prn",
+        "aux",
+        "nul",
+        "com1",
+        "lpt9",
+        "white space",
+        "ümlaut",
+        "nul\0",
+        &too_long,
+        &hundred,
+    ] {
+        let error = SnapshotName::new(text).unwrap_err();
+        assert!(
+            matches!(&error, Error::InvalidSnapshotName { text: found } if found == text),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn case_12_an_empty_table_can_be_saved() {
+    for place in Place::both() {
+        let session = place.open();
+        let table = session.new_table(&TableConfig::default()).unwrap();
+        table.save_snapshot(&name("empty"), "ä label").unwrap();
+        session.close().unwrap();
+        let session = place.open();
+        let mut table = session.open_snapshot(&name("empty"), "ä label").unwrap();
+        assert_eq!(content(&table), []);
+        table.insert(b"", b"").unwrap();
+        assert_eq!(content(&table), [(vec![], vec![])]);
+    }
+}
+
+/// Snapshots in the middle of merges: what was saved comes back, and updates of a table opened from it
+/// go on through many further flushes.
+#[test]
+fn case_14_snapshots_in_mid_merge() {
+    for place in Place::both() {
+        let session = place.open();
+        for index in [IndexKind::Compact, IndexKind::Ordinary] {
+            let configs = if matches!(place, Place::Real { .. }) {
+                vec![buffer_of(3)]
+            } else {
+                small_configs()
+            };
+            for config in configs {
+                let config = TableConfig { index, merge_batch_pages: 1, ..config };
+                let mut table = session.new_table(&config).unwrap();
+                let mut has_met_a_merge = false;
+                for round in 0..25 {
+                    fill(&mut table, round * 7..round * 7 + 7);
+                    clear(&mut table, [round * 5]);
+                    has_met_a_merge |= table.stats().merge_debt_pages > 0;
+                    table.save_snapshot(&name("mid"), "").unwrap();
+                    let saved = content(&table);
+
+                    let mut opened = session.open_snapshot(&name("mid"), "").unwrap();
+                    assert_eq!(content(&opened), saved, "{config:?}, round {round}");
+                    fill(&mut opened, 1_000..1_030);
+                    clear(&mut opened, 1_000..1_030);
+                    assert_eq!(content(&opened), saved, "{config:?}, round {round}");
+                    session.delete_snapshot(&name("mid")).unwrap();
+                }
+                let is_small = config.write_buffer != buffer_of(1_000).write_buffer;
+                let is_incremental = config.merge_schedule == TableConfig::default().merge_schedule;
+                assert_eq!(has_met_a_merge, is_small && is_incremental, "{config:?}");
+            }
+        }
+        assert!(place.runs().is_empty(), "{:?}", place.runs());
+    }
+}
+
+/// A foreign directory is refused and left as it is, to the last file.
+#[test]
+fn case_2_a_foreign_directory_is_not_touched() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("letters.txt"), "dear").unwrap();
+    std::fs::create_dir(folder.path().join("photos")).unwrap();
+    let disk = RealDisk::auto();
+    let before = disk.list(folder.path()).unwrap();
+    let error = Session::open_dir(folder.path(), &SessionOptions::default()).unwrap_err();
+    assert!(
+        matches!(&error, Error::SessionDirCorrupted { reason, .. } if reason.contains("letters.txt")),
+        "{error}"
+    );
+    assert_eq!(disk.list(folder.path()).unwrap(), before);
+    assert_eq!(std::fs::read(folder.path().join("letters.txt")).unwrap(), b"dear");
+}

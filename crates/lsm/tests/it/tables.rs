@@ -1,0 +1,396 @@
+//! Named properties of tables: batches, limits, sharing, clearing away, threads, refusals.
+//!
+//! Goal: each promise of the documentation of `Table` has a test of its own name here, at the sizes
+//! where it could break. Method: plain tables of known content, on the simulated disk unless the
+//! real one matters.
+
+use std::thread;
+
+use terrane_lsm::{
+    Cursor, DiskCache, Error, FilterPolicy, IndexKind, KEY_BYTES_MAX, Lookup, MergePolicy,
+    MergeSchedule, MergeThread, PAGE_SIZE, Session, SnapshotName, Table, TableConfig, Update,
+    WriteBuffer,
+};
+
+use crate::{Place, SALT, buffer_of, clear, content, fill, key, name, small_configs, value};
+
+fn table_of(config: &TableConfig) -> (Place, Session, Table) {
+    let place = Place::simulated(1);
+    let session = place.open();
+    let table = session.new_table(config).unwrap();
+    (place, session, table)
+}
+
+#[test]
+fn a_batch_is_the_same_as_its_updates_one_by_one() {
+    for place in Place::both() {
+        let session = place.open();
+        let configs = small_configs().into_iter().map(|config| (config, 500));
+        for (config, len) in configs.chain([(buffer_of(4), 5_001)]) {
+            let mut batched = session.new_table(&config).unwrap();
+            let mut single = session.new_table(&config).unwrap();
+            // Several updates of one key, far apart and next to each other.
+            let values: Vec<_> = (0..len).map(|n| value(n, 20)).collect();
+            let keys: Vec<_> = (0..len).map(|n| key(n * n % 419)).collect();
+            let update = |n: usize| match n % 5 {
+                0 => Update::Delete,
+                _ => Update::Insert(&values[n]),
+            };
+            let updates = (0..values.len()).map(update);
+            let batch: Vec<_> = keys.iter().copied().zip(updates).collect();
+            batched.updates(&batch).unwrap();
+            for (key, update) in &batch {
+                match update {
+                    Update::Insert(value) => single.insert(key, value).unwrap(),
+                    _ => single.delete(key).unwrap(),
+                }
+            }
+            assert_eq!(content(&batched), content(&single), "{config:?}");
+            assert_eq!(batched.lookups(&keys).unwrap(), single.lookups(&keys).unwrap());
+        }
+    }
+}
+
+#[test]
+fn a_batch_of_lookups_may_be_any_size() {
+    let (_place, _session, mut table) = table_of(&buffer_of(1_000));
+    fill(&mut table, 0..30_000);
+    clear(&mut table, 10_000..15_000);
+    for size in [0, 1, 2, 63, 64, 65, 4_097, 65_537, 200_000] {
+        // Present, deleted and absent keys, and each of them several times in the large batches.
+        let numbers: Vec<u64> = (0..size).map(|n| n * 7_919 % 40_000).collect();
+        let keys: Vec<_> = numbers.iter().map(|&n| key(n)).collect();
+        let results = table.lookups(&keys).unwrap();
+        assert_eq!(results.len(), keys.len());
+        for (&n, result) in numbers.iter().zip(&results) {
+            let is_present = n < 10_000 || (15_000..30_000).contains(&n);
+            let expected = is_present.then(|| value(n, 60));
+            assert_eq!(result.value(), expected.as_deref(), "key {n} of a batch of {size}");
+        }
+    }
+}
+
+#[test]
+fn a_batch_of_lookups_is_the_same_as_its_keys_one_by_one_at_every_run_count() {
+    for policy in [MergePolicy::LazyLevelling, MergePolicy::Levelling, MergePolicy::Tiering] {
+        for queue_depth in [1, 3, 128] {
+            let config = TableConfig {
+                merge_policy: policy,
+                queue_depth,
+                filter: FilterPolicy::BitsPerEntry(2.0),
+                ..buffer_of(8)
+            };
+            let (_place, _session, mut table) = table_of(&config);
+            let mut run_counts = std::collections::BTreeSet::new();
+            for round in 0..60 {
+                fill(&mut table, round * 8..round * 8 + 8);
+                clear(&mut table, [round * 5]);
+                run_counts.insert(table.stats().runs());
+                let mut keys: Vec<_> = (0..500).step_by(7).map(key).collect();
+                keys.extend_from_within(..20);
+                let batch = table.lookups(&keys).unwrap();
+                let singles: Vec<_> = keys.iter().map(|key| table.lookup(key).unwrap()).collect();
+                assert_eq!(batch, singles, "{policy:?}, round {round}");
+            }
+            assert!(run_counts.len() >= 3, "{policy:?}: only {run_counts:?} runs were seen");
+        }
+    }
+}
+
+#[test]
+fn keys_that_share_their_first_eight_bytes_are_told_apart() {
+    for index in [IndexKind::Auto, IndexKind::Compact, IndexKind::Ordinary] {
+        let (_place, _session, mut table) = table_of(&TableConfig { index, ..buffer_of(1_000) });
+        let shared = |n: u32| [b"eight by".as_slice(), &n.to_le_bytes()].concat();
+        let entries: Vec<_> = (0..10_000).map(|n| (shared(n), value(n.into(), 40))).collect();
+        let batch: Vec<_> = entries.iter().map(|(k, v)| (k, Update::Insert(v))).collect();
+        table.updates(&batch).unwrap();
+        let keys: Vec<_> = (0..20_000).map(shared).collect();
+        let results = table.lookups(&keys).unwrap();
+        for (n, result) in results.iter().enumerate() {
+            let expected = entries.get(n).map(|(_, value)| value.as_slice());
+            assert_eq!(result.value(), expected, "key {n}, {index:?}");
+        }
+        let mut sorted = entries.clone();
+        sorted.sort();
+        assert_eq!(content(&table), sorted, "{index:?}");
+        let mut cursor = table.cursor_at(&sorted[5_000].0).unwrap();
+        assert_eq!(cursor.next().unwrap().map(|record| record.key), Some(sorted[5_000].0.clone()));
+    }
+}
+
+/// Entries that end exactly at a page's end, one byte further, and far beyond it.
+#[test]
+fn values_of_every_size_survive_flush_merge_and_snapshot() {
+    let page = PAGE_SIZE;
+    // Header, two ends and a kind of one entry with a key of 4 bytes.
+    let fills_page = page - 16 - 4 - 1 - 4;
+    let lens = [0, 1, fills_page - 1, fills_page, fills_page + 1, page, page + 1, 10_000, 5 << 20];
+    for place in Place::both() {
+        let session = place.open();
+        for disk_cache in [DiskCache::All, DiskCache::None] {
+            let config = TableConfig { disk_cache, ..buffer_of(3) };
+            let mut table = session.new_table(&config).unwrap();
+            let entry = |n: usize| (format!("k{n:03}").into_bytes(), value(n as u64, lens[n % 9]));
+            let entries: Vec<_> = (0..27).map(entry).collect();
+            for (key, value) in &entries {
+                table.insert(key, value).unwrap();
+            }
+            let check = |table: &Table| {
+                let keys: Vec<_> = entries.iter().map(|(key, _)| key).collect();
+                for (result, (_, value)) in table.lookups(&keys).unwrap().iter().zip(&entries) {
+                    assert!(result.value() == Some(value), "a value of {} bytes", value.len());
+                }
+                assert!(content(table) == entries);
+            };
+            check(&table);
+            table.save_snapshot(&name("sizes"), "").unwrap();
+            check(&session.open_snapshot(&name("sizes"), "").unwrap());
+            session.delete_snapshot(&name("sizes")).unwrap();
+        }
+    }
+}
+
+#[test]
+fn keys_of_every_length_are_kept_and_longer_ones_change_nothing() {
+    let (_place, _session, mut table) = table_of(&buffer_of(50));
+    let lens = (0..=20).chain([255, 256, 1_999, 2_000, KEY_BYTES_MAX - 1, KEY_BYTES_MAX]);
+    let mut keys: Vec<_> = lens.map(|len| vec![b'k'; len]).collect();
+    // Values that fit, fill and exceed what such a key leaves of its page.
+    for (n, len) in [0, 50, 70, 80, 90, 4_100].into_iter().cycle().take(200).enumerate() {
+        table.insert(&keys[n % keys.len()], &value(n as u64, len)).unwrap();
+    }
+    let before = content(&table);
+    assert_eq!(before.iter().map(|(key, _)| key.clone()).collect::<Vec<_>>(), keys);
+    let too_long = vec![b'k'; KEY_BYTES_MAX + 1];
+    keys.push(too_long.clone());
+    let batch: Vec<_> = keys.iter().map(|key| (key, Update::Delete)).collect();
+    for error in [
+        table.updates(&batch).unwrap_err(),
+        table.insert(&too_long, b"").unwrap_err(),
+        table.delete(&too_long).unwrap_err(),
+    ] {
+        let text = error.to_string();
+        assert!(matches!(error, Error::KeyTooLarge { bytes: 4_001, limit: 4_000 }), "{text}");
+        assert_eq!(text, "a key of 4001 bytes; the limit is 4000");
+    }
+    assert_eq!(content(&table), before);
+    assert_eq!(table.lookup(&too_long).unwrap(), Lookup::NotFound);
+    assert_eq!(table.cursor_at(&too_long).unwrap().next().unwrap(), None);
+}
+
+#[test]
+fn a_lookup_finds_the_newest_of_many_versions() {
+    for config in small_configs() {
+        let (_place, _session, mut table) = table_of(&config);
+        for round in 0..500 {
+            table.insert(b"hot", &value(round, 30)).unwrap();
+            table.insert(&key(round % 37), &value(round, 30)).unwrap();
+            let found = table.lookup(b"hot").unwrap();
+            assert_eq!(found.value(), Some(value(round, 30).as_slice()));
+        }
+        table.delete(b"hot").unwrap();
+        assert!(!table.lookup(b"hot").unwrap().is_found());
+        assert_eq!(content(&table).len(), 37);
+    }
+}
+
+/// Deletions are dropped when they reach the last level, and with them all that they hide.
+#[test]
+fn deleted_entries_leave_the_disk() {
+    for merge_schedule in [MergeSchedule::Incremental, MergeSchedule::OneShot] {
+        let config = TableConfig { merge_schedule, ..buffer_of(2_000) };
+        let (place, _session, mut table) = table_of(&config);
+        fill(&mut table, 0..100_000);
+        let full_bytes = place.run_bytes();
+        assert!(full_bytes > 100_000 * (34 + 60));
+        clear(&mut table, 0..100_000);
+        // Merges go on only with updates: deletions of 2,000 absent keys again and again, which merge
+        // into no more than 2,000 entries a run.
+        for _ in 0..300 {
+            clear(&mut table, 1_000_000..1_002_000);
+        }
+        assert_eq!(content(&table), []);
+        let left_bytes = place.run_bytes();
+        assert!(
+            left_bytes < full_bytes / 10,
+            "{merge_schedule:?}: {left_bytes} of {full_bytes} bytes are left"
+        );
+        // What is left are the newest deletions, not the 200,000 entries of before.
+        assert!(table.stats().entries() < 40_000);
+    }
+}
+
+#[test]
+fn the_background_thread_changes_no_result() {
+    for place in Place::both() {
+        let session = place.open();
+        for schedule in [MergeSchedule::Incremental, MergeSchedule::OneShot] {
+            let with = |merge_thread| {
+                let merge_batch_pages = 1;
+                let base = buffer_of(100);
+                let config = TableConfig {
+                    merge_thread,
+                    merge_batch_pages,
+                    merge_schedule: schedule,
+                    ..base
+                };
+                session.new_table(&config).unwrap()
+            };
+            let mut caller = with(MergeThread::Caller);
+            let mut background = with(MergeThread::Background);
+            for round in 0..60 {
+                for table in [&mut caller, &mut background] {
+                    fill(table, round * 150..round * 150 + 200);
+                    clear(table, round * 90..round * 90 + 60);
+                }
+                let keys: Vec<_> = (0..9_200).step_by(23).map(key).collect();
+                assert_eq!(caller.lookups(&keys).unwrap(), background.lookups(&keys).unwrap());
+            }
+            assert_eq!(content(&caller), content(&background));
+        }
+    }
+}
+
+#[test]
+fn many_threads_read_one_table_and_its_duplicate_is_updated() {
+    for place in Place::both() {
+        let session = place.open();
+        let mut table = session.new_table(&buffer_of(500)).unwrap();
+        fill(&mut table, 0..10_000);
+        let mut writer = table.duplicate().unwrap();
+        thread::scope(|scope| {
+            for reader in 0..8 {
+                let table = &table;
+                scope.spawn(move || {
+                    for round in 0..4 {
+                        let numbers = (0..3_000).map(|n| (n * 7 + reader * 31 + round) % 12_000);
+                        let numbers: Vec<u64> = numbers.collect();
+                        let keys: Vec<_> = numbers.iter().map(|&n| key(n)).collect();
+                        for (&n, result) in numbers.iter().zip(table.lookups(&keys).unwrap()) {
+                            let expected = (n < 10_000).then(|| value(n, 60));
+                            assert_eq!(result.value(), expected.as_deref());
+                        }
+                    }
+                });
+            }
+            scope.spawn(|| {
+                clear(&mut writer, 0..10_000);
+                fill(&mut writer, 20_000..25_000);
+            });
+        });
+        assert_eq!(content(&table).len(), 10_000);
+        assert_eq!(content(&writer).len(), 5_000);
+    }
+}
+
+#[test]
+fn handles_cross_threads_as_documented() {
+    const fn send<T: Send>() {}
+    const fn send_and_sync<T: Send + Sync>() {}
+    // Checked when this is compiled.
+    const _: () = {
+        send_and_sync::<Session>();
+        send_and_sync::<Table>();
+        send_and_sync::<SnapshotName>();
+        send_and_sync::<Error>();
+        send::<Cursor>();
+    };
+    // And a table that outlives its thread and its session's handle still works.
+    let table = thread::spawn(|| {
+        let (_place, _session, mut table) = table_of(&buffer_of(3));
+        fill(&mut table, 0..20);
+        table
+    });
+    assert_eq!(content(&table.join().unwrap()).len(), 20);
+}
+
+#[test]
+fn each_option_out_of_range_is_refused_by_name() {
+    let (_place, session, _table) = table_of(&TableConfig::default());
+    let default = TableConfig::default();
+    let bad = [
+        ("size_ratio", "1", TableConfig { size_ratio: 1, ..default.clone() }),
+        ("size_ratio", "17", TableConfig { size_ratio: 17, ..default.clone() }),
+        ("write_buffer", "0", buffer_of(0)),
+        ("write_buffer", "1073741825", buffer_of((1 << 30) + 1)),
+        (
+            "write_buffer",
+            "0",
+            TableConfig { write_buffer: WriteBuffer::Bytes(0), ..default.clone() },
+        ),
+        ("filter", "0.2", TableConfig { filter: FilterPolicy::Fpr(0.2), ..default.clone() }),
+        ("filter", "0", TableConfig { filter: FilterPolicy::TotalFpr(0.0), ..default.clone() }),
+        ("filter", "NaN", TableConfig { filter: FilterPolicy::Fpr(f64::NAN), ..default.clone() }),
+        (
+            "filter",
+            "1.5",
+            TableConfig { filter: FilterPolicy::BitsPerEntry(1.5), ..default.clone() },
+        ),
+        (
+            "filter",
+            "33",
+            TableConfig { filter: FilterPolicy::BitsPerEntry(33.0), ..default.clone() },
+        ),
+        ("merge_batch_pages", "0", TableConfig { merge_batch_pages: 0, ..default.clone() }),
+        ("merge_batch_pages", "4097", TableConfig { merge_batch_pages: 4_097, ..default.clone() }),
+        ("queue_depth", "0", TableConfig { queue_depth: 0, ..default.clone() }),
+        ("queue_depth", "1025", TableConfig { queue_depth: 1_025, ..default }),
+    ];
+    for (wanted, given, config) in bad {
+        let error = session.new_table(&config).unwrap_err();
+        let text = error.to_string();
+        assert!(
+            matches!(error, Error::InvalidConfig { option, .. } if option == wanted),
+            "{wanted}: {text}"
+        );
+        assert!(text.starts_with(&format!("option {wanted}: ")) && text.contains(given), "{text}");
+        // The range that would be right.
+        assert!(text.contains("..="), "{text}");
+    }
+}
+
+#[test]
+fn options_at_the_ends_of_their_ranges_work() {
+    let (_place, session, _table) = table_of(&TableConfig::default());
+    let base = TableConfig { merge_batch_pages: 1, queue_depth: 1, size_ratio: 2, ..buffer_of(1) };
+    let extremes = [
+        base.clone(),
+        TableConfig { filter: FilterPolicy::TotalFpr(1e-5), ..base.clone() },
+        TableConfig { filter: FilterPolicy::BitsPerEntry(32.0), ..base.clone() },
+        TableConfig { filter: FilterPolicy::Fpr(0.1), size_ratio: 16, ..base.clone() },
+        TableConfig { merge_batch_pages: 4_096, queue_depth: 1_024, ..base },
+        buffer_of(1 << 30),
+        TableConfig { write_buffer: WriteBuffer::Bytes(1), ..TableConfig::default() },
+        TableConfig { write_buffer: WriteBuffer::Bytes(1 << 30), ..TableConfig::default() },
+    ];
+    for config in extremes {
+        let mut table = session.new_table(&config).unwrap();
+        fill(&mut table, 0..300);
+        clear(&mut table, 100..200);
+        assert_eq!(content(&table).len(), 200, "{config:?}");
+        let keys: Vec<_> = (0..300).map(key).collect();
+        let found = table.lookups(&keys).unwrap().iter().filter(|result| result.is_found()).count();
+        assert_eq!(found, 200, "{config:?}");
+    }
+}
+
+#[test]
+fn a_session_dir_is_held_by_one_handle_at_a_time() {
+    for place in Place::both() {
+        let session = place.open();
+        let clone = session.clone();
+        let error = place.try_open(SALT).unwrap_err();
+        assert!(
+            matches!(&error, Error::SessionDirLocked { path, .. } if *path == place.dir()),
+            "{error}"
+        );
+        assert!(error.to_string().contains("in use"), "{error}");
+        let table = session.new_table(&buffer_of(3)).unwrap();
+        drop((session, clone));
+        // The table keeps the session.
+        assert!(matches!(place.try_open(SALT), Err(Error::SessionDirLocked { .. })));
+        drop(table);
+        place.open().close().unwrap();
+    }
+}
