@@ -23,7 +23,7 @@ pub enum Error {
         what: Corrupt,
     },
     /// A file or directory is none of Terrane's. Nothing was changed in it.
-    #[error("{} is not Terrane's: expected {expected}, found {found}", .path.display())]
+    #[error("{} is no file or directory of Terrane: expected {expected}, found {found}", .path.display())]
     NotTerrane {
         /// The file or directory.
         path: PathBuf,

@@ -13,7 +13,7 @@ use crate::config::TableConfig;
 use crate::corrupt::Corrupt;
 use crate::entry::{KEY_BYTES_MAX, Kind, VALUE_BYTES_MAX};
 use crate::error::{Error, Result};
-use crate::files::{file_name, file_number};
+use crate::files::{RUN_NUMBER_MAX, file_name, file_number};
 use crate::levels::TICKS_PER_FLUSH;
 use crate::manifest::{
     IncomingRef, MANIFEST_BYTES_MAX, Refused, RunRef, SESSION_MAGIC, SESSION_VERSION,
@@ -465,6 +465,7 @@ pub fn constants() -> Vec<(&'static str, String)> {
         ("RUN_MAGIC", text(RUN_MAGIC)),
         ("RUN_VERSION", RUN_VERSION.to_string()),
         ("RUN_PAGES_MAX", RUN_PAGES_MAX.to_string()),
+        ("RUN_NUMBER_MAX", RUN_NUMBER_MAX.to_string()),
         ("FILTER_WORDS_PER_PAGE", FILTER_WORDS_PER_PAGE.to_string()),
         ("CHUNK_PAGES", CHUNK_PAGES.to_string()),
         ("SESSION_MAGIC", text(SESSION_MAGIC)),
