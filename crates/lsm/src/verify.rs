@@ -451,19 +451,10 @@ impl<'a> Check<'a> {
             Err(error) => return Err(error.into()),
         };
         if let Some(run) = &run {
-            let meta = run.meta();
-            let footer = (meta.pages() - 1) * PAGE_SIZE as u64;
-            if (meta.identity, meta.data_pages) != (wanted.run.identity, wanted.run.data_pages) {
-                found.add(&path, footer, "is not the run that the snapshot refers to");
+            if !check_footer(run, wanted, salt, &mut found) {
                 return nothing(found);
             }
-            if salt.is_some_and(|salt| salt != meta.salt) {
-                found.add(&path, footer, "salt differs from that of the session");
-            }
-            if meta.purpose != wanted.purpose {
-                found.add(&path, footer, "purpose differs from that in the snapshot");
-            }
-            self.report.pages += meta.pages() - u64::from(meta.data_pages);
+            self.report.pages += run.meta().pages() - u64::from(run.meta().data_pages);
         }
         let len = file.len()?;
         let end = u64::from(wanted.run.data_pages).min(len / PAGE_SIZE as u64) as u32;
@@ -504,16 +495,7 @@ impl<'a> Check<'a> {
         found.problems.append(&mut damage.finish());
         found.problems.extend(broken);
         if let Some(run) = run.as_ref().filter(|_| is_whole) {
-            let (pages, meta) = (run.meta().pages(), run.meta());
-            if !sums.are_those_of(meta) {
-                let footer = (pages - 1) * PAGE_SIZE as u64;
-                found.add(&path, footer, "the footer's sums are not those of the entries");
-            }
-            if (run.min_key(), run.max_key()) != (sums.lower.as_slice(), sums.upper.as_slice()) {
-                let index =
-                    (u64::from(meta.data_pages) + u64::from(meta.filter_pages)) * PAGE_SIZE as u64;
-                found.add(&path, index, "the index section's key range is not that of the entries");
-            }
+            check_sums(run, &sums, &mut found);
         }
         Ok(Findings { problems: found.problems, whole: is_whole.then_some(sums) })
     }
@@ -567,6 +549,41 @@ impl<'a> Check<'a> {
         self.disk.sync_dir(&self.dir.join(ACTIVE))?;
         Ok(true)
     }
+}
+
+/// Compares the footer with what the snapshot and the session say; `false` if this is another run, of
+/// which nothing can be expected.
+fn check_footer(run: &Run, wanted: &Wanted, salt: Option<u64>, found: &mut Report) -> bool {
+    let meta = run.meta();
+    let offset = footer_offset(run);
+    if (meta.identity, meta.data_pages) != (wanted.run.identity, wanted.run.data_pages) {
+        found.add(run.path(), offset, "is not the run that the snapshot refers to");
+        return false;
+    }
+    if salt.is_some_and(|salt| salt != meta.salt) {
+        found.add(run.path(), offset, "salt differs from that of the session");
+    }
+    if meta.purpose != wanted.purpose {
+        found.add(run.path(), offset, "purpose differs from that in the snapshot");
+    }
+    true
+}
+
+/// Compares footer and index section with what the entries say.
+fn check_sums(run: &Run, sums: &Sums, found: &mut Report) {
+    let meta = run.meta();
+    if !sums.are_those_of(meta) {
+        let rule = "the footer's sums are not those of the entries";
+        found.add(run.path(), footer_offset(run), rule);
+    }
+    if (run.min_key(), run.max_key()) != (sums.lower.as_slice(), sums.upper.as_slice()) {
+        let offset = page_offset(meta.data_pages + meta.filter_pages);
+        found.add(run.path(), offset, "the index section's key range is not that of the entries");
+    }
+}
+
+fn footer_offset(run: &Run) -> u64 {
+    (run.meta().pages() - 1) * PAGE_SIZE as u64
 }
 
 /// All runs of a snapshot with their level, counted from 1; `None` for the write buffer's image.
