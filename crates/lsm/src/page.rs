@@ -389,6 +389,7 @@ impl PageLayout {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::entry::KEY_BYTES_MAX;
 
     const PLACE: Place = Place { identity: 7, page: 3 };
 
@@ -481,8 +482,8 @@ mod tests {
 
     #[test]
     fn large_values_leave_the_rest_to_overflow_pages() {
-        let key = [1; KEY];
         const KEY: usize = 100;
+        let key = [1; KEY];
         for len in [4000, 4096, 5000, 100_000] {
             let value = vec![9; len];
             let mut builder = PageBuilder::default();
@@ -498,6 +499,4 @@ mod tests {
         }
         assert!(overflow_pages(KEY_BYTES_MAX, 0) == 0);
     }
-
-    use crate::entry::KEY_BYTES_MAX;
 }

@@ -243,13 +243,14 @@ impl SessionCore {
                 Err(error) => return Err(error),
             };
             if let Stored::Whole { pins } = &stored {
-                next_number = pins.iter().fold(next_number, |next, pin| next.max(pin + 1));
+                next_number =
+                    pins.iter().fold(next_number, |next, pin| next.max(pin.saturating_add(1)));
             }
             snapshots.insert(name, stored);
         }
         let active = disk.list(&dir.join(ACTIVE))?;
         let numbers = active.iter().filter_map(|entry| file_number(&entry.name));
-        next_number = numbers.fold(next_number, |next, number| next.max(number + 1));
+        next_number = numbers.fold(next_number, |next, number| next.max(number.saturating_add(1)));
         let files = Arc::new(FileSet::new(Arc::clone(disk), dir.join(ACTIVE), next_number));
         for stored in snapshots.values() {
             if let Stored::Whole { pins } = stored {

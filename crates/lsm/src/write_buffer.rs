@@ -387,8 +387,11 @@ mod tests {
         }
         let most = versions.iter().map(|version| version.segments().len()).max();
         assert!(most <= Some(3 * 6 + 1), "{most:?} segments");
-        let mut distinct: Vec<_> =
-            versions.iter().flat_map(|v| v.segments()).map(|s| (Arc::as_ptr(s), s.len())).collect();
+        let mut distinct: Vec<_> = versions
+            .iter()
+            .flat_map(WriteBuffer::segments)
+            .map(|s| (Arc::as_ptr(s), s.len()))
+            .collect();
         distinct.sort_unstable();
         distinct.dedup();
         let copies: usize = distinct.iter().map(|(_, len)| len).sum();

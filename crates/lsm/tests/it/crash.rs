@@ -16,6 +16,7 @@ use std::thread;
 
 use terrane_io::fault::FaultPlan;
 use terrane_io::sim::{SimDisk, Survival};
+use terrane_lsm::SnapshotName;
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
 use terrane_testkit::{ChaCha8Rng, SeedableRng};
@@ -92,7 +93,7 @@ fn count_calls(disk: &Arc<SimDisk>, script: &Script, model: Model) -> u64 {
 fn list(disk: &Arc<SimDisk>, keys: &[Vec<u8>], legal: &[Snapshots]) -> Snapshots {
     let session = open(disk).expect("a session opens after a crash");
     let names = session.list_snapshots().unwrap();
-    let names: Vec<&str> = names.iter().map(|name| name.as_str()).collect();
+    let names: Vec<&str> = names.iter().map(SnapshotName::as_str).collect();
     let found = legal.iter().find(|state| state.keys().eq(&names));
     let found = found.unwrap_or_else(|| panic!("snapshots {names:?} are not as saved"));
     for (name, content) in found {
@@ -200,6 +201,33 @@ fn snapshots_are_absent_or_whole_after_a_crash_at_any_call() {
             }
         }
         assert!(images >= IMAGES_MIN, "only {images} images from {calls} calls");
+    });
+}
+
+/// A crash at each call of the creation, then at each call of the next attempt.
+#[test]
+fn a_session_can_be_created_after_crashes_at_any_calls() {
+    for_each_seed("a_session_can_be_created_after_crashes_at_any_calls", 1, |rng, seed| {
+        let script = Script { steps: vec![Step::Open], ..Script::draw(0, rng) };
+        let nothing = [Snapshots::new()];
+        let mut images = 0;
+        for call in 0..count_calls(&SimDisk::new(seed), &script, Model::default()) {
+            let disk = SimDisk::new(seed);
+            run_into_crash(&disk, &script, Model::default(), call);
+            for loss in losses(&disk, rng) {
+                for call_again in 0..count_calls(&loss.apply(&disk), &script, Model::default()) {
+                    let again = loss.apply(&disk);
+                    run_into_crash(&again, &script, Model::default(), call_again);
+                    for loss_again in losses(&again, rng) {
+                        let at = (call, loss, call_again, loss_again);
+                        let _note = Note(&at);
+                        check_image(&loss_again.apply(&again), &script, &nothing);
+                        images += 1;
+                    }
+                }
+            }
+        }
+        assert!(images >= IMAGES_MIN, "only {images} images");
     });
 }
 

@@ -16,7 +16,7 @@ use std::thread;
 use terrane_io::Disk;
 use terrane_io::fault::{Fault, FaultKind, FaultPlan, Repeat};
 use terrane_io::sim::{SimDisk, Survival};
-use terrane_lsm::{Error, Table};
+use terrane_lsm::{Error, SnapshotName, Table};
 use terrane_testkit::seeds::for_each_seed;
 
 use crate::script::{
@@ -83,7 +83,7 @@ fn run(disk: &Arc<SimDisk>, script: &Script, is_silent: bool) -> Outcome {
         }
         disk.set_plan(FaultPlan::default());
         runner.check_tables(&model).expect("reads go on");
-        if runner.tables.iter_mut().any(|table| is_poisoned(table)) {
+        if runner.tables.iter_mut().any(is_poisoned) {
             outcome.poisoned = true;
             assert!(!is_silent);
             check_poisoned(disk, runner, step, model);
@@ -185,7 +185,7 @@ fn check_poisoned(disk: &Arc<SimDisk>, mut runner: Runner<'_>, step: &Step, mut 
         let names = session.list_snapshots().unwrap();
         let found = [&before, &model]
             .into_iter()
-            .find(|model| model.snapshots.keys().eq(names.iter().map(|name| name.as_str())));
+            .find(|model| model.snapshots.keys().eq(names.iter().map(SnapshotName::as_str)));
         let found = found.unwrap_or_else(|| panic!("{names:?} are not as saved"));
         drop(session);
         check_snapshots(disk, script, found);
@@ -196,12 +196,14 @@ fn check_poisoned(disk: &Arc<SimDisk>, mut runner: Runner<'_>, step: &Step, mut 
 fn check_snapshots(disk: &Arc<SimDisk>, script: &Script, model: &Model) {
     let session = open(disk).unwrap();
     let names = session.list_snapshots().unwrap();
-    assert!(model.snapshots.keys().eq(names.iter().map(|name| name.as_str())), "{names:?}");
+    assert!(model.snapshots.keys().eq(names.iter().map(SnapshotName::as_str)), "{names:?}");
     for name in &names {
         let table = session.open_snapshot(name, LABEL).unwrap();
         check_table(&table, &model.snapshots[name.as_str()], &script.keys).unwrap();
     }
-    names.iter().for_each(|name| session.delete_snapshot(name).unwrap());
+    for name in &names {
+        session.delete_snapshot(name).unwrap();
+    }
     let left = files_in(disk, "active");
     assert!(left.is_empty(), "left behind: {left:?}");
     session.close().unwrap();
