@@ -17,6 +17,11 @@ impl Failure {
         Self { class: Class::Input, message: message.into() }
     }
 
+    /// What was checked is not as it should be.
+    pub(crate) fn check(message: impl Into<String>) -> Self {
+        Self { class: Class::Check, message: message.into() }
+    }
+
     /// The system does not let us.
     pub(crate) fn environment(message: impl Into<String>) -> Self {
         Self { class: Class::Environment, message: message.into() }
@@ -58,6 +63,23 @@ impl From<bitcoin::Error> for Failure {
 impl From<changes::Error> for Failure {
     fn from(error: changes::Error) -> Self {
         Self { class: error.class(), message: in_full(&error) }
+    }
+}
+
+impl From<terrane::Error> for Failure {
+    fn from(error: terrane::Error) -> Self {
+        use terrane::Error;
+        let class = match &error {
+            Error::Corrupt { .. }
+            | Error::SnapshotCorrupted { .. }
+            | Error::SessionDirCorrupted { .. }
+            | Error::Disk(terrane::io::Error::ShortRead { .. }) => Class::Check,
+            Error::NotTerrane { .. }
+            | Error::UnknownVersion { .. }
+            | Error::SessionDirDoesNotExist { .. } => Class::Input,
+            _ => Class::Environment,
+        };
+        Self { class, message: in_full(&error) }
     }
 }
 

@@ -6,11 +6,17 @@ mod args;
 
 mod exit;
 
+mod text;
+
 mod output;
 
 mod progress;
 
 mod replay;
+
+mod inspect;
+
+mod verify;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -19,7 +25,9 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::exit::Failure;
+use crate::inspect::Inspect;
 use crate::replay::Replay;
+use crate::verify::Verify;
 
 /// An embedded ledger-state store: replay real histories into it and look at what is there.
 ///
@@ -33,32 +41,51 @@ struct Cli {
 }
 
 const EXAMPLES: &str = "\
+Examples:
+  terrane replay bitcoin data/bitcoin-mainnet-0-4999.dat --store /tmp/terrane-demo
+  terrane inspect /tmp/terrane-demo
+  terrane verify /tmp/terrane-demo";
+
+const REPLAY_EXAMPLE: &str = "\
 Example:
   terrane replay bitcoin data/bitcoin-mainnet-0-4999.dat --store /tmp/terrane-demo";
 
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Replay a history of blocks, checking the state on the way
-    #[command(subcommand, after_help = EXAMPLES)]
+    #[command(subcommand, after_help = REPLAY_EXAMPLE)]
     Replay(Replay),
+    /// Say what a file or directory of Terrane is, and what is in it
+    #[command(after_help = inspect::EXAMPLES)]
+    Inspect(Inspect),
+    /// Re-read and check everything of a store; repair what can be repaired without loss
+    #[command(after_help = verify::EXAMPLES)]
+    Verify(Verify),
 }
 
 impl Command {
     fn json(&self) -> bool {
         match self {
             Self::Replay(replay) => replay.json(),
+            Self::Inspect(inspect) => inspect.json,
+            Self::Verify(verify) => verify.json,
         }
     }
 
     fn name(&self) -> &'static str {
         match self {
             Self::Replay(replay) => replay.command(),
+            Self::Inspect(_) => "inspect",
+            Self::Verify(_) => "verify",
         }
     }
 
-    fn run(&self) -> Result<(), Failure> {
+    /// Runs it and returns the exit code.
+    fn run(&self) -> Result<u8, Failure> {
         match self {
-            Self::Replay(replay) => replay.run(),
+            Self::Replay(replay) => replay.run().map(|()| 0),
+            Self::Inspect(inspect) => inspect.run(),
+            Self::Verify(verify) => verify.run(),
         }
     }
 }
@@ -70,7 +97,7 @@ fn main() -> ExitCode {
         Err(error) => return refuse(&arguments, &error),
     };
     match command.run() {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => ExitCode::from(code),
         Err(failure) => {
             output::failure(command.name(), command.json(), &failure);
             ExitCode::from(failure.code())

@@ -53,6 +53,45 @@ pub(crate) fn report<T: Serialize>(
     print(&text)
 }
 
+/// A report that may tell of a failed check.
+#[derive(Serialize)]
+struct Checked<'a, T> {
+    terrane: &'static str,
+    command: &'a str,
+    ok: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<FailedBy<'a>>,
+    #[serde(flatten)]
+    report: &'a T,
+}
+
+/// Writes a report as an object if `json`, otherwise as `text`, and why the check failed, if it did.
+/// Returns the exit code.
+///
+/// # Errors
+/// As [`report`].
+pub(crate) fn checked<T: Serialize>(
+    command: &str,
+    json: bool,
+    report: &T,
+    text: &str,
+    failure: Option<&Failure>,
+) -> Result<u8, Failure> {
+    if json {
+        let error =
+            failure.map(|failure| FailedBy { kind: failure.kind(), message: failure.message() });
+        let checked = Checked { terrane: VERSION, command, ok: error.is_none(), error, report };
+        let text = serde_json::to_string(&checked);
+        print(&text.map_err(|error| Failure::environment(error.to_string()))?)?;
+    } else {
+        print(text)?;
+    }
+    let Some(failure) = failure else { return Ok(0) };
+    // The exit code says it too, if nobody reads standard error.
+    let _ = writeln!(io::stderr(), "terrane: {}", failure.message());
+    Ok(failure.code())
+}
+
 /// Writes why a command failed: always to standard error, and as an object if `json`.
 pub(crate) fn failure(command: &str, json: bool, failure: &Failure) {
     // Nobody is left to be told if neither stream can be written.

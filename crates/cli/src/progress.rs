@@ -18,6 +18,9 @@ use crate::exit::Failure;
 const DELAY: Duration = Duration::from_secs(1);
 const INTERRUPTED: i32 = 130;
 
+/// What a bar over a known number of bytes says after its position.
+const BYTES_LEFT: &str = "/{total_bytes} {wide_bar} {eta} left";
+
 /// The monitor of a command.
 pub(crate) struct Progress {
     /// A person watches and has not asked for quiet.
@@ -44,6 +47,60 @@ impl Progress {
         }
         let wanted = !quiet && io::stderr().is_terminal();
         Ok(Self { wanted, started: Instant::now(), drawn: false, bar: None, stop })
+    }
+}
+
+/// Lets Ctrl-C end the process at once, for work that can end anywhere.
+///
+/// # Errors
+/// [`Failure`] if the system refuses the signal handler.
+pub(crate) fn exit_on_interrupt() -> Result<(), Failure> {
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        let at_once = Arc::new(AtomicBool::new(true));
+        signal_hook::flag::register_conditional_shutdown(signal, INTERRUPTED, at_once)
+            .map_err(|error| Failure::environment(format!("signal handler: {error}")))?;
+    }
+    Ok(())
+}
+
+/// A bar over a known number of bytes.
+pub(crate) struct ByteBar {
+    name: &'static str,
+    wanted: bool,
+    started: Instant,
+    drawn: bool,
+    bar: Option<ProgressBar>,
+}
+
+impl ByteBar {
+    /// A bar of the work called `name`; `quiet` means none.
+    pub(crate) fn new(name: &'static str, quiet: bool) -> Self {
+        let wanted = !quiet && io::stderr().is_terminal();
+        Self { name, wanted, started: Instant::now(), drawn: false, bar: None }
+    }
+
+    /// Shows that `done` of `total` bytes are done.
+    pub(crate) fn set(&mut self, done: u64, total: u64) {
+        if !self.wanted {
+            return;
+        }
+        let name = self.name;
+        let bar = self.bar.get_or_insert_with(|| {
+            hidden_bar(name, "{binary_bytes_per_sec}", "{bytes}", BYTES_LEFT, Some(total))
+        });
+        if !self.drawn && self.started.elapsed() >= DELAY {
+            self.drawn = true;
+            bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
+        bar.set_position(done);
+    }
+}
+
+impl Drop for ByteBar {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
     }
 }
 
@@ -101,9 +158,20 @@ fn bar(phase: Phase, total: Option<u64>) -> ProgressBar {
     };
     let of_total = match (phase, total) {
         (_, None) => "",
-        (Phase::Scan, Some(_)) => "/{total_bytes} {wide_bar} {eta} left",
+        (Phase::Scan, Some(_)) => BYTES_LEFT,
         (_, Some(_)) => "/{human_len} {wide_bar} {eta} left",
     };
+    hidden_bar(name, rate, position, of_total, total)
+}
+
+/// A bar that has not come into sight yet.
+fn hidden_bar(
+    name: &str,
+    rate: &str,
+    position: &str,
+    of_total: &str,
+    total: Option<u64>,
+) -> ProgressBar {
     let template = format!("{name} {rate} {position}{of_total}");
     let style =
         ProgressStyle::with_template(&template).unwrap_or_else(|_| ProgressStyle::default_bar());

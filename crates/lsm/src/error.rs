@@ -22,6 +22,16 @@ pub enum Error {
         /// The place and the rule.
         what: Corrupt,
     },
+    /// A file or directory is none of Terrane's. Nothing was changed in it.
+    #[error("{} is no file or directory of Terrane: expected {expected}, found {found}", .path.display())]
+    NotTerrane {
+        /// The file or directory.
+        path: PathBuf,
+        /// What it was taken for.
+        expected: &'static str,
+        /// What is there.
+        found: String,
+    },
     /// A file is of a format version that this program does not know. Use a newer program.
     #[error("{}: format version {found}, this program reads up to {newest}", .path.display())]
     UnknownVersion {

@@ -52,10 +52,13 @@ pub(crate) fn file_name(number: u64) -> String {
     format!("{number:08}.run")
 }
 
+/// The largest number of a run file. No session reaches it, and there is room to count on from it.
+pub(crate) const RUN_NUMBER_MAX: u64 = 1 << 62;
+
 /// The number of a file of that name, if it is the name of a run file.
 pub(crate) fn file_number(name: &str) -> Option<u64> {
     let number = name.strip_suffix(".run")?.parse().ok()?;
-    (file_name(number) == name).then_some(number)
+    (number <= RUN_NUMBER_MAX && file_name(number) == name).then_some(number)
 }
 
 impl FileSet {

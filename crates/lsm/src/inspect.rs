@@ -13,10 +13,10 @@ use crate::config::TableConfig;
 use crate::corrupt::Corrupt;
 use crate::entry::{KEY_BYTES_MAX, Kind, VALUE_BYTES_MAX};
 use crate::error::{Error, Result};
-use crate::files::{file_name, file_number};
+use crate::files::{RUN_NUMBER_MAX, file_name, file_number};
 use crate::levels::TICKS_PER_FLUSH;
 use crate::manifest::{
-    IncomingRef, MANIFEST_BYTES_MAX, MergeRef, Refused, RunRef, SESSION_MAGIC, SESSION_VERSION,
+    IncomingRef, MANIFEST_BYTES_MAX, Refused, RunRef, SESSION_MAGIC, SESSION_VERSION,
     SNAPSHOT_MAGIC, SNAPSHOT_VERSION, SessionMeta, SnapshotMeta,
 };
 use crate::page::{HEADER_SIZE, PAGE_SIZE, PAYLOAD_SIZE, PageKind, PageLayout, Place, check};
@@ -25,7 +25,9 @@ use crate::run::{
     read_sections,
 };
 use crate::run_builder::CHUNK_PAGES;
-use crate::session_core::{ACTIVE, METADATA, SNAPSHOT_SUFFIX, SNAPSHOTS, snapshot_names};
+use crate::session_core::{
+    ACTIVE, METADATA, SNAPSHOT_SUFFIX, SNAPSHOTS, foreign_dir, is_session_like, snapshot_names,
+};
 use crate::snapshot::SNAPSHOT_NAME_LEN_MAX;
 
 /// What something is.
@@ -72,6 +74,8 @@ pub struct SessionInfo {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MergeInfo {
+    /// How many of the level's runs are its inputs: the first ones.
+    pub input_runs: u64,
     /// Pages of its inputs: the debt.
     pub input_pages: u64,
     /// Flushes until it is due, in thousandths.
@@ -169,8 +173,55 @@ pub struct EntryInfo {
     pub value: Vec<u8>,
 }
 
-fn not_ours<T>(path: &Path) -> Result<T> {
-    Err(Error::corrupt(path, Corrupt::rule("is a file or directory of Terrane", 1, 0)))
+/// Refuses a file that is none of ours.
+fn foreign<T>(path: &Path, found: String) -> Result<T> {
+    let expected = "a run (its last page begins with `TerraRun`), a snapshot (`TerraSnp`) or the \
+                    metadata of a store (`TerraSes`)";
+    Err(Error::NotTerrane { path: path.to_owned(), expected, found })
+}
+
+/// What a file is by its length and its first bytes.
+fn describe(len: u64, start: [u8; 8]) -> String {
+    match len {
+        0 => "an empty file".to_owned(),
+        1..8 => format!("a file of {len} bytes"),
+        _ => {
+            let start = start.map(|byte| format!("{byte:02x}")).concat();
+            format!("a file of {len} bytes that begins with {start}")
+        }
+    }
+}
+
+/// What a file of a session is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Metadata,
+    Snapshot,
+    Run,
+}
+
+/// What a file is for by its place and name: with damaged bytes it is a damaged file, not a foreign one.
+fn role(disk: &dyn Disk, path: &Path) -> Option<Role> {
+    let name = path.file_name()?.to_str()?;
+    let parent = path.parent()?;
+    let (role, dir) = if name == METADATA {
+        (Role::Metadata, parent)
+    } else if file_number(name).is_some() && parent.ends_with(ACTIVE) {
+        (Role::Run, parent.parent()?)
+    } else if name.ends_with(SNAPSHOT_SUFFIX) && parent.ends_with(SNAPSHOTS) {
+        (Role::Snapshot, parent.parent()?)
+    } else {
+        return None;
+    };
+    is_session_like(disk, dir).is_ok_and(|is| is).then_some(role)
+}
+
+/// Whether the last whole page of a file begins like a footer.
+fn ends_like_run(file: &dyn DiskFile, len: u64) -> Result<bool> {
+    let Some(last) = (len / PAGE_SIZE as u64).checked_sub(1) else { return Ok(false) };
+    let mut magic = [0; 8];
+    file.read_at(&mut magic, last * PAGE_SIZE as u64 + HEADER_SIZE as u64)?;
+    Ok(magic == RUN_MAGIC)
 }
 
 fn refused(path: &Path, refused: Refused) -> Error {
@@ -190,16 +241,24 @@ fn refused(path: &Path, refused: Refused) -> Error {
 /// Cost: reads metadata and footers.
 ///
 /// # Errors
-/// [`Error::Disk`], and [`Error::Corrupt`] and its like for damaged or foreign files.
+/// [`Error::Disk`]; [`Error::NotTerrane`] for anything foreign; [`Error::Corrupt`] and its like for what is
+/// damaged, [`Error::UnknownVersion`] for what a newer program wrote.
 pub fn inspect(disk: &Arc<dyn Disk>, path: &Path) -> Result<Inspection> {
-    if disk.kind(path)? == Some(EntryKind::Directory) {
-        return Ok(Inspection::Session(inspect_session(disk, path)?));
+    match disk.kind(path)? {
+        Some(EntryKind::Directory) => return Ok(Inspection::Session(inspect_session(disk, path)?)),
+        // A pipe would never end.
+        Some(EntryKind::Other) => {
+            return foreign(path, "neither a file nor a directory".to_owned());
+        }
+        Some(EntryKind::File) | None => {}
     }
     let file = disk.open(path, OpenMode::Read, Access::Buffered)?;
+    let len = file.len()?;
     let mut magic = [0; 8];
-    if file.len()? >= 8 {
+    if len >= 8 {
         file.read_at(&mut magic, 0)?;
     }
+    let standing = role(disk.as_ref(), path);
     match magic {
         SESSION_MAGIC => Ok(Inspection::Metadata(inspect_metadata(disk.as_ref(), path)?)),
         SNAPSHOT_MAGIC => {
@@ -207,7 +266,16 @@ pub fn inspect(disk: &Arc<dyn Disk>, path: &Path) -> Result<Inspection> {
             Ok(Inspection::Snapshot(Box::new(inspect_snapshot(disk, dir, path)?)))
         }
         // A run's magic is in its last page.
-        _ => Ok(Inspection::Run(run_info(path, file.as_ref())?)),
+        _ if standing == Some(Role::Run) || ends_like_run(file.as_ref(), len)? => {
+            Ok(Inspection::Run(run_info(path, file.as_ref())?))
+        }
+        _ => match standing {
+            None => foreign(path, describe(len, magic)),
+            Some(Role::Metadata) => {
+                Ok(Inspection::Metadata(inspect_metadata(disk.as_ref(), path)?))
+            }
+            Some(_) => Err(refused(path, Refused::Damaged("wrong magic".to_owned()))),
+        },
     }
 }
 
@@ -224,11 +292,16 @@ fn inspect_metadata(disk: &dyn Disk, path: &Path) -> Result<MetadataInfo> {
 }
 
 fn inspect_session(disk: &Arc<dyn Disk>, dir: &Path) -> Result<SessionInfo> {
-    let metadata = dir.join(METADATA);
-    if disk.kind(&metadata)?.is_none() || disk.kind(&dir.join(SNAPSHOTS))?.is_none() {
-        return not_ours(dir);
+    if !is_session_like(disk.as_ref(), dir)? {
+        return foreign_dir(disk.as_ref(), dir);
     }
-    let metadata = inspect_metadata(disk.as_ref(), &metadata)?;
+    for name in [METADATA, ACTIVE, SNAPSHOTS] {
+        if disk.kind(&dir.join(name))?.is_none() {
+            let reason = format!("missing {name}");
+            return Err(Error::SessionDirCorrupted { path: dir.to_owned(), reason });
+        }
+    }
+    let metadata = inspect_metadata(disk.as_ref(), &dir.join(METADATA))?;
     let mut snapshots = Vec::new();
     let mut referenced = std::collections::BTreeSet::new();
     for name in snapshot_names(disk.as_ref(), dir)? {
@@ -259,21 +332,33 @@ fn inspect_session(disk: &Arc<dyn Disk>, dir: &Path) -> Result<SessionInfo> {
 fn inspect_snapshot(disk: &Arc<dyn Disk>, dir: &Path, path: &Path) -> Result<SnapshotInfo> {
     let bytes = read_file(disk.as_ref(), path, MANIFEST_BYTES_MAX)?;
     let meta = SnapshotMeta::decode(&bytes).map_err(|error| refused(path, error))?;
+    let damaged = |path: &Path, reason: &str| refused(path, Refused::Damaged(reason.to_owned()));
     let open = |run: &RunRef| -> Result<RunInfo> {
-        let path = dir.join(ACTIVE).join(file_name(run.number));
-        let file = disk.open(&path, OpenMode::Read, Access::Buffered)?;
-        run_info(&path, file.as_ref())
+        let run_path = dir.join(ACTIVE).join(file_name(run.number));
+        let file = match disk.open(&run_path, OpenMode::Read, Access::Buffered) {
+            Err(error) if error.is_not_found() => {
+                let reason = format!("its run {} is missing", run_path.display());
+                return Err(damaged(path, &reason));
+            }
+            opened => opened?,
+        };
+        let info = run_info(&run_path, file.as_ref())?;
+        if (info.meta.identity, info.meta.data_pages) != (run.identity, run.data_pages) {
+            let reason = format!("{} is another run than it refers to", run_path.display());
+            return Err(damaged(path, &reason));
+        }
+        Ok(info)
     };
     let mut levels = Vec::new();
     for level in &meta.levels {
-        let (inputs, merge): (&[RunRef], Option<&MergeRef>) = match &level.incoming {
-            IncomingRef::Nothing => (&[], None),
-            IncomingRef::Single(run) => (std::slice::from_ref(run), None),
-            IncomingRef::Merging(merge) => (&merge.inputs, Some(merge)),
+        let runs: Result<Vec<RunInfo>> = level.runs().map(open).collect();
+        let merge = match &level.incoming {
+            IncomingRef::Merging(merge) => Some(merge),
+            IncomingRef::Nothing | IncomingRef::Single(_) => None,
         };
-        let runs: Result<Vec<RunInfo>> = inputs.iter().chain(&level.residents).map(open).collect();
         let merge = merge.map(|merge| MergeInfo {
-            input_pages: inputs.iter().map(|run| u64::from(run.data_pages)).sum(),
+            input_runs: merge.inputs.len() as u64,
+            input_pages: merge.inputs.iter().map(|run| u64::from(run.data_pages)).sum(),
             due_in_milliflushes: merge.due.saturating_sub(meta.now) / (TICKS_PER_FLUSH / 1000),
             drops_deletes: merge.drop_deletes,
         });
@@ -380,6 +465,7 @@ pub fn constants() -> Vec<(&'static str, String)> {
         ("RUN_MAGIC", text(RUN_MAGIC)),
         ("RUN_VERSION", RUN_VERSION.to_string()),
         ("RUN_PAGES_MAX", RUN_PAGES_MAX.to_string()),
+        ("RUN_NUMBER_MAX", RUN_NUMBER_MAX.to_string()),
         ("FILTER_WORDS_PER_PAGE", FILTER_WORDS_PER_PAGE.to_string()),
         ("CHUNK_PAGES", CHUNK_PAGES.to_string()),
         ("SESSION_MAGIC", text(SESSION_MAGIC)),

@@ -8,6 +8,7 @@ use terrane_io::bytes::{Overrun, Reader, Writer};
 use terrane_io::checksum::crc32c;
 
 use crate::config::TableConfig;
+use crate::files::RUN_NUMBER_MAX;
 
 /// First bytes of `metadata`.
 pub(crate) const SESSION_MAGIC: [u8; 8] = *b"TerraSes";
@@ -166,17 +167,22 @@ fn take_option(input: &mut Reader<'_>) -> Result<Option<RunRef>, Refused> {
     }
 }
 
+impl LevelRef {
+    /// All runs of the level, newest first.
+    pub(crate) fn runs(&self) -> impl Iterator<Item = &RunRef> {
+        let incoming: &[RunRef] = match &self.incoming {
+            IncomingRef::Nothing => &[],
+            IncomingRef::Single(run) => std::slice::from_ref(run),
+            IncomingRef::Merging(merge) => &merge.inputs,
+        };
+        incoming.iter().chain(&self.residents)
+    }
+}
+
 impl SnapshotMeta {
     /// All runs that the snapshot needs.
     pub(crate) fn runs(&self) -> impl Iterator<Item = &RunRef> {
-        let levels = self.levels.iter().flat_map(|level| {
-            let incoming: &[RunRef] = match &level.incoming {
-                IncomingRef::Nothing => &[],
-                IncomingRef::Single(run) => std::slice::from_ref(run),
-                IncomingRef::Merging(merge) => &merge.inputs,
-            };
-            incoming.iter().chain(&level.residents)
-        });
+        let levels = self.levels.iter().flat_map(LevelRef::runs);
         self.image.iter().chain(&self.flushed).chain(levels)
     }
 
@@ -250,6 +256,10 @@ impl SnapshotMeta {
             return damaged("a time or a number of levels that no table reaches");
         }
         let label = label.to_owned();
-        Ok(Self { created_ns, label, config, flushes, now, image, flushed, levels })
+        let meta = Self { created_ns, label, config, flushes, now, image, flushed, levels };
+        if meta.runs().any(|run| run.number > RUN_NUMBER_MAX) {
+            return damaged("the number of a run that no session reaches");
+        }
+        Ok(meta)
     }
 }

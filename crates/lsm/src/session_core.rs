@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use terrane_io::disk::read_file;
-use terrane_io::{Access, Disk, EntryKind, LockGuard, OpenMode};
+use terrane_io::{Access, Disk, Entry, EntryKind, LockGuard, OpenMode};
 
 use crate::error::{Error, Result};
 use crate::files::{FileSet, file_number, lock};
@@ -77,7 +77,10 @@ fn look(disk: &dyn Disk, dir: &Path) -> Result<Found> {
         return Ok(Found::Nothing);
     }
     let ours = [LOCK, METADATA_TMP, ACTIVE, SNAPSHOTS];
-    if has(METADATA_TMP, EntryKind::File) && entries.iter().all(|e| ours.contains(&&*e.name)) {
+    if has(METADATA_TMP, EntryKind::File)
+        && entries.iter().all(|e| ours.contains(&&*e.name))
+        && (!has(SNAPSHOTS, EntryKind::Directory) || disk.list(&dir.join(SNAPSHOTS))?.is_empty())
+    {
         return Ok(Found::Nothing);
     }
     if has(ACTIVE, EntryKind::Directory) || has(SNAPSHOTS, EntryKind::Directory) {
@@ -85,6 +88,32 @@ fn look(disk: &dyn Disk, dir: &Path) -> Result<Found> {
     }
     let names: Vec<&str> = entries.iter().take(3).map(|entry| entry.name.as_str()).collect();
     corrupted(dir, format!("not empty, and not a session: it holds {}", names.join(", ")))
+}
+
+/// What a session is called where something else is found.
+pub(crate) const STORE: &str = "a store (a directory of `metadata`, `active` and `snapshots`)";
+
+/// Whether the directory holds so many parts of a session that it is one, whole or damaged.
+pub(crate) fn is_session_like(disk: &dyn Disk, dir: &Path) -> Result<bool> {
+    let parts = [
+        (METADATA, EntryKind::File),
+        (ACTIVE, EntryKind::Directory),
+        (SNAPSHOTS, EntryKind::Directory),
+    ];
+    let entries = disk.list(dir)?;
+    let is_part = |entry: &&Entry| parts.contains(&(&*entry.name, entry.kind));
+    Ok(entries.iter().filter(is_part).count() >= 2)
+}
+
+/// Refuses a directory that is no session, saying what is there.
+pub(crate) fn foreign_dir<T>(disk: &dyn Disk, dir: &Path) -> Result<T> {
+    let entries = disk.list(dir)?;
+    let names: Vec<&str> = entries.iter().take(3).map(|entry| entry.name.as_str()).collect();
+    let found = match names.as_slice() {
+        [] => "an empty directory".to_owned(),
+        names => format!("a directory that holds {}", names.join(", ")),
+    };
+    Err(Error::NotTerrane { path: dir.to_owned(), expected: STORE, found })
 }
 
 /// Makes a session of a directory that holds nothing, or what an unfinished creation left.

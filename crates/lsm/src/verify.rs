@@ -6,10 +6,13 @@
 //! and that the footer's sums are right.
 //!
 //! What is repaired: a run whose data pages are all whole is written anew if its filter, index or footer is
-//! not; `metadata` is written anew from the salt in the runs. Both go into a new file that takes the place
-//! of the damaged one by a rename; nothing else is touched.
+//! not; `metadata` is written anew from the salt in the runs. Both go into a new file, which is checked and
+//! made durable before it takes the place of the damaged one by a rename; nothing else is touched. So
+//! after a crash in the middle of a repair every file is as it was or repaired, and what is left over is
+//! removed when the session is opened. What a newer program wrote is reported and left alone.
 
 use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -19,22 +22,27 @@ use terrane_io::{Access, AlignedBuf, Disk, DiskFile, EntryKind, OpenMode};
 use crate::corrupt::Corrupt;
 use crate::entry::{EntryRef, Kind, key_hash};
 use crate::error::{Error, Result};
-use crate::files::{FileSet, file_number};
+use crate::files::{FileSet, file_name, file_number};
 use crate::filter::FilterAllocation;
 use crate::index::IndexKind;
-use crate::manifest::{MANIFEST_BYTES_MAX, RunRef, SessionMeta};
-use crate::page::{PAGE_SIZE, PageKind, PageLayout, Place, decode_payload, overflow_pages};
+use crate::manifest::{MANIFEST_BYTES_MAX, Refused, RunRef, SessionMeta, SnapshotMeta};
+use crate::page::{PAGE_SIZE, PageKind, PageLayout, Place, check, decode_payload, overflow_pages};
 use crate::run::{Purpose, Run, RunMeta, read_meta};
 use crate::run_builder::{RunBuilder, RunPlan};
 use crate::session_core::{
-    ACTIVE, METADATA, SNAPSHOT_SUFFIX, SNAPSHOTS, lock_dir, read_snapshot, snapshot_names,
+    ACTIVE, METADATA, SNAPSHOT_SUFFIX, SNAPSHOTS, STORE, foreign_dir, is_session_like, lock_dir,
+    read_snapshot, snapshot_names,
 };
 
 /// Pages that are read with one call.
 const CHUNK_PAGES: u32 = 64;
 
+/// Damaged data pages of one run that are listed one by one.
+const DAMAGE_LISTED_MAX: usize = 16;
+
 /// Something that is not as the formats say.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Problem {
     /// The file, or the directory that lacks one.
     pub path: PathBuf,
@@ -42,12 +50,64 @@ pub struct Problem {
     pub offset: u64,
     /// What is wrong.
     pub rule: String,
+    /// The snapshots that need the file, by name; empty if all do.
+    pub snapshots: Vec<String>,
+    /// Whether [`repair`] mends it, or has.
+    pub repairable: bool,
     /// Whether it has been repaired.
     pub repaired: bool,
 }
 
+impl Problem {
+    fn new(path: &Path, offset: u64, rule: &str) -> Self {
+        Self {
+            path: path.to_owned(),
+            offset,
+            rule: rule.to_owned(),
+            snapshots: Vec::new(),
+            repairable: false,
+            repaired: false,
+        }
+    }
+
+    fn rule_of(what: &Corrupt) -> String {
+        format!("{}: expected {}, found {}", what.rule, what.expected, what.found)
+    }
+
+    /// An error as a finding; an error of the disk is none, unless bytes are missing.
+    fn of(error: Error) -> Result<Self> {
+        use std::io::ErrorKind;
+        match error {
+            Error::Corrupt { path, what } => {
+                Ok(Self::new(&path, page_offset(what.page), &Self::rule_of(&what)))
+            }
+            Error::SnapshotCorrupted { path, reason, .. }
+            | Error::SessionDirCorrupted { path, reason } => Ok(Self::new(&path, 0, &reason)),
+            Error::UnknownVersion { path, found, newest } => {
+                let version = Refused::Version { found, newest };
+                Ok(Self::new(&path, 0, &version.to_string()))
+            }
+            Error::Disk(terrane_io::Error::ShortRead { path, offset, .. }) => {
+                Ok(Self::new(&path, offset, "the file ends early"))
+            }
+            Error::Disk(terrane_io::Error::Io { path, source, .. })
+                if source.kind() == ErrorKind::NotFound =>
+            {
+                Ok(Self::new(&path, 0, "the file is missing"))
+            }
+            Error::Disk(terrane_io::Error::Io { path, source, .. })
+                if source.kind() == ErrorKind::FileTooLarge =>
+            {
+                Ok(Self::new(&path, 0, "the file is larger than it can be"))
+            }
+            error => Err(error),
+        }
+    }
+}
+
 /// What a check found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Report {
     /// In the order of the check; empty if all is well.
     pub problems: Vec<Problem>,
@@ -70,64 +130,53 @@ impl Report {
         self.problems.iter().all(|problem| problem.repaired)
     }
 
-    fn add(&mut self, path: &Path, offset: u64, rule: impl Into<String>) {
-        let (path, rule) = (path.to_owned(), rule.into());
-        self.problems.push(Problem { path, offset, rule, repaired: false });
-    }
-
-    /// Notes an error that is a finding; an error of the disk is not one, unless bytes are missing.
-    fn add_error(&mut self, error: Error) -> Result<()> {
-        match error {
-            Error::Corrupt { path, what } => {
-                let rule =
-                    format!("{}: expected {}, found {}", what.rule, what.expected, what.found);
-                self.add(&path, u64::from(what.page) * PAGE_SIZE as u64, rule);
-            }
-            Error::SnapshotCorrupted { path, reason, .. }
-            | Error::SessionDirCorrupted { path, reason } => self.add(&path, 0, reason),
-            Error::UnknownVersion { ref path, .. } => self.add(path, 0, error.to_string()),
-            Error::Disk(terrane_io::Error::ShortRead { path, offset, .. }) => {
-                self.add(&path, offset, "the file ends early");
-            }
-            Error::Disk(terrane_io::Error::Io { path, source, .. })
-                if source.kind() == std::io::ErrorKind::NotFound =>
-            {
-                self.add(&path, 0, "the file is missing");
-            }
-            error => return Err(error),
-        }
-        Ok(())
+    fn add(&mut self, path: &Path, offset: u64, rule: impl AsRef<str>) {
+        self.problems.push(Problem::new(path, offset, rule.as_ref()));
     }
 }
 
 /// Told about progress: bytes checked, and bytes to check in all.
 pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 
-/// Checks the session in `dir`, which nobody may hold.
+/// Checks the session in `dir`, which nobody may hold. Changes nothing in it, but leaves a file `lock`.
 ///
 /// Cost: reads every page of every run that a snapshot refers to, once.
 ///
 /// # Errors
-/// [`Error::SessionDirDoesNotExist`], [`Error::SessionDirLocked`], [`Error::Disk`]. Damage is no error but
-/// part of the report.
+/// [`Error::SessionDirDoesNotExist`], [`Error::NotTerrane`], [`Error::SessionDirLocked`], [`Error::Disk`].
+/// Damage is no error but part of the report.
 pub fn verify(disk: &Arc<dyn Disk>, dir: &Path, progress: Progress<'_>) -> Result<Report> {
-    Check::new(disk, dir, false)?.run(progress)
+    Check::new(disk, dir, false, progress)?.run()
 }
 
 /// Checks the session in `dir` and repairs what can be repaired without loss.
 ///
-/// Cost: that of [`verify`], and writing each run that is repaired.
+/// Cost: that of [`verify`]; and, for each run that is repaired, writing it and reading it twice.
 ///
 /// # Errors
-/// As [`verify`].
+/// As [`verify`]. What had been repaired before the error stays so.
 pub fn repair(disk: &Arc<dyn Disk>, dir: &Path, progress: Progress<'_>) -> Result<Report> {
-    Check::new(disk, dir, true)?.run(progress)
+    Check::new(disk, dir, true, progress)?.run()
+}
+
+/// A run that snapshots refer to.
+struct Wanted {
+    run: RunRef,
+    purpose: Purpose,
+    /// How its filter and its index are made, should they have to be made anew.
+    filter: Option<FilterAllocation>,
+    index: IndexKind,
+    /// The snapshots.
+    snapshots: Vec<String>,
+    /// Whether they all say the same of it.
+    consistent: bool,
 }
 
 struct Check<'a> {
     disk: &'a Arc<dyn Disk>,
     dir: &'a Path,
     repair: bool,
+    progress: Progress<'a>,
     report: Report,
     done_bytes: u64,
     total_bytes: u64,
@@ -135,39 +184,77 @@ struct Check<'a> {
     _lock: Box<dyn terrane_io::LockGuard>,
 }
 
-/// An entry met on the way through a run, and where.
-struct Met<'a> {
-    entry: EntryRef<'a>,
-    /// Ordinal of its key page.
-    ordinal: u32,
-    /// Number of its key page, and pages of the entry.
-    page: u32,
-    pages: u32,
+/// What was found in a run file.
+struct Findings {
+    problems: Vec<Problem>,
+    /// The sums of its entries if all of its data pages are whole and are those of the run wanted.
+    whole: Option<Sums>,
+}
+
+/// What the entries of a run say together.
+struct Sums {
+    meta: RunMeta,
+    lower: Vec<u8>,
+    upper: Vec<u8>,
+}
+
+impl Sums {
+    fn new(purpose: Purpose, identity: u64, salt: u64) -> Self {
+        let meta = RunMeta::new(purpose, identity, salt);
+        Self { meta, lower: Vec::new(), upper: Vec::new() }
+    }
+
+    fn add(&mut self, met: &Met<'_>) {
+        let Met { entry, page, pages, .. } = met;
+        if self.meta.entries == 0 {
+            self.lower.extend_from_slice(entry.key);
+        }
+        self.upper.clear();
+        self.upper.extend_from_slice(entry.key);
+        self.meta.entries += 1;
+        self.meta.deletes += u64::from(entry.kind == Kind::Delete);
+        self.meta.key_bytes += entry.key.len() as u64;
+        self.meta.value_bytes += entry.value.len() as u64;
+        if self.meta.data_pages < page + pages {
+            self.meta.data_pages = page + pages;
+            self.meta.key_pages += 1;
+        }
+    }
+
+    /// Whether a footer says the same.
+    fn are_those_of(&self, footer: &RunMeta) -> bool {
+        let sums = |meta: &RunMeta| {
+            let entries = (meta.entries, meta.deletes, meta.key_bytes, meta.value_bytes);
+            (entries, meta.key_pages, meta.data_pages)
+        };
+        sums(&self.meta) == sums(footer)
+    }
 }
 
 impl<'a> Check<'a> {
-    fn new(disk: &'a Arc<dyn Disk>, dir: &'a Path, repair: bool) -> Result<Self> {
+    fn new(
+        disk: &'a Arc<dyn Disk>,
+        dir: &'a Path,
+        repair: bool,
+        progress: Progress<'a>,
+    ) -> Result<Self> {
         // The lock file would be created in any directory: a foreign one is to be left as it is.
-        let parts = [METADATA, ACTIVE, SNAPSHOTS];
-        if disk.kind(dir)? == Some(EntryKind::Directory) {
-            let entries = disk.list(dir)?;
-            if !entries.iter().any(|entry| parts.contains(&&*entry.name)) {
-                let reason = "it holds no part of a session".to_owned();
-                return Err(Error::SessionDirCorrupted { path: dir.to_owned(), reason });
+        match disk.kind(dir)? {
+            Some(EntryKind::Directory) if !is_session_like(disk.as_ref(), dir)? => {
+                return foreign_dir(disk.as_ref(), dir);
+            }
+            Some(EntryKind::Directory) | None => {}
+            Some(_) => {
+                let found = "a file".to_owned();
+                return Err(Error::NotTerrane { path: dir.to_owned(), expected: STORE, found });
             }
         }
-        Ok(Self {
-            disk,
-            dir,
-            repair,
-            report: Report::default(),
-            done_bytes: 0,
-            total_bytes: 0,
-            _lock: lock_dir(disk.as_ref(), dir)?,
-        })
+        let lock = lock_dir(disk.as_ref(), dir)?;
+        let report = Report::default();
+        Ok(Self { disk, dir, repair, progress, report, done_bytes: 0, total_bytes: 0, _lock: lock })
     }
 
-    fn run(mut self, progress: Progress<'_>) -> Result<Report> {
+    fn run(mut self) -> Result<Report> {
         for name in [ACTIVE, SNAPSHOTS] {
             if self.disk.kind(&self.dir.join(name))? != Some(EntryKind::Directory) {
                 self.report.add(self.dir, 0, format!("missing {name} directory"));
@@ -177,47 +264,63 @@ impl<'a> Check<'a> {
             return Ok(self.report);
         }
         let wanted = self.check_snapshots()?;
-        let salt = self.check_metadata(&wanted)?;
-        self.note_strays(&wanted)?;
-        let next_number = wanted.keys().max().map_or(0, |number| number.saturating_add(1));
+        let damaged = !self.report.problems.is_empty();
+        let salt = self.check_metadata(&wanted, damaged)?;
+        let mut next_number = wanted.keys().max().map_or(0, |number| number + 1);
         let active = self.dir.join(ACTIVE);
-        let free =
-            self.disk.list(&active)?.iter().filter_map(|entry| file_number(&entry.name)).max();
-        let next_number = next_number.max(free.map_or(0, |number| number.saturating_add(1)));
+        let listed = self.disk.list(&active)?;
+        self.note_strays(&listed, &wanted, damaged);
+        let numbers = listed.iter().filter_map(|entry| file_number(&entry.name));
+        next_number = numbers.fold(next_number, |next, number| next.max(number + 1));
         let files = Arc::new(FileSet::new(Arc::clone(self.disk), active, next_number));
         // Pinned, so that no handle removes a file when it goes.
         files.pin(wanted.keys().copied());
-        let bytes = |run: &RunRef| u64::from(run.data_pages) * PAGE_SIZE as u64;
-        self.total_bytes = wanted.values().map(|(run, _)| bytes(run)).sum();
-        for (run, purpose) in wanted.values() {
-            progress(self.done_bytes, self.total_bytes);
-            self.check_run(&files, run, *purpose, salt)?;
-            self.done_bytes += bytes(run);
+        self.total_bytes =
+            wanted.values().fold(0, |sum: u64, run| sum.saturating_add(data_bytes(&run.run)));
+        for run in wanted.values() {
+            self.check_run(&files, run, salt)?;
+            self.done_bytes = self.done_bytes.saturating_add(data_bytes(&run.run));
         }
-        progress(self.done_bytes, self.total_bytes);
+        (self.progress)(self.done_bytes, self.total_bytes);
         Ok(self.report)
     }
 
     /// The runs that snapshots refer to, by number.
-    fn check_snapshots(&mut self) -> Result<BTreeMap<u64, (RunRef, Purpose)>> {
-        let mut wanted: BTreeMap<u64, (RunRef, Purpose)> = BTreeMap::new();
+    fn check_snapshots(&mut self) -> Result<BTreeMap<u64, Wanted>> {
+        let mut wanted: BTreeMap<u64, Wanted> = BTreeMap::new();
         for name in snapshot_names(self.disk.as_ref(), self.dir)? {
             self.report.snapshots += 1;
             let path = self.dir.join(SNAPSHOTS).join(format!("{name}{SNAPSHOT_SUFFIX}"));
             let meta = match read_snapshot(self.disk.as_ref(), self.dir, &name) {
                 Ok(meta) => meta,
                 Err(error) => {
-                    self.report.add_error(error)?;
+                    self.report
+                        .problems
+                        .push(Problem { snapshots: vec![name], ..Problem::of(error)? });
                     continue;
                 }
             };
-            for run in meta.runs() {
-                let image = meta.image.as_ref() == Some(run);
-                let purpose = if image { Purpose::BufferImage } else { Purpose::Level };
-                let known = wanted.entry(run.number).or_insert((*run, purpose));
-                if *known != (*run, purpose) {
-                    let rule =
-                        format!("refers to another run {} than an earlier snapshot", run.number);
+            for (run, level) in leveled_runs(&meta) {
+                let level_run = |level| {
+                    let last = meta.levels.len() as u32;
+                    (Purpose::Level, Some(meta.config.filter_allocation(level, last)))
+                };
+                let (purpose, filter) = level.map_or((Purpose::BufferImage, None), level_run);
+                let known = wanted.entry(run.number).or_insert_with(|| Wanted {
+                    run: *run,
+                    purpose,
+                    filter,
+                    index: meta.config.index,
+                    snapshots: Vec::new(),
+                    consistent: true,
+                });
+                if !known.snapshots.contains(&name) {
+                    known.snapshots.push(name.clone());
+                }
+                if (known.run, known.purpose) != (*run, purpose) {
+                    known.consistent = false;
+                    let number = run.number;
+                    let rule = format!("refers to another run {number} than an earlier snapshot");
                     self.report.add(&path, 0, rule);
                 }
             }
@@ -226,198 +329,319 @@ impl<'a> Check<'a> {
     }
 
     /// Checks `metadata` and returns the salt, if anything tells it.
-    fn check_metadata(&mut self, wanted: &BTreeMap<u64, (RunRef, Purpose)>) -> Result<Option<u64>> {
+    fn check_metadata(
+        &mut self,
+        wanted: &BTreeMap<u64, Wanted>,
+        damaged_snapshots: bool,
+    ) -> Result<Option<u64>> {
         let path = self.dir.join(METADATA);
         let reason = match read_file(self.disk.as_ref(), &path, MANIFEST_BYTES_MAX) {
             Ok(bytes) => match SessionMeta::decode(&bytes) {
                 Ok(meta) => return Ok(Some(meta.salt)),
-                Err(refused) => refused.to_string(),
+                Err(refused @ Refused::Version { .. }) => {
+                    // What a newer program wrote is whole, and not for this one to replace.
+                    self.report.add(&path, 0, refused.to_string());
+                    return Ok(None);
+                }
+                Err(Refused::Damaged(reason)) => reason,
             },
-            Err(error) if error.is_not_found() => "the file is missing".to_owned(),
-            Err(error) => return Err(error.into()),
+            Err(error) => Problem::of(error.into())?.rule,
         };
-        self.report.add(&path, 0, reason);
-        let salt = wanted.values().find_map(|(run, _)| {
-            let path = self.run_path(run.number);
+        let salt_of = |run: &Wanted| {
+            let path = self.run_path(run.run.number);
             let file = self.disk.open(&path, OpenMode::Read, Access::Buffered).ok()?;
             let meta = read_meta(&path, file.as_ref()).ok()?;
-            (meta.identity == run.identity).then_some(meta.salt)
-        });
-        if let (true, Some(salt)) = (self.repair, salt) {
-            let meta = SessionMeta { salt, created_ns: 0 };
-            replace_file(self.disk.as_ref(), &path, &meta.encode())?;
-            self.mark_repaired();
+            (meta.identity == run.run.identity).then_some(meta.salt)
+        };
+        // Without any run, nothing depends on the salt.
+        let is_free = wanted.is_empty() && !damaged_snapshots;
+        let any_salt = || is_free.then(|| RandomState::new().hash_one(0));
+        let salt = wanted.values().find_map(salt_of).or_else(any_salt);
+        let mut problem = Problem::new(&path, 0, &reason);
+        if let Some(salt) = salt {
+            problem.repairable = true;
+            if self.repair {
+                let created_ns = self.disk.clock().wall().as_nanos() as u64;
+                let meta = SessionMeta { salt, created_ns };
+                replace_file(self.disk.as_ref(), &path, &meta.encode())?;
+                problem.repaired = true;
+                let note = "metadata was written anew: its time of creation is that of the repair";
+                self.report.notes.push(note.to_owned());
+            }
         }
+        self.report.problems.push(problem);
         Ok(salt)
     }
 
     fn run_path(&self, number: u64) -> PathBuf {
-        self.dir.join(ACTIVE).join(crate::files::file_name(number))
+        self.dir.join(ACTIVE).join(file_name(number))
     }
 
-    fn mark_repaired(&mut self) {
-        if let Some(problem) = self.report.problems.last_mut() {
-            problem.repaired = true;
-        }
-    }
-
-    fn note_strays(&mut self, wanted: &BTreeMap<u64, (RunRef, Purpose)>) -> Result<()> {
-        let entries = self.disk.list(&self.dir.join(ACTIVE))?;
-        let stray = |name: &str| !file_number(name).is_some_and(|n| wanted.contains_key(&n));
-        let strays = entries.iter().filter(|entry| stray(&entry.name)).count();
+    fn note_strays(
+        &mut self,
+        listed: &[terrane_io::Entry],
+        wanted: &BTreeMap<u64, Wanted>,
+        damaged_snapshots: bool,
+    ) {
+        let number_of = |entry: &terrane_io::Entry| file_number(&entry.name);
+        let strays =
+            listed.iter().filter_map(number_of).filter(|n| !wanted.contains_key(n)).count();
         if strays > 0 {
-            let note =
-                format!("{strays} files in {ACTIVE} belong to no snapshot; opening removes them");
+            let kept = "kept while a snapshot is damaged";
+            let fate = if damaged_snapshots { kept } else { "opening the session removes them" };
+            let note = format!("run files that no snapshot refers to: {strays}; {fate}");
             self.report.notes.push(note);
         }
-        Ok(())
     }
 
     fn check_run(
         &mut self,
         files: &Arc<FileSet>,
-        wanted: &RunRef,
-        purpose: Purpose,
+        wanted: &Wanted,
         salt: Option<u64>,
     ) -> Result<()> {
         self.report.runs += 1;
-        let before = self.report.problems.len();
-        let path = self.run_path(wanted.number);
-        let run = match Run::open(files, wanted.number, Access::Buffered) {
-            Ok(run) => run,
-            Err(error) => {
-                self.report.add_error(error)?;
-                return self.repair_run(files, wanted, purpose, salt, before);
-            }
-        };
-        let meta = *run.meta();
-        let footer = (meta.pages() - 1) * PAGE_SIZE as u64;
-        if (meta.identity, meta.data_pages) != (wanted.identity, wanted.data_pages) {
-            self.report.add(&path, footer, "is not the run that the snapshot refers to");
+        let Findings { mut problems, whole } =
+            self.examine(files, wanted.run.number, wanted, salt)?;
+        if let Some(sums) = &whole {
+            self.report.entries += sums.meta.entries;
+        }
+        if problems.is_empty() {
             return Ok(());
         }
-        if salt.is_some_and(|salt| salt != meta.salt) {
-            self.report.add(&path, footer, "salt differs from that of the session");
-        }
-        if meta.purpose != purpose {
-            self.report.add(&path, footer, "purpose differs from that in the snapshot");
-        }
-        let mut sums = RunMeta::new(meta.purpose, meta.identity, meta.salt);
-        let mut last_page = None;
-        let mut broken: Option<Problem> = None;
-        let walked = walk(&path, run.file().as_ref(), wanted.identity, meta.data_pages, |met| {
-            let Met { entry, ordinal, page, pages } = met;
-            add_to_sums(&mut sums, &entry);
-            if last_page != Some(page) {
-                last_page = Some(page);
-                sums.key_pages += 1;
-                sums.data_pages = page + pages;
-            }
-            let rule = if run.entry_pages(ordinal) != (page, pages) {
-                "the index section misplaces a page"
-            } else if meta.purpose == Purpose::Level
-                && !run.filter().contains(key_hash(meta.salt, entry.key))
-            {
-                "the filter lacks a key"
-            } else if !leads_to(&run, entry.key, page) {
-                "the index does not lead to a key"
-            } else {
-                return;
-            };
-            broken.get_or_insert_with(|| Problem {
-                path: path.clone(),
-                offset: u64::from(page) * PAGE_SIZE as u64,
-                rule: rule.to_owned(),
-                repaired: false,
-            });
-        });
-        self.report.pages += meta.pages();
-        self.report.entries += sums.entries;
-        if let Err(error) = walked {
-            // Data is lost: nothing to repair it from.
-            return self.report.add_error(error);
-        }
-        self.report.problems.extend(broken);
-        let expected = RunMeta {
-            entries: sums.entries,
-            deletes: sums.deletes,
-            key_bytes: sums.key_bytes,
-            value_bytes: sums.value_bytes,
-            key_pages: sums.key_pages,
-            data_pages: sums.data_pages,
-            ..meta
+        let rebuildable = whole.zip(salt).filter(|_| wanted.consistent);
+        let repairable = rebuildable.is_some();
+        let repaired = match rebuildable {
+            Some((sums, salt)) if self.repair => self.rebuild(files, wanted, &sums, salt)?,
+            _ => false,
         };
-        if expected != meta {
-            self.report.add(&path, footer, "the footer's sums are not those of the entries");
+        for problem in &mut problems {
+            (problem.repairable, problem.repaired) = (repairable, repaired);
+            problem.snapshots.clone_from(&wanted.snapshots);
         }
-        drop(run);
-        if self.report.problems.len() > before {
-            return self.repair_run(files, wanted, purpose, salt, before);
-        }
+        self.report.problems.append(&mut problems);
         Ok(())
     }
 
-    /// Writes a run anew from its data pages, if they are whole, and marks the problems found since
-    /// `before` as repaired.
-    fn repair_run(
+    /// Checks a file that is to be the run wanted.
+    fn examine(
         &mut self,
         files: &Arc<FileSet>,
-        wanted: &RunRef,
-        purpose: Purpose,
+        number: u64,
+        wanted: &Wanted,
         salt: Option<u64>,
-        before: usize,
-    ) -> Result<()> {
-        let path = self.run_path(wanted.number);
-        let Some(salt) = salt.filter(|_| self.repair) else { return Ok(()) };
-        let Ok(file) = self.disk.open(&path, OpenMode::Read, Access::Buffered) else {
-            return Ok(());
+    ) -> Result<Findings> {
+        let path = self.run_path(number);
+        let mut found = Report::default();
+        let nothing = |found: Report| Ok(Findings { problems: found.problems, whole: None });
+        let run = match Run::open(files, number, Access::Buffered) {
+            Ok(run) => Some(run),
+            Err(error) => {
+                let another_version = matches!(error, Error::UnknownVersion { .. });
+                found.problems.push(Problem::of(error)?);
+                if another_version {
+                    return nothing(found);
+                }
+                None
+            }
         };
-        let data_pages = wanted.data_pages;
-        // The first pass finds out whether all is whole, and what there is; the second one copies.
-        let mut sums = RunMeta::new(purpose, wanted.identity, salt);
-        let (mut lower, mut upper) = (None, Vec::new());
-        let counted = walk(&path, file.as_ref(), wanted.identity, data_pages, |met| {
-            add_to_sums(&mut sums, &met.entry);
-            lower.get_or_insert_with(|| met.entry.key.to_vec());
-            upper.clear();
-            upper.extend_from_slice(met.entry.key);
-        });
-        if counted.is_err() || sums.entries == 0 {
-            return Ok(());
+        let file = match self.disk.open(&path, OpenMode::Read, Access::Buffered) {
+            Ok(file) => file,
+            Err(error) if error.is_not_found() => return nothing(found),
+            Err(error) => return Err(error.into()),
+        };
+        if let Some(run) = &run {
+            if !check_footer(run, wanted, salt, &mut found) {
+                return nothing(found);
+            }
+            self.report.pages += run.meta().pages() - u64::from(run.meta().data_pages);
         }
+        let len = file.len()?;
+        let end = u64::from(wanted.run.data_pages).min(len / PAGE_SIZE as u64) as u32;
+        let mut damage = Damage { path: &path, problems: Vec::new(), left_out: 0 };
+        if end < wanted.run.data_pages {
+            damage.add(len, "the file ends within the data pages");
+        }
+        let mut sums = Sums::new(wanted.purpose, wanted.run.identity, salt.unwrap_or_default());
+        let mut broken: Option<Problem> = None;
+        let mut told = 0;
+        let Self { progress, done_bytes, total_bytes, .. } = self;
+        let mut pages = Pages::new(file.as_ref(), wanted.run.identity, end);
+        pages.walk(&mut |step| {
+            let met = match step {
+                Step::Entry(met) => met,
+                Step::Damage(what) => {
+                    damage.add(page_offset(what.page), &Problem::rule_of(&what));
+                    return Ok(());
+                }
+            };
+            if met.page >= told {
+                progress(done_bytes.saturating_add(page_offset(met.page)), *total_bytes);
+                told = met.page + CHUNK_PAGES;
+            }
+            sums.add(&met);
+            if let Some(run) = run.as_ref().filter(|_| broken.is_none() && damage.is_none())
+                && let Some(rule) = misled(run, &met)
+            {
+                let offset = page_offset(met.page);
+                broken = Some(Problem::new(&path, offset, rule));
+            }
+            Ok(())
+        })?;
+        self.report.pages += u64::from(end);
+        let is_whole = damage.is_none()
+            && sums.meta.entries > 0
+            && sums.meta.data_pages == wanted.run.data_pages;
+        found.problems.append(&mut damage.finish());
+        found.problems.extend(broken);
+        if let Some(run) = run.as_ref().filter(|_| is_whole) {
+            check_sums(run, &sums, &mut found);
+        }
+        Ok(Findings { problems: found.problems, whole: is_whole.then_some(sums) })
+    }
+
+    /// Writes a run anew from its data pages, which are whole, and puts it in the place of the damaged one
+    /// if it then passes every check. Returns whether it did.
+    fn rebuild(
+        &mut self,
+        files: &Arc<FileSet>,
+        wanted: &Wanted,
+        sums: &Sums,
+        salt: u64,
+    ) -> Result<bool> {
+        let path = self.run_path(wanted.run.number);
+        let file = self.disk.open(&path, OpenMode::Read, Access::Buffered)?;
         let plan = RunPlan {
-            purpose,
+            purpose: wanted.purpose,
             salt,
             access: Access::Buffered,
-            lower: lower.unwrap_or_default(),
-            upper,
-            entries_max: sums.entries,
-            pages_max: u64::from(data_pages),
-            filter: (purpose == Purpose::Level).then_some(FilterAllocation::Fpr(1e-3)),
-            index: IndexKind::Auto,
+            lower: sums.lower.clone(),
+            upper: sums.upper.clone(),
+            entries_max: sums.meta.entries,
+            pages_max: u64::from(sums.meta.key_pages),
+            filter: wanted.filter,
+            index: wanted.index,
         };
-        let mut builder = RunBuilder::replacing(files, &plan, wanted.identity)?;
-        let mut failed = Ok(());
-        walk(&path, file.as_ref(), wanted.identity, data_pages, |met| {
-            if failed.is_ok() {
-                failed = builder.push(met.entry, || key_hash(salt, met.entry.key));
-            }
-        })?;
-        failed?;
-        let Some(run) = builder.finish()? else { return Ok(()) };
+        let mut builder = RunBuilder::replacing(files, &plan, wanted.run.identity)?;
+        let mut pages = Pages::new(file.as_ref(), wanted.run.identity, wanted.run.data_pages);
+        let copied = pages.walk(&mut |step| match step {
+            Step::Entry(met) => builder.push(met.entry, || key_hash(salt, met.entry.key)),
+            // It was whole a moment ago; what cannot be read twice is not to be copied.
+            Step::Damage(what) => Err(Error::corrupt(&path, what)),
+        });
+        match copied {
+            Err(Error::Corrupt { .. }) => return Ok(false),
+            copied => copied?,
+        }
+        drop(file);
+        let Some(run) = builder.finish()? else { return Ok(false) };
+        let counted = (self.report.pages, self.report.entries);
+        let again = self.examine(files, run.number(), wanted, Some(salt))?;
+        (self.report.pages, self.report.entries) = counted;
+        if !again.problems.is_empty() {
+            // Pages that this version would fill otherwise, for one: the snapshot would not know it.
+            let why = "what was rebuilt from it is not as it should be: left as it was";
+            self.report.notes.push(format!("{}: {why}", path.display()));
+            return Ok(false);
+        }
         run.file().sync()?;
         self.disk.rename(run.path(), &path)?;
         self.disk.sync_dir(&self.dir.join(ACTIVE))?;
-        self.report.problems[before..].iter_mut().for_each(|problem| problem.repaired = true);
-        Ok(())
+        Ok(true)
     }
 }
 
-fn add_to_sums(sums: &mut RunMeta, entry: &EntryRef<'_>) {
-    sums.entries += 1;
-    sums.deletes += u64::from(entry.kind == Kind::Delete);
-    sums.key_bytes += entry.key.len() as u64;
-    sums.value_bytes += entry.value.len() as u64;
+/// Compares the footer with what the snapshot and the session say; `false` if this is another run, of
+/// which nothing can be expected.
+fn check_footer(run: &Run, wanted: &Wanted, salt: Option<u64>, found: &mut Report) -> bool {
+    let meta = run.meta();
+    let offset = footer_offset(run);
+    if (meta.identity, meta.data_pages) != (wanted.run.identity, wanted.run.data_pages) {
+        found.add(run.path(), offset, "is not the run that the snapshot refers to");
+        return false;
+    }
+    if salt.is_some_and(|salt| salt != meta.salt) {
+        found.add(run.path(), offset, "salt differs from that of the session");
+    }
+    if meta.purpose != wanted.purpose {
+        found.add(run.path(), offset, "purpose differs from that in the snapshot");
+    }
+    true
+}
+
+/// Compares footer and index section with what the entries say.
+fn check_sums(run: &Run, sums: &Sums, found: &mut Report) {
+    let meta = run.meta();
+    if !sums.are_those_of(meta) {
+        let rule = "the footer's sums are not those of the entries";
+        found.add(run.path(), footer_offset(run), rule);
+    }
+    if (run.min_key(), run.max_key()) != (sums.lower.as_slice(), sums.upper.as_slice()) {
+        let offset = page_offset(meta.data_pages + meta.filter_pages);
+        found.add(run.path(), offset, "the index section's key range is not that of the entries");
+    }
+}
+
+fn footer_offset(run: &Run) -> u64 {
+    (run.meta().pages() - 1) * PAGE_SIZE as u64
+}
+
+/// All runs of a snapshot with their level, counted from 1; `None` for the write buffer's image.
+fn leveled_runs(meta: &SnapshotMeta) -> impl Iterator<Item = (&RunRef, Option<u32>)> {
+    let image = meta.image.iter().map(|run| (run, None));
+    let flushed = meta.flushed.iter().map(|run| (run, Some(1)));
+    let levels = (1..).zip(&meta.levels);
+    let levels = levels.flat_map(|(at, level)| level.runs().map(move |run| (run, Some(at))));
+    image.chain(flushed).chain(levels)
+}
+
+fn page_offset(page: u32) -> u64 {
+    u64::from(page) * PAGE_SIZE as u64
+}
+
+fn data_bytes(run: &RunRef) -> u64 {
+    page_offset(run.data_pages)
+}
+
+/// Collects what is wrong with the data pages of a run, the first [`DAMAGE_LISTED_MAX`] of it one by one.
+struct Damage<'a> {
+    path: &'a Path,
+    problems: Vec<Problem>,
+    left_out: u64,
+}
+
+impl Damage<'_> {
+    fn is_none(&self) -> bool {
+        self.problems.is_empty()
+    }
+
+    fn add(&mut self, offset: u64, rule: &str) {
+        if self.problems.len() < DAMAGE_LISTED_MAX {
+            self.problems.push(Problem::new(self.path, offset, rule));
+        } else {
+            self.left_out += 1;
+        }
+    }
+
+    fn finish(mut self) -> Vec<Problem> {
+        if let (Some(last), 1..) = (self.problems.last_mut(), self.left_out) {
+            last.rule = format!("{} (and {} more places after it)", last.rule, self.left_out);
+        }
+        self.problems
+    }
+}
+
+/// In what way filter or index would lead a lookup of an entry astray.
+fn misled(run: &Run, met: &Met<'_>) -> Option<&'static str> {
+    let meta = run.meta();
+    if run.entry_pages(met.ordinal) != (met.page, met.pages) {
+        return Some("the index section misplaces a page");
+    }
+    let hash = || key_hash(meta.salt, met.entry.key);
+    if meta.purpose == Purpose::Level && !run.filter().contains(hash()) {
+        return Some("the filter lacks a key");
+    }
+    (!leads_to(run, met.entry.key, met.page)).then_some("the index does not lead to a key")
 }
 
 /// Whether a lookup of `key` comes to `page`.
@@ -432,72 +656,144 @@ fn leads_to(run: &Run, key: &[u8], page: u32) -> bool {
     false
 }
 
-/// Reads all data pages of a file in order and tells `visit` of each entry.
-fn walk(
-    path: &Path,
-    file: &dyn DiskFile,
+/// An entry met on the way through a run, and where.
+struct Met<'a> {
+    entry: EntryRef<'a>,
+    /// The key page's ordinal; not to be relied on after damage.
+    ordinal: u32,
+    /// First page, and how many pages the entry takes.
+    page: u32,
+    pages: u32,
+}
+
+/// What there is on the way through a run.
+enum Step<'a> {
+    Entry(Met<'a>),
+    /// A page that cannot be read, or an entry out of order. The way goes on after it.
+    Damage(Corrupt),
+}
+
+/// The data pages of a file.
+struct Pages<'a> {
+    file: &'a dyn DiskFile,
     identity: u64,
-    data_pages: u32,
-    mut visit: impl FnMut(Met<'_>),
-) -> Result<()> {
-    let corrupt = |what| Error::corrupt(path, what);
-    let mut chunk = AlignedBuf::zeroed(CHUNK_PAGES as usize * PAGE_SIZE);
-    let (mut first, mut count) = (0, 0);
-    let mut load = |page: u32, into: &mut [u8]| -> Result<()> {
-        if page < first || page >= first + count {
-            if page >= data_pages {
-                return Err(corrupt(Corrupt {
-                    page,
-                    rule: "overflow pages within the data pages",
-                    expected: u64::from(data_pages),
-                    found: u64::from(page),
-                }));
-            }
-            (first, count) = (page, CHUNK_PAGES.min(data_pages - page));
-            let bytes = count as usize * PAGE_SIZE;
-            file.read_at(&mut chunk[..bytes], u64::from(page) * PAGE_SIZE as u64)?;
-        }
-        let at = (page - first) as usize * PAGE_SIZE;
-        into.copy_from_slice(&chunk[at..at + PAGE_SIZE]);
-        Ok(())
-    };
-    let mut bytes = vec![0; PAGE_SIZE];
-    let mut overflow = vec![0; PAGE_SIZE];
-    let (mut key, mut previous) = (Vec::new(), None::<Vec<u8>>);
-    let (mut page, mut ordinal) = (0, 0);
-    while page < data_pages {
-        load(page, &mut bytes)?;
-        let layout = PageLayout::parse(&bytes, Place { identity, page }).map_err(corrupt)?;
-        let mut pages = 1;
-        let mut large = None;
-        if let Some(len) = layout.large_value_len() {
-            let key_len = layout.prefix(&bytes).len() + layout.suffix(&bytes, 0).len();
-            pages += overflow_pages(key_len, len);
-            let mut value = layout.value(&bytes, 0).to_vec();
-            for position in 1..pages {
-                load(page + position, &mut overflow)?;
-                let place = Place { identity, page: page + position };
-                let content = decode_payload(&overflow, place, PageKind::Overflow, position);
-                let content = content.map_err(corrupt)?;
-                value.extend_from_slice(&content[..content.len().min(len - value.len())]);
-            }
-            large = Some(value);
-        }
-        for index in 0..layout.count() {
-            key.clear();
-            key.extend_from_slice(layout.prefix(&bytes));
-            key.extend_from_slice(layout.suffix(&bytes, index));
-            if previous.as_ref().is_some_and(|previous| *previous >= key) {
-                let (expected, found) = (index as u64 + 1, index as u64);
-                return Err(corrupt(Corrupt { page, rule: "keys rise", expected, found }));
-            }
-            let value = large.as_deref().unwrap_or_else(|| layout.value(&bytes, index));
-            let entry = EntryRef { key: &key, kind: layout.kind(&bytes, index), value };
-            visit(Met { entry, ordinal, page, pages });
-            previous.get_or_insert_default().clone_from(&key);
-        }
-        page += pages;
-        ordinal += 1;
+    /// Where they end.
+    end: u32,
+    chunk: AlignedBuf,
+    /// The pages in `chunk`.
+    loaded: std::ops::Range<u32>,
+}
+
+impl<'a> Pages<'a> {
+    fn new(file: &'a dyn DiskFile, identity: u64, end: u32) -> Self {
+        let chunk = AlignedBuf::zeroed(CHUNK_PAGES as usize * PAGE_SIZE);
+        Self { file, identity, end, chunk, loaded: 0..0 }
     }
-    Ok(())
+
+    /// The bytes of a page before the end.
+    fn load(&mut self, page: u32) -> Result<&[u8]> {
+        if !self.loaded.contains(&page) {
+            let count = CHUNK_PAGES.min(self.end - page);
+            // A failed read leaves the chunk in an unknown state.
+            self.loaded = 0..0;
+            self.file.read_at(&mut self.chunk[..count as usize * PAGE_SIZE], page_offset(page))?;
+            self.loaded = page..page + count;
+        }
+        let at = (page - self.loaded.start) as usize * PAGE_SIZE;
+        Ok(&self.chunk[at..at + PAGE_SIZE])
+    }
+
+    fn place(&self, page: u32) -> Place {
+        Place { identity: self.identity, page }
+    }
+
+    /// Tells `visit` of each entry and each damage, in order. Ends with the first error of the disk or of
+    /// `visit`.
+    fn walk(&mut self, visit: &mut dyn FnMut(Step<'_>) -> Result<()>) -> Result<()> {
+        let mut bytes = vec![0; PAGE_SIZE];
+        let (mut key, mut previous) = (Vec::new(), None::<Vec<u8>>);
+        let (mut page, mut ordinal) = (0, 0);
+        // Overflow pages whose entry is damaged are no damage of their own.
+        let mut orphans = false;
+        while page < self.end {
+            bytes.copy_from_slice(self.load(page)?);
+            let place = self.place(page);
+            let layout = match PageLayout::parse(&bytes, place) {
+                Ok(layout) => layout,
+                Err(what) => {
+                    if !(orphans && check(&bytes, place, PageKind::Overflow).is_ok()) {
+                        visit(Step::Damage(what))?;
+                        orphans = true;
+                    }
+                    page += 1;
+                    continue;
+                }
+            };
+            orphans = false;
+            let large = match layout.large_value_len() {
+                None => None,
+                Some(len) => {
+                    let key_len = layout.prefix(&bytes).len() + layout.suffix(&bytes, 0).len();
+                    let overflow = overflow_pages(key_len, len);
+                    match self.large_value(page, overflow, layout.value(&bytes, 0), len)? {
+                        Ok(value) => Some((value, overflow)),
+                        Err(what) => {
+                            visit(Step::Damage(what))?;
+                            orphans = true;
+                            page = what.page.max(page) + 1;
+                            continue;
+                        }
+                    }
+                }
+            };
+            let pages = 1 + large.as_ref().map_or(0, |(_, overflow)| *overflow);
+            for index in 0..layout.count() {
+                key.clear();
+                key.extend_from_slice(layout.prefix(&bytes));
+                key.extend_from_slice(layout.suffix(&bytes, index));
+                if previous.as_ref().is_some_and(|previous| *previous >= key) {
+                    let (expected, found) = (index as u64 + 1, index as u64);
+                    visit(Step::Damage(Corrupt { page, rule: "keys rise", expected, found }))?;
+                    break;
+                }
+                let value = large.as_ref().map_or_else(|| layout.value(&bytes, index), |(v, _)| v);
+                let entry = EntryRef { key: &key, kind: layout.kind(&bytes, index), value };
+                visit(Step::Entry(Met { entry, ordinal, page, pages }))?;
+                previous.get_or_insert_default().clone_from(&key);
+            }
+            page += pages;
+            ordinal += 1;
+        }
+        Ok(())
+    }
+
+    /// The value that begins in key page `page` and goes on in the `overflow` pages after it.
+    fn large_value(
+        &mut self,
+        page: u32,
+        overflow: u32,
+        inline: &[u8],
+        len: usize,
+    ) -> Result<std::result::Result<Vec<u8>, Corrupt>> {
+        if self.end - page - 1 < overflow {
+            return Ok(Err(Corrupt {
+                page,
+                rule: "overflow pages within the data pages",
+                expected: u64::from(self.end - page - 1),
+                found: u64::from(overflow),
+            }));
+        }
+        let mut value = inline.to_vec();
+        for position in 1..=overflow {
+            let place = self.place(page + position);
+            let bytes = self.load(page + position)?;
+            match decode_payload(bytes, place, PageKind::Overflow, position) {
+                Ok(content) => {
+                    value.extend_from_slice(&content[..content.len().min(len - value.len())]);
+                }
+                Err(what) => return Ok(Err(what)),
+            }
+        }
+        Ok(Ok(value))
+    }
 }

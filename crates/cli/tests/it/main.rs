@@ -6,5 +6,8 @@
 mod bitcoin;
 mod chain;
 mod changes;
+mod inspect;
 mod process;
 mod program;
+mod store;
+mod verify;

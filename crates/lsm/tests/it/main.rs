@@ -16,6 +16,7 @@ mod golden;
 mod model;
 mod snapshots;
 mod tables;
+mod verify;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,0 +1,699 @@
+//! `terrane inspect`: what a file or directory of Terrane is, from outside and without a lock.
+//!
+//! # JSON
+//!
+//! `kind` says which of these it is; times are RFC 3339 in UTC; `damage` is a list of texts, and `ok` is
+//! false, with exit code 1, if it is not empty. Entries are counted as they are stored, all versions
+//! of a key; a tombstone is an entry that says that its key is deleted.
+//!
+//! | kind        | fields                                                                        |
+//! |-------------|-------------------------------------------------------------------------------|
+//! | `store`     | `path`, `format_version`, `created`, `run_files`, `run_files_unreferenced` (in no snapshot), `run_bytes`, `snapshots`: list of `name`, and `label`, `saved`, `format_version`, `levels`, `runs`, `entries`, `tombstones`, `bytes`, `merge_debt_bytes`, which are null if it is damaged |
+//! | `metadata`  | `path`, `format_version`, `created`                                           |
+//! | `snapshot`  | `path`, and what a store says of it; `levels` is a list of `level` (from 1), `merge` (null, or `input_runs`, `input_bytes`, `due_in_flushes`, `drops_tombstones`), `runs`; `write_buffer` and `last_flush`: null or a run; `config`: `merge_policy`, `size_ratio`, `write_buffer_entries` or `write_buffer_bytes` |
+//! | `run`       | a run                                                                         |
+//! | `page`      | `path`, `page`, `offset_bytes`, `page_kind`, `crc`, and for a key page `entries`: list of `kind`, `key_hex`, `value_bytes`, `value_hex` (as far as it stands in the page), for others `content_hex` |
+//! | `constants` | `constants`: object of texts by name                                          |
+//!
+//! A **run** has `path`, `format_version`, `purpose` (`level` or `buffer_image`), `identity`, `entries`,
+//! `tombstones`, `key_bytes`, `value_bytes`, `bytes` (of the file), `data_pages`, `key_pages`,
+//! `overflow_pages`, `filter_pages`, `filter_bits_per_entry`, `filter_probes`, `index_pages`, and
+//! `index_kind` (`compact` or `ordinary`), `index_bytes_per_page` (in memory, for each key page),
+//! `index_extra_reads` (second reads if each key is looked up once), which are null if filter or index
+//! are damaged.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::Args;
+use serde::Serialize;
+use terrane::inspect::{
+    self, Inspection, LevelInfo, MetadataInfo, PageInfo, RunInfo, SessionInfo, SnapshotInfo,
+};
+use terrane::io::{Disk, RealDisk};
+use terrane::{MergePolicy, PAGE_SIZE, Purpose, TableConfig, WriteBuffer};
+
+use crate::exit::Failure;
+use crate::output::{self, bytes};
+use crate::text::{count_of, dump, grouped, hex, shown, table, time};
+
+/// What `--help` shows at its end.
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  What a store holds, and its snapshots:
+    terrane inspect /data/utxo
+  Levels, runs and merges of a snapshot:
+    terrane inspect /data/utxo/snapshots/tip.snapshot
+  One run, and one of its pages:
+    terrane inspect /data/utxo/active/00000007.run
+    terrane inspect /data/utxo/active/00000007.run --page 3
+  Every constant of the formats, for programs:
+    terrane inspect constants --json
+
+A store can be inspected while another process has it open; nothing is locked or written.";
+
+/// The word that stands for the constants in the place of a path.
+const CONSTANTS: &str = "constants";
+
+/// Bytes of a key or a value shown in a table.
+const SHOWN_BYTES: usize = 40;
+
+#[derive(Debug, Args)]
+pub(crate) struct Inspect {
+    /// Directory of a store, or a file in one; `constants` (write `./constants` for a file of that
+    /// name) shows the constants of the formats
+    #[arg(value_name = "DIR|FILE")]
+    path: PathBuf,
+    /// Show this page of a run, counted from 0
+    #[arg(long, value_name = "N")]
+    page: Option<u32>,
+    /// Write one JSON object to standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// What is shown of anything.
+#[derive(Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+enum Shown {
+    Store(Store),
+    Metadata(Metadata),
+    Snapshot(Box<Snapshot>),
+    Run(Run),
+    Page(PageContent),
+    Constants { constants: BTreeMap<&'static str, String> },
+}
+
+#[derive(Serialize)]
+struct Report {
+    #[serde(flatten)]
+    shown: Shown,
+    damage: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct Store {
+    path: String,
+    format_version: u32,
+    created: String,
+    run_files: u64,
+    run_files_unreferenced: u64,
+    run_bytes: u64,
+    snapshots: Vec<StoredSnapshot>,
+}
+
+#[derive(Serialize)]
+struct Metadata {
+    path: String,
+    format_version: u32,
+    created: String,
+}
+
+/// A snapshot as a store lists it: nothing is known of a damaged one but its name.
+#[derive(Serialize, Default)]
+struct StoredSnapshot {
+    name: String,
+    label: Option<String>,
+    saved: Option<String>,
+    format_version: Option<u32>,
+    levels: Option<u64>,
+    runs: Option<u64>,
+    entries: Option<u64>,
+    tombstones: Option<u64>,
+    bytes: Option<u64>,
+    merge_debt_bytes: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Snapshot {
+    path: String,
+    name: String,
+    label: String,
+    saved: String,
+    format_version: u32,
+    runs: u64,
+    entries: u64,
+    tombstones: u64,
+    bytes: u64,
+    merge_debt_bytes: u64,
+    config: Config,
+    write_buffer: Option<Run>,
+    last_flush: Option<Run>,
+    levels: Vec<LevelRuns>,
+}
+
+#[derive(Serialize)]
+struct Config {
+    merge_policy: &'static str,
+    size_ratio: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    write_buffer_entries: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    write_buffer_bytes: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct LevelRuns {
+    level: usize,
+    merge: Option<Merge>,
+    runs: Vec<Run>,
+}
+
+#[derive(Serialize)]
+struct Merge {
+    input_runs: u64,
+    input_bytes: u64,
+    due_in_flushes: f64,
+    drops_tombstones: bool,
+}
+
+#[derive(Serialize)]
+struct Run {
+    path: String,
+    format_version: u32,
+    purpose: &'static str,
+    identity: String,
+    entries: u64,
+    tombstones: u64,
+    key_bytes: u64,
+    value_bytes: u64,
+    bytes: u64,
+    data_pages: u32,
+    key_pages: u32,
+    overflow_pages: u32,
+    filter_pages: u32,
+    filter_bits_per_entry: f64,
+    filter_probes: u32,
+    index_pages: u32,
+    index_kind: Option<&'static str>,
+    index_bytes_per_page: Option<f64>,
+    index_extra_reads: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct PageContent {
+    path: String,
+    page: u32,
+    offset_bytes: u64,
+    page_kind: &'static str,
+    crc: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    entries: Option<Vec<Entry>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content_hex: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Entry {
+    kind: &'static str,
+    key_hex: String,
+    value_bytes: u64,
+    value_hex: String,
+}
+
+/// Reads what the library tells, and keeps what it says of damage.
+struct Looker {
+    disk: Arc<dyn Disk>,
+    damage: Vec<String>,
+}
+
+impl Inspect {
+    /// Runs it, writes its report and returns the exit code.
+    ///
+    /// # Errors
+    /// [`Failure`], not yet reported.
+    pub(crate) fn run(&self) -> Result<u8, Failure> {
+        let mut looker = Looker { disk: RealDisk::auto(), damage: Vec::new() };
+        let (shown, text) = if self.path == Path::new(CONSTANTS) {
+            self.refuse_page("the constants")?;
+            let constants = inspect::constants();
+            let rows: Vec<Vec<String>> = constants
+                .iter()
+                .map(|(name, value)| vec![(*name).to_owned(), value.clone()])
+                .collect();
+            (Shown::Constants { constants: constants.into_iter().collect() }, table(2, &rows))
+        } else {
+            // Where a file stands tells what it is for, and where the runs of a snapshot are.
+            let path = self.path.canonicalize().map_err(|error| {
+                let message = format!("{}: {error}", self.path.display());
+                match error.kind() {
+                    std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => {
+                        Failure::usage(message)
+                    }
+                    _ => Failure::environment(message),
+                }
+            })?;
+            self.look(&mut looker, &path)?
+        };
+        let damage = looker.damage;
+        let failure = damage.first().map(|first| {
+            let more = damage.len() - 1;
+            let more = if more > 0 { format!(" (and {more} more)") } else { String::new() };
+            Failure::check(format!("damage: {first}{more}"))
+        });
+        let report = Report { shown, damage };
+        output::checked("inspect", self.json, &report, &text, failure.as_ref())
+    }
+
+    fn look(&self, looker: &mut Looker, path: &Path) -> Result<(Shown, String), Failure> {
+        match inspect::inspect(&looker.disk, path)? {
+            Inspection::Session(info) => {
+                self.refuse_page("a store")?;
+                let (store, text) = looker.store(path, info);
+                Ok((Shown::Store(store), text))
+            }
+            Inspection::Metadata(info) => {
+                self.refuse_page("the metadata of a store")?;
+                let metadata = metadata(path, &info);
+                let text = lines(&[
+                    ("metadata", metadata.path.clone()),
+                    ("format version", metadata.format_version.to_string()),
+                    ("created", metadata.created.clone()),
+                ]);
+                Ok((Shown::Metadata(metadata), text))
+            }
+            Inspection::Snapshot(info) => {
+                self.refuse_page("a snapshot")?;
+                let snapshot = looker.snapshot(path, &info)?;
+                let text = snapshot.text();
+                Ok((Shown::Snapshot(Box::new(snapshot)), text))
+            }
+            Inspection::Run(info) => match self.page {
+                None => {
+                    let run = looker.run(&info)?;
+                    let text = run.text();
+                    Ok((Shown::Run(run), text))
+                }
+                Some(page) => {
+                    let last = info.meta.pages() - 1;
+                    if u64::from(page) > last {
+                        let path = path.display();
+                        let message =
+                            format!("{path} has no page {page}: its pages are 0 to {last}");
+                        return Err(Failure::usage(message));
+                    }
+                    let info = inspect::inspect_page(&looker.disk, path, page)?;
+                    Ok(self::page(path, &info))
+                }
+            },
+            _ => Err(Failure::usage(format!("{}: nothing that can be shown", path.display()))),
+        }
+    }
+
+    fn refuse_page(&self, of: &str) -> Result<(), Failure> {
+        match self.page {
+            None => Ok(()),
+            Some(_) => Err(Failure::usage(format!("--page shows a page of a run, not of {of}"))),
+        }
+    }
+}
+
+impl Looker {
+    fn store(&mut self, path: &Path, info: SessionInfo) -> (Store, String) {
+        let mut snapshots = Vec::new();
+        for (name, snapshot) in info.snapshots {
+            let stored = match snapshot {
+                Ok(snapshot) => StoredSnapshot::new(name, &snapshot),
+                Err(reason) => {
+                    self.damage.push(reason);
+                    StoredSnapshot { name, ..StoredSnapshot::default() }
+                }
+            };
+            snapshots.push(stored);
+        }
+        let Metadata { path, format_version, created } = metadata(path, &info.metadata);
+        let store = Store {
+            path,
+            format_version,
+            created,
+            run_files: info.run_files,
+            run_files_unreferenced: info.run_files_unreferenced,
+            run_bytes: info.run_bytes,
+            snapshots,
+        };
+        let text = store.text();
+        (store, text)
+    }
+
+    fn snapshot(&mut self, path: &Path, info: &SnapshotInfo) -> Result<Snapshot, Failure> {
+        let stem = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let sums = Sums::of(info);
+        let mut levels = Vec::new();
+        for (level, info) in (1..).zip(&info.levels) {
+            levels.push(LevelRuns { level, merge: merge(info), runs: self.runs(&info.runs)? });
+        }
+        Ok(Snapshot {
+            path: path.display().to_string(),
+            name: stem,
+            label: info.label.clone(),
+            saved: time(info.created_ns),
+            format_version: info.version,
+            runs: sums.runs,
+            entries: sums.entries,
+            tombstones: sums.tombstones,
+            bytes: sums.bytes,
+            merge_debt_bytes: sums.merge_debt_bytes,
+            config: config(&info.config),
+            write_buffer: info.buffer.as_ref().map(|run| self.run(run)).transpose()?,
+            last_flush: info.flushed.as_ref().map(|run| self.run(run)).transpose()?,
+            levels,
+        })
+    }
+
+    fn runs(&mut self, infos: &[RunInfo]) -> Result<Vec<Run>, Failure> {
+        infos.iter().map(|info| self.run(info)).collect()
+    }
+
+    fn run(&mut self, info: &RunInfo) -> Result<Run, Failure> {
+        let meta = &info.meta;
+        let index = match inspect::inspect_index(&self.disk, &info.path) {
+            Ok(index) => Some(index),
+            Err(error @ terrane::Error::Corrupt { .. }) => {
+                self.damage.push(error.to_string());
+                None
+            }
+            Err(error) => return Err(error.into()),
+        };
+        Ok(Run {
+            path: info.path.display().to_string(),
+            format_version: info.version,
+            purpose: match meta.purpose {
+                Purpose::Level => "level",
+                Purpose::BufferImage => "buffer_image",
+            },
+            identity: format!("{:016x}", meta.identity),
+            entries: meta.entries,
+            tombstones: meta.deletes,
+            key_bytes: meta.key_bytes,
+            value_bytes: meta.value_bytes,
+            bytes: info.bytes,
+            data_pages: meta.data_pages,
+            key_pages: meta.key_pages,
+            overflow_pages: meta.data_pages - meta.key_pages,
+            filter_pages: meta.filter_pages,
+            filter_bits_per_entry: meta.filter_bits_per_entry(),
+            filter_probes: if meta.filter_pages == 0 { 0 } else { meta.filter_probes },
+            index_pages: meta.index_pages,
+            index_kind: index.map(|index| index.kind),
+            index_bytes_per_page: index.map(|index| index.bytes as f64 / f64::from(meta.key_pages)),
+            index_extra_reads: index.map(|index| index.extra_reads),
+        })
+    }
+}
+
+/// What the runs of a snapshot come to together.
+#[derive(Default)]
+struct Sums {
+    runs: u64,
+    entries: u64,
+    tombstones: u64,
+    bytes: u64,
+    merge_debt_bytes: u64,
+}
+
+impl Sums {
+    fn of(info: &SnapshotInfo) -> Self {
+        let merge_debt_bytes = info.merge_debt_pages() * PAGE_SIZE as u64;
+        let mut sums = Self { merge_debt_bytes, ..Self::default() };
+        for run in info.buffer.iter().chain(info.level_runs()) {
+            sums.runs += 1;
+            sums.entries = sums.entries.saturating_add(run.meta.entries);
+            sums.tombstones = sums.tombstones.saturating_add(run.meta.deletes);
+            sums.bytes = sums.bytes.saturating_add(run.bytes);
+        }
+        sums
+    }
+}
+
+fn metadata(path: &Path, info: &MetadataInfo) -> Metadata {
+    Metadata {
+        path: path.display().to_string(),
+        format_version: info.version,
+        created: time(info.created_ns),
+    }
+}
+
+fn config(config: &TableConfig) -> Config {
+    let (write_buffer_entries, write_buffer_bytes) = match config.write_buffer {
+        WriteBuffer::Entries(entries) => (Some(entries), None),
+        WriteBuffer::Bytes(bytes) => (None, Some(bytes)),
+        _ => (None, None),
+    };
+    Config {
+        merge_policy: match config.merge_policy {
+            MergePolicy::LazyLevelling => "lazy_levelling",
+            MergePolicy::Levelling => "levelling",
+            MergePolicy::Tiering => "tiering",
+            _ => "other",
+        },
+        size_ratio: config.size_ratio,
+        write_buffer_entries,
+        write_buffer_bytes,
+    }
+}
+
+fn merge(level: &LevelInfo) -> Option<Merge> {
+    level.merge.map(|merge| Merge {
+        input_runs: merge.input_runs,
+        input_bytes: merge.input_pages * PAGE_SIZE as u64,
+        due_in_flushes: merge.due_in_milliflushes as f64 / 1000.0,
+        drops_tombstones: merge.drops_deletes,
+    })
+}
+
+fn page(path: &Path, info: &PageInfo) -> (Shown, String) {
+    let is_key_page = info.kind == "key";
+    let entry = |entry: &inspect::EntryInfo| Entry {
+        kind: entry.kind,
+        key_hex: hex(&entry.key),
+        value_bytes: entry.value_len,
+        value_hex: hex(&entry.value),
+    };
+    let page = PageContent {
+        path: path.display().to_string(),
+        page: info.page,
+        offset_bytes: u64::from(info.page) * PAGE_SIZE as u64,
+        page_kind: info.kind,
+        crc: format!("{:08x}", info.crc),
+        entries: is_key_page.then(|| info.entries.iter().map(entry).collect()),
+        content_hex: (!is_key_page).then(|| hex(&info.content)),
+    };
+    let mut head = vec![
+        ("page", format!("{} of {}", page.page, page.path)),
+        ("offset", format!("{} bytes", page.offset_bytes)),
+        ("kind", page.page_kind.to_owned()),
+        ("crc", format!("{}, right", page.crc)),
+    ];
+    let body = if is_key_page {
+        head.push(("entries", info.entries.len().to_string()));
+        let mut rows = vec![["KIND", "KEY", "VALUE", "VALUE BYTES"].map(str::to_owned).to_vec()];
+        rows.extend(info.entries.iter().map(|entry| {
+            vec![
+                entry.kind.to_owned(),
+                shown(&entry.key, SHOWN_BYTES),
+                if entry.kind == "insert" {
+                    shown(&entry.value, SHOWN_BYTES)
+                } else {
+                    "-".to_owned()
+                },
+                grouped(entry.value_len),
+            ]
+        }));
+        table(3, &rows)
+    } else {
+        dump(&info.content)
+    };
+    let text = format!("{}\n\n{body}", lines(&head));
+    (Shown::Page(page), text)
+}
+
+/// Names and values, one below the other.
+fn lines(lines: &[(&str, String)]) -> String {
+    let row = |(name, value): &(&str, String)| vec![(*name).to_owned(), value.clone()];
+    table(2, &lines.iter().map(row).collect::<Vec<_>>())
+}
+
+impl StoredSnapshot {
+    fn new(name: String, info: &SnapshotInfo) -> Self {
+        let sums = Sums::of(info);
+        Self {
+            name,
+            label: Some(info.label.clone()),
+            saved: Some(time(info.created_ns)),
+            format_version: Some(info.version),
+            levels: Some(info.levels.len() as u64),
+            runs: Some(sums.runs),
+            entries: Some(sums.entries),
+            tombstones: Some(sums.tombstones),
+            bytes: Some(sums.bytes),
+            merge_debt_bytes: Some(sums.merge_debt_bytes),
+        }
+    }
+}
+
+impl Store {
+    fn text(&self) -> String {
+        let unreferenced = match self.run_files_unreferenced {
+            0 => String::new(),
+            number => format!("; {} in no snapshot", grouped(number)),
+        };
+        let files = grouped(self.run_files);
+        let head = lines(&[
+            ("store", self.path.clone()),
+            ("format version", self.format_version.to_string()),
+            ("created", self.created.clone()),
+            ("run files", format!("{files}, {}{unreferenced}", bytes(self.run_bytes))),
+            ("snapshots", self.snapshots.len().to_string()),
+        ]);
+        if self.snapshots.is_empty() {
+            return head;
+        }
+        let names = [
+            "SNAPSHOT",
+            "SAVED",
+            "LABEL",
+            "LEVELS",
+            "RUNS",
+            "ENTRIES",
+            "TOMBSTONES",
+            "BYTES",
+            "MERGE DEBT",
+        ];
+        let mut rows = vec![names.map(str::to_owned).to_vec()];
+        for snapshot in &self.snapshots {
+            let number = |number: Option<u64>| number.map(grouped).unwrap_or_default();
+            let size = |number: Option<u64>| number.map(bytes).unwrap_or_default();
+            rows.push(vec![
+                snapshot.name.clone(),
+                snapshot.saved.clone().unwrap_or_else(|| "damaged".to_owned()),
+                snapshot.label.clone().unwrap_or_default(),
+                number(snapshot.levels),
+                number(snapshot.runs),
+                number(snapshot.entries),
+                number(snapshot.tombstones),
+                size(snapshot.bytes),
+                size(snapshot.merge_debt_bytes),
+            ]);
+        }
+        format!("{head}\n\n{}", table(3, &rows))
+    }
+}
+
+impl Snapshot {
+    fn text(&self) -> String {
+        let Config { merge_policy, size_ratio, write_buffer_entries, write_buffer_bytes } =
+            &self.config;
+        let buffer = write_buffer_entries
+            .map(|entries| count_of(entries, "entry", "entries"))
+            .or_else(|| write_buffer_bytes.map(bytes))
+            .unwrap_or_default();
+        let policy = merge_policy.replace('_', " ");
+        let tombstones = count_of(self.tombstones, "tombstone", "tombstones");
+        let runs = count_of(self.runs, "run", "runs");
+        let head = lines(&[
+            ("snapshot", self.path.clone()),
+            ("label", self.label.clone()),
+            ("saved", self.saved.clone()),
+            ("format version", self.format_version.to_string()),
+            ("entries", format!("{} in {runs}, {tombstones} among them", grouped(self.entries))),
+            ("bytes", bytes(self.bytes)),
+            ("merge debt", bytes(self.merge_debt_bytes)),
+            ("configuration", format!("{policy}, size ratio {size_ratio}, write buffer {buffer}")),
+        ]);
+        let names = [
+            "LEVEL",
+            "RUN",
+            "ENTRIES",
+            "TOMBSTONES",
+            "PAGES",
+            "BYTES",
+            "FILTER BITS/ENTRY",
+            "INDEX",
+            "INDEX BYTES/PAGE",
+        ];
+        let mut rows = vec![names.map(str::to_owned).to_vec()];
+        rows.extend(self.write_buffer.iter().map(|run| run.row("buffer")));
+        rows.extend(self.last_flush.iter().map(|run| run.row("flush")));
+        let mut merges = Vec::new();
+        for level in &self.levels {
+            let inputs = level.merge.as_ref().map_or(0, |merge| merge.input_runs);
+            for (at, run) in (0..).zip(&level.runs) {
+                let merging = if at < inputs { " merging" } else { "" };
+                rows.push(run.row(&format!("{}{merging}", level.level)));
+            }
+            if let Some(merge) = &level.merge {
+                let runs = count_of(merge.input_runs, "run", "runs");
+                let drops = if merge.drops_tombstones { ", drops tombstones" } else { "" };
+                merges.push(format!(
+                    "\nlevel {}: a merge of {runs}, {} to read, due in {:.2} flushes{drops}",
+                    level.level,
+                    bytes(merge.input_bytes),
+                    merge.due_in_flushes
+                ));
+            }
+        }
+        if rows.len() == 1 {
+            return format!("{head}\n\nempty");
+        }
+        format!("{head}\n\n{}{}", table(2, &rows), merges.concat())
+    }
+}
+
+impl Run {
+    /// The run's row in the table of a snapshot.
+    fn row(&self, level: &str) -> Vec<String> {
+        let file = Path::new(&self.path).file_name().unwrap_or_default();
+        vec![
+            level.to_owned(),
+            file.to_string_lossy().into_owned(),
+            grouped(self.entries),
+            grouped(self.tombstones),
+            grouped(self.data_pages.into()),
+            bytes(self.bytes),
+            self.filter_text(),
+            self.index_kind.unwrap_or("damaged").to_owned(),
+            self.index_bytes_per_page.map_or_else(String::new, |bytes| format!("{bytes:.2}")),
+        ]
+    }
+
+    fn filter_text(&self) -> String {
+        match self.filter_pages {
+            0 => "none".to_owned(),
+            _ => format!("{:.2}", self.filter_bits_per_entry),
+        }
+    }
+
+    fn text(&self) -> String {
+        let index = match (self.index_kind, self.index_bytes_per_page) {
+            (Some(kind), Some(per_page)) => format!("{kind}, {per_page:.2} bytes a page in memory"),
+            _ => "damaged, or the filter is".to_owned(),
+        };
+        let filter = match self.filter_pages {
+            0 => "none".to_owned(),
+            _ => format!("{} bits an entry, {} probes", self.filter_text(), self.filter_probes),
+        };
+        let purpose = match self.purpose {
+            "level" => "run of a level",
+            _ => "image of a write buffer",
+        };
+        lines(&[
+            ("run", self.path.clone()),
+            ("purpose", purpose.to_owned()),
+            ("format version", self.format_version.to_string()),
+            ("identity", self.identity.clone()),
+            ("entries", grouped(self.entries)),
+            ("tombstones", grouped(self.tombstones)),
+            ("keys", bytes(self.key_bytes)),
+            ("values", bytes(self.value_bytes)),
+            ("file", bytes(self.bytes)),
+            ("key pages", grouped(self.key_pages.into())),
+            ("overflow pages", grouped(self.overflow_pages.into())),
+            ("filter pages", grouped(self.filter_pages.into())),
+            ("index pages", grouped(self.index_pages.into())),
+            ("filter", filter),
+            ("index", index),
+            ("second reads", self.index_extra_reads.map_or_else(|| "unknown".to_owned(), grouped)),
+        ])
+    }
+}

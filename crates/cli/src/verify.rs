@@ -1,0 +1,182 @@
+//! `terrane verify`: re-reads everything of a store, checks it, and mends what can be mended without
+//! loss.
+//!
+//! # JSON
+//!
+//! | field       | meaning                                                                      |
+//! |-------------|------------------------------------------------------------------------------|
+//! | `problems`  | list: `file`, `offset_bytes`, `rule`, `snapshots` (names of those that need the file; empty if all do), `repairable`, `repaired` |
+//! | `repaired`  | how many of them have been repaired                                          |
+//! | `left`      | how many have not; `ok` is false, and the exit code 1, unless this is 0      |
+//! | `notes`     | list of texts: worth knowing, but wrong in no way                            |
+//! | `snapshots` | snapshots checked                                                            |
+//! | `runs`      | run files checked                                                            |
+//! | `pages`     | pages of 4 KiB checked                                                       |
+//! | `entries`   | entries checked, all versions of a key counted                               |
+//! | `wall_s`    | seconds                                                                      |
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Instant;
+
+use clap::Args;
+use serde::Serialize;
+use terrane::io::{Disk, RealDisk};
+use terrane::verify::{self, Report};
+
+use crate::exit::Failure;
+use crate::output;
+use crate::progress::{ByteBar, exit_on_interrupt};
+use crate::text::count_of;
+
+/// What `--help` shows at its end.
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  Check a store that nobody has open:
+    terrane verify /data/utxo
+  Mend what can be mended without loss, then look at what is left:
+    terrane verify /data/utxo --repair --json
+
+Checked are all checksums, the order of keys, that filters and indexes lead to every key, that all
+that snapshots refer to is there. One line is written for each problem: file, offset in bytes, what
+is wrong, which snapshots need the file. Exit code 1 if any problem is left.
+
+--repair writes filters, indexes, footers and the store's metadata anew, from data pages that are
+whole, into new files that take the place of the damaged ones once they have passed every check.
+Damaged data pages and snapshots cannot be repaired: delete the snapshots that need them, or restore
+a copy.";
+
+#[derive(Debug, Args)]
+pub(crate) struct Verify {
+    /// Directory of the store; no other process may have it open
+    #[arg(value_name = "DIR")]
+    dir: PathBuf,
+    /// Mend what can be mended without loss
+    #[arg(long)]
+    repair: bool,
+    /// Write one JSON object to standard output at the end
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Show no progress bar
+    #[arg(long)]
+    quiet: bool,
+}
+
+#[derive(Serialize)]
+struct Problem {
+    file: String,
+    offset_bytes: u64,
+    rule: String,
+    snapshots: Vec<String>,
+    repairable: bool,
+    repaired: bool,
+}
+
+#[derive(Serialize)]
+struct Checked {
+    problems: Vec<Problem>,
+    repaired: u64,
+    left: u64,
+    notes: Vec<String>,
+    snapshots: u64,
+    runs: u64,
+    pages: u64,
+    entries: u64,
+    wall_s: f64,
+}
+
+impl Verify {
+    /// Runs it, writes its report and returns the exit code.
+    ///
+    /// # Errors
+    /// [`Failure`], not yet reported.
+    pub(crate) fn run(&self) -> Result<u8, Failure> {
+        if !self.dir.try_exists().unwrap_or(true) {
+            return Err(Failure::usage(format!("{} does not exist", self.dir.display())));
+        }
+        // A check changes nothing and a repair renames whole files: both can end anywhere.
+        exit_on_interrupt()?;
+        let disk: Arc<dyn Disk> = RealDisk::auto();
+        let started = Instant::now();
+        let mut bar = ByteBar::new("checking", self.quiet);
+        let mut progress = |done, total| bar.set(done, total);
+        let report = if self.repair {
+            verify::repair(&disk, &self.dir, &mut progress)
+        } else {
+            verify::verify(&disk, &self.dir, &mut progress)
+        };
+        drop(bar);
+        let checked = Checked::new(report?, started.elapsed().as_secs_f64());
+        let failure = (checked.left > 0).then(|| {
+            let left = count_of(checked.left, "problem is", "problems are");
+            Failure::check(format!("{}: {left} left", self.dir.display()))
+        });
+        output::checked("verify", self.json, &checked, &checked.text(), failure.as_ref())
+    }
+}
+
+impl Checked {
+    fn new(report: Report, wall_s: f64) -> Self {
+        let count = |repaired| report.problems.iter().filter(|p| p.repaired == repaired).count();
+        Self {
+            repaired: count(true) as u64,
+            left: count(false) as u64,
+            problems: report
+                .problems
+                .into_iter()
+                .map(|problem| Problem {
+                    file: problem.path.display().to_string(),
+                    offset_bytes: problem.offset,
+                    rule: problem.rule,
+                    snapshots: problem.snapshots,
+                    repairable: problem.repairable,
+                    repaired: problem.repaired,
+                })
+                .collect(),
+            notes: report.notes,
+            snapshots: report.snapshots,
+            runs: report.runs,
+            pages: report.pages,
+            entries: report.entries,
+            wall_s,
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut lines = Vec::new();
+        for problem in &self.problems {
+            let fate = match (problem.repaired, problem.repairable) {
+                (true, _) => "repaired",
+                (false, true) => "repairable",
+                (false, false) => "not repairable",
+            };
+            let needs = match problem.snapshots.as_slice() {
+                [] => String::new(),
+                names => format!("; needed by {}", names.join(", ")),
+            };
+            let Problem { file, offset_bytes, rule, .. } = problem;
+            lines.push(format!("{file}: offset {offset_bytes}: {rule}{needs}; {fate}"));
+        }
+        lines.extend(self.notes.iter().map(|note| format!("note: {note}")));
+        let outcome = match (self.problems.len() as u64, self.repaired) {
+            (0, _) => "no problem".to_owned(),
+            (problems, 0) => count_of(problems, "problem", "problems"),
+            (problems, repaired) => {
+                let problems = count_of(problems, "problem", "problems");
+                format!("{problems}, repaired {repaired}, left {}", self.left)
+            }
+        };
+        let checked = [
+            count_of(self.snapshots, "snapshot", "snapshots"),
+            count_of(self.runs, "run", "runs"),
+            count_of(self.pages, "page", "pages"),
+            count_of(self.entries, "entry", "entries"),
+        ];
+        lines.push(format!("checked {} in {:.3} s: {outcome}", checked.join(", "), self.wall_s));
+        let mendable = self.problems.iter().filter(|p| p.repairable && !p.repaired).count();
+        if mendable > 0 {
+            lines.push(format!("with --repair {mendable} can be mended without loss"));
+        }
+        lines.join("\n")
+    }
+}
