@@ -1,10 +1,10 @@
 //! The background thread that advances merges, where a table's configuration asks for one.
 //!
-//! It holds merges, never tables or sessions, and ends when the session does. What it fails at is
-//! reported by the next call that needs the merge.
+//! Its queue refers to merges without keeping them, so what nobody needs any more is not done, and it ends
+//! when the session does. What it fails at is reported by the next call that needs the merge.
 
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 
 use crate::files::lock;
@@ -12,7 +12,7 @@ use crate::merging::Merging;
 
 #[derive(Debug)]
 struct Running {
-    sender: Sender<Arc<Merging>>,
+    sender: Sender<Weak<Merging>>,
     thread: JoinHandle<()>,
 }
 
@@ -28,10 +28,12 @@ impl Worker {
     pub(crate) fn advance(&self, merging: &Arc<Merging>) {
         let mut running = lock(&self.running);
         if running.is_none() {
-            let (sender, receiver) = channel::<Arc<Merging>>();
+            let (sender, receiver) = channel::<Weak<Merging>>();
             let run = move || {
                 while let Ok(merging) = receiver.recv() {
-                    merging.advance_in_background();
+                    if let Some(merging) = merging.upgrade() {
+                        merging.advance_in_background();
+                    }
                 }
             };
             let thread = std::thread::Builder::new().name("terrane-merge".into()).spawn(run);
@@ -39,7 +41,7 @@ impl Worker {
         }
         if let Some(running) = running.as_ref() {
             // The thread ends only after its sender is gone, so it is there to receive.
-            let _ = running.sender.send(Arc::clone(merging));
+            let _ = running.sender.send(Arc::downgrade(merging));
         }
     }
 
