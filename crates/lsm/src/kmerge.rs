@@ -26,6 +26,14 @@ impl Source {
         }
     }
 
+    /// The current key; `None` at the end.
+    fn key(&self) -> Option<&[u8]> {
+        match self {
+            Self::Run(reader) => reader.key(),
+            Self::Segment(reader) => reader.key(),
+        }
+    }
+
     fn advance(&mut self) -> Result<()> {
         match self {
             Self::Run(reader) => reader.advance(),
@@ -68,8 +76,8 @@ impl KMerge {
     }
 
     fn head(source: &Source) -> Head {
-        match source.current() {
-            Some(entry) => Head { prefix: key_prefix(entry.key), ended: false },
+        match source.key() {
+            Some(key) => Head { prefix: key_prefix(key), ended: false },
             None => Head { prefix: u64::MAX, ended: true },
         }
     }
@@ -95,7 +103,7 @@ impl KMerge {
         if head_a.prefix != head_b.prefix {
             return head_a.prefix < head_b.prefix;
         }
-        let key = |source: u32| self.sources[source as usize].current().map(|entry| entry.key);
+        let key = |source: u32| self.sources[source as usize].key();
         key(a).cmp(&key(b)).then(a.cmp(&b)).is_lt()
     }
 
@@ -120,16 +128,18 @@ impl KMerge {
     pub(crate) fn advance(&mut self) -> Result<()> {
         let mut passed = std::mem::take(&mut self.passed);
         passed.clear();
-        if let Some(entry) = self.current() {
-            passed.extend_from_slice(entry.key);
-            let prefix = key_prefix(&passed);
+        if let Some(winner) = self.winner()
+            && let Some(key) = self.sources[winner].key()
+        {
+            passed.extend_from_slice(key);
+            let prefix = self.heads[winner].prefix;
             loop {
                 self.advance_winner()?;
                 let same = self.winner().is_some_and(|winner| {
                     let head = self.heads[winner];
                     !head.ended
                         && head.prefix == prefix
-                        && self.sources[winner].current().is_some_and(|e| e.key == passed)
+                        && self.sources[winner].key() == Some(passed.as_slice())
                 });
                 if !same {
                     break;

@@ -189,6 +189,11 @@ impl RunReader {
         Ok(())
     }
 
+    /// The current key; `None` at the end.
+    pub(crate) fn key(&self) -> Option<&[u8]> {
+        (!self.ended()).then_some(self.key.as_slice())
+    }
+
     /// The current entry; `None` at the end.
     pub(crate) fn current(&self) -> Option<EntryRef<'_>> {
         if self.ended() {

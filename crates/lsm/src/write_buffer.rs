@@ -131,6 +131,10 @@ impl Segment {
         self.garbage_bytes = savepoint.garbage_bytes;
     }
 
+    fn slot_in_order(&self, at: usize) -> Option<Slot> {
+        self.order().get(at).map(|&slot| self.slots[slot as usize])
+    }
+
     /// The smallest and the largest key.
     pub(crate) fn key_range(&self) -> Option<(&[u8], &[u8])> {
         let order = self.order();
@@ -160,39 +164,42 @@ impl Segment {
 pub(crate) struct SegmentReader {
     segment: Arc<Segment>,
     at: usize,
+    /// The slot at this position; `None` at the end.
+    slot: Option<Slot>,
 }
 
 impl SegmentReader {
     /// A reader at the first entry.
     pub(crate) fn new(segment: Arc<Segment>) -> Self {
-        Self { segment, at: 0 }
+        Self { slot: segment.slot_in_order(0), segment, at: 0 }
     }
 
     /// A reader at the first entry whose key is at least `key`.
     pub(crate) fn at(segment: Arc<Segment>, key: &[u8]) -> Self {
         let below = |&at: &u32| segment.key(&segment.slots[at as usize]) < key;
         let at = segment.order().partition_point(below);
-        Self { segment, at }
+        Self { slot: segment.slot_in_order(at), segment, at }
     }
 
-    fn slot(&self) -> Option<&Slot> {
-        let at = *self.segment.order().get(self.at)?;
-        self.segment.slots.get(at as usize)
+    /// The current key; `None` at the end.
+    pub(crate) fn key(&self) -> Option<&[u8]> {
+        self.slot.as_ref().map(|slot| self.segment.key(slot))
     }
 
     /// The current entry; `None` at the end.
     pub(crate) fn current(&self) -> Option<EntryRef<'_>> {
-        self.slot().map(|slot| self.segment.entry(slot))
+        self.slot.as_ref().map(|slot| self.segment.entry(slot))
     }
 
     /// The salted hash of the current key.
     pub(crate) fn hash(&self) -> Option<u64> {
-        self.slot().map(|slot| slot.hash)
+        self.slot.map(|slot| slot.hash)
     }
 
     /// Goes to the next entry.
     pub(crate) fn advance(&mut self) {
         self.at += 1;
+        self.slot = self.segment.slot_in_order(self.at);
     }
 }
 
