@@ -89,7 +89,7 @@ pub struct TableConfig {
     pub merge_thread: MergeThread,
     /// When the write buffer is full; at least one entry, or 1 byte, at most 1 GiB or 2³⁰ entries.
     pub write_buffer: WriteBuffer,
-    /// How much memory filters get: rates from 1e-5 to 0.1, bits from 2 to 32.
+    /// How much memory filters get: rates from 1e-5 (for all runs together from 1e-3) to 0.1, bits from 2 to 32.
     pub filter: FilterPolicy,
     /// How the page of a key is found.
     pub index: IndexKind,
@@ -137,9 +137,12 @@ impl TableConfig {
             return invalid("write_buffer", format!("{size} is not in 1..=2^30"));
         }
         match self.filter {
-            FilterPolicy::TotalFpr(rate) | FilterPolicy::Fpr(rate)
-                if !(1e-5..=0.1).contains(&rate) =>
-            {
+            // Below, the share of a small run would take more bits than a filter can use.
+            FilterPolicy::TotalFpr(rate) if !(1e-3..=0.1).contains(&rate) => {
+                let reason = format!("a rate of {rate} for all runs is not in 0.001..=0.1");
+                return invalid("filter", reason);
+            }
+            FilterPolicy::Fpr(rate) if !(1e-5..=0.1).contains(&rate) => {
                 return invalid("filter", format!("a rate of {rate} is not in 0.00001..=0.1"));
             }
             FilterPolicy::BitsPerEntry(bits) if !(2.0..=32.0).contains(&bits) => {

@@ -90,6 +90,14 @@ pub enum Error {
         /// The limit.
         limit: usize,
     },
+    /// A label is longer than [`LABEL_BYTES_MAX`](crate::LABEL_BYTES_MAX). Nothing was changed.
+    #[error("a label of {bytes} bytes; the limit is {limit}")]
+    LabelTooLarge {
+        /// Length of the label.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
     /// A run would need more pages than its format can number. Nothing was changed.
     #[error("the table would hold a run of more than {limit} pages")]
     TableTooLarge {

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use terrane_io::{Access, Disk, DiskFile, OpenMode};
 
@@ -35,6 +35,8 @@ struct State {
     closed: bool,
     /// The first failure to remove a file; reported when the session is closed.
     failed: Option<terrane_io::Error>,
+    /// Calls of the disk under way on behalf of this set; closing waits for them.
+    calls: u32,
 }
 
 /// All run files of a session.
@@ -42,7 +44,10 @@ struct State {
 pub(crate) struct FileSet {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
+    /// Never held during a call of the disk: unlinking a large file takes its time.
     state: Mutex<State>,
+    /// Told when `calls` falls.
+    idle: Condvar,
     /// What was being synced when a sync failed. From then on nothing new is promised to be durable.
     poisoned: OnceLock<PathBuf>,
 }
@@ -65,7 +70,7 @@ impl FileSet {
     /// The files in `dir`; new ones are numbered from `next_number`.
     pub(crate) fn new(disk: Arc<dyn Disk>, dir: PathBuf, next_number: u64) -> Self {
         let state = Mutex::new(State { next_number, ..State::default() });
-        Self { disk, dir, state, poisoned: OnceLock::new() }
+        Self { disk, dir, state, idle: Condvar::new(), poisoned: OnceLock::new() }
     }
 
     /// Fails once a sync has failed, for good.
@@ -102,12 +107,28 @@ impl FileSet {
             let number = state.next_number;
             state.next_number += 1;
             state.usage.entry(number).or_default().handles += 1;
+            state.calls += 1;
             number
         };
+        let opened = self.disk.open(&self.path(number), OpenMode::CreateNew, access);
+        let mut state = self.end_call();
+        let file = match opened {
+            Ok(file) => file,
+            Err(error) => {
+                state.usage.remove(&number);
+                return Err(error.into());
+            }
+        };
+        drop(state);
         let handle = FileHandle { set: Arc::clone(self), number, synced: AtomicBool::new(false) };
-        // If this fails, dropping the handle finds no file to remove, which is fine.
-        let file = self.disk.open(&self.path(number), OpenMode::CreateNew, access)?;
         Ok((handle, file))
+    }
+
+    fn end_call(&self) -> MutexGuard<'_, State> {
+        let mut state = lock(&self.state);
+        state.calls -= 1;
+        self.idle.notify_all();
+        state
     }
 
     /// A handle on an existing, durable file.
@@ -125,37 +146,50 @@ impl FileSet {
     }
 
     /// Takes a pin off each of the files and removes those that nobody uses any more. Goes on after a
-    /// failure and returns the first one.
+    /// failure and returns the first one; closing tries again.
     pub(crate) fn unpin(&self, numbers: impl IntoIterator<Item = u64>) -> Result<()> {
-        let mut state = lock(&self.state);
         let mut first = Ok(());
         for number in numbers {
-            if let Some(usage) = state.usage.get_mut(&number) {
+            let removed = self.release(number, |usage| {
                 assert!(usage.pins > 0);
                 usage.pins -= 1;
-            }
-            let removed = self.remove_if_unused(&mut state, number);
+            });
             first = first.and(removed);
         }
         Ok(first?)
     }
 
-    /// Whether a snapshot pins the file.
-    pub(crate) fn is_pinned(&self, number: u64) -> bool {
-        lock(&self.state).usage.get(&number).is_some_and(|usage| usage.pins > 0)
+    /// Gives up a use of a file, and removes the file if that was the last.
+    fn release(&self, number: u64, give_up: impl FnOnce(&mut Usage)) -> terrane_io::Result<()> {
+        {
+            let mut state = lock(&self.state);
+            let Some(usage) = state.usage.get_mut(&number) else { return Ok(()) };
+            give_up(usage);
+            if usage.handles > 0 || usage.pins > 0 || state.closed {
+                return Ok(());
+            }
+            state.usage.remove(&number);
+            state.calls += 1;
+        }
+        let removed = self.remove(number);
+        let mut state = self.end_call();
+        if removed.is_err() {
+            // Not forgotten: closing tries again.
+            state.usage.insert(number, Usage::default());
+        }
+        removed
     }
 
-    fn remove_if_unused(&self, state: &mut State, number: u64) -> terrane_io::Result<()> {
-        match state.usage.get(&number) {
-            Some(usage) if usage.handles == 0 && usage.pins == 0 => {
-                state.usage.remove(&number);
-            }
-            _ => return Ok(()),
-        }
+    fn remove(&self, number: u64) -> terrane_io::Result<()> {
         match self.disk.remove(&self.path(number)) {
             Err(error) if !error.is_not_found() => Err(error),
             _ => Ok(()),
         }
+    }
+
+    /// Whether a snapshot pins the file.
+    pub(crate) fn is_pinned(&self, number: u64) -> bool {
+        lock(&self.state).usage.get(&number).is_some_and(|usage| usage.pins > 0)
     }
 
     /// Removes every file that no snapshot pins; handles still around lose the right to remove any.
@@ -166,14 +200,15 @@ impl FileSet {
             return Ok(());
         }
         state.closed = true;
+        while state.calls > 0 {
+            state = self.idle.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
         let mut first = state.failed.take().map_or(Ok(()), Err);
         let unpinned: Vec<u64> =
             state.usage.iter().filter(|(_, usage)| usage.pins == 0).map(|(&n, _)| n).collect();
+        drop(state);
         for number in unpinned {
-            match self.disk.remove(&self.path(number)) {
-                Err(error) if !error.is_not_found() => first = first.and(Err(error)),
-                _ => {}
-            }
+            first = first.and(self.remove(number));
         }
         Ok(first?)
     }
@@ -213,15 +248,8 @@ impl FileHandle {
 
 impl Drop for FileHandle {
     fn drop(&mut self) {
-        let mut state = lock(&self.set.state);
-        if let Some(usage) = state.usage.get_mut(&self.number) {
-            usage.handles -= 1;
-        }
-        if state.closed {
-            return;
-        }
-        if let Err(error) = self.set.remove_if_unused(&mut state, self.number) {
-            state.failed.get_or_insert(error);
+        if let Err(error) = self.set.release(self.number, |usage| usage.handles -= 1) {
+            lock(&self.set.state).failed.get_or_insert(error);
         }
     }
 }

@@ -61,13 +61,20 @@ pub(crate) struct KMerge {
     tree: Vec<u32>,
     /// The key that was passed last.
     passed: Vec<u8>,
+    /// Whether a source failed, so that nobody knows where it stands.
+    failed: bool,
 }
 
 impl KMerge {
     /// A merge of `sources`, newest first.
     pub(crate) fn new(sources: Vec<Source>) -> Self {
-        let mut merge =
-            Self { heads: Vec::new(), tree: vec![0; sources.len()], sources, passed: Vec::new() };
+        let mut merge = Self {
+            heads: Vec::new(),
+            tree: vec![0; sources.len()],
+            sources,
+            passed: Vec::new(),
+            failed: false,
+        };
         merge.heads = merge.sources.iter().map(Self::head).collect();
         if merge.sources.len() > 1 {
             merge.tree[0] = merge.play(1);
@@ -152,7 +159,10 @@ impl KMerge {
 
     fn advance_winner(&mut self) -> Result<()> {
         let Some(mut winner) = self.winner() else { return Ok(()) };
-        self.sources[winner].advance()?;
+        if let Err(error) = self.sources[winner].advance() {
+            self.failed = true;
+            return Err(error);
+        }
         self.heads[winner] = Self::head(&self.sources[winner]);
         let mut node = (winner + self.sources.len()) / 2;
         while node > 0 {
@@ -165,6 +175,11 @@ impl KMerge {
         }
         self.tree[0] = winner as u32;
         Ok(())
+    }
+
+    /// Whether all sources stand at an entry or at their end: until one has failed.
+    pub(crate) fn is_whole(&self) -> bool {
+        !self.failed
     }
 
     /// Pages passed in all runs together.

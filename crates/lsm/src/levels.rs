@@ -47,6 +47,8 @@ pub(crate) struct Pending {
     pub(crate) start: u64,
     /// When it must be complete. Invariant: above `start`.
     pub(crate) due: u64,
+    /// Pages of work that were done when it began for this table.
+    pub(crate) base: u64,
 }
 
 impl Pending {
@@ -54,16 +56,16 @@ impl Pending {
     pub(crate) fn required(&self, now: u64) -> u64 {
         let passed = now.min(self.due).saturating_sub(self.start);
         let span = self.due - self.start;
-        let total = self.merging.total();
-        (u128::from(total) * u128::from(passed)).div_ceil(u128::from(span)) as u64
+        let work = self.merging.total() - self.base;
+        self.base + (u128::from(work) * u128::from(passed)).div_ceil(u128::from(span)) as u64
     }
 
     /// The first moment at which `pages` pages of work must be done.
     pub(crate) fn when(&self, pages: u64) -> u64 {
-        let total = self.merging.total().max(1);
+        let work = (self.merging.total() - self.base).max(1);
         let span = self.due - self.start;
-        let passed = u128::from(span) * u128::from(pages.min(total)) / u128::from(total);
-        self.start + passed as u64
+        let wanted = pages.saturating_sub(self.base).min(work);
+        self.start + (u128::from(span) * u128::from(wanted) / u128::from(work)) as u64
     }
 }
 
@@ -182,7 +184,8 @@ impl Context<'_> {
         let merging = Arc::new(Merging::new(self.set, self.spec(inputs, level, last, drop)));
         let ratio = u64::from(self.config.size_ratio);
         let flushes = ratio.saturating_pow(level as u32 - 1).min(1 << 40);
-        Incoming::Merging(Pending { merging, start: now, due: now + flushes * TICKS_PER_FLUSH })
+        let due = now + flushes * TICKS_PER_FLUSH;
+        Incoming::Merging(Pending { merging, start: now, due, base: 0 })
     }
 }
 
@@ -234,7 +237,7 @@ impl Tree {
         let inputs = vec![Input::Buffer(std::mem::take(&mut next.buffer))];
         let spec = context.spec(inputs, 1, next.levels.len(), false);
         let merging = Arc::new(Merging::new(context.set, spec));
-        next.flushing = Some(Pending { merging, start: now, due: now + TICKS_PER_FLUSH });
+        next.flushing = Some(Pending { merging, start: now, due: now + TICKS_PER_FLUSH, base: 0 });
         Ok(next)
     }
 

@@ -75,6 +75,6 @@ pub use index::IndexKind;
 pub use page::PAGE_SIZE;
 pub use run::{Purpose, RunMeta};
 pub use session::{Session, SessionOptions};
-pub use snapshot::{SNAPSHOT_NAME_LEN_MAX, SnapshotName};
+pub use snapshot::{LABEL_BYTES_MAX, SNAPSHOT_NAME_LEN_MAX, SnapshotName};
 pub use stats::{LevelStats, TableStats};
 pub use table::Table;

@@ -8,8 +8,9 @@
 //! for the output. It is done in steps of any size, and no step holds more in memory than one chunk of
 //! each input, one of the output, and the output's filter and index.
 //!
-//! When a step fails (disk full, say), the unfinished output is dropped and the merge stands at its
-//! beginning again, with its inputs whole.
+//! When a step fails because a page could not be written (disk full, say), the merge stands where it was
+//! and goes on with the next step. When an input could not be read, the unfinished output is dropped and
+//! the merge stands at its beginning again, with its inputs whole.
 //!
 //! Invariant: `done <= total`, and `done == total` exactly when the output is there.
 
@@ -81,10 +82,22 @@ enum Job {
     Done,
 }
 
+impl Job {
+    /// Whether the job is whole after a step failed, so that the step can be done again.
+    fn can_go_on(&self) -> bool {
+        match self {
+            Self::Idle => false,
+            Self::Entries { merge, builder } => merge.is_whole() && builder.is_whole(),
+            Self::Finishing { .. } | Self::Done => true,
+        }
+    }
+}
+
 /// A merge, shared.
 #[derive(Debug)]
 pub(crate) struct Merging {
     set: Arc<FileSet>,
+    /// Without the bounds of the keys, which are found when the merge starts.
     plan: RunPlan,
     drop_deletes: bool,
     /// Pages of work, as planned.
@@ -108,32 +121,16 @@ impl Merging {
     /// Prepares a merge; does no work.
     pub(crate) fn new(set: &Arc<FileSet>, spec: MergeSpec) -> Self {
         let (mut entries, mut run_pages, mut key_pages, mut buffer_pages) = (0, 0, 0, 0);
-        let mut lower: Option<Vec<u8>> = None;
-        let mut upper: Option<Vec<u8>> = None;
-        let mut widen = |min: &[u8], max: &[u8]| {
-            if lower.as_deref().is_none_or(|lower| min < lower) {
-                lower = Some(min.to_vec());
-            }
-            if upper.as_deref().is_none_or(|upper| max > upper) {
-                upper = Some(max.to_vec());
-            }
-        };
         for input in &spec.inputs {
             match input {
                 Input::Run(run) => {
                     entries += run.meta().entries;
                     run_pages += u64::from(run.meta().data_pages);
                     key_pages += u64::from(run.meta().key_pages);
-                    widen(run.min_key(), run.max_key());
                 }
                 Input::Buffer(buffer) => {
                     entries += buffer.len() as u64;
                     buffer_pages += pages_of(buffer.weight_bytes());
-                    for segment in buffer.segments() {
-                        if let Some((min, max)) = segment.key_range() {
-                            widen(min, max);
-                        }
-                    }
                 }
             }
         }
@@ -141,8 +138,8 @@ impl Merging {
             purpose: spec.purpose,
             salt: spec.salt,
             access: spec.access,
-            lower: lower.unwrap_or_default(),
-            upper: upper.unwrap_or_default(),
+            lower: Vec::new(),
+            upper: Vec::new(),
             entries_max: entries,
             pages_max: key_pages + buffer_pages,
             filter: spec.filter,
@@ -220,7 +217,7 @@ impl Merging {
     /// Works until at least `target` pages are done (`total`: until the output is there).
     ///
     /// # Errors
-    /// Any error of the disk, and damaged inputs. The merge begins anew with the next call then.
+    /// Any error of the disk, and damaged inputs. The next call goes on, or begins anew.
     pub(crate) fn advance_to(&self, target: u64) -> Result<()> {
         if let Some(error) = lock(&self.failed).take() {
             return Err(error);
@@ -228,13 +225,7 @@ impl Merging {
         if self.done() >= target {
             return Ok(());
         }
-        let mut job = lock(&self.job);
-        let result = self.work(&mut job, target);
-        if result.is_err() {
-            *job = Job::Idle;
-            self.done.store(0, Ordering::Release);
-        }
-        result
+        self.advance_job(&mut lock(&self.job), target)
     }
 
     /// As [`advance_to`](Self::advance_to), for a thread that has nobody to report to.
@@ -243,30 +234,57 @@ impl Merging {
         if self.done() >= target || lock(&self.failed).is_some() {
             return;
         }
-        if let Err(error) = self.advance_to(target) {
+        let mut job = lock(&self.job);
+        if let Err(error) = self.advance_job(&mut job, target) {
+            // While the job is held: whoever completes the merge later on has met this error first.
             lock(&self.failed).get_or_insert(error);
         }
     }
 
+    fn advance_job(&self, job: &mut Job, target: u64) -> Result<()> {
+        let result = self.work(job, target);
+        if result.is_err() && !job.can_go_on() {
+            *job = Job::Idle;
+            self.done.store(0, Ordering::Release);
+        }
+        result
+    }
+
     fn start(&self) -> Result<Job> {
         let View::Inputs(inputs) = self.view() else { return Ok(Job::Done) };
+        let mut plan = self.plan.clone();
+        let mut bounds: Option<(Vec<u8>, Vec<u8>)> = None;
+        let mut widen = |min: &[u8], max: &[u8]| {
+            let (lower, upper) = bounds.get_or_insert_with(|| (min.to_vec(), max.to_vec()));
+            if min < lower.as_slice() {
+                *lower = min.to_vec();
+            }
+            if max > upper.as_slice() {
+                *upper = max.to_vec();
+            }
+        };
         let mut sources = Vec::new();
         for input in inputs.iter() {
             match input {
                 Input::Run(run) => {
+                    widen(run.min_key(), run.max_key());
                     let purpose = run_reader::Purpose::Merge;
                     let reader = RunReader::new(Arc::clone(run), purpose)?;
                     sources.push(Source::Run(Box::new(reader)));
                 }
                 Input::Buffer(buffer) => {
                     for segment in buffer.segments().iter().rev() {
+                        if let Some((min, max)) = segment.key_range() {
+                            widen(min, max);
+                        }
                         let reader = SegmentReader::new(Arc::clone(segment));
                         sources.push(Source::Segment(reader));
                     }
                 }
             }
         }
-        let builder = Box::new(RunBuilder::new(&self.set, &self.plan)?);
+        (plan.lower, plan.upper) = bounds.unwrap_or_default();
+        let builder = Box::new(RunBuilder::new(&self.set, &plan)?);
         Ok(Job::Entries { merge: Box::new(KMerge::new(sources)), builder })
     }
 
@@ -277,52 +295,54 @@ impl Merging {
     }
 
     fn complete(&self, output: Option<Run>) {
-        let output = output.map(Arc::new);
-        *self.view.write().unwrap_or_else(PoisonError::into_inner) = View::Output(output);
+        let output = View::Output(output.map(Arc::new));
+        let mut view = self.view.write().unwrap_or_else(PoisonError::into_inner);
+        let inputs = std::mem::replace(&mut *view, output);
+        drop(view);
         self.done.store(self.total, Ordering::Release);
+        // Only now: with the last holder of an input its file goes, which no reader should wait for.
+        drop(inputs);
     }
 
     fn work(&self, job: &mut Job, target: u64) -> Result<()> {
-        loop {
-            if self.done() >= target {
-                return Ok(());
-            }
-            *job = match std::mem::replace(job, Job::Idle) {
-                Job::Idle => self.start()?,
-                Job::Entries { mut merge, mut builder } => {
-                    if self.merge_entries(&mut merge, &mut builder, target)? {
-                        let done_before = merge.pages_passed() + self.buffer_pages;
-                        match builder.finish_entries()? {
-                            Some(finisher) => {
-                                let finisher = Box::new(finisher);
-                                Job::Finishing { finisher, done_before }
-                            }
-                            None => {
-                                self.complete(None);
-                                Job::Done
-                            }
+        while self.done() < target {
+            match job {
+                Job::Idle => *job = self.start()?,
+                Job::Entries { merge, builder } => {
+                    if !self.merge_entries(merge, builder, target)? {
+                        continue;
+                    }
+                    builder.finish_last_page()?;
+                    let done_before = merge.pages_passed() + self.buffer_pages;
+                    let Job::Entries { builder, .. } = std::mem::replace(job, Job::Idle) else {
+                        unreachable!("matched above");
+                    };
+                    match builder.finish_entries()? {
+                        Some(finisher) => {
+                            let finisher = Box::new(finisher);
+                            *job = Job::Finishing { finisher, done_before };
                         }
-                    } else {
-                        Job::Entries { merge, builder }
+                        None => {
+                            *job = Job::Done;
+                            self.complete(None);
+                        }
                     }
                 }
-                Job::Finishing { mut finisher, done_before } => {
+                Job::Finishing { finisher, done_before } => {
                     let wanted = if target == self.total { u64::MAX } else { target - self.done() };
                     let left = finisher.step(u32::try_from(wanted).unwrap_or(u32::MAX))?;
-                    if left == 0 {
+                    if left > 0 {
+                        self.note(self.done().max(*done_before) + wanted);
+                    } else if let Job::Finishing { finisher, .. } =
+                        std::mem::replace(job, Job::Done)
+                    {
                         self.complete(Some(finisher.into_run()));
-                        Job::Done
-                    } else {
-                        self.note(done_before.max(self.done()) + wanted);
-                        Job::Finishing { finisher, done_before }
                     }
                 }
-                Job::Done => {
-                    *job = Job::Done;
-                    return Ok(());
-                }
-            };
+                Job::Done => return Ok(()),
+            }
         }
+        Ok(())
     }
 
     /// Merges entries until `target` is reached (false) or the inputs are used up (true).

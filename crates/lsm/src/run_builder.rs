@@ -105,6 +105,8 @@ pub(crate) struct RunBuilder {
     filter: Option<FilterBuilder>,
     index: IndexBuilder,
     access: Access,
+    /// Whether a large entry is half written.
+    in_large: bool,
 }
 
 impl RunBuilder {
@@ -136,6 +138,7 @@ impl RunBuilder {
             writer: PageWriter { file, identity, chunk, chunk_pages: 0, next_page: 0 },
             handle,
             access: plan.access,
+            in_large: false,
             page: PageBuilder::default(),
             map: PageMap::default(),
             min_key: Vec::new(),
@@ -190,13 +193,20 @@ impl RunBuilder {
     fn push_large(&mut self, entry: EntryRef<'_>) -> Result<()> {
         let overflow = overflow_pages(entry.key.len(), entry.value.len());
         self.check_room(u64::from(overflow))?;
+        self.in_large = true;
         let rest = self.page.push_large(entry);
         self.map.push(self.meta.key_pages, overflow);
         self.finish_page(entry.value.len() as u32)?;
         for (position, bytes) in rest.chunks(PAYLOAD_SIZE).enumerate() {
             self.writer.payload(PageKind::Overflow, position as u32 + 1, bytes)?;
         }
+        self.in_large = false;
         Ok(())
+    }
+
+    /// Whether, after an error, the call that gave it can be made again.
+    pub(crate) fn is_whole(&self) -> bool {
+        !self.in_large
     }
 
     /// Half of the page numbers stay free for filter and index.
@@ -216,13 +226,17 @@ impl RunBuilder {
         Ok(())
     }
 
-    /// Ends the entries; `None` if there were none, and the file is gone again.
-    pub(crate) fn finish_entries(mut self) -> Result<Option<RunFinisher>> {
+    /// Writes the last page of entries.
+    pub(crate) fn finish_last_page(&mut self) -> Result<()> {
+        if self.page.is_empty() { Ok(()) } else { self.finish_page(0) }
+    }
+
+    /// Ends the entries, whose last page must have been written; `None` if there were none, and the file
+    /// is gone again.
+    pub(crate) fn finish_entries(self) -> Result<Option<RunFinisher>> {
+        assert!(self.page.is_empty());
         if self.meta.entries == 0 {
             return Ok(None);
-        }
-        if !self.page.is_empty() {
-            self.finish_page(0)?;
         }
         let filter = self.filter.map_or_else(Filter::empty, FilterBuilder::finish);
         let section = IndexSection {
@@ -254,11 +268,13 @@ impl RunBuilder {
             section,
             index_bytes,
             done: 0,
+            has_footer: false,
         }))
     }
 
     /// Ends the entries and writes the rest at once; `None` if there were no entries.
-    pub(crate) fn finish(self) -> Result<Option<Run>> {
+    pub(crate) fn finish(mut self) -> Result<Option<Run>> {
+        self.finish_last_page()?;
         let Some(mut finisher) = self.finish_entries()? else { return Ok(None) };
         finisher.step(u32::MAX)?;
         Ok(Some(finisher.into_run()))
@@ -277,6 +293,8 @@ pub(crate) struct RunFinisher {
     access: Access,
     /// Pages written of these.
     done: u32,
+    /// Whether the footer is in the chunk, which is yet to be written.
+    has_footer: bool,
 }
 
 impl RunFinisher {
@@ -301,7 +319,10 @@ impl RunFinisher {
                 let bytes = &self.index_bytes[start..end];
                 self.writer.payload(PageKind::Index, position, bytes)?;
             } else {
-                self.writer.payload(PageKind::Footer, 0, &self.meta.encode())?;
+                if !self.has_footer {
+                    self.writer.payload(PageKind::Footer, 0, &self.meta.encode())?;
+                    self.has_footer = true;
+                }
                 self.writer.write_chunk()?;
             }
             self.done += 1;

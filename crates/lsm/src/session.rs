@@ -75,7 +75,9 @@ impl Session {
                 disk.create_dir(dir)?;
             }
             // Even if it was there: an earlier attempt may have ended before the name was durable.
-            if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
+            if let Some(parent) = dir.parent() {
+                let here = parent.as_os_str().is_empty();
+                let parent = if here { Path::new(".") } else { parent };
                 let synced = disk.sync_dir(parent);
                 if synced.is_err() && is_missing {
                     // No later sync can be trusted with this name; the next attempt makes a new one.
@@ -103,7 +105,8 @@ impl Session {
     /// A new table with the content of a snapshot; any number of them may be opened.
     ///
     /// Cost: reads footer, filter and index of each run that is not open yet; data pages are checked when
-    /// they are read.
+    /// they are read. A merge that was under way begins anew; if less than a quarter of its time was left,
+    /// part of its work is done here, so that later updates go on doing little each.
     ///
     /// # Errors
     /// [`SnapshotDoesNotExist`](crate::Error::SnapshotDoesNotExist),

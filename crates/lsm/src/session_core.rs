@@ -194,7 +194,13 @@ pub(crate) fn lock_dir(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn LockGuard>
 /// Reads a snapshot's metadata.
 pub(crate) fn read_snapshot(disk: &dyn Disk, dir: &Path, name: &str) -> Result<SnapshotMeta> {
     let path = dir.join(SNAPSHOTS).join(format!("{name}{SNAPSHOT_SUFFIX}"));
-    let bytes = read_file(disk, &path, MANIFEST_BYTES_MAX)?;
+    let bytes = match read_file(disk, &path, MANIFEST_BYTES_MAX) {
+        Err(error) if error.kind() == Some(std::io::ErrorKind::FileTooLarge) => {
+            let reason = format!("larger than any snapshot: {MANIFEST_BYTES_MAX} bytes");
+            return Err(Error::SnapshotCorrupted { name: name.to_owned(), path, reason });
+        }
+        other => other?,
+    };
     SnapshotMeta::decode(&bytes).map_err(|refused| match refused {
         Refused::Damaged(reason) => {
             Error::SnapshotCorrupted { name: name.to_owned(), path, reason }

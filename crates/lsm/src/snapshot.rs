@@ -82,6 +82,9 @@ fn run_ref(run: &Run) -> RunRef {
     }
 }
 
+/// Longest label, in bytes.
+pub const LABEL_BYTES_MAX: usize = 1 << 16;
+
 /// Saves a table.
 pub(crate) fn save(
     core: &Arc<SessionCore>,
@@ -91,6 +94,9 @@ pub(crate) fn save(
     label: &str,
 ) -> Result<()> {
     core.check_writable()?;
+    if label.len() > LABEL_BYTES_MAX {
+        return Err(Error::LabelTooLarge { bytes: label.len(), limit: LABEL_BYTES_MAX });
+    }
     let mut stored = lock(&core.snapshots);
     core.check_open()?;
     if stored.contains_key(name.as_str()) {
@@ -247,10 +253,10 @@ fn restore(core: &Arc<SessionCore>, meta: &SnapshotMeta) -> Result<Tree> {
     };
     let mut tree = Tree { flushes: meta.flushes, ..Tree::default() };
     if let Some(image) = &meta.image {
-        let mut undo = tree.buffer.begin();
+        tree.buffer.begin();
         let mut reader = RunReader::new(open(image)?, run_reader::Purpose::Merge)?;
         while let Some(entry) = reader.current() {
-            tree.buffer.put(crate::entry::key_hash(core.salt(), entry.key), entry, &mut undo);
+            tree.buffer.put(crate::entry::key_hash(core.salt(), entry.key), entry, None);
             reader.advance()?;
         }
     }
@@ -267,9 +273,7 @@ fn restore(core: &Arc<SessionCore>, meta: &SnapshotMeta) -> Result<Tree> {
                     merge.drop_deletes,
                 );
                 let merging = Arc::new(Merging::new(core.files(), spec));
-                // What had been done is lost, so all of it falls into the time that is left.
-                let due = merge.due.clamp(meta.now + 1, meta.now.saturating_add(1 << 61));
-                Some(Incoming::Merging(Pending { merging, start: meta.now, due }))
+                Some(Incoming::Merging(resume(merging, merge, meta.now)?))
             }
         };
         let residents = level.residents.iter().map(&open).collect::<Result<_>>()?;
@@ -279,9 +283,29 @@ fn restore(core: &Arc<SessionCore>, meta: &SnapshotMeta) -> Result<Tree> {
         let run = open(flushed)?;
         let merging = Arc::new(Merging::completed(core.files(), run));
         let start = meta.flushes * TICKS_PER_FLUSH;
-        tree.flushing = Some(Pending { merging, start, due: start + TICKS_PER_FLUSH });
+        let (due, base) = (start + TICKS_PER_FLUSH, merging.done());
+        tree.flushing = Some(Pending { merging, start, due, base });
     }
     Ok(tree)
+}
+
+/// How much faster than at first a merge may go after its snapshot was opened.
+const PACE_MAX: u64 = 4;
+
+/// Goes on with a merge whose progress was lost. What is left of its time is used for all of its work, at up
+/// to [`PACE_MAX`] times its first pace, so that no later update has to do much at once; what does not fit is
+/// done here.
+fn resume(merging: Arc<Merging>, merge: &MergeRef, now: u64) -> Result<Pending> {
+    let due = merge.due.clamp(now + 1, now.saturating_add(1 << 61));
+    let span = due.saturating_sub(merge.start).max(1);
+    let total = merging.total();
+    let fits = u128::from(total) * u128::from(PACE_MAX) * u128::from(due - now) / u128::from(span);
+    let fits = u64::try_from(fits).unwrap_or(u64::MAX);
+    if fits < total {
+        merging.advance_to(total - fits)?;
+    }
+    let base = merging.done();
+    Ok(Pending { merging, start: now, due, base })
 }
 
 /// Deletes a snapshot. Tables opened from it go on working.

@@ -88,14 +88,17 @@ impl Table {
         if batch.is_empty() {
             return Ok(());
         }
-        let mut undo = self.tree.buffer.begin();
-        // The table before the batch, once a flush has taken the buffer away.
+        let mut undo = Some(self.tree.buffer.begin());
+        // The table as it was when a flush took the buffer away, and how to take the batch back there.
         let mut before = None;
         let result = self.apply(batch, &mut undo, &mut before);
         if result.is_err() {
-            match before {
-                Some(tree) => self.tree = tree,
-                None => undo.roll_back(&mut self.tree.buffer),
+            if let Some((tree, taken)) = before {
+                self.tree = tree;
+                undo = Some(taken);
+            }
+            if let Some(undo) = undo {
+                undo.roll_back(&mut self.tree.buffer);
             }
             self.next_work = 0;
         }
@@ -105,22 +108,21 @@ impl Table {
     fn apply<K: AsRef<[u8]>>(
         &mut self,
         batch: &[(K, Update<'_>)],
-        undo: &mut Undo,
-        before: &mut Option<Tree>,
+        undo: &mut Option<Undo>,
+        before: &mut Option<(Tree, Undo)>,
     ) -> Result<()> {
         let salt = self.session.salt();
         for (key, update) in batch {
             let key = key.as_ref();
             let (kind, value) = update.parts();
-            self.tree.buffer.put(key_hash(salt, key), EntryRef { key, kind, value }, undo);
+            let entry = EntryRef { key, kind, value };
+            self.tree.buffer.put(key_hash(salt, key), entry, undo.as_mut());
             let now = self.tree.now(&self.context());
             if now >= self.next_work {
                 if now >= self.tree.next_flush() {
                     let next = self.flush()?;
                     let old = std::mem::replace(&mut self.tree, next);
-                    if let Some(buffer) = undo.detach(&old.buffer) {
-                        *before = Some(Tree { buffer, ..old });
-                    }
+                    *before = before.take().or(undo.take().map(|undo| (old, undo)));
                 }
                 self.work()?;
             }
@@ -219,7 +221,7 @@ impl Table {
     /// Saves the table as it is now under a name; durable when this returns. The table stays usable.
     /// `label` is checked on opening; it is meant to say what the table holds.
     ///
-    /// Cost: writes the write buffer and one small file, and syncs the runs that no earlier snapshot
+    /// Cost: finishes the flush under way, writes the write buffer and one small file, and syncs the runs that no earlier snapshot
     /// has synced: O(runs) file operations.
     ///
     /// # Errors

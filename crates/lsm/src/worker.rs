@@ -16,30 +16,43 @@ struct Running {
     thread: JoinHandle<()>,
 }
 
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    NotStarted,
+    Running(Running),
+    /// Also after the system refused a thread.
+    Stopped,
+}
+
 /// A thread that is started when it is first needed.
 #[derive(Debug, Default)]
 pub(crate) struct Worker {
-    running: Mutex<Option<Running>>,
+    state: Mutex<State>,
+}
+
+fn start() -> Option<Running> {
+    let (sender, receiver) = channel::<Weak<Merging>>();
+    let run = move || {
+        while let Ok(merging) = receiver.recv() {
+            if let Some(merging) = merging.upgrade() {
+                merging.advance_in_background();
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("terrane-merge".into()).spawn(run).ok()?;
+    Some(Running { sender, thread })
 }
 
 impl Worker {
     /// Asks for `merging` to be advanced to what was requested of it. Without a thread (the system
     /// refused one, or the session is closing) nothing happens: the updates then do the work themselves.
     pub(crate) fn advance(&self, merging: &Arc<Merging>) {
-        let mut running = lock(&self.running);
-        if running.is_none() {
-            let (sender, receiver) = channel::<Weak<Merging>>();
-            let run = move || {
-                while let Ok(merging) = receiver.recv() {
-                    if let Some(merging) = merging.upgrade() {
-                        merging.advance_in_background();
-                    }
-                }
-            };
-            let thread = std::thread::Builder::new().name("terrane-merge".into()).spawn(run);
-            *running = thread.ok().map(|thread| Running { sender, thread });
+        let mut state = lock(&self.state);
+        if let State::NotStarted = *state {
+            *state = start().map_or(State::Stopped, State::Running);
         }
-        if let Some(running) = running.as_ref() {
+        if let State::Running(running) = &*state {
             // The thread ends only after its sender is gone, so it is there to receive.
             let _ = running.sender.send(Arc::downgrade(merging));
         }
@@ -47,7 +60,8 @@ impl Worker {
 
     /// Ends the thread after what it was asked for so far.
     pub(crate) fn stop(&self) {
-        if let Some(Running { sender, thread }) = lock(&self.running).take() {
+        let state = std::mem::replace(&mut *lock(&self.state), State::Stopped);
+        if let State::Running(Running { sender, thread }) = state {
             drop(sender);
             // A panic of the thread left its merge unfinished, which its next user notices.
             let _ = thread.join();

@@ -225,8 +225,8 @@ pub(crate) struct WriteBuffer {
 pub(crate) struct Undo {
     /// Segments at the beginning of the batch that were complete then.
     kept: Vec<Arc<Segment>>,
-    /// The segment that the batch writes to, if it was begun before the batch.
-    savepoint: Option<Savepoint>,
+    /// What the batch has changed in the segment that it writes to.
+    savepoint: Savepoint,
 }
 
 impl WriteBuffer {
@@ -307,67 +307,60 @@ impl WriteBuffer {
         let (last, kept) = self.segments.split_last().expect("a segment was opened");
         Undo {
             kept: kept.to_vec(),
-            savepoint: Some(Savepoint {
+            savepoint: Savepoint {
                 arena: last.arena.len(),
                 slots: last.slots.len(),
                 weight_bytes: last.weight_bytes,
                 garbage_bytes: last.garbage_bytes,
                 replaced: Vec::new(),
-            }),
+            },
         }
     }
 
-    /// Sets the entry of a key. The batch must have been begun, and `undo` be what that gave, unless the
-    /// buffer was replaced by an empty one since.
-    pub(crate) fn put(&mut self, hash: u64, entry: EntryRef<'_>, undo: &mut Undo) {
+    /// Sets the entry of a key. The batch must have been begun; `undo` is what that gave, unless the buffer
+    /// was replaced by an empty one since.
+    pub(crate) fn put(&mut self, hash: u64, entry: EntryRef<'_>, undo: Option<&mut Undo>) {
         if self.segments.is_empty() {
             self.segments.push(Arc::new(Segment::default()));
         }
         let last = self.segments.last_mut().and_then(Arc::get_mut);
         let last = last.expect("`begin` made the last segment writable");
-        let mut unused = Vec::new();
-        let replaced =
-            undo.savepoint.as_mut().map_or(&mut unused, |savepoint| &mut savepoint.replaced);
-        last.put(hash, entry, replaced);
+        match undo {
+            Some(undo) => last.put(hash, entry, &mut undo.savepoint.replaced),
+            None => last.put(hash, entry, &mut Vec::new()),
+        }
     }
 }
 
 impl Undo {
-    /// Takes the buffer's content out of the batch's hands because it is being flushed: returns the
-    /// content as it was when the batch began, to be put back should the batch fail.
-    ///
-    /// After this, further puts go to a fresh buffer and need no undoing.
-    pub(crate) fn detach(&mut self, buffer: &WriteBuffer) -> Option<WriteBuffer> {
-        let savepoint = self.savepoint.take()?;
-        let mut segments = std::mem::take(&mut self.kept);
-        let last = buffer.segments.last()?;
-        if savepoint.slots > 0 {
-            // Flushing is rare beside updating, so copying what the batch found is cheap enough.
-            let mut before = Segment::default();
-            let mut slots: Vec<Slot> = last.slots[..savepoint.slots].to_vec();
+    /// Takes the batch back in the buffer that it was put into.
+    pub(crate) fn roll_back(self, buffer: &mut WriteBuffer) {
+        match buffer.segments.last_mut().and_then(Arc::get_mut) {
+            Some(last) => last.roll_back(&self.savepoint),
+            // Being flushed, hence shared: what the batch found is copied out of it.
+            None => *buffer = self.rebuild(buffer),
+        }
+        if buffer.segments.last().is_some_and(|last| last.len() == 0) {
+            buffer.segments.pop();
+        }
+    }
+
+    fn rebuild(self, buffer: &WriteBuffer) -> WriteBuffer {
+        let Self { kept: mut segments, savepoint } = self;
+        if let Some(last) = buffer.segments.last() {
+            let mut slots = last.slots[..savepoint.slots].to_vec();
             for &(at, slot) in savepoint.replaced.iter().rev() {
                 if let Some(found) = slots.get_mut(at as usize) {
                     *found = slot;
                 }
             }
+            let mut before = Segment::default();
             for slot in &slots {
                 before.put(slot.hash, last.entry(slot), &mut Vec::new());
             }
             segments.push(Arc::new(before));
         }
-        Some(WriteBuffer { segments })
-    }
-
-    /// Takes the batch back, if no flush came between.
-    pub(crate) fn roll_back(self, buffer: &mut WriteBuffer) {
-        let Some(savepoint) = self.savepoint else { return };
-        let last = buffer.segments.last_mut().and_then(Arc::get_mut);
-        if let Some(last) = last {
-            last.roll_back(&savepoint);
-        }
-        if buffer.segments.last().is_some_and(|last| last.len() == 0) {
-            buffer.segments.pop();
-        }
+        WriteBuffer { segments }
     }
 }
 
@@ -380,7 +373,7 @@ mod tests {
         let key = number.to_le_bytes();
         let entry = EntryRef { key: &key, kind: Kind::Insert, value: &key };
         let mut undo = buffer.begin();
-        buffer.put(key_hash(1, &key), entry, &mut undo);
+        buffer.put(key_hash(1, &key), entry, Some(&mut undo));
     }
 
     /// A duplicate after every update, all kept: few segments in each, and little copying in all.
@@ -421,7 +414,7 @@ mod tests {
         for number in 50..150_u64 {
             let key = number.to_le_bytes();
             let entry = EntryRef { key: &key, kind: Kind::Delete, value: &[] };
-            buffer.put(key_hash(1, &key), entry, &mut undo);
+            buffer.put(key_hash(1, &key), entry, Some(&mut undo));
         }
         assert_eq!(buffer.len(), 150);
         undo.roll_back(&mut buffer);

@@ -356,7 +356,7 @@ fn options_at_the_ends_of_their_ranges_work() {
     let base = TableConfig { merge_batch_pages: 1, queue_depth: 1, size_ratio: 2, ..buffer_of(1) };
     let extremes = [
         base.clone(),
-        TableConfig { filter: FilterPolicy::TotalFpr(1e-5), ..base.clone() },
+        TableConfig { filter: FilterPolicy::TotalFpr(1e-3), ..base.clone() },
         TableConfig { filter: FilterPolicy::BitsPerEntry(32.0), ..base.clone() },
         TableConfig { filter: FilterPolicy::Fpr(0.1), size_ratio: 16, ..base.clone() },
         TableConfig { merge_batch_pages: 4_096, queue_depth: 1_024, ..base },
