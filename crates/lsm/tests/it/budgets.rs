@@ -248,6 +248,42 @@ fn an_update_does_its_share_of_merging_and_no_more() {
     }
 }
 
+/// A snapshot does not hold what an unfinished merge has written. Saved just before a merge is due and
+/// opened again, a table must not redo the merge within one of its next updates.
+#[test]
+fn no_update_after_reopening_redoes_a_merge() {
+    let config = TableConfig { merge_batch_pages: 1, ..buffer_of(200) };
+    let disk = SimDisk::new(1);
+    let counted = CountedDisk::new(Arc::clone(&disk) as _);
+    let options = SessionOptions::with_salt(SALT).create_dir();
+    let session = Session::open(Arc::clone(&counted) as _, Path::new("/s"), &options).unwrap();
+    let mut table = session.new_table(&config).unwrap();
+    let (mut worst, mut largest_merge) = (0, 0);
+    for n in 0..50_000_u64 {
+        table.updates(&[(key(n), Update::Insert(&value(n, 60)))]).unwrap();
+        // Just before each flush, and so before each moment at which a merge is due.
+        if n % 200 != 198 {
+            continue;
+        }
+        let merges = table.stats().levels;
+        largest_merge = merges.iter().map(|level| level.merge_pages).fold(largest_merge, u64::max);
+        let name = name(&format!("at-{n}"));
+        table.save_snapshot(&name, "").unwrap();
+        let mut reopened = session.open_snapshot(&name, "").unwrap();
+        for more in 0..4 {
+            let before = counted.counts();
+            reopened.updates(&[(key(n + more), Update::Insert(b""))]).unwrap();
+            let spent = counted.counts() - before;
+            worst = worst.max(spent.read_pages + spent.write_pages);
+        }
+        drop(reopened);
+        session.delete_snapshot(&name).unwrap();
+    }
+    assert!(largest_merge > 600, "a merge of {largest_merge} pages");
+    // Chunks of each input, one of the output, at each of the few levels.
+    assert!(worst <= 128 * 4, "{worst} pages in one update, with merges of {largest_merge}");
+}
+
 #[test]
 fn an_index_of_evenly_spread_keys_takes_1_3_to_1_6_bytes_a_page() {
     let config = TableConfig { merge_schedule: MergeSchedule::OneShot, ..buffer_of(250_000) };

@@ -9,10 +9,10 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use terrane_io::{Disk, RealDisk};
+use terrane_io::{Access, Disk, OpenMode, RealDisk};
 use terrane_lsm::{
-    Error, IndexKind, SNAPSHOT_NAME_LEN_MAX, Session, SessionOptions, SnapshotName, Table,
-    TableConfig, Update,
+    Error, IndexKind, LABEL_BYTES_MAX, SNAPSHOT_NAME_LEN_MAX, Session, SessionOptions,
+    SnapshotName, Table, TableConfig, Update,
 };
 use terrane_testkit::draw::Draw;
 use terrane_testkit::model::Content;
@@ -434,4 +434,44 @@ fn case_2_a_foreign_directory_is_not_touched() {
     );
     assert_eq!(disk.list(folder.path()).unwrap(), before);
     assert_eq!(std::fs::read(folder.path().join("letters.txt")).unwrap(), b"dear");
+}
+
+#[test]
+fn a_label_has_a_limit_and_one_at_the_limit_can_be_opened() {
+    for place in Place::both() {
+        let session = place.open();
+        let table = session.new_table(&TableConfig::default()).unwrap();
+        let longest = "x".repeat(LABEL_BYTES_MAX);
+        let error = table.save_snapshot(&name("long"), &format!("{longest}x")).unwrap_err();
+        assert!(matches!(error, Error::LabelTooLarge { .. }), "{error}");
+        assert_eq!(session.list_snapshots().unwrap(), []);
+        table.save_snapshot(&name("long"), &longest).unwrap();
+        drop(table);
+        drop(session);
+        place.open().open_snapshot(&name("long"), &longest).unwrap();
+    }
+}
+
+/// A snapshot's file that has grown beyond all bounds is a damaged snapshot, not a damaged session.
+#[test]
+fn a_snapshot_file_too_large_to_read_leaves_the_others_usable() {
+    let place = Place::simulated(1);
+    let session = place.open();
+    let mut table = session.new_table(&TableConfig::default()).unwrap();
+    table.insert(b"key", b"value").unwrap();
+    table.save_snapshot(&name("whole"), "").unwrap();
+    table.save_snapshot(&name("huge"), "").unwrap();
+    drop(table);
+    session.close().unwrap();
+    drop(session);
+    let huge = place.dir().join("snapshots").join("huge.snapshot");
+    let file = place.disk().open(&huge, OpenMode::ReadWrite, Access::Buffered).unwrap();
+    file.set_len((64 << 20) + 1).unwrap();
+    drop(file);
+    let session = place.open();
+    let error = session.open_snapshot(&name("huge"), "").unwrap_err();
+    assert!(matches!(error, Error::SnapshotCorrupted { .. }), "{error}");
+    let table = session.open_snapshot(&name("whole"), "").unwrap();
+    assert_eq!(table.lookup(b"key").unwrap().value(), Some(b"value".as_slice()));
+    session.delete_snapshot(&name("huge")).unwrap();
 }
