@@ -327,6 +327,8 @@ pub(crate) fn kind(path: &Path) -> Result<Option<EntryKind>> {
 }
 
 pub(crate) fn sync_dir(dir: &Path) -> Result<()> {
+    // The parent of a bare name, as `Path::parent` gives it.
+    let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
     let sync = || File::open(dir)?.sync_all();
     sync().map_err(|error| Error::io("fsync", dir, error))
 }
