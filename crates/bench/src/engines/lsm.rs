@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use terrane::io::disk::create_dirs;
 use terrane::io::{Disk, RealDisk};
-use terrane::{Session, SessionOptions, SnapshotName, TableConfig, Update};
+use terrane::{
+    KEY_BYTES_MAX, Session, SessionOptions, SnapshotName, TableConfig, Update, VALUE_BYTES_MAX,
+};
 
 use crate::engine::{Cause, Change, Cursor, Engine, EngineError, Entry, Result, Table};
 
@@ -57,6 +59,14 @@ impl Engine for Lsm {
 
     fn duplicates_max(&self) -> usize {
         DUPLICATES_MAX
+    }
+
+    fn key_bytes_max(&self) -> usize {
+        KEY_BYTES_MAX
+    }
+
+    fn value_bytes_max(&self) -> usize {
+        VALUE_BYTES_MAX
     }
 
     fn new_table(&self) -> Result<Box<dyn Table>> {

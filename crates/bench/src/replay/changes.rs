@@ -209,7 +209,7 @@ impl Replay<'_> {
                 None => break,
             };
             let place = place(number);
-            match record {
+            match record.and_then(|record| self.check_sizes(record)) {
                 Ok(record) => self.follow(record, place)?,
                 Err(what) => return Err(Error::Malformed { place, what }),
             }
@@ -219,6 +219,23 @@ impl Replay<'_> {
                 Err(Error::Truncated { place: place(lines.number), block: block.number })
             }
             None => Ok(()),
+        }
+    }
+
+    /// Refuses what the engine would refuse, while the line is known and nothing has been changed.
+    fn check_sizes(&self, record: Record) -> Result<Record, Malformed> {
+        let (key, value) = match &record {
+            Record::Put { key, value } => (key, Some(value)),
+            Record::Delete { key } | Record::Get { key, .. } => (key, None),
+            _ => return Ok(record),
+        };
+        let (key_max, value_max) = (self.history.key_bytes_max(), self.history.value_bytes_max());
+        if key.len() > key_max {
+            return Err(Malformed::KeySize { size: key.len(), max: key_max });
+        }
+        match value.map(Vec::len).filter(|&size| size > value_max) {
+            Some(size) => Err(Malformed::ValueSize { size, max: value_max }),
+            None => Ok(record),
         }
     }
 

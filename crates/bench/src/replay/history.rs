@@ -225,6 +225,18 @@ impl History {
         self.state.as_ref()
     }
 
+    /// Returns the longest key that the state takes, in bytes.
+    #[must_use]
+    pub fn key_bytes_max(&self) -> usize {
+        self.engine.key_bytes_max()
+    }
+
+    /// Returns the longest value that the state takes, in bytes.
+    #[must_use]
+    pub fn value_bytes_max(&self) -> usize {
+        self.engine.value_bytes_max()
+    }
+
     /// Returns whether the state survives the end of the process once it is saved.
     #[must_use]
     pub fn is_durable(&self) -> bool {

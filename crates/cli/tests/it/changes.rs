@@ -234,6 +234,27 @@ fn a_failure_keeps_the_blocks_before_it() {
     assert_eq!((&json["height"], &json["count"]), (&1.into(), &1.into()));
 }
 
+/// The engine refused such a key only when its block was applied: the message named no line, and the
+/// good blocks since the last durable point were lost with it.
+#[test]
+fn a_key_that_the_engine_refuses_is_named_by_its_line_and_costs_no_good_block() {
+    let place = Place::new();
+    let mut lines = String::from("terrane-changes 1\n");
+    for block in 1..=50 {
+        writeln!(lines, "begin {block}\nput {block:02x} 00\nend").unwrap();
+    }
+    for record in ["put", "del", "get"] {
+        let value = if record == "del" { "" } else { " 00" };
+        let long = format!("{lines}begin 51\n{record} {}{value}\nend\n", "ab".repeat(4001));
+        let file = place.write("history", long.as_bytes());
+        let message = place.replay("changes", &[text(&file), "--resume"]).failed(2);
+        assert!(message.contains("history line 153: a key of 4001 bytes"), "{message}");
+        let file = place.write("history", lines.as_bytes());
+        let json = place.replay("changes", &[text(&file), "--resume"]).done();
+        assert_eq!((&json["blocks"], &json["height"]), (&0.into(), &50.into()), "{record}");
+    }
+}
+
 #[test]
 fn resuming_follows_the_history_through_its_rollbacks() {
     let place = Place::new();
