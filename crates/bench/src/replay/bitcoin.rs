@@ -240,12 +240,11 @@ impl Replay<'_> {
         best: Index,
         files: &mut BlockFiles,
     ) -> Result<(), Error> {
-        let mut followed: HashSet<Index> =
-            std::iter::successors(Some(best), |&index| headers.parent(index)).collect();
+        let mut followed: HashSet<Index> = headers.chain(Some(best)).collect();
         if let Some(tip) = self.history.tip() {
             // What the store has is not judged again, even where the best chain leaves it.
             let tip = headers.find(&Note::parse(&tip.note)?.hash);
-            followed.extend(std::iter::successors(tip, |&index| headers.parent(index)));
+            followed.extend(headers.chain(tip));
         }
         let mut unconnected = 0_u64;
         for index in headers.indexes().filter(|index| !followed.contains(index)) {
@@ -286,7 +285,7 @@ impl Replay<'_> {
         }
         let mut path = Vec::new();
         let mut fork = None;
-        for index in std::iter::successors(Some(target), |&index| headers.parent(index)) {
+        for index in headers.chain(Some(target)) {
             let Some(placed) = headers.placed(index) else { break };
             fork = own.get(&placed.hash).copied();
             if fork.is_some() {
@@ -395,8 +394,9 @@ struct FaultyHeaders {
 }
 
 /// Tells headers without work that stand in the way from those of stale branches. A header's own
-/// account of its parent is all there is to go by: if the best chain goes on above that parent, or
-/// does not pass it at all, the header is not missed.
+/// account of its parent is all there is to go by. If the best chain does not pass that parent, the
+/// header is not missed; nor if it goes on above it, unless there are blocks that connect to nothing,
+/// which may be what follows the header.
 fn judge_headers(
     workless: &[Found],
     headers: &Headers,
@@ -405,6 +405,8 @@ fn judge_headers(
     files: &BlockFiles,
 ) -> FaultyHeaders {
     let mut judged = FaultyHeaders { warnings: Vec::new(), error: None };
+    let is_torn = headers.indexes().any(|index| headers.placed(index).is_none());
+    let followed: HashSet<Index> = headers.chain(best).collect();
     for found in workless {
         let (path, offset) = (files.path(found.location.file), found.location.offset);
         let error = Error::ProofOfWork { path, offset, hash: found.hash };
@@ -412,7 +414,9 @@ fn judge_headers(
         let missed = match parent.and_then(|parent| Some((parent, headers.placed(parent)?))) {
             None => true,
             Some((parent, placed)) => {
-                Some(parent) == best && until.is_none_or(|until| placed.height < until)
+                let is_end = Some(parent) == best;
+                (is_end || (is_torn && followed.contains(&parent)))
+                    && until.is_none_or(|until| placed.height < until)
             }
         };
         if missed && judged.error.is_none() {

@@ -323,6 +323,30 @@ fn stale_branches_do_not_matter_even_damaged_ones() {
     }
 }
 
+/// A stale block beside the damaged one took its place: the header without work was called stale, the
+/// blocks above it were a warning, and the answer was success at a height of ten.
+#[test]
+fn a_stale_block_does_not_hide_a_damaged_header_of_the_best_chain() {
+    let chain = chain::chain(1, 20);
+    let mut stale = chain[..=9].to_vec();
+    extend(&mut stale, 2, 1);
+    let mut damaged = record(&chain[10]);
+    while header_has_work(&damaged) {
+        damaged[84] = damaged[84].wrapping_add(1);
+    }
+    let (front, back) = (chain::file(&chain[..=9]), chain::file(chain[11..].iter().chain(&stale)));
+    let place = Place::new();
+    let path = place.write("blocks.dat", &[front.clone(), damaged, back].concat());
+    let replay = |path: &std::path::Path, more: &[&str]| {
+        place.replay("bitcoin", &[&[text(path), "--network", "regtest"], more].concat())
+    };
+    let message = replay(&path, &[]).failed(1);
+    assert!(message.contains(&format!("at byte {}:", front.len())), "{message}");
+    assert_eq!(replay(&path, &["--until", "9"]).done()["height"], 10, "nothing is asked of it");
+    let path = place.write("whole.dat", &chain::file(&chain));
+    assert_eq!(replay(&path, &[]).done()["tip"], chain[20].block_hash().to_string());
+}
+
 fn header_has_work(record: &[u8]) -> bool {
     let header: bitcoin::block::Header = bitcoin::consensus::deserialize(&record[8..88]).unwrap();
     header.target().is_met_by(header.block_hash())

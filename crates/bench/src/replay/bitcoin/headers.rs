@@ -83,6 +83,11 @@ impl Headers {
         self.find(&self.nodes.get(index)?.previous)
     }
 
+    /// Returns a block and those before it, down to genesis or to what is not known.
+    pub(super) fn chain(&self, tip: Option<Index>) -> impl Iterator<Item = Index> + '_ {
+        std::iter::successors(tip, |&index| self.parent(index))
+    }
+
     /// Returns a block that is connected; `None` if it is not.
     pub(super) fn placed(&self, index: Index) -> Option<Placed> {
         let &Node { hash, work, height, location, .. } = self.nodes.get(index)?;
