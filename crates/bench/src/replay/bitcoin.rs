@@ -255,7 +255,14 @@ impl Replay<'_> {
             // Below what the store keeps, its own blocks cannot be told from stale ones.
             let below_kept = self.history.oldest().is_some_and(|oldest| u64::from(height) < oldest);
             let Some(location) = location.filter(|_| !below_kept) else { continue };
-            let block = files.read(location)?.map_err(Fault::Unreadable);
+            let block = match files.read(location) {
+                Ok(block) => block.map_err(Fault::Unreadable),
+                Err(error @ Error::Framing { .. }) => {
+                    self.monitor.warn(&format_args!("on a stale branch: {error}"));
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             if let Err(fault) = block.and_then(|block| block::check_commitments(&block)) {
                 let (path, offset) = (files.path(location.file), location.offset);
                 let fault = Box::new(fault);
