@@ -298,6 +298,29 @@ fn resuming_follows_the_history_through_its_rollbacks() {
     assert_eq!(replay(&[first], &[]).done()["height"], 3);
 }
 
+/// A second file was replayed in part, so far that the last block of the first one was no longer
+/// kept; resuming with the second file alone answered that it belonged to another history.
+#[test]
+fn a_later_file_is_resumed_even_if_the_block_before_it_is_no_longer_kept() {
+    let place = Place::new();
+    let replay = |blocks: std::ops::RangeInclusive<u64>| {
+        let mut lines = String::from("terrane-changes 1\n");
+        for block in blocks {
+            writeln!(lines, "begin {block}\nput {block:04x} 00\nend").unwrap();
+        }
+        let file = place.write("history", lines.as_bytes());
+        place.replay("changes", &[text(&file), "--resume", "--keep-versions", "30"])
+    };
+    assert_eq!(replay(1..=100).done()["blocks"], 100);
+    for (end, blocks) in [(150, 50), (190, 40), (200, 10), (200, 0)] {
+        let json = replay(101..=end).done();
+        assert_eq!((&json["blocks"], &json["count"]), (&blocks.into(), &end.into()), "to {end}");
+    }
+    let message = replay(102..=200).failed(2);
+    assert!(message.contains("does not lead to the store's state"), "{message}");
+    assert_eq!(replay(1..=210).done()["blocks"], 10);
+}
+
 #[test]
 fn kept_versions_bound_how_far_back_a_history_goes() {
     let place = Place::new();
