@@ -44,7 +44,7 @@ pub use self::error::Error;
 
 use self::block::{Counters, Plan};
 use self::coins::{Coin, SetHash};
-use self::files::{BlockFiles, Found};
+use self::files::{BlockFiles, Found, Location};
 use self::headers::{Headers, Index, Placed};
 use super::checkpoints::Names;
 use super::history::History;
@@ -310,7 +310,7 @@ impl Replay<'_> {
         let mut unsaved = 0;
         while let Some(placed) = path.pop() {
             self.check_stop()?;
-            self.apply(&placed, files)?;
+            self.apply(&placed, headers, files)?;
             self.blocks += 1;
             unsaved += 1;
             if unsaved >= self.options.checkpoint_every {
@@ -322,18 +322,20 @@ impl Replay<'_> {
         Ok(())
     }
 
-    fn apply(&mut self, placed: &Placed, files: &mut BlockFiles) -> Result<(), Error> {
-        let Placed { hash, height, work, location } = *placed;
-        let location = location.ok_or(Error::Corrupt("a block to be applied lies in no file"))?;
-        let block = files.read(location)?;
-        let (path, offset) = (files.path(location.file), location.offset);
+    fn apply(
+        &mut self,
+        placed: &Placed,
+        headers: &Headers,
+        files: &mut BlockFiles,
+    ) -> Result<(), Error> {
+        let Placed { hash, height, work, .. } = *placed;
+        let (block, location) = self.read_intact(placed, headers, files)?;
         let faulty = |fault| {
-            let (path, fault) = (path.clone(), Box::new(fault));
+            let (path, offset, fault) =
+                (files.path(location.file), location.offset, Box::new(fault));
             Error::Block { height, hash, path, offset, fault }
         };
-
-        let block = block.map_err(|error| faulty(Fault::Unreadable(error)))?;
-        let plan = check(&block, hash, height).map_err(faulty)?;
+        let plan = Plan::new(&block, height).map_err(faulty)?;
         let keys = plan.keys();
         let values = self.history.state().lookup(&keys)?;
         self.lookups += keys.len() as u64;
@@ -345,6 +347,43 @@ impl Replay<'_> {
         let changes = plan.changes(values).map_err(faulty)?;
         self.history.append(height.into(), note.encode(), &changes)?;
         Ok(())
+    }
+
+    /// Reads a block of which all is well that it says about itself, and tells where it lay. Of
+    /// several copies the first such one is taken; without any, the error is that of the first copy.
+    fn read_intact(
+        &mut self,
+        placed: &Placed,
+        headers: &Headers,
+        files: &mut BlockFiles,
+    ) -> Result<(Block, Location), Error> {
+        let Placed { hash, height, .. } = *placed;
+        let mut damage = Vec::new();
+        for location in headers.locations(&hash) {
+            let fault = match files.read(location) {
+                Ok(Ok(block)) => match check(&block, hash) {
+                    Ok(()) => {
+                        for error in damage {
+                            let what = format_args!("{error}; another copy is whole");
+                            self.monitor.warn(&what);
+                        }
+                        return Ok((block, location));
+                    }
+                    Err(fault) => fault,
+                },
+                Ok(Err(error)) => Fault::Unreadable(error),
+                Err(error @ Error::Framing { .. }) => {
+                    damage.push(error);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let (path, offset, fault) =
+                (files.path(location.file), location.offset, Box::new(fault));
+            damage.push(Error::Block { height, hash, path, offset, fault });
+        }
+        let in_no_file = Error::Corrupt("a block to be applied lies in no file");
+        Err(damage.into_iter().next().unwrap_or(in_no_file))
     }
 
     /// Reads the whole table for the figures that it alone can give.
@@ -386,13 +425,12 @@ impl Replay<'_> {
     }
 }
 
-/// Checks what a block says about itself and plans its effect.
-fn check(block: &Block, hash: BlockHash, height: u32) -> Result<Plan, Fault> {
+/// Checks what a block says about itself.
+fn check(block: &Block, hash: BlockHash) -> Result<(), Fault> {
     if block.block_hash() != hash {
         return Err(Fault::Replaced);
     }
-    block::check_commitments(block)?;
-    Plan::new(block, height)
+    block::check_commitments(block)
 }
 
 struct FaultyHeaders {

@@ -364,6 +364,31 @@ fn a_size_that_lies_about_a_stale_block_is_a_warning() {
     assert!(answer.stderr.contains(&warning), "{answer:?}");
 }
 
+/// Only the first copy of a block counted, so that a damaged one ended the replay although a whole one
+/// lay in the next file, as after an interrupted copy of a block directory.
+#[test]
+fn a_whole_copy_stands_in_for_a_damaged_one() {
+    let chain = chain::chain(1, 20);
+    let whole = record(&chain[5]);
+    let mut body = whole.clone();
+    *body.last_mut().unwrap() ^= 1;
+    let mut size = whole.clone();
+    size[4] -= 4;
+    for damaged in [body, size] {
+        let front = chain::file(&chain[..5]);
+        let parts = [front.clone(), damaged.clone(), chain::file(&chain[6..])];
+        let (_, answer) = regtest(&[parts.concat(), whole.clone()].concat());
+        assert_eq!(answer.done()["hash_serialized_3"], chain::hash_serialized_3(&chain));
+        let warning = format!("at byte {}: ", front.len());
+        assert!(answer.stderr.contains(&warning), "{answer:?}");
+        assert!(answer.stderr.contains("another copy is whole"), "{answer:?}");
+        // Damaged both times, the first copy is named.
+        let (_, answer) = regtest(&[parts.concat(), damaged].concat());
+        assert_ne!(answer.code, Some(0), "{answer:?}");
+        assert!(answer.stderr.contains(&warning), "{answer:?}");
+    }
+}
+
 fn header_has_work(record: &[u8]) -> bool {
     let header: bitcoin::block::Header = bitcoin::consensus::deserialize(&record[8..88]).unwrap();
     header.target().is_met_by(header.block_hash())
