@@ -117,7 +117,7 @@ pub struct Report {
 /// Replays the blocks of `paths` on `engine`. Without paths it only goes back, or only reports.
 ///
 /// Cost: one bulk lookup and two batches per block; 88 bytes read per block of the input and each
-/// block of the best chain read once; about 120 bytes of memory per block of the input. The report
+/// block of the best chain read once, twice on a branch that replaces blocks of the store; about 120 bytes of memory per block of the input. The report
 /// reads the whole table once.
 ///
 /// # Errors
@@ -303,7 +303,14 @@ impl Replay<'_> {
         if let (None, Some(oldest)) = (fork, self.history.oldest()) {
             return Err(Error::ForkTooDeep { hash: end.hash, oldest });
         }
-        if let Some(fork) = fork {
+        let mut damage = None;
+        if let (Some(fork), Some(tip)) = (fork, tip) {
+            if self.history.tip().is_some_and(|tip| fork < tip.block) {
+                damage = self.cut_at_damage(&mut path, headers, files)?;
+                if path.first().is_none_or(|end| end.work <= tip.work) {
+                    return damage.map_or(Ok(()), Err);
+                }
+            }
             self.rollback(fork)?;
         }
         let total = path.len() as u64;
@@ -319,7 +326,30 @@ impl Replay<'_> {
             }
             self.monitor.progress(Phase::Replay, self.blocks, Some(total));
         }
-        Ok(())
+        damage.map_or(Ok(()), Err)
+    }
+
+    /// Cuts a path, of which the first block is the last element, at its first damaged block and
+    /// returns what is wrong with that one. So the store's own blocks are left only for a branch that
+    /// is known to be better as far as it is whole.
+    fn cut_at_damage(
+        &mut self,
+        path: &mut Vec<Placed>,
+        headers: &Headers,
+        files: &mut BlockFiles,
+    ) -> Result<Option<Error>, Error> {
+        for index in (0..path.len()).rev() {
+            self.check_stop()?;
+            match self.read_intact(&path[index], headers, files) {
+                Ok(_) => {}
+                Err(error @ (Error::Block { .. } | Error::Framing { .. })) => {
+                    path.drain(..=index);
+                    return Ok(Some(error));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
     }
 
     fn apply(

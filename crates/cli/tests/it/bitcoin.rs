@@ -427,6 +427,29 @@ fn a_better_chain_replaces_the_stores_own() {
     assert!(message.contains("below block 13, the oldest block kept"), "{message}");
 }
 
+/// The store's own blocks were undone before a block of the better branch was read. Where that branch
+/// turned out to be damaged in its midst, the store was left with less work than it had.
+#[test]
+fn a_better_chain_that_is_damaged_replaces_the_stores_own_only_if_what_is_whole_is_better() {
+    let old = chain::chain(1, 12);
+    let mut new = old[..=7].to_vec();
+    extend(&mut new, 2, 8);
+    for (damaged, height) in [(8, 12), (10, 12), (12, 12), (13, 12), (14, 13), (15, 14)] {
+        let place = Place::new();
+        let mut records: Vec<_> = new.iter().map(record).collect();
+        let offset: usize = records[..damaged].iter().map(Vec::len).sum();
+        *records[damaged].last_mut().unwrap() ^= 1;
+        let old_file = place.write("old.dat", &chain::file(&old));
+        let new_file = place.write("new.dat", &records.concat());
+        let replay = |path| place.replay("bitcoin", &[text(path), "--network", "regtest"]);
+        replay(&old_file).done();
+        let message = replay(&new_file).failed(1);
+        let expected = format!("new.dat at byte {offset}:");
+        assert!(message.contains(&expected), "{message}");
+        assert_eq!(replay(&old_file).done()["height"], height, "block {damaged} is damaged");
+    }
+}
+
 #[test]
 fn three_hundred_outputs_of_one_transaction_keep_their_order() {
     let mut chain = chain::chain(1, 2);
