@@ -70,6 +70,12 @@ pub trait Engine: Debug + Send {
     /// How many duplicates of a table may be alive at once at little cost; 0 if each is a full copy.
     fn duplicates_max(&self) -> usize;
 
+    /// The longest key that tables take, in bytes.
+    fn key_bytes_max(&self) -> usize;
+
+    /// The longest value that tables take, in bytes.
+    fn value_bytes_max(&self) -> usize;
+
     /// Makes an empty table.
     ///
     /// # Errors

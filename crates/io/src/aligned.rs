@@ -21,10 +21,14 @@ pub struct AlignedBuf {
 
 impl AlignedBuf {
     /// A buffer of at least `len` bytes, rounded up to a multiple of [`ALIGN`] (and at least that).
+    ///
+    /// # Panics
+    /// If that is more than any allocation can have, as `Vec` does.
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
-        let size = len.max(1).next_multiple_of(ALIGN);
-        let layout = Layout::from_size_align(size, ALIGN).expect("below isize::MAX");
+        // Checked in release builds too: a size that wrapped to zero would break the invariant.
+        let size = len.max(1).checked_next_multiple_of(ALIGN).expect("capacity overflow");
+        let layout = Layout::from_size_align(size, ALIGN).expect("capacity overflow");
         // SAFETY: `layout` has a non-zero size.
         let start = unsafe { alloc_zeroed(layout) };
         let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
@@ -86,6 +90,17 @@ mod tests {
             assert!(buffer.iter().all(|&byte| byte == 0));
             buffer.fill(7);
             assert!(buffer.iter().all(|&byte| byte == 7));
+        }
+    }
+
+    /// Without overflow checks the length wrapped to zero, and allocating zero bytes is undefined.
+    #[test]
+    fn a_length_that_no_allocation_can_have_is_refused() {
+        for len in [usize::MAX, usize::MAX - ALIGN + 2, isize::MAX.cast_unsigned()] {
+            let refused = std::panic::catch_unwind(|| AlignedBuf::zeroed(len)).unwrap_err();
+            let message = refused.downcast_ref::<String>().map_or("", String::as_str);
+            let message = refused.downcast_ref::<&str>().copied().unwrap_or(message);
+            assert!(message.contains("capacity overflow"), "{len}: {message}");
         }
     }
 }

@@ -140,7 +140,7 @@ pub trait Disk: Send + Sync + Debug {
     /// [`Io`](crate::Error::Io).
     fn kind(&self, path: &Path) -> Result<Option<EntryKind>>;
 
-    /// Makes the names in a directory durable.
+    /// Makes the names in a directory durable; the empty path is the current directory.
     ///
     /// # Errors
     /// [`Io`](crate::Error::Io).
@@ -352,4 +352,25 @@ pub fn replace_file(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> Result<()> {
         Some(dir) => disk.sync_dir(dir),
         None => Ok(()),
     }
+}
+
+/// Makes a directory and those above it that are missing, each of them durably.
+///
+/// # Errors
+/// [`Io`](crate::Error::Io). Directories made before stay.
+pub fn create_dirs(disk: &dyn Disk, dir: &Path) -> Result<()> {
+    let mut missing = Vec::new();
+    for dir in dir.ancestors().filter(|dir| !dir.as_os_str().is_empty()) {
+        if disk.kind(dir)?.is_some() {
+            break;
+        }
+        missing.push(dir);
+    }
+    for dir in missing.into_iter().rev() {
+        disk.create_dir(dir)?;
+        if let Some(parent) = dir.parent() {
+            disk.sync_dir(parent)?;
+        }
+    }
+    Ok(())
 }

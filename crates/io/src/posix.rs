@@ -1,6 +1,7 @@
 //! Files by positioned system calls: the ground that every queue stands on and falls back to.
 //!
-//! Interrupted calls are made again, and short ones continued, here and nowhere else. Direct files
+//! Interrupted calls are made again, and short ones continued, here and nowhere else. Syncs are not
+//! made again: whatever interrupted one may have taken the report of a failed write with it. Direct files
 //! take whole blocks of [`ALIGN`] bytes; whatever is not such a block is read through an aligned copy,
 //! and written through a second, buffered descriptor of the same file. The kernel keeps the two in
 //! step: it writes cached pages back before a direct read and drops them after a direct write. That
@@ -232,7 +233,7 @@ impl DiskFile for PosixFile {
     }
 
     fn sync(&self) -> Result<()> {
-        self.file.sync_data().map_err(|error| self.error("fdatasync", error))
+        sync_data(&self.file).map_err(|error| self.error("fdatasync", error))
     }
 
     fn forget(&self, offset: u64, len: u64) {
@@ -268,6 +269,29 @@ fn allocate(file: &File, len: u64) -> io::Result<()> {
 #[cfg(not(target_os = "linux"))]
 fn allocate(_file: &File, _len: u64) -> io::Result<()> {
     Ok(())
+}
+
+// The standard library repeats a sync that was interrupted, and the second one may find nothing
+// left to report.
+
+#[cfg(target_os = "linux")]
+fn sync_data(file: &File) -> io::Result<()> {
+    Ok(rustix::fs::fdatasync(file)?)
+}
+
+#[cfg(target_os = "linux")]
+fn sync_all(file: &File) -> io::Result<()> {
+    Ok(rustix::fs::fsync(file)?)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn sync_data(file: &File) -> io::Result<()> {
+    file.sync_data()
+}
+
+#[cfg(not(target_os = "linux"))]
+fn sync_all(file: &File) -> io::Result<()> {
+    file.sync_all()
 }
 
 pub(crate) fn create_dir(path: &Path) -> Result<()> {
@@ -327,7 +351,9 @@ pub(crate) fn kind(path: &Path) -> Result<Option<EntryKind>> {
 }
 
 pub(crate) fn sync_dir(dir: &Path) -> Result<()> {
-    let sync = || File::open(dir)?.sync_all();
+    // The parent of a bare name, as `Path::parent` gives it.
+    let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
+    let sync = || sync_all(&File::open(dir)?);
     sync().map_err(|error| Error::io("fsync", dir, error))
 }
 

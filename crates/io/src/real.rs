@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::clock::{Clock, SystemClock};
@@ -12,7 +13,7 @@ use crate::disk::{
 use crate::error::{Error, Result};
 use crate::posix;
 use crate::threads::Pool;
-use crate::uring::RingPool;
+use crate::uring::{RingPool, UringQueue};
 
 /// By which means a disk carries out queued requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -47,6 +48,8 @@ impl Default for RealOptions {
 pub struct RealDisk {
     /// `None` if queues are made of threads.
     rings: Option<Arc<RingPool>>,
+    /// Whether a ring was refused, so that there are queues of threads all the same.
+    has_fallen_back: AtomicBool,
     /// Started when first needed.
     pool: Mutex<Option<Arc<Pool>>>,
     threads: usize,
@@ -75,7 +78,29 @@ impl RealDisk {
     }
 
     fn with_rings(rings: Option<Arc<RingPool>>, threads: usize) -> Arc<Self> {
-        Arc::new(Self { rings, pool: Mutex::new(None), threads, clock: SystemClock::new() })
+        Arc::new(Self {
+            rings,
+            has_fallen_back: AtomicBool::new(false),
+            pool: Mutex::new(None),
+            threads,
+            clock: SystemClock::new(),
+        })
+    }
+
+    /// A queue over `ring`, or over threads if there is none or it was refused.
+    fn queue_or_fall_back(
+        &self,
+        ring: Option<io::Result<UringQueue>>,
+        depth: usize,
+    ) -> Result<Box<dyn IoQueue>> {
+        match ring {
+            Some(Ok(queue)) => return Ok(Box::new(queue)),
+            Some(Err(_)) => self.has_fallen_back.store(true, Ordering::Relaxed),
+            None => {}
+        }
+        let pool =
+            self.pool().map_err(|error| Error::io("clone", Path::new("this system"), error))?;
+        Ok(Box::new(pool.queue(depth)))
     }
 
     fn pool(&self) -> io::Result<Arc<Pool>> {
@@ -151,18 +176,32 @@ impl Disk for RealDisk {
 
     /// A system that has no resources left for another ring gives a queue of threads.
     fn queue(&self, depth: usize) -> Result<Box<dyn IoQueue>> {
-        if let Some(queue) = self.rings.as_ref().and_then(|rings| rings.queue(depth).ok()) {
-            return Ok(Box::new(queue));
-        }
-        let pool =
-            self.pool().map_err(|error| Error::io("clone", Path::new("this system"), error))?;
-        Ok(Box::new(pool.queue(depth)))
+        self.queue_or_fall_back(self.rings.as_ref().map(|rings| rings.queue(depth)), depth)
     }
 
+    /// Threads as soon as one queue has been given threads in the place of a ring, so that a report
+    /// claims no more than was so all the time.
     fn queue_kind(&self) -> QueueKind {
         match self.rings {
-            Some(_) => QueueKind::IoUring,
-            None => QueueKind::Threads,
+            Some(_) if !self.has_fallen_back.load(Ordering::Relaxed) => QueueKind::IoUring,
+            _ => QueueKind::Threads,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A report said `io_uring` of a run whose queues had been threads for want of resources.
+    #[test]
+    fn a_disk_whose_ring_was_refused_says_threads() {
+        let disk = RealDisk::auto();
+        let before = disk.queue_kind();
+        drop(disk.queue(1).unwrap());
+        assert_eq!(disk.queue_kind(), before);
+        let refused = || Some(Err(io::ErrorKind::OutOfMemory.into()));
+        drop(disk.queue_or_fall_back(refused(), 1).unwrap());
+        assert_eq!(disk.queue_kind(), QueueKind::Threads);
     }
 }

@@ -6,10 +6,13 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
+use crate::aligned::AlignedBuf;
 use crate::disk::{Completion, IoQueue, Request};
+use crate::error::Error;
 
 /// Threads that carry out requests.
 #[derive(Debug)]
@@ -95,7 +98,7 @@ impl Drop for Pool {
 impl Jobs {
     fn work(&self) {
         while let Some(Job { request, done }) = self.take() {
-            let completion = request.carry_out();
+            let completion = carry_out(request);
             lock(&done.completions).push_back(completion);
             done.added.notify_one();
         }
@@ -114,6 +117,18 @@ impl Jobs {
             list = self.added.wait(list).unwrap_or_else(PoisonError::into_inner);
         }
     }
+}
+
+/// Carries out a request whose file may be of any kind, ours or not. If that panics the request has
+/// failed: without its completion the owner of the queue would wait for ever.
+fn carry_out(request: Request) -> Completion {
+    let (tag, len, file) = (request.tag, request.buffer.len(), Arc::clone(&request.file));
+    // What the file may have left half done is its own; nothing of ours is seen again.
+    catch_unwind(AssertUnwindSafe(|| request.carry_out())).unwrap_or_else(|_| {
+        let error = io::Error::other("the file panicked");
+        let result = Err(Error::io("queued request", file.path(), error));
+        Completion { tag, buffer: AlignedBuf::zeroed(len), result }
+    })
 }
 
 /// A queue over a [`Pool`].
@@ -193,6 +208,77 @@ impl Drop for ThreadQueue {
     fn drop(&mut self) {
         while self.in_flight > 0 {
             self.collect(true);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::any::Any;
+    use std::path::Path;
+
+    use super::*;
+    use crate::disk::{Access, Direction, DiskFile};
+    use crate::error::Result;
+
+    #[derive(Debug)]
+    struct Bomb;
+
+    impl DiskFile for Bomb {
+        fn path(&self) -> &Path {
+            Path::new("bomb")
+        }
+
+        fn access(&self) -> Access {
+            Access::Buffered
+        }
+
+        fn len(&self) -> Result<u64> {
+            Ok(0)
+        }
+
+        fn read_at(&self, _: &mut [u8], _: u64) -> Result<()> {
+            panic!("on purpose")
+        }
+
+        fn write_at(&self, _: &[u8], _: u64) -> Result<()> {
+            panic!("on purpose")
+        }
+
+        fn set_len(&self, _: u64) -> Result<()> {
+            Ok(())
+        }
+
+        fn allocate(&self, _: u64) -> Result<()> {
+            Ok(())
+        }
+
+        fn sync(&self) -> Result<()> {
+            Ok(())
+        }
+
+        fn forget(&self, _: u64, _: u64) {}
+
+        fn as_any(&self) -> &dyn Any {
+            self
+        }
+    }
+
+    /// The panic took the completion with it: `pop` and the drop of the queue waited for ever, and
+    /// each one cost the pool a thread.
+    #[test]
+    fn a_request_that_panics_completes_with_an_error() {
+        let pool = Pool::new(1).unwrap();
+        let mut queue = pool.queue(4);
+        for tag in 0..3 {
+            let (file, buffer) = (Arc::new(Bomb), AlignedBuf::zeroed(1));
+            queue.push(Request { tag, file, offset: 0, buffer, direction: Direction::Read });
+        }
+        for tag in 0..2 {
+            let completion = queue.pop().unwrap();
+            assert_eq!(completion.tag, tag);
+            let error = completion.result.unwrap_err().to_string();
+            assert!(error.contains("bomb"), "{error}");
         }
     }
 }

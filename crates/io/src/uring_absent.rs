@@ -5,6 +5,9 @@ use std::sync::Arc;
 
 use crate::threads::ThreadQueue;
 
+/// The queue over a ring, were there one.
+pub(crate) type UringQueue = ThreadQueue;
+
 /// A pool of rings, of which there can be none.
 pub(crate) enum RingPool {}
 
@@ -13,7 +16,7 @@ impl RingPool {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    pub(crate) fn queue(self: &Arc<Self>, _depth: usize) -> io::Result<ThreadQueue> {
+    pub(crate) fn queue(self: &Arc<Self>, _depth: usize) -> io::Result<UringQueue> {
         match **self {}
     }
 }

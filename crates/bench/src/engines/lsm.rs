@@ -3,8 +3,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use terrane::io::disk::create_dirs;
 use terrane::io::{Disk, RealDisk};
-use terrane::{Session, SessionOptions, SnapshotName, TableConfig, Update};
+use terrane::{
+    KEY_BYTES_MAX, Session, SessionOptions, SnapshotName, TableConfig, Update, VALUE_BYTES_MAX,
+};
 
 use crate::engine::{Cause, Change, Cursor, Engine, EngineError, Entry, Result, Table};
 
@@ -28,20 +31,18 @@ impl Lsm {
         if dir.exists() && !dir.is_dir() {
             return Err(EngineError::Refused(format!("{} is no directory", dir.display()).into()));
         }
-        if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-            std::fs::create_dir_all(parent).map_err(|error| {
-                let what = format!("{} cannot be made: {error}", parent.display());
-                EngineError::Environment(what.into())
-            })?;
-        }
         Self::open_on(RealDisk::auto(), dir)
     }
 
-    /// Opens the session in `dir` of a disk; the parent of `dir` must exist.
+    /// Opens the session in `dir` of a disk; what is missing of the way to it is made, durably.
     ///
     /// # Errors
     /// As [`open`](Self::open).
     pub fn open_on(disk: Arc<dyn Disk>, dir: &Path) -> Result<Self> {
+        if let Some(parent) = dir.parent() {
+            create_dirs(&*disk, parent)
+                .map_err(|error| EngineError::Environment(Box::new(error)))?;
+        }
         let session = Session::open(disk, dir, &SessionOptions::default().create_dir())?;
         Ok(Self { session, config: TableConfig::default() })
     }
@@ -58,6 +59,14 @@ impl Engine for Lsm {
 
     fn duplicates_max(&self) -> usize {
         DUPLICATES_MAX
+    }
+
+    fn key_bytes_max(&self) -> usize {
+        KEY_BYTES_MAX
+    }
+
+    fn value_bytes_max(&self) -> usize {
+        VALUE_BYTES_MAX
     }
 
     fn new_table(&self) -> Result<Box<dyn Table>> {

@@ -9,6 +9,9 @@ use crate::engine::{Change, Cursor, Engine, EngineError, Entry, Result, Table};
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
+/// Replays write the length of keys and values in four bytes.
+const BYTES_MAX: usize = u32::MAX as usize;
+
 /// The engine; it has no state of its own.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Memory;
@@ -29,6 +32,14 @@ impl Engine for Memory {
 
     fn duplicates_max(&self) -> usize {
         0
+    }
+
+    fn key_bytes_max(&self) -> usize {
+        BYTES_MAX
+    }
+
+    fn value_bytes_max(&self) -> usize {
+        BYTES_MAX
     }
 
     fn new_table(&self) -> Result<Box<dyn Table>> {

@@ -44,7 +44,7 @@ pub use self::error::Error;
 
 use self::block::{Counters, Plan};
 use self::coins::{Coin, SetHash};
-use self::files::{BlockFiles, Found};
+use self::files::{BlockFiles, Found, Location};
 use self::headers::{Headers, Index, Placed};
 use super::checkpoints::Names;
 use super::history::History;
@@ -117,7 +117,7 @@ pub struct Report {
 /// Replays the blocks of `paths` on `engine`. Without paths it only goes back, or only reports.
 ///
 /// Cost: one bulk lookup and two batches per block; 88 bytes read per block of the input and each
-/// block of the best chain read once; about 120 bytes of memory per block of the input. The report
+/// block of the best chain read once, twice on a branch that replaces blocks of the store; about 120 bytes of memory per block of the input. The report
 /// reads the whole table once.
 ///
 /// # Errors
@@ -240,12 +240,11 @@ impl Replay<'_> {
         best: Index,
         files: &mut BlockFiles,
     ) -> Result<(), Error> {
-        let mut followed: HashSet<Index> =
-            std::iter::successors(Some(best), |&index| headers.parent(index)).collect();
+        let mut followed: HashSet<Index> = headers.chain(Some(best)).collect();
         if let Some(tip) = self.history.tip() {
             // What the store has is not judged again, even where the best chain leaves it.
             let tip = headers.find(&Note::parse(&tip.note)?.hash);
-            followed.extend(std::iter::successors(tip, |&index| headers.parent(index)));
+            followed.extend(headers.chain(tip));
         }
         let mut unconnected = 0_u64;
         for index in headers.indexes().filter(|index| !followed.contains(index)) {
@@ -256,7 +255,14 @@ impl Replay<'_> {
             // Below what the store keeps, its own blocks cannot be told from stale ones.
             let below_kept = self.history.oldest().is_some_and(|oldest| u64::from(height) < oldest);
             let Some(location) = location.filter(|_| !below_kept) else { continue };
-            let block = files.read(location)?.map_err(Fault::Unreadable);
+            let block = match files.read(location) {
+                Ok(block) => block.map_err(Fault::Unreadable),
+                Err(error @ Error::Framing { .. }) => {
+                    self.monitor.warn(&format_args!("on a stale branch: {error}"));
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             if let Err(fault) = block.and_then(|block| block::check_commitments(&block)) {
                 let (path, offset) = (files.path(location.file), location.offset);
                 let fault = Box::new(fault);
@@ -286,7 +292,7 @@ impl Replay<'_> {
         }
         let mut path = Vec::new();
         let mut fork = None;
-        for index in std::iter::successors(Some(target), |&index| headers.parent(index)) {
+        for index in headers.chain(Some(target)) {
             let Some(placed) = headers.placed(index) else { break };
             fork = own.get(&placed.hash).copied();
             if fork.is_some() {
@@ -297,14 +303,21 @@ impl Replay<'_> {
         if let (None, Some(oldest)) = (fork, self.history.oldest()) {
             return Err(Error::ForkTooDeep { hash: end.hash, oldest });
         }
-        if let Some(fork) = fork {
+        let mut damage = None;
+        if let (Some(fork), Some(tip)) = (fork, tip) {
+            if self.history.tip().is_some_and(|tip| fork < tip.block) {
+                damage = self.cut_at_damage(&mut path, headers, files)?;
+                if path.first().is_none_or(|end| end.work <= tip.work) {
+                    return damage.map_or(Ok(()), Err);
+                }
+            }
             self.rollback(fork)?;
         }
         let total = path.len() as u64;
         let mut unsaved = 0;
         while let Some(placed) = path.pop() {
             self.check_stop()?;
-            self.apply(&placed, files)?;
+            self.apply(&placed, headers, files)?;
             self.blocks += 1;
             unsaved += 1;
             if unsaved >= self.options.checkpoint_every {
@@ -313,21 +326,46 @@ impl Replay<'_> {
             }
             self.monitor.progress(Phase::Replay, self.blocks, Some(total));
         }
-        Ok(())
+        damage.map_or(Ok(()), Err)
     }
 
-    fn apply(&mut self, placed: &Placed, files: &mut BlockFiles) -> Result<(), Error> {
-        let Placed { hash, height, work, location } = *placed;
-        let location = location.ok_or(Error::Corrupt("a block to be applied lies in no file"))?;
-        let block = files.read(location)?;
-        let (path, offset) = (files.path(location.file), location.offset);
+    /// Cuts a path, of which the first block is the last element, at its first damaged block and
+    /// returns what is wrong with that one. So the store's own blocks are left only for a branch that
+    /// is known to be better as far as it is whole.
+    fn cut_at_damage(
+        &mut self,
+        path: &mut Vec<Placed>,
+        headers: &Headers,
+        files: &mut BlockFiles,
+    ) -> Result<Option<Error>, Error> {
+        for index in (0..path.len()).rev() {
+            self.check_stop()?;
+            match self.read_intact(&path[index], headers, files) {
+                Ok(_) => {}
+                Err(error @ (Error::Block { .. } | Error::Framing { .. })) => {
+                    path.drain(..=index);
+                    return Ok(Some(error));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    fn apply(
+        &mut self,
+        placed: &Placed,
+        headers: &Headers,
+        files: &mut BlockFiles,
+    ) -> Result<(), Error> {
+        let Placed { hash, height, work, .. } = *placed;
+        let (block, location) = self.read_intact(placed, headers, files)?;
         let faulty = |fault| {
-            let (path, fault) = (path.clone(), Box::new(fault));
+            let (path, offset, fault) =
+                (files.path(location.file), location.offset, Box::new(fault));
             Error::Block { height, hash, path, offset, fault }
         };
-
-        let block = block.map_err(|error| faulty(Fault::Unreadable(error)))?;
-        let plan = check(&block, hash, height).map_err(faulty)?;
+        let plan = Plan::new(&block, height).map_err(faulty)?;
         let keys = plan.keys();
         let values = self.history.state().lookup(&keys)?;
         self.lookups += keys.len() as u64;
@@ -339,6 +377,43 @@ impl Replay<'_> {
         let changes = plan.changes(values).map_err(faulty)?;
         self.history.append(height.into(), note.encode(), &changes)?;
         Ok(())
+    }
+
+    /// Reads a block of which all is well that it says about itself, and tells where it lay. Of
+    /// several copies the first such one is taken; without any, the error is that of the first copy.
+    fn read_intact(
+        &mut self,
+        placed: &Placed,
+        headers: &Headers,
+        files: &mut BlockFiles,
+    ) -> Result<(Block, Location), Error> {
+        let Placed { hash, height, .. } = *placed;
+        let mut damage = Vec::new();
+        for location in headers.locations(&hash) {
+            let fault = match files.read(location) {
+                Ok(Ok(block)) => match check(&block, hash) {
+                    Ok(()) => {
+                        for error in damage {
+                            let what = format_args!("{error}; another copy is whole");
+                            self.monitor.warn(&what);
+                        }
+                        return Ok((block, location));
+                    }
+                    Err(fault) => fault,
+                },
+                Ok(Err(error)) => Fault::Unreadable(error),
+                Err(error @ Error::Framing { .. }) => {
+                    damage.push(error);
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let (path, offset, fault) =
+                (files.path(location.file), location.offset, Box::new(fault));
+            damage.push(Error::Block { height, hash, path, offset, fault });
+        }
+        let in_no_file = Error::Corrupt("a block to be applied lies in no file");
+        Err(damage.into_iter().next().unwrap_or(in_no_file))
     }
 
     /// Reads the whole table for the figures that it alone can give.
@@ -380,13 +455,12 @@ impl Replay<'_> {
     }
 }
 
-/// Checks what a block says about itself and plans its effect.
-fn check(block: &Block, hash: BlockHash, height: u32) -> Result<Plan, Fault> {
+/// Checks what a block says about itself.
+fn check(block: &Block, hash: BlockHash) -> Result<(), Fault> {
     if block.block_hash() != hash {
         return Err(Fault::Replaced);
     }
-    block::check_commitments(block)?;
-    Plan::new(block, height)
+    block::check_commitments(block)
 }
 
 struct FaultyHeaders {
@@ -395,8 +469,9 @@ struct FaultyHeaders {
 }
 
 /// Tells headers without work that stand in the way from those of stale branches. A header's own
-/// account of its parent is all there is to go by: if the best chain goes on above that parent, or
-/// does not pass it at all, the header is not missed.
+/// account of its parent is all there is to go by. If the best chain does not pass that parent, the
+/// header is not missed; nor if it goes on above it, unless there are blocks that connect to nothing,
+/// which may be what follows the header.
 fn judge_headers(
     workless: &[Found],
     headers: &Headers,
@@ -405,6 +480,8 @@ fn judge_headers(
     files: &BlockFiles,
 ) -> FaultyHeaders {
     let mut judged = FaultyHeaders { warnings: Vec::new(), error: None };
+    let is_torn = headers.indexes().any(|index| headers.placed(index).is_none());
+    let followed: HashSet<Index> = headers.chain(best).collect();
     for found in workless {
         let (path, offset) = (files.path(found.location.file), found.location.offset);
         let error = Error::ProofOfWork { path, offset, hash: found.hash };
@@ -412,7 +489,9 @@ fn judge_headers(
         let missed = match parent.and_then(|parent| Some((parent, headers.placed(parent)?))) {
             None => true,
             Some((parent, placed)) => {
-                Some(parent) == best && until.is_none_or(|until| placed.height < until)
+                let is_end = Some(parent) == best;
+                (is_end || (is_torn && followed.contains(&parent)))
+                    && until.is_none_or(|until| placed.height < until)
             }
         };
         if missed && judged.error.is_none() {

@@ -11,12 +11,16 @@
 //! | 32    | identity of the history up to the block: SHA-256 over the identity before,  |
 //! |       | the number and the changes; zeros before the first block                    |
 //! | 32    | origin: identity of the first block ever applied, undone since or not       |
+//! | 8     | start: number of the block after which the input began that the block is    |
+//! |       | of, u64-LE; 0 if it began with the empty state                              |
+//! | 32    | identity of that block; zeros if it began with the empty state              |
 //! | 8     | live entries, u64-LE                                                        |
 //!
 //! **Resuming.** The blocks that the store has are read over, not applied. Since histories go back
 //! and forth, a block number alone does not tell whether the input has arrived at the store's
 //! state; the identity does. The origin tells an input that begins where the history began from
-//! one that goes on where the store is.
+//! one that goes on where the store is; the start tells where an input began that was replayed in
+//! part, even if the block before it is no longer kept.
 
 mod input;
 
@@ -122,6 +126,7 @@ pub fn replay(
         skip,
         block: None,
         origin: None,
+        start: None,
         unsaved: 0,
         totals: Totals::default(),
     };
@@ -169,6 +174,8 @@ struct Replay<'a> {
     block: Option<OpenBlock>,
     /// The first block ever applied.
     origin: Option<ChainId>,
+    /// Where the input begins; `None` until its first block tells.
+    start: Option<Start>,
     /// Blocks applied since the state was last made durable.
     unsaved: u64,
     totals: Totals,
@@ -179,7 +186,17 @@ struct Replay<'a> {
 struct Note {
     id: ChainId,
     origin: ChainId,
+    start: Start,
     count: u64,
+}
+
+/// The block after which an input begins.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Start {
+    /// 0 in the empty state.
+    block: u64,
+    /// [`EMPTY_CHAIN`] in the empty state.
+    id: ChainId,
 }
 
 impl Replay<'_> {
@@ -209,7 +226,7 @@ impl Replay<'_> {
                 None => break,
             };
             let place = place(number);
-            match record {
+            match record.and_then(|record| self.check_sizes(record)) {
                 Ok(record) => self.follow(record, place)?,
                 Err(what) => return Err(Error::Malformed { place, what }),
             }
@@ -219,6 +236,23 @@ impl Replay<'_> {
                 Err(Error::Truncated { place: place(lines.number), block: block.number })
             }
             None => Ok(()),
+        }
+    }
+
+    /// Refuses what the engine would refuse, while the line is known and nothing has been changed.
+    fn check_sizes(&self, record: Record) -> Result<Record, Malformed> {
+        let (key, value) = match &record {
+            Record::Put { key, value } => (key, Some(value)),
+            Record::Delete { key } | Record::Get { key, .. } => (key, None),
+            _ => return Ok(record),
+        };
+        let (key_max, value_max) = (self.history.key_bytes_max(), self.history.value_bytes_max());
+        if key.len() > key_max {
+            return Err(Malformed::KeySize { size: key.len(), max: key_max });
+        }
+        match value.map(Vec::len).filter(|&size| size > value_max) {
+            Some(size) => Err(Malformed::ValueSize { size, max: value_max }),
+            None => Ok(record),
         }
     }
 
@@ -282,6 +316,8 @@ impl Replay<'_> {
         let (parent, count) = before.map_or((EMPTY_CHAIN, 0), |note| (note.id, note.count));
         let (number, id) = (block.number, block.chain_id(&parent));
         let origin = *self.origin.get_or_insert(id);
+        let parent_block = self.history.tip().map_or(0, |tip| tip.block);
+        let start = *self.start.get_or_insert(Start { block: parent_block, id: parent });
         let (puts, deletes, gets) = (block.puts, block.deletes, block.gets);
         let changes = match block.settle(self.history.state())? {
             Ok(changes) => changes,
@@ -294,7 +330,7 @@ impl Replay<'_> {
         let removed = changes.iter().filter(|change| change.new.is_none()).count() as u64;
         let count = (count + added).checked_sub(removed);
         let count = count.ok_or(Error::Corrupt("more entries were deleted than there were"))?;
-        self.history.append(number, Note { id, origin, count }.encode(), &changes)?;
+        self.history.append(number, Note { id, origin, start, count }.encode(), &changes)?;
 
         self.totals.blocks += 1;
         self.totals.puts += puts;
@@ -316,14 +352,24 @@ impl Replay<'_> {
         let Some(skip) = &mut self.skip else { return Ok(()) };
         skip.begun = true;
         if Some(block.chain_id(&EMPTY_CHAIN)) == self.origin {
+            self.start = Some(Start::default());
             return Ok(());
         }
-        if self.history.tip().is_none_or(|tip| tip.block < block.number) {
+        let Some(tip) = self.history.tip().filter(|tip| block.number <= tip.block) else {
             // The input goes on where the store is.
             self.skip = None;
-        } else if let Some(parent) = self.history.kept().rev().find(|&kept| kept < block.number) {
-            let note = Note::parse(&self.history.note(parent)?)?;
-            skip.chain.push((parent, note.id));
+            return Ok(());
+        };
+        let start = match self.history.kept().rev().find(|&kept| kept < block.number) {
+            Some(parent) => {
+                Start { block: parent, id: Note::parse(&self.history.note(parent)?)?.id }
+            }
+            // If the input is not the one that the store was fed with, its blocks will show.
+            None => Note::parse(&tip.note)?.start,
+        };
+        if start.id != EMPTY_CHAIN && start.block < block.number {
+            skip.chain.push((start.block, start.id));
+            self.start = Some(start);
         }
         Ok(())
     }
@@ -508,14 +554,19 @@ fn check_comment(comment: &[u8]) -> Result<(), Malformed> {
 
 impl Note {
     fn encode(&self) -> Vec<u8> {
-        [self.id.as_slice(), &self.origin, &self.count.to_le_bytes()].concat()
+        let Self { id, origin, start, count } = self;
+        let start_block = start.block.to_le_bytes();
+        [id.as_slice(), origin, &start_block, &start.id, &count.to_le_bytes()].concat()
     }
 
     fn parse(bytes: &[u8]) -> Result<Self, Error> {
         let note = || {
             let (&id, rest) = bytes.split_first_chunk::<32>()?;
-            let (&origin, count) = rest.split_first_chunk::<32>()?;
-            Some(Self { id, origin, count: u64::from_le_bytes(count.try_into().ok()?) })
+            let (&origin, rest) = rest.split_first_chunk::<32>()?;
+            let (&block, rest) = rest.split_first_chunk::<8>()?;
+            let (&start_id, count) = rest.split_first_chunk::<32>()?;
+            let start = Start { block: u64::from_le_bytes(block), id: start_id };
+            Some(Self { id, origin, start, count: u64::from_le_bytes(count.try_into().ok()?) })
         };
         note().ok_or(Error::Corrupt("a block's note in the undo log cannot be read"))
     }

@@ -4,13 +4,15 @@
 //!
 //! | key                       | value                                                           |
 //! |---------------------------|-----------------------------------------------------------------|
-//! | `00`                      | version of this format, one byte, now 1                         |
-//! | `01` ‖ block, u64-BE      | the note: bytes of the replay's own (hash, counters)            |
+//! | `00`                      | version of this format, one byte, now 2                         |
+//! | `01` ‖ block, u64-BE      | the note: u64-LE, the block before (the first block ever: its   |
+//! |                           | own number) ‖ bytes of the replay's own (hash, counters)        |
 //! | `02` ‖ block, u64-BE      | per changed key: u32-LE length ‖ key ‖ the value before, as     |
 //! |                           | `00` for absent or `01` ‖ u32-LE length ‖ value                 |
 //!
 //! Invariants: the newest note is the state's; the blocks kept are the newest ones, without a gap
-//! in the history; the log goes back with the state. Block numbers rise but need not be dense.
+//! in the history, which the numbers of the blocks before show; the log goes back with the state.
+//! Block numbers rise but need not be dense.
 //! Within a process some of the newest versions are also held as duplicates, where the engine makes
 //! them cheaply: going far back starts from the nearest one and undoes only what is left. They are
 //! some blocks apart because a duplicate makes the next update of a write buffer a new part of it.
@@ -18,10 +20,10 @@
 use std::collections::VecDeque;
 
 use super::checkpoints::Names;
-use crate::engine::{Change, Engine, EngineError, Table};
+use crate::engine::{Change, Engine, EngineError, Entry, Table};
 use crate::error::Class;
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const VERSION_KEY: &[u8] = &[0];
 const NOTE: u8 = 1;
 const UNDO: u8 = 2;
@@ -200,8 +202,8 @@ impl History {
     /// # Errors
     /// [`Error::Unknown`] if it is not kept, or what the engine says.
     pub fn note(&self, block: u64) -> Result<Vec<u8>> {
-        let note = self.log.lookup(&[&record(NOTE, block)])?.pop().flatten();
-        note.ok_or(Error::Unknown { block })
+        let value = self.log.lookup(&[&record(NOTE, block)])?.pop().flatten();
+        Ok(decode_note(&value.ok_or(Error::Unknown { block })?)?.1.to_vec())
     }
 
     /// Returns the blocks that can be gone back to with their notes, ascending.
@@ -210,7 +212,10 @@ impl History {
     /// What the engine says.
     pub fn notes(&self) -> Result<Vec<Tip>> {
         let mut notes = Vec::with_capacity(self.kept.len());
-        read_notes(self.log.as_ref(), |note| notes.push(note))?;
+        read_notes(self.log.as_ref(), |note, _| {
+            notes.push(note);
+            Ok(())
+        })?;
         Ok(notes)
     }
 
@@ -218,6 +223,18 @@ impl History {
     #[must_use]
     pub fn state(&self) -> &dyn Table {
         self.state.as_ref()
+    }
+
+    /// Returns the longest key that the state takes, in bytes.
+    #[must_use]
+    pub fn key_bytes_max(&self) -> usize {
+        self.engine.key_bytes_max()
+    }
+
+    /// Returns the longest value that the state takes, in bytes.
+    #[must_use]
+    pub fn value_bytes_max(&self) -> usize {
+        self.engine.value_bytes_max()
     }
 
     /// Returns whether the state survives the end of the process once it is saved.
@@ -239,9 +256,10 @@ impl History {
         let dropped = (self.kept.len() + 1).saturating_sub(kept_after);
 
         let undo = encode_undo(changes);
+        let note_value = encode_note(self.tip.as_ref().map_or(block, |tip| tip.block), &note);
         let (note_key, undo_key) = (record(NOTE, block), record(UNDO, block));
         let mut records = vec![
-            Change { key: &note_key, value: Some(&note) },
+            Change { key: &note_key, value: Some(&note_value) },
             Change { key: &undo_key, value: Some(&undo) },
         ];
         let dropped_keys: Vec<_> = self
@@ -298,7 +316,7 @@ impl History {
             let duplicates = (version.state.duplicate()?, version.log.duplicate()?);
             (self.state, self.log) = duplicates;
             self.kept.truncate(self.kept.partition_point(|&kept| kept <= version.block));
-            self.unsaved = true;
+            self.drop_records_below(oldest)?;
         }
         if self.versions.back().is_some_and(|version| version.block > block) {
             self.versions.pop_back();
@@ -341,6 +359,20 @@ impl History {
         self.apply(&records, &batch)
     }
 
+    /// Removes the records of blocks below `oldest`: a duplicate still has those that were dropped
+    /// after it was made.
+    fn drop_records_below(&mut self, oldest: u64) -> Result<()> {
+        let mut keys = Vec::new();
+        let mut cursor = self.log.scan(&[NOTE])?;
+        while let Some(entry) = cursor.next()? {
+            let Some(block) = note_block(&entry)?.filter(|&block| block < oldest) else { break };
+            keys.extend([record(NOTE, block), record(UNDO, block)]);
+        }
+        drop(cursor);
+        let records: Vec<_> = keys.iter().map(|key| Change { key, value: None }).collect();
+        self.apply(&records, &[])
+    }
+
     /// Applies one batch to each table; once one of them failed the two may disagree.
     fn apply(&mut self, records: &[Change<'_>], batch: &[Change<'_>]) -> Result<()> {
         self.unsaved = true;
@@ -381,22 +413,44 @@ fn read_log(log: &dyn Table) -> Result<(VecDeque<u64>, Option<Tip>)> {
         _ => return Err(Error::Corrupt("its version is missing")),
     }
     let (mut kept, mut tip) = (VecDeque::new(), None);
-    read_notes(log, |note| {
+    read_notes(log, |note, before| {
+        if kept.back().is_some_and(|&last| last != before) {
+            return Err(Error::Corrupt("a block is missing between two that are kept"));
+        }
         kept.push_back(note.block);
         tip = Some(note);
+        Ok(())
     })?;
     Ok((kept, tip))
 }
 
-/// Gives all notes to `visit`, ascending by block.
-fn read_notes(log: &dyn Table, mut visit: impl FnMut(Tip)) -> Result<()> {
+/// Gives all notes to `visit`, ascending by block, each with the number of the block before.
+fn read_notes(log: &dyn Table, mut visit: impl FnMut(Tip, u64) -> Result<()>) -> Result<()> {
     let mut cursor = log.scan(&[NOTE])?;
     while let Some(entry) = cursor.next()? {
-        let Some((&NOTE, number)) = entry.key.split_first() else { break };
-        let number = number.try_into().map_err(|_| Error::Corrupt("a key has a wrong length"))?;
-        visit(Tip { block: block_number(number), note: entry.value });
+        let Some(block) = note_block(&entry)? else { break };
+        let (before, note) = decode_note(&entry.value)?;
+        visit(Tip { block, note: note.to_vec() }, before)?;
     }
     Ok(())
+}
+
+/// Returns the block that an entry of the log is the note of; `None` if it is another record.
+fn note_block(entry: &Entry) -> Result<Option<u64>> {
+    let Some((&NOTE, number)) = entry.key.split_first() else { return Ok(None) };
+    let number = number.try_into().map_err(|_| Error::Corrupt("a key has a wrong length"))?;
+    Ok(Some(block_number(number)))
+}
+
+fn encode_note(before: u64, note: &[u8]) -> Vec<u8> {
+    [before.to_le_bytes().as_slice(), note].concat()
+}
+
+/// Returns the number of the block before and the replay's own bytes.
+fn decode_note(value: &[u8]) -> Result<(u64, &[u8])> {
+    let (before, note) =
+        value.split_first_chunk::<8>().ok_or(Error::Corrupt("a note is too short"))?;
+    Ok((u64::from_le_bytes(*before), note))
 }
 
 #[expect(clippy::big_endian_bytes, reason = "so that key order is block order")]
@@ -525,6 +579,9 @@ mod tests {
             if let Some(max) = keep_max {
                 assert!(history.kept().count() as u64 <= max, "{context}");
             }
+            // What a process that opens the store next would read.
+            let (kept, _) = read_log(history.log.as_ref()).unwrap();
+            assert_eq!(kept, history.kept, "{context}");
         }
     }
 
@@ -537,6 +594,40 @@ mod tests {
                 walk(rng, Some(10), versions_max, spacing);
             }
         });
+    }
+
+    /// A duplicate of the log holds notes that were dropped from the log itself later on. Going back
+    /// by it brought them back, nothing ever dropped them again, and the next process took them and
+    /// the blocks kept since for one history: it went back to a block of the leaked part through
+    /// undo records that had a gap, and reported a state that never was.
+    #[test]
+    fn going_back_by_a_duplicate_brings_back_no_block_that_was_dropped() {
+        let mut history = History::open(Box::new(Memory), names(), Some(4), 8).unwrap();
+        history.version_spacing = 1;
+        for block in 0..10 {
+            history.append(block, Vec::new(), &[]).unwrap();
+        }
+        history.rollback(Some(7), |_, _| ()).unwrap();
+        for block in 8..20 {
+            let notes: Vec<_> = history.notes().unwrap().iter().map(|note| note.block).collect();
+            assert_eq!(notes, history.kept().collect::<Vec<_>>(), "before block {block}");
+            history.append(block, Vec::new(), &[]).unwrap();
+        }
+        let (kept, tip) = read_log(history.log.as_ref()).unwrap();
+        assert_eq!((kept, tip), (history.kept, history.tip));
+    }
+
+    #[test]
+    fn a_log_with_a_gap_is_refused() {
+        let mut history = History::open(Box::new(Memory), names(), None, 0).unwrap();
+        for block in [1, 2, 4, 9] {
+            history.append(block, Vec::new(), &[]).unwrap();
+        }
+        let mut log = history.log;
+        log.update(&[Change { key: &record(NOTE, 1), value: None }]).unwrap();
+        assert_eq!(read_log(log.as_ref()).unwrap().0, [2, 4, 9]);
+        log.update(&[Change { key: &record(NOTE, 4), value: None }]).unwrap();
+        assert!(matches!(read_log(log.as_ref()), Err(Error::Corrupt(_))));
     }
 
     #[test]

@@ -323,6 +323,72 @@ fn stale_branches_do_not_matter_even_damaged_ones() {
     }
 }
 
+/// A stale block beside the damaged one took its place: the header without work was called stale, the
+/// blocks above it were a warning, and the answer was success at a height of ten.
+#[test]
+fn a_stale_block_does_not_hide_a_damaged_header_of_the_best_chain() {
+    let chain = chain::chain(1, 20);
+    let mut stale = chain[..=9].to_vec();
+    extend(&mut stale, 2, 1);
+    let mut damaged = record(&chain[10]);
+    while header_has_work(&damaged) {
+        damaged[84] = damaged[84].wrapping_add(1);
+    }
+    let (front, back) = (chain::file(&chain[..=9]), chain::file(chain[11..].iter().chain(&stale)));
+    let place = Place::new();
+    let path = place.write("blocks.dat", &[front.clone(), damaged, back].concat());
+    let replay = |path: &std::path::Path, more: &[&str]| {
+        place.replay("bitcoin", &[&[text(path), "--network", "regtest"], more].concat())
+    };
+    let message = replay(&path, &[]).failed(1);
+    assert!(message.contains(&format!("at byte {}:", front.len())), "{message}");
+    assert_eq!(replay(&path, &["--until", "9"]).done()["height"], 10, "nothing is asked of it");
+    let path = place.write("whole.dat", &chain::file(&chain));
+    assert_eq!(replay(&path, &[]).done()["tip"], chain[20].block_hash().to_string());
+}
+
+/// The last bytes of a block are often zeros and pass for padding where the size is a little too
+/// small. On a stale block that ended the replay before it began.
+#[test]
+fn a_size_that_lies_about_a_stale_block_is_a_warning() {
+    let chain = chain::chain(1, 20);
+    let mut stale = chain[..=10].to_vec();
+    extend(&mut stale, 2, 2);
+    let mut record = record(&stale[11]);
+    let size = u32::from_le_bytes(record[4..8].try_into().unwrap()) - 4;
+    record[4..8].copy_from_slice(&size.to_le_bytes());
+    let (front, back) = (chain::file(&chain[..15]), chain::file(&chain[15..]));
+    let (_, answer) = regtest(&[front.clone(), record, back].concat());
+    assert_eq!(answer.done()["tip"], chain[20].block_hash().to_string());
+    let warning = format!("at byte {}: the size says {size} bytes", front.len());
+    assert!(answer.stderr.contains(&warning), "{answer:?}");
+}
+
+/// Only the first copy of a block counted, so that a damaged one ended the replay although a whole one
+/// lay in the next file, as after an interrupted copy of a block directory.
+#[test]
+fn a_whole_copy_stands_in_for_a_damaged_one() {
+    let chain = chain::chain(1, 20);
+    let whole = record(&chain[5]);
+    let mut body = whole.clone();
+    *body.last_mut().unwrap() ^= 1;
+    let mut size = whole.clone();
+    size[4] -= 4;
+    for damaged in [body, size] {
+        let front = chain::file(&chain[..5]);
+        let parts = [front.clone(), damaged.clone(), chain::file(&chain[6..])];
+        let (_, answer) = regtest(&[parts.concat(), whole.clone()].concat());
+        assert_eq!(answer.done()["hash_serialized_3"], chain::hash_serialized_3(&chain));
+        let warning = format!("at byte {}: ", front.len());
+        assert!(answer.stderr.contains(&warning), "{answer:?}");
+        assert!(answer.stderr.contains("another copy is whole"), "{answer:?}");
+        // Damaged both times, the first copy is named.
+        let (_, answer) = regtest(&[parts.concat(), damaged].concat());
+        assert_ne!(answer.code, Some(0), "{answer:?}");
+        assert!(answer.stderr.contains(&warning), "{answer:?}");
+    }
+}
+
 fn header_has_work(record: &[u8]) -> bool {
     let header: bitcoin::block::Header = bitcoin::consensus::deserialize(&record[8..88]).unwrap();
     header.target().is_met_by(header.block_hash())
@@ -359,6 +425,29 @@ fn a_better_chain_replaces_the_stores_own() {
     let newest_file = place.write("newest.dat", &chain::file(&newest));
     let message = replay(&[text(&newest_file)]).failed(2);
     assert!(message.contains("below block 13, the oldest block kept"), "{message}");
+}
+
+/// The store's own blocks were undone before a block of the better branch was read. Where that branch
+/// turned out to be damaged in its midst, the store was left with less work than it had.
+#[test]
+fn a_better_chain_that_is_damaged_replaces_the_stores_own_only_if_what_is_whole_is_better() {
+    let old = chain::chain(1, 12);
+    let mut new = old[..=7].to_vec();
+    extend(&mut new, 2, 8);
+    for (damaged, height) in [(8, 12), (10, 12), (12, 12), (13, 12), (14, 13), (15, 14)] {
+        let place = Place::new();
+        let mut records: Vec<_> = new.iter().map(record).collect();
+        let offset: usize = records[..damaged].iter().map(Vec::len).sum();
+        *records[damaged].last_mut().unwrap() ^= 1;
+        let old_file = place.write("old.dat", &chain::file(&old));
+        let new_file = place.write("new.dat", &records.concat());
+        let replay = |path| place.replay("bitcoin", &[text(path), "--network", "regtest"]);
+        replay(&old_file).done();
+        let message = replay(&new_file).failed(1);
+        let expected = format!("new.dat at byte {offset}:");
+        assert!(message.contains(&expected), "{message}");
+        assert_eq!(replay(&old_file).done()["height"], height, "block {damaged} is damaged");
+    }
 }
 
 #[test]

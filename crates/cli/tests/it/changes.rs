@@ -234,6 +234,27 @@ fn a_failure_keeps_the_blocks_before_it() {
     assert_eq!((&json["height"], &json["count"]), (&1.into(), &1.into()));
 }
 
+/// The engine refused such a key only when its block was applied: the message named no line, and the
+/// good blocks since the last durable point were lost with it.
+#[test]
+fn a_key_that_the_engine_refuses_is_named_by_its_line_and_costs_no_good_block() {
+    let place = Place::new();
+    let mut lines = String::from("terrane-changes 1\n");
+    for block in 1..=50 {
+        writeln!(lines, "begin {block}\nput {block:02x} 00\nend").unwrap();
+    }
+    for record in ["put", "del", "get"] {
+        let value = if record == "del" { "" } else { " 00" };
+        let long = format!("{lines}begin 51\n{record} {}{value}\nend\n", "ab".repeat(4001));
+        let file = place.write("history", long.as_bytes());
+        let message = place.replay("changes", &[text(&file), "--resume"]).failed(2);
+        assert!(message.contains("history line 153: a key of 4001 bytes"), "{message}");
+        let file = place.write("history", lines.as_bytes());
+        let json = place.replay("changes", &[text(&file), "--resume"]).done();
+        assert_eq!((&json["blocks"], &json["height"]), (&0.into(), &50.into()), "{record}");
+    }
+}
+
 #[test]
 fn resuming_follows_the_history_through_its_rollbacks() {
     let place = Place::new();
@@ -275,6 +296,29 @@ fn resuming_follows_the_history_through_its_rollbacks() {
     );
     // The empty state is no obstacle.
     assert_eq!(replay(&[first], &[]).done()["height"], 3);
+}
+
+/// A second file was replayed in part, so far that the last block of the first one was no longer
+/// kept; resuming with the second file alone answered that it belonged to another history.
+#[test]
+fn a_later_file_is_resumed_even_if_the_block_before_it_is_no_longer_kept() {
+    let place = Place::new();
+    let replay = |blocks: std::ops::RangeInclusive<u64>| {
+        let mut lines = String::from("terrane-changes 1\n");
+        for block in blocks {
+            writeln!(lines, "begin {block}\nput {block:04x} 00\nend").unwrap();
+        }
+        let file = place.write("history", lines.as_bytes());
+        place.replay("changes", &[text(&file), "--resume", "--keep-versions", "30"])
+    };
+    assert_eq!(replay(1..=100).done()["blocks"], 100);
+    for (end, blocks) in [(150, 50), (190, 40), (200, 10), (200, 0)] {
+        let json = replay(101..=end).done();
+        assert_eq!((&json["blocks"], &json["count"]), (&blocks.into(), &end.into()), "to {end}");
+    }
+    let message = replay(102..=200).failed(2);
+    assert!(message.contains("does not lead to the store's state"), "{message}");
+    assert_eq!(replay(1..=210).done()["blocks"], 10);
 }
 
 #[test]

@@ -8,8 +8,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use terrane_io::disk::replace_file;
-use terrane_io::{Access, Disk, DiskFile, FaultPlan, OpenMode, SimDisk, Survival};
+use terrane_io::disk::{create_dirs, replace_file};
+use terrane_io::{Access, Disk, DiskFile, FaultPlan, OpenMode, RealDisk, SimDisk, Survival};
 
 use Survival::{Everything, Nothing, Prefix, Random, Torn};
 
@@ -307,5 +307,27 @@ fn replacing_a_file_leaves_the_old_content_or_the_new_at_every_call() {
                 );
             }
         }
+    }
+}
+
+/// A store asked for as `x1/x2/x3` had only the name of `x3` synced: after a loss of power the whole
+/// path was gone, and every block reported as durable with it.
+#[test]
+fn directories_made_on_the_way_are_durable() {
+    for path in ["/x1/x2/x3", "x1/x2/x3", "x1"] {
+        let disk = SimDisk::new(1);
+        create_dirs(&*disk, Path::new(path)).unwrap();
+        let after = disk.after_crash(Nothing);
+        assert!(after.kind(Path::new(path)).unwrap().is_some(), "{path}");
+        create_dirs(&*after, Path::new(path)).unwrap();
+    }
+}
+
+/// The parent of a bare name is the empty path, which the system knows no directory by.
+#[test]
+fn the_directory_of_a_bare_name_can_be_synced() {
+    let disks: [Arc<dyn Disk>; 2] = [SimDisk::new(1), RealDisk::auto()];
+    for disk in disks {
+        disk.sync_dir(Path::new("name").parent().unwrap()).unwrap();
     }
 }

@@ -39,6 +39,8 @@ pub(super) struct Placed {
 pub(super) struct Headers {
     nodes: Vec<Node>,
     by_hash: HashMap<BlockHash, Index>,
+    /// Where else the blocks lie that the input has several times.
+    copies: HashMap<Index, Vec<Location>>,
 }
 
 impl Headers {
@@ -48,7 +50,8 @@ impl Headers {
         self.add(Node { hash, previous, work, height: Some(height), location: None });
     }
 
-    /// Adds a block read from a file. Of several copies the first counts.
+    /// Adds a block read from a file. Of several copies the first one counts, the others are there
+    /// should it be damaged.
     pub(super) fn add_block(
         &mut self,
         hash: BlockHash,
@@ -60,12 +63,13 @@ impl Headers {
     }
 
     fn add(&mut self, node: Node) {
-        if let Some(&known) = self.by_hash.get(&node.hash) {
-            if let Some(known) = self.nodes.get_mut(known) {
+        if let Some(&index) = self.by_hash.get(&node.hash) {
+            let Some(known) = self.nodes.get_mut(index) else { return };
+            if known.location.is_none() {
                 // A root of the store learns here where it lies and what is before it.
-                if known.location.is_none() {
-                    (known.location, known.previous) = (node.location, node.previous);
-                }
+                (known.location, known.previous) = (node.location, node.previous);
+            } else if let Some(location) = node.location {
+                self.copies.entry(index).or_default().push(location);
             }
             return;
         }
@@ -83,10 +87,22 @@ impl Headers {
         self.find(&self.nodes.get(index)?.previous)
     }
 
+    /// Returns a block and those before it, down to genesis or to what is not known.
+    pub(super) fn chain(&self, tip: Option<Index>) -> impl Iterator<Item = Index> + '_ {
+        std::iter::successors(tip, |&index| self.parent(index))
+    }
+
     /// Returns a block that is connected; `None` if it is not.
     pub(super) fn placed(&self, index: Index) -> Option<Placed> {
         let &Node { hash, work, height, location, .. } = self.nodes.get(index)?;
         Some(Placed { hash, height: height?, work, location })
+    }
+
+    /// Returns where a block lies, the place that counts first.
+    pub(super) fn locations(&self, hash: &BlockHash) -> Vec<Location> {
+        let Some(index) = self.find(hash) else { return Vec::new() };
+        let first = self.nodes.get(index).and_then(|node| node.location);
+        first.into_iter().chain(self.copies.get(&index).into_iter().flatten().copied()).collect()
     }
 
     /// Returns the numbers of all blocks.

@@ -45,7 +45,7 @@ pub(super) struct Expected {
     pub(super) roots: Vec<(String, String)>,
 }
 
-/// Why a line is no record.
+/// Why a line is no record, or none that can be followed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Malformed {
@@ -88,6 +88,22 @@ pub enum Malformed {
         record: &'static str,
         /// Where it may stand.
         rule: &'static str,
+    },
+    /// The engine takes no key of this size.
+    #[error("a key of {size} bytes; the engine takes at most {max}")]
+    KeySize {
+        /// Size of the key, in bytes.
+        size: usize,
+        /// The engine's limit, in bytes.
+        max: usize,
+    },
+    /// The engine takes no value of this size.
+    #[error("a value of {size} bytes; the engine takes at most {max}")]
+    ValueSize {
+        /// Size of the value, in bytes.
+        size: usize,
+        /// The engine's limit, in bytes.
+        max: usize,
     },
     /// The numbers of blocks rise.
     #[error("block {block} must be above block {last}")]
