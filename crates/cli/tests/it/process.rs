@@ -44,6 +44,17 @@ fn help_has_examples_for_every_command() {
     assert!(call(&["--version"]).stdout.contains(env!("CARGO_PKG_VERSION")));
 }
 
+/// A mistyped path left the directories of an empty store behind.
+#[test]
+fn an_input_that_is_not_there_leaves_no_store() {
+    for what in ["bitcoin", "changes"] {
+        let place = Place::new();
+        let message = place.replay(what, &[text(&place.path("absent"))]).failed(2);
+        assert!(message.contains("absent: no such file or directory"), "{message}");
+        assert!(!place.store().exists(), "{what}");
+    }
+}
+
 #[test]
 fn people_get_lines_without_colour_and_no_bar_in_a_pipe() {
     let place = Place::new();
