@@ -55,6 +55,17 @@ fn an_input_that_is_not_there_leaves_no_store() {
     }
 }
 
+/// The help stood behind "terrane: ", as if it were what went wrong.
+#[test]
+fn without_a_command_the_help_is_shown_as_it_is() {
+    for arguments in [&[][..], &["replay"]] {
+        let answer = call(arguments);
+        assert_eq!((answer.code, answer.stdout.as_str()), (Some(2), ""));
+        assert!(!answer.stderr.starts_with("terrane: "), "{answer:?}");
+        assert!(answer.stderr.contains("Usage: terrane"), "{answer:?}");
+    }
+}
+
 #[test]
 fn people_get_lines_without_colour_and_no_bar_in_a_pipe() {
     let place = Place::new();
