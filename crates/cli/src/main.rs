@@ -113,10 +113,16 @@ fn refuse(arguments: &[OsString], error: &clap::Error) -> ExitCode {
         let _ = error.print();
         return ExitCode::SUCCESS;
     }
+    let json = arguments.iter().any(|argument| argument == "--json");
+    let is_help = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+    if is_help && !json {
+        // As above.
+        let _ = error.print();
+        return ExitCode::from(Failure::usage("").code());
+    }
     let text = error.to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text).trim_end();
     let failure = Failure::usage(text);
-    let json = arguments.iter().any(|argument| argument == "--json");
     output::failure(&named_command(arguments), json, &failure);
     ExitCode::from(failure.code())
 }

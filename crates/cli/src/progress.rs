@@ -1,7 +1,7 @@
 //! Progress on standard error: a bar where a person watches and the work lasts, otherwise nothing.
 //!
 //! Warnings are written whether or not there is a bar. Ctrl-C is seen here too: the first one asks
-//! the work to stop at the next block, a second one ends the process at once.
+//! the work to stop at a whole block, a second one ends the process at once.
 
 use std::fmt::{self, Display};
 use std::io::{self, IsTerminal, Write};

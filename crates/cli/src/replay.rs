@@ -1,6 +1,7 @@
 //! `terrane replay`: real histories over an engine.
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
@@ -189,6 +190,7 @@ impl BitcoinArgs {
             checkpoint_every: self.checkpoint_every,
         };
         let mut progress = Progress::new(self.output.quiet)?;
+        check_inputs(&self.paths)?;
         let engine = self.store.open(&mut progress)?;
         let name = engine.name();
         let report = bitcoin::replay(engine, &self.paths, &options, &mut progress)?;
@@ -224,6 +226,7 @@ impl ChangesArgs {
             checkpoint_every: self.checkpoint_every,
         };
         let mut progress = Progress::new(self.output.quiet)?;
+        check_inputs(&self.files)?;
         let engine = self.store.open(&mut progress)?;
         let name = engine.name();
         let report = changes::replay(engine, &self.files, &options, &mut progress)?;
@@ -251,6 +254,19 @@ impl ChangesArgs {
         lines.extend(measured.lines());
         output::report(command, self.output.json, &measured, &lines)
     }
+}
+
+/// Refuses inputs that are not there before a store is made for them. What else may be wrong with an
+/// input shows when it is read.
+fn check_inputs(paths: &[PathBuf]) -> Result<(), Failure> {
+    for path in paths.iter().filter(|path| path.as_path() != Path::new("-")) {
+        let found = std::fs::metadata(path);
+        if found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+            let path = path.display();
+            return Err(Failure::usage(format!("{path}: no such file or directory")));
+        }
+    }
+    Ok(())
 }
 
 impl StoreArgs {

@@ -70,6 +70,8 @@ pub enum FaultKind {
     Enospc,
     /// Any call fails with EINTR and has no effect.
     Eintr,
+    /// Any call fails with EAGAIN, as for want of resources, and has no effect.
+    Eagain,
     /// A read finds the end of the file too early.
     ShortRead,
     /// A write writes a first part and fails with EIO.
@@ -84,16 +86,18 @@ pub enum FaultKind {
     BitRot,
     /// A read gives zeros for one of its 512-byte sectors, and succeeds.
     ZeroedSector,
-    /// A read gives the bytes of another place in the file, and succeeds.
+    /// A read gives the bytes of another page of the file, and succeeds. A file of one page has no
+    /// other one; the read gives zeros then.
     Misdirected,
 }
 
 impl FaultKind {
     /// Every kind that makes a call fail.
-    pub const ERRORS: [Self; 7] = [
+    pub const ERRORS: [Self; 8] = [
         Self::Eio,
         Self::Enospc,
         Self::Eintr,
+        Self::Eagain,
         Self::ShortRead,
         Self::ShortWrite,
         Self::TornWrite,
@@ -106,7 +110,7 @@ impl FaultKind {
     /// Whether a call of this class can show the fault.
     pub(crate) fn applies_to(self, class: Class) -> bool {
         match self {
-            Self::Eio | Self::Eintr => true,
+            Self::Eio | Self::Eintr | Self::Eagain => true,
             Self::Enospc => matches!(class, Class::Write | Class::Grow),
             Self::ShortRead | Self::BitRot | Self::ZeroedSector | Self::Misdirected => {
                 class == Class::Read
@@ -121,6 +125,7 @@ impl FaultKind {
         match self {
             Self::Enospc => Errno::NOSPC,
             Self::Eintr => Errno::INTR,
+            Self::Eagain => Errno::AGAIN,
             _ => Errno::IO,
         }
     }

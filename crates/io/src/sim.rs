@@ -437,9 +437,12 @@ impl State {
             FaultKind::Misdirected => {
                 let Ok(image) = self.tree.image(node) else { return };
                 let pages = image.len().div_ceil(PAGE_BYTES as u64);
-                let other = self.random.below(pages) * PAGE_BYTES as u64;
                 buffer.fill(0);
-                image.read(buffer, other);
+                if pages > 1 {
+                    let asked = offset / PAGE_BYTES as u64;
+                    let other = (asked + 1 + self.random.below(pages - 1)) % pages;
+                    image.read(buffer, other * PAGE_BYTES as u64);
+                }
             }
             _ => {}
         }
@@ -756,7 +759,7 @@ impl DiskFile for SimFile {
         let strike = state.begin(&call)?;
         match strike {
             Strike::Crash => return Err(call.crash_error()),
-            Strike::Fault(kind @ (FaultKind::Eio | FaultKind::Eintr)) => {
+            Strike::Fault(kind @ (FaultKind::Eio | FaultKind::Eintr | FaultKind::Eagain)) => {
                 return Err(call.error(kind.errno()));
             }
             _ => {}

@@ -210,8 +210,9 @@ impl Replay<'_> {
         let monitor = &mut *self.monitor;
         self.history.rollback(Some(height), |done, total| {
             monitor.progress(Phase::Rollback, done, Some(total));
+            !monitor.stop()
         })?;
-        Ok(())
+        self.check_stop()
     }
 
     fn check_stop(&self) -> Result<(), Error> {
@@ -248,6 +249,7 @@ impl Replay<'_> {
         }
         let mut unconnected = 0_u64;
         for index in headers.indexes().filter(|index| !followed.contains(index)) {
+            self.check_stop()?;
             let Some(Placed { hash, height, location, .. }) = headers.placed(index) else {
                 unconnected += 1;
                 continue;

@@ -31,6 +31,7 @@ mod error;
 mod block;
 
 use std::collections::BTreeMap;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -211,13 +212,20 @@ impl Replay<'_> {
         let place = |line| Place { path: path.to_path_buf(), line };
         let unreadable = |line, source| Error::Read { place: place(line), source };
         let mut lines = Lines::open(path).map_err(|source| unreadable(1, source))?;
-        let first = lines.next().map_err(|source| unreadable(1, source))?;
-        if first != Some(FIRST_LINE) {
-            return Err(Error::Malformed { place: place(1), what: Malformed::FirstLine });
-        }
         loop {
-            let number = lines.number + 1;
-            let record = match lines.next().map_err(|source| unreadable(number, source))? {
+            self.check_stop()?;
+            let (number, line) = match lines.next() {
+                Ok(line) => line,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                Err(source) => return Err(unreadable(lines.number, source)),
+            };
+            if number == 1 {
+                if line == Some(FIRST_LINE) {
+                    continue;
+                }
+                return Err(Error::Malformed { place: place(1), what: Malformed::FirstLine });
+            }
+            let record = match line {
                 Some([b'#', comment @ ..]) => match check_comment(comment) {
                     Ok(()) => continue,
                     Err(what) => Err(what),
@@ -391,11 +399,13 @@ impl Replay<'_> {
         let monitor = &mut *self.monitor;
         let gone_back = self.history.rollback(block, |done, total| {
             monitor.progress(Phase::Rollback, done, Some(total));
+            !monitor.stop()
         });
         gone_back.map_err(|source| match source {
             super::history::Error::Engine(_) => Error::History(source),
             source => Error::Rollback { place, source },
         })?;
+        self.check_stop()?;
         self.totals.rollbacks += 1;
         Ok(())
     }

@@ -282,7 +282,8 @@ impl History {
     }
 
     /// Goes back to the state after `block`, or to the empty state. `progress` is told how many
-    /// blocks were undone, and of how many.
+    /// blocks were undone, and of how many; if it answers `false`, the history stays at the block
+    /// reached.
     ///
     /// # Errors
     /// [`Error::NotKept`], [`Error::Ahead`] or [`Error::Unknown`] before anything is changed; what
@@ -290,7 +291,7 @@ impl History {
     pub fn rollback(
         &mut self,
         block: Option<u64>,
-        mut progress: impl FnMut(u64, u64),
+        mut progress: impl FnMut(u64, u64) -> bool,
     ) -> Result<()> {
         let Some(block) = block else {
             (self.state, self.log) = (self.engine.new_table()?, empty_log(self.engine.as_ref())?);
@@ -324,8 +325,11 @@ impl History {
         while let Some(newest) = self.kept.back().copied().filter(|&newest| newest > block) {
             self.undo(newest)?;
             self.kept.pop_back();
-            progress(total - (self.kept.len() - place - 1) as u64, total);
+            if !progress(total - (self.kept.len() - place - 1) as u64, total) {
+                break;
+            }
         }
+        let block = self.kept.back().copied().unwrap_or(block);
         self.tip = Some(Tip { block, note: self.note(block)? });
         Ok(())
     }
@@ -546,7 +550,7 @@ mod tests {
             if rng.chance(1, 8) && !models.is_empty() {
                 let index = rng.index(models.len());
                 let block = models[index].0;
-                match history.rollback(Some(block), |_, _| ()) {
+                match history.rollback(Some(block), |_, _| true) {
                     Ok(()) => models.truncate(index + 1),
                     Err(Error::NotKept { oldest, .. }) => assert!(block < oldest, "{context}"),
                     Err(error) => panic!("{context}: {error}"),
@@ -607,7 +611,7 @@ mod tests {
         for block in 0..10 {
             history.append(block, Vec::new(), &[]).unwrap();
         }
-        history.rollback(Some(7), |_, _| ()).unwrap();
+        history.rollback(Some(7), |_, _| true).unwrap();
         for block in 8..20 {
             let notes: Vec<_> = history.notes().unwrap().iter().map(|note| note.block).collect();
             assert_eq!(notes, history.kept().collect::<Vec<_>>(), "before block {block}");
@@ -615,6 +619,22 @@ mod tests {
         }
         let (kept, tip) = read_log(history.log.as_ref()).unwrap();
         assert_eq!((kept, tip), (history.kept, history.tip));
+    }
+
+    /// An interruption was looked for only when the last block had been undone.
+    #[test]
+    fn going_back_stops_between_two_blocks_when_told_to() {
+        let mut history = History::open(Box::new(Memory), names(), None, 0).unwrap();
+        for block in 1..=10 {
+            let (key, new) = (vec![0], Some(vec![block]));
+            let old = (block > 1).then(|| vec![block - 1]);
+            let changes = [NetChange { key, old, new }];
+            history.append(block.into(), vec![block], &changes).unwrap();
+        }
+        history.rollback(Some(2), |done, _| done < 3).unwrap();
+        assert_eq!(history.tip(), Some(&Tip { block: 7, note: vec![7] }));
+        assert_eq!(content(history.state()), Model::from([(vec![0], vec![7])]));
+        assert!(history.kept().eq(1..=7));
     }
 
     #[test]
@@ -650,12 +670,12 @@ mod tests {
     #[test]
     fn a_target_outside_the_history_changes_nothing() {
         let mut history = History::open(Box::new(Memory), names(), Some(2), 0).unwrap();
-        let ahead = history.rollback(Some(1), |_, _| ());
+        let ahead = history.rollback(Some(1), |_, _| true);
         assert!(matches!(ahead, Err(Error::Ahead { tip: None, .. })));
         for block in [10, 20, 30] {
             history.append(block, Vec::new(), &[]).unwrap();
         }
-        let mut refused = |block| history.rollback(Some(block), |_, _| ()).unwrap_err();
+        let mut refused = |block| history.rollback(Some(block), |_, _| true).unwrap_err();
         assert!(matches!(refused(10), Error::NotKept { oldest: 20, .. }));
         assert!(matches!(refused(25), Error::Unknown { block: 25 }));
         assert!(matches!(refused(31), Error::Ahead { tip: Some(30), .. }));

@@ -23,7 +23,7 @@ pub trait Monitor {
     /// Something is odd that does not stop the replay.
     fn warn(&mut self, message: &dyn Display);
 
-    /// Whether to stop at the next block boundary.
+    /// Whether to stop as soon as can be; the state is then that of a whole block.
     fn stop(&self) -> bool;
 }
 

@@ -111,6 +111,7 @@ fn a_fault_at_any_call_is_reported() {
                     let expected = match kind {
                         FaultKind::Enospc => Some(ErrorKind::StorageFull),
                         FaultKind::Eintr => Some(ErrorKind::Interrupted),
+                        FaultKind::Eagain => Some(ErrorKind::WouldBlock),
                         FaultKind::ShortRead => None,
                         _ => error.kind(),
                     };
@@ -220,6 +221,25 @@ fn silent_faults_spoil_one_read_and_leave_the_file_alone() {
             assert_eq!(found, bytes[4096..8192]);
         }
         assert!(spoiled >= 10, "{kind:?} spoiled {spoiled} of 20");
+    }
+}
+
+/// The other place was at times the very place asked for: the fault counted as having struck, and a
+/// test of what it does to an engine had tested nothing.
+#[test]
+fn a_misdirected_read_never_finds_what_it_was_sent_for() {
+    for pages in 1..4u8 {
+        let bytes: Vec<u8> = (1..=pages).flat_map(|page| [page; 4096]).collect();
+        for seed in 0..20 {
+            let disk = SimDisk::new(seed);
+            let file = create(&disk, "/file", &bytes);
+            for page in 0..pages {
+                fail_next(&disk, FaultKind::Misdirected, Repeat::Once);
+                let mut found = [0; 4096];
+                file.read_at(&mut found, u64::from(page) * 4096).unwrap();
+                assert_ne!(found, [page + 1; 4096], "page {page} of {pages}, seed {seed}");
+            }
+        }
     }
 }
 

@@ -3,6 +3,9 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::thread;
+use std::time::Duration;
 
 use flate2::bufread::MultiGzDecoder;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
@@ -12,12 +15,20 @@ use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 const LINE_SIZE_MAX: u64 = 1 << 30;
 /// How much of a frame is decoded at a time.
 const DECODED_SIZE: usize = 1 << 20;
+/// How much of standard input is handed over at a time, at most.
+const CHUNK_SIZE: usize = 1 << 16;
+/// Chunks of standard input that may lie ready.
+const CHUNKS_MAX: usize = 4;
+/// How long standard input may keep a reader waiting before it looks for other news.
+const PATIENCE: Duration = Duration::from_millis(50);
 
 /// Reads a history line by line. A line lies in memory, never the file.
 pub(super) struct Lines {
     reader: Box<dyn BufRead>,
     line: Vec<u8>,
-    /// Number of the line read last, from 1.
+    /// Reading stopped within the line.
+    is_partial: bool,
+    /// Number of the line read last, or being read, from 1.
     pub(super) number: u64,
 }
 
@@ -25,7 +36,7 @@ impl Lines {
     /// Opens a file by its name: `.gz` and `.zst` are decompressed, `-` is standard input.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let reader: Box<dyn BufRead> = if path == Path::new("-") {
-            Box::new(io::stdin().lock())
+            Box::new(BufReader::with_capacity(CHUNK_SIZE, StandardInput::new()?))
         } else {
             let file = File::open(path)?;
             if file.metadata()?.is_dir() {
@@ -38,23 +49,86 @@ impl Lines {
                 _ => Box::new(file),
             }
         };
-        Ok(Self { reader, line: Vec::new(), number: 0 })
+        Ok(Self { reader, line: Vec::new(), is_partial: false, number: 0 })
     }
 
-    /// Returns the next line without its line feed; `None` at the end.
-    pub(super) fn next(&mut self) -> io::Result<Option<&[u8]>> {
-        self.line.clear();
-        self.number += 1;
-        let size = (&mut self.reader).take(LINE_SIZE_MAX).read_until(b'\n', &mut self.line)?;
+    /// Returns the number of the next line and the line without its line feed; `None` at the end.
+    ///
+    /// # Errors
+    /// Of the kind `WouldBlock` if standard input has nothing at the moment: the call is to be made
+    /// again. Any other ends the file.
+    pub(super) fn next(&mut self) -> io::Result<(u64, Option<&[u8]>)> {
+        if !self.is_partial {
+            self.line.clear();
+            self.number += 1;
+        }
+        let left = LINE_SIZE_MAX - self.line.len() as u64;
+        let read = (&mut self.reader).take(left).read_until(b'\n', &mut self.line);
+        self.is_partial =
+            read.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+        read?;
+        let size = self.line.len();
         if size == 0 {
-            return Ok(None);
+            return Ok((self.number, None));
         }
         if self.line.last() == Some(&b'\n') {
             self.line.pop();
         } else if size as u64 == LINE_SIZE_MAX {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the line has no end"));
         }
-        Ok(Some(&self.line))
+        Ok((self.number, Some(&self.line)))
+    }
+}
+
+/// Standard input, read by a thread of its own: a call that waits for it cannot be interrupted, the
+/// thread can be left alone. It ends with the input or the process, or once nobody reads any more.
+struct StandardInput {
+    chunks: Receiver<io::Result<Vec<u8>>>,
+    chunk: io::Cursor<Vec<u8>>,
+}
+
+impl StandardInput {
+    fn new() -> io::Result<Self> {
+        let (sender, chunks) = sync_channel(CHUNKS_MAX);
+        thread::Builder::new().name("standard input".to_owned()).spawn(move || {
+            loop {
+                let mut chunk = vec![0; CHUNK_SIZE];
+                let read = match io::stdin().read(&mut chunk) {
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    // Of a descriptor that does not wait; the kind means something else here.
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        Err(io::Error::other(error))
+                    }
+                    read => read,
+                };
+                let is_last = !read.as_ref().is_ok_and(|&size| size > 0);
+                let read = read.map(|size| {
+                    chunk.truncate(size);
+                    chunk
+                });
+                if sender.send(read).is_err() || is_last {
+                    return;
+                }
+            }
+        })?;
+        Ok(Self { chunks, chunk: io::Cursor::default() })
+    }
+}
+
+impl Read for StandardInput {
+    /// Fails with `WouldBlock` if nothing came for a while.
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let size = self.chunk.read(buffer)?;
+        if size > 0 || buffer.is_empty() {
+            return Ok(size);
+        }
+        match self.chunks.recv_timeout(PATIENCE) {
+            Ok(chunk) => self.chunk = io::Cursor::new(chunk?),
+            Err(RecvTimeoutError::Timeout) => return Err(io::ErrorKind::WouldBlock.into()),
+            // The thread has said that the input is at its end, and gone.
+            Err(RecvTimeoutError::Disconnected) => return Ok(0),
+        }
+        self.chunk.read(buffer)
     }
 }
 
