@@ -76,8 +76,6 @@ impl Session {
             }
             // Even if it was there: an earlier attempt may have ended before the name was durable.
             if let Some(parent) = dir.parent() {
-                let here = parent.as_os_str().is_empty();
-                let parent = if here { Path::new(".") } else { parent };
                 let synced = disk.sync_dir(parent);
                 if synced.is_err() && is_missing {
                     // No later sync can be trusted with this name; the next attempt makes a new one.
