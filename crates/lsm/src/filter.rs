@@ -41,6 +41,9 @@ const MULTIPLIER: u64 = 0x9E37_79B9_7F4A_7C15;
 /// more; without asking, a probe takes twice as long.
 const PREFETCH_BLOCKS: usize = 64;
 
+/// Hashes between asking for a block and writing to it.
+const WAITING: usize = 8;
+
 /// How much memory a filter gets.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum FilterAllocation {
@@ -183,6 +186,9 @@ fn fold(number: u64) -> u64 {
 pub(crate) struct FilterBuilder {
     blocks: Blocks,
     probes: u8,
+    /// The last hashes, whose blocks have been asked for but not written yet; 0 where there is none.
+    waiting: [u64; WAITING],
+    next: usize,
 }
 
 impl FilterBuilder {
@@ -192,6 +198,22 @@ impl FilterBuilder {
     /// If the filter was sized for no entries.
     #[inline]
     pub(crate) fn insert(&mut self, hash: u64) {
+        if let Some(block) = self.blocks.block(hash) {
+            prefetch(block);
+        }
+        let due = std::mem::replace(&mut self.waiting[self.next], hash);
+        self.next = (self.next + 1) % WAITING;
+        // A hash of 0 has to be told from no hash, so it does not wait.
+        if due != 0 {
+            self.set(due);
+        }
+        if hash == 0 {
+            self.set(0);
+        }
+    }
+
+    #[inline]
+    fn set(&mut self, hash: u64) {
         let (blocks, _) = self.blocks.words_mut().as_chunks_mut::<BLOCK_WORDS>();
         let index = block_index(hash, blocks.len());
         let block = blocks.get_mut(index).expect("a filter sized for no entries takes none");
@@ -199,7 +221,12 @@ impl FilterBuilder {
     }
 
     /// Ends filling.
-    pub(crate) fn finish(self) -> Filter {
+    pub(crate) fn finish(mut self) -> Filter {
+        for hash in self.waiting {
+            if hash != 0 {
+                self.set(hash);
+            }
+        }
         Filter { blocks: self.blocks, probes: self.probes }
     }
 }
@@ -223,7 +250,8 @@ impl Filter {
         assert!(!bits.is_nan(), "a table's configuration is checked when it is made");
         let probes = FilterAllocation::PROBES_BY_BITS[floor_index(bits.round()) - 1];
         assert!(probes <= PROBES_MAX);
-        FilterBuilder { blocks: Blocks::zeroed(block_count(entries, bits)), probes }
+        let blocks = Blocks::zeroed(block_count(entries, bits));
+        FilterBuilder { blocks, probes, waiting: [0; WAITING], next: 0 }
     }
 
     /// The filter of no entries.
