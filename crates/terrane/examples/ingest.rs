@@ -47,10 +47,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
     let entries: u64 = args.next().map_or(Ok(1_000_000), |text| text.parse())?;
     let dir = args.next().unwrap_or_else(|| "/tmp/terrane-ingest".to_owned());
-    if std::fs::exists(&dir)? {
-        std::fs::remove_dir_all(&dir)?;
-    }
     let session = Session::open_dir(&dir, &SessionOptions::default().create_dir())?;
+    let snapshot = SnapshotName::new("ingest")?;
+    if session.snapshot_exists(&snapshot)? {
+        // Of an earlier run.
+        session.delete_snapshot(&snapshot)?;
+    }
     let mut table = session.new_table(&TableConfig::default())?;
 
     // What is to be written is made first, so that the rate is the engine's own.
@@ -86,7 +88,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     let lookup_s = start.elapsed().as_secs_f64();
-    table.save_snapshot(&SnapshotName::new("ingest")?, "example")?;
+    table.save_snapshot(&snapshot, "example")?;
 
     let rate = |count: u64, s: f64| count as f64 / s / 1e6;
     let stats = table.stats();
