@@ -12,19 +12,23 @@
 //! which reads complete.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
 use terrane_io::{AlignedBuf, Direction, IoQueue, Request};
 
 use crate::corrupt::Corrupt;
 use crate::entry::{Kind, Lookup, key_hash};
 use crate::error::{Error, Result};
+use crate::files::lock;
 use crate::filter::{Filter, Hit, probe_batch};
 use crate::levels::{Sources, Tree};
 use crate::page::{PAGE_SIZE, PageKind, PageLayout, decode_payload};
 use crate::run::{Location, Run, read_pages};
 use crate::stats::Counters;
+
+/// Page buffers that are kept for later lookups; 2 MiB.
+const SPARE_PAGES_MAX: usize = 512;
 
 /// What a batch of lookups needs beside the table.
 #[derive(Debug)]
@@ -32,6 +36,8 @@ pub(crate) struct LookupContext<'a> {
     pub(crate) salt: u64,
     pub(crate) queue_depth: usize,
     pub(crate) counters: &'a Counters,
+    /// Page buffers that no lookup uses at the moment.
+    pub(crate) spare: &'a Mutex<Vec<AlignedBuf>>,
 }
 
 /// What the page that was read says about a key.
@@ -188,7 +194,7 @@ pub(crate) fn lookup_batch<K: AsRef<[u8]>>(
     let reads = match ready.len() {
         0 => 0,
         1 => read_alone(&mut batch, ready.pop_front())?,
-        _ => read_side_by_side(&mut batch, ready, context.queue_depth)?,
+        _ => read_side_by_side(&mut batch, ready, context)?,
     };
     context.counters.lookup_reads.fetch_add(reads, Ordering::Relaxed);
     Ok(batch.results)
@@ -210,10 +216,11 @@ fn read_alone<K: AsRef<[u8]>>(batch: &mut Batch<'_, K>, first: Option<Search>) -
 fn read_side_by_side<K: AsRef<[u8]>>(
     batch: &mut Batch<'_, K>,
     mut ready: VecDeque<Search>,
-    depth: usize,
+    context: &LookupContext<'_>,
 ) -> Result<u64> {
+    let depth = context.queue_depth;
     let mut queue = batch.runs[0].handle().set().disk().queue(depth)?;
-    let mut spare: Vec<AlignedBuf> = Vec::new();
+    let mut spare = std::mem::take(&mut *lock(context.spare));
     // Searches whose read is in flight, by tag; free places in `free`.
     let mut flying: Vec<Search> = Vec::with_capacity(depth);
     let mut free: Vec<u32> = Vec::with_capacity(depth);
@@ -236,6 +243,9 @@ fn read_side_by_side<K: AsRef<[u8]>>(
             spare.push(done.buffer);
         }
     }
+    let mut pool = lock(context.spare);
+    pool.append(&mut spare);
+    pool.truncate(SPARE_PAGES_MAX);
     Ok(reads)
 }
 

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use terrane_io::disk::read_file;
-use terrane_io::{Access, Disk, Entry, EntryKind, LockGuard, OpenMode};
+use terrane_io::{Access, AlignedBuf, Disk, Entry, EntryKind, LockGuard, OpenMode};
 
 use crate::error::{Error, Result};
 use crate::files::{FileSet, file_number, lock};
@@ -45,6 +45,8 @@ pub(crate) struct SessionCore {
     dir: PathBuf,
     salt: u64,
     closed: AtomicBool,
+    /// Page buffers of lookups, to be used again.
+    spare_pages: Mutex<Vec<AlignedBuf>>,
     /// Open runs by number, so that tables opened from one snapshot share them.
     runs: Mutex<BTreeMap<u64, Weak<Run>>>,
     /// Held during each operation on snapshots.
@@ -287,6 +289,7 @@ impl SessionCore {
             dir: dir.to_owned(),
             salt: meta.salt,
             closed: AtomicBool::new(false),
+            spare_pages: Mutex::default(),
             runs: Mutex::default(),
             snapshots: Mutex::new(snapshots),
             lock: Mutex::new(Some(guard)),
@@ -307,6 +310,10 @@ impl SessionCore {
 
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
+    }
+
+    pub(crate) fn spare_pages(&self) -> &Mutex<Vec<AlignedBuf>> {
+        &self.spare_pages
     }
 
     pub(crate) fn salt(&self) -> u64 {

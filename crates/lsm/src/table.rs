@@ -202,6 +202,7 @@ impl Table {
             salt: self.session.salt(),
             queue_depth: self.config.queue_depth as usize,
             counters: &self.counters,
+            spare: self.session.spare_pages(),
         };
         lookup_batch(&self.tree, &context, keys)
     }
