@@ -1,16 +1,17 @@
 //! Ordered reading of a table as it was when the cursor was made.
 
+use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::entry::{Kind, Record};
 use crate::error::{Error, Result};
 use crate::kmerge::{KMerge, Source};
-use crate::levels::Tree;
+use crate::levels::{Sources, Tree};
 use crate::run_reader::{Purpose, RunReader};
 use crate::session_core::SessionCore;
-use crate::write_buffer::{SegmentReader, WriteBuffer};
+use crate::write_buffer::SegmentReader;
 
-/// A position in a stable view of a table; gives the live entries in key order.
+/// A position in a stable view of a table; gives the live entries of a range in key order.
 ///
 /// Later updates of the table, and dropping it, do not disturb a cursor; it keeps the files that it reads
 /// from alive. After an error it gives that error again, so that no reader takes a broken scan for a
@@ -19,32 +20,97 @@ use crate::write_buffer::{SegmentReader, WriteBuffer};
 pub struct Cursor {
     // Fields drop in order: readers before what keeps the session's lock.
     merge: KMerge,
+    /// What the cursor reads; the write buffer comes first among the buffers.
+    view: Sources,
+    from: Bound<Vec<u8>>,
+    to: Bound<Vec<u8>>,
+    /// The entry that comes next, if it has been looked at.
+    peeked: Option<Record>,
     failed: Option<Error>,
     session: Arc<SessionCore>,
 }
 
+/// The bytes of a bound.
+fn bytes(bound: &Bound<Vec<u8>>) -> &[u8] {
+    match bound {
+        Bound::Included(key) | Bound::Excluded(key) => key,
+        Bound::Unbounded => &[],
+    }
+}
+
+/// The first key after all that begin with `prefix`, if there is one.
+pub(crate) fn after_prefix(prefix: &[u8]) -> Bound<Vec<u8>> {
+    let Some(last) = prefix.iter().rposition(|&byte| byte < u8::MAX) else {
+        return Bound::Unbounded;
+    };
+    let mut end = prefix[..=last].to_vec();
+    end[last] += 1;
+    Bound::Excluded(end)
+}
+
 impl Cursor {
-    /// A cursor at the first entry whose key is at least `from`.
-    pub(crate) fn new(session: Arc<SessionCore>, tree: &Tree, from: &[u8]) -> Result<Self> {
-        let sources = tree.sources();
-        let mut readers = Vec::new();
-        let mut add = |buffer: &WriteBuffer| {
-            for segment in buffer.segments().iter().rev() {
-                readers.push(Source::Segment(SegmentReader::at(Arc::clone(segment), from)));
-            }
-        };
-        add(&tree.buffer);
-        sources.buffers.iter().for_each(add);
-        for run in sources.runs {
-            if run.max_key() >= from {
-                let reader = RunReader::at(run, Purpose::Range, from)?;
-                readers.push(Source::Run(Box::new(reader)));
-            }
-        }
-        Ok(Self { merge: KMerge::new(readers), failed: None, session })
+    /// A cursor at the first entry between the bounds.
+    pub(crate) fn new(
+        session: Arc<SessionCore>,
+        tree: &Tree,
+        from: Bound<Vec<u8>>,
+        to: Bound<Vec<u8>>,
+    ) -> Result<Self> {
+        let mut view = tree.sources();
+        view.buffers.insert(0, tree.buffer.clone());
+        let merge = KMerge::new(Vec::new());
+        let mut cursor = Self { merge, view, from, to, peeked: None, failed: None, session };
+        cursor.go_to(&[])?;
+        Ok(cursor)
     }
 
-    /// The next live entry; `None` at the end, also when asked again.
+    /// Opens all sources at the first entry whose key is at least `key` and within the lower bound.
+    fn go_to(&mut self, key: &[u8]) -> Result<()> {
+        let key = key.max(bytes(&self.from));
+        self.peeked = None;
+        let mut sources = Vec::new();
+        for buffer in &self.view.buffers {
+            for segment in buffer.segments().iter().rev() {
+                sources.push(Source::Segment(SegmentReader::at(Arc::clone(segment), key)));
+            }
+        }
+        for run in &self.view.runs {
+            if run.max_key() >= key && !self.is_beyond(run.min_key()) {
+                let reader = RunReader::at(Arc::clone(run), Purpose::Range, key)?;
+                sources.push(Source::Run(Box::new(reader)));
+            }
+        }
+        self.merge = KMerge::new(sources);
+        if let Bound::Excluded(from) = &self.from
+            && self.merge.current().is_some_and(|entry| entry.key == from)
+        {
+            self.merge.advance()?;
+        }
+        Ok(())
+    }
+
+    fn is_beyond(&self, key: &[u8]) -> bool {
+        match &self.to {
+            Bound::Included(to) => key > to.as_slice(),
+            Bound::Excluded(to) => key >= to.as_slice(),
+            Bound::Unbounded => false,
+        }
+    }
+
+    /// Runs a step, unless an earlier one failed, and remembers its failure.
+    fn step<T>(&mut self, step: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        self.session.check_open()?;
+        let result = step(self);
+        if let Err(error) = &result {
+            self.failed = Some(error.clone());
+        }
+        result
+    }
+
+    /// The next live entry; `None` at the end of the range, also when asked again.
     ///
     /// Cost: one page read for each page of each run that the cursor passes, in growing chunks.
     ///
@@ -52,20 +118,67 @@ impl Cursor {
     /// Any error of the disk, damage found, and [`SessionClosed`](crate::Error::SessionClosed).
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot fail once for good")]
     pub fn next(&mut self) -> Result<Option<Record>> {
-        if let Some(error) = &self.failed {
-            return Err(error.clone());
+        self.step(|cursor| match cursor.peeked.take() {
+            Some(record) => Ok(Some(record)),
+            None => cursor.next_live(),
+        })
+    }
+
+    /// The entry that [`next`](Self::next) will give, without passing it.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub fn peek(&mut self) -> Result<Option<&Record>> {
+        self.step(|cursor| {
+            if cursor.peeked.is_none() {
+                cursor.peeked = cursor.next_live()?;
+            }
+            Ok(())
+        })?;
+        Ok(self.peeked.as_ref())
+    }
+
+    /// Goes to the first entry of the range whose key is at least `key`, forward or back.
+    ///
+    /// Cost: one page read for each run, or two where the index is compact.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub fn seek(&mut self, key: &[u8]) -> Result<()> {
+        self.step(|cursor| cursor.go_to(key))
+    }
+
+    /// The next `count` entries; fewer only at the end of the range.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next); the entries read before are lost then.
+    pub fn take(&mut self, count: usize) -> Result<Vec<Record>> {
+        self.take_while(count, |_| true)
+    }
+
+    /// The next entries, up to `count` of them, as long as `wanted` holds. The first that is not wanted
+    /// comes with the next read.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next); the entries read before are lost then.
+    pub fn take_while(
+        &mut self,
+        count: usize,
+        mut wanted: impl FnMut(&Record) -> bool,
+    ) -> Result<Vec<Record>> {
+        let mut taken = Vec::new();
+        while taken.len() < count && self.peek()?.is_some_and(&mut wanted) {
+            taken.extend(self.next()?);
         }
-        self.session.check_open()?;
-        let result = self.next_live();
-        if let Err(error) = &result {
-            self.failed = Some(error.clone());
-        }
-        result
+        Ok(taken)
     }
 
     fn next_live(&mut self) -> Result<Option<Record>> {
         loop {
             let Some(entry) = self.merge.current() else { return Ok(None) };
+            if self.is_beyond(entry.key) {
+                return Ok(None);
+            }
             let record = match entry.kind {
                 Kind::Insert => Some(Record { key: entry.key.to_vec(), value: entry.value.into() }),
                 Kind::Delete => None,
@@ -75,5 +188,18 @@ impl Cursor {
                 return Ok(record);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_of_a_prefix_is_the_next_string_of_its_length_or_shorter() {
+        assert_eq!(after_prefix(b"ab"), Bound::Excluded(b"ac".to_vec()));
+        assert_eq!(after_prefix(b"a\xFF\xFF"), Bound::Excluded(b"b".to_vec()));
+        assert_eq!(after_prefix(b"\xFF\xFF"), Bound::Unbounded);
+        assert_eq!(after_prefix(b""), Bound::Unbounded);
     }
 }

@@ -1,10 +1,11 @@
 //! A table: an ordered map from key bytes to value bytes.
 
+use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::config::{MergeSchedule, MergeThread, TableConfig};
-use crate::cursor::Cursor;
+use crate::cursor::{Cursor, after_prefix};
 use crate::entry::{EntryRef, KEY_BYTES_MAX, Lookup, Update, VALUE_BYTES_MAX, key_hash};
 use crate::error::{Error, Result};
 use crate::levels::{Context, Incoming, Pending, Tree};
@@ -249,8 +250,33 @@ impl Table {
     /// # Errors
     /// As [`Cursor::next`].
     pub fn cursor_at(&self, key: &[u8]) -> Result<Cursor> {
+        self.range::<[u8], _>((Bound::Included(key), Bound::Unbounded))
+    }
+
+    /// A cursor over the entries whose keys are in `range`: all kinds of bounds; empty if the lower one is
+    /// above the upper one.
+    ///
+    /// Cost: one page read for each run that may hold such keys, or two where the index is compact.
+    ///
+    /// # Errors
+    /// As [`Cursor::next`].
+    pub fn range<K: AsRef<[u8]> + ?Sized, R: RangeBounds<K>>(&self, range: R) -> Result<Cursor> {
         self.session.check_open()?;
-        Cursor::new(Arc::clone(&self.session), &self.tree, key)
+        let owned = |bound: Bound<&K>| bound.map(|key| key.as_ref().to_vec());
+        let (from, to) = (owned(range.start_bound()), owned(range.end_bound()));
+        Cursor::new(Arc::clone(&self.session), &self.tree, from, to)
+    }
+
+    /// A cursor over the entries whose keys begin with `prefix`.
+    ///
+    /// Cost: as [`range`](Self::range).
+    ///
+    /// # Errors
+    /// As [`Cursor::next`].
+    pub fn prefix(&self, prefix: &[u8]) -> Result<Cursor> {
+        self.session.check_open()?;
+        let (from, to) = (Bound::Included(prefix.to_vec()), after_prefix(prefix));
+        Cursor::new(Arc::clone(&self.session), &self.tree, from, to)
     }
 
     /// The shape of the table and what it counted. Cost: no I/O.
