@@ -235,7 +235,7 @@ impl Table {
 
     /// A cursor at the first entry.
     ///
-    /// Cost: one page read for each run.
+    /// Cost: one page read for each run, or two where the index is compact.
     ///
     /// # Errors
     /// As [`Cursor::next`].
@@ -245,7 +245,7 @@ impl Table {
 
     /// A cursor at the first entry whose key is at least `key`.
     ///
-    /// Cost: one page read for each run.
+    /// Cost: one page read for each run, or two where the index is compact.
     ///
     /// # Errors
     /// As [`Cursor::next`].
