@@ -7,6 +7,7 @@ use crate::entry::{Kind, Record};
 use crate::error::{Error, Result};
 use crate::kmerge::{KMerge, Source};
 use crate::levels::{Sources, Tree};
+use crate::run::Run;
 use crate::run_reader::{Purpose, RunReader};
 use crate::session_core::SessionCore;
 use crate::write_buffer::SegmentReader;
@@ -20,7 +21,7 @@ use crate::write_buffer::SegmentReader;
 pub struct Cursor {
     // Fields drop in order: readers before what keeps the session's lock.
     merge: KMerge,
-    /// What the cursor reads; the write buffer comes first among the buffers.
+    /// What the cursor reads: the buffers, and the runs that may hold keys of the range.
     view: Sources,
     from: Bound<Vec<u8>>,
     to: Bound<Vec<u8>>,
@@ -60,6 +61,11 @@ impl Cursor {
         view.buffers.insert(0, tree.buffer.clone());
         let merge = KMerge::new(Vec::new());
         let mut cursor = Self { merge, view, from, to, peeked: None, failed: None, session };
+        let Self { view, from, .. } = &cursor;
+        let lowest = bytes(from);
+        let in_range = |run: &Run| run.max_key() >= lowest && !cursor.is_beyond(run.min_key());
+        let runs = view.runs.iter().filter(|run| in_range(run)).cloned().collect();
+        cursor.view.runs = runs;
         cursor.go_to(&[])?;
         Ok(cursor)
     }
@@ -75,7 +81,7 @@ impl Cursor {
             }
         }
         for run in &self.view.runs {
-            if run.max_key() >= key && !self.is_beyond(run.min_key()) {
+            if run.max_key() >= key {
                 let reader = RunReader::at(Arc::clone(run), Purpose::Range, key)?;
                 sources.push(Source::Run(Box::new(reader)));
             }

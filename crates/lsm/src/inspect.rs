@@ -27,6 +27,7 @@ use crate::run::{
 use crate::run_builder::CHUNK_PAGES;
 use crate::session_core::{
     ACTIVE, METADATA, SNAPSHOT_SUFFIX, SNAPSHOTS, foreign_dir, is_session_like, snapshot_names,
+    snapshot_path,
 };
 use crate::snapshot::SNAPSHOT_NAME_LEN_MAX;
 
@@ -305,7 +306,7 @@ fn inspect_session(disk: &Arc<dyn Disk>, dir: &Path) -> Result<SessionInfo> {
     let mut snapshots = Vec::new();
     let mut referenced = std::collections::BTreeSet::new();
     for name in snapshot_names(disk.as_ref(), dir)? {
-        let path = dir.join(SNAPSHOTS).join(format!("{name}{SNAPSHOT_SUFFIX}"));
+        let path = snapshot_path(dir, &name);
         let info = inspect_snapshot(disk, dir, &path);
         if let Ok(info) = &info {
             let paths = info.buffer.iter().chain(info.level_runs()).map(|run| run.path.clone());

@@ -306,28 +306,32 @@ impl Tree {
         if let Some(pending) = &self.flushing {
             sources.add(pending.merging.view());
         }
-        for level in &self.levels {
-            match &level.incoming {
-                None => {}
-                Some(Incoming::Single(run)) => sources.runs.push(Arc::clone(run)),
-                Some(Incoming::Merging(pending)) => sources.add(pending.merging.view()),
-            }
-            sources.runs.extend(level.residents.iter().cloned());
-        }
+        self.levels.iter().for_each(|level| sources.add_level(level));
         sources
     }
 }
 
-/// What a reader looks into after the write buffer.
+/// What a reader looks into.
 #[derive(Debug, Default)]
 pub(crate) struct Sources {
-    /// Write buffers being flushed; newer than all runs. At most one.
+    /// Write buffers, newest first; newer than all runs. [`Tree::sources`] gives at most the one that is
+    /// being flushed.
     pub(crate) buffers: Vec<WriteBuffer>,
     /// Newest first.
     pub(crate) runs: Vec<Arc<Run>>,
 }
 
 impl Sources {
+    /// Adds what a level shows, which must be older than what is there.
+    pub(crate) fn add_level(&mut self, level: &Level) {
+        match &level.incoming {
+            None => {}
+            Some(Incoming::Single(run)) => self.runs.push(Arc::clone(run)),
+            Some(Incoming::Merging(pending)) => self.add(pending.merging.view()),
+        }
+        self.runs.extend(level.residents.iter().cloned());
+    }
+
     fn add(&mut self, view: View) {
         match view {
             View::Output(run) => self.runs.extend(run),

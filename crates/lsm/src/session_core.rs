@@ -193,9 +193,14 @@ pub(crate) fn lock_dir(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn LockGuard>
     })
 }
 
+/// The file of a snapshot of the session in `dir`.
+pub(crate) fn snapshot_path(dir: &Path, name: &str) -> PathBuf {
+    dir.join(SNAPSHOTS).join(format!("{name}{SNAPSHOT_SUFFIX}"))
+}
+
 /// Reads a snapshot's metadata.
 pub(crate) fn read_snapshot(disk: &dyn Disk, dir: &Path, name: &str) -> Result<SnapshotMeta> {
-    let path = dir.join(SNAPSHOTS).join(format!("{name}{SNAPSHOT_SUFFIX}"));
+    let path = snapshot_path(dir, name);
     let bytes = match read_file(disk, &path, MANIFEST_BYTES_MAX) {
         Err(error) if error.kind() == Some(std::io::ErrorKind::FileTooLarge) => {
             let reason = format!("larger than any snapshot: {MANIFEST_BYTES_MAX} bytes");

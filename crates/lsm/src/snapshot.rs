@@ -25,7 +25,7 @@ use crate::manifest::{IncomingRef, LevelRef, MergeRef, RunRef, SnapshotMeta};
 use crate::merging::{Input, MergeSpec, Merging, View};
 use crate::run::{Purpose, Run};
 use crate::run_reader::{self, RunReader};
-use crate::session_core::{ACTIVE, SNAPSHOT_SUFFIX, SNAPSHOTS, SessionCore, Stored, read_snapshot};
+use crate::session_core::{ACTIVE, SNAPSHOTS, SessionCore, Stored, read_snapshot, snapshot_path};
 use crate::write_buffer::WriteBuffer;
 
 /// The name of a snapshot: 1 to 64 characters of `a-z`, `0-9`, `_` and `-`, and not the name of a device
@@ -71,7 +71,7 @@ impl fmt::Display for SnapshotName {
 }
 
 fn path_of(core: &SessionCore, name: &SnapshotName) -> PathBuf {
-    core.dir().join(SNAPSHOTS).join(format!("{name}{SNAPSHOT_SUFFIX}"))
+    snapshot_path(core.dir(), name.as_str())
 }
 
 fn run_ref(run: &Run) -> RunRef {

@@ -8,9 +8,9 @@ use crate::config::{MergeSchedule, MergeThread, TableConfig};
 use crate::cursor::{Cursor, after_prefix};
 use crate::entry::{EntryRef, KEY_BYTES_MAX, Lookup, Update, VALUE_BYTES_MAX, key_hash};
 use crate::error::{Error, Result};
-use crate::levels::{Context, Incoming, Pending, Tree};
+use crate::levels::{Context, Incoming, Pending, Sources, Tree};
 use crate::lookup::{LookupContext, lookup_batch};
-use crate::merging::{Input, View};
+use crate::merging::View;
 use crate::run::Run;
 use crate::session_core::SessionCore;
 use crate::snapshot::{self, SnapshotName};
@@ -305,22 +305,13 @@ impl Table {
         }
         for level in &self.tree.levels {
             let mut shape = LevelStats::default();
-            let mut runs: Vec<Arc<Run>> = level.residents.clone();
-            match &level.incoming {
-                None => {}
-                Some(Incoming::Single(run)) => runs.push(Arc::clone(run)),
-                Some(Incoming::Merging(pending)) => {
-                    shape.merge_pages = pending.merging.total();
-                    shape.merge_pages_done = pending.merging.done();
-                    match pending.merging.view() {
-                        View::Output(run) => runs.extend(run),
-                        View::Inputs(inputs) => {
-                            runs.extend(inputs.iter().filter_map(Input::run).cloned());
-                        }
-                    }
-                }
+            if let Some(Incoming::Merging(pending)) = &level.incoming {
+                shape.merge_pages = pending.merging.total();
+                shape.merge_pages_done = pending.merging.done();
             }
-            for run in &runs {
+            let mut sources = Sources::default();
+            sources.add_level(level);
+            for run in &sources.runs {
                 count_run(&mut shape, run);
             }
             stats.levels.push(shape);

@@ -30,8 +30,8 @@ use crate::page::{PAGE_SIZE, PageKind, PageLayout, Place, check, decode_payload,
 use crate::run::{Purpose, Run, RunMeta, read_meta};
 use crate::run_builder::{RunBuilder, RunPlan};
 use crate::session_core::{
-    ACTIVE, METADATA, SNAPSHOT_SUFFIX, SNAPSHOTS, STORE, foreign_dir, is_session_like, lock_dir,
-    read_snapshot, snapshot_names,
+    ACTIVE, METADATA, SNAPSHOTS, STORE, foreign_dir, is_session_like, lock_dir, read_snapshot,
+    snapshot_names, snapshot_path,
 };
 
 /// Pages that are read with one call.
@@ -290,7 +290,7 @@ impl<'a> Check<'a> {
         let mut wanted: BTreeMap<u64, Wanted> = BTreeMap::new();
         for name in snapshot_names(self.disk.as_ref(), self.dir)? {
             self.report.snapshots += 1;
-            let path = self.dir.join(SNAPSHOTS).join(format!("{name}{SNAPSHOT_SUFFIX}"));
+            let path = snapshot_path(self.dir, &name);
             let meta = match read_snapshot(self.disk.as_ref(), self.dir, &name) {
                 Ok(meta) => meta,
                 Err(error) => {

@@ -117,8 +117,8 @@ pub struct Report {
 /// Replays the blocks of `paths` on `engine`. Without paths it only goes back, or only reports.
 ///
 /// Cost: one bulk lookup and two batches per block; 88 bytes read per block of the input and each
-/// block of the best chain read once, twice on a branch that replaces blocks of the store; about 120 bytes of memory per block of the input. The report
-/// reads the whole table once.
+/// block of the best chain read once, twice on a branch that replaces blocks of the store; about 120
+/// bytes of memory per block of the input. The report reads the whole table once.
 ///
 /// # Errors
 /// See [`Error`]. Unless the engine failed, the state of the last good block is durable then.
