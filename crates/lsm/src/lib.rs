@@ -34,6 +34,10 @@ mod run;
 
 mod run_builder;
 
+mod parallel;
+
+mod run_check;
+
 mod run_reader;
 
 mod write_buffer;
@@ -49,6 +53,8 @@ mod lookup;
 mod worker;
 
 mod manifest;
+
+mod registry;
 
 mod session_core;
 
@@ -75,6 +81,8 @@ pub use index::IndexKind;
 pub use page::PAGE_SIZE;
 pub use run::{Purpose, RunMeta};
 pub use session::{Session, SessionOptions};
-pub use snapshot::{LABEL_BYTES_MAX, SNAPSHOT_NAME_LEN_MAX, SnapshotName};
+pub use snapshot::{
+    LABEL_BYTES_MAX, OpenOptions, SNAPSHOT_NAME_LEN_MAX, SnapshotInfo, SnapshotName, Verify,
+};
 pub use stats::{LevelStats, TableStats};
 pub use table::Table;

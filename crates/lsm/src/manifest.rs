@@ -186,6 +186,15 @@ impl SnapshotMeta {
         self.image.iter().chain(&self.flushed).chain(levels)
     }
 
+    /// All of them with their level, counted from 1; `None` for the write buffer's image.
+    pub(crate) fn leveled_runs(&self) -> impl Iterator<Item = (&RunRef, Option<u32>)> {
+        let image = self.image.iter().map(|run| (run, None));
+        let flushed = self.flushed.iter().map(|run| (run, Some(1)));
+        let levels = (1..).zip(&self.levels);
+        let levels = levels.flat_map(|(at, level)| level.runs().map(move |run| (run, Some(at))));
+        image.chain(flushed).chain(levels)
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Writer::new();
         out.put(&SNAPSHOT_MAGIC).u32(SNAPSHOT_VERSION).u64(self.created_ns);

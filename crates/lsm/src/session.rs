@@ -7,11 +7,10 @@ use std::sync::Arc;
 use terrane_io::{Disk, RealDisk};
 
 use crate::config::TableConfig;
-use crate::error::Result;
-use crate::files::lock;
+use crate::error::{Error, Result};
 use crate::levels::Tree;
 use crate::session_core::SessionCore;
-use crate::snapshot::{self, SnapshotName};
+use crate::snapshot::{self, OpenOptions, SnapshotInfo, SnapshotName};
 use crate::table::Table;
 
 /// How a session is opened.
@@ -102,9 +101,9 @@ impl Session {
 
     /// A new table with the content of a snapshot; any number of them may be opened.
     ///
-    /// Cost: reads footer, filter and index of each run that is not open yet; data pages are checked when
-    /// they are read. A merge that was under way begins anew; if less than a quarter of its time was left,
-    /// part of its work is done here, so that later updates go on doing little each.
+    /// Cost: reads footer, filter and index of each run that is not open yet, several runs at once; data
+    /// pages are checked when they are read. A merge that was under way begins anew; if less than a quarter
+    /// of its time was left, part of its work is done here, so that later updates go on doing little each.
     ///
     /// # Errors
     /// [`SnapshotDoesNotExist`](crate::Error::SnapshotDoesNotExist),
@@ -112,8 +111,34 @@ impl Session {
     /// [`SnapshotCorrupted`](crate::Error::SnapshotCorrupted),
     /// [`UnknownVersion`](crate::Error::UnknownVersion), [`Disk`](crate::Error::Disk).
     pub fn open_snapshot(&self, name: &SnapshotName, label: &str) -> Result<Table> {
-        let (tree, config) = snapshot::open(&self.core, name, label)?;
+        self.open_snapshot_with(name, label, &OpenOptions::default())
+    }
+
+    /// The same with parts of the configuration changed, or with everything checked first.
+    ///
+    /// Cost: as [`open_snapshot`](Self::open_snapshot); with [`Verify::Full`](crate::Verify::Full) every page
+    /// of every run is read besides, by several threads.
+    ///
+    /// # Errors
+    /// As [`open_snapshot`](Self::open_snapshot); [`InvalidConfig`](crate::Error::InvalidConfig).
+    pub fn open_snapshot_with(
+        &self,
+        name: &SnapshotName,
+        label: &str,
+        options: &OpenOptions,
+    ) -> Result<Table> {
+        let (tree, config) = snapshot::open(&self.core, name, Some(label), options)?;
         Ok(Table::new(Arc::clone(&self.core), tree, config))
+    }
+
+    /// Gives a snapshot another name, atomically and durably.
+    ///
+    /// # Errors
+    /// [`SnapshotDoesNotExist`](crate::Error::SnapshotDoesNotExist),
+    /// [`SnapshotExists`](crate::Error::SnapshotExists), [`Disk`](crate::Error::Disk),
+    /// [`Poisoned`](crate::Error::Poisoned).
+    pub fn rename_snapshot(&self, from: &SnapshotName, to: &SnapshotName) -> Result<()> {
+        snapshot::rename(&self.core, from, to)
     }
 
     /// Deletes a snapshot, durably. Tables opened from it go on working.
@@ -125,7 +150,30 @@ impl Session {
         snapshot::delete(&self.core, name)
     }
 
-    /// The names of all snapshots, sorted; damaged ones too. Cost: no I/O.
+    /// Deletes a snapshot if there is one of that name, and says whether there was: for a program that
+    /// goes on after a crash and does not know how far it had come.
+    ///
+    /// # Errors
+    /// As [`delete_snapshot`](Self::delete_snapshot), but for a missing one.
+    pub fn delete_snapshot_if_exists(&self, name: &SnapshotName) -> Result<bool> {
+        match snapshot::delete(&self.core, name) {
+            Ok(()) => Ok(true),
+            Err(Error::SnapshotDoesNotExist { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// What a snapshot says of itself: label, time, configuration, size. Cost: reads its metadata.
+    ///
+    /// # Errors
+    /// [`SnapshotDoesNotExist`](crate::Error::SnapshotDoesNotExist),
+    /// [`SnapshotCorrupted`](crate::Error::SnapshotCorrupted),
+    /// [`UnknownVersion`](crate::Error::UnknownVersion), [`Disk`](crate::Error::Disk).
+    pub fn snapshot_info(&self, name: &SnapshotName) -> Result<SnapshotInfo> {
+        snapshot::info(&self.core, name)
+    }
+
+    /// The names of all snapshots, sorted; damaged ones too, but none that is still being saved. Cost: no I/O.
     ///
     /// # Errors
     /// [`SessionClosed`](crate::Error::SessionClosed).
@@ -138,8 +186,7 @@ impl Session {
     /// # Errors
     /// [`SessionClosed`](crate::Error::SessionClosed).
     pub fn snapshot_exists(&self, name: &SnapshotName) -> Result<bool> {
-        self.core.check_open()?;
-        Ok(lock(&self.core.snapshots).contains_key(name.as_str()))
+        self.core.snapshots().contains(name.as_str())
     }
 
     /// The salt of the session's hashes.
@@ -150,6 +197,7 @@ impl Session {
 
     /// Ends the session: removes what is in no snapshot, releases the lock; from then on every call on
     /// the session, its tables and its cursors gives [`SessionClosed`](crate::Error::SessionClosed).
+    /// Snapshots being saved or deleted at the moment are waited for; those being opened are given up.
     /// Closing twice is harmless.
     ///
     /// # Errors

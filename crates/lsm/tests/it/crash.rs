@@ -1,7 +1,8 @@
 //! Power loss and sudden death at every call on the disk.
 //!
 //! Goal: whatever survives a crash, the session opens again, and each snapshot is absent or whole: there
-//! if its saving had returned, gone if its deletion had, either if the call was under way. Nothing that
+//! if its saving had returned, gone if its deletion had, either if the call was under way; under its old or
+//! its new name, but under one of them, if it was being renamed. Nothing that
 //! no snapshot needs stays on the disk, and work goes on. What a session has listed after such an
 //! opening holds against the next crash.
 //!
@@ -168,7 +169,7 @@ fn losses(disk: &SimDisk, rng: &mut ChaCha8Rng) -> Vec<Loss> {
 /// The name that the last step of a run was about.
 fn name_of(step: Option<&Step>) -> &'static str {
     match step {
-        Some(Step::Save(_, name) | Step::Delete(name)) => name,
+        Some(Step::Save(_, name) | Step::Delete(name) | Step::Rename(_, name)) => name,
         _ => "new",
     }
 }
