@@ -60,6 +60,8 @@ mod session_core;
 
 mod snapshot;
 
+mod exchange;
+
 mod cursor;
 
 mod table;
@@ -77,9 +79,11 @@ pub use corrupt::Corrupt;
 pub use cursor::Cursor;
 pub use entry::{KEY_BYTES_MAX, Lookup, Record, Update, VALUE_BYTES_MAX, Value};
 pub use error::{Error, Result};
+pub use exchange::{ExportReport, ImportReport, SnapshotPlace};
 pub use index::IndexKind;
 pub use page::PAGE_SIZE;
 pub use run::{Purpose, RunMeta};
+pub use run_check::Progress;
 pub use session::{Session, SessionOptions};
 pub use snapshot::{
     LABEL_BYTES_MAX, OpenOptions, SNAPSHOT_NAME_LEN_MAX, SnapshotInfo, SnapshotName, Verify,

@@ -9,6 +9,8 @@ use terrane_io::checksum::crc32c;
 
 use crate::config::TableConfig;
 use crate::files::RUN_NUMBER_MAX;
+use crate::filter::FilterAllocation;
+use crate::run::Purpose;
 
 /// First bytes of `metadata`.
 pub(crate) const SESSION_MAGIC: [u8; 8] = *b"TerraSes";
@@ -177,6 +179,15 @@ impl LevelRef {
         };
         incoming.iter().chain(&self.residents)
     }
+
+    fn runs_mut(&mut self) -> impl Iterator<Item = &mut RunRef> {
+        let incoming: &mut [RunRef] = match &mut self.incoming {
+            IncomingRef::Nothing => &mut [],
+            IncomingRef::Single(run) => std::slice::from_mut(run),
+            IncomingRef::Merging(merge) => &mut merge.inputs,
+        };
+        incoming.iter_mut().chain(&mut self.residents)
+    }
 }
 
 impl SnapshotMeta {
@@ -186,6 +197,12 @@ impl SnapshotMeta {
         self.image.iter().chain(&self.flushed).chain(levels)
     }
 
+    /// The same, to be replaced.
+    pub(crate) fn runs_mut(&mut self) -> impl Iterator<Item = &mut RunRef> {
+        let levels = self.levels.iter_mut().flat_map(LevelRef::runs_mut);
+        self.image.iter_mut().chain(&mut self.flushed).chain(levels)
+    }
+
     /// All of them with their level, counted from 1; `None` for the write buffer's image.
     pub(crate) fn leveled_runs(&self) -> impl Iterator<Item = (&RunRef, Option<u32>)> {
         let image = self.image.iter().map(|run| (run, None));
@@ -193,6 +210,14 @@ impl SnapshotMeta {
         let levels = (1..).zip(&self.levels);
         let levels = levels.flat_map(|(at, level)| level.runs().map(move |run| (run, Some(at))));
         image.chain(flushed).chain(levels)
+    }
+
+    /// The purpose of a run on such a level, and how its filter is made if it has one.
+    pub(crate) fn role(&self, level: Option<u32>) -> (Purpose, Option<FilterAllocation>) {
+        let Some(level) = level else { return (Purpose::BufferImage, None) };
+        // As levels make them: level 1 is never the last one to them.
+        let last = self.levels.len().max(2) as u32;
+        (Purpose::Level, Some(self.config.filter_allocation(level, last)))
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {

@@ -20,6 +20,9 @@ use crate::run::{Purpose, Run, RunMeta, read_sections};
 /// Pages that are read with one call.
 pub(crate) const CHUNK_PAGES: u32 = 64;
 
+/// Told about progress: bytes done, and bytes to do in all.
+pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
+
 /// Key pages that one thread checks at a time.
 const PART_KEY_PAGES: u32 = 2048;
 
@@ -69,10 +72,10 @@ impl Checking<'_> {
         let mut sums = sums.into_iter().zip(parts).peekable();
         while let Some((mut whole, (run, _))) = sums.next() {
             while let Some((part, _)) = sums.next_if(|(_, (_, start))| *start > 0) {
-                whole.join(&part).map_err(|flaw| self.flawed(run, flaw))?;
+                whole.join(&part).map_err(|flaw| flawed(self.snapshot, run, flaw))?;
             }
             if let Some(&flaw) = whole.flaws(run).first() {
-                return Err(self.flawed(run, flaw));
+                return Err(flawed(self.snapshot, run, flaw));
             }
         }
         Ok(())
@@ -87,7 +90,7 @@ impl Checking<'_> {
             Step::Damage(what) => Err(Error::corrupt(run.path(), what)),
             Step::Entry(met) => {
                 if let Some(rule) = misled(run, &met) {
-                    return Err(self.flawed(run, Flaw { page: met.page, rule }));
+                    return Err(flawed(self.snapshot, run, Flaw { page: met.page, rule }));
                 }
                 sums.add(&met);
                 Ok(())
@@ -95,11 +98,12 @@ impl Checking<'_> {
         })?;
         Ok(sums)
     }
+}
 
-    fn flawed(&self, run: &Run, flaw: Flaw) -> Error {
-        let (name, path) = (self.snapshot.to_owned(), run.path().to_owned());
-        Error::SnapshotCorrupted { name, path, reason: flaw.to_string() }
-    }
+/// A flaw of a run, as damage of the snapshot that needs it.
+pub(crate) fn flawed(snapshot: &str, run: &Run, flaw: Flaw) -> Error {
+    let (name, path) = (snapshot.to_owned(), run.path().to_owned());
+    Error::SnapshotCorrupted { name, path, reason: flaw.to_string() }
 }
 
 /// What the entries of a run say together.
@@ -134,11 +138,7 @@ impl Sums {
 
     /// Whether a footer says the same.
     pub(crate) fn are_those_of(&self, footer: &RunMeta) -> bool {
-        let sums = |meta: &RunMeta| {
-            let entries = (meta.entries, meta.deletes, meta.key_bytes, meta.value_bytes);
-            (entries, meta.key_pages, meta.data_pages)
-        };
-        sums(&self.meta) == sums(footer)
+        self.meta.has_entries_of(footer)
     }
 
     /// Adds what the entries that follow say.
@@ -225,13 +225,23 @@ pub(crate) struct Pages<'a> {
     chunk: AlignedBuf,
     /// The pages in `chunk`.
     loaded: Range<u32>,
+    tap: Option<Tap<'a>>,
 }
+
+/// Given each chunk of pages as it is read, with the number of its first page.
+type Tap<'a> = &'a mut dyn FnMut(u32, &[u8]) -> Result<()>;
 
 impl<'a> Pages<'a> {
     /// All data pages of a file, which end before page `end`.
     pub(crate) fn new(file: &'a dyn DiskFile, identity: u64, end: u32) -> Self {
         let chunk = AlignedBuf::zeroed(CHUNK_PAGES as usize * PAGE_SIZE);
-        Self { file, identity, start: (0, 0), end, chunk, loaded: 0..0 }
+        Self { file, identity, start: (0, 0), end, chunk, loaded: 0..0, tap: None }
+    }
+
+    /// The same, with somebody who is given the bytes: each page once and in order, up to the first damage,
+    /// and before it has been checked.
+    pub(crate) fn tapped(self, tap: Tap<'a>) -> Self {
+        Self { tap: Some(tap), ..self }
     }
 
     /// The data pages of the key pages with these ordinals.
@@ -251,8 +261,12 @@ impl<'a> Pages<'a> {
             let count = CHUNK_PAGES.min(self.end - page);
             // A failed read leaves the chunk in an unknown state.
             self.loaded = 0..0;
-            self.file.read_at(&mut self.chunk[..count as usize * PAGE_SIZE], page_offset(page))?;
+            let chunk = &mut self.chunk[..count as usize * PAGE_SIZE];
+            self.file.read_at(chunk, page_offset(page))?;
             self.loaded = page..page + count;
+            if let Some(tap) = &mut self.tap {
+                tap(page, chunk)?;
+            }
         }
         let at = (page - self.loaded.start) as usize * PAGE_SIZE;
         Ok(&self.chunk[at..at + PAGE_SIZE])

@@ -8,8 +8,10 @@ use terrane_io::{Disk, RealDisk};
 
 use crate::config::TableConfig;
 use crate::error::{Error, Result};
+use crate::exchange::{self, ExportReport, ImportReport, SnapshotPlace};
 use crate::levels::Tree;
-use crate::session_core::SessionCore;
+use crate::run_check::Progress;
+use crate::session_core::{SessionCore, make_dir};
 use crate::snapshot::{self, OpenOptions, SnapshotInfo, SnapshotName};
 use crate::table::Table;
 
@@ -69,19 +71,7 @@ impl Session {
     #[expect(clippy::needless_pass_by_value, reason = "a session keeps its disk")]
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: &SessionOptions) -> Result<Self> {
         if options.create_dir {
-            let is_missing = disk.kind(dir)?.is_none();
-            if is_missing {
-                disk.create_dir(dir)?;
-            }
-            // Even if it was there: an earlier attempt may have ended before the name was durable.
-            if let Some(parent) = dir.parent() {
-                let synced = disk.sync_dir(parent);
-                if synced.is_err() && is_missing {
-                    // No later sync can be trusted with this name; the next attempt makes a new one.
-                    let _ = disk.remove_dir(dir);
-                }
-                synced?;
-            }
+            make_dir(disk.as_ref(), dir)?;
         }
         let salt = options.salt.unwrap_or_else(|| RandomState::new().hash_one(0));
         Ok(Self { core: SessionCore::open(&disk, dir, salt)? })
@@ -161,6 +151,87 @@ impl Session {
             Err(Error::SnapshotDoesNotExist { .. }) => Ok(false),
             Err(error) => Err(error),
         }
+    }
+
+    /// Copies a snapshot to the directory of another session on the same disk, under its own name: the whole
+    /// of [`export_snapshot_to`](Self::export_snapshot_to) for the ordinary case.
+    ///
+    /// # Errors
+    /// As [`export_snapshot_to`](Self::export_snapshot_to).
+    pub fn export_snapshot(
+        &self,
+        name: &SnapshotName,
+        dir: impl AsRef<Path>,
+    ) -> Result<ExportReport> {
+        let place = SnapshotPlace::new(dir.as_ref(), name.clone());
+        self.export_snapshot_to(name, &place, &mut |_, _| {})
+    }
+
+    /// Copies a snapshot to the directory of another session, durably. The directory is made if it is
+    /// missing (its parent must exist) or empty, with the salt of this session; `progress` is told of bytes.
+    /// The copy shares nothing with this session, and is opened, inspected and verified like any session.
+    /// If the session there has another salt, filters and indexes are made anew.
+    ///
+    /// Cost: reads and writes each run that an earlier export has not brought there, once and in large chunks, and
+    /// checks every page's checksum. While it goes on, this session can be used; it must not be closed by
+    /// `progress` itself, since closing waits for the export to end.
+    ///
+    /// # Errors
+    /// [`SnapshotDoesNotExist`](crate::Error::SnapshotDoesNotExist);
+    /// [`SnapshotExportDirExists`](crate::Error::SnapshotExportDirExists) if something else is there, which is
+    /// left as it is; [`SnapshotExists`](crate::Error::SnapshotExists) if the session there has that name;
+    /// [`SessionDirLocked`](crate::Error::SessionDirLocked);
+    /// [`SnapshotCorrupted`](crate::Error::SnapshotCorrupted); [`Disk`](crate::Error::Disk). After an error, or
+    /// a crash, there is no snapshot of that name there, or a whole one.
+    pub fn export_snapshot_to(
+        &self,
+        name: &SnapshotName,
+        place: &SnapshotPlace,
+        progress: Progress<'_>,
+    ) -> Result<ExportReport> {
+        exchange::export(&self.core, name, place, progress)
+    }
+
+    /// Takes in a snapshot from the directory of another session on the same disk: the whole of
+    /// [`import_snapshot_from`](Self::import_snapshot_from) for the ordinary case.
+    ///
+    /// # Errors
+    /// As [`import_snapshot_from`](Self::import_snapshot_from).
+    pub fn import_snapshot(
+        &self,
+        dir: impl AsRef<Path>,
+        from: &SnapshotName,
+        to: &SnapshotName,
+    ) -> Result<ImportReport> {
+        let place = SnapshotPlace::new(dir.as_ref(), from.clone());
+        self.import_snapshot_from(&place, to, &mut |_, _| {})
+    }
+
+    /// Takes in a snapshot from the directory of another session, which nobody may hold, under the name `to`,
+    /// durably; `progress` is told of bytes. Every page is checked on the way, the order and number of keys,
+    /// and that filters and indexes lead to every key; if the session there has another salt, filters and
+    /// indexes are made anew. In the other directory at most a file `lock` is made.
+    ///
+    /// Cost: reads and writes each run of the snapshot once, or with another salt reads it twice; runs of this
+    /// session are never shared.
+    ///
+    /// # Errors
+    /// [`SnapshotImportDirDoesNotExist`](crate::Error::SnapshotImportDirDoesNotExist),
+    /// [`NotTerrane`](crate::Error::NotTerrane) for a directory that is no session,
+    /// [`SessionDirLocked`](crate::Error::SessionDirLocked),
+    /// [`SnapshotDoesNotExist`](crate::Error::SnapshotDoesNotExist) there,
+    /// [`SnapshotExists`](crate::Error::SnapshotExists) here,
+    /// [`SnapshotCorrupted`](crate::Error::SnapshotCorrupted), naming the other directory's file;
+    /// [`UnknownVersion`](crate::Error::UnknownVersion), [`Disk`](crate::Error::Disk),
+    /// [`Poisoned`](crate::Error::Poisoned). After an error, or a crash, there is no snapshot of that name, or a
+    /// whole one.
+    pub fn import_snapshot_from(
+        &self,
+        place: &SnapshotPlace,
+        to: &SnapshotName,
+        progress: Progress<'_>,
+    ) -> Result<ImportReport> {
+        exchange::import(&self.core, place, to, progress)
     }
 
     /// What a snapshot says of itself: label, time, configuration, size. Cost: reads its metadata.

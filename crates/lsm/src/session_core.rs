@@ -83,6 +83,29 @@ fn look(disk: &dyn Disk, dir: &Path) -> Result<Found> {
     corrupted(dir, format!("not empty, and not a session: it holds {}", names.join(", ")))
 }
 
+/// Checks that a session can be opened or made in a directory, as far as the names in it tell.
+pub(crate) fn check_dir(disk: &dyn Disk, dir: &Path) -> Result<()> {
+    look(disk, dir).map(drop)
+}
+
+/// Makes a directory for a session, durably, unless it is there.
+pub(crate) fn make_dir(disk: &dyn Disk, dir: &Path) -> Result<()> {
+    let is_missing = disk.kind(dir)?.is_none();
+    if is_missing {
+        disk.create_dir(dir)?;
+    }
+    // Even if it was there: an earlier attempt may have ended before the name was durable.
+    if let Some(parent) = dir.parent() {
+        let synced = disk.sync_dir(parent);
+        if synced.is_err() && is_missing {
+            // No later sync can be trusted with this name; the next attempt makes a new one.
+            let _ = disk.remove_dir(dir);
+        }
+        synced?;
+    }
+    Ok(())
+}
+
 /// What a session is called where something else is found.
 pub(crate) const STORE: &str = "a store (a directory of `metadata`, `active` and `snapshots`)";
 

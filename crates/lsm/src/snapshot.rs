@@ -30,7 +30,7 @@ use crate::merging::{Input, MergeSpec, Merging, View};
 use crate::page::PAGE_SIZE;
 use crate::parallel;
 use crate::registry::{Operation, Reservation};
-use crate::run::{Purpose, Run};
+use crate::run::{Purpose, Run, RunMeta};
 use crate::run_check::Checking;
 use crate::run_reader::{self, RunReader};
 use crate::session_core::{ACTIVE, SNAPSHOTS, SessionCore, read_snapshot, snapshot_path};
@@ -82,7 +82,7 @@ fn path_of(core: &SessionCore, name: &SnapshotName) -> PathBuf {
     snapshot_path(core.dir(), name.as_str())
 }
 
-fn run_ref(run: &Run) -> RunRef {
+pub(crate) fn run_ref(run: &Run) -> RunRef {
     RunRef {
         number: run.number(),
         identity: run.meta().identity,
@@ -140,7 +140,11 @@ pub(crate) fn save(
 }
 
 /// Makes a snapshot of runs that are there and whose bytes are durable; the caller holds them.
-fn publish(core: &SessionCore, reservation: Reservation<'_>, meta: &SnapshotMeta) -> Result<()> {
+pub(crate) fn publish(
+    core: &SessionCore,
+    reservation: Reservation<'_>,
+    meta: &SnapshotMeta,
+) -> Result<()> {
     core.sync_dir(ACTIVE)?;
     let runs: Vec<RunRef> = meta.runs().copied().collect();
     core.files().pin(numbers(&runs));
@@ -376,21 +380,16 @@ fn check_runs(
     checking.check(&runs)
 }
 
-/// Compares an open run with what a snapshot says of it.
-fn check_run(run: &Run, wanted: &RunRef, salt: u64) -> Result<()> {
-    let found = run_ref(run);
-    let broken = |rule, expected, found| {
-        Err(Error::corrupt(run.path(), Corrupt::rule(rule, expected, found)))
-    };
-    if found.identity != wanted.identity {
-        return broken("identity in the snapshot", wanted.identity, found.identity);
+/// Compares the footer of the run file at `path` with what a snapshot says of it.
+pub(crate) fn check_footer(path: &Path, footer: &RunMeta, wanted: &RunRef) -> Result<()> {
+    let broken =
+        |rule, expected, found| Err(Error::corrupt(path, Corrupt::rule(rule, expected, found)));
+    if footer.identity != wanted.identity {
+        return broken("identity in the snapshot", wanted.identity, footer.identity);
     }
-    if found.data_pages != wanted.data_pages {
-        let (wanted, found) = (wanted.data_pages.into(), found.data_pages.into());
+    if footer.data_pages != wanted.data_pages {
+        let (wanted, found) = (wanted.data_pages.into(), footer.data_pages.into());
         return broken("data pages in the snapshot", wanted, found);
-    }
-    if run.meta().salt != salt {
-        return broken("salt of the session", salt, run.meta().salt);
     }
     Ok(())
 }
@@ -399,7 +398,11 @@ fn restore(core: &Arc<SessionCore>, meta: &SnapshotMeta, runs: &Runs) -> Result<
     let context = Context { set: core.files(), config: &meta.config, salt: core.salt() };
     let open = |wanted: &RunRef| -> Result<Arc<Run>> {
         let run = &runs[&wanted.number];
-        check_run(run, wanted, core.salt())?;
+        check_footer(run.path(), run.meta(), wanted)?;
+        if run.meta().salt != core.salt() {
+            let what = Corrupt::rule("salt of the session", core.salt(), run.meta().salt);
+            return Err(Error::corrupt(run.path(), what));
+        }
         Ok(Arc::clone(run))
     };
     let mut tree = Tree { flushes: meta.flushes, ..Tree::default() };

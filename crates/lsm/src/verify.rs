@@ -29,6 +29,7 @@ use crate::manifest::{MANIFEST_BYTES_MAX, Refused, RunRef, SessionMeta};
 use crate::page::PAGE_SIZE;
 use crate::run::{Purpose, Run, read_meta};
 use crate::run_builder::{RunBuilder, RunPlan};
+pub use crate::run_check::Progress;
 use crate::run_check::{CHUNK_PAGES, Pages, Step, Sums, misled, page_offset};
 use crate::session_core::{
     ACTIVE, METADATA, SNAPSHOTS, STORE, foreign_dir, is_session_like, lock_dir, read_snapshot,
@@ -132,9 +133,6 @@ impl Report {
         self.problems.push(Problem::new(path, offset, rule.as_ref()));
     }
 }
-
-/// Told about progress: bytes checked, and bytes to check in all.
-pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 
 /// Checks the session in `dir`, which nobody may hold. Changes nothing in it, but leaves a file `lock`.
 ///
@@ -259,11 +257,7 @@ impl<'a> Check<'a> {
                 }
             };
             for (run, level) in meta.leveled_runs() {
-                let level_run = |level| {
-                    let last = meta.levels.len() as u32;
-                    (Purpose::Level, Some(meta.config.filter_allocation(level, last)))
-                };
-                let (purpose, filter) = level.map_or((Purpose::BufferImage, None), level_run);
+                let (purpose, filter) = meta.role(level);
                 let known = wanted.entry(run.number).or_insert_with(|| Wanted {
                     run: *run,
                     purpose,

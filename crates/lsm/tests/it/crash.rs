@@ -32,14 +32,14 @@ const IMAGES_MIN: u64 = 2_000;
 
 /// How a run ends.
 #[derive(Debug, Clone, Copy)]
-enum Loss {
+pub(crate) enum Loss {
     Power(Survival),
     /// The process dies; what it wrote is seen, but not durable yet.
     Process,
 }
 
 impl Loss {
-    fn apply(self, disk: &SimDisk) -> Arc<SimDisk> {
+    pub(crate) fn apply(self, disk: &SimDisk) -> Arc<SimDisk> {
         match self {
             Self::Power(survival) => disk.after_crash(survival),
             Self::Process => disk.process_kill(),
@@ -48,7 +48,7 @@ impl Loss {
 }
 
 /// Prints where a run was when it fails.
-struct Note<'a>(&'a dyn Debug);
+pub(crate) struct Note<'a>(pub(crate) &'a dyn Debug);
 
 impl Drop for Note<'_> {
     fn drop(&mut self) {

@@ -4,11 +4,15 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
 
 use terrane_io::{
     Access, Clock, Disk, DiskFile, Entry, EntryKind, IoQueue, LockGuard, OpenMode, QueueKind,
     Result,
 };
+
+/// After this time something is wrong with the test.
+const WAIT_MAX: Duration = Duration::from_mins(1);
 
 #[derive(Debug, Default)]
 enum State {
@@ -37,16 +41,14 @@ impl GateDisk {
         *self.state.lock().unwrap() = State::Armed(call, path);
     }
 
-    /// Waits until the call is made.
-    pub(crate) fn wait(&self) {
+    /// Waits until the call is made. It goes on when the result is dropped, also by a test that fails.
+    pub(crate) fn wait(&self) -> Held<'_> {
+        let state = self.state.lock().unwrap();
         let reached = |state: &mut State| !matches!(state, State::Reached);
-        drop(self.changed.wait_while(self.state.lock().unwrap(), reached).unwrap());
-    }
-
-    /// Lets the call go.
-    pub(crate) fn open_up(&self) {
-        *self.state.lock().unwrap() = State::Open;
-        self.changed.notify_all();
+        let (state, waited) = self.changed.wait_timeout_while(state, WAIT_MAX, reached).unwrap();
+        drop(state);
+        assert!(!waited.timed_out(), "the call was never made");
+        Held(self)
     }
 
     fn pass(&self, call: &'static str, path: &Path) {
@@ -57,6 +59,17 @@ impl GateDisk {
             let closed = |state: &mut State| matches!(state, State::Reached);
             drop(self.changed.wait_while(state, closed).unwrap());
         }
+    }
+}
+
+/// A call that waits.
+#[must_use]
+pub(crate) struct Held<'a>(&'a GateDisk);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        *self.0.state.lock().unwrap() = State::Open;
+        self.0.changed.notify_all();
     }
 }
 

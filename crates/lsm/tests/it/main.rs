@@ -11,6 +11,8 @@ mod script;
 mod bitflip;
 mod budgets;
 mod crash;
+mod export;
+mod export_crash;
 mod faults;
 mod gate;
 mod golden;

@@ -99,7 +99,7 @@ fn largest_run(place: &Place) -> PathBuf {
 }
 
 /// Changes a page of a run and makes its checksum right, which the identity in the footer begins.
-fn change_page(bytes: &mut [u8], page: usize, change: impl FnOnce(&mut [u8])) {
+pub(crate) fn change_page(bytes: &mut [u8], page: usize, change: impl FnOnce(&mut [u8])) {
     let footer = bytes.len() - PAGE_SIZE;
     let identity = bytes[footer + 32..footer + 40].to_vec();
     let page_bytes = &mut bytes[page * PAGE_SIZE..(page + 1) * PAGE_SIZE];

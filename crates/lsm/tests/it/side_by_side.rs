@@ -47,7 +47,7 @@ fn nobody_waits_for_a_save_and_nobody_sees_its_snapshot_before_the_end() {
         gate.close("rename", place.dir().join("snapshots/slow.snapshot"));
         thread::scope(|scope| {
             let saving = scope.spawn(|| table.save_snapshot(&slow, LABEL));
-            gate.wait();
+            let held = gate.wait();
             assert_eq!(session.list_snapshots().unwrap(), [name("there")]);
             assert!(!session.snapshot_exists(&slow).unwrap());
             is_missing(session.open_snapshot(&slow, LABEL), "slow");
@@ -63,7 +63,7 @@ fn nobody_waits_for_a_save_and_nobody_sees_its_snapshot_before_the_end() {
             assert_eq!(content(&session.open_snapshot(&name("moved"), LABEL).unwrap()), saved);
             session.delete_snapshot(&name("moved")).unwrap();
             assert_eq!(session.list_snapshots().unwrap(), [name("quick")]);
-            gate.open_up();
+            drop(held);
             saving.join().unwrap().unwrap();
         });
         assert_eq!(session.list_snapshots().unwrap(), [name("quick"), slow.clone()]);
@@ -79,14 +79,20 @@ fn closing_waits_for_a_save_which_is_whole_then() {
         gate.close("rename", place.dir().join("snapshots/slow.snapshot"));
         thread::scope(|scope| {
             let saving = scope.spawn(|| table.save_snapshot(&name("slow"), LABEL));
-            gate.wait();
+            let held = gate.wait();
             let closing = scope.spawn(|| session.close());
             while session.list_snapshots().is_ok() {
                 thread::yield_now();
             }
             let refused = table.save_snapshot(&name("late"), LABEL);
             assert!(matches!(refused, Err(Error::SessionClosed)), "{refused:?}");
-            gate.open_up();
+            // Until the save has ended nobody else gets the directory.
+            for _ in 0..200 {
+                let refused = place.try_open(SALT).map(drop);
+                assert!(matches!(refused, Err(Error::SessionDirLocked { .. })), "{refused:?}");
+                thread::yield_now();
+            }
+            drop(held);
             saving.join().unwrap().unwrap();
             closing.join().unwrap().unwrap();
         });
@@ -110,13 +116,13 @@ fn a_snapshot_deleted_or_renamed_while_it_is_opened_opens_all_the_same() {
             gate.close("open", run);
             thread::scope(|scope| {
                 let opening = scope.spawn(|| session.open_snapshot(&name("there"), LABEL));
-                gate.wait();
+                let held = gate.wait();
                 if is_deleted {
                     session.delete_snapshot(&name("there")).unwrap();
                 } else {
                     session.rename_snapshot(&name("there"), &name("moved")).unwrap();
                 }
-                gate.open_up();
+                drop(held);
                 let table = opening.join().unwrap().unwrap();
                 assert_eq!(content(&table), saved);
             });
@@ -137,12 +143,12 @@ fn closing_gives_up_an_opening_that_is_under_way() {
         gate.close("open", run);
         thread::scope(|scope| {
             let opening = scope.spawn(|| session.open_snapshot(&name("there"), LABEL));
-            gate.wait();
+            let held = gate.wait();
             let closing = scope.spawn(|| session.close());
             while session.list_snapshots().is_ok() {
                 thread::yield_now();
             }
-            gate.open_up();
+            drop(held);
             let opened = opening.join().unwrap().map(drop);
             assert!(matches!(opened, Err(Error::SessionClosed)), "{opened:?}");
             closing.join().unwrap().unwrap();
