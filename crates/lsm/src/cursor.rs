@@ -3,10 +3,12 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use crate::entry::{Kind, Record};
+use crate::answer::Record;
+use crate::entry::{Kind, Order};
 use crate::error::{Error, Result};
-use crate::kmerge::{KMerge, Source};
+use crate::kmerge::{Combine, KMerge, Rules, Source};
 use crate::levels::{Sources, Tree};
+use crate::resolve::Resolve;
 use crate::run::Run;
 use crate::run_reader::{Purpose, RunReader};
 use crate::session_core::SessionCore;
@@ -25,6 +27,7 @@ pub struct Cursor {
     view: Sources,
     from: Bound<Vec<u8>>,
     to: Bound<Vec<u8>>,
+    resolve: Resolve,
     /// The entry that comes next, if it has been looked at.
     peeked: Option<Record>,
     failed: Option<Error>,
@@ -56,11 +59,15 @@ impl Cursor {
         tree: &Tree,
         from: Bound<Vec<u8>>,
         to: Bound<Vec<u8>>,
+        resolve: Resolve,
     ) -> Result<Self> {
         let mut view = tree.sources();
         view.buffers.insert(0, tree.buffer.clone());
-        let merge = KMerge::new(Vec::new());
-        let mut cursor = Self { merge, view, from, to, peeked: None, failed: None, session };
+        let rules = Rules { combine: Combine::Levels, resolve, order: Order::Ascending };
+        let resolve = rules.resolve.clone();
+        let merge = KMerge::new(Vec::new(), rules)?;
+        let (peeked, failed) = (None, None);
+        let mut cursor = Self { merge, view, from, to, resolve, peeked, failed, session };
         let Self { view, from, .. } = &cursor;
         let lowest = bytes(from);
         let in_range = |run: &Run| run.max_key() >= lowest && !cursor.is_beyond(run.min_key());
@@ -86,7 +93,9 @@ impl Cursor {
                 sources.push(Source::Run(Box::new(reader)));
             }
         }
-        self.merge = KMerge::new(sources);
+        let resolve = self.resolve.clone();
+        let rules = Rules { combine: Combine::Levels, resolve, order: Order::Ascending };
+        self.merge = KMerge::new(sources, rules)?;
         if let Bound::Excluded(from) = &self.from
             && self.merge.current().is_some_and(|entry| entry.key == from)
         {
@@ -185,10 +194,12 @@ impl Cursor {
             if self.is_beyond(entry.key) {
                 return Ok(None);
             }
-            let record = match entry.kind {
-                Kind::Insert => Some(Record { key: entry.key.to_vec(), value: entry.value.into() }),
-                Kind::Delete => None,
-            };
+            let blob = || self.merge.blob().map(|blob| blob.downgrade());
+            let record = (entry.kind != Kind::Delete).then(|| Record {
+                key: entry.key.to_vec(),
+                value: entry.value.into(),
+                blob: blob(),
+            });
             self.merge.advance()?;
             if record.is_some() {
                 return Ok(record);

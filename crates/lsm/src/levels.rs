@@ -164,6 +164,7 @@ impl Context<'_> {
         MergeSpec {
             inputs,
             drop_deletes,
+            resolve: self.config.resolve.clone(),
             filter: Some(self.config.filter_allocation(level as u32, last)),
             index: self.config.index,
             access: self.access(),
@@ -311,14 +312,48 @@ impl Tree {
     }
 }
 
-/// What a reader looks into.
-#[derive(Debug, Default)]
+/// What a reader of a table looks into.
+#[derive(Debug, Default, Clone)]
 pub(crate) struct Sources {
     /// Write buffers, newest first; newer than all runs. [`Tree::sources`] gives at most the one that is
     /// being flushed.
     pub(crate) buffers: Vec<WriteBuffer>,
     /// Newest first.
     pub(crate) runs: Vec<Arc<Run>>,
+    /// Older than all of them.
+    pub(crate) union: Option<Box<UnionSources>>,
+}
+
+/// How far a union has got: up to which key its slices hold everything.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Frontier {
+    /// No key yet.
+    Nothing,
+    /// All keys up to this one, included.
+    UpTo(Arc<[u8]>),
+    /// All keys.
+    Everything,
+}
+
+impl Frontier {
+    /// Whether what the union has of `key` is in its slices.
+    pub(crate) fn covers(&self, key: &[u8]) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::UpTo(last) => key <= last.as_ref(),
+            Self::Everything => true,
+        }
+    }
+}
+
+/// What a reader of a union looks into.
+#[derive(Debug, Clone)]
+pub(crate) struct UnionSources {
+    /// What has been united so far: runs whose keys follow each other.
+    pub(crate) slices: Vec<Arc<Run>>,
+    pub(crate) frontier: Frontier,
+    /// Where the other keys are, left to right.
+    pub(crate) tables: Vec<Sources>,
 }
 
 impl Sources {

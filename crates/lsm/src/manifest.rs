@@ -20,7 +20,7 @@ pub(crate) const SESSION_VERSION: u32 = 1;
 pub(crate) const SNAPSHOT_MAGIC: [u8; 8] = *b"TerraSnp";
 
 /// Newest version of snapshots.
-pub(crate) const SNAPSHOT_VERSION: u32 = 1;
+pub(crate) const SNAPSHOT_VERSION: u32 = 2;
 
 /// Largest metadata file that is read, in bytes.
 pub(crate) const MANIFEST_BYTES_MAX: u64 = 64 << 20;
@@ -132,6 +132,8 @@ pub(crate) struct LevelRef {
 pub(crate) struct SnapshotMeta {
     pub(crate) created_ns: u64,
     pub(crate) label: String,
+    /// Name of the resolve function.
+    pub(crate) resolve: String,
     pub(crate) config: TableConfig,
     pub(crate) flushes: u64,
     pub(crate) now: u64,
@@ -189,7 +191,7 @@ impl SnapshotMeta {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Writer::new();
         out.put(&SNAPSHOT_MAGIC).u32(SNAPSHOT_VERSION).u64(self.created_ns);
-        out.string(self.label.as_bytes()).string(b"");
+        out.string(self.label.as_bytes()).string(self.resolve.as_bytes());
         self.config.encode(&mut out);
         out.u64(self.flushes).u64(self.now);
         put_runs(&mut out, self.image.as_slice().iter());
@@ -221,9 +223,9 @@ impl SnapshotMeta {
         let Ok(label) = std::str::from_utf8(input.string()?) else {
             return damaged("label is not UTF-8");
         };
-        if !input.string()?.is_empty() {
-            return damaged("a resolve function");
-        }
+        let Ok(resolve) = std::str::from_utf8(input.string()?) else {
+            return damaged("name of the resolve function is not UTF-8");
+        };
         let Some(config) = TableConfig::decode(&mut input)? else {
             return damaged("configuration out of range");
         };
@@ -255,8 +257,9 @@ impl SnapshotMeta {
         if flushes > 1 << 40 || now > 1 << 61 || levels.len() > 64 {
             return damaged("a time or a number of levels that no table reaches");
         }
-        let label = label.to_owned();
-        let meta = Self { created_ns, label, config, flushes, now, image, flushed, levels };
+        let (label, resolve) = (label.to_owned(), resolve.to_owned());
+        let meta =
+            Self { created_ns, label, resolve, config, flushes, now, image, flushed, levels };
         if meta.runs().any(|run| run.number > RUN_NUMBER_MAX) {
             return damaged("the number of a run that no session reaches");
         }

@@ -7,7 +7,7 @@
 #![doc = include_str!("../../../docs/format/run.md")]
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use terrane_io::bytes::{Overrun, Reader, Writer};
 use terrane_io::{Access, AlignedBuf, DiskFile, OpenMode};
@@ -59,6 +59,7 @@ pub struct RunMeta {
     pub filter_blocks: u64,
     pub filter_probes: u32,
     pub index_bytes: u32,
+    pub blob_bytes: u64,
 }
 
 impl RunMeta {
@@ -79,6 +80,7 @@ impl RunMeta {
             filter_blocks: 0,
             filter_probes: 0,
             index_bytes: 0,
+            blob_bytes: 0,
         }
     }
 
@@ -87,9 +89,14 @@ impl RunMeta {
         u64::from(self.data_pages) + u64::from(self.filter_pages) + u64::from(self.index_pages) + 1
     }
 
+    /// Length of the file of blobs.
+    pub fn blob_pages(&self) -> u64 {
+        self.blob_bytes.div_ceil(PAYLOAD_SIZE as u64)
+    }
+
     /// What the entries count for in a write buffer bounded in bytes.
     pub(crate) fn weight_bytes(&self) -> u64 {
-        self.key_bytes + self.value_bytes + ENTRY_OVERHEAD_BYTES * self.entries
+        self.key_bytes + self.value_bytes + self.blob_bytes + ENTRY_OVERHEAD_BYTES * self.entries
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -100,6 +107,7 @@ impl RunMeta {
         out.u32(self.data_pages).u32(self.key_pages);
         out.u32(self.filter_pages).u32(self.index_pages);
         out.u64(self.filter_blocks).u32(self.filter_probes).u32(self.index_bytes);
+        out.u64(self.blob_bytes);
         out.into_bytes()
     }
 
@@ -129,6 +137,7 @@ impl RunMeta {
             filter_blocks: input.u64()?,
             filter_probes: input.u32()?,
             index_bytes: input.u32()?,
+            blob_bytes: input.u64()?,
         }))
     }
 
@@ -175,6 +184,7 @@ impl RunMeta {
             || meta.key_pages > meta.data_pages
             || meta.entries < u64::from(meta.key_pages)
             || meta.deletes > meta.entries
+            || meta.blob_pages() > RUN_PAGES_MAX
         {
             return Err(broken("footer counts", u64::from(meta.data_pages), meta.entries));
         }
@@ -309,6 +319,8 @@ pub(crate) struct Location {
 pub(crate) struct Run {
     // The file is closed before its name goes.
     file: Arc<dyn DiskFile>,
+    /// The file of its blobs, opened when it is first needed.
+    blobs: OnceLock<Arc<dyn DiskFile>>,
     handle: FileHandle,
     access: Access,
     path: PathBuf,
@@ -320,7 +332,7 @@ pub(crate) struct Run {
 impl Run {
     /// The run that a builder has written.
     pub(crate) fn new(
-        file: Arc<dyn DiskFile>,
+        files: (Arc<dyn DiskFile>, Option<Arc<dyn DiskFile>>),
         handle: FileHandle,
         access: Access,
         meta: RunMeta,
@@ -328,7 +340,8 @@ impl Run {
         section: IndexSection,
     ) -> Self {
         let path = handle.path();
-        Self { file, handle, access, path, meta, filter, section }
+        let (file, blobs) = (files.0, files.1.map(OnceLock::from).unwrap_or_default());
+        Self { file, blobs, handle, access, path, meta, filter, section }
     }
 
     /// Opens a file of the session, and checks all of it but the data pages.
@@ -338,7 +351,8 @@ impl Run {
         let path = set.path(number);
         let file = set.disk().open(&path, OpenMode::Read, access)?;
         let (meta, filter, section) = read_sections(&path, file.as_ref())?;
-        Ok(Self { file, handle: set.attach(number), access, path, meta, filter, section })
+        let blobs = OnceLock::new();
+        Ok(Self { file, blobs, handle: set.attach(number), access, path, meta, filter, section })
     }
 
     pub(crate) fn number(&self) -> u64 {
@@ -351,6 +365,27 @@ impl Run {
 
     pub(crate) fn file(&self) -> &Arc<dyn DiskFile> {
         &self.file
+    }
+
+    /// The file of the blobs, which must be some.
+    pub(crate) fn blobs(&self) -> Result<Arc<dyn DiskFile>> {
+        if let Some(file) = self.blobs.get() {
+            return Ok(Arc::clone(file));
+        }
+        let disk = self.handle.set().disk();
+        let file = disk.open(&self.blobs_path(), OpenMode::Read, self.access)?;
+        Ok(Arc::clone(self.blobs.get_or_init(|| file)))
+    }
+
+    /// The path of that file.
+    pub(crate) fn blobs_path(&self) -> PathBuf {
+        self.handle.set().blobs_path(self.number())
+    }
+
+    /// Makes the run durable, once.
+    pub(crate) fn sync(&self) -> Result<()> {
+        let files = [Some(&self.file), self.blobs.get()];
+        self.handle.sync(files.into_iter().flatten().map(Arc::as_ref))
     }
 
     /// Whether lookups bypass the page cache: what was asked for, not what the file system granted.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use terrane_io::{Disk, RealDisk};
 
+use crate::blob::{self, BlobRef};
 use crate::config::TableConfig;
 use crate::error::Result;
 use crate::files::lock;
@@ -13,6 +14,9 @@ use crate::levels::Tree;
 use crate::session_core::SessionCore;
 use crate::snapshot::{self, SnapshotName};
 use crate::table::Table;
+
+/// Reads of blobs that are in flight at once.
+const BLOB_READS_IN_FLIGHT: usize = 64;
 
 /// How a session is opened.
 #[derive(Debug, Clone, Default)]
@@ -112,7 +116,7 @@ impl Session {
     /// [`SnapshotCorrupted`](crate::Error::SnapshotCorrupted),
     /// [`UnknownVersion`](crate::Error::UnknownVersion), [`Disk`](crate::Error::Disk).
     pub fn open_snapshot(&self, name: &SnapshotName, label: &str) -> Result<Table> {
-        let (tree, config) = snapshot::open(&self.core, name, label)?;
+        let (tree, config) = snapshot::open(&self.core, name, label, None)?;
         Ok(Table::new(Arc::clone(&self.core), tree, config))
     }
 
@@ -140,6 +144,19 @@ impl Session {
     pub fn snapshot_exists(&self, name: &SnapshotName) -> Result<bool> {
         self.core.check_open()?;
         Ok(lock(&self.core.snapshots).contains_key(name.as_str()))
+    }
+
+    /// Reads blobs, in the order of the references, all pages side by side.
+    ///
+    /// Cost: for each blob that is not in memory, one read of the pages that it stands in (several if it is
+    /// longer than 256 KiB).
+    ///
+    /// # Errors
+    /// [`BlobRefInvalid`](crate::Error::BlobRefInvalid), [`Disk`](crate::Error::Disk),
+    /// [`Corrupt`](crate::Error::Corrupt), [`SessionClosed`](crate::Error::SessionClosed).
+    pub fn retrieve_blobs(&self, refs: &[BlobRef]) -> Result<Vec<Vec<u8>>> {
+        self.core.check_open()?;
+        blob::retrieve(self.core.disk(), BLOB_READS_IN_FLIGHT, refs)
     }
 
     /// The salt of the session's hashes.

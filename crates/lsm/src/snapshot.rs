@@ -15,18 +15,21 @@ use std::sync::Arc;
 
 use terrane_io::Access;
 
+use crate::blob::retrieve;
 use crate::config::TableConfig;
 use crate::corrupt::Corrupt;
+use crate::entry::{EntryRef, key_hash};
 use crate::error::{Error, Result};
 use crate::files::lock;
 use crate::index::IndexKind;
 use crate::levels::{Context, Incoming, Level, Pending, TICKS_PER_FLUSH, Tree};
 use crate::manifest::{IncomingRef, LevelRef, MergeRef, RunRef, SnapshotMeta};
 use crate::merging::{Input, MergeSpec, Merging, View};
+use crate::resolve::Resolve;
 use crate::run::{Purpose, Run};
 use crate::run_reader::{self, RunReader};
 use crate::session_core::{ACTIVE, SNAPSHOTS, SessionCore, Stored, read_snapshot, snapshot_path};
-use crate::write_buffer::WriteBuffer;
+use crate::write_buffer::{NewEntry, WriteBuffer};
 
 /// The name of a snapshot: 1 to 64 characters of `a-z`, `0-9`, `_` and `-`, and not the name of a device
 /// of Windows, so that it is a file name everywhere.
@@ -120,6 +123,7 @@ pub(crate) fn save(
     let meta = SnapshotMeta {
         created_ns: core.disk().clock().wall().as_nanos() as u64,
         label: label.to_owned(),
+        resolve: config.resolve.name().to_owned(),
         config: config.clone(),
         flushes: tree.flushes,
         now: tree.now(&context),
@@ -128,7 +132,7 @@ pub(crate) fn save(
         levels,
     };
     for run in &held {
-        run.handle().sync(run.file().as_ref())?;
+        run.sync()?;
     }
     core.sync_dir(ACTIVE)?;
     let pins: Vec<u64> = held.iter().map(|run| run.number()).collect();
@@ -153,6 +157,7 @@ fn write_image(context: &Context<'_>, buffer: &WriteBuffer) -> Result<Option<Arc
     let spec = MergeSpec {
         inputs: vec![Input::Buffer(buffer.clone())],
         drop_deletes: false,
+        resolve: context.config.resolve.clone(),
         filter: None,
         index: IndexKind::Ordinary,
         access: Access::Buffered,
@@ -188,13 +193,14 @@ pub(crate) fn open(
     core: &Arc<SessionCore>,
     name: &SnapshotName,
     label: &str,
+    resolve: Option<&Resolve>,
 ) -> Result<(Tree, TableConfig)> {
     core.check_open()?;
     let stored = lock(&core.snapshots);
     if !stored.contains_key(name.as_str()) {
         return Err(Error::SnapshotDoesNotExist { name: name.to_string() });
     }
-    let meta = match read_snapshot(core.disk(), core.dir(), name.as_str()) {
+    let mut meta = match read_snapshot(core.disk(), core.dir(), name.as_str()) {
         Err(Error::Disk(error)) if error.is_not_found() => Err(Error::SnapshotCorrupted {
             name: name.to_string(),
             path: path_of(core, name),
@@ -209,6 +215,7 @@ pub(crate) fn open(
             actual: meta.label,
         });
     }
+    meta.config.resolve = resolve_of(name, &meta.resolve, resolve)?;
     let tree = restore(core, &meta).map_err(|error| match error {
         Error::Corrupt { path, what } => {
             Error::SnapshotCorrupted { name: name.to_string(), path, reason: what.to_string() }
@@ -226,6 +233,16 @@ pub(crate) fn open(
         error => error,
     })?;
     Ok((tree, meta.config))
+}
+
+/// The resolve function of that name: the one given, or a ready-made one.
+fn resolve_of(name: &SnapshotName, stored: &str, given: Option<&Resolve>) -> Result<Resolve> {
+    let resolve = given.cloned().or_else(|| Resolve::by_name(stored));
+    resolve.filter(|resolve| resolve.name() == stored).ok_or_else(|| Error::ResolveNotCompatible {
+        name: name.to_string(),
+        stored: stored.to_owned(),
+        given: given.map(|resolve| resolve.name().to_owned()),
+    })
 }
 
 fn restore(core: &Arc<SessionCore>, meta: &SnapshotMeta) -> Result<Tree> {
@@ -253,12 +270,7 @@ fn restore(core: &Arc<SessionCore>, meta: &SnapshotMeta) -> Result<Tree> {
     };
     let mut tree = Tree { flushes: meta.flushes, ..Tree::default() };
     if let Some(image) = &meta.image {
-        tree.buffer.begin();
-        let mut reader = RunReader::new(open(image)?, run_reader::Purpose::Merge)?;
-        while let Some(entry) = reader.current() {
-            tree.buffer.put(crate::entry::key_hash(core.salt(), entry.key), entry, None);
-            reader.advance()?;
-        }
+        tree.buffer = read_image(&open(image)?, &meta.config.resolve)?;
     }
     for (at, level) in (1u32..).zip(&meta.levels) {
         let incoming = match &level.incoming {
@@ -287,6 +299,27 @@ fn restore(core: &Arc<SessionCore>, meta: &SnapshotMeta) -> Result<Tree> {
         tree.flushing = Some(Pending { merging, start, due, base });
     }
     Ok(tree)
+}
+
+/// The write buffer that a run is the image of.
+fn read_image(run: &Arc<Run>, resolve: &Resolve) -> Result<WriteBuffer> {
+    let salt = run.meta().salt;
+    let mut buffer = WriteBuffer::default();
+    buffer.begin(resolve)?;
+    let mut reader = RunReader::new(Arc::clone(run), run_reader::Purpose::Merge)?;
+    while let Some(EntryRef { key, kind, value, .. }) = reader.current() {
+        let blob = match reader.blob() {
+            Some(blob) => {
+                retrieve(run.handle().set().disk().as_ref(), 1, &[blob.downgrade()])?.pop()
+            }
+            None => None,
+        };
+        let blob: Option<Arc<[u8]>> = blob.map(Arc::from);
+        let hash = key_hash(salt, key);
+        buffer.put(NewEntry { key, hash, kind, value, blob: blob.as_ref() }, resolve, None)?;
+        reader.advance()?;
+    }
+    Ok(buffer)
 }
 
 /// How much faster than at first a merge may go after its snapshot was opened.

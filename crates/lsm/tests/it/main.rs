@@ -17,6 +17,7 @@ mod model;
 mod ranges;
 mod snapshots;
 mod tables;
+mod upsert;
 mod verify;
 
 use std::path::{Path, PathBuf};
