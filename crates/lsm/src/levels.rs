@@ -35,7 +35,7 @@ use crate::files::FileSet;
 use crate::merging::{Input, MergeSpec, Merging};
 use crate::run::{Purpose, Run};
 use crate::sources::Sources;
-use crate::union::{Piece, Progress, UNION_DEPTH_MAX, Union, UnionTable};
+use crate::union::{Piece, Progress, Stage, UNION_DEPTH_MAX, Union, UnionTable};
 use crate::write_buffer::WriteBuffer;
 
 /// Ticks from one flush to the next.
@@ -365,19 +365,22 @@ impl Tree {
             });
             table.pieces.extend(level.residents.iter().cloned().map(Piece::Run));
         }
-        match self.union.as_ref().map(|union| (union, union.output())) {
-            None => {}
-            Some((_, Some(output))) => table.pieces.extend(output.map(Piece::Run)),
-            Some((union, None)) => table.older = Some(Arc::clone(union)),
+        if let Some(union) = &self.union {
+            match union.stage() {
+                Stage::Complete(run) => table.pieces.extend(run.map(Piece::Run)),
+                Stage::Uniting { .. } | Stage::Joining(_) => table.older = Some(Arc::clone(union)),
+            }
         }
         Ok(table)
     }
 
     /// Makes a complete union a run of the last level, or of one below that is large enough for it.
     pub(crate) fn fold_union(&mut self, context: &Context<'_>) {
-        let Some(output) = self.union.as_ref().and_then(|union| union.output()) else { return };
+        let Some(Stage::Complete(run)) = self.union.as_ref().map(|union| union.stage()) else {
+            return;
+        };
         self.union = None;
-        let Some(run) = output else { return };
+        let Some(run) = run else { return };
         let policy = match context.config.merge_policy {
             MergePolicy::Tiering => LevelPolicy::Tiering,
             MergePolicy::LazyLevelling | MergePolicy::Levelling => LevelPolicy::Levelling,

@@ -223,14 +223,6 @@ impl Union {
         }
     }
 
-    /// The output if it is complete: the run, unless nothing was left.
-    pub(crate) fn output(&self) -> Option<Option<Arc<Run>>> {
-        match self.stage() {
-            Stage::Complete(run) => Some(run),
-            Stage::Uniting { .. } | Stage::Joining(_) => None,
-        }
-    }
-
     fn passed(&self) -> u64 {
         self.passed.load(Ordering::Acquire)
     }

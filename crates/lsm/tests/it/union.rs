@@ -180,8 +180,7 @@ fn case_15_unions_of_unions_and_of_a_table_with_itself() {
             models.push(model);
         }
         for step in 0..12 {
-            let picked: Vec<usize> =
-                (0..1 + rng.index(3)).map(|_| rng.index(tables.len())).collect();
+            let picked: Vec<usize> = (0..=rng.index(3)).map(|_| rng.index(tables.len())).collect();
             let inputs: Vec<&Table> = picked.iter().map(|&at| &tables[at]).collect();
             let mut union = session.incremental_union(&inputs).unwrap();
             let mut model = united(&picked.iter().map(|&at| &models[at]).collect::<Vec<_>>());
@@ -358,7 +357,7 @@ fn ten_tables(session: &Session, size: u64) -> Vec<Table> {
             ..TableConfig::default()
         };
         let mut table = session.new_table(&config).unwrap();
-        let in_table = |&at: &u64| crate::spread(at * 16 + number) % 2 == 0;
+        let in_table = |&at: &u64| crate::spread(at * 16 + number).is_multiple_of(2);
         crate::fill(&mut table, (0..2 * size).filter(in_table));
         tables.push(table);
     }
@@ -392,7 +391,8 @@ fn every_quarter_of_the_debt_paid_saves_reads() {
         let before = union.stats().lookup_reads;
         for (at, found) in union.lookups(&keys).unwrap().iter().enumerate() {
             let number = at as u64 * 3;
-            let is_there = (0..10).any(|table| crate::spread(number * 16 + table) % 2 == 0);
+            let is_there =
+                (0..10).any(|table| crate::spread(number * 16 + table).is_multiple_of(2));
             assert_eq!(found.value().is_some(), is_there);
             assert!(found.value().is_none_or(|found| found == value(number, 60)));
         }
