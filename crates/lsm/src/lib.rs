@@ -28,6 +28,8 @@ mod index;
 
 mod config;
 
+mod open_files;
+
 mod files;
 
 mod run;

@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use terrane_io::{AlignedBuf, Direction, IoQueue, Request};
+use terrane_io::{AlignedBuf, Direction, DiskFile, IoQueue, Request};
 
 use crate::corrupt::Corrupt;
 use crate::entry::{Kind, Lookup, key_hash};
@@ -205,7 +205,7 @@ fn read_alone<K: AsRef<[u8]>>(batch: &mut Batch<'_, K>, first: Option<Search>) -
     let mut next = first;
     let mut reads = 0;
     while let Some(search) = next {
-        let file = batch.runs[search.run as usize].file();
+        let file = batch.runs[search.run as usize].file()?;
         let bytes = read_pages(file.as_ref(), search.location.page, search.location.pages)?;
         reads += 1;
         next = batch.step(search, &bytes)?;
@@ -227,8 +227,16 @@ fn read_side_by_side<K: AsRef<[u8]>>(
     let mut reads = 0;
     loop {
         while queue.outstanding() < queue.depth() {
-            let Some(search) = ready.pop_front() else { break };
-            push(batch, search, &mut flying, &mut free, &mut spare, queue.as_mut());
+            let Some(&search) = ready.front() else { break };
+            let run = &batch.runs[search.run as usize];
+            let file = match queue.outstanding() {
+                0 => Some(run.file()?),
+                _ => run.file_if_room()?,
+            };
+            // Without one, all files that may be open are being read: one of these reads comes first.
+            let Some(file) = file else { break };
+            ready.pop_front();
+            push(search, file, &mut flying, &mut free, &mut spare, queue.as_mut());
             reads += 1;
         }
         let Some(done) = queue.pop() else { break };
@@ -249,9 +257,9 @@ fn read_side_by_side<K: AsRef<[u8]>>(
     Ok(reads)
 }
 
-fn push<K: AsRef<[u8]>>(
-    batch: &Batch<'_, K>,
+fn push(
     search: Search,
+    file: Arc<dyn DiskFile>,
     flying: &mut Vec<Search>,
     free: &mut Vec<u32>,
     spare: &mut Vec<AlignedBuf>,
@@ -274,7 +282,7 @@ fn push<K: AsRef<[u8]>>(
     };
     queue.push(Request {
         tag: u64::from(tag),
-        file: Arc::clone(batch.runs[search.run as usize].file()),
+        file,
         offset: u64::from(page) * PAGE_SIZE as u64,
         buffer,
         direction: Direction::Read,

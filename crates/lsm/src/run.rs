@@ -6,11 +6,11 @@
 
 #![doc = include_str!("../../../docs/format/run.md")]
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use terrane_io::bytes::{Overrun, Reader, Writer};
-use terrane_io::{Access, AlignedBuf, DiskFile, OpenMode};
+use terrane_io::{Access, AlignedBuf, DiskFile};
 
 use crate::corrupt::Corrupt;
 use crate::entry::{ENTRY_OVERHEAD_BYTES, KEY_BYTES_MAX};
@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::files::{FileHandle, FileSet};
 use crate::filter::{Filter, FilterDecoder};
 use crate::index::{Candidate, Index};
+use crate::open_files::PooledFile;
 use crate::page::{PAGE_SIZE, PAYLOAD_SIZE, PageKind, Place, decode_payload};
 
 /// First bytes of a footer's content.
@@ -308,10 +309,11 @@ pub(crate) struct Location {
 #[derive(Debug)]
 pub(crate) struct Run {
     // The file is closed before its name goes.
-    file: Arc<dyn DiskFile>,
+    file: PooledFile,
+    /// The same file through the page cache, for merges, if lookups read past it.
+    buffered: Option<PooledFile>,
     handle: FileHandle,
     access: Access,
-    path: PathBuf,
     meta: RunMeta,
     filter: Filter,
     section: IndexSection,
@@ -320,25 +322,25 @@ pub(crate) struct Run {
 impl Run {
     /// The run that a builder has written.
     pub(crate) fn new(
-        file: Arc<dyn DiskFile>,
+        file: PooledFile,
         handle: FileHandle,
         access: Access,
         meta: RunMeta,
         filter: Filter,
         section: IndexSection,
     ) -> Self {
-        let path = handle.path();
-        Self { file, handle, access, path, meta, filter, section }
+        let buffered = (access == Access::Direct)
+            .then(|| handle.set().file(handle.number(), Access::Buffered));
+        Self { file, buffered, handle, access, meta, filter, section }
     }
 
     /// Opens a file of the session, and checks all of it but the data pages.
     ///
     /// Cost: reads footer, filter and index.
     pub(crate) fn open(set: &Arc<FileSet>, number: u64, access: Access) -> Result<Self> {
-        let path = set.path(number);
-        let file = set.disk().open(&path, OpenMode::Read, access)?;
-        let (meta, filter, section) = read_sections(&path, file.as_ref())?;
-        Ok(Self { file, handle: set.attach(number), access, path, meta, filter, section })
+        let file = set.file(number, access);
+        let (meta, filter, section) = read_sections(file.path(), file.get()?.as_ref())?;
+        Ok(Self::new(file, set.attach(number), access, meta, filter, section))
     }
 
     pub(crate) fn number(&self) -> u64 {
@@ -346,11 +348,27 @@ impl Run {
     }
 
     pub(crate) fn path(&self) -> &Path {
-        &self.path
+        self.file.path()
     }
 
-    pub(crate) fn file(&self) -> &Arc<dyn DiskFile> {
-        &self.file
+    /// The file, opened if need be; to be held for no longer than a read.
+    pub(crate) fn file(&self) -> Result<Arc<dyn DiskFile>> {
+        Ok(self.file.get()?)
+    }
+
+    /// The same; `None` if all files that may be open are in use.
+    pub(crate) fn file_if_room(&self) -> Result<Option<Arc<dyn DiskFile>>> {
+        Ok(self.file.get_if_room()?)
+    }
+
+    /// The file as a merge reads it: through the page cache, which reads ahead for a single reader.
+    pub(crate) fn file_for_merge(&self) -> Result<Arc<dyn DiskFile>> {
+        Ok(self.buffered.as_ref().unwrap_or(&self.file).get()?)
+    }
+
+    /// Makes the file's bytes durable, once.
+    pub(crate) fn sync(&self) -> Result<()> {
+        self.file.sync()
     }
 
     /// Whether lookups bypass the page cache: what was asked for, not what the file system granted.

@@ -6,13 +6,14 @@
 
 use std::sync::Arc;
 
-use terrane_io::{Access, AlignedBuf, DiskFile};
+use terrane_io::{Access, AlignedBuf};
 
 use crate::entry::{EntryRef, Kind};
 use crate::error::{Error, Result};
 use crate::files::{FileHandle, FileSet};
 use crate::filter::{Filter, FilterAllocation, FilterBuilder};
 use crate::index::{IndexBuilder, IndexKind, IndexPlan};
+use crate::open_files::PooledFile;
 use crate::page::{
     PAGE_SIZE, PAYLOAD_SIZE, PageBuilder, PageKind, Place, encode_payload, overflow_pages,
 };
@@ -55,7 +56,7 @@ impl RunPlan {
 /// The file of a run being written, page by page.
 #[derive(Debug)]
 struct PageWriter {
-    file: Arc<dyn DiskFile>,
+    file: PooledFile,
     identity: u64,
     chunk: AlignedBuf,
     /// Pages in `chunk`.
@@ -127,12 +128,7 @@ impl RunBuilder {
         Ok(Self::with_identity(handle, file, plan, identity))
     }
 
-    fn with_identity(
-        handle: FileHandle,
-        file: Arc<dyn DiskFile>,
-        plan: &RunPlan,
-        identity: u64,
-    ) -> Self {
+    fn with_identity(handle: FileHandle, file: PooledFile, plan: &RunPlan, identity: u64) -> Self {
         let chunk = AlignedBuf::zeroed(CHUNK_PAGES * PAGE_SIZE);
         Self {
             writer: PageWriter { file, identity, chunk, chunk_pages: 0, next_page: 0 },

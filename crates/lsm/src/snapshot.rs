@@ -25,7 +25,7 @@ use crate::manifest::{IncomingRef, LevelRef, MergeRef, RunRef, SnapshotMeta};
 use crate::merging::{Input, MergeSpec, Merging, View};
 use crate::run::{Purpose, Run};
 use crate::run_reader::{self, RunReader};
-use crate::session_core::{ACTIVE, SNAPSHOTS, SessionCore, Stored, read_snapshot, snapshot_path};
+use crate::session_core::{ACTIVE, SNAPSHOTS, SessionCore, Stored, snapshot_path};
 use crate::write_buffer::WriteBuffer;
 
 /// The name of a snapshot: 1 to 64 characters of `a-z`, `0-9`, `_` and `-`, and not the name of a device
@@ -128,7 +128,7 @@ pub(crate) fn save(
         levels,
     };
     for run in &held {
-        run.handle().sync(run.file().as_ref())?;
+        run.sync()?;
     }
     core.sync_dir(ACTIVE)?;
     let pins: Vec<u64> = held.iter().map(|run| run.number()).collect();
@@ -194,7 +194,7 @@ pub(crate) fn open(
     if !stored.contains_key(name.as_str()) {
         return Err(Error::SnapshotDoesNotExist { name: name.to_string() });
     }
-    let meta = match read_snapshot(core.disk(), core.dir(), name.as_str()) {
+    let meta = match core.read_snapshot(name.as_str()) {
         Err(Error::Disk(error)) if error.is_not_found() => Err(Error::SnapshotCorrupted {
             name: name.to_string(),
             path: path_of(core, name),
