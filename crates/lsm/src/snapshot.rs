@@ -30,7 +30,7 @@ use crate::merging::{Input, MergeSpec, Merging, View};
 use crate::resolve::Resolve;
 use crate::run::{Purpose, Run};
 use crate::run_reader::{self, RunReader};
-use crate::session_core::{ACTIVE, SNAPSHOTS, SessionCore, Stored, read_snapshot, snapshot_path};
+use crate::session_core::{ACTIVE, SNAPSHOTS, SessionCore, Stored, snapshot_path};
 use crate::union::{Piece, Progress, Union, UnionTable};
 use crate::write_buffer::{NewEntry, WriteBuffer};
 
@@ -218,7 +218,7 @@ pub(crate) fn open(
     if !stored.contains_key(name.as_str()) {
         return Err(Error::SnapshotDoesNotExist { name: name.to_string() });
     }
-    let mut meta = match read_snapshot(core.disk(), core.dir(), name.as_str()) {
+    let mut meta = match core.read_snapshot(name.as_str()) {
         Err(Error::Disk(error)) if error.is_not_found() => Err(Error::SnapshotCorrupted {
             name: name.to_string(),
             path: path_of(core, name),
