@@ -13,6 +13,7 @@ mod budgets;
 mod crash;
 mod faults;
 mod golden;
+mod ledger;
 mod model;
 mod ranges;
 mod snapshots;
