@@ -77,7 +77,7 @@ impl Cursor {
         let mut sources = Vec::new();
         for buffer in &self.view.buffers {
             for segment in buffer.segments().iter().rev() {
-                sources.push(Source::Segment(SegmentReader::at(Arc::clone(segment), key)));
+                sources.push(Source::Segment(SegmentReader::at(segment.clone(), key)));
             }
         }
         for run in &self.view.runs {

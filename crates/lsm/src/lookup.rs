@@ -156,24 +156,24 @@ pub(crate) fn lookup_batch<K: AsRef<[u8]>>(
     keys: &[K],
 ) -> Result<Vec<Lookup>> {
     let sources = tree.sources();
-    let mut results = Vec::with_capacity(keys.len());
-    let mut hashes = Vec::with_capacity(keys.len());
-    // Keys that memory does not decide.
-    let mut open: Vec<u32> = Vec::with_capacity(keys.len());
-    for (at, key) in (0u32..).zip(keys) {
-        let key = key.as_ref();
-        let hash = key_hash(context.salt, key);
-        let entry = tree.buffer.get(hash, key);
-        let entry = entry.or_else(|| sources.buffers.iter().find_map(|b| b.get(hash, key)));
-        match entry {
-            Some(entry) => results.push(Lookup::from_entry(entry.kind, entry.value)),
-            None => {
-                results.push(Lookup::NotFound);
-                hashes.push(hash);
-                open.push(at);
+    let mut results = vec![Lookup::NotFound; keys.len()];
+    // Keys that memory does not decide, with their hashes.
+    let mut open: Vec<u32> = (0..keys.len() as u32).collect();
+    let mut hashes: Vec<u64> =
+        keys.iter().map(|key| key_hash(context.salt, key.as_ref())).collect();
+    // All keys in one segment before the next one: its table then stays in the processor's cache.
+    let buffers = std::iter::once(&tree.buffer).chain(&sources.buffers);
+    for segment in buffers.flat_map(|buffer| buffer.segments().iter().rev()) {
+        open.retain(|&at| {
+            let at = at as usize;
+            let entry = segment.get(hashes[at], keys[at].as_ref());
+            if let Some(entry) = entry {
+                results[at] = Lookup::from_entry(entry.kind, entry.value);
             }
-        }
+            entry.is_none()
+        });
     }
+    hashes = open.iter().map(|&at| hashes[at as usize]).collect();
     let Sources { runs, .. } = sources;
     let filters: Vec<&Filter> = runs.iter().map(|run| run.filter()).collect();
     let mut hits = Vec::new();

@@ -26,7 +26,7 @@ use crate::merging::{Input, MergeSpec, Merging, View};
 use crate::run::{Purpose, Run};
 use crate::run_reader::{self, RunReader};
 use crate::session_core::{ACTIVE, SNAPSHOTS, SessionCore, Stored, snapshot_path};
-use crate::write_buffer::WriteBuffer;
+use crate::write_buffer::{Room, WriteBuffer};
 
 /// The name of a snapshot: 1 to 64 characters of `a-z`, `0-9`, `_` and `-`, and not the name of a device
 /// of Windows, so that it is a file name everywhere.
@@ -253,7 +253,7 @@ fn restore(core: &Arc<SessionCore>, meta: &SnapshotMeta) -> Result<Tree> {
     };
     let mut tree = Tree { flushes: meta.flushes, ..Tree::default() };
     if let Some(image) = &meta.image {
-        tree.buffer.begin();
+        tree.buffer.begin(Room::default());
         let mut reader = RunReader::new(open(image)?, run_reader::Purpose::Merge)?;
         while let Some(entry) = reader.current() {
             tree.buffer.put(crate::entry::key_hash(core.salt(), entry.key), entry, None);

@@ -15,7 +15,7 @@ use crate::run::Run;
 use crate::session_core::SessionCore;
 use crate::snapshot::{self, SnapshotName};
 use crate::stats::{Counters, LevelStats, TableStats};
-use crate::write_buffer::Undo;
+use crate::write_buffer::{Room, Undo};
 
 /// How far a background thread may fall behind before updates help, in batches of merge work.
 const LAG_BATCHES_MAX: u64 = 64;
@@ -77,6 +77,7 @@ impl Table {
     /// [`Error::SessionClosed`]. After any error the table is as it was before the call.
     pub fn updates<K: AsRef<[u8]>>(&mut self, batch: &[(K, Update<'_>)]) -> Result<()> {
         self.session.check_writable()?;
+        let mut room = Room { entries: batch.len(), bytes: 0 };
         for (key, update) in batch {
             let (key, value) = (key.as_ref(), update.parts().1);
             if key.len() > KEY_BYTES_MAX {
@@ -85,11 +86,12 @@ impl Table {
             if value.len() > VALUE_BYTES_MAX {
                 return Err(Error::ValueTooLarge { bytes: value.len(), limit: VALUE_BYTES_MAX });
             }
+            room.bytes += key.len() + value.len();
         }
         if batch.is_empty() {
             return Ok(());
         }
-        let mut undo = Some(self.tree.buffer.begin());
+        let mut undo = Some(self.tree.buffer.begin(room));
         // The table as it was when a flush took the buffer away, and how to take the batch back there.
         let mut before = None;
         let result = self.apply(batch, &mut undo, &mut before);
