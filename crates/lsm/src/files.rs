@@ -1,6 +1,7 @@
 //! The run files of a session: their numbers, who uses them, and when they go.
 //!
-//! A file is named `<number>.run` in the directory `active`. It is *held* by handles in memory (a run
+//! A run is the file `<number>.run` in the directory `active`, and, if it has blobs, `<number>.blobs`
+//! beside it, which goes with it. It is *held* by handles in memory (a run
 //! shared by tables, merges and cursors has one handle) and *pinned* by snapshots. When the last holder
 //! goes and nothing pins it, the file is removed; what a crash leaves behind is removed when the
 //! session is opened again.
@@ -24,6 +25,8 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 struct Usage {
     handles: u32,
     pins: u32,
+    /// Whether there is a file of blobs.
+    has_blobs: bool,
 }
 
 #[derive(Debug, Default)]
@@ -55,6 +58,11 @@ pub(crate) fn file_name(number: u64) -> String {
     format!("{number:08}.run")
 }
 
+/// The name of the blobs of run `number`.
+pub(crate) fn blobs_name(number: u64) -> String {
+    format!("{number:08}.blobs")
+}
+
 /// The largest number of a run file. No session reaches it, and there is room to count on from it.
 pub(crate) const RUN_NUMBER_MAX: u64 = 1 << 62;
 
@@ -62,6 +70,12 @@ pub(crate) const RUN_NUMBER_MAX: u64 = 1 << 62;
 pub(crate) fn file_number(name: &str) -> Option<u64> {
     let number = name.strip_suffix(".run")?.parse().ok()?;
     (number <= RUN_NUMBER_MAX && file_name(number) == name).then_some(number)
+}
+
+/// The number of the run whose blobs are in a file of that name.
+pub(crate) fn blobs_number(name: &str) -> Option<u64> {
+    let number = name.strip_suffix(".blobs")?.parse().ok()?;
+    (number <= RUN_NUMBER_MAX && blobs_name(number) == name).then_some(number)
 }
 
 impl FileSet {
@@ -92,6 +106,28 @@ impl FileSet {
 
     pub(crate) fn path(&self, number: u64) -> PathBuf {
         self.dir.join(file_name(number))
+    }
+
+    /// Where the blobs of run `number` are.
+    pub(crate) fn blobs_path(&self, number: u64) -> PathBuf {
+        self.dir.join(blobs_name(number))
+    }
+
+    /// Creates the file for the blobs of a run that is being written.
+    pub(crate) fn create_blobs(&self, handle: &FileHandle, access: Access) -> Result<PooledFile> {
+        // Noted first, so that the file goes with the run even if it is half created.
+        self.note_blobs(handle.number);
+        Ok(self.open.create(self.blobs_path(handle.number), access)?)
+    }
+
+    /// The existing, durable file of a run's blobs, to be opened when it is used.
+    pub(crate) fn blobs(&self, number: u64, access: Access) -> PooledFile {
+        self.open.file(self.blobs_path(number), access)
+    }
+
+    /// Notes that run `number` has a file of blobs.
+    pub(crate) fn note_blobs(&self, number: u64) {
+        lock(&self.state).usage.entry(number).or_default().has_blobs = true;
     }
 
     /// Creates the next file and a handle on it.
@@ -159,30 +195,35 @@ impl FileSet {
 
     /// Gives up a use of a file, and removes the file if that was the last.
     fn release(&self, number: u64, give_up: impl FnOnce(&mut Usage)) -> terrane_io::Result<()> {
-        {
+        let has_blobs = {
             let mut state = lock(&self.state);
+            let is_closed = state.closed;
             let Some(usage) = state.usage.get_mut(&number) else { return Ok(()) };
             give_up(usage);
-            if usage.handles > 0 || usage.pins > 0 || state.closed {
+            if usage.handles > 0 || usage.pins > 0 || is_closed {
                 return Ok(());
             }
+            let has_blobs = usage.has_blobs;
             state.usage.remove(&number);
             state.calls += 1;
-        }
-        let removed = self.remove(number);
+            has_blobs
+        };
+        let removed = self.remove(number, has_blobs);
         let mut state = self.end_call();
         if removed.is_err() {
             // Not forgotten: closing tries again.
-            state.usage.insert(number, Usage::default());
+            state.usage.insert(number, Usage { has_blobs, ..Usage::default() });
         }
         removed
     }
 
-    fn remove(&self, number: u64) -> terrane_io::Result<()> {
-        match self.disk().remove(&self.path(number)) {
+    fn remove(&self, number: u64, has_blobs: bool) -> terrane_io::Result<()> {
+        let remove = |path: &Path| match self.disk().remove(path) {
             Err(error) if !error.is_not_found() => Err(error),
             _ => Ok(()),
-        }
+        };
+        let removed = remove(&self.path(number));
+        if has_blobs { removed.and(remove(&self.blobs_path(number))) } else { removed }
     }
 
     /// Whether a snapshot pins the file.
@@ -202,11 +243,12 @@ impl FileSet {
             state = self.idle.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         let mut first = state.failed.take().map_or(Ok(()), Err);
-        let unpinned: Vec<u64> =
-            state.usage.iter().filter(|(_, usage)| usage.pins == 0).map(|(&n, _)| n).collect();
+        let unpinned = state.usage.iter().filter(|(_, usage)| usage.pins == 0);
+        let unpinned: Vec<(u64, bool)> =
+            unpinned.map(|(&number, usage)| (number, usage.has_blobs)).collect();
         drop(state);
-        for number in unpinned {
-            first = first.and(self.remove(number));
+        for (number, has_blobs) in unpinned {
+            first = first.and(self.remove(number, has_blobs));
         }
         Ok(first?)
     }

@@ -6,7 +6,7 @@
 
 #![doc = include_str!("../../../docs/format/run.md")]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use terrane_io::bytes::{Overrun, Reader, Writer};
@@ -60,6 +60,7 @@ pub struct RunMeta {
     pub filter_blocks: u64,
     pub filter_probes: u32,
     pub index_bytes: u32,
+    pub blob_bytes: u64,
 }
 
 impl RunMeta {
@@ -80,6 +81,7 @@ impl RunMeta {
             filter_blocks: 0,
             filter_probes: 0,
             index_bytes: 0,
+            blob_bytes: 0,
         }
     }
 
@@ -88,9 +90,14 @@ impl RunMeta {
         u64::from(self.data_pages) + u64::from(self.filter_pages) + u64::from(self.index_pages) + 1
     }
 
+    /// Length of the file of blobs.
+    pub fn blob_pages(&self) -> u64 {
+        self.blob_bytes.div_ceil(PAYLOAD_SIZE as u64)
+    }
+
     /// What the entries count for in a write buffer bounded in bytes.
     pub(crate) fn weight_bytes(&self) -> u64 {
-        self.key_bytes + self.value_bytes + ENTRY_OVERHEAD_BYTES * self.entries
+        self.key_bytes + self.value_bytes + self.blob_bytes + ENTRY_OVERHEAD_BYTES * self.entries
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -101,6 +108,7 @@ impl RunMeta {
         out.u32(self.data_pages).u32(self.key_pages);
         out.u32(self.filter_pages).u32(self.index_pages);
         out.u64(self.filter_blocks).u32(self.filter_probes).u32(self.index_bytes);
+        out.u64(self.blob_bytes);
         out.into_bytes()
     }
 
@@ -130,6 +138,7 @@ impl RunMeta {
             filter_blocks: input.u64()?,
             filter_probes: input.u32()?,
             index_bytes: input.u32()?,
+            blob_bytes: input.u64()?,
         }))
     }
 
@@ -176,6 +185,7 @@ impl RunMeta {
             || meta.key_pages > meta.data_pages
             || meta.entries < u64::from(meta.key_pages)
             || meta.deletes > meta.entries
+            || meta.blob_pages() > RUN_PAGES_MAX
         {
             return Err(broken("footer counts", u64::from(meta.data_pages), meta.entries));
         }
@@ -312,6 +322,8 @@ pub(crate) struct Run {
     file: PooledFile,
     /// The same file through the page cache, for merges, if lookups read past it.
     buffered: Option<PooledFile>,
+    /// The file of its blobs.
+    blobs: Option<PooledFile>,
     handle: FileHandle,
     access: Access,
     meta: RunMeta,
@@ -323,6 +335,7 @@ impl Run {
     /// The run that a builder has written.
     pub(crate) fn new(
         file: PooledFile,
+        blobs: Option<PooledFile>,
         handle: FileHandle,
         access: Access,
         meta: RunMeta,
@@ -331,7 +344,7 @@ impl Run {
     ) -> Self {
         let buffered = (access == Access::Direct)
             .then(|| handle.set().file(handle.number(), Access::Buffered));
-        Self { file, buffered, handle, access, meta, filter, section }
+        Self { file, buffered, blobs, handle, access, meta, filter, section }
     }
 
     /// Opens a file of the session, and checks all of it but the data pages.
@@ -340,7 +353,8 @@ impl Run {
     pub(crate) fn open(set: &Arc<FileSet>, number: u64, access: Access) -> Result<Self> {
         let file = set.file(number, access);
         let (meta, filter, section) = read_sections(file.path(), file.get()?.as_ref())?;
-        Ok(Self::new(file, set.attach(number), access, meta, filter, section))
+        let blobs = (meta.blob_bytes > 0).then(|| set.blobs(number, access));
+        Ok(Self::new(file, blobs, set.attach(number), access, meta, filter, section))
     }
 
     pub(crate) fn number(&self) -> u64 {
@@ -366,9 +380,34 @@ impl Run {
         Ok(self.buffered.as_ref().unwrap_or(&self.file).get()?)
     }
 
-    /// Makes the file's bytes durable, once.
+    /// Makes the bytes of its files durable, once.
     pub(crate) fn sync(&self) -> Result<()> {
-        self.file.sync()
+        self.file.sync()?;
+        self.blobs.as_ref().map_or(Ok(()), PooledFile::sync)
+    }
+
+    /// The file of the blobs, which must be some; to be held for no longer than a read.
+    pub(crate) fn blobs(&self) -> Result<Arc<dyn DiskFile>> {
+        match &self.blobs {
+            Some(blobs) => Ok(blobs.get()?),
+            None => {
+                let what = Corrupt::rule("bytes of blobs", 1, self.meta.blob_bytes);
+                Err(Error::corrupt(self.path(), what))
+            }
+        }
+    }
+
+    /// The same; `None` if all files that may be open are in use.
+    pub(crate) fn blobs_if_room(&self) -> Result<Option<Arc<dyn DiskFile>>> {
+        match &self.blobs {
+            Some(blobs) => Ok(blobs.get_if_room()?),
+            None => self.blobs().map(Some),
+        }
+    }
+
+    /// The path of that file.
+    pub(crate) fn blobs_path(&self) -> PathBuf {
+        self.handle.set().blobs_path(self.number())
     }
 
     /// Whether lookups bypass the page cache: what was asked for, not what the file system granted.

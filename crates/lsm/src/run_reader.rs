@@ -8,10 +8,11 @@ use std::sync::Arc;
 
 use terrane_io::{Access, AlignedBuf};
 
+use crate::blob::Blob;
 use crate::corrupt::Corrupt;
-use crate::entry::EntryRef;
+use crate::entry::{EntryRef, Kind};
 use crate::error::{Error, Result};
-use crate::page::{PAGE_SIZE, PageKind, PageLayout, decode_payload, overflow_pages};
+use crate::page::{PAGE_SIZE, PageKind, PageLayout, decode_payload, overflow_pages, split_value};
 use crate::run::Run;
 
 /// Most pages that are read with one call.
@@ -45,8 +46,10 @@ pub(crate) struct RunReader {
     index: usize,
     /// The current key. Invariant: begins with the page's prefix.
     key: Vec<u8>,
-    /// The current value if it goes on in overflow pages.
+    /// The current stored value if it goes on in overflow pages, and the kind of its entry.
     large: Vec<u8>,
+    large_kind: Kind,
+    entries_passed: u64,
 }
 
 impl RunReader {
@@ -88,12 +91,19 @@ impl RunReader {
             index: 0,
             key: Vec::new(),
             large: Vec::new(),
+            large_kind: Kind::Insert,
+            entries_passed: 0,
         }
     }
 
     /// Pages passed, for the accounting of merges.
     pub(crate) fn pages_passed(&self) -> u32 {
         self.page
+    }
+
+    /// Entries passed, for the accounting of unions.
+    pub(crate) fn entries_passed(&self) -> u64 {
+        self.entries_passed
     }
 
     fn corrupt(&self, what: Corrupt) -> Error {
@@ -178,8 +188,9 @@ impl RunReader {
     fn read_large(&mut self, len: usize) -> Result<()> {
         self.large.clear();
         let at = (self.page - self.chunk_first) as usize * PAGE_SIZE;
-        let inline = self.layout.value(&self.chunk[at..at + PAGE_SIZE], 0);
-        self.large.extend_from_slice(inline);
+        let page = &self.chunk[at..at + PAGE_SIZE];
+        self.large_kind = self.layout.kind(page, 0);
+        self.large.extend_from_slice(self.layout.stored_value(page, 0));
         let key_page = self.page;
         for position in 1..=overflow_pages(self.key.len(), len) {
             let page = key_page + position;
@@ -205,19 +216,19 @@ impl RunReader {
             return None;
         }
         if self.layout.large_value_len().is_some() {
-            // The kind of a large entry: only an insertion has a value at all.
-            return Some(EntryRef {
-                key: &self.key,
-                kind: crate::entry::Kind::Insert,
-                value: &self.large,
-            });
+            // A large value is longer than the place of a blob.
+            let (value, blob) = split_value(self.large_kind, &self.large).unwrap_or_default();
+            return Some(EntryRef { key: &self.key, kind: self.large_kind, value, blob });
         }
         let page = self.page_bytes();
-        Some(EntryRef {
-            key: &self.key,
-            kind: self.layout.kind(page, self.index),
-            value: self.layout.value(page, self.index),
-        })
+        let (value, blob) = self.layout.value(page, self.index);
+        Some(EntryRef { key: &self.key, kind: self.layout.kind(page, self.index), value, blob })
+    }
+
+    /// The blob of the current entry, if it has one.
+    pub(crate) fn blob(&self) -> Option<Blob> {
+        let entry = self.current().filter(|entry| entry.kind == Kind::InsertBlob)?;
+        Some(Blob::Run { run: Arc::clone(&self.run), span: entry.blob })
     }
 
     /// Goes to the next entry.
@@ -229,6 +240,7 @@ impl RunReader {
             return Ok(());
         }
         self.index += 1;
+        self.entries_passed += 1;
         if self.index < self.layout.count() {
             let at = (self.page - self.chunk_first) as usize * PAGE_SIZE;
             let page = &self.chunk[at..at + PAGE_SIZE];

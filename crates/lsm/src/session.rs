@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use terrane_io::{Disk, RealDisk};
 
+use crate::blob::{self, BlobRef};
 use crate::config::TableConfig;
 use crate::error::{Error, Result};
 use crate::files::lock;
@@ -14,6 +15,9 @@ use crate::open_files::{OPEN_FILES_DEFAULT, OPEN_FILES_MAX};
 use crate::session_core::SessionCore;
 use crate::snapshot::{self, SnapshotName};
 use crate::table::Table;
+
+/// Reads of blobs that are in flight at once.
+const BLOB_READS_IN_FLIGHT: usize = 64;
 
 /// How a session is opened.
 #[derive(Debug, Clone)]
@@ -129,6 +133,39 @@ impl Session {
         Ok(Table::new(Arc::clone(&self.core), Tree::default(), config.clone()))
     }
 
+    /// The union of some tables, complete: [`incremental_union`](Self::incremental_union) with its whole debt
+    /// paid.
+    ///
+    /// Cost: reads the runs of all tables, writes and reads and writes the result.
+    ///
+    /// # Errors
+    /// As [`incremental_union`](Self::incremental_union) and [`Table::supply_union_credits`].
+    pub fn union(&self, tables: &[&Table]) -> Result<Table> {
+        let mut table = self.incremental_union(tables)?;
+        table.supply_union_credits(u64::MAX)?;
+        Ok(table)
+    }
+
+    /// A new table with what several tables hold together. Where more than one has a key, the table's resolve
+    /// function combines the values, left to right, the left one being the newer; the blob is that of the
+    /// leftmost one. A deletion in one table hides nothing in another. The tables stay as they are and
+    /// independent; the new one has the configuration of the last.
+    ///
+    /// It can be used at once; the work of making it one run is paid in instalments with
+    /// [`Table::supply_union_credits`], and lookups get faster as it is.
+    ///
+    /// Cost: writes the write buffer of each table; nothing else. Until the debt is paid a lookup costs what it
+    /// costs in each of the tables, and afterwards what it costs in one.
+    ///
+    /// # Errors
+    /// [`TableUnionNotCompatible`](crate::Error::TableUnionNotCompatible) for tables of another session or with
+    /// another resolve function, [`UnionOfNothing`](crate::Error::UnionOfNothing),
+    /// [`UnionTooDeep`](crate::Error::UnionTooDeep), [`Disk`](crate::Error::Disk),
+    /// [`Poisoned`](crate::Error::Poisoned), [`SessionClosed`](crate::Error::SessionClosed).
+    pub fn incremental_union(&self, tables: &[&Table]) -> Result<Table> {
+        Table::incremental_union(&self.core, tables)
+    }
+
     /// A new table with the content of a snapshot; any number of them may be opened.
     ///
     /// Cost: reads footer, filter and index of each run that is not open yet; data pages are checked when
@@ -141,7 +178,7 @@ impl Session {
     /// [`SnapshotCorrupted`](crate::Error::SnapshotCorrupted),
     /// [`UnknownVersion`](crate::Error::UnknownVersion), [`Disk`](crate::Error::Disk).
     pub fn open_snapshot(&self, name: &SnapshotName, label: &str) -> Result<Table> {
-        let (tree, config) = snapshot::open(&self.core, name, label)?;
+        let (tree, config) = snapshot::open(&self.core, name, label, None)?;
         Ok(Table::new(Arc::clone(&self.core), tree, config))
     }
 
@@ -169,6 +206,19 @@ impl Session {
     pub fn snapshot_exists(&self, name: &SnapshotName) -> Result<bool> {
         self.core.check_open()?;
         Ok(lock(&self.core.snapshots).contains_key(name.as_str()))
+    }
+
+    /// Reads blobs, in the order of the references, all pages side by side.
+    ///
+    /// Cost: for each blob that is not in memory, one read of the pages that it stands in (several if it is
+    /// longer than 256 KiB).
+    ///
+    /// # Errors
+    /// [`BlobRefInvalid`](crate::Error::BlobRefInvalid), [`Disk`](crate::Error::Disk),
+    /// [`Corrupt`](crate::Error::Corrupt), [`SessionClosed`](crate::Error::SessionClosed).
+    pub fn retrieve_blobs(&self, refs: &[BlobRef]) -> Result<Vec<Vec<u8>>> {
+        self.core.check_open()?;
+        blob::retrieve(self.core.disk(), BLOB_READS_IN_FLIGHT, refs)
     }
 
     /// The salt of the session's hashes.

@@ -14,7 +14,7 @@ use terrane_io::disk::read_file;
 use terrane_io::{Access, AlignedBuf, Disk, Entry, EntryKind, LockGuard, OpenMode};
 
 use crate::error::{Error, Result};
-use crate::files::{FileSet, file_number, lock};
+use crate::files::{FileSet, blobs_number, file_number, lock};
 use crate::manifest::{MANIFEST_BYTES_MAX, Refused, SessionMeta, SnapshotMeta};
 use crate::open_files::OpenFiles;
 use crate::run::Run;
@@ -278,7 +278,8 @@ impl SessionCore {
             snapshots.insert(name, stored);
         }
         let active = disk.list(&dir.join(ACTIVE))?;
-        let numbers = active.iter().filter_map(|entry| file_number(&entry.name));
+        let number_of = |name: &str| file_number(name).or_else(|| blobs_number(name));
+        let numbers = active.iter().filter_map(|entry| number_of(&entry.name));
         next_number = numbers.fold(next_number, |next, number| next.max(number.saturating_add(1)));
         let open = OpenFiles::new(Arc::clone(disk), open_files_max);
         let files = Arc::new(FileSet::new(open, dir.join(ACTIVE), next_number));
@@ -296,8 +297,10 @@ impl SessionCore {
             // Nobody knows which of them it needs; no deletion of another snapshot may take them away.
             files.pin(active.iter().filter_map(|entry| file_number(&entry.name)));
         }
+        let blobs = active.iter().filter_map(|entry| blobs_number(&entry.name));
+        blobs.filter(|&number| files.is_pinned(number)).for_each(|number| files.note_blobs(number));
         for entry in active {
-            let stray = match file_number(&entry.name) {
+            let stray = match number_of(&entry.name) {
                 Some(number) => !files.is_pinned(number),
                 None => entry.name.ends_with(TMP_SUFFIX),
             };

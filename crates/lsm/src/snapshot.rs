@@ -15,18 +15,24 @@ use std::sync::Arc;
 
 use terrane_io::Access;
 
+use crate::blob::retrieve;
 use crate::config::TableConfig;
 use crate::corrupt::Corrupt;
+use crate::entry::{EntryRef, key_hash};
 use crate::error::{Error, Result};
 use crate::files::lock;
 use crate::index::IndexKind;
 use crate::levels::{Context, Incoming, Level, Pending, TICKS_PER_FLUSH, Tree};
-use crate::manifest::{IncomingRef, LevelRef, MergeRef, RunRef, SnapshotMeta};
+use crate::manifest::{
+    IncomingRef, LevelRef, MergeRef, RunRef, SnapshotMeta, UnionRef, UnionTableRef,
+};
 use crate::merging::{Input, MergeSpec, Merging, View};
+use crate::resolve::Resolve;
 use crate::run::{Purpose, Run};
 use crate::run_reader::{self, RunReader};
 use crate::session_core::{ACTIVE, SNAPSHOTS, SessionCore, Stored, snapshot_path};
-use crate::write_buffer::{Room, WriteBuffer};
+use crate::union::{Piece, Progress, Union, UnionTable};
+use crate::write_buffer::{NewEntry, Room, WriteBuffer};
 
 /// The name of a snapshot: 1 to 64 characters of `a-z`, `0-9`, `_` and `-`, and not the name of a device
 /// of Windows, so that it is a file name everywhere.
@@ -117,15 +123,18 @@ pub(crate) fn save(
     let image = image.as_ref().map(&mut refer);
     let flushed = flushed.as_ref().map(&mut refer);
     let levels = tree.levels.iter().map(|level| level_ref(level, &mut refer)).collect();
+    let union = tree.union.as_ref().map(|union| union_ref(union, &mut refer));
     let meta = SnapshotMeta {
         created_ns: core.disk().clock().wall().as_nanos() as u64,
         label: label.to_owned(),
+        resolve: config.resolve.name().to_owned(),
         config: config.clone(),
         flushes: tree.flushes,
         now: tree.now(&context),
         image,
         flushed,
         levels,
+        union,
     };
     for run in &held {
         run.sync()?;
@@ -153,6 +162,7 @@ fn write_image(context: &Context<'_>, buffer: &WriteBuffer) -> Result<Option<Arc
     let spec = MergeSpec {
         inputs: vec![Input::Buffer(buffer.clone())],
         drop_deletes: false,
+        resolve: context.config.resolve.clone(),
         filter: None,
         index: IndexKind::Ordinary,
         access: Access::Buffered,
@@ -183,18 +193,32 @@ fn level_ref(level: &Level, refer: &mut impl FnMut(&Arc<Run>) -> RunRef) -> Leve
     LevelRef { incoming, residents: level.residents.iter().map(refer).collect() }
 }
 
+fn union_ref(union: &Union, refer: &mut impl FnMut(&Arc<Run>) -> RunRef) -> UnionRef {
+    let (tables, progress) = union.progress();
+    let Progress { slices, frontier, passed } = progress;
+    let slices = slices.iter().map(&mut *refer).collect();
+    let mut refs = Vec::new();
+    for table in tables.iter() {
+        let runs = table.runs().iter().map(&mut *refer).collect();
+        let older = table.older.as_ref().map(|older| union_ref(older, refer));
+        refs.push(UnionTableRef { runs, older });
+    }
+    UnionRef { slices, frontier, passed, tables: refs }
+}
+
 /// Opens a snapshot as a new table.
 pub(crate) fn open(
     core: &Arc<SessionCore>,
     name: &SnapshotName,
     label: &str,
+    resolve: Option<&Resolve>,
 ) -> Result<(Tree, TableConfig)> {
     core.check_open()?;
     let stored = lock(&core.snapshots);
     if !stored.contains_key(name.as_str()) {
         return Err(Error::SnapshotDoesNotExist { name: name.to_string() });
     }
-    let meta = match core.read_snapshot(name.as_str()) {
+    let mut meta = match core.read_snapshot(name.as_str()) {
         Err(Error::Disk(error)) if error.is_not_found() => Err(Error::SnapshotCorrupted {
             name: name.to_string(),
             path: path_of(core, name),
@@ -209,6 +233,7 @@ pub(crate) fn open(
             actual: meta.label,
         });
     }
+    meta.config.resolve = resolve_of(name, &meta.resolve, resolve)?;
     let tree = restore(core, &meta).map_err(|error| match error {
         Error::Corrupt { path, what } => {
             Error::SnapshotCorrupted { name: name.to_string(), path, reason: what.to_string() }
@@ -226,6 +251,16 @@ pub(crate) fn open(
         error => error,
     })?;
     Ok((tree, meta.config))
+}
+
+/// The resolve function of that name: the one given, or a ready-made one.
+fn resolve_of(name: &SnapshotName, stored: &str, given: Option<&Resolve>) -> Result<Resolve> {
+    let resolve = given.cloned().or_else(|| Resolve::by_name(stored));
+    resolve.filter(|resolve| resolve.name() == stored).ok_or_else(|| Error::ResolveNotCompatible {
+        name: name.to_string(),
+        stored: stored.to_owned(),
+        given: given.map(|resolve| resolve.name().to_owned()),
+    })
 }
 
 fn restore(core: &Arc<SessionCore>, meta: &SnapshotMeta) -> Result<Tree> {
@@ -253,12 +288,7 @@ fn restore(core: &Arc<SessionCore>, meta: &SnapshotMeta) -> Result<Tree> {
     };
     let mut tree = Tree { flushes: meta.flushes, ..Tree::default() };
     if let Some(image) = &meta.image {
-        tree.buffer.begin(Room::default());
-        let mut reader = RunReader::new(open(image)?, run_reader::Purpose::Merge)?;
-        while let Some(entry) = reader.current() {
-            tree.buffer.put(crate::entry::key_hash(core.salt(), entry.key), entry, None);
-            reader.advance()?;
-        }
+        tree.buffer = read_image(&open(image)?, &meta.config.resolve)?;
     }
     for (at, level) in (1u32..).zip(&meta.levels) {
         let incoming = match &level.incoming {
@@ -279,6 +309,9 @@ fn restore(core: &Arc<SessionCore>, meta: &SnapshotMeta) -> Result<Tree> {
         let residents = level.residents.iter().map(&open).collect::<Result<_>>()?;
         tree.levels.push(Level { incoming, residents });
     }
+    if let Some(union) = &meta.union {
+        tree.union = Some(Arc::new(restore_union(&context, union, &open)?));
+    }
     if let Some(flushed) = &meta.flushed {
         let run = open(flushed)?;
         let merging = Arc::new(Merging::completed(core.files(), run));
@@ -287,6 +320,47 @@ fn restore(core: &Arc<SessionCore>, meta: &SnapshotMeta) -> Result<Tree> {
         tree.flushing = Some(Pending { merging, start, due, base });
     }
     Ok(tree)
+}
+
+fn restore_union(
+    context: &Context<'_>,
+    union: &UnionRef,
+    open: &impl Fn(&RunRef) -> Result<Arc<Run>>,
+) -> Result<Union> {
+    let mut tables = Vec::new();
+    for table in &union.tables {
+        let runs = table.runs.iter().map(|run| Ok(Piece::Run(open(run)?)));
+        let pieces = runs.collect::<Result<_>>()?;
+        let older = match &table.older {
+            None => None,
+            Some(older) => Some(Arc::new(restore_union(context, older, open)?)),
+        };
+        tables.push(UnionTable { pieces, older });
+    }
+    let slices = union.slices.iter().map(open).collect::<Result<_>>()?;
+    let progress = Progress { slices, frontier: union.frontier.clone(), passed: union.passed };
+    Ok(context.union(tables, progress))
+}
+
+/// The write buffer that a run is the image of.
+fn read_image(run: &Arc<Run>, resolve: &Resolve) -> Result<WriteBuffer> {
+    let salt = run.meta().salt;
+    let mut buffer = WriteBuffer::default();
+    buffer.begin(Room::default(), resolve)?;
+    let mut reader = RunReader::new(Arc::clone(run), run_reader::Purpose::Merge)?;
+    while let Some(EntryRef { key, kind, value, .. }) = reader.current() {
+        let blob = match reader.blob() {
+            Some(blob) => {
+                retrieve(run.handle().set().disk().as_ref(), 1, &[blob.downgrade()])?.pop()
+            }
+            None => None,
+        };
+        let blob: Option<Arc<[u8]>> = blob.map(Arc::from);
+        let hash = key_hash(salt, key);
+        buffer.put(NewEntry { key, hash, kind, value, blob: blob.as_ref() }, resolve, None)?;
+        reader.advance()?;
+    }
+    Ok(buffer)
 }
 
 /// How much faster than at first a merge may go after its snapshot was opened.

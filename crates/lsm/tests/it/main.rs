@@ -17,6 +17,8 @@ mod model;
 mod ranges;
 mod snapshots;
 mod tables;
+mod union;
+mod upsert;
 mod verify;
 
 use std::path::{Path, PathBuf};
