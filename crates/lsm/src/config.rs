@@ -5,6 +5,7 @@ use terrane_io::bytes::{Overrun, Reader, Writer};
 use crate::error::{Error, Result};
 use crate::filter::FilterAllocation;
 use crate::index::IndexKind;
+use crate::resolve::Resolve;
 
 /// Shape of the levels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -79,6 +80,8 @@ pub enum DiskCache {
 /// Configuration of a table; stored in its snapshots.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TableConfig {
+    /// What an upsert makes of the new value and the old one.
+    pub resolve: Resolve,
     /// Shape of the levels.
     pub merge_policy: MergePolicy,
     /// How much larger each level is than the one above; 2 to 16.
@@ -105,6 +108,7 @@ pub struct TableConfig {
 impl Default for TableConfig {
     fn default() -> Self {
         Self {
+            resolve: Resolve::default(),
             merge_policy: MergePolicy::default(),
             size_ratio: 4,
             merge_schedule: MergeSchedule::default(),
@@ -190,6 +194,7 @@ impl TableConfig {
         }
     }
 
+    /// Writes all but the resolve function.
     pub(crate) fn encode(&self, out: &mut Writer) {
         out.u8(match self.merge_policy {
             MergePolicy::LazyLevelling => 1,
@@ -240,6 +245,7 @@ impl TableConfig {
         let queue_depth = input.u32()?;
         let decoded = || {
             let config = Self {
+                resolve: Resolve::default(),
                 merge_policy: match merge_policy {
                     1 => MergePolicy::LazyLevelling,
                     2 => MergePolicy::Levelling,

@@ -21,18 +21,20 @@ use std::sync::Arc;
 
 use terrane_io::{Access, AlignedBuf, Disk, DiskFile, EntryKind, OpenMode};
 
+use crate::blob::Blob;
 use crate::corrupt::Corrupt;
-use crate::entry::key_hash;
+use crate::entry::{EntryRef, Kind, key_hash};
 use crate::error::{Error, Result};
 use crate::files::{FileHandle, FileSet};
 use crate::filter::FilterAllocation;
 use crate::index::IndexKind;
 use crate::manifest::{RunRef, SnapshotMeta};
-use crate::page::{PAGE_SIZE, Place, check_crc};
+use crate::open_files::{OPEN_FILES_DEFAULT, OpenFiles};
+use crate::page::{PAGE_SIZE, PageKind, Place, check_crc, decode_payload};
 use crate::run::{Run, RunMeta, read_meta};
 use crate::run_builder::{RunBuilder, RunPlan};
 use crate::run_check::{
-    CHUNK_PAGES, Flaw, Pages, Progress, Step, Sums, flawed, misled, page_offset,
+    CHUNK_PAGES, Flaw, Pages, Progress, Step, Sums, check_blobs_len, flawed, misled, page_offset,
 };
 use crate::session_core::{
     ACTIVE, STORE, SessionCore, check_dir, foreign_dir, is_session_like, lock_dir, make_dir,
@@ -141,7 +143,7 @@ fn open_target(disk: &Arc<dyn Disk>, dir: &Path, salt: u64) -> Result<Arc<Sessio
         Some(_) => return foreign(),
     }
     make_dir(disk.as_ref(), dir)?;
-    SessionCore::open(disk, dir, salt)
+    SessionCore::open(disk, dir, salt, OPEN_FILES_DEFAULT)
 }
 
 /// Imports a snapshot.
@@ -173,7 +175,8 @@ pub(crate) fn import(
         }
         read => read.map_err(damaged)?,
     };
-    let files = Arc::new(FileSet::new(disk, dir.join(ACTIVE), 0));
+    let open = OpenFiles::new(disk, OPEN_FILES_DEFAULT);
+    let files = Arc::new(FileSet::new(open, dir.join(ACTIVE), 0));
     // So that no handle removes a file when it goes.
     files.pin(meta.runs().map(|run| run.number));
     let mut copier = Copier {
@@ -236,8 +239,8 @@ impl Copier<'_> {
             }
             let item = self.item(meta, wanted, level)?;
             if let Some(run) = self.shared(&item.footer)? {
-                self.report.files_shared += 1;
-                self.report.bytes_shared += item.footer.pages() * PAGE_SIZE as u64;
+                self.report.files_shared += files_of(&item.footer);
+                self.report.bytes_shared += bytes_of(&item.footer);
                 there.insert(wanted.number, run);
             }
             items.insert(wanted.number, item);
@@ -265,9 +268,13 @@ impl Copier<'_> {
         wanted: &'b RunRef,
         level: Option<u32>,
     ) -> Result<Item<'b>> {
-        let file = self.open(wanted)?;
+        let file = self.open(&self.from.path(wanted.number))?;
         let footer = read_meta(file.path(), file.as_ref())?;
         snapshot::check_footer(file.path(), &footer, wanted)?;
+        if footer.blob_bytes > 0 {
+            let blobs = self.open(&self.from.blobs_path(wanted.number))?;
+            check_blobs_len(blobs.path(), blobs.as_ref(), &footer)?;
+        }
         let (purpose, filter) = meta.role(level);
         if footer.purpose != purpose {
             let (expected, found) = (purpose as u64, footer.purpose as u64);
@@ -277,25 +284,30 @@ impl Copier<'_> {
         Ok(Item { wanted, footer, filter, index: meta.config.index })
     }
 
-    /// A rebuilt run is read twice.
+    /// A rebuilt run is read twice, its blobs once.
     fn work_bytes(&self, item: &Item<'_>) -> u64 {
-        let RunMeta { data_pages, salt, .. } = item.footer;
+        let RunMeta { data_pages, blob_bytes, salt, .. } = item.footer;
         let is_copied = salt == self.to.salt();
-        if is_copied { item.footer.pages() * PAGE_SIZE as u64 } else { 2 * page_offset(data_pages) }
+        if is_copied { bytes_of(&item.footer) } else { 2 * page_offset(data_pages) + blob_bytes }
     }
 
-    fn open(&self, run: &RunRef) -> Result<Arc<dyn DiskFile>> {
-        let path = self.from.path(run.number);
-        Ok(self.from.disk().open(&path, OpenMode::Read, Access::Buffered)?)
+    fn open(&self, path: &Path) -> Result<Arc<dyn DiskFile>> {
+        let open = || self.from.disk().open(path, OpenMode::Read, Access::Buffered);
+        Ok(self.from.open_files().with_room(open)?)
     }
 
     /// The same run in the other session, if it is there and its footer is whole.
     fn shared(&self, footer: &RunMeta) -> Result<Option<RunRef>> {
         let Some(run) = self.known.get(&footer.identity) else { return Ok(None) };
-        let path = self.to.files().path(run.number);
+        let open = |path: &Path| self.to.disk().open(path, OpenMode::Read, Access::Buffered);
         let read = || {
-            let file = self.to.disk().open(&path, OpenMode::Read, Access::Buffered)?;
-            read_meta(&path, file.as_ref())
+            let file = open(&self.to.files().path(run.number))?;
+            let found = read_meta(file.path(), file.as_ref())?;
+            if found.blob_bytes > 0 {
+                let blobs = open(&self.to.files().blobs_path(run.number))?;
+                check_blobs_len(blobs.path(), blobs.as_ref(), &found)?;
+            }
+            Ok(found)
         };
         match read() {
             // Filter and index may have been repaired since.
@@ -310,31 +322,40 @@ impl Copier<'_> {
         }
     }
 
-    /// Copies a run as it is.
+    /// Copies the files of a run as they are.
     fn copy_run(&mut self, item: &Item<'_>) -> Result<RunRef> {
-        let source = self.open(item.wanted)?;
-        let (handle, target) = self.to.files().create(Access::Buffered)?;
-        let RunMeta { data_pages, .. } = item.footer;
+        let source = self.open(&self.from.path(item.wanted.number))?;
+        let (handle, copy) = self.to.files().create(Access::Buffered)?;
+        let target = copy.get()?;
+        let RunMeta { identity, data_pages, .. } = item.footer;
+        let way = Way { source: source.as_ref(), target: target.as_ref(), identity };
         if self.checks_entries {
-            self.check_entries(item, source.as_ref(), &mut |first, bytes| {
+            self.check_entries(item, way.source, &mut |first, bytes| {
                 Ok(target.write_at(bytes, page_offset(first))?)
             })?;
         } else {
-            self.copy_pages(item, source.as_ref(), target.as_ref(), 0..data_pages)?;
+            self.copy_pages(&way, 0..data_pages, check_crc)?;
         }
-        let rest = data_pages..item.footer.pages() as u32;
-        self.copy_pages(item, source.as_ref(), target.as_ref(), rest)?;
-        handle.sync(target.as_ref())?;
+        self.copy_pages(&way, data_pages..item.footer.pages() as u32, check_crc)?;
+        copy.sync()?;
+        if item.footer.blob_bytes > 0 {
+            let source = self.open(&self.from.blobs_path(item.wanted.number))?;
+            let copy = self.to.files().create_blobs(&handle, Access::Buffered)?;
+            let target = copy.get()?;
+            let way = Way { source: source.as_ref(), target: target.as_ref(), identity };
+            self.copy_pages(&way, 0..item.footer.blob_pages() as u32, check_blob_page)?;
+            copy.sync()?;
+        }
         let run = RunRef { number: handle.number(), ..*item.wanted };
-        self.keep(handle, item.footer.pages());
+        self.keep(handle, &item.footer);
         Ok(run)
     }
 
     /// Writes a run anew for the salt of the other session.
     fn rebuild_run(&mut self, item: &Item<'_>) -> Result<RunRef> {
-        let source = self.open(item.wanted)?;
+        let source = self.open(&self.from.path(item.wanted.number))?;
         // Filter and index are laid out by what the entries are, not by what a footer says.
-        let sums = self.check_entries(item, source.as_ref(), &mut |_, _| Ok(()))?;
+        let (run, sums) = self.check_entries(item, source.as_ref(), &mut |_, _| Ok(()))?;
         let salt = self.to.salt();
         let plan = RunPlan {
             purpose: item.footer.purpose,
@@ -348,67 +369,75 @@ impl Copier<'_> {
             index: item.index,
         };
         let mut builder = RunBuilder::new(self.to.files(), &plan)?;
-        let mut tick = |_: u32, bytes: &[u8]| self.tick(bytes);
         let RunMeta { identity, data_pages, .. } = item.footer;
-        let mut pages = Pages::new(source.as_ref(), identity, data_pages).tapped(&mut tick);
-        pages.walk(&mut |step| match step {
-            Step::Damage(what) => Err(Error::corrupt(source.path(), what)),
-            Step::Entry(met) => builder.push(met.entry, || key_hash(salt, met.entry.key)),
+        let mut told_pages = 0;
+        Pages::new(source.as_ref(), identity, data_pages).walk(&mut |step| {
+            let met = match step {
+                Step::Damage(what) => return Err(Error::corrupt(source.path(), what)),
+                Step::Entry(met) => met,
+            };
+            let EntryRef { key, kind, blob, .. } = met.entry;
+            let run = || Blob::Run { run: Arc::clone(&run), span: blob };
+            let copied = (kind == Kind::InsertBlob).then(run);
+            builder.push(met.entry, copied.as_ref(), || key_hash(salt, key))?;
+            let pages = met.page + met.pages;
+            let bytes = page_offset(pages - told_pages) + u64::from(blob.len);
+            told_pages = pages;
+            if bytes > 0 { self.tick(bytes) } else { Ok(()) }
         })?;
-        let Some(run) = builder.finish()? else {
+        let Some(built) = builder.finish()? else {
             let what = Corrupt::rule("entries", sums.meta.entries, 0);
             return Err(Error::corrupt(source.path(), what));
         };
-        run.handle().sync(run.file().as_ref())?;
-        self.report.files_rebuilt += 1;
-        self.keep(self.to.files().attach(run.number()), run.meta().pages());
-        Ok(snapshot::run_ref(&run))
+        built.sync()?;
+        self.report.files_rebuilt += files_of(built.meta());
+        self.keep(self.to.files().attach(built.number()), built.meta());
+        Ok(snapshot::run_ref(&built))
     }
 
-    /// Keeps a copy of so many pages until a snapshot pins it.
-    fn keep(&mut self, handle: FileHandle, pages: u64) {
-        self.report.files_copied += 1;
-        self.report.bytes_copied += pages * PAGE_SIZE as u64;
+    /// Keeps a copy until a snapshot pins it.
+    fn keep(&mut self, handle: FileHandle, footer: &RunMeta) {
+        self.report.files_copied += files_of(footer);
+        self.report.bytes_copied += bytes_of(footer);
         self.held.push(handle);
     }
 
     /// Copies pages, each of which is checked for itself.
     fn copy_pages(
         &mut self,
-        item: &Item<'_>,
-        source: &dyn DiskFile,
-        target: &dyn DiskFile,
+        way: &Way<'_>,
         pages: Range<u32>,
+        check: fn(&[u8], Place) -> std::result::Result<(), Corrupt>,
     ) -> Result<()> {
         let mut chunk = AlignedBuf::zeroed(CHUNK_PAGES as usize * PAGE_SIZE);
         for first in pages.clone().step_by(CHUNK_PAGES as usize) {
             let count = CHUNK_PAGES.min(pages.end - first);
             let bytes = &mut chunk[..count as usize * PAGE_SIZE];
-            source.read_at(bytes, page_offset(first))?;
+            way.source.read_at(bytes, page_offset(first))?;
             for (page, bytes) in (first..).zip(bytes.chunks_exact(PAGE_SIZE)) {
-                check_crc(bytes, Place { identity: item.footer.identity, page })
-                    .map_err(|what| Error::corrupt(source.path(), what))?;
+                check(bytes, Place { identity: way.identity, page })
+                    .map_err(|what| Error::corrupt(way.source.path(), what))?;
             }
-            target.write_at(bytes, page_offset(first))?;
-            self.tick(bytes)?;
+            way.target.write_at(bytes, page_offset(first))?;
+            self.tick(bytes.len() as u64)?;
         }
         Ok(())
     }
 
-    /// Goes through the entries of a run and checks everything of it; `take` is given the data pages.
+    /// Goes through the entries of a run and checks everything of its file; `take` is given the data pages.
     fn check_entries(
         &mut self,
         item: &Item<'_>,
         source: &dyn DiskFile,
         take: &mut dyn FnMut(u32, &[u8]) -> Result<()>,
-    ) -> Result<Sums> {
-        let run = Run::open(self.from, item.wanted.number, Access::Buffered)?;
+    ) -> Result<(Arc<Run>, Sums)> {
+        let run = Arc::new(Run::open(self.from, item.wanted.number, Access::Buffered)?);
         let flawed = |flaw| Err(flawed(self.snapshot, &run, flaw));
         let RunMeta { purpose, identity, salt, data_pages, .. } = item.footer;
         let mut sums = Sums::new(purpose, identity, salt);
         let mut tap = |first: u32, bytes: &[u8]| {
             take(first, bytes)?;
-            self.tick(bytes)
+            self.tick(bytes.len() as u64)
         };
         Pages::new(source, identity, data_pages).tapped(&mut tap).walk(&mut |step| {
             let met = match step {
@@ -419,13 +448,34 @@ impl Copier<'_> {
             misled(&run, &met).map_or(Ok(()), |rule| flawed(Flaw { page: met.page, rule }))
         })?;
         sums.flaws(&run).first().map_or(Ok(()), |&flaw| flawed(flaw))?;
-        Ok(sums)
+        Ok((run, sums))
     }
 
     /// Tells of bytes that are done, and asks whether to go on.
-    fn tick(&mut self, bytes: &[u8]) -> Result<()> {
-        self.done_bytes += bytes.len() as u64;
+    fn tick(&mut self, bytes: u64) -> Result<()> {
+        self.done_bytes += bytes;
         (self.progress)(self.done_bytes, self.total_bytes);
         (self.go_on)()
     }
+}
+
+/// Two files, of which one becomes what the other is.
+struct Way<'a> {
+    source: &'a dyn DiskFile,
+    target: &'a dyn DiskFile,
+    /// Identity of the run.
+    identity: u64,
+}
+
+fn check_blob_page(bytes: &[u8], place: Place) -> std::result::Result<(), Corrupt> {
+    decode_payload(bytes, place, PageKind::Blob, place.page).map(drop)
+}
+
+/// Files of a run, and their length.
+fn files_of(footer: &RunMeta) -> u64 {
+    1 + u64::from(footer.blob_bytes > 0)
+}
+
+fn bytes_of(footer: &RunMeta) -> u64 {
+    (footer.pages() + footer.blob_pages()) * PAGE_SIZE as u64
 }

@@ -19,13 +19,14 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use terrane_io::Access;
 
-use crate::entry::{Kind, key_hash};
+use crate::entry::{EntryRef, Kind, Order, key_hash};
 use crate::error::{Error, Result};
 use crate::files::{FileSet, lock};
 use crate::filter::FilterAllocation;
 use crate::index::IndexKind;
-use crate::kmerge::{KMerge, Source};
+use crate::kmerge::{Combine, KMerge, Rules, Source};
 use crate::page::PAGE_SIZE;
+use crate::resolve::Resolve;
 use crate::run::{Purpose, Run};
 use crate::run_builder::{RunBuilder, RunFinisher, RunPlan};
 use crate::run_reader::{self, RunReader};
@@ -58,6 +59,7 @@ pub(crate) struct MergeSpec {
     pub(crate) inputs: Vec<Input>,
     /// Whether nothing older than the inputs exists, so that deletions need not be kept.
     pub(crate) drop_deletes: bool,
+    pub(crate) resolve: Resolve,
     pub(crate) filter: Option<FilterAllocation>,
     pub(crate) index: IndexKind,
     pub(crate) access: Access,
@@ -100,10 +102,13 @@ pub(crate) struct Merging {
     /// Without the bounds of the keys, which are found when the merge starts.
     plan: RunPlan,
     drop_deletes: bool,
+    resolve: Resolve,
     /// Pages of work, as planned.
     total: u64,
     /// Pages of the write buffers among the inputs, as estimated.
     buffer_pages: u64,
+    /// Pages of blobs of the runs among the inputs.
+    blob_pages: u64,
     done: AtomicU64,
     /// How far a background thread has been asked to go.
     pub(crate) requested: AtomicU64,
@@ -121,11 +126,13 @@ impl Merging {
     /// Prepares a merge; does no work.
     pub(crate) fn new(set: &Arc<FileSet>, spec: MergeSpec) -> Self {
         let (mut entries, mut run_pages, mut key_pages, mut buffer_pages) = (0, 0, 0, 0);
+        let mut blob_pages = 0;
         for input in &spec.inputs {
             match input {
                 Input::Run(run) => {
                     entries += run.meta().entries;
                     run_pages += u64::from(run.meta().data_pages);
+                    blob_pages += run.meta().blob_pages();
                     key_pages += u64::from(run.meta().key_pages);
                 }
                 Input::Buffer(buffer) => {
@@ -151,8 +158,10 @@ impl Merging {
             set: Arc::clone(set),
             plan,
             drop_deletes: spec.drop_deletes,
-            total: run_pages + buffer_pages + finishing,
+            resolve: spec.resolve,
+            total: run_pages + blob_pages + buffer_pages + finishing,
             buffer_pages,
+            blob_pages,
             done: AtomicU64::new(0),
             requested: AtomicU64::new(0),
             view: RwLock::new(View::Inputs(spec.inputs.into())),
@@ -166,6 +175,7 @@ impl Merging {
         let spec = MergeSpec {
             inputs: Vec::new(),
             drop_deletes: false,
+            resolve: Resolve::default(),
             filter: None,
             index: IndexKind::Ordinary,
             access: Access::Buffered,
@@ -242,12 +252,20 @@ impl Merging {
     }
 
     fn advance_job(&self, job: &mut Job, target: u64) -> Result<()> {
+        // A resolve function may have panicked in an earlier step.
+        self.begin_anew_unless_whole(job);
         let result = self.work(job, target);
-        if result.is_err() && !job.can_go_on() {
+        if result.is_err() {
+            self.begin_anew_unless_whole(job);
+        }
+        result
+    }
+
+    fn begin_anew_unless_whole(&self, job: &mut Job) {
+        if !job.can_go_on() {
             *job = Job::Idle;
             self.done.store(0, Ordering::Release);
         }
-        result
     }
 
     fn start(&self) -> Result<Job> {
@@ -277,7 +295,7 @@ impl Merging {
                         if let Some((min, max)) = segment.key_range() {
                             widen(min, max);
                         }
-                        let reader = SegmentReader::new(Arc::clone(segment));
+                        let reader = SegmentReader::new(segment.clone());
                         sources.push(Source::Segment(reader));
                     }
                 }
@@ -285,7 +303,9 @@ impl Merging {
         }
         (plan.lower, plan.upper) = bounds.unwrap_or_default();
         let builder = Box::new(RunBuilder::new(&self.set, &plan)?);
-        Ok(Job::Entries { merge: Box::new(KMerge::new(sources)), builder })
+        let (combine, order, resolve) = (Combine::Levels, Order::Ascending, self.resolve.clone());
+        let merge = KMerge::new(sources, Rules { combine, resolve, order })?;
+        Ok(Job::Entries { merge: Box::new(merge), builder })
     }
 
     /// Notes progress; only completion reaches `total`.
@@ -313,7 +333,7 @@ impl Merging {
                         continue;
                     }
                     builder.finish_last_page()?;
-                    let done_before = merge.pages_passed() + self.buffer_pages;
+                    let done_before = merge.pages_passed() + self.blob_pages + self.buffer_pages;
                     let Job::Entries { builder, .. } = std::mem::replace(job, Job::Idle) else {
                         unreachable!("matched above");
                     };
@@ -345,6 +365,16 @@ impl Merging {
         Ok(())
     }
 
+    /// The entry as it is written, if it is.
+    fn kept<'a>(&self, entry: EntryRef<'a>) -> Option<EntryRef<'a>> {
+        match entry.kind {
+            Kind::Delete if self.drop_deletes => None,
+            // Nothing older is there to combine with.
+            Kind::Upsert if self.drop_deletes => Some(EntryRef { kind: Kind::Insert, ..entry }),
+            _ => Some(entry),
+        }
+    }
+
     /// Merges entries until `target` is reached (false) or the inputs are used up (true).
     fn merge_entries(
         &self,
@@ -356,15 +386,15 @@ impl Merging {
         loop {
             for _ in 0..ENTRIES_PER_LOOK {
                 let Some(entry) = merge.current() else { return Ok(true) };
-                if !(self.drop_deletes && entry.kind == Kind::Delete) {
-                    builder.push(entry, || {
-                        merge.hash().unwrap_or_else(|| key_hash(salt, entry.key))
-                    })?;
+                if let Some(entry) = self.kept(entry) {
+                    let hash = || merge.hash().unwrap_or_else(|| key_hash(salt, entry.key));
+                    builder.push(entry, merge.blob().as_ref(), hash)?;
                 }
                 merge.advance()?;
             }
-            let written = u64::from(builder.pages()).min(self.buffer_pages);
-            let done = merge.pages_passed() + written;
+            let blob_pages = u64::from(builder.blob_pages());
+            let written = (u64::from(builder.pages()) + blob_pages).min(self.buffer_pages);
+            let done = merge.pages_passed() + blob_pages.min(self.blob_pages) + written;
             self.note(done);
             if done >= target && target < self.total {
                 return Ok(false);

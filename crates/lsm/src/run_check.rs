@@ -1,19 +1,22 @@
 //! Checks of a run's content, page by page and entry by entry.
 //!
 //! What is checked of a run: every page's checksum and place, that the keys rise, that the filter contains
-//! every key and the index leads to every key, and that footer and index section say of the entries what
-//! they are. Whoever collects all that is wrong walks through [`Pages`] and goes on after damage; whoever
+//! every key and the index leads to every key, that footer and index section say of the entries what
+//! they are, and that the blobs they refer to are there. Whoever collects all that is wrong walks through [`Pages`] and goes on after damage; whoever
 //! only wants to know whether runs are whole asks [`Checking`], which divides the work among threads.
 
 use std::ops::Range;
+use std::path::Path;
 use std::sync::Arc;
 
 use terrane_io::{AlignedBuf, DiskFile};
 
 use crate::corrupt::Corrupt;
-use crate::entry::{EntryRef, Kind, key_hash};
+use crate::entry::{BlobSpan, EntryRef, Kind, key_hash};
 use crate::error::{Error, Result};
-use crate::page::{PAGE_SIZE, PageKind, PageLayout, Place, check, decode_payload, overflow_pages};
+use crate::page::{
+    PAGE_SIZE, PageKind, PageLayout, Place, check, decode_payload, overflow_pages, split_value,
+};
 use crate::parallel;
 use crate::run::{Purpose, Run, RunMeta, read_sections};
 
@@ -25,6 +28,9 @@ pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
 
 /// Key pages that one thread checks at a time.
 const PART_KEY_PAGES: u32 = 2048;
+
+/// The same of blob pages.
+const PART_BLOB_PAGES: u32 = 8192;
 
 /// Offset of a page in its file.
 pub(crate) fn page_offset(page: u32) -> u64 {
@@ -58,20 +64,22 @@ impl Checking<'_> {
         let mut parts = Vec::new();
         for run in runs {
             let starts = (0..run.meta().key_pages).step_by(PART_KEY_PAGES as usize);
-            parts.extend(starts.map(|start| (run, start)));
+            parts.extend(starts.map(|start| (run, Part::Keys(start))));
+            let blob_pages = run.meta().blob_pages() as u32;
+            let starts = (0..blob_pages).step_by(PART_BLOB_PAGES as usize);
+            parts.extend(starts.map(|start| (run, Part::Blobs(start))));
         }
         let sums = parallel::map(parts.len(), self.threads, |at| {
             (self.go_on)()?;
-            let (run, start) = parts[at];
-            if start == 0 {
-                // A run that was open already has been read some time ago.
-                read_sections(run.path(), run.file().as_ref())?;
+            match parts[at] {
+                (run, Part::Keys(start)) => self.check_keys(run, start).map(Some),
+                (run, Part::Blobs(start)) => check_blobs(run, start).map(|()| None),
             }
-            self.check_part(run, start)
         })?;
-        let mut sums = sums.into_iter().zip(parts).peekable();
+        let mut sums = sums.into_iter().zip(parts).filter_map(|(sums, part)| Some((sums?, part)));
+        let mut sums = sums.by_ref().peekable();
         while let Some((mut whole, (run, _))) = sums.next() {
-            while let Some((part, _)) = sums.next_if(|(_, (_, start))| *start > 0) {
+            while let Some((part, _)) = sums.next_if(|(_, (of, _))| Arc::ptr_eq(of, run)) {
                 whole.join(&part).map_err(|flaw| flawed(self.snapshot, run, flaw))?;
             }
             if let Some(&flaw) = whole.flaws(run).first() {
@@ -82,11 +90,16 @@ impl Checking<'_> {
     }
 
     /// Checks key pages from `start` on, with their overflow pages; returns their sums.
-    fn check_part(&self, run: &Run, start: u32) -> Result<Sums> {
+    fn check_keys(&self, run: &Run, start: u32) -> Result<Sums> {
+        let file = run.file()?;
+        if start == 0 {
+            // A run that was open already has been read some time ago.
+            read_sections(run.path(), file.as_ref())?;
+        }
         let meta = run.meta();
         let end = meta.key_pages.min(start + PART_KEY_PAGES);
         let mut sums = Sums::new(meta.purpose, meta.identity, meta.salt);
-        Pages::part(run, start..end).walk(&mut |step| match step {
+        Pages::part(run, file.as_ref(), start..end).walk(&mut |step| match step {
             Step::Damage(what) => Err(Error::corrupt(run.path(), what)),
             Step::Entry(met) => {
                 if let Some(rule) = misled(run, &met) {
@@ -100,6 +113,38 @@ impl Checking<'_> {
     }
 }
 
+/// What one thread checks at a time: key pages or blob pages from some one on.
+#[derive(Debug, Clone, Copy)]
+enum Part {
+    Keys(u32),
+    Blobs(u32),
+}
+
+/// Checks blob pages from `start` on.
+fn check_blobs(run: &Run, start: u32) -> Result<()> {
+    let file = run.blobs()?;
+    if start == 0 {
+        check_blobs_len(&run.blobs_path(), file.as_ref(), run.meta())?;
+    }
+    let end = (run.meta().blob_pages() as u32).min(start.saturating_add(PART_BLOB_PAGES));
+    let mut pages = Pages::new(file.as_ref(), run.meta().identity, end);
+    for page in start..end {
+        let checked = pages.blobs(page)?.map(drop);
+        checked.map_err(|what| Error::corrupt(&run.blobs_path(), what))?;
+    }
+    Ok(())
+}
+
+/// Checks the length of the file of a run's blobs.
+pub(crate) fn check_blobs_len(path: &Path, file: &dyn DiskFile, meta: &RunMeta) -> Result<()> {
+    let (expected, found) = (meta.blob_pages() * PAGE_SIZE as u64, file.len()?);
+    if found != expected {
+        let what = Corrupt::rule("length of the blobs", expected, found);
+        return Err(Error::corrupt(path, what));
+    }
+    Ok(())
+}
+
 /// A flaw of a run, as damage of the snapshot that needs it.
 pub(crate) fn flawed(snapshot: &str, run: &Run, flaw: Flaw) -> Error {
     let (name, path) = (snapshot.to_owned(), run.path().to_owned());
@@ -111,12 +156,17 @@ pub(crate) struct Sums {
     pub(crate) meta: RunMeta,
     pub(crate) lower: Vec<u8>,
     pub(crate) upper: Vec<u8>,
+    /// Where the first blob begins, if there is one.
+    blobs_start: Option<u64>,
+    /// Whether each blob begins where the one before it ends.
+    blobs_adjoin: bool,
 }
 
 impl Sums {
     pub(crate) fn new(purpose: Purpose, identity: u64, salt: u64) -> Self {
         let meta = RunMeta::new(purpose, identity, salt);
-        Self { meta, lower: Vec::new(), upper: Vec::new() }
+        let (lower, upper) = (Vec::new(), Vec::new());
+        Self { meta, lower, upper, blobs_start: None, blobs_adjoin: true }
     }
 
     pub(crate) fn add(&mut self, met: &Met<'_>) {
@@ -130,6 +180,12 @@ impl Sums {
         self.meta.deletes += u64::from(entry.kind == Kind::Delete);
         self.meta.key_bytes += entry.key.len() as u64;
         self.meta.value_bytes += entry.value.len() as u64;
+        if entry.kind == Kind::InsertBlob {
+            let BlobSpan { offset, len } = entry.blob;
+            self.blobs_adjoin &= self.blobs_start.is_none() || offset == self.meta.blob_bytes;
+            self.blobs_start.get_or_insert(offset);
+            self.meta.blob_bytes = offset.saturating_add(u64::from(len));
+        }
         if self.meta.data_pages < page + pages {
             self.meta.data_pages = page + pages;
             self.meta.key_pages += 1;
@@ -151,6 +207,12 @@ impl Sums {
         self.meta.deletes += next.meta.deletes;
         self.meta.key_bytes += next.meta.key_bytes;
         self.meta.value_bytes += next.meta.value_bytes;
+        if let Some(start) = next.blobs_start {
+            let is_first = self.blobs_start.is_none();
+            self.blobs_adjoin &= next.blobs_adjoin && (is_first || start == self.meta.blob_bytes);
+            self.blobs_start.get_or_insert(start);
+            self.meta.blob_bytes = next.meta.blob_bytes;
+        }
         self.meta.key_pages += next.meta.key_pages;
         self.meta.data_pages = next.meta.data_pages;
         Ok(())
@@ -163,6 +225,10 @@ impl Sums {
         if !self.are_those_of(meta) {
             let rule = "the footer's sums are not those of the entries";
             flaws.push(Flaw { page: (meta.pages() - 1) as u32, rule });
+        }
+        if !self.blobs_adjoin || self.blobs_start.is_some_and(|start| start > 0) {
+            let rule = "the blobs do not stand back to back in the order of their keys";
+            flaws.push(Flaw { page: 0, rule });
         }
         if (run.min_key(), run.max_key()) != (self.lower.as_slice(), self.upper.as_slice()) {
             let rule = "the index section's key range is not that of the entries";
@@ -244,19 +310,19 @@ impl<'a> Pages<'a> {
         Self { tap: Some(tap), ..self }
     }
 
-    /// The data pages of the key pages with these ordinals.
-    fn part(run: &'a Run, ordinals: Range<u32>) -> Self {
+    /// The data pages of the key pages with these ordinals; `file` is that of the run.
+    fn part(run: &Run, file: &'a dyn DiskFile, ordinals: Range<u32>) -> Self {
         let start = (run.entry_pages(ordinals.start).0, ordinals.start);
         let end = if ordinals.end < run.meta().key_pages {
             run.entry_pages(ordinals.end).0
         } else {
             run.meta().data_pages
         };
-        Self { start, ..Self::new(run.file().as_ref(), run.meta().identity, end) }
+        Self { start, ..Self::new(file, run.meta().identity, end) }
     }
 
     /// The bytes of a page before the end.
-    fn load(&mut self, page: u32) -> Result<&[u8]> {
+    pub(crate) fn load(&mut self, page: u32) -> Result<&[u8]> {
         if !self.loaded.contains(&page) {
             let count = CHUNK_PAGES.min(self.end - page);
             // A failed read leaves the chunk in an unknown state.
@@ -270,6 +336,12 @@ impl<'a> Pages<'a> {
         }
         let at = (page - self.loaded.start) as usize * PAGE_SIZE;
         Ok(&self.chunk[at..at + PAGE_SIZE])
+    }
+
+    /// The content of a page of a file of blobs.
+    pub(crate) fn blobs(&mut self, page: u32) -> Result<std::result::Result<&[u8], Corrupt>> {
+        let place = self.place(page);
+        Ok(decode_payload(self.load(page)?, place, PageKind::Blob, page))
     }
 
     fn place(&self, page: u32) -> Place {
@@ -304,7 +376,7 @@ impl<'a> Pages<'a> {
                 Some(len) => {
                     let key_len = layout.prefix(&bytes).len() + layout.suffix(&bytes, 0).len();
                     let overflow = overflow_pages(key_len, len);
-                    match self.large_value(page, overflow, layout.value(&bytes, 0), len)? {
+                    match self.large_value(page, overflow, &layout, &bytes)? {
                         Ok(value) => Some((value, overflow)),
                         Err(what) => {
                             visit(Step::Damage(what))?;
@@ -325,8 +397,13 @@ impl<'a> Pages<'a> {
                     visit(Step::Damage(Corrupt { page, rule: "keys rise", expected, found }))?;
                     break;
                 }
-                let value = large.as_ref().map_or_else(|| layout.value(&bytes, index), |(v, _)| v);
-                let entry = EntryRef { key: &key, kind: layout.kind(&bytes, index), value };
+                let kind = layout.kind(&bytes, index);
+                let (value, blob) = match &large {
+                    // A large value is longer than the place of a blob.
+                    Some((value, _)) => split_value(kind, value).unwrap_or_default(),
+                    None => layout.value(&bytes, index),
+                };
+                let entry = EntryRef { key: &key, kind, value, blob };
                 visit(Step::Entry(Met { entry, ordinal, page, pages }))?;
                 previous.get_or_insert_default().clone_from(&key);
             }
@@ -341,8 +418,8 @@ impl<'a> Pages<'a> {
         &mut self,
         page: u32,
         overflow: u32,
-        inline: &[u8],
-        len: usize,
+        layout: &PageLayout,
+        bytes: &[u8],
     ) -> Result<std::result::Result<Vec<u8>, Corrupt>> {
         if self.end - page - 1 < overflow {
             return Ok(Err(Corrupt {
@@ -352,7 +429,8 @@ impl<'a> Pages<'a> {
                 found: u64::from(overflow),
             }));
         }
-        let mut value = inline.to_vec();
+        let len = layout.large_value_len().unwrap_or_default();
+        let mut value = layout.stored_value(bytes, 0).to_vec();
         for position in 1..=overflow {
             let place = self.place(page + position);
             let bytes = self.load(page + position)?;
@@ -374,7 +452,7 @@ mod tests {
     fn sums(lower: &[u8], upper: &[u8], first_page: u32) -> Sums {
         let mut sums = Sums::new(Purpose::Level, 1, 1);
         for (page, key) in (first_page..).zip([lower, upper]) {
-            let entry = EntryRef { key, kind: Kind::Insert, value: b"value" };
+            let entry = EntryRef::plain(key, Kind::Insert, b"value");
             sums.add(&Met { entry, ordinal: page, page, pages: 1 });
         }
         sums

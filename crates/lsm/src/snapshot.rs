@@ -19,22 +19,28 @@ use std::sync::Arc;
 
 use terrane_io::Access;
 
+use crate::blob::retrieve;
 use crate::config::{DiskCache, MergeThread, TableConfig};
 use crate::corrupt::Corrupt;
+use crate::entry::{EntryRef, key_hash};
 use crate::error::{Error, Result};
 use crate::files::FileHandle;
 use crate::index::IndexKind;
 use crate::levels::{Context, Incoming, Level, Pending, TICKS_PER_FLUSH, Tree};
-use crate::manifest::{IncomingRef, LevelRef, MergeRef, RunRef, SnapshotMeta};
+use crate::manifest::{
+    IncomingRef, LevelRef, MergeRef, RunRef, SnapshotMeta, UnionRef, UnionTableRef,
+};
 use crate::merging::{Input, MergeSpec, Merging, View};
 use crate::page::PAGE_SIZE;
 use crate::parallel;
 use crate::registry::{Operation, Reservation};
+use crate::resolve::Resolve;
 use crate::run::{Purpose, Run, RunMeta};
 use crate::run_check::Checking;
 use crate::run_reader::{self, RunReader};
-use crate::session_core::{ACTIVE, SNAPSHOTS, SessionCore, read_snapshot, snapshot_path};
-use crate::write_buffer::WriteBuffer;
+use crate::session_core::{ACTIVE, SNAPSHOTS, SessionCore, snapshot_path};
+use crate::union::{Piece, Progress, Union, UnionTable};
+use crate::write_buffer::{NewEntry, Room, WriteBuffer};
 
 /// The name of a snapshot: 1 to 64 characters of `a-z`, `0-9`, `_` and `-`, and not the name of a device
 /// of Windows, so that it is a file name everywhere.
@@ -121,18 +127,21 @@ pub(crate) fn save(
     let image = image.as_ref().map(&mut refer);
     let flushed = flushed.as_ref().map(&mut refer);
     let levels = tree.levels.iter().map(|level| level_ref(level, &mut refer)).collect();
+    let union = tree.union.as_ref().map(|union| union_ref(union, &mut refer));
     let meta = SnapshotMeta {
         created_ns: core.disk().clock().wall().as_nanos() as u64,
         label: label.to_owned(),
+        resolve: config.resolve.name().to_owned(),
         config: config.clone(),
         flushes: tree.flushes,
         now: tree.now(&context),
         image,
         flushed,
         levels,
+        union,
     };
     for run in &held {
-        run.handle().sync(run.file().as_ref())?;
+        run.sync()?;
     }
     publish(core, reservation, &meta)?;
     core.share(&held);
@@ -172,6 +181,7 @@ fn write_image(context: &Context<'_>, buffer: &WriteBuffer) -> Result<Option<Arc
     let spec = MergeSpec {
         inputs: vec![Input::Buffer(buffer.clone())],
         drop_deletes: false,
+        resolve: context.config.resolve.clone(),
         filter: None,
         index: IndexKind::Ordinary,
         access: Access::Buffered,
@@ -202,6 +212,19 @@ fn level_ref(level: &Level, refer: &mut impl FnMut(&Arc<Run>) -> RunRef) -> Leve
     LevelRef { incoming, residents: level.residents.iter().map(refer).collect() }
 }
 
+fn union_ref(union: &Union, refer: &mut impl FnMut(&Arc<Run>) -> RunRef) -> UnionRef {
+    let (tables, progress) = union.progress();
+    let Progress { slices, frontier, passed } = progress;
+    let slices = slices.iter().map(&mut *refer).collect();
+    let mut refs = Vec::new();
+    for table in tables.iter() {
+        let runs = table.runs().iter().map(&mut *refer).collect();
+        let older = table.older.as_ref().map(|older| union_ref(older, refer));
+        refs.push(UnionTableRef { runs, older });
+    }
+    UnionRef { slices, frontier, passed, tables: refs }
+}
+
 /// How much is checked when a snapshot is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -215,9 +238,12 @@ pub enum Verify {
 }
 
 /// How a snapshot is opened. What is not given here is as it was when the snapshot was saved.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 #[non_exhaustive]
 pub struct OpenOptions {
+    /// The resolve function that the table was saved with, unless it is a ready-made one. A snapshot knows
+    /// only its name.
+    pub resolve: Option<Resolve>,
     /// Another [`TableConfig::disk_cache`].
     pub disk_cache: Option<DiskCache>,
     /// Another [`TableConfig::merge_batch_pages`].
@@ -231,6 +257,12 @@ pub struct OpenOptions {
 }
 
 impl OpenOptions {
+    /// The same with a [`resolve`](Self::resolve) function.
+    #[must_use]
+    pub fn resolve(self, resolve: Resolve) -> Self {
+        Self { resolve: Some(resolve), ..self }
+    }
+
     /// The same with another [`disk_cache`](Self::disk_cache).
     #[must_use]
     pub fn disk_cache(self, disk_cache: DiskCache) -> Self {
@@ -286,7 +318,8 @@ pub(crate) struct Reading<'a> {
 /// Begins to read a snapshot. Cost: reads its metadata.
 pub(crate) fn read<'a>(core: &'a SessionCore, name: &SnapshotName) -> Result<Reading<'a>> {
     let read = || {
-        let meta = read_snapshot(core.disk(), core.dir(), name.as_str())
+        let meta = core
+            .read_snapshot(name.as_str())
             .map_err(|error| damaged(core.dir(), name.as_str(), error))?;
         let held = meta.runs().map(|run| core.files().attach(run.number)).collect();
         Ok((meta, held))
@@ -333,6 +366,7 @@ pub(crate) fn open(
             actual: meta.label,
         });
     }
+    meta.config.resolve = resolve_of(name, &meta.resolve, options.resolve.as_ref())?;
     meta.config = options.over(&meta.config)?;
     let opened = open_runs(core, &meta).and_then(|runs| {
         if options.verify == Verify::Full {
@@ -394,6 +428,16 @@ pub(crate) fn check_footer(path: &Path, footer: &RunMeta, wanted: &RunRef) -> Re
     Ok(())
 }
 
+/// The resolve function of that name: the one given, or a ready-made one.
+fn resolve_of(name: &SnapshotName, stored: &str, given: Option<&Resolve>) -> Result<Resolve> {
+    let resolve = given.cloned().or_else(|| Resolve::by_name(stored));
+    resolve.filter(|resolve| resolve.name() == stored).ok_or_else(|| Error::ResolveNotCompatible {
+        name: name.to_string(),
+        stored: stored.to_owned(),
+        given: given.map(|resolve| resolve.name().to_owned()),
+    })
+}
+
 fn restore(core: &Arc<SessionCore>, meta: &SnapshotMeta, runs: &Runs) -> Result<Tree> {
     let context = Context { set: core.files(), config: &meta.config, salt: core.salt() };
     let open = |wanted: &RunRef| -> Result<Arc<Run>> {
@@ -407,12 +451,7 @@ fn restore(core: &Arc<SessionCore>, meta: &SnapshotMeta, runs: &Runs) -> Result<
     };
     let mut tree = Tree { flushes: meta.flushes, ..Tree::default() };
     if let Some(image) = &meta.image {
-        tree.buffer.begin();
-        let mut reader = RunReader::new(open(image)?, run_reader::Purpose::Merge)?;
-        while let Some(entry) = reader.current() {
-            tree.buffer.put(crate::entry::key_hash(core.salt(), entry.key), entry, None);
-            reader.advance()?;
-        }
+        tree.buffer = read_image(&open(image)?, &meta.config.resolve)?;
     }
     for (at, level) in (1u32..).zip(&meta.levels) {
         let incoming = match &level.incoming {
@@ -433,6 +472,9 @@ fn restore(core: &Arc<SessionCore>, meta: &SnapshotMeta, runs: &Runs) -> Result<
         let residents = level.residents.iter().map(&open).collect::<Result<_>>()?;
         tree.levels.push(Level { incoming, residents });
     }
+    if let Some(union) = &meta.union {
+        tree.union = Some(Arc::new(restore_union(&context, union, &open)?));
+    }
     if let Some(flushed) = &meta.flushed {
         let run = open(flushed)?;
         let merging = Arc::new(Merging::completed(core.files(), run));
@@ -441,6 +483,47 @@ fn restore(core: &Arc<SessionCore>, meta: &SnapshotMeta, runs: &Runs) -> Result<
         tree.flushing = Some(Pending { merging, start, due, base });
     }
     Ok(tree)
+}
+
+fn restore_union(
+    context: &Context<'_>,
+    union: &UnionRef,
+    open: &impl Fn(&RunRef) -> Result<Arc<Run>>,
+) -> Result<Union> {
+    let mut tables = Vec::new();
+    for table in &union.tables {
+        let runs = table.runs.iter().map(|run| Ok(Piece::Run(open(run)?)));
+        let pieces = runs.collect::<Result<_>>()?;
+        let older = match &table.older {
+            None => None,
+            Some(older) => Some(Arc::new(restore_union(context, older, open)?)),
+        };
+        tables.push(UnionTable { pieces, older });
+    }
+    let slices = union.slices.iter().map(open).collect::<Result<_>>()?;
+    let progress = Progress { slices, frontier: union.frontier.clone(), passed: union.passed };
+    Ok(context.union(tables, progress))
+}
+
+/// The write buffer that a run is the image of.
+fn read_image(run: &Arc<Run>, resolve: &Resolve) -> Result<WriteBuffer> {
+    let salt = run.meta().salt;
+    let mut buffer = WriteBuffer::default();
+    buffer.begin(Room::default(), resolve)?;
+    let mut reader = RunReader::new(Arc::clone(run), run_reader::Purpose::Merge)?;
+    while let Some(EntryRef { key, kind, value, .. }) = reader.current() {
+        let blob = match reader.blob() {
+            Some(blob) => {
+                retrieve(run.handle().set().disk().as_ref(), 1, &[blob.downgrade()])?.pop()
+            }
+            None => None,
+        };
+        let blob: Option<Arc<[u8]>> = blob.map(Arc::from);
+        let hash = key_hash(salt, key);
+        buffer.put(NewEntry { key, hash, kind, value, blob: blob.as_ref() }, resolve, None)?;
+        reader.advance()?;
+    }
+    Ok(buffer)
 }
 
 /// How much faster than at first a merge may go after its snapshot was opened.
@@ -493,17 +576,20 @@ pub struct SnapshotInfo {
     pub label: String,
     /// When it was saved, in nanoseconds since the Unix epoch.
     pub created_ns: u64,
-    /// The configuration of its table.
+    /// Name of the table's resolve function.
+    pub resolve: String,
+    /// The configuration of its table; with that function if it is a ready-made one.
     pub config: TableConfig,
     /// Runs that it refers to.
     pub runs: u64,
-    /// Bytes of their entries' pages; filters and indexes take a few per cent more.
+    /// Bytes of their entries' pages; filters and indexes take a few per cent more. Without blobs.
     pub data_bytes: u64,
 }
 
 /// What a snapshot says of itself.
 pub(crate) fn info(core: &SessionCore, name: &SnapshotName) -> Result<SnapshotInfo> {
-    let Reading { meta, .. } = read(core, name)?;
+    let Reading { mut meta, .. } = read(core, name)?;
+    meta.config.resolve = Resolve::by_name(&meta.resolve).unwrap_or_default();
     let runs: BTreeMap<u64, u32> = meta.runs().map(|run| (run.number, run.data_pages)).collect();
     Ok(SnapshotInfo {
         name: name.clone(),
@@ -511,6 +597,7 @@ pub(crate) fn info(core: &SessionCore, name: &SnapshotName) -> Result<SnapshotIn
         data_bytes: runs.values().map(|&pages| u64::from(pages) * PAGE_SIZE as u64).sum(),
         label: meta.label,
         created_ns: meta.created_ns,
+        resolve: meta.resolve,
         config: meta.config,
     })
 }

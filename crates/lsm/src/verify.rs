@@ -3,7 +3,8 @@
 //! What is checked: the session's metadata; each snapshot's metadata; that each run it names is there, with
 //! the identity and length that the snapshot says; and of each run every page's checksum and place, the
 //! order and number of the keys, that the filter contains every key, that the index leads to every key,
-//! and that the footer's sums are right.
+//! that the footer's sums are right, and
+//! that the blobs it refers to are there.
 //!
 //! What is repaired: a run whose data pages are all whole is written anew if its filter, index or footer is
 //! not; `metadata` is written anew from the salt in the runs. Both go into a new file, which is checked and
@@ -22,10 +23,11 @@ use terrane_io::{Access, Disk, EntryKind, OpenMode};
 use crate::corrupt::Corrupt;
 use crate::entry::key_hash;
 use crate::error::{Error, Result};
-use crate::files::{FileSet, file_name, file_number};
+use crate::files::{FileSet, blobs_name, file_name, file_number};
 use crate::filter::FilterAllocation;
 use crate::index::IndexKind;
 use crate::manifest::{MANIFEST_BYTES_MAX, Refused, RunRef, SessionMeta};
+use crate::open_files::{OPEN_FILES_DEFAULT, OpenFiles};
 use crate::page::PAGE_SIZE;
 use crate::run::{Purpose, Run, read_meta};
 use crate::run_builder::{RunBuilder, RunPlan};
@@ -228,7 +230,8 @@ impl<'a> Check<'a> {
         self.note_strays(&listed, &wanted, damaged);
         let numbers = listed.iter().filter_map(|entry| file_number(&entry.name));
         next_number = numbers.fold(next_number, |next, number| next.max(number + 1));
-        let files = Arc::new(FileSet::new(Arc::clone(self.disk), active, next_number));
+        let open = OpenFiles::new(Arc::clone(self.disk), OPEN_FILES_DEFAULT);
+        let files = Arc::new(FileSet::new(open, active, next_number));
         // Pinned, so that no handle removes a file when it goes.
         files.pin(wanted.keys().copied());
         self.total_bytes =
@@ -441,6 +444,7 @@ impl<'a> Check<'a> {
             Ok(())
         })?;
         self.report.pages += u64::from(end);
+        let mut whole = true;
         let is_whole = damage.is_none()
             && sums.meta.entries > 0
             && sums.meta.data_pages == wanted.run.data_pages;
@@ -451,7 +455,42 @@ impl<'a> Check<'a> {
                 found.add(&path, page_offset(flaw.page), flaw.rule);
             }
         }
-        Ok(Findings { problems: found.problems, whole: is_whole.then_some(sums) })
+        if is_whole && number == wanted.run.number {
+            whole = self.check_blobs(wanted, sums.meta.blob_pages(), &mut found)?;
+        }
+        Ok(Findings { problems: found.problems, whole: (is_whole && whole).then_some(sums) })
+    }
+
+    /// Checks every page of a run's blobs; returns whether all are whole. Damage there cannot be repaired.
+    fn check_blobs(&mut self, wanted: &Wanted, pages: u64, found: &mut Report) -> Result<bool> {
+        if pages == 0 {
+            return Ok(true);
+        }
+        let path = self.dir.join(ACTIVE).join(blobs_name(wanted.run.number));
+        let file = match self.disk.open(&path, OpenMode::Read, Access::Buffered) {
+            Ok(file) => file,
+            Err(error) => {
+                found.problems.push(Problem::of(error.into())?);
+                return Ok(false);
+            }
+        };
+        let len = file.len()?;
+        let mut damage = Damage { path: &path, problems: Vec::new(), left_out: 0 };
+        if len != pages * PAGE_SIZE as u64 {
+            let rule = format!("length of the blobs: expected {}, found {len}", pages * 4096);
+            damage.add(len, &rule);
+        }
+        let end = pages.min(len / PAGE_SIZE as u64) as u32;
+        let mut pages = Pages::new(file.as_ref(), wanted.run.identity, end);
+        for page in 0..end {
+            if let Err(what) = pages.blobs(page)? {
+                damage.add(page_offset(page), &Problem::rule_of(&what));
+            }
+        }
+        self.report.pages += u64::from(end);
+        let is_whole = damage.is_none();
+        found.problems.append(&mut damage.finish());
+        Ok(is_whole)
     }
 
     /// Writes a run anew from its data pages, which are whole, and puts it in the place of the damaged one
@@ -476,10 +515,12 @@ impl<'a> Check<'a> {
             filter: wanted.filter,
             index: wanted.index,
         };
-        let mut builder = RunBuilder::replacing(files, &plan, wanted.run.identity)?;
+        // The blobs stay where they are.
+        let blob_bytes = sums.meta.blob_bytes;
+        let mut builder = RunBuilder::replacing(files, &plan, wanted.run.identity, blob_bytes)?;
         let mut pages = Pages::new(file.as_ref(), wanted.run.identity, wanted.run.data_pages);
         let copied = pages.walk(&mut |step| match step {
-            Step::Entry(met) => builder.push(met.entry, || key_hash(salt, met.entry.key)),
+            Step::Entry(met) => builder.push(met.entry, None, || key_hash(salt, met.entry.key)),
             // It was whole a moment ago; what cannot be read twice is not to be copied.
             Step::Damage(what) => Err(Error::corrupt(&path, what)),
         });
@@ -498,7 +539,7 @@ impl<'a> Check<'a> {
             self.report.notes.push(format!("{}: {why}", path.display()));
             return Ok(false);
         }
-        run.file().sync()?;
+        run.sync()?;
         self.disk.rename(run.path(), &path)?;
         self.disk.sync_dir(&self.dir.join(ACTIVE))?;
         Ok(true)
