@@ -459,6 +459,36 @@ mod tests {
     }
 
     #[test]
+    fn blobs_that_overlap_or_leave_gaps_are_a_flaw() {
+        let of = |spans: &[(u64, u32)]| {
+            let mut sums = Sums::new(Purpose::Level, 1, 1);
+            for (page, &(offset, len)) in (0..).zip(spans) {
+                let (key, blob) = ([page as u8], BlobSpan { offset, len });
+                let entry = EntryRef { key: &key, kind: Kind::InsertBlob, value: b"", blob };
+                sums.add(&Met { entry, ordinal: page, page, pages: 1 });
+            }
+            sums
+        };
+        let adjoin = |sums: &Sums| sums.blobs_adjoin && sums.blobs_start.unwrap_or(0) == 0;
+        for whole in [&[][..], &[(0, 5)], &[(0, 5), (5, 0), (5, 9)]] {
+            assert!(adjoin(&of(whole)), "{whole:?}");
+        }
+        for broken in [&[(1, 5)][..], &[(0, 5), (4, 9)], &[(0, 5), (6, 9)], &[(0, 5), (0, 5)]] {
+            assert!(!adjoin(&of(broken)), "{broken:?}");
+        }
+        // Parts know where they begin only when they are joined.
+        let mut whole = of(&[(0, 5)]);
+        let mut next = of(&[(5, 6), (11, 1)]);
+        (next.lower, next.upper) = (vec![3], vec![4]);
+        whole.join(&next).unwrap();
+        assert!(adjoin(&whole) && whole.meta.blob_bytes == 12);
+        let mut gap = of(&[(13, 6)]);
+        (gap.lower, gap.upper) = (vec![5], vec![5]);
+        whole.join(&gap).unwrap();
+        assert!(!adjoin(&whole));
+    }
+
+    #[test]
     fn parts_join_if_their_keys_rise() {
         let mut whole = sums(b"a", b"c", 0);
         whole.join(&sums(b"d", b"e", 2)).unwrap();

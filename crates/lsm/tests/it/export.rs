@@ -12,12 +12,14 @@ use std::thread;
 
 use terrane_io::{Access, Disk, OpenMode, SimDisk};
 use terrane_lsm::{
-    DiskCache, Error, IndexKind, PAGE_SIZE, Result, Session, SessionOptions, SnapshotPlace, Table,
-    TableConfig, verify,
+    DiskCache, Error, IndexKind, OpenOptions, PAGE_SIZE, Result, Session, SessionOptions,
+    SnapshotPlace, Table, TableConfig, Verify, verify,
 };
+use terrane_testkit::seeds::for_each_seed;
 
 use crate::gate::GateDisk;
 use crate::opening::change_page;
+use crate::union::{self, Entries};
 use crate::{Place, SALT, buffer_of, clear, content, exists, fill, key, name, value};
 
 const LABEL: &str = "ledger";
@@ -48,21 +50,33 @@ fn write(disk: &dyn Disk, path: &Path, bytes: &[u8]) {
     file.write_at(bytes, 0).unwrap();
 }
 
-/// The run files of a session, with their bytes.
-fn runs(disk: &dyn Disk, dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+/// The files of runs in a session, those of their blobs included, with their bytes.
+fn files(disk: &dyn Disk, dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
     let active = dir.join("active");
     let paths = disk.list(&active).unwrap().into_iter().map(|entry| active.join(entry.name));
     paths.map(|path| (path.clone(), read(disk, &path))).collect()
+}
+
+/// The run files alone.
+fn runs(disk: &dyn Disk, dir: &Path) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut files = files(disk, dir);
+    files.retain(|(path, _)| path.extension().is_some_and(|end| end == "run"));
+    files
 }
 
 fn bytes_of(runs: &[(PathBuf, Vec<u8>)]) -> u64 {
     runs.iter().map(|(_, bytes)| bytes.len() as u64).sum()
 }
 
-/// A table with several levels, a merge under way, a filled buffer, deletions and a large value.
+/// A table with several levels, a merge under way, a filled buffer, deletions, a large value, and blobs in
+/// old runs, new ones and the buffer.
 fn table(session: &Session, config: &TableConfig) -> Table {
     let mut table = session.new_table(config).unwrap();
+    table.insert_with_blob(b"old", b"", &value(2, 20_000)).unwrap();
     fill(&mut table, 0..1_003);
+    for number in 0..3u8 {
+        table.insert_with_blob(&[number], b"blob", &value(3, 2_000)).unwrap();
+    }
     clear(&mut table, (0..400).step_by(3));
     table.insert(b"large", &value(1, 9_000)).unwrap();
     table
@@ -103,7 +117,9 @@ fn case_13_an_export_is_a_session_with_the_snapshot() {
                 )
                 .unwrap();
             let info = session.snapshot_info(&name).unwrap();
-            assert_eq!((report.files_copied, report.files_shared), (info.runs, 0));
+            // Some have a file of blobs.
+            assert!((info.runs + 1..=2 * info.runs).contains(&report.files_copied), "{report:?}");
+            assert_eq!((report.files_shared, report.bytes_shared), (0, 0));
             assert_eq!((report.bytes_copied, report.files_rebuilt), (last.0, 0));
             assert_eq!(last.0, last.1);
             assert!(told > 1);
@@ -139,7 +155,7 @@ fn case_13_copies_are_independent() {
         }
         drop(table);
         // What becomes of the copy does not concern the session.
-        for (path, bytes) in runs(disk.as_ref(), &copy) {
+        for (path, bytes) in files(disk.as_ref(), &copy) {
             write(disk.as_ref(), &path, &vec![0; bytes.len()]);
         }
         session.close().unwrap();
@@ -177,12 +193,12 @@ fn case_13_a_second_export_brings_only_what_is_new() {
         exported.close().unwrap();
         drop(exported);
 
-        let before = runs(disk.as_ref(), &copy);
+        let before = files(disk.as_ref(), &copy);
         fill(&mut table, 3_000..3_060);
         let second = content(&table);
         table.save_snapshot(&name("b"), LABEL).unwrap();
         let report = session.export_snapshot(&name("b"), &copy).unwrap();
-        let after = runs(disk.as_ref(), &copy);
+        let after = files(disk.as_ref(), &copy);
         assert!(report.files_copied > 0 && report.files_shared > 2, "{report:?}");
         assert!(report.bytes_copied < report.bytes_shared, "{report:?}");
         assert_eq!(after.len() - before.len(), report.files_copied as usize);
@@ -193,7 +209,7 @@ fn case_13_a_second_export_brings_only_what_is_new() {
         let place_c = SnapshotPlace::new(&copy, name("c"));
         let report = session.export_snapshot_to(&name("b"), &place_c, &mut |_, _| {}).unwrap();
         assert_eq!((report.files_copied, report.bytes_copied), (0, 0));
-        assert_eq!(runs(disk.as_ref(), &copy), after);
+        assert_eq!(files(disk.as_ref(), &copy), after);
         is_verified(&disk, &copy);
 
         let exported = open(&disk, &copy);
@@ -206,7 +222,7 @@ fn case_13_a_second_export_brings_only_what_is_new() {
             assert_eq!(&content(&exported.open_snapshot(&name(text), label).unwrap()), expected);
             exported.delete_snapshot(&name(text)).unwrap();
         }
-        assert!(runs(disk.as_ref(), &copy).is_empty());
+        assert!(files(disk.as_ref(), &copy).is_empty());
     }
 }
 
@@ -219,10 +235,15 @@ fn case_13_an_export_does_not_rely_on_what_is_damaged() {
         let table = table(&session, &buffer_of(50));
         table.save_snapshot(&name("a"), LABEL).unwrap();
         let report = session.export_snapshot(&name("a"), &copy).unwrap();
-        let exported = runs(disk.as_ref(), &copy);
-        let [(missing, _), (cut, _), (flipped, bytes), (other, other_bytes), ..] = &exported[..]
+        let all = files(disk.as_ref(), &copy);
+        let (blobs, mut plain) = (
+            all.iter().find(|(path, _)| path.extension().unwrap() == "blobs").unwrap(),
+            runs(disk.as_ref(), &copy),
+        );
+        plain.retain(|(path, _)| !exists(disk.as_ref(), &path.with_extension("blobs")));
+        let [(missing, _), (cut, _), (flipped, bytes), (other, other_bytes), ..] = &plain[..]
         else {
-            panic!("{} runs", exported.len());
+            panic!("{} runs", plain.len());
         };
         disk.remove(missing).unwrap();
         write(disk.as_ref(), cut, &[0; 10]);
@@ -234,14 +255,77 @@ fn case_13_an_export_does_not_rely_on_what_is_damaged() {
         let footer = bytes.len() / PAGE_SIZE - 1;
         change_page(&mut bytes, footer, |page| page[16 + 40] ^= 1);
         write(disk.as_ref(), other, &bytes);
+        // A run that lacks a part of its blobs is brought with both of its files.
+        write(disk.as_ref(), &blobs.0, &blobs.1[PAGE_SIZE..]);
         let place_b = SnapshotPlace::new(&copy, name("b"));
         let again = session.export_snapshot_to(&name("a"), &place_b, &mut |_, _| {}).unwrap();
-        assert_eq!((again.files_copied, again.files_shared), (4, report.files_copied - 4));
+        assert_eq!((again.files_copied, again.files_shared), (6, report.files_copied - 6));
         let exported = open(&disk, &copy);
         assert_eq!(content(&exported.open_snapshot(&name("b"), LABEL).unwrap()), content(&table));
         let error = exported.open_snapshot(&name("a"), LABEL).map(drop).unwrap_err();
         assert!(matches!(error, Error::SnapshotCorrupted { .. }), "{error}");
     }
+}
+
+/// Blobs, upserts that are not yet combined, and unions that are not yet paid for are copied like the rest.
+#[test]
+fn case_13_blobs_upserts_and_unions_come_along() {
+    for_each_seed("case_13_blobs_upserts_and_unions_come_along", 2, |rng, _| {
+        for place in Place::both() {
+            let (disk, copy) = (place.disk(), place.beside("copy"));
+            let session = place.open();
+            let inputs: Vec<(Table, Entries)> = (0..3)
+                .map(|_| {
+                    let mut input =
+                        (session.new_table(&union::config(10)).unwrap(), Entries::new());
+                    union::update(&mut input.0, &mut input.1, rng, 40, 200);
+                    input
+                })
+                .collect();
+            let tables: Vec<&Table> = inputs.iter().map(|(table, _)| table).collect();
+            let mut table = session.incremental_union(&tables).unwrap();
+            let models: Vec<&Entries> = inputs.iter().map(|(_, model)| model).collect();
+            let mut model = union::united(&models);
+            table.supply_union_credits(table.remaining_union_debt() / 3).unwrap();
+            union::update(&mut table, &mut model, rng, 40, 15);
+            assert!(table.remaining_union_debt() > 0);
+            table.save_snapshot(&name("a"), LABEL).unwrap();
+            session.export_snapshot(&name("a"), &copy).unwrap();
+            is_verified(&disk, &copy);
+
+            let check = |session: &Session, text: &str| {
+                let mut opened = session.open_snapshot(&name(text), LABEL).unwrap();
+                union::assert_holds(session, &opened, &model, "as copied");
+                opened.supply_union_credits(u64::MAX).unwrap();
+                union::assert_holds(session, &opened, &model, "paid for");
+                let full = OpenOptions::default().verify(Verify::Full);
+                session.open_snapshot_with(&name(text), LABEL, &full).unwrap();
+            };
+            check(&open(&disk, &copy), "a");
+            session.import_snapshot(&copy, &name("a"), &name("back")).unwrap();
+            check(&session, "back");
+            let other = place.beside("other");
+            let salted = SessionOptions::with_salt(SALT + 1).create_dir();
+            let importing = Session::open(Arc::clone(&disk), &other, &salted).unwrap();
+            let report = importing.import_snapshot(&copy, &name("a"), &name("salted")).unwrap();
+            assert_eq!(report.files_rebuilt, report.files_copied);
+            check(&importing, "salted");
+            importing.close().unwrap();
+            is_verified(&disk, &other);
+            // The second export finds all of it there, blobs too.
+            table.save_snapshot(&name("b"), LABEL).unwrap();
+            let report = session.export_snapshot(&name("b"), &copy).unwrap();
+            assert!(report.files_copied <= 2 && report.files_shared > 5, "{report:?}");
+            for dir in [&copy, &other] {
+                remove_session(disk.as_ref(), dir);
+            }
+            drop((table, inputs));
+            for text in ["a", "b", "back"] {
+                session.delete_snapshot(&name(text)).unwrap();
+            }
+            assert!(files(disk.as_ref(), &place.dir()).is_empty());
+        }
+    });
 }
 
 /// Everything in a directory and below it.
@@ -338,8 +422,8 @@ fn case_13_a_damaged_snapshot_is_not_exported() {
         let session = place.open();
         let table = table(&session, &buffer_of(50));
         table.save_snapshot(&name("a"), LABEL).unwrap();
-        for (path, whole) in runs(disk.as_ref(), &place.dir()) {
-            for offset in [500, whole.len() - PAGE_SIZE + 200, whole.len() - PAGE_SIZE - 4_000] {
+        for (path, whole) in files(disk.as_ref(), &place.dir()) {
+            for offset in [500, whole.len() - PAGE_SIZE + 200, whole.len() - 1] {
                 let mut bytes = whole.clone();
                 bytes[offset] ^= 1;
                 write(disk.as_ref(), &path, &bytes);
@@ -349,7 +433,7 @@ fn case_13_a_damaged_snapshot_is_not_exported() {
                         if name == "a" && *found == path && reason.contains("crc")),
                     "{error}"
                 );
-                assert!(runs(disk.as_ref(), &copy).is_empty());
+                assert!(files(disk.as_ref(), &copy).is_empty());
             }
             write(disk.as_ref(), &path, &whole);
         }
@@ -378,7 +462,7 @@ fn case_13_copies_go_from_disk_to_disk_and_back() {
         let progress = &mut |done, total| last = (done, total);
         let report = session.import_snapshot_from(&copy_place, &name("b"), progress).unwrap();
         assert_eq!((report.bytes_copied, report.bytes_copied), last);
-        assert_eq!(report.files_copied, session.snapshot_info(&name("b")).unwrap().runs);
+        assert!(report.files_copied > session.snapshot_info(&name("b")).unwrap().runs);
         drop(table);
         session.close().unwrap();
         drop(session);
@@ -455,7 +539,7 @@ fn case_13_copies_open_in_a_session_of_another_salt() {
             for text in ["imported", "exported"] {
                 importing.delete_snapshot(&name(text)).unwrap();
             }
-            assert!(runs(disk.as_ref(), &other).is_empty());
+            assert!(files(disk.as_ref(), &other).is_empty());
             importing.close().unwrap();
             drop(original);
             session.delete_snapshot(&name("a")).unwrap();
@@ -549,10 +633,10 @@ fn case_13_nothing_damaged_is_imported_and_nothing_is_left_of_the_attempt() {
                         if name == "a" && found == path && reason.contains(rule)),
                     "{rule}: {error}"
                 );
-                assert!(runs(disk.as_ref(), &other).is_empty());
+                assert!(files(disk.as_ref(), &other).is_empty());
                 assert_eq!(importing.list_snapshots().unwrap(), []);
             };
-            for (path, whole) in runs(disk.as_ref(), &copy) {
+            for (path, whole) in files(disk.as_ref(), &copy) {
                 for page in 0..whole.len() / PAGE_SIZE {
                     let mut bytes = whole.clone();
                     bytes[page * PAGE_SIZE + 40 + page * 7] ^= 0x20;
@@ -629,7 +713,7 @@ fn case_13_an_import_brings_back_what_was_damaged_since() {
         table.save_snapshot(&name("a"), LABEL).unwrap();
         session.export_snapshot(&name("a"), &copy).unwrap();
         drop(table);
-        for (path, mut bytes) in runs(disk.as_ref(), &place.dir()) {
+        for (path, mut bytes) in files(disk.as_ref(), &place.dir()) {
             bytes[700] ^= 1;
             write(disk.as_ref(), &path, &bytes);
         }
@@ -712,7 +796,7 @@ fn closing_gives_up_an_export_and_an_import_under_way() {
         drop(session);
         let left = open(&disk, &copy);
         assert_eq!(left.list_snapshots().unwrap(), []);
-        assert!(runs(disk.as_ref(), &copy).is_empty());
+        assert!(files(disk.as_ref(), &copy).is_empty());
         drop(left);
 
         let session = place.open();

@@ -103,9 +103,13 @@ fn prepare(rng: &mut ChaCha8Rng, seed: u64) -> (Arc<SimDisk>, Vec<Vec<u8>>, Stat
     ];
     let mut model = Model::default();
     let mut runner = Runner::new(&disk, &script);
-    for step in &steps {
+    for (number, step) in steps.iter().enumerate() {
         runner.step(step, &model).unwrap();
         model.apply(step);
+        if number == 2 {
+            runner.tables[0].insert_with_blob(b"blob", b"value", &[7; 5_000]).unwrap();
+            model.tables[0].insert(b"blob".to_vec(), b"value".to_vec());
+        }
     }
     drop(runner);
     open(&disk, OTHER).unwrap().close().unwrap();

@@ -67,6 +67,7 @@ fn make(place: &Place) -> Contents {
     let session = place.open();
     let save = |numbers: std::ops::Range<u64>, name_: &str| {
         let mut table = session.new_table(&buffer_of(2_000)).unwrap();
+        table.insert_with_blob(b"blob", b"", &value(2, 9_000)).unwrap();
         fill(&mut table, numbers);
         table.insert(b"large", &value(1, 9_000)).unwrap();
         table.save_snapshot(&name(name_), LABEL).unwrap();
@@ -95,7 +96,9 @@ fn write(place: &Place, path: &Path, bytes: &[u8]) {
 
 /// The oldest and largest run of snapshot `a`.
 fn largest_run(place: &Place) -> PathBuf {
-    place.runs().into_iter().max_by_key(|path| read(place, path).len()).unwrap()
+    let mut runs = place.runs();
+    runs.retain(|path| !is_blobs(path));
+    runs.into_iter().max_by_key(|path| read(place, path).len()).unwrap()
 }
 
 /// Changes a page of a run and makes its checksum right, which the identity in the footer begins.
@@ -166,6 +169,44 @@ fn a_full_check_finds_a_damaged_page_and_harms_nothing() {
         assert_eq!(session.list_snapshots().unwrap(), [name("b")]);
         assert!(!place.runs().contains(&path));
     }
+}
+
+/// The blobs are looked at too: every page, and that there are as many as there should be.
+#[test]
+fn a_full_check_finds_damaged_and_missing_blobs() {
+    for place in Place::both() {
+        make(&place);
+        let path = place.runs().into_iter().find(|path| is_blobs(path)).unwrap();
+        let whole = read(&place, &path);
+        let mut flipped = whole.clone();
+        flipped[PAGE_SIZE + 50] ^= 1;
+        let check = |rule: &str| {
+            let session = place.open();
+            drop(open_with(&session, Verify::Lazy).unwrap());
+            let error = open_with(&session, Verify::Full).map(drop).unwrap_err();
+            assert!(
+                matches!(&error, Error::SnapshotCorrupted { name, path: found, reason }
+                    if name == "a" && *found == path && reason.contains(rule)),
+                "{rule}: {error}"
+            );
+        };
+        write(&place, &path, &flipped);
+        check("page 1: crc");
+        write(&place, &path, &whole);
+        open_with(&place.open(), Verify::Full).unwrap();
+        let file = place.disk().open(&path, OpenMode::ReadWrite, Access::Buffered).unwrap();
+        file.set_len(whole.len() as u64 + 1).unwrap();
+        check("length of the blobs");
+        file.set_len(2 * PAGE_SIZE as u64).unwrap();
+        check("length of the blobs");
+        drop(file);
+        place.disk().remove(&path).unwrap();
+        check("missing");
+    }
+}
+
+fn is_blobs(path: &Path) -> bool {
+    path.extension().is_some_and(|end| end == "blobs")
 }
 
 /// Pages that are whole, each for itself, but do not belong together.
