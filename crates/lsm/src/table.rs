@@ -262,6 +262,14 @@ impl Table {
         Ok(results)
     }
 
+    /// Whether the keys are present, in their order. No blob is read. Cost: as [`lookups`](Self::lookups).
+    ///
+    /// # Errors
+    /// As [`lookups`](Self::lookups).
+    pub fn contains<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<bool>> {
+        Ok(self.lookups(keys)?.iter().map(Lookup::is_found).collect())
+    }
+
     /// The union of some tables of one session; see [`Session::incremental_union`](crate::Session).
     pub(crate) fn incremental_union(session: &Arc<SessionCore>, tables: &[&Self]) -> Result<Self> {
         session.check_writable()?;

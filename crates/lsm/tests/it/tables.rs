@@ -67,6 +67,8 @@ fn a_batch_of_lookups_may_be_any_size() {
             let expected = is_present.then(|| value(n, 60));
             assert_eq!(result.value(), expected.as_deref(), "key {n} of a batch of {size}");
         }
+        let are_there = results.iter().map(terrane_lsm::Lookup::is_found);
+        assert!(table.contains(&keys).unwrap().into_iter().eq(are_there));
     }
 }
 
