@@ -32,6 +32,8 @@ mod files;
 
 mod run;
 
+mod memory;
+
 mod run_builder;
 
 mod run_reader;
@@ -65,7 +67,8 @@ pub mod inspect;
 pub mod verify;
 
 pub use config::{
-    DiskCache, FilterPolicy, MergePolicy, MergeSchedule, MergeThread, TableConfig, WriteBuffer,
+    DiskCache, FilterPolicy, LevelFilter, MEMORY_BUDGET_MAX, MEMORY_BUDGET_MIN, MergePolicy,
+    MergeSchedule, MergeThread, TableConfig, WriteBuffer,
 };
 pub use corrupt::Corrupt;
 pub use cursor::Cursor;

@@ -7,7 +7,7 @@
 use terrane_io::bytes::{Overrun, Reader, Writer};
 use terrane_io::checksum::crc32c;
 
-use crate::config::TableConfig;
+use crate::config::{LEVELS_MAX, TableConfig};
 use crate::files::RUN_NUMBER_MAX;
 
 /// First bytes of `metadata`.
@@ -20,7 +20,7 @@ pub(crate) const SESSION_VERSION: u32 = 1;
 pub(crate) const SNAPSHOT_MAGIC: [u8; 8] = *b"TerraSnp";
 
 /// Newest version of snapshots.
-pub(crate) const SNAPSHOT_VERSION: u32 = 1;
+pub(crate) const SNAPSHOT_VERSION: u32 = 2;
 
 /// Largest metadata file that is read, in bytes.
 pub(crate) const MANIFEST_BYTES_MAX: u64 = 64 << 20;
@@ -252,7 +252,7 @@ impl SnapshotMeta {
             return damaged("bytes after the end");
         }
         // Far above what any table reaches, far below what arithmetic on ticks can bear.
-        if flushes > 1 << 40 || now > 1 << 61 || levels.len() > 64 {
+        if flushes > 1 << 40 || now > 1 << 61 || levels.len() > LEVELS_MAX {
             return damaged("a time or a number of levels that no table reaches");
         }
         let label = label.to_owned();

@@ -7,7 +7,7 @@
 #![doc = include_str!("../../../docs/format/run.md")]
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use terrane_io::bytes::{Overrun, Reader, Writer};
 use terrane_io::{Access, AlignedBuf, DiskFile, OpenMode};
@@ -309,12 +309,13 @@ pub(crate) struct Location {
 pub(crate) struct Run {
     // The file is closed before its name goes.
     file: Arc<dyn DiskFile>,
-    handle: FileHandle,
+    handle: Arc<FileHandle>,
     access: Access,
     path: PathBuf,
     meta: RunMeta,
-    filter: Filter,
-    section: IndexSection,
+    /// Replaced by a smaller one when a memory budget asks for it.
+    filter: Arc<RwLock<Arc<Filter>>>,
+    section: Arc<IndexSection>,
 }
 
 impl Run {
@@ -328,7 +329,9 @@ impl Run {
         section: IndexSection,
     ) -> Self {
         let path = handle.path();
-        Self { file, handle, access, path, meta, filter, section }
+        let filter = Arc::new(RwLock::new(Arc::new(filter)));
+        let section = Arc::new(section);
+        Self { file, handle: Arc::new(handle), access, path, meta, filter, section }
     }
 
     /// Opens a file of the session, and checks all of it but the data pages.
@@ -338,7 +341,26 @@ impl Run {
         let path = set.path(number);
         let file = set.disk().open(&path, OpenMode::Read, access)?;
         let (meta, filter, section) = read_sections(&path, file.as_ref())?;
-        Ok(Self { file, handle: set.attach(number), access, path, meta, filter, section })
+        Ok(Self::new(file, set.attach(number), access, meta, filter, section))
+    }
+
+    /// The same run, read through the page cache or past it. Shares everything but the open file.
+    ///
+    /// Cost: no I/O, or opening the file.
+    pub(crate) fn with_access(self: &Arc<Self>, access: Access) -> Result<Arc<Self>> {
+        if access == self.access() {
+            return Ok(Arc::clone(self));
+        }
+        let file = self.handle.set().disk().open(&self.path, OpenMode::Read, access)?;
+        Ok(Arc::new(Self {
+            file,
+            handle: Arc::clone(&self.handle),
+            access,
+            path: self.path.clone(),
+            meta: self.meta,
+            filter: Arc::clone(&self.filter),
+            section: Arc::clone(&self.section),
+        }))
     }
 
     pub(crate) fn number(&self) -> u64 {
@@ -366,8 +388,18 @@ impl Run {
         &self.meta
     }
 
-    pub(crate) fn filter(&self) -> &Filter {
-        &self.filter
+    /// The filter, which stays as it is for as long as it is looked into.
+    pub(crate) fn filter(&self) -> Arc<Filter> {
+        Arc::clone(&self.filter.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Makes the filter half as large for everybody who has the run; returns the bytes freed.
+    pub(crate) fn halve_filter(&self) -> usize {
+        let mut filter = self.filter.write().unwrap_or_else(PoisonError::into_inner);
+        let before = filter.memory_bytes();
+        // In place, unless a lookup is looking into it just now.
+        Arc::make_mut(&mut filter).halve();
+        before - filter.memory_bytes()
     }
 
     pub(crate) fn min_key(&self) -> &[u8] {
@@ -388,7 +420,7 @@ impl Run {
             + self.section.min_key.len()
             + self.section.max_key.len()
             + size_of::<Self>();
-        (self.filter.memory_bytes(), self.section.index.memory_bytes(), rest)
+        (self.filter().memory_bytes(), self.section.index.memory_bytes(), rest)
     }
 
     fn location(&self, candidate: Candidate) -> Location {

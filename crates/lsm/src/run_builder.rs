@@ -160,6 +160,11 @@ impl RunBuilder {
         self.writer.next_page
     }
 
+    /// Memory of the filter and the index so far, in bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.filter.as_ref().map_or(0, FilterBuilder::memory_bytes) + self.index.memory_bytes()
+    }
+
     /// Adds an entry whose key is above all earlier ones. `hash` gives the salted hash of the key; it is
     /// asked for only if the run has a filter.
     pub(crate) fn push(&mut self, entry: EntryRef<'_>, hash: impl FnOnce() -> u64) -> Result<()> {
@@ -298,6 +303,12 @@ pub(crate) struct RunFinisher {
 }
 
 impl RunFinisher {
+    /// Memory of the filter, the index and its encoding, in bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let index = self.section.index.memory_bytes() + self.index_bytes.capacity();
+        self.filter.memory_bytes() + index
+    }
+
     /// Writes up to `pages` more pages; returns how many are left.
     pub(crate) fn step(&mut self, pages: u32) -> Result<u32> {
         let RunMeta { filter_pages, index_pages, .. } = self.meta;

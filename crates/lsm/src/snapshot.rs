@@ -22,6 +22,7 @@ use crate::files::lock;
 use crate::index::IndexKind;
 use crate::levels::{Context, Incoming, Level, Pending, TICKS_PER_FLUSH, Tree};
 use crate::manifest::{IncomingRef, LevelRef, MergeRef, RunRef, SnapshotMeta};
+use crate::memory::Held;
 use crate::merging::{Input, MergeSpec, Merging, View};
 use crate::run::{Purpose, Run};
 use crate::run_reader::{self, RunReader};
@@ -230,8 +231,8 @@ pub(crate) fn open(
 
 fn restore(core: &Arc<SessionCore>, meta: &SnapshotMeta) -> Result<Tree> {
     let context = Context { set: core.files(), config: &meta.config, salt: core.salt() };
-    let open = |wanted: &RunRef| -> Result<Arc<Run>> {
-        let run = core.run(wanted.number, context.access())?;
+    let open = |wanted: &RunRef, level: usize| -> Result<Arc<Run>> {
+        let run = core.run(wanted.number, meta.config.disk_cache.access(level))?;
         let found = run_ref(&run);
         let broken = |rule, expected, found| {
             Err(Error::corrupt(run.path(), Corrupt::rule(rule, expected, found)))
@@ -254,33 +255,36 @@ fn restore(core: &Arc<SessionCore>, meta: &SnapshotMeta) -> Result<Tree> {
     let mut tree = Tree { flushes: meta.flushes, ..Tree::default() };
     if let Some(image) = &meta.image {
         tree.buffer.begin();
-        let mut reader = RunReader::new(open(image)?, run_reader::Purpose::Merge)?;
+        let mut reader = RunReader::new(open(image, 1)?, run_reader::Purpose::Merge)?;
         while let Some(entry) = reader.current() {
             tree.buffer.put(crate::entry::key_hash(core.salt(), entry.key), entry, None);
             reader.advance()?;
         }
     }
-    for (at, level) in (1u32..).zip(&meta.levels) {
-        let incoming = match &level.incoming {
-            IncomingRef::Nothing => None,
-            IncomingRef::Single(run) => Some(Incoming::Single(open(run)?)),
-            IncomingRef::Merging(merge) => {
-                let inputs = merge.inputs.iter().map(|run| Ok(Input::Run(open(run)?)));
-                let spec = context.spec(
-                    inputs.collect::<Result<_>>()?,
-                    at as usize,
-                    meta.levels.len(),
-                    merge.drop_deletes,
-                );
+    let mut levels = Vec::new();
+    let mut held = Held::default();
+    for (at, level) in (1..).zip(&meta.levels) {
+        let runs: Vec<_> = level.runs().map(|run| open(run, at)).collect::<Result<_>>()?;
+        runs.iter().for_each(|run| held.add_run(run));
+        levels.push((at, level, runs));
+    }
+    for (at, level, runs) in levels {
+        let mut incoming = runs;
+        let residents = incoming.split_off(incoming.len() - level.residents.len());
+        let incoming = match (&level.incoming, incoming) {
+            (IncomingRef::Merging(merge), inputs) => {
+                let inputs = inputs.into_iter().map(Input::Run).collect();
+                let spec = context.spec(inputs, (at, meta.levels.len()), merge.drop_deletes, &held);
                 let merging = Arc::new(Merging::new(core.files(), spec));
+                held.add_output(merging.planned_bytes());
                 Some(Incoming::Merging(resume(merging, merge, meta.now)?))
             }
+            (_, runs) => runs.into_iter().next().map(Incoming::Single),
         };
-        let residents = level.residents.iter().map(&open).collect::<Result<_>>()?;
         tree.levels.push(Level { incoming, residents });
     }
     if let Some(flushed) = &meta.flushed {
-        let run = open(flushed)?;
+        let run = open(flushed, 1)?;
         let merging = Arc::new(Merging::completed(core.files(), run));
         let start = meta.flushes * TICKS_PER_FLUSH;
         let (due, base) = (start + TICKS_PER_FLUSH, merging.done());

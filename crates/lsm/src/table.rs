@@ -4,12 +4,13 @@ use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::config::{MergeSchedule, MergeThread, TableConfig};
+use crate::config::{MEMORY_BUDGET_MAX, MergeSchedule, MergeThread, TableConfig};
 use crate::cursor::{Cursor, after_prefix};
 use crate::entry::{EntryRef, KEY_BYTES_MAX, Lookup, Update, VALUE_BYTES_MAX, key_hash};
 use crate::error::{Error, Result};
 use crate::levels::{Context, Incoming, Pending, Sources, Tree};
 use crate::lookup::{LookupContext, lookup_batch};
+use crate::memory::budget_min;
 use crate::merging::View;
 use crate::run::Run;
 use crate::session_core::SessionCore;
@@ -48,6 +49,37 @@ impl Table {
     #[must_use]
     pub fn config(&self) -> &TableConfig {
         &self.config
+    }
+
+    /// Changes the configuration. The content stays the same, whatever is changed.
+    ///
+    /// In force with the next update: `merge_schedule`, `merge_thread`, `merge_batch_pages` and the write
+    /// buffer, which is flushed earlier or later than it would have been; with the next lookup:
+    /// `queue_depth`. With the next flush: `merge_policy` and `size_ratio`, level by level as runs arrive
+    /// there; a merge that is wanted earlier than it had been planned for is completed at once. For runs
+    /// written from then on: `filter`, `index`, `disk_cache` and, as far as it is about filters,
+    /// `memory_budget`. Duplicates and snapshots made before keep theirs.
+    ///
+    /// Cost: no I/O.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`], also for a memory budget that the indexes of this table would not leave
+    /// room in; [`Error::SessionClosed`]. Nothing has changed then.
+    pub fn set_config(&mut self, config: &TableConfig) -> Result<()> {
+        self.session.check_open()?;
+        config.validate()?;
+        if let Some(budget) = config.memory_budget {
+            let least = budget_min(self.stats().index_bytes as u64);
+            if budget < least {
+                let value = format!("bytes: {budget}");
+                let allowed = format!("{least} to {MEMORY_BUDGET_MAX}, for a table of this size");
+                return Err(Error::InvalidConfig { option: "memory_budget", value, allowed });
+            }
+        }
+        self.config = config.clone();
+        // Time has another measure now.
+        self.next_work = 0;
+        Ok(())
     }
 
     /// Sets the value of a key.
@@ -302,6 +334,7 @@ impl Table {
         }
         for pending in self.tree.pending() {
             stats.merge_debt_pages += pending.merging.total() - pending.merging.done();
+            stats.unfinished_bytes += pending.merging.built_bytes() as usize;
         }
         for level in &self.tree.levels {
             let mut shape = LevelStats::default();
@@ -334,4 +367,7 @@ fn count_run(shape: &mut LevelStats, run: &Run) {
     shape.entries += run.meta().entries;
     shape.deletes += run.meta().deletes;
     shape.bytes += run.meta().pages() * crate::page::PAGE_SIZE as u64;
+    let (filter_bytes, index_bytes, _) = run.memory_bytes();
+    shape.filter_bytes += filter_bytes;
+    shape.index_bytes += index_bytes;
 }

@@ -255,6 +255,11 @@ impl WriteBuffer {
         self.segments.iter().map(|segment| segment.weight_bytes).sum()
     }
 
+    /// Bytes of values that were overwritten and are still held.
+    pub(crate) fn garbage_bytes(&self) -> u64 {
+        self.segments.iter().map(|segment| segment.garbage_bytes as u64).sum()
+    }
+
     /// Entries; a key in several segments counts in each.
     pub(crate) fn len(&self) -> usize {
         self.segments.iter().map(|segment| segment.len()).sum()
@@ -417,6 +422,33 @@ mod tests {
                 version.get(key_hash(1, &key), &key).is_some()
             };
             assert!(has(number) && has(0) && !has(number + 1), "version {number}");
+        }
+    }
+
+    /// What a memory budget counts with: memory is at most twice the weight and what was overwritten, whatever
+    /// vectors and hash tables have grown to just now.
+    #[test]
+    fn a_buffer_takes_at_most_twice_its_weight() {
+        for (key_len, value_len) in [(8, 0), (8, 8), (34, 60), (1, 1), (100, 1_000), (8, 9_000)] {
+            let mut buffer = WriteBuffer::default();
+            for number in 0..3_000_u64 {
+                let mut key = vec![0; key_len];
+                // Every third update overwrites.
+                let number = if number % 3 == 2 { number / 2 } else { number };
+                key.iter_mut().zip(number.to_le_bytes()).for_each(|(to, from)| *to = from);
+                let value = vec![7; value_len];
+                let entry = EntryRef { key: &key, kind: Kind::Insert, value: &value };
+                let mut undo = buffer.begin();
+                buffer.put(key_hash(1, &key), entry, Some(&mut undo));
+                let held = buffer.memory_bytes() as u64;
+                let bound = 2 * (buffer.weight_bytes() + buffer.garbage_bytes()) + 512;
+                assert!(held <= bound, "{held} bytes, {bound} allowed after {number}");
+            }
+            // As a flush does, which puts the entries in order.
+            assert!(buffer.segments()[0].key_range().is_some());
+            let held = buffer.memory_bytes() as u64;
+            let bound = 2 * (buffer.weight_bytes() + buffer.garbage_bytes()) + 512;
+            assert!(held <= bound, "{held} bytes in order, {bound} allowed");
         }
     }
 
