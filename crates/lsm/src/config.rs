@@ -10,6 +10,7 @@ use terrane_io::bytes::{Overrun, Reader, Writer};
 use crate::error::{Error, Result};
 use crate::filter::FilterAllocation;
 use crate::index::IndexKind;
+use crate::resolve::Resolve;
 
 /// Shape of the levels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -128,17 +129,19 @@ pub(crate) const BUFFER_WEIGHTS_HALVES: u64 = 9;
 /// Larger write buffers save little merging.
 const BUFFER_WEIGHT_MAX: u64 = 64 << 20;
 
+/// No table has more levels: all of a size ratio of 2 would then hold more than any disk.
+pub(crate) const LEVELS_MAX: usize = 64;
+
 /// Weight of a full write buffer under a memory budget, in bytes.
 pub(crate) fn write_buffer_weight(budget: u64) -> u64 {
     (budget / BUFFER_SHARE * 2 / BUFFER_WEIGHTS_HALVES).min(BUFFER_WEIGHT_MAX)
 }
 
-/// More levels than any table has.
-pub(crate) const LEVELS_MAX: usize = 64;
-
 /// Configuration of a table; stored in its snapshots.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TableConfig {
+    /// What an upsert makes of the new value and the old one.
+    pub resolve: Resolve,
     /// Shape of the levels.
     pub merge_policy: MergePolicy,
     /// How much larger each level is than the one above; 2 to 16.
@@ -182,6 +185,7 @@ pub struct TableConfig {
 impl Default for TableConfig {
     fn default() -> Self {
         Self {
+            resolve: Resolve::default(),
             merge_policy: MergePolicy::default(),
             size_ratio: 4,
             merge_schedule: MergeSchedule::default(),
@@ -198,7 +202,7 @@ impl Default for TableConfig {
 }
 
 /// Refuses a value that is below or above what is allowed, or no number.
-fn check<T: PartialOrd + Display>(
+fn check<T: PartialOrd + Display + Copy>(
     option: &'static str,
     what: &str,
     value: T,
@@ -424,7 +428,9 @@ impl FilterPolicy {
             &Self::BitsPerEntry(bits) => LevelFilter::BitsPerEntry(bits).encode(out),
             Self::PerLevel(levels) => {
                 out.u8(4).u32(levels.len() as u32);
-                levels.iter().for_each(|level| level.encode(out));
+                for level in levels {
+                    level.encode(out);
+                }
             }
         }
     }
@@ -485,6 +491,7 @@ impl DiskCache {
 }
 
 impl TableConfig {
+    /// Writes all but the resolve function.
     pub(crate) fn encode(&self, out: &mut Writer) {
         out.u8(self.merge_policy.tag()).u32(self.size_ratio);
         out.u8(self.merge_schedule.tag()).u8(self.merge_thread.tag());
@@ -510,6 +517,7 @@ impl TableConfig {
         let (merge_batch_pages, queue_depth) = (input.u32()?, input.u32()?);
         let config = || {
             Some(Self {
+                resolve: Resolve::default(),
                 merge_policy: merge_policy?,
                 size_ratio,
                 merge_schedule: merge_schedule?,

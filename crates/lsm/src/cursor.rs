@@ -3,14 +3,16 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use crate::entry::{Kind, Record};
+use crate::answer::Record;
+use crate::entry::Kind;
 use crate::error::{Error, Result};
-use crate::kmerge::{KMerge, Source};
-use crate::levels::{Sources, Tree};
+use crate::kmerge::KMerge;
+use crate::levels::Tree;
+use crate::resolve::Resolve;
 use crate::run::Run;
-use crate::run_reader::{Purpose, RunReader};
+use crate::run_reader::Purpose;
 use crate::session_core::SessionCore;
-use crate::write_buffer::SegmentReader;
+use crate::sources::Sources;
 
 /// A position in a stable view of a table; gives the live entries of a range in key order.
 ///
@@ -25,6 +27,7 @@ pub struct Cursor {
     view: Sources,
     from: Bound<Vec<u8>>,
     to: Bound<Vec<u8>>,
+    resolve: Resolve,
     /// The entry that comes next, if it has been looked at.
     peeked: Option<Record>,
     failed: Option<Error>,
@@ -56,11 +59,13 @@ impl Cursor {
         tree: &Tree,
         from: Bound<Vec<u8>>,
         to: Bound<Vec<u8>>,
+        resolve: Resolve,
     ) -> Result<Self> {
         let mut view = tree.sources();
         view.buffers.insert(0, tree.buffer.clone());
-        let merge = KMerge::new(Vec::new());
-        let mut cursor = Self { merge, view, from, to, peeked: None, failed: None, session };
+        let merge = Sources::default().merge_from(&[], Purpose::Range, &resolve)?;
+        let (peeked, failed) = (None, None);
+        let mut cursor = Self { merge, view, from, to, resolve, peeked, failed, session };
         let Self { view, from, .. } = &cursor;
         let lowest = bytes(from);
         let in_range = |run: &Run| run.max_key() >= lowest && !cursor.is_beyond(run.min_key());
@@ -74,19 +79,7 @@ impl Cursor {
     fn go_to(&mut self, key: &[u8]) -> Result<()> {
         let key = key.max(bytes(&self.from));
         self.peeked = None;
-        let mut sources = Vec::new();
-        for buffer in &self.view.buffers {
-            for segment in buffer.segments().iter().rev() {
-                sources.push(Source::Segment(SegmentReader::at(Arc::clone(segment), key)));
-            }
-        }
-        for run in &self.view.runs {
-            if run.max_key() >= key {
-                let reader = RunReader::at(Arc::clone(run), Purpose::Range, key)?;
-                sources.push(Source::Run(Box::new(reader)));
-            }
-        }
-        self.merge = KMerge::new(sources);
+        self.merge = self.view.merge_from(key, Purpose::Range, &self.resolve)?;
         if let Bound::Excluded(from) = &self.from
             && self.merge.current().is_some_and(|entry| entry.key == from)
         {
@@ -185,10 +178,12 @@ impl Cursor {
             if self.is_beyond(entry.key) {
                 return Ok(None);
             }
-            let record = match entry.kind {
-                Kind::Insert => Some(Record { key: entry.key.to_vec(), value: entry.value.into() }),
-                Kind::Delete => None,
-            };
+            let blob = || self.merge.blob().map(|blob| blob.downgrade());
+            let record = (entry.kind != Kind::Delete).then(|| Record {
+                key: entry.key.to_vec(),
+                value: entry.value.into(),
+                blob: blob(),
+            });
             self.merge.advance()?;
             if record.is_some() {
                 return Ok(record);

@@ -1,13 +1,23 @@
-//! Physical entries: what a table stores for a key, and their limits.
-
-use std::fmt;
-use std::ops::Deref;
+//! Physical entries: what a table stores for a key, their limits, and how two of one key combine.
+//!
+//! A newer entry hides an older one, except that an *upsert* combines with it. Inside one table
+//! , with the table's resolve function *f* whose first argument is the newer value:
+//!
+//! | newer      | nothing older | delete     | insert *v*, with or without blob | upsert *v*      |
+//! |------------|---------------|------------|----------------------------------|-----------------|
+//! | upsert *u* | upsert *u*    | insert *u* | insert *f*(*u*, *v*), no blob    | upsert *f*(*u*, *v*) |
+//! | any other  | itself        | itself     | itself                           | itself          |
+//!
+//! This is associative if and only if *f* is, so that merges may be made in any order.
 
 /// Longest key, in bytes: one page less its header.
 pub const KEY_BYTES_MAX: usize = 4000;
 
-/// Longest value, in bytes.
+/// Longest value, in bytes; of an insert with blob 12 bytes less.
 pub const VALUE_BYTES_MAX: usize = u32::MAX as usize;
+
+/// Longest blob, in bytes.
+pub const BLOB_BYTES_MAX: usize = u32::MAX as usize;
 
 /// Weight of an entry in a write buffer beside its key and value, in bytes.
 pub(crate) const ENTRY_OVERHEAD_BYTES: u64 = 40;
@@ -19,18 +29,56 @@ pub(crate) enum Kind {
     Insert = 1,
     /// The key is absent.
     Delete = 2,
+    /// The key's older value, if any, combines with this one.
+    Upsert = 3,
+    /// The key has this value, and a blob.
+    InsertBlob = 4,
 }
 
 impl Kind {
-    /// The kind of that number. 3 (upsert) and 4 (insert with blob) are reserved and not yet written.
+    /// The kind of that number.
     pub(crate) fn from_tag(tag: u8) -> Option<Self> {
         match tag {
             1 => Some(Self::Insert),
             2 => Some(Self::Delete),
+            3 => Some(Self::Upsert),
+            4 => Some(Self::InsertBlob),
             _ => None,
         }
     }
+
+    /// Whether nothing older of the key matters.
+    pub(crate) fn is_decisive(self) -> bool {
+        self != Self::Upsert
+    }
+
+    /// The kind of an upsert combined with an older entry of this kind.
+    pub(crate) fn under_upsert(self) -> Self {
+        match self {
+            Self::Upsert => Self::Upsert,
+            Self::Insert | Self::InsertBlob | Self::Delete => Self::Insert,
+        }
+    }
 }
+
+/// In which order keys are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Order {
+    Ascending,
+    Descending,
+}
+
+/// Where a blob stands among the blobs of its run or of its write buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+pub(crate) struct BlobSpan {
+    /// In a run: its first byte in the blob stream. In a write buffer: its place in the list of blobs.
+    pub(crate) offset: u64,
+    /// Its length.
+    pub(crate) len: u32,
+}
+
+/// Bytes of a [`BlobSpan`] in a page: offset (u64), length (u32).
+pub(crate) const BLOB_SPAN_SIZE: usize = 12;
 
 /// A physical entry in somebody else's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,18 +87,16 @@ pub(crate) struct EntryRef<'a> {
     pub(crate) kind: Kind,
     /// Empty for a [`Kind::Delete`].
     pub(crate) value: &'a [u8],
+    /// Of an [`Kind::InsertBlob`], in the source that the entry was read from; otherwise zero.
+    pub(crate) blob: BlobSpan,
 }
 
-impl EntryRef<'_> {
-    /// What the entry counts for in a buffer bounded in bytes.
-    pub(crate) fn weight_bytes(&self) -> u64 {
-        weight_bytes(self.key.len(), self.value.len())
+#[cfg(test)]
+impl<'a> EntryRef<'a> {
+    /// An entry without a blob.
+    pub(crate) fn plain(key: &'a [u8], kind: Kind, value: &'a [u8]) -> Self {
+        Self { key, kind, value, blob: BlobSpan::default() }
     }
-}
-
-/// What an entry of such a key and value counts for in a buffer bounded in bytes.
-pub(crate) fn weight_bytes(key_len: usize, value_len: usize) -> u64 {
-    key_len as u64 + value_len as u64 + ENTRY_OVERHEAD_BYTES
 }
 
 /// First eight bytes of a key, so that their order is that of the keys as far as they go.
@@ -70,104 +116,25 @@ pub(crate) fn key_prefix(key: &[u8]) -> u64 {
 pub enum Update<'a> {
     /// Sets the value, whatever was there.
     Insert(&'a [u8]),
+    /// Sets the value and the blob, whatever was there.
+    InsertWithBlob(&'a [u8], &'a [u8]),
     /// Removes the key; no effect if it is absent.
     Delete,
+    /// Sets the value if the key is absent; otherwise replaces it by what the table's resolve function
+    /// makes of this value and the old one. Removes the key's blob.
+    Upsert(&'a [u8]),
 }
 
 impl<'a> Update<'a> {
-    pub(crate) fn parts(self) -> (Kind, &'a [u8]) {
+    /// The kind, the value, and the blob.
+    pub(crate) fn parts(self) -> (Kind, &'a [u8], Option<&'a [u8]>) {
         match self {
-            Self::Insert(value) => (Kind::Insert, value),
-            Self::Delete => (Kind::Delete, &[]),
+            Self::Insert(value) => (Kind::Insert, value, None),
+            Self::InsertWithBlob(value, blob) => (Kind::InsertBlob, value, Some(blob)),
+            Self::Delete => (Kind::Delete, &[], None),
+            Self::Upsert(value) => (Kind::Upsert, value, None),
         }
     }
-}
-
-/// A value read from a table. Dereferences to its bytes.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
-pub struct Value(Box<[u8]>);
-
-impl Value {
-    /// The bytes themselves.
-    #[must_use]
-    pub fn into_vec(self) -> Vec<u8> {
-        self.0.into_vec()
-    }
-}
-
-impl From<&[u8]> for Value {
-    fn from(bytes: &[u8]) -> Self {
-        Self(bytes.into())
-    }
-}
-
-impl From<Vec<u8>> for Value {
-    fn from(bytes: Vec<u8>) -> Self {
-        Self(bytes.into())
-    }
-}
-
-impl Deref for Value {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl AsRef<[u8]> for Value {
-    fn as_ref(&self) -> &[u8] {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Value {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Value({:02x?})", &self.0)
-    }
-}
-
-/// What a lookup found.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Lookup {
-    /// The key is absent.
-    NotFound,
-    /// The key has this value.
-    Found(Value),
-}
-
-impl Lookup {
-    pub(crate) fn from_entry(kind: Kind, value: &[u8]) -> Self {
-        match kind {
-            Kind::Insert => Self::Found(value.into()),
-            Kind::Delete => Self::NotFound,
-        }
-    }
-
-    /// The value, if the key is present.
-    #[must_use]
-    pub fn value(&self) -> Option<&[u8]> {
-        match self {
-            Self::Found(value) => Some(value),
-            Self::NotFound => None,
-        }
-    }
-
-    /// Whether the key is present.
-    #[must_use]
-    pub fn is_found(&self) -> bool {
-        self.value().is_some()
-    }
-}
-
-/// A live entry, as a cursor gives it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Record {
-    /// The key.
-    pub key: Vec<u8>,
-    /// Its value.
-    pub value: Value,
 }
 
 /// The hash of a key that filters and write buffers use; each session has its own salt, so that nobody

@@ -90,6 +90,60 @@ pub enum Error {
         /// The limit.
         limit: usize,
     },
+    /// A blob is longer than [`BLOB_BYTES_MAX`](crate::BLOB_BYTES_MAX). Nothing was changed.
+    #[error("a blob of {bytes} bytes; the limit is {limit}")]
+    BlobTooLarge {
+        /// Length of the blob.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// The blob that a reference points to is gone: its table was updated or dropped. Look the key up again.
+    #[error("blob reference {index} is not valid any more; look its key up again")]
+    BlobRefInvalid {
+        /// Index of the first such reference.
+        index: usize,
+    },
+    /// A text is not the name of a resolve function of one's own.
+    #[error(
+        "`{text}` cannot name a resolve function: 1 to 64 bytes, not beginning with `terrane.`"
+    )]
+    InvalidResolveName {
+        /// The text.
+        text: String,
+    },
+    /// The snapshot's table has another resolve function than the one given. Open it with the one named.
+    #[error("snapshot `{name}` needs the resolve function `{stored}`, {}", match .given {
+        Some(given) => format!("not `{given}`"),
+        None => "which is not ready-made and must be given".to_owned(),
+    })]
+    ResolveNotCompatible {
+        /// The name of the snapshot.
+        name: String,
+        /// Name of the function stored.
+        stored: String,
+        /// Name of the function given, if one was.
+        given: Option<String>,
+    },
+    /// The tables of a union do not belong together.
+    #[error("tables {left} and {right} of the union differ: {reason}")]
+    TableUnionNotCompatible {
+        /// Position of one of them.
+        left: usize,
+        /// Position of the other one.
+        right: usize,
+        /// In what they differ: session, resolve function.
+        reason: String,
+    },
+    /// A union of unions of unions, too many times. Pay the debt of the inner ones first.
+    #[error("more than {limit} unions inside each other; pay the debt of the inner ones first")]
+    UnionTooDeep {
+        /// The limit.
+        limit: usize,
+    },
+    /// A union of no tables at all.
+    #[error("a union needs at least one table")]
+    UnionOfNothing,
     /// A label is longer than [`LABEL_BYTES_MAX`](crate::LABEL_BYTES_MAX). Nothing was changed.
     #[error("a label of {bytes} bytes; the limit is {limit}")]
     LabelTooLarge {

@@ -1,18 +1,19 @@
 //! The run files of a session: their numbers, who uses them, and when they go.
 //!
-//! A file is named `<number>.run` in the directory `active`. It is *held* by handles in memory (a run
+//! A run is the file `<number>.run` in the directory `active`, and, if it has blobs, `<number>.blobs`
+//! beside it, which goes with it. It is *held* by handles in memory (a run
 //! shared by tables, merges and cursors has one handle) and *pinned* by snapshots. When the last holder
 //! goes and nothing pins it, the file is removed; what a crash leaves behind is removed when the
 //! session is opened again.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use terrane_io::{Access, Disk, DiskFile, OpenMode};
+use terrane_io::{Access, Disk};
 
 use crate::error::{Error, Result};
+use crate::open_files::{OpenFiles, PooledFile};
 
 /// Locks, also after a panic of another thread: what the mutexes of this crate guard is whole at every
 /// point where code can panic.
@@ -24,6 +25,8 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 struct Usage {
     handles: u32,
     pins: u32,
+    /// Whether there is a file of blobs.
+    has_blobs: bool,
 }
 
 #[derive(Debug, Default)]
@@ -42,19 +45,22 @@ struct State {
 /// All run files of a session.
 #[derive(Debug)]
 pub(crate) struct FileSet {
-    disk: Arc<dyn Disk>,
+    open: Arc<OpenFiles>,
     dir: PathBuf,
     /// Never held during a call of the disk: unlinking a large file takes its time.
     state: Mutex<State>,
     /// Told when `calls` falls.
     idle: Condvar,
-    /// What was being synced when a sync failed. From then on nothing new is promised to be durable.
-    poisoned: OnceLock<PathBuf>,
 }
 
 /// The name of run file `number`.
 pub(crate) fn file_name(number: u64) -> String {
     format!("{number:08}.run")
+}
+
+/// The name of the blobs of run `number`.
+pub(crate) fn blobs_name(number: u64) -> String {
+    format!("{number:08}.blobs")
 }
 
 /// The largest number of a run file. No session reaches it, and there is room to count on from it.
@@ -66,39 +72,66 @@ pub(crate) fn file_number(name: &str) -> Option<u64> {
     (number <= RUN_NUMBER_MAX && file_name(number) == name).then_some(number)
 }
 
+/// The number of the run whose blobs are in a file of that name.
+pub(crate) fn blobs_number(name: &str) -> Option<u64> {
+    let number = name.strip_suffix(".blobs")?.parse().ok()?;
+    (number <= RUN_NUMBER_MAX && blobs_name(number) == name).then_some(number)
+}
+
 impl FileSet {
-    /// The files in `dir`; new ones are numbered from `next_number`.
-    pub(crate) fn new(disk: Arc<dyn Disk>, dir: PathBuf, next_number: u64) -> Self {
+    /// The files in `dir`, opened in `open`; new ones are numbered from `next_number`.
+    pub(crate) fn new(open: Arc<OpenFiles>, dir: PathBuf, next_number: u64) -> Self {
         let state = Mutex::new(State { next_number, ..State::default() });
-        Self { disk, dir, state, idle: Condvar::new(), poisoned: OnceLock::new() }
+        Self { open, dir, state, idle: Condvar::new() }
     }
 
     /// Fails once a sync has failed, for good.
     pub(crate) fn check_poisoned(&self) -> Result<()> {
-        self.poisoned.get().map_or(Ok(()), |path| Err(Error::Poisoned { path: path.clone() }))
+        self.open.check_poisoned()
     }
 
     /// Passes the result of a sync of `path` on, and remembers a failure.
     pub(crate) fn synced(&self, path: &Path, result: terrane_io::Result<()>) -> Result<()> {
-        if result.is_err() {
-            self.poisoned.get_or_init(|| path.to_owned());
-        }
-        Ok(result?)
+        Ok(self.open.synced(path, result)?)
     }
 
     pub(crate) fn disk(&self) -> &Arc<dyn Disk> {
-        &self.disk
+        self.open.disk()
+    }
+
+    /// The files of the session that are open.
+    pub(crate) fn open_files(&self) -> &OpenFiles {
+        &self.open
     }
 
     pub(crate) fn path(&self, number: u64) -> PathBuf {
         self.dir.join(file_name(number))
     }
 
+    /// Where the blobs of run `number` are.
+    pub(crate) fn blobs_path(&self, number: u64) -> PathBuf {
+        self.dir.join(blobs_name(number))
+    }
+
+    /// Creates the file for the blobs of a run that is being written.
+    pub(crate) fn create_blobs(&self, handle: &FileHandle, access: Access) -> Result<PooledFile> {
+        // Noted first, so that the file goes with the run even if it is half created.
+        self.note_blobs(handle.number);
+        Ok(self.open.create(self.blobs_path(handle.number), access)?)
+    }
+
+    /// The existing, durable file of a run's blobs, to be opened when it is used.
+    pub(crate) fn blobs(&self, number: u64, access: Access) -> PooledFile {
+        self.open.file(self.blobs_path(number), access)
+    }
+
+    /// Notes that run `number` has a file of blobs.
+    pub(crate) fn note_blobs(&self, number: u64) {
+        lock(&self.state).usage.entry(number).or_default().has_blobs = true;
+    }
+
     /// Creates the next file and a handle on it.
-    pub(crate) fn create(
-        self: &Arc<Self>,
-        access: Access,
-    ) -> Result<(FileHandle, Arc<dyn DiskFile>)> {
+    pub(crate) fn create(self: &Arc<Self>, access: Access) -> Result<(FileHandle, PooledFile)> {
         let number = {
             let mut state = lock(&self.state);
             if state.closed {
@@ -110,18 +143,14 @@ impl FileSet {
             state.calls += 1;
             number
         };
-        let opened = self.disk.open(&self.path(number), OpenMode::CreateNew, access);
+        let created = self.open.create(self.path(number), access);
         let mut state = self.end_call();
-        let file = match opened {
-            Ok(file) => file,
-            Err(error) => {
-                state.usage.remove(&number);
-                return Err(error.into());
-            }
-        };
+        if created.is_err() {
+            state.usage.remove(&number);
+        }
         drop(state);
-        let handle = FileHandle { set: Arc::clone(self), number, synced: AtomicBool::new(false) };
-        Ok((handle, file))
+        let file = created?;
+        Ok((FileHandle { set: Arc::clone(self), number }, file))
     }
 
     fn end_call(&self) -> MutexGuard<'_, State> {
@@ -134,7 +163,12 @@ impl FileSet {
     /// A handle on an existing, durable file.
     pub(crate) fn attach(self: &Arc<Self>, number: u64) -> FileHandle {
         lock(&self.state).usage.entry(number).or_default().handles += 1;
-        FileHandle { set: Arc::clone(self), number, synced: AtomicBool::new(true) }
+        FileHandle { set: Arc::clone(self), number }
+    }
+
+    /// An existing, durable file, to be opened when it is used.
+    pub(crate) fn file(&self, number: u64, access: Access) -> PooledFile {
+        self.open.file(self.path(number), access)
     }
 
     /// Keeps the files until they are unpinned as often as pinned.
@@ -161,30 +195,35 @@ impl FileSet {
 
     /// Gives up a use of a file, and removes the file if that was the last.
     fn release(&self, number: u64, give_up: impl FnOnce(&mut Usage)) -> terrane_io::Result<()> {
-        {
+        let has_blobs = {
             let mut state = lock(&self.state);
+            let is_closed = state.closed;
             let Some(usage) = state.usage.get_mut(&number) else { return Ok(()) };
             give_up(usage);
-            if usage.handles > 0 || usage.pins > 0 || state.closed {
+            if usage.handles > 0 || usage.pins > 0 || is_closed {
                 return Ok(());
             }
+            let has_blobs = usage.has_blobs;
             state.usage.remove(&number);
             state.calls += 1;
-        }
-        let removed = self.remove(number);
+            has_blobs
+        };
+        let removed = self.remove(number, has_blobs);
         let mut state = self.end_call();
         if removed.is_err() {
             // Not forgotten: closing tries again.
-            state.usage.insert(number, Usage::default());
+            state.usage.insert(number, Usage { has_blobs, ..Usage::default() });
         }
         removed
     }
 
-    fn remove(&self, number: u64) -> terrane_io::Result<()> {
-        match self.disk.remove(&self.path(number)) {
+    fn remove(&self, number: u64, has_blobs: bool) -> terrane_io::Result<()> {
+        let remove = |path: &Path| match self.disk().remove(path) {
             Err(error) if !error.is_not_found() => Err(error),
             _ => Ok(()),
-        }
+        };
+        let removed = remove(&self.path(number));
+        if has_blobs { removed.and(remove(&self.blobs_path(number))) } else { removed }
     }
 
     /// Whether a snapshot pins the file.
@@ -204,11 +243,12 @@ impl FileSet {
             state = self.idle.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         let mut first = state.failed.take().map_or(Ok(()), Err);
-        let unpinned: Vec<u64> =
-            state.usage.iter().filter(|(_, usage)| usage.pins == 0).map(|(&n, _)| n).collect();
+        let unpinned = state.usage.iter().filter(|(_, usage)| usage.pins == 0);
+        let unpinned: Vec<(u64, bool)> =
+            unpinned.map(|(&number, usage)| (number, usage.has_blobs)).collect();
         drop(state);
-        for number in unpinned {
-            first = first.and(self.remove(number));
+        for (number, has_blobs) in unpinned {
+            first = first.and(self.remove(number, has_blobs));
         }
         Ok(first?)
     }
@@ -219,7 +259,6 @@ impl FileSet {
 pub(crate) struct FileHandle {
     set: Arc<FileSet>,
     number: u64,
-    synced: AtomicBool,
 }
 
 impl FileHandle {
@@ -227,22 +266,8 @@ impl FileHandle {
         self.number
     }
 
-    pub(crate) fn path(&self) -> PathBuf {
-        self.set.path(self.number)
-    }
-
     pub(crate) fn set(&self) -> &Arc<FileSet> {
         &self.set
-    }
-
-    /// Makes the file's bytes durable, once.
-    pub(crate) fn sync(&self, file: &dyn DiskFile) -> Result<()> {
-        if !self.synced.load(Ordering::Acquire) {
-            self.set.check_poisoned()?;
-            self.set.synced(file.path(), file.sync())?;
-            self.synced.store(true, Ordering::Release);
-        }
-        Ok(())
     }
 }
 

@@ -439,12 +439,14 @@ pub fn inspect_page(disk: &Arc<dyn Disk>, path: &Path, page: u32) -> Result<Page
     }
     let layout = PageLayout::parse(&bytes, place).map_err(corrupt)?;
     for index in 0..layout.count() {
-        let value = layout.value(&bytes, index);
+        let value = layout.stored_value(&bytes, index);
         info.entries.push(EntryInfo {
             key: [layout.prefix(&bytes), layout.suffix(&bytes, index)].concat(),
             kind: match layout.kind(&bytes, index) {
                 Kind::Insert => "insert",
                 Kind::Delete => "delete",
+                Kind::Upsert => "upsert",
+                Kind::InsertBlob => "insert with blob",
             },
             value_len: layout.large_value_len().unwrap_or(value.len()) as u64,
             value: value.to_vec(),
@@ -481,8 +483,11 @@ pub fn constants() -> Vec<(&'static str, String)> {
         ("PAGE_KIND_FILTER", (PageKind::Filter as u8).to_string()),
         ("PAGE_KIND_INDEX", (PageKind::Index as u8).to_string()),
         ("PAGE_KIND_FOOTER", (PageKind::Footer as u8).to_string()),
+        ("PAGE_KIND_BLOB", (PageKind::Blob as u8).to_string()),
         ("ENTRY_KIND_INSERT", (Kind::Insert as u8).to_string()),
         ("ENTRY_KIND_DELETE", (Kind::Delete as u8).to_string()),
+        ("ENTRY_KIND_UPSERT", (Kind::Upsert as u8).to_string()),
+        ("ENTRY_KIND_INSERT_WITH_BLOB", (Kind::InsertBlob as u8).to_string()),
         ("PURPOSE_LEVEL", (Purpose::Level as u8).to_string()),
         ("PURPOSE_BUFFER_IMAGE", (Purpose::BufferImage as u8).to_string()),
     ]

@@ -14,7 +14,8 @@
 //! - levelling otherwise: what arrives is merged with r.
 //!
 //! Residents that a levelling level has from a time when it was a tiering one (the policy may change, and the
-//! last level may become another one) go with r, which is newer: down, or into the merge.
+//! last level may become another one), or from a union, go with r, which is newer: down, or into the
+//! merge.
 //!
 //! **Credits.** Time is counted in *ticks*, [`TICKS_PER_FLUSH`] for each filling of the write buffer. A
 //! merge on level l is due T^(l-1) flushes after it began, because not before then does the next one
@@ -30,12 +31,14 @@
 
 use std::sync::Arc;
 
-use crate::config::{MergePolicy, TableConfig, WriteBuffer as BufferSize};
-use crate::error::Result;
+use crate::config::{LEVELS_MAX, MergePolicy, TableConfig, WriteBuffer as BufferSize};
+use crate::error::{Error, Result};
 use crate::files::FileSet;
 use crate::memory::Held;
-use crate::merging::{Input, MergeSpec, Merging, View, planned};
+use crate::merging::{Input, MergeSpec, Merging, planned};
 use crate::run::{Purpose, Run};
+use crate::sources::Sources;
+use crate::union::{Piece, Progress, Stage, UNION_DEPTH_MAX, Union, UnionTable};
 use crate::write_buffer::WriteBuffer;
 
 /// Ticks from one flush to the next.
@@ -95,6 +98,8 @@ pub(crate) struct Tree {
     pub(crate) flushing: Option<Pending>,
     /// Level 1 first.
     pub(crate) levels: Vec<Level>,
+    /// Older than all levels, until it is complete and becomes a run of one.
+    pub(crate) union: Option<Arc<Union>>,
     /// Flushes begun so far.
     pub(crate) flushes: u64,
 }
@@ -146,7 +151,7 @@ impl Context<'_> {
         self.buffer_capacity().saturating_mul(ratio.saturating_pow(exponent as u32))
     }
 
-    /// A merge of `inputs` on level `at.0` of `at.1`; what the table holds says `held`.
+    /// A merge of `inputs` on level `at.0` of `at.1`, in a table that holds so much.
     pub(crate) fn spec(
         &self,
         inputs: Vec<Input>,
@@ -164,6 +169,7 @@ impl Context<'_> {
         MergeSpec {
             inputs,
             drop_deletes,
+            resolve: self.config.resolve.clone(),
             filter: Some(filter),
             index: self.config.index,
             access: self.config.disk_cache.access(level),
@@ -172,10 +178,15 @@ impl Context<'_> {
         }
     }
 
-    /// Flushes from the beginning of a merge on `level` to the next arrival there.
-    fn flushes_of(&self, level: usize) -> u64 {
-        let ratio = u64::from(self.config.size_ratio);
-        ratio.saturating_pow(level as u32 - 1).min(1 << 40)
+    /// A union of tables that has got so far.
+    pub(crate) fn union(&self, tables: Vec<UnionTable>, progress: Progress) -> Union {
+        // Nothing is older than it, so it is a last level whatever comes above.
+        let mut held = Held::default();
+        let inputs = tables.iter().flat_map(UnionTable::all_runs).chain(progress.slices.clone());
+        let inputs: Vec<_> = inputs.inspect(|run| held.add_run(run)).map(Input::Run).collect();
+        let spec = self.spec(inputs, (LEVELS_MAX, LEVELS_MAX), true, &held);
+        let spec = MergeSpec { inputs: Vec::new(), ..spec };
+        Union::new(self.set, spec, self.config.merge_batch_pages, tables, progress)
     }
 
     /// A merge of the given runs on a level, due when the next one can arrive there.
@@ -186,18 +197,19 @@ impl Context<'_> {
         at: (usize, usize),
         drop: bool,
         held: &Held,
-    ) -> Result<Incoming> {
+    ) -> Incoming {
         let level = at.0;
         if let [run] = runs.as_slice()
             && !(drop && run.meta().deletes > 0)
         {
-            let access = self.config.disk_cache.access(level);
-            return Ok(Incoming::Single(run.with_access(access)?));
+            return Incoming::Single(run.with_access(self.config.disk_cache.access(level)));
         }
         let inputs = runs.into_iter().map(Input::Run).collect();
         let merging = Arc::new(Merging::new(self.set, self.spec(inputs, at, drop, held)));
-        let due = now + self.flushes_of(level) * TICKS_PER_FLUSH;
-        Ok(Incoming::Merging(Pending { merging, start: now, due, base: 0 }))
+        let ratio = u64::from(self.config.size_ratio);
+        let flushes = ratio.saturating_pow(level as u32 - 1).min(1 << 40);
+        let due = now + flushes * TICKS_PER_FLUSH;
+        Incoming::Merging(Pending { merging, start: now, due, base: 0 })
     }
 }
 
@@ -217,7 +229,7 @@ impl Tree {
     pub(crate) fn now(&self, context: &Context<'_>) -> u64 {
         let size = match context.config.effective_write_buffer() {
             BufferSize::Bytes(_) if context.config.memory_budget.is_some() => {
-                self.buffer.weight_bytes() + self.buffer.garbage_bytes()
+                self.buffer.charged_bytes()
             }
             BufferSize::Bytes(_) => self.buffer.weight_bytes(),
             BufferSize::Entries(_) => self.buffer.len() as u64,
@@ -247,6 +259,7 @@ impl Tree {
     /// Those of the merges that are due. Nothing has changed then but their progress.
     pub(crate) fn flush(&self, context: &Context<'_>) -> Result<Self> {
         let mut next = self.settled(context)?;
+        next.fold_union(context);
         next.flushes += 1;
         let now = next.flushes * TICKS_PER_FLUSH;
         let held = next.held(context, &next);
@@ -273,8 +286,9 @@ impl Tree {
     fn held(&self, context: &Context<'_>, before: &Self) -> Held {
         let mut held = Held::default();
         if context.config.memory_budget.is_some() {
-            before.sources().runs.iter().for_each(|run| held.add_run(run));
+            before.sources().for_each_run(&mut |run| held.add_run(run));
             self.pending().for_each(|pending| held.add_output(pending.merging.planned_bytes()));
+            held.add_output(self.union.as_ref().map_or(0, |union| union.planned_bytes()));
         }
         held
     }
@@ -292,8 +306,9 @@ impl Tree {
         let last = self.levels.len().max(level);
         if level > self.levels.len() {
             self.levels.push(Level::default());
+            let oldest = self.union.is_none();
             let held = self.held(context, before);
-            let incoming = context.merge(arriving, now, (level, last), true, &held)?;
+            let incoming = context.merge(arriving, now, (level, last), oldest, &held);
             self.levels[level - 1].incoming = Some(incoming);
             return Ok(());
         }
@@ -316,7 +331,6 @@ impl Tree {
                 }
             }
             (run, LevelPolicy::Levelling) => {
-                // Residents are there only if the level was a tiering one when they came.
                 let residents = std::mem::take(&mut self.levels[level - 1].residents);
                 let there: Vec<_> = run.into_iter().chain(residents).collect();
                 let size: u64 = there.iter().map(|run| context.run_size(run)).sum();
@@ -328,32 +342,100 @@ impl Tree {
             }
         }
         let last = self.levels.len();
-        let oldest = level == last && self.levels[level - 1].residents.is_empty();
+        let is_last = level == last && self.levels[level - 1].residents.is_empty();
+        let oldest = is_last && self.union.is_none();
         let held = self.held(context, before);
-        let incoming = context.merge(inputs, now, (level, last), oldest, &held)?;
+        let incoming = context.merge(inputs, now, (level, last), oldest, &held);
         self.levels[level - 1].incoming = Some(incoming);
         Ok(())
     }
 
-    /// All runs, newest first, and the buffers of a flush under way.
+    /// The union of some tables, left to right, with the configuration of the context.
+    ///
+    /// Cost: writes the write buffers as runs; finishes the flushes under way.
+    pub(crate) fn unite(context: &Context<'_>, trees: &[&Self]) -> Result<Self> {
+        let mut tables = Vec::new();
+        for tree in trees {
+            let table = tree.as_united(context)?;
+            if !table.pieces.is_empty() || table.older.is_some() {
+                tables.push(table);
+            }
+        }
+        if tables.is_empty() {
+            return Ok(Self::default());
+        }
+        let union = context.union(tables, Progress::default());
+        if union.depth() > UNION_DEPTH_MAX {
+            return Err(Error::UnionTooDeep { limit: UNION_DEPTH_MAX });
+        }
+        Ok(Self { union: Some(Arc::new(union)), ..Self::default() })
+    }
+
+    /// The table as a part of a union.
+    fn as_united(&self, context: &Context<'_>) -> Result<UnionTable> {
+        let mut table = UnionTable::default();
+        if !self.buffer.is_empty() {
+            let inputs = vec![Input::Buffer(self.buffer.clone())];
+            let held = self.held(context, self);
+            let spec = context.spec(inputs, (1, self.levels.len()), false, &held);
+            let run = Merging::new(context.set, spec).finish()?;
+            table.pieces.extend(run.map(Piece::Run));
+        }
+        if let Some(pending) = &self.flushing {
+            table.pieces.extend(pending.merging.finish()?.map(Piece::Run));
+        }
+        for level in &self.levels {
+            table.pieces.extend(match &level.incoming {
+                None => None,
+                Some(Incoming::Single(run)) => Some(Piece::Run(Arc::clone(run))),
+                Some(Incoming::Merging(pending)) => {
+                    Some(Piece::Merging(Arc::clone(&pending.merging)))
+                }
+            });
+            table.pieces.extend(level.residents.iter().cloned().map(Piece::Run));
+        }
+        if let Some(union) = &self.union {
+            match union.stage() {
+                Stage::Complete(run) => table.pieces.extend(run.map(Piece::Run)),
+                Stage::Uniting { .. } | Stage::Joining(_) => table.older = Some(Arc::clone(union)),
+            }
+        }
+        Ok(table)
+    }
+
+    /// Makes a complete union a run of the last level, or of one below that is large enough for it.
+    pub(crate) fn fold_union(&mut self, context: &Context<'_>) {
+        let Some(Stage::Complete(run)) = self.union.as_ref().map(|union| union.stage()) else {
+            return;
+        };
+        self.union = None;
+        let Some(run) = run else { return };
+        let policy = match context.config.merge_policy {
+            MergePolicy::Tiering => LevelPolicy::Tiering,
+            MergePolicy::LazyLevelling | MergePolicy::Levelling => LevelPolicy::Levelling,
+        };
+        let size = context.run_size(&run);
+        let fits = |level: &usize| size <= context.run_size_max(*level, policy);
+        let level = (1..LEVELS_MAX).find(fits).unwrap_or(LEVELS_MAX);
+        let run = run.with_access(context.config.disk_cache.access(level.max(self.levels.len())));
+        if level > self.levels.len() {
+            self.levels.resize_with(level, Level::default);
+            self.levels[level - 1].incoming = Some(Incoming::Single(run));
+        } else if let Some(last) = self.levels.last_mut() {
+            last.residents.push(run);
+        }
+    }
+
+    /// All runs, newest first, the buffers of a flush under way, and the union.
     pub(crate) fn sources(&self) -> Sources {
         let mut sources = Sources::default();
         if let Some(pending) = &self.flushing {
             sources.add(pending.merging.view());
         }
         self.levels.iter().for_each(|level| sources.add_level(level));
+        sources.union = self.union.as_ref().map(|union| Box::new(union.sources()));
         sources
     }
-}
-
-/// What a reader looks into.
-#[derive(Debug, Default)]
-pub(crate) struct Sources {
-    /// Write buffers, newest first; newer than all runs. [`Tree::sources`] gives at most the one that is
-    /// being flushed.
-    pub(crate) buffers: Vec<WriteBuffer>,
-    /// Newest first.
-    pub(crate) runs: Vec<Arc<Run>>,
 }
 
 impl Sources {
@@ -365,19 +447,5 @@ impl Sources {
             Some(Incoming::Merging(pending)) => self.add(pending.merging.view()),
         }
         self.runs.extend(level.residents.iter().cloned());
-    }
-
-    fn add(&mut self, view: View) {
-        match view {
-            View::Output(run) => self.runs.extend(run),
-            View::Inputs(inputs) => {
-                for input in inputs.iter() {
-                    match input {
-                        Input::Run(run) => self.runs.push(Arc::clone(run)),
-                        Input::Buffer(buffer) => self.buffers.push(buffer.clone()),
-                    }
-                }
-            }
-        }
     }
 }

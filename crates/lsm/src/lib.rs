@@ -18,6 +18,8 @@ mod error;
 
 mod entry;
 
+mod resolve;
+
 mod stats;
 
 mod page;
@@ -28,11 +30,17 @@ mod index;
 
 mod config;
 
+mod open_files;
+
 mod files;
 
 mod run;
 
 mod memory;
+
+mod blob;
+
+mod answer;
 
 mod run_builder;
 
@@ -44,7 +52,13 @@ mod kmerge;
 
 mod merging;
 
+mod sources;
+
+mod union;
+
 mod levels;
+
+mod plan;
 
 mod lookup;
 
@@ -66,16 +80,19 @@ pub mod inspect;
 
 pub mod verify;
 
+pub use answer::{Lookup, Record, Value};
+pub use blob::BlobRef;
 pub use config::{
     DiskCache, FilterPolicy, LevelFilter, MEMORY_BUDGET_MAX, MEMORY_BUDGET_MIN, MergePolicy,
     MergeSchedule, MergeThread, TableConfig, WriteBuffer,
 };
 pub use corrupt::Corrupt;
 pub use cursor::Cursor;
-pub use entry::{KEY_BYTES_MAX, Lookup, Record, Update, VALUE_BYTES_MAX, Value};
+pub use entry::{BLOB_BYTES_MAX, KEY_BYTES_MAX, Update, VALUE_BYTES_MAX};
 pub use error::{Error, Result};
 pub use index::IndexKind;
 pub use page::PAGE_SIZE;
+pub use resolve::{RESOLVE_NAME_BYTES_MAX, Resolve};
 pub use run::{Purpose, RunMeta};
 pub use session::{Session, SessionOptions};
 pub use snapshot::{LABEL_BYTES_MAX, SNAPSHOT_NAME_LEN_MAX, SnapshotName};

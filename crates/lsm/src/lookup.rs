@@ -3,29 +3,37 @@
 //! 1. Each key is hashed once; the write buffer decides what it can, without any read.
 //! 2. The filters of all runs are asked about all other keys, with their memory fetched ahead.
 //! 3. Each key looks into the newest run that may hold it. When the read comes back without the key (a
-//!    false positive of the filter), it goes on with the next older one; so a key that is present costs
-//!    one read and a little, however often it was overwritten.
+//!    false positive of the filter), or with an upsert, it goes on with the next older one; so a key that
+//!    is present costs one read and a little, however often it was overwritten.
 //! 4. Reads are handed to the queue as fast as its depth allows, over the whole batch, whatever its size;
 //!    pages are searched in place as they come in.
+//!
+//! The runs of a union below the table ([`plan`](crate::plan)) follow its own; there a key may have to look
+//! into several tables, and what was found is combined at the end.
 //!
 //! The result depends on nothing but the entries: not on the size of the batch, the runs, or the order in
 //! which reads complete.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use terrane_io::{AlignedBuf, Direction, IoQueue, Request};
+use terrane_io::{AlignedBuf, Direction, DiskFile, IoQueue, Request};
 
+use crate::answer::Lookup;
+use crate::blob::{Blob, BlobRef};
 use crate::corrupt::Corrupt;
-use crate::entry::{Kind, Lookup, key_hash};
+use crate::entry::{BlobSpan, Kind, key_hash};
 use crate::error::{Error, Result};
 use crate::files::lock;
 use crate::filter::{Filter, Hit, probe_batch};
-use crate::levels::{Sources, Tree};
-use crate::page::{PAGE_SIZE, PageKind, PageLayout, decode_payload};
+use crate::levels::Tree;
+use crate::page::{PAGE_SIZE, PageKind, PageLayout, decode_payload, split_value};
+use crate::plan::{Met, Partial, Plan};
+use crate::resolve::Resolve;
 use crate::run::{Location, Run, read_pages};
 use crate::stats::Counters;
+use crate::write_buffer::{Segment, WriteBuffer};
 
 /// Page buffers that are kept for later lookups; 2 MiB.
 const SPARE_PAGES_MAX: usize = 512;
@@ -35,6 +43,7 @@ const SPARE_PAGES_MAX: usize = 512;
 pub(crate) struct LookupContext<'a> {
     pub(crate) salt: u64,
     pub(crate) queue_depth: usize,
+    pub(crate) resolve: &'a Resolve,
     pub(crate) counters: &'a Counters,
     /// Page buffers that no lookup uses at the moment.
     pub(crate) spare: &'a Mutex<Vec<AlignedBuf>>,
@@ -42,14 +51,14 @@ pub(crate) struct LookupContext<'a> {
 
 /// What the page that was read says about a key.
 enum Found {
-    Entry(Lookup),
+    Entry(Kind, Vec<u8>, Option<BlobRef>),
     /// Not in this page; perhaps in the one before.
     Before,
     Absent,
 }
 
 /// Searches the pages of a location for `key`.
-fn search(run: &Run, location: Location, bytes: &[u8], key: &[u8]) -> Result<Found> {
+fn search(run: &Arc<Run>, location: Location, bytes: &[u8], key: &[u8]) -> Result<Found> {
     let corrupt = |what| Error::corrupt(run.path(), what);
     let (page, overflow) = bytes.split_at(PAGE_SIZE);
     let layout = PageLayout::parse(page, run.place(location.page)).map_err(corrupt)?;
@@ -58,10 +67,15 @@ fn search(run: &Run, location: Location, bytes: &[u8], key: &[u8]) -> Result<Fou
         Err(_) => Ok(Found::Absent),
         Ok(index) => {
             let kind = layout.kind(page, index);
-            let inline = layout.value(page, index);
-            let Some(len) = layout.large_value_len() else {
-                return Ok(Found::Entry(Lookup::from_entry(kind, inline)));
+            let blob = |span: BlobSpan| {
+                let blob = || Blob::Run { run: Arc::clone(run), span }.downgrade();
+                (kind == Kind::InsertBlob).then(blob)
             };
+            let Some(len) = layout.large_value_len() else {
+                let (value, span) = layout.value(page, index);
+                return Ok(Found::Entry(kind, value.to_vec(), blob(span)));
+            };
+            let inline = layout.stored_value(page, index);
             let mut value = Vec::with_capacity(inline.len() + overflow.len());
             value.extend_from_slice(inline);
             for (position, bytes) in (1..).zip(overflow.chunks_exact(PAGE_SIZE)) {
@@ -79,10 +93,11 @@ fn search(run: &Run, location: Location, bytes: &[u8], key: &[u8]) -> Result<Fou
                     found: value.len() as u64,
                 }));
             }
-            Ok(Found::Entry(match kind {
-                Kind::Insert => Lookup::Found(value.into()),
-                Kind::Delete => Lookup::NotFound,
-            }))
+            // A large value is longer than the place of a blob.
+            let (value_len, span) =
+                split_value(kind, &value).map_or((len, BlobSpan::default()), |(v, s)| (v.len(), s));
+            value.truncate(value_len);
+            Ok(Found::Entry(kind, value, blob(span)))
         }
     }
 }
@@ -103,9 +118,11 @@ struct Search {
 /// A batch under way.
 struct Batch<'a, K> {
     keys: &'a [K],
-    runs: &'a [Arc<Run>],
+    plan: &'a Plan,
     hits: Vec<Hit>,
     results: Vec<Lookup>,
+    /// What was found of keys for which more may be found.
+    partial: BTreeMap<u32, Partial>,
 }
 
 impl<K: AsRef<[u8]>> Batch<'_, K> {
@@ -113,14 +130,18 @@ impl<K: AsRef<[u8]>> Batch<'_, K> {
         self.keys[search.key as usize].as_ref()
     }
 
-    /// The next place to look for a key from candidate `next` on.
-    fn next_candidate(&self, key: u32, mut next: u32, end: u32) -> Option<Search> {
+    /// The next place to look for a key: from candidate `next` on, and from run `run` on.
+    fn next_candidate(&self, key: u32, mut next: u32, end: u32, mut run: u32) -> Option<Search> {
+        let bytes = self.keys[key as usize].as_ref();
         while next < end {
-            let run = self.hits[next as usize].filter;
+            let candidate = self.hits[next as usize].filter;
             next += 1;
-            let bytes = self.keys[key as usize].as_ref();
-            if let Some(location) = self.runs[run as usize].locate(bytes) {
-                return Some(Search { key, next, end, run, location });
+            run = run.max(self.plan.first_allowed(candidate, bytes));
+            if candidate < run {
+                continue;
+            }
+            if let Some(location) = self.plan.runs[candidate as usize].locate(bytes) {
+                return Some(Search { key, next, end, run: candidate, location });
             }
         }
         None
@@ -128,12 +149,21 @@ impl<K: AsRef<[u8]>> Batch<'_, K> {
 
     /// Looks at the bytes that were read; returns where to look next, if anywhere.
     fn step(&mut self, search_now: Search, bytes: &[u8]) -> Result<Option<Search>> {
-        let run = &self.runs[search_now.run as usize];
+        let run = &self.plan.runs[search_now.run as usize];
         let key = self.key(&search_now);
+        let mut next_run = search_now.run + 1;
         match search(run, search_now.location, bytes, key)? {
-            Found::Entry(lookup) => {
-                self.results[search_now.key as usize] = lookup;
-                return Ok(None);
+            Found::Entry(kind, value, blob) => {
+                if kind.is_decisive() {
+                    next_run = self.plan.after_decision(search_now.run);
+                }
+                let met = Met { run: search_now.run, kind, value, blob };
+                let is_last = next_run as usize >= self.plan.runs.len();
+                if is_last && !self.partial.contains_key(&search_now.key) {
+                    self.results[search_now.key as usize] = met.into_lookup();
+                    return Ok(None);
+                }
+                self.partial.entry(search_now.key).or_default().met.push(met);
             }
             Found::Before => {
                 if let Some(location) = run.locate_before(search_now.location, key) {
@@ -142,53 +172,96 @@ impl<K: AsRef<[u8]>> Batch<'_, K> {
             }
             Found::Absent => {}
         }
-        Ok(self.next_candidate(search_now.key, search_now.next, search_now.end))
+        Ok(self.next_candidate(search_now.key, search_now.next, search_now.end, next_run))
     }
 }
 
-/// Looks up all keys; results in their order.
+/// What write buffers say of a key.
+enum InMemory {
+    Decided(Lookup),
+    /// Upserts only, combined.
+    Upsert(Vec<u8>),
+    Nothing,
+}
+
+fn look_in_memory<'a>(
+    buffers: impl Iterator<Item = &'a WriteBuffer>,
+    hash: u64,
+    key: &'a [u8],
+    resolve: &Resolve,
+) -> Result<InMemory> {
+    let mut upsert: Option<Vec<u8>> = None;
+    for (segment, entry) in buffers.flat_map(|buffer| buffer.entries(hash, key)) {
+        let segment: &Segment = segment;
+        match (&mut upsert, entry.kind) {
+            (None, Kind::Upsert) => upsert = Some(entry.value.to_vec()),
+            (None, kind) => {
+                let blob = segment.blob_of(&entry);
+                let found = Lookup::from_entry(kind, entry.value, blob.as_ref());
+                return Ok(InMemory::Decided(found));
+            }
+            (Some(newer), kind) => {
+                if kind != Kind::Delete {
+                    resolve.combine(newer, entry.value)?;
+                }
+                if kind.is_decisive() {
+                    let value = std::mem::take(newer);
+                    return Ok(InMemory::Decided(Lookup::Found(value.into())));
+                }
+            }
+        }
+    }
+    Ok(upsert.map_or(InMemory::Nothing, InMemory::Upsert))
+}
+
+/// Looks up all keys; results in their order, and where they come from.
 ///
 /// # Errors
-/// The first error of the disk, or damage found.
+/// The first error of the disk, or damage found; [`Error::ValueTooLarge`] from combining upserts.
 pub(crate) fn lookup_batch<K: AsRef<[u8]>>(
     tree: &Tree,
     context: &LookupContext<'_>,
     keys: &[K],
-) -> Result<Vec<Lookup>> {
+) -> Result<(Vec<Lookup>, Plan)> {
     let sources = tree.sources();
     let mut results = Vec::with_capacity(keys.len());
     let mut hashes = Vec::with_capacity(keys.len());
+    let mut partial: BTreeMap<u32, Partial> = BTreeMap::new();
     // Keys that memory does not decide.
     let mut open: Vec<u32> = Vec::with_capacity(keys.len());
     for (at, key) in (0u32..).zip(keys) {
         let key = key.as_ref();
         let hash = key_hash(context.salt, key);
-        let entry = tree.buffer.get(hash, key);
-        let entry = entry.or_else(|| sources.buffers.iter().find_map(|b| b.get(hash, key)));
-        match entry {
-            Some(entry) => results.push(Lookup::from_entry(entry.kind, entry.value)),
-            None => {
-                results.push(Lookup::NotFound);
-                hashes.push(hash);
-                open.push(at);
+        let buffers = std::iter::once(&tree.buffer).chain(&sources.buffers);
+        let found = match look_in_memory(buffers, hash, key, context.resolve)? {
+            InMemory::Decided(lookup) => Some(lookup),
+            InMemory::Upsert(value) => {
+                partial.entry(at).or_default().memory = Some(value);
+                None
             }
+            InMemory::Nothing => None,
+        };
+        if found.is_none() {
+            hashes.push(hash);
+            open.push(at);
         }
+        results.push(found.unwrap_or(Lookup::NotFound));
     }
-    let Sources { runs, .. } = sources;
-    let filters: Vec<Arc<Filter>> = runs.iter().map(|run| run.filter()).collect();
+    let plan = Plan::new(sources);
+    let filters: Vec<Arc<Filter>> = plan.runs.iter().map(|run| run.filter()).collect();
     let mut hits = Vec::new();
     probe_batch(&filters.iter().map(AsRef::as_ref).collect::<Vec<_>>(), &hashes, &mut hits);
     drop(filters);
     context.counters.lookups.fetch_add(keys.len() as u64, Ordering::Relaxed);
 
-    let mut batch = Batch { keys, runs: &runs, hits, results };
+    let mut batch = Batch { keys, plan: &plan, hits, results, partial };
     // Hits are grouped by key, newest run first within a key.
     let mut first = 0;
     let mut ready = VecDeque::new();
     while first < batch.hits.len() {
         let key = batch.hits[first].key;
         let end = first + batch.hits[first..].iter().take_while(|hit| hit.key == key).count();
-        let search = batch.next_candidate(open[key as usize], first as u32, end as u32);
+        let search = batch.next_candidate(open[key as usize], first as u32, end as u32, 0);
         ready.extend(search);
         first = end;
     }
@@ -198,7 +271,11 @@ pub(crate) fn lookup_batch<K: AsRef<[u8]>>(
         _ => read_side_by_side(&mut batch, ready, context)?,
     };
     context.counters.lookup_reads.fetch_add(reads, Ordering::Relaxed);
-    Ok(batch.results)
+    let Batch { mut results, partial, .. } = batch;
+    for (key, partial) in partial {
+        results[key as usize] = plan.conclude(partial, context.resolve)?;
+    }
+    Ok((results, plan))
 }
 
 /// One key: its reads follow each other, so a queue would only add to their time.
@@ -206,7 +283,7 @@ fn read_alone<K: AsRef<[u8]>>(batch: &mut Batch<'_, K>, first: Option<Search>) -
     let mut next = first;
     let mut reads = 0;
     while let Some(search) = next {
-        let file = batch.runs[search.run as usize].file();
+        let file = batch.plan.runs[search.run as usize].file()?;
         let bytes = read_pages(file.as_ref(), search.location.page, search.location.pages)?;
         reads += 1;
         next = batch.step(search, &bytes)?;
@@ -220,7 +297,7 @@ fn read_side_by_side<K: AsRef<[u8]>>(
     context: &LookupContext<'_>,
 ) -> Result<u64> {
     let depth = context.queue_depth;
-    let mut queue = batch.runs[0].handle().set().disk().queue(depth)?;
+    let mut queue = batch.plan.runs[0].handle().set().disk().queue(depth)?;
     let mut spare = std::mem::take(&mut *lock(context.spare));
     // Searches whose read is in flight, by tag; free places in `free`.
     let mut flying: Vec<Search> = Vec::with_capacity(depth);
@@ -228,8 +305,16 @@ fn read_side_by_side<K: AsRef<[u8]>>(
     let mut reads = 0;
     loop {
         while queue.outstanding() < queue.depth() {
-            let Some(search) = ready.pop_front() else { break };
-            push(batch, search, &mut flying, &mut free, &mut spare, queue.as_mut());
+            let Some(&search) = ready.front() else { break };
+            let run = &batch.plan.runs[search.run as usize];
+            let file = match queue.outstanding() {
+                0 => Some(run.file()?),
+                _ => run.file_if_room()?,
+            };
+            // Without one, all files that may be open are being read: one of these reads comes first.
+            let Some(file) = file else { break };
+            ready.pop_front();
+            push(search, file, &mut flying, &mut free, &mut spare, queue.as_mut());
             reads += 1;
         }
         let Some(done) = queue.pop() else { break };
@@ -250,9 +335,9 @@ fn read_side_by_side<K: AsRef<[u8]>>(
     Ok(reads)
 }
 
-fn push<K: AsRef<[u8]>>(
-    batch: &Batch<'_, K>,
+fn push(
     search: Search,
+    file: Arc<dyn DiskFile>,
     flying: &mut Vec<Search>,
     free: &mut Vec<u32>,
     spare: &mut Vec<AlignedBuf>,
@@ -275,7 +360,7 @@ fn push<K: AsRef<[u8]>>(
     };
     queue.push(Request {
         tag: u64::from(tag),
-        file: Arc::clone(batch.runs[search.run as usize].file()),
+        file,
         offset: u64::from(page) * PAGE_SIZE as u64,
         buffer,
         direction: Direction::Read,

@@ -9,6 +9,8 @@ use terrane_io::checksum::crc32c;
 
 use crate::config::{LEVELS_MAX, TableConfig};
 use crate::files::RUN_NUMBER_MAX;
+use crate::sources::Frontier;
+use crate::union::UNION_DEPTH_MAX;
 
 /// First bytes of `metadata`.
 pub(crate) const SESSION_MAGIC: [u8; 8] = *b"TerraSes";
@@ -127,17 +129,37 @@ pub(crate) struct LevelRef {
     pub(crate) residents: Vec<RunRef>,
 }
 
+/// A union that a snapshot found under way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct UnionRef {
+    pub(crate) slices: Vec<RunRef>,
+    pub(crate) frontier: Frontier,
+    pub(crate) passed: u64,
+    pub(crate) tables: Vec<UnionTableRef>,
+}
+
+/// A table of such a union.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct UnionTableRef {
+    /// Newest first.
+    pub(crate) runs: Vec<RunRef>,
+    pub(crate) older: Option<UnionRef>,
+}
+
 /// Content of a snapshot's metadata.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct SnapshotMeta {
     pub(crate) created_ns: u64,
     pub(crate) label: String,
+    /// Name of the resolve function.
+    pub(crate) resolve: String,
     pub(crate) config: TableConfig,
     pub(crate) flushes: u64,
     pub(crate) now: u64,
     pub(crate) image: Option<RunRef>,
     pub(crate) flushed: Option<RunRef>,
     pub(crate) levels: Vec<LevelRef>,
+    pub(crate) union: Option<UnionRef>,
 }
 
 fn put_run(out: &mut Writer, run: &RunRef) {
@@ -167,6 +189,58 @@ fn take_option(input: &mut Reader<'_>) -> Result<Option<RunRef>, Refused> {
     }
 }
 
+fn put_union(out: &mut Writer, union: Option<&UnionRef>) {
+    out.u32(union.is_some().into());
+    let Some(union) = union else { return };
+    put_runs(out, union.slices.iter());
+    match &union.frontier {
+        Frontier::Nothing => out.u8(0),
+        Frontier::UpTo(last) => out.u8(1).string(last),
+        Frontier::Everything => out.u8(2),
+    };
+    out.u64(union.passed).u32(union.tables.len() as u32);
+    for table in &union.tables {
+        put_runs(out, table.runs.iter());
+        put_union(out, table.older.as_ref());
+    }
+}
+
+/// Reads what [`put_union`] wrote; `depth` unions inside each other at most.
+fn take_union(input: &mut Reader<'_>, depth: usize) -> Result<Option<UnionRef>, Refused> {
+    match (input.u32()?, depth.checked_sub(1)) {
+        (0, _) => Ok(None),
+        (1, Some(depth)) => {
+            let slices = take_runs(input)?;
+            let frontier = match input.u8()? {
+                0 => Frontier::Nothing,
+                1 => Frontier::UpTo(input.string()?.into()),
+                2 => Frontier::Everything,
+                _ => return damaged("unknown tag of a union's frontier"),
+            };
+            let (passed, count) = (input.u64()?, input.u32()?);
+            let mut tables = Vec::new();
+            for _ in 0..count {
+                let (runs, older) = (take_runs(input)?, take_union(input, depth)?);
+                tables.push(UnionTableRef { runs, older });
+            }
+            Ok(Some(UnionRef { slices, frontier, passed, tables }))
+        }
+        _ => damaged("more unions than there can be"),
+    }
+}
+
+impl UnionRef {
+    /// All runs of the union.
+    pub(crate) fn runs(&self) -> Vec<&RunRef> {
+        let mut runs: Vec<&RunRef> = self.slices.iter().collect();
+        for table in &self.tables {
+            runs.extend(&table.runs);
+            runs.extend(table.older.iter().flat_map(Self::runs));
+        }
+        runs
+    }
+}
+
 impl LevelRef {
     /// All runs of the level, newest first.
     pub(crate) fn runs(&self) -> impl Iterator<Item = &RunRef> {
@@ -183,13 +257,14 @@ impl SnapshotMeta {
     /// All runs that the snapshot needs.
     pub(crate) fn runs(&self) -> impl Iterator<Item = &RunRef> {
         let levels = self.levels.iter().flat_map(LevelRef::runs);
-        self.image.iter().chain(&self.flushed).chain(levels)
+        let union = self.union.iter().flat_map(UnionRef::runs);
+        self.image.iter().chain(&self.flushed).chain(levels).chain(union)
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Writer::new();
         out.put(&SNAPSHOT_MAGIC).u32(SNAPSHOT_VERSION).u64(self.created_ns);
-        out.string(self.label.as_bytes()).string(b"");
+        out.string(self.label.as_bytes()).string(self.resolve.as_bytes());
         self.config.encode(&mut out);
         out.u64(self.flushes).u64(self.now);
         put_runs(&mut out, self.image.as_slice().iter());
@@ -211,7 +286,7 @@ impl SnapshotMeta {
             }
             put_runs(&mut out, level.residents.iter());
         }
-        out.u32(0);
+        put_union(&mut out, self.union.as_ref());
         close(out)
     }
 
@@ -221,9 +296,9 @@ impl SnapshotMeta {
         let Ok(label) = std::str::from_utf8(input.string()?) else {
             return damaged("label is not UTF-8");
         };
-        if !input.string()?.is_empty() {
-            return damaged("a resolve function");
-        }
+        let Ok(resolve) = std::str::from_utf8(input.string()?) else {
+            return damaged("name of the resolve function is not UTF-8");
+        };
         let Some(config) = TableConfig::decode(&mut input)? else {
             return damaged("configuration out of range");
         };
@@ -245,9 +320,7 @@ impl SnapshotMeta {
             };
             levels.push(LevelRef { incoming, residents: take_runs(&mut input)? });
         }
-        if input.u32()? != 0 {
-            return damaged("levels of a union");
-        }
+        let union = take_union(&mut input, UNION_DEPTH_MAX)?;
         if !input.rest().is_empty() {
             return damaged("bytes after the end");
         }
@@ -255,8 +328,19 @@ impl SnapshotMeta {
         if flushes > 1 << 40 || now > 1 << 61 || levels.len() > LEVELS_MAX {
             return damaged("a time or a number of levels that no table reaches");
         }
-        let label = label.to_owned();
-        let meta = Self { created_ns, label, config, flushes, now, image, flushed, levels };
+        let (label, resolve) = (label.to_owned(), resolve.to_owned());
+        let meta = Self {
+            created_ns,
+            label,
+            resolve,
+            config,
+            flushes,
+            now,
+            image,
+            flushed,
+            levels,
+            union,
+        };
         if meta.runs().any(|run| run.number > RUN_NUMBER_MAX) {
             return damaged("the number of a run that no session reaches");
         }

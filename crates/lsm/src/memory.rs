@@ -82,6 +82,13 @@ pub(crate) struct Planned {
 }
 
 impl Planned {
+    /// Adds a run that is merged.
+    pub(crate) fn add_run(&mut self, run: &Run) {
+        self.entries += run.meta().entries;
+        self.key_pages += u64::from(run.meta().key_pages);
+        self.input_index_bytes += run.memory_bytes().1 as u64;
+    }
+
     /// Memory for building filter and index of the output.
     pub(crate) fn bytes(&self, filter: Option<FilterAllocation>, index: IndexKind) -> u64 {
         let filter = filter.map_or(0, |allocation| filter_bytes(self.entries, allocation));
@@ -104,7 +111,10 @@ pub(crate) struct Held {
 impl Held {
     /// Adds a run that readers look into.
     pub(crate) fn add_run(&mut self, run: &Arc<Run>) {
-        self.runs.push(Arc::clone(run));
+        // A union may have one twice.
+        if self.runs.iter().all(|held| held.number() != run.number()) {
+            self.runs.push(Arc::clone(run));
+        }
     }
 
     /// Adds the output of a merge under way.

@@ -19,14 +19,15 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use terrane_io::Access;
 
-use crate::entry::{Kind, key_hash};
+use crate::entry::{EntryRef, Kind, Order, key_hash};
 use crate::error::{Error, Result};
 use crate::files::{FileSet, lock};
 use crate::filter::FilterAllocation;
 use crate::index::IndexKind;
-use crate::kmerge::{KMerge, Source};
+use crate::kmerge::{Combine, KMerge, Rules, Source};
 use crate::memory::Planned;
 use crate::page::PAGE_SIZE;
+use crate::resolve::Resolve;
 use crate::run::{Purpose, Run};
 use crate::run_builder::{RunBuilder, RunFinisher, RunPlan};
 use crate::run_reader::{self, RunReader};
@@ -59,6 +60,7 @@ pub(crate) struct MergeSpec {
     pub(crate) inputs: Vec<Input>,
     /// Whether nothing older than the inputs exists, so that deletions need not be kept.
     pub(crate) drop_deletes: bool,
+    pub(crate) resolve: Resolve,
     pub(crate) filter: Option<FilterAllocation>,
     pub(crate) index: IndexKind,
     pub(crate) access: Access,
@@ -110,6 +112,7 @@ pub(crate) struct Merging {
     /// Without the bounds of the keys, which are found when the merge starts.
     plan: RunPlan,
     drop_deletes: bool,
+    resolve: Resolve,
     /// Memory for the output's filter and index while they are built, as planned.
     planned_bytes: u64,
     /// Memory that these held after the last step.
@@ -118,6 +121,8 @@ pub(crate) struct Merging {
     total: u64,
     /// Pages of the write buffers among the inputs, as estimated.
     buffer_pages: u64,
+    /// Pages of blobs of the runs among the inputs.
+    blob_pages: u64,
     done: AtomicU64,
     /// How far a background thread has been asked to go.
     pub(crate) requested: AtomicU64,
@@ -136,11 +141,7 @@ pub(crate) fn planned(inputs: &[Input]) -> Planned {
     let mut planned = Planned::default();
     for input in inputs {
         match input {
-            Input::Run(run) => {
-                planned.entries += run.meta().entries;
-                planned.key_pages += u64::from(run.meta().key_pages);
-                planned.input_index_bytes += run.memory_bytes().1 as u64;
-            }
+            Input::Run(run) => planned.add_run(run),
             Input::Buffer(buffer) => {
                 planned.entries += buffer.len() as u64;
                 planned.key_pages += pages_of(buffer.weight_bytes());
@@ -154,10 +155,13 @@ impl Merging {
     /// Prepares a merge; does no work.
     pub(crate) fn new(set: &Arc<FileSet>, spec: MergeSpec) -> Self {
         let planned = planned(&spec.inputs);
-        let (mut run_pages, mut buffer_pages) = (0, 0);
+        let (mut run_pages, mut blob_pages, mut buffer_pages) = (0, 0, 0);
         for input in &spec.inputs {
             match input {
-                Input::Run(run) => run_pages += u64::from(run.meta().data_pages),
+                Input::Run(run) => {
+                    run_pages += u64::from(run.meta().data_pages);
+                    blob_pages += run.meta().blob_pages();
+                }
                 Input::Buffer(buffer) => buffer_pages += pages_of(buffer.weight_bytes()),
             }
         }
@@ -178,10 +182,12 @@ impl Merging {
             set: Arc::clone(set),
             plan,
             drop_deletes: spec.drop_deletes,
+            resolve: spec.resolve,
             planned_bytes: planned.bytes(spec.filter, spec.index),
             built_bytes: AtomicU64::new(0),
-            total: run_pages + buffer_pages + finishing,
+            total: run_pages + blob_pages + buffer_pages + finishing,
             buffer_pages,
+            blob_pages,
             done: AtomicU64::new(0),
             requested: AtomicU64::new(0),
             view: RwLock::new(View::Inputs(spec.inputs.into())),
@@ -195,6 +201,7 @@ impl Merging {
         let spec = MergeSpec {
             inputs: Vec::new(),
             drop_deletes: false,
+            resolve: Resolve::default(),
             filter: None,
             index: IndexKind::Ordinary,
             access: Access::Buffered,
@@ -281,13 +288,21 @@ impl Merging {
     }
 
     fn advance_job(&self, job: &mut Job, target: u64) -> Result<()> {
+        // A resolve function may have panicked in an earlier step.
+        self.begin_anew_unless_whole(job);
         let result = self.work(job, target);
-        if result.is_err() && !job.can_go_on() {
-            *job = Job::Idle;
-            self.done.store(0, Ordering::Release);
+        if result.is_err() {
+            self.begin_anew_unless_whole(job);
         }
         self.built_bytes.store(job.memory_bytes(), Ordering::Relaxed);
         result
+    }
+
+    fn begin_anew_unless_whole(&self, job: &mut Job) {
+        if !job.can_go_on() {
+            *job = Job::Idle;
+            self.done.store(0, Ordering::Release);
+        }
     }
 
     fn start(&self) -> Result<Job> {
@@ -325,7 +340,9 @@ impl Merging {
         }
         (plan.lower, plan.upper) = bounds.unwrap_or_default();
         let builder = Box::new(RunBuilder::new(&self.set, &plan)?);
-        Ok(Job::Entries { merge: Box::new(KMerge::new(sources)), builder })
+        let (combine, order, resolve) = (Combine::Levels, Order::Ascending, self.resolve.clone());
+        let merge = KMerge::new(sources, Rules { combine, resolve, order })?;
+        Ok(Job::Entries { merge: Box::new(merge), builder })
     }
 
     /// Notes progress; only completion reaches `total`.
@@ -353,7 +370,7 @@ impl Merging {
                         continue;
                     }
                     builder.finish_last_page()?;
-                    let done_before = merge.pages_passed() + self.buffer_pages;
+                    let done_before = merge.pages_passed() + self.blob_pages + self.buffer_pages;
                     let Job::Entries { builder, .. } = std::mem::replace(job, Job::Idle) else {
                         unreachable!("matched above");
                     };
@@ -385,6 +402,16 @@ impl Merging {
         Ok(())
     }
 
+    /// The entry as it is written, if it is.
+    fn kept<'a>(&self, entry: EntryRef<'a>) -> Option<EntryRef<'a>> {
+        match entry.kind {
+            Kind::Delete if self.drop_deletes => None,
+            // Nothing older is there to combine with.
+            Kind::Upsert if self.drop_deletes => Some(EntryRef { kind: Kind::Insert, ..entry }),
+            _ => Some(entry),
+        }
+    }
+
     /// Merges entries until `target` is reached (false) or the inputs are used up (true).
     fn merge_entries(
         &self,
@@ -396,15 +423,15 @@ impl Merging {
         loop {
             for _ in 0..ENTRIES_PER_LOOK {
                 let Some(entry) = merge.current() else { return Ok(true) };
-                if !(self.drop_deletes && entry.kind == Kind::Delete) {
-                    builder.push(entry, || {
-                        merge.hash().unwrap_or_else(|| key_hash(salt, entry.key))
-                    })?;
+                if let Some(entry) = self.kept(entry) {
+                    let hash = || merge.hash().unwrap_or_else(|| key_hash(salt, entry.key));
+                    builder.push(entry, merge.blob().as_ref(), hash)?;
                 }
                 merge.advance()?;
             }
-            let written = u64::from(builder.pages()).min(self.buffer_pages);
-            let done = merge.pages_passed() + written;
+            let blob_pages = u64::from(builder.blob_pages());
+            let written = (u64::from(builder.pages()) + blob_pages).min(self.buffer_pages);
+            let done = merge.pages_passed() + blob_pages.min(self.blob_pages) + written;
             self.note(done);
             if done >= target && target < self.total {
                 return Ok(false);

@@ -8,7 +8,7 @@
 use terrane_io::checksum::{crc32c, crc32c_append};
 
 use crate::corrupt::Corrupt;
-use crate::entry::{EntryRef, Kind};
+use crate::entry::{BLOB_SPAN_SIZE, BlobSpan, EntryRef, Kind};
 
 /// Size of a page, in bytes.
 pub const PAGE_SIZE: usize = 4096;
@@ -30,6 +30,7 @@ pub(crate) enum PageKind {
     Filter = 3,
     Index = 4,
     Footer = 5,
+    Blob = 6,
 }
 
 /// The place of a page, which its checksum covers.
@@ -124,6 +125,36 @@ pub(crate) fn decode_payload(
     Ok(&page[HEADER_SIZE..])
 }
 
+/// Length of an entry's value as pages store it: with the place of its blob, if it has one.
+pub(crate) fn stored_len(kind: Kind, value_len: usize) -> usize {
+    match kind {
+        Kind::InsertBlob => value_len + BLOB_SPAN_SIZE,
+        Kind::Insert | Kind::Delete | Kind::Upsert => value_len,
+    }
+}
+
+/// Divides a stored value into the value and the place of its blob.
+///
+/// # Errors
+/// If it is too short for that.
+pub(crate) fn split_value(kind: Kind, stored: &[u8]) -> Option<(&[u8], BlobSpan)> {
+    if kind != Kind::InsertBlob {
+        return Some((stored, BlobSpan::default()));
+    }
+    let (value, span) = stored.split_last_chunk::<BLOB_SPAN_SIZE>()?;
+    let (offset, len) = span.split_first_chunk::<8>()?;
+    let len = u32::from_le_bytes(*len.first_chunk()?);
+    Some((value, BlobSpan { offset: u64::from_le_bytes(*offset), len }))
+}
+
+/// Bytes of a stored value that follow the value itself.
+fn span_bytes(entry: EntryRef<'_>) -> ([u8; BLOB_SPAN_SIZE], usize) {
+    let mut bytes = [0; BLOB_SPAN_SIZE];
+    bytes[..8].copy_from_slice(&entry.blob.offset.to_le_bytes());
+    bytes[8..].copy_from_slice(&entry.blob.len.to_le_bytes());
+    (bytes, if entry.kind == Kind::InsertBlob { BLOB_SPAN_SIZE } else { 0 })
+}
+
 /// Value bytes of an entry that stands alone in a page, and those left for overflow pages.
 pub(crate) fn inline_len(key_len: usize, value_len: usize) -> usize {
     let room = PAGE_SIZE - HEADER_SIZE - ENTRY_ENDS_SIZE - 1 - key_len;
@@ -184,34 +215,41 @@ impl PageBuilder {
             self.kinds.len() + 1,
             prefix_len,
             self.keys.len() + entry.key.len(),
-            self.values.len() + entry.value.len(),
+            self.values.len() + stored_len(entry.kind, entry.value.len()),
         );
         if size > PAGE_SIZE {
             return false;
         }
-        self.add(entry.key, entry.kind, entry.value, prefix_len);
+        let (span, span_len) = span_bytes(entry);
+        self.add(entry.key, entry.kind, &[entry.value, &span[..span_len]], prefix_len);
         true
     }
 
-    fn add(&mut self, key: &[u8], kind: Kind, value: &[u8], prefix_len: usize) {
+    fn add(&mut self, key: &[u8], kind: Kind, value: &[&[u8]], prefix_len: usize) {
         self.keys.extend_from_slice(key);
         self.key_ends.push(self.keys.len() as u32);
-        self.values.extend_from_slice(value);
+        for part in value {
+            self.values.extend_from_slice(part);
+        }
         self.value_ends.push(self.values.len() as u16);
         self.kinds.push(kind as u8);
         self.prefix_len = prefix_len;
     }
 
     /// Makes this the page of one entry that is too large for a page; the builder must be empty.
-    /// Returns the part of the value that goes into overflow pages.
-    pub(crate) fn push_large<'a>(&mut self, entry: EntryRef<'a>) -> &'a [u8] {
+    /// Returns the part of the stored value that goes into overflow pages, in two pieces.
+    pub(crate) fn push_large<'a>(&mut self, entry: EntryRef<'a>) -> (&'a [u8], Vec<u8>) {
         assert!(self.is_empty());
-        let (inline, rest) = entry.value.split_at(inline_len(entry.key.len(), entry.value.len()));
-        self.add(entry.key, entry.kind, inline, 0);
-        rest
+        let (span, span_len) = span_bytes(entry);
+        let inline = inline_len(entry.key.len(), stored_len(entry.kind, entry.value.len()));
+        // The place of the blob is cut off the value, or is itself cut in two.
+        let (first, rest) = entry.value.split_at(inline.min(entry.value.len()));
+        let (second, span) = span[..span_len].split_at(inline - first.len());
+        self.add(entry.key, entry.kind, &[first, second], 0);
+        (rest, span.to_vec())
     }
 
-    /// Writes the page and empties the builder. `value_bytes` is the whole length of the value if the
+    /// Writes the page and empties the builder. `value_bytes` is the whole length of the stored value if the
     /// page's only entry goes on in overflow pages, and 0 otherwise.
     pub(crate) fn finish(&mut self, page: &mut [u8], place: Place, value_bytes: u32) {
         let count = self.kinds.len();
@@ -326,6 +364,14 @@ impl PageLayout {
                 return Err(broken("value_bytes", wanted, inline));
             }
         }
+        let has_blob = |tag: u8| tag == Kind::InsertBlob as u8;
+        let blobs_are_whole = |index| layout.try_entry(page, index).is_some();
+        if page[kinds..prefix].iter().any(|&pair| has_blob(pair & 15) || has_blob(pair >> 4))
+            && value_bytes == 0
+            && !(0..count).all(blobs_are_whole)
+        {
+            return Err(broken("place of a blob", BLOB_SPAN_SIZE, 0));
+        }
         Ok(layout)
     }
 
@@ -349,8 +395,17 @@ impl PageLayout {
         self.slot(page, HEADER_SIZE, self.suffixes, index)
     }
 
-    /// The value of entry `index`, as far as it stands in the page.
-    pub(crate) fn value(self, page: &[u8], index: usize) -> &[u8] {
+    /// The value of entry `index` and the place of its blob; of an entry that is not large.
+    pub(crate) fn value(self, page: &[u8], index: usize) -> (&[u8], BlobSpan) {
+        self.try_entry(page, index).expect("checked by parse")
+    }
+
+    fn try_entry(self, page: &[u8], index: usize) -> Option<(&[u8], BlobSpan)> {
+        split_value(self.kind(page, index), self.stored_value(page, index))
+    }
+
+    /// The stored value of entry `index`, as far as it stands in the page.
+    pub(crate) fn stored_value(self, page: &[u8], index: usize) -> &[u8] {
         self.slot(page, HEADER_SIZE + 2 * self.count(), self.values, index)
     }
 
@@ -396,7 +451,7 @@ mod tests {
     fn build(entries: &[(Vec<u8>, Kind, Vec<u8>)]) -> Vec<u8> {
         let mut builder = PageBuilder::default();
         for (key, kind, value) in entries {
-            assert!(builder.push(EntryRef { key, kind: *kind, value }));
+            assert!(builder.push(EntryRef::plain(key, *kind, value)));
         }
         let mut page = vec![0; PAGE_SIZE];
         builder.finish(&mut page, PLACE, 0);
@@ -406,7 +461,7 @@ mod tests {
     fn sample() -> Vec<(Vec<u8>, Kind, Vec<u8>)> {
         (0..30u8)
             .map(|n| {
-                let kind = if n % 3 == 0 { Kind::Delete } else { Kind::Insert };
+                let kind = [Kind::Delete, Kind::Insert, Kind::Upsert][usize::from(n % 3)];
                 let value = if n % 3 == 0 { vec![] } else { vec![n; usize::from(n)] };
                 ([b"shared".as_slice(), &[n, n / 2]].concat(), kind, value)
             })
@@ -424,7 +479,7 @@ mod tests {
             assert_eq!(layout.search(&page, key), Ok(index));
             assert_eq!([layout.prefix(&page), layout.suffix(&page, index)].concat(), *key);
             assert_eq!(layout.kind(&page, index), *kind);
-            assert_eq!(layout.value(&page, index), value);
+            assert_eq!(layout.value(&page, index), (value.as_slice(), BlobSpan::default()));
         }
         assert_eq!(layout.search(&page, b"share"), Err(0));
         assert_eq!(layout.search(&page, b"shared"), Err(0));
@@ -472,7 +527,7 @@ mod tests {
                 .take_while(|&n| {
                     let mut key = [0; 34];
                     key[shared] = n + 1;
-                    builder.push(EntryRef { key: &key, kind: Kind::Insert, value: &[n; 60] })
+                    builder.push(EntryRef::plain(&key, Kind::Insert, &[n; 60]))
                 })
                 .count()
         };
@@ -484,19 +539,53 @@ mod tests {
     fn large_values_leave_the_rest_to_overflow_pages() {
         const KEY: usize = 100;
         let key = [1; KEY];
-        for len in [4000, 4096, 5000, 100_000] {
-            let value = vec![9; len];
+        let blob = BlobSpan { offset: 0x0102_0304_0506_0708, len: 0x090A_0B0C };
+        // 3975 bytes fit beside a key of 100; the place of a blob may be cut off, or in two.
+        for (kind, len) in [
+            (Kind::Insert, 4000),
+            (Kind::Insert, 4096),
+            (Kind::Upsert, 5000),
+            (Kind::Insert, 100_000),
+            (Kind::InsertBlob, 3970),
+            (Kind::InsertBlob, 3975),
+            (Kind::InsertBlob, 3976),
+            (Kind::InsertBlob, 100_000),
+        ] {
+            let value: Vec<u8> = (0..len).map(|at| at as u8).collect();
             let mut builder = PageBuilder::default();
-            let entry = EntryRef { key: &key, kind: Kind::Insert, value: &value };
+            let entry = EntryRef { key: &key, kind, value: &value, blob };
             assert!(!builder.push(entry));
-            let rest = builder.push_large(entry);
-            assert_eq!(rest.len().div_ceil(PAYLOAD_SIZE), overflow_pages(KEY, len) as usize);
+            let (rest, span) = builder.push_large(entry);
+            let stored = stored_len(kind, len);
+            let over = rest.len() + span.len();
+            assert_eq!(over.div_ceil(PAYLOAD_SIZE), overflow_pages(KEY, stored) as usize);
             let mut page = vec![0; PAGE_SIZE];
-            builder.finish(&mut page, PLACE, len as u32);
+            builder.finish(&mut page, PLACE, stored as u32);
             let layout = PageLayout::parse(&page, PLACE).unwrap();
-            assert_eq!(layout.large_value_len(), Some(len));
-            assert_eq!(layout.value(&page, 0).len() + rest.len(), len);
+            assert_eq!(layout.large_value_len(), Some(stored));
+            let whole = [layout.stored_value(&page, 0), rest, &span].concat();
+            let (read, place) = split_value(layout.kind(&page, 0), &whole).unwrap();
+            assert_eq!(read, value, "{kind:?} of {len} bytes");
+            assert_eq!(place, if kind == Kind::InsertBlob { blob } else { BlobSpan::default() });
         }
         assert!(overflow_pages(KEY_BYTES_MAX, 0) == 0);
+    }
+
+    #[test]
+    fn the_place_of_a_blob_stands_behind_the_value() {
+        let mut builder = PageBuilder::default();
+        let blob = BlobSpan { offset: 1 << 40, len: 7 };
+        assert!(builder.push(EntryRef { key: b"a", kind: Kind::InsertBlob, value: b"v", blob }));
+        assert!(builder.push(EntryRef::plain(b"b", Kind::Insert, b"")));
+        let mut page = vec![0; PAGE_SIZE];
+        builder.finish(&mut page, PLACE, 0);
+        let layout = PageLayout::parse(&page, PLACE).unwrap();
+        assert_eq!(layout.value(&page, 0), (b"v".as_slice(), blob));
+        assert_eq!(layout.value(&page, 1), (b"".as_slice(), BlobSpan::default()));
+        // An entry that says it has a blob but has no room for its place.
+        page[16 + 8] |= (Kind::InsertBlob as u8) << 4;
+        page[16 + 8] &= !((Kind::Insert as u8) << 4);
+        seal(&mut page, PLACE);
+        assert_eq!(PageLayout::parse(&page, PLACE).unwrap_err().rule, "place of a blob");
     }
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use terrane_io::bytes::{Overrun, Reader, Writer};
-use terrane_io::{Access, AlignedBuf, DiskFile, OpenMode};
+use terrane_io::{Access, AlignedBuf, DiskFile};
 
 use crate::corrupt::Corrupt;
 use crate::entry::{ENTRY_OVERHEAD_BYTES, KEY_BYTES_MAX};
@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::files::{FileHandle, FileSet};
 use crate::filter::{Filter, FilterDecoder};
 use crate::index::{Candidate, Index};
+use crate::open_files::PooledFile;
 use crate::page::{PAGE_SIZE, PAYLOAD_SIZE, PageKind, Place, decode_payload};
 
 /// First bytes of a footer's content.
@@ -59,6 +60,7 @@ pub struct RunMeta {
     pub filter_blocks: u64,
     pub filter_probes: u32,
     pub index_bytes: u32,
+    pub blob_bytes: u64,
 }
 
 impl RunMeta {
@@ -79,6 +81,7 @@ impl RunMeta {
             filter_blocks: 0,
             filter_probes: 0,
             index_bytes: 0,
+            blob_bytes: 0,
         }
     }
 
@@ -87,9 +90,14 @@ impl RunMeta {
         u64::from(self.data_pages) + u64::from(self.filter_pages) + u64::from(self.index_pages) + 1
     }
 
+    /// Length of the file of blobs.
+    pub fn blob_pages(&self) -> u64 {
+        self.blob_bytes.div_ceil(PAYLOAD_SIZE as u64)
+    }
+
     /// What the entries count for in a write buffer bounded in bytes.
     pub(crate) fn weight_bytes(&self) -> u64 {
-        self.key_bytes + self.value_bytes + ENTRY_OVERHEAD_BYTES * self.entries
+        self.key_bytes + self.value_bytes + self.blob_bytes + ENTRY_OVERHEAD_BYTES * self.entries
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -100,6 +108,7 @@ impl RunMeta {
         out.u32(self.data_pages).u32(self.key_pages);
         out.u32(self.filter_pages).u32(self.index_pages);
         out.u64(self.filter_blocks).u32(self.filter_probes).u32(self.index_bytes);
+        out.u64(self.blob_bytes);
         out.into_bytes()
     }
 
@@ -129,6 +138,7 @@ impl RunMeta {
             filter_blocks: input.u64()?,
             filter_probes: input.u32()?,
             index_bytes: input.u32()?,
+            blob_bytes: input.u64()?,
         }))
     }
 
@@ -175,6 +185,7 @@ impl RunMeta {
             || meta.key_pages > meta.data_pages
             || meta.entries < u64::from(meta.key_pages)
             || meta.deletes > meta.entries
+            || meta.blob_pages() > RUN_PAGES_MAX
         {
             return Err(broken("footer counts", u64::from(meta.data_pages), meta.entries));
         }
@@ -308,10 +319,15 @@ pub(crate) struct Location {
 #[derive(Debug)]
 pub(crate) struct Run {
     // The file is closed before its name goes.
-    file: Arc<dyn DiskFile>,
+    /// As lookups read it.
+    file: Arc<PooledFile>,
+    /// The same file the other way, if there is a use for it. Invariant: one of the two is through the page
+    /// cache, for merges.
+    other: Option<Arc<PooledFile>>,
+    /// The file of its blobs.
+    blobs: Option<Arc<PooledFile>>,
     handle: Arc<FileHandle>,
     access: Access,
-    path: PathBuf,
     meta: RunMeta,
     /// Replaced by a smaller one when a memory budget asks for it.
     filter: Arc<RwLock<Arc<Filter>>>,
@@ -321,46 +337,59 @@ pub(crate) struct Run {
 impl Run {
     /// The run that a builder has written.
     pub(crate) fn new(
-        file: Arc<dyn DiskFile>,
+        file: PooledFile,
+        blobs: Option<PooledFile>,
         handle: FileHandle,
         access: Access,
         meta: RunMeta,
         filter: Filter,
         section: IndexSection,
     ) -> Self {
-        let path = handle.path();
-        let filter = Arc::new(RwLock::new(Arc::new(filter)));
-        let section = Arc::new(section);
-        Self { file, handle: Arc::new(handle), access, path, meta, filter, section }
+        let other = (access == Access::Direct)
+            .then(|| Arc::new(handle.set().file(handle.number(), Access::Buffered)));
+        Self {
+            file: Arc::new(file),
+            other,
+            blobs: blobs.map(Arc::new),
+            handle: Arc::new(handle),
+            access,
+            meta,
+            filter: Arc::new(RwLock::new(Arc::new(filter))),
+            section: Arc::new(section),
+        }
+    }
+
+    /// The same run, read by lookups through the page cache or past it. Blobs are read as before.
+    pub(crate) fn with_access(self: &Arc<Self>, access: Access) -> Arc<Self> {
+        if access == self.access() {
+            return Arc::clone(self);
+        }
+        let set = self.handle.set();
+        let file = match &self.other {
+            Some(other) => Arc::clone(other),
+            None => Arc::new(set.file(self.number(), access)),
+        };
+        Arc::new(Self {
+            file,
+            // Not given up: it may hold bytes that are not durable yet.
+            other: Some(Arc::clone(&self.file)),
+            blobs: self.blobs.clone(),
+            handle: Arc::clone(&self.handle),
+            access,
+            meta: self.meta,
+            filter: Arc::clone(&self.filter),
+            section: Arc::clone(&self.section),
+        })
     }
 
     /// Opens a file of the session, and checks all of it but the data pages.
     ///
     /// Cost: reads footer, filter and index.
     pub(crate) fn open(set: &Arc<FileSet>, number: u64, access: Access) -> Result<Self> {
-        let path = set.path(number);
-        let file = set.disk().open(&path, OpenMode::Read, access)?;
-        let (meta, filter, section) = read_sections(&path, file.as_ref())?;
-        Ok(Self::new(file, set.attach(number), access, meta, filter, section))
-    }
-
-    /// The same run, read through the page cache or past it. Shares everything but the open file.
-    ///
-    /// Cost: no I/O, or opening the file.
-    pub(crate) fn with_access(self: &Arc<Self>, access: Access) -> Result<Arc<Self>> {
-        if access == self.access() {
-            return Ok(Arc::clone(self));
-        }
-        let file = self.handle.set().disk().open(&self.path, OpenMode::Read, access)?;
-        Ok(Arc::new(Self {
-            file,
-            handle: Arc::clone(&self.handle),
-            access,
-            path: self.path.clone(),
-            meta: self.meta,
-            filter: Arc::clone(&self.filter),
-            section: Arc::clone(&self.section),
-        }))
+        let file = set.file(number, access);
+        let (meta, filter, section) = read_sections(file.path(), file.get()?.as_ref())?;
+        let blobs = (meta.blob_bytes > 0).then(|| set.blobs(number, access));
+        Ok(Self::new(file, blobs, set.attach(number), access, meta, filter, section))
     }
 
     pub(crate) fn number(&self) -> u64 {
@@ -368,11 +397,56 @@ impl Run {
     }
 
     pub(crate) fn path(&self) -> &Path {
-        &self.path
+        self.file.path()
     }
 
-    pub(crate) fn file(&self) -> &Arc<dyn DiskFile> {
-        &self.file
+    /// The file, opened if need be; to be held for no longer than a read.
+    pub(crate) fn file(&self) -> Result<Arc<dyn DiskFile>> {
+        Ok(self.file.get()?)
+    }
+
+    /// The same; `None` if all files that may be open are in use.
+    pub(crate) fn file_if_room(&self) -> Result<Option<Arc<dyn DiskFile>>> {
+        Ok(self.file.get_if_room()?)
+    }
+
+    /// The file as a merge reads it: through the page cache, which reads ahead for a single reader.
+    pub(crate) fn file_for_merge(&self) -> Result<Arc<dyn DiskFile>> {
+        let file = match (self.access, &self.other) {
+            (Access::Direct, Some(buffered)) => buffered,
+            _ => &self.file,
+        };
+        Ok(file.get()?)
+    }
+
+    /// Makes the bytes of its files durable, once.
+    pub(crate) fn sync(&self) -> Result<()> {
+        let files = [Some(&self.file), self.other.as_ref(), self.blobs.as_ref()];
+        files.into_iter().flatten().try_for_each(|file| file.sync())
+    }
+
+    /// The file of the blobs, which must be some; to be held for no longer than a read.
+    pub(crate) fn blobs(&self) -> Result<Arc<dyn DiskFile>> {
+        match &self.blobs {
+            Some(blobs) => Ok(blobs.get()?),
+            None => {
+                let what = Corrupt::rule("bytes of blobs", 1, self.meta.blob_bytes);
+                Err(Error::corrupt(self.path(), what))
+            }
+        }
+    }
+
+    /// The same; `None` if all files that may be open are in use.
+    pub(crate) fn blobs_if_room(&self) -> Result<Option<Arc<dyn DiskFile>>> {
+        match &self.blobs {
+            Some(blobs) => Ok(blobs.get_if_room()?),
+            None => self.blobs().map(Some),
+        }
+    }
+
+    /// The path of that file.
+    pub(crate) fn blobs_path(&self) -> PathBuf {
+        self.handle.set().blobs_path(self.number())
     }
 
     /// Whether lookups bypass the page cache: what was asked for, not what the file system granted.

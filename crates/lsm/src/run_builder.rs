@@ -6,15 +6,18 @@
 
 use std::sync::Arc;
 
-use terrane_io::{Access, AlignedBuf, DiskFile};
+use terrane_io::{Access, AlignedBuf};
 
-use crate::entry::{EntryRef, Kind};
+use crate::blob::{Blob, BlobReader};
+use crate::entry::{BlobSpan, EntryRef, Kind};
 use crate::error::{Error, Result};
 use crate::files::{FileHandle, FileSet};
 use crate::filter::{Filter, FilterAllocation, FilterBuilder};
 use crate::index::{IndexBuilder, IndexKind, IndexPlan};
+use crate::open_files::PooledFile;
 use crate::page::{
     PAGE_SIZE, PAYLOAD_SIZE, PageBuilder, PageKind, Place, encode_payload, overflow_pages,
+    stored_len,
 };
 use crate::run::{
     FILTER_WORDS_PER_PAGE, IndexSection, PageMap, Purpose, RUN_PAGES_MAX, Run, RunMeta,
@@ -55,7 +58,7 @@ impl RunPlan {
 /// The file of a run being written, page by page.
 #[derive(Debug)]
 struct PageWriter {
-    file: Arc<dyn DiskFile>,
+    file: PooledFile,
     identity: u64,
     chunk: AlignedBuf,
     /// Pages in `chunk`.
@@ -65,6 +68,11 @@ struct PageWriter {
 }
 
 impl PageWriter {
+    fn new(file: PooledFile, identity: u64) -> Self {
+        let chunk = AlignedBuf::zeroed(CHUNK_PAGES * PAGE_SIZE);
+        Self { file, identity, chunk, chunk_pages: 0, next_page: 0 }
+    }
+
     /// The next page of the chunk and its place.
     fn next(&mut self) -> Result<(&mut [u8], Place)> {
         if self.chunk_pages == CHUNK_PAGES {
@@ -92,10 +100,85 @@ impl PageWriter {
     }
 }
 
+/// The blobs of a run being written.
+#[derive(Debug)]
+struct BlobWriter {
+    writer: PageWriter,
+    /// The payload that is being filled.
+    payload: Vec<u8>,
+    /// Length of the stream so far.
+    bytes: u64,
+    /// The runs that blobs were copied from.
+    readers: Vec<BlobReader>,
+    /// The blob of the entry that is being added, and how much of it is written. It outlives a step that
+    /// failed, so that the next one goes on there.
+    current: Option<(BlobSpan, u32)>,
+}
+
+impl BlobWriter {
+    fn append(&mut self, mut bytes: &[u8]) -> Result<()> {
+        while !bytes.is_empty() {
+            if self.payload.len() == PAYLOAD_SIZE {
+                self.write_payload()?;
+            }
+            let room = PAYLOAD_SIZE - self.payload.len();
+            let (now, later) = bytes.split_at(room.min(bytes.len()));
+            self.payload.extend_from_slice(now);
+            self.bytes += now.len() as u64;
+            if let Some((_, done)) = &mut self.current {
+                *done += now.len() as u32;
+            }
+            bytes = later;
+        }
+        Ok(())
+    }
+
+    fn write_payload(&mut self) -> Result<()> {
+        let limit = RUN_PAGES_MAX;
+        if u64::from(self.writer.next_page) >= limit {
+            return Err(Error::TableTooLarge { limit });
+        }
+        self.writer.payload(PageKind::Blob, self.writer.next_page, &self.payload)?;
+        self.payload.clear();
+        Ok(())
+    }
+
+    /// Copies the rest of a blob and returns where it stands.
+    fn copy(&mut self, blob: &Blob) -> Result<BlobSpan> {
+        let new = (BlobSpan { offset: self.bytes, len: blob.len() as u32 }, 0);
+        let (place, mut done) = *self.current.get_or_insert(new);
+        match blob {
+            Blob::Memory(bytes) => self.append(&bytes[done as usize..])?,
+            Blob::Run { run, span } => {
+                let known = self.readers.iter().position(|r| Arc::ptr_eq(r.run(), run));
+                let mut reader = match known {
+                    Some(at) => self.readers.swap_remove(at),
+                    None => BlobReader::new(Arc::clone(run)),
+                };
+                while done < span.len {
+                    self.append(reader.part(*span, done)?)?;
+                    done = self.current.map_or(span.len, |(_, done)| done);
+                }
+                self.readers.push(reader);
+            }
+        }
+        Ok(place)
+    }
+
+    /// Writes what is left.
+    fn finish(&mut self) -> Result<()> {
+        if !self.payload.is_empty() {
+            self.write_payload()?;
+        }
+        self.writer.write_chunk()
+    }
+}
+
 /// A run whose entries are being written.
 #[derive(Debug)]
 pub(crate) struct RunBuilder {
     writer: PageWriter,
+    blobs: Option<BlobWriter>,
     handle: FileHandle,
     page: PageBuilder,
     map: PageMap,
@@ -121,21 +204,24 @@ impl RunBuilder {
         Ok(Self::with_identity(handle, file, plan, identity))
     }
 
-    /// Creates the file of a run that takes the place of another one of the same content.
-    pub(crate) fn replacing(set: &Arc<FileSet>, plan: &RunPlan, identity: u64) -> Result<Self> {
-        let (handle, file) = set.create(plan.access)?;
-        Ok(Self::with_identity(handle, file, plan, identity))
-    }
-
-    fn with_identity(
-        handle: FileHandle,
-        file: Arc<dyn DiskFile>,
+    /// Creates the file of a run that takes the place of another one of the same content, whose blobs stay
+    /// where they are: entries are pushed with the places of their blobs.
+    pub(crate) fn replacing(
+        set: &Arc<FileSet>,
         plan: &RunPlan,
         identity: u64,
-    ) -> Self {
-        let chunk = AlignedBuf::zeroed(CHUNK_PAGES * PAGE_SIZE);
+        blob_bytes: u64,
+    ) -> Result<Self> {
+        let (handle, file) = set.create(plan.access)?;
+        let mut builder = Self::with_identity(handle, file, plan, identity);
+        builder.meta.blob_bytes = blob_bytes;
+        Ok(builder)
+    }
+
+    fn with_identity(handle: FileHandle, file: PooledFile, plan: &RunPlan, identity: u64) -> Self {
         Self {
-            writer: PageWriter { file, identity, chunk, chunk_pages: 0, next_page: 0 },
+            writer: PageWriter::new(file, identity),
+            blobs: None,
             handle,
             access: plan.access,
             in_large: false,
@@ -155,20 +241,49 @@ impl RunBuilder {
         }
     }
 
-    /// Pages written or in the chunk.
-    pub(crate) fn pages(&self) -> u32 {
-        self.writer.next_page
-    }
-
     /// Memory of the filter and the index so far, in bytes.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.filter.as_ref().map_or(0, FilterBuilder::memory_bytes) + self.index.memory_bytes()
     }
 
-    /// Adds an entry whose key is above all earlier ones. `hash` gives the salted hash of the key; it is
-    /// asked for only if the run has a filter.
-    pub(crate) fn push(&mut self, entry: EntryRef<'_>, hash: impl FnOnce() -> u64) -> Result<()> {
+    /// Pages written or in the chunk.
+    pub(crate) fn pages(&self) -> u32 {
+        self.writer.next_page
+    }
+
+    /// Pages of blobs written or in the chunk.
+    pub(crate) fn blob_pages(&self) -> u32 {
+        self.blobs.as_ref().map_or(0, |blobs| blobs.writer.next_page)
+    }
+
+    /// Copies a blob, or the rest of it, and returns where it stands.
+    fn copy_blob(&mut self, blob: &Blob) -> Result<BlobSpan> {
+        if self.blobs.is_none() {
+            let file = self.handle.set().create_blobs(&self.handle, self.access)?;
+            self.blobs = Some(BlobWriter {
+                writer: PageWriter::new(file, self.meta.identity),
+                payload: Vec::with_capacity(PAYLOAD_SIZE),
+                bytes: 0,
+                readers: Vec::new(),
+                current: None,
+            });
+        }
+        self.blobs.as_mut().map_or(Ok(BlobSpan::default()), |blobs| blobs.copy(blob))
+    }
+
+    /// Adds an entry whose key is above all earlier ones; `blob` is that of an insert with blob. `hash`
+    /// gives the salted hash of the key; it is asked for only if the run has a filter.
+    pub(crate) fn push(
+        &mut self,
+        entry: EntryRef<'_>,
+        blob: Option<&Blob>,
+        hash: impl FnOnce() -> u64,
+    ) -> Result<()> {
         debug_assert!(self.meta.entries == 0 || self.max_key.as_slice() < entry.key);
+        let entry = match blob {
+            Some(blob) => EntryRef { blob: self.copy_blob(blob)?, ..entry },
+            None => entry,
+        };
         let mut starts_page = self.page.is_empty();
         let mut fits = self.page.push(entry);
         if !fits && !starts_page {
@@ -192,18 +307,26 @@ impl RunBuilder {
         self.meta.deletes += u64::from(entry.kind == Kind::Delete);
         self.meta.key_bytes += entry.key.len() as u64;
         self.meta.value_bytes += entry.value.len() as u64;
+        if let Some(blobs) = &mut self.blobs {
+            blobs.current = None;
+        }
         Ok(())
     }
 
     fn push_large(&mut self, entry: EntryRef<'_>) -> Result<()> {
-        let overflow = overflow_pages(entry.key.len(), entry.value.len());
+        let stored = stored_len(entry.kind, entry.value.len());
+        let overflow = overflow_pages(entry.key.len(), stored);
         self.check_room(u64::from(overflow))?;
         self.in_large = true;
-        let rest = self.page.push_large(entry);
+        let (rest, span) = self.page.push_large(entry);
         self.map.push(self.meta.key_pages, overflow);
-        self.finish_page(entry.value.len() as u32)?;
-        for (position, bytes) in rest.chunks(PAYLOAD_SIZE).enumerate() {
-            self.writer.payload(PageKind::Overflow, position as u32 + 1, bytes)?;
+        self.finish_page(stored as u32)?;
+        // The place of a blob follows the value, and may begin a page of its own.
+        let (pages, last) = rest.as_chunks::<PAYLOAD_SIZE>();
+        let last = [last, &span].concat();
+        let pages = pages.iter().map(<[u8; PAYLOAD_SIZE]>::as_slice);
+        for (position, bytes) in (1..).zip(pages.chain(last.chunks(PAYLOAD_SIZE))) {
+            self.writer.payload(PageKind::Overflow, position, bytes)?;
         }
         self.in_large = false;
         Ok(())
@@ -231,8 +354,11 @@ impl RunBuilder {
         Ok(())
     }
 
-    /// Writes the last page of entries.
+    /// Writes the last page of entries and the last one of blobs.
     pub(crate) fn finish_last_page(&mut self) -> Result<()> {
+        if let Some(blobs) = &mut self.blobs {
+            blobs.finish()?;
+        }
         if self.page.is_empty() { Ok(()) } else { self.finish_page(0) }
     }
 
@@ -260,12 +386,14 @@ impl RunBuilder {
             filter_probes: u32::from(filter.probes()),
             index_bytes: u32::try_from(index_bytes.len())
                 .map_err(|_| Error::TableTooLarge { limit })?,
+            blob_bytes: self.blobs.as_ref().map_or(self.meta.blob_bytes, |blobs| blobs.bytes),
             ..self.meta
         };
         let writer = self.writer;
         let (handle, access) = (self.handle, self.access);
         Ok(Some(RunFinisher {
             writer,
+            blobs: self.blobs.filter(|blobs| blobs.bytes > 0).map(|blobs| blobs.writer.file),
             handle,
             access,
             meta,
@@ -290,6 +418,7 @@ impl RunBuilder {
 #[derive(Debug)]
 pub(crate) struct RunFinisher {
     writer: PageWriter,
+    blobs: Option<PooledFile>,
     handle: FileHandle,
     meta: RunMeta,
     filter: Filter,
@@ -344,7 +473,7 @@ impl RunFinisher {
     /// The run; not synced. All pages must have been written.
     pub(crate) fn into_run(self) -> Run {
         assert!(self.done == self.meta.filter_pages + self.meta.index_pages + 1);
-        let Self { writer, handle, access, meta, filter, section, .. } = self;
-        Run::new(writer.file, handle, access, meta, filter, section)
+        let Self { writer, blobs, handle, access, meta, filter, section, .. } = self;
+        Run::new(writer.file, blobs, handle, access, meta, filter, section)
     }
 }

@@ -6,12 +6,13 @@
 
 use std::sync::Arc;
 
-use terrane_io::{Access, AlignedBuf, DiskFile, OpenMode};
+use terrane_io::{Access, AlignedBuf};
 
+use crate::blob::Blob;
 use crate::corrupt::Corrupt;
-use crate::entry::EntryRef;
+use crate::entry::{EntryRef, Kind};
 use crate::error::{Error, Result};
-use crate::page::{PAGE_SIZE, PageKind, PageLayout, decode_payload, overflow_pages};
+use crate::page::{PAGE_SIZE, PageKind, PageLayout, decode_payload, overflow_pages, split_value};
 use crate::run::Run;
 
 /// Most pages that are read with one call.
@@ -31,8 +32,7 @@ pub(crate) enum Purpose {
 #[derive(Debug)]
 pub(crate) struct RunReader {
     run: Arc<Run>,
-    file: Arc<dyn DiskFile>,
-    forget: bool,
+    purpose: Purpose,
     chunk: AlignedBuf,
     /// Number of the first page in `chunk`, and pages there.
     chunk_first: u32,
@@ -46,21 +46,23 @@ pub(crate) struct RunReader {
     index: usize,
     /// The current key. Invariant: begins with the page's prefix.
     key: Vec<u8>,
-    /// The current value if it goes on in overflow pages.
+    /// The current stored value if it goes on in overflow pages, and the kind of its entry.
     large: Vec<u8>,
+    large_kind: Kind,
+    entries_passed: u64,
 }
 
 impl RunReader {
     /// A reader at the first entry.
     pub(crate) fn new(run: Arc<Run>, purpose: Purpose) -> Result<Self> {
-        let mut reader = Self::closed(run, purpose)?;
+        let mut reader = Self::closed(run, purpose);
         reader.enter(0)?;
         Ok(reader)
     }
 
     /// A reader at the first entry whose key is at least `key`.
     pub(crate) fn at(run: Arc<Run>, purpose: Purpose, key: &[u8]) -> Result<Self> {
-        let mut reader = Self::closed(run, purpose)?;
+        let mut reader = Self::closed(run, purpose);
         let page = reader.run.first_page_for(key);
         reader.enter(page)?;
         while let Some(entry) = reader.current() {
@@ -72,22 +74,14 @@ impl RunReader {
         Ok(reader)
     }
 
-    fn closed(run: Arc<Run>, purpose: Purpose) -> Result<Self> {
-        let direct = run.file().access() == Access::Direct;
-        // A merge reads ahead, which only the page cache does for a single reader.
-        let (file, forget) = if direct && purpose == Purpose::Merge {
-            (run.handle().set().disk().open(run.path(), OpenMode::Read, Access::Buffered)?, true)
-        } else {
-            (Arc::clone(run.file()), false)
-        };
+    fn closed(run: Arc<Run>, purpose: Purpose) -> Self {
         let chunk_next = match purpose {
             Purpose::Merge => CHUNK_PAGES_MAX,
             Purpose::Range => 1,
         };
-        Ok(Self {
+        Self {
             run,
-            file,
-            forget,
+            purpose,
             chunk: AlignedBuf::zeroed(chunk_next as usize * PAGE_SIZE),
             chunk_first: 0,
             chunk_pages: 0,
@@ -97,12 +91,19 @@ impl RunReader {
             index: 0,
             key: Vec::new(),
             large: Vec::new(),
-        })
+            large_kind: Kind::Insert,
+            entries_passed: 0,
+        }
     }
 
     /// Pages passed, for the accounting of merges.
     pub(crate) fn pages_passed(&self) -> u32 {
         self.page
+    }
+
+    /// Entries passed, for the accounting of unions.
+    pub(crate) fn entries_passed(&self) -> u64 {
+        self.entries_passed
     }
 
     fn corrupt(&self, what: Corrupt) -> Error {
@@ -133,15 +134,29 @@ impl RunReader {
             }
             self.chunk_pages = 0;
             let offset = u64::from(page) * PAGE_SIZE as u64;
-            self.file.read_at(&mut self.chunk[..bytes], offset)?;
-            if self.forget {
-                self.file.forget(offset, bytes as u64);
-            }
+            self.read(bytes, offset)?;
             self.chunk_first = page;
             self.chunk_pages = pages;
             self.chunk_next = (self.chunk_next * 2).min(CHUNK_PAGES_MAX);
         }
         Ok((page - self.chunk_first) as usize * PAGE_SIZE)
+    }
+
+    /// Reads `bytes` bytes into the chunk. The file is not held between reads, however long the reader
+    /// lives.
+    fn read(&mut self, bytes: usize, offset: u64) -> Result<()> {
+        let buffer = &mut self.chunk[..bytes];
+        match self.purpose {
+            Purpose::Merge => {
+                let file = self.run.file_for_merge()?;
+                file.read_at(buffer, offset)?;
+                if self.run.access() == Access::Direct {
+                    file.forget(offset, bytes as u64);
+                }
+            }
+            Purpose::Range => self.run.file()?.read_at(buffer, offset)?,
+        }
+        Ok(())
     }
 
     /// The bytes of the current page.
@@ -173,8 +188,9 @@ impl RunReader {
     fn read_large(&mut self, len: usize) -> Result<()> {
         self.large.clear();
         let at = (self.page - self.chunk_first) as usize * PAGE_SIZE;
-        let inline = self.layout.value(&self.chunk[at..at + PAGE_SIZE], 0);
-        self.large.extend_from_slice(inline);
+        let page = &self.chunk[at..at + PAGE_SIZE];
+        self.large_kind = self.layout.kind(page, 0);
+        self.large.extend_from_slice(self.layout.stored_value(page, 0));
         let key_page = self.page;
         for position in 1..=overflow_pages(self.key.len(), len) {
             let page = key_page + position;
@@ -200,19 +216,19 @@ impl RunReader {
             return None;
         }
         if self.layout.large_value_len().is_some() {
-            // The kind of a large entry: only an insertion has a value at all.
-            return Some(EntryRef {
-                key: &self.key,
-                kind: crate::entry::Kind::Insert,
-                value: &self.large,
-            });
+            // A large value is longer than the place of a blob.
+            let (value, blob) = split_value(self.large_kind, &self.large).unwrap_or_default();
+            return Some(EntryRef { key: &self.key, kind: self.large_kind, value, blob });
         }
         let page = self.page_bytes();
-        Some(EntryRef {
-            key: &self.key,
-            kind: self.layout.kind(page, self.index),
-            value: self.layout.value(page, self.index),
-        })
+        let (value, blob) = self.layout.value(page, self.index);
+        Some(EntryRef { key: &self.key, kind: self.layout.kind(page, self.index), value, blob })
+    }
+
+    /// The blob of the current entry, if it has one.
+    pub(crate) fn blob(&self) -> Option<Blob> {
+        let entry = self.current().filter(|entry| entry.kind == Kind::InsertBlob)?;
+        Some(Blob::Run { run: Arc::clone(&self.run), span: entry.blob })
     }
 
     /// Goes to the next entry.
@@ -224,6 +240,7 @@ impl RunReader {
             return Ok(());
         }
         self.index += 1;
+        self.entries_passed += 1;
         if self.index < self.layout.count() {
             let at = (self.page - self.chunk_first) as usize * PAGE_SIZE;
             let page = &self.chunk[at..at + PAGE_SIZE];

@@ -15,19 +15,25 @@ use std::sync::Arc;
 
 use terrane_io::Access;
 
-use crate::config::TableConfig;
+use crate::blob::retrieve;
+use crate::config::{LEVELS_MAX, TableConfig};
 use crate::corrupt::Corrupt;
+use crate::entry::{EntryRef, key_hash};
 use crate::error::{Error, Result};
 use crate::files::lock;
 use crate::index::IndexKind;
 use crate::levels::{Context, Incoming, Level, Pending, TICKS_PER_FLUSH, Tree};
-use crate::manifest::{IncomingRef, LevelRef, MergeRef, RunRef, SnapshotMeta};
+use crate::manifest::{
+    IncomingRef, LevelRef, MergeRef, RunRef, SnapshotMeta, UnionRef, UnionTableRef,
+};
 use crate::memory::Held;
 use crate::merging::{Input, MergeSpec, Merging, View};
+use crate::resolve::Resolve;
 use crate::run::{Purpose, Run};
 use crate::run_reader::{self, RunReader};
-use crate::session_core::{ACTIVE, SNAPSHOTS, SessionCore, Stored, read_snapshot, snapshot_path};
-use crate::write_buffer::WriteBuffer;
+use crate::session_core::{ACTIVE, SNAPSHOTS, SessionCore, Stored, snapshot_path};
+use crate::union::{Piece, Progress, Union, UnionTable};
+use crate::write_buffer::{NewEntry, WriteBuffer};
 
 /// The name of a snapshot: 1 to 64 characters of `a-z`, `0-9`, `_` and `-`, and not the name of a device
 /// of Windows, so that it is a file name everywhere.
@@ -118,18 +124,21 @@ pub(crate) fn save(
     let image = image.as_ref().map(&mut refer);
     let flushed = flushed.as_ref().map(&mut refer);
     let levels = tree.levels.iter().map(|level| level_ref(level, &mut refer)).collect();
+    let union = tree.union.as_ref().map(|union| union_ref(union, &mut refer));
     let meta = SnapshotMeta {
         created_ns: core.disk().clock().wall().as_nanos() as u64,
         label: label.to_owned(),
+        resolve: config.resolve.name().to_owned(),
         config: config.clone(),
         flushes: tree.flushes,
         now: tree.now(&context),
         image,
         flushed,
         levels,
+        union,
     };
     for run in &held {
-        run.handle().sync(run.file().as_ref())?;
+        run.sync()?;
     }
     core.sync_dir(ACTIVE)?;
     let pins: Vec<u64> = held.iter().map(|run| run.number()).collect();
@@ -154,6 +163,7 @@ fn write_image(context: &Context<'_>, buffer: &WriteBuffer) -> Result<Option<Arc
     let spec = MergeSpec {
         inputs: vec![Input::Buffer(buffer.clone())],
         drop_deletes: false,
+        resolve: context.config.resolve.clone(),
         filter: None,
         index: IndexKind::Ordinary,
         access: Access::Buffered,
@@ -184,18 +194,32 @@ fn level_ref(level: &Level, refer: &mut impl FnMut(&Arc<Run>) -> RunRef) -> Leve
     LevelRef { incoming, residents: level.residents.iter().map(refer).collect() }
 }
 
+fn union_ref(union: &Union, refer: &mut impl FnMut(&Arc<Run>) -> RunRef) -> UnionRef {
+    let (tables, progress) = union.progress();
+    let Progress { slices, frontier, passed } = progress;
+    let slices = slices.iter().map(&mut *refer).collect();
+    let mut refs = Vec::new();
+    for table in tables.iter() {
+        let runs = table.runs().iter().map(&mut *refer).collect();
+        let older = table.older.as_ref().map(|older| union_ref(older, refer));
+        refs.push(UnionTableRef { runs, older });
+    }
+    UnionRef { slices, frontier, passed, tables: refs }
+}
+
 /// Opens a snapshot as a new table.
 pub(crate) fn open(
     core: &Arc<SessionCore>,
     name: &SnapshotName,
     label: &str,
+    resolve: Option<&Resolve>,
 ) -> Result<(Tree, TableConfig)> {
     core.check_open()?;
     let stored = lock(&core.snapshots);
     if !stored.contains_key(name.as_str()) {
         return Err(Error::SnapshotDoesNotExist { name: name.to_string() });
     }
-    let meta = match read_snapshot(core.disk(), core.dir(), name.as_str()) {
+    let mut meta = match core.read_snapshot(name.as_str()) {
         Err(Error::Disk(error)) if error.is_not_found() => Err(Error::SnapshotCorrupted {
             name: name.to_string(),
             path: path_of(core, name),
@@ -210,6 +234,7 @@ pub(crate) fn open(
             actual: meta.label,
         });
     }
+    meta.config.resolve = resolve_of(name, &meta.resolve, resolve)?;
     let tree = restore(core, &meta).map_err(|error| match error {
         Error::Corrupt { path, what } => {
             Error::SnapshotCorrupted { name: name.to_string(), path, reason: what.to_string() }
@@ -227,6 +252,16 @@ pub(crate) fn open(
         error => error,
     })?;
     Ok((tree, meta.config))
+}
+
+/// The resolve function of that name: the one given, or a ready-made one.
+fn resolve_of(name: &SnapshotName, stored: &str, given: Option<&Resolve>) -> Result<Resolve> {
+    let resolve = given.cloned().or_else(|| Resolve::by_name(stored));
+    resolve.filter(|resolve| resolve.name() == stored).ok_or_else(|| Error::ResolveNotCompatible {
+        name: name.to_string(),
+        stored: stored.to_owned(),
+        given: given.map(|resolve| resolve.name().to_owned()),
+    })
 }
 
 fn restore(core: &Arc<SessionCore>, meta: &SnapshotMeta) -> Result<Tree> {
@@ -254,34 +289,12 @@ fn restore(core: &Arc<SessionCore>, meta: &SnapshotMeta) -> Result<Tree> {
     };
     let mut tree = Tree { flushes: meta.flushes, ..Tree::default() };
     if let Some(image) = &meta.image {
-        tree.buffer.begin();
-        let mut reader = RunReader::new(open(image, 1)?, run_reader::Purpose::Merge)?;
-        while let Some(entry) = reader.current() {
-            tree.buffer.put(crate::entry::key_hash(core.salt(), entry.key), entry, None);
-            reader.advance()?;
-        }
+        tree.buffer = read_image(&open(image, 1)?, &meta.config.resolve)?;
     }
-    let mut levels = Vec::new();
-    let mut held = Held::default();
-    for (at, level) in (1..).zip(&meta.levels) {
-        let runs: Vec<_> = level.runs().map(|run| open(run, at)).collect::<Result<_>>()?;
-        runs.iter().for_each(|run| held.add_run(run));
-        levels.push((at, level, runs));
-    }
-    for (at, level, runs) in levels {
-        let mut incoming = runs;
-        let residents = incoming.split_off(incoming.len() - level.residents.len());
-        let incoming = match (&level.incoming, incoming) {
-            (IncomingRef::Merging(merge), inputs) => {
-                let inputs = inputs.into_iter().map(Input::Run).collect();
-                let spec = context.spec(inputs, (at, meta.levels.len()), merge.drop_deletes, &held);
-                let merging = Arc::new(Merging::new(core.files(), spec));
-                held.add_output(merging.planned_bytes());
-                Some(Incoming::Merging(resume(merging, merge, meta.now)?))
-            }
-            (_, runs) => runs.into_iter().next().map(Incoming::Single),
-        };
-        tree.levels.push(Level { incoming, residents });
+    tree.levels = restore_levels(&context, meta, &open)?;
+    if let Some(union) = &meta.union {
+        let open = |wanted: &RunRef| open(wanted, LEVELS_MAX);
+        tree.union = Some(Arc::new(restore_union(&context, union, &open)?));
     }
     if let Some(flushed) = &meta.flushed {
         let run = open(flushed, 1)?;
@@ -291,6 +304,79 @@ fn restore(core: &Arc<SessionCore>, meta: &SnapshotMeta) -> Result<Tree> {
         tree.flushing = Some(Pending { merging, start, due, base });
     }
     Ok(tree)
+}
+
+/// The levels of a table. Their merges begin anew.
+fn restore_levels(
+    context: &Context<'_>,
+    meta: &SnapshotMeta,
+    open: &impl Fn(&RunRef, usize) -> Result<Arc<Run>>,
+) -> Result<Vec<Level>> {
+    let mut opened = Vec::new();
+    let mut held = Held::default();
+    for (at, level) in (1..).zip(&meta.levels) {
+        let runs: Vec<_> = level.runs().map(|run| open(run, at)).collect::<Result<_>>()?;
+        for run in &runs {
+            held.add_run(run);
+        }
+        opened.push((at, level, runs));
+    }
+    let mut levels = Vec::new();
+    for (at, level, mut runs) in opened {
+        let residents = runs.split_off(runs.len() - level.residents.len());
+        let incoming = if let IncomingRef::Merging(merge) = &level.incoming {
+            let inputs = runs.into_iter().map(Input::Run).collect();
+            let spec = context.spec(inputs, (at, meta.levels.len()), merge.drop_deletes, &held);
+            let merging = Arc::new(Merging::new(context.set, spec));
+            held.add_output(merging.planned_bytes());
+            Some(Incoming::Merging(resume(merging, merge, meta.now)?))
+        } else {
+            runs.into_iter().next().map(Incoming::Single)
+        };
+        levels.push(Level { incoming, residents });
+    }
+    Ok(levels)
+}
+
+fn restore_union(
+    context: &Context<'_>,
+    union: &UnionRef,
+    open: &impl Fn(&RunRef) -> Result<Arc<Run>>,
+) -> Result<Union> {
+    let mut tables = Vec::new();
+    for table in &union.tables {
+        let runs = table.runs.iter().map(|run| Ok(Piece::Run(open(run)?)));
+        let pieces = runs.collect::<Result<_>>()?;
+        let older = match &table.older {
+            None => None,
+            Some(older) => Some(Arc::new(restore_union(context, older, open)?)),
+        };
+        tables.push(UnionTable { pieces, older });
+    }
+    let slices = union.slices.iter().map(open).collect::<Result<_>>()?;
+    let progress = Progress { slices, frontier: union.frontier.clone(), passed: union.passed };
+    Ok(context.union(tables, progress))
+}
+
+/// The write buffer that a run is the image of.
+fn read_image(run: &Arc<Run>, resolve: &Resolve) -> Result<WriteBuffer> {
+    let salt = run.meta().salt;
+    let mut buffer = WriteBuffer::default();
+    buffer.begin(resolve)?;
+    let mut reader = RunReader::new(Arc::clone(run), run_reader::Purpose::Merge)?;
+    while let Some(EntryRef { key, kind, value, .. }) = reader.current() {
+        let blob = match reader.blob() {
+            Some(blob) => {
+                retrieve(run.handle().set().disk().as_ref(), 1, &[blob.downgrade()])?.pop()
+            }
+            None => None,
+        };
+        let blob: Option<Arc<[u8]>> = blob.map(Arc::from);
+        let hash = key_hash(salt, key);
+        buffer.put(NewEntry { key, hash, kind, value, blob: blob.as_ref() }, resolve, None)?;
+        reader.advance()?;
+    }
+    Ok(buffer)
 }
 
 /// How much faster than at first a merge may go after its snapshot was opened.

@@ -1,22 +1,29 @@
 //! A table: an ordered map from key bytes to value bytes.
 
+use std::collections::BTreeSet;
 use std::ops::{Bound, RangeBounds};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
+use crate::answer::Lookup;
 use crate::config::{MEMORY_BUDGET_MAX, MergeSchedule, MergeThread, TableConfig};
 use crate::cursor::{Cursor, after_prefix};
-use crate::entry::{EntryRef, KEY_BYTES_MAX, Lookup, Update, VALUE_BYTES_MAX, key_hash};
+use crate::entry::{
+    BLOB_BYTES_MAX, BLOB_SPAN_SIZE, KEY_BYTES_MAX, Update, VALUE_BYTES_MAX, key_hash,
+};
 use crate::error::{Error, Result};
-use crate::levels::{Context, Incoming, Pending, Sources, Tree};
+use crate::files::lock;
+use crate::levels::{Context, Incoming, Pending, Tree};
 use crate::lookup::{LookupContext, lookup_batch};
 use crate::memory::budget_min;
 use crate::merging::View;
+use crate::plan::Plan;
 use crate::run::Run;
 use crate::session_core::SessionCore;
 use crate::snapshot::{self, SnapshotName};
+use crate::sources::Sources;
 use crate::stats::{Counters, LevelStats, TableStats};
-use crate::write_buffer::Undo;
+use crate::write_buffer::{NewEntry, Undo, WriteBuffer};
 
 /// How far a background thread may fall behind before updates help, in batches of merge work.
 const LAG_BATCHES_MAX: u64 = 64;
@@ -33,12 +40,38 @@ pub struct Table {
     /// No merge needs work before this moment, in ticks.
     next_work: u64,
     counters: Counters,
+    /// What references to blobs point into that were given out since the last update.
+    anchor: Mutex<Option<Anchor>>,
     session: Arc<SessionCore>,
+}
+
+/// Sources that are kept although the table may no longer need them: a merge that another holder
+/// completes lets go of its inputs.
+#[derive(Debug, Clone)]
+struct Anchor {
+    _buffers: Vec<WriteBuffer>,
+    _runs: Vec<Arc<Run>>,
+}
+
+impl Anchor {
+    /// Keeps those that have blobs.
+    fn new(buffers: &[WriteBuffer], runs: &[Arc<Run>]) -> Self {
+        let buffers = buffers.iter().filter(|buffer| buffer.has_blobs());
+        let runs = runs.iter().filter(|run| run.meta().blob_bytes > 0);
+        Self { _buffers: buffers.cloned().collect(), _runs: runs.cloned().collect() }
+    }
 }
 
 impl Table {
     pub(crate) fn new(session: Arc<SessionCore>, tree: Tree, config: TableConfig) -> Self {
-        Self { tree, config, next_work: 0, counters: Counters::default(), session }
+        Self {
+            tree,
+            config,
+            next_work: 0,
+            counters: Counters::default(),
+            anchor: Mutex::default(),
+            session,
+        }
     }
 
     fn context(&self) -> Context<'_> {
@@ -57,23 +90,29 @@ impl Table {
     /// buffer, which is flushed earlier or later than it would have been; with the next lookup:
     /// `queue_depth`. With the next flush: `merge_policy` and `size_ratio`, level by level as runs arrive
     /// there; a merge that is wanted earlier than it had been planned for is completed at once. For runs
-    /// written from then on: `filter`, `index`, `disk_cache` and, as far as it is about filters,
-    /// `memory_budget`. Duplicates and snapshots made before keep theirs.
+    /// written from then on: `filter`, `index`, `disk_cache`; a lower `memory_budget` also halves filters that
+    /// are there, for all tables that share the runs. `resolve` stays as it is. Duplicates and snapshots
+    /// made before keep theirs.
     ///
     /// Cost: no I/O.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`], also for a memory budget that the indexes of this table would not leave
-    /// room in; [`Error::SessionClosed`]. Nothing has changed then.
+    /// [`Error::InvalidConfig`], also for another resolve function and for a memory budget that the
+    /// indexes of this table would not leave room in; [`Error::SessionClosed`]. Nothing has changed then.
     pub fn set_config(&mut self, config: &TableConfig) -> Result<()> {
         self.session.check_open()?;
         config.validate()?;
+        let refused = |option, value, allowed| Error::InvalidConfig { option, value, allowed };
+        if config.resolve != self.config.resolve {
+            let (value, kept) = (config.resolve.name().to_owned(), self.config.resolve.name());
+            let allowed = format!("{kept}, which the table was made with");
+            return Err(refused("resolve", value, allowed));
+        }
         if let Some(budget) = config.memory_budget {
             let least = budget_min(self.stats().index_bytes as u64);
             if budget < least {
-                let value = format!("bytes: {budget}");
                 let allowed = format!("{least} to {MEMORY_BUDGET_MAX}, for a table of this size");
-                return Err(Error::InvalidConfig { option: "memory_budget", value, allowed });
+                return Err(refused("memory_budget", format!("bytes: {budget}"), allowed));
             }
         }
         self.config = config.clone();
@@ -93,6 +132,24 @@ impl Table {
         self.updates(&[(key, Update::Insert(value))])
     }
 
+    /// Sets the value of a key and its blob, which lookups refer to but do not read. Cost: as
+    /// [`insert`](Self::insert) of a value as long as both.
+    ///
+    /// # Errors
+    /// As [`updates`](Self::updates).
+    pub fn insert_with_blob(&mut self, key: &[u8], value: &[u8], blob: &[u8]) -> Result<()> {
+        self.updates(&[(key, Update::InsertWithBlob(value, blob))])
+    }
+
+    /// Sets the value of a key that is absent; otherwise combines it with the old value by the table's
+    /// resolve function, without reading. Removes the key's blob. Cost: as [`insert`](Self::insert).
+    ///
+    /// # Errors
+    /// As [`updates`](Self::updates).
+    pub fn upsert(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.updates(&[(key, Update::Upsert(value))])
+    }
+
     /// Removes a key; no effect if it is absent. Cost: as [`insert`](Self::insert).
     ///
     /// # Errors
@@ -104,24 +161,20 @@ impl Table {
     /// Applies a batch of any size, in its order: the same as one by one, but all or nothing.
     ///
     /// # Errors
-    /// [`Error::KeyTooLarge`], [`Error::ValueTooLarge`], [`Error::Disk`] (a merge or a flush failed; call
+    /// [`Error::KeyTooLarge`], [`Error::ValueTooLarge`] (also if upserts grow to such a value),
+    /// [`Error::BlobTooLarge`], [`Error::Disk`] (a merge or a flush failed; call
     /// again after making space), [`Error::Corrupt`] (a merge met a damaged page), [`Error::Poisoned`],
     /// [`Error::SessionClosed`]. After any error the table is as it was before the call.
     pub fn updates<K: AsRef<[u8]>>(&mut self, batch: &[(K, Update<'_>)]) -> Result<()> {
         self.session.check_writable()?;
         for (key, update) in batch {
-            let (key, value) = (key.as_ref(), update.parts().1);
-            if key.len() > KEY_BYTES_MAX {
-                return Err(Error::KeyTooLarge { bytes: key.len(), limit: KEY_BYTES_MAX });
-            }
-            if value.len() > VALUE_BYTES_MAX {
-                return Err(Error::ValueTooLarge { bytes: value.len(), limit: VALUE_BYTES_MAX });
-            }
+            check_sizes(key.as_ref(), *update)?;
         }
         if batch.is_empty() {
             return Ok(());
         }
-        let mut undo = Some(self.tree.buffer.begin());
+        *lock(&self.anchor) = None;
+        let mut undo = Some(self.tree.buffer.begin(&self.config.resolve)?);
         // The table as it was when a flush took the buffer away, and how to take the batch back there.
         let mut before = None;
         let result = self.apply(batch, &mut undo, &mut before);
@@ -147,9 +200,11 @@ impl Table {
         let salt = self.session.salt();
         for (key, update) in batch {
             let key = key.as_ref();
-            let (kind, value) = update.parts();
-            let entry = EntryRef { key, kind, value };
-            self.tree.buffer.put(key_hash(salt, key), entry, undo.as_mut());
+            let (kind, value, blob) = update.parts();
+            let blob = blob.map(Arc::from);
+            let hash = key_hash(salt, key);
+            let entry = NewEntry { key, hash, kind, value, blob: blob.as_ref() };
+            self.tree.buffer.put(entry, &self.config.resolve, undo.as_mut())?;
             let now = self.tree.now(&self.context());
             if now >= self.next_work {
                 if now >= self.tree.next_flush() {
@@ -234,10 +289,71 @@ impl Table {
         let context = LookupContext {
             salt: self.session.salt(),
             queue_depth: self.config.queue_depth as usize,
+            resolve: &self.config.resolve,
             counters: &self.counters,
             spare: self.session.spare_pages(),
         };
-        lookup_batch(&self.tree, &context, keys)
+        let (results, plan) = lookup_batch(&self.tree, &context, keys)?;
+        if results.iter().any(|result| result.blob().is_some()) {
+            lock(&self.anchor).get_or_insert_with(|| Anchor::new(&plan.buffers, &plan.runs));
+        }
+        Ok(results)
+    }
+
+    /// The union of some tables of one session; see [`Session::incremental_union`](crate::Session).
+    pub(crate) fn incremental_union(session: &Arc<SessionCore>, tables: &[&Self]) -> Result<Self> {
+        session.check_writable()?;
+        let Some(last) = tables.last() else { return Err(Error::UnionOfNothing) };
+        for (at, table) in tables.iter().enumerate() {
+            let differ = |what: &str| Error::TableUnionNotCompatible {
+                left: at,
+                right: tables.len() - 1,
+                reason: what.to_owned(),
+            };
+            if !Arc::ptr_eq(&table.session, session) {
+                return Err(differ("not all of them are tables of this session"));
+            }
+            if table.config.resolve != last.config.resolve {
+                let (left, right) = (table.config.resolve.name(), last.config.resolve.name());
+                return Err(differ(&format!("resolve functions `{left}` and `{right}`")));
+            }
+        }
+        if let [table] = tables {
+            return table.duplicate();
+        }
+        let trees: Vec<&Tree> = tables.iter().map(|table| &table.tree).collect();
+        let tree = Tree::unite(&last.context(), &trees)?;
+        Ok(Self::new(Arc::clone(session), tree, last.config.clone()))
+    }
+
+    /// What is left to do until the table's union is one run: an upper bound, in entries to merge. 0 for a
+    /// table that is no union, or no more. It never rises. Cost: no I/O.
+    #[must_use]
+    pub fn remaining_union_debt(&self) -> u64 {
+        self.tree.union.as_ref().map_or(0, |union| union.debt().max(1))
+    }
+
+    /// Does at least `credits` entries' worth of the work of the table's union, or all that is left, and
+    /// returns the credits that were not needed: if any, the union is complete. The debt falls by at least
+    /// `credits`, for all tables that share the union.
+    ///
+    /// Cost: pages of the entries merged, read once and written once; what is merged is read with one page
+    /// for each key from then on.
+    ///
+    /// # Errors
+    /// [`Error::Disk`], [`Error::Corrupt`], [`Error::ValueTooLarge`], [`Error::Poisoned`],
+    /// [`Error::SessionClosed`]. What was done before stays done.
+    pub fn supply_union_credits(&mut self, credits: u64) -> Result<u64> {
+        self.session.check_writable()?;
+        let Some(union) = self.tree.union.clone().filter(|_| credits > 0) else {
+            return Ok(credits);
+        };
+        *lock(&self.anchor) = None;
+        let unused = union.supply(credits)?;
+        let mut tree = self.tree.clone();
+        tree.fold_union(&self.context());
+        self.tree = tree;
+        Ok(unused)
     }
 
     /// An independent, writable table of the same content.
@@ -249,7 +365,10 @@ impl Table {
     pub fn duplicate(&self) -> Result<Self> {
         self.session.check_open()?;
         let (session, config) = (Arc::clone(&self.session), self.config.clone());
-        Ok(Self { next_work: self.next_work, ..Self::new(session, self.tree.clone(), config) })
+        let plan = Plan::new(self.tree.sources());
+        let anchor = Mutex::new(Some(Anchor::new(&plan.buffers, &plan.runs)));
+        let copy = Self::new(session, self.tree.clone(), config);
+        Ok(Self { next_work: self.next_work, anchor, ..copy })
     }
 
     /// Saves the table as it is now under a name; durable when this returns. The table stays usable.
@@ -296,7 +415,7 @@ impl Table {
         self.session.check_open()?;
         let owned = |bound: Bound<&K>| bound.map(|key| key.as_ref().to_vec());
         let (from, to) = (owned(range.start_bound()), owned(range.end_bound()));
-        Cursor::new(Arc::clone(&self.session), &self.tree, from, to)
+        Cursor::new(Arc::clone(&self.session), &self.tree, from, to, self.config.resolve.clone())
     }
 
     /// A cursor over the entries whose keys begin with `prefix`.
@@ -308,7 +427,7 @@ impl Table {
     pub fn prefix(&self, prefix: &[u8]) -> Result<Cursor> {
         self.session.check_open()?;
         let (from, to) = (Bound::Included(prefix.to_vec()), after_prefix(prefix));
-        Cursor::new(Arc::clone(&self.session), &self.tree, from, to)
+        Cursor::new(Arc::clone(&self.session), &self.tree, from, to, self.config.resolve.clone())
     }
 
     /// The shape of the table and what it counted. Cost: no I/O.
@@ -326,15 +445,23 @@ impl Table {
             stats.buffer_entries += buffer.len();
             stats.buffer_bytes += buffer.memory_bytes();
         }
-        for run in &sources.runs {
+        let mut seen = BTreeSet::new();
+        sources.for_each_run(&mut |run| {
+            // A union may have one twice.
+            if !seen.insert(run.number()) {
+                return;
+            }
             let (filter, index, _) = run.memory_bytes();
             stats.filter_bytes += filter;
             stats.index_bytes += index;
             stats.key_pages += u64::from(run.meta().key_pages);
-        }
+        });
         for pending in self.tree.pending() {
             stats.merge_debt_pages += pending.merging.total() - pending.merging.done();
             stats.unfinished_bytes += pending.merging.built_bytes() as usize;
+        }
+        if let Some(union) = &self.tree.union {
+            stats.unfinished_bytes += union.built_bytes() as usize;
         }
         for level in &self.tree.levels {
             let mut shape = LevelStats::default();
@@ -359,6 +486,24 @@ impl Table {
             count_run(&mut stats.levels[0], &run);
         }
         stats
+    }
+}
+
+/// Refuses what is longer than the formats can hold.
+fn check_sizes(key: &[u8], update: Update<'_>) -> Result<()> {
+    let (_, value, blob) = update.parts();
+    if key.len() > KEY_BYTES_MAX {
+        return Err(Error::KeyTooLarge { bytes: key.len(), limit: KEY_BYTES_MAX });
+    }
+    let limit = VALUE_BYTES_MAX - if blob.is_some() { BLOB_SPAN_SIZE } else { 0 };
+    if value.len() > limit {
+        return Err(Error::ValueTooLarge { bytes: value.len(), limit });
+    }
+    match blob {
+        Some(blob) if blob.len() > BLOB_BYTES_MAX => {
+            Err(Error::BlobTooLarge { bytes: blob.len(), limit: BLOB_BYTES_MAX })
+        }
+        _ => Ok(()),
     }
 }
 

@@ -3,7 +3,8 @@
 //! What is checked: the session's metadata; each snapshot's metadata; that each run it names is there, with
 //! the identity and length that the snapshot says; and of each run every page's checksum and place, the
 //! order and number of the keys, that the filter contains every key, that the index leads to every key,
-//! and that the footer's sums are right.
+//! that the footer's sums are right, and
+//! that the blobs it refers to are there.
 //!
 //! What is repaired: a run whose data pages are all whole is written anew if its filter, index or footer is
 //! not; `metadata` is written anew from the salt in the runs. Both go into a new file, which is checked and
@@ -22,11 +23,14 @@ use terrane_io::{Access, AlignedBuf, Disk, DiskFile, EntryKind, OpenMode};
 use crate::corrupt::Corrupt;
 use crate::entry::{EntryRef, Kind, key_hash};
 use crate::error::{Error, Result};
-use crate::files::{FileSet, file_name, file_number};
+use crate::files::{FileSet, blobs_name, file_name, file_number};
 use crate::filter::FilterAllocation;
 use crate::index::IndexKind;
-use crate::manifest::{MANIFEST_BYTES_MAX, Refused, RunRef, SessionMeta, SnapshotMeta};
-use crate::page::{PAGE_SIZE, PageKind, PageLayout, Place, check, decode_payload, overflow_pages};
+use crate::manifest::{MANIFEST_BYTES_MAX, Refused, RunRef, SessionMeta, SnapshotMeta, UnionRef};
+use crate::open_files::{OPEN_FILES_DEFAULT, OpenFiles};
+use crate::page::{
+    PAGE_SIZE, PageKind, PageLayout, Place, check, decode_payload, overflow_pages, split_value,
+};
 use crate::run::{Purpose, Run, RunMeta, read_meta};
 use crate::run_builder::{RunBuilder, RunPlan};
 use crate::session_core::{
@@ -215,6 +219,10 @@ impl Sums {
         self.meta.deletes += u64::from(entry.kind == Kind::Delete);
         self.meta.key_bytes += entry.key.len() as u64;
         self.meta.value_bytes += entry.value.len() as u64;
+        if entry.kind == Kind::InsertBlob {
+            let end = entry.blob.offset.saturating_add(u64::from(entry.blob.len));
+            self.meta.blob_bytes = self.meta.blob_bytes.max(end);
+        }
         if self.meta.data_pages < page + pages {
             self.meta.data_pages = page + pages;
             self.meta.key_pages += 1;
@@ -225,7 +233,7 @@ impl Sums {
     fn are_those_of(&self, footer: &RunMeta) -> bool {
         let sums = |meta: &RunMeta| {
             let entries = (meta.entries, meta.deletes, meta.key_bytes, meta.value_bytes);
-            (entries, meta.key_pages, meta.data_pages)
+            (entries, meta.key_pages, meta.data_pages, meta.blob_bytes)
         };
         sums(&self.meta) == sums(footer)
     }
@@ -272,7 +280,8 @@ impl<'a> Check<'a> {
         self.note_strays(&listed, &wanted, damaged);
         let numbers = listed.iter().filter_map(|entry| file_number(&entry.name));
         next_number = numbers.fold(next_number, |next, number| next.max(number + 1));
-        let files = Arc::new(FileSet::new(Arc::clone(self.disk), active, next_number));
+        let open = OpenFiles::new(Arc::clone(self.disk), OPEN_FILES_DEFAULT);
+        let files = Arc::new(FileSet::new(open, active, next_number));
         // Pinned, so that no handle removes a file when it goes.
         files.pin(wanted.keys().copied());
         self.total_bytes =
@@ -489,6 +498,7 @@ impl<'a> Check<'a> {
             Ok(())
         })?;
         self.report.pages += u64::from(end);
+        let mut whole = true;
         let is_whole = damage.is_none()
             && sums.meta.entries > 0
             && sums.meta.data_pages == wanted.run.data_pages;
@@ -497,7 +507,43 @@ impl<'a> Check<'a> {
         if let Some(run) = run.as_ref().filter(|_| is_whole) {
             check_sums(run, &sums, &mut found);
         }
-        Ok(Findings { problems: found.problems, whole: is_whole.then_some(sums) })
+        if is_whole && number == wanted.run.number {
+            whole = self.check_blobs(wanted, sums.meta.blob_pages(), &mut found)?;
+        }
+        Ok(Findings { problems: found.problems, whole: (is_whole && whole).then_some(sums) })
+    }
+
+    /// Checks every page of a run's blobs; returns whether all are whole. Damage there cannot be repaired.
+    fn check_blobs(&mut self, wanted: &Wanted, pages: u64, found: &mut Report) -> Result<bool> {
+        if pages == 0 {
+            return Ok(true);
+        }
+        let path = self.dir.join(ACTIVE).join(blobs_name(wanted.run.number));
+        let file = match self.disk.open(&path, OpenMode::Read, Access::Buffered) {
+            Ok(file) => file,
+            Err(error) => {
+                found.problems.push(Problem::of(error.into())?);
+                return Ok(false);
+            }
+        };
+        let len = file.len()?;
+        let mut damage = Damage { path: &path, problems: Vec::new(), left_out: 0 };
+        if len != pages * PAGE_SIZE as u64 {
+            let rule = format!("length of the blobs: expected {}, found {len}", pages * 4096);
+            damage.add(len, &rule);
+        }
+        let end = pages.min(len / PAGE_SIZE as u64) as u32;
+        let mut blobs = Pages::new(file.as_ref(), wanted.run.identity, end);
+        for page in 0..end {
+            let place = blobs.place(page);
+            if let Err(what) = decode_payload(blobs.load(page)?, place, PageKind::Blob, page) {
+                damage.add(page_offset(page), &Problem::rule_of(&what));
+            }
+        }
+        self.report.pages += u64::from(end);
+        let is_whole = damage.is_none();
+        found.problems.append(&mut damage.finish());
+        Ok(is_whole)
     }
 
     /// Writes a run anew from its data pages, which are whole, and puts it in the place of the damaged one
@@ -522,10 +568,12 @@ impl<'a> Check<'a> {
             filter: wanted.filter,
             index: wanted.index,
         };
-        let mut builder = RunBuilder::replacing(files, &plan, wanted.run.identity)?;
+        // The blobs stay where they are.
+        let blob_bytes = sums.meta.blob_bytes;
+        let mut builder = RunBuilder::replacing(files, &plan, wanted.run.identity, blob_bytes)?;
         let mut pages = Pages::new(file.as_ref(), wanted.run.identity, wanted.run.data_pages);
         let copied = pages.walk(&mut |step| match step {
-            Step::Entry(met) => builder.push(met.entry, || key_hash(salt, met.entry.key)),
+            Step::Entry(met) => builder.push(met.entry, None, || key_hash(salt, met.entry.key)),
             // It was whole a moment ago; what cannot be read twice is not to be copied.
             Step::Damage(what) => Err(Error::corrupt(&path, what)),
         });
@@ -544,7 +592,7 @@ impl<'a> Check<'a> {
             self.report.notes.push(format!("{}: {why}", path.display()));
             return Ok(false);
         }
-        run.file().sync()?;
+        run.sync()?;
         self.disk.rename(run.path(), &path)?;
         self.disk.sync_dir(&self.dir.join(ACTIVE))?;
         Ok(true)
@@ -592,7 +640,9 @@ fn leveled_runs(meta: &SnapshotMeta) -> impl Iterator<Item = (&RunRef, Option<u3
     let flushed = meta.flushed.iter().map(|run| (run, Some(1)));
     let levels = (1..).zip(&meta.levels);
     let levels = levels.flat_map(|(at, level)| level.runs().map(move |run| (run, Some(at))));
-    image.chain(flushed).chain(levels)
+    let last = meta.levels.len().max(1) as u32;
+    let union = meta.union.iter().flat_map(UnionRef::runs).map(move |run| (run, Some(last)));
+    image.chain(flushed).chain(levels).chain(union)
 }
 
 fn page_offset(page: u32) -> u64 {
@@ -735,7 +785,7 @@ impl<'a> Pages<'a> {
                 Some(len) => {
                     let key_len = layout.prefix(&bytes).len() + layout.suffix(&bytes, 0).len();
                     let overflow = overflow_pages(key_len, len);
-                    match self.large_value(page, overflow, layout.value(&bytes, 0), len)? {
+                    match self.large_value(page, overflow, &layout, &bytes)? {
                         Ok(value) => Some((value, overflow)),
                         Err(what) => {
                             visit(Step::Damage(what))?;
@@ -756,8 +806,13 @@ impl<'a> Pages<'a> {
                     visit(Step::Damage(Corrupt { page, rule: "keys rise", expected, found }))?;
                     break;
                 }
-                let value = large.as_ref().map_or_else(|| layout.value(&bytes, index), |(v, _)| v);
-                let entry = EntryRef { key: &key, kind: layout.kind(&bytes, index), value };
+                let kind = layout.kind(&bytes, index);
+                let (value, blob) = match &large {
+                    // A large value is longer than the place of a blob.
+                    Some((value, _)) => split_value(kind, value).unwrap_or_default(),
+                    None => layout.value(&bytes, index),
+                };
+                let entry = EntryRef { key: &key, kind, value, blob };
                 visit(Step::Entry(Met { entry, ordinal, page, pages }))?;
                 previous.get_or_insert_default().clone_from(&key);
             }
@@ -772,8 +827,8 @@ impl<'a> Pages<'a> {
         &mut self,
         page: u32,
         overflow: u32,
-        inline: &[u8],
-        len: usize,
+        layout: &PageLayout,
+        bytes: &[u8],
     ) -> Result<std::result::Result<Vec<u8>, Corrupt>> {
         if self.end - page - 1 < overflow {
             return Ok(Err(Corrupt {
@@ -783,7 +838,8 @@ impl<'a> Pages<'a> {
                 found: u64::from(overflow),
             }));
         }
-        let mut value = inline.to_vec();
+        let len = layout.large_value_len().unwrap_or_default();
+        let mut value = layout.stored_value(bytes, 0).to_vec();
         for position in 1..=overflow {
             let place = self.place(page + position);
             let bytes = self.load(page + position)?;

@@ -9,14 +9,20 @@
 //! hash (which lookups and filters need anyway), and a hash table of slots; the order of keys is worked
 //! out when somebody wants to read in order.
 //!
-//! Invariant: at most one slot for a key in a segment; a newer segment hides an older one.
+//! A blob is a piece of memory of its own, so that references to it can be weak.
+//!
+//! Invariant: at most one slot for a key in a segment; an entry of a newer segment hides one of an older
+//! segment, or combines with it if it is an upsert.
 
 use std::sync::{Arc, OnceLock};
 
 use hashbrown::HashTable;
 use terrane_io::hint::prefetch;
 
-use crate::entry::{EntryRef, Kind, key_prefix};
+use crate::blob::Blob;
+use crate::entry::{BlobSpan, ENTRY_OVERHEAD_BYTES, EntryRef, Kind, key_prefix};
+use crate::error::Result;
+use crate::resolve::Resolve;
 
 /// So many neighbouring segments of like size are folded into one, so that a buffer of *n* entries that is
 /// duplicated again and again has O(log n) segments, and each entry is copied O(log n) times.
@@ -24,6 +30,9 @@ const SEGMENTS_PER_TIER: usize = 4;
 
 /// How far ahead of an ordered reader keys are fetched; their slots twice as far.
 const PREFETCH_ENTRIES: usize = 8;
+
+/// What a blob in memory takes beside its bytes, and half of what a vector of references may have in reserve.
+const BLOB_OVERHEAD_BYTES: u64 = 32;
 
 /// Dead bytes beyond which a segment is rewritten, if they are most of it.
 const GARBAGE_BYTES_MIN: usize = 256 << 10;
@@ -33,10 +42,23 @@ const GARBAGE_BYTES_MIN: usize = 256 << 10;
 struct Slot {
     hash: u64,
     key_start: u64,
+    /// Where the value begins; behind it stands the index of the blob if there is one.
     value_start: u64,
     value_len: u32,
     key_len: u16,
     kind: Kind,
+}
+
+/// An entry on its way into a write buffer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NewEntry<'a> {
+    pub(crate) key: &'a [u8],
+    /// The salted hash of the key.
+    pub(crate) hash: u64,
+    pub(crate) kind: Kind,
+    pub(crate) value: &'a [u8],
+    /// Of an insert with blob.
+    pub(crate) blob: Option<&'a Arc<[u8]>>,
 }
 
 /// Some entries, in order of arrival.
@@ -45,9 +67,11 @@ pub(crate) struct Segment {
     arena: Vec<u8>,
     slots: Vec<Slot>,
     table: HashTable<u32>,
-    /// Keys, values and the overhead of each entry.
+    /// Also those of entries that have been replaced.
+    blobs: Vec<Arc<[u8]>>,
+    /// Keys, values, blobs and the overhead of each entry.
     weight_bytes: u64,
-    /// Bytes of the arena that no slot refers to.
+    /// Bytes of arena and blobs that no slot refers to.
     garbage_bytes: usize,
     /// Slots in key order, made on demand. Invariant: empty while the segment changes.
     order: OnceLock<Box<[u32]>>,
@@ -60,7 +84,40 @@ impl Segment {
 
     fn entry(&self, slot: &Slot) -> EntryRef<'_> {
         let value = &self.arena[slot.value_start as usize..][..slot.value_len as usize];
-        EntryRef { key: self.key(slot), kind: slot.kind, value }
+        let blob = self.blob(slot).map_or(BlobSpan::default(), |(index, blob)| BlobSpan {
+            offset: index as u64,
+            len: blob.len() as u32,
+        });
+        EntryRef { key: self.key(slot), kind: slot.kind, value, blob }
+    }
+
+    /// The blob of a slot and its index.
+    fn blob(&self, slot: &Slot) -> Option<(usize, &Arc<[u8]>)> {
+        if slot.kind != Kind::InsertBlob {
+            return None;
+        }
+        let value_end = slot.value_start as usize + slot.value_len as usize;
+        let index = u32::from_le_bytes(*self.arena[value_end..].first_chunk()?) as usize;
+        Some((index, self.blobs.get(index)?))
+    }
+
+    /// The blob of an entry of this segment, if it has one.
+    pub(crate) fn blob_of(&self, entry: &EntryRef<'_>) -> Option<Blob> {
+        let has_blob = entry.kind == Kind::InsertBlob;
+        let blob = has_blob.then(|| self.blobs.get(entry.blob.offset as usize)).flatten();
+        blob.map(|blob| Blob::Memory(Arc::clone(blob)))
+    }
+
+    /// Whether entries may have blobs.
+    pub(crate) fn has_blobs(&self) -> bool {
+        !self.blobs.is_empty()
+    }
+
+    /// An entry as it is put into another segment.
+    fn as_new(&self, slot: &Slot) -> NewEntry<'_> {
+        let EntryRef { key, kind, value, .. } = self.entry(slot);
+        let blob = self.blob(slot).map(|(_, blob)| blob);
+        NewEntry { key, hash: slot.hash, kind, value, blob }
     }
 
     /// Entries, one for each key.
@@ -82,39 +139,83 @@ impl Segment {
         start
     }
 
-    /// Sets the entry of a key; a replaced slot is noted in `undo`.
-    fn put(&mut self, hash: u64, entry: EntryRef<'_>, undo: &mut Vec<(u32, Slot)>) {
+    /// Appends value and blob; returns where the value begins.
+    fn append_value(&mut self, value: &[u8], blob: Option<&Arc<[u8]>>) -> u64 {
+        let start = self.append(value);
+        if let Some(blob) = blob {
+            let index = self.blobs.len() as u32;
+            self.append(&index.to_le_bytes());
+            self.blobs.push(Arc::clone(blob));
+        }
+        start
+    }
+
+    /// Bytes of value and blob that a slot refers to.
+    fn content_bytes(&self, slot: &Slot) -> usize {
+        slot.value_len as usize + self.blob(slot).map_or(0, |(_, blob)| blob.len())
+    }
+
+    /// Sets the entry of a key, or combines it with the one that is there; a replaced slot is noted in
+    /// `undo`.
+    fn put(
+        &mut self,
+        new: NewEntry<'_>,
+        resolve: &Resolve,
+        undo: &mut Vec<(u32, Slot)>,
+    ) -> Result<()> {
         self.order.take();
+        let NewEntry { key, hash, mut kind, value, blob } = new;
         let found = self.table.find(hash, |&at| {
             let slot = &self.slots[at as usize];
-            slot.hash == hash && self.key(slot) == entry.key
+            slot.hash == hash && self.key(slot) == key
         });
-        let value_len = entry.value.len() as u32;
         if let Some(&at) = found {
             let old = self.slots[at as usize];
+            let mut combined = Vec::new();
+            let mut value = value;
+            if kind == Kind::Upsert {
+                kind = old.kind.under_upsert();
+                if old.kind != Kind::Delete {
+                    combined.extend_from_slice(value);
+                    resolve.combine(&mut combined, self.entry(&old).value)?;
+                    value = &combined;
+                }
+            }
+            let weight = value.len() + blob.map_or(0, |blob| blob.len());
             undo.push((at, old));
-            let value_start = self.append(entry.value);
-            self.garbage_bytes += old.value_len as usize;
-            self.weight_bytes -= u64::from(old.value_len);
-            self.weight_bytes += u64::from(value_len);
-            self.slots[at as usize] = Slot { value_start, value_len, kind: entry.kind, ..old };
-            return;
+            let value_start = self.append_value(value, blob);
+            let dead = self.content_bytes(&old);
+            self.garbage_bytes += dead;
+            self.weight_bytes = self.weight_bytes - dead as u64 + weight as u64;
+            let value_len = value.len() as u32;
+            self.slots[at as usize] = Slot { value_start, value_len, kind, ..old };
+            return Ok(());
         }
-        let key_start = self.append(entry.key);
-        let value_start = self.append(entry.value);
+        self.add(new);
+        Ok(())
+    }
+
+    /// Adds the entry of a key that is not there.
+    fn add(&mut self, new: NewEntry<'_>) {
+        let NewEntry { key, hash, kind, value, blob } = new;
+        let key_start = self.append(key);
+        let value_start = self.append_value(value, blob);
         let at = self.slots.len() as u32;
-        let key_len = entry.key.len() as u16;
-        self.slots.push(Slot {
-            hash,
-            key_start,
-            value_start,
-            value_len,
-            key_len,
-            kind: entry.kind,
-        });
+        let (key_len, value_len) = (key.len() as u16, value.len() as u32);
+        self.slots.push(Slot { hash, key_start, value_start, value_len, key_len, kind });
         let slots = &self.slots;
         self.table.insert_unique(hash, at, |&at| slots[at as usize].hash);
-        self.weight_bytes += entry.weight_bytes();
+        let content = value.len() + blob.map_or(0, |blob| blob.len());
+        self.weight_bytes += key.len() as u64 + content as u64 + ENTRY_OVERHEAD_BYTES;
+    }
+
+    /// A segment of these slots only, all of different keys.
+    fn with_slots(&self, slots: &[Slot]) -> Self {
+        let mut copy = Self::default();
+        for slot in slots {
+            copy.add(self.as_new(slot));
+        }
+        copy
     }
 
     /// Takes back everything since the savepoint.
@@ -131,6 +232,7 @@ impl Segment {
         }
         self.slots.truncate(savepoint.slots);
         self.arena.truncate(savepoint.arena);
+        self.blobs.truncate(savepoint.blobs);
         self.weight_bytes = savepoint.weight_bytes;
         self.garbage_bytes = savepoint.garbage_bytes;
     }
@@ -195,6 +297,12 @@ impl SegmentReader {
         self.slot.as_ref().map(|slot| self.segment.entry(slot))
     }
 
+    /// The blob of the current entry, if it has one.
+    pub(crate) fn blob(&self) -> Option<Blob> {
+        let (_, blob) = self.segment.blob(self.slot.as_ref()?)?;
+        Some(Blob::Memory(Arc::clone(blob)))
+    }
+
     /// The salted hash of the current key.
     pub(crate) fn hash(&self) -> Option<u64> {
         self.slot.map(|slot| slot.hash)
@@ -222,6 +330,7 @@ impl SegmentReader {
 #[derive(Debug, Default)]
 struct Savepoint {
     arena: usize,
+    blobs: usize,
     slots: usize,
     weight_bytes: u64,
     garbage_bytes: usize,
@@ -255,9 +364,13 @@ impl WriteBuffer {
         self.segments.iter().map(|segment| segment.weight_bytes).sum()
     }
 
-    /// Bytes of values that were overwritten and are still held.
-    pub(crate) fn garbage_bytes(&self) -> u64 {
-        self.segments.iter().map(|segment| segment.garbage_bytes as u64).sum()
+    /// What the buffer counts for under a memory budget: half of the memory that it takes, at least.
+    pub(crate) fn charged_bytes(&self) -> u64 {
+        let charged = |segment: &Arc<Segment>| {
+            let blobs = segment.blobs.len() as u64 * BLOB_OVERHEAD_BYTES;
+            segment.weight_bytes + segment.garbage_bytes as u64 + blobs
+        };
+        self.segments.iter().map(charged).sum()
     }
 
     /// Entries; a key in several segments counts in each.
@@ -273,6 +386,8 @@ impl WriteBuffer {
     pub(crate) fn memory_bytes(&self) -> usize {
         let segment_bytes = |segment: &Arc<Segment>| {
             segment.arena.capacity()
+                + segment.blobs.iter().map(|blob| blob.len()).sum::<usize>()
+                + segment.blobs.capacity() * size_of::<Arc<[u8]>>()
                 + segment.slots.capacity() * size_of::<Slot>()
                 + segment.table.allocation_size()
                 + segment.order.get().map_or(0, |order| order.len() * size_of::<u32>())
@@ -280,30 +395,38 @@ impl WriteBuffer {
         self.segments.iter().map(segment_bytes).sum()
     }
 
-    /// The newest entry of a key.
-    pub(crate) fn get(&self, hash: u64, key: &[u8]) -> Option<EntryRef<'_>> {
-        self.segments.iter().rev().find_map(|segment| segment.get(hash, key))
+    /// The entries of a key, newest first.
+    pub(crate) fn entries<'a>(
+        &'a self,
+        hash: u64,
+        key: &'a [u8],
+    ) -> impl Iterator<Item = (&'a Segment, EntryRef<'a>)> {
+        let segments = self.segments.iter().rev();
+        segments.filter_map(move |segment| Some((segment.as_ref(), segment.get(hash, key)?)))
+    }
+
+    /// Whether entries may have blobs.
+    pub(crate) fn has_blobs(&self) -> bool {
+        self.segments.iter().any(|segment| segment.has_blobs())
     }
 
     /// Makes the last segment writable, adding one if the last is shared.
-    fn open_segment(&mut self) {
+    fn open_segment(&mut self, resolve: &Resolve) -> Result<()> {
         let writable =
             self.segments.last_mut().is_some_and(|segment| Arc::get_mut(segment).is_some());
         if !writable {
-            self.fold();
+            self.fold(resolve)?;
             self.segments.push(Arc::new(Segment::default()));
         }
         let last = self.segments.last_mut().and_then(Arc::get_mut).expect("made writable above");
-        if last.garbage_bytes > GARBAGE_BYTES_MIN && last.garbage_bytes > last.arena.len() / 2 {
-            let live = last.slots.iter().map(|slot| (slot.hash, last.entry(slot)));
-            let mut rewritten = Segment::default();
-            live.for_each(|(hash, entry)| rewritten.put(hash, entry, &mut Vec::new()));
-            *last = rewritten;
+        if last.garbage_bytes > GARBAGE_BYTES_MIN && last.garbage_bytes as u64 > last.weight_bytes {
+            *last = last.with_slots(&last.slots);
         }
+        Ok(())
     }
 
     /// Folds the newest segments, as long as enough of them are no larger than the newest one's tier.
-    fn fold(&mut self) {
+    fn fold(&mut self, resolve: &Resolve) -> Result<()> {
         let tier = |segment: &Arc<Segment>| segment.len().max(1).ilog(SEGMENTS_PER_TIER);
         while let Some(newest) = self.segments.last().map(tier) {
             let alike =
@@ -312,42 +435,57 @@ impl WriteBuffer {
                 break;
             }
             let mut folded = Segment::default();
-            for segment in self.segments.split_off(self.segments.len() - alike) {
+            let first = self.segments.len() - alike;
+            for segment in &self.segments[first..] {
                 for slot in &segment.slots {
-                    folded.put(slot.hash, segment.entry(slot), &mut Vec::new());
+                    folded.put(segment.as_new(slot), resolve, &mut Vec::new())?;
                 }
             }
+            self.segments.truncate(first);
             self.segments.push(Arc::new(folded));
         }
+        Ok(())
     }
 
     /// Begins a batch: what is put until the next call can be undone together.
-    pub(crate) fn begin(&mut self) -> Undo {
-        self.open_segment();
+    ///
+    /// # Errors
+    /// [`Error::ValueTooLarge`](crate::Error::ValueTooLarge) if two upserts make too large a value.
+    pub(crate) fn begin(&mut self, resolve: &Resolve) -> Result<Undo> {
+        self.open_segment(resolve)?;
         let (last, kept) = self.segments.split_last().expect("a segment was opened");
-        Undo {
+        Ok(Undo {
             kept: kept.to_vec(),
             savepoint: Savepoint {
                 arena: last.arena.len(),
+                blobs: last.blobs.len(),
                 slots: last.slots.len(),
                 weight_bytes: last.weight_bytes,
                 garbage_bytes: last.garbage_bytes,
                 replaced: Vec::new(),
             },
-        }
+        })
     }
 
     /// Sets the entry of a key. The batch must have been begun; `undo` is what that gave, unless the buffer
     /// was replaced by an empty one since.
-    pub(crate) fn put(&mut self, hash: u64, entry: EntryRef<'_>, undo: Option<&mut Undo>) {
+    ///
+    /// # Errors
+    /// As [`begin`](Self::begin).
+    pub(crate) fn put(
+        &mut self,
+        entry: NewEntry<'_>,
+        resolve: &Resolve,
+        undo: Option<&mut Undo>,
+    ) -> Result<()> {
         if self.segments.is_empty() {
             self.segments.push(Arc::new(Segment::default()));
         }
         let last = self.segments.last_mut().and_then(Arc::get_mut);
         let last = last.expect("`begin` made the last segment writable");
         match undo {
-            Some(undo) => last.put(hash, entry, &mut undo.savepoint.replaced),
-            None => last.put(hash, entry, &mut Vec::new()),
+            Some(undo) => last.put(entry, resolve, &mut undo.savepoint.replaced),
+            None => last.put(entry, resolve, &mut Vec::new()),
         }
     }
 }
@@ -374,11 +512,7 @@ impl Undo {
                     *found = slot;
                 }
             }
-            let mut before = Segment::default();
-            for slot in &slots {
-                before.put(slot.hash, last.entry(slot), &mut Vec::new());
-            }
-            segments.push(Arc::new(before));
+            segments.push(Arc::new(last.with_slots(&slots)));
         }
         WriteBuffer { segments }
     }
@@ -389,11 +523,31 @@ mod tests {
     use super::*;
     use crate::entry::key_hash;
 
+    fn put_with(
+        buffer: &mut WriteBuffer,
+        (key, kind, value): (&[u8], Kind, &[u8]),
+        blob: Option<&Arc<[u8]>>,
+        undo: &mut Undo,
+    ) {
+        let resolve = Resolve::concatenate();
+        let new = NewEntry { key, hash: key_hash(1, key), kind, value, blob };
+        buffer.put(new, &resolve, Some(undo)).unwrap();
+    }
+
+    fn begin(buffer: &mut WriteBuffer) -> Undo {
+        buffer.begin(&Resolve::concatenate()).unwrap()
+    }
+
     fn put(buffer: &mut WriteBuffer, number: u64) {
         let key = number.to_le_bytes();
-        let entry = EntryRef { key: &key, kind: Kind::Insert, value: &key };
-        let mut undo = buffer.begin();
-        buffer.put(key_hash(1, &key), entry, Some(&mut undo));
+        let mut undo = begin(buffer);
+        put_with(buffer, (&key, Kind::Insert, &key), None, &mut undo);
+    }
+
+    /// The newest entry.
+    fn newest(buffer: &WriteBuffer, key: &[u8]) -> Option<(Kind, Vec<u8>)> {
+        let mut entries = buffer.entries(key_hash(1, key), key);
+        entries.next().map(|(_, entry)| (entry.kind, entry.value.to_vec()))
     }
 
     /// A duplicate after every update, all kept: few segments in each, and little copying in all.
@@ -419,36 +573,44 @@ mod tests {
         for (number, version) in versions.iter().enumerate() {
             let has = |n: usize| {
                 let key = (n as u64).to_le_bytes();
-                version.get(key_hash(1, &key), &key).is_some()
+                newest(version, &key).is_some()
             };
             assert!(has(number) && has(0) && !has(number + 1), "version {number}");
         }
     }
 
-    /// What a memory budget counts with: memory is at most twice the weight and what was overwritten, whatever
-    /// vectors and hash tables have grown to just now.
+    /// What a memory budget counts with: memory is at most twice what is charged, whatever vectors and hash
+    /// tables have grown to just now.
     #[test]
-    fn a_buffer_takes_at_most_twice_its_weight() {
-        for (key_len, value_len) in [(8, 0), (8, 8), (34, 60), (1, 1), (100, 1_000), (8, 9_000)] {
+    fn a_buffer_takes_at_most_twice_what_it_charges() {
+        for (key_len, value_len, blob_len) in [
+            (8, 0, None),
+            (8, 8, Some(0)),
+            (34, 60, None),
+            (1, 1, None),
+            (100, 1_000, Some(300)),
+            (8, 9_000, None),
+            (8, 20, Some(5)),
+        ] {
             let mut buffer = WriteBuffer::default();
+            let check = |buffer: &WriteBuffer| {
+                let (held, charged) = (buffer.memory_bytes() as u64, buffer.charged_bytes());
+                assert!(held <= 2 * charged + 512, "{held} bytes, {charged} charged");
+            };
             for number in 0..3_000_u64 {
                 let mut key = vec![0; key_len];
                 // Every third update overwrites.
                 let number = if number % 3 == 2 { number / 2 } else { number };
                 key.iter_mut().zip(number.to_le_bytes()).for_each(|(to, from)| *to = from);
-                let value = vec![7; value_len];
-                let entry = EntryRef { key: &key, kind: Kind::Insert, value: &value };
-                let mut undo = buffer.begin();
-                buffer.put(key_hash(1, &key), entry, Some(&mut undo));
-                let held = buffer.memory_bytes() as u64;
-                let bound = 2 * (buffer.weight_bytes() + buffer.garbage_bytes()) + 512;
-                assert!(held <= bound, "{held} bytes, {bound} allowed after {number}");
+                let blob = blob_len.map(|len| Arc::from(vec![7; len]));
+                let kind = if blob.is_some() { Kind::InsertBlob } else { Kind::Insert };
+                let mut undo = begin(&mut buffer);
+                put_with(&mut buffer, (&key, kind, &vec![7; value_len]), blob.as_ref(), &mut undo);
+                check(&buffer);
             }
             // As a flush does, which puts the entries in order.
             assert!(buffer.segments()[0].key_range().is_some());
-            let held = buffer.memory_bytes() as u64;
-            let bound = 2 * (buffer.weight_bytes() + buffer.garbage_bytes()) + 512;
-            assert!(held <= bound, "{held} bytes in order, {bound} allowed");
+            check(&buffer);
         }
     }
 
@@ -457,19 +619,45 @@ mod tests {
         let mut buffer = WriteBuffer::default();
         (0..100).for_each(|number| put(&mut buffer, number));
         let before = (buffer.len(), buffer.weight_bytes());
-        let mut undo = buffer.begin();
+        let mut undo = begin(&mut buffer);
+        let blob: Arc<[u8]> = Arc::from([7; 1000]);
         for number in 50..150_u64 {
             let key = number.to_le_bytes();
-            let entry = EntryRef { key: &key, kind: Kind::Delete, value: &[] };
-            buffer.put(key_hash(1, &key), entry, Some(&mut undo));
+            match number % 3 {
+                0 => put_with(&mut buffer, (&key, Kind::Delete, &[]), None, &mut undo),
+                1 => put_with(&mut buffer, (&key, Kind::Upsert, b"u"), None, &mut undo),
+                _ => put_with(&mut buffer, (&key, Kind::InsertBlob, b"v"), Some(&blob), &mut undo),
+            }
         }
         assert_eq!(buffer.len(), 150);
+        assert!(buffer.weight_bytes() > before.1 + 30_000, "blobs count");
+        assert_eq!(Arc::strong_count(&blob), 35);
         undo.roll_back(&mut buffer);
         assert_eq!((buffer.len(), buffer.weight_bytes()), before);
+        assert_eq!(Arc::strong_count(&blob), 1);
         for number in 0..150_u64 {
             let key = number.to_le_bytes();
-            let found = buffer.get(key_hash(1, &key), &key).map(|entry| entry.kind);
-            assert_eq!(found, (number < 100).then_some(Kind::Insert), "key {number}");
+            let expected = (number < 100).then_some((Kind::Insert, key.to_vec()));
+            assert_eq!(newest(&buffer, &key), expected, "key {number}");
+        }
+    }
+
+    #[test]
+    fn an_upsert_combines_with_what_the_buffer_has() {
+        let mut buffer = WriteBuffer::default();
+        let blob: Arc<[u8]> = Arc::from([7; 10]);
+        for (key, kind, expected) in [
+            (b"i".as_slice(), Kind::Insert, (Kind::Insert, b"old new".to_vec())),
+            (b"b", Kind::InsertBlob, (Kind::Insert, b"old new".to_vec())),
+            (b"d", Kind::Delete, (Kind::Insert, b" new".to_vec())),
+            (b"u", Kind::Upsert, (Kind::Upsert, b"old new".to_vec())),
+        ] {
+            let mut undo = begin(&mut buffer);
+            let has_blob = kind == Kind::InsertBlob;
+            let value: &[u8] = if kind == Kind::Delete { b"" } else { b"old" };
+            put_with(&mut buffer, (key, kind, value), has_blob.then_some(&blob), &mut undo);
+            put_with(&mut buffer, (key, Kind::Upsert, b" new"), None, &mut undo);
+            assert_eq!(newest(&buffer, key), Some(expected), "{kind:?}");
         }
     }
 }

@@ -5,6 +5,7 @@
 //! a simulated disk whose clock stands still; its files are the golden files. They are then planted on
 //! an empty disk and opened.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -250,12 +251,15 @@ fn golden_files_of_an_unknown_version_are_refused_by_name() {
         (disk, path)
     };
     let is_refused = |error: &Error, path: &Path| {
+        // Snapshots have been changed once, the other formats never.
+        let reads = if path.extension() == Some(OsStr::new("snapshot")) { 2 } else { 1 };
         assert!(
-            matches!(error, Error::UnknownVersion { path: found, found: 7, newest: 1 }
-                if found == path),
+            matches!(error, Error::UnknownVersion { path: found, found: 7, newest }
+                if found == path && *newest == reads),
             "{error:?}"
         );
-        let text = format!("{}: format version 7, this program reads up to 1", path.display());
+        let path = path.display();
+        let text = format!("{path}: format version 7, this program reads up to {reads}");
         assert_eq!(error.to_string(), text);
     };
 

@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 
 use terrane_lsm::{
     Cursor, DiskCache, Error, FilterPolicy, IndexKind, KEY_BYTES_MAX, Lookup, MergePolicy,
-    MergeSchedule, MergeThread, Session, SnapshotName, Table, TableConfig, Update, WriteBuffer,
+    MergeSchedule, MergeThread, Resolve, Session, SnapshotName, Table, TableConfig, Update,
+    WriteBuffer,
 };
 use terrane_testkit::draw::Draw;
 use terrane_testkit::keys::{Keys, Shape};
@@ -81,6 +82,7 @@ fn draw_config(background_of_4: u64, rng: &mut impl Draw) -> TableConfig {
     let entries = *rng.pick(&[1, 2, 3, 4, 4, 7, 30, 1000]);
     let bytes = *rng.pick(&[1, 100, 1_000, 5_000, 50_000]);
     TableConfig {
+        resolve: Resolve::newest(),
         merge_policy: *rng.pick(&[
             MergePolicy::LazyLevelling,
             MergePolicy::LazyLevelling,

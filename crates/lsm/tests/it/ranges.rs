@@ -56,7 +56,12 @@ fn between(content: &Content, from: &Bound<Vec<u8>>, to: &Bound<Vec<u8>>) -> Vec
         Bound::Unbounded => true,
     };
     let entries = content.iter().filter(|(key, _)| above(key) && below(key));
-    entries.map(|(key, value)| Record { key: key.clone(), value: value.clone().into() }).collect()
+    let record = |(key, value): (&Vec<u8>, &Vec<u8>)| Record {
+        key: key.clone(),
+        value: value.clone().into(),
+        blob: None,
+    };
+    entries.map(record).collect()
 }
 
 #[test]

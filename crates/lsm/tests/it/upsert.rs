@@ -1,0 +1,341 @@
+//! Upserts and blobs.
+//!
+//! Goal: an upsert is a lookup and an insert without the lookup, in every configuration; a blob reference
+//! gives exactly its blob or the error that says it is gone. Method: the acceptance cases of the
+//! reference as they stand, the combination table exhaustively over two and three entries spread over
+//! write buffer, flush and runs in all ways, and long histories against a plain map.
+
+use std::collections::BTreeMap;
+
+use terrane_lsm::{
+    Error, IndexKind, Lookup, MergeSchedule, Resolve, Table, TableConfig, Update, WriteBuffer,
+};
+use terrane_testkit::draw::Draw;
+use terrane_testkit::seeds::for_each_seed;
+
+use crate::{Place, name, small_configs};
+
+/// new + " " + old, as the reference's cases have it.
+fn words() -> Resolve {
+    Resolve::new("words", |newer, older| [newer, b" ", older].concat()).unwrap()
+}
+
+fn config(entries: u64, resolve: Resolve) -> TableConfig {
+    TableConfig {
+        resolve,
+        write_buffer: WriteBuffer::Entries(entries),
+        merge_batch_pages: 1,
+        ..TableConfig::default()
+    }
+}
+
+/// The value of a key, and its blob.
+fn read(
+    place_session: &terrane_lsm::Session,
+    table: &Table,
+    key: &[u8],
+) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
+    match table.lookup(key).unwrap() {
+        Lookup::FoundWithBlob(value, blob) => {
+            let blob = place_session.retrieve_blobs(&[blob]).unwrap().pop();
+            Some((value.into_vec(), blob))
+        }
+        Lookup::Found(value) => Some((value.into_vec(), None)),
+        _ => None,
+    }
+}
+
+#[test]
+fn case_5_overwrite_replaces_value_and_blob() {
+    for place in Place::both() {
+        let session = place.open();
+        for config in small_configs() {
+            let mut table = session.new_table(&config).unwrap();
+            table.insert_with_blob(b"0", b"Hello", b"World").unwrap();
+            let expected = Some((b"Hello".to_vec(), Some(b"World".to_vec())));
+            assert_eq!(read(&session, &table, b"0"), expected);
+            table.insert(b"0", b"Goodbye").unwrap();
+            assert_eq!(read(&session, &table, b"0"), Some((b"Goodbye".to_vec(), None)));
+            table.delete(b"1").unwrap();
+            assert_eq!(read(&session, &table, b"0"), Some((b"Goodbye".to_vec(), None)));
+            assert_eq!(table.lookup(b"1").unwrap(), Lookup::NotFound);
+        }
+    }
+}
+
+#[test]
+fn case_6_upserts_combine_and_drop_the_blob() {
+    for place in Place::both() {
+        let session = place.open();
+        for (at, config) in small_configs().into_iter().enumerate() {
+            let config = TableConfig { resolve: Resolve::concatenate(), ..config };
+            let mut table = session.new_table(&config).unwrap();
+            table.upsert(b"0", b"Hello").unwrap();
+            table.upsert(b"0", b" Goodbye").unwrap();
+            table.insert_with_blob(b"1", b"Hello", b"blob").unwrap();
+            table.upsert(b"1", b" v").unwrap();
+            table.insert(b"2", b"old").unwrap();
+            table.delete(b"2").unwrap();
+            table.upsert(b"2", b"v").unwrap();
+            let check = |table: &Table| {
+                let value = |key: &[u8]| read(&session, table, key);
+                assert_eq!(value(b"0"), Some((b"Hello Goodbye".to_vec(), None)));
+                assert_eq!(value(b"1"), Some((b"Hello v".to_vec(), None)));
+                assert_eq!(value(b"2"), Some((b"v".to_vec(), None)));
+                let mut cursor = table.cursor().unwrap();
+                let values = cursor.take(9).unwrap().into_iter().map(|r| r.value.into_vec());
+                let expected: [&[u8]; 3] = [b"Hello Goodbye", b"Hello v", b"v"];
+                assert!(values.eq(expected));
+            };
+            check(&table);
+            let name = name(&format!("s{at}"));
+            table.save_snapshot(&name, "").unwrap();
+            check(&session.open_snapshot(&name, "").unwrap());
+        }
+    }
+}
+
+/// The entry kinds of the reference's table 1.1, and what is in the table before any.
+const OPERATIONS: [Update<'static>; 4] = [
+    Update::Delete,
+    Update::Insert(b"i"),
+    Update::InsertWithBlob(b"b", b"blob"),
+    Update::Upsert(b"u"),
+];
+
+type State = Option<(Vec<u8>, Option<Vec<u8>>)>;
+
+fn applied(state: State, update: Update<'_>, resolve: &Resolve) -> State {
+    match update {
+        Update::Insert(value) => Some((value.to_vec(), None)),
+        Update::InsertWithBlob(value, blob) => Some((value.to_vec(), Some(blob.to_vec()))),
+        Update::Upsert(value) => {
+            let old = state.map(|(old, _)| resolve.apply(value, &old));
+            Some((old.unwrap_or_else(|| value.to_vec()), None))
+        }
+        _ => None,
+    }
+}
+
+/// All sequences of three operations on a key, with so many other updates between them that they stand in
+/// one segment, in several, in a flush, or in runs of several levels, merged or not.
+#[test]
+fn every_combination_of_entries_in_every_place_gives_the_tables_answer() {
+    let resolve = words();
+    let session = Place::simulated(1).open();
+    let mut combinations = 0;
+    for gap in [0, 1, 3, 40] {
+        for schedule in [MergeSchedule::Incremental, MergeSchedule::OneShot] {
+            let config = TableConfig { merge_schedule: schedule, ..config(3, resolve.clone()) };
+            for number in 0..64_usize {
+                let operations = [number / 16, number / 4 % 4, number % 4].map(|at| OPERATIONS[at]);
+                let mut table = session.new_table(&config).unwrap();
+                let mut state: State = None;
+                for (step, operation) in operations.into_iter().enumerate() {
+                    table.updates(&[(b"key", operation)]).unwrap();
+                    state = applied(state, operation, &resolve);
+                    // A duplicate freezes the segment.
+                    let copy = table.duplicate().unwrap();
+                    for other in 0..gap {
+                        let other = [b'z', step as u8, other];
+                        table.insert(&other, b"").unwrap();
+                    }
+                    assert_eq!(read(&session, &table, b"key"), state, "{operations:?} gap {gap}");
+                    assert_eq!(read(&session, &copy, b"key"), state, "{operations:?} gap {gap}");
+                }
+                let first = table.cursor().unwrap().next().unwrap();
+                let first = first.filter(|record| record.key == b"key");
+                let first = first.map(|record| {
+                    let blob = record.blob.map(|b| session.retrieve_blobs(&[b]).unwrap().remove(0));
+                    (record.value.into_vec(), blob)
+                });
+                assert_eq!(first, state, "a cursor after {operations:?} gap {gap}");
+                combinations += 1;
+            }
+        }
+    }
+    assert_eq!(combinations, 4 * 2 * 64);
+}
+
+#[test]
+fn an_upsert_is_a_lookup_and_an_insert_in_all_configurations() {
+    for_each_seed("an_upsert_is_a_lookup_and_an_insert_in_all_configurations", 6, |rng, seed| {
+        let session = Place::simulated(seed).open();
+        for config in small_configs() {
+            let resolve = rng.pick(&Resolve::all_ready_made()).clone();
+            let config = TableConfig { resolve: resolve.clone(), merge_batch_pages: 1, ..config };
+            let mut upserted = session.new_table(&config).unwrap();
+            let mut inserted = session.new_table(&config).unwrap();
+            let mut model: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+            for _ in 0..300 {
+                let key = [rng.below(20) as u8, 0, 7];
+                let len = rng.below(12);
+                let value: Vec<u8> = (0..len).map(|_| rng.below(256) as u8).collect();
+                if rng.chance(1, 6) {
+                    upserted.delete(&key).unwrap();
+                    inserted.delete(&key).unwrap();
+                    model.remove(key.as_slice());
+                    continue;
+                }
+                upserted.upsert(&key, &value).unwrap();
+                let old = inserted.lookup(&key).unwrap();
+                let new =
+                    old.value().map_or_else(|| value.clone(), |old| resolve.apply(&value, old));
+                inserted.insert(&key, &new).unwrap();
+                model.insert(key.to_vec(), new);
+            }
+            let expected: Vec<_> = model.into_iter().collect();
+            assert_eq!(crate::content(&upserted), expected, "{resolve:?}");
+            assert_eq!(crate::content(&inserted), expected, "{resolve:?}");
+            for (key, value) in &expected {
+                assert_eq!(upserted.lookup(key).unwrap().value(), Some(value.as_slice()));
+            }
+        }
+    });
+}
+
+#[test]
+fn a_table_is_opened_with_its_own_resolve_function_only() {
+    for place in Place::both() {
+        let session = place.open();
+        let mut table = session.new_table(&config(4, words())).unwrap();
+        table.upsert(b"k", b"a").unwrap();
+        table.save_snapshot(&name("own"), "").unwrap();
+        let refused = session.open_snapshot(&name("own"), "").unwrap_err();
+        assert!(
+            matches!(&refused, Error::ResolveNotCompatible { name, stored, given: None }
+                if name == "own" && stored == "words"),
+            "{refused:?}"
+        );
+    }
+}
+
+/// Buffer of 4 entries; 0 to 99 with blobs.
+fn with_blobs(session: &terrane_lsm::Session) -> (Table, Vec<Vec<u8>>, Vec<Vec<u8>>) {
+    let mut table = session.new_table(&config(4, Resolve::newest())).unwrap();
+    let keys: Vec<Vec<u8>> = (0..100u8).map(|n| vec![n]).collect();
+    let blobs: Vec<Vec<u8>> = (0..100usize).map(|n| vec![n as u8; n * n]).collect();
+    for (key, blob) in keys.iter().zip(&blobs) {
+        table.insert_with_blob(key, b"value", blob).unwrap();
+    }
+    (table, keys, blobs)
+}
+
+#[test]
+fn case_11_a_blob_reference_gives_its_blob_or_says_that_it_is_gone() {
+    for place in Place::both() {
+        let session = place.open();
+        let (mut table, keys, blobs) = with_blobs(&session);
+        let references = |table: &Table| -> Vec<_> {
+            let found = table.lookups(&keys).unwrap();
+            found.into_iter().map(|found| found.blob().cloned().unwrap()).collect()
+        };
+        assert_eq!(session.retrieve_blobs(&references(&table)).unwrap(), blobs);
+        let (mut gone, mut there) = (0, 0);
+        for step in 0..300u32 {
+            let refs = references(&table);
+            table.insert(&[&[200], step.to_le_bytes().as_slice()].concat(), b"more").unwrap();
+            for (at, reference) in refs.iter().enumerate() {
+                match session.retrieve_blobs(std::slice::from_ref(reference)) {
+                    Ok(read) => {
+                        assert_eq!(read, [blobs[at].clone()]);
+                        there += 1;
+                    }
+                    Err(Error::BlobRefInvalid { index: 0 }) => gone += 1,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            let first_bad = refs.iter().position(|reference| {
+                session.retrieve_blobs(std::slice::from_ref(reference)).is_err()
+            });
+            match (session.retrieve_blobs(&refs), first_bad) {
+                (Ok(read), None) => assert_eq!(read, blobs),
+                (Err(Error::BlobRefInvalid { index }), Some(first)) => assert_eq!(index, first),
+                (read, first) => panic!("{read:?}, first bad {first:?}"),
+            }
+        }
+        assert!(gone > 0 && there > 0, "{gone} gone, {there} there: nothing was shown");
+    }
+}
+
+#[test]
+fn case_11_a_duplicate_or_a_cursor_left_open_keeps_references_valid() {
+    for place in Place::both() {
+        let session = place.open();
+        let (mut table, keys, blobs) = with_blobs(&session);
+        for updates in [0, 1, 7, 1_001] {
+            let copy = table.duplicate().unwrap();
+            let found = copy.lookups(&keys).unwrap();
+            let refs: Vec<_> = found.iter().map(|found| found.blob().cloned().unwrap()).collect();
+            let before = table.lookups(&keys).unwrap();
+            let before: Vec<_> =
+                before.iter().map(|found| found.blob().cloned().unwrap()).collect();
+            let mut cursor = table.cursor().unwrap();
+            let records = cursor.take(100).unwrap();
+            let of_cursor: Vec<_> =
+                records.into_iter().map(|record| record.blob.unwrap()).collect();
+            for number in 0..updates {
+                table.insert(&[&[200], u32::to_le_bytes(number).as_slice()].concat(), b"").unwrap();
+            }
+            for refs in [&refs, &before, &of_cursor] {
+                assert_eq!(session.retrieve_blobs(refs).unwrap(), blobs, "after {updates} updates");
+            }
+            drop(copy);
+            assert_eq!(
+                session.retrieve_blobs(&of_cursor).unwrap(),
+                blobs,
+                "after {updates} updates"
+            );
+        }
+    }
+}
+
+#[test]
+fn blobs_of_all_sizes_survive_merges_snapshots_and_reopening() {
+    for mut place in Place::both() {
+        let session = place.open();
+        let index = IndexKind::Ordinary;
+        let config = TableConfig { index, ..config(7, Resolve::newest()) };
+        let mut table = session.new_table(&config).unwrap();
+        let sizes = [0, 1, 60, 4079, 4080, 4081, 8160, 10_000, 300_000];
+        let mut expected = BTreeMap::new();
+        for number in 0..200usize {
+            let key = ((number * 7919) % 100).to_le_bytes().to_vec();
+            let value = vec![number as u8; [0, 5, 4_000, 4_070, 9_000][number % 5]];
+            let blob = vec![number as u8 ^ 0x55; sizes[number % sizes.len()]];
+            match number % 11 {
+                3 => table.delete(&key).unwrap(),
+                _ => table.insert_with_blob(&key, &value, &blob).unwrap(),
+            }
+            match number % 11 {
+                3 => expected.remove(&key),
+                _ => expected.insert(key, (value, blob)),
+            };
+        }
+        let check = |session: &terrane_lsm::Session, table: &Table| {
+            for (key, (value, blob)) in &expected {
+                let read = read(session, table, key);
+                assert_eq!(read, Some((value.clone(), Some(blob.clone()))));
+            }
+            let mut cursor = table.cursor().unwrap();
+            for (key, (value, blob)) in &expected {
+                let record = cursor.next().unwrap().unwrap();
+                assert_eq!((&record.key, &*record.value), (key, value.as_slice()));
+                let read = session.retrieve_blobs(&[record.blob.unwrap()]).unwrap();
+                assert_eq!(read, std::slice::from_ref(blob));
+            }
+            assert_eq!(cursor.next().unwrap(), None);
+        };
+        check(&session, &table);
+        table.save_snapshot(&name("blobs"), "").unwrap();
+        check(&session, &session.open_snapshot(&name("blobs"), "").unwrap());
+        place.kill();
+        drop((table, session));
+        let session = place.open();
+        let table = session.open_snapshot(&name("blobs"), "").unwrap();
+        check(&session, &table);
+        session.delete_snapshot(&name("blobs")).unwrap();
+        drop(table);
+        assert_eq!(place.runs(), Vec::<std::path::PathBuf>::new(), "all files have gone");
+    }
+}
