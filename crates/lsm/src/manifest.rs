@@ -7,10 +7,9 @@
 use terrane_io::bytes::{Overrun, Reader, Writer};
 use terrane_io::checksum::crc32c;
 
-use crate::config::TableConfig;
+use crate::config::{LEVELS_MAX, TableConfig};
 use crate::files::RUN_NUMBER_MAX;
 use crate::filter::FilterAllocation;
-use crate::levels::LEVELS_MAX;
 use crate::run::Purpose;
 use crate::sources::Frontier;
 use crate::union::UNION_DEPTH_MAX;

@@ -10,6 +10,7 @@ mod script;
 
 mod bitflip;
 mod budgets;
+mod config;
 mod crash;
 mod export;
 mod export_crash;
