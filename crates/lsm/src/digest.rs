@@ -42,7 +42,9 @@ impl StateDigest {
 mod tests {
     use super::*;
 
-    fn digest(entries: &[(&[u8], &[u8], Option<&[u8]>)]) -> [u8; 32] {
+    type Entry<'a> = (&'a [u8], &'a [u8], Option<&'a [u8]>);
+
+    fn digest(entries: &[Entry<'_>]) -> [u8; 32] {
         let mut digest = StateDigest::default();
         for (key, value, blob) in entries {
             digest.add(key, value, *blob);

@@ -247,8 +247,8 @@ pub enum Error {
     },
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+fn hex(digest: &[u8; 32]) -> String {
+    digest.map(|byte| format!("{byte:02x}")).concat()
 }
 
 impl Error {
