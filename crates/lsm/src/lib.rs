@@ -44,6 +44,8 @@ mod run_builder;
 
 mod run_reader;
 
+mod sketch;
+
 mod write_buffer;
 
 mod kmerge;
