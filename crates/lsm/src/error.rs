@@ -158,13 +158,15 @@ pub enum Error {
         /// The limit.
         limit: u64,
     },
-    /// An option is out of its range.
-    #[error("option {option}: {reason}")]
+    /// An option is out of its range, or contradicts another one.
+    #[error("option {option} is {value}; allowed: {allowed}")]
     InvalidConfig {
         /// The option, by its field name.
         option: &'static str,
+        /// What was given.
+        value: String,
         /// What is allowed.
-        reason: String,
+        allowed: String,
     },
     /// A text is not a snapshot name.
     #[error(

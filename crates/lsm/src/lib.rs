@@ -36,6 +36,8 @@ mod files;
 
 mod run;
 
+mod memory;
+
 mod blob;
 
 mod answer;
@@ -83,7 +85,8 @@ pub mod verify;
 pub use answer::{Lookup, Record, Value};
 pub use blob::BlobRef;
 pub use config::{
-    DiskCache, FilterPolicy, MergePolicy, MergeSchedule, MergeThread, TableConfig, WriteBuffer,
+    DiskCache, FilterPolicy, LevelFilter, MEMORY_BUDGET_MAX, MEMORY_BUDGET_MIN, MergePolicy,
+    MergeSchedule, MergeThread, TableConfig, WriteBuffer,
 };
 pub use corrupt::Corrupt;
 pub use cursor::Cursor;

@@ -7,9 +7,8 @@
 use terrane_io::bytes::{Overrun, Reader, Writer};
 use terrane_io::checksum::crc32c;
 
-use crate::config::TableConfig;
+use crate::config::{LEVELS_MAX, TableConfig};
 use crate::files::RUN_NUMBER_MAX;
-use crate::levels::LEVELS_MAX;
 use crate::sources::Frontier;
 use crate::union::UNION_DEPTH_MAX;
 

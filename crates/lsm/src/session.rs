@@ -64,8 +64,11 @@ impl SessionOptions {
 
     fn validate(&self) -> Result<()> {
         if !OPEN_FILES_MAX.contains(&self.open_files_max) {
-            let reason = format!("{} is not in 4..=65536", self.open_files_max);
-            return Err(Error::InvalidConfig { option: "open_files_max", reason });
+            return Err(Error::InvalidConfig {
+                option: "open_files_max",
+                value: self.open_files_max.to_string(),
+                allowed: format!("{} to {}", OPEN_FILES_MAX.start(), OPEN_FILES_MAX.end()),
+            });
         }
         Ok(())
     }

@@ -370,12 +370,10 @@ impl SessionCore {
     /// The run of that number, shared with whoever has it open.
     pub(crate) fn run(&self, number: u64, access: Access) -> Result<Arc<Run>> {
         let mut runs = lock(&self.runs);
-        if let Some(run) = runs.get(&number).and_then(Weak::upgrade)
-            && run.access() == access
-        {
-            return Ok(run);
-        }
-        let run = Arc::new(Run::open(&self.files, number, access)?);
+        let run = match runs.get(&number).and_then(Weak::upgrade) {
+            Some(run) => run.with_access(access),
+            None => Arc::new(Run::open(&self.files, number, access)?),
+        };
         runs.retain(|_, run| run.strong_count() > 0);
         runs.insert(number, Arc::downgrade(&run));
         Ok(run)

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use terrane_io::Access;
 
 use crate::blob::retrieve;
-use crate::config::TableConfig;
+use crate::config::{LEVELS_MAX, TableConfig};
 use crate::corrupt::Corrupt;
 use crate::entry::{EntryRef, key_hash};
 use crate::error::{Error, Result};
@@ -26,6 +26,7 @@ use crate::levels::{Context, Incoming, Level, Pending, TICKS_PER_FLUSH, Tree};
 use crate::manifest::{
     IncomingRef, LevelRef, MergeRef, RunRef, SnapshotMeta, UnionRef, UnionTableRef,
 };
+use crate::memory::Held;
 use crate::merging::{Input, MergeSpec, Merging, View};
 use crate::resolve::Resolve;
 use crate::run::{Purpose, Run};
@@ -265,8 +266,8 @@ fn resolve_of(name: &SnapshotName, stored: &str, given: Option<&Resolve>) -> Res
 
 fn restore(core: &Arc<SessionCore>, meta: &SnapshotMeta) -> Result<Tree> {
     let context = Context { set: core.files(), config: &meta.config, salt: core.salt() };
-    let open = |wanted: &RunRef| -> Result<Arc<Run>> {
-        let run = core.run(wanted.number, context.access())?;
+    let open = |wanted: &RunRef, level: usize| -> Result<Arc<Run>> {
+        let run = core.run(wanted.number, meta.config.disk_cache.access(level))?;
         let found = run_ref(&run);
         let broken = |rule, expected, found| {
             Err(Error::corrupt(run.path(), Corrupt::rule(rule, expected, found)))
@@ -288,38 +289,53 @@ fn restore(core: &Arc<SessionCore>, meta: &SnapshotMeta) -> Result<Tree> {
     };
     let mut tree = Tree { flushes: meta.flushes, ..Tree::default() };
     if let Some(image) = &meta.image {
-        tree.buffer = read_image(&open(image)?, &meta.config.resolve)?;
+        tree.buffer = read_image(&open(image, 1)?, &meta.config.resolve)?;
     }
-    for (at, level) in (1u32..).zip(&meta.levels) {
-        let incoming = match &level.incoming {
-            IncomingRef::Nothing => None,
-            IncomingRef::Single(run) => Some(Incoming::Single(open(run)?)),
-            IncomingRef::Merging(merge) => {
-                let inputs = merge.inputs.iter().map(|run| Ok(Input::Run(open(run)?)));
-                let spec = context.spec(
-                    inputs.collect::<Result<_>>()?,
-                    at as usize,
-                    meta.levels.len(),
-                    merge.drop_deletes,
-                );
-                let merging = Arc::new(Merging::new(core.files(), spec));
-                Some(Incoming::Merging(resume(merging, merge, meta.now)?))
-            }
-        };
-        let residents = level.residents.iter().map(&open).collect::<Result<_>>()?;
-        tree.levels.push(Level { incoming, residents });
-    }
+    tree.levels = restore_levels(&context, meta, &open)?;
     if let Some(union) = &meta.union {
+        let open = |wanted: &RunRef| open(wanted, LEVELS_MAX);
         tree.union = Some(Arc::new(restore_union(&context, union, &open)?));
     }
     if let Some(flushed) = &meta.flushed {
-        let run = open(flushed)?;
+        let run = open(flushed, 1)?;
         let merging = Arc::new(Merging::completed(core.files(), run));
         let start = meta.flushes * TICKS_PER_FLUSH;
         let (due, base) = (start + TICKS_PER_FLUSH, merging.done());
         tree.flushing = Some(Pending { merging, start, due, base });
     }
     Ok(tree)
+}
+
+/// The levels of a table. Their merges begin anew.
+fn restore_levels(
+    context: &Context<'_>,
+    meta: &SnapshotMeta,
+    open: &impl Fn(&RunRef, usize) -> Result<Arc<Run>>,
+) -> Result<Vec<Level>> {
+    let mut opened = Vec::new();
+    let mut held = Held::default();
+    for (at, level) in (1..).zip(&meta.levels) {
+        let runs: Vec<_> = level.runs().map(|run| open(run, at)).collect::<Result<_>>()?;
+        for run in &runs {
+            held.add_run(run);
+        }
+        opened.push((at, level, runs));
+    }
+    let mut levels = Vec::new();
+    for (at, level, mut runs) in opened {
+        let residents = runs.split_off(runs.len() - level.residents.len());
+        let incoming = if let IncomingRef::Merging(merge) = &level.incoming {
+            let inputs = runs.into_iter().map(Input::Run).collect();
+            let spec = context.spec(inputs, (at, meta.levels.len()), merge.drop_deletes, &held);
+            let merging = Arc::new(Merging::new(context.set, spec));
+            held.add_output(merging.planned_bytes());
+            Some(Incoming::Merging(resume(merging, merge, meta.now)?))
+        } else {
+            runs.into_iter().next().map(Incoming::Single)
+        };
+        levels.push(Level { incoming, residents });
+    }
+    Ok(levels)
 }
 
 fn restore_union(

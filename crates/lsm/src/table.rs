@@ -1,11 +1,12 @@
 //! A table: an ordered map from key bytes to value bytes.
 
+use std::collections::BTreeSet;
 use std::ops::{Bound, RangeBounds};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use crate::answer::Lookup;
-use crate::config::{MergeSchedule, MergeThread, TableConfig};
+use crate::config::{MEMORY_BUDGET_MAX, MergeSchedule, MergeThread, TableConfig};
 use crate::cursor::{Cursor, after_prefix};
 use crate::entry::{
     BLOB_BYTES_MAX, BLOB_SPAN_SIZE, KEY_BYTES_MAX, Update, VALUE_BYTES_MAX, key_hash,
@@ -14,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::files::lock;
 use crate::levels::{Context, Incoming, Pending, Tree};
 use crate::lookup::{LookupContext, lookup_batch};
+use crate::memory::budget_min;
 use crate::merging::View;
 use crate::plan::Plan;
 use crate::run::Run;
@@ -80,6 +82,43 @@ impl Table {
     #[must_use]
     pub fn config(&self) -> &TableConfig {
         &self.config
+    }
+
+    /// Changes the configuration. The content stays the same, whatever is changed.
+    ///
+    /// In force with the next update: `merge_schedule`, `merge_thread`, `merge_batch_pages` and the write
+    /// buffer, which is flushed earlier or later than it would have been; with the next lookup:
+    /// `queue_depth`. With the next flush: `merge_policy` and `size_ratio`, level by level as runs arrive
+    /// there; a merge that is wanted earlier than it had been planned for is completed at once. For runs
+    /// written from then on: `filter`, `index`, `disk_cache`; a lower `memory_budget` also halves filters that
+    /// are there, for all tables that share the runs. `resolve` stays as it is. Duplicates and snapshots
+    /// made before keep theirs.
+    ///
+    /// Cost: no I/O.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`], also for another resolve function and for a memory budget that the
+    /// indexes of this table would not leave room in; [`Error::SessionClosed`]. Nothing has changed then.
+    pub fn set_config(&mut self, config: &TableConfig) -> Result<()> {
+        self.session.check_open()?;
+        config.validate()?;
+        let refused = |option, value, allowed| Error::InvalidConfig { option, value, allowed };
+        if config.resolve != self.config.resolve {
+            let (value, kept) = (config.resolve.name().to_owned(), self.config.resolve.name());
+            let allowed = format!("{kept}, which the table was made with");
+            return Err(refused("resolve", value, allowed));
+        }
+        if let Some(budget) = config.memory_budget {
+            let least = budget_min(self.stats().index_bytes as u64);
+            if budget < least {
+                let allowed = format!("{least} to {MEMORY_BUDGET_MAX}, for a table of this size");
+                return Err(refused("memory_budget", format!("bytes: {budget}"), allowed));
+            }
+        }
+        self.config = config.clone();
+        // Time has another measure now.
+        self.next_work = 0;
+        Ok(())
     }
 
     /// Sets the value of a key.
@@ -262,6 +301,14 @@ impl Table {
         Ok(results)
     }
 
+    /// Whether the keys are present, in their order. No blob is read. Cost: as [`lookups`](Self::lookups).
+    ///
+    /// # Errors
+    /// As [`lookups`](Self::lookups).
+    pub fn contains<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<bool>> {
+        Ok(self.lookups(keys)?.iter().map(Lookup::is_found).collect())
+    }
+
     /// The union of some tables of one session; see [`Session::incremental_union`](crate::Session).
     pub(crate) fn incremental_union(session: &Arc<SessionCore>, tables: &[&Self]) -> Result<Self> {
         session.check_writable()?;
@@ -407,7 +454,12 @@ impl Table {
             stats.buffer_entries += buffer.len();
             stats.buffer_bytes += buffer.memory_bytes();
         }
+        let mut seen = BTreeSet::new();
         sources.for_each_run(&mut |run| {
+            // A union may have one twice.
+            if !seen.insert(run.number()) {
+                return;
+            }
             let (filter, index, _) = run.memory_bytes();
             stats.filter_bytes += filter;
             stats.index_bytes += index;
@@ -415,6 +467,10 @@ impl Table {
         });
         for pending in self.tree.pending() {
             stats.merge_debt_pages += pending.merging.total() - pending.merging.done();
+            stats.unfinished_bytes += pending.merging.built_bytes() as usize;
+        }
+        if let Some(union) = &self.tree.union {
+            stats.unfinished_bytes += union.built_bytes() as usize;
         }
         for level in &self.tree.levels {
             let mut shape = LevelStats::default();
@@ -466,4 +522,7 @@ fn count_run(shape: &mut LevelStats, run: &Run) {
     shape.entries += run.meta().entries;
     shape.deletes += run.meta().deletes;
     shape.bytes += run.meta().pages() * crate::page::PAGE_SIZE as u64;
+    let (filter_bytes, index_bytes, _) = run.memory_bytes();
+    shape.filter_bytes += filter_bytes;
+    shape.index_bytes += index_bytes;
 }

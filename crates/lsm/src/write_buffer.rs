@@ -42,6 +42,9 @@ const CHUNK_ENTRIES_MIN: usize = 64;
 /// How far ahead of an ordered reader keys are fetched; their slots twice as far.
 const PREFETCH_ENTRIES: usize = 8;
 
+/// What a blob in memory takes beside its bytes, and half of what a vector of references may have in reserve.
+const BLOB_OVERHEAD_BYTES: u64 = 32;
+
 /// Dead bytes beyond which a chunk is rewritten, if they are most of it.
 const GARBAGE_BYTES_MIN: usize = 256 << 10;
 
@@ -292,6 +295,11 @@ impl Chunk {
         })
     }
 
+    fn charged_bytes(&self) -> u64 {
+        let blobs = self.blobs.len() as u64 * BLOB_OVERHEAD_BYTES;
+        self.weight_bytes + self.garbage_bytes as u64 + blobs
+    }
+
     fn memory_bytes(&self) -> usize {
         self.arena.capacity()
             + self.blobs.iter().map(|blob| blob.len()).sum::<usize>()
@@ -497,6 +505,15 @@ impl Segment {
         Some((self.key(*order.first()?), self.key(*order.last()?)))
     }
 
+    fn charged_bytes(&self) -> u64 {
+        let chunks = self.chunks().iter();
+        let own = match self {
+            Self::Chunk(_) => 0,
+            Self::Folded(folded) => folded.memory_bytes() as u64,
+        };
+        own + chunks.map(|chunk| chunk.charged_bytes()).sum::<u64>()
+    }
+
     /// Memory held, chunks included.
     fn memory_bytes(&self) -> usize {
         let own = match self {
@@ -624,6 +641,11 @@ impl WriteBuffer {
     /// Keys, values and overhead; a key in several segments counts in each.
     pub(crate) fn weight_bytes(&self) -> u64 {
         self.older.weight_bytes + self.segments.last().map_or(0, Segment::weight_bytes)
+    }
+
+    /// What the buffer counts for under a memory budget: half of the memory that it takes, at least.
+    pub(crate) fn charged_bytes(&self) -> u64 {
+        self.segments.iter().map(Segment::charged_bytes).sum()
     }
 
     /// Entries; a key in several segments counts in each.
@@ -1018,6 +1040,41 @@ mod tests {
             assert!(buffer.len() <= 100 * SEGMENTS_PER_TIER, "{} in round {round}", buffer.len());
             let bytes = buffer.memory_bytes();
             assert!(bytes < 100 * 1_000, "{bytes} bytes in round {round}");
+        }
+    }
+
+    /// What a memory budget counts with: memory is at most twice what is charged, whatever vectors and hash
+    /// tables have grown to just now.
+    #[test]
+    fn a_buffer_takes_at_most_twice_what_it_charges() {
+        for (key_len, value_len, blob_len) in [
+            (8, 0, None),
+            (8, 8, Some(0)),
+            (34, 60, None),
+            (1, 1, None),
+            (100, 1_000, Some(300)),
+            (8, 9_000, None),
+            (8, 20, Some(5)),
+        ] {
+            let mut buffer = WriteBuffer::default();
+            let check = |buffer: &WriteBuffer| {
+                let (held, charged) = (buffer.memory_bytes() as u64, buffer.charged_bytes());
+                assert!(held <= 2 * charged + 512, "{held} bytes, {charged} charged");
+            };
+            for number in 0..3_000_u64 {
+                let mut key = vec![0; key_len];
+                // Every third update overwrites.
+                let number = if number % 3 == 2 { number / 2 } else { number };
+                key.iter_mut().zip(number.to_le_bytes()).for_each(|(to, from)| *to = from);
+                let blob = blob_len.map(|len| Arc::from(vec![7; len]));
+                let kind = if blob.is_some() { Kind::InsertBlob } else { Kind::Insert };
+                let mut undo = begin(&mut buffer);
+                put_with(&mut buffer, (&key, kind, &vec![7; value_len]), blob.as_ref(), &mut undo);
+                check(&buffer);
+            }
+            // As a flush does, which puts the entries in order.
+            assert!(buffer.segments()[0].key_range().is_some());
+            check(&buffer);
         }
     }
 

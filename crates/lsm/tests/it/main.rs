@@ -10,9 +10,11 @@ mod script;
 
 mod bitflip;
 mod budgets;
+mod config;
 mod crash;
 mod faults;
 mod golden;
+mod ledger;
 mod model;
 mod ranges;
 mod snapshots;
