@@ -175,6 +175,7 @@ impl Table {
             return Ok(());
         }
         *lock(&self.anchor) = None;
+        let room = self.tree.room_for(&self.context(), room);
         let mut undo = Some(self.tree.buffer.begin(room, &self.config.resolve)?);
         // The table as it was when a flush took the buffer away, and how to take the batch back there.
         let mut before = None;

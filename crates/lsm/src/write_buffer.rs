@@ -56,6 +56,19 @@ pub(crate) struct Room {
     pub(crate) bytes: usize,
 }
 
+impl Room {
+    /// As much of it as has this share of its size.
+    pub(crate) fn part(self, share: f64) -> Self {
+        let part = |whole: usize| (whole as f64 * share) as usize;
+        Self { entries: part(self.entries), bytes: part(self.bytes) }
+    }
+
+    /// What that much counts for in a buffer bounded in bytes, but for blobs.
+    pub(crate) fn weight_bytes(self) -> u64 {
+        self.bytes as u64 + self.entries as u64 * ENTRY_OVERHEAD_BYTES
+    }
+}
+
 /// Room that a chunk has from the start, at the most; beyond it, it grows as it needs.
 const ROOM_MAX: Room = Room { entries: 4096, bytes: 1 << 20 };
 
@@ -615,6 +628,7 @@ pub(crate) struct WriteBuffer {
 #[derive(Debug, Default, Clone)]
 struct Older {
     weight_bytes: u64,
+    charged_bytes: u64,
     len: usize,
     /// Their keys, and others.
     sketch: Option<Arc<Sketch>>,
@@ -645,7 +659,7 @@ impl WriteBuffer {
 
     /// What the buffer counts for under a memory budget: half of the memory that it takes, at least.
     pub(crate) fn charged_bytes(&self) -> u64 {
-        self.segments.iter().map(Segment::charged_bytes).sum()
+        self.older.charged_bytes + self.segments.last().map_or(0, Segment::charged_bytes)
     }
 
     /// Entries; a key in several segments counts in each.
@@ -703,8 +717,10 @@ impl WriteBuffer {
     fn set_segments(&mut self, segments: Vec<Segment>, sketch: Option<Arc<Sketch>>) {
         let older = &segments[..segments.len().saturating_sub(1)];
         let weight_bytes = older.iter().map(Segment::weight_bytes).sum();
+        let charged_bytes = older.iter().map(Segment::charged_bytes).sum::<u64>()
+            + sketch.as_ref().map_or(0, |sketch| sketch.memory_bytes() as u64);
         let len = older.iter().map(Segment::len).sum();
-        *self = Self { segments, older: Older { weight_bytes, len, sketch } };
+        *self = Self { segments, older: Older { weight_bytes, charged_bytes, len, sketch } };
     }
 
     fn last_chunk(&mut self) -> Option<&mut Chunk> {
