@@ -34,6 +34,7 @@ use crate::error::Result;
 use crate::files::FileSet;
 use crate::merging::{Input, MergeSpec, Merging, View};
 use crate::run::{Purpose, Run};
+use crate::sources::Sources;
 use crate::write_buffer::WriteBuffer;
 
 /// Ticks from one flush to the next.
@@ -310,50 +311,6 @@ impl Tree {
         self.levels.iter().for_each(|level| sources.add_level(level));
         sources
     }
-}
-
-/// What a reader of a table looks into.
-#[derive(Debug, Default, Clone)]
-pub(crate) struct Sources {
-    /// Write buffers, newest first; newer than all runs. [`Tree::sources`] gives at most the one that is
-    /// being flushed.
-    pub(crate) buffers: Vec<WriteBuffer>,
-    /// Newest first.
-    pub(crate) runs: Vec<Arc<Run>>,
-    /// Older than all of them.
-    pub(crate) union: Option<Box<UnionSources>>,
-}
-
-/// How far a union has got: up to which key its slices hold everything.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Frontier {
-    /// No key yet.
-    Nothing,
-    /// All keys up to this one, included.
-    UpTo(Arc<[u8]>),
-    /// All keys.
-    Everything,
-}
-
-impl Frontier {
-    /// Whether what the union has of `key` is in its slices.
-    pub(crate) fn covers(&self, key: &[u8]) -> bool {
-        match self {
-            Self::Nothing => false,
-            Self::UpTo(last) => key <= last.as_ref(),
-            Self::Everything => true,
-        }
-    }
-}
-
-/// What a reader of a union looks into.
-#[derive(Debug, Clone)]
-pub(crate) struct UnionSources {
-    /// What has been united so far: runs whose keys follow each other.
-    pub(crate) slices: Vec<Arc<Run>>,
-    pub(crate) frontier: Frontier,
-    /// Where the other keys are, left to right.
-    pub(crate) tables: Vec<Sources>,
 }
 
 impl Sources {

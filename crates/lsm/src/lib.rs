@@ -18,6 +18,8 @@ mod error;
 
 mod entry;
 
+mod key_range;
+
 mod resolve;
 
 mod stats;
@@ -40,11 +42,17 @@ mod answer;
 
 mod run_builder;
 
+mod read_ahead;
+
+mod chunks;
+
 mod run_reader;
 
 mod write_buffer;
 
 mod kmerge;
+
+mod sources;
 
 mod merging;
 
@@ -72,7 +80,7 @@ pub mod inspect;
 
 pub mod verify;
 
-pub use answer::{Lookup, Record, Value};
+pub use answer::{Lookup, Record, RecordRef, Value};
 pub use blob::BlobRef;
 pub use config::{
     DiskCache, FilterPolicy, MergePolicy, MergeSchedule, MergeThread, TableConfig, WriteBuffer,

@@ -16,18 +16,20 @@ use std::sync::Arc;
 use terrane_io::Access;
 
 use crate::blob::retrieve;
+use crate::chunks::Reading;
 use crate::config::TableConfig;
 use crate::corrupt::Corrupt;
-use crate::entry::{EntryRef, key_hash};
+use crate::entry::{EntryRef, Order, key_hash};
 use crate::error::{Error, Result};
 use crate::files::lock;
 use crate::index::IndexKind;
+use crate::key_range::KeyRange;
 use crate::levels::{Context, Incoming, Level, Pending, TICKS_PER_FLUSH, Tree};
 use crate::manifest::{IncomingRef, LevelRef, MergeRef, RunRef, SnapshotMeta};
 use crate::merging::{Input, MergeSpec, Merging, View};
 use crate::resolve::Resolve;
 use crate::run::{Purpose, Run};
-use crate::run_reader::{self, RunReader};
+use crate::run_reader::RunReader;
 use crate::session_core::{ACTIVE, SNAPSHOTS, SessionCore, Stored, read_snapshot, snapshot_path};
 use crate::write_buffer::{NewEntry, WriteBuffer};
 
@@ -306,7 +308,8 @@ fn read_image(run: &Arc<Run>, resolve: &Resolve) -> Result<WriteBuffer> {
     let salt = run.meta().salt;
     let mut buffer = WriteBuffer::default();
     buffer.begin(resolve)?;
-    let mut reader = RunReader::new(Arc::clone(run), run_reader::Purpose::Merge)?;
+    let mut reader = RunReader::new(run, &KeyRange::ALL, Order::Ascending, Reading::Merge);
+    reader.load()?;
     while let Some(EntryRef { key, kind, value, .. }) = reader.current() {
         let blob = match reader.blob() {
             Some(blob) => {

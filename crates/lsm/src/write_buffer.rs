@@ -14,14 +14,16 @@
 //! Invariant: at most one slot for a key in a segment; an entry of a newer segment hides one of an older
 //! segment, or combines with it if it is an upsert.
 
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use hashbrown::HashTable;
 use terrane_io::hint::prefetch;
 
 use crate::blob::Blob;
-use crate::entry::{BlobSpan, ENTRY_OVERHEAD_BYTES, EntryRef, Kind, key_prefix};
+use crate::entry::{BlobSpan, ENTRY_OVERHEAD_BYTES, EntryRef, Kind, Order, key_prefix};
 use crate::error::Result;
+use crate::key_range::KeyRange;
 use crate::resolve::Resolve;
 
 /// So many neighbouring segments of like size are folded into one, so that a buffer of *n* entries that is
@@ -234,10 +236,6 @@ impl Segment {
         self.garbage_bytes = savepoint.garbage_bytes;
     }
 
-    fn slot_in_order(&self, at: usize) -> Option<Slot> {
-        self.order().get(at).map(|&slot| self.slots[slot as usize])
-    }
-
     /// The smallest and the largest key.
     pub(crate) fn key_range(&self) -> Option<(&[u8], &[u8])> {
         let order = self.order();
@@ -262,26 +260,45 @@ impl Segment {
     }
 }
 
-/// A position in a segment, in key order.
+/// A position in the part of a segment that is in a range of keys, in key order or against it.
 #[derive(Debug)]
 pub(crate) struct SegmentReader {
     segment: Arc<Segment>,
-    at: usize,
-    /// The slot at this position; `None` at the end.
+    order: Order,
+    /// Places in the order of keys that have not been passed; the current one is the first or the last.
+    places: Range<usize>,
+    /// The slot at the current place; `None` at the end.
     slot: Option<Slot>,
 }
 
 impl SegmentReader {
-    /// A reader at the first entry.
-    pub(crate) fn new(segment: Arc<Segment>) -> Self {
-        Self { slot: segment.slot_in_order(0), segment, at: 0 }
+    /// A reader at the first entry in the range, in this order.
+    pub(crate) fn new(segment: &Arc<Segment>, range: &KeyRange, order: Order) -> Self {
+        let key = |&at: &u32| segment.key(&segment.slots[at as usize]);
+        let start = segment.order().partition_point(|at| range.is_below(key(at)));
+        let end = segment.order().partition_point(|at| !range.is_above(key(at)));
+        let segment = Arc::clone(segment);
+        let mut reader = Self { segment, order, places: start..end, slot: None };
+        reader.slot = reader.slot_ahead(0);
+        reader
     }
 
-    /// A reader at the first entry whose key is at least `key`.
-    pub(crate) fn at(segment: Arc<Segment>, key: &[u8]) -> Self {
-        let below = |&at: &u32| segment.key(&segment.slots[at as usize]) < key;
-        let at = segment.order().partition_point(below);
-        Self { slot: segment.slot_in_order(at), segment, at }
+    /// The slot that is `by` entries ahead of the current one.
+    fn slot_ahead(&self, by: usize) -> Option<Slot> {
+        let at = self.number_ahead(by)?;
+        self.segment.slots.get(at).copied()
+    }
+
+    /// The number of that slot.
+    fn number_ahead(&self, by: usize) -> Option<usize> {
+        if by >= self.places.len() {
+            return None;
+        }
+        let place = match self.order {
+            Order::Ascending => self.places.start + by,
+            Order::Descending => self.places.end - 1 - by,
+        };
+        self.segment.order().get(place).map(|&at| at as usize)
     }
 
     /// The current key; `None` at the end.
@@ -307,16 +324,19 @@ impl SegmentReader {
 
     /// Goes to the next entry.
     pub(crate) fn advance(&mut self) {
-        self.at += 1;
-        self.slot = self.segment.slot_in_order(self.at);
+        match self.order {
+            _ if self.places.is_empty() => return,
+            Order::Ascending => self.places.start += 1,
+            Order::Descending => self.places.end -= 1,
+        }
+        self.slot = self.slot_ahead(0);
         // Entries stand in order of arrival, so each step in key order would wait for memory twice.
-        let segment = &self.segment;
-        let ahead = |by: usize| segment.order().get(self.at + by).map(|&at| at as usize);
-        if let Some(slot) = ahead(2 * PREFETCH_ENTRIES).and_then(|at| segment.slots.get(at)) {
+        let slots = &self.segment.slots;
+        if let Some(slot) = self.number_ahead(2 * PREFETCH_ENTRIES).and_then(|at| slots.get(at)) {
             prefetch(slot);
         }
-        if let Some(slot) = ahead(PREFETCH_ENTRIES).and_then(|at| segment.slots.get(at))
-            && let Some(key) = segment.arena.get(slot.key_start as usize)
+        if let Some(slot) = self.number_ahead(PREFETCH_ENTRIES).and_then(|at| slots.get(at))
+            && let Some(key) = self.segment.arena.get(slot.key_start as usize)
         {
             prefetch(key);
         }
@@ -354,6 +374,11 @@ impl WriteBuffer {
     /// The segments, oldest first.
     pub(crate) fn segments(&self) -> &[Arc<Segment>] {
         &self.segments
+    }
+
+    /// Lets go of segments, of a buffer that is only read.
+    pub(crate) fn retain(&mut self, is_wanted: impl Fn(&Segment) -> bool) {
+        self.segments.retain(|segment| is_wanted(segment));
     }
 
     /// Keys, values and overhead; a key in several segments counts in each.

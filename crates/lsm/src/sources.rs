@@ -1,0 +1,163 @@
+//! What a reader of a table looks into, and how all of it is read in order.
+//!
+//! A table is its write buffers, its runs and, if it was made by a union, what the union has so far: the
+//! *slices* that have been written, whose keys follow each other from the smallest one on, and the tables
+//! where the keys beyond the *frontier* are. Read in order, that is a tree of merges:
+//!
+//! ```text
+//! levels ─┬─ segments of write buffers, newest first
+//!         ├─ runs, newest first
+//!         ├─ slices
+//!         └─ union, beyond the frontier ─┬─ levels of the first table
+//!                                        └─ levels of the second table, ...
+//! ```
+//!
+//! Nothing is read before it is needed: neither by making the tree, nor from a slice before its turn.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use crate::chunks::Reading;
+use crate::entry::Order;
+use crate::key_range::KeyRange;
+use crate::kmerge::{Combine, KMerge, Rules, Source};
+use crate::resolve::Resolve;
+use crate::run::Run;
+use crate::run_reader::RunReader;
+use crate::write_buffer::{SegmentReader, WriteBuffer};
+
+/// What a reader of a table looks into.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Sources {
+    /// Write buffers, newest first; newer than all runs. [`Tree::sources`](crate::levels::Tree::sources)
+    /// gives at most the one that is being flushed.
+    pub(crate) buffers: Vec<WriteBuffer>,
+    /// Newest first.
+    pub(crate) runs: Vec<Arc<Run>>,
+    /// Older than all of them.
+    pub(crate) union: Option<Box<UnionSources>>,
+}
+
+/// How far a union has got: up to which key its slices hold everything.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Frontier {
+    /// No key yet.
+    Nothing,
+    /// All keys up to this one, included.
+    UpTo(Arc<[u8]>),
+    /// All keys.
+    Everything,
+}
+
+impl Frontier {
+    /// Whether what the union has of `key` is in its slices.
+    pub(crate) fn covers(&self, key: &[u8]) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::UpTo(last) => key <= last.as_ref(),
+            Self::Everything => true,
+        }
+    }
+
+    /// The keys of a range that are beyond the frontier; `None` if there can be none.
+    pub(crate) fn beyond(&self, range: &KeyRange) -> Option<KeyRange> {
+        match self {
+            Self::Nothing => Some(range.clone()),
+            Self::UpTo(last) => {
+                let can_be_some = match &range.to {
+                    Bound::Included(to) | Bound::Excluded(to) => to.as_slice() > last.as_ref(),
+                    Bound::Unbounded => true,
+                };
+                can_be_some.then(|| range.from(Bound::Excluded(last.to_vec())))
+            }
+            Self::Everything => None,
+        }
+    }
+}
+
+/// What a reader of a union looks into.
+#[derive(Debug, Clone)]
+pub(crate) struct UnionSources {
+    /// What has been united so far: runs whose keys follow each other.
+    pub(crate) slices: Vec<Arc<Run>>,
+    pub(crate) frontier: Frontier,
+    /// Where the other keys are, left to right.
+    pub(crate) tables: Vec<Sources>,
+}
+
+/// How sources are read in order.
+#[derive(Debug, Clone)]
+pub(crate) struct Scan {
+    pub(crate) order: Order,
+    pub(crate) resolve: Resolve,
+    pub(crate) reading: Reading,
+}
+
+impl Scan {
+    fn merge(&self, combine: Combine, sources: Vec<Source>) -> KMerge {
+        KMerge::new(sources, Rules { combine, resolve: self.resolve.clone(), order: self.order })
+    }
+
+    fn run(&self, run: &Arc<Run>, range: &KeyRange) -> Source {
+        let reader = RunReader::new(run, range, self.order, self.reading.clone());
+        Source::Run(Box::new(reader))
+    }
+
+    /// The entries of a table with keys in `range`, as they combine. Reads nothing.
+    pub(crate) fn of_table(&self, table: &Sources, range: &KeyRange) -> KMerge {
+        let mut sources = Vec::new();
+        for segment in table.buffers.iter().flat_map(|buffer| buffer.segments().iter().rev()) {
+            let reader = SegmentReader::new(segment, range, self.order);
+            sources.push(Source::Segment(reader));
+        }
+        let slices = table.union.iter().flat_map(|union| &union.slices);
+        for run in table.runs.iter().chain(slices).filter(|run| is_in(run, range)) {
+            sources.push(self.run(run, range));
+        }
+        if let Some(union) = &table.union
+            && let Some(beyond) = union.frontier.beyond(range)
+        {
+            sources.push(Source::Merge(Box::new(self.of_union(&union.tables, &beyond))));
+        }
+        self.merge(Combine::Levels, sources)
+    }
+
+    /// The entries of a union of tables with keys in `range`, as they combine. Reads nothing.
+    ///
+    /// The depth of the recursion is that of unions of unions.
+    pub(crate) fn of_union(&self, tables: &[Sources], range: &KeyRange) -> KMerge {
+        let tables =
+            tables.iter().map(|table| Source::Merge(Box::new(self.of_table(table, range))));
+        self.merge(Combine::Union, tables.collect())
+    }
+}
+
+fn is_in(run: &Run, range: &KeyRange) -> bool {
+    !range.misses(run.min_key(), run.max_key())
+}
+
+impl Sources {
+    /// Lets go of what cannot hold keys of a range.
+    ///
+    /// Cost: no I/O; entries of write buffers are sorted if the range is bounded and nobody has read them in
+    /// order before.
+    pub(crate) fn narrow(&mut self, range: &KeyRange) {
+        if *range == KeyRange::ALL {
+            return;
+        }
+        for buffer in &mut self.buffers {
+            buffer.retain(|segment| {
+                segment.key_range().is_some_and(|(min, max)| !range.misses(min, max))
+            });
+        }
+        self.buffers.retain(|buffer| !buffer.is_empty());
+        self.runs.retain(|run| is_in(run, range));
+        if let Some(union) = &mut self.union {
+            union.slices.retain(|run| is_in(run, range));
+            match union.frontier.beyond(range) {
+                Some(beyond) => union.tables.iter_mut().for_each(|table| table.narrow(&beyond)),
+                None => union.tables.clear(),
+            }
+        }
+    }
+}
