@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use terrane_io::{Access, AlignedBuf, DiskFile, OpenMode};
+use terrane_io::{Access, AlignedBuf};
 
 use crate::corrupt::Corrupt;
 use crate::entry::Order;
@@ -57,8 +57,6 @@ pub(crate) struct Chunks {
     run: Arc<Run>,
     order: Order,
     reading: Reading,
-    /// Opened for merges of runs that are otherwise read past the page cache.
-    buffered: Option<Arc<dyn DiskFile>>,
     /// The pages in memory, and their bytes; none before the first read and after the end.
     pages: Range<u32>,
     buffer: Option<AlignedBuf>,
@@ -83,7 +81,6 @@ impl Chunks {
             run,
             order,
             reading,
-            buffered: None,
             pages: 0..0,
             buffer: None,
             ahead: VecDeque::new(),
@@ -124,7 +121,7 @@ impl Chunks {
             }
         }
         (self.pages, self.rest) = (0..0, 0..0);
-        (self.buffer, self.buffered) = (None, None);
+        self.buffer = None;
     }
 
     /// Cuts the next chunk off the rest.
@@ -180,20 +177,16 @@ impl Chunks {
             Some(buffer) if buffer.len() >= bytes => buffer,
             buffer => buffer.insert(AlignedBuf::zeroed(bytes)),
         };
-        let offset = offset_of(pages);
-        if matches!(self.reading, Reading::Merge) && self.run.file().access() == Access::Direct {
-            let file = match &self.buffered {
-                Some(file) => file,
-                None => {
-                    let disk = self.run.handle().set().disk();
-                    let file = disk.open(self.run.path(), OpenMode::Read, Access::Buffered)?;
-                    self.buffered.insert(file)
+        let (buffer, offset) = (&mut buffer[..bytes], offset_of(pages));
+        match self.reading {
+            Reading::Merge => {
+                let file = self.run.file_for_merge()?;
+                file.read_at(buffer, offset)?;
+                if self.run.access() == Access::Direct {
+                    file.forget(offset, bytes as u64);
                 }
-            };
-            file.read_at(&mut buffer[..bytes], offset)?;
-            file.forget(offset, bytes as u64);
-        } else {
-            self.run.file().read_at(&mut buffer[..bytes], offset)?;
+            }
+            Reading::Scan(_) => self.run.file()?.read_at(buffer, offset)?,
         }
         Ok(())
     }
@@ -209,7 +202,9 @@ impl Chunks {
             let rest = self.rest.clone();
             let pages = self.cut();
             let bytes = pages.len() * PAGE_SIZE;
-            let Some(tag) = read_ahead.begin(self.run.file(), offset_of(&pages), bytes)? else {
+            let tag = read_ahead.begin(offset_of(&pages), bytes, || self.run.file_if_room())?;
+            let Some(tag) = tag else {
+                // This chunk is read when it is needed.
                 self.rest = rest;
                 break;
             };

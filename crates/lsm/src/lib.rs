@@ -32,6 +32,8 @@ mod index;
 
 mod config;
 
+mod open_files;
+
 mod files;
 
 mod run;
@@ -52,9 +54,11 @@ mod write_buffer;
 
 mod kmerge;
 
+mod merging;
+
 mod sources;
 
-mod merging;
+mod union;
 
 mod levels;
 

@@ -61,21 +61,23 @@ impl ReadAhead {
         Arc::new(Self { disk, state: Mutex::default() })
     }
 
-    /// Begins to read; returns what to take it by, or `None` if enough is under way.
+    /// Begins to read; returns what to take it by, or `None` if enough is under way, or if `file` gives no
+    /// file now.
     ///
     /// # Errors
-    /// If the disk gives no queue.
+    /// That of `file`; and if the disk gives no queue.
     pub(crate) fn begin(
         &self,
-        file: &Arc<dyn DiskFile>,
         offset: u64,
         bytes: usize,
+        file: impl FnOnce() -> Result<Option<Arc<dyn DiskFile>>>,
     ) -> Result<Option<u64>> {
         let mut state = lock(&self.state);
         let State { queue, next_tag, bytes: under_way, spare, .. } = &mut *state;
         if *under_way + bytes > BYTES_MAX {
             return Ok(None);
         }
+        let Some(file) = file()? else { return Ok(None) };
         let queue = match queue {
             Some(queue) => queue,
             None => queue.insert(self.disk.queue(DEPTH)?),
@@ -86,7 +88,7 @@ impl ReadAhead {
         let at = spare.iter().position(|buffer| buffer.len() == bytes);
         let buffer = at.map_or_else(|| AlignedBuf::zeroed(bytes), |at| spare.swap_remove(at));
         let direction = Direction::Read;
-        queue.push(Request { tag, file: Arc::clone(file), offset, buffer, direction });
+        queue.push(Request { tag, file, offset, buffer, direction });
         queue.submit();
         Ok(Some(tag))
     }

@@ -57,6 +57,7 @@ pub(crate) struct RunReader {
     state: State,
     /// Pages of the file entered so far.
     pages_entered: u32,
+    entries_passed: u64,
     /// The key page entered last.
     page: u32,
     layout: PageLayout,
@@ -106,6 +107,7 @@ impl RunReader {
             high_start,
             state: if is_empty { State::Ended } else { State::Unread },
             pages_entered: 0,
+            entries_passed: 0,
             page: 0,
             layout: PageLayout::default(),
             indexes: 0..0,
@@ -128,6 +130,11 @@ impl RunReader {
     /// Pages passed, for the accounting of merges.
     pub(crate) fn pages_passed(&self) -> u32 {
         self.pages_entered - u32::from(self.state == State::Here)
+    }
+
+    /// Entries passed, for the accounting of unions.
+    pub(crate) fn entries_passed(&self) -> u64 {
+        self.entries_passed
     }
 
     fn corrupt(&self, what: Corrupt) -> Error {
@@ -300,6 +307,7 @@ impl RunReader {
         if self.state != State::Here {
             return Ok(());
         }
+        self.entries_passed += 1;
         match self.order {
             Order::Ascending => self.indexes.start += 1,
             Order::Descending => self.indexes.end -= 1,

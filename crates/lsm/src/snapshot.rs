@@ -25,12 +25,15 @@ use crate::files::lock;
 use crate::index::IndexKind;
 use crate::key_range::KeyRange;
 use crate::levels::{Context, Incoming, Level, Pending, TICKS_PER_FLUSH, Tree};
-use crate::manifest::{IncomingRef, LevelRef, MergeRef, RunRef, SnapshotMeta};
+use crate::manifest::{
+    IncomingRef, LevelRef, MergeRef, RunRef, SnapshotMeta, UnionRef, UnionTableRef,
+};
 use crate::merging::{Input, MergeSpec, Merging, View};
 use crate::resolve::Resolve;
 use crate::run::{Purpose, Run};
 use crate::run_reader::RunReader;
-use crate::session_core::{ACTIVE, SNAPSHOTS, SessionCore, Stored, read_snapshot, snapshot_path};
+use crate::session_core::{ACTIVE, SNAPSHOTS, SessionCore, Stored, snapshot_path};
+use crate::union::{Piece, Progress, Union, UnionTable};
 use crate::write_buffer::{NewEntry, WriteBuffer};
 
 /// The name of a snapshot: 1 to 64 characters of `a-z`, `0-9`, `_` and `-`, and not the name of a device
@@ -122,6 +125,7 @@ pub(crate) fn save(
     let image = image.as_ref().map(&mut refer);
     let flushed = flushed.as_ref().map(&mut refer);
     let levels = tree.levels.iter().map(|level| level_ref(level, &mut refer)).collect();
+    let union = tree.union.as_ref().map(|union| union_ref(union, &mut refer));
     let meta = SnapshotMeta {
         created_ns: core.disk().clock().wall().as_nanos() as u64,
         label: label.to_owned(),
@@ -132,6 +136,7 @@ pub(crate) fn save(
         image,
         flushed,
         levels,
+        union,
     };
     for run in &held {
         run.sync()?;
@@ -190,6 +195,19 @@ fn level_ref(level: &Level, refer: &mut impl FnMut(&Arc<Run>) -> RunRef) -> Leve
     LevelRef { incoming, residents: level.residents.iter().map(refer).collect() }
 }
 
+fn union_ref(union: &Union, refer: &mut impl FnMut(&Arc<Run>) -> RunRef) -> UnionRef {
+    let (tables, progress) = union.progress();
+    let Progress { slices, frontier, passed } = progress;
+    let slices = slices.iter().map(&mut *refer).collect();
+    let mut refs = Vec::new();
+    for table in tables.iter() {
+        let runs = table.runs().iter().map(&mut *refer).collect();
+        let older = table.older.as_ref().map(|older| union_ref(older, refer));
+        refs.push(UnionTableRef { runs, older });
+    }
+    UnionRef { slices, frontier, passed, tables: refs }
+}
+
 /// Opens a snapshot as a new table.
 pub(crate) fn open(
     core: &Arc<SessionCore>,
@@ -202,7 +220,7 @@ pub(crate) fn open(
     if !stored.contains_key(name.as_str()) {
         return Err(Error::SnapshotDoesNotExist { name: name.to_string() });
     }
-    let mut meta = match read_snapshot(core.disk(), core.dir(), name.as_str()) {
+    let mut meta = match core.read_snapshot(name.as_str()) {
         Err(Error::Disk(error)) if error.is_not_found() => Err(Error::SnapshotCorrupted {
             name: name.to_string(),
             path: path_of(core, name),
@@ -293,6 +311,9 @@ fn restore(core: &Arc<SessionCore>, meta: &SnapshotMeta) -> Result<Tree> {
         let residents = level.residents.iter().map(&open).collect::<Result<_>>()?;
         tree.levels.push(Level { incoming, residents });
     }
+    if let Some(union) = &meta.union {
+        tree.union = Some(Arc::new(restore_union(&context, union, &open)?));
+    }
     if let Some(flushed) = &meta.flushed {
         let run = open(flushed)?;
         let merging = Arc::new(Merging::completed(core.files(), run));
@@ -301,6 +322,26 @@ fn restore(core: &Arc<SessionCore>, meta: &SnapshotMeta) -> Result<Tree> {
         tree.flushing = Some(Pending { merging, start, due, base });
     }
     Ok(tree)
+}
+
+fn restore_union(
+    context: &Context<'_>,
+    union: &UnionRef,
+    open: &impl Fn(&RunRef) -> Result<Arc<Run>>,
+) -> Result<Union> {
+    let mut tables = Vec::new();
+    for table in &union.tables {
+        let runs = table.runs.iter().map(|run| Ok(Piece::Run(open(run)?)));
+        let pieces = runs.collect::<Result<_>>()?;
+        let older = match &table.older {
+            None => None,
+            Some(older) => Some(Arc::new(restore_union(context, older, open)?)),
+        };
+        tables.push(UnionTable { pieces, older });
+    }
+    let slices = union.slices.iter().map(open).collect::<Result<_>>()?;
+    let progress = Progress { slices, frontier: union.frontier.clone(), passed: union.passed };
+    Ok(context.union(tables, progress))
 }
 
 /// The write buffer that a run is the image of.

@@ -12,7 +12,10 @@
 //!                                        └─ levels of the second table, ...
 //! ```
 //!
-//! Nothing is read before it is needed: neither by making the tree, nor from a slice before its turn.
+//! Making the tree reads nothing, and going through it reads from a run, a slice say, when its turn comes.
+//!
+//! Invariant: from newest to oldest stand the write buffers, the runs, and the union. No entry hides one
+//! that is newer.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -21,6 +24,7 @@ use crate::chunks::Reading;
 use crate::entry::Order;
 use crate::key_range::KeyRange;
 use crate::kmerge::{Combine, KMerge, Rules, Source};
+use crate::merging::{Input, View};
 use crate::resolve::Resolve;
 use crate::run::Run;
 use crate::run_reader::RunReader;
@@ -29,8 +33,8 @@ use crate::write_buffer::{SegmentReader, WriteBuffer};
 /// What a reader of a table looks into.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Sources {
-    /// Write buffers, newest first; newer than all runs. [`Tree::sources`](crate::levels::Tree::sources)
-    /// gives at most the one that is being flushed.
+    /// Write buffers, newest first; newer than all runs. A table's own, which updates
+    /// go to, is not among them.
     pub(crate) buffers: Vec<WriteBuffer>,
     /// Newest first.
     pub(crate) runs: Vec<Arc<Run>>,
@@ -39,9 +43,10 @@ pub(crate) struct Sources {
 }
 
 /// How far a union has got: up to which key its slices hold everything.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) enum Frontier {
     /// No key yet.
+    #[default]
     Nothing,
     /// All keys up to this one, included.
     UpTo(Arc<[u8]>),
@@ -60,7 +65,7 @@ impl Frontier {
     }
 
     /// The keys of a range that are beyond the frontier; `None` if there can be none.
-    pub(crate) fn beyond(&self, range: &KeyRange) -> Option<KeyRange> {
+    fn beyond(&self, range: &KeyRange) -> Option<KeyRange> {
         match self {
             Self::Nothing => Some(range.clone()),
             Self::UpTo(last) => {
@@ -85,59 +90,31 @@ pub(crate) struct UnionSources {
     pub(crate) tables: Vec<Sources>,
 }
 
-/// How sources are read in order.
-#[derive(Debug, Clone)]
-pub(crate) struct Scan {
-    pub(crate) order: Order,
-    pub(crate) resolve: Resolve,
-    pub(crate) reading: Reading,
-}
-
-impl Scan {
-    fn merge(&self, combine: Combine, sources: Vec<Source>) -> KMerge {
-        KMerge::new(sources, Rules { combine, resolve: self.resolve.clone(), order: self.order })
-    }
-
-    fn run(&self, run: &Arc<Run>, range: &KeyRange) -> Source {
-        let reader = RunReader::new(run, range, self.order, self.reading.clone());
-        Source::Run(Box::new(reader))
-    }
-
-    /// The entries of a table with keys in `range`, as they combine. Reads nothing.
-    pub(crate) fn of_table(&self, table: &Sources, range: &KeyRange) -> KMerge {
-        let mut sources = Vec::new();
-        for segment in table.buffers.iter().flat_map(|buffer| buffer.segments().iter().rev()) {
-            let reader = SegmentReader::new(segment, range, self.order);
-            sources.push(Source::Segment(reader));
-        }
-        let slices = table.union.iter().flat_map(|union| &union.slices);
-        for run in table.runs.iter().chain(slices).filter(|run| is_in(run, range)) {
-            sources.push(self.run(run, range));
-        }
-        if let Some(union) = &table.union
-            && let Some(beyond) = union.frontier.beyond(range)
-        {
-            sources.push(Source::Merge(Box::new(self.of_union(&union.tables, &beyond))));
-        }
-        self.merge(Combine::Levels, sources)
-    }
-
-    /// The entries of a union of tables with keys in `range`, as they combine. Reads nothing.
-    ///
-    /// The depth of the recursion is that of unions of unions.
-    pub(crate) fn of_union(&self, tables: &[Sources], range: &KeyRange) -> KMerge {
-        let tables =
-            tables.iter().map(|table| Source::Merge(Box::new(self.of_table(table, range))));
-        self.merge(Combine::Union, tables.collect())
-    }
-}
-
-fn is_in(run: &Run, range: &KeyRange) -> bool {
-    !range.misses(run.min_key(), run.max_key())
-}
-
 impl Sources {
-    /// Lets go of what cannot hold keys of a range.
+    /// Adds what a merge shows, which must be older than what is there.
+    pub(crate) fn add(&mut self, view: View) {
+        match view {
+            View::Output(run) => self.runs.extend(run),
+            View::Inputs(inputs) => {
+                for input in inputs.iter() {
+                    match input {
+                        Input::Run(run) => self.runs.push(Arc::clone(run)),
+                        Input::Buffer(buffer) => self.buffers.push(buffer.clone()),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Tells `visit` of all runs, those of the union included.
+    pub(crate) fn for_each_run(&self, visit: &mut dyn FnMut(&Arc<Run>)) {
+        self.runs.iter().for_each(&mut *visit);
+        if let Some(union) = &self.union {
+            union.for_each_run(visit);
+        }
+    }
+
+    /// Lets go of what cannot hold keys of a range. The depth of the recursion is that of unions of unions.
     ///
     /// Cost: no I/O; entries of write buffers are sorted if the range is bounded and nobody has read them in
     /// order before.
@@ -160,4 +137,59 @@ impl Sources {
             }
         }
     }
+}
+
+impl UnionSources {
+    /// Tells `visit` of all runs. The depth of the recursion is that of unions of unions.
+    pub(crate) fn for_each_run(&self, visit: &mut dyn FnMut(&Arc<Run>)) {
+        self.slices.iter().for_each(&mut *visit);
+        self.tables.iter().for_each(|table| table.for_each_run(visit));
+    }
+}
+
+/// How sources are read in order.
+#[derive(Debug, Clone)]
+pub(crate) struct Scan {
+    pub(crate) order: Order,
+    pub(crate) resolve: Resolve,
+    pub(crate) reading: Reading,
+}
+
+impl Scan {
+    /// The entries of a table with keys in `range`, as they combine. Reads nothing.
+    pub(crate) fn of_table(&self, table: &Sources, range: &KeyRange) -> KMerge {
+        let mut sources = Vec::new();
+        for segment in table.buffers.iter().flat_map(|buffer| buffer.segments().iter().rev()) {
+            let reader = SegmentReader::new(segment, range, self.order);
+            sources.push(Source::Segment(reader));
+        }
+        let slices = table.union.iter().flat_map(|union| &union.slices);
+        for run in table.runs.iter().chain(slices).filter(|run| is_in(run, range)) {
+            let reader = RunReader::new(run, range, self.order, self.reading.clone());
+            sources.push(Source::Run(Box::new(reader)));
+        }
+        if let Some(union) = &table.union {
+            sources.push(Source::Merge(Box::new(self.of_union(union, range))));
+        }
+        self.merge(Combine::Levels, sources)
+    }
+
+    /// The entries of a union with keys in `range` that are not in its slices, as they combine. Reads
+    /// nothing. The depth of the recursion is that of unions of unions.
+    pub(crate) fn of_union(&self, union: &UnionSources, range: &KeyRange) -> KMerge {
+        let beyond = union.frontier.beyond(range);
+        let tables = beyond.iter().flat_map(|beyond| {
+            let merge = |table| Source::Merge(Box::new(self.of_table(table, beyond)));
+            union.tables.iter().map(merge)
+        });
+        self.merge(Combine::Union, tables.collect())
+    }
+
+    fn merge(&self, combine: Combine, sources: Vec<Source>) -> KMerge {
+        KMerge::new(sources, Rules { combine, resolve: self.resolve.clone(), order: self.order })
+    }
+}
+
+fn is_in(run: &Run, range: &KeyRange) -> bool {
+    !range.misses(run.min_key(), run.max_key())
 }
