@@ -52,6 +52,8 @@ mod chunks;
 
 mod run_reader;
 
+mod sketch;
+
 mod write_buffer;
 
 mod kmerge;

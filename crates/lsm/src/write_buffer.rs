@@ -11,6 +11,9 @@
 //! whoever keeps all versions of a buffer holds each entry once, and five to ten bytes for it in each of
 //! O(log n) hash tables. The order of keys is worked out when somebody wants to read in order.
 //!
+//! All versions of a buffer share a [`Sketch`] of the keys in their segments but the last, so that a lookup
+//! of a key that none of them has looks into the last one and nowhere else.
+//!
 //! A blob is a piece of memory of its own, so that references to it can be weak.
 //!
 //! Invariant: at most one slot for a key in a chunk; in a folded segment an entry of a newer chunk hides one
@@ -28,10 +31,11 @@ use crate::entry::{BlobSpan, ENTRY_OVERHEAD_BYTES, EntryRef, Kind, Order, key_pr
 use crate::error::Result;
 use crate::key_range::KeyRange;
 use crate::resolve::Resolve;
+use crate::sketch::Sketch;
 
 /// So many neighbouring segments of like size are folded into one, so that a buffer of *n* entries that is
 /// duplicated again and again has O(log n) segments, and each entry is in O(log n) hash tables.
-const SEGMENTS_PER_TIER: usize = 4;
+const SEGMENTS_PER_TIER: usize = 8;
 
 /// Smaller chunks than this, on average, are copied into one when they are folded, so that many entries
 /// share what a chunk takes beside them.
@@ -256,23 +260,34 @@ impl Chunk {
         copy
     }
 
-    /// Takes back everything since the savepoint.
-    fn roll_back(&mut self, savepoint: &Savepoint) {
+    /// Takes a batch back.
+    fn roll_back(&mut self, undo: &Undo) {
         self.order.take();
-        for at in (savepoint.slots..self.slots.len()).rev() {
+        for at in (undo.slots..self.slots.len()).rev() {
             let hash = self.slots[at].hash;
             if let Ok(found) = self.table.find_entry(hash, |&other| other as usize == at) {
                 found.remove();
             }
         }
-        for &(at, slot) in savepoint.replaced.iter().rev() {
+        for &(at, slot) in undo.replaced.iter().rev() {
             self.slots[at as usize] = slot;
         }
-        self.slots.truncate(savepoint.slots);
-        self.arena.truncate(savepoint.arena);
-        self.blobs.truncate(savepoint.blobs);
-        self.weight_bytes = savepoint.weight_bytes;
-        self.garbage_bytes = savepoint.garbage_bytes;
+        self.slots.truncate(undo.slots);
+        self.arena.truncate(undo.arena);
+        self.blobs.truncate(undo.blobs);
+        self.weight_bytes = undo.weight_bytes;
+        self.garbage_bytes = undo.garbage_bytes;
+    }
+
+    /// A copy without what a batch has changed.
+    fn before(&self, undo: &Undo) -> Self {
+        let mut slots = self.slots[..undo.slots].to_vec();
+        for &(at, slot) in undo.replaced.iter().rev() {
+            if let Some(found) = slots.get_mut(at as usize) {
+                *found = slot;
+            }
+        }
+        self.with_slots(&slots)
     }
 
     /// Slots in key order.
@@ -476,6 +491,16 @@ impl Segment {
         self.chunks()[chunk].key(slot)
     }
 
+    /// Slots in all chunks, hidden ones included.
+    fn slots(&self) -> usize {
+        self.chunks().iter().map(|chunk| chunk.slots.len()).sum()
+    }
+
+    /// The hashes of their keys.
+    fn hashes(&self) -> impl Iterator<Item = u64> {
+        self.chunks().iter().flat_map(|chunk| &chunk.slots).map(|slot| slot.hash)
+    }
+
     /// The smallest and the largest key.
     pub(crate) fn key_range(&self) -> Option<(&[u8], &[u8])> {
         let order = self.order();
@@ -587,42 +612,33 @@ impl SegmentReader {
     }
 }
 
-/// What it takes to undo the updates of one batch, as long as they are all in one chunk.
+/// The write buffer of a table.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct WriteBuffer {
+    /// Oldest first. Only the last one may change, and only while nobody else refers to it.
+    segments: Vec<Segment>,
+    older: Older,
+}
+
+/// What is known of all segments but the last.
+#[derive(Debug, Default, Clone)]
+struct Older {
+    weight_bytes: u64,
+    len: usize,
+    /// Their keys, and others.
+    sketch: Option<Arc<Sketch>>,
+}
+
+/// How to go back to the buffer as it was when the batch began: what the batch has changed in the chunk
+/// that it writes to, which is the last segment.
 #[derive(Debug, Default)]
-struct Savepoint {
+pub(crate) struct Undo {
     arena: usize,
     blobs: usize,
     slots: usize,
     weight_bytes: u64,
     garbage_bytes: usize,
     replaced: Vec<(u32, Slot)>,
-}
-
-/// The write buffer of a table.
-#[derive(Debug, Default, Clone)]
-pub(crate) struct WriteBuffer {
-    /// Oldest first. Only the last one may change, and only while nobody else refers to it.
-    segments: Vec<Segment>,
-    /// Weight and number of the entries of all segments but the last.
-    older: (u64, usize),
-}
-
-impl From<Vec<Segment>> for WriteBuffer {
-    fn from(segments: Vec<Segment>) -> Self {
-        let older = &segments[..segments.len().saturating_sub(1)];
-        let weight_bytes = older.iter().map(Segment::weight_bytes).sum();
-        let len = older.iter().map(Segment::len).sum();
-        Self { segments, older: (weight_bytes, len) }
-    }
-}
-
-/// How to go back to the buffer as it was when the batch began.
-#[derive(Debug)]
-pub(crate) struct Undo {
-    /// Segments at the beginning of the batch that were complete then.
-    kept: Vec<Segment>,
-    /// What the batch has changed in the chunk that it writes to.
-    savepoint: Savepoint,
 }
 
 impl WriteBuffer {
@@ -640,7 +656,7 @@ impl WriteBuffer {
 
     /// Keys, values and overhead; a key in several segments counts in each.
     pub(crate) fn weight_bytes(&self) -> u64 {
-        self.older.0 + self.segments.last().map_or(0, Segment::weight_bytes)
+        self.older.weight_bytes + self.segments.last().map_or(0, Segment::weight_bytes)
     }
 
     /// What the buffer counts for under a memory budget: half of the memory that it takes, at least.
@@ -650,7 +666,7 @@ impl WriteBuffer {
 
     /// Entries; a key in several segments counts in each.
     pub(crate) fn len(&self) -> usize {
-        self.older.1 + self.segments.last().map_or(0, Segment::len)
+        self.older.len + self.segments.last().map_or(0, Segment::len)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -659,7 +675,8 @@ impl WriteBuffer {
 
     /// Bytes of memory held.
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.segments.iter().map(Segment::memory_bytes).sum()
+        let sketch = self.older.sketch.as_ref().map_or(0, |sketch| sketch.memory_bytes());
+        sketch + self.segments.iter().map(Segment::memory_bytes).sum::<usize>()
     }
 
     /// The entries of a key, newest first, with the chunks that hold them.
@@ -668,12 +685,42 @@ impl WriteBuffer {
         hash: u64,
         key: &'a [u8],
     ) -> impl Iterator<Item = (&'a Chunk, EntryRef<'a>)> {
-        self.segments.iter().rev().filter_map(move |segment| segment.get(hash, key))
+        let (last, mut older) = match self.segments.split_last() {
+            Some((last, older)) => (Some(last), older),
+            None => (None, &[][..]),
+        };
+        if self.older.sketch.as_ref().is_some_and(|sketch| !sketch.may_hold(hash)) {
+            older = &[];
+        }
+        let segments = last.into_iter().chain(older.iter().rev());
+        segments.filter_map(move |segment| segment.get(hash, key))
     }
 
     /// Whether entries may have blobs.
     pub(crate) fn has_blobs(&self) -> bool {
         self.segments.iter().flat_map(Segment::chunks).any(|chunk| !chunk.blobs.is_empty())
+    }
+
+    /// The sketch with the keys of the last segment added; a larger one if it is full.
+    fn sketch_of_all(&self) -> Option<Arc<Sketch>> {
+        let last = self.segments.last()?;
+        if let Some(sketch) = &self.older.sketch
+            && sketch.has_room(last.slots())
+        {
+            sketch.add(last.hashes());
+            return Some(Arc::clone(sketch));
+        }
+        let sketch = Sketch::new(2 * self.segments.iter().map(Segment::slots).sum::<usize>());
+        self.segments.iter().for_each(|segment| sketch.add(segment.hashes()));
+        Some(Arc::new(sketch))
+    }
+
+    /// Replaces all segments; the sketch must have the keys of all but the last.
+    fn set_segments(&mut self, segments: Vec<Segment>, sketch: Option<Arc<Sketch>>) {
+        let older = &segments[..segments.len().saturating_sub(1)];
+        let weight_bytes = older.iter().map(Segment::weight_bytes).sum();
+        let len = older.iter().map(Segment::len).sum();
+        *self = Self { segments, older: Older { weight_bytes, len, sketch } };
     }
 
     fn last_chunk(&mut self) -> Option<&mut Chunk> {
@@ -686,7 +733,8 @@ impl WriteBuffer {
             let mut segments = self.segments.clone();
             fold(&mut segments, resolve)?;
             segments.push(Segment::Chunk(Arc::new(Chunk::with_room(room))));
-            *self = segments.into();
+            let sketch = self.sketch_of_all();
+            self.set_segments(segments, sketch);
         }
         let last = self.last_chunk().expect("made writable above");
         if last.garbage_bytes > GARBAGE_BYTES_MIN && last.garbage_bytes as u64 > last.weight_bytes {
@@ -701,16 +749,14 @@ impl WriteBuffer {
     /// [`Error::ValueTooLarge`](crate::Error::ValueTooLarge) if two upserts make too large a value.
     pub(crate) fn begin(&mut self, room: Room, resolve: &Resolve) -> Result<Undo> {
         let last = self.open_chunk(room, resolve)?;
-        let savepoint = Savepoint {
+        Ok(Undo {
             arena: last.arena.len(),
             blobs: last.blobs.len(),
             slots: last.slots.len(),
             weight_bytes: last.weight_bytes,
             garbage_bytes: last.garbage_bytes,
             replaced: Vec::new(),
-        };
-        let (_, kept) = self.segments.split_last().expect("a segment was opened");
-        Ok(Undo { kept: kept.to_vec(), savepoint })
+        })
     }
 
     /// Sets the entry of a key. The batch must have been begun; `undo` is what that gave, unless the buffer
@@ -729,7 +775,7 @@ impl WriteBuffer {
         }
         let last = self.last_chunk().expect("`begin` made the last segment writable");
         match undo {
-            Some(undo) => last.put(entry, resolve, &mut undo.savepoint.replaced),
+            Some(undo) => last.put(entry, resolve, &mut undo.replaced),
             None => last.put(entry, resolve, &mut Vec::new()),
         }
     }
@@ -754,30 +800,18 @@ fn fold(segments: &mut Vec<Segment>, resolve: &Resolve) -> Result<()> {
 impl Undo {
     /// Takes the batch back in the buffer that it was put into.
     pub(crate) fn roll_back(self, buffer: &mut WriteBuffer) {
-        match buffer.last_chunk() {
-            Some(last) => last.roll_back(&self.savepoint),
+        let Some(Segment::Chunk(last)) = buffer.segments.last_mut() else { return };
+        match Arc::get_mut(last) {
+            Some(last) => last.roll_back(&self),
             // Being flushed, hence shared: what the batch found is copied out of it.
-            None => *buffer = self.rebuild(buffer),
+            None => *last = Arc::new(last.before(&self)),
         }
-        if buffer.segments.last().is_some_and(|last| last.len() == 0) {
+        if last.slots.is_empty() {
             let mut segments = std::mem::take(&mut buffer.segments);
             segments.pop();
-            *buffer = segments.into();
+            let sketch = buffer.older.sketch.take();
+            buffer.set_segments(segments, sketch);
         }
-    }
-
-    fn rebuild(self, buffer: &WriteBuffer) -> WriteBuffer {
-        let Self { kept: mut segments, savepoint } = self;
-        if let Some(Segment::Chunk(last)) = buffer.segments.last() {
-            let mut slots = last.slots[..savepoint.slots].to_vec();
-            for &(at, slot) in savepoint.replaced.iter().rev() {
-                if let Some(found) = slots.get_mut(at as usize) {
-                    *found = slot;
-                }
-            }
-            segments.push(Segment::Chunk(Arc::new(last.with_slots(&slots))));
-        }
-        segments.into()
     }
 }
 
@@ -843,7 +877,8 @@ mod tests {
             versions.push(buffer.clone());
         }
         let most = versions.iter().map(|version| version.segments().len()).max();
-        assert!(most <= Some(3 * 6 + 1), "{most:?} segments");
+        let tiers = 1 + 4096_usize.ilog(SEGMENTS_PER_TIER) as usize;
+        assert!(most <= Some((SEGMENTS_PER_TIER - 1) * tiers + 1), "{most:?} segments");
         let (copies, _) = held(&versions);
         assert!(copies <= 4096 * 4, "{copies} entries for 4096 updates");
         for (number, version) in versions.iter().enumerate() {
@@ -859,8 +894,11 @@ mod tests {
         [number.to_le_bytes(); 5].concat()[..34].to_vec()
     }
 
+    /// Key, kind and value.
+    type Read = (Vec<u8>, Kind, Vec<u8>);
+
     /// The entries of each segment in order; each must be the one that is found by its key.
-    fn read(buffer: &WriteBuffer) -> Vec<Vec<(Vec<u8>, Kind, Vec<u8>)>> {
+    fn read(buffer: &WriteBuffer) -> Vec<Vec<Read>> {
         let read = |segment: &Segment| {
             let mut entries = Vec::new();
             let all = KeyRange::ALL;
@@ -914,7 +952,8 @@ mod tests {
         let each = bytes as f64 / entries as f64;
         assert!(each < 170.0, "{each} bytes an entry of 34 + 40 on average");
         for (block, version) in (0..BLOCKS).zip(&versions) {
-            assert!(version.segments().len() <= 3 * 4 + 1, "{}", version.segments().len());
+            let count = version.segments().len();
+            assert!(count <= (SEGMENTS_PER_TIER - 1) * 2 + 2, "{count} segments");
             for number in (0..(block + 1) * CHANGES + 10).step_by(7) {
                 let is_spent = number < block * CHANGES && number % 2 == 0;
                 let expected = match number {
@@ -930,7 +969,7 @@ mod tests {
         let segments = read(last);
         assert_eq!(last.len(), segments.iter().map(Vec::len).sum::<usize>());
         let overhead = ENTRY_OVERHEAD_BYTES as usize;
-        let weight = |entry: &(Vec<u8>, Kind, Vec<u8>)| entry.0.len() + entry.2.len() + overhead;
+        let weight = |entry: &Read| entry.0.len() + entry.2.len() + overhead;
         let weight: usize = segments.iter().flatten().map(weight).sum();
         assert_eq!(last.weight_bytes(), weight as u64);
     }
