@@ -651,7 +651,8 @@ impl WriteBuffer {
     pub(crate) fn retain(&mut self, is_wanted: impl Fn(&Segment) -> bool) {
         let mut segments = std::mem::take(&mut self.segments);
         segments.retain(|segment| is_wanted(segment));
-        *self = segments.into();
+        let sketch = self.older.sketch.take();
+        self.set_segments(segments, sketch);
     }
 
     /// Keys, values and overhead; a key in several segments counts in each.
