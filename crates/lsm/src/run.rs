@@ -100,6 +100,15 @@ impl RunMeta {
         self.key_bytes + self.value_bytes + self.blob_bytes + ENTRY_OVERHEAD_BYTES * self.entries
     }
 
+    /// Whether both count the same entries on the same pages; what follows these may differ.
+    pub(crate) fn has_entries_of(&self, other: &Self) -> bool {
+        let counts = |meta: &Self| {
+            let entries = (meta.entries, meta.deletes, meta.key_bytes, meta.value_bytes);
+            (entries, meta.key_pages, meta.data_pages, meta.blob_bytes)
+        };
+        counts(self) == counts(other)
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Writer::new();
         out.put(&RUN_MAGIC).u32(RUN_VERSION).u32(self.purpose as u32);
@@ -524,20 +533,18 @@ impl Run {
         self.section.map.pages(ordinal)
     }
 
-    /// The first page from which on all keys at or above `key` stand, as ordinal-free page number. The
-    /// page found may still hold smaller keys.
-    pub(crate) fn first_page_for(&self, key: &[u8]) -> u32 {
-        if key <= self.min_key() {
-            return 0;
-        }
+    /// The key pages, by ordinal, that may hold both keys below `key` and keys at or above it; all earlier
+    /// pages hold keys below it only, all later ones keys above it only. Of a key in the run's range.
+    pub(crate) fn candidates(&self, key: &[u8]) -> std::ops::Range<u32> {
         let mut candidate = self.section.index.search(key);
+        let end = candidate.ordinal + 1;
         while candidate.earlier {
             match self.section.index.previous(candidate.ordinal, key) {
                 Some(previous) => candidate = previous,
                 None => break,
             }
         }
-        self.section.map.pages(candidate.ordinal).0
+        candidate.ordinal..end
     }
 }
 

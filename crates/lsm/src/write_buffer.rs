@@ -20,14 +20,16 @@
 //! of an older chunk; an entry of a newer segment hides one of an older segment, or combines with it if it is
 //! an upsert.
 
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use hashbrown::HashTable;
 use terrane_io::hint::prefetch;
 
 use crate::blob::Blob;
-use crate::entry::{BlobSpan, ENTRY_OVERHEAD_BYTES, EntryRef, Kind, key_prefix};
+use crate::entry::{BlobSpan, ENTRY_OVERHEAD_BYTES, EntryRef, Kind, Order, key_prefix};
 use crate::error::Result;
+use crate::key_range::KeyRange;
 use crate::resolve::Resolve;
 use crate::sketch::Sketch;
 
@@ -537,38 +539,43 @@ impl Segment {
     }
 }
 
-/// A position in a segment, in key order.
+/// A position in the part of a segment that is in a range of keys, in key order or against it.
 #[derive(Debug)]
 pub(crate) struct SegmentReader {
     segment: Segment,
-    at: usize,
-    /// The slot at this position, with the index of its chunk; `None` at the end.
+    order: Order,
+    /// Places in the order of keys that have not been passed; the current one is the first or the last.
+    places: Range<usize>,
+    /// The slot at the current place, with the index of its chunk; `None` at the end.
     slot: Option<(usize, Slot)>,
 }
 
 impl SegmentReader {
-    /// A reader at the first entry.
-    pub(crate) fn new(segment: Segment) -> Self {
-        Self::at_slot(segment, 0)
-    }
-
-    /// A reader at the first entry whose key is at least `key`.
-    pub(crate) fn at(segment: Segment, key: &[u8]) -> Self {
-        let at = segment.order().partition_point(|&at| segment.key(at) < key);
-        Self::at_slot(segment, at)
-    }
-
-    fn at_slot(segment: Segment, at: usize) -> Self {
-        let mut reader = Self { segment, at, slot: None };
+    /// A reader at the first entry in the range, in this order.
+    pub(crate) fn new(segment: &Segment, range: &KeyRange, order: Order) -> Self {
+        let key = |&at: &u32| segment.key(at);
+        let start = segment.order().partition_point(|at| range.is_below(key(at)));
+        let end = segment.order().partition_point(|at| !range.is_above(key(at)));
+        let segment = segment.clone();
+        let mut reader = Self { segment, order, places: start..end, slot: None };
         reader.load();
         reader
     }
 
     fn load(&mut self) {
-        self.slot = self.segment.order().get(self.at).map(|&at| {
-            let (chunk, slot) = self.segment.slot(at);
-            (chunk, *slot)
-        });
+        self.slot = self.ahead(0).map(|(chunk, slot)| (chunk, *slot));
+    }
+
+    /// The slot that is `by` entries ahead of the current one.
+    fn ahead(&self, by: usize) -> Option<(usize, &Slot)> {
+        if by >= self.places.len() {
+            return None;
+        }
+        let place = match self.order {
+            Order::Ascending => self.places.start + by,
+            Order::Descending => self.places.end - 1 - by,
+        };
+        self.segment.order().get(place).map(|&at| self.segment.slot(at))
     }
 
     /// The current slot, with its chunk; `None` at the end.
@@ -600,16 +607,18 @@ impl SegmentReader {
 
     /// Goes to the next entry.
     pub(crate) fn advance(&mut self) {
-        self.at += 1;
+        match self.order {
+            _ if self.places.is_empty() => return,
+            Order::Ascending => self.places.start += 1,
+            Order::Descending => self.places.end -= 1,
+        }
         self.load();
         // Entries stand in order of arrival, so each step in key order would wait for memory twice.
-        let segment = &self.segment;
-        let ahead = |by: usize| segment.order().get(self.at + by).map(|&at| segment.slot(at));
-        if let Some((_, slot)) = ahead(2 * PREFETCH_ENTRIES) {
+        if let Some((_, slot)) = self.ahead(2 * PREFETCH_ENTRIES) {
             prefetch(slot);
         }
-        if let Some((chunk, slot)) = ahead(PREFETCH_ENTRIES)
-            && let Some(key) = segment.chunks()[chunk].arena.get(slot.key_start as usize)
+        if let Some((chunk, slot)) = self.ahead(PREFETCH_ENTRIES)
+            && let Some(key) = self.segment.chunks()[chunk].arena.get(slot.key_start as usize)
         {
             prefetch(key);
         }
@@ -650,6 +659,14 @@ impl WriteBuffer {
     /// The segments, oldest first.
     pub(crate) fn segments(&self) -> &[Segment] {
         &self.segments
+    }
+
+    /// Lets go of segments, of a buffer that is only read.
+    pub(crate) fn retain(&mut self, is_wanted: impl Fn(&Segment) -> bool) {
+        let mut segments = std::mem::take(&mut self.segments);
+        segments.retain(|segment| is_wanted(segment));
+        let sketch = self.older.sketch.take();
+        self.set_segments(segments, sketch);
     }
 
     /// Keys, values and overhead; a key in several segments counts in each.
@@ -901,12 +918,14 @@ mod tests {
     fn read(buffer: &WriteBuffer) -> Vec<Vec<Read>> {
         let read = |segment: &Segment| {
             let mut entries = Vec::new();
-            let mut reader = SegmentReader::new(segment.clone());
+            let all = KeyRange::ALL;
+            let mut reader = SegmentReader::new(segment, &all, Order::Ascending);
             while let Some(entry) = reader.current() {
                 let hash = key_hash(1, entry.key);
                 assert_eq!(reader.hash(), Some(hash));
                 assert_eq!(segment.get(hash, entry.key).map(|(_, entry)| entry), Some(entry));
-                let mut at = SegmentReader::at(segment.clone(), entry.key);
+                let from = all.from(std::ops::Bound::Included(entry.key.to_vec()));
+                let mut at = SegmentReader::new(segment, &from, Order::Ascending);
                 assert_eq!(at.current(), Some(entry));
                 at.advance();
                 entries.push((entry.key.to_vec(), entry.kind, entry.value.to_vec()));
