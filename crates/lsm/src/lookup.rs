@@ -33,7 +33,7 @@ use crate::plan::{Met, Partial, Plan};
 use crate::resolve::Resolve;
 use crate::run::{Location, Run, read_pages};
 use crate::stats::Counters;
-use crate::write_buffer::{Segment, WriteBuffer};
+use crate::write_buffer::WriteBuffer;
 
 /// Page buffers that are kept for later lookups; 2 MiB.
 const SPARE_PAGES_MAX: usize = 512;
@@ -191,12 +191,11 @@ fn look_in_memory<'a>(
     resolve: &Resolve,
 ) -> Result<InMemory> {
     let mut upsert: Option<Vec<u8>> = None;
-    for (segment, entry) in buffers.flat_map(|buffer| buffer.entries(hash, key)) {
-        let segment: &Segment = segment;
+    for (chunk, entry) in buffers.flat_map(|buffer| buffer.entries(hash, key)) {
         match (&mut upsert, entry.kind) {
             (None, Kind::Upsert) => upsert = Some(entry.value.to_vec()),
             (None, kind) => {
-                let blob = segment.blob_of(&entry);
+                let blob = chunk.blob_of(&entry);
                 let found = Lookup::from_entry(kind, entry.value, blob.as_ref());
                 return Ok(InMemory::Decided(found));
             }

@@ -33,7 +33,7 @@ use crate::run::{Purpose, Run};
 use crate::run_reader::{self, RunReader};
 use crate::session_core::{ACTIVE, SNAPSHOTS, SessionCore, Stored, snapshot_path};
 use crate::union::{Piece, Progress, Union, UnionTable};
-use crate::write_buffer::{NewEntry, WriteBuffer};
+use crate::write_buffer::{NewEntry, Room, WriteBuffer};
 
 /// The name of a snapshot: 1 to 64 characters of `a-z`, `0-9`, `_` and `-`, and not the name of a device
 /// of Windows, so that it is a file name everywhere.
@@ -362,7 +362,7 @@ fn restore_union(
 fn read_image(run: &Arc<Run>, resolve: &Resolve) -> Result<WriteBuffer> {
     let salt = run.meta().salt;
     let mut buffer = WriteBuffer::default();
-    buffer.begin(resolve)?;
+    buffer.begin(Room::default(), resolve)?;
     let mut reader = RunReader::new(Arc::clone(run), run_reader::Purpose::Merge)?;
     while let Some(EntryRef { key, kind, value, .. }) = reader.current() {
         let blob = match reader.blob() {

@@ -14,6 +14,7 @@ mod config;
 mod crash;
 mod faults;
 mod golden;
+mod ledger;
 mod model;
 mod ranges;
 mod snapshots;
