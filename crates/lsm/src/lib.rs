@@ -18,6 +18,8 @@ mod error;
 
 mod entry;
 
+mod key_range;
+
 mod resolve;
 
 mod stats;
@@ -44,7 +46,13 @@ mod answer;
 
 mod run_builder;
 
+mod read_ahead;
+
+mod chunks;
+
 mod run_reader;
+
+mod sketch;
 
 mod write_buffer;
 
@@ -80,7 +88,7 @@ pub mod inspect;
 
 pub mod verify;
 
-pub use answer::{Lookup, Record, Value};
+pub use answer::{Lookup, Record, RecordRef, Value};
 pub use blob::BlobRef;
 pub use config::{
     DiskCache, FilterPolicy, LevelFilter, MEMORY_BUDGET_MAX, MEMORY_BUDGET_MIN, MergePolicy,

@@ -16,12 +16,14 @@ use std::sync::Arc;
 use terrane_io::Access;
 
 use crate::blob::retrieve;
+use crate::chunks::Reading;
 use crate::config::{LEVELS_MAX, TableConfig};
 use crate::corrupt::Corrupt;
-use crate::entry::{EntryRef, key_hash};
+use crate::entry::{EntryRef, Order, key_hash};
 use crate::error::{Error, Result};
 use crate::files::lock;
 use crate::index::IndexKind;
+use crate::key_range::KeyRange;
 use crate::levels::{Context, Incoming, Level, Pending, TICKS_PER_FLUSH, Tree};
 use crate::manifest::{
     IncomingRef, LevelRef, MergeRef, RunRef, SnapshotMeta, UnionRef, UnionTableRef,
@@ -30,7 +32,7 @@ use crate::memory::Held;
 use crate::merging::{Input, MergeSpec, Merging, View};
 use crate::resolve::Resolve;
 use crate::run::{Purpose, Run};
-use crate::run_reader::{self, RunReader};
+use crate::run_reader::RunReader;
 use crate::session_core::{ACTIVE, SNAPSHOTS, SessionCore, Stored, snapshot_path};
 use crate::union::{Piece, Progress, Union, UnionTable};
 use crate::write_buffer::{NewEntry, Room, WriteBuffer};
@@ -363,7 +365,8 @@ fn read_image(run: &Arc<Run>, resolve: &Resolve) -> Result<WriteBuffer> {
     let salt = run.meta().salt;
     let mut buffer = WriteBuffer::default();
     buffer.begin(Room::default(), resolve)?;
-    let mut reader = RunReader::new(Arc::clone(run), run_reader::Purpose::Merge)?;
+    let mut reader = RunReader::new(run, &KeyRange::ALL, Order::Ascending, Reading::Merge);
+    reader.load()?;
     while let Some(EntryRef { key, kind, value, .. }) = reader.current() {
         let blob = match reader.blob() {
             Some(blob) => {

@@ -7,12 +7,13 @@ use std::sync::{Arc, Mutex};
 
 use crate::answer::Lookup;
 use crate::config::{MEMORY_BUDGET_MAX, MergeSchedule, MergeThread, TableConfig};
-use crate::cursor::{Cursor, after_prefix};
+use crate::cursor::Cursor;
 use crate::entry::{
     BLOB_BYTES_MAX, BLOB_SPAN_SIZE, KEY_BYTES_MAX, Update, VALUE_BYTES_MAX, key_hash,
 };
 use crate::error::{Error, Result};
 use crate::files::lock;
+use crate::key_range::KeyRange;
 use crate::levels::{Context, Incoming, Pending, Tree};
 use crate::lookup::{LookupContext, lookup_batch};
 use crate::memory::budget_min;
@@ -396,50 +397,51 @@ impl Table {
         snapshot::save(&self.session, &self.tree, &self.config, name, label)
     }
 
-    /// A cursor at the first entry.
+    /// A cursor before the first entry.
     ///
-    /// Cost: one page read for each run, or two where the index is compact.
+    /// Cost: reads nothing.
     ///
     /// # Errors
-    /// As [`Cursor::next`].
+    /// [`Error::SessionClosed`].
     pub fn cursor(&self) -> Result<Cursor> {
-        self.cursor_at(&[])
+        self.cursor_over(KeyRange::ALL)
     }
 
-    /// A cursor at the first entry whose key is at least `key`.
+    /// A cursor over the entries from `key` on, before the first of them.
     ///
-    /// Cost: one page read for each run, or two where the index is compact.
+    /// Cost: reads nothing.
     ///
     /// # Errors
-    /// As [`Cursor::next`].
+    /// [`Error::SessionClosed`].
     pub fn cursor_at(&self, key: &[u8]) -> Result<Cursor> {
         self.range::<[u8], _>((Bound::Included(key), Bound::Unbounded))
     }
 
-    /// A cursor over the entries whose keys are in `range`: all kinds of bounds; empty if the lower one is
-    /// above the upper one.
+    /// A cursor over the entries whose keys are in `range`, before the first of them: all kinds of bounds;
+    /// empty if the lower one is above the upper one. It can be read in both directions.
     ///
-    /// Cost: one page read for each run that may hold such keys, or two where the index is compact.
+    /// Cost: reads nothing. Sorts the entries of the write buffer, as the first read would.
     ///
     /// # Errors
-    /// As [`Cursor::next`].
+    /// [`Error::SessionClosed`].
     pub fn range<K: AsRef<[u8]> + ?Sized, R: RangeBounds<K>>(&self, range: R) -> Result<Cursor> {
-        self.session.check_open()?;
-        let owned = |bound: Bound<&K>| bound.map(|key| key.as_ref().to_vec());
-        let (from, to) = (owned(range.start_bound()), owned(range.end_bound()));
-        Cursor::new(Arc::clone(&self.session), &self.tree, from, to, self.config.resolve.clone())
+        self.cursor_over(KeyRange::new(&range))
     }
 
-    /// A cursor over the entries whose keys begin with `prefix`.
+    /// A cursor over the entries whose keys begin with `prefix`, before the first of them.
     ///
     /// Cost: as [`range`](Self::range).
     ///
     /// # Errors
-    /// As [`Cursor::next`].
+    /// [`Error::SessionClosed`].
     pub fn prefix(&self, prefix: &[u8]) -> Result<Cursor> {
+        self.cursor_over(KeyRange::prefix(prefix))
+    }
+
+    fn cursor_over(&self, range: KeyRange) -> Result<Cursor> {
         self.session.check_open()?;
-        let (from, to) = (Bound::Included(prefix.to_vec()), after_prefix(prefix));
-        Cursor::new(Arc::clone(&self.session), &self.tree, from, to, self.config.resolve.clone())
+        let resolve = self.config.resolve.clone();
+        Ok(Cursor::new(Arc::clone(&self.session), &self.tree, range, resolve))
     }
 
     /// The shape of the table and what it counted. Cost: no I/O.
