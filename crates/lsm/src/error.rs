@@ -209,6 +209,18 @@ pub enum Error {
         /// The label stored.
         actual: String,
     },
+    /// The directory to export to is there and is something else. Nothing was changed in it.
+    #[error("{} is there and is no store: export to a new directory, an empty one, or a store", .path.display())]
+    SnapshotExportDirExists {
+        /// The directory to export to.
+        path: PathBuf,
+    },
+    /// The directory to import from is missing.
+    #[error("{} does not exist: there is nothing to import from", .path.display())]
+    SnapshotImportDirDoesNotExist {
+        /// The directory to import from.
+        path: PathBuf,
+    },
 }
 
 impl Error {

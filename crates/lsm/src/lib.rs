@@ -46,6 +46,10 @@ mod answer;
 
 mod run_builder;
 
+mod parallel;
+
+mod run_check;
+
 mod read_ahead;
 
 mod chunks;
@@ -74,9 +78,13 @@ mod worker;
 
 mod manifest;
 
+mod registry;
+
 mod session_core;
 
 mod snapshot;
+
+mod exchange;
 
 mod cursor;
 
@@ -98,11 +106,15 @@ pub use corrupt::Corrupt;
 pub use cursor::Cursor;
 pub use entry::{BLOB_BYTES_MAX, KEY_BYTES_MAX, Update, VALUE_BYTES_MAX};
 pub use error::{Error, Result};
+pub use exchange::{ExportReport, ImportReport, SnapshotPlace};
 pub use index::IndexKind;
 pub use page::PAGE_SIZE;
 pub use resolve::{RESOLVE_NAME_BYTES_MAX, Resolve};
 pub use run::{Purpose, RunMeta};
+pub use run_check::Progress;
 pub use session::{Session, SessionOptions};
-pub use snapshot::{LABEL_BYTES_MAX, SNAPSHOT_NAME_LEN_MAX, SnapshotName};
+pub use snapshot::{
+    LABEL_BYTES_MAX, OpenOptions, SNAPSHOT_NAME_LEN_MAX, SnapshotInfo, SnapshotName, Verify,
+};
 pub use stats::{LevelStats, TableStats};
 pub use table::Table;

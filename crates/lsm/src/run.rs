@@ -100,6 +100,15 @@ impl RunMeta {
         self.key_bytes + self.value_bytes + self.blob_bytes + ENTRY_OVERHEAD_BYTES * self.entries
     }
 
+    /// Whether both count the same entries on the same pages; what follows these may differ.
+    pub(crate) fn has_entries_of(&self, other: &Self) -> bool {
+        let counts = |meta: &Self| {
+            let entries = (meta.entries, meta.deletes, meta.key_bytes, meta.value_bytes);
+            (entries, meta.key_pages, meta.data_pages, meta.blob_bytes)
+        };
+        counts(self) == counts(other)
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Writer::new();
         out.put(&RUN_MAGIC).u32(RUN_VERSION).u32(self.purpose as u32);
