@@ -176,7 +176,10 @@ impl Table {
             return Ok(());
         }
         *lock(&self.anchor) = None;
-        let room = self.tree.room_for(&self.context(), room);
+        let room = match self.config.memory_budget {
+            Some(_) => Room::default(),
+            None => self.tree.room_for(&self.context(), room),
+        };
         let mut undo = Some(self.tree.buffer.begin(room, &self.config.resolve)?);
         // The table as it was when a flush took the buffer away, and how to take the batch back there.
         let mut before = None;
@@ -528,4 +531,74 @@ fn count_run(shape: &mut LevelStats, run: &Run) {
     let (filter_bytes, index_bytes, _) = run.memory_bytes();
     shape.filter_bytes += filter_bytes;
     shape.index_bytes += index_bytes;
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+mod tests {
+    use std::path::Path;
+
+    use terrane_io::{Access, SimDisk};
+
+    use super::*;
+    use crate::config::{DiskCache, MergePolicy, WriteBuffer as BufferSize};
+    use crate::levels::Level;
+    use crate::session::{Session, SessionOptions};
+
+    /// Runs on levels up to `cached` are read through the page cache and the others past it: whether they
+    /// were written there, came down alone, or were opened from a snapshot. Returns the levels seen.
+    fn check_access(table: &Table, cached: usize) -> usize {
+        for (number, level) in (1..).zip(&table.tree.levels) {
+            let wanted = if number <= cached { Access::Buffered } else { Access::Direct };
+            let mut runs = Sources::default();
+            // The inputs of a merge are on their way here from the level above.
+            let merging = matches!(&level.incoming, Some(Incoming::Merging(pending))
+                if !pending.merging.is_complete());
+            let there = Level {
+                incoming: level.incoming.clone().filter(|_| !merging),
+                residents: level.residents.clone(),
+            };
+            runs.add_level(&there);
+            for run in &runs.runs {
+                assert_eq!(run.access(), wanted, "run {} on level {number}", run.number());
+            }
+        }
+        table.tree.levels.len()
+    }
+
+    #[test]
+    fn each_run_is_read_in_the_way_of_its_level() {
+        let disk = SimDisk::new(1);
+        let options = SessionOptions::with_salt(1).create_dir();
+        let session = Session::open(disk, Path::new("/session"), &options).unwrap();
+        for merge_policy in
+            [MergePolicy::LazyLevelling, MergePolicy::Levelling, MergePolicy::Tiering]
+        {
+            let config = TableConfig {
+                merge_policy,
+                size_ratio: 2,
+                write_buffer: BufferSize::Entries(4),
+                disk_cache: DiskCache::LevelsUpTo(2),
+                ..TableConfig::default()
+            };
+            let mut table = session.new_table(&config).unwrap();
+            let mut levels = 0;
+            for number in 0..400_u64 {
+                // Ascending at first, so that whole runs move down.
+                let key = if number < 200 { number } else { number.wrapping_mul(0x9E37_79B9) };
+                let key = key.to_le_bytes().iter().rev().copied().collect::<Vec<_>>();
+                table.insert(&key, b"value").unwrap();
+                levels = levels.max(check_access(&table, 2));
+                if number % 50 == 49 {
+                    let name = SnapshotName::new(&format!("at-{number}")).unwrap();
+                    table.save_snapshot(&name, "").unwrap();
+                    drop(table);
+                    table = session.open_snapshot(&name, "").unwrap();
+                    session.delete_snapshot(&name).unwrap();
+                    check_access(&table, 2);
+                }
+            }
+            assert!(levels >= 4, "{merge_policy:?}: {levels} levels");
+        }
+    }
 }
