@@ -382,16 +382,18 @@ impl SessionCore {
 
     /// The run of that number, shared with whoever has it open.
     pub(crate) fn run(&self, number: u64, access: Access) -> Result<Arc<Run>> {
-        let shared = |runs: &BTreeMap<u64, Weak<Run>>| {
-            runs.get(&number).and_then(Weak::upgrade).map(|run| run.with_access(access))
+        let shared = |runs: &mut BTreeMap<u64, Weak<Run>>| {
+            let run = runs.get(&number).and_then(Weak::upgrade)?.with_access(access);
+            runs.insert(number, Arc::downgrade(&run));
+            Some(run)
         };
-        if let Some(run) = shared(&lock(&self.runs)) {
+        if let Some(run) = shared(&mut lock(&self.runs)) {
             return Ok(run);
         }
         // Without the lock, so that several can be opened at once; of one run the first is kept.
         let run = Arc::new(Run::open(&self.files, number, access)?);
         let mut runs = lock(&self.runs);
-        if let Some(run) = shared(&runs) {
+        if let Some(run) = shared(&mut runs) {
             return Ok(run);
         }
         runs.retain(|_, run| run.strong_count() > 0);

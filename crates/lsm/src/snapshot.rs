@@ -392,14 +392,13 @@ fn threads(core: &SessionCore, config: &TableConfig) -> usize {
 
 /// Opens all runs of a snapshot, several at once.
 fn open_runs(core: &SessionCore, meta: &SnapshotMeta) -> Result<Runs> {
-    let level = |level: Option<u32>| level.map_or(1, |level| level as usize);
-    let distinct: BTreeMap<u64, usize> =
-        meta.leveled_runs().map(|(run, at)| (run.number, level(at))).collect();
-    let wanted: Vec<(u64, usize)> = distinct.into_iter().collect();
+    let leveled = meta.leveled_runs().map(|(run, level)| (run.number, level.unwrap_or(1)));
+    let distinct: BTreeMap<u64, u32> = leveled.collect();
+    let wanted: Vec<(u64, u32)> = distinct.into_iter().collect();
     let runs = parallel::map(wanted.len(), threads(core, &meta.config), |at| {
         core.check_open()?;
         let (number, level) = wanted[at];
-        core.run(number, meta.config.disk_cache.access(level))
+        core.run(number, meta.config.disk_cache.access(level as usize))
     })?;
     Ok(runs.into_iter().map(|run| (run.number(), run)).collect())
 }
