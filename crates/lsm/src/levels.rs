@@ -39,7 +39,7 @@ use crate::merging::{Input, MergeSpec, Merging, planned};
 use crate::run::{Purpose, Run};
 use crate::sources::Sources;
 use crate::union::{Piece, Progress, Stage, UNION_DEPTH_MAX, Union, UnionTable};
-use crate::write_buffer::WriteBuffer;
+use crate::write_buffer::{Room, WriteBuffer};
 
 /// Ticks from one flush to the next.
 pub(crate) const TICKS_PER_FLUSH: u64 = 1 << 20;
@@ -227,15 +227,30 @@ impl Level {
 impl Tree {
     /// The time, in ticks.
     pub(crate) fn now(&self, context: &Context<'_>) -> u64 {
-        let size = match context.config.effective_write_buffer() {
+        let size = self.buffer_size(context);
+        let fill = size.saturating_mul(TICKS_PER_FLUSH) / context.buffer_capacity();
+        self.flushes * TICKS_PER_FLUSH + fill.min(TICKS_PER_FLUSH)
+    }
+
+    /// What counts towards the capacity of the write buffer.
+    fn buffer_size(&self, context: &Context<'_>) -> u64 {
+        match context.config.effective_write_buffer() {
             BufferSize::Bytes(_) if context.config.memory_budget.is_some() => {
                 self.buffer.charged_bytes()
             }
             BufferSize::Bytes(_) => self.buffer.weight_bytes(),
             BufferSize::Entries(_) => self.buffer.len() as u64,
+        }
+    }
+
+    /// How much of a batch the write buffer will take before the next flush.
+    pub(crate) fn room_for(&self, context: &Context<'_>, batch: Room) -> Room {
+        let size = match context.config.effective_write_buffer() {
+            BufferSize::Bytes(_) => batch.weight_bytes(),
+            BufferSize::Entries(_) => batch.entries as u64,
         };
-        let fill = size.saturating_mul(TICKS_PER_FLUSH) / context.buffer_capacity();
-        self.flushes * TICKS_PER_FLUSH + fill.min(TICKS_PER_FLUSH)
+        let left = context.buffer_capacity().saturating_sub(self.buffer_size(context));
+        if size <= left { batch } else { batch.part(left as f64 / size as f64) }
     }
 
     /// The moment of the next flush.

@@ -20,6 +20,8 @@ mod digest;
 
 mod entry;
 
+mod key_range;
+
 mod resolve;
 
 mod stats;
@@ -50,7 +52,13 @@ mod parallel;
 
 mod run_check;
 
+mod read_ahead;
+
+mod chunks;
+
 mod run_reader;
+
+mod sketch;
 
 mod write_buffer;
 
@@ -92,7 +100,7 @@ pub mod inspect;
 
 pub mod verify;
 
-pub use answer::{Lookup, Record, Value};
+pub use answer::{Lookup, Record, RecordRef, Value};
 pub use blob::BlobRef;
 pub use canonical::CanonicalSummary;
 pub use config::{

@@ -19,18 +19,20 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use terrane_io::Access;
 
+use crate::chunks::Reading;
 use crate::entry::{EntryRef, Kind, Order, key_hash};
 use crate::error::{Error, Result};
 use crate::files::{FileSet, lock};
 use crate::filter::FilterAllocation;
 use crate::index::IndexKind;
+use crate::key_range::KeyRange;
 use crate::kmerge::{Combine, KMerge, Rules, Source};
 use crate::memory::Planned;
 use crate::page::PAGE_SIZE;
 use crate::resolve::Resolve;
 use crate::run::{Purpose, Run};
 use crate::run_builder::{RunBuilder, RunFinisher, RunPlan};
-use crate::run_reader::{self, RunReader};
+use crate::run_reader::RunReader;
 use crate::write_buffer::{SegmentReader, WriteBuffer};
 
 /// Entries that are merged between two looks at the work done.
@@ -318,13 +320,13 @@ impl Merging {
                 *upper = max.to_vec();
             }
         };
+        let order = Order::Ascending;
         let mut sources = Vec::new();
         for input in inputs.iter() {
             match input {
                 Input::Run(run) => {
                     widen(run.min_key(), run.max_key());
-                    let purpose = run_reader::Purpose::Merge;
-                    let reader = RunReader::new(Arc::clone(run), purpose)?;
+                    let reader = RunReader::new(run, &KeyRange::ALL, order, Reading::Merge);
                     sources.push(Source::Run(Box::new(reader)));
                 }
                 Input::Buffer(buffer) => {
@@ -332,7 +334,7 @@ impl Merging {
                         if let Some((min, max)) = segment.key_range() {
                             widen(min, max);
                         }
-                        let reader = SegmentReader::new(segment.clone());
+                        let reader = SegmentReader::new(segment, &KeyRange::ALL, order);
                         sources.push(Source::Segment(reader));
                     }
                 }
@@ -340,8 +342,9 @@ impl Merging {
         }
         (plan.lower, plan.upper) = bounds.unwrap_or_default();
         let builder = Box::new(RunBuilder::new(&self.set, &plan)?);
-        let (combine, order, resolve) = (Combine::Levels, Order::Ascending, self.resolve.clone());
-        let merge = KMerge::new(sources, Rules { combine, resolve, order })?;
+        let (combine, resolve) = (Combine::Levels, self.resolve.clone());
+        let mut merge = KMerge::new(sources, Rules { combine, resolve, order });
+        merge.load()?;
         Ok(Job::Entries { merge: Box::new(merge), builder })
     }
 

@@ -533,20 +533,18 @@ impl Run {
         self.section.map.pages(ordinal)
     }
 
-    /// The first page from which on all keys at or above `key` stand, as ordinal-free page number. The
-    /// page found may still hold smaller keys.
-    pub(crate) fn first_page_for(&self, key: &[u8]) -> u32 {
-        if key <= self.min_key() {
-            return 0;
-        }
+    /// The key pages, by ordinal, that may hold both keys below `key` and keys at or above it; all earlier
+    /// pages hold keys below it only, all later ones keys above it only. Of a key in the run's range.
+    pub(crate) fn candidates(&self, key: &[u8]) -> std::ops::Range<u32> {
         let mut candidate = self.section.index.search(key);
+        let end = candidate.ordinal + 1;
         while candidate.earlier {
             match self.section.index.previous(candidate.ordinal, key) {
                 Some(previous) => candidate = previous,
                 None => break,
             }
         }
-        self.section.map.pages(candidate.ordinal).0
+        candidate.ordinal..end
     }
 }
 

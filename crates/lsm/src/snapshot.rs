@@ -20,12 +20,14 @@ use std::sync::Arc;
 use terrane_io::Access;
 
 use crate::blob::retrieve;
+use crate::chunks;
 use crate::config::{DiskCache, LEVELS_MAX, MergeThread, TableConfig};
 use crate::corrupt::Corrupt;
-use crate::entry::{EntryRef, key_hash};
+use crate::entry::{EntryRef, Order, key_hash};
 use crate::error::{Error, Result};
 use crate::files::FileHandle;
 use crate::index::IndexKind;
+use crate::key_range::KeyRange;
 use crate::levels::{Context, Incoming, Level, Pending, TICKS_PER_FLUSH, Tree};
 use crate::manifest::{
     IncomingRef, LevelRef, MergeRef, RunRef, SnapshotMeta, UnionRef, UnionTableRef,
@@ -38,7 +40,7 @@ use crate::registry::{Operation, Reservation};
 use crate::resolve::Resolve;
 use crate::run::{Purpose, Run, RunMeta};
 use crate::run_check::Checking;
-use crate::run_reader::{self, RunReader};
+use crate::run_reader::RunReader;
 use crate::session_core::{ACTIVE, SNAPSHOTS, SessionCore, snapshot_path};
 use crate::union::{Piece, Progress, Union, UnionTable};
 use crate::write_buffer::{NewEntry, Room, WriteBuffer};
@@ -527,7 +529,8 @@ fn read_image(run: &Arc<Run>, resolve: &Resolve) -> Result<WriteBuffer> {
     let salt = run.meta().salt;
     let mut buffer = WriteBuffer::default();
     buffer.begin(Room::default(), resolve)?;
-    let mut reader = RunReader::new(Arc::clone(run), run_reader::Purpose::Merge)?;
+    let mut reader = RunReader::new(run, &KeyRange::ALL, Order::Ascending, chunks::Reading::Merge);
+    reader.load()?;
     while let Some(EntryRef { key, kind, value, .. }) = reader.current() {
         let blob = match reader.blob() {
             Some(blob) => {

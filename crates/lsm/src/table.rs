@@ -9,12 +9,13 @@ use std::sync::{Arc, Mutex};
 use crate::answer::Lookup;
 use crate::canonical::{self, CanonicalSummary};
 use crate::config::{MEMORY_BUDGET_MAX, MergeSchedule, MergeThread, TableConfig};
-use crate::cursor::{Cursor, after_prefix};
+use crate::cursor::Cursor;
 use crate::entry::{
     BLOB_BYTES_MAX, BLOB_SPAN_SIZE, KEY_BYTES_MAX, Update, VALUE_BYTES_MAX, key_hash,
 };
 use crate::error::{Error, Result};
 use crate::files::lock;
+use crate::key_range::KeyRange;
 use crate::levels::{Context, Incoming, Pending, Tree};
 use crate::lookup::{LookupContext, lookup_batch};
 use crate::memory::budget_min;
@@ -177,6 +178,10 @@ impl Table {
             return Ok(());
         }
         *lock(&self.anchor) = None;
+        let room = match self.config.memory_budget {
+            Some(_) => Room::default(),
+            None => self.tree.room_for(&self.context(), room),
+        };
         let mut undo = Some(self.tree.buffer.begin(room, &self.config.resolve)?);
         // The table as it was when a flush took the buffer away, and how to take the batch back there.
         let mut before = None;
@@ -406,50 +411,51 @@ impl Table {
         canonical::export(&self.session, self.cursor()?, out)
     }
 
-    /// A cursor at the first entry.
+    /// A cursor before the first entry.
     ///
-    /// Cost: one page read for each run, or two where the index is compact.
+    /// Cost: reads nothing.
     ///
     /// # Errors
-    /// As [`Cursor::next`].
+    /// [`Error::SessionClosed`].
     pub fn cursor(&self) -> Result<Cursor> {
-        self.cursor_at(&[])
+        self.cursor_over(KeyRange::ALL)
     }
 
-    /// A cursor at the first entry whose key is at least `key`.
+    /// A cursor over the entries from `key` on, before the first of them.
     ///
-    /// Cost: one page read for each run, or two where the index is compact.
+    /// Cost: reads nothing.
     ///
     /// # Errors
-    /// As [`Cursor::next`].
+    /// [`Error::SessionClosed`].
     pub fn cursor_at(&self, key: &[u8]) -> Result<Cursor> {
         self.range::<[u8], _>((Bound::Included(key), Bound::Unbounded))
     }
 
-    /// A cursor over the entries whose keys are in `range`: all kinds of bounds; empty if the lower one is
-    /// above the upper one.
+    /// A cursor over the entries whose keys are in `range`, before the first of them: all kinds of bounds;
+    /// empty if the lower one is above the upper one. It can be read in both directions.
     ///
-    /// Cost: one page read for each run that may hold such keys, or two where the index is compact.
+    /// Cost: reads nothing. Sorts the entries of the write buffer, as the first read would.
     ///
     /// # Errors
-    /// As [`Cursor::next`].
+    /// [`Error::SessionClosed`].
     pub fn range<K: AsRef<[u8]> + ?Sized, R: RangeBounds<K>>(&self, range: R) -> Result<Cursor> {
-        self.session.check_open()?;
-        let owned = |bound: Bound<&K>| bound.map(|key| key.as_ref().to_vec());
-        let (from, to) = (owned(range.start_bound()), owned(range.end_bound()));
-        Cursor::new(Arc::clone(&self.session), &self.tree, from, to, self.config.resolve.clone())
+        self.cursor_over(KeyRange::new(&range))
     }
 
-    /// A cursor over the entries whose keys begin with `prefix`.
+    /// A cursor over the entries whose keys begin with `prefix`, before the first of them.
     ///
     /// Cost: as [`range`](Self::range).
     ///
     /// # Errors
-    /// As [`Cursor::next`].
+    /// [`Error::SessionClosed`].
     pub fn prefix(&self, prefix: &[u8]) -> Result<Cursor> {
+        self.cursor_over(KeyRange::prefix(prefix))
+    }
+
+    fn cursor_over(&self, range: KeyRange) -> Result<Cursor> {
         self.session.check_open()?;
-        let (from, to) = (Bound::Included(prefix.to_vec()), after_prefix(prefix));
-        Cursor::new(Arc::clone(&self.session), &self.tree, from, to, self.config.resolve.clone())
+        let resolve = self.config.resolve.clone();
+        Ok(Cursor::new(Arc::clone(&self.session), &self.tree, range, resolve))
     }
 
     /// The shape of the table and what it counted. Cost: no I/O.
@@ -538,4 +544,74 @@ fn count_run(shape: &mut LevelStats, run: &Run) {
     let (filter_bytes, index_bytes, _) = run.memory_bytes();
     shape.filter_bytes += filter_bytes;
     shape.index_bytes += index_bytes;
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+mod tests {
+    use std::path::Path;
+
+    use terrane_io::{Access, SimDisk};
+
+    use super::*;
+    use crate::config::{DiskCache, MergePolicy, WriteBuffer as BufferSize};
+    use crate::levels::Level;
+    use crate::session::{Session, SessionOptions};
+
+    /// Runs on levels up to `cached` are read through the page cache and the others past it: whether they
+    /// were written there, came down alone, or were opened from a snapshot. Returns the levels seen.
+    fn check_access(table: &Table, cached: usize) -> usize {
+        for (number, level) in (1..).zip(&table.tree.levels) {
+            let wanted = if number <= cached { Access::Buffered } else { Access::Direct };
+            let mut runs = Sources::default();
+            // The inputs of a merge are on their way here from the level above.
+            let merging = matches!(&level.incoming, Some(Incoming::Merging(pending))
+                if !pending.merging.is_complete());
+            let there = Level {
+                incoming: level.incoming.clone().filter(|_| !merging),
+                residents: level.residents.clone(),
+            };
+            runs.add_level(&there);
+            for run in &runs.runs {
+                assert_eq!(run.access(), wanted, "run {} on level {number}", run.number());
+            }
+        }
+        table.tree.levels.len()
+    }
+
+    #[test]
+    fn each_run_is_read_in_the_way_of_its_level() {
+        let disk = SimDisk::new(1);
+        let options = SessionOptions::with_salt(1).create_dir();
+        let session = Session::open(disk, Path::new("/session"), &options).unwrap();
+        for merge_policy in
+            [MergePolicy::LazyLevelling, MergePolicy::Levelling, MergePolicy::Tiering]
+        {
+            let config = TableConfig {
+                merge_policy,
+                size_ratio: 2,
+                write_buffer: BufferSize::Entries(4),
+                disk_cache: DiskCache::LevelsUpTo(2),
+                ..TableConfig::default()
+            };
+            let mut table = session.new_table(&config).unwrap();
+            let mut levels = 0;
+            for number in 0..400_u64 {
+                // Ascending at first, so that whole runs move down.
+                let key = if number < 200 { number } else { number.wrapping_mul(0x9E37_79B9) };
+                let key = key.to_le_bytes().iter().rev().copied().collect::<Vec<_>>();
+                table.insert(&key, b"value").unwrap();
+                levels = levels.max(check_access(&table, 2));
+                if number % 50 == 49 {
+                    let name = SnapshotName::new(&format!("at-{number}")).unwrap();
+                    table.save_snapshot(&name, "").unwrap();
+                    drop(table);
+                    table = session.open_snapshot(&name, "").unwrap();
+                    session.delete_snapshot(&name).unwrap();
+                    check_access(&table, 2);
+                }
+            }
+            assert!(levels >= 4, "{merge_policy:?}: {levels} levels");
+        }
+    }
 }

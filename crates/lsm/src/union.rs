@@ -19,16 +19,17 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use crate::entry::{EntryRef, Kind, key_hash};
+use crate::chunks::Reading;
+use crate::entry::{EntryRef, Kind, Order, key_hash};
 use crate::error::Result;
 use crate::files::{FileSet, lock};
+use crate::key_range::KeyRange;
 use crate::kmerge::KMerge;
 use crate::memory::Planned;
 use crate::merging::{Input, MergeSpec, Merging};
 use crate::run::Run;
 use crate::run_builder::{RunBuilder, RunPlan};
-use crate::run_reader::Purpose;
-use crate::sources::{Frontier, Sources, UnionSources};
+use crate::sources::{Frontier, Scan, Sources, UnionSources};
 
 /// Slices that a union is cut into, about.
 const SLICES: u64 = 64;
@@ -375,16 +376,12 @@ impl Union {
         if let Stage::Uniting { tables, .. } = self.stage() {
             self.total.store(self.total(&tables), Ordering::Release);
         }
-        let (sources, resolve) = (self.sources(), &self.spec.resolve);
-        let merge = sources.merge_from(&[], Purpose::Merge, resolve)?;
-        let merge = match merge {
-            Some(merge) => merge,
-            None => Sources::default().merge_from(&[], Purpose::Merge, resolve)?,
-        };
+        let (order, resolve) = (Order::Ascending, self.spec.resolve.clone());
+        let scan = Scan { order, resolve, reading: Reading::Merge };
+        let mut merge = scan.of_union(&self.sources(), &KeyRange::ALL);
+        merge.load()?;
         let passed_before = self.passed();
-        let (builder, last, written) = (None, Vec::new(), 0);
-        // Readers pass what stands in front of the frontier on their pages.
-        let merge_before = merge.entries_passed();
+        let (builder, last, written, merge_before) = (None, Vec::new(), 0, 0);
         Ok(Box::new(Uniting { merge, builder, passed_before, merge_before, last, written }))
     }
 

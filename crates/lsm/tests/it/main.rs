@@ -28,6 +28,7 @@ mod tables;
 mod union;
 mod upsert;
 mod verify;
+mod versions;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
