@@ -4,15 +4,15 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::answer::Record;
-use crate::entry::{Kind, Order};
+use crate::entry::Kind;
 use crate::error::{Error, Result};
-use crate::kmerge::{Combine, KMerge, Rules, Source};
-use crate::levels::{Sources, Tree};
+use crate::kmerge::KMerge;
+use crate::levels::Tree;
 use crate::resolve::Resolve;
 use crate::run::Run;
-use crate::run_reader::{Purpose, RunReader};
+use crate::run_reader::Purpose;
 use crate::session_core::SessionCore;
-use crate::write_buffer::SegmentReader;
+use crate::sources::Sources;
 
 /// A position in a stable view of a table; gives the live entries of a range in key order.
 ///
@@ -63,9 +63,7 @@ impl Cursor {
     ) -> Result<Self> {
         let mut view = tree.sources();
         view.buffers.insert(0, tree.buffer.clone());
-        let rules = Rules { combine: Combine::Levels, resolve, order: Order::Ascending };
-        let resolve = rules.resolve.clone();
-        let merge = KMerge::new(Vec::new(), rules)?;
+        let merge = Sources::default().merge_from(&[], Purpose::Range, &resolve)?;
         let (peeked, failed) = (None, None);
         let mut cursor = Self { merge, view, from, to, resolve, peeked, failed, session };
         let Self { view, from, .. } = &cursor;
@@ -81,21 +79,7 @@ impl Cursor {
     fn go_to(&mut self, key: &[u8]) -> Result<()> {
         let key = key.max(bytes(&self.from));
         self.peeked = None;
-        let mut sources = Vec::new();
-        for buffer in &self.view.buffers {
-            for segment in buffer.segments().iter().rev() {
-                sources.push(Source::Segment(SegmentReader::at(Arc::clone(segment), key)));
-            }
-        }
-        for run in &self.view.runs {
-            if run.max_key() >= key {
-                let reader = RunReader::at(Arc::clone(run), Purpose::Range, key)?;
-                sources.push(Source::Run(Box::new(reader)));
-            }
-        }
-        let resolve = self.resolve.clone();
-        let rules = Rules { combine: Combine::Levels, resolve, order: Order::Ascending };
-        self.merge = KMerge::new(sources, rules)?;
+        self.merge = self.view.merge_from(key, Purpose::Range, &self.resolve)?;
         if let Bound::Excluded(from) = &self.from
             && self.merge.current().is_some_and(|entry| entry.key == from)
         {

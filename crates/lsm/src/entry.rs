@@ -91,9 +91,9 @@ pub(crate) struct EntryRef<'a> {
     pub(crate) blob: BlobSpan,
 }
 
+#[cfg(test)]
 impl<'a> EntryRef<'a> {
     /// An entry without a blob.
-    #[cfg(test)]
     pub(crate) fn plain(key: &'a [u8], kind: Kind, value: &'a [u8]) -> Self {
         Self { key, kind, value, blob: BlobSpan::default() }
     }

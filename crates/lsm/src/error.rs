@@ -135,6 +135,15 @@ pub enum Error {
         /// In what they differ: session, resolve function.
         reason: String,
     },
+    /// A union of unions of unions, too many times. Pay the debt of the inner ones first.
+    #[error("more than {limit} unions inside each other; pay the debt of the inner ones first")]
+    UnionTooDeep {
+        /// The limit.
+        limit: usize,
+    },
+    /// A union of no tables at all.
+    #[error("a union needs at least one table")]
+    UnionOfNothing,
     /// A label is longer than [`LABEL_BYTES_MAX`](crate::LABEL_BYTES_MAX). Nothing was changed.
     #[error("a label of {bytes} bytes; the limit is {limit}")]
     LabelTooLarge {

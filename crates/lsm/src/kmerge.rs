@@ -342,4 +342,14 @@ impl KMerge {
         };
         self.sources.iter().map(pages).sum()
     }
+
+    /// Entries passed in all runs together.
+    pub(crate) fn entries_passed(&self) -> u64 {
+        let entries = |source: &Source| match source {
+            Source::Run(reader) => reader.entries_passed(),
+            Source::Segment(_) => 0,
+            Source::Merge(merge) => merge.entries_passed(),
+        };
+        self.sources.iter().map(entries).sum()
+    }
 }

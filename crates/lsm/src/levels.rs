@@ -30,14 +30,19 @@ use std::sync::Arc;
 use terrane_io::Access;
 
 use crate::config::{DiskCache, MergePolicy, TableConfig, WriteBuffer as BufferSize};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::files::FileSet;
-use crate::merging::{Input, MergeSpec, Merging, View};
+use crate::merging::{Input, MergeSpec, Merging};
 use crate::run::{Purpose, Run};
+use crate::sources::Sources;
+use crate::union::{Piece, Progress, Stage, UNION_DEPTH_MAX, Union, UnionTable};
 use crate::write_buffer::WriteBuffer;
 
 /// Ticks from one flush to the next.
 pub(crate) const TICKS_PER_FLUSH: u64 = 1 << 20;
+
+/// More levels than any table has.
+pub(crate) const LEVELS_MAX: usize = 64;
 
 /// A merge in a table's levels, with the time that this table gives it.
 #[derive(Debug, Clone)]
@@ -93,6 +98,8 @@ pub(crate) struct Tree {
     pub(crate) flushing: Option<Pending>,
     /// Level 1 first.
     pub(crate) levels: Vec<Level>,
+    /// Older than all levels, until it is complete and becomes a run of one.
+    pub(crate) union: Option<Arc<Union>>,
     /// Flushes begun so far.
     pub(crate) flushes: u64,
 }
@@ -173,6 +180,13 @@ impl Context<'_> {
         }
     }
 
+    /// A union of tables that has got so far.
+    pub(crate) fn union(&self, tables: Vec<UnionTable>, progress: Progress) -> Union {
+        // Nothing is older than it, so it is a last level whatever comes above.
+        let spec = self.spec(Vec::new(), 2, 2, true);
+        Union::new(self.set, spec, self.config.merge_batch_pages, tables, progress)
+    }
+
     /// A merge of the given inputs on `level`, due when the next one can arrive there.
     fn merge(&self, runs: Vec<Arc<Run>>, now: u64, at: (usize, usize), drop: bool) -> Incoming {
         let (level, last) = at;
@@ -233,6 +247,7 @@ impl Tree {
     /// Those of the merges that are due. Nothing has changed then but their progress.
     pub(crate) fn flush(&self, context: &Context<'_>) -> Result<Self> {
         let mut next = self.settled(context)?;
+        next.fold_union(context);
         next.flushes += 1;
         let now = next.flushes * TICKS_PER_FLUSH;
         let inputs = vec![Input::Buffer(std::mem::take(&mut next.buffer))];
@@ -264,7 +279,8 @@ impl Tree {
         let last = self.levels.len().max(level);
         if level > self.levels.len() {
             self.levels.push(Level::default());
-            let incoming = context.merge(arriving, now, (level, last), true);
+            let oldest = self.union.is_none();
+            let incoming = context.merge(arriving, now, (level, last), oldest);
             self.levels[level - 1].incoming = Some(incoming);
             return Ok(());
         }
@@ -295,65 +311,101 @@ impl Tree {
             }
         }
         let last = self.levels.len();
-        let oldest = level == last && self.levels[level - 1].residents.is_empty();
+        if policy == LevelPolicy::Levelling {
+            // A union may have left one.
+            inputs.append(&mut self.levels[level - 1].residents);
+        }
+        let is_last = level == last && self.levels[level - 1].residents.is_empty();
+        let oldest = is_last && self.union.is_none();
         let incoming = context.merge(inputs, now, (level, last), oldest);
         self.levels[level - 1].incoming = Some(incoming);
         Ok(())
     }
 
-    /// All runs, newest first, and the buffers of a flush under way.
+    /// The union of some tables, left to right, with the configuration of the context.
+    ///
+    /// Cost: writes the write buffers as runs; finishes the flushes under way.
+    pub(crate) fn unite(context: &Context<'_>, trees: &[&Self]) -> Result<Self> {
+        let mut tables = Vec::new();
+        for tree in trees {
+            let table = tree.as_united(context)?;
+            if !table.pieces.is_empty() || table.older.is_some() {
+                tables.push(table);
+            }
+        }
+        if tables.is_empty() {
+            return Ok(Self::default());
+        }
+        let union = context.union(tables, Progress::default());
+        if union.depth() > UNION_DEPTH_MAX {
+            return Err(Error::UnionTooDeep { limit: UNION_DEPTH_MAX });
+        }
+        Ok(Self { union: Some(Arc::new(union)), ..Self::default() })
+    }
+
+    /// The table as a part of a union.
+    fn as_united(&self, context: &Context<'_>) -> Result<UnionTable> {
+        let mut table = UnionTable::default();
+        if !self.buffer.is_empty() {
+            let inputs = vec![Input::Buffer(self.buffer.clone())];
+            let spec = context.spec(inputs, 1, self.levels.len(), false);
+            let run = Merging::new(context.set, spec).finish()?;
+            table.pieces.extend(run.map(Piece::Run));
+        }
+        if let Some(pending) = &self.flushing {
+            table.pieces.extend(pending.merging.finish()?.map(Piece::Run));
+        }
+        for level in &self.levels {
+            table.pieces.extend(match &level.incoming {
+                None => None,
+                Some(Incoming::Single(run)) => Some(Piece::Run(Arc::clone(run))),
+                Some(Incoming::Merging(pending)) => {
+                    Some(Piece::Merging(Arc::clone(&pending.merging)))
+                }
+            });
+            table.pieces.extend(level.residents.iter().cloned().map(Piece::Run));
+        }
+        if let Some(union) = &self.union {
+            match union.stage() {
+                Stage::Complete(run) => table.pieces.extend(run.map(Piece::Run)),
+                Stage::Uniting { .. } | Stage::Joining(_) => table.older = Some(Arc::clone(union)),
+            }
+        }
+        Ok(table)
+    }
+
+    /// Makes a complete union a run of the last level, or of one below that is large enough for it.
+    pub(crate) fn fold_union(&mut self, context: &Context<'_>) {
+        let Some(Stage::Complete(run)) = self.union.as_ref().map(|union| union.stage()) else {
+            return;
+        };
+        self.union = None;
+        let Some(run) = run else { return };
+        let policy = match context.config.merge_policy {
+            MergePolicy::Tiering => LevelPolicy::Tiering,
+            MergePolicy::LazyLevelling | MergePolicy::Levelling => LevelPolicy::Levelling,
+        };
+        let size = context.run_size(&run);
+        let fits = |level: &usize| size <= context.run_size_max(*level, policy);
+        let level = (1..LEVELS_MAX).find(fits).unwrap_or(LEVELS_MAX);
+        if level > self.levels.len() {
+            self.levels.resize_with(level, Level::default);
+            self.levels[level - 1].incoming = Some(Incoming::Single(run));
+        } else if let Some(last) = self.levels.last_mut() {
+            last.residents.push(run);
+        }
+    }
+
+    /// All runs, newest first, the buffers of a flush under way, and the union.
     pub(crate) fn sources(&self) -> Sources {
         let mut sources = Sources::default();
         if let Some(pending) = &self.flushing {
             sources.add(pending.merging.view());
         }
         self.levels.iter().for_each(|level| sources.add_level(level));
+        sources.union = self.union.as_ref().map(|union| Box::new(union.sources()));
         sources
     }
-}
-
-/// What a reader of a table looks into.
-#[derive(Debug, Default, Clone)]
-pub(crate) struct Sources {
-    /// Write buffers, newest first; newer than all runs. [`Tree::sources`] gives at most the one that is
-    /// being flushed.
-    pub(crate) buffers: Vec<WriteBuffer>,
-    /// Newest first.
-    pub(crate) runs: Vec<Arc<Run>>,
-    /// Older than all of them.
-    pub(crate) union: Option<Box<UnionSources>>,
-}
-
-/// How far a union has got: up to which key its slices hold everything.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Frontier {
-    /// No key yet.
-    Nothing,
-    /// All keys up to this one, included.
-    UpTo(Arc<[u8]>),
-    /// All keys.
-    Everything,
-}
-
-impl Frontier {
-    /// Whether what the union has of `key` is in its slices.
-    pub(crate) fn covers(&self, key: &[u8]) -> bool {
-        match self {
-            Self::Nothing => false,
-            Self::UpTo(last) => key <= last.as_ref(),
-            Self::Everything => true,
-        }
-    }
-}
-
-/// What a reader of a union looks into.
-#[derive(Debug, Clone)]
-pub(crate) struct UnionSources {
-    /// What has been united so far: runs whose keys follow each other.
-    pub(crate) slices: Vec<Arc<Run>>,
-    pub(crate) frontier: Frontier,
-    /// Where the other keys are, left to right.
-    pub(crate) tables: Vec<Sources>,
 }
 
 impl Sources {
@@ -365,19 +417,5 @@ impl Sources {
             Some(Incoming::Merging(pending)) => self.add(pending.merging.view()),
         }
         self.runs.extend(level.residents.iter().cloned());
-    }
-
-    fn add(&mut self, view: View) {
-        match view {
-            View::Output(run) => self.runs.extend(run),
-            View::Inputs(inputs) => {
-                for input in inputs.iter() {
-                    match input {
-                        Input::Run(run) => self.runs.push(Arc::clone(run)),
-                        Input::Buffer(buffer) => self.buffers.push(buffer.clone()),
-                    }
-                }
-            }
-        }
     }
 }

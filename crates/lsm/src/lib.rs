@@ -48,6 +48,10 @@ mod kmerge;
 
 mod merging;
 
+mod sources;
+
+mod union;
+
 mod levels;
 
 mod plan;

@@ -9,6 +9,9 @@ use terrane_io::checksum::crc32c;
 
 use crate::config::TableConfig;
 use crate::files::RUN_NUMBER_MAX;
+use crate::levels::LEVELS_MAX;
+use crate::sources::Frontier;
+use crate::union::UNION_DEPTH_MAX;
 
 /// First bytes of `metadata`.
 pub(crate) const SESSION_MAGIC: [u8; 8] = *b"TerraSes";
@@ -127,6 +130,23 @@ pub(crate) struct LevelRef {
     pub(crate) residents: Vec<RunRef>,
 }
 
+/// A union that a snapshot found under way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct UnionRef {
+    pub(crate) slices: Vec<RunRef>,
+    pub(crate) frontier: Frontier,
+    pub(crate) passed: u64,
+    pub(crate) tables: Vec<UnionTableRef>,
+}
+
+/// A table of such a union.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct UnionTableRef {
+    /// Newest first.
+    pub(crate) runs: Vec<RunRef>,
+    pub(crate) older: Option<UnionRef>,
+}
+
 /// Content of a snapshot's metadata.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct SnapshotMeta {
@@ -140,6 +160,7 @@ pub(crate) struct SnapshotMeta {
     pub(crate) image: Option<RunRef>,
     pub(crate) flushed: Option<RunRef>,
     pub(crate) levels: Vec<LevelRef>,
+    pub(crate) union: Option<UnionRef>,
 }
 
 fn put_run(out: &mut Writer, run: &RunRef) {
@@ -169,6 +190,58 @@ fn take_option(input: &mut Reader<'_>) -> Result<Option<RunRef>, Refused> {
     }
 }
 
+fn put_union(out: &mut Writer, union: Option<&UnionRef>) {
+    out.u32(union.is_some().into());
+    let Some(union) = union else { return };
+    put_runs(out, union.slices.iter());
+    match &union.frontier {
+        Frontier::Nothing => out.u8(0),
+        Frontier::UpTo(last) => out.u8(1).string(last),
+        Frontier::Everything => out.u8(2),
+    };
+    out.u64(union.passed).u32(union.tables.len() as u32);
+    for table in &union.tables {
+        put_runs(out, table.runs.iter());
+        put_union(out, table.older.as_ref());
+    }
+}
+
+/// Reads what [`put_union`] wrote; `depth` unions inside each other at most.
+fn take_union(input: &mut Reader<'_>, depth: usize) -> Result<Option<UnionRef>, Refused> {
+    match (input.u32()?, depth.checked_sub(1)) {
+        (0, _) => Ok(None),
+        (1, Some(depth)) => {
+            let slices = take_runs(input)?;
+            let frontier = match input.u8()? {
+                0 => Frontier::Nothing,
+                1 => Frontier::UpTo(input.string()?.into()),
+                2 => Frontier::Everything,
+                _ => return damaged("unknown tag of a union's frontier"),
+            };
+            let (passed, count) = (input.u64()?, input.u32()?);
+            let mut tables = Vec::new();
+            for _ in 0..count {
+                let (runs, older) = (take_runs(input)?, take_union(input, depth)?);
+                tables.push(UnionTableRef { runs, older });
+            }
+            Ok(Some(UnionRef { slices, frontier, passed, tables }))
+        }
+        _ => damaged("more unions than there can be"),
+    }
+}
+
+impl UnionRef {
+    /// All runs of the union.
+    pub(crate) fn runs(&self) -> Vec<&RunRef> {
+        let mut runs: Vec<&RunRef> = self.slices.iter().collect();
+        for table in &self.tables {
+            runs.extend(&table.runs);
+            runs.extend(table.older.iter().flat_map(Self::runs));
+        }
+        runs
+    }
+}
+
 impl LevelRef {
     /// All runs of the level, newest first.
     pub(crate) fn runs(&self) -> impl Iterator<Item = &RunRef> {
@@ -185,7 +258,8 @@ impl SnapshotMeta {
     /// All runs that the snapshot needs.
     pub(crate) fn runs(&self) -> impl Iterator<Item = &RunRef> {
         let levels = self.levels.iter().flat_map(LevelRef::runs);
-        self.image.iter().chain(&self.flushed).chain(levels)
+        let union = self.union.iter().flat_map(UnionRef::runs);
+        self.image.iter().chain(&self.flushed).chain(levels).chain(union)
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -213,7 +287,7 @@ impl SnapshotMeta {
             }
             put_runs(&mut out, level.residents.iter());
         }
-        out.u32(0);
+        put_union(&mut out, self.union.as_ref());
         close(out)
     }
 
@@ -247,19 +321,27 @@ impl SnapshotMeta {
             };
             levels.push(LevelRef { incoming, residents: take_runs(&mut input)? });
         }
-        if input.u32()? != 0 {
-            return damaged("levels of a union");
-        }
+        let union = take_union(&mut input, UNION_DEPTH_MAX)?;
         if !input.rest().is_empty() {
             return damaged("bytes after the end");
         }
         // Far above what any table reaches, far below what arithmetic on ticks can bear.
-        if flushes > 1 << 40 || now > 1 << 61 || levels.len() > 64 {
+        if flushes > 1 << 40 || now > 1 << 61 || levels.len() > LEVELS_MAX {
             return damaged("a time or a number of levels that no table reaches");
         }
         let (label, resolve) = (label.to_owned(), resolve.to_owned());
-        let meta =
-            Self { created_ns, label, resolve, config, flushes, now, image, flushed, levels };
+        let meta = Self {
+            created_ns,
+            label,
+            resolve,
+            config,
+            flushes,
+            now,
+            image,
+            flushed,
+            levels,
+            union,
+        };
         if meta.runs().any(|run| run.number > RUN_NUMBER_MAX) {
             return damaged("the number of a run that no session reaches");
         }

@@ -13,9 +13,9 @@ use crate::answer::Lookup;
 use crate::blob::BlobRef;
 use crate::entry::Kind;
 use crate::error::Result;
-use crate::levels::{Frontier, Sources, UnionSources};
 use crate::resolve::Resolve;
 use crate::run::Run;
+use crate::sources::{Frontier, Sources, UnionSources};
 use crate::write_buffer::WriteBuffer;
 
 /// An entry that was met.

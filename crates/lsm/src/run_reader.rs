@@ -50,6 +50,7 @@ pub(crate) struct RunReader {
     /// The current stored value if it goes on in overflow pages, and the kind of its entry.
     large: Vec<u8>,
     large_kind: Kind,
+    entries_passed: u64,
 }
 
 impl RunReader {
@@ -100,12 +101,18 @@ impl RunReader {
             key: Vec::new(),
             large: Vec::new(),
             large_kind: Kind::Insert,
+            entries_passed: 0,
         })
     }
 
     /// Pages passed, for the accounting of merges.
     pub(crate) fn pages_passed(&self) -> u32 {
         self.page
+    }
+
+    /// Entries passed, for the accounting of unions.
+    pub(crate) fn entries_passed(&self) -> u64 {
+        self.entries_passed
     }
 
     fn corrupt(&self, what: Corrupt) -> Error {
@@ -228,6 +235,7 @@ impl RunReader {
             return Ok(());
         }
         self.index += 1;
+        self.entries_passed += 1;
         if self.index < self.layout.count() {
             let at = (self.page - self.chunk_first) as usize * PAGE_SIZE;
             let page = &self.chunk[at..at + PAGE_SIZE];

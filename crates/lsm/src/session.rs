@@ -104,6 +104,39 @@ impl Session {
         Ok(Table::new(Arc::clone(&self.core), Tree::default(), config.clone()))
     }
 
+    /// The union of some tables, complete: [`incremental_union`](Self::incremental_union) with its whole debt
+    /// paid.
+    ///
+    /// Cost: reads the runs of all tables, writes and reads and writes the result.
+    ///
+    /// # Errors
+    /// As [`incremental_union`](Self::incremental_union) and [`Table::supply_union_credits`].
+    pub fn union(&self, tables: &[&Table]) -> Result<Table> {
+        let mut table = self.incremental_union(tables)?;
+        table.supply_union_credits(u64::MAX)?;
+        Ok(table)
+    }
+
+    /// A new table with what several tables hold together. Where more than one has a key, the table's resolve
+    /// function combines the values, left to right, the left one being the newer; the blob is that of the
+    /// leftmost one. A deletion in one table hides nothing in another. The tables stay as they are and
+    /// independent; the new one has the configuration of the last.
+    ///
+    /// It can be used at once; the work of making it one run is paid in instalments with
+    /// [`Table::supply_union_credits`], and lookups get faster as it is.
+    ///
+    /// Cost: writes the write buffer of each table; nothing else. Until the debt is paid a lookup costs what it
+    /// costs in each of the tables, and afterwards what it costs in one.
+    ///
+    /// # Errors
+    /// [`TableUnionNotCompatible`](crate::Error::TableUnionNotCompatible) for tables of another session or with
+    /// another resolve function, [`UnionOfNothing`](crate::Error::UnionOfNothing),
+    /// [`UnionTooDeep`](crate::Error::UnionTooDeep), [`Disk`](crate::Error::Disk),
+    /// [`Poisoned`](crate::Error::Poisoned), [`SessionClosed`](crate::Error::SessionClosed).
+    pub fn incremental_union(&self, tables: &[&Table]) -> Result<Table> {
+        Table::incremental_union(&self.core, tables)
+    }
+
     /// A new table with the content of a snapshot; any number of them may be opened.
     ///
     /// Cost: reads footer, filter and index of each run that is not open yet; data pages are checked when

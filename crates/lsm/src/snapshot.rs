@@ -23,12 +23,15 @@ use crate::error::{Error, Result};
 use crate::files::lock;
 use crate::index::IndexKind;
 use crate::levels::{Context, Incoming, Level, Pending, TICKS_PER_FLUSH, Tree};
-use crate::manifest::{IncomingRef, LevelRef, MergeRef, RunRef, SnapshotMeta};
+use crate::manifest::{
+    IncomingRef, LevelRef, MergeRef, RunRef, SnapshotMeta, UnionRef, UnionTableRef,
+};
 use crate::merging::{Input, MergeSpec, Merging, View};
 use crate::resolve::Resolve;
 use crate::run::{Purpose, Run};
 use crate::run_reader::{self, RunReader};
 use crate::session_core::{ACTIVE, SNAPSHOTS, SessionCore, Stored, read_snapshot, snapshot_path};
+use crate::union::{Piece, Progress, Union, UnionTable};
 use crate::write_buffer::{NewEntry, WriteBuffer};
 
 /// The name of a snapshot: 1 to 64 characters of `a-z`, `0-9`, `_` and `-`, and not the name of a device
@@ -120,6 +123,7 @@ pub(crate) fn save(
     let image = image.as_ref().map(&mut refer);
     let flushed = flushed.as_ref().map(&mut refer);
     let levels = tree.levels.iter().map(|level| level_ref(level, &mut refer)).collect();
+    let union = tree.union.as_ref().map(|union| union_ref(union, &mut refer));
     let meta = SnapshotMeta {
         created_ns: core.disk().clock().wall().as_nanos() as u64,
         label: label.to_owned(),
@@ -130,6 +134,7 @@ pub(crate) fn save(
         image,
         flushed,
         levels,
+        union,
     };
     for run in &held {
         run.sync()?;
@@ -186,6 +191,19 @@ fn level_ref(level: &Level, refer: &mut impl FnMut(&Arc<Run>) -> RunRef) -> Leve
         },
     };
     LevelRef { incoming, residents: level.residents.iter().map(refer).collect() }
+}
+
+fn union_ref(union: &Union, refer: &mut impl FnMut(&Arc<Run>) -> RunRef) -> UnionRef {
+    let (tables, progress) = union.progress();
+    let Progress { slices, frontier, passed } = progress;
+    let slices = slices.iter().map(&mut *refer).collect();
+    let mut refs = Vec::new();
+    for table in tables.iter() {
+        let runs = table.runs().iter().map(&mut *refer).collect();
+        let older = table.older.as_ref().map(|older| union_ref(older, refer));
+        refs.push(UnionTableRef { runs, older });
+    }
+    UnionRef { slices, frontier, passed, tables: refs }
 }
 
 /// Opens a snapshot as a new table.
@@ -291,6 +309,9 @@ fn restore(core: &Arc<SessionCore>, meta: &SnapshotMeta) -> Result<Tree> {
         let residents = level.residents.iter().map(&open).collect::<Result<_>>()?;
         tree.levels.push(Level { incoming, residents });
     }
+    if let Some(union) = &meta.union {
+        tree.union = Some(Arc::new(restore_union(&context, union, &open)?));
+    }
     if let Some(flushed) = &meta.flushed {
         let run = open(flushed)?;
         let merging = Arc::new(Merging::completed(core.files(), run));
@@ -299,6 +320,26 @@ fn restore(core: &Arc<SessionCore>, meta: &SnapshotMeta) -> Result<Tree> {
         tree.flushing = Some(Pending { merging, start, due, base });
     }
     Ok(tree)
+}
+
+fn restore_union(
+    context: &Context<'_>,
+    union: &UnionRef,
+    open: &impl Fn(&RunRef) -> Result<Arc<Run>>,
+) -> Result<Union> {
+    let mut tables = Vec::new();
+    for table in &union.tables {
+        let runs = table.runs.iter().map(|run| Ok(Piece::Run(open(run)?)));
+        let pieces = runs.collect::<Result<_>>()?;
+        let older = match &table.older {
+            None => None,
+            Some(older) => Some(Arc::new(restore_union(context, older, open)?)),
+        };
+        tables.push(UnionTable { pieces, older });
+    }
+    let slices = union.slices.iter().map(open).collect::<Result<_>>()?;
+    let progress = Progress { slices, frontier: union.frontier.clone(), passed: union.passed };
+    Ok(context.union(tables, progress))
 }
 
 /// The write buffer that a run is the image of.

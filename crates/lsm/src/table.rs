@@ -12,13 +12,14 @@ use crate::entry::{
 };
 use crate::error::{Error, Result};
 use crate::files::lock;
-use crate::levels::{Context, Incoming, Pending, Sources, Tree};
+use crate::levels::{Context, Incoming, Pending, Tree};
 use crate::lookup::{LookupContext, lookup_batch};
 use crate::merging::View;
 use crate::plan::Plan;
 use crate::run::Run;
 use crate::session_core::SessionCore;
 use crate::snapshot::{self, SnapshotName};
+use crate::sources::Sources;
 use crate::stats::{Counters, LevelStats, TableStats};
 use crate::write_buffer::{NewEntry, Undo, WriteBuffer};
 
@@ -260,6 +261,62 @@ impl Table {
         Ok(results)
     }
 
+    /// The union of some tables of one session; see [`Session::incremental_union`](crate::Session).
+    pub(crate) fn incremental_union(session: &Arc<SessionCore>, tables: &[&Self]) -> Result<Self> {
+        session.check_writable()?;
+        let Some(last) = tables.last() else { return Err(Error::UnionOfNothing) };
+        for (at, table) in tables.iter().enumerate() {
+            let differ = |what: &str| Error::TableUnionNotCompatible {
+                left: at,
+                right: tables.len() - 1,
+                reason: what.to_owned(),
+            };
+            if !Arc::ptr_eq(&table.session, session) {
+                return Err(differ("not all of them are tables of this session"));
+            }
+            if table.config.resolve != last.config.resolve {
+                let (left, right) = (table.config.resolve.name(), last.config.resolve.name());
+                return Err(differ(&format!("resolve functions `{left}` and `{right}`")));
+            }
+        }
+        if let [table] = tables {
+            return table.duplicate();
+        }
+        let trees: Vec<&Tree> = tables.iter().map(|table| &table.tree).collect();
+        let tree = Tree::unite(&last.context(), &trees)?;
+        Ok(Self::new(Arc::clone(session), tree, last.config.clone()))
+    }
+
+    /// What is left to do until the table's union is one run: an upper bound, in entries to merge. 0 for a
+    /// table that is no union, or no more. It never rises. Cost: no I/O.
+    #[must_use]
+    pub fn remaining_union_debt(&self) -> u64 {
+        self.tree.union.as_ref().map_or(0, |union| union.debt().max(1))
+    }
+
+    /// Does at least `credits` entries' worth of the work of the table's union, or all that is left, and
+    /// returns the credits that were not needed: if any, the union is complete. The debt falls by at least
+    /// `credits`, for all tables that share the union.
+    ///
+    /// Cost: pages of the entries merged, read once and written once; what is merged is read with one page
+    /// for each key from then on.
+    ///
+    /// # Errors
+    /// [`Error::Disk`], [`Error::Corrupt`], [`Error::ValueTooLarge`], [`Error::Poisoned`],
+    /// [`Error::SessionClosed`]. What was done before stays done.
+    pub fn supply_union_credits(&mut self, credits: u64) -> Result<u64> {
+        self.session.check_writable()?;
+        let Some(union) = self.tree.union.clone().filter(|_| credits > 0) else {
+            return Ok(credits);
+        };
+        *lock(&self.anchor) = None;
+        let unused = union.supply(credits)?;
+        let mut tree = self.tree.clone();
+        tree.fold_union(&self.context());
+        self.tree = tree;
+        Ok(unused)
+    }
+
     /// An independent, writable table of the same content.
     ///
     /// Cost: no I/O; a few reference counts.
@@ -349,12 +406,12 @@ impl Table {
             stats.buffer_entries += buffer.len();
             stats.buffer_bytes += buffer.memory_bytes();
         }
-        for run in &sources.runs {
+        sources.for_each_run(&mut |run| {
             let (filter, index, _) = run.memory_bytes();
             stats.filter_bytes += filter;
             stats.index_bytes += index;
             stats.key_pages += u64::from(run.meta().key_pages);
-        }
+        });
         for pending in self.tree.pending() {
             stats.merge_debt_pages += pending.merging.total() - pending.merging.done();
         }

@@ -26,7 +26,7 @@ use crate::error::{Error, Result};
 use crate::files::{FileSet, blobs_name, file_name, file_number};
 use crate::filter::FilterAllocation;
 use crate::index::IndexKind;
-use crate::manifest::{MANIFEST_BYTES_MAX, Refused, RunRef, SessionMeta, SnapshotMeta};
+use crate::manifest::{MANIFEST_BYTES_MAX, Refused, RunRef, SessionMeta, SnapshotMeta, UnionRef};
 use crate::page::{
     PAGE_SIZE, PageKind, PageLayout, Place, check, decode_payload, overflow_pages, split_value,
 };
@@ -638,7 +638,9 @@ fn leveled_runs(meta: &SnapshotMeta) -> impl Iterator<Item = (&RunRef, Option<u3
     let flushed = meta.flushed.iter().map(|run| (run, Some(1)));
     let levels = (1..).zip(&meta.levels);
     let levels = levels.flat_map(|(at, level)| level.runs().map(move |run| (run, Some(at))));
-    image.chain(flushed).chain(levels)
+    let last = meta.levels.len().max(1) as u32;
+    let union = meta.union.iter().flat_map(UnionRef::runs).map(move |run| (run, Some(last)));
+    image.chain(flushed).chain(levels).chain(union)
 }
 
 fn page_offset(page: u32) -> u64 {

@@ -17,6 +17,7 @@ mod model;
 mod ranges;
 mod snapshots;
 mod tables;
+mod union;
 mod upsert;
 mod verify;
 
