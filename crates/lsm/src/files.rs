@@ -8,12 +8,12 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use terrane_io::{Access, Disk, DiskFile, OpenMode};
+use terrane_io::{Access, Disk};
 
 use crate::error::{Error, Result};
+use crate::open_files::{OpenFiles, PooledFile};
 
 /// Locks, also after a panic of another thread: what the mutexes of this crate guard is whole at every
 /// point where code can panic.
@@ -45,14 +45,12 @@ struct State {
 /// All run files of a session.
 #[derive(Debug)]
 pub(crate) struct FileSet {
-    disk: Arc<dyn Disk>,
+    open: Arc<OpenFiles>,
     dir: PathBuf,
     /// Never held during a call of the disk: unlinking a large file takes its time.
     state: Mutex<State>,
     /// Told when `calls` falls.
     idle: Condvar,
-    /// What was being synced when a sync failed. From then on nothing new is promised to be durable.
-    poisoned: OnceLock<PathBuf>,
 }
 
 /// The name of run file `number`.
@@ -81,27 +79,29 @@ pub(crate) fn blobs_number(name: &str) -> Option<u64> {
 }
 
 impl FileSet {
-    /// The files in `dir`; new ones are numbered from `next_number`.
-    pub(crate) fn new(disk: Arc<dyn Disk>, dir: PathBuf, next_number: u64) -> Self {
+    /// The files in `dir`, opened in `open`; new ones are numbered from `next_number`.
+    pub(crate) fn new(open: Arc<OpenFiles>, dir: PathBuf, next_number: u64) -> Self {
         let state = Mutex::new(State { next_number, ..State::default() });
-        Self { disk, dir, state, idle: Condvar::new(), poisoned: OnceLock::new() }
+        Self { open, dir, state, idle: Condvar::new() }
     }
 
     /// Fails once a sync has failed, for good.
     pub(crate) fn check_poisoned(&self) -> Result<()> {
-        self.poisoned.get().map_or(Ok(()), |path| Err(Error::Poisoned { path: path.clone() }))
+        self.open.check_poisoned()
     }
 
     /// Passes the result of a sync of `path` on, and remembers a failure.
     pub(crate) fn synced(&self, path: &Path, result: terrane_io::Result<()>) -> Result<()> {
-        if result.is_err() {
-            self.poisoned.get_or_init(|| path.to_owned());
-        }
-        Ok(result?)
+        Ok(self.open.synced(path, result)?)
     }
 
     pub(crate) fn disk(&self) -> &Arc<dyn Disk> {
-        &self.disk
+        self.open.disk()
+    }
+
+    /// The files of the session that are open.
+    pub(crate) fn open_files(&self) -> &OpenFiles {
+        &self.open
     }
 
     pub(crate) fn path(&self, number: u64) -> PathBuf {
@@ -114,14 +114,15 @@ impl FileSet {
     }
 
     /// Creates the file for the blobs of a run that is being written.
-    pub(crate) fn create_blobs(
-        &self,
-        handle: &FileHandle,
-        access: Access,
-    ) -> Result<Arc<dyn DiskFile>> {
+    pub(crate) fn create_blobs(&self, handle: &FileHandle, access: Access) -> Result<PooledFile> {
         // Noted first, so that the file goes with the run even if it is half created.
         self.note_blobs(handle.number);
-        Ok(self.disk.open(&self.blobs_path(handle.number), OpenMode::Truncate, access)?)
+        Ok(self.open.create(self.blobs_path(handle.number), access)?)
+    }
+
+    /// The existing, durable file of a run's blobs, to be opened when it is used.
+    pub(crate) fn blobs(&self, number: u64, access: Access) -> PooledFile {
+        self.open.file(self.blobs_path(number), access)
     }
 
     /// Notes that run `number` has a file of blobs.
@@ -130,10 +131,7 @@ impl FileSet {
     }
 
     /// Creates the next file and a handle on it.
-    pub(crate) fn create(
-        self: &Arc<Self>,
-        access: Access,
-    ) -> Result<(FileHandle, Arc<dyn DiskFile>)> {
+    pub(crate) fn create(self: &Arc<Self>, access: Access) -> Result<(FileHandle, PooledFile)> {
         let number = {
             let mut state = lock(&self.state);
             if state.closed {
@@ -145,18 +143,14 @@ impl FileSet {
             state.calls += 1;
             number
         };
-        let opened = self.disk.open(&self.path(number), OpenMode::CreateNew, access);
+        let created = self.open.create(self.path(number), access);
         let mut state = self.end_call();
-        let file = match opened {
-            Ok(file) => file,
-            Err(error) => {
-                state.usage.remove(&number);
-                return Err(error.into());
-            }
-        };
+        if created.is_err() {
+            state.usage.remove(&number);
+        }
         drop(state);
-        let handle = FileHandle { set: Arc::clone(self), number, synced: AtomicBool::new(false) };
-        Ok((handle, file))
+        let file = created?;
+        Ok((FileHandle { set: Arc::clone(self), number }, file))
     }
 
     fn end_call(&self) -> MutexGuard<'_, State> {
@@ -169,7 +163,12 @@ impl FileSet {
     /// A handle on an existing, durable file.
     pub(crate) fn attach(self: &Arc<Self>, number: u64) -> FileHandle {
         lock(&self.state).usage.entry(number).or_default().handles += 1;
-        FileHandle { set: Arc::clone(self), number, synced: AtomicBool::new(true) }
+        FileHandle { set: Arc::clone(self), number }
+    }
+
+    /// An existing, durable file, to be opened when it is used.
+    pub(crate) fn file(&self, number: u64, access: Access) -> PooledFile {
+        self.open.file(self.path(number), access)
     }
 
     /// Keeps the files until they are unpinned as often as pinned.
@@ -219,7 +218,7 @@ impl FileSet {
     }
 
     fn remove(&self, number: u64, has_blobs: bool) -> terrane_io::Result<()> {
-        let remove = |path: &Path| match self.disk.remove(path) {
+        let remove = |path: &Path| match self.disk().remove(path) {
             Err(error) if !error.is_not_found() => Err(error),
             _ => Ok(()),
         };
@@ -260,7 +259,6 @@ impl FileSet {
 pub(crate) struct FileHandle {
     set: Arc<FileSet>,
     number: u64,
-    synced: AtomicBool,
 }
 
 impl FileHandle {
@@ -268,24 +266,8 @@ impl FileHandle {
         self.number
     }
 
-    pub(crate) fn path(&self) -> PathBuf {
-        self.set.path(self.number)
-    }
-
     pub(crate) fn set(&self) -> &Arc<FileSet> {
         &self.set
-    }
-
-    /// Makes the bytes of the run's files durable, once.
-    pub(crate) fn sync<'a>(&self, files: impl Iterator<Item = &'a dyn DiskFile>) -> Result<()> {
-        if !self.synced.load(Ordering::Acquire) {
-            self.set.check_poisoned()?;
-            for file in files {
-                self.set.synced(file.path(), file.sync())?;
-            }
-            self.synced.store(true, Ordering::Release);
-        }
-        Ok(())
     }
 }
 

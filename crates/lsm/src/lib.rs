@@ -30,6 +30,8 @@ mod index;
 
 mod config;
 
+mod open_files;
+
 mod files;
 
 mod run;

@@ -295,7 +295,7 @@ impl Merging {
                         if let Some((min, max)) = segment.key_range() {
                             widen(min, max);
                         }
-                        let reader = SegmentReader::new(Arc::clone(segment));
+                        let reader = SegmentReader::new(segment.clone());
                         sources.push(Source::Segment(reader));
                     }
                 }

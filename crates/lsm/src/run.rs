@@ -7,10 +7,10 @@
 #![doc = include_str!("../../../docs/format/run.md")]
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use terrane_io::bytes::{Overrun, Reader, Writer};
-use terrane_io::{Access, AlignedBuf, DiskFile, OpenMode};
+use terrane_io::{Access, AlignedBuf, DiskFile};
 
 use crate::corrupt::Corrupt;
 use crate::entry::{ENTRY_OVERHEAD_BYTES, KEY_BYTES_MAX};
@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::files::{FileHandle, FileSet};
 use crate::filter::{Filter, FilterDecoder};
 use crate::index::{Candidate, Index};
+use crate::open_files::PooledFile;
 use crate::page::{PAGE_SIZE, PAYLOAD_SIZE, PageKind, Place, decode_payload};
 
 /// First bytes of a footer's content.
@@ -318,12 +319,13 @@ pub(crate) struct Location {
 #[derive(Debug)]
 pub(crate) struct Run {
     // The file is closed before its name goes.
-    file: Arc<dyn DiskFile>,
-    /// The file of its blobs, opened when it is first needed.
-    blobs: OnceLock<Arc<dyn DiskFile>>,
+    file: PooledFile,
+    /// The same file through the page cache, for merges, if lookups read past it.
+    buffered: Option<PooledFile>,
+    /// The file of its blobs.
+    blobs: Option<PooledFile>,
     handle: FileHandle,
     access: Access,
-    path: PathBuf,
     meta: RunMeta,
     filter: Filter,
     section: IndexSection,
@@ -332,27 +334,27 @@ pub(crate) struct Run {
 impl Run {
     /// The run that a builder has written.
     pub(crate) fn new(
-        files: (Arc<dyn DiskFile>, Option<Arc<dyn DiskFile>>),
+        file: PooledFile,
+        blobs: Option<PooledFile>,
         handle: FileHandle,
         access: Access,
         meta: RunMeta,
         filter: Filter,
         section: IndexSection,
     ) -> Self {
-        let path = handle.path();
-        let (file, blobs) = (files.0, files.1.map(OnceLock::from).unwrap_or_default());
-        Self { file, blobs, handle, access, path, meta, filter, section }
+        let buffered = (access == Access::Direct)
+            .then(|| handle.set().file(handle.number(), Access::Buffered));
+        Self { file, buffered, blobs, handle, access, meta, filter, section }
     }
 
     /// Opens a file of the session, and checks all of it but the data pages.
     ///
     /// Cost: reads footer, filter and index.
     pub(crate) fn open(set: &Arc<FileSet>, number: u64, access: Access) -> Result<Self> {
-        let path = set.path(number);
-        let file = set.disk().open(&path, OpenMode::Read, access)?;
-        let (meta, filter, section) = read_sections(&path, file.as_ref())?;
-        let blobs = OnceLock::new();
-        Ok(Self { file, blobs, handle: set.attach(number), access, path, meta, filter, section })
+        let file = set.file(number, access);
+        let (meta, filter, section) = read_sections(file.path(), file.get()?.as_ref())?;
+        let blobs = (meta.blob_bytes > 0).then(|| set.blobs(number, access));
+        Ok(Self::new(file, blobs, set.attach(number), access, meta, filter, section))
     }
 
     pub(crate) fn number(&self) -> u64 {
@@ -360,32 +362,52 @@ impl Run {
     }
 
     pub(crate) fn path(&self) -> &Path {
-        &self.path
+        self.file.path()
     }
 
-    pub(crate) fn file(&self) -> &Arc<dyn DiskFile> {
-        &self.file
+    /// The file, opened if need be; to be held for no longer than a read.
+    pub(crate) fn file(&self) -> Result<Arc<dyn DiskFile>> {
+        Ok(self.file.get()?)
     }
 
-    /// The file of the blobs, which must be some.
+    /// The same; `None` if all files that may be open are in use.
+    pub(crate) fn file_if_room(&self) -> Result<Option<Arc<dyn DiskFile>>> {
+        Ok(self.file.get_if_room()?)
+    }
+
+    /// The file as a merge reads it: through the page cache, which reads ahead for a single reader.
+    pub(crate) fn file_for_merge(&self) -> Result<Arc<dyn DiskFile>> {
+        Ok(self.buffered.as_ref().unwrap_or(&self.file).get()?)
+    }
+
+    /// Makes the bytes of its files durable, once.
+    pub(crate) fn sync(&self) -> Result<()> {
+        self.file.sync()?;
+        self.blobs.as_ref().map_or(Ok(()), PooledFile::sync)
+    }
+
+    /// The file of the blobs, which must be some; to be held for no longer than a read.
     pub(crate) fn blobs(&self) -> Result<Arc<dyn DiskFile>> {
-        if let Some(file) = self.blobs.get() {
-            return Ok(Arc::clone(file));
+        match &self.blobs {
+            Some(blobs) => Ok(blobs.get()?),
+            None => {
+                let what = Corrupt::rule("bytes of blobs", 1, self.meta.blob_bytes);
+                Err(Error::corrupt(self.path(), what))
+            }
         }
-        let disk = self.handle.set().disk();
-        let file = disk.open(&self.blobs_path(), OpenMode::Read, self.access)?;
-        Ok(Arc::clone(self.blobs.get_or_init(|| file)))
+    }
+
+    /// The same; `None` if all files that may be open are in use.
+    pub(crate) fn blobs_if_room(&self) -> Result<Option<Arc<dyn DiskFile>>> {
+        match &self.blobs {
+            Some(blobs) => Ok(blobs.get_if_room()?),
+            None => self.blobs().map(Some),
+        }
     }
 
     /// The path of that file.
     pub(crate) fn blobs_path(&self) -> PathBuf {
         self.handle.set().blobs_path(self.number())
-    }
-
-    /// Makes the run durable, once.
-    pub(crate) fn sync(&self) -> Result<()> {
-        let files = [Some(&self.file), self.blobs.get()];
-        self.handle.sync(files.into_iter().flatten().map(Arc::as_ref))
     }
 
     /// Whether lookups bypass the page cache: what was asked for, not what the file system granted.

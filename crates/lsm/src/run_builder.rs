@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use terrane_io::{Access, AlignedBuf, DiskFile};
+use terrane_io::{Access, AlignedBuf};
 
 use crate::blob::{Blob, BlobReader};
 use crate::entry::{BlobSpan, EntryRef, Kind};
@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::files::{FileHandle, FileSet};
 use crate::filter::{Filter, FilterAllocation, FilterBuilder};
 use crate::index::{IndexBuilder, IndexKind, IndexPlan};
+use crate::open_files::PooledFile;
 use crate::page::{
     PAGE_SIZE, PAYLOAD_SIZE, PageBuilder, PageKind, Place, encode_payload, overflow_pages,
     stored_len,
@@ -57,7 +58,7 @@ impl RunPlan {
 /// The file of a run being written, page by page.
 #[derive(Debug)]
 struct PageWriter {
-    file: Arc<dyn DiskFile>,
+    file: PooledFile,
     identity: u64,
     chunk: AlignedBuf,
     /// Pages in `chunk`.
@@ -67,7 +68,7 @@ struct PageWriter {
 }
 
 impl PageWriter {
-    fn new(file: Arc<dyn DiskFile>, identity: u64) -> Self {
+    fn new(file: PooledFile, identity: u64) -> Self {
         let chunk = AlignedBuf::zeroed(CHUNK_PAGES * PAGE_SIZE);
         Self { file, identity, chunk, chunk_pages: 0, next_page: 0 }
     }
@@ -152,7 +153,7 @@ impl BlobWriter {
                 let known = self.readers.iter().position(|r| Arc::ptr_eq(r.run(), run));
                 let mut reader = match known {
                     Some(at) => self.readers.swap_remove(at),
-                    None => BlobReader::new(Arc::clone(run))?,
+                    None => BlobReader::new(Arc::clone(run)),
                 };
                 while done < span.len {
                     self.append(reader.part(*span, done)?)?;
@@ -217,12 +218,7 @@ impl RunBuilder {
         Ok(builder)
     }
 
-    fn with_identity(
-        handle: FileHandle,
-        file: Arc<dyn DiskFile>,
-        plan: &RunPlan,
-        identity: u64,
-    ) -> Self {
+    fn with_identity(handle: FileHandle, file: PooledFile, plan: &RunPlan, identity: u64) -> Self {
         Self {
             writer: PageWriter::new(file, identity),
             blobs: None,
@@ -417,7 +413,7 @@ impl RunBuilder {
 #[derive(Debug)]
 pub(crate) struct RunFinisher {
     writer: PageWriter,
-    blobs: Option<Arc<dyn DiskFile>>,
+    blobs: Option<PooledFile>,
     handle: FileHandle,
     meta: RunMeta,
     filter: Filter,
@@ -467,6 +463,6 @@ impl RunFinisher {
     pub(crate) fn into_run(self) -> Run {
         assert!(self.done == self.meta.filter_pages + self.meta.index_pages + 1);
         let Self { writer, blobs, handle, access, meta, filter, section, .. } = self;
-        Run::new((writer.file, blobs), handle, access, meta, filter, section)
+        Run::new(writer.file, blobs, handle, access, meta, filter, section)
     }
 }

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use terrane_io::{Access, AlignedBuf, DiskFile, OpenMode};
+use terrane_io::{Access, AlignedBuf};
 
 use crate::blob::Blob;
 use crate::corrupt::Corrupt;
@@ -32,8 +32,7 @@ pub(crate) enum Purpose {
 #[derive(Debug)]
 pub(crate) struct RunReader {
     run: Arc<Run>,
-    file: Arc<dyn DiskFile>,
-    forget: bool,
+    purpose: Purpose,
     chunk: AlignedBuf,
     /// Number of the first page in `chunk`, and pages there.
     chunk_first: u32,
@@ -56,14 +55,14 @@ pub(crate) struct RunReader {
 impl RunReader {
     /// A reader at the first entry.
     pub(crate) fn new(run: Arc<Run>, purpose: Purpose) -> Result<Self> {
-        let mut reader = Self::closed(run, purpose)?;
+        let mut reader = Self::closed(run, purpose);
         reader.enter(0)?;
         Ok(reader)
     }
 
     /// A reader at the first entry whose key is at least `key`.
     pub(crate) fn at(run: Arc<Run>, purpose: Purpose, key: &[u8]) -> Result<Self> {
-        let mut reader = Self::closed(run, purpose)?;
+        let mut reader = Self::closed(run, purpose);
         let page = reader.run.first_page_for(key);
         reader.enter(page)?;
         while let Some(entry) = reader.current() {
@@ -75,22 +74,14 @@ impl RunReader {
         Ok(reader)
     }
 
-    fn closed(run: Arc<Run>, purpose: Purpose) -> Result<Self> {
-        let direct = run.file().access() == Access::Direct;
-        // A merge reads ahead, which only the page cache does for a single reader.
-        let (file, forget) = if direct && purpose == Purpose::Merge {
-            (run.handle().set().disk().open(run.path(), OpenMode::Read, Access::Buffered)?, true)
-        } else {
-            (Arc::clone(run.file()), false)
-        };
+    fn closed(run: Arc<Run>, purpose: Purpose) -> Self {
         let chunk_next = match purpose {
             Purpose::Merge => CHUNK_PAGES_MAX,
             Purpose::Range => 1,
         };
-        Ok(Self {
+        Self {
             run,
-            file,
-            forget,
+            purpose,
             chunk: AlignedBuf::zeroed(chunk_next as usize * PAGE_SIZE),
             chunk_first: 0,
             chunk_pages: 0,
@@ -102,7 +93,7 @@ impl RunReader {
             large: Vec::new(),
             large_kind: Kind::Insert,
             entries_passed: 0,
-        })
+        }
     }
 
     /// Pages passed, for the accounting of merges.
@@ -143,15 +134,29 @@ impl RunReader {
             }
             self.chunk_pages = 0;
             let offset = u64::from(page) * PAGE_SIZE as u64;
-            self.file.read_at(&mut self.chunk[..bytes], offset)?;
-            if self.forget {
-                self.file.forget(offset, bytes as u64);
-            }
+            self.read(bytes, offset)?;
             self.chunk_first = page;
             self.chunk_pages = pages;
             self.chunk_next = (self.chunk_next * 2).min(CHUNK_PAGES_MAX);
         }
         Ok((page - self.chunk_first) as usize * PAGE_SIZE)
+    }
+
+    /// Reads `bytes` bytes into the chunk. The file is not held between reads, however long the reader
+    /// lives.
+    fn read(&mut self, bytes: usize, offset: u64) -> Result<()> {
+        let buffer = &mut self.chunk[..bytes];
+        match self.purpose {
+            Purpose::Merge => {
+                let file = self.run.file_for_merge()?;
+                file.read_at(buffer, offset)?;
+                if self.run.access() == Access::Direct {
+                    file.forget(offset, bytes as u64);
+                }
+            }
+            Purpose::Range => self.run.file()?.read_at(buffer, offset)?,
+        }
+        Ok(())
     }
 
     /// The bytes of the current page.

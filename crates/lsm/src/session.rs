@@ -8,9 +8,10 @@ use terrane_io::{Disk, RealDisk};
 
 use crate::blob::{self, BlobRef};
 use crate::config::TableConfig;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::files::lock;
 use crate::levels::Tree;
+use crate::open_files::{OPEN_FILES_DEFAULT, OPEN_FILES_MAX};
 use crate::session_core::SessionCore;
 use crate::snapshot::{self, SnapshotName};
 use crate::table::Table;
@@ -19,7 +20,7 @@ use crate::table::Table;
 const BLOB_READS_IN_FLIGHT: usize = 64;
 
 /// How a session is opened.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct SessionOptions {
     /// Salt of all hashes of a session that is created, drawn at random if not given. A session that
@@ -27,6 +28,19 @@ pub struct SessionOptions {
     pub salt: Option<u64>,
     /// Whether a missing directory is created (its parent must exist).
     pub create_dir: bool,
+    /// Files of runs that are kept open, 4 to 65,536; 128 unless set. A run whose file is closed has it
+    /// opened again by the next call that reads it, which costs a few microseconds.
+    ///
+    /// Beside these files a session has up to one for each call that runs at the same time, its lock, and
+    /// with `io_uring` a ring for each thread that looks up at the same time, of which up to 16 are kept.
+    /// So the default needs less than 256 descriptors (`RLIMIT_NOFILE`), and 24 need less than 64.
+    pub open_files_max: usize,
+}
+
+impl Default for SessionOptions {
+    fn default() -> Self {
+        Self { salt: None, create_dir: false, open_files_max: OPEN_FILES_DEFAULT }
+    }
 }
 
 impl SessionOptions {
@@ -40,6 +54,20 @@ impl SessionOptions {
     #[must_use]
     pub fn create_dir(self) -> Self {
         Self { create_dir: true, ..self }
+    }
+
+    /// The same, keeping up to so many files of runs open.
+    #[must_use]
+    pub fn open_files_max(self, open_files_max: usize) -> Self {
+        Self { open_files_max, ..self }
+    }
+
+    fn validate(&self) -> Result<()> {
+        if !OPEN_FILES_MAX.contains(&self.open_files_max) {
+            let reason = format!("{} is not in 4..=65536", self.open_files_max);
+            return Err(Error::InvalidConfig { option: "open_files_max", reason });
+        }
+        Ok(())
     }
 }
 
@@ -70,9 +98,10 @@ impl Session {
     /// [`SessionDirLocked`](crate::Error::SessionDirLocked),
     /// [`SessionDirCorrupted`](crate::Error::SessionDirCorrupted) (also for a directory of something else,
     /// which is left as it is), [`UnknownVersion`](crate::Error::UnknownVersion),
-    /// [`Disk`](crate::Error::Disk).
+    /// [`InvalidConfig`](crate::Error::InvalidConfig), [`Disk`](crate::Error::Disk).
     #[expect(clippy::needless_pass_by_value, reason = "a session keeps its disk")]
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: &SessionOptions) -> Result<Self> {
+        options.validate()?;
         if options.create_dir {
             let is_missing = disk.kind(dir)?.is_none();
             if is_missing {
@@ -89,7 +118,7 @@ impl Session {
             }
         }
         let salt = options.salt.unwrap_or_else(|| RandomState::new().hash_one(0));
-        Ok(Self { core: SessionCore::open(&disk, dir, salt)? })
+        Ok(Self { core: SessionCore::open(&disk, dir, salt, options.open_files_max)? })
     }
 
     /// A new, empty table.

@@ -16,6 +16,7 @@ use terrane_io::{Access, AlignedBuf, Disk, Entry, EntryKind, LockGuard, OpenMode
 use crate::error::{Error, Result};
 use crate::files::{FileSet, blobs_number, file_number, lock};
 use crate::manifest::{MANIFEST_BYTES_MAX, Refused, SessionMeta, SnapshotMeta};
+use crate::open_files::OpenFiles;
 use crate::run::Run;
 use crate::worker::Worker;
 
@@ -201,7 +202,16 @@ pub(crate) fn snapshot_path(dir: &Path, name: &str) -> PathBuf {
 /// Reads a snapshot's metadata.
 pub(crate) fn read_snapshot(disk: &dyn Disk, dir: &Path, name: &str) -> Result<SnapshotMeta> {
     let path = snapshot_path(dir, name);
-    let bytes = match read_file(disk, &path, MANIFEST_BYTES_MAX) {
+    let read = read_file(disk, &path, MANIFEST_BYTES_MAX);
+    decode_snapshot(path, name, read)
+}
+
+fn decode_snapshot(
+    path: PathBuf,
+    name: &str,
+    read: terrane_io::Result<Vec<u8>>,
+) -> Result<SnapshotMeta> {
+    let bytes = match read {
         Err(error) if error.kind() == Some(std::io::ErrorKind::FileTooLarge) => {
             let reason = format!("larger than any snapshot: {MANIFEST_BYTES_MAX} bytes");
             return Err(Error::SnapshotCorrupted { name: name.to_owned(), path, reason });
@@ -226,8 +236,14 @@ pub(crate) fn snapshot_names(disk: &dyn Disk, dir: &Path) -> Result<Vec<String>>
 }
 
 impl SessionCore {
-    /// Opens the session in `dir`, creating it if the directory is empty. `salt` is for creation only.
-    pub(crate) fn open(disk: &Arc<dyn Disk>, dir: &Path, salt: u64) -> Result<Arc<Self>> {
+    /// Opens the session in `dir`, creating it if the directory is empty. `salt` is for creation only; up to
+    /// `open_files_max` run files will be kept open.
+    pub(crate) fn open(
+        disk: &Arc<dyn Disk>,
+        dir: &Path,
+        salt: u64,
+        open_files_max: usize,
+    ) -> Result<Arc<Self>> {
         // Before the lock too, which makes a file: a foreign directory is to stay as it is.
         if disk.kind(dir)? == Some(EntryKind::Directory) {
             look(disk.as_ref(), dir)?;
@@ -265,7 +281,8 @@ impl SessionCore {
         let number_of = |name: &str| file_number(name).or_else(|| blobs_number(name));
         let numbers = active.iter().filter_map(|entry| number_of(&entry.name));
         next_number = numbers.fold(next_number, |next, number| next.max(number.saturating_add(1)));
-        let files = Arc::new(FileSet::new(Arc::clone(disk), dir.join(ACTIVE), next_number));
+        let open = OpenFiles::new(Arc::clone(disk), open_files_max);
+        let files = Arc::new(FileSet::new(open, dir.join(ACTIVE), next_number));
         for stored in snapshots.values() {
             if let Stored::Whole { pins } = stored {
                 files.pin(pins.iter().copied());
@@ -371,6 +388,14 @@ impl SessionCore {
         runs.extend(shared.iter().map(|run| (run.number(), Arc::downgrade(run))));
     }
 
+    /// Reads a snapshot's metadata.
+    pub(crate) fn read_snapshot(&self, name: &str) -> Result<SnapshotMeta> {
+        let path = snapshot_path(&self.dir, name);
+        let read = || read_file(self.disk(), &path, MANIFEST_BYTES_MAX);
+        let read = self.files.open_files().with_room(read);
+        decode_snapshot(path, name, read)
+    }
+
     /// Writes a file of `snapshots` under its final name, durably.
     pub(crate) fn write_snapshot(&self, path: &Path, bytes: &[u8]) -> Result<()> {
         let disk = self.disk();
@@ -378,7 +403,8 @@ impl SessionCore {
         temporary.push(TMP_SUFFIX);
         let temporary = PathBuf::from(temporary);
         let written = (|| {
-            let file = disk.open(&temporary, OpenMode::Truncate, Access::Buffered)?;
+            let open = || disk.open(&temporary, OpenMode::Truncate, Access::Buffered);
+            let file = self.files.open_files().with_room(open)?;
             file.write_at(bytes, 0)?;
             self.files.synced(&temporary, file.sync())?;
             Ok(disk.rename(&temporary, path)?)
@@ -395,6 +421,7 @@ impl SessionCore {
     pub(crate) fn sync_dir(&self, name: &str) -> Result<()> {
         let path = self.dir.join(name);
         self.files.check_poisoned()?;
-        self.files.synced(&path, self.disk().sync_dir(&path))
+        let synced = self.files.open_files().with_room(|| self.disk().sync_dir(&path));
+        self.files.synced(&path, synced)
     }
 }

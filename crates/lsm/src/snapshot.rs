@@ -30,9 +30,9 @@ use crate::merging::{Input, MergeSpec, Merging, View};
 use crate::resolve::Resolve;
 use crate::run::{Purpose, Run};
 use crate::run_reader::{self, RunReader};
-use crate::session_core::{ACTIVE, SNAPSHOTS, SessionCore, Stored, read_snapshot, snapshot_path};
+use crate::session_core::{ACTIVE, SNAPSHOTS, SessionCore, Stored, snapshot_path};
 use crate::union::{Piece, Progress, Union, UnionTable};
-use crate::write_buffer::{NewEntry, WriteBuffer};
+use crate::write_buffer::{NewEntry, Room, WriteBuffer};
 
 /// The name of a snapshot: 1 to 64 characters of `a-z`, `0-9`, `_` and `-`, and not the name of a device
 /// of Windows, so that it is a file name everywhere.
@@ -218,7 +218,7 @@ pub(crate) fn open(
     if !stored.contains_key(name.as_str()) {
         return Err(Error::SnapshotDoesNotExist { name: name.to_string() });
     }
-    let mut meta = match read_snapshot(core.disk(), core.dir(), name.as_str()) {
+    let mut meta = match core.read_snapshot(name.as_str()) {
         Err(Error::Disk(error)) if error.is_not_found() => Err(Error::SnapshotCorrupted {
             name: name.to_string(),
             path: path_of(core, name),
@@ -346,7 +346,7 @@ fn restore_union(
 fn read_image(run: &Arc<Run>, resolve: &Resolve) -> Result<WriteBuffer> {
     let salt = run.meta().salt;
     let mut buffer = WriteBuffer::default();
-    buffer.begin(resolve)?;
+    buffer.begin(Room::default(), resolve)?;
     let mut reader = RunReader::new(Arc::clone(run), run_reader::Purpose::Merge)?;
     while let Some(EntryRef { key, kind, value, .. }) = reader.current() {
         let blob = match reader.blob() {

@@ -100,7 +100,7 @@ impl Sources {
         let mut readers = Vec::new();
         for buffer in &self.buffers {
             for segment in buffer.segments().iter().rev() {
-                readers.push(Source::Segment(SegmentReader::at(Arc::clone(segment), from)));
+                readers.push(Source::Segment(SegmentReader::at(segment.clone(), from)));
             }
         }
         readers_of(&self.runs, from, purpose, &mut readers)?;

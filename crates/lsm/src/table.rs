@@ -21,7 +21,7 @@ use crate::session_core::SessionCore;
 use crate::snapshot::{self, SnapshotName};
 use crate::sources::Sources;
 use crate::stats::{Counters, LevelStats, TableStats};
-use crate::write_buffer::{NewEntry, Undo, WriteBuffer};
+use crate::write_buffer::{NewEntry, Room, Undo, WriteBuffer};
 
 /// How far a background thread may fall behind before updates help, in batches of merge work.
 const LAG_BATCHES_MAX: u64 = 64;
@@ -128,14 +128,15 @@ impl Table {
     /// [`Error::SessionClosed`]. After any error the table is as it was before the call.
     pub fn updates<K: AsRef<[u8]>>(&mut self, batch: &[(K, Update<'_>)]) -> Result<()> {
         self.session.check_writable()?;
+        let mut room = Room { entries: batch.len(), bytes: 0 };
         for (key, update) in batch {
-            check_sizes(key.as_ref(), *update)?;
+            room.bytes += check_sizes(key.as_ref(), *update)?;
         }
         if batch.is_empty() {
             return Ok(());
         }
         *lock(&self.anchor) = None;
-        let mut undo = Some(self.tree.buffer.begin(&self.config.resolve)?);
+        let mut undo = Some(self.tree.buffer.begin(room, &self.config.resolve)?);
         // The table as it was when a flush took the buffer away, and how to take the batch back there.
         let mut before = None;
         let result = self.apply(batch, &mut undo, &mut before);
@@ -442,7 +443,8 @@ impl Table {
 }
 
 /// Refuses what is longer than the formats can hold.
-fn check_sizes(key: &[u8], update: Update<'_>) -> Result<()> {
+/// Checks the limits; returns the bytes of key and value.
+fn check_sizes(key: &[u8], update: Update<'_>) -> Result<usize> {
     let (_, value, blob) = update.parts();
     if key.len() > KEY_BYTES_MAX {
         return Err(Error::KeyTooLarge { bytes: key.len(), limit: KEY_BYTES_MAX });
@@ -455,7 +457,7 @@ fn check_sizes(key: &[u8], update: Update<'_>) -> Result<()> {
         Some(blob) if blob.len() > BLOB_BYTES_MAX => {
             Err(Error::BlobTooLarge { bytes: blob.len(), limit: BLOB_BYTES_MAX })
         }
-        _ => Ok(()),
+        _ => Ok(key.len() + value.len()),
     }
 }
 

@@ -27,6 +27,7 @@ use crate::files::{FileSet, blobs_name, file_name, file_number};
 use crate::filter::FilterAllocation;
 use crate::index::IndexKind;
 use crate::manifest::{MANIFEST_BYTES_MAX, Refused, RunRef, SessionMeta, SnapshotMeta, UnionRef};
+use crate::open_files::{OPEN_FILES_DEFAULT, OpenFiles};
 use crate::page::{
     PAGE_SIZE, PageKind, PageLayout, Place, check, decode_payload, overflow_pages, split_value,
 };
@@ -279,7 +280,8 @@ impl<'a> Check<'a> {
         self.note_strays(&listed, &wanted, damaged);
         let numbers = listed.iter().filter_map(|entry| file_number(&entry.name));
         next_number = numbers.fold(next_number, |next, number| next.max(number + 1));
-        let files = Arc::new(FileSet::new(Arc::clone(self.disk), active, next_number));
+        let open = OpenFiles::new(Arc::clone(self.disk), OPEN_FILES_DEFAULT);
+        let files = Arc::new(FileSet::new(open, active, next_number));
         // Pinned, so that no handle removes a file when it goes.
         files.pin(wanted.keys().copied());
         self.total_bytes =
@@ -590,7 +592,7 @@ impl<'a> Check<'a> {
             self.report.notes.push(format!("{}: {why}", path.display()));
             return Ok(false);
         }
-        run.file().sync()?;
+        run.sync()?;
         self.disk.rename(run.path(), &path)?;
         self.disk.sync_dir(&self.dir.join(ACTIVE))?;
         Ok(true)

@@ -234,7 +234,7 @@ fn strike_each_call(script: &Script, seed: u64, kind: FaultKind, repeat: Repeat)
 }
 
 #[test]
-fn every_failing_call_is_reported_and_changes_nothing() {
+fn case_18_every_failing_call_is_reported_and_changes_nothing() {
     for_each_seed("every_failing_call_is_reported_and_changes_nothing", 1, |rng, seed| {
         let script = Script::draw(14, rng);
         for kind in FaultKind::ERRORS {

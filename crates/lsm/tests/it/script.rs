@@ -19,6 +19,8 @@ use terrane_testkit::draw::Draw;
 use terrane_testkit::keys::{Keys, Shape};
 use terrane_testkit::model::Content;
 
+use crate::FEW_OPEN_FILES;
+
 /// Where the session of a script is.
 pub(crate) const DIR: &str = "/ledger";
 
@@ -107,9 +109,10 @@ pub(crate) fn snapshot_name(text: &str) -> SnapshotName {
     SnapshotName::new(text).unwrap()
 }
 
-/// Opens the session of a script; the salt counts only for a new one.
+/// Opens the session of a script, with so few open files that each call may have to open one; the salt counts only for a new one.
 pub(crate) fn open(disk: &Arc<SimDisk>) -> Result<Session> {
     let options = SessionOptions::with_salt(0x5A17 + disk.calls()).create_dir();
+    let options = options.open_files_max(FEW_OPEN_FILES);
     Session::open(Arc::clone(disk) as Arc<_>, Path::new(DIR), &options)
 }
 

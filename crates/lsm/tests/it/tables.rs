@@ -22,7 +22,7 @@ fn table_of(config: &TableConfig) -> (Place, Session, Table) {
 }
 
 #[test]
-fn a_batch_is_the_same_as_its_updates_one_by_one() {
+fn case_7_a_batch_is_the_same_as_its_updates_one_by_one() {
     for place in Place::both() {
         let session = place.open();
         let configs = small_configs().into_iter().map(|config| (config, 500));
@@ -197,7 +197,7 @@ fn a_lookup_finds_the_newest_of_many_versions() {
 
 /// Deletions are dropped when they reach the last level, and with them all that they hide.
 #[test]
-fn deleted_entries_leave_the_disk() {
+fn case_17_deleted_entries_leave_the_disk() {
     for merge_schedule in [MergeSchedule::Incremental, MergeSchedule::OneShot] {
         let config = TableConfig { merge_schedule, ..buffer_of(2_000) };
         let (place, _session, mut table) = table_of(&config);
@@ -253,7 +253,7 @@ fn the_background_thread_changes_no_result() {
 }
 
 #[test]
-fn many_threads_read_one_table_and_its_duplicate_is_updated() {
+fn case_19_many_threads_read_one_table_and_its_duplicate_is_updated() {
     for place in Place::both() {
         let session = place.open();
         let mut table = session.new_table(&buffer_of(500)).unwrap();
