@@ -16,6 +16,8 @@ mod corrupt;
 
 mod error;
 
+mod digest;
+
 mod entry;
 
 mod key_range;
@@ -88,6 +90,8 @@ mod exchange;
 
 mod cursor;
 
+mod canonical;
+
 mod table;
 
 mod session;
@@ -98,12 +102,14 @@ pub mod verify;
 
 pub use answer::{Lookup, Record, RecordRef, Value};
 pub use blob::BlobRef;
+pub use canonical::CanonicalSummary;
 pub use config::{
     DiskCache, FilterPolicy, LevelFilter, MEMORY_BUDGET_MAX, MEMORY_BUDGET_MIN, MergePolicy,
     MergeSchedule, MergeThread, TableConfig, WriteBuffer,
 };
 pub use corrupt::Corrupt;
 pub use cursor::Cursor;
+pub use digest::StateDigest;
 pub use entry::{BLOB_BYTES_MAX, KEY_BYTES_MAX, Update, VALUE_BYTES_MAX};
 pub use error::{Error, Result};
 pub use exchange::{ExportReport, ImportReport, SnapshotPlace};

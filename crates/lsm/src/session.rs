@@ -1,12 +1,14 @@
 //! A session: one directory on disk, held by one process, with its tables and snapshots.
 
 use std::hash::{BuildHasher, RandomState};
+use std::io::{Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 
 use terrane_io::{Disk, RealDisk};
 
 use crate::blob::{self, BlobRef};
+use crate::canonical::{self, CanonicalSummary};
 use crate::config::TableConfig;
 use crate::error::{Error, Result};
 use crate::exchange::{self, ExportReport, ImportReport, SnapshotPlace};
@@ -301,6 +303,42 @@ impl Session {
         progress: Progress<'_>,
     ) -> Result<ImportReport> {
         exchange::import(&self.core, place, to, progress)
+    }
+
+    /// Writes what a snapshot holds, whatever its label: [`Table::export_canonical`] of a table opened from it.
+    ///
+    /// # Errors
+    /// As [`open_snapshot`](Self::open_snapshot) and [`Table::export_canonical`].
+    pub fn export_canonical(
+        &self,
+        name: &SnapshotName,
+        out: impl Write,
+    ) -> Result<CanonicalSummary> {
+        let (tree, config) = snapshot::open(&self.core, name, None, &OpenOptions::default())?;
+        Table::new(Arc::clone(&self.core), tree, config).export_canonical(out)
+    }
+
+    /// A new table with the content of a stream that [`Table::export_canonical`] wrote. It is
+    /// given only once the whole stream has been read and found to be as it was written.
+    ///
+    /// Cost: that of inserting all entries.
+    ///
+    /// # Errors
+    /// [`CanonicalMalformed`](crate::Error::CanonicalMalformed) with the place in the stream,
+    /// [`CanonicalDigestMismatch`](crate::Error::CanonicalDigestMismatch),
+    /// [`Stream`](crate::Error::Stream) if `input` fails; those of [`new_table`](Self::new_table) and
+    /// [`Table::updates`].
+    pub fn import_canonical(
+        &self,
+        input: impl Read,
+        config: &TableConfig,
+    ) -> Result<(Table, CanonicalSummary)> {
+        let mut table = self.new_table(config)?;
+        let summary = canonical::import(input, |entries| {
+            let batch: Vec<_> = entries.iter().map(|entry| (&entry.key, entry.update())).collect();
+            table.updates(&batch)
+        })?;
+        Ok((table, summary))
     }
 
     /// What a snapshot says of itself: label, time, configuration, size. Cost: reads its metadata.

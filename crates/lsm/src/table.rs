@@ -1,11 +1,13 @@
 //! A table: an ordered map from key bytes to value bytes.
 
 use std::collections::BTreeSet;
+use std::io::Write;
 use std::ops::{Bound, RangeBounds};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use crate::answer::Lookup;
+use crate::canonical::{self, CanonicalSummary};
 use crate::config::{MEMORY_BUDGET_MAX, MergeSchedule, MergeThread, TableConfig};
 use crate::cursor::Cursor;
 use crate::entry::{
@@ -396,6 +398,17 @@ impl Table {
     /// error, or a crash, there is no snapshot of that name, or a whole one.
     pub fn save_snapshot(&self, name: &SnapshotName, label: &str) -> Result<()> {
         snapshot::save(&self.session, &self.tree, &self.config, name, label)
+    }
+
+    /// Writes what the table holds now as a stream of bytes that is the same for equal contents, whatever
+    /// their history: see `docs/format/canonical.md`. `out` is flushed, not synced.
+    ///
+    /// Cost: that of a scan, and of reading the blobs.
+    ///
+    /// # Errors
+    /// [`Error::Stream`] if `out` fails, and those of [`Cursor::next`].
+    pub fn export_canonical(&self, out: impl Write) -> Result<CanonicalSummary> {
+        canonical::export(&self.session, self.cursor()?, out)
     }
 
     /// A cursor before the first entry.

@@ -10,6 +10,7 @@ mod script;
 
 mod bitflip;
 mod budgets;
+mod canonical;
 mod config;
 mod crash;
 mod export;
