@@ -247,9 +247,10 @@ pub(crate) fn lookup_batch<K: AsRef<[u8]>>(
         results.push(found.unwrap_or(Lookup::NotFound));
     }
     let plan = Plan::new(sources);
-    let filters: Vec<&Filter> = plan.runs.iter().map(|run| run.filter()).collect();
+    let filters: Vec<Arc<Filter>> = plan.runs.iter().map(|run| run.filter()).collect();
     let mut hits = Vec::new();
-    probe_batch(&filters, &hashes, &mut hits);
+    probe_batch(&filters.iter().map(AsRef::as_ref).collect::<Vec<_>>(), &hashes, &mut hits);
+    drop(filters);
     context.counters.lookups.fetch_add(keys.len() as u64, Ordering::Relaxed);
 
     let mut batch = Batch { keys, plan: &plan, hits, results, partial };

@@ -11,25 +11,31 @@
 //! whoever keeps all versions of a buffer holds each entry once, and five to ten bytes for it in each of
 //! O(log n) hash tables. The order of keys is worked out when somebody wants to read in order.
 //!
+//! All versions of a buffer share a [`Sketch`] of the keys in their segments but the last, so that a lookup
+//! of a key that none of them has looks into the last one and nowhere else.
+//!
 //! A blob is a piece of memory of its own, so that references to it can be weak.
 //!
 //! Invariant: at most one slot for a key in a chunk; in a folded segment an entry of a newer chunk hides one
 //! of an older chunk; an entry of a newer segment hides one of an older segment, or combines with it if it is
 //! an upsert.
 
+use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use hashbrown::HashTable;
 use terrane_io::hint::prefetch;
 
 use crate::blob::Blob;
-use crate::entry::{BlobSpan, ENTRY_OVERHEAD_BYTES, EntryRef, Kind, key_prefix};
+use crate::entry::{BlobSpan, ENTRY_OVERHEAD_BYTES, EntryRef, Kind, Order, key_prefix};
 use crate::error::Result;
+use crate::key_range::KeyRange;
 use crate::resolve::Resolve;
+use crate::sketch::Sketch;
 
 /// So many neighbouring segments of like size are folded into one, so that a buffer of *n* entries that is
 /// duplicated again and again has O(log n) segments, and each entry is in O(log n) hash tables.
-const SEGMENTS_PER_TIER: usize = 4;
+const SEGMENTS_PER_TIER: usize = 8;
 
 /// Smaller chunks than this, on average, are copied into one when they are folded, so that many entries
 /// share what a chunk takes beside them.
@@ -37,6 +43,9 @@ const CHUNK_ENTRIES_MIN: usize = 64;
 
 /// How far ahead of an ordered reader keys are fetched; their slots twice as far.
 const PREFETCH_ENTRIES: usize = 8;
+
+/// What a blob in memory takes beside its bytes, and half of what a vector of references may have in reserve.
+const BLOB_OVERHEAD_BYTES: u64 = 32;
 
 /// Dead bytes beyond which a chunk is rewritten, if they are most of it.
 const GARBAGE_BYTES_MIN: usize = 256 << 10;
@@ -251,23 +260,34 @@ impl Chunk {
         copy
     }
 
-    /// Takes back everything since the savepoint.
-    fn roll_back(&mut self, savepoint: &Savepoint) {
+    /// Takes a batch back.
+    fn roll_back(&mut self, undo: &Undo) {
         self.order.take();
-        for at in (savepoint.slots..self.slots.len()).rev() {
+        for at in (undo.slots..self.slots.len()).rev() {
             let hash = self.slots[at].hash;
             if let Ok(found) = self.table.find_entry(hash, |&other| other as usize == at) {
                 found.remove();
             }
         }
-        for &(at, slot) in savepoint.replaced.iter().rev() {
+        for &(at, slot) in undo.replaced.iter().rev() {
             self.slots[at as usize] = slot;
         }
-        self.slots.truncate(savepoint.slots);
-        self.arena.truncate(savepoint.arena);
-        self.blobs.truncate(savepoint.blobs);
-        self.weight_bytes = savepoint.weight_bytes;
-        self.garbage_bytes = savepoint.garbage_bytes;
+        self.slots.truncate(undo.slots);
+        self.arena.truncate(undo.arena);
+        self.blobs.truncate(undo.blobs);
+        self.weight_bytes = undo.weight_bytes;
+        self.garbage_bytes = undo.garbage_bytes;
+    }
+
+    /// A copy without what a batch has changed.
+    fn before(&self, undo: &Undo) -> Self {
+        let mut slots = self.slots[..undo.slots].to_vec();
+        for &(at, slot) in undo.replaced.iter().rev() {
+            if let Some(found) = slots.get_mut(at as usize) {
+                *found = slot;
+            }
+        }
+        self.with_slots(&slots)
     }
 
     /// Slots in key order.
@@ -275,6 +295,11 @@ impl Chunk {
         self.order.get_or_init(|| {
             in_key_order(0..self.slots.len() as u32, |at| self.key(&self.slots[at as usize]))
         })
+    }
+
+    fn charged_bytes(&self) -> u64 {
+        let blobs = self.blobs.len() as u64 * BLOB_OVERHEAD_BYTES;
+        self.weight_bytes + self.garbage_bytes as u64 + blobs
     }
 
     fn memory_bytes(&self) -> usize {
@@ -466,10 +491,29 @@ impl Segment {
         self.chunks()[chunk].key(slot)
     }
 
+    /// Slots in all chunks, hidden ones included.
+    fn slots(&self) -> usize {
+        self.chunks().iter().map(|chunk| chunk.slots.len()).sum()
+    }
+
+    /// The hashes of their keys.
+    fn hashes(&self) -> impl Iterator<Item = u64> {
+        self.chunks().iter().flat_map(|chunk| &chunk.slots).map(|slot| slot.hash)
+    }
+
     /// The smallest and the largest key.
     pub(crate) fn key_range(&self) -> Option<(&[u8], &[u8])> {
         let order = self.order();
         Some((self.key(*order.first()?), self.key(*order.last()?)))
+    }
+
+    fn charged_bytes(&self) -> u64 {
+        let chunks = self.chunks().iter();
+        let own = match self {
+            Self::Chunk(_) => 0,
+            Self::Folded(folded) => folded.memory_bytes() as u64,
+        };
+        own + chunks.map(|chunk| chunk.charged_bytes()).sum::<u64>()
     }
 
     /// Memory held, chunks included.
@@ -482,38 +526,43 @@ impl Segment {
     }
 }
 
-/// A position in a segment, in key order.
+/// A position in the part of a segment that is in a range of keys, in key order or against it.
 #[derive(Debug)]
 pub(crate) struct SegmentReader {
     segment: Segment,
-    at: usize,
-    /// The slot at this position, with the index of its chunk; `None` at the end.
+    order: Order,
+    /// Places in the order of keys that have not been passed; the current one is the first or the last.
+    places: Range<usize>,
+    /// The slot at the current place, with the index of its chunk; `None` at the end.
     slot: Option<(usize, Slot)>,
 }
 
 impl SegmentReader {
-    /// A reader at the first entry.
-    pub(crate) fn new(segment: Segment) -> Self {
-        Self::at_slot(segment, 0)
-    }
-
-    /// A reader at the first entry whose key is at least `key`.
-    pub(crate) fn at(segment: Segment, key: &[u8]) -> Self {
-        let at = segment.order().partition_point(|&at| segment.key(at) < key);
-        Self::at_slot(segment, at)
-    }
-
-    fn at_slot(segment: Segment, at: usize) -> Self {
-        let mut reader = Self { segment, at, slot: None };
+    /// A reader at the first entry in the range, in this order.
+    pub(crate) fn new(segment: &Segment, range: &KeyRange, order: Order) -> Self {
+        let key = |&at: &u32| segment.key(at);
+        let start = segment.order().partition_point(|at| range.is_below(key(at)));
+        let end = segment.order().partition_point(|at| !range.is_above(key(at)));
+        let segment = segment.clone();
+        let mut reader = Self { segment, order, places: start..end, slot: None };
         reader.load();
         reader
     }
 
     fn load(&mut self) {
-        self.slot = self.segment.order().get(self.at).map(|&at| {
-            let (chunk, slot) = self.segment.slot(at);
-            (chunk, *slot)
-        });
+        self.slot = self.ahead(0).map(|(chunk, slot)| (chunk, *slot));
+    }
+
+    /// The slot that is `by` entries ahead of the current one.
+    fn ahead(&self, by: usize) -> Option<(usize, &Slot)> {
+        if by >= self.places.len() {
+            return None;
+        }
+        let place = match self.order {
+            Order::Ascending => self.places.start + by,
+            Order::Descending => self.places.end - 1 - by,
+        };
+        self.segment.order().get(place).map(|&at| self.segment.slot(at))
     }
 
     /// The current slot, with its chunk; `None` at the end.
@@ -545,25 +594,45 @@ impl SegmentReader {
 
     /// Goes to the next entry.
     pub(crate) fn advance(&mut self) {
-        self.at += 1;
+        match self.order {
+            _ if self.places.is_empty() => return,
+            Order::Ascending => self.places.start += 1,
+            Order::Descending => self.places.end -= 1,
+        }
         self.load();
         // Entries stand in order of arrival, so each step in key order would wait for memory twice.
-        let segment = &self.segment;
-        let ahead = |by: usize| segment.order().get(self.at + by).map(|&at| segment.slot(at));
-        if let Some((_, slot)) = ahead(2 * PREFETCH_ENTRIES) {
+        if let Some((_, slot)) = self.ahead(2 * PREFETCH_ENTRIES) {
             prefetch(slot);
         }
-        if let Some((chunk, slot)) = ahead(PREFETCH_ENTRIES)
-            && let Some(key) = segment.chunks()[chunk].arena.get(slot.key_start as usize)
+        if let Some((chunk, slot)) = self.ahead(PREFETCH_ENTRIES)
+            && let Some(key) = self.segment.chunks()[chunk].arena.get(slot.key_start as usize)
         {
             prefetch(key);
         }
     }
 }
 
-/// What it takes to undo the updates of one batch, as long as they are all in one chunk.
+/// The write buffer of a table.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct WriteBuffer {
+    /// Oldest first. Only the last one may change, and only while nobody else refers to it.
+    segments: Vec<Segment>,
+    older: Older,
+}
+
+/// What is known of all segments but the last.
+#[derive(Debug, Default, Clone)]
+struct Older {
+    weight_bytes: u64,
+    len: usize,
+    /// Their keys, and others.
+    sketch: Option<Arc<Sketch>>,
+}
+
+/// How to go back to the buffer as it was when the batch began: what the batch has changed in the chunk
+/// that it writes to, which is the last segment.
 #[derive(Debug, Default)]
-struct Savepoint {
+pub(crate) struct Undo {
     arena: usize,
     blobs: usize,
     slots: usize,
@@ -572,47 +641,33 @@ struct Savepoint {
     replaced: Vec<(u32, Slot)>,
 }
 
-/// The write buffer of a table.
-#[derive(Debug, Default, Clone)]
-pub(crate) struct WriteBuffer {
-    /// Oldest first. Only the last one may change, and only while nobody else refers to it.
-    segments: Vec<Segment>,
-    /// Weight and number of the entries of all segments but the last.
-    older: (u64, usize),
-}
-
-impl From<Vec<Segment>> for WriteBuffer {
-    fn from(segments: Vec<Segment>) -> Self {
-        let older = &segments[..segments.len().saturating_sub(1)];
-        let weight_bytes = older.iter().map(Segment::weight_bytes).sum();
-        let len = older.iter().map(Segment::len).sum();
-        Self { segments, older: (weight_bytes, len) }
-    }
-}
-
-/// How to go back to the buffer as it was when the batch began.
-#[derive(Debug)]
-pub(crate) struct Undo {
-    /// Segments at the beginning of the batch that were complete then.
-    kept: Vec<Segment>,
-    /// What the batch has changed in the chunk that it writes to.
-    savepoint: Savepoint,
-}
-
 impl WriteBuffer {
     /// The segments, oldest first.
     pub(crate) fn segments(&self) -> &[Segment] {
         &self.segments
     }
 
+    /// Lets go of segments, of a buffer that is only read.
+    pub(crate) fn retain(&mut self, is_wanted: impl Fn(&Segment) -> bool) {
+        let mut segments = std::mem::take(&mut self.segments);
+        segments.retain(|segment| is_wanted(segment));
+        let sketch = self.older.sketch.take();
+        self.set_segments(segments, sketch);
+    }
+
     /// Keys, values and overhead; a key in several segments counts in each.
     pub(crate) fn weight_bytes(&self) -> u64 {
-        self.older.0 + self.segments.last().map_or(0, Segment::weight_bytes)
+        self.older.weight_bytes + self.segments.last().map_or(0, Segment::weight_bytes)
+    }
+
+    /// What the buffer counts for under a memory budget: half of the memory that it takes, at least.
+    pub(crate) fn charged_bytes(&self) -> u64 {
+        self.segments.iter().map(Segment::charged_bytes).sum()
     }
 
     /// Entries; a key in several segments counts in each.
     pub(crate) fn len(&self) -> usize {
-        self.older.1 + self.segments.last().map_or(0, Segment::len)
+        self.older.len + self.segments.last().map_or(0, Segment::len)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -621,7 +676,8 @@ impl WriteBuffer {
 
     /// Bytes of memory held.
     pub(crate) fn memory_bytes(&self) -> usize {
-        self.segments.iter().map(Segment::memory_bytes).sum()
+        let sketch = self.older.sketch.as_ref().map_or(0, |sketch| sketch.memory_bytes());
+        sketch + self.segments.iter().map(Segment::memory_bytes).sum::<usize>()
     }
 
     /// The entries of a key, newest first, with the chunks that hold them.
@@ -630,12 +686,42 @@ impl WriteBuffer {
         hash: u64,
         key: &'a [u8],
     ) -> impl Iterator<Item = (&'a Chunk, EntryRef<'a>)> {
-        self.segments.iter().rev().filter_map(move |segment| segment.get(hash, key))
+        let (last, mut older) = match self.segments.split_last() {
+            Some((last, older)) => (Some(last), older),
+            None => (None, &[][..]),
+        };
+        if self.older.sketch.as_ref().is_some_and(|sketch| !sketch.may_hold(hash)) {
+            older = &[];
+        }
+        let segments = last.into_iter().chain(older.iter().rev());
+        segments.filter_map(move |segment| segment.get(hash, key))
     }
 
     /// Whether entries may have blobs.
     pub(crate) fn has_blobs(&self) -> bool {
         self.segments.iter().flat_map(Segment::chunks).any(|chunk| !chunk.blobs.is_empty())
+    }
+
+    /// The sketch with the keys of the last segment added; a larger one if it is full.
+    fn sketch_of_all(&self) -> Option<Arc<Sketch>> {
+        let last = self.segments.last()?;
+        if let Some(sketch) = &self.older.sketch
+            && sketch.has_room(last.slots())
+        {
+            sketch.add(last.hashes());
+            return Some(Arc::clone(sketch));
+        }
+        let sketch = Sketch::new(2 * self.segments.iter().map(Segment::slots).sum::<usize>());
+        self.segments.iter().for_each(|segment| sketch.add(segment.hashes()));
+        Some(Arc::new(sketch))
+    }
+
+    /// Replaces all segments; the sketch must have the keys of all but the last.
+    fn set_segments(&mut self, segments: Vec<Segment>, sketch: Option<Arc<Sketch>>) {
+        let older = &segments[..segments.len().saturating_sub(1)];
+        let weight_bytes = older.iter().map(Segment::weight_bytes).sum();
+        let len = older.iter().map(Segment::len).sum();
+        *self = Self { segments, older: Older { weight_bytes, len, sketch } };
     }
 
     fn last_chunk(&mut self) -> Option<&mut Chunk> {
@@ -648,7 +734,8 @@ impl WriteBuffer {
             let mut segments = self.segments.clone();
             fold(&mut segments, resolve)?;
             segments.push(Segment::Chunk(Arc::new(Chunk::with_room(room))));
-            *self = segments.into();
+            let sketch = self.sketch_of_all();
+            self.set_segments(segments, sketch);
         }
         let last = self.last_chunk().expect("made writable above");
         if last.garbage_bytes > GARBAGE_BYTES_MIN && last.garbage_bytes as u64 > last.weight_bytes {
@@ -663,16 +750,14 @@ impl WriteBuffer {
     /// [`Error::ValueTooLarge`](crate::Error::ValueTooLarge) if two upserts make too large a value.
     pub(crate) fn begin(&mut self, room: Room, resolve: &Resolve) -> Result<Undo> {
         let last = self.open_chunk(room, resolve)?;
-        let savepoint = Savepoint {
+        Ok(Undo {
             arena: last.arena.len(),
             blobs: last.blobs.len(),
             slots: last.slots.len(),
             weight_bytes: last.weight_bytes,
             garbage_bytes: last.garbage_bytes,
             replaced: Vec::new(),
-        };
-        let (_, kept) = self.segments.split_last().expect("a segment was opened");
-        Ok(Undo { kept: kept.to_vec(), savepoint })
+        })
     }
 
     /// Sets the entry of a key. The batch must have been begun; `undo` is what that gave, unless the buffer
@@ -691,7 +776,7 @@ impl WriteBuffer {
         }
         let last = self.last_chunk().expect("`begin` made the last segment writable");
         match undo {
-            Some(undo) => last.put(entry, resolve, &mut undo.savepoint.replaced),
+            Some(undo) => last.put(entry, resolve, &mut undo.replaced),
             None => last.put(entry, resolve, &mut Vec::new()),
         }
     }
@@ -716,30 +801,18 @@ fn fold(segments: &mut Vec<Segment>, resolve: &Resolve) -> Result<()> {
 impl Undo {
     /// Takes the batch back in the buffer that it was put into.
     pub(crate) fn roll_back(self, buffer: &mut WriteBuffer) {
-        match buffer.last_chunk() {
-            Some(last) => last.roll_back(&self.savepoint),
+        let Some(Segment::Chunk(last)) = buffer.segments.last_mut() else { return };
+        match Arc::get_mut(last) {
+            Some(last) => last.roll_back(&self),
             // Being flushed, hence shared: what the batch found is copied out of it.
-            None => *buffer = self.rebuild(buffer),
+            None => *last = Arc::new(last.before(&self)),
         }
-        if buffer.segments.last().is_some_and(|last| last.len() == 0) {
+        if last.slots.is_empty() {
             let mut segments = std::mem::take(&mut buffer.segments);
             segments.pop();
-            *buffer = segments.into();
+            let sketch = buffer.older.sketch.take();
+            buffer.set_segments(segments, sketch);
         }
-    }
-
-    fn rebuild(self, buffer: &WriteBuffer) -> WriteBuffer {
-        let Self { kept: mut segments, savepoint } = self;
-        if let Some(Segment::Chunk(last)) = buffer.segments.last() {
-            let mut slots = last.slots[..savepoint.slots].to_vec();
-            for &(at, slot) in savepoint.replaced.iter().rev() {
-                if let Some(found) = slots.get_mut(at as usize) {
-                    *found = slot;
-                }
-            }
-            segments.push(Segment::Chunk(Arc::new(last.with_slots(&slots))));
-        }
-        segments.into()
     }
 }
 
@@ -805,7 +878,8 @@ mod tests {
             versions.push(buffer.clone());
         }
         let most = versions.iter().map(|version| version.segments().len()).max();
-        assert!(most <= Some(3 * 6 + 1), "{most:?} segments");
+        let tiers = 1 + 4096_usize.ilog(SEGMENTS_PER_TIER) as usize;
+        assert!(most <= Some((SEGMENTS_PER_TIER - 1) * tiers + 1), "{most:?} segments");
         let (copies, _) = held(&versions);
         assert!(copies <= 4096 * 4, "{copies} entries for 4096 updates");
         for (number, version) in versions.iter().enumerate() {
@@ -821,16 +895,21 @@ mod tests {
         [number.to_le_bytes(); 5].concat()[..34].to_vec()
     }
 
+    /// Key, kind and value.
+    type Read = (Vec<u8>, Kind, Vec<u8>);
+
     /// The entries of each segment in order; each must be the one that is found by its key.
-    fn read(buffer: &WriteBuffer) -> Vec<Vec<(Vec<u8>, Kind, Vec<u8>)>> {
+    fn read(buffer: &WriteBuffer) -> Vec<Vec<Read>> {
         let read = |segment: &Segment| {
             let mut entries = Vec::new();
-            let mut reader = SegmentReader::new(segment.clone());
+            let all = KeyRange::ALL;
+            let mut reader = SegmentReader::new(segment, &all, Order::Ascending);
             while let Some(entry) = reader.current() {
                 let hash = key_hash(1, entry.key);
                 assert_eq!(reader.hash(), Some(hash));
                 assert_eq!(segment.get(hash, entry.key).map(|(_, entry)| entry), Some(entry));
-                let mut at = SegmentReader::at(segment.clone(), entry.key);
+                let from = all.from(std::ops::Bound::Included(entry.key.to_vec()));
+                let mut at = SegmentReader::new(segment, &from, Order::Ascending);
                 assert_eq!(at.current(), Some(entry));
                 at.advance();
                 entries.push((entry.key.to_vec(), entry.kind, entry.value.to_vec()));
@@ -874,7 +953,8 @@ mod tests {
         let each = bytes as f64 / entries as f64;
         assert!(each < 170.0, "{each} bytes an entry of 34 + 40 on average");
         for (block, version) in (0..BLOCKS).zip(&versions) {
-            assert!(version.segments().len() <= 3 * 4 + 1, "{}", version.segments().len());
+            let count = version.segments().len();
+            assert!(count <= (SEGMENTS_PER_TIER - 1) * 2 + 2, "{count} segments");
             for number in (0..(block + 1) * CHANGES + 10).step_by(7) {
                 let is_spent = number < block * CHANGES && number % 2 == 0;
                 let expected = match number {
@@ -890,7 +970,7 @@ mod tests {
         let segments = read(last);
         assert_eq!(last.len(), segments.iter().map(Vec::len).sum::<usize>());
         let overhead = ENTRY_OVERHEAD_BYTES as usize;
-        let weight = |entry: &(Vec<u8>, Kind, Vec<u8>)| entry.0.len() + entry.2.len() + overhead;
+        let weight = |entry: &Read| entry.0.len() + entry.2.len() + overhead;
         let weight: usize = segments.iter().flatten().map(weight).sum();
         assert_eq!(last.weight_bytes(), weight as u64);
     }
@@ -979,6 +1059,41 @@ mod tests {
             assert!(buffer.len() <= 100 * SEGMENTS_PER_TIER, "{} in round {round}", buffer.len());
             let bytes = buffer.memory_bytes();
             assert!(bytes < 100 * 1_000, "{bytes} bytes in round {round}");
+        }
+    }
+
+    /// What a memory budget counts with: memory is at most twice what is charged, whatever vectors and hash
+    /// tables have grown to just now.
+    #[test]
+    fn a_buffer_takes_at_most_twice_what_it_charges() {
+        for (key_len, value_len, blob_len) in [
+            (8, 0, None),
+            (8, 8, Some(0)),
+            (34, 60, None),
+            (1, 1, None),
+            (100, 1_000, Some(300)),
+            (8, 9_000, None),
+            (8, 20, Some(5)),
+        ] {
+            let mut buffer = WriteBuffer::default();
+            let check = |buffer: &WriteBuffer| {
+                let (held, charged) = (buffer.memory_bytes() as u64, buffer.charged_bytes());
+                assert!(held <= 2 * charged + 512, "{held} bytes, {charged} charged");
+            };
+            for number in 0..3_000_u64 {
+                let mut key = vec![0; key_len];
+                // Every third update overwrites.
+                let number = if number % 3 == 2 { number / 2 } else { number };
+                key.iter_mut().zip(number.to_le_bytes()).for_each(|(to, from)| *to = from);
+                let blob = blob_len.map(|len| Arc::from(vec![7; len]));
+                let kind = if blob.is_some() { Kind::InsertBlob } else { Kind::Insert };
+                let mut undo = begin(&mut buffer);
+                put_with(&mut buffer, (&key, kind, &vec![7; value_len]), blob.as_ref(), &mut undo);
+                check(&buffer);
+            }
+            // As a flush does, which puts the entries in order.
+            assert!(buffer.segments()[0].key_range().is_some());
+            check(&buffer);
         }
     }
 

@@ -10,11 +10,17 @@ mod script;
 
 mod bitflip;
 mod budgets;
+mod config;
 mod crash;
+mod export;
+mod export_crash;
 mod faults;
+mod gate;
 mod golden;
 mod ledger;
+mod opening;
 mod ranges;
+mod side_by_side;
 mod sim;
 mod snapshots;
 mod tables;

@@ -17,6 +17,8 @@ pub(crate) const CURSORS: usize = 3;
 pub(crate) const KEPT: usize = 3;
 pub(crate) const SNAPSHOTS: [&str; 4] = ["a", "b", "c", "d-4_x"];
 pub(crate) const LABELS: [&str; 2] = ["ledger", "stake"];
+/// Directories to export to: in the first all hash with the session's salt, in the second with another.
+pub(crate) const EXPORTS: usize = 2;
 
 /// Something that is done to the engine and to the model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,14 +36,23 @@ pub(crate) enum Action {
     Member { table: Slot, seed: u64 },
     /// A cursor over a range, read from end to end.
     Range { table: Slot, seed: u64 },
+    /// The same from its end to its start.
+    RangeBack { table: Slot, seed: u64 },
     Prefix { table: Slot, seed: u64 },
     NewCursor { table: Slot, to: Slot, seed: u64 },
     NewPrefixCursor { table: Slot, to: Slot, seed: u64 },
     Next { cursor: Slot, count: usize },
+    Prev { cursor: Slot, count: usize },
     Peek { cursor: Slot },
+    PeekPrev { cursor: Slot },
     Seek { cursor: Slot, seed: u64 },
+    SeekAfter { cursor: Slot, seed: u64 },
+    SeekToStart { cursor: Slot },
+    SeekToEnd { cursor: Slot },
     Take { cursor: Slot, count: usize },
+    TakeBack { cursor: Slot, count: usize },
     TakeWhile { cursor: Slot, count: usize, seed: u64 },
+    TakeWhileBack { cursor: Slot, count: usize, seed: u64 },
     DropCursor { cursor: Slot },
     /// A lookup whose references to blobs are kept for later.
     KeepBlobs { table: Slot, to: Slot, seed: u64, len: usize },
@@ -53,10 +64,16 @@ pub(crate) enum Action {
     SupplyCredits { table: Slot, credits: u64 },
     QueryDebt { table: Slot },
     Save { table: Slot, name: Slot, label: Slot },
-    Open { name: Slot, label: Slot, to: Slot },
+    /// With options that follow from the seed.
+    Open { name: Slot, label: Slot, to: Slot, seed: u64 },
     DeleteSnapshot { name: Slot },
+    RenameSnapshot { from: Slot, to: Slot },
+    SnapshotInfo { name: Slot },
+    Export { name: Slot, dir: Slot },
+    Import { dir: Slot, from: Slot, to: Slot },
     ListSnapshots,
     Stats { table: Slot },
+    Reconfigure { table: Slot, config: usize },
     /// A second thread reads one table while this one updates another; if the slots are the same, it
     /// reads a duplicate.
     SideBySide { reader: Slot, writer: Slot, seed: u64, len: usize },
