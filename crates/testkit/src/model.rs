@@ -147,6 +147,8 @@ pub enum Refused {
     SnapshotExists(String),
     /// There is no snapshot of that name.
     SnapshotDoesNotExist(String),
+    /// There is no directory to import from.
+    SnapshotImportDirDoesNotExist,
     /// The snapshot carries another label.
     SnapshotNotCompatible {
         /// The name of the snapshot.
@@ -421,23 +423,32 @@ impl Forest {
     /// Takes a snapshot of such a directory in, under a name of its own.
     ///
     /// # Errors
-    /// [`Refused::SnapshotDoesNotExist`] if the directory has none of the name `from`;
-    /// [`Refused::SnapshotExists`].
+    /// [`Refused::SnapshotExists`]; [`Refused::SnapshotImportDirDoesNotExist`] if nothing was exported there;
+    /// [`Refused::SnapshotDoesNotExist`] if the directory has none of the name `from`.
     pub fn import_snapshot(
         &mut self,
         directory: &str,
         from: &str,
         to: &str,
     ) -> Result<(), Refused> {
-        let exported = self.exports.get(directory).and_then(|exported| exported.get(from));
-        let snapshot = exported.ok_or_else(|| missing(from))?.clone();
+        if self.snapshots.contains_key(to) {
+            return Err(Refused::SnapshotExists(to.to_owned()));
+        }
+        let exported = self.exports.get(directory).ok_or(Refused::SnapshotImportDirDoesNotExist)?;
+        let snapshot = exported.get(from).ok_or_else(|| missing(from))?.clone();
         self.add_snapshot(to, snapshot)
     }
 
-    /// Whether a directory holds a snapshot of that name.
+    /// The names and contents of what was exported to a directory, by name.
     #[must_use]
-    pub fn is_exported(&self, directory: &str, name: &str) -> bool {
-        self.exports.get(directory).is_some_and(|exported| exported.contains_key(name))
+    pub fn exported(&self, directory: &str) -> Vec<(&str, &Entries)> {
+        let exported = self.exports.get(directory).into_iter().flatten();
+        exported.map(|(name, snapshot)| (name.as_str(), &*snapshot.table.entries)).collect()
+    }
+
+    /// Forgets what was exported to a directory, as if another one had its name from now on.
+    pub fn forget_exports(&mut self, directory: &str) {
+        self.exports.remove(directory);
     }
 
     /// The names of all snapshots, sorted.
@@ -621,6 +632,24 @@ impl Forest {
         Ok(taken)
     }
 
+    /// The entries before the gap, the nearest first, up to `count`, as long as `wanted` holds; the first
+    /// other one is not passed.
+    ///
+    /// # Errors
+    /// [`Refused::CursorClosed`].
+    pub fn take_while_back(
+        &mut self,
+        cursor: CursorId,
+        count: usize,
+        wanted: impl Fn(&Entry) -> bool,
+    ) -> Result<Vec<Entry>, Refused> {
+        let mut taken = Vec::new();
+        while taken.len() < count && self.peek_prev(cursor)?.is_some_and(|entry| wanted(&entry)) {
+            taken.extend(self.prev(cursor)?);
+        }
+        Ok(taken)
+    }
+
     /// Closes a cursor. Closing twice is harmless.
     pub fn close_cursor(&mut self, cursor: CursorId) {
         self.cursors.remove(&cursor);
@@ -794,12 +823,17 @@ mod tests {
         assert_eq!(forest.export_snapshot("three", "out"), Err(exists("three")));
         forest.delete_snapshot("three").unwrap();
         forest.crash();
+        let nowhere = forest.import_snapshot("in", "three", "four");
+        assert_eq!(nowhere, Err(Refused::SnapshotImportDirDoesNotExist));
         assert_eq!(forest.import_snapshot("out", "two", "four"), Err(missing("two")));
         assert_eq!(forest.import_snapshot("out", "three", "two"), Err(exists("two")));
         forest.import_snapshot("out", "three", "four").unwrap();
-        assert!(forest.is_exported("out", "three") && !forest.is_exported("out", "four"));
+        assert_eq!(forest.exported("out")[0].0, "three");
+        assert_eq!(forest.exported("out").len(), 1);
         assert_eq!(forest.snapshot_label("four"), Ok("ledger"));
         assert_eq!(forest.snapshot_content("four").unwrap().len(), 1);
+        forest.forget_exports("out");
+        assert_eq!(forest.exported("out").len(), 0);
     }
 
     #[test]
@@ -835,6 +869,9 @@ mod tests {
         assert_eq!(key(forest.peek(cursor).unwrap()).unwrap(), b"aa");
         forest.seek_to_end(cursor).unwrap();
         assert_eq!(key(forest.peek_prev(cursor).unwrap()).unwrap(), b"b");
+        let taken = forest.take_while_back(cursor, 9, |(key, _)| key.len() < 2).unwrap();
+        assert_eq!(keys(&taken), [b"b".as_slice()]);
+        assert_eq!(key(forest.peek_prev(cursor).unwrap()).unwrap(), b"aa");
         forest.close_cursor(cursor);
         assert_eq!(forest.next(cursor), Err(Refused::CursorClosed));
     }

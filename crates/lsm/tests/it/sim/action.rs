@@ -17,6 +17,8 @@ pub(crate) const CURSORS: usize = 3;
 pub(crate) const KEPT: usize = 3;
 pub(crate) const SNAPSHOTS: [&str; 4] = ["a", "b", "c", "d-4_x"];
 pub(crate) const LABELS: [&str; 2] = ["ledger", "stake"];
+/// Directories to export to: in the first all hash with the session's salt, in the second with another.
+pub(crate) const EXPORTS: usize = 2;
 
 /// Something that is done to the engine and to the model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -63,6 +65,11 @@ pub(crate) enum Action {
         table: Slot,
         seed: u64,
     },
+    /// The same from its end to its start.
+    RangeBack {
+        table: Slot,
+        seed: u64,
+    },
     Prefix {
         table: Slot,
         seed: u64,
@@ -81,18 +88,44 @@ pub(crate) enum Action {
         cursor: Slot,
         count: usize,
     },
+    Prev {
+        cursor: Slot,
+        count: usize,
+    },
     Peek {
+        cursor: Slot,
+    },
+    PeekPrev {
         cursor: Slot,
     },
     Seek {
         cursor: Slot,
         seed: u64,
     },
+    SeekAfter {
+        cursor: Slot,
+        seed: u64,
+    },
+    SeekToStart {
+        cursor: Slot,
+    },
+    SeekToEnd {
+        cursor: Slot,
+    },
     Take {
         cursor: Slot,
         count: usize,
     },
+    TakeBack {
+        cursor: Slot,
+        count: usize,
+    },
     TakeWhile {
+        cursor: Slot,
+        count: usize,
+        seed: u64,
+    },
+    TakeWhileBack {
         cursor: Slot,
         count: usize,
         seed: u64,
@@ -136,17 +169,39 @@ pub(crate) enum Action {
         name: Slot,
         label: Slot,
     },
+    /// With options that follow from the seed.
     Open {
         name: Slot,
         label: Slot,
         to: Slot,
+        seed: u64,
     },
     DeleteSnapshot {
         name: Slot,
     },
+    RenameSnapshot {
+        from: Slot,
+        to: Slot,
+    },
+    SnapshotInfo {
+        name: Slot,
+    },
+    Export {
+        name: Slot,
+        dir: Slot,
+    },
+    Import {
+        dir: Slot,
+        from: Slot,
+        to: Slot,
+    },
     ListSnapshots,
     Stats {
         table: Slot,
+    },
+    Reconfigure {
+        table: Slot,
+        config: usize,
     },
     /// A second thread reads one table while this one updates another; if the slots are the same, it
     /// reads a duplicate.

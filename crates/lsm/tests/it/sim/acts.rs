@@ -4,13 +4,17 @@
 //! was; any other answer must be the model's, which then changes too. So after each return, with an error
 //! or without, the model is what the engine must hold.
 
+use std::path::PathBuf;
 use std::{panic, thread};
 
-use terrane_lsm::{Error, KEY_BYTES_MAX, Lookup, Record, Result, Table, Update};
+use terrane_lsm::{
+    Error, KEY_BYTES_MAX, Lookup, OpenOptions, Record, Result, Session, SessionOptions,
+    SnapshotName, Table, Update,
+};
 use terrane_testkit::model::{Change, Forest, Refused, Resolve, TableId};
 
 use super::action::{Action, SNAPSHOTS, Slot};
-use super::compare::{agree, is_of_disk, match_lookups, match_records};
+use super::compare::{agree, check_table, is_of_disk, match_lookups, match_records};
 use super::swarm::{TABLE_BYTES_MAX, engine_resolve};
 use super::world::{End, Held, World, label};
 use crate::name;
@@ -57,17 +61,25 @@ impl World {
             }
             Action::Lookup { table, seed, len } => self.look_up(*table, *seed, *len),
             Action::Member { table, seed } => self.member(*table, *seed),
-            Action::Range { table, seed } => self.range(*table, *seed),
+            Action::Range { table, seed } => self.range(*table, *seed, false),
+            Action::RangeBack { table, seed } => self.range(*table, *seed, true),
             Action::Prefix { table, seed } => self.prefix(*table, *seed),
             Action::NewCursor { table, to, seed } => self.new_cursor(*table, *to, *seed),
             Action::NewPrefixCursor { table, to, seed } => {
                 self.new_prefix_cursor(*table, *to, *seed)
             }
             Action::Next { cursor, .. }
+            | Action::Prev { cursor, .. }
             | Action::Peek { cursor }
+            | Action::PeekPrev { cursor }
             | Action::Seek { cursor, .. }
+            | Action::SeekAfter { cursor, .. }
+            | Action::SeekToStart { cursor }
+            | Action::SeekToEnd { cursor }
             | Action::Take { cursor, .. }
-            | Action::TakeWhile { cursor, .. } => self.move_cursor(*cursor, action),
+            | Action::TakeBack { cursor, .. }
+            | Action::TakeWhile { cursor, .. }
+            | Action::TakeWhileBack { cursor, .. } => self.move_cursor(*cursor, action),
             Action::DropCursor { cursor } => {
                 let is_open = self.cursors[*cursor].is_some();
                 self.drop_cursor(*cursor);
@@ -88,13 +100,19 @@ impl World {
                 held.debt = debt;
                 Ok(true)
             }
-            Action::Save { .. } | Action::DeleteSnapshot { .. } => self.do_change_snapshots(action),
-            Action::Open { name, label, to } => self.open_snapshot(*name, *label, *to),
+            Action::Save { .. }
+            | Action::DeleteSnapshot { .. }
+            | Action::RenameSnapshot { .. }
+            | Action::Export { .. }
+            | Action::Import { .. } => self.do_change_snapshots(action),
+            Action::Open { name, label, to, seed } => self.open_snapshot(*name, *label, *to, *seed),
+            Action::SnapshotInfo { name } => self.snapshot_info(*name),
             Action::ListSnapshots => {
                 self.compare_names();
                 Ok(true)
             }
             Action::Stats { table } => self.stats(*table),
+            Action::Reconfigure { table, config } => self.reconfigure(*table, *config),
             Action::SideBySide { reader, writer, seed, len } => {
                 self.side_by_side(*reader, *writer, *seed, *len)
             }
@@ -200,6 +218,26 @@ impl World {
         assert!(bound >= live, "{stats:?} of {live} live entries");
         for level in &stats.levels {
             assert!(level.deletes <= level.entries && level.merge_pages_done <= level.merge_pages);
+        }
+        Ok(true)
+    }
+
+    fn reconfigure(&mut self, slot: Slot, config: usize) -> Result<bool> {
+        let version = self.new_version();
+        let (config, _) = self.swarm.configs[config % self.swarm.configs.len()].clone();
+        let Some(held) = &mut self.tables[slot] else { return Ok(false) };
+        held.version = version;
+        let before = held.table.config().clone();
+        // The resolve function stays as it is.
+        let refused = if config.resolve == before.resolve { "memory_budget" } else { "resolve" };
+        match held.table.set_config(&config) {
+            Ok(()) => {
+                assert_eq!((held.table.config(), &before.resolve), (&config, &config.resolve))
+            }
+            Err(Error::InvalidConfig { option, .. }) => {
+                assert_eq!((option, held.table.config()), (refused, &before));
+            }
+            Err(error) => panic!("{error:?}"),
         }
         Ok(true)
     }
@@ -316,6 +354,15 @@ impl World {
                 forest.save_snapshot(held.id, SNAPSHOTS[*name], label(*of))
             }
             Action::DeleteSnapshot { name } => forest.delete_snapshot(SNAPSHOTS[*name]),
+            Action::RenameSnapshot { from, to } => {
+                forest.rename_snapshot(SNAPSHOTS[*from], SNAPSHOTS[*to])
+            }
+            Action::Export { name, dir } => {
+                forest.export_snapshot(SNAPSHOTS[*name], &self.export_name(*dir))
+            }
+            Action::Import { dir, from, to } => {
+                forest.import_snapshot(&self.export_name(*dir), SNAPSHOTS[*from], SNAPSHOTS[*to])
+            }
             _ => return None,
         })
     }
@@ -331,6 +378,17 @@ impl World {
                 held.table.save_snapshot(&name(SNAPSHOTS[*to]), label(*of))
             }
             Action::DeleteSnapshot { name: of } => session.delete_snapshot(&name(SNAPSHOTS[*of])),
+            Action::RenameSnapshot { from, to } => {
+                session.rename_snapshot(&name(SNAPSHOTS[*from]), &name(SNAPSHOTS[*to]))
+            }
+            Action::Export { name: of, dir } => {
+                self.prepare_export(SNAPSHOTS[*of], *dir)?;
+                session.export_snapshot(&name(SNAPSHOTS[*of]), self.export_dir(*dir)).map(|_| ())
+            }
+            Action::Import { dir, from, to } => {
+                let (from, to) = (name(SNAPSHOTS[*from]), name(SNAPSHOTS[*to]));
+                session.import_snapshot(self.export_dir(*dir), &from, &to).map(|_| ())
+            }
             other => unreachable!("{other:?} changes no snapshot"),
         };
         agree(got, || expected)?;
@@ -339,26 +397,106 @@ impl World {
         Ok(true)
     }
 
-    fn open_snapshot(&mut self, at: Slot, of: Slot, to: Slot) -> Result<bool> {
+    fn open_snapshot(&mut self, at: Slot, of: Slot, to: Slot, seed: u64) -> Result<bool> {
         let (text, label) = (SNAPSHOTS[at], label(of));
-        let got = self.session().open_snapshot(&name(text), label);
-        if let Err(Error::ResolveNotCompatible { name, stored, given: None }) = &got {
-            let resolve = self.forest.snapshot_resolve(text);
-            assert_eq!((name.as_str(), resolve), (text, Ok(Resolve::Xor)), "{stored}");
+        let stored = self.forest.snapshot_resolve(text).unwrap_or(Resolve::Newest);
+        let mut options = self.swarm.open_options(seed);
+        if !seed.is_multiple_of(4) {
+            options = options.resolve(engine_resolve(stored));
+        }
+        let got = self.session().open_snapshot_with(&name(text), label, &options);
+        if let Err(Error::ResolveNotCompatible { name, stored: asked, given: None }) = &got {
+            assert_eq!((name.as_str(), stored, &options.resolve), (text, Resolve::Xor, &None));
+            assert_eq!(asked, stored.name());
             return Ok(true);
         }
         if let Some((table, id)) = agree(got, || self.forest.open_snapshot(text, label))? {
-            let resolve = self.forest.resolve(id).unwrap();
-            assert_eq!(table.config().resolve, engine_resolve(resolve));
+            let config = table.config();
+            assert_eq!(config.resolve, engine_resolve(stored));
+            assert_eq!(config.disk_cache, options.disk_cache.unwrap_or(config.disk_cache));
+            assert_eq!(config.queue_depth, options.queue_depth.unwrap_or(config.queue_depth));
             let version = self.new_version();
             self.put_table(to, table, id, version);
         }
         Ok(true)
     }
 
+    fn snapshot_info(&mut self, at: Slot) -> Result<bool> {
+        let text = SNAPSHOTS[at];
+        let got = self.session().snapshot_info(&name(text));
+        let expected =
+            || Ok((self.forest.snapshot_label(text)?, self.forest.snapshot_resolve(text)?));
+        if let Some((info, (label, resolve))) = agree(got, expected)? {
+            assert_eq!((info.name.as_str(), info.label.as_str()), (text, label));
+            assert_eq!(info.resolve, resolve.name());
+        }
+        Ok(true)
+    }
+
     /// Opens a snapshot with what it needs.
-    pub(super) fn open_snapshot_as_saved(&self, text: &str) -> Result<Table> {
-        let label = self.forest.snapshot_label(text).unwrap();
-        self.session().open_snapshot(&name(text), label)
+    pub(super) fn open_snapshot_as_saved(&self, session: &Session, text: &str) -> Result<Table> {
+        let info = session.snapshot_info(&name(text))?;
+        let resolve = Resolve::ALL.into_iter().find(|resolve| resolve.name() == info.resolve);
+        let options = OpenOptions::default().resolve(engine_resolve(resolve.unwrap()));
+        session.open_snapshot_with(&name(text), &info.label, &options)
+    }
+}
+
+/// Exports: each directory is a session of its own.
+impl World {
+    /// The name of a directory, a new one after each failure: what could not be synced there may go with
+    /// the power at any time.
+    fn export_name(&self, dir: Slot) -> String {
+        format!("export-{dir}-{}", self.export_failures[dir])
+    }
+
+    fn export_dir(&self, dir: Slot) -> PathBuf {
+        self.place.dir().with_file_name(self.export_name(dir))
+    }
+
+    /// Makes a session with another salt, where one is wanted.
+    fn prepare_export(&self, snapshot: &str, dir: Slot) -> Result<()> {
+        let path = self.export_dir(dir);
+        let is_wanted = dir == 1 && self.forest.snapshot_label(snapshot).is_ok();
+        if is_wanted && self.place.disk().kind(&path)?.is_none() {
+            let options = SessionOptions::with_salt(0xD1FF).create_dir();
+            Session::open(self.place.disk(), &path, &options)?.close()?;
+        }
+        Ok(())
+    }
+
+    /// An export was interrupted: the snapshot is there, and whole, or it is not.
+    pub(super) fn settle_export(&mut self, action: &Action) {
+        let Action::Export { dir, .. } = action else { return };
+        let mut legal = vec![self.forest.clone()];
+        let mut after = self.forest.clone();
+        if let Some(Ok(())) = self.change_snapshots(&mut after, action) {
+            legal.push(after);
+        }
+        let exported = self.export_name(*dir);
+        let options = SessionOptions::default();
+        match Session::open(self.place.disk(), &self.export_dir(*dir), &options) {
+            // An unfinished creation.
+            Err(Error::SessionDirDoesNotExist { .. } | Error::SessionDirCorrupted { .. }) => {
+                assert!(self.forest.exported(&exported).is_empty());
+            }
+            Err(error) => panic!("an exported session does not open: {error:?}"),
+            Ok(session) => {
+                let names = session.list_snapshots().unwrap();
+                let names: Vec<&str> = names.iter().map(SnapshotName::as_str).collect();
+                let names_of = |forest: &Forest| -> Vec<String> {
+                    forest.exported(&exported).iter().map(|(name, _)| (*name).to_owned()).collect()
+                };
+                let found = legal.into_iter().find(|forest| names_of(forest) == names);
+                let found = found.unwrap_or_else(|| panic!("{names:?} are not as exported"));
+                for (text, content) in found.exported(&exported) {
+                    let table = self.open_snapshot_as_saved(&session, text).unwrap();
+                    check_table(&session, &table, content, self.swarm.keys.all()).unwrap();
+                }
+                session.close().unwrap();
+            }
+        }
+        self.forest.forget_exports(&exported);
+        self.export_failures[*dir] += 1;
     }
 }

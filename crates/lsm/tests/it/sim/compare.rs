@@ -26,7 +26,8 @@ fn is_refusal(error: &Error, refused: &Refused) -> bool {
             Error::SnapshotNotCompatible { name, expected, actual },
             Refused::SnapshotNotCompatible { name: of, expected: asked, actual: stored },
         ) => (name, expected, actual) == (of, asked, stored),
-        (Error::TableUnionNotCompatible { .. }, Refused::TableUnionNotCompatible) => true,
+        (Error::SnapshotImportDirDoesNotExist { .. }, Refused::SnapshotImportDirDoesNotExist)
+        | (Error::TableUnionNotCompatible { .. }, Refused::TableUnionNotCompatible) => true,
         _ => false,
     }
 }

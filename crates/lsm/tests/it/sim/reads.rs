@@ -34,21 +34,29 @@ impl World {
 
     pub(super) fn member(&mut self, slot: Slot, seed: u64) -> Result<bool> {
         let Some(held) = &self.tables[slot] else { return Ok(false) };
-        let key = self.swarm.any_keys(seed, 1).remove(0);
-        let expected = self.forest.lookup(held.id, &key).unwrap().is_some();
-        assert_eq!(held.table.lookup(&key)?.is_found(), expected, "key {}", excerpt(&key));
+        let keys = self.swarm.any_keys(seed, 3);
+        let found = held.table.contains(&keys)?;
+        for (key, is_found) in keys.iter().zip(found) {
+            let expected = self.forest.lookup(held.id, key).unwrap().is_some();
+            assert_eq!(is_found, expected, "key {}", excerpt(key));
+        }
+        assert_eq!(held.table.lookup(&keys[0])?.is_found(), held.table.contains(&keys[..1])?[0]);
         Ok(true)
     }
 
-    /// Reads a range in pieces of a few sizes.
-    pub(super) fn range(&mut self, slot: Slot, seed: u64) -> Result<bool> {
+    /// Reads a range in pieces of a few sizes, to its end or from its end back.
+    pub(super) fn range(&mut self, slot: Slot, seed: u64, is_back: bool) -> Result<bool> {
         let Some(held) = &self.tables[slot] else { return Ok(false) };
         let (from, to) = self.swarm.bounds(seed);
-        let expected = self.forest.range(held.id, borrowed(&from), borrowed(&to)).unwrap();
+        let mut expected = self.forest.range(held.id, borrowed(&from), borrowed(&to)).unwrap();
         let mut cursor = held.table.range::<Vec<u8>, _>((from, to))?;
+        if is_back {
+            expected.reverse();
+            cursor.seek_to_end();
+        }
         let mut records = Vec::new();
         for count in [1, 0, 7, 500, usize::MAX, 1] {
-            records.extend(cursor.take(count)?);
+            records.extend(if is_back { cursor.take_back(count) } else { cursor.take(count) }?);
         }
         match_records(&records, pairs(&expected)).check(self.session())?;
         Ok(true)
@@ -107,6 +115,28 @@ impl World {
     fn move_both(&mut self, held: &mut HeldCursor, action: &Action) -> Result<Blobs> {
         let HeldCursor { cursor, id, .. } = held;
         let model = &mut self.forest;
+        let key = |seed: u64| self.swarm.any_keys(seed, 1).remove(0);
+        match action {
+            Action::Seek { seed, .. } => {
+                let key = key(*seed);
+                cursor.seek(&key);
+                model.seek(*id, &key).unwrap();
+            }
+            Action::SeekAfter { seed, .. } => {
+                let key = key(*seed);
+                cursor.seek_after(&key);
+                model.seek_after(*id, &key).unwrap();
+            }
+            Action::SeekToStart { .. } => {
+                cursor.seek_to_start();
+                model.seek_to_start(*id).unwrap();
+            }
+            Action::SeekToEnd { .. } => {
+                cursor.seek_to_end();
+                model.seek_to_end(*id).unwrap();
+            }
+            _ => {}
+        }
         let (records, expected): (Vec<Record>, Vec<Entry>) = match action {
             Action::Next { count, .. } => {
                 let (mut records, mut entries) = (Vec::new(), Vec::new());
@@ -116,24 +146,39 @@ impl World {
                 }
                 (records, entries)
             }
-            Action::Peek { .. } => {
-                let peeked = cursor.peek()?.map(|record| record.to_record());
-                (peeked.into_iter().collect(), model.peek(*id).unwrap().into_iter().collect())
-            }
-            Action::Seek { seed, .. } => {
-                let key = self.swarm.any_keys(*seed, 1).remove(0);
-                cursor.seek(&key);
-                model.seek(*id, &key).unwrap();
-                let peeked = cursor.peek()?.map(|record| record.to_record());
-                (peeked.into_iter().collect(), model.peek(*id).unwrap().into_iter().collect())
+            Action::Prev { count, .. } => {
+                let (mut records, mut entries) = (Vec::new(), Vec::new());
+                for _ in 0..*count {
+                    records.extend(cursor.prev()?);
+                    entries.extend(model.prev(*id).unwrap());
+                }
+                (records, entries)
             }
             Action::Take { count, .. } => (cursor.take(*count)?, model.take(*id, *count).unwrap()),
+            Action::TakeBack { count, .. } => {
+                let entries = model.take_while_back(*id, *count, |_| true);
+                (cursor.take_back(*count)?, entries.unwrap())
+            }
             Action::TakeWhile { count, seed, .. } => {
-                let records = cursor.take_while(*count, |record| is_wanted(*seed, &record.key))?;
+                let records = cursor.take_while(*count, |record| is_wanted(*seed, record.key))?;
                 let entries = model.take_while(*id, *count, |(key, _)| is_wanted(*seed, key));
                 (records, entries.unwrap())
             }
-            other => unreachable!("{other:?} moves no cursor"),
+            Action::TakeWhileBack { count, seed, .. } => {
+                let records =
+                    cursor.take_while_back(*count, |record| is_wanted(*seed, record.key))?;
+                let entries = model.take_while_back(*id, *count, |(key, _)| is_wanted(*seed, key));
+                (records, entries.unwrap())
+            }
+            Action::PeekPrev { .. } => {
+                let record = cursor.peek_prev()?.map(|record| record.to_record());
+                (Vec::from_iter(record), Vec::from_iter(model.peek_prev(*id).unwrap()))
+            }
+            // A look at where it went.
+            _ => {
+                let record = cursor.peek()?.map(|record| record.to_record());
+                (Vec::from_iter(record), Vec::from_iter(model.peek(*id).unwrap()))
+            }
         };
         Ok(match_records(&records, pairs(&expected)))
     }

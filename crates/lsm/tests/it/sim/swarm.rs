@@ -8,15 +8,17 @@ use std::ops::Bound;
 use terrane_io::fault::FaultKind;
 use terrane_io::sim::Survival;
 use terrane_lsm::{
-    DiskCache, FilterPolicy, IndexKind, MergePolicy, MergeSchedule, MergeThread, TableConfig,
-    WriteBuffer,
+    DiskCache, FilterPolicy, IndexKind, LevelFilter, MEMORY_BUDGET_MIN, MergePolicy, MergeSchedule,
+    MergeThread, OpenOptions, TableConfig, Verify, WriteBuffer,
 };
 use terrane_testkit::draw::Draw;
 use terrane_testkit::keys::{Keys, Shape};
 use terrane_testkit::model::{Change, Resolve};
 use terrane_testkit::{ChaCha8Rng, RngCore, SeedableRng};
 
-use super::action::{Action, CURSORS, KEPT, LABELS, Mishap, SNAPSHOTS, Slot, Step, TABLES};
+use super::action::{
+    Action, CURSORS, EXPORTS, KEPT, LABELS, Mishap, SNAPSHOTS, Slot, Step, TABLES,
+};
 use super::world::World;
 use crate::value;
 
@@ -171,6 +173,29 @@ impl Swarm {
         key
     }
 
+    /// How a snapshot is opened; whether with its resolve function is for the caller to say.
+    pub(crate) fn open_options(&self, seed: u64) -> OpenOptions {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut options = OpenOptions::default();
+        if rng.chance(1, 3) {
+            options = options.disk_cache(*rng.pick(&[DiskCache::All, DiskCache::None]));
+        }
+        if rng.chance(1, 3) {
+            options = options.merge_batch_pages(*rng.pick(&[1, 200]));
+        }
+        if rng.chance(1, 3) {
+            options = options.queue_depth(*rng.pick(&[1, 64]));
+        }
+        if self.has_background && rng.chance(1, 3) {
+            let threads = [MergeThread::Caller, MergeThread::Background];
+            options = options.merge_thread(*rng.pick(&threads));
+        }
+        if rng.chance(1, 3) {
+            options = options.verify(Verify::Full);
+        }
+        options
+    }
+
     /// Changes for a table; `is_full` says that it should not grow much.
     pub(crate) fn batch(
         &self,
@@ -230,7 +255,17 @@ fn pick_weighted(weights: &[u64], rng: &mut impl RngCore) -> usize {
 fn draw_config(resolve: Resolve, background_of_4: u64, rng: &mut impl RngCore) -> TableConfig {
     let entries = *rng.pick(&[1, 2, 3, 4, 4, 7, 30, 1000]);
     let bytes = *rng.pick(&[1, 100, 1_000, 5_000, 50_000]);
-    TableConfig {
+    let write_buffer =
+        if rng.chance(1, 3) { WriteBuffer::Bytes(bytes) } else { WriteBuffer::Entries(entries) };
+    let levels = (0..1 + rng.below(3)).map(|_| *rng.pick(&LEVEL_FILTERS)).collect();
+    let filters = [
+        FilterPolicy::TotalFpr(0.01),
+        FilterPolicy::TotalFpr(0.1),
+        FilterPolicy::Fpr(0.001),
+        FilterPolicy::BitsPerEntry(2.0),
+        FilterPolicy::PerLevel(levels),
+    ];
+    let config = TableConfig {
         resolve: engine_resolve(resolve),
         merge_policy: *rng.pick(&[
             MergePolicy::LazyLevelling,
@@ -250,26 +285,25 @@ fn draw_config(resolve: Resolve, background_of_4: u64, rng: &mut impl RngCore) -
         } else {
             MergeThread::Caller
         },
-        write_buffer: if rng.chance(1, 3) {
-            WriteBuffer::Bytes(bytes)
-        } else {
-            WriteBuffer::Entries(entries)
-        },
-        filter: rng
-            .pick(&[
-                FilterPolicy::TotalFpr(0.01),
-                FilterPolicy::TotalFpr(0.1),
-                FilterPolicy::Fpr(0.001),
-                FilterPolicy::BitsPerEntry(2.0),
-            ])
-            .clone(),
-        memory_budget: None,
+        write_buffer,
+        filter: rng.pick(&filters).clone(),
         index: *rng.pick(&[IndexKind::Auto, IndexKind::Compact, IndexKind::Ordinary]),
-        disk_cache: *rng.pick(&[DiskCache::All, DiskCache::None]),
+        disk_cache: *rng.pick(&[DiskCache::All, DiskCache::None, DiskCache::LevelsUpTo(1)]),
         merge_batch_pages: *rng.pick(&[1, 2, 16, 200]),
         queue_depth: *rng.pick(&[1, 2, 7, 64, 128]),
+        memory_budget: None,
+    };
+    if rng.chance(1, 8) {
+        // The engine splits it, and so wants no sizes from the user.
+        let TableConfig { write_buffer, filter, .. } = TableConfig::default();
+        let memory_budget = Some(*rng.pick(&[MEMORY_BUDGET_MIN, 4 * MEMORY_BUDGET_MIN]));
+        return TableConfig { write_buffer, filter, memory_budget, ..config };
     }
+    config
 }
+
+const LEVEL_FILTERS: [LevelFilter; 3] =
+    [LevelFilter::Fpr(0.1), LevelFilter::Fpr(1e-4), LevelFilter::BitsPerEntry(12.0)];
 
 /// The engine's function of the same name.
 pub(crate) fn engine_resolve(resolve: Resolve) -> terrane_lsm::Resolve {
@@ -298,7 +332,7 @@ const fn needed(name: &'static str, weight: u64, draw: fn(&mut Drawing<'_>) -> A
 }
 
 /// All kinds of actions.
-pub(crate) const KINDS: [Kind; 35] = [
+pub(crate) const KINDS: [Kind; 48] = [
     needed("NewTable", 1, |d| Action::NewTable { to: d.spot(), config: d.rng.index(3) }),
     needed("Update", 12, |d| Action::Update {
         table: d.table(),
@@ -320,6 +354,7 @@ pub(crate) const KINDS: [Kind; 35] = [
     }),
     some("Member", 1, |d| Action::Member { table: d.table(), seed: d.seed() }),
     some("Range", 2, |d| Action::Range { table: d.table(), seed: d.seed() }),
+    some("RangeBack", 1, |d| Action::RangeBack { table: d.table(), seed: d.seed() }),
     some("Prefix", 1, |d| Action::Prefix { table: d.table(), seed: d.seed() }),
     some("NewCursor", 2, |d| Action::NewCursor {
         table: d.table(),
@@ -332,9 +367,20 @@ pub(crate) const KINDS: [Kind; 35] = [
         seed: d.seed(),
     }),
     some("Next", 2, |d| Action::Next { cursor: d.cursor(), count: d.read_len() }),
+    some("Prev", 2, |d| Action::Prev { cursor: d.cursor(), count: d.read_len() }),
     some("Peek", 1, |d| Action::Peek { cursor: d.cursor() }),
+    some("PeekPrev", 1, |d| Action::PeekPrev { cursor: d.cursor() }),
     some("Seek", 1, |d| Action::Seek { cursor: d.cursor(), seed: d.seed() }),
+    some("SeekAfter", 1, |d| Action::SeekAfter { cursor: d.cursor(), seed: d.seed() }),
+    some("SeekToStart", 1, |d| Action::SeekToStart { cursor: d.cursor() }),
+    some("SeekToEnd", 1, |d| Action::SeekToEnd { cursor: d.cursor() }),
     some("Take", 1, |d| Action::Take { cursor: d.cursor(), count: d.read_len() }),
+    some("TakeBack", 1, |d| Action::TakeBack { cursor: d.cursor(), count: d.read_len() }),
+    some("TakeWhileBack", 1, |d| Action::TakeWhileBack {
+        cursor: d.cursor(),
+        count: d.read_len(),
+        seed: d.seed(),
+    }),
     some("TakeWhile", 1, |d| Action::TakeWhile {
         cursor: d.cursor(),
         count: d.read_len(),
@@ -358,10 +404,24 @@ pub(crate) const KINDS: [Kind; 35] = [
     some("SupplyCredits", 3, |d| Action::SupplyCredits { table: d.table(), credits: d.credits() }),
     some("QueryDebt", 1, |d| Action::QueryDebt { table: d.table() }),
     some("Save", 3, |d| Action::Save { table: d.table(), name: d.name(), label: d.label() }),
-    some("Open", 2, |d| Action::Open { name: d.name(), label: d.label(), to: d.spot() }),
+    some("Open", 3, |d| Action::Open {
+        name: d.name(),
+        label: d.label(),
+        to: d.spot(),
+        seed: d.seed(),
+    }),
     some("DeleteSnapshot", 2, |d| Action::DeleteSnapshot { name: d.name() }),
+    some("RenameSnapshot", 1, |d| Action::RenameSnapshot { from: d.name(), to: d.name() }),
+    some("SnapshotInfo", 1, |d| Action::SnapshotInfo { name: d.name() }),
+    some("Export", 2, |d| Action::Export { name: d.name(), dir: d.rng.index(EXPORTS) }),
+    some("Import", 2, |d| Action::Import {
+        dir: d.rng.index(EXPORTS),
+        from: d.name(),
+        to: d.name(),
+    }),
     some("ListSnapshots", 1, |_| Action::ListSnapshots),
     some("Stats", 1, |d| Action::Stats { table: d.table() }),
+    some("Reconfigure", 1, |d| Action::Reconfigure { table: d.table(), config: d.rng.index(3) }),
     some("SideBySide", 2, |d| Action::SideBySide {
         reader: d.table(),
         writer: d.table(),

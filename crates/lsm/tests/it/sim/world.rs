@@ -16,7 +16,9 @@ use terrane_lsm::{BlobRef, Cursor, Error, Session, SnapshotName, Table};
 use terrane_testkit::ChaCha8Rng;
 use terrane_testkit::model::{CursorId, Forest, TableId};
 
-use super::action::{Action, CURSORS, KEPT, LABELS, Mishap, SNAPSHOTS, Slot, Step, TABLES};
+use super::action::{
+    Action, CURSORS, EXPORTS, KEPT, LABELS, Mishap, SNAPSHOTS, Slot, Step, TABLES,
+};
 use super::compare::{check_table, is_of_disk};
 use super::swarm::{Profile, Swarm};
 use crate::{Place, name};
@@ -98,6 +100,8 @@ pub(crate) struct World {
     pub(crate) is_model_wrong: bool,
     /// Unions made so far.
     pub(crate) unions: usize,
+    /// Exports to each directory that failed.
+    pub(crate) export_failures: [u64; EXPORTS],
     versions: u64,
     /// Of the disks before the present one.
     trace: u64,
@@ -138,6 +142,7 @@ impl World {
             coverage: Coverage::default(),
             is_model_wrong: false,
             unions: 0,
+            export_failures: [0; EXPORTS],
             versions: 0,
             trace: 0,
             mishap: None,
@@ -283,6 +288,9 @@ impl World {
             legal.push(before);
         }
         self.restart(End::PowerCut(*survival), legal);
+        if !is_done {
+            self.settle_export(action);
+        }
     }
 
     /// An action gave an error. It has changed nothing, or is done all the same.
@@ -305,6 +313,7 @@ impl World {
             self.forest = after.unwrap_or_else(|| self.forest.clone());
             self.compare_names();
             self.compare_tables();
+            self.settle_export(action);
             if is_done || matches!(mishap, Some(Mishap::Fault { retry: false, .. })) {
                 return;
             }
@@ -338,18 +347,18 @@ impl World {
             let refused = held.table.save_snapshot(&name("other"), "");
             assert!(matches!(refused, Err(Error::Poisoned { .. })), "{refused:?}");
         }
-        let legal = self.after(action).into_iter().chain([self.forest.clone()]).collect();
+        let legal: Vec<Forest> =
+            self.after(action).into_iter().chain([self.forest.clone()]).collect();
         let number = match mishap {
             Some(Mishap::Fault { call, .. }) => *call,
             _ => 0,
         };
-        let ends = [
-            End::Close,
-            End::Kill,
-            End::PowerCut(Survival::Nothing),
-            End::PowerCut(Survival::Torn(number)),
-        ];
-        self.restart(ends[number as usize % ends.len()], legal);
+        let ends = [End::Close, End::Kill, End::PowerCut(Survival::Everything)];
+        self.restart(ends[number as usize % ends.len()], legal.clone());
+        // What is seen now may still go with the power.
+        let survivals = [Survival::Nothing, Survival::Torn(number)];
+        self.restart(End::PowerCut(survivals[number as usize % 2]), legal);
+        self.settle_export(action);
     }
 
     /// Ends the session and opens it anew; the snapshots are then those of one of the `legal` states.
@@ -483,10 +492,7 @@ impl World {
         let names: Vec<String> =
             self.forest.snapshot_names().into_iter().map(str::to_owned).collect();
         for text in names {
-            if self.forest.snapshot_resolve(&text) == Ok(terrane_testkit::model::Resolve::Xor) {
-                continue; // TODO
-            }
-            let table = self.open_snapshot_as_saved(&text).unwrap();
+            let table = self.open_snapshot_as_saved(self.session(), &text).unwrap();
             let content = self.forest.snapshot_content(&text).unwrap();
             check_table(self.session(), &table, content, self.swarm.keys.all()).unwrap();
         }
