@@ -14,6 +14,10 @@
 // Bottom-up: a module imports only from modules above it.
 mod corrupt;
 
+mod trace;
+
+mod latency;
+
 mod error;
 
 mod digest;
@@ -114,6 +118,7 @@ pub use entry::{BLOB_BYTES_MAX, KEY_BYTES_MAX, Update, VALUE_BYTES_MAX};
 pub use error::{Error, Result};
 pub use exchange::{ExportReport, ImportReport, SnapshotPlace};
 pub use index::IndexKind;
+pub use latency::Latencies;
 pub use page::PAGE_SIZE;
 pub use resolve::{RESOLVE_NAME_BYTES_MAX, Resolve};
 pub use run::{Purpose, RunMeta};
@@ -122,5 +127,5 @@ pub use session::{Session, SessionOptions};
 pub use snapshot::{
     LABEL_BYTES_MAX, OpenOptions, SNAPSHOT_NAME_LEN_MAX, SnapshotInfo, SnapshotName, Verify,
 };
-pub use stats::{LevelStats, TableStats};
+pub use stats::{FilterStats, LevelStats, SessionStats, TableStats};
 pub use table::Table;
