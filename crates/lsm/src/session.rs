@@ -337,8 +337,9 @@ impl Session {
         name: &SnapshotName,
         out: impl Write,
     ) -> Result<CanonicalSummary> {
-        let (tree, config) = snapshot::open(&self.core, name, None, &OpenOptions::default())?;
-        Table::new(Arc::clone(&self.core), tree, config).export_canonical(out)
+        let session = self.core.register(Holder::Table);
+        let (tree, config) = snapshot::open(&session, name, None, &OpenOptions::default())?;
+        Table::new(session, tree, config).export_canonical(out)
     }
 
     /// A new table with the content of a stream that [`Table::export_canonical`] wrote. It is
