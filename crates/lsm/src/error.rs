@@ -1,4 +1,30 @@
 //! Errors of the table engine, grouped by what the caller does next.
+//!
+//! Each call that can fail returns its error; after it things are as they were before. What cannot be returned
+//! (a file that could not be removed when its last user was dropped) is told as the event
+//! `cleanup.failed` and returned by the closing of the session; where cleaning up after an error fails, too, the
+//! caller gets the first error and the event has the second.
+//!
+//! The names that the Haskell library `lsm-tree` gives to errors, and what stands for them here:
+//!
+//! | there | here |
+//! |---|---|
+//! | `SessionDirDoesNotExist`, `SessionDirLocked`, `SessionDirCorrupted`, `SessionClosed` | the same |
+//! | `TableClosed`, `CursorClosed` | ruled out by the type system: a handle is closed by dropping it |
+//! | `TableCorrupted` | [`Error::Corrupt`]; a page that ends early is [`Error::Disk`] with a short read |
+//! | `TableTooLarge` | the same |
+//! | `TableUnionNotCompatible` | the same, also for another resolve function; [`Error::UnionOfNothing`], [`Error::UnionTooDeep`] |
+//! | `SnapshotExists`, `SnapshotDoesNotExist`, `SnapshotCorrupted` | the same |
+//! | `SnapshotNotCompatible` | the same for labels, [`Error::ResolveNotCompatible`] for functions; another salt is no error, filters are made anew |
+//! | `SnapshotExportDirExists`, `SnapshotImportDirDoesNotExist` | the same |
+//! | `InvalidSnapshotName` | the same; [`Error::InvalidResolveName`] |
+//! | `BlobRefInvalid` | the same |
+//! | `KeyTooLarge`, `ValueTooLarge`, `BlobTooLarge` | the same; [`Error::LabelTooLarge`] |
+//! | `InvalidConfig` | the same, with the option, the value and what is allowed |
+//! | an I/O error | [`Error::Disk`], with operation, file and the system's error; after a failed sync [`Error::Poisoned`] |
+//!
+//! [`Error::NotTerrane`] and [`Error::UnknownVersion`] are for files of others and of newer programs;
+//! [`Error::Stream`], [`Error::CanonicalMalformed`] and [`Error::CanonicalDigestMismatch`] for canonical exports.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -338,6 +338,7 @@ impl Session {
         out: impl Write,
     ) -> Result<CanonicalSummary> {
         let session = self.core.register(Holder::Table);
+        event!(DEBUG, "table.new", self.core.dir(), table = session.id(), snapshot = %name);
         let (tree, config) = snapshot::open(&session, name, None, &OpenOptions::default())?;
         Table::new(session, tree, config).export_canonical(out)
     }
@@ -357,11 +358,14 @@ impl Session {
         input: impl Read,
         config: &TableConfig,
     ) -> Result<(Table, CanonicalSummary)> {
+        let dir = self.core.dir();
+        event!(DEBUG, "session.import_canonical", dir);
         let mut table = self.new_table(config)?;
         let summary = canonical::import(input, |entries| {
             let batch: Vec<_> = entries.iter().map(|entry| (&entry.key, entry.update())).collect();
             table.updates(&batch)
         })?;
+        event!(DEBUG, "session.canonical_imported", dir);
         Ok((table, summary))
     }
 

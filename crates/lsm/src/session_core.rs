@@ -587,3 +587,41 @@ impl Drop for SessionCore {
         self.check_for_leaks();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use terrane_io::SimDisk;
+
+    use super::*;
+
+    /// A handle that nobody answers for is found when the session is closed; one that belongs to a table,
+    /// a cursor or a call is none of its business. (Without debug assertions nothing is looked for.)
+    #[test]
+    fn a_run_that_is_held_without_a_holder_is_a_leak() {
+        for (holder, is_leak) in [
+            (None, true),
+            (Some(Holder::Table), false),
+            (Some(Holder::Cursor), false),
+            (Some(Holder::Call), false),
+        ] {
+            let disk: Arc<dyn Disk> = SimDisk::new(1);
+            disk.create_dir(Path::new("/session")).unwrap();
+            let core = SessionCore::open(&disk, Path::new("/session"), 1, 4).unwrap();
+            let registered = holder.map(|holder| core.register(holder));
+            let (handle, file) = core.files().create(Access::Buffered).unwrap();
+            let closed = catch_unwind(AssertUnwindSafe(|| core.close().unwrap()));
+            match closed {
+                Ok(()) => assert!(!(is_leak && cfg!(debug_assertions)), "{holder:?}"),
+                Err(panic) => {
+                    let text = panic.downcast_ref::<String>().unwrap();
+                    assert!(is_leak && text.contains("runs [0] are held"), "{text}");
+                }
+            }
+            drop((file, handle, registered));
+            // Whole again, so the last handle on the session finds nothing.
+            drop(core);
+        }
+    }
+}

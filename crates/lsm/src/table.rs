@@ -466,6 +466,8 @@ impl Table {
     /// # Errors
     /// [`Error::Stream`] if `out` fails, and those of [`Cursor::next`].
     pub fn export_canonical(&self, out: impl Write) -> Result<CanonicalSummary> {
+        let id = self.session.id();
+        event!(DEBUG, "table.export_canonical", self.session.dir(), table = id);
         canonical::export(&self.session, self.cursor()?, out)
     }
 
@@ -650,7 +652,6 @@ fn count_run(shape: &mut LevelStats, run: &Run) {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 mod tests {
     use std::path::Path;
 
