@@ -84,13 +84,13 @@ pub mod inspect;
 
 pub mod verify;
 
-pub use answer::{Lookup, Record, RecordRef, Value};
+pub use answer::{Lookup, Record, Value};
 pub use blob::BlobRef;
 pub use config::{
     DiskCache, FilterPolicy, MergePolicy, MergeSchedule, MergeThread, TableConfig, WriteBuffer,
 };
 pub use corrupt::Corrupt;
-pub use cursor::Cursor;
+pub use cursor::{Cursor, RecordRef};
 pub use entry::{BLOB_BYTES_MAX, KEY_BYTES_MAX, Update, VALUE_BYTES_MAX};
 pub use error::{Error, Result};
 pub use index::IndexKind;

@@ -311,6 +311,11 @@ impl SegmentReader {
         self.slot.as_ref().map(|slot| self.segment.entry(slot))
     }
 
+    /// The kind of the current entry; `None` at the end.
+    pub(crate) fn kind(&self) -> Option<Kind> {
+        self.slot.map(|slot| slot.kind)
+    }
+
     /// The blob of the current entry, if it has one.
     pub(crate) fn blob(&self) -> Option<Blob> {
         let (_, blob) = self.segment.blob(self.slot.as_ref()?)?;
