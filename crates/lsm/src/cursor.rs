@@ -90,7 +90,8 @@ impl RecordRef<'_> {
     /// Its blob, if it has one.
     #[must_use]
     pub fn blob(&self) -> Option<BlobRef> {
-        self.merge.blob().as_ref().map(Blob::downgrade)
+        let has_blob = self.merge.kind() == Some(Kind::InsertBlob);
+        has_blob.then(|| self.merge.blob()).flatten().as_ref().map(Blob::downgrade)
     }
 
     /// The same in memory of its own.

@@ -1,6 +1,8 @@
 //! Errors of the table engine, grouped by what the caller does next.
 
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::corrupt::Corrupt;
 
@@ -158,13 +160,15 @@ pub enum Error {
         /// The limit.
         limit: u64,
     },
-    /// An option is out of its range.
-    #[error("option {option}: {reason}")]
+    /// An option is out of its range, or contradicts another one.
+    #[error("option {option} is {value}; allowed: {allowed}")]
     InvalidConfig {
         /// The option, by its field name.
         option: &'static str,
+        /// What was given.
+        value: String,
         /// What is allowed.
-        reason: String,
+        allowed: String,
     },
     /// A text is not a snapshot name.
     #[error(
@@ -207,6 +211,44 @@ pub enum Error {
         /// The label stored.
         actual: String,
     },
+    /// The directory to export to is there and is something else. Nothing was changed in it.
+    #[error("{} is there and is no store: export to a new directory, an empty one, or a store", .path.display())]
+    SnapshotExportDirExists {
+        /// The directory to export to.
+        path: PathBuf,
+    },
+    /// The directory to import from is missing.
+    #[error("{} does not exist: there is nothing to import from", .path.display())]
+    SnapshotImportDirDoesNotExist {
+        /// The directory to import from.
+        path: PathBuf,
+    },
+    /// What was given to write to, or to read from, failed.
+    #[error("the stream given: {source}")]
+    Stream {
+        /// What it answered.
+        source: Arc<io::Error>,
+    },
+    /// What was given is no canonical export, or a damaged one.
+    #[error("byte {offset} of the canonical export: {reason}")]
+    CanonicalMalformed {
+        /// Where, from the first byte on.
+        offset: u64,
+        /// What is wrong there.
+        reason: String,
+    },
+    /// The entries of a canonical export are not those that it was made of.
+    #[error("the canonical export has the digest {}, its entries {}", hex(.expected), hex(.found))]
+    CanonicalDigestMismatch {
+        /// The digest at the end of the export.
+        expected: [u8; 32],
+        /// The digest of the entries.
+        found: [u8; 32],
+    },
+}
+
+fn hex(digest: &[u8; 32]) -> String {
+    digest.map(|byte| format!("{byte:02x}")).concat()
 }
 
 impl Error {

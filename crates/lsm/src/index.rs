@@ -75,6 +75,15 @@ impl<'a> Bounds<'a> {
     }
 }
 
+/// Makes room for `count` more elements. Vectors of an index under construction grow by a quarter, not by
+/// doubling: what they hold counts towards a table's memory budget.
+#[inline]
+fn grow<T>(vector: &mut Vec<T>, count: usize) {
+    if vector.capacity() - vector.len() < count {
+        vector.reserve_exact(count.max(vector.len() / 4).max(16));
+    }
+}
+
 /// How many bytes two strings have in common at the front.
 #[inline]
 fn common_size(left: &[u8], right: &[u8]) -> usize {
@@ -135,6 +144,13 @@ impl IndexBuilder {
                 self.drop_hopeless();
             }
         }
+    }
+
+    /// Memory held, in bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let fences = self.fences.as_ref().map_or(0, FencesBuilder::memory_bytes);
+        let separators = self.separators.as_ref().map_or(0, SeparatorsBuilder::memory_bytes);
+        fences + separators
     }
 
     /// Frees the compact form as soon as it is known not to be chosen.

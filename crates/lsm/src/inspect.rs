@@ -9,6 +9,9 @@ use std::sync::Arc;
 use terrane_io::disk::read_file;
 use terrane_io::{Access, Disk, DiskFile, EntryKind, OpenMode};
 
+use crate::canonical::{
+    CANONICAL_MAGIC, CANONICAL_VERSION, TAG_END, TAG_ENTRY, TAG_ENTRY_WITH_BLOB,
+};
 use crate::config::TableConfig;
 use crate::corrupt::Corrupt;
 use crate::entry::{KEY_BYTES_MAX, Kind, VALUE_BYTES_MAX};
@@ -475,6 +478,11 @@ pub fn constants() -> Vec<(&'static str, String)> {
         ("SESSION_VERSION", SESSION_VERSION.to_string()),
         ("SNAPSHOT_MAGIC", text(SNAPSHOT_MAGIC)),
         ("SNAPSHOT_VERSION", SNAPSHOT_VERSION.to_string()),
+        ("CANONICAL_MAGIC", text(CANONICAL_MAGIC)),
+        ("CANONICAL_VERSION", CANONICAL_VERSION.to_string()),
+        ("CANONICAL_TAG_ENTRY", TAG_ENTRY.to_string()),
+        ("CANONICAL_TAG_ENTRY_WITH_BLOB", TAG_ENTRY_WITH_BLOB.to_string()),
+        ("CANONICAL_TAG_END", TAG_END.to_string()),
         ("SNAPSHOT_NAME_LEN_MAX", SNAPSHOT_NAME_LEN_MAX.to_string()),
         ("MANIFEST_BYTES_MAX", MANIFEST_BYTES_MAX.to_string()),
         ("TICKS_PER_FLUSH", TICKS_PER_FLUSH.to_string()),

@@ -16,6 +16,8 @@ mod corrupt;
 
 mod error;
 
+mod digest;
+
 mod entry;
 
 mod key_range;
@@ -38,17 +40,25 @@ mod files;
 
 mod run;
 
+mod memory;
+
 mod blob;
 
 mod answer;
 
 mod run_builder;
 
+mod parallel;
+
+mod run_check;
+
 mod read_ahead;
 
 mod chunks;
 
 mod run_reader;
+
+mod sketch;
 
 mod write_buffer;
 
@@ -70,11 +80,17 @@ mod worker;
 
 mod manifest;
 
+mod registry;
+
 mod session_core;
 
 mod snapshot;
 
+mod exchange;
+
 mod cursor;
+
+mod canonical;
 
 mod table;
 
@@ -86,18 +102,25 @@ pub mod verify;
 
 pub use answer::{Lookup, Record, Value};
 pub use blob::BlobRef;
+pub use canonical::CanonicalSummary;
 pub use config::{
-    DiskCache, FilterPolicy, MergePolicy, MergeSchedule, MergeThread, TableConfig, WriteBuffer,
+    DiskCache, FilterPolicy, LevelFilter, MEMORY_BUDGET_MAX, MEMORY_BUDGET_MIN, MergePolicy,
+    MergeSchedule, MergeThread, TableConfig, WriteBuffer,
 };
 pub use corrupt::Corrupt;
 pub use cursor::{Cursor, RecordRef};
+pub use digest::StateDigest;
 pub use entry::{BLOB_BYTES_MAX, KEY_BYTES_MAX, Update, VALUE_BYTES_MAX};
 pub use error::{Error, Result};
+pub use exchange::{ExportReport, ImportReport, SnapshotPlace};
 pub use index::IndexKind;
 pub use page::PAGE_SIZE;
 pub use resolve::{RESOLVE_NAME_BYTES_MAX, Resolve};
 pub use run::{Purpose, RunMeta};
+pub use run_check::Progress;
 pub use session::{Session, SessionOptions};
-pub use snapshot::{LABEL_BYTES_MAX, SNAPSHOT_NAME_LEN_MAX, SnapshotName};
+pub use snapshot::{
+    LABEL_BYTES_MAX, OpenOptions, SNAPSHOT_NAME_LEN_MAX, SnapshotInfo, SnapshotName, Verify,
+};
 pub use stats::{LevelStats, TableStats};
 pub use table::Table;

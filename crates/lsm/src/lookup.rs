@@ -33,7 +33,7 @@ use crate::plan::{Met, Partial, Plan};
 use crate::resolve::Resolve;
 use crate::run::{Location, Run, read_pages};
 use crate::stats::Counters;
-use crate::write_buffer::{Segment, WriteBuffer};
+use crate::write_buffer::WriteBuffer;
 
 /// Page buffers that are kept for later lookups; 2 MiB.
 const SPARE_PAGES_MAX: usize = 512;
@@ -191,12 +191,11 @@ fn look_in_memory<'a>(
     resolve: &Resolve,
 ) -> Result<InMemory> {
     let mut upsert: Option<Vec<u8>> = None;
-    for (segment, entry) in buffers.flat_map(|buffer| buffer.entries(hash, key)) {
-        let segment: &Segment = segment;
+    for (chunk, entry) in buffers.flat_map(|buffer| buffer.entries(hash, key)) {
         match (&mut upsert, entry.kind) {
             (None, Kind::Upsert) => upsert = Some(entry.value.to_vec()),
             (None, kind) => {
-                let blob = segment.blob_of(&entry);
+                let blob = chunk.blob_of(&entry);
                 let found = Lookup::from_entry(kind, entry.value, blob.as_ref());
                 return Ok(InMemory::Decided(found));
             }
@@ -248,9 +247,10 @@ pub(crate) fn lookup_batch<K: AsRef<[u8]>>(
         results.push(found.unwrap_or(Lookup::NotFound));
     }
     let plan = Plan::new(sources);
-    let filters: Vec<&Filter> = plan.runs.iter().map(|run| run.filter()).collect();
+    let filters: Vec<Arc<Filter>> = plan.runs.iter().map(|run| run.filter()).collect();
     let mut hits = Vec::new();
-    probe_batch(&filters, &hashes, &mut hits);
+    probe_batch(&filters.iter().map(AsRef::as_ref).collect::<Vec<_>>(), &hashes, &mut hits);
+    drop(filters);
     context.counters.lookups.fetch_add(keys.len() as u64, Ordering::Relaxed);
 
     let mut batch = Batch { keys, plan: &plan, hits, results, partial };

@@ -27,6 +27,7 @@ use crate::filter::FilterAllocation;
 use crate::index::IndexKind;
 use crate::key_range::KeyRange;
 use crate::kmerge::{Combine, KMerge, Rules, Source};
+use crate::memory::Planned;
 use crate::page::PAGE_SIZE;
 use crate::resolve::Resolve;
 use crate::run::{Purpose, Run};
@@ -95,6 +96,15 @@ impl Job {
             Self::Finishing { .. } | Self::Done => true,
         }
     }
+
+    /// Memory of the filter and the index that are being built.
+    fn memory_bytes(&self) -> u64 {
+        match self {
+            Self::Idle | Self::Done => 0,
+            Self::Entries { builder, .. } => builder.memory_bytes() as u64,
+            Self::Finishing { finisher, .. } => finisher.memory_bytes() as u64,
+        }
+    }
 }
 
 /// A merge, shared.
@@ -105,6 +115,10 @@ pub(crate) struct Merging {
     plan: RunPlan,
     drop_deletes: bool,
     resolve: Resolve,
+    /// Memory for the output's filter and index while they are built, as planned.
+    planned_bytes: u64,
+    /// Memory that these held after the last step.
+    built_bytes: AtomicU64,
     /// Pages of work, as planned.
     total: u64,
     /// Pages of the write buffers among the inputs, as estimated.
@@ -124,23 +138,33 @@ fn pages_of(weight_bytes: u64) -> u64 {
     weight_bytes.div_ceil(PAGE_SIZE as u64) + 1
 }
 
+/// What a merge of `inputs` will hold in memory.
+pub(crate) fn planned(inputs: &[Input]) -> Planned {
+    let mut planned = Planned::default();
+    for input in inputs {
+        match input {
+            Input::Run(run) => planned.add_run(run),
+            Input::Buffer(buffer) => {
+                planned.entries += buffer.len() as u64;
+                planned.key_pages += pages_of(buffer.weight_bytes());
+            }
+        }
+    }
+    planned
+}
+
 impl Merging {
     /// Prepares a merge; does no work.
     pub(crate) fn new(set: &Arc<FileSet>, spec: MergeSpec) -> Self {
-        let (mut entries, mut run_pages, mut key_pages, mut buffer_pages) = (0, 0, 0, 0);
-        let mut blob_pages = 0;
+        let planned = planned(&spec.inputs);
+        let (mut run_pages, mut blob_pages, mut buffer_pages) = (0, 0, 0);
         for input in &spec.inputs {
             match input {
                 Input::Run(run) => {
-                    entries += run.meta().entries;
                     run_pages += u64::from(run.meta().data_pages);
                     blob_pages += run.meta().blob_pages();
-                    key_pages += u64::from(run.meta().key_pages);
                 }
-                Input::Buffer(buffer) => {
-                    entries += buffer.len() as u64;
-                    buffer_pages += pages_of(buffer.weight_bytes());
-                }
+                Input::Buffer(buffer) => buffer_pages += pages_of(buffer.weight_bytes()),
             }
         }
         let plan = RunPlan {
@@ -149,8 +173,8 @@ impl Merging {
             access: spec.access,
             lower: Vec::new(),
             upper: Vec::new(),
-            entries_max: entries,
-            pages_max: key_pages + buffer_pages,
+            entries_max: planned.entries,
+            pages_max: planned.key_pages,
             filter: spec.filter,
             index: spec.index,
         };
@@ -161,6 +185,8 @@ impl Merging {
             plan,
             drop_deletes: spec.drop_deletes,
             resolve: spec.resolve,
+            planned_bytes: planned.bytes(spec.filter, spec.index),
+            built_bytes: AtomicU64::new(0),
             total: run_pages + blob_pages + buffer_pages + finishing,
             buffer_pages,
             blob_pages,
@@ -205,6 +231,16 @@ impl Merging {
 
     pub(crate) fn is_complete(&self) -> bool {
         self.done() == self.total
+    }
+
+    /// Memory set aside for the output's filter and index while they are built, in bytes.
+    pub(crate) fn planned_bytes(&self) -> u64 {
+        self.planned_bytes
+    }
+
+    /// Memory of the output's filter and index, as far as they are built, in bytes.
+    pub(crate) fn built_bytes(&self) -> u64 {
+        self.built_bytes.load(Ordering::Relaxed)
     }
 
     /// Whether deletions are dropped.
@@ -260,6 +296,7 @@ impl Merging {
         if result.is_err() {
             self.begin_anew_unless_whole(job);
         }
+        self.built_bytes.store(job.memory_bytes(), Ordering::Relaxed);
         result
     }
 

@@ -7,7 +7,7 @@
 #![doc = include_str!("../../../docs/format/run.md")]
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 
 use terrane_io::bytes::{Overrun, Reader, Writer};
 use terrane_io::{Access, AlignedBuf, DiskFile};
@@ -98,6 +98,15 @@ impl RunMeta {
     /// What the entries count for in a write buffer bounded in bytes.
     pub(crate) fn weight_bytes(&self) -> u64 {
         self.key_bytes + self.value_bytes + self.blob_bytes + ENTRY_OVERHEAD_BYTES * self.entries
+    }
+
+    /// Whether both count the same entries on the same pages; what follows these may differ.
+    pub(crate) fn has_entries_of(&self, other: &Self) -> bool {
+        let counts = |meta: &Self| {
+            let entries = (meta.entries, meta.deletes, meta.key_bytes, meta.value_bytes);
+            (entries, meta.key_pages, meta.data_pages, meta.blob_bytes)
+        };
+        counts(self) == counts(other)
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -319,16 +328,19 @@ pub(crate) struct Location {
 #[derive(Debug)]
 pub(crate) struct Run {
     // The file is closed before its name goes.
-    file: PooledFile,
-    /// The same file through the page cache, for merges, if lookups read past it.
-    buffered: Option<PooledFile>,
+    /// As lookups read it.
+    file: Arc<PooledFile>,
+    /// The same file the other way, if there is a use for it. Invariant: one of the two is through the page
+    /// cache, for merges.
+    other: Option<Arc<PooledFile>>,
     /// The file of its blobs.
-    blobs: Option<PooledFile>,
-    handle: FileHandle,
+    blobs: Option<Arc<PooledFile>>,
+    handle: Arc<FileHandle>,
     access: Access,
     meta: RunMeta,
-    filter: Filter,
-    section: IndexSection,
+    /// Replaced by a smaller one when a memory budget asks for it.
+    filter: Arc<RwLock<Arc<Filter>>>,
+    section: Arc<IndexSection>,
 }
 
 impl Run {
@@ -342,9 +354,41 @@ impl Run {
         filter: Filter,
         section: IndexSection,
     ) -> Self {
-        let buffered = (access == Access::Direct)
-            .then(|| handle.set().file(handle.number(), Access::Buffered));
-        Self { file, buffered, blobs, handle, access, meta, filter, section }
+        let other = (access == Access::Direct)
+            .then(|| Arc::new(handle.set().file(handle.number(), Access::Buffered)));
+        Self {
+            file: Arc::new(file),
+            other,
+            blobs: blobs.map(Arc::new),
+            handle: Arc::new(handle),
+            access,
+            meta,
+            filter: Arc::new(RwLock::new(Arc::new(filter))),
+            section: Arc::new(section),
+        }
+    }
+
+    /// The same run, read by lookups through the page cache or past it. Blobs are read as before.
+    pub(crate) fn with_access(self: &Arc<Self>, access: Access) -> Arc<Self> {
+        if access == self.access() {
+            return Arc::clone(self);
+        }
+        let set = self.handle.set();
+        let file = match &self.other {
+            Some(other) => Arc::clone(other),
+            None => Arc::new(set.file(self.number(), access)),
+        };
+        Arc::new(Self {
+            file,
+            // Not given up: it may hold bytes that are not durable yet.
+            other: Some(Arc::clone(&self.file)),
+            blobs: self.blobs.clone(),
+            handle: Arc::clone(&self.handle),
+            access,
+            meta: self.meta,
+            filter: Arc::clone(&self.filter),
+            section: Arc::clone(&self.section),
+        })
     }
 
     /// Opens a file of the session, and checks all of it but the data pages.
@@ -377,13 +421,17 @@ impl Run {
 
     /// The file as a merge reads it: through the page cache, which reads ahead for a single reader.
     pub(crate) fn file_for_merge(&self) -> Result<Arc<dyn DiskFile>> {
-        Ok(self.buffered.as_ref().unwrap_or(&self.file).get()?)
+        let file = match (self.access, &self.other) {
+            (Access::Direct, Some(buffered)) => buffered,
+            _ => &self.file,
+        };
+        Ok(file.get()?)
     }
 
     /// Makes the bytes of its files durable, once.
     pub(crate) fn sync(&self) -> Result<()> {
-        self.file.sync()?;
-        self.blobs.as_ref().map_or(Ok(()), PooledFile::sync)
+        let files = [Some(&self.file), self.other.as_ref(), self.blobs.as_ref()];
+        files.into_iter().flatten().try_for_each(|file| file.sync())
     }
 
     /// The file of the blobs, which must be some; to be held for no longer than a read.
@@ -423,8 +471,18 @@ impl Run {
         &self.meta
     }
 
-    pub(crate) fn filter(&self) -> &Filter {
-        &self.filter
+    /// The filter, which stays as it is for as long as it is looked into.
+    pub(crate) fn filter(&self) -> Arc<Filter> {
+        Arc::clone(&self.filter.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Makes the filter half as large for everybody who has the run; returns the bytes freed.
+    pub(crate) fn halve_filter(&self) -> usize {
+        let mut filter = self.filter.write().unwrap_or_else(PoisonError::into_inner);
+        let before = filter.memory_bytes();
+        // In place, unless a lookup is looking into it just now.
+        Arc::make_mut(&mut filter).halve();
+        before - filter.memory_bytes()
     }
 
     pub(crate) fn min_key(&self) -> &[u8] {
@@ -445,7 +503,7 @@ impl Run {
             + self.section.min_key.len()
             + self.section.max_key.len()
             + size_of::<Self>();
-        (self.filter.memory_bytes(), self.section.index.memory_bytes(), rest)
+        (self.filter().memory_bytes(), self.section.index.memory_bytes(), rest)
     }
 
     fn location(&self, candidate: Candidate) -> Location {

@@ -241,6 +241,11 @@ impl RunBuilder {
         }
     }
 
+    /// Memory of the filter and the index so far, in bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.filter.as_ref().map_or(0, FilterBuilder::memory_bytes) + self.index.memory_bytes()
+    }
+
     /// Pages written or in the chunk.
     pub(crate) fn pages(&self) -> u32 {
         self.writer.next_page
@@ -427,6 +432,12 @@ pub(crate) struct RunFinisher {
 }
 
 impl RunFinisher {
+    /// Memory of the filter, the index and its encoding, in bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let index = self.section.index.memory_bytes() + self.index_bytes.capacity();
+        self.filter.memory_bytes() + index
+    }
+
     /// Writes up to `pages` more pages; returns how many are left.
     pub(crate) fn step(&mut self, pages: u32) -> Result<u32> {
         let RunMeta { filter_pages, index_pages, .. } = self.meta;

@@ -1,19 +1,22 @@
 //! A session: one directory on disk, held by one process, with its tables and snapshots.
 
 use std::hash::{BuildHasher, RandomState};
+use std::io::{Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 
 use terrane_io::{Disk, RealDisk};
 
 use crate::blob::{self, BlobRef};
+use crate::canonical::{self, CanonicalSummary};
 use crate::config::TableConfig;
 use crate::error::{Error, Result};
-use crate::files::lock;
+use crate::exchange::{self, ExportReport, ImportReport, SnapshotPlace};
 use crate::levels::Tree;
 use crate::open_files::{OPEN_FILES_DEFAULT, OPEN_FILES_MAX};
-use crate::session_core::SessionCore;
-use crate::snapshot::{self, SnapshotName};
+use crate::run_check::Progress;
+use crate::session_core::{SessionCore, make_dir};
+use crate::snapshot::{self, OpenOptions, SnapshotInfo, SnapshotName};
 use crate::table::Table;
 
 /// Reads of blobs that are in flight at once.
@@ -64,8 +67,11 @@ impl SessionOptions {
 
     fn validate(&self) -> Result<()> {
         if !OPEN_FILES_MAX.contains(&self.open_files_max) {
-            let reason = format!("{} is not in 4..=65536", self.open_files_max);
-            return Err(Error::InvalidConfig { option: "open_files_max", reason });
+            return Err(Error::InvalidConfig {
+                option: "open_files_max",
+                value: self.open_files_max.to_string(),
+                allowed: format!("{} to {}", OPEN_FILES_MAX.start(), OPEN_FILES_MAX.end()),
+            });
         }
         Ok(())
     }
@@ -103,19 +109,7 @@ impl Session {
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: &SessionOptions) -> Result<Self> {
         options.validate()?;
         if options.create_dir {
-            let is_missing = disk.kind(dir)?.is_none();
-            if is_missing {
-                disk.create_dir(dir)?;
-            }
-            // Even if it was there: an earlier attempt may have ended before the name was durable.
-            if let Some(parent) = dir.parent() {
-                let synced = disk.sync_dir(parent);
-                if synced.is_err() && is_missing {
-                    // No later sync can be trusted with this name; the next attempt makes a new one.
-                    let _ = disk.remove_dir(dir);
-                }
-                synced?;
-            }
+            make_dir(disk.as_ref(), dir)?;
         }
         let salt = options.salt.unwrap_or_else(|| RandomState::new().hash_one(0));
         Ok(Self { core: SessionCore::open(&disk, dir, salt, options.open_files_max)? })
@@ -168,9 +162,9 @@ impl Session {
 
     /// A new table with the content of a snapshot; any number of them may be opened.
     ///
-    /// Cost: reads footer, filter and index of each run that is not open yet; data pages are checked when
-    /// they are read. A merge that was under way begins anew; if less than a quarter of its time was left,
-    /// part of its work is done here, so that later updates go on doing little each.
+    /// Cost: reads footer, filter and index of each run that is not open yet, several runs at once; data
+    /// pages are checked when they are read. A merge that was under way begins anew; if less than a quarter
+    /// of its time was left, part of its work is done here, so that later updates go on doing little each.
     ///
     /// # Errors
     /// [`SnapshotDoesNotExist`](crate::Error::SnapshotDoesNotExist),
@@ -178,8 +172,34 @@ impl Session {
     /// [`SnapshotCorrupted`](crate::Error::SnapshotCorrupted),
     /// [`UnknownVersion`](crate::Error::UnknownVersion), [`Disk`](crate::Error::Disk).
     pub fn open_snapshot(&self, name: &SnapshotName, label: &str) -> Result<Table> {
-        let (tree, config) = snapshot::open(&self.core, name, label, None)?;
+        self.open_snapshot_with(name, label, &OpenOptions::default())
+    }
+
+    /// The same with parts of the configuration changed, or with everything checked first.
+    ///
+    /// Cost: as [`open_snapshot`](Self::open_snapshot); with [`Verify::Full`](crate::Verify::Full) every page
+    /// of every run is read besides, by several threads.
+    ///
+    /// # Errors
+    /// As [`open_snapshot`](Self::open_snapshot); [`InvalidConfig`](crate::Error::InvalidConfig).
+    pub fn open_snapshot_with(
+        &self,
+        name: &SnapshotName,
+        label: &str,
+        options: &OpenOptions,
+    ) -> Result<Table> {
+        let (tree, config) = snapshot::open(&self.core, name, Some(label), options)?;
         Ok(Table::new(Arc::clone(&self.core), tree, config))
+    }
+
+    /// Gives a snapshot another name, atomically and durably.
+    ///
+    /// # Errors
+    /// [`SnapshotDoesNotExist`](crate::Error::SnapshotDoesNotExist),
+    /// [`SnapshotExists`](crate::Error::SnapshotExists), [`Disk`](crate::Error::Disk),
+    /// [`Poisoned`](crate::Error::Poisoned).
+    pub fn rename_snapshot(&self, from: &SnapshotName, to: &SnapshotName) -> Result<()> {
+        snapshot::rename(&self.core, from, to)
     }
 
     /// Deletes a snapshot, durably. Tables opened from it go on working.
@@ -191,7 +211,147 @@ impl Session {
         snapshot::delete(&self.core, name)
     }
 
-    /// The names of all snapshots, sorted; damaged ones too. Cost: no I/O.
+    /// Deletes a snapshot if there is one of that name, and says whether there was: for a program that
+    /// goes on after a crash and does not know how far it had come.
+    ///
+    /// # Errors
+    /// As [`delete_snapshot`](Self::delete_snapshot), but for a missing one.
+    pub fn delete_snapshot_if_exists(&self, name: &SnapshotName) -> Result<bool> {
+        match snapshot::delete(&self.core, name) {
+            Ok(()) => Ok(true),
+            Err(Error::SnapshotDoesNotExist { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Copies a snapshot to the directory of another session on the same disk, under its own name: the whole
+    /// of [`export_snapshot_to`](Self::export_snapshot_to) for the ordinary case.
+    ///
+    /// # Errors
+    /// As [`export_snapshot_to`](Self::export_snapshot_to).
+    pub fn export_snapshot(
+        &self,
+        name: &SnapshotName,
+        dir: impl AsRef<Path>,
+    ) -> Result<ExportReport> {
+        let place = SnapshotPlace::new(dir.as_ref(), name.clone());
+        self.export_snapshot_to(name, &place, &mut |_, _| {})
+    }
+
+    /// Copies a snapshot to the directory of another session, durably. The directory is made if it is
+    /// missing (its parent must exist) or empty, with the salt of this session; `progress` is told of bytes.
+    /// The copy shares nothing with this session, and is opened, inspected and verified like any session.
+    /// If the session there has another salt, filters and indexes are made anew.
+    ///
+    /// Cost: reads and writes each run that an earlier export has not brought there, once and in large chunks, and
+    /// checks every page's checksum. While it goes on, this session can be used; it must not be closed by
+    /// `progress` itself, since closing waits for the export to end.
+    ///
+    /// # Errors
+    /// [`SnapshotDoesNotExist`](crate::Error::SnapshotDoesNotExist);
+    /// [`SnapshotExportDirExists`](crate::Error::SnapshotExportDirExists) if something else is there, which is
+    /// left as it is; [`SnapshotExists`](crate::Error::SnapshotExists) if the session there has that name;
+    /// [`SessionDirLocked`](crate::Error::SessionDirLocked);
+    /// [`SnapshotCorrupted`](crate::Error::SnapshotCorrupted); [`Disk`](crate::Error::Disk). After an error, or
+    /// a crash, there is no snapshot of that name there, or a whole one.
+    pub fn export_snapshot_to(
+        &self,
+        name: &SnapshotName,
+        place: &SnapshotPlace,
+        progress: Progress<'_>,
+    ) -> Result<ExportReport> {
+        exchange::export(&self.core, name, place, progress)
+    }
+
+    /// Takes in a snapshot from the directory of another session on the same disk: the whole of
+    /// [`import_snapshot_from`](Self::import_snapshot_from) for the ordinary case.
+    ///
+    /// # Errors
+    /// As [`import_snapshot_from`](Self::import_snapshot_from).
+    pub fn import_snapshot(
+        &self,
+        dir: impl AsRef<Path>,
+        from: &SnapshotName,
+        to: &SnapshotName,
+    ) -> Result<ImportReport> {
+        let place = SnapshotPlace::new(dir.as_ref(), from.clone());
+        self.import_snapshot_from(&place, to, &mut |_, _| {})
+    }
+
+    /// Takes in a snapshot from the directory of another session, which nobody may hold, under the name `to`,
+    /// durably; `progress` is told of bytes. Every page is checked on the way, the order and number of keys,
+    /// and that filters and indexes lead to every key; if the session there has another salt, filters and
+    /// indexes are made anew. In the other directory at most a file `lock` is made.
+    ///
+    /// Cost: reads and writes each run of the snapshot once, or with another salt reads it twice; runs of this
+    /// session are never shared.
+    ///
+    /// # Errors
+    /// [`SnapshotImportDirDoesNotExist`](crate::Error::SnapshotImportDirDoesNotExist),
+    /// [`NotTerrane`](crate::Error::NotTerrane) for a directory that is no session,
+    /// [`SessionDirLocked`](crate::Error::SessionDirLocked),
+    /// [`SnapshotDoesNotExist`](crate::Error::SnapshotDoesNotExist) there,
+    /// [`SnapshotExists`](crate::Error::SnapshotExists) here,
+    /// [`SnapshotCorrupted`](crate::Error::SnapshotCorrupted), naming the other directory's file;
+    /// [`UnknownVersion`](crate::Error::UnknownVersion), [`Disk`](crate::Error::Disk),
+    /// [`Poisoned`](crate::Error::Poisoned). After an error, or a crash, there is no snapshot of that name, or a
+    /// whole one.
+    pub fn import_snapshot_from(
+        &self,
+        place: &SnapshotPlace,
+        to: &SnapshotName,
+        progress: Progress<'_>,
+    ) -> Result<ImportReport> {
+        exchange::import(&self.core, place, to, progress)
+    }
+
+    /// Writes what a snapshot holds, whatever its label: [`Table::export_canonical`] of a table opened from it.
+    ///
+    /// # Errors
+    /// As [`open_snapshot`](Self::open_snapshot) and [`Table::export_canonical`].
+    pub fn export_canonical(
+        &self,
+        name: &SnapshotName,
+        out: impl Write,
+    ) -> Result<CanonicalSummary> {
+        let (tree, config) = snapshot::open(&self.core, name, None, &OpenOptions::default())?;
+        Table::new(Arc::clone(&self.core), tree, config).export_canonical(out)
+    }
+
+    /// A new table with the content of a stream that [`Table::export_canonical`] wrote. It is
+    /// given only once the whole stream has been read and found to be as it was written.
+    ///
+    /// Cost: that of inserting all entries.
+    ///
+    /// # Errors
+    /// [`CanonicalMalformed`](crate::Error::CanonicalMalformed) with the place in the stream,
+    /// [`CanonicalDigestMismatch`](crate::Error::CanonicalDigestMismatch),
+    /// [`Stream`](crate::Error::Stream) if `input` fails; those of [`new_table`](Self::new_table) and
+    /// [`Table::updates`].
+    pub fn import_canonical(
+        &self,
+        input: impl Read,
+        config: &TableConfig,
+    ) -> Result<(Table, CanonicalSummary)> {
+        let mut table = self.new_table(config)?;
+        let summary = canonical::import(input, |entries| {
+            let batch: Vec<_> = entries.iter().map(|entry| (&entry.key, entry.update())).collect();
+            table.updates(&batch)
+        })?;
+        Ok((table, summary))
+    }
+
+    /// What a snapshot says of itself: label, time, configuration, size. Cost: reads its metadata.
+    ///
+    /// # Errors
+    /// [`SnapshotDoesNotExist`](crate::Error::SnapshotDoesNotExist),
+    /// [`SnapshotCorrupted`](crate::Error::SnapshotCorrupted),
+    /// [`UnknownVersion`](crate::Error::UnknownVersion), [`Disk`](crate::Error::Disk).
+    pub fn snapshot_info(&self, name: &SnapshotName) -> Result<SnapshotInfo> {
+        snapshot::info(&self.core, name)
+    }
+
+    /// The names of all snapshots, sorted; damaged ones too, but none that is still being saved. Cost: no I/O.
     ///
     /// # Errors
     /// [`SessionClosed`](crate::Error::SessionClosed).
@@ -204,8 +364,7 @@ impl Session {
     /// # Errors
     /// [`SessionClosed`](crate::Error::SessionClosed).
     pub fn snapshot_exists(&self, name: &SnapshotName) -> Result<bool> {
-        self.core.check_open()?;
-        Ok(lock(&self.core.snapshots).contains_key(name.as_str()))
+        self.core.snapshots().contains(name.as_str())
     }
 
     /// Reads blobs, in the order of the references, all pages side by side.
@@ -229,6 +388,7 @@ impl Session {
 
     /// Ends the session: removes what is in no snapshot, releases the lock; from then on every call on
     /// the session, its tables and its cursors gives [`SessionClosed`](crate::Error::SessionClosed).
+    /// Snapshots being saved or deleted at the moment are waited for; those being opened are given up.
     /// Closing twice is harmless.
     ///
     /// # Errors

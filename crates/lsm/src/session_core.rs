@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::files::{FileSet, blobs_number, file_number, lock};
 use crate::manifest::{MANIFEST_BYTES_MAX, Refused, SessionMeta, SnapshotMeta};
 use crate::open_files::OpenFiles;
+use crate::registry::{Registry, Stored};
 use crate::run::Run;
 use crate::worker::Worker;
 
@@ -27,15 +28,6 @@ pub(crate) const ACTIVE: &str = "active";
 pub(crate) const SNAPSHOTS: &str = "snapshots";
 pub(crate) const SNAPSHOT_SUFFIX: &str = ".snapshot";
 const TMP_SUFFIX: &str = ".tmp";
-
-/// What is known of a stored snapshot.
-#[derive(Debug)]
-pub(crate) enum Stored {
-    /// Numbers of the runs that it pins.
-    Whole { pins: Vec<u64> },
-    /// Its metadata cannot be read; why.
-    Damaged,
-}
 
 /// Shared by all handles of a session.
 #[derive(Debug)]
@@ -50,8 +42,7 @@ pub(crate) struct SessionCore {
     spare_pages: Mutex<Vec<AlignedBuf>>,
     /// Open runs by number, so that tables opened from one snapshot share them.
     runs: Mutex<BTreeMap<u64, Weak<Run>>>,
-    /// Held during each operation on snapshots.
-    pub(crate) snapshots: Mutex<BTreeMap<String, Stored>>,
+    snapshots: Registry,
     lock: Mutex<Option<Box<dyn LockGuard>>>,
 }
 
@@ -91,6 +82,29 @@ fn look(disk: &dyn Disk, dir: &Path) -> Result<Found> {
     }
     let names: Vec<&str> = entries.iter().take(3).map(|entry| entry.name.as_str()).collect();
     corrupted(dir, format!("not empty, and not a session: it holds {}", names.join(", ")))
+}
+
+/// Checks that a session can be opened or made in a directory, as far as the names in it tell.
+pub(crate) fn check_dir(disk: &dyn Disk, dir: &Path) -> Result<()> {
+    look(disk, dir).map(drop)
+}
+
+/// Makes a directory for a session, durably, unless it is there.
+pub(crate) fn make_dir(disk: &dyn Disk, dir: &Path) -> Result<()> {
+    let is_missing = disk.kind(dir)?.is_none();
+    if is_missing {
+        disk.create_dir(dir)?;
+    }
+    // Even if it was there: an earlier attempt may have ended before the name was durable.
+    if let Some(parent) = dir.parent() {
+        let synced = disk.sync_dir(parent);
+        if synced.is_err() && is_missing {
+            // No later sync can be trusted with this name; the next attempt makes a new one.
+            let _ = disk.remove_dir(dir);
+        }
+        synced?;
+    }
+    Ok(())
 }
 
 /// What a session is called where something else is found.
@@ -261,33 +275,27 @@ impl SessionCore {
         let meta = read_metadata(disk.as_ref(), dir)?;
         let mut snapshots = BTreeMap::new();
         let mut damaged = false;
-        let mut next_number = 0;
         for name in snapshot_names(disk.as_ref(), dir)? {
             let stored = match read_snapshot(disk.as_ref(), dir, &name) {
-                Ok(meta) => Stored::Whole { pins: meta.runs().map(|run| run.number).collect() },
+                Ok(meta) => Stored::Whole { runs: meta.runs().copied().collect() },
                 Err(Error::SnapshotCorrupted { .. } | Error::UnknownVersion { .. }) => {
                     damaged = true;
                     Stored::Damaged
                 }
                 Err(error) => return Err(error),
             };
-            if let Stored::Whole { pins } = &stored {
-                next_number =
-                    pins.iter().fold(next_number, |next, pin| next.max(pin.saturating_add(1)));
-            }
             snapshots.insert(name, stored);
         }
+        let snapshots = Registry::new(snapshots);
         let active = disk.list(&dir.join(ACTIVE))?;
+        let pins: Vec<u64> = snapshots.runs().iter().map(|run| run.number).collect();
         let number_of = |name: &str| file_number(name).or_else(|| blobs_number(name));
         let numbers = active.iter().filter_map(|entry| number_of(&entry.name));
-        next_number = numbers.fold(next_number, |next, number| next.max(number.saturating_add(1)));
+        let last = numbers.chain(pins.iter().copied()).max();
+        let next_number = last.map_or(0, |number| number.saturating_add(1));
         let open = OpenFiles::new(Arc::clone(disk), open_files_max);
         let files = Arc::new(FileSet::new(open, dir.join(ACTIVE), next_number));
-        for stored in snapshots.values() {
-            if let Stored::Whole { pins } = stored {
-                files.pin(pins.iter().copied());
-            }
-        }
+        files.pin(pins);
         for entry in disk.list(&dir.join(SNAPSHOTS))? {
             if entry.name.ends_with(TMP_SUFFIX) {
                 disk.remove(&dir.join(SNAPSHOTS).join(&entry.name))?;
@@ -316,7 +324,7 @@ impl SessionCore {
             closed: AtomicBool::new(false),
             spare_pages: Mutex::default(),
             runs: Mutex::default(),
-            snapshots: Mutex::new(snapshots),
+            snapshots,
             lock: Mutex::new(Some(guard)),
         }))
     }
@@ -355,13 +363,18 @@ impl SessionCore {
         self.files.check_poisoned()
     }
 
-    /// Ends the session for all of its handles and releases the lock.
+    pub(crate) fn snapshots(&self) -> &Registry {
+        &self.snapshots
+    }
+
+    /// Ends the session for all of its handles and releases the lock. Operations on snapshots that are under
+    /// way end first; the long ones ask [`check_open`](Self::check_open) now and then.
     pub(crate) fn close(&self) -> Result<()> {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
         self.worker.stop();
-        let _snapshots = lock(&self.snapshots);
+        self.snapshots.close();
         let result = self.files.close();
         lock(&self.lock).take();
         result
@@ -369,13 +382,20 @@ impl SessionCore {
 
     /// The run of that number, shared with whoever has it open.
     pub(crate) fn run(&self, number: u64, access: Access) -> Result<Arc<Run>> {
-        let mut runs = lock(&self.runs);
-        if let Some(run) = runs.get(&number).and_then(Weak::upgrade)
-            && run.access() == access
-        {
+        let shared = |runs: &mut BTreeMap<u64, Weak<Run>>| {
+            let run = runs.get(&number).and_then(Weak::upgrade)?.with_access(access);
+            runs.insert(number, Arc::downgrade(&run));
+            Some(run)
+        };
+        if let Some(run) = shared(&mut lock(&self.runs)) {
             return Ok(run);
         }
+        // Without the lock, so that several can be opened at once; of one run the first is kept.
         let run = Arc::new(Run::open(&self.files, number, access)?);
+        let mut runs = lock(&self.runs);
+        if let Some(run) = shared(&mut runs) {
+            return Ok(run);
+        }
         runs.retain(|_, run| run.strong_count() > 0);
         runs.insert(number, Arc::downgrade(&run));
         Ok(run)

@@ -1,11 +1,14 @@
 //! A table: an ordered map from key bytes to value bytes.
 
+use std::collections::BTreeSet;
+use std::io::Write;
 use std::ops::{Bound, RangeBounds};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use crate::answer::Lookup;
-use crate::config::{MergeSchedule, MergeThread, TableConfig};
+use crate::canonical::{self, CanonicalSummary};
+use crate::config::{MEMORY_BUDGET_MAX, MergeSchedule, MergeThread, TableConfig};
 use crate::cursor::Cursor;
 use crate::entry::{
     BLOB_BYTES_MAX, BLOB_SPAN_SIZE, KEY_BYTES_MAX, Update, VALUE_BYTES_MAX, key_hash,
@@ -15,6 +18,7 @@ use crate::files::lock;
 use crate::key_range::KeyRange;
 use crate::levels::{Context, Incoming, Pending, Tree};
 use crate::lookup::{LookupContext, lookup_batch};
+use crate::memory::budget_min;
 use crate::merging::View;
 use crate::plan::Plan;
 use crate::run::Run;
@@ -22,7 +26,7 @@ use crate::session_core::SessionCore;
 use crate::snapshot::{self, SnapshotName};
 use crate::sources::Sources;
 use crate::stats::{Counters, LevelStats, TableStats};
-use crate::write_buffer::{NewEntry, Undo, WriteBuffer};
+use crate::write_buffer::{NewEntry, Room, Undo, WriteBuffer};
 
 /// How far a background thread may fall behind before updates help, in batches of merge work.
 const LAG_BATCHES_MAX: u64 = 64;
@@ -83,6 +87,43 @@ impl Table {
         &self.config
     }
 
+    /// Changes the configuration. The content stays the same, whatever is changed.
+    ///
+    /// In force with the next update: `merge_schedule`, `merge_thread`, `merge_batch_pages` and the write
+    /// buffer, which is flushed earlier or later than it would have been; with the next lookup:
+    /// `queue_depth`. With the next flush: `merge_policy` and `size_ratio`, level by level as runs arrive
+    /// there; a merge that is wanted earlier than it had been planned for is completed at once. For runs
+    /// written from then on: `filter`, `index`, `disk_cache`; a lower `memory_budget` also halves filters that
+    /// are there, for all tables that share the runs. `resolve` stays as it is. Duplicates and snapshots
+    /// made before keep theirs.
+    ///
+    /// Cost: no I/O.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`], also for another resolve function and for a memory budget that the
+    /// indexes of this table would not leave room in; [`Error::SessionClosed`]. Nothing has changed then.
+    pub fn set_config(&mut self, config: &TableConfig) -> Result<()> {
+        self.session.check_open()?;
+        config.validate()?;
+        let refused = |option, value, allowed| Error::InvalidConfig { option, value, allowed };
+        if config.resolve != self.config.resolve {
+            let (value, kept) = (config.resolve.name().to_owned(), self.config.resolve.name());
+            let allowed = format!("{kept}, which the table was made with");
+            return Err(refused("resolve", value, allowed));
+        }
+        if let Some(budget) = config.memory_budget {
+            let least = budget_min(self.stats().index_bytes as u64);
+            if budget < least {
+                let allowed = format!("{least} to {MEMORY_BUDGET_MAX}, for a table of this size");
+                return Err(refused("memory_budget", format!("bytes: {budget}"), allowed));
+            }
+        }
+        self.config = config.clone();
+        // Time has another measure now.
+        self.next_work = 0;
+        Ok(())
+    }
+
     /// Sets the value of a key.
     ///
     /// Cost: no read. Written about `size_ratio · levels / 2` times in the end, in whole pages, by merges
@@ -129,14 +170,19 @@ impl Table {
     /// [`Error::SessionClosed`]. After any error the table is as it was before the call.
     pub fn updates<K: AsRef<[u8]>>(&mut self, batch: &[(K, Update<'_>)]) -> Result<()> {
         self.session.check_writable()?;
+        let mut room = Room { entries: batch.len(), bytes: 0 };
         for (key, update) in batch {
-            check_sizes(key.as_ref(), *update)?;
+            room.bytes += check_sizes(key.as_ref(), *update)?;
         }
         if batch.is_empty() {
             return Ok(());
         }
         *lock(&self.anchor) = None;
-        let mut undo = Some(self.tree.buffer.begin(&self.config.resolve)?);
+        let room = match self.config.memory_budget {
+            Some(_) => Room::default(),
+            None => self.tree.room_for(&self.context(), room),
+        };
+        let mut undo = Some(self.tree.buffer.begin(room, &self.config.resolve)?);
         // The table as it was when a flush took the buffer away, and how to take the batch back there.
         let mut before = None;
         let result = self.apply(batch, &mut undo, &mut before);
@@ -262,6 +308,14 @@ impl Table {
         Ok(results)
     }
 
+    /// Whether the keys are present, in their order. No blob is read. Cost: as [`lookups`](Self::lookups).
+    ///
+    /// # Errors
+    /// As [`lookups`](Self::lookups).
+    pub fn contains<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<bool>> {
+        Ok(self.lookups(keys)?.iter().map(Lookup::is_found).collect())
+    }
+
     /// The union of some tables of one session; see [`Session::incremental_union`](crate::Session).
     pub(crate) fn incremental_union(session: &Arc<SessionCore>, tables: &[&Self]) -> Result<Self> {
         session.check_writable()?;
@@ -346,6 +400,17 @@ impl Table {
         snapshot::save(&self.session, &self.tree, &self.config, name, label)
     }
 
+    /// Writes what the table holds now as a stream of bytes that is the same for equal contents, whatever
+    /// their history: see `docs/format/canonical.md`. `out` is flushed, not synced.
+    ///
+    /// Cost: that of a scan, and of reading the blobs.
+    ///
+    /// # Errors
+    /// [`Error::Stream`] if `out` fails, and those of [`Cursor::next`].
+    pub fn export_canonical(&self, out: impl Write) -> Result<CanonicalSummary> {
+        canonical::export(&self.session, self.cursor()?, out)
+    }
+
     /// A cursor before the first entry.
     ///
     /// Cost: reads nothing.
@@ -408,7 +473,12 @@ impl Table {
             stats.buffer_entries += buffer.len();
             stats.buffer_bytes += buffer.memory_bytes();
         }
+        let mut seen = BTreeSet::new();
         sources.for_each_run(&mut |run| {
+            // A union may have one twice.
+            if !seen.insert(run.number()) {
+                return;
+            }
             let (filter, index, _) = run.memory_bytes();
             stats.filter_bytes += filter;
             stats.index_bytes += index;
@@ -416,6 +486,10 @@ impl Table {
         });
         for pending in self.tree.pending() {
             stats.merge_debt_pages += pending.merging.total() - pending.merging.done();
+            stats.unfinished_bytes += pending.merging.built_bytes() as usize;
+        }
+        if let Some(union) = &self.tree.union {
+            stats.unfinished_bytes += union.built_bytes() as usize;
         }
         for level in &self.tree.levels {
             let mut shape = LevelStats::default();
@@ -444,7 +518,8 @@ impl Table {
 }
 
 /// Refuses what is longer than the formats can hold.
-fn check_sizes(key: &[u8], update: Update<'_>) -> Result<()> {
+/// Checks the limits; returns the bytes of key and value.
+fn check_sizes(key: &[u8], update: Update<'_>) -> Result<usize> {
     let (_, value, blob) = update.parts();
     if key.len() > KEY_BYTES_MAX {
         return Err(Error::KeyTooLarge { bytes: key.len(), limit: KEY_BYTES_MAX });
@@ -457,7 +532,7 @@ fn check_sizes(key: &[u8], update: Update<'_>) -> Result<()> {
         Some(blob) if blob.len() > BLOB_BYTES_MAX => {
             Err(Error::BlobTooLarge { bytes: blob.len(), limit: BLOB_BYTES_MAX })
         }
-        _ => Ok(()),
+        _ => Ok(key.len() + value.len()),
     }
 }
 
@@ -466,4 +541,77 @@ fn count_run(shape: &mut LevelStats, run: &Run) {
     shape.entries += run.meta().entries;
     shape.deletes += run.meta().deletes;
     shape.bytes += run.meta().pages() * crate::page::PAGE_SIZE as u64;
+    let (filter_bytes, index_bytes, _) = run.memory_bytes();
+    shape.filter_bytes += filter_bytes;
+    shape.index_bytes += index_bytes;
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+mod tests {
+    use std::path::Path;
+
+    use terrane_io::{Access, SimDisk};
+
+    use super::*;
+    use crate::config::{DiskCache, MergePolicy, WriteBuffer as BufferSize};
+    use crate::levels::Level;
+    use crate::session::{Session, SessionOptions};
+
+    /// Runs on levels up to `cached` are read through the page cache and the others past it: whether they
+    /// were written there, came down alone, or were opened from a snapshot. Returns the levels seen.
+    fn check_access(table: &Table, cached: usize) -> usize {
+        for (number, level) in (1..).zip(&table.tree.levels) {
+            let wanted = if number <= cached { Access::Buffered } else { Access::Direct };
+            let mut runs = Sources::default();
+            // The inputs of a merge are on their way here from the level above.
+            let merging = matches!(&level.incoming, Some(Incoming::Merging(pending))
+                if !pending.merging.is_complete());
+            let there = Level {
+                incoming: level.incoming.clone().filter(|_| !merging),
+                residents: level.residents.clone(),
+            };
+            runs.add_level(&there);
+            for run in &runs.runs {
+                assert_eq!(run.access(), wanted, "run {} on level {number}", run.number());
+            }
+        }
+        table.tree.levels.len()
+    }
+
+    #[test]
+    fn each_run_is_read_in_the_way_of_its_level() {
+        let disk = SimDisk::new(1);
+        let options = SessionOptions::with_salt(1).create_dir();
+        let session = Session::open(disk, Path::new("/session"), &options).unwrap();
+        for merge_policy in
+            [MergePolicy::LazyLevelling, MergePolicy::Levelling, MergePolicy::Tiering]
+        {
+            let config = TableConfig {
+                merge_policy,
+                size_ratio: 2,
+                write_buffer: BufferSize::Entries(4),
+                disk_cache: DiskCache::LevelsUpTo(2),
+                ..TableConfig::default()
+            };
+            let mut table = session.new_table(&config).unwrap();
+            let mut levels = 0;
+            for number in 0..400_u64 {
+                // Ascending at first, so that whole runs move down.
+                let key = if number < 200 { number } else { number.wrapping_mul(0x9E37_79B9) };
+                let key = key.to_le_bytes().iter().rev().copied().collect::<Vec<_>>();
+                table.insert(&key, b"value").unwrap();
+                levels = levels.max(check_access(&table, 2));
+                if number % 50 == 49 {
+                    let name = SnapshotName::new(&format!("at-{number}")).unwrap();
+                    table.save_snapshot(&name, "").unwrap();
+                    drop(table);
+                    table = session.open_snapshot(&name, "").unwrap();
+                    session.delete_snapshot(&name).unwrap();
+                    check_access(&table, 2);
+                }
+            }
+            assert!(levels >= 4, "{merge_policy:?}: {levels} levels");
+        }
+    }
 }

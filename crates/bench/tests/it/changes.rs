@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use terrane_bench::digest::StateDigest;
+use terrane::StateDigest;
 use terrane_bench::engine::Engine;
 use terrane_bench::engines::lsm::Lsm;
 use terrane_bench::engines::memory::Memory;
 use terrane_bench::hex;
+use terrane_bench::monitor::Silent;
 use terrane_bench::replay::changes::{Error, Options, Report, replay};
-use terrane_bench::replay::monitor::Silent;
 use terrane_testkit::ChaCha8Rng;
 use terrane_testkit::draw::Draw as _;
 use terrane_testkit::seeds::for_each_seed;
@@ -20,7 +20,7 @@ type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 fn digest(model: &Model) -> String {
     let mut digest = StateDigest::default();
     for (key, value) in model {
-        digest.add(key, value);
+        digest.add(key, value, None);
     }
     hex::encode(&digest.finish())
 }

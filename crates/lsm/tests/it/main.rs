@@ -10,16 +10,26 @@ mod script;
 
 mod bitflip;
 mod budgets;
+mod canonical;
+mod config;
 mod crash;
+mod export;
+mod export_crash;
 mod faults;
+mod gate;
 mod golden;
-mod model;
+mod ledger;
+mod opening;
 mod ranges;
+mod scans;
+mod side_by_side;
+mod sim;
 mod snapshots;
 mod tables;
 mod union;
 mod upsert;
 mod verify;
+mod versions;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

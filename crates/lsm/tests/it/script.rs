@@ -45,6 +45,7 @@ pub(crate) enum Step {
     Save(usize, &'static str),
     OpenSnapshot(String),
     Delete(&'static str),
+    Rename(&'static str, &'static str),
     /// Drops the table that was made last.
     Drop,
     Close,
@@ -86,6 +87,11 @@ impl Model {
             Step::OpenSnapshot(name) => self.tables.push(self.snapshots[name].clone()),
             Step::Delete(name) => {
                 self.snapshots.remove(*name);
+            }
+            Step::Rename(from, to) => {
+                if let Some(content) = self.snapshots.remove(*from) {
+                    self.snapshots.insert((*to).to_owned(), content);
+                }
             }
             Step::Drop => {
                 self.tables.pop();
@@ -194,6 +200,9 @@ impl<'a> Runner<'a> {
                 self.tables.push(table);
             }
             Step::Delete(name) => self.session()?.delete_snapshot(&snapshot_name(name))?,
+            Step::Rename(from, to) => {
+                self.session()?.rename_snapshot(&snapshot_name(from), &snapshot_name(to))?;
+            }
             Step::Drop => drop(self.tables.pop()),
             Step::Close => {
                 self.tables.clear();
@@ -285,9 +294,10 @@ impl Script {
         steps.extend([Step::Read(2), Step::Save(2, "a"), Step::Drop, Step::Read(0), Step::Close]);
         steps.extend([Step::Open, Step::OpenSnapshot("c".to_owned()), Step::Read(0)]);
         updates(0, 5, rng, &mut steps);
-        steps.extend([Step::Save(0, "d"), Step::Delete("b"), Step::OpenSnapshot("a".to_owned())]);
+        steps.extend([Step::Save(0, "d"), Step::Delete("b"), Step::Rename("a", "b")]);
+        steps.push(Step::OpenSnapshot("b".to_owned()));
         updates(1, 2, rng, &mut steps);
-        steps.extend([Step::Read(1), Step::Delete("a"), Step::Read(1), Step::Close]);
+        steps.extend([Step::Read(1), Step::Delete("b"), Step::Read(1), Step::Close]);
         Self { config, keys, steps }
     }
 }

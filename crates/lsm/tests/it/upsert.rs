@@ -8,7 +8,8 @@
 use std::collections::BTreeMap;
 
 use terrane_lsm::{
-    Error, IndexKind, Lookup, MergeSchedule, Resolve, Table, TableConfig, Update, WriteBuffer,
+    Error, IndexKind, Lookup, MergeSchedule, OpenOptions, Resolve, Table, TableConfig, Update,
+    WriteBuffer,
 };
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
@@ -207,6 +208,17 @@ fn a_table_is_opened_with_its_own_resolve_function_only() {
                 if name == "own" && stored == "words"),
             "{refused:?}"
         );
+        let given = OpenOptions::default().resolve(Resolve::max());
+        let refused = session.open_snapshot_with(&name("own"), "", &given).unwrap_err();
+        assert!(
+            matches!(&refused, Error::ResolveNotCompatible { stored, given: Some(given), .. }
+                if stored == "words" && given == "terrane.max"),
+            "{refused:?}"
+        );
+        let given = OpenOptions::default().resolve(words());
+        let mut opened = session.open_snapshot_with(&name("own"), "", &given).unwrap();
+        opened.upsert(b"k", b"b").unwrap();
+        assert_eq!(opened.lookup(b"k").unwrap().value(), Some(b"b a".as_slice()));
     }
 }
 
@@ -286,6 +298,27 @@ fn case_11_a_duplicate_or_a_cursor_left_open_keeps_references_valid() {
                 blobs,
                 "after {updates} updates"
             );
+        }
+    }
+}
+
+/// A run whose blobs are all empty has no file of blobs, and was once taken for a run without any: a
+/// duplicate did not keep it when another table's updates completed the merge that it went into.
+#[test]
+fn a_duplicate_keeps_references_to_empty_blobs_valid() {
+    for place in Place::both() {
+        let session = place.open();
+        let mut table = session.new_table(&config(1, Resolve::newest())).unwrap();
+        table.insert_with_blob(b"key", b"value", b"").unwrap();
+        for number in 0..40u8 {
+            table.insert(&[number], b"").unwrap();
+            let copy = table.duplicate().unwrap();
+            let found = copy.lookup(b"key").unwrap();
+            for other in 0..40u8 {
+                table.insert(&[100, number, other], b"").unwrap();
+            }
+            let blobs = session.retrieve_blobs(&[found.blob().cloned().unwrap()]).unwrap();
+            assert_eq!(blobs, [Vec::<u8>::new()]);
         }
     }
 }
