@@ -23,7 +23,7 @@ use crate::read_ahead::ReadAhead;
 use crate::run::Run;
 
 /// Most pages that a merge reads with one call.
-pub(crate) const MERGE_CHUNK_PAGES: u32 = 32;
+const MERGE_CHUNK_PAGES: u32 = 32;
 
 /// Most pages that any other reader reads with one call. Two such reads in flight keep a fast device busy;
 /// larger ones gain nothing and leave the processor's caches.
@@ -154,7 +154,10 @@ impl Chunks {
                 self.chunks_ahead = (2 * self.chunks_ahead).min(CHUNKS_AHEAD_MAX);
             }
             self.pages = pages;
-            if let Some(passed) = self.buffer.replace(arrived.buffer) {
+            // Smaller ones, of readers on their way to this size, are not asked for again.
+            if let Some(passed) = self.buffer.replace(arrived.buffer)
+                && passed.len() == CHUNK_PAGES_MAX as usize * PAGE_SIZE
+            {
                 read_ahead.give_back(passed);
             }
         } else if self.rest.is_empty() {
@@ -191,14 +194,15 @@ impl Chunks {
         Ok(())
     }
 
-    /// Asks for what is to be under way.
+    /// Asks for what is to be under way, once half of it has been taken: every time that the disk is asked
+    /// costs as much as the reading of some pages.
     fn ask_ahead(&mut self) -> Result<()> {
         let Reading::Scan(read_ahead) = &self.reading else { return Ok(()) };
+        if self.chunk_pages < AHEAD_CHUNK_PAGES_MIN || self.ahead.len() > self.chunks_ahead / 2 {
+            return Ok(());
+        }
         let read_ahead = Arc::clone(read_ahead);
-        while self.chunk_pages >= AHEAD_CHUNK_PAGES_MIN
-            && self.ahead.len() < self.chunks_ahead
-            && !self.rest.is_empty()
-        {
+        while self.ahead.len() < self.chunks_ahead && !self.rest.is_empty() {
             let rest = self.rest.clone();
             let pages = self.cut();
             let bytes = pages.len() * PAGE_SIZE;
@@ -211,6 +215,7 @@ impl Chunks {
             self.ahead.push_back(Ahead { tag, pages });
             self.grow();
         }
+        read_ahead.submit();
         Ok(())
     }
 }

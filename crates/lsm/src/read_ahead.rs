@@ -61,8 +61,8 @@ impl ReadAhead {
         Arc::new(Self { disk, state: Mutex::default() })
     }
 
-    /// Begins to read; returns what to take it by, or `None` if enough is under way, or if `file` gives no
-    /// file now.
+    /// Begins to read with the next [`submit`](Self::submit); returns what to take it by, or `None` if enough
+    /// is under way, or if `file` gives no file now.
     ///
     /// # Errors
     /// That of `file`; and if the disk gives no queue.
@@ -89,8 +89,14 @@ impl ReadAhead {
         let buffer = at.map_or_else(|| AlignedBuf::zeroed(bytes), |at| spare.swap_remove(at));
         let direction = Direction::Read;
         queue.push(Request { tag, file, offset, buffer, direction });
-        queue.submit();
         Ok(Some(tag))
+    }
+
+    /// Hands what was begun to the disk, all at once.
+    pub(crate) fn submit(&self) {
+        if let Some(queue) = &mut lock(&self.state).queue {
+            queue.submit();
+        }
     }
 
     /// Takes what was begun under `tag`, waiting for it; each once.

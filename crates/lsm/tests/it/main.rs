@@ -21,6 +21,7 @@ mod golden;
 mod ledger;
 mod opening;
 mod ranges;
+mod scans;
 mod side_by_side;
 mod sim;
 mod snapshots;
