@@ -23,6 +23,7 @@ const EXAMPLE_ARGUMENTS: [(&str, &[&str]); 4] = [
     ("ingest", &["20000"]),
     ("scan", &["40000"]),
     ("stalls", &["20000"]),
+    ("versions", &["40", "128", "5000"]),
     ("queue", &["data/bitcoin-mainnet-0-4999.dat", "8", "1000"]),
 ];
 

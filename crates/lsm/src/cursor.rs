@@ -212,8 +212,8 @@ impl Cursor {
         }
         if self.readers.is_none() {
             let Some(range) = self.ahead(order) else { return Ok(false) };
-            let disk = Arc::clone(self.session.files().disk());
-            let reading = Reading::Scan(ReadAhead::new(disk));
+            let open_files = Arc::clone(self.session.files().open_files());
+            let reading = Reading::Scan(ReadAhead::new(open_files));
             let scan = Scan { order, resolve: self.resolve.clone(), reading };
             let merge = scan.of_table(&self.view, &range);
             self.readers = Some(Readers { merge, order, is_passed: false });

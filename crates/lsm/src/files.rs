@@ -103,7 +103,7 @@ impl FileSet {
     }
 
     /// The files of the session that are open.
-    pub(crate) fn open_files(&self) -> &OpenFiles {
+    pub(crate) fn open_files(&self) -> &Arc<OpenFiles> {
         &self.open
     }
 

@@ -17,6 +17,8 @@
 //! **No descriptors left.** A call that the system refuses because the process (or the machine) has too many
 //! open files is made once more after all files that nobody uses have been closed.
 //!
+//! **Descriptors of others.** The queue of a cursor that reads ahead may take one, and takes a [`Place`].
+//!
 //! Invariant: a slot is in the clock exactly when its file is open. Locks are taken in the order slot,
 //! clock; who holds the clock only tries the lock of a slot.
 
@@ -102,9 +104,15 @@ struct Clock {
     hand: usize,
     /// Files that are being opened.
     opening: usize,
+    /// Descriptors of others, see [`Place`].
+    places: usize,
 }
 
 impl Clock {
+    fn count(&self) -> usize {
+        self.open.len() + self.opening + self.places
+    }
+
     /// The file to close next; `None` if all are in use.
     fn victim(&mut self) -> Option<Arc<Slot>> {
         let count = self.open.len();
@@ -219,6 +227,20 @@ impl OpenFiles {
         Ok(file)
     }
 
+    /// A place for a descriptor that is no file's; `None` if all files that may be open are in use, or if a
+    /// quarter of the places is given away already.
+    pub(crate) fn place(self: &Arc<Self>) -> io::Result<Option<Place>> {
+        if !self.reserve(false)? {
+            return Ok(None);
+        }
+        let mut clock = self.clock();
+        clock.opening -= 1;
+        let is_free = clock.places < self.files_max / 4;
+        clock.places += usize::from(is_free);
+        drop(clock);
+        Ok(is_free.then(|| Place { pool: Arc::clone(self) }))
+    }
+
     fn clock(&self) -> MutexGuard<'_, Clock> {
         self.clock.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -229,7 +251,7 @@ impl OpenFiles {
         loop {
             let victim = {
                 let mut clock = self.clock();
-                let has_room = clock.open.len() + clock.opening < self.files_max;
+                let has_room = clock.count() < self.files_max;
                 let victim = if has_room { None } else { clock.victim() };
                 if victim.is_none() {
                     if !has_room && !beyond {
@@ -299,6 +321,18 @@ impl OpenFiles {
         slot.mark_used();
         *open = Some(Arc::clone(&file));
         Ok(file)
+    }
+}
+
+/// The right to one more descriptor, which counts as an open file for as long as this is held.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pool: Arc<OpenFiles>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.pool.clock().places -= 1;
     }
 }
 

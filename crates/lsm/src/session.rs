@@ -36,9 +36,11 @@ pub struct SessionOptions {
     /// Files of runs that are kept open, 4 to 65,536; 128 unless set. A run whose file is closed has it
     /// opened again by the next call that reads it, which costs a few microseconds.
     ///
-    /// Beside these files a session has up to one for each call that runs at the same time, its lock, and
-    /// with `io_uring` a ring for each thread that looks up at the same time, of which up to 16 are kept.
-    /// So the default needs less than 256 descriptors (`RLIMIT_NOFILE`), and 24 need less than 64.
+    /// A cursor that reads ahead counts as a file. Beside these a session has up to one descriptor for each
+    /// call that runs at the same time, its lock, and with `io_uring` a ring for each thread that looks up
+    /// at the same time, of which up to 16 are kept. So the default needs less than 256 descriptors
+    /// (`RLIMIT_NOFILE`), and 24 need less than 64. Where there are fewer, files are closed when one more
+    /// cannot be opened.
     pub open_files_max: usize,
 }
 
