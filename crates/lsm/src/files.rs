@@ -5,10 +5,14 @@
 //! shared by tables, merges and cursors has one handle) and *pinned* by snapshots. When the last holder
 //! goes and nothing pins it, the file is removed; what a crash leaves behind is removed when the
 //! session is opened again.
+//!
+//! Snapshots also pin the files of runs that are still being written. What such a file holds is known from
+//! what was noted of it: pages that a snapshot relies on are never written again, and a file is written by
+//! one run builder at a time, which [takes it over](FileSet::take_over) if it did not create it. Bytes that
+//! nobody vouches for mean nothing: after a loss of power a file may look whole and not be.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use terrane_io::{Access, Disk, DiskFile, OpenMode};
@@ -21,12 +25,40 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The part of an unfinished run that is in its files for good: the output of a merge under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Partial {
+    pub(crate) number: u64,
+    pub(crate) identity: u64,
+    /// Pages at the beginning of the run file: whole entries, in order.
+    pub(crate) data_pages: u32,
+    /// Where the blobs of these entries end.
+    pub(crate) blob_bytes: u64,
+    /// Pages of work that the merge had done for it, as it counts them.
+    pub(crate) work: u64,
+}
+
+/// What is known of the content of a run's files.
+#[derive(Debug, Clone, Copy, Default)]
+enum Content {
+    /// Nothing: nobody goes on with it.
+    #[default]
+    Unknown,
+    /// A run. It is not written any more.
+    Whole,
+    /// A run that is being written, or was until its builder was dropped.
+    Unfinished { durable: Option<Partial>, has_writer: bool },
+}
+
 #[derive(Debug, Default, Clone, Copy)]
 struct Usage {
     handles: u32,
     pins: u32,
     /// Whether there is a file of blobs.
     has_blobs: bool,
+    content: Content,
+    /// Whether bytes were written that may not be durable.
+    is_unsynced: bool,
 }
 
 #[derive(Debug, Default)]
@@ -100,6 +132,18 @@ impl FileSet {
         Ok(result?)
     }
 
+    /// Makes the bytes of some files durable.
+    pub(crate) fn sync_files<'a>(
+        &self,
+        files: impl Iterator<Item = &'a dyn DiskFile>,
+    ) -> Result<()> {
+        self.check_poisoned()?;
+        for file in files {
+            self.synced(file.path(), file.sync())?;
+        }
+        Ok(())
+    }
+
     pub(crate) fn disk(&self) -> &Arc<dyn Disk> {
         &self.disk
     }
@@ -129,7 +173,12 @@ impl FileSet {
         lock(&self.state).usage.entry(number).or_default().has_blobs = true;
     }
 
-    /// Creates the next file and a handle on it.
+    /// Whether run `number` has a file of blobs.
+    pub(crate) fn has_blobs(&self, number: u64) -> bool {
+        lock(&self.state).usage.get(&number).is_some_and(|usage| usage.has_blobs)
+    }
+
+    /// Creates the next file and a handle on it, which is the right to write it.
     pub(crate) fn create(
         self: &Arc<Self>,
         access: Access,
@@ -141,7 +190,10 @@ impl FileSet {
             }
             let number = state.next_number;
             state.next_number += 1;
-            state.usage.entry(number).or_default().handles += 1;
+            let usage = state.usage.entry(number).or_default();
+            usage.handles += 1;
+            usage.content = Content::Unfinished { durable: None, has_writer: true };
+            usage.is_unsynced = true;
             state.calls += 1;
             number
         };
@@ -155,8 +207,7 @@ impl FileSet {
             }
         };
         drop(state);
-        let handle = FileHandle { set: Arc::clone(self), number, synced: AtomicBool::new(false) };
-        Ok((handle, file))
+        Ok((FileHandle { set: Arc::clone(self), number, is_writer: true }, file))
     }
 
     fn end_call(&self) -> MutexGuard<'_, State> {
@@ -166,10 +217,80 @@ impl FileSet {
         state
     }
 
-    /// A handle on an existing, durable file.
+    /// A handle on an existing file.
     pub(crate) fn attach(self: &Arc<Self>, number: u64) -> FileHandle {
         lock(&self.state).usage.entry(number).or_default().handles += 1;
-        FileHandle { set: Arc::clone(self), number, synced: AtomicBool::new(true) }
+        FileHandle { set: Arc::clone(self), number, is_writer: false }
+    }
+
+    /// Notes that the file of a run is whole.
+    pub(crate) fn note_whole(&self, number: u64) {
+        lock(&self.state).usage.entry(number).or_default().content = Content::Whole;
+    }
+
+    /// Whether it is known to be.
+    pub(crate) fn is_whole(&self, number: u64) -> bool {
+        let state = lock(&self.state);
+        matches!(state.usage.get(&number), Some(Usage { content: Content::Whole, .. }))
+    }
+
+    /// Notes what is durable of an unfinished run; of two such notes the one that says more counts.
+    pub(crate) fn note_durable(&self, partial: Partial) {
+        let mut state = lock(&self.state);
+        let content = &mut state.usage.entry(partial.number).or_default().content;
+        match content {
+            Content::Whole => {}
+            Content::Unknown => {
+                *content = Content::Unfinished { durable: Some(partial), has_writer: false };
+            }
+            Content::Unfinished { durable, .. } => {
+                let more = durable.is_none_or(|known| known.data_pages < partial.data_pages);
+                if more {
+                    *durable = Some(partial);
+                }
+            }
+        }
+    }
+
+    /// Whether this is known to be durable.
+    pub(crate) fn is_durable(&self, partial: &Partial) -> bool {
+        let state = lock(&self.state);
+        match state.usage.get(&partial.number).map(|usage| usage.content) {
+            Some(Content::Whole) => true,
+            Some(Content::Unfinished { durable: Some(known), .. }) => {
+                known.data_pages >= partial.data_pages
+            }
+            _ => false,
+        }
+    }
+
+    /// The right to go on with an unfinished run that nobody writes, and what is durable of it: at least
+    /// what is wanted.
+    pub(crate) fn take_over(self: &Arc<Self>, wanted: &Partial) -> Option<(FileHandle, Partial)> {
+        let mut state = lock(&self.state);
+        if state.closed {
+            return None;
+        }
+        let usage = state.usage.get_mut(&wanted.number)?;
+        let Content::Unfinished { durable: Some(durable), has_writer } = &mut usage.content else {
+            return None;
+        };
+        let durable = *durable;
+        if *has_writer || durable.identity != wanted.identity {
+            return None;
+        }
+        *has_writer = true;
+        usage.handles += 1;
+        usage.is_unsynced = true;
+        let (set, number) = (Arc::clone(self), wanted.number);
+        Some((FileHandle { set, number, is_writer: true }, durable))
+    }
+
+    /// Notes that an unfinished run is not what it should be, so that nobody goes on with it.
+    pub(crate) fn distrust(&self, number: u64) {
+        if let Some(usage) = lock(&self.state).usage.get_mut(&number) {
+            usage.content = Content::Unknown;
+        }
     }
 
     /// Keeps the files until they are unpinned as often as pinned.
@@ -260,7 +381,7 @@ impl FileSet {
 pub(crate) struct FileHandle {
     set: Arc<FileSet>,
     number: u64,
-    synced: AtomicBool,
+    is_writer: bool,
 }
 
 impl FileHandle {
@@ -276,14 +397,30 @@ impl FileHandle {
         &self.set
     }
 
-    /// Makes the bytes of the run's files durable, once.
+    /// Ends the writing of a run, all of which is written now.
+    pub(crate) fn finish_writing(&mut self) {
+        self.is_writer = false;
+        self.set.note_whole(self.number);
+    }
+
+    /// Another handle on the same file.
+    pub(crate) fn attach(&self) -> Self {
+        self.set.attach(self.number)
+    }
+
+    /// Whether all bytes of the run's files are durable.
+    pub(crate) fn is_synced(&self) -> bool {
+        let state = lock(&self.set.state);
+        state.usage.get(&self.number).is_some_and(|usage| !usage.is_unsynced)
+    }
+
+    /// Makes the bytes of a whole run's files durable, all of which are given; once.
     pub(crate) fn sync<'a>(&self, files: impl Iterator<Item = &'a dyn DiskFile>) -> Result<()> {
-        if !self.synced.load(Ordering::Acquire) {
-            self.set.check_poisoned()?;
-            for file in files {
-                self.set.synced(file.path(), file.sync())?;
+        if !self.is_synced() {
+            self.set.sync_files(files)?;
+            if let Some(usage) = lock(&self.set.state).usage.get_mut(&self.number) {
+                usage.is_unsynced = false;
             }
-            self.synced.store(true, Ordering::Release);
         }
         Ok(())
     }
@@ -291,7 +428,14 @@ impl FileHandle {
 
 impl Drop for FileHandle {
     fn drop(&mut self) {
-        if let Err(error) = self.set.release(self.number, |usage| usage.handles -= 1) {
+        let is_writer = self.is_writer;
+        let give_up = |usage: &mut Usage| {
+            usage.handles -= 1;
+            if let Content::Unfinished { has_writer, .. } = &mut usage.content {
+                *has_writer &= !is_writer;
+            }
+        };
+        if let Err(error) = self.set.release(self.number, give_up) {
             lock(&self.set.state).failed.get_or_insert(error);
         }
     }

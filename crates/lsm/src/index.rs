@@ -183,6 +183,13 @@ enum Form {
 }
 
 impl Index {
+    /// The index of no pages.
+    pub(crate) fn empty() -> Self {
+        let kind = IndexKind::Ordinary;
+        let plan = IndexPlan { kind, lower: &[], upper: &[], entries_max: 0, pages_max: 0 };
+        IndexBuilder::new(plan).finish()
+    }
+
     /// The last page that may hold `key`, with the pages before it as the protocol says. For a key
     /// outside the bounds it is some page; without pages it is page 0, which does not exist.
     ///

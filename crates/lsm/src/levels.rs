@@ -187,6 +187,13 @@ impl Context<'_> {
         Union::new(self.set, spec, self.config.merge_batch_pages, tables, progress)
     }
 
+    /// The time between two merges on `level`.
+    pub(crate) fn merge_ticks(&self, level: usize) -> u64 {
+        let ratio = u64::from(self.config.size_ratio);
+        let flushes = ratio.saturating_pow(level as u32 - 1).min(1 << 40);
+        flushes * TICKS_PER_FLUSH
+    }
+
     /// A merge of the given inputs on `level`, due when the next one can arrive there.
     fn merge(&self, runs: Vec<Arc<Run>>, now: u64, at: (usize, usize), drop: bool) -> Incoming {
         let (level, last) = at;
@@ -197,9 +204,7 @@ impl Context<'_> {
         }
         let inputs = runs.into_iter().map(Input::Run).collect();
         let merging = Arc::new(Merging::new(self.set, self.spec(inputs, level, last, drop)));
-        let ratio = u64::from(self.config.size_ratio);
-        let flushes = ratio.saturating_pow(level as u32 - 1).min(1 << 40);
-        let due = now + flushes * TICKS_PER_FLUSH;
+        let due = now + self.merge_ticks(level);
         Incoming::Merging(Pending { merging, start: now, due, base: 0 })
     }
 }

@@ -42,6 +42,8 @@ mod run_builder;
 
 mod run_reader;
 
+mod rereading;
+
 mod write_buffer;
 
 mod kmerge;

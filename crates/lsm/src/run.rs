@@ -15,7 +15,7 @@ use terrane_io::{Access, AlignedBuf, DiskFile, OpenMode};
 use crate::corrupt::Corrupt;
 use crate::entry::{ENTRY_OVERHEAD_BYTES, KEY_BYTES_MAX};
 use crate::error::{Error, Result};
-use crate::files::{FileHandle, FileSet};
+use crate::files::{FileHandle, FileSet, Partial};
 use crate::filter::{Filter, FilterDecoder};
 use crate::index::{Candidate, Index};
 use crate::page::{PAGE_SIZE, PAYLOAD_SIZE, PageKind, Place, decode_payload};
@@ -344,6 +344,23 @@ impl Run {
         Self { file, blobs, handle, access, path, meta, filter, section }
     }
 
+    /// The beginning of a run that is still being written, to be read from its first entry to its last:
+    /// it has neither filter nor index.
+    pub(crate) fn beginning(handle: FileHandle, partial: &Partial, salt: u64) -> Result<Self> {
+        let path = handle.path();
+        let file = handle.set().disk().open(&path, OpenMode::Read, Access::Buffered)?;
+        let Partial { identity, data_pages, blob_bytes, .. } = *partial;
+        let meta =
+            RunMeta { data_pages, blob_bytes, ..RunMeta::new(Purpose::Level, identity, salt) };
+        let section = IndexSection {
+            min_key: Box::default(),
+            max_key: Box::default(),
+            map: PageMap::default(),
+            index: Index::empty(),
+        };
+        Ok(Self::new((file, None), handle, Access::Buffered, meta, Filter::empty(), section))
+    }
+
     /// Opens a file of the session, and checks all of it but the data pages.
     ///
     /// Cost: reads footer, filter and index.
@@ -384,7 +401,11 @@ impl Run {
 
     /// Makes the run durable, once.
     pub(crate) fn sync(&self) -> Result<()> {
-        let files = [Some(&self.file), self.blobs.get()];
+        if self.handle.is_synced() {
+            return Ok(());
+        }
+        let blobs = if self.meta.blob_bytes > 0 { Some(self.blobs()?) } else { None };
+        let files = [Some(&self.file), blobs.as_ref()];
         self.handle.sync(files.into_iter().flatten().map(Arc::as_ref))
     }
 

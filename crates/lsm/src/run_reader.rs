@@ -61,6 +61,15 @@ impl RunReader {
         Ok(reader)
     }
 
+    /// A reader at the first entry whose key is above `key`.
+    pub(crate) fn after(run: Arc<Run>, purpose: Purpose, key: &[u8]) -> Result<Self> {
+        let mut reader = Self::at(run, purpose, key)?;
+        if reader.key() == Some(key) {
+            reader.advance()?;
+        }
+        Ok(reader)
+    }
+
     /// A reader at the first entry whose key is at least `key`.
     pub(crate) fn at(run: Arc<Run>, purpose: Purpose, key: &[u8]) -> Result<Self> {
         let mut reader = Self::closed(run, purpose)?;
@@ -108,6 +117,16 @@ impl RunReader {
     /// Pages passed, for the accounting of merges.
     pub(crate) fn pages_passed(&self) -> u32 {
         self.page
+    }
+
+    /// Whether the current entry is the first one of its page.
+    pub(crate) fn starts_page(&self) -> bool {
+        self.index == 0
+    }
+
+    /// Pages on which the current entry goes on.
+    pub(crate) fn overflow_pages(&self) -> u32 {
+        self.layout.large_value_len().map_or(0, |len| overflow_pages(self.key.len(), len))
     }
 
     /// Entries passed, for the accounting of unions.

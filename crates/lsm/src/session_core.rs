@@ -14,8 +14,10 @@ use terrane_io::disk::read_file;
 use terrane_io::{Access, AlignedBuf, Disk, Entry, EntryKind, LockGuard, OpenMode};
 
 use crate::error::{Error, Result};
-use crate::files::{FileSet, blobs_number, file_number, lock};
+use crate::files::{FileSet, Partial, blobs_number, file_number, lock};
 use crate::manifest::{MANIFEST_BYTES_MAX, Refused, SessionMeta, SnapshotMeta};
+use crate::merging::{MergeSpec, Merging};
+use crate::rereading::TakenOver;
 use crate::run::Run;
 use crate::worker::Worker;
 
@@ -49,6 +51,8 @@ pub(crate) struct SessionCore {
     spare_pages: Mutex<Vec<AlignedBuf>>,
     /// Open runs by number, so that tables opened from one snapshot share them.
     runs: Mutex<BTreeMap<u64, Weak<Run>>>,
+    /// Merges that snapshots refer to, by the number of their output, so that tables share them.
+    merges: Mutex<BTreeMap<u64, Weak<Merging>>>,
     /// Held during each operation on snapshots.
     pub(crate) snapshots: Mutex<BTreeMap<String, Stored>>,
     lock: Mutex<Option<Box<dyn LockGuard>>>,
@@ -244,11 +248,16 @@ impl SessionCore {
         }
         let meta = read_metadata(disk.as_ref(), dir)?;
         let mut snapshots = BTreeMap::new();
+        let mut metas = Vec::new();
         let mut damaged = false;
         let mut next_number = 0;
         for name in snapshot_names(disk.as_ref(), dir)? {
             let stored = match read_snapshot(disk.as_ref(), dir, &name) {
-                Ok(meta) => Stored::Whole { pins: meta.runs().map(|run| run.number).collect() },
+                Ok(meta) => {
+                    let pins = meta.numbers().collect();
+                    metas.push(meta);
+                    Stored::Whole { pins }
+                }
                 Err(Error::SnapshotCorrupted { .. } | Error::UnknownVersion { .. }) => {
                     damaged = true;
                     Stored::Damaged
@@ -276,6 +285,13 @@ impl SessionCore {
                 disk.remove(&dir.join(SNAPSHOTS).join(&entry.name))?;
             }
         }
+        for meta in &metas {
+            meta.runs().for_each(|run| files.note_whole(run.number));
+            if !damaged {
+                // Otherwise another snapshot may rely on more of these files than is known.
+                meta.partials().for_each(|partial| files.note_durable(*partial));
+            }
+        }
         if damaged {
             // Nobody knows which of them it needs; no deletion of another snapshot may take them away.
             files.pin(active.iter().filter_map(|entry| file_number(&entry.name)));
@@ -299,6 +315,7 @@ impl SessionCore {
             closed: AtomicBool::new(false),
             spare_pages: Mutex::default(),
             runs: Mutex::default(),
+            merges: Mutex::default(),
             snapshots: Mutex::new(snapshots),
             lock: Mutex::new(Some(guard)),
         }))
@@ -362,6 +379,30 @@ impl SessionCore {
         runs.retain(|_, run| run.strong_count() > 0);
         runs.insert(number, Arc::downgrade(&run));
         Ok(run)
+    }
+
+    /// The merge that `spec` describes, which had written `output`: shared with whoever has it under way, or
+    /// resumed; `None` if neither can be. Cost: no I/O.
+    pub(crate) fn merging(&self, spec: &MergeSpec, output: &Partial) -> Option<Arc<Merging>> {
+        let mut merges = lock(&self.merges);
+        if let Some(merging) = merges.get(&output.number).and_then(Weak::upgrade)
+            && merging.access() == spec.access
+        {
+            return Some(merging);
+        }
+        let (handle, partial) = self.files.take_over(output)?;
+        let taken = TakenOver { partial, handle };
+        let merging = Arc::new(Merging::resumed(&self.files, spec.clone(), taken));
+        merges.retain(|_, merging| merging.strong_count() > 0);
+        merges.insert(output.number, Arc::downgrade(&merging));
+        Some(merging)
+    }
+
+    /// Lets tables that are opened from a snapshot share these merges, each with the number of its output.
+    pub(crate) fn share_merges<'a>(&self, shared: impl Iterator<Item = (u64, &'a Arc<Merging>)>) {
+        let mut merges = lock(&self.merges);
+        merges.retain(|_, merging| merging.strong_count() > 0);
+        merges.extend(shared.map(|(number, merging)| (number, Arc::downgrade(merging))));
     }
 
     /// Lets tables that are opened from a snapshot share these runs.

@@ -1,13 +1,18 @@
 //! Durable copies of tables: save, open, delete.
 //!
-//! **Save** writes the write buffer as a run, syncs the runs that are not durable yet, syncs their
+//! **Save** writes the write buffer as a run, writes what unfinished merges have ready, syncs all of that and
+//! the runs that are not durable yet, syncs their
 //! directory, and only then writes the snapshot's metadata under a temporary name, syncs it and renames
 //! it. **Delete** removes the metadata, syncs the directory, and only then removes runs. So after a crash
 //! at any point a snapshot is either absent or whole, and runs that nobody refers to are removed when the
 //! session is opened.
 //!
-//! Cost of saving: one file for the write buffer and one for the metadata, a sync for each run that no
-//! earlier snapshot has synced; nothing that grows with the number of entries.
+//! A merge under way is kept with what it has written: see [`crate::merging`] for how it is gone on with.
+//! That part of its output is never needed, since the inputs are there too.
+//!
+//! Cost of saving: one file for the write buffer and one for the metadata, a write and a sync for each merge
+//! under way, a sync for each run that no earlier snapshot has synced; nothing that grows with the number of
+//! entries.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -29,6 +34,7 @@ use crate::manifest::{
 use crate::merging::{Input, MergeSpec, Merging, View};
 use crate::resolve::Resolve;
 use crate::run::{Purpose, Run};
+use crate::run_builder::Flushed;
 use crate::run_reader::{self, RunReader};
 use crate::session_core::{ACTIVE, SNAPSHOTS, SessionCore, Stored, read_snapshot, snapshot_path};
 use crate::union::{Piece, Progress, Union, UnionTable};
@@ -122,7 +128,9 @@ pub(crate) fn save(
     };
     let image = image.as_ref().map(&mut refer);
     let flushed = flushed.as_ref().map(&mut refer);
-    let levels = tree.levels.iter().map(|level| level_ref(level, &mut refer)).collect();
+    let mut unfinished = Vec::new();
+    let levels = tree.levels.iter().map(|level| level_ref(level, &mut refer, &mut unfinished));
+    let levels = levels.collect::<Result<_>>()?;
     let union = tree.union.as_ref().map(|union| union_ref(union, &mut refer));
     let meta = SnapshotMeta {
         created_ns: core.disk().clock().wall().as_nanos() as u64,
@@ -139,8 +147,11 @@ pub(crate) fn save(
     for run in &held {
         run.sync()?;
     }
+    for output in &unfinished {
+        output.flushed.sync()?;
+    }
     core.sync_dir(ACTIVE)?;
-    let pins: Vec<u64> = held.iter().map(|run| run.number()).collect();
+    let pins: Vec<u64> = meta.numbers().collect();
     core.files().pin(pins.iter().copied());
     if let Err(error) = core.write_snapshot(&path_of(core, name), &meta.encode()) {
         // After a failed sync of the directory the name may be there or not: the pins stay, so that its
@@ -152,6 +163,7 @@ pub(crate) fn save(
     }
     stored.insert(name.to_string(), Stored::Whole { pins });
     core.share(&held);
+    core.share_merges(unfinished.iter().map(|output| (output.number(), &output.merging)));
     Ok(())
 }
 
@@ -172,25 +184,44 @@ fn write_image(context: &Context<'_>, buffer: &WriteBuffer) -> Result<Option<Arc
     Merging::new(context.set, spec).finish()
 }
 
-fn level_ref(level: &Level, refer: &mut impl FnMut(&Arc<Run>) -> RunRef) -> LevelRef {
+/// The output of a merge under way, which a snapshot refers to.
+struct Unfinished {
+    merging: Arc<Merging>,
+    flushed: Flushed,
+}
+
+impl Unfinished {
+    fn number(&self) -> u64 {
+        self.flushed.partial.number
+    }
+}
+
+fn level_ref(
+    level: &Level,
+    refer: &mut impl FnMut(&Arc<Run>) -> RunRef,
+    unfinished: &mut Vec<Unfinished>,
+) -> Result<LevelRef> {
     let incoming = match &level.incoming {
         None => IncomingRef::Nothing,
         Some(Incoming::Single(run)) => IncomingRef::Single(refer(run)),
-        Some(Incoming::Merging(pending)) => match pending.merging.view() {
-            View::Output(None) => IncomingRef::Nothing,
-            View::Output(Some(run)) => IncomingRef::Single(refer(&run)),
-            View::Inputs(inputs) => {
+        Some(Incoming::Merging(pending)) => match pending.merging.flush()? {
+            (View::Output(None), _) => IncomingRef::Nothing,
+            (View::Output(Some(run)), _) => IncomingRef::Single(refer(&run)),
+            (View::Inputs(inputs), flushed) => {
                 let runs = inputs.iter().filter_map(Input::run);
+                let output = flushed.as_ref().map(|flushed| flushed.partial);
+                let merging = Arc::clone(&pending.merging);
+                unfinished.extend(flushed.map(|flushed| Unfinished { merging, flushed }));
                 IncomingRef::Merging(MergeRef {
-                    start: pending.start,
                     due: pending.due,
                     drop_deletes: pending.merging.drops_deletes(),
                     inputs: runs.map(&mut *refer).collect(),
+                    output,
                 })
             }
         },
     };
-    LevelRef { incoming, residents: level.residents.iter().map(refer).collect() }
+    Ok(LevelRef { incoming, residents: level.residents.iter().map(refer).collect() })
 }
 
 fn union_ref(union: &Union, refer: &mut impl FnMut(&Arc<Run>) -> RunRef) -> UnionRef {
@@ -290,20 +321,15 @@ fn restore(core: &Arc<SessionCore>, meta: &SnapshotMeta) -> Result<Tree> {
     if let Some(image) = &meta.image {
         tree.buffer = read_image(&open(image)?, &meta.config.resolve)?;
     }
-    for (at, level) in (1u32..).zip(&meta.levels) {
+    for (at, level) in (1..).zip(&meta.levels) {
         let incoming = match &level.incoming {
             IncomingRef::Nothing => None,
             IncomingRef::Single(run) => Some(Incoming::Single(open(run)?)),
             IncomingRef::Merging(merge) => {
                 let inputs = merge.inputs.iter().map(|run| Ok(Input::Run(open(run)?)));
-                let spec = context.spec(
-                    inputs.collect::<Result<_>>()?,
-                    at as usize,
-                    meta.levels.len(),
-                    merge.drop_deletes,
-                );
-                let merging = Arc::new(Merging::new(core.files(), spec));
-                Some(Incoming::Merging(resume(merging, merge, meta.now)?))
+                let inputs = inputs.collect::<Result<_>>()?;
+                let spec = context.spec(inputs, at, meta.levels.len(), merge.drop_deletes);
+                Some(restore_merge(core, merge, spec, (meta.now, context.merge_ticks(at)))?)
             }
         };
         let residents = level.residents.iter().map(&open).collect::<Result<_>>()?;
@@ -363,20 +389,45 @@ fn read_image(run: &Arc<Run>, resolve: &Resolve) -> Result<WriteBuffer> {
     Ok(buffer)
 }
 
+/// The merge that a snapshot found under way. `time` is that of the snapshot, and how long such a merge takes.
+fn restore_merge(
+    core: &Arc<SessionCore>,
+    merge: &MergeRef,
+    spec: MergeSpec,
+    time: (u64, u64),
+) -> Result<Incoming> {
+    let mut known = None;
+    if let Some(output) = &merge.output {
+        known = core.merging(&spec, output);
+        if known.is_none() && core.files().is_whole(output.number) {
+            // It was completed since.
+            match core.run(output.number, spec.access) {
+                Ok(run) if run.meta().identity == output.identity => {
+                    return Ok(Incoming::Single(run));
+                }
+                Err(error) if !error.is_damage() => return Err(error),
+                Ok(_) | Err(_) => {}
+            }
+        }
+    }
+    let merging = known.unwrap_or_else(|| Arc::new(Merging::new(core.files(), spec)));
+    Ok(Incoming::Merging(resume(merging, merge.due, time)?))
+}
+
 /// How much faster than at first a merge may go after its snapshot was opened.
 const PACE_MAX: u64 = 4;
 
-/// Goes on with a merge whose progress was lost. What is left of its time is used for all of its work, at up
-/// to [`PACE_MAX`] times its first pace, so that no later update has to do much at once; what does not fit is
-/// done here.
-fn resume(merging: Arc<Merging>, merge: &MergeRef, now: u64) -> Result<Pending> {
-    let due = merge.due.clamp(now + 1, now.saturating_add(1 << 61));
-    let span = due.saturating_sub(merge.start).max(1);
-    let total = merging.total();
-    let fits = u128::from(total) * u128::from(PACE_MAX) * u128::from(due - now) / u128::from(span);
+/// Goes on with a merge, part of whose work may have been lost. What is left of its time is used for what is
+/// left of its work, at up to [`PACE_MAX`] times its first pace, so that no later update has to do much at
+/// once; what does not fit is done here.
+fn resume(merging: Arc<Merging>, due: u64, (now, span): (u64, u64)) -> Result<Pending> {
+    let due = due.clamp(now + 1, now.saturating_add(1 << 61));
+    let pages = u128::from(merging.work()) * u128::from(PACE_MAX);
+    let fits = pages * u128::from(due - now) / u128::from(span);
     let fits = u64::try_from(fits).unwrap_or(u64::MAX);
-    if fits < total {
-        merging.advance_to(total - fits)?;
+    // There may turn out to be more to do.
+    while merging.total() - merging.done() > fits {
+        merging.advance_to(merging.total() - fits)?;
     }
     let base = merging.done();
     Ok(Pending { merging, start: now, due, base })

@@ -14,6 +14,7 @@ mod crash;
 mod faults;
 mod golden;
 mod model;
+mod progress;
 mod ranges;
 mod snapshots;
 mod tables;
