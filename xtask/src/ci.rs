@@ -19,8 +19,11 @@ pub(crate) struct Scope {
 }
 
 /// Arguments that keep an example short: (name, arguments). Others run as they are.
-const EXAMPLE_ARGUMENTS: [(&str, &[&str]); 2] =
-    [("ingest", &["20000"]), ("queue", &["data/bitcoin-mainnet-0-4999.dat", "8", "1000"])];
+const EXAMPLE_ARGUMENTS: [(&str, &[&str]); 3] = [
+    ("ingest", &["20000"]),
+    ("stalls", &["20000"]),
+    ("queue", &["data/bitcoin-mainnet-0-4999.dat", "8", "1000"]),
+];
 
 struct Times {
     start: Instant,

@@ -1,4 +1,4 @@
-//! Replays of real histories over Terrane's engines.
+//! Replays of real histories over Terrane's engines, and benchmarks of them.
 //!
 //! A replay feeds an engine with a history that somebody else wrote (Bitcoin's blocks, a file of
 //! neutral changes) and checks at every step that the engine's state is what the history says it
@@ -18,4 +18,8 @@ pub mod engine;
 
 pub mod engines;
 
+pub mod monitor;
+
 pub mod replay;
+
+pub mod workload;

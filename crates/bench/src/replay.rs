@@ -1,6 +1,4 @@
-//! Replays, and what they share: telling a caller how they get on, durable points, going back.
-
-pub mod monitor;
+//! Replays, and what they share: durable points, going back.
 
 mod checkpoints;
 

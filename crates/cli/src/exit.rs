@@ -3,6 +3,7 @@
 use terrane_bench::engine::EngineError;
 use terrane_bench::error::Class;
 use terrane_bench::replay::{bitcoin, changes};
+use terrane_bench::workload;
 
 /// Why a command failed.
 #[derive(Debug)]
@@ -62,6 +63,12 @@ impl From<bitcoin::Error> for Failure {
 
 impl From<changes::Error> for Failure {
     fn from(error: changes::Error) -> Self {
+        Self { class: error.class(), message: in_full(&error) }
+    }
+}
+
+impl From<workload::Error> for Failure {
+    fn from(error: workload::Error) -> Self {
         Self { class: error.class(), message: in_full(&error) }
     }
 }

@@ -435,7 +435,7 @@ fn metadata(path: &Path, info: &MetadataInfo) -> Metadata {
 }
 
 fn config(config: &TableConfig) -> Config {
-    let (write_buffer_entries, write_buffer_bytes) = match config.write_buffer {
+    let (write_buffer_entries, write_buffer_bytes) = match config.effective_write_buffer() {
         WriteBuffer::Entries(entries) => (Some(entries), None),
         WriteBuffer::Bytes(bytes) => (None, Some(bytes)),
         _ => (None, None),

@@ -14,6 +14,8 @@ mod progress;
 
 mod replay;
 
+mod bench;
+
 mod inspect;
 
 mod verify;
@@ -24,6 +26,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
+use crate::bench::Bench;
 use crate::exit::Failure;
 use crate::inspect::Inspect;
 use crate::replay::Replay;
@@ -55,6 +58,9 @@ enum Command {
     /// Replay a history of blocks, checking the state on the way
     #[command(subcommand, after_help = REPLAY_EXAMPLE)]
     Replay(Replay),
+    /// Measure the engine with fixed workloads, checking every result
+    #[command(subcommand, after_help = bench::EXAMPLES)]
+    Bench(Bench),
     /// Say what a file or directory of Terrane is, and what is in it
     #[command(after_help = inspect::EXAMPLES)]
     Inspect(Inspect),
@@ -67,6 +73,7 @@ impl Command {
     fn json(&self) -> bool {
         match self {
             Self::Replay(replay) => replay.json(),
+            Self::Bench(bench) => bench.json(),
             Self::Inspect(inspect) => inspect.json,
             Self::Verify(verify) => verify.json,
         }
@@ -75,6 +82,7 @@ impl Command {
     fn name(&self) -> &'static str {
         match self {
             Self::Replay(replay) => replay.command(),
+            Self::Bench(bench) => bench.command(),
             Self::Inspect(_) => "inspect",
             Self::Verify(_) => "verify",
         }
@@ -84,6 +92,7 @@ impl Command {
     fn run(&self) -> Result<u8, Failure> {
         match self {
             Self::Replay(replay) => replay.run().map(|()| 0),
+            Self::Bench(bench) => bench.run().map(|()| 0),
             Self::Inspect(inspect) => inspect.run(),
             Self::Verify(verify) => verify.run(),
         }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
-use terrane_bench::replay::monitor::{Monitor, Phase};
+use terrane_bench::monitor::{Monitor, Phase};
 
 use crate::exit::Failure;
 
@@ -155,6 +155,8 @@ fn bar(phase: Phase, total: Option<u64>) -> ProgressBar {
         Phase::Rollback => ("going back", "{human_pos} blocks", "{rate}"),
         Phase::Replay => ("replaying", "{human_pos} blocks", "{rate}"),
         Phase::Digest => ("reading the state", "{human_pos} entries", "{rate}"),
+        Phase::Fill => ("filling tables", "{human_pos} entries", "{rate}"),
+        Phase::Measure => ("measuring", "{human_pos} rounds", "{rate}"),
     };
     let of_total = match (phase, total) {
         (_, None) => "",

@@ -9,7 +9,7 @@ use terrane_bench::engine::Engine;
 use terrane_bench::engines::lsm::Lsm;
 use terrane_bench::engines::memory::Memory;
 use terrane_bench::meter;
-use terrane_bench::replay::monitor::Monitor;
+use terrane_bench::monitor::Monitor;
 use terrane_bench::replay::{bitcoin, changes};
 
 use crate::args;

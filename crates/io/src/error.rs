@@ -7,6 +7,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::io::Errno;
+
 /// The result of a call on a disk.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -69,6 +71,13 @@ impl Error {
     #[must_use]
     pub fn is_not_found(&self) -> bool {
         self.kind() == Some(io::ErrorKind::NotFound)
+    }
+
+    /// Whether this process or the machine has no descriptor left for another file.
+    #[must_use]
+    pub fn is_too_many_files(&self) -> bool {
+        let Self::Io { source, .. } = self else { return false };
+        matches!(Errno::from_io_error(source), Some(Errno::MFILE | Errno::NFILE))
     }
 
     /// Whether the device, the quota or the reserve is used up.

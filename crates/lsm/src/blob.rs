@@ -10,7 +10,7 @@
 use std::fmt;
 use std::sync::{Arc, Weak};
 
-use terrane_io::{AlignedBuf, Direction, Disk, DiskFile, Request};
+use terrane_io::{AlignedBuf, Direction, Disk, Request};
 
 use crate::corrupt::Corrupt;
 use crate::entry::BlobSpan;
@@ -165,22 +165,23 @@ pub(crate) fn retrieve(disk: &dyn Disk, depth: usize, refs: &[BlobRef]) -> Resul
         }
         Ok(())
     };
-    let file_of = |at: usize| match &blobs[at] {
-        Blob::Run { run, .. } => run.blobs(),
-        Blob::Memory(_) => unreachable!("has no pieces"),
-    };
-    if let [piece] = pieces.as_slice() {
-        let bytes = read_pages(file_of(piece.2)?.as_ref(), piece.0 as u32, piece.1 as u32)?;
-        fill(*piece, &bytes)?;
-    } else if !pieces.is_empty() {
+    if !pieces.is_empty() {
         let mut queue = disk.queue(depth.min(pieces.len()))?;
-        let mut next = pieces.iter().enumerate();
+        let mut next = pieces.iter().enumerate().peekable();
         loop {
             while queue.outstanding() < queue.depth() {
-                let Some((tag, &(first, pages, at))) = next.next() else { break };
+                let Some(&(tag, &(first, pages, at))) = next.peek() else { break };
+                let file = match (queue.outstanding(), &blobs[at]) {
+                    (_, Blob::Memory(_)) => unreachable!("has no pieces"),
+                    (0, Blob::Run { run, .. }) => Some(run.blobs()?),
+                    (_, Blob::Run { run, .. }) => run.blobs_if_room()?,
+                };
+                // The others wait until the reads in flight let go of their files.
+                let Some(file) = file else { break };
+                next.next();
                 queue.push(Request {
                     tag: tag as u64,
-                    file: file_of(at)?,
+                    file,
                     offset: first * PAGE_SIZE as u64,
                     buffer: AlignedBuf::zeroed(pages as usize * PAGE_SIZE),
                     direction: Direction::Read,
@@ -198,15 +199,14 @@ pub(crate) fn retrieve(disk: &dyn Disk, depth: usize, refs: &[BlobRef]) -> Resul
 #[derive(Debug)]
 pub(crate) struct BlobReader {
     run: Arc<Run>,
-    file: Arc<dyn DiskFile>,
     chunk: AlignedBuf,
     /// The pages in `chunk`.
     pages: std::ops::Range<u64>,
 }
 
 impl BlobReader {
-    pub(crate) fn new(run: Arc<Run>) -> Result<Self> {
-        Ok(Self { file: run.blobs()?, run, chunk: AlignedBuf::zeroed(0), pages: 0..0 })
+    pub(crate) fn new(run: Arc<Run>) -> Self {
+        Self { run, chunk: AlignedBuf::zeroed(0), pages: 0..0 }
     }
 
     pub(crate) fn run(&self) -> &Arc<Run> {
@@ -223,7 +223,8 @@ impl BlobReader {
             // What follows is probably wanted next, unless it is past the end.
             let end = self.run.meta().blob_pages().min(page + REQUEST_PAGES_MAX);
             self.pages = 0..0;
-            self.chunk = read_pages(self.file.as_ref(), page as u32, (end - page) as u32)?;
+            let file = self.run.blobs()?;
+            self.chunk = read_pages(file.as_ref(), page as u32, (end - page) as u32)?;
             self.pages = page..end;
         }
         let at = (page - self.pages.start) as usize * PAGE_SIZE;

@@ -1,5 +1,10 @@
 //! What a table's user may choose. No option ever changes a logical result.
+//!
+//! The bytes of a configuration in a snapshot are described in `docs/format/session.md`.
 
+use std::fmt::Display;
+
+use terrane_io::Access;
 use terrane_io::bytes::{Overrun, Reader, Writer};
 
 use crate::error::{Error, Result};
@@ -54,19 +59,35 @@ pub enum WriteBuffer {
 }
 
 /// How much memory filters get.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum FilterPolicy {
     /// So much that the false-positive rates of all runs of a table together stay at or below this:
-    /// small runs get more bits per entry, the largest one fewest.
+    /// small runs get more bits per entry, the largest one fewest. 0.001 to 0.1.
     TotalFpr(f64),
-    /// The same false-positive rate for every run.
+    /// The same false-positive rate for every run, 0.00001 to 0.1.
     Fpr(f64),
-    /// The same number of bits per entry for every run.
+    /// The same number of bits per entry for every run, 2 to 32.
+    BitsPerEntry(f64),
+    /// One choice for each level, level 1 (the newest) first; the last one is for all deeper levels too. 1
+    /// to 64 of them.
+    PerLevel(Vec<LevelFilter>),
+}
+
+/// The filters of the runs on one level.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub enum LevelFilter {
+    /// A false-positive rate, 0.00001 to 0.1.
+    Fpr(f64),
+    /// Bits per entry, 2 to 32.
     BitsPerEntry(f64),
 }
 
 /// Whether the pages that lookups read pass through the page cache.
+///
+/// A run is read in the way of the level that it was written for; a run that moves down without being
+/// merged is opened anew in the way of its new level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum DiskCache {
@@ -75,6 +96,45 @@ pub enum DiskCache {
     All,
     /// Lookups read past the page cache, and merges leave nothing behind in it.
     None,
+    /// Levels 1 to this one, which are small and change often, as with [`All`](Self::All), deeper ones as
+    /// with [`None`](Self::None). 1 to 64.
+    LevelsUpTo(u32),
+}
+
+impl DiskCache {
+    /// How lookups read the runs of a level (from 1).
+    pub(crate) fn access(self, level: usize) -> Access {
+        match self {
+            Self::All => Access::Buffered,
+            Self::LevelsUpTo(last) if level <= last as usize => Access::Buffered,
+            Self::LevelsUpTo(_) | Self::None => Access::Direct,
+        }
+    }
+}
+
+/// Smallest memory budget of a table, in bytes.
+pub const MEMORY_BUDGET_MIN: u64 = 256 << 10;
+
+/// Largest memory budget of a table, in bytes.
+pub const MEMORY_BUDGET_MAX: u64 = 1 << 50;
+
+/// The share of a memory budget that write buffers may take: one in so many.
+const BUFFER_SHARE: u64 = 8;
+
+/// Memory of a write buffer and of the one being flushed, which exist side by side, in halves of the weight of
+/// a full one: slots, hash tables and vectors that have doubled just now take up to twice the weight of
+/// their entries (held by a test of `write_buffer`), and a flush sorts what it writes.
+pub(crate) const BUFFER_WEIGHTS_HALVES: u64 = 9;
+
+/// Larger write buffers save little merging.
+const BUFFER_WEIGHT_MAX: u64 = 64 << 20;
+
+/// No table has more levels: all of a size ratio of 2 would then hold more than any disk.
+pub(crate) const LEVELS_MAX: usize = 64;
+
+/// Weight of a full write buffer under a memory budget, in bytes.
+pub(crate) fn write_buffer_weight(budget: u64) -> u64 {
+    (budget / BUFFER_SHARE * 2 / BUFFER_WEIGHTS_HALVES).min(BUFFER_WEIGHT_MAX)
 }
 
 /// Configuration of a table; stored in its snapshots.
@@ -92,8 +152,25 @@ pub struct TableConfig {
     pub merge_thread: MergeThread,
     /// When the write buffer is full; at least one entry, or 1 byte, at most 1 GiB or 2³⁰ entries.
     pub write_buffer: WriteBuffer,
-    /// How much memory filters get: rates from 1e-5 (for all runs together from 1e-3) to 0.1, bits from 2 to 32.
+    /// How much memory filters get.
     pub filter: FilterPolicy,
+    /// Bytes of memory for the write buffer, all filters and all indexes together,
+    /// [`MEMORY_BUDGET_MIN`] to [`MEMORY_BUDGET_MAX`]; the engine splits them itself, so `write_buffer` and
+    /// `filter` must be left as they are by default.
+    ///
+    /// An eighth, but at most 288 MiB, is for the write buffer and the one being flushed. Of the rest, indexes
+    /// take what they need, and filters share what is left so that as few lookups as possible read in vain:
+    /// the larger the table, the fewer bits for each entry. Filters and indexes that a merge is
+    /// writing count beside those it will replace, so the sum, which is
+    /// [`TableStats::memory_bytes`](crate::TableStats::memory_bytes), stays within the budget at all times, but
+    /// in these cases: an entry is larger than the write buffer; one batch of updates fills several
+    /// write buffers (what the table held before is kept until the batch is through); the indexes alone
+    /// are larger (with evenly spread keys, in a table of 400 times the budget on disk); a merge was
+    /// begun under a larger budget.
+    ///
+    /// Not counted are the chunks of pages that lookups, merges and cursors work on, which do not grow with
+    /// the table.
+    pub memory_budget: Option<u64>,
     /// How the page of a key is found.
     pub index: IndexKind,
     /// Whether lookups use the page cache.
@@ -115,6 +192,7 @@ impl Default for TableConfig {
             merge_thread: MergeThread::default(),
             write_buffer: WriteBuffer::Bytes(4 << 20),
             filter: FilterPolicy::TotalFpr(0.01),
+            memory_budget: None,
             index: IndexKind::Auto,
             disk_cache: DiskCache::default(),
             merge_batch_pages: 16,
@@ -123,45 +201,109 @@ impl Default for TableConfig {
     }
 }
 
-fn invalid<T>(option: &'static str, reason: impl Into<String>) -> Result<T> {
-    Err(Error::InvalidConfig { option, reason: reason.into() })
+/// Refuses a value that is below or above what is allowed, or no number.
+fn check<T: PartialOrd + Display + Copy>(
+    option: &'static str,
+    what: &str,
+    value: T,
+    least: T,
+    most: T,
+) -> Result<()> {
+    if value >= least && value <= most {
+        return Ok(());
+    }
+    Err(Error::InvalidConfig {
+        option,
+        value: format!("{what}{value}"),
+        allowed: format!("{least} to {most}"),
+    })
+}
+
+impl LevelFilter {
+    fn validate(self) -> Result<()> {
+        match self {
+            Self::Fpr(rate) => check("filter", "a false-positive rate of ", rate, 1e-5, 0.1),
+            Self::BitsPerEntry(bits) => check("filter", "bits per entry: ", bits, 2.0, 32.0),
+        }
+    }
+
+    fn allocation(self) -> FilterAllocation {
+        match self {
+            Self::Fpr(rate) => FilterAllocation::Fpr(rate),
+            Self::BitsPerEntry(bits) => FilterAllocation::BitsPerEntry(bits),
+        }
+    }
+}
+
+impl FilterPolicy {
+    fn validate(&self) -> Result<()> {
+        match self {
+            // Below, the share of a small run would take more bits than a filter can use.
+            &Self::TotalFpr(rate) => {
+                check("filter", "a false-positive rate of all runs of ", rate, 1e-3, 0.1)
+            }
+            &Self::Fpr(rate) => LevelFilter::Fpr(rate).validate(),
+            &Self::BitsPerEntry(bits) => LevelFilter::BitsPerEntry(bits).validate(),
+            Self::PerLevel(levels) => {
+                check(
+                    "filter",
+                    "levels with a filter of their own: ",
+                    levels.len(),
+                    1,
+                    LEVELS_MAX,
+                )?;
+                levels.iter().try_for_each(|level| level.validate())
+            }
+        }
+    }
 }
 
 impl TableConfig {
     /// Checks every option.
     ///
     /// # Errors
-    /// [`Error::InvalidConfig`], naming the option and what is allowed.
+    /// [`Error::InvalidConfig`], naming the option, its value and what is allowed.
     pub fn validate(&self) -> Result<()> {
-        if !(2..=16).contains(&self.size_ratio) {
-            return invalid("size_ratio", format!("{} is not in 2..=16", self.size_ratio));
+        check("size_ratio", "", self.size_ratio, 2, 16)?;
+        let (unit, size) = match self.write_buffer {
+            WriteBuffer::Bytes(size) => ("bytes: ", size),
+            WriteBuffer::Entries(size) => ("entries: ", size),
+        };
+        check("write_buffer", unit, size, 1, 1 << 30)?;
+        self.filter.validate()?;
+        if let Some(bytes) = self.memory_budget {
+            self.validate_budget(bytes)?;
         }
-        let (WriteBuffer::Bytes(size) | WriteBuffer::Entries(size)) = self.write_buffer;
-        if !(1..=1 << 30).contains(&size) {
-            return invalid("write_buffer", format!("{size} is not in 1..=2^30"));
+        if let DiskCache::LevelsUpTo(level) = self.disk_cache {
+            check("disk_cache", "levels up to ", level, 1, LEVELS_MAX as u32)?;
         }
-        match self.filter {
-            // Below, the share of a small run would take more bits than a filter can use.
-            FilterPolicy::TotalFpr(rate) if !(1e-3..=0.1).contains(&rate) => {
-                let reason = format!("a rate of {rate} for all runs is not in 0.001..=0.1");
-                return invalid("filter", reason);
-            }
-            FilterPolicy::Fpr(rate) if !(1e-5..=0.1).contains(&rate) => {
-                return invalid("filter", format!("a rate of {rate} is not in 0.00001..=0.1"));
-            }
-            FilterPolicy::BitsPerEntry(bits) if !(2.0..=32.0).contains(&bits) => {
-                return invalid("filter", format!("{bits} bits per entry are not in 2..=32"));
-            }
-            _ => {}
+        check("merge_batch_pages", "", self.merge_batch_pages, 1, 4096)?;
+        check("queue_depth", "", self.queue_depth, 1, 1024)
+    }
+
+    fn validate_budget(&self, bytes: u64) -> Result<()> {
+        check("memory_budget", "bytes: ", bytes, MEMORY_BUDGET_MIN, MEMORY_BUDGET_MAX)?;
+        let default = Self::default();
+        let beside = |option, value| {
+            let allowed = "the default, as memory_budget is given and rules it".to_owned();
+            Err(Error::InvalidConfig { option, value, allowed })
+        };
+        if self.write_buffer != default.write_buffer {
+            return beside("write_buffer", format!("{:?}", self.write_buffer));
         }
-        if !(1..=4096).contains(&self.merge_batch_pages) {
-            let reason = format!("{} is not in 1..=4096", self.merge_batch_pages);
-            return invalid("merge_batch_pages", reason);
-        }
-        if !(1..=1024).contains(&self.queue_depth) {
-            return invalid("queue_depth", format!("{} is not in 1..=1024", self.queue_depth));
+        if self.filter != default.filter {
+            return beside("filter", format!("{:?}", self.filter));
         }
         Ok(())
+    }
+
+    /// The write buffer in force: a memory budget rules it.
+    #[must_use]
+    pub fn effective_write_buffer(&self) -> WriteBuffer {
+        match self.memory_budget {
+            None => self.write_buffer,
+            Some(budget) => WriteBuffer::Bytes(write_buffer_weight(budget)),
+        }
     }
 
     /// The filter of a run on `level` (from 1) of a table whose last level is `last`.
@@ -173,9 +315,14 @@ impl TableConfig {
     /// 0.6 + 0.6/T · 2T/(T - 1) / T ≤ 1 for T ≥ 4. For other shapes the shares are divided by the number of
     /// runs that a level can show.
     pub(crate) fn filter_allocation(&self, level: u32, last: u32) -> FilterAllocation {
-        match self.filter {
-            FilterPolicy::BitsPerEntry(bits) => FilterAllocation::BitsPerEntry(bits),
-            FilterPolicy::Fpr(rate) => FilterAllocation::Fpr(rate),
+        match &self.filter {
+            &FilterPolicy::BitsPerEntry(bits) => FilterAllocation::BitsPerEntry(bits),
+            &FilterPolicy::Fpr(rate) => FilterAllocation::Fpr(rate),
+            FilterPolicy::PerLevel(levels) => {
+                let at = (level.max(1) as usize).min(levels.len());
+                // Without a memory budget, so checked: there is at least one.
+                levels[at - 1].allocation()
+            }
             FilterPolicy::TotalFpr(total) => {
                 let ratio = f64::from(self.size_ratio);
                 let above = last.saturating_sub(level);
@@ -193,103 +340,267 @@ impl TableConfig {
             }
         }
     }
+}
 
+// The encoding in snapshots: one pair of functions for each option whose encoding is more than a number.
+
+impl MergePolicy {
+    fn tag(self) -> u8 {
+        match self {
+            Self::LazyLevelling => 1,
+            Self::Levelling => 2,
+            Self::Tiering => 3,
+        }
+    }
+
+    fn from_tag(tag: u8) -> Option<Self> {
+        [Self::LazyLevelling, Self::Levelling, Self::Tiering].into_iter().find(|p| p.tag() == tag)
+    }
+}
+
+impl MergeSchedule {
+    fn tag(self) -> u8 {
+        match self {
+            Self::Incremental => 1,
+            Self::OneShot => 2,
+        }
+    }
+
+    fn from_tag(tag: u8) -> Option<Self> {
+        [Self::Incremental, Self::OneShot].into_iter().find(|schedule| schedule.tag() == tag)
+    }
+}
+
+impl MergeThread {
+    fn tag(self) -> u8 {
+        match self {
+            Self::Caller => 1,
+            Self::Background => 2,
+        }
+    }
+
+    fn from_tag(tag: u8) -> Option<Self> {
+        [Self::Caller, Self::Background].into_iter().find(|thread| thread.tag() == tag)
+    }
+}
+
+impl WriteBuffer {
+    fn encode(self, out: &mut Writer) {
+        match self {
+            Self::Bytes(size) => out.u8(1).u64(size),
+            Self::Entries(size) => out.u8(2).u64(size),
+        };
+    }
+
+    fn decode(input: &mut Reader<'_>) -> std::result::Result<Option<Self>, Overrun> {
+        Ok(match (input.u8()?, input.u64()?) {
+            (1, size) => Some(Self::Bytes(size)),
+            (2, size) => Some(Self::Entries(size)),
+            _ => None,
+        })
+    }
+}
+
+impl LevelFilter {
+    fn encode(self, out: &mut Writer) {
+        match self {
+            Self::Fpr(rate) => out.u8(2).u64(rate.to_bits()),
+            Self::BitsPerEntry(bits) => out.u8(3).u64(bits.to_bits()),
+        };
+    }
+
+    fn decode(input: &mut Reader<'_>) -> std::result::Result<Option<Self>, Overrun> {
+        Ok(match (input.u8()?, f64::from_bits(input.u64()?)) {
+            (2, rate) => Some(Self::Fpr(rate)),
+            (3, bits) => Some(Self::BitsPerEntry(bits)),
+            _ => None,
+        })
+    }
+}
+
+impl FilterPolicy {
+    fn encode(&self, out: &mut Writer) {
+        match self {
+            Self::TotalFpr(rate) => {
+                out.u8(1).u64(rate.to_bits());
+            }
+            &Self::Fpr(rate) => LevelFilter::Fpr(rate).encode(out),
+            &Self::BitsPerEntry(bits) => LevelFilter::BitsPerEntry(bits).encode(out),
+            Self::PerLevel(levels) => {
+                out.u8(4).u32(levels.len() as u32);
+                for level in levels {
+                    level.encode(out);
+                }
+            }
+        }
+    }
+
+    fn decode(input: &mut Reader<'_>) -> std::result::Result<Option<Self>, Overrun> {
+        let mut whole = input.clone();
+        match input.u8()? {
+            1 => Ok(Some(Self::TotalFpr(f64::from_bits(input.u64()?)))),
+            4 => {
+                let count = input.u32()?;
+                // Not allocated ahead: the count has not been checked against the bytes that are there.
+                let levels = (0..count).map(|_| LevelFilter::decode(input));
+                Ok(levels.collect::<std::result::Result<Option<_>, _>>()?.map(Self::PerLevel))
+            }
+            _ => {
+                let policy = LevelFilter::decode(&mut whole)?;
+                *input = whole;
+                Ok(policy.map(|policy| match policy {
+                    LevelFilter::Fpr(rate) => Self::Fpr(rate),
+                    LevelFilter::BitsPerEntry(bits) => Self::BitsPerEntry(bits),
+                }))
+            }
+        }
+    }
+}
+
+impl IndexKind {
+    fn tag(self) -> u8 {
+        match self {
+            Self::Auto => 1,
+            Self::Compact => 2,
+            Self::Ordinary => 3,
+        }
+    }
+
+    fn from_tag(tag: u8) -> Option<Self> {
+        [Self::Auto, Self::Compact, Self::Ordinary].into_iter().find(|kind| kind.tag() == tag)
+    }
+}
+
+impl DiskCache {
+    fn encode(self, out: &mut Writer) {
+        match self {
+            Self::All => out.u8(1).u32(0),
+            Self::None => out.u8(2).u32(0),
+            Self::LevelsUpTo(level) => out.u8(3).u32(level),
+        };
+    }
+
+    fn decode(input: &mut Reader<'_>) -> std::result::Result<Option<Self>, Overrun> {
+        Ok(match (input.u8()?, input.u32()?) {
+            (1, 0) => Some(Self::All),
+            (2, 0) => Some(Self::None),
+            (3, level) => Some(Self::LevelsUpTo(level)),
+            _ => None,
+        })
+    }
+}
+
+impl TableConfig {
     /// Writes all but the resolve function.
     pub(crate) fn encode(&self, out: &mut Writer) {
-        out.u8(match self.merge_policy {
-            MergePolicy::LazyLevelling => 1,
-            MergePolicy::Levelling => 2,
-            MergePolicy::Tiering => 3,
-        });
-        out.u32(self.size_ratio);
-        out.u8(match self.merge_schedule {
-            MergeSchedule::Incremental => 1,
-            MergeSchedule::OneShot => 2,
-        });
-        out.u8(match self.merge_thread {
-            MergeThread::Caller => 1,
-            MergeThread::Background => 2,
-        });
-        match self.write_buffer {
-            WriteBuffer::Bytes(size) => out.u8(1).u64(size),
-            WriteBuffer::Entries(size) => out.u8(2).u64(size),
-        };
-        match self.filter {
-            FilterPolicy::TotalFpr(rate) => out.u8(1).u64(rate.to_bits()),
-            FilterPolicy::Fpr(rate) => out.u8(2).u64(rate.to_bits()),
-            FilterPolicy::BitsPerEntry(bits) => out.u8(3).u64(bits.to_bits()),
-        };
-        out.u8(match self.index {
-            IndexKind::Auto => 1,
-            IndexKind::Compact => 2,
-            IndexKind::Ordinary => 3,
-        });
-        out.u8(match self.disk_cache {
-            DiskCache::All => 1,
-            DiskCache::None => 2,
-        });
+        out.u8(self.merge_policy.tag()).u32(self.size_ratio);
+        out.u8(self.merge_schedule.tag()).u8(self.merge_thread.tag());
+        self.write_buffer.encode(out);
+        self.filter.encode(out);
+        out.u64(self.memory_budget.unwrap_or(0));
+        out.u8(self.index.tag());
+        self.disk_cache.encode(out);
         out.u32(self.merge_batch_pages).u32(self.queue_depth);
     }
 
     /// Reads what [`encode`](Self::encode) wrote; `None` for an unknown tag or an option out of range.
     pub(crate) fn decode(input: &mut Reader<'_>) -> std::result::Result<Option<Self>, Overrun> {
-        let merge_policy = input.u8()?;
-        let size_ratio = input.u32()?;
-        let merge_schedule = input.u8()?;
-        let merge_thread = input.u8()?;
-        let write_buffer = (input.u8()?, input.u64()?);
-        let filter = (input.u8()?, f64::from_bits(input.u64()?));
-        let index = input.u8()?;
-        let disk_cache = input.u8()?;
-        let merge_batch_pages = input.u32()?;
-        let queue_depth = input.u32()?;
-        let decoded = || {
-            let config = Self {
+        let (merge_policy, size_ratio) = (MergePolicy::from_tag(input.u8()?), input.u32()?);
+        let merge_schedule = MergeSchedule::from_tag(input.u8()?);
+        let merge_thread = MergeThread::from_tag(input.u8()?);
+        let write_buffer = WriteBuffer::decode(input)?;
+        // What follows a filter of an unknown kind cannot be found.
+        let Some(filter) = FilterPolicy::decode(input)? else { return Ok(None) };
+        let memory_budget = Some(input.u64()?).filter(|&bytes| bytes > 0);
+        let index = IndexKind::from_tag(input.u8()?);
+        let disk_cache = DiskCache::decode(input)?;
+        let (merge_batch_pages, queue_depth) = (input.u32()?, input.u32()?);
+        let config = || {
+            Some(Self {
                 resolve: Resolve::default(),
-                merge_policy: match merge_policy {
-                    1 => MergePolicy::LazyLevelling,
-                    2 => MergePolicy::Levelling,
-                    3 => MergePolicy::Tiering,
-                    _ => return None,
-                },
+                merge_policy: merge_policy?,
                 size_ratio,
-                merge_schedule: match merge_schedule {
-                    1 => MergeSchedule::Incremental,
-                    2 => MergeSchedule::OneShot,
-                    _ => return None,
-                },
-                merge_thread: match merge_thread {
-                    1 => MergeThread::Caller,
-                    2 => MergeThread::Background,
-                    _ => return None,
-                },
-                write_buffer: match write_buffer {
-                    (1, size) => WriteBuffer::Bytes(size),
-                    (2, size) => WriteBuffer::Entries(size),
-                    _ => return None,
-                },
-                filter: match filter {
-                    (1, rate) => FilterPolicy::TotalFpr(rate),
-                    (2, rate) => FilterPolicy::Fpr(rate),
-                    (3, bits) => FilterPolicy::BitsPerEntry(bits),
-                    _ => return None,
-                },
-                index: match index {
-                    1 => IndexKind::Auto,
-                    2 => IndexKind::Compact,
-                    3 => IndexKind::Ordinary,
-                    _ => return None,
-                },
-                disk_cache: match disk_cache {
-                    1 => DiskCache::All,
-                    2 => DiskCache::None,
-                    _ => return None,
-                },
+                merge_schedule: merge_schedule?,
+                merge_thread: merge_thread?,
+                write_buffer: write_buffer?,
+                filter,
+                memory_budget,
+                index: index?,
+                disk_cache: disk_cache?,
                 merge_batch_pages,
                 queue_depth,
-            };
-            config.validate().ok().map(|()| config)
+            })
         };
-        Ok(decoded())
+        Ok(config().filter(|config| config.validate().is_ok()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn configs() -> Vec<TableConfig> {
+        let default = TableConfig::default();
+        let levels = vec![LevelFilter::BitsPerEntry(14.0), LevelFilter::Fpr(0.03)];
+        vec![
+            default.clone(),
+            TableConfig {
+                merge_policy: MergePolicy::Levelling,
+                size_ratio: 7,
+                merge_schedule: MergeSchedule::OneShot,
+                merge_thread: MergeThread::Background,
+                write_buffer: WriteBuffer::Entries(5),
+                filter: FilterPolicy::PerLevel(levels),
+                index: IndexKind::Compact,
+                disk_cache: DiskCache::LevelsUpTo(2),
+                merge_batch_pages: 3,
+                queue_depth: 9,
+                ..default.clone()
+            },
+            TableConfig {
+                merge_policy: MergePolicy::Tiering,
+                filter: FilterPolicy::Fpr(0.002),
+                index: IndexKind::Ordinary,
+                disk_cache: DiskCache::None,
+                ..default.clone()
+            },
+            TableConfig { filter: FilterPolicy::BitsPerEntry(11.5), ..default.clone() },
+            TableConfig { memory_budget: Some(1 << 20), ..default },
+        ]
+    }
+
+    #[test]
+    fn what_is_encoded_is_decoded_and_what_is_cut_short_or_changed_never_panics() {
+        for config in configs() {
+            let mut out = Writer::new();
+            config.encode(&mut out);
+            let bytes = out.into_bytes();
+            let mut input = Reader::new(&bytes);
+            assert_eq!(TableConfig::decode(&mut input).unwrap(), Some(config.clone()));
+            assert!(input.rest().is_empty());
+            for end in 0..bytes.len() {
+                assert!(TableConfig::decode(&mut Reader::new(&bytes[..end])).is_err(), "{end}");
+            }
+            for at in 0..bytes.len() {
+                for bit in 0..8 {
+                    let mut changed = bytes.clone();
+                    changed[at] ^= 1 << bit;
+                    let decoded = TableConfig::decode(&mut Reader::new(&changed)).ok().flatten();
+                    assert_ne!(decoded, Some(config.clone()), "bit {bit} of byte {at}");
+                    assert!(decoded.is_none_or(|config| config.validate().is_ok()));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_last_filter_of_a_list_is_for_all_deeper_levels() {
+        let levels = vec![LevelFilter::BitsPerEntry(14.0), LevelFilter::Fpr(0.03)];
+        let config =
+            TableConfig { filter: FilterPolicy::PerLevel(levels), ..TableConfig::default() };
+        let on = |level| config.filter_allocation(level, 9);
+        assert_eq!(on(1), FilterAllocation::BitsPerEntry(14.0));
+        assert_eq!(on(2), FilterAllocation::Fpr(0.03));
+        assert_eq!(on(9), FilterAllocation::Fpr(0.03));
     }
 }

@@ -1,150 +1,306 @@
-//! Ordered reading of a table as it was when the cursor was made.
+//! Ordered reading of a table as it was when the cursor was made, forward and back.
+//!
+//! A cursor stands in a *gap*: before the first entry of its range, between two of them, or after the last.
+//! Going forward passes the entry after the gap, going back the one before it. While it moves in one
+//! direction its readers stand at the next entry, or still at the one that was given last; when it turns or
+//! seeks they are let go of, and opened again at the gap by the next read.
 
-use std::ops::Bound;
 use std::sync::Arc;
 
-use crate::answer::Record;
-use crate::entry::Kind;
+use std::ops::Bound;
+
+use crate::answer::{Record, RecordRef};
+use crate::blob::Blob;
+use crate::chunks::Reading;
+use crate::entry::{Kind, Order};
 use crate::error::{Error, Result};
+use crate::key_range::KeyRange;
 use crate::kmerge::KMerge;
 use crate::levels::Tree;
+use crate::read_ahead::ReadAhead;
 use crate::resolve::Resolve;
-use crate::run::Run;
-use crate::run_reader::Purpose;
 use crate::session_core::SessionCore;
-use crate::sources::Sources;
+use crate::sources::{Scan, Sources};
 
-/// A position in a stable view of a table; gives the live entries of a range in key order.
+/// Where a cursor without readers stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Gap {
+    /// Before all entries of the range.
+    Start,
+    /// After all keys below this one.
+    Before(Vec<u8>),
+    /// After this key and all below it.
+    After(Vec<u8>),
+    /// After all entries of the range.
+    End,
+}
+
+/// Readers at a gap, on their way in one direction.
+#[derive(Debug)]
+struct Readers {
+    merge: KMerge,
+    order: Order,
+    /// Whether the entry that the readers stand at has been given, so that the gap is beyond it.
+    is_passed: bool,
+}
+
+impl Readers {
+    fn gap(&self) -> Gap {
+        let key = self.merge.current().map(|entry| entry.key.to_vec());
+        match (key, self.order, self.is_passed) {
+            (Some(key), Order::Ascending, true) | (Some(key), Order::Descending, false) => {
+                Gap::After(key)
+            }
+            (Some(key), Order::Ascending, false) | (Some(key), Order::Descending, true) => {
+                Gap::Before(key)
+            }
+            (None, Order::Ascending, _) => Gap::End,
+            (None, Order::Descending, _) => Gap::Start,
+        }
+    }
+
+    /// Goes to the next live entry that has not been given; false at the end.
+    fn settle(&mut self) -> Result<bool> {
+        self.merge.load()?;
+        if std::mem::take(&mut self.is_passed) {
+            self.merge.advance()?;
+        }
+        while let Some(entry) = self.merge.current() {
+            if entry.kind != Kind::Delete {
+                return Ok(true);
+            }
+            self.merge.advance()?;
+        }
+        Ok(false)
+    }
+}
+
+/// A position in a stable view of a table; gives the live entries of a range in key order and against it.
 ///
-/// Later updates of the table, and dropping it, do not disturb a cursor; it keeps the files that it reads
-/// from alive. After an error it gives that error again, so that no reader takes a broken scan for a
-/// complete one.
+/// The position is a gap between two entries, or before the first or after the last one of the range:
+/// [`next`](Self::next) gives the entry after the gap and passes it, [`prev`](Self::prev) the one before the
+/// gap; so after `next`, `prev` gives the same entry again.
+///
+/// Later updates of the table, and dropping it, do not disturb a cursor. It keeps the files and write buffers
+/// that may hold keys of its range, and no others. After an error it gives that error again, so that no reader
+/// takes a broken scan for a complete one.
+///
+/// **Cost.** Making a cursor, [`seek`](Self::seek) and its like read nothing. The first read after them, or
+/// after a turn, positions the readers: one page of each run whose keys lie around the position, and one more
+/// where they fall between two pages; runs beyond it are read when the cursor gets there. From then on each
+/// page of each run on the way is read once, in chunks that grow from 4 KiB to 256 KiB. From the fourth chunk
+/// of a run on, the following ones are read ahead, up to the end of the range: at most 8 MiB for all runs
+/// together. So a cursor holds at most these 8 MiB, and 256 KiB for each run that it is in the middle of.
+/// To turn or to seek in the middle of that waits for what is being read.
+///
+/// **Bulk reads.** [`next_ref`](Self::next_ref) copies nothing but the keys of compressed pages and is the
+/// way to read much:
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use terrane_lsm::{Session, SessionOptions, TableConfig};
+/// # let folder = tempfile::tempdir()?;
+/// # let session = Session::open_dir(folder.path(), &SessionOptions::default())?;
+/// # let mut table = session.new_table(&TableConfig::default())?;
+/// table.insert(b"a", b"12")?;
+/// table.insert(b"b", b"345")?;
+/// let mut value_bytes = 0;
+/// let mut cursor = table.cursor()?;
+/// while let Some(record) = cursor.next_ref()? {
+///     value_bytes += record.value.len();
+/// }
+/// assert_eq!(value_bytes, 5);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug)]
 pub struct Cursor {
     // Fields drop in order: readers before what keeps the session's lock.
-    merge: KMerge,
-    /// What the cursor reads: the buffers, and the runs that may hold keys of the range.
+    readers: Option<Readers>,
+    /// Where the cursor stands while there are no readers.
+    gap: Gap,
     view: Sources,
-    from: Bound<Vec<u8>>,
-    to: Bound<Vec<u8>>,
+    range: KeyRange,
     resolve: Resolve,
-    /// The entry that comes next, if it has been looked at.
-    peeked: Option<Record>,
     failed: Option<Error>,
     session: Arc<SessionCore>,
 }
 
-/// The bytes of a bound.
-fn bytes(bound: &Bound<Vec<u8>>) -> &[u8] {
-    match bound {
-        Bound::Included(key) | Bound::Excluded(key) => key,
-        Bound::Unbounded => &[],
-    }
-}
-
-/// The first key after all that begin with `prefix`, if there is one.
-pub(crate) fn after_prefix(prefix: &[u8]) -> Bound<Vec<u8>> {
-    let Some(last) = prefix.iter().rposition(|&byte| byte < u8::MAX) else {
-        return Bound::Unbounded;
-    };
-    let mut end = prefix[..=last].to_vec();
-    end[last] += 1;
-    Bound::Excluded(end)
-}
-
 impl Cursor {
-    /// A cursor at the first entry between the bounds.
+    /// A cursor before the first entry of a range.
     pub(crate) fn new(
         session: Arc<SessionCore>,
         tree: &Tree,
-        from: Bound<Vec<u8>>,
-        to: Bound<Vec<u8>>,
+        range: KeyRange,
         resolve: Resolve,
-    ) -> Result<Self> {
+    ) -> Self {
         let mut view = tree.sources();
         view.buffers.insert(0, tree.buffer.clone());
-        let merge = Sources::default().merge_from(&[], Purpose::Range, &resolve)?;
-        let (peeked, failed) = (None, None);
-        let mut cursor = Self { merge, view, from, to, resolve, peeked, failed, session };
-        let Self { view, from, .. } = &cursor;
-        let lowest = bytes(from);
-        let in_range = |run: &Run| run.max_key() >= lowest && !cursor.is_beyond(run.min_key());
-        let runs = view.runs.iter().filter(|run| in_range(run)).cloned().collect();
-        cursor.view.runs = runs;
-        cursor.go_to(&[])?;
-        Ok(cursor)
+        view.narrow(&range);
+        Self { readers: None, gap: Gap::Start, view, range, resolve, failed: None, session }
     }
 
-    /// Opens all sources at the first entry whose key is at least `key` and within the lower bound.
-    fn go_to(&mut self, key: &[u8]) -> Result<()> {
-        let key = key.max(bytes(&self.from));
-        self.peeked = None;
-        self.merge = self.view.merge_from(key, Purpose::Range, &self.resolve)?;
-        if let Bound::Excluded(from) = &self.from
-            && self.merge.current().is_some_and(|entry| entry.key == from)
-        {
-            self.merge.advance()?;
-        }
-        Ok(())
-    }
-
-    fn is_beyond(&self, key: &[u8]) -> bool {
-        match &self.to {
-            Bound::Included(to) => key > to.as_slice(),
-            Bound::Excluded(to) => key >= to.as_slice(),
-            Bound::Unbounded => false,
+    /// The range on one side of the gap; `None` if the gap is at that end of it.
+    fn ahead(&self, order: Order) -> Option<KeyRange> {
+        match (order, &self.gap) {
+            (Order::Ascending, Gap::Start) | (Order::Descending, Gap::End) => {
+                Some(self.range.clone())
+            }
+            (Order::Ascending, Gap::Before(key)) => {
+                Some(self.range.from(Bound::Included(key.clone())))
+            }
+            (Order::Ascending, Gap::After(key)) => {
+                Some(self.range.from(Bound::Excluded(key.clone())))
+            }
+            (Order::Descending, Gap::Before(key)) => {
+                Some(self.range.to(Bound::Excluded(key.clone())))
+            }
+            (Order::Descending, Gap::After(key)) => {
+                Some(self.range.to(Bound::Included(key.clone())))
+            }
+            (Order::Ascending, Gap::End) | (Order::Descending, Gap::Start) => None,
         }
     }
 
-    /// Runs a step, unless an earlier one failed, and remembers its failure.
-    fn step<T>(&mut self, step: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+    /// Moves the gap. The next read opens readers there.
+    fn go_to(&mut self, gap: Gap) {
+        self.gap = gap;
+        self.readers = None;
+    }
+
+    /// Goes to the next entry in this direction, and passes it if `pass` says so. Says whether there is one.
+    fn read(&mut self, order: Order, pass: bool) -> Result<bool> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
         self.session.check_open()?;
-        let result = step(self);
+        let result = self.try_read(order, pass);
         if let Err(error) = &result {
             self.failed = Some(error.clone());
+            self.readers = None;
         }
         result
     }
 
-    /// The next live entry; `None` at the end of the range, also when asked again.
-    ///
-    /// Cost: one page read for each page of each run that the cursor passes, in growing chunks.
+    fn try_read(&mut self, order: Order, pass: bool) -> Result<bool> {
+        if let Some(readers) = &self.readers
+            && readers.order != order
+        {
+            let gap = readers.gap();
+            self.go_to(gap);
+        }
+        if self.readers.is_none() {
+            let Some(range) = self.ahead(order) else { return Ok(false) };
+            let disk = Arc::clone(self.session.files().disk());
+            let reading = Reading::Scan(ReadAhead::new(disk));
+            let scan = Scan { order, resolve: self.resolve.clone(), reading };
+            let merge = scan.of_table(&self.view, &range);
+            self.readers = Some(Readers { merge, order, is_passed: false });
+        }
+        let Some(readers) = &mut self.readers else { return Ok(false) };
+        let is_there = readers.settle()?;
+        readers.is_passed = is_there && pass;
+        Ok(is_there)
+    }
+
+    /// The entry that the readers stand at.
+    fn record(&self) -> Option<RecordRef<'_>> {
+        let merge = &self.readers.as_ref()?.merge;
+        let entry = merge.current()?;
+        let has_blob = entry.kind == Kind::InsertBlob;
+        let blob = has_blob.then(|| merge.blob()).flatten().as_ref().map(Blob::downgrade);
+        Some(RecordRef { key: entry.key, value: entry.value, blob })
+    }
+
+    fn read_ref(&mut self, order: Order, pass: bool) -> Result<Option<RecordRef<'_>>> {
+        let is_there = self.read(order, pass)?;
+        Ok(is_there.then(|| self.record()).flatten())
+    }
+
+    fn read_while(
+        &mut self,
+        order: Order,
+        count: usize,
+        mut is_wanted: impl FnMut(&RecordRef<'_>) -> bool,
+    ) -> Result<Vec<Record>> {
+        let mut taken = Vec::new();
+        while taken.len() < count {
+            let Some(record) = self.read_ref(order, false)?.filter(&mut is_wanted) else { break };
+            taken.push(record.to_record());
+            if let Some(readers) = &mut self.readers {
+                readers.is_passed = true;
+            }
+        }
+        Ok(taken)
+    }
+
+    /// The entry after the gap, which is passed; `None` at the end of the range, also when asked again.
     ///
     /// # Errors
-    /// Any error of the disk, damage found, and [`SessionClosed`](crate::Error::SessionClosed).
+    /// Any error of the disk, damage found, and [`SessionClosed`](crate::Error::SessionClosed). A failed read
+    /// ahead is an error when the cursor gets there.
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot fail once for good")]
     pub fn next(&mut self) -> Result<Option<Record>> {
-        self.step(|cursor| match cursor.peeked.take() {
-            Some(record) => Ok(Some(record)),
-            None => cursor.next_live(),
-        })
+        Ok(self.next_ref()?.map(|record| record.to_record()))
+    }
+
+    /// The entry before the gap, which is passed; `None` at the start of the range, also when asked again.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub fn prev(&mut self) -> Result<Option<Record>> {
+        Ok(self.prev_ref()?.map(|record| record.to_record()))
+    }
+
+    /// As [`next`](Self::next), without copying.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub fn next_ref(&mut self) -> Result<Option<RecordRef<'_>>> {
+        self.read_ref(Order::Ascending, true)
+    }
+
+    /// As [`prev`](Self::prev), without copying.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub fn prev_ref(&mut self) -> Result<Option<RecordRef<'_>>> {
+        self.read_ref(Order::Descending, true)
     }
 
     /// The entry that [`next`](Self::next) will give, without passing it.
     ///
     /// # Errors
     /// As [`next`](Self::next).
-    pub fn peek(&mut self) -> Result<Option<&Record>> {
-        self.step(|cursor| {
-            if cursor.peeked.is_none() {
-                cursor.peeked = cursor.next_live()?;
-            }
-            Ok(())
-        })?;
-        Ok(self.peeked.as_ref())
+    pub fn peek(&mut self) -> Result<Option<RecordRef<'_>>> {
+        self.read_ref(Order::Ascending, false)
     }
 
-    /// Goes to the first entry of the range whose key is at least `key`, forward or back.
-    ///
-    /// Cost: one page read for each run, or two where the index is compact.
+    /// The entry that [`prev`](Self::prev) will give, without passing it.
     ///
     /// # Errors
     /// As [`next`](Self::next).
-    pub fn seek(&mut self, key: &[u8]) -> Result<()> {
-        self.step(|cursor| cursor.go_to(key))
+    pub fn peek_prev(&mut self) -> Result<Option<RecordRef<'_>>> {
+        self.read_ref(Order::Descending, false)
+    }
+
+    /// Goes to the gap before the first entry of the range whose key is at least `key`. Cost: none.
+    pub fn seek(&mut self, key: &[u8]) {
+        self.go_to(Gap::Before(key.to_vec()));
+    }
+
+    /// Goes to the gap after all entries of the range whose key is at most `key`. Cost: none.
+    pub fn seek_after(&mut self, key: &[u8]) {
+        self.go_to(Gap::After(key.to_vec()));
+    }
+
+    /// Goes before the first entry of the range, where a new cursor stands. Cost: none.
+    pub fn seek_to_start(&mut self) {
+        self.go_to(Gap::Start);
+    }
+
+    /// Goes after the last entry of the range. Cost: none.
+    pub fn seek_to_end(&mut self) {
+        self.go_to(Gap::End);
     }
 
     /// The next `count` entries; fewer only at the end of the range.
@@ -155,52 +311,37 @@ impl Cursor {
         self.take_while(count, |_| true)
     }
 
-    /// The next entries, up to `count` of them, as long as `wanted` holds. The first that is not wanted
-    /// comes with the next read.
+    /// The `count` entries before the gap, the nearest first; fewer only at the start of the range.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next); the entries read before are lost then.
+    pub fn take_back(&mut self, count: usize) -> Result<Vec<Record>> {
+        self.take_while_back(count, |_| true)
+    }
+
+    /// The next entries, up to `count` of them, as long as `is_wanted` holds. The first that is not wanted
+    /// is not passed.
     ///
     /// # Errors
     /// As [`next`](Self::next); the entries read before are lost then.
     pub fn take_while(
         &mut self,
         count: usize,
-        mut wanted: impl FnMut(&Record) -> bool,
+        is_wanted: impl FnMut(&RecordRef<'_>) -> bool,
     ) -> Result<Vec<Record>> {
-        let mut taken = Vec::new();
-        while taken.len() < count && self.peek()?.is_some_and(&mut wanted) {
-            taken.extend(self.next()?);
-        }
-        Ok(taken)
+        self.read_while(Order::Ascending, count, is_wanted)
     }
 
-    fn next_live(&mut self) -> Result<Option<Record>> {
-        loop {
-            let Some(entry) = self.merge.current() else { return Ok(None) };
-            if self.is_beyond(entry.key) {
-                return Ok(None);
-            }
-            let blob = || self.merge.blob().map(|blob| blob.downgrade());
-            let record = (entry.kind != Kind::Delete).then(|| Record {
-                key: entry.key.to_vec(),
-                value: entry.value.into(),
-                blob: blob(),
-            });
-            self.merge.advance()?;
-            if record.is_some() {
-                return Ok(record);
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_end_of_a_prefix_is_the_next_string_of_its_length_or_shorter() {
-        assert_eq!(after_prefix(b"ab"), Bound::Excluded(b"ac".to_vec()));
-        assert_eq!(after_prefix(b"a\xFF\xFF"), Bound::Excluded(b"b".to_vec()));
-        assert_eq!(after_prefix(b"\xFF\xFF"), Bound::Unbounded);
-        assert_eq!(after_prefix(b""), Bound::Unbounded);
+    /// The entries before the gap, the nearest first, up to `count` of them, as long as `is_wanted` holds. The
+    /// first that is not wanted is not passed.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next); the entries read before are lost then.
+    pub fn take_while_back(
+        &mut self,
+        count: usize,
+        is_wanted: impl FnMut(&RecordRef<'_>) -> bool,
+    ) -> Result<Vec<Record>> {
+        self.read_while(Order::Descending, count, is_wanted)
     }
 }

@@ -158,13 +158,15 @@ pub enum Error {
         /// The limit.
         limit: u64,
     },
-    /// An option is out of its range.
-    #[error("option {option}: {reason}")]
+    /// An option is out of its range, or contradicts another one.
+    #[error("option {option} is {value}; allowed: {allowed}")]
     InvalidConfig {
         /// The option, by its field name.
         option: &'static str,
+        /// What was given.
+        value: String,
         /// What is allowed.
-        reason: String,
+        allowed: String,
     },
     /// A text is not a snapshot name.
     #[error(
@@ -206,6 +208,18 @@ pub enum Error {
         expected: String,
         /// The label stored.
         actual: String,
+    },
+    /// The directory to export to is there and is something else. Nothing was changed in it.
+    #[error("{} is there and is no store: export to a new directory, an empty one, or a store", .path.display())]
+    SnapshotExportDirExists {
+        /// The directory to export to.
+        path: PathBuf,
+    },
+    /// The directory to import from is missing.
+    #[error("{} does not exist: there is nothing to import from", .path.display())]
+    SnapshotImportDirDoesNotExist {
+        /// The directory to import from.
+        path: PathBuf,
     },
 }
 

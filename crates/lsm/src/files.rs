@@ -13,11 +13,12 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use terrane_io::{Access, Disk, DiskFile, OpenMode};
+use terrane_io::{Access, Disk};
 
 use crate::error::{Error, Result};
+use crate::open_files::{OpenFiles, PooledFile};
 
 /// Locks, also after a panic of another thread: what the mutexes of this crate guard is whole at every
 /// point where code can panic.
@@ -38,16 +39,16 @@ pub(crate) struct Partial {
     pub(crate) work: u64,
 }
 
-/// What is known of the content of a run's files.
-#[derive(Debug, Clone, Copy, Default)]
+/// What a run's files are known to hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Content {
-    /// Nothing: nobody goes on with it.
+    /// Nothing is known: nobody goes on with it.
     #[default]
     Unknown,
-    /// A run. It is not written any more.
+    /// A run, to which nothing is added.
     Whole,
     /// A run that is being written, or was until its builder was dropped.
-    Unfinished { durable: Option<Partial>, has_writer: bool },
+    Unfinished { has_writer: bool },
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -57,8 +58,19 @@ struct Usage {
     /// Whether there is a file of blobs.
     has_blobs: bool,
     content: Content,
-    /// Whether bytes were written that may not be durable.
+    /// Whether some of the content may not be durable.
     is_unsynced: bool,
+    /// What of it is durable all the same, if it is a run that was unfinished when it was saved.
+    durable: Option<Partial>,
+}
+
+impl Usage {
+    /// Takes note that the last handle has gone: nobody can make durable now what is not.
+    fn forget_unsynced(&mut self) {
+        if self.is_unsynced && self.content == Content::Whole {
+            self.content = Content::Unfinished { has_writer: false };
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -77,14 +89,12 @@ struct State {
 /// All run files of a session.
 #[derive(Debug)]
 pub(crate) struct FileSet {
-    disk: Arc<dyn Disk>,
+    open: Arc<OpenFiles>,
     dir: PathBuf,
     /// Never held during a call of the disk: unlinking a large file takes its time.
     state: Mutex<State>,
     /// Told when `calls` falls.
     idle: Condvar,
-    /// What was being synced when a sync failed. From then on nothing new is promised to be durable.
-    poisoned: OnceLock<PathBuf>,
 }
 
 /// The name of run file `number`.
@@ -113,39 +123,29 @@ pub(crate) fn blobs_number(name: &str) -> Option<u64> {
 }
 
 impl FileSet {
-    /// The files in `dir`; new ones are numbered from `next_number`.
-    pub(crate) fn new(disk: Arc<dyn Disk>, dir: PathBuf, next_number: u64) -> Self {
+    /// The files in `dir`, opened in `open`; new ones are numbered from `next_number`.
+    pub(crate) fn new(open: Arc<OpenFiles>, dir: PathBuf, next_number: u64) -> Self {
         let state = Mutex::new(State { next_number, ..State::default() });
-        Self { disk, dir, state, idle: Condvar::new(), poisoned: OnceLock::new() }
+        Self { open, dir, state, idle: Condvar::new() }
     }
 
     /// Fails once a sync has failed, for good.
     pub(crate) fn check_poisoned(&self) -> Result<()> {
-        self.poisoned.get().map_or(Ok(()), |path| Err(Error::Poisoned { path: path.clone() }))
+        self.open.check_poisoned()
     }
 
     /// Passes the result of a sync of `path` on, and remembers a failure.
     pub(crate) fn synced(&self, path: &Path, result: terrane_io::Result<()>) -> Result<()> {
-        if result.is_err() {
-            self.poisoned.get_or_init(|| path.to_owned());
-        }
-        Ok(result?)
-    }
-
-    /// Makes the bytes of some files durable.
-    pub(crate) fn sync_files<'a>(
-        &self,
-        files: impl Iterator<Item = &'a dyn DiskFile>,
-    ) -> Result<()> {
-        self.check_poisoned()?;
-        for file in files {
-            self.synced(file.path(), file.sync())?;
-        }
-        Ok(())
+        Ok(self.open.synced(path, result)?)
     }
 
     pub(crate) fn disk(&self) -> &Arc<dyn Disk> {
-        &self.disk
+        self.open.disk()
+    }
+
+    /// The files of the session that are open.
+    pub(crate) fn open_files(&self) -> &OpenFiles {
+        &self.open
     }
 
     pub(crate) fn path(&self, number: u64) -> PathBuf {
@@ -158,14 +158,15 @@ impl FileSet {
     }
 
     /// Creates the file for the blobs of a run that is being written.
-    pub(crate) fn create_blobs(
-        &self,
-        handle: &FileHandle,
-        access: Access,
-    ) -> Result<Arc<dyn DiskFile>> {
+    pub(crate) fn create_blobs(&self, handle: &FileHandle, access: Access) -> Result<PooledFile> {
         // Noted first, so that the file goes with the run even if it is half created.
         self.note_blobs(handle.number);
-        Ok(self.disk.open(&self.blobs_path(handle.number), OpenMode::Truncate, access)?)
+        Ok(self.open.create(self.blobs_path(handle.number), access)?)
+    }
+
+    /// The existing, durable file of a run's blobs, to be opened when it is used.
+    pub(crate) fn blobs(&self, number: u64, access: Access) -> PooledFile {
+        self.open.file(self.blobs_path(number), access)
     }
 
     /// Notes that run `number` has a file of blobs.
@@ -179,10 +180,7 @@ impl FileSet {
     }
 
     /// Creates the next file and a handle on it, which is the right to write it.
-    pub(crate) fn create(
-        self: &Arc<Self>,
-        access: Access,
-    ) -> Result<(FileHandle, Arc<dyn DiskFile>)> {
+    pub(crate) fn create(self: &Arc<Self>, access: Access) -> Result<(FileHandle, PooledFile)> {
         let number = {
             let mut state = lock(&self.state);
             if state.closed {
@@ -192,21 +190,18 @@ impl FileSet {
             state.next_number += 1;
             let usage = state.usage.entry(number).or_default();
             usage.handles += 1;
-            usage.content = Content::Unfinished { durable: None, has_writer: true };
+            usage.content = Content::Unfinished { has_writer: true };
             usage.is_unsynced = true;
             state.calls += 1;
             number
         };
-        let opened = self.disk.open(&self.path(number), OpenMode::CreateNew, access);
+        let created = self.open.create(self.path(number), access);
         let mut state = self.end_call();
-        let file = match opened {
-            Ok(file) => file,
-            Err(error) => {
-                state.usage.remove(&number);
-                return Err(error.into());
-            }
-        };
+        if created.is_err() {
+            state.usage.remove(&number);
+        }
         drop(state);
+        let file = created?;
         Ok((FileHandle { set: Arc::clone(self), number, is_writer: true }, file))
     }
 
@@ -231,37 +226,26 @@ impl FileSet {
     /// Whether it is known to be.
     pub(crate) fn is_whole(&self, number: u64) -> bool {
         let state = lock(&self.state);
-        matches!(state.usage.get(&number), Some(Usage { content: Content::Whole, .. }))
+        state.usage.get(&number).is_some_and(|usage| usage.content == Content::Whole)
     }
 
     /// Notes what is durable of an unfinished run; of two such notes the one that says more counts.
     pub(crate) fn note_durable(&self, partial: Partial) {
         let mut state = lock(&self.state);
-        let content = &mut state.usage.entry(partial.number).or_default().content;
-        match content {
-            Content::Whole => {}
-            Content::Unknown => {
-                *content = Content::Unfinished { durable: Some(partial), has_writer: false };
-            }
-            Content::Unfinished { durable, .. } => {
-                let more = durable.is_none_or(|known| known.data_pages < partial.data_pages);
-                if more {
-                    *durable = Some(partial);
-                }
-            }
+        let usage = state.usage.entry(partial.number).or_default();
+        if usage.content == Content::Unknown {
+            usage.content = Content::Unfinished { has_writer: false };
+        }
+        if usage.durable.is_none_or(|known| known.data_pages < partial.data_pages) {
+            usage.durable = Some(partial);
         }
     }
 
-    /// Whether this is known to be durable.
+    /// Whether so much of an unfinished run is known to be durable.
     pub(crate) fn is_durable(&self, partial: &Partial) -> bool {
         let state = lock(&self.state);
-        match state.usage.get(&partial.number).map(|usage| usage.content) {
-            Some(Content::Whole) => true,
-            Some(Content::Unfinished { durable: Some(known), .. }) => {
-                known.data_pages >= partial.data_pages
-            }
-            _ => false,
-        }
+        let durable = state.usage.get(&partial.number).and_then(|usage| usage.durable);
+        durable.is_some_and(|known| known.data_pages >= partial.data_pages)
     }
 
     /// The right to go on with an unfinished run that nobody writes, and what is durable of it: at least
@@ -272,16 +256,13 @@ impl FileSet {
             return None;
         }
         let usage = state.usage.get_mut(&wanted.number)?;
-        let Content::Unfinished { durable: Some(durable), has_writer } = &mut usage.content else {
-            return None;
-        };
-        let durable = *durable;
-        if *has_writer || durable.identity != wanted.identity {
+        let durable = usage.durable.filter(|durable| durable.identity == wanted.identity)?;
+        if usage.content != (Content::Unfinished { has_writer: false }) {
             return None;
         }
-        *has_writer = true;
-        usage.handles += 1;
+        usage.content = Content::Unfinished { has_writer: true };
         usage.is_unsynced = true;
+        usage.handles += 1;
         let (set, number) = (Arc::clone(self), wanted.number);
         Some((FileHandle { set, number, is_writer: true }, durable))
     }
@@ -291,6 +272,44 @@ impl FileSet {
         if let Some(usage) = lock(&self.state).usage.get_mut(&number) {
             usage.content = Content::Unknown;
         }
+    }
+
+    /// The files of an unfinished run, for its writer: that of the entries and, if there is one, that of the
+    /// blobs.
+    pub(crate) fn files_to_write(
+        &self,
+        handle: &FileHandle,
+        access: Access,
+    ) -> (PooledFile, Option<PooledFile>) {
+        let open = |path| self.open.file_to_write(path, access);
+        let blobs = self.has_blobs(handle.number).then(|| open(self.blobs_path(handle.number)));
+        (open(self.path(handle.number)), blobs)
+    }
+
+    /// Makes the bytes of a whole run durable that somebody has written in this session, unless they are. Once
+    /// a sync has failed nothing happens: nobody relies on it then.
+    pub(crate) fn sync_whole(&self, number: u64) -> Result<()> {
+        let usage = lock(&self.state).usage.get(&number).copied().unwrap_or_default();
+        if !usage.is_unsynced || self.check_poisoned().is_err() {
+            return Ok(());
+        }
+        self.file(number, Access::Buffered).sync_so_far()?;
+        if usage.has_blobs {
+            self.blobs(number, Access::Buffered).sync_so_far()?;
+        }
+        self.note_synced(number);
+        Ok(())
+    }
+
+    fn note_synced(&self, number: u64) {
+        if let Some(usage) = lock(&self.state).usage.get_mut(&number) {
+            usage.is_unsynced = false;
+        }
+    }
+
+    /// An existing, durable file, to be opened when it is used.
+    pub(crate) fn file(&self, number: u64, access: Access) -> PooledFile {
+        self.open.file(self.path(number), access)
     }
 
     /// Keeps the files until they are unpinned as often as pinned.
@@ -322,6 +341,9 @@ impl FileSet {
             let is_closed = state.closed;
             let Some(usage) = state.usage.get_mut(&number) else { return Ok(()) };
             give_up(usage);
+            if usage.handles == 0 {
+                usage.forget_unsynced();
+            }
             if usage.handles > 0 || usage.pins > 0 || is_closed {
                 return Ok(());
             }
@@ -340,7 +362,7 @@ impl FileSet {
     }
 
     fn remove(&self, number: u64, has_blobs: bool) -> terrane_io::Result<()> {
-        let remove = |path: &Path| match self.disk.remove(path) {
+        let remove = |path: &Path| match self.disk().remove(path) {
             Err(error) if !error.is_not_found() => Err(error),
             _ => Ok(()),
         };
@@ -389,12 +411,13 @@ impl FileHandle {
         self.number
     }
 
-    pub(crate) fn path(&self) -> PathBuf {
-        self.set.path(self.number)
-    }
-
     pub(crate) fn set(&self) -> &Arc<FileSet> {
         &self.set
+    }
+
+    /// Another handle on the same file.
+    pub(crate) fn attach(&self) -> Self {
+        self.set.attach(self.number)
     }
 
     /// Ends the writing of a run, all of which is written now.
@@ -403,26 +426,9 @@ impl FileHandle {
         self.set.note_whole(self.number);
     }
 
-    /// Another handle on the same file.
-    pub(crate) fn attach(&self) -> Self {
-        self.set.attach(self.number)
-    }
-
-    /// Whether all bytes of the run's files are durable.
-    pub(crate) fn is_synced(&self) -> bool {
-        let state = lock(&self.set.state);
-        state.usage.get(&self.number).is_some_and(|usage| !usage.is_unsynced)
-    }
-
-    /// Makes the bytes of a whole run's files durable, all of which are given; once.
-    pub(crate) fn sync<'a>(&self, files: impl Iterator<Item = &'a dyn DiskFile>) -> Result<()> {
-        if !self.is_synced() {
-            self.set.sync_files(files)?;
-            if let Some(usage) = lock(&self.set.state).usage.get_mut(&self.number) {
-                usage.is_unsynced = false;
-            }
-        }
-        Ok(())
+    /// Notes that all bytes of a whole run are durable.
+    pub(crate) fn note_synced(&self) {
+        self.set.note_synced(self.number);
     }
 }
 
@@ -431,7 +437,7 @@ impl Drop for FileHandle {
         let is_writer = self.is_writer;
         let give_up = |usage: &mut Usage| {
             usage.handles -= 1;
-            if let Content::Unfinished { has_writer, .. } = &mut usage.content {
+            if let Content::Unfinished { has_writer } = &mut usage.content {
                 *has_writer &= !is_writer;
             }
         };

@@ -51,6 +51,8 @@ pub(crate) enum FilterAllocation {
     BitsPerEntry(f64),
     /// As many bits as this false-positive rate takes; held to `1e-5..=1e-1`.
     Fpr(f64),
+    /// One block, which soon says of every key that it may be there.
+    Least,
 }
 
 impl FilterAllocation {
@@ -64,9 +66,24 @@ impl FilterAllocation {
         14, 14, 14, 14, 15,
     ];
 
+    /// So many bits per entry, where they are enough to be of use.
+    pub(crate) fn for_bits(bits: f64) -> Self {
+        if bits >= 1.0 { Self::BitsPerEntry(bits) } else { Self::Least }
+    }
+
+    /// About as many bits as a false-positive rate takes, which may be up to 1.
+    pub(crate) fn for_rate(rate: f64) -> Self {
+        if rate <= 0.1 {
+            return Self::Fpr(rate);
+        }
+        Self::for_bits(Self::BITS_BY_HALF_DECADE[0] * -rate.min(1.0).log10())
+    }
+
     /// Bits per entry to allocate.
     fn bits_per_entry(self) -> f64 {
         match self {
+            // As little as can be told from nothing: rounded up, it is a block.
+            Self::Least => f64::MIN_POSITIVE,
             Self::BitsPerEntry(bits) => bits.clamp(1.0, 32.0),
             Self::Fpr(fpr) => {
                 // Straight lines between the points of a convex curve: at most 0.1 bits too many.
@@ -85,9 +102,15 @@ fn floor_index(number: f64) -> usize {
     number as usize
 }
 
-/// Number of blocks for `entries` at `bits_per_entry`.
+/// Blocks are a multiple of a power of two up to this, so that a filter can be halved four times.
+const BLOCKS_MULTIPLE_MAX: usize = 16;
+
+/// Number of blocks for `entries` at `bits_per_entry`. It is rounded up so that it can be halved: by a
+/// thirty-second at the most.
 fn block_count(entries: u64, bits_per_entry: f64) -> usize {
-    (entries as f64 * bits_per_entry / BLOCK_BITS).ceil() as usize
+    let count = (entries as f64 * bits_per_entry / BLOCK_BITS).ceil() as usize;
+    let multiple = (count / 32).checked_ilog2().map_or(1, |log| 1 << log);
+    count.next_multiple_of(multiple.min(BLOCKS_MULTIPLE_MAX))
 }
 
 /// The array of blocks, each on a cache line of its own.
@@ -96,7 +119,7 @@ fn block_count(entries: u64, bits_per_entry: f64) -> usize {
 /// filter of 100 M entries just when a merge begins. A vector of plain words comes from the
 /// operating system as untouched zero pages, so it is made a little too long and begins where a
 /// cache line begins.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Blocks {
     /// Never grows, so it never moves.
     words: Vec<u64>,
@@ -111,6 +134,22 @@ impl Blocks {
         // Should the offset be unknown, speed is lost, nothing else.
         let start = words.as_ptr().align_offset(BLOCK_BYTES);
         Self { words, start: if start < BLOCK_WORDS { start } else { 0 }, count }
+    }
+
+    /// Puts each pair of neighbours into one block, which then has the bits of both. As blocks are numbered in
+    /// the order of hashes, this is the filter that would have been built with half the blocks.
+    fn halve(&mut self) {
+        let words = self.words_mut();
+        for block in 0..words.len() / BLOCK_WORDS / 2 {
+            for word in 0..BLOCK_WORDS {
+                let left = 2 * block * BLOCK_WORDS + word;
+                words[block * BLOCK_WORDS + word] = words[left] | words[left + BLOCK_WORDS];
+            }
+        }
+        self.count /= 2;
+        self.words.truncate(self.start + self.count * BLOCK_WORDS);
+        // In place as a rule; else blocks may no longer begin with a cache line, which costs speed only.
+        self.words.shrink_to_fit();
     }
 
     /// All words of all blocks.
@@ -220,6 +259,11 @@ impl FilterBuilder {
         each_probe(hash, self.probes, |word, bit| block[word] |= bit);
     }
 
+    /// Memory held, in bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        size_of::<Self>() + self.blocks.words.capacity() * size_of::<u64>()
+    }
+
     /// Ends filling.
     pub(crate) fn finish(mut self) -> Filter {
         for hash in self.waiting {
@@ -232,7 +276,7 @@ impl FilterBuilder {
 }
 
 /// A set of hashes that may claim to hold others too.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Filter {
     blocks: Blocks,
     /// Invariant: `1..=PROBES_MAX`.
@@ -248,7 +292,7 @@ impl Filter {
     pub(crate) fn builder(entries: u64, allocation: FilterAllocation) -> FilterBuilder {
         let bits = allocation.bits_per_entry();
         assert!(!bits.is_nan(), "a table's configuration is checked when it is made");
-        let probes = FilterAllocation::PROBES_BY_BITS[floor_index(bits.round()) - 1];
+        let probes = FilterAllocation::PROBES_BY_BITS[floor_index(bits.round()).max(1) - 1];
         assert!(probes <= PROBES_MAX);
         let blocks = Blocks::zeroed(block_count(entries, bits));
         FilterBuilder { blocks, probes, waiting: [0; WAITING], next: 0 }
@@ -279,6 +323,17 @@ impl Filter {
         if let Some(block) = self.blocks.block(hash) {
             prefetch(block);
         }
+    }
+
+    /// Whether there are two blocks to each block of a filter half as large.
+    pub(crate) fn can_be_halved(&self) -> bool {
+        self.blocks.count > 0 && self.blocks.count.is_multiple_of(2)
+    }
+
+    /// Halves the filter in memory. It goes on to say yes to all of its hashes, and to more others.
+    pub(crate) fn halve(&mut self) {
+        assert!(self.can_be_halved());
+        self.blocks.halve();
     }
 
     /// Number of 64-byte blocks; 0 for a filter of no entries.
@@ -528,6 +583,58 @@ mod tests {
             let slack = 0.03 * model + 3.0 * (model / f64::from(questions)).sqrt();
             assert!((measured - model).abs() < slack, "{bits}: {measured} against {model}");
         }
+    }
+
+    /// Halving and building with half the blocks give the same words, so nothing is lost and the rate is
+    /// the model's.
+    #[test]
+    fn a_halved_filter_is_the_one_built_with_half_the_blocks() {
+        for (entries, times) in [(2_000, 1), (20_000, 2), (60_000, 3)] {
+            let mut filter = filled(entries, FilterAllocation::BitsPerEntry(20.0));
+            for halvings in 1..=times {
+                let before = filter.memory_bytes();
+                assert!(filter.can_be_halved());
+                filter.halve();
+                assert!(filter.memory_bytes() <= before / 2 + 64);
+                let mut builder = FilterBuilder {
+                    blocks: Blocks::zeroed(filter.blocks() as usize),
+                    probes: filter.probes,
+                    waiting: [0; WAITING],
+                    next: 0,
+                };
+                SplitMix64(entries as u64).take(entries).for_each(|hash| builder.insert(hash));
+                let all = 0..filter.word_count();
+                assert_eq!(filter.words(all.clone()), builder.finish().words(all));
+                let bits = filter.word_count() as f64 * 64.0 / entries as f64;
+                let model = model_fpr(bits, filter.probes());
+                let measured = measured_fpr(&filter, 200_000);
+                let slack = 0.05 * model + 0.002;
+                assert!((measured - model).abs() < slack, "{halvings}: {measured}, model {model}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_number_of_blocks_is_rounded_up_by_a_thirty_second_at_the_most() {
+        for wanted in 1..5_000_usize {
+            let count = block_count(wanted as u64, BLOCK_BITS);
+            assert!(wanted <= count && count * 32 <= wanted * 33, "{count} for {wanted}");
+            assert!(wanted < 512 || count.is_multiple_of(16));
+        }
+    }
+
+    #[test]
+    fn the_least_filter_is_one_block_and_denies_no_key_in_the_end() {
+        let filter = filled(10_000, FilterAllocation::Least);
+        assert_eq!(filter.blocks(), 1);
+        assert!(SplitMix64(1 << 60).take(10_000).all(|hash| filter.contains(hash)));
+        assert_eq!(FilterAllocation::for_rate(0.9), FilterAllocation::Least);
+        assert_eq!(FilterAllocation::for_bits(0.9), FilterAllocation::Least);
+        assert_eq!(FilterAllocation::for_bits(3.5), FilterAllocation::BitsPerEntry(3.5));
+        assert_eq!(FilterAllocation::for_rate(0.01), FilterAllocation::Fpr(0.01));
+        // Without a jump where one rule ends and the other begins.
+        let bits = FilterAllocation::for_rate(0.1001).bits_per_entry();
+        assert!((bits - FilterAllocation::for_rate(0.1).bits_per_entry()).abs() < 0.01, "{bits}");
     }
 
     #[test]

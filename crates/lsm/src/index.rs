@@ -75,6 +75,15 @@ impl<'a> Bounds<'a> {
     }
 }
 
+/// Makes room for `count` more elements. Vectors of an index under construction grow by a quarter, not by
+/// doubling: what they hold counts towards a table's memory budget.
+#[inline]
+fn grow<T>(vector: &mut Vec<T>, count: usize) {
+    if vector.capacity() - vector.len() < count {
+        vector.reserve_exact(count.max(vector.len() / 4).max(16));
+    }
+}
+
 /// How many bytes two strings have in common at the front.
 #[inline]
 fn common_size(left: &[u8], right: &[u8]) -> usize {
@@ -137,6 +146,13 @@ impl IndexBuilder {
         }
     }
 
+    /// Memory held, in bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let fences = self.fences.as_ref().map_or(0, FencesBuilder::memory_bytes);
+        let separators = self.separators.as_ref().map_or(0, SeparatorsBuilder::memory_bytes);
+        fences + separators
+    }
+
     /// Frees the compact form as soon as it is known not to be chosen.
     fn drop_hopeless(&mut self) {
         let allowed = self.entries_max.max(self.entries) / AUTO_ENTRIES_PER_EXTRA_READ;
@@ -183,13 +199,6 @@ enum Form {
 }
 
 impl Index {
-    /// The index of no pages.
-    pub(crate) fn empty() -> Self {
-        let kind = IndexKind::Ordinary;
-        let plan = IndexPlan { kind, lower: &[], upper: &[], entries_max: 0, pages_max: 0 };
-        IndexBuilder::new(plan).finish()
-    }
-
     /// The last page that may hold `key`, with the pages before it as the protocol says. For a key
     /// outside the bounds it is some page; without pages it is page 0, which does not exist.
     ///

@@ -4,6 +4,9 @@
 //! there, and taking the smallest entry replays one path, log2(sources) comparisons. Comparisons look at
 //! the first eight bytes of the keys as one number before they look at the keys.
 //!
+//! A source that has not been read takes part with a bound of its first key, and is read when it wins. So
+//! of sources that follow each other only one is read at a time, and none before the first entry is wanted.
+//!
 //! The sources are the levels of one table, newest first: then the newest entry of a key counts, unless it
 //! is an upsert, which combines with what is older (table in [`crate::entry`]). Or they are the tables of
 //! a union, left to right, each giving only what it amounts to itself; then
@@ -15,7 +18,8 @@
 //! | present       | absent        | the left entry, with its blob                                 |
 //! | present (*u*) | present (*v*) | *f*(*u*, *v*), with the left's blob if the left has one       |
 //!
-//! Invariant: among equal keys source 0 comes first; each key comes out once.
+//! Invariant: among equal keys source 0 comes first; each key comes out once. Once the merge is loaded, the
+//! winner is.
 
 use crate::blob::Blob;
 use crate::entry::{BlobSpan, EntryRef, Kind, Order, key_prefix};
@@ -34,6 +38,22 @@ pub(crate) enum Source {
 }
 
 impl Source {
+    fn is_loaded(&self) -> bool {
+        match self {
+            Self::Run(reader) => reader.is_loaded(),
+            Self::Segment(_) => true,
+            Self::Merge(merge) => merge.is_loaded,
+        }
+    }
+
+    fn load(&mut self) -> Result<()> {
+        match self {
+            Self::Run(reader) => reader.load(),
+            Self::Segment(_) => Ok(()),
+            Self::Merge(merge) => merge.load(),
+        }
+    }
+
     pub(crate) fn current(&self) -> Option<EntryRef<'_>> {
         match self {
             Self::Run(reader) => reader.current(),
@@ -42,12 +62,12 @@ impl Source {
         }
     }
 
-    /// The current key; `None` at the end.
+    /// The current key, or a bound of the first one before the source is loaded; `None` at the end.
     fn key(&self) -> Option<&[u8]> {
         match self {
             Self::Run(reader) => reader.key(),
             Self::Segment(reader) => reader.key(),
-            Self::Merge(merge) => merge.current().map(|entry| entry.key),
+            Self::Merge(merge) => merge.key(),
         }
     }
 
@@ -92,6 +112,7 @@ pub(crate) struct Rules {
 /// What a source offers in a match.
 #[derive(Debug, Clone, Copy)]
 struct Head {
+    /// First bytes of the key, such that the smaller number comes first in the order of the merge.
     prefix: u64,
     ended: bool,
 }
@@ -117,6 +138,7 @@ pub(crate) struct KMerge {
     /// winner's entry is current.
     combined: Combined,
     is_combined: bool,
+    is_loaded: bool,
     /// The key that was passed last.
     passed: Vec<u8>,
     /// Whether a source failed, so that nobody knows where it stands.
@@ -124,34 +146,59 @@ pub(crate) struct KMerge {
 }
 
 impl KMerge {
-    /// A merge of `sources`, each at its first entry.
-    ///
-    /// # Errors
-    /// As [`advance`](Self::advance).
-    pub(crate) fn new(sources: Vec<Source>, rules: Rules) -> Result<Self> {
+    /// A merge of `sources`, before its first entry. Reads nothing.
+    pub(crate) fn new(sources: Vec<Source>, rules: Rules) -> Self {
         let combined =
             Combined { key: Vec::new(), kind: Kind::Delete, value: Vec::new(), blob: None };
         let mut merge = Self {
-            heads: sources.iter().map(Self::head).collect(),
+            heads: sources.iter().map(|source| Self::head(source, rules.order)).collect(),
             tree: vec![0; sources.len()],
             sources,
             rules,
             combined,
             is_combined: false,
+            is_loaded: false,
             passed: Vec::new(),
             failed: false,
         };
         if merge.sources.len() > 1 {
             merge.tree[0] = merge.play(1);
         }
-        merge.settle()?;
-        Ok(merge)
+        merge
     }
 
-    fn head(source: &Source) -> Head {
-        match source.key() {
-            Some(key) => Head { prefix: key_prefix(key), ended: false },
-            None => Head { prefix: u64::MAX, ended: true },
+    /// Goes to the first entry, unless that has been done.
+    ///
+    /// # Errors
+    /// As [`advance`](Self::advance).
+    pub(crate) fn load(&mut self) -> Result<()> {
+        if !self.is_loaded {
+            self.load_winner()?;
+            self.is_loaded = true;
+            self.settle()?;
+        }
+        Ok(())
+    }
+
+    /// Reads from the winner, and from whoever wins then, until the winner is known.
+    fn load_winner(&mut self) -> Result<()> {
+        while let Some(winner) = self.winner()
+            && !self.sources[winner].is_loaded()
+        {
+            if let Err(error) = self.sources[winner].load() {
+                self.failed = true;
+                return Err(error);
+            }
+            self.replay(winner);
+        }
+        Ok(())
+    }
+
+    fn head(source: &Source, order: Order) -> Head {
+        match (source.key(), order) {
+            (Some(key), Order::Ascending) => Head { prefix: key_prefix(key), ended: false },
+            (Some(key), Order::Descending) => Head { prefix: !key_prefix(key), ended: false },
+            (None, _) => Head { prefix: u64::MAX, ended: true },
         }
     }
 
@@ -173,13 +220,14 @@ impl KMerge {
         if head_a.ended != head_b.ended {
             return head_b.ended;
         }
-        let key = |source: u32| self.sources[source as usize].key();
-        let keys = head_a.prefix.cmp(&head_b.prefix).then_with(|| key(a).cmp(&key(b)));
-        let keys = match self.rules.order {
-            Order::Ascending => keys,
-            Order::Descending => keys.reverse(),
-        };
-        keys.then(a.cmp(&b)).is_lt()
+        let order = head_a.prefix.cmp(&head_b.prefix).then_with(|| {
+            let key = |source: u32| self.sources[source as usize].key();
+            match self.rules.order {
+                Order::Ascending => key(a).cmp(&key(b)),
+                Order::Descending => key(b).cmp(&key(a)),
+            }
+        });
+        order.then(a.cmp(&b)).is_lt()
     }
 
     /// The source whose entry comes next, unless all have ended.
@@ -188,8 +236,13 @@ impl KMerge {
         (!self.heads[winner].ended).then_some(winner)
     }
 
-    /// The entry with the smallest key (in descending order: the largest); `None` at the end. The place of
-    /// its blob means nothing here, see [`blob`](Self::blob).
+    /// The current key, or a bound of the first one; `None` at the end.
+    fn key(&self) -> Option<&[u8]> {
+        if self.is_combined { Some(&self.combined.key) } else { self.sources[self.winner()?].key() }
+    }
+
+    /// The entry with the smallest key (in descending order: the largest) of a merge that is loaded; `None`
+    /// at the end. The place of its blob means nothing here, see [`blob`](Self::blob).
     pub(crate) fn current(&self) -> Option<EntryRef<'_>> {
         if self.is_combined {
             let Combined { key, kind, value, .. } = &self.combined;
@@ -307,25 +360,29 @@ impl KMerge {
     }
 
     fn advance_winner(&mut self) -> Result<()> {
-        let Some(mut winner) = self.tree.first().map(|&winner| winner as usize) else {
-            return Ok(());
-        };
-        if let Err(error) = self.sources[winner].advance() {
+        let Some(&winner) = self.tree.first() else { return Ok(()) };
+        if let Err(error) = self.sources[winner as usize].advance() {
             self.failed = true;
             return Err(error);
         }
-        self.heads[winner] = Self::head(&self.sources[winner]);
-        let mut node = (winner + self.sources.len()) / 2;
+        self.replay(winner as usize);
+        self.load_winner()
+    }
+
+    /// Plays the matches of a source again that has changed; it must be the winner.
+    fn replay(&mut self, source: usize) {
+        let mut winner = source as u32;
+        self.heads[source] = Self::head(&self.sources[source], self.rules.order);
+        let mut node = (source + self.sources.len()) / 2;
         while node > 0 {
             let other = self.tree[node];
-            if self.before(other, winner as u32) {
-                self.tree[node] = winner as u32;
-                winner = other as usize;
+            if self.before(other, winner) {
+                self.tree[node] = winner;
+                winner = other;
             }
             node /= 2;
         }
-        self.tree[0] = winner as u32;
-        Ok(())
+        self.tree[0] = winner;
     }
 
     /// Whether all sources stand at an entry or at their end: until one has failed.

@@ -13,6 +13,10 @@
 //! - levelling, and r too large for the level: r moves down alone and becomes the new last level;
 //! - levelling otherwise: what arrives is merged with r.
 //!
+//! Residents that a levelling level has from a time when it was a tiering one (the policy may change, and the
+//! last level may become another one), or from a union, go with r, which is newer: down, or into the
+//! merge.
+//!
 //! **Credits.** Time is counted in *ticks*, [`TICKS_PER_FLUSH`] for each filling of the write buffer. A
 //! merge on level l is due T^(l-1) flushes after it began, because not before then does the next one
 //! arrive there. At any moment between, the share of its work that must be done is the share of its
@@ -27,22 +31,18 @@
 
 use std::sync::Arc;
 
-use terrane_io::Access;
-
-use crate::config::{DiskCache, MergePolicy, TableConfig, WriteBuffer as BufferSize};
+use crate::config::{LEVELS_MAX, MergePolicy, TableConfig, WriteBuffer as BufferSize};
 use crate::error::{Error, Result};
 use crate::files::FileSet;
-use crate::merging::{Input, MergeSpec, Merging};
+use crate::memory::Held;
+use crate::merging::{Input, MergeSpec, Merging, planned};
 use crate::run::{Purpose, Run};
 use crate::sources::Sources;
 use crate::union::{Piece, Progress, Stage, UNION_DEPTH_MAX, Union, UnionTable};
-use crate::write_buffer::WriteBuffer;
+use crate::write_buffer::{Room, WriteBuffer};
 
 /// Ticks from one flush to the next.
 pub(crate) const TICKS_PER_FLUSH: u64 = 1 << 20;
-
-/// More levels than any table has.
-pub(crate) const LEVELS_MAX: usize = 64;
 
 /// A merge in a table's levels, with the time that this table gives it.
 #[derive(Debug, Clone)]
@@ -127,24 +127,17 @@ fn level_policy(policy: MergePolicy, level: usize, last: usize) -> LevelPolicy {
 }
 
 impl Context<'_> {
-    /// How lookups read the runs of this table.
-    pub(crate) fn access(&self) -> Access {
-        match self.config.disk_cache {
-            DiskCache::All => Access::Buffered,
-            DiskCache::None => Access::Direct,
-        }
-    }
-
     /// What counts towards the capacity of write buffer and levels.
     fn run_size(&self, run: &Run) -> u64 {
-        match self.config.write_buffer {
+        match self.config.effective_write_buffer() {
             BufferSize::Bytes(_) => run.meta().weight_bytes(),
             BufferSize::Entries(_) => run.meta().entries,
         }
     }
 
     fn buffer_capacity(&self) -> u64 {
-        let (BufferSize::Bytes(size) | BufferSize::Entries(size)) = self.config.write_buffer;
+        let (BufferSize::Bytes(size) | BufferSize::Entries(size)) =
+            self.config.effective_write_buffer();
         size
     }
 
@@ -158,23 +151,28 @@ impl Context<'_> {
         self.buffer_capacity().saturating_mul(ratio.saturating_pow(exponent as u32))
     }
 
-    /// A merge of `inputs` on `level` of `last`.
+    /// A merge of `inputs` on level `at.0` of `at.1`, in a table that holds so much.
     pub(crate) fn spec(
         &self,
         inputs: Vec<Input>,
-        level: usize,
-        last: usize,
+        at: (usize, usize),
         drop_deletes: bool,
+        held: &Held,
     ) -> MergeSpec {
+        let (level, last) = at;
         // Level 1 is treated as if there were one below: it has several runs even when it is the last.
         let last = last.max(2) as u32;
+        let filter = match self.config.memory_budget {
+            None => self.config.filter_allocation(level as u32, last),
+            Some(budget) => held.make_room(budget, planned(&inputs), self.config.index),
+        };
         MergeSpec {
             inputs,
             drop_deletes,
             resolve: self.config.resolve.clone(),
-            filter: Some(self.config.filter_allocation(level as u32, last)),
+            filter: Some(filter),
             index: self.config.index,
-            access: self.access(),
+            access: self.config.disk_cache.access(level),
             salt: self.salt,
             purpose: Purpose::Level,
         }
@@ -183,27 +181,38 @@ impl Context<'_> {
     /// A union of tables that has got so far.
     pub(crate) fn union(&self, tables: Vec<UnionTable>, progress: Progress) -> Union {
         // Nothing is older than it, so it is a last level whatever comes above.
-        let spec = self.spec(Vec::new(), 2, 2, true);
+        let mut held = Held::default();
+        let inputs = tables.iter().flat_map(UnionTable::all_runs).chain(progress.slices.clone());
+        let inputs: Vec<_> = inputs.inspect(|run| held.add_run(run)).map(Input::Run).collect();
+        let spec = self.spec(inputs, (LEVELS_MAX, LEVELS_MAX), true, &held);
+        let spec = MergeSpec { inputs: Vec::new(), ..spec };
         Union::new(self.set, spec, self.config.merge_batch_pages, tables, progress)
     }
 
-    /// The time between two merges on `level`.
+    /// The time between two merges on a level.
     pub(crate) fn merge_ticks(&self, level: usize) -> u64 {
         let ratio = u64::from(self.config.size_ratio);
         let flushes = ratio.saturating_pow(level as u32 - 1).min(1 << 40);
         flushes * TICKS_PER_FLUSH
     }
 
-    /// A merge of the given inputs on `level`, due when the next one can arrive there.
-    fn merge(&self, runs: Vec<Arc<Run>>, now: u64, at: (usize, usize), drop: bool) -> Incoming {
-        let (level, last) = at;
+    /// A merge of the given runs on a level, due when the next one can arrive there.
+    fn merge(
+        &self,
+        runs: Vec<Arc<Run>>,
+        now: u64,
+        at: (usize, usize),
+        drop: bool,
+        held: &Held,
+    ) -> Incoming {
+        let level = at.0;
         if let [run] = runs.as_slice()
             && !(drop && run.meta().deletes > 0)
         {
-            return Incoming::Single(Arc::clone(run));
+            return Incoming::Single(run.with_access(self.config.disk_cache.access(level)));
         }
         let inputs = runs.into_iter().map(Input::Run).collect();
-        let merging = Arc::new(Merging::new(self.set, self.spec(inputs, level, last, drop)));
+        let merging = Arc::new(Merging::new(self.set, self.spec(inputs, at, drop, held)));
         let due = now + self.merge_ticks(level);
         Incoming::Merging(Pending { merging, start: now, due, base: 0 })
     }
@@ -223,12 +232,30 @@ impl Level {
 impl Tree {
     /// The time, in ticks.
     pub(crate) fn now(&self, context: &Context<'_>) -> u64 {
-        let size = match context.config.write_buffer {
-            BufferSize::Bytes(_) => self.buffer.weight_bytes(),
-            BufferSize::Entries(_) => self.buffer.len() as u64,
-        };
+        let size = self.buffer_size(context);
         let fill = size.saturating_mul(TICKS_PER_FLUSH) / context.buffer_capacity();
         self.flushes * TICKS_PER_FLUSH + fill.min(TICKS_PER_FLUSH)
+    }
+
+    /// What counts towards the capacity of the write buffer.
+    fn buffer_size(&self, context: &Context<'_>) -> u64 {
+        match context.config.effective_write_buffer() {
+            BufferSize::Bytes(_) if context.config.memory_budget.is_some() => {
+                self.buffer.charged_bytes()
+            }
+            BufferSize::Bytes(_) => self.buffer.weight_bytes(),
+            BufferSize::Entries(_) => self.buffer.len() as u64,
+        }
+    }
+
+    /// How much of a batch the write buffer will take before the next flush.
+    pub(crate) fn room_for(&self, context: &Context<'_>, batch: Room) -> Room {
+        let size = match context.config.effective_write_buffer() {
+            BufferSize::Bytes(_) => batch.weight_bytes(),
+            BufferSize::Entries(_) => batch.entries as u64,
+        };
+        let left = context.buffer_capacity().saturating_sub(self.buffer_size(context));
+        if size <= left { batch } else { batch.part(left as f64 / size as f64) }
     }
 
     /// The moment of the next flush.
@@ -255,8 +282,9 @@ impl Tree {
         next.fold_union(context);
         next.flushes += 1;
         let now = next.flushes * TICKS_PER_FLUSH;
+        let held = next.held(context, &next);
         let inputs = vec![Input::Buffer(std::mem::take(&mut next.buffer))];
-        let spec = context.spec(inputs, 1, next.levels.len(), false);
+        let spec = context.spec(inputs, (1, next.levels.len()), false, &held);
         let merging = Arc::new(Merging::new(context.set, spec));
         next.flushing = Some(Pending { merging, start: now, due: now + TICKS_PER_FLUSH, base: 0 });
         Ok(next)
@@ -268,24 +296,39 @@ impl Tree {
         if let Some(pending) = next.flushing.take()
             && let Some(run) = pending.merging.finish()?
         {
-            next.offer(context, 1, vec![run], next.next_flush())?;
+            next.offer(context, self, 1, vec![run])?;
         }
         Ok(next)
     }
 
-    /// Offers runs, newest first, to a level. The depth of the recursion is the number of levels.
+    /// What is in memory when a merge begins in this tree: the runs that were readable `before` merges
+    /// were begun, and the outputs of all that are under way.
+    fn held(&self, context: &Context<'_>, before: &Self) -> Held {
+        let mut held = Held::default();
+        if context.config.memory_budget.is_some() {
+            before.sources().for_each_run(&mut |run| held.add_run(run));
+            self.pending().for_each(|pending| held.add_output(pending.merging.planned_bytes()));
+            held.add_output(self.union.as_ref().map_or(0, |union| union.planned_bytes()));
+        }
+        held
+    }
+
+    /// Offers runs, newest first, to a level; `before` is the tree before anything moved. The depth of the
+    /// recursion is the number of levels.
     fn offer(
         &mut self,
         context: &Context<'_>,
+        before: &Self,
         level: usize,
         arriving: Vec<Arc<Run>>,
-        now: u64,
     ) -> Result<()> {
+        let now = before.next_flush();
         let last = self.levels.len().max(level);
         if level > self.levels.len() {
             self.levels.push(Level::default());
             let oldest = self.union.is_none();
-            let incoming = context.merge(arriving, now, (level, last), oldest);
+            let held = self.held(context, before);
+            let incoming = context.merge(arriving, now, (level, last), oldest, &held);
             self.levels[level - 1].incoming = Some(incoming);
             return Ok(());
         }
@@ -293,7 +336,7 @@ impl Tree {
         let finished = self.levels[level - 1].finished_incoming()?;
         let mut inputs = arriving;
         match (finished, policy) {
-            (None, _) => {}
+            (None, LevelPolicy::Tiering) => {}
             (Some(run), LevelPolicy::Tiering) => {
                 let above = context.run_size_max(level - 1, LevelPolicy::Tiering);
                 let residents = &mut self.levels[level - 1].residents;
@@ -302,27 +345,27 @@ impl Tree {
                 } else if residents.len() + 1 >= context.config.size_ratio as usize {
                     let mut down = vec![run];
                     down.append(residents);
-                    self.offer(context, level + 1, down, now)?;
+                    self.offer(context, before, level + 1, down)?;
                 } else {
                     residents.insert(0, run);
                 }
             }
-            (Some(run), LevelPolicy::Levelling) => {
-                if context.run_size(&run) > context.run_size_max(level, LevelPolicy::Levelling) {
-                    self.offer(context, level + 1, vec![run], now)?;
+            (run, LevelPolicy::Levelling) => {
+                let residents = std::mem::take(&mut self.levels[level - 1].residents);
+                let there: Vec<_> = run.into_iter().chain(residents).collect();
+                let size: u64 = there.iter().map(|run| context.run_size(run)).sum();
+                if size > context.run_size_max(level, LevelPolicy::Levelling) {
+                    self.offer(context, before, level + 1, there)?;
                 } else {
-                    inputs.push(run);
+                    inputs.extend(there);
                 }
             }
         }
         let last = self.levels.len();
-        if policy == LevelPolicy::Levelling {
-            // A union may have left one.
-            inputs.append(&mut self.levels[level - 1].residents);
-        }
         let is_last = level == last && self.levels[level - 1].residents.is_empty();
         let oldest = is_last && self.union.is_none();
-        let incoming = context.merge(inputs, now, (level, last), oldest);
+        let held = self.held(context, before);
+        let incoming = context.merge(inputs, now, (level, last), oldest, &held);
         self.levels[level - 1].incoming = Some(incoming);
         Ok(())
     }
@@ -353,7 +396,8 @@ impl Tree {
         let mut table = UnionTable::default();
         if !self.buffer.is_empty() {
             let inputs = vec![Input::Buffer(self.buffer.clone())];
-            let spec = context.spec(inputs, 1, self.levels.len(), false);
+            let held = self.held(context, self);
+            let spec = context.spec(inputs, (1, self.levels.len()), false, &held);
             let run = Merging::new(context.set, spec).finish()?;
             table.pieces.extend(run.map(Piece::Run));
         }
@@ -393,6 +437,7 @@ impl Tree {
         let size = context.run_size(&run);
         let fits = |level: &usize| size <= context.run_size_max(*level, policy);
         let level = (1..LEVELS_MAX).find(fits).unwrap_or(LEVELS_MAX);
+        let run = run.with_access(context.config.disk_cache.access(level.max(self.levels.len())));
         if level > self.levels.len() {
             self.levels.resize_with(level, Level::default);
             self.levels[level - 1].incoming = Some(Incoming::Single(run));

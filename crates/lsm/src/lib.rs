@@ -18,6 +18,8 @@ mod error;
 
 mod entry;
 
+mod key_range;
+
 mod resolve;
 
 mod stats;
@@ -30,9 +32,13 @@ mod index;
 
 mod config;
 
+mod open_files;
+
 mod files;
 
 mod run;
+
+mod memory;
 
 mod blob;
 
@@ -40,9 +46,19 @@ mod answer;
 
 mod run_builder;
 
+mod parallel;
+
+mod run_check;
+
+mod read_ahead;
+
+mod chunks;
+
 mod run_reader;
 
 mod rereading;
+
+mod sketch;
 
 mod write_buffer;
 
@@ -64,9 +80,13 @@ mod worker;
 
 mod manifest;
 
+mod registry;
+
 mod session_core;
 
 mod snapshot;
+
+mod exchange;
 
 mod cursor;
 
@@ -78,20 +98,25 @@ pub mod inspect;
 
 pub mod verify;
 
-pub use answer::{Lookup, Record, Value};
+pub use answer::{Lookup, Record, RecordRef, Value};
 pub use blob::BlobRef;
 pub use config::{
-    DiskCache, FilterPolicy, MergePolicy, MergeSchedule, MergeThread, TableConfig, WriteBuffer,
+    DiskCache, FilterPolicy, LevelFilter, MEMORY_BUDGET_MAX, MEMORY_BUDGET_MIN, MergePolicy,
+    MergeSchedule, MergeThread, TableConfig, WriteBuffer,
 };
 pub use corrupt::Corrupt;
 pub use cursor::Cursor;
 pub use entry::{BLOB_BYTES_MAX, KEY_BYTES_MAX, Update, VALUE_BYTES_MAX};
 pub use error::{Error, Result};
+pub use exchange::{ExportReport, ImportReport, SnapshotPlace};
 pub use index::IndexKind;
 pub use page::PAGE_SIZE;
 pub use resolve::{RESOLVE_NAME_BYTES_MAX, Resolve};
 pub use run::{Purpose, RunMeta};
+pub use run_check::Progress;
 pub use session::{Session, SessionOptions};
-pub use snapshot::{LABEL_BYTES_MAX, SNAPSHOT_NAME_LEN_MAX, SnapshotName};
+pub use snapshot::{
+    LABEL_BYTES_MAX, OpenOptions, SNAPSHOT_NAME_LEN_MAX, SnapshotInfo, SnapshotName, Verify,
+};
 pub use stats::{LevelStats, TableStats};
 pub use table::Table;

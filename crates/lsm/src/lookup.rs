@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use terrane_io::{AlignedBuf, Direction, IoQueue, Request};
+use terrane_io::{AlignedBuf, Direction, DiskFile, IoQueue, Request};
 
 use crate::answer::Lookup;
 use crate::blob::{Blob, BlobRef};
@@ -33,7 +33,7 @@ use crate::plan::{Met, Partial, Plan};
 use crate::resolve::Resolve;
 use crate::run::{Location, Run, read_pages};
 use crate::stats::Counters;
-use crate::write_buffer::{Segment, WriteBuffer};
+use crate::write_buffer::WriteBuffer;
 
 /// Page buffers that are kept for later lookups; 2 MiB.
 const SPARE_PAGES_MAX: usize = 512;
@@ -191,12 +191,11 @@ fn look_in_memory<'a>(
     resolve: &Resolve,
 ) -> Result<InMemory> {
     let mut upsert: Option<Vec<u8>> = None;
-    for (segment, entry) in buffers.flat_map(|buffer| buffer.entries(hash, key)) {
-        let segment: &Segment = segment;
+    for (chunk, entry) in buffers.flat_map(|buffer| buffer.entries(hash, key)) {
         match (&mut upsert, entry.kind) {
             (None, Kind::Upsert) => upsert = Some(entry.value.to_vec()),
             (None, kind) => {
-                let blob = segment.blob_of(&entry);
+                let blob = chunk.blob_of(&entry);
                 let found = Lookup::from_entry(kind, entry.value, blob.as_ref());
                 return Ok(InMemory::Decided(found));
             }
@@ -248,9 +247,10 @@ pub(crate) fn lookup_batch<K: AsRef<[u8]>>(
         results.push(found.unwrap_or(Lookup::NotFound));
     }
     let plan = Plan::new(sources);
-    let filters: Vec<&Filter> = plan.runs.iter().map(|run| run.filter()).collect();
+    let filters: Vec<Arc<Filter>> = plan.runs.iter().map(|run| run.filter()).collect();
     let mut hits = Vec::new();
-    probe_batch(&filters, &hashes, &mut hits);
+    probe_batch(&filters.iter().map(AsRef::as_ref).collect::<Vec<_>>(), &hashes, &mut hits);
+    drop(filters);
     context.counters.lookups.fetch_add(keys.len() as u64, Ordering::Relaxed);
 
     let mut batch = Batch { keys, plan: &plan, hits, results, partial };
@@ -282,7 +282,7 @@ fn read_alone<K: AsRef<[u8]>>(batch: &mut Batch<'_, K>, first: Option<Search>) -
     let mut next = first;
     let mut reads = 0;
     while let Some(search) = next {
-        let file = batch.plan.runs[search.run as usize].file();
+        let file = batch.plan.runs[search.run as usize].file()?;
         let bytes = read_pages(file.as_ref(), search.location.page, search.location.pages)?;
         reads += 1;
         next = batch.step(search, &bytes)?;
@@ -304,8 +304,16 @@ fn read_side_by_side<K: AsRef<[u8]>>(
     let mut reads = 0;
     loop {
         while queue.outstanding() < queue.depth() {
-            let Some(search) = ready.pop_front() else { break };
-            push(batch, search, &mut flying, &mut free, &mut spare, queue.as_mut());
+            let Some(&search) = ready.front() else { break };
+            let run = &batch.plan.runs[search.run as usize];
+            let file = match queue.outstanding() {
+                0 => Some(run.file()?),
+                _ => run.file_if_room()?,
+            };
+            // Without one, all files that may be open are being read: one of these reads comes first.
+            let Some(file) = file else { break };
+            ready.pop_front();
+            push(search, file, &mut flying, &mut free, &mut spare, queue.as_mut());
             reads += 1;
         }
         let Some(done) = queue.pop() else { break };
@@ -326,9 +334,9 @@ fn read_side_by_side<K: AsRef<[u8]>>(
     Ok(reads)
 }
 
-fn push<K: AsRef<[u8]>>(
-    batch: &Batch<'_, K>,
+fn push(
     search: Search,
+    file: Arc<dyn DiskFile>,
     flying: &mut Vec<Search>,
     free: &mut Vec<u32>,
     spare: &mut Vec<AlignedBuf>,
@@ -351,7 +359,7 @@ fn push<K: AsRef<[u8]>>(
     };
     queue.push(Request {
         tag: u64::from(tag),
-        file: Arc::clone(batch.plan.runs[search.run as usize].file()),
+        file,
         offset: u64::from(page) * PAGE_SIZE as u64,
         buffer,
         direction: Direction::Read,

@@ -7,11 +7,11 @@
 use terrane_io::bytes::{Overrun, Reader, Writer};
 use terrane_io::checksum::crc32c;
 
-use crate::config::TableConfig;
+use crate::config::{LEVELS_MAX, TableConfig};
 use crate::files::{Partial, RUN_NUMBER_MAX};
-use crate::levels::LEVELS_MAX;
+use crate::filter::FilterAllocation;
 use crate::page::PAYLOAD_SIZE;
-use crate::run::RUN_PAGES_MAX;
+use crate::run::{Purpose, RUN_PAGES_MAX};
 use crate::sources::Frontier;
 use crate::union::UNION_DEPTH_MAX;
 
@@ -264,6 +264,15 @@ impl UnionRef {
         }
         runs
     }
+
+    fn runs_mut(&mut self) -> Vec<&mut RunRef> {
+        let mut runs: Vec<&mut RunRef> = self.slices.iter_mut().collect();
+        for table in &mut self.tables {
+            runs.extend(&mut table.runs);
+            runs.extend(table.older.iter_mut().flat_map(Self::runs_mut));
+        }
+        runs
+    }
 }
 
 impl LevelRef {
@@ -276,20 +285,24 @@ impl LevelRef {
         };
         incoming.iter().chain(&self.residents)
     }
+
+    fn runs_mut(&mut self) -> impl Iterator<Item = &mut RunRef> {
+        let incoming: &mut [RunRef] = match &mut self.incoming {
+            IncomingRef::Nothing => &mut [],
+            IncomingRef::Single(run) => std::slice::from_mut(run),
+            IncomingRef::Merging(merge) => &mut merge.inputs,
+        };
+        incoming.iter_mut().chain(&mut self.residents)
+    }
 }
 
 impl SnapshotMeta {
-    /// The merges under way.
-    fn merges(&self) -> impl Iterator<Item = &MergeRef> {
+    /// What merges under way had written.
+    pub(crate) fn partials(&self) -> impl Iterator<Item = &Partial> {
         self.levels.iter().filter_map(|level| match &level.incoming {
-            IncomingRef::Merging(merge) => Some(merge),
+            IncomingRef::Merging(merge) => merge.output.as_ref(),
             IncomingRef::Nothing | IncomingRef::Single(_) => None,
         })
-    }
-
-    /// What they had written.
-    pub(crate) fn partials(&self) -> impl Iterator<Item = &Partial> {
-        self.merges().filter_map(|merge| merge.output.as_ref())
     }
 
     /// The numbers of all run files that the snapshot refers to.
@@ -298,8 +311,7 @@ impl SnapshotMeta {
         self.runs().map(|run| run.number).chain(partials)
     }
 
-    /// The same snapshot without what unfinished merges had written: it refers to whole runs only.
-    #[expect(dead_code, reason = "for copies of snapshots in other directories")]
+    /// The same snapshot without what merges under way had written: it refers to whole runs only.
     pub(crate) fn without_progress(mut self) -> Self {
         for level in &mut self.levels {
             if let IncomingRef::Merging(merge) = &mut level.incoming {
@@ -314,6 +326,32 @@ impl SnapshotMeta {
         let levels = self.levels.iter().flat_map(LevelRef::runs);
         let union = self.union.iter().flat_map(UnionRef::runs);
         self.image.iter().chain(&self.flushed).chain(levels).chain(union)
+    }
+
+    /// The same, to be replaced.
+    pub(crate) fn runs_mut(&mut self) -> impl Iterator<Item = &mut RunRef> {
+        let levels = self.levels.iter_mut().flat_map(LevelRef::runs_mut);
+        let union = self.union.iter_mut().flat_map(UnionRef::runs_mut);
+        self.image.iter_mut().chain(&mut self.flushed).chain(levels).chain(union)
+    }
+
+    /// All of them with their level, counted from 1; `None` for the write buffer's image.
+    pub(crate) fn leveled_runs(&self) -> impl Iterator<Item = (&RunRef, Option<u32>)> {
+        let image = self.image.iter().map(|run| (run, None));
+        let flushed = self.flushed.iter().map(|run| (run, Some(1)));
+        let levels = (1..).zip(&self.levels);
+        let levels = levels.flat_map(|(at, level)| level.runs().map(move |run| (run, Some(at))));
+        let last = self.levels.len().max(1) as u32;
+        let union = self.union.iter().flat_map(UnionRef::runs).map(move |run| (run, Some(last)));
+        image.chain(flushed).chain(levels).chain(union)
+    }
+
+    /// The purpose of a run on such a level, and how its filter is made if it has one.
+    pub(crate) fn role(&self, level: Option<u32>) -> (Purpose, Option<FilterAllocation>) {
+        let Some(level) = level else { return (Purpose::BufferImage, None) };
+        // As levels make them: level 1 is never the last one to them.
+        let last = self.levels.len().max(2) as u32;
+        (Purpose::Level, Some(self.config.filter_allocation(level, last)))
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {

@@ -18,23 +18,27 @@
 //!
 //! Invariant: `done <= total`, and `done == total` exactly when the output is there.
 
+use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use terrane_io::Access;
 
+use crate::chunks::Reading;
 use crate::entry::{EntryRef, Kind, Order, key_hash};
 use crate::error::{Error, Result};
 use crate::files::{FileSet, lock};
 use crate::filter::FilterAllocation;
 use crate::index::IndexKind;
+use crate::key_range::KeyRange;
 use crate::kmerge::{Combine, KMerge, Rules, Source};
+use crate::memory::Planned;
 use crate::page::PAGE_SIZE;
 use crate::rereading::{Rereading, TakenOver};
 use crate::resolve::Resolve;
 use crate::run::{Purpose, Run};
 use crate::run_builder::{Flushed, RunBuilder, RunFinisher, RunPlan};
-use crate::run_reader::{self, RunReader};
+use crate::run_reader::RunReader;
 use crate::write_buffer::{SegmentReader, WriteBuffer};
 
 /// Entries that are merged between two looks at the work done.
@@ -88,10 +92,12 @@ pub(crate) enum View {
 /// this merge, and some work was not that.
 #[derive(Debug, Clone, Copy, Default)]
 struct Tally {
-    /// Passed before the interruption.
+    /// Passed before the interruption, as it was noted then.
     skipped: u64,
     /// What reading again counts for.
     reread: u64,
+    /// Pages of the inputs in front of where it was gone on.
+    pages_before: u64,
 }
 
 impl Tally {
@@ -119,6 +125,16 @@ impl Job {
             Self::Interrupted(_) | Self::Rereading(_) | Self::Finishing { .. } | Self::Done => true,
         }
     }
+
+    /// Memory of the filter and the index that are being built.
+    fn memory_bytes(&self) -> u64 {
+        match self {
+            Self::Idle | Self::Interrupted(_) | Self::Done => 0,
+            Self::Rereading(rereading) => rereading.memory_bytes() as u64,
+            Self::Entries { builder, .. } => builder.memory_bytes() as u64,
+            Self::Finishing { finisher, .. } => finisher.memory_bytes() as u64,
+        }
+    }
 }
 
 /// A merge, shared.
@@ -129,6 +145,10 @@ pub(crate) struct Merging {
     plan: RunPlan,
     drop_deletes: bool,
     resolve: Resolve,
+    /// Memory for the output's filter and index while they are built, as planned.
+    planned_bytes: u64,
+    /// Memory that these held after the last step.
+    built_bytes: AtomicU64,
     /// Pages of work from the beginning, as planned.
     work: u64,
     /// Pages of work. Never falls; rises if a merge that was to be resumed has to begin anew.
@@ -150,23 +170,33 @@ fn pages_of(weight_bytes: u64) -> u64 {
     weight_bytes.div_ceil(PAGE_SIZE as u64) + 1
 }
 
+/// What a merge of `inputs` will hold in memory.
+pub(crate) fn planned(inputs: &[Input]) -> Planned {
+    let mut planned = Planned::default();
+    for input in inputs {
+        match input {
+            Input::Run(run) => planned.add_run(run),
+            Input::Buffer(buffer) => {
+                planned.entries += buffer.len() as u64;
+                planned.key_pages += pages_of(buffer.weight_bytes());
+            }
+        }
+    }
+    planned
+}
+
 impl Merging {
     /// Prepares a merge; does no work.
     pub(crate) fn new(set: &Arc<FileSet>, spec: MergeSpec) -> Self {
-        let (mut entries, mut run_pages, mut key_pages, mut buffer_pages) = (0, 0, 0, 0);
-        let mut blob_pages = 0;
+        let planned = planned(&spec.inputs);
+        let (mut run_pages, mut blob_pages, mut buffer_pages) = (0, 0, 0);
         for input in &spec.inputs {
             match input {
                 Input::Run(run) => {
-                    entries += run.meta().entries;
                     run_pages += u64::from(run.meta().data_pages);
                     blob_pages += run.meta().blob_pages();
-                    key_pages += u64::from(run.meta().key_pages);
                 }
-                Input::Buffer(buffer) => {
-                    entries += buffer.len() as u64;
-                    buffer_pages += pages_of(buffer.weight_bytes());
-                }
+                Input::Buffer(buffer) => buffer_pages += pages_of(buffer.weight_bytes()),
             }
         }
         let plan = RunPlan {
@@ -175,8 +205,8 @@ impl Merging {
             access: spec.access,
             lower: Vec::new(),
             upper: Vec::new(),
-            entries_max: entries,
-            pages_max: key_pages + buffer_pages,
+            entries_max: planned.entries,
+            pages_max: planned.key_pages,
             filter: spec.filter,
             index: spec.index,
         };
@@ -188,6 +218,8 @@ impl Merging {
             plan,
             drop_deletes: spec.drop_deletes,
             resolve: spec.resolve,
+            planned_bytes: planned.bytes(spec.filter, spec.index),
+            built_bytes: AtomicU64::new(0),
             work,
             total: AtomicU64::new(work),
             buffer_pages,
@@ -207,7 +239,8 @@ impl Merging {
         let skipped = taken.partial.work.min(merging.work);
         let reread = taken.pages().div_ceil(REREAD_PAGES_PER_PAGE);
         let total = (merging.work - skipped + reread).max(1);
-        let job = (Job::Interrupted(Box::new(taken)), Tally { skipped, reread });
+        let tally = Tally { skipped, reread, pages_before: 0 };
+        let job = (Job::Interrupted(Box::new(taken)), tally);
         Self { total: AtomicU64::new(total), job: Mutex::new(job), ..merging }
     }
 
@@ -256,6 +289,16 @@ impl Merging {
         self.plan.access
     }
 
+    /// Memory set aside for the output's filter and index while they are built, in bytes.
+    pub(crate) fn planned_bytes(&self) -> u64 {
+        self.planned_bytes
+    }
+
+    /// Memory of the output's filter and index, as far as they are built, in bytes.
+    pub(crate) fn built_bytes(&self) -> u64 {
+        self.built_bytes.load(Ordering::Relaxed)
+    }
+
     /// Whether deletions are dropped.
     pub(crate) fn drops_deletes(&self) -> bool {
         self.drop_deletes
@@ -273,11 +316,12 @@ impl Merging {
     pub(crate) fn flush(&self) -> Result<(View, Option<Flushed>)> {
         let mut guard = lock(&self.job);
         self.begin_anew_unless_whole(&mut guard);
+        let tally = guard.1;
         let flushed = match &mut guard.0 {
             Job::Idle | Job::Done => None,
             Job::Interrupted(taken) => Some(taken.flushed()),
             Job::Rereading(rereading) => Some(rereading.flushed()),
-            Job::Entries { merge, builder } => builder.flush(self.passed(merge, builder))?,
+            Job::Entries { merge, builder } => builder.flush(self.passed(merge, builder, tally))?,
             Job::Finishing { finisher, passed } => Some(finisher.flush(*passed)?),
         };
         // While the job is held, so that the one is not complete and the other not gone.
@@ -327,6 +371,7 @@ impl Merging {
         if result.is_err() {
             self.begin_anew_unless_whole(job);
         }
+        self.built_bytes.store(job.0.memory_bytes(), Ordering::Relaxed);
         result
     }
 
@@ -363,33 +408,32 @@ impl Merging {
         RunPlan { lower, upper, ..self.plan.clone() }
     }
 
-    /// The merge of the inputs; of runs only, from the first key above `after` on if that is given.
-    fn merge_of(&self, inputs: &[Input], after: Option<&[u8]>) -> Result<Box<KMerge>> {
+    /// The merge of those entries of the inputs that are in a range.
+    fn merge_of(&self, inputs: &[Input], range: &KeyRange) -> Result<Box<KMerge>> {
+        let (combine, order, resolve) = (Combine::Levels, Order::Ascending, self.resolve.clone());
         let mut sources = Vec::new();
         for input in inputs {
             match input {
                 Input::Run(run) => {
-                    let (run, purpose) = (Arc::clone(run), run_reader::Purpose::Merge);
-                    let reader = match after {
-                        None => RunReader::new(run, purpose)?,
-                        Some(key) => RunReader::after(run, purpose, key)?,
-                    };
+                    let reader = RunReader::new(run, range, order, Reading::Merge);
                     sources.push(Source::Run(Box::new(reader)));
                 }
                 Input::Buffer(buffer) => {
-                    let segments = buffer.segments().iter().rev().map(Arc::clone);
-                    sources.extend(segments.map(SegmentReader::new).map(Source::Segment));
+                    let segments = buffer.segments().iter().rev();
+                    let readers = segments.map(|segment| SegmentReader::new(segment, range, order));
+                    sources.extend(readers.map(Source::Segment));
                 }
             }
         }
-        let (combine, order, resolve) = (Combine::Levels, Order::Ascending, self.resolve.clone());
-        Ok(Box::new(KMerge::new(sources, Rules { combine, resolve, order })?))
+        let mut merge = Box::new(KMerge::new(sources, Rules { combine, resolve, order }));
+        merge.load()?;
+        Ok(merge)
     }
 
     fn start(&self) -> Result<Job> {
         let View::Inputs(inputs) = self.view() else { return Ok(Job::Done) };
         let builder = Box::new(RunBuilder::new(&self.set, &self.bounded_plan(&inputs))?);
-        Ok(Job::Entries { merge: self.merge_of(&inputs, None)?, builder })
+        Ok(Job::Entries { merge: self.merge_of(&inputs, &KeyRange::ALL)?, builder })
     }
 
     /// Reads some of an interrupted merge's output again, enough for `target` if there is so much; once all
@@ -400,16 +444,18 @@ impl Merging {
     fn reread(&self, job: &mut (Job, Tally), target: u64) -> Result<()> {
         let View::Inputs(inputs) = self.view() else { return Ok(()) };
         let pages = target.saturating_sub(self.done()).saturating_mul(REREAD_PAGES_PER_PAGE);
-        let (number, read) = match std::mem::replace(&mut job.0, Job::Idle) {
+        let mut rereading = match std::mem::replace(&mut job.0, Job::Idle) {
             Job::Interrupted(taken) => {
-                let rereading = |taken| Rereading::begin(taken, &self.bounded_plan(&inputs));
-                (taken.partial.number, rereading(*taken).map(Box::new))
+                Box::new(Rereading::new(*taken, &self.bounded_plan(&inputs)))
             }
-            Job::Rereading(rereading) => (rereading.number(), Ok(rereading)),
-            _ => return Ok(()),
+            Job::Rereading(rereading) => rereading,
+            other => {
+                job.0 = other;
+                return Ok(());
+            }
         };
-        let read = read.and_then(|mut rereading| {
-            let has_ended = rereading.step(pages)?;
+        let number = rereading.number();
+        let read = rereading.step(pages).and_then(|has_ended| {
             self.note((rereading.pages_read() / REREAD_PAGES_PER_PAGE).min(job.1.reread));
             if !has_ended {
                 job.0 = Job::Rereading(rereading);
@@ -420,8 +466,11 @@ impl Merging {
         match read {
             Ok(None) => Ok(()),
             Ok(Some(builder)) => {
-                let merge = self.merge_of(&inputs, Some(builder.last_key()))?;
-                job.0 = Job::Entries { merge, builder };
+                let last = builder.last_key();
+                let runs = inputs.iter().filter_map(Input::run);
+                job.1.pages_before = runs.map(|run| u64::from(run.pages_before(last))).sum();
+                let range = KeyRange::ALL.from(Bound::Excluded(last.to_vec()));
+                job.0 = Job::Entries { merge: self.merge_of(&inputs, &range)?, builder };
                 Ok(())
             }
             Err(error) => {
@@ -456,7 +505,7 @@ impl Merging {
                 Job::Interrupted(_) | Job::Rereading(_) => self.reread(job, target)?,
                 Job::Entries { merge, builder } => {
                     if self.merge_entries(merge, builder, tally, target)? {
-                        self.end_entries(&mut job.0)?;
+                        self.end_entries(job)?;
                     }
                 }
                 Job::Finishing { finisher, passed } => {
@@ -478,10 +527,11 @@ impl Merging {
     }
 
     /// Goes on to filter and index when the inputs are used up.
-    fn end_entries(&self, job: &mut Job) -> Result<()> {
+    fn end_entries(&self, (job, tally): &mut (Job, Tally)) -> Result<()> {
         let Job::Entries { merge, builder } = job else { return Ok(()) };
         builder.finish_last_page()?;
-        let passed = merge.pages_passed() + self.blob_pages + self.buffer_pages;
+        let pages = tally.pages_before + merge.pages_passed();
+        let passed = pages + self.blob_pages + self.buffer_pages;
         let Job::Entries { builder, .. } = std::mem::replace(job, Job::Idle) else {
             return Ok(());
         };
@@ -505,10 +555,11 @@ impl Merging {
     }
 
     /// Pages passed in the inputs, and what stands for those of write buffers and blobs.
-    fn passed(&self, merge: &KMerge, builder: &RunBuilder) -> u64 {
+    fn passed(&self, merge: &KMerge, builder: &RunBuilder, tally: Tally) -> u64 {
         let blob_pages = u64::from(builder.blob_pages());
         let written = (u64::from(builder.pages()) + blob_pages).min(self.buffer_pages);
-        merge.pages_passed() + blob_pages.min(self.blob_pages) + written
+        let pages = tally.pages_before + merge.pages_passed();
+        pages + blob_pages.min(self.blob_pages) + written
     }
 
     /// Merges entries until `target` is reached (false) or the inputs are used up (true).
@@ -529,7 +580,7 @@ impl Merging {
                 }
                 merge.advance()?;
             }
-            let done = tally.done(self.passed(merge, builder));
+            let done = tally.done(self.passed(merge, builder, tally));
             self.note(done);
             if done >= target && target < self.total() {
                 return Ok(false);

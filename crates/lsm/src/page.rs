@@ -70,8 +70,8 @@ fn seal(page: &mut [u8], place: Place) {
     page[..4].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Checks a page's checksum and kind.
-pub(crate) fn check(page: &[u8], place: Place, kind: PageKind) -> Result<(), Corrupt> {
+/// Checks a page's checksum, whatever its kind.
+pub(crate) fn check_crc(page: &[u8], place: Place) -> Result<(), Corrupt> {
     let broken = |rule, expected, found| Corrupt { page: place.page, rule, expected, found };
     if page.len() != PAGE_SIZE {
         return Err(broken("page size", PAGE_SIZE as u64, page.len() as u64));
@@ -80,6 +80,13 @@ pub(crate) fn check(page: &[u8], place: Place, kind: PageKind) -> Result<(), Cor
     if stored != computed {
         return Err(broken("crc", u64::from(computed), u64::from(stored)));
     }
+    Ok(())
+}
+
+/// Checks a page's checksum and kind.
+pub(crate) fn check(page: &[u8], place: Place, kind: PageKind) -> Result<(), Corrupt> {
+    let broken = |rule, expected, found| Corrupt { page: place.page, rule, expected, found };
+    check_crc(page, place)?;
     if page[4] != kind as u8 {
         return Err(broken("kind", kind as u64, u64::from(page[4])));
     }

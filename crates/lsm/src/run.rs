@@ -7,17 +7,18 @@
 #![doc = include_str!("../../../docs/format/run.md")]
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use terrane_io::bytes::{Overrun, Reader, Writer};
-use terrane_io::{Access, AlignedBuf, DiskFile, OpenMode};
+use terrane_io::{Access, AlignedBuf, DiskFile};
 
 use crate::corrupt::Corrupt;
 use crate::entry::{ENTRY_OVERHEAD_BYTES, KEY_BYTES_MAX};
 use crate::error::{Error, Result};
-use crate::files::{FileHandle, FileSet, Partial};
+use crate::files::{FileHandle, FileSet};
 use crate::filter::{Filter, FilterDecoder};
 use crate::index::{Candidate, Index};
+use crate::open_files::PooledFile;
 use crate::page::{PAGE_SIZE, PAYLOAD_SIZE, PageKind, Place, decode_payload};
 
 /// First bytes of a footer's content.
@@ -97,6 +98,15 @@ impl RunMeta {
     /// What the entries count for in a write buffer bounded in bytes.
     pub(crate) fn weight_bytes(&self) -> u64 {
         self.key_bytes + self.value_bytes + self.blob_bytes + ENTRY_OVERHEAD_BYTES * self.entries
+    }
+
+    /// Whether both count the same entries on the same pages; what follows these may differ.
+    pub(crate) fn has_entries_of(&self, other: &Self) -> bool {
+        let counts = |meta: &Self| {
+            let entries = (meta.entries, meta.deletes, meta.key_bytes, meta.value_bytes);
+            (entries, meta.key_pages, meta.data_pages, meta.blob_bytes)
+        };
+        counts(self) == counts(other)
     }
 
     pub(crate) fn encode(&self) -> Vec<u8> {
@@ -318,58 +328,77 @@ pub(crate) struct Location {
 #[derive(Debug)]
 pub(crate) struct Run {
     // The file is closed before its name goes.
-    file: Arc<dyn DiskFile>,
-    /// The file of its blobs, opened when it is first needed.
-    blobs: OnceLock<Arc<dyn DiskFile>>,
-    handle: FileHandle,
+    /// As lookups read it.
+    file: Arc<PooledFile>,
+    /// The same file the other way, if there is a use for it. Invariant: one of the two is through the page
+    /// cache, for merges.
+    other: Option<Arc<PooledFile>>,
+    /// The file of its blobs.
+    blobs: Option<Arc<PooledFile>>,
+    handle: Arc<FileHandle>,
     access: Access,
-    path: PathBuf,
     meta: RunMeta,
-    filter: Filter,
-    section: IndexSection,
+    /// Replaced by a smaller one when a memory budget asks for it.
+    filter: Arc<RwLock<Arc<Filter>>>,
+    section: Arc<IndexSection>,
 }
 
 impl Run {
     /// The run that a builder has written.
     pub(crate) fn new(
-        files: (Arc<dyn DiskFile>, Option<Arc<dyn DiskFile>>),
+        file: Arc<PooledFile>,
+        blobs: Option<Arc<PooledFile>>,
         handle: FileHandle,
         access: Access,
         meta: RunMeta,
         filter: Filter,
         section: IndexSection,
     ) -> Self {
-        let path = handle.path();
-        let (file, blobs) = (files.0, files.1.map(OnceLock::from).unwrap_or_default());
-        Self { file, blobs, handle, access, path, meta, filter, section }
+        let other = (access == Access::Direct)
+            .then(|| Arc::new(handle.set().file(handle.number(), Access::Buffered)));
+        Self {
+            file,
+            other,
+            blobs,
+            handle: Arc::new(handle),
+            access,
+            meta,
+            filter: Arc::new(RwLock::new(Arc::new(filter))),
+            section: Arc::new(section),
+        }
     }
 
-    /// The beginning of a run that is still being written, to be read from its first entry to its last:
-    /// it has neither filter nor index.
-    pub(crate) fn beginning(handle: FileHandle, partial: &Partial, salt: u64) -> Result<Self> {
-        let path = handle.path();
-        let file = handle.set().disk().open(&path, OpenMode::Read, Access::Buffered)?;
-        let Partial { identity, data_pages, blob_bytes, .. } = *partial;
-        let meta =
-            RunMeta { data_pages, blob_bytes, ..RunMeta::new(Purpose::Level, identity, salt) };
-        let section = IndexSection {
-            min_key: Box::default(),
-            max_key: Box::default(),
-            map: PageMap::default(),
-            index: Index::empty(),
+    /// The same run, read by lookups through the page cache or past it. Blobs are read as before.
+    pub(crate) fn with_access(self: &Arc<Self>, access: Access) -> Arc<Self> {
+        if access == self.access() {
+            return Arc::clone(self);
+        }
+        let set = self.handle.set();
+        let file = match &self.other {
+            Some(other) => Arc::clone(other),
+            None => Arc::new(set.file(self.number(), access)),
         };
-        Ok(Self::new((file, None), handle, Access::Buffered, meta, Filter::empty(), section))
+        Arc::new(Self {
+            file,
+            // Not given up: it may hold bytes that are not durable yet.
+            other: Some(Arc::clone(&self.file)),
+            blobs: self.blobs.clone(),
+            handle: Arc::clone(&self.handle),
+            access,
+            meta: self.meta,
+            filter: Arc::clone(&self.filter),
+            section: Arc::clone(&self.section),
+        })
     }
 
     /// Opens a file of the session, and checks all of it but the data pages.
     ///
     /// Cost: reads footer, filter and index.
     pub(crate) fn open(set: &Arc<FileSet>, number: u64, access: Access) -> Result<Self> {
-        let path = set.path(number);
-        let file = set.disk().open(&path, OpenMode::Read, access)?;
-        let (meta, filter, section) = read_sections(&path, file.as_ref())?;
-        let blobs = OnceLock::new();
-        Ok(Self { file, blobs, handle: set.attach(number), access, path, meta, filter, section })
+        let file = Arc::new(set.file(number, access));
+        let (meta, filter, section) = read_sections(file.path(), file.get()?.as_ref())?;
+        let blobs = (meta.blob_bytes > 0).then(|| Arc::new(set.blobs(number, access)));
+        Ok(Self::new(file, blobs, set.attach(number), access, meta, filter, section))
     }
 
     pub(crate) fn number(&self) -> u64 {
@@ -377,36 +406,58 @@ impl Run {
     }
 
     pub(crate) fn path(&self) -> &Path {
-        &self.path
+        self.file.path()
     }
 
-    pub(crate) fn file(&self) -> &Arc<dyn DiskFile> {
-        &self.file
+    /// The file, opened if need be; to be held for no longer than a read.
+    pub(crate) fn file(&self) -> Result<Arc<dyn DiskFile>> {
+        Ok(self.file.get()?)
     }
 
-    /// The file of the blobs, which must be some.
+    /// The same; `None` if all files that may be open are in use.
+    pub(crate) fn file_if_room(&self) -> Result<Option<Arc<dyn DiskFile>>> {
+        Ok(self.file.get_if_room()?)
+    }
+
+    /// The file as a merge reads it: through the page cache, which reads ahead for a single reader.
+    pub(crate) fn file_for_merge(&self) -> Result<Arc<dyn DiskFile>> {
+        let file = match (self.access, &self.other) {
+            (Access::Direct, Some(buffered)) => buffered,
+            _ => &self.file,
+        };
+        Ok(file.get()?)
+    }
+
+    /// Makes the bytes of its files durable, once.
+    pub(crate) fn sync(&self) -> Result<()> {
+        let files = [Some(&self.file), self.other.as_ref(), self.blobs.as_ref()];
+        files.into_iter().flatten().try_for_each(|file| file.sync())?;
+        self.handle.note_synced();
+        Ok(())
+    }
+
+    /// The file of the blobs, which must be some; to be held for no longer than a read.
     pub(crate) fn blobs(&self) -> Result<Arc<dyn DiskFile>> {
-        if let Some(file) = self.blobs.get() {
-            return Ok(Arc::clone(file));
+        match &self.blobs {
+            Some(blobs) => Ok(blobs.get()?),
+            None => {
+                let what = Corrupt::rule("bytes of blobs", 1, self.meta.blob_bytes);
+                Err(Error::corrupt(self.path(), what))
+            }
         }
-        let disk = self.handle.set().disk();
-        let file = disk.open(&self.blobs_path(), OpenMode::Read, self.access)?;
-        Ok(Arc::clone(self.blobs.get_or_init(|| file)))
+    }
+
+    /// The same; `None` if all files that may be open are in use.
+    pub(crate) fn blobs_if_room(&self) -> Result<Option<Arc<dyn DiskFile>>> {
+        match &self.blobs {
+            Some(blobs) => Ok(blobs.get_if_room()?),
+            None => self.blobs().map(Some),
+        }
     }
 
     /// The path of that file.
     pub(crate) fn blobs_path(&self) -> PathBuf {
         self.handle.set().blobs_path(self.number())
-    }
-
-    /// Makes the run durable, once.
-    pub(crate) fn sync(&self) -> Result<()> {
-        if self.handle.is_synced() {
-            return Ok(());
-        }
-        let blobs = if self.meta.blob_bytes > 0 { Some(self.blobs()?) } else { None };
-        let files = [Some(&self.file), blobs.as_ref()];
-        self.handle.sync(files.into_iter().flatten().map(Arc::as_ref))
     }
 
     /// Whether lookups bypass the page cache: what was asked for, not what the file system granted.
@@ -422,8 +473,18 @@ impl Run {
         &self.meta
     }
 
-    pub(crate) fn filter(&self) -> &Filter {
-        &self.filter
+    /// The filter, which stays as it is for as long as it is looked into.
+    pub(crate) fn filter(&self) -> Arc<Filter> {
+        Arc::clone(&self.filter.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Makes the filter half as large for everybody who has the run; returns the bytes freed.
+    pub(crate) fn halve_filter(&self) -> usize {
+        let mut filter = self.filter.write().unwrap_or_else(PoisonError::into_inner);
+        let before = filter.memory_bytes();
+        // In place, unless a lookup is looking into it just now.
+        Arc::make_mut(&mut filter).halve();
+        before - filter.memory_bytes()
     }
 
     pub(crate) fn min_key(&self) -> &[u8] {
@@ -444,7 +505,7 @@ impl Run {
             + self.section.min_key.len()
             + self.section.max_key.len()
             + size_of::<Self>();
-        (self.filter.memory_bytes(), self.section.index.memory_bytes(), rest)
+        (self.filter().memory_bytes(), self.section.index.memory_bytes(), rest)
     }
 
     fn location(&self, candidate: Candidate) -> Location {
@@ -474,20 +535,29 @@ impl Run {
         self.section.map.pages(ordinal)
     }
 
-    /// The first page from which on all keys at or above `key` stand, as ordinal-free page number. The
-    /// page found may still hold smaller keys.
-    pub(crate) fn first_page_for(&self, key: &[u8]) -> u32 {
-        if key <= self.min_key() {
-            return 0;
+    /// Pages of the file in front of the first one that may hold a key above `key`.
+    pub(crate) fn pages_before(&self, key: &[u8]) -> u32 {
+        if key < self.min_key() {
+            0
+        } else if key >= self.max_key() {
+            self.meta.data_pages
+        } else {
+            self.entry_pages(self.candidates(key).start).0
         }
+    }
+
+    /// The key pages, by ordinal, that may hold both keys below `key` and keys at or above it; all earlier
+    /// pages hold keys below it only, all later ones keys above it only. Of a key in the run's range.
+    pub(crate) fn candidates(&self, key: &[u8]) -> std::ops::Range<u32> {
         let mut candidate = self.section.index.search(key);
+        let end = candidate.ordinal + 1;
         while candidate.earlier {
             match self.section.index.previous(candidate.ordinal, key) {
                 Some(previous) => candidate = previous,
                 None => break,
             }
         }
-        self.section.map.pages(candidate.ordinal).0
+        candidate.ordinal..end
     }
 }
 

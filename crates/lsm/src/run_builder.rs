@@ -9,10 +9,9 @@
 //!
 //! Invariant: a page that was written once is never written again.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
-use terrane_io::{Access, AlignedBuf, DiskFile, OpenMode};
+use terrane_io::{Access, AlignedBuf};
 
 use crate::blob::{Blob, BlobReader};
 use crate::entry::{BlobSpan, EntryRef, Kind};
@@ -20,6 +19,7 @@ use crate::error::{Error, Result};
 use crate::files::{FileHandle, FileSet, Partial};
 use crate::filter::{Filter, FilterAllocation, FilterBuilder};
 use crate::index::{IndexBuilder, IndexKind, IndexPlan};
+use crate::open_files::PooledFile;
 use crate::page::{
     PAGE_SIZE, PAYLOAD_SIZE, PageBuilder, PageKind, Place, encode_payload, overflow_pages,
     stored_len,
@@ -63,7 +63,7 @@ impl RunPlan {
 /// The file of a run being written, page by page.
 #[derive(Debug)]
 struct PageWriter {
-    file: Arc<dyn DiskFile>,
+    file: Arc<PooledFile>,
     identity: u64,
     chunk: AlignedBuf,
     /// Pages in `chunk`.
@@ -74,9 +74,9 @@ struct PageWriter {
 
 impl PageWriter {
     /// Writes from page `next_page` on.
-    fn new(file: Arc<dyn DiskFile>, identity: u64, next_page: u32) -> Self {
+    fn new(file: PooledFile, identity: u64, next_page: u32) -> Self {
         let chunk = AlignedBuf::zeroed(CHUNK_PAGES * PAGE_SIZE);
-        Self { file, identity, chunk, chunk_pages: 0, next_page }
+        Self { file: Arc::new(file), identity, chunk, chunk_pages: 0, next_page }
     }
 
     /// The next page of the chunk and its place.
@@ -132,7 +132,7 @@ struct BlobWriter {
 
 impl BlobWriter {
     /// Goes on after a stream of `bytes` bytes.
-    fn new(file: Arc<dyn DiskFile>, identity: u64, bytes: u64) -> Self {
+    fn new(file: PooledFile, identity: u64, bytes: u64) -> Self {
         let pages = bytes.div_ceil(PAYLOAD_SIZE as u64) as u32;
         Self {
             writer: PageWriter::new(file, identity, pages),
@@ -186,7 +186,7 @@ impl BlobWriter {
                 let known = self.readers.iter().position(|r| Arc::ptr_eq(r.run(), run));
                 let mut reader = match known {
                     Some(at) => self.readers.swap_remove(at),
-                    None => BlobReader::new(Arc::clone(run))?,
+                    None => BlobReader::new(Arc::clone(run)),
                 };
                 while done < span.len {
                     self.append(reader.part(*span, done)?)?;
@@ -251,7 +251,7 @@ pub(crate) struct RunBuilder {
 #[derive(Debug)]
 pub(crate) struct Flushed {
     pub(crate) partial: Partial,
-    files: Vec<Arc<dyn DiskFile>>,
+    files: Vec<Arc<PooledFile>>,
     handle: FileHandle,
 }
 
@@ -265,7 +265,7 @@ impl Flushed {
     pub(crate) fn sync(&self) -> Result<()> {
         let set = self.handle.set();
         if !set.is_durable(&self.partial) {
-            set.sync_files(self.files.iter().map(Arc::as_ref))?;
+            self.files.iter().try_for_each(|file| file.sync_so_far())?;
             set.note_durable(self.partial);
         }
         Ok(())
@@ -284,24 +284,15 @@ impl RunBuilder {
         Ok(Self::with_identity(handle, file, plan, identity))
     }
 
-    /// Goes on with a file that another builder has begun, after the pages that are in it for good. All of
-    /// their entries must be [adopted](Self::adopt) first.
-    ///
-    /// # Errors
-    /// [`Error::Disk`], also if a file is missing.
-    pub(crate) fn resuming(handle: FileHandle, plan: &RunPlan, partial: &Partial) -> Result<Self> {
-        let set = Arc::clone(handle.set());
-        let open = |path: PathBuf| set.disk().open(&path, OpenMode::ReadWrite, plan.access);
-        let file = open(handle.path())?;
-        let blobs = if set.has_blobs(partial.number) {
-            let file = open(set.blobs_path(partial.number))?;
-            Some(BlobWriter::new(file, partial.identity, partial.blob_bytes))
-        } else {
-            None
-        };
-        let writer = PageWriter::new(Arc::clone(&file), partial.identity, partial.data_pages);
-        let builder = Self::with_identity(handle, file, plan, partial.identity);
-        Ok(Self { writer, blobs, ..builder })
+    /// Goes on with the files that another builder has begun, after the pages that are in them for good. All
+    /// of their entries must be [adopted](Self::adopt) first.
+    pub(crate) fn resuming(handle: FileHandle, plan: &RunPlan, partial: &Partial) -> Self {
+        let Partial { identity, data_pages, blob_bytes, .. } = *partial;
+        let (file, blobs) = handle.set().files_to_write(&handle, plan.access);
+        let mut builder = Self::with_identity(handle, file, plan, identity);
+        builder.writer.next_page = data_pages;
+        builder.blobs = blobs.map(|file| BlobWriter::new(file, identity, blob_bytes));
+        builder
     }
 
     /// Creates the file of a run that takes the place of another one of the same content, whose blobs stay
@@ -318,12 +309,7 @@ impl RunBuilder {
         Ok(builder)
     }
 
-    fn with_identity(
-        handle: FileHandle,
-        file: Arc<dyn DiskFile>,
-        plan: &RunPlan,
-        identity: u64,
-    ) -> Self {
+    fn with_identity(handle: FileHandle, file: PooledFile, plan: &RunPlan, identity: u64) -> Self {
         Self {
             writer: PageWriter::new(file, identity, 0),
             blobs: None,
@@ -346,6 +332,11 @@ impl RunBuilder {
                 pages_max: plan.pages_max,
             }),
         }
+    }
+
+    /// Memory of the filter and the index so far, in bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.filter.as_ref().map_or(0, FilterBuilder::memory_bytes) + self.index.memory_bytes()
     }
 
     /// Pages written or in the chunk.
@@ -584,7 +575,7 @@ impl RunBuilder {
 #[derive(Debug)]
 pub(crate) struct RunFinisher {
     writer: PageWriter,
-    blobs: Option<Arc<dyn DiskFile>>,
+    blobs: Option<Arc<PooledFile>>,
     handle: FileHandle,
     meta: RunMeta,
     filter: Filter,
@@ -598,6 +589,12 @@ pub(crate) struct RunFinisher {
 }
 
 impl RunFinisher {
+    /// Memory of the filter, the index and its encoding, in bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let index = self.section.index.memory_bytes() + self.index_bytes.capacity();
+        self.filter.memory_bytes() + index
+    }
+
     /// Writes up to `pages` more pages; returns how many are left.
     pub(crate) fn step(&mut self, pages: u32) -> Result<u32> {
         let RunMeta { filter_pages, index_pages, .. } = self.meta;
@@ -648,6 +645,6 @@ impl RunFinisher {
         assert!(self.done == self.meta.filter_pages + self.meta.index_pages + 1);
         let Self { writer, blobs, mut handle, access, meta, filter, section, .. } = self;
         handle.finish_writing();
-        Run::new((writer.file, blobs), handle, access, meta, filter, section)
+        Run::new(writer.file, blobs, handle, access, meta, filter, section)
     }
 }

@@ -1,132 +1,135 @@
-//! Reads a run from front to back, for merges, cursors and checks.
+//! Reads a run, or the part of it that is in a range of keys, in order: for merges, cursors and checks.
 //!
-//! Pages come in chunks; a reader that starts small doubles its chunk with each read up to
-//! [`CHUNK_PAGES_MAX`], so that a short range costs one page and a scan runs at the device's speed.
-//! Every page is checked as it is entered.
+//! Making a reader reads nothing, since a bound of its first key is known: that of the range, or the run's
+//! own. So whoever merges many readers reads from each only when its turn comes.
+//!
+//! Every page is checked as it is entered. Which entries of a page are in the range is found out then, and
+//! only for the few pages that the index cannot decide about; going from entry to entry costs no comparison
+//! with the bounds.
 
+use std::cmp::Ordering;
+use std::ops::{Bound, Range};
 use std::sync::Arc;
 
-use terrane_io::{Access, AlignedBuf, DiskFile, OpenMode};
-
 use crate::blob::Blob;
+use crate::chunks::{Chunks, Reading};
 use crate::corrupt::Corrupt;
-use crate::entry::{EntryRef, Kind};
+use crate::entry::{EntryRef, Kind, Order};
 use crate::error::{Error, Result};
-use crate::page::{PAGE_SIZE, PageKind, PageLayout, decode_payload, overflow_pages, split_value};
+use crate::key_range::{KeyRange, bound_key};
+use crate::page::{
+    PAGE_SIZE, PAYLOAD_SIZE, PageKind, PageLayout, decode_payload, overflow_pages, split_value,
+};
 use crate::run::Run;
 
-/// Most pages that are read with one call.
-pub(crate) const CHUNK_PAGES_MAX: u32 = 32;
-
-/// Why a run is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Purpose {
-    /// All of it, once: large chunks through the page cache, which is told to forget them if the run is
-    /// otherwise read past it.
-    Merge,
-    /// A part of it: small chunks first.
-    Range,
+enum State {
+    /// Nothing has been read; `key` is a bound of the first key.
+    Unread,
+    /// At an entry.
+    Here,
+    Ended,
+}
+
+/// A stored value that goes on in overflow pages.
+#[derive(Debug)]
+struct Large {
+    kind: Kind,
+    /// What stands in the key page ends at byte [`PAGE_SIZE`], where the rest begins.
+    bytes: Vec<u8>,
+    /// Where the value stands in `bytes`.
+    value: Range<usize>,
 }
 
 /// A position in a run.
 #[derive(Debug)]
 pub(crate) struct RunReader {
     run: Arc<Run>,
-    file: Arc<dyn DiskFile>,
-    forget: bool,
-    chunk: AlignedBuf,
-    /// Number of the first page in `chunk`, and pages there.
-    chunk_first: u32,
-    chunk_pages: u32,
-    /// Pages to read with the next call.
-    chunk_next: u32,
-    /// Page of the current entry; `data_pages` at the end.
+    order: Order,
+    range: KeyRange,
+    chunks: Chunks,
+    /// Key pages not entered yet, by ordinal.
+    ordinals: Range<u32>,
+    /// Key pages before this one may hold keys below the range.
+    low_end: u32,
+    /// Key pages from this one on may hold keys above the range.
+    high_start: u32,
+    state: State,
+    /// Pages of the file entered so far.
+    pages_entered: u32,
+    entries_passed: u64,
+    /// The key page entered last.
     page: u32,
     layout: PageLayout,
-    /// Index of the current entry in its page.
-    index: usize,
+    /// Entries of the page that have not been passed; the current one is the first or the last of them.
+    indexes: Range<usize>,
     /// The current key. Invariant: begins with the page's prefix.
     key: Vec<u8>,
-    /// The current stored value if it goes on in overflow pages, and the kind of its entry.
-    large: Vec<u8>,
-    large_kind: Kind,
-    entries_passed: u64,
+    /// The last key of the page before.
+    key_before: Vec<u8>,
+    /// The current stored value, if it goes on in overflow pages.
+    large: Option<Large>,
 }
 
 impl RunReader {
-    /// A reader at the first entry.
-    pub(crate) fn new(run: Arc<Run>, purpose: Purpose) -> Result<Self> {
-        let mut reader = Self::closed(run, purpose)?;
-        reader.enter(0)?;
-        Ok(reader)
-    }
-
-    /// A reader at the first entry whose key is above `key`.
-    pub(crate) fn after(run: Arc<Run>, purpose: Purpose, key: &[u8]) -> Result<Self> {
-        let mut reader = Self::at(run, purpose, key)?;
-        if reader.key() == Some(key) {
-            reader.advance()?;
+    /// A reader before the first entry in the range, in this order. Reads nothing.
+    pub(crate) fn new(run: &Arc<Run>, range: &KeyRange, order: Order, reading: Reading) -> Self {
+        // Bounds beyond those of the run decide nothing.
+        let low = bound_key(&range.from).filter(|key| *key >= run.min_key());
+        let high = bound_key(&range.to).filter(|key| *key <= run.max_key());
+        let mut ordinals = 0..run.meta().key_pages;
+        let (mut low_end, mut high_start) = (0, ordinals.end);
+        if let Some(low) = low {
+            let candidates = run.candidates(low);
+            (ordinals.start, low_end) = (candidates.start, candidates.end);
         }
-        Ok(reader)
-    }
-
-    /// A reader at the first entry whose key is at least `key`.
-    pub(crate) fn at(run: Arc<Run>, purpose: Purpose, key: &[u8]) -> Result<Self> {
-        let mut reader = Self::closed(run, purpose)?;
-        let page = reader.run.first_page_for(key);
-        reader.enter(page)?;
-        while let Some(entry) = reader.current() {
-            if entry.key >= key {
-                break;
-            }
-            reader.advance()?;
+        if let Some(high) = high {
+            let candidates = run.candidates(high);
+            (high_start, ordinals.end) = (candidates.start, candidates.end);
         }
-        Ok(reader)
-    }
-
-    fn closed(run: Arc<Run>, purpose: Purpose) -> Result<Self> {
-        let direct = run.file().access() == Access::Direct;
-        // A merge reads ahead, which only the page cache does for a single reader.
-        let (file, forget) = if direct && purpose == Purpose::Merge {
-            (run.handle().set().disk().open(run.path(), OpenMode::Read, Access::Buffered)?, true)
-        } else {
-            (Arc::clone(run.file()), false)
+        let key = match order {
+            Order::Ascending => low.unwrap_or(run.min_key()).to_vec(),
+            Order::Descending => high.unwrap_or(run.max_key()).to_vec(),
         };
-        let chunk_next = match purpose {
-            Purpose::Merge => CHUNK_PAGES_MAX,
-            Purpose::Range => 1,
-        };
-        Ok(Self {
-            run,
-            file,
-            forget,
-            chunk: AlignedBuf::zeroed(chunk_next as usize * PAGE_SIZE),
-            chunk_first: 0,
-            chunk_pages: 0,
-            chunk_next,
+        let is_empty = ordinals.is_empty() || range.misses(run.min_key(), run.max_key());
+        let mut part = 0..0;
+        if !is_empty {
+            let (last, pages) = run.entry_pages(ordinals.end - 1);
+            part = run.entry_pages(ordinals.start).0..last + pages;
+        }
+        Self {
+            chunks: Chunks::new(Arc::clone(run), part, order, reading),
+            run: Arc::clone(run),
+            order,
+            range: range.clone(),
+            ordinals,
+            low_end,
+            high_start,
+            state: if is_empty { State::Ended } else { State::Unread },
+            pages_entered: 0,
+            entries_passed: 0,
             page: 0,
             layout: PageLayout::default(),
-            index: 0,
-            key: Vec::new(),
-            large: Vec::new(),
-            large_kind: Kind::Insert,
-            entries_passed: 0,
-        })
+            indexes: 0..0,
+            key,
+            key_before: Vec::new(),
+            large: None,
+        }
+    }
+
+    /// Whether the first entry has been gone to.
+    pub(crate) fn is_loaded(&self) -> bool {
+        self.state != State::Unread
+    }
+
+    /// Goes to the first entry, unless that has been done.
+    pub(crate) fn load(&mut self) -> Result<()> {
+        if self.is_loaded() { Ok(()) } else { self.next_page(Ordering::is_ge) }
     }
 
     /// Pages passed, for the accounting of merges.
     pub(crate) fn pages_passed(&self) -> u32 {
-        self.page
-    }
-
-    /// Whether the current entry is the first one of its page.
-    pub(crate) fn starts_page(&self) -> bool {
-        self.index == 0
-    }
-
-    /// Pages on which the current entry goes on.
-    pub(crate) fn overflow_pages(&self) -> u32 {
-        self.layout.large_value_len().map_or(0, |len| overflow_pages(self.key.len(), len))
+        self.pages_entered - u32::from(self.state == State::Here)
     }
 
     /// Entries passed, for the accounting of unions.
@@ -138,105 +141,156 @@ impl RunReader {
         Error::corrupt(self.run.path(), what)
     }
 
-    fn ended(&self) -> bool {
-        self.page >= self.run.meta().data_pages
+    fn out_of_order(&self) -> Error {
+        let (page, found) = (self.page, self.index().unwrap_or_default() as u64);
+        self.corrupt(Corrupt { page, rule: "keys rise", expected: found + 1, found })
     }
 
-    /// Offset in the chunk of page `page`, reading it if need be.
-    fn load(&mut self, page: u32) -> Result<usize> {
-        if page < self.chunk_first || page >= self.chunk_first + self.chunk_pages {
-            let data_pages = self.run.meta().data_pages;
-            if page >= data_pages {
-                let found = u64::from(page);
-                return Err(self.corrupt(Corrupt {
-                    page,
-                    rule: "overflow pages within the data pages",
-                    expected: u64::from(data_pages),
-                    found,
-                }));
-            }
-            let pages = self.chunk_next.min(data_pages - page);
-            let bytes = pages as usize * PAGE_SIZE;
-            if self.chunk.len() < bytes {
-                self.chunk = AlignedBuf::zeroed(bytes);
-            }
-            self.chunk_pages = 0;
-            let offset = u64::from(page) * PAGE_SIZE as u64;
-            self.file.read_at(&mut self.chunk[..bytes], offset)?;
-            if self.forget {
-                self.file.forget(offset, bytes as u64);
-            }
-            self.chunk_first = page;
-            self.chunk_pages = pages;
-            self.chunk_next = (self.chunk_next * 2).min(CHUNK_PAGES_MAX);
+    /// How `key` compares with one that was met before, in the order of the reader.
+    fn compare(&self, key: &[u8], before: &[u8]) -> Ordering {
+        match self.order {
+            Order::Ascending => key.cmp(before),
+            Order::Descending => before.cmp(key),
         }
-        Ok((page - self.chunk_first) as usize * PAGE_SIZE)
     }
 
-    /// The bytes of the current page.
-    fn page_bytes(&self) -> &[u8] {
-        let at = (self.page - self.chunk_first) as usize * PAGE_SIZE;
-        &self.chunk[at..at + PAGE_SIZE]
+    /// Index of the current entry in its page.
+    fn index(&self) -> Option<usize> {
+        match self.order {
+            _ if self.indexes.is_empty() => None,
+            Order::Ascending => Some(self.indexes.start),
+            Order::Descending => Some(self.indexes.end - 1),
+        }
     }
 
-    /// Goes to the first entry of key page `page`.
-    fn enter(&mut self, page: u32) -> Result<()> {
+    /// Enters key pages until one has an entry in the range. Its key must stand to that of before as
+    /// `is_right` says.
+    fn next_page(&mut self, is_right: impl Fn(Ordering) -> bool) -> Result<()> {
+        std::mem::swap(&mut self.key, &mut self.key_before);
+        self.indexes = 0..0;
+        while self.indexes.is_empty() {
+            let ordinal = match self.order {
+                Order::Ascending => self.ordinals.next(),
+                Order::Descending => self.ordinals.next_back(),
+            };
+            let Some(ordinal) = ordinal else {
+                self.state = State::Ended;
+                self.large = None;
+                self.chunks.end();
+                return Ok(());
+            };
+            self.enter(ordinal)?;
+        }
+        self.state = State::Here;
+        if is_right(self.compare(&self.key, &self.key_before)) {
+            Ok(())
+        } else {
+            Err(self.out_of_order())
+        }
+    }
+
+    /// Goes to the first entry of a key page that is in the range, if there is one.
+    fn enter(&mut self, ordinal: u32) -> Result<()> {
+        let (page, pages) = self.run.entry_pages(ordinal);
         self.page = page;
-        if self.ended() {
-            return Ok(());
+        self.pages_entered += pages;
+        self.large = None;
+        let mut large = vec![0; if pages > 1 { self.large_size(pages) } else { 0 }];
+        if self.order == Order::Descending {
+            self.read_overflow(page, pages, &mut large)?;
         }
-        let at = self.load(page)?;
-        self.layout = PageLayout::parse(&self.chunk[at..at + PAGE_SIZE], self.run.place(page))
-            .map_err(|what| self.corrupt(what))?;
-        self.index = 0;
+        let layout = PageLayout::parse(self.chunks.page(page)?, self.run.place(page));
+        self.layout = layout.map_err(|what| self.corrupt(what))?;
+        let bytes = self.chunks.bytes(page);
+        self.indexes = self.indexes_in_range(ordinal, bytes);
+        let Some(index) = self.index() else { return Ok(()) };
         self.key.clear();
-        let prefix = self.layout.prefix(&self.chunk[at..at + PAGE_SIZE]);
-        self.key.extend_from_slice(prefix);
-        self.key.extend_from_slice(self.layout.suffix(&self.chunk[at..at + PAGE_SIZE], 0));
-        if let Some(len) = self.layout.large_value_len() {
-            self.read_large(len)?;
+        self.key.extend_from_slice(self.layout.prefix(bytes));
+        self.key.extend_from_slice(self.layout.suffix(bytes, index));
+        let len = self.layout.large_value_len();
+        let expected = 1 + len.map_or(0, |len| overflow_pages(self.key.len(), len));
+        if pages != expected {
+            let (expected, found) = (u64::from(expected), u64::from(pages));
+            let rule = "pages of a large entry";
+            return Err(self.corrupt(Corrupt { page, rule, expected, found }));
         }
+        let Some(len) = len else { return Ok(()) };
+        let inline = self.layout.stored_value(bytes, 0);
+        let start = PAGE_SIZE - inline.len();
+        large[start..PAGE_SIZE].copy_from_slice(inline);
+        let kind = self.layout.kind(bytes, 0);
+        if self.order == Order::Ascending {
+            self.read_overflow(page, pages, &mut large)?;
+        }
+        self.large = Some(Large { kind, bytes: large, value: start..start + len });
         Ok(())
     }
 
-    fn read_large(&mut self, len: usize) -> Result<()> {
-        self.large.clear();
-        let at = (self.page - self.chunk_first) as usize * PAGE_SIZE;
-        let page = &self.chunk[at..at + PAGE_SIZE];
-        self.large_kind = self.layout.kind(page, 0);
-        self.large.extend_from_slice(self.layout.stored_value(page, 0));
-        let key_page = self.page;
-        for position in 1..=overflow_pages(self.key.len(), len) {
+    /// Bytes that a large entry of so many pages takes in memory.
+    fn large_size(&self, pages: u32) -> usize {
+        PAGE_SIZE + (pages as usize - 1) * PAYLOAD_SIZE
+    }
+
+    /// Reads the overflow pages of an entry in the order of the reader.
+    fn read_overflow(&mut self, key_page: u32, pages: u32, large: &mut [u8]) -> Result<()> {
+        for step in 1..pages {
+            let position = match self.order {
+                Order::Ascending => step,
+                Order::Descending => pages - step,
+            };
             let page = key_page + position;
-            let at = self.load(page)?;
-            let bytes = &self.chunk[at..at + PAGE_SIZE];
-            let content = decode_payload(bytes, self.run.place(page), PageKind::Overflow, position)
-                .map_err(|what| self.corrupt(what))?;
-            let left = len - self.large.len();
-            self.large.extend_from_slice(&content[..left.min(content.len())]);
-            self.page = page;
+            let place = self.run.place(page);
+            let bytes = self.chunks.page(page)?;
+            let content = decode_payload(bytes, place, PageKind::Overflow, position)
+                .map_err(|what| Error::corrupt(self.run.path(), what))?;
+            let start = PAGE_SIZE + (position as usize - 1) * PAYLOAD_SIZE;
+            large[start..start + PAYLOAD_SIZE].copy_from_slice(content);
         }
         Ok(())
     }
 
-    /// The current key; `None` at the end.
+    /// Indexes of the entries of a key page that are in the range.
+    fn indexes_in_range(&self, ordinal: u32, page: &[u8]) -> Range<usize> {
+        let (mut start, mut end) = (0, self.layout.count());
+        if ordinal < self.low_end {
+            start = match &self.range.from {
+                Bound::Included(key) => self.layout.search(page, key).unwrap_or_else(|at| at),
+                Bound::Excluded(key) => {
+                    self.layout.search(page, key).map_or_else(|at| at, |at| at + 1)
+                }
+                Bound::Unbounded => start,
+            };
+        }
+        if ordinal >= self.high_start {
+            end = match &self.range.to {
+                Bound::Included(key) => {
+                    self.layout.search(page, key).map_or_else(|at| at, |at| at + 1)
+                }
+                Bound::Excluded(key) => self.layout.search(page, key).unwrap_or_else(|at| at),
+                Bound::Unbounded => end,
+            };
+        }
+        start..end
+    }
+
+    /// The current key, or a bound of the first one; `None` at the end.
     pub(crate) fn key(&self) -> Option<&[u8]> {
-        (!self.ended()).then_some(self.key.as_slice())
+        (self.state != State::Ended).then_some(self.key.as_slice())
     }
 
     /// The current entry; `None` at the end.
     pub(crate) fn current(&self) -> Option<EntryRef<'_>> {
-        if self.ended() {
+        if self.state != State::Here {
             return None;
         }
-        if self.layout.large_value_len().is_some() {
+        if let Some(Large { kind, bytes, value }) = &self.large {
             // A large value is longer than the place of a blob.
-            let (value, blob) = split_value(self.large_kind, &self.large).unwrap_or_default();
-            return Some(EntryRef { key: &self.key, kind: self.large_kind, value, blob });
+            let (value, blob) = split_value(*kind, &bytes[value.clone()]).unwrap_or_default();
+            return Some(EntryRef { key: &self.key, kind: *kind, value, blob });
         }
-        let page = self.page_bytes();
-        let (value, blob) = self.layout.value(page, self.index);
-        Some(EntryRef { key: &self.key, kind: self.layout.kind(page, self.index), value, blob })
+        let (page, index) = (self.chunks.bytes(self.page), self.index()?);
+        let (value, blob) = self.layout.value(page, index);
+        Some(EntryRef { key: &self.key, kind: self.layout.kind(page, index), value, blob })
     }
 
     /// The blob of the current entry, if it has one.
@@ -250,33 +304,23 @@ impl RunReader {
     /// # Errors
     /// Also if the keys of the file do not rise.
     pub(crate) fn advance(&mut self) -> Result<()> {
-        if self.ended() {
+        if self.state != State::Here {
             return Ok(());
         }
-        self.index += 1;
         self.entries_passed += 1;
-        if self.index < self.layout.count() {
-            let at = (self.page - self.chunk_first) as usize * PAGE_SIZE;
-            let page = &self.chunk[at..at + PAGE_SIZE];
-            let prefix_len = self.layout.prefix(page).len();
-            let suffix = self.layout.suffix(page, self.index);
-            if suffix <= &self.key[prefix_len..] {
-                return Err(self.out_of_order());
-            }
-            self.key.truncate(prefix_len);
-            self.key.extend_from_slice(suffix);
-            return Ok(());
+        match self.order {
+            Order::Ascending => self.indexes.start += 1,
+            Order::Descending => self.indexes.end -= 1,
         }
-        let before = std::mem::take(&mut self.key);
-        self.enter(self.page + 1)?;
-        if !self.ended() && self.key <= before {
+        let Some(index) = self.index() else { return self.next_page(Ordering::is_gt) };
+        let page = self.chunks.bytes(self.page);
+        let prefix_len = self.layout.prefix(page).len();
+        let suffix = self.layout.suffix(page, index);
+        if self.compare(suffix, &self.key[prefix_len..]).is_le() {
             return Err(self.out_of_order());
         }
+        self.key.truncate(prefix_len);
+        self.key.extend_from_slice(suffix);
         Ok(())
-    }
-
-    fn out_of_order(&self) -> Error {
-        let (page, found) = (self.page, self.index as u64);
-        self.corrupt(Corrupt { page, rule: "keys rise", expected: found + 1, found })
     }
 }

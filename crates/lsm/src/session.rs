@@ -8,18 +8,20 @@ use terrane_io::{Disk, RealDisk};
 
 use crate::blob::{self, BlobRef};
 use crate::config::TableConfig;
-use crate::error::Result;
-use crate::files::lock;
+use crate::error::{Error, Result};
+use crate::exchange::{self, ExportReport, ImportReport, SnapshotPlace};
 use crate::levels::Tree;
-use crate::session_core::SessionCore;
-use crate::snapshot::{self, SnapshotName};
+use crate::open_files::{OPEN_FILES_DEFAULT, OPEN_FILES_MAX};
+use crate::run_check::Progress;
+use crate::session_core::{SessionCore, make_dir};
+use crate::snapshot::{self, OpenOptions, SnapshotInfo, SnapshotName};
 use crate::table::Table;
 
 /// Reads of blobs that are in flight at once.
 const BLOB_READS_IN_FLIGHT: usize = 64;
 
 /// How a session is opened.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct SessionOptions {
     /// Salt of all hashes of a session that is created, drawn at random if not given. A session that
@@ -27,6 +29,19 @@ pub struct SessionOptions {
     pub salt: Option<u64>,
     /// Whether a missing directory is created (its parent must exist).
     pub create_dir: bool,
+    /// Files of runs that are kept open, 4 to 65,536; 128 unless set. A run whose file is closed has it
+    /// opened again by the next call that reads it, which costs a few microseconds.
+    ///
+    /// Beside these files a session has up to one for each call that runs at the same time, its lock, and
+    /// with `io_uring` a ring for each thread that looks up at the same time, of which up to 16 are kept.
+    /// So the default needs less than 256 descriptors (`RLIMIT_NOFILE`), and 24 need less than 64.
+    pub open_files_max: usize,
+}
+
+impl Default for SessionOptions {
+    fn default() -> Self {
+        Self { salt: None, create_dir: false, open_files_max: OPEN_FILES_DEFAULT }
+    }
 }
 
 impl SessionOptions {
@@ -40,6 +55,23 @@ impl SessionOptions {
     #[must_use]
     pub fn create_dir(self) -> Self {
         Self { create_dir: true, ..self }
+    }
+
+    /// The same, keeping up to so many files of runs open.
+    #[must_use]
+    pub fn open_files_max(self, open_files_max: usize) -> Self {
+        Self { open_files_max, ..self }
+    }
+
+    fn validate(&self) -> Result<()> {
+        if !OPEN_FILES_MAX.contains(&self.open_files_max) {
+            return Err(Error::InvalidConfig {
+                option: "open_files_max",
+                value: self.open_files_max.to_string(),
+                allowed: format!("{} to {}", OPEN_FILES_MAX.start(), OPEN_FILES_MAX.end()),
+            });
+        }
+        Ok(())
     }
 }
 
@@ -70,26 +102,15 @@ impl Session {
     /// [`SessionDirLocked`](crate::Error::SessionDirLocked),
     /// [`SessionDirCorrupted`](crate::Error::SessionDirCorrupted) (also for a directory of something else,
     /// which is left as it is), [`UnknownVersion`](crate::Error::UnknownVersion),
-    /// [`Disk`](crate::Error::Disk).
+    /// [`InvalidConfig`](crate::Error::InvalidConfig), [`Disk`](crate::Error::Disk).
     #[expect(clippy::needless_pass_by_value, reason = "a session keeps its disk")]
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: &SessionOptions) -> Result<Self> {
+        options.validate()?;
         if options.create_dir {
-            let is_missing = disk.kind(dir)?.is_none();
-            if is_missing {
-                disk.create_dir(dir)?;
-            }
-            // Even if it was there: an earlier attempt may have ended before the name was durable.
-            if let Some(parent) = dir.parent() {
-                let synced = disk.sync_dir(parent);
-                if synced.is_err() && is_missing {
-                    // No later sync can be trusted with this name; the next attempt makes a new one.
-                    let _ = disk.remove_dir(dir);
-                }
-                synced?;
-            }
+            make_dir(disk.as_ref(), dir)?;
         }
         let salt = options.salt.unwrap_or_else(|| RandomState::new().hash_one(0));
-        Ok(Self { core: SessionCore::open(&disk, dir, salt)? })
+        Ok(Self { core: SessionCore::open(&disk, dir, salt, options.open_files_max)? })
     }
 
     /// A new, empty table.
@@ -139,10 +160,11 @@ impl Session {
 
     /// A new table with the content of a snapshot; any number of them may be opened.
     ///
-    /// Cost: reads footer, filter and index of each run that is not open yet; data pages are checked when
-    /// they are read. A merge that was under way goes on where it stood: shared with the table that has it, or,
-    /// after another session, with reading again what it had written, in steps with the updates to come. If
-    /// these would be too few for that, part of it is done here, so that each of them does little.
+    /// Cost: reads footer, filter and index of each run that is not open yet, several runs at once; data
+    /// pages are checked when they are read. A merge that was under way goes on where it stood: shared
+    /// with the table that has it, or, after another session, with reading again what it had written, in steps
+    /// with the updates to come. If these would be too few for that, part of it is done here, so that each of
+    /// them does little.
     ///
     /// # Errors
     /// [`SnapshotDoesNotExist`](crate::Error::SnapshotDoesNotExist),
@@ -150,8 +172,34 @@ impl Session {
     /// [`SnapshotCorrupted`](crate::Error::SnapshotCorrupted),
     /// [`UnknownVersion`](crate::Error::UnknownVersion), [`Disk`](crate::Error::Disk).
     pub fn open_snapshot(&self, name: &SnapshotName, label: &str) -> Result<Table> {
-        let (tree, config) = snapshot::open(&self.core, name, label, None)?;
+        self.open_snapshot_with(name, label, &OpenOptions::default())
+    }
+
+    /// The same with parts of the configuration changed, or with everything checked first.
+    ///
+    /// Cost: as [`open_snapshot`](Self::open_snapshot); with [`Verify::Full`](crate::Verify::Full) every page
+    /// of every run is read besides, by several threads.
+    ///
+    /// # Errors
+    /// As [`open_snapshot`](Self::open_snapshot); [`InvalidConfig`](crate::Error::InvalidConfig).
+    pub fn open_snapshot_with(
+        &self,
+        name: &SnapshotName,
+        label: &str,
+        options: &OpenOptions,
+    ) -> Result<Table> {
+        let (tree, config) = snapshot::open(&self.core, name, Some(label), options)?;
         Ok(Table::new(Arc::clone(&self.core), tree, config))
+    }
+
+    /// Gives a snapshot another name, atomically and durably.
+    ///
+    /// # Errors
+    /// [`SnapshotDoesNotExist`](crate::Error::SnapshotDoesNotExist),
+    /// [`SnapshotExists`](crate::Error::SnapshotExists), [`Disk`](crate::Error::Disk),
+    /// [`Poisoned`](crate::Error::Poisoned).
+    pub fn rename_snapshot(&self, from: &SnapshotName, to: &SnapshotName) -> Result<()> {
+        snapshot::rename(&self.core, from, to)
     }
 
     /// Deletes a snapshot, durably. Tables opened from it go on working.
@@ -163,7 +211,111 @@ impl Session {
         snapshot::delete(&self.core, name)
     }
 
-    /// The names of all snapshots, sorted; damaged ones too. Cost: no I/O.
+    /// Deletes a snapshot if there is one of that name, and says whether there was: for a program that
+    /// goes on after a crash and does not know how far it had come.
+    ///
+    /// # Errors
+    /// As [`delete_snapshot`](Self::delete_snapshot), but for a missing one.
+    pub fn delete_snapshot_if_exists(&self, name: &SnapshotName) -> Result<bool> {
+        match snapshot::delete(&self.core, name) {
+            Ok(()) => Ok(true),
+            Err(Error::SnapshotDoesNotExist { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Copies a snapshot to the directory of another session on the same disk, under its own name: the whole
+    /// of [`export_snapshot_to`](Self::export_snapshot_to) for the ordinary case.
+    ///
+    /// # Errors
+    /// As [`export_snapshot_to`](Self::export_snapshot_to).
+    pub fn export_snapshot(
+        &self,
+        name: &SnapshotName,
+        dir: impl AsRef<Path>,
+    ) -> Result<ExportReport> {
+        let place = SnapshotPlace::new(dir.as_ref(), name.clone());
+        self.export_snapshot_to(name, &place, &mut |_, _| {})
+    }
+
+    /// Copies a snapshot to the directory of another session, durably. The directory is made if it is
+    /// missing (its parent must exist) or empty, with the salt of this session; `progress` is told of bytes.
+    /// The copy shares nothing with this session, and is opened, inspected and verified like any session.
+    /// If the session there has another salt, filters and indexes are made anew.
+    ///
+    /// Cost: reads and writes each run that an earlier export has not brought there, once and in large chunks, and
+    /// checks every page's checksum. While it goes on, this session can be used; it must not be closed by
+    /// `progress` itself, since closing waits for the export to end.
+    ///
+    /// # Errors
+    /// [`SnapshotDoesNotExist`](crate::Error::SnapshotDoesNotExist);
+    /// [`SnapshotExportDirExists`](crate::Error::SnapshotExportDirExists) if something else is there, which is
+    /// left as it is; [`SnapshotExists`](crate::Error::SnapshotExists) if the session there has that name;
+    /// [`SessionDirLocked`](crate::Error::SessionDirLocked);
+    /// [`SnapshotCorrupted`](crate::Error::SnapshotCorrupted); [`Disk`](crate::Error::Disk). After an error, or
+    /// a crash, there is no snapshot of that name there, or a whole one.
+    pub fn export_snapshot_to(
+        &self,
+        name: &SnapshotName,
+        place: &SnapshotPlace,
+        progress: Progress<'_>,
+    ) -> Result<ExportReport> {
+        exchange::export(&self.core, name, place, progress)
+    }
+
+    /// Takes in a snapshot from the directory of another session on the same disk: the whole of
+    /// [`import_snapshot_from`](Self::import_snapshot_from) for the ordinary case.
+    ///
+    /// # Errors
+    /// As [`import_snapshot_from`](Self::import_snapshot_from).
+    pub fn import_snapshot(
+        &self,
+        dir: impl AsRef<Path>,
+        from: &SnapshotName,
+        to: &SnapshotName,
+    ) -> Result<ImportReport> {
+        let place = SnapshotPlace::new(dir.as_ref(), from.clone());
+        self.import_snapshot_from(&place, to, &mut |_, _| {})
+    }
+
+    /// Takes in a snapshot from the directory of another session, which nobody may hold, under the name `to`,
+    /// durably; `progress` is told of bytes. Every page is checked on the way, the order and number of keys,
+    /// and that filters and indexes lead to every key; if the session there has another salt, filters and
+    /// indexes are made anew. In the other directory at most a file `lock` is made.
+    ///
+    /// Cost: reads and writes each run of the snapshot once, or with another salt reads it twice; runs of this
+    /// session are never shared.
+    ///
+    /// # Errors
+    /// [`SnapshotImportDirDoesNotExist`](crate::Error::SnapshotImportDirDoesNotExist),
+    /// [`NotTerrane`](crate::Error::NotTerrane) for a directory that is no session,
+    /// [`SessionDirLocked`](crate::Error::SessionDirLocked),
+    /// [`SnapshotDoesNotExist`](crate::Error::SnapshotDoesNotExist) there,
+    /// [`SnapshotExists`](crate::Error::SnapshotExists) here,
+    /// [`SnapshotCorrupted`](crate::Error::SnapshotCorrupted), naming the other directory's file;
+    /// [`UnknownVersion`](crate::Error::UnknownVersion), [`Disk`](crate::Error::Disk),
+    /// [`Poisoned`](crate::Error::Poisoned). After an error, or a crash, there is no snapshot of that name, or a
+    /// whole one.
+    pub fn import_snapshot_from(
+        &self,
+        place: &SnapshotPlace,
+        to: &SnapshotName,
+        progress: Progress<'_>,
+    ) -> Result<ImportReport> {
+        exchange::import(&self.core, place, to, progress)
+    }
+
+    /// What a snapshot says of itself: label, time, configuration, size. Cost: reads its metadata.
+    ///
+    /// # Errors
+    /// [`SnapshotDoesNotExist`](crate::Error::SnapshotDoesNotExist),
+    /// [`SnapshotCorrupted`](crate::Error::SnapshotCorrupted),
+    /// [`UnknownVersion`](crate::Error::UnknownVersion), [`Disk`](crate::Error::Disk).
+    pub fn snapshot_info(&self, name: &SnapshotName) -> Result<SnapshotInfo> {
+        snapshot::info(&self.core, name)
+    }
+
+    /// The names of all snapshots, sorted; damaged ones too, but none that is still being saved. Cost: no I/O.
     ///
     /// # Errors
     /// [`SessionClosed`](crate::Error::SessionClosed).
@@ -176,8 +328,7 @@ impl Session {
     /// # Errors
     /// [`SessionClosed`](crate::Error::SessionClosed).
     pub fn snapshot_exists(&self, name: &SnapshotName) -> Result<bool> {
-        self.core.check_open()?;
-        Ok(lock(&self.core.snapshots).contains_key(name.as_str()))
+        self.core.snapshots().contains(name.as_str())
     }
 
     /// Reads blobs, in the order of the references, all pages side by side.
@@ -201,6 +352,7 @@ impl Session {
 
     /// Ends the session: removes what is in no snapshot, releases the lock; from then on every call on
     /// the session, its tables and its cursors gives [`SessionClosed`](crate::Error::SessionClosed).
+    /// Snapshots being saved or deleted at the moment are waited for; those being opened are given up.
     /// Closing twice is harmless.
     ///
     /// # Errors

@@ -17,6 +17,8 @@ use crate::error::{Error, Result};
 use crate::files::{FileSet, Partial, blobs_number, file_number, lock};
 use crate::manifest::{MANIFEST_BYTES_MAX, Refused, SessionMeta, SnapshotMeta};
 use crate::merging::{MergeSpec, Merging};
+use crate::open_files::OpenFiles;
+use crate::registry::{Registry, Stored};
 use crate::rereading::TakenOver;
 use crate::run::Run;
 use crate::worker::Worker;
@@ -28,15 +30,6 @@ pub(crate) const ACTIVE: &str = "active";
 pub(crate) const SNAPSHOTS: &str = "snapshots";
 pub(crate) const SNAPSHOT_SUFFIX: &str = ".snapshot";
 const TMP_SUFFIX: &str = ".tmp";
-
-/// What is known of a stored snapshot.
-#[derive(Debug)]
-pub(crate) enum Stored {
-    /// Numbers of the runs that it pins.
-    Whole { pins: Vec<u64> },
-    /// Its metadata cannot be read; why.
-    Damaged,
-}
 
 /// Shared by all handles of a session.
 #[derive(Debug)]
@@ -53,8 +46,7 @@ pub(crate) struct SessionCore {
     runs: Mutex<BTreeMap<u64, Weak<Run>>>,
     /// Merges that snapshots refer to, by the number of their output, so that tables share them.
     merges: Mutex<BTreeMap<u64, Weak<Merging>>>,
-    /// Held during each operation on snapshots.
-    pub(crate) snapshots: Mutex<BTreeMap<String, Stored>>,
+    snapshots: Registry,
     lock: Mutex<Option<Box<dyn LockGuard>>>,
 }
 
@@ -94,6 +86,29 @@ fn look(disk: &dyn Disk, dir: &Path) -> Result<Found> {
     }
     let names: Vec<&str> = entries.iter().take(3).map(|entry| entry.name.as_str()).collect();
     corrupted(dir, format!("not empty, and not a session: it holds {}", names.join(", ")))
+}
+
+/// Checks that a session can be opened or made in a directory, as far as the names in it tell.
+pub(crate) fn check_dir(disk: &dyn Disk, dir: &Path) -> Result<()> {
+    look(disk, dir).map(drop)
+}
+
+/// Makes a directory for a session, durably, unless it is there.
+pub(crate) fn make_dir(disk: &dyn Disk, dir: &Path) -> Result<()> {
+    let is_missing = disk.kind(dir)?.is_none();
+    if is_missing {
+        disk.create_dir(dir)?;
+    }
+    // Even if it was there: an earlier attempt may have ended before the name was durable.
+    if let Some(parent) = dir.parent() {
+        let synced = disk.sync_dir(parent);
+        if synced.is_err() && is_missing {
+            // No later sync can be trusted with this name; the next attempt makes a new one.
+            let _ = disk.remove_dir(dir);
+        }
+        synced?;
+    }
+    Ok(())
 }
 
 /// What a session is called where something else is found.
@@ -205,7 +220,16 @@ pub(crate) fn snapshot_path(dir: &Path, name: &str) -> PathBuf {
 /// Reads a snapshot's metadata.
 pub(crate) fn read_snapshot(disk: &dyn Disk, dir: &Path, name: &str) -> Result<SnapshotMeta> {
     let path = snapshot_path(dir, name);
-    let bytes = match read_file(disk, &path, MANIFEST_BYTES_MAX) {
+    let read = read_file(disk, &path, MANIFEST_BYTES_MAX);
+    decode_snapshot(path, name, read)
+}
+
+fn decode_snapshot(
+    path: PathBuf,
+    name: &str,
+    read: terrane_io::Result<Vec<u8>>,
+) -> Result<SnapshotMeta> {
+    let bytes = match read {
         Err(error) if error.kind() == Some(std::io::ErrorKind::FileTooLarge) => {
             let reason = format!("larger than any snapshot: {MANIFEST_BYTES_MAX} bytes");
             return Err(Error::SnapshotCorrupted { name: name.to_owned(), path, reason });
@@ -230,8 +254,14 @@ pub(crate) fn snapshot_names(disk: &dyn Disk, dir: &Path) -> Result<Vec<String>>
 }
 
 impl SessionCore {
-    /// Opens the session in `dir`, creating it if the directory is empty. `salt` is for creation only.
-    pub(crate) fn open(disk: &Arc<dyn Disk>, dir: &Path, salt: u64) -> Result<Arc<Self>> {
+    /// Opens the session in `dir`, creating it if the directory is empty. `salt` is for creation only; up to
+    /// `open_files_max` run files will be kept open.
+    pub(crate) fn open(
+        disk: &Arc<dyn Disk>,
+        dir: &Path,
+        salt: u64,
+        open_files_max: usize,
+    ) -> Result<Arc<Self>> {
         // Before the lock too, which makes a file: a foreign directory is to stay as it is.
         if disk.kind(dir)? == Some(EntryKind::Directory) {
             look(disk.as_ref(), dir)?;
@@ -248,15 +278,13 @@ impl SessionCore {
         }
         let meta = read_metadata(disk.as_ref(), dir)?;
         let mut snapshots = BTreeMap::new();
-        let mut metas = Vec::new();
         let mut damaged = false;
-        let mut next_number = 0;
+        let mut partials = Vec::new();
         for name in snapshot_names(disk.as_ref(), dir)? {
             let stored = match read_snapshot(disk.as_ref(), dir, &name) {
                 Ok(meta) => {
-                    let pins = meta.numbers().collect();
-                    metas.push(meta);
-                    Stored::Whole { pins }
+                    partials.extend(meta.partials().copied());
+                    Stored::whole(&meta)
                 }
                 Err(Error::SnapshotCorrupted { .. } | Error::UnknownVersion { .. }) => {
                     damaged = true;
@@ -264,32 +292,26 @@ impl SessionCore {
                 }
                 Err(error) => return Err(error),
             };
-            if let Stored::Whole { pins } = &stored {
-                next_number =
-                    pins.iter().fold(next_number, |next, pin| next.max(pin.saturating_add(1)));
-            }
             snapshots.insert(name, stored);
         }
+        let snapshots = Registry::new(snapshots);
         let active = disk.list(&dir.join(ACTIVE))?;
+        let pins = snapshots.pins();
         let number_of = |name: &str| file_number(name).or_else(|| blobs_number(name));
         let numbers = active.iter().filter_map(|entry| number_of(&entry.name));
-        next_number = numbers.fold(next_number, |next, number| next.max(number.saturating_add(1)));
-        let files = Arc::new(FileSet::new(Arc::clone(disk), dir.join(ACTIVE), next_number));
-        for stored in snapshots.values() {
-            if let Stored::Whole { pins } = stored {
-                files.pin(pins.iter().copied());
-            }
+        let last = numbers.chain(pins.iter().copied()).max();
+        let next_number = last.map_or(0, |number| number.saturating_add(1));
+        let open = OpenFiles::new(Arc::clone(disk), open_files_max);
+        let files = Arc::new(FileSet::new(open, dir.join(ACTIVE), next_number));
+        files.pin(pins);
+        snapshots.runs().iter().for_each(|run| files.note_whole(run.number));
+        if !damaged {
+            // Otherwise another snapshot may rely on more of these files than is known.
+            partials.into_iter().for_each(|partial| files.note_durable(partial));
         }
         for entry in disk.list(&dir.join(SNAPSHOTS))? {
             if entry.name.ends_with(TMP_SUFFIX) {
                 disk.remove(&dir.join(SNAPSHOTS).join(&entry.name))?;
-            }
-        }
-        for meta in &metas {
-            meta.runs().for_each(|run| files.note_whole(run.number));
-            if !damaged {
-                // Otherwise another snapshot may rely on more of these files than is known.
-                meta.partials().for_each(|partial| files.note_durable(*partial));
             }
         }
         if damaged {
@@ -316,7 +338,7 @@ impl SessionCore {
             spare_pages: Mutex::default(),
             runs: Mutex::default(),
             merges: Mutex::default(),
-            snapshots: Mutex::new(snapshots),
+            snapshots,
             lock: Mutex::new(Some(guard)),
         }))
     }
@@ -355,13 +377,18 @@ impl SessionCore {
         self.files.check_poisoned()
     }
 
-    /// Ends the session for all of its handles and releases the lock.
+    pub(crate) fn snapshots(&self) -> &Registry {
+        &self.snapshots
+    }
+
+    /// Ends the session for all of its handles and releases the lock. Operations on snapshots that are under
+    /// way end first; the long ones ask [`check_open`](Self::check_open) now and then.
     pub(crate) fn close(&self) -> Result<()> {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
         self.worker.stop();
-        let _snapshots = lock(&self.snapshots);
+        self.snapshots.close();
         let result = self.files.close();
         lock(&self.lock).take();
         result
@@ -369,13 +396,18 @@ impl SessionCore {
 
     /// The run of that number, shared with whoever has it open.
     pub(crate) fn run(&self, number: u64, access: Access) -> Result<Arc<Run>> {
-        let mut runs = lock(&self.runs);
-        if let Some(run) = runs.get(&number).and_then(Weak::upgrade)
-            && run.access() == access
-        {
+        let shared = |runs: &BTreeMap<u64, Weak<Run>>| {
+            runs.get(&number).and_then(Weak::upgrade).map(|run| run.with_access(access))
+        };
+        if let Some(run) = shared(&lock(&self.runs)) {
             return Ok(run);
         }
+        // Without the lock, so that several can be opened at once; of one run the first is kept.
         let run = Arc::new(Run::open(&self.files, number, access)?);
+        let mut runs = lock(&self.runs);
+        if let Some(run) = shared(&runs) {
+            return Ok(run);
+        }
         runs.retain(|_, run| run.strong_count() > 0);
         runs.insert(number, Arc::downgrade(&run));
         Ok(run)
@@ -412,6 +444,14 @@ impl SessionCore {
         runs.extend(shared.iter().map(|run| (run.number(), Arc::downgrade(run))));
     }
 
+    /// Reads a snapshot's metadata.
+    pub(crate) fn read_snapshot(&self, name: &str) -> Result<SnapshotMeta> {
+        let path = snapshot_path(&self.dir, name);
+        let read = || read_file(self.disk(), &path, MANIFEST_BYTES_MAX);
+        let read = self.files.open_files().with_room(read);
+        decode_snapshot(path, name, read)
+    }
+
     /// Writes a file of `snapshots` under its final name, durably.
     pub(crate) fn write_snapshot(&self, path: &Path, bytes: &[u8]) -> Result<()> {
         let disk = self.disk();
@@ -419,7 +459,8 @@ impl SessionCore {
         temporary.push(TMP_SUFFIX);
         let temporary = PathBuf::from(temporary);
         let written = (|| {
-            let file = disk.open(&temporary, OpenMode::Truncate, Access::Buffered)?;
+            let open = || disk.open(&temporary, OpenMode::Truncate, Access::Buffered);
+            let file = self.files.open_files().with_room(open)?;
             file.write_at(bytes, 0)?;
             self.files.synced(&temporary, file.sync())?;
             Ok(disk.rename(&temporary, path)?)
@@ -436,6 +477,7 @@ impl SessionCore {
     pub(crate) fn sync_dir(&self, name: &str) -> Result<()> {
         let path = self.dir.join(name);
         self.files.check_poisoned()?;
-        self.files.synced(&path, self.disk().sync_dir(&path))
+        let synced = self.files.open_files().with_room(|| self.disk().sync_dir(&path));
+        self.files.synced(&path, synced)
     }
 }

@@ -1,11 +1,14 @@
-//! Durable copies of tables: save, open, delete.
+//! Durable copies of tables: save, open, rename, delete.
 //!
 //! **Save** writes the write buffer as a run, writes what unfinished merges have ready, syncs all of that and
 //! the runs that are not durable yet, syncs their
 //! directory, and only then writes the snapshot's metadata under a temporary name, syncs it and renames
-//! it. **Delete** removes the metadata, syncs the directory, and only then removes runs. So after a crash
+//! it. **Delete** removes the metadata, syncs the directory, and only then removes runs. **Rename** renames
+//! the metadata, which does not know its name, and syncs the directory. So after a crash
 //! at any point a snapshot is either absent or whole, and runs that nobody refers to are removed when the
 //! session is opened.
+//!
+//! Operations on different names run side by side; see the module `registry`.
 //!
 //! A merge under way is kept with what it has written: see [`crate::merging`] for how it is gone on with.
 //! That part of its output is never needed, since the inputs are there too.
@@ -14,31 +17,39 @@
 //! under way, a sync for each run that no earlier snapshot has synced; nothing that grows with the number of
 //! entries.
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use terrane_io::Access;
 
 use crate::blob::retrieve;
-use crate::config::TableConfig;
+use crate::chunks;
+use crate::config::{DiskCache, LEVELS_MAX, MergeThread, TableConfig};
 use crate::corrupt::Corrupt;
-use crate::entry::{EntryRef, key_hash};
+use crate::entry::{EntryRef, Order, key_hash};
 use crate::error::{Error, Result};
-use crate::files::lock;
+use crate::files::FileHandle;
 use crate::index::IndexKind;
+use crate::key_range::KeyRange;
 use crate::levels::{Context, Incoming, Level, Pending, TICKS_PER_FLUSH, Tree};
 use crate::manifest::{
     IncomingRef, LevelRef, MergeRef, RunRef, SnapshotMeta, UnionRef, UnionTableRef,
 };
+use crate::memory::Held;
 use crate::merging::{Input, MergeSpec, Merging, View};
+use crate::page::PAGE_SIZE;
+use crate::parallel;
+use crate::registry::{Operation, Reservation};
 use crate::resolve::Resolve;
-use crate::run::{Purpose, Run};
+use crate::run::{Purpose, Run, RunMeta};
 use crate::run_builder::Flushed;
-use crate::run_reader::{self, RunReader};
-use crate::session_core::{ACTIVE, SNAPSHOTS, SessionCore, Stored, read_snapshot, snapshot_path};
+use crate::run_check::Checking;
+use crate::run_reader::RunReader;
+use crate::session_core::{ACTIVE, SNAPSHOTS, SessionCore, snapshot_path};
 use crate::union::{Piece, Progress, Union, UnionTable};
-use crate::write_buffer::{NewEntry, WriteBuffer};
+use crate::write_buffer::{NewEntry, Room, WriteBuffer};
 
 /// The name of a snapshot: 1 to 64 characters of `a-z`, `0-9`, `_` and `-`, and not the name of a device
 /// of Windows, so that it is a file name everywhere.
@@ -86,7 +97,7 @@ fn path_of(core: &SessionCore, name: &SnapshotName) -> PathBuf {
     snapshot_path(core.dir(), name.as_str())
 }
 
-fn run_ref(run: &Run) -> RunRef {
+pub(crate) fn run_ref(run: &Run) -> RunRef {
     RunRef {
         number: run.number(),
         identity: run.meta().identity,
@@ -109,11 +120,7 @@ pub(crate) fn save(
     if label.len() > LABEL_BYTES_MAX {
         return Err(Error::LabelTooLarge { bytes: label.len(), limit: LABEL_BYTES_MAX });
     }
-    let mut stored = lock(&core.snapshots);
-    core.check_open()?;
-    if stored.contains_key(name.as_str()) {
-        return Err(Error::SnapshotExists { name: name.to_string() });
-    }
+    let reservation = core.snapshots().reserve(name.as_str())?;
     let context = Context { set: core.files(), config, salt: core.salt() };
     // Runs are held by these handles until the snapshot pins them.
     let image = write_image(&context, &tree.buffer)?;
@@ -150,20 +157,30 @@ pub(crate) fn save(
     for output in &unfinished {
         output.flushed.sync()?;
     }
+    publish(core, reservation, &meta)?;
+    core.share(&held);
+    core.share_merges(unfinished.iter().map(|output| (output.number(), &output.merging)));
+    Ok(())
+}
+
+/// Makes a snapshot of files that are there and whose bytes are durable; the caller holds them.
+pub(crate) fn publish(
+    core: &SessionCore,
+    reservation: Reservation<'_>,
+    meta: &SnapshotMeta,
+) -> Result<()> {
     core.sync_dir(ACTIVE)?;
-    let pins: Vec<u64> = meta.numbers().collect();
-    core.files().pin(pins.iter().copied());
-    if let Err(error) = core.write_snapshot(&path_of(core, name), &meta.encode()) {
+    core.files().pin(meta.numbers());
+    let path = snapshot_path(core.dir(), reservation.name());
+    if let Err(error) = core.write_snapshot(&path, &meta.encode()) {
         // After a failed sync of the directory the name may be there or not: the pins stay, so that its
         // runs do, and the next opening sees which it is.
         if core.files().check_poisoned().is_ok() {
-            core.files().unpin(pins)?;
+            core.files().unpin(meta.numbers())?;
         }
         return Err(error);
     }
-    stored.insert(name.to_string(), Stored::Whole { pins });
-    core.share(&held);
-    core.share_merges(unfinished.iter().map(|output| (output.number(), &output.merging)));
+    reservation.publish(meta);
     Ok(())
 }
 
@@ -237,51 +254,209 @@ fn union_ref(union: &Union, refer: &mut impl FnMut(&Arc<Run>) -> RunRef) -> Unio
     UnionRef { slices, frontier, passed, tables: refs }
 }
 
-/// Opens a snapshot as a new table.
+/// How much is checked when a snapshot is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Verify {
+    /// Footers, filters and indexes; pages of entries are checked whenever they are read.
+    #[default]
+    Lazy,
+    /// Every page of every run, the order and the number of keys, and that filters and indexes lead to
+    /// every key.
+    Full,
+}
+
+/// How a snapshot is opened. What is not given here is as it was when the snapshot was saved.
+#[derive(Debug, Clone, PartialEq, Default)]
+#[non_exhaustive]
+pub struct OpenOptions {
+    /// The resolve function that the table was saved with, unless it is a ready-made one. A snapshot knows
+    /// only its name.
+    pub resolve: Option<Resolve>,
+    /// Another [`TableConfig::disk_cache`].
+    pub disk_cache: Option<DiskCache>,
+    /// Another [`TableConfig::merge_batch_pages`].
+    pub merge_batch_pages: Option<u32>,
+    /// Another [`TableConfig::merge_thread`].
+    pub merge_thread: Option<MergeThread>,
+    /// Another [`TableConfig::queue_depth`].
+    pub queue_depth: Option<u32>,
+    /// How much is checked.
+    pub verify: Verify,
+}
+
+impl OpenOptions {
+    /// The same with a [`resolve`](Self::resolve) function.
+    #[must_use]
+    pub fn resolve(self, resolve: Resolve) -> Self {
+        Self { resolve: Some(resolve), ..self }
+    }
+
+    /// The same with another [`disk_cache`](Self::disk_cache).
+    #[must_use]
+    pub fn disk_cache(self, disk_cache: DiskCache) -> Self {
+        Self { disk_cache: Some(disk_cache), ..self }
+    }
+
+    /// The same with another [`merge_batch_pages`](Self::merge_batch_pages).
+    #[must_use]
+    pub fn merge_batch_pages(self, pages: u32) -> Self {
+        Self { merge_batch_pages: Some(pages), ..self }
+    }
+
+    /// The same with another [`merge_thread`](Self::merge_thread).
+    #[must_use]
+    pub fn merge_thread(self, merge_thread: MergeThread) -> Self {
+        Self { merge_thread: Some(merge_thread), ..self }
+    }
+
+    /// The same with another [`queue_depth`](Self::queue_depth).
+    #[must_use]
+    pub fn queue_depth(self, queue_depth: u32) -> Self {
+        Self { queue_depth: Some(queue_depth), ..self }
+    }
+
+    /// The same with another [`verify`](Self::verify).
+    #[must_use]
+    pub fn verify(self, verify: Verify) -> Self {
+        Self { verify, ..self }
+    }
+
+    /// A stored configuration with what is given here.
+    fn over(&self, stored: &TableConfig) -> Result<TableConfig> {
+        let config = TableConfig {
+            disk_cache: self.disk_cache.unwrap_or(stored.disk_cache),
+            merge_batch_pages: self.merge_batch_pages.unwrap_or(stored.merge_batch_pages),
+            merge_thread: self.merge_thread.unwrap_or(stored.merge_thread),
+            queue_depth: self.queue_depth.unwrap_or(stored.queue_depth),
+            ..stored.clone()
+        };
+        config.validate()?;
+        Ok(config)
+    }
+}
+
+/// A stored snapshot being read: it may be deleted meanwhile, its runs stay.
+#[derive(Debug)]
+pub(crate) struct Reading<'a> {
+    pub(crate) meta: SnapshotMeta,
+    _held: Vec<FileHandle>,
+    _operation: Operation<'a>,
+}
+
+/// Begins to read a snapshot. Cost: reads its metadata.
+pub(crate) fn read<'a>(core: &'a SessionCore, name: &SnapshotName) -> Result<Reading<'a>> {
+    let read = || {
+        let meta = core
+            .read_snapshot(name.as_str())
+            .map_err(|error| damaged(core.dir(), name.as_str(), error))?;
+        let held = meta.numbers().map(|number| core.files().attach(number)).collect();
+        Ok((meta, held))
+    };
+    let (operation, (meta, held)) = core.snapshots().read(name.as_str(), read)?;
+    Ok(Reading { meta, _held: held, _operation: operation })
+}
+
+/// An error met while a snapshot of the session in `dir` was read: as the damage that it is, if so.
+pub(crate) fn damaged(dir: &Path, name: &str, error: Error) -> Error {
+    let damaged = |path: PathBuf, reason: String| Error::SnapshotCorrupted {
+        name: name.to_owned(),
+        path,
+        reason,
+    };
+    match error {
+        Error::Corrupt { path, what } if path.starts_with(dir) => damaged(path, what.to_string()),
+        Error::Disk(terrane_io::Error::Io { path, source, .. })
+            if source.kind() == std::io::ErrorKind::NotFound && path.starts_with(dir) =>
+        {
+            damaged(path, "the file is missing".to_owned())
+        }
+        Error::Disk(terrane_io::Error::ShortRead { path, .. }) if path.starts_with(dir) => {
+            damaged(path, "the file ends early".to_owned())
+        }
+        error => error,
+    }
+}
+
+/// Opens a snapshot as a new table; without a label, whatever it is.
 pub(crate) fn open(
     core: &Arc<SessionCore>,
     name: &SnapshotName,
-    label: &str,
-    resolve: Option<&Resolve>,
+    label: Option<&str>,
+    options: &OpenOptions,
 ) -> Result<(Tree, TableConfig)> {
-    core.check_open()?;
-    let stored = lock(&core.snapshots);
-    if !stored.contains_key(name.as_str()) {
-        return Err(Error::SnapshotDoesNotExist { name: name.to_string() });
-    }
-    let mut meta = match read_snapshot(core.disk(), core.dir(), name.as_str()) {
-        Err(Error::Disk(error)) if error.is_not_found() => Err(Error::SnapshotCorrupted {
-            name: name.to_string(),
-            path: path_of(core, name),
-            reason: "the file is missing".to_owned(),
-        }),
-        other => other,
-    }?;
-    if meta.label != label {
+    let Reading { mut meta, _held, _operation } = read(core, name)?;
+    if let Some(label) = label
+        && meta.label != label
+    {
         return Err(Error::SnapshotNotCompatible {
             name: name.to_string(),
             expected: label.to_owned(),
             actual: meta.label,
         });
     }
-    meta.config.resolve = resolve_of(name, &meta.resolve, resolve)?;
-    let tree = restore(core, &meta).map_err(|error| match error {
-        Error::Corrupt { path, what } => {
-            Error::SnapshotCorrupted { name: name.to_string(), path, reason: what.to_string() }
+    meta.config.resolve = resolve_of(name, &meta.resolve, options.resolve.as_ref())?;
+    meta.config = options.over(&meta.config)?;
+    let opened = open_runs(core, &meta).and_then(|runs| {
+        if options.verify == Verify::Full {
+            check_runs(core, name, &meta, &runs)?;
         }
-        Error::Disk(terrane_io::Error::Io { path, source, .. })
-            if source.kind() == std::io::ErrorKind::NotFound =>
-        {
-            let reason = "the file is missing".to_owned();
-            Error::SnapshotCorrupted { name: name.to_string(), path, reason }
-        }
-        Error::Disk(terrane_io::Error::ShortRead { path, .. }) => {
-            let reason = "the file ends early".to_owned();
-            Error::SnapshotCorrupted { name: name.to_string(), path, reason }
-        }
-        error => error,
-    })?;
+        let tree = restore(core, &meta, &runs)?;
+        core.check_open()?;
+        Ok(tree)
+    });
+    let tree = opened.map_err(|error| damaged(core.dir(), name.as_str(), error))?;
     Ok((tree, meta.config))
+}
+
+/// The runs of a snapshot, by number.
+type Runs = BTreeMap<u64, Arc<Run>>;
+
+fn threads(core: &SessionCore, config: &TableConfig) -> usize {
+    parallel::threads(core.disk(), config.queue_depth as usize)
+}
+
+/// Opens all runs of a snapshot, several at once.
+fn open_runs(core: &SessionCore, meta: &SnapshotMeta) -> Result<Runs> {
+    let level = |level: Option<u32>| level.map_or(1, |level| level as usize);
+    let distinct: BTreeMap<u64, usize> =
+        meta.leveled_runs().map(|(run, at)| (run.number, level(at))).collect();
+    let wanted: Vec<(u64, usize)> = distinct.into_iter().collect();
+    let runs = parallel::map(wanted.len(), threads(core, &meta.config), |at| {
+        core.check_open()?;
+        let (number, level) = wanted[at];
+        core.run(number, meta.config.disk_cache.access(level))
+    })?;
+    Ok(runs.into_iter().map(|run| (run.number(), run)).collect())
+}
+
+fn check_runs(
+    core: &SessionCore,
+    name: &SnapshotName,
+    meta: &SnapshotMeta,
+    runs: &Runs,
+) -> Result<()> {
+    let checking = Checking {
+        snapshot: name.as_str(),
+        threads: threads(core, &meta.config),
+        go_on: &|| core.check_open(),
+    };
+    let runs: Vec<_> = runs.values().cloned().collect();
+    checking.check(&runs)
+}
+
+/// Compares the footer of the run file at `path` with what a snapshot says of it.
+pub(crate) fn check_footer(path: &Path, footer: &RunMeta, wanted: &RunRef) -> Result<()> {
+    let broken =
+        |rule, expected, found| Err(Error::corrupt(path, Corrupt::rule(rule, expected, found)));
+    if footer.identity != wanted.identity {
+        return broken("identity in the snapshot", wanted.identity, footer.identity);
+    }
+    if footer.data_pages != wanted.data_pages {
+        let (wanted, found) = (wanted.data_pages.into(), footer.data_pages.into());
+        return broken("data pages in the snapshot", wanted, found);
+    }
+    Ok(())
 }
 
 /// The resolve function of that name: the one given, or a ready-made one.
@@ -294,58 +469,71 @@ fn resolve_of(name: &SnapshotName, stored: &str, given: Option<&Resolve>) -> Res
     })
 }
 
-fn restore(core: &Arc<SessionCore>, meta: &SnapshotMeta) -> Result<Tree> {
+fn restore(core: &Arc<SessionCore>, meta: &SnapshotMeta, runs: &Runs) -> Result<Tree> {
     let context = Context { set: core.files(), config: &meta.config, salt: core.salt() };
-    let open = |wanted: &RunRef| -> Result<Arc<Run>> {
-        let run = core.run(wanted.number, context.access())?;
-        let found = run_ref(&run);
-        let broken = |rule, expected, found| {
-            Err(Error::corrupt(run.path(), Corrupt::rule(rule, expected, found)))
-        };
-        if found.identity != wanted.identity {
-            return broken("identity in the snapshot", wanted.identity, found.identity);
-        }
-        if found.data_pages != wanted.data_pages {
-            return broken(
-                "data pages in the snapshot",
-                wanted.data_pages.into(),
-                found.data_pages.into(),
-            );
-        }
+    let open = |wanted: &RunRef, level: usize| -> Result<Arc<Run>> {
+        let run = &runs[&wanted.number];
+        check_footer(run.path(), run.meta(), wanted)?;
         if run.meta().salt != core.salt() {
-            return broken("salt of the session", core.salt(), run.meta().salt);
+            let what = Corrupt::rule("salt of the session", core.salt(), run.meta().salt);
+            return Err(Error::corrupt(run.path(), what));
         }
-        Ok(run)
+        Ok(run.with_access(meta.config.disk_cache.access(level)))
     };
     let mut tree = Tree { flushes: meta.flushes, ..Tree::default() };
     if let Some(image) = &meta.image {
-        tree.buffer = read_image(&open(image)?, &meta.config.resolve)?;
+        tree.buffer = read_image(&open(image, 1)?, &meta.config.resolve)?;
     }
-    for (at, level) in (1..).zip(&meta.levels) {
-        let incoming = match &level.incoming {
-            IncomingRef::Nothing => None,
-            IncomingRef::Single(run) => Some(Incoming::Single(open(run)?)),
-            IncomingRef::Merging(merge) => {
-                let inputs = merge.inputs.iter().map(|run| Ok(Input::Run(open(run)?)));
-                let inputs = inputs.collect::<Result<_>>()?;
-                let spec = context.spec(inputs, at, meta.levels.len(), merge.drop_deletes);
-                Some(restore_merge(core, merge, spec, (meta.now, context.merge_ticks(at)))?)
-            }
-        };
-        let residents = level.residents.iter().map(&open).collect::<Result<_>>()?;
-        tree.levels.push(Level { incoming, residents });
-    }
+    tree.levels = restore_levels(core, &context, meta, &open)?;
     if let Some(union) = &meta.union {
+        let open = |wanted: &RunRef| open(wanted, LEVELS_MAX);
         tree.union = Some(Arc::new(restore_union(&context, union, &open)?));
     }
     if let Some(flushed) = &meta.flushed {
-        let run = open(flushed)?;
+        let run = open(flushed, 1)?;
         let merging = Arc::new(Merging::completed(core.files(), run));
         let start = meta.flushes * TICKS_PER_FLUSH;
         let (due, base) = (start + TICKS_PER_FLUSH, merging.done());
         tree.flushing = Some(Pending { merging, start, due, base });
     }
     Ok(tree)
+}
+
+/// The levels of a table, with their merges.
+fn restore_levels(
+    core: &SessionCore,
+    context: &Context<'_>,
+    meta: &SnapshotMeta,
+    open: &impl Fn(&RunRef, usize) -> Result<Arc<Run>>,
+) -> Result<Vec<Level>> {
+    let mut opened = Vec::new();
+    let mut held = Held::default();
+    for (at, level) in (1..).zip(&meta.levels) {
+        let runs: Vec<_> = level.runs().map(|run| open(run, at)).collect::<Result<_>>()?;
+        for run in &runs {
+            held.add_run(run);
+        }
+        opened.push((at, level, runs));
+    }
+    let mut levels = Vec::new();
+    for (at, level, mut runs) in opened {
+        let residents = runs.split_off(runs.len() - level.residents.len());
+        let incoming = if let IncomingRef::Merging(merge) = &level.incoming {
+            let inputs = runs.into_iter().map(Input::Run).collect();
+            let spec = context.spec(inputs, (at, meta.levels.len()), merge.drop_deletes, &held);
+            let time = (meta.now, context.merge_ticks(at));
+            let incoming = restore_merge(core, merge, spec, time)?;
+            match &incoming {
+                Incoming::Merging(pending) => held.add_output(pending.merging.planned_bytes()),
+                Incoming::Single(run) => held.add_run(run),
+            }
+            Some(incoming)
+        } else {
+            runs.into_iter().next().map(Incoming::Single)
+        };
+        levels.push(Level { incoming, residents });
+    }
+    Ok(levels)
 }
 
 fn restore_union(
@@ -372,8 +560,9 @@ fn restore_union(
 fn read_image(run: &Arc<Run>, resolve: &Resolve) -> Result<WriteBuffer> {
     let salt = run.meta().salt;
     let mut buffer = WriteBuffer::default();
-    buffer.begin(resolve)?;
-    let mut reader = RunReader::new(Arc::clone(run), run_reader::Purpose::Merge)?;
+    buffer.begin(Room::default(), resolve)?;
+    let mut reader = RunReader::new(run, &KeyRange::ALL, Order::Ascending, chunks::Reading::Merge);
+    reader.load()?;
     while let Some(EntryRef { key, kind, value, .. }) = reader.current() {
         let blob = match reader.blob() {
             Some(blob) => {
@@ -391,7 +580,7 @@ fn read_image(run: &Arc<Run>, resolve: &Resolve) -> Result<WriteBuffer> {
 
 /// The merge that a snapshot found under way. `time` is that of the snapshot, and how long such a merge takes.
 fn restore_merge(
-    core: &Arc<SessionCore>,
+    core: &SessionCore,
     merge: &MergeRef,
     spec: MergeSpec,
     time: (u64, u64),
@@ -403,6 +592,7 @@ fn restore_merge(
             // It was completed since.
             match core.run(output.number, spec.access) {
                 Ok(run) if run.meta().identity == output.identity => {
+                    core.files().sync_whole(output.number)?;
                     return Ok(Incoming::Single(run));
                 }
                 Err(error) if !error.is_damage() => return Err(error),
@@ -433,31 +623,65 @@ fn resume(merging: Arc<Merging>, due: u64, (now, span): (u64, u64)) -> Result<Pe
     Ok(Pending { merging, start: now, due, base })
 }
 
-/// Deletes a snapshot. Tables opened from it go on working.
-pub(crate) fn delete(core: &Arc<SessionCore>, name: &SnapshotName) -> Result<()> {
+/// Gives a snapshot another name.
+pub(crate) fn rename(core: &SessionCore, from: &SnapshotName, to: &SnapshotName) -> Result<()> {
     core.check_writable()?;
-    let mut stored = lock(&core.snapshots);
-    core.check_open()?;
-    if !stored.contains_key(name.as_str()) {
-        return Err(Error::SnapshotDoesNotExist { name: name.to_string() });
-    }
-    let removed = core.disk().remove(&path_of(core, name));
-    match removed {
-        Err(error) if !error.is_not_found() => return Err(error.into()),
-        _ => {}
-    }
-    let pins = match stored.remove(name.as_str()) {
-        Some(Stored::Whole { pins }) => pins,
-        Some(Stored::Damaged) | None => Vec::new(),
+    let rename = || Ok(core.disk().rename(&path_of(core, from), &path_of(core, to))?);
+    let _operation = core.snapshots().rename(from.as_str(), to.as_str(), rename)?;
+    core.sync_dir(SNAPSHOTS)
+}
+
+/// Deletes a snapshot. Tables opened from it go on working.
+pub(crate) fn delete(core: &SessionCore, name: &SnapshotName) -> Result<()> {
+    core.check_writable()?;
+    let remove = || match core.disk().remove(&path_of(core, name)) {
+        Err(error) if !error.is_not_found() => Err(error.into()),
+        _ => Ok(()),
     };
+    let (_operation, pins) = core.snapshots().remove(name.as_str(), remove)?;
     // Until the name is gone for good, the runs must stay.
     core.sync_dir(SNAPSHOTS)?;
     core.files().unpin(pins)
 }
 
+/// What a stored snapshot says of itself.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct SnapshotInfo {
+    /// Its name.
+    pub name: SnapshotName,
+    /// The label that it was saved under.
+    pub label: String,
+    /// When it was saved, in nanoseconds since the Unix epoch.
+    pub created_ns: u64,
+    /// Name of the table's resolve function.
+    pub resolve: String,
+    /// The configuration of its table; with that function if it is a ready-made one.
+    pub config: TableConfig,
+    /// Runs that it refers to.
+    pub runs: u64,
+    /// Bytes of their entries' pages; filters and indexes take a few per cent more. Without blobs.
+    pub data_bytes: u64,
+}
+
+/// What a snapshot says of itself.
+pub(crate) fn info(core: &SessionCore, name: &SnapshotName) -> Result<SnapshotInfo> {
+    let Reading { mut meta, .. } = read(core, name)?;
+    meta.config.resolve = Resolve::by_name(&meta.resolve).unwrap_or_default();
+    let runs: BTreeMap<u64, u32> = meta.runs().map(|run| (run.number, run.data_pages)).collect();
+    Ok(SnapshotInfo {
+        name: name.clone(),
+        runs: runs.len() as u64,
+        data_bytes: runs.values().map(|&pages| u64::from(pages) * PAGE_SIZE as u64).sum(),
+        label: meta.label,
+        created_ns: meta.created_ns,
+        resolve: meta.resolve,
+        config: meta.config,
+    })
+}
+
 /// Names of all snapshots, damaged ones included, sorted.
-pub(crate) fn list(core: &Arc<SessionCore>) -> Result<Vec<SnapshotName>> {
-    core.check_open()?;
-    let stored = lock(&core.snapshots);
-    Ok(stored.keys().filter_map(|name| SnapshotName::new(name).ok()).collect())
+pub(crate) fn list(core: &SessionCore) -> Result<Vec<SnapshotName>> {
+    let names = core.snapshots().names()?;
+    Ok(names.iter().filter_map(|name| SnapshotName::new(name).ok()).collect())
 }

@@ -1,17 +1,33 @@
-//! What readers of a table look into, newest first; and the merge of it all, in key order.
+//! What a reader of a table looks into, and how all of it is read in order.
+//!
+//! A table is its write buffers, its runs and, if it was made by a union, what the union has so far: the
+//! *slices* that have been written, whose keys follow each other from the smallest one on, and the tables
+//! where the keys beyond the *frontier* are. Read in order, that is a tree of merges:
+//!
+//! ```text
+//! levels ─┬─ segments of write buffers, newest first
+//!         ├─ runs, newest first
+//!         ├─ slices
+//!         └─ union, beyond the frontier ─┬─ levels of the first table
+//!                                        └─ levels of the second table, ...
+//! ```
+//!
+//! Making the tree reads nothing, and going through it reads from a run, a slice say, when its turn comes.
 //!
 //! Invariant: from newest to oldest stand the write buffers, the runs, and the union. No entry hides one
 //! that is newer.
 
+use std::ops::Bound;
 use std::sync::Arc;
 
+use crate::chunks::Reading;
 use crate::entry::Order;
-use crate::error::Result;
+use crate::key_range::KeyRange;
 use crate::kmerge::{Combine, KMerge, Rules, Source};
 use crate::merging::{Input, View};
 use crate::resolve::Resolve;
 use crate::run::Run;
-use crate::run_reader::{Purpose, RunReader};
+use crate::run_reader::RunReader;
 use crate::write_buffer::{SegmentReader, WriteBuffer};
 
 /// What a reader of a table looks into.
@@ -47,6 +63,21 @@ impl Frontier {
             Self::Everything => true,
         }
     }
+
+    /// The keys of a range that are beyond the frontier; `None` if there can be none.
+    fn beyond(&self, range: &KeyRange) -> Option<KeyRange> {
+        match self {
+            Self::Nothing => Some(range.clone()),
+            Self::UpTo(last) => {
+                let can_be_some = match &range.to {
+                    Bound::Included(to) | Bound::Excluded(to) => to.as_slice() > last.as_ref(),
+                    Bound::Unbounded => true,
+                };
+                can_be_some.then(|| range.from(Bound::Excluded(last.to_vec())))
+            }
+            Self::Everything => None,
+        }
+    }
 }
 
 /// What a reader of a union looks into.
@@ -74,42 +105,37 @@ impl Sources {
             }
         }
     }
-}
 
-impl Frontier {
-    /// The first key that is not covered, if there can be one.
-    fn first_beyond(&self) -> Option<Vec<u8>> {
-        match self {
-            Self::Nothing => Some(Vec::new()),
-            Self::UpTo(last) => Some([last, [0].as_slice()].concat()),
-            Self::Everything => None,
+    /// Tells `visit` of all runs, those of the union included.
+    pub(crate) fn for_each_run(&self, visit: &mut dyn FnMut(&Arc<Run>)) {
+        self.runs.iter().for_each(&mut *visit);
+        if let Some(union) = &self.union {
+            union.for_each_run(visit);
         }
     }
-}
 
-impl Sources {
-    /// All entries from key `from` on, in ascending order.
+    /// Lets go of what cannot hold keys of a range. The depth of the recursion is that of unions of unions.
     ///
-    /// Cost: one page read for each run, or two where the index is compact.
-    pub(crate) fn merge_from(
-        &self,
-        from: &[u8],
-        purpose: Purpose,
-        resolve: &Resolve,
-    ) -> Result<KMerge> {
-        let mut readers = Vec::new();
-        for buffer in &self.buffers {
-            for segment in buffer.segments().iter().rev() {
-                readers.push(Source::Segment(SegmentReader::at(Arc::clone(segment), from)));
+    /// Cost: no I/O; entries of write buffers are sorted if the range is bounded and nobody has read them in
+    /// order before.
+    pub(crate) fn narrow(&mut self, range: &KeyRange) {
+        if *range == KeyRange::ALL {
+            return;
+        }
+        for buffer in &mut self.buffers {
+            buffer.retain(|segment| {
+                segment.key_range().is_some_and(|(min, max)| !range.misses(min, max))
+            });
+        }
+        self.buffers.retain(|buffer| !buffer.is_empty());
+        self.runs.retain(|run| is_in(run, range));
+        if let Some(union) = &mut self.union {
+            union.slices.retain(|run| is_in(run, range));
+            match union.frontier.beyond(range) {
+                Some(beyond) => union.tables.iter_mut().for_each(|table| table.narrow(&beyond)),
+                None => union.tables.clear(),
             }
         }
-        readers_of(&self.runs, from, purpose, &mut readers)?;
-        if let Some(union) = &self.union {
-            readers_of(&union.slices, from, purpose, &mut readers)?;
-            let tables = union.merge_from(from, purpose, resolve)?;
-            readers.extend(tables.map(|merge| Source::Merge(Box::new(merge))));
-        }
-        merge(readers, Combine::Levels, resolve)
     }
 }
 
@@ -119,50 +145,51 @@ impl UnionSources {
         self.slices.iter().for_each(&mut *visit);
         self.tables.iter().for_each(|table| table.for_each_run(visit));
     }
+}
 
-    /// The entries from key `from` on that are not in the slices; `None` if there can be none. The depth of
-    /// the recursion is that of unions of unions.
-    pub(crate) fn merge_from(
-        &self,
-        from: &[u8],
-        purpose: Purpose,
-        resolve: &Resolve,
-    ) -> Result<Option<KMerge>> {
-        let Some(beyond) = self.frontier.first_beyond() else { return Ok(None) };
-        let from = from.max(&beyond);
-        let mut tables = Vec::new();
-        for table in &self.tables {
-            let table = table.merge_from(from, purpose, resolve)?;
-            tables.push(Source::Merge(Box::new(table)));
+/// How sources are read in order.
+#[derive(Debug, Clone)]
+pub(crate) struct Scan {
+    pub(crate) order: Order,
+    pub(crate) resolve: Resolve,
+    pub(crate) reading: Reading,
+}
+
+impl Scan {
+    /// The entries of a table with keys in `range`, as they combine. Reads nothing.
+    pub(crate) fn of_table(&self, table: &Sources, range: &KeyRange) -> KMerge {
+        let mut sources = Vec::new();
+        for segment in table.buffers.iter().flat_map(|buffer| buffer.segments().iter().rev()) {
+            let reader = SegmentReader::new(segment, range, self.order);
+            sources.push(Source::Segment(reader));
         }
-        merge(tables, Combine::Union, resolve).map(Some)
-    }
-}
-
-impl Sources {
-    /// Tells `visit` of all runs, those of the union included.
-    pub(crate) fn for_each_run(&self, visit: &mut dyn FnMut(&Arc<Run>)) {
-        self.runs.iter().for_each(&mut *visit);
-        if let Some(union) = &self.union {
-            union.for_each_run(visit);
+        let slices = table.union.iter().flat_map(|union| &union.slices);
+        for run in table.runs.iter().chain(slices).filter(|run| is_in(run, range)) {
+            let reader = RunReader::new(run, range, self.order, self.reading.clone());
+            sources.push(Source::Run(Box::new(reader)));
         }
+        if let Some(union) = &table.union {
+            sources.push(Source::Merge(Box::new(self.of_union(union, range))));
+        }
+        self.merge(Combine::Levels, sources)
+    }
+
+    /// The entries of a union with keys in `range` that are not in its slices, as they combine. Reads
+    /// nothing. The depth of the recursion is that of unions of unions.
+    pub(crate) fn of_union(&self, union: &UnionSources, range: &KeyRange) -> KMerge {
+        let beyond = union.frontier.beyond(range);
+        let tables = beyond.iter().flat_map(|beyond| {
+            let merge = |table| Source::Merge(Box::new(self.of_table(table, beyond)));
+            union.tables.iter().map(merge)
+        });
+        self.merge(Combine::Union, tables.collect())
+    }
+
+    fn merge(&self, combine: Combine, sources: Vec<Source>) -> KMerge {
+        KMerge::new(sources, Rules { combine, resolve: self.resolve.clone(), order: self.order })
     }
 }
 
-fn merge(sources: Vec<Source>, combine: Combine, resolve: &Resolve) -> Result<KMerge> {
-    let (resolve, order) = (resolve.clone(), Order::Ascending);
-    KMerge::new(sources, Rules { combine, resolve, order })
-}
-
-fn readers_of(
-    runs: &[Arc<Run>],
-    from: &[u8],
-    purpose: Purpose,
-    readers: &mut Vec<Source>,
-) -> Result<()> {
-    for run in runs.iter().filter(|run| run.max_key() >= from) {
-        let reader = RunReader::at(Arc::clone(run), purpose, from)?;
-        readers.push(Source::Run(Box::new(reader)));
-    }
-    Ok(())
+fn is_in(run: &Run, range: &KeyRange) -> bool {
+    !range.misses(run.min_key(), run.max_key())
 }

@@ -22,6 +22,10 @@ pub struct LevelStats {
     pub deletes: u64,
     /// Bytes of these runs' files.
     pub bytes: u64,
+    /// Memory of their filters.
+    pub filter_bytes: usize,
+    /// Memory of their indexes.
+    pub index_bytes: usize,
     /// Pages of work that a merge on this level has in all, 0 without one.
     pub merge_pages: u64,
     /// How many of them are done.
@@ -42,6 +46,8 @@ pub struct TableStats {
     pub filter_bytes: usize,
     /// Memory of all indexes.
     pub index_bytes: usize,
+    /// Memory of the filters and indexes that flushes and merges under way are writing.
+    pub unfinished_bytes: usize,
     /// Key pages that the indexes point to.
     pub key_pages: u64,
     /// Pages of merge work not yet done.
@@ -57,6 +63,12 @@ impl TableStats {
     #[must_use]
     pub fn runs(&self) -> usize {
         self.levels.iter().map(|level| level.runs).sum()
+    }
+
+    /// Memory of write buffers, filters and indexes: what a memory budget is for.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.buffer_bytes + self.filter_bytes + self.index_bytes + self.unfinished_bytes
     }
 
     /// Physical entries: an upper bound of the live ones.

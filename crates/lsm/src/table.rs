@@ -1,19 +1,22 @@
 //! A table: an ordered map from key bytes to value bytes.
 
+use std::collections::BTreeSet;
 use std::ops::{Bound, RangeBounds};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use crate::answer::Lookup;
-use crate::config::{MergeSchedule, MergeThread, TableConfig};
-use crate::cursor::{Cursor, after_prefix};
+use crate::config::{MEMORY_BUDGET_MAX, MergeSchedule, MergeThread, TableConfig};
+use crate::cursor::Cursor;
 use crate::entry::{
     BLOB_BYTES_MAX, BLOB_SPAN_SIZE, KEY_BYTES_MAX, Update, VALUE_BYTES_MAX, key_hash,
 };
 use crate::error::{Error, Result};
 use crate::files::lock;
+use crate::key_range::KeyRange;
 use crate::levels::{Context, Incoming, Pending, Tree};
 use crate::lookup::{LookupContext, lookup_batch};
+use crate::memory::budget_min;
 use crate::merging::View;
 use crate::plan::Plan;
 use crate::run::Run;
@@ -21,7 +24,7 @@ use crate::session_core::SessionCore;
 use crate::snapshot::{self, SnapshotName};
 use crate::sources::Sources;
 use crate::stats::{Counters, LevelStats, TableStats};
-use crate::write_buffer::{NewEntry, Undo, WriteBuffer};
+use crate::write_buffer::{NewEntry, Room, Undo, WriteBuffer};
 
 /// How far a background thread may fall behind before updates help, in batches of merge work.
 const LAG_BATCHES_MAX: u64 = 64;
@@ -82,6 +85,43 @@ impl Table {
         &self.config
     }
 
+    /// Changes the configuration. The content stays the same, whatever is changed.
+    ///
+    /// In force with the next update: `merge_schedule`, `merge_thread`, `merge_batch_pages` and the write
+    /// buffer, which is flushed earlier or later than it would have been; with the next lookup:
+    /// `queue_depth`. With the next flush: `merge_policy` and `size_ratio`, level by level as runs arrive
+    /// there; a merge that is wanted earlier than it had been planned for is completed at once. For runs
+    /// written from then on: `filter`, `index`, `disk_cache`; a lower `memory_budget` also halves filters that
+    /// are there, for all tables that share the runs. `resolve` stays as it is. Duplicates and snapshots
+    /// made before keep theirs.
+    ///
+    /// Cost: no I/O.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`], also for another resolve function and for a memory budget that the
+    /// indexes of this table would not leave room in; [`Error::SessionClosed`]. Nothing has changed then.
+    pub fn set_config(&mut self, config: &TableConfig) -> Result<()> {
+        self.session.check_open()?;
+        config.validate()?;
+        let refused = |option, value, allowed| Error::InvalidConfig { option, value, allowed };
+        if config.resolve != self.config.resolve {
+            let (value, kept) = (config.resolve.name().to_owned(), self.config.resolve.name());
+            let allowed = format!("{kept}, which the table was made with");
+            return Err(refused("resolve", value, allowed));
+        }
+        if let Some(budget) = config.memory_budget {
+            let least = budget_min(self.stats().index_bytes as u64);
+            if budget < least {
+                let allowed = format!("{least} to {MEMORY_BUDGET_MAX}, for a table of this size");
+                return Err(refused("memory_budget", format!("bytes: {budget}"), allowed));
+            }
+        }
+        self.config = config.clone();
+        // Time has another measure now.
+        self.next_work = 0;
+        Ok(())
+    }
+
     /// Sets the value of a key.
     ///
     /// Cost: no read. Written about `size_ratio · levels / 2` times in the end, in whole pages, by merges
@@ -128,14 +168,16 @@ impl Table {
     /// [`Error::SessionClosed`]. After any error the table is as it was before the call.
     pub fn updates<K: AsRef<[u8]>>(&mut self, batch: &[(K, Update<'_>)]) -> Result<()> {
         self.session.check_writable()?;
+        let mut room = Room { entries: batch.len(), bytes: 0 };
         for (key, update) in batch {
-            check_sizes(key.as_ref(), *update)?;
+            room.bytes += check_sizes(key.as_ref(), *update)?;
         }
         if batch.is_empty() {
             return Ok(());
         }
         *lock(&self.anchor) = None;
-        let mut undo = Some(self.tree.buffer.begin(&self.config.resolve)?);
+        let room = self.tree.room_for(&self.context(), room);
+        let mut undo = Some(self.tree.buffer.begin(room, &self.config.resolve)?);
         // The table as it was when a flush took the buffer away, and how to take the batch back there.
         let mut before = None;
         let result = self.apply(batch, &mut undo, &mut before);
@@ -261,6 +303,14 @@ impl Table {
         Ok(results)
     }
 
+    /// Whether the keys are present, in their order. No blob is read. Cost: as [`lookups`](Self::lookups).
+    ///
+    /// # Errors
+    /// As [`lookups`](Self::lookups).
+    pub fn contains<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<bool>> {
+        Ok(self.lookups(keys)?.iter().map(Lookup::is_found).collect())
+    }
+
     /// The union of some tables of one session; see [`Session::incremental_union`](crate::Session).
     pub(crate) fn incremental_union(session: &Arc<SessionCore>, tables: &[&Self]) -> Result<Self> {
         session.check_writable()?;
@@ -346,50 +396,51 @@ impl Table {
         snapshot::save(&self.session, &self.tree, &self.config, name, label)
     }
 
-    /// A cursor at the first entry.
+    /// A cursor before the first entry.
     ///
-    /// Cost: one page read for each run, or two where the index is compact.
+    /// Cost: reads nothing.
     ///
     /// # Errors
-    /// As [`Cursor::next`].
+    /// [`Error::SessionClosed`].
     pub fn cursor(&self) -> Result<Cursor> {
-        self.cursor_at(&[])
+        self.cursor_over(KeyRange::ALL)
     }
 
-    /// A cursor at the first entry whose key is at least `key`.
+    /// A cursor over the entries from `key` on, before the first of them.
     ///
-    /// Cost: one page read for each run, or two where the index is compact.
+    /// Cost: reads nothing.
     ///
     /// # Errors
-    /// As [`Cursor::next`].
+    /// [`Error::SessionClosed`].
     pub fn cursor_at(&self, key: &[u8]) -> Result<Cursor> {
         self.range::<[u8], _>((Bound::Included(key), Bound::Unbounded))
     }
 
-    /// A cursor over the entries whose keys are in `range`: all kinds of bounds; empty if the lower one is
-    /// above the upper one.
+    /// A cursor over the entries whose keys are in `range`, before the first of them: all kinds of bounds;
+    /// empty if the lower one is above the upper one. It can be read in both directions.
     ///
-    /// Cost: one page read for each run that may hold such keys, or two where the index is compact.
+    /// Cost: reads nothing. Sorts the entries of the write buffer, as the first read would.
     ///
     /// # Errors
-    /// As [`Cursor::next`].
+    /// [`Error::SessionClosed`].
     pub fn range<K: AsRef<[u8]> + ?Sized, R: RangeBounds<K>>(&self, range: R) -> Result<Cursor> {
-        self.session.check_open()?;
-        let owned = |bound: Bound<&K>| bound.map(|key| key.as_ref().to_vec());
-        let (from, to) = (owned(range.start_bound()), owned(range.end_bound()));
-        Cursor::new(Arc::clone(&self.session), &self.tree, from, to, self.config.resolve.clone())
+        self.cursor_over(KeyRange::new(&range))
     }
 
-    /// A cursor over the entries whose keys begin with `prefix`.
+    /// A cursor over the entries whose keys begin with `prefix`, before the first of them.
     ///
     /// Cost: as [`range`](Self::range).
     ///
     /// # Errors
-    /// As [`Cursor::next`].
+    /// [`Error::SessionClosed`].
     pub fn prefix(&self, prefix: &[u8]) -> Result<Cursor> {
+        self.cursor_over(KeyRange::prefix(prefix))
+    }
+
+    fn cursor_over(&self, range: KeyRange) -> Result<Cursor> {
         self.session.check_open()?;
-        let (from, to) = (Bound::Included(prefix.to_vec()), after_prefix(prefix));
-        Cursor::new(Arc::clone(&self.session), &self.tree, from, to, self.config.resolve.clone())
+        let resolve = self.config.resolve.clone();
+        Ok(Cursor::new(Arc::clone(&self.session), &self.tree, range, resolve))
     }
 
     /// The shape of the table and what it counted. Cost: no I/O.
@@ -407,7 +458,12 @@ impl Table {
             stats.buffer_entries += buffer.len();
             stats.buffer_bytes += buffer.memory_bytes();
         }
+        let mut seen = BTreeSet::new();
         sources.for_each_run(&mut |run| {
+            // A union may have one twice.
+            if !seen.insert(run.number()) {
+                return;
+            }
             let (filter, index, _) = run.memory_bytes();
             stats.filter_bytes += filter;
             stats.index_bytes += index;
@@ -415,6 +471,10 @@ impl Table {
         });
         for pending in self.tree.pending() {
             stats.merge_debt_pages += pending.merging.total() - pending.merging.done();
+            stats.unfinished_bytes += pending.merging.built_bytes() as usize;
+        }
+        if let Some(union) = &self.tree.union {
+            stats.unfinished_bytes += union.built_bytes() as usize;
         }
         for level in &self.tree.levels {
             let mut shape = LevelStats::default();
@@ -443,7 +503,8 @@ impl Table {
 }
 
 /// Refuses what is longer than the formats can hold.
-fn check_sizes(key: &[u8], update: Update<'_>) -> Result<()> {
+/// Checks the limits; returns the bytes of key and value.
+fn check_sizes(key: &[u8], update: Update<'_>) -> Result<usize> {
     let (_, value, blob) = update.parts();
     if key.len() > KEY_BYTES_MAX {
         return Err(Error::KeyTooLarge { bytes: key.len(), limit: KEY_BYTES_MAX });
@@ -456,7 +517,7 @@ fn check_sizes(key: &[u8], update: Update<'_>) -> Result<()> {
         Some(blob) if blob.len() > BLOB_BYTES_MAX => {
             Err(Error::BlobTooLarge { bytes: blob.len(), limit: BLOB_BYTES_MAX })
         }
-        _ => Ok(()),
+        _ => Ok(key.len() + value.len()),
     }
 }
 
@@ -465,4 +526,7 @@ fn count_run(shape: &mut LevelStats, run: &Run) {
     shape.entries += run.meta().entries;
     shape.deletes += run.meta().deletes;
     shape.bytes += run.meta().pages() * crate::page::PAGE_SIZE as u64;
+    let (filter_bytes, index_bytes, _) = run.memory_bytes();
+    shape.filter_bytes += filter_bytes;
+    shape.index_bytes += index_bytes;
 }

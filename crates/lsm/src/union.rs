@@ -19,15 +19,17 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use crate::entry::{EntryRef, Kind, key_hash};
+use crate::chunks::Reading;
+use crate::entry::{EntryRef, Kind, Order, key_hash};
 use crate::error::Result;
 use crate::files::{FileSet, lock};
+use crate::key_range::KeyRange;
 use crate::kmerge::KMerge;
+use crate::memory::Planned;
 use crate::merging::{Input, MergeSpec, Merging};
 use crate::run::Run;
 use crate::run_builder::{RunBuilder, RunPlan};
-use crate::run_reader::Purpose;
-use crate::sources::{Frontier, Sources, UnionSources};
+use crate::sources::{Frontier, Scan, Sources, UnionSources};
 
 /// Slices that a union is cut into, about.
 const SLICES: u64 = 64;
@@ -68,6 +70,13 @@ impl UnionTable {
         }
         sources.union = self.older.as_ref().map(|union| Box::new(union.sources()));
         sources
+    }
+
+    /// All of its runs, those of the unions below included.
+    pub(crate) fn all_runs(&self) -> Vec<Arc<Run>> {
+        let mut runs = Vec::new();
+        self.sources().for_each_run(&mut |run| runs.push(Arc::clone(run)));
+        runs
     }
 
     /// Its own runs, newest first.
@@ -133,6 +142,8 @@ pub(crate) struct Union {
     passed: AtomicU64,
     /// Entries of the slice that is being written.
     slice_written: AtomicU64,
+    /// Memory of its filter and its index.
+    built_bytes: AtomicU64,
     /// The debt told last.
     debt: AtomicU64,
     job: Mutex<Option<Box<Uniting>>>,
@@ -169,6 +180,7 @@ impl Union {
             total: AtomicU64::new(u64::MAX),
             passed: AtomicU64::new(passed),
             slice_written: AtomicU64::new(0),
+            built_bytes: AtomicU64::new(0),
             debt: AtomicU64::new(u64::MAX),
             job: Mutex::new(None),
         };
@@ -248,6 +260,30 @@ impl Union {
         }
     }
 
+    /// Memory set aside for the filters and indexes that are still to be built, in bytes.
+    pub(crate) fn planned_bytes(&self) -> u64 {
+        match self.stage() {
+            Stage::Uniting { tables, slices, .. } => {
+                let mut planned = Planned::default();
+                tables.iter().flat_map(UnionTable::all_runs).for_each(|run| planned.add_run(&run));
+                let built = |run: &Arc<Run>| run.memory_bytes().0 + run.memory_bytes().1;
+                let built = slices.iter().map(built).sum::<usize>() as u64;
+                planned.bytes(self.spec.filter, self.spec.index).saturating_sub(built)
+            }
+            Stage::Joining(merging) => merging.planned_bytes(),
+            Stage::Complete(_) => 0,
+        }
+    }
+
+    /// Memory of the filter and the index that are being built, in bytes.
+    pub(crate) fn built_bytes(&self) -> u64 {
+        match self.stage() {
+            Stage::Uniting { .. } => self.built_bytes.load(Ordering::Relaxed),
+            Stage::Joining(merging) => merging.built_bytes(),
+            Stage::Complete(_) => 0,
+        }
+    }
+
     /// What is left to do, in entries: at least 1 until it is complete.
     pub(crate) fn debt(&self) -> u64 {
         let now = match self.stage() {
@@ -281,6 +317,9 @@ impl Union {
         let target = before.saturating_sub(credits);
         while self.debt() > target {
             let result = self.step(&mut job);
+            let builder = job.as_ref().and_then(|uniting| uniting.builder.as_ref());
+            let built = builder.map_or(0, |builder| builder.memory_bytes());
+            self.built_bytes.store(built as u64, Ordering::Relaxed);
             if result.is_err() {
                 // Nobody knows where the sources stand.
                 self.begin_slice_anew(&mut job);
@@ -294,6 +333,7 @@ impl Union {
         if let Some(uniting) = job.take() {
             self.passed.store(uniting.passed_before, Ordering::Release);
             self.slice_written.store(0, Ordering::Release);
+            self.built_bytes.store(0, Ordering::Relaxed);
         }
     }
 
@@ -336,16 +376,12 @@ impl Union {
         if let Stage::Uniting { tables, .. } = self.stage() {
             self.total.store(self.total(&tables), Ordering::Release);
         }
-        let (sources, resolve) = (self.sources(), &self.spec.resolve);
-        let merge = sources.merge_from(&[], Purpose::Merge, resolve)?;
-        let merge = match merge {
-            Some(merge) => merge,
-            None => Sources::default().merge_from(&[], Purpose::Merge, resolve)?,
-        };
+        let (order, resolve) = (Order::Ascending, self.spec.resolve.clone());
+        let scan = Scan { order, resolve, reading: Reading::Merge };
+        let mut merge = scan.of_union(&self.sources(), &KeyRange::ALL);
+        merge.load()?;
         let passed_before = self.passed();
-        let (builder, last, written) = (None, Vec::new(), 0);
-        // Readers pass what stands in front of the frontier on their pages.
-        let merge_before = merge.entries_passed();
+        let (builder, last, written, merge_before) = (None, Vec::new(), 0, 0);
         Ok(Box::new(Uniting { merge, builder, passed_before, merge_before, last, written }))
     }
 

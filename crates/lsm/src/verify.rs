@@ -20,28 +20,25 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use terrane_io::disk::{read_file, replace_file};
-use terrane_io::{Access, AlignedBuf, Disk, DiskFile, EntryKind, OpenMode};
+use terrane_io::{Access, Disk, EntryKind, OpenMode};
 
 use crate::corrupt::Corrupt;
-use crate::entry::{EntryRef, Kind, key_hash};
+use crate::entry::key_hash;
 use crate::error::{Error, Result};
 use crate::files::{FileSet, Partial, blobs_name, file_name, file_number};
 use crate::filter::FilterAllocation;
 use crate::index::IndexKind;
-use crate::manifest::{MANIFEST_BYTES_MAX, Refused, RunRef, SessionMeta, SnapshotMeta, UnionRef};
-use crate::page::{
-    PAGE_SIZE, PAYLOAD_SIZE, PageKind, PageLayout, Place, check, decode_payload, overflow_pages,
-    split_value,
-};
-use crate::run::{Purpose, Run, RunMeta, read_meta};
+use crate::manifest::{MANIFEST_BYTES_MAX, Refused, RunRef, SessionMeta};
+use crate::open_files::{OPEN_FILES_DEFAULT, OpenFiles};
+use crate::page::{PAGE_SIZE, PAYLOAD_SIZE};
+use crate::run::{Purpose, Run, read_meta};
 use crate::run_builder::{RunBuilder, RunPlan, blob_end};
+pub use crate::run_check::Progress;
+use crate::run_check::{CHUNK_PAGES, Pages, Step, Sums, misled, page_offset};
 use crate::session_core::{
     ACTIVE, METADATA, SNAPSHOTS, STORE, foreign_dir, is_session_like, lock_dir, read_snapshot,
     snapshot_names, snapshot_path,
 };
-
-/// Pages that are read with one call.
-const CHUNK_PAGES: u32 = 64;
 
 /// Damaged data pages of one run that are listed one by one.
 const DAMAGE_LISTED_MAX: usize = 16;
@@ -141,9 +138,6 @@ impl Report {
     }
 }
 
-/// Told about progress: bytes checked, and bytes to check in all.
-pub type Progress<'a> = &'a mut dyn FnMut(u64, u64);
-
 /// Checks the session in `dir`, which nobody may hold. Changes nothing in it, but leaves a file `lock`.
 ///
 /// Cost: reads every page of every run that a snapshot refers to, once.
@@ -226,47 +220,6 @@ struct Findings {
     whole: Option<Sums>,
 }
 
-/// What the entries of a run say together.
-struct Sums {
-    meta: RunMeta,
-    lower: Vec<u8>,
-    upper: Vec<u8>,
-}
-
-impl Sums {
-    fn new(purpose: Purpose, identity: u64, salt: u64) -> Self {
-        let meta = RunMeta::new(purpose, identity, salt);
-        Self { meta, lower: Vec::new(), upper: Vec::new() }
-    }
-
-    fn add(&mut self, met: &Met<'_>) {
-        let Met { entry, page, pages, .. } = met;
-        if self.meta.entries == 0 {
-            self.lower.extend_from_slice(entry.key);
-        }
-        self.upper.clear();
-        self.upper.extend_from_slice(entry.key);
-        self.meta.entries += 1;
-        self.meta.deletes += u64::from(entry.kind == Kind::Delete);
-        self.meta.key_bytes += entry.key.len() as u64;
-        self.meta.value_bytes += entry.value.len() as u64;
-        self.meta.blob_bytes = self.meta.blob_bytes.max(blob_end(*entry));
-        if self.meta.data_pages < page + pages {
-            self.meta.data_pages = page + pages;
-            self.meta.key_pages += 1;
-        }
-    }
-
-    /// Whether a footer says the same.
-    fn are_those_of(&self, footer: &RunMeta) -> bool {
-        let sums = |meta: &RunMeta| {
-            let entries = (meta.entries, meta.deletes, meta.key_bytes, meta.value_bytes);
-            (entries, meta.key_pages, meta.data_pages, meta.blob_bytes)
-        };
-        sums(&self.meta) == sums(footer)
-    }
-}
-
 impl<'a> Check<'a> {
     fn new(
         disk: &'a Arc<dyn Disk>,
@@ -308,7 +261,8 @@ impl<'a> Check<'a> {
         self.note_strays(&listed, &wanted, damaged);
         let numbers = listed.iter().filter_map(|entry| file_number(&entry.name));
         next_number = numbers.fold(next_number, |next, number| next.max(number + 1));
-        let files = Arc::new(FileSet::new(Arc::clone(self.disk), active, next_number));
+        let open = OpenFiles::new(Arc::clone(self.disk), OPEN_FILES_DEFAULT);
+        let files = Arc::new(FileSet::new(open, active, next_number));
         // Pinned, so that no handle removes a file when it goes.
         files.pin(wanted.numbers());
         self.total_bytes = wanted.bytes();
@@ -350,12 +304,8 @@ impl<'a> Check<'a> {
                     known.partial = *partial;
                 }
             }
-            for (run, level) in leveled_runs(&meta) {
-                let level_run = |level| {
-                    let last = meta.levels.len() as u32;
-                    (Purpose::Level, Some(meta.config.filter_allocation(level, last)))
-                };
-                let (purpose, filter) = level.map_or((Purpose::BufferImage, None), level_run);
+            for (run, level) in meta.leveled_runs() {
+                let (purpose, filter) = meta.role(level);
                 let known = wanted.entry(run.number).or_insert_with(|| Wanted {
                     run: *run,
                     purpose,
@@ -593,7 +543,9 @@ impl<'a> Check<'a> {
         found.problems.append(&mut damage.finish());
         found.problems.extend(broken);
         if let Some(run) = run.as_ref().filter(|_| is_whole) {
-            check_sums(run, &sums, &mut found);
+            for flaw in sums.flaws(run) {
+                found.add(&path, page_offset(flaw.page), flaw.rule);
+            }
         }
         if is_whole && number == wanted.run.number {
             let run = (number, wanted.run.identity);
@@ -629,10 +581,9 @@ impl<'a> Check<'a> {
             damage.add(len, &rule);
         }
         let end = pages.min(len / PAGE_SIZE as u64) as u32;
-        let mut blobs = Pages::new(file.as_ref(), identity, end);
+        let mut pages = Pages::new(file.as_ref(), identity, end);
         for page in 0..end {
-            let place = blobs.place(page);
-            if let Err(what) = decode_payload(blobs.load(page)?, place, PageKind::Blob, page) {
+            if let Err(what) = pages.blobs(page)? {
                 damage.add(page_offset(page), &Problem::rule_of(&what));
             }
         }
@@ -688,7 +639,7 @@ impl<'a> Check<'a> {
             self.report.notes.push(format!("{}: {why}", path.display()));
             return Ok(false);
         }
-        run.file().sync()?;
+        run.sync()?;
         self.disk.rename(run.path(), &path)?;
         self.disk.sync_dir(&self.dir.join(ACTIVE))?;
         Ok(true)
@@ -713,40 +664,12 @@ fn check_footer(run: &Run, wanted: &Wanted, salt: Option<u64>, found: &mut Repor
     true
 }
 
-/// Compares footer and index section with what the entries say.
-fn check_sums(run: &Run, sums: &Sums, found: &mut Report) {
-    let meta = run.meta();
-    if !sums.are_those_of(meta) {
-        let rule = "the footer's sums are not those of the entries";
-        found.add(run.path(), footer_offset(run), rule);
-    }
-    if (run.min_key(), run.max_key()) != (sums.lower.as_slice(), sums.upper.as_slice()) {
-        let offset = page_offset(meta.data_pages + meta.filter_pages);
-        found.add(run.path(), offset, "the index section's key range is not that of the entries");
-    }
-}
-
-fn footer_offset(run: &Run) -> u64 {
-    (run.meta().pages() - 1) * PAGE_SIZE as u64
-}
-
 fn another_run(number: u64) -> String {
     format!("refers to another run {number} than another snapshot")
 }
 
-/// All runs of a snapshot with their level, counted from 1; `None` for the write buffer's image.
-fn leveled_runs(meta: &SnapshotMeta) -> impl Iterator<Item = (&RunRef, Option<u32>)> {
-    let image = meta.image.iter().map(|run| (run, None));
-    let flushed = meta.flushed.iter().map(|run| (run, Some(1)));
-    let levels = (1..).zip(&meta.levels);
-    let levels = levels.flat_map(|(at, level)| level.runs().map(move |run| (run, Some(at))));
-    let last = meta.levels.len().max(1) as u32;
-    let union = meta.union.iter().flat_map(UnionRef::runs).map(move |run| (run, Some(last)));
-    image.chain(flushed).chain(levels).chain(union)
-}
-
-fn page_offset(page: u32) -> u64 {
-    u64::from(page) * PAGE_SIZE as u64
+fn footer_offset(run: &Run) -> u64 {
+    (run.meta().pages() - 1) * PAGE_SIZE as u64
 }
 
 fn data_bytes(run: &RunRef) -> u64 {
@@ -778,178 +701,5 @@ impl Damage<'_> {
             last.rule = format!("{} (and {} more places after it)", last.rule, self.left_out);
         }
         self.problems
-    }
-}
-
-/// In what way filter or index would lead a lookup of an entry astray.
-fn misled(run: &Run, met: &Met<'_>) -> Option<&'static str> {
-    let meta = run.meta();
-    if run.entry_pages(met.ordinal) != (met.page, met.pages) {
-        return Some("the index section misplaces a page");
-    }
-    let hash = || key_hash(meta.salt, met.entry.key);
-    if meta.purpose == Purpose::Level && !run.filter().contains(hash()) {
-        return Some("the filter lacks a key");
-    }
-    (!leads_to(run, met.entry.key, met.page)).then_some("the index does not lead to a key")
-}
-
-/// Whether a lookup of `key` comes to `page`.
-fn leads_to(run: &Run, key: &[u8], page: u32) -> bool {
-    let mut location = run.locate(key);
-    while let Some(found) = location {
-        if found.page <= page {
-            return found.page == page;
-        }
-        location = run.locate_before(found, key);
-    }
-    false
-}
-
-/// An entry met on the way through a run, and where.
-struct Met<'a> {
-    entry: EntryRef<'a>,
-    /// The key page's ordinal; not to be relied on after damage.
-    ordinal: u32,
-    /// First page, and how many pages the entry takes.
-    page: u32,
-    pages: u32,
-}
-
-/// What there is on the way through a run.
-enum Step<'a> {
-    Entry(Met<'a>),
-    /// A page that cannot be read, or an entry out of order. The way goes on after it.
-    Damage(Corrupt),
-}
-
-/// The data pages of a file.
-struct Pages<'a> {
-    file: &'a dyn DiskFile,
-    identity: u64,
-    /// Where they end.
-    end: u32,
-    chunk: AlignedBuf,
-    /// The pages in `chunk`.
-    loaded: std::ops::Range<u32>,
-}
-
-impl<'a> Pages<'a> {
-    fn new(file: &'a dyn DiskFile, identity: u64, end: u32) -> Self {
-        let chunk = AlignedBuf::zeroed(CHUNK_PAGES as usize * PAGE_SIZE);
-        Self { file, identity, end, chunk, loaded: 0..0 }
-    }
-
-    /// The bytes of a page before the end.
-    fn load(&mut self, page: u32) -> Result<&[u8]> {
-        if !self.loaded.contains(&page) {
-            let count = CHUNK_PAGES.min(self.end - page);
-            // A failed read leaves the chunk in an unknown state.
-            self.loaded = 0..0;
-            self.file.read_at(&mut self.chunk[..count as usize * PAGE_SIZE], page_offset(page))?;
-            self.loaded = page..page + count;
-        }
-        let at = (page - self.loaded.start) as usize * PAGE_SIZE;
-        Ok(&self.chunk[at..at + PAGE_SIZE])
-    }
-
-    fn place(&self, page: u32) -> Place {
-        Place { identity: self.identity, page }
-    }
-
-    /// Tells `visit` of each entry and each damage, in order. Ends with the first error of the disk or of
-    /// `visit`.
-    fn walk(&mut self, visit: &mut dyn FnMut(Step<'_>) -> Result<()>) -> Result<()> {
-        let mut bytes = vec![0; PAGE_SIZE];
-        let (mut key, mut previous) = (Vec::new(), None::<Vec<u8>>);
-        let (mut page, mut ordinal) = (0, 0);
-        // Overflow pages whose entry is damaged are no damage of their own.
-        let mut orphans = false;
-        while page < self.end {
-            bytes.copy_from_slice(self.load(page)?);
-            let place = self.place(page);
-            let layout = match PageLayout::parse(&bytes, place) {
-                Ok(layout) => layout,
-                Err(what) => {
-                    if !(orphans && check(&bytes, place, PageKind::Overflow).is_ok()) {
-                        visit(Step::Damage(what))?;
-                        orphans = true;
-                    }
-                    page += 1;
-                    continue;
-                }
-            };
-            orphans = false;
-            let large = match layout.large_value_len() {
-                None => None,
-                Some(len) => {
-                    let key_len = layout.prefix(&bytes).len() + layout.suffix(&bytes, 0).len();
-                    let overflow = overflow_pages(key_len, len);
-                    match self.large_value(page, overflow, &layout, &bytes)? {
-                        Ok(value) => Some((value, overflow)),
-                        Err(what) => {
-                            visit(Step::Damage(what))?;
-                            orphans = true;
-                            page = what.page.max(page) + 1;
-                            continue;
-                        }
-                    }
-                }
-            };
-            let pages = 1 + large.as_ref().map_or(0, |(_, overflow)| *overflow);
-            for index in 0..layout.count() {
-                key.clear();
-                key.extend_from_slice(layout.prefix(&bytes));
-                key.extend_from_slice(layout.suffix(&bytes, index));
-                if previous.as_ref().is_some_and(|previous| *previous >= key) {
-                    let (expected, found) = (index as u64 + 1, index as u64);
-                    visit(Step::Damage(Corrupt { page, rule: "keys rise", expected, found }))?;
-                    break;
-                }
-                let kind = layout.kind(&bytes, index);
-                let (value, blob) = match &large {
-                    // A large value is longer than the place of a blob.
-                    Some((value, _)) => split_value(kind, value).unwrap_or_default(),
-                    None => layout.value(&bytes, index),
-                };
-                let entry = EntryRef { key: &key, kind, value, blob };
-                visit(Step::Entry(Met { entry, ordinal, page, pages }))?;
-                previous.get_or_insert_default().clone_from(&key);
-            }
-            page += pages;
-            ordinal += 1;
-        }
-        Ok(())
-    }
-
-    /// The value that begins in key page `page` and goes on in the `overflow` pages after it.
-    fn large_value(
-        &mut self,
-        page: u32,
-        overflow: u32,
-        layout: &PageLayout,
-        bytes: &[u8],
-    ) -> Result<std::result::Result<Vec<u8>, Corrupt>> {
-        if self.end - page - 1 < overflow {
-            return Ok(Err(Corrupt {
-                page,
-                rule: "overflow pages within the data pages",
-                expected: u64::from(self.end - page - 1),
-                found: u64::from(overflow),
-            }));
-        }
-        let len = layout.large_value_len().unwrap_or_default();
-        let mut value = layout.stored_value(bytes, 0).to_vec();
-        for position in 1..=overflow {
-            let place = self.place(page + position);
-            let bytes = self.load(page + position)?;
-            match decode_payload(bytes, place, PageKind::Overflow, position) {
-                Ok(content) => {
-                    value.extend_from_slice(&content[..content.len().min(len - value.len())]);
-                }
-                Err(what) => return Ok(Err(what)),
-            }
-        }
-        Ok(Ok(value))
     }
 }

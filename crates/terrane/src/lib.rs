@@ -4,9 +4,4 @@
 #[doc(inline)]
 pub use terrane_io as io;
 #[doc(inline)]
-pub use terrane_lsm::{
-    Corrupt, Cursor, DiskCache, Error, FilterPolicy, IndexKind, KEY_BYTES_MAX, LABEL_BYTES_MAX,
-    LevelStats, Lookup, MergePolicy, MergeSchedule, MergeThread, PAGE_SIZE, Purpose, Record,
-    Result, RunMeta, SNAPSHOT_NAME_LEN_MAX, Session, SessionOptions, SnapshotName, Table,
-    TableConfig, TableStats, Update, VALUE_BYTES_MAX, Value, WriteBuffer, inspect, verify,
-};
+pub use terrane_lsm::*;

@@ -48,10 +48,10 @@ use self::files::{BlockFiles, Found, Location};
 use self::headers::{Headers, Index, Placed};
 use super::checkpoints::Names;
 use super::history::History;
-use super::monitor::{Monitor, Phase};
 use crate::digest::StateDigest;
 use crate::engine::Engine;
 use crate::hex;
+use crate::monitor::{Monitor, Phase};
 
 /// What to replay, and how.
 #[derive(Debug, Clone)]

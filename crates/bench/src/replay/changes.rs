@@ -46,10 +46,10 @@ use self::input::Lines;
 use self::record::{Expected, FIRST_LINE, Record};
 use super::checkpoints::Names;
 use super::history::History;
-use super::monitor::{Monitor, Phase};
 use crate::digest::StateDigest;
 use crate::engine::Engine;
 use crate::hex;
+use crate::monitor::{Monitor, Phase};
 
 /// How to replay.
 #[derive(Debug, Clone)]

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use terrane_bench::engines::memory::Memory;
+use terrane_bench::monitor::Silent;
 use terrane_bench::replay::bitcoin::{Options, replay};
-use terrane_bench::replay::monitor::Silent;
 
 fn data() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../data/bitcoin-mainnet-0-4999.dat")

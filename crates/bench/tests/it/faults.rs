@@ -13,8 +13,8 @@ use terrane::io::fault::{FaultKind, FaultPlan, Repeat};
 use terrane::io::{SimDisk, Survival};
 use terrane_bench::engines::lsm::Lsm;
 use terrane_bench::error::Class;
+use terrane_bench::monitor::{Monitor, Phase};
 use terrane_bench::replay::changes::{Error, Options, Report, replay};
-use terrane_bench::replay::monitor::{Monitor, Phase};
 
 /// How many blocks were reported, each after it had become durable.
 #[derive(Default)]

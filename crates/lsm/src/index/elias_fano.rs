@@ -15,6 +15,7 @@
 //! hold it. It adds 3 % to a sequence. The bucket itself is searched by halving, so a long stretch of
 //! equal numbers costs its logarithm.
 
+use super::grow;
 use crate::corrupt::Corrupt;
 use std::ops::Range;
 use terrane_io::bytes::{Reader, Writer};
@@ -43,13 +44,17 @@ impl Bits {
             *last |= value << used;
         }
         if self.len.div_ceil(64) > self.words.len() {
+            grow(&mut self.words, 1);
             self.words.push(if used == 0 { value } else { value >> (64 - used) });
         }
     }
 
     fn push_zeros(&mut self, count: usize) {
         self.len += count;
-        self.words.resize(self.len.div_ceil(64), 0);
+        let words = self.len.div_ceil(64);
+        let more = words.saturating_sub(self.words.len());
+        grow(&mut self.words, more);
+        self.words.resize(words, 0);
     }
 
     /// The `width <= 63` bits from `offset`; zeros beyond the end.
@@ -140,6 +145,11 @@ impl SequenceBuilder {
         self.lows.push(value & mask(self.low_bits), self.low_bits);
         self.last = value;
         self.count = self.count.checked_add(1).expect("pages are numbered with 32 bits");
+    }
+
+    /// Memory held, in bytes.
+    pub(super) fn memory_bytes(&self) -> usize {
+        (self.lows.words.capacity() + self.highs.words.capacity()) * size_of::<u64>()
     }
 
     /// Closes all buckets before `bucket`.

@@ -104,6 +104,10 @@ impl FencesBuilder {
         self.extra_reads
     }
 
+    pub(super) fn memory_bytes(&self) -> usize {
+        self.cut.prefix.capacity() + self.sequence.memory_bytes()
+    }
+
     pub(super) fn finish(self) -> Fences {
         let Self { cut, sequence, extra_reads, .. } = self;
         Fences { cut, sequence: sequence.finish(), extra_reads }

@@ -11,7 +11,7 @@
 //!
 //! The format is in `docs/format/index.md`.
 
-use super::{Bounds, Candidate, KIND_ORDINARY, common_size, eight_bytes};
+use super::{Bounds, Candidate, KIND_ORDINARY, common_size, eight_bytes, grow};
 use crate::corrupt::Corrupt;
 use std::cmp::Ordering;
 use terrane_io::bytes::{Reader, Writer};
@@ -20,6 +20,9 @@ use terrane_io::bytes::{Reader, Writer};
 const BLOCK_COUNT: usize = 16;
 /// A size from which on it does not fit into `sizes`.
 const SIZE_ESCAPE: usize = 15;
+
+/// Most bytes of a coded number.
+const NUMBER_BYTES_MAX: usize = 5;
 
 /// Separators of a run that is still being written.
 #[derive(Debug)]
@@ -57,6 +60,11 @@ impl SeparatorsBuilder {
         self.last_separator.extend_from_slice(separator);
     }
 
+    pub(super) fn memory_bytes(&self) -> usize {
+        let keys = self.last_key.capacity() + self.last_separator.capacity();
+        keys + self.separators.memory_bytes()
+    }
+
     pub(super) fn finish(mut self) -> Separators {
         self.separators.bytes.shrink_to_fit();
         self.separators.fronts.shrink_to_fit();
@@ -92,6 +100,7 @@ impl Separators {
         let shared = if self.starts_block() { 0 } else { common_size(last, separator) };
         self.note_block(self.bytes.len(), separator);
         let tail = &separator[shared..];
+        grow(&mut self.bytes, 1 + 2 * NUMBER_BYTES_MAX + tail.len());
         let sizes = [shared, tail.len()].map(|size| size.min(SIZE_ESCAPE) as u8);
         self.bytes.push(sizes[0] << 4 | sizes[1]);
         for size in [shared, tail.len()] {
@@ -111,6 +120,8 @@ impl Separators {
     /// Enters the next separator into the directory if it starts a block.
     fn note_block(&mut self, start: usize, separator: &[u8]) {
         if self.starts_block() {
+            grow(&mut self.fronts, 1);
+            grow(&mut self.starts, 1);
             self.fronts.push(eight_bytes(separator));
             self.starts.push(start);
         }
@@ -275,10 +286,10 @@ fn put_number(bytes: &mut Vec<u8>, mut number: usize) {
     bytes.push(number as u8);
 }
 
-/// Splits off a number of at most five bytes, in its one valid form.
+/// Splits off a number of at most [`NUMBER_BYTES_MAX`] bytes, in its one valid form.
 fn split_number(bytes: &[u8]) -> Option<(usize, &[u8])> {
     let mut number = 0u64;
-    for (index, &byte) in bytes.iter().take(5).enumerate() {
+    for (index, &byte) in bytes.iter().take(NUMBER_BYTES_MAX).enumerate() {
         number |= u64::from(byte & 0x7F) << (7 * index);
         if byte < 0x80 {
             let canonical = byte != 0 || index == 0;

@@ -240,7 +240,7 @@ fn spread_over(n: u64, count: u64) -> u64 {
 }
 
 #[test]
-fn an_update_does_its_share_of_merging_and_no_more() {
+fn case_16_an_update_does_its_share_of_merging_and_no_more() {
     for merge_policy in [MergePolicy::LazyLevelling, MergePolicy::Levelling, MergePolicy::Tiering] {
         let incremental = TableConfig { merge_policy, ..buffer_of(200) };
         let one_shot =
@@ -256,6 +256,15 @@ fn an_update_does_its_share_of_merging_and_no_more() {
         );
         assert!(spike_pages < 2 * pages && pages < 2 * spike_pages, "{pages}, {spike_pages}");
     }
+}
+
+/// A million updates of one entry each; the other policies and the one-shot schedule are above.
+#[test]
+fn case_16_no_update_of_a_million_costs_more_than_128_pages_a_level() {
+    let config = buffer_of(1_000);
+    let (worst, _, levels) = worst_update(&config, 1_000_000);
+    assert!(levels >= 5, "{levels} levels");
+    assert!(worst <= 128 * levels as u64, "{worst} pages, {levels} levels");
 }
 
 /// Saved just before a merge is due and opened again, in the same session or in another one, a table must

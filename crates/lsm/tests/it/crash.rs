@@ -1,7 +1,8 @@
 //! Power loss and sudden death at every call on the disk.
 //!
 //! Goal: whatever survives a crash, the session opens again, and each snapshot is absent or whole: there
-//! if its saving had returned, gone if its deletion had, either if the call was under way. Nothing that
+//! if its saving had returned, gone if its deletion had, either if the call was under way; under its old or
+//! its new name, but under one of them, if it was being renamed. Nothing that
 //! no snapshot needs stays on the disk, and work goes on. What a session has listed after such an
 //! opening holds against the next crash.
 //!
@@ -31,14 +32,14 @@ const IMAGES_MIN: u64 = 2_000;
 
 /// How a run ends.
 #[derive(Debug, Clone, Copy)]
-enum Loss {
+pub(crate) enum Loss {
     Power(Survival),
     /// The process dies; what it wrote is seen, but not durable yet.
     Process,
 }
 
 impl Loss {
-    fn apply(self, disk: &SimDisk) -> Arc<SimDisk> {
+    pub(crate) fn apply(self, disk: &SimDisk) -> Arc<SimDisk> {
         match self {
             Self::Power(survival) => disk.after_crash(survival),
             Self::Process => disk.process_kill(),
@@ -47,7 +48,7 @@ impl Loss {
 }
 
 /// Prints where a run was when it fails.
-struct Note<'a>(&'a dyn Debug);
+pub(crate) struct Note<'a>(pub(crate) &'a dyn Debug);
 
 impl Drop for Note<'_> {
     fn drop(&mut self) {
@@ -168,7 +169,7 @@ fn losses(disk: &SimDisk, rng: &mut ChaCha8Rng) -> Vec<Loss> {
 /// The name that the last step of a run was about.
 fn name_of(step: Option<&Step>) -> &'static str {
     match step {
-        Some(Step::Save(_, name) | Step::Delete(name)) => name,
+        Some(Step::Save(_, name) | Step::Delete(name) | Step::Rename(_, name)) => name,
         _ => "new",
     }
 }

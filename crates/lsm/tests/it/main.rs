@@ -10,17 +10,25 @@ mod script;
 
 mod bitflip;
 mod budgets;
+mod config;
 mod crash;
+mod export;
+mod export_crash;
 mod faults;
+mod gate;
 mod golden;
+mod ledger;
 mod model;
+mod opening;
 mod progress;
 mod ranges;
+mod side_by_side;
 mod snapshots;
 mod tables;
 mod union;
 mod upsert;
 mod verify;
+mod versions;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,6 +42,10 @@ use terrane_lsm::{
 
 /// The salt of every session here, so that a failing run repeats to the byte.
 const SALT: u64 = 0x5EED;
+
+/// The fewest files that a session can be told to keep open. On the simulated disk most tests work with
+/// so few, so that files are closed and opened again all the time.
+const FEW_OPEN_FILES: usize = 4;
 
 /// A disk with a directory for a session.
 #[derive(Debug)]
@@ -72,7 +84,12 @@ impl Place {
     }
 
     fn try_open(&self, salt: u64) -> Result<Session, Error> {
-        Session::open(self.disk(), &self.dir(), &SessionOptions::with_salt(salt).create_dir())
+        let options = SessionOptions::with_salt(salt).create_dir();
+        let options = match self {
+            Self::Real { .. } => options,
+            Self::Simulated { .. } => options.open_files_max(FEW_OPEN_FILES),
+        };
+        Session::open(self.disk(), &self.dir(), &options)
     }
 
     fn open(&self) -> Session {

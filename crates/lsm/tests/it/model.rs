@@ -105,12 +105,15 @@ fn draw_config(background_of_4: u64, rng: &mut impl Draw) -> TableConfig {
         } else {
             WriteBuffer::Entries(entries)
         },
-        filter: *rng.pick(&[
-            FilterPolicy::TotalFpr(0.01),
-            FilterPolicy::TotalFpr(0.1),
-            FilterPolicy::Fpr(0.001),
-            FilterPolicy::BitsPerEntry(2.0),
-        ]),
+        filter: rng
+            .pick(&[
+                FilterPolicy::TotalFpr(0.01),
+                FilterPolicy::TotalFpr(0.1),
+                FilterPolicy::Fpr(0.001),
+                FilterPolicy::BitsPerEntry(2.0),
+            ])
+            .clone(),
+        memory_budget: None,
         index: *rng.pick(&[IndexKind::Auto, IndexKind::Compact, IndexKind::Ordinary]),
         disk_cache: *rng.pick(&[DiskCache::All, DiskCache::None]),
         merge_batch_pages: *rng.pick(&[1, 2, 16, 200]),

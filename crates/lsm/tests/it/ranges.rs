@@ -1,38 +1,57 @@
 //! Ranges and cursors against a sorted map.
 //!
-//! Goal: a cursor gives exactly the live entries between its bounds, in order, however it is moved. Method:
-//! tables with several runs, deletions and a part in the write buffer; random bounds of every kind, random
-//! walks of `next`, `peek`, `seek`, `take` and `take_while`, compared with a `BTreeMap` step by step.
+//! Goal: a cursor gives exactly the live entries between its bounds, in order and against it, however it is
+//! moved. Method: tables with several runs, deletions, upserts, blobs, values of many pages and a part in the
+//! write buffer; random bounds of every kind, random walks over all movements, compared with a sorted map step
+//! by step while the table goes on changing; the acceptance cases of the reference as they stand.
 
 use std::collections::BTreeMap;
-use std::ops::Bound;
+use std::ops::{Bound, RangeBounds};
 
-use terrane_lsm::{Record, Table, Update};
+use terrane_lsm::{
+    Cursor, DiskCache, IndexKind, Record, RecordRef, Resolve, Session, Table, TableConfig, Update,
+};
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
 
-use crate::{Place, buffer_of};
+use crate::{Place, buffer_of, fill, key, small_configs, value};
 
-type Content = BTreeMap<Vec<u8>, Vec<u8>>;
+/// An entry: key, value, blob.
+type Entry = (Vec<u8>, Vec<u8>, Option<Vec<u8>>);
+
+#[derive(Debug, Clone, Default)]
+struct Content(BTreeMap<Vec<u8>, (Vec<u8>, Option<Vec<u8>>)>);
+
+impl Content {
+    fn apply(&mut self, key: &[u8], update: Update<'_>) {
+        let entry = match update {
+            Update::Insert(value) => (value.to_vec(), None),
+            Update::InsertWithBlob(value, blob) => (value.to_vec(), Some(blob.to_vec())),
+            Update::Upsert(value) => {
+                let old = self.0.get(key).map_or(&[][..], |(old, _)| old);
+                ([old, value].concat(), None)
+            }
+            _ => {
+                self.0.remove(key);
+                return;
+            }
+        };
+        self.0.insert(key.to_vec(), entry);
+    }
+
+    /// The entries between the bounds; `BTreeMap::range` itself refuses bounds that cross.
+    fn between(&self, from: &Bound<Vec<u8>>, to: &Bound<Vec<u8>>) -> Vec<Entry> {
+        let above = |key: &Vec<u8>| (from.clone(), Bound::Unbounded).contains(key);
+        let below = |key: &Vec<u8>| (Bound::Unbounded, to.clone()).contains(key);
+        let entries = self.0.iter().filter(|(key, _)| above(key) && below(key));
+        entries.map(|(key, (value, blob))| (key.clone(), value.clone(), blob.clone())).collect()
+    }
+}
 
 /// A short key, so that neighbours, prefixes and gaps are common.
 fn draw_key(rng: &mut impl Draw) -> Vec<u8> {
     let len = rng.index(4);
     (0..len).map(|_| *rng.pick(&[0, 1, b'a', b'b', 0xFE, 0xFF])).collect()
-}
-
-fn grow(table: &mut Table, content: &mut Content, rng: &mut impl Draw) {
-    for _ in 0..600 {
-        let key = draw_key(rng);
-        if rng.chance(1, 3) {
-            table.delete(&key).unwrap();
-            content.remove(&key);
-        } else {
-            let value = rng.below(1 << 40).to_le_bytes().to_vec();
-            table.updates(&[(&key, Update::Insert(&value))]).unwrap();
-            content.insert(key, value);
-        }
-    }
 }
 
 fn draw_bound(rng: &mut impl Draw) -> Bound<Vec<u8>> {
@@ -43,67 +62,190 @@ fn draw_bound(rng: &mut impl Draw) -> Bound<Vec<u8>> {
     }
 }
 
-/// What the map has between the bounds; `BTreeMap::range` itself refuses bounds that cross.
-fn between(content: &Content, from: &Bound<Vec<u8>>, to: &Bound<Vec<u8>>) -> Vec<Record> {
-    let above = |key: &Vec<u8>| match from {
-        Bound::Included(from) => key >= from,
-        Bound::Excluded(from) => key > from,
-        Bound::Unbounded => true,
-    };
-    let below = |key: &Vec<u8>| match to {
-        Bound::Included(to) => key <= to,
-        Bound::Excluded(to) => key < to,
-        Bound::Unbounded => true,
-    };
-    let entries = content.iter().filter(|(key, _)| above(key) && below(key));
-    let record = |(key, value): (&Vec<u8>, &Vec<u8>)| Record {
-        key: key.clone(),
-        value: value.clone().into(),
-        blob: None,
-    };
-    entries.map(record).collect()
+/// A value, at times of several pages.
+fn draw_value(rng: &mut impl Draw) -> Vec<u8> {
+    let len = if rng.chance(1, 40) { rng.index(30_000) } else { rng.index(20) };
+    value(rng.below(1 << 40), len)
+}
+
+fn grow(table: &mut Table, content: &mut Content, rng: &mut impl Draw, updates: u64) {
+    for _ in 0..updates {
+        let (key, value) = (draw_key(rng), draw_value(rng));
+        let update = match rng.below(8) {
+            0 | 1 => Update::Delete,
+            2 => Update::Upsert(&value[..value.len().min(9)]),
+            3 => Update::InsertWithBlob(&value, b"of the key"),
+            _ => Update::Insert(&value),
+        };
+        table.updates(&[(&key, update)]).unwrap();
+        content.apply(&key, update);
+    }
+}
+
+/// Any shape of table in which entries combine in the order of their arrival.
+fn draw_config(rng: &mut impl Draw) -> TableConfig {
+    TableConfig {
+        resolve: Resolve::concatenate(),
+        index: *rng.pick(&[IndexKind::Auto, IndexKind::Compact, IndexKind::Ordinary]),
+        disk_cache: *rng.pick(&[DiskCache::All, DiskCache::None]),
+        ..buffer_of(*rng.pick(&[3, 50, 100_000]))
+    }
+}
+
+/// A record with what its reference to a blob refers to.
+fn entry_of(session: &Session, record: Record) -> Entry {
+    let Record { key, value, blob, .. } = record;
+    let blob = blob.map(|blob| session.retrieve_blobs(&[blob]).unwrap().remove(0));
+    (key, value.into_vec(), blob)
+}
+
+/// A cursor, what it should give, and how many entries are before its gap.
+struct Walk<'a> {
+    session: &'a Session,
+    cursor: Cursor,
+    expected: Vec<Entry>,
+    at: usize,
+}
+
+impl Walk<'_> {
+    fn check(&self, given: impl IntoIterator<Item = Record>, at: impl Iterator<Item = usize>) {
+        let given: Vec<_> = given.into_iter().map(|r| entry_of(self.session, r)).collect();
+        assert_eq!(given, at.map(|at| self.expected[at].clone()).collect::<Vec<_>>());
+    }
+
+    /// One movement of any kind.
+    fn step(&mut self, rng: &mut impl Draw, key: &[u8]) {
+        let own = |record: Option<RecordRef<'_>>| record.map(|record| record.to_record());
+        let (at, end, count) = (self.at, self.expected.len(), rng.index(10));
+        let (after, before) = (at..end.min(at + 1), at.saturating_sub(1)..at);
+        match rng.below(14) {
+            0 => {
+                let given = self.cursor.next().unwrap();
+                self.at = after.end;
+                self.check(given, after);
+            }
+            1 => {
+                let given = self.cursor.prev().unwrap();
+                self.at = before.start;
+                self.check(given, before);
+            }
+            2 => {
+                let given = own(self.cursor.next_ref().unwrap());
+                self.at = after.end;
+                self.check(given, after);
+            }
+            3 => {
+                let given = own(self.cursor.prev_ref().unwrap());
+                self.at = before.start;
+                self.check(given, before);
+            }
+            4 => {
+                let given = own(self.cursor.peek().unwrap());
+                self.check(given, after);
+            }
+            5 => {
+                let given = own(self.cursor.peek_prev().unwrap());
+                self.check(given, before);
+            }
+            6 => {
+                self.cursor.seek(key);
+                self.at = self.expected.partition_point(|entry| entry.0.as_slice() < key);
+            }
+            7 => {
+                self.cursor.seek_after(key);
+                self.at = self.expected.partition_point(|entry| entry.0.as_slice() <= key);
+            }
+            8 => {
+                self.cursor.seek_to_start();
+                self.at = 0;
+            }
+            9 => {
+                self.cursor.seek_to_end();
+                self.at = end;
+            }
+            10 => {
+                let given = self.cursor.take(count).unwrap();
+                self.at = end.min(at + count);
+                self.check(given, at..self.at);
+            }
+            11 => {
+                let given = self.cursor.take_back(count).unwrap();
+                self.at = at.saturating_sub(count);
+                self.check(given, (self.at..at).rev());
+            }
+            12 => {
+                let given = self.cursor.take_while(count, |record| record.key < key).unwrap();
+                let wanted = |at: &usize| self.expected[*at].0.as_slice() < key;
+                self.at = at + (at..end).take(count).take_while(wanted).count();
+                self.check(given, at..self.at);
+            }
+            _ => {
+                let given = self.cursor.take_while_back(count, |record| record.key > key).unwrap();
+                let wanted = |at: &usize| self.expected[*at].0.as_slice() > key;
+                self.at = at - (0..at).rev().take(count).take_while(wanted).count();
+                self.check(given, (self.at..at).rev());
+            }
+        }
+    }
 }
 
 #[test]
-fn a_cursor_moves_through_its_range_as_a_sorted_map_does() {
-    for_each_seed("a_cursor_moves_through_its_range_as_a_sorted_map_does", 6, |rng, seed| {
-        let place = if seed % 3 == 0 { Place::real() } else { Place::simulated(seed) };
+fn a_cursor_moves_through_its_range_as_through_a_sorted_map() {
+    for_each_seed("a_cursor_moves_through_its_range_as_through_a_sorted_map", 12, |rng, seed| {
+        let place = if seed % 4 == 0 { Place::real() } else { Place::simulated(seed) };
         let session = place.open();
-        let mut table = session.new_table(&buffer_of(*rng.pick(&[3, 50, 100_000]))).unwrap();
-        let mut content = Content::new();
-        grow(&mut table, &mut content, rng);
-        for _ in 0..60 {
+        let mut table = session.new_table(&draw_config(rng)).unwrap();
+        let mut content = Content::default();
+        grow(&mut table, &mut content, rng, 600);
+        for _ in 0..40 {
             let (from, to) = (draw_bound(rng), draw_bound(rng));
-            let expected = between(&content, &from, &to);
-            let mut cursor = table.range::<Vec<u8>, _>((from, to)).unwrap();
-            let mut at = 0;
-            for _ in 0..20 {
-                let left = &expected[at..];
-                match rng.below(5) {
-                    0 => {
-                        assert_eq!(cursor.next().unwrap().as_ref(), left.first());
-                        at = expected.len().min(at + 1);
-                    }
-                    1 => assert_eq!(cursor.peek().unwrap(), left.first()),
-                    2 => {
-                        let key = draw_key(rng);
-                        cursor.seek(&key).unwrap();
-                        at = expected.partition_point(|record| record.key < key);
-                    }
-                    3 => {
-                        let count = rng.index(10);
-                        let taken = cursor.take(count).unwrap();
-                        assert_eq!(taken, left[..left.len().min(count)]);
-                        at += taken.len();
-                    }
-                    _ => {
-                        let stop = draw_key(rng);
-                        let taken = cursor.take_while(7, |record| record.key < stop).unwrap();
-                        let wanted = left.iter().take(7).take_while(|record| record.key < stop);
-                        assert_eq!(taken, wanted.cloned().collect::<Vec<_>>());
-                        at += taken.len();
-                    }
-                }
+            let expected = content.between(&from, &to);
+            let cursor = table.range::<Vec<u8>, _>((from, to)).unwrap();
+            let mut walk = Walk { session: &session, cursor, expected, at: 0 };
+            for _ in 0..15 {
+                let key = draw_key(rng);
+                walk.step(rng, &key);
+                // Nothing of this shows in the cursor.
+                grow(&mut table, &mut content, rng, 1);
+            }
+        }
+    });
+}
+
+/// So many entries that runs are read ahead, in both directions, and that a walk meets every way of going from
+/// page to page.
+#[test]
+fn a_cursor_moves_through_many_pages() {
+    for_each_seed("a_cursor_moves_through_many_pages", 4, |rng, seed| {
+        let place = if seed % 2 == 0 { Place::real() } else { Place::simulated(seed) };
+        let session = place.open();
+        let config =
+            TableConfig { write_buffer: buffer_of(3_000).write_buffer, ..draw_config(rng) };
+        let mut table = session.new_table(&config).unwrap();
+        let mut content = Content::default();
+        for number in 0..20_000 {
+            let (key, value) = (key(rng.below(15_000)), value(number, 60));
+            let update = if number % 5 == 0 { Update::Delete } else { Update::Insert(&value) };
+            table.updates(&[(&key, update)]).unwrap();
+            content.apply(&key, update);
+        }
+        let expected = content.between(&Bound::Unbounded, &Bound::Unbounded);
+        let cursor = table.cursor().unwrap();
+        let mut walk = Walk { session: &session, cursor, at: 0, expected };
+        for _ in 0..30 {
+            for _ in 0..10 {
+                let key = key(rng.below(15_000));
+                walk.step(rng, &key);
+            }
+            let (at, count) = (walk.at, rng.index(walk.expected.len()));
+            if rng.chance(1, 2) {
+                let given = walk.cursor.take(count).unwrap();
+                walk.at = walk.expected.len().min(at + count);
+                walk.check(given, at..walk.at);
+            } else {
+                let given = walk.cursor.take_back(count).unwrap();
+                walk.at = at.saturating_sub(count);
+                walk.check(given, (walk.at..at).rev());
             }
         }
     });
@@ -113,39 +255,156 @@ fn a_cursor_moves_through_its_range_as_a_sorted_map_does() {
 fn a_prefix_gives_the_keys_that_begin_with_it() {
     for_each_seed("a_prefix_gives_the_keys_that_begin_with_it", 4, |rng, seed| {
         let session = Place::simulated(seed).open();
-        let mut table = session.new_table(&buffer_of(50)).unwrap();
-        let mut content = Content::new();
-        grow(&mut table, &mut content, rng);
+        let mut table = session.new_table(&draw_config(rng)).unwrap();
+        let mut content = Content::default();
+        grow(&mut table, &mut content, rng, 600);
         for _ in 0..50 {
             let prefix = draw_key(rng);
-            let keys: Vec<_> = content.keys().filter(|key| key.starts_with(&prefix)).collect();
-            let found = table.prefix(&prefix).unwrap().take(usize::MAX).unwrap();
-            assert!(found.iter().map(|record| &record.key).eq(keys), "prefix {prefix:?}");
+            let keys: Vec<_> = content.0.keys().filter(|key| key.starts_with(&prefix)).collect();
+            let mut cursor = table.prefix(&prefix).unwrap();
+            let forward = cursor.take(usize::MAX).unwrap();
+            let back = cursor.take_back(usize::MAX).unwrap();
+            assert!(forward.iter().map(|record| &record.key).eq(keys), "prefix {prefix:?}");
+            assert!(forward.iter().rev().eq(&back), "prefix {prefix:?}");
         }
     });
 }
 
-/// The ranges of acceptance case 8, by name.
+/// The first and the last entries of the range that are found by looking up every key.
+fn looked_up(table: &Table, range: &impl RangeBounds<u64>) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let mut keys: Vec<_> = (0..2_000).filter(|n| range.contains(n)).map(numbered).collect();
+    keys.sort_unstable();
+    let found = table.lookups(&keys).unwrap();
+    let entries = keys.into_iter().zip(found);
+    entries.filter_map(|(key, found)| Some((key.to_vec(), found.value()?.to_vec()))).collect()
+}
+
+/// A key whose order is that of its number.
+fn numbered(number: u64) -> [u8; 8] {
+    let mut key = number.to_le_bytes();
+    key.reverse();
+    key
+}
+
 #[test]
 fn case_8_ranges() {
     for place in Place::both() {
         let session = place.open();
-        let mut table = session.new_table(&buffer_of(2)).unwrap();
-        for key in ["", "a", "aa", "b", "c"] {
-            table.insert(key.as_bytes(), key.as_bytes()).unwrap();
+        for config in small_configs() {
+            let mut table = session.new_table(&config).unwrap();
+            for key in ["", "a", "aa", "b", "c"] {
+                table.insert(key.as_bytes(), key.as_bytes()).unwrap();
+            }
+            table.insert(b"aa", b"again").unwrap();
+            table.delete(b"c").unwrap();
+            let keys = |cursor: terrane_lsm::Result<Cursor>| {
+                let records = cursor.unwrap().take(100).unwrap();
+                records.iter().map(|r| String::from_utf8_lossy(&r.key).into_owned()).collect()
+            };
+            let check = |found: Vec<String>, expected: &[&str]| assert_eq!(found, expected);
+            check(keys(table.range::<str, _>(..)), &["", "a", "aa", "b"]);
+            check(keys(table.range("a".."b")), &["a", "aa"]);
+            check(keys(table.range("a"..="b")), &["a", "aa", "b"]);
+            check(keys(table.range("aa".."aa")), &[]);
+            check(keys(table.range("aa"..="aa")), &["aa"]);
+            check(keys(table.range("ab"..="ab")), &[]);
+            check(keys(table.range("b".."a")), &[]);
+            check(keys(table.range("".."a")), &[""]);
+            assert_eq!(table.lookup(b"aa").unwrap().value(), Some(b"again".as_slice()));
         }
-        table.insert(b"aa", b"again").unwrap();
-        table.delete(b"c").unwrap();
-        let keys = |cursor: terrane_lsm::Result<terrane_lsm::Cursor>| {
-            let records = cursor.unwrap().take(100).unwrap();
-            records.iter().map(|r| String::from_utf8_lossy(&r.key).into_owned()).collect::<Vec<_>>()
-        };
-        assert_eq!(keys(table.range::<str, _>(..)), ["", "a", "aa", "b"]);
-        assert_eq!(keys(table.range("a".."b")), ["a", "aa"]);
-        assert_eq!(keys(table.range("a"..="b")), ["a", "aa", "b"]);
-        assert_eq!(keys(table.range("aa".."aa")), [""; 0]);
-        assert_eq!(keys(table.range("aa"..="aa")), ["aa"]);
-        assert_eq!(keys(table.range("b".."a")), [""; 0]);
-        assert_eq!(table.lookup(b"aa").unwrap().value(), Some(b"again".as_slice()));
     }
+}
+
+/// Results around the chunk of the reference, each entry written twice and others deleted.
+#[test]
+fn case_8_ranges_of_500_501_and_1000_entries_equal_point_lookups() {
+    for place in Place::both() {
+        let session = place.open();
+        for config in small_configs() {
+            let mut table = session.new_table(&config).unwrap();
+            for round in 0..2_u64 {
+                let updates: Vec<_> =
+                    (0..2_000).map(|n| (numbered(n), value(n + round, 20))).collect();
+                let update = |n: usize| match n % 4 {
+                    3 if round == 1 => Update::Delete,
+                    _ => Update::Insert(&updates[n].1),
+                };
+                let batch: Vec<_> = (0..2_000).map(|n| (updates[n].0, update(n))).collect();
+                table.updates(&batch).unwrap();
+            }
+            for (count, last) in [(500, 666), (501, 668), (1_000, 1_333)] {
+                let range = 0..last;
+                let bounds = numbered(range.start)..numbered(range.end);
+                let mut cursor = table.range::<[u8; 8], _>(bounds).unwrap();
+                let given = cursor.take(usize::MAX).unwrap();
+                let given: Vec<_> =
+                    given.into_iter().map(|r| (r.key, r.value.into_vec())).collect();
+                assert_eq!(given.len(), count);
+                assert_eq!(given, looked_up(&table, &range));
+            }
+        }
+    }
+}
+
+#[test]
+fn case_9_cursors() {
+    for place in Place::both() {
+        let session = place.open();
+        for config in small_configs() {
+            let mut table = session.new_table(&config).unwrap();
+            for number in (0..100).step_by(2) {
+                table.insert(&numbered(number), &number.to_le_bytes()).unwrap();
+            }
+            let numbers = |records: Vec<Record>| {
+                let number = |r: Record| u64::from_le_bytes(r.value.as_ref().try_into().unwrap());
+                records.into_iter().map(number).collect::<Vec<_>>()
+            };
+            // An offset between two keys.
+            let mut cursor = table.cursor_at(&numbered(7)).unwrap();
+            // Later updates are invisible, wherever they end up.
+            for number in 0..100 {
+                table.insert(&numbered(number), b"later").unwrap();
+            }
+            assert_eq!(numbers(cursor.take(0).unwrap()), [0; 0]);
+            assert_eq!(numbers(cursor.take(3).unwrap()), [8, 10, 12]);
+            assert_eq!(numbers(cursor.take_while(9, |_| false).unwrap()), [0; 0]);
+            let below = |record: &RecordRef<'_>| record.key < numbered(18).as_slice();
+            assert_eq!(numbers(cursor.take_while(9, below).unwrap()), [14, 16]);
+            assert_eq!(numbers(cursor.take_while(9, below).unwrap()), [0; 0]);
+            assert_eq!(numbers(cursor.take_while(1, |_| true).unwrap()), [18]);
+            assert_eq!(cursor.take(40).unwrap().len(), 40, "short only at the end");
+            drop(table);
+            // 98 was the last. A drained cursor stays empty.
+            for _ in 0..3 {
+                assert_eq!(cursor.next().unwrap(), None);
+                assert_eq!(cursor.take(9).unwrap(), []);
+            }
+            assert_eq!(numbers(cursor.take_back(2).unwrap()), [98, 96]);
+            // The first read after the table has gone gives what was there when the cursor was made.
+            cursor.seek_to_start();
+            assert_eq!(cursor.take(usize::MAX).unwrap().len(), 46);
+            table = session.new_table(&config).unwrap();
+            assert_eq!(table.cursor().unwrap().next().unwrap(), None);
+            assert_eq!(table.cursor().unwrap().prev().unwrap(), None);
+        }
+    }
+}
+
+/// An exclusive start goes on behind the last page that was read, without reading its last key again.
+#[test]
+fn pages_of_a_table_follow_each_other() {
+    let session = Place::simulated(1).open();
+    let mut table = session.new_table(&buffer_of(100)).unwrap();
+    fill(&mut table, 0..1_000);
+    let mut last = None;
+    let mut count = 0;
+    loop {
+        let from = last.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+        let page = table.range::<Vec<u8>, _>((from, Bound::Unbounded)).unwrap().take(64).unwrap();
+        let Some(record) = page.last() else { break };
+        assert!(last.is_none_or(|last| last < page[0].key));
+        last = Some(record.key.clone());
+        count += page.len();
+    }
+    assert_eq!(count, 1_000);
 }

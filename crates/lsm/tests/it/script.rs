@@ -19,6 +19,8 @@ use terrane_testkit::draw::Draw;
 use terrane_testkit::keys::{Keys, Shape};
 use terrane_testkit::model::Content;
 
+use crate::FEW_OPEN_FILES;
+
 /// Where the session of a script is.
 pub(crate) const DIR: &str = "/ledger";
 
@@ -43,6 +45,7 @@ pub(crate) enum Step {
     Save(usize, &'static str),
     OpenSnapshot(String),
     Delete(&'static str),
+    Rename(&'static str, &'static str),
     /// Drops the table that was made last.
     Drop,
     Close,
@@ -85,6 +88,11 @@ impl Model {
             Step::Delete(name) => {
                 self.snapshots.remove(*name);
             }
+            Step::Rename(from, to) => {
+                if let Some(content) = self.snapshots.remove(*from) {
+                    self.snapshots.insert((*to).to_owned(), content);
+                }
+            }
             Step::Drop => {
                 self.tables.pop();
             }
@@ -107,9 +115,10 @@ pub(crate) fn snapshot_name(text: &str) -> SnapshotName {
     SnapshotName::new(text).unwrap()
 }
 
-/// Opens the session of a script; the salt counts only for a new one.
+/// Opens the session of a script, with so few open files that each call may have to open one; the salt counts only for a new one.
 pub(crate) fn open(disk: &Arc<SimDisk>) -> Result<Session> {
     let options = SessionOptions::with_salt(0x5A17 + disk.calls()).create_dir();
+    let options = options.open_files_max(FEW_OPEN_FILES);
     Session::open(Arc::clone(disk) as Arc<_>, Path::new(DIR), &options)
 }
 
@@ -191,6 +200,9 @@ impl<'a> Runner<'a> {
                 self.tables.push(table);
             }
             Step::Delete(name) => self.session()?.delete_snapshot(&snapshot_name(name))?,
+            Step::Rename(from, to) => {
+                self.session()?.rename_snapshot(&snapshot_name(from), &snapshot_name(to))?;
+            }
             Step::Drop => drop(self.tables.pop()),
             Step::Close => {
                 self.tables.clear();
@@ -282,9 +294,10 @@ impl Script {
         steps.extend([Step::Read(2), Step::Save(2, "a"), Step::Drop, Step::Read(0), Step::Close]);
         steps.extend([Step::Open, Step::OpenSnapshot("c".to_owned()), Step::Read(0)]);
         updates(0, 5, rng, &mut steps);
-        steps.extend([Step::Save(0, "d"), Step::Delete("b"), Step::OpenSnapshot("a".to_owned())]);
+        steps.extend([Step::Save(0, "d"), Step::Delete("b"), Step::Rename("a", "b")]);
+        steps.push(Step::OpenSnapshot("b".to_owned()));
         updates(1, 2, rng, &mut steps);
-        steps.extend([Step::Read(1), Step::Delete("a"), Step::Read(1), Step::Close]);
+        steps.extend([Step::Read(1), Step::Delete("b"), Step::Read(1), Step::Close]);
         Self { config, keys, steps }
     }
 }

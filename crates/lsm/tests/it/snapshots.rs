@@ -202,6 +202,9 @@ fn case_4_closing_ends_everything_and_is_idempotent() {
             session.new_table(&TableConfig::default()).unwrap_err(),
             session.open_snapshot(&name("late"), "").unwrap_err(),
             session.delete_snapshot(&name("late")).unwrap_err(),
+            session.delete_snapshot_if_exists(&name("late")).unwrap_err(),
+            session.rename_snapshot(&name("late"), &name("later")).unwrap_err(),
+            session.snapshot_info(&name("late")).unwrap_err(),
             session.list_snapshots().unwrap_err(),
             session.snapshot_exists(&name("late")).unwrap_err(),
         ];
@@ -327,6 +330,77 @@ fn case_12_snapshot_basics() {
             session.delete_snapshot(&name("a")).unwrap();
         }
         assert!(place.runs().is_empty(), "{:?}", place.runs());
+    }
+}
+
+#[test]
+fn case_12_snapshots_can_be_renamed() {
+    for place in Place::both() {
+        let session = place.open();
+        let mut table = session.new_table(&buffer_of(3)).unwrap();
+        fill(&mut table, 0..100);
+        let saved = content(&table);
+        table.save_snapshot(&name("a"), "ledger").unwrap();
+        fill(&mut table, 100..120);
+        table.save_snapshot(&name("b"), "ledger").unwrap();
+        let is_taken = |to: &str| {
+            let error = session.rename_snapshot(&name("a"), &name(to)).unwrap_err();
+            assert!(matches!(&error, Error::SnapshotExists { name } if name == to), "{error}");
+        };
+        is_taken("b");
+        is_taken("a");
+        assert!(matches!(
+            session.rename_snapshot(&name("c"), &name("d")),
+            Err(Error::SnapshotDoesNotExist { name }) if name == "c"
+        ));
+        let opened = session.open_snapshot(&name("a"), "ledger").unwrap();
+        session.rename_snapshot(&name("a"), &name("c")).unwrap();
+        assert_eq!(session.list_snapshots().unwrap(), [name("b"), name("c")]);
+        assert_eq!(content(&opened), saved);
+        assert_eq!(content(&session.open_snapshot(&name("c"), "ledger").unwrap()), saved);
+        // The old name is free again, and the one snapshot does not keep the other's runs.
+        table.save_snapshot(&name("a"), "ledger").unwrap();
+        session.delete_snapshot(&name("a")).unwrap();
+        drop((opened, table));
+        session.close().unwrap();
+        drop(session);
+        let session = place.open();
+        assert_eq!(session.list_snapshots().unwrap(), [name("b"), name("c")]);
+        assert_eq!(content(&session.open_snapshot(&name("c"), "ledger").unwrap()), saved);
+        for text in ["b", "c"] {
+            assert!(session.delete_snapshot_if_exists(&name(text)).unwrap());
+            assert!(!session.delete_snapshot_if_exists(&name(text)).unwrap());
+        }
+        assert!(place.runs().is_empty(), "{:?}", place.runs());
+    }
+}
+
+#[test]
+fn case_12_a_snapshot_says_what_it_is() {
+    for place in Place::both() {
+        let session = place.open();
+        let config = buffer_of(50);
+        let mut table = session.new_table(&config).unwrap();
+        let before_ns = place.disk().clock().wall().as_nanos() as u64;
+        table.save_snapshot(&name("empty"), "").unwrap();
+        fill(&mut table, 0..1_000);
+        table.save_snapshot(&name("full"), "ledger").unwrap();
+        let empty = session.snapshot_info(&name("empty")).unwrap();
+        assert_eq!((empty.runs, empty.data_bytes, empty.label.as_str()), (0, 0, ""));
+        let full = session.snapshot_info(&name("full")).unwrap();
+        assert_eq!((&full.name, full.label.as_str()), (&name("full"), "ledger"));
+        assert_eq!(full.config, config);
+        assert!(before_ns <= empty.created_ns && empty.created_ns < full.created_ns);
+        assert!(full.runs > 1);
+        // Keys and values, without filters and indexes.
+        assert!((94_000..place.run_bytes()).contains(&full.data_bytes), "{full:?}");
+        assert!(matches!(
+            session.snapshot_info(&name("other")),
+            Err(Error::SnapshotDoesNotExist { name }) if name == "other"
+        ));
+        session.rename_snapshot(&name("full"), &name("other")).unwrap();
+        let renamed = session.snapshot_info(&name("other")).unwrap();
+        assert_eq!((renamed.created_ns, renamed.runs), (full.created_ns, full.runs));
     }
 }
 

@@ -14,9 +14,9 @@ use terrane_testkit::seeds::for_each_seed;
 
 use crate::{Place, key, name, value};
 
-type Entries = BTreeMap<Vec<u8>, (Vec<u8>, Option<Vec<u8>>)>;
+pub(crate) type Entries = BTreeMap<Vec<u8>, (Vec<u8>, Option<Vec<u8>>)>;
 
-fn config(entries: u64) -> TableConfig {
+pub(crate) fn config(entries: u64) -> TableConfig {
     TableConfig {
         resolve: Resolve::concatenate(),
         write_buffer: WriteBuffer::Entries(entries),
@@ -26,7 +26,7 @@ fn config(entries: u64) -> TableConfig {
 }
 
 /// Table 1.2 of the reference.
-fn united(inputs: &[&Entries]) -> Entries {
+pub(crate) fn united(inputs: &[&Entries]) -> Entries {
     let mut all = Entries::new();
     for input in inputs {
         for (key, (value, blob)) in *input {
@@ -42,7 +42,13 @@ fn united(inputs: &[&Entries]) -> Entries {
 }
 
 /// Applies a random batch to a table and to its model.
-fn update(table: &mut Table, model: &mut Entries, rng: &mut impl Draw, keys: u64, count: usize) {
+pub(crate) fn update(
+    table: &mut Table,
+    model: &mut Entries,
+    rng: &mut impl Draw,
+    keys: u64,
+    count: usize,
+) {
     for _ in 0..count {
         let key = [b'k', rng.below(keys) as u8, rng.below(2) as u8];
         let value = vec![rng.below(256) as u8; rng.index(9)];
@@ -73,7 +79,7 @@ fn update(table: &mut Table, model: &mut Entries, rng: &mut impl Draw, keys: u64
     }
 }
 
-fn assert_holds(session: &Session, table: &Table, model: &Entries, context: &str) {
+pub(crate) fn assert_holds(session: &Session, table: &Table, model: &Entries, context: &str) {
     let mut cursor = table.cursor().unwrap();
     for (key, (value, blob)) in model {
         let record = cursor.next().unwrap().expect(context);

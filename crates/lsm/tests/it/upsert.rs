@@ -8,7 +8,8 @@
 use std::collections::BTreeMap;
 
 use terrane_lsm::{
-    Error, IndexKind, Lookup, MergeSchedule, Resolve, Table, TableConfig, Update, WriteBuffer,
+    Error, IndexKind, Lookup, MergeSchedule, OpenOptions, Resolve, Table, TableConfig, Update,
+    WriteBuffer,
 };
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
@@ -207,6 +208,17 @@ fn a_table_is_opened_with_its_own_resolve_function_only() {
                 if name == "own" && stored == "words"),
             "{refused:?}"
         );
+        let given = OpenOptions::default().resolve(Resolve::max());
+        let refused = session.open_snapshot_with(&name("own"), "", &given).unwrap_err();
+        assert!(
+            matches!(&refused, Error::ResolveNotCompatible { stored, given: Some(given), .. }
+                if stored == "words" && given == "terrane.max"),
+            "{refused:?}"
+        );
+        let given = OpenOptions::default().resolve(words());
+        let mut opened = session.open_snapshot_with(&name("own"), "", &given).unwrap();
+        opened.upsert(b"k", b"b").unwrap();
+        assert_eq!(opened.lookup(b"k").unwrap().value(), Some(b"b a".as_slice()));
     }
 }
 

@@ -18,7 +18,7 @@ use bitcoin::consensus::{Decodable as _, deserialize};
 use bitcoin::{Block, BlockHash, Network, Target};
 
 use super::error::Error;
-use crate::replay::monitor::{Monitor, Phase};
+use crate::monitor::{Monitor, Phase};
 
 const HEADER_SIZE: usize = 80;
 /// Magic and size, before the block itself.

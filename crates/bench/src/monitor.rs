@@ -1,8 +1,8 @@
-//! What a replay tells its caller while it runs, and what it asks.
+//! What a replay or a benchmark tells its caller while it runs, and what it asks.
 
 use std::fmt::Display;
 
-/// What a replay is doing.
+/// What is being done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Phase {
     /// Reading the headers of the input; counted in bytes.
@@ -13,14 +13,18 @@ pub enum Phase {
     Replay,
     /// Reading the final state; counted in entries.
     Digest,
+    /// Filling tables; counted in entries.
+    Fill,
+    /// Measuring; counted in rounds.
+    Measure,
 }
 
-/// A replay's caller.
+/// The caller of a replay or of a benchmark.
 pub trait Monitor {
     /// `done` of `total` units of `phase` are done; `None` when the total is not known.
     fn progress(&mut self, phase: Phase, done: u64, total: Option<u64>);
 
-    /// Something is odd that does not stop the replay.
+    /// Something is odd that does not stop the work.
     fn warn(&mut self, message: &dyn Display);
 
     /// Whether to stop as soon as can be; the state is then that of a whole block.

@@ -1,0 +1,80 @@
+//! Benchmarks of the table engine: fixed workloads, whose every result is checked.
+//!
+//! Keys and values follow from a seed by the generator [`splitmix`], so a workload can be repeated to the
+//! byte. What a benchmark makes in a store it does not save: it is gone when the store is closed.
+
+use std::path::Path;
+use std::time::Instant;
+
+use terrane::{Session, SessionOptions};
+
+use crate::error::Class;
+
+pub mod union;
+
+pub mod upsert;
+
+/// Why a benchmark ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The engine failed.
+    #[error(transparent)]
+    Engine(#[from] terrane::Error),
+    /// The engine gave a wrong answer.
+    #[error("wrong answer: {0}")]
+    Wrong(String),
+    /// An option makes no sense.
+    #[error("{0}")]
+    Options(String),
+    /// The monitor asked to stop.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl Error {
+    /// How to react to it.
+    #[must_use]
+    pub fn class(&self) -> Class {
+        match self {
+            Self::Engine(
+                terrane::Error::Corrupt { .. }
+                | terrane::Error::Disk(terrane::io::Error::ShortRead { .. }),
+            )
+            | Self::Wrong(_) => Class::Check,
+            Self::Engine(
+                terrane::Error::NotTerrane { .. }
+                | terrane::Error::UnknownVersion { .. }
+                | terrane::Error::SessionDirCorrupted { .. },
+            )
+            | Self::Options(_) => Class::Input,
+            Self::Engine(_) => Class::Environment,
+            Self::Interrupted => Class::Interrupted,
+        }
+    }
+}
+
+/// The outcome of a benchmark.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// One step of `SplitMix64` on the state `number`: different numbers give different, evenly spread ones.
+#[must_use]
+pub fn splitmix(number: u64) -> u64 {
+    let mut mixed = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ (mixed >> 31)
+}
+
+fn open(store: &Path) -> Result<Session> {
+    Ok(Session::open_dir(store, &SessionOptions::default().create_dir())?)
+}
+
+fn seconds(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64()
+}
+
+/// The middle one of some measurements.
+fn median(mut measured: Vec<f64>) -> f64 {
+    measured.sort_by(f64::total_cmp);
+    measured.get(measured.len() / 2).copied().unwrap_or(f64::NAN)
+}

@@ -1,0 +1,205 @@
+//! `terrane bench upsert`: what an upsert costs beside an insert, and beside a lookup and an insert.
+//!
+//! 8-byte keys and values from a seeded generator, addition as resolve function, 250 operations a batch, a
+//! write buffer of 1,000 entries, no page cache: as the report of `lsm-tree` has it. The same pairs are
+//! inserted into one table and upserted into another, by turns, several rounds; then each key is upserted
+//! ten times, and a rival looks it up, adds, and inserts ten times. Merges run inside the updates. Both
+//! tables of each comparison are read at the end and must hold the same.
+
+use std::path::Path;
+use std::time::Instant;
+
+use serde::Serialize;
+use terrane::{DiskCache, IndexKind, Resolve, Session, Table, TableConfig, Update, WriteBuffer};
+
+use super::{Error, Result, median, open, seconds, splitmix};
+use crate::monitor::{Monitor, Phase};
+
+/// Upserts of each key in the second comparison.
+const UPSERTS_PER_KEY: u64 = 10;
+
+/// What is measured.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Pairs.
+    pub elements: u64,
+    /// Operations in a batch.
+    pub batch: u64,
+    /// Times that each comparison is made.
+    pub rounds: u64,
+    /// Where the keys begin.
+    pub seed: u64,
+}
+
+/// What was measured: medians of the rounds.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// Pairs.
+    pub elements: u64,
+    /// Operations in a batch.
+    pub batch: u64,
+    /// Rounds.
+    pub rounds: u64,
+    /// Inserting all pairs.
+    pub insert_s: f64,
+    /// Upserting all pairs.
+    pub upsert_s: f64,
+    /// The ratio of the two, round by round.
+    pub upsert_over_insert: f64,
+    /// Upserting each key ten times.
+    pub ten_upserts_s: f64,
+    /// Looking up, adding and inserting each key ten times.
+    pub ten_lookups_and_inserts_s: f64,
+    /// How many times faster upserts are, round by round.
+    pub speedup: f64,
+}
+
+type Pair = ([u8; 8], [u8; 8]);
+
+fn config() -> TableConfig {
+    TableConfig {
+        resolve: Resolve::add_u64_wrapping(),
+        write_buffer: WriteBuffer::Entries(1_000),
+        index: IndexKind::Compact,
+        disk_cache: DiskCache::None,
+        ..TableConfig::default()
+    }
+}
+
+/// Measures in a session in `store`.
+///
+/// # Errors
+/// [`Error`].
+pub fn run(store: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result<Report> {
+    if options.elements == 0 || options.batch == 0 || options.rounds == 0 {
+        return Err(Error::Options("elements, batch and rounds must be at least 1".to_owned()));
+    }
+    let session = open(store)?;
+    let pairs: Vec<Pair> = (0..options.elements)
+        .map(|number| {
+            let key = splitmix(options.seed.wrapping_add(number));
+            (key.to_le_bytes(), splitmix(!key).to_le_bytes())
+        })
+        .collect();
+    let mut measured: [Vec<f64>; 6] = Default::default();
+    for round in 0..options.rounds {
+        if monitor.stop() {
+            return Err(Error::Interrupted);
+        }
+        monitor.progress(Phase::Measure, round, Some(options.rounds));
+        // By turns, so that neither always comes upon what the other has left in caches.
+        let insert_first = round % 2 == 0;
+        let mut once = [(0.0, None), (0.0, None)];
+        for is_insert in [insert_first, !insert_first] {
+            once[usize::from(!is_insert)] = fill(&session, &pairs, options, is_insert)?;
+        }
+        let [(insert_s, inserted), (upsert_s, upserted)] = once;
+        compare(inserted.as_ref(), upserted.as_ref(), &pairs, 1)?;
+        let (ten_upserts_s, upserted) = ten_upserts(&session, &pairs, options)?;
+        let (ten_inserts_s, inserted) = ten_lookups_and_inserts(&session, &pairs, options)?;
+        compare(Some(&inserted), Some(&upserted), &pairs, UPSERTS_PER_KEY)?;
+        let ratios = [upsert_s / insert_s, ten_inserts_s / ten_upserts_s];
+        let times = [insert_s, upsert_s, ten_upserts_s, ten_inserts_s];
+        for (list, value) in measured.iter_mut().zip(times.into_iter().chain(ratios)) {
+            list.push(value);
+        }
+    }
+    session.close()?;
+    let [insert_s, upsert_s, ten_upserts_s, ten_inserts_s, ratio, speedup] = measured.map(median);
+    Ok(Report {
+        elements: options.elements,
+        batch: options.batch,
+        rounds: options.rounds,
+        insert_s,
+        upsert_s,
+        upsert_over_insert: ratio,
+        ten_upserts_s,
+        ten_lookups_and_inserts_s: ten_inserts_s,
+        speedup,
+    })
+}
+
+fn chunks<'a>(pairs: &'a [Pair], options: &Options) -> impl Iterator<Item = &'a [Pair]> {
+    pairs.chunks(usize::try_from(options.batch).unwrap_or(usize::MAX))
+}
+
+fn fill(
+    session: &Session,
+    pairs: &[Pair],
+    options: &Options,
+    is_insert: bool,
+) -> Result<(f64, Option<Table>)> {
+    let mut table = session.new_table(&config())?;
+    let start = Instant::now();
+    for chunk in chunks(pairs, options) {
+        let update = |value| if is_insert { Update::Insert(value) } else { Update::Upsert(value) };
+        let batch: Vec<_> = chunk.iter().map(|(key, value)| (key, update(value))).collect();
+        table.updates(&batch)?;
+    }
+    Ok((seconds(start), Some(table)))
+}
+
+fn ten_upserts(session: &Session, pairs: &[Pair], options: &Options) -> Result<(f64, Table)> {
+    let mut table = session.new_table(&config())?;
+    let start = Instant::now();
+    for _ in 0..UPSERTS_PER_KEY {
+        for chunk in chunks(pairs, options) {
+            let batch: Vec<_> = chunk.iter().map(|(k, v)| (k, Update::Upsert(v))).collect();
+            table.updates(&batch)?;
+        }
+    }
+    Ok((seconds(start), table))
+}
+
+fn ten_lookups_and_inserts(
+    session: &Session,
+    pairs: &[Pair],
+    options: &Options,
+) -> Result<(f64, Table)> {
+    let mut table = session.new_table(&config())?;
+    let start = Instant::now();
+    for _ in 0..UPSERTS_PER_KEY {
+        for chunk in chunks(pairs, options) {
+            let keys: Vec<_> = chunk.iter().map(|(key, _)| key).collect();
+            let found = table.lookups(&keys)?;
+            let sums = chunk.iter().zip(&found).map(|((_, value), found)| {
+                let old = found.value().and_then(<[u8]>::first_chunk).copied();
+                let old = u64::from_le_bytes(old.unwrap_or_default());
+                u64::from_le_bytes(*value).wrapping_add(old).to_le_bytes()
+            });
+            let sums: Vec<_> = sums.collect();
+            let batch: Vec<_> =
+                keys.into_iter().zip(&sums).map(|(key, sum)| (key, Update::Insert(sum))).collect();
+            table.updates(&batch)?;
+        }
+    }
+    Ok((seconds(start), table))
+}
+
+/// Both tables must hold each value times `factor`, and nothing else.
+fn compare(
+    inserted: Option<&Table>,
+    upserted: Option<&Table>,
+    pairs: &[Pair],
+    factor: u64,
+) -> Result<()> {
+    for (name, table) in [("inserts", inserted), ("upserts", upserted)] {
+        let Some(table) = table else { continue };
+        let mut cursor = table.cursor()?;
+        let mut count = 0;
+        while cursor.next()?.is_some() {
+            count += 1;
+        }
+        if count != pairs.len() {
+            return Err(Error::Wrong(format!("{name}: {count} entries, not {}", pairs.len())));
+        }
+        let keys: Vec<_> = pairs.iter().map(|(key, _)| key).collect();
+        for ((key, value), found) in pairs.iter().zip(table.lookups(&keys)?) {
+            let expected = u64::from_le_bytes(*value).wrapping_mul(factor).to_le_bytes();
+            if found.value() != Some(&expected) {
+                return Err(Error::Wrong(format!("{name}: key {key:02x?} has {found:?}")));
+            }
+        }
+    }
+    Ok(())
+}

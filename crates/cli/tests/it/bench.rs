@@ -1,0 +1,68 @@
+//! `terrane bench`: small runs give every field of the reports, and checked answers.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use crate::program::{Answer, command};
+
+fn bench(workload: &str, store: &Path, options: &[&str]) -> Answer {
+    let mut bench = command();
+    bench.args(["bench", workload, "--quiet", "--store"]).arg(store).args(options);
+    bench.output().unwrap().into()
+}
+
+fn number(json: &Value, field: &str) -> f64 {
+    json[field].as_f64().unwrap_or_else(|| panic!("{field} of {json}"))
+}
+
+#[test]
+fn upserts_are_compared_with_inserts() {
+    let store = tempfile::tempdir().unwrap();
+    let options = ["--elements", "3k", "--rounds", "2", "--json"];
+    let json = bench("upsert", store.path(), &options).done();
+    assert_eq!((number(&json, "elements"), number(&json, "rounds")), (3_000.0, 2.0));
+    for field in [
+        "insert_s",
+        "upsert_s",
+        "upsert_over_insert",
+        "ten_upserts_s",
+        "ten_lookups_and_inserts_s",
+        "speedup",
+    ] {
+        assert!(number(&json, field) > 0.0, "{field} of {json}");
+    }
+    let text = bench("upsert", store.path(), &["--elements", "300", "--rounds", "1"]);
+    assert!(text.code == Some(0) && text.stdout.contains("upsert / insert"), "{text:?}");
+    // Nothing stays behind.
+    assert_eq!(std::fs::read_dir(store.path().join("active")).unwrap().count(), 0);
+}
+
+#[test]
+fn a_union_gets_cheaper_while_its_debt_is_paid() {
+    let store = tempfile::tempdir().unwrap();
+    let options = ["--tables", "4", "--entries", "2k", "--batches", "3", "--rounds", "2", "--json"];
+    let json = bench("union", store.path(), &options).done();
+    let quarters = json["quarters"].as_array().unwrap();
+    assert_eq!(quarters.len(), 5);
+    let reads: Vec<f64> = quarters.iter().map(|round| number(round, "reads_per_lookup")).collect();
+    assert!(reads.windows(2).all(|pair| pair[1] <= pair[0]), "{reads:?}");
+    assert!(reads[4] < 1.05 && reads[0] > 1.5, "{reads:?}");
+    assert_eq!(number(&quarters[0], "debt_percent"), 100.0);
+    assert_eq!(number(&quarters[4], "debt_percent"), 0.0);
+    assert_eq!(json["rounds"].as_array().unwrap().len(), 100);
+    assert!(number(&json["reference"], "lookups_per_s") > 0.0);
+}
+
+#[test]
+fn senseless_options_are_refused() {
+    let store = tempfile::tempdir().unwrap();
+    let message = bench("union", store.path(), &["--tables", "1", "--json"]).failed(2);
+    assert!(message.contains("tables must be at least 2"), "{message}");
+    bench("upsert", store.path(), &["--elements", "0", "--json"]).failed(2);
+    let foreign = tempfile::tempdir().unwrap();
+    std::fs::write(foreign.path().join("letter.txt"), "dear").unwrap();
+    let message = bench("upsert", foreign.path(), &["--json"]).failed(2);
+    assert!(message.contains("letter.txt"), "{message}");
+    assert_eq!(std::fs::read_dir(foreign.path()).unwrap().count(), 1, "left as it was");
+}

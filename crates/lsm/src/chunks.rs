@@ -1,0 +1,220 @@
+//! The pages of a part of a run file, read in chunks in one direction.
+//!
+//! Who reads a part of a run starts with one page and doubles the chunk with each read, so that a short
+//! range costs one page. Once a few chunks have followed each other the next one is asked for before it is
+//! needed; a reader that has to wait for one nevertheless asks for more of them, up to
+//! [`CHUNKS_AHEAD_MAX`]. So in a scan of many runs those that are passed fastest read furthest ahead, and
+//! nobody asks for anything beyond the part.
+//!
+//! Merges read whole runs in chunks of one size through the page cache, which reads ahead for them, and
+//! which is told to forget the pages if the run is otherwise read past it.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+use terrane_io::{Access, AlignedBuf};
+
+use crate::corrupt::Corrupt;
+use crate::entry::Order;
+use crate::error::{Error, Result};
+use crate::page::PAGE_SIZE;
+use crate::read_ahead::ReadAhead;
+use crate::run::Run;
+
+/// Most pages that a merge reads with one call.
+pub(crate) const MERGE_CHUNK_PAGES: u32 = 32;
+
+/// Most pages that any other reader reads with one call. Two such reads in flight keep a fast device busy;
+/// larger ones gain nothing and leave the processor's caches.
+const CHUNK_PAGES_MAX: u32 = 64;
+
+/// From this size on chunks are read ahead.
+const AHEAD_CHUNK_PAGES_MIN: u32 = 8;
+
+/// Most chunks that one reader asks for ahead.
+const CHUNKS_AHEAD_MAX: usize = 8;
+
+/// Why a run is read.
+#[derive(Debug, Clone)]
+pub(crate) enum Reading {
+    /// All of a part that is known beforehand, once.
+    Merge,
+    /// As far as somebody wishes to go; reads ahead share a queue.
+    Scan(Arc<ReadAhead>),
+}
+
+/// A chunk that has been asked for.
+#[derive(Debug)]
+struct Ahead {
+    tag: u64,
+    pages: Range<u32>,
+}
+
+/// A part of a run file on its way through memory.
+#[derive(Debug)]
+pub(crate) struct Chunks {
+    run: Arc<Run>,
+    order: Order,
+    reading: Reading,
+    /// The pages in memory, and their bytes; none before the first read and after the end.
+    pages: Range<u32>,
+    buffer: Option<AlignedBuf>,
+    /// Asked for, in the order in which they are needed; they follow `pages`.
+    ahead: VecDeque<Ahead>,
+    /// The pages that follow those.
+    rest: Range<u32>,
+    /// Pages of the next chunk.
+    chunk_pages: u32,
+    /// Chunks to have asked for.
+    chunks_ahead: usize,
+}
+
+impl Chunks {
+    /// The pages `part` of a run. Reads nothing.
+    pub(crate) fn new(run: Arc<Run>, part: Range<u32>, order: Order, reading: Reading) -> Self {
+        let chunk_pages = match reading {
+            Reading::Merge => MERGE_CHUNK_PAGES,
+            Reading::Scan(_) => 1,
+        };
+        Self {
+            run,
+            order,
+            reading,
+            pages: 0..0,
+            buffer: None,
+            ahead: VecDeque::new(),
+            rest: part,
+            chunk_pages,
+            chunks_ahead: 1,
+        }
+    }
+
+    /// The bytes of a page of the part. Pages come in the order of the reader: those passed are gone.
+    ///
+    /// # Errors
+    /// Those of the disk; damage found if the file says that there are pages beyond the part.
+    pub(crate) fn page(&mut self, page: u32) -> Result<&[u8]> {
+        while !self.pages.contains(&page) {
+            if !self.read_next()? {
+                let (expected, found) = (u64::from(self.run.meta().data_pages), u64::from(page));
+                let rule = "overflow pages within the data pages";
+                let what = Corrupt { page, rule, expected, found };
+                return Err(Error::corrupt(self.run.path(), what));
+            }
+        }
+        Ok(self.bytes(page))
+    }
+
+    /// The bytes of a page in memory.
+    pub(crate) fn bytes(&self, page: u32) -> &[u8] {
+        let at = (page - self.pages.start) as usize * PAGE_SIZE;
+        self.buffer.as_deref().map_or(&[], |buffer| &buffer[at..at + PAGE_SIZE])
+    }
+
+    /// Lets go of everything; no page is asked for after.
+    pub(crate) fn end(&mut self) {
+        if let Reading::Scan(read_ahead) = &self.reading {
+            for Ahead { tag, .. } in self.ahead.drain(..) {
+                // Nobody needs these pages, so nobody needs to know whether they could be read.
+                let _ = read_ahead.take(tag);
+            }
+        }
+        (self.pages, self.rest) = (0..0, 0..0);
+        self.buffer = None;
+    }
+
+    /// Cuts the next chunk off the rest.
+    fn cut(&mut self) -> Range<u32> {
+        let pages = self.chunk_pages.min(self.rest.len() as u32);
+        match self.order {
+            Order::Ascending => {
+                let end = self.rest.start + pages;
+                std::mem::replace(&mut self.rest.start, end)..end
+            }
+            Order::Descending => {
+                let start = self.rest.end - pages;
+                start..std::mem::replace(&mut self.rest.end, start)
+            }
+        }
+    }
+
+    fn grow(&mut self) {
+        if let Reading::Scan(_) = self.reading {
+            self.chunk_pages = (2 * self.chunk_pages).min(CHUNK_PAGES_MAX);
+        }
+    }
+
+    /// Goes to the next chunk, unless there is none.
+    fn read_next(&mut self) -> Result<bool> {
+        if let Some(Ahead { tag, pages }) = self.ahead.pop_front() {
+            let Reading::Scan(read_ahead) = &self.reading else { return Ok(false) };
+            let arrived = read_ahead.take(tag)?;
+            if arrived.was_late {
+                self.chunks_ahead = (2 * self.chunks_ahead).min(CHUNKS_AHEAD_MAX);
+            }
+            self.pages = pages;
+            if let Some(passed) = self.buffer.replace(arrived.buffer) {
+                read_ahead.give_back(passed);
+            }
+        } else if self.rest.is_empty() {
+            return Ok(false);
+        } else {
+            let pages = self.cut();
+            self.pages = 0..0;
+            self.read(&pages)?;
+            self.pages = pages;
+            self.grow();
+        }
+        self.ask_ahead()?;
+        Ok(true)
+    }
+
+    /// Reads pages and waits for them.
+    fn read(&mut self, pages: &Range<u32>) -> Result<()> {
+        let bytes = pages.len() * PAGE_SIZE;
+        let buffer = match &mut self.buffer {
+            Some(buffer) if buffer.len() >= bytes => buffer,
+            buffer => buffer.insert(AlignedBuf::zeroed(bytes)),
+        };
+        let (buffer, offset) = (&mut buffer[..bytes], offset_of(pages));
+        match self.reading {
+            Reading::Merge => {
+                let file = self.run.file_for_merge()?;
+                file.read_at(buffer, offset)?;
+                if self.run.access() == Access::Direct {
+                    file.forget(offset, bytes as u64);
+                }
+            }
+            Reading::Scan(_) => self.run.file()?.read_at(buffer, offset)?,
+        }
+        Ok(())
+    }
+
+    /// Asks for what is to be under way.
+    fn ask_ahead(&mut self) -> Result<()> {
+        let Reading::Scan(read_ahead) = &self.reading else { return Ok(()) };
+        let read_ahead = Arc::clone(read_ahead);
+        while self.chunk_pages >= AHEAD_CHUNK_PAGES_MIN
+            && self.ahead.len() < self.chunks_ahead
+            && !self.rest.is_empty()
+        {
+            let rest = self.rest.clone();
+            let pages = self.cut();
+            let bytes = pages.len() * PAGE_SIZE;
+            let tag = read_ahead.begin(offset_of(&pages), bytes, || self.run.file_if_room())?;
+            let Some(tag) = tag else {
+                // This chunk is read when it is needed.
+                self.rest = rest;
+                break;
+            };
+            self.ahead.push_back(Ahead { tag, pages });
+            self.grow();
+        }
+        Ok(())
+    }
+}
+
+fn offset_of(pages: &Range<u32>) -> u64 {
+    u64::from(pages.start) * PAGE_SIZE as u64
+}

@@ -1,0 +1,521 @@
+//! The files of a session that are open at the moment: no more of them than its options allow.
+//!
+//! A [`PooledFile`] stands for a file that is opened when somebody first uses it and stays open until the
+//! room is needed for another one. Which one is closed is found as the hand of a clock finds it: it passes
+//! over files that were used since it came by last, and closes the first that was not. A use of a file that
+//! is open touches nothing but that file.
+//!
+//! **In use.** Who reads or writes holds the file (`Arc<dyn DiskFile>`) for as long as that takes, and no
+//! file is closed under them. If all files that may be open are in use, [`PooledFile::get`] opens one more,
+//! so the limit can be passed by one file for each call that runs at that moment, and no call waits for
+//! another. A caller that has several files in use at once asks with [`PooledFile::get_if_room`].
+//!
+//! **Not yet durable.** The system reports a failed write-back to a later sync only as long as somebody has
+//! the file open. So a file whose bytes are not durable is synced before it is closed; the hand passes over
+//! such files more often.
+//!
+//! **No descriptors left.** A call that the system refuses because the process (or the machine) has too many
+//! open files is made once more after all files that nobody uses have been closed.
+//!
+//! Invariant: a slot is in the clock exactly when its file is open. Locks are taken in the order slot,
+//! clock; who holds the clock only tries the lock of a slot.
+
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockWriteGuard, TryLockError,
+};
+
+use terrane_io::{self as io, Access, Disk, DiskFile, OpenMode};
+
+use crate::error::{Error, Result};
+
+/// Files that a session keeps open if its options do not say.
+pub(crate) const OPEN_FILES_DEFAULT: usize = 128;
+
+/// What a session's options may say instead.
+pub(crate) const OPEN_FILES_MAX: RangeInclusive<usize> = 4..=65_536;
+
+/// How often the hand passes over a file after a use.
+const CHANCES: u8 = 1;
+
+/// The same for a file whose closing would cost a sync.
+const CHANCES_UNSYNCED: u8 = 4;
+
+/// A file that may be open.
+#[derive(Debug)]
+struct Slot {
+    path: PathBuf,
+    mode: OpenMode,
+    access: Access,
+    /// `None` while it is closed.
+    file: RwLock<Option<Arc<dyn DiskFile>>>,
+    /// How often the hand will pass over it.
+    chances: AtomicU8,
+    /// Whether all bytes written are durable.
+    durable: AtomicBool,
+}
+
+impl Slot {
+    fn write(&self) -> RwLockWriteGuard<'_, Option<Arc<dyn DiskFile>>> {
+        self.file.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The file, if it is open.
+    fn use_open(&self) -> Option<Arc<dyn DiskFile>> {
+        let file = self.file.read().unwrap_or_else(PoisonError::into_inner);
+        let file = Arc::clone(file.as_ref()?);
+        self.mark_used();
+        Some(file)
+    }
+
+    fn mark_used(&self) {
+        let chances = if self.is_durable() { CHANCES } else { CHANCES_UNSYNCED };
+        // Mostly so already, and then the line of memory stays shared.
+        if self.chances.load(Ordering::Relaxed) != chances {
+            self.chances.store(chances, Ordering::Relaxed);
+        }
+    }
+
+    fn is_durable(&self) -> bool {
+        self.durable.load(Ordering::Acquire)
+    }
+
+    /// The open file for its closing, unless somebody uses it.
+    fn idle(&self) -> Option<RwLockWriteGuard<'_, Option<Arc<dyn DiskFile>>>> {
+        let guard = match self.file.try_write() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(error)) => error.into_inner(),
+            Err(TryLockError::WouldBlock) => return None,
+        };
+        // Without the lock nobody gets another reference.
+        let idle = guard.as_ref().is_some_and(|file| Arc::strong_count(file) == 1);
+        idle.then_some(guard)
+    }
+}
+
+/// Which files are open.
+#[derive(Debug, Default)]
+struct Clock {
+    open: Vec<Arc<Slot>>,
+    hand: usize,
+    /// Files that are being opened.
+    opening: usize,
+}
+
+impl Clock {
+    /// The file to close next; `None` if all are in use.
+    fn victim(&mut self) -> Option<Arc<Slot>> {
+        let count = self.open.len();
+        let mut any_idle = false;
+        for step in 0..count * (usize::from(CHANCES_UNSYNCED) + 1) {
+            if step == count && !any_idle {
+                break;
+            }
+            self.hand = (self.hand + 1) % count;
+            let slot = &self.open[self.hand];
+            if slot.idle().is_none() {
+                continue;
+            }
+            any_idle = true;
+            match slot.chances.load(Ordering::Relaxed) {
+                0 => return Some(Arc::clone(slot)),
+                chances => slot.chances.store(chances - 1, Ordering::Relaxed),
+            }
+        }
+        None
+    }
+
+    fn remove(&mut self, slot: &Arc<Slot>) {
+        let at = self.open.iter().position(|open| Arc::ptr_eq(open, slot));
+        self.open.swap_remove(at.expect("an open file is in the clock"));
+    }
+}
+
+/// The open files of a session, and whether what they hold can still be made durable.
+#[derive(Debug)]
+pub(crate) struct OpenFiles {
+    disk: Arc<dyn Disk>,
+    files_max: usize,
+    clock: Mutex<Clock>,
+    /// What was being synced when a sync failed. From then on nothing new is promised to be durable.
+    poisoned: OnceLock<PathBuf>,
+}
+
+impl OpenFiles {
+    /// No files; up to `files_max` will be kept open.
+    pub(crate) fn new(disk: Arc<dyn Disk>, files_max: usize) -> Arc<Self> {
+        assert!(files_max > 0);
+        Arc::new(Self { disk, files_max, clock: Mutex::default(), poisoned: OnceLock::new() })
+    }
+
+    pub(crate) fn disk(&self) -> &Arc<dyn Disk> {
+        &self.disk
+    }
+
+    /// Fails once a sync has failed, for good.
+    pub(crate) fn check_poisoned(&self) -> Result<()> {
+        self.poisoned.get().map_or(Ok(()), |path| Err(Error::Poisoned { path: path.clone() }))
+    }
+
+    /// Passes the result of a sync of `path` on, and remembers a failure.
+    pub(crate) fn synced(&self, path: &Path, result: io::Result<()>) -> io::Result<()> {
+        if result.is_err() {
+            self.poisoned.get_or_init(|| path.to_owned());
+        }
+        result
+    }
+
+    /// Makes a call that takes a descriptor; if there is none left, once more with idle files closed.
+    pub(crate) fn with_room<T>(&self, call: impl Fn() -> io::Result<T>) -> io::Result<T> {
+        match call() {
+            Err(error) if error.is_too_many_files() => {
+                self.close_idle()?;
+                call()
+            }
+            result => result,
+        }
+    }
+
+    /// An existing, durable file; not opened yet.
+    pub(crate) fn file(self: &Arc<Self>, path: PathBuf, access: Access) -> PooledFile {
+        self.closed(path, OpenMode::Read, access)
+    }
+
+    /// The same, for writing too.
+    pub(crate) fn file_to_write(self: &Arc<Self>, path: PathBuf, access: Access) -> PooledFile {
+        self.closed(path, OpenMode::ReadWrite, access)
+    }
+
+    fn closed(self: &Arc<Self>, path: PathBuf, mode: OpenMode, access: Access) -> PooledFile {
+        let slot = Slot {
+            path,
+            mode,
+            access,
+            file: RwLock::default(),
+            chances: AtomicU8::new(0),
+            durable: AtomicBool::new(true),
+        };
+        PooledFile { pool: Arc::clone(self), slot: Arc::new(slot) }
+    }
+
+    /// Creates a file, which must not exist.
+    pub(crate) fn create(
+        self: &Arc<Self>,
+        path: PathBuf,
+        access: Access,
+    ) -> io::Result<PooledFile> {
+        self.reserve(true)?;
+        let opened = self.with_room(|| self.disk.open(&path, OpenMode::CreateNew, access));
+        let slot = Slot {
+            path,
+            mode: OpenMode::ReadWrite,
+            access,
+            file: RwLock::default(),
+            chances: AtomicU8::new(CHANCES_UNSYNCED),
+            durable: AtomicBool::new(false),
+        };
+        let file = PooledFile { pool: Arc::clone(self), slot: Arc::new(slot) };
+        let mut open = file.slot.write();
+        *open = self.entered(&file.slot, opened).map(Some)?;
+        drop(open);
+        Ok(file)
+    }
+
+    fn clock(&self) -> MutexGuard<'_, Clock> {
+        self.clock.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes room for one more open file. If all are in use there is none, and it depends on `beyond`
+    /// whether it is taken all the same.
+    fn reserve(&self, beyond: bool) -> io::Result<bool> {
+        loop {
+            let victim = {
+                let mut clock = self.clock();
+                let has_room = clock.open.len() + clock.opening < self.files_max;
+                let victim = if has_room { None } else { clock.victim() };
+                if victim.is_none() {
+                    if !has_room && !beyond {
+                        return Ok(false);
+                    }
+                    clock.opening += 1;
+                    return Ok(true);
+                }
+                victim
+            };
+            if let Some(slot) = victim {
+                self.close(&slot)?;
+            }
+        }
+    }
+
+    /// Notes the outcome of an opening for which room was reserved.
+    fn entered<T>(&self, slot: &Arc<Slot>, opened: io::Result<T>) -> io::Result<T> {
+        let mut clock = self.clock();
+        clock.opening -= 1;
+        if opened.is_ok() {
+            clock.open.push(Arc::clone(slot));
+        }
+        opened
+    }
+
+    /// Closes a file, unless somebody uses it.
+    fn close(&self, slot: &Arc<Slot>) -> io::Result<()> {
+        let Some(mut open) = slot.idle() else { return Ok(()) };
+        if let Some(file) = open.as_ref()
+            && !slot.is_durable()
+            && self.check_poisoned().is_ok()
+        {
+            self.synced(&slot.path, file.sync())?;
+            slot.durable.store(true, Ordering::Release);
+        }
+        let mut clock = self.clock();
+        clock.remove(slot);
+        *open = None;
+        Ok(())
+    }
+
+    /// Closes all files that nobody uses; those that need a sync only if there are no others.
+    fn close_idle(&self) -> io::Result<()> {
+        let open = self.clock().open.clone();
+        let (durable, unsynced): (Vec<_>, Vec<_>) =
+            open.into_iter().partition(|slot| slot.is_durable());
+        let before = self.clock().open.len();
+        for slot in &durable {
+            self.close(slot)?;
+        }
+        if self.clock().open.len() == before {
+            for slot in &unsynced {
+                self.close(slot)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn open(
+        &self,
+        slot: &Arc<Slot>,
+        open: &mut Option<Arc<dyn DiskFile>>,
+    ) -> io::Result<Arc<dyn DiskFile>> {
+        let opened = self.with_room(|| self.disk.open(&slot.path, slot.mode, slot.access));
+        let file = self.entered(slot, opened)?;
+        slot.mark_used();
+        *open = Some(Arc::clone(&file));
+        Ok(file)
+    }
+}
+
+/// A file that is open when it is used. Dropping it closes the file.
+#[derive(Debug)]
+pub(crate) struct PooledFile {
+    pool: Arc<OpenFiles>,
+    slot: Arc<Slot>,
+}
+
+impl PooledFile {
+    pub(crate) fn path(&self) -> &Path {
+        &self.slot.path
+    }
+
+    /// The file, opened if need be. To be held for no longer than a call.
+    pub(crate) fn get(&self) -> io::Result<Arc<dyn DiskFile>> {
+        let file = self.get_or_open(true)?;
+        Ok(file.expect("opened beyond the limit if need be"))
+    }
+
+    /// The file, opened if need be; `None` if all files that may be open are in use.
+    pub(crate) fn get_if_room(&self) -> io::Result<Option<Arc<dyn DiskFile>>> {
+        self.get_or_open(false)
+    }
+
+    fn get_or_open(&self, beyond: bool) -> io::Result<Option<Arc<dyn DiskFile>>> {
+        if let Some(file) = self.slot.use_open() {
+            return Ok(Some(file));
+        }
+        let mut open = self.slot.write();
+        if let Some(file) = open.as_ref() {
+            return Ok(Some(Arc::clone(file)));
+        }
+        if !self.pool.reserve(beyond)? {
+            return Ok(None);
+        }
+        self.pool.open(&self.slot, &mut open).map(Some)
+    }
+
+    /// Writes bytes, which are not durable then.
+    pub(crate) fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let file = self.get()?;
+        // While the file is in use nobody syncs it for its closing.
+        self.slot.durable.store(false, Ordering::Release);
+        file.write_at(bytes, offset)
+    }
+
+    /// Cuts or grows the file; its length is not durable then.
+    pub(crate) fn set_len(&self, len: u64) -> io::Result<()> {
+        let file = self.get()?;
+        self.slot.durable.store(false, Ordering::Release);
+        file.set_len(len)
+    }
+
+    /// Makes the bytes durable that were written before this call, while others may be being written.
+    pub(crate) fn sync_so_far(&self) -> Result<()> {
+        self.pool.check_poisoned()?;
+        let file = self.get()?;
+        Ok(self.pool.synced(&self.slot.path, file.sync())?)
+    }
+
+    /// Makes the bytes durable, unless they are. Nobody may be writing.
+    pub(crate) fn sync(&self) -> Result<()> {
+        if !self.slot.is_durable() {
+            self.pool.check_poisoned()?;
+            let file = self.get()?;
+            self.pool.synced(&self.slot.path, file.sync())?;
+            self.slot.durable.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for PooledFile {
+    fn drop(&mut self) {
+        let mut open = self.slot.write();
+        if open.is_some() {
+            self.pool.clock().remove(&self.slot);
+            *open = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use terrane_io::sim::{SimDisk, Survival};
+    use terrane_io::{FaultKind, FaultPlan, Repeat};
+
+    use super::*;
+
+    /// A pool of so many files, and files of eight bytes that are in no pool yet.
+    fn pool(files_max: usize, files: usize) -> (Arc<SimDisk>, Arc<OpenFiles>, Vec<PooledFile>) {
+        let disk = SimDisk::new(1);
+        let pool = OpenFiles::new(Arc::clone(&disk) as _, files_max);
+        let path = |n: usize| PathBuf::from(format!("/{n}"));
+        (0..files).for_each(|n| disk.write_raw(path(n), &n.to_le_bytes()));
+        let files = (0..files).map(|n| pool.file(path(n), Access::Buffered)).collect();
+        (disk, pool, files)
+    }
+
+    fn read(file: &PooledFile) -> usize {
+        let mut bytes = [0; 8];
+        file.get().unwrap().read_at(&mut bytes, 0).unwrap();
+        usize::from_le_bytes(bytes)
+    }
+
+    #[test]
+    fn no_more_files_are_open_than_allowed_and_those_in_use_stay() {
+        let (disk, _pool, files) = pool(4, 12);
+        for round in 0..50 {
+            // File 0 all the time, the others in turn.
+            let at = 1 + round % 11;
+            assert_eq!((read(&files[0]), read(&files[at])), (0, at));
+            assert!(disk.open_files() <= 4, "{} are open", disk.open_files());
+        }
+        // Once at first, and never again although the others came and went; these once for each turn.
+        let opens = disk.counts().opens;
+        assert_eq!(opens, 1 + 50);
+        drop(files);
+        assert_eq!(disk.open_files(), 0);
+    }
+
+    #[test]
+    fn a_file_in_use_is_not_closed_and_the_limit_is_kept_again_when_it_is_free() {
+        let (disk, _pool, files) = pool(4, 8);
+        let held: Vec<_> = (0..4).map(|at| files[at].get_if_room().unwrap().unwrap()).collect();
+        assert!(files[4].get_if_room().unwrap().is_none(), "all four are in use");
+        // One of these is open, so it takes no room.
+        assert!(files[2].get_if_room().unwrap().is_some());
+        assert_eq!((read(&files[4]), read(&files[5])), (4, 5), "whoever must goes on");
+        // The fifth file was closed for the sixth.
+        assert_eq!(disk.open_files(), 5);
+        let mut bytes = [0; 8];
+        held[0].read_at(&mut bytes, 0).unwrap();
+        drop(held);
+        assert_eq!(read(&files[7]), 7);
+        assert_eq!(disk.open_files(), 4);
+    }
+
+    #[test]
+    fn what_is_closed_is_durable() {
+        let (disk, pool, files) = pool(4, 8);
+        let written = pool.create("/new".into(), Access::Buffered).unwrap();
+        for step in 0..100 {
+            written.write_at(&[step; 512], 512 * u64::from(step)).unwrap();
+            // All of the others; more often than a file that is not durable is passed over.
+            for _ in 0..8 {
+                files.iter().enumerate().for_each(|(at, file)| assert_eq!(read(file), at));
+            }
+            assert!(disk.open_files() <= 4);
+            assert!(written.slot.is_durable());
+        }
+        assert_eq!(disk.counts().syncs, 100);
+        disk.sync_dir(Path::new("/")).unwrap();
+        let survived = disk.after_crash(Survival::Nothing).read_raw("/new").unwrap();
+        assert_eq!(survived.len(), 51_200);
+        // Nothing is left to do.
+        written.sync().unwrap();
+        assert_eq!(disk.counts().syncs, 100);
+    }
+
+    #[test]
+    fn a_file_that_is_not_durable_stays_open_longer() {
+        let (disk, pool, files) = pool(4, 8);
+        let written = pool.create("/new".into(), Access::Buffered).unwrap();
+        let mut opened = 0;
+        while disk.counts().syncs == 0 {
+            read(&files[opened % 8]);
+            opened += 1;
+            assert!(opened < 100);
+        }
+        assert!(opened > 8, "closed for the file number {opened}");
+        drop(written);
+    }
+
+    #[test]
+    fn a_sync_that_fails_on_closing_is_an_error_and_loses_nothing() {
+        let (disk, pool, files) = pool(4, 8);
+        let written = pool.create("/new".into(), Access::Buffered).unwrap();
+        written.write_at(&[7; 8], 0).unwrap();
+        disk.set_plan(FaultPlan::fail(disk.calls(), FaultKind::FailedSync, Repeat::Forever));
+        let mut failed = 0;
+        for round in 0..100 {
+            failed += usize::from(files[round % 8].get().is_err());
+            assert_eq!(failed > 0, pool.check_poisoned().is_err());
+        }
+        // Reported once; after that nothing is promised, and nothing is in the way of reading.
+        assert_eq!(failed, 1);
+        assert!(disk.open_files() <= 4);
+        assert_eq!(read(&written), usize::from_le_bytes([7; 8]));
+        let refused = written.sync();
+        assert!(matches!(&refused, Err(Error::Poisoned { path }) if path == Path::new("/new")));
+    }
+
+    #[test]
+    fn where_the_system_has_no_descriptors_idle_files_are_closed() {
+        let (disk, pool, files) = pool(100, 12);
+        disk.set_plan(FaultPlan { open_files_max: Some(3), ..FaultPlan::default() });
+        let written = pool.create("/new".into(), Access::Buffered).unwrap();
+        for at in (0..12).chain(0..12) {
+            assert_eq!(read(&files[at]), at);
+        }
+        assert_eq!(disk.counts().syncs, 0, "the others were enough");
+        let held: Vec<_> = files[..2].iter().map(|file| file.get().unwrap()).collect();
+        // These and the new file: it is closed, too.
+        assert_eq!(read(&files[5]), 5);
+        assert_eq!(disk.counts().syncs, 1);
+        // And with three in use there is nothing to close.
+        let more = written.get().unwrap();
+        let refused = files[8].get().unwrap_err();
+        assert!(refused.is_too_many_files(), "{refused}");
+        drop((held, more));
+        assert_eq!(read(&files[8]), 8);
+    }
+}

@@ -1,0 +1,128 @@
+//! Reads under way on behalf of the readers of one cursor.
+//!
+//! The readers share one queue, which is made when the first of them reads ahead. What is asked for and not
+//! yet taken is bounded for all of them together by [`BYTES_MAX`]; buffers are used again.
+//!
+//! A read that fails says so to the reader that takes it, and to nobody if the cursor never gets there.
+//! Dropping the last reader waits for what is in flight.
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use terrane_io::{AlignedBuf, Completion, Direction, Disk, DiskFile, IoQueue, Request};
+
+use crate::error::Result;
+use crate::files::lock;
+
+/// Most bytes that one cursor has asked for ahead.
+const BYTES_MAX: usize = 8 << 20;
+
+/// Most reads in flight, of all readers.
+const DEPTH: usize = 64;
+
+/// Buffers that are kept for later reads. Beyond it, readers have ended.
+const SPARE_MAX: usize = 16;
+
+#[derive(Default)]
+struct State {
+    /// Made when it is first needed.
+    queue: Option<Box<dyn IoQueue>>,
+    next_tag: u64,
+    /// Completions that nobody has asked for yet.
+    arrived: Vec<Completion>,
+    /// Bytes asked for and not yet taken.
+    bytes: usize,
+    spare: Vec<AlignedBuf>,
+}
+
+/// The reads ahead of one cursor.
+pub(crate) struct ReadAhead {
+    disk: Arc<dyn Disk>,
+    state: Mutex<State>,
+}
+
+impl fmt::Debug for ReadAhead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReadAhead").field("bytes", &lock(&self.state).bytes).finish_non_exhaustive()
+    }
+}
+
+/// A read that has arrived.
+#[derive(Debug)]
+pub(crate) struct Arrived {
+    pub(crate) buffer: AlignedBuf,
+    /// Whether it had to be waited for.
+    pub(crate) was_late: bool,
+}
+
+impl ReadAhead {
+    /// Nothing under way yet.
+    pub(crate) fn new(disk: Arc<dyn Disk>) -> Arc<Self> {
+        Arc::new(Self { disk, state: Mutex::default() })
+    }
+
+    /// Begins to read; returns what to take it by, or `None` if enough is under way, or if `file` gives no
+    /// file now.
+    ///
+    /// # Errors
+    /// That of `file`; and if the disk gives no queue.
+    pub(crate) fn begin(
+        &self,
+        offset: u64,
+        bytes: usize,
+        file: impl FnOnce() -> Result<Option<Arc<dyn DiskFile>>>,
+    ) -> Result<Option<u64>> {
+        let mut state = lock(&self.state);
+        let State { queue, next_tag, bytes: under_way, spare, .. } = &mut *state;
+        if *under_way + bytes > BYTES_MAX {
+            return Ok(None);
+        }
+        let Some(file) = file()? else { return Ok(None) };
+        let queue = match queue {
+            Some(queue) => queue,
+            None => queue.insert(self.disk.queue(DEPTH)?),
+        };
+        let tag = *next_tag;
+        *next_tag += 1;
+        *under_way += bytes;
+        let at = spare.iter().position(|buffer| buffer.len() == bytes);
+        let buffer = at.map_or_else(|| AlignedBuf::zeroed(bytes), |at| spare.swap_remove(at));
+        let direction = Direction::Read;
+        queue.push(Request { tag, file, offset, buffer, direction });
+        queue.submit();
+        Ok(Some(tag))
+    }
+
+    /// Takes what was begun under `tag`, waiting for it; each once.
+    ///
+    /// # Errors
+    /// That of the read.
+    pub(crate) fn take(&self, tag: u64) -> Result<Arrived> {
+        let mut state = lock(&self.state);
+        let State { queue, arrived, bytes, .. } = &mut *state;
+        let Some(queue) = queue else { unreachable!("begun before") };
+        while let Some(done) = queue.poll() {
+            arrived.push(done);
+        }
+        let mut was_late = false;
+        let at = loop {
+            if let Some(at) = arrived.iter().position(|done| done.tag == tag) {
+                break at;
+            }
+            was_late = true;
+            arrived.push(queue.pop().expect("the read was begun and not taken"));
+        };
+        let Completion { buffer, result, .. } = arrived.swap_remove(at);
+        *bytes -= buffer.len();
+        result?;
+        Ok(Arrived { buffer, was_late })
+    }
+
+    /// Keeps a buffer for a later read.
+    pub(crate) fn give_back(&self, buffer: AlignedBuf) {
+        let mut state = lock(&self.state);
+        if state.spare.len() < SPARE_MAX {
+            state.spare.push(buffer);
+        }
+    }
+}

@@ -1,0 +1,453 @@
+//! Options of a table: what is allowed, what each does, and that none of them, nor changing any of them on a
+//! live table, is ever seen in a result.
+//!
+//! Method: each option's limits from both sides; filters and memory as the statistics show them; random
+//! changes of the configuration among random updates, against a sorted map.
+
+use std::collections::BTreeMap;
+
+use terrane_lsm::{
+    DiskCache, Error, FilterPolicy, IndexKind, LevelFilter, MEMORY_BUDGET_MAX, MEMORY_BUDGET_MIN,
+    MergePolicy, MergeSchedule, MergeThread, Table, TableConfig, Update, WriteBuffer,
+};
+use terrane_testkit::draw::Draw;
+use terrane_testkit::seeds::for_each_seed;
+
+use crate::{Place, buffer_of, clear, content, fill, key, name, spread, value};
+
+fn with_filter(filter: FilterPolicy) -> TableConfig {
+    TableConfig { filter, ..TableConfig::default() }
+}
+
+fn with_budget(bytes: u64) -> TableConfig {
+    TableConfig { memory_budget: Some(bytes), ..TableConfig::default() }
+}
+
+/// The option, how its value is told, and what is allowed instead.
+fn bad_configs() -> Vec<(&'static str, &'static str, &'static str, TableConfig)> {
+    use FilterPolicy::{BitsPerEntry, Fpr, PerLevel, TotalFpr};
+    let default = TableConfig::default();
+    let rates = "0.00001 to 0.1";
+    let levels = |filter| with_filter(PerLevel(vec![LevelFilter::Fpr(0.01), filter]));
+    vec![
+        ("size_ratio", "1", "2 to 16", TableConfig { size_ratio: 1, ..default.clone() }),
+        ("size_ratio", "17", "2 to 16", TableConfig { size_ratio: 17, ..default.clone() }),
+        ("write_buffer", "entries: 0", "1 to 1073741824", buffer_of(0)),
+        ("write_buffer", "entries: 1073741825", "1 to 1073741824", buffer_of((1 << 30) + 1)),
+        (
+            "write_buffer",
+            "bytes: 0",
+            "1 to 1073741824",
+            TableConfig { write_buffer: WriteBuffer::Bytes(0), ..default.clone() },
+        ),
+        ("filter", "rate of 0.2", rates, with_filter(Fpr(0.2))),
+        ("filter", "rate of NaN", rates, with_filter(Fpr(f64::NAN))),
+        ("filter", "all runs of 0", "0.001 to 0.1", with_filter(TotalFpr(0.0))),
+        ("filter", "entry: 1.5", "2 to 32", with_filter(BitsPerEntry(1.5))),
+        ("filter", "entry: 33", "2 to 32", with_filter(BitsPerEntry(33.0))),
+        ("filter", "own: 0", "1 to 64", with_filter(PerLevel(Vec::new()))),
+        ("filter", "own: 65", "1 to 64", with_filter(PerLevel(vec![LevelFilter::Fpr(0.1); 65]))),
+        ("filter", "rate of 1", rates, levels(LevelFilter::Fpr(1.0))),
+        ("filter", "entry: -3", "2 to 32", levels(LevelFilter::BitsPerEntry(-3.0))),
+        ("memory_budget", "bytes: 262143", "262144 to", with_budget(MEMORY_BUDGET_MIN - 1)),
+        ("memory_budget", "bytes: 11258", "262144 to", with_budget(MEMORY_BUDGET_MAX + 1)),
+        (
+            "write_buffer",
+            "Entries(7)",
+            "memory_budget",
+            TableConfig { memory_budget: Some(1 << 20), ..buffer_of(7) },
+        ),
+        (
+            "filter",
+            "Fpr(0.01)",
+            "memory_budget",
+            TableConfig { memory_budget: Some(1 << 20), ..with_filter(Fpr(0.01)) },
+        ),
+        (
+            "disk_cache",
+            "levels up to 0",
+            "1 to 64",
+            TableConfig { disk_cache: DiskCache::LevelsUpTo(0), ..default.clone() },
+        ),
+        (
+            "merge_batch_pages",
+            "0",
+            "1 to 4096",
+            TableConfig { merge_batch_pages: 0, ..default.clone() },
+        ),
+        (
+            "merge_batch_pages",
+            "4097",
+            "1 to 4096",
+            TableConfig { merge_batch_pages: 4_097, ..default.clone() },
+        ),
+        ("queue_depth", "0", "1 to 1024", TableConfig { queue_depth: 0, ..default.clone() }),
+        ("queue_depth", "1025", "1 to 1024", TableConfig { queue_depth: 1_025, ..default }),
+    ]
+}
+
+#[test]
+fn each_option_out_of_range_is_refused_with_its_value_and_what_is_allowed() {
+    let session = Place::simulated(1).open();
+    let mut live = session.new_table(&buffer_of(5)).unwrap();
+    fill(&mut live, 0..20);
+    for (wanted, given, range, config) in bad_configs() {
+        for error in
+            [session.new_table(&config).unwrap_err(), live.set_config(&config).unwrap_err()]
+        {
+            let text = error.to_string();
+            let Error::InvalidConfig { option, value, allowed } = error else { panic!("{text}") };
+            assert_eq!(option, wanted, "{text}");
+            assert!(value.contains(given) && allowed.contains(range), "{text}");
+            assert_eq!(text, format!("option {option} is {value}; allowed: {allowed}"));
+        }
+    }
+    assert_eq!(live.config(), &buffer_of(5), "a refused change changes nothing");
+}
+
+#[test]
+fn options_at_the_ends_of_their_ranges_work() {
+    let session = Place::simulated(1).open();
+    let base = TableConfig { merge_batch_pages: 1, queue_depth: 1, size_ratio: 2, ..buffer_of(1) };
+    let per_level = |levels| TableConfig { filter: FilterPolicy::PerLevel(levels), ..base.clone() };
+    let extremes = [
+        base.clone(),
+        TableConfig { filter: FilterPolicy::TotalFpr(1e-3), ..base.clone() },
+        TableConfig { filter: FilterPolicy::BitsPerEntry(32.0), ..base.clone() },
+        TableConfig { filter: FilterPolicy::Fpr(0.1), size_ratio: 16, ..base.clone() },
+        per_level(vec![LevelFilter::BitsPerEntry(2.0)]),
+        per_level(vec![LevelFilter::Fpr(1e-5); 64]),
+        TableConfig { disk_cache: DiskCache::LevelsUpTo(64), ..base.clone() },
+        TableConfig { merge_batch_pages: 4_096, queue_depth: 1_024, ..base.clone() },
+        buffer_of(1 << 30),
+        TableConfig { write_buffer: WriteBuffer::Bytes(1), ..TableConfig::default() },
+        TableConfig { write_buffer: WriteBuffer::Bytes(1 << 30), ..TableConfig::default() },
+        with_budget(MEMORY_BUDGET_MIN),
+        with_budget(MEMORY_BUDGET_MAX),
+    ];
+    for config in extremes {
+        let mut table = session.new_table(&config).unwrap();
+        fill(&mut table, 0..300);
+        clear(&mut table, 100..200);
+        assert_eq!(content(&table).len(), 200, "{config:?}");
+        let keys: Vec<_> = (0..300).map(key).collect();
+        let found = table.lookups(&keys).unwrap().iter().filter(|result| result.is_found()).count();
+        assert_eq!(found, 200, "{config:?}");
+    }
+}
+
+#[test]
+fn a_snapshot_keeps_every_option() {
+    for place in Place::both() {
+        let session = place.open();
+        let per_level = vec![LevelFilter::BitsPerEntry(20.0), LevelFilter::Fpr(0.05)];
+        let configs = [
+            TableConfig { filter: FilterPolicy::PerLevel(per_level), ..buffer_of(10) },
+            TableConfig { disk_cache: DiskCache::LevelsUpTo(2), ..buffer_of(10) },
+            with_budget(300 << 10),
+        ];
+        for (at, config) in configs.iter().enumerate() {
+            let mut table = session.new_table(&buffer_of(10)).unwrap();
+            fill(&mut table, 0..500);
+            table.set_config(config).unwrap();
+            fill(&mut table, 500..1_000);
+            let snapshot = name(&format!("kept-{at}"));
+            table.save_snapshot(&snapshot, "").unwrap();
+            let opened = session.open_snapshot(&snapshot, "").unwrap();
+            assert_eq!(opened.config(), config);
+            assert_eq!(content(&opened), content(&table));
+        }
+    }
+}
+
+/// Bits of filter for each entry of a level; `None` if it has no run.
+fn bits_per_entry(table: &Table, level: usize) -> Option<f64> {
+    let stats = table.stats();
+    let level = stats.levels.get(level - 1).filter(|level| level.entries > 0)?;
+    Some(level.filter_bytes as f64 * 8.0 / level.entries as f64)
+}
+
+#[test]
+fn each_level_has_the_filters_that_the_list_gives_it() {
+    let levels = [24.0, 12.0, 4.0].map(LevelFilter::BitsPerEntry).to_vec();
+    let config = TableConfig {
+        filter: FilterPolicy::PerLevel(levels),
+        merge_policy: MergePolicy::Levelling,
+        merge_schedule: MergeSchedule::OneShot,
+        ..buffer_of(500)
+    };
+    let mut table = Place::simulated(1).open().new_table(&config).unwrap();
+    fill(&mut table, 0..500 * 150);
+    assert!(table.stats().levels.len() >= 4);
+    // A run that moved down alone keeps the filter it had; a level that was merged has its own.
+    let mut seen = [0; 4];
+    for flush in 150..250 {
+        fill(&mut table, flush * 500..(flush + 1) * 500);
+        for (level, wanted) in (1..).zip([24.0, 12.0, 4.0, 4.0]) {
+            let Some(bits) = bits_per_entry(&table, level) else { continue };
+            // Of the runs, at most one is not a filter's last block away from what was asked for.
+            seen[level - 1] += usize::from((bits - wanted).abs() < 0.1 * wanted);
+        }
+    }
+    assert!(seen.iter().all(|&times| times >= 50), "{seen:?} of 100 times");
+}
+
+/// Reads per key, of keys that are present and of ones that are not.
+fn reads(table: &Table, entries: u64) -> (f64, f64) {
+    let per_key = |keys: Vec<[u8; 34]>| {
+        let before = table.stats().lookup_reads;
+        table.lookups(&keys).unwrap();
+        (table.stats().lookup_reads - before) as f64 / keys.len() as f64
+    };
+    let present = (0..4_000).map(|n| key(spread(n) % entries)).collect();
+    (per_key(present), per_key((0..4_000).map(|n| key(1 << 40 | n)).collect()))
+}
+
+/// From a table that the budget is far too large for to one with 15 bits of it for each entry. The sum is checked after every batch, and so at every stage of every merge; the
+/// reads at every size.
+#[test]
+fn a_table_of_any_size_stays_within_its_memory_budget_and_needs_more_reads_bit_by_bit() {
+    let budget = 256 << 10;
+    // Entries; the most reads of a present key, and of an absent one.
+    let stages =
+        [(10_000, 1.01, 0.005), (40_000, 1.01, 0.01), (80_000, 1.05, 0.1), (140_000, 1.5, 1.2)];
+    let config = with_budget(budget);
+    let session = Place::simulated(1).open();
+    let mut table = session.new_table(&config).unwrap();
+    let mut next = 0;
+    for (entries, present_max, absent_max) in stages {
+        while next < entries {
+            fill(&mut table, next..next + 200);
+            next += 200;
+            let stats = table.stats();
+            assert!(stats.memory_bytes() as u64 <= budget, "{next} entries: {stats:?}");
+        }
+        let (present, absent) = reads(&table, entries);
+        assert!(present <= present_max, "{entries} entries: {present} reads of a present key");
+        assert!(absent <= absent_max, "{entries} entries: {absent} reads of an absent key");
+    }
+    // What was used is most of what was given.
+    let stats = table.stats();
+    assert!(stats.memory_bytes() as u64 >= budget / 2, "{stats:?}");
+
+    // Snapshots open within the budget, too, with merges in their middle.
+    table.save_snapshot(&name("full"), "").unwrap();
+    drop(table);
+    let mut table = session.open_snapshot(&name("full"), "").unwrap();
+    for batch in 0..100 {
+        fill(&mut table, next + batch * 200..next + (batch + 1) * 200);
+        let stats = table.stats();
+        assert!(stats.memory_bytes() as u64 <= budget, "opened: {stats:?}");
+    }
+}
+
+#[test]
+fn overwriting_and_deleting_stay_within_the_budget() {
+    let budget = 256 << 10;
+    for index in [IndexKind::Auto, IndexKind::Compact, IndexKind::Ordinary] {
+        for merge_policy in
+            [MergePolicy::LazyLevelling, MergePolicy::Levelling, MergePolicy::Tiering]
+        {
+            let config = TableConfig { merge_policy, index, ..with_budget(budget) };
+            let mut table = Place::simulated(1).open().new_table(&config).unwrap();
+            for round in 0..60 {
+                // Few keys with ever longer values, and fresh ones.
+                for n in 0..20 {
+                    table.insert(&key(n), &value(round, 10 * round as usize)).unwrap();
+                }
+                fill(&mut table, round * 300..(round + 1) * 300 + 50);
+                clear(&mut table, round * 200..round * 200 + 100);
+                let stats = table.stats();
+                assert!(stats.memory_bytes() as u64 <= budget, "{config:?}: {stats:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_budget_given_to_a_live_table_is_kept_to_at_once_where_filters_can_shrink() {
+    let session = Place::simulated(1).open();
+    let config = TableConfig { filter: FilterPolicy::BitsPerEntry(20.0), ..buffer_of(500) };
+    let mut table = session.new_table(&config).unwrap();
+    fill(&mut table, 0..100_000);
+    let duplicate = table.duplicate().unwrap();
+    let before = table.stats();
+    assert!(before.filter_bytes > 240_000, "{before:?}");
+    table.set_config(&with_budget(256 << 10)).unwrap();
+    fill(&mut table, 100_000..102_000);
+    let mut worst = 0;
+    for batch in 0..150 {
+        fill(&mut table, 102_000 + batch * 200..102_200 + batch * 200);
+        worst = worst.max(table.stats().memory_bytes());
+    }
+    assert!(worst <= 256 << 10, "{worst}");
+    // The runs that both have are the same, so the duplicate's memory has shrunk, too, and it is whole.
+    assert!(duplicate.stats().filter_bytes < before.filter_bytes * 3 / 4);
+    assert_eq!(content(&duplicate).len(), 100_000);
+    let keys: Vec<_> = (0..100_000).step_by(7).map(key).collect();
+    assert!(duplicate.lookups(&keys).unwrap().iter().all(terrane_lsm::Lookup::is_found));
+}
+
+/// Keys that agree in their first 1,000 bytes by threes, so that separators are long.
+#[test]
+fn a_budget_that_the_indexes_leave_no_room_in_is_refused_by_name() {
+    let session = Place::simulated(1).open();
+    let config = TableConfig { index: IndexKind::Ordinary, ..buffer_of(50) };
+    let mut table = session.new_table(&config).unwrap();
+    for n in 0..400u64 {
+        let mut key = vec![spread(n / 3) as u8; 1_000];
+        key.extend(spread(n).to_le_bytes());
+        table.insert(&key, &[]).unwrap();
+    }
+    let index_bytes = table.stats().index_bytes;
+    assert!(index_bytes > 40_000, "{index_bytes}");
+    let error = table.set_config(&with_budget(MEMORY_BUDGET_MIN)).unwrap_err();
+    let Error::InvalidConfig { option: "memory_budget", allowed, .. } = &error else {
+        panic!("{error}")
+    };
+    let least: u64 = allowed.split(' ').next().unwrap().parse().unwrap();
+    assert!(least > index_bytes as u64 && least < 20 * index_bytes as u64, "{error}");
+    table.set_config(&with_budget(least)).unwrap();
+    table.set_config(&with_budget(least - 1)).unwrap_err();
+}
+
+fn draw_config(rng: &mut impl Draw) -> TableConfig {
+    let budget = rng.chance(1, 5).then(|| *rng.pick(&[256 << 10, 300 << 10, 1 << 20]));
+    let default = TableConfig::default();
+    let write_buffer = match rng.below(2) {
+        0 => WriteBuffer::Entries(*rng.pick(&[2, 5, 20, 50, 1_000])),
+        _ => WriteBuffer::Bytes(*rng.pick(&[300, 2_000, 20_000])),
+    };
+    let list = vec![LevelFilter::Fpr(0.001), LevelFilter::BitsPerEntry(5.0)];
+    let filter = match rng.below(4) {
+        0 => FilterPolicy::TotalFpr(0.05),
+        1 => FilterPolicy::Fpr(0.1),
+        2 => FilterPolicy::BitsPerEntry(2.5),
+        _ => FilterPolicy::PerLevel(list),
+    };
+    TableConfig {
+        merge_policy: *rng.pick(&[
+            MergePolicy::LazyLevelling,
+            MergePolicy::Levelling,
+            MergePolicy::Tiering,
+        ]),
+        size_ratio: *rng.pick(&[2, 3, 4, 9, 16]),
+        merge_schedule: *rng.pick(&[MergeSchedule::Incremental, MergeSchedule::OneShot]),
+        merge_thread: *rng.pick(&[
+            MergeThread::Caller,
+            MergeThread::Caller,
+            MergeThread::Background,
+        ]),
+        write_buffer: if budget.is_some() { default.write_buffer } else { write_buffer },
+        filter: if budget.is_some() { default.filter.clone() } else { filter },
+        memory_budget: budget,
+        index: *rng.pick(&[IndexKind::Auto, IndexKind::Compact, IndexKind::Ordinary]),
+        disk_cache: *rng.pick(&[DiskCache::All, DiskCache::None, DiskCache::LevelsUpTo(1)]),
+        merge_batch_pages: *rng.pick(&[1, 3, 64]),
+        queue_depth: *rng.pick(&[1, 4, 128]),
+        ..default
+    }
+}
+
+fn compare(table: &Table, model: &BTreeMap<u64, Vec<u8>>, population: u64) {
+    let keys: Vec<_> = (0..population).map(key).collect();
+    for (n, result) in (0..).zip(table.lookups(&keys).unwrap()) {
+        assert_eq!(result.value(), model.get(&n).map(Vec::as_slice), "key {n}");
+    }
+    let expected: BTreeMap<_, _> =
+        model.iter().map(|(&n, value)| (key(n).to_vec(), value.clone())).collect();
+    assert!(content(table).into_iter().eq(expected), "a scan differs");
+}
+
+fn change_and_update(place: &Place, rng: &mut impl Draw) {
+    let session = place.open();
+    let population = *rng.pick(&[50, 400, 3_000]);
+    let mut table = session.new_table(&draw_config(rng)).unwrap();
+    let mut model = BTreeMap::new();
+    for step in 0..40 {
+        if rng.chance(1, 2) {
+            table.set_config(&draw_config(rng)).unwrap();
+        }
+        let len = *rng.pick(&[1, 10, 10, 100, 500]);
+        let batch: Vec<_> = (0..len)
+            .map(|_| {
+                let n = rng.below(population);
+                let inserted = rng.chance(2, 3).then(|| value(step, rng.below(80) as usize));
+                (key(n), n, inserted)
+            })
+            .collect();
+        for (_, n, inserted) in &batch {
+            match inserted {
+                Some(value) => model.insert(*n, value.clone()),
+                None => model.remove(n),
+            };
+        }
+        let updates: Vec<_> = batch
+            .iter()
+            .map(|(key, _, inserted)| {
+                (key, inserted.as_ref().map_or(Update::Delete, |value| Update::Insert(value)))
+            })
+            .collect();
+        table.updates(&updates).unwrap();
+        if rng.chance(1, 8) {
+            compare(&table, &model, population);
+        }
+        if rng.chance(1, 15) {
+            let snapshot = name(&format!("step-{step}"));
+            table.save_snapshot(&snapshot, "").unwrap();
+            table = session.open_snapshot(&snapshot, "").unwrap();
+        }
+    }
+    compare(&table, &model, population);
+}
+
+#[test]
+fn changing_the_configuration_of_a_live_table_is_never_seen_in_a_result() {
+    let test = "changing_the_configuration_of_a_live_table_is_never_seen_in_a_result";
+    for_each_seed(test, 16, |rng, seed| {
+        let place = if seed % 4 == 0 { Place::real() } else { Place::simulated(seed) };
+        change_and_update(&place, rng);
+    });
+}
+
+/// A level that was a tiering one has residents, which are older than its newest run. When it became a
+/// levelling one, that newest run alone moved down, below them, once it was too large for the level: from
+/// then on the residents' older entries hid its newer ones.
+#[test]
+fn residents_of_a_level_that_becomes_levelling_stay_older_than_what_was_above_them() {
+    let tiering =
+        TableConfig { merge_policy: MergePolicy::Tiering, size_ratio: 4, ..buffer_of(10) };
+    let mut table = Place::simulated(1).open().new_table(&tiering).unwrap();
+    let mut expected = BTreeMap::new();
+    for round in 0..200u64 {
+        let batch: Vec<_> = (0..10).map(|n| (key(round * 7 % 30 + n), value(round, 20))).collect();
+        let updates: Vec<_> = batch.iter().map(|(k, v)| (k, Update::Insert(v))).collect();
+        table.updates(&updates).unwrap();
+        expected.extend(batch.into_iter().map(|(key, value)| (key.to_vec(), value)));
+        // So small that the run on each level is too large for it.
+        let buffer = if round % 20 < 10 { 10 } else { 1 };
+        let merge_policy =
+            if round % 20 < 10 { MergePolicy::Tiering } else { MergePolicy::Levelling };
+        table
+            .set_config(&TableConfig { merge_policy, size_ratio: 2, ..buffer_of(buffer) })
+            .unwrap();
+        assert!(content(&table).into_iter().eq(expected.clone()), "round {round}");
+    }
+}
+
+#[test]
+fn a_smaller_write_buffer_is_flushed_with_the_next_update_and_a_larger_one_later() {
+    let mut table = Place::simulated(1).open().new_table(&buffer_of(100)).unwrap();
+    fill(&mut table, 0..90);
+    assert_eq!((table.stats().buffer_entries, table.stats().merge_debt_pages), (90, 0));
+    table.set_config(&buffer_of(1_000)).unwrap();
+    fill(&mut table, 90..900);
+    assert_eq!(table.stats().merge_debt_pages, 0, "no flush so far");
+    table.set_config(&buffer_of(50)).unwrap();
+    assert_eq!(table.stats().merge_debt_pages, 0, "the change alone does nothing");
+    fill(&mut table, 900..901);
+    assert!(table.stats().merge_debt_pages > 0, "a flush has begun");
+    fill(&mut table, 901..1_001);
+    assert_eq!(content(&table).len(), 1_001);
+    assert!(table.stats().runs() >= 1);
+}

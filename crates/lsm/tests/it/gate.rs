@@ -1,0 +1,134 @@
+//! A disk on which one call waits until the test lets it go, for tests of what others can do meanwhile.
+//!
+//! No test sleeps: it waits until the call is reached, does what it wants, and opens the gate.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use terrane_io::{
+    Access, Clock, Disk, DiskFile, Entry, EntryKind, IoQueue, LockGuard, OpenMode, QueueKind,
+    Result,
+};
+
+/// After this time something is wrong with the test.
+const WAIT_MAX: Duration = Duration::from_mins(1);
+
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    Open,
+    /// The call of that name on that path will wait.
+    Armed(&'static str, PathBuf),
+    Reached,
+}
+
+/// A disk with a gate.
+#[derive(Debug)]
+pub(crate) struct GateDisk {
+    disk: Arc<dyn Disk>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl GateDisk {
+    pub(crate) fn new(disk: Arc<dyn Disk>) -> Arc<Self> {
+        Arc::new(Self { disk, state: Mutex::default(), changed: Condvar::new() })
+    }
+
+    /// The next call of that name on that path (the new one of a rename) is to wait.
+    pub(crate) fn close(&self, call: &'static str, path: PathBuf) {
+        *self.state.lock().unwrap() = State::Armed(call, path);
+    }
+
+    /// Waits until the call is made. It goes on when the result is dropped, also by a test that fails.
+    pub(crate) fn wait(&self) -> Held<'_> {
+        let state = self.state.lock().unwrap();
+        let reached = |state: &mut State| !matches!(state, State::Reached);
+        let (state, waited) = self.changed.wait_timeout_while(state, WAIT_MAX, reached).unwrap();
+        drop(state);
+        assert!(!waited.timed_out(), "the call was never made");
+        Held(self)
+    }
+
+    fn pass(&self, call: &'static str, path: &Path) {
+        let mut state = self.state.lock().unwrap();
+        if matches!(&*state, State::Armed(name, at) if *name == call && at == path) {
+            *state = State::Reached;
+            self.changed.notify_all();
+            let closed = |state: &mut State| matches!(state, State::Reached);
+            drop(self.changed.wait_while(state, closed).unwrap());
+        }
+    }
+}
+
+/// A call that waits.
+#[must_use]
+pub(crate) struct Held<'a>(&'a GateDisk);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        *self.0.state.lock().unwrap() = State::Open;
+        self.0.changed.notify_all();
+    }
+}
+
+impl Disk for GateDisk {
+    fn open(&self, path: &Path, mode: OpenMode, access: Access) -> Result<Arc<dyn DiskFile>> {
+        self.pass("open", path);
+        self.disk.open(path, mode, access)
+    }
+
+    fn create_dir(&self, path: &Path) -> Result<()> {
+        self.disk.create_dir(path)
+    }
+
+    fn remove_dir(&self, path: &Path) -> Result<()> {
+        self.disk.remove_dir(path)
+    }
+
+    fn remove(&self, path: &Path) -> Result<()> {
+        self.disk.remove(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        self.pass("rename", to);
+        self.disk.rename(from, to)
+    }
+
+    fn hard_link(&self, from: &Path, to: &Path) -> Result<()> {
+        self.disk.hard_link(from, to)
+    }
+
+    fn list(&self, dir: &Path) -> Result<Vec<Entry>> {
+        self.disk.list(dir)
+    }
+
+    fn kind(&self, path: &Path) -> Result<Option<EntryKind>> {
+        self.disk.kind(path)
+    }
+
+    fn sync_dir(&self, dir: &Path) -> Result<()> {
+        self.disk.sync_dir(dir)
+    }
+
+    fn lock(&self, path: &Path) -> Result<Box<dyn LockGuard>> {
+        self.disk.lock(path)
+    }
+
+    fn free_bytes(&self, dir: &Path) -> Result<u64> {
+        self.disk.free_bytes(dir)
+    }
+
+    fn clock(&self) -> &dyn Clock {
+        self.disk.clock()
+    }
+
+    fn queue(&self, depth: usize) -> Result<Box<dyn IoQueue>> {
+        self.disk.queue(depth)
+    }
+
+    fn queue_kind(&self) -> QueueKind {
+        self.disk.queue_kind()
+    }
+}

@@ -1,0 +1,245 @@
+//! Opening snapshots: with another configuration, and with everything checked.
+//!
+//! Goal: what may be chosen anew when a snapshot is opened is, and nothing else changes; a full check finds
+//! every damage that a lazy opening leaves to be found later, says where it is, and harms nothing. Method:
+//! bytes of runs are changed, with and without their checksums made right again.
+
+use std::path::{Path, PathBuf};
+
+use terrane_io::checksum::{crc32c, crc32c_append};
+use terrane_io::{Access, OpenMode};
+use terrane_lsm::{
+    DiskCache, Error, MergeThread, OpenOptions, PAGE_SIZE, Result, Session, Table, TableConfig,
+    Verify,
+};
+
+use crate::{Place, buffer_of, content, fill, name, value};
+
+const LABEL: &str = "ledger";
+
+#[test]
+fn parts_of_the_configuration_can_be_chosen_anew() {
+    for place in Place::both() {
+        let session = place.open();
+        let mut table = session.new_table(&buffer_of(30)).unwrap();
+        fill(&mut table, 0..500);
+        table.save_snapshot(&name("a"), LABEL).unwrap();
+        let saved = content(&table);
+        drop(table);
+        let options = OpenOptions::default()
+            .disk_cache(DiskCache::None)
+            .merge_batch_pages(3)
+            .merge_thread(MergeThread::Background)
+            .queue_depth(5);
+        let mut opened = session.open_snapshot_with(&name("a"), LABEL, &options).unwrap();
+        let expected = TableConfig {
+            disk_cache: DiskCache::None,
+            merge_batch_pages: 3,
+            merge_thread: MergeThread::Background,
+            queue_depth: 5,
+            ..buffer_of(30)
+        };
+        assert_eq!(opened.config(), &expected);
+        assert_eq!(content(&opened), saved);
+        fill(&mut opened, 500..1_000);
+        assert_eq!(content(&opened).len(), 1_000);
+        // What is not given stays, and what was given goes into the next snapshot.
+        assert_eq!(session.open_snapshot(&name("a"), LABEL).unwrap().config(), &buffer_of(30));
+        opened.save_snapshot(&name("b"), LABEL).unwrap();
+        assert_eq!(session.snapshot_info(&name("b")).unwrap().config, expected);
+
+        let options = OpenOptions::default().merge_batch_pages(0);
+        let error = session.open_snapshot_with(&name("a"), LABEL, &options).map(drop).unwrap_err();
+        let is_refused = matches!(&error, Error::InvalidConfig { option: "merge_batch_pages", .. });
+        assert!(is_refused, "{error}");
+        // The label is looked at all the same.
+        let options = OpenOptions::default().verify(Verify::Full);
+        let error = session.open_snapshot_with(&name("a"), "", &options).map(drop).unwrap_err();
+        assert!(matches!(error, Error::SnapshotNotCompatible { .. }), "{error}");
+    }
+}
+
+type Content = Vec<(Vec<u8>, Vec<u8>)>;
+type Contents = (Content, Content);
+
+/// A closed session with the snapshots `a`, of several runs and a large value, and `b`, of other runs.
+fn make(place: &Place) -> Contents {
+    let session = place.open();
+    let save = |numbers: std::ops::Range<u64>, name_: &str| {
+        let mut table = session.new_table(&buffer_of(2_000)).unwrap();
+        table.insert_with_blob(b"blob", b"", &value(2, 9_000)).unwrap();
+        fill(&mut table, numbers);
+        table.insert(b"large", &value(1, 9_000)).unwrap();
+        table.save_snapshot(&name(name_), LABEL).unwrap();
+        content(&table)
+    };
+    let contents = (save(0..9_000, "a"), save(20_000..21_000, "b"));
+    session.close().unwrap();
+    contents
+}
+
+fn open_with(session: &Session, verify: Verify) -> Result<Table> {
+    session.open_snapshot_with(&name("a"), LABEL, &OpenOptions::default().verify(verify))
+}
+
+fn read(place: &Place, path: &Path) -> Vec<u8> {
+    let file = place.disk().open(path, OpenMode::Read, Access::Buffered).unwrap();
+    let mut bytes = vec![0; file.len().unwrap() as usize];
+    file.read_at(&mut bytes, 0).unwrap();
+    bytes
+}
+
+fn write(place: &Place, path: &Path, bytes: &[u8]) {
+    let file = place.disk().open(path, OpenMode::ReadWrite, Access::Buffered).unwrap();
+    file.write_at(bytes, 0).unwrap();
+}
+
+/// The oldest and largest run of snapshot `a`.
+fn largest_run(place: &Place) -> PathBuf {
+    let mut runs = place.runs();
+    runs.retain(|path| !is_blobs(path));
+    runs.into_iter().max_by_key(|path| read(place, path).len()).unwrap()
+}
+
+/// Changes a page of a run and makes its checksum right, which the identity in the footer begins.
+pub(crate) fn change_page(bytes: &mut [u8], page: usize, change: impl FnOnce(&mut [u8])) {
+    let footer = bytes.len() - PAGE_SIZE;
+    let identity = bytes[footer + 32..footer + 40].to_vec();
+    let page_bytes = &mut bytes[page * PAGE_SIZE..(page + 1) * PAGE_SIZE];
+    change(page_bytes);
+    let place = [&identity[..], &(page as u32).to_le_bytes()].concat();
+    let crc = crc32c_append(crc32c(&place), &page_bytes[4..]);
+    page_bytes[..4].copy_from_slice(&crc.to_le_bytes());
+}
+
+#[test]
+fn a_full_check_passes_what_is_whole_and_reads_all_of_it() {
+    for place in Place::both() {
+        let contents = make(&place);
+        let session = place.open();
+        let table = open_with(&session, Verify::Full).unwrap();
+        assert_eq!(content(&table), contents.0);
+    }
+    let place = Place::simulated(1);
+    make(&place);
+    let Place::Simulated { disk } = &place else { return };
+    let session = place.open();
+    let pages = |verify: Verify| {
+        let before = disk.counts();
+        drop(open_with(&session, verify).unwrap());
+        (disk.counts() - before).read_pages
+    };
+    let (lazy, full) = (pages(Verify::Lazy), pages(Verify::Full));
+    let info = session.snapshot_info(&name("a")).unwrap();
+    let data_pages = info.data_bytes / PAGE_SIZE as u64;
+    // Besides the entries, filters and indexes are read once more.
+    assert!((data_pages + lazy..data_pages + 2 * lazy + 8).contains(&full), "{lazy}, {full}");
+    assert!(3 * lazy < data_pages, "a lazy opening reads {lazy} pages of {data_pages}");
+}
+
+/// What a lazy opening does not look at: a full one names the file and the page, other snapshots are not
+/// concerned, nothing stays open, and the damaged one can be deleted.
+#[test]
+fn a_full_check_finds_a_damaged_page_and_harms_nothing() {
+    for place in Place::both() {
+        let contents = make(&place);
+        let path = largest_run(&place);
+        let mut bytes = read(&place, &path);
+        bytes[7 * PAGE_SIZE + 1_000] ^= 4;
+        bytes[3 * PAGE_SIZE + 2_000] ^= 4;
+        write(&place, &path, &bytes);
+        let session = place.open();
+        drop(open_with(&session, Verify::Lazy).unwrap());
+        let open_files = || match &place {
+            Place::Simulated { disk } => disk.open_files(),
+            Place::Real { .. } => 0,
+        };
+        let open_before = open_files();
+        for _ in 0..3 {
+            let error = open_with(&session, Verify::Full).map(drop).unwrap_err();
+            assert!(
+                matches!(&error, Error::SnapshotCorrupted { name, path: found, reason }
+                    if name == "a" && *found == path && reason.starts_with("page 3: crc")),
+                "{error}"
+            );
+        }
+        assert_eq!(open_files(), open_before);
+        assert_eq!(content(&session.open_snapshot(&name("b"), LABEL).unwrap()), contents.1);
+        session.delete_snapshot(&name("a")).unwrap();
+        assert_eq!(session.list_snapshots().unwrap(), [name("b")]);
+        assert!(!place.runs().contains(&path));
+    }
+}
+
+/// The blobs are looked at too: every page, and that there are as many as there should be.
+#[test]
+fn a_full_check_finds_damaged_and_missing_blobs() {
+    for place in Place::both() {
+        make(&place);
+        let path = place.runs().into_iter().find(|path| is_blobs(path)).unwrap();
+        let whole = read(&place, &path);
+        let mut flipped = whole.clone();
+        flipped[PAGE_SIZE + 50] ^= 1;
+        let check = |rule: &str| {
+            let session = place.open();
+            drop(open_with(&session, Verify::Lazy).unwrap());
+            let error = open_with(&session, Verify::Full).map(drop).unwrap_err();
+            assert!(
+                matches!(&error, Error::SnapshotCorrupted { name, path: found, reason }
+                    if name == "a" && *found == path && reason.contains(rule)),
+                "{rule}: {error}"
+            );
+        };
+        write(&place, &path, &flipped);
+        check("page 1: crc");
+        write(&place, &path, &whole);
+        open_with(&place.open(), Verify::Full).unwrap();
+        let file = place.disk().open(&path, OpenMode::ReadWrite, Access::Buffered).unwrap();
+        file.set_len(whole.len() as u64 + 1).unwrap();
+        check("length of the blobs");
+        file.set_len(2 * PAGE_SIZE as u64).unwrap();
+        check("length of the blobs");
+        drop(file);
+        place.disk().remove(&path).unwrap();
+        check("missing");
+    }
+}
+
+fn is_blobs(path: &Path) -> bool {
+    path.extension().is_some_and(|end| end == "blobs")
+}
+
+/// Pages that are whole, each for itself, but do not belong together.
+#[test]
+fn a_full_check_finds_what_no_checksum_tells() {
+    for place in Place::both() {
+        make(&place);
+        let path = largest_run(&place);
+        let whole = read(&place, &path);
+        let footer = whole.len() / PAGE_SIZE - 1;
+        let field = |at: usize| {
+            let at = footer * PAGE_SIZE + at;
+            u32::from_le_bytes(*whole[at..].first_chunk().unwrap()) as usize
+        };
+        let data_pages = field(16 + 80);
+        let check = |page: usize, change: &dyn Fn(&mut [u8]), rule: &str| {
+            let mut bytes = whole.clone();
+            change_page(&mut bytes, page, change);
+            write(&place, &path, &bytes);
+            let session = place.open();
+            let error = open_with(&session, Verify::Full).map(drop).unwrap_err();
+            assert!(
+                matches!(&error, Error::SnapshotCorrupted { name, path: found, reason }
+                    if name == "a" && *found == path && reason.contains(rule)),
+                "{rule}: {error}"
+            );
+            session.close().unwrap();
+        };
+        check(footer, &|page| page[16 + 32] ^= 1, "footer's sums");
+        check(data_pages, &|page| page[16..].fill(0), "the filter lacks a key");
+        let earlier = whole[2 * PAGE_SIZE..3 * PAGE_SIZE].to_vec();
+        check(3, &|page| page.copy_from_slice(&earlier), "page 3: keys rise");
+        write(&place, &path, &whole);
+        open_with(&place.open(), Verify::Full).unwrap();
+    }
+}
