@@ -62,6 +62,8 @@ mod chunks;
 
 mod run_reader;
 
+mod rereading;
+
 mod sketch;
 
 mod write_buffer;

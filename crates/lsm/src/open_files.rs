@@ -193,9 +193,18 @@ impl OpenFiles {
 
     /// An existing, durable file; not opened yet.
     pub(crate) fn file(self: &Arc<Self>, path: PathBuf, access: Access) -> PooledFile {
+        self.closed(path, OpenMode::Read, access)
+    }
+
+    /// The same, for writing too.
+    pub(crate) fn file_to_write(self: &Arc<Self>, path: PathBuf, access: Access) -> PooledFile {
+        self.closed(path, OpenMode::ReadWrite, access)
+    }
+
+    fn closed(self: &Arc<Self>, path: PathBuf, mode: OpenMode, access: Access) -> PooledFile {
         let slot = Slot {
             path,
-            mode: OpenMode::Read,
+            mode,
             access,
             file: RwLock::default(),
             chances: AtomicU8::new(0),
@@ -381,7 +390,21 @@ impl PooledFile {
         file.write_at(bytes, offset)
     }
 
-    /// Makes the bytes durable, unless they are.
+    /// Cuts or grows the file; its length is not durable then.
+    pub(crate) fn set_len(&self, len: u64) -> io::Result<()> {
+        let file = self.get()?;
+        self.slot.durable.store(false, Ordering::Release);
+        file.set_len(len)
+    }
+
+    /// Makes the bytes durable that were written before this call, while others may be being written.
+    pub(crate) fn sync_so_far(&self) -> Result<()> {
+        self.pool.check_poisoned()?;
+        let file = self.get()?;
+        Ok(self.pool.synced(&self.slot.path, file.sync())?)
+    }
+
+    /// Makes the bytes durable, unless they are. Nobody may be writing.
     pub(crate) fn sync(&self) -> Result<()> {
         if !self.slot.is_durable() {
             self.pool.check_poisoned()?;

@@ -100,7 +100,7 @@ impl ReadAhead {
     /// Hands what was begun to the disk, all at once.
     pub(crate) fn submit(&self) {
         if let Some(queue) = &mut lock(&self.state).queue {
-            queue.submit();
+            queue.0.submit();
         }
     }
 

@@ -172,8 +172,10 @@ impl Session {
     /// A new table with the content of a snapshot; any number of them may be opened.
     ///
     /// Cost: reads footer, filter and index of each run that is not open yet, several runs at once; data
-    /// pages are checked when they are read. A merge that was under way begins anew; if less than a quarter
-    /// of its time was left, part of its work is done here, so that later updates go on doing little each.
+    /// pages are checked when they are read. A merge that was under way goes on where it stood: shared
+    /// with the table that has it, or, after another session, with reading again what it had written, in steps
+    /// with the updates to come. If these would be too few for that, part of it is done here, so that each of
+    /// them does little.
     ///
     /// # Errors
     /// [`SnapshotDoesNotExist`](crate::Error::SnapshotDoesNotExist),

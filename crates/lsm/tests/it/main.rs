@@ -20,6 +20,7 @@ mod gate;
 mod golden;
 mod ledger;
 mod opening;
+mod progress;
 mod ranges;
 mod scans;
 mod side_by_side;
