@@ -67,7 +67,7 @@ pub(crate) struct Chunks {
     /// Pages of the next chunk.
     chunk_pages: u32,
     /// Chunks to have asked for.
-    chunks_ahead: usize,
+    ahead_max: usize,
 }
 
 impl Chunks {
@@ -86,7 +86,7 @@ impl Chunks {
             ahead: VecDeque::new(),
             rest: part,
             chunk_pages,
-            chunks_ahead: 1,
+            ahead_max: 1,
         }
     }
 
@@ -151,7 +151,7 @@ impl Chunks {
             let Reading::Scan(read_ahead) = &self.reading else { return Ok(false) };
             let arrived = read_ahead.take(tag)?;
             if arrived.was_late {
-                self.chunks_ahead = (2 * self.chunks_ahead).min(CHUNKS_AHEAD_MAX);
+                self.ahead_max = (2 * self.ahead_max).min(CHUNKS_AHEAD_MAX);
             }
             self.pages = pages;
             // Smaller ones, of readers on their way to this size, are not asked for again.
@@ -198,11 +198,11 @@ impl Chunks {
     /// costs as much as the reading of some pages.
     fn ask_ahead(&mut self) -> Result<()> {
         let Reading::Scan(read_ahead) = &self.reading else { return Ok(()) };
-        if self.chunk_pages < AHEAD_CHUNK_PAGES_MIN || self.ahead.len() > self.chunks_ahead / 2 {
+        if self.chunk_pages < AHEAD_CHUNK_PAGES_MIN || self.ahead.len() > self.ahead_max / 2 {
             return Ok(());
         }
         let read_ahead = Arc::clone(read_ahead);
-        while self.ahead.len() < self.chunks_ahead && !self.rest.is_empty() {
+        while self.ahead.len() < self.ahead_max && !self.rest.is_empty() {
             let rest = self.rest.clone();
             let pages = self.cut();
             let bytes = pages.len() * PAGE_SIZE;

@@ -365,7 +365,9 @@ impl SessionCore {
         snapshots.runs().iter().for_each(|run| files.note_whole(run.number));
         if !damaged {
             // Otherwise another snapshot may rely on more of these files than is known.
-            partials.into_iter().for_each(|partial| files.note_durable(partial));
+            for partial in partials {
+                files.note_durable(partial);
+            }
         }
         for entry in disk.list(&dir.join(SNAPSHOTS))? {
             if entry.name.ends_with(TMP_SUFFIX) {

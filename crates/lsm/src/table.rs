@@ -651,7 +651,6 @@ fn count_run(shape: &mut LevelStats, run: &Run) {
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 mod tests {
     use std::path::Path;
 

@@ -273,7 +273,7 @@ fn case_14_progress_of_merges_is_kept_however_a_session_ends() {
                 };
                 let config =
                     TableConfig { resolve: resolve(), index, merge_batch_pages: 1, ..config };
-                let mut mid_merge = MidMerge::new(place.open(), config);
+                let mut mid_merge = MidMerge::new(place.open(), &config);
                 for round in 0..rounds {
                     let count = if buffer == 1000 { 4_600 } else { 1 + rng.index(12) };
                     mid_merge.fill(rng, count);
@@ -320,8 +320,8 @@ struct MidMerge {
 }
 
 impl MidMerge {
-    fn new(session: Session, config: TableConfig) -> Self {
-        let table = session.new_table(&config).unwrap();
+    fn new(session: Session, config: &TableConfig) -> Self {
+        let table = session.new_table(config).unwrap();
         Self { session, table, entries: Entries::new() }
     }
 

@@ -20,7 +20,10 @@ use crate::{Place, buffer_of, fill, key, small_configs, value};
 type Entry = (Vec<u8>, Vec<u8>, Option<Vec<u8>>);
 
 #[derive(Debug, Clone, Default)]
-struct Content(BTreeMap<Vec<u8>, (Vec<u8>, Option<Vec<u8>>)>);
+struct Content(BTreeMap<Vec<u8>, Held>);
+
+/// A value and its blob.
+type Held = (Vec<u8>, Option<Vec<u8>>);
 
 impl Content {
     fn apply(&mut self, key: &[u8], update: Update<'_>) {
