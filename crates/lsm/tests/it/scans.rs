@@ -12,8 +12,8 @@ use std::sync::Arc;
 use terrane_io::fault::{FaultKind, FaultPlan, Repeat};
 use terrane_io::{Counts, SimDisk};
 use terrane_lsm::{
-    Cursor, DiskCache, Error, IndexKind, MergePolicy, MergeSchedule, Session, SessionOptions, Table,
-    TableConfig, Update,
+    Cursor, DiskCache, Error, IndexKind, MergePolicy, MergeSchedule, Session, SessionOptions,
+    Table, TableConfig, Update,
 };
 
 use crate::{Place, SALT, buffer_of, fill, key, value};
@@ -134,7 +134,10 @@ fn nothing_is_read_ahead_beyond_the_range() {
     for (from, to) in [(0, 1_000), (10_000, 10_001), (20_000, 30_000), (39_000, 40_000)] {
         for is_forward in [true, false] {
             let counts = spent(&disk, || {
-                let range = (Bound::Included(keys[from]), keys.get(to).map_or(Bound::Unbounded, |k| Bound::Excluded(*k)));
+                let range = (
+                    Bound::Included(keys[from]),
+                    keys.get(to).map_or(Bound::Unbounded, |k| Bound::Excluded(*k)),
+                );
                 let mut cursor = table.range::<[u8; 34], _>(range).unwrap();
                 let taken = if is_forward {
                     cursor.take(usize::MAX)
@@ -145,7 +148,11 @@ fn nothing_is_read_ahead_beyond_the_range() {
                 assert_eq!(taken.unwrap().len(), to - from);
             });
             let pages = (to - from) as u64 / 35 + 3;
-            assert!(counts.read_pages <= pages, "{} pages read, {pages} expected", counts.read_pages);
+            assert!(
+                counts.read_pages <= pages,
+                "{} pages read, {pages} expected",
+                counts.read_pages
+            );
         }
     }
 }
@@ -179,7 +186,9 @@ fn of_a_union_only_the_slice_in_turn_is_read() {
     // All of it, in both directions, over the frontier.
     cursor.seek_to_start();
     let forward = cursor.take(usize::MAX).unwrap();
-    assert!(forward.iter().map(|record| record.key.as_slice()).eq(keys.iter().map(|k| k.as_slice())));
+    assert!(
+        forward.iter().map(|record| record.key.as_slice()).eq(keys.iter().map(|k| k.as_slice()))
+    );
     let back = cursor.take_back(usize::MAX).unwrap();
     assert!(forward.iter().rev().eq(&back));
 }
@@ -207,9 +216,8 @@ fn a_cursor_keeps_the_files_of_its_range_and_no_others() {
         let table = in_order(&session, 1_000, 16);
         // Each run and its blobs.
         assert_eq!((table.stats().runs(), place.runs().len()), (10, 20));
-        let range = |from: u64, to: u64| {
-            table.range::<Vec<u8>, _>(numbered(from)..numbered(to)).unwrap()
-        };
+        let range =
+            |from: u64, to: u64| table.range::<Vec<u8>, _>(numbered(from)..numbered(to)).unwrap();
         let mut cursor = range(250, 420);
         let (middle, none) = (range(310, 320), range(2_000, 3_000));
         drop(table);
