@@ -469,3 +469,129 @@ impl KMerge {
         self.sources.iter().map(entries).sum()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::entry::key_hash;
+    use crate::key_range::KeyRange;
+    use crate::write_buffer::{NewEntry, Room, WriteBuffer};
+
+    /// A segment whose entry for key `n` has the kind that digit `n` of `code` names, if it names one.
+    fn buffer(code: usize, value: &str) -> WriteBuffer {
+        let (mut buffer, resolve) = (WriteBuffer::default(), Resolve::concatenate());
+        buffer.begin(Room::default(), &resolve).unwrap();
+        for n in 0..KEYS {
+            let kind = match code / 4_usize.pow(n as u32) % 4 {
+                0 => continue,
+                1 => Kind::Insert,
+                2 => Kind::Upsert,
+                _ => Kind::Delete,
+            };
+            // The first eight bytes are the same for all.
+            let key = [b"the same", [n].as_slice()].concat();
+            let value = if kind == Kind::Delete { b"" } else { value.as_bytes() };
+            let entry = NewEntry { key: &key, hash: key_hash(1, &key), kind, value, blob: None };
+            buffer.put(entry, &resolve, None).unwrap();
+        }
+        buffer
+    }
+
+    const KEYS: u8 = 3;
+
+    fn merge(sources: Vec<Source>, combine: Combine, order: Order) -> KMerge {
+        KMerge::new(sources, Rules { combine, resolve: Resolve::concatenate(), order })
+    }
+
+    fn segments(buffers: &[&WriteBuffer], order: Order) -> Vec<Source> {
+        let segments = buffers.iter().flat_map(|buffer| buffer.segments().iter().rev());
+        let reader = |segment| SegmentReader::new(segment, &KeyRange::ALL, order);
+        segments.map(|segment| Source::Segment(reader(segment))).collect()
+    }
+
+    type Entry = (u8, Kind, Vec<u8>);
+
+    fn all(mut merge: KMerge) -> Vec<Entry> {
+        merge.load().unwrap();
+        let mut entries = Vec::new();
+        while let Some(EntryRef { key, kind, value, .. }) = merge.current() {
+            assert_eq!(merge.kind(), Some(kind));
+            entries.push((key[8], kind, value.to_vec()));
+            merge.advance().unwrap();
+        }
+        assert_eq!(merge.kind(), None);
+        entries
+    }
+
+    /// What two entries of a table amount to.
+    fn over(newer: (Kind, Vec<u8>), older: Option<(Kind, Vec<u8>)>) -> (Kind, Vec<u8>) {
+        match (newer, older) {
+            ((Kind::Upsert, value), Some((Kind::Delete, _))) => (Kind::Insert, value),
+            ((Kind::Upsert, value), Some((kind, older))) => (kind, [older, value].concat()),
+            (newer, _) => newer,
+        }
+    }
+
+    /// Every kind for every key in each of three sources; in both orders; as levels of a table, as tables of
+    /// a union, and as a union below a level.
+    #[test]
+    fn both_orders_give_what_the_entries_of_each_key_amount_to() {
+        let codes = 4_usize.pow(u32::from(KEYS));
+        for code in (0..codes * codes * codes).step_by(61) {
+            let buffers =
+                [(code / codes / codes, "a"), (code / codes % codes, "b"), (code % codes, "c")];
+            let buffers = buffers.map(|(code, value)| buffer(code, value));
+            let [a, b, c] = buffers.each_ref();
+            let (mut levels, mut union, mut both) =
+                (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+            for key in 0..KEYS {
+                let entry = |buffer| {
+                    let all = all(merge(
+                        segments(&[buffer], Order::Ascending),
+                        Combine::Levels,
+                        Order::Ascending,
+                    ));
+                    all.into_iter()
+                        .find(|entry| entry.0 == key)
+                        .map(|(_, kind, value)| (kind, value))
+                };
+                let older = [entry(c), entry(b), entry(a)].into_iter().flatten();
+                let level = older.fold(None, |older, newer| Some(over(newer, older)));
+                levels.extend(level.map(|entry| (key, entry)));
+                let present = |buffer| entry(buffer).filter(|(kind, _)| *kind != Kind::Delete);
+                let values = [present(b), present(c)].into_iter().flatten().map(|(_, value)| value);
+                let united = values.reduce(|left, right| [right, left].concat());
+                let is_known = entry(b).is_some() || entry(c).is_some();
+                let united =
+                    is_known.then(|| united.map_or((Kind::Delete, vec![]), |v| (Kind::Insert, v)));
+                union.extend(united.clone().map(|entry| (key, entry)));
+                let top = entry(a).map_or(united.clone(), |newer| Some(over(newer, united)));
+                both.extend(top.map(|entry| (key, entry)));
+            }
+            for order in [Order::Ascending, Order::Descending] {
+                let table = |buffer| {
+                    let merge = merge(segments(&[buffer], order), Combine::Levels, order);
+                    Source::Merge(Box::new(merge))
+                };
+                let of_union = || merge(vec![table(b), table(c)], Combine::Union, order);
+                let mut below = segments(&[a], order);
+                below.push(Source::Merge(Box::new(of_union())));
+                for (merge, expected) in [
+                    (merge(segments(&[a, b, c], order), Combine::Levels, order), &levels),
+                    (of_union(), &union),
+                    (merge(below, Combine::Levels, order), &both),
+                ] {
+                    let mut found = all(merge);
+                    if order == Order::Descending {
+                        found.reverse();
+                    }
+                    let expected =
+                        expected.iter().map(|(&key, (kind, value))| (key, *kind, value.clone()));
+                    assert_eq!(found, expected.collect::<Vec<Entry>>(), "code {code}, {order:?}");
+                }
+            }
+        }
+    }
+}
