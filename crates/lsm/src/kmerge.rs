@@ -484,7 +484,7 @@ mod tests {
         let (mut buffer, resolve) = (WriteBuffer::default(), Resolve::concatenate());
         buffer.begin(Room::default(), &resolve).unwrap();
         for n in 0..KEYS {
-            let kind = match code / 4_usize.pow(n as u32) % 4 {
+            let kind = match code / 4_usize.pow(u32::from(n)) % 4 {
                 0 => continue,
                 1 => Kind::Insert,
                 2 => Kind::Upsert,

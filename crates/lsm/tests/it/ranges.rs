@@ -283,7 +283,7 @@ fn a_cursor_moves_through_unions_at_every_level_of_debt() {
             tables.push((table, content));
         }
         for _ in 0..8 {
-            let mut inputs: Vec<usize> = (0..1 + rng.index(3)).map(|_| rng.index(4)).collect();
+            let mut inputs: Vec<usize> = (0..=rng.index(3)).map(|_| rng.index(4)).collect();
             inputs.push(rng.index(tables.len()));
             let of: Vec<&Table> = inputs.iter().map(|&at| &tables[at].0).collect();
             let content = united(&inputs.iter().map(|&at| &tables[at].1).collect::<Vec<_>>());

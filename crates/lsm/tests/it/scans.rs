@@ -187,7 +187,10 @@ fn of_a_union_only_the_slice_in_turn_is_read() {
     cursor.seek_to_start();
     let forward = cursor.take(usize::MAX).unwrap();
     assert!(
-        forward.iter().map(|record| record.key.as_slice()).eq(keys.iter().map(|k| k.as_slice()))
+        forward
+            .iter()
+            .map(|record| record.key.as_slice())
+            .eq(keys.iter().map(<[u8; 34]>::as_slice))
     );
     let back = cursor.take_back(usize::MAX).unwrap();
     assert!(forward.iter().rev().eq(&back));

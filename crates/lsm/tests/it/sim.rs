@@ -92,7 +92,9 @@ impl Case {
     /// Runs a given history.
     fn rerun(self, steps: &[Step]) -> Coverage {
         let (mut world, _) = self.world();
-        steps.iter().for_each(|step| world.perform(step));
+        for step in steps {
+            world.perform(step);
+        }
         world.end()
     }
 

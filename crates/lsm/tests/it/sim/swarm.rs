@@ -90,7 +90,9 @@ impl Swarm {
             })
             .collect();
         let mut changes = [6, 2, 3, 3];
-        changes.iter_mut().for_each(|weight| *weight *= rng.below(3));
+        for weight in &mut changes {
+            *weight *= rng.below(3);
+        }
         // Something has to come in.
         changes[rng.index(2)] += 1;
         let weights = KINDS.iter().map(|kind| {
@@ -100,7 +102,7 @@ impl Swarm {
         });
         let weights = weights.collect();
         let kinds = fault_kinds();
-        let faults = (0..1 + rng.below(4)).map(|_| *rng.pick(&kinds)).collect();
+        let faults = (0..=rng.below(4)).map(|_| *rng.pick(&kinds)).collect();
         Self {
             keys,
             has_background: configs.iter().any(|(c, _)| c.merge_thread == MergeThread::Background),
@@ -257,7 +259,7 @@ fn draw_config(resolve: Resolve, background_of_4: u64, rng: &mut impl RngCore) -
     let bytes = *rng.pick(&[1, 100, 1_000, 5_000, 50_000]);
     let write_buffer =
         if rng.chance(1, 3) { WriteBuffer::Bytes(bytes) } else { WriteBuffer::Entries(entries) };
-    let levels = (0..1 + rng.below(3)).map(|_| *rng.pick(&LEVEL_FILTERS)).collect();
+    let levels = (0..=rng.below(3)).map(|_| *rng.pick(&LEVEL_FILTERS)).collect();
     let filters = [
         FilterPolicy::TotalFpr(0.01),
         FilterPolicy::TotalFpr(0.1),
