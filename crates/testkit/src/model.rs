@@ -281,8 +281,7 @@ impl Forest {
     /// # Errors
     /// [`Refused::TableClosed`].
     pub fn update(&mut self, table: TableId, key: &[u8], change: Change) -> Result<(), Refused> {
-        let Table { resolve, entries } =
-            self.tables.get_mut(&table).ok_or(Refused::TableClosed)?;
+        let Table { resolve, entries } = self.tables.get_mut(&table).ok_or(Refused::TableClosed)?;
         let entries = Arc::make_mut(entries);
         let stored = match change {
             Change::Delete => {
@@ -435,8 +434,7 @@ impl Forest {
         if self.snapshots.contains_key(to) {
             return Err(Refused::SnapshotExists(to.to_owned()));
         }
-        let exported =
-            self.exports.get(directory).ok_or(Refused::SnapshotImportDirDoesNotExist)?;
+        let exported = self.exports.get(directory).ok_or(Refused::SnapshotImportDirDoesNotExist)?;
         let snapshot = exported.get(from).ok_or_else(|| missing(from))?.clone();
         self.add_snapshot(to, snapshot)
     }
@@ -726,7 +724,10 @@ mod tests {
         let table = forest.new_table(Resolve::Concatenate);
         let change = Change::InsertWithBlob(b"a".to_vec(), b"blob".to_vec());
         forest.update(table, b"k", change).unwrap();
-        assert_eq!(forest.lookup(table, b"k").unwrap().unwrap().blob.as_deref(), Some(&b"blob"[..]));
+        assert_eq!(
+            forest.lookup(table, b"k").unwrap().unwrap().blob.as_deref(),
+            Some(&b"blob"[..])
+        );
         forest.update(table, b"k", Change::Upsert(b"b".to_vec())).unwrap();
         let stored = Stored { value: b"ab".to_vec(), blob: None };
         assert_eq!(forest.lookup(table, b"k"), Ok(Some(&stored)));

@@ -51,9 +51,11 @@ pub fn attempt<T>(act: impl FnOnce() -> T) -> Result<T, Failure> {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {
         let print = panic::take_hook();
-        panic::set_hook(Box::new(move |info| {
-            if IS_ATTEMPT.get() { keep(info) } else { print(info) }
-        }));
+        panic::set_hook(Box::new(
+            move |info| {
+                if IS_ATTEMPT.get() { keep(info) } else { print(info) }
+            },
+        ));
     });
     // An attempt may stand within another one, also in a drop while that one unwinds.
     let is_within = IS_ATTEMPT.replace(true);
@@ -189,10 +191,15 @@ mod tests {
     #[test]
     fn attempts_are_bounded() {
         let mut asked = 0;
-        let steps = minimise((0..100).collect(), 5, |_: &u32| Vec::new(), |steps| {
-            asked += 1;
-            steps.len() >= 2
-        });
+        let steps = minimise(
+            (0..100).collect(),
+            5,
+            |_: &u32| Vec::new(),
+            |steps| {
+                asked += 1;
+                steps.len() >= 2
+            },
+        );
         assert_eq!(asked, 5);
         assert!((2..100).contains(&steps.len()));
     }

@@ -23,60 +23,194 @@ pub(crate) const EXPORTS: usize = 2;
 /// Something that is done to the engine and to the model.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Action {
-    NewTable { to: Slot, config: usize },
-    Duplicate { from: Slot, to: Slot },
-    DropTable { table: Slot },
+    NewTable {
+        to: Slot,
+        config: usize,
+    },
+    Duplicate {
+        from: Slot,
+        to: Slot,
+    },
+    DropTable {
+        table: Slot,
+    },
     /// A batch in one call.
-    Update { table: Slot, seed: u64, len: usize },
+    Update {
+        table: Slot,
+        seed: u64,
+        len: usize,
+    },
     /// A single change, by the method for its kind.
-    UpdateOne { table: Slot, seed: u64 },
+    UpdateOne {
+        table: Slot,
+        seed: u64,
+    },
     /// A batch that is refused as a whole for one of its keys.
-    UpdateWithLongKey { table: Slot, seed: u64, len: usize },
-    Lookup { table: Slot, seed: u64, len: usize },
-    Member { table: Slot, seed: u64 },
+    UpdateWithLongKey {
+        table: Slot,
+        seed: u64,
+        len: usize,
+    },
+    Lookup {
+        table: Slot,
+        seed: u64,
+        len: usize,
+    },
+    Member {
+        table: Slot,
+        seed: u64,
+    },
     /// A cursor over a range, read from end to end.
-    Range { table: Slot, seed: u64 },
+    Range {
+        table: Slot,
+        seed: u64,
+    },
     /// The same from its end to its start.
-    RangeBack { table: Slot, seed: u64 },
-    Prefix { table: Slot, seed: u64 },
-    NewCursor { table: Slot, to: Slot, seed: u64 },
-    NewPrefixCursor { table: Slot, to: Slot, seed: u64 },
-    Next { cursor: Slot, count: usize },
-    Prev { cursor: Slot, count: usize },
-    Peek { cursor: Slot },
-    PeekPrev { cursor: Slot },
-    Seek { cursor: Slot, seed: u64 },
-    SeekAfter { cursor: Slot, seed: u64 },
-    SeekToStart { cursor: Slot },
-    SeekToEnd { cursor: Slot },
-    Take { cursor: Slot, count: usize },
-    TakeBack { cursor: Slot, count: usize },
-    TakeWhile { cursor: Slot, count: usize, seed: u64 },
-    TakeWhileBack { cursor: Slot, count: usize, seed: u64 },
-    DropCursor { cursor: Slot },
+    RangeBack {
+        table: Slot,
+        seed: u64,
+    },
+    Prefix {
+        table: Slot,
+        seed: u64,
+    },
+    NewCursor {
+        table: Slot,
+        to: Slot,
+        seed: u64,
+    },
+    NewPrefixCursor {
+        table: Slot,
+        to: Slot,
+        seed: u64,
+    },
+    Next {
+        cursor: Slot,
+        count: usize,
+    },
+    Prev {
+        cursor: Slot,
+        count: usize,
+    },
+    Peek {
+        cursor: Slot,
+    },
+    PeekPrev {
+        cursor: Slot,
+    },
+    Seek {
+        cursor: Slot,
+        seed: u64,
+    },
+    SeekAfter {
+        cursor: Slot,
+        seed: u64,
+    },
+    SeekToStart {
+        cursor: Slot,
+    },
+    SeekToEnd {
+        cursor: Slot,
+    },
+    Take {
+        cursor: Slot,
+        count: usize,
+    },
+    TakeBack {
+        cursor: Slot,
+        count: usize,
+    },
+    TakeWhile {
+        cursor: Slot,
+        count: usize,
+        seed: u64,
+    },
+    TakeWhileBack {
+        cursor: Slot,
+        count: usize,
+        seed: u64,
+    },
+    DropCursor {
+        cursor: Slot,
+    },
     /// A lookup whose references to blobs are kept for later.
-    KeepBlobs { table: Slot, to: Slot, seed: u64, len: usize },
+    KeepBlobs {
+        table: Slot,
+        to: Slot,
+        seed: u64,
+        len: usize,
+    },
     /// The same with the next entries of a cursor.
-    KeepCursorBlobs { cursor: Slot, to: Slot, count: usize },
-    RetrieveBlobs { kept: Slot },
-    Union { tables: Vec<Slot>, to: Slot },
-    IncrementalUnion { tables: Vec<Slot>, to: Slot },
-    SupplyCredits { table: Slot, credits: u64 },
-    QueryDebt { table: Slot },
-    Save { table: Slot, name: Slot, label: Slot },
+    KeepCursorBlobs {
+        cursor: Slot,
+        to: Slot,
+        count: usize,
+    },
+    RetrieveBlobs {
+        kept: Slot,
+    },
+    Union {
+        tables: Vec<Slot>,
+        to: Slot,
+    },
+    IncrementalUnion {
+        tables: Vec<Slot>,
+        to: Slot,
+    },
+    SupplyCredits {
+        table: Slot,
+        credits: u64,
+    },
+    QueryDebt {
+        table: Slot,
+    },
+    Save {
+        table: Slot,
+        name: Slot,
+        label: Slot,
+    },
     /// With options that follow from the seed.
-    Open { name: Slot, label: Slot, to: Slot, seed: u64 },
-    DeleteSnapshot { name: Slot },
-    RenameSnapshot { from: Slot, to: Slot },
-    SnapshotInfo { name: Slot },
-    Export { name: Slot, dir: Slot },
-    Import { dir: Slot, from: Slot, to: Slot },
+    Open {
+        name: Slot,
+        label: Slot,
+        to: Slot,
+        seed: u64,
+    },
+    DeleteSnapshot {
+        name: Slot,
+    },
+    RenameSnapshot {
+        from: Slot,
+        to: Slot,
+    },
+    SnapshotInfo {
+        name: Slot,
+    },
+    Export {
+        name: Slot,
+        dir: Slot,
+    },
+    Import {
+        dir: Slot,
+        from: Slot,
+        to: Slot,
+    },
     ListSnapshots,
-    Stats { table: Slot },
-    Reconfigure { table: Slot, config: usize },
+    Stats {
+        table: Slot,
+    },
+    Reconfigure {
+        table: Slot,
+        config: usize,
+    },
     /// A second thread reads one table while this one updates another; if the slots are the same, it
     /// reads a duplicate.
-    SideBySide { reader: Slot, writer: Slot, seed: u64, len: usize },
+    SideBySide {
+        reader: Slot,
+        writer: Slot,
+        seed: u64,
+        len: usize,
+    },
     CloseAndReopen,
     /// Close, check all files, reopen.
     Verify,

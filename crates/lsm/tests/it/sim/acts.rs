@@ -85,9 +85,7 @@ impl World {
                 self.drop_cursor(*cursor);
                 Ok(is_open)
             }
-            Action::KeepBlobs { table, to, seed, len } => {
-                self.keep_blobs(*table, *to, *seed, *len)
-            }
+            Action::KeepBlobs { table, to, seed, len } => self.keep_blobs(*table, *to, *seed, *len),
             Action::KeepCursorBlobs { cursor, to, count } => {
                 self.keep_cursor_blobs(*cursor, *to, *count)
             }
@@ -107,9 +105,7 @@ impl World {
             | Action::RenameSnapshot { .. }
             | Action::Export { .. }
             | Action::Import { .. } => self.do_change_snapshots(action),
-            Action::Open { name, label, to, seed } => {
-                self.open_snapshot(*name, *label, *to, *seed)
-            }
+            Action::Open { name, label, to, seed } => self.open_snapshot(*name, *label, *to, *seed),
             Action::SnapshotInfo { name } => self.snapshot_info(*name),
             Action::ListSnapshots => {
                 self.compare_names();
@@ -235,7 +231,9 @@ impl World {
         // The resolve function stays as it is.
         let refused = if config.resolve == before.resolve { "memory_budget" } else { "resolve" };
         match held.table.set_config(&config) {
-            Ok(()) => assert_eq!((held.table.config(), &before.resolve), (&config, &config.resolve)),
+            Ok(()) => {
+                assert_eq!((held.table.config(), &before.resolve), (&config, &config.resolve))
+            }
             Err(Error::InvalidConfig { option, .. }) => {
                 assert_eq!((option, held.table.config()), (refused, &before));
             }
@@ -245,7 +243,8 @@ impl World {
     }
 
     fn union(&mut self, tables: &[Slot], to: Slot, is_immediate: bool) -> Result<bool> {
-        let held: Option<Vec<&Held>> = tables.iter().map(|&slot| self.tables[slot].as_ref()).collect();
+        let held: Option<Vec<&Held>> =
+            tables.iter().map(|&slot| self.tables[slot].as_ref()).collect();
         let Some(held) = held else { return Ok(false) };
         let bytes = |held: &&Held| {
             let content = self.forest.content(held.id).unwrap();
@@ -295,7 +294,10 @@ impl World {
             unused == 0 || after == 0,
             after == 0 || after <= before.saturating_sub(credits),
         ];
-        assert_eq!(relations, [true; 4], "debt {before}, paid {credits}: left {unused}, debt {after}");
+        assert_eq!(
+            relations, [true; 4],
+            "debt {before}, paid {credits}: left {unused}, debt {after}"
+        );
         held.debt = after;
         Ok(true)
     }
@@ -422,7 +424,8 @@ impl World {
     fn snapshot_info(&mut self, at: Slot) -> Result<bool> {
         let text = SNAPSHOTS[at];
         let got = self.session().snapshot_info(&name(text));
-        let expected = || Ok((self.forest.snapshot_label(text)?, self.forest.snapshot_resolve(text)?));
+        let expected =
+            || Ok((self.forest.snapshot_label(text)?, self.forest.snapshot_resolve(text)?));
         if let Some((info, (label, resolve))) = agree(got, expected)? {
             assert_eq!((info.name.as_str(), info.label.as_str()), (text, label));
             assert_eq!(info.resolve, resolve.name());

@@ -186,22 +186,22 @@ impl World {
 
 /// Blobs.
 impl World {
-    pub(super) fn keep_blobs(&mut self, table: Slot, to: Slot, seed: u64, len: usize) -> Result<bool> {
+    pub(super) fn keep_blobs(
+        &mut self,
+        table: Slot,
+        to: Slot,
+        seed: u64,
+        len: usize,
+    ) -> Result<bool> {
         let Some(held) = &self.tables[table] else { return Ok(false) };
         let keys = self.swarm.any_keys(seed, len);
         let results = held.table.lookups(&keys)?;
         let blobs = match_lookups(&results, &keys, self.forest.content(held.id).unwrap());
-        self.kept[to] =
-            KeptRefs { refs: blobs.refs, blobs: blobs.expected, version: held.version };
+        self.kept[to] = KeptRefs { refs: blobs.refs, blobs: blobs.expected, version: held.version };
         Ok(true)
     }
 
-    pub(super) fn keep_cursor_blobs(
-        &mut self,
-        slot: Slot,
-        to: Slot,
-        count: usize,
-    ) -> Result<bool> {
+    pub(super) fn keep_cursor_blobs(&mut self, slot: Slot, to: Slot, count: usize) -> Result<bool> {
         let Some(held) = &mut self.cursors[slot] else { return Ok(false) };
         let version = held.version;
         let records = match held.cursor.take(count) {

@@ -16,7 +16,9 @@ use terrane_lsm::{BlobRef, Cursor, Error, Session, SnapshotName, Table};
 use terrane_testkit::ChaCha8Rng;
 use terrane_testkit::model::{CursorId, Forest, TableId};
 
-use super::action::{Action, CURSORS, EXPORTS, KEPT, LABELS, Mishap, SNAPSHOTS, Slot, Step, TABLES};
+use super::action::{
+    Action, CURSORS, EXPORTS, KEPT, LABELS, Mishap, SNAPSHOTS, Slot, Step, TABLES,
+};
 use super::compare::{check_table, is_of_disk};
 use super::swarm::{Profile, Swarm};
 use crate::{Place, name};
@@ -202,7 +204,7 @@ impl World {
     }
 
     /// Faults that have struck so far.
-    fn struck(&self) -> u64 {
+    pub(crate) fn struck(&self) -> u64 {
         self.struck_before + self.sim_disk().map_or(0, |disk| disk.faults())
     }
 
@@ -345,7 +347,8 @@ impl World {
             let refused = held.table.save_snapshot(&name("other"), "");
             assert!(matches!(refused, Err(Error::Poisoned { .. })), "{refused:?}");
         }
-        let legal: Vec<Forest> = self.after(action).into_iter().chain([self.forest.clone()]).collect();
+        let legal: Vec<Forest> =
+            self.after(action).into_iter().chain([self.forest.clone()]).collect();
         let number = match mishap {
             Some(Mishap::Fault { call, .. }) => *call,
             _ => 0,
