@@ -206,7 +206,7 @@ impl World {
     }
 
     /// Faults that have struck so far.
-    fn struck(&self) -> u64 {
+    pub(crate) fn struck(&self) -> u64 {
         self.struck_before + self.sim_disk().map_or(0, |disk| disk.faults())
     }
 
