@@ -19,9 +19,11 @@ pub(crate) struct Scope {
 }
 
 /// Arguments that keep an example short: (name, arguments). Others run as they are.
-const EXAMPLE_ARGUMENTS: [(&str, &[&str]); 3] = [
+const EXAMPLE_ARGUMENTS: [(&str, &[&str]); 5] = [
     ("ingest", &["20000"]),
+    ("scan", &["40000"]),
     ("stalls", &["20000"]),
+    ("versions", &["40", "128", "5000"]),
     ("queue", &["data/bitcoin-mainnet-0-4999.dat", "8", "1000"]),
 ];
 

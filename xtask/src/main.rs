@@ -16,6 +16,8 @@ mod tidy;
 
 mod golden;
 
+mod sim;
+
 mod ci;
 
 use std::process::ExitCode;
@@ -30,6 +32,11 @@ usage: cargo xtask <command>
                            has just been run, leave it out
   tidy                     the house rules (docs/style.md) and the ten longest files and functions
   golden [--write]         compare the golden files with the code, or write them anew
+  sim [--minutes N] [--seed N] [--jobs N] [--real]
+                           random histories of the tables in lock-step with their model, with faults;
+                           prints the shortest history that fails. Each seed gives other histories.
+                           --jobs: as many at a time. --real: on the real disk, without faults
+  sim --replay FILE        the history that a failure has printed
 ";
 
 fn main() -> ExitCode {
@@ -68,6 +75,10 @@ fn run(words: &[&str]) -> Result<(), Failure> {
         ("tidy", []) => Ok(tidy::run(&workspace)?),
         ("golden", []) => Ok(golden::run(&workspace, golden::Mode::Compare)?),
         ("golden", ["--write"]) => Ok(golden::run(&workspace, golden::Mode::Write)?),
+        ("sim", options) => {
+            let options = sim::Options::parse(options).ok_or(Failure::Usage)?;
+            Ok(sim::run(&workspace, &options)?)
+        }
         ("ci", options) if options.iter().all(|option| ["--fast", "--tested"].contains(option)) => {
             let scope = ci::Scope {
                 fast: options.contains(&"--fast"),

@@ -20,6 +20,8 @@ mod inspect;
 
 mod verify;
 
+mod stream;
+
 mod snapshot;
 
 use std::ffi::OsString;

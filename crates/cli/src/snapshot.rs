@@ -14,7 +14,7 @@
 //! | `import --from`       | `name`, `from`, `as`, `files_copied`, `bytes_copied`, `files_rebuilt`, `wall_s` |
 //! | `import --canonical`  | `file`, `as`, `label`, `count`, `digest`, `bytes`, `wall_s`                |
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -33,6 +33,7 @@ use terrane_bench::monitor::Monitor as _;
 use crate::exit::Failure;
 use crate::output::{self, bytes};
 use crate::progress::{ByteBar, Progress, exit_on_interrupt};
+use crate::stream::{Counted, Target, Watched};
 use crate::text::{grouped, hex, table, time};
 
 /// What can be done with snapshots.
@@ -235,14 +236,14 @@ impl Snapshot {
             Self::Rename(args) => args.run()?,
             Self::Delete(args) => args.run()?,
             Self::Export(args) => match (&args.to, &args.canonical) {
-                (Some(dir), _) => args.to_store(dir)?,
-                (None, Some(file)) => args.to_file(file)?,
+                (Some(dir), _) => args.export_to(dir)?,
+                (None, Some(file)) => args.write_file(file)?,
                 (None, None) => return Err(Failure::usage("give --to DIR or --canonical FILE")),
             },
             Self::Import(args) => {
                 match (&args.name, &args.from, &args.canonical, &args.name_here) {
-                    (Some(name), Some(dir), _, _) => args.from_store(name, dir)?,
-                    (_, _, Some(file), Some(name)) => args.from_file(file, name)?,
+                    (Some(name), Some(dir), _, _) => args.import_from(name, dir)?,
+                    (_, _, Some(file), Some(name)) => args.read_file(file, name)?,
                     _ => {
                         return Err(Failure::usage(
                             "give NAME --from DIR, or --canonical FILE --as NAME",
@@ -277,7 +278,8 @@ fn open(store: &Path, made: bool) -> Result<Session, Failure> {
         Err(error) => return Err(Failure::environment(format!("{shown}: {error}"))),
         Ok(mut entries) => {
             let is_store = PARTS.iter().any(|part| store.join(part).exists());
-            if !is_store && !(made && entries.next().is_none()) {
+            let can_be_made = made && entries.next().is_none();
+            if !is_store && !can_be_made {
                 return Err(Failure::usage(format!("{shown} is no store of Terrane")));
             }
         }
@@ -397,10 +399,8 @@ impl DeleteArgs {
         };
         session.close()?;
         let report = Deleted { name: self.name.as_str(), deleted };
-        let lines = match deleted {
-            true => [("deleted", self.name.to_string())],
-            false => [("nothing to delete", self.name.to_string())],
-        };
+        let done = if deleted { "deleted" } else { "nothing to delete" };
+        let lines = [(done, self.name.to_string())];
         output::report("snapshot delete", self.common.json, &report, &lines)
     }
 }
@@ -424,7 +424,7 @@ fn copied(files: u64, size: u64) -> String {
 }
 
 impl ExportArgs {
-    fn to_store(&self, dir: &Path) -> Result<(), Failure> {
+    fn export_to(&self, dir: &Path) -> Result<(), Failure> {
         // A copy is whole or absent, whenever it ends.
         exit_on_interrupt()?;
         let started = Instant::now();
@@ -455,7 +455,7 @@ impl ExportArgs {
         output::report("snapshot export", self.common.json, &exported, &lines)
     }
 
-    fn to_file(&self, path: &Path) -> Result<(), Failure> {
+    fn write_file(&self, path: &Path) -> Result<(), Failure> {
         let is_stdout = is_stream(path);
         if is_stdout && self.common.json {
             let why = "--json writes to standard output, and so does --canonical -";
@@ -536,108 +536,6 @@ struct ExportedCanonical<'a> {
     wall_s: f64,
 }
 
-/// A stream whose bytes are counted, and that ends when the user asks to stop.
-struct Watched<'a, S: ?Sized> {
-    stream: &'a mut S,
-    bar: ByteBar,
-    done: u64,
-    /// As far as is known.
-    total: u64,
-    signals: Progress,
-}
-
-impl<S: ?Sized> Watched<'_, S> {
-    fn passed(&mut self, bytes: usize) -> usize {
-        self.done += bytes as u64;
-        self.bar.set(self.done, self.total.max(self.done));
-        bytes
-    }
-}
-
-impl<S: Write + ?Sized> Write for Watched<'_, S> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.signals.stop() {
-            // Not of the kind that is tried again.
-            return Err(io::Error::other("interrupted"));
-        }
-        let written = self.stream.write(bytes)?;
-        Ok(self.passed(written))
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.stream.flush()
-    }
-}
-
-/// A file to be written: whole in the end, or as it was.
-struct Target {
-    path: PathBuf,
-    /// Where it is written, if something is there that it replaces.
-    beside: Option<PathBuf>,
-    /// Whether it goes if writing fails; a device or a pipe does not.
-    is_ours: bool,
-    file: File,
-}
-
-impl Target {
-    fn open(path: &Path, force: bool) -> Result<Self, Failure> {
-        let shown = path.display();
-        let failed = |error: io::Error| match error.kind() {
-            io::ErrorKind::AlreadyExists => {
-                Failure::usage(format!("{shown} is there; --force replaces it"))
-            }
-            io::ErrorKind::NotFound => {
-                Failure::usage(format!("{shown}: there is no such directory"))
-            }
-            _ => Failure::environment(format!("{shown}: {error}")),
-        };
-        let path = path.to_owned();
-        match fs::metadata(&path) {
-            Ok(there) if there.is_dir() => Err(Failure::usage(format!("{shown} is a directory"))),
-            Ok(there) if !there.is_file() => {
-                let file = OpenOptions::new().write(true).open(&path).map_err(failed)?;
-                Ok(Self { path, beside: None, is_ours: false, file })
-            }
-            Ok(_) if force => {
-                // The file itself, where a symbolic link leads to it.
-                let path = fs::canonicalize(path).map_err(failed)?;
-                let mut beside = path.as_os_str().to_owned();
-                beside.push(".tmp");
-                let file = File::create(&beside).map_err(failed)?;
-                Ok(Self { path, beside: Some(beside.into()), is_ours: true, file })
-            }
-            _ => {
-                let file = OpenOptions::new().write(true).create_new(true).open(&path);
-                let file = file.map_err(failed)?;
-                Ok(Self { path, beside: None, is_ours: true, file })
-            }
-        }
-    }
-
-    fn fill<T>(
-        mut self,
-        write: impl FnOnce(&mut dyn Write) -> Result<T, Failure>,
-    ) -> Result<T, Failure> {
-        let written = write(&mut self.file).and_then(|summary| {
-            let finished = self.finish();
-            let failed = |error| Failure::environment(format!("{}: {error}", self.path.display()));
-            finished.map(|()| summary).map_err(failed)
-        });
-        if written.is_err() && self.is_ours {
-            // The failure is what matters; what is left of the file is no whole export.
-            let _ = fs::remove_file(self.beside.as_ref().unwrap_or(&self.path));
-        }
-        written
-    }
-
-    fn finish(&self) -> io::Result<()> {
-        if self.is_ours {
-            self.file.sync_all()?;
-        }
-        self.beside.as_ref().map_or(Ok(()), |beside| fs::rename(beside, &self.path))
-    }
-}
-
 #[derive(Serialize)]
 struct Imported<'a> {
     name: &'a str,
@@ -660,7 +558,7 @@ struct ImportedCanonical<'a> {
 }
 
 impl ImportArgs {
-    fn from_store(&self, name: &SnapshotName, dir: &Path) -> Result<(), Failure> {
+    fn import_from(&self, name: &SnapshotName, dir: &Path) -> Result<(), Failure> {
         // A snapshot is whole or absent, whenever this ends.
         exit_on_interrupt()?;
         if !dir.exists() {
@@ -691,7 +589,7 @@ impl ImportArgs {
         output::report("snapshot import", self.common.json, &imported, &lines)
     }
 
-    fn from_file(&self, path: &Path, name: &SnapshotName) -> Result<(), Failure> {
+    fn read_file(&self, path: &Path, name: &SnapshotName) -> Result<(), Failure> {
         exit_on_interrupt()?;
         let started = Instant::now();
         let failed = |error: &io::Error| {
@@ -735,16 +633,5 @@ impl ImportArgs {
         };
         let lines = summary_lines("imported", format!("{} as {name}", path.display()), &summary);
         output::report("snapshot import", self.common.json, &imported, &lines)
-    }
-}
-
-/// Tells how many bytes have been read.
-struct Counted<'a>(&'a mut dyn Read, &'a mut dyn FnMut(u64));
-
-impl Read for Counted<'_> {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.0.read(buffer)?;
-        (self.1)(read as u64);
-        Ok(read)
     }
 }

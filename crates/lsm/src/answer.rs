@@ -107,22 +107,3 @@ pub struct Record {
     /// Its blob, if it has one.
     pub blob: Option<BlobRef>,
 }
-
-/// A live entry in the memory of the cursor that gave it, until the cursor moves.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RecordRef<'a> {
-    /// The key.
-    pub key: &'a [u8],
-    /// Its value.
-    pub value: &'a [u8],
-    /// Its blob, if it has one.
-    pub blob: Option<BlobRef>,
-}
-
-impl RecordRef<'_> {
-    /// The same in memory of its own.
-    #[must_use]
-    pub fn to_record(&self) -> Record {
-        Record { key: self.key.to_vec(), value: self.value.into(), blob: self.blob.clone() }
-    }
-}

@@ -10,7 +10,7 @@ use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::sync::Arc;
 
 use crate::answer::Record;
-use crate::blob;
+use crate::blob::{self, BlobRef};
 use crate::cursor::Cursor;
 use crate::digest::StateDigest;
 use crate::entry::{KEY_BYTES_MAX, Update};
@@ -53,10 +53,11 @@ pub struct CanonicalSummary {
     pub bytes: u64,
 }
 
-/// Counts what passes.
+/// Counts what passes, and digests the entries.
 struct Output<W> {
     out: W,
     bytes: u64,
+    digest: StateDigest,
 }
 
 impl<W: Write> Output<W> {
@@ -70,6 +71,25 @@ impl<W: Write> Output<W> {
         self.put(&(bytes.len() as u32).to_le_bytes())?;
         self.put(bytes)
     }
+
+    fn put_entry(&mut self, key: &[u8], value: &[u8], blob: Option<&[u8]>) -> Result<()> {
+        self.digest.add(key, value, blob);
+        self.put(&[if blob.is_some() { TAG_ENTRY_WITH_BLOB } else { TAG_ENTRY }])?;
+        self.put_with_length(key)?;
+        self.put_with_length(value)?;
+        blob.map_or(Ok(()), |blob| self.put_with_length(blob))
+    }
+
+    /// Puts entries with their blobs, which the cursor keeps that gave the references.
+    fn put_all(&mut self, session: &SessionCore, records: &[Record]) -> Result<()> {
+        let refs: Vec<_> = records.iter().filter_map(|record| record.blob.clone()).collect();
+        let blobs = blob::retrieve(session.disk(), BLOB_READS_IN_FLIGHT, &refs)?;
+        let mut blobs = blobs.iter().map(Vec::as_slice);
+        for Record { key, value, blob } in records {
+            self.put_entry(key, value, blob.as_ref().and_then(|_| blobs.next()))?;
+        }
+        Ok(())
+    }
 }
 
 fn stream(error: io::Error) -> Error {
@@ -82,33 +102,27 @@ pub(crate) fn export(
     mut cursor: Cursor,
     out: impl Write,
 ) -> Result<CanonicalSummary> {
-    let mut output = Output { out: BufWriter::with_capacity(1 << 16, out), bytes: 0 };
+    let out = BufWriter::with_capacity(1 << 16, out);
+    let mut output = Output { out, bytes: 0, digest: StateDigest::default() };
     output.put(&CANONICAL_MAGIC)?;
     output.put(&CANONICAL_VERSION.to_le_bytes())?;
-    let mut digest = StateDigest::default();
-    loop {
-        let (mut records, mut blob_bytes) = (Vec::new(), 0);
-        while records.len() < BATCH_ENTRIES && blob_bytes < BATCH_BYTES {
-            let Some(record) = cursor.next()? else { break };
-            blob_bytes += record.blob.as_ref().map_or(0, blob::BlobRef::len);
-            records.push(record);
+    // Entries whose blobs are read together, and those between them.
+    let (mut records, mut blob_bytes) = (Vec::new(), 0);
+    while let Some(record) = cursor.next_ref()? {
+        let blob = record.blob();
+        if blob.is_none() && records.is_empty() {
+            output.put_entry(record.key, record.value, None)?;
+            continue;
         }
-        if records.is_empty() {
-            break;
-        }
-        // The cursor keeps what they refer to.
-        let refs: Vec<_> = records.iter().filter_map(|record| record.blob.clone()).collect();
-        let blobs = blob::retrieve(session.disk(), BLOB_READS_IN_FLIGHT, &refs)?;
-        let mut blobs = blobs.iter().map(Vec::as_slice);
-        for Record { key, value, blob } in &records {
-            let blob = blob.as_ref().and_then(|_| blobs.next());
-            digest.add(key, value, blob);
-            output.put(&[if blob.is_some() { TAG_ENTRY_WITH_BLOB } else { TAG_ENTRY }])?;
-            output.put_with_length(key)?;
-            output.put_with_length(value)?;
-            blob.map_or(Ok(()), |blob| output.put_with_length(blob))?;
+        blob_bytes += blob.as_ref().map_or(0, BlobRef::len);
+        records.push(record.to_record());
+        if records.len() >= BATCH_ENTRIES || blob_bytes >= BATCH_BYTES {
+            output.put_all(session, &records)?;
+            (records, blob_bytes) = (Vec::new(), 0);
         }
     }
+    output.put_all(session, &records)?;
+    let digest = std::mem::take(&mut output.digest);
     let count = digest.count();
     let digest = digest.finish();
     output.put(&[TAG_END])?;

@@ -23,7 +23,7 @@ use crate::read_ahead::ReadAhead;
 use crate::run::Run;
 
 /// Most pages that a merge reads with one call.
-pub(crate) const MERGE_CHUNK_PAGES: u32 = 32;
+const MERGE_CHUNK_PAGES: u32 = 32;
 
 /// Most pages that any other reader reads with one call. Two such reads in flight keep a fast device busy;
 /// larger ones gain nothing and leave the processor's caches.
@@ -67,7 +67,7 @@ pub(crate) struct Chunks {
     /// Pages of the next chunk.
     chunk_pages: u32,
     /// Chunks to have asked for.
-    chunks_ahead: usize,
+    ahead_max: usize,
 }
 
 impl Chunks {
@@ -86,7 +86,7 @@ impl Chunks {
             ahead: VecDeque::new(),
             rest: part,
             chunk_pages,
-            chunks_ahead: 1,
+            ahead_max: 1,
         }
     }
 
@@ -151,10 +151,13 @@ impl Chunks {
             let Reading::Scan(read_ahead) = &self.reading else { return Ok(false) };
             let arrived = read_ahead.take(tag)?;
             if arrived.was_late {
-                self.chunks_ahead = (2 * self.chunks_ahead).min(CHUNKS_AHEAD_MAX);
+                self.ahead_max = (2 * self.ahead_max).min(CHUNKS_AHEAD_MAX);
             }
             self.pages = pages;
-            if let Some(passed) = self.buffer.replace(arrived.buffer) {
+            // Smaller ones, of readers on their way to this size, are not asked for again.
+            if let Some(passed) = self.buffer.replace(arrived.buffer)
+                && passed.len() == CHUNK_PAGES_MAX as usize * PAGE_SIZE
+            {
                 read_ahead.give_back(passed);
             }
         } else if self.rest.is_empty() {
@@ -191,14 +194,15 @@ impl Chunks {
         Ok(())
     }
 
-    /// Asks for what is to be under way.
+    /// Asks for what is to be under way, once half of it has been taken: every time that the disk is asked
+    /// costs as much as the reading of some pages.
     fn ask_ahead(&mut self) -> Result<()> {
         let Reading::Scan(read_ahead) = &self.reading else { return Ok(()) };
+        if self.chunk_pages < AHEAD_CHUNK_PAGES_MIN || self.ahead.len() > self.ahead_max / 2 {
+            return Ok(());
+        }
         let read_ahead = Arc::clone(read_ahead);
-        while self.chunk_pages >= AHEAD_CHUNK_PAGES_MIN
-            && self.ahead.len() < self.chunks_ahead
-            && !self.rest.is_empty()
-        {
+        while self.ahead.len() < self.ahead_max && !self.rest.is_empty() {
             let rest = self.rest.clone();
             let pages = self.cut();
             let bytes = pages.len() * PAGE_SIZE;
@@ -211,6 +215,7 @@ impl Chunks {
             self.ahead.push_back(Ahead { tag, pages });
             self.grow();
         }
+        read_ahead.submit();
         Ok(())
     }
 }

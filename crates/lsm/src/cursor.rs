@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use std::ops::Bound;
 
-use crate::answer::{Record, RecordRef};
-use crate::blob::Blob;
+use crate::answer::Record;
+use crate::blob::{Blob, BlobRef};
 use crate::chunks::Reading;
-use crate::entry::{Kind, Order};
+use crate::entry::{EntryRef, Kind, Order};
 use crate::error::{Error, Result};
 use crate::key_range::KeyRange;
 use crate::kmerge::KMerge;
@@ -66,13 +66,39 @@ impl Readers {
         if std::mem::take(&mut self.is_passed) {
             self.merge.advance()?;
         }
-        while let Some(entry) = self.merge.current() {
-            if entry.kind != Kind::Delete {
+        while let Some(kind) = self.merge.kind() {
+            if kind != Kind::Delete {
                 return Ok(true);
             }
             self.merge.advance()?;
         }
         Ok(false)
+    }
+}
+
+/// A live entry in the memory of the cursor that gave it, until the cursor moves.
+#[derive(Debug, Clone, Copy)]
+pub struct RecordRef<'a> {
+    /// The key.
+    pub key: &'a [u8],
+    /// Its value.
+    pub value: &'a [u8],
+    /// Stands at the entry.
+    merge: &'a KMerge,
+}
+
+impl RecordRef<'_> {
+    /// Its blob, if it has one.
+    #[must_use]
+    pub fn blob(&self) -> Option<BlobRef> {
+        let has_blob = self.merge.kind() == Some(Kind::InsertBlob);
+        has_blob.then(|| self.merge.blob()).flatten().as_ref().map(Blob::downgrade)
+    }
+
+    /// The same in memory of its own.
+    #[must_use]
+    pub fn to_record(&self) -> Record {
+        Record { key: self.key.to_vec(), value: self.value.into(), blob: self.blob() }
     }
 }
 
@@ -186,8 +212,8 @@ impl Cursor {
         }
         if self.readers.is_none() {
             let Some(range) = self.ahead(order) else { return Ok(false) };
-            let disk = Arc::clone(self.session.files().disk());
-            let reading = Reading::Scan(ReadAhead::new(disk));
+            let open_files = Arc::clone(self.session.files().open_files());
+            let reading = Reading::Scan(ReadAhead::new(open_files));
             let scan = Scan { order, resolve: self.resolve.clone(), reading };
             let merge = scan.of_table(&self.view, &range);
             self.readers = Some(Readers { merge, order, is_passed: false });
@@ -201,10 +227,8 @@ impl Cursor {
     /// The entry that the readers stand at.
     fn record(&self) -> Option<RecordRef<'_>> {
         let merge = &self.readers.as_ref()?.merge;
-        let entry = merge.current()?;
-        let has_blob = entry.kind == Kind::InsertBlob;
-        let blob = has_blob.then(|| merge.blob()).flatten().as_ref().map(Blob::downgrade);
-        Some(RecordRef { key: entry.key, value: entry.value, blob })
+        let EntryRef { key, value, .. } = merge.current()?;
+        Some(RecordRef { key, value, merge })
     }
 
     fn tell_read(&self, count: usize) {

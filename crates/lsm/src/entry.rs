@@ -101,6 +101,7 @@ impl<'a> EntryRef<'a> {
 
 /// First eight bytes of a key, so that their order is that of the keys as far as they go.
 #[expect(clippy::big_endian_bytes, reason = "the order of keys is that of their bytes")]
+#[inline]
 pub(crate) fn key_prefix(key: &[u8]) -> u64 {
     match key.first_chunk::<8>() {
         Some(first) => u64::from_be_bytes(*first),

@@ -278,6 +278,15 @@ fn hex(digest: &[u8; 32]) -> String {
 }
 
 impl Error {
+    /// Whether it says that a file is not as it was written.
+    pub(crate) fn is_damage(&self) -> bool {
+        match self {
+            Self::Corrupt { .. } | Self::Disk(terrane_io::Error::ShortRead { .. }) => true,
+            Self::Disk(error) => error.is_not_found(),
+            _ => false,
+        }
+    }
+
     /// Damage in the file at `path`.
     pub(crate) fn corrupt(path: &Path, what: Corrupt) -> Self {
         Self::Corrupt { path: path.to_owned(), what }

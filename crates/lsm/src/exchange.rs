@@ -259,7 +259,8 @@ impl Copier<'_> {
         for run in copied.runs_mut() {
             *run = there[&run.number];
         }
-        Ok(copied)
+        // What is unfinished is not copied.
+        Ok(copied.without_progress())
     }
 
     fn item<'b>(

@@ -5,6 +5,11 @@
 //! shared by tables, merges and cursors has one handle) and *pinned* by snapshots. When the last holder
 //! goes and nothing pins it, the file is removed; what a crash leaves behind is removed when the
 //! session is opened again.
+//!
+//! Snapshots also pin the files of runs that are still being written. What such a file holds is known from
+//! what was noted of it: pages that a snapshot relies on are never written again, and a file is written by
+//! one run builder at a time, which [takes it over](FileSet::take_over) if it did not create it. Bytes that
+//! nobody vouches for mean nothing: after a loss of power a file may look whole and not be.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,12 +28,51 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// The part of an unfinished run that is in its files for good: the output of a merge under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Partial {
+    pub(crate) number: u64,
+    pub(crate) identity: u64,
+    /// Pages at the beginning of the run file: whole entries, in order.
+    pub(crate) data_pages: u32,
+    /// Where the blobs of these entries end.
+    pub(crate) blob_bytes: u64,
+    /// Pages of work that the merge had done for it, as it counts them.
+    pub(crate) work: u64,
+}
+
+/// What a run's files are known to hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Content {
+    /// Nothing is known: nobody goes on with it.
+    #[default]
+    Unknown,
+    /// A run, to which nothing is added.
+    Whole,
+    /// A run that is being written, or was until its builder was dropped.
+    Unfinished { has_writer: bool },
+}
+
 #[derive(Debug, Default, Clone, Copy)]
 struct Usage {
     handles: u32,
     pins: u32,
     /// Whether there is a file of blobs.
     has_blobs: bool,
+    content: Content,
+    /// Whether some of the content may not be durable.
+    is_unsynced: bool,
+    /// What of it is durable all the same, if it is a run that was unfinished when it was saved.
+    durable: Option<Partial>,
+}
+
+impl Usage {
+    /// Takes note that the last handle has gone: nobody can make durable now what is not.
+    fn forget_unsynced(&mut self) {
+        if self.is_unsynced && self.content == Content::Whole {
+            self.content = Content::Unfinished { has_writer: false };
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -103,7 +147,7 @@ impl FileSet {
     }
 
     /// The files of the session that are open.
-    pub(crate) fn open_files(&self) -> &OpenFiles {
+    pub(crate) fn open_files(&self) -> &Arc<OpenFiles> {
         &self.open
     }
 
@@ -149,7 +193,12 @@ impl FileSet {
         lock(&self.state).usage.entry(number).or_default().has_blobs = true;
     }
 
-    /// Creates the next file and a handle on it.
+    /// Whether run `number` has a file of blobs.
+    pub(crate) fn has_blobs(&self, number: u64) -> bool {
+        lock(&self.state).usage.get(&number).is_some_and(|usage| usage.has_blobs)
+    }
+
+    /// Creates the next file and a handle on it, which is the right to write it.
     pub(crate) fn create(self: &Arc<Self>, access: Access) -> Result<(FileHandle, PooledFile)> {
         let number = {
             let mut state = lock(&self.state);
@@ -158,7 +207,10 @@ impl FileSet {
             }
             let number = state.next_number;
             state.next_number += 1;
-            state.usage.entry(number).or_default().handles += 1;
+            let usage = state.usage.entry(number).or_default();
+            usage.handles += 1;
+            usage.content = Content::Unfinished { has_writer: true };
+            usage.is_unsynced = true;
             state.calls += 1;
             number
         };
@@ -169,7 +221,7 @@ impl FileSet {
         }
         drop(state);
         let file = created?;
-        Ok((FileHandle { set: Arc::clone(self), number }, file))
+        Ok((FileHandle { set: Arc::clone(self), number, is_writer: true }, file))
     }
 
     fn end_call(&self) -> MutexGuard<'_, State> {
@@ -179,10 +231,99 @@ impl FileSet {
         state
     }
 
-    /// A handle on an existing, durable file.
+    /// A handle on an existing file.
     pub(crate) fn attach(self: &Arc<Self>, number: u64) -> FileHandle {
         lock(&self.state).usage.entry(number).or_default().handles += 1;
-        FileHandle { set: Arc::clone(self), number }
+        FileHandle { set: Arc::clone(self), number, is_writer: false }
+    }
+
+    /// Notes that the file of a run is whole.
+    pub(crate) fn note_whole(&self, number: u64) {
+        lock(&self.state).usage.entry(number).or_default().content = Content::Whole;
+    }
+
+    /// Whether it is known to be.
+    pub(crate) fn is_whole(&self, number: u64) -> bool {
+        let state = lock(&self.state);
+        state.usage.get(&number).is_some_and(|usage| usage.content == Content::Whole)
+    }
+
+    /// Notes what is durable of an unfinished run; of two such notes the one that says more counts.
+    pub(crate) fn note_durable(&self, partial: Partial) {
+        let mut state = lock(&self.state);
+        let usage = state.usage.entry(partial.number).or_default();
+        if usage.content == Content::Unknown {
+            usage.content = Content::Unfinished { has_writer: false };
+        }
+        if usage.durable.is_none_or(|known| known.data_pages < partial.data_pages) {
+            usage.durable = Some(partial);
+        }
+    }
+
+    /// Whether so much of an unfinished run is known to be durable.
+    pub(crate) fn is_durable(&self, partial: &Partial) -> bool {
+        let state = lock(&self.state);
+        let durable = state.usage.get(&partial.number).and_then(|usage| usage.durable);
+        durable.is_some_and(|known| known.data_pages >= partial.data_pages)
+    }
+
+    /// The right to go on with an unfinished run that nobody writes, and what is durable of it: at least
+    /// what is wanted.
+    pub(crate) fn take_over(self: &Arc<Self>, wanted: &Partial) -> Option<(FileHandle, Partial)> {
+        let mut state = lock(&self.state);
+        if state.closed {
+            return None;
+        }
+        let usage = state.usage.get_mut(&wanted.number)?;
+        let durable = usage.durable.filter(|durable| durable.identity == wanted.identity)?;
+        if usage.content != (Content::Unfinished { has_writer: false }) {
+            return None;
+        }
+        usage.content = Content::Unfinished { has_writer: true };
+        usage.is_unsynced = true;
+        usage.handles += 1;
+        let (set, number) = (Arc::clone(self), wanted.number);
+        Some((FileHandle { set, number, is_writer: true }, durable))
+    }
+
+    /// Notes that an unfinished run is not what it should be, so that nobody goes on with it.
+    pub(crate) fn distrust(&self, number: u64) {
+        if let Some(usage) = lock(&self.state).usage.get_mut(&number) {
+            usage.content = Content::Unknown;
+        }
+    }
+
+    /// The files of an unfinished run, for its writer: that of the entries and, if there is one, that of the
+    /// blobs.
+    pub(crate) fn files_to_write(
+        &self,
+        handle: &FileHandle,
+        access: Access,
+    ) -> (PooledFile, Option<PooledFile>) {
+        let open = |path| self.open.file_to_write(path, access);
+        let blobs = self.has_blobs(handle.number).then(|| open(self.blobs_path(handle.number)));
+        (open(self.path(handle.number)), blobs)
+    }
+
+    /// Makes the bytes of a whole run durable that somebody has written in this session, unless they are. Once
+    /// a sync has failed nothing happens: nobody relies on it then.
+    pub(crate) fn sync_whole(&self, number: u64) -> Result<()> {
+        let usage = lock(&self.state).usage.get(&number).copied().unwrap_or_default();
+        if !usage.is_unsynced || self.check_poisoned().is_err() {
+            return Ok(());
+        }
+        self.file(number, Access::Buffered).sync_so_far()?;
+        if usage.has_blobs {
+            self.blobs(number, Access::Buffered).sync_so_far()?;
+        }
+        self.note_synced(number);
+        Ok(())
+    }
+
+    fn note_synced(&self, number: u64) {
+        if let Some(usage) = lock(&self.state).usage.get_mut(&number) {
+            usage.is_unsynced = false;
+        }
     }
 
     /// An existing, durable file, to be opened when it is used.
@@ -219,6 +360,9 @@ impl FileSet {
             let is_closed = state.closed;
             let Some(usage) = state.usage.get_mut(&number) else { return Ok(()) };
             give_up(usage);
+            if usage.handles == 0 {
+                usage.forget_unsynced();
+            }
             if usage.handles > 0 || usage.pins > 0 || is_closed {
                 return Ok(());
             }
@@ -278,6 +422,7 @@ impl FileSet {
 pub(crate) struct FileHandle {
     set: Arc<FileSet>,
     number: u64,
+    is_writer: bool,
 }
 
 impl FileHandle {
@@ -288,11 +433,34 @@ impl FileHandle {
     pub(crate) fn set(&self) -> &Arc<FileSet> {
         &self.set
     }
+
+    /// Another handle on the same file.
+    pub(crate) fn attach(&self) -> Self {
+        self.set.attach(self.number)
+    }
+
+    /// Ends the writing of a run, all of which is written now.
+    pub(crate) fn finish_writing(&mut self) {
+        self.is_writer = false;
+        self.set.note_whole(self.number);
+    }
+
+    /// Notes that all bytes of a whole run are durable.
+    pub(crate) fn note_synced(&self) {
+        self.set.note_synced(self.number);
+    }
 }
 
 impl Drop for FileHandle {
     fn drop(&mut self) {
-        if let Err(error) = self.set.release(self.number, |usage| usage.handles -= 1) {
+        let is_writer = self.is_writer;
+        let give_up = |usage: &mut Usage| {
+            usage.handles -= 1;
+            if let Content::Unfinished { has_writer } = &mut usage.content {
+                *has_writer &= !is_writer;
+            }
+        };
+        if let Err(error) = self.set.release(self.number, give_up) {
             event!(WARN, "cleanup.failed", self.set.session_dir(), %error);
             lock(&self.set.state).failed.get_or_insert(error);
         }

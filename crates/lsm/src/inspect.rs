@@ -80,8 +80,10 @@ pub struct SessionInfo {
 pub struct MergeInfo {
     /// How many of the level's runs are its inputs: the first ones.
     pub input_runs: u64,
-    /// Pages of its inputs: the debt.
+    /// Pages of its inputs, those of their blobs included.
     pub input_pages: u64,
+    /// How many of them it had passed, as far as what it had written is kept.
+    pub passed_pages: u64,
     /// Flushes until it is due, in thousandths.
     pub due_in_milliflushes: u64,
     /// Whether it drops deletions.
@@ -96,6 +98,20 @@ pub struct LevelInfo {
     pub runs: Vec<RunInfo>,
     /// The merge under way, if any.
     pub merge: Option<MergeInfo>,
+    /// What that merge had written, if anything.
+    pub output: Option<OutputInfo>,
+}
+
+/// What a merge had written when a snapshot was saved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OutputInfo {
+    /// The file. It may hold more by now, or be a run that another snapshot refers to.
+    pub path: PathBuf,
+    /// Pages of entries.
+    pub pages: u64,
+    /// Bytes of blobs.
+    pub blob_bytes: u64,
 }
 
 /// A snapshot.
@@ -127,11 +143,11 @@ impl SnapshotInfo {
         self.flushed.iter().chain(levels).chain(&self.union)
     }
 
-    /// Pages of merge work not yet done: the inputs of all merges.
+    /// Pages of merge work not yet done: those of the inputs of all merges that they had not passed.
     #[must_use]
     pub fn merge_debt_pages(&self) -> u64 {
         let merges = self.levels.iter().filter_map(|level| level.merge);
-        merges.map(|merge| merge.input_pages).sum()
+        merges.map(|merge| merge.input_pages - merge.passed_pages).sum()
     }
 }
 
@@ -316,7 +332,8 @@ fn inspect_session(disk: &Arc<dyn Disk>, dir: &Path) -> Result<SessionInfo> {
         let info = inspect_snapshot(disk, dir, &path);
         if let Ok(info) = &info {
             let paths = info.buffer.iter().chain(info.level_runs()).map(|run| run.path.clone());
-            referenced.extend(paths);
+            let outputs = info.levels.iter().filter_map(|level| level.output.as_ref());
+            referenced.extend(paths.chain(outputs.map(|output| output.path.clone())));
         }
         snapshots.push((name, info.map_err(|error| error.to_string())));
     }
@@ -344,8 +361,9 @@ fn inspect_snapshot(disk: &Arc<dyn Disk>, dir: &Path, path: &Path) -> Result<Sna
     let bytes = read_file(disk.as_ref(), path, MANIFEST_BYTES_MAX)?;
     let meta = SnapshotMeta::decode(&bytes).map_err(|error| refused(path, error))?;
     let damaged = |path: &Path, reason: &str| refused(path, Refused::Damaged(reason.to_owned()));
+    let run_path = |number| dir.join(ACTIVE).join(file_name(number));
     let open = |run: &RunRef| -> Result<RunInfo> {
-        let run_path = dir.join(ACTIVE).join(file_name(run.number));
+        let run_path = run_path(run.number);
         let file = match disk.open(&run_path, OpenMode::Read, Access::Buffered) {
             Err(error) if error.is_not_found() => {
                 let reason = format!("its run {} is missing", run_path.display());
@@ -362,18 +380,28 @@ fn inspect_snapshot(disk: &Arc<dyn Disk>, dir: &Path, path: &Path) -> Result<Sna
     };
     let mut levels = Vec::new();
     for level in &meta.levels {
-        let runs: Result<Vec<RunInfo>> = level.runs().map(open).collect();
+        let runs: Vec<RunInfo> = level.runs().map(open).collect::<Result<_>>()?;
         let merge = match &level.incoming {
             IncomingRef::Merging(merge) => Some(merge),
             IncomingRef::Nothing | IncomingRef::Single(_) => None,
         };
-        let merge = merge.map(|merge| MergeInfo {
-            input_runs: merge.inputs.len() as u64,
-            input_pages: merge.inputs.iter().map(|run| u64::from(run.data_pages)).sum(),
-            due_in_milliflushes: merge.due.saturating_sub(meta.now) / (TICKS_PER_FLUSH / 1000),
-            drops_deletes: merge.drop_deletes,
+        let output = merge.and_then(|merge| merge.output).map(|output| OutputInfo {
+            path: run_path(output.number),
+            pages: u64::from(output.data_pages),
+            blob_bytes: output.blob_bytes,
         });
-        levels.push(LevelInfo { runs: runs?, merge });
+        let merge = merge.map(|merge| {
+            let inputs = runs[..merge.inputs.len()].iter().map(|run| run.meta);
+            let input_pages = inputs.map(|run| u64::from(run.data_pages) + run.blob_pages()).sum();
+            MergeInfo {
+                input_runs: merge.inputs.len() as u64,
+                input_pages,
+                passed_pages: merge.output.map_or(0, |output| output.work.min(input_pages)),
+                due_in_milliflushes: merge.due.saturating_sub(meta.now) / (TICKS_PER_FLUSH / 1000),
+                drops_deletes: merge.drop_deletes,
+            }
+        });
+        levels.push(LevelInfo { runs, merge, output });
     }
     Ok(SnapshotInfo {
         version: SNAPSHOT_VERSION,

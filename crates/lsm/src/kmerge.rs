@@ -38,6 +38,7 @@ pub(crate) enum Source {
 }
 
 impl Source {
+    #[inline]
     fn is_loaded(&self) -> bool {
         match self {
             Self::Run(reader) => reader.is_loaded(),
@@ -54,6 +55,7 @@ impl Source {
         }
     }
 
+    #[inline]
     pub(crate) fn current(&self) -> Option<EntryRef<'_>> {
         match self {
             Self::Run(reader) => reader.current(),
@@ -62,7 +64,18 @@ impl Source {
         }
     }
 
+    /// The kind of the current entry; `None` at the end.
+    #[inline]
+    fn kind(&self) -> Option<Kind> {
+        match self {
+            Self::Run(reader) => reader.kind(),
+            Self::Segment(reader) => reader.kind(),
+            Self::Merge(merge) => merge.kind(),
+        }
+    }
+
     /// The current key, or a bound of the first one before the source is loaded; `None` at the end.
+    #[inline]
     fn key(&self) -> Option<&[u8]> {
         match self {
             Self::Run(reader) => reader.key(),
@@ -80,6 +93,7 @@ impl Source {
         }
     }
 
+    #[inline]
     fn advance(&mut self) -> Result<()> {
         match self {
             Self::Run(reader) => reader.advance(),
@@ -109,12 +123,37 @@ pub(crate) struct Rules {
     pub(crate) order: Order,
 }
 
-/// What a source offers in a match.
+/// A source in a match.
 #[derive(Debug, Clone, Copy)]
-struct Head {
+struct Contender {
     /// First bytes of the key, such that the smaller number comes first in the order of the merge.
     prefix: u64,
+    source: u32,
     ended: bool,
+}
+
+impl Contender {
+    /// Whether it comes out before another one.
+    #[inline]
+    fn is_before(&self, other: &Self, sources: &[Source], order: Order) -> bool {
+        if self.prefix == other.prefix {
+            self.is_before_by_key(other, sources, order)
+        } else {
+            self.prefix < other.prefix
+        }
+    }
+
+    fn is_before_by_key(&self, other: &Self, sources: &[Source], order: Order) -> bool {
+        if self.ended != other.ended {
+            return other.ended;
+        }
+        let key = |of: &Self| sources[of.source as usize].key();
+        let order = match order {
+            Order::Ascending => key(self).cmp(&key(other)),
+            Order::Descending => key(other).cmp(&key(self)),
+        };
+        order.then(self.source.cmp(&other.source)).is_lt()
+    }
 }
 
 /// An entry made of several.
@@ -131,14 +170,17 @@ struct Combined {
 pub(crate) struct KMerge {
     sources: Vec<Source>,
     rules: Rules,
-    heads: Vec<Head>,
     /// Losers of the inner nodes `1..sources`; node 0 holds the winner.
-    tree: Vec<u32>,
+    tree: Vec<Contender>,
     /// The current entry if it is made of several, which all sources have passed then; otherwise the
     /// winner's entry is current.
     combined: Combined,
     is_combined: bool,
+    /// Kind of the current entry, if there is one.
+    kind: Option<Kind>,
     is_loaded: bool,
+    /// Sources that have not been read.
+    unread: usize,
     /// The key that was passed last.
     passed: Vec<u8>,
     /// Whether a source failed, so that nobody knows where it stands.
@@ -151,17 +193,19 @@ impl KMerge {
         let combined =
             Combined { key: Vec::new(), kind: Kind::Delete, value: Vec::new(), blob: None };
         let mut merge = Self {
-            heads: sources.iter().map(|source| Self::head(source, rules.order)).collect(),
-            tree: vec![0; sources.len()],
+            tree: Vec::new(),
+            unread: sources.iter().filter(|source| !source.is_loaded()).count(),
             sources,
             rules,
             combined,
             is_combined: false,
+            kind: None,
             is_loaded: false,
             passed: Vec::new(),
             failed: false,
         };
-        if merge.sources.len() > 1 {
+        if !merge.sources.is_empty() {
+            merge.tree = vec![merge.contender(0); merge.sources.len()];
             merge.tree[0] = merge.play(1);
         }
         merge
@@ -182,9 +226,11 @@ impl KMerge {
 
     /// Reads from the winner, and from whoever wins then, until the winner is known.
     fn load_winner(&mut self) -> Result<()> {
-        while let Some(winner) = self.winner()
+        while self.unread > 0
+            && let Some(winner) = self.winner()
             && !self.sources[winner].is_loaded()
         {
+            self.unread -= 1;
             if let Err(error) = self.sources[winner].load() {
                 self.failed = true;
                 return Err(error);
@@ -194,46 +240,48 @@ impl KMerge {
         Ok(())
     }
 
-    fn head(source: &Source, order: Order) -> Head {
-        match (source.key(), order) {
-            (Some(key), Order::Ascending) => Head { prefix: key_prefix(key), ended: false },
-            (Some(key), Order::Descending) => Head { prefix: !key_prefix(key), ended: false },
-            (None, _) => Head { prefix: u64::MAX, ended: true },
-        }
+    #[inline]
+    fn contender(&self, source: usize) -> Contender {
+        let (prefix, ended) = match (self.sources[source].key(), self.rules.order) {
+            (Some(key), Order::Ascending) => (key_prefix(key), false),
+            (Some(key), Order::Descending) => (!key_prefix(key), false),
+            (None, _) => (u64::MAX, true),
+        };
+        Contender { prefix, source: source as u32, ended }
     }
 
     /// Plays all matches below `node` and returns the winner. The depth is log2 of the sources.
-    fn play(&mut self, node: usize) -> u32 {
+    fn play(&mut self, node: usize) -> Contender {
         let count = self.sources.len();
         if node >= count {
-            return (node - count) as u32;
+            return self.contender(node - count);
         }
         let (left, right) = (self.play(2 * node), self.play(2 * node + 1));
-        let (winner, loser) = if self.before(left, right) { (left, right) } else { (right, left) };
+        let is_left = left.is_before(&right, &self.sources, self.rules.order);
+        let (winner, loser) = if is_left { (left, right) } else { (right, left) };
         self.tree[node] = loser;
         winner
     }
 
-    /// Whether source `a` comes out before source `b`.
-    fn before(&self, a: u32, b: u32) -> bool {
-        let (head_a, head_b) = (self.heads[a as usize], self.heads[b as usize]);
-        if head_a.ended != head_b.ended {
-            return head_b.ended;
-        }
-        let order = head_a.prefix.cmp(&head_b.prefix).then_with(|| {
-            let key = |source: u32| self.sources[source as usize].key();
-            match self.rules.order {
-                Order::Ascending => key(a).cmp(&key(b)),
-                Order::Descending => key(b).cmp(&key(a)),
-            }
-        });
-        order.then(a.cmp(&b)).is_lt()
+    /// The source whose entry comes next, unless all have ended.
+    #[inline]
+    fn winner(&self) -> Option<usize> {
+        let winner = self.tree.first()?;
+        (!winner.ended).then_some(winner.source as usize)
     }
 
-    /// The source whose entry comes next, unless all have ended.
-    fn winner(&self) -> Option<usize> {
-        let winner = *self.tree.first()? as usize;
-        (!self.heads[winner].ended).then_some(winner)
+    /// Whether the key of the winner may be that of another source, too. The best of the others has lost to
+    /// the winner, so it is on its path.
+    fn is_contested(&self) -> bool {
+        let Some(winner) = self.tree.first() else { return false };
+        let mut node = (winner.source as usize + self.sources.len()) / 2;
+        while node > 0 {
+            if self.tree[node].prefix == winner.prefix {
+                return true;
+            }
+            node /= 2;
+        }
+        false
     }
 
     /// The current key, or a bound of the first one; `None` at the end.
@@ -249,6 +297,11 @@ impl KMerge {
             return Some(EntryRef { key, kind: *kind, value, blob: BlobSpan::default() });
         }
         self.sources[self.winner()?].current()
+    }
+
+    /// The kind of the current entry; `None` at the end.
+    pub(crate) fn kind(&self) -> Option<Kind> {
+        self.kind
     }
 
     /// The blob of the current entry, if it has one.
@@ -275,35 +328,37 @@ impl KMerge {
         if self.is_combined {
             self.is_combined = false;
             self.combined.blob = None;
-        } else if let Some(winner) = self.winner() {
-            let mut passed = std::mem::take(&mut self.passed);
-            passed.clear();
-            passed.extend_from_slice(self.sources[winner].key().unwrap_or_default());
-            let prefix = self.heads[winner].prefix;
-            loop {
-                self.advance_winner()?;
-                if !self.is_at(&passed, prefix) {
-                    break;
-                }
-            }
-            self.passed = passed;
+        } else if self.is_contested() {
+            self.advance_all()?;
+        } else {
+            self.advance_winner()?;
         }
         self.settle()
     }
 
-    /// Whether the winner stands at `key`, whose first bytes are `prefix`.
-    fn is_at(&self, key: &[u8], prefix: u64) -> bool {
-        self.winner().is_some_and(|winner| {
-            self.heads[winner].prefix == prefix && self.sources[winner].key() == Some(key)
-        })
+    /// Advances every source that stands at the winner's key.
+    fn advance_all(&mut self) -> Result<()> {
+        let Some(winner) = self.winner() else { return Ok(()) };
+        let mut passed = std::mem::take(&mut self.passed);
+        passed.clear();
+        passed.extend_from_slice(self.sources[winner].key().unwrap_or_default());
+        while self.is_at(&passed) {
+            self.advance_winner()?;
+        }
+        self.passed = passed;
+        Ok(())
+    }
+
+    /// Whether the winner stands at `key`.
+    fn is_at(&self, key: &[u8]) -> bool {
+        self.winner().is_some_and(|winner| self.sources[winner].key() == Some(key))
     }
 
     /// Makes one entry of all those of the winner's key, where the rules ask for it.
     fn settle(&mut self) -> Result<()> {
-        let Some(entry) = self.winner().and_then(|winner| self.sources[winner].current()) else {
-            return Ok(());
-        };
-        if self.rules.combine == Combine::Levels && entry.kind.is_decisive() {
+        self.kind = self.winner().and_then(|winner| self.sources[winner].kind());
+        let Some(kind) = self.kind else { return Ok(()) };
+        if self.rules.combine == Combine::Levels && kind.is_decisive() {
             return Ok(());
         }
         // A resolve function that panics leaves nothing whole behind.
@@ -315,15 +370,14 @@ impl KMerge {
 
     fn combine(&mut self) -> Result<()> {
         let Some(first) = self.winner() else { return Ok(()) };
-        let prefix = self.heads[first].prefix;
         let mut key = std::mem::take(&mut self.combined.key);
         key.clear();
         key.extend_from_slice(self.sources[first].key().unwrap_or_default());
         // Nothing yet: what an upsert of the table's own levels, or the leftmost table, comes upon.
         let mut kind = None;
-        while self.is_at(&key, prefix) {
+        while self.is_at(&key) {
             let Self { sources, rules, combined, tree, .. } = self;
-            let source = &sources[tree[0] as usize];
+            let source = &sources[tree[0].source as usize];
             let Some(older) = source.current() else { break };
             match (rules.combine, kind) {
                 (_, None) if rules.combine == Combine::Levels || older.kind != Kind::Delete => {
@@ -356,33 +410,38 @@ impl KMerge {
         }
         self.combined.key = key;
         self.is_combined = true;
+        self.kind = Some(self.combined.kind);
         Ok(())
     }
 
     fn advance_winner(&mut self) -> Result<()> {
-        let Some(&winner) = self.tree.first() else { return Ok(()) };
-        if let Err(error) = self.sources[winner as usize].advance() {
+        let Some(&Contender { source, .. }) = self.tree.first() else { return Ok(()) };
+        if let Err(error) = self.sources[source as usize].advance() {
             self.failed = true;
             return Err(error);
         }
-        self.replay(winner as usize);
-        self.load_winner()
+        if let [only] = self.sources.as_slice() {
+            self.tree[0].ended = only.key().is_none();
+            return Ok(());
+        }
+        self.replay(source as usize);
+        if self.unread > 0 { self.load_winner() } else { Ok(()) }
     }
 
     /// Plays the matches of a source again that has changed; it must be the winner.
+    #[inline]
     fn replay(&mut self, source: usize) {
-        let mut winner = source as u32;
-        self.heads[source] = Self::head(&self.sources[source], self.rules.order);
-        let mut node = (source + self.sources.len()) / 2;
+        let mut winner = self.contender(source);
+        let Self { sources, tree, rules, .. } = self;
+        let mut node = (source + tree.len()) / 2;
         while node > 0 {
-            let other = self.tree[node];
-            if self.before(other, winner) {
-                self.tree[node] = winner;
-                winner = other;
+            let other = &mut tree[node];
+            if other.is_before(&winner, sources, rules.order) {
+                std::mem::swap(other, &mut winner);
             }
             node /= 2;
         }
-        self.tree[0] = winner;
+        tree[0] = winner;
     }
 
     /// Whether all sources stand at an entry or at their end: until one has failed.
@@ -408,5 +467,131 @@ impl KMerge {
             Source::Merge(merge) => merge.entries_passed(),
         };
         self.sources.iter().map(entries).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::entry::key_hash;
+    use crate::key_range::KeyRange;
+    use crate::write_buffer::{NewEntry, Room, WriteBuffer};
+
+    /// A segment whose entry for key `n` has the kind that digit `n` of `code` names, if it names one.
+    fn buffer(code: usize, value: &str) -> WriteBuffer {
+        let (mut buffer, resolve) = (WriteBuffer::default(), Resolve::concatenate());
+        buffer.begin(Room::default(), &resolve).unwrap();
+        for n in 0..KEYS {
+            let kind = match code / 4_usize.pow(u32::from(n)) % 4 {
+                0 => continue,
+                1 => Kind::Insert,
+                2 => Kind::Upsert,
+                _ => Kind::Delete,
+            };
+            // The first eight bytes are the same for all.
+            let key = [b"the same", [n].as_slice()].concat();
+            let value = if kind == Kind::Delete { b"" } else { value.as_bytes() };
+            let entry = NewEntry { key: &key, hash: key_hash(1, &key), kind, value, blob: None };
+            buffer.put(entry, &resolve, None).unwrap();
+        }
+        buffer
+    }
+
+    const KEYS: u8 = 3;
+
+    fn merge(sources: Vec<Source>, combine: Combine, order: Order) -> KMerge {
+        KMerge::new(sources, Rules { combine, resolve: Resolve::concatenate(), order })
+    }
+
+    fn segments(buffers: &[&WriteBuffer], order: Order) -> Vec<Source> {
+        let segments = buffers.iter().flat_map(|buffer| buffer.segments().iter().rev());
+        let reader = |segment| SegmentReader::new(segment, &KeyRange::ALL, order);
+        segments.map(|segment| Source::Segment(reader(segment))).collect()
+    }
+
+    type Entry = (u8, Kind, Vec<u8>);
+
+    fn all(mut merge: KMerge) -> Vec<Entry> {
+        merge.load().unwrap();
+        let mut entries = Vec::new();
+        while let Some(EntryRef { key, kind, value, .. }) = merge.current() {
+            assert_eq!(merge.kind(), Some(kind));
+            entries.push((key[8], kind, value.to_vec()));
+            merge.advance().unwrap();
+        }
+        assert_eq!(merge.kind(), None);
+        entries
+    }
+
+    /// What two entries of a table amount to.
+    fn over(newer: (Kind, Vec<u8>), older: Option<(Kind, Vec<u8>)>) -> (Kind, Vec<u8>) {
+        match (newer, older) {
+            ((Kind::Upsert, value), Some((Kind::Delete, _))) => (Kind::Insert, value),
+            ((Kind::Upsert, value), Some((kind, older))) => (kind, [older, value].concat()),
+            (newer, _) => newer,
+        }
+    }
+
+    /// Every kind for every key in each of three sources; in both orders; as levels of a table, as tables of
+    /// a union, and as a union below a level.
+    #[test]
+    fn both_orders_give_what_the_entries_of_each_key_amount_to() {
+        let codes = 4_usize.pow(u32::from(KEYS));
+        for code in (0..codes * codes * codes).step_by(61) {
+            let buffers =
+                [(code / codes / codes, "a"), (code / codes % codes, "b"), (code % codes, "c")];
+            let buffers = buffers.map(|(code, value)| buffer(code, value));
+            let [a, b, c] = buffers.each_ref();
+            let (mut levels, mut union, mut both) =
+                (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+            for key in 0..KEYS {
+                let entry = |buffer| {
+                    let all = all(merge(
+                        segments(&[buffer], Order::Ascending),
+                        Combine::Levels,
+                        Order::Ascending,
+                    ));
+                    all.into_iter()
+                        .find(|entry| entry.0 == key)
+                        .map(|(_, kind, value)| (kind, value))
+                };
+                let older = [entry(c), entry(b), entry(a)].into_iter().flatten();
+                let level = older.fold(None, |older, newer| Some(over(newer, older)));
+                levels.extend(level.map(|entry| (key, entry)));
+                let present = |buffer| entry(buffer).filter(|(kind, _)| *kind != Kind::Delete);
+                let values = [present(b), present(c)].into_iter().flatten().map(|(_, value)| value);
+                let united = values.reduce(|left, right| [right, left].concat());
+                let is_known = entry(b).is_some() || entry(c).is_some();
+                let united =
+                    is_known.then(|| united.map_or((Kind::Delete, vec![]), |v| (Kind::Insert, v)));
+                union.extend(united.clone().map(|entry| (key, entry)));
+                let top = entry(a).map_or(united.clone(), |newer| Some(over(newer, united)));
+                both.extend(top.map(|entry| (key, entry)));
+            }
+            for order in [Order::Ascending, Order::Descending] {
+                let table = |buffer| {
+                    let merge = merge(segments(&[buffer], order), Combine::Levels, order);
+                    Source::Merge(Box::new(merge))
+                };
+                let of_union = || merge(vec![table(b), table(c)], Combine::Union, order);
+                let mut below = segments(&[a], order);
+                below.push(Source::Merge(Box::new(of_union())));
+                for (merge, expected) in [
+                    (merge(segments(&[a, b, c], order), Combine::Levels, order), &levels),
+                    (of_union(), &union),
+                    (merge(below, Combine::Levels, order), &both),
+                ] {
+                    let mut found = all(merge);
+                    if order == Order::Descending {
+                        found.reverse();
+                    }
+                    let expected =
+                        expected.iter().map(|(&key, (kind, value))| (key, *kind, value.clone()));
+                    assert_eq!(found, expected.collect::<Vec<Entry>>(), "code {code}, {order:?}");
+                }
+            }
+        }
     }
 }

@@ -194,6 +194,13 @@ impl Context<'_> {
         Union::new(self.set, spec, self.config.merge_batch_pages, tables, progress)
     }
 
+    /// The time between two merges on a level.
+    pub(crate) fn merge_ticks(&self, level: usize) -> u64 {
+        let ratio = u64::from(self.config.size_ratio);
+        let flushes = ratio.saturating_pow(level as u32 - 1).min(1 << 40);
+        flushes * TICKS_PER_FLUSH
+    }
+
     fn tell_run_added(&self, run: &Run, level: usize) {
         debug_event!(
             "table.run_added",
@@ -231,9 +238,7 @@ impl Context<'_> {
         );
         let inputs = runs.into_iter().map(Input::Run).collect();
         let merging = Arc::new(Merging::new(self.set, self.spec(inputs, at, drop, held)));
-        let ratio = u64::from(self.config.size_ratio);
-        let flushes = ratio.saturating_pow(level as u32 - 1).min(1 << 40);
-        let due = now + flushes * TICKS_PER_FLUSH;
+        let due = now + self.merge_ticks(level);
         Incoming::Merging(Pending { merging, start: now, due, base: 0 })
     }
 }

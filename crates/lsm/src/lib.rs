@@ -62,6 +62,8 @@ mod chunks;
 
 mod run_reader;
 
+mod rereading;
+
 mod sketch;
 
 mod write_buffer;
@@ -104,7 +106,7 @@ pub mod inspect;
 
 pub mod verify;
 
-pub use answer::{Lookup, Record, RecordRef, Value};
+pub use answer::{Lookup, Record, Value};
 pub use blob::BlobRef;
 pub use canonical::CanonicalSummary;
 pub use config::{
@@ -112,7 +114,7 @@ pub use config::{
     MergeSchedule, MergeThread, TableConfig, WriteBuffer,
 };
 pub use corrupt::Corrupt;
-pub use cursor::Cursor;
+pub use cursor::{Cursor, RecordRef};
 pub use digest::StateDigest;
 pub use entry::{BLOB_BYTES_MAX, KEY_BYTES_MAX, Update, VALUE_BYTES_MAX};
 pub use error::{Error, Result};

@@ -8,9 +8,10 @@ use terrane_io::bytes::{Overrun, Reader, Writer};
 use terrane_io::checksum::crc32c;
 
 use crate::config::{LEVELS_MAX, TableConfig};
-use crate::files::RUN_NUMBER_MAX;
+use crate::files::{Partial, RUN_NUMBER_MAX};
 use crate::filter::FilterAllocation;
-use crate::run::Purpose;
+use crate::page::PAYLOAD_SIZE;
+use crate::run::{Purpose, RUN_PAGES_MAX};
 use crate::sources::Frontier;
 use crate::union::UNION_DEPTH_MAX;
 
@@ -112,10 +113,11 @@ pub(crate) struct RunRef {
 /// A merge that a snapshot found under way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MergeRef {
-    pub(crate) start: u64,
     pub(crate) due: u64,
     pub(crate) drop_deletes: bool,
     pub(crate) inputs: Vec<RunRef>,
+    /// What it had written. The snapshot can do without.
+    pub(crate) output: Option<Partial>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -181,6 +183,27 @@ fn take_runs(input: &mut Reader<'_>) -> Result<Vec<RunRef>, Overrun> {
     let count = input.u32()?;
     // Not allocated ahead: the count has not been checked against the bytes that are there.
     (0..count).map(|_| take_run(input)).collect()
+}
+
+fn put_partial(out: &mut Writer, output: Option<&Partial>) {
+    out.u8(output.is_some().into());
+    let Some(Partial { number, identity, data_pages, blob_bytes, work }) = output else { return };
+    out.u64(*number).u64(*identity).u32(*data_pages).u64(*blob_bytes).u64(*work);
+}
+
+fn take_partial(input: &mut Reader<'_>) -> Result<Option<Partial>, Refused> {
+    match input.u8()? {
+        0 => return Ok(None),
+        1 => {}
+        _ => return damaged("unknown tag of a merge's output"),
+    }
+    let (number, identity, data_pages) = (input.u64()?, input.u64()?, input.u32()?);
+    let (blob_bytes, work) = (input.u64()?, input.u64()?);
+    let blob_pages = blob_bytes.div_ceil(PAYLOAD_SIZE as u64);
+    if data_pages == 0 || u64::from(data_pages).max(blob_pages) > RUN_PAGES_MAX {
+        return damaged("a merge's output of a size that no run reaches");
+    }
+    Ok(Some(Partial { number, identity, data_pages, blob_bytes, work }))
 }
 
 fn take_option(input: &mut Reader<'_>) -> Result<Option<RunRef>, Refused> {
@@ -274,6 +297,30 @@ impl LevelRef {
 }
 
 impl SnapshotMeta {
+    /// What merges under way had written.
+    pub(crate) fn partials(&self) -> impl Iterator<Item = &Partial> {
+        self.levels.iter().filter_map(|level| match &level.incoming {
+            IncomingRef::Merging(merge) => merge.output.as_ref(),
+            IncomingRef::Nothing | IncomingRef::Single(_) => None,
+        })
+    }
+
+    /// The numbers of all run files that the snapshot refers to.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = u64> {
+        let partials = self.partials().map(|partial| partial.number);
+        self.runs().map(|run| run.number).chain(partials)
+    }
+
+    /// The same snapshot without what merges under way had written: it refers to whole runs only.
+    pub(crate) fn without_progress(mut self) -> Self {
+        for level in &mut self.levels {
+            if let IncomingRef::Merging(merge) = &mut level.incoming {
+                merge.output = None;
+            }
+        }
+        self
+    }
+
     /// All runs that the snapshot needs.
     pub(crate) fn runs(&self) -> impl Iterator<Item = &RunRef> {
         let levels = self.levels.iter().flat_map(LevelRef::runs);
@@ -326,8 +373,9 @@ impl SnapshotMeta {
                     put_run(&mut out, run);
                 }
                 IncomingRef::Merging(merge) => {
-                    out.u8(2).u64(merge.start).u64(merge.due).u8(u8::from(merge.drop_deletes));
+                    out.u8(2).u64(merge.due).u8(u8::from(merge.drop_deletes));
                     put_runs(&mut out, merge.inputs.iter());
+                    put_partial(&mut out, merge.output.as_ref());
                 }
             }
             put_runs(&mut out, level.residents.iter());
@@ -357,10 +405,10 @@ impl SnapshotMeta {
                 0 => IncomingRef::Nothing,
                 1 => IncomingRef::Single(take_run(&mut input)?),
                 2 => IncomingRef::Merging(MergeRef {
-                    start: input.u64()?,
                     due: input.u64()?,
                     drop_deletes: input.u8()? != 0,
                     inputs: take_runs(&mut input)?,
+                    output: take_partial(&mut input)?,
                 }),
                 _ => return damaged("unknown tag of a level"),
             };
@@ -387,7 +435,7 @@ impl SnapshotMeta {
             levels,
             union,
         };
-        if meta.runs().any(|run| run.number > RUN_NUMBER_MAX) {
+        if meta.numbers().any(|number| number > RUN_NUMBER_MAX) {
             return damaged("the number of a run that no session reaches");
         }
         Ok(meta)

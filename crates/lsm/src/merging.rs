@@ -12,8 +12,13 @@
 //! and goes on with the next step. When an input could not be read, the unfinished output is dropped and
 //! the merge stands at its beginning again, with its inputs whole.
 //!
+//! What has been written can be [flushed](Merging::flush) for a snapshot. A merge [resumed](Merging::resumed)
+//! from there first reads that part of the output again, which is work of its own, and then goes on behind
+//! its last key. If that part is damaged or cannot be read, the merge begins anew with another file.
+//!
 //! Invariant: `done <= total`, and `done == total` exactly when the output is there.
 
+use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -29,15 +34,19 @@ use crate::key_range::KeyRange;
 use crate::kmerge::{Combine, KMerge, Rules, Source};
 use crate::memory::Planned;
 use crate::page::PAGE_SIZE;
+use crate::rereading::{Rereading, TakenOver};
 use crate::resolve::Resolve;
 use crate::run::{Purpose, Run};
-use crate::run_builder::{RunBuilder, RunFinisher, RunPlan};
+use crate::run_builder::{Flushed, RunBuilder, RunFinisher, RunPlan};
 use crate::run_reader::RunReader;
 use crate::trace::debug_event;
 use crate::write_buffer::{SegmentReader, WriteBuffer};
 
 /// Entries that are merged between two looks at the work done.
 const ENTRIES_PER_LOOK: u32 = 16;
+
+/// Pages read again that count as one page of work: others are read and written.
+const REREAD_PAGES_PER_PAGE: u64 = 2;
 
 /// What a merge reads.
 #[derive(Debug, Clone)]
@@ -80,11 +89,31 @@ pub(crate) enum View {
     Output(Option<Arc<Run>>),
 }
 
+/// How the pages that a job has passed count as work done: after an interruption not all of them are work of
+/// this merge, and some work was not that.
+#[derive(Debug, Clone, Copy, Default)]
+struct Tally {
+    /// Passed before the interruption, as it was noted then.
+    skipped: u64,
+    /// What reading again counts for.
+    reread: u64,
+    /// Pages of the inputs in front of where it was gone on.
+    pages_before: u64,
+}
+
+impl Tally {
+    fn done(self, passed: u64) -> u64 {
+        self.reread + passed.saturating_sub(self.skipped)
+    }
+}
+
 #[derive(Debug)]
 enum Job {
     Idle,
+    Interrupted(Box<TakenOver>),
+    Rereading(Box<Rereading>),
     Entries { merge: Box<KMerge>, builder: Box<RunBuilder> },
-    Finishing { finisher: Box<RunFinisher>, done_before: u64 },
+    Finishing { finisher: Box<RunFinisher>, passed: u64 },
     Done,
 }
 
@@ -94,14 +123,15 @@ impl Job {
         match self {
             Self::Idle => false,
             Self::Entries { merge, builder } => merge.is_whole() && builder.is_whole(),
-            Self::Finishing { .. } | Self::Done => true,
+            Self::Interrupted(_) | Self::Rereading(_) | Self::Finishing { .. } | Self::Done => true,
         }
     }
 
     /// Memory of the filter and the index that are being built.
     fn memory_bytes(&self) -> u64 {
         match self {
-            Self::Idle | Self::Done => 0,
+            Self::Idle | Self::Interrupted(_) | Self::Done => 0,
+            Self::Rereading(rereading) => rereading.memory_bytes() as u64,
             Self::Entries { builder, .. } => builder.memory_bytes() as u64,
             Self::Finishing { finisher, .. } => finisher.memory_bytes() as u64,
         }
@@ -120,8 +150,10 @@ pub(crate) struct Merging {
     planned_bytes: u64,
     /// Memory that these held after the last step.
     built_bytes: AtomicU64,
-    /// Pages of work, as planned.
-    total: u64,
+    /// Pages of work from the beginning, as planned.
+    work: u64,
+    /// Pages of work. Never falls; rises if a merge that was to be resumed has to begin anew.
+    total: AtomicU64,
     /// Pages of the write buffers among the inputs, as estimated.
     buffer_pages: u64,
     /// Pages of blobs of the runs among the inputs.
@@ -130,7 +162,7 @@ pub(crate) struct Merging {
     /// How far a background thread has been asked to go.
     pub(crate) requested: AtomicU64,
     view: RwLock<View>,
-    job: Mutex<Job>,
+    job: Mutex<(Job, Tally)>,
     /// An error met by a background thread, for the next caller.
     failed: Mutex<Option<Error>>,
 }
@@ -181,6 +213,7 @@ impl Merging {
         };
         // The index takes a page for each two or three thousand pages.
         let finishing = plan.filter_pages() + (run_pages + buffer_pages) / 2048 + 2;
+        let work = run_pages + blob_pages + buffer_pages + finishing;
         Self {
             set: Arc::clone(set),
             plan,
@@ -188,15 +221,28 @@ impl Merging {
             resolve: spec.resolve,
             planned_bytes: planned.bytes(spec.filter, spec.index),
             built_bytes: AtomicU64::new(0),
-            total: run_pages + blob_pages + buffer_pages + finishing,
+            work,
+            total: AtomicU64::new(work),
             buffer_pages,
             blob_pages,
             done: AtomicU64::new(0),
             requested: AtomicU64::new(0),
             view: RwLock::new(View::Inputs(spec.inputs.into())),
-            job: Mutex::new(Job::Idle),
+            job: Mutex::new((Job::Idle, Tally::default())),
             failed: Mutex::new(None),
         }
+    }
+
+    /// The same for a merge of runs that was interrupted, to go on with what it has written; does no work.
+    pub(crate) fn resumed(set: &Arc<FileSet>, spec: MergeSpec, taken: TakenOver) -> Self {
+        assert!(spec.inputs.iter().all(|input| input.run().is_some()));
+        let merging = Self::new(set, spec);
+        let skipped = taken.partial.work.min(merging.work);
+        let reread = taken.pages().div_ceil(REREAD_PAGES_PER_PAGE);
+        let total = (merging.work - skipped + reread).max(1);
+        let tally = Tally { skipped, reread, pages_before: 0 };
+        let job = (Job::Interrupted(Box::new(taken)), tally);
+        Self { total: AtomicU64::new(total), job: Mutex::new(job), ..merging }
     }
 
     /// A merge that is complete, with `run` as its output.
@@ -213,16 +259,21 @@ impl Merging {
         };
         let merging = Self {
             view: RwLock::new(View::Output(Some(run))),
-            job: Mutex::new(Job::Done),
+            job: Mutex::new((Job::Done, Tally::default())),
             ..Self::new(set, spec)
         };
-        merging.done.store(merging.total, Ordering::Release);
+        merging.done.store(merging.total(), Ordering::Release);
         merging
     }
 
-    /// Pages of work in all.
+    /// Pages of work in all: of a merge that was resumed, since then.
     pub(crate) fn total(&self) -> u64 {
-        self.total
+        self.total.load(Ordering::Acquire)
+    }
+
+    /// Pages of work from the beginning, whether it was interrupted or not.
+    pub(crate) fn work(&self) -> u64 {
+        self.work
     }
 
     /// Pages of work done.
@@ -231,7 +282,12 @@ impl Merging {
     }
 
     pub(crate) fn is_complete(&self) -> bool {
-        self.done() == self.total
+        self.done() == self.total()
+    }
+
+    /// How lookups will read the output.
+    pub(crate) fn access(&self) -> Access {
+        self.plan.access
     }
 
     /// Memory set aside for the output's filter and index while they are built, in bytes.
@@ -254,16 +310,35 @@ impl Merging {
         self.view.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Brings what has been written to its files, for a snapshot: what readers see, and, of a merge that is
+    /// not complete, the part of the output that goes with it.
+    ///
+    /// Cost: at most one write for the pages of entries and two for those of blobs.
+    pub(crate) fn flush(&self) -> Result<(View, Option<Flushed>)> {
+        let mut guard = lock(&self.job);
+        self.begin_anew_unless_whole(&mut guard);
+        let tally = guard.1;
+        let flushed = match &mut guard.0 {
+            Job::Idle | Job::Done => None,
+            Job::Interrupted(taken) => Some(taken.flushed()),
+            Job::Rereading(rereading) => Some(rereading.flushed()),
+            Job::Entries { merge, builder } => builder.flush(self.passed(merge, builder, tally))?,
+            Job::Finishing { finisher, passed } => Some(finisher.flush(*passed)?),
+        };
+        // While the job is held, so that the one is not complete and the other not gone.
+        Ok((self.view(), flushed))
+    }
+
     /// Does the rest of the work and returns the output; `None` if nothing is left.
     pub(crate) fn finish(&self) -> Result<Option<Arc<Run>>> {
-        self.advance_to(self.total)?;
+        self.advance_to(u64::MAX)?;
         match self.view() {
             View::Output(run) => Ok(run),
             View::Inputs(_) => unreachable!("complete after advancing to the end"),
         }
     }
 
-    /// Works until at least `target` pages are done (`total`: until the output is there).
+    /// Works until at least `target` pages are done (`total` or more: until the output is there).
     ///
     /// # Errors
     /// Any error of the disk, and damaged inputs. The next call goes on, or begins anew.
@@ -271,7 +346,7 @@ impl Merging {
         if let Some(error) = lock(&self.failed).take() {
             return Err(error);
         }
-        if self.done() >= target {
+        if self.done() >= target || self.is_complete() {
             return Ok(());
         }
         self.advance_job(&mut lock(&self.job), target)
@@ -279,7 +354,7 @@ impl Merging {
 
     /// As [`advance_to`](Self::advance_to), for a thread that has nobody to report to.
     pub(crate) fn advance_in_background(&self) {
-        let target = self.requested.load(Ordering::Acquire).min(self.total);
+        let target = self.requested.load(Ordering::Acquire).min(self.total());
         if self.done() >= target || lock(&self.failed).is_some() {
             return;
         }
@@ -290,27 +365,27 @@ impl Merging {
         }
     }
 
-    fn advance_job(&self, job: &mut Job, target: u64) -> Result<()> {
+    fn advance_job(&self, job: &mut (Job, Tally), target: u64) -> Result<()> {
         // A resolve function may have panicked in an earlier step.
         self.begin_anew_unless_whole(job);
-        let result = self.work(job, target);
+        let result = self.work_to(job, target);
         if result.is_err() {
             self.begin_anew_unless_whole(job);
         }
-        self.built_bytes.store(job.memory_bytes(), Ordering::Relaxed);
+        self.built_bytes.store(job.0.memory_bytes(), Ordering::Relaxed);
         result
     }
 
-    fn begin_anew_unless_whole(&self, job: &mut Job) {
-        if !job.can_go_on() {
-            *job = Job::Idle;
+    fn begin_anew_unless_whole(&self, job: &mut (Job, Tally)) {
+        if !job.0.can_go_on() {
+            *job = (Job::Idle, Tally::default());
             self.done.store(0, Ordering::Release);
+            self.total.fetch_max(self.work, Ordering::AcqRel);
         }
     }
 
-    fn start(&self) -> Result<Job> {
-        let View::Inputs(inputs) = self.view() else { return Ok(Job::Done) };
-        let mut plan = self.plan.clone();
+    /// The plan with the bounds of the keys.
+    fn bounded_plan(&self, inputs: &[Input]) -> RunPlan {
         let mut bounds: Option<(Vec<u8>, Vec<u8>)> = None;
         let mut widen = |min: &[u8], max: &[u8]| {
             let (lower, upper) = bounds.get_or_insert_with(|| (min.to_vec(), max.to_vec()));
@@ -321,37 +396,95 @@ impl Merging {
                 *upper = max.to_vec();
             }
         };
-        let order = Order::Ascending;
-        let mut sources = Vec::new();
-        for input in inputs.iter() {
+        for input in inputs {
             match input {
-                Input::Run(run) => {
-                    widen(run.min_key(), run.max_key());
-                    let reader = RunReader::new(run, &KeyRange::ALL, order, Reading::Merge);
-                    sources.push(Source::Run(Box::new(reader)));
-                }
+                Input::Run(run) => widen(run.min_key(), run.max_key()),
                 Input::Buffer(buffer) => {
-                    for segment in buffer.segments().iter().rev() {
-                        if let Some((min, max)) = segment.key_range() {
-                            widen(min, max);
-                        }
-                        let reader = SegmentReader::new(segment, &KeyRange::ALL, order);
-                        sources.push(Source::Segment(reader));
-                    }
+                    let ranges = buffer.segments().iter().filter_map(|segment| segment.key_range());
+                    ranges.for_each(|(min, max)| widen(min, max));
                 }
             }
         }
-        (plan.lower, plan.upper) = bounds.unwrap_or_default();
-        let builder = Box::new(RunBuilder::new(&self.set, &plan)?);
-        let (combine, resolve) = (Combine::Levels, self.resolve.clone());
-        let mut merge = KMerge::new(sources, Rules { combine, resolve, order });
+        let (lower, upper) = bounds.unwrap_or_default();
+        RunPlan { lower, upper, ..self.plan.clone() }
+    }
+
+    /// The merge of those entries of the inputs that are in a range.
+    fn merge_of(&self, inputs: &[Input], range: &KeyRange) -> Result<Box<KMerge>> {
+        let (combine, order, resolve) = (Combine::Levels, Order::Ascending, self.resolve.clone());
+        let mut sources = Vec::new();
+        for input in inputs {
+            match input {
+                Input::Run(run) => {
+                    let reader = RunReader::new(run, range, order, Reading::Merge);
+                    sources.push(Source::Run(Box::new(reader)));
+                }
+                Input::Buffer(buffer) => {
+                    let segments = buffer.segments().iter().rev();
+                    let readers = segments.map(|segment| SegmentReader::new(segment, range, order));
+                    sources.extend(readers.map(Source::Segment));
+                }
+            }
+        }
+        let mut merge = Box::new(KMerge::new(sources, Rules { combine, resolve, order }));
         merge.load()?;
-        Ok(Job::Entries { merge: Box::new(merge), builder })
+        Ok(merge)
+    }
+
+    fn start(&self) -> Result<Job> {
+        let View::Inputs(inputs) = self.view() else { return Ok(Job::Done) };
+        let builder = Box::new(RunBuilder::new(&self.set, &self.bounded_plan(&inputs))?);
+        Ok(Job::Entries { merge: self.merge_of(&inputs, &KeyRange::ALL)?, builder })
+    }
+
+    /// Reads some of an interrupted merge's output again, enough for `target` if there is so much; once all
+    /// has been read, makes ready to go on behind it. If it is damaged, the merge stands at its beginning.
+    ///
+    /// # Errors
+    /// Any error of the disk, and damaged inputs.
+    fn reread(&self, job: &mut (Job, Tally), target: u64) -> Result<()> {
+        let View::Inputs(inputs) = self.view() else { return Ok(()) };
+        let pages = target.saturating_sub(self.done()).saturating_mul(REREAD_PAGES_PER_PAGE);
+        let mut rereading = match std::mem::replace(&mut job.0, Job::Idle) {
+            Job::Interrupted(taken) => {
+                Box::new(Rereading::new(*taken, &self.bounded_plan(&inputs)))
+            }
+            Job::Rereading(rereading) => rereading,
+            other => {
+                job.0 = other;
+                return Ok(());
+            }
+        };
+        let number = rereading.number();
+        let read = rereading.step(pages).and_then(|has_ended| {
+            self.note((rereading.pages_read() / REREAD_PAGES_PER_PAGE).min(job.1.reread));
+            if !has_ended {
+                job.0 = Job::Rereading(rereading);
+                return Ok(None);
+            }
+            rereading.finish().map(Some)
+        });
+        match read {
+            Ok(None) => Ok(()),
+            Ok(Some(builder)) => {
+                let last = builder.last_key();
+                let runs = inputs.iter().filter_map(Input::run);
+                job.1.pages_before = runs.map(|run| u64::from(run.pages_before(last))).sum();
+                let range = KeyRange::ALL.from(Bound::Excluded(last.to_vec()));
+                job.0 = Job::Entries { merge: self.merge_of(&inputs, &range)?, builder };
+                Ok(())
+            }
+            Err(error) => {
+                self.set.distrust(number);
+                self.begin_anew_unless_whole(job);
+                if error.is_damage() { Ok(()) } else { Err(error) }
+            }
+        }
     }
 
     /// Notes progress; only completion reaches `total`.
     fn note(&self, done: u64) {
-        let done = done.min(self.total - 1);
+        let done = done.min(self.total() - 1);
         self.done.fetch_max(done, Ordering::AcqRel);
     }
 
@@ -369,48 +502,54 @@ impl Merging {
         let mut view = self.view.write().unwrap_or_else(PoisonError::into_inner);
         let inputs = std::mem::replace(&mut *view, output);
         drop(view);
-        self.done.store(self.total, Ordering::Release);
+        self.done.store(self.total(), Ordering::Release);
         // Only now: with the last holder of an input its file goes, which no reader should wait for.
         drop(inputs);
     }
 
-    fn work(&self, job: &mut Job, target: u64) -> Result<()> {
+    fn work_to(&self, job: &mut (Job, Tally), target: u64) -> Result<()> {
         while self.done() < target {
-            match job {
-                Job::Idle => *job = self.start()?,
+            let tally = job.1;
+            match &mut job.0 {
+                Job::Idle => job.0 = self.start()?,
+                Job::Interrupted(_) | Job::Rereading(_) => self.reread(job, target)?,
                 Job::Entries { merge, builder } => {
-                    if !self.merge_entries(merge, builder, target)? {
-                        continue;
-                    }
-                    builder.finish_last_page()?;
-                    let done_before = merge.pages_passed() + self.blob_pages + self.buffer_pages;
-                    let Job::Entries { builder, .. } = std::mem::replace(job, Job::Idle) else {
-                        unreachable!("matched above");
-                    };
-                    match builder.finish_entries()? {
-                        Some(finisher) => {
-                            let finisher = Box::new(finisher);
-                            *job = Job::Finishing { finisher, done_before };
-                        }
-                        None => {
-                            *job = Job::Done;
-                            self.complete(None);
-                        }
+                    if self.merge_entries(merge, builder, tally, target)? {
+                        self.end_entries(job)?;
                     }
                 }
-                Job::Finishing { finisher, done_before } => {
-                    let wanted = if target == self.total { u64::MAX } else { target - self.done() };
+                Job::Finishing { finisher, passed } => {
+                    let is_last = target >= self.total();
+                    let wanted = if is_last { u64::MAX } else { target - self.done() };
                     let left = finisher.step(u32::try_from(wanted).unwrap_or(u32::MAX))?;
                     if left > 0 {
-                        self.note(self.done().max(*done_before) + wanted);
+                        self.note(self.done().max(tally.done(*passed)).saturating_add(wanted));
                     } else if let Job::Finishing { finisher, .. } =
-                        std::mem::replace(job, Job::Done)
+                        std::mem::replace(&mut job.0, Job::Done)
                     {
                         self.complete(Some(finisher.into_run()));
                     }
                 }
                 Job::Done => return Ok(()),
             }
+        }
+        Ok(())
+    }
+
+    /// Goes on to filter and index when the inputs are used up.
+    fn end_entries(&self, (job, tally): &mut (Job, Tally)) -> Result<()> {
+        let Job::Entries { merge, builder } = job else { return Ok(()) };
+        builder.finish_last_page()?;
+        let pages = tally.pages_before + merge.pages_passed();
+        let passed = pages + self.blob_pages + self.buffer_pages;
+        let Job::Entries { builder, .. } = std::mem::replace(job, Job::Idle) else {
+            return Ok(());
+        };
+        if let Some(finisher) = builder.finish_entries()? {
+            *job = Job::Finishing { finisher: Box::new(finisher), passed };
+        } else {
+            *job = Job::Done;
+            self.complete(None);
         }
         Ok(())
     }
@@ -425,11 +564,20 @@ impl Merging {
         }
     }
 
+    /// Pages passed in the inputs, and what stands for those of write buffers and blobs.
+    fn passed(&self, merge: &KMerge, builder: &RunBuilder, tally: Tally) -> u64 {
+        let blob_pages = u64::from(builder.blob_pages());
+        let written = (u64::from(builder.pages()) + blob_pages).min(self.buffer_pages);
+        let pages = tally.pages_before + merge.pages_passed();
+        pages + blob_pages.min(self.blob_pages) + written
+    }
+
     /// Merges entries until `target` is reached (false) or the inputs are used up (true).
     fn merge_entries(
         &self,
         merge: &mut KMerge,
         builder: &mut RunBuilder,
+        tally: Tally,
         target: u64,
     ) -> Result<bool> {
         let salt = self.plan.salt;
@@ -442,11 +590,9 @@ impl Merging {
                 }
                 merge.advance()?;
             }
-            let blob_pages = u64::from(builder.blob_pages());
-            let written = (u64::from(builder.pages()) + blob_pages).min(self.buffer_pages);
-            let done = merge.pages_passed() + blob_pages.min(self.blob_pages) + written;
+            let done = tally.done(self.passed(merge, builder, tally));
             self.note(done);
-            if done >= target && target < self.total {
+            if done >= target && target < self.total() {
                 return Ok(false);
             }
         }

@@ -17,6 +17,8 @@
 //! **No descriptors left.** A call that the system refuses because the process (or the machine) has too many
 //! open files is made once more after all files that nobody uses have been closed.
 //!
+//! **Descriptors of others.** The queue of a cursor that reads ahead may take one, and takes a [`Place`].
+//!
 //! Invariant: a slot is in the clock exactly when its file is open. Locks are taken in the order slot,
 //! clock; who holds the clock only tries the lock of a slot.
 
@@ -102,9 +104,15 @@ struct Clock {
     hand: usize,
     /// Files that are being opened.
     opening: usize,
+    /// Descriptors of others, see [`Place`].
+    places: usize,
 }
 
 impl Clock {
+    fn count(&self) -> usize {
+        self.open.len() + self.opening + self.places
+    }
+
     /// The file to close next; `None` if all are in use.
     fn victim(&mut self) -> Option<Arc<Slot>> {
         let count = self.open.len();
@@ -185,9 +193,18 @@ impl OpenFiles {
 
     /// An existing, durable file; not opened yet.
     pub(crate) fn file(self: &Arc<Self>, path: PathBuf, access: Access) -> PooledFile {
+        self.closed(path, OpenMode::Read, access)
+    }
+
+    /// The same, for writing too.
+    pub(crate) fn file_to_write(self: &Arc<Self>, path: PathBuf, access: Access) -> PooledFile {
+        self.closed(path, OpenMode::ReadWrite, access)
+    }
+
+    fn closed(self: &Arc<Self>, path: PathBuf, mode: OpenMode, access: Access) -> PooledFile {
         let slot = Slot {
             path,
-            mode: OpenMode::Read,
+            mode,
             access,
             file: RwLock::default(),
             chances: AtomicU8::new(0),
@@ -219,6 +236,20 @@ impl OpenFiles {
         Ok(file)
     }
 
+    /// A place for a descriptor that is no file's; `None` if all files that may be open are in use, or if a
+    /// quarter of the places is given away already.
+    pub(crate) fn place(self: &Arc<Self>) -> io::Result<Option<Place>> {
+        if !self.reserve(false)? {
+            return Ok(None);
+        }
+        let mut clock = self.clock();
+        clock.opening -= 1;
+        let is_free = clock.places < self.files_max / 4;
+        clock.places += usize::from(is_free);
+        drop(clock);
+        Ok(is_free.then(|| Place { pool: Arc::clone(self) }))
+    }
+
     fn clock(&self) -> MutexGuard<'_, Clock> {
         self.clock.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -229,7 +260,7 @@ impl OpenFiles {
         loop {
             let victim = {
                 let mut clock = self.clock();
-                let has_room = clock.open.len() + clock.opening < self.files_max;
+                let has_room = clock.count() < self.files_max;
                 let victim = if has_room { None } else { clock.victim() };
                 if victim.is_none() {
                     if !has_room && !beyond {
@@ -302,6 +333,18 @@ impl OpenFiles {
     }
 }
 
+/// The right to one more descriptor, which counts as an open file for as long as this is held.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pool: Arc<OpenFiles>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.pool.clock().places -= 1;
+    }
+}
+
 /// A file that is open when it is used. Dropping it closes the file.
 #[derive(Debug)]
 pub(crate) struct PooledFile {
@@ -347,7 +390,21 @@ impl PooledFile {
         file.write_at(bytes, offset)
     }
 
-    /// Makes the bytes durable, unless they are.
+    /// Cuts or grows the file; its length is not durable then.
+    pub(crate) fn set_len(&self, len: u64) -> io::Result<()> {
+        let file = self.get()?;
+        self.slot.durable.store(false, Ordering::Release);
+        file.set_len(len)
+    }
+
+    /// Makes the bytes durable that were written before this call, while others may be being written.
+    pub(crate) fn sync_so_far(&self) -> Result<()> {
+        self.pool.check_poisoned()?;
+        let file = self.get()?;
+        Ok(self.pool.synced(&self.slot.path, file.sync())?)
+    }
+
+    /// Makes the bytes durable, unless they are. Nobody may be writing.
     pub(crate) fn sync(&self) -> Result<()> {
         if !self.slot.is_durable() {
             self.pool.check_poisoned()?;

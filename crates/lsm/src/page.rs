@@ -312,6 +312,32 @@ pub(crate) struct PageLayout {
     value_bytes: u32,
 }
 
+/// Where an entry stands in its key page.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct EntryPlace {
+    pub(crate) kind: Kind,
+    suffix: u16,
+    suffix_end: u16,
+    value: u16,
+    value_end: u16,
+}
+
+impl EntryPlace {
+    /// In no page.
+    pub(crate) const NOWHERE: Self =
+        Self { kind: Kind::Delete, suffix: 0, suffix_end: 0, value: 0, value_end: 0 };
+
+    /// What follows the page's prefix in the key.
+    pub(crate) fn suffix(self, page: &[u8]) -> &[u8] {
+        &page[usize::from(self.suffix)..usize::from(self.suffix_end)]
+    }
+
+    /// The stored value, as far as it stands in the page.
+    pub(crate) fn stored_value(self, page: &[u8]) -> &[u8] {
+        &page[usize::from(self.value)..usize::from(self.value_end)]
+    }
+}
+
 impl PageLayout {
     /// Checks a key page.
     pub(crate) fn parse(page: &[u8], place: Place) -> Result<Self, Corrupt> {
@@ -421,6 +447,21 @@ impl PageLayout {
         let start = if index == 0 { 0 } else { u16_at(page, ends + 2 * (index - 1)) };
         let end = u16_at(page, ends + 2 * index);
         &page[usize::from(base) + start..usize::from(base) + end]
+    }
+
+    /// Where all entries stand, for who reads them all.
+    pub(crate) fn entries(self, page: &[u8], entries: &mut Vec<EntryPlace>) {
+        entries.clear();
+        let (mut suffix, mut value) = (self.suffixes, self.values);
+        let ends = page[HEADER_SIZE..usize::from(self.kinds)].as_chunks::<2>().0;
+        let (key_ends, value_ends) = ends.split_at(self.count());
+        for (index, (key_end, value_end)) in key_ends.iter().zip(value_ends).enumerate() {
+            let suffix_end = self.suffixes + u16::from_le_bytes(*key_end);
+            let value_end = self.values + u16::from_le_bytes(*value_end);
+            let kind = self.kind(page, index);
+            entries.push(EntryPlace { kind, suffix, suffix_end, value, value_end });
+            (suffix, value) = (suffix_end, value_end);
+        }
     }
 
     /// The kind of entry `index`.

@@ -1,7 +1,8 @@
 //! Reads under way on behalf of the readers of one cursor.
 //!
-//! The readers share one queue, which is made when the first of them reads ahead. What is asked for and not
-//! yet taken is bounded for all of them together by [`BYTES_MAX`]; buffers are used again.
+//! The readers share one queue, which is there while anything is under way. As it may take a descriptor, it
+//! counts as an open file of the session, and when there is no room for it nothing is read ahead. What is
+//! asked for and not yet taken is bounded for all of them together by [`BYTES_MAX`]; buffers are used again.
 //!
 //! A read that fails says so to the reader that takes it, and to nobody if the cursor never gets there.
 //! Dropping the last reader waits for what is in flight.
@@ -9,10 +10,11 @@
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use terrane_io::{AlignedBuf, Completion, Direction, Disk, DiskFile, IoQueue, Request};
+use terrane_io::{AlignedBuf, Completion, Direction, DiskFile, IoQueue, Request};
 
 use crate::error::Result;
 use crate::files::lock;
+use crate::open_files::{OpenFiles, Place};
 
 /// Most bytes that one cursor has asked for ahead.
 const BYTES_MAX: usize = 8 << 20;
@@ -25,8 +27,8 @@ const SPARE_MAX: usize = 16;
 
 #[derive(Default)]
 struct State {
-    /// Made when it is first needed.
-    queue: Option<Box<dyn IoQueue>>,
+    /// `None` while nothing is under way.
+    queue: Option<(Box<dyn IoQueue>, Place)>,
     next_tag: u64,
     /// Completions that nobody has asked for yet.
     arrived: Vec<Completion>,
@@ -37,7 +39,7 @@ struct State {
 
 /// The reads ahead of one cursor.
 pub(crate) struct ReadAhead {
-    disk: Arc<dyn Disk>,
+    open_files: Arc<OpenFiles>,
     state: Mutex<State>,
 }
 
@@ -57,12 +59,12 @@ pub(crate) struct Arrived {
 
 impl ReadAhead {
     /// Nothing under way yet.
-    pub(crate) fn new(disk: Arc<dyn Disk>) -> Arc<Self> {
-        Arc::new(Self { disk, state: Mutex::default() })
+    pub(crate) fn new(open_files: Arc<OpenFiles>) -> Arc<Self> {
+        Arc::new(Self { open_files, state: Mutex::default() })
     }
 
-    /// Begins to read; returns what to take it by, or `None` if enough is under way, or if `file` gives no
-    /// file now.
+    /// Begins to read with the next [`submit`](Self::submit); returns what to take it by, or `None` if enough
+    /// is under way, if there is no room for a queue, or if `file` gives no file now.
     ///
     /// # Errors
     /// That of `file`; and if the disk gives no queue.
@@ -78,9 +80,12 @@ impl ReadAhead {
             return Ok(None);
         }
         let Some(file) = file()? else { return Ok(None) };
-        let queue = match queue {
+        let (queue, _) = match queue {
             Some(queue) => queue,
-            None => queue.insert(self.disk.queue(DEPTH)?),
+            None => {
+                let Some(place) = self.open_files.place()? else { return Ok(None) };
+                queue.insert((self.open_files.disk().queue(DEPTH)?, place))
+            }
         };
         let tag = *next_tag;
         *next_tag += 1;
@@ -89,8 +94,14 @@ impl ReadAhead {
         let buffer = at.map_or_else(|| AlignedBuf::zeroed(bytes), |at| spare.swap_remove(at));
         let direction = Direction::Read;
         queue.push(Request { tag, file, offset, buffer, direction });
-        queue.submit();
         Ok(Some(tag))
+    }
+
+    /// Hands what was begun to the disk, all at once.
+    pub(crate) fn submit(&self) {
+        if let Some(queue) = &mut lock(&self.state).queue {
+            queue.0.submit();
+        }
     }
 
     /// Takes what was begun under `tag`, waiting for it; each once.
@@ -100,8 +111,8 @@ impl ReadAhead {
     pub(crate) fn take(&self, tag: u64) -> Result<Arrived> {
         let mut state = lock(&self.state);
         let State { queue, arrived, bytes, .. } = &mut *state;
-        let Some(queue) = queue else { unreachable!("begun before") };
-        while let Some(done) = queue.poll() {
+        let Some((reads, _)) = queue else { unreachable!("begun before") };
+        while let Some(done) = reads.poll() {
             arrived.push(done);
         }
         let mut was_late = false;
@@ -110,9 +121,12 @@ impl ReadAhead {
                 break at;
             }
             was_late = true;
-            arrived.push(queue.pop().expect("the read was begun and not taken"));
+            arrived.push(reads.pop().expect("the read was begun and not taken"));
         };
         let Completion { buffer, result, .. } = arrived.swap_remove(at);
+        if reads.outstanding() == 0 && arrived.is_empty() {
+            *queue = None;
+        }
         *bytes -= buffer.len();
         result?;
         Ok(Arrived { buffer, was_late })

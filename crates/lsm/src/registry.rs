@@ -12,13 +12,18 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
 use crate::files::lock;
-use crate::manifest::RunRef;
+use crate::manifest::{RunRef, SnapshotMeta};
 
 /// What a name stands for.
 #[derive(Debug)]
 pub(crate) enum Stored {
-    /// A snapshot, which pins these runs.
-    Whole { runs: Vec<RunRef> },
+    /// A snapshot.
+    Whole {
+        /// The runs that it needs.
+        runs: Vec<RunRef>,
+        /// The numbers of the files that it pins, some of which may be of unfinished runs.
+        pins: Vec<u64>,
+    },
     /// A snapshot whose metadata could not be read.
     Damaged,
     /// Nothing yet.
@@ -76,14 +81,20 @@ pub(crate) struct Reservation<'a> {
     operation: Operation<'a>,
 }
 
+impl Stored {
+    pub(crate) fn whole(meta: &SnapshotMeta) -> Self {
+        Self::Whole { runs: meta.runs().copied().collect(), pins: meta.numbers().collect() }
+    }
+}
+
 impl Reservation<'_> {
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
     /// Lets everybody see the snapshot, which must be durable.
-    pub(crate) fn publish(self, runs: Vec<RunRef>) {
-        let stored = Stored::Whole { runs };
+    pub(crate) fn publish(self, meta: &SnapshotMeta) {
+        let stored = Stored::whole(meta);
         lock(&self.operation.0.state).names.insert(self.name.clone(), stored);
     }
 }
@@ -128,7 +139,7 @@ impl Registry {
     pub(crate) fn runs(&self) -> Vec<RunRef> {
         let state = lock(&self.state);
         let runs = state.names.values().filter_map(|stored| match stored {
-            Stored::Whole { runs } => Some(runs),
+            Stored::Whole { runs, .. } => Some(runs),
             Stored::Damaged | Stored::Reserved => None,
         });
         runs.flatten().copied().collect()
@@ -154,20 +165,30 @@ impl Registry {
         Ok((self.begin(&mut state), read))
     }
 
-    /// Takes a name away once `remove` has succeeded; returns the runs that the snapshot pins.
+    /// The numbers of the files that these snapshots pin; those of several as often.
+    pub(crate) fn pins(&self) -> Vec<u64> {
+        let state = lock(&self.state);
+        let pins = state.names.values().filter_map(|stored| match stored {
+            Stored::Whole { pins, .. } => Some(pins),
+            Stored::Damaged | Stored::Reserved => None,
+        });
+        pins.flatten().copied().collect()
+    }
+
+    /// Takes a name away once `remove` has succeeded; returns the numbers of the files that the snapshot pins.
     pub(crate) fn remove(
         &self,
         name: &str,
         remove: impl FnOnce() -> Result<()>,
-    ) -> Result<(Operation<'_>, Vec<RunRef>)> {
+    ) -> Result<(Operation<'_>, Vec<u64>)> {
         let mut state = self.state()?;
         state.find(name)?;
         remove()?;
-        let runs = match state.names.remove(name) {
-            Some(Stored::Whole { runs }) => runs,
+        let pins = match state.names.remove(name) {
+            Some(Stored::Whole { pins, .. }) => pins,
             Some(Stored::Damaged | Stored::Reserved) | None => Vec::new(),
         };
-        Ok((self.begin(&mut state), runs))
+        Ok((self.begin(&mut state), pins))
     }
 
     /// Gives a snapshot another name once `rename` has succeeded.

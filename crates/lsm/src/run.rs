@@ -400,8 +400,8 @@ impl Drop for Gauge {
 impl Run {
     /// The run that a builder has written.
     pub(crate) fn new(
-        file: PooledFile,
-        blobs: Option<PooledFile>,
+        file: Arc<PooledFile>,
+        blobs: Option<Arc<PooledFile>>,
         handle: FileHandle,
         access: Access,
         meta: RunMeta,
@@ -413,9 +413,9 @@ impl Run {
         let other = (access == Access::Direct)
             .then(|| Arc::new(handle.set().file(handle.number(), Access::Buffered)));
         Self {
-            file: Arc::new(file),
+            file,
             other,
-            blobs: blobs.map(Arc::new),
+            blobs,
             handle: Arc::new(handle),
             access,
             meta,
@@ -453,9 +453,9 @@ impl Run {
     ///
     /// Cost: reads footer, filter and index.
     pub(crate) fn open(set: &Arc<FileSet>, number: u64, access: Access) -> Result<Self> {
-        let file = set.file(number, access);
+        let file = Arc::new(set.file(number, access));
         let (meta, filter, section) = read_sections(file.path(), file.get()?.as_ref())?;
-        let blobs = (meta.blob_bytes > 0).then(|| set.blobs(number, access));
+        let blobs = (meta.blob_bytes > 0).then(|| Arc::new(set.blobs(number, access)));
         Ok(Self::new(file, blobs, set.attach(number), access, meta, filter, section))
     }
 
@@ -489,7 +489,9 @@ impl Run {
     /// Makes the bytes of its files durable, once.
     pub(crate) fn sync(&self) -> Result<()> {
         let files = [Some(&self.file), self.other.as_ref(), self.blobs.as_ref()];
-        files.into_iter().flatten().try_for_each(|file| file.sync())
+        files.into_iter().flatten().try_for_each(|file| file.sync())?;
+        self.handle.note_synced();
+        Ok(())
     }
 
     /// The file of the blobs, which must be some; to be held for no longer than a read.
@@ -601,6 +603,17 @@ impl Run {
     /// Pages of the entry on key page `ordinal`: the first one's number, and how many.
     pub(crate) fn entry_pages(&self, ordinal: u32) -> (u32, u32) {
         self.section.map.pages(ordinal)
+    }
+
+    /// Pages of the file in front of the first one that may hold a key above `key`.
+    pub(crate) fn pages_before(&self, key: &[u8]) -> u32 {
+        if key < self.min_key() {
+            0
+        } else if key >= self.max_key() {
+            self.meta.data_pages
+        } else {
+            self.entry_pages(self.candidates(key).start).0
+        }
     }
 
     /// The key pages, by ordinal, that may hold both keys below `key` and keys at or above it; all earlier

@@ -3,6 +3,11 @@
 //! The builder holds one chunk of pages, the growing filter and the growing index, never the run. Pages
 //! go to the file in chunks of [`CHUNK_PAGES`], in order. Finishing (filter, index, footer) is done in
 //! steps too, so that the end of a large merge is no spike.
+//!
+//! At any time the finished pages can be [flushed](RunBuilder::flush), for a snapshot to rely on. Another
+//! builder can go on after them, once it has been [told](RunBuilder::adopt) what they hold.
+//!
+//! Invariant: a page that was written once is never written again.
 
 use std::sync::Arc;
 
@@ -11,7 +16,7 @@ use terrane_io::{Access, AlignedBuf};
 use crate::blob::{Blob, BlobReader};
 use crate::entry::{BlobSpan, EntryRef, Kind};
 use crate::error::{Error, Result};
-use crate::files::{FileHandle, FileSet};
+use crate::files::{FileHandle, FileSet, Partial};
 use crate::filter::{Filter, FilterAllocation, FilterBuilder};
 use crate::index::{IndexBuilder, IndexKind, IndexPlan};
 use crate::open_files::PooledFile;
@@ -58,7 +63,7 @@ impl RunPlan {
 /// The file of a run being written, page by page.
 #[derive(Debug)]
 struct PageWriter {
-    file: PooledFile,
+    file: Arc<PooledFile>,
     identity: u64,
     chunk: AlignedBuf,
     /// Pages in `chunk`.
@@ -68,9 +73,10 @@ struct PageWriter {
 }
 
 impl PageWriter {
-    fn new(file: PooledFile, identity: u64) -> Self {
+    /// Writes from page `next_page` on.
+    fn new(file: PooledFile, identity: u64, next_page: u32) -> Self {
         let chunk = AlignedBuf::zeroed(CHUNK_PAGES * PAGE_SIZE);
-        Self { file, identity, chunk, chunk_pages: 0, next_page: 0 }
+        Self { file: Arc::new(file), identity, chunk, chunk_pages: 0, next_page }
     }
 
     /// The next page of the chunk and its place.
@@ -92,11 +98,20 @@ impl PageWriter {
     }
 
     fn write_chunk(&mut self) -> Result<()> {
+        if self.chunk_pages == 0 {
+            return Ok(());
+        }
         let first = u64::from(self.next_page) - self.chunk_pages as u64;
         let bytes = &self.chunk[..self.chunk_pages * PAGE_SIZE];
         self.file.write_at(bytes, first * PAGE_SIZE as u64)?;
         self.chunk_pages = 0;
         Ok(())
+    }
+
+    /// Cuts off what is behind the pages written; there must be none in the chunk.
+    fn cut(&self) -> Result<()> {
+        assert!(self.chunk_pages == 0);
+        Ok(self.file.set_len(u64::from(self.next_page) * PAGE_SIZE as u64)?)
     }
 }
 
@@ -106,7 +121,7 @@ struct BlobWriter {
     writer: PageWriter,
     /// The payload that is being filled.
     payload: Vec<u8>,
-    /// Length of the stream so far.
+    /// Length of the stream so far; after a flush the next blob begins on a page of its own.
     bytes: u64,
     /// The runs that blobs were copied from.
     readers: Vec<BlobReader>,
@@ -116,6 +131,23 @@ struct BlobWriter {
 }
 
 impl BlobWriter {
+    /// Goes on after a stream of `bytes` bytes.
+    fn new(file: PooledFile, identity: u64, bytes: u64) -> Self {
+        let pages = bytes.div_ceil(PAYLOAD_SIZE as u64) as u32;
+        Self {
+            writer: PageWriter::new(file, identity, pages),
+            payload: Vec::with_capacity(PAYLOAD_SIZE),
+            bytes,
+            readers: Vec::new(),
+            current: None,
+        }
+    }
+
+    /// Where the next byte goes.
+    fn position(&self) -> u64 {
+        u64::from(self.writer.next_page) * PAYLOAD_SIZE as u64 + self.payload.len() as u64
+    }
+
     fn append(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
             if self.payload.len() == PAYLOAD_SIZE {
@@ -124,7 +156,7 @@ impl BlobWriter {
             let room = PAYLOAD_SIZE - self.payload.len();
             let (now, later) = bytes.split_at(room.min(bytes.len()));
             self.payload.extend_from_slice(now);
-            self.bytes += now.len() as u64;
+            self.bytes = self.position();
             if let Some((_, done)) = &mut self.current {
                 *done += now.len() as u32;
             }
@@ -145,8 +177,9 @@ impl BlobWriter {
 
     /// Copies the rest of a blob and returns where it stands.
     fn copy(&mut self, blob: &Blob) -> Result<BlobSpan> {
-        let new = (BlobSpan { offset: self.bytes, len: blob.len() as u32 }, 0);
+        let new = (BlobSpan { offset: self.position(), len: blob.len() as u32 }, 0);
         let (place, mut done) = *self.current.get_or_insert(new);
+        self.bytes = self.bytes.max(place.offset);
         match blob {
             Blob::Memory(bytes) => self.append(&bytes[done as usize..])?,
             Blob::Run { run, span } => {
@@ -165,12 +198,30 @@ impl BlobWriter {
         Ok(place)
     }
 
+    /// Brings the first `bytes` bytes of the stream to the file.
+    fn flush(&mut self, bytes: u64) -> Result<()> {
+        if bytes > u64::from(self.writer.next_page) * PAYLOAD_SIZE as u64 {
+            // No blob goes on after the gap that this leaves: one that is half copied is copied again.
+            self.current = None;
+            self.write_payload()?;
+        }
+        self.writer.write_chunk()
+    }
+
     /// Writes what is left.
     fn finish(&mut self) -> Result<()> {
         if !self.payload.is_empty() {
             self.write_payload()?;
         }
         self.writer.write_chunk()
+    }
+}
+
+/// Where the blob of an entry ends; 0 if it has none.
+pub(crate) fn blob_end(entry: EntryRef<'_>) -> u64 {
+    match entry.kind {
+        Kind::InsertBlob => entry.blob.offset.saturating_add(u64::from(entry.blob.len)),
+        Kind::Insert | Kind::Delete | Kind::Upsert => 0,
     }
 }
 
@@ -190,6 +241,35 @@ pub(crate) struct RunBuilder {
     access: Access,
     /// Whether a large entry is half written.
     in_large: bool,
+    /// Where the blobs of all entries end, and where those of the entries on finished pages do.
+    blob_end: u64,
+    blob_end_finished: u64,
+}
+
+/// The beginning of an unfinished run, in its files but perhaps not durable yet. It stays there as long as
+/// this is kept.
+#[derive(Debug)]
+pub(crate) struct Flushed {
+    pub(crate) partial: Partial,
+    files: Vec<Arc<PooledFile>>,
+    handle: FileHandle,
+}
+
+impl Flushed {
+    /// One that is durable already.
+    pub(crate) fn durable(partial: Partial, writer: &FileHandle) -> Self {
+        Self { partial, files: Vec::new(), handle: writer.attach() }
+    }
+
+    /// Makes it durable, once.
+    pub(crate) fn sync(&self) -> Result<()> {
+        let set = self.handle.set();
+        if !set.is_durable(&self.partial) {
+            self.files.iter().try_for_each(|file| file.sync_so_far())?;
+            set.note_durable(self.partial);
+        }
+        Ok(())
+    }
 }
 
 impl RunBuilder {
@@ -202,6 +282,17 @@ impl RunBuilder {
         let seed = [now.to_le_bytes(), handle.number().to_le_bytes()].concat();
         let identity = xxhash_rust::xxh3::xxh3_64_with_seed(&seed, plan.salt);
         Ok(Self::with_identity(handle, file, plan, identity))
+    }
+
+    /// Goes on with the files that another builder has begun, after the pages that are in them for good. All
+    /// of their entries must be [adopted](Self::adopt) first.
+    pub(crate) fn resuming(handle: FileHandle, plan: &RunPlan, partial: &Partial) -> Self {
+        let Partial { identity, data_pages, blob_bytes, .. } = *partial;
+        let (file, blobs) = handle.set().files_to_write(&handle, plan.access);
+        let mut builder = Self::with_identity(handle, file, plan, identity);
+        builder.writer.next_page = data_pages;
+        builder.blobs = blobs.map(|file| BlobWriter::new(file, identity, blob_bytes));
+        builder
     }
 
     /// Creates the file of a run that takes the place of another one of the same content, whose blobs stay
@@ -220,11 +311,13 @@ impl RunBuilder {
 
     fn with_identity(handle: FileHandle, file: PooledFile, plan: &RunPlan, identity: u64) -> Self {
         Self {
-            writer: PageWriter::new(file, identity),
+            writer: PageWriter::new(file, identity, 0),
             blobs: None,
             handle,
             access: plan.access,
             in_large: false,
+            blob_end: 0,
+            blob_end_finished: 0,
             page: PageBuilder::default(),
             map: PageMap::default(),
             min_key: Vec::new(),
@@ -260,13 +353,7 @@ impl RunBuilder {
     fn copy_blob(&mut self, blob: &Blob) -> Result<BlobSpan> {
         if self.blobs.is_none() {
             let file = self.handle.set().create_blobs(&self.handle, self.access)?;
-            self.blobs = Some(BlobWriter {
-                writer: PageWriter::new(file, self.meta.identity),
-                payload: Vec::with_capacity(PAYLOAD_SIZE),
-                bytes: 0,
-                readers: Vec::new(),
-                current: None,
-            });
+            self.blobs = Some(BlobWriter::new(file, self.meta.identity, 0));
         }
         self.blobs.as_mut().map_or(Ok(BlobSpan::default()), |blobs| blobs.copy(blob))
     }
@@ -291,9 +378,20 @@ impl RunBuilder {
             starts_page = true;
             fits = self.page.push(entry);
         }
-        if !fits {
+        if fits {
+            self.blob_end = self.blob_end.max(blob_end(entry));
+        } else {
             self.push_large(entry)?;
         }
+        self.note(entry, starts_page, hash);
+        if let Some(blobs) = &mut self.blobs {
+            blobs.current = None;
+        }
+        Ok(())
+    }
+
+    /// Takes note of an entry that stands on the pages.
+    fn note(&mut self, entry: EntryRef<'_>, starts_page: bool, hash: impl FnOnce() -> u64) {
         if let Some(filter) = &mut self.filter {
             filter.insert(hash());
         }
@@ -307,10 +405,67 @@ impl RunBuilder {
         self.meta.deletes += u64::from(entry.kind == Kind::Delete);
         self.meta.key_bytes += entry.key.len() as u64;
         self.meta.value_bytes += entry.value.len() as u64;
-        if let Some(blobs) = &mut self.blobs {
-            blobs.current = None;
+    }
+
+    /// Takes note of an entry that was in the file before this builder, whose key is above all earlier ones
+    /// and within the bounds of the plan. `starts_page` says whether it is the first one of its page,
+    /// `overflow` on how many more pages it goes on.
+    pub(crate) fn adopt(
+        &mut self,
+        entry: EntryRef<'_>,
+        starts_page: bool,
+        overflow: u32,
+        hash: impl FnOnce() -> u64,
+    ) {
+        if overflow > 0 {
+            self.map.push(self.meta.key_pages, overflow);
         }
-        Ok(())
+        self.meta.key_pages += u32::from(starts_page);
+        self.note(entry, starts_page, hash);
+        self.blob_end = self.blob_end.max(blob_end(entry));
+        self.blob_end_finished = self.blob_end;
+    }
+
+    /// What was in the files before this builder.
+    pub(crate) fn durable(&self, partial: Partial) -> Flushed {
+        Flushed::durable(partial, &self.handle)
+    }
+
+    /// The last key so far.
+    pub(crate) fn last_key(&self) -> &[u8] {
+        &self.max_key
+    }
+
+    /// Cuts off what the files hold behind the entries adopted.
+    pub(crate) fn cut(&self) -> Result<()> {
+        if let Some(blobs) = &self.blobs {
+            blobs.writer.cut()?;
+        }
+        self.writer.cut()
+    }
+
+    /// Brings all finished pages to the files, with the blobs of their entries; `None` if there are none.
+    /// Entries after them are not part of it. `work` is what the merge has done, for whoever goes on.
+    pub(crate) fn flush(&mut self, work: u64) -> Result<Option<Flushed>> {
+        assert!(!self.in_large);
+        if let Some(blobs) = &mut self.blobs {
+            blobs.flush(self.blob_end_finished)?;
+        }
+        self.writer.write_chunk()?;
+        if self.writer.next_page == 0 {
+            return Ok(None);
+        }
+        let partial = Partial {
+            number: self.handle.number(),
+            identity: self.meta.identity,
+            data_pages: self.writer.next_page,
+            blob_bytes: self.blob_end_finished,
+            work,
+        };
+        let blobs = self.blobs.as_ref().filter(|_| partial.blob_bytes > 0);
+        let files = [Some(&self.writer), blobs.map(|blobs| &blobs.writer)];
+        let files = files.into_iter().flatten().map(|writer| Arc::clone(&writer.file)).collect();
+        Ok(Some(Flushed { partial, files, handle: self.handle.attach() }))
     }
 
     fn push_large(&mut self, entry: EntryRef<'_>) -> Result<()> {
@@ -319,6 +474,7 @@ impl RunBuilder {
         self.check_room(u64::from(overflow))?;
         self.in_large = true;
         let (rest, span) = self.page.push_large(entry);
+        self.blob_end = self.blob_end.max(blob_end(entry));
         self.map.push(self.meta.key_pages, overflow);
         self.finish_page(stored as u32)?;
         // The place of a blob follows the value, and may begin a page of its own.
@@ -351,6 +507,7 @@ impl RunBuilder {
         let (page, place) = self.writer.next()?;
         self.page.finish(page, place, value_bytes);
         self.meta.key_pages += 1;
+        self.blob_end_finished = self.blob_end;
         Ok(())
     }
 
@@ -418,7 +575,7 @@ impl RunBuilder {
 #[derive(Debug)]
 pub(crate) struct RunFinisher {
     writer: PageWriter,
-    blobs: Option<PooledFile>,
+    blobs: Option<Arc<PooledFile>>,
     handle: FileHandle,
     meta: RunMeta,
     filter: Filter,
@@ -470,10 +627,24 @@ impl RunFinisher {
         Ok(total - self.done)
     }
 
+    /// As [`RunBuilder::flush`]: all entries.
+    pub(crate) fn flush(&mut self, work: u64) -> Result<Flushed> {
+        self.writer.write_chunk()?;
+        let number = self.handle.number();
+        let RunMeta { identity, data_pages, blob_bytes, .. } = self.meta;
+        let files = [Some(&self.writer.file), self.blobs.as_ref()];
+        Ok(Flushed {
+            partial: Partial { number, identity, data_pages, blob_bytes, work },
+            files: files.into_iter().flatten().cloned().collect(),
+            handle: self.handle.attach(),
+        })
+    }
+
     /// The run; not synced. All pages must have been written.
     pub(crate) fn into_run(self) -> Run {
         assert!(self.done == self.meta.filter_pages + self.meta.index_pages + 1);
-        let Self { writer, blobs, handle, access, meta, filter, section, .. } = self;
+        let Self { writer, blobs, mut handle, access, meta, filter, section, .. } = self;
+        handle.finish_writing();
         Run::new(writer.file, blobs, handle, access, meta, filter, section)
     }
 }

@@ -15,7 +15,8 @@ use crate::corrupt::Corrupt;
 use crate::entry::{BlobSpan, EntryRef, Kind, key_hash};
 use crate::error::{Error, Result};
 use crate::page::{
-    PAGE_SIZE, PageKind, PageLayout, Place, check, decode_payload, overflow_pages, split_value,
+    PAGE_SIZE, PAYLOAD_SIZE, PageKind, PageLayout, Place, check, decode_payload, overflow_pages,
+    split_value,
 };
 use crate::parallel;
 use crate::run::{Purpose, Run, RunMeta, read_sections};
@@ -158,15 +159,20 @@ pub(crate) struct Sums {
     pub(crate) upper: Vec<u8>,
     /// Where the first blob begins, if there is one.
     blobs_start: Option<u64>,
-    /// Whether each blob begins where the one before it ends.
-    blobs_adjoin: bool,
+    /// Whether each blob begins where the one before it ends, or behind it on a page of its own.
+    blobs_follow: bool,
+}
+
+/// Whether a blob may begin at `start` if the one before it ends at `end`.
+fn follows(end: u64, start: u64) -> bool {
+    start == end || start > end && start.is_multiple_of(PAYLOAD_SIZE as u64)
 }
 
 impl Sums {
     pub(crate) fn new(purpose: Purpose, identity: u64, salt: u64) -> Self {
         let meta = RunMeta::new(purpose, identity, salt);
         let (lower, upper) = (Vec::new(), Vec::new());
-        Self { meta, lower, upper, blobs_start: None, blobs_adjoin: true }
+        Self { meta, lower, upper, blobs_start: None, blobs_follow: true }
     }
 
     pub(crate) fn add(&mut self, met: &Met<'_>) {
@@ -182,7 +188,8 @@ impl Sums {
         self.meta.value_bytes += entry.value.len() as u64;
         if entry.kind == Kind::InsertBlob {
             let BlobSpan { offset, len } = entry.blob;
-            self.blobs_adjoin &= self.blobs_start.is_none() || offset == self.meta.blob_bytes;
+            self.blobs_follow &=
+                self.blobs_start.is_none() || follows(self.meta.blob_bytes, offset);
             self.blobs_start.get_or_insert(offset);
             self.meta.blob_bytes = offset.saturating_add(u64::from(len));
         }
@@ -209,7 +216,8 @@ impl Sums {
         self.meta.value_bytes += next.meta.value_bytes;
         if let Some(start) = next.blobs_start {
             let is_first = self.blobs_start.is_none();
-            self.blobs_adjoin &= next.blobs_adjoin && (is_first || start == self.meta.blob_bytes);
+            let follows = is_first || follows(self.meta.blob_bytes, start);
+            self.blobs_follow &= next.blobs_follow && follows;
             self.blobs_start.get_or_insert(start);
             self.meta.blob_bytes = next.meta.blob_bytes;
         }
@@ -226,8 +234,8 @@ impl Sums {
             let rule = "the footer's sums are not those of the entries";
             flaws.push(Flaw { page: (meta.pages() - 1) as u32, rule });
         }
-        if !self.blobs_adjoin || self.blobs_start.is_some_and(|start| start > 0) {
-            let rule = "the blobs do not stand back to back in the order of their keys";
+        if !self.blobs_follow || self.blobs_start.is_some_and(|start| start > 0) {
+            let rule = "the blobs do not follow each other in the order of their keys";
             flaws.push(Flaw { page: 0, rule });
         }
         if (run.min_key(), run.max_key()) != (self.lower.as_slice(), self.upper.as_slice()) {
@@ -469,7 +477,7 @@ mod tests {
             }
             sums
         };
-        let adjoin = |sums: &Sums| sums.blobs_adjoin && sums.blobs_start.unwrap_or(0) == 0;
+        let adjoin = |sums: &Sums| sums.blobs_follow && sums.blobs_start.unwrap_or(0) == 0;
         for whole in [&[][..], &[(0, 5)], &[(0, 5), (5, 0), (5, 9)]] {
             assert!(adjoin(&of(whole)), "{whole:?}");
         }

@@ -14,11 +14,12 @@ use std::sync::Arc;
 use crate::blob::Blob;
 use crate::chunks::{Chunks, Reading};
 use crate::corrupt::Corrupt;
-use crate::entry::{EntryRef, Kind, Order};
+use crate::entry::{EntryRef, Kind, Order, key_prefix};
 use crate::error::{Error, Result};
 use crate::key_range::{KeyRange, bound_key};
 use crate::page::{
-    PAGE_SIZE, PAYLOAD_SIZE, PageKind, PageLayout, decode_payload, overflow_pages, split_value,
+    EntryPlace, PAGE_SIZE, PAYLOAD_SIZE, PageKind, PageLayout, decode_payload, overflow_pages,
+    split_value,
 };
 use crate::run::Run;
 
@@ -34,10 +35,8 @@ enum State {
 /// A stored value that goes on in overflow pages.
 #[derive(Debug)]
 struct Large {
-    kind: Kind,
     /// What stands in the key page ends at byte [`PAGE_SIZE`], where the rest begins.
     bytes: Vec<u8>,
-    /// Where the value stands in `bytes`.
     value: Range<usize>,
 }
 
@@ -61,13 +60,18 @@ pub(crate) struct RunReader {
     /// The key page entered last.
     page: u32,
     layout: PageLayout,
+    /// The entries of the page, and how many bytes their keys share.
+    entries: Vec<EntryPlace>,
+    prefix_len: usize,
+    /// The current one.
+    entry: EntryPlace,
     /// Entries of the page that have not been passed; the current one is the first or the last of them.
     indexes: Range<usize>,
     /// The current key. Invariant: begins with the page's prefix.
     key: Vec<u8>,
     /// The last key of the page before.
     key_before: Vec<u8>,
-    /// The current stored value, if it goes on in overflow pages.
+    /// The stored value of the page's only entry, if it goes on in overflow pages.
     large: Option<Large>,
 }
 
@@ -110,6 +114,9 @@ impl RunReader {
             entries_passed: 0,
             page: 0,
             layout: PageLayout::default(),
+            entries: Vec::new(),
+            prefix_len: 0,
+            entry: EntryPlace::NOWHERE,
             indexes: 0..0,
             key,
             key_before: Vec::new(),
@@ -118,6 +125,7 @@ impl RunReader {
     }
 
     /// Whether the first entry has been gone to.
+    #[inline]
     pub(crate) fn is_loaded(&self) -> bool {
         self.state != State::Unread
     }
@@ -141,20 +149,13 @@ impl RunReader {
         Error::corrupt(self.run.path(), what)
     }
 
-    fn out_of_order(&self) -> Error {
-        let (page, found) = (self.page, self.index().unwrap_or_default() as u64);
+    fn out_of_order(&self, index: usize) -> Error {
+        let (page, found) = (self.page, index as u64);
         self.corrupt(Corrupt { page, rule: "keys rise", expected: found + 1, found })
     }
 
-    /// How `key` compares with one that was met before, in the order of the reader.
-    fn compare(&self, key: &[u8], before: &[u8]) -> Ordering {
-        match self.order {
-            Order::Ascending => key.cmp(before),
-            Order::Descending => before.cmp(key),
-        }
-    }
-
-    /// Index of the current entry in its page.
+    /// Index of the current entry in its page; `None` unless the reader is at one.
+    #[inline]
     fn index(&self) -> Option<usize> {
         match self.order {
             _ if self.indexes.is_empty() => None,
@@ -182,11 +183,11 @@ impl RunReader {
             self.enter(ordinal)?;
         }
         self.state = State::Here;
-        if is_right(self.compare(&self.key, &self.key_before)) {
-            Ok(())
-        } else {
-            Err(self.out_of_order())
-        }
+        let ordering = match self.order {
+            Order::Ascending => self.key.cmp(&self.key_before),
+            Order::Descending => self.key_before.cmp(&self.key),
+        };
+        if is_right(ordering) { Ok(()) } else { Err(self.out_of_order(self.indexes.start)) }
     }
 
     /// Goes to the first entry of a key page that is in the range, if there is one.
@@ -195,18 +196,26 @@ impl RunReader {
         self.page = page;
         self.pages_entered += pages;
         self.large = None;
-        let mut large = vec![0; if pages > 1 { self.large_size(pages) } else { 0 }];
+        let overflow_bytes = (pages as usize - 1) * PAYLOAD_SIZE;
+        let mut large = vec![0; if pages > 1 { PAGE_SIZE + overflow_bytes } else { 0 }];
         if self.order == Order::Descending {
             self.read_overflow(page, pages, &mut large)?;
         }
         let layout = PageLayout::parse(self.chunks.page(page)?, self.run.place(page));
         self.layout = layout.map_err(|what| self.corrupt(what))?;
         let bytes = self.chunks.bytes(page);
+        self.layout.entries(bytes, &mut self.entries);
+        if let Some(index) = out_of_order(&self.entries, bytes) {
+            return Err(self.out_of_order(index));
+        }
         self.indexes = self.indexes_in_range(ordinal, bytes);
         let Some(index) = self.index() else { return Ok(()) };
+        let (prefix, entry) = (self.layout.prefix(bytes), self.entries[index]);
+        self.entry = entry;
+        self.prefix_len = prefix.len();
         self.key.clear();
-        self.key.extend_from_slice(self.layout.prefix(bytes));
-        self.key.extend_from_slice(self.layout.suffix(bytes, index));
+        self.key.extend_from_slice(prefix);
+        self.key.extend_from_slice(entry.suffix(bytes));
         let len = self.layout.large_value_len();
         let expected = 1 + len.map_or(0, |len| overflow_pages(self.key.len(), len));
         if pages != expected {
@@ -215,20 +224,14 @@ impl RunReader {
             return Err(self.corrupt(Corrupt { page, rule, expected, found }));
         }
         let Some(len) = len else { return Ok(()) };
-        let inline = self.layout.stored_value(bytes, 0);
+        let inline = entry.stored_value(bytes);
         let start = PAGE_SIZE - inline.len();
         large[start..PAGE_SIZE].copy_from_slice(inline);
-        let kind = self.layout.kind(bytes, 0);
         if self.order == Order::Ascending {
             self.read_overflow(page, pages, &mut large)?;
         }
-        self.large = Some(Large { kind, bytes: large, value: start..start + len });
+        self.large = Some(Large { bytes: large, value: start..start + len });
         Ok(())
-    }
-
-    /// Bytes that a large entry of so many pages takes in memory.
-    fn large_size(&self, pages: u32) -> usize {
-        PAGE_SIZE + (pages as usize - 1) * PAYLOAD_SIZE
     }
 
     /// Reads the overflow pages of an entry in the order of the reader.
@@ -274,23 +277,31 @@ impl RunReader {
     }
 
     /// The current key, or a bound of the first one; `None` at the end.
+    #[inline]
     pub(crate) fn key(&self) -> Option<&[u8]> {
         (self.state != State::Ended).then_some(self.key.as_slice())
     }
 
     /// The current entry; `None` at the end.
+    #[inline]
     pub(crate) fn current(&self) -> Option<EntryRef<'_>> {
         if self.state != State::Here {
             return None;
         }
-        if let Some(Large { kind, bytes, value }) = &self.large {
-            // A large value is longer than the place of a blob.
-            let (value, blob) = split_value(*kind, &bytes[value.clone()]).unwrap_or_default();
-            return Some(EntryRef { key: &self.key, kind: *kind, value, blob });
-        }
-        let (page, index) = (self.chunks.bytes(self.page), self.index()?);
-        let (value, blob) = self.layout.value(page, index);
-        Some(EntryRef { key: &self.key, kind: self.layout.kind(page, index), value, blob })
+        let kind = self.entry.kind;
+        let stored = match &self.large {
+            None => self.entry.stored_value(self.chunks.bytes(self.page)),
+            Some(Large { bytes, value }) => &bytes[value.clone()],
+        };
+        // Checked when the page was parsed; and a large value is longer than the place of a blob.
+        let (value, blob) = split_value(kind, stored).unwrap_or_default();
+        Some(EntryRef { key: &self.key, kind, value, blob })
+    }
+
+    /// The kind of the current entry; `None` at the end.
+    #[inline]
+    pub(crate) fn kind(&self) -> Option<Kind> {
+        (self.state == State::Here).then_some(self.entry.kind)
     }
 
     /// The blob of the current entry, if it has one.
@@ -313,14 +324,22 @@ impl RunReader {
             Order::Descending => self.indexes.end -= 1,
         }
         let Some(index) = self.index() else { return self.next_page(Ordering::is_gt) };
-        let page = self.chunks.bytes(self.page);
-        let prefix_len = self.layout.prefix(page).len();
-        let suffix = self.layout.suffix(page, index);
-        if self.compare(suffix, &self.key[prefix_len..]).is_le() {
-            return Err(self.out_of_order());
-        }
-        self.key.truncate(prefix_len);
-        self.key.extend_from_slice(suffix);
+        self.entry = self.entries[index];
+        self.key.truncate(self.prefix_len);
+        self.key.extend_from_slice(self.entry.suffix(self.chunks.bytes(self.page)));
         Ok(())
     }
+}
+
+/// The first entry of a page whose key is not above the one before.
+fn out_of_order(entries: &[EntryPlace], page: &[u8]) -> Option<usize> {
+    let mut before = (0, [].as_slice());
+    entries.iter().enumerate().position(|(index, entry)| {
+        let suffix = entry.suffix(page);
+        let now = (key_prefix(suffix), suffix);
+        // Nearly always the first bytes decide.
+        let is_above = now.0 > before.0 || now > before;
+        before = now;
+        index > 0 && !is_above
+    })
 }

@@ -36,9 +36,11 @@ pub struct SessionOptions {
     /// Files of runs that are kept open, 4 to 65,536; 128 unless set. A run whose file is closed has it
     /// opened again by the next call that reads it, which costs a few microseconds.
     ///
-    /// Beside these files a session has up to one for each call that runs at the same time, its lock, and
-    /// with `io_uring` a ring for each thread that looks up at the same time, of which up to 16 are kept.
-    /// So the default needs less than 256 descriptors (`RLIMIT_NOFILE`), and 24 need less than 64.
+    /// A cursor that reads ahead counts as a file. Beside these a session has up to one descriptor for each
+    /// call that runs at the same time, its lock, and with `io_uring` a ring for each thread that looks up
+    /// at the same time, of which up to 16 are kept. So the default needs less than 256 descriptors
+    /// (`RLIMIT_NOFILE`), and 24 need less than 64. Where there are fewer, files are closed when one more
+    /// cannot be opened.
     pub open_files_max: usize,
 }
 
@@ -170,8 +172,10 @@ impl Session {
     /// A new table with the content of a snapshot; any number of them may be opened.
     ///
     /// Cost: reads footer, filter and index of each run that is not open yet, several runs at once; data
-    /// pages are checked when they are read. A merge that was under way begins anew; if less than a quarter
-    /// of its time was left, part of its work is done here, so that later updates go on doing little each.
+    /// pages are checked when they are read. A merge that was under way goes on where it stood: shared
+    /// with the table that has it, or, after another session, with reading again what it had written, in steps
+    /// with the updates to come. If these would be too few for that, part of it is done here, so that each of
+    /// them does little.
     ///
     /// # Errors
     /// [`SnapshotDoesNotExist`](crate::Error::SnapshotDoesNotExist),

@@ -15,10 +15,12 @@ use terrane_io::disk::read_file;
 use terrane_io::{Access, AlignedBuf, Disk, Entry, EntryKind, LockGuard, OpenMode};
 
 use crate::error::{Error, Result};
-use crate::files::{FileSet, blobs_number, file_number, lock};
+use crate::files::{FileSet, Partial, blobs_number, file_number, lock};
 use crate::manifest::{MANIFEST_BYTES_MAX, Refused, SessionMeta, SnapshotMeta};
+use crate::merging::{MergeSpec, Merging};
 use crate::open_files::OpenFiles;
 use crate::registry::{Registry, Stored};
+use crate::rereading::TakenOver;
 use crate::run::Run;
 use crate::stats::{Counters, FilterStats, SessionStats};
 use crate::trace::event;
@@ -45,6 +47,8 @@ pub(crate) struct SessionCore {
     spare_pages: Mutex<Vec<AlignedBuf>>,
     /// Open runs by number, so that tables opened from one snapshot share them.
     runs: Mutex<BTreeMap<u64, Weak<Run>>>,
+    /// Merges that snapshots refer to, by the number of their output, so that tables share them.
+    merges: Mutex<BTreeMap<u64, Weak<Merging>>>,
     snapshots: Registry,
     lock: Mutex<Option<Box<dyn LockGuard>>>,
     counters: Counters,
@@ -333,9 +337,13 @@ impl SessionCore {
         let meta = read_metadata(disk.as_ref(), dir)?;
         let mut snapshots = BTreeMap::new();
         let mut damaged = false;
+        let mut partials = Vec::new();
         for name in snapshot_names(disk.as_ref(), dir)? {
             let stored = match read_snapshot(disk.as_ref(), dir, &name) {
-                Ok(meta) => Stored::Whole { runs: meta.runs().copied().collect() },
+                Ok(meta) => {
+                    partials.extend(meta.partials().copied());
+                    Stored::whole(&meta)
+                }
                 Err(Error::SnapshotCorrupted { .. } | Error::UnknownVersion { .. }) => {
                     damaged = true;
                     Stored::Damaged
@@ -346,7 +354,7 @@ impl SessionCore {
         }
         let snapshots = Registry::new(snapshots);
         let active = disk.list(&dir.join(ACTIVE))?;
-        let pins: Vec<u64> = snapshots.runs().iter().map(|run| run.number).collect();
+        let pins = snapshots.pins();
         let number_of = |name: &str| file_number(name).or_else(|| blobs_number(name));
         let numbers = active.iter().filter_map(|entry| number_of(&entry.name));
         let last = numbers.chain(pins.iter().copied()).max();
@@ -354,6 +362,13 @@ impl SessionCore {
         let open = OpenFiles::new(Arc::clone(disk), open_files_max);
         let files = Arc::new(FileSet::new(open, dir.join(ACTIVE), next_number));
         files.pin(pins);
+        snapshots.runs().iter().for_each(|run| files.note_whole(run.number));
+        if !damaged {
+            // Otherwise another snapshot may rely on more of these files than is known.
+            for partial in partials {
+                files.note_durable(partial);
+            }
+        }
         for entry in disk.list(&dir.join(SNAPSHOTS))? {
             if entry.name.ends_with(TMP_SUFFIX) {
                 disk.remove(&dir.join(SNAPSHOTS).join(&entry.name))?;
@@ -382,6 +397,7 @@ impl SessionCore {
             closed: AtomicBool::new(false),
             spare_pages: Mutex::default(),
             runs: Mutex::default(),
+            merges: Mutex::default(),
             snapshots,
             lock: Mutex::new(Some(guard)),
             counters: Counters::default(),
@@ -531,6 +547,30 @@ impl SessionCore {
         runs.retain(|_, run| run.strong_count() > 0);
         runs.insert(number, Arc::downgrade(&run));
         Ok(run)
+    }
+
+    /// The merge that `spec` describes, which had written `output`: shared with whoever has it under way, or
+    /// resumed; `None` if neither can be. Cost: no I/O.
+    pub(crate) fn merging(&self, spec: &MergeSpec, output: &Partial) -> Option<Arc<Merging>> {
+        let mut merges = lock(&self.merges);
+        if let Some(merging) = merges.get(&output.number).and_then(Weak::upgrade)
+            && merging.access() == spec.access
+        {
+            return Some(merging);
+        }
+        let (handle, partial) = self.files.take_over(output)?;
+        let taken = TakenOver { partial, handle };
+        let merging = Arc::new(Merging::resumed(&self.files, spec.clone(), taken));
+        merges.retain(|_, merging| merging.strong_count() > 0);
+        merges.insert(output.number, Arc::downgrade(&merging));
+        Some(merging)
+    }
+
+    /// Lets tables that are opened from a snapshot share these merges, each with the number of its output.
+    pub(crate) fn share_merges<'a>(&self, shared: impl Iterator<Item = (u64, &'a Arc<Merging>)>) {
+        let mut merges = lock(&self.merges);
+        merges.retain(|_, merging| merging.strong_count() > 0);
+        merges.extend(shared.map(|(number, merging)| (number, Arc::downgrade(merging))));
     }
 
     /// Lets tables that are opened from a snapshot share these runs.

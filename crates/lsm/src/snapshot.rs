@@ -1,6 +1,7 @@
 //! Durable copies of tables: save, open, rename, delete.
 //!
-//! **Save** writes the write buffer as a run, syncs the runs that are not durable yet, syncs their
+//! **Save** writes the write buffer as a run, writes what unfinished merges have ready, syncs all of that and
+//! the runs that are not durable yet, syncs their
 //! directory, and only then writes the snapshot's metadata under a temporary name, syncs it and renames
 //! it. **Delete** removes the metadata, syncs the directory, and only then removes runs. **Rename** renames
 //! the metadata, which does not know its name, and syncs the directory. So after a crash
@@ -9,8 +10,12 @@
 //!
 //! Operations on different names run side by side; see the module `registry`.
 //!
-//! Cost of saving: one file for the write buffer and one for the metadata, a sync for each run that no
-//! earlier snapshot has synced; nothing that grows with the number of entries.
+//! A merge under way is kept with what it has written: see [`crate::merging`] for how it is gone on with.
+//! That part of its output is never needed, since the inputs are there too.
+//!
+//! Cost of saving: one file for the write buffer and one for the metadata, a write and a sync for each merge
+//! under way, a sync for each run that no earlier snapshot has synced; nothing that grows with the number of
+//! entries.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -39,6 +44,7 @@ use crate::parallel;
 use crate::registry::{Operation, Reservation};
 use crate::resolve::Resolve;
 use crate::run::{Purpose, Run, RunMeta};
+use crate::run_builder::Flushed;
 use crate::run_check::Checking;
 use crate::run_reader::RunReader;
 use crate::session_core::{ACTIVE, Registered, SNAPSHOTS, SessionCore, snapshot_path};
@@ -129,7 +135,9 @@ pub(crate) fn save(
     };
     let image = image.as_ref().map(&mut refer);
     let flushed = flushed.as_ref().map(&mut refer);
-    let levels = tree.levels.iter().map(|level| level_ref(level, &mut refer)).collect();
+    let mut unfinished = Vec::new();
+    let levels = tree.levels.iter().map(|level| level_ref(level, &mut refer, &mut unfinished));
+    let levels = levels.collect::<Result<_>>()?;
     let union = tree.union.as_ref().map(|union| union_ref(union, &mut refer));
     let meta = SnapshotMeta {
         created_ns: core.disk().clock().wall().as_nanos() as u64,
@@ -146,35 +154,34 @@ pub(crate) fn save(
     for run in &held {
         run.sync()?;
     }
+    for output in &unfinished {
+        output.flushed.sync()?;
+    }
     publish(core, reservation, &meta)?;
     core.share(&held);
+    core.share_merges(unfinished.iter().map(|output| (output.number(), &output.merging)));
     Ok(())
 }
 
-/// Makes a snapshot of runs that are there and whose bytes are durable; the caller holds them.
+/// Makes a snapshot of files that are there and whose bytes are durable; the caller holds them.
 pub(crate) fn publish(
     core: &SessionCore,
     reservation: Reservation<'_>,
     meta: &SnapshotMeta,
 ) -> Result<()> {
     core.sync_dir(ACTIVE)?;
-    let runs: Vec<RunRef> = meta.runs().copied().collect();
-    core.files().pin(numbers(&runs));
+    core.files().pin(meta.numbers());
     let path = snapshot_path(core.dir(), reservation.name());
     if let Err(error) = core.write_snapshot(&path, &meta.encode()) {
         // After a failed sync of the directory the name may be there or not: the pins stay, so that its
         // runs do, and the next opening sees which it is.
         if core.files().check_poisoned().is_ok() {
-            core.files().unpin(numbers(&runs))?;
+            core.files().unpin(meta.numbers())?;
         }
         return Err(error);
     }
-    reservation.publish(runs);
+    reservation.publish(meta);
     Ok(())
-}
-
-fn numbers(runs: &[RunRef]) -> impl Iterator<Item = u64> {
-    runs.iter().map(|run| run.number)
 }
 
 fn write_image(context: &Context<'_>, buffer: &WriteBuffer) -> Result<Option<Arc<Run>>> {
@@ -194,25 +201,44 @@ fn write_image(context: &Context<'_>, buffer: &WriteBuffer) -> Result<Option<Arc
     Merging::new(context.set, spec).finish()
 }
 
-fn level_ref(level: &Level, refer: &mut impl FnMut(&Arc<Run>) -> RunRef) -> LevelRef {
+/// The output of a merge under way, which a snapshot refers to.
+struct Unfinished {
+    merging: Arc<Merging>,
+    flushed: Flushed,
+}
+
+impl Unfinished {
+    fn number(&self) -> u64 {
+        self.flushed.partial.number
+    }
+}
+
+fn level_ref(
+    level: &Level,
+    refer: &mut impl FnMut(&Arc<Run>) -> RunRef,
+    unfinished: &mut Vec<Unfinished>,
+) -> Result<LevelRef> {
     let incoming = match &level.incoming {
         None => IncomingRef::Nothing,
         Some(Incoming::Single(run)) => IncomingRef::Single(refer(run)),
-        Some(Incoming::Merging(pending)) => match pending.merging.view() {
-            View::Output(None) => IncomingRef::Nothing,
-            View::Output(Some(run)) => IncomingRef::Single(refer(&run)),
-            View::Inputs(inputs) => {
+        Some(Incoming::Merging(pending)) => match pending.merging.flush()? {
+            (View::Output(None), _) => IncomingRef::Nothing,
+            (View::Output(Some(run)), _) => IncomingRef::Single(refer(&run)),
+            (View::Inputs(inputs), flushed) => {
                 let runs = inputs.iter().filter_map(Input::run);
+                let output = flushed.as_ref().map(|flushed| flushed.partial);
+                let merging = Arc::clone(&pending.merging);
+                unfinished.extend(flushed.map(|flushed| Unfinished { merging, flushed }));
                 IncomingRef::Merging(MergeRef {
-                    start: pending.start,
                     due: pending.due,
                     drop_deletes: pending.merging.drops_deletes(),
                     inputs: runs.map(&mut *refer).collect(),
+                    output,
                 })
             }
         },
     };
-    LevelRef { incoming, residents: level.residents.iter().map(refer).collect() }
+    Ok(LevelRef { incoming, residents: level.residents.iter().map(refer).collect() })
 }
 
 fn union_ref(union: &Union, refer: &mut impl FnMut(&Arc<Run>) -> RunRef) -> UnionRef {
@@ -324,7 +350,7 @@ pub(crate) fn read<'a>(core: &'a SessionCore, name: &SnapshotName) -> Result<Rea
         let meta = core
             .read_snapshot(name.as_str())
             .map_err(|error| damaged(core.dir(), name.as_str(), error))?;
-        let held = meta.runs().map(|run| core.files().attach(run.number)).collect();
+        let held = meta.numbers().map(|number| core.files().attach(number)).collect();
         Ok((meta, held))
     };
     let (operation, (meta, held)) = core.snapshots().read(name.as_str(), read)?;
@@ -458,7 +484,7 @@ fn restore(core: &Registered, meta: &SnapshotMeta, runs: &Runs) -> Result<Tree> 
     if let Some(image) = &meta.image {
         tree.buffer = read_image(&open(image, 1)?, &meta.config.resolve)?;
     }
-    tree.levels = restore_levels(&context, meta, &open)?;
+    tree.levels = restore_levels(core, &context, meta, &open)?;
     if let Some(union) = &meta.union {
         let open = |wanted: &RunRef| open(wanted, LEVELS_MAX);
         tree.union = Some(Arc::new(restore_union(&context, union, &open)?));
@@ -473,8 +499,9 @@ fn restore(core: &Registered, meta: &SnapshotMeta, runs: &Runs) -> Result<Tree> 
     Ok(tree)
 }
 
-/// The levels of a table. Their merges begin anew.
+/// The levels of a table, with their merges.
 fn restore_levels(
+    core: &SessionCore,
     context: &Context<'_>,
     meta: &SnapshotMeta,
     open: &impl Fn(&RunRef, usize) -> Result<Arc<Run>>,
@@ -494,9 +521,13 @@ fn restore_levels(
         let incoming = if let IncomingRef::Merging(merge) = &level.incoming {
             let inputs = runs.into_iter().map(Input::Run).collect();
             let spec = context.spec(inputs, (at, meta.levels.len()), merge.drop_deletes, &held);
-            let merging = Arc::new(Merging::new(context.set, spec));
-            held.add_output(merging.planned_bytes());
-            Some(Incoming::Merging(resume(merging, merge, meta.now)?))
+            let time = (meta.now, context.merge_ticks(at));
+            let incoming = restore_merge(core, merge, spec, time)?;
+            match &incoming {
+                Incoming::Merging(pending) => held.add_output(pending.merging.planned_bytes()),
+                Incoming::Single(run) => held.add_run(run),
+            }
+            Some(incoming)
         } else {
             runs.into_iter().next().map(Incoming::Single)
         };
@@ -547,20 +578,46 @@ fn read_image(run: &Arc<Run>, resolve: &Resolve) -> Result<WriteBuffer> {
     Ok(buffer)
 }
 
+/// The merge that a snapshot found under way. `time` is that of the snapshot, and how long such a merge takes.
+fn restore_merge(
+    core: &SessionCore,
+    merge: &MergeRef,
+    spec: MergeSpec,
+    time: (u64, u64),
+) -> Result<Incoming> {
+    let mut known = None;
+    if let Some(output) = &merge.output {
+        known = core.merging(&spec, output);
+        if known.is_none() && core.files().is_whole(output.number) {
+            // It was completed since.
+            match core.run(output.number, spec.access) {
+                Ok(run) if run.meta().identity == output.identity => {
+                    core.files().sync_whole(output.number)?;
+                    return Ok(Incoming::Single(run));
+                }
+                Err(error) if !error.is_damage() => return Err(error),
+                Ok(_) | Err(_) => {}
+            }
+        }
+    }
+    let merging = known.unwrap_or_else(|| Arc::new(Merging::new(core.files(), spec)));
+    Ok(Incoming::Merging(resume(merging, merge.due, time)?))
+}
+
 /// How much faster than at first a merge may go after its snapshot was opened.
 const PACE_MAX: u64 = 4;
 
-/// Goes on with a merge whose progress was lost. What is left of its time is used for all of its work, at up
-/// to [`PACE_MAX`] times its first pace, so that no later update has to do much at once; what does not fit is
-/// done here.
-fn resume(merging: Arc<Merging>, merge: &MergeRef, now: u64) -> Result<Pending> {
-    let due = merge.due.clamp(now + 1, now.saturating_add(1 << 61));
-    let span = due.saturating_sub(merge.start).max(1);
-    let total = merging.total();
-    let fits = u128::from(total) * u128::from(PACE_MAX) * u128::from(due - now) / u128::from(span);
+/// Goes on with a merge, part of whose work may have been lost. What is left of its time is used for what is
+/// left of its work, at up to [`PACE_MAX`] times its first pace, so that no later update has to do much at
+/// once; what does not fit is done here.
+fn resume(merging: Arc<Merging>, due: u64, (now, span): (u64, u64)) -> Result<Pending> {
+    let due = due.clamp(now + 1, now.saturating_add(1 << 61));
+    let pages = u128::from(merging.work()) * u128::from(PACE_MAX);
+    let fits = pages * u128::from(due - now) / u128::from(span);
     let fits = u64::try_from(fits).unwrap_or(u64::MAX);
-    if fits < total {
-        merging.advance_to(total - fits)?;
+    // There may turn out to be more to do.
+    while merging.total() - merging.done() > fits {
+        merging.advance_to(merging.total() - fits)?;
     }
     let base = merging.done();
     Ok(Pending { merging, start: now, due, base })
@@ -581,10 +638,10 @@ pub(crate) fn delete(core: &SessionCore, name: &SnapshotName) -> Result<()> {
         Err(error) if !error.is_not_found() => Err(error.into()),
         _ => Ok(()),
     };
-    let (_operation, runs) = core.snapshots().remove(name.as_str(), remove)?;
+    let (_operation, pins) = core.snapshots().remove(name.as_str(), remove)?;
     // Until the name is gone for good, the runs must stay.
     core.sync_dir(SNAPSHOTS)?;
-    core.files().unpin(numbers(&runs))
+    core.files().unpin(pins)
 }
 
 /// What a stored snapshot says of itself.

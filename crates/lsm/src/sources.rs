@@ -195,3 +195,33 @@ impl Scan {
 fn is_in(run: &Run, range: &KeyRange) -> bool {
     !range.misses(run.min_key(), run.max_key())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::{Kind, key_hash};
+    use crate::write_buffer::{NewEntry, Room};
+
+    #[test]
+    fn write_buffers_outside_a_range_are_let_go_of() {
+        let (mut buffer, resolve) = (WriteBuffer::default(), Resolve::newest());
+        for key in [b"b", b"d"] {
+            // What somebody else refers to is not written to.
+            let _kept = buffer.clone();
+            buffer.begin(Room::default(), &resolve).unwrap();
+            let (hash, kind) = (key_hash(1, key), Kind::Insert);
+            let entry = NewEntry { key, hash, kind, value: b"", blob: None };
+            buffer.put(entry, &resolve, None).unwrap();
+        }
+        let segments = |range: &KeyRange| {
+            let mut sources = Sources { buffers: vec![buffer.clone()], ..Sources::default() };
+            sources.narrow(range);
+            sources.buffers.iter().map(|buffer| buffer.segments().len()).collect::<Vec<_>>()
+        };
+        assert_eq!(segments(&KeyRange::ALL), [2]);
+        assert_eq!(segments(&KeyRange::new(&(b"a".as_slice()..b"e".as_slice()))), [2]);
+        assert_eq!(segments(&KeyRange::new(&(b"c".as_slice()..))), [1]);
+        assert_eq!(segments(&KeyRange::prefix(b"b")), [1]);
+        assert_eq!(segments(&KeyRange::prefix(b"c")), [0; 0]);
+    }
+}

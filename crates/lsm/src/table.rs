@@ -442,8 +442,9 @@ impl Table {
     /// Saves the table as it is now under a name; durable when this returns. The table stays usable.
     /// `label` is checked on opening; it is meant to say what the table holds.
     ///
-    /// Cost: finishes the flush under way, writes the write buffer and one small file, and syncs the runs that no earlier snapshot
-    /// has synced: O(runs) file operations.
+    /// Cost: finishes the flush under way, writes the write buffer, at most 130 pages of each merge under way and
+    /// one small file, and syncs these merges and the runs that no earlier snapshot has synced: O(runs) file
+    /// operations.
     ///
     /// # Errors
     /// [`Error::SnapshotExists`], [`Error::Disk`], [`Error::Poisoned`], [`Error::SessionClosed`]. After an

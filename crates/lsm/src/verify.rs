@@ -4,7 +4,9 @@
 //! the identity and length that the snapshot says; and of each run every page's checksum and place, the
 //! order and number of the keys, that the filter contains every key, that the index leads to every key,
 //! that the footer's sums are right, and
-//! that the blobs it refers to are there.
+//! that the blobs it refers to are there. Of what an unfinished merge has written: every page's checksum and
+//! place, and the order of the keys. Damage there is no loss, since the merge can begin anew, and is not
+//! repaired.
 //!
 //! What is repaired: a run whose data pages are all whole is written anew if its filter, index or footer is
 //! not; `metadata` is written anew from the salt in the runs. Both go into a new file, which is checked and
@@ -23,14 +25,14 @@ use terrane_io::{Access, Disk, EntryKind, OpenMode};
 use crate::corrupt::Corrupt;
 use crate::entry::key_hash;
 use crate::error::{Error, Result};
-use crate::files::{FileSet, blobs_name, file_name, file_number};
+use crate::files::{FileSet, Partial, blobs_name, file_name, file_number};
 use crate::filter::FilterAllocation;
 use crate::index::IndexKind;
 use crate::manifest::{MANIFEST_BYTES_MAX, Refused, RunRef, SessionMeta};
 use crate::open_files::{OPEN_FILES_DEFAULT, OpenFiles};
-use crate::page::PAGE_SIZE;
+use crate::page::{PAGE_SIZE, PAYLOAD_SIZE};
 use crate::run::{Purpose, Run, read_meta};
-use crate::run_builder::{RunBuilder, RunPlan};
+use crate::run_builder::{RunBuilder, RunPlan, blob_end};
 pub use crate::run_check::Progress;
 use crate::run_check::{CHUNK_PAGES, Pages, Step, Sums, misled, page_offset};
 use crate::session_core::{
@@ -170,6 +172,35 @@ struct Wanted {
     consistent: bool,
 }
 
+/// What an unfinished merge has written, as far as snapshots refer to it.
+struct WantedPartial {
+    partial: Partial,
+    snapshots: Vec<String>,
+}
+
+/// What snapshots refer to, by number.
+#[derive(Default)]
+struct AllWanted {
+    runs: BTreeMap<u64, Wanted>,
+    partials: BTreeMap<u64, WantedPartial>,
+}
+
+impl AllWanted {
+    fn numbers(&self) -> impl Iterator<Item = u64> {
+        self.runs.keys().chain(self.partials.keys()).copied()
+    }
+
+    fn contains(&self, number: u64) -> bool {
+        self.runs.contains_key(&number) || self.partials.contains_key(&number)
+    }
+
+    fn bytes(&self) -> u64 {
+        let runs = self.runs.values().map(|run| data_bytes(&run.run));
+        let partials = self.partials.values().map(|wanted| page_offset(wanted.partial.data_pages));
+        runs.chain(partials).fold(0, u64::saturating_add)
+    }
+}
+
 struct Check<'a> {
     disk: &'a Arc<dyn Disk>,
     dir: &'a Path,
@@ -223,8 +254,8 @@ impl<'a> Check<'a> {
         }
         let wanted = self.check_snapshots()?;
         let damaged = !self.report.problems.is_empty();
-        let salt = self.check_metadata(&wanted, damaged)?;
-        let mut next_number = wanted.keys().max().map_or(0, |number| number + 1);
+        let salt = self.check_metadata(&wanted.runs, damaged)?;
+        let mut next_number = wanted.numbers().max().map_or(0, |number| number + 1);
         let active = self.dir.join(ACTIVE);
         let listed = self.disk.list(&active)?;
         self.note_strays(&listed, &wanted, damaged);
@@ -233,20 +264,24 @@ impl<'a> Check<'a> {
         let open = OpenFiles::new(Arc::clone(self.disk), OPEN_FILES_DEFAULT);
         let files = Arc::new(FileSet::new(open, active, next_number));
         // Pinned, so that no handle removes a file when it goes.
-        files.pin(wanted.keys().copied());
-        self.total_bytes =
-            wanted.values().fold(0, |sum: u64, run| sum.saturating_add(data_bytes(&run.run)));
-        for run in wanted.values() {
+        files.pin(wanted.numbers());
+        self.total_bytes = wanted.bytes();
+        for run in wanted.runs.values() {
             self.check_run(&files, run, salt)?;
             self.done_bytes = self.done_bytes.saturating_add(data_bytes(&run.run));
+        }
+        for wanted in wanted.partials.values() {
+            self.check_partial(wanted)?;
+            let bytes = page_offset(wanted.partial.data_pages);
+            self.done_bytes = self.done_bytes.saturating_add(bytes);
         }
         (self.progress)(self.done_bytes, self.total_bytes);
         Ok(self.report)
     }
 
-    /// The runs that snapshots refer to, by number.
-    fn check_snapshots(&mut self) -> Result<BTreeMap<u64, Wanted>> {
-        let mut wanted: BTreeMap<u64, Wanted> = BTreeMap::new();
+    /// Checks the metadata of all snapshots and gathers what they refer to.
+    fn check_snapshots(&mut self) -> Result<AllWanted> {
+        let AllWanted { runs: mut wanted, mut partials } = AllWanted::default();
         for name in snapshot_names(self.disk.as_ref(), self.dir)? {
             self.report.snapshots += 1;
             let path = snapshot_path(self.dir, &name);
@@ -259,6 +294,16 @@ impl<'a> Check<'a> {
                     continue;
                 }
             };
+            for partial in meta.partials() {
+                let new = || WantedPartial { partial: *partial, snapshots: Vec::new() };
+                let known = partials.entry(partial.number).or_insert_with(new);
+                known.snapshots.push(name.clone());
+                if known.partial.identity != partial.identity {
+                    self.report.add(&path, 0, another_run(partial.number));
+                } else if known.partial.data_pages < partial.data_pages {
+                    known.partial = *partial;
+                }
+            }
             for (run, level) in meta.leveled_runs() {
                 let (purpose, filter) = meta.role(level);
                 let known = wanted.entry(run.number).or_insert_with(|| Wanted {
@@ -274,13 +319,61 @@ impl<'a> Check<'a> {
                 }
                 if (known.run, known.purpose) != (*run, purpose) {
                     known.consistent = false;
-                    let number = run.number;
-                    let rule = format!("refers to another run {number} than an earlier snapshot");
-                    self.report.add(&path, 0, rule);
+                    self.report.add(&path, 0, another_run(run.number));
                 }
             }
         }
-        Ok(wanted)
+        // What a snapshot refers to as a whole run is checked as such.
+        for (number, run) in &wanted {
+            if let Some(partial) = partials.remove(number)
+                && partial.partial.identity != run.run.identity
+            {
+                let path = snapshot_path(self.dir, &partial.snapshots[0]);
+                self.report.add(&path, 0, another_run(*number));
+            }
+        }
+        Ok(AllWanted { runs: wanted, partials })
+    }
+
+    /// Checks what an unfinished merge has written, as far as snapshots refer to it.
+    fn check_partial(&mut self, wanted: &WantedPartial) -> Result<()> {
+        let Partial { number, identity, data_pages, blob_bytes, .. } = wanted.partial;
+        let mut found = Report::default();
+        let path = self.run_path(number);
+        match self.disk.open(&path, OpenMode::Read, Access::Buffered) {
+            Err(error) => found.problems.push(Problem::of(error.into())?),
+            Ok(file) => {
+                let len = file.len()?;
+                let end = u64::from(data_pages).min(len / PAGE_SIZE as u64) as u32;
+                let mut damage = Damage { path: &path, problems: Vec::new(), left_out: 0 };
+                if end < data_pages {
+                    damage.add(len, "the file ends within the data pages");
+                }
+                Pages::new(file.as_ref(), identity, end).walk(&mut |step| {
+                    match step {
+                        Step::Damage(what) => {
+                            damage.add(page_offset(what.page), &Problem::rule_of(&what));
+                        }
+                        Step::Entry(met) if blob_end(met.entry) > blob_bytes => {
+                            damage.add(page_offset(met.page), "a blob beyond the blobs");
+                        }
+                        Step::Entry(_) => {}
+                    }
+                    Ok(())
+                })?;
+                self.report.pages += u64::from(end);
+                found.problems.append(&mut damage.finish());
+            }
+        }
+        let blob_pages = blob_bytes.div_ceil(PAYLOAD_SIZE as u64);
+        self.check_blobs((number, identity), (blob_pages, false), &mut found)?;
+        for problem in &mut found.problems {
+            let rule = "what an unfinished merge has written, without which it begins anew";
+            problem.rule = format!("{rule}: {}", problem.rule);
+            problem.snapshots.clone_from(&wanted.snapshots);
+        }
+        self.report.problems.append(&mut found.problems);
+        Ok(())
     }
 
     /// Checks `metadata` and returns the salt, if anything tells it.
@@ -335,12 +428,11 @@ impl<'a> Check<'a> {
     fn note_strays(
         &mut self,
         listed: &[terrane_io::Entry],
-        wanted: &BTreeMap<u64, Wanted>,
+        wanted: &AllWanted,
         damaged_snapshots: bool,
     ) {
         let number_of = |entry: &terrane_io::Entry| file_number(&entry.name);
-        let strays =
-            listed.iter().filter_map(number_of).filter(|n| !wanted.contains_key(n)).count();
+        let strays = listed.iter().filter_map(number_of).filter(|n| !wanted.contains(*n)).count();
         if strays > 0 {
             let kept = "kept while a snapshot is damaged";
             let fate = if damaged_snapshots { kept } else { "opening the session removes them" };
@@ -456,17 +548,24 @@ impl<'a> Check<'a> {
             }
         }
         if is_whole && number == wanted.run.number {
-            whole = self.check_blobs(wanted, sums.meta.blob_pages(), &mut found)?;
+            let run = (number, wanted.run.identity);
+            whole = self.check_blobs(run, (sums.meta.blob_pages(), true), &mut found)?;
         }
         Ok(Findings { problems: found.problems, whole: (is_whole && whole).then_some(sums) })
     }
 
-    /// Checks every page of a run's blobs; returns whether all are whole. Damage there cannot be repaired.
-    fn check_blobs(&mut self, wanted: &Wanted, pages: u64, found: &mut Report) -> Result<bool> {
+    /// Checks so many pages of a run's blobs, and whether those are all; returns whether all is well. Damage
+    /// there cannot be repaired.
+    fn check_blobs(
+        &mut self,
+        (number, identity): (u64, u64),
+        (pages, are_all): (u64, bool),
+        found: &mut Report,
+    ) -> Result<bool> {
         if pages == 0 {
             return Ok(true);
         }
-        let path = self.dir.join(ACTIVE).join(blobs_name(wanted.run.number));
+        let path = self.dir.join(ACTIVE).join(blobs_name(number));
         let file = match self.disk.open(&path, OpenMode::Read, Access::Buffered) {
             Ok(file) => file,
             Err(error) => {
@@ -476,12 +575,13 @@ impl<'a> Check<'a> {
         };
         let len = file.len()?;
         let mut damage = Damage { path: &path, problems: Vec::new(), left_out: 0 };
-        if len != pages * PAGE_SIZE as u64 {
-            let rule = format!("length of the blobs: expected {}, found {len}", pages * 4096);
+        let expected = pages * PAGE_SIZE as u64;
+        if len < expected || are_all && len > expected {
+            let rule = format!("length of the blobs: expected {expected}, found {len}");
             damage.add(len, &rule);
         }
         let end = pages.min(len / PAGE_SIZE as u64) as u32;
-        let mut pages = Pages::new(file.as_ref(), wanted.run.identity, end);
+        let mut pages = Pages::new(file.as_ref(), identity, end);
         for page in 0..end {
             if let Err(what) = pages.blobs(page)? {
                 damage.add(page_offset(page), &Problem::rule_of(&what));
@@ -562,6 +662,10 @@ fn check_footer(run: &Run, wanted: &Wanted, salt: Option<u64>, found: &mut Repor
         found.add(run.path(), offset, "purpose differs from that in the snapshot");
     }
     true
+}
+
+fn another_run(number: u64) -> String {
+    format!("refers to another run {number} than another snapshot")
 }
 
 fn footer_offset(run: &Run) -> u64 {

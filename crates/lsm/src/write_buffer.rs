@@ -595,6 +595,11 @@ impl SegmentReader {
         self.slot().map(|(chunk, slot)| chunk.entry(slot))
     }
 
+    /// The kind of the current entry; `None` at the end.
+    pub(crate) fn kind(&self) -> Option<Kind> {
+        self.slot.map(|(_, slot)| slot.kind)
+    }
+
     /// The blob of the current entry, if it has one.
     pub(crate) fn blob(&self) -> Option<Blob> {
         let (chunk, slot) = self.slot()?;

@@ -197,7 +197,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut done = 0;
     while done < blocks {
         let turn: Vec<Block> = (done..blocks).take(TURN).map(|_| chain.block()).collect();
-        if done / TURN % 2 == 0 {
+        if (done / TURN).is_multiple_of(2) {
             plain.timed(&turn)?;
             keeping.timed(&turn)?;
         } else {

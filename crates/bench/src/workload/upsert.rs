@@ -187,7 +187,7 @@ fn compare(
         let Some(table) = table else { continue };
         let mut cursor = table.cursor()?;
         let mut count = 0;
-        while cursor.next()?.is_some() {
+        while cursor.next_ref()?.is_some() {
             count += 1;
         }
         if count != pairs.len() {

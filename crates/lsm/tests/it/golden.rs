@@ -28,13 +28,14 @@ const CRATE: &str = env!("CARGO_MANIFEST_DIR");
 const DIR: &str = "/session";
 
 /// Golden files, with the files of the session that they are.
-const FILES: [(&str, &str); 8] = [
+const FILES: [(&str, &str); 9] = [
     ("session.metadata", "metadata"),
     ("snapshot.mid-merge", "snapshots/mid-merge.snapshot"),
     ("run.large-value", "active/00000001.run"),
     ("run.last-level", "active/00000002.run"),
     ("run.resident", "active/00000003.run"),
     ("run.incoming", "active/00000004.run"),
+    ("run.unfinished", "active/00000005.run"),
     ("run.flushed", "active/00000006.run"),
     ("run.buffer-image", "active/00000007.run"),
 ];

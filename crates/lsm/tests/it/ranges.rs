@@ -20,7 +20,10 @@ use crate::{Place, buffer_of, fill, key, small_configs, value};
 type Entry = (Vec<u8>, Vec<u8>, Option<Vec<u8>>);
 
 #[derive(Debug, Clone, Default)]
-struct Content(BTreeMap<Vec<u8>, (Vec<u8>, Option<Vec<u8>>)>);
+struct Content(BTreeMap<Vec<u8>, Held>);
+
+/// A value and its blob.
+type Held = (Vec<u8>, Option<Vec<u8>>);
 
 impl Content {
     fn apply(&mut self, key: &[u8], update: Update<'_>) {
@@ -247,6 +250,60 @@ fn a_cursor_moves_through_many_pages() {
                 walk.at = at.saturating_sub(count);
                 walk.check(given, (walk.at..at).rev());
             }
+        }
+    });
+}
+
+/// What tables hold together, left to right: the reference's table 1.2.
+fn united(inputs: &[&Content]) -> Content {
+    let mut all = Content::default();
+    for (key, (value, blob)) in inputs.iter().flat_map(|input| &input.0) {
+        match all.0.get_mut(key) {
+            Some((left, _)) => *left = Resolve::concatenate().apply(left, value),
+            None => {
+                all.0.insert(key.clone(), (value.clone(), blob.clone()));
+            }
+        }
+    }
+    all
+}
+
+/// Unions of unions, paid for in part, so that the walk crosses frontiers in both directions.
+#[test]
+fn a_cursor_moves_through_unions_at_every_level_of_debt() {
+    for_each_seed("a_cursor_moves_through_unions_at_every_level_of_debt", 6, |rng, seed| {
+        let place = if seed % 4 == 0 { Place::real() } else { Place::simulated(seed) };
+        let session = place.open();
+        let mut tables: Vec<(Table, Content)> = Vec::new();
+        for _ in 0..4 {
+            let config = TableConfig { merge_batch_pages: 1, ..draw_config(rng) };
+            let mut table = session.new_table(&config).unwrap();
+            let mut content = Content::default();
+            grow(&mut table, &mut content, rng, 150);
+            tables.push((table, content));
+        }
+        for _ in 0..8 {
+            let mut inputs: Vec<usize> = (0..=rng.index(3)).map(|_| rng.index(4)).collect();
+            inputs.push(rng.index(tables.len()));
+            let of: Vec<&Table> = inputs.iter().map(|&at| &tables[at].0).collect();
+            let content = united(&inputs.iter().map(|&at| &tables[at].1).collect::<Vec<_>>());
+            let mut union = (session.incremental_union(&of).unwrap(), content);
+            let credits = rng.below(union.0.remaining_union_debt().max(1));
+            union.0.supply_union_credits(credits).unwrap();
+            let updates = rng.below(6);
+            grow(&mut union.0, &mut union.1, rng, updates);
+            for _ in 0..4 {
+                let (from, to) = (draw_bound(rng), draw_bound(rng));
+                let expected = union.1.between(&from, &to);
+                let cursor = union.0.range::<Vec<u8>, _>((from, to)).unwrap();
+                let mut walk = Walk { session: &session, cursor, expected, at: 0 };
+                for _ in 0..15 {
+                    let key = draw_key(rng);
+                    walk.step(rng, &key);
+                }
+                union.0.supply_union_credits(rng.below(50)).unwrap();
+            }
+            tables.push(union);
         }
     });
 }

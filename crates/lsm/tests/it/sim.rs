@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 use std::{env, thread};
 
 use terrane_io::sim::Survival;
+use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::{for_each_seed, seed_of};
 use terrane_testkit::trial::{Failure, attempt, minimise};
 use terrane_testkit::{ChaCha8Rng, SeedableRng};
@@ -92,7 +93,9 @@ impl Case {
     /// Runs a given history.
     fn rerun(self, steps: &[Step]) -> Coverage {
         let (mut world, _) = self.world();
-        steps.iter().for_each(|step| world.perform(step));
+        for step in steps {
+            world.perform(step);
+        }
         world.end()
     }
 
@@ -116,7 +119,9 @@ impl Case {
         let disk = if self.is_real { " (real disk)" } else { "" };
         format!(
             "seed {:#018x}{disk}: step {} fails: {}\n\
-             minimised to {} steps, which fail with: {}\n{}",
+             minimised to {} steps, which fail with: {}\n\
+             {}\n\
+             (these lines in a file: cargo xtask sim --replay FILE)",
             self.seed,
             broken.steps.len(),
             broken.failure,
@@ -273,6 +278,9 @@ fn any_history_gives_the_models_answers_on_the_real_disk() {
     run_histories("any_history_gives_the_models_answers_on_the_real_disk", 8, true);
 }
 
+/// Actions after which there is something of everything.
+const FURNITURE: [&str; 5] = ["NewTable", "Update", "NewCursor", "KeepBlobs", "Save"];
+
 /// Each action with each kind of fault and with a loss of power, in a world that has something of everything.
 #[test]
 fn every_action_withstands_every_fault() {
@@ -282,26 +290,41 @@ fn every_action_withstands_every_fault() {
         let result = attempt(|| {
             let (mut world, mut rng) = case.world();
             world.swarm.want_everything();
-            let steps = |world: &mut World, rng: &mut ChaCha8Rng, count| {
-                for _ in 0..count {
-                    let step = world.swarm.step(world, rng);
-                    world.perform(&Step { mishap: None, ..step });
-                }
+            // One of an action drawn for this world.
+            let perform = |world: &mut World, rng: &mut ChaCha8Rng, name: &str, mishap| {
+                let mut drawing = Drawing { swarm: &world.swarm, world, rng };
+                let action = drawing.action_of(name);
+                assert_eq!(action.name(), name);
+                world.perform(&Step { action, mishap });
             };
-            steps(&mut world, &mut rng, 20);
             let faults = fault_kinds().into_iter().map(|kind| Mishap::Fault {
                 kind,
                 call: 0,
                 forever: false,
                 retry: true,
             });
-            let cut = Mishap::PowerCut { call: 1, survival: Survival::Torn(number as u64) };
+            let cut = Mishap::PowerCut { call: 0, survival: Survival::Torn(number as u64) };
             for mishap in faults.chain([cut]) {
-                steps(&mut world, &mut rng, 3);
-                let mut drawing = Drawing { swarm: &world.swarm, world: &world, rng: &mut rng };
-                let action = drawing.action_of(kind.name);
-                assert_eq!(action.name(), kind.name);
-                world.perform(&Step { action, mishap: Some(mishap) });
+                // A few times, since not every action of the kind gets to the disk.
+                for _ in 0..6 {
+                    for name in FURNITURE {
+                        let is_there = match name {
+                            "NewTable" => world.open_tables().count() > 1,
+                            "NewCursor" => rng.chance(1, 2),
+                            "KeepBlobs" => world.kept_slots().count() > 0,
+                            "Save" => world.forest.snapshot_names().len() > 1,
+                            _ => rng.chance(1, 4),
+                        };
+                        if !is_there {
+                            perform(&mut world, &mut rng, name, None);
+                        }
+                    }
+                    let struck = world.struck();
+                    perform(&mut world, &mut rng, kind.name, Some(mishap.clone()));
+                    if world.struck() > struck || !kind.is_on_disk {
+                        break;
+                    }
+                }
             }
             world.end()
         });
@@ -316,6 +339,9 @@ fn every_action_withstands_every_fault() {
     assert!(kinds.len() >= 25);
     let faults: BTreeSet<String> = fault_kinds().iter().map(|kind| format!("{kind:?}")).collect();
     assert!(coverage.fault_kinds().into_iter().eq(&faults), "{:?}", coverage.fault_kinds());
+    let of_eio = coverage.faults.keys().filter(|(fault, _)| fault == "Eio");
+    let struck: BTreeSet<&str> = of_eio.map(|(_, action)| action.as_str()).collect();
+    assert!(struck.len() >= 25, "only {struck:?}");
     assert!(coverage.errors > 0 && coverage.poisoned > 0 && !coverage.cuts.is_empty());
 }
 

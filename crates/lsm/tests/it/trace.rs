@@ -171,8 +171,9 @@ fn the_events_of_a_script_are_those_of_the_golden_file() {
         cfg!(debug_assertions) || !of_debug_builds.clone().any(|start| line.starts_with(start))
     };
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/trace.txt");
-    if std::env::var("TERRANE_GOLDEN").is_ok_and(|mode| mode == "write") {
-        assert!(cfg!(debug_assertions), "the file has all events");
+    let is_write = std::env::var("TERRANE_GOLDEN").is_ok_and(|mode| mode == "write");
+    // Builds without debug assertions have some of the events only.
+    if is_write && cfg!(debug_assertions) {
         std::fs::write(&path, heard.join("\n") + "\n").unwrap();
     }
     let golden = std::fs::read_to_string(&path).unwrap();

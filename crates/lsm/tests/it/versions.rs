@@ -129,7 +129,7 @@ fn each_of_thousands_of_versions_can_be_extended_and_their_files_go_with_them() 
             for (branch, &at) in (1..).zip(&drawn) {
                 let mut table = versions.tables[at].duplicate().unwrap();
                 let mut model = model(versions.blocks_of(at));
-                for block in 0..1 + rng.below(40) {
+                for block in 0..=rng.below(40) {
                     apply(&mut table, &changes(block, branch)).unwrap();
                     note(&mut model, &changes(block, branch));
                 }
@@ -326,6 +326,7 @@ fn work_with_few_descriptors(options: &SessionOptions) {
     for (cursor, (_, model)) in cursors.iter_mut().zip(&branches) {
         assert_eq!(cursor.take(usize::MAX).unwrap().len(), model.len());
     }
+    read_ahead_in_many_cursors(&session, options);
     for (number, (table, _)) in branches.iter().enumerate().step_by(20) {
         table.save_snapshot(&name(&format!("branch-{number}")), "").unwrap();
     }
@@ -334,6 +335,25 @@ fn work_with_few_descriptors(options: &SessionOptions) {
     for (number, (_, model)) in branches.iter().enumerate().step_by(20) {
         let table = session.open_snapshot(&name(&format!("branch-{number}")), "").unwrap();
         assert_eq!(content(&table), model.clone().into_iter().collect::<Vec<_>>());
+    }
+}
+
+/// More cursors than there are descriptors, all of them in the middle of a long scan.
+fn read_ahead_in_many_cursors(session: &Session, options: &SessionOptions) {
+    const ENTRIES: u64 = 4_000;
+    let mut table = session.new_table(&buffer_of(2_000)).unwrap();
+    fill(&mut table, 0..ENTRIES);
+    let mut cursors: Vec<_> = (0..300).map(|_| table.cursor().unwrap()).collect();
+    for cursor in &mut cursors {
+        assert_eq!(cursor.take(ENTRIES as usize / 2).unwrap().len() as u64, ENTRIES / 2);
+    }
+    if cfg!(target_os = "linux") {
+        // Beside those: the lock, the rings of four threads that are no more, what every process has.
+        let count = std::fs::read_dir("/proc/self/fd").unwrap().count();
+        assert!(count <= options.open_files_max + 16, "{count} descriptors");
+    }
+    for mut cursor in cursors {
+        assert_eq!(cursor.take(usize::MAX).unwrap().len() as u64, ENTRIES / 2);
     }
 }
 

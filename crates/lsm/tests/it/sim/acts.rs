@@ -123,6 +123,7 @@ impl World {
         }
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "each action has this form")]
     fn end_session(&mut self, end: End) -> Result<bool> {
         let forest = self.forest.clone();
         self.restart(end, vec![forest]);
@@ -210,6 +211,7 @@ impl World {
         }
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "each action has this form")]
     fn stats(&mut self, slot: Slot) -> Result<bool> {
         let Some(held) = &self.tables[slot] else { return Ok(false) };
         let stats = held.table.stats();
@@ -222,6 +224,7 @@ impl World {
         Ok(true)
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "each action has this form")]
     fn reconfigure(&mut self, slot: Slot, config: usize) -> Result<bool> {
         let version = self.new_version();
         let (config, _) = self.swarm.configs[config % self.swarm.configs.len()].clone();
@@ -232,7 +235,7 @@ impl World {
         let refused = if config.resolve == before.resolve { "memory_budget" } else { "resolve" };
         match held.table.set_config(&config) {
             Ok(()) => {
-                assert_eq!((held.table.config(), &before.resolve), (&config, &config.resolve))
+                assert_eq!((held.table.config(), &before.resolve), (&config, &config.resolve));
             }
             Err(Error::InvalidConfig { option, .. }) => {
                 assert_eq!((option, held.table.config()), (refused, &before));
@@ -434,6 +437,7 @@ impl World {
     }
 
     /// Opens a snapshot with what it needs.
+    #[expect(clippy::unused_self, reason = "each action has this form")]
     pub(super) fn open_snapshot_as_saved(&self, session: &Session, text: &str) -> Result<Table> {
         let info = session.snapshot_info(&name(text))?;
         let resolve = Resolve::ALL.into_iter().find(|resolve| resolve.name() == info.resolve);

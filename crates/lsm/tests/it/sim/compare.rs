@@ -55,7 +55,8 @@ pub(super) fn agree<T, U>(
 
 /// The bytes of `text` as far as they are worth reading.
 pub(super) fn excerpt(bytes: &[u8]) -> String {
-    let shown: String = bytes.iter().take(12).map(|byte| format!("{byte:02x}")).collect();
+    let shown: Vec<String> = bytes.iter().take(12).map(|byte| format!("{byte:02x}")).collect();
+    let shown = shown.concat();
     format!("{shown} ({} bytes)", bytes.len())
 }
 

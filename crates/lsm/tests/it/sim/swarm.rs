@@ -90,7 +90,9 @@ impl Swarm {
             })
             .collect();
         let mut changes = [6, 2, 3, 3];
-        changes.iter_mut().for_each(|weight| *weight *= rng.below(3));
+        for weight in &mut changes {
+            *weight *= rng.below(3);
+        }
         // Something has to come in.
         changes[rng.index(2)] += 1;
         let weights = KINDS.iter().map(|kind| {
@@ -100,7 +102,7 @@ impl Swarm {
         });
         let weights = weights.collect();
         let kinds = fault_kinds();
-        let faults = (0..1 + rng.below(4)).map(|_| *rng.pick(&kinds)).collect();
+        let faults = (0..=rng.below(4)).map(|_| *rng.pick(&kinds)).collect();
         Self {
             keys,
             has_background: configs.iter().any(|(c, _)| c.merge_thread == MergeThread::Background),
@@ -117,19 +119,25 @@ impl Swarm {
         }
     }
 
-    /// Leaves nothing out.
+    /// Leaves nothing out, and keeps little in memory.
     pub(crate) fn want_everything(&mut self) {
-        self.changes = [1; 4];
+        self.changes = [2, 2, 1, 2];
+        self.batch_len_max = 20;
+        for (config, _) in &mut self.configs {
+            config.write_buffer = WriteBuffer::Entries(1);
+            config.memory_budget = None;
+        }
         self.weights = KINDS.iter().map(|kind| kind.weight).collect();
     }
 
     /// The next step of a history.
     pub(crate) fn step(&self, world: &World, rng: &mut ChaCha8Rng) -> Step {
         let mut drawing = Drawing { swarm: self, world, rng };
-        let action = drawing.action();
-        let is_hit = world.is_simulated() && drawing.rng.chance(self.mishaps_of_1000, 1000);
-        let mishap = is_hit.then(|| drawing.mishap());
-        Step { action, mishap }
+        if world.is_simulated() && drawing.rng.chance(self.mishaps_of_1000, 1000) {
+            let mishap = Some(drawing.mishap());
+            return Step { action: drawing.action(|kind| kind.is_on_disk), mishap };
+        }
+        Step { action: drawing.action(|_| true), mishap: None }
     }
 
     /// A key of the population, or one near it that is not there.
@@ -257,7 +265,7 @@ fn draw_config(resolve: Resolve, background_of_4: u64, rng: &mut impl RngCore) -
     let bytes = *rng.pick(&[1, 100, 1_000, 5_000, 50_000]);
     let write_buffer =
         if rng.chance(1, 3) { WriteBuffer::Bytes(bytes) } else { WriteBuffer::Entries(entries) };
-    let levels = (0..1 + rng.below(3)).map(|_| *rng.pick(&LEVEL_FILTERS)).collect();
+    let levels = (0..=rng.below(3)).map(|_| *rng.pick(&LEVEL_FILTERS)).collect();
     let filters = [
         FilterPolicy::TotalFpr(0.01),
         FilterPolicy::TotalFpr(0.1),
@@ -314,48 +322,57 @@ pub(crate) fn engine_resolve(resolve: Resolve) -> terrane_lsm::Resolve {
 }
 
 /// A kind of action and how one is drawn.
+#[derive(Clone, Copy)]
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
     weight: u64,
     /// Whether no seed can do without it.
     is_needed: bool,
+    /// Whether it calls the disk, as a rule.
+    pub(crate) is_on_disk: bool,
     draw: fn(&mut Drawing<'_>) -> Action,
+}
+
+/// A kind that calls the disk, and that some seeds do without.
+const fn disk(name: &'static str, weight: u64, draw: fn(&mut Drawing<'_>) -> Action) -> Kind {
+    Kind { name, weight, is_needed: false, is_on_disk: true, draw }
 }
 
 /// A kind that some seeds do without.
 const fn some(name: &'static str, weight: u64, draw: fn(&mut Drawing<'_>) -> Action) -> Kind {
-    Kind { name, weight, is_needed: false, draw }
+    Kind { is_on_disk: false, ..disk(name, weight, draw) }
 }
 
-const fn needed(name: &'static str, weight: u64, draw: fn(&mut Drawing<'_>) -> Action) -> Kind {
-    Kind { name, weight, is_needed: true, draw }
+/// A kind that all seeds need.
+const fn needed(kind: Kind) -> Kind {
+    Kind { is_needed: true, ..kind }
 }
 
 /// All kinds of actions.
 pub(crate) const KINDS: [Kind; 48] = [
-    needed("NewTable", 1, |d| Action::NewTable { to: d.spot(), config: d.rng.index(3) }),
-    needed("Update", 12, |d| Action::Update {
+    needed(some("NewTable", 1, |d| Action::NewTable { to: d.spot(), config: d.rng.index(3) })),
+    needed(disk("Update", 12, |d| Action::Update {
         table: d.table(),
         seed: d.seed(),
         len: d.batch_len(),
-    }),
-    needed("Lookup", 6, |d| Action::Lookup {
+    })),
+    needed(disk("Lookup", 6, |d| Action::Lookup {
         table: d.table(),
         seed: d.seed(),
         len: d.lookup_len(),
-    }),
+    })),
     some("Duplicate", 1, |d| Action::Duplicate { from: d.table(), to: d.spot() }),
     some("DropTable", 1, |d| Action::DropTable { table: d.table() }),
-    some("UpdateOne", 6, |d| Action::UpdateOne { table: d.table(), seed: d.seed() }),
+    disk("UpdateOne", 6, |d| Action::UpdateOne { table: d.table(), seed: d.seed() }),
     some("UpdateWithLongKey", 1, |d| Action::UpdateWithLongKey {
         table: d.table(),
         seed: d.seed(),
         len: d.rng.index(8),
     }),
-    some("Member", 1, |d| Action::Member { table: d.table(), seed: d.seed() }),
-    some("Range", 2, |d| Action::Range { table: d.table(), seed: d.seed() }),
-    some("RangeBack", 1, |d| Action::RangeBack { table: d.table(), seed: d.seed() }),
-    some("Prefix", 1, |d| Action::Prefix { table: d.table(), seed: d.seed() }),
+    disk("Member", 1, |d| Action::Member { table: d.table(), seed: d.seed() }),
+    disk("Range", 2, |d| Action::Range { table: d.table(), seed: d.seed() }),
+    disk("RangeBack", 1, |d| Action::RangeBack { table: d.table(), seed: d.seed() }),
+    disk("Prefix", 1, |d| Action::Prefix { table: d.table(), seed: d.seed() }),
     some("NewCursor", 2, |d| Action::NewCursor {
         table: d.table(),
         to: d.rng.index(CURSORS),
@@ -366,55 +383,55 @@ pub(crate) const KINDS: [Kind; 48] = [
         to: d.rng.index(CURSORS),
         seed: d.seed(),
     }),
-    some("Next", 2, |d| Action::Next { cursor: d.cursor(), count: d.read_len() }),
-    some("Prev", 2, |d| Action::Prev { cursor: d.cursor(), count: d.read_len() }),
-    some("Peek", 1, |d| Action::Peek { cursor: d.cursor() }),
-    some("PeekPrev", 1, |d| Action::PeekPrev { cursor: d.cursor() }),
-    some("Seek", 1, |d| Action::Seek { cursor: d.cursor(), seed: d.seed() }),
-    some("SeekAfter", 1, |d| Action::SeekAfter { cursor: d.cursor(), seed: d.seed() }),
-    some("SeekToStart", 1, |d| Action::SeekToStart { cursor: d.cursor() }),
-    some("SeekToEnd", 1, |d| Action::SeekToEnd { cursor: d.cursor() }),
-    some("Take", 1, |d| Action::Take { cursor: d.cursor(), count: d.read_len() }),
-    some("TakeBack", 1, |d| Action::TakeBack { cursor: d.cursor(), count: d.read_len() }),
-    some("TakeWhileBack", 1, |d| Action::TakeWhileBack {
+    disk("Next", 2, |d| Action::Next { cursor: d.cursor(), count: d.read_len() }),
+    disk("Prev", 2, |d| Action::Prev { cursor: d.cursor(), count: d.read_len() }),
+    disk("Peek", 1, |d| Action::Peek { cursor: d.cursor() }),
+    disk("PeekPrev", 1, |d| Action::PeekPrev { cursor: d.cursor() }),
+    disk("Seek", 1, |d| Action::Seek { cursor: d.cursor(), seed: d.seed() }),
+    disk("SeekAfter", 1, |d| Action::SeekAfter { cursor: d.cursor(), seed: d.seed() }),
+    disk("SeekToStart", 1, |d| Action::SeekToStart { cursor: d.cursor() }),
+    disk("SeekToEnd", 1, |d| Action::SeekToEnd { cursor: d.cursor() }),
+    disk("Take", 1, |d| Action::Take { cursor: d.cursor(), count: d.read_len() }),
+    disk("TakeBack", 1, |d| Action::TakeBack { cursor: d.cursor(), count: d.read_len() }),
+    disk("TakeWhileBack", 1, |d| Action::TakeWhileBack {
         cursor: d.cursor(),
         count: d.read_len(),
         seed: d.seed(),
     }),
-    some("TakeWhile", 1, |d| Action::TakeWhile {
+    disk("TakeWhile", 1, |d| Action::TakeWhile {
         cursor: d.cursor(),
         count: d.read_len(),
         seed: d.seed(),
     }),
     some("DropCursor", 1, |d| Action::DropCursor { cursor: d.cursor() }),
-    some("KeepBlobs", 2, |d| Action::KeepBlobs {
+    disk("KeepBlobs", 2, |d| Action::KeepBlobs {
         table: d.table(),
         to: d.rng.index(KEPT),
         seed: d.seed(),
         len: d.lookup_len(),
     }),
-    some("KeepCursorBlobs", 1, |d| Action::KeepCursorBlobs {
+    disk("KeepCursorBlobs", 1, |d| Action::KeepCursorBlobs {
         cursor: d.cursor(),
         to: d.rng.index(KEPT),
         count: d.read_len(),
     }),
-    some("RetrieveBlobs", 2, |d| Action::RetrieveBlobs { kept: d.kept() }),
-    some("Union", 1, |d| Action::Union { tables: d.tables(), to: d.spot() }),
-    some("IncrementalUnion", 2, |d| Action::IncrementalUnion { tables: d.tables(), to: d.spot() }),
-    some("SupplyCredits", 3, |d| Action::SupplyCredits { table: d.table(), credits: d.credits() }),
+    disk("RetrieveBlobs", 2, |d| Action::RetrieveBlobs { kept: d.kept() }),
+    disk("Union", 1, |d| Action::Union { tables: d.tables(), to: d.spot() }),
+    disk("IncrementalUnion", 2, |d| Action::IncrementalUnion { tables: d.tables(), to: d.spot() }),
+    disk("SupplyCredits", 3, |d| Action::SupplyCredits { table: d.table(), credits: d.credits() }),
     some("QueryDebt", 1, |d| Action::QueryDebt { table: d.table() }),
-    some("Save", 3, |d| Action::Save { table: d.table(), name: d.name(), label: d.label() }),
-    some("Open", 3, |d| Action::Open {
+    disk("Save", 3, |d| Action::Save { table: d.table(), name: d.name(), label: d.label() }),
+    disk("Open", 3, |d| Action::Open {
         name: d.name(),
         label: d.label(),
         to: d.spot(),
         seed: d.seed(),
     }),
-    some("DeleteSnapshot", 2, |d| Action::DeleteSnapshot { name: d.name() }),
-    some("RenameSnapshot", 1, |d| Action::RenameSnapshot { from: d.name(), to: d.name() }),
-    some("SnapshotInfo", 1, |d| Action::SnapshotInfo { name: d.name() }),
-    some("Export", 2, |d| Action::Export { name: d.name(), dir: d.rng.index(EXPORTS) }),
-    some("Import", 2, |d| Action::Import {
+    disk("DeleteSnapshot", 2, |d| Action::DeleteSnapshot { name: d.name() }),
+    disk("RenameSnapshot", 1, |d| Action::RenameSnapshot { from: d.name(), to: d.name() }),
+    disk("SnapshotInfo", 1, |d| Action::SnapshotInfo { name: d.name() }),
+    disk("Export", 2, |d| Action::Export { name: d.name(), dir: d.rng.index(EXPORTS) }),
+    disk("Import", 2, |d| Action::Import {
         dir: d.rng.index(EXPORTS),
         from: d.name(),
         to: d.name(),
@@ -422,16 +439,16 @@ pub(crate) const KINDS: [Kind; 48] = [
     some("ListSnapshots", 1, |_| Action::ListSnapshots),
     some("Stats", 1, |d| Action::Stats { table: d.table() }),
     some("Reconfigure", 1, |d| Action::Reconfigure { table: d.table(), config: d.rng.index(3) }),
-    some("SideBySide", 2, |d| Action::SideBySide {
+    disk("SideBySide", 2, |d| Action::SideBySide {
         reader: d.table(),
         writer: d.table(),
         seed: d.seed(),
         len: d.rng.index(60),
     }),
-    some("CloseAndReopen", 1, |_| Action::CloseAndReopen),
-    some("Verify", 1, |_| Action::Verify),
-    some("Kill", 1, |_| Action::Kill),
-    some("PowerCut", 1, |d| Action::PowerCut { survival: d.survival() }),
+    disk("CloseAndReopen", 1, |_| Action::CloseAndReopen),
+    disk("Verify", 1, |_| Action::Verify),
+    disk("Kill", 1, |_| Action::Kill),
+    disk("PowerCut", 1, |d| Action::PowerCut { survival: d.survival() }),
 ];
 
 /// What an action is drawn from.
@@ -442,14 +459,17 @@ pub(crate) struct Drawing<'a> {
 }
 
 impl Drawing<'_> {
-    pub(crate) fn action(&mut self) -> Action {
+    /// One of the kinds that are wanted.
+    fn action(&mut self, is_wanted: impl Fn(&Kind) -> bool) -> Action {
         if self.world.open_tables().next().is_none() && self.rng.chance(7, 8) {
             let has_snapshots = !self.world.forest.snapshot_names().is_empty();
             let name = if has_snapshots && self.rng.chance(3, 4) { "Open" } else { "NewTable" };
             return self.action_of(name);
         }
-        let kind = &KINDS[pick_weighted(&self.swarm.weights, self.rng)];
-        (kind.draw)(self)
+        let weights = KINDS.iter().zip(&self.swarm.weights);
+        let weights: Vec<u64> =
+            weights.map(|(kind, w)| if is_wanted(kind) { *w } else { 0 }).collect();
+        (KINDS[pick_weighted(&weights, self.rng)].draw)(self)
     }
 
     pub(crate) fn action_of(&mut self, name: &str) -> Action {
@@ -459,8 +479,8 @@ impl Drawing<'_> {
 
     pub(crate) fn mishap(&mut self) -> Mishap {
         let call = match self.rng.below(4) {
-            0 => 0,
-            1 | 2 => self.rng.below(8),
+            0 | 1 => 0,
+            2 => self.rng.below(8),
             _ => self.rng.below(60),
         };
         if self.rng.chance(1, 8) {

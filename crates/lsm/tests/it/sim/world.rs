@@ -72,7 +72,9 @@ pub(crate) struct Coverage {
 impl Coverage {
     pub(crate) fn add(&mut self, other: &Self) {
         fn add<K: Ord + Clone>(to: &mut BTreeMap<K, u64>, from: &BTreeMap<K, u64>) {
-            from.iter().for_each(|(key, count)| *to.entry(key.clone()).or_default() += count);
+            for (key, count) in from {
+                *to.entry(key.clone()).or_default() += count;
+            }
         }
         add(&mut self.actions, &other.actions);
         add(&mut self.faults, &other.faults);
@@ -204,7 +206,7 @@ impl World {
     }
 
     /// Faults that have struck so far.
-    fn struck(&self) -> u64 {
+    pub(crate) fn struck(&self) -> u64 {
         self.struck_before + self.sim_disk().map_or(0, |disk| disk.faults())
     }
 

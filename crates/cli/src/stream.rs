@@ -1,0 +1,125 @@
+//! Streams of a long export or import: files that are written whole or not at all, bytes that are counted.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+
+use terrane_bench::monitor::Monitor as _;
+
+use crate::exit::Failure;
+use crate::progress::{ByteBar, Progress};
+
+/// A stream whose bytes are counted, and that ends when the user asks to stop.
+pub(crate) struct Watched<'a> {
+    pub(crate) stream: &'a mut dyn Write,
+    pub(crate) bar: ByteBar,
+    pub(crate) done: u64,
+    /// As far as is known.
+    pub(crate) total: u64,
+    pub(crate) signals: Progress,
+}
+
+impl Write for Watched<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.signals.stop() {
+            // Not of the kind that is tried again.
+            return Err(io::Error::other("interrupted"));
+        }
+        let written = self.stream.write(bytes)?;
+        self.done += written as u64;
+        self.bar.set(self.done, self.total.max(self.done));
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
+/// A file to be written: whole in the end, or as it was.
+pub(crate) struct Target {
+    path: PathBuf,
+    /// Where it is written, if something is there that it replaces.
+    beside: Option<PathBuf>,
+    /// Whether it goes if writing fails; a device or a pipe does not.
+    is_ours: bool,
+    file: File,
+}
+
+impl Target {
+    /// Opens it; a file that is there is replaced only with `force`.
+    ///
+    /// # Errors
+    /// [`Failure`]; nothing has been changed then.
+    pub(crate) fn open(path: &Path, force: bool) -> Result<Self, Failure> {
+        let shown = path.display();
+        let failed = |error: io::Error| match error.kind() {
+            io::ErrorKind::AlreadyExists => {
+                Failure::usage(format!("{shown} is there; --force replaces it"))
+            }
+            io::ErrorKind::NotFound => {
+                Failure::usage(format!("{shown}: there is no such directory"))
+            }
+            _ => Failure::environment(format!("{shown}: {error}")),
+        };
+        let path = path.to_owned();
+        match fs::metadata(&path) {
+            Ok(there) if there.is_dir() => Err(Failure::usage(format!("{shown} is a directory"))),
+            Ok(there) if !there.is_file() => {
+                let file = OpenOptions::new().write(true).open(&path).map_err(failed)?;
+                Ok(Self { path, beside: None, is_ours: false, file })
+            }
+            Ok(_) if force => {
+                // The file itself, where a symbolic link leads to it.
+                let path = fs::canonicalize(path).map_err(failed)?;
+                let mut beside = path.as_os_str().to_owned();
+                beside.push(".tmp");
+                let file = File::create(&beside).map_err(failed)?;
+                Ok(Self { path, beside: Some(beside.into()), is_ours: true, file })
+            }
+            _ => {
+                let file = OpenOptions::new().write(true).create_new(true).open(&path);
+                let file = file.map_err(failed)?;
+                Ok(Self { path, beside: None, is_ours: true, file })
+            }
+        }
+    }
+
+    /// Lets it be written, and makes it durable.
+    ///
+    /// # Errors
+    /// Those of `write`, and of the file; what was there before is there still.
+    pub(crate) fn fill<T>(
+        mut self,
+        write: impl FnOnce(&mut dyn Write) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let written = write(&mut self.file).and_then(|summary| {
+            let finished = self.finish();
+            let failed = |error| Failure::environment(format!("{}: {error}", self.path.display()));
+            finished.map(|()| summary).map_err(failed)
+        });
+        if written.is_err() && self.is_ours {
+            // The failure is what matters; what is left of the file is no whole export.
+            let _ = fs::remove_file(self.beside.as_ref().unwrap_or(&self.path));
+        }
+        written
+    }
+
+    fn finish(&self) -> io::Result<()> {
+        if self.is_ours {
+            self.file.sync_all()?;
+        }
+        self.beside.as_ref().map_or(Ok(()), |beside| fs::rename(beside, &self.path))
+    }
+}
+
+/// Tells how many bytes have been read.
+pub(crate) struct Counted<'a>(pub(crate) &'a mut dyn Read, pub(crate) &'a mut dyn FnMut(u64));
+
+impl Read for Counted<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.0.read(buffer)?;
+        (self.1)(read as u64);
+        Ok(read)
+    }
+}

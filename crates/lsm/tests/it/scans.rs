@@ -1,0 +1,315 @@
+//! What cursors ask of the disk, what they keep, and what faults do to them.
+//!
+//! Goal: a cursor reads nothing before it is asked to, each page once on its way, ahead of itself and never
+//! beyond its range; it keeps the files that it needs and no others; a fault comes out of the read that needed
+//! the page, and again of every later one. Method: counts of the simulated disk, whose keys follow from
+//! numbers; names in the directory; a fault at each call of a scan.
+
+use std::ops::Bound;
+use std::path::Path;
+use std::sync::Arc;
+
+use terrane_io::fault::{FaultKind, FaultPlan, Repeat};
+use terrane_io::{Counts, SimDisk};
+use terrane_lsm::{
+    Cursor, DiskCache, Error, IndexKind, MergePolicy, MergeSchedule, Session, SessionOptions,
+    Table, TableConfig, Update,
+};
+
+use crate::{Place, SALT, buffer_of, fill, key, value};
+
+/// A key whose order is that of its number.
+fn numbered(number: u64) -> Vec<u8> {
+    format!("{number:010}").into_bytes()
+}
+
+/// A session that may keep all its files open.
+fn open() -> (Arc<SimDisk>, Session) {
+    let disk = SimDisk::new(1);
+    let options = SessionOptions::with_salt(SALT).create_dir();
+    let session = Session::open(Arc::clone(&disk) as _, Path::new("/session"), &options).unwrap();
+    (disk, session)
+}
+
+/// A table of this many entries of evenly spread keys in several runs, and its disk.
+fn table_of(entries: u64, config: &TableConfig) -> (Arc<SimDisk>, Session, Table) {
+    let (disk, session) = open();
+    let mut table = session.new_table(config).unwrap();
+    fill(&mut table, 0..entries);
+    (disk, session, table)
+}
+
+fn ordinary() -> TableConfig {
+    TableConfig { index: IndexKind::Ordinary, disk_cache: DiskCache::None, ..buffer_of(1_000) }
+}
+
+fn spent(disk: &SimDisk, work: impl FnOnce()) -> Counts {
+    let before = disk.counts();
+    work();
+    disk.counts() - before
+}
+
+#[test]
+fn nothing_is_read_before_the_first_read() {
+    let (disk, _session, table) = table_of(30_000, &ordinary());
+    let before = disk.calls();
+    let mut cursor = table.cursor().unwrap();
+    cursor.seek(&key(7));
+    cursor.seek_after(&key(8));
+    cursor.seek_to_end();
+    cursor.seek_to_start();
+    let other = table.range::<[u8; 34], _>(key(1)..).unwrap();
+    drop((table.prefix(b"a").unwrap(), other));
+    assert_eq!(disk.calls(), before);
+    cursor.next().unwrap().unwrap();
+    assert!(disk.calls() > before);
+}
+
+/// From there on an entry costs its share of a page, until the pages around the position are used up.
+#[test]
+fn positioning_costs_a_page_of_each_run() {
+    let (disk, _session, table) = table_of(60_000, &ordinary());
+    let runs = table.stats().runs() as u64;
+    assert!(runs >= 8, "{runs} runs");
+    let mut cursor = table.cursor().unwrap();
+    let (mut pages, mut worst) = (0, 0);
+    for number in 0..300 {
+        // Of keys that are there and of others.
+        cursor.seek(&key(number * 997));
+        let counts = spent(&disk, || {
+            let record = if number % 2 == 0 { cursor.next() } else { cursor.prev() };
+            assert!(record.unwrap().is_some());
+        });
+        assert_eq!(counts.queued, 0, "a short range needs no queue");
+        pages += counts.read_pages;
+        worst = worst.max(counts.read_pages);
+    }
+    assert!(pages <= 300 * runs * 11 / 10, "{pages} pages for 300 positions in {runs} runs");
+    // Where the position falls between two pages of a run, the next one is wanted too: two at once.
+    assert!(worst <= 2 * runs, "{worst} pages for one position in {runs} runs");
+}
+
+/// Pages of the data of all runs, about: their filters and indexes are small.
+fn data_pages(table: &Table) -> u64 {
+    table.stats().levels.iter().map(|level| level.bytes / 4096).sum()
+}
+
+#[test]
+fn a_scan_reads_each_page_once_and_in_large_requests() {
+    let (disk, _session, table) = table_of(60_000, &ordinary());
+    let (runs, total) = (table.stats().runs() as u64, data_pages(&table));
+    for is_forward in [true, false] {
+        let mut count = 0;
+        let counts = spent(&disk, || {
+            let mut cursor = table.cursor().unwrap();
+            if is_forward {
+                while cursor.next_ref().unwrap().is_some() {
+                    count += 1;
+                }
+            } else {
+                cursor.seek_to_end();
+                while cursor.prev_ref().unwrap().is_some() {
+                    count += 1;
+                }
+            }
+        });
+        assert_eq!(count, 60_000);
+        assert!(counts.read_pages <= total, "{} pages read of {total}", counts.read_pages);
+        assert!(counts.read_pages > total * 9 / 10, "{} of {total}", counts.read_pages);
+        // Seven small requests on the way to the large ones, then 64 pages each.
+        assert!(counts.reads <= 8 * runs + total / 64, "{} reads", counts.reads);
+        assert!(counts.queued >= counts.reads / 2, "{} of {} ahead", counts.queued, counts.reads);
+    }
+}
+
+#[test]
+fn nothing_is_read_ahead_beyond_the_range() {
+    let config = TableConfig { merge_schedule: MergeSchedule::OneShot, ..ordinary() };
+    let config = TableConfig { write_buffer: buffer_of(40_000).write_buffer, ..config };
+    let (disk, _session, table) = table_of(40_000, &config);
+    assert_eq!(table.stats().runs(), 1);
+    let mut keys: Vec<_> = (0..40_000).map(key).collect();
+    keys.sort_unstable();
+    // 35 entries of such keys and values stand on a page at least, at most 42.
+    for (from, to) in [(0, 1_000), (10_000, 10_001), (20_000, 30_000), (39_000, 40_000)] {
+        for is_forward in [true, false] {
+            let counts = spent(&disk, || {
+                let range = (
+                    Bound::Included(keys[from]),
+                    keys.get(to).map_or(Bound::Unbounded, |k| Bound::Excluded(*k)),
+                );
+                let mut cursor = table.range::<[u8; 34], _>(range).unwrap();
+                let taken = if is_forward {
+                    cursor.take(usize::MAX)
+                } else {
+                    cursor.seek_to_end();
+                    cursor.take_back(usize::MAX)
+                };
+                assert_eq!(taken.unwrap().len(), to - from);
+            });
+            let pages = (to - from) as u64 / 35 + 3;
+            assert!(
+                counts.read_pages <= pages,
+                "{} pages read, {pages} expected",
+                counts.read_pages
+            );
+        }
+    }
+}
+
+/// A union of two tables, each with its runs, paid for in part: its slices follow each other, so a reader needs
+/// one of them at a time, and the tables when it comes to the frontier.
+#[test]
+fn of_a_union_only_the_slice_in_turn_is_read() {
+    let (disk, session) = open();
+    let config = TableConfig { merge_batch_pages: 1, ..ordinary() };
+    let mut tables = Vec::new();
+    for part in 0..2 {
+        let mut table = session.new_table(&config).unwrap();
+        fill(&mut table, part * 20_000..(part + 1) * 20_000);
+        tables.push(table);
+    }
+    let mut union = session.incremental_union(&[&tables[0], &tables[1]]).unwrap();
+    union.supply_union_credits(union.remaining_union_debt() / 4).unwrap();
+    let mut cursor = union.cursor().unwrap();
+    let counts = spent(&disk, || assert_eq!(cursor.take(20).unwrap().len(), 20));
+    assert_eq!(counts.read_pages, 1, "of the first slice");
+    let mut keys: Vec<_> = (0..40_000).map(key).collect();
+    keys.sort_unstable();
+    let counts = spent(&disk, || {
+        cursor.seek(&keys[2_000]);
+        assert_eq!(cursor.next().unwrap().unwrap().key, keys[2_000]);
+        assert_eq!(cursor.prev().unwrap().unwrap().key, keys[2_000]);
+        assert_eq!(cursor.prev().unwrap().unwrap().key, keys[1_999]);
+    });
+    assert!(counts.read_pages <= 4, "{} pages of a slice, or of two", counts.read_pages);
+    // All of it, in both directions, over the frontier.
+    cursor.seek_to_start();
+    let forward = cursor.take(usize::MAX).unwrap();
+    assert!(
+        forward
+            .iter()
+            .map(|record| record.key.as_slice())
+            .eq(keys.iter().map(<[u8; 34]>::as_slice))
+    );
+    let back = cursor.take_back(usize::MAX).unwrap();
+    assert!(forward.iter().rev().eq(&back));
+}
+
+/// Entries in the order of their keys, so that each flush is a run of its own part of them.
+fn in_order(session: &Session, entries: u64, size_ratio: u32) -> Table {
+    let tiering = TableConfig {
+        merge_policy: MergePolicy::Tiering,
+        merge_schedule: MergeSchedule::OneShot,
+        size_ratio,
+        ..buffer_of(100)
+    };
+    let mut table = session.new_table(&tiering).unwrap();
+    for number in 0..entries {
+        let value = value(number, 60);
+        table.updates(&[(numbered(number), Update::InsertWithBlob(&value, b"blob"))]).unwrap();
+    }
+    table
+}
+
+#[test]
+fn a_cursor_keeps_the_files_of_its_range_and_no_others() {
+    for place in Place::both() {
+        let session = place.open();
+        let table = in_order(&session, 1_000, 16);
+        // Each run and its blobs.
+        assert_eq!((table.stats().runs(), place.runs().len()), (10, 20));
+        let range =
+            |from: u64, to: u64| table.range::<Vec<u8>, _>(numbered(from)..numbered(to)).unwrap();
+        let mut cursor = range(250, 420);
+        let (middle, none) = (range(310, 320), range(2_000, 3_000));
+        drop(table);
+        assert_eq!(place.runs().len(), 6, "of three runs");
+        assert_eq!(cursor.take(usize::MAX).unwrap().len(), 170);
+        // It can go back, so what it has passed stays.
+        assert_eq!(place.runs().len(), 6);
+        assert_eq!(cursor.take_back(usize::MAX).unwrap().len(), 170);
+        drop((cursor, none));
+        assert_eq!(place.runs().len(), 2, "of the run in the middle");
+        drop(middle);
+        assert_eq!(place.runs().len(), 0);
+    }
+}
+
+/// Reads a table to the end, entry by entry; how many came before the error.
+fn read_through(cursor: &mut Cursor, is_forward: bool) -> Result<u64, (u64, Error)> {
+    let mut count = 0;
+    loop {
+        let record = if is_forward { cursor.next_ref() } else { cursor.prev_ref() };
+        match record {
+            Ok(Some(_)) => count += 1,
+            Ok(None) => return Ok(count),
+            Err(error) => return Err((count, error)),
+        }
+    }
+}
+
+/// A fault at each call of a scan, most of which are reads ahead.
+#[test]
+fn a_fault_comes_out_of_the_read_that_needed_the_page_and_stays() {
+    let (disk, session, table) = table_of(12_000, &ordinary());
+    let open = |is_forward: bool| {
+        let mut cursor = table.cursor().unwrap();
+        if !is_forward {
+            cursor.seek_to_end();
+        }
+        cursor
+    };
+    let kinds = [FaultKind::Eio, FaultKind::ShortRead, FaultKind::BitRot, FaultKind::Misdirected];
+    for is_forward in [true, false] {
+        let start = disk.calls();
+        assert_eq!(read_through(&mut open(is_forward), is_forward).unwrap(), 12_000);
+        let calls = disk.calls() - start;
+        assert!(calls > 40, "{calls} calls");
+        for number in 0..calls {
+            let kind = kinds[number as usize % kinds.len()];
+            let (at_call, faults) = (disk.calls() + number, disk.faults());
+            disk.set_plan(FaultPlan::fail(at_call, kind, Repeat::Once));
+            let mut cursor = open(is_forward);
+            let (count, error) = read_through(&mut cursor, is_forward).unwrap_err();
+            assert!(count < 12_000);
+            assert_eq!(disk.faults(), faults + 1, "{kind:?} at call {number}: {error}");
+            assert!(matches!(error, Error::Disk(_) | Error::Corrupt { .. }), "{error:?}");
+            // For good, and in both directions, although the fault is over.
+            assert_eq!(cursor.next().unwrap_err().to_string(), error.to_string());
+            cursor.seek_to_start();
+            assert_eq!(cursor.prev().unwrap_err().to_string(), error.to_string());
+            drop(cursor);
+            disk.set_plan(FaultPlan::default());
+        }
+    }
+    assert_eq!(read_through(&mut open(true), true).unwrap(), 12_000);
+    drop(table);
+    session.close().unwrap();
+    assert_eq!(disk.open_files(), 0);
+}
+
+/// Dropped, turned or moved with reads in flight, that fail or not: nothing of them is left.
+#[test]
+fn reads_in_flight_leave_nothing_behind() {
+    let (disk, session, table) = table_of(40_000, &ordinary());
+    for fault in [None, Some(FaultKind::Eio)] {
+        for entries in [4_000, 9_000, 16_000] {
+            let mut cursor = table.cursor().unwrap();
+            assert_eq!(cursor.take(entries).unwrap().len(), entries);
+            if let Some(kind) = fault {
+                disk.set_plan(FaultPlan::fail(disk.calls(), kind, Repeat::Once));
+                drop(cursor);
+                disk.set_plan(FaultPlan::default());
+                continue;
+            }
+            let last = cursor.prev().unwrap().unwrap();
+            assert_eq!(cursor.next().unwrap(), Some(last));
+            cursor.seek(&key(entries as u64));
+            assert_eq!(cursor.next().unwrap().unwrap().key, key(entries as u64));
+        }
+    }
+    drop(table);
+    session.close().unwrap();
+    assert_eq!(disk.open_files(), 0);
+}
