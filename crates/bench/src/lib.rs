@@ -12,8 +12,6 @@ pub mod hex;
 
 pub mod meter;
 
-pub mod digest;
-
 pub mod engine;
 
 pub mod engines;

@@ -28,6 +28,16 @@ impl Failure {
         Self { class: Class::Environment, message: message.into() }
     }
 
+    /// The user asked to stop.
+    pub(crate) fn interrupted(message: impl Into<String>) -> Self {
+        Self { class: Class::Interrupted, message: message.into() }
+    }
+
+    /// The same, said of some file.
+    pub(crate) fn about(self, file: &str) -> Self {
+        Self { message: format!("{file}: {}", self.message), ..self }
+    }
+
     /// One word for programs.
     pub(crate) fn kind(&self) -> &'static str {
         self.class.name()
@@ -80,10 +90,21 @@ impl From<terrane::Error> for Failure {
             Error::Corrupt { .. }
             | Error::SnapshotCorrupted { .. }
             | Error::SessionDirCorrupted { .. }
+            | Error::CanonicalDigestMismatch { .. }
             | Error::Disk(terrane::io::Error::ShortRead { .. }) => Class::Check,
             Error::NotTerrane { .. }
             | Error::UnknownVersion { .. }
-            | Error::SessionDirDoesNotExist { .. } => Class::Input,
+            | Error::SessionDirDoesNotExist { .. }
+            | Error::InvalidSnapshotName { .. }
+            | Error::SnapshotExists { .. }
+            | Error::SnapshotDoesNotExist { .. }
+            | Error::SnapshotNotCompatible { .. }
+            | Error::SnapshotExportDirExists { .. }
+            | Error::SnapshotImportDirDoesNotExist { .. }
+            | Error::ResolveNotCompatible { .. }
+            | Error::LabelTooLarge { .. }
+            | Error::ValueTooLarge { .. }
+            | Error::CanonicalMalformed { .. } => Class::Input,
             _ => Class::Environment,
         };
         Self { class, message: in_full(&error) }

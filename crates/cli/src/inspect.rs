@@ -16,7 +16,7 @@
 //! | `constants` | `constants`: object of texts by name                                          |
 //!
 //! A **run** has `path`, `format_version`, `purpose` (`level` or `buffer_image`), `identity`, `entries`,
-//! `tombstones`, `key_bytes`, `value_bytes`, `bytes` (of the file), `data_pages`, `key_pages`,
+//! `tombstones`, `key_bytes`, `value_bytes`, `bytes` (of the file and of that of its blobs), `data_pages`, `key_pages`,
 //! `overflow_pages`, `filter_pages`, `filter_bits_per_entry`, `filter_probes`, `index_pages`, and
 //! `index_kind` (`compact` or `ordinary`), `index_bytes_per_page` (in memory, for each key page),
 //! `index_extra_reads` (second reads if each key is looked up once), which are null if filter or index

@@ -20,6 +20,8 @@ mod inspect;
 
 mod verify;
 
+mod snapshot;
+
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -30,6 +32,7 @@ use crate::bench::Bench;
 use crate::exit::Failure;
 use crate::inspect::Inspect;
 use crate::replay::Replay;
+use crate::snapshot::Snapshot;
 use crate::verify::Verify;
 
 /// An embedded ledger-state store: replay real histories into it and look at what is there.
@@ -47,7 +50,8 @@ const EXAMPLES: &str = "\
 Examples:
   terrane replay bitcoin data/bitcoin-mainnet-0-4999.dat --store /tmp/terrane-demo
   terrane inspect /tmp/terrane-demo
-  terrane verify /tmp/terrane-demo";
+  terrane verify /tmp/terrane-demo
+  terrane snapshot list --store /tmp/terrane-demo";
 
 const REPLAY_EXAMPLE: &str = "\
 Example:
@@ -67,6 +71,9 @@ enum Command {
     /// Re-read and check everything of a store; repair what can be repaired without loss
     #[command(after_help = verify::EXAMPLES)]
     Verify(Verify),
+    /// List, rename, delete, export and import the snapshots of a store
+    #[command(subcommand, after_help = snapshot::EXAMPLES)]
+    Snapshot(Snapshot),
 }
 
 impl Command {
@@ -76,6 +83,7 @@ impl Command {
             Self::Bench(bench) => bench.json(),
             Self::Inspect(inspect) => inspect.json,
             Self::Verify(verify) => verify.json,
+            Self::Snapshot(snapshot) => snapshot.json(),
         }
     }
 
@@ -85,6 +93,7 @@ impl Command {
             Self::Bench(bench) => bench.command(),
             Self::Inspect(_) => "inspect",
             Self::Verify(_) => "verify",
+            Self::Snapshot(snapshot) => snapshot.command(),
         }
     }
 
@@ -95,6 +104,7 @@ impl Command {
             Self::Bench(bench) => bench.run().map(|()| 0),
             Self::Inspect(inspect) => inspect.run(),
             Self::Verify(verify) => verify.run(),
+            Self::Snapshot(snapshot) => snapshot.run(),
         }
     }
 }

@@ -77,7 +77,12 @@ impl BlobRef {
         self.len == 0
     }
 
+    /// What it points into, unless that is gone. An empty blob needs nothing to be there, and nobody keeps
+    /// its run for it.
     fn upgrade(&self) -> Option<Blob> {
+        if self.is_empty() {
+            return Some(Blob::Memory(Arc::default()));
+        }
         match &self.target {
             Target::Memory(bytes) => bytes.upgrade().map(Blob::Memory),
             Target::Run { run, span } => run.upgrade().map(|run| Blob::Run { run, span: *span }),

@@ -19,8 +19,9 @@ use crate::kmerge::KMerge;
 use crate::levels::Tree;
 use crate::read_ahead::ReadAhead;
 use crate::resolve::Resolve;
-use crate::session_core::SessionCore;
+use crate::session_core::Registered;
 use crate::sources::{Scan, Sources};
+use crate::trace::event;
 
 /// Where a cursor without readers stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,17 +123,12 @@ pub struct Cursor {
     range: KeyRange,
     resolve: Resolve,
     failed: Option<Error>,
-    session: Arc<SessionCore>,
+    session: Registered,
 }
 
 impl Cursor {
     /// A cursor before the first entry of a range.
-    pub(crate) fn new(
-        session: Arc<SessionCore>,
-        tree: &Tree,
-        range: KeyRange,
-        resolve: Resolve,
-    ) -> Self {
+    pub(crate) fn new(session: Registered, tree: &Tree, range: KeyRange, resolve: Resolve) -> Self {
         let mut view = tree.sources();
         view.buffers.insert(0, tree.buffer.clone());
         view.narrow(&range);
@@ -211,6 +207,15 @@ impl Cursor {
         Some(RecordRef { key: entry.key, value: entry.value, blob })
     }
 
+    fn tell_read(&self, count: usize) {
+        event!(TRACE, "cursor.read", self.session.dir(), cursor = self.session.id(), count);
+    }
+
+    fn read_one(&mut self, order: Order, pass: bool) -> Result<Option<RecordRef<'_>>> {
+        self.tell_read(1);
+        self.read_ref(order, pass)
+    }
+
     fn read_ref(&mut self, order: Order, pass: bool) -> Result<Option<RecordRef<'_>>> {
         let is_there = self.read(order, pass)?;
         Ok(is_there.then(|| self.record()).flatten())
@@ -222,6 +227,7 @@ impl Cursor {
         count: usize,
         mut is_wanted: impl FnMut(&RecordRef<'_>) -> bool,
     ) -> Result<Vec<Record>> {
+        self.tell_read(count);
         let mut taken = Vec::new();
         while taken.len() < count {
             let Some(record) = self.read_ref(order, false)?.filter(&mut is_wanted) else { break };
@@ -256,7 +262,7 @@ impl Cursor {
     /// # Errors
     /// As [`next`](Self::next).
     pub fn next_ref(&mut self) -> Result<Option<RecordRef<'_>>> {
-        self.read_ref(Order::Ascending, true)
+        self.read_one(Order::Ascending, true)
     }
 
     /// As [`prev`](Self::prev), without copying.
@@ -264,7 +270,7 @@ impl Cursor {
     /// # Errors
     /// As [`next`](Self::next).
     pub fn prev_ref(&mut self) -> Result<Option<RecordRef<'_>>> {
-        self.read_ref(Order::Descending, true)
+        self.read_one(Order::Descending, true)
     }
 
     /// The entry that [`next`](Self::next) will give, without passing it.
@@ -272,7 +278,7 @@ impl Cursor {
     /// # Errors
     /// As [`next`](Self::next).
     pub fn peek(&mut self) -> Result<Option<RecordRef<'_>>> {
-        self.read_ref(Order::Ascending, false)
+        self.read_one(Order::Ascending, false)
     }
 
     /// The entry that [`prev`](Self::prev) will give, without passing it.
@@ -280,7 +286,7 @@ impl Cursor {
     /// # Errors
     /// As [`next`](Self::next).
     pub fn peek_prev(&mut self) -> Result<Option<RecordRef<'_>>> {
-        self.read_ref(Order::Descending, false)
+        self.read_one(Order::Descending, false)
     }
 
     /// Goes to the gap before the first entry of the range whose key is at least `key`. Cost: none.

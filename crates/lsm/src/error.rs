@@ -1,6 +1,8 @@
 //! Errors of the table engine, grouped by what the caller does next.
 
+use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::corrupt::Corrupt;
 
@@ -221,6 +223,32 @@ pub enum Error {
         /// The directory to import from.
         path: PathBuf,
     },
+    /// What was given to write to, or to read from, failed.
+    #[error("the stream given: {source}")]
+    Stream {
+        /// What it answered.
+        source: Arc<io::Error>,
+    },
+    /// What was given is no canonical export, or a damaged one.
+    #[error("byte {offset} of the canonical export: {reason}")]
+    CanonicalMalformed {
+        /// Where, from the first byte on.
+        offset: u64,
+        /// What is wrong there.
+        reason: String,
+    },
+    /// The entries of a canonical export are not those that it was made of.
+    #[error("the canonical export has the digest {}, its entries {}", hex(.expected), hex(.found))]
+    CanonicalDigestMismatch {
+        /// The digest at the end of the export.
+        expected: [u8; 32],
+        /// The digest of the entries.
+        found: [u8; 32],
+    },
+}
+
+fn hex(digest: &[u8; 32]) -> String {
+    digest.map(|byte| format!("{byte:02x}")).concat()
 }
 
 impl Error {

@@ -154,7 +154,6 @@ pub(crate) fn import(
     progress: Progress<'_>,
 ) -> Result<ImportReport> {
     core.check_writable()?;
-    let reservation = core.snapshots().reserve(name.as_str())?;
     let disk = place.disk_or(core.files().disk());
     let dir = place.dir.as_path();
     match disk.kind(dir)? {
@@ -175,6 +174,7 @@ pub(crate) fn import(
         }
         read => read.map_err(damaged)?,
     };
+    let reservation = core.snapshots().reserve(name.as_str())?;
     let open = OpenFiles::new(disk, OPEN_FILES_DEFAULT);
     let files = Arc::new(FileSet::new(open, dir.join(ACTIVE), 0));
     // So that no handle removes a file when it goes.

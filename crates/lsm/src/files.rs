@@ -19,6 +19,8 @@ use terrane_io::{Access, Disk};
 
 use crate::error::{Error, Result};
 use crate::open_files::{OpenFiles, PooledFile};
+use crate::stats::RunSums;
+use crate::trace::event;
 
 /// Locks, also after a panic of another thread: what the mutexes of this crate guard is whole at every
 /// point where code can panic.
@@ -95,6 +97,7 @@ pub(crate) struct FileSet {
     state: Mutex<State>,
     /// Told when `calls` falls.
     idle: Condvar,
+    sums: RunSums,
 }
 
 /// The name of run file `number`.
@@ -126,7 +129,7 @@ impl FileSet {
     /// The files in `dir`, opened in `open`; new ones are numbered from `next_number`.
     pub(crate) fn new(open: Arc<OpenFiles>, dir: PathBuf, next_number: u64) -> Self {
         let state = Mutex::new(State { next_number, ..State::default() });
-        Self { open, dir, state, idle: Condvar::new() }
+        Self { open, dir, state, idle: Condvar::new(), sums: RunSums::default() }
     }
 
     /// Fails once a sync has failed, for good.
@@ -146,6 +149,22 @@ impl FileSet {
     /// The files of the session that are open.
     pub(crate) fn open_files(&self) -> &OpenFiles {
         &self.open
+    }
+
+    /// The directory of the session.
+    pub(crate) fn session_dir(&self) -> &Path {
+        self.dir.parent().unwrap_or(&self.dir)
+    }
+
+    /// What is known of all open runs, and what was written.
+    pub(crate) fn sums(&self) -> &RunSums {
+        &self.sums
+    }
+
+    /// Numbers of the runs that somebody has a handle on.
+    pub(crate) fn held(&self) -> Vec<u64> {
+        let state = lock(&self.state);
+        state.usage.iter().filter(|(_, usage)| usage.handles > 0).map(|(&n, _)| n).collect()
     }
 
     pub(crate) fn path(&self, number: u64) -> PathBuf {
@@ -442,6 +461,7 @@ impl Drop for FileHandle {
             }
         };
         if let Err(error) = self.set.release(self.number, give_up) {
+            event!(WARN, "cleanup.failed", self.set.session_dir(), %error);
             lock(&self.set.state).failed.get_or_insert(error);
         }
     }

@@ -9,15 +9,18 @@ use std::sync::Arc;
 use terrane_io::disk::read_file;
 use terrane_io::{Access, Disk, DiskFile, EntryKind, OpenMode};
 
+use crate::canonical::{
+    CANONICAL_MAGIC, CANONICAL_VERSION, TAG_END, TAG_ENTRY, TAG_ENTRY_WITH_BLOB,
+};
 use crate::config::TableConfig;
 use crate::corrupt::Corrupt;
 use crate::entry::{KEY_BYTES_MAX, Kind, VALUE_BYTES_MAX};
 use crate::error::{Error, Result};
-use crate::files::{RUN_NUMBER_MAX, file_name, file_number};
+use crate::files::{RUN_NUMBER_MAX, blobs_number, file_name, file_number};
 use crate::levels::TICKS_PER_FLUSH;
 use crate::manifest::{
     IncomingRef, MANIFEST_BYTES_MAX, Refused, RunRef, SESSION_MAGIC, SESSION_VERSION,
-    SNAPSHOT_MAGIC, SNAPSHOT_VERSION, SessionMeta, SnapshotMeta,
+    SNAPSHOT_MAGIC, SNAPSHOT_VERSION, SessionMeta, SnapshotMeta, UnionRef,
 };
 use crate::page::{HEADER_SIZE, PAGE_SIZE, PAYLOAD_SIZE, PageKind, PageLayout, Place, check};
 use crate::run::{
@@ -67,7 +70,7 @@ pub struct SessionInfo {
     pub run_files: u64,
     /// How many of them no snapshot refers to: they belong to open tables, or go at the next opening.
     pub run_files_unreferenced: u64,
-    /// Bytes of all run files.
+    /// Bytes of all run files and of their blobs.
     pub run_bytes: u64,
 }
 
@@ -129,12 +132,15 @@ pub struct SnapshotInfo {
     pub flushed: Option<RunInfo>,
     /// Level 1 first.
     pub levels: Vec<LevelInfo>,
+    /// The runs of a union that is not paid for yet.
+    pub union: Vec<RunInfo>,
 }
 
 impl SnapshotInfo {
-    /// All runs that have a filter: those of the levels and the last flush.
+    /// All runs that have a filter: those of the levels, the last flush and the union.
     pub fn level_runs(&self) -> impl Iterator<Item = &RunInfo> {
-        self.flushed.iter().chain(self.levels.iter().flat_map(|level| &level.runs))
+        let levels = self.levels.iter().flat_map(|level| &level.runs);
+        self.flushed.iter().chain(levels).chain(&self.union)
     }
 
     /// Pages of merge work not yet done: those of the inputs of all merges that they had not passed.
@@ -155,7 +161,7 @@ pub struct RunInfo {
     pub version: u32,
     /// Its footer.
     pub meta: RunMeta,
-    /// Bytes of the file.
+    /// Bytes of the file, and of that of its blobs.
     pub bytes: u64,
 }
 
@@ -334,14 +340,18 @@ fn inspect_session(disk: &Arc<dyn Disk>, dir: &Path) -> Result<SessionInfo> {
     let active = dir.join(ACTIVE);
     let (mut run_files, mut run_files_unreferenced, mut run_bytes) = (0, 0, 0);
     for entry in disk.list(&active)? {
-        if file_number(&entry.name).is_none() {
+        let is_run = file_number(&entry.name).is_some();
+        if !is_run && blobs_number(&entry.name).is_none() {
             continue;
         }
         let path = active.join(&entry.name);
         // The file may go while we look.
         let Ok(file) = disk.open(&path, OpenMode::Read, Access::Buffered) else { continue };
-        run_files += 1;
         run_bytes += file.len()?;
+        if !is_run {
+            continue;
+        }
+        run_files += 1;
         run_files_unreferenced += u64::from(!referenced.contains(&path));
     }
     Ok(SessionInfo { metadata, snapshots, run_files, run_files_unreferenced, run_bytes })
@@ -401,12 +411,13 @@ fn inspect_snapshot(disk: &Arc<dyn Disk>, dir: &Path, path: &Path) -> Result<Sna
         buffer: meta.image.as_ref().map(open).transpose()?,
         flushed: meta.flushed.as_ref().map(open).transpose()?,
         levels,
+        union: meta.union.iter().flat_map(UnionRef::runs).map(open).collect::<Result<_>>()?,
     })
 }
 
 fn run_info(path: &Path, file: &dyn DiskFile) -> Result<RunInfo> {
     let meta = read_meta(path, file)?;
-    let bytes = meta.pages() * PAGE_SIZE as u64;
+    let bytes = (meta.pages() + meta.blob_pages()) * PAGE_SIZE as u64;
     Ok(RunInfo { path: path.to_owned(), version: RUN_VERSION, meta, bytes })
 }
 
@@ -503,6 +514,11 @@ pub fn constants() -> Vec<(&'static str, String)> {
         ("SESSION_VERSION", SESSION_VERSION.to_string()),
         ("SNAPSHOT_MAGIC", text(SNAPSHOT_MAGIC)),
         ("SNAPSHOT_VERSION", SNAPSHOT_VERSION.to_string()),
+        ("CANONICAL_MAGIC", text(CANONICAL_MAGIC)),
+        ("CANONICAL_VERSION", CANONICAL_VERSION.to_string()),
+        ("CANONICAL_TAG_ENTRY", TAG_ENTRY.to_string()),
+        ("CANONICAL_TAG_ENTRY_WITH_BLOB", TAG_ENTRY_WITH_BLOB.to_string()),
+        ("CANONICAL_TAG_END", TAG_END.to_string()),
         ("SNAPSHOT_NAME_LEN_MAX", SNAPSHOT_NAME_LEN_MAX.to_string()),
         ("MANIFEST_BYTES_MAX", MANIFEST_BYTES_MAX.to_string()),
         ("TICKS_PER_FLUSH", TICKS_PER_FLUSH.to_string()),

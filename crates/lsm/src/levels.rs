@@ -38,6 +38,7 @@ use crate::memory::Held;
 use crate::merging::{Input, MergeSpec, Merging, planned};
 use crate::run::{Purpose, Run};
 use crate::sources::Sources;
+use crate::trace::debug_event;
 use crate::union::{Piece, Progress, Stage, UNION_DEPTH_MAX, Union, UnionTable};
 use crate::write_buffer::{Room, WriteBuffer};
 
@@ -102,6 +103,8 @@ pub(crate) struct Tree {
     pub(crate) union: Option<Arc<Union>>,
     /// Flushes begun so far.
     pub(crate) flushes: u64,
+    /// Bytes of the runs that have come into the levels out of flushes, merges and unions.
+    pub(crate) written_bytes: u64,
 }
 
 /// What merges of a table have in common.
@@ -110,6 +113,8 @@ pub(crate) struct Context<'a> {
     pub(crate) set: &'a Arc<FileSet>,
     pub(crate) config: &'a TableConfig,
     pub(crate) salt: u64,
+    /// The table's number, for events.
+    pub(crate) table: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -196,6 +201,17 @@ impl Context<'_> {
         flushes * TICKS_PER_FLUSH
     }
 
+    fn tell_run_added(&self, run: &Run, level: usize) {
+        debug_event!(
+            "table.run_added",
+            self.set.session_dir(),
+            table = self.table,
+            level,
+            run = run.number(),
+            entries = run.meta().entries,
+        );
+    }
+
     /// A merge of the given runs on a level, due when the next one can arrive there.
     fn merge(
         &self,
@@ -209,8 +225,17 @@ impl Context<'_> {
         if let [run] = runs.as_slice()
             && !(drop && run.meta().deletes > 0)
         {
+            self.tell_run_added(run, level);
             return Incoming::Single(run.with_access(self.config.disk_cache.access(level)));
         }
+        debug_event!(
+            "merge.started",
+            self.set.session_dir(),
+            table = self.table,
+            level,
+            policy = ?self.config.merge_policy,
+            inputs = ?runs.iter().map(|run| run.meta().entries).collect::<Vec<_>>(),
+        );
         let inputs = runs.into_iter().map(Input::Run).collect();
         let merging = Arc::new(Merging::new(self.set, self.spec(inputs, at, drop, held)));
         let due = now + self.merge_ticks(level);
@@ -218,15 +243,13 @@ impl Context<'_> {
     }
 }
 
-impl Level {
-    /// The incoming run, finishing its merge if need be.
-    fn finished_incoming(&self) -> Result<Option<Arc<Run>>> {
-        match &self.incoming {
-            None => Ok(None),
-            Some(Incoming::Single(run)) => Ok(Some(Arc::clone(run))),
-            Some(Incoming::Merging(pending)) => pending.merging.finish(),
-        }
+/// Completes a merge that is due.
+fn finish(pending: &Pending, context: &Context<'_>) -> Result<Option<Arc<Run>>> {
+    let left = pending.merging.total() - pending.merging.done();
+    if left > 0 {
+        debug_event!("merge.forced", context.set.session_dir(), table = context.table, left);
     }
+    pending.merging.finish()
 }
 
 impl Tree {
@@ -283,6 +306,8 @@ impl Tree {
         next.flushes += 1;
         let now = next.flushes * TICKS_PER_FLUSH;
         let held = next.held(context, &next);
+        let (dir, table) = (context.set.session_dir(), context.table);
+        debug_event!("table.flush", dir, table, entries = next.buffer.len());
         let inputs = vec![Input::Buffer(std::mem::take(&mut next.buffer))];
         let spec = context.spec(inputs, (1, next.levels.len()), false, &held);
         let merging = Arc::new(Merging::new(context.set, spec));
@@ -294,8 +319,9 @@ impl Tree {
     pub(crate) fn settled(&self, context: &Context<'_>) -> Result<Self> {
         let mut next = self.clone();
         if let Some(pending) = next.flushing.take()
-            && let Some(run) = pending.merging.finish()?
+            && let Some(run) = finish(&pending, context)?
         {
+            next.written_bytes += run.meta().file_bytes();
             next.offer(context, self, 1, vec![run])?;
         }
         Ok(next)
@@ -313,6 +339,21 @@ impl Tree {
         held
     }
 
+    /// The incoming run of a level, finishing its merge if need be.
+    fn finished_incoming(
+        &mut self,
+        context: &Context<'_>,
+        level: usize,
+    ) -> Result<Option<Arc<Run>>> {
+        let run = match &self.levels[level - 1].incoming {
+            None => None,
+            Some(Incoming::Single(run)) => return Ok(Some(Arc::clone(run))),
+            Some(Incoming::Merging(pending)) => finish(pending, context)?,
+        };
+        self.written_bytes += run.as_ref().map_or(0, |run| run.meta().file_bytes());
+        Ok(run)
+    }
+
     /// Offers runs, newest first, to a level; `before` is the tree before anything moved. The depth of the
     /// recursion is the number of levels.
     fn offer(
@@ -326,6 +367,8 @@ impl Tree {
         let last = self.levels.len().max(level);
         if level > self.levels.len() {
             self.levels.push(Level::default());
+            let (dir, table) = (context.set.session_dir(), context.table);
+            debug_event!("table.level_added", dir, table, level);
             let oldest = self.union.is_none();
             let held = self.held(context, before);
             let incoming = context.merge(arriving, now, (level, last), oldest, &held);
@@ -333,7 +376,7 @@ impl Tree {
             return Ok(());
         }
         let policy = level_policy(context.config.merge_policy, level, last);
-        let finished = self.levels[level - 1].finished_incoming()?;
+        let finished = self.finished_incoming(context, level)?;
         let mut inputs = arriving;
         match (finished, policy) {
             (None, LevelPolicy::Tiering) => {}
@@ -347,6 +390,7 @@ impl Tree {
                     down.append(residents);
                     self.offer(context, before, level + 1, down)?;
                 } else {
+                    context.tell_run_added(&run, level);
                     residents.insert(0, run);
                 }
             }
@@ -437,6 +481,9 @@ impl Tree {
         let size = context.run_size(&run);
         let fits = |level: &usize| size <= context.run_size_max(*level, policy);
         let level = (1..LEVELS_MAX).find(fits).unwrap_or(LEVELS_MAX);
+        self.written_bytes += run.meta().file_bytes();
+        let (dir, table) = (context.set.session_dir(), context.table);
+        debug_event!("table.union_folded", dir, table, level = level.max(self.levels.len()));
         let run = run.with_access(context.config.disk_cache.access(level.max(self.levels.len())));
         if level > self.levels.len() {
             self.levels.resize_with(level, Level::default);
@@ -452,7 +499,10 @@ impl Tree {
         if let Some(pending) = &self.flushing {
             sources.add(pending.merging.view());
         }
-        self.levels.iter().for_each(|level| sources.add_level(level));
+        for level in &self.levels {
+            sources.add_level(level);
+            sources.level_ends.push(sources.runs.len());
+        }
         sources.union = self.union.as_ref().map(|union| Box::new(union.sources()));
         sources
     }

@@ -14,7 +14,13 @@
 // Bottom-up: a module imports only from modules above it.
 mod corrupt;
 
+mod trace;
+
+mod latency;
+
 mod error;
+
+mod digest;
 
 mod entry;
 
@@ -90,6 +96,8 @@ mod exchange;
 
 mod cursor;
 
+mod canonical;
+
 mod table;
 
 mod session;
@@ -100,16 +108,19 @@ pub mod verify;
 
 pub use answer::{Lookup, Record, RecordRef, Value};
 pub use blob::BlobRef;
+pub use canonical::CanonicalSummary;
 pub use config::{
     DiskCache, FilterPolicy, LevelFilter, MEMORY_BUDGET_MAX, MEMORY_BUDGET_MIN, MergePolicy,
     MergeSchedule, MergeThread, TableConfig, WriteBuffer,
 };
 pub use corrupt::Corrupt;
 pub use cursor::Cursor;
+pub use digest::StateDigest;
 pub use entry::{BLOB_BYTES_MAX, KEY_BYTES_MAX, Update, VALUE_BYTES_MAX};
 pub use error::{Error, Result};
 pub use exchange::{ExportReport, ImportReport, SnapshotPlace};
 pub use index::IndexKind;
+pub use latency::Latencies;
 pub use page::PAGE_SIZE;
 pub use resolve::{RESOLVE_NAME_BYTES_MAX, Resolve};
 pub use run::{Purpose, RunMeta};
@@ -118,5 +129,5 @@ pub use session::{Session, SessionOptions};
 pub use snapshot::{
     LABEL_BYTES_MAX, OpenOptions, SNAPSHOT_NAME_LEN_MAX, SnapshotInfo, SnapshotName, Verify,
 };
-pub use stats::{LevelStats, TableStats};
+pub use stats::{FilterStats, LevelStats, SessionStats, TableStats};
 pub use table::Table;

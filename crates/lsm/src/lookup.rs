@@ -15,7 +15,6 @@
 //! which reads complete.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
 use terrane_io::{AlignedBuf, Direction, DiskFile, IoQueue, Request};
@@ -32,7 +31,7 @@ use crate::page::{PAGE_SIZE, PageKind, PageLayout, decode_payload, split_value};
 use crate::plan::{Met, Partial, Plan};
 use crate::resolve::Resolve;
 use crate::run::{Location, Run, read_pages};
-use crate::stats::Counters;
+use crate::stats::{FilterStats, LookupTally};
 use crate::write_buffer::WriteBuffer;
 
 /// Page buffers that are kept for later lookups; 2 MiB.
@@ -44,7 +43,6 @@ pub(crate) struct LookupContext<'a> {
     pub(crate) salt: u64,
     pub(crate) queue_depth: usize,
     pub(crate) resolve: &'a Resolve,
-    pub(crate) counters: &'a Counters,
     /// Page buffers that no lookup uses at the moment.
     pub(crate) spare: &'a Mutex<Vec<AlignedBuf>>,
 }
@@ -115,6 +113,32 @@ struct Search {
     location: Location,
 }
 
+/// What a batch met in one run of the table.
+#[derive(Debug, Default, Clone, Copy)]
+struct RunTally {
+    found: u64,
+    /// Of these, keys for which older runs do not matter.
+    decided: u64,
+    false_positives: u64,
+}
+
+/// What became of the questions to filters, by level. `asked` keys were looked for in the first run; each run
+/// was asked about those that no newer one had decided.
+fn filter_stats(plan: &Plan, met: &[RunTally], mut asked: u64) -> Vec<FilterStats> {
+    let mut levels: Vec<FilterStats> = Vec::new();
+    for (run, met) in met.iter().enumerate() {
+        let level = plan.level_of(run);
+        if levels.len() <= level {
+            levels.resize_with(level + 1, FilterStats::default);
+        }
+        let &RunTally { found, decided, false_positives } = met;
+        let denied = asked.saturating_sub(found + false_positives);
+        levels[level] = levels[level].plus(FilterStats { denied, found, false_positives });
+        asked -= decided;
+    }
+    levels
+}
+
 /// A batch under way.
 struct Batch<'a, K> {
     keys: &'a [K],
@@ -123,6 +147,8 @@ struct Batch<'a, K> {
     results: Vec<Lookup>,
     /// What was found of keys for which more may be found.
     partial: BTreeMap<u32, Partial>,
+    /// For each of the table's own runs.
+    met: Vec<RunTally>,
 }
 
 impl<K: AsRef<[u8]>> Batch<'_, K> {
@@ -131,7 +157,13 @@ impl<K: AsRef<[u8]>> Batch<'_, K> {
     }
 
     /// The next place to look for a key: from candidate `next` on, and from run `run` on.
-    fn next_candidate(&self, key: u32, mut next: u32, end: u32, mut run: u32) -> Option<Search> {
+    fn next_candidate(
+        &mut self,
+        key: u32,
+        mut next: u32,
+        end: u32,
+        mut run: u32,
+    ) -> Option<Search> {
         let bytes = self.keys[key as usize].as_ref();
         while next < end {
             let candidate = self.hits[next as usize].filter;
@@ -143,8 +175,22 @@ impl<K: AsRef<[u8]>> Batch<'_, K> {
             if let Some(location) = self.plan.runs[candidate as usize].locate(bytes) {
                 return Some(Search { key, next, end, run: candidate, location });
             }
+            self.note_false_positive(candidate);
         }
         None
+    }
+
+    fn note_false_positive(&mut self, run: u32) {
+        if let Some(met) = self.met.get_mut(run as usize) {
+            met.false_positives += 1;
+        }
+    }
+
+    fn note_found(&mut self, run: u32, is_decisive: bool) {
+        if let Some(met) = self.met.get_mut(run as usize) {
+            met.found += 1;
+            met.decided += u64::from(is_decisive);
+        }
     }
 
     /// Looks at the bytes that were read; returns where to look next, if anywhere.
@@ -154,6 +200,7 @@ impl<K: AsRef<[u8]>> Batch<'_, K> {
         let mut next_run = search_now.run + 1;
         match search(run, search_now.location, bytes, key)? {
             Found::Entry(kind, value, blob) => {
+                self.note_found(search_now.run, kind.is_decisive());
                 if kind.is_decisive() {
                     next_run = self.plan.after_decision(search_now.run);
                 }
@@ -169,8 +216,9 @@ impl<K: AsRef<[u8]>> Batch<'_, K> {
                 if let Some(location) = run.locate_before(search_now.location, key) {
                     return Ok(Some(Search { location, ..search_now }));
                 }
+                self.note_false_positive(search_now.run);
             }
-            Found::Absent => {}
+            Found::Absent => self.note_false_positive(search_now.run),
         }
         Ok(self.next_candidate(search_now.key, search_now.next, search_now.end, next_run))
     }
@@ -213,7 +261,7 @@ fn look_in_memory<'a>(
     Ok(upsert.map_or(InMemory::Nothing, InMemory::Upsert))
 }
 
-/// Looks up all keys; results in their order, and where they come from.
+/// Looks up all keys; results in their order, where they come from, and what it took.
 ///
 /// # Errors
 /// The first error of the disk, or damage found; [`Error::ValueTooLarge`] from combining upserts.
@@ -221,7 +269,7 @@ pub(crate) fn lookup_batch<K: AsRef<[u8]>>(
     tree: &Tree,
     context: &LookupContext<'_>,
     keys: &[K],
-) -> Result<(Vec<Lookup>, Plan)> {
+) -> Result<(Vec<Lookup>, Plan, LookupTally)> {
     let sources = tree.sources();
     let mut results = Vec::with_capacity(keys.len());
     let mut hashes = Vec::with_capacity(keys.len());
@@ -251,9 +299,8 @@ pub(crate) fn lookup_batch<K: AsRef<[u8]>>(
     let mut hits = Vec::new();
     probe_batch(&filters.iter().map(AsRef::as_ref).collect::<Vec<_>>(), &hashes, &mut hits);
     drop(filters);
-    context.counters.lookups.fetch_add(keys.len() as u64, Ordering::Relaxed);
-
-    let mut batch = Batch { keys, plan: &plan, hits, results, partial };
+    let met = vec![RunTally::default(); plan.own_count()];
+    let mut batch = Batch { keys, plan: &plan, hits, results, partial, met };
     // Hits are grouped by key, newest run first within a key.
     let mut first = 0;
     let mut ready = VecDeque::new();
@@ -269,12 +316,18 @@ pub(crate) fn lookup_batch<K: AsRef<[u8]>>(
         1 => read_alone(&mut batch, ready.pop_front())?,
         _ => read_side_by_side(&mut batch, ready, context)?,
     };
-    context.counters.lookup_reads.fetch_add(reads, Ordering::Relaxed);
-    let Batch { mut results, partial, .. } = batch;
+    let Batch { mut results, partial, met, .. } = batch;
     for (key, partial) in partial {
         results[key as usize] = plan.conclude(partial, context.resolve)?;
     }
-    Ok((results, plan))
+    let tally = LookupTally {
+        keys: keys.len() as u64,
+        found: results.iter().filter(|result| result.is_found()).count() as u64,
+        memory_hits: (keys.len() - open.len()) as u64,
+        reads,
+        filters: filter_stats(&plan, &met, open.len() as u64),
+    };
+    Ok((results, plan, tally))
 }
 
 /// One key: its reads follow each other, so a queue would only add to their time.

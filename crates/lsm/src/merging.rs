@@ -39,6 +39,7 @@ use crate::resolve::Resolve;
 use crate::run::{Purpose, Run};
 use crate::run_builder::{Flushed, RunBuilder, RunFinisher, RunPlan};
 use crate::run_reader::RunReader;
+use crate::trace::debug_event;
 use crate::write_buffer::{SegmentReader, WriteBuffer};
 
 /// Entries that are merged between two looks at the work done.
@@ -488,6 +489,15 @@ impl Merging {
     }
 
     fn complete(&self, output: Option<Run>) {
+        if let Some(run) = &output {
+            run.count_written();
+        }
+        debug_event!(
+            "merge.completed",
+            self.set.session_dir(),
+            run = output.as_ref().map(Run::number),
+            entries = output.as_ref().map_or(0, |run| run.meta().entries),
+        );
         let output = View::Output(output.map(Arc::new));
         let mut view = self.view.write().unwrap_or_else(PoisonError::into_inner);
         let inputs = std::mem::replace(&mut *view, output);

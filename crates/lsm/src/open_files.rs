@@ -154,6 +154,11 @@ impl OpenFiles {
         &self.disk
     }
 
+    /// Files that are open.
+    pub(crate) fn count(&self) -> usize {
+        self.clock().open.len()
+    }
+
     /// Fails once a sync has failed, for good.
     pub(crate) fn check_poisoned(&self) -> Result<()> {
         self.poisoned.get().map_or(Ok(()), |path| Err(Error::Poisoned { path: path.clone() }))

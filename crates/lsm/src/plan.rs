@@ -74,6 +74,8 @@ pub(crate) struct Plan {
     /// Write buffers that are newer than all runs.
     pub(crate) buffers: Vec<WriteBuffer>,
     pub(crate) runs: Vec<Arc<Run>>,
+    /// The runs after those of each level of the table.
+    level_ends: Vec<usize>,
     places: Vec<Place>,
     guards: Vec<Guard>,
     root: TableSpan,
@@ -84,6 +86,7 @@ impl Plan {
         let mut plan = Self {
             buffers: std::mem::take(&mut sources.buffers),
             runs: Vec::new(),
+            level_ends: std::mem::take(&mut sources.level_ends),
             places: Vec::new(),
             guards: Vec::new(),
             root: TableSpan { own_end: 0, union: None },
@@ -151,6 +154,17 @@ impl Plan {
             guard = *outer;
         }
         allowed
+    }
+
+    /// How many runs are the table's own, not those of a union below.
+    pub(crate) fn own_count(&self) -> usize {
+        self.root.own_end as usize
+    }
+
+    /// The level of one of the table's own runs, from 0. That of a flush that has not entered the levels is
+    /// the first.
+    pub(crate) fn level_of(&self, run: usize) -> usize {
+        self.level_ends.partition_point(|&end| end <= run)
     }
 
     /// The first run that still matters when `run` had a decisive entry.

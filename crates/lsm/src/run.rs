@@ -7,6 +7,7 @@
 #![doc = include_str!("../../../docs/format/run.md")]
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use terrane_io::bytes::{Overrun, Reader, Writer};
@@ -93,6 +94,11 @@ impl RunMeta {
     /// Length of the file of blobs.
     pub fn blob_pages(&self) -> u64 {
         self.blob_bytes.div_ceil(PAYLOAD_SIZE as u64)
+    }
+
+    /// Bytes of the run's files.
+    pub fn file_bytes(&self) -> u64 {
+        (self.pages() + self.blob_pages()) * PAGE_SIZE as u64
     }
 
     /// What the entries count for in a write buffer bounded in bytes.
@@ -341,6 +347,54 @@ pub(crate) struct Run {
     /// Replaced by a smaller one when a memory budget asks for it.
     filter: Arc<RwLock<Arc<Filter>>>,
     section: Arc<IndexSection>,
+    gauge: Arc<Gauge>,
+}
+
+/// Keeps the sums over all open runs of a session.
+#[derive(Debug)]
+struct Gauge {
+    set: Arc<FileSet>,
+    meta: RunMeta,
+    /// Memory of the filter as it was in the beginning, and how much of that was given up since.
+    filter_bytes: u64,
+    halved_bytes: AtomicU64,
+    index_bytes: u64,
+}
+
+impl Gauge {
+    fn new(set: &Arc<FileSet>, meta: RunMeta, filter: &Filter, index_bytes: usize) -> Self {
+        let gauge = Self {
+            set: Arc::clone(set),
+            meta,
+            filter_bytes: filter.memory_bytes() as u64,
+            halved_bytes: AtomicU64::new(0),
+            index_bytes: index_bytes as u64,
+        };
+        gauge.for_each(|sum, value| sum.fetch_add(value, Ordering::Relaxed));
+        gauge
+    }
+
+    /// Tells `visit` of each sum and of this run's share.
+    fn for_each(&self, visit: impl Fn(&AtomicU64, u64) -> u64) {
+        let sums = self.set.sums();
+        visit(&sums.runs, 1);
+        visit(&sums.entries, self.meta.entries);
+        visit(&sums.deletes, self.meta.deletes);
+        visit(&sums.bytes, self.meta.file_bytes());
+        visit(&sums.filter_bytes, self.filter_bytes - self.halved_bytes.load(Ordering::Relaxed));
+        visit(&sums.index_bytes, self.index_bytes);
+    }
+
+    fn halved(&self, freed: usize) {
+        self.halved_bytes.fetch_add(freed as u64, Ordering::Relaxed);
+        self.set.sums().filter_bytes.fetch_sub(freed as u64, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Gauge {
+    fn drop(&mut self) {
+        self.for_each(|sum, value| sum.fetch_sub(value, Ordering::Relaxed));
+    }
 }
 
 impl Run {
@@ -354,6 +408,8 @@ impl Run {
         filter: Filter,
         section: IndexSection,
     ) -> Self {
+        let index_bytes = section.index.memory_bytes();
+        let gauge = Arc::new(Gauge::new(handle.set(), meta, &filter, index_bytes));
         let other = (access == Access::Direct)
             .then(|| Arc::new(handle.set().file(handle.number(), Access::Buffered)));
         Self {
@@ -365,6 +421,7 @@ impl Run {
             meta,
             filter: Arc::new(RwLock::new(Arc::new(filter))),
             section: Arc::new(section),
+            gauge,
         }
     }
 
@@ -388,6 +445,7 @@ impl Run {
             meta: self.meta,
             filter: Arc::clone(&self.filter),
             section: Arc::clone(&self.section),
+            gauge: Arc::clone(&self.gauge),
         })
     }
 
@@ -473,6 +531,16 @@ impl Run {
         &self.meta
     }
 
+    /// Counts the run among what the session has written.
+    pub(crate) fn count_written(&self) {
+        let sums = self.handle.set().sums();
+        let written = match self.meta.purpose {
+            Purpose::Level => &sums.written_bytes,
+            Purpose::BufferImage => &sums.image_bytes,
+        };
+        written.fetch_add(self.meta.file_bytes(), Ordering::Relaxed);
+    }
+
     /// The filter, which stays as it is for as long as it is looked into.
     pub(crate) fn filter(&self) -> Arc<Filter> {
         Arc::clone(&self.filter.read().unwrap_or_else(PoisonError::into_inner))
@@ -484,7 +552,9 @@ impl Run {
         let before = filter.memory_bytes();
         // In place, unless a lookup is looking into it just now.
         Arc::make_mut(&mut filter).halve();
-        before - filter.memory_bytes()
+        let freed = before - filter.memory_bytes();
+        self.gauge.halved(freed);
+        freed
     }
 
     pub(crate) fn min_key(&self) -> &[u8] {

@@ -1,21 +1,25 @@
 //! A session: one directory on disk, held by one process, with its tables and snapshots.
 
 use std::hash::{BuildHasher, RandomState};
+use std::io::{Read, Write};
 use std::path::Path;
 use std::sync::Arc;
 
 use terrane_io::{Disk, RealDisk};
 
 use crate::blob::{self, BlobRef};
+use crate::canonical::{self, CanonicalSummary};
 use crate::config::TableConfig;
 use crate::error::{Error, Result};
 use crate::exchange::{self, ExportReport, ImportReport, SnapshotPlace};
 use crate::levels::Tree;
 use crate::open_files::{OPEN_FILES_DEFAULT, OPEN_FILES_MAX};
 use crate::run_check::Progress;
-use crate::session_core::{SessionCore, make_dir};
+use crate::session_core::{Holder, SessionCore, make_dir};
 use crate::snapshot::{self, OpenOptions, SnapshotInfo, SnapshotName};
+use crate::stats::SessionStats;
 use crate::table::Table;
+use crate::trace::event;
 
 /// Reads of blobs that are in flight at once.
 const BLOB_READS_IN_FLIGHT: usize = 64;
@@ -106,11 +110,14 @@ impl Session {
     #[expect(clippy::needless_pass_by_value, reason = "a session keeps its disk")]
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: &SessionOptions) -> Result<Self> {
         options.validate()?;
+        event!(DEBUG, "session.open", dir);
         if options.create_dir {
             make_dir(disk.as_ref(), dir)?;
         }
         let salt = options.salt.unwrap_or_else(|| RandomState::new().hash_one(0));
-        Ok(Self { core: SessionCore::open(&disk, dir, salt, options.open_files_max)? })
+        let core = SessionCore::open(&disk, dir, salt, options.open_files_max)?;
+        event!(DEBUG, "session.opened", dir);
+        Ok(Self { core })
     }
 
     /// A new, empty table.
@@ -122,7 +129,9 @@ impl Session {
     pub fn new_table(&self, config: &TableConfig) -> Result<Table> {
         self.core.check_open()?;
         config.validate()?;
-        Ok(Table::new(Arc::clone(&self.core), Tree::default(), config.clone()))
+        let session = self.core.register(Holder::Table);
+        event!(DEBUG, "table.new", self.core.dir(), table = session.id());
+        Ok(Table::new(session, Tree::default(), config.clone()))
     }
 
     /// The union of some tables, complete: [`incremental_union`](Self::incremental_union) with its whole debt
@@ -188,8 +197,10 @@ impl Session {
         label: &str,
         options: &OpenOptions,
     ) -> Result<Table> {
-        let (tree, config) = snapshot::open(&self.core, name, Some(label), options)?;
-        Ok(Table::new(Arc::clone(&self.core), tree, config))
+        let session = self.core.register(Holder::Table);
+        event!(DEBUG, "table.new", self.core.dir(), table = session.id(), snapshot = %name);
+        let (tree, config) = snapshot::open(&session, name, Some(label), options)?;
+        Ok(Table::new(session, tree, config))
     }
 
     /// Gives a snapshot another name, atomically and durably.
@@ -199,7 +210,10 @@ impl Session {
     /// [`SnapshotExists`](crate::Error::SnapshotExists), [`Disk`](crate::Error::Disk),
     /// [`Poisoned`](crate::Error::Poisoned).
     pub fn rename_snapshot(&self, from: &SnapshotName, to: &SnapshotName) -> Result<()> {
-        snapshot::rename(&self.core, from, to)
+        event!(DEBUG, "session.rename_snapshot", self.core.dir(), snapshot = %from, %to);
+        snapshot::rename(&self.core, from, to)?;
+        event!(DEBUG, "session.renamed", self.core.dir(), snapshot = %from, %to);
+        Ok(())
     }
 
     /// Deletes a snapshot, durably. Tables opened from it go on working.
@@ -208,7 +222,10 @@ impl Session {
     /// [`SnapshotDoesNotExist`](crate::Error::SnapshotDoesNotExist), [`Disk`](crate::Error::Disk),
     /// [`Poisoned`](crate::Error::Poisoned).
     pub fn delete_snapshot(&self, name: &SnapshotName) -> Result<()> {
-        snapshot::delete(&self.core, name)
+        event!(DEBUG, "session.delete_snapshot", self.core.dir(), snapshot = %name);
+        snapshot::delete(&self.core, name)?;
+        event!(DEBUG, "session.deleted", self.core.dir(), snapshot = %name);
+        Ok(())
     }
 
     /// Deletes a snapshot if there is one of that name, and says whether there was: for a program that
@@ -217,7 +234,7 @@ impl Session {
     /// # Errors
     /// As [`delete_snapshot`](Self::delete_snapshot), but for a missing one.
     pub fn delete_snapshot_if_exists(&self, name: &SnapshotName) -> Result<bool> {
-        match snapshot::delete(&self.core, name) {
+        match self.delete_snapshot(name) {
             Ok(()) => Ok(true),
             Err(Error::SnapshotDoesNotExist { .. }) => Ok(false),
             Err(error) => Err(error),
@@ -260,7 +277,11 @@ impl Session {
         place: &SnapshotPlace,
         progress: Progress<'_>,
     ) -> Result<ExportReport> {
-        exchange::export(&self.core, name, place, progress)
+        let dir = self.core.dir();
+        event!(DEBUG, "session.export_snapshot", dir, snapshot = %name);
+        let report = exchange::export(&self.core, name, place, progress)?;
+        event!(DEBUG, "session.exported", dir, snapshot = %name);
+        Ok(report)
     }
 
     /// Takes in a snapshot from the directory of another session on the same disk: the whole of
@@ -302,7 +323,48 @@ impl Session {
         to: &SnapshotName,
         progress: Progress<'_>,
     ) -> Result<ImportReport> {
-        exchange::import(&self.core, place, to, progress)
+        let dir = self.core.dir();
+        event!(DEBUG, "session.import_snapshot", dir, snapshot = %to);
+        let report = exchange::import(&self.core, place, to, progress)?;
+        event!(DEBUG, "session.imported", dir, snapshot = %to);
+        Ok(report)
+    }
+
+    /// Writes what a snapshot holds, whatever its label: [`Table::export_canonical`] of a table opened from it.
+    ///
+    /// # Errors
+    /// As [`open_snapshot`](Self::open_snapshot) and [`Table::export_canonical`].
+    pub fn export_canonical(
+        &self,
+        name: &SnapshotName,
+        out: impl Write,
+    ) -> Result<CanonicalSummary> {
+        let session = self.core.register(Holder::Table);
+        let (tree, config) = snapshot::open(&session, name, None, &OpenOptions::default())?;
+        Table::new(session, tree, config).export_canonical(out)
+    }
+
+    /// A new table with the content of a stream that [`Table::export_canonical`] wrote. It is
+    /// given only once the whole stream has been read and found to be as it was written.
+    ///
+    /// Cost: that of inserting all entries.
+    ///
+    /// # Errors
+    /// [`CanonicalMalformed`](crate::Error::CanonicalMalformed) with the place in the stream,
+    /// [`CanonicalDigestMismatch`](crate::Error::CanonicalDigestMismatch),
+    /// [`Stream`](crate::Error::Stream) if `input` fails; those of [`new_table`](Self::new_table) and
+    /// [`Table::updates`].
+    pub fn import_canonical(
+        &self,
+        input: impl Read,
+        config: &TableConfig,
+    ) -> Result<(Table, CanonicalSummary)> {
+        let mut table = self.new_table(config)?;
+        let summary = canonical::import(input, |entries| {
+            let batch: Vec<_> = entries.iter().map(|entry| (&entry.key, entry.update())).collect();
+            table.updates(&batch)
+        })?;
+        Ok((table, summary))
     }
 
     /// What a snapshot says of itself: label, time, configuration, size. Cost: reads its metadata.
@@ -312,6 +374,7 @@ impl Session {
     /// [`SnapshotCorrupted`](crate::Error::SnapshotCorrupted),
     /// [`UnknownVersion`](crate::Error::UnknownVersion), [`Disk`](crate::Error::Disk).
     pub fn snapshot_info(&self, name: &SnapshotName) -> Result<SnapshotInfo> {
+        event!(DEBUG, "session.snapshot_info", self.core.dir(), snapshot = %name);
         snapshot::info(&self.core, name)
     }
 
@@ -320,6 +383,7 @@ impl Session {
     /// # Errors
     /// [`SessionClosed`](crate::Error::SessionClosed).
     pub fn list_snapshots(&self) -> Result<Vec<SnapshotName>> {
+        event!(DEBUG, "session.list_snapshots", self.core.dir());
         snapshot::list(&self.core)
     }
 
@@ -328,6 +392,7 @@ impl Session {
     /// # Errors
     /// [`SessionClosed`](crate::Error::SessionClosed).
     pub fn snapshot_exists(&self, name: &SnapshotName) -> Result<bool> {
+        event!(DEBUG, "session.snapshot_exists", self.core.dir(), snapshot = %name);
         self.core.snapshots().contains(name.as_str())
     }
 
@@ -341,7 +406,15 @@ impl Session {
     /// [`Corrupt`](crate::Error::Corrupt), [`SessionClosed`](crate::Error::SessionClosed).
     pub fn retrieve_blobs(&self, refs: &[BlobRef]) -> Result<Vec<Vec<u8>>> {
         self.core.check_open()?;
+        event!(TRACE, "session.retrieve_blobs", self.core.dir(), count = refs.len());
+        let _call = self.core.register(Holder::Call);
         blob::retrieve(self.core.disk(), BLOB_READS_IN_FLIGHT, refs)
+    }
+
+    /// What the session holds, and what all its handles have counted since it was opened. Cost: no I/O.
+    #[must_use]
+    pub fn stats(&self) -> SessionStats {
+        self.core.stats()
     }
 
     /// The salt of the session's hashes.

@@ -6,8 +6,9 @@
 //! their name is visible under its final form.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 use terrane_io::disk::read_file;
@@ -21,6 +22,8 @@ use crate::open_files::OpenFiles;
 use crate::registry::{Registry, Stored};
 use crate::rereading::TakenOver;
 use crate::run::Run;
+use crate::stats::{Counters, FilterStats, SessionStats};
+use crate::trace::event;
 use crate::worker::Worker;
 
 const LOCK: &str = "lock";
@@ -48,6 +51,55 @@ pub(crate) struct SessionCore {
     merges: Mutex<BTreeMap<u64, Weak<Merging>>>,
     snapshots: Registry,
     lock: Mutex<Option<Box<dyn LockGuard>>>,
+    counters: Counters,
+    /// The number of the next table or cursor.
+    next_id: AtomicU64,
+    tables: AtomicU64,
+    cursors: AtomicU64,
+    /// Calls that hold runs and belong to no table or cursor.
+    calls: AtomicU64,
+}
+
+/// What may hold runs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Holder {
+    Table,
+    Cursor,
+    Call,
+}
+
+/// A place among the open tables, cursors and calls of a session, and the session itself; given up on drop.
+#[derive(Debug)]
+pub(crate) struct Registered {
+    core: Arc<SessionCore>,
+    holder: Holder,
+    id: u64,
+}
+
+impl Registered {
+    /// A number that no other table or cursor of the session has.
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+}
+
+impl Deref for Registered {
+    type Target = Arc<SessionCore>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.core
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        match self.holder {
+            Holder::Table => event!(DEBUG, "table.closed", self.core.dir, table = self.id),
+            Holder::Cursor => event!(DEBUG, "cursor.closed", self.core.dir, cursor = self.id),
+            Holder::Call => {}
+        }
+        self.core.count(self.holder).fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 fn corrupted<T>(dir: &Path, reason: impl Into<String>) -> Result<T> {
@@ -104,7 +156,9 @@ pub(crate) fn make_dir(disk: &dyn Disk, dir: &Path) -> Result<()> {
         let synced = disk.sync_dir(parent);
         if synced.is_err() && is_missing {
             // No later sync can be trusted with this name; the next attempt makes a new one.
-            let _ = disk.remove_dir(dir);
+            if let Err(error) = disk.remove_dir(dir) {
+                event!(WARN, "cleanup.failed", dir, %error);
+            }
         }
         synced?;
     }
@@ -144,7 +198,9 @@ fn create(disk: &dyn Disk, dir: &Path, meta: SessionMeta) -> Result<()> {
     if created.is_err() {
         // No later sync can be trusted with names whose sync has failed, so the next attempt makes new
         // ones. What cannot be removed now it removes first; the error to report is the earlier one.
-        let _ = take_back(disk, dir);
+        if let Err(error) = take_back(disk, dir) {
+            event!(WARN, "cleanup.failed", dir, %error);
+        }
     }
     created
 }
@@ -268,9 +324,11 @@ impl SessionCore {
         }
         let guard = lock_dir(disk.as_ref(), dir)?;
         if let Found::Nothing = look(disk.as_ref(), dir)? {
+            event!(DEBUG, "session.new", dir);
             let created_ns = disk.clock().wall().as_nanos() as u64;
             create(disk.as_ref(), dir, SessionMeta { salt, created_ns })?;
         } else {
+            event!(DEBUG, "session.restore", dir);
             // A process that died may have left names that are seen but not durable yet. From here on they
             // are relied on: nothing is removed, and nothing new built, on what a loss of power would undo.
             disk.sync_dir(dir)?;
@@ -340,7 +398,76 @@ impl SessionCore {
             merges: Mutex::default(),
             snapshots,
             lock: Mutex::new(Some(guard)),
+            counters: Counters::default(),
+            next_id: AtomicU64::new(0),
+            tables: AtomicU64::new(0),
+            cursors: AtomicU64::new(0),
+            calls: AtomicU64::new(0),
         }))
+    }
+
+    fn count(&self, holder: Holder) -> &AtomicU64 {
+        match holder {
+            Holder::Table => &self.tables,
+            Holder::Cursor => &self.cursors,
+            Holder::Call => &self.calls,
+        }
+    }
+
+    /// Enters a table, a cursor or a call. To be kept for longer than the runs that it holds.
+    pub(crate) fn register(self: &Arc<Self>, holder: Holder) -> Registered {
+        self.count(holder).fetch_add(1, Ordering::AcqRel);
+        let id = match holder {
+            Holder::Table | Holder::Cursor => self.next_id.fetch_add(1, Ordering::Relaxed),
+            Holder::Call => 0,
+        };
+        Registered { core: Arc::clone(self), holder, id }
+    }
+
+    /// Counters of all handles.
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// What the session holds, and what its handles have counted.
+    pub(crate) fn stats(&self) -> SessionStats {
+        let read = |sum: &AtomicU64| sum.load(Ordering::Relaxed);
+        let (sums, activity) = (self.files.sums(), self.counters.activity());
+        let filters = self.counters.filters().into_iter();
+        SessionStats {
+            tables: read(&self.tables),
+            cursors: read(&self.cursors),
+            snapshots: self.snapshots.names().map_or(0, |names| names.len()),
+            open_files: self.files.open_files().count(),
+            runs: read(&sums.runs),
+            entries: read(&sums.entries),
+            deletes: read(&sums.deletes),
+            bytes: read(&sums.bytes),
+            filter_bytes: read(&sums.filter_bytes),
+            index_bytes: read(&sums.index_bytes),
+            lookups: activity.lookups,
+            found: activity.found,
+            memory_hits: activity.memory_hits,
+            lookup_reads: activity.lookup_reads,
+            filter: filters.fold(FilterStats::default(), FilterStats::plus),
+            updates: activity.updates,
+            update_bytes: activity.update_bytes,
+            written_bytes: read(&sums.written_bytes),
+            image_bytes: read(&sums.image_bytes),
+            lookup_times: activity.lookup_times,
+            update_times: activity.update_times,
+            save_times: activity.save_times,
+        }
+    }
+
+    /// In builds with debug assertions: where nobody is left who could hold a run, nobody does.
+    fn check_for_leaks(&self) {
+        let holders = [&self.tables, &self.cursors, &self.calls];
+        let is_idle = holders.iter().all(|count| count.load(Ordering::Acquire) == 0);
+        if cfg!(debug_assertions) && is_idle && !std::thread::panicking() {
+            let held = self.files.held();
+            assert!(held.is_empty(), "no table or cursor is open, and yet runs {held:?} are held");
+        }
     }
 
     pub(crate) fn files(&self) -> &Arc<FileSet> {
@@ -387,25 +514,32 @@ impl SessionCore {
         if self.closed.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
+        event!(DEBUG, "session.close", self.dir);
         self.worker.stop();
         self.snapshots.close();
+        self.check_for_leaks();
         let result = self.files.close();
         lock(&self.lock).take();
+        if result.is_ok() {
+            event!(DEBUG, "session.closed", self.dir);
+        }
         result
     }
 
     /// The run of that number, shared with whoever has it open.
     pub(crate) fn run(&self, number: u64, access: Access) -> Result<Arc<Run>> {
-        let shared = |runs: &BTreeMap<u64, Weak<Run>>| {
-            runs.get(&number).and_then(Weak::upgrade).map(|run| run.with_access(access))
+        let shared = |runs: &mut BTreeMap<u64, Weak<Run>>| {
+            let run = runs.get(&number).and_then(Weak::upgrade)?.with_access(access);
+            runs.insert(number, Arc::downgrade(&run));
+            Some(run)
         };
-        if let Some(run) = shared(&lock(&self.runs)) {
+        if let Some(run) = shared(&mut lock(&self.runs)) {
             return Ok(run);
         }
         // Without the lock, so that several can be opened at once; of one run the first is kept.
         let run = Arc::new(Run::open(&self.files, number, access)?);
         let mut runs = lock(&self.runs);
-        if let Some(run) = shared(&runs) {
+        if let Some(run) = shared(&mut runs) {
             return Ok(run);
         }
         runs.retain(|_, run| run.strong_count() > 0);
@@ -467,7 +601,9 @@ impl SessionCore {
         })();
         if written.is_err() {
             // The first error is the one to report; the next opening removes what is left.
-            let _ = disk.remove(&temporary);
+            if let Err(error) = disk.remove(&temporary) {
+                event!(WARN, "cleanup.failed", self.dir, %error);
+            }
             return written;
         }
         self.sync_dir(SNAPSHOTS)
@@ -479,5 +615,13 @@ impl SessionCore {
         self.files.check_poisoned()?;
         let synced = self.files.open_files().with_room(|| self.disk().sync_dir(&path));
         self.files.synced(&path, synced)
+    }
+}
+
+impl Drop for SessionCore {
+    fn drop(&mut self) {
+        // Its thread may hold a merge for a moment longer than all tables.
+        self.worker.stop();
+        self.check_for_leaks();
     }
 }

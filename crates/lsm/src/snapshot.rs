@@ -47,7 +47,7 @@ use crate::run::{Purpose, Run, RunMeta};
 use crate::run_builder::Flushed;
 use crate::run_check::Checking;
 use crate::run_reader::RunReader;
-use crate::session_core::{ACTIVE, SNAPSHOTS, SessionCore, snapshot_path};
+use crate::session_core::{ACTIVE, Registered, SNAPSHOTS, SessionCore, snapshot_path};
 use crate::union::{Piece, Progress, Union, UnionTable};
 use crate::write_buffer::{NewEntry, Room, WriteBuffer};
 
@@ -111,8 +111,8 @@ pub const LABEL_BYTES_MAX: usize = 1 << 16;
 /// Saves a table.
 pub(crate) fn save(
     core: &Arc<SessionCore>,
+    context: &Context<'_>,
     tree: &Tree,
-    config: &TableConfig,
     name: &SnapshotName,
     label: &str,
 ) -> Result<()> {
@@ -121,9 +121,9 @@ pub(crate) fn save(
         return Err(Error::LabelTooLarge { bytes: label.len(), limit: LABEL_BYTES_MAX });
     }
     let reservation = core.snapshots().reserve(name.as_str())?;
-    let context = Context { set: core.files(), config, salt: core.salt() };
+    let config = context.config;
     // Runs are held by these handles until the snapshot pins them.
-    let image = write_image(&context, &tree.buffer)?;
+    let image = write_image(context, &tree.buffer)?;
     let flushed = match &tree.flushing {
         Some(pending) => pending.merging.finish()?,
         None => None,
@@ -145,7 +145,7 @@ pub(crate) fn save(
         resolve: config.resolve.name().to_owned(),
         config: config.clone(),
         flushes: tree.flushes,
-        now: tree.now(&context),
+        now: tree.now(context),
         image,
         flushed,
         levels,
@@ -378,9 +378,9 @@ pub(crate) fn damaged(dir: &Path, name: &str, error: Error) -> Error {
     }
 }
 
-/// Opens a snapshot as a new table; without a label, whatever it is.
+/// Opens a snapshot as the table registered; without a label, whatever it is.
 pub(crate) fn open(
-    core: &Arc<SessionCore>,
+    core: &Registered,
     name: &SnapshotName,
     label: Option<&str>,
     options: &OpenOptions,
@@ -418,14 +418,13 @@ fn threads(core: &SessionCore, config: &TableConfig) -> usize {
 
 /// Opens all runs of a snapshot, several at once.
 fn open_runs(core: &SessionCore, meta: &SnapshotMeta) -> Result<Runs> {
-    let level = |level: Option<u32>| level.map_or(1, |level| level as usize);
-    let distinct: BTreeMap<u64, usize> =
-        meta.leveled_runs().map(|(run, at)| (run.number, level(at))).collect();
-    let wanted: Vec<(u64, usize)> = distinct.into_iter().collect();
+    let leveled = meta.leveled_runs().map(|(run, level)| (run.number, level.unwrap_or(1)));
+    let distinct: BTreeMap<u64, u32> = leveled.collect();
+    let wanted: Vec<(u64, u32)> = distinct.into_iter().collect();
     let runs = parallel::map(wanted.len(), threads(core, &meta.config), |at| {
         core.check_open()?;
         let (number, level) = wanted[at];
-        core.run(number, meta.config.disk_cache.access(level))
+        core.run(number, meta.config.disk_cache.access(level as usize))
     })?;
     Ok(runs.into_iter().map(|run| (run.number(), run)).collect())
 }
@@ -469,8 +468,9 @@ fn resolve_of(name: &SnapshotName, stored: &str, given: Option<&Resolve>) -> Res
     })
 }
 
-fn restore(core: &Arc<SessionCore>, meta: &SnapshotMeta, runs: &Runs) -> Result<Tree> {
-    let context = Context { set: core.files(), config: &meta.config, salt: core.salt() };
+fn restore(core: &Registered, meta: &SnapshotMeta, runs: &Runs) -> Result<Tree> {
+    let (set, config, salt) = (core.files(), &meta.config, core.salt());
+    let context = Context { set, config, salt, table: core.id() };
     let open = |wanted: &RunRef, level: usize| -> Result<Arc<Run>> {
         let run = &runs[&wanted.number];
         check_footer(run.path(), run.meta(), wanted)?;

@@ -38,6 +38,8 @@ pub(crate) struct Sources {
     pub(crate) buffers: Vec<WriteBuffer>,
     /// Newest first.
     pub(crate) runs: Vec<Arc<Run>>,
+    /// Of a table with levels: for each of them, how many runs are on it and the levels above.
+    pub(crate) level_ends: Vec<usize>,
     /// Older than all of them.
     pub(crate) union: Option<Box<UnionSources>>,
 }

@@ -1,12 +1,144 @@
-//! What a table counts, and what it can say of its shape.
+//! What tables and sessions count, and what they can say of their shape.
+//!
+//! Counting is done with additions in memory, for each call and not for each key where that is
+//! possible; nothing here is ever read from disk. The engine has no cache of pages: what a lookup finds in
+//! memory it finds in write buffers.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Counters of one table handle.
+use crate::latency::{Latencies, LatencyRecorder};
+
+/// What lookups met in the runs of one level, and what came of asking filters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct FilterStats {
+    /// Questions that a filter answered with no.
+    pub denied: u64,
+    /// Questions that it answered with perhaps, and the run had an entry of the key.
+    pub found: u64,
+    /// Questions that it answered with perhaps, and the run had none.
+    pub false_positives: u64,
+}
+
+impl FilterStats {
+    /// How often the filters said perhaps of a key that was not there; `None` before the first such question.
+    #[must_use]
+    pub fn false_positive_rate(&self) -> Option<f64> {
+        let absent = self.denied + self.false_positives;
+        (absent > 0).then(|| self.false_positives as f64 / absent as f64)
+    }
+
+    /// The sum of both.
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            denied: self.denied + other.denied,
+            found: self.found + other.found,
+            false_positives: self.false_positives + other.false_positives,
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a batch of lookups counted.
+#[derive(Debug, Default)]
+pub(crate) struct LookupTally {
+    pub(crate) keys: u64,
+    pub(crate) found: u64,
+    pub(crate) memory_hits: u64,
+    pub(crate) reads: u64,
+    /// Level 1 first.
+    pub(crate) filters: Vec<FilterStats>,
+}
+
+/// Counters of a table handle, or of all handles of a session.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    pub(crate) lookups: AtomicU64,
-    pub(crate) lookup_reads: AtomicU64,
+    lookups: AtomicU64,
+    found: AtomicU64,
+    memory_hits: AtomicU64,
+    lookup_reads: AtomicU64,
+    filters: Mutex<Vec<FilterStats>>,
+    updates: AtomicU64,
+    update_bytes: AtomicU64,
+    pub(crate) lookup_times: LatencyRecorder,
+    pub(crate) update_times: LatencyRecorder,
+    pub(crate) save_times: LatencyRecorder,
+}
+
+impl Counters {
+    pub(crate) fn add_lookups(&self, tally: &LookupTally) {
+        let add = |counter: &AtomicU64, count| counter.fetch_add(count, Ordering::Relaxed);
+        add(&self.lookups, tally.keys);
+        add(&self.found, tally.found);
+        add(&self.memory_hits, tally.memory_hits);
+        add(&self.lookup_reads, tally.reads);
+        let mut filters = lock(&self.filters);
+        if filters.len() < tally.filters.len() {
+            filters.resize_with(tally.filters.len(), FilterStats::default);
+        }
+        for (sum, more) in filters.iter_mut().zip(&tally.filters) {
+            *sum = sum.plus(*more);
+        }
+    }
+
+    pub(crate) fn add_updates(&self, count: u64, bytes: u64) {
+        self.updates.fetch_add(count, Ordering::Relaxed);
+        self.update_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// What lookups met, level 1 first.
+    pub(crate) fn filters(&self) -> Vec<FilterStats> {
+        lock(&self.filters).clone()
+    }
+
+    pub(crate) fn activity(&self) -> Activity {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Activity {
+            lookups: read(&self.lookups),
+            found: read(&self.found),
+            memory_hits: read(&self.memory_hits),
+            lookup_reads: read(&self.lookup_reads),
+            updates: read(&self.updates),
+            update_bytes: read(&self.update_bytes),
+            lookup_times: self.lookup_times.snapshot(),
+            update_times: self.update_times.snapshot(),
+            save_times: self.save_times.snapshot(),
+        }
+    }
+}
+
+/// What [`Counters`] say.
+#[derive(Debug)]
+pub(crate) struct Activity {
+    pub(crate) lookups: u64,
+    pub(crate) found: u64,
+    pub(crate) memory_hits: u64,
+    pub(crate) lookup_reads: u64,
+    pub(crate) updates: u64,
+    pub(crate) update_bytes: u64,
+    pub(crate) lookup_times: Latencies,
+    pub(crate) update_times: Latencies,
+    pub(crate) save_times: Latencies,
+}
+
+/// Sums over the open runs of a session, each counted once however many tables share it, and what was
+/// written.
+#[derive(Debug, Default)]
+pub(crate) struct RunSums {
+    pub(crate) runs: AtomicU64,
+    pub(crate) entries: AtomicU64,
+    pub(crate) deletes: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+    pub(crate) filter_bytes: AtomicU64,
+    pub(crate) index_bytes: AtomicU64,
+    /// Bytes of the runs written by flushes, merges and unions.
+    pub(crate) written_bytes: AtomicU64,
+    /// Bytes of the images of write buffers, written by snapshots.
+    pub(crate) image_bytes: AtomicU64,
 }
 
 /// A level of a table.
@@ -16,7 +148,7 @@ pub struct LevelStats {
     /// Runs that a lookup may have to look into; the inputs of a merge that is not complete count, its
     /// output does not.
     pub runs: usize,
-    /// Physical entries in them.
+    /// Physical entries in them: an upper bound of the live ones.
     pub entries: u64,
     /// How many of these are deletions.
     pub deletes: u64,
@@ -26,18 +158,22 @@ pub struct LevelStats {
     pub filter_bytes: usize,
     /// Memory of their indexes.
     pub index_bytes: usize,
+    /// What lookups through this handle met on this level, as it was when they did.
+    pub filter: FilterStats,
     /// Pages of work that a merge on this level has in all, 0 without one.
     pub merge_pages: u64,
     /// How many of them are done.
     pub merge_pages_done: u64,
 }
 
-/// The shape of a table at one moment.
+/// The shape of a table at one moment, and what its handle has counted since it was made.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct TableStats {
     /// Level 1 first.
     pub levels: Vec<LevelStats>,
+    /// What is older than all levels, in a table that is a union and not complete.
+    pub union: LevelStats,
     /// Entries in the write buffer and in a flush that is under way.
     pub buffer_entries: usize,
     /// Memory of these.
@@ -52,10 +188,35 @@ pub struct TableStats {
     pub key_pages: u64,
     /// Pages of merge work not yet done.
     pub merge_debt_pages: u64,
-    /// Keys looked up through this handle.
+    /// Keys looked up.
     pub lookups: u64,
-    /// Reads that these took.
+    /// How many of them were present.
+    pub found: u64,
+    /// How many of them write buffers decided, present or not. (The engine has no cache of pages; those that
+    /// the system's page cache answers count as reads.)
+    pub memory_hits: u64,
+    /// Reads that lookups took.
     pub lookup_reads: u64,
+    /// What lookups met in the runs of all levels.
+    pub filter: FilterStats,
+    /// Updates accepted.
+    pub updates: u64,
+    /// Bytes of their keys, values and blobs.
+    pub update_bytes: u64,
+    /// Bytes of the runs that flushes, merges and a union have brought into the levels. What merges under way
+    /// have written is not among them yet; what duplicates share counts in each of them.
+    pub written_bytes: u64,
+    /// How long batches of lookups took.
+    pub lookup_times: Latencies,
+    /// How long batches of updates took.
+    pub update_times: Latencies,
+    /// How long saving snapshots took.
+    pub save_times: Latencies,
+}
+
+/// One number for each of another; `None` if there is none of the other.
+fn ratio(of: u64, to: u64) -> Option<f64> {
+    (to > 0).then(|| of as f64 / to as f64)
 }
 
 impl TableStats {
@@ -72,8 +233,87 @@ impl TableStats {
     }
 
     /// Physical entries: an upper bound of the live ones.
+    /// [`Table::count_exact`](crate::Table::count_exact) counts those.
     #[must_use]
     pub fn entries(&self) -> u64 {
-        self.buffer_entries as u64 + self.levels.iter().map(|level| level.entries).sum::<u64>()
+        let levels = self.levels.iter().map(|level| level.entries).sum::<u64>();
+        self.buffer_entries as u64 + levels + self.union.entries
+    }
+
+    /// Reads for each key found; `None` if none was.
+    #[must_use]
+    pub fn read_amplification(&self) -> Option<f64> {
+        ratio(self.lookup_reads, self.found)
+    }
+
+    /// Bytes written for each byte of an update; `None` before the first.
+    #[must_use]
+    pub fn write_amplification(&self) -> Option<f64> {
+        ratio(self.written_bytes, self.update_bytes)
+    }
+}
+
+/// What a session holds at one moment, and what all of its handles have counted.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct SessionStats {
+    /// Tables that are open.
+    pub tables: u64,
+    /// Cursors that are open.
+    pub cursors: u64,
+    /// Snapshots, damaged ones included.
+    pub snapshots: usize,
+    /// Files that are open at this moment.
+    pub open_files: usize,
+    /// Runs that tables, cursors and merges hold, each counted once.
+    pub runs: u64,
+    /// Physical entries in them.
+    pub entries: u64,
+    /// How many of these are deletions.
+    pub deletes: u64,
+    /// Bytes of these runs' files.
+    pub bytes: u64,
+    /// Memory of their filters.
+    pub filter_bytes: u64,
+    /// Memory of their indexes.
+    pub index_bytes: u64,
+    /// Keys looked up.
+    pub lookups: u64,
+    /// How many of them were present.
+    pub found: u64,
+    /// How many of them write buffers decided, present or not.
+    pub memory_hits: u64,
+    /// Reads that lookups took.
+    pub lookup_reads: u64,
+    /// What lookups met in the runs of all levels.
+    pub filter: FilterStats,
+    /// Updates accepted.
+    pub updates: u64,
+    /// Bytes of their keys, values and blobs.
+    pub update_bytes: u64,
+    /// Bytes of the runs that flushes, merges and unions have completed; a merge that several tables share
+    /// is done, and counted, once.
+    pub written_bytes: u64,
+    /// Bytes of the images of write buffers that snapshots have written.
+    pub image_bytes: u64,
+    /// How long batches of lookups took.
+    pub lookup_times: Latencies,
+    /// How long batches of updates took.
+    pub update_times: Latencies,
+    /// How long saving snapshots took.
+    pub save_times: Latencies,
+}
+
+impl SessionStats {
+    /// Reads for each key found; `None` if none was.
+    #[must_use]
+    pub fn read_amplification(&self) -> Option<f64> {
+        ratio(self.lookup_reads, self.found)
+    }
+
+    /// Bytes written for each byte of an update; `None` before the first. Images for snapshots do not count.
+    #[must_use]
+    pub fn write_amplification(&self) -> Option<f64> {
+        ratio(self.written_bytes, self.update_bytes)
     }
 }

@@ -1,11 +1,14 @@
 //! A table: an ordered map from key bytes to value bytes.
 
 use std::collections::BTreeSet;
+use std::io::Write;
 use std::ops::{Bound, RangeBounds};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use crate::answer::Lookup;
+use crate::canonical::{self, CanonicalSummary};
 use crate::config::{MEMORY_BUDGET_MAX, MergeSchedule, MergeThread, TableConfig};
 use crate::cursor::Cursor;
 use crate::entry::{
@@ -14,16 +17,17 @@ use crate::entry::{
 use crate::error::{Error, Result};
 use crate::files::lock;
 use crate::key_range::KeyRange;
-use crate::levels::{Context, Incoming, Pending, Tree};
+use crate::levels::{Context, Incoming, Level, Pending, Tree};
 use crate::lookup::{LookupContext, lookup_batch};
 use crate::memory::budget_min;
 use crate::merging::View;
 use crate::plan::Plan;
 use crate::run::Run;
-use crate::session_core::SessionCore;
+use crate::session_core::{Holder, Registered, SessionCore};
 use crate::snapshot::{self, SnapshotName};
 use crate::sources::Sources;
-use crate::stats::{Counters, LevelStats, TableStats};
+use crate::stats::{Counters, FilterStats, LevelStats, TableStats};
+use crate::trace::event;
 use crate::write_buffer::{NewEntry, Room, Undo, WriteBuffer};
 
 /// How far a background thread may fall behind before updates help, in batches of merge work.
@@ -43,7 +47,7 @@ pub struct Table {
     counters: Counters,
     /// What references to blobs point into that were given out since the last update.
     anchor: Mutex<Option<Anchor>>,
-    session: Arc<SessionCore>,
+    session: Registered,
 }
 
 /// Sources that are kept although the table may no longer need them: a merge that another holder
@@ -64,7 +68,9 @@ impl Anchor {
 }
 
 impl Table {
-    pub(crate) fn new(session: Arc<SessionCore>, tree: Tree, config: TableConfig) -> Self {
+    /// A table that has been entered in the session.
+    pub(crate) fn new(session: Registered, tree: Tree, config: TableConfig) -> Self {
+        event!(DEBUG, "table.newed", session.dir(), table = session.id());
         Self {
             tree,
             config,
@@ -76,7 +82,23 @@ impl Table {
     }
 
     fn context(&self) -> Context<'_> {
-        Context { set: self.session.files(), config: &self.config, salt: self.session.salt() }
+        let (set, config, salt) = (self.session.files(), &self.config, self.session.salt());
+        Context { set, config, salt, table: self.session.id() }
+    }
+
+    /// Counts something for this handle and for the session.
+    fn count(&self, add: impl Fn(&Counters)) {
+        add(&self.counters);
+        add(self.session.counters());
+    }
+
+    /// The time, for telling how long a call took.
+    fn clock(&self) -> Duration {
+        self.session.disk().clock().monotonic()
+    }
+
+    fn took(&self, start: Duration) -> Duration {
+        self.clock().saturating_sub(start)
     }
 
     /// The table's configuration.
@@ -102,6 +124,7 @@ impl Table {
     /// indexes of this table would not leave room in; [`Error::SessionClosed`]. Nothing has changed then.
     pub fn set_config(&mut self, config: &TableConfig) -> Result<()> {
         self.session.check_open()?;
+        event!(DEBUG, "table.set_config", self.session.dir(), table = self.session.id());
         config.validate()?;
         let refused = |option, value, allowed| Error::InvalidConfig { option, value, allowed };
         if config.resolve != self.config.resolve {
@@ -119,6 +142,7 @@ impl Table {
         self.config = config.clone();
         // Time has another measure now.
         self.next_work = 0;
+        event!(DEBUG, "table.config_set", self.session.dir(), table = self.session.id());
         Ok(())
     }
 
@@ -168,15 +192,23 @@ impl Table {
     /// [`Error::SessionClosed`]. After any error the table is as it was before the call.
     pub fn updates<K: AsRef<[u8]>>(&mut self, batch: &[(K, Update<'_>)]) -> Result<()> {
         self.session.check_writable()?;
+        let (start, id) = (self.clock(), self.session.id());
+        event!(TRACE, "table.updates", self.session.dir(), table = id, count = batch.len());
         let mut room = Room { entries: batch.len(), bytes: 0 };
+        let mut blob_bytes = 0;
         for (key, update) in batch {
             room.bytes += check_sizes(key.as_ref(), *update)?;
+            blob_bytes += update.parts().2.map_or(0, <[u8]>::len);
         }
+        let bytes = (room.bytes + blob_bytes) as u64;
         if batch.is_empty() {
             return Ok(());
         }
         *lock(&self.anchor) = None;
-        let room = self.tree.room_for(&self.context(), room);
+        let room = match self.config.memory_budget {
+            Some(_) => Room::default(),
+            None => self.tree.room_for(&self.context(), room),
+        };
         let mut undo = Some(self.tree.buffer.begin(room, &self.config.resolve)?);
         // The table as it was when a flush took the buffer away, and how to take the batch back there.
         let mut before = None;
@@ -191,7 +223,14 @@ impl Table {
             }
             self.next_work = 0;
         }
-        result
+        result?;
+        let time = self.took(start);
+        self.count(|counters| {
+            counters.add_updates(batch.len() as u64, bytes);
+            counters.update_times.record(time);
+        });
+        event!(TRACE, "table.updated", self.session.dir(), table = id);
+        Ok(())
     }
 
     fn apply<K: AsRef<[u8]>>(
@@ -289,14 +328,20 @@ impl Table {
     /// [`Error::SessionClosed`]; no partial result.
     pub fn lookups<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Lookup>> {
         self.session.check_open()?;
+        let (start, id) = (self.clock(), self.session.id());
+        event!(TRACE, "table.lookups", self.session.dir(), table = id, count = keys.len());
         let context = LookupContext {
             salt: self.session.salt(),
             queue_depth: self.config.queue_depth as usize,
             resolve: &self.config.resolve,
-            counters: &self.counters,
             spare: self.session.spare_pages(),
         };
-        let (results, plan) = lookup_batch(&self.tree, &context, keys)?;
+        let (results, plan, tally) = lookup_batch(&self.tree, &context, keys)?;
+        let time = self.took(start);
+        self.count(|counters| {
+            counters.add_lookups(&tally);
+            counters.lookup_times.record(time);
+        });
         if results.iter().any(|result| result.blob().is_some()) {
             lock(&self.anchor).get_or_insert_with(|| Anchor::new(&plan.buffers, &plan.runs));
         }
@@ -321,7 +366,7 @@ impl Table {
                 right: tables.len() - 1,
                 reason: what.to_owned(),
             };
-            if !Arc::ptr_eq(&table.session, session) {
+            if !Arc::ptr_eq(&*table.session, session) {
                 return Err(differ("not all of them are tables of this session"));
             }
             if table.config.resolve != last.config.resolve {
@@ -333,14 +378,19 @@ impl Table {
             return table.duplicate();
         }
         let trees: Vec<&Tree> = tables.iter().map(|table| &table.tree).collect();
-        let tree = Tree::unite(&last.context(), &trees)?;
-        Ok(Self::new(Arc::clone(session), tree, last.config.clone()))
+        let registered = session.register(Holder::Table);
+        let inputs: Vec<u64> = tables.iter().map(|table| table.session.id()).collect();
+        let id = registered.id();
+        event!(DEBUG, "table.new", session.dir(), table = id, union_of = ?inputs);
+        let tree = Tree::unite(&Context { table: id, ..last.context() }, &trees)?;
+        Ok(Self::new(registered, tree, last.config.clone()))
     }
 
     /// What is left to do until the table's union is one run: an upper bound, in entries to merge. 0 for a
     /// table that is no union, or no more. It never rises. Cost: no I/O.
     #[must_use]
     pub fn remaining_union_debt(&self) -> u64 {
+        event!(TRACE, "table.union_debt", self.session.dir(), table = self.session.id());
         self.tree.union.as_ref().map_or(0, |union| union.debt().max(1))
     }
 
@@ -356,6 +406,8 @@ impl Table {
     /// [`Error::SessionClosed`]. What was done before stays done.
     pub fn supply_union_credits(&mut self, credits: u64) -> Result<u64> {
         self.session.check_writable()?;
+        let (id, dir) = (self.session.id(), self.session.dir());
+        event!(TRACE, "table.supply_union_credits", dir, table = id, credits);
         let Some(union) = self.tree.union.clone().filter(|_| credits > 0) else {
             return Ok(credits);
         };
@@ -364,6 +416,7 @@ impl Table {
         let mut tree = self.tree.clone();
         tree.fold_union(&self.context());
         self.tree = tree;
+        event!(TRACE, "table.union_credits_supplied", self.session.dir(), table = id, unused);
         Ok(unused)
     }
 
@@ -375,11 +428,15 @@ impl Table {
     /// [`Error::SessionClosed`].
     pub fn duplicate(&self) -> Result<Self> {
         self.session.check_open()?;
-        let (session, config) = (Arc::clone(&self.session), self.config.clone());
+        let session = self.session.register(Holder::Table);
+        let (id, original) = (session.id(), self.session.id());
+        event!(DEBUG, "table.new", session.dir(), table = id, duplicate_of = original);
         let plan = Plan::new(self.tree.sources());
-        let anchor = Mutex::new(Some(Anchor::new(&plan.buffers, &plan.runs)));
-        let copy = Self::new(session, self.tree.clone(), config);
-        Ok(Self { next_work: self.next_work, anchor, ..copy })
+        let tree = Tree { written_bytes: 0, ..self.tree.clone() };
+        let mut copy = Self::new(session, tree, self.config.clone());
+        copy.next_work = self.next_work;
+        copy.anchor = Mutex::new(Some(Anchor::new(&plan.buffers, &plan.runs)));
+        Ok(copy)
     }
 
     /// Saves the table as it is now under a name; durable when this returns. The table stays usable.
@@ -393,7 +450,24 @@ impl Table {
     /// [`Error::SnapshotExists`], [`Error::Disk`], [`Error::Poisoned`], [`Error::SessionClosed`]. After an
     /// error, or a crash, there is no snapshot of that name, or a whole one.
     pub fn save_snapshot(&self, name: &SnapshotName, label: &str) -> Result<()> {
-        snapshot::save(&self.session, &self.tree, &self.config, name, label)
+        let (start, id) = (self.clock(), self.session.id());
+        event!(DEBUG, "table.save_snapshot", self.session.dir(), table = id, snapshot = %name);
+        snapshot::save(&self.session, &self.context(), &self.tree, name, label)?;
+        let time = self.took(start);
+        self.count(|counters| counters.save_times.record(time));
+        event!(DEBUG, "table.saved", self.session.dir(), table = id, snapshot = %name);
+        Ok(())
+    }
+
+    /// Writes what the table holds now as a stream of bytes that is the same for equal contents, whatever
+    /// their history: see `docs/format/canonical.md`. `out` is flushed, not synced.
+    ///
+    /// Cost: that of a scan, and of reading the blobs.
+    ///
+    /// # Errors
+    /// [`Error::Stream`] if `out` fails, and those of [`Cursor::next`].
+    pub fn export_canonical(&self, out: impl Write) -> Result<CanonicalSummary> {
+        canonical::export(&self.session, self.cursor()?, out)
     }
 
     /// A cursor before the first entry.
@@ -439,18 +513,48 @@ impl Table {
 
     fn cursor_over(&self, range: KeyRange) -> Result<Cursor> {
         self.session.check_open()?;
-        let resolve = self.config.resolve.clone();
-        Ok(Cursor::new(Arc::clone(&self.session), &self.tree, range, resolve))
+        let (session, table) = (self.session.register(Holder::Cursor), self.session.id());
+        event!(TRACE, "table.range_lookup", session.dir(), table);
+        event!(DEBUG, "cursor.new", session.dir(), cursor = session.id(), table);
+        Ok(Cursor::new(session, &self.tree, range, self.config.resolve.clone()))
     }
 
-    /// The shape of the table and what it counted. Cost: no I/O.
+    /// How many keys the table has. [`TableStats::entries`] is an upper bound that costs nothing.
+    ///
+    /// Cost: a scan of the whole table.
+    ///
+    /// # Errors
+    /// As [`Cursor::next`].
+    pub fn count_exact(&self) -> Result<u64> {
+        let mut cursor = self.cursor()?;
+        let mut count = 0;
+        while cursor.next_ref()?.is_some() {
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// The shape of the table and what its handle has counted. Cost: no I/O.
     #[must_use]
     pub fn stats(&self) -> TableStats {
+        let activity = self.counters.activity();
+        let filters = self.counters.filters();
         let mut stats = TableStats {
+            levels: self.tree.levels.iter().map(level_stats).collect(),
+            union: self.union_stats(),
             buffer_entries: self.tree.buffer.len(),
             buffer_bytes: self.tree.buffer.memory_bytes(),
-            lookups: self.counters.lookups.load(Ordering::Relaxed),
-            lookup_reads: self.counters.lookup_reads.load(Ordering::Relaxed),
+            lookups: activity.lookups,
+            found: activity.found,
+            memory_hits: activity.memory_hits,
+            lookup_reads: activity.lookup_reads,
+            filter: filters.iter().copied().fold(FilterStats::default(), FilterStats::plus),
+            updates: activity.updates,
+            update_bytes: activity.update_bytes,
+            written_bytes: self.tree.written_bytes,
+            lookup_times: activity.lookup_times,
+            update_times: activity.update_times,
+            save_times: activity.save_times,
             ..TableStats::default()
         };
         let sources = self.tree.sources();
@@ -476,30 +580,45 @@ impl Table {
         if let Some(union) = &self.tree.union {
             stats.unfinished_bytes += union.built_bytes() as usize;
         }
-        for level in &self.tree.levels {
-            let mut shape = LevelStats::default();
-            if let Some(Incoming::Merging(pending)) = &level.incoming {
-                shape.merge_pages = pending.merging.total();
-                shape.merge_pages_done = pending.merging.done();
-            }
-            let mut sources = Sources::default();
-            sources.add_level(level);
-            for run in &sources.runs {
-                count_run(&mut shape, run);
-            }
-            stats.levels.push(shape);
-        }
         // The run of a complete flush enters level 1 with the next flush, but is read from now on.
-        if let Some(flushing) = &self.tree.flushing
-            && let View::Output(Some(run)) = flushing.merging.view()
-        {
+        let flushed = self.tree.flushing.as_ref().map(|flushing| flushing.merging.view());
+        if let Some(View::Output(Some(run))) = flushed {
             if stats.levels.is_empty() {
                 stats.levels.push(LevelStats::default());
             }
             count_run(&mut stats.levels[0], &run);
         }
+        for (level, filter) in stats.levels.iter_mut().zip(filters) {
+            level.filter = filter;
+        }
         stats
     }
+
+    fn union_stats(&self) -> LevelStats {
+        let mut shape = LevelStats::default();
+        if let Some(union) = &self.tree.union {
+            union.sources().for_each_run(&mut |run| count_run(&mut shape, run));
+        }
+        shape
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        event!(DEBUG, "table.close", self.session.dir(), table = self.session.id());
+    }
+}
+
+fn level_stats(level: &Level) -> LevelStats {
+    let mut shape = LevelStats::default();
+    if let Some(Incoming::Merging(pending)) = &level.incoming {
+        shape.merge_pages = pending.merging.total();
+        shape.merge_pages_done = pending.merging.done();
+    }
+    let mut sources = Sources::default();
+    sources.add_level(level);
+    sources.runs.iter().for_each(|run| count_run(&mut shape, run));
+    shape
 }
 
 /// Refuses what is longer than the formats can hold.
@@ -525,8 +644,77 @@ fn count_run(shape: &mut LevelStats, run: &Run) {
     shape.runs += 1;
     shape.entries += run.meta().entries;
     shape.deletes += run.meta().deletes;
-    shape.bytes += run.meta().pages() * crate::page::PAGE_SIZE as u64;
+    shape.bytes += run.meta().file_bytes();
     let (filter_bytes, index_bytes, _) = run.memory_bytes();
     shape.filter_bytes += filter_bytes;
     shape.index_bytes += index_bytes;
+}
+
+#[cfg(test)]
+#[expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+mod tests {
+    use std::path::Path;
+
+    use terrane_io::{Access, SimDisk};
+
+    use super::*;
+    use crate::config::{DiskCache, MergePolicy, WriteBuffer as BufferSize};
+    use crate::session::{Session, SessionOptions};
+
+    /// Runs on levels up to `cached` are read through the page cache and the others past it: whether they
+    /// were written there, came down alone, or were opened from a snapshot. Returns the levels seen.
+    fn check_access(table: &Table, cached: usize) -> usize {
+        for (number, level) in (1..).zip(&table.tree.levels) {
+            let wanted = if number <= cached { Access::Buffered } else { Access::Direct };
+            let mut runs = Sources::default();
+            // The inputs of a merge are on their way here from the level above.
+            let merging = matches!(&level.incoming, Some(Incoming::Merging(pending))
+                if !pending.merging.is_complete());
+            let there = Level {
+                incoming: level.incoming.clone().filter(|_| !merging),
+                residents: level.residents.clone(),
+            };
+            runs.add_level(&there);
+            for run in &runs.runs {
+                assert_eq!(run.access(), wanted, "run {} on level {number}", run.number());
+            }
+        }
+        table.tree.levels.len()
+    }
+
+    #[test]
+    fn each_run_is_read_in_the_way_of_its_level() {
+        let disk = SimDisk::new(1);
+        let options = SessionOptions::with_salt(1).create_dir();
+        let session = Session::open(disk, Path::new("/session"), &options).unwrap();
+        for merge_policy in
+            [MergePolicy::LazyLevelling, MergePolicy::Levelling, MergePolicy::Tiering]
+        {
+            let config = TableConfig {
+                merge_policy,
+                size_ratio: 2,
+                write_buffer: BufferSize::Entries(4),
+                disk_cache: DiskCache::LevelsUpTo(2),
+                ..TableConfig::default()
+            };
+            let mut table = session.new_table(&config).unwrap();
+            let mut levels = 0;
+            for number in 0..400_u64 {
+                // Ascending at first, so that whole runs move down.
+                let key = if number < 200 { number } else { number.wrapping_mul(0x9E37_79B9) };
+                let key = key.to_le_bytes().iter().rev().copied().collect::<Vec<_>>();
+                table.insert(&key, b"value").unwrap();
+                levels = levels.max(check_access(&table, 2));
+                if number % 50 == 49 {
+                    let name = SnapshotName::new(&format!("at-{number}")).unwrap();
+                    table.save_snapshot(&name, "").unwrap();
+                    drop(table);
+                    table = session.open_snapshot(&name, "").unwrap();
+                    session.delete_snapshot(&name).unwrap();
+                    check_access(&table, 2);
+                }
+            }
+            assert!(levels >= 4, "{merge_policy:?}: {levels} levels");
+        }
+    }
 }

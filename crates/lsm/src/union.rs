@@ -453,6 +453,9 @@ impl Union {
             Some(builder) => builder.finish()?.map(Arc::new),
             None => None,
         };
+        if let Some(run) = &run {
+            run.count_written();
+        }
         let passed = uniting.passed();
         let mut stage = self.stage.write().unwrap_or_else(PoisonError::into_inner);
         if let Stage::Uniting { slices, frontier, .. } = &mut *stage {

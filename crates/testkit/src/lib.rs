@@ -18,5 +18,7 @@ pub mod model;
 
 pub mod golden;
 
+pub mod trial;
+
 pub use rand_chacha::ChaCha8Rng;
 pub use rand_chacha::rand_core::{RngCore, SeedableRng};

@@ -36,6 +36,7 @@ use bitcoin::constants::genesis_block;
 use bitcoin::hashes::Hash as _;
 use bitcoin::{Block, BlockHash, Work};
 use serde::Serialize;
+use terrane::StateDigest;
 
 pub use bitcoin::Network;
 
@@ -48,7 +49,6 @@ use self::files::{BlockFiles, Found, Location};
 use self::headers::{Headers, Index, Placed};
 use super::checkpoints::Names;
 use super::history::History;
-use crate::digest::StateDigest;
 use crate::engine::Engine;
 use crate::hex;
 use crate::monitor::{Monitor, Phase};
@@ -425,7 +425,7 @@ impl Replay<'_> {
         while let Some(entry) = cursor.next()? {
             let coin = Coin::parse(&entry.key, &entry.value);
             hash.add(&coin.ok_or(Error::Corrupt("an entry is no unspent output"))?);
-            digest.add(&entry.key, &entry.value);
+            digest.add(&entry.key, &entry.value, None);
             if digest.count().is_multiple_of(1024) {
                 self.monitor.progress(Phase::Digest, digest.count(), None);
                 self.check_stop()?;

@@ -36,6 +36,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::Serialize;
+use terrane::StateDigest;
 
 pub use self::error::Error;
 pub use self::input::Place;
@@ -46,7 +47,6 @@ use self::input::Lines;
 use self::record::{Expected, FIRST_LINE, Record};
 use super::checkpoints::Names;
 use super::history::History;
-use crate::digest::StateDigest;
 use crate::engine::Engine;
 use crate::hex;
 use crate::monitor::{Monitor, Phase};
@@ -490,7 +490,7 @@ impl Replay<'_> {
             if to.is_some_and(|to| entry.key.as_slice() >= to) {
                 break;
             }
-            digest.add(&entry.key, &entry.value);
+            digest.add(&entry.key, &entry.value, None);
             if digest.count().is_multiple_of(1024) {
                 self.monitor.progress(Phase::Digest, digest.count(), None);
                 self.check_stop()?;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
-use terrane_bench::digest::StateDigest;
+use terrane::StateDigest;
 use terrane_bench::engine::Engine;
 use terrane_bench::engines::lsm::Lsm;
 use terrane_bench::engines::memory::Memory;
@@ -20,7 +20,7 @@ type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 fn digest(model: &Model) -> String {
     let mut digest = StateDigest::default();
     for (key, value) in model {
-        digest.add(key, value);
+        digest.add(key, value, None);
     }
     hex::encode(&digest.finish())
 }

@@ -10,5 +10,6 @@ mod changes;
 mod inspect;
 mod process;
 mod program;
+mod snapshot;
 mod store;
 mod verify;

@@ -20,6 +20,10 @@ fn bad_usage_is_exit_2_and_one_object_with_json() {
         &["replay", "bitcoin", "--json", "--store", "s"],
         &["replay", "bitcoin", "--json", "--store", "s", "--until", "x", "blk.dat"],
         &["replay", "bitcoin", "--json", "--store", "s", "--keep-versions", "0", "blk.dat"],
+        &["snapshot", "--json"],
+        &["snapshot", "list", "--json"],
+        &["snapshot", "delete", "--json", "--store", "s"],
+        &["snapshot", "export", "--json", "tip", "--store", "s"],
         &["replay", "changes", "--json", "--store", "s", "--engine", "abacus", "-"],
     ];
     for arguments in cases {
@@ -34,9 +38,17 @@ fn bad_usage_is_exit_2_and_one_object_with_json() {
 
 #[test]
 fn help_has_examples_for_every_command() {
-    for arguments in
-        [&["--help"][..], &["replay", "bitcoin", "--help"], &["replay", "changes", "--help"]]
-    {
+    for arguments in [
+        &["--help"][..],
+        &["replay", "bitcoin", "--help"],
+        &["replay", "changes", "--help"],
+        &["snapshot", "--help"],
+        &["snapshot", "list", "--help"],
+        &["snapshot", "rename", "--help"],
+        &["snapshot", "delete", "--help"],
+        &["snapshot", "export", "--help"],
+        &["snapshot", "import", "--help"],
+    ] {
         let answer = call(arguments);
         assert_eq!(answer.code, Some(0));
         assert!(answer.stdout.contains("Example"), "{answer:?}");

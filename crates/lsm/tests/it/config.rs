@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use terrane_lsm::{
     DiskCache, Error, FilterPolicy, IndexKind, LevelFilter, MEMORY_BUDGET_MAX, MEMORY_BUDGET_MIN,
-    MergePolicy, MergeSchedule, MergeThread, Table, TableConfig, Update, WriteBuffer,
+    MergePolicy, MergeSchedule, MergeThread, Resolve, Table, TableConfig, Update, WriteBuffer,
 };
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
@@ -450,4 +450,40 @@ fn a_smaller_write_buffer_is_flushed_with_the_next_update_and_a_larger_one_later
     fill(&mut table, 901..1_001);
     assert_eq!(content(&table).len(), 1_001);
     assert!(table.stats().runs() >= 1);
+}
+
+#[test]
+fn another_resolve_function_is_refused() {
+    let session = Place::simulated(1).open();
+    let config = TableConfig { resolve: Resolve::add_u64_wrapping(), ..buffer_of(5) };
+    let mut table = session.new_table(&config).unwrap();
+    let error = table.set_config(&TableConfig::default()).unwrap_err();
+    let named = matches!(&error, Error::InvalidConfig { option: "resolve", allowed, .. }
+        if allowed.contains(config.resolve.name()));
+    assert!(named, "{error}");
+    table.set_config(&TableConfig { size_ratio: 7, ..config }).unwrap();
+}
+
+#[test]
+fn a_union_stays_within_its_budget_while_its_debt_is_paid() {
+    let budget = 256 << 10;
+    let session = Place::simulated(1).open();
+    let mut left = session.new_table(&with_budget(budget)).unwrap();
+    let mut right = session.new_table(&with_budget(budget)).unwrap();
+    fill(&mut left, 0..40_000);
+    fill(&mut right, 30_000..60_000);
+    // With itself, too: its runs are the same ones.
+    let mut union = session.incremental_union(&[&left, &right, &left]).unwrap();
+    drop((left, right));
+    let mut next = 60_000;
+    while union.remaining_union_debt() > 0 {
+        union.supply_union_credits(5_000).unwrap();
+        fill(&mut union, next..next + 100);
+        next += 100;
+        let stats = union.stats();
+        assert!(stats.memory_bytes() as u64 <= budget, "{stats:?}");
+    }
+    assert_eq!(content(&union).len() as u64, next);
+    let (present, absent) = reads(&union, next);
+    assert!(present < 1.5 && absent < 1.0, "{present} and {absent} reads");
 }

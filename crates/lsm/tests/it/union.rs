@@ -307,6 +307,30 @@ fn case_15_unions_that_are_refused_and_unions_of_nothing() {
 }
 
 #[test]
+fn case_11_references_from_a_union_outlive_its_inputs() {
+    for place in Place::both() {
+        let session = place.open();
+        let mut left = session.new_table(&config(4)).unwrap();
+        let keys: Vec<Vec<u8>> = (0..100u8).map(|n| vec![n]).collect();
+        let blobs: Vec<Vec<u8>> = (0..100usize).map(|n| vec![n as u8; 40 * n]).collect();
+        for (key, blob) in keys.iter().zip(&blobs) {
+            left.insert_with_blob(key, b"value", blob).unwrap();
+        }
+        let mut right = session.new_table(&config(4)).unwrap();
+        right.insert(&[200], b"other").unwrap();
+        let union = session.incremental_union(&[&left, &right]).unwrap();
+        let found = union.lookups(&keys).unwrap();
+        let refs: Vec<_> = found.iter().map(|found| found.blob().cloned().unwrap()).collect();
+        for number in 0..1_001_u32 {
+            left.insert(&[&[201], number.to_le_bytes().as_slice()].concat(), b"").unwrap();
+            left.insert(&keys[number as usize % 100], b"without a blob").unwrap();
+        }
+        drop((left, right));
+        assert_eq!(session.retrieve_blobs(&refs).unwrap(), blobs);
+    }
+}
+
+#[test]
 fn an_instalment_paid_through_one_table_counts_for_all_that_share_the_union() {
     let session = Place::simulated(1).open();
     let mut tables = Vec::new();

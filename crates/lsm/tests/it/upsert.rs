@@ -302,6 +302,27 @@ fn case_11_a_duplicate_or_a_cursor_left_open_keeps_references_valid() {
     }
 }
 
+/// A run whose blobs are all empty has no file of blobs, and was once taken for a run without any: a
+/// duplicate did not keep it when another table's updates completed the merge that it went into.
+#[test]
+fn a_duplicate_keeps_references_to_empty_blobs_valid() {
+    for place in Place::both() {
+        let session = place.open();
+        let mut table = session.new_table(&config(1, Resolve::newest())).unwrap();
+        table.insert_with_blob(b"key", b"value", b"").unwrap();
+        for number in 0..40u8 {
+            table.insert(&[number], b"").unwrap();
+            let copy = table.duplicate().unwrap();
+            let found = copy.lookup(b"key").unwrap();
+            for other in 0..40u8 {
+                table.insert(&[100, number, other], b"").unwrap();
+            }
+            let blobs = session.retrieve_blobs(&[found.blob().cloned().unwrap()]).unwrap();
+            assert_eq!(blobs, [Vec::<u8>::new()]);
+        }
+    }
+}
+
 #[test]
 fn blobs_of_all_sizes_survive_merges_snapshots_and_reopening() {
     for mut place in Place::both() {

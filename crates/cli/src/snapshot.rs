@@ -1,0 +1,750 @@
+//! `terrane snapshot`: the snapshots of a store, and their ways to other stores and back.
+//!
+//! # JSON
+//!
+//! Times are RFC 3339 in UTC; digests are lower-case hexadecimal.
+//!
+//! | command               | fields                                                                     |
+//! |-----------------------|----------------------------------------------------------------------------|
+//! | `list`                | `snapshots`: list of `name`, and `label`, `saved`, `runs`, `entries` (as they are stored, all versions of a key counted), `bytes`, which are null if it is damaged; `damage`: list of texts, and `ok` is false, with exit code 1, if it is not empty |
+//! | `rename`              | `from`, `to`                                                               |
+//! | `delete`              | `name`, `deleted` (false only with `--if-exists`)                          |
+//! | `export --to`         | `name`, `to`, `as`, `files_copied`, `bytes_copied`, `files_shared` (there already), `bytes_shared`, `files_rebuilt` (of those copied, for a store with another salt), `wall_s` |
+//! | `export --canonical`  | `name`, `file`, `count`, `digest`, `bytes`, `wall_s`                       |
+//! | `import --from`       | `name`, `from`, `as`, `files_copied`, `bytes_copied`, `files_rebuilt`, `wall_s` |
+//! | `import --canonical`  | `file`, `as`, `label`, `count`, `digest`, `bytes`, `wall_s`                |
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use terrane::inspect::{self, Inspection, SessionInfo};
+use terrane::io::disk::create_dirs;
+use terrane::io::{Disk, RealDisk};
+use terrane::{
+    CanonicalSummary, Session, SessionOptions, SnapshotName, SnapshotPlace, TableConfig,
+};
+use terrane_bench::monitor::Monitor as _;
+
+use crate::exit::Failure;
+use crate::output::{self, bytes};
+use crate::progress::{ByteBar, Progress, exit_on_interrupt};
+use crate::text::{grouped, hex, table, time};
+
+/// What can be done with snapshots.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Snapshot {
+    /// List the snapshots of a store; works beside a process that has it open
+    #[command(after_help = LIST_EXAMPLES)]
+    List(ListArgs),
+    /// Give a snapshot another name
+    #[command(after_help = RENAME_EXAMPLES)]
+    Rename(RenameArgs),
+    /// Delete a snapshot, and what only it needs
+    #[command(after_help = DELETE_EXAMPLES)]
+    Delete(DeleteArgs),
+    /// Copy a snapshot to another store, or write its content as one canonical file
+    #[command(after_help = EXPORT_EXAMPLES)]
+    Export(ExportArgs),
+    /// Take in a snapshot from another store, or the content of a canonical file
+    #[command(after_help = IMPORT_EXAMPLES)]
+    Import(ImportArgs),
+}
+
+pub(crate) const EXAMPLES: &str = "\
+Examples:
+  terrane snapshot list --store /data/utxo
+  terrane snapshot export tip --store /data/utxo --to /backup/utxo
+  terrane snapshot import tip --store /data/new --from /backup/utxo
+  terrane snapshot export tip --store /data/utxo --canonical tip.canonical";
+
+const LIST_EXAMPLES: &str = "\
+Examples:
+  terrane snapshot list --store /data/utxo
+  terrane snapshot list --store /data/utxo --json
+
+`terrane inspect` shows the levels and runs of a snapshot.";
+
+const RENAME_EXAMPLES: &str = "\
+Example:
+  terrane snapshot rename tip before-upgrade --store /data/utxo";
+
+const DELETE_EXAMPLES: &str = "\
+Examples:
+  terrane snapshot delete before-upgrade --store /data/utxo
+  In a script that may have been cut short:
+    terrane snapshot delete before-upgrade --store /data/utxo --if-exists";
+
+const EXPORT_EXAMPLES: &str = "\
+Examples:
+  Make a backup; what is there already from an earlier one is not copied again:
+    terrane snapshot export tip --store /data/utxo --to /backup/utxo --as tip-monday
+  Write the content as one file, which is the same for equal contents:
+    terrane snapshot export tip --store /data/utxo --canonical tip.canonical
+  Compare its digest with somebody else's, without keeping the file:
+    terrane snapshot export tip --store /data/utxo --canonical - > /dev/null
+
+The directory given with --to is a store itself: inspect, verify and open it like any other. It is
+made if it is missing. Copies share nothing with their originals.";
+
+const IMPORT_EXAMPLES: &str = "\
+Examples:
+  Take a snapshot back from a backup, into a store that is made if it is missing:
+    terrane snapshot import tip-monday --store /data/utxo --from /backup/utxo --as tip
+  Take in a canonical file:
+    terrane snapshot import --canonical tip.canonical --store /data/utxo --as tip --label utxo
+
+Everything is checked on the way in: every page, every key, that filters and indexes lead to it; of
+a canonical file order, count and digest. After a failure nothing is left of the attempt.";
+
+/// What every command takes.
+#[derive(Debug, Args)]
+struct CommonArgs {
+    /// Directory of the store
+    #[arg(long, value_name = "DIR")]
+    store: PathBuf,
+    /// Write one JSON object to standard output at the end
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RenameArgs {
+    /// Name of the snapshot
+    #[arg(value_name = "FROM", value_parser = name)]
+    from: SnapshotName,
+    /// Its new name
+    #[arg(value_name = "TO", value_parser = name)]
+    to: SnapshotName,
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DeleteArgs {
+    /// Name of the snapshot
+    #[arg(value_name = "NAME", value_parser = name)]
+    name: SnapshotName,
+    /// Do nothing, successfully, if there is no such snapshot
+    #[arg(long)]
+    if_exists: bool,
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ExportArgs {
+    /// Name of the snapshot
+    #[arg(value_name = "NAME", value_parser = name)]
+    name: SnapshotName,
+    /// Directory of the store to copy it to
+    #[arg(long, value_name = "DIR", required_unless_present = "canonical")]
+    to: Option<PathBuf>,
+    /// Its name there, if it is to be another
+    #[arg(long = "as", value_name = "NAME", value_parser = name, requires = "to")]
+    name_there: Option<SnapshotName>,
+    /// Write its content to this file instead; `-` is standard output
+    #[arg(long, value_name = "FILE", conflicts_with = "to")]
+    canonical: Option<PathBuf>,
+    /// Replace the file if it is there
+    #[arg(long, requires = "canonical")]
+    force: bool,
+    /// Show no progress bar
+    #[arg(long)]
+    quiet: bool,
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ImportArgs {
+    /// Name of the snapshot there
+    #[arg(value_name = "NAME", value_parser = name, required_unless_present = "canonical")]
+    name: Option<SnapshotName>,
+    /// Directory of the store to take it from, which no other process may have open
+    #[arg(long, value_name = "DIR", required_unless_present = "canonical")]
+    from: Option<PathBuf>,
+    /// Its name here, if it is to be another
+    #[arg(
+        long = "as",
+        value_name = "NAME",
+        value_parser = name,
+        required_unless_present = "from"
+    )]
+    name_here: Option<SnapshotName>,
+    /// Take in this canonical file instead; `-` is standard input
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "name"])]
+    canonical: Option<PathBuf>,
+    /// Label of the new snapshot
+    #[arg(long, value_name = "TEXT", default_value = "", conflicts_with = "from")]
+    label: String,
+    /// Show no progress bar
+    #[arg(long)]
+    quiet: bool,
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+fn name(text: &str) -> Result<SnapshotName, String> {
+    SnapshotName::new(text)
+        .map_err(|_| "1 to 64 characters of a-z, 0-9, `_`, `-`, no device name".to_owned())
+}
+
+impl Snapshot {
+    fn common(&self) -> &CommonArgs {
+        match self {
+            Self::List(args) => &args.common,
+            Self::Rename(args) => &args.common,
+            Self::Delete(args) => &args.common,
+            Self::Export(args) => &args.common,
+            Self::Import(args) => &args.common,
+        }
+    }
+
+    pub(crate) fn json(&self) -> bool {
+        self.common().json
+    }
+
+    pub(crate) fn command(&self) -> &'static str {
+        match self {
+            Self::List(_) => "snapshot list",
+            Self::Rename(_) => "snapshot rename",
+            Self::Delete(_) => "snapshot delete",
+            Self::Export(_) => "snapshot export",
+            Self::Import(_) => "snapshot import",
+        }
+    }
+
+    /// Runs it, writes its report and returns the exit code.
+    ///
+    /// # Errors
+    /// [`Failure`], not yet reported.
+    pub(crate) fn run(&self) -> Result<u8, Failure> {
+        match self {
+            Self::List(args) => return args.run(),
+            Self::Rename(args) => args.run()?,
+            Self::Delete(args) => args.run()?,
+            Self::Export(args) => match (&args.to, &args.canonical) {
+                (Some(dir), _) => args.to_store(dir)?,
+                (None, Some(file)) => args.to_file(file)?,
+                (None, None) => return Err(Failure::usage("give --to DIR or --canonical FILE")),
+            },
+            Self::Import(args) => {
+                match (&args.name, &args.from, &args.canonical, &args.name_here) {
+                    (Some(name), Some(dir), _, _) => args.from_store(name, dir)?,
+                    (_, _, Some(file), Some(name)) => args.from_file(file, name)?,
+                    _ => {
+                        return Err(Failure::usage(
+                            "give NAME --from DIR, or --canonical FILE --as NAME",
+                        ));
+                    }
+                }
+            }
+        }
+        Ok(0)
+    }
+}
+
+/// Parts of a store, of which one suffices for it to be taken for one.
+const PARTS: [&str; 3] = ["metadata", "active", "snapshots"];
+
+/// Opens a store that must be there, or may be `made` if it is missing or empty.
+fn open(store: &Path, made: bool) -> Result<Session, Failure> {
+    let shown = store.display();
+    match fs::read_dir(store) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && made => {
+            if let Some(parent) = store.parent() {
+                create_dirs(RealDisk::auto().as_ref(), parent)
+                    .map_err(|error| Failure::environment(error.to_string()))?;
+            }
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            return Err(Failure::usage(format!("{shown} does not exist")));
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+            return Err(Failure::usage(format!("{shown} is no directory")));
+        }
+        Err(error) => return Err(Failure::environment(format!("{shown}: {error}"))),
+        Ok(mut entries) => {
+            let is_store = PARTS.iter().any(|part| store.join(part).exists());
+            if !is_store && !(made && entries.next().is_none()) {
+                return Err(Failure::usage(format!("{shown} is no store of Terrane")));
+            }
+        }
+    }
+    Ok(Session::open_dir(store, &SessionOptions::default().create_dir())?)
+}
+
+#[derive(Serialize)]
+struct Listed {
+    snapshots: Vec<ListedSnapshot>,
+    damage: Vec<String>,
+}
+
+/// Nothing is known of a damaged one but its name.
+#[derive(Serialize, Default)]
+struct ListedSnapshot {
+    name: String,
+    label: Option<String>,
+    saved: Option<String>,
+    runs: Option<u64>,
+    entries: Option<u64>,
+    bytes: Option<u64>,
+}
+
+impl Listed {
+    fn new(info: SessionInfo) -> Self {
+        let mut listed = Self { snapshots: Vec::new(), damage: Vec::new() };
+        for (name, info) in info.snapshots {
+            let snapshot = match info {
+                Err(reason) => {
+                    listed.damage.push(reason);
+                    ListedSnapshot { name, ..ListedSnapshot::default() }
+                }
+                Ok(info) => {
+                    let runs = || info.buffer.iter().chain(info.level_runs());
+                    ListedSnapshot {
+                        name,
+                        label: Some(info.label.clone()),
+                        saved: Some(time(info.created_ns)),
+                        runs: Some(runs().count() as u64),
+                        entries: Some(runs().map(|run| run.meta.entries).sum()),
+                        bytes: Some(runs().map(|run| run.bytes).sum()),
+                    }
+                }
+            };
+            listed.snapshots.push(snapshot);
+        }
+        listed
+    }
+
+    fn text(&self) -> String {
+        let names = ["SNAPSHOT", "SAVED", "LABEL", "RUNS", "ENTRIES", "BYTES"];
+        let mut rows = vec![names.map(str::to_owned).to_vec()];
+        for snapshot in &self.snapshots {
+            let number = |number: Option<u64>| number.map(grouped).unwrap_or_default();
+            rows.push(vec![
+                snapshot.name.clone(),
+                snapshot.saved.clone().unwrap_or_else(|| "damaged".to_owned()),
+                snapshot.label.clone().unwrap_or_default(),
+                number(snapshot.runs),
+                number(snapshot.entries),
+                snapshot.bytes.map(bytes).unwrap_or_default(),
+            ]);
+        }
+        if self.snapshots.is_empty() { "no snapshots".to_owned() } else { table(3, &rows) }
+    }
+}
+
+impl ListArgs {
+    fn run(&self) -> Result<u8, Failure> {
+        let CommonArgs { store, json } = &self.common;
+        if !store.is_dir() {
+            let what = if store.exists() { "is no directory" } else { "does not exist" };
+            return Err(Failure::usage(format!("{} {what}", store.display())));
+        }
+        let disk: Arc<dyn Disk> = RealDisk::auto();
+        let Inspection::Session(info) = inspect::inspect(&disk, store)? else {
+            return Err(Failure::usage(format!("{} is no store", store.display())));
+        };
+        let listed = Listed::new(info);
+        let failure = (!listed.damage.is_empty()).then(|| Failure::check(listed.damage.join("; ")));
+        output::checked("snapshot list", *json, &listed, &listed.text(), failure.as_ref())
+    }
+}
+
+#[derive(Serialize)]
+struct Renamed<'a> {
+    from: &'a str,
+    to: &'a str,
+}
+
+impl RenameArgs {
+    fn run(&self) -> Result<(), Failure> {
+        let session = open(&self.common.store, false)?;
+        session.rename_snapshot(&self.from, &self.to)?;
+        session.close()?;
+        let renamed = Renamed { from: self.from.as_str(), to: self.to.as_str() };
+        let lines = [("renamed", format!("{} to {}", self.from, self.to))];
+        output::report("snapshot rename", self.common.json, &renamed, &lines)
+    }
+}
+
+#[derive(Serialize)]
+struct Deleted<'a> {
+    name: &'a str,
+    deleted: bool,
+}
+
+impl DeleteArgs {
+    fn run(&self) -> Result<(), Failure> {
+        let session = open(&self.common.store, false)?;
+        let deleted = if self.if_exists {
+            session.delete_snapshot_if_exists(&self.name)?
+        } else {
+            session.delete_snapshot(&self.name)?;
+            true
+        };
+        session.close()?;
+        let report = Deleted { name: self.name.as_str(), deleted };
+        let lines = match deleted {
+            true => [("deleted", self.name.to_string())],
+            false => [("nothing to delete", self.name.to_string())],
+        };
+        output::report("snapshot delete", self.common.json, &report, &lines)
+    }
+}
+
+#[derive(Serialize)]
+struct Exported<'a> {
+    name: &'a str,
+    to: String,
+    r#as: &'a str,
+    files_copied: u64,
+    bytes_copied: u64,
+    files_shared: u64,
+    bytes_shared: u64,
+    files_rebuilt: u64,
+    wall_s: f64,
+}
+
+/// What was copied, for people.
+fn copied(files: u64, size: u64) -> String {
+    format!("{} files, {}", grouped(files), bytes(size))
+}
+
+impl ExportArgs {
+    fn to_store(&self, dir: &Path) -> Result<(), Failure> {
+        // A copy is whole or absent, whenever it ends.
+        exit_on_interrupt()?;
+        let started = Instant::now();
+        let session = open(&self.common.store, false)?;
+        let name_there = self.name_there.as_ref().unwrap_or(&self.name);
+        let place = SnapshotPlace::new(dir, name_there.clone());
+        let mut bar = ByteBar::new("exporting", self.quiet);
+        let mut progress = |done, total| bar.set(done, total);
+        let report = session.export_snapshot_to(&self.name, &place, &mut progress)?;
+        drop(bar);
+        session.close()?;
+        let exported = Exported {
+            name: self.name.as_str(),
+            to: dir.display().to_string(),
+            r#as: name_there.as_str(),
+            files_copied: report.files_copied,
+            bytes_copied: report.bytes_copied,
+            files_shared: report.files_shared,
+            bytes_shared: report.bytes_shared,
+            files_rebuilt: report.files_rebuilt,
+            wall_s: started.elapsed().as_secs_f64(),
+        };
+        let lines = [
+            ("exported", format!("{} to {} as {name_there}", self.name, dir.display())),
+            ("copied", copied(report.files_copied, report.bytes_copied)),
+            ("there already", copied(report.files_shared, report.bytes_shared)),
+        ];
+        output::report("snapshot export", self.common.json, &exported, &lines)
+    }
+
+    fn to_file(&self, path: &Path) -> Result<(), Failure> {
+        let is_stdout = is_stream(path);
+        if is_stdout && self.common.json {
+            let why = "--json writes to standard output, and so does --canonical -";
+            return Err(Failure::usage(why));
+        }
+        let started = Instant::now();
+        let signals = Progress::new(true)?;
+        let session = open(&self.common.store, false)?;
+        let info = session.snapshot_info(&self.name)?;
+        let bar = ByteBar::new("exporting", self.quiet);
+        let export = |out: &mut dyn Write| {
+            let mut out = Watched { stream: out, bar, done: 0, total: info.data_bytes, signals };
+            let exported = session.export_canonical(&self.name, &mut out);
+            if out.signals.stop() {
+                return Err(Failure::interrupted("interrupted; no export was made"));
+            }
+            Ok(exported?)
+        };
+        let summary = if is_stdout {
+            export(&mut io::stdout().lock())?
+        } else {
+            Target::open(path, self.force)?.fill(export)?
+        };
+        session.close()?;
+        let file = path.display().to_string();
+        let (name, wall_s) = (self.name.as_str(), started.elapsed().as_secs_f64());
+        let lines = summary_lines("exported", format!("{name} to {file}"), &summary);
+        if is_stdout {
+            // Standard output has the export; if nobody reads this either, the export was made all the same.
+            for (name, value) in lines {
+                let _ = writeln!(io::stderr(), "{name}  {value}");
+            }
+            return Ok(());
+        }
+        let exported = ExportedCanonical { name, file, summary: Summary::new(&summary), wall_s };
+        output::report("snapshot export", self.common.json, &exported, &lines)
+    }
+}
+
+/// Whether a path stands for standard input or output.
+fn is_stream(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+#[derive(Serialize)]
+struct Summary {
+    count: u64,
+    digest: String,
+    bytes: u64,
+}
+
+impl Summary {
+    fn new(summary: &CanonicalSummary) -> Self {
+        let CanonicalSummary { count, digest, bytes, .. } = summary;
+        Self { count: *count, digest: hex(digest), bytes: *bytes }
+    }
+}
+
+fn summary_lines(
+    done: &'static str,
+    what: String,
+    summary: &CanonicalSummary,
+) -> [(&'static str, String); 4] {
+    [
+        (done, what),
+        ("count", summary.count.to_string()),
+        ("digest", hex(&summary.digest)),
+        ("bytes", bytes(summary.bytes)),
+    ]
+}
+
+#[derive(Serialize)]
+struct ExportedCanonical<'a> {
+    name: &'a str,
+    file: String,
+    #[serde(flatten)]
+    summary: Summary,
+    wall_s: f64,
+}
+
+/// A stream whose bytes are counted, and that ends when the user asks to stop.
+struct Watched<'a, S: ?Sized> {
+    stream: &'a mut S,
+    bar: ByteBar,
+    done: u64,
+    /// As far as is known.
+    total: u64,
+    signals: Progress,
+}
+
+impl<S: ?Sized> Watched<'_, S> {
+    fn passed(&mut self, bytes: usize) -> usize {
+        self.done += bytes as u64;
+        self.bar.set(self.done, self.total.max(self.done));
+        bytes
+    }
+}
+
+impl<S: Write + ?Sized> Write for Watched<'_, S> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.signals.stop() {
+            // Not of the kind that is tried again.
+            return Err(io::Error::other("interrupted"));
+        }
+        let written = self.stream.write(bytes)?;
+        Ok(self.passed(written))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
+}
+
+/// A file to be written: whole in the end, or as it was.
+struct Target {
+    path: PathBuf,
+    /// Where it is written, if something is there that it replaces.
+    beside: Option<PathBuf>,
+    /// Whether it goes if writing fails; a device or a pipe does not.
+    is_ours: bool,
+    file: File,
+}
+
+impl Target {
+    fn open(path: &Path, force: bool) -> Result<Self, Failure> {
+        let shown = path.display();
+        let failed = |error: io::Error| match error.kind() {
+            io::ErrorKind::AlreadyExists => {
+                Failure::usage(format!("{shown} is there; --force replaces it"))
+            }
+            io::ErrorKind::NotFound => {
+                Failure::usage(format!("{shown}: there is no such directory"))
+            }
+            _ => Failure::environment(format!("{shown}: {error}")),
+        };
+        let path = path.to_owned();
+        match fs::metadata(&path) {
+            Ok(there) if there.is_dir() => Err(Failure::usage(format!("{shown} is a directory"))),
+            Ok(there) if !there.is_file() => {
+                let file = OpenOptions::new().write(true).open(&path).map_err(failed)?;
+                Ok(Self { path, beside: None, is_ours: false, file })
+            }
+            Ok(_) if force => {
+                // The file itself, where a symbolic link leads to it.
+                let path = fs::canonicalize(path).map_err(failed)?;
+                let mut beside = path.as_os_str().to_owned();
+                beside.push(".tmp");
+                let file = File::create(&beside).map_err(failed)?;
+                Ok(Self { path, beside: Some(beside.into()), is_ours: true, file })
+            }
+            _ => {
+                let file = OpenOptions::new().write(true).create_new(true).open(&path);
+                let file = file.map_err(failed)?;
+                Ok(Self { path, beside: None, is_ours: true, file })
+            }
+        }
+    }
+
+    fn fill<T>(
+        mut self,
+        write: impl FnOnce(&mut dyn Write) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let written = write(&mut self.file).and_then(|summary| {
+            let finished = self.finish();
+            let failed = |error| Failure::environment(format!("{}: {error}", self.path.display()));
+            finished.map(|()| summary).map_err(failed)
+        });
+        if written.is_err() && self.is_ours {
+            // The failure is what matters; what is left of the file is no whole export.
+            let _ = fs::remove_file(self.beside.as_ref().unwrap_or(&self.path));
+        }
+        written
+    }
+
+    fn finish(&self) -> io::Result<()> {
+        if self.is_ours {
+            self.file.sync_all()?;
+        }
+        self.beside.as_ref().map_or(Ok(()), |beside| fs::rename(beside, &self.path))
+    }
+}
+
+#[derive(Serialize)]
+struct Imported<'a> {
+    name: &'a str,
+    from: String,
+    r#as: &'a str,
+    files_copied: u64,
+    bytes_copied: u64,
+    files_rebuilt: u64,
+    wall_s: f64,
+}
+
+#[derive(Serialize)]
+struct ImportedCanonical<'a> {
+    file: String,
+    r#as: &'a str,
+    label: &'a str,
+    #[serde(flatten)]
+    summary: Summary,
+    wall_s: f64,
+}
+
+impl ImportArgs {
+    fn from_store(&self, name: &SnapshotName, dir: &Path) -> Result<(), Failure> {
+        // A snapshot is whole or absent, whenever this ends.
+        exit_on_interrupt()?;
+        if !dir.exists() {
+            return Err(Failure::usage(format!("{} does not exist", dir.display())));
+        }
+        let started = Instant::now();
+        let session = open(&self.common.store, true)?;
+        let name_here = self.name_here.as_ref().unwrap_or(name);
+        let place = SnapshotPlace::new(dir, name.clone());
+        let mut bar = ByteBar::new("importing", self.quiet);
+        let mut progress = |done, total| bar.set(done, total);
+        let report = session.import_snapshot_from(&place, name_here, &mut progress)?;
+        drop(bar);
+        session.close()?;
+        let imported = Imported {
+            name: name.as_str(),
+            from: dir.display().to_string(),
+            r#as: name_here.as_str(),
+            files_copied: report.files_copied,
+            bytes_copied: report.bytes_copied,
+            files_rebuilt: report.files_rebuilt,
+            wall_s: started.elapsed().as_secs_f64(),
+        };
+        let lines = [
+            ("imported", format!("{name} from {} as {name_here}", dir.display())),
+            ("copied", copied(report.files_copied, report.bytes_copied)),
+        ];
+        output::report("snapshot import", self.common.json, &imported, &lines)
+    }
+
+    fn from_file(&self, path: &Path, name: &SnapshotName) -> Result<(), Failure> {
+        exit_on_interrupt()?;
+        let started = Instant::now();
+        let failed = |error: &io::Error| {
+            let message = format!("{}: {error}", path.display());
+            match error.kind() {
+                io::ErrorKind::NotFound => Failure::usage(message),
+                _ => Failure::environment(message),
+            }
+        };
+        // Before a store is made for what is not there.
+        let (mut input, total): (Box<dyn Read>, u64) = if is_stream(path) {
+            (Box::new(io::stdin().lock()), 0)
+        } else {
+            let file = File::open(path).map_err(|error| failed(&error))?;
+            let total = file.metadata().map_err(|error| failed(&error))?.len();
+            (Box::new(file), total)
+        };
+        let session = open(&self.common.store, true)?;
+        if session.snapshot_exists(name)? {
+            return Err(terrane::Error::SnapshotExists { name: name.to_string() }.into());
+        }
+        let mut bar = ByteBar::new("importing", self.quiet);
+        let mut done = 0;
+        let counted = Counted(input.as_mut(), &mut |bytes| {
+            done += bytes;
+            bar.set(done, total.max(done));
+        });
+        let (table, summary) = session
+            .import_canonical(counted, &TableConfig::default())
+            .map_err(|error| Failure::from(error).about(&path.display().to_string()))?;
+        drop(bar);
+        table.save_snapshot(name, &self.label)?;
+        drop(table);
+        session.close()?;
+        let imported = ImportedCanonical {
+            file: path.display().to_string(),
+            r#as: name.as_str(),
+            label: &self.label,
+            summary: Summary::new(&summary),
+            wall_s: started.elapsed().as_secs_f64(),
+        };
+        let lines = summary_lines("imported", format!("{} as {name}", path.display()), &summary);
+        output::report("snapshot import", self.common.json, &imported, &lines)
+    }
+}
+
+/// Tells how many bytes have been read.
+struct Counted<'a>(&'a mut dyn Read, &'a mut dyn FnMut(u64));
+
+impl Read for Counted<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.0.read(buffer)?;
+        (self.1)(read as u64);
+        Ok(read)
+    }
+}

@@ -1,0 +1,139 @@
+//! How long calls took: a histogram that any thread can record into without waiting.
+//!
+//! Buckets are eight to each power of two, so a recorded time is known to within an eighth of itself. Times are
+//! counted in nanoseconds of the disk's clock, which in simulations is not that of the machine: equal
+//! runs record equal times.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Buckets to each power of two, as a number of bits.
+const SUB_BITS: u32 = 3;
+
+/// Longer times are counted as this one: five hours.
+const LONGEST_NS: u64 = (1 << 44) - 1;
+
+const BUCKETS: usize = bucket(LONGEST_NS) + 1;
+
+/// The bucket of a time.
+const fn bucket(ns: u64) -> usize {
+    if ns < 1 << SUB_BITS {
+        return ns as usize;
+    }
+    let shift = ns.ilog2() - SUB_BITS;
+    ((shift as usize) << SUB_BITS) + (ns >> shift) as usize
+}
+
+/// The longest time that belongs to a bucket.
+fn bucket_end(bucket: usize) -> u64 {
+    let (power, sub) = ((bucket >> SUB_BITS) as u32, bucket as u64 & ((1 << SUB_BITS) - 1));
+    match power.checked_sub(1) {
+        None => sub,
+        Some(shift) => ((sub + (1 << SUB_BITS) + 1) << shift) - 1,
+    }
+}
+
+/// Times being recorded. Takes no memory to speak of before the first one.
+#[derive(Debug, Default)]
+pub(crate) struct LatencyRecorder {
+    counts: OnceLock<Box<[AtomicU64]>>,
+    sum_ns: AtomicU64,
+}
+
+impl LatencyRecorder {
+    /// Adds a time. Cost: two additions in memory.
+    pub(crate) fn record(&self, time: Duration) {
+        let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX).min(LONGEST_NS);
+        let counts = self.counts.get_or_init(|| (0..BUCKETS).map(|_| AtomicU64::new(0)).collect());
+        counts[bucket(ns)].fetch_add(1, Ordering::Relaxed);
+        self.sum_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    /// What was recorded so far.
+    pub(crate) fn snapshot(&self) -> Latencies {
+        let counts = self.counts.get().map(|counts| counts.iter());
+        Latencies {
+            counts: counts.into_iter().flatten().map(|c| c.load(Ordering::Relaxed)).collect(),
+            sum_ns: self.sum_ns.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// How long calls of one kind took, by the clock of the disk.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Latencies {
+    /// Calls in each bucket; empty if there were none.
+    counts: Vec<u64>,
+    sum_ns: u64,
+}
+
+impl Latencies {
+    /// Calls.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+
+    /// Their mean time.
+    #[must_use]
+    pub fn mean(&self) -> Duration {
+        Duration::from_nanos(self.sum_ns.checked_div(self.count()).unwrap_or(0))
+    }
+
+    /// A time that a share of the calls did not exceed, 0.999 of them say, to within an eighth more. Zero if
+    /// there were none.
+    #[must_use]
+    pub fn quantile(&self, share: f64) -> Duration {
+        let wanted = (self.count() as f64 * share.clamp(0.0, 1.0)).ceil().max(1.0) as u64;
+        let mut passed = 0;
+        let reaches = |&(_, &count): &(usize, &u64)| {
+            passed += count;
+            passed >= wanted
+        };
+        let found = self.counts.iter().enumerate().find(reaches);
+        Duration::from_nanos(found.map_or(0, |(bucket, _)| bucket_end(bucket)))
+    }
+
+    /// The longest, to within an eighth more.
+    #[must_use]
+    pub fn max(&self) -> Duration {
+        self.quantile(1.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_in_the_bucket_that_ends_at_most_an_eighth_above_it() {
+        let mut last = None;
+        for ns in
+            (0..5_000).chain((13..44).flat_map(|bit| [(1 << bit) - 1, 1 << bit, 3 << bit >> 1]))
+        {
+            let end = bucket_end(bucket(ns));
+            assert!(ns <= end && end <= ns + ns / 8, "{ns} is counted as {end}");
+            assert!(last <= Some(end), "{ns}");
+            last = Some(end);
+        }
+        assert_eq!(bucket_end(BUCKETS - 1), LONGEST_NS);
+    }
+
+    #[test]
+    fn quantiles_are_those_of_the_times_recorded() {
+        let recorder = LatencyRecorder::default();
+        assert_eq!(recorder.snapshot(), Latencies::default());
+        assert_eq!(recorder.snapshot().quantile(0.5), Duration::ZERO);
+        (1..=1_000).for_each(|us| recorder.record(Duration::from_micros(us)));
+        recorder.record(Duration::from_secs(1_000_000));
+        let latencies = recorder.snapshot();
+        assert_eq!(latencies.count(), 1_001);
+        for (share, us) in [(0.0, 1), (0.5, 501), (0.9, 901), (0.99, 991)] {
+            let found = latencies.quantile(share).as_nanos();
+            assert!((us * 1_000..=us * 1_125).contains(&found), "{share}: {found} ns");
+        }
+        assert_eq!(latencies.max(), Duration::from_nanos(LONGEST_NS));
+        assert!(latencies.mean() > Duration::from_secs(17));
+    }
+}

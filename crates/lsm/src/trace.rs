@@ -1,0 +1,54 @@
+//! Events for whoever listens: the `tracing` crate, target `terrane_lsm`.
+//!
+//! Each event has a name, which is its message too, and the field `session`, the directory of the session;
+//! tables and cursors have numbers that are unique in their session, in the fields `table` and `cursor`. An
+//! operation that changes something has an event when it begins and one when it has been done; one that
+//! fails has the first only. A read has one. The event that makes something names what it is made from.
+//!
+//! | events | level | fields |
+//! |---|---|---|
+//! | `session.open`, `.new` or `.restore`, `.opened`; `.close`, `.closed` | DEBUG | |
+//! | `session.list_snapshots`, `.snapshot_exists`, `.snapshot_info` | DEBUG | `snapshot` |
+//! | `session.delete_snapshot`, `.deleted`; `.rename_snapshot`, `.renamed` | DEBUG | `snapshot`, `to` |
+//! | `session.export_snapshot`, `.exported`; `.import_snapshot`, `.imported` | DEBUG | `snapshot`, `dir` |
+//! | `session.retrieve_blobs` | TRACE | `count` |
+//! | `table.new`, `.newed` | DEBUG | `duplicate_of`, `union_of` or `snapshot` |
+//! | `table.close`, `.closed`; `.set_config`, `.config_set` | DEBUG | |
+//! | `table.save_snapshot`, `.saved` | DEBUG | `snapshot` |
+//! | `table.lookups`, `.range_lookup` | TRACE | `count` |
+//! | `table.updates`, `.updated` | TRACE | `count` |
+//! | `table.union_debt`; `.supply_union_credits`, `.union_credits_supplied` | TRACE | `credits`, `unused` |
+//! | `cursor.new`, `.closed` | DEBUG | `table` |
+//! | `cursor.read` | TRACE | `count` |
+//! | `cleanup.failed` | WARN | `error`: what could not be removed, and why |
+//!
+//! In builds with debug assertions the schedule is told, too, at level TRACE: `table.flush`,
+//! `table.level_added`, `table.run_added`, `table.union_folded`, `merge.started`, `merge.forced` (a merge was
+//! completed because it was due, with so many pages left), `merge.completed`.
+//!
+//! Without a subscriber an event costs a comparison.
+
+/// Tells of something that a session in the directory `$dir` does.
+macro_rules! event {
+    ($level:ident, $name:literal, $dir:expr $(, $($field:tt)+)?) => {
+        tracing::event!(
+            name: $name,
+            target: "terrane_lsm",
+            tracing::Level::$level,
+            message = $name,
+            session = %$dir.display()
+            $(, $($field)+)?
+        )
+    };
+}
+
+/// The same, in builds with debug assertions only.
+macro_rules! debug_event {
+    ($name:literal, $dir:expr $(, $($field:tt)+)?) => {
+        if cfg!(debug_assertions) {
+            crate::trace::event!(TRACE, $name, $dir $(, $($field)+)?);
+        }
+    };
+}
+
+pub(crate) use {debug_event, event};
