@@ -129,7 +129,7 @@ fn each_of_thousands_of_versions_can_be_extended_and_their_files_go_with_them() 
             for (branch, &at) in (1..).zip(&drawn) {
                 let mut table = versions.tables[at].duplicate().unwrap();
                 let mut model = model(versions.blocks_of(at));
-                for block in 0..1 + rng.below(40) {
+                for block in 0..=rng.below(40) {
                     apply(&mut table, &changes(block, branch)).unwrap();
                     note(&mut model, &changes(block, branch));
                 }
