@@ -431,9 +431,6 @@ impl Forest {
         from: &str,
         to: &str,
     ) -> Result<(), Refused> {
-        if self.snapshots.contains_key(to) {
-            return Err(Refused::SnapshotExists(to.to_owned()));
-        }
         let exported = self.exports.get(directory).ok_or(Refused::SnapshotImportDirDoesNotExist)?;
         let snapshot = exported.get(from).ok_or_else(|| missing(from))?.clone();
         self.add_snapshot(to, snapshot)
