@@ -26,7 +26,7 @@ use crate::entry::{BlobSpan, EntryRef, Kind, Order, key_prefix};
 use crate::error::Result;
 use crate::resolve::Resolve;
 use crate::run_reader::RunReader;
-use crate::write_buffer::SegmentReader;
+use crate::segment::SegmentReader;
 
 /// A sorted source.
 #[derive(Debug)]

@@ -37,10 +37,11 @@ use crate::files::FileSet;
 use crate::memory::Held;
 use crate::merging::{Input, MergeSpec, Merging, planned};
 use crate::run::{Purpose, Run};
+use crate::segment::Room;
 use crate::sources::Sources;
 use crate::trace::debug_event;
 use crate::union::{Piece, Progress, Stage, UNION_DEPTH_MAX, Union, UnionTable};
-use crate::write_buffer::{Room, WriteBuffer};
+use crate::write_buffer::WriteBuffer;
 
 /// Ticks from one flush to the next.
 pub(crate) const TICKS_PER_FLUSH: u64 = 1 << 20;

@@ -64,6 +64,8 @@ mod run_reader;
 
 mod rereading;
 
+mod segment;
+
 mod sketch;
 
 mod write_buffer;

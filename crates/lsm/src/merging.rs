@@ -39,8 +39,9 @@ use crate::resolve::Resolve;
 use crate::run::{Purpose, Run};
 use crate::run_builder::{Flushed, RunBuilder, RunFinisher, RunPlan};
 use crate::run_reader::RunReader;
+use crate::segment::SegmentReader;
 use crate::trace::debug_event;
-use crate::write_buffer::{SegmentReader, WriteBuffer};
+use crate::write_buffer::WriteBuffer;
 
 /// Entries that are merged between two looks at the work done.
 const ENTRIES_PER_LOOK: u32 = 16;

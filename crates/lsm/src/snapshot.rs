@@ -47,9 +47,10 @@ use crate::run::{Purpose, Run, RunMeta};
 use crate::run_builder::Flushed;
 use crate::run_check::Checking;
 use crate::run_reader::RunReader;
+use crate::segment::{NewEntry, Room};
 use crate::session_core::{ACTIVE, Registered, SNAPSHOTS, SessionCore, snapshot_path};
 use crate::union::{Piece, Progress, Union, UnionTable};
-use crate::write_buffer::{NewEntry, Room, WriteBuffer};
+use crate::write_buffer::WriteBuffer;
 
 /// The name of a snapshot: 1 to 64 characters of `a-z`, `0-9`, `_` and `-`, and not the name of a device
 /// of Windows, so that it is a file name everywhere.

@@ -28,7 +28,8 @@ use crate::merging::{Input, View};
 use crate::resolve::Resolve;
 use crate::run::Run;
 use crate::run_reader::RunReader;
-use crate::write_buffer::{SegmentReader, WriteBuffer};
+use crate::segment::SegmentReader;
+use crate::write_buffer::WriteBuffer;
 
 /// What a reader of a table looks into.
 #[derive(Debug, Default, Clone)]

@@ -23,12 +23,13 @@ use crate::memory::budget_min;
 use crate::merging::View;
 use crate::plan::Plan;
 use crate::run::Run;
+use crate::segment::{NewEntry, Room, Undo};
 use crate::session_core::{Holder, Registered, SessionCore};
 use crate::snapshot::{self, SnapshotName};
 use crate::sources::Sources;
 use crate::stats::{Counters, FilterStats, LevelStats, TableStats};
 use crate::trace::event;
-use crate::write_buffer::{NewEntry, Room, Undo, WriteBuffer};
+use crate::write_buffer::WriteBuffer;
 
 /// How far a background thread may fall behind before updates help, in batches of merge work.
 const LAG_BATCHES_MAX: u64 = 64;
@@ -219,7 +220,7 @@ impl Table {
                 undo = Some(taken);
             }
             if let Some(undo) = undo {
-                undo.roll_back(&mut self.tree.buffer);
+                self.tree.buffer.roll_back(&undo);
             }
             self.next_work = 0;
         }

@@ -1,0 +1,655 @@
+//! Segments of a write buffer: entries in memory that are written once and then shared.
+//!
+//! A *chunk* keeps keys and values back to back in one arena, a slot for each key with the key's salted
+//! hash (which lookups and filters need anyway), and a hash table of slots. A segment is a chunk, or it is
+//! *folded*: several chunks, shared with the segments that they were before, under one hash table. So
+//! whoever keeps all versions of a buffer holds each entry once, and five to ten bytes for it in each of
+//! O(log n) hash tables. The order of keys is worked out when somebody wants to read in order.
+//!
+//! A blob is a piece of memory of its own, so that references to it can be weak.
+//!
+//! Invariant: at most one slot for a key in a chunk; in a folded segment an entry of a newer chunk hides one
+//! of an older chunk.
+
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
+use hashbrown::HashTable;
+use terrane_io::hint::prefetch;
+
+use crate::blob::Blob;
+use crate::entry::{BlobSpan, ENTRY_OVERHEAD_BYTES, EntryRef, Kind, Order, key_prefix};
+use crate::error::Result;
+use crate::key_range::KeyRange;
+use crate::resolve::Resolve;
+
+/// Smaller chunks than this, on average, are copied into one when they are folded, so that many entries
+/// share what a chunk takes beside them.
+const CHUNK_ENTRIES_MIN: usize = 64;
+
+/// How far ahead of an ordered reader keys are fetched; their slots twice as far.
+const PREFETCH_ENTRIES: usize = 8;
+
+/// Dead bytes beyond which a chunk is rewritten, if they are most of it.
+const GARBAGE_BYTES_MIN: usize = 256 << 10;
+
+/// What a blob in memory takes beside its bytes, and half of what a vector of references may have in reserve.
+const BLOB_OVERHEAD_BYTES: u64 = 32;
+
+/// What a batch is going to take, about.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Room {
+    pub(crate) entries: usize,
+    /// Of keys and values.
+    pub(crate) bytes: usize,
+}
+
+impl Room {
+    /// As much of it as has this share of its size.
+    pub(crate) fn part(self, share: f64) -> Self {
+        let part = |whole: usize| (whole as f64 * share) as usize;
+        Self { entries: part(self.entries), bytes: part(self.bytes) }
+    }
+
+    /// What that much counts for in a buffer bounded in bytes, but for blobs.
+    pub(crate) fn weight_bytes(self) -> u64 {
+        self.bytes as u64 + self.entries as u64 * ENTRY_OVERHEAD_BYTES
+    }
+}
+
+/// Room that a chunk has from the start, at the most; beyond it, it grows as it needs.
+const ROOM_MAX: Room = Room { entries: 4096, bytes: 1 << 20 };
+
+/// An entry of a chunk.
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    hash: u64,
+    key_start: u64,
+    /// Where the value begins; behind it stands the index of the blob if there is one.
+    value_start: u64,
+    value_len: u32,
+    key_len: u16,
+    kind: Kind,
+}
+
+/// An entry on its way into a write buffer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NewEntry<'a> {
+    pub(crate) key: &'a [u8],
+    /// The salted hash of the key.
+    pub(crate) hash: u64,
+    pub(crate) kind: Kind,
+    pub(crate) value: &'a [u8],
+    /// Of an insert with blob.
+    pub(crate) blob: Option<&'a Arc<[u8]>>,
+}
+
+/// Some entries, in order of arrival.
+#[derive(Debug, Default)]
+pub(crate) struct Chunk {
+    arena: Vec<u8>,
+    slots: Vec<Slot>,
+    table: HashTable<u32>,
+    /// Also those of entries that have been replaced.
+    blobs: Vec<Arc<[u8]>>,
+    /// Keys, values, blobs and the overhead of each entry.
+    weight_bytes: u64,
+    /// Of all blobs.
+    blob_bytes: usize,
+    /// Bytes of arena and blobs that no slot refers to.
+    garbage_bytes: usize,
+    /// Slots in key order, made on demand. Invariant: empty while the chunk changes.
+    order: OnceLock<Box<[u32]>>,
+}
+
+/// How to go back to a chunk as it was when a batch began.
+#[derive(Debug, Default)]
+pub(crate) struct Undo {
+    arena: usize,
+    blobs: usize,
+    slots: usize,
+    weight_bytes: u64,
+    garbage_bytes: usize,
+    replaced: Vec<(u32, Slot)>,
+}
+
+/// Slots by their keys.
+fn in_key_order<'a>(slots: impl Iterator<Item = u32>, key: impl Fn(u32) -> &'a [u8]) -> Box<[u32]> {
+    let mut order: Vec<(u64, u32)> = slots.map(|at| (key_prefix(key(at)), at)).collect();
+    order.sort_unstable_by(|a, b| a.0.cmp(&b.0).then_with(|| key(a.1).cmp(key(b.1))));
+    order.into_iter().map(|(_, at)| at).collect()
+}
+
+impl Chunk {
+    pub(crate) fn with_room(room: Room) -> Self {
+        let entries = room.entries.min(ROOM_MAX.entries);
+        Self {
+            arena: Vec::with_capacity(room.bytes.min(ROOM_MAX.bytes)),
+            slots: Vec::with_capacity(entries),
+            table: HashTable::with_capacity(entries),
+            ..Self::default()
+        }
+    }
+
+    fn key(&self, slot: &Slot) -> &[u8] {
+        &self.arena[slot.key_start as usize..][..usize::from(slot.key_len)]
+    }
+
+    fn entry(&self, slot: &Slot) -> EntryRef<'_> {
+        let value = &self.arena[slot.value_start as usize..][..slot.value_len as usize];
+        let blob = self.blob(slot).map_or(BlobSpan::default(), |(index, blob)| BlobSpan {
+            offset: index as u64,
+            len: blob.len() as u32,
+        });
+        EntryRef { key: self.key(slot), kind: slot.kind, value, blob }
+    }
+
+    /// The blob of a slot and its index.
+    fn blob(&self, slot: &Slot) -> Option<(usize, &Arc<[u8]>)> {
+        if slot.kind != Kind::InsertBlob {
+            return None;
+        }
+        let value_end = slot.value_start as usize + slot.value_len as usize;
+        let index = u32::from_le_bytes(*self.arena[value_end..].first_chunk()?) as usize;
+        Some((index, self.blobs.get(index)?))
+    }
+
+    /// The blob of an entry of this chunk, if it has one.
+    pub(crate) fn blob_of(&self, entry: &EntryRef<'_>) -> Option<Blob> {
+        let has_blob = entry.kind == Kind::InsertBlob;
+        let blob = has_blob.then(|| self.blobs.get(entry.blob.offset as usize)).flatten();
+        blob.map(|blob| Blob::Memory(Arc::clone(blob)))
+    }
+
+    /// An entry as it is put into another chunk.
+    fn as_new(&self, slot: &Slot) -> NewEntry<'_> {
+        let EntryRef { key, kind, value, .. } = self.entry(slot);
+        let blob = self.blob(slot).map(|(_, blob)| blob);
+        NewEntry { key, hash: slot.hash, kind, value, blob }
+    }
+
+    fn get(&self, hash: u64, key: &[u8]) -> Option<EntryRef<'_>> {
+        let found = self.table.find(hash, |&at| {
+            let slot = &self.slots[at as usize];
+            slot.hash == hash && self.key(slot) == key
+        })?;
+        Some(self.entry(&self.slots[*found as usize]))
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> u64 {
+        let start = self.arena.len() as u64;
+        self.arena.extend_from_slice(bytes);
+        start
+    }
+
+    /// Appends value and blob; returns where the value begins.
+    fn append_value(&mut self, value: &[u8], blob: Option<&Arc<[u8]>>) -> u64 {
+        let start = self.append(value);
+        if let Some(blob) = blob {
+            let index = self.blobs.len() as u32;
+            self.append(&index.to_le_bytes());
+            self.blob_bytes += blob.len();
+            self.blobs.push(Arc::clone(blob));
+        }
+        start
+    }
+
+    /// Bytes of value and blob that a slot refers to.
+    fn content_bytes(&self, slot: &Slot) -> usize {
+        slot.value_len as usize + self.blob(slot).map_or(0, |(_, blob)| blob.len())
+    }
+
+    /// Sets the entry of a key, or combines it with the one that is there; a replaced slot is noted in
+    /// `undo`.
+    pub(crate) fn put(
+        &mut self,
+        new: NewEntry<'_>,
+        resolve: &Resolve,
+        undo: Option<&mut Undo>,
+    ) -> Result<()> {
+        self.order.take();
+        let NewEntry { key, hash, mut kind, value, blob } = new;
+        let found = self.table.find(hash, |&at| {
+            let slot = &self.slots[at as usize];
+            slot.hash == hash && self.key(slot) == key
+        });
+        if let Some(&at) = found {
+            let old = self.slots[at as usize];
+            let mut combined = Vec::new();
+            let mut value = value;
+            if kind == Kind::Upsert {
+                kind = old.kind.under_upsert();
+                if old.kind != Kind::Delete {
+                    combined.extend_from_slice(value);
+                    resolve.combine(&mut combined, self.entry(&old).value)?;
+                    value = &combined;
+                }
+            }
+            let weight = value.len() + blob.map_or(0, |blob| blob.len());
+            if let Some(undo) = undo {
+                undo.replaced.push((at, old));
+            }
+            let value_start = self.append_value(value, blob);
+            let dead = self.content_bytes(&old);
+            self.garbage_bytes += dead;
+            self.weight_bytes = self.weight_bytes - dead as u64 + weight as u64;
+            let value_len = value.len() as u32;
+            self.slots[at as usize] = Slot { value_start, value_len, kind, ..old };
+            return Ok(());
+        }
+        self.add(new);
+        Ok(())
+    }
+
+    /// Adds the entry of a key that is not there.
+    fn add(&mut self, new: NewEntry<'_>) {
+        let NewEntry { key, hash, kind, value, blob } = new;
+        let key_start = self.append(key);
+        let value_start = self.append_value(value, blob);
+        let at = self.slots.len() as u32;
+        let (key_len, value_len) = (key.len() as u16, value.len() as u32);
+        self.slots.push(Slot { hash, key_start, value_start, value_len, key_len, kind });
+        let slots = &self.slots;
+        self.table.insert_unique(hash, at, |&at| slots[at as usize].hash);
+        let content = value.len() + blob.map_or(0, |blob| blob.len());
+        self.weight_bytes += key.len() as u64 + content as u64 + ENTRY_OVERHEAD_BYTES;
+    }
+
+    /// What an entry counts for in a buffer bounded in bytes.
+    fn entry_weight_bytes(&self, slot: &Slot) -> u64 {
+        u64::from(slot.key_len) + self.content_bytes(slot) as u64 + ENTRY_OVERHEAD_BYTES
+    }
+
+    /// Puts all entries of a newer chunk.
+    fn put_all(&mut self, newer: &Self, resolve: &Resolve) -> Result<()> {
+        let mut slots = newer.slots.iter();
+        slots.try_for_each(|slot| self.put(newer.as_new(slot), resolve, None))
+    }
+
+    /// Begins a batch: what is put from here on can be undone together.
+    pub(crate) fn begin(&mut self) -> Undo {
+        if self.garbage_bytes > GARBAGE_BYTES_MIN && self.garbage_bytes as u64 > self.weight_bytes {
+            *self = self.with_slots(&self.slots);
+        }
+        Undo {
+            arena: self.arena.len(),
+            blobs: self.blobs.len(),
+            slots: self.slots.len(),
+            weight_bytes: self.weight_bytes,
+            garbage_bytes: self.garbage_bytes,
+            replaced: Vec::new(),
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    pub(crate) fn has_blobs(&self) -> bool {
+        !self.blobs.is_empty()
+    }
+
+    /// A chunk of these slots only, all of different keys.
+    fn with_slots(&self, slots: &[Slot]) -> Self {
+        let mut copy = Self::default();
+        for slot in slots {
+            copy.add(self.as_new(slot));
+        }
+        copy
+    }
+
+    /// Takes a batch back.
+    pub(crate) fn roll_back(&mut self, undo: &Undo) {
+        self.order.take();
+        for at in (undo.slots..self.slots.len()).rev() {
+            let hash = self.slots[at].hash;
+            if let Ok(found) = self.table.find_entry(hash, |&other| other as usize == at) {
+                found.remove();
+            }
+        }
+        for &(at, slot) in undo.replaced.iter().rev() {
+            self.slots[at as usize] = slot;
+        }
+        self.slots.truncate(undo.slots);
+        self.arena.truncate(undo.arena);
+        self.blob_bytes -= self.blobs.drain(undo.blobs..).map(|blob| blob.len()).sum::<usize>();
+        self.weight_bytes = undo.weight_bytes;
+        self.garbage_bytes = undo.garbage_bytes;
+    }
+
+    /// A copy without what a batch has changed.
+    pub(crate) fn before(&self, undo: &Undo) -> Self {
+        let mut slots = self.slots[..undo.slots].to_vec();
+        for &(at, slot) in undo.replaced.iter().rev() {
+            if let Some(found) = slots.get_mut(at as usize) {
+                *found = slot;
+            }
+        }
+        self.with_slots(&slots)
+    }
+
+    /// Slots in key order.
+    fn order(&self) -> &[u32] {
+        self.order.get_or_init(|| {
+            in_key_order(0..self.slots.len() as u32, |at| self.key(&self.slots[at as usize]))
+        })
+    }
+
+    /// Half of the memory held, at least, also when vectors and hash table have just grown.
+    pub(crate) fn charged_bytes(&self) -> u64 {
+        let blobs = self.blobs.len() as u64 * BLOB_OVERHEAD_BYTES;
+        let content = self.weight_bytes + self.garbage_bytes as u64 + blobs;
+        content.max(self.memory_bytes() as u64 / 2)
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.arena.capacity()
+            + self.blob_bytes
+            + self.blobs.capacity() * size_of::<Arc<[u8]>>()
+            + self.slots.capacity() * size_of::<Slot>()
+            + self.table.allocation_size()
+            + self.order.get().map_or(0, |order| order.len() * size_of::<u32>())
+    }
+}
+
+/// Several chunks under one hash table.
+#[derive(Debug)]
+pub(crate) struct Folded {
+    /// Oldest first.
+    chunks: Vec<Arc<Chunk>>,
+    /// The number of each chunk's first slot; slots are numbered through.
+    starts: Vec<u32>,
+    /// The newest slot of each key.
+    table: HashTable<u32>,
+    /// Keys, values, blobs and overhead of the newest slots.
+    weight_bytes: u64,
+    /// Newest slots in key order, made on demand.
+    order: OnceLock<Box<[u32]>>,
+}
+
+impl Folded {
+    /// Folds chunks, oldest first; `None` if an upsert is to be combined with an older entry.
+    fn new(chunks: Vec<Arc<Chunk>>) -> Option<Self> {
+        let mut starts = Vec::with_capacity(chunks.len());
+        let mut count = 0;
+        for chunk in &chunks {
+            starts.push(count as u32);
+            count += chunk.slots.len();
+        }
+        let order = OnceLock::new();
+        let mut folded = Self { chunks, starts, table: HashTable::new(), weight_bytes: 0, order };
+        let mut table = HashTable::with_capacity(count);
+        for (&start, chunk) in folded.starts.iter().zip(&folded.chunks) {
+            for (at, slot) in (start..).zip(&chunk.slots) {
+                let key = chunk.key(slot);
+                let older = table.find_mut(slot.hash, |&older| {
+                    let (chunk, older) = folded.slot(older);
+                    older.hash == slot.hash && folded.chunks[chunk].key(older) == key
+                });
+                folded.weight_bytes += chunk.entry_weight_bytes(slot);
+                if let Some(older) = older {
+                    if slot.kind == Kind::Upsert {
+                        return None;
+                    }
+                    let (chunk, slot) = folded.slot(*older);
+                    folded.weight_bytes -= folded.chunks[chunk].entry_weight_bytes(slot);
+                    *older = at;
+                } else {
+                    table.insert_unique(slot.hash, at, |&at| folded.slot(at).1.hash);
+                }
+            }
+        }
+        folded.table = table;
+        Some(folded)
+    }
+
+    /// The slot of that number, with the index of its chunk.
+    fn slot(&self, at: u32) -> (usize, &Slot) {
+        let chunk = self.starts.partition_point(|&start| start <= at) - 1;
+        (chunk, &self.chunks[chunk].slots[(at - self.starts[chunk]) as usize])
+    }
+
+    fn key(&self, at: u32) -> &[u8] {
+        let (chunk, slot) = self.slot(at);
+        self.chunks[chunk].key(slot)
+    }
+
+    fn get(&self, hash: u64, key: &[u8]) -> Option<(&Chunk, EntryRef<'_>)> {
+        let found = self.table.find(hash, |&at| {
+            let (chunk, slot) = self.slot(at);
+            slot.hash == hash && self.chunks[chunk].key(slot) == key
+        })?;
+        let (chunk, slot) = self.slot(*found);
+        let chunk = &self.chunks[chunk];
+        Some((chunk, chunk.entry(slot)))
+    }
+
+    fn order(&self) -> &[u32] {
+        self.order.get_or_init(|| in_key_order(self.table.iter().copied(), |at| self.key(at)))
+    }
+
+    /// Memory beside that of the chunks.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.starts.len() * (size_of::<u32>() + size_of::<Arc<Chunk>>())
+            + self.table.allocation_size()
+            + self.order.get().map_or(0, |order| order.len() * size_of::<u32>())
+    }
+}
+
+/// Some entries, one for each key. Clones are the same segment.
+#[derive(Debug, Clone)]
+pub(crate) enum Segment {
+    Chunk(Arc<Chunk>),
+    Folded(Arc<Folded>),
+}
+
+impl Segment {
+    /// Makes one segment of several, oldest first.
+    pub(crate) fn fold(segments: &[Self], resolve: &Resolve) -> Result<Self> {
+        let chunks: Vec<_> = segments.iter().flat_map(Self::chunks).cloned().collect();
+        let count: usize = chunks.iter().map(|chunk| chunk.slots.len()).sum();
+        let weight_bytes: u64 = chunks.iter().map(|chunk| chunk.weight_bytes).sum();
+        if count >= chunks.len() * CHUNK_ENTRIES_MIN
+            && let Some(folded) = Folded::new(chunks)
+            // Where most is hidden nothing is gained by sharing it.
+            && folded.weight_bytes >= weight_bytes / 2
+        {
+            return Ok(Self::Folded(Arc::new(folded)));
+        }
+        let mut copied = Chunk::default();
+        for segment in segments {
+            match segment {
+                Self::Chunk(chunk) => copied.put_all(chunk, resolve)?,
+                Self::Folded(folded) => {
+                    for &at in &folded.table {
+                        let (chunk, slot) = folded.slot(at);
+                        let entry = folded.chunks[chunk].as_new(slot);
+                        copied.put(entry, resolve, None)?;
+                    }
+                }
+            }
+        }
+        Ok(Self::Chunk(Arc::new(copied)))
+    }
+
+    pub(crate) fn chunks(&self) -> &[Arc<Chunk>] {
+        match self {
+            Self::Chunk(chunk) => std::slice::from_ref(chunk),
+            Self::Folded(folded) => &folded.chunks,
+        }
+    }
+
+    /// The chunk, if it is one that nobody shares.
+    pub(crate) fn writable(&mut self) -> Option<&mut Chunk> {
+        match self {
+            Self::Chunk(chunk) => Arc::get_mut(chunk),
+            Self::Folded(_) => None,
+        }
+    }
+
+    /// Entries, one for each key.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Chunk(chunk) => chunk.slots.len(),
+            Self::Folded(folded) => folded.table.len(),
+        }
+    }
+
+    pub(crate) fn weight_bytes(&self) -> u64 {
+        match self {
+            Self::Chunk(chunk) => chunk.weight_bytes,
+            Self::Folded(folded) => folded.weight_bytes,
+        }
+    }
+
+    /// The entry of a key, with its chunk.
+    pub(crate) fn get(&self, hash: u64, key: &[u8]) -> Option<(&Chunk, EntryRef<'_>)> {
+        match self {
+            Self::Chunk(chunk) => Some((chunk, chunk.get(hash, key)?)),
+            Self::Folded(folded) => folded.get(hash, key),
+        }
+    }
+
+    /// Newest slots in key order.
+    fn order(&self) -> &[u32] {
+        match self {
+            Self::Chunk(chunk) => chunk.order(),
+            Self::Folded(folded) => folded.order(),
+        }
+    }
+
+    /// The slot of that number, with the index of its chunk.
+    fn slot(&self, at: u32) -> (usize, &Slot) {
+        match self {
+            Self::Chunk(chunk) => (0, &chunk.slots[at as usize]),
+            Self::Folded(folded) => folded.slot(at),
+        }
+    }
+
+    fn key(&self, at: u32) -> &[u8] {
+        let (chunk, slot) = self.slot(at);
+        self.chunks()[chunk].key(slot)
+    }
+
+    /// Slots in all chunks, hidden ones included.
+    pub(crate) fn slots(&self) -> usize {
+        self.chunks().iter().map(|chunk| chunk.slots.len()).sum()
+    }
+
+    /// The hashes of their keys.
+    pub(crate) fn hashes(&self) -> impl Iterator<Item = u64> {
+        self.chunks().iter().flat_map(|chunk| &chunk.slots).map(|slot| slot.hash)
+    }
+
+    /// The smallest and the largest key.
+    pub(crate) fn key_range(&self) -> Option<(&[u8], &[u8])> {
+        let order = self.order();
+        Some((self.key(*order.first()?), self.key(*order.last()?)))
+    }
+
+    /// Memory that will be held when the entries have been put in order.
+    pub(crate) fn memory_bytes_in_order(&self) -> u64 {
+        let entries: usize = self.chunks().iter().map(|chunk| chunk.slots.len()).sum();
+        (self.memory_bytes() + (entries + self.len()) * size_of::<u32>()) as u64
+    }
+
+    /// Memory held, chunks included.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let own = match self {
+            Self::Chunk(_) => 0,
+            Self::Folded(folded) => folded.memory_bytes(),
+        };
+        own + self.chunks().iter().map(|chunk| chunk.memory_bytes()).sum::<usize>()
+    }
+}
+
+/// A position in the part of a segment that is in a range of keys, in key order or against it.
+#[derive(Debug)]
+pub(crate) struct SegmentReader {
+    segment: Segment,
+    order: Order,
+    /// Places in the order of keys that have not been passed; the current one is the first or the last.
+    places: Range<usize>,
+    /// The slot at the current place, with the index of its chunk; `None` at the end.
+    slot: Option<(usize, Slot)>,
+}
+
+impl SegmentReader {
+    /// A reader at the first entry in the range, in this order.
+    pub(crate) fn new(segment: &Segment, range: &KeyRange, order: Order) -> Self {
+        let key = |&at: &u32| segment.key(at);
+        let start = segment.order().partition_point(|at| range.is_below(key(at)));
+        let end = segment.order().partition_point(|at| !range.is_above(key(at)));
+        let segment = segment.clone();
+        let mut reader = Self { segment, order, places: start..end, slot: None };
+        reader.load();
+        reader
+    }
+
+    fn load(&mut self) {
+        self.slot = self.ahead(0).map(|(chunk, slot)| (chunk, *slot));
+    }
+
+    /// The slot that is `by` entries ahead of the current one.
+    fn ahead(&self, by: usize) -> Option<(usize, &Slot)> {
+        if by >= self.places.len() {
+            return None;
+        }
+        let place = match self.order {
+            Order::Ascending => self.places.start + by,
+            Order::Descending => self.places.end - 1 - by,
+        };
+        self.segment.order().get(place).map(|&at| self.segment.slot(at))
+    }
+
+    /// The current slot, with its chunk; `None` at the end.
+    fn slot(&self) -> Option<(&Chunk, &Slot)> {
+        self.slot.as_ref().map(|(chunk, slot)| (self.segment.chunks()[*chunk].as_ref(), slot))
+    }
+
+    /// The current key; `None` at the end.
+    pub(crate) fn key(&self) -> Option<&[u8]> {
+        self.slot().map(|(chunk, slot)| chunk.key(slot))
+    }
+
+    /// The current entry; `None` at the end.
+    pub(crate) fn current(&self) -> Option<EntryRef<'_>> {
+        self.slot().map(|(chunk, slot)| chunk.entry(slot))
+    }
+
+    /// The kind of the current entry; `None` at the end.
+    pub(crate) fn kind(&self) -> Option<Kind> {
+        self.slot.map(|(_, slot)| slot.kind)
+    }
+
+    /// The blob of the current entry, if it has one.
+    pub(crate) fn blob(&self) -> Option<Blob> {
+        let (chunk, slot) = self.slot()?;
+        let (_, blob) = chunk.blob(slot)?;
+        Some(Blob::Memory(Arc::clone(blob)))
+    }
+
+    /// The salted hash of the current key.
+    pub(crate) fn hash(&self) -> Option<u64> {
+        self.slot.map(|(_, slot)| slot.hash)
+    }
+
+    /// Goes to the next entry.
+    pub(crate) fn advance(&mut self) {
+        match self.order {
+            _ if self.places.is_empty() => return,
+            Order::Ascending => self.places.start += 1,
+            Order::Descending => self.places.end -= 1,
+        }
+        self.load();
+        // Entries stand in order of arrival, so each step in key order would wait for memory twice.
+        if let Some((_, slot)) = self.ahead(2 * PREFETCH_ENTRIES) {
+            prefetch(slot);
+        }
+        if let Some((chunk, slot)) = self.ahead(PREFETCH_ENTRIES)
+            && let Some(key) = self.segment.chunks()[chunk].arena.get(slot.key_start as usize)
+        {
+            prefetch(key);
+        }
+    }
+}
