@@ -477,7 +477,8 @@ mod tests {
     use super::*;
     use crate::entry::key_hash;
     use crate::key_range::KeyRange;
-    use crate::write_buffer::{NewEntry, Room, WriteBuffer};
+    use crate::segment::{NewEntry, Room};
+    use crate::write_buffer::WriteBuffer;
 
     /// A segment whose entry for key `n` has the kind that digit `n` of `code` names, if it names one.
     fn buffer(code: usize, value: &str) -> WriteBuffer {
