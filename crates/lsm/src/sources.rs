@@ -201,7 +201,7 @@ fn is_in(run: &Run, range: &KeyRange) -> bool {
 mod tests {
     use super::*;
     use crate::entry::{Kind, key_hash};
-    use crate::write_buffer::{NewEntry, Room};
+    use crate::segment::{NewEntry, Room};
 
     #[test]
     fn write_buffers_outside_a_range_are_let_go_of() {
