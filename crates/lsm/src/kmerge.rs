@@ -354,11 +354,12 @@ impl KMerge {
         self.winner().is_some_and(|winner| self.sources[winner].key() == Some(key))
     }
 
-    /// Makes one entry of all those of the winner's key, where the rules ask for it.
+    /// Makes one entry of all those of the winner's key, where the rules ask for it and there are several.
+    #[inline]
     fn settle(&mut self) -> Result<()> {
         self.kind = self.winner().and_then(|winner| self.sources[winner].kind());
         let Some(kind) = self.kind else { return Ok(()) };
-        if self.rules.combine == Combine::Levels && kind.is_decisive() {
+        if self.rules.combine == Combine::Levels && (kind.is_decisive() || !self.is_contested()) {
             return Ok(());
         }
         // A resolve function that panics leaves nothing whole behind.

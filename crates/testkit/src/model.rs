@@ -311,6 +311,15 @@ impl Forest {
         Ok(self.add_table(copy))
     }
 
+    /// A new table with the same content, but a resolve function of its own.
+    ///
+    /// # Errors
+    /// [`Refused::TableClosed`].
+    pub fn copy_content(&mut self, table: TableId, resolve: Resolve) -> Result<TableId, Refused> {
+        let copy = Table { resolve, ..self.table(table)?.clone() };
+        Ok(self.add_table(copy))
+    }
+
     /// A new table with what any of the tables holds. Where several have a key, their values are
     /// combined, and the blob is that of the leftmost of them or none.
     ///
@@ -739,7 +748,10 @@ mod tests {
         let left = forest.new_table(Resolve::Newest);
         insert(&mut forest, left, b"a", b"1");
         let right = forest.duplicate(left).unwrap();
+        let copy = forest.copy_content(left, Resolve::Max).unwrap();
         insert(&mut forest, left, b"b", b"2");
+        assert_eq!(value(&forest, copy, b"a"), Some(&b"1"[..]));
+        assert_eq!(forest.resolve(copy), Ok(Resolve::Max));
         forest.update(right, b"a", Change::Delete).unwrap();
         assert_eq!(value(&forest, left, b"a"), Some(&b"1"[..]));
         assert_eq!(value(&forest, left, b"b"), Some(&b"2"[..]));

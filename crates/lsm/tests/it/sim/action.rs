@@ -196,8 +196,19 @@ pub(crate) enum Action {
         to: Slot,
     },
     ListSnapshots,
+    /// Shape, counters, and the exact number of keys.
     Stats {
         table: Slot,
+    },
+    /// The canonical bytes of a table.
+    ExportCanonical {
+        table: Slot,
+    },
+    /// A new table of another configuration from the canonical bytes of a table.
+    ImportCanonical {
+        table: Slot,
+        to: Slot,
+        config: usize,
     },
     Reconfigure {
         table: Slot,

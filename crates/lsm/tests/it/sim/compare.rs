@@ -138,6 +138,19 @@ pub(super) fn pairs(entries: &[Entry]) -> impl ExactSizeIterator<Item = (&Vec<u8
     entries.iter().map(|(key, stored)| (key, stored))
 }
 
+/// The entries of a canonical export, as its format says.
+pub(super) fn canonical_entries(content: &Entries) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for (key, Stored { value, blob }) in content {
+        bytes.push(if blob.is_some() { 2 } else { 1 });
+        for part in [Some(key), Some(value), blob.as_ref()].into_iter().flatten() {
+            bytes.extend((part.len() as u32).to_le_bytes());
+            bytes.extend(part);
+        }
+    }
+    bytes
+}
+
 /// Reads all of a table, by a scan and by lookups of `keys`.
 ///
 /// # Errors

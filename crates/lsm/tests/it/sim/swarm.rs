@@ -349,7 +349,7 @@ const fn needed(kind: Kind) -> Kind {
 }
 
 /// All kinds of actions.
-pub(crate) const KINDS: [Kind; 48] = [
+pub(crate) const KINDS: [Kind; 50] = [
     needed(some("NewTable", 1, |d| Action::NewTable { to: d.spot(), config: d.rng.index(3) })),
     needed(disk("Update", 12, |d| Action::Update {
         table: d.table(),
@@ -437,7 +437,13 @@ pub(crate) const KINDS: [Kind; 48] = [
         to: d.name(),
     }),
     some("ListSnapshots", 1, |_| Action::ListSnapshots),
-    some("Stats", 1, |d| Action::Stats { table: d.table() }),
+    disk("Stats", 1, |d| Action::Stats { table: d.table() }),
+    disk("ExportCanonical", 1, |d| Action::ExportCanonical { table: d.table() }),
+    disk("ImportCanonical", 1, |d| Action::ImportCanonical {
+        table: d.table(),
+        to: d.spot(),
+        config: d.rng.index(3),
+    }),
     some("Reconfigure", 1, |d| Action::Reconfigure { table: d.table(), config: d.rng.index(3) }),
     disk("SideBySide", 2, |d| Action::SideBySide {
         reader: d.table(),

@@ -102,6 +102,8 @@ pub(crate) struct World {
     pub(crate) is_model_wrong: bool,
     /// Unions made so far.
     pub(crate) unions: usize,
+    /// The entries of the last canonical export, and their digest.
+    pub(crate) last_digest: Option<(Vec<u8>, [u8; 32])>,
     /// Exports to each directory that failed.
     pub(crate) export_failures: [u64; EXPORTS],
     versions: u64,
@@ -144,6 +146,7 @@ impl World {
             coverage: Coverage::default(),
             is_model_wrong: false,
             unions: 0,
+            last_digest: None,
             export_failures: [0; EXPORTS],
             versions: 0,
             trace: 0,
