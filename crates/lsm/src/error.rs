@@ -140,13 +140,14 @@ pub enum Error {
         /// The text.
         text: String,
     },
-    /// The snapshot's table has another resolve function than the one given. Open it with the one named.
-    #[error("snapshot `{name}` needs the resolve function `{stored}`, {}", match .given {
+    /// The table of a snapshot, or a named table, has another resolve function than the one given. Open it with
+    /// the one named.
+    #[error("`{name}` needs the resolve function `{stored}`, {}", match .given {
         Some(given) => format!("not `{given}`"),
         None => "which is not ready-made and must be given".to_owned(),
     })]
     ResolveNotCompatible {
-        /// The name of the snapshot.
+        /// The name of the snapshot or table.
         name: String,
         /// Name of the function stored.
         stored: String,
@@ -248,6 +249,43 @@ pub enum Error {
     SnapshotImportDirDoesNotExist {
         /// The directory to import from.
         path: PathBuf,
+    },
+    /// A text is not the name of a table.
+    #[error(
+        "`{text}` is not a table name: 1 to 64 characters of a-z, 0-9, `_`, `-`, no device name"
+    )]
+    InvalidTableName {
+        /// The text.
+        text: String,
+    },
+    /// The name of a table is taken.
+    #[error("table `{name}` exists already")]
+    TableExists {
+        /// The name.
+        name: String,
+    },
+    /// The store has no table of that name, or not any more.
+    #[error("table `{name}` does not exist")]
+    TableDoesNotExist {
+        /// The name.
+        name: String,
+    },
+    /// A commit is larger than a record of the log. Nothing was changed; make several of it.
+    #[error("a commit of {bytes} bytes; the limit is {limit}")]
+    CommitTooLarge {
+        /// Its size in the log.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// The manifest or the log of a store is damaged, or a file of one of its named tables is damaged or
+    /// missing. Snapshots are not affected: the session opens, and they can be opened.
+    #[error("the store is damaged: {}: {reason}", .path.display())]
+    StoreCorrupted {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
     },
     /// What was given to write to, or to read from, failed.
     #[error("the stream given: {source}")]

@@ -88,6 +88,10 @@ mod worker;
 
 mod manifest;
 
+mod log;
+
+mod store_manifest;
+
 mod registry;
 
 mod session_core;
@@ -103,6 +107,8 @@ mod canonical;
 mod table;
 
 mod session;
+
+mod store;
 
 pub mod inspect;
 
@@ -132,4 +138,8 @@ pub use snapshot::{
     LABEL_BYTES_MAX, OpenOptions, SNAPSHOT_NAME_LEN_MAX, SnapshotInfo, SnapshotName, Verify,
 };
 pub use stats::{FilterStats, LevelStats, SessionStats, TableStats};
+pub use store::{
+    CheckpointThread, Durability, LOG_BYTES_MAX, LOG_BYTES_MIN, NamedTable, Store, StoreOptions,
+    TableInfo, TableName, Ticket,
+};
 pub use table::Table;

@@ -45,12 +45,12 @@ impl From<Overrun> for Refused {
     }
 }
 
-fn damaged<T>(what: &str) -> Result<T, Refused> {
+pub(crate) fn damaged<T>(what: &str) -> Result<T, Refused> {
     Err(Refused::Damaged(what.to_owned()))
 }
 
 /// Checks magic, checksum and version, in this order; returns what stands between.
-fn open(bytes: &[u8], magic: [u8; 8], newest: u32) -> Result<Reader<'_>, Refused> {
+pub(crate) fn open(bytes: &[u8], magic: [u8; 8], newest: u32) -> Result<Reader<'_>, Refused> {
     let Some((content, crc)) = bytes.split_last_chunk::<4>() else {
         return damaged("shorter than its checksum");
     };
@@ -71,7 +71,8 @@ fn open(bytes: &[u8], magic: [u8; 8], newest: u32) -> Result<Reader<'_>, Refused
     Ok(input)
 }
 
-fn close(mut out: Writer) -> Vec<u8> {
+/// Ends what [`open`] reads.
+pub(crate) fn close(mut out: Writer) -> Vec<u8> {
     let crc = crc32c(out.bytes());
     out.u32(crc);
     out.into_bytes()
@@ -151,7 +152,7 @@ pub(crate) struct UnionTableRef {
 }
 
 /// Content of a snapshot's metadata.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct SnapshotMeta {
     pub(crate) created_ns: u64,
     pub(crate) label: String,

@@ -122,6 +122,10 @@ impl Session {
         Ok(Self { core })
     }
 
+    pub(crate) fn core(&self) -> &Arc<SessionCore> {
+        &self.core
+    }
+
     /// A new, empty table.
     ///
     /// Cost: no I/O.

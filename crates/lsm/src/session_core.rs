@@ -23,6 +23,7 @@ use crate::registry::{Registry, Stored};
 use crate::rereading::TakenOver;
 use crate::run::Run;
 use crate::stats::{Counters, FilterStats, SessionStats};
+use crate::store_manifest::{self, StoreManifest};
 use crate::trace::event;
 use crate::worker::Worker;
 
@@ -32,7 +33,7 @@ const METADATA_TMP: &str = "metadata.tmp";
 pub(crate) const ACTIVE: &str = "active";
 pub(crate) const SNAPSHOTS: &str = "snapshots";
 pub(crate) const SNAPSHOT_SUFFIX: &str = ".snapshot";
-const TMP_SUFFIX: &str = ".tmp";
+pub(crate) const TMP_SUFFIX: &str = ".tmp";
 
 /// Shared by all handles of a session.
 #[derive(Debug)]
@@ -352,9 +353,19 @@ impl SessionCore {
             };
             snapshots.insert(name, stored);
         }
+        let manifest = match store_manifest::read(disk.as_ref(), dir) {
+            Ok(found) => found.manifest.unwrap_or_default(),
+            Err(Error::StoreCorrupted { .. } | Error::UnknownVersion { .. }) => {
+                damaged = true;
+                StoreManifest::default()
+            }
+            Err(error) => return Err(error),
+        };
+        let named = || manifest.tables.iter().map(|table| &table.meta);
+        partials.extend(named().flat_map(SnapshotMeta::partials).copied());
         let snapshots = Registry::new(snapshots);
         let active = disk.list(&dir.join(ACTIVE))?;
-        let pins = snapshots.pins();
+        let pins: Vec<u64> = snapshots.pins().into_iter().chain(manifest.numbers()).collect();
         let number_of = |name: &str| file_number(name).or_else(|| blobs_number(name));
         let numbers = active.iter().filter_map(|entry| number_of(&entry.name));
         let last = numbers.chain(pins.iter().copied()).max();
@@ -362,7 +373,9 @@ impl SessionCore {
         let open = OpenFiles::new(Arc::clone(disk), open_files_max);
         let files = Arc::new(FileSet::new(open, dir.join(ACTIVE), next_number));
         files.pin(pins);
-        snapshots.runs().iter().for_each(|run| files.note_whole(run.number));
+        let named_runs = named().flat_map(SnapshotMeta::runs).copied();
+        let runs = snapshots.runs().into_iter().chain(named_runs);
+        runs.for_each(|run| files.note_whole(run.number));
         if !damaged {
             // Otherwise another snapshot may rely on more of these files than is known.
             for partial in partials {
@@ -590,6 +603,12 @@ impl SessionCore {
 
     /// Writes a file of `snapshots` under its final name, durably.
     pub(crate) fn write_snapshot(&self, path: &Path, bytes: &[u8]) -> Result<()> {
+        self.write_whole(path, bytes)?;
+        self.sync_dir(SNAPSHOTS)
+    }
+
+    /// Writes a file under its final name, which is durable after a sync of the directory.
+    pub(crate) fn write_whole(&self, path: &Path, bytes: &[u8]) -> Result<()> {
         let disk = self.disk();
         let mut temporary = path.as_os_str().to_owned();
         temporary.push(TMP_SUFFIX);
@@ -606,17 +625,24 @@ impl SessionCore {
             if let Err(error) = disk.remove(&temporary) {
                 event!(WARN, "cleanup.failed", self.dir, %error);
             }
-            return written;
         }
-        self.sync_dir(SNAPSHOTS)
+        written
     }
 
-    /// Makes the names in `active` or `snapshots` durable.
+    /// Makes the names in a directory of the session durable.
     pub(crate) fn sync_dir(&self, name: &str) -> Result<()> {
-        let path = self.dir.join(name);
+        self.sync_names(&self.dir.join(name))
+    }
+
+    /// Makes the names in the session's own directory durable.
+    pub(crate) fn sync_root(&self) -> Result<()> {
+        self.sync_names(&self.dir)
+    }
+
+    fn sync_names(&self, path: &Path) -> Result<()> {
         self.files.check_poisoned()?;
-        let synced = self.files.open_files().with_room(|| self.disk().sync_dir(&path));
-        self.files.synced(&path, synced)
+        let synced = self.files.open_files().with_room(|| self.disk().sync_dir(path));
+        self.files.synced(path, synced)
     }
 }
 

@@ -60,25 +60,29 @@ pub struct SnapshotName(String);
 /// Longest snapshot name, in characters.
 pub const SNAPSHOT_NAME_LEN_MAX: usize = 64;
 
+/// Whether a text can name a snapshot or a table.
+pub(crate) fn is_name(text: &str) -> bool {
+    let allowed = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'_' || c == b'-';
+    let numbered = |device: &str| {
+        let rest = text.strip_prefix(device).map(str::as_bytes);
+        matches!(rest, Some([b'1'..=b'9']))
+    };
+    let device = ["con", "prn", "aux", "nul"].contains(&text) || numbered("com") || numbered("lpt");
+    let length = (1..=SNAPSHOT_NAME_LEN_MAX).contains(&text.len());
+    length && text.bytes().all(allowed) && !device
+}
+
 impl SnapshotName {
     /// Checks a name.
     ///
     /// # Errors
     /// [`Error::InvalidSnapshotName`].
     pub fn new(text: &str) -> Result<Self> {
-        let allowed =
-            |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'_' || c == b'-';
-        let numbered = |device: &str| {
-            let rest = text.strip_prefix(device).map(str::as_bytes);
-            matches!(rest, Some([b'1'..=b'9']))
-        };
-        let device =
-            ["con", "prn", "aux", "nul"].contains(&text) || numbered("com") || numbered("lpt");
-        let length = (1..=SNAPSHOT_NAME_LEN_MAX).contains(&text.len());
-        if !length || !text.bytes().all(allowed) || device {
-            return Err(Error::InvalidSnapshotName { text: text.to_owned() });
+        if is_name(text) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(Error::InvalidSnapshotName { text: text.to_owned() })
         }
-        Ok(Self(text.to_owned()))
     }
 
     /// The name.
@@ -122,8 +126,37 @@ pub(crate) fn save(
         return Err(Error::LabelTooLarge { bytes: label.len(), limit: LABEL_BYTES_MAX });
     }
     let reservation = core.snapshots().reserve(name.as_str())?;
+    let written = write_out(core, context, tree, label)?;
+    publish(core, reservation, &written.meta)?;
+    written.share(core);
+    Ok(())
+}
+
+/// All that a table needs on disk: bytes that are durable, under names that may not be yet. Its files stay as
+/// long as this does.
+pub(crate) struct WrittenOut {
+    pub(crate) meta: SnapshotMeta,
+    held: Vec<Arc<Run>>,
+    unfinished: Vec<Unfinished>,
+}
+
+impl WrittenOut {
+    /// Lets tables that are opened from it share the runs and merges, once it is pinned.
+    pub(crate) fn share(&self, core: &SessionCore) {
+        core.share(&self.held);
+        let outputs = self.unfinished.iter();
+        core.share_merges(outputs.map(|output| (output.number(), &output.merging)));
+    }
+}
+
+/// Writes all of a table that is in memory only, and syncs what is not durable.
+pub(crate) fn write_out(
+    core: &SessionCore,
+    context: &Context<'_>,
+    tree: &Tree,
+    label: &str,
+) -> Result<WrittenOut> {
     let config = context.config;
-    // Runs are held by these handles until the snapshot pins them.
     let image = write_image(context, &tree.buffer)?;
     let flushed = match &tree.flushing {
         Some(pending) => pending.merging.finish()?,
@@ -158,10 +191,7 @@ pub(crate) fn save(
     for output in &unfinished {
         output.flushed.sync()?;
     }
-    publish(core, reservation, &meta)?;
-    core.share(&held);
-    core.share_merges(unfinished.iter().map(|output| (output.number(), &output.merging)));
-    Ok(())
+    Ok(WrittenOut { meta, held, unfinished })
 }
 
 /// Makes a snapshot of files that are there and whose bytes are durable; the caller holds them.
@@ -396,18 +426,27 @@ pub(crate) fn open(
             actual: meta.label,
         });
     }
-    meta.config.resolve = resolve_of(name, &meta.resolve, options.resolve.as_ref())?;
+    meta.config.resolve = resolve_of(name.as_str(), &meta.resolve, options.resolve.as_ref())?;
     meta.config = options.over(&meta.config)?;
-    let opened = open_runs(core, &meta).and_then(|runs| {
-        if options.verify == Verify::Full {
-            check_runs(core, name, &meta, &runs)?;
-        }
-        let tree = restore(core, &meta, &runs)?;
-        core.check_open()?;
-        Ok(tree)
-    });
-    let tree = opened.map_err(|error| damaged(core.dir(), name.as_str(), error))?;
+    let tree = open_tree(core, name.as_str(), &meta, options.verify)
+        .map_err(|error| damaged(core.dir(), name.as_str(), error))?;
     Ok((tree, meta.config))
+}
+
+/// The table that `meta`, whose files stay, describes.
+pub(crate) fn open_tree(
+    core: &Registered,
+    name: &str,
+    meta: &SnapshotMeta,
+    verify: Verify,
+) -> Result<Tree> {
+    let runs = open_runs(core, meta)?;
+    if verify == Verify::Full {
+        check_runs(core, name, meta, &runs)?;
+    }
+    let tree = restore(core, meta, &runs)?;
+    core.check_open()?;
+    Ok(tree)
 }
 
 /// The runs of a snapshot, by number.
@@ -430,14 +469,9 @@ fn open_runs(core: &SessionCore, meta: &SnapshotMeta) -> Result<Runs> {
     Ok(runs.into_iter().map(|run| (run.number(), run)).collect())
 }
 
-fn check_runs(
-    core: &SessionCore,
-    name: &SnapshotName,
-    meta: &SnapshotMeta,
-    runs: &Runs,
-) -> Result<()> {
+fn check_runs(core: &SessionCore, name: &str, meta: &SnapshotMeta, runs: &Runs) -> Result<()> {
     let checking = Checking {
-        snapshot: name.as_str(),
+        snapshot: name,
         threads: threads(core, &meta.config),
         go_on: &|| core.check_open(),
     };
@@ -460,10 +494,10 @@ pub(crate) fn check_footer(path: &Path, footer: &RunMeta, wanted: &RunRef) -> Re
 }
 
 /// The resolve function of that name: the one given, or a ready-made one.
-fn resolve_of(name: &SnapshotName, stored: &str, given: Option<&Resolve>) -> Result<Resolve> {
+pub(crate) fn resolve_of(name: &str, stored: &str, given: Option<&Resolve>) -> Result<Resolve> {
     let resolve = given.cloned().or_else(|| Resolve::by_name(stored));
     resolve.filter(|resolve| resolve.name() == stored).ok_or_else(|| Error::ResolveNotCompatible {
-        name: name.to_string(),
+        name: name.to_owned(),
         stored: stored.to_owned(),
         given: given.map(|resolve| resolve.name().to_owned()),
     })

@@ -25,7 +25,7 @@ use crate::plan::Plan;
 use crate::run::Run;
 use crate::segment::{NewEntry, Room, Undo};
 use crate::session_core::{Holder, Registered, SessionCore};
-use crate::snapshot::{self, SnapshotName};
+use crate::snapshot::{self, SnapshotName, WrittenOut};
 use crate::sources::Sources;
 use crate::stats::{Counters, FilterStats, LevelStats, TableStats};
 use crate::trace::event;
@@ -66,6 +66,15 @@ impl Anchor {
         let runs = runs.iter().filter(|run| run.meta().blob_bytes > 0);
         Self { _buffers: buffers.cloned().collect(), _runs: runs.cloned().collect() }
     }
+}
+
+/// How to take a batch back.
+#[derive(Debug, Default)]
+pub(crate) struct Applied {
+    /// In the write buffer, unless a flush has taken it away.
+    undo: Option<Undo>,
+    /// The table as it was when a flush took the buffer away, and how to take the batch back there.
+    before: Option<(Tree, Undo)>,
 }
 
 impl Table {
@@ -192,6 +201,17 @@ impl Table {
     /// again after making space), [`Error::Corrupt`] (a merge met a damaged page), [`Error::Poisoned`],
     /// [`Error::SessionClosed`]. After any error the table is as it was before the call.
     pub fn updates<K: AsRef<[u8]>>(&mut self, batch: &[(K, Update<'_>)]) -> Result<()> {
+        self.apply_batch(batch).map(drop)
+    }
+
+    /// Applies a batch that may be taken back as long as nothing else is done to the table.
+    ///
+    /// # Errors
+    /// As [`updates`](Self::updates).
+    pub(crate) fn apply_batch<K: AsRef<[u8]>>(
+        &mut self,
+        batch: &[(K, Update<'_>)],
+    ) -> Result<Applied> {
         self.session.check_writable()?;
         let (start, id) = (self.clock(), self.session.id());
         event!(TRACE, "table.updates", self.session.dir(), table = id, count = batch.len());
@@ -203,43 +223,47 @@ impl Table {
         }
         let bytes = (room.bytes + blob_bytes) as u64;
         if batch.is_empty() {
-            return Ok(());
+            return Ok(Applied::default());
         }
         *lock(&self.anchor) = None;
         let room = match self.config.memory_budget {
             Some(_) => Room::default(),
             None => self.tree.room_for(&self.context(), room),
         };
-        let mut undo = Some(self.tree.buffer.begin(room, &self.config.resolve)?);
-        // The table as it was when a flush took the buffer away, and how to take the batch back there.
-        let mut before = None;
-        let result = self.apply(batch, &mut undo, &mut before);
-        if result.is_err() {
-            if let Some((tree, taken)) = before {
-                self.tree = tree;
-                undo = Some(taken);
-            }
-            if let Some(undo) = undo {
-                self.tree.buffer.roll_back(&undo);
-            }
-            self.next_work = 0;
+        let undo = Some(self.tree.buffer.begin(room, &self.config.resolve)?);
+        let mut applied = Applied { undo, before: None };
+        if let Err(error) = self.apply(batch, &mut applied) {
+            self.take_back(applied);
+            return Err(error);
         }
-        result?;
         let time = self.took(start);
         self.count(|counters| {
             counters.add_updates(batch.len() as u64, bytes);
             counters.update_times.record(time);
         });
         event!(TRACE, "table.updated", self.session.dir(), table = id);
-        Ok(())
+        Ok(applied)
+    }
+
+    /// Makes the table what it was before a batch, the last thing that was done to it.
+    pub(crate) fn take_back(&mut self, applied: Applied) {
+        let Applied { mut undo, before } = applied;
+        if let Some((tree, taken)) = before {
+            self.tree = tree;
+            undo = Some(taken);
+        }
+        if let Some(undo) = undo {
+            self.tree.buffer.roll_back(&undo);
+        }
+        self.next_work = 0;
     }
 
     fn apply<K: AsRef<[u8]>>(
         &mut self,
         batch: &[(K, Update<'_>)],
-        undo: &mut Option<Undo>,
-        before: &mut Option<(Tree, Undo)>,
+        applied: &mut Applied,
     ) -> Result<()> {
+        let Applied { undo, before } = applied;
         let salt = self.session.salt();
         for (key, update) in batch {
             let key = key.as_ref();
@@ -458,6 +482,11 @@ impl Table {
         self.count(|counters| counters.save_times.record(time));
         event!(DEBUG, "table.saved", self.session.dir(), table = id, snapshot = %name);
         Ok(())
+    }
+
+    /// Writes all of the table that is in memory only, durably but for the names of files.
+    pub(crate) fn write_out(&self) -> Result<WrittenOut> {
+        snapshot::write_out(&self.session, &self.context(), &self.tree, "")
     }
 
     /// Writes what the table holds now as a stream of bytes that is the same for equal contents, whatever

@@ -27,6 +27,7 @@ mod side_by_side;
 mod sim;
 mod snapshots;
 mod stats;
+mod store;
 mod tables;
 mod trace;
 mod union;

@@ -1,0 +1,441 @@
+//! The log of a store: its commits in their order, so that what no checkpoint holds yet survives.
+//!
+//! The log is a series of *segments*, files of a fixed size that are written from front to back. A segment is
+//! made durable, its name included, before the first record goes into it, and synced before the next one is
+//! begun; so of all segments only the last can have a torn end. What a checkpoint holds is not needed any
+//! more: its segments are written again under a new number, which costs no allocation.
+//!
+//! Reading stops at the first record that is not whole. That is the torn end of the log, unless a whole
+//! record behind it says that what is missing had been durable: then it is damage, and is reported.
+//!
+//! Invariant: a record is visible to a reader only if all records before it are.
+
+#![doc = include_str!("../../../docs/format/log.md")]
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use terrane_io::bytes::{Overrun, Reader, Writer};
+use terrane_io::checksum::crc32c;
+use terrane_io::{Access, Disk, DiskFile, EntryKind, OpenMode};
+
+use crate::corrupt::Corrupt;
+use crate::entry::{Kind, Update};
+use crate::error::{Error, Result};
+use crate::page::PAGE_SIZE;
+
+/// The directory of the segments.
+pub(crate) const LOG: &str = "log";
+
+/// First bytes of a segment.
+pub(crate) const SEGMENT_MAGIC: [u8; 8] = *b"TerraLog";
+
+/// Version of segments.
+pub(crate) const SEGMENT_VERSION: u32 = 1;
+
+/// First bytes of a segment's seal.
+pub(crate) const SEAL_MAGIC: [u8; 8] = *b"TerraEnd";
+
+/// Where the seal of a segment stands: in a sector of its own.
+pub(crate) const SEAL_OFFSET: u64 = 512;
+
+/// Bytes before the first record of a segment.
+pub(crate) const SEGMENT_HEADER_SIZE: u64 = 1024;
+
+/// Bytes of a record before its tables.
+pub(crate) const RECORD_HEADER_SIZE: usize = 36;
+
+/// Records begin at multiples of this.
+pub(crate) const RECORD_ALIGN: usize = 8;
+
+/// Largest record, in bytes.
+pub(crate) const RECORD_BYTES_MAX: usize = 1 << 30;
+
+/// Bytes that are read at once.
+const WINDOW_BYTES: usize = 1 << 20;
+
+/// The name of segment `number`.
+pub(crate) fn segment_name(number: u64) -> String {
+    format!("{number:08}.log")
+}
+
+/// The number of a segment of that name.
+pub(crate) fn segment_number(name: &str) -> Option<u64> {
+    let number = name.strip_suffix(".log")?.parse().ok()?;
+    (segment_name(number) == name).then_some(number)
+}
+
+/// The checksum of a record. The salt of the session is in it, so that nobody can put bytes into a value that
+/// look like a record.
+fn seal(salt: u64, bytes: &[u8]) -> u32 {
+    crc32c(bytes) ^ (salt >> 32) as u32 ^ salt as u32
+}
+
+/// What a segment says of itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SegmentHeader {
+    pub(crate) number: u64,
+    /// The number of the commit that its first record has.
+    pub(crate) first: u64,
+}
+
+impl SegmentHeader {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::new();
+        out.put(&SEGMENT_MAGIC).u32(SEGMENT_VERSION).u64(self.number).u64(self.first);
+        let crc = crc32c(out.bytes());
+        out.u32(crc);
+        out.into_bytes()
+    }
+
+    /// `None` for what is no header, or one that was never finished.
+    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut input = Reader::new(bytes);
+        let content = input.clone().take(28).ok()?;
+        if input.take(8).ok()? != SEGMENT_MAGIC || input.u32().ok()? != SEGMENT_VERSION {
+            return None;
+        }
+        let header = Self { number: input.u64().ok()?, first: input.u64().ok()? };
+        (input.u32().ok()? == crc32c(content)).then_some(header)
+    }
+}
+
+/// What is written into a segment once the next one is there: that it is, and where this one ends.
+fn seal_bytes(number: u64, last: u64) -> Vec<u8> {
+    let mut out = Writer::new();
+    out.put(&SEAL_MAGIC).u64(number).u64(last);
+    let crc = crc32c(out.bytes());
+    out.u32(crc);
+    out.into_bytes()
+}
+
+/// The commit of the last record of a sealed segment.
+fn decode_seal(bytes: &[u8], number: u64) -> Option<u64> {
+    let mut input = Reader::new(bytes);
+    input.take(16).ok()?;
+    let last = input.u64().ok()?;
+    (bytes.starts_with(&seal_bytes(number, last))).then_some(last)
+}
+
+/// The updates of one table in a commit.
+#[derive(Debug)]
+pub(crate) struct Part<'a> {
+    /// The number of the table.
+    pub(crate) table: u64,
+    pub(crate) updates: Vec<(&'a [u8], Update<'a>)>,
+}
+
+/// A record being made: header and tables, to be finished when its place is known.
+#[derive(Debug, Default)]
+pub(crate) struct RecordBuilder {
+    out: Writer,
+    tables: u32,
+}
+
+impl RecordBuilder {
+    pub(crate) fn new() -> Self {
+        let mut out = Writer::new();
+        out.put(&[0; RECORD_HEADER_SIZE]);
+        Self { out, tables: 0 }
+    }
+
+    pub(crate) fn part<K: AsRef<[u8]>>(&mut self, table: u64, updates: &[(K, Update<'_>)]) {
+        self.tables += 1;
+        self.out.u64(table).u32(updates.len() as u32);
+        for (key, update) in updates {
+            let (kind, value, blob) = update.parts();
+            self.out.u8(kind as u8).string(key.as_ref()).string(value);
+            if let Some(blob) = blob {
+                self.out.string(blob);
+            }
+        }
+    }
+
+    /// The bytes of the record, for its place.
+    pub(crate) fn finish(self, salt: u64, segment: u64, commit: u64, durable: u64) -> Vec<u8> {
+        let mut bytes = self.out.into_bytes();
+        let len = bytes.len() as u32;
+        let mut header = Writer::new();
+        header.u64(segment).u64(commit).u64(durable).u32(self.tables);
+        bytes[8..RECORD_HEADER_SIZE].copy_from_slice(header.bytes());
+        bytes[..4].copy_from_slice(&len.to_le_bytes());
+        let crc = seal(salt, &bytes[8..]);
+        bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+        bytes.resize(bytes.len().next_multiple_of(RECORD_ALIGN), 0);
+        bytes
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.out.bytes().len().next_multiple_of(RECORD_ALIGN)
+    }
+}
+
+/// A whole record.
+#[derive(Debug)]
+pub(crate) struct Record {
+    pub(crate) commit: u64,
+    /// The last commit that was known to be durable when this one was written.
+    durable: u64,
+    /// The whole of it.
+    bytes: Vec<u8>,
+}
+
+impl Record {
+    /// Its updates, table by table.
+    pub(crate) fn parts(&self) -> std::result::Result<Vec<Part<'_>>, Overrun> {
+        let mut input = Reader::new(&self.bytes);
+        input.take(RECORD_HEADER_SIZE - 4)?;
+        let tables = input.u32()?;
+        let mut parts = Vec::new();
+        for _ in 0..tables {
+            let (table, count) = (input.u64()?, input.u32()?);
+            let mut updates = Vec::new();
+            for _ in 0..count {
+                let at = input.offset();
+                let kind = Kind::from_tag(input.u8()?);
+                let (key, value) = (input.string()?, input.string()?);
+                updates.push((
+                    key,
+                    match kind {
+                        Some(Kind::Insert) => Update::Insert(value),
+                        Some(Kind::InsertBlob) => Update::InsertWithBlob(value, input.string()?),
+                        Some(Kind::Upsert) => Update::Upsert(value),
+                        Some(Kind::Delete) => Update::Delete,
+                        None => return Err(Overrun { offset: at, wanted: 1, left: 0 }),
+                    },
+                ));
+            }
+            parts.push(Part { table, updates });
+        }
+        Ok(parts)
+    }
+}
+
+/// Reads a segment from front to back.
+pub(crate) struct SegmentScan {
+    file: Arc<dyn DiskFile>,
+    pub(crate) header: SegmentHeader,
+    /// The commit of its last record, once the next segment is there.
+    pub(crate) sealed: Option<u64>,
+    salt: u64,
+    len: u64,
+    /// Where the next record begins.
+    at: u64,
+    window: Vec<u8>,
+    window_at: u64,
+}
+
+impl SegmentScan {
+    /// A segment before its first record; `None` if it was never finished.
+    pub(crate) fn open(
+        disk: &dyn Disk,
+        store: &Path,
+        salt: u64,
+        number: u64,
+    ) -> Result<Option<Self>> {
+        let path = store.join(LOG).join(segment_name(number));
+        let file = disk.open(&path, OpenMode::ReadWrite, Access::Buffered)?;
+        let len = file.len()?;
+        if len < SEGMENT_HEADER_SIZE {
+            return Ok(None);
+        }
+        let mut bytes = vec![0; SEGMENT_HEADER_SIZE as usize];
+        file.read_at(&mut bytes, 0)?;
+        let header = SegmentHeader::decode(&bytes).filter(|header| header.number == number);
+        let at = SEGMENT_HEADER_SIZE;
+        let (window, window_at) = (Vec::new(), 0);
+        let sealed = decode_seal(&bytes[SEAL_OFFSET as usize..], number);
+        Ok(header.map(|header| Self { file, header, sealed, salt, len, at, window, window_at }))
+    }
+
+    pub(crate) fn file(&self) -> &Arc<dyn DiskFile> {
+        &self.file
+    }
+
+    /// The error of a broken rule at byte `at`.
+    pub(crate) fn damage(&self, at: u64, rule: &'static str, expected: u64, found: u64) -> Error {
+        let page = (at / PAGE_SIZE as u64) as u32;
+        Error::corrupt(self.file.path(), Corrupt { page, rule, expected, found })
+    }
+
+    /// Where the next record begins.
+    pub(crate) fn position(&self) -> u64 {
+        self.at
+    }
+
+    /// `len` bytes from `at` on, if the file has them.
+    fn bytes(&mut self, at: u64, len: usize) -> Result<Option<&[u8]>> {
+        if self.len.saturating_sub(at) < len as u64 {
+            return Ok(None);
+        }
+        let end = self.window_at + self.window.len() as u64;
+        if at < self.window_at || at + len as u64 > end {
+            let wanted = len.max(WINDOW_BYTES).min((self.len - at) as usize);
+            self.window.resize(wanted, 0);
+            self.window_at = at;
+            self.file.read_at(&mut self.window, at)?;
+        }
+        let from = (at - self.window_at) as usize;
+        Ok(Some(&self.window[from..from + len]))
+    }
+
+    /// The record at `at`, if there is a whole one.
+    fn record_at(&mut self, at: u64) -> Result<Option<Record>> {
+        let (number, salt) = (self.header.number, self.salt);
+        let Some(head) = self.bytes(at, RECORD_HEADER_SIZE)? else { return Ok(None) };
+        let mut head = Reader::new(head);
+        let (Ok(len), Ok(crc), Ok(segment), Ok(commit), Ok(durable)) =
+            (head.u32(), head.u32(), head.u64(), head.u64(), head.u64())
+        else {
+            return Ok(None);
+        };
+        let len = len as usize;
+        if segment != number || !(RECORD_HEADER_SIZE..=RECORD_BYTES_MAX).contains(&len) {
+            return Ok(None);
+        }
+        let Some(bytes) = self.bytes(at, len)? else { return Ok(None) };
+        let is_whole = seal(salt, &bytes[8..]) == crc;
+        Ok(is_whole.then(|| Record { commit, durable, bytes: bytes.to_vec() }))
+    }
+
+    /// The next record; `None` at the end.
+    ///
+    /// # Errors
+    /// [`Error::Disk`].
+    pub(crate) fn next(&mut self) -> Result<Option<Record>> {
+        let record = self.record_at(self.at)?;
+        if let Some(record) = &record {
+            self.at += record.bytes.len().next_multiple_of(RECORD_ALIGN) as u64;
+        }
+        Ok(record)
+    }
+
+    /// After the last whole record, whose commit is `last`: looks for one behind it that says that more had
+    /// been durable.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if there is one; [`Error::Disk`].
+    pub(crate) fn check_end(&mut self, last: u64) -> Result<()> {
+        let mut at = self.at;
+        while at < self.len {
+            if let Some(record) = self.record_at(at)?
+                && record.durable > last
+            {
+                let rule = "last commit known to be durable";
+                return Err(self.damage(self.at, rule, record.durable, last));
+            }
+            at += RECORD_ALIGN as u64;
+        }
+        Ok(())
+    }
+}
+
+/// The numbers of the segments of a store, ascending.
+pub(crate) fn segments(disk: &dyn Disk, dir: &Path) -> Result<Vec<u64>> {
+    let entries = disk.list(&dir.join(LOG))?;
+    let files = entries.iter().filter(|entry| entry.kind == EntryKind::File);
+    let mut numbers: Vec<u64> = files.filter_map(|entry| segment_number(&entry.name)).collect();
+    numbers.sort_unstable();
+    Ok(numbers)
+}
+
+/// The end of the log, where records are written.
+#[derive(Debug)]
+pub(crate) struct LogEnd {
+    pub(crate) file: Arc<dyn DiskFile>,
+    pub(crate) number: u64,
+    /// Where the next record goes.
+    end: u64,
+    size: u64,
+}
+
+/// How segments are made.
+#[derive(Debug)]
+pub(crate) struct LogDir {
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+    /// Bytes of an ordinary segment.
+    segment_bytes: u64,
+}
+
+impl LogDir {
+    pub(crate) fn new(disk: Arc<dyn Disk>, store: &Path, segment_bytes: u64) -> Self {
+        Self { disk, dir: store.join(LOG), segment_bytes }
+    }
+
+    pub(crate) fn path(&self, number: u64) -> PathBuf {
+        self.dir.join(segment_name(number))
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Makes a segment for a record of `record` bytes, out of an old one if there is one.
+    ///
+    /// # Errors
+    /// [`Error::Disk`]; nothing is in the way of another attempt then.
+    pub(crate) fn begin(
+        &self,
+        header: SegmentHeader,
+        record: usize,
+        spare: Option<u64>,
+    ) -> Result<LogEnd> {
+        let path = self.path(header.number);
+        let size = self.segment_bytes.max(SEGMENT_HEADER_SIZE + record as u64);
+        let file = if let Some(spare) = spare {
+            self.disk.rename(&self.path(spare), &path)?;
+            self.disk.open(&path, OpenMode::ReadWrite, Access::Buffered)?
+        } else {
+            self.disk.open(&path, OpenMode::Truncate, Access::Buffered)?
+        };
+        if file.len()? != size {
+            file.allocate(size)?;
+            file.set_len(size)?;
+        }
+        let mut bytes = header.encode();
+        bytes.resize(SEGMENT_HEADER_SIZE as usize, 0);
+        file.write_at(&bytes, 0)?;
+        Ok(LogEnd { file, number: header.number, end: SEGMENT_HEADER_SIZE, size })
+    }
+}
+
+impl LogEnd {
+    /// Whether a record of so many bytes fits.
+    pub(crate) fn has_room(&self, bytes: usize) -> bool {
+        self.size - self.end >= bytes as u64
+    }
+
+    /// Bytes of records.
+    pub(crate) fn written(&self) -> u64 {
+        self.end - SEGMENT_HEADER_SIZE
+    }
+
+    /// Writes a record, which must fit.
+    ///
+    /// # Errors
+    /// [`Error::Disk`]: nothing, a part or all of it may have been written.
+    pub(crate) fn write(&mut self, record: &[u8]) -> Result<()> {
+        self.file.write_at(record, self.end)?;
+        self.end += record.len() as u64;
+        Ok(())
+    }
+
+    /// The end of a segment that was read, which takes no more records.
+    pub(crate) fn full(file: Arc<dyn DiskFile>, number: u64, end: u64) -> Self {
+        Self { file, number, end, size: end }
+    }
+
+    /// Notes that the next segment is there, and that `last` is the last commit in this one.
+    ///
+    /// # Errors
+    /// [`Error::Disk`].
+    pub(crate) fn seal(&self, last: u64) -> Result<()> {
+        Ok(self.file.write_at(&seal_bytes(self.number, last), SEAL_OFFSET)?)
+    }
+
+    /// Makes sure that a record that could not be written is not read.
+    pub(crate) fn withdraw(&self) -> Result<()> {
+        Ok(self.file.write_at(&[0; 8], self.end)?)
+    }
+}

@@ -1,0 +1,1203 @@
+//! A store: a session whose named tables last, with a log that makes commits durable and a manifest.
+//!
+//! **Commit.** A batch, for one table or several, is applied in memory and written to the log; if either
+//! fails, it is taken back. How durable it is when the call returns is the caller's choice, [`Durability`];
+//! all that wait for an fsync at the same time share one.
+//!
+//! **Checkpoint.** When the log has grown, all tables that have changed are written out as a snapshot would be,
+//! from duplicates, so that commits go on meanwhile; then the manifest says so, and the segments of the log
+//! before it are used again.
+//!
+//! **Recovery.** The manifest names the tables and their files; the log is applied from where it says. So opening
+//! takes time in proportion to the log. What the log was applied to is in memory and in files that no manifest
+//! names yet, as after any commit.
+//!
+//! Invariants: commits have numbers without gaps, and after a crash the tables hold all commits up to some number
+//! that is not below the last durable one. Locks are taken in the order `published`, `state`, `slot`, `durable`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use terrane_io::{Access, Disk, DiskFile, OpenMode, RealDisk};
+
+use crate::answer::Lookup;
+use crate::config::TableConfig;
+use crate::cursor::Cursor;
+use crate::entry::Update;
+use crate::error::{Error, Result};
+use crate::files::lock;
+use crate::log::{
+    LOG, LogDir, LogEnd, RECORD_BYTES_MAX, RecordBuilder, SegmentHeader, SegmentScan, segment_name,
+    segments,
+};
+use crate::manifest::SnapshotMeta;
+use crate::resolve::Resolve;
+use crate::session::{Session, SessionOptions};
+use crate::session_core::{ACTIVE, Holder, SessionCore, TMP_SUFFIX};
+use crate::snapshot::{self, SnapshotName, Verify, WrittenOut, is_name};
+use crate::stats::TableStats;
+use crate::store_manifest::{self, COPIES, NamedMeta, StoreManifest};
+use crate::table::{Applied, Table};
+use crate::trace::event;
+
+/// Smallest [`StoreOptions::log_bytes_max`].
+pub const LOG_BYTES_MIN: u64 = 64 << 10;
+
+/// Largest [`StoreOptions::log_bytes_max`].
+pub const LOG_BYTES_MAX: u64 = 1 << 40;
+
+/// Segments that the log is made of when it is as long as it may be.
+const SEGMENTS: u64 = 4;
+
+/// Old segments that are kept to be written again.
+const SPARES_MAX: usize = SEGMENTS as usize;
+
+/// The name of a table: as that of a snapshot, see [`SnapshotName`].
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TableName(String);
+
+impl TableName {
+    /// Checks a name.
+    ///
+    /// # Errors
+    /// [`Error::InvalidTableName`].
+    pub fn new(text: &str) -> Result<Self> {
+        if is_name(text) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(Error::InvalidTableName { text: text.to_owned() })
+        }
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Default for TableName {
+    /// `main`.
+    fn default() -> Self {
+        Self("main".to_owned())
+    }
+}
+
+impl fmt::Display for TableName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What a commit has survived when its call returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash)]
+#[non_exhaustive]
+pub enum Durability {
+    /// Nothing, until a [`Store::checkpoint`] or a snapshot. As the default of a store: no log is written. For
+    /// one commit of a store that has a log: as [`Buffered`](Self::Buffered).
+    SnapshotOnly,
+    /// The end of the process: the log is written, not synced. A loss of power takes a suffix of the commits.
+    Buffered,
+    /// As [`Buffered`](Self::Buffered), until [`Ticket::wait`] returns: then a loss of power. All commits that
+    /// are waited for at the same time, and all before them, share one fsync.
+    #[default]
+    Group,
+    /// A loss of power: an fsync in the call, which it shares as [`Group`](Self::Group) does.
+    Each,
+}
+
+/// Where checkpoints are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum CheckpointThread {
+    /// In the commit that finds the log long enough.
+    #[default]
+    Caller,
+    /// On a thread of the store; commits wait only if it falls behind by half of the log.
+    Background,
+}
+
+/// How a store is opened.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct StoreOptions {
+    /// How its session is opened.
+    pub session: SessionOptions,
+    /// Of commits that do not say.
+    pub durability: Durability,
+    /// Bytes of the log, 64 KiB to 1 TiB; 64 MiB unless set. A checkpoint is due when half of it is written since
+    /// the last one, and commits wait for it when all of it is. More takes longer to recover and rewrites less.
+    pub log_bytes_max: Option<u64>,
+    /// Where checkpoints are made.
+    pub checkpoint_thread: CheckpointThread,
+    /// Resolve functions of the tables that are not ready-made ones: the store knows their names.
+    pub resolves: Vec<Resolve>,
+}
+
+impl StoreOptions {
+    /// The same for a session opened otherwise.
+    #[must_use]
+    pub fn session(self, session: SessionOptions) -> Self {
+        Self { session, ..self }
+    }
+
+    /// The same, creating a missing directory.
+    #[must_use]
+    pub fn create_dir(self) -> Self {
+        Self { session: self.session.create_dir(), ..self }
+    }
+
+    /// The same with another [`durability`](Self::durability).
+    #[must_use]
+    pub fn durability(self, durability: Durability) -> Self {
+        Self { durability, ..self }
+    }
+
+    /// The same with another [`log_bytes_max`](Self::log_bytes_max).
+    #[must_use]
+    pub fn log_bytes_max(self, bytes: u64) -> Self {
+        Self { log_bytes_max: Some(bytes), ..self }
+    }
+
+    /// The same with another [`checkpoint_thread`](Self::checkpoint_thread).
+    #[must_use]
+    pub fn checkpoint_thread(self, checkpoint_thread: CheckpointThread) -> Self {
+        Self { checkpoint_thread, ..self }
+    }
+
+    /// The same with one more resolve function.
+    #[must_use]
+    pub fn resolve(mut self, resolve: Resolve) -> Self {
+        self.resolves.push(resolve);
+        self
+    }
+
+    fn log_bytes(&self) -> Result<u64> {
+        let bytes = self.log_bytes_max.unwrap_or(64 << 20);
+        if !(LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&bytes) {
+            return Err(Error::InvalidConfig {
+                option: "log_bytes_max",
+                value: bytes.to_string(),
+                allowed: format!("{LOG_BYTES_MIN} to {LOG_BYTES_MAX}"),
+            });
+        }
+        Ok(bytes)
+    }
+}
+
+/// A handle on a store; clones are the same store.
+#[derive(Debug, Clone)]
+pub struct Store {
+    shared: Arc<Shared>,
+}
+
+/// A handle on a named table; clones are the same table. Threads may share it.
+#[derive(Debug, Clone)]
+pub struct NamedTable {
+    shared: Arc<Shared>,
+    id: u64,
+    name: TableName,
+    slot: Arc<Slot>,
+}
+
+/// A named table in a list of them.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct TableInfo {
+    /// Its name.
+    pub name: TableName,
+    /// Its configuration.
+    pub config: TableConfig,
+}
+
+/// The receipt of a commit.
+#[derive(Debug, Clone)]
+pub struct Ticket {
+    shared: Arc<Shared>,
+    commit: u64,
+}
+
+#[derive(Debug)]
+struct Shared {
+    core: Arc<SessionCore>,
+    session: Session,
+    options: StoreOptions,
+    log_bytes_max: u64,
+    log_dir: LogDir,
+    /// The manifest on disk. Held by whoever writes another.
+    published: Mutex<StoreManifest>,
+    state: Mutex<State>,
+    durable: Mutex<Durable>,
+    /// Told when `durable` changes.
+    synced: Condvar,
+    /// Bytes of the log since the last checkpoint.
+    log_bytes: AtomicU64,
+    /// Whether a checkpoint is being made in the background.
+    is_checkpointing: AtomicBool,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug)]
+struct State {
+    tables: BTreeMap<u64, Named>,
+    /// The number of the last commit.
+    commit: u64,
+    /// The end of the log, if the store has one.
+    log: Option<LogEnd>,
+    /// The number of the newest segment that there ever was.
+    segment: u64,
+    /// Segments that no manifest needs, to be written again.
+    spares: Vec<u64>,
+}
+
+#[derive(Debug)]
+struct Named {
+    table: Table,
+    /// Whether it has changed since it was last written out.
+    is_dirty: bool,
+    slot: Arc<Slot>,
+}
+
+/// What readers of a table have in common.
+#[derive(Debug, Default)]
+struct Slot(Mutex<Reading>);
+
+#[derive(Debug, Default)]
+struct Reading {
+    /// The table as the last commit left it.
+    view: Option<Arc<Table>>,
+    /// Whether anybody has asked for it since the commit before.
+    is_wanted: bool,
+}
+
+/// What is known to survive a loss of power.
+#[derive(Debug)]
+struct Durable {
+    commit: u64,
+    is_syncing: bool,
+    /// The end of the log: its file, and the last commit written to it.
+    end: Option<(Arc<dyn DiskFile>, u64)>,
+}
+
+fn corrupted(path: &Path, reason: impl Into<String>) -> Error {
+    Error::StoreCorrupted { path: path.to_owned(), reason: reason.into() }
+}
+
+/// An error met while the tables or the log of a store were read: as the damage that it is, if so.
+fn damaged(error: Error) -> Error {
+    match error {
+        Error::Corrupt { path, what } => corrupted(&path, what.to_string()),
+        Error::Disk(terrane_io::Error::Io { path, source, .. })
+            if source.kind() == std::io::ErrorKind::NotFound =>
+        {
+            corrupted(&path, "the file is missing")
+        }
+        Error::Disk(terrane_io::Error::ShortRead { path, .. }) => {
+            corrupted(&path, "the file ends early")
+        }
+        error => error,
+    }
+}
+
+impl Store {
+    /// Opens a store on the real disk: [`open`](Self::open) with [`RealDisk::auto`].
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_dir(dir: impl AsRef<Path>, options: &StoreOptions) -> Result<Self> {
+        Self::open(RealDisk::auto(), dir.as_ref(), options)
+    }
+
+    /// Opens the store in `dir`, a directory of a session, or makes one if the directory is empty.
+    ///
+    /// Cost: that of opening a session and one snapshot for each named table, and of applying the log since the
+    /// last checkpoint.
+    ///
+    /// # Errors
+    /// As [`Session::open`]; [`Error::StoreCorrupted`], [`Error::ResolveNotCompatible`],
+    /// [`Error::InvalidConfig`].
+    pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: &StoreOptions) -> Result<Self> {
+        let log_bytes_max = options.log_bytes()?;
+        let session = Session::open(Arc::clone(&disk), dir, &options.session)?;
+        let core = Arc::clone(session.core());
+        let found = store_manifest::read(disk.as_ref(), dir)?;
+        let is_new = found.manifest.is_none();
+        let manifest = found.manifest.unwrap_or_default();
+        if disk.kind(&dir.join(LOG))?.is_none() {
+            if manifest.segment > 0 {
+                return Err(corrupted(&dir.join(LOG), "the directory is missing"));
+            }
+            disk.create_dir(&dir.join(LOG))?;
+        }
+        for name in COPIES {
+            let unfinished = dir.join(format!("{name}{TMP_SUFFIX}"));
+            if disk.kind(&unfinished)?.is_some() {
+                disk.remove(&unfinished)?;
+            }
+        }
+        core.sync_root()?;
+        core.sync_dir(LOG)?;
+        let mut state = State {
+            tables: open_tables(&core, &manifest, &options.resolves)?,
+            commit: manifest.commit,
+            log: None,
+            segment: 0,
+            spares: Vec::new(),
+        };
+        let log_bytes = recover(&core, &manifest, &mut state)?;
+        let end = state.log.as_ref().map(|log| (Arc::clone(&log.file), state.commit));
+        let durable = Durable { commit: state.commit, is_syncing: false, end };
+        let shared = Arc::new(Shared {
+            log_dir: LogDir::new(disk, dir, log_bytes_max / SEGMENTS),
+            core,
+            session,
+            options: options.clone(),
+            log_bytes_max,
+            published: Mutex::new(manifest),
+            state: Mutex::new(state),
+            durable: Mutex::new(durable),
+            synced: Condvar::new(),
+            log_bytes: AtomicU64::new(log_bytes),
+            is_checkpointing: AtomicBool::new(false),
+            thread: Mutex::default(),
+        });
+        shared.settle_opened(is_new, !found.stale.is_empty())?;
+        Ok(Self { shared })
+    }
+
+    /// The store's session, for tables that do not last, and for snapshots.
+    #[must_use]
+    pub fn session(&self) -> &Session {
+        &self.shared.session
+    }
+
+    /// Makes an empty table, durably; all commits before are durable then, too.
+    ///
+    /// Cost: writes and syncs the two copies of the manifest, and syncs the log.
+    ///
+    /// # Errors
+    /// [`Error::TableExists`], [`Error::InvalidConfig`], [`Error::Disk`], [`Error::Poisoned`],
+    /// [`Error::SessionClosed`]. After an error, or a crash, there is no such table, or an empty one.
+    pub fn create_table(&self, name: &TableName, config: &TableConfig) -> Result<NamedTable> {
+        config.validate()?;
+        let shared = &self.shared;
+        let mut published = lock(&shared.published);
+        shared.core.check_writable()?;
+        if published.tables.iter().any(|table| table.name == name.0) {
+            return Err(Error::TableExists { name: name.to_string() });
+        }
+        let table = shared.session.new_table(config)?;
+        let id = published.next_table;
+        let meta = SnapshotMeta {
+            created_ns: shared.core.disk().clock().wall().as_nanos() as u64,
+            resolve: config.resolve.name().to_owned(),
+            config: config.clone(),
+            ..SnapshotMeta::default()
+        };
+        shared.make_durable(&mut published)?;
+        let mut next = published.clone();
+        next.next_table += 1;
+        next.tables.push(NamedMeta { id, name: name.0.clone(), meta });
+        shared.publish(&mut published, next)?;
+        let slot = Arc::new(Slot::default());
+        let named = Named { table, is_dirty: false, slot: Arc::clone(&slot) };
+        lock(&shared.state).tables.insert(id, named);
+        Ok(NamedTable { shared: Arc::clone(shared), id, name: name.clone(), slot })
+    }
+
+    /// A named table. Cost: no I/O.
+    ///
+    /// # Errors
+    /// [`Error::TableDoesNotExist`], [`Error::SessionClosed`].
+    pub fn table(&self, name: &TableName) -> Result<NamedTable> {
+        self.shared.core.check_open()?;
+        let published = lock(&self.shared.published);
+        let id = published.find(name)?;
+        let state = lock(&self.shared.state);
+        let named = state.table(id, name)?;
+        let slot = Arc::clone(&named.slot);
+        Ok(NamedTable { shared: Arc::clone(&self.shared), id, name: name.clone(), slot })
+    }
+
+    /// The named tables, sorted by name. Cost: no I/O.
+    ///
+    /// # Errors
+    /// [`Error::SessionClosed`].
+    pub fn tables(&self) -> Result<Vec<TableInfo>> {
+        self.shared.core.check_open()?;
+        let published = lock(&self.shared.published);
+        let state = lock(&self.shared.state);
+        let mut tables = Vec::new();
+        for table in &published.tables {
+            let name = TableName(table.name.clone());
+            let config = state.table(table.id, &name)?.table.config().clone();
+            tables.push(TableInfo { name, config });
+        }
+        tables.sort_by(|left, right| left.name.cmp(&right.name));
+        Ok(tables)
+    }
+
+    /// Gives a table another name, durably; all commits before are durable then, too. Handles on it stay
+    /// valid.
+    ///
+    /// Cost: as [`create_table`](Self::create_table).
+    ///
+    /// # Errors
+    /// [`Error::TableDoesNotExist`], [`Error::TableExists`], [`Error::Disk`], [`Error::Poisoned`],
+    /// [`Error::SessionClosed`]. After an error, or a crash, it has the one name or the other.
+    pub fn rename_table(&self, from: &TableName, to: &TableName) -> Result<()> {
+        let mut published = lock(&self.shared.published);
+        self.shared.core.check_writable()?;
+        let id = published.find(from)?;
+        if published.tables.iter().any(|table| table.name == to.0) {
+            return Err(Error::TableExists { name: to.to_string() });
+        }
+        self.shared.make_durable(&mut published)?;
+        let mut next = published.clone();
+        for table in next.tables.iter_mut().filter(|table| table.id == id) {
+            table.name.clone_from(&to.0);
+        }
+        self.shared.publish(&mut published, next)
+    }
+
+    /// Removes a table, durably; all commits before are durable then, too. Views, duplicates and snapshots of
+    /// it stay.
+    ///
+    /// Cost: as [`create_table`](Self::create_table); unlinks the files that nobody else needs.
+    ///
+    /// # Errors
+    /// [`Error::TableDoesNotExist`], [`Error::Disk`], [`Error::Poisoned`], [`Error::SessionClosed`]. After an
+    /// error, or a crash, the table is there as it was, or gone.
+    pub fn drop_table(&self, name: &TableName) -> Result<()> {
+        let shared = &self.shared;
+        let mut published = lock(&shared.published);
+        shared.core.check_writable()?;
+        let id = published.find(name)?;
+        shared.make_durable(&mut published)?;
+        let mut next = published.clone();
+        next.tables.retain(|table| table.id != id);
+        // No commit may come in between that would be durable and yet for nothing.
+        let mut state = lock(&shared.state);
+        shared.publish(&mut published, next)?;
+        let dropped = state.tables.remove(&id);
+        drop(state);
+        if let Some(named) = dropped {
+            lock(&named.slot.0).view = None;
+        }
+        Ok(())
+    }
+
+    /// Commits batches for several tables, all or nothing, with the durability of the store. The batches are
+    /// applied in their order; a table may come more than once.
+    ///
+    /// # Errors
+    /// As [`commit_with`](Self::commit_with).
+    pub fn commit<K: AsRef<[u8]>>(
+        &self,
+        batches: &[(&NamedTable, &[(K, Update<'_>)])],
+    ) -> Result<Ticket> {
+        self.commit_with(batches, self.shared.options.durability)
+    }
+
+    /// The same with a durability of its own. In a store without a log, more than
+    /// [`SnapshotOnly`](Durability::SnapshotOnly) takes a checkpoint.
+    ///
+    /// Cost: as [`Table::updates`]; one write to the log, as long as the batches, and what the durability
+    /// asks for. Now and then a checkpoint, see [`StoreOptions::log_bytes_max`].
+    ///
+    /// # Errors
+    /// Those of [`Table::updates`]; [`Error::CommitTooLarge`]; [`Error::TableDoesNotExist`] for a table that
+    /// was dropped or belongs to another store. Nothing was changed then. After [`Error::Poisoned`] from a
+    /// sync the commit is seen, and may be lost with the process.
+    pub fn commit_with<K: AsRef<[u8]>>(
+        &self,
+        batches: &[(&NamedTable, &[(K, Update<'_>)])],
+        durability: Durability,
+    ) -> Result<Ticket> {
+        let shared = &self.shared;
+        let mut record = RecordBuilder::new();
+        for (table, updates) in batches {
+            if !Arc::ptr_eq(&table.shared, shared) {
+                return Err(Error::TableDoesNotExist { name: table.name.to_string() });
+            }
+            record.part(table.id, updates);
+        }
+        let (bytes, limit) = (record.len(), RECORD_BYTES_MAX);
+        if bytes > limit {
+            return Err(Error::CommitTooLarge { bytes, limit });
+        }
+        shared.make_checkpoint_if_due()?;
+        let commit = shared.commit(batches, record)?;
+        let ticket = Ticket { shared: Arc::clone(shared), commit };
+        let is_logged = shared.options.durability > Durability::SnapshotOnly;
+        if durability == Durability::Each || (!is_logged && durability > Durability::SnapshotOnly) {
+            ticket.wait()?;
+        }
+        Ok(ticket)
+    }
+
+    /// The number of the last commit; 0 before the first.
+    #[must_use]
+    pub fn last_commit(&self) -> u64 {
+        lock(&self.shared.state).commit
+    }
+
+    /// The number of the last commit that is known to survive a loss of power.
+    #[must_use]
+    pub fn durable_commit(&self) -> u64 {
+        lock(&self.shared.durable).commit
+    }
+
+    /// Makes all commits so far durable.
+    ///
+    /// Cost: an fsync of the log, unless there is nothing to sync; in a store without a log, a checkpoint.
+    ///
+    /// # Errors
+    /// [`Error::Disk`], [`Error::Poisoned`], [`Error::SessionClosed`].
+    pub fn sync(&self) -> Result<()> {
+        self.shared.wait_for(self.last_commit())
+    }
+
+    /// Writes out what is only in memory and in the log, so that neither is needed to open the store.
+    ///
+    /// Cost: for each table that has changed since the last one as [`Table::save_snapshot`], but for one small
+    /// file: the two copies of the manifest are written and synced for all together.
+    ///
+    /// # Errors
+    /// [`Error::Disk`], [`Error::Poisoned`], [`Error::SessionClosed`]. Nothing is lost then; the next one does
+    /// it.
+    pub fn checkpoint(&self) -> Result<()> {
+        self.shared.checkpoint()
+    }
+
+    /// Makes all commits durable as [`sync`](Self::sync) does, if the store has a log, and ends the store and its
+    /// session for all handles.
+    ///
+    /// # Errors
+    /// Those of [`sync`](Self::sync) and [`Session::close`]. The store is closed in any case.
+    pub fn close(&self) -> Result<()> {
+        let shared = &self.shared;
+        let is_logged = shared.options.durability > Durability::SnapshotOnly;
+        let synced =
+            if is_logged && shared.core.check_writable().is_ok() { self.sync() } else { Ok(()) };
+        let closed = shared.session.close();
+        if let Some(thread) = lock(&shared.thread).take() {
+            // It tells what it fails at as an event.
+            drop(thread.join());
+        }
+        synced.and(closed)
+    }
+}
+
+impl NamedTable {
+    /// Its name when the handle was made.
+    #[must_use]
+    pub fn name(&self) -> &TableName {
+        &self.name
+    }
+
+    /// The table as the last commit left it: later ones change nothing in it.
+    ///
+    /// Cost: as [`Table::duplicate`], once for all that read between two commits.
+    ///
+    /// # Errors
+    /// [`Error::TableDoesNotExist`] if it was dropped, [`Error::SessionClosed`].
+    pub fn view(&self) -> Result<Arc<Table>> {
+        self.shared.core.check_open()?;
+        {
+            let mut reading = lock(&self.slot.0);
+            reading.is_wanted = true;
+            if let Some(view) = &reading.view {
+                return Ok(Arc::clone(view));
+            }
+        }
+        let state = lock(&self.shared.state);
+        let named = state.table(self.id, &self.name)?;
+        let mut reading = lock(&named.slot.0);
+        if reading.view.is_none() {
+            reading.view = Some(Arc::new(named.table.duplicate()?));
+        }
+        reading.view.clone().ok_or(Error::SessionClosed)
+    }
+
+    /// As [`Table::lookup`] of the [`view`](Self::view).
+    ///
+    /// # Errors
+    /// As [`Table::lookups`] and [`view`](Self::view).
+    pub fn lookup(&self, key: &[u8]) -> Result<Lookup> {
+        self.view()?.lookup(key)
+    }
+
+    /// As [`Table::lookups`] of the [`view`](Self::view).
+    ///
+    /// # Errors
+    /// As [`Table::lookups`] and [`view`](Self::view).
+    pub fn lookups<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Lookup>> {
+        self.view()?.lookups(keys)
+    }
+
+    /// As [`Table::cursor`] of the [`view`](Self::view); other cursors are made from a view.
+    ///
+    /// # Errors
+    /// As [`view`](Self::view).
+    pub fn cursor(&self) -> Result<Cursor> {
+        self.view()?.cursor()
+    }
+
+    /// An independent table of the same content, which does not last.
+    ///
+    /// # Errors
+    /// As [`view`](Self::view).
+    pub fn duplicate(&self) -> Result<Table> {
+        self.view()?.duplicate()
+    }
+
+    /// As [`Table::save_snapshot`] of the [`view`](Self::view).
+    ///
+    /// # Errors
+    /// As [`Table::save_snapshot`] and [`view`](Self::view).
+    pub fn save_snapshot(&self, name: &SnapshotName, label: &str) -> Result<()> {
+        self.view()?.save_snapshot(name, label)
+    }
+
+    /// As [`Table::stats`]; counts of lookups are those of the views' own.
+    ///
+    /// # Errors
+    /// As [`view`](Self::view).
+    pub fn stats(&self) -> Result<TableStats> {
+        let state = lock(&self.shared.state);
+        Ok(state.table(self.id, &self.name)?.table.stats())
+    }
+
+    /// Commits a batch with the durability of the store: [`Store::commit`] for one table.
+    ///
+    /// # Errors
+    /// As [`Store::commit_with`].
+    pub fn updates<K: AsRef<[u8]>>(&self, batch: &[(K, Update<'_>)]) -> Result<Ticket> {
+        Store { shared: Arc::clone(&self.shared) }.commit(&[(self, batch)])
+    }
+
+    /// Commits the insertion of one entry.
+    ///
+    /// # Errors
+    /// As [`Store::commit_with`].
+    pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<Ticket> {
+        self.updates(&[(key, Update::Insert(value))])
+    }
+
+    /// Commits the deletion of one key.
+    ///
+    /// # Errors
+    /// As [`Store::commit_with`].
+    pub fn delete(&self, key: &[u8]) -> Result<Ticket> {
+        self.updates(&[(key, Update::Delete)])
+    }
+}
+
+impl Ticket {
+    /// The number of the commit.
+    #[must_use]
+    pub fn commit(&self) -> u64 {
+        self.commit
+    }
+
+    /// Whether the commit is known to survive a loss of power.
+    #[must_use]
+    pub fn is_durable(&self) -> bool {
+        lock(&self.shared.durable).commit >= self.commit
+    }
+
+    /// Waits until the commit survives a loss of power, with an fsync that all share who wait.
+    ///
+    /// # Errors
+    /// As [`Store::sync`].
+    pub fn wait(&self) -> Result<()> {
+        self.shared.wait_for(self.commit)
+    }
+}
+
+impl StoreManifest {
+    fn find(&self, name: &TableName) -> Result<u64> {
+        let table = self.tables.iter().find(|table| table.name == name.0);
+        Ok(table.ok_or_else(|| Error::TableDoesNotExist { name: name.to_string() })?.id)
+    }
+}
+
+impl State {
+    fn table(&self, id: u64, name: &TableName) -> Result<&Named> {
+        let table = self.tables.get(&id);
+        table.ok_or_else(|| Error::TableDoesNotExist { name: name.to_string() })
+    }
+
+    /// Applies batches; what was done of them is in `applied`, also after an error.
+    fn apply<K: AsRef<[u8]>>(
+        &mut self,
+        batches: &[(&NamedTable, &[(K, Update<'_>)])],
+        applied: &mut Vec<(u64, Applied)>,
+    ) -> Result<()> {
+        for (table, updates) in batches {
+            let named = self.tables.get_mut(&table.id);
+            let named =
+                named.ok_or_else(|| Error::TableDoesNotExist { name: table.name.to_string() })?;
+            applied.push((table.id, named.table.apply_batch(updates)?));
+        }
+        Ok(())
+    }
+
+    fn take_back(&mut self, applied: Vec<(u64, Applied)>) {
+        for (id, applied) in applied.into_iter().rev() {
+            if let Some(named) = self.tables.get_mut(&id) {
+                named.table.take_back(applied);
+            }
+        }
+    }
+
+    /// Lets readers see what a commit has left.
+    fn show(&mut self, ids: impl Iterator<Item = u64>) {
+        for id in ids {
+            let Some(named) = self.tables.get_mut(&id) else { continue };
+            named.is_dirty = true;
+            let mut reading = lock(&named.slot.0);
+            // Where nobody reads, nothing is duplicated. Where it fails, the next reader is told.
+            let is_wanted = std::mem::take(&mut reading.is_wanted);
+            reading.view = is_wanted.then(|| named.table.duplicate().ok()).flatten().map(Arc::new);
+        }
+    }
+}
+
+impl Shared {
+    fn is_logged(&self) -> bool {
+        self.options.durability > Durability::SnapshotOnly
+    }
+
+    /// After opening: the copies of the manifest are alike, and there is a log if there is to be one.
+    fn settle_opened(&self, is_new: bool, is_stale: bool) -> Result<()> {
+        let mut published = lock(&self.published);
+        if self.is_logged() && published.segment == 0 {
+            let mut state = lock(&self.state);
+            self.begin_segment(&mut state, 0)?;
+            let next = StoreManifest { segment: state.segment, ..published.clone() };
+            return self.publish(&mut published, next);
+        }
+        if is_stale && !is_new {
+            let next = published.clone();
+            return self.publish(&mut published, next);
+        }
+        Ok(())
+    }
+
+    /// Writes a manifest whose files are durable.
+    fn publish(
+        &self,
+        published: &mut MutexGuard<'_, StoreManifest>,
+        next: StoreManifest,
+    ) -> Result<()> {
+        let next = StoreManifest { sequence: published.sequence + 1, ..next };
+        let (core, files) = (&self.core, self.core.files());
+        core.sync_dir(ACTIVE)?;
+        files.pin(next.numbers());
+        let bytes = next.encode();
+        let [first, second] = COPIES.map(|name| core.dir().join(name));
+        if let Err(error) = self.write_copy(&first, &bytes) {
+            // After a failed sync the copy may be there or not: what it names stays.
+            if core.check_writable().is_ok()
+                && let Err(error) = files.unpin(next.numbers())
+            {
+                event!(WARN, "cleanup.failed", core.dir(), %error);
+            }
+            return Err(error);
+        }
+        // From here on this is the manifest, whatever becomes of the other copy.
+        let old = std::mem::replace(&mut **published, next);
+        match self.write_copy(&second, &bytes) {
+            Ok(()) => {
+                if let Err(error) = files.unpin(old.numbers()) {
+                    event!(WARN, "cleanup.failed", core.dir(), %error);
+                }
+            }
+            // The other copy may be the old one, so its files stay until the store is opened again.
+            Err(error) => event!(WARN, "cleanup.failed", core.dir(), %error),
+        }
+        Ok(())
+    }
+
+    fn write_copy(&self, path: &Path, bytes: &[u8]) -> Result<()> {
+        self.core.files().check_poisoned()?;
+        let files = self.core.files();
+        let open = || self.core.disk().open(path, OpenMode::ReadWrite, Access::Buffered);
+        match files.open_files().with_room(open) {
+            Err(error) if error.is_not_found() => {
+                // Whole from the beginning: there may be no other one yet.
+                self.core.write_whole(path, bytes)?;
+                self.core.sync_root()
+            }
+            file => {
+                let file = file?;
+                file.write_at(bytes, 0)?;
+                file.set_len(bytes.len() as u64)?;
+                files.synced(path, file.sync())
+            }
+        }
+    }
+
+    /// Begins another segment of the log, for a record of so many bytes; what is in the old one is durable then.
+    fn begin_segment(&self, state: &mut State, record: usize) -> Result<()> {
+        let files = self.core.files();
+        files.check_poisoned()?;
+        let header = SegmentHeader { number: state.segment + 1, first: state.commit + 1 };
+        let spare = state.spares.pop();
+        let begin = || self.log_dir.begin(header, record, spare);
+        let end = begin()?;
+        files.synced(end.file.path(), end.file.sync())?;
+        self.core.sync_dir(LOG)?;
+        if let Some(old) = &state.log {
+            old.seal(state.commit)?;
+            files.synced(old.file.path(), old.file.sync())?;
+        }
+        let mut durable = lock(&self.durable);
+        durable.commit = durable.commit.max(state.commit);
+        durable.end = Some((Arc::clone(&end.file), state.commit));
+        drop(durable);
+        self.synced.notify_all();
+        state.segment = header.number;
+        state.log = Some(end);
+        Ok(())
+    }
+
+    /// Applies a commit and writes it to the log. Returns its number.
+    fn commit<K: AsRef<[u8]>>(
+        &self,
+        batches: &[(&NamedTable, &[(K, Update<'_>)])],
+        record: RecordBuilder,
+    ) -> Result<u64> {
+        let mut state = lock(&self.state);
+        let state = &mut *state;
+        self.core.check_writable()?;
+        if self.is_logged() && !state.log.as_ref().is_some_and(|log| log.has_room(record.len())) {
+            self.begin_segment(state, record.len())?;
+        }
+        let mut applied = Vec::new();
+        let done = state.apply(batches, &mut applied);
+        if let Err(error) = done.and_then(|()| self.write(state, record)) {
+            state.take_back(applied);
+            return Err(error);
+        }
+        state.commit += 1;
+        state.show(batches.iter().map(|(table, _)| table.id));
+        Ok(state.commit)
+    }
+
+    /// Writes the next commit to the log, if there is one.
+    fn write(&self, state: &mut State, record: RecordBuilder) -> Result<()> {
+        let Some(log) = &mut state.log else { return Ok(()) };
+        if !self.is_logged() {
+            return Ok(());
+        }
+        let commit = state.commit + 1;
+        let known = lock(&self.durable).commit;
+        let record = record.finish(self.core.salt(), log.number, commit, known);
+        if let Err(error) = log.write(&record) {
+            if let Err(second) = log.withdraw() {
+                // Nobody knows whether the record will be read: as after a failed sync.
+                event!(WARN, "cleanup.failed", self.core.dir(), error = %second);
+                if let Error::Disk(second) = second {
+                    let path = log.file.path();
+                    self.core.files().synced(path, Err(second))?;
+                }
+            }
+            return Err(error);
+        }
+        self.log_bytes.fetch_add(record.len() as u64, Ordering::Relaxed);
+        let mut durable = lock(&self.durable);
+        durable.end = Some((Arc::clone(&log.file), commit));
+        Ok(())
+    }
+
+    /// Waits until a commit is durable, and syncs if nobody else does.
+    fn wait_for(&self, commit: u64) -> Result<()> {
+        if !self.is_logged() {
+            let is_durable = lock(&self.durable).commit >= commit;
+            return if is_durable { self.core.check_open() } else { self.checkpoint() };
+        }
+        let mut durable = lock(&self.durable);
+        loop {
+            if durable.commit >= commit {
+                return Ok(());
+            }
+            self.core.check_writable()?;
+            if durable.is_syncing {
+                durable = self.synced.wait(durable).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            let Some((file, last)) = durable.end.clone() else { return Ok(()) };
+            durable.is_syncing = true;
+            drop(durable);
+            let synced = self.core.files().synced(file.path(), file.sync());
+            durable = lock(&self.durable);
+            durable.is_syncing = false;
+            if synced.is_ok() {
+                durable.commit = durable.commit.max(last);
+            }
+            self.synced.notify_all();
+            synced?;
+        }
+    }
+
+    /// Makes all commits so far durable.
+    fn make_durable(&self, published: &mut MutexGuard<'_, StoreManifest>) -> Result<()> {
+        if self.is_logged() {
+            let last = lock(&self.state).commit;
+            self.wait_for(last)
+        } else {
+            self.checkpoint_over(published)
+        }
+    }
+
+    /// A checkpoint, here or on the thread, if the log is long enough. An error only if it is too long.
+    fn make_checkpoint_if_due(self: &Arc<Self>) -> Result<()> {
+        let bytes = self.log_bytes.load(Ordering::Relaxed);
+        if !self.is_logged() || bytes < self.log_bytes_max / 2 {
+            return Ok(());
+        }
+        if bytes >= self.log_bytes_max {
+            return self.checkpoint();
+        }
+        match self.options.checkpoint_thread {
+            CheckpointThread::Caller => self.checkpoint_or_tell(),
+            CheckpointThread::Background => self.checkpoint_in_background(),
+        }
+        Ok(())
+    }
+
+    fn checkpoint_or_tell(&self) {
+        if let Err(error) = self.checkpoint() {
+            event!(WARN, "checkpoint.failed", self.core.dir(), %error);
+        }
+    }
+
+    fn checkpoint_in_background(self: &Arc<Self>) {
+        if self.is_checkpointing.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let shared = Arc::clone(self);
+        let run = move || {
+            shared.checkpoint_or_tell();
+            shared.is_checkpointing.store(false, Ordering::Release);
+        };
+        match std::thread::Builder::new().name("terrane-checkpoint".into()).spawn(run) {
+            // An earlier one has ended.
+            Ok(thread) => drop(lock(&self.thread).replace(thread)),
+            Err(_) => {
+                self.is_checkpointing.store(false, Ordering::Release);
+                self.checkpoint_or_tell();
+            }
+        }
+    }
+
+    fn checkpoint(&self) -> Result<()> {
+        self.checkpoint_over(&mut lock(&self.published))
+    }
+
+    fn checkpoint_over(&self, published: &mut MutexGuard<'_, StoreManifest>) -> Result<()> {
+        self.core.check_writable()?;
+        let log_bytes = self.log_bytes.load(Ordering::Relaxed);
+        let mut next = published.clone();
+        let copies = {
+            let mut state = lock(&self.state);
+            let state = &mut *state;
+            let copies = state.dirty_copies()?;
+            if state.commit == published.commit && copies.is_empty() {
+                return Ok(());
+            }
+            if self.is_logged() {
+                self.begin_segment(state, 0)?;
+                next.segment = state.segment;
+            } else {
+                next.segment = 0;
+            }
+            for (id, _) in &copies {
+                state.set_dirty(*id, false);
+            }
+            next.commit = state.commit;
+            copies
+        };
+        event!(DEBUG, "store.checkpoint", self.core.dir(), commit = next.commit);
+        let commit = next.commit;
+        let written = write_out(&copies, &mut next).and_then(|written| {
+            self.publish(published, next)?;
+            Ok(written)
+        });
+        let written = match written {
+            Ok(written) => written,
+            Err(error) => {
+                let mut state = lock(&self.state);
+                copies.iter().for_each(|(id, _)| state.set_dirty(*id, true));
+                return Err(error);
+            }
+        };
+        written.iter().for_each(|written| written.share(&self.core));
+        self.log_bytes.fetch_sub(log_bytes, Ordering::Relaxed);
+        let mut durable = lock(&self.durable);
+        durable.commit = durable.commit.max(commit);
+        drop(durable);
+        self.synced.notify_all();
+        self.recycle(published.segment);
+        event!(DEBUG, "store.checkpointed", self.core.dir(), commit);
+        Ok(())
+    }
+
+    /// Keeps some of the segments that are not needed any more, and removes the others.
+    fn recycle(&self, needed_from: u64) {
+        let removed = segments(self.core.disk(), self.core.dir()).and_then(|numbers| {
+            let mut state = lock(&self.state);
+            let needed_from = if needed_from == 0 { state.segment + 1 } else { needed_from };
+            for number in numbers.into_iter().filter(|number| *number < needed_from) {
+                if state.spares.contains(&number) {
+                    continue;
+                }
+                if self.is_logged() && state.spares.len() < SPARES_MAX {
+                    state.spares.push(number);
+                } else {
+                    self.core.disk().remove(&self.log_dir.path(number))?;
+                }
+            }
+            Ok(())
+        });
+        if let Err(error) = removed {
+            event!(WARN, "cleanup.failed", self.core.dir(), %error);
+        }
+    }
+}
+
+impl State {
+    /// Duplicates of the tables that have changed.
+    fn dirty_copies(&self) -> Result<Vec<(u64, Table)>> {
+        let dirty = self.tables.iter().filter(|(_, named)| named.is_dirty);
+        dirty.map(|(id, named)| Ok((*id, named.table.duplicate()?))).collect()
+    }
+
+    fn set_dirty(&mut self, id: u64, is_dirty: bool) {
+        if let Some(named) = self.tables.get_mut(&id) {
+            named.is_dirty = is_dirty;
+        }
+    }
+}
+
+/// Writes tables out, and puts what they need into a manifest.
+fn write_out(copies: &[(u64, Table)], manifest: &mut StoreManifest) -> Result<Vec<WrittenOut>> {
+    let mut all = Vec::new();
+    for (id, table) in copies {
+        let written = table.write_out()?;
+        for named in manifest.tables.iter_mut().filter(|named| named.id == *id) {
+            named.meta.clone_from(&written.meta);
+        }
+        all.push(written);
+    }
+    Ok(all)
+}
+
+/// Opens all named tables.
+fn open_tables(
+    core: &Arc<SessionCore>,
+    manifest: &StoreManifest,
+    resolves: &[Resolve],
+) -> Result<BTreeMap<u64, Named>> {
+    let mut tables = BTreeMap::new();
+    for NamedMeta { id, name, meta } in &manifest.tables {
+        let session = core.register(Holder::Table);
+        let mut meta = meta.clone();
+        let given = resolves.iter().find(|resolve| resolve.name() == meta.resolve);
+        meta.config.resolve = snapshot::resolve_of(name, &meta.resolve, given)?;
+        let tree = snapshot::open_tree(&session, name, &meta, Verify::Lazy).map_err(damaged)?;
+        let table = Table::new(session, tree, meta.config);
+        let named = Named { table, is_dirty: false, slot: Arc::default() };
+        tables.insert(*id, named);
+    }
+    Ok(tables)
+}
+
+/// Applies the log from where the manifest says. Returns how long that part is.
+fn recover(core: &SessionCore, manifest: &StoreManifest, state: &mut State) -> Result<u64> {
+    let (disk, dir) = (core.disk(), core.dir());
+    let numbers = segments(disk, dir)?;
+    if manifest.segment == 0 {
+        state.segment = numbers.last().copied().unwrap_or(0);
+        state.spares = numbers;
+        return Ok(0);
+    }
+    let mut log_bytes = 0;
+    state.segment = manifest.segment - 1;
+    loop {
+        let number = state.segment + 1;
+        let is_there = numbers.contains(&number);
+        let scan = if is_there { SegmentScan::open(disk, dir, core.salt(), number)? } else { None };
+        let Some(scan) = scan else {
+            // The segment before says that it was there.
+            let path = dir.join(LOG).join(segment_name(number));
+            let reason = if is_there { "not a segment of the log" } else { "the file is missing" };
+            return Err(corrupted(&path, reason));
+        };
+        let is_sealed = scan.sealed.is_some();
+        let end = apply_segment(scan, state).map_err(damaged)?;
+        // What a process that died has left may be seen and not be durable. From here on it is relied on.
+        core.files().synced(end.file.path(), end.file.sync())?;
+        log_bytes += end.written();
+        state.log = Some(end);
+        state.segment = number;
+        if !is_sealed {
+            break;
+        }
+    }
+    for number in numbers {
+        if number < manifest.segment {
+            state.spares.push(number);
+        } else if number > state.segment {
+            // It was being made when the process ended.
+            disk.remove(&dir.join(LOG).join(segment_name(number)))?;
+        }
+    }
+    Ok(log_bytes)
+}
+
+/// Applies the records of a segment.
+fn apply_segment(mut scan: SegmentScan, state: &mut State) -> Result<LogEnd> {
+    let first = scan.header.first;
+    if first != state.commit + 1 {
+        return Err(scan.damage(0, "first commit of the segment", state.commit + 1, first));
+    }
+    loop {
+        let at = scan.position();
+        let Some(record) = scan.next()? else { break };
+        if record.commit != state.commit + 1 {
+            return Err(scan.damage(at, "number of the commit", state.commit + 1, record.commit));
+        }
+        let Ok(parts) = record.parts() else {
+            return Err(scan.damage(at, "updates of the commit", record.commit, 0));
+        };
+        for part in &parts {
+            // A table that is not there was dropped since.
+            if let Some(named) = state.tables.get_mut(&part.table) {
+                named.table.updates(&part.updates)?;
+                named.is_dirty = true;
+            }
+        }
+        state.commit = record.commit;
+    }
+    match scan.sealed {
+        Some(last) if last != state.commit => {
+            return Err(scan.damage(
+                scan.position(),
+                "last commit of the segment",
+                last,
+                state.commit,
+            ));
+        }
+        Some(_) => {}
+        None => scan.check_end(state.commit)?,
+    }
+    Ok(LogEnd::full(Arc::clone(scan.file()), state.segment + 1, scan.position()))
+}
