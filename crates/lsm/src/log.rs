@@ -234,7 +234,7 @@ impl SegmentScan {
         number: u64,
     ) -> Result<Option<Self>> {
         let path = store.join(LOG).join(segment_name(number));
-        let file = disk.open(&path, OpenMode::ReadWrite, Access::Buffered)?;
+        let file = disk.open(&path, OpenMode::Read, Access::Buffered)?;
         let len = file.len()?;
         if len < SEGMENT_HEADER_SIZE {
             return Ok(None);
@@ -246,10 +246,6 @@ impl SegmentScan {
         let (window, window_at) = (Vec::new(), 0);
         let sealed = decode_seal(&bytes[SEAL_OFFSET as usize..], number);
         Ok(header.map(|header| Self { file, header, sealed, salt, len, at, window, window_at }))
-    }
-
-    pub(crate) fn file(&self) -> &Arc<dyn DiskFile> {
-        &self.file
     }
 
     /// The error of a broken rule at byte `at`.
@@ -367,10 +363,6 @@ impl LogDir {
         self.dir.join(segment_name(number))
     }
 
-    pub(crate) fn dir(&self) -> &Path {
-        &self.dir
-    }
-
     /// Makes a segment for a record of `record` bytes, out of an old one if there is one.
     ///
     /// # Errors
@@ -406,11 +398,6 @@ impl LogEnd {
         self.size - self.end >= bytes as u64
     }
 
-    /// Bytes of records.
-    pub(crate) fn written(&self) -> u64 {
-        self.end - SEGMENT_HEADER_SIZE
-    }
-
     /// Writes a record, which must fit.
     ///
     /// # Errors
@@ -419,11 +406,6 @@ impl LogEnd {
         self.file.write_at(record, self.end)?;
         self.end += record.len() as u64;
         Ok(())
-    }
-
-    /// The end of a segment that was read, which takes no more records.
-    pub(crate) fn full(file: Arc<dyn DiskFile>, number: u64, end: u64) -> Self {
-        Self { file, number, end, size: end }
     }
 
     /// Notes that the next segment is there, and that `last` is the last commit in this one.

@@ -23,7 +23,7 @@ use crate::registry::{Registry, Stored};
 use crate::rereading::TakenOver;
 use crate::run::Run;
 use crate::stats::{Counters, FilterStats, SessionStats};
-use crate::store_manifest::{self, StoreManifest};
+use crate::store_manifest;
 use crate::trace::event;
 use crate::worker::Worker;
 
@@ -353,19 +353,21 @@ impl SessionCore {
             };
             snapshots.insert(name, stored);
         }
-        let manifest = match store_manifest::read(disk.as_ref(), dir) {
-            Ok(found) => found.manifest.unwrap_or_default(),
+        let manifests = match store_manifest::read(disk.as_ref(), dir) {
+            Ok(found) => found.manifests().cloned().collect(),
             Err(Error::StoreCorrupted { .. } | Error::UnknownVersion { .. }) => {
                 damaged = true;
-                StoreManifest::default()
+                Vec::new()
             }
             Err(error) => return Err(error),
         };
-        let named = || manifest.tables.iter().map(|table| &table.meta);
+        let tables = || manifests.iter().flat_map(|manifest| &manifest.tables);
+        let named = || tables().map(|table| &table.meta);
         partials.extend(named().flat_map(SnapshotMeta::partials).copied());
         let snapshots = Registry::new(snapshots);
         let active = disk.list(&dir.join(ACTIVE))?;
-        let pins: Vec<u64> = snapshots.pins().into_iter().chain(manifest.numbers()).collect();
+        let named_pins = named().flat_map(SnapshotMeta::numbers);
+        let pins: Vec<u64> = snapshots.pins().into_iter().chain(named_pins).collect();
         let number_of = |name: &str| file_number(name).or_else(|| blobs_number(name));
         let numbers = active.iter().filter_map(|entry| number_of(&entry.name));
         let last = numbers.chain(pins.iter().copied()).max();

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use terrane_io::{Access, Disk, DiskFile, OpenMode, RealDisk};
@@ -40,7 +40,7 @@ use crate::session::{Session, SessionOptions};
 use crate::session_core::{ACTIVE, Holder, SessionCore, TMP_SUFFIX};
 use crate::snapshot::{self, SnapshotName, Verify, WrittenOut, is_name};
 use crate::stats::TableStats;
-use crate::store_manifest::{self, COPIES, NamedMeta, StoreManifest};
+use crate::store_manifest::{self, COPIES, Found, NamedMeta, StoreManifest};
 use crate::table::{Applied, Table};
 use crate::trace::event;
 
@@ -228,8 +228,8 @@ struct Shared {
     options: StoreOptions,
     log_bytes_max: u64,
     log_dir: LogDir,
-    /// The manifest on disk. Held by whoever writes another.
-    published: Mutex<StoreManifest>,
+    /// Held by whoever writes another manifest.
+    published: Mutex<Published>,
     state: Mutex<State>,
     durable: Mutex<Durable>,
     /// Told when `durable` changes.
@@ -246,7 +246,8 @@ struct State {
     tables: BTreeMap<u64, Named>,
     /// The number of the last commit.
     commit: u64,
-    /// The end of the log, if the store has one.
+    /// The end of the log, once this process has begun a segment of it. It never goes on in one that it has
+    /// found: nobody knows what stands behind its last record.
     log: Option<LogEnd>,
     /// The number of the newest segment that there ever was.
     segment: u64,
@@ -260,6 +261,14 @@ struct Named {
     /// Whether it has changed since it was last written out.
     is_dirty: bool,
     slot: Arc<Slot>,
+}
+
+/// The manifest on disk.
+#[derive(Debug)]
+struct Published {
+    manifest: StoreManifest,
+    /// Which copy is written first: the one that may be older, so that the newest is never at risk.
+    first: usize,
 }
 
 /// What readers of a table have in common.
@@ -325,22 +334,13 @@ impl Store {
         let session = Session::open(Arc::clone(&disk), dir, &options.session)?;
         let core = Arc::clone(session.core());
         let found = store_manifest::read(disk.as_ref(), dir)?;
-        let is_new = found.manifest.is_none();
-        let manifest = found.manifest.unwrap_or_default();
-        if disk.kind(&dir.join(LOG))?.is_none() {
-            if manifest.segment > 0 {
-                return Err(corrupted(&dir.join(LOG), "the directory is missing"));
-            }
-            disk.create_dir(&dir.join(LOG))?;
-        }
+        let manifest = found.manifest.clone().unwrap_or_default();
         for name in COPIES {
             let unfinished = dir.join(format!("{name}{TMP_SUFFIX}"));
             if disk.kind(&unfinished)?.is_some() {
                 disk.remove(&unfinished)?;
             }
         }
-        core.sync_root()?;
-        core.sync_dir(LOG)?;
         let mut state = State {
             tables: open_tables(&core, &manifest, &options.resolves)?,
             commit: manifest.commit,
@@ -349,15 +349,14 @@ impl Store {
             spares: Vec::new(),
         };
         let log_bytes = recover(&core, &manifest, &mut state)?;
-        let end = state.log.as_ref().map(|log| (Arc::clone(&log.file), state.commit));
-        let durable = Durable { commit: state.commit, is_syncing: false, end };
+        let durable = Durable { commit: manifest.commit, is_syncing: false, end: None };
         let shared = Arc::new(Shared {
             log_dir: LogDir::new(disk, dir, log_bytes_max / SEGMENTS),
             core,
             session,
             options: options.clone(),
             log_bytes_max,
-            published: Mutex::new(manifest),
+            published: Mutex::new(Published { manifest, first: 0 }),
             state: Mutex::new(state),
             durable: Mutex::new(durable),
             synced: Condvar::new(),
@@ -365,7 +364,7 @@ impl Store {
             is_checkpointing: AtomicBool::new(false),
             thread: Mutex::default(),
         });
-        shared.settle_opened(is_new, !found.stale.is_empty())?;
+        shared.settle_copies(&found)?;
         Ok(Self { shared })
     }
 
@@ -387,11 +386,11 @@ impl Store {
         let shared = &self.shared;
         let mut published = lock(&shared.published);
         shared.core.check_writable()?;
-        if published.tables.iter().any(|table| table.name == name.0) {
+        if published.manifest.tables.iter().any(|table| table.name == name.0) {
             return Err(Error::TableExists { name: name.to_string() });
         }
         let table = shared.session.new_table(config)?;
-        let id = published.next_table;
+        let id = published.manifest.next_table;
         let meta = SnapshotMeta {
             created_ns: shared.core.disk().clock().wall().as_nanos() as u64,
             resolve: config.resolve.name().to_owned(),
@@ -399,7 +398,7 @@ impl Store {
             ..SnapshotMeta::default()
         };
         shared.make_durable(&mut published)?;
-        let mut next = published.clone();
+        let mut next = published.manifest.clone();
         next.next_table += 1;
         next.tables.push(NamedMeta { id, name: name.0.clone(), meta });
         shared.publish(&mut published, next)?;
@@ -416,7 +415,7 @@ impl Store {
     pub fn table(&self, name: &TableName) -> Result<NamedTable> {
         self.shared.core.check_open()?;
         let published = lock(&self.shared.published);
-        let id = published.find(name)?;
+        let id = published.manifest.find(name)?;
         let state = lock(&self.shared.state);
         let named = state.table(id, name)?;
         let slot = Arc::clone(&named.slot);
@@ -432,7 +431,7 @@ impl Store {
         let published = lock(&self.shared.published);
         let state = lock(&self.shared.state);
         let mut tables = Vec::new();
-        for table in &published.tables {
+        for table in &published.manifest.tables {
             let name = TableName(table.name.clone());
             let config = state.table(table.id, &name)?.table.config().clone();
             tables.push(TableInfo { name, config });
@@ -452,12 +451,12 @@ impl Store {
     pub fn rename_table(&self, from: &TableName, to: &TableName) -> Result<()> {
         let mut published = lock(&self.shared.published);
         self.shared.core.check_writable()?;
-        let id = published.find(from)?;
-        if published.tables.iter().any(|table| table.name == to.0) {
+        let id = published.manifest.find(from)?;
+        if published.manifest.tables.iter().any(|table| table.name == to.0) {
             return Err(Error::TableExists { name: to.to_string() });
         }
         self.shared.make_durable(&mut published)?;
-        let mut next = published.clone();
+        let mut next = published.manifest.clone();
         for table in next.tables.iter_mut().filter(|table| table.id == id) {
             table.name.clone_from(&to.0);
         }
@@ -476,9 +475,9 @@ impl Store {
         let shared = &self.shared;
         let mut published = lock(&shared.published);
         shared.core.check_writable()?;
-        let id = published.find(name)?;
+        let id = published.manifest.find(name)?;
         shared.make_durable(&mut published)?;
-        let mut next = published.clone();
+        let mut next = published.manifest.clone();
         next.tables.retain(|table| table.id != id);
         // No commit may come in between that would be durable and yet for nothing.
         let mut state = lock(&shared.state);
@@ -503,16 +502,17 @@ impl Store {
         self.commit_with(batches, self.shared.options.durability)
     }
 
-    /// The same with a durability of its own. In a store without a log, more than
-    /// [`SnapshotOnly`](Durability::SnapshotOnly) takes a checkpoint.
+    /// The same with a durability of its own. In a store without a log, what becomes durable does so by a
+    /// checkpoint.
     ///
     /// Cost: as [`Table::updates`]; one write to the log, as long as the batches, and what the durability
     /// asks for. Now and then a checkpoint, see [`StoreOptions::log_bytes_max`].
     ///
     /// # Errors
     /// Those of [`Table::updates`]; [`Error::CommitTooLarge`]; [`Error::TableDoesNotExist`] for a table that
-    /// was dropped or belongs to another store. Nothing was changed then. After [`Error::Poisoned`] from a
-    /// sync the commit is seen, and may be lost with the process.
+    /// was dropped or belongs to another store. Nothing was changed then. But if the waiting of
+    /// [`Each`](Durability::Each) fails, the commit is seen and not durable: a failed fsync poisons the store; in
+    /// a store without a log [`sync`](Self::sync) tries again.
     pub fn commit_with<K: AsRef<[u8]>>(
         &self,
         batches: &[(&NamedTable, &[(K, Update<'_>)])],
@@ -530,11 +530,11 @@ impl Store {
         if bytes > limit {
             return Err(Error::CommitTooLarge { bytes, limit });
         }
+        shared.begin_log()?;
         shared.make_checkpoint_if_due()?;
         let commit = shared.commit(batches, record)?;
         let ticket = Ticket { shared: Arc::clone(shared), commit };
-        let is_logged = shared.options.durability > Durability::SnapshotOnly;
-        if durability == Durability::Each || (!is_logged && durability > Durability::SnapshotOnly) {
+        if durability == Durability::Each {
             ticket.wait()?;
         }
         Ok(ticket)
@@ -574,22 +574,25 @@ impl Store {
         self.shared.checkpoint()
     }
 
-    /// Makes all commits durable as [`sync`](Self::sync) does, if the store has a log, and ends the store and its
-    /// session for all handles.
+    /// Makes a [`checkpoint`](Self::checkpoint), if the store has a log, and ends the store and its session for all
+    /// handles.
     ///
     /// # Errors
-    /// Those of [`sync`](Self::sync) and [`Session::close`]. The store is closed in any case.
+    /// Those of [`checkpoint`](Self::checkpoint) and [`Session::close`]. The store is closed in any case.
     pub fn close(&self) -> Result<()> {
         let shared = &self.shared;
-        let is_logged = shared.options.durability > Durability::SnapshotOnly;
-        let synced =
-            if is_logged && shared.core.check_writable().is_ok() { self.sync() } else { Ok(()) };
+        let is_ours = shared.is_logged() && lock(&shared.state).log.is_some();
+        let written = if is_ours && shared.core.check_writable().is_ok() {
+            shared.checkpoint()
+        } else {
+            Ok(())
+        };
         let closed = shared.session.close();
         if let Some(thread) = lock(&shared.thread).take() {
             // It tells what it fails at as an event.
             drop(thread.join());
         }
-        synced.and(closed)
+        written.and(closed)
     }
 }
 
@@ -774,35 +777,55 @@ impl Shared {
         self.options.durability > Durability::SnapshotOnly
     }
 
-    /// After opening: the copies of the manifest are alike, and there is a log if there is to be one.
-    fn settle_opened(&self, is_new: bool, is_stale: bool) -> Result<()> {
-        let mut published = lock(&self.published);
-        if self.is_logged() && published.segment == 0 {
-            let mut state = lock(&self.state);
-            self.begin_segment(&mut state, 0)?;
-            let next = StoreManifest { segment: state.segment, ..published.clone() };
-            return self.publish(&mut published, next);
+    /// After opening: writes the copy of the manifest anew that is not the newest.
+    fn settle_copies(&self, found: &Found) -> Result<()> {
+        let published = lock(&self.published);
+        if found.manifest.is_none() {
+            return Ok(());
         }
-        if is_stale && !is_new {
-            let next = published.clone();
-            return self.publish(&mut published, next);
+        for name in COPIES {
+            let path = self.core.dir().join(name);
+            if found.stale.contains(&path) {
+                self.write_copy(&path, &published.manifest.encode())?;
+            }
         }
-        Ok(())
+        let older = found.older.iter().flat_map(StoreManifest::numbers);
+        self.core.files().unpin(older)
+    }
+
+    /// Before the first commit: begins the log, unless that has been done, with what was recovered behind it.
+    fn begin_log(&self) -> Result<()> {
+        let is_begun = !self.is_logged() || lock(&self.state).log.is_some();
+        if is_begun { Ok(()) } else { self.checkpoint_over(&mut lock(&self.published)) }
+    }
+
+    /// Makes the directory of the log, unless it is there.
+    fn make_log_dir(&self) -> Result<()> {
+        let (disk, dir) = (self.core.disk(), self.core.dir().join(LOG));
+        if disk.kind(&dir)?.is_some() {
+            return Ok(());
+        }
+        disk.create_dir(&dir)?;
+        let synced = self.core.sync_root();
+        if synced.is_err()
+            // No later sync can be trusted with this name; the next attempt makes a new one.
+            && let Err(error) = disk.remove_dir(&dir)
+        {
+            event!(WARN, "cleanup.failed", self.core.dir(), %error);
+        }
+        synced
     }
 
     /// Writes a manifest whose files are durable.
-    fn publish(
-        &self,
-        published: &mut MutexGuard<'_, StoreManifest>,
-        next: StoreManifest,
-    ) -> Result<()> {
-        let next = StoreManifest { sequence: published.sequence + 1, ..next };
+    fn publish(&self, published: &mut Published, next: StoreManifest) -> Result<()> {
+        let next = StoreManifest { sequence: published.manifest.sequence + 1, ..next };
         let (core, files) = (&self.core, self.core.files());
         core.sync_dir(ACTIVE)?;
         files.pin(next.numbers());
         let bytes = next.encode();
-        let [first, second] = COPIES.map(|name| core.dir().join(name));
-        if let Err(error) = self.write_copy(&first, &bytes) {
+        let paths = COPIES.map(|name| core.dir().join(name));
+        let (first, second) = (published.first, 1 - published.first);
+        if let Err(error) = self.write_copy(&paths[first], &bytes) {
             // After a failed sync the copy may be there or not: what it names stays.
             if core.check_writable().is_ok()
                 && let Err(error) = files.unpin(next.numbers())
@@ -812,8 +835,9 @@ impl Shared {
             return Err(error);
         }
         // From here on this is the manifest, whatever becomes of the other copy.
-        let old = std::mem::replace(&mut **published, next);
-        match self.write_copy(&second, &bytes) {
+        let old = std::mem::replace(&mut published.manifest, next);
+        published.first = second;
+        match self.write_copy(&paths[second], &bytes) {
             Ok(()) => {
                 if let Err(error) = files.unpin(old.numbers()) {
                     event!(WARN, "cleanup.failed", core.dir(), %error);
@@ -848,6 +872,9 @@ impl Shared {
     fn begin_segment(&self, state: &mut State, record: usize) -> Result<()> {
         let files = self.core.files();
         files.check_poisoned()?;
+        if state.log.is_none() {
+            self.make_log_dir()?;
+        }
         let header = SegmentHeader { number: state.segment + 1, first: state.commit + 1 };
         let spare = state.spares.pop();
         let begin = || self.log_dir.begin(header, record, spare);
@@ -855,8 +882,11 @@ impl Shared {
         files.synced(end.file.path(), end.file.sync())?;
         self.core.sync_dir(LOG)?;
         if let Some(old) = &state.log {
+            // The seal says that all of this is durable, so it comes after.
+            let sync = || files.synced(old.file.path(), old.file.sync());
+            sync()?;
             old.seal(state.commit)?;
-            files.synced(old.file.path(), old.file.sync())?;
+            sync()?;
         }
         let mut durable = lock(&self.durable);
         durable.commit = durable.commit.max(state.commit);
@@ -933,7 +963,11 @@ impl Shared {
                 durable = self.synced.wait(durable).unwrap_or_else(PoisonError::into_inner);
                 continue;
             }
-            let Some((file, last)) = durable.end.clone() else { return Ok(()) };
+            let Some((file, last)) = durable.end.clone() else {
+                // Recovered, and not committed to since.
+                drop(durable);
+                return self.checkpoint();
+            };
             durable.is_syncing = true;
             drop(durable);
             let synced = self.core.files().synced(file.path(), file.sync());
@@ -948,7 +982,7 @@ impl Shared {
     }
 
     /// Makes all commits so far durable.
-    fn make_durable(&self, published: &mut MutexGuard<'_, StoreManifest>) -> Result<()> {
+    fn make_durable(&self, published: &mut Published) -> Result<()> {
         if self.is_logged() {
             let last = lock(&self.state).commit;
             self.wait_for(last)
@@ -1002,15 +1036,16 @@ impl Shared {
         self.checkpoint_over(&mut lock(&self.published))
     }
 
-    fn checkpoint_over(&self, published: &mut MutexGuard<'_, StoreManifest>) -> Result<()> {
+    fn checkpoint_over(&self, published: &mut Published) -> Result<()> {
         self.core.check_writable()?;
         let log_bytes = self.log_bytes.load(Ordering::Relaxed);
-        let mut next = published.clone();
+        let mut next = published.manifest.clone();
         let copies = {
             let mut state = lock(&self.state);
             let state = &mut *state;
             let copies = state.dirty_copies()?;
-            if state.commit == published.commit && copies.is_empty() {
+            let is_begun = !self.is_logged() || state.log.is_some();
+            if state.commit == published.manifest.commit && copies.is_empty() && is_begun {
                 return Ok(());
             }
             if self.is_logged() {
@@ -1045,13 +1080,16 @@ impl Shared {
         durable.commit = durable.commit.max(commit);
         drop(durable);
         self.synced.notify_all();
-        self.recycle(published.segment);
+        self.recycle(published.manifest.segment);
         event!(DEBUG, "store.checkpointed", self.core.dir(), commit);
         Ok(())
     }
 
     /// Keeps some of the segments that are not needed any more, and removes the others.
     fn recycle(&self, needed_from: u64) {
+        if lock(&self.state).segment == 0 {
+            return;
+        }
         let removed = segments(self.core.disk(), self.core.dir()).and_then(|numbers| {
             let mut state = lock(&self.state);
             let needed_from = if needed_from == 0 { state.segment + 1 } else { needed_from };
@@ -1123,7 +1161,8 @@ fn open_tables(
 /// Applies the log from where the manifest says. Returns how long that part is.
 fn recover(core: &SessionCore, manifest: &StoreManifest, state: &mut State) -> Result<u64> {
     let (disk, dir) = (core.disk(), core.dir());
-    let numbers = segments(disk, dir)?;
+    let has_log = disk.kind(&dir.join(LOG))?.is_some();
+    let numbers = if has_log { segments(disk, dir)? } else { Vec::new() };
     if manifest.segment == 0 {
         state.segment = numbers.last().copied().unwrap_or(0);
         state.spares = numbers;
@@ -1142,11 +1181,7 @@ fn recover(core: &SessionCore, manifest: &StoreManifest, state: &mut State) -> R
             return Err(corrupted(&path, reason));
         };
         let is_sealed = scan.sealed.is_some();
-        let end = apply_segment(scan, state).map_err(damaged)?;
-        // What a process that died has left may be seen and not be durable. From here on it is relied on.
-        core.files().synced(end.file.path(), end.file.sync())?;
-        log_bytes += end.written();
-        state.log = Some(end);
+        log_bytes += apply_segment(scan, state).map_err(damaged)?;
         state.segment = number;
         if !is_sealed {
             break;
@@ -1163,8 +1198,8 @@ fn recover(core: &SessionCore, manifest: &StoreManifest, state: &mut State) -> R
     Ok(log_bytes)
 }
 
-/// Applies the records of a segment.
-fn apply_segment(mut scan: SegmentScan, state: &mut State) -> Result<LogEnd> {
+/// Applies the records of a segment. Returns the length of the segment up to there.
+fn apply_segment(mut scan: SegmentScan, state: &mut State) -> Result<u64> {
     let first = scan.header.first;
     if first != state.commit + 1 {
         return Err(scan.damage(0, "first commit of the segment", state.commit + 1, first));
@@ -1199,5 +1234,5 @@ fn apply_segment(mut scan: SegmentScan, state: &mut State) -> Result<LogEnd> {
         Some(_) => {}
         None => scan.check_end(state.commit)?,
     }
-    Ok(LogEnd::full(Arc::clone(scan.file()), state.segment + 1, scan.position()))
+    Ok(scan.position())
 }

@@ -12,9 +12,9 @@
 
 use std::path::{Path, PathBuf};
 
+use terrane_io::Disk;
 use terrane_io::bytes::Writer;
 use terrane_io::disk::read_file;
-use terrane_io::Disk;
 
 use crate::error::{Error, Result};
 use crate::manifest::{self, MANIFEST_BYTES_MAX, Refused, SnapshotMeta};
@@ -50,6 +50,13 @@ pub(crate) struct StoreManifest {
     pub(crate) next_table: u64,
     /// By number.
     pub(crate) tables: Vec<NamedMeta>,
+}
+
+impl Found {
+    /// Both manifests.
+    pub(crate) fn manifests(&self) -> impl Iterator<Item = &StoreManifest> {
+        self.manifest.iter().chain(&self.older)
+    }
 }
 
 impl StoreManifest {
@@ -100,6 +107,9 @@ impl StoreManifest {
 pub(crate) struct Found {
     /// The newest; `None` if there never was one.
     pub(crate) manifest: Option<StoreManifest>,
+    /// The other one, if it is whole and older. What it names must stay until it is written anew: the newest may
+    /// be seen and yet not be durable.
+    pub(crate) older: Option<StoreManifest>,
     /// Copies that are older, missing beside another one, or not whole.
     pub(crate) stale: Vec<PathBuf>,
     /// What is wrong with those that are there and not whole.
@@ -112,7 +122,7 @@ pub(crate) struct Found {
 /// [`Error::StoreCorrupted`] if there is a copy and none is whole, [`Error::UnknownVersion`],
 /// [`Error::Disk`].
 pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Found> {
-    let mut found = Found { manifest: None, stale: Vec::new(), damage: Vec::new() };
+    let mut found = Found { manifest: None, older: None, stale: Vec::new(), damage: Vec::new() };
     let mut whole = Vec::new();
     for name in COPIES {
         let path = dir.join(name);
@@ -142,6 +152,7 @@ pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Found> {
             found.manifest.get_or_insert(manifest);
         } else {
             found.stale.push(path);
+            found.older = Some(manifest);
         }
     }
     if found.manifest.is_none()

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrane_io::Disk;
-use terrane_io::fault::{FaultKind, FaultPlan};
+use terrane_io::fault::{Fault, FaultKind, FaultPlan, Repeat};
 use terrane_io::sim::{SimDisk, Survival};
 use terrane_lsm::{
     Durability, Error, NamedTable, Result, SessionOptions, Store, StoreOptions, TableConfig,
@@ -128,9 +128,6 @@ impl History {
             // All of these make durable what was before them, too.
             Step::Create(_) | Step::Rename(..) | Step::Drop(_) => self.durable = last,
             Step::Commit(_, Durability::Each) | Step::Sync | Step::Checkpoint => {
-                self.durable = last;
-            }
-            Step::Commit(_, durability) if !is_logged && *durability > Durability::SnapshotOnly => {
                 self.durable = last;
             }
             Step::Commit(..) => {}
@@ -367,7 +364,12 @@ fn crash_everywhere(durability: Durability, seed: u64, every: u64) -> u64 {
         let at = 1 + call % opening.calls().max(1);
         again.set_plan(FaultPlan { crash_at_call: Some(at), ..FaultPlan::default() });
         drop(open(&again, durability));
-        check_image(&again.after_crash(Survival::Random(at)), durability, &history, history.durable);
+        check_image(
+            &again.after_crash(Survival::Random(at)),
+            durability,
+            &history,
+            history.durable,
+        );
         images += 1;
     }
     images
@@ -377,8 +379,113 @@ fn crash_everywhere(durability: Durability, seed: u64, every: u64) -> u64 {
 fn after_a_crash_at_any_call_the_durable_commits_are_there_and_then_a_prefix_of_the_rest() {
     for durability in [Durability::Group, Durability::Buffered, Durability::SnapshotOnly] {
         for_each_seed(&format!("store_crash_{durability:?}"), 1, |_, seed| {
-            let images = crash_everywhere(durability, seed, 5);
-            assert!(images > 300, "{images} images");
+            let images = crash_everywhere(durability, seed, 11);
+            assert!(images > 100, "{images} images");
         });
+    }
+}
+
+/// What a failed step must have left behind: nothing of itself, unless the store is poisoned.
+fn check_failed(runner: &mut Runner, history: &mut History, step: &Step, changes: bool) -> bool {
+    let Some(store) = runner.store.clone() else {
+        assert!(matches!(step, Step::Reopen) || history.states.len() <= 2, "{step:?}");
+        return true;
+    };
+    let nothing: [(&NamedTable, &[(&[u8], Update<'_>)]); 0] = [];
+    let is_poisoned = matches!(store.commit(&nothing), Err(Error::Poisoned { .. }));
+    let found = state(&store).expect("reads go on");
+    // It was done, and could not be made durable.
+    let is_each = matches!(step, Step::Commit(_, Durability::Each));
+    let is_seen = is_each && &found == history.last();
+    if changes && !is_poisoned && !is_seen {
+        history.states.pop();
+    }
+    let legal = if changes && is_poisoned { 2 } else { 1 };
+    let legal = &history.states[history.states.len() - legal..];
+    assert!(legal.contains(&found), "after {step:?}: {found:?} is none of {legal:?}");
+    !is_poisoned
+}
+
+/// Runs a script with a fault. What fails changes nothing, and succeeds without the fault; after a failed sync
+/// the store says that it is poisoned, and opening it again brings back what is durable. Returns whether
+/// anything failed.
+fn run_with_fault(fault: Fault, seed: u64, script: &Script) -> bool {
+    let disk = SimDisk::new(seed);
+    disk.set_plan(FaultPlan { fail: Some(fault), ..FaultPlan::default() });
+    let mut history = History::new();
+    let mut runner = Runner::new(&disk, script);
+    let mut failed = false;
+    for step in &script.steps {
+        let next = history.after(step);
+        let changes = next.is_some();
+        history.states.extend(next.clone());
+        if let Err(error) = runner.step(step) {
+            assert!(disk.faults() > 0, "{step:?} failed without a fault: {error}");
+            failed = true;
+            disk.set_plan(FaultPlan::default());
+            if !check_failed(&mut runner, &mut history, step, changes) {
+                drop(runner);
+                let survival = Survival::Random(fault.at_call);
+                let durability = script.durability;
+                check_image(&disk.after_crash(survival), durability, &history, history.durable);
+                check_image(&disk.process_kill(), durability, &history, history.logged);
+                return true;
+            }
+            if matches!(step, Step::Reopen) {
+                // It is closed all the same; what was logged and not synced is there.
+                runner.store = None;
+            } else if changes {
+                history.states.extend(next);
+            }
+            runner.step(step).expect("the step succeeds without the fault");
+        }
+        history.done(step, script.durability);
+    }
+    let store = runner.store.take().unwrap();
+    disk.set_plan(FaultPlan::default());
+    assert_eq!(&state(&store).unwrap(), history.last());
+    if let Err(error) = store.close() {
+        // A file that could not be removed when its last user was dropped.
+        assert!(failed || disk.faults() > 0, "{error}");
+    }
+    drop(store);
+    drop(runner);
+    check_image(&disk, script.durability, &history, history.durable);
+    failed
+}
+
+#[test]
+fn every_failing_call_is_reported_and_changes_nothing_or_poisons_the_store() {
+    for durability in [Durability::Group, Durability::SnapshotOnly] {
+        for_each_seed(&format!("store_faults_{durability:?}"), 1, |_, seed| {
+            let script = script(&mut ChaCha8Rng::seed_from_u64(seed), durability);
+            let whole = SimDisk::new(seed);
+            run(&whole, &script);
+            let every = 41;
+            let mut faults = 0;
+            for (at, kind) in FaultKind::ERRORS.into_iter().enumerate() {
+                for repeat in [Repeat::Once, Repeat::Forever] {
+                    let first = 1 + (seed + 5 * at as u64) % every;
+                    for at_call in (first..=whole.calls()).step_by(every as usize) {
+                        let fault = Fault { at_call, kind, repeat };
+                        let note = Note(fault);
+                        faults += u64::from(run_with_fault(fault, seed, &script));
+                        drop(note);
+                    }
+                }
+            }
+            assert!(faults > 100, "{faults} of the faults were met");
+        });
+    }
+}
+
+/// Prints what was tried when it fails.
+struct Note(Fault);
+
+impl Drop for Note {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{:?}", self.0);
+        }
     }
 }
