@@ -1,6 +1,7 @@
 //! `terrane bench`: small runs give every field of the reports, and checked answers.
 
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
@@ -65,4 +66,26 @@ fn senseless_options_are_refused() {
     let message = bench("upsert", foreign.path(), &["--json"]).failed(2);
     assert!(message.contains("letter.txt"), "{message}");
     assert_eq!(std::fs::read_dir(foreign.path()).unwrap().count(), 1, "left as it was");
+}
+
+/// A signal was heeded only before a round, and by the last one never.
+#[test]
+fn ctrl_c_ends_a_benchmark_within_its_round() {
+    let store = tempfile::tempdir().unwrap();
+    let mut child = command();
+    // Hours of work, in a single round.
+    child.args(["bench", "upsert", "--elements", "1M", "--batch", "1", "--rounds", "1", "--json"]);
+    child.arg("--store").arg(store.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = child.spawn().unwrap();
+    // A run is written once the round goes on.
+    let active = store.path().join("active");
+    while std::fs::read_dir(&active).map_or(0, Iterator::count) == 0 {
+        assert!(child.try_wait().unwrap().is_none(), "the benchmark has ended");
+        std::thread::yield_now();
+    }
+    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(kill.unwrap().success());
+    let answer: Answer = child.wait_with_output().unwrap().into();
+    assert_eq!(answer.failed(130), "interrupted");
+    assert_eq!(std::fs::read_dir(active).unwrap().count(), 0, "nothing stays behind");
 }
