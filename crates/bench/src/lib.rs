@@ -8,6 +8,8 @@
 
 pub mod error;
 
+pub mod store;
+
 pub mod hex;
 
 pub mod meter;

@@ -85,29 +85,7 @@ impl From<workload::Error> for Failure {
 
 impl From<terrane::Error> for Failure {
     fn from(error: terrane::Error) -> Self {
-        use terrane::Error;
-        let class = match &error {
-            Error::Corrupt { .. }
-            | Error::SnapshotCorrupted { .. }
-            | Error::SessionDirCorrupted { .. }
-            | Error::CanonicalDigestMismatch { .. }
-            | Error::Disk(terrane::io::Error::ShortRead { .. }) => Class::Check,
-            Error::NotTerrane { .. }
-            | Error::UnknownVersion { .. }
-            | Error::SessionDirDoesNotExist { .. }
-            | Error::InvalidSnapshotName { .. }
-            | Error::SnapshotExists { .. }
-            | Error::SnapshotDoesNotExist { .. }
-            | Error::SnapshotNotCompatible { .. }
-            | Error::SnapshotExportDirExists { .. }
-            | Error::SnapshotImportDirDoesNotExist { .. }
-            | Error::ResolveNotCompatible { .. }
-            | Error::LabelTooLarge { .. }
-            | Error::ValueTooLarge { .. }
-            | Error::CanonicalMalformed { .. } => Class::Input,
-            _ => Class::Environment,
-        };
-        Self { class, message: in_full(&error) }
+        Self { class: Class::from(&error), message: in_full(&error) }
     }
 }
 

@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::program::{Answer, command};
+use crate::program::{Answer, Place, command, text};
 
 fn bench(workload: &str, store: &Path, options: &[&str]) -> Answer {
     let mut bench = command();
@@ -66,6 +66,28 @@ fn senseless_options_are_refused() {
     let message = bench("upsert", foreign.path(), &["--json"]).failed(2);
     assert!(message.contains("letter.txt"), "{message}");
     assert_eq!(std::fs::read_dir(foreign.path()).unwrap().count(), 1, "left as it was");
+    let message = bench("upsert", &foreign.path().join("letter.txt"), &["--json"]).failed(2);
+    assert!(message.contains("letter.txt"), "{message}");
+}
+
+/// A store without metadata was bad input to a benchmark and to a replay, and damage to the rest.
+#[test]
+fn a_damaged_store_is_exit_1_for_every_command() {
+    let place = Place::new();
+    let store = place.store();
+    bench("upsert", &store, &["--elements", "9", "--rounds", "1", "--json"]).done();
+    std::fs::remove_file(store.join("metadata")).unwrap();
+    let history = place.write("history", b"terrane-changes 1\n");
+    let list = ["snapshot", "delete", "a", "--json", "--store", text(&store)];
+    for answer in [
+        bench("upsert", &store, &["--json"]),
+        bench("union", &store, &["--json"]),
+        place.replay("changes", &[text(&history)]),
+        command().args(list).output().unwrap().into(),
+    ] {
+        let message = answer.failed(1);
+        assert!(message.contains("missing metadata"), "{message}");
+    }
 }
 
 /// A signal was heeded only before a round, and by the last one never.
