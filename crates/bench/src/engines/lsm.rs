@@ -27,15 +27,16 @@ impl Lsm {
     /// [`EngineError::Environment`] if another process holds it or the system does not let us,
     /// [`EngineError::Refused`] if the directory is something else, which is left as it is.
     pub fn open(dir: &Path) -> Result<Self> {
-        Self::open_on(RealDisk::auto(), dir)
+        let disk: Arc<dyn Disk> = RealDisk::auto();
+        Self::open_on(&disk, dir)
     }
 
     /// Opens the session in `dir` of a disk; what is missing of the way to it is made, durably.
     ///
     /// # Errors
     /// As [`open`](Self::open).
-    pub fn open_on(disk: Arc<dyn Disk>, dir: &Path) -> Result<Self> {
-        let session = store::open(&disk, dir)?;
+    pub fn open_on(disk: &Arc<dyn Disk>, dir: &Path) -> Result<Self> {
+        let session = store::open(disk, dir)?;
         Ok(Self { session, config: TableConfig::default() })
     }
 }
