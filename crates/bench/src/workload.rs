@@ -59,6 +59,17 @@ pub fn splitmix(number: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
+/// The most that any option may be: sums and products of several stay numbers.
+const OPTION_MAX: u64 = 100_000_000;
+
+/// Refuses an option below `least`, or so large that no machine could do what is asked.
+fn bounded(name: &str, value: u64, least: u64) -> Result<()> {
+    if (least..=OPTION_MAX).contains(&value) {
+        return Ok(());
+    }
+    Err(Error::Options(format!("{name} must be at least {least} and at most {OPTION_MAX}")))
+}
+
 fn open(store: &Path) -> Result<Session> {
     let disk: Arc<dyn Disk> = RealDisk::auto();
     Ok(store::open(&disk, store)?)

@@ -13,7 +13,7 @@ use std::time::Instant;
 use serde::Serialize;
 use terrane::{DiskCache, IndexKind, Resolve, Session, Table, TableConfig, Update, WriteBuffer};
 
-use super::{Error, Result, median, open, seconds, splitmix};
+use super::{Error, Result, bounded, median, open, seconds, splitmix};
 use crate::monitor::{Monitor, Phase};
 
 /// Upserts of each key in the second comparison.
@@ -137,8 +137,7 @@ impl<'a> Bench<'a> {
     fn tell(&mut self, pairs: usize) -> Result<()> {
         self.done += pairs as u64;
         let per_round = 2 * (FILLS_PER_ROUND + UPSERTS_PER_KEY);
-        let total = self.options.elements.saturating_mul(self.options.rounds);
-        let total = total.saturating_mul(per_round);
+        let total = self.options.elements * self.options.rounds * per_round;
         self.monitor.progress(Phase::Operations, self.done, Some(total));
         if self.monitor.stop() { Err(Error::Interrupted) } else { Ok(()) }
     }
@@ -149,9 +148,9 @@ impl<'a> Bench<'a> {
 /// # Errors
 /// [`Error`].
 pub fn run(store: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result<Report> {
-    if options.elements == 0 || options.batch == 0 || options.rounds == 0 {
-        return Err(Error::Options("elements, batch and rounds must be at least 1".to_owned()));
-    }
+    bounded("elements", options.elements, 1)?;
+    bounded("batch", options.batch, 1)?;
+    bounded("rounds", options.rounds, 1)?;
     let pairs: Vec<Pair> = (0..options.elements)
         .map(|number| {
             let key = splitmix(options.seed.wrapping_add(number));

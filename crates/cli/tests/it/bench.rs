@@ -61,6 +61,20 @@ fn senseless_options_are_refused() {
     let message = bench("union", store.path(), &["--tables", "1", "--json"]).failed(2);
     assert!(message.contains("tables must be at least 2"), "{message}");
     bench("upsert", store.path(), &["--elements", "0", "--json"]).failed(2);
+    // Memory was asked for, or a product overflowed, before anything was refused; and what came out of very
+    // few entries was no number.
+    for (workload, option, value) in [
+        ("upsert", "--elements", "99999999999999"),
+        ("union", "--entries", "9223372036854775807"),
+        ("union", "--tables", "9223372036854775807"),
+        ("union", "--rounds", "9223372036854775807"),
+        ("union", "--entries", "1"),
+    ] {
+        let message = bench(workload, store.path(), &[option, value, "--json"]).failed(2);
+        let name = option.trim_start_matches('-');
+        assert!(message.contains(&format!("{name} must be at least")), "{message}");
+    }
+    assert_eq!(std::fs::read_dir(store.path()).unwrap().count(), 0, "no store is made for them");
     let foreign = tempfile::tempdir().unwrap();
     std::fs::write(foreign.path().join("letter.txt"), "dear").unwrap();
     let message = bench("upsert", foreign.path(), &["--json"]).failed(2);
