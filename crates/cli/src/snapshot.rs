@@ -6,7 +6,7 @@
 //!
 //! | command               | fields                                                                     |
 //! |-----------------------|----------------------------------------------------------------------------|
-//! | `list`                | `snapshots`: list of `name`, and `label`, `saved`, `runs`, `entries` (as they are stored, all versions of a key counted), `bytes`, which are null if it is damaged; `damage`: list of texts, and `ok` is false, with exit code 1, if it is not empty |
+//! | `list`                | `snapshots`: list of `name`, and `label`, `saved`, `format_version`, `runs`, `entries` (as they are stored, all versions of a key counted), `bytes`, which are null if it is damaged, and all but `format_version` if this program does not read that one; `damage`: list of texts, and `ok` is false, with exit code 1, if it is not empty |
 //! | `rename`              | `from`, `to`                                                               |
 //! | `delete`              | `name`, `deleted` (false only with `--if-exists`)                          |
 //! | `export --to`         | `name`, `to`, `as`, `files_copied`, `bytes_copied`, `files_shared` (there already), `bytes_shared`, `files_rebuilt` (of those copied, for a store with another salt), `wall_s` |
@@ -261,12 +261,13 @@ struct Listed {
     damage: Vec<String>,
 }
 
-/// Nothing is known of a damaged one but its name.
+/// Nothing is known of a damaged one but its name, and of one of another format version but this.
 #[derive(Serialize, Default)]
 struct ListedSnapshot {
     name: String,
     label: Option<String>,
     saved: Option<String>,
+    format_version: Option<u32>,
     runs: Option<u64>,
     entries: Option<u64>,
     bytes: Option<u64>,
@@ -277,8 +278,12 @@ impl Listed {
         let mut listed = Self { snapshots: Vec::new(), damage: Vec::new() };
         for (name, info) in info.snapshots {
             let snapshot = match info {
-                Err(reason) => {
-                    listed.damage.push(reason);
+                Err(Error::UnknownVersion { found, .. }) => {
+                    let format_version = Some(found);
+                    ListedSnapshot { name, format_version, ..ListedSnapshot::default() }
+                }
+                Err(error) => {
+                    listed.damage.push(error.to_string());
                     ListedSnapshot { name, ..ListedSnapshot::default() }
                 }
                 Ok(info) => {
@@ -287,6 +292,7 @@ impl Listed {
                         name,
                         label: Some(info.label.clone()),
                         saved: Some(time(info.created_ns)),
+                        format_version: Some(info.version),
                         runs: Some(runs().count() as u64),
                         entries: Some(runs().map(|run| run.meta.entries).sum()),
                         bytes: Some(runs().map(|run| run.bytes).sum()),
@@ -305,7 +311,11 @@ impl Listed {
             let number = |number: Option<u64>| number.map(grouped).unwrap_or_default();
             rows.push(vec![
                 snapshot.name.clone(),
-                snapshot.saved.clone().unwrap_or_else(|| "damaged".to_owned()),
+                match (&snapshot.saved, snapshot.format_version) {
+                    (Some(saved), _) => saved.clone(),
+                    (None, Some(version)) => format!("format version {version}"),
+                    (None, None) => "damaged".to_owned(),
+                },
                 snapshot.label.clone().unwrap_or_default(),
                 number(snapshot.runs),
                 number(snapshot.entries),
@@ -461,7 +471,7 @@ impl ExportArgs {
                 {
                     Ok(None)
                 }
-                exported => exported.map(Some).map_err(|error| failed(error, path)),
+                exported => exported.map(Some).map_err(|error| Failure::with_file(error, path)),
             }
         };
         let summary = if is_stdout {
@@ -484,18 +494,6 @@ impl ExportArgs {
         let exported = ExportedCanonical { name, file, summary: Summary::new(&summary), wall_s };
         output::report("snapshot export", self.common.json, &exported, &lines)
     }
-}
-
-/// A failed export or import: where it is about the canonical file, it is named.
-fn failed(error: Error, path: &Path) -> Failure {
-    let is_about_file = matches!(
-        error,
-        Error::Stream { .. }
-            | Error::CanonicalMalformed { .. }
-            | Error::CanonicalDigestMismatch { .. }
-    );
-    let failure = Failure::from(error);
-    if is_about_file { failure.about(&path.display().to_string()) } else { failure }
 }
 
 /// Whether a path stands for standard input or output.
@@ -627,7 +625,7 @@ impl ImportArgs {
                 return Err(Error::SnapshotExists { name: name.to_string() }.into());
             }
             let imported = session.import_canonical(counted, &TableConfig::default());
-            let (table, summary) = imported.map_err(|error| failed(error, path))?;
+            let (table, summary) = imported.map_err(|error| Failure::with_file(error, path))?;
             table.save_snapshot(name, &self.label)?;
             Ok(summary)
         })?;

@@ -8,7 +8,7 @@ use serde_json::Value;
 use terrane::{Session, SessionOptions, SnapshotName};
 
 use crate::program::{Answer, Place, command, text};
-use crate::store::{LABEL, NAMES, Store, edit, flip};
+use crate::store::{LABEL, NAMES, Store, edit, flip, reseal_manifest};
 
 /// Calls `terrane snapshot <arguments> --store <store> --json`.
 fn snapshot(store: &Path, arguments: &[&str]) -> Answer {
@@ -90,6 +90,28 @@ fn list_names_damaged_snapshots() {
     assert_eq!(names(&store.dir()), ["late"]);
 }
 
+/// They were called damaged.
+#[test]
+fn list_tells_other_format_versions_from_damage() {
+    let store = Store::new();
+    edit(&store.snapshot("early"), |bytes| {
+        bytes[8] = 9;
+        reseal_manifest(bytes);
+    });
+    let listed = snapshot(&store.dir(), &["list"]).done();
+    assert_eq!(listed["damage"].as_array().unwrap().len(), 0);
+    let snapshots = [&listed["snapshots"][0], &listed["snapshots"][1]];
+    assert_eq!(snapshots.map(|snapshot| snapshot["format_version"].as_u64()), [Some(9), Some(2)]);
+    assert_eq!(snapshots[0]["saved"], Value::Null);
+    let shown = plain(&store.dir(), &["list"]);
+    assert!(shown.code == Some(0) && shown.stdout.contains("format version 9"), "{shown:?}");
+    let message = snapshot(&store.dir(), &["export", "early", "--canonical", "-"]).failed(2);
+    assert!(message.contains("--json writes"), "{message}");
+    let message =
+        snapshot(&store.dir(), &["export", "early", "--canonical", "/dev/null"]).failed(2);
+    assert!(message.contains("format version 9; this program reads 2"), "{message}");
+}
+
 #[test]
 fn rename_and_delete_do_what_they_say() {
     let store = Store::new();
@@ -130,6 +152,11 @@ fn a_snapshot_goes_to_another_store_and_back() {
     assert!(verified.stdout.contains("no problem"), "{verified:?}");
     let answer = plain(&store.dir(), &["export", "late", "--to", text(&backup)]);
     assert!(answer.stdout.contains("copied         0 files"), "{answer:?}");
+    let one = place.write("one", b"terrane-changes 1\nbegin 1\nput 01 01\nend\n");
+    place.replay("changes", &[text(&one)]).done();
+    let name = names(&place.store()).into_iter().find(|name| name.starts_with("state")).unwrap();
+    let answer = plain(&place.store(), &["export", &name, "--to", text(&place.path("single"))]);
+    assert!(answer.stdout.contains("copied         1 file, "), "{answer:?}");
     assert_eq!(answer.stderr, "", "no bar where nobody watches");
 
     // Into a new store, which has another salt, and back into the old one.
