@@ -186,9 +186,11 @@ impl Table {
 
     /// Applies a batch of any size, in its order: the same as one by one, but all or nothing.
     ///
+    /// Cost: that of each of its updates, as [`insert`](Self::insert) says.
+    ///
     /// # Errors
     /// [`Error::KeyTooLarge`], [`Error::ValueTooLarge`] (also if upserts grow to such a value),
-    /// [`Error::BlobTooLarge`], [`Error::Disk`] (a merge or a flush failed; call
+    /// [`Error::BlobTooLarge`], [`Error::TableTooLarge`], [`Error::Disk`] (a merge or a flush failed; call
     /// again after making space), [`Error::Corrupt`] (a merge met a damaged page), [`Error::Poisoned`],
     /// [`Error::SessionClosed`]. After any error the table is as it was before the call.
     pub fn updates<K: AsRef<[u8]>>(&mut self, batch: &[(K, Update<'_>)]) -> Result<()> {
@@ -403,8 +405,8 @@ impl Table {
     /// for each key from then on.
     ///
     /// # Errors
-    /// [`Error::Disk`], [`Error::Corrupt`], [`Error::ValueTooLarge`], [`Error::Poisoned`],
-    /// [`Error::SessionClosed`]. What was done before stays done.
+    /// [`Error::Disk`], [`Error::Corrupt`], [`Error::ValueTooLarge`], [`Error::TableTooLarge`],
+    /// [`Error::Poisoned`], [`Error::SessionClosed`]. What was done before stays done.
     pub fn supply_union_credits(&mut self, credits: u64) -> Result<u64> {
         self.session.check_writable()?;
         let (id, dir) = (self.session.id(), self.session.dir());
@@ -448,8 +450,8 @@ impl Table {
     /// operations.
     ///
     /// # Errors
-    /// [`Error::SnapshotExists`], [`Error::Disk`], [`Error::Poisoned`], [`Error::SessionClosed`]. After an
-    /// error, or a crash, there is no snapshot of that name, or a whole one.
+    /// [`Error::SnapshotExists`], [`Error::LabelTooLarge`], [`Error::Disk`], [`Error::Poisoned`],
+    /// [`Error::SessionClosed`]. After an error, or a crash, there is no snapshot of that name, or a whole one.
     pub fn save_snapshot(&self, name: &SnapshotName, label: &str) -> Result<()> {
         let (start, id) = (self.clock(), self.session.id());
         event!(DEBUG, "table.save_snapshot", self.session.dir(), table = id, snapshot = %name);
