@@ -203,8 +203,8 @@ fn reads(table: &Table, entries: u64) -> (f64, f64) {
     (per_key(present), per_key((0..4_000).map(|n| key(1 << 40 | n)).collect()))
 }
 
-/// From a table that the budget is far too large for to one with 15 bits of it for each entry. The sum is checked after every batch, and so at every stage of every merge; the
-/// reads at every size.
+/// From a table that the budget is far too large for to one with 15 bits of it for each entry. The sum is
+/// checked after every batch, and so at every stage of every merge; the reads at every size.
 #[test]
 fn a_table_of_any_size_stays_within_its_memory_budget_and_needs_more_reads_bit_by_bit() {
     let budget = 256 << 10;
