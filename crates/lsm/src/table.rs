@@ -134,7 +134,7 @@ impl Table {
             return Err(refused("resolve", value, allowed));
         }
         if let Some(budget) = config.memory_budget {
-            let least = budget_min(self.stats().index_bytes as u64);
+            let least = budget_min(self.stats().index_bytes);
             if budget < least {
                 let allowed = format!("{least} to {MEMORY_BUDGET_MAX}, for a table of this size");
                 return Err(refused("memory_budget", format!("bytes: {budget}"), allowed));
@@ -547,8 +547,8 @@ impl Table {
         let mut stats = TableStats {
             levels: self.tree.levels.iter().map(level_stats).collect(),
             union: self.union_stats(),
-            buffer_entries: self.tree.buffer.len(),
-            buffer_bytes: self.tree.buffer.memory_bytes(),
+            buffer_entries: self.tree.buffer.len() as u64,
+            buffer_bytes: self.tree.buffer.memory_bytes() as u64,
             lookups: activity.lookups,
             found: activity.found,
             memory_hits: activity.memory_hits,
@@ -564,8 +564,8 @@ impl Table {
         };
         let sources = self.tree.sources();
         for buffer in &sources.buffers {
-            stats.buffer_entries += buffer.len();
-            stats.buffer_bytes += buffer.memory_bytes();
+            stats.buffer_entries += buffer.len() as u64;
+            stats.buffer_bytes += buffer.memory_bytes() as u64;
         }
         let mut seen = BTreeSet::new();
         sources.for_each_run(&mut |run| {
@@ -574,16 +574,16 @@ impl Table {
                 return;
             }
             let (filter, index, _) = run.memory_bytes();
-            stats.filter_bytes += filter;
-            stats.index_bytes += index;
+            stats.filter_bytes += filter as u64;
+            stats.index_bytes += index as u64;
             stats.key_pages += u64::from(run.meta().key_pages);
         });
         for pending in self.tree.pending() {
             stats.merge_debt_pages += pending.merging.total() - pending.merging.done();
-            stats.unfinished_bytes += pending.merging.built_bytes() as usize;
+            stats.unfinished_bytes += pending.merging.built_bytes();
         }
         if let Some(union) = &self.tree.union {
-            stats.unfinished_bytes += union.built_bytes() as usize;
+            stats.unfinished_bytes += union.built_bytes();
         }
         // The run of a complete flush enters level 1 with the next flush, but is read from now on.
         let flushed = self.tree.flushing.as_ref().map(|flushing| flushing.merging.view());
@@ -651,8 +651,8 @@ fn count_run(shape: &mut LevelStats, run: &Run) {
     shape.deletes += run.meta().deletes;
     shape.bytes += run.meta().file_bytes();
     let (filter_bytes, index_bytes, _) = run.memory_bytes();
-    shape.filter_bytes += filter_bytes;
-    shape.index_bytes += index_bytes;
+    shape.filter_bytes += filter_bytes as u64;
+    shape.index_bytes += index_bytes as u64;
 }
 
 #[cfg(test)]

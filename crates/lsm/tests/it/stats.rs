@@ -36,7 +36,7 @@ fn exact_counts_are_those_of_a_scan_and_entries_are_above_them() {
         let stats = table.stats();
         assert!(stats.entries() > live, "{stats:?}");
         let in_levels: u64 = stats.levels.iter().map(|level| level.entries).sum();
-        assert_eq!(stats.entries(), in_levels + stats.buffer_entries as u64);
+        assert_eq!(stats.entries(), in_levels + stats.buffer_entries);
     }
 }
 
@@ -87,7 +87,7 @@ fn filters_false_positive_rates_are_measured_level_by_level() {
     for (level, rate) in stats.levels.iter().zip(rates) {
         let filter = level.filter;
         let questions = filter.denied + filter.found + filter.false_positives;
-        assert_eq!(questions, absent * level.runs as u64, "{level:?}");
+        assert_eq!(questions, absent * level.runs, "{level:?}");
         assert_eq!(filter.found, 0);
         let Some(measured) = filter.false_positive_rate() else { continue };
         // A run that is small for its last block of filter does better.
@@ -143,7 +143,7 @@ fn bytes_written_by_flushes_and_merges_are_those_that_the_disk_was_given() {
         let amplification = stats.write_amplification().unwrap();
         assert!((2.0..6.0).contains(&amplification), "{amplification}");
         // So that the write buffer is not empty.
-        fill(&mut table, 300 * 65..300 * 65 + 1);
+        fill(&mut table, 300 * 65..=300 * 65);
         let images = session.stats().image_bytes;
         table.save_snapshot(&name("one"), "").unwrap();
         assert!(session.stats().image_bytes > images);
@@ -183,11 +183,11 @@ fn a_session_counts_what_is_open_and_each_run_once() {
     fill(&mut table, 0..200 * 40);
     let alone = session.stats();
     let levels = table.stats().levels;
-    assert_eq!(alone.runs, levels.iter().map(|level| level.runs as u64).sum::<u64>());
+    assert_eq!(alone.runs, levels.iter().map(|level| level.runs).sum::<u64>());
     assert_eq!(alone.entries, levels.iter().map(|level| level.entries).sum::<u64>());
     assert_eq!(alone.bytes, levels.iter().map(|level| level.bytes).sum::<u64>());
-    assert_eq!(alone.filter_bytes, table.stats().filter_bytes as u64);
-    assert_eq!(alone.index_bytes, table.stats().index_bytes as u64);
+    assert_eq!(alone.filter_bytes, table.stats().filter_bytes);
+    assert_eq!(alone.index_bytes, table.stats().index_bytes);
     let copies: Vec<Table> = (0..5).map(|_| table.duplicate().unwrap()).collect();
     let cursor = table.cursor().unwrap();
     let with_copies = session.stats();
@@ -213,7 +213,7 @@ fn halved_filters_are_taken_off_the_sums_of_the_session() {
     let budget = TableConfig { memory_budget: Some(256 << 10), ..TableConfig::default() };
     table.set_config(&budget).unwrap();
     fill(&mut table, 100_000..101_000);
-    assert_eq!(session.stats().filter_bytes, table.stats().filter_bytes as u64);
+    assert_eq!(session.stats().filter_bytes, table.stats().filter_bytes);
     drop(table);
     assert_eq!(session.stats().filter_bytes, 0);
 }
