@@ -6,8 +6,8 @@
 //! the updates. A [`Table::duplicate`] shares everything with its original and evolves apart from it. A
 //! snapshot ([`Table::save_snapshot`], [`Session::open_snapshot`]) is what survives closing and crashes.
 //!
-//! The engine does all its I/O through [`terrane_io::Disk`] and starts no thread unless a table's
-//! configuration asks for one.
+//! The engine does all its I/O through [`terrane_io::Disk`] and keeps no thread running unless a table's
+//! configuration asks for one; opening a snapshot reads its runs with a few threads that end with the call.
 
 #![forbid(unsafe_code)]
 
