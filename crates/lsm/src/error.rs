@@ -288,6 +288,12 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+    /// So many batches of lookups are under way already. Take the results of some first.
+    #[error("more than {limit} batches of lookups are under way; take the results of some first")]
+    TooManyLookups {
+        /// The limit.
+        limit: usize,
+    },
     /// What was given to write to, or to read from, failed.
     #[error("the stream given: {source}")]
     Stream {

@@ -18,7 +18,8 @@ use crate::error::{Error, Result};
 use crate::files::lock;
 use crate::key_range::KeyRange;
 use crate::levels::{Context, Incoming, Level, Pending, Tree};
-use crate::lookup::{LookupContext, lookup_batch};
+use crate::lookup::{Batch, LookupContext, begin_batch, lookup_batch};
+use crate::lookup_thread::{PendingLookups, Submitted};
 use crate::memory::budget_min;
 use crate::merging::View;
 use crate::plan::Plan;
@@ -34,6 +35,9 @@ use crate::write_buffer::WriteBuffer;
 /// How far a background thread may fall behind before updates help, in batches of merge work.
 const LAG_BATCHES_MAX: u64 = 64;
 
+/// Keys of a range that are deleted in one batch.
+const DELETED_AT_ONCE: usize = 4_096;
+
 /// A handle on a table.
 ///
 /// Readers share it; updates take it exclusively. Duplicates are independent and may live on other
@@ -45,7 +49,7 @@ pub struct Table {
     config: TableConfig,
     /// No merge needs work before this moment, in ticks.
     next_work: u64,
-    counters: Counters,
+    counters: Arc<Counters>,
     /// What references to blobs point into that were given out since the last update.
     anchor: Mutex<Option<Anchor>>,
     session: Registered,
@@ -85,7 +89,7 @@ impl Table {
             tree,
             config,
             next_work: 0,
-            counters: Counters::default(),
+            counters: Arc::default(),
             anchor: Mutex::default(),
             session,
         }
@@ -94,6 +98,15 @@ impl Table {
     fn context(&self) -> Context<'_> {
         let (set, config, salt) = (self.session.files(), &self.config, self.session.salt());
         Context { set, config, salt, table: self.session.id() }
+    }
+
+    fn lookup_context(&self) -> LookupContext<'_> {
+        LookupContext {
+            salt: self.session.salt(),
+            queue_depth: self.config.queue_depth as usize,
+            resolve: &self.config.resolve,
+            spare: self.session.spare_pages(),
+        }
     }
 
     /// Counts something for this handle and for the session.
@@ -191,6 +204,52 @@ impl Table {
     /// As [`updates`](Self::updates).
     pub fn delete(&mut self, key: &[u8]) -> Result<()> {
         self.updates(&[(key, Update::Delete)])
+    }
+
+    /// Removes all keys in a range, all or nothing; returns how many there were.
+    ///
+    /// Cost: reads the range as a cursor does, and deletes each of its keys as [`delete`](Self::delete) does.
+    ///
+    /// # Errors
+    /// As [`updates`](Self::updates) and [`Cursor::next`]. After any error the table is as it was before.
+    pub fn delete_range<K: AsRef<[u8]> + ?Sized, R: RangeBounds<K>>(
+        &mut self,
+        range: R,
+    ) -> Result<u64> {
+        self.delete_over(KeyRange::new(&range))
+    }
+
+    /// Removes all keys that begin with `prefix`: as [`delete_range`](Self::delete_range).
+    ///
+    /// # Errors
+    /// As [`delete_range`](Self::delete_range).
+    pub fn delete_prefix(&mut self, prefix: &[u8]) -> Result<u64> {
+        self.delete_over(KeyRange::prefix(prefix))
+    }
+
+    fn delete_over(&mut self, range: KeyRange) -> Result<u64> {
+        self.session.check_writable()?;
+        let mut cursor = self.cursor_over(range)?;
+        let mut keys = cursor.take_keys(DELETED_AT_ONCE)?;
+        if keys.len() < DELETED_AT_ONCE {
+            self.updates(&deletions(&keys))?;
+            return Ok(keys.len() as u64);
+        }
+        // In a duplicate, so that nothing has happened if it fails on the way.
+        let mut copy = self.duplicate()?;
+        copy.tree.written_bytes = self.tree.written_bytes;
+        let (mut count, mut bytes) = (0, 0);
+        while !keys.is_empty() {
+            copy.updates(&deletions(&keys))?;
+            count += keys.len() as u64;
+            bytes += keys.iter().map(|key| key.len() as u64).sum::<u64>();
+            keys = cursor.take_keys(DELETED_AT_ONCE)?;
+        }
+        std::mem::swap(&mut self.tree, &mut copy.tree);
+        self.next_work = copy.next_work;
+        self.anchor = Mutex::default();
+        self.counters.add_updates(count, bytes);
+        Ok(count)
     }
 
     /// Applies a batch of any size, in its order: the same as one by one, but all or nothing.
@@ -357,13 +416,7 @@ impl Table {
         self.session.check_open()?;
         let (start, id) = (self.clock(), self.session.id());
         event!(TRACE, "table.lookups", self.session.dir(), table = id, count = keys.len());
-        let context = LookupContext {
-            salt: self.session.salt(),
-            queue_depth: self.config.queue_depth as usize,
-            resolve: &self.config.resolve,
-            spare: self.session.spare_pages(),
-        };
-        let (results, plan, tally) = lookup_batch(&self.tree, &context, keys)?;
+        let (results, plan, tally) = lookup_batch(&self.tree, &self.lookup_context(), keys)?;
         let time = self.took(start);
         self.count(|counters| {
             counters.add_lookups(&tally);
@@ -373,6 +426,39 @@ impl Table {
             lock(&self.anchor).get_or_insert_with(|| Anchor::new(&plan.buffers, &plan.runs));
         }
         Ok(results)
+    }
+
+    /// Begins a batch of lookups whose results are taken later. Any number of threads may do so; up to
+    /// [`SUBMITTED_MAX`](crate::SUBMITTED_MAX) batches of a session may be under way. The results are those of
+    /// this moment, whatever is done to the table afterwards; references to blobs are valid as those of
+    /// [`lookups`](Self::lookups) at this moment.
+    ///
+    /// Cost: as [`lookups`](Self::lookups). What needs no read is done here; the reads of all batches of a
+    /// session are done by one thread, which is started when it is first needed, through one queue.
+    ///
+    /// # Errors
+    /// [`Error::TooManyLookups`], [`Error::SessionClosed`], [`Error::ValueTooLarge`]; the others come with the
+    /// results.
+    pub fn submit<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<PendingLookups> {
+        self.session.check_open()?;
+        let (start, id) = (self.clock(), self.session.id());
+        event!(TRACE, "table.submit", self.session.dir(), table = id, count = keys.len());
+        let context = self.lookup_context();
+        let keys: Vec<Vec<u8>> = keys.iter().map(|key| key.as_ref().to_vec()).collect();
+        let (batch, ready) = begin_batch(&self.tree, &context, &keys)?;
+        let (call, resolve) = (self.session.register(Holder::Call), self.config.resolve.clone());
+        let counters = Arc::clone(&self.counters);
+        let conclude = Box::new(move |batch: Batch| {
+            let (results, _plan, tally) = batch.conclude(&resolve)?;
+            let time = call.disk().clock().monotonic().saturating_sub(start);
+            for counters in [&*counters, call.counters()] {
+                counters.add_lookups(&tally);
+                counters.lookup_times.record(time);
+            }
+            Ok(results)
+        });
+        let submitted = Submitted { keys, batch, ready, conclude };
+        self.session.lookup_thread().submit(self.session.files().disk(), submitted)
     }
 
     /// Whether the keys are present, in their order. No blob is read. Cost: as [`lookups`](Self::lookups).
@@ -672,6 +758,11 @@ fn check_sizes(key: &[u8], update: Update<'_>) -> Result<usize> {
         }
         _ => Ok(key.len() + value.len()),
     }
+}
+
+/// The updates that delete these keys.
+pub(crate) fn deletions(keys: &[Vec<u8>]) -> Vec<(&[u8], Update<'static>)> {
+    keys.iter().map(|key| (key.as_slice(), Update::Delete)).collect()
 }
 
 fn count_run(shape: &mut LevelStats, run: &Run) {

@@ -29,6 +29,7 @@ mod sim;
 mod snapshots;
 mod stats;
 mod store;
+mod submit;
 mod tables;
 mod trace;
 mod union;
