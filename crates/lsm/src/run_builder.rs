@@ -111,7 +111,7 @@ impl PageWriter {
     /// Cuts off what is behind the pages written; there must be none in the chunk.
     fn cut(&self) -> Result<()> {
         assert!(self.chunk_pages == 0);
-        Ok(self.file.set_len(u64::from(self.next_page) * PAGE_SIZE as u64)?)
+        self.file.set_len(u64::from(self.next_page) * PAGE_SIZE as u64)
     }
 }
 

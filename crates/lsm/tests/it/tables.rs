@@ -325,3 +325,49 @@ fn a_session_dir_is_held_by_one_handle_at_a_time() {
         place.open().close().unwrap();
     }
 }
+
+/// What a merge that outlives its session writes must not land in the files of the next one, which begins to
+/// number them anew.
+#[test]
+fn a_merge_under_way_when_its_session_closes_writes_no_more() {
+    for place in Place::both() {
+        let session = place.open();
+        // Closes the session in the middle of a merge, as another thread might.
+        let (begin, begun) = std::sync::mpsc::channel::<()>();
+        let (go_on, gone_on) = std::sync::mpsc::channel::<()>();
+        let waits = std::sync::Mutex::new((2_500, begin, gone_on));
+        let combine = move |newer: &[u8], _: &[u8]| {
+            let mut waits = waits.lock().unwrap();
+            waits.0 -= 1;
+            if waits.0 == 0 {
+                waits.1.send(()).unwrap();
+                waits.2.recv().unwrap();
+            }
+            newer.to_vec()
+        };
+        let config = TableConfig {
+            resolve: terrane_lsm::Resolve::new("waits", combine).unwrap(),
+            ..buffer_of(500)
+        };
+        let tables = [0, 1].map(|_| {
+            let mut table = session.new_table(&config).unwrap();
+            fill(&mut table, 0..4_000);
+            table
+        });
+        let mut union = session.incremental_union(&tables.each_ref()).unwrap();
+        thread::scope(|scope| {
+            let paying = scope.spawn(|| union.supply_union_credits(u64::MAX));
+            begun.recv().unwrap();
+            session.close().unwrap();
+            assert_eq!(place.runs(), [] as [std::path::PathBuf; 0]);
+            let next = place.open();
+            let mut table = next.new_table(&buffer_of(50)).unwrap();
+            fill(&mut table, 10_000..13_000);
+            let (before, runs) = (content(&table), place.runs());
+            go_on.send(()).unwrap();
+            let refused = paying.join().unwrap();
+            assert!(matches!(refused, Err(Error::SessionClosed)), "{refused:?}");
+            assert_eq!((content(&table), place.runs()), (before, runs));
+        });
+    }
+}
