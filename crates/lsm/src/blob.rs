@@ -77,6 +77,14 @@ impl BlobRef {
         self.len == 0
     }
 
+    /// The run that it points into, if it is one, and there.
+    pub(crate) fn run(&self) -> Option<Arc<Run>> {
+        match &self.target {
+            Target::Run { run, .. } => run.upgrade(),
+            Target::Memory(_) => None,
+        }
+    }
+
     /// What it points into, unless that is gone. An empty blob needs nothing to be there, and nobody keeps
     /// its run for it.
     fn upgrade(&self) -> Option<Blob> {

@@ -1,6 +1,6 @@
 //! A table: an ordered map from key bytes to value bytes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::ops::{Bound, RangeBounds};
 use std::sync::atomic::Ordering;
@@ -21,7 +21,6 @@ use crate::levels::{Context, Incoming, Level, Pending, Tree};
 use crate::lookup::{LookupContext, lookup_batch};
 use crate::memory::budget_min;
 use crate::merging::View;
-use crate::plan::Plan;
 use crate::run::Run;
 use crate::segment::{NewEntry, Room, Undo};
 use crate::session_core::{Holder, Registered, SessionCore};
@@ -46,25 +45,36 @@ pub struct Table {
     /// No merge needs work before this moment, in ticks.
     next_work: u64,
     counters: Counters,
-    /// What references to blobs point into that were given out since the last update.
-    anchor: Mutex<Option<Anchor>>,
+    /// What references to blobs point into that were given out since the last update; shared with the
+    /// duplicates made since then, which the references are as valid for.
+    anchor: Arc<Mutex<Anchor>>,
     session: Registered,
 }
 
-/// Sources that are kept although the table may no longer need them: a merge that another holder
+/// Sources that are kept although the table may no longer need them: a merge or a union that another holder
 /// completes lets go of its inputs.
-#[derive(Debug, Clone)]
+#[derive(Debug, Default)]
 struct Anchor {
-    _buffers: Vec<WriteBuffer>,
-    _runs: Vec<Arc<Run>>,
+    buffers: Vec<WriteBuffer>,
+    /// By address, since a run may be there more than once.
+    runs: BTreeMap<usize, Arc<Run>>,
 }
 
 impl Anchor {
-    /// Keeps those that have blobs.
-    fn new(buffers: &[WriteBuffer], runs: &[Arc<Run>]) -> Self {
-        let buffers = buffers.iter().filter(|buffer| buffer.has_blobs());
-        let runs = runs.iter().filter(|run| run.meta().blob_bytes > 0);
-        Self { _buffers: buffers.cloned().collect(), _runs: runs.cloned().collect() }
+    /// Keeps what these results of a lookup refer to. Nothing but an update brings other write buffers.
+    fn keep(&mut self, results: &[Lookup], buffers: &[WriteBuffer]) {
+        for blob in results.iter().filter_map(Lookup::blob).filter(|blob| !blob.is_empty()) {
+            match blob.run() {
+                Some(run) => {
+                    self.runs.entry(Arc::as_ptr(&run).addr()).or_insert(run);
+                }
+                None if self.buffers.is_empty() => {
+                    let buffers = buffers.iter().filter(|buffer| buffer.has_blobs());
+                    self.buffers = buffers.cloned().collect();
+                }
+                None => {}
+            }
+        }
     }
 }
 
@@ -77,7 +87,7 @@ impl Table {
             config,
             next_work: 0,
             counters: Counters::default(),
-            anchor: Mutex::default(),
+            anchor: Arc::default(),
             session,
         }
     }
@@ -205,7 +215,7 @@ impl Table {
         if batch.is_empty() {
             return Ok(());
         }
-        *lock(&self.anchor) = None;
+        self.anchor = Arc::default();
         let room = match self.config.memory_budget {
             Some(_) => Room::default(),
             None => self.tree.room_for(&self.context(), room),
@@ -344,7 +354,7 @@ impl Table {
             counters.lookup_times.record(time);
         });
         if results.iter().any(|result| result.blob().is_some()) {
-            lock(&self.anchor).get_or_insert_with(|| Anchor::new(&plan.buffers, &plan.runs));
+            lock(&self.anchor).keep(&results, &plan.buffers);
         }
         Ok(results)
     }
@@ -412,7 +422,7 @@ impl Table {
         let Some(union) = self.tree.union.clone().filter(|_| credits > 0) else {
             return Ok(credits);
         };
-        *lock(&self.anchor) = None;
+        self.anchor = Arc::default();
         let unused = union.supply(credits)?;
         let mut tree = self.tree.clone();
         tree.fold_union(&self.context());
@@ -432,11 +442,10 @@ impl Table {
         let session = self.session.register(Holder::Table);
         let (id, original) = (session.id(), self.session.id());
         event!(DEBUG, "table.new", session.dir(), table = id, duplicate_of = original);
-        let plan = Plan::new(self.tree.sources());
         let tree = Tree { written_bytes: 0, ..self.tree.clone() };
         let mut copy = Self::new(session, tree, self.config.clone());
         copy.next_work = self.next_work;
-        copy.anchor = Mutex::new(Some(Anchor::new(&plan.buffers, &plan.runs)));
+        copy.anchor = Arc::clone(&self.anchor);
         Ok(copy)
     }
 

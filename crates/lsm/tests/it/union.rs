@@ -8,7 +8,9 @@
 use std::collections::BTreeMap;
 
 use terrane_io::{CountedDisk, Disk};
-use terrane_lsm::{Error, Lookup, Resolve, Session, Table, TableConfig, Update, WriteBuffer};
+use terrane_lsm::{
+    BlobRef, Error, Lookup, Resolve, Session, Table, TableConfig, Update, WriteBuffer,
+};
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
 
@@ -327,6 +329,50 @@ fn case_11_references_from_a_union_outlive_its_inputs() {
         }
         drop((left, right));
         assert_eq!(session.retrieve_blobs(&refs).unwrap(), blobs);
+    }
+}
+
+/// The slices that a union has at one time are not there at another, and whoever pays may be anybody.
+#[test]
+fn case_11_references_outlive_the_slices_of_a_union_that_others_pay() {
+    for place in Place::both() {
+        let session = place.open();
+        let keys: Vec<Vec<u8>> = (0..200u8).map(|n| vec![n]).collect();
+        let blobs: Vec<Vec<u8>> = (0..200usize).map(|n| vec![n as u8; 1 + 20 * n]).collect();
+        let mut tables = [(); 2].map(|()| session.new_table(&config(8)).unwrap());
+        for (number, (key, blob)) in keys.iter().zip(&blobs).enumerate() {
+            tables[number % 2].insert_with_blob(key, b"value", blob).unwrap();
+        }
+        let mut union = session.incremental_union(&tables.each_ref()).unwrap();
+        drop(tables);
+        let mut payer = union.duplicate().unwrap();
+        let bystander = union.duplicate().unwrap();
+        let mut stages = Vec::new();
+        let debt = payer.remaining_union_debt();
+        for share in [1, 3, 5, 6] {
+            let found = union.lookups(&keys).unwrap();
+            stages.push(found.iter().map(|found| found.blob().cloned().unwrap()).collect());
+            let left = debt - debt / 6 * share;
+            let left = if share == 6 { 0 } else { left };
+            payer.supply_union_credits(payer.remaining_union_debt() - left).unwrap();
+            assert_eq!(union.remaining_union_debt(), left.max(1));
+        }
+        let refs: Vec<Vec<BlobRef>> = stages;
+        let check = || {
+            refs.iter().for_each(|refs| {
+                assert_eq!(session.retrieve_blobs(refs).unwrap(), blobs);
+            })
+        };
+        check();
+        // A table that has nothing to do with the blobs any more; the duplicate is open as it was.
+        union.supply_union_credits(1).unwrap();
+        drop(union);
+        check();
+        drop(bystander);
+        for refs in &refs {
+            let gone = session.retrieve_blobs(&refs[1..]);
+            assert!(matches!(gone, Err(Error::BlobRefInvalid { .. })), "{gone:?}");
+        }
     }
 }
 
