@@ -163,8 +163,8 @@ impl Session {
     /// # Errors
     /// [`TableUnionNotCompatible`](crate::Error::TableUnionNotCompatible) for tables of another session or with
     /// another resolve function, [`UnionOfNothing`](crate::Error::UnionOfNothing),
-    /// [`UnionTooDeep`](crate::Error::UnionTooDeep), [`Disk`](crate::Error::Disk),
-    /// [`Poisoned`](crate::Error::Poisoned), [`SessionClosed`](crate::Error::SessionClosed).
+    /// [`UnionTooDeep`](crate::Error::UnionTooDeep), [`UnionTooLarge`](crate::Error::UnionTooLarge) for more
+    /// than 65,536 runs, [`Disk`](crate::Error::Disk), [`Poisoned`](crate::Error::Poisoned), [`SessionClosed`](crate::Error::SessionClosed).
     pub fn incremental_union(&self, tables: &[&Table]) -> Result<Table> {
         Table::incremental_union(&self.core, tables)
     }

@@ -457,8 +457,9 @@ impl Table {
     /// operations.
     ///
     /// # Errors
-    /// [`Error::SnapshotExists`], [`Error::Disk`], [`Error::Poisoned`], [`Error::SessionClosed`]. After an
-    /// error, or a crash, there is no snapshot of that name, or a whole one.
+    /// [`Error::SnapshotExists`], [`Error::LabelTooLarge`], [`Error::SnapshotTooLarge`], [`Error::Disk`],
+    /// [`Error::Poisoned`], [`Error::SessionClosed`]. After an error, or a crash, there is no snapshot of
+    /// that name, or a whole one.
     pub fn save_snapshot(&self, name: &SnapshotName, label: &str) -> Result<()> {
         let (start, id) = (self.clock(), self.session.id());
         event!(DEBUG, "table.save_snapshot", self.session.dir(), table = id, snapshot = %name);

@@ -309,6 +309,57 @@ fn case_15_unions_that_are_refused_and_unions_of_nothing() {
 }
 
 #[test]
+fn a_union_of_more_runs_than_a_snapshot_can_name_is_refused() {
+    let place = Place::simulated(1);
+    let session = place.open();
+    let mut table = session.new_table(&config(100)).unwrap();
+    table.insert(b"k", b"v").unwrap();
+    let mut union = session.incremental_union(&[&table, &table]).unwrap();
+    for _ in 1..16 {
+        union = session.incremental_union(&[&union, &union]).unwrap();
+    }
+    for inputs in [&[&union, &union], &[&union, &table]] {
+        let refused = session.incremental_union(inputs).unwrap_err();
+        let Error::UnionTooLarge { runs, limit: 65_536 } = refused else { panic!("{refused}") };
+        assert!(runs == 2 * 65_536 || runs == 65_537, "{runs}");
+    }
+    // What is allowed works.
+    union.save_snapshot(&name("large"), "").unwrap();
+    drop((union, table));
+    assert!(session.open_snapshot(&name("large"), "").unwrap().remaining_union_debt() > 0);
+}
+
+/// Each union among the tables of a union tells up to which key it has got, and keys may be long.
+#[test]
+fn a_snapshot_that_could_not_be_read_is_not_saved() {
+    let place = Place::simulated(1);
+    let session = place.open();
+    let tables = [0, 1].map(|number| {
+        let mut table = session.new_table(&config(1_000)).unwrap();
+        for at in 0..60u8 {
+            table.insert(&[&[b'k'; 3_998][..], &[at, number]].concat(), b"").unwrap();
+        }
+        table
+    });
+    let mut union = session.incremental_union(&tables.each_ref()).unwrap();
+    union.supply_union_credits(60).unwrap();
+    let files = {
+        let many = session.incremental_union(&vec![&union; 17_000]).unwrap();
+        let files = place.runs();
+        let refused = many.save_snapshot(&name("many"), "").unwrap_err();
+        let Error::SnapshotTooLarge { bytes, limit } = refused else { panic!("{refused}") };
+        assert!(bytes as u64 > limit && limit == 64 << 20, "{bytes} of {limit}");
+        files
+    };
+    assert_eq!((session.list_snapshots().unwrap(), place.runs()), (Vec::new(), files));
+    // The name is free again.
+    let few = session.incremental_union(&vec![&union; 16_000]).unwrap();
+    few.save_snapshot(&name("many"), "").unwrap();
+    drop((few, union, tables));
+    assert!(session.open_snapshot(&name("many"), "").unwrap().remaining_union_debt() > 0);
+}
+
+#[test]
 fn case_11_references_from_a_union_outlive_its_inputs() {
     for place in Place::both() {
         let session = place.open();
