@@ -162,8 +162,9 @@ pub(crate) fn retrieve(disk: &dyn Disk, depth: usize, refs: &[BlobRef]) -> Resul
         match blob {
             Blob::Memory(bytes) => results.push(bytes.to_vec()),
             Blob::Run { run, span } => {
-                results.push(vec![0; span.len as usize]);
+                // Before memory is taken for it.
                 let pages = pages_of(run, *span)?;
+                results.push(vec![0; span.len as usize]);
                 for first in pages.clone().step_by(REQUEST_PAGES_MAX as usize) {
                     pieces.push((first, REQUEST_PAGES_MAX.min(pages.end - first), at));
                 }
