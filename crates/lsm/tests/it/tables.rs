@@ -371,3 +371,34 @@ fn a_merge_under_way_when_its_session_closes_writes_no_more() {
         });
     }
 }
+
+/// A resolve function that panics on the background thread costs its merge a step, and nobody the thread.
+#[test]
+fn the_background_thread_outlives_a_panic_of_a_resolve_function() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    let calls = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&calls);
+    let combine = move |newer: &[u8], _: &[u8]| {
+        let is_background = thread::current().name() == Some("terrane-merge");
+        let first = is_background && counted.fetch_add(1, Ordering::Relaxed) == 0;
+        assert!(!first, "the first call on the background thread panics, as it should");
+        newer.to_vec()
+    };
+    let config = TableConfig {
+        resolve: terrane_lsm::Resolve::new("panics", combine).unwrap(),
+        merge_thread: MergeThread::Background,
+        merge_batch_pages: 1,
+        ..buffer_of(100)
+    };
+    let (_place, session, mut table) = table_of(&config);
+    let mut updates = 0;
+    while calls.load(Ordering::Relaxed) < 50 {
+        let number = updates % 1_000;
+        table.updates(&[(key(number), Update::Upsert(&value(updates, 60)))]).unwrap();
+        updates += 1;
+        assert!(updates < 500_000, "nobody merges in the background any more");
+    }
+    session.close().unwrap();
+}
