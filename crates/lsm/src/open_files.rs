@@ -320,7 +320,7 @@ impl OpenFiles {
     }
 
     /// Closes all files that nobody uses; those that need a sync only if there are no others.
-    fn close_idle(&self) -> io::Result<()> {
+    pub(crate) fn close_idle(&self) -> io::Result<()> {
         let open = self.clock().open.clone();
         let (durable, unsynced): (Vec<_>, Vec<_>) =
             open.into_iter().partition(|slot| slot.is_durable());

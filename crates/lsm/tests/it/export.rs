@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
-use terrane_io::{Access, Disk, OpenMode, SimDisk};
+use terrane_io::{Access, Disk, FaultPlan, OpenMode, SimDisk};
 use terrane_lsm::{
     DiskCache, Error, IndexKind, OpenOptions, PAGE_SIZE, Result, Session, SessionOptions,
     SnapshotPlace, Table, TableConfig, Verify, verify,
@@ -849,4 +849,35 @@ fn an_export_costs_reading_and_writing_each_run_once_and_nothing_if_it_is_there(
 fn open_sim(disk: &Arc<SimDisk>) -> Session {
     let options = SessionOptions::with_salt(SALT).create_dir();
     Session::open(Arc::clone(disk) as _, Path::new("/session"), &options).unwrap()
+}
+
+/// The session that is exported from has as many files open as the system allows, and uses none of them.
+#[test]
+fn idle_files_of_the_session_make_room_for_an_export() {
+    for salt in [SALT, 7] {
+        let disk = SimDisk::new(1);
+        let shared: Arc<dyn Disk> = Arc::clone(&disk) as _;
+        let options = SessionOptions::with_salt(SALT).create_dir();
+        let session = Session::open(Arc::clone(&shared), Path::new("/session"), &options).unwrap();
+        let mut table = session.new_table(&buffer_of(100)).unwrap();
+        fill(&mut table, 0..1_000);
+        table.insert_with_blob(b"with a blob", b"value", b"blob").unwrap();
+        let (there, later) = (name("there"), name("later"));
+        table.save_snapshot(&there, LABEL).unwrap();
+        let to = SessionOptions::with_salt(salt).create_dir();
+        Session::open(Arc::clone(&shared), Path::new("/copy"), &to).unwrap().close().unwrap();
+        for (at, to) in [&there, &later].into_iter().enumerate() {
+            // All files of the session are open, and one more cannot be.
+            let saved = content(&table);
+            disk.set_plan(FaultPlan {
+                open_files_max: Some(disk.open_files()),
+                ..FaultPlan::default()
+            });
+            let place = SnapshotPlace::new("/copy", (*to).clone());
+            let report = session.export_snapshot_to(&there, &place, &mut |_, _| {}).unwrap();
+            assert_eq!(report.files_shared > 0, at == 1 && salt == SALT, "{report:?}");
+            disk.set_plan(FaultPlan::default());
+            assert_eq!(content(&table), saved);
+        }
+    }
 }
