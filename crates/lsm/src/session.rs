@@ -157,7 +157,7 @@ impl Session {
     /// It can be used at once; the work of making it one run is paid in instalments with
     /// [`Table::supply_union_credits`], and lookups get faster as it is.
     ///
-    /// Cost: writes the write buffer of each table; nothing else. Until the debt is paid a lookup costs what it
+    /// Cost: finishes the flush under way of each table and writes its write buffer; nothing else. Until the debt is paid a lookup costs what it
     /// costs in each of the tables, and afterwards what it costs in one.
     ///
     /// # Errors
@@ -307,7 +307,8 @@ impl Session {
     /// indexes are made anew. In the other directory at most a file `lock` is made.
     ///
     /// Cost: reads and writes each run of the snapshot once, or with another salt reads it twice; runs of this
-    /// session are never shared.
+    /// session are never shared. While it goes on, this session can be used; it must not be closed by
+    /// `progress` itself, since closing waits for the import to end.
     ///
     /// # Errors
     /// [`SnapshotImportDirDoesNotExist`](crate::Error::SnapshotImportDirDoesNotExist),

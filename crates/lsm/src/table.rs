@@ -433,7 +433,7 @@ impl Table {
 
     /// An independent, writable table of the same content.
     ///
-    /// Cost: no I/O; a few reference counts.
+    /// Cost: no I/O; a reference count for each run and each segment of the write buffer.
     ///
     /// # Errors
     /// [`Error::SessionClosed`].
@@ -634,8 +634,7 @@ fn level_stats(level: &Level) -> LevelStats {
     shape
 }
 
-/// Refuses what is longer than the formats can hold.
-/// Checks the limits; returns the bytes of key and value.
+/// Refuses what is longer than the formats can hold; returns the bytes of key and value.
 fn check_sizes(key: &[u8], update: Update<'_>) -> Result<usize> {
     let (_, value, blob) = update.parts();
     if key.len() > KEY_BYTES_MAX {
