@@ -410,9 +410,9 @@ fn case_11_references_outlive_the_slices_of_a_union_that_others_pay() {
         }
         let refs: Vec<Vec<BlobRef>> = stages;
         let check = || {
-            refs.iter().for_each(|refs| {
+            for refs in &refs {
                 assert_eq!(session.retrieve_blobs(refs).unwrap(), blobs);
-            })
+            }
         };
         check();
         // A table that has nothing to do with the blobs any more; the duplicate is open as it was.
