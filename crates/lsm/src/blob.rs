@@ -18,6 +18,9 @@ use crate::error::{Error, Result};
 use crate::page::{PAGE_SIZE, PAYLOAD_SIZE, PageKind, decode_payload};
 use crate::run::{Run, read_pages};
 
+/// Reads that are in flight at once, where nobody says how many.
+pub(crate) const READS_IN_FLIGHT: usize = 64;
+
 /// Most pages that are read with one request.
 const REQUEST_PAGES_MAX: u64 = 64;
 

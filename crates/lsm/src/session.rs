@@ -21,9 +21,6 @@ use crate::stats::SessionStats;
 use crate::table::Table;
 use crate::trace::event;
 
-/// Reads of blobs that are in flight at once.
-const BLOB_READS_IN_FLIGHT: usize = 64;
-
 /// How a session is opened.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -415,7 +412,7 @@ impl Session {
         self.core.check_open()?;
         event!(TRACE, "session.retrieve_blobs", self.core.dir(), count = refs.len());
         let _call = self.core.register(Holder::Call);
-        blob::retrieve(self.core.disk(), BLOB_READS_IN_FLIGHT, refs)
+        blob::retrieve(self.core.disk(), blob::READS_IN_FLIGHT, refs)
     }
 
     /// What the session holds, and what all its handles have counted since it was opened. Cost: no I/O.

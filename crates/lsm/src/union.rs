@@ -26,7 +26,7 @@ use crate::files::{FileSet, lock};
 use crate::key_range::KeyRange;
 use crate::kmerge::KMerge;
 use crate::memory::Planned;
-use crate::merging::{Input, MergeSpec, Merging};
+use crate::merging::{ENTRIES_PER_LOOK, Input, MergeSpec, Merging};
 use crate::run::Run;
 use crate::run_builder::{RunBuilder, RunPlan};
 use crate::sources::{Frontier, Scan, Sources, UnionSources};
@@ -36,9 +36,6 @@ const SLICES: u64 = 64;
 
 /// Entries united in a slice, at least, for each page of merge work that is saved up: one page of small entries.
 const SLICE_ENTRIES_PER_BATCH_PAGE: u64 = 40;
-
-/// Entries that are merged between two looks at the work done.
-const ENTRIES_PER_LOOK: u32 = 16;
 
 /// Unions of unions of unions ..., at most.
 pub(crate) const UNION_DEPTH_MAX: usize = 32;

@@ -670,7 +670,7 @@ fn case_13_nothing_damaged_is_imported_and_nothing_is_left_of_the_attempt() {
             let changes: [(usize, Change<'_>, &str); 5] = [
                 (footer, &|page| page[16 + 32] ^= 1, "footer's sums"),
                 // Far more entries than there is memory for.
-                (footer, &|page| page[16 + 32 + 7] = 0x7F, "footer's sums"),
+                (footer, &|page| page[16 + 32 + 7] = 0x7F, "footer counts"),
                 (footer, &|page| page[16 + 12] = 2, "purpose"),
                 (data_pages, &|page| page[16..].fill(0), "the filter lacks a key"),
                 (2, &|page| page.copy_from_slice(&earlier), "page 2: keys rise"),
