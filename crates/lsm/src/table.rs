@@ -1,6 +1,6 @@
 //! A table: an ordered map from key bytes to value bytes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::ops::{Bound, RangeBounds};
 use std::sync::atomic::Ordering;
@@ -22,7 +22,6 @@ use crate::lookup::{Batch, LookupContext, begin_batch, lookup_batch};
 use crate::lookup_thread::{PendingLookups, Submitted};
 use crate::memory::budget_min;
 use crate::merging::View;
-use crate::plan::Plan;
 use crate::run::Run;
 use crate::segment::{NewEntry, Room, Undo};
 use crate::session_core::{Holder, Registered, SessionCore};
@@ -50,25 +49,36 @@ pub struct Table {
     /// No merge needs work before this moment, in ticks.
     next_work: u64,
     counters: Arc<Counters>,
-    /// What references to blobs point into that were given out since the last update.
-    anchor: Mutex<Option<Anchor>>,
+    /// What references to blobs point into that were given out since the last update; shared with the
+    /// duplicates made since then, which the references are as valid for.
+    anchor: Arc<Mutex<Anchor>>,
     session: Registered,
 }
 
-/// Sources that are kept although the table may no longer need them: a merge that another holder
+/// Sources that are kept although the table may no longer need them: a merge or a union that another holder
 /// completes lets go of its inputs.
-#[derive(Debug, Clone)]
+#[derive(Debug, Default)]
 struct Anchor {
-    _buffers: Vec<WriteBuffer>,
-    _runs: Vec<Arc<Run>>,
+    buffers: Vec<WriteBuffer>,
+    /// By address, since a run may be there more than once.
+    runs: BTreeMap<usize, Arc<Run>>,
 }
 
 impl Anchor {
-    /// Keeps those that have blobs.
-    fn new(buffers: &[WriteBuffer], runs: &[Arc<Run>]) -> Self {
-        let buffers = buffers.iter().filter(|buffer| buffer.has_blobs());
-        let runs = runs.iter().filter(|run| run.meta().blob_bytes > 0);
-        Self { _buffers: buffers.cloned().collect(), _runs: runs.cloned().collect() }
+    /// Keeps what these results of a lookup refer to. Nothing but an update brings other write buffers.
+    fn keep(&mut self, results: &[Lookup], buffers: &[WriteBuffer]) {
+        for blob in results.iter().filter_map(Lookup::blob).filter(|blob| !blob.is_empty()) {
+            match blob.run() {
+                Some(run) => {
+                    self.runs.entry(Arc::as_ptr(&run).addr()).or_insert(run);
+                }
+                None if self.buffers.is_empty() => {
+                    let buffers = buffers.iter().filter(|buffer| buffer.has_blobs());
+                    self.buffers = buffers.cloned().collect();
+                }
+                None => {}
+            }
+        }
     }
 }
 
@@ -90,7 +100,7 @@ impl Table {
             config,
             next_work: 0,
             counters: Arc::default(),
-            anchor: Mutex::default(),
+            anchor: Arc::default(),
             session,
         }
     }
@@ -247,7 +257,7 @@ impl Table {
         }
         std::mem::swap(&mut self.tree, &mut copy.tree);
         self.next_work = copy.next_work;
-        self.anchor = Mutex::default();
+        self.anchor = Arc::default();
         self.counters.add_updates(count, bytes);
         Ok(count)
     }
@@ -286,7 +296,7 @@ impl Table {
         if batch.is_empty() {
             return Ok(Applied::default());
         }
-        *lock(&self.anchor) = None;
+        self.anchor = Arc::default();
         let room = match self.config.memory_budget {
             Some(_) => Room::default(),
             None => self.tree.room_for(&self.context(), room),
@@ -423,7 +433,7 @@ impl Table {
             counters.lookup_times.record(time);
         });
         if results.iter().any(|result| result.blob().is_some()) {
-            lock(&self.anchor).get_or_insert_with(|| Anchor::new(&plan.buffers, &plan.runs));
+            lock(&self.anchor).keep(&results, &plan.buffers);
         }
         Ok(results)
     }
@@ -447,9 +457,10 @@ impl Table {
         let keys: Vec<Vec<u8>> = keys.iter().map(|key| key.as_ref().to_vec()).collect();
         let (batch, ready) = begin_batch(&self.tree, &context, &keys)?;
         let (call, resolve) = (self.session.register(Holder::Call), self.config.resolve.clone());
-        let counters = Arc::clone(&self.counters);
+        let (counters, anchor) = (Arc::clone(&self.counters), Arc::clone(&self.anchor));
         let conclude = Box::new(move |batch: Batch| {
-            let (results, _plan, tally) = batch.conclude(&resolve)?;
+            let (results, plan, tally) = batch.conclude(&resolve)?;
+            lock(&anchor).keep(&results, &plan.buffers);
             let time = call.disk().clock().monotonic().saturating_sub(start);
             for counters in [&*counters, call.counters()] {
                 counters.add_lookups(&tally);
@@ -524,7 +535,7 @@ impl Table {
         let Some(union) = self.tree.union.clone().filter(|_| credits > 0) else {
             return Ok(credits);
         };
-        *lock(&self.anchor) = None;
+        self.anchor = Arc::default();
         let unused = union.supply(credits)?;
         let mut tree = self.tree.clone();
         tree.fold_union(&self.context());
@@ -535,7 +546,7 @@ impl Table {
 
     /// An independent, writable table of the same content.
     ///
-    /// Cost: no I/O; a few reference counts.
+    /// Cost: no I/O; a reference count for each run and each segment of the write buffer.
     ///
     /// # Errors
     /// [`Error::SessionClosed`].
@@ -544,11 +555,10 @@ impl Table {
         let session = self.session.register(Holder::Table);
         let (id, original) = (session.id(), self.session.id());
         event!(DEBUG, "table.new", session.dir(), table = id, duplicate_of = original);
-        let plan = Plan::new(self.tree.sources());
         let tree = Tree { written_bytes: 0, ..self.tree.clone() };
         let mut copy = Self::new(session, tree, self.config.clone());
         copy.next_work = self.next_work;
-        copy.anchor = Mutex::new(Some(Anchor::new(&plan.buffers, &plan.runs)));
+        copy.anchor = Arc::clone(&self.anchor);
         Ok(copy)
     }
 
@@ -560,8 +570,9 @@ impl Table {
     /// operations.
     ///
     /// # Errors
-    /// [`Error::SnapshotExists`], [`Error::LabelTooLarge`], [`Error::Disk`], [`Error::Poisoned`],
-    /// [`Error::SessionClosed`]. After an error, or a crash, there is no snapshot of that name, or a whole one.
+    /// [`Error::SnapshotExists`], [`Error::LabelTooLarge`], [`Error::SnapshotTooLarge`], [`Error::Disk`],
+    /// [`Error::Poisoned`], [`Error::SessionClosed`]. After an error, or a crash, there is no snapshot of
+    /// that name, or a whole one.
     pub fn save_snapshot(&self, name: &SnapshotName, label: &str) -> Result<()> {
         let (start, id) = (self.clock(), self.session.id());
         event!(DEBUG, "table.save_snapshot", self.session.dir(), table = id, snapshot = %name);
@@ -741,8 +752,7 @@ fn level_stats(level: &Level) -> LevelStats {
     shape
 }
 
-/// Refuses what is longer than the formats can hold.
-/// Checks the limits; returns the bytes of key and value.
+/// Refuses what is longer than the formats can hold; returns the bytes of key and value.
 fn check_sizes(key: &[u8], update: Update<'_>) -> Result<usize> {
     let (_, value, blob) = update.parts();
     if key.len() > KEY_BYTES_MAX {
