@@ -6,6 +6,7 @@
 
 use std::thread;
 
+use terrane_io::fault::{FaultKind, FaultPlan, Repeat};
 use terrane_io::{Access, OpenMode};
 use terrane_lsm::{
     Cursor, DiskCache, Error, FilterPolicy, IndexKind, KEY_BYTES_MAX, Lookup, MergePolicy,
@@ -445,4 +446,36 @@ fn the_background_thread_outlives_a_panic_of_a_resolve_function() {
         assert!(updates < 500_000, "nobody merges in the background any more");
     }
     session.close().unwrap();
+}
+
+#[test]
+fn a_range_of_any_size_is_deleted_whole_or_not_at_all() {
+    for place in Place::both() {
+        let session = place.open();
+        let mut table = session.new_table(&buffer_of(1_000)).unwrap();
+        fill(&mut table, 0..12_000);
+        let all = content(&table);
+        let (from, to) = (all[1_000].0.clone(), all[11_000].0.clone());
+        if let Place::Simulated { disk } = &place {
+            // It fails on the way.
+            let before = table.duplicate().unwrap();
+            let at_call = disk.calls() + 30;
+            disk.set_plan(FaultPlan::fail(at_call, FaultKind::Eio, Repeat::Forever));
+            table.delete_range(&from[..]..&to[..]).unwrap_err();
+            disk.set_plan(FaultPlan::default());
+            assert_eq!(content(&table), content(&before));
+        }
+        assert_eq!(table.delete_range(&from[..]..&to[..]).unwrap(), 10_000);
+        let left: Vec<_> = all[..1_000].iter().chain(&all[11_000..]).cloned().collect();
+        assert_eq!(content(&table), left);
+        assert_eq!(table.delete_range(&from[..]..&to[..]).unwrap(), 0);
+        let prefix = &left[0].0[..1];
+        let expected = left.iter().filter(|(key, _)| key.starts_with(prefix)).count() as u64;
+        assert_eq!(table.delete_prefix(prefix).unwrap(), expected);
+        assert_eq!(content(&table).len() as u64, 2_000 - expected);
+        assert_eq!(table.delete_prefix(b"").unwrap(), 2_000 - expected);
+        assert!(content(&table).is_empty());
+        drop(table);
+        session.close().unwrap();
+    }
 }
