@@ -19,7 +19,8 @@ pub(crate) struct Scope {
 }
 
 /// Arguments that keep an example short: (name, arguments). Others run as they are.
-const EXAMPLE_ARGUMENTS: [(&str, &[&str]); 6] = [
+const EXAMPLE_ARGUMENTS: [(&str, &[&str]); 7] = [
+    ("recover", &["5000", "100000"]),
     ("commits", &["100", "4"]),
     ("ingest", &["20000"]),
     ("scan", &["40000"]),

@@ -10,7 +10,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
@@ -275,7 +275,9 @@ fn serve(disk: &dyn Disk, receiver: &Receiver<Message>) {
         Ok(queue) => Flight::new(queue, Vec::new()),
         Err(error) => {
             // Each of them is told.
-            receiver.iter().for_each(|(_, slot)| slot.finish(Err(error.clone().into())));
+            for (_, slot) in receiver {
+                slot.finish(Err(error.clone().into()));
+            }
             return;
         }
     };
@@ -285,11 +287,8 @@ fn serve(disk: &dyn Disk, receiver: &Receiver<Message>) {
             let Ok(message) = receiver.recv() else { return };
             work.admit(message);
         }
-        loop {
-            match receiver.try_recv() {
-                Ok(message) => work.admit(message),
-                Err(TryRecvError::Empty | TryRecvError::Disconnected) => break,
-            }
+        while let Ok(message) = receiver.try_recv() {
+            work.admit(message);
         }
         work.take_off();
         work.land();

@@ -687,6 +687,41 @@ impl NamedTable {
         self.updates(&[(key, Update::Insert(value))])
     }
 
+    /// Commits an upsert of one key.
+    ///
+    /// # Errors
+    /// As [`Store::commit_with`].
+    pub fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Ticket> {
+        self.updates(&[(key, Update::Upsert(value))])
+    }
+
+    /// Changes the configuration, durably: see [`Table::set_config`].
+    ///
+    /// Cost: a [`Store::checkpoint`].
+    ///
+    /// # Errors
+    /// As [`Table::set_config`] and [`Store::checkpoint`]; [`Error::TableDoesNotExist`]. After an error the
+    /// table has the configuration that it had.
+    pub fn set_config(&self, config: &TableConfig) -> Result<()> {
+        let mut published = lock(&self.shared.published);
+        let set = |config: &TableConfig| -> Result<TableConfig> {
+            let mut state = lock(&self.shared.state);
+            let named = state.tables.get_mut(&self.id);
+            let named =
+                named.ok_or_else(|| Error::TableDoesNotExist { name: self.name.to_string() })?;
+            let before = named.table.config().clone();
+            named.table.set_config(config)?;
+            named.is_dirty = true;
+            lock(&named.slot.0).view = None;
+            Ok(before)
+        };
+        let before = set(config)?;
+        self.shared.checkpoint_over(&mut published).or_else(|error| {
+            set(&before)?;
+            Err(error)
+        })
+    }
+
     /// Commits the deletion of one key.
     ///
     /// # Errors
@@ -959,7 +994,9 @@ impl Shared {
         batches: &[(&NamedTable, &[(K, Update<'_>)])],
     ) -> Result<u64> {
         let mut record = RecordBuilder::new();
-        batches.iter().for_each(|(table, updates)| record.part(table.id, updates));
+        for (table, updates) in batches {
+            record.part(table.id, updates);
+        }
         let (bytes, limit) = (record.len(), RECORD_BYTES_MAX);
         if bytes > limit {
             return Err(Error::CommitTooLarge { bytes, limit });
@@ -1122,11 +1159,15 @@ impl Shared {
             Ok(written) => written,
             Err(error) => {
                 let mut state = lock(&self.state);
-                copies.iter().for_each(|(id, _)| state.set_dirty(*id, true));
+                for (id, _) in &copies {
+                    state.set_dirty(*id, true);
+                }
                 return Err(error);
             }
         };
-        written.iter().for_each(|written| written.share(&self.core));
+        for written in &written {
+            written.share(&self.core);
+        }
         self.log_bytes.fetch_sub(log_bytes, Ordering::Relaxed);
         let mut durable = lock(&self.durable);
         durable.commit = durable.commit.max(commit);

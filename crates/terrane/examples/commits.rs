@@ -21,8 +21,8 @@ const RECORD_BYTES: usize = 152;
 
 fn key(thread: u64, number: u64) -> [u8; 34] {
     let mut key = [b'='; 34];
-    key[..8].copy_from_slice(&number.to_be_bytes());
-    key[8..16].copy_from_slice(&thread.to_be_bytes());
+    key[..8].copy_from_slice(&number.to_le_bytes());
+    key[8..16].copy_from_slice(&thread.to_le_bytes());
     key
 }
 
@@ -66,9 +66,10 @@ fn group(
         let workers: Vec<_> = (0..threads)
             .map(|thread| {
                 scope.spawn(move || {
-                    let mine = numbers.clone().filter(|number| number % threads == thread);
-                    mine.map(|number| commit(table, store, key(thread, number), Durability::Group))
-                        .collect::<Outcome<()>>()
+                    let mut mine = numbers.clone().filter(|number| number % threads == thread);
+                    mine.try_for_each(|number| {
+                        commit(table, store, key(thread, number), Durability::Group)
+                    })
                 })
             })
             .collect();

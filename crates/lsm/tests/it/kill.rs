@@ -55,7 +55,7 @@ fn batch(number: u64) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
     let len = 1 + rng.index(40);
     (0..len)
         .map(|_| {
-            let key = rng.below(20_000).to_be_bytes().to_vec();
+            let key = rng.below(20_000).to_le_bytes().to_vec();
             let value_len = rng.index(200);
             (key, (!rng.chance(1, 4)).then(|| rng.bytes(value_len)))
         })
@@ -70,7 +70,7 @@ fn commit(store: &Store, [main, undo]: &[NamedTable; 2], number: u64, durability
             (key.as_slice(), value.as_deref().map_or(Update::Delete, Update::Insert))
         })
         .collect();
-    let key = number.to_be_bytes();
+    let key = number.to_le_bytes();
     let note = [(&key[..], Update::Insert(b"undo"))];
     let ticket = store.commit_with(&[(main, &updates[..]), (undo, &note[..])], durability).unwrap();
     assert_eq!(ticket.commit(), number);

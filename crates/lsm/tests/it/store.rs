@@ -264,12 +264,11 @@ fn script(rng: &mut ChaCha8Rng, durability: Durability) -> Script {
         }
         steps.push(Step::Commit(batches, how));
         match round {
-            5 => steps.push(Step::Create("third")),
+            5 | 20 => steps.push(Step::Create("third")),
             8 => steps.push(Step::Commit(vec![("third", batch(rng, 12))], Durability::Group)),
             11 => steps.push(Step::Rename("third", "fourth")),
             13 => steps.push(Step::Commit(vec![("fourth", batch(rng, 12))], Durability::Group)),
             17 => steps.push(Step::Drop("fourth")),
-            20 => steps.push(Step::Create("third")),
             9 | 16 => steps.push(Step::Checkpoint),
             12 | 24 => steps.push(Step::Reopen),
             4 | 19 => steps.push(Step::Sync),
@@ -391,8 +390,7 @@ fn check_failed(runner: &mut Runner, history: &mut History, step: &Step, changes
         assert!(matches!(step, Step::Reopen) || history.states.len() <= 2, "{step:?}");
         return true;
     };
-    let nothing: [(&NamedTable, &[(&[u8], Update<'_>)]); 0] = [];
-    let is_poisoned = matches!(store.commit(&nothing), Err(Error::Poisoned { .. }));
+    let is_poisoned = matches!(store.commit::<&[u8]>(&[]), Err(Error::Poisoned { .. }));
     let found = state(&store).expect("reads go on");
     // It was done, and could not be made durable.
     let is_each = matches!(step, Step::Commit(_, Durability::Each));
@@ -503,7 +501,9 @@ fn commits_that_wait_together_share_an_fsync() {
     assert_eq!((disk.counts() - before).syncs, 0);
     tickets[10].wait().unwrap();
     assert!(tickets.iter().all(Ticket::is_durable), "one fsync is for all that is written");
-    tickets.iter().for_each(|ticket| ticket.wait().unwrap());
+    for ticket in tickets {
+        ticket.wait().unwrap();
+    }
     store.sync().unwrap();
     assert_eq!((disk.counts() - before).syncs, 1);
     assert_eq!((disk.counts() - before).writes, 20);
@@ -567,9 +567,9 @@ fn commit_until_crash(store: &Store, tables: &[NamedTable; 2], thread: u8) -> (V
     loop {
         let value = (commits.len() as u64 + 1).to_le_bytes();
         let update = [([thread], Update::Insert(&value))];
-        let ticket = match store.commit(&[(&tables[0], &update[..]), (&tables[1], &update[..])]) {
-            Ok(ticket) => ticket,
-            Err(_) => return (commits, durable),
+        let Ok(ticket) = store.commit(&[(&tables[0], &update[..]), (&tables[1], &update[..])])
+        else {
+            return (commits, durable);
         };
         commits.push(ticket.commit());
         if commits.len() % 3 == usize::from(thread) % 3 {
@@ -638,14 +638,14 @@ fn a_view_is_one_commits_whatever_comes_after() {
     let table = store.create_table(&name("main"), &config()).unwrap();
     let mut views = Vec::new();
     for number in 0..100_u64 {
-        table.insert(&(number % 7).to_be_bytes(), &number.to_be_bytes()).unwrap();
+        table.insert(&(number % 7).to_le_bytes(), &number.to_le_bytes()).unwrap();
         views.push((number, table.view().unwrap()));
     }
     for (number, view) in views {
         for key in 0..7_u64 {
             let newest = (0..=number).rev().find(|n| n % 7 == key);
-            let found = view.lookup(&key.to_be_bytes()).unwrap();
-            assert_eq!(found.value(), newest.map(u64::to_be_bytes).as_ref().map(|v| &v[..]));
+            let found = view.lookup(&key.to_le_bytes()).unwrap();
+            assert_eq!(found.value(), newest.map(u64::to_le_bytes).as_ref().map(|v| &v[..]));
         }
     }
     store.drop_table(&name("main")).unwrap();
@@ -700,7 +700,7 @@ fn the_log_stays_within_its_bytes_and_its_segments_are_written_again() {
     let table = store.create_table(&name("main"), &TableConfig::default()).unwrap();
     let mut files = std::collections::BTreeSet::new();
     for number in 0..2_000_u64 {
-        table.insert(&number.to_be_bytes(), &[7; 500]).unwrap();
+        table.insert(&number.to_le_bytes(), &[7; 500]).unwrap();
         let log: Vec<_> =
             disk.files().into_iter().filter(|path| path.starts_with("/store/log")).collect();
         let bytes: u64 = log.iter().map(|path| disk.read_raw(path).unwrap().len() as u64).sum();
@@ -725,7 +725,12 @@ fn a_range_is_deleted_whole_and_counted() {
     let disk = SimDisk::new(1);
     let store = open(&disk, Durability::Group).unwrap();
     let table = store.create_table(&name("main"), &config()).unwrap();
-    let key = |number: u64| number.to_be_bytes();
+    // In the order of their numbers.
+    let key = |number: u64| {
+        let mut key = number.to_le_bytes();
+        key.reverse();
+        key
+    };
     for number in 0..300 {
         table.insert(&key(number), b"value").unwrap();
     }
@@ -742,5 +747,27 @@ fn a_range_is_deleted_whole_and_counted() {
     let left = content(&store.table(&name("main")).unwrap()).unwrap();
     let expected: Vec<_> = (256..300).map(|number| key(number).to_vec()).collect();
     assert_eq!(left.into_keys().collect::<Vec<_>>(), expected);
+    store.close().unwrap();
+}
+
+#[test]
+fn a_changed_configuration_is_that_of_the_next_process() {
+    let disk = SimDisk::new(1);
+    let store = open(&disk, Durability::Group).unwrap();
+    let table = store.create_table(&name("main"), &config()).unwrap();
+    for number in 0..100_u8 {
+        table.upsert(&[number], b"value").unwrap();
+    }
+    let other = TableConfig { write_buffer: WriteBuffer::Entries(33), ..config() };
+    let refused = TableConfig { resolve: Resolve::add_u64_wrapping(), ..other.clone() };
+    assert!(matches!(table.set_config(&refused), Err(Error::InvalidConfig { .. })));
+    table.set_config(&other).unwrap();
+    assert_eq!(table.view().unwrap().config(), &other);
+    drop((store, table));
+    let store = open(&disk.after_crash(Survival::Nothing), Durability::Group).unwrap();
+    let table = store.table(&name("main")).unwrap();
+    assert_eq!(table.view().unwrap().config(), &other);
+    assert_eq!(store.tables().unwrap()[0].config, other);
+    assert_eq!(table.view().unwrap().count_exact().unwrap(), 100);
     store.close().unwrap();
 }

@@ -33,7 +33,7 @@ fn config() -> TableConfig {
 }
 
 fn key(number: u64) -> Vec<u8> {
-    number.to_be_bytes().to_vec()
+    number.to_le_bytes().to_vec()
 }
 
 fn check(keys: &[Vec<u8>], found: &[Lookup], model: &Model) {
