@@ -7,6 +7,7 @@
 //! | command               | fields                                                                     |
 //! |-----------------------|----------------------------------------------------------------------------|
 //! | `list`                | `snapshots`: list of `name`, and `label`, `saved`, `runs`, `entries` (as they are stored, all versions of a key counted), `bytes`, which are null if it is damaged; `damage`: list of texts, and `ok` is false, with exit code 1, if it is not empty |
+//! | `save`                | `name`, `table`, `label`                                                   |
 //! | `rename`              | `from`, `to`                                                               |
 //! | `delete`              | `name`, `deleted` (false only with `--if-exists`)                          |
 //! | `export --to`         | `name`, `to`, `as`, `files_copied`, `bytes_copied`, `files_shared` (there already), `bytes_shared`, `files_rebuilt` (of those copied, for a store with another salt), `wall_s` |
@@ -14,7 +15,7 @@
 //! | `import --from`       | `name`, `from`, `as`, `files_copied`, `bytes_copied`, `files_rebuilt`, `wall_s` |
 //! | `import --canonical`  | `file`, `as`, `label`, `count`, `digest`, `bytes`, `wall_s`                |
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -23,16 +24,15 @@ use std::time::Instant;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use terrane::inspect::{self, Inspection, SessionInfo};
-use terrane::io::disk::create_dirs;
 use terrane::io::{Disk, RealDisk};
-use terrane::{
-    CanonicalSummary, Session, SessionOptions, SnapshotName, SnapshotPlace, TableConfig,
-};
+use terrane::{CanonicalSummary, SnapshotName, SnapshotPlace, TableConfig, TableName};
 use terrane_bench::monitor::Monitor as _;
 
+use crate::args;
 use crate::exit::Failure;
 use crate::output::{self, bytes};
 use crate::progress::{ByteBar, Progress, exit_on_interrupt};
+use crate::store::{open_session, open_store};
 use crate::stream::{Counted, Target, Watched};
 use crate::text::{grouped, hex, table, time};
 
@@ -42,6 +42,9 @@ pub(crate) enum Snapshot {
     /// List the snapshots of a store; works beside a process that has it open
     #[command(after_help = LIST_EXAMPLES)]
     List(ListArgs),
+    /// Save a named table as a snapshot, which stays as it is
+    #[command(after_help = SAVE_EXAMPLES)]
+    Save(SaveArgs),
     /// Give a snapshot another name
     #[command(after_help = RENAME_EXAMPLES)]
     Rename(RenameArgs),
@@ -59,6 +62,7 @@ pub(crate) enum Snapshot {
 pub(crate) const EXAMPLES: &str = "\
 Examples:
   terrane snapshot list --store /data/utxo
+  terrane snapshot save monday --store /data/ledger --table accounts
   terrane snapshot export tip --store /data/utxo --to /backup/utxo
   terrane snapshot import tip --store /data/new --from /backup/utxo
   terrane snapshot export tip --store /data/utxo --canonical tip.canonical";
@@ -69,6 +73,14 @@ Examples:
   terrane snapshot list --store /data/utxo --json
 
 `terrane inspect` shows the levels and runs of a snapshot.";
+
+const SAVE_EXAMPLES: &str = "\
+Examples:
+  terrane snapshot save monday --store /data/ledger
+  terrane snapshot save monday --store /data/ledger --table accounts --label ledger
+
+What the snapshot holds is not copied: it shares its files with the table. It is durable when the command
+ends. Its label must be given by a program that opens it; it is for programs that use one store together.";
 
 const RENAME_EXAMPLES: &str = "\
 Example:
@@ -115,6 +127,21 @@ struct CommonArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SaveArgs {
+    /// Name of the new snapshot
+    #[arg(value_name = "NAME", value_parser = name)]
+    name: SnapshotName,
+    /// Name of the table
+    #[arg(long, value_name = "NAME", default_value = "main", value_parser = args::table_name)]
+    table: TableName,
+    /// Label of the new snapshot
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    label: String,
     #[command(flatten)]
     common: CommonArgs,
 }
@@ -205,6 +232,7 @@ impl Snapshot {
     fn common(&self) -> &CommonArgs {
         match self {
             Self::List(args) => &args.common,
+            Self::Save(args) => &args.common,
             Self::Rename(args) => &args.common,
             Self::Delete(args) => &args.common,
             Self::Export(args) => &args.common,
@@ -219,6 +247,7 @@ impl Snapshot {
     pub(crate) fn command(&self) -> &'static str {
         match self {
             Self::List(_) => "snapshot list",
+            Self::Save(_) => "snapshot save",
             Self::Rename(_) => "snapshot rename",
             Self::Delete(_) => "snapshot delete",
             Self::Export(_) => "snapshot export",
@@ -233,6 +262,7 @@ impl Snapshot {
     pub(crate) fn run(&self) -> Result<u8, Failure> {
         match self {
             Self::List(args) => return args.run(),
+            Self::Save(args) => args.run()?,
             Self::Rename(args) => args.run()?,
             Self::Delete(args) => args.run()?,
             Self::Export(args) => match (&args.to, &args.canonical) {
@@ -254,37 +284,6 @@ impl Snapshot {
         }
         Ok(0)
     }
-}
-
-/// Parts of a store, of which one suffices for it to be taken for one.
-const PARTS: [&str; 3] = ["metadata", "active", "snapshots"];
-
-/// Opens a store that must be there, or may be `made` if it is missing or empty.
-fn open(store: &Path, made: bool) -> Result<Session, Failure> {
-    let shown = store.display();
-    match fs::read_dir(store) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound && made => {
-            if let Some(parent) = store.parent() {
-                create_dirs(RealDisk::auto().as_ref(), parent)
-                    .map_err(|error| Failure::environment(error.to_string()))?;
-            }
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(Failure::usage(format!("{shown} does not exist")));
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
-            return Err(Failure::usage(format!("{shown} is no directory")));
-        }
-        Err(error) => return Err(Failure::environment(format!("{shown}: {error}"))),
-        Ok(mut entries) => {
-            let is_store = PARTS.iter().any(|part| store.join(part).exists());
-            let can_be_made = made && entries.next().is_none();
-            if !is_store && !can_be_made {
-                return Err(Failure::usage(format!("{shown} is no store of Terrane")));
-            }
-        }
-    }
-    Ok(Session::open_dir(store, &SessionOptions::default().create_dir())?)
 }
 
 #[derive(Serialize)]
@@ -366,6 +365,27 @@ impl ListArgs {
 }
 
 #[derive(Serialize)]
+struct Saved<'a> {
+    name: &'a str,
+    table: &'a str,
+    label: &'a str,
+}
+
+impl SaveArgs {
+    fn run(&self) -> Result<(), Failure> {
+        // A snapshot is whole or absent, whenever this ends.
+        exit_on_interrupt()?;
+        let store = open_store(&self.common.store, false)?;
+        store.table(&self.table)?.save_snapshot(&self.name, &self.label)?;
+        store.close()?;
+        let saved =
+            Saved { name: self.name.as_str(), table: self.table.as_str(), label: &self.label };
+        let lines = [("saved", format!("{} of table {}", self.name, self.table))];
+        output::report("snapshot save", self.common.json, &saved, &lines)
+    }
+}
+
+#[derive(Serialize)]
 struct Renamed<'a> {
     from: &'a str,
     to: &'a str,
@@ -373,7 +393,7 @@ struct Renamed<'a> {
 
 impl RenameArgs {
     fn run(&self) -> Result<(), Failure> {
-        let session = open(&self.common.store, false)?;
+        let session = open_session(&self.common.store, false)?;
         session.rename_snapshot(&self.from, &self.to)?;
         session.close()?;
         let renamed = Renamed { from: self.from.as_str(), to: self.to.as_str() };
@@ -390,7 +410,7 @@ struct Deleted<'a> {
 
 impl DeleteArgs {
     fn run(&self) -> Result<(), Failure> {
-        let session = open(&self.common.store, false)?;
+        let session = open_session(&self.common.store, false)?;
         let deleted = if self.if_exists {
             session.delete_snapshot_if_exists(&self.name)?
         } else {
@@ -428,7 +448,7 @@ impl ExportArgs {
         // A copy is whole or absent, whenever it ends.
         exit_on_interrupt()?;
         let started = Instant::now();
-        let session = open(&self.common.store, false)?;
+        let session = open_session(&self.common.store, false)?;
         let name_there = self.name_there.as_ref().unwrap_or(&self.name);
         let place = SnapshotPlace::new(dir, name_there.clone());
         let mut bar = ByteBar::new("exporting", self.quiet);
@@ -463,7 +483,7 @@ impl ExportArgs {
         }
         let started = Instant::now();
         let signals = Progress::new(true)?;
-        let session = open(&self.common.store, false)?;
+        let session = open_session(&self.common.store, false)?;
         let info = session.snapshot_info(&self.name)?;
         let bar = ByteBar::new("exporting", self.quiet);
         let export = |out: &mut dyn Write| {
@@ -565,7 +585,7 @@ impl ImportArgs {
             return Err(Failure::usage(format!("{} does not exist", dir.display())));
         }
         let started = Instant::now();
-        let session = open(&self.common.store, true)?;
+        let session = open_session(&self.common.store, true)?;
         let name_here = self.name_here.as_ref().unwrap_or(name);
         let place = SnapshotPlace::new(dir, name.clone());
         let mut bar = ByteBar::new("importing", self.quiet);
@@ -607,7 +627,7 @@ impl ImportArgs {
             let total = file.metadata().map_err(|error| failed(&error))?.len();
             (Box::new(file), total)
         };
-        let session = open(&self.common.store, true)?;
+        let session = open_session(&self.common.store, true)?;
         if session.snapshot_exists(name)? {
             return Err(terrane::Error::SnapshotExists { name: name.to_string() }.into());
         }
