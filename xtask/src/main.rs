@@ -37,6 +37,8 @@ usage: cargo xtask <command>
                            prints the shortest history that fails. Each seed gives other histories.
                            --jobs: as many at a time. --real: on the real disk, without faults
   sim --replay FILE        the history that a failure has printed
+  kill [--cycles N]        a process that commits to a store is killed N times (200), and nothing durable may
+                           be lost
 ";
 
 fn main() -> ExitCode {
@@ -78,6 +80,11 @@ fn run(words: &[&str]) -> Result<(), Failure> {
         ("sim", options) => {
             let options = sim::Options::parse(options).ok_or(Failure::Usage)?;
             Ok(sim::run(&workspace, &options)?)
+        }
+        ("kill", []) => Ok(sim::kill(&workspace, 200)?),
+        ("kill", ["--cycles", cycles]) => {
+            let cycles = cycles.parse().map_err(|_| Failure::Usage)?;
+            Ok(sim::kill(&workspace, cycles)?)
         }
         ("ci", options) if options.iter().all(|option| ["--fast", "--tested"].contains(option)) => {
             let scope = ci::Scope {

@@ -1,6 +1,7 @@
-//! Long runs of the lock-step tests: random histories of the whole engine against its model.
+//! Long runs of tests: random histories of the whole engine in lock-step with its model, and processes that
+//! are killed.
 //!
-//! The tests do the work (`crates/lsm/tests/it/sim.rs`), optimised but with all assertions of the engine;
+//! The tests do the work (`crates/lsm/tests/it/sim.rs` and `kill.rs`), optimised but with all assertions of the engine;
 //! this sets what they take from the environment, and passes their outcome on.
 
 use std::path::PathBuf;
@@ -59,6 +60,16 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<(), String
     }
     let status = command.status().map_err(|error| format!("cargo test: {error}"))?;
     if status.success() { Ok(()) } else { Err("sim: a history failed, see above".to_owned()) }
+}
+
+/// Kills a process that commits to a store so many times.
+pub(crate) fn kill(workspace: &Workspace, cycles: u64) -> Result<(), String> {
+    let test = "kill::nothing_durable_is_lost_when_the_process_is_killed";
+    let mut command = workspace.cargo(&["test", "-q", "--profile", "sim", "-p", "terrane-lsm"]);
+    command.args(["--test", "it", test, "--", "--exact", "--nocapture"]);
+    command.env("TERRANE_KILL_CYCLES", cycles.to_string());
+    let status = command.status().map_err(|error| format!("cargo test: {error}"))?;
+    if status.success() { Ok(()) } else { Err("kill: something was lost, see above".to_owned()) }
 }
 
 #[cfg(test)]

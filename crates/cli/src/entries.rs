@@ -24,14 +24,17 @@ use std::sync::Arc;
 
 use clap::Args;
 use serde::Serialize;
-use terrane::{BlobRef, Cursor, NamedTable, Record, Store, Table, TableConfig, TableName, Update};
+use terrane::{
+    BLOB_BYTES_MAX, BlobRef, Cursor, KEY_BYTES_MAX, NamedTable, Record, Store, Table, TableConfig,
+    TableName, Update, VALUE_BYTES_MAX,
+};
 
 use crate::args;
 use crate::exit::Failure;
 use crate::literal;
 use crate::output;
 use crate::progress::exit_on_interrupt;
-use crate::store::open_store;
+use crate::store::open_tables;
 use crate::text::{count_of, grouped};
 
 /// Entries that a scan takes at once.
@@ -239,7 +242,7 @@ impl TableArgs {
     fn open(&self) -> Result<(Store, NamedTable), Failure> {
         // Reading changes nothing, and what is being written is whole or absent, whenever it ends.
         exit_on_interrupt()?;
-        let store = open_store(&self.store, false)?;
+        let store = open_tables(&self.store, false)?;
         let table = store.table(&self.table)?;
         Ok((store, table))
     }
@@ -341,6 +344,25 @@ struct Given {
     blob: Option<Vec<u8>>,
 }
 
+impl Given {
+    /// Refuses what no table takes, before a store is made for it.
+    fn check(&self) -> Result<(), Failure> {
+        let blob_len = self.blob.as_ref().map_or(0, Vec::len);
+        for (part, bytes, limit) in [
+            ("key", self.key.len(), KEY_BYTES_MAX),
+            ("value", self.value.len(), VALUE_BYTES_MAX),
+            ("blob", blob_len, BLOB_BYTES_MAX),
+        ] {
+            if bytes > limit {
+                return Err(Failure::usage(format!(
+                    "a {part} of {bytes} bytes; the limit is {limit}"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
 /// The entries that the lines of a file stand for.
 fn entries_of(path: &Path, bytes: &[u8]) -> Result<Vec<Given>, Failure> {
     let mut entries = Vec::new();
@@ -414,6 +436,7 @@ impl Put {
     /// [`Failure`], not yet reported.
     pub(crate) fn run(&self) -> Result<u8, Failure> {
         let entries = self.entries()?;
+        entries.iter().try_for_each(Given::check)?;
         let updates: Vec<_> =
             entries.iter().map(|given| self.update(given)).collect::<Result<_, _>>()?;
         exit_on_interrupt()?;
@@ -422,7 +445,7 @@ impl Put {
             let shown = store.display();
             return Err(Failure::usage(format!("{shown} does not exist; --create makes it")));
         }
-        let store = open_store(store, self.create)?;
+        let store = open_tables(store, self.create)?;
         let (table, created) = match store.table(name) {
             Ok(table) => (table, false),
             Err(terrane::Error::TableDoesNotExist { .. }) if self.create => {

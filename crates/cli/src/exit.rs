@@ -1,5 +1,7 @@
 //! How a command ends: its errors and the exit codes that they have.
 
+use std::path::Path;
+
 use terrane_bench::engine::EngineError;
 use terrane_bench::error::Class;
 use terrane_bench::replay::{bitcoin, changes};
@@ -49,6 +51,19 @@ impl Failure {
         Self { message: format!("{file}: {}", self.message), ..self }
     }
 
+    /// What an error of the library says; where it is about a canonical file, that is named.
+    pub(crate) fn with_file(error: terrane::Error, file: &Path) -> Self {
+        use terrane::Error;
+        let is_about_file = matches!(
+            error,
+            Error::Stream { .. }
+                | Error::CanonicalMalformed { .. }
+                | Error::CanonicalDigestMismatch { .. }
+        );
+        let failure = Self::from(error);
+        if is_about_file { failure.about(&file.display().to_string()) } else { failure }
+    }
+
     /// One word for programs.
     pub(crate) fn kind(&self) -> &'static str {
         self.kind.unwrap_or(self.class.name())
@@ -96,37 +111,7 @@ impl From<workload::Error> for Failure {
 
 impl From<terrane::Error> for Failure {
     fn from(error: terrane::Error) -> Self {
-        use terrane::Error;
-        let class = match &error {
-            Error::Corrupt { .. }
-            | Error::SnapshotCorrupted { .. }
-            | Error::SessionDirCorrupted { .. }
-            | Error::StoreCorrupted { .. }
-            | Error::CanonicalDigestMismatch { .. }
-            | Error::Disk(terrane::io::Error::ShortRead { .. }) => Class::Check,
-            Error::NotTerrane { .. }
-            | Error::UnknownVersion { .. }
-            | Error::SessionDirDoesNotExist { .. }
-            | Error::InvalidSnapshotName { .. }
-            | Error::SnapshotExists { .. }
-            | Error::SnapshotDoesNotExist { .. }
-            | Error::SnapshotNotCompatible { .. }
-            | Error::SnapshotExportDirExists { .. }
-            | Error::SnapshotImportDirDoesNotExist { .. }
-            | Error::ResolveNotCompatible { .. }
-            | Error::InvalidTableName { .. }
-            | Error::TableExists { .. }
-            | Error::TableDoesNotExist { .. }
-            | Error::InvalidConfig { .. }
-            | Error::CommitTooLarge { .. }
-            | Error::LabelTooLarge { .. }
-            | Error::KeyTooLarge { .. }
-            | Error::BlobTooLarge { .. }
-            | Error::ValueTooLarge { .. }
-            | Error::CanonicalMalformed { .. } => Class::Input,
-            _ => Class::Environment,
-        };
-        Self::new(class, in_full(&error))
+        Self::new(Class::from(&error), in_full(&error))
     }
 }
 

@@ -15,6 +15,7 @@
 //! | `snapshot`  | `path`, and what a store says of it; `levels` is a list of `level` (from 1), `merge` (null, or `input_runs`, `input_bytes`, `due_in_flushes`, `drops_tombstones`), `runs`; `write_buffer` and `last_flush`: null or a run; `config`: `merge_policy`, `size_ratio`, `write_buffer_entries` or `write_buffer_bytes` |
 //! | `run`       | a run                                                                         |
 //! | `page`      | `path`, `page`, `offset_bytes`, `page_kind`, `crc`, and for a key page `entries`: list of `kind`, `key_hex`, `value_bytes`, `value_hex` (as far as it stands in the page), for others `content_hex` |
+//! | `canonical` | `path`, `format_version`, `count` and `digest` (as its end says; `terrane snapshot import` checks them), `bytes` |
 //! | `constants` | `constants`: object of texts by name                                          |
 //!
 //! The **store**, of named tables, has of its manifest `sequence`, `checkpointed_commit`, `first_segment` (0 for no
@@ -36,11 +37,11 @@ use std::sync::Arc;
 use clap::Args;
 use serde::Serialize;
 use terrane::inspect::{
-    self, Inspection, LevelInfo, ManifestInfo, MetadataInfo, PageInfo, RunInfo, SegmentInfo,
-    SegmentUse, SessionInfo, SnapshotInfo, StoreInfo,
+    self, CanonicalInfo, Inspection, LevelInfo, ManifestInfo, MetadataInfo, PageInfo, RunInfo,
+    SegmentInfo, SegmentUse, SessionInfo, SnapshotInfo, StoreInfo,
 };
 use terrane::io::{Disk, RealDisk};
-use terrane::{MergePolicy, PAGE_SIZE, Purpose, TableConfig, WriteBuffer};
+use terrane::{CanonicalSummary, Error, MergePolicy, PAGE_SIZE, Purpose, TableConfig, WriteBuffer};
 
 use crate::exit::Failure;
 use crate::output::{self, bytes};
@@ -60,6 +61,8 @@ Examples:
   The named tables as of the last checkpoint, and a segment of the log since then:
     terrane inspect /data/ledger/manifest.a
     terrane inspect /data/ledger/log/00000002.log
+  Count and digest of a canonical export:
+    terrane inspect tip.canonical
   Every constant of the formats, for programs:
     terrane inspect constants --json
 
@@ -73,7 +76,7 @@ const SHOWN_BYTES: usize = 40;
 
 #[derive(Debug, Args)]
 pub(crate) struct Inspect {
-    /// Directory of a store, or a file in one; `constants` (write `./constants` for a file of that
+    /// Directory of a store, a file in one, or a canonical export; `constants` (write `./constants` for a file of that
     /// name) shows the constants of the formats
     #[arg(value_name = "DIR|FILE")]
     path: PathBuf,
@@ -96,6 +99,7 @@ enum Shown {
     Page(PageContent),
     Manifest(Manifest),
     Log(Segment),
+    Canonical(Canonical),
     Constants { constants: BTreeMap<&'static str, String> },
 }
 
@@ -163,6 +167,15 @@ struct Metadata {
     path: String,
     format_version: u32,
     created: String,
+}
+
+#[derive(Serialize)]
+struct Canonical {
+    path: String,
+    format_version: u32,
+    count: u64,
+    digest: String,
+    bytes: u64,
 }
 
 /// A snapshot as a store lists it: nothing is known of a damaged one but its name.
@@ -312,7 +325,8 @@ impl Inspect {
     }
 
     fn look(&self, looker: &mut Looker, path: &Path) -> Result<(Shown, String), Failure> {
-        match inspect::inspect(&looker.disk, path)? {
+        let inspection = inspect::inspect(&looker.disk, path);
+        match inspection.map_err(|error| Failure::with_file(error, path))? {
             Inspection::Session(info) => {
                 self.refuse_page("a store")?;
                 let (store, text) = looker.store(path, info);
@@ -370,6 +384,18 @@ impl Inspect {
                 let text = segment.text();
                 Ok((Shown::Log(segment), text))
             }
+            Inspection::Canonical(info) => {
+                self.refuse_page("a canonical export")?;
+                let canonical = canonical(path, &info);
+                let text = lines(&[
+                    ("canonical export", canonical.path.clone()),
+                    ("format version", canonical.format_version.to_string()),
+                    ("count", canonical.count.to_string()),
+                    ("digest", canonical.digest.clone()),
+                    ("bytes", bytes(canonical.bytes)),
+                ]);
+                Ok((Shown::Canonical(canonical), text))
+            }
             _ => Err(Failure::usage(format!("{}: nothing that can be shown", path.display()))),
         }
     }
@@ -388,8 +414,12 @@ impl Looker {
         for (name, snapshot) in info.snapshots {
             let stored = match snapshot {
                 Ok(snapshot) => StoredSnapshot::new(name, &snapshot),
-                Err(reason) => {
-                    self.damage.push(reason);
+                Err(Error::UnknownVersion { found, .. }) => {
+                    let format_version = Some(found);
+                    StoredSnapshot { name, format_version, ..StoredSnapshot::default() }
+                }
+                Err(error) => {
+                    self.damage.push(error.to_string());
                     StoredSnapshot { name, ..StoredSnapshot::default() }
                 }
             };
@@ -505,6 +535,17 @@ fn metadata(path: &Path, info: &MetadataInfo) -> Metadata {
         path: path.display().to_string(),
         format_version: info.version,
         created: time(info.created_ns),
+    }
+}
+
+fn canonical(path: &Path, info: &CanonicalInfo) -> Canonical {
+    let CanonicalSummary { count, digest, bytes, .. } = info.summary;
+    Canonical {
+        path: path.display().to_string(),
+        format_version: info.version,
+        count,
+        digest: hex(&digest),
+        bytes,
     }
 }
 

@@ -1,67 +1,140 @@
-//! Opens the store that a command is given with `--store`.
+//! Stores that commands change: opened where they are, or made, and gone again if the command fails.
 
 use std::fs;
-use std::io;
-use std::path::Path;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use terrane::io::RealDisk;
 use terrane::io::disk::create_dirs;
-use terrane::{Durability, Session, SessionOptions, Store, StoreOptions};
+use terrane::io::{Disk, RealDisk};
+use terrane::{Durability, Session, Store, StoreOptions};
+use terrane_bench::store;
 
 use crate::exit::Failure;
 
-/// Parts of a store, of which one suffices for it to be taken for one.
-const PARTS: [&str; 3] = ["metadata", "active", "snapshots"];
+/// Opens a store that must be there.
+///
+/// # Errors
+/// [`Failure`]; nothing has been made then.
+pub(crate) fn open(dir: &Path) -> Result<Session, Failure> {
+    if look(dir)? != There::Store {
+        return Err(no_store(dir));
+    }
+    Ok(store::open(&disk(), dir)?)
+}
+
+/// Opens a store, or makes one where nothing is or an empty directory, for some work. If the work fails, what
+/// was made for it is removed.
+///
+/// # Errors
+/// [`Failure`], those of the work included.
+pub(crate) fn open_or_make<T>(
+    dir: &Path,
+    work: impl FnOnce(&Session) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let there = if dir.exists() { look(dir)? } else { There::Nothing };
+    if there == There::Other {
+        return Err(no_store(dir));
+    }
+    let missing: Vec<PathBuf> = dir
+        .ancestors()
+        .take_while(|dir| !dir.as_os_str().is_empty() && !dir.exists())
+        .map(Path::to_owned)
+        .collect();
+    let done = store::open(&disk(), dir).map_err(Failure::from).and_then(|session| {
+        let done = work(&session);
+        let closed = session.close();
+        done.and_then(|done| closed.map(|()| done).map_err(Failure::from))
+    });
+    if done.is_err() && there == There::Nothing {
+        // The failure is what matters; what cannot be removed is an empty store.
+        let _ = remove(dir, &missing);
+    }
+    done
+}
 
 /// A command makes one commit and closes the store, so a short log takes no time and little space.
 const LOG_BYTES: u64 = 4 << 20;
 
-/// Checks that a store is there, or can be `made` where nothing or an empty directory is.
-fn check(store: &Path, made: bool) -> Result<(), Failure> {
-    let shown = store.display();
-    match fs::read_dir(store) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound && made => {
-            if let Some(parent) = store.parent() {
-                create_dirs(RealDisk::auto().as_ref(), parent)
-                    .map_err(|error| Failure::environment(error.to_string()))?;
-            }
-            Ok(())
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            Err(Failure::usage(format!("{shown} does not exist")))
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
-            Err(Failure::usage(format!("{shown} is no directory")))
-        }
-        Err(error) => Err(Failure::environment(format!("{shown}: {error}"))),
-        Ok(mut entries) => {
-            let is_store = PARTS.iter().any(|part| store.join(part).exists());
-            let can_be_made = made && entries.next().is_none();
-            if is_store || can_be_made {
-                Ok(())
-            } else {
-                Err(Failure::usage(format!("{shown} is no store of Terrane")))
-            }
-        }
+/// Opens a store for its named tables; each commit is durable when the call returns. It must be there, or may be
+/// `made` where nothing or an empty directory is.
+///
+/// # Errors
+/// [`Failure`]; nothing has been made then, but perhaps an empty store.
+pub(crate) fn open_tables(dir: &Path, made: bool) -> Result<Store, Failure> {
+    let there = if made && !dir.exists() { There::Nothing } else { look(dir)? };
+    if there == There::Other || (there == There::Nothing && !made) {
+        return Err(no_store(dir));
+    }
+    if let (There::Nothing, Some(parent)) = (there, dir.parent()) {
+        create_dirs(disk().as_ref(), parent).map_err(terrane::Error::from)?;
+    }
+    let options = StoreOptions::default().create_dir().durability(Durability::Each);
+    Ok(Store::open(disk(), dir, &options.log_bytes_max(LOG_BYTES))?)
+}
+
+/// Whether two paths lead to the same directory.
+pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
+    match (one.canonicalize(), other.canonicalize()) {
+        (Ok(one), Ok(other)) => one == other,
+        _ => false,
     }
 }
 
-/// Opens a store for its snapshots; it must be there, or may be `made` if it is missing or empty.
-///
-/// # Errors
-/// [`Failure`], as the library refuses it.
-pub(crate) fn open_session(store: &Path, made: bool) -> Result<Session, Failure> {
-    check(store, made)?;
-    Ok(Session::open_dir(store, &SessionOptions::default().create_dir())?)
+/// What a directory holds.
+#[derive(PartialEq, Eq)]
+enum There {
+    Nothing,
+    Store,
+    Other,
 }
 
-/// Opens a store for its named tables; each commit is durable when the call returns.
-///
-/// # Errors
-/// As [`open_session`].
-pub(crate) fn open_store(store: &Path, made: bool) -> Result<Store, Failure> {
-    check(store, made)?;
-    let options = StoreOptions::default().create_dir().durability(Durability::Each);
-    let options = options.log_bytes_max(LOG_BYTES);
-    Ok(Store::open_dir(store, &options)?)
+fn disk() -> Arc<dyn Disk> {
+    RealDisk::auto()
+}
+
+fn no_store(dir: &Path) -> Failure {
+    Failure::usage(format!("{} is no store of Terrane", dir.display()))
+}
+
+fn look(dir: &Path) -> Result<There, Failure> {
+    let shown = dir.display();
+    let mut entries = fs::read_dir(dir).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => Failure::usage(format!("{shown} does not exist")),
+        ErrorKind::NotADirectory => Failure::usage(format!("{shown} is no directory")),
+        _ => Failure::environment(format!("{shown}: {error}")),
+    })?;
+    if store::is_store_like(disk().as_ref(), dir).map_err(terrane::Error::from)? {
+        return Ok(There::Store);
+    }
+    Ok(if entries.next().is_none() { There::Nothing } else { There::Other })
+}
+
+/// Removes a store without snapshots, but for the directory if that is not among those `made`.
+fn remove(dir: &Path, made: &[PathBuf]) -> std::io::Result<()> {
+    if dir.exists() {
+        let disk = disk();
+        // Nobody has opened it in the meantime, and nobody will.
+        let _lock = disk.lock(&dir.join("lock")).map_err(std::io::Error::other)?;
+        if let Ok(mut snapshots) = fs::read_dir(dir.join("snapshots"))
+            && snapshots.next().is_some()
+        {
+            return Ok(());
+        }
+        // From here on, wherever this ends, what is left is a store whose making has not been finished.
+        if dir.join("metadata").exists() {
+            fs::rename(dir.join("metadata"), dir.join("metadata.tmp"))?;
+        }
+        for part in ["active", "snapshots"].map(|part| dir.join(part)) {
+            if part.exists() {
+                fs::remove_dir_all(part)?;
+            }
+        }
+        for part in ["metadata.tmp", "lock"].map(|part| dir.join(part)) {
+            if part.exists() {
+                fs::remove_file(part)?;
+            }
+        }
+    }
+    made.iter().filter(|dir| dir.exists()).try_for_each(fs::remove_dir)
 }

@@ -23,7 +23,7 @@ use crate::exit::Failure;
 use crate::output;
 use crate::progress::exit_on_interrupt;
 use crate::shape::ListedTable;
-use crate::store::open_store;
+use crate::store::open_tables;
 
 /// What can be done with named tables.
 #[derive(Debug, Subcommand)]
@@ -246,7 +246,7 @@ impl CreateArgs {
         // Before a store is made for it.
         config.validate()?;
         exit_on_interrupt()?;
-        let store = open_store(&self.common.store, true)?;
+        let store = open_tables(&self.common.store, true)?;
         store.create_table(&self.name, &config)?;
         store.close()?;
         let created = Created { table: self.name.as_str() };
@@ -264,7 +264,7 @@ struct Renamed<'a> {
 impl RenameArgs {
     fn run(&self) -> Result<(), Failure> {
         exit_on_interrupt()?;
-        let store = open_store(&self.common.store, false)?;
+        let store = open_tables(&self.common.store, false)?;
         store.rename_table(&self.from, &self.to)?;
         store.close()?;
         let renamed = Renamed { from: self.from.as_str(), to: self.to.as_str() };
@@ -282,7 +282,7 @@ struct Dropped<'a> {
 impl DropArgs {
     fn run(&self) -> Result<(), Failure> {
         exit_on_interrupt()?;
-        let store = open_store(&self.common.store, false)?;
+        let store = open_tables(&self.common.store, false)?;
         let dropped = match store.drop_table(&self.name) {
             Err(terrane::Error::TableDoesNotExist { .. }) if self.if_exists => false,
             done => {

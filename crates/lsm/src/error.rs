@@ -23,7 +23,8 @@
 //! | `InvalidConfig` | the same, with the option, the value and what is allowed |
 //! | an I/O error | [`Error::Disk`], with operation, file and the system's error; after a failed sync [`Error::Poisoned`] |
 //!
-//! [`Error::NotTerrane`] and [`Error::UnknownVersion`] are for files of others and of newer programs;
+//! [`Error::NotTerrane`] and [`Error::UnknownVersion`] are for files of others and of programs with another
+//! format (of canonical exports: [`Error::CanonicalMalformed`]);
 //! [`Error::Stream`], [`Error::CanonicalMalformed`] and [`Error::CanonicalDigestMismatch`] for canonical exports.
 
 use std::io;
@@ -60,14 +61,14 @@ pub enum Error {
         /// What is there.
         found: String,
     },
-    /// A file is of a format version that this program does not know. Use a newer program.
-    #[error("{}: format version {found}, this program reads up to {newest}", .path.display())]
+    /// A file is of a format version that this program does not read. Use the program that wrote it.
+    #[error("{}: format version {found}; this program reads {newest}", .path.display())]
     UnknownVersion {
         /// The file.
         path: PathBuf,
         /// The version in the file.
         found: u32,
-        /// The newest version known.
+        /// The version that this program reads and writes.
         newest: u32,
     },
     /// An earlier sync failed, so what is on disk is unknown. Reads go on; close the session and open

@@ -10,7 +10,8 @@ use terrane_io::disk::read_file;
 use terrane_io::{Access, Disk, DiskFile, EntryKind, OpenMode};
 
 use crate::canonical::{
-    CANONICAL_MAGIC, CANONICAL_VERSION, TAG_END, TAG_ENTRY, TAG_ENTRY_WITH_BLOB,
+    self, CANONICAL_MAGIC, CANONICAL_VERSION, CanonicalSummary, TAG_END, TAG_ENTRY,
+    TAG_ENTRY_WITH_BLOB,
 };
 use crate::config::TableConfig;
 use crate::corrupt::Corrupt;
@@ -57,6 +58,18 @@ pub enum Inspection {
     Manifest(Box<ManifestInfo>),
     /// A segment of the log, and what is wrong with it.
     Segment(SegmentInfo, Vec<String>),
+    /// A canonical export.
+    Canonical(CanonicalInfo),
+}
+
+/// What a canonical export says of itself; its entries have not been looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CanonicalInfo {
+    /// Format version.
+    pub version: u32,
+    /// Number of entries, and their digest, by the end record; length of the file.
+    pub summary: CanonicalSummary,
 }
 
 /// A session's metadata.
@@ -75,8 +88,8 @@ pub struct MetadataInfo {
 pub struct SessionInfo {
     /// Its metadata.
     pub metadata: MetadataInfo,
-    /// Its snapshots by name; those that cannot be read with the reason.
-    pub snapshots: Vec<(String, std::result::Result<SnapshotInfo, String>)>,
+    /// Its snapshots by name; those that cannot be read with the error.
+    pub snapshots: Vec<(String, Result<SnapshotInfo>)>,
     /// Its named tables, if it ever had any.
     pub store: Option<StoreInfo>,
     /// Run files in the directory.
@@ -330,7 +343,7 @@ fn refused(path: &Path, refused: Refused) -> Error {
 ///
 /// # Errors
 /// [`Error::Disk`]; [`Error::NotTerrane`] for anything foreign; [`Error::Corrupt`] and its like for what is
-/// damaged, [`Error::UnknownVersion`] for what a newer program wrote.
+/// damaged, [`Error::UnknownVersion`] for another format version.
 pub fn inspect(disk: &Arc<dyn Disk>, path: &Path) -> Result<Inspection> {
     match disk.kind(path)? {
         Some(EntryKind::Directory) => return Ok(Inspection::Session(inspect_session(disk, path)?)),
@@ -352,6 +365,11 @@ pub fn inspect(disk: &Arc<dyn Disk>, path: &Path) -> Result<Inspection> {
         SNAPSHOT_MAGIC => {
             let dir = path.parent().and_then(Path::parent).unwrap_or(Path::new(""));
             Ok(Inspection::Snapshot(Box::new(inspect_snapshot(disk, dir, path)?)))
+        }
+        CANONICAL_MAGIC => {
+            let summary = canonical::summary(file.as_ref())?;
+            let version = CANONICAL_VERSION;
+            Ok(Inspection::Canonical(CanonicalInfo { version, summary }))
         }
         STORE_MAGIC => Ok(Inspection::Manifest(Box::new(inspect_manifest(disk, path)?))),
         _ if standing == Some(Role::Segment) => inspect_segment(disk.as_ref(), path),
@@ -413,7 +431,7 @@ fn inspect_session(disk: &Arc<dyn Disk>, dir: &Path) -> Result<SessionInfo> {
             let outputs = info.levels.iter().filter_map(|level| level.output.as_ref());
             referenced.extend(paths.chain(outputs.map(|output| output.path.clone())));
         }
-        snapshots.push((name, info.map_err(|error| error.to_string())));
+        snapshots.push((name, info));
     }
     let copies = ManifestCopies::read(disk.as_ref(), dir)?;
     let named = copies.manifests().flat_map(StoreManifest::numbers);

@@ -184,8 +184,11 @@ impl Session {
     /// # Errors
     /// [`SnapshotDoesNotExist`](crate::Error::SnapshotDoesNotExist),
     /// [`SnapshotNotCompatible`](crate::Error::SnapshotNotCompatible) for another label,
+    /// [`ResolveNotCompatible`](crate::Error::ResolveNotCompatible) for a resolve function that is not
+    /// ready-made, which [`open_snapshot_with`](Self::open_snapshot_with) takes,
     /// [`SnapshotCorrupted`](crate::Error::SnapshotCorrupted),
-    /// [`UnknownVersion`](crate::Error::UnknownVersion), [`Disk`](crate::Error::Disk).
+    /// [`UnknownVersion`](crate::Error::UnknownVersion), [`Disk`](crate::Error::Disk),
+    /// [`SessionClosed`](crate::Error::SessionClosed).
     pub fn open_snapshot(&self, name: &SnapshotName, label: &str) -> Result<Table> {
         self.open_snapshot_with(name, label, &OpenOptions::default())
     }
@@ -214,7 +217,7 @@ impl Session {
     /// # Errors
     /// [`SnapshotDoesNotExist`](crate::Error::SnapshotDoesNotExist),
     /// [`SnapshotExists`](crate::Error::SnapshotExists), [`Disk`](crate::Error::Disk),
-    /// [`Poisoned`](crate::Error::Poisoned).
+    /// [`Poisoned`](crate::Error::Poisoned), [`SessionClosed`](crate::Error::SessionClosed).
     pub fn rename_snapshot(&self, from: &SnapshotName, to: &SnapshotName) -> Result<()> {
         event!(DEBUG, "session.rename_snapshot", self.core.dir(), snapshot = %from, %to);
         snapshot::rename(&self.core, from, to)?;
@@ -226,7 +229,7 @@ impl Session {
     ///
     /// # Errors
     /// [`SnapshotDoesNotExist`](crate::Error::SnapshotDoesNotExist), [`Disk`](crate::Error::Disk),
-    /// [`Poisoned`](crate::Error::Poisoned).
+    /// [`Poisoned`](crate::Error::Poisoned), [`SessionClosed`](crate::Error::SessionClosed).
     pub fn delete_snapshot(&self, name: &SnapshotName) -> Result<()> {
         event!(DEBUG, "session.delete_snapshot", self.core.dir(), snapshot = %name);
         snapshot::delete(&self.core, name)?;
@@ -275,8 +278,9 @@ impl Session {
     /// [`SnapshotExportDirExists`](crate::Error::SnapshotExportDirExists) if something else is there, which is
     /// left as it is; [`SnapshotExists`](crate::Error::SnapshotExists) if the session there has that name;
     /// [`SessionDirLocked`](crate::Error::SessionDirLocked);
-    /// [`SnapshotCorrupted`](crate::Error::SnapshotCorrupted); [`Disk`](crate::Error::Disk). After an error, or
-    /// a crash, there is no snapshot of that name there, or a whole one.
+    /// [`SnapshotCorrupted`](crate::Error::SnapshotCorrupted); [`Disk`](crate::Error::Disk);
+    /// [`SessionClosed`](crate::Error::SessionClosed). After an error, or a crash, there is no snapshot of that
+    /// name there, or a whole one.
     pub fn export_snapshot_to(
         &self,
         name: &SnapshotName,
@@ -321,8 +325,8 @@ impl Session {
     /// [`SnapshotExists`](crate::Error::SnapshotExists) here,
     /// [`SnapshotCorrupted`](crate::Error::SnapshotCorrupted), naming the other directory's file;
     /// [`UnknownVersion`](crate::Error::UnknownVersion), [`Disk`](crate::Error::Disk),
-    /// [`Poisoned`](crate::Error::Poisoned). After an error, or a crash, there is no snapshot of that name, or a
-    /// whole one.
+    /// [`Poisoned`](crate::Error::Poisoned), [`SessionClosed`](crate::Error::SessionClosed). After an error, or a
+    /// crash, there is no snapshot of that name, or a whole one.
     pub fn import_snapshot_from(
         &self,
         place: &SnapshotPlace,
@@ -339,7 +343,7 @@ impl Session {
     /// Writes what a snapshot holds, whatever its label: [`Table::export_canonical`] of a table opened from it.
     ///
     /// # Errors
-    /// As [`open_snapshot`](Self::open_snapshot) and [`Table::export_canonical`].
+    /// As [`open_snapshot`](Self::open_snapshot), but for the label, and [`Table::export_canonical`].
     pub fn export_canonical(
         &self,
         name: &SnapshotName,
@@ -382,7 +386,8 @@ impl Session {
     /// # Errors
     /// [`SnapshotDoesNotExist`](crate::Error::SnapshotDoesNotExist),
     /// [`SnapshotCorrupted`](crate::Error::SnapshotCorrupted),
-    /// [`UnknownVersion`](crate::Error::UnknownVersion), [`Disk`](crate::Error::Disk).
+    /// [`UnknownVersion`](crate::Error::UnknownVersion), [`Disk`](crate::Error::Disk),
+    /// [`SessionClosed`](crate::Error::SessionClosed).
     pub fn snapshot_info(&self, name: &SnapshotName) -> Result<SnapshotInfo> {
         event!(DEBUG, "session.snapshot_info", self.core.dir(), snapshot = %name);
         snapshot::info(&self.core, name)

@@ -1,12 +1,11 @@
 //! Durable copies of tables: save, open, rename, delete.
 //!
 //! **Save** writes the write buffer as a run, writes what unfinished merges have ready, syncs all of that and
-//! the runs that are not durable yet, syncs their
-//! directory, and only then writes the snapshot's metadata under a temporary name, syncs it and renames
-//! it. **Delete** removes the metadata, syncs the directory, and only then removes runs. **Rename** renames
-//! the metadata, which does not know its name, and syncs the directory. So after a crash
-//! at any point a snapshot is either absent or whole, and runs that nobody refers to are removed when the
-//! session is opened.
+//! the runs that are not durable yet, syncs their directory, and only then writes the snapshot's metadata
+//! under a temporary name, syncs it and renames it. **Delete** removes the metadata, syncs the directory, and
+//! only then removes runs. **Rename** renames the metadata, which does not know its name, and syncs the
+//! directory. So after a crash at any point a snapshot is either absent or whole, and runs that nobody refers
+//! to are removed when the session is opened.
 //!
 //! Operations on different names run side by side; see the module `registry`.
 //!

@@ -827,10 +827,11 @@ impl Shared {
         let (first, second) = (published.first, 1 - published.first);
         if let Err(error) = self.write_copy(&paths[first], &bytes) {
             // After a failed sync the copy may be there or not: what it names stays.
-            if core.check_writable().is_ok()
-                && let Err(error) = files.unpin(next.numbers())
-            {
-                event!(WARN, "cleanup.failed", core.dir(), %error);
+            if core.check_writable().is_ok() {
+                self.withdraw_copy(&paths[first], &published.manifest)?;
+                if let Err(error) = files.unpin(next.numbers()) {
+                    event!(WARN, "cleanup.failed", core.dir(), %error);
+                }
             }
             return Err(error);
         }
@@ -847,6 +848,24 @@ impl Shared {
             Err(error) => event!(WARN, "cleanup.failed", core.dir(), %error),
         }
         Ok(())
+    }
+
+    /// After a copy could not be written: makes it what it was, so that nobody takes it for the newest.
+    fn withdraw_copy(&self, path: &Path, manifest: &StoreManifest) -> Result<()> {
+        if manifest.sequence == 0 {
+            // The first one has its name when it is whole.
+            return Ok(());
+        }
+        self.write_copy(path, &manifest.encode()).or_else(|error| self.poison(path, error))
+    }
+
+    /// After a failure that leaves it open what is on disk: as after a failed sync.
+    fn poison(&self, path: &Path, error: Error) -> Result<()> {
+        event!(WARN, "cleanup.failed", self.core.dir(), %error);
+        match error {
+            Error::Disk(error) => self.core.files().synced(path, Err(error)),
+            error => Err(error),
+        }
     }
 
     fn write_copy(&self, path: &Path, bytes: &[u8]) -> Result<()> {
@@ -931,14 +950,8 @@ impl Shared {
         let known = lock(&self.durable).commit;
         let record = record.finish(self.core.salt(), log.number, commit, known);
         if let Err(error) = log.write(&record) {
-            if let Err(second) = log.withdraw() {
-                // Nobody knows whether the record will be read: as after a failed sync.
-                event!(WARN, "cleanup.failed", self.core.dir(), error = %second);
-                if let Error::Disk(second) = second {
-                    let path = log.file.path();
-                    self.core.files().synced(path, Err(second))?;
-                }
-            }
+            // Nobody must read what there may be of it.
+            log.withdraw().or_else(|error| self.poison(log.file.path(), error))?;
             return Err(error);
         }
         self.log_bytes.fetch_add(record.len() as u64, Ordering::Relaxed);

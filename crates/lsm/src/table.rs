@@ -143,7 +143,7 @@ impl Table {
             return Err(refused("resolve", value, allowed));
         }
         if let Some(budget) = config.memory_budget {
-            let least = budget_min(self.stats().index_bytes as u64);
+            let least = budget_min(self.stats().index_bytes);
             if budget < least {
                 let allowed = format!("{least} to {MEMORY_BUDGET_MAX}, for a table of this size");
                 return Err(refused("memory_budget", format!("bytes: {budget}"), allowed));
@@ -195,9 +195,11 @@ impl Table {
 
     /// Applies a batch of any size, in its order: the same as one by one, but all or nothing.
     ///
+    /// Cost: that of each of its updates, as [`insert`](Self::insert) says.
+    ///
     /// # Errors
     /// [`Error::KeyTooLarge`], [`Error::ValueTooLarge`] (also if upserts grow to such a value),
-    /// [`Error::BlobTooLarge`], [`Error::Disk`] (a merge or a flush failed; call
+    /// [`Error::BlobTooLarge`], [`Error::TableTooLarge`], [`Error::Disk`] (a merge or a flush failed; call
     /// again after making space), [`Error::Corrupt`] (a merge met a damaged page), [`Error::Poisoned`],
     /// [`Error::SessionClosed`]. After any error the table is as it was before the call.
     pub fn updates<K: AsRef<[u8]>>(&mut self, batch: &[(K, Update<'_>)]) -> Result<()> {
@@ -427,8 +429,8 @@ impl Table {
     /// for each key from then on.
     ///
     /// # Errors
-    /// [`Error::Disk`], [`Error::Corrupt`], [`Error::ValueTooLarge`], [`Error::Poisoned`],
-    /// [`Error::SessionClosed`]. What was done before stays done.
+    /// [`Error::Disk`], [`Error::Corrupt`], [`Error::ValueTooLarge`], [`Error::TableTooLarge`],
+    /// [`Error::Poisoned`], [`Error::SessionClosed`]. What was done before stays done.
     pub fn supply_union_credits(&mut self, credits: u64) -> Result<u64> {
         self.session.check_writable()?;
         let (id, dir) = (self.session.id(), self.session.dir());
@@ -472,8 +474,8 @@ impl Table {
     /// operations.
     ///
     /// # Errors
-    /// [`Error::SnapshotExists`], [`Error::Disk`], [`Error::Poisoned`], [`Error::SessionClosed`]. After an
-    /// error, or a crash, there is no snapshot of that name, or a whole one.
+    /// [`Error::SnapshotExists`], [`Error::LabelTooLarge`], [`Error::Disk`], [`Error::Poisoned`],
+    /// [`Error::SessionClosed`]. After an error, or a crash, there is no snapshot of that name, or a whole one.
     pub fn save_snapshot(&self, name: &SnapshotName, label: &str) -> Result<()> {
         let (start, id) = (self.clock(), self.session.id());
         event!(DEBUG, "table.save_snapshot", self.session.dir(), table = id, snapshot = %name);
@@ -574,8 +576,8 @@ impl Table {
         let mut stats = TableStats {
             levels: self.tree.levels.iter().map(level_stats).collect(),
             union: self.union_stats(),
-            buffer_entries: self.tree.buffer.len(),
-            buffer_bytes: self.tree.buffer.memory_bytes(),
+            buffer_entries: self.tree.buffer.len() as u64,
+            buffer_bytes: self.tree.buffer.memory_bytes() as u64,
             lookups: activity.lookups,
             found: activity.found,
             memory_hits: activity.memory_hits,
@@ -591,8 +593,8 @@ impl Table {
         };
         let sources = self.tree.sources();
         for buffer in &sources.buffers {
-            stats.buffer_entries += buffer.len();
-            stats.buffer_bytes += buffer.memory_bytes();
+            stats.buffer_entries += buffer.len() as u64;
+            stats.buffer_bytes += buffer.memory_bytes() as u64;
         }
         let mut seen = BTreeSet::new();
         sources.for_each_run(&mut |run| {
@@ -601,16 +603,16 @@ impl Table {
                 return;
             }
             let (filter, index, _) = run.memory_bytes();
-            stats.filter_bytes += filter;
-            stats.index_bytes += index;
+            stats.filter_bytes += filter as u64;
+            stats.index_bytes += index as u64;
             stats.key_pages += u64::from(run.meta().key_pages);
         });
         for pending in self.tree.pending() {
             stats.merge_debt_pages += pending.merging.total() - pending.merging.done();
-            stats.unfinished_bytes += pending.merging.built_bytes() as usize;
+            stats.unfinished_bytes += pending.merging.built_bytes();
         }
         if let Some(union) = &self.tree.union {
-            stats.unfinished_bytes += union.built_bytes() as usize;
+            stats.unfinished_bytes += union.built_bytes();
         }
         // The run of a complete flush enters level 1 with the next flush, but is read from now on.
         let flushed = self.tree.flushing.as_ref().map(|flushing| flushing.merging.view());
@@ -678,8 +680,8 @@ fn count_run(shape: &mut LevelStats, run: &Run) {
     shape.deletes += run.meta().deletes;
     shape.bytes += run.meta().file_bytes();
     let (filter_bytes, index_bytes, _) = run.memory_bytes();
-    shape.filter_bytes += filter_bytes;
-    shape.index_bytes += index_bytes;
+    shape.filter_bytes += filter_bytes as u64;
+    shape.index_bytes += index_bytes as u64;
 }
 
 #[cfg(test)]

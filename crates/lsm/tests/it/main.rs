@@ -18,6 +18,7 @@ mod export_crash;
 mod faults;
 mod gate;
 mod golden;
+mod kill;
 mod ledger;
 mod opening;
 mod progress;

@@ -69,7 +69,7 @@ fn nothing_is_read_before_the_first_read() {
 #[test]
 fn positioning_costs_a_page_of_each_run() {
     let (disk, _session, table) = table_of(60_000, &ordinary());
-    let runs = table.stats().runs() as u64;
+    let runs = table.stats().runs();
     assert!(runs >= 8, "{runs} runs");
     let mut cursor = table.cursor().unwrap();
     let (mut pages, mut worst) = (0, 0);
@@ -97,7 +97,7 @@ fn data_pages(table: &Table) -> u64 {
 #[test]
 fn a_scan_reads_each_page_once_and_in_large_requests() {
     let (disk, _session, table) = table_of(60_000, &ordinary());
-    let (runs, total) = (table.stats().runs() as u64, data_pages(&table));
+    let (runs, total) = (table.stats().runs(), data_pages(&table));
     for is_forward in [true, false] {
         let mut count = 0;
         let counts = spent(&disk, || {

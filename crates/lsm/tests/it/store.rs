@@ -16,8 +16,8 @@ use terrane_io::Disk;
 use terrane_io::fault::{Fault, FaultKind, FaultPlan, Repeat};
 use terrane_io::sim::{SimDisk, Survival};
 use terrane_lsm::{
-    Durability, Error, NamedTable, Result, SessionOptions, Store, StoreOptions, TableConfig,
-    TableName, Ticket, Update, WriteBuffer,
+    Durability, Error, NamedTable, Resolve, Result, SessionOptions, Store, StoreOptions,
+    TableConfig, TableName, Ticket, Update, WriteBuffer,
 };
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
@@ -488,4 +488,233 @@ impl Drop for Note {
             eprintln!("{:?}", self.0);
         }
     }
+}
+
+#[test]
+fn commits_that_wait_together_share_an_fsync() {
+    let disk = SimDisk::new(1);
+    let store = open(&disk, Durability::Group).unwrap();
+    let table = store.create_table(&name("main"), &TableConfig::default()).unwrap();
+    table.insert(b"first", b"begins the log").unwrap().wait().unwrap();
+    let before = disk.counts();
+    let tickets: Vec<Ticket> =
+        (0..20_u8).map(|number| table.insert(&[number], b"value").unwrap()).collect();
+    assert!(tickets.iter().all(|ticket| !ticket.is_durable()));
+    assert_eq!((disk.counts() - before).syncs, 0);
+    tickets[10].wait().unwrap();
+    assert!(tickets.iter().all(Ticket::is_durable), "one fsync is for all that is written");
+    tickets.iter().for_each(|ticket| ticket.wait().unwrap());
+    store.sync().unwrap();
+    assert_eq!((disk.counts() - before).syncs, 1);
+    assert_eq!((disk.counts() - before).writes, 20);
+    // Each of them asks for its own, if nobody waits at the same time.
+    for number in 0..5_u8 {
+        let update = (&[number][..], Update::Delete);
+        store.commit_with(&[(&table, &[update][..])], Durability::Each).unwrap();
+    }
+    assert_eq!((disk.counts() - before).syncs, 6);
+    store.close().unwrap();
+}
+
+/// Four threads commit at the same time, each its own sequence of numbers; the power goes at some call.
+#[test]
+fn commits_of_several_threads_survive_in_the_order_of_their_numbers() {
+    for_each_seed("store_threads", 12, |rng, seed| {
+        let disk = SimDisk::new(seed);
+        let store = open(&disk, Durability::Group).unwrap();
+        let tables = ["a", "b"].map(|table| store.create_table(&name(table), &config()).unwrap());
+        let call = disk.calls() + 1 + rng.below(400);
+        disk.set_plan(FaultPlan { crash_at_call: Some(call), ..FaultPlan::default() });
+        // For each thread the numbers of its commits, and how many of them are durable.
+        let done: Vec<(Vec<u64>, usize)> = std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..4_u8)
+                .map(|thread| {
+                    let (store, tables) = (store.clone(), tables.clone());
+                    scope.spawn(move || commit_until_crash(&store, &tables, thread))
+                })
+                .collect();
+            workers.into_iter().map(|worker| worker.join().unwrap()).collect()
+        });
+        assert!(disk.has_crashed());
+        drop(tables);
+        drop(store);
+        let is_kill = rng.chance(1, 3);
+        let survival = SURVIVALS[rng.index(SURVIVALS.len())];
+        let disk = if is_kill { disk.process_kill() } else { disk.after_crash(survival) };
+        let store = open(&disk, Durability::Group).unwrap();
+        let last = store.last_commit();
+        let (a, b) = (store.table(&name("a")).unwrap(), store.table(&name("b")).unwrap());
+        for (thread, (commits, durable)) in (0..4_u8).zip(&done) {
+            let newest = |table: &NamedTable| {
+                let value = table.lookup(&[thread]).unwrap();
+                value.value().map_or(0, |value| u64::from_le_bytes(value.try_into().unwrap()))
+            };
+            let found = newest(&a);
+            assert_eq!(found, newest(&b), "a commit is whole or not there");
+            let survived = commits.iter().filter(|commit| **commit <= last).count() as u64;
+            // One more may be there than has returned.
+            assert!((survived..=survived + 1).contains(&found), "thread {thread}: {found}");
+            assert!(survived >= *durable as u64, "thread {thread} was told of {durable}");
+        }
+        store.close().unwrap();
+    });
+}
+
+/// Commits 1, 2, 3 and so on to both tables until it fails. Returns the numbers of its commits, and how many of
+/// them were durable.
+fn commit_until_crash(store: &Store, tables: &[NamedTable; 2], thread: u8) -> (Vec<u64>, usize) {
+    let (mut commits, mut durable) = (Vec::new(), 0);
+    loop {
+        let value = (commits.len() as u64 + 1).to_le_bytes();
+        let update = [([thread], Update::Insert(&value))];
+        let ticket = match store.commit(&[(&tables[0], &update[..]), (&tables[1], &update[..])]) {
+            Ok(ticket) => ticket,
+            Err(_) => return (commits, durable),
+        };
+        commits.push(ticket.commit());
+        if commits.len() % 3 == usize::from(thread) % 3 {
+            if ticket.wait().is_err() {
+                return (commits, durable);
+            }
+            assert!(ticket.is_durable());
+            durable = commits.len();
+        }
+    }
+}
+
+#[test]
+fn what_a_store_refuses_it_names_and_changes_nothing() {
+    for place in Place::both() {
+        let dir = place.dir();
+        let open = |options: &StoreOptions| Store::open(place.disk(), &dir, options);
+        let store = open(&options(Durability::Group)).unwrap();
+        let (main, other) = (TableName::default(), name("other"));
+        let table = store.create_table(&main, &config()).unwrap();
+        let taken = store.create_table(&main, &config());
+        assert!(matches!(taken, Err(Error::TableExists { name }) if name == "main"));
+        store.create_table(&other, &config()).unwrap();
+        let renamed = store.rename_table(&main, &other);
+        assert!(matches!(renamed, Err(Error::TableExists { name }) if name == "other"));
+        let missing = name("missing");
+        for refused in [
+            store.table(&missing).map(drop),
+            store.drop_table(&missing),
+            store.rename_table(&missing, &main),
+        ] {
+            assert!(matches!(refused, Err(Error::TableDoesNotExist { name }) if name == "missing"));
+        }
+        assert!(matches!(TableName::new("Main"), Err(Error::InvalidTableName { .. })));
+        // All or nothing: the second table refuses.
+        let (good, bad) = ([(vec![1], Update::Insert(b"1"))], [(vec![0; 5_000], Update::Delete)]);
+        let other_table = store.table(&other).unwrap();
+        let refused = store.commit(&[(&table, &good[..]), (&other_table, &bad[..])]);
+        assert!(matches!(refused, Err(Error::KeyTooLarge { bytes: 5_000, .. })));
+        assert_eq!(state(&store).unwrap()["main"], Content::new());
+        let before = store.last_commit();
+        table.insert(b"key", b"value").unwrap();
+        assert_eq!(store.last_commit(), before + 1);
+        store.drop_table(&other).unwrap();
+        let refused = other_table.insert(b"key", b"value");
+        assert!(matches!(refused, Err(Error::TableDoesNotExist { name }) if name == "other"));
+        assert!(matches!(other_table.view(), Err(Error::TableDoesNotExist { .. })));
+        store.close().unwrap();
+        assert!(matches!(table.insert(b"key", b"value"), Err(Error::SessionClosed)));
+        assert!(matches!(store.table(&main), Err(Error::SessionClosed)));
+        drop((store, table, other_table));
+        let refused = open(&options(Durability::Group).log_bytes_max(1));
+        assert!(matches!(refused, Err(Error::InvalidConfig { option: "log_bytes_max", .. })));
+        let store = open(&options(Durability::Group)).unwrap();
+        let content = Content::from([(b"key".to_vec(), b"value".to_vec())]);
+        assert_eq!(state(&store).unwrap(), State::from([("main".to_owned(), content)]));
+        store.close().unwrap();
+    }
+}
+
+/// A view stays as it is; readers and a writer at the same time.
+#[test]
+fn a_view_is_one_commits_whatever_comes_after() {
+    let disk = SimDisk::new(1);
+    let store = open(&disk, Durability::Group).unwrap();
+    let table = store.create_table(&name("main"), &config()).unwrap();
+    let mut views = Vec::new();
+    for number in 0..100_u64 {
+        table.insert(&(number % 7).to_be_bytes(), &number.to_be_bytes()).unwrap();
+        views.push((number, table.view().unwrap()));
+    }
+    for (number, view) in views {
+        for key in 0..7_u64 {
+            let newest = (0..=number).rev().find(|n| n % 7 == key);
+            let found = view.lookup(&key.to_be_bytes()).unwrap();
+            assert_eq!(found.value(), newest.map(u64::to_be_bytes).as_ref().map(|v| &v[..]));
+        }
+    }
+    store.drop_table(&name("main")).unwrap();
+    store.close().unwrap();
+}
+
+/// Tables of own resolve functions come back with them, and not without.
+#[test]
+fn a_store_asks_for_the_resolve_functions_of_its_tables() {
+    let disk = SimDisk::new(1);
+    let newest_two = || {
+        Resolve::new("newest-two", |newer: &[u8], older: &[u8]| {
+            newer.iter().chain(older).take(2).copied().collect::<Vec<u8>>()
+        })
+        .unwrap()
+    };
+    let with = || options(Durability::Group).resolve(newest_two());
+    let open_with = |options: &StoreOptions| {
+        Store::open(Arc::clone(&disk) as Arc<dyn Disk>, Path::new("/store"), options)
+    };
+    let store = open_with(&with()).unwrap();
+    let own = TableConfig { resolve: newest_two(), ..config() };
+    let table = store.create_table(&name("own"), &own).unwrap();
+    let sums = TableConfig { resolve: Resolve::add_u64_wrapping(), ..config() };
+    let sum = store.create_table(&name("sum"), &sums).unwrap();
+    for number in 0..30_u8 {
+        let one = 1_u64.to_le_bytes();
+        let updates = [(b"key", Update::Upsert(&[number]))];
+        store.commit(&[(&table, &updates[..]), (&sum, &[(b"sum", Update::Upsert(&one))])]).unwrap();
+    }
+    store.sync().unwrap();
+    drop((store, table, sum));
+    let disk = disk.after_crash(Survival::Nothing);
+    let open_with = |options: &StoreOptions| {
+        Store::open(Arc::clone(&disk) as Arc<dyn Disk>, Path::new("/store"), options)
+    };
+    let refused = open_with(&options(Durability::Group));
+    assert!(matches!(refused, Err(Error::ResolveNotCompatible { name, .. }) if name == "own"));
+    let store = open_with(&with()).unwrap();
+    let found = store.table(&name("own")).unwrap().lookup(b"key").unwrap();
+    assert_eq!(found.value(), Some(&[29, 28][..]));
+    let found = store.table(&name("sum")).unwrap().lookup(b"sum").unwrap();
+    assert_eq!(found.value(), Some(&30_u64.to_le_bytes()[..]));
+    store.close().unwrap();
+}
+
+/// The log is as long as it may be and no longer, and its files are used again.
+#[test]
+fn the_log_stays_within_its_bytes_and_its_segments_are_written_again() {
+    let disk = SimDisk::new(1);
+    let store = open(&disk, Durability::Buffered).unwrap();
+    let table = store.create_table(&name("main"), &TableConfig::default()).unwrap();
+    let mut files = std::collections::BTreeSet::new();
+    for number in 0..2_000_u64 {
+        table.insert(&number.to_be_bytes(), &[7; 500]).unwrap();
+        let log: Vec<_> =
+            disk.files().into_iter().filter(|path| path.starts_with("/store/log")).collect();
+        let bytes: u64 = log.iter().map(|path| disk.read_raw(path).unwrap().len() as u64).sum();
+        // Half of it until a checkpoint is due, as much again of old segments, and the one that is begun.
+        assert!(bytes <= 3 * (64 << 10), "{bytes} bytes in {log:?}");
+        files.extend(log);
+    }
+    assert!(files.len() > 40, "{} segments", files.len());
+    // A commit longer than a segment has one of its own.
+    table.insert(b"large", &vec![1; 300_000]).unwrap().wait().unwrap();
+    drop((store, table));
+    let disk = disk.after_crash(Survival::Nothing);
+    let store = open(&disk, Durability::Group).unwrap();
+    let table = store.table(&name("main")).unwrap();
+    assert_eq!(table.view().unwrap().count_exact().unwrap(), 2_001);
+    store.close().unwrap();
 }

@@ -8,7 +8,8 @@ use std::thread;
 
 use terrane_lsm::{
     Cursor, DiskCache, Error, FilterPolicy, IndexKind, KEY_BYTES_MAX, Lookup, MergePolicy,
-    MergeSchedule, MergeThread, PAGE_SIZE, Session, SnapshotName, Table, TableConfig, Update,
+    MergeSchedule, MergeThread, PAGE_SIZE, Resolve, Session, SnapshotName, Table, TableConfig,
+    Update,
 };
 
 use crate::{Place, SALT, buffer_of, clear, content, fill, key, name, small_configs, value};
@@ -26,6 +27,7 @@ fn case_7_a_batch_is_the_same_as_its_updates_one_by_one() {
         let session = place.open();
         let configs = small_configs().into_iter().map(|config| (config, 500));
         for (config, len) in configs.chain([(buffer_of(4), 5_001)]) {
+            let config = TableConfig { resolve: Resolve::concatenate(), ..config };
             let mut batched = session.new_table(&config).unwrap();
             let mut single = session.new_table(&config).unwrap();
             // Several updates of one key, far apart and next to each other.
@@ -33,19 +35,38 @@ fn case_7_a_batch_is_the_same_as_its_updates_one_by_one() {
             let keys: Vec<_> = (0..len).map(|n| key(n * n % 419)).collect();
             let update = |n: usize| match n % 5 {
                 0 => Update::Delete,
+                1 | 2 => Update::Upsert(&values[n]),
+                3 => Update::InsertWithBlob(&values[n], &values[n / 2]),
                 _ => Update::Insert(&values[n]),
             };
             let updates = (0..values.len()).map(update);
             let batch: Vec<_> = keys.iter().copied().zip(updates).collect();
             batched.updates(&batch).unwrap();
             for (key, update) in &batch {
-                match update {
-                    Update::Insert(value) => single.insert(key, value).unwrap(),
-                    _ => single.delete(key).unwrap(),
+                match *update {
+                    Update::Insert(value) => single.insert(key, value),
+                    Update::InsertWithBlob(value, blob) => {
+                        single.insert_with_blob(key, value, blob)
+                    }
+                    Update::Upsert(value) => single.upsert(key, value),
+                    _ => single.delete(key),
                 }
+                .unwrap();
             }
             assert_eq!(content(&batched), content(&single), "{config:?}");
-            assert_eq!(batched.lookups(&keys).unwrap(), single.lookups(&keys).unwrap());
+            // The values, and the blobs of those that have one.
+            let found = |table: &Table| {
+                let found = table.lookups(&keys).unwrap();
+                let values: Vec<_> =
+                    found.iter().map(|one| one.value().map(<[u8]>::to_vec)).collect();
+                let refs: Vec<_> = found.iter().map(|one| one.blob().cloned()).collect();
+                let blobs =
+                    session.retrieve_blobs(&refs.iter().flatten().cloned().collect::<Vec<_>>());
+                let have: Vec<_> = refs.iter().map(Option::is_some).collect();
+                (values, have, blobs.unwrap())
+            };
+            let (batched, single) = (found(&batched), found(&single));
+            assert!(!batched.2.is_empty() && batched == single, "{config:?}");
         }
     }
 }

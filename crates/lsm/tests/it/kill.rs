@@ -1,0 +1,168 @@
+//! A real process that commits to a real store is killed, again and again.
+//!
+//! Goal: nothing that it was told to be durable is lost, what is there is a prefix of its commits, and the next
+//! process goes on from there.
+//!
+//! Method: the test starts itself as the process that commits; it says on its standard output which commits are
+//! durable, and gets SIGKILL after as many of these lines as the seed says. Commit n follows from n alone, so
+//! the content of any store is known by the number of its last commit. `cargo xtask kill` does it for long.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use terrane_lsm::{
+    CheckpointThread, Durability, MergeThread, NamedTable, StateDigest, Store, StoreOptions,
+    TableConfig, TableName, Update, WriteBuffer,
+};
+use terrane_testkit::draw::Draw;
+use terrane_testkit::seeds::for_each_seed;
+use terrane_testkit::{ChaCha8Rng, SeedableRng};
+
+/// Names the store in the process that is killed.
+const CHILD_DIR: &str = "TERRANE_KILL_DIR";
+
+/// How often a process is killed; set by `cargo xtask kill`.
+const CYCLES: &str = "TERRANE_KILL_CYCLES";
+
+const TEST: &str = "kill::nothing_durable_is_lost_when_the_process_is_killed";
+
+type Content = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn open(dir: &Path) -> Store {
+    let options = StoreOptions::default().create_dir().log_bytes_max(1 << 20);
+    Store::open_dir(dir, &options.checkpoint_thread(CheckpointThread::Background)).unwrap()
+}
+
+/// The tables `main` and `undo`.
+fn tables(store: &Store) -> [NamedTable; 2] {
+    let config = TableConfig {
+        write_buffer: WriteBuffer::Entries(500),
+        merge_thread: MergeThread::Background,
+        ..TableConfig::default()
+    };
+    ["main", "undo"].map(|name| {
+        let name = TableName::new(name).unwrap();
+        store.table(&name).or_else(|_| store.create_table(&name, &config)).unwrap()
+    })
+}
+
+/// What commit `number` does to `main`; to `undo` it adds its number.
+fn batch(number: u64) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
+    let rng = &mut ChaCha8Rng::seed_from_u64(number);
+    let len = 1 + rng.index(40);
+    (0..len)
+        .map(|_| {
+            let key = rng.below(20_000).to_be_bytes().to_vec();
+            let value_len = rng.index(200);
+            (key, (!rng.chance(1, 4)).then(|| rng.bytes(value_len)))
+        })
+        .collect()
+}
+
+fn commit(store: &Store, [main, undo]: &[NamedTable; 2], number: u64, durability: Durability) {
+    let batch = batch(number);
+    let updates: Vec<_> = batch
+        .iter()
+        .map(|(key, value)| {
+            (key.as_slice(), value.as_deref().map_or(Update::Delete, Update::Insert))
+        })
+        .collect();
+    let key = number.to_be_bytes();
+    let note = [(&key[..], Update::Insert(b"undo"))];
+    let ticket = store.commit_with(&[(main, &updates[..]), (undo, &note[..])], durability).unwrap();
+    assert_eq!(ticket.commit(), number);
+}
+
+/// Commits until it is killed.
+fn child(dir: &Path) {
+    let store = open(dir);
+    let tables = tables(&store);
+    let mut out = std::io::stdout();
+    for number in store.last_commit() + 1.. {
+        let durability = if number % 5 == 0 { Durability::Each } else { Durability::Group };
+        commit(&store, &tables, number, durability);
+        if durability == Durability::Each {
+            writeln!(out, "durable: {number}").unwrap();
+            out.flush().unwrap();
+        }
+    }
+}
+
+fn digest<'a>(entries: impl Iterator<Item = (&'a [u8], &'a [u8])>) -> [u8; 32] {
+    let mut digest = StateDigest::default();
+    entries.for_each(|(key, value)| digest.add(key, value, None));
+    digest.finish()
+}
+
+/// Compares a store with what its commits should have left.
+fn check(dir: &Path, durable: u64, content: &mut Content, known: &mut u64) {
+    let store = open(dir);
+    let [main, undo] = tables(&store);
+    let last = store.last_commit();
+    assert!(last >= durable, "commit {durable} was durable, and the last one is {last}");
+    assert!(last >= *known, "commit {known} was there before, and the last one is {last}");
+    for number in *known + 1..=last {
+        for (key, value) in batch(number) {
+            match value {
+                Some(value) => drop(content.insert(key, value)),
+                None => drop(content.remove(&key)),
+            }
+        }
+    }
+    *known = last;
+    let mut digest_of_store = StateDigest::default();
+    let mut cursor = main.cursor().unwrap();
+    while let Some(record) = cursor.next_ref().unwrap() {
+        digest_of_store.add(record.key, record.value, None);
+    }
+    let expected = digest(content.iter().map(|(key, value)| (key.as_slice(), value.as_slice())));
+    assert_eq!(digest_of_store.finish(), expected, "after commit {last}");
+    assert_eq!(undo.view().unwrap().count_exact().unwrap(), last);
+    store.close().unwrap();
+}
+
+#[test]
+fn nothing_durable_is_lost_when_the_process_is_killed() {
+    if let Ok(dir) = env::var(CHILD_DIR) {
+        child(Path::new(&dir));
+        return;
+    }
+    let cycles = env::var(CYCLES).map_or(3, |text| text.parse().expect("a number of cycles"));
+    for_each_seed("kill", 1, |rng, _| {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path().join("store");
+        let (mut content, mut known) = (Content::new(), 0);
+        for cycle in 0..cycles {
+            let mut command = Command::new(env::current_exe().unwrap());
+            command.args(["--exact", TEST, "--nocapture"]).env(CHILD_DIR, &dir);
+            let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+            let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+            let mut durable = known;
+            let mut told = lines.map_while(Result::ok);
+            let wanted = 1 + rng.index(60);
+            let mut count = 0;
+            while count < wanted {
+                let line = told.next().expect("the process commits until it is killed");
+                if let Some(number) = line.strip_prefix("durable: ") {
+                    durable = number.parse().unwrap();
+                    count += 1;
+                }
+            }
+            child.kill().unwrap();
+            child.wait().unwrap();
+            // What it had said before it died counts, too.
+            for line in told {
+                if let Some(Ok(number)) = line.strip_prefix("durable: ").map(str::parse) {
+                    durable = number;
+                }
+            }
+            check(&dir, durable, &mut content, &mut known);
+            if cycles > 10 && (cycle + 1) % 10 == 0 {
+                eprintln!("{} of {cycles} kills, {known} commits", cycle + 1);
+            }
+        }
+    });
+}
