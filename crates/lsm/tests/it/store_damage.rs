@@ -160,7 +160,8 @@ fn a_killed_store_is_clean_and_all_of_it_is_counted() {
         needed.iter().rev().skip(1).all(|(_, is_sealed)| *is_sealed) && !needed.last().unwrap().1
     );
     let report = check(&specimen.disk);
-    assert_eq!((report.problems, report.notes), (Vec::new(), Vec::new()));
+    assert_eq!(report.problems, []);
+    assert!(report.notes.iter().all(|note| note.contains("run files")), "{:?}", report.notes);
     assert_eq!((report.tables, report.snapshots), (2, 0));
     assert_eq!(report.commits, specimen.states.len() as u64);
     assert!(report.runs > 0 && report.entries > 0);
@@ -183,7 +184,7 @@ fn every_bit_of_the_manifest_is_guarded_by_the_other_copy() {
     let bits = disk.read_raw(&first).unwrap().len() as u64 * 8;
     let mut unknown_versions = 0;
     for (path, other) in [(&first, &second), (&second, &first)] {
-        for bit in (0..bits).filter(|bit| *bit < 48 * 8 || bit % 7 == 0) {
+        for bit in (0..bits).filter(|bit| *bit < 48 * 8 || bit % 31 == 0) {
             disk.flip_bit(path, bit);
             let report = check(disk);
             assert_eq!(report.problems.len(), 1, "bit {bit}: {:?}", report.problems);
@@ -192,7 +193,7 @@ fn every_bit_of_the_manifest_is_guarded_by_the_other_copy() {
             assert_eq!(specimen.reopen(disk), Some(specimen.last()), "bit {bit}");
             let damage = info(disk).store.unwrap().damage;
             assert!(damage.len() == 1 && damage[0].contains("manifest"), "{damage:?}");
-            if bit % 251 == 0 {
+            if bit % 93 == 0 {
                 let mended = disk.clone_disk();
                 assert!(mend(&mended).is_clean());
                 assert_eq!(mended.read_raw(path).unwrap(), mended.read_raw(other).unwrap());
