@@ -46,9 +46,6 @@ const END_BYTES: u64 = 41;
 /// Bytes of blobs, or of entries, after which a batch is full.
 const BATCH_BYTES: usize = 4 << 20;
 
-/// Reads of blobs that are in flight at once.
-const BLOB_READS_IN_FLIGHT: usize = 64;
-
 /// What a canonical export holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -91,7 +88,7 @@ impl<W: Write> Output<W> {
     /// Puts entries with their blobs, which the cursor keeps that gave the references.
     fn put_all(&mut self, session: &SessionCore, records: &[Record]) -> Result<()> {
         let refs: Vec<_> = records.iter().filter_map(|record| record.blob.clone()).collect();
-        let blobs = blob::retrieve(session.disk(), BLOB_READS_IN_FLIGHT, &refs)?;
+        let blobs = blob::retrieve(session.disk(), blob::READS_IN_FLIGHT, &refs)?;
         let mut blobs = blobs.iter().map(Vec::as_slice);
         for Record { key, value, blob } in records {
             self.put_entry(key, value, blob.as_ref().and_then(|_| blobs.next()))?;

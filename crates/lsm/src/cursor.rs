@@ -349,6 +349,17 @@ impl Cursor {
         self.take_while_back(count, |_| true)
     }
 
+    /// The keys of the next entries, at most so many.
+    pub(crate) fn take_keys(&mut self, count: usize) -> Result<Vec<Vec<u8>>> {
+        let mut keys = Vec::new();
+        while keys.len() < count
+            && let Some(record) = self.next_ref()?
+        {
+            keys.push(record.key.to_vec());
+        }
+        Ok(keys)
+    }
+
     /// The next entries, up to `count` of them, as long as `is_wanted` holds. The first that is not wanted
     /// is not passed.
     ///

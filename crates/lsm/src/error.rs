@@ -13,8 +13,8 @@
 //! | `TableClosed`, `CursorClosed` | ruled out by the type system: a handle is closed by dropping it |
 //! | `TableCorrupted` | [`Error::Corrupt`]; a page that ends early is [`Error::Disk`] with a short read |
 //! | `TableTooLarge` | the same |
-//! | `TableUnionNotCompatible` | the same, also for another resolve function; [`Error::UnionOfNothing`], [`Error::UnionTooDeep`] |
-//! | `SnapshotExists`, `SnapshotDoesNotExist`, `SnapshotCorrupted` | the same |
+//! | `TableUnionNotCompatible` | the same, also for another resolve function; [`Error::UnionOfNothing`], [`Error::UnionTooDeep`], [`Error::UnionTooLarge`] |
+//! | `SnapshotExists`, `SnapshotDoesNotExist`, `SnapshotCorrupted` | the same; [`Error::SnapshotTooLarge`] |
 //! | `SnapshotNotCompatible` | the same for labels, [`Error::ResolveNotCompatible`] for functions; another salt is no error, filters are made anew |
 //! | `SnapshotExportDirExists`, `SnapshotImportDirDoesNotExist` | the same |
 //! | `InvalidSnapshotName` | the same; [`Error::InvalidResolveName`] |
@@ -171,9 +171,30 @@ pub enum Error {
         /// The limit.
         limit: usize,
     },
+    /// A union of so many runs that no snapshot could name them; a run that several of the tables have counts
+    /// as often. Pay the debt of inner unions first, or unite fewer tables at a time.
+    #[error(
+        "a union of {runs} runs, the limit is {limit}; unite fewer tables, or pay the debt of inner unions"
+    )]
+    UnionTooLarge {
+        /// Runs of all tables together.
+        runs: usize,
+        /// The limit.
+        limit: usize,
+    },
     /// A union of no tables at all.
     #[error("a union needs at least one table")]
     UnionOfNothing,
+    /// The metadata of a snapshot would be longer than what is read. Pay the debt of the table's union first.
+    #[error(
+        "a snapshot with {bytes} bytes of metadata, the limit is {limit}; pay the debt of the union"
+    )]
+    SnapshotTooLarge {
+        /// Length of the metadata.
+        bytes: usize,
+        /// The limit.
+        limit: u64,
+    },
     /// A label is longer than [`LABEL_BYTES_MAX`](crate::LABEL_BYTES_MAX). Nothing was changed.
     #[error("a label of {bytes} bytes; the limit is {limit}")]
     LabelTooLarge {
@@ -287,6 +308,12 @@ pub enum Error {
         path: PathBuf,
         /// What is wrong with it.
         reason: String,
+    },
+    /// So many batches of lookups are under way already. Take the results of some first.
+    #[error("more than {limit} batches of lookups are under way; take the results of some first")]
+    TooManyLookups {
+        /// The limit.
+        limit: usize,
     },
     /// What was given to write to, or to read from, failed.
     #[error("the stream given: {source}")]

@@ -259,7 +259,7 @@ pub struct PageInfo {
 pub struct EntryInfo {
     /// The key.
     pub key: Vec<u8>,
-    /// `insert` or `delete`.
+    /// `insert`, `insert with blob`, `upsert` or `delete`.
     pub kind: &'static str,
     /// Length of the value.
     pub value_len: u64,

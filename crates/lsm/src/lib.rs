@@ -84,6 +84,8 @@ mod plan;
 
 mod lookup;
 
+mod lookup_thread;
+
 mod worker;
 
 mod manifest;
@@ -131,6 +133,7 @@ pub use error::{Error, Result};
 pub use exchange::{ExportReport, ImportReport, SnapshotPlace};
 pub use index::IndexKind;
 pub use latency::Latencies;
+pub use lookup_thread::{PendingLookups, SUBMITTED_MAX};
 pub use page::PAGE_SIZE;
 pub use resolve::{RESOLVE_NAME_BYTES_MAX, Resolve};
 pub use run::{Purpose, RunMeta};

@@ -102,7 +102,7 @@ fn search(run: &Arc<Run>, location: Location, bytes: &[u8], key: &[u8]) -> Resul
 
 /// The way of one key through the runs that may hold it.
 #[derive(Debug, Clone, Copy)]
-struct Search {
+pub(crate) struct Search {
     /// Index of the key in the batch.
     key: u32,
     /// The next candidate among the hits, and their end.
@@ -139,32 +139,30 @@ fn filter_stats(plan: &Plan, met: &[RunTally], mut asked: u64) -> Vec<FilterStat
     levels
 }
 
-/// A batch under way.
-struct Batch<'a, K> {
-    keys: &'a [K],
-    plan: &'a Plan,
+/// A batch under way; its keys are with the caller, who gives them to each call.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    pub(crate) plan: Plan,
     hits: Vec<Hit>,
     results: Vec<Lookup>,
     /// What was found of keys for which more may be found.
     partial: BTreeMap<u32, Partial>,
     /// For each of the table's own runs.
     met: Vec<RunTally>,
+    /// Keys that memory did not decide.
+    open: u64,
+    reads: u64,
 }
 
-impl<K: AsRef<[u8]>> Batch<'_, K> {
-    fn key(&self, search: &Search) -> &[u8] {
-        self.keys[search.key as usize].as_ref()
-    }
-
+impl Batch {
     /// The next place to look for a key: from candidate `next` on, and from run `run` on.
-    fn next_candidate(
+    fn next_candidate<K: AsRef<[u8]>>(
         &mut self,
-        key: u32,
-        mut next: u32,
-        end: u32,
+        keys: &[K],
+        (key, mut next, end): (u32, u32, u32),
         mut run: u32,
     ) -> Option<Search> {
-        let bytes = self.keys[key as usize].as_ref();
+        let bytes = keys[key as usize].as_ref();
         while next < end {
             let candidate = self.hits[next as usize].filter;
             next += 1;
@@ -194,9 +192,14 @@ impl<K: AsRef<[u8]>> Batch<'_, K> {
     }
 
     /// Looks at the bytes that were read; returns where to look next, if anywhere.
-    fn step(&mut self, search_now: Search, bytes: &[u8]) -> Result<Option<Search>> {
+    pub(crate) fn step<K: AsRef<[u8]>>(
+        &mut self,
+        keys: &[K],
+        search_now: Search,
+        bytes: &[u8],
+    ) -> Result<Option<Search>> {
         let run = &self.plan.runs[search_now.run as usize];
-        let key = self.key(&search_now);
+        let key = keys[search_now.key as usize].as_ref();
         let mut next_run = search_now.run + 1;
         match search(run, search_now.location, bytes, key)? {
             Found::Entry(kind, value, blob) => {
@@ -220,7 +223,27 @@ impl<K: AsRef<[u8]>> Batch<'_, K> {
             }
             Found::Absent => self.note_false_positive(search_now.run),
         }
-        Ok(self.next_candidate(search_now.key, search_now.next, search_now.end, next_run))
+        let Search { key, next, end, .. } = search_now;
+        Ok(self.next_candidate(keys, (key, next, end), next_run))
+    }
+
+    /// The results in the order of the keys, where they come from, and what it took.
+    ///
+    /// # Errors
+    /// [`Error::ValueTooLarge`] from combining upserts.
+    pub(crate) fn conclude(self, resolve: &Resolve) -> Result<(Vec<Lookup>, Plan, LookupTally)> {
+        let Self { plan, mut results, partial, met, open, reads, .. } = self;
+        for (key, partial) in partial {
+            results[key as usize] = plan.conclude(partial, resolve)?;
+        }
+        let tally = LookupTally {
+            keys: results.len() as u64,
+            found: results.iter().filter(|result| result.is_found()).count() as u64,
+            memory_hits: results.len() as u64 - open,
+            reads,
+            filters: filter_stats(&plan, &met, open),
+        };
+        Ok((results, plan, tally))
     }
 }
 
@@ -270,6 +293,24 @@ pub(crate) fn lookup_batch<K: AsRef<[u8]>>(
     context: &LookupContext<'_>,
     keys: &[K],
 ) -> Result<(Vec<Lookup>, Plan, LookupTally)> {
+    let (mut batch, mut ready) = begin_batch(tree, context, keys)?;
+    match ready.len() {
+        0 => {}
+        1 => read_alone(&mut batch, keys, ready.pop_front())?,
+        _ => read_side_by_side(&mut batch, keys, ready, context)?,
+    }
+    batch.conclude(context.resolve)
+}
+
+/// Does all of a batch that takes no read. Returns the reads that come first.
+///
+/// # Errors
+/// [`Error::ValueTooLarge`] from combining upserts.
+pub(crate) fn begin_batch<K: AsRef<[u8]>>(
+    tree: &Tree,
+    context: &LookupContext<'_>,
+    keys: &[K],
+) -> Result<(Batch, VecDeque<Search>)> {
     let sources = tree.sources();
     let mut results = Vec::with_capacity(keys.len());
     let mut hashes = Vec::with_capacity(keys.len());
@@ -300,121 +341,150 @@ pub(crate) fn lookup_batch<K: AsRef<[u8]>>(
     probe_batch(&filters.iter().map(AsRef::as_ref).collect::<Vec<_>>(), &hashes, &mut hits);
     drop(filters);
     let met = vec![RunTally::default(); plan.own_count()];
-    let mut batch = Batch { keys, plan: &plan, hits, results, partial, met };
+    let (asked, reads) = (open.len() as u64, 0);
+    let mut batch = Batch { plan, hits, results, partial, met, open: asked, reads };
     // Hits are grouped by key, newest run first within a key.
     let mut first = 0;
     let mut ready = VecDeque::new();
     while first < batch.hits.len() {
         let key = batch.hits[first].key;
         let end = first + batch.hits[first..].iter().take_while(|hit| hit.key == key).count();
-        let search = batch.next_candidate(open[key as usize], first as u32, end as u32, 0);
-        ready.extend(search);
+        let place = (open[key as usize], first as u32, end as u32);
+        ready.extend(batch.next_candidate(keys, place, 0));
         first = end;
     }
-    let reads = match ready.len() {
-        0 => 0,
-        1 => read_alone(&mut batch, ready.pop_front())?,
-        _ => read_side_by_side(&mut batch, ready, context)?,
-    };
-    let Batch { mut results, partial, met, .. } = batch;
-    for (key, partial) in partial {
-        results[key as usize] = plan.conclude(partial, context.resolve)?;
-    }
-    let tally = LookupTally {
-        keys: keys.len() as u64,
-        found: results.iter().filter(|result| result.is_found()).count() as u64,
-        memory_hits: (keys.len() - open.len()) as u64,
-        reads,
-        filters: filter_stats(&plan, &met, open.len() as u64),
-    };
-    Ok((results, plan, tally))
+    Ok((batch, ready))
 }
 
 /// One key: its reads follow each other, so a queue would only add to their time.
-fn read_alone<K: AsRef<[u8]>>(batch: &mut Batch<'_, K>, first: Option<Search>) -> Result<u64> {
+fn read_alone<K: AsRef<[u8]>>(batch: &mut Batch, keys: &[K], first: Option<Search>) -> Result<()> {
     let mut next = first;
-    let mut reads = 0;
     while let Some(search) = next {
         let file = batch.plan.runs[search.run as usize].file()?;
         let bytes = read_pages(file.as_ref(), search.location.page, search.location.pages)?;
-        reads += 1;
-        next = batch.step(search, &bytes)?;
+        batch.reads += 1;
+        next = batch.step(keys, search, &bytes)?;
     }
-    Ok(reads)
+    Ok(())
 }
 
 fn read_side_by_side<K: AsRef<[u8]>>(
-    batch: &mut Batch<'_, K>,
+    batch: &mut Batch,
+    keys: &[K],
     mut ready: VecDeque<Search>,
     context: &LookupContext<'_>,
-) -> Result<u64> {
-    let depth = context.queue_depth;
-    let mut queue = batch.plan.runs[0].handle().set().disk().queue(depth)?;
-    let mut spare = std::mem::take(&mut *lock(context.spare));
-    // Searches whose read is in flight, by tag; free places in `free`.
-    let mut flying: Vec<Search> = Vec::with_capacity(depth);
-    let mut free: Vec<u32> = Vec::with_capacity(depth);
-    let mut reads = 0;
+) -> Result<()> {
+    let queue = batch.plan.runs[0].handle().set().disk().queue(context.queue_depth)?;
+    let mut flight = Flight::new(queue, std::mem::take(&mut *lock(context.spare)));
     loop {
-        while queue.outstanding() < queue.depth() {
-            let Some(&search) = ready.front() else { break };
-            let run = &batch.plan.runs[search.run as usize];
-            let file = match queue.outstanding() {
-                0 => Some(run.file()?),
-                _ => run.file_if_room()?,
-            };
-            // Without one, all files that may be open are being read: one of these reads comes first.
-            let Some(file) = file else { break };
+        while let Some(&search) = ready.front() {
+            if !flight.take_off(batch, search, ())? {
+                break;
+            }
             ready.pop_front();
-            push(search, file, &mut flying, &mut free, &mut spare, queue.as_mut());
-            reads += 1;
         }
-        let Some(done) = queue.pop() else { break };
-        done.result?;
-        let search = flying[done.tag as usize];
-        free.push(done.tag as u32);
-        if let Some(next) = batch.step(search, &done.buffer)? {
+        let Some(Landed { search, buffer }) = flight.land()? else { break };
+        if let Some(next) = batch.step(keys, search, &buffer)? {
             // A key that has waited already goes first.
             ready.push_front(next);
         }
-        if done.buffer.len() == PAGE_SIZE {
-            spare.push(done.buffer);
-        }
+        flight.give_back(buffer);
     }
     let mut pool = lock(context.spare);
-    pool.append(&mut spare);
+    pool.append(&mut flight.spare);
     pool.truncate(SPARE_PAGES_MAX);
-    Ok(reads)
+    Ok(())
 }
 
-fn push(
-    search: Search,
-    file: Arc<dyn DiskFile>,
-    flying: &mut Vec<Search>,
-    free: &mut Vec<u32>,
-    spare: &mut Vec<AlignedBuf>,
-    queue: &mut dyn IoQueue,
-) {
-    let Location { page, pages, .. } = search.location;
-    let buffer = match pages {
-        1 => spare.pop().unwrap_or_else(|| AlignedBuf::zeroed(PAGE_SIZE)),
-        _ => AlignedBuf::zeroed(pages as usize * PAGE_SIZE),
-    };
-    let tag = match free.pop() {
-        Some(tag) => {
-            flying[tag as usize] = search;
-            tag
+/// Reads in flight, each with a note of whom it is for.
+pub(crate) struct Flight<N> {
+    queue: Box<dyn IoQueue>,
+    /// By tag; free tags in `free`.
+    flying: Vec<(Search, N)>,
+    free: Vec<u32>,
+    spare: Vec<AlignedBuf>,
+}
+
+/// A read that has come back.
+pub(crate) struct Landed {
+    pub(crate) search: Search,
+    pub(crate) buffer: AlignedBuf,
+}
+
+impl<N: Copy> Flight<N> {
+    pub(crate) fn new(queue: Box<dyn IoQueue>, spare: Vec<AlignedBuf>) -> Self {
+        let depth = queue.depth();
+        let (flying, free) = (Vec::with_capacity(depth), Vec::with_capacity(depth));
+        Self { queue, flying, free, spare }
+    }
+
+    /// Whether nothing is in flight.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.queue.outstanding() == 0
+    }
+
+    /// Begins a read, unless there is no room for one at the moment; if nothing is in flight, there is.
+    ///
+    /// # Errors
+    /// Those of opening the file.
+    pub(crate) fn take_off(&mut self, batch: &mut Batch, search: Search, note: N) -> Result<bool> {
+        let outstanding = self.queue.outstanding();
+        if outstanding >= self.queue.depth() {
+            return Ok(false);
         }
-        None => {
-            flying.push(search);
-            flying.len() as u32 - 1
+        let run = &batch.plan.runs[search.run as usize];
+        let file = if outstanding == 0 { Some(run.file()?) } else { run.file_if_room()? };
+        // Without one, all files that may be open are being read: one of these reads comes first.
+        let Some(file) = file else { return Ok(false) };
+        self.push(search, note, file);
+        batch.reads += 1;
+        Ok(true)
+    }
+
+    fn push(&mut self, search: Search, note: N, file: Arc<dyn DiskFile>) {
+        let Location { page, pages, .. } = search.location;
+        let buffer = match pages {
+            1 => self.spare.pop().unwrap_or_else(|| AlignedBuf::zeroed(PAGE_SIZE)),
+            _ => AlignedBuf::zeroed(pages as usize * PAGE_SIZE),
+        };
+        let tag = match self.free.pop() {
+            Some(tag) => {
+                self.flying[tag as usize] = (search, note);
+                tag
+            }
+            None => {
+                self.flying.push((search, note));
+                self.flying.len() as u32 - 1
+            }
+        };
+        self.queue.push(Request {
+            tag: u64::from(tag),
+            file,
+            offset: u64::from(page) * PAGE_SIZE as u64,
+            buffer,
+            direction: Direction::Read,
+        });
+    }
+
+    /// The next read that comes back, waiting for it; `None` if none is in flight. If it failed, the error
+    /// comes with the note.
+    pub(crate) fn land_any(&mut self) -> Option<(N, Result<Landed>)> {
+        let done = self.queue.pop()?;
+        let (search, note) = self.flying[done.tag as usize];
+        self.free.push(done.tag as u32);
+        let buffer = done.buffer;
+        let landed = done.result.map(|()| Landed { search, buffer });
+        Some((note, landed.map_err(Error::from)))
+    }
+
+    fn land(&mut self) -> Result<Option<Landed>> {
+        self.land_any().map(|(_, landed)| landed).transpose()
+    }
+
+    /// Keeps a buffer for another read.
+    pub(crate) fn give_back(&mut self, buffer: AlignedBuf) {
+        if buffer.len() == PAGE_SIZE && self.spare.len() < SPARE_PAGES_MAX {
+            self.spare.push(buffer);
         }
-    };
-    queue.push(Request {
-        tag: u64::from(tag),
-        file,
-        offset: u64::from(page) * PAGE_SIZE as u64,
-        buffer,
-        direction: Direction::Read,
-    });
+    }
 }

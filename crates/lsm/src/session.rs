@@ -21,9 +21,6 @@ use crate::stats::SessionStats;
 use crate::table::Table;
 use crate::trace::event;
 
-/// Reads of blobs that are in flight at once.
-const BLOB_READS_IN_FLIGHT: usize = 64;
-
 /// How a session is opened.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -161,14 +158,14 @@ impl Session {
     /// It can be used at once; the work of making it one run is paid in instalments with
     /// [`Table::supply_union_credits`], and lookups get faster as it is.
     ///
-    /// Cost: writes the write buffer of each table; nothing else. Until the debt is paid a lookup costs what it
+    /// Cost: finishes the flush under way of each table and writes its write buffer; nothing else. Until the debt is paid a lookup costs what it
     /// costs in each of the tables, and afterwards what it costs in one.
     ///
     /// # Errors
     /// [`TableUnionNotCompatible`](crate::Error::TableUnionNotCompatible) for tables of another session or with
     /// another resolve function, [`UnionOfNothing`](crate::Error::UnionOfNothing),
-    /// [`UnionTooDeep`](crate::Error::UnionTooDeep), [`Disk`](crate::Error::Disk),
-    /// [`Poisoned`](crate::Error::Poisoned), [`SessionClosed`](crate::Error::SessionClosed).
+    /// [`UnionTooDeep`](crate::Error::UnionTooDeep), [`UnionTooLarge`](crate::Error::UnionTooLarge) for more
+    /// than 65,536 runs, [`Disk`](crate::Error::Disk), [`Poisoned`](crate::Error::Poisoned), [`SessionClosed`](crate::Error::SessionClosed).
     pub fn incremental_union(&self, tables: &[&Table]) -> Result<Table> {
         Table::incremental_union(&self.core, tables)
     }
@@ -315,7 +312,8 @@ impl Session {
     /// indexes are made anew. In the other directory at most a file `lock` is made.
     ///
     /// Cost: reads and writes each run of the snapshot once, or with another salt reads it twice; runs of this
-    /// session are never shared.
+    /// session are never shared. While it goes on, this session can be used; it must not be closed by
+    /// `progress` itself, since closing waits for the import to end.
     ///
     /// # Errors
     /// [`SnapshotImportDirDoesNotExist`](crate::Error::SnapshotImportDirDoesNotExist),
@@ -423,7 +421,7 @@ impl Session {
         self.core.check_open()?;
         event!(TRACE, "session.retrieve_blobs", self.core.dir(), count = refs.len());
         let _call = self.core.register(Holder::Call);
-        blob::retrieve(self.core.disk(), BLOB_READS_IN_FLIGHT, refs)
+        blob::retrieve(self.core.disk(), blob::READS_IN_FLIGHT, refs)
     }
 
     /// What the session holds, and what all its handles have counted since it was opened. Cost: no I/O.

@@ -16,6 +16,7 @@ use terrane_io::{Access, AlignedBuf, Disk, Entry, EntryKind, LockGuard, OpenMode
 
 use crate::error::{Error, Result};
 use crate::files::{FileSet, Partial, blobs_number, file_number, lock};
+use crate::lookup_thread::LookupThread;
 use crate::manifest::{MANIFEST_BYTES_MAX, Refused, SessionMeta, SnapshotMeta};
 use crate::merging::{MergeSpec, Merging};
 use crate::open_files::OpenFiles;
@@ -40,6 +41,7 @@ pub(crate) const TMP_SUFFIX: &str = ".tmp";
 pub(crate) struct SessionCore {
     // Dropped first: its thread holds merges, whose files are removed under the lock.
     worker: Worker,
+    lookups: LookupThread,
     files: Arc<FileSet>,
     dir: PathBuf,
     salt: u64,
@@ -406,6 +408,7 @@ impl SessionCore {
         }
         Ok(Arc::new(Self {
             worker: Worker::default(),
+            lookups: LookupThread::default(),
             files,
             dir: dir.to_owned(),
             salt: meta.salt,
@@ -499,6 +502,11 @@ impl SessionCore {
         &self.worker
     }
 
+    /// The thread for lookups that are taken later.
+    pub(crate) fn lookup_thread(&self) -> &LookupThread {
+        &self.lookups
+    }
+
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
@@ -533,6 +541,7 @@ impl SessionCore {
         }
         event!(DEBUG, "session.close", self.dir);
         self.worker.stop();
+        self.lookups.stop();
         self.snapshots.close();
         self.check_for_leaks();
         let result = self.files.close();
@@ -652,6 +661,7 @@ impl Drop for SessionCore {
     fn drop(&mut self) {
         // Its thread may hold a merge for a moment longer than all tables.
         self.worker.stop();
+        self.lookups.stop();
         self.check_for_leaks();
     }
 }

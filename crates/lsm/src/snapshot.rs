@@ -34,7 +34,8 @@ use crate::index::IndexKind;
 use crate::key_range::KeyRange;
 use crate::levels::{Context, Incoming, Level, Pending, TICKS_PER_FLUSH, Tree};
 use crate::manifest::{
-    IncomingRef, LevelRef, MergeRef, RunRef, SnapshotMeta, UnionRef, UnionTableRef,
+    IncomingRef, LevelRef, MANIFEST_BYTES_MAX, MergeRef, RunRef, SnapshotMeta, UnionRef,
+    UnionTableRef,
 };
 use crate::memory::Held;
 use crate::merging::{Input, MergeSpec, Merging, View};
@@ -48,6 +49,7 @@ use crate::run_check::Checking;
 use crate::run_reader::RunReader;
 use crate::segment::{NewEntry, Room};
 use crate::session_core::{ACTIVE, Registered, SNAPSHOTS, SessionCore, snapshot_path};
+use crate::trace::event;
 use crate::union::{Piece, Progress, Union, UnionTable};
 use crate::write_buffer::WriteBuffer;
 
@@ -199,14 +201,22 @@ pub(crate) fn publish(
     reservation: Reservation<'_>,
     meta: &SnapshotMeta,
 ) -> Result<()> {
+    let bytes = meta.encode();
+    if bytes.len() as u64 > MANIFEST_BYTES_MAX {
+        return Err(Error::SnapshotTooLarge { bytes: bytes.len(), limit: MANIFEST_BYTES_MAX });
+    }
     core.sync_dir(ACTIVE)?;
     core.files().pin(meta.numbers());
     let path = snapshot_path(core.dir(), reservation.name());
-    if let Err(error) = core.write_snapshot(&path, &meta.encode()) {
+    if let Err(error) = core.write_snapshot(&path, &bytes) {
         // After a failed sync of the directory the name may be there or not: the pins stay, so that its
         // runs do, and the next opening sees which it is.
         if core.files().check_poisoned().is_ok() {
-            core.files().unpin(meta.numbers())?;
+            let unpinned = core.files().unpin(meta.numbers());
+            // The first error is the one to report; closing tries again.
+            if let Err(error) = unpinned {
+                event!(WARN, "cleanup.failed", core.dir(), %error);
+            }
         }
         return Err(error);
     }

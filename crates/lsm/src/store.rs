@@ -17,6 +17,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::RangeBounds;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -41,7 +42,7 @@ use crate::session_core::{ACTIVE, Holder, SessionCore, TMP_SUFFIX};
 use crate::snapshot::{self, SnapshotName, Verify, WrittenOut, is_name};
 use crate::stats::TableStats;
 use crate::store_manifest::{self, COPIES, Found, NamedMeta, StoreManifest};
-use crate::table::{Applied, Table};
+use crate::table::{Applied, Table, deletions};
 use crate::trace::event;
 
 /// Smallest [`StoreOptions::log_bytes_max`].
@@ -519,20 +520,14 @@ impl Store {
         durability: Durability,
     ) -> Result<Ticket> {
         let shared = &self.shared;
-        let mut record = RecordBuilder::new();
-        for (table, updates) in batches {
+        for (table, _) in batches {
             if !Arc::ptr_eq(&table.shared, shared) {
                 return Err(Error::TableDoesNotExist { name: table.name.to_string() });
             }
-            record.part(table.id, updates);
-        }
-        let (bytes, limit) = (record.len(), RECORD_BYTES_MAX);
-        if bytes > limit {
-            return Err(Error::CommitTooLarge { bytes, limit });
         }
         shared.begin_log()?;
         shared.make_checkpoint_if_due()?;
-        let commit = shared.commit(batches, record)?;
+        let commit = shared.commit(&mut lock(&shared.state), batches)?;
         let ticket = Ticket { shared: Arc::clone(shared), commit };
         if durability == Durability::Each {
             ticket.wait()?;
@@ -698,6 +693,46 @@ impl NamedTable {
     /// As [`Store::commit_with`].
     pub fn delete(&self, key: &[u8]) -> Result<Ticket> {
         self.updates(&[(key, Update::Delete)])
+    }
+}
+
+impl NamedTable {
+    /// Commits the deletion of all keys in a range, with the durability of the store; says how many there were.
+    ///
+    /// Cost: reads the range, while other commits wait, and commits as many deletions.
+    ///
+    /// # Errors
+    /// As [`Store::commit_with`] and [`Cursor::next`].
+    pub fn delete_range<K: AsRef<[u8]> + ?Sized, R: RangeBounds<K>>(
+        &self,
+        range: R,
+    ) -> Result<(u64, Ticket)> {
+        self.delete_over(|table| table.range::<K, R>(range))
+    }
+
+    /// Commits the deletion of all keys that begin with `prefix`: as [`delete_range`](Self::delete_range).
+    ///
+    /// # Errors
+    /// As [`delete_range`](Self::delete_range).
+    pub fn delete_prefix(&self, prefix: &[u8]) -> Result<(u64, Ticket)> {
+        self.delete_over(|table| table.prefix(prefix))
+    }
+
+    fn delete_over(&self, cursor: impl FnOnce(&Table) -> Result<Cursor>) -> Result<(u64, Ticket)> {
+        let shared = &self.shared;
+        shared.begin_log()?;
+        shared.make_checkpoint_if_due()?;
+        let (count, commit) = {
+            let mut state = lock(&shared.state);
+            let keys = cursor(&state.table(self.id, &self.name)?.table)?.take_keys(usize::MAX)?;
+            let commit = shared.commit(&mut state, &[(self, &deletions(&keys)[..])])?;
+            (keys.len() as u64, commit)
+        };
+        let ticket = Ticket { shared: Arc::clone(shared), commit };
+        if shared.options.durability == Durability::Each {
+            ticket.wait()?;
+        }
+        Ok((count, ticket))
     }
 }
 
@@ -920,11 +955,15 @@ impl Shared {
     /// Applies a commit and writes it to the log. Returns its number.
     fn commit<K: AsRef<[u8]>>(
         &self,
+        state: &mut State,
         batches: &[(&NamedTable, &[(K, Update<'_>)])],
-        record: RecordBuilder,
     ) -> Result<u64> {
-        let mut state = lock(&self.state);
-        let state = &mut *state;
+        let mut record = RecordBuilder::new();
+        batches.iter().for_each(|(table, updates)| record.part(table.id, updates));
+        let (bytes, limit) = (record.len(), RECORD_BYTES_MAX);
+        if bytes > limit {
+            return Err(Error::CommitTooLarge { bytes, limit });
+        }
         self.core.check_writable()?;
         if self.is_logged() && !state.log.as_ref().is_some_and(|log| log.has_room(record.len())) {
             self.begin_segment(state, record.len())?;

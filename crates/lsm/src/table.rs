@@ -1,6 +1,6 @@
 //! A table: an ordered map from key bytes to value bytes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::ops::{Bound, RangeBounds};
 use std::sync::atomic::Ordering;
@@ -18,10 +18,10 @@ use crate::error::{Error, Result};
 use crate::files::lock;
 use crate::key_range::KeyRange;
 use crate::levels::{Context, Incoming, Level, Pending, Tree};
-use crate::lookup::{LookupContext, lookup_batch};
+use crate::lookup::{Batch, LookupContext, begin_batch, lookup_batch};
+use crate::lookup_thread::{PendingLookups, Submitted};
 use crate::memory::budget_min;
 use crate::merging::View;
-use crate::plan::Plan;
 use crate::run::Run;
 use crate::segment::{NewEntry, Room, Undo};
 use crate::session_core::{Holder, Registered, SessionCore};
@@ -34,6 +34,9 @@ use crate::write_buffer::WriteBuffer;
 /// How far a background thread may fall behind before updates help, in batches of merge work.
 const LAG_BATCHES_MAX: u64 = 64;
 
+/// Keys of a range that are deleted in one batch.
+const DELETED_AT_ONCE: usize = 4_096;
+
 /// A handle on a table.
 ///
 /// Readers share it; updates take it exclusively. Duplicates are independent and may live on other
@@ -45,26 +48,37 @@ pub struct Table {
     config: TableConfig,
     /// No merge needs work before this moment, in ticks.
     next_work: u64,
-    counters: Counters,
-    /// What references to blobs point into that were given out since the last update.
-    anchor: Mutex<Option<Anchor>>,
+    counters: Arc<Counters>,
+    /// What references to blobs point into that were given out since the last update; shared with the
+    /// duplicates made since then, which the references are as valid for.
+    anchor: Arc<Mutex<Anchor>>,
     session: Registered,
 }
 
-/// Sources that are kept although the table may no longer need them: a merge that another holder
+/// Sources that are kept although the table may no longer need them: a merge or a union that another holder
 /// completes lets go of its inputs.
-#[derive(Debug, Clone)]
+#[derive(Debug, Default)]
 struct Anchor {
-    _buffers: Vec<WriteBuffer>,
-    _runs: Vec<Arc<Run>>,
+    buffers: Vec<WriteBuffer>,
+    /// By address, since a run may be there more than once.
+    runs: BTreeMap<usize, Arc<Run>>,
 }
 
 impl Anchor {
-    /// Keeps those that have blobs.
-    fn new(buffers: &[WriteBuffer], runs: &[Arc<Run>]) -> Self {
-        let buffers = buffers.iter().filter(|buffer| buffer.has_blobs());
-        let runs = runs.iter().filter(|run| run.meta().blob_bytes > 0);
-        Self { _buffers: buffers.cloned().collect(), _runs: runs.cloned().collect() }
+    /// Keeps what these results of a lookup refer to. Nothing but an update brings other write buffers.
+    fn keep(&mut self, results: &[Lookup], buffers: &[WriteBuffer]) {
+        for blob in results.iter().filter_map(Lookup::blob).filter(|blob| !blob.is_empty()) {
+            match blob.run() {
+                Some(run) => {
+                    self.runs.entry(Arc::as_ptr(&run).addr()).or_insert(run);
+                }
+                None if self.buffers.is_empty() => {
+                    let buffers = buffers.iter().filter(|buffer| buffer.has_blobs());
+                    self.buffers = buffers.cloned().collect();
+                }
+                None => {}
+            }
+        }
     }
 }
 
@@ -85,8 +99,8 @@ impl Table {
             tree,
             config,
             next_work: 0,
-            counters: Counters::default(),
-            anchor: Mutex::default(),
+            counters: Arc::default(),
+            anchor: Arc::default(),
             session,
         }
     }
@@ -94,6 +108,15 @@ impl Table {
     fn context(&self) -> Context<'_> {
         let (set, config, salt) = (self.session.files(), &self.config, self.session.salt());
         Context { set, config, salt, table: self.session.id() }
+    }
+
+    fn lookup_context(&self) -> LookupContext<'_> {
+        LookupContext {
+            salt: self.session.salt(),
+            queue_depth: self.config.queue_depth as usize,
+            resolve: &self.config.resolve,
+            spare: self.session.spare_pages(),
+        }
     }
 
     /// Counts something for this handle and for the session.
@@ -193,6 +216,52 @@ impl Table {
         self.updates(&[(key, Update::Delete)])
     }
 
+    /// Removes all keys in a range, all or nothing; returns how many there were.
+    ///
+    /// Cost: reads the range as a cursor does, and deletes each of its keys as [`delete`](Self::delete) does.
+    ///
+    /// # Errors
+    /// As [`updates`](Self::updates) and [`Cursor::next`]. After any error the table is as it was before.
+    pub fn delete_range<K: AsRef<[u8]> + ?Sized, R: RangeBounds<K>>(
+        &mut self,
+        range: R,
+    ) -> Result<u64> {
+        self.delete_over(KeyRange::new(&range))
+    }
+
+    /// Removes all keys that begin with `prefix`: as [`delete_range`](Self::delete_range).
+    ///
+    /// # Errors
+    /// As [`delete_range`](Self::delete_range).
+    pub fn delete_prefix(&mut self, prefix: &[u8]) -> Result<u64> {
+        self.delete_over(KeyRange::prefix(prefix))
+    }
+
+    fn delete_over(&mut self, range: KeyRange) -> Result<u64> {
+        self.session.check_writable()?;
+        let mut cursor = self.cursor_over(range)?;
+        let mut keys = cursor.take_keys(DELETED_AT_ONCE)?;
+        if keys.len() < DELETED_AT_ONCE {
+            self.updates(&deletions(&keys))?;
+            return Ok(keys.len() as u64);
+        }
+        // In a duplicate, so that nothing has happened if it fails on the way.
+        let mut copy = self.duplicate()?;
+        copy.tree.written_bytes = self.tree.written_bytes;
+        let (mut count, mut bytes) = (0, 0);
+        while !keys.is_empty() {
+            copy.updates(&deletions(&keys))?;
+            count += keys.len() as u64;
+            bytes += keys.iter().map(|key| key.len() as u64).sum::<u64>();
+            keys = cursor.take_keys(DELETED_AT_ONCE)?;
+        }
+        std::mem::swap(&mut self.tree, &mut copy.tree);
+        self.next_work = copy.next_work;
+        self.anchor = Arc::default();
+        self.counters.add_updates(count, bytes);
+        Ok(count)
+    }
+
     /// Applies a batch of any size, in its order: the same as one by one, but all or nothing.
     ///
     /// Cost: that of each of its updates, as [`insert`](Self::insert) says.
@@ -227,7 +296,7 @@ impl Table {
         if batch.is_empty() {
             return Ok(Applied::default());
         }
-        *lock(&self.anchor) = None;
+        self.anchor = Arc::default();
         let room = match self.config.memory_budget {
             Some(_) => Room::default(),
             None => self.tree.room_for(&self.context(), room),
@@ -357,22 +426,50 @@ impl Table {
         self.session.check_open()?;
         let (start, id) = (self.clock(), self.session.id());
         event!(TRACE, "table.lookups", self.session.dir(), table = id, count = keys.len());
-        let context = LookupContext {
-            salt: self.session.salt(),
-            queue_depth: self.config.queue_depth as usize,
-            resolve: &self.config.resolve,
-            spare: self.session.spare_pages(),
-        };
-        let (results, plan, tally) = lookup_batch(&self.tree, &context, keys)?;
+        let (results, plan, tally) = lookup_batch(&self.tree, &self.lookup_context(), keys)?;
         let time = self.took(start);
         self.count(|counters| {
             counters.add_lookups(&tally);
             counters.lookup_times.record(time);
         });
         if results.iter().any(|result| result.blob().is_some()) {
-            lock(&self.anchor).get_or_insert_with(|| Anchor::new(&plan.buffers, &plan.runs));
+            lock(&self.anchor).keep(&results, &plan.buffers);
         }
         Ok(results)
+    }
+
+    /// Begins a batch of lookups whose results are taken later. Any number of threads may do so; up to
+    /// [`SUBMITTED_MAX`](crate::SUBMITTED_MAX) batches of a session may be under way. The results are those of
+    /// this moment, whatever is done to the table afterwards; references to blobs are valid as those of
+    /// [`lookups`](Self::lookups) at this moment.
+    ///
+    /// Cost: as [`lookups`](Self::lookups). What needs no read is done here; the reads of all batches of a
+    /// session are done by one thread, which is started when it is first needed, through one queue.
+    ///
+    /// # Errors
+    /// [`Error::TooManyLookups`], [`Error::SessionClosed`], [`Error::ValueTooLarge`]; the others come with the
+    /// results.
+    pub fn submit<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<PendingLookups> {
+        self.session.check_open()?;
+        let (start, id) = (self.clock(), self.session.id());
+        event!(TRACE, "table.submit", self.session.dir(), table = id, count = keys.len());
+        let context = self.lookup_context();
+        let keys: Vec<Vec<u8>> = keys.iter().map(|key| key.as_ref().to_vec()).collect();
+        let (batch, ready) = begin_batch(&self.tree, &context, &keys)?;
+        let (call, resolve) = (self.session.register(Holder::Call), self.config.resolve.clone());
+        let (counters, anchor) = (Arc::clone(&self.counters), Arc::clone(&self.anchor));
+        let conclude = Box::new(move |batch: Batch| {
+            let (results, plan, tally) = batch.conclude(&resolve)?;
+            lock(&anchor).keep(&results, &plan.buffers);
+            let time = call.disk().clock().monotonic().saturating_sub(start);
+            for counters in [&*counters, call.counters()] {
+                counters.add_lookups(&tally);
+                counters.lookup_times.record(time);
+            }
+            Ok(results)
+        });
+        let submitted = Submitted { keys, batch, ready, conclude };
+        self.session.lookup_thread().submit(self.session.files().disk(), submitted)
     }
 
     /// Whether the keys are present, in their order. No blob is read. Cost: as [`lookups`](Self::lookups).
@@ -438,7 +535,7 @@ impl Table {
         let Some(union) = self.tree.union.clone().filter(|_| credits > 0) else {
             return Ok(credits);
         };
-        *lock(&self.anchor) = None;
+        self.anchor = Arc::default();
         let unused = union.supply(credits)?;
         let mut tree = self.tree.clone();
         tree.fold_union(&self.context());
@@ -449,7 +546,7 @@ impl Table {
 
     /// An independent, writable table of the same content.
     ///
-    /// Cost: no I/O; a few reference counts.
+    /// Cost: no I/O; a reference count for each run and each segment of the write buffer.
     ///
     /// # Errors
     /// [`Error::SessionClosed`].
@@ -458,11 +555,10 @@ impl Table {
         let session = self.session.register(Holder::Table);
         let (id, original) = (session.id(), self.session.id());
         event!(DEBUG, "table.new", session.dir(), table = id, duplicate_of = original);
-        let plan = Plan::new(self.tree.sources());
         let tree = Tree { written_bytes: 0, ..self.tree.clone() };
         let mut copy = Self::new(session, tree, self.config.clone());
         copy.next_work = self.next_work;
-        copy.anchor = Mutex::new(Some(Anchor::new(&plan.buffers, &plan.runs)));
+        copy.anchor = Arc::clone(&self.anchor);
         Ok(copy)
     }
 
@@ -474,8 +570,9 @@ impl Table {
     /// operations.
     ///
     /// # Errors
-    /// [`Error::SnapshotExists`], [`Error::LabelTooLarge`], [`Error::Disk`], [`Error::Poisoned`],
-    /// [`Error::SessionClosed`]. After an error, or a crash, there is no snapshot of that name, or a whole one.
+    /// [`Error::SnapshotExists`], [`Error::LabelTooLarge`], [`Error::SnapshotTooLarge`], [`Error::Disk`],
+    /// [`Error::Poisoned`], [`Error::SessionClosed`]. After an error, or a crash, there is no snapshot of
+    /// that name, or a whole one.
     pub fn save_snapshot(&self, name: &SnapshotName, label: &str) -> Result<()> {
         let (start, id) = (self.clock(), self.session.id());
         event!(DEBUG, "table.save_snapshot", self.session.dir(), table = id, snapshot = %name);
@@ -655,8 +752,7 @@ fn level_stats(level: &Level) -> LevelStats {
     shape
 }
 
-/// Refuses what is longer than the formats can hold.
-/// Checks the limits; returns the bytes of key and value.
+/// Refuses what is longer than the formats can hold; returns the bytes of key and value.
 fn check_sizes(key: &[u8], update: Update<'_>) -> Result<usize> {
     let (_, value, blob) = update.parts();
     if key.len() > KEY_BYTES_MAX {
@@ -672,6 +768,11 @@ fn check_sizes(key: &[u8], update: Update<'_>) -> Result<usize> {
         }
         _ => Ok(key.len() + value.len()),
     }
+}
+
+/// The updates that delete these keys.
+pub(crate) fn deletions(keys: &[Vec<u8>]) -> Vec<(&[u8], Update<'static>)> {
+    keys.iter().map(|key| (key.as_slice(), Update::Delete)).collect()
 }
 
 fn count_run(shape: &mut LevelStats, run: &Run) {

@@ -18,6 +18,7 @@
 //! | `table.save_snapshot`, `.saved` | DEBUG | `snapshot` |
 //! | `table.export_canonical` | DEBUG | |
 //! | `table.lookups` | TRACE | `count` |
+//! | `table.submit` | TRACE | `count` |
 //! | `table.range_lookup` | TRACE | |
 //! | `table.updates`, `.updated` | TRACE | `count` |
 //! | `table.union_debt`; `.supply_union_credits`, `.union_credits_supplied` | TRACE | `credits`, `unused` |

@@ -30,6 +30,7 @@ mod snapshots;
 mod stats;
 mod store;
 mod store_damage;
+mod submit;
 mod tables;
 mod trace;
 mod union;

@@ -718,3 +718,29 @@ fn the_log_stays_within_its_bytes_and_its_segments_are_written_again() {
     assert_eq!(table.view().unwrap().count_exact().unwrap(), 2_001);
     store.close().unwrap();
 }
+
+/// Whole ranges go at once, or not at all; after a crash, too.
+#[test]
+fn a_range_is_deleted_whole_and_counted() {
+    let disk = SimDisk::new(1);
+    let store = open(&disk, Durability::Group).unwrap();
+    let table = store.create_table(&name("main"), &config()).unwrap();
+    let key = |number: u64| number.to_be_bytes();
+    for number in 0..300 {
+        table.insert(&key(number), b"value").unwrap();
+    }
+    let (count, _) = table.delete_range(&key(50)[..]..&key(250)[..]).unwrap();
+    assert_eq!(count, 200);
+    let (count, ticket) = table.delete_prefix(&key(0)[..7]).unwrap();
+    // 250 to 255 have another last byte only.
+    assert_eq!(count, 56);
+    ticket.wait().unwrap();
+    let (count, _) = table.delete_prefix(b"nothing").unwrap();
+    assert_eq!(count, 0);
+    drop((store, table));
+    let store = open(&disk.after_crash(Survival::Nothing), Durability::Group).unwrap();
+    let left = content(&store.table(&name("main")).unwrap()).unwrap();
+    let expected: Vec<_> = (256..300).map(|number| key(number).to_vec()).collect();
+    assert_eq!(left.into_keys().collect::<Vec<_>>(), expected);
+    store.close().unwrap();
+}
