@@ -184,7 +184,7 @@ pub(crate) struct Count {
 }
 
 #[derive(Serialize)]
-struct Found {
+struct Answered {
     key: String,
     found: bool,
     value: Option<String>,
@@ -194,7 +194,7 @@ struct Found {
 #[derive(Serialize)]
 struct Got<'a> {
     table: &'a str,
-    entries: Vec<Found>,
+    entries: Vec<Answered>,
 }
 
 #[derive(Serialize)]
@@ -206,7 +206,7 @@ struct Written<'a> {
 }
 
 #[derive(Serialize)]
-struct Deleted<'a> {
+struct Removed<'a> {
     table: &'a str,
     deleted: u64,
     absent: u64,
@@ -321,7 +321,7 @@ impl Get {
                 let key = (!is_single).then_some(key.as_slice());
                 lines.push(literal::line(key.into_iter().chain(value).chain(blob.as_deref())));
             }
-            entries.push(Found {
+            entries.push(Answered {
                 key: literal::shown(key),
                 found: found.is_found(),
                 value: value.map(literal::shown),
@@ -487,7 +487,7 @@ impl Del {
         close(&store)?;
         let name = self.common.name();
         let deleted = updates.len() as u64;
-        let report = Deleted { table: name, deleted, absent: keys.len() as u64 - deleted, commit };
+        let report = Removed { table: name, deleted, absent: keys.len() as u64 - deleted, commit };
         let entries = count_of(deleted, "entry", "entries");
         let mut lines = vec![("deleted", format!("{entries} of table {name}"))];
         if report.absent > 0 {

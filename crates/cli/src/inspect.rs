@@ -8,8 +8,8 @@
 //!
 //! | kind        | fields                                                                        |
 //! |-------------|-------------------------------------------------------------------------------|
-//! | `store`     | `path`, `format_version`, `created`, `run_files`, `run_files_unreferenced` (in no snapshot and no named table), `run_bytes`, `store`: null or what follows, `snapshots`: list of `name`, and `label`, `saved`, `format_version`, `levels`, `runs`, `entries`, `tombstones`, `bytes`, `merge_debt_bytes`, which are null if it is damaged |
-//! | `manifest`  | what a **store** has of it, and `path`                                        |
+//! | `store`     | `path`, `format_version`, `created`, `run_files`, `run_files_unreferenced` (in no snapshot and no named table), `run_bytes`, `named_tables`: null or what follows, `snapshots`: list of `name`, and `label`, `saved`, `format_version`, `levels`, `runs`, `entries`, `tombstones`, `bytes`, `merge_debt_bytes`, which are null if it is damaged |
+//! | `manifest`  | `path`, and what **named tables** have of it                                  |
 //! | `log`       | a segment of the log, as below                                                |
 //! | `metadata`  | `path`, `format_version`, `created`                                           |
 //! | `snapshot`  | `path`, and what a store says of it; `levels` is a list of `level` (from 1), `merge` (null, or `input_runs`, `input_bytes`, `due_in_flushes`, `drops_tombstones`), `runs`; `write_buffer` and `last_flush`: null or a run; `config`: `merge_policy`, `size_ratio`, `write_buffer_entries` or `write_buffer_bytes` |
@@ -18,8 +18,8 @@
 //! | `canonical` | `path`, `format_version`, `count` and `digest` (as its end says; `terrane snapshot import` checks them), `bytes` |
 //! | `constants` | `constants`: object of texts by name                                          |
 //!
-//! The **store**, of named tables, has of its manifest `sequence`, `checkpointed_commit`, `first_segment` (0 for no
-//! log), `tables`: those of `terrane table list`; and `last_commit`, `log_segments`: list of **segments**. A segment
+//! **Named tables** have of their manifest `format_version`, `sequence`, `checkpointed_commit`, `first_segment` (0 for
+//! no log), `tables`: those of `terrane table list`; and `last_commit`, `log_segments`: list of **segments**. A segment
 //! has `path`, `number`, `bytes`, `usage` (`needed`, `old`, `unfinished`, `unknown`), and `first_commit`, `commits`,
 //! `updates`, `end_bytes`, `sealed`, which are null if nobody needs it.
 //!
@@ -118,7 +118,7 @@ struct Store {
     run_files: u64,
     run_files_unreferenced: u64,
     run_bytes: u64,
-    store: Option<NamedTables>,
+    named_tables: Option<NamedTables>,
     snapshots: Vec<StoredSnapshot>,
 }
 
@@ -425,7 +425,7 @@ impl Looker {
             };
             snapshots.push(stored);
         }
-        let named = info.store.map(|store| self.named_tables(store));
+        let named_tables = info.store.map(|store| self.named_tables(store));
         let Metadata { path, format_version, created } = metadata(path, &info.metadata);
         let store = Store {
             path,
@@ -434,7 +434,7 @@ impl Looker {
             run_files: info.run_files,
             run_files_unreferenced: info.run_files_unreferenced,
             run_bytes: info.run_bytes,
-            store: named,
+            named_tables,
             snapshots,
         };
         let text = store.text();
@@ -753,9 +753,9 @@ impl Store {
             ("run files", format!("{files}, {}{unreferenced}", bytes(self.run_bytes))),
             ("snapshots", self.snapshots.len().to_string()),
         ]);
-        let head = match &self.store {
+        let head = match &self.named_tables {
             None => head,
-            Some(store) => format!("{head}\n\n{}", store.text()),
+            Some(named) => format!("{head}\n\n{}", named.text()),
         };
         if self.snapshots.is_empty() {
             return head;

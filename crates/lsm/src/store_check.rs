@@ -185,12 +185,16 @@ pub(crate) fn walk_log(
         if walk.segments.iter().any(|segment| segment.number == number) {
             continue;
         }
-        let usage = match manifest {
-            None => SegmentUse::Unknown,
-            Some(_) if needed_from == 0 || number < needed_from => SegmentUse::Old,
-            // What stands behind damage may be needed and cannot be judged.
-            Some(_) if number > needed_to && walk.faults.is_empty() => SegmentUse::Unfinished,
-            Some(_) => SegmentUse::Unknown,
+        // What stands behind damage may be needed and cannot be judged.
+        let is_sound = walk.faults.is_empty();
+        let usage = if manifest.is_none() {
+            SegmentUse::Unknown
+        } else if needed_from == 0 || number < needed_from {
+            SegmentUse::Old
+        } else if number > needed_to && is_sound {
+            SegmentUse::Unfinished
+        } else {
+            SegmentUse::Unknown
         };
         let path = dir.join(LOG).join(segment_name(number));
         // Beside a process that has the store open it may go meanwhile.

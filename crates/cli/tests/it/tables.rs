@@ -161,7 +161,8 @@ fn files_and_bytes_of_every_kind_come_back() {
 fn scans_have_bounds_and_both_directions() {
     let place = Place::new();
     let store = place.store();
-    let input: String = (0..1_000).map(|n| format!("{n:04}\tvalue {n}\n")).collect();
+    let lines: Vec<String> = (0..1_000).map(|n| format!("{n:04}\tvalue {n}\n")).collect();
+    let input = lines.concat();
     let file = place.write("input", input.as_bytes());
     assert_eq!(call(&store, &["put", "--input", text(&file), "--create"]).done()["entries"], 1_000);
     assert_eq!(written(&store, &["scan"]), input);
@@ -237,7 +238,8 @@ fn what_a_scan_writes_is_read_back() {
 fn a_reader_that_goes_away_is_no_failure() {
     let place = Place::new();
     let store = place.store();
-    let input: String = (0..20_000).map(|n| format!("{n:06}\tsome value\n")).collect();
+    let lines: Vec<String> = (0..20_000).map(|n| format!("{n:06}\tsome value\n")).collect();
+    let input = lines.concat();
     let file = place.write("input", input.as_bytes());
     call(&store, &["put", "--input", text(&file), "--create"]).done();
     let mut child = command()
@@ -375,7 +377,7 @@ fn a_store_in_use_is_named_with_its_process_and_can_be_looked_at() {
 fn manifest_and_log_are_shown() {
     let (_place, store) = ledger();
     let json = inspect(&store, &["--json"]).done();
-    let named = &json["store"];
+    let named = &json["named_tables"];
     assert_eq!((&named["checkpointed_commit"], &named["last_commit"]), (&json!(1), &json!(1)));
     assert_eq!(named["tables"][0]["name"], "main");
     assert_eq!(
@@ -454,7 +456,7 @@ fn a_damaged_copy_of_the_manifest_is_mended_from_the_other() {
 fn damage_names_the_table_that_needs_the_file() {
     let (_place, store) = ledger();
     call(&store, &["put", "k", "v", "--table", "other", "--create"]).done();
-    let log = inspect(&store, &["--json"]).done()["store"]["log_segments"].clone();
+    let log = inspect(&store, &["--json"]).done()["named_tables"]["log_segments"].clone();
     let last = PathBuf::from(log.as_array().unwrap().last().unwrap()["path"].as_str().unwrap());
     flip(&last, 3);
     let answer = verify(&store, &["--repair"]);
