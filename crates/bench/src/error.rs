@@ -21,6 +21,7 @@ impl From<&Error> for Class {
             Error::Corrupt { .. }
             | Error::SnapshotCorrupted { .. }
             | Error::SessionDirCorrupted { .. }
+            | Error::StoreCorrupted { .. }
             | Error::CanonicalDigestMismatch { .. }
             | Error::Disk(terrane::io::Error::ShortRead { .. }) => Self::Check,
             Error::NotTerrane { .. }
@@ -33,9 +34,15 @@ impl From<&Error> for Class {
             | Error::SnapshotExportDirExists { .. }
             | Error::SnapshotImportDirDoesNotExist { .. }
             | Error::ResolveNotCompatible { .. }
+            | Error::InvalidTableName { .. }
+            | Error::TableExists { .. }
+            | Error::TableDoesNotExist { .. }
+            | Error::InvalidConfig { .. }
+            | Error::CommitTooLarge { .. }
             | Error::LabelTooLarge { .. }
             | Error::KeyTooLarge { .. }
             | Error::ValueTooLarge { .. }
+            | Error::BlobTooLarge { .. }
             | Error::CanonicalMalformed { .. } => Self::Input,
             _ => Self::Environment,
         }

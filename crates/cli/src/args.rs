@@ -1,4 +1,6 @@
-//! Numbers as they are written on the command line.
+//! Numbers and names as they are written on the command line.
+
+use terrane::TableName;
 
 /// Reads a count: `100_000`, `10k`, `10M`, `2G`; the letters stand for powers of a thousand.
 ///
@@ -31,6 +33,39 @@ pub(crate) fn positive_count(text: &str) -> Result<u64, String> {
     }
 }
 
+/// Reads a number of bytes: `4096`, `4KiB`, `256MiB`, `1GB`; with an `i` the units stand for powers of 1024, without
+/// for powers of 1000.
+///
+/// # Errors
+/// What is wrong, in words.
+pub(crate) fn size(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(|last: char| last.is_ascii_alphabetic());
+    let unit: u64 = match &text[digits.len()..] {
+        "" | "B" => 1,
+        "KiB" => 1 << 10,
+        "MiB" => 1 << 20,
+        "GiB" => 1 << 30,
+        "TiB" => 1 << 40,
+        "kB" | "KB" => 1_000,
+        "MB" => 1_000_000,
+        "GB" => 1_000_000_000,
+        "TB" => 1_000_000_000_000,
+        _ => return Err("not a size; write 4096, 4KiB, 256MiB or 1GB".to_owned()),
+    };
+    let number =
+        count(digits).map_err(|_| "not a size; write 4096, 4KiB, 256MiB or 1GB".to_owned())?;
+    number.checked_mul(unit).ok_or_else(|| "too large".to_owned())
+}
+
+/// Reads the name of a table.
+///
+/// # Errors
+/// What is wrong, in words.
+pub(crate) fn table_name(text: &str) -> Result<TableName, String> {
+    TableName::new(text)
+        .map_err(|_| "1 to 64 characters of a-z, 0-9, `_`, `-`, no device name".to_owned())
+}
+
 /// Reads the height of a block.
 ///
 /// # Errors
@@ -61,5 +96,23 @@ mod tests {
         assert!(count("18446744073709551615k").is_err());
         assert!(positive_count("0").is_err());
         assert!(height("4294967296").is_err());
+    }
+
+    #[test]
+    fn sizes_take_units_of_1024_and_of_1000() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("4096", 4_096),
+            ("100_000B", 100_000),
+            ("4KiB", 4_096),
+            ("256MiB", 256 << 20),
+            ("1GB", 1_000_000_000),
+            ("2TiB", 2 << 40),
+        ] {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "KiB", "1.5GB", "1 GB", "1gb", "4K", "1kMiB", "-1", "16777216TiB"] {
+            assert!(size(text).is_err(), "{text:?}");
+        }
     }
 }

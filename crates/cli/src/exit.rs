@@ -11,32 +11,43 @@ use terrane_bench::workload;
 #[derive(Debug)]
 pub(crate) struct Failure {
     class: Class,
+    /// A word of its own for programs, if that of the class says too little.
+    kind: Option<&'static str>,
     message: String,
 }
 
 impl Failure {
+    fn new(class: Class, message: impl Into<String>) -> Self {
+        Self { class, kind: None, message: message.into() }
+    }
+
     /// The request makes no sense.
     pub(crate) fn usage(message: impl Into<String>) -> Self {
-        Self { class: Class::Input, message: message.into() }
+        Self::new(Class::Input, message)
     }
 
     /// What was checked is not as it should be.
     pub(crate) fn check(message: impl Into<String>) -> Self {
-        Self { class: Class::Check, message: message.into() }
+        Self::new(Class::Check, message)
+    }
+
+    /// What was asked for is not there.
+    pub(crate) fn not_found(message: impl Into<String>) -> Self {
+        Self { kind: Some("not_found"), ..Self::new(Class::Check, message) }
     }
 
     /// The system does not let us.
     pub(crate) fn environment(message: impl Into<String>) -> Self {
-        Self { class: Class::Environment, message: message.into() }
+        Self::new(Class::Environment, message)
     }
 
     /// The user asked to stop.
     pub(crate) fn interrupted(message: impl Into<String>) -> Self {
-        Self { class: Class::Interrupted, message: message.into() }
+        Self::new(Class::Interrupted, message)
     }
 
     /// The same, said of some file.
-    fn about(self, file: &str) -> Self {
+    pub(crate) fn about(self, file: &str) -> Self {
         Self { message: format!("{file}: {}", self.message), ..self }
     }
 
@@ -55,7 +66,7 @@ impl Failure {
 
     /// One word for programs.
     pub(crate) fn kind(&self) -> &'static str {
-        self.class.name()
+        self.kind.unwrap_or(self.class.name())
     }
 
     /// A sentence for people.
@@ -76,31 +87,31 @@ impl Failure {
 
 impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Self {
-        Self { class: error.class(), message: in_full(&error) }
+        Self::new(error.class(), in_full(&error))
     }
 }
 
 impl From<bitcoin::Error> for Failure {
     fn from(error: bitcoin::Error) -> Self {
-        Self { class: error.class(), message: in_full(&error) }
+        Self::new(error.class(), in_full(&error))
     }
 }
 
 impl From<changes::Error> for Failure {
     fn from(error: changes::Error) -> Self {
-        Self { class: error.class(), message: in_full(&error) }
+        Self::new(error.class(), in_full(&error))
     }
 }
 
 impl From<workload::Error> for Failure {
     fn from(error: workload::Error) -> Self {
-        Self { class: error.class(), message: in_full(&error) }
+        Self::new(error.class(), in_full(&error))
     }
 }
 
 impl From<terrane::Error> for Failure {
     fn from(error: terrane::Error) -> Self {
-        Self { class: Class::from(&error), message: in_full(&error) }
+        Self::new(Class::from(&error), in_full(&error))
     }
 }
 

@@ -8,13 +8,20 @@
 //!
 //! | kind        | fields                                                                        |
 //! |-------------|-------------------------------------------------------------------------------|
-//! | `store`     | `path`, `format_version`, `created`, `run_files`, `run_files_unreferenced` (in no snapshot), `run_bytes`, `snapshots`: list of `name`, and `label`, `saved`, `format_version`, `levels`, `runs`, `entries`, `tombstones`, `bytes`, `merge_debt_bytes`, which are null if it is damaged |
+//! | `store`     | `path`, `format_version`, `created`, `run_files`, `run_files_unreferenced` (in no snapshot and no named table), `run_bytes`, `named_tables`: null or what follows, `snapshots`: list of `name`, and `label`, `saved`, `format_version`, `levels`, `runs`, `entries`, `tombstones`, `bytes`, `merge_debt_bytes`, which are null if it is damaged |
+//! | `manifest`  | `path`, and what **named tables** have of it                                  |
+//! | `log`       | a segment of the log, as below                                                |
 //! | `metadata`  | `path`, `format_version`, `created`                                           |
 //! | `snapshot`  | `path`, and what a store says of it; `levels` is a list of `level` (from 1), `merge` (null, or `input_runs`, `input_bytes`, `due_in_flushes`, `drops_tombstones`), `runs`; `write_buffer` and `last_flush`: null or a run; `config`: `merge_policy`, `size_ratio`, `write_buffer_entries` or `write_buffer_bytes` |
 //! | `run`       | a run                                                                         |
 //! | `page`      | `path`, `page`, `offset_bytes`, `page_kind`, `crc`, and for a key page `entries`: list of `kind`, `key_hex`, `value_bytes`, `value_hex` (as far as it stands in the page), for others `content_hex` |
 //! | `canonical` | `path`, `format_version`, `count` and `digest` (as its end says; `terrane snapshot import` checks them), `bytes` |
 //! | `constants` | `constants`: object of texts by name                                          |
+//!
+//! **Named tables** have of their manifest `format_version`, `sequence`, `checkpointed_commit`, `first_segment` (0 for
+//! no log), `tables`: those of `terrane table list`; and `last_commit`, `log_segments`: list of **segments**. A segment
+//! has `path`, `number`, `bytes`, `usage` (`needed`, `old`, `unfinished`, `unknown`), and `first_commit`, `commits`,
+//! `updates`, `end_bytes`, `sealed`, which are null if nobody needs it.
 //!
 //! A **run** has `path`, `format_version`, `purpose` (`level` or `buffer_image`), `identity`, `entries`,
 //! `tombstones`, `key_bytes`, `value_bytes`, `bytes` (of the file and of that of its blobs), `data_pages`, `key_pages`,
@@ -30,14 +37,15 @@ use std::sync::Arc;
 use clap::Args;
 use serde::Serialize;
 use terrane::inspect::{
-    self, CanonicalInfo, Inspection, LevelInfo, MetadataInfo, PageInfo, RunInfo, SessionInfo,
-    SnapshotInfo,
+    self, CanonicalInfo, Inspection, LevelInfo, ManifestInfo, MetadataInfo, PageInfo, RunInfo,
+    SegmentInfo, SegmentUse, SessionInfo, SnapshotInfo, StoreInfo,
 };
 use terrane::io::{Disk, RealDisk};
 use terrane::{CanonicalSummary, Error, MergePolicy, PAGE_SIZE, Purpose, TableConfig, WriteBuffer};
 
 use crate::exit::Failure;
 use crate::output::{self, bytes};
+use crate::shape::{ListedTable, Sums};
 use crate::text::{count_of, dump, grouped, hex, shown, table, time};
 
 /// What `--help` shows at its end.
@@ -50,6 +58,9 @@ Examples:
   One run, and one of its pages:
     terrane inspect /data/utxo/active/00000007.run
     terrane inspect /data/utxo/active/00000007.run --page 3
+  The named tables as of the last checkpoint, and a segment of the log since then:
+    terrane inspect /data/ledger/manifest.a
+    terrane inspect /data/ledger/log/00000002.log
   Count and digest of a canonical export:
     terrane inspect tip.canonical
   Every constant of the formats, for programs:
@@ -86,6 +97,8 @@ enum Shown {
     Snapshot(Box<Snapshot>),
     Run(Run),
     Page(PageContent),
+    Manifest(Manifest),
+    Log(Segment),
     Canonical(Canonical),
     Constants { constants: BTreeMap<&'static str, String> },
 }
@@ -105,7 +118,48 @@ struct Store {
     run_files: u64,
     run_files_unreferenced: u64,
     run_bytes: u64,
+    named_tables: Option<NamedTables>,
     snapshots: Vec<StoredSnapshot>,
+}
+
+/// The named tables of a store, and its log.
+#[derive(Serialize)]
+struct NamedTables {
+    #[serde(flatten)]
+    manifest: Option<ManifestContent>,
+    last_commit: Option<u64>,
+    log_segments: Vec<Segment>,
+}
+
+/// A copy of the manifest.
+#[derive(Serialize)]
+struct Manifest {
+    path: String,
+    #[serde(flatten)]
+    content: ManifestContent,
+}
+
+#[derive(Serialize)]
+struct ManifestContent {
+    format_version: u32,
+    sequence: u64,
+    checkpointed_commit: u64,
+    first_segment: u64,
+    tables: Vec<ListedTable>,
+}
+
+/// A segment of the log.
+#[derive(Serialize)]
+struct Segment {
+    path: String,
+    number: u64,
+    bytes: u64,
+    usage: &'static str,
+    first_commit: Option<u64>,
+    commits: Option<u64>,
+    updates: Option<u64>,
+    end_bytes: Option<u64>,
+    sealed: Option<bool>,
 }
 
 #[derive(Serialize)]
@@ -312,6 +366,24 @@ impl Inspect {
                     Ok(self::page(path, &info))
                 }
             },
+            Inspection::Manifest(info) => {
+                self.refuse_page("a manifest")?;
+                let content = looker.manifest(&info);
+                let manifest = Manifest { path: path.display().to_string(), content };
+                let head = lines(&[
+                    ("manifest", manifest.path.clone()),
+                    ("format version", manifest.content.format_version.to_string()),
+                ]);
+                let text = format!("{head}\n{}", manifest.content.text());
+                Ok((Shown::Manifest(manifest), text))
+            }
+            Inspection::Segment(info, damage) => {
+                self.refuse_page("the log")?;
+                looker.damage.extend(damage);
+                let segment = Segment::new(&info);
+                let text = segment.text();
+                Ok((Shown::Log(segment), text))
+            }
             Inspection::Canonical(info) => {
                 self.refuse_page("a canonical export")?;
                 let canonical = canonical(path, &info);
@@ -353,6 +425,7 @@ impl Looker {
             };
             snapshots.push(stored);
         }
+        let named_tables = info.store.map(|store| self.named_tables(store));
         let Metadata { path, format_version, created } = metadata(path, &info.metadata);
         let store = Store {
             path,
@@ -361,10 +434,34 @@ impl Looker {
             run_files: info.run_files,
             run_files_unreferenced: info.run_files_unreferenced,
             run_bytes: info.run_bytes,
+            named_tables,
             snapshots,
         };
         let text = store.text();
         (store, text)
+    }
+
+    fn manifest(&mut self, info: &ManifestInfo) -> ManifestContent {
+        let damage = &mut self.damage;
+        ManifestContent {
+            format_version: info.version,
+            sequence: info.sequence,
+            checkpointed_commit: info.commit,
+            first_segment: info.segment,
+            tables: info.tables.iter().map(|table| ListedTable::new(table, damage)).collect(),
+        }
+    }
+
+    fn named_tables(&mut self, info: StoreInfo) -> NamedTables {
+        self.damage.extend(info.damage);
+        let log_segments: Vec<Segment> = info.segments.iter().map(Segment::new).collect();
+        let commits = log_segments.iter().filter_map(|segment| segment.commits).sum::<u64>();
+        let checkpointed = info.manifest.as_ref().map(|manifest| manifest.commit);
+        NamedTables {
+            manifest: info.manifest.map(|manifest| self.manifest(&manifest)),
+            last_commit: checkpointed.map(|commit| commit.saturating_add(commits)),
+            log_segments,
+        }
     }
 
     fn snapshot(&mut self, path: &Path, info: &SnapshotInfo) -> Result<Snapshot, Failure> {
@@ -430,30 +527,6 @@ impl Looker {
             index_bytes_per_page: index.map(|index| index.bytes as f64 / f64::from(meta.key_pages)),
             index_extra_reads: index.map(|index| index.extra_reads),
         })
-    }
-}
-
-/// What the runs of a snapshot come to together.
-#[derive(Default)]
-struct Sums {
-    runs: u64,
-    entries: u64,
-    tombstones: u64,
-    bytes: u64,
-    merge_debt_bytes: u64,
-}
-
-impl Sums {
-    fn of(info: &SnapshotInfo) -> Self {
-        let merge_debt_bytes = info.merge_debt_pages() * PAGE_SIZE as u64;
-        let mut sums = Self { merge_debt_bytes, ..Self::default() };
-        for run in info.buffer.iter().chain(info.level_runs()) {
-            sums.runs += 1;
-            sums.entries = sums.entries.saturating_add(run.meta.entries);
-            sums.tombstones = sums.tombstones.saturating_add(run.meta.deletes);
-            sums.bytes = sums.bytes.saturating_add(run.bytes);
-        }
-        sums
     }
 }
 
@@ -574,11 +647,103 @@ impl StoredSnapshot {
     }
 }
 
+impl Segment {
+    fn new(info: &SegmentInfo) -> Self {
+        let records = info.records.as_ref();
+        Self {
+            path: info.path.display().to_string(),
+            number: info.number,
+            bytes: info.bytes,
+            usage: match info.usage {
+                SegmentUse::Needed => "needed",
+                SegmentUse::Old => "old",
+                SegmentUse::Unfinished => "unfinished",
+                _ => "unknown",
+            },
+            first_commit: records.map(|records| records.first_commit),
+            commits: records.map(|records| records.commits),
+            updates: records.map(|records| records.updates),
+            end_bytes: records.map(|records| records.end),
+            sealed: records.map(|records| records.is_sealed),
+        }
+    }
+
+    fn end(&self) -> &'static str {
+        match self.sealed {
+            Some(true) => "sealed",
+            Some(false) => "open",
+            None => "",
+        }
+    }
+
+    fn text(&self) -> String {
+        let number = |number: Option<u64>| number.map_or_else(|| "not read".to_owned(), grouped);
+        lines(&[
+            ("segment of the log", self.path.clone()),
+            ("number", self.number.to_string()),
+            ("file", bytes(self.bytes)),
+            ("first commit", number(self.first_commit)),
+            ("commits", number(self.commits)),
+            ("updates", number(self.updates)),
+            ("end", format!("{} {}", number(self.end_bytes), self.end()).trim_end().to_owned()),
+        ])
+    }
+
+    fn row(&self) -> Vec<String> {
+        let number = |number: Option<u64>| number.map(grouped).unwrap_or_default();
+        let file = Path::new(&self.path).file_name().unwrap_or_default();
+        vec![
+            file.to_string_lossy().into_owned(),
+            self.usage.to_owned(),
+            self.end().to_owned(),
+            number(self.first_commit),
+            number(self.commits),
+            number(self.updates),
+            self.end_bytes.map(bytes).unwrap_or_default(),
+            bytes(self.bytes),
+        ]
+    }
+}
+
+impl ManifestContent {
+    fn text(&self) -> String {
+        let head = lines(&[
+            ("sequence", grouped(self.sequence)),
+            ("checkpointed commit", grouped(self.checkpointed_commit)),
+            ("first segment", self.first_segment.to_string()),
+            ("tables", self.tables.len().to_string()),
+        ]);
+        match self.tables.as_slice() {
+            [] => head,
+            tables => format!("{head}\n\n{}", ListedTable::text(tables)),
+        }
+    }
+}
+
+impl NamedTables {
+    fn text(&self) -> String {
+        let mut text = match &self.manifest {
+            None => "manifest             damaged".to_owned(),
+            Some(manifest) => manifest.text(),
+        };
+        if self.log_segments.is_empty() {
+            return text;
+        }
+        let names =
+            ["LOG", "USAGE", "END", "FIRST COMMIT", "COMMITS", "UPDATES", "WRITTEN", "BYTES"];
+        let mut rows = vec![names.map(str::to_owned).to_vec()];
+        rows.extend(self.log_segments.iter().map(Segment::row));
+        text.push_str("\n\n");
+        text.push_str(&table(3, &rows));
+        text
+    }
+}
+
 impl Store {
     fn text(&self) -> String {
         let unreferenced = match self.run_files_unreferenced {
             0 => String::new(),
-            number => format!("; {} in no snapshot", grouped(number)),
+            number => format!("; {} in no snapshot and no table", grouped(number)),
         };
         let files = grouped(self.run_files);
         let head = lines(&[
@@ -588,6 +753,10 @@ impl Store {
             ("run files", format!("{files}, {}{unreferenced}", bytes(self.run_bytes))),
             ("snapshots", self.snapshots.len().to_string()),
         ]);
+        let head = match &self.named_tables {
+            None => head,
+            Some(named) => format!("{head}\n\n{}", named.text()),
+        };
         if self.snapshots.is_empty() {
             return head;
         }

@@ -8,6 +8,8 @@ mod exit;
 
 mod text;
 
+mod literal;
+
 mod output;
 
 mod progress;
@@ -15,6 +17,8 @@ mod progress;
 mod replay;
 
 mod bench;
+
+mod shape;
 
 mod inspect;
 
@@ -26,6 +30,10 @@ mod store;
 
 mod snapshot;
 
+mod tables;
+
+mod entries;
+
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -33,13 +41,16 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::bench::Bench;
+use crate::entries::{Count, Del, Get, Put, Scan};
 use crate::exit::Failure;
 use crate::inspect::Inspect;
 use crate::replay::Replay;
 use crate::snapshot::Snapshot;
+use crate::tables::Tables;
 use crate::verify::Verify;
 
-/// An embedded ledger-state store: replay real histories into it and look at what is there.
+/// An embedded ledger-state store: replay real histories into it, read and write its tables, and look at what is
+/// there.
 ///
 /// Exit codes: 0 done; 1 a check failed or stored data are damaged; 2 bad usage or bad input; 3 the
 /// environment failed (disk, permission, locked store); 130 after Ctrl-C.
@@ -55,7 +66,9 @@ Examples:
   terrane replay bitcoin data/bitcoin-mainnet-0-4999.dat --store /tmp/terrane-demo
   terrane inspect /tmp/terrane-demo
   terrane verify /tmp/terrane-demo
-  terrane snapshot list --store /tmp/terrane-demo";
+  terrane snapshot list --store /tmp/terrane-demo
+  terrane put alice 100 --store /tmp/ledger --create
+  terrane get alice --store /tmp/ledger";
 
 const REPLAY_EXAMPLE: &str = "\
 Example:
@@ -75,7 +88,25 @@ enum Command {
     /// Re-read and check everything of a store; repair what can be repaired without loss
     #[command(after_help = verify::EXAMPLES)]
     Verify(Verify),
-    /// List, rename, delete, export and import the snapshots of a store
+    /// Write the values of some keys of a table
+    #[command(after_help = entries::GET_EXAMPLES)]
+    Get(Get),
+    /// Set the values of some keys of a table, all or none, durably
+    #[command(after_help = entries::PUT_EXAMPLES)]
+    Put(Put),
+    /// Delete some keys of a table, all or none, durably
+    #[command(after_help = entries::DEL_EXAMPLES)]
+    Del(Del),
+    /// Write the entries of a table in the order of their keys
+    #[command(after_help = entries::SCAN_EXAMPLES)]
+    Scan(Scan),
+    /// Count the entries of a table
+    #[command(after_help = entries::COUNT_EXAMPLES)]
+    Count(Count),
+    /// List, create, rename and drop the named tables of a store
+    #[command(subcommand, after_help = tables::EXAMPLES)]
+    Table(Tables),
+    /// List, save, rename, delete, export and import the snapshots of a store
     #[command(subcommand, after_help = snapshot::EXAMPLES)]
     Snapshot(Snapshot),
 }
@@ -87,6 +118,12 @@ impl Command {
             Self::Bench(bench) => bench.json(),
             Self::Inspect(inspect) => inspect.json,
             Self::Verify(verify) => verify.json,
+            Self::Get(get) => get.common.json,
+            Self::Put(put) => put.common.json,
+            Self::Del(del) => del.common.json,
+            Self::Scan(scan) => scan.common.json,
+            Self::Count(count) => count.common.json,
+            Self::Table(tables) => tables.json(),
             Self::Snapshot(snapshot) => snapshot.json(),
         }
     }
@@ -97,6 +134,12 @@ impl Command {
             Self::Bench(bench) => bench.command(),
             Self::Inspect(_) => "inspect",
             Self::Verify(_) => "verify",
+            Self::Get(_) => "get",
+            Self::Put(_) => "put",
+            Self::Del(_) => "del",
+            Self::Scan(_) => "scan",
+            Self::Count(_) => "count",
+            Self::Table(tables) => tables.command(),
             Self::Snapshot(snapshot) => snapshot.command(),
         }
     }
@@ -108,6 +151,12 @@ impl Command {
             Self::Bench(bench) => bench.run().map(|()| 0),
             Self::Inspect(inspect) => inspect.run(),
             Self::Verify(verify) => verify.run(),
+            Self::Get(get) => get.run(),
+            Self::Put(put) => put.run(),
+            Self::Del(del) => del.run(),
+            Self::Scan(scan) => scan.run(),
+            Self::Count(count) => count.run(),
+            Self::Table(tables) => tables.run(),
             Self::Snapshot(snapshot) => snapshot.run(),
         }
     }

@@ -7,6 +7,7 @@
 //! | command               | fields                                                                     |
 //! |-----------------------|----------------------------------------------------------------------------|
 //! | `list`                | `snapshots`: list of `name`, and `label`, `saved`, `format_version`, `runs`, `entries` (as they are stored, all versions of a key counted), `bytes`, which are null if it is damaged, and all but `format_version` if this program does not read that one; `damage`: list of texts, and `ok` is false, with exit code 1, if it is not empty |
+//! | `save`                | `name`, `table`, `label`                                                   |
 //! | `rename`              | `from`, `to`                                                               |
 //! | `delete`              | `name`, `deleted` (false only with `--if-exists`)                          |
 //! | `export --to`         | `name`, `to`, `as`, `files_copied`, `bytes_copied`, `files_shared` (there already), `bytes_shared`, `files_rebuilt` (of those copied, for a store with another salt), `wall_s` |
@@ -25,12 +26,13 @@ use serde::Serialize;
 use terrane::inspect::{self, Inspection, SessionInfo};
 use terrane::io::disk::create_dirs;
 use terrane::io::{Disk, RealDisk};
-use terrane::{CanonicalSummary, Error, SnapshotName, SnapshotPlace, TableConfig};
+use terrane::{CanonicalSummary, Error, SnapshotName, SnapshotPlace, TableConfig, TableName};
 
+use crate::args;
 use crate::exit::Failure;
 use crate::output::{self, bytes};
 use crate::progress::{ByteBar, Progress, exit_on_interrupt};
-use crate::store::{is_same, open, open_or_make};
+use crate::store::{is_same, open, open_or_make, open_tables};
 use crate::stream::{Counted, Target, Watched};
 use crate::text::{count_of, grouped, hex, table, time};
 
@@ -40,6 +42,9 @@ pub(crate) enum Snapshot {
     /// List the snapshots of a store; works beside a process that has it open
     #[command(after_help = LIST_EXAMPLES)]
     List(ListArgs),
+    /// Save a named table as a snapshot, which stays as it is
+    #[command(after_help = SAVE_EXAMPLES)]
+    Save(SaveArgs),
     /// Give a snapshot another name
     #[command(after_help = RENAME_EXAMPLES)]
     Rename(RenameArgs),
@@ -57,6 +62,7 @@ pub(crate) enum Snapshot {
 pub(crate) const EXAMPLES: &str = "\
 Examples:
   terrane snapshot list --store /data/utxo
+  terrane snapshot save monday --store /data/ledger --table accounts
   terrane snapshot export tip --store /data/utxo --to /backup/utxo
   terrane snapshot import tip --store /data/new --from /backup/utxo
   terrane snapshot export tip --store /data/utxo --canonical tip.canonical";
@@ -67,6 +73,14 @@ Examples:
   terrane snapshot list --store /data/utxo --json
 
 `terrane inspect` shows the levels and runs of a snapshot.";
+
+const SAVE_EXAMPLES: &str = "\
+Examples:
+  terrane snapshot save monday --store /data/ledger
+  terrane snapshot save monday --store /data/ledger --table accounts --label ledger
+
+What the snapshot holds is not copied: it shares its files with the table. It is durable when the command
+ends. Its label must be given by a program that opens it; it is for programs that use one store together.";
 
 const RENAME_EXAMPLES: &str = "\
 Example:
@@ -114,6 +128,21 @@ struct CommonArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ListArgs {
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SaveArgs {
+    /// Name of the new snapshot
+    #[arg(value_name = "NAME", value_parser = name)]
+    name: SnapshotName,
+    /// Name of the table
+    #[arg(long, value_name = "NAME", default_value = "main", value_parser = args::table_name)]
+    table: TableName,
+    /// Label of the new snapshot
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    label: String,
     #[command(flatten)]
     common: CommonArgs,
 }
@@ -204,6 +233,7 @@ impl Snapshot {
     fn common(&self) -> &CommonArgs {
         match self {
             Self::List(args) => &args.common,
+            Self::Save(args) => &args.common,
             Self::Rename(args) => &args.common,
             Self::Delete(args) => &args.common,
             Self::Export(args) => &args.common,
@@ -218,6 +248,7 @@ impl Snapshot {
     pub(crate) fn command(&self) -> &'static str {
         match self {
             Self::List(_) => "snapshot list",
+            Self::Save(_) => "snapshot save",
             Self::Rename(_) => "snapshot rename",
             Self::Delete(_) => "snapshot delete",
             Self::Export(_) => "snapshot export",
@@ -232,6 +263,7 @@ impl Snapshot {
     pub(crate) fn run(&self) -> Result<u8, Failure> {
         match self {
             Self::List(args) => return args.run(),
+            Self::Save(args) => args.run()?,
             Self::Rename(args) => args.run()?,
             Self::Delete(args) => args.run()?,
             Self::Export(args) => match (&args.to, &args.canonical) {
@@ -340,6 +372,27 @@ impl ListArgs {
         let listed = Listed::new(info);
         let failure = (!listed.damage.is_empty()).then(|| Failure::check(listed.damage.join("; ")));
         output::checked("snapshot list", *json, &listed, &listed.text(), failure.as_ref())
+    }
+}
+
+#[derive(Serialize)]
+struct Saved<'a> {
+    name: &'a str,
+    table: &'a str,
+    label: &'a str,
+}
+
+impl SaveArgs {
+    fn run(&self) -> Result<(), Failure> {
+        // A snapshot is whole or absent, whenever this ends.
+        exit_on_interrupt()?;
+        let store = open_tables(&self.common.store, false)?;
+        store.table(&self.table)?.save_snapshot(&self.name, &self.label)?;
+        store.close()?;
+        let saved =
+            Saved { name: self.name.as_str(), table: self.table.as_str(), label: &self.label };
+        let lines = [("saved", format!("{} of table {}", self.name, self.table))];
+        output::report("snapshot save", self.common.json, &saved, &lines)
     }
 }
 

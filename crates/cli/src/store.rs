@@ -5,8 +5,9 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use terrane::Session;
+use terrane::io::disk::create_dirs;
 use terrane::io::{Disk, RealDisk};
+use terrane::{Durability, Session, Store, StoreOptions};
 use terrane_bench::store;
 
 use crate::exit::Failure;
@@ -50,6 +51,26 @@ pub(crate) fn open_or_make<T>(
         let _ = remove(dir, &missing);
     }
     done
+}
+
+/// A command makes one commit and closes the store, so a short log takes no time and little space.
+const LOG_BYTES: u64 = 4 << 20;
+
+/// Opens a store for its named tables; each commit is durable when the call returns. It must be there, or may be
+/// `made` where nothing or an empty directory is.
+///
+/// # Errors
+/// [`Failure`]; nothing has been made then, but perhaps an empty store.
+pub(crate) fn open_tables(dir: &Path, made: bool) -> Result<Store, Failure> {
+    let there = if made && !dir.exists() { There::Nothing } else { look(dir)? };
+    if there == There::Other || (there == There::Nothing && !made) {
+        return Err(no_store(dir));
+    }
+    if let (There::Nothing, Some(parent)) = (there, dir.parent()) {
+        create_dirs(disk().as_ref(), parent).map_err(terrane::Error::from)?;
+    }
+    let options = StoreOptions::default().create_dir().durability(Durability::Each);
+    Ok(Store::open(disk(), dir, &options.log_bytes_max(LOG_BYTES))?)
 }
 
 /// Whether two paths lead to the same directory.

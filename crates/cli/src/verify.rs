@@ -5,11 +5,13 @@
 //!
 //! | field       | meaning                                                                      |
 //! |-------------|------------------------------------------------------------------------------|
-//! | `problems`  | list: `file`, `offset_bytes`, `rule`, `snapshots` (names of those that need the file; empty if all do), `repairable`, `repaired` |
+//! | `problems`  | list: `file`, `offset_bytes`, `rule`, `snapshots` and `tables` (names of those that need the file; both empty if all do), `repairable`, `repaired` |
 //! | `repaired`  | how many of them have been repaired                                          |
 //! | `left`      | how many have not; `ok` is false, and the exit code 1, unless this is 0      |
 //! | `notes`     | list of texts: worth knowing, but wrong in no way                            |
 //! | `snapshots` | snapshots checked                                                            |
+//! | `tables`    | named tables checked                                                         |
+//! | `commits`   | commits checked that are in the log only                                     |
 //! | `runs`      | run files checked                                                            |
 //! | `pages`     | pages of 4 KiB checked                                                       |
 //! | `entries`   | entries checked, all versions of a key counted                               |
@@ -38,13 +40,13 @@ Examples:
     terrane verify /data/utxo --repair --json
 
 Checked are all checksums, the order of keys, that filters and indexes lead to every key, that all
-that snapshots refer to is there. One line is written for each problem: file, offset in bytes, what
-is wrong, which snapshots need the file. Exit code 1 if any problem is left.
+that snapshots and named tables refer to is there, both copies of the manifest, the log. One line is
+written for each problem: file, offset in bytes, what is wrong, who needs the file. Exit code 1 if any problem is left.
 
 --repair writes filters, indexes, footers and the store's metadata anew, from data pages that are
-whole, into new files that take the place of the damaged ones once they have passed every check.
-Damaged data pages and snapshots cannot be repaired: delete the snapshots that need them, or restore
-a copy.";
+whole, and a copy of the manifest from the other one, into new files that take the place of the damaged ones once they have passed every check.
+Damaged data pages, snapshots and commits cannot be repaired: delete the snapshots that need them, or
+restore a copy.";
 
 #[derive(Debug, Args)]
 pub(crate) struct Verify {
@@ -68,6 +70,7 @@ struct Problem {
     offset_bytes: u64,
     rule: String,
     snapshots: Vec<String>,
+    tables: Vec<String>,
     repairable: bool,
     repaired: bool,
 }
@@ -79,6 +82,8 @@ struct Checked {
     left: u64,
     notes: Vec<String>,
     snapshots: u64,
+    tables: u64,
+    commits: u64,
     runs: u64,
     pages: u64,
     entries: u64,
@@ -129,12 +134,15 @@ impl Checked {
                     offset_bytes: problem.offset,
                     rule: problem.rule,
                     snapshots: problem.snapshots,
+                    tables: problem.tables,
                     repairable: problem.repairable,
                     repaired: problem.repaired,
                 })
                 .collect(),
             notes: report.notes,
             snapshots: report.snapshots,
+            tables: report.tables,
+            commits: report.commits,
             runs: report.runs,
             pages: report.pages,
             entries: report.entries,
@@ -150,7 +158,9 @@ impl Checked {
                 (false, true) => "repairable",
                 (false, false) => "not repairable",
             };
-            let needs = match problem.snapshots.as_slice() {
+            let tables = problem.tables.iter().map(|name| format!("table {name}"));
+            let users: Vec<String> = problem.snapshots.iter().cloned().chain(tables).collect();
+            let needs = match users.as_slice() {
                 [] => String::new(),
                 names => format!("; needed by {}", names.join(", ")),
             };
@@ -166,12 +176,16 @@ impl Checked {
                 format!("{problems}, repaired {repaired}, left {}", self.left)
             }
         };
-        let checked = [
-            count_of(self.snapshots, "snapshot", "snapshots"),
+        let mut checked = vec![count_of(self.snapshots, "snapshot", "snapshots")];
+        if self.tables > 0 {
+            checked.push(count_of(self.tables, "table", "tables"));
+            checked.push(count_of(self.commits, "commit in the log", "commits in the log"));
+        }
+        checked.extend([
             count_of(self.runs, "run", "runs"),
             count_of(self.pages, "page", "pages"),
             count_of(self.entries, "entry", "entries"),
-        ];
+        ]);
         lines.push(format!("checked {} in {:.3} s: {outcome}", checked.join(", "), self.wall_s));
         let mendable = self.problems.iter().filter(|p| p.repairable && !p.repaired).count();
         if mendable > 0 {

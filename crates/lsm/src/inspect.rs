@@ -19,6 +19,10 @@ use crate::entry::{KEY_BYTES_MAX, Kind, VALUE_BYTES_MAX};
 use crate::error::{Error, Result};
 use crate::files::{RUN_NUMBER_MAX, blobs_number, file_name, file_number};
 use crate::levels::TICKS_PER_FLUSH;
+use crate::log::{
+    LOG, RECORD_ALIGN, RECORD_BYTES_MAX, RECORD_HEADER_SIZE, SEAL_MAGIC, SEAL_OFFSET,
+    SEGMENT_HEADER_SIZE, SEGMENT_MAGIC, SEGMENT_VERSION, segment_number,
+};
 use crate::manifest::{
     IncomingRef, MANIFEST_BYTES_MAX, Refused, RunRef, SESSION_MAGIC, SESSION_VERSION,
     SNAPSHOT_MAGIC, SNAPSHOT_VERSION, SessionMeta, SnapshotMeta, UnionRef,
@@ -34,6 +38,9 @@ use crate::session_core::{
     snapshot_path,
 };
 use crate::snapshot::SNAPSHOT_NAME_LEN_MAX;
+use crate::store_check::{self, Fault, ManifestCopies, ManifestCopy};
+pub use crate::store_check::{RecordsInfo, SegmentInfo, SegmentUse};
+use crate::store_manifest::{COPIES, NamedMeta, STORE_MAGIC, STORE_VERSION, StoreManifest};
 
 /// What something is.
 #[derive(Debug, Clone)]
@@ -47,6 +54,10 @@ pub enum Inspection {
     Snapshot(Box<SnapshotInfo>),
     /// A run file.
     Run(RunInfo),
+    /// A copy of the manifest of named tables.
+    Manifest(Box<ManifestInfo>),
+    /// A segment of the log, and what is wrong with it.
+    Segment(SegmentInfo, Vec<String>),
     /// A canonical export.
     Canonical(CanonicalInfo),
 }
@@ -79,12 +90,59 @@ pub struct SessionInfo {
     pub metadata: MetadataInfo,
     /// Its snapshots by name; those that cannot be read with the error.
     pub snapshots: Vec<(String, Result<SnapshotInfo>)>,
+    /// Its named tables, if it ever had any.
+    pub store: Option<StoreInfo>,
     /// Run files in the directory.
     pub run_files: u64,
-    /// How many of them no snapshot refers to: they belong to open tables, or go at the next opening.
+    /// How many of them no snapshot and no named table refers to: they belong to open tables, or go at the next
+    /// opening.
     pub run_files_unreferenced: u64,
     /// Bytes of all run files and of their blobs.
     pub run_bytes: u64,
+}
+
+/// The named tables of a session, as the last checkpoint has left them, and the log since then.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct StoreInfo {
+    /// The copy of the manifest that counts, if one is whole.
+    pub manifest: Option<ManifestInfo>,
+    /// All segments of the log, by number.
+    pub segments: Vec<SegmentInfo>,
+    /// What is wrong with the copies of the manifest, and with the log.
+    pub damage: Vec<String>,
+}
+
+/// A manifest of named tables.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ManifestInfo {
+    /// Format version.
+    pub version: u32,
+    /// Counts manifests.
+    pub sequence: u64,
+    /// The last commit that is in the tables' runs.
+    pub commit: u64,
+    /// The first segment of the log that is needed; 0 if none is.
+    pub segment: u64,
+    /// The tables by number.
+    pub tables: Vec<NamedTableInfo>,
+}
+
+/// A named table in a manifest.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct NamedTableInfo {
+    /// Its number.
+    pub id: u64,
+    /// Its name.
+    pub name: String,
+    /// The name of its resolve function.
+    pub resolve: String,
+    /// Its configuration.
+    pub config: TableConfig,
+    /// Its runs, as those of a snapshot; or why they cannot be read.
+    pub shape: std::result::Result<SnapshotInfo, String>,
 }
 
 /// A merge that a snapshot found under way.
@@ -211,8 +269,9 @@ pub struct EntryInfo {
 
 /// Refuses a file that is none of ours.
 fn foreign<T>(path: &Path, found: String) -> Result<T> {
-    let expected = "a run (its last page begins with `TerraRun`), a snapshot (`TerraSnp`) or the \
-                    metadata of a store (`TerraSes`)";
+    let expected = "a run (its last page begins with `TerraRun`), a snapshot (`TerraSnp`), the \
+                    metadata of a store (`TerraSes`), its manifest (`TerraMan`) or a segment of its \
+                    log (`TerraLog`)";
     Err(Error::NotTerrane { path: path.to_owned(), expected, found })
 }
 
@@ -234,6 +293,8 @@ enum Role {
     Metadata,
     Snapshot,
     Run,
+    Manifest,
+    Segment,
 }
 
 /// What a file is for by its place and name: with damaged bytes it is a damaged file, not a foreign one.
@@ -242,6 +303,10 @@ fn role(disk: &dyn Disk, path: &Path) -> Option<Role> {
     let parent = path.parent()?;
     let (role, dir) = if name == METADATA {
         (Role::Metadata, parent)
+    } else if COPIES.contains(&name) {
+        (Role::Manifest, parent)
+    } else if segment_number(name).is_some() && parent.ends_with(LOG) {
+        (Role::Segment, parent.parent()?)
     } else if file_number(name).is_some() && parent.ends_with(ACTIVE) {
         (Role::Run, parent.parent()?)
     } else if name.ends_with(SNAPSHOT_SUFFIX) && parent.ends_with(SNAPSHOTS) {
@@ -306,6 +371,12 @@ pub fn inspect(disk: &Arc<dyn Disk>, path: &Path) -> Result<Inspection> {
             let version = CANONICAL_VERSION;
             Ok(Inspection::Canonical(CanonicalInfo { version, summary }))
         }
+        STORE_MAGIC => Ok(Inspection::Manifest(Box::new(inspect_manifest(disk, path)?))),
+        _ if standing == Some(Role::Segment) => inspect_segment(disk.as_ref(), path),
+        SEGMENT_MAGIC => {
+            let info = store_check::read_header(disk.as_ref(), path)?;
+            Ok(Inspection::Segment(info, Vec::new()))
+        }
         // A run's magic is in its last page.
         _ if standing == Some(Role::Run) || ends_like_run(file.as_ref(), len)? => {
             Ok(Inspection::Run(run_info(path, file.as_ref())?))
@@ -315,20 +386,27 @@ pub fn inspect(disk: &Arc<dyn Disk>, path: &Path) -> Result<Inspection> {
             Some(Role::Metadata) => {
                 Ok(Inspection::Metadata(inspect_metadata(disk.as_ref(), path)?))
             }
+            Some(Role::Manifest) => {
+                Ok(Inspection::Manifest(Box::new(inspect_manifest(disk, path)?)))
+            }
             Some(_) => Err(refused(path, Refused::Damaged("wrong magic".to_owned()))),
         },
     }
 }
 
-fn inspect_metadata(disk: &dyn Disk, path: &Path) -> Result<MetadataInfo> {
+fn read_metadata(disk: &dyn Disk, path: &Path) -> Result<SessionMeta> {
     let bytes = read_file(disk, path, MANIFEST_BYTES_MAX)?;
-    let meta = SessionMeta::decode(&bytes).map_err(|error| match error {
+    SessionMeta::decode(&bytes).map_err(|error| match error {
         Refused::Damaged(reason) => {
             let path = path.to_owned();
             Error::SessionDirCorrupted { path, reason: format!("metadata: {reason}") }
         }
         Refused::Version { .. } => refused(path, error),
-    })?;
+    })
+}
+
+fn inspect_metadata(disk: &dyn Disk, path: &Path) -> Result<MetadataInfo> {
+    let meta = read_metadata(disk, path)?;
     Ok(MetadataInfo { version: SESSION_VERSION, created_ns: meta.created_ns })
 }
 
@@ -355,6 +433,10 @@ fn inspect_session(disk: &Arc<dyn Disk>, dir: &Path) -> Result<SessionInfo> {
         }
         snapshots.push((name, info));
     }
+    let copies = ManifestCopies::read(disk.as_ref(), dir)?;
+    let named = copies.manifests().flat_map(StoreManifest::numbers);
+    referenced.extend(named.map(|number| dir.join(ACTIVE).join(file_name(number))));
+    let store = inspect_store(disk, dir, &copies)?;
     let active = dir.join(ACTIVE);
     let (mut run_files, mut run_files_unreferenced, mut run_bytes) = (0, 0, 0);
     for entry in disk.list(&active)? {
@@ -372,27 +454,113 @@ fn inspect_session(disk: &Arc<dyn Disk>, dir: &Path) -> Result<SessionInfo> {
         run_files += 1;
         run_files_unreferenced += u64::from(!referenced.contains(&path));
     }
-    Ok(SessionInfo { metadata, snapshots, run_files, run_files_unreferenced, run_bytes })
+    Ok(SessionInfo { metadata, snapshots, store, run_files, run_files_unreferenced, run_bytes })
+}
+
+/// What a fault is in words.
+fn text_of(fault: &Fault) -> String {
+    format!("{}: offset {}: {}", fault.path.display(), fault.offset, fault.rule)
+}
+
+fn inspect_store(
+    disk: &Arc<dyn Disk>,
+    dir: &Path,
+    copies: &ManifestCopies,
+) -> Result<Option<StoreInfo>> {
+    if copies.are_missing() {
+        return Ok(None);
+    }
+    let mut damage = Vec::new();
+    for (path, copy) in &copies.0 {
+        if let ManifestCopy::Refused(refused) = copy {
+            damage.push(format!("{}: {refused}", path.display()));
+        }
+    }
+    let meta = read_metadata(disk.as_ref(), &dir.join(METADATA))?;
+    let newest = copies.newest();
+    let walk = store_check::walk_log(disk.as_ref(), dir, meta.salt, newest)?;
+    damage.extend(walk.faults.iter().map(text_of));
+    let manifest = newest.map(|manifest| manifest_info(disk, dir, manifest));
+    Ok(Some(StoreInfo { manifest, segments: walk.segments, damage }))
+}
+
+fn manifest_info(disk: &Arc<dyn Disk>, dir: &Path, manifest: &StoreManifest) -> ManifestInfo {
+    let table = |table: &NamedMeta| {
+        let damaged = |reason: &str| {
+            let reason = format!("table `{}`: {reason}", table.name);
+            Error::StoreCorrupted { path: dir.to_owned(), reason }
+        };
+        NamedTableInfo {
+            id: table.id,
+            name: table.name.clone(),
+            resolve: table.meta.resolve.clone(),
+            config: table.meta.config.clone(),
+            shape: shape(disk, dir, &table.meta, &damaged).map_err(|error| error.to_string()),
+        }
+    };
+    ManifestInfo {
+        version: STORE_VERSION,
+        sequence: manifest.sequence,
+        commit: manifest.commit,
+        segment: manifest.segment,
+        tables: manifest.tables.iter().map(table).collect(),
+    }
+}
+
+fn inspect_manifest(disk: &Arc<dyn Disk>, path: &Path) -> Result<ManifestInfo> {
+    let dir = path.parent().unwrap_or(Path::new(""));
+    match store_check::read_copy(disk.as_ref(), path)? {
+        ManifestCopy::Whole(manifest) => Ok(manifest_info(disk, dir, &manifest)),
+        ManifestCopy::Refused(Refused::Version { found, newest }) => {
+            Err(Error::UnknownVersion { path: path.to_owned(), found, newest })
+        }
+        ManifestCopy::Refused(Refused::Damaged(reason)) => {
+            Err(Error::StoreCorrupted { path: path.to_owned(), reason })
+        }
+        ManifestCopy::Missing => {
+            let reason = "the file is missing".to_owned();
+            Err(Error::StoreCorrupted { path: path.to_owned(), reason })
+        }
+    }
+}
+
+/// A segment in its place: the salt of the store is in the checksums of its records.
+fn inspect_segment(disk: &dyn Disk, path: &Path) -> Result<Inspection> {
+    let dir = path.parent().and_then(Path::parent).unwrap_or(Path::new(""));
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let number = segment_number(name).unwrap_or_default();
+    let meta = read_metadata(disk, &dir.join(METADATA))?;
+    let (mut info, faults) = store_check::read_segment(disk, dir, meta.salt, number)?;
+    path.clone_into(&mut info.path);
+    Ok(Inspection::Segment(info, faults.iter().map(text_of).collect()))
 }
 
 fn inspect_snapshot(disk: &Arc<dyn Disk>, dir: &Path, path: &Path) -> Result<SnapshotInfo> {
     let bytes = read_file(disk.as_ref(), path, MANIFEST_BYTES_MAX)?;
     let meta = SnapshotMeta::decode(&bytes).map_err(|error| refused(path, error))?;
-    let damaged = |path: &Path, reason: &str| refused(path, Refused::Damaged(reason.to_owned()));
+    shape(disk, dir, &meta, &|reason| refused(path, Refused::Damaged(reason.to_owned())))
+}
+
+/// The runs of a snapshot or a named table, of a session in `dir`; `damaged` makes an error of a reason.
+fn shape(
+    disk: &Arc<dyn Disk>,
+    dir: &Path,
+    meta: &SnapshotMeta,
+    damaged: &dyn Fn(&str) -> Error,
+) -> Result<SnapshotInfo> {
     let run_path = |number| dir.join(ACTIVE).join(file_name(number));
     let open = |run: &RunRef| -> Result<RunInfo> {
         let run_path = run_path(run.number);
         let file = match disk.open(&run_path, OpenMode::Read, Access::Buffered) {
             Err(error) if error.is_not_found() => {
-                let reason = format!("its run {} is missing", run_path.display());
-                return Err(damaged(path, &reason));
+                return Err(damaged(&format!("its run {} is missing", run_path.display())));
             }
             opened => opened?,
         };
         let info = run_info(&run_path, file.as_ref())?;
         if (info.meta.identity, info.meta.data_pages) != (run.identity, run.data_pages) {
             let reason = format!("{} is another run than it refers to", run_path.display());
-            return Err(damaged(path, &reason));
+            return Err(damaged(&reason));
         }
         Ok(info)
     };
@@ -423,9 +591,9 @@ fn inspect_snapshot(disk: &Arc<dyn Disk>, dir: &Path, path: &Path) -> Result<Sna
     }
     Ok(SnapshotInfo {
         version: SNAPSHOT_VERSION,
-        label: meta.label,
+        label: meta.label.clone(),
         created_ns: meta.created_ns,
-        config: meta.config,
+        config: meta.config.clone(),
         buffer: meta.image.as_ref().map(open).transpose()?,
         flushed: meta.flushed.as_ref().map(open).transpose()?,
         levels,
@@ -532,6 +700,16 @@ pub fn constants() -> Vec<(&'static str, String)> {
         ("SESSION_VERSION", SESSION_VERSION.to_string()),
         ("SNAPSHOT_MAGIC", text(SNAPSHOT_MAGIC)),
         ("SNAPSHOT_VERSION", SNAPSHOT_VERSION.to_string()),
+        ("STORE_MAGIC", text(STORE_MAGIC)),
+        ("STORE_VERSION", STORE_VERSION.to_string()),
+        ("SEGMENT_MAGIC", text(SEGMENT_MAGIC)),
+        ("SEGMENT_VERSION", SEGMENT_VERSION.to_string()),
+        ("SEAL_MAGIC", text(SEAL_MAGIC)),
+        ("SEAL_OFFSET", SEAL_OFFSET.to_string()),
+        ("SEGMENT_HEADER_SIZE", SEGMENT_HEADER_SIZE.to_string()),
+        ("RECORD_HEADER_SIZE", RECORD_HEADER_SIZE.to_string()),
+        ("RECORD_ALIGN", RECORD_ALIGN.to_string()),
+        ("RECORD_BYTES_MAX", RECORD_BYTES_MAX.to_string()),
         ("CANONICAL_MAGIC", text(CANONICAL_MAGIC)),
         ("CANONICAL_VERSION", CANONICAL_VERSION.to_string()),
         ("CANONICAL_TAG_ENTRY", TAG_ENTRY.to_string()),

@@ -112,6 +112,8 @@ mod session;
 
 mod store;
 
+mod store_check;
+
 pub mod inspect;
 
 pub mod verify;

@@ -1284,6 +1284,13 @@ fn recover(core: &SessionCore, manifest: &StoreManifest, state: &mut State) -> R
         if number < manifest.segment {
             state.spares.push(number);
         } else if number > state.segment {
+            if let Some(mut scan) = SegmentScan::open(disk, dir, core.salt(), number)?
+                && scan.next()?.is_some()
+            {
+                // Records are written to a segment only when the one before is sealed.
+                let path = dir.join(LOG).join(segment_name(state.segment));
+                return Err(corrupted(&path, "the seal is missing"));
+            }
             // It was being made when the process ended.
             disk.remove(&dir.join(LOG).join(segment_name(number)))?;
         }

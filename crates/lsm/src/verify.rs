@@ -1,7 +1,8 @@
 //! Checks everything of a session directory, and repairs what can be repaired without loss.
 //!
-//! What is checked: the session's metadata; each snapshot's metadata; that each run it names is there, with
-//! the identity and length that the snapshot says; and of each run every page's checksum and place, the
+//! What is checked: the session's metadata; each snapshot's metadata, and both copies of the manifest of the named
+//! tables; that each run they name is there, with
+//! the identity and length that they say; the log, as far as opening the store needs it; and of each run every page's checksum and place, the
 //! order and number of the keys, that the filter contains every key, that the index leads to every key,
 //! that the footer's sums are right, and
 //! that the blobs it refers to are there. Of what an unfinished merge has written: every page's checksum and
@@ -9,7 +10,7 @@
 //! repaired.
 //!
 //! What is repaired: a run whose data pages are all whole is written anew if its filter, index or footer is
-//! not; `metadata` is written anew from the salt in the runs. Both go into a new file, which is checked and
+//! not; `metadata` is written anew from the salt in the runs, a copy of the manifest from the other one. All go into a new file, which is checked and
 //! made durable before it takes the place of the damaged one by a rename; nothing else is touched. So
 //! after a crash in the middle of a repair every file is as it was or repaired, and what is left over is
 //! removed when the session is opened. What a newer program wrote is reported and left alone.
@@ -28,7 +29,7 @@ use crate::error::{Error, Result};
 use crate::files::{FileSet, Partial, blobs_name, file_name, file_number};
 use crate::filter::FilterAllocation;
 use crate::index::IndexKind;
-use crate::manifest::{MANIFEST_BYTES_MAX, Refused, RunRef, SessionMeta};
+use crate::manifest::{MANIFEST_BYTES_MAX, Refused, RunRef, SessionMeta, SnapshotMeta};
 use crate::open_files::{OPEN_FILES_DEFAULT, OpenFiles};
 use crate::page::{PAGE_SIZE, PAYLOAD_SIZE};
 use crate::run::{Purpose, Run, read_meta};
@@ -39,6 +40,8 @@ use crate::session_core::{
     ACTIVE, METADATA, SNAPSHOTS, STORE, foreign_dir, is_session_like, lock_dir, read_snapshot,
     snapshot_names, snapshot_path,
 };
+use crate::store_check::{Fault, ManifestCopies, ManifestCopy, walk_log};
+use crate::store_manifest::StoreManifest;
 
 /// Damaged data pages of one run that are listed one by one.
 const DAMAGE_LISTED_MAX: usize = 16;
@@ -53,8 +56,10 @@ pub struct Problem {
     pub offset: u64,
     /// What is wrong.
     pub rule: String,
-    /// The snapshots that need the file, by name; empty if all do.
+    /// The snapshots that need the file, by name; empty, as `tables`, if all do.
     pub snapshots: Vec<String>,
+    /// The named tables that need it.
+    pub tables: Vec<String>,
     /// Whether [`repair`] mends it, or has.
     pub repairable: bool,
     /// Whether it has been repaired.
@@ -68,6 +73,7 @@ impl Problem {
             offset,
             rule: rule.to_owned(),
             snapshots: Vec::new(),
+            tables: Vec::new(),
             repairable: false,
             repaired: false,
         }
@@ -85,6 +91,7 @@ impl Problem {
                 Ok(Self::new(&path, page_offset(what.page), &Self::rule_of(&what)))
             }
             Error::SnapshotCorrupted { path, reason, .. }
+            | Error::StoreCorrupted { path, reason }
             | Error::SessionDirCorrupted { path, reason } => Ok(Self::new(&path, 0, &reason)),
             Error::UnknownVersion { path, found, newest } => {
                 let version = Refused::Version { found, newest };
@@ -118,6 +125,10 @@ pub struct Report {
     pub notes: Vec<String>,
     /// Snapshots checked.
     pub snapshots: u64,
+    /// Named tables checked.
+    pub tables: u64,
+    /// Commits checked that are in the log only.
+    pub commits: u64,
     /// Run files checked.
     pub runs: u64,
     /// Pages checked.
@@ -159,26 +170,53 @@ pub fn repair(disk: &Arc<dyn Disk>, dir: &Path, progress: Progress<'_>) -> Resul
     Check::new(disk, dir, true, progress)?.run()
 }
 
-/// A run that snapshots refer to.
+/// Who refers to a run.
+#[derive(Debug, Clone, Default)]
+struct Users {
+    snapshots: Vec<String>,
+    tables: Vec<String>,
+}
+
+impl Users {
+    fn add(&mut self, other: &Self) {
+        for (names, added) in
+            [(&mut self.snapshots, &other.snapshots), (&mut self.tables, &other.tables)]
+        {
+            for name in added {
+                if !names.contains(name) {
+                    names.push(name.clone());
+                }
+            }
+        }
+    }
+
+    fn mark(&self, problem: &mut Problem) {
+        problem.snapshots.clone_from(&self.snapshots);
+        problem.tables.clone_from(&self.tables);
+    }
+}
+
+/// A run that snapshots or named tables refer to.
 struct Wanted {
     run: RunRef,
     purpose: Purpose,
     /// How its filter and its index are made, should they have to be made anew.
     filter: Option<FilterAllocation>,
     index: IndexKind,
-    /// The snapshots.
-    snapshots: Vec<String>,
+    users: Users,
     /// Whether they all say the same of it.
     consistent: bool,
 }
 
-/// What an unfinished merge has written, as far as snapshots refer to it.
+/// What an unfinished merge has written, as far as somebody refers to it.
 struct WantedPartial {
     partial: Partial,
-    snapshots: Vec<String>,
+    users: Users,
+    /// The file that refers to it.
+    path: PathBuf,
 }
 
-/// What snapshots refer to, by number.
+/// What snapshots and named tables refer to, by number.
 #[derive(Default)]
 struct AllWanted {
     runs: BTreeMap<u64, Wanted>,
@@ -252,9 +290,23 @@ impl<'a> Check<'a> {
         if !self.report.problems.is_empty() {
             return Ok(self.report);
         }
-        let wanted = self.check_snapshots()?;
-        let damaged = !self.report.problems.is_empty();
-        let salt = self.check_metadata(&wanted.runs, damaged)?;
+        let mut wanted = AllWanted::default();
+        self.check_snapshots(&mut wanted)?;
+        let manifest = self.check_manifest()?;
+        // A damaged copy of the manifest takes nothing away as long as the other one is whole.
+        let damaged = self.report.problems.iter().any(|problem| !problem.repairable);
+        if let Some((path, manifest)) = &manifest {
+            for table in &manifest.tables {
+                self.report.tables += 1;
+                let users = Users { tables: vec![table.name.clone()], ..Users::default() };
+                self.want(&mut wanted, path, &table.meta, &users);
+            }
+        }
+        self.settle_partials(&mut wanted);
+        let manifest = manifest.map(|(_, manifest)| manifest);
+        let has_log = manifest.as_ref().is_some_and(|manifest| manifest.segment > 0);
+        let salt = self.check_metadata(&wanted.runs, damaged || has_log)?;
+        self.check_log(manifest.as_ref(), salt)?;
         let mut next_number = wanted.numbers().max().map_or(0, |number| number + 1);
         let active = self.dir.join(ACTIVE);
         let listed = self.disk.list(&active)?;
@@ -280,62 +332,135 @@ impl<'a> Check<'a> {
     }
 
     /// Checks the metadata of all snapshots and gathers what they refer to.
-    fn check_snapshots(&mut self) -> Result<AllWanted> {
-        let AllWanted { runs: mut wanted, mut partials } = AllWanted::default();
+    fn check_snapshots(&mut self, wanted: &mut AllWanted) -> Result<()> {
         for name in snapshot_names(self.disk.as_ref(), self.dir)? {
             self.report.snapshots += 1;
             let path = snapshot_path(self.dir, &name);
-            let meta = match read_snapshot(self.disk.as_ref(), self.dir, &name) {
-                Ok(meta) => meta,
+            let users = Users { snapshots: vec![name.clone()], ..Users::default() };
+            match read_snapshot(self.disk.as_ref(), self.dir, &name) {
+                Ok(meta) => self.want(wanted, &path, &meta, &users),
                 Err(error) => {
-                    self.report
-                        .problems
-                        .push(Problem { snapshots: vec![name], ..Problem::of(error)? });
-                    continue;
-                }
-            };
-            for partial in meta.partials() {
-                let new = || WantedPartial { partial: *partial, snapshots: Vec::new() };
-                let known = partials.entry(partial.number).or_insert_with(new);
-                known.snapshots.push(name.clone());
-                if known.partial.identity != partial.identity {
-                    self.report.add(&path, 0, another_run(partial.number));
-                } else if known.partial.data_pages < partial.data_pages {
-                    known.partial = *partial;
-                }
-            }
-            for (run, level) in meta.leveled_runs() {
-                let (purpose, filter) = meta.role(level);
-                let known = wanted.entry(run.number).or_insert_with(|| Wanted {
-                    run: *run,
-                    purpose,
-                    filter,
-                    index: meta.config.index,
-                    snapshots: Vec::new(),
-                    consistent: true,
-                });
-                if !known.snapshots.contains(&name) {
-                    known.snapshots.push(name.clone());
-                }
-                if (known.run, known.purpose) != (*run, purpose) {
-                    known.consistent = false;
-                    self.report.add(&path, 0, another_run(run.number));
+                    let mut problem = Problem::of(error)?;
+                    users.mark(&mut problem);
+                    self.report.problems.push(problem);
                 }
             }
         }
-        // What a snapshot refers to as a whole run is checked as such.
-        for (number, run) in &wanted {
-            if let Some(partial) = partials.remove(number)
-                && partial.partial.identity != run.run.identity
-            {
-                let path = snapshot_path(self.dir, &partial.snapshots[0]);
-                self.report.add(&path, 0, another_run(*number));
-            }
-        }
-        Ok(AllWanted { runs: wanted, partials })
+        Ok(())
     }
 
-    /// Checks what an unfinished merge has written, as far as snapshots refer to it.
+    /// Gathers what a snapshot or a named table refers to; `path` is the file that says so.
+    fn want(&mut self, wanted: &mut AllWanted, path: &Path, meta: &SnapshotMeta, users: &Users) {
+        let AllWanted { runs, partials } = wanted;
+        for partial in meta.partials() {
+            let new = || WantedPartial {
+                partial: *partial,
+                users: Users::default(),
+                path: path.to_owned(),
+            };
+            let known = partials.entry(partial.number).or_insert_with(new);
+            known.users.add(users);
+            if known.partial.identity != partial.identity {
+                self.report.add(path, 0, another_run(partial.number));
+            } else if known.partial.data_pages < partial.data_pages {
+                known.partial = *partial;
+            }
+        }
+        for (run, level) in meta.leveled_runs() {
+            let (purpose, filter) = meta.role(level);
+            let known = runs.entry(run.number).or_insert_with(|| Wanted {
+                run: *run,
+                purpose,
+                filter,
+                index: meta.config.index,
+                users: Users::default(),
+                consistent: true,
+            });
+            known.users.add(users);
+            if (known.run, known.purpose) != (*run, purpose) {
+                known.consistent = false;
+                self.report.add(path, 0, another_run(run.number));
+            }
+        }
+    }
+
+    /// What somebody refers to as a whole run is checked as such.
+    fn settle_partials(&mut self, wanted: &mut AllWanted) {
+        for (number, run) in &wanted.runs {
+            if let Some(partial) = wanted.partials.remove(number)
+                && partial.partial.identity != run.run.identity
+            {
+                self.report.add(&partial.path, 0, another_run(*number));
+            }
+        }
+    }
+
+    /// Checks both copies of the manifest. Returns the one that counts, with its file.
+    fn check_manifest(&mut self) -> Result<Option<(PathBuf, StoreManifest)>> {
+        let copies = ManifestCopies::read(self.disk.as_ref(), self.dir)?;
+        if copies.are_missing() {
+            return Ok(None);
+        }
+        let newest = copies.newest();
+        for (path, copy) in &copies.0 {
+            let reason = match copy {
+                ManifestCopy::Whole(manifest) => {
+                    if let Some(newest) = newest.filter(|n| n.sequence > manifest.sequence) {
+                        let (old, new) = (manifest.sequence, newest.sequence);
+                        let what = format!("is older, {old} instead of {new}");
+                        self.note_copy(path, &what);
+                    }
+                    continue;
+                }
+                // The process ended before it had written both for the first time.
+                ManifestCopy::Missing if newest.is_some_and(|newest| newest.sequence == 1) => {
+                    self.note_copy(path, "is not there yet");
+                    continue;
+                }
+                ManifestCopy::Missing => "the file is missing".to_owned(),
+                ManifestCopy::Refused(refused) => refused.to_string(),
+            };
+            // What a newer program wrote is whole, and not for this one to replace.
+            let is_newer = matches!(copy, ManifestCopy::Refused(Refused::Version { .. }));
+            let mut problem = Problem::new(path, 0, &reason);
+            if let Some(newest) = newest.filter(|_| !is_newer) {
+                problem.repairable = true;
+                if self.repair {
+                    replace_file(self.disk.as_ref(), path, &newest.encode())?;
+                    problem.repaired = true;
+                }
+            }
+            self.report.problems.push(problem);
+        }
+        let whole = copies.0.iter().filter_map(|(path, copy)| Some((path, copy.manifest()?)));
+        let counts = whole.max_by_key(|(_, manifest)| manifest.sequence);
+        Ok(counts.map(|(path, manifest)| (path.clone(), manifest.clone())))
+    }
+
+    fn note_copy(&mut self, path: &Path, what: &str) {
+        let fate = "opening the store writes it anew";
+        self.report.notes.push(format!("{} {what}: {fate}", path.display()));
+    }
+
+    /// Checks the log as far as the manifest needs it.
+    fn check_log(&mut self, manifest: Option<&StoreManifest>, salt: Option<u64>) -> Result<()> {
+        if manifest.is_none_or(|manifest| manifest.segment == 0) {
+            return Ok(());
+        }
+        let Some(salt) = salt else {
+            self.report.notes.push("the log was not checked: no salt is known".to_owned());
+            return Ok(());
+        };
+        let walk = walk_log(self.disk.as_ref(), self.dir, salt, manifest)?;
+        for Fault { path, offset, rule } in walk.faults {
+            self.report.add(&path, offset, rule);
+        }
+        let records = walk.segments.iter().filter_map(|segment| segment.records);
+        self.report.commits += records.map(|records| records.commits).sum::<u64>();
+        Ok(())
+    }
+
+    /// Checks what an unfinished merge has written, as far as somebody refers to it.
     fn check_partial(&mut self, wanted: &WantedPartial) -> Result<()> {
         let Partial { number, identity, data_pages, blob_bytes, .. } = wanted.partial;
         let mut found = Report::default();
@@ -370,7 +495,7 @@ impl<'a> Check<'a> {
         for problem in &mut found.problems {
             let rule = "what an unfinished merge has written, without which it begins anew";
             problem.rule = format!("{rule}: {}", problem.rule);
-            problem.snapshots.clone_from(&wanted.snapshots);
+            wanted.users.mark(problem);
         }
         self.report.problems.append(&mut found.problems);
         Ok(())
@@ -380,7 +505,7 @@ impl<'a> Check<'a> {
     fn check_metadata(
         &mut self,
         wanted: &BTreeMap<u64, Wanted>,
-        damaged_snapshots: bool,
+        salt_matters: bool,
     ) -> Result<Option<u64>> {
         let path = self.dir.join(METADATA);
         let reason = match read_file(self.disk.as_ref(), &path, MANIFEST_BYTES_MAX) {
@@ -401,8 +526,8 @@ impl<'a> Check<'a> {
             let meta = read_meta(&path, file.as_ref()).ok()?;
             (meta.identity == run.run.identity).then_some(meta.salt)
         };
-        // Without any run, nothing depends on the salt.
-        let is_free = wanted.is_empty() && !damaged_snapshots;
+        // Without any run and any log, nothing depends on the salt.
+        let is_free = wanted.is_empty() && !salt_matters;
         let any_salt = || is_free.then(|| RandomState::new().hash_one(0));
         let salt = wanted.values().find_map(salt_of).or_else(any_salt);
         let mut problem = Problem::new(&path, 0, &reason);
@@ -425,18 +550,14 @@ impl<'a> Check<'a> {
         self.dir.join(ACTIVE).join(file_name(number))
     }
 
-    fn note_strays(
-        &mut self,
-        listed: &[terrane_io::Entry],
-        wanted: &AllWanted,
-        damaged_snapshots: bool,
-    ) {
+    fn note_strays(&mut self, listed: &[terrane_io::Entry], wanted: &AllWanted, is_damaged: bool) {
         let number_of = |entry: &terrane_io::Entry| file_number(&entry.name);
         let strays = listed.iter().filter_map(number_of).filter(|n| !wanted.contains(*n)).count();
         if strays > 0 {
-            let kept = "kept while a snapshot is damaged";
-            let fate = if damaged_snapshots { kept } else { "opening the session removes them" };
-            let note = format!("run files that no snapshot refers to: {strays}; {fate}");
+            let kept = "kept while a snapshot or the manifest is damaged";
+            let fate = if is_damaged { kept } else { "opening the session removes them" };
+            let nobody = "run files that no snapshot and no table refers to";
+            let note = format!("{nobody}: {strays}; {fate}");
             self.report.notes.push(note);
         }
     }
@@ -464,7 +585,7 @@ impl<'a> Check<'a> {
         };
         for problem in &mut problems {
             (problem.repairable, problem.repaired) = (repairable, repaired);
-            problem.snapshots.clone_from(&wanted.snapshots);
+            wanted.users.mark(problem);
         }
         self.report.problems.append(&mut problems);
         Ok(())
@@ -652,7 +773,7 @@ fn check_footer(run: &Run, wanted: &Wanted, salt: Option<u64>, found: &mut Repor
     let meta = run.meta();
     let offset = footer_offset(run);
     if (meta.identity, meta.data_pages) != (wanted.run.identity, wanted.run.data_pages) {
-        found.add(run.path(), offset, "is not the run that the snapshot refers to");
+        found.add(run.path(), offset, "is not the run that is referred to");
         return false;
     }
     if salt.is_some_and(|salt| salt != meta.salt) {
@@ -665,7 +786,7 @@ fn check_footer(run: &Run, wanted: &Wanted, salt: Option<u64>, found: &mut Repor
 }
 
 fn another_run(number: u64) -> String {
-    format!("refers to another run {number} than another snapshot")
+    format!("refers to another run {number} than another snapshot or table")
 }
 
 fn footer_offset(run: &Run) -> u64 {

@@ -12,4 +12,5 @@ mod process;
 mod program;
 mod snapshot;
 mod store;
+mod tables;
 mod verify;

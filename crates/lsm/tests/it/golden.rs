@@ -17,7 +17,7 @@ use terrane_io::{
 };
 use terrane_lsm::{
     DiskCache, Error, FilterPolicy, IndexKind, LevelFilter, PAGE_SIZE, Resolve, Session,
-    SessionOptions, Table, TableConfig, Update, WriteBuffer,
+    SessionOptions, Store, StoreOptions, Table, TableConfig, TableName, Update, WriteBuffer,
 };
 use terrane_testkit::golden;
 use terrane_testkit::model::Content;
@@ -43,6 +43,13 @@ const FILES: [(&str, &str); 9] = [
 /// Golden files of what the first session has none of.
 const MORE_FILES: [&str; 4] =
     ["blobs.small", "run.with-blobs", "snapshot.union", "snapshot.memory-budget"];
+
+/// Golden files of a store with named tables, with the files that they are.
+const STORE_FILES: [(&str, &str); 3] = [
+    ("store.manifest", "manifest.a"),
+    ("log.sealed", "log/00000001.log"),
+    ("log.last", "log/00000002.log"),
+];
 
 /// A simulated disk whose clock stands still, so that the bytes written do not depend on the number of
 /// calls made before.
@@ -303,10 +310,102 @@ fn golden_files_of_blobs_unions_and_budgets_are_what_is_written_and_are_read() {
     assert_eq!(content(&table), [(b"key".to_vec(), b"value".to_vec())]);
 }
 
+/// What the store of the golden files has in `main`; `sums` has the sum of 3 and 4.
+fn content_of_main() -> Content {
+    let entries = [("blob", value(1, 10)), ("large", value(3, 9_000)), ("upserted", value(2, 10))];
+    entries.map(|(key, value)| (key.as_bytes().to_vec(), value)).into()
+}
+
+/// Two tables, between which a third one was, and a log of all kinds of updates in two segments.
+fn write_store() -> Arc<SimDisk> {
+    let disk = SimDisk::new(1);
+    let still = Arc::new(StillDisk { disk: Arc::clone(&disk), clock: StillClock });
+    let session = SessionOptions::with_salt(SALT).create_dir();
+    let options = StoreOptions::default().session(session).log_bytes_max(64 << 10);
+    let store = Store::open(still, Path::new(DIR), &options).unwrap();
+    let table = |text: &str, config: &TableConfig| {
+        store.create_table(&TableName::new(text).unwrap(), config).unwrap()
+    };
+    let main = table("main", &config());
+    table("dropped", &config());
+    let adding = TableConfig { resolve: Resolve::add_u64_wrapping(), ..TableConfig::default() };
+    let sums = table("sums", &adding);
+    store.drop_table(&TableName::new("dropped").unwrap()).unwrap();
+    let large = [value(2, 9_000), value(3, 9_000)];
+    let [three, four] = [3_u64, 4].map(u64::to_le_bytes);
+    let (small, blob, upserted) = (value(1, 10), value(4, 20), value(2, 10));
+    let updates = [
+        ("gone", Update::Insert(b"")),
+        ("blob", Update::InsertWithBlob(&small, &blob)),
+        ("upserted", Update::Upsert(&upserted)),
+        ("gone", Update::Delete),
+    ];
+    let sum = |number| [("sum", Update::Upsert(number))];
+    store.commit(&[(&main, &updates[..]), (&sums, &sum(&three))]).unwrap();
+    for large in &large {
+        store.commit(&[(&main, &[("large", Update::Insert(large))])]).unwrap();
+    }
+    store.commit(&[(&sums, &sum(&four))]).unwrap().wait().unwrap();
+    let killed = disk.process_kill();
+    drop((main, sums, store));
+    killed
+}
+
+#[test]
+fn golden_files_of_a_store_are_what_is_written_and_are_read() {
+    let disk = write_store();
+    for (golden, file) in STORE_FILES {
+        golden::check(CRATE, golden, &disk.read_raw(Path::new(DIR).join(file)).unwrap());
+    }
+    let copies = ["manifest.a", "manifest.b"].map(|name| disk.read_raw(Path::new(DIR).join(name)));
+    assert_eq!(copies[0], copies[1]);
+
+    let planted = SimDisk::new(2);
+    for (golden, file) in STORE_FILES.into_iter().chain([("session.metadata", "metadata")]) {
+        planted.write_raw(Path::new(DIR).join(file), &golden::read(CRATE, golden));
+    }
+    for dir in ["active", "snapshots"] {
+        planted.create_dir(&Path::new(DIR).join(dir)).unwrap();
+    }
+    let opened = |disk: &Arc<SimDisk>| {
+        Store::open(Arc::clone(disk) as _, Path::new(DIR), &StoreOptions::default())
+    };
+    let store = opened(&planted).unwrap();
+    assert_eq!(store.last_commit(), 4);
+    let names: Vec<_> = store.tables().unwrap().into_iter().map(|table| table.name).collect();
+    assert_eq!(names, ["main", "sums"].map(|text| TableName::new(text).unwrap()));
+    let main = store.table(&TableName::default()).unwrap();
+    assert_eq!(store.tables().unwrap()[0].config, config());
+    assert!(content(&main.view().unwrap()).into_iter().eq(content_of_main()));
+    let found = main.lookup(b"blob").unwrap();
+    let blob = store.session().retrieve_blobs(&[found.blob().unwrap().clone()]).unwrap();
+    assert_eq!(blob, [value(4, 20)]);
+    let sum = store.table(&names[1]).unwrap().lookup(b"sum").unwrap();
+    assert_eq!(sum.value(), Some(&7_u64.to_le_bytes()[..]));
+    // And it can be gone on with.
+    main.insert(b"more", b"").unwrap().wait().unwrap();
+    assert_eq!(store.last_commit(), 5);
+    drop((found, main));
+    store.close().unwrap();
+
+    // Another version is refused by name, also if only one copy has it.
+    let manifest = Path::new(DIR).join("manifest.b");
+    let mut bytes = planted.read_raw(&manifest).unwrap();
+    set_version(&mut bytes, 8, 7);
+    planted.write_raw(&manifest, &bytes);
+    let error = opened(&planted).unwrap_err();
+    assert!(
+        matches!(&error, Error::UnknownVersion { path, found: 7, newest: 1 }
+        if *path == manifest),
+        "{error:?}"
+    );
+}
+
 #[test]
 fn golden_folder_is_complete() {
     let mut expected = FILES.map(|(golden, _)| golden).to_vec();
     expected.extend(MORE_FILES);
+    expected.extend(STORE_FILES.map(|(golden, _)| golden));
     expected.push("canonical.small");
     golden::check_complete(CRATE, &expected);
 }

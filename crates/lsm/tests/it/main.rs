@@ -29,6 +29,7 @@ mod sim;
 mod snapshots;
 mod stats;
 mod store;
+mod store_damage;
 mod submit;
 mod tables;
 mod trace;

@@ -1,0 +1,589 @@
+//! `terrane get`, `put`, `del`, `scan` and `count`: the entries of a named table, by hand.
+//!
+//! Keys and values are written and shown as the module `literal` says; so what `scan` writes, `put --input` reads.
+//!
+//! # JSON
+//!
+//! Keys, values and blobs are texts of the same kind: printable text as it is, other bytes as `hex:` and digits.
+//!
+//! | command | fields                                                                                     |
+//! |---------|--------------------------------------------------------------------------------------------|
+//! | `get`   | `table`, `entries`: list, in the order asked for, of `key`, `found`, and `value` and `blob`, which are null if there is none; `ok` is false, with exit code 1 and the kind `not_found`, if any key is absent |
+//! | `put`   | `table`, `created` (whether the table was made), `entries` (how many were given), `commit` |
+//! | `del`   | `table`, `deleted` and `absent` (of the keys given, each counted once), `commit` (null if nothing was there to delete) |
+//! | `scan`  | `table`, `count`, `entries`: list of `key`, `value`, `blob`                                |
+//! | `count` | `table`, `count`                                                                           |
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs;
+use std::io::{self, BufWriter, Read, Write};
+use std::ops::Bound;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::Args;
+use serde::Serialize;
+use terrane::{
+    BLOB_BYTES_MAX, BlobRef, Cursor, KEY_BYTES_MAX, NamedTable, Record, Store, Table, TableConfig,
+    TableName, Update, VALUE_BYTES_MAX,
+};
+
+use crate::args;
+use crate::exit::Failure;
+use crate::literal;
+use crate::output;
+use crate::progress::exit_on_interrupt;
+use crate::store::open_tables;
+use crate::text::{count_of, grouped};
+
+/// Entries that a scan takes at once.
+const CHUNK: usize = 256;
+
+pub(crate) const GET_EXAMPLES: &str = "\
+Examples:
+  terrane get alice --store /data/ledger
+  terrane get alice hex:00ff --store /data/ledger --table accounts
+  Bytes as they are:
+    terrane get picture --store /data/ledger --raw > picture.png
+
+One key: its value is written. Several: a line for each, key and value with a tab between them. A blob is
+one more field. Text is written as it is if all of it is printable, other bytes as `hex:` and digits. If a key is
+absent, standard error says so and the exit code is 1; the others are written.";
+
+pub(crate) const PUT_EXAMPLES: &str = "\
+Examples:
+  The first entry of a new store:
+    terrane put alice 100 --store /data/ledger --create
+  Several at once, all or none of them:
+    terrane put alice 90 bob 10 --store /data/ledger
+    terrane put hex:00ff @picture.png --store /data/ledger --table pictures
+  What another table holds:
+    terrane scan --store /data/ledger | terrane put --input - --store /data/copy --create
+  A key or a value that begins with `-`:
+    terrane put --store /data/ledger -- balance -5
+
+The entries are durable when the command ends with exit code 0. A missing table, or store, is an error,
+so that a misspelt name makes nothing; with --create it is made, with the default options. `terrane table
+create` has others.";
+
+pub(crate) const DEL_EXAMPLES: &str = "\
+Examples:
+  terrane del alice --store /data/ledger
+  Several at once, all or none of them:
+    terrane del alice bob hex:00ff --store /data/ledger --table accounts
+
+The deletions are durable when the command ends with exit code 0. Deleting what is absent is no error; how
+many keys were there is told.";
+
+pub(crate) const SCAN_EXAMPLES: &str = "\
+Examples:
+  terrane scan --store /data/ledger
+  terrane scan --store /data/ledger --prefix account/ --limit 10
+  The newest of some numbered keys:
+    terrane scan --store /data/ledger --from hex:00 --to hex:80 --reverse --limit 1
+
+One line for each entry, in the order of the bytes of their keys: key and value with a tab between them, and the blob
+as a third field if there is one. Text is written as it is if all of it is printable, other bytes as `hex:` and
+digits; `terrane put --input` reads these lines. With --json all entries are kept in memory first.";
+
+pub(crate) const COUNT_EXAMPLES: &str = "\
+Examples:
+  terrane count --store /data/ledger
+  terrane count --store /data/ledger --prefix account/
+
+Every entry in the range is read; nothing is estimated.";
+
+/// The table of a command.
+#[derive(Debug, Args)]
+pub(crate) struct TableArgs {
+    /// Directory of the store
+    #[arg(long, value_name = "DIR")]
+    store: PathBuf,
+    /// Name of the table
+    #[arg(long, value_name = "NAME", default_value = "main", value_parser = args::table_name)]
+    table: TableName,
+    /// Write one JSON object to standard output at the end
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Part of a table.
+#[derive(Debug, Args)]
+struct RangeArgs {
+    /// Begin with this key
+    #[arg(long, value_name = "KEY")]
+    from: Option<OsString>,
+    /// End before this key
+    #[arg(long, value_name = "KEY")]
+    to: Option<OsString>,
+    /// Only keys that begin with this
+    #[arg(long, value_name = "KEY", conflicts_with_all = ["from", "to"])]
+    prefix: Option<OsString>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Get {
+    /// Keys: text, `hex:…` or `@file`
+    #[arg(value_name = "KEY", required = true)]
+    keys: Vec<OsString>,
+    /// Write the bytes of the value as they are, and nothing else
+    #[arg(long, conflicts_with = "json")]
+    raw: bool,
+    #[command(flatten)]
+    pub(crate) common: TableArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Put {
+    /// Keys and values: text, `hex:…` or `@file`
+    #[arg(value_name = "KEY VALUE", required_unless_present = "input")]
+    pairs: Vec<OsString>,
+    /// Read lines as `terrane scan` writes them from this file instead, all as one commit; `-` is standard input
+    #[arg(long, value_name = "FILE", conflicts_with = "pairs")]
+    input: Option<PathBuf>,
+    /// Combine with the value that is there, by the resolve function of the table
+    #[arg(long)]
+    upsert: bool,
+    /// Make the table, and the store, if it is missing
+    #[arg(long)]
+    create: bool,
+    #[command(flatten)]
+    pub(crate) common: TableArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Del {
+    /// Keys: text, `hex:…` or `@file`
+    #[arg(value_name = "KEY", required = true)]
+    keys: Vec<OsString>,
+    #[command(flatten)]
+    pub(crate) common: TableArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Scan {
+    #[command(flatten)]
+    range: RangeArgs,
+    /// Begin at the end
+    #[arg(long)]
+    reverse: bool,
+    /// Stop after so many entries
+    #[arg(long, value_name = "N", value_parser = args::count)]
+    limit: Option<u64>,
+    #[command(flatten)]
+    pub(crate) common: TableArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Count {
+    #[command(flatten)]
+    range: RangeArgs,
+    #[command(flatten)]
+    pub(crate) common: TableArgs,
+}
+
+#[derive(Serialize)]
+struct Answered {
+    key: String,
+    found: bool,
+    value: Option<String>,
+    blob: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Got<'a> {
+    table: &'a str,
+    entries: Vec<Answered>,
+}
+
+#[derive(Serialize)]
+struct Written<'a> {
+    table: &'a str,
+    created: bool,
+    entries: u64,
+    commit: u64,
+}
+
+#[derive(Serialize)]
+struct Removed<'a> {
+    table: &'a str,
+    deleted: u64,
+    absent: u64,
+    commit: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Entry {
+    key: String,
+    value: String,
+    blob: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Scanned<'a> {
+    table: &'a str,
+    count: u64,
+    entries: Vec<Entry>,
+}
+
+#[derive(Serialize)]
+struct Counted<'a> {
+    table: &'a str,
+    count: u64,
+}
+
+fn arguments(texts: &[OsString]) -> Result<Vec<Vec<u8>>, Failure> {
+    texts.iter().map(|text| literal::argument(text)).collect()
+}
+
+impl TableArgs {
+    /// Opens the store, which must have the table.
+    fn open(&self) -> Result<(Store, NamedTable), Failure> {
+        // Reading changes nothing, and what is being written is whole or absent, whenever it ends.
+        exit_on_interrupt()?;
+        let store = open_tables(&self.store, false)?;
+        let table = store.table(&self.table)?;
+        Ok((store, table))
+    }
+
+    fn name(&self) -> &str {
+        self.table.as_str()
+    }
+}
+
+/// Closes a store to which something was committed.
+fn close(store: &Store) -> Result<(), Failure> {
+    let failed =
+        |error| Failure::from(error).about("committed and durable, but closing the store failed");
+    store.close().map_err(failed)
+}
+
+/// The blobs of entries, in their order.
+fn blobs<'a>(
+    store: &Store,
+    refs: impl Iterator<Item = Option<&'a BlobRef>>,
+) -> Result<Vec<Option<Vec<u8>>>, Failure> {
+    let refs: Vec<Option<&BlobRef>> = refs.collect();
+    let present: Vec<BlobRef> = refs.iter().flatten().copied().cloned().collect();
+    let mut read = store.session().retrieve_blobs(&present)?.into_iter();
+    Ok(refs.into_iter().map(|blob| blob.and_then(|_| read.next())).collect())
+}
+
+/// Writes to standard output; `false` if nobody reads it any more.
+fn write(out: &mut impl Write, bytes: &[u8]) -> Result<bool, Failure> {
+    match out.write_all(bytes) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Failure::environment(format!("standard output: {error}"))),
+    }
+}
+
+impl Get {
+    /// Runs it, writes its report and returns the exit code.
+    ///
+    /// # Errors
+    /// [`Failure`], not yet reported.
+    pub(crate) fn run(&self) -> Result<u8, Failure> {
+        if self.raw && self.keys.len() > 1 {
+            return Err(Failure::usage("--raw writes the value of one key"));
+        }
+        let keys = arguments(&self.keys)?;
+        let (store, table) = self.common.open()?;
+        let view = table.view()?;
+        let found = view.lookups(&keys)?;
+        let blobs = blobs(&store, found.iter().map(terrane::Lookup::blob))?;
+        drop((view, table));
+        store.close()?;
+        let name = self.common.name();
+        let absent: Vec<String> = keys
+            .iter()
+            .zip(&found)
+            .filter(|(_, found)| !found.is_found())
+            .map(|(key, _)| format!("`{}`", literal::shown(key)))
+            .collect();
+        let failure = (!absent.is_empty())
+            .then(|| Failure::not_found(format!("not in table `{name}`: {}", absent.join(", "))));
+        if self.raw {
+            if let Some(failure) = failure {
+                return Err(failure);
+            }
+            let mut out = io::stdout().lock();
+            write(&mut out, found.first().and_then(|found| found.value()).unwrap_or_default())?;
+            return Ok(0);
+        }
+        let is_single = keys.len() == 1;
+        let mut lines = Vec::new();
+        let mut entries = Vec::new();
+        for ((key, found), blob) in keys.iter().zip(&found).zip(&blobs) {
+            let value = found.value();
+            if value.is_some() {
+                let key = (!is_single).then_some(key.as_slice());
+                lines.push(literal::line(key.into_iter().chain(value).chain(blob.as_deref())));
+            }
+            entries.push(Answered {
+                key: literal::shown(key),
+                found: found.is_found(),
+                value: value.map(literal::shown),
+                blob: blob.as_deref().map(literal::shown),
+            });
+        }
+        if lines.is_empty() && !self.common.json {
+            // Not even an empty line: that would be an empty value.
+            return failure.map_or(Ok(0), Err);
+        }
+        let got = Got { table: name, entries };
+        output::checked("get", self.common.json, &got, &lines.join("\n"), failure.as_ref())
+    }
+}
+
+/// What is to be written: key, value, and perhaps a blob.
+struct Given {
+    key: Vec<u8>,
+    value: Vec<u8>,
+    blob: Option<Vec<u8>>,
+}
+
+impl Given {
+    /// Refuses what no table takes, before a store is made for it.
+    fn check(&self) -> Result<(), Failure> {
+        let blob_len = self.blob.as_ref().map_or(0, Vec::len);
+        for (part, bytes, limit) in [
+            ("key", self.key.len(), KEY_BYTES_MAX),
+            ("value", self.value.len(), VALUE_BYTES_MAX),
+            ("blob", blob_len, BLOB_BYTES_MAX),
+        ] {
+            if bytes > limit {
+                return Err(Failure::usage(format!(
+                    "a {part} of {bytes} bytes; the limit is {limit}"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The entries that the lines of a file stand for.
+fn entries_of(path: &Path, bytes: &[u8]) -> Result<Vec<Given>, Failure> {
+    let mut entries = Vec::new();
+    let lines = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+    if lines.is_empty() && bytes.is_empty() {
+        return Ok(entries);
+    }
+    for (number, line) in (1..).zip(lines.split(|byte| *byte == b'\n')) {
+        let failed =
+            |why: &str| Failure::usage(format!("{}: line {number}: {why}", path.display()));
+        let mut fields = literal::fields(line).map_err(|why| failed(&why))?.into_iter();
+        let (Some(key), Some(value), blob, None) =
+            (fields.next(), fields.next(), fields.next(), fields.next())
+        else {
+            return Err(failed("not key, tab and value, and perhaps one more tab and a blob"));
+        };
+        entries.push(Given { key, value, blob });
+    }
+    Ok(entries)
+}
+
+fn read_input(path: &Path) -> Result<Vec<u8>, Failure> {
+    let read = if path == Path::new("-") {
+        let mut bytes = Vec::new();
+        io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes)
+    } else {
+        fs::read(path)
+    };
+    read.map_err(|error| {
+        let message = format!("{}: {error}", path.display());
+        match error.kind() {
+            io::ErrorKind::NotFound | io::ErrorKind::IsADirectory => Failure::usage(message),
+            _ => Failure::environment(message),
+        }
+    })
+}
+
+impl Put {
+    fn entries(&self) -> Result<Vec<Given>, Failure> {
+        if let Some(path) = &self.input {
+            return entries_of(path, &read_input(path)?);
+        }
+        let mut entries = Vec::new();
+        let mut fields = arguments(&self.pairs)?.into_iter();
+        while let Some(key) = fields.next() {
+            let Some(value) = fields.next() else {
+                let key = literal::shown(&key);
+                return Err(Failure::usage(format!("the last key, `{key}`, has no value")));
+            };
+            entries.push(Given { key, value, blob: None });
+        }
+        Ok(entries)
+    }
+
+    fn update<'a>(&self, given: &'a Given) -> Result<(&'a [u8], Update<'a>), Failure> {
+        let update = match (&given.blob, self.upsert) {
+            (None, false) => Update::Insert(&given.value),
+            (None, true) => Update::Upsert(&given.value),
+            (Some(blob), false) => Update::InsertWithBlob(&given.value, blob),
+            (Some(_), true) => {
+                let key = literal::shown(&given.key);
+                return Err(Failure::usage(format!("`{key}` has a blob: --upsert takes none")));
+            }
+        };
+        Ok((&given.key, update))
+    }
+
+    /// Runs it, writes its report and returns the exit code.
+    ///
+    /// # Errors
+    /// [`Failure`], not yet reported.
+    pub(crate) fn run(&self) -> Result<u8, Failure> {
+        let entries = self.entries()?;
+        entries.iter().try_for_each(Given::check)?;
+        let updates: Vec<_> =
+            entries.iter().map(|given| self.update(given)).collect::<Result<_, _>>()?;
+        exit_on_interrupt()?;
+        let TableArgs { store, table: name, json } = &self.common;
+        if !self.create && !store.exists() {
+            let shown = store.display();
+            return Err(Failure::usage(format!("{shown} does not exist; --create makes it")));
+        }
+        let store = open_tables(store, self.create)?;
+        let (table, created) = match store.table(name) {
+            Ok(table) => (table, false),
+            Err(terrane::Error::TableDoesNotExist { .. }) if self.create => {
+                (store.create_table(name, &TableConfig::default())?, true)
+            }
+            Err(error @ terrane::Error::TableDoesNotExist { .. }) => {
+                return Err(Failure::usage(format!("{error}; --create makes it")));
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let commit = table.updates(&updates)?.commit();
+        close(&store)?;
+        let written =
+            Written { table: name.as_str(), created, entries: entries.len() as u64, commit };
+        let put = count_of(written.entries, "entry", "entries");
+        let made = if created { ", which is new" } else { "" };
+        let lines =
+            [("put", format!("{put} in table {name}{made}")), ("commit", commit.to_string())];
+        output::report("put", *json, &written, &lines).map(|()| 0)
+    }
+}
+
+impl Del {
+    /// Runs it, writes its report and returns the exit code.
+    ///
+    /// # Errors
+    /// [`Failure`], not yet reported.
+    pub(crate) fn run(&self) -> Result<u8, Failure> {
+        let keys: BTreeSet<Vec<u8>> = arguments(&self.keys)?.into_iter().collect();
+        let keys: Vec<Vec<u8>> = keys.into_iter().collect();
+        let (store, table) = self.common.open()?;
+        let found = table.lookups(&keys)?;
+        let present = keys.iter().zip(&found).filter(|(_, found)| found.is_found());
+        let updates: Vec<_> = present.map(|(key, _)| (key, Update::Delete)).collect();
+        let commit = match updates.as_slice() {
+            [] => None,
+            updates => Some(table.updates(updates)?.commit()),
+        };
+        close(&store)?;
+        let name = self.common.name();
+        let deleted = updates.len() as u64;
+        let report = Removed { table: name, deleted, absent: keys.len() as u64 - deleted, commit };
+        let entries = count_of(deleted, "entry", "entries");
+        let mut lines = vec![("deleted", format!("{entries} of table {name}"))];
+        if report.absent > 0 {
+            lines.push(("absent", grouped(report.absent)));
+        }
+        output::report("del", self.common.json, &report, &lines).map(|()| 0)
+    }
+}
+
+impl RangeArgs {
+    fn cursor(&self, table: &Table) -> Result<Cursor, Failure> {
+        let key = |text: &Option<OsString>| text.as_deref().map(literal::argument).transpose();
+        if let Some(prefix) = key(&self.prefix)? {
+            return Ok(table.prefix(&prefix)?);
+        }
+        let from = key(&self.from)?.map_or(Bound::Unbounded, Bound::Included);
+        let to = key(&self.to)?.map_or(Bound::Unbounded, Bound::Excluded);
+        Ok(table.range::<Vec<u8>, _>((from, to))?)
+    }
+}
+
+impl Scan {
+    /// Runs it, writes its report and returns the exit code.
+    ///
+    /// # Errors
+    /// [`Failure`], not yet reported.
+    pub(crate) fn run(&self) -> Result<u8, Failure> {
+        let (store, table) = self.common.open()?;
+        let view = table.view()?;
+        let scanned = self.scan(&store, &view);
+        drop((view, table));
+        let entries = scanned?;
+        store.close()?;
+        if !self.common.json {
+            return Ok(0);
+        }
+        let report = Scanned { table: self.common.name(), count: entries.len() as u64, entries };
+        output::report("scan", true, &report, &[]).map(|()| 0)
+    }
+
+    /// Writes the entries, or returns them for JSON.
+    fn scan(&self, store: &Store, view: &Arc<Table>) -> Result<Vec<Entry>, Failure> {
+        let mut cursor = self.range.cursor(view)?;
+        if self.reverse {
+            cursor.seek_to_end();
+        }
+        let mut out = BufWriter::new(io::stdout().lock());
+        let mut entries = Vec::new();
+        let mut left = self.limit.unwrap_or(u64::MAX);
+        loop {
+            let wanted = left.min(CHUNK as u64) as usize;
+            let records =
+                if self.reverse { cursor.take_back(wanted)? } else { cursor.take(wanted)? };
+            let blobs = blobs(store, records.iter().map(|record| record.blob.as_ref()))?;
+            for (Record { key, value, .. }, blob) in records.iter().zip(&blobs) {
+                let fields = [key.as_slice(), value].into_iter().chain(blob.as_deref());
+                if self.common.json {
+                    let (key, value) = (literal::shown(key), literal::shown(value));
+                    entries.push(Entry { key, value, blob: blob.as_deref().map(literal::shown) });
+                } else if !write(&mut out, format!("{}\n", literal::line(fields)).as_bytes())? {
+                    return Ok(entries);
+                }
+            }
+            left -= records.len() as u64;
+            if records.len() < wanted || left == 0 {
+                break;
+            }
+        }
+        let flushed = out.flush();
+        match flushed {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                Err(Failure::environment(format!("standard output: {error}")))
+            }
+            _ => Ok(entries),
+        }
+    }
+}
+
+impl Count {
+    /// Runs it, writes its report and returns the exit code.
+    ///
+    /// # Errors
+    /// [`Failure`], not yet reported.
+    pub(crate) fn run(&self) -> Result<u8, Failure> {
+        let (store, table) = self.common.open()?;
+        let mut cursor = self.range.cursor(table.view()?.as_ref())?;
+        let mut count = 0;
+        while cursor.next_ref()?.is_some() {
+            count += 1;
+        }
+        drop((cursor, table));
+        store.close()?;
+        let report = Counted { table: self.common.name(), count };
+        if self.common.json {
+            return output::report("count", true, &report, &[]).map(|()| 0);
+        }
+        output::print(&count.to_string()).map(|()| 0)
+    }
+}
