@@ -6,7 +6,8 @@
 //! more: its segments are written again under a new number, which costs no allocation.
 //!
 //! Reading stops at the first record that is not whole. That is the torn end of the log, unless a whole
-//! record behind it says that what is missing had been durable: then it is damage, and is reported.
+//! record behind it says that what is missing had been durable: then it is damage, and is reported. (So damage
+//! in the very last records, with nothing whole behind them, is taken for a torn end.)
 //!
 //! Invariant: a record is visible to a reader only if all records before it are.
 
@@ -54,6 +55,9 @@ pub(crate) const RECORD_BYTES_MAX: usize = 1 << 30;
 /// Bytes that are read at once.
 const WINDOW_BYTES: usize = 1 << 20;
 
+/// The largest number of a segment. No store reaches it, and there is room to count on from it.
+const SEGMENT_NUMBER_MAX: u64 = 1 << 62;
+
 /// The name of segment `number`.
 pub(crate) fn segment_name(number: u64) -> String {
     format!("{number:08}.log")
@@ -62,7 +66,7 @@ pub(crate) fn segment_name(number: u64) -> String {
 /// The number of a segment of that name.
 pub(crate) fn segment_number(name: &str) -> Option<u64> {
     let number = name.strip_suffix(".log")?.parse().ok()?;
-    (segment_name(number) == name).then_some(number)
+    (number <= SEGMENT_NUMBER_MAX && segment_name(number) == name).then_some(number)
 }
 
 /// The checksum of a record. The salt of the session is in it, so that nobody can put bytes into a value that
@@ -223,6 +227,8 @@ pub(crate) struct SegmentScan {
     at: u64,
     window: Vec<u8>,
     window_at: u64,
+    /// Bytes of what looked like records.
+    looked_at: u64,
 }
 
 impl SegmentScan {
@@ -243,9 +249,19 @@ impl SegmentScan {
         file.read_at(&mut bytes, 0)?;
         let header = SegmentHeader::decode(&bytes).filter(|header| header.number == number);
         let at = SEGMENT_HEADER_SIZE;
-        let (window, window_at) = (Vec::new(), 0);
+        let (window, window_at, looked_at) = (Vec::new(), 0, 0);
         let sealed = decode_seal(&bytes[SEAL_OFFSET as usize..], number);
-        Ok(header.map(|header| Self { file, header, sealed, salt, len, at, window, window_at }))
+        Ok(header.map(|header| Self {
+            file,
+            header,
+            sealed,
+            salt,
+            len,
+            at,
+            window,
+            window_at,
+            looked_at,
+        }))
     }
 
     /// The error of a broken rule at byte `at`.
@@ -289,6 +305,7 @@ impl SegmentScan {
         if segment != number || !(RECORD_HEADER_SIZE..=RECORD_BYTES_MAX).contains(&len) {
             return Ok(None);
         }
+        self.looked_at += len as u64;
         let Some(bytes) = self.bytes(at, len)? else { return Ok(None) };
         let is_whole = seal(salt, &bytes[8..]) == crc;
         Ok(is_whole.then(|| Record { commit, durable, bytes: bytes.to_vec() }))
@@ -307,13 +324,15 @@ impl SegmentScan {
     }
 
     /// After the last whole record, whose commit is `last`: looks for one behind it that says that more had
-    /// been durable.
+    /// been durable. Values that somebody has made to look like records, in what the segment held before,
+    /// can make this long; then it ends.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if there is one; [`Error::Disk`].
     pub(crate) fn check_end(&mut self, last: u64) -> Result<()> {
         let mut at = self.at;
-        while at < self.len {
+        self.looked_at = 0;
+        while at < self.len && self.looked_at < 4 * self.len {
             if let Some(record) = self.record_at(at)?
                 && record.durable > last
             {
@@ -366,13 +385,13 @@ impl LogDir {
     /// Makes a segment for a record of `record` bytes, out of an old one if there is one.
     ///
     /// # Errors
-    /// [`Error::Disk`]; nothing is in the way of another attempt then.
+    /// Those of the disk; nothing is in the way of another attempt then.
     pub(crate) fn begin(
         &self,
         header: SegmentHeader,
         record: usize,
         spare: Option<u64>,
-    ) -> Result<LogEnd> {
+    ) -> terrane_io::Result<LogEnd> {
         let path = self.path(header.number);
         let size = self.segment_bytes.max(SEGMENT_HEADER_SIZE + record as u64);
         let file = if let Some(spare) = spare {
@@ -406,6 +425,11 @@ impl LogEnd {
         self.file.write_at(record, self.end)?;
         self.end += record.len() as u64;
         Ok(())
+    }
+
+    /// Whether it has no record.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.end == SEGMENT_HEADER_SIZE
     }
 
     /// Notes that the next segment is there, and that `last` is the last commit in this one.

@@ -15,7 +15,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 
-use terrane_io::Disk;
+use terrane_io::{Disk, IoQueue};
 
 use crate::answer::Lookup;
 use crate::error::{Error, Result};
@@ -203,9 +203,16 @@ struct Work {
 }
 
 impl Work {
-    fn admit(&mut self, (submitted, slot): (Box<Submitted>, Arc<Slot>)) {
-        let submitted = Some(submitted);
-        let running = Running { submitted, slot, in_flight: 0, has_turn: false, failed: None };
+    fn new(queue: Box<dyn IoQueue>) -> Self {
+        let flight = Flight::new(queue, Vec::new());
+        Self { flight, running: Vec::new(), free: Vec::new(), turns: VecDeque::new() }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.turns.is_empty() && self.flight.is_idle()
+    }
+
+    fn admit(&mut self, running: Running) {
         let id = if let Some(id) = self.free.pop() {
             self.running[id as usize] = Some(running);
             id
@@ -267,37 +274,32 @@ impl Work {
     }
 }
 
-type Message = (Box<Submitted>, Arc<Slot>);
-
 /// Does what comes, until nobody can send any more and all is done.
-fn serve(disk: &dyn Disk, receiver: &Receiver<Message>) {
-    let flight = match disk.queue(QUEUE_DEPTH) {
-        Ok(queue) => Flight::new(queue, Vec::new()),
-        Err(error) => {
-            // Each of them is told.
-            for (_, slot) in receiver {
-                slot.finish(Err(error.clone().into()));
+fn serve(disk: &dyn Disk, receiver: &Receiver<Running>) {
+    let mut work = None;
+    while let Ok(mut running) = receiver.recv() {
+        if work.is_none() {
+            match disk.queue(QUEUE_DEPTH) {
+                Ok(queue) => work = Some(Work::new(queue)),
+                // The next one tries again.
+                Err(error) => running.failed = Some(error.into()),
             }
-            return;
         }
-    };
-    let mut work = Work { flight, running: Vec::new(), free: Vec::new(), turns: VecDeque::new() };
-    loop {
-        if work.turns.is_empty() && work.flight.is_idle() {
-            let Ok(message) = receiver.recv() else { return };
-            work.admit(message);
+        let Some(work) = &mut work else { continue };
+        work.admit(running);
+        while !work.is_idle() {
+            while let Ok(running) = receiver.try_recv() {
+                work.admit(running);
+            }
+            work.take_off();
+            work.land();
         }
-        while let Ok(message) = receiver.try_recv() {
-            work.admit(message);
-        }
-        work.take_off();
-        work.land();
     }
 }
 
 #[derive(Debug)]
 struct Thread {
-    sender: Sender<Message>,
+    sender: Sender<Running>,
     handle: JoinHandle<()>,
 }
 
@@ -325,21 +327,25 @@ impl LookupThread {
             slot.finish(Ok(Box::new(batch)));
             return Ok(pending);
         }
-        let mut message = (Box::new(batch), slot);
+        let submitted = Some(Box::new(batch));
+        let mut running = Running { submitted, slot, in_flight: 0, has_turn: false, failed: None };
         let mut thread = lock(&self.thread);
-        if thread.is_none() {
-            *thread = start(disk);
-        }
-        if let Some(running) = &*thread {
-            match running.sender.send(message) {
-                Ok(()) => return Ok(pending),
-                Err(refused) => message = refused.0,
+        // Another one, if the first was ended by a panic of a waker.
+        for _ in 0..2 {
+            if thread.is_none() {
+                *thread = start(disk);
             }
+            let Some(Thread { sender, .. }) = &*thread else { break };
+            match sender.send(running) {
+                Ok(()) => return Ok(pending),
+                Err(refused) => running = refused.0,
+            }
+            *thread = None;
         }
         drop(thread);
         let (sender, receiver) = channel();
         // Its receiver is here.
-        let _ = sender.send(message);
+        let _ = sender.send(running);
         drop(sender);
         serve(disk.as_ref(), &receiver);
         Ok(pending)

@@ -194,7 +194,7 @@ impl OpenFiles {
     }
 
     /// The right to create or to change a file, which is to be held for no longer than the call.
-    fn may_write(&self) -> Result<RwLockReadGuard<'_, bool>> {
+    pub(crate) fn may_write(&self) -> Result<RwLockReadGuard<'_, bool>> {
         let ended = self.ended.read().unwrap_or_else(PoisonError::into_inner);
         if *ended { Err(Error::SessionClosed) } else { Ok(ended) }
     }

@@ -20,10 +20,10 @@ use std::fmt;
 use std::ops::RangeBounds;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use terrane_io::{Access, Disk, DiskFile, OpenMode, RealDisk};
+use terrane_io::{Disk, DiskFile, RealDisk};
 
 use crate::answer::Lookup;
 use crate::config::TableConfig;
@@ -35,13 +35,13 @@ use crate::log::{
     LOG, LogDir, LogEnd, RECORD_BYTES_MAX, RecordBuilder, SegmentHeader, SegmentScan, segment_name,
     segments,
 };
-use crate::manifest::SnapshotMeta;
+use crate::manifest::{MANIFEST_BYTES_MAX, SnapshotMeta};
 use crate::resolve::Resolve;
 use crate::session::{Session, SessionOptions};
 use crate::session_core::{ACTIVE, Holder, SessionCore, TMP_SUFFIX};
 use crate::snapshot::{self, SnapshotName, Verify, WrittenOut, is_name};
 use crate::stats::TableStats;
-use crate::store_manifest::{self, COPIES, Found, NamedMeta, StoreManifest};
+use crate::store_manifest::{self, COPIES, NamedMeta, StoreManifest};
 use crate::table::{Applied, Table, deletions};
 use crate::trace::event;
 
@@ -200,8 +200,7 @@ pub struct Store {
 #[derive(Debug, Clone)]
 pub struct NamedTable {
     shared: Arc<Shared>,
-    id: u64,
-    name: TableName,
+    key: TableKey,
     slot: Arc<Slot>,
 }
 
@@ -235,8 +234,9 @@ struct Shared {
     durable: Mutex<Durable>,
     /// Told when `durable` changes.
     synced: Condvar,
-    /// Bytes of the log since the last checkpoint.
+    /// Bytes of the log since the last checkpoint, and when the next one is due.
     log_bytes: AtomicU64,
+    due_at: AtomicU64,
     /// Whether a checkpoint is being made in the background.
     is_checkpointing: AtomicBool,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -250,6 +250,10 @@ struct State {
     /// The end of the log, once this process has begun a segment of it. It never goes on in one that it has
     /// found: nobody knows what stands behind its last record.
     log: Option<LogEnd>,
+    /// Whether the manifest on disk leads there: nothing is committed to a segment that recovery would not find.
+    is_linked: bool,
+    /// Counts what was done to tables.
+    changes: u64,
     /// The number of the newest segment that there ever was.
     segment: u64,
     /// Segments that no manifest needs, to be written again.
@@ -259,8 +263,9 @@ struct State {
 #[derive(Debug)]
 struct Named {
     table: Table,
-    /// Whether it has changed since it was last written out.
-    is_dirty: bool,
+    /// Its last change, and the last one that a manifest has.
+    changed: u64,
+    written: u64,
     slot: Arc<Slot>,
 }
 
@@ -268,8 +273,33 @@ struct Named {
 #[derive(Debug)]
 struct Published {
     manifest: StoreManifest,
-    /// Which copy is written first: the one that may be older, so that the newest is never at risk.
-    first: usize,
+    /// Files that an older copy names, which may be the one that survives; pinned until both are new.
+    older: Vec<u64>,
+}
+
+/// A named table, as its handles know it.
+#[derive(Debug, Clone)]
+struct TableKey {
+    id: u64,
+    name: TableName,
+}
+
+/// What a commit does to one table.
+#[derive(Debug)]
+struct Batch<'a> {
+    key: &'a TableKey,
+    updates: Vec<(&'a [u8], Update<'a>)>,
+}
+
+impl Batch<'_> {
+    /// About what it takes in the log.
+    fn bytes(&self) -> usize {
+        let size = |(key, update): &(&[u8], Update<'_>)| {
+            let (_, value, blob) = update.parts();
+            key.len() + value.len() + blob.map_or(0, <[u8]>::len) + 16
+        };
+        self.updates.iter().map(size).sum()
+    }
 }
 
 /// What readers of a table have in common.
@@ -291,6 +321,11 @@ struct Durable {
     is_syncing: bool,
     /// The end of the log: its file, and the last commit written to it.
     end: Option<(Arc<dyn DiskFile>, u64)>,
+}
+
+/// Whether a rename has failed, and may have been done.
+fn is_of_rename(error: &Error) -> bool {
+    matches!(error, Error::Disk(terrane_io::Error::Io { call: "rename", .. }))
 }
 
 fn corrupted(path: &Path, reason: impl Into<String>) -> Error {
@@ -335,7 +370,8 @@ impl Store {
         let session = Session::open(Arc::clone(&disk), dir, &options.session)?;
         let core = Arc::clone(session.core());
         let found = store_manifest::read(disk.as_ref(), dir)?;
-        let manifest = found.manifest.clone().unwrap_or_default();
+        let older = found.older.iter().flat_map(StoreManifest::numbers).collect();
+        let manifest = found.manifest.unwrap_or_default();
         for name in COPIES {
             let unfinished = dir.join(format!("{name}{TMP_SUFFIX}"));
             if disk.kind(&unfinished)?.is_some() {
@@ -346,6 +382,8 @@ impl Store {
             tables: open_tables(&core, &manifest, &options.resolves)?,
             commit: manifest.commit,
             log: None,
+            is_linked: false,
+            changes: 0,
             segment: 0,
             spares: Vec::new(),
         };
@@ -357,15 +395,15 @@ impl Store {
             session,
             options: options.clone(),
             log_bytes_max,
-            published: Mutex::new(Published { manifest, first: 0 }),
+            published: Mutex::new(Published { manifest, older }),
             state: Mutex::new(state),
             durable: Mutex::new(durable),
             synced: Condvar::new(),
             log_bytes: AtomicU64::new(log_bytes),
+            due_at: AtomicU64::new(log_bytes_max / 2),
             is_checkpointing: AtomicBool::new(false),
             thread: Mutex::default(),
         });
-        shared.settle_copies(&found)?;
         Ok(Self { shared })
     }
 
@@ -404,9 +442,13 @@ impl Store {
         next.tables.push(NamedMeta { id, name: name.0.clone(), meta });
         shared.publish(&mut published, next)?;
         let slot = Arc::new(Slot::default());
-        let named = Named { table, is_dirty: false, slot: Arc::clone(&slot) };
+        let named = Named { table, changed: 0, written: 0, slot: Arc::clone(&slot) };
         lock(&shared.state).tables.insert(id, named);
-        Ok(NamedTable { shared: Arc::clone(shared), id, name: name.clone(), slot })
+        Ok(NamedTable {
+            shared: Arc::clone(shared),
+            key: TableKey { id, name: name.clone() },
+            slot,
+        })
     }
 
     /// A named table. Cost: no I/O.
@@ -420,7 +462,11 @@ impl Store {
         let state = lock(&self.shared.state);
         let named = state.table(id, name)?;
         let slot = Arc::clone(&named.slot);
-        Ok(NamedTable { shared: Arc::clone(&self.shared), id, name: name.clone(), slot })
+        Ok(NamedTable {
+            shared: Arc::clone(&self.shared),
+            key: TableKey { id, name: name.clone() },
+            slot,
+        })
     }
 
     /// The named tables, sorted by name. Cost: no I/O.
@@ -461,7 +507,7 @@ impl Store {
         for table in next.tables.iter_mut().filter(|table| table.id == id) {
             table.name.clone_from(&to.0);
         }
-        self.shared.publish(&mut published, next)
+        self.shared.publish(&mut published, next).map(drop)
     }
 
     /// Removes a table, durably; all commits before are durable then, too. Views, duplicates and snapshots of
@@ -520,14 +566,21 @@ impl Store {
         durability: Durability,
     ) -> Result<Ticket> {
         let shared = &self.shared;
-        for (table, _) in batches {
+        // One for each table: what is taken back is the last thing that was done to it.
+        let mut grouped: Vec<Batch<'_>> = Vec::with_capacity(batches.len());
+        for (table, updates) in batches {
             if !Arc::ptr_eq(&table.shared, shared) {
-                return Err(Error::TableDoesNotExist { name: table.name.to_string() });
+                return Err(Error::TableDoesNotExist { name: table.key.name.to_string() });
+            }
+            let updates = updates.iter().map(|(key, update)| (key.as_ref(), *update));
+            match grouped.iter_mut().find(|batch| batch.key.id == table.key.id) {
+                Some(batch) => batch.updates.extend(updates),
+                None => grouped.push(Batch { key: &table.key, updates: updates.collect() }),
             }
         }
         shared.begin_log()?;
         shared.make_checkpoint_if_due()?;
-        let commit = shared.commit(&mut lock(&shared.state), batches)?;
+        let commit = shared.commit(&mut lock(&shared.state), &grouped)?;
         let ticket = Ticket { shared: Arc::clone(shared), commit };
         if durability == Durability::Each {
             ticket.wait()?;
@@ -576,7 +629,7 @@ impl Store {
     /// Those of [`checkpoint`](Self::checkpoint) and [`Session::close`]. The store is closed in any case.
     pub fn close(&self) -> Result<()> {
         let shared = &self.shared;
-        let is_ours = shared.is_logged() && lock(&shared.state).log.is_some();
+        let is_ours = lock(&shared.state).is_linked;
         let written = if is_ours && shared.core.check_writable().is_ok() {
             shared.checkpoint()
         } else {
@@ -595,7 +648,7 @@ impl NamedTable {
     /// Its name when the handle was made.
     #[must_use]
     pub fn name(&self) -> &TableName {
-        &self.name
+        &self.key.name
     }
 
     /// The table as the last commit left it: later ones change nothing in it.
@@ -614,7 +667,7 @@ impl NamedTable {
             }
         }
         let state = lock(&self.shared.state);
-        let named = state.table(self.id, &self.name)?;
+        let named = state.table(self.key.id, &self.key.name)?;
         let mut reading = lock(&named.slot.0);
         if reading.view.is_none() {
             reading.view = Some(Arc::new(named.table.duplicate()?));
@@ -668,7 +721,7 @@ impl NamedTable {
     /// As [`view`](Self::view).
     pub fn stats(&self) -> Result<TableStats> {
         let state = lock(&self.shared.state);
-        Ok(state.table(self.id, &self.name)?.table.stats())
+        Ok(state.table(self.key.id, &self.key.name)?.table.stats())
     }
 
     /// Commits a batch with the durability of the store: [`Store::commit`] for one table.
@@ -706,13 +759,14 @@ impl NamedTable {
         let mut published = lock(&self.shared.published);
         let set = |config: &TableConfig| -> Result<TableConfig> {
             let mut state = lock(&self.shared.state);
-            let named = state.tables.get_mut(&self.id);
-            let named =
-                named.ok_or_else(|| Error::TableDoesNotExist { name: self.name.to_string() })?;
-            let before = named.table.config().clone();
-            named.table.set_config(config)?;
-            named.is_dirty = true;
-            lock(&named.slot.0).view = None;
+            let before = state.table(self.key.id, &self.key.name)?.table.config().clone();
+            let change = state.changes + 1;
+            if let Some(named) = state.tables.get_mut(&self.key.id) {
+                named.table.set_config(config)?;
+                named.changed = change;
+                lock(&named.slot.0).view = None;
+            }
+            state.changes = change;
             Ok(before)
         };
         let before = set(config)?;
@@ -759,8 +813,10 @@ impl NamedTable {
         shared.make_checkpoint_if_due()?;
         let (count, commit) = {
             let mut state = lock(&shared.state);
-            let keys = cursor(&state.table(self.id, &self.name)?.table)?.take_keys(usize::MAX)?;
-            let commit = shared.commit(&mut state, &[(self, &deletions(&keys)[..])])?;
+            let keys =
+                cursor(&state.table(self.key.id, &self.key.name)?.table)?.take_keys(usize::MAX)?;
+            let batch = Batch { key: &self.key, updates: deletions(&keys) };
+            let commit = shared.commit(&mut state, &[batch])?;
             (keys.len() as u64, commit)
         };
         let ticket = Ticket { shared: Arc::clone(shared), commit };
@@ -806,17 +862,13 @@ impl State {
         table.ok_or_else(|| Error::TableDoesNotExist { name: name.to_string() })
     }
 
-    /// Applies batches; what was done of them is in `applied`, also after an error.
-    fn apply<K: AsRef<[u8]>>(
-        &mut self,
-        batches: &[(&NamedTable, &[(K, Update<'_>)])],
-        applied: &mut Vec<(u64, Applied)>,
-    ) -> Result<()> {
-        for (table, updates) in batches {
-            let named = self.tables.get_mut(&table.id);
-            let named =
-                named.ok_or_else(|| Error::TableDoesNotExist { name: table.name.to_string() })?;
-            applied.push((table.id, named.table.apply_batch(updates)?));
+    /// Applies batches of different tables; what was done of them is in `applied`, also after an error.
+    fn apply(&mut self, batches: &[Batch<'_>], applied: &mut Vec<(u64, Applied)>) -> Result<()> {
+        for Batch { key, updates } in batches {
+            self.table(key.id, &key.name)?;
+            if let Some(named) = self.tables.get_mut(&key.id) {
+                applied.push((key.id, named.table.apply_batch(updates)?));
+            }
         }
         Ok(())
     }
@@ -831,9 +883,10 @@ impl State {
 
     /// Lets readers see what a commit has left.
     fn show(&mut self, ids: impl Iterator<Item = u64>) {
+        self.changes += 1;
         for id in ids {
             let Some(named) = self.tables.get_mut(&id) else { continue };
-            named.is_dirty = true;
+            named.changed = self.changes;
             let mut reading = lock(&named.slot.0);
             // Where nobody reads, nothing is duplicated. Where it fails, the next reader is told.
             let is_wanted = std::mem::take(&mut reading.is_wanted);
@@ -847,25 +900,9 @@ impl Shared {
         self.options.durability > Durability::SnapshotOnly
     }
 
-    /// After opening: writes the copy of the manifest anew that is not the newest.
-    fn settle_copies(&self, found: &Found) -> Result<()> {
-        let published = lock(&self.published);
-        if found.manifest.is_none() {
-            return Ok(());
-        }
-        for name in COPIES {
-            let path = self.core.dir().join(name);
-            if found.stale.contains(&path) {
-                self.write_copy(&path, &published.manifest.encode())?;
-            }
-        }
-        let older = found.older.iter().flat_map(StoreManifest::numbers);
-        self.core.files().unpin(older)
-    }
-
     /// Before the first commit: begins the log, unless that has been done, with what was recovered behind it.
     fn begin_log(&self) -> Result<()> {
-        let is_begun = !self.is_logged() || lock(&self.state).log.is_some();
+        let is_begun = !self.is_logged() || lock(&self.state).is_linked;
         if is_begun { Ok(()) } else { self.checkpoint_over(&mut lock(&self.published)) }
     }
 
@@ -886,47 +923,45 @@ impl Shared {
         synced
     }
 
-    /// Writes a manifest whose files are durable.
-    fn publish(&self, published: &mut Published, next: StoreManifest) -> Result<()> {
+    /// Writes a manifest whose files are durable. Says whether both copies are new.
+    fn publish(&self, published: &mut Published, next: StoreManifest) -> Result<bool> {
         let next = StoreManifest { sequence: published.manifest.sequence + 1, ..next };
         let (core, files) = (&self.core, self.core.files());
+        let bytes = next.encode();
+        if bytes.len() as u64 > MANIFEST_BYTES_MAX {
+            return Err(Error::SnapshotTooLarge { bytes: bytes.len(), limit: MANIFEST_BYTES_MAX });
+        }
         core.sync_dir(ACTIVE)?;
         files.pin(next.numbers());
-        let bytes = next.encode();
-        let paths = COPIES.map(|name| core.dir().join(name));
-        let (first, second) = (published.first, 1 - published.first);
-        if let Err(error) = self.write_copy(&paths[first], &bytes) {
-            // After a failed sync the copy may be there or not: what it names stays.
-            if core.check_writable().is_ok() {
-                self.withdraw_copy(&paths[first], &published.manifest)?;
-                if let Err(error) = files.unpin(next.numbers()) {
-                    event!(WARN, "cleanup.failed", core.dir(), %error);
-                }
+        let _right = files.open_files().may_write()?;
+        let [first, second] = COPIES.map(|name| core.dir().join(name));
+        if let Err(error) = core.write_whole(&first, &bytes) {
+            if is_of_rename(&error) {
+                // Nobody knows whether it has its name.
+                self.poison(&first, error)?;
+            } else {
+                self.unpin(next.numbers().collect());
+                return Err(error);
             }
-            return Err(error);
         }
-        // From here on this is the manifest, whatever becomes of the other copy.
+        let both = core.write_whole(&second, &bytes);
+        // After a failed sync the copies may be there or not: what they name stays.
+        core.sync_root()?;
         let old = std::mem::replace(&mut published.manifest, next);
-        published.first = second;
-        match self.write_copy(&paths[second], &bytes) {
-            Ok(()) => {
-                if let Err(error) = files.unpin(old.numbers()) {
-                    event!(WARN, "cleanup.failed", core.dir(), %error);
-                }
-            }
-            // The other copy may be the old one, so its files stay until the store is opened again.
-            Err(error) => event!(WARN, "cleanup.failed", core.dir(), %error),
+        published.older.extend(old.numbers());
+        if let Err(error) = both {
+            event!(WARN, "cleanup.failed", core.dir(), %error);
+            return Ok(false);
         }
-        Ok(())
+        self.unpin(std::mem::take(&mut published.older));
+        Ok(true)
     }
 
-    /// After a copy could not be written: makes it what it was, so that nobody takes it for the newest.
-    fn withdraw_copy(&self, path: &Path, manifest: &StoreManifest) -> Result<()> {
-        if manifest.sequence == 0 {
-            // The first one has its name when it is whole.
-            return Ok(());
+    /// Lets go of files that no manifest names any more.
+    fn unpin(&self, numbers: Vec<u64>) {
+        if let Err(error) = self.core.files().unpin(numbers) {
+            event!(WARN, "cleanup.failed", self.core.dir(), %error);
         }
-        self.write_copy(path, &manifest.encode()).or_else(|error| self.poison(path, error))
     }
 
     /// After a failure that leaves it open what is on disk: as after a failed sync.
@@ -938,110 +973,114 @@ impl Shared {
         }
     }
 
-    fn write_copy(&self, path: &Path, bytes: &[u8]) -> Result<()> {
-        self.core.files().check_poisoned()?;
-        let files = self.core.files();
-        let open = || self.core.disk().open(path, OpenMode::ReadWrite, Access::Buffered);
-        match files.open_files().with_room(open) {
-            Err(error) if error.is_not_found() => {
-                // Whole from the beginning: there may be no other one yet.
-                self.core.write_whole(path, bytes)?;
-                self.core.sync_root()
-            }
-            file => {
-                let file = file?;
-                file.write_at(bytes, 0)?;
-                file.set_len(bytes.len() as u64)?;
-                files.synced(path, file.sync())
-            }
-        }
-    }
-
-    /// Begins another segment of the log, for a record of so many bytes; what is in the old one is durable then.
+    /// Begins another segment of the log, for a record of so many bytes. If the manifest leads to the old one,
+    /// what is in that is durable then.
     fn begin_segment(&self, state: &mut State, record: usize) -> Result<()> {
         let files = self.core.files();
         files.check_poisoned()?;
+        let _right = files.open_files().may_write()?;
         if state.log.is_none() {
             self.make_log_dir()?;
         }
         let header = SegmentHeader { number: state.segment + 1, first: state.commit + 1 };
         let spare = state.spares.pop();
-        let begin = || self.log_dir.begin(header, record, spare);
-        let end = begin()?;
+        let end = files.open_files().with_room(|| self.log_dir.begin(header, record, spare))?;
         files.synced(end.file.path(), end.file.sync())?;
         self.core.sync_dir(LOG)?;
-        if let Some(old) = &state.log {
+        if let Some(old) = state.log.as_ref().filter(|_| state.is_linked) {
             // The seal says that all of this is durable, so it comes after.
-            let sync = || files.synced(old.file.path(), old.file.sync());
-            sync()?;
-            old.seal(state.commit)?;
-            sync()?;
+            self.sync_in_turn(&old.file, state.commit)?;
+            old.seal(state.commit).or_else(|error| self.poison(old.file.path(), error))?;
+            self.sync_in_turn(&old.file, state.commit)?;
+            lock(&self.durable).end = Some((Arc::clone(&end.file), state.commit));
         }
-        let mut durable = lock(&self.durable);
-        durable.commit = durable.commit.max(state.commit);
-        durable.end = Some((Arc::clone(&end.file), state.commit));
-        drop(durable);
-        self.synced.notify_all();
         state.segment = header.number;
         state.log = Some(end);
         Ok(())
     }
 
-    /// Applies a commit and writes it to the log. Returns its number.
-    fn commit<K: AsRef<[u8]>>(
-        &self,
-        state: &mut State,
-        batches: &[(&NamedTable, &[(K, Update<'_>)])],
-    ) -> Result<u64> {
-        let mut record = RecordBuilder::new();
-        for (table, updates) in batches {
-            record.part(table.id, updates);
+    /// Syncs a file of the log that has the commits up to `last`, when nobody else does: a failure is told
+    /// once only.
+    fn sync_in_turn(&self, file: &Arc<dyn DiskFile>, last: u64) -> Result<()> {
+        let mut durable = lock(&self.durable);
+        while durable.is_syncing {
+            durable = self.synced.wait(durable).unwrap_or_else(PoisonError::into_inner);
         }
-        let (bytes, limit) = (record.len(), RECORD_BYTES_MAX);
-        if bytes > limit {
-            return Err(Error::CommitTooLarge { bytes, limit });
+        self.sync_now(durable, file, last).map(drop)
+    }
+
+    /// Takes the turn, syncs, and gives it back.
+    fn sync_now<'a>(
+        &'a self,
+        mut durable: MutexGuard<'a, Durable>,
+        file: &Arc<dyn DiskFile>,
+        last: u64,
+    ) -> Result<MutexGuard<'a, Durable>> {
+        self.core.files().check_poisoned()?;
+        durable.is_syncing = true;
+        drop(durable);
+        let synced = self.core.files().synced(file.path(), file.sync());
+        let mut durable = lock(&self.durable);
+        durable.is_syncing = false;
+        if synced.is_ok() {
+            durable.commit = durable.commit.max(last);
+        }
+        self.synced.notify_all();
+        synced.map(|()| durable)
+    }
+
+    /// Applies a commit and writes it to the log. Returns its number.
+    fn commit(&self, state: &mut State, batches: &[Batch<'_>]) -> Result<u64> {
+        let mut record = RecordBuilder::new();
+        if self.is_logged() {
+            let (bytes, limit) = (batches.iter().map(Batch::bytes).sum(), RECORD_BYTES_MAX);
+            if bytes > limit {
+                return Err(Error::CommitTooLarge { bytes, limit });
+            }
+            for batch in batches {
+                record.part(batch.key.id, &batch.updates);
+            }
         }
         self.core.check_writable()?;
         if self.is_logged() && !state.log.as_ref().is_some_and(|log| log.has_room(record.len())) {
             self.begin_segment(state, record.len())?;
         }
+        // A resolve function that panics leaves a part of the commit behind.
+        let unwinding = Unwinding(self);
         let mut applied = Vec::new();
         let done = state.apply(batches, &mut applied);
-        if let Err(error) = done.and_then(|()| self.write(state, record)) {
+        let done = done.and_then(|()| self.write(state, record));
+        if done.is_err() {
             state.take_back(applied);
-            return Err(error);
         }
+        std::mem::forget(unwinding);
+        done?;
         state.commit += 1;
-        state.show(batches.iter().map(|(table, _)| table.id));
+        state.show(batches.iter().map(|batch| batch.key.id));
         Ok(state.commit)
     }
 
     /// Writes the next commit to the log, if there is one.
     fn write(&self, state: &mut State, record: RecordBuilder) -> Result<()> {
-        let Some(log) = &mut state.log else { return Ok(()) };
-        if !self.is_logged() {
-            return Ok(());
-        }
+        let Some(log) = state.log.as_mut().filter(|_| self.is_logged()) else { return Ok(()) };
+        let _right = self.core.files().open_files().may_write()?;
         let commit = state.commit + 1;
         let known = lock(&self.durable).commit;
         let record = record.finish(self.core.salt(), log.number, commit, known);
         if let Err(error) = log.write(&record) {
-            // Nobody must read what there may be of it.
-            log.withdraw().or_else(|error| self.poison(log.file.path(), error))?;
+            // Nobody must read what there may be of it, now or later.
+            let path = log.file.path();
+            log.withdraw().or_else(|error| self.poison(path, error))?;
+            self.core.files().synced(path, log.file.sync())?;
             return Err(error);
         }
         self.log_bytes.fetch_add(record.len() as u64, Ordering::Relaxed);
-        let mut durable = lock(&self.durable);
-        durable.end = Some((Arc::clone(&log.file), commit));
+        lock(&self.durable).end = Some((Arc::clone(&log.file), commit));
         Ok(())
     }
 
     /// Waits until a commit is durable, and syncs if nobody else does.
     fn wait_for(&self, commit: u64) -> Result<()> {
-        if !self.is_logged() {
-            let is_durable = lock(&self.durable).commit >= commit;
-            return if is_durable { self.core.check_open() } else { self.checkpoint() };
-        }
         let mut durable = lock(&self.durable);
         loop {
             if durable.commit >= commit {
@@ -1053,41 +1092,30 @@ impl Shared {
                 continue;
             }
             let Some((file, last)) = durable.end.clone() else {
-                // Recovered, and not committed to since.
+                // Recovered, and not committed to since; or there is no log.
                 drop(durable);
                 return self.checkpoint();
             };
-            durable.is_syncing = true;
-            drop(durable);
-            let synced = self.core.files().synced(file.path(), file.sync());
-            durable = lock(&self.durable);
-            durable.is_syncing = false;
-            if synced.is_ok() {
-                durable.commit = durable.commit.max(last);
-            }
-            self.synced.notify_all();
-            synced?;
+            durable = self.sync_now(durable, &file, last)?;
         }
     }
 
     /// Makes all commits so far durable.
     fn make_durable(&self, published: &mut Published) -> Result<()> {
-        if self.is_logged() {
-            let last = lock(&self.state).commit;
-            self.wait_for(last)
-        } else {
-            self.checkpoint_over(published)
-        }
+        let (last, is_linked) = {
+            let state = lock(&self.state);
+            (state.commit, state.is_linked)
+        };
+        if is_linked { self.wait_for(last) } else { self.checkpoint_over(published) }
     }
 
     /// A checkpoint, here or on the thread, if the log is long enough. An error only if it is too long.
     fn make_checkpoint_if_due(self: &Arc<Self>) -> Result<()> {
-        let bytes = self.log_bytes.load(Ordering::Relaxed);
-        if !self.is_logged() || bytes < self.log_bytes_max / 2 {
+        if !self.is_due() {
             return Ok(());
         }
-        if bytes >= self.log_bytes_max {
-            return self.checkpoint();
+        if self.log_bytes.load(Ordering::Relaxed) >= self.log_bytes_max {
+            return self.checkpoint_if_due();
         }
         match self.options.checkpoint_thread {
             CheckpointThread::Caller => self.checkpoint_or_tell(),
@@ -1096,8 +1124,29 @@ impl Shared {
         Ok(())
     }
 
+    fn is_due(&self) -> bool {
+        let bytes = self.log_bytes.load(Ordering::Relaxed);
+        self.is_logged() && bytes >= self.due_at.load(Ordering::Relaxed).min(self.log_bytes_max)
+    }
+
+    /// A checkpoint, unless somebody else has made it meanwhile. After a failure the next one is due an eighth
+    /// of the log later.
+    fn checkpoint_if_due(&self) -> Result<()> {
+        let mut published = lock(&self.published);
+        if !self.is_due() {
+            return Ok(());
+        }
+        let made = self.checkpoint_over(&mut published);
+        let due_at = match &made {
+            Ok(()) => self.log_bytes_max / 2,
+            Err(_) => self.log_bytes.load(Ordering::Relaxed) + self.log_bytes_max / 8,
+        };
+        self.due_at.store(due_at, Ordering::Relaxed);
+        made
+    }
+
     fn checkpoint_or_tell(&self) {
-        if let Err(error) = self.checkpoint() {
+        if let Err(error) = self.checkpoint_if_due() {
             event!(WARN, "checkpoint.failed", self.core.dir(), %error);
         }
     }
@@ -1108,8 +1157,10 @@ impl Shared {
         }
         let shared = Arc::clone(self);
         let run = move || {
+            // Also if it panics.
+            let running = Checkpointing(&shared);
             shared.checkpoint_or_tell();
-            shared.is_checkpointing.store(false, Ordering::Release);
+            drop(running);
         };
         match std::thread::Builder::new().name("terrane-checkpoint".into()).spawn(run) {
             // An earlier one has ended.
@@ -1127,101 +1178,121 @@ impl Shared {
 
     fn checkpoint_over(&self, published: &mut Published) -> Result<()> {
         self.core.check_writable()?;
-        let log_bytes = self.log_bytes.load(Ordering::Relaxed);
         let mut next = published.manifest.clone();
-        let copies = {
+        let (copies, log_bytes) = {
             let mut state = lock(&self.state);
             let state = &mut *state;
-            let copies = state.dirty_copies()?;
-            let is_begun = !self.is_logged() || state.log.is_some();
+            let copies = state.changed_copies()?;
+            let is_begun = !self.is_logged() || state.is_linked;
             if state.commit == published.manifest.commit && copies.is_empty() && is_begun {
                 return Ok(());
             }
             if self.is_logged() {
-                self.begin_segment(state, 0)?;
+                let is_empty = state.log.as_ref().is_some_and(LogEnd::is_empty);
+                if !(state.is_linked && is_empty) {
+                    self.begin_segment(state, 0)?;
+                }
                 next.segment = state.segment;
             } else {
                 next.segment = 0;
             }
-            for (id, _) in &copies {
-                state.set_dirty(*id, false);
-            }
             next.commit = state.commit;
-            copies
+            (copies, self.log_bytes.load(Ordering::Relaxed))
         };
-        event!(DEBUG, "store.checkpoint", self.core.dir(), commit = next.commit);
         let commit = next.commit;
-        let written = write_out(&copies, &mut next).and_then(|written| {
-            self.publish(published, next)?;
-            Ok(written)
-        });
-        let written = match written {
-            Ok(written) => written,
-            Err(error) => {
-                let mut state = lock(&self.state);
-                for (id, _) in &copies {
-                    state.set_dirty(*id, true);
-                }
-                return Err(error);
-            }
-        };
+        event!(DEBUG, "store.checkpoint", self.core.dir(), commit);
+        let written = write_out(&copies, &mut next)?;
+        let both = self.publish(published, next)?;
         for written in &written {
             written.share(&self.core);
         }
         self.log_bytes.fetch_sub(log_bytes, Ordering::Relaxed);
-        let mut durable = lock(&self.durable);
-        durable.commit = durable.commit.max(commit);
-        drop(durable);
+        {
+            let mut state = lock(&self.state);
+            for (id, changed, _) in &copies {
+                if let Some(named) = state.tables.get_mut(id) {
+                    named.written = *changed;
+                }
+            }
+            state.is_linked = self.is_logged();
+            let mut durable = lock(&self.durable);
+            durable.commit = durable.commit.max(commit);
+            if durable.end.is_none() {
+                let end = state.log.as_ref().filter(|_| state.is_linked);
+                durable.end = end.map(|log| (Arc::clone(&log.file), state.commit));
+            }
+        }
         self.synced.notify_all();
-        self.recycle(published.manifest.segment);
+        if both {
+            self.recycle(published.manifest.segment);
+        }
         event!(DEBUG, "store.checkpointed", self.core.dir(), commit);
         Ok(())
     }
 
     /// Keeps some of the segments that are not needed any more, and removes the others.
     fn recycle(&self, needed_from: u64) {
-        if lock(&self.state).segment == 0 {
-            return;
-        }
-        let removed = segments(self.core.disk(), self.core.dir()).and_then(|numbers| {
-            let mut state = lock(&self.state);
-            let needed_from = if needed_from == 0 { state.segment + 1 } else { needed_from };
-            for number in numbers.into_iter().filter(|number| *number < needed_from) {
-                if state.spares.contains(&number) {
-                    continue;
-                }
-                if self.is_logged() && state.spares.len() < SPARES_MAX {
-                    state.spares.push(number);
-                } else {
-                    self.core.disk().remove(&self.log_dir.path(number))?;
-                }
-            }
-            Ok(())
-        });
-        if let Err(error) = removed {
+        let mut state = lock(&self.state);
+        if let Err(error) = self.recycle_from(&mut state, needed_from) {
             event!(WARN, "cleanup.failed", self.core.dir(), %error);
         }
+    }
+
+    fn recycle_from(&self, state: &mut State, needed_from: u64) -> Result<()> {
+        if state.segment == 0 {
+            return Ok(());
+        }
+        let _right = self.core.files().open_files().may_write()?;
+        let needed_from = if needed_from == 0 { state.segment + 1 } else { needed_from };
+        for number in segments(self.core.disk(), self.core.dir())? {
+            if number >= needed_from || state.spares.contains(&number) {
+                continue;
+            }
+            if self.is_logged() && state.spares.len() < SPARES_MAX {
+                state.spares.push(number);
+            } else {
+                self.core.disk().remove(&self.log_dir.path(number))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Poisons a store if it is dropped: nobody knows what a commit has left that did not end.
+struct Unwinding<'a>(&'a Shared);
+
+impl Drop for Unwinding<'_> {
+    fn drop(&mut self) {
+        let dir = self.0.core.dir();
+        let error = terrane_io::Error::io("commit", dir, std::io::Error::other("a panic"));
+        drop(self.0.core.files().synced(dir, Err(error)));
+    }
+}
+
+/// The turn of the background thread; given back on drop.
+struct Checkpointing<'a>(&'a Shared);
+
+impl Drop for Checkpointing<'_> {
+    fn drop(&mut self) {
+        self.0.is_checkpointing.store(false, Ordering::Release);
     }
 }
 
 impl State {
-    /// Duplicates of the tables that have changed.
-    fn dirty_copies(&self) -> Result<Vec<(u64, Table)>> {
-        let dirty = self.tables.iter().filter(|(_, named)| named.is_dirty);
-        dirty.map(|(id, named)| Ok((*id, named.table.duplicate()?))).collect()
-    }
-
-    fn set_dirty(&mut self, id: u64, is_dirty: bool) {
-        if let Some(named) = self.tables.get_mut(&id) {
-            named.is_dirty = is_dirty;
-        }
+    /// Duplicates of the tables that have changed, with their last change.
+    fn changed_copies(&self) -> Result<Vec<(u64, u64, Table)>> {
+        let changed = self.tables.iter().filter(|(_, named)| named.changed > named.written);
+        changed.map(|(id, named)| Ok((*id, named.changed, named.table.duplicate()?))).collect()
     }
 }
 
 /// Writes tables out, and puts what they need into a manifest.
-fn write_out(copies: &[(u64, Table)], manifest: &mut StoreManifest) -> Result<Vec<WrittenOut>> {
+fn write_out(
+    copies: &[(u64, u64, Table)],
+    manifest: &mut StoreManifest,
+) -> Result<Vec<WrittenOut>> {
     let mut all = Vec::new();
-    for (id, table) in copies {
+    for (id, _, table) in copies {
         let written = table.write_out()?;
         for named in manifest.tables.iter_mut().filter(|named| named.id == *id) {
             named.meta.clone_from(&written.meta);
@@ -1245,7 +1316,7 @@ fn open_tables(
         meta.config.resolve = snapshot::resolve_of(name, &meta.resolve, given)?;
         let tree = snapshot::open_tree(&session, name, &meta, Verify::Lazy).map_err(damaged)?;
         let table = Table::new(session, tree, meta.config);
-        let named = Named { table, is_dirty: false, slot: Arc::default() };
+        let named = Named { table, changed: 0, written: 0, slot: Arc::default() };
         tables.insert(*id, named);
     }
     Ok(tables)
@@ -1317,7 +1388,7 @@ fn apply_segment(mut scan: SegmentScan, state: &mut State) -> Result<u64> {
             // A table that is not there was dropped since.
             if let Some(named) = state.tables.get_mut(&part.table) {
                 named.table.updates(&part.updates)?;
-                named.is_dirty = true;
+                (state.changes, named.changed) = (state.changes + 1, state.changes + 1);
             }
         }
         state.commit = record.commit;

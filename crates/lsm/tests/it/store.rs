@@ -771,3 +771,133 @@ fn a_changed_configuration_is_that_of_the_next_process() {
     assert_eq!(table.view().unwrap().count_exact().unwrap(), 100);
     store.close().unwrap();
 }
+
+/// A store whose process has died with commits that no checkpoint has, one of them not durable.
+fn killed(seed: u64) -> (Arc<SimDisk>, History) {
+    let disk = SimDisk::new(seed);
+    let rng = &mut ChaCha8Rng::seed_from_u64(seed);
+    let mut steps = vec![Step::Create("main"), Step::Create("undo")];
+    for how in [Durability::Each, Durability::Group, Durability::Each, Durability::Buffered] {
+        steps.push(Step::Commit(vec![("main", batch(rng, 5)), ("undo", batch(rng, 5))], how));
+    }
+    let history = run(&disk, &Script { durability: Durability::Group, steps });
+    (disk.process_kill(), history)
+}
+
+/// What the next process does first: a commit, or something with a table.
+fn first_steps(rng: &mut ChaCha8Rng) -> [Step; 5] {
+    [
+        Step::Commit(vec![("main", batch(rng, 3))], Durability::Each),
+        Step::Create("third"),
+        Step::Rename("undo", "redo"),
+        Step::Drop("undo"),
+        Step::Checkpoint,
+    ]
+}
+
+/// Whatever the next process begins with, and wherever it ends: the files that it has found are seen and may
+/// not be durable.
+#[test]
+fn a_crash_in_the_first_steps_after_a_kill_loses_nothing() {
+    for_each_seed("store_first_steps", 2, |rng, seed| {
+        for first in first_steps(rng) {
+            let second = Step::Commit(vec![("main", batch(rng, 3))], Durability::Each);
+            let (found, before) = killed(seed);
+            let go_on = |disk: &Arc<SimDisk>| {
+                // All that was logged is there.
+                let states = before.states[before.durable..].to_vec();
+                let logged = before.logged - before.durable;
+                let mut history = History { states, durable: 0, logged };
+                let script = Script { durability: Durability::Group, steps: Vec::new() };
+                let mut runner = Runner::new(disk, &script);
+                for step in [&first, &second] {
+                    history.states.extend(history.after(step));
+                    if let Err(error) = runner.step(step) {
+                        assert!(disk.has_crashed(), "{step:?}: {error}");
+                        return history;
+                    }
+                    history.done(step, Durability::Group);
+                }
+                history
+            };
+            let whole = found.clone_disk();
+            go_on(&whole);
+            for call in 1..=whole.calls() {
+                for survival in [Survival::Nothing, Survival::Random(call), Survival::Torn(call)] {
+                    let disk = found.clone_disk();
+                    let plan = FaultPlan { crash_at_call: Some(call), ..FaultPlan::default() };
+                    disk.set_plan(plan);
+                    let history = go_on(&disk);
+                    let disk = disk.after_crash(survival);
+                    check_image(&disk, Durability::Group, &history, history.durable);
+                }
+            }
+        }
+    });
+}
+
+/// The first checkpoint fails, at each of its calls; what is committed afterwards is durable all the same.
+#[test]
+fn nothing_is_committed_to_a_log_that_recovery_would_not_find() {
+    for_each_seed("store_first_checkpoint", 1, |rng, seed| {
+        let (found, before) = killed(seed);
+        let step = Step::Commit(vec![("main", batch(rng, 3))], Durability::Each);
+        let mut met = 0;
+        for at_call in 1..200 {
+            for kind in [FaultKind::Eio, FaultKind::Enospc, FaultKind::TornWrite] {
+                let disk = found.clone_disk();
+                let script = Script { durability: Durability::Group, steps: Vec::new() };
+                let mut runner = Runner::new(&disk, &script);
+                runner.store().unwrap();
+                let at_call = disk.calls() + at_call;
+                disk.set_plan(FaultPlan::fail(at_call, kind, Repeat::Once));
+                let mut history =
+                    History { states: vec![before.last().clone()], durable: 0, logged: 0 };
+                let failed = runner.step(&step).is_err();
+                disk.set_plan(FaultPlan::default());
+                met += u64::from(failed);
+                if failed && runner.step(&step).is_err() {
+                    // Poisoned.
+                    continue;
+                }
+                history.states.extend(history.after(&step));
+                history.done(&step, Durability::Group);
+                drop(runner);
+                let disk = disk.after_crash(Survival::Nothing);
+                check_image(&disk, Durability::Group, &history, history.durable);
+            }
+        }
+        assert!(met > 20, "{met} failures");
+    });
+}
+
+/// A commit that names a table more than once and fails is taken back whole, whatever was rearranged.
+#[test]
+fn a_commit_that_names_a_table_again_is_taken_back_whole() {
+    let disk = SimDisk::new(1);
+    let store = open(&disk, Durability::Group).unwrap();
+    let large = TableConfig { write_buffer: WriteBuffer::Entries(100_000), ..config() };
+    let table = store.create_table(&name("main"), &large).unwrap();
+    let other = store.create_table(&name("other"), &config()).unwrap();
+    let value = |number: u64, version: u8| vec![version ^ number as u8; 2_000];
+    let updates = |version: u8| -> Vec<(Vec<u8>, Vec<u8>)> {
+        (0..300_u64).map(|n| (n.to_le_bytes().to_vec(), value(n, version))).collect()
+    };
+    let first = updates(1);
+    for (key, value) in &first {
+        table.insert(key, value).unwrap();
+    }
+    let before = content(&table).unwrap();
+    let (second, third) = (updates(2), updates(3));
+    let second: Vec<_> = second.iter().map(|(k, v)| (&k[..], Update::Insert(v))).collect();
+    let third: Vec<_> = third.iter().map(|(k, v)| (&k[..], Update::Insert(v))).collect();
+    let long = vec![0; 5_000];
+    let bad = [(&long[..], Update::Delete)];
+    let refused = store.commit(&[(&table, &second[..]), (&table, &third[..]), (&other, &bad[..])]);
+    assert!(matches!(refused, Err(Error::KeyTooLarge { .. })));
+    assert_eq!(content(&table).unwrap(), before);
+    store.commit(&[(&table, &second[..]), (&table, &third[..])]).unwrap();
+    let expected: Content = updates(3).into_iter().collect();
+    assert_eq!(content(&table).unwrap(), expected);
+    store.close().unwrap();
+}
