@@ -172,6 +172,9 @@ pub enum Error {
     /// A union of no tables at all.
     #[error("a union needs at least one table")]
     UnionOfNothing,
+    /// Two tables to be compared are not of one session. Export one of them to the other's session.
+    #[error("the tables to compare are of different sessions")]
+    TablesOfDifferentSessions,
     /// A label is longer than [`LABEL_BYTES_MAX`](crate::LABEL_BYTES_MAX). Nothing was changed.
     #[error("a label of {bytes} bytes; the limit is {limit}")]
     LabelTooLarge {

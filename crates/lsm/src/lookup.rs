@@ -270,7 +270,22 @@ pub(crate) fn lookup_batch<K: AsRef<[u8]>>(
     context: &LookupContext<'_>,
     keys: &[K],
 ) -> Result<(Vec<Lookup>, Plan, LookupTally)> {
-    let sources = tree.sources();
+    let plan = Plan::new(tree.sources());
+    let buffers: Vec<_> = std::iter::once(&tree.buffer).chain(&plan.buffers).collect();
+    let (results, tally) = lookup_in(&buffers, &plan, context, keys)?;
+    Ok((results, plan, tally))
+}
+
+/// The same in write buffers, newest first, and the runs of a plan; results, and what it took.
+///
+/// # Errors
+/// As [`lookup_batch`].
+pub(crate) fn lookup_in<K: AsRef<[u8]>>(
+    buffers: &[&WriteBuffer],
+    plan: &Plan,
+    context: &LookupContext<'_>,
+    keys: &[K],
+) -> Result<(Vec<Lookup>, LookupTally)> {
     let mut results = Vec::with_capacity(keys.len());
     let mut hashes = Vec::with_capacity(keys.len());
     let mut partial: BTreeMap<u32, Partial> = BTreeMap::new();
@@ -279,8 +294,7 @@ pub(crate) fn lookup_batch<K: AsRef<[u8]>>(
     for (at, key) in (0u32..).zip(keys) {
         let key = key.as_ref();
         let hash = key_hash(context.salt, key);
-        let buffers = std::iter::once(&tree.buffer).chain(&sources.buffers);
-        let found = match look_in_memory(buffers, hash, key, context.resolve)? {
+        let found = match look_in_memory(buffers.iter().copied(), hash, key, context.resolve)? {
             InMemory::Decided(lookup) => Some(lookup),
             InMemory::Upsert(value) => {
                 partial.entry(at).or_default().memory = Some(value);
@@ -294,13 +308,12 @@ pub(crate) fn lookup_batch<K: AsRef<[u8]>>(
         }
         results.push(found.unwrap_or(Lookup::NotFound));
     }
-    let plan = Plan::new(sources);
     let filters: Vec<Arc<Filter>> = plan.runs.iter().map(|run| run.filter()).collect();
     let mut hits = Vec::new();
     probe_batch(&filters.iter().map(AsRef::as_ref).collect::<Vec<_>>(), &hashes, &mut hits);
     drop(filters);
     let met = vec![RunTally::default(); plan.own_count()];
-    let mut batch = Batch { keys, plan: &plan, hits, results, partial, met };
+    let mut batch = Batch { keys, plan, hits, results, partial, met };
     // Hits are grouped by key, newest run first within a key.
     let mut first = 0;
     let mut ready = VecDeque::new();
@@ -325,9 +338,9 @@ pub(crate) fn lookup_batch<K: AsRef<[u8]>>(
         found: results.iter().filter(|result| result.is_found()).count() as u64,
         memory_hits: (keys.len() - open.len()) as u64,
         reads,
-        filters: filter_stats(&plan, &met, open.len() as u64),
+        filters: filter_stats(plan, &met, open.len() as u64),
     };
-    Ok((results, plan, tally))
+    Ok((results, tally))
 }
 
 /// One key: its reads follow each other, so a queue would only add to their time.

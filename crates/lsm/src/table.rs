@@ -11,6 +11,7 @@ use crate::answer::Lookup;
 use crate::canonical::{self, CanonicalSummary};
 use crate::config::{MEMORY_BUDGET_MAX, MergeSchedule, MergeThread, TableConfig};
 use crate::cursor::Cursor;
+use crate::diff::Diff;
 use crate::entry::{
     BLOB_BYTES_MAX, BLOB_SPAN_SIZE, KEY_BYTES_MAX, Update, VALUE_BYTES_MAX, key_hash,
 };
@@ -520,6 +521,32 @@ impl Table {
         event!(TRACE, "table.range_lookup", session.dir(), table);
         event!(DEBUG, "cursor.new", session.dir(), cursor = session.id(), table);
         Ok(Cursor::new(session, &self.tree, range, self.config.resolve.clone()))
+    }
+
+    /// What a newer version of the table has changed: the keys whose value or blob differs between the two, in key
+    /// order, each with what both have. Both stay as they are. Any two tables of a session can be compared, in
+    /// either order; what they have in common is what makes it cheap.
+    ///
+    /// Two entries are the same if their values are equal and their blobs are, byte for byte, or neither has
+    /// one. Blobs that both tables have in the same place are not read for that; two others are only if value and
+    /// length are equal, which reads both: those of up to 1,000 keys side by side, fewer once they come to 4 MiB.
+    ///
+    /// Cost: reads nothing yet. Going through it all reads the runs that only one of the tables has, once, and
+    /// looks up those keys in them that may differ, where the newest run or write buffer does not say what the
+    /// table has: 1,000 keys at a time, side by side, for one page each and table. What both tables have is read
+    /// for these lookups only. Equal keys in runs that the tables do not share cost no lookup.
+    ///
+    /// # Errors
+    /// [`Error::TablesOfDifferentSessions`], [`Error::SessionClosed`].
+    pub fn diff(&self, newer: &Self) -> Result<Diff> {
+        self.session.check_open()?;
+        if !Arc::ptr_eq(&*self.session, &*newer.session) {
+            return Err(Error::TablesOfDifferentSessions);
+        }
+        let (session, table) = (self.session.register(Holder::Cursor), self.session.id());
+        let (id, of) = (session.id(), newer.session.id());
+        event!(DEBUG, "diff.new", session.dir(), cursor = id, table, newer = of);
+        Ok(Diff::new(session, (&self.tree, &self.config), (&newer.tree, &newer.config)))
     }
 
     /// How many keys the table has. [`TableStats::entries`] is an upper bound that costs nothing.
