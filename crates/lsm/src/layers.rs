@@ -14,9 +14,15 @@
 //! the same; and a key that is in no block need not be looked at. In the newest block what a key amounts to is
 //! what the table has, if it is decisive.
 //!
+//! A merge that one table has completed, and the other not begun, replaces a run by others that hold the same. So
+//! where the other table has what a run was merged from, directly or through other merges, and all of that is
+//! still there, these runs stand for it as layers. The runs are held by whoever has them, never for the sake of
+//! this: with the last version between two others, what only that had goes.
+//!
 //! Chunks are the same if they are the same piece of memory, runs if they are the same file, unions if they
 //! are made of the same.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::key_range::KeyRange;
@@ -95,6 +101,70 @@ fn are_same_unions(one: &UnionSources, other: &UnionSources) -> bool {
         && one.tables.iter().zip(&other.tables).all(are_same)
 }
 
+/// Runs by their numbers.
+type Runs = BTreeMap<u64, Arc<Run>>;
+
+fn runs_in(layers: &[Layer]) -> impl Iterator<Item = &Arc<Run>> {
+    layers.iter().filter_map(|layer| match layer {
+        Layer::Run(run) => Some(run),
+        Layer::Chunk(_) | Layer::Union(_) => None,
+    })
+}
+
+/// What a run was merged from, newest first, if all of it is still there.
+fn inputs_of(run: &Run, there: &Runs) -> Option<Vec<Arc<Run>>> {
+    let inputs = run.origin()?.inputs.iter();
+    inputs.map(|(number, run)| there.get(number).cloned().or_else(|| run.upgrade())).collect()
+}
+
+/// Some runs, and what they were merged from, as far as it is there.
+fn with_ancestors<'a>(runs: impl Iterator<Item = &'a Arc<Run>>, there: &Runs) -> Runs {
+    let mut all = Runs::new();
+    let mut rest: Vec<_> = runs.cloned().collect();
+    while let Some(run) = rest.pop() {
+        if !all.contains_key(&run.number()) {
+            rest.extend(inputs_of(&run, there).into_iter().flatten());
+            all.insert(run.number(), run);
+        }
+    }
+    all
+}
+
+/// The layers with runs replaced by what they were merged from, where that leads to some of the `others`.
+fn traced_to(others: &Runs, layers: Vec<Layer>, there: &Runs) -> Vec<Layer> {
+    let mut traced = Vec::with_capacity(layers.len());
+    let mut rest = layers;
+    rest.reverse();
+    while let Some(layer) = rest.pop() {
+        let inputs = match &layer {
+            Layer::Run(run) if !others.contains_key(&run.number()) => {
+                let is_right = run.origin().is_some_and(|of| rest.is_empty() || !of.is_oldest);
+                inputs_of(run, there).filter(|_| is_right)
+            }
+            _ => None,
+        };
+        let leads_there = |inputs: &Vec<Arc<Run>>| {
+            let ancestors = with_ancestors(inputs.iter(), there);
+            ancestors.keys().any(|number| others.contains_key(number))
+        };
+        match inputs.filter(leads_there) {
+            Some(inputs) => rest.extend(inputs.into_iter().rev().map(Layer::Run)),
+            None => traced.push(layer),
+        }
+    }
+    traced
+}
+
+/// The layers of two tables, with runs of the one replaced by what they were merged from where the other has
+/// that.
+fn trace(older: Vec<Layer>, newer: Vec<Layer>) -> (Vec<Layer>, Vec<Layer>) {
+    let runs = runs_in(&older).chain(runs_in(&newer));
+    let there: Runs = runs.map(|run| (run.number(), Arc::clone(run))).collect();
+    let of_older = with_ancestors(runs_in(&older), &there);
+    let of_newer = with_ancestors(runs_in(&newer), &there);
+    (traced_to(&of_newer, older, &there), traced_to(&of_older, newer, &there))
+}
+
 /// Layers of two tables between those that they share.
 #[derive(Debug, Default)]
 pub(crate) struct Block {
@@ -111,6 +181,7 @@ impl Block {
 /// All layers of two tables but those that they share, newest block first. The first block is above, and the
 /// last one below all that is shared; any of them may be empty.
 pub(crate) fn blocks_of(older: Vec<Layer>, newer: Vec<Layer>) -> Vec<Block> {
+    let (mut older, mut newer) = trace(older, newer);
     // From the oldest on, where all that does not change stands.
     let mut shared = Vec::new();
     let mut end = newer.len();
@@ -120,7 +191,6 @@ pub(crate) fn blocks_of(older: Vec<Layer>, newer: Vec<Layer>) -> Vec<Block> {
             end = found;
         }
     }
-    let (mut older, mut newer) = (older, newer);
     let mut blocks = Vec::with_capacity(shared.len() + 1);
     for (of_older, of_newer) in shared {
         let block =

@@ -8,13 +8,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use terrane_lsm::{Diff, Error, Lookup, MergePolicy, Resolve, Session, Table, TableConfig, Update};
+use terrane_io::SimDisk;
+use terrane_lsm::{
+    Diff, Error, Lookup, MergePolicy, Resolve, Session, SessionOptions, Table, TableConfig, Update,
+};
 use terrane_testkit::ChaCha8Rng;
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
 
 use crate::script::draw_config;
-use crate::{Place, buffer_of, fill, key, name, value};
+use crate::{Place, SALT, buffer_of, clear, fill, key, name, value};
 
 /// Value and blob.
 type Held = (Vec<u8>, Option<Vec<u8>>);
@@ -186,4 +189,61 @@ fn a_diff_is_the_difference_of_any_two_tables() {
             }
         }
     });
+}
+
+/// Entries that a step writes.
+const STEP: u64 = 300;
+
+/// Steps before what was inserted may be deleted.
+const STEPS_KEPT: u64 = 10;
+
+/// Adds 200 entries and deletes 100 old ones, the `at`-th such step.
+fn advance(table: &mut Table, at: u64) {
+    fill(table, at * 200..(at + 1) * 200);
+    let deleted = at.checked_sub(STEPS_KEPT).map(|at| at * 100..(at + 1) * 100);
+    clear(table, deleted.into_iter().flatten());
+}
+
+/// The pages that a diff reads, and its changes.
+fn pages_of(disk: &SimDisk, older: &Table, newer: &Table) -> (u64, usize) {
+    let before = disk.counts().read_pages;
+    let mut diff = older.diff(newer).unwrap();
+    assert_eq!(disk.counts().read_pages, before, "nothing is read before it is asked for");
+    let mut count = 0;
+    while diff.next().unwrap().is_some() {
+        count += 1;
+    }
+    (disk.counts().read_pages - before, count)
+}
+
+/// Two versions 300 updates apart, at each flush of a growing table, which begins merges on all levels in turn.
+/// In the end nearly all of these merges are complete, so one of each two has runs that hold the same as those
+/// of the other.
+#[test]
+fn merges_between_two_versions_cost_no_reads() {
+    for merge_policy in [MergePolicy::LazyLevelling, MergePolicy::Levelling, MergePolicy::Tiering] {
+        let disk = SimDisk::new(1);
+        let options = SessionOptions::with_salt(SALT).create_dir();
+        let session = Session::open(Arc::clone(&disk) as _, "/session".as_ref(), &options).unwrap();
+        let config = TableConfig { merge_policy, ..buffer_of(1_000) };
+        let mut table = session.new_table(&config).unwrap();
+        let mut pairs = Vec::new();
+        for at in 0..700 {
+            let is_flushed = (STEP * at) / 1_000 < (STEP * (at + 1)) / 1_000;
+            let before = is_flushed.then(|| table.duplicate().unwrap());
+            advance(&mut table, at);
+            pairs.extend(before.map(|before| (before, table.duplicate().unwrap())));
+        }
+        let mut all = Vec::new();
+        let mut most = 0;
+        for (older, newer) in &pairs {
+            let (pages, changes) = pages_of(&disk, older, newer);
+            let (back, changes_back) = pages_of(&disk, newer, older);
+            assert_eq!(changes as u64, if all.len() < 4 { changes as u64 } else { STEP });
+            assert_eq!(changes, changes_back);
+            all.push((pages, back));
+            most = most.max(pages);
+        }
+        println!("{merge_policy:?} {most} {all:?}");
+    }
 }
