@@ -1,13 +1,12 @@
 //! The keys whose content differs between two tables, in key order.
 //!
-//! Only what the tables do not share is read ([`crate::layers`]): blocks of layers, each merged for both tables
-//! on its own, and all of them followed in key order side by side. A key in them that amounts to the same in
-//! both tables, block by block, is passed over. Of the others, *suspects*, the newest block often says what one
-//! of the tables has; where it does not, the key is looked up there. Suspects are gathered by the thousand, so that
-//! these lookups, and the reads of blobs to be compared, go side by side.
+//! Only layers that are newer than all that the tables share are read ([`crate::layers`]): merged for each
+//! table on its own, and both merges followed in key order side by side. A key of which they amount to the same is
+//! passed over; where one is decisive it is what the table has, where not the key is looked up there. Such
+//! *suspects* are gathered by the thousand, so that these lookups, and the reads of blobs to be compared, go side
+//! by side.
 
 use std::collections::VecDeque;
-use std::mem;
 use std::sync::Arc;
 
 use crate::answer::Lookup;
@@ -17,7 +16,7 @@ use crate::config::TableConfig;
 use crate::entry::{Kind, Order};
 use crate::error::{Error, Result};
 use crate::kmerge::KMerge;
-use crate::layers::{Block, blocks_of, layers_of, merge_of};
+use crate::layers::{Difference, Layer, layers_of, merge_of};
 use crate::levels::Tree;
 use crate::lookup::{LookupContext, lookup_in};
 use crate::plan::Plan;
@@ -82,28 +81,30 @@ impl View {
     }
 }
 
-/// What the layers of a block amount to, in both tables.
-#[derive(Debug)]
-struct Merges {
-    older: KMerge,
-    newer: KMerge,
-    /// Whether nothing that the tables share is newer.
-    is_newest: bool,
-    /// Whether nothing that the tables share is older, so that nothing at all is.
-    is_oldest: bool,
-}
-
-/// What the layers of a block amount to for one key.
+/// What the layers that are read of a table amount to for one key.
 struct Part<'a> {
     kind: Kind,
     value: &'a [u8],
     blob: Option<Blob>,
 }
 
-impl Part<'_> {
-    /// What it means, if nothing older matters.
-    fn lookup(&self) -> Lookup {
-        Lookup::from_entry(self.kind, self.value, self.blob.as_ref())
+impl<'a> Part<'a> {
+    /// Of a key at which a merge may stand; `is_all` says that nothing is older.
+    fn of(merge: &'a KMerge, key: &[u8], is_all: bool) -> Option<Self> {
+        let entry = merge.current().filter(|entry| entry.key == key)?;
+        let kind = match entry.kind {
+            Kind::Delete if is_all => return None,
+            Kind::Upsert if is_all => Kind::Insert,
+            kind => kind,
+        };
+        let blob = if kind == Kind::InsertBlob { merge.blob() } else { None };
+        Some(Self { kind, value: entry.value, blob })
+    }
+
+    /// What its table has, if nothing older matters.
+    fn lookup(&self) -> Option<Lookup> {
+        let lookup = || Lookup::from_entry(self.kind, self.value, self.blob.as_ref());
+        self.kind.is_decisive().then(lookup)
     }
 }
 
@@ -131,41 +132,6 @@ struct Suspect {
     new: Option<Lookup>,
 }
 
-impl Merges {
-    fn new(block: &Block, older: &Scan, newer: &Scan, place: (bool, bool)) -> Self {
-        let (older, newer) = (merge_of(&block.older, older), merge_of(&block.newer, newer));
-        Self { older, newer, is_newest: place.0, is_oldest: place.1 }
-    }
-
-    fn both(&self) -> [&KMerge; 2] {
-        [&self.older, &self.newer]
-    }
-
-    fn both_mut(&mut self) -> [&mut KMerge; 2] {
-        [&mut self.older, &mut self.newer]
-    }
-
-    fn part<'a>(&self, merge: &'a KMerge, key: &[u8]) -> Option<Part<'a>> {
-        let entry = merge.current().filter(|entry| entry.key == key)?;
-        let kind = match entry.kind {
-            Kind::Delete if self.is_oldest => return None,
-            Kind::Upsert if self.is_oldest => Kind::Insert,
-            kind => kind,
-        };
-        let blob = if kind == Kind::InsertBlob { merge.blob() } else { None };
-        Some(Part { kind, value: entry.value, blob })
-    }
-
-    /// What a table has of a key of which it has this part, if that decides it.
-    fn known(&self, part: Option<&Part<'_>>) -> Option<Lookup> {
-        match part {
-            _ if !self.is_newest => None,
-            Some(part) => part.kind.is_decisive().then(|| part.lookup()),
-            None => self.is_oldest.then_some(Lookup::NotFound),
-        }
-    }
-}
-
 /// The keys whose content differs between two tables of a session, in key order; see
 /// [`Table::diff`](crate::Table::diff).
 ///
@@ -174,12 +140,13 @@ impl Merges {
 #[derive(Debug)]
 pub struct Diff {
     // Fields drop in order: readers before what keeps the session's lock.
-    blocks: Vec<Merges>,
+    older_merge: KMerge,
+    newer_merge: KMerge,
+    /// Whether nothing is older than what is merged.
+    is_everything: bool,
     ready: VecDeque<Change>,
     older: View,
     newer: View,
-    /// Whether the merges stand at their first entries.
-    has_begun: bool,
     failed: Option<Error>,
     session: Registered,
 }
@@ -202,33 +169,26 @@ impl Diff {
             // Also if somebody has paid for it in between.
             sources[1].union = sources[0].union.clone();
         }
-        let layers = [&sources[0], &sources[1]].map(layers_of);
-        let [of_older, of_newer] = layers;
-        let blocks = if older.1.resolve == newer.1.resolve {
-            blocks_of(of_older, of_newer)
+        let [of_older, of_newer] = [&sources[0], &sources[1]].map(layers_of);
+        let difference = if older.1.resolve == newer.1.resolve {
+            Difference::new(of_older, of_newer)
         } else {
             // What combines in another way is not the same.
-            vec![Block { older: of_older, newer: of_newer }]
+            Difference { older: of_older, newer: of_newer, is_everything: true }
         };
         let reading = Reading::Scan(ReadAhead::new(Arc::clone(session.files().open_files())));
-        let scan = |config: &TableConfig| {
+        let merge = |layers: &[Layer], config: &TableConfig| {
             let (order, resolve) = (Order::Ascending, config.resolve.clone());
-            Scan { order, resolve, reading: reading.clone() }
+            merge_of(layers, &Scan { order, resolve, reading: reading.clone() })
         };
-        let (scan_older, scan_newer) = (scan(older.1), scan(newer.1));
-        let last = blocks.len() - 1;
-        let blocks = blocks.iter().enumerate();
-        let blocks = blocks
-            .filter(|(_, block)| !block.is_empty())
-            .map(|(at, block)| Merges::new(block, &scan_older, &scan_newer, (at == 0, at == last)));
-        let blocks = blocks.collect();
         let [of_older, of_newer] = sources;
         Self {
-            blocks,
+            older_merge: merge(&difference.older, older.1),
+            newer_merge: merge(&difference.newer, newer.1),
+            is_everything: difference.is_everything,
             ready: VecDeque::new(),
             older: View { plan: Plan::new(of_older), config: older.1.clone() },
             newer: View { plan: Plan::new(of_newer), config: newer.1.clone() },
-            has_begun: false,
             failed: None,
             session,
         }
@@ -282,27 +242,31 @@ impl Diff {
 
     /// The next suspects, as many as are looked up side by side; none at the end.
     fn suspects(&mut self) -> Result<Vec<Suspect>> {
-        if !mem::replace(&mut self.has_begun, true) {
-            let merges = self.blocks.iter_mut().flat_map(Merges::both_mut);
-            merges.into_iter().try_for_each(KMerge::load)?;
-        }
+        let Self { older_merge: older, newer_merge: newer, is_everything, .. } = self;
+        older.load()?;
+        newer.load()?;
         let (mut suspects, mut bytes) = (Vec::new(), 0);
         let mut key = Vec::new();
         while suspects.len() < SUSPECTS_MAX && bytes < SUSPECT_BYTES_MAX {
-            let merges = self.blocks.iter().flat_map(Merges::both);
-            let Some(next) = merges.filter_map(|merge| Some(merge.current()?.key)).min() else {
+            let heads = [&*older, &*newer].map(KMerge::current);
+            let Some(next) = heads.into_iter().flatten().map(|entry| entry.key).min() else {
                 break;
             };
             key.clear();
             key.extend_from_slice(next);
-            if let Some((old, new)) = suspicion(&self.blocks, &key) {
-                let value_bytes = |side: &Option<Lookup>| {
-                    side.as_ref().and_then(Lookup::value).map_or(0, <[u8]>::len)
+            let old = Part::of(older, &key, *is_everything);
+            let new = Part::of(newer, &key, *is_everything);
+            if !are_same(old.as_ref(), new.as_ref()) {
+                let part_bytes = |part: &Part<'_>| part.value.len();
+                bytes +=
+                    key.len() + [&old, &new].into_iter().flatten().map(part_bytes).sum::<usize>();
+                let known = |part: Option<Part<'_>>| match part {
+                    Some(part) => part.lookup(),
+                    None => is_everything.then_some(Lookup::NotFound),
                 };
-                bytes += key.len() + value_bytes(&old) + value_bytes(&new);
-                suspects.push(Suspect { key: key.clone(), old, new });
+                suspects.push(Suspect { key: key.clone(), old: known(old), new: known(new) });
             }
-            for merge in self.blocks.iter_mut().flat_map(Merges::both_mut) {
+            for merge in [&mut *older, &mut *newer] {
                 if merge.current().is_some_and(|entry| entry.key == key) {
                     merge.advance()?;
                 }
@@ -310,22 +274,6 @@ impl Diff {
         }
         Ok(suspects)
     }
-}
-
-/// What blocks say of a key, at which at least one of them stands: `None` if both tables have the same, else what
-/// is known that they have.
-fn suspicion(blocks: &[Merges], key: &[u8]) -> Option<(Option<Lookup>, Option<Lookup>)> {
-    for block in blocks {
-        let older = block.part(&block.older, key);
-        let newer = block.part(&block.newer, key);
-        if !are_same(older.as_ref(), newer.as_ref()) {
-            return Some((block.known(older.as_ref()), block.known(newer.as_ref())));
-        }
-        if older.is_some_and(|part| part.kind.is_decisive()) {
-            return None;
-        }
-    }
-    None
 }
 
 impl Change {

@@ -1,18 +1,18 @@
-//! What two tables have in common: layers of entries that both hold in the same order.
+//! What two tables do not have in common: the layers above the newest one that both have.
 //!
 //! A table is a sequence of *layers*, newest first: the chunks of its write buffers, its runs, and what a
 //! union has not united yet. The entries of a key in all layers, combined in this order, are what the table
-//! has of it ([`crate::entry`]). Layers that two tables share, in the same order in both, divide the others into
-//! *blocks*:
+//! has of it ([`crate::entry`]).
+//!
+//! Invariant: what is older than a layer amounts to the same in all tables that have the layer. A layer is made on
+//! top of what a table holds; duplicates and snapshots share both, updates go to newer layers, and
+//! merges change how older ones are divided, never what they amount to. So two tables differ in the keys
+//! of those layers at most that are newer than the newest one that both have:
 //!
 //! ```text
-//! older   (a1 a2)  S1  ()  S2  (a3)
-//! newer   (b1)     S1  ()  S2  (b2 b3 b4)
+//! older   a1 a2    S  r1 r2
+//! newer   b1 b2 b3 S  m            m is what r1 and r2 were merged to
 //! ```
-//!
-//! Combining is associative, so where all blocks of a key amount to the same in both tables, the tables have
-//! the same; and a key that is in no block need not be looked at. In the newest block what a key amounts to is
-//! what the table has, if it is decisive.
 //!
 //! A merge that one table has completed, and the other not begun, replaces a run by others that hold the same. So
 //! where the other table has what a run was merged from, directly or through other merges, and all of that is
@@ -165,41 +165,26 @@ fn trace(older: Vec<Layer>, newer: Vec<Layer>) -> (Vec<Layer>, Vec<Layer>) {
     (traced_to(&of_newer, older, &there), traced_to(&of_older, newer, &there))
 }
 
-/// Layers of two tables between those that they share.
-#[derive(Debug, Default)]
-pub(crate) struct Block {
+/// The layers of two tables that are newer than the newest one that both have.
+#[derive(Debug)]
+pub(crate) struct Difference {
     pub(crate) older: Vec<Layer>,
     pub(crate) newer: Vec<Layer>,
+    /// Whether these are all layers of both tables, so that nothing is older.
+    pub(crate) is_everything: bool,
 }
 
-impl Block {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.older.is_empty() && self.newer.is_empty()
-    }
-}
-
-/// All layers of two tables but those that they share, newest block first. The first block is above, and the
-/// last one below all that is shared; any of them may be empty.
-pub(crate) fn blocks_of(older: Vec<Layer>, newer: Vec<Layer>) -> Vec<Block> {
-    let (mut older, mut newer) = trace(older, newer);
-    // From the oldest on, where all that does not change stands.
-    let mut shared = Vec::new();
-    let mut end = newer.len();
-    for (at, layer) in older.iter().enumerate().rev() {
-        if let Some(found) = newer[..end].iter().rposition(|other| layer.is_same(other)) {
-            shared.push((at, found));
-            end = found;
+impl Difference {
+    /// Of the layers of two tables of one session with the same resolve function.
+    pub(crate) fn new(older: Vec<Layer>, newer: Vec<Layer>) -> Self {
+        let (mut older, mut newer) = trace(older, newer);
+        let shared = older.iter().enumerate().find_map(|(at, layer)| {
+            Some((at, newer.iter().position(|other| layer.is_same(other))?))
+        });
+        if let Some((of_older, of_newer)) = shared {
+            older.truncate(of_older);
+            newer.truncate(of_newer);
         }
+        Self { older, newer, is_everything: shared.is_none() }
     }
-    let mut blocks = Vec::with_capacity(shared.len() + 1);
-    for (of_older, of_newer) in shared {
-        let block =
-            Block { older: older.split_off(of_older + 1), newer: newer.split_off(of_newer + 1) };
-        blocks.push(block);
-        older.pop();
-        newer.pop();
-    }
-    blocks.push(Block { older, newer });
-    blocks.reverse();
-    blocks
 }

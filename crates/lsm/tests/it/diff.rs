@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use terrane_io::SimDisk;
+use terrane_io::fault::{FaultKind, FaultPlan, Repeat};
 use terrane_lsm::{
     Diff, Error, Lookup, MergePolicy, Resolve, Session, SessionOptions, Table, TableConfig, Update,
 };
@@ -216,34 +217,150 @@ fn pages_of(disk: &SimDisk, older: &Table, newer: &Table) -> (u64, usize) {
     (disk.counts().read_pages - before, count)
 }
 
-/// Two versions 300 updates apart, at each flush of a growing table, which begins merges on all levels in turn.
+/// A table on a simulated disk.
+fn simulated(config: &TableConfig) -> (Arc<SimDisk>, Session, Table) {
+    let disk = SimDisk::new(1);
+    let options = SessionOptions::with_salt(SALT).create_dir();
+    let session = Session::open(Arc::clone(&disk) as _, "/session".as_ref(), &options).unwrap();
+    let table = session.new_table(config).unwrap();
+    (disk, session, table)
+}
+
+/// Pages of entries in the runs of a table.
+fn pages_in(table: &Table) -> u64 {
+    table.stats().levels.iter().map(|level| level.bytes).sum::<u64>() / 4_096
+}
+
+/// Two versions 300 updates apart, around each flush of a growing table, which begins merges on all levels in turn.
 /// In the end nearly all of these merges are complete, so one of each two has runs that hold the same as those
-/// of the other.
+/// of the other. What is read is the run that the write buffer has become, and one page for each key that was
+/// there before and is changed.
 #[test]
-fn merges_between_two_versions_cost_no_reads() {
-    for merge_policy in [MergePolicy::LazyLevelling, MergePolicy::Levelling, MergePolicy::Tiering] {
-        let disk = SimDisk::new(1);
-        let options = SessionOptions::with_salt(SALT).create_dir();
-        let session = Session::open(Arc::clone(&disk) as _, "/session".as_ref(), &options).unwrap();
-        let config = TableConfig { merge_policy, ..buffer_of(1_000) };
-        let mut table = session.new_table(&config).unwrap();
+fn merges_between_two_versions_cost_a_diff_no_reads() {
+    const BUFFER: u64 = 1_000;
+    let policies = [
+        (MergePolicy::LazyLevelling, 680),
+        (MergePolicy::Levelling, 120),
+        (MergePolicy::Tiering, 120),
+    ];
+    for (merge_policy, steps) in policies {
+        let (disk, _session, mut table) =
+            simulated(&TableConfig { merge_policy, ..buffer_of(BUFFER) });
         let mut pairs = Vec::new();
-        for at in 0..700 {
-            let is_flushed = (STEP * at) / 1_000 < (STEP * (at + 1)) / 1_000;
+        for at in 0..steps {
+            let is_flushed = STEP * at / BUFFER < STEP * (at + 1) / BUFFER;
             let before = is_flushed.then(|| table.duplicate().unwrap());
             advance(&mut table, at);
             pairs.extend(before.map(|before| (before, table.duplicate().unwrap())));
         }
-        let mut all = Vec::new();
-        let mut most = 0;
-        for (older, newer) in &pairs {
+        let flushed = BUFFER / 40 + 1;
+        for (at, (older, newer)) in pairs.iter().enumerate() {
             let (pages, changes) = pages_of(&disk, older, newer);
-            let (back, changes_back) = pages_of(&disk, newer, older);
-            assert_eq!(changes as u64, if all.len() < 4 { changes as u64 } else { STEP });
-            assert_eq!(changes, changes_back);
-            all.push((pages, back));
-            most = most.max(pages);
+            assert!(pages <= flushed + 100 + 4, "{merge_policy:?}, flush {at}: {pages} pages");
+            assert_eq!((pages, changes), pages_of(&disk, newer, older), "in the other direction");
+            // The first steps delete nothing.
+            assert!(at < 4 || changes as u64 == STEP, "{changes} changes");
         }
-        println!("{merge_policy:?} {most} {all:?}");
+        // Otherwise there is nothing to save.
+        assert!(pages_in(&table) > 10 * flushed, "{} pages", pages_in(&table));
+    }
+}
+
+/// With the versions between them goes what could tell what has become of their runs.
+#[test]
+fn versions_far_from_each_other_cost_their_runs_and_the_keys_that_differ() {
+    let (disk, _session, mut table) = simulated(&buffer_of(1_000));
+    (0..100).for_each(|at| advance(&mut table, at));
+    let older = table.duplicate().unwrap();
+    (100..130).for_each(|at| advance(&mut table, at));
+    let (pages, changes) = pages_of(&disk, &older, &table);
+    assert_eq!(changes, 9_000);
+    let both = pages_in(&older) + pages_in(&table);
+    assert!(pages <= both + 9_000, "{pages} pages, {both} in both");
+    assert!(pages_of(&disk, &older, &older) == (0, 0) && both > 500, "{both} pages");
+}
+
+#[test]
+fn a_diff_holds_what_it_needs_and_refuses_what_it_cannot_do() {
+    for place in Place::both() {
+        let session = place.open();
+        let mut table = session.new_table(&buffer_of(2)).unwrap();
+        let blob = |number| value(number, 9_000);
+        for number in 0..20 {
+            table.insert_with_blob(&key(number), b"old", &blob(number)).unwrap();
+        }
+        let mut newer = table.duplicate().unwrap();
+        for number in 0..20 {
+            // Half of them as they were, in other places.
+            let other = number + 100 * (number % 2);
+            newer.insert_with_blob(&key(number), b"old", &blob(other)).unwrap();
+        }
+        let mut diff = table.diff(&newer).unwrap();
+        drop((table, newer));
+        let mut seen = 0;
+        while let Some(change) = diff.next().unwrap() {
+            let number = (0..20).find(|&number| key(number) == change.key.as_slice()).unwrap();
+            assert_eq!(held(&session, &change.old), Some((b"old".to_vec(), Some(blob(number)))));
+            let new = Some((b"old".to_vec(), Some(blob(number + 100))));
+            assert_eq!(held(&session, &change.new), new);
+            seen += 1;
+        }
+        assert_eq!(seen, 10);
+        drop(diff);
+        assert_eq!(place.runs(), Vec::<std::path::PathBuf>::new());
+
+        let elsewhere = Place::simulated(2);
+        let other = elsewhere.open();
+        let (table, foreign) = (session.new_table(&buffer_of(2)), other.new_table(&buffer_of(2)));
+        let (table, foreign) = (table.unwrap(), foreign.unwrap());
+        assert!(matches!(table.diff(&foreign), Err(Error::TablesOfDifferentSessions)));
+        let mut diff = table.diff(&table).unwrap();
+        session.close().unwrap();
+        assert!(matches!(diff.next(), Err(Error::SessionClosed)));
+        assert!(matches!(table.diff(&table), Err(Error::SessionClosed)));
+    }
+}
+
+/// Another resolve function makes something else of the same entries, but what both hold is compared.
+#[test]
+fn tables_with_different_functions_are_compared_by_what_they_hold() {
+    let place = Place::simulated(1);
+    let session = place.open();
+    let made = |resolve: Resolve| {
+        let mut table = session.new_table(&TableConfig { resolve, ..buffer_of(3) }).unwrap();
+        fill(&mut table, 0..50);
+        for number in 0..50 {
+            table.upsert(&key(number), &value(number + number % 2, 60)).unwrap();
+        }
+        table
+    };
+    let (first, last) = (made(Resolve::oldest()), made(Resolve::newest()));
+    let changes = read(&session, first.diff(&last).unwrap());
+    assert_eq!(changes.len(), 25);
+    let number = (0..50).find(|&number| key(number) == changes[0].0.as_slice()).unwrap();
+    let expected = [number, number + 1].map(|number| Some((value(number, 60), None)));
+    assert_eq!([changes[0].1.clone(), changes[0].2.clone()], expected);
+}
+
+/// A read that fails is an error for good, so that nobody takes half of a diff for all of it.
+#[test]
+fn a_diff_that_failed_gives_its_error_again() {
+    let (disk, _session, mut table) = simulated(&buffer_of(10));
+    fill(&mut table, 0..500);
+    let older = table.duplicate().unwrap();
+    clear(&mut table, (0..500).step_by(5));
+    let reads = |disk: &SimDisk| disk.counts().reads;
+    let before = reads(&disk);
+    let whole = pages_of(&disk, &older, &table);
+    let count = reads(&disk) - before;
+    assert!(count > 50 && whole.1 == 100, "{count} reads, {} changes", whole.1);
+    for nth in [1, 2, count / 2, count] {
+        let mut diff = older.diff(&table).unwrap();
+        disk.set_plan(FaultPlan::fail(disk.calls() + nth, FaultKind::Eio, Repeat::Once));
+        let failed = std::iter::repeat_with(|| diff.next()).find_map(Result::err);
+        assert!(matches!(failed, Some(Error::Disk(_))), "{failed:?}");
+        assert!(matches!(diff.next(), Err(Error::Disk(_))));
+        disk.set_plan(FaultPlan::default());
+        assert_eq!(pages_of(&disk, &older, &table), whole);
     }
 }
