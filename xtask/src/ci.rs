@@ -19,7 +19,8 @@ pub(crate) struct Scope {
 }
 
 /// Arguments that keep an example short: (name, arguments). Others run as they are.
-const EXAMPLE_ARGUMENTS: [(&str, &[&str]); 5] = [
+const EXAMPLE_ARGUMENTS: [(&str, &[&str]); 6] = [
+    ("diff", &["50000", "500", "40"]),
     ("ingest", &["20000"]),
     ("scan", &["40000"]),
     ("stalls", &["20000"]),

@@ -135,8 +135,9 @@ struct Suspect {
 /// The keys whose content differs between two tables of a session, in key order; see
 /// [`Table::diff`](crate::Table::diff).
 ///
-/// Later updates of the tables, and dropping them, do not disturb it; it keeps their files and write buffers, and
-/// so that what the references to blobs that it gives point into. After an error it gives that error again.
+/// Later updates of the tables, and dropping them, do not disturb it: it keeps their files and write buffers. So
+/// references to blobs that it gives are valid for as long as it is there. After an error it gives that error
+/// again. Dropping it early costs nothing.
 #[derive(Debug)]
 pub struct Diff {
     // Fields drop in order: readers before what keeps the session's lock.
@@ -167,7 +168,8 @@ impl Diff {
             && Arc::ptr_eq(one, other)
         {
             // Also if somebody has paid for it in between.
-            sources[1].union = sources[0].union.clone();
+            let [first, second] = &mut sources;
+            second.union.clone_from(&first.union);
         }
         let [of_older, of_newer] = [&sources[0], &sources[1]].map(layers_of);
         let difference = if older.1.resolve == newer.1.resolve {

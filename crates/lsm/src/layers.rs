@@ -122,10 +122,10 @@ fn with_ancestors<'a>(runs: impl Iterator<Item = &'a Arc<Run>>, there: &Runs) ->
     let mut all = Runs::new();
     let mut rest: Vec<_> = runs.cloned().collect();
     while let Some(run) = rest.pop() {
-        if !all.contains_key(&run.number()) {
+        all.entry(run.number()).or_insert_with(|| {
             rest.extend(inputs_of(&run, there).into_iter().flatten());
-            all.insert(run.number(), run);
-        }
+            run
+        });
     }
     all
 }

@@ -531,10 +531,13 @@ impl Table {
     /// one. Blobs that both tables have in the same place are not read for that; two others are only if value and
     /// length are equal, which reads both: those of up to 1,000 keys side by side, fewer once they come to 4 MiB.
     ///
-    /// Cost: reads nothing yet. Going through it all reads the runs that only one of the tables has, once, and
-    /// looks up those keys in them that may differ, where the newest run or write buffer does not say what the
-    /// table has: 1,000 keys at a time, side by side, for one page each and table. What both tables have is read
-    /// for these lookups only. Equal keys in runs that the tables do not share cost no lookup.
+    /// Cost: reads nothing yet. Going through it reads, once and in key order, the runs of each table that are newer
+    /// than the newest run or write buffer that both have. Keys of which these say the same in both cost
+    /// nothing more. The others are looked up in each table whose newer runs do not decide them, one page
+    /// for a key that is there, 1,000 keys at a time side by side. A run that was merged from runs of the other
+    /// table since the session was opened counts as these, if all of them are still held by some table or cursor;
+    /// so of versions that follow each other at most the last flush of the write buffer is read. For versions
+    /// so far apart that most keys differ, two cursors read less. Held by the test `diff`.
     ///
     /// # Errors
     /// [`Error::TablesOfDifferentSessions`], [`Error::SessionClosed`].
