@@ -98,7 +98,13 @@ struct Pair {
     older: Table,
     newer: Table,
     steps: Range<u64>,
-    is_flushed: bool,
+    /// Pages of the merges that began between them; `None` without a flush.
+    merged: Option<u64>,
+}
+
+/// Pages of merges by level.
+fn merges(table: &Table) -> Vec<u64> {
+    table.stats().levels.iter().map(|level| level.merge_pages).collect()
 }
 
 /// The pages that a diff reads and the time that it takes; its changes are checked.
@@ -134,13 +140,17 @@ fn measure(
 fn versions(table: &mut Table, entries: u64, updates: u64, count: u64) -> Outcome<Vec<Pair>> {
     let mut pairs = Vec::new();
     for version in 0..count {
-        let (before, debt) = (table.duplicate()?, table.stats().merge_debt_pages);
+        let (older, debt) = (table.duplicate()?, table.stats().merge_debt_pages);
         apply(table, &step(entries, updates, version))?;
         // Within a filling of the write buffer it only falls.
         let is_flushed = table.stats().merge_debt_pages > debt;
         if is_flushed || version % count.div_ceil(FEW) == 0 {
-            let (newer, steps) = (table.duplicate()?, version..version + 1);
-            pairs.push(Pair { older: before, newer, steps, is_flushed });
+            let newer = table.duplicate()?;
+            let (before, after) = (merges(&older), merges(&newer));
+            let begun =
+                after.iter().enumerate().filter(|(at, pages)| before.get(*at) != Some(pages));
+            let merged = is_flushed.then(|| begun.map(|(_, pages)| pages).sum());
+            pairs.push(Pair { older, newer, steps: version..version + 1, merged });
         }
     }
     Ok(pairs)
@@ -188,9 +198,9 @@ fn main() -> Outcome<()> {
     complete_merges(&mut table)?;
 
     let (mut at_flushes, mut others) = (Vec::new(), Vec::new());
-    for Pair { older, newer, steps, is_flushed } in &pairs {
+    for Pair { older, newer, steps, merged } in &pairs {
         let expected = expected(entries, updates, steps.clone());
-        let all = if *is_flushed { &mut at_flushes } else { &mut others };
+        let all = if merged.is_some() { &mut at_flushes } else { &mut others };
         all.push(measure(&disk, (older, newer), &expected, false)?);
         all.push(measure(&disk, (newer, older), &expected, true)?);
     }
@@ -198,6 +208,8 @@ fn main() -> Outcome<()> {
     println!("a table of {} entries in {} runs", stats.entries(), stats.runs());
     println!("neighbours, {updates} updates apart:");
     print("  a flush between them", at_flushes);
+    let most = pairs.iter().filter_map(|pair| pair.merged).max().unwrap_or(0);
+    println!("  merges that began with one of these flushes: up to {most} pages");
     print("  none", others);
     let expected = expected(entries, updates, 0..count);
     let all = measure(&disk, (&first, &last), &expected, false)?;
