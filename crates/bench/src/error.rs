@@ -1,5 +1,7 @@
 //! What a caller can do about an error: the classes that exit codes are made of.
 
+use terrane::Error;
+
 /// How to react to an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
@@ -11,6 +13,33 @@ pub enum Class {
     Environment,
     /// The user asked to stop; the state is that of the last whole block.
     Interrupted,
+}
+
+impl From<&Error> for Class {
+    fn from(error: &Error) -> Self {
+        match error {
+            Error::Corrupt { .. }
+            | Error::SnapshotCorrupted { .. }
+            | Error::SessionDirCorrupted { .. }
+            | Error::CanonicalDigestMismatch { .. }
+            | Error::Disk(terrane::io::Error::ShortRead { .. }) => Self::Check,
+            Error::NotTerrane { .. }
+            | Error::UnknownVersion { .. }
+            | Error::SessionDirDoesNotExist { .. }
+            | Error::InvalidSnapshotName { .. }
+            | Error::SnapshotExists { .. }
+            | Error::SnapshotDoesNotExist { .. }
+            | Error::SnapshotNotCompatible { .. }
+            | Error::SnapshotExportDirExists { .. }
+            | Error::SnapshotImportDirDoesNotExist { .. }
+            | Error::ResolveNotCompatible { .. }
+            | Error::LabelTooLarge { .. }
+            | Error::KeyTooLarge { .. }
+            | Error::ValueTooLarge { .. }
+            | Error::CanonicalMalformed { .. } => Self::Input,
+            _ => Self::Environment,
+        }
+    }
 }
 
 impl Class {

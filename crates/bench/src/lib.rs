@@ -2,11 +2,14 @@
 //!
 //! A replay feeds an engine with a history that somebody else wrote (Bitcoin's blocks, a file of
 //! neutral changes) and checks at every step that the engine's state is what the history says it
-//! must be. Engines are reached through [`engine`] only, so that one replay compares them all.
+//! must be. Engines are reached through [`engine`] only, so that one replay compares them all;
+//! workloads use the table engine directly.
 
 #![forbid(unsafe_code)]
 
 pub mod error;
+
+pub mod store;
 
 pub mod hex;
 

@@ -17,6 +17,8 @@ pub enum Phase {
     Fill,
     /// Measuring; counted in rounds.
     Measure,
+    /// Measuring; counted in operations.
+    Operations,
 }
 
 /// The caller of a replay or of a benchmark.

@@ -4,11 +4,14 @@
 //! byte. What a benchmark makes in a store it does not save: it is gone when the store is closed.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
-use terrane::{Session, SessionOptions};
+use terrane::Session;
+use terrane::io::{Disk, RealDisk};
 
 use crate::error::Class;
+use crate::store;
 
 pub mod union;
 
@@ -36,18 +39,9 @@ impl Error {
     #[must_use]
     pub fn class(&self) -> Class {
         match self {
-            Self::Engine(
-                terrane::Error::Corrupt { .. }
-                | terrane::Error::Disk(terrane::io::Error::ShortRead { .. }),
-            )
-            | Self::Wrong(_) => Class::Check,
-            Self::Engine(
-                terrane::Error::NotTerrane { .. }
-                | terrane::Error::UnknownVersion { .. }
-                | terrane::Error::SessionDirCorrupted { .. },
-            )
-            | Self::Options(_) => Class::Input,
-            Self::Engine(_) => Class::Environment,
+            Self::Engine(error) => Class::from(error),
+            Self::Wrong(_) => Class::Check,
+            Self::Options(_) => Class::Input,
             Self::Interrupted => Class::Interrupted,
         }
     }
@@ -65,8 +59,20 @@ pub fn splitmix(number: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
+/// The most that any option may be: sums and products of several stay numbers.
+const OPTION_MAX: u64 = 100_000_000;
+
+/// Refuses an option below `least`, or so large that no machine could do what is asked.
+fn bounded(name: &str, value: u64, least: u64) -> Result<()> {
+    if (least..=OPTION_MAX).contains(&value) {
+        return Ok(());
+    }
+    Err(Error::Options(format!("{name} must be at least {least} and at most {OPTION_MAX}")))
+}
+
 fn open(store: &Path) -> Result<Session> {
-    Ok(Session::open_dir(store, &SessionOptions::default().create_dir())?)
+    let disk: Arc<dyn Disk> = RealDisk::auto();
+    Ok(store::open(&disk, store)?)
 }
 
 fn seconds(since: Instant) -> f64 {

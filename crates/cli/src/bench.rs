@@ -26,7 +26,7 @@ Examples:
   terrane bench upsert --store /tmp/terrane-bench
   terrane bench union --store /tmp/terrane-bench --entries 100k --json
 
-Benchmarks leave nothing behind in a store but what was there before. Measure on a quiet machine.";
+Benchmarks leave no data behind in the store. Measure on a quiet machine.";
 
 const UPSERT_EXAMPLES: &str = "\
 Examples:

@@ -1,5 +1,7 @@
 //! How a command ends: its errors and the exit codes that they have.
 
+use std::path::Path;
+
 use terrane_bench::engine::EngineError;
 use terrane_bench::error::Class;
 use terrane_bench::replay::{bitcoin, changes};
@@ -34,8 +36,21 @@ impl Failure {
     }
 
     /// The same, said of some file.
-    pub(crate) fn about(self, file: &str) -> Self {
+    fn about(self, file: &str) -> Self {
         Self { message: format!("{file}: {}", self.message), ..self }
+    }
+
+    /// What an error of the library says; where it is about a canonical file, that is named.
+    pub(crate) fn with_file(error: terrane::Error, file: &Path) -> Self {
+        use terrane::Error;
+        let is_about_file = matches!(
+            error,
+            Error::Stream { .. }
+                | Error::CanonicalMalformed { .. }
+                | Error::CanonicalDigestMismatch { .. }
+        );
+        let failure = Self::from(error);
+        if is_about_file { failure.about(&file.display().to_string()) } else { failure }
     }
 
     /// One word for programs.
@@ -85,29 +100,7 @@ impl From<workload::Error> for Failure {
 
 impl From<terrane::Error> for Failure {
     fn from(error: terrane::Error) -> Self {
-        use terrane::Error;
-        let class = match &error {
-            Error::Corrupt { .. }
-            | Error::SnapshotCorrupted { .. }
-            | Error::SessionDirCorrupted { .. }
-            | Error::CanonicalDigestMismatch { .. }
-            | Error::Disk(terrane::io::Error::ShortRead { .. }) => Class::Check,
-            Error::NotTerrane { .. }
-            | Error::UnknownVersion { .. }
-            | Error::SessionDirDoesNotExist { .. }
-            | Error::InvalidSnapshotName { .. }
-            | Error::SnapshotExists { .. }
-            | Error::SnapshotDoesNotExist { .. }
-            | Error::SnapshotNotCompatible { .. }
-            | Error::SnapshotExportDirExists { .. }
-            | Error::SnapshotImportDirDoesNotExist { .. }
-            | Error::ResolveNotCompatible { .. }
-            | Error::LabelTooLarge { .. }
-            | Error::ValueTooLarge { .. }
-            | Error::CanonicalMalformed { .. } => Class::Input,
-            _ => Class::Environment,
-        };
-        Self { class, message: in_full(&error) }
+        Self { class: Class::from(&error), message: in_full(&error) }
     }
 }
 

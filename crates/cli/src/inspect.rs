@@ -13,6 +13,7 @@
 //! | `snapshot`  | `path`, and what a store says of it; `levels` is a list of `level` (from 1), `merge` (null, or `input_runs`, `input_bytes`, `due_in_flushes`, `drops_tombstones`), `runs`; `write_buffer` and `last_flush`: null or a run; `config`: `merge_policy`, `size_ratio`, `write_buffer_entries` or `write_buffer_bytes` |
 //! | `run`       | a run                                                                         |
 //! | `page`      | `path`, `page`, `offset_bytes`, `page_kind`, `crc`, and for a key page `entries`: list of `kind`, `key_hex`, `value_bytes`, `value_hex` (as far as it stands in the page), for others `content_hex` |
+//! | `canonical` | `path`, `format_version`, `count` and `digest` (as its end says; `terrane snapshot import` checks them), `bytes` |
 //! | `constants` | `constants`: object of texts by name                                          |
 //!
 //! A **run** has `path`, `format_version`, `purpose` (`level` or `buffer_image`), `identity`, `entries`,
@@ -29,10 +30,11 @@ use std::sync::Arc;
 use clap::Args;
 use serde::Serialize;
 use terrane::inspect::{
-    self, Inspection, LevelInfo, MetadataInfo, PageInfo, RunInfo, SessionInfo, SnapshotInfo,
+    self, CanonicalInfo, Inspection, LevelInfo, MetadataInfo, PageInfo, RunInfo, SessionInfo,
+    SnapshotInfo,
 };
 use terrane::io::{Disk, RealDisk};
-use terrane::{MergePolicy, PAGE_SIZE, Purpose, TableConfig, WriteBuffer};
+use terrane::{CanonicalSummary, Error, MergePolicy, PAGE_SIZE, Purpose, TableConfig, WriteBuffer};
 
 use crate::exit::Failure;
 use crate::output::{self, bytes};
@@ -48,6 +50,8 @@ Examples:
   One run, and one of its pages:
     terrane inspect /data/utxo/active/00000007.run
     terrane inspect /data/utxo/active/00000007.run --page 3
+  Count and digest of a canonical export:
+    terrane inspect tip.canonical
   Every constant of the formats, for programs:
     terrane inspect constants --json
 
@@ -61,7 +65,7 @@ const SHOWN_BYTES: usize = 40;
 
 #[derive(Debug, Args)]
 pub(crate) struct Inspect {
-    /// Directory of a store, or a file in one; `constants` (write `./constants` for a file of that
+    /// Directory of a store, a file in one, or a canonical export; `constants` (write `./constants` for a file of that
     /// name) shows the constants of the formats
     #[arg(value_name = "DIR|FILE")]
     path: PathBuf,
@@ -82,6 +86,7 @@ enum Shown {
     Snapshot(Box<Snapshot>),
     Run(Run),
     Page(PageContent),
+    Canonical(Canonical),
     Constants { constants: BTreeMap<&'static str, String> },
 }
 
@@ -108,6 +113,15 @@ struct Metadata {
     path: String,
     format_version: u32,
     created: String,
+}
+
+#[derive(Serialize)]
+struct Canonical {
+    path: String,
+    format_version: u32,
+    count: u64,
+    digest: String,
+    bytes: u64,
 }
 
 /// A snapshot as a store lists it: nothing is known of a damaged one but its name.
@@ -257,7 +271,8 @@ impl Inspect {
     }
 
     fn look(&self, looker: &mut Looker, path: &Path) -> Result<(Shown, String), Failure> {
-        match inspect::inspect(&looker.disk, path)? {
+        let inspection = inspect::inspect(&looker.disk, path);
+        match inspection.map_err(|error| Failure::with_file(error, path))? {
             Inspection::Session(info) => {
                 self.refuse_page("a store")?;
                 let (store, text) = looker.store(path, info);
@@ -297,6 +312,18 @@ impl Inspect {
                     Ok(self::page(path, &info))
                 }
             },
+            Inspection::Canonical(info) => {
+                self.refuse_page("a canonical export")?;
+                let canonical = canonical(path, &info);
+                let text = lines(&[
+                    ("canonical export", canonical.path.clone()),
+                    ("format version", canonical.format_version.to_string()),
+                    ("count", canonical.count.to_string()),
+                    ("digest", canonical.digest.clone()),
+                    ("bytes", bytes(canonical.bytes)),
+                ]);
+                Ok((Shown::Canonical(canonical), text))
+            }
             _ => Err(Failure::usage(format!("{}: nothing that can be shown", path.display()))),
         }
     }
@@ -315,8 +342,12 @@ impl Looker {
         for (name, snapshot) in info.snapshots {
             let stored = match snapshot {
                 Ok(snapshot) => StoredSnapshot::new(name, &snapshot),
-                Err(reason) => {
-                    self.damage.push(reason);
+                Err(Error::UnknownVersion { found, .. }) => {
+                    let format_version = Some(found);
+                    StoredSnapshot { name, format_version, ..StoredSnapshot::default() }
+                }
+                Err(error) => {
+                    self.damage.push(error.to_string());
                     StoredSnapshot { name, ..StoredSnapshot::default() }
                 }
             };
@@ -431,6 +462,17 @@ fn metadata(path: &Path, info: &MetadataInfo) -> Metadata {
         path: path.display().to_string(),
         format_version: info.version,
         created: time(info.created_ns),
+    }
+}
+
+fn canonical(path: &Path, info: &CanonicalInfo) -> Canonical {
+    let CanonicalSummary { count, digest, bytes, .. } = info.summary;
+    Canonical {
+        path: path.display().to_string(),
+        format_version: info.version,
+        count,
+        digest: hex(&digest),
+        bytes,
     }
 }
 

@@ -22,6 +22,8 @@ mod verify;
 
 mod stream;
 
+mod store;
+
 mod snapshot;
 
 use std::ffi::OsString;

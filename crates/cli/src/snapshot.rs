@@ -6,7 +6,7 @@
 //!
 //! | command               | fields                                                                     |
 //! |-----------------------|----------------------------------------------------------------------------|
-//! | `list`                | `snapshots`: list of `name`, and `label`, `saved`, `runs`, `entries` (as they are stored, all versions of a key counted), `bytes`, which are null if it is damaged; `damage`: list of texts, and `ok` is false, with exit code 1, if it is not empty |
+//! | `list`                | `snapshots`: list of `name`, and `label`, `saved`, `format_version`, `runs`, `entries` (as they are stored, all versions of a key counted), `bytes`, which are null if it is damaged, and all but `format_version` if this program does not read that one; `damage`: list of texts, and `ok` is false, with exit code 1, if it is not empty |
 //! | `rename`              | `from`, `to`                                                               |
 //! | `delete`              | `name`, `deleted` (false only with `--if-exists`)                          |
 //! | `export --to`         | `name`, `to`, `as`, `files_copied`, `bytes_copied`, `files_shared` (there already), `bytes_shared`, `files_rebuilt` (of those copied, for a store with another salt), `wall_s` |
@@ -14,7 +14,7 @@
 //! | `import --from`       | `name`, `from`, `as`, `files_copied`, `bytes_copied`, `files_rebuilt`, `wall_s` |
 //! | `import --canonical`  | `file`, `as`, `label`, `count`, `digest`, `bytes`, `wall_s`                |
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,16 +25,14 @@ use serde::Serialize;
 use terrane::inspect::{self, Inspection, SessionInfo};
 use terrane::io::disk::create_dirs;
 use terrane::io::{Disk, RealDisk};
-use terrane::{
-    CanonicalSummary, Session, SessionOptions, SnapshotName, SnapshotPlace, TableConfig,
-};
-use terrane_bench::monitor::Monitor as _;
+use terrane::{CanonicalSummary, Error, SnapshotName, SnapshotPlace, TableConfig};
 
 use crate::exit::Failure;
 use crate::output::{self, bytes};
 use crate::progress::{ByteBar, Progress, exit_on_interrupt};
+use crate::store::{is_same, open, open_or_make};
 use crate::stream::{Counted, Target, Watched};
-use crate::text::{grouped, hex, table, time};
+use crate::text::{count_of, grouped, hex, table, time};
 
 /// What can be done with snapshots.
 #[derive(Debug, Subcommand)]
@@ -100,7 +98,8 @@ Examples:
     terrane snapshot import --canonical tip.canonical --store /data/utxo --as tip --label utxo
 
 Everything is checked on the way in: every page, every key, that filters and indexes lead to it; of
-a canonical file order, count and digest. After a failure nothing is left of the attempt.";
+a canonical file order, count and digest. After a failure nothing is left of the attempt; after
+Ctrl-C there may be an empty store, if one was being made.";
 
 /// What every command takes.
 #[derive(Debug, Args)]
@@ -256,49 +255,19 @@ impl Snapshot {
     }
 }
 
-/// Parts of a store, of which one suffices for it to be taken for one.
-const PARTS: [&str; 3] = ["metadata", "active", "snapshots"];
-
-/// Opens a store that must be there, or may be `made` if it is missing or empty.
-fn open(store: &Path, made: bool) -> Result<Session, Failure> {
-    let shown = store.display();
-    match fs::read_dir(store) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound && made => {
-            if let Some(parent) = store.parent() {
-                create_dirs(RealDisk::auto().as_ref(), parent)
-                    .map_err(|error| Failure::environment(error.to_string()))?;
-            }
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(Failure::usage(format!("{shown} does not exist")));
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
-            return Err(Failure::usage(format!("{shown} is no directory")));
-        }
-        Err(error) => return Err(Failure::environment(format!("{shown}: {error}"))),
-        Ok(mut entries) => {
-            let is_store = PARTS.iter().any(|part| store.join(part).exists());
-            let can_be_made = made && entries.next().is_none();
-            if !is_store && !can_be_made {
-                return Err(Failure::usage(format!("{shown} is no store of Terrane")));
-            }
-        }
-    }
-    Ok(Session::open_dir(store, &SessionOptions::default().create_dir())?)
-}
-
 #[derive(Serialize)]
 struct Listed {
     snapshots: Vec<ListedSnapshot>,
     damage: Vec<String>,
 }
 
-/// Nothing is known of a damaged one but its name.
+/// Nothing is known of a damaged one but its name, and of one of another format version but this.
 #[derive(Serialize, Default)]
 struct ListedSnapshot {
     name: String,
     label: Option<String>,
     saved: Option<String>,
+    format_version: Option<u32>,
     runs: Option<u64>,
     entries: Option<u64>,
     bytes: Option<u64>,
@@ -309,8 +278,12 @@ impl Listed {
         let mut listed = Self { snapshots: Vec::new(), damage: Vec::new() };
         for (name, info) in info.snapshots {
             let snapshot = match info {
-                Err(reason) => {
-                    listed.damage.push(reason);
+                Err(Error::UnknownVersion { found, .. }) => {
+                    let format_version = Some(found);
+                    ListedSnapshot { name, format_version, ..ListedSnapshot::default() }
+                }
+                Err(error) => {
+                    listed.damage.push(error.to_string());
                     ListedSnapshot { name, ..ListedSnapshot::default() }
                 }
                 Ok(info) => {
@@ -319,6 +292,7 @@ impl Listed {
                         name,
                         label: Some(info.label.clone()),
                         saved: Some(time(info.created_ns)),
+                        format_version: Some(info.version),
                         runs: Some(runs().count() as u64),
                         entries: Some(runs().map(|run| run.meta.entries).sum()),
                         bytes: Some(runs().map(|run| run.bytes).sum()),
@@ -337,7 +311,11 @@ impl Listed {
             let number = |number: Option<u64>| number.map(grouped).unwrap_or_default();
             rows.push(vec![
                 snapshot.name.clone(),
-                snapshot.saved.clone().unwrap_or_else(|| "damaged".to_owned()),
+                match (&snapshot.saved, snapshot.format_version) {
+                    (Some(saved), _) => saved.clone(),
+                    (None, Some(version)) => format!("format version {version}"),
+                    (None, None) => "damaged".to_owned(),
+                },
                 snapshot.label.clone().unwrap_or_default(),
                 number(snapshot.runs),
                 number(snapshot.entries),
@@ -373,7 +351,7 @@ struct Renamed<'a> {
 
 impl RenameArgs {
     fn run(&self) -> Result<(), Failure> {
-        let session = open(&self.common.store, false)?;
+        let session = open(&self.common.store)?;
         session.rename_snapshot(&self.from, &self.to)?;
         session.close()?;
         let renamed = Renamed { from: self.from.as_str(), to: self.to.as_str() };
@@ -390,7 +368,7 @@ struct Deleted<'a> {
 
 impl DeleteArgs {
     fn run(&self) -> Result<(), Failure> {
-        let session = open(&self.common.store, false)?;
+        let session = open(&self.common.store)?;
         let deleted = if self.if_exists {
             session.delete_snapshot_if_exists(&self.name)?
         } else {
@@ -420,15 +398,23 @@ struct Exported<'a> {
 
 /// What was copied, for people.
 fn copied(files: u64, size: u64) -> String {
-    format!("{} files, {}", grouped(files), bytes(size))
+    format!("{}, {}", count_of(files, "file", "files"), bytes(size))
 }
 
 impl ExportArgs {
     fn export_to(&self, dir: &Path) -> Result<(), Failure> {
         // A copy is whole or absent, whenever it ends.
         exit_on_interrupt()?;
+        if is_same(&self.common.store, dir) {
+            return Err(Failure::usage("--to and --store are the same store"));
+        }
         let started = Instant::now();
-        let session = open(&self.common.store, false)?;
+        let session = open(&self.common.store)?;
+        if let Some(parent) = dir.parent()
+            && session.snapshot_exists(&self.name)?
+        {
+            create_dirs(RealDisk::auto().as_ref(), parent).map_err(Error::from)?;
+        }
         let name_there = self.name_there.as_ref().unwrap_or(&self.name);
         let place = SnapshotPlace::new(dir, name_there.clone());
         let mut bar = ByteBar::new("exporting", self.quiet);
@@ -462,17 +448,31 @@ impl ExportArgs {
             return Err(Failure::usage(why));
         }
         let started = Instant::now();
-        let signals = Progress::new(true)?;
-        let session = open(&self.common.store, false)?;
+        // Standard output has nothing that would have to be removed, and its reader may read no more.
+        let signals = if is_stdout {
+            exit_on_interrupt()?;
+            None
+        } else {
+            Some(Progress::new(true)?)
+        };
+        let session = open(&self.common.store)?;
         let info = session.snapshot_info(&self.name)?;
         let bar = ByteBar::new("exporting", self.quiet);
         let export = |out: &mut dyn Write| {
             let mut out = Watched { stream: out, bar, done: 0, total: info.data_bytes, signals };
             let exported = session.export_canonical(&self.name, &mut out);
-            if out.signals.stop() {
+            if out.is_stopped() {
                 return Err(Failure::interrupted("interrupted; no export was made"));
             }
-            Ok(exported?)
+            match exported {
+                // Nobody reads on, which is no failure.
+                Err(Error::Stream { source })
+                    if is_stdout && source.kind() == io::ErrorKind::BrokenPipe =>
+                {
+                    Ok(None)
+                }
+                exported => exported.map(Some).map_err(|error| Failure::with_file(error, path)),
+            }
         };
         let summary = if is_stdout {
             export(&mut io::stdout().lock())?
@@ -480,6 +480,7 @@ impl ExportArgs {
             Target::open(path, self.force)?.fill(export)?
         };
         session.close()?;
+        let Some(summary) = summary else { return Ok(()) };
         let file = path.display().to_string();
         let (name, wall_s) = (self.name.as_str(), started.elapsed().as_secs_f64());
         let lines = summary_lines("exported", format!("{name} to {file}"), &summary);
@@ -564,15 +565,18 @@ impl ImportArgs {
         if !dir.exists() {
             return Err(Failure::usage(format!("{} does not exist", dir.display())));
         }
+        if is_same(&self.common.store, dir) {
+            return Err(Failure::usage("--from and --store are the same store"));
+        }
         let started = Instant::now();
-        let session = open(&self.common.store, true)?;
         let name_here = self.name_here.as_ref().unwrap_or(name);
         let place = SnapshotPlace::new(dir, name.clone());
         let mut bar = ByteBar::new("importing", self.quiet);
         let mut progress = |done, total| bar.set(done, total);
-        let report = session.import_snapshot_from(&place, name_here, &mut progress)?;
+        let report = open_or_make(&self.common.store, |session| {
+            Ok(session.import_snapshot_from(&place, name_here, &mut progress)?)
+        })?;
         drop(bar);
-        session.close()?;
         let imported = Imported {
             name: name.as_str(),
             from: dir.display().to_string(),
@@ -592,7 +596,7 @@ impl ImportArgs {
     fn read_file(&self, path: &Path, name: &SnapshotName) -> Result<(), Failure> {
         exit_on_interrupt()?;
         let started = Instant::now();
-        let failed = |error: &io::Error| {
+        let unreadable = |error: &io::Error| {
             let message = format!("{}: {error}", path.display());
             match error.kind() {
                 io::ErrorKind::NotFound => Failure::usage(message),
@@ -603,27 +607,29 @@ impl ImportArgs {
         let (mut input, total): (Box<dyn Read>, u64) = if is_stream(path) {
             (Box::new(io::stdin().lock()), 0)
         } else {
-            let file = File::open(path).map_err(|error| failed(&error))?;
-            let total = file.metadata().map_err(|error| failed(&error))?.len();
-            (Box::new(file), total)
+            let file = File::open(path).map_err(|error| unreadable(&error))?;
+            let metadata = file.metadata().map_err(|error| unreadable(&error))?;
+            if metadata.is_dir() {
+                return Err(Failure::usage(format!("{} is a directory", path.display())));
+            }
+            (Box::new(file), metadata.len())
         };
-        let session = open(&self.common.store, true)?;
-        if session.snapshot_exists(name)? {
-            return Err(terrane::Error::SnapshotExists { name: name.to_string() }.into());
-        }
         let mut bar = ByteBar::new("importing", self.quiet);
         let mut done = 0;
         let counted = Counted(input.as_mut(), &mut |bytes| {
             done += bytes;
             bar.set(done, total.max(done));
         });
-        let (table, summary) = session
-            .import_canonical(counted, &TableConfig::default())
-            .map_err(|error| Failure::from(error).about(&path.display().to_string()))?;
+        let summary = open_or_make(&self.common.store, |session| {
+            if session.snapshot_exists(name)? {
+                return Err(Error::SnapshotExists { name: name.to_string() }.into());
+            }
+            let imported = session.import_canonical(counted, &TableConfig::default());
+            let (table, summary) = imported.map_err(|error| Failure::with_file(error, path))?;
+            table.save_snapshot(name, &self.label)?;
+            Ok(summary)
+        })?;
         drop(bar);
-        table.save_snapshot(name, &self.label)?;
-        drop(table);
-        session.close()?;
         let imported = ImportedCanonical {
             file: path.display().to_string(),
             r#as: name.as_str(),

@@ -9,19 +9,25 @@ use terrane_bench::monitor::Monitor as _;
 use crate::exit::Failure;
 use crate::progress::{ByteBar, Progress};
 
-/// A stream whose bytes are counted, and that ends when the user asks to stop.
+/// A stream whose bytes are counted, and that ends when the user asks to stop, where that is listened to.
 pub(crate) struct Watched<'a> {
     pub(crate) stream: &'a mut dyn Write,
     pub(crate) bar: ByteBar,
     pub(crate) done: u64,
     /// As far as is known.
     pub(crate) total: u64,
-    pub(crate) signals: Progress,
+    pub(crate) signals: Option<Progress>,
+}
+
+impl Watched<'_> {
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.signals.as_ref().is_some_and(Progress::stop)
+    }
 }
 
 impl Write for Watched<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.signals.stop() {
+        if self.is_stopped() {
             // Not of the kind that is tried again.
             return Err(io::Error::other("interrupted"));
         }

@@ -18,6 +18,9 @@ use crate::error::{Error, Result};
 use crate::page::{PAGE_SIZE, PAYLOAD_SIZE, PageKind, decode_payload};
 use crate::run::{Run, read_pages};
 
+/// Reads that are in flight at once, where nobody says how many.
+pub(crate) const READS_IN_FLIGHT: usize = 64;
+
 /// Most pages that are read with one request.
 const REQUEST_PAGES_MAX: u64 = 64;
 
@@ -86,6 +89,14 @@ impl BlobRef {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// The run that it points into, if it is one, and there.
+    pub(crate) fn run(&self) -> Option<Arc<Run>> {
+        match &self.target {
+            Target::Run { run, .. } => run.upgrade(),
+            Target::Memory(_) => None,
+        }
     }
 
     /// What it points into, unless that is gone. An empty blob needs nothing to be there, and nobody keeps
@@ -165,8 +176,9 @@ pub(crate) fn retrieve(disk: &dyn Disk, depth: usize, refs: &[BlobRef]) -> Resul
         match blob {
             Blob::Memory(bytes) => results.push(bytes.to_vec()),
             Blob::Run { run, span } => {
-                results.push(vec![0; span.len as usize]);
+                // Before memory is taken for it.
                 let pages = pages_of(run, *span)?;
+                results.push(vec![0; span.len as usize]);
                 for first in pages.clone().step_by(REQUEST_PAGES_MAX as usize) {
                     pieces.push((first, REQUEST_PAGES_MAX.min(pages.end - first), at));
                 }

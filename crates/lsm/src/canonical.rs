@@ -9,6 +9,8 @@
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::sync::Arc;
 
+use terrane_io::DiskFile;
+
 use crate::answer::Record;
 use crate::blob::{self, BlobRef};
 use crate::cursor::Cursor;
@@ -20,7 +22,7 @@ use crate::session_core::SessionCore;
 /// First bytes of a canonical export.
 pub(crate) const CANONICAL_MAGIC: [u8; 8] = *b"TerraCan";
 
-/// Newest version of canonical exports, which is the one that is written.
+/// Version of canonical exports that is written, and the only one that is read.
 pub(crate) const CANONICAL_VERSION: u32 = 1;
 
 /// Tag of an entry without blob.
@@ -35,11 +37,14 @@ pub(crate) const TAG_END: u8 = 3;
 /// Entries that are read or written at a time.
 const BATCH_ENTRIES: usize = 1024;
 
+/// Bytes of magic and version.
+const HEAD_BYTES: u64 = 12;
+
+/// Bytes of the end record: tag, count, digest.
+const END_BYTES: u64 = 41;
+
 /// Bytes of blobs, or of entries, after which a batch is full.
 const BATCH_BYTES: usize = 4 << 20;
-
-/// Reads of blobs that are in flight at once.
-const BLOB_READS_IN_FLIGHT: usize = 64;
 
 /// What a canonical export holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,7 +88,7 @@ impl<W: Write> Output<W> {
     /// Puts entries with their blobs, which the cursor keeps that gave the references.
     fn put_all(&mut self, session: &SessionCore, records: &[Record]) -> Result<()> {
         let refs: Vec<_> = records.iter().filter_map(|record| record.blob.clone()).collect();
-        let blobs = blob::retrieve(session.disk(), BLOB_READS_IN_FLIGHT, &refs)?;
+        let blobs = blob::retrieve(session.disk(), blob::READS_IN_FLIGHT, &refs)?;
         let mut blobs = blobs.iter().map(Vec::as_slice);
         for Record { key, value, blob } in records {
             self.put_entry(key, value, blob.as_ref().and_then(|_| blobs.next()))?;
@@ -192,15 +197,7 @@ pub(crate) fn import(
 ) -> Result<CanonicalSummary> {
     let input = BufReader::with_capacity(1 << 16, input);
     let mut input = Input { input, offset: 0 };
-    let magic = input.up_to(8)?;
-    if magic != CANONICAL_MAGIC {
-        return Input { offset: 0, ..input }.malformed("it does not begin with `TerraCan`");
-    }
-    let version = u32::from_le_bytes(input.array()?);
-    if version != CANONICAL_VERSION {
-        let known = format!("format version {version}, this program reads {CANONICAL_VERSION}");
-        return input.malformed(known);
-    }
+    check_head(&mut input)?;
     let mut digest = StateDigest::default();
     let mut last: Option<Vec<u8>> = None;
     let mut has_ended = false;
@@ -219,6 +216,40 @@ pub(crate) fn import(
         take(&batch)?;
     }
     check_end(input, digest)
+}
+
+/// What the ends of an export say of it; its entries are not read.
+pub(crate) fn summary(file: &dyn DiskFile) -> Result<CanonicalSummary> {
+    let bytes = file.len()?;
+    let malformed =
+        |offset, reason: &str| Err(Error::CanonicalMalformed { offset, reason: reason.to_owned() });
+    let Some(end) = bytes.checked_sub(END_BYTES).filter(|&end| end >= HEAD_BYTES) else {
+        return malformed(bytes, "it ends early");
+    };
+    let (mut head, mut last) = ([0; HEAD_BYTES as usize], [0; END_BYTES as usize]);
+    file.read_at(&mut head, 0)?;
+    file.read_at(&mut last, end)?;
+    check_head(&mut Input { input: head.as_slice(), offset: 0 })?;
+    let mut input = Input { input: last.as_slice(), offset: end };
+    if input.array()? != [TAG_END] {
+        return malformed(end, "there is no end record");
+    }
+    let count = u64::from_le_bytes(input.array()?);
+    Ok(CanonicalSummary { count, digest: input.array()?, bytes })
+}
+
+/// Reads magic and version.
+fn check_head(input: &mut Input<impl Read>) -> Result<()> {
+    let malformed = |offset, reason| Err(Error::CanonicalMalformed { offset, reason });
+    if input.up_to(8)? != CANONICAL_MAGIC {
+        return malformed(0, "it does not begin with `TerraCan`".to_owned());
+    }
+    let version = u32::from_le_bytes(input.array()?);
+    if version != CANONICAL_VERSION {
+        let known = format!("format version {version}; this program reads {CANONICAL_VERSION}");
+        return malformed(8, known);
+    }
+    Ok(())
 }
 
 /// The next entry, whose key must be above the `last` one; `None` once the tag of the end has been read.

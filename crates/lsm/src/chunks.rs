@@ -169,7 +169,7 @@ impl Chunks {
             self.pages = pages;
             self.grow();
         }
-        self.ask_ahead()?;
+        self.ask_ahead();
         Ok(true)
     }
 
@@ -196,19 +196,19 @@ impl Chunks {
 
     /// Asks for what is to be under way, once half of it has been taken: every time that the disk is asked
     /// costs as much as the reading of some pages.
-    fn ask_ahead(&mut self) -> Result<()> {
-        let Reading::Scan(read_ahead) = &self.reading else { return Ok(()) };
+    fn ask_ahead(&mut self) {
+        let Reading::Scan(read_ahead) = &self.reading else { return };
         if self.chunk_pages < AHEAD_CHUNK_PAGES_MIN || self.ahead.len() > self.ahead_max / 2 {
-            return Ok(());
+            return;
         }
         let read_ahead = Arc::clone(read_ahead);
         while self.ahead.len() < self.ahead_max && !self.rest.is_empty() {
             let rest = self.rest.clone();
             let pages = self.cut();
             let bytes = pages.len() * PAGE_SIZE;
-            let tag = read_ahead.begin(offset_of(&pages), bytes, || self.run.file_if_room())?;
-            let Some(tag) = tag else {
-                // This chunk is read when it is needed.
+            let tag = read_ahead.begin(offset_of(&pages), bytes, || self.run.file_if_room());
+            let Ok(Some(tag)) = tag else {
+                // This chunk is read when it is needed, and what is in the way then is told.
                 self.rest = rest;
                 break;
             };
@@ -216,7 +216,6 @@ impl Chunks {
             self.grow();
         }
         read_ahead.submit();
-        Ok(())
     }
 }
 

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::answer::Lookup;
-use crate::blob::{Blob, BlobRef, retrieve};
+use crate::blob::{Blob, BlobRef, READS_IN_FLIGHT, retrieve};
 use crate::chunks::Reading;
 use crate::config::TableConfig;
 use crate::entry::{Kind, Order};
@@ -30,9 +30,6 @@ const SUSPECTS_MAX: usize = 1_000;
 
 /// Bytes of keys and values of suspects beyond which no more are gathered.
 const SUSPECT_BYTES_MAX: usize = 4 << 20;
-
-/// Reads of blobs that are in flight at once.
-const BLOB_READS_IN_FLIGHT: usize = 64;
 
 /// Bytes of blobs beyond which no more are compared side by side.
 const BLOB_BYTES_MAX: usize = 4 << 20;
@@ -311,7 +308,7 @@ fn same_blobs(session: &SessionCore, changes: &[Change]) -> Result<Vec<bool>> {
             refs.extend([old.clone(), new.clone()]);
             places.push(at);
         }
-        let blobs = retrieve(session.disk(), BLOB_READS_IN_FLIGHT, &refs)?;
+        let blobs = retrieve(session.disk(), READS_IN_FLIGHT, &refs)?;
         for (pair, at) in blobs.chunks_exact(2).zip(places) {
             are_same[at] = pair[0] == pair[1];
         }

@@ -1,7 +1,7 @@
 //! Physical entries: what a table stores for a key, their limits, and how two of one key combine.
 //!
-//! A newer entry hides an older one, except that an *upsert* combines with it. Inside one table
-//! , with the table's resolve function *f* whose first argument is the newer value:
+//! A newer entry hides an older one, except that an *upsert* combines with it. Inside one table, with the
+//! table's resolve function *f*, whose first argument is the newer value:
 //!
 //! | newer      | nothing older | delete     | insert *v*, with or without blob | upsert *v*      |
 //! |------------|---------------|------------|----------------------------------|-----------------|
@@ -10,7 +10,8 @@
 //!
 //! This is associative if and only if *f* is, so that merges may be made in any order.
 
-/// Longest key, in bytes: one page less its header.
+/// Longest key, in bytes: a little less than a page, so that a page holds any key whole, with what it has to
+/// say of the entry.
 pub const KEY_BYTES_MAX: usize = 4000;
 
 /// Longest value, in bytes; of an insert with blob 12 bytes less.

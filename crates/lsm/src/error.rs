@@ -13,8 +13,8 @@
 //! | `TableClosed`, `CursorClosed` | ruled out by the type system: a handle is closed by dropping it |
 //! | `TableCorrupted` | [`Error::Corrupt`]; a page that ends early is [`Error::Disk`] with a short read |
 //! | `TableTooLarge` | the same |
-//! | `TableUnionNotCompatible` | the same, also for another resolve function; [`Error::UnionOfNothing`], [`Error::UnionTooDeep`] |
-//! | `SnapshotExists`, `SnapshotDoesNotExist`, `SnapshotCorrupted` | the same |
+//! | `TableUnionNotCompatible` | the same, also for another resolve function; [`Error::UnionOfNothing`], [`Error::UnionTooDeep`], [`Error::UnionTooLarge`] |
+//! | `SnapshotExists`, `SnapshotDoesNotExist`, `SnapshotCorrupted` | the same; [`Error::SnapshotTooLarge`] |
 //! | `SnapshotNotCompatible` | the same for labels, [`Error::ResolveNotCompatible`] for functions; another salt is no error, filters are made anew |
 //! | `SnapshotExportDirExists`, `SnapshotImportDirDoesNotExist` | the same |
 //! | `InvalidSnapshotName` | the same; [`Error::InvalidResolveName`] |
@@ -23,7 +23,8 @@
 //! | `InvalidConfig` | the same, with the option, the value and what is allowed |
 //! | an I/O error | [`Error::Disk`], with operation, file and the system's error; after a failed sync [`Error::Poisoned`] |
 //!
-//! [`Error::NotTerrane`] and [`Error::UnknownVersion`] are for files of others and of newer programs;
+//! [`Error::NotTerrane`] and [`Error::UnknownVersion`] are for files of others and of programs with another
+//! format (of canonical exports: [`Error::CanonicalMalformed`]);
 //! [`Error::Stream`], [`Error::CanonicalMalformed`] and [`Error::CanonicalDigestMismatch`] for canonical exports.
 
 use std::io;
@@ -60,14 +61,14 @@ pub enum Error {
         /// What is there.
         found: String,
     },
-    /// A file is of a format version that this program does not know. Use a newer program.
-    #[error("{}: format version {found}, this program reads up to {newest}", .path.display())]
+    /// A file is of a format version that this program does not read. Use the program that wrote it.
+    #[error("{}: format version {found}; this program reads {newest}", .path.display())]
     UnknownVersion {
         /// The file.
         path: PathBuf,
         /// The version in the file.
         found: u32,
-        /// The newest version known.
+        /// The version that this program reads and writes.
         newest: u32,
     },
     /// An earlier sync failed, so what is on disk is unknown. Reads go on; close the session and open
@@ -169,12 +170,33 @@ pub enum Error {
         /// The limit.
         limit: usize,
     },
+    /// A union of so many runs that no snapshot could name them; a run that several of the tables have counts
+    /// as often. Pay the debt of inner unions first, or unite fewer tables at a time.
+    #[error(
+        "a union of {runs} runs, the limit is {limit}; unite fewer tables, or pay the debt of inner unions"
+    )]
+    UnionTooLarge {
+        /// Runs of all tables together.
+        runs: usize,
+        /// The limit.
+        limit: usize,
+    },
     /// A union of no tables at all.
     #[error("a union needs at least one table")]
     UnionOfNothing,
     /// Two tables to be compared are not of one session. Export one of them to the other's session.
     #[error("the tables to compare are of different sessions")]
     TablesOfDifferentSessions,
+    /// The metadata of a snapshot would be longer than what is read. Pay the debt of the table's union first.
+    #[error(
+        "a snapshot with {bytes} bytes of metadata, the limit is {limit}; pay the debt of the union"
+    )]
+    SnapshotTooLarge {
+        /// Length of the metadata.
+        bytes: usize,
+        /// The limit.
+        limit: u64,
+    },
     /// A label is longer than [`LABEL_BYTES_MAX`](crate::LABEL_BYTES_MAX). Nothing was changed.
     #[error("a label of {bytes} bytes; the limit is {limit}")]
     LabelTooLarge {

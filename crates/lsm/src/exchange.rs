@@ -103,7 +103,9 @@ pub(crate) fn export(
     progress: Progress<'_>,
 ) -> Result<ExportReport> {
     let reading = snapshot::read(core, name)?;
-    let target = open_target(&place.disk_or(core.files().disk()), &place.dir, core.salt())?;
+    let disk = place.disk_or(core.files().disk());
+    let open = || open_target(&disk, &place.dir, core.salt());
+    let target = with_room(&[core.files().open_files()], open)?;
     let exported = (|| {
         let reservation = target.snapshots().reserve(place.name.as_str())?;
         let known = target.snapshots().runs();
@@ -127,6 +129,18 @@ pub(crate) fn export(
     })();
     // What was copied in vain goes before the lock does.
     exported.and_then(|report| target.close().map(|()| report))
+}
+
+/// Makes a call that opens files; if the system has too many open, once more after those have been closed
+/// that nobody uses in any of the sessions.
+fn with_room<T>(sessions: &[&Arc<OpenFiles>], call: impl Fn() -> Result<T>) -> Result<T> {
+    match call() {
+        Err(Error::Disk(error)) if error.is_too_many_files() => {
+            sessions.iter().try_for_each(|files| files.close_idle())?;
+            call()
+        }
+        result => result,
+    }
 }
 
 /// Opens or makes the session to export to.
@@ -293,8 +307,12 @@ impl Copier<'_> {
     }
 
     fn open(&self, path: &Path) -> Result<Arc<dyn DiskFile>> {
-        let open = || self.from.disk().open(path, OpenMode::Read, Access::Buffered);
-        Ok(self.from.open_files().with_room(open)?)
+        let open = || Ok(self.from.disk().open(path, OpenMode::Read, Access::Buffered)?);
+        self.with_room(open)
+    }
+
+    fn with_room<T>(&self, call: impl Fn() -> Result<T>) -> Result<T> {
+        with_room(&[self.from.open_files(), self.to.files().open_files()], call)
     }
 
     /// The same run in the other session, if it is there and its footer is whole.
@@ -310,7 +328,7 @@ impl Copier<'_> {
             }
             Ok(found)
         };
-        match read() {
+        match self.with_room(read) {
             // Filter and index may have been repaired since.
             Ok(found) => Ok(found.has_entries_of(footer).then_some(*run)),
             Err(Error::Corrupt { .. } | Error::UnknownVersion { .. }) => Ok(None),
@@ -326,7 +344,7 @@ impl Copier<'_> {
     /// Copies the files of a run as they are.
     fn copy_run(&mut self, item: &Item<'_>) -> Result<RunRef> {
         let source = self.open(&self.from.path(item.wanted.number))?;
-        let (handle, copy) = self.to.files().create(Access::Buffered)?;
+        let (mut handle, copy) = self.with_room(|| self.to.files().create(Access::Buffered))?;
         let target = copy.get()?;
         let RunMeta { identity, data_pages, .. } = item.footer;
         let way = Way { source: source.as_ref(), target: target.as_ref(), identity };
@@ -341,12 +359,15 @@ impl Copier<'_> {
         copy.sync()?;
         if item.footer.blob_bytes > 0 {
             let source = self.open(&self.from.blobs_path(item.wanted.number))?;
-            let copy = self.to.files().create_blobs(&handle, Access::Buffered)?;
+            let copy =
+                self.with_room(|| self.to.files().create_blobs(&handle, Access::Buffered))?;
             let target = copy.get()?;
             let way = Way { source: source.as_ref(), target: target.as_ref(), identity };
             self.copy_pages(&way, 0..item.footer.blob_pages() as u32, check_blob_page)?;
             copy.sync()?;
         }
+        handle.finish_writing();
+        handle.note_synced();
         let run = RunRef { number: handle.number(), ..*item.wanted };
         self.keep(handle, &item.footer);
         Ok(run)
@@ -369,7 +390,7 @@ impl Copier<'_> {
             filter: item.filter,
             index: item.index,
         };
-        let mut builder = RunBuilder::new(self.to.files(), &plan)?;
+        let mut builder = self.with_room(|| RunBuilder::new(self.to.files(), &plan))?;
         let RunMeta { identity, data_pages, .. } = item.footer;
         let mut told_pages = 0;
         Pages::new(source.as_ref(), identity, data_pages).walk(&mut |step| {

@@ -180,7 +180,7 @@ impl FileSet {
     pub(crate) fn create_blobs(&self, handle: &FileHandle, access: Access) -> Result<PooledFile> {
         // Noted first, so that the file goes with the run even if it is half created.
         self.note_blobs(handle.number);
-        Ok(self.open.create(self.blobs_path(handle.number), access)?)
+        self.open.create(self.blobs_path(handle.number), access)
     }
 
     /// The existing, durable file of a run's blobs, to be opened when it is used.
@@ -394,14 +394,16 @@ impl FileSet {
         lock(&self.state).usage.get(&number).is_some_and(|usage| usage.pins > 0)
     }
 
-    /// Removes every file that no snapshot pins; handles still around lose the right to remove any.
+    /// Removes every file that no snapshot pins; handles still around lose the right to write and to remove
+    /// any.
     /// Returns the first failure of this or of an earlier removal.
     pub(crate) fn close(&self) -> Result<()> {
-        let mut state = lock(&self.state);
-        if state.closed {
+        if std::mem::replace(&mut lock(&self.state).closed, true) {
             return Ok(());
         }
-        state.closed = true;
+        // A merge of another thread may be between two of its writes.
+        self.open.end_writing();
+        let mut state = lock(&self.state);
         while state.calls > 0 {
             state = self.idle.wait(state).unwrap_or_else(PoisonError::into_inner);
         }

@@ -10,7 +10,8 @@ use terrane_io::disk::read_file;
 use terrane_io::{Access, Disk, DiskFile, EntryKind, OpenMode};
 
 use crate::canonical::{
-    CANONICAL_MAGIC, CANONICAL_VERSION, TAG_END, TAG_ENTRY, TAG_ENTRY_WITH_BLOB,
+    self, CANONICAL_MAGIC, CANONICAL_VERSION, CanonicalSummary, TAG_END, TAG_ENTRY,
+    TAG_ENTRY_WITH_BLOB,
 };
 use crate::config::TableConfig;
 use crate::corrupt::Corrupt;
@@ -46,6 +47,18 @@ pub enum Inspection {
     Snapshot(Box<SnapshotInfo>),
     /// A run file.
     Run(RunInfo),
+    /// A canonical export.
+    Canonical(CanonicalInfo),
+}
+
+/// What a canonical export says of itself; its entries have not been looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CanonicalInfo {
+    /// Format version.
+    pub version: u32,
+    /// Number of entries, and their digest, by the end record; length of the file.
+    pub summary: CanonicalSummary,
 }
 
 /// A session's metadata.
@@ -64,8 +77,8 @@ pub struct MetadataInfo {
 pub struct SessionInfo {
     /// Its metadata.
     pub metadata: MetadataInfo,
-    /// Its snapshots by name; those that cannot be read with the reason.
-    pub snapshots: Vec<(String, std::result::Result<SnapshotInfo, String>)>,
+    /// Its snapshots by name; those that cannot be read with the error.
+    pub snapshots: Vec<(String, Result<SnapshotInfo>)>,
     /// Run files in the directory.
     pub run_files: u64,
     /// How many of them no snapshot refers to: they belong to open tables, or go at the next opening.
@@ -188,7 +201,7 @@ pub struct PageInfo {
 pub struct EntryInfo {
     /// The key.
     pub key: Vec<u8>,
-    /// `insert` or `delete`.
+    /// `insert`, `insert with blob`, `upsert` or `delete`.
     pub kind: &'static str,
     /// Length of the value.
     pub value_len: u64,
@@ -265,7 +278,7 @@ fn refused(path: &Path, refused: Refused) -> Error {
 ///
 /// # Errors
 /// [`Error::Disk`]; [`Error::NotTerrane`] for anything foreign; [`Error::Corrupt`] and its like for what is
-/// damaged, [`Error::UnknownVersion`] for what a newer program wrote.
+/// damaged, [`Error::UnknownVersion`] for another format version.
 pub fn inspect(disk: &Arc<dyn Disk>, path: &Path) -> Result<Inspection> {
     match disk.kind(path)? {
         Some(EntryKind::Directory) => return Ok(Inspection::Session(inspect_session(disk, path)?)),
@@ -287,6 +300,11 @@ pub fn inspect(disk: &Arc<dyn Disk>, path: &Path) -> Result<Inspection> {
         SNAPSHOT_MAGIC => {
             let dir = path.parent().and_then(Path::parent).unwrap_or(Path::new(""));
             Ok(Inspection::Snapshot(Box::new(inspect_snapshot(disk, dir, path)?)))
+        }
+        CANONICAL_MAGIC => {
+            let summary = canonical::summary(file.as_ref())?;
+            let version = CANONICAL_VERSION;
+            Ok(Inspection::Canonical(CanonicalInfo { version, summary }))
         }
         // A run's magic is in its last page.
         _ if standing == Some(Role::Run) || ends_like_run(file.as_ref(), len)? => {
@@ -335,7 +353,7 @@ fn inspect_session(disk: &Arc<dyn Disk>, dir: &Path) -> Result<SessionInfo> {
             let outputs = info.levels.iter().filter_map(|level| level.output.as_ref());
             referenced.extend(paths.chain(outputs.map(|output| output.path.clone())));
         }
-        snapshots.push((name, info.map_err(|error| error.to_string())));
+        snapshots.push((name, info));
     }
     let active = dir.join(ACTIVE);
     let (mut run_files, mut run_files_unreferenced, mut run_bytes) = (0, 0, 0);

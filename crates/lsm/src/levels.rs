@@ -40,7 +40,7 @@ use crate::run::{Purpose, Run};
 use crate::segment::Room;
 use crate::sources::Sources;
 use crate::trace::debug_event;
-use crate::union::{Piece, Progress, Stage, UNION_DEPTH_MAX, Union, UnionTable};
+use crate::union::{Piece, Progress, Stage, UNION_DEPTH_MAX, UNION_RUNS_MAX, Union, UnionTable};
 use crate::write_buffer::WriteBuffer;
 
 /// Ticks from one flush to the next.
@@ -189,7 +189,10 @@ impl Context<'_> {
         // Nothing is older than it, so it is a last level whatever comes above.
         let mut held = Held::default();
         let inputs = tables.iter().flat_map(UnionTable::all_runs).chain(progress.slices.clone());
-        let inputs: Vec<_> = inputs.inspect(|run| held.add_run(run)).map(Input::Run).collect();
+        let inputs: Vec<_> = inputs.map(Input::Run).collect();
+        if self.config.memory_budget.is_some() {
+            inputs.iter().filter_map(Input::run).for_each(|run| held.add_run(run));
+        }
         let spec = self.spec(inputs, (LEVELS_MAX, LEVELS_MAX), true, &held);
         let spec = MergeSpec { inputs: Vec::new(), ..spec };
         Union::new(self.set, spec, self.config.merge_batch_pages, tables, progress)
@@ -418,6 +421,9 @@ impl Tree {
     /// The union of some tables, left to right, with the configuration of the context.
     ///
     /// Cost: writes the write buffers as runs; finishes the flushes under way.
+    ///
+    /// # Errors
+    /// Those of the disk; [`Error::UnionTooLarge`] and [`Error::UnionTooDeep`].
     pub(crate) fn unite(context: &Context<'_>, trees: &[&Self]) -> Result<Self> {
         let mut tables = Vec::new();
         for tree in trees {
@@ -428,6 +434,10 @@ impl Tree {
         }
         if tables.is_empty() {
             return Ok(Self::default());
+        }
+        let runs = tables.iter().map(UnionTable::run_count).sum::<usize>();
+        if runs > UNION_RUNS_MAX {
+            return Err(Error::UnionTooLarge { runs, limit: UNION_RUNS_MAX });
         }
         let union = context.union(tables, Progress::default());
         if union.depth() > UNION_DEPTH_MAX {

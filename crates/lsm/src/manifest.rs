@@ -35,7 +35,7 @@ pub(crate) const MANIFEST_BYTES_MAX: u64 = 64 << 20;
 pub(crate) enum Refused {
     #[error("{0}")]
     Damaged(String),
-    #[error("format version {found}, this program reads up to {newest}")]
+    #[error("format version {found}; this program reads {newest}")]
     Version { found: u32, newest: u32 },
 }
 

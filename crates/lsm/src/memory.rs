@@ -20,6 +20,7 @@
 //! under way, leave free when it begins; and nothing but the beginning of a merge ever adds to what is
 //! held. So the sum stays within the budget at all times, not only in the plan.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::config::{BUFFER_WEIGHTS_HALVES, MEMORY_BUDGET_MIN, write_buffer_weight};
@@ -104,6 +105,8 @@ impl Planned {
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     runs: Vec<Arc<Run>>,
+    /// The numbers of these.
+    numbers: BTreeSet<u64>,
     /// Filters and indexes that merges under way are building, as planned.
     output_bytes: u64,
 }
@@ -112,7 +115,7 @@ impl Held {
     /// Adds a run that readers look into.
     pub(crate) fn add_run(&mut self, run: &Arc<Run>) {
         // A union may have one twice.
-        if self.runs.iter().all(|held| held.number() != run.number()) {
+        if self.numbers.insert(run.number()) {
             self.runs.push(Arc::clone(run));
         }
     }

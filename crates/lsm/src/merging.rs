@@ -44,7 +44,7 @@ use crate::trace::debug_event;
 use crate::write_buffer::WriteBuffer;
 
 /// Entries that are merged between two looks at the work done.
-const ENTRIES_PER_LOOK: u32 = 16;
+pub(crate) const ENTRIES_PER_LOOK: u32 = 16;
 
 /// Pages read again that count as one page of work: others are read and written.
 const REREAD_PAGES_PER_PAGE: u64 = 2;

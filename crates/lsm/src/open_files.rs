@@ -19,6 +19,10 @@
 //!
 //! **Descriptors of others.** The queue of a cursor that reads ahead may take one, and takes a [`Place`].
 //!
+//! **The end of the session.** [`OpenFiles::end_writing`] waits for the writes under way and refuses all that
+//! come later, even where the file is still open: by then another session may have the directory, and a
+//! file of the same name may be its own.
+//!
 //! Invariant: a slot is in the clock exactly when its file is open. Locks are taken in the order slot,
 //! clock; who holds the clock only tries the lock of a slot.
 
@@ -26,7 +30,8 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{
-    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockWriteGuard, TryLockError,
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+    TryLockError,
 };
 
 use terrane_io::{self as io, Access, Disk, DiskFile, OpenMode};
@@ -149,13 +154,16 @@ pub(crate) struct OpenFiles {
     clock: Mutex<Clock>,
     /// What was being synced when a sync failed. From then on nothing new is promised to be durable.
     poisoned: OnceLock<PathBuf>,
+    /// Whether writing has ended. Held for reading by whoever creates or changes a file.
+    ended: RwLock<bool>,
 }
 
 impl OpenFiles {
     /// No files; up to `files_max` will be kept open.
     pub(crate) fn new(disk: Arc<dyn Disk>, files_max: usize) -> Arc<Self> {
         assert!(files_max > 0);
-        Arc::new(Self { disk, files_max, clock: Mutex::default(), poisoned: OnceLock::new() })
+        let (clock, poisoned, ended) = (Mutex::default(), OnceLock::new(), RwLock::default());
+        Arc::new(Self { disk, files_max, clock, poisoned, ended })
     }
 
     pub(crate) fn disk(&self) -> &Arc<dyn Disk> {
@@ -178,6 +186,17 @@ impl OpenFiles {
             self.poisoned.get_or_init(|| path.to_owned());
         }
         result
+    }
+
+    /// Refuses to create or to change files from now on. Waits for calls that do so now.
+    pub(crate) fn end_writing(&self) {
+        *self.ended.write().unwrap_or_else(PoisonError::into_inner) = true;
+    }
+
+    /// The right to create or to change a file, which is to be held for no longer than the call.
+    fn may_write(&self) -> Result<RwLockReadGuard<'_, bool>> {
+        let ended = self.ended.read().unwrap_or_else(PoisonError::into_inner);
+        if *ended { Err(Error::SessionClosed) } else { Ok(ended) }
     }
 
     /// Makes a call that takes a descriptor; if there is none left, once more with idle files closed.
@@ -214,11 +233,8 @@ impl OpenFiles {
     }
 
     /// Creates a file, which must not exist.
-    pub(crate) fn create(
-        self: &Arc<Self>,
-        path: PathBuf,
-        access: Access,
-    ) -> io::Result<PooledFile> {
+    pub(crate) fn create(self: &Arc<Self>, path: PathBuf, access: Access) -> Result<PooledFile> {
+        let _right = self.may_write()?;
         self.reserve(true)?;
         let opened = self.with_room(|| self.disk.open(&path, OpenMode::CreateNew, access));
         let slot = Slot {
@@ -304,7 +320,7 @@ impl OpenFiles {
     }
 
     /// Closes all files that nobody uses; those that need a sync only if there are no others.
-    fn close_idle(&self) -> io::Result<()> {
+    pub(crate) fn close_idle(&self) -> io::Result<()> {
         let open = self.clock().open.clone();
         let (durable, unsynced): (Vec<_>, Vec<_>) =
             open.into_iter().partition(|slot| slot.is_durable());
@@ -383,18 +399,20 @@ impl PooledFile {
     }
 
     /// Writes bytes, which are not durable then.
-    pub(crate) fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+    pub(crate) fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        let _right = self.pool.may_write()?;
         let file = self.get()?;
         // While the file is in use nobody syncs it for its closing.
         self.slot.durable.store(false, Ordering::Release);
-        file.write_at(bytes, offset)
+        Ok(file.write_at(bytes, offset)?)
     }
 
     /// Cuts or grows the file; its length is not durable then.
-    pub(crate) fn set_len(&self, len: u64) -> io::Result<()> {
+    pub(crate) fn set_len(&self, len: u64) -> Result<()> {
+        let _right = self.pool.may_write()?;
         let file = self.get()?;
         self.slot.durable.store(false, Ordering::Release);
-        file.set_len(len)
+        Ok(file.set_len(len)?)
     }
 
     /// Makes the bytes durable that were written before this call, while others may be being written.
@@ -535,6 +553,24 @@ mod tests {
         assert_eq!(read(&written), usize::from_le_bytes([7; 8]));
         let refused = written.sync();
         assert!(matches!(&refused, Err(Error::Poisoned { path }) if path == Path::new("/new")));
+    }
+
+    #[test]
+    fn once_writing_has_ended_nothing_is_created_or_changed() {
+        let (disk, pool, files) = pool(4, 8);
+        let written = pool.create("/new".into(), Access::Buffered).unwrap();
+        written.write_at(&[7; 8], 0).unwrap();
+        pool.end_writing();
+        let closed = |result: Result<()>| assert!(matches!(result, Err(Error::SessionClosed)));
+        // The file is open, and then it is not.
+        for _ in 0..2 {
+            closed(written.write_at(&[8; 8], 0));
+            closed(written.set_len(0));
+            (0..100).for_each(|round| assert_eq!(read(&files[round % 8]), round % 8));
+        }
+        closed(pool.create("/newer".into(), Access::Buffered).map(drop));
+        assert!(disk.read_raw("/newer").is_none());
+        assert_eq!(read(&written), usize::from_le_bytes([7; 8]));
     }
 
     #[test]

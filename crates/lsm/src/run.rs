@@ -34,6 +34,9 @@ pub(crate) const FILTER_WORDS_PER_PAGE: usize = PAYLOAD_SIZE / 8;
 /// Most pages of a file: page numbers are 32 bits.
 pub(crate) const RUN_PAGES_MAX: u64 = u32::MAX as u64;
 
+/// More entries than fit on a key page: each takes at least four and a half bytes.
+const PAGE_ENTRIES_MAX: u64 = PAGE_SIZE as u64 / 4;
+
 /// What a run is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
@@ -199,10 +202,17 @@ impl RunMeta {
         if meta.key_pages == 0
             || meta.key_pages > meta.data_pages
             || meta.entries < u64::from(meta.key_pages)
+            || meta.entries > u64::from(meta.key_pages) * PAGE_ENTRIES_MAX
             || meta.deletes > meta.entries
+            || meta.key_bytes > meta.entries * KEY_BYTES_MAX as u64
+            || meta.value_bytes > u64::from(meta.data_pages) * PAGE_SIZE as u64
             || meta.blob_pages() > RUN_PAGES_MAX
         {
             return Err(broken("footer counts", u64::from(meta.data_pages), meta.entries));
+        }
+        // Without a filter lookups would pass the run by.
+        if meta.purpose == Purpose::Level && meta.filter_blocks == 0 {
+            return Err(broken("filter blocks of a level's run", 1, 0));
         }
         Ok(meta)
     }
@@ -682,8 +692,9 @@ pub(crate) fn read_sections(
     let meta = read_meta(path, file)?;
     let corrupt = |what| Error::corrupt(path, what);
     let bytes_max = u64::from(meta.filter_pages) * PAYLOAD_SIZE as u64;
-    let mut filter = FilterDecoder::new(meta.filter_blocks, meta.filter_probes as u8, bytes_max)
-        .map_err(corrupt)?;
+    // More than there can be, which the decoder refuses, stays more.
+    let probes = u8::try_from(meta.filter_probes).unwrap_or(u8::MAX);
+    let mut filter = FilterDecoder::new(meta.filter_blocks, probes, bytes_max).map_err(corrupt)?;
     let mut words_left = meta.filter_blocks * 8;
     let mut index_bytes = Vec::new();
     let first = meta.data_pages;

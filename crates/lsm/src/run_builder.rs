@@ -14,7 +14,7 @@ use std::sync::Arc;
 use terrane_io::{Access, AlignedBuf};
 
 use crate::blob::{Blob, BlobReader};
-use crate::entry::{BlobSpan, EntryRef, Kind};
+use crate::entry::{BLOB_SPAN_SIZE, BlobSpan, EntryRef, Kind, VALUE_BYTES_MAX};
 use crate::error::{Error, Result};
 use crate::files::{FileHandle, FileSet, Partial};
 use crate::filter::{Filter, FilterAllocation, FilterBuilder};
@@ -111,7 +111,7 @@ impl PageWriter {
     /// Cuts off what is behind the pages written; there must be none in the chunk.
     fn cut(&self) -> Result<()> {
         assert!(self.chunk_pages == 0);
-        Ok(self.file.set_len(u64::from(self.next_page) * PAGE_SIZE as u64)?)
+        self.file.set_len(u64::from(self.next_page) * PAGE_SIZE as u64)
     }
 }
 
@@ -470,13 +470,18 @@ impl RunBuilder {
 
     fn push_large(&mut self, entry: EntryRef<'_>) -> Result<()> {
         let stored = stored_len(entry.kind, entry.value.len());
+        // A union combines values, and keeps a blob, without asking for its place.
+        let Ok(stored_bytes) = u32::try_from(stored) else {
+            let limit = VALUE_BYTES_MAX - BLOB_SPAN_SIZE;
+            return Err(Error::ValueTooLarge { bytes: entry.value.len(), limit });
+        };
         let overflow = overflow_pages(entry.key.len(), stored);
         self.check_room(u64::from(overflow))?;
         self.in_large = true;
         let (rest, span) = self.page.push_large(entry);
         self.blob_end = self.blob_end.max(blob_end(entry));
         self.map.push(self.meta.key_pages, overflow);
-        self.finish_page(stored as u32)?;
+        self.finish_page(stored_bytes)?;
         // The place of a blob follows the value, and may begin a page of its own.
         let (pages, last) = rest.as_chunks::<PAYLOAD_SIZE>();
         let last = [last, &span].concat();

@@ -208,6 +208,7 @@ impl RunReader {
         if let Some(index) = out_of_order(&self.entries, bytes) {
             return Err(self.out_of_order(index));
         }
+        self.check_bounds(bytes)?;
         self.indexes = self.indexes_in_range(ordinal, bytes);
         let Some(index) = self.index() else { return Ok(()) };
         let (prefix, entry) = (self.layout.prefix(bytes), self.entries[index]);
@@ -231,6 +232,22 @@ impl RunReader {
             self.read_overflow(page, pages, &mut large)?;
         }
         self.large = Some(Large { bytes: large, value: start..start + len });
+        Ok(())
+    }
+
+    /// Whether the keys of a page, which rise, are between those that the run says are its smallest and its
+    /// largest: whoever merges runs relies on it.
+    fn check_bounds(&self, page: &[u8]) -> Result<()> {
+        let (Some(first), Some(last)) = (self.entries.first(), self.entries.last()) else {
+            return Ok(());
+        };
+        let prefix = self.layout.prefix(page);
+        let is_low = compare_joined(prefix, first.suffix(page), self.run.min_key()).is_lt();
+        if is_low || compare_joined(prefix, last.suffix(page), self.run.max_key()).is_gt() {
+            let (page, rule) = (self.page, "keys between the smallest and the largest of the run");
+            let found = if is_low { 0 } else { self.entries.len() as u64 - 1 };
+            return Err(self.corrupt(Corrupt { page, rule, expected: 0, found }));
+        }
         Ok(())
     }
 
@@ -329,6 +346,12 @@ impl RunReader {
         self.key.extend_from_slice(self.entry.suffix(self.chunks.bytes(self.page)));
         Ok(())
     }
+}
+
+/// How a key in two parts stands to another one.
+fn compare_joined(prefix: &[u8], suffix: &[u8], key: &[u8]) -> Ordering {
+    let (start, rest) = key.split_at(prefix.len().min(key.len()));
+    prefix.cmp(start).then_with(|| suffix.cmp(rest))
 }
 
 /// The first entry of a page whose key is not above the one before.

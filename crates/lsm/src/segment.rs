@@ -36,6 +36,9 @@ const GARBAGE_BYTES_MIN: usize = 256 << 10;
 /// What a blob in memory takes beside its bytes, and half of what a vector of references may have in reserve.
 const BLOB_OVERHEAD_BYTES: u64 = 32;
 
+/// What a blob takes in all beside its bytes: also its index in the arena.
+const BLOB_EXTRA_BYTES: usize = BLOB_OVERHEAD_BYTES as usize + size_of::<u32>();
+
 /// What a batch is going to take, about.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Room {
@@ -96,7 +99,7 @@ pub(crate) struct Chunk {
     weight_bytes: u64,
     /// Of all blobs.
     blob_bytes: usize,
-    /// Bytes of arena and blobs that no slot refers to.
+    /// Bytes of arena and blobs that no slot refers to, with what these blobs take beside their bytes.
     garbage_bytes: usize,
     /// Slots in key order, made on demand. Invariant: empty while the chunk changes.
     order: OnceLock<Box<[u32]>>,
@@ -231,7 +234,8 @@ impl Chunk {
             }
             let value_start = self.append_value(value, blob);
             let dead = self.content_bytes(&old);
-            self.garbage_bytes += dead;
+            let has_blob = old.kind == Kind::InsertBlob;
+            self.garbage_bytes += dead + if has_blob { BLOB_EXTRA_BYTES } else { 0 };
             self.weight_bytes = self.weight_bytes - dead as u64 + weight as u64;
             let value_len = value.len() as u32;
             self.slots[at as usize] = Slot { value_start, value_len, kind, ..old };

@@ -21,9 +21,6 @@ use crate::stats::SessionStats;
 use crate::table::Table;
 use crate::trace::event;
 
-/// Reads of blobs that are in flight at once.
-const BLOB_READS_IN_FLIGHT: usize = 64;
-
 /// How a session is opened.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -157,14 +154,14 @@ impl Session {
     /// It can be used at once; the work of making it one run is paid in instalments with
     /// [`Table::supply_union_credits`], and lookups get faster as it is.
     ///
-    /// Cost: writes the write buffer of each table; nothing else. Until the debt is paid a lookup costs what it
+    /// Cost: finishes the flush under way of each table and writes its write buffer; nothing else. Until the debt is paid a lookup costs what it
     /// costs in each of the tables, and afterwards what it costs in one.
     ///
     /// # Errors
     /// [`TableUnionNotCompatible`](crate::Error::TableUnionNotCompatible) for tables of another session or with
     /// another resolve function, [`UnionOfNothing`](crate::Error::UnionOfNothing),
-    /// [`UnionTooDeep`](crate::Error::UnionTooDeep), [`Disk`](crate::Error::Disk),
-    /// [`Poisoned`](crate::Error::Poisoned), [`SessionClosed`](crate::Error::SessionClosed).
+    /// [`UnionTooDeep`](crate::Error::UnionTooDeep), [`UnionTooLarge`](crate::Error::UnionTooLarge) for more
+    /// than 65,536 runs, [`Disk`](crate::Error::Disk), [`Poisoned`](crate::Error::Poisoned), [`SessionClosed`](crate::Error::SessionClosed).
     pub fn incremental_union(&self, tables: &[&Table]) -> Result<Table> {
         Table::incremental_union(&self.core, tables)
     }
@@ -180,8 +177,11 @@ impl Session {
     /// # Errors
     /// [`SnapshotDoesNotExist`](crate::Error::SnapshotDoesNotExist),
     /// [`SnapshotNotCompatible`](crate::Error::SnapshotNotCompatible) for another label,
+    /// [`ResolveNotCompatible`](crate::Error::ResolveNotCompatible) for a resolve function that is not
+    /// ready-made, which [`open_snapshot_with`](Self::open_snapshot_with) takes,
     /// [`SnapshotCorrupted`](crate::Error::SnapshotCorrupted),
-    /// [`UnknownVersion`](crate::Error::UnknownVersion), [`Disk`](crate::Error::Disk).
+    /// [`UnknownVersion`](crate::Error::UnknownVersion), [`Disk`](crate::Error::Disk),
+    /// [`SessionClosed`](crate::Error::SessionClosed).
     pub fn open_snapshot(&self, name: &SnapshotName, label: &str) -> Result<Table> {
         self.open_snapshot_with(name, label, &OpenOptions::default())
     }
@@ -210,7 +210,7 @@ impl Session {
     /// # Errors
     /// [`SnapshotDoesNotExist`](crate::Error::SnapshotDoesNotExist),
     /// [`SnapshotExists`](crate::Error::SnapshotExists), [`Disk`](crate::Error::Disk),
-    /// [`Poisoned`](crate::Error::Poisoned).
+    /// [`Poisoned`](crate::Error::Poisoned), [`SessionClosed`](crate::Error::SessionClosed).
     pub fn rename_snapshot(&self, from: &SnapshotName, to: &SnapshotName) -> Result<()> {
         event!(DEBUG, "session.rename_snapshot", self.core.dir(), snapshot = %from, %to);
         snapshot::rename(&self.core, from, to)?;
@@ -222,7 +222,7 @@ impl Session {
     ///
     /// # Errors
     /// [`SnapshotDoesNotExist`](crate::Error::SnapshotDoesNotExist), [`Disk`](crate::Error::Disk),
-    /// [`Poisoned`](crate::Error::Poisoned).
+    /// [`Poisoned`](crate::Error::Poisoned), [`SessionClosed`](crate::Error::SessionClosed).
     pub fn delete_snapshot(&self, name: &SnapshotName) -> Result<()> {
         event!(DEBUG, "session.delete_snapshot", self.core.dir(), snapshot = %name);
         snapshot::delete(&self.core, name)?;
@@ -271,8 +271,9 @@ impl Session {
     /// [`SnapshotExportDirExists`](crate::Error::SnapshotExportDirExists) if something else is there, which is
     /// left as it is; [`SnapshotExists`](crate::Error::SnapshotExists) if the session there has that name;
     /// [`SessionDirLocked`](crate::Error::SessionDirLocked);
-    /// [`SnapshotCorrupted`](crate::Error::SnapshotCorrupted); [`Disk`](crate::Error::Disk). After an error, or
-    /// a crash, there is no snapshot of that name there, or a whole one.
+    /// [`SnapshotCorrupted`](crate::Error::SnapshotCorrupted); [`Disk`](crate::Error::Disk);
+    /// [`SessionClosed`](crate::Error::SessionClosed). After an error, or a crash, there is no snapshot of that
+    /// name there, or a whole one.
     pub fn export_snapshot_to(
         &self,
         name: &SnapshotName,
@@ -307,7 +308,8 @@ impl Session {
     /// indexes are made anew. In the other directory at most a file `lock` is made.
     ///
     /// Cost: reads and writes each run of the snapshot once, or with another salt reads it twice; runs of this
-    /// session are never shared.
+    /// session are never shared. While it goes on, this session can be used; it must not be closed by
+    /// `progress` itself, since closing waits for the import to end.
     ///
     /// # Errors
     /// [`SnapshotImportDirDoesNotExist`](crate::Error::SnapshotImportDirDoesNotExist),
@@ -317,8 +319,8 @@ impl Session {
     /// [`SnapshotExists`](crate::Error::SnapshotExists) here,
     /// [`SnapshotCorrupted`](crate::Error::SnapshotCorrupted), naming the other directory's file;
     /// [`UnknownVersion`](crate::Error::UnknownVersion), [`Disk`](crate::Error::Disk),
-    /// [`Poisoned`](crate::Error::Poisoned). After an error, or a crash, there is no snapshot of that name, or a
-    /// whole one.
+    /// [`Poisoned`](crate::Error::Poisoned), [`SessionClosed`](crate::Error::SessionClosed). After an error, or a
+    /// crash, there is no snapshot of that name, or a whole one.
     pub fn import_snapshot_from(
         &self,
         place: &SnapshotPlace,
@@ -335,7 +337,7 @@ impl Session {
     /// Writes what a snapshot holds, whatever its label: [`Table::export_canonical`] of a table opened from it.
     ///
     /// # Errors
-    /// As [`open_snapshot`](Self::open_snapshot) and [`Table::export_canonical`].
+    /// As [`open_snapshot`](Self::open_snapshot), but for the label, and [`Table::export_canonical`].
     pub fn export_canonical(
         &self,
         name: &SnapshotName,
@@ -378,7 +380,8 @@ impl Session {
     /// # Errors
     /// [`SnapshotDoesNotExist`](crate::Error::SnapshotDoesNotExist),
     /// [`SnapshotCorrupted`](crate::Error::SnapshotCorrupted),
-    /// [`UnknownVersion`](crate::Error::UnknownVersion), [`Disk`](crate::Error::Disk).
+    /// [`UnknownVersion`](crate::Error::UnknownVersion), [`Disk`](crate::Error::Disk),
+    /// [`SessionClosed`](crate::Error::SessionClosed).
     pub fn snapshot_info(&self, name: &SnapshotName) -> Result<SnapshotInfo> {
         event!(DEBUG, "session.snapshot_info", self.core.dir(), snapshot = %name);
         snapshot::info(&self.core, name)
@@ -414,7 +417,7 @@ impl Session {
         self.core.check_open()?;
         event!(TRACE, "session.retrieve_blobs", self.core.dir(), count = refs.len());
         let _call = self.core.register(Holder::Call);
-        blob::retrieve(self.core.disk(), BLOB_READS_IN_FLIGHT, refs)
+        blob::retrieve(self.core.disk(), blob::READS_IN_FLIGHT, refs)
     }
 
     /// What the session holds, and what all its handles have counted since it was opened. Cost: no I/O.

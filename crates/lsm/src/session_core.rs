@@ -439,8 +439,8 @@ impl SessionCore {
         SessionStats {
             tables: read(&self.tables),
             cursors: read(&self.cursors),
-            snapshots: self.snapshots.names().map_or(0, |names| names.len()),
-            open_files: self.files.open_files().count(),
+            snapshots: self.snapshots.names().map_or(0, |names| names.len() as u64),
+            open_files: self.files.open_files().count() as u64,
             runs: read(&sums.runs),
             entries: read(&sums.entries),
             deletes: read(&sums.deletes),

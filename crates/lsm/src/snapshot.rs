@@ -1,12 +1,11 @@
 //! Durable copies of tables: save, open, rename, delete.
 //!
 //! **Save** writes the write buffer as a run, writes what unfinished merges have ready, syncs all of that and
-//! the runs that are not durable yet, syncs their
-//! directory, and only then writes the snapshot's metadata under a temporary name, syncs it and renames
-//! it. **Delete** removes the metadata, syncs the directory, and only then removes runs. **Rename** renames
-//! the metadata, which does not know its name, and syncs the directory. So after a crash
-//! at any point a snapshot is either absent or whole, and runs that nobody refers to are removed when the
-//! session is opened.
+//! the runs that are not durable yet, syncs their directory, and only then writes the snapshot's metadata
+//! under a temporary name, syncs it and renames it. **Delete** removes the metadata, syncs the directory, and
+//! only then removes runs. **Rename** renames the metadata, which does not know its name, and syncs the
+//! directory. So after a crash at any point a snapshot is either absent or whole, and runs that nobody refers
+//! to are removed when the session is opened.
 //!
 //! Operations on different names run side by side; see the module `registry`.
 //!
@@ -35,7 +34,8 @@ use crate::index::IndexKind;
 use crate::key_range::KeyRange;
 use crate::levels::{Context, Incoming, Level, Pending, TICKS_PER_FLUSH, Tree};
 use crate::manifest::{
-    IncomingRef, LevelRef, MergeRef, RunRef, SnapshotMeta, UnionRef, UnionTableRef,
+    IncomingRef, LevelRef, MANIFEST_BYTES_MAX, MergeRef, RunRef, SnapshotMeta, UnionRef,
+    UnionTableRef,
 };
 use crate::memory::Held;
 use crate::merging::{Input, MergeSpec, Merging, View};
@@ -49,6 +49,7 @@ use crate::run_check::Checking;
 use crate::run_reader::RunReader;
 use crate::segment::{NewEntry, Room};
 use crate::session_core::{ACTIVE, Registered, SNAPSHOTS, SessionCore, snapshot_path};
+use crate::trace::event;
 use crate::union::{Piece, Progress, Union, UnionTable};
 use crate::write_buffer::WriteBuffer;
 
@@ -170,14 +171,22 @@ pub(crate) fn publish(
     reservation: Reservation<'_>,
     meta: &SnapshotMeta,
 ) -> Result<()> {
+    let bytes = meta.encode();
+    if bytes.len() as u64 > MANIFEST_BYTES_MAX {
+        return Err(Error::SnapshotTooLarge { bytes: bytes.len(), limit: MANIFEST_BYTES_MAX });
+    }
     core.sync_dir(ACTIVE)?;
     core.files().pin(meta.numbers());
     let path = snapshot_path(core.dir(), reservation.name());
-    if let Err(error) = core.write_snapshot(&path, &meta.encode()) {
+    if let Err(error) = core.write_snapshot(&path, &bytes) {
         // After a failed sync of the directory the name may be there or not: the pins stay, so that its
         // runs do, and the next opening sees which it is.
         if core.files().check_poisoned().is_ok() {
-            core.files().unpin(meta.numbers())?;
+            let unpinned = core.files().unpin(meta.numbers());
+            // The first error is the one to report; closing tries again.
+            if let Err(error) = unpinned {
+                event!(WARN, "cleanup.failed", core.dir(), %error);
+            }
         }
         return Err(error);
     }

@@ -147,7 +147,7 @@ pub(crate) struct RunSums {
 pub struct LevelStats {
     /// Runs that a lookup may have to look into; the inputs of a merge that is not complete count, its
     /// output does not.
-    pub runs: usize,
+    pub runs: u64,
     /// Physical entries in them: an upper bound of the live ones.
     pub entries: u64,
     /// How many of these are deletions.
@@ -155,9 +155,9 @@ pub struct LevelStats {
     /// Bytes of these runs' files.
     pub bytes: u64,
     /// Memory of their filters.
-    pub filter_bytes: usize,
+    pub filter_bytes: u64,
     /// Memory of their indexes.
-    pub index_bytes: usize,
+    pub index_bytes: u64,
     /// What lookups through this handle met on this level, as it was when they did.
     pub filter: FilterStats,
     /// Pages of work that a merge on this level has in all, 0 without one.
@@ -175,15 +175,15 @@ pub struct TableStats {
     /// What is older than all levels, in a table that is a union and not complete.
     pub union: LevelStats,
     /// Entries in the write buffer and in a flush that is under way.
-    pub buffer_entries: usize,
+    pub buffer_entries: u64,
     /// Memory of these.
-    pub buffer_bytes: usize,
+    pub buffer_bytes: u64,
     /// Memory of all filters.
-    pub filter_bytes: usize,
+    pub filter_bytes: u64,
     /// Memory of all indexes.
-    pub index_bytes: usize,
+    pub index_bytes: u64,
     /// Memory of the filters and indexes that flushes and merges under way are writing.
-    pub unfinished_bytes: usize,
+    pub unfinished_bytes: u64,
     /// Key pages that the indexes point to.
     pub key_pages: u64,
     /// Pages of merge work not yet done.
@@ -222,13 +222,13 @@ fn ratio(of: u64, to: u64) -> Option<f64> {
 impl TableStats {
     /// Runs on all levels.
     #[must_use]
-    pub fn runs(&self) -> usize {
+    pub fn runs(&self) -> u64 {
         self.levels.iter().map(|level| level.runs).sum()
     }
 
     /// Memory of write buffers, filters and indexes: what a memory budget is for.
     #[must_use]
-    pub fn memory_bytes(&self) -> usize {
+    pub fn memory_bytes(&self) -> u64 {
         self.buffer_bytes + self.filter_bytes + self.index_bytes + self.unfinished_bytes
     }
 
@@ -237,7 +237,7 @@ impl TableStats {
     #[must_use]
     pub fn entries(&self) -> u64 {
         let levels = self.levels.iter().map(|level| level.entries).sum::<u64>();
-        self.buffer_entries as u64 + levels + self.union.entries
+        self.buffer_entries + levels + self.union.entries
     }
 
     /// Reads for each key found; `None` if none was.
@@ -262,9 +262,9 @@ pub struct SessionStats {
     /// Cursors and diffs that are open.
     pub cursors: u64,
     /// Snapshots, damaged ones included.
-    pub snapshots: usize,
+    pub snapshots: u64,
     /// Files that are open at this moment.
-    pub open_files: usize,
+    pub open_files: u64,
     /// Runs that tables, cursors and merges hold, each counted once.
     pub runs: u64,
     /// Physical entries in them.

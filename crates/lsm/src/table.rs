@@ -1,6 +1,6 @@
 //! A table: an ordered map from key bytes to value bytes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::ops::{Bound, RangeBounds};
 use std::sync::atomic::Ordering;
@@ -22,7 +22,6 @@ use crate::levels::{Context, Incoming, Level, Pending, Tree};
 use crate::lookup::{LookupContext, lookup_batch};
 use crate::memory::budget_min;
 use crate::merging::View;
-use crate::plan::Plan;
 use crate::run::Run;
 use crate::segment::{NewEntry, Room, Undo};
 use crate::session_core::{Holder, Registered, SessionCore};
@@ -47,25 +46,36 @@ pub struct Table {
     /// No merge needs work before this moment, in ticks.
     next_work: u64,
     counters: Counters,
-    /// What references to blobs point into that were given out since the last update.
-    anchor: Mutex<Option<Anchor>>,
+    /// What references to blobs point into that were given out since the last update; shared with the
+    /// duplicates made since then, which the references are as valid for.
+    anchor: Arc<Mutex<Anchor>>,
     session: Registered,
 }
 
-/// Sources that are kept although the table may no longer need them: a merge that another holder
+/// Sources that are kept although the table may no longer need them: a merge or a union that another holder
 /// completes lets go of its inputs.
-#[derive(Debug, Clone)]
+#[derive(Debug, Default)]
 struct Anchor {
-    _buffers: Vec<WriteBuffer>,
-    _runs: Vec<Arc<Run>>,
+    buffers: Vec<WriteBuffer>,
+    /// By address, since a run may be there more than once.
+    runs: BTreeMap<usize, Arc<Run>>,
 }
 
 impl Anchor {
-    /// Keeps those that have blobs.
-    fn new(buffers: &[WriteBuffer], runs: &[Arc<Run>]) -> Self {
-        let buffers = buffers.iter().filter(|buffer| buffer.has_blobs());
-        let runs = runs.iter().filter(|run| run.meta().blob_bytes > 0);
-        Self { _buffers: buffers.cloned().collect(), _runs: runs.cloned().collect() }
+    /// Keeps what these results of a lookup refer to. Nothing but an update brings other write buffers.
+    fn keep(&mut self, results: &[Lookup], buffers: &[WriteBuffer]) {
+        for blob in results.iter().filter_map(Lookup::blob).filter(|blob| !blob.is_empty()) {
+            match blob.run() {
+                Some(run) => {
+                    self.runs.entry(Arc::as_ptr(&run).addr()).or_insert(run);
+                }
+                None if self.buffers.is_empty() => {
+                    let buffers = buffers.iter().filter(|buffer| buffer.has_blobs());
+                    self.buffers = buffers.cloned().collect();
+                }
+                None => {}
+            }
+        }
     }
 }
 
@@ -78,7 +88,7 @@ impl Table {
             config,
             next_work: 0,
             counters: Counters::default(),
-            anchor: Mutex::default(),
+            anchor: Arc::default(),
             session,
         }
     }
@@ -135,7 +145,7 @@ impl Table {
             return Err(refused("resolve", value, allowed));
         }
         if let Some(budget) = config.memory_budget {
-            let least = budget_min(self.stats().index_bytes as u64);
+            let least = budget_min(self.stats().index_bytes);
             if budget < least {
                 let allowed = format!("{least} to {MEMORY_BUDGET_MAX}, for a table of this size");
                 return Err(refused("memory_budget", format!("bytes: {budget}"), allowed));
@@ -187,9 +197,11 @@ impl Table {
 
     /// Applies a batch of any size, in its order: the same as one by one, but all or nothing.
     ///
+    /// Cost: that of each of its updates, as [`insert`](Self::insert) says.
+    ///
     /// # Errors
     /// [`Error::KeyTooLarge`], [`Error::ValueTooLarge`] (also if upserts grow to such a value),
-    /// [`Error::BlobTooLarge`], [`Error::Disk`] (a merge or a flush failed; call
+    /// [`Error::BlobTooLarge`], [`Error::TableTooLarge`], [`Error::Disk`] (a merge or a flush failed; call
     /// again after making space), [`Error::Corrupt`] (a merge met a damaged page), [`Error::Poisoned`],
     /// [`Error::SessionClosed`]. After any error the table is as it was before the call.
     pub fn updates<K: AsRef<[u8]>>(&mut self, batch: &[(K, Update<'_>)]) -> Result<()> {
@@ -206,7 +218,7 @@ impl Table {
         if batch.is_empty() {
             return Ok(());
         }
-        *lock(&self.anchor) = None;
+        self.anchor = Arc::default();
         let room = match self.config.memory_budget {
             Some(_) => Room::default(),
             None => self.tree.room_for(&self.context(), room),
@@ -345,7 +357,7 @@ impl Table {
             counters.lookup_times.record(time);
         });
         if results.iter().any(|result| result.blob().is_some()) {
-            lock(&self.anchor).get_or_insert_with(|| Anchor::new(&plan.buffers, &plan.runs));
+            lock(&self.anchor).keep(&results, &plan.buffers);
         }
         Ok(results)
     }
@@ -404,8 +416,8 @@ impl Table {
     /// for each key from then on.
     ///
     /// # Errors
-    /// [`Error::Disk`], [`Error::Corrupt`], [`Error::ValueTooLarge`], [`Error::Poisoned`],
-    /// [`Error::SessionClosed`]. What was done before stays done.
+    /// [`Error::Disk`], [`Error::Corrupt`], [`Error::ValueTooLarge`], [`Error::TableTooLarge`],
+    /// [`Error::Poisoned`], [`Error::SessionClosed`]. What was done before stays done.
     pub fn supply_union_credits(&mut self, credits: u64) -> Result<u64> {
         self.session.check_writable()?;
         let (id, dir) = (self.session.id(), self.session.dir());
@@ -413,7 +425,7 @@ impl Table {
         let Some(union) = self.tree.union.clone().filter(|_| credits > 0) else {
             return Ok(credits);
         };
-        *lock(&self.anchor) = None;
+        self.anchor = Arc::default();
         let unused = union.supply(credits)?;
         let mut tree = self.tree.clone();
         tree.fold_union(&self.context());
@@ -424,7 +436,7 @@ impl Table {
 
     /// An independent, writable table of the same content.
     ///
-    /// Cost: no I/O; a few reference counts.
+    /// Cost: no I/O; a reference count for each run and each segment of the write buffer.
     ///
     /// # Errors
     /// [`Error::SessionClosed`].
@@ -433,11 +445,10 @@ impl Table {
         let session = self.session.register(Holder::Table);
         let (id, original) = (session.id(), self.session.id());
         event!(DEBUG, "table.new", session.dir(), table = id, duplicate_of = original);
-        let plan = Plan::new(self.tree.sources());
         let tree = Tree { written_bytes: 0, ..self.tree.clone() };
         let mut copy = Self::new(session, tree, self.config.clone());
         copy.next_work = self.next_work;
-        copy.anchor = Mutex::new(Some(Anchor::new(&plan.buffers, &plan.runs)));
+        copy.anchor = Arc::clone(&self.anchor);
         Ok(copy)
     }
 
@@ -449,8 +460,9 @@ impl Table {
     /// operations.
     ///
     /// # Errors
-    /// [`Error::SnapshotExists`], [`Error::Disk`], [`Error::Poisoned`], [`Error::SessionClosed`]. After an
-    /// error, or a crash, there is no snapshot of that name, or a whole one.
+    /// [`Error::SnapshotExists`], [`Error::LabelTooLarge`], [`Error::SnapshotTooLarge`], [`Error::Disk`],
+    /// [`Error::Poisoned`], [`Error::SessionClosed`]. After an error, or a crash, there is no snapshot of
+    /// that name, or a whole one.
     pub fn save_snapshot(&self, name: &SnapshotName, label: &str) -> Result<()> {
         let (start, id) = (self.clock(), self.session.id());
         event!(DEBUG, "table.save_snapshot", self.session.dir(), table = id, snapshot = %name);
@@ -575,8 +587,8 @@ impl Table {
         let mut stats = TableStats {
             levels: self.tree.levels.iter().map(level_stats).collect(),
             union: self.union_stats(),
-            buffer_entries: self.tree.buffer.len(),
-            buffer_bytes: self.tree.buffer.memory_bytes(),
+            buffer_entries: self.tree.buffer.len() as u64,
+            buffer_bytes: self.tree.buffer.memory_bytes() as u64,
             lookups: activity.lookups,
             found: activity.found,
             memory_hits: activity.memory_hits,
@@ -592,8 +604,8 @@ impl Table {
         };
         let sources = self.tree.sources();
         for buffer in &sources.buffers {
-            stats.buffer_entries += buffer.len();
-            stats.buffer_bytes += buffer.memory_bytes();
+            stats.buffer_entries += buffer.len() as u64;
+            stats.buffer_bytes += buffer.memory_bytes() as u64;
         }
         let mut seen = BTreeSet::new();
         sources.for_each_run(&mut |run| {
@@ -602,16 +614,16 @@ impl Table {
                 return;
             }
             let (filter, index, _) = run.memory_bytes();
-            stats.filter_bytes += filter;
-            stats.index_bytes += index;
+            stats.filter_bytes += filter as u64;
+            stats.index_bytes += index as u64;
             stats.key_pages += u64::from(run.meta().key_pages);
         });
         for pending in self.tree.pending() {
             stats.merge_debt_pages += pending.merging.total() - pending.merging.done();
-            stats.unfinished_bytes += pending.merging.built_bytes() as usize;
+            stats.unfinished_bytes += pending.merging.built_bytes();
         }
         if let Some(union) = &self.tree.union {
-            stats.unfinished_bytes += union.built_bytes() as usize;
+            stats.unfinished_bytes += union.built_bytes();
         }
         // The run of a complete flush enters level 1 with the next flush, but is read from now on.
         let flushed = self.tree.flushing.as_ref().map(|flushing| flushing.merging.view());
@@ -654,8 +666,7 @@ fn level_stats(level: &Level) -> LevelStats {
     shape
 }
 
-/// Refuses what is longer than the formats can hold.
-/// Checks the limits; returns the bytes of key and value.
+/// Refuses what is longer than the formats can hold; returns the bytes of key and value.
 fn check_sizes(key: &[u8], update: Update<'_>) -> Result<usize> {
     let (_, value, blob) = update.parts();
     if key.len() > KEY_BYTES_MAX {
@@ -679,8 +690,8 @@ fn count_run(shape: &mut LevelStats, run: &Run) {
     shape.deletes += run.meta().deletes;
     shape.bytes += run.meta().file_bytes();
     let (filter_bytes, index_bytes, _) = run.memory_bytes();
-    shape.filter_bytes += filter_bytes;
-    shape.index_bytes += index_bytes;
+    shape.filter_bytes += filter_bytes as u64;
+    shape.index_bytes += index_bytes as u64;
 }
 
 #[cfg(test)]

@@ -10,18 +10,21 @@
 //! | `session.open`, `.new` or `.restore`, `.opened`; `.close`, `.closed` | DEBUG | |
 //! | `session.list_snapshots`, `.snapshot_exists`, `.snapshot_info` | DEBUG | `snapshot` |
 //! | `session.delete_snapshot`, `.deleted`; `.rename_snapshot`, `.renamed` | DEBUG | `snapshot`, `to` |
-//! | `session.export_snapshot`, `.exported`; `.import_snapshot`, `.imported` | DEBUG | `snapshot`, `dir` |
+//! | `session.export_snapshot`, `.exported`; `.import_snapshot`, `.imported` | DEBUG | `snapshot` |
 //! | `session.import_canonical`, `.canonical_imported` | DEBUG | |
 //! | `session.retrieve_blobs` | TRACE | `count` |
 //! | `table.new`, `.newed` | DEBUG | `duplicate_of`, `union_of` or `snapshot` |
 //! | `table.close`, `.closed`; `.set_config`, `.config_set` | DEBUG | |
 //! | `table.save_snapshot`, `.saved` | DEBUG | `snapshot` |
 //! | `table.export_canonical` | DEBUG | |
-//! | `table.lookups`, `.range_lookup` | TRACE | `count` |
+//! | `table.lookups` | TRACE | `count` |
+//! | `table.range_lookup` | TRACE | |
 //! | `table.updates`, `.updated` | TRACE | `count` |
 //! | `table.union_debt`; `.supply_union_credits`, `.union_credits_supplied` | TRACE | `credits`, `unused` |
 //! | `cursor.new`, `.closed` | DEBUG | `table` |
 //! | `cursor.read` | TRACE | `count` |
+//! | `diff.new`, closed as a cursor | DEBUG | `table`, `newer` |
+//! | `diff.read` | TRACE | |
 //! | `cleanup.failed` | WARN | `error`: what could not be removed, and why |
 //!
 //! In builds with debug assertions the schedule is told, too, at level TRACE: `table.flush`,

@@ -26,7 +26,7 @@ use crate::files::{FileSet, lock};
 use crate::key_range::KeyRange;
 use crate::kmerge::KMerge;
 use crate::memory::Planned;
-use crate::merging::{Input, MergeSpec, Merging};
+use crate::merging::{ENTRIES_PER_LOOK, Input, MergeSpec, Merging};
 use crate::run::Run;
 use crate::run_builder::{RunBuilder, RunPlan};
 use crate::sources::{Frontier, Scan, Sources, UnionSources};
@@ -37,11 +37,12 @@ const SLICES: u64 = 64;
 /// Entries united in a slice, at least, for each page of merge work that is saved up: one page of small entries.
 const SLICE_ENTRIES_PER_BATCH_PAGE: u64 = 40;
 
-/// Entries that are merged between two looks at the work done.
-const ENTRIES_PER_LOOK: u32 = 16;
-
 /// Unions of unions of unions ..., at most.
 pub(crate) const UNION_DEPTH_MAX: usize = 32;
+
+/// Runs of the tables of a union, at most, each as often as it is there: a union of unions of one table may
+/// have it 2^32 times.
+pub(crate) const UNION_RUNS_MAX: usize = 1 << 16;
 
 /// A run of a table, or a merge that will be one.
 #[derive(Debug, Clone)]
@@ -60,7 +61,8 @@ pub(crate) struct UnionTable {
 }
 
 impl UnionTable {
-    fn sources(&self) -> Sources {
+    /// Without the union below.
+    fn own_sources(&self) -> Sources {
         let mut sources = Sources::default();
         for piece in &self.pieces {
             match piece {
@@ -68,8 +70,12 @@ impl UnionTable {
                 Piece::Merging(merging) => sources.add(merging.view()),
             }
         }
-        sources.union = self.older.as_ref().map(|union| Box::new(union.sources()));
         sources
+    }
+
+    fn sources(&self) -> Sources {
+        let union = self.older.as_ref().map(|union| Box::new(union.sources()));
+        Sources { union, ..self.own_sources() }
     }
 
     /// All of its runs, those of the unions below included.
@@ -81,13 +87,19 @@ impl UnionTable {
 
     /// Its own runs, newest first.
     pub(crate) fn runs(&self) -> Vec<Arc<Run>> {
-        self.sources().runs
+        self.own_sources().runs
+    }
+
+    /// How many runs it has, those of the unions below included: of these as many as there were in the
+    /// beginning. Cost: that of its own.
+    pub(crate) fn run_count(&self) -> usize {
+        self.runs().len() + self.older.as_ref().map_or(0, |union| union.run_count)
     }
 
     /// Entries that merging the table would read, at most.
     fn entries(&self) -> u64 {
         let older = self.older.as_ref().map_or(0, |union| union.entries());
-        older + self.sources().runs.iter().map(|run| run.meta().entries).sum::<u64>()
+        older + self.runs().iter().map(|run| run.meta().entries).sum::<u64>()
     }
 
     fn depth(&self) -> usize {
@@ -136,6 +148,8 @@ pub(crate) struct Union {
     /// Entries of the tables that are united in a slice.
     slice_entries: u64,
     depth: usize,
+    /// Runs of its tables in the beginning.
+    run_count: usize,
     stage: RwLock<Stage>,
     /// Entries of the tables and how many of them are united: once work has begun.
     total: AtomicU64,
@@ -176,6 +190,7 @@ impl Union {
             spec,
             slice_entries: total.div_ceil(SLICES).max(slice_min),
             depth,
+            run_count: tables.iter().map(UnionTable::run_count).sum(),
             stage: RwLock::new(Stage::Uniting { tables: tables.into(), slices, frontier }),
             total: AtomicU64::new(u64::MAX),
             passed: AtomicU64::new(passed),

@@ -1,8 +1,11 @@
 //! The background thread that advances merges, where a table's configuration asks for one.
 //!
 //! Its queue refers to merges without keeping them, so what nobody needs any more is not done, and it ends
-//! when the session does. What it fails at is reported by the next call that needs the merge.
+//! when the session does. What it fails at is reported by the next call that needs the merge. If a resolve
+//! function panics, the merge is left for its next user, who does that part again, and the thread goes on
+//! with others.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
@@ -36,7 +39,9 @@ fn start() -> Option<Running> {
     let run = move || {
         while let Ok(merging) = receiver.recv() {
             if let Some(merging) = merging.upgrade() {
-                merging.advance_in_background();
+                // A merge notices by itself that a step of it did not end.
+                let step = AssertUnwindSafe(|| merging.advance_in_background());
+                let _ = catch_unwind(step);
             }
         }
     };
@@ -53,7 +58,7 @@ impl Worker {
             *state = start().map_or(State::Stopped, State::Running);
         }
         if let State::Running(running) = &*state {
-            // The thread ends only after its sender is gone, so it is there to receive.
+            // The thread ends only after its sender is gone, also if a merge panics, so it is there.
             let _ = running.sender.send(Arc::downgrade(merging));
         }
     }
@@ -63,7 +68,6 @@ impl Worker {
         let state = std::mem::replace(&mut *lock(&self.state), State::Stopped);
         if let State::Running(Running { sender, thread }) = state {
             drop(sender);
-            // A panic of the thread left its merge unfinished, which its next user notices.
             let _ = thread.join();
         }
     }

@@ -225,6 +225,18 @@ mod tests {
         buffer.put(new, &resolve, Some(undo)).unwrap();
     }
 
+    #[test]
+    fn a_blob_that_is_replaced_again_and_again_takes_no_more_room() {
+        let mut buffer = WriteBuffer::default();
+        let blob: Arc<[u8]> = Arc::default();
+        for _ in 0..40_000 {
+            let mut undo = begin(&mut buffer);
+            put_with(&mut buffer, (b"key", Kind::InsertBlob, b""), Some(&blob), &mut undo);
+        }
+        assert_eq!(buffer.len(), 1);
+        assert!(buffer.memory_bytes() < 400 << 10, "{} bytes", buffer.memory_bytes());
+    }
+
     fn begin(buffer: &mut WriteBuffer) -> Undo {
         buffer.begin(Room::default(), &Resolve::concatenate()).unwrap()
     }

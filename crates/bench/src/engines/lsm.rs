@@ -3,13 +3,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use terrane::io::disk::create_dirs;
 use terrane::io::{Disk, RealDisk};
-use terrane::{
-    KEY_BYTES_MAX, Session, SessionOptions, SnapshotName, TableConfig, Update, VALUE_BYTES_MAX,
-};
+use terrane::{KEY_BYTES_MAX, Session, SnapshotName, TableConfig, Update, VALUE_BYTES_MAX};
 
 use crate::engine::{Cause, Change, Cursor, Engine, EngineError, Entry, Result, Table};
+use crate::error::Class;
+use crate::store;
 
 /// Duplicates alive at once. Each one pins the runs and the write buffer of its time.
 const DUPLICATES_MAX: usize = 16;
@@ -28,22 +27,16 @@ impl Lsm {
     /// [`EngineError::Environment`] if another process holds it or the system does not let us,
     /// [`EngineError::Refused`] if the directory is something else, which is left as it is.
     pub fn open(dir: &Path) -> Result<Self> {
-        if dir.exists() && !dir.is_dir() {
-            return Err(EngineError::Refused(format!("{} is no directory", dir.display()).into()));
-        }
-        Self::open_on(RealDisk::auto(), dir)
+        let disk: Arc<dyn Disk> = RealDisk::auto();
+        Self::open_on(&disk, dir)
     }
 
     /// Opens the session in `dir` of a disk; what is missing of the way to it is made, durably.
     ///
     /// # Errors
     /// As [`open`](Self::open).
-    pub fn open_on(disk: Arc<dyn Disk>, dir: &Path) -> Result<Self> {
-        if let Some(parent) = dir.parent() {
-            create_dirs(&*disk, parent)
-                .map_err(|error| EngineError::Environment(Box::new(error)))?;
-        }
-        let session = Session::open(disk, dir, &SessionOptions::default().create_dir())?;
+    pub fn open_on(disk: &Arc<dyn Disk>, dir: &Path) -> Result<Self> {
+        let session = store::open(disk, dir)?;
         Ok(Self { session, config: TableConfig::default() })
     }
 }
@@ -128,16 +121,10 @@ impl Cursor for LsmCursor {
 
 impl From<terrane::Error> for EngineError {
     fn from(error: terrane::Error) -> Self {
-        let class: fn(Cause) -> Self = match &error {
-            terrane::Error::Corrupt { .. }
-            | terrane::Error::SnapshotCorrupted { .. }
-            | terrane::Error::Disk(terrane::io::Error::ShortRead { .. }) => Self::Corrupt,
-            terrane::Error::UnknownVersion { .. }
-            | terrane::Error::SessionDirCorrupted { .. }
-            | terrane::Error::SnapshotNotCompatible { .. }
-            | terrane::Error::KeyTooLarge { .. }
-            | terrane::Error::ValueTooLarge { .. } => Self::Refused,
-            _ => Self::Environment,
+        let class: fn(Cause) -> Self = match Class::from(&error) {
+            Class::Check => Self::Corrupt,
+            Class::Input => Self::Refused,
+            Class::Environment | Class::Interrupted => Self::Environment,
         };
         class(Box::new(error))
     }

@@ -12,7 +12,7 @@ use std::time::Instant;
 use serde::Serialize;
 use terrane::{DiskCache, Session, Table, TableConfig, Update, WriteBuffer};
 
-use super::{Error, Result, median, open, seconds, splitmix};
+use super::{Error, Result, bounded, median, open, seconds, splitmix};
 use crate::monitor::{Monitor, Phase};
 
 /// Keys in a batch of lookups.
@@ -20,6 +20,9 @@ const BATCH: u64 = 256;
 
 /// Instalments that the debt is paid in.
 const INSTALMENTS: u64 = 100;
+
+/// The fewest entries of a table: with fewer all keys may have gone to the others, and no debt be left.
+const ENTRIES_MIN: u64 = 100;
 
 /// Entries written with one call.
 const FILL_BATCH: usize = 500;
@@ -107,10 +110,10 @@ fn in_any(options: &Options, number: u64) -> bool {
 /// [`Error`].
 pub fn run(store: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result<Report> {
     let Options { tables, entries, batches, rounds, .. } = *options;
-    if tables < 2 || entries == 0 || batches == 0 || rounds == 0 {
-        let text = "tables must be at least 2, entries, batches and rounds at least 1";
-        return Err(Error::Options(text.to_owned()));
-    }
+    bounded("tables", tables, 2)?;
+    bounded("entries", entries, ENTRIES_MIN)?;
+    bounded("batches", batches, 1)?;
+    bounded("rounds", rounds, 1)?;
     let session = open(store)?;
     let mut filled = 0;
     let mut fill_all = |monitor: &mut dyn Monitor| -> Result<(Vec<Table>, Table)> {

@@ -13,7 +13,7 @@ use std::time::Instant;
 use serde::Serialize;
 use terrane::{DiskCache, IndexKind, Resolve, Session, Table, TableConfig, Update, WriteBuffer};
 
-use super::{Error, Result, median, open, seconds, splitmix};
+use super::{Error, Result, bounded, median, open, seconds, splitmix};
 use crate::monitor::{Monitor, Phase};
 
 /// Upserts of each key in the second comparison.
@@ -70,33 +70,102 @@ fn config() -> TableConfig {
     }
 }
 
+/// Where the work is done, and how far it has come.
+struct Bench<'a> {
+    session: Session,
+    options: &'a Options,
+    pairs: &'a [Pair],
+    monitor: &'a mut dyn Monitor,
+    /// Pairs written, counted each time.
+    done: u64,
+}
+
+impl<'a> Bench<'a> {
+    fn fill(&mut self, is_insert: bool) -> Result<(f64, Table)> {
+        let mut table = self.session.new_table(&config())?;
+        let start = Instant::now();
+        for chunk in self.chunks() {
+            let update =
+                |value| if is_insert { Update::Insert(value) } else { Update::Upsert(value) };
+            let batch: Vec<_> = chunk.iter().map(|(key, value)| (key, update(value))).collect();
+            table.updates(&batch)?;
+            self.tell(chunk.len())?;
+        }
+        Ok((seconds(start), table))
+    }
+
+    fn ten_upserts(&mut self) -> Result<(f64, Table)> {
+        let mut table = self.session.new_table(&config())?;
+        let start = Instant::now();
+        for _ in 0..UPSERTS_PER_KEY {
+            for chunk in self.chunks() {
+                let batch: Vec<_> = chunk.iter().map(|(k, v)| (k, Update::Upsert(v))).collect();
+                table.updates(&batch)?;
+                self.tell(chunk.len())?;
+            }
+        }
+        Ok((seconds(start), table))
+    }
+
+    fn ten_lookups_and_inserts(&mut self) -> Result<(f64, Table)> {
+        let mut table = self.session.new_table(&config())?;
+        let start = Instant::now();
+        for _ in 0..UPSERTS_PER_KEY {
+            for chunk in self.chunks() {
+                let keys: Vec<_> = chunk.iter().map(|(key, _)| key).collect();
+                let found = table.lookups(&keys)?;
+                let sums = chunk.iter().zip(&found).map(|((_, value), found)| {
+                    let old = found.value().and_then(<[u8]>::first_chunk).copied();
+                    let old = u64::from_le_bytes(old.unwrap_or_default());
+                    u64::from_le_bytes(*value).wrapping_add(old).to_le_bytes()
+                });
+                let sums: Vec<_> = sums.collect();
+                let new = keys.into_iter().zip(&sums);
+                let batch: Vec<_> = new.map(|(key, sum)| (key, Update::Insert(sum))).collect();
+                table.updates(&batch)?;
+                self.tell(chunk.len())?;
+            }
+        }
+        Ok((seconds(start), table))
+    }
+
+    fn chunks(&self) -> impl Iterator<Item = &'a [Pair]> + use<'a> {
+        self.pairs.chunks(usize::try_from(self.options.batch).unwrap_or(usize::MAX))
+    }
+
+    /// Hears, after each batch of pairs, whether to stop.
+    fn tell(&mut self, pairs: usize) -> Result<()> {
+        self.done += pairs as u64;
+        let per_round = 2 * (FILLS_PER_ROUND + UPSERTS_PER_KEY);
+        let total = self.options.elements * self.options.rounds * per_round;
+        self.monitor.progress(Phase::Operations, self.done, Some(total));
+        if self.monitor.stop() { Err(Error::Interrupted) } else { Ok(()) }
+    }
+}
+
 /// Measures in a session in `store`.
 ///
 /// # Errors
 /// [`Error`].
 pub fn run(store: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result<Report> {
-    if options.elements == 0 || options.batch == 0 || options.rounds == 0 {
-        return Err(Error::Options("elements, batch and rounds must be at least 1".to_owned()));
-    }
-    let session = open(store)?;
+    bounded("elements", options.elements, 1)?;
+    bounded("batch", options.batch, 1)?;
+    bounded("rounds", options.rounds, 1)?;
     let pairs: Vec<Pair> = (0..options.elements)
         .map(|number| {
             let key = splitmix(options.seed.wrapping_add(number));
             (key.to_le_bytes(), splitmix(!key).to_le_bytes())
         })
         .collect();
+    let mut bench = Bench { session: open(store)?, options, pairs: &pairs, monitor, done: 0 };
     let (mut inserts, mut upserts, mut upserts_over_inserts) = (vec![], vec![], vec![]);
     let (mut ten_upserts_s, mut ten_inserts_s, mut speedups) = (vec![], vec![], vec![]);
-    for round in 0..options.rounds {
-        if monitor.stop() {
-            return Err(Error::Interrupted);
-        }
-        monitor.progress(Phase::Measure, round, Some(options.rounds));
+    for _ in 0..options.rounds {
         for turn in 0..FILLS_PER_ROUND {
             // By turns, so that neither always comes upon what the other has left in caches.
             let insert_first = turn % 2 == 0;
-            let first = fill(&session, &pairs, options, insert_first)?;
-            let second = fill(&session, &pairs, options, !insert_first)?;
+            let first = bench.fill(insert_first)?;
+            let second = bench.fill(!insert_first)?;
             let ((insert_s, inserted), (upsert_s, upserted)) =
                 if insert_first { (first, second) } else { (second, first) };
             if turn == 0 {
@@ -106,14 +175,14 @@ pub fn run(store: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result
             upserts.push(upsert_s);
             upserts_over_inserts.push(upsert_s / insert_s);
         }
-        let (upsert_s, upserted) = ten_upserts(&session, &pairs, options)?;
-        let (insert_s, inserted) = ten_lookups_and_inserts(&session, &pairs, options)?;
+        let (upsert_s, upserted) = bench.ten_upserts()?;
+        let (insert_s, inserted) = bench.ten_lookups_and_inserts()?;
         compare(&inserted, &upserted, &pairs, UPSERTS_PER_KEY)?;
         ten_upserts_s.push(upsert_s);
         ten_inserts_s.push(insert_s);
         speedups.push(insert_s / upsert_s);
     }
-    session.close()?;
+    bench.session.close()?;
     Ok(Report {
         elements: options.elements,
         batch: options.batch,
@@ -125,63 +194,6 @@ pub fn run(store: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result
         ten_lookups_and_inserts_s: median(ten_inserts_s),
         speedup: median(speedups),
     })
-}
-
-fn chunks<'a>(pairs: &'a [Pair], options: &Options) -> impl Iterator<Item = &'a [Pair]> {
-    pairs.chunks(usize::try_from(options.batch).unwrap_or(usize::MAX))
-}
-
-fn fill(
-    session: &Session,
-    pairs: &[Pair],
-    options: &Options,
-    is_insert: bool,
-) -> Result<(f64, Table)> {
-    let mut table = session.new_table(&config())?;
-    let start = Instant::now();
-    for chunk in chunks(pairs, options) {
-        let update = |value| if is_insert { Update::Insert(value) } else { Update::Upsert(value) };
-        let batch: Vec<_> = chunk.iter().map(|(key, value)| (key, update(value))).collect();
-        table.updates(&batch)?;
-    }
-    Ok((seconds(start), table))
-}
-
-fn ten_upserts(session: &Session, pairs: &[Pair], options: &Options) -> Result<(f64, Table)> {
-    let mut table = session.new_table(&config())?;
-    let start = Instant::now();
-    for _ in 0..UPSERTS_PER_KEY {
-        for chunk in chunks(pairs, options) {
-            let batch: Vec<_> = chunk.iter().map(|(k, v)| (k, Update::Upsert(v))).collect();
-            table.updates(&batch)?;
-        }
-    }
-    Ok((seconds(start), table))
-}
-
-fn ten_lookups_and_inserts(
-    session: &Session,
-    pairs: &[Pair],
-    options: &Options,
-) -> Result<(f64, Table)> {
-    let mut table = session.new_table(&config())?;
-    let start = Instant::now();
-    for _ in 0..UPSERTS_PER_KEY {
-        for chunk in chunks(pairs, options) {
-            let keys: Vec<_> = chunk.iter().map(|(key, _)| key).collect();
-            let found = table.lookups(&keys)?;
-            let sums = chunk.iter().zip(&found).map(|((_, value), found)| {
-                let old = found.value().and_then(<[u8]>::first_chunk).copied();
-                let old = u64::from_le_bytes(old.unwrap_or_default());
-                u64::from_le_bytes(*value).wrapping_add(old).to_le_bytes()
-            });
-            let sums: Vec<_> = sums.collect();
-            let batch: Vec<_> =
-                keys.into_iter().zip(&sums).map(|(key, sum)| (key, Update::Insert(sum))).collect();
-            table.updates(&batch)?;
-        }
-    }
-    Ok((seconds(start), table))
 }
 
 /// Both tables must hold each value times `factor`, and nothing else.

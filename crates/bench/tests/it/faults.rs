@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use terrane::io::fault::{FaultKind, FaultPlan, Repeat};
-use terrane::io::{SimDisk, Survival};
+use terrane::io::{Disk, SimDisk, Survival};
 use terrane_bench::engines::lsm::Lsm;
 use terrane_bench::error::Class;
 use terrane_bench::monitor::{Monitor, Phase};
@@ -74,7 +74,8 @@ impl Case {
         disk: &Arc<SimDisk>,
         watcher: &mut Watcher,
     ) -> Result<Report, Error> {
-        let engine = Lsm::open_on(disk.clone(), Path::new(store))?;
+        let disk: Arc<dyn Disk> = disk.clone();
+        let engine = Lsm::open_on(&disk, Path::new(store))?;
         let options = Options { resume: true, checkpoint_every: 1, ..Options::default() };
         replay(Box::new(engine), std::slice::from_ref(&self.path), &options, watcher)
     }

@@ -1,10 +1,11 @@
 //! `terrane bench`: small runs give every field of the reports, and checked answers.
 
 use std::path::Path;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::program::{Answer, command};
+use crate::program::{Answer, Place, command, text};
 
 fn bench(workload: &str, store: &Path, options: &[&str]) -> Answer {
     let mut bench = command();
@@ -60,9 +61,67 @@ fn senseless_options_are_refused() {
     let message = bench("union", store.path(), &["--tables", "1", "--json"]).failed(2);
     assert!(message.contains("tables must be at least 2"), "{message}");
     bench("upsert", store.path(), &["--elements", "0", "--json"]).failed(2);
+    // Memory was asked for, or a product overflowed, before anything was refused; and what came out of very
+    // few entries was no number.
+    for (workload, option, value) in [
+        ("upsert", "--elements", "99999999999999"),
+        ("union", "--entries", "9223372036854775807"),
+        ("union", "--tables", "9223372036854775807"),
+        ("union", "--rounds", "9223372036854775807"),
+        ("union", "--entries", "1"),
+    ] {
+        let message = bench(workload, store.path(), &[option, value, "--json"]).failed(2);
+        let name = option.trim_start_matches('-');
+        assert!(message.contains(&format!("{name} must be at least")), "{message}");
+    }
+    assert_eq!(std::fs::read_dir(store.path()).unwrap().count(), 0, "no store is made for them");
     let foreign = tempfile::tempdir().unwrap();
     std::fs::write(foreign.path().join("letter.txt"), "dear").unwrap();
     let message = bench("upsert", foreign.path(), &["--json"]).failed(2);
     assert!(message.contains("letter.txt"), "{message}");
     assert_eq!(std::fs::read_dir(foreign.path()).unwrap().count(), 1, "left as it was");
+    let message = bench("upsert", &foreign.path().join("letter.txt"), &["--json"]).failed(2);
+    assert!(message.contains("letter.txt"), "{message}");
+}
+
+/// A store without metadata was bad input to a benchmark and to a replay, and damage to the rest.
+#[test]
+fn a_damaged_store_is_exit_1_for_every_command() {
+    let place = Place::new();
+    let store = place.store();
+    bench("upsert", &store, &["--elements", "9", "--rounds", "1", "--json"]).done();
+    std::fs::remove_file(store.join("metadata")).unwrap();
+    let history = place.write("history", b"terrane-changes 1\n");
+    let list = ["snapshot", "delete", "a", "--json", "--store", text(&store)];
+    for answer in [
+        bench("upsert", &store, &["--json"]),
+        bench("union", &store, &["--json"]),
+        place.replay("changes", &[text(&history)]),
+        command().args(list).output().unwrap().into(),
+    ] {
+        let message = answer.failed(1);
+        assert!(message.contains("missing metadata"), "{message}");
+    }
+}
+
+/// A signal was heeded only before a round, and by the last one never.
+#[test]
+fn ctrl_c_ends_a_benchmark_within_its_round() {
+    let store = tempfile::tempdir().unwrap();
+    let mut child = command();
+    // Hours of work, in a single round.
+    child.args(["bench", "upsert", "--elements", "1M", "--batch", "1", "--rounds", "1", "--json"]);
+    child.arg("--store").arg(store.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = child.spawn().unwrap();
+    // A run is written once the round goes on.
+    let active = store.path().join("active");
+    while std::fs::read_dir(&active).map_or(0, Iterator::count) == 0 {
+        assert!(child.try_wait().unwrap().is_none(), "the benchmark has ended");
+        std::thread::yield_now();
+    }
+    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(kill.unwrap().success());
+    let answer: Answer = child.wait_with_output().unwrap().into();
+    assert_eq!(answer.failed(130), "interrupted");
+    assert_eq!(std::fs::read_dir(active).unwrap().count(), 0, "nothing stays behind");
 }

@@ -214,7 +214,7 @@ fn an_unknown_version_is_named_beside_the_known_one() {
     }
     for (path, newest) in files.iter().zip([1, 2, 1]) {
         let message = inspect(path, &["--json"]).failed(2);
-        let wanted = format!("format version 9, this program reads up to {newest}");
+        let wanted = format!("format version 9; this program reads {newest}");
         assert!(message.contains(&wanted) && message.contains(path.to_str().unwrap()), "{message}");
     }
 }
@@ -227,6 +227,35 @@ fn a_run_copied_elsewhere_is_still_a_run() {
     std::fs::copy(store.run().path, &copy).unwrap();
     assert_eq!(run_info(&copy).meta, store.run().meta);
     inspect(&copy, &["--json"]).done();
+}
+
+#[test]
+fn a_canonical_export_says_its_count_and_digest() {
+    let store = Store::new();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("late.canonical");
+    let mut export = command();
+    export.args(["snapshot", "export", "late", "--json", "--store"]).arg(store.dir());
+    let exported: Answer = export.arg("--canonical").arg(&file).output().unwrap().into();
+    let exported = exported.done();
+    let json = inspect(&file, &["--json"]).done();
+    assert_eq!((&json["kind"], &json["format_version"]), (&"canonical".into(), &1.into()));
+    for field in ["count", "digest", "bytes"] {
+        assert_eq!(json[field], exported[field], "{field}");
+    }
+    let answer = inspect(&file, &[]);
+    let digest = format!("digest            {}", json["digest"].as_str().unwrap());
+    assert!(answer.code == Some(0) && answer.stdout.contains(&digest), "{answer:?}");
+    inspect(&file, &["--page", "0", "--json"]).failed(2);
+    for (bytes, words) in [
+        (json["bytes"].as_u64().unwrap() - 1, "late.canonical: byte"),
+        (52, "byte 52"),
+        (10, "byte 10"),
+    ] {
+        edit(&file, |content| content.truncate(usize::try_from(bytes).unwrap()));
+        let message = inspect(&file, &["--json"]).failed(2);
+        assert!(message.contains(words), "{message}");
+    }
 }
 
 #[test]

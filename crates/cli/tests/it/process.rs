@@ -24,6 +24,9 @@ fn bad_usage_is_exit_2_and_one_object_with_json() {
         &["snapshot", "list", "--json"],
         &["snapshot", "delete", "--json", "--store", "s"],
         &["snapshot", "export", "--json", "tip", "--store", "s"],
+        &["bench", "--json"],
+        &["bench", "upsert", "--json"],
+        &["bench", "union", "--json", "--store", "s", "--tables", "0"],
         &["replay", "changes", "--json", "--store", "s", "--engine", "abacus", "-"],
     ];
     for arguments in cases {
@@ -40,8 +43,14 @@ fn bad_usage_is_exit_2_and_one_object_with_json() {
 fn help_has_examples_for_every_command() {
     for arguments in [
         &["--help"][..],
+        &["replay", "--help"],
         &["replay", "bitcoin", "--help"],
         &["replay", "changes", "--help"],
+        &["bench", "--help"],
+        &["bench", "upsert", "--help"],
+        &["bench", "union", "--help"],
+        &["inspect", "--help"],
+        &["verify", "--help"],
         &["snapshot", "--help"],
         &["snapshot", "list", "--help"],
         &["snapshot", "rename", "--help"],

@@ -1,14 +1,14 @@
 //! `terrane snapshot`: list, rename, delete, export, import.
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 use terrane::{Session, SessionOptions, SnapshotName};
 
 use crate::program::{Answer, Place, command, text};
-use crate::store::{LABEL, NAMES, Store, edit, flip};
+use crate::store::{LABEL, NAMES, Store, edit, flip, reseal_manifest};
 
 /// Calls `terrane snapshot <arguments> --store <store> --json`.
 fn snapshot(store: &Path, arguments: &[&str]) -> Answer {
@@ -90,6 +90,28 @@ fn list_names_damaged_snapshots() {
     assert_eq!(names(&store.dir()), ["late"]);
 }
 
+/// They were called damaged.
+#[test]
+fn list_tells_other_format_versions_from_damage() {
+    let store = Store::new();
+    edit(&store.snapshot("early"), |bytes| {
+        bytes[8] = 9;
+        reseal_manifest(bytes);
+    });
+    let listed = snapshot(&store.dir(), &["list"]).done();
+    assert_eq!(listed["damage"].as_array().unwrap().len(), 0);
+    let snapshots = [&listed["snapshots"][0], &listed["snapshots"][1]];
+    assert_eq!(snapshots.map(|snapshot| snapshot["format_version"].as_u64()), [Some(9), Some(2)]);
+    assert_eq!(snapshots[0]["saved"], Value::Null);
+    let shown = plain(&store.dir(), &["list"]);
+    assert!(shown.code == Some(0) && shown.stdout.contains("format version 9"), "{shown:?}");
+    let message = snapshot(&store.dir(), &["export", "early", "--canonical", "-"]).failed(2);
+    assert!(message.contains("--json writes"), "{message}");
+    let message =
+        snapshot(&store.dir(), &["export", "early", "--canonical", "/dev/null"]).failed(2);
+    assert!(message.contains("format version 9; this program reads 2"), "{message}");
+}
+
 #[test]
 fn rename_and_delete_do_what_they_say() {
     let store = Store::new();
@@ -130,6 +152,11 @@ fn a_snapshot_goes_to_another_store_and_back() {
     assert!(verified.stdout.contains("no problem"), "{verified:?}");
     let answer = plain(&store.dir(), &["export", "late", "--to", text(&backup)]);
     assert!(answer.stdout.contains("copied         0 files"), "{answer:?}");
+    let one = place.write("one", b"terrane-changes 1\nbegin 1\nput 01 01\nend\n");
+    place.replay("changes", &[text(&one)]).done();
+    let name = names(&place.store()).into_iter().find(|name| name.starts_with("state")).unwrap();
+    let answer = plain(&place.store(), &["export", &name, "--to", text(&place.path("single"))]);
+    assert!(answer.stdout.contains("copied         1 file, "), "{answer:?}");
     assert_eq!(answer.stderr, "", "no bar where nobody watches");
 
     // Into a new store, which has another salt, and back into the old one.
@@ -176,8 +203,13 @@ fn what_cannot_be_exported_or_imported_is_refused_with_the_reason() {
         assert!(message.contains(words), "{arguments:?}: {message}");
     }
     assert_eq!(std::fs::read(&foreign).unwrap(), b"sea");
-    let message = snapshot(&dir, &["export", "late", "--to", text(&dir)]).failed(3);
-    assert!(message.contains("in use"), "{message}");
+    // By whatever path: a store was said to be in use, by the very process that said so.
+    for same in [&dir, &dir.join("../store/.")] {
+        let message = snapshot(&dir, &["export", "late", "--to", text(same)]).failed(2);
+        assert!(message.contains("--to and --store are the same store"), "{message}");
+        let message = snapshot(&dir, &["import", "late", "--from", text(same)]).failed(2);
+        assert!(message.contains("--from and --store are the same store"), "{message}");
+    }
     // Neither a missing nor an empty nor a foreign directory is made a store by the way.
     let empty = place.path("empty");
     std::fs::create_dir(&empty).unwrap();
@@ -300,12 +332,53 @@ fn a_canonical_file_is_read_back_and_damage_is_told_with_its_place() {
     let message = snapshot(&place.path("none"), &cut).failed(2);
     assert!(message.contains("late.canonical"), "{message}");
     assert!(!place.path("none").exists());
+    let folder = ["import", "--canonical", text(&new), "--as", "cut"];
+    let message = snapshot(&new, &folder).failed(2);
+    assert!(message.contains("new is a directory"), "{message}");
     assert_eq!(names(&new), ["back", "piped"]);
     // A byte of a value: only the digest tells.
     snapshot(&store.dir(), &["export", "late", "--canonical", text(&file)]).done();
     edit(&file, |bytes| bytes[60] ^= 1);
     let message = snapshot(&new, &cut).failed(1);
-    assert!(message.contains("digest"), "{message}");
+    assert!(message.contains("late.canonical: ") && message.contains("digest"), "{message}");
+    // What the store answers is not said of the file.
+    let taken = ["import", "--canonical", text(&file), "--as", "back"];
+    let message = snapshot(&new, &taken).failed(2);
+    assert!(!message.contains("late.canonical"), "{message}");
+}
+
+/// The store that was made for an import stayed behind, empty, when the import failed.
+#[test]
+fn a_failed_import_leaves_nothing_of_the_store_that_was_made_for_it() {
+    let store = Store::new();
+    let place = Place::new();
+    let (backup, file) = (place.path("deep/down/backup"), place.path("late.canonical"));
+    snapshot(&store.dir(), &["export", "late", "--to", text(&backup)]).done();
+    snapshot(&store.dir(), &["export", "late", "--canonical", text(&file)]).done();
+    edit(&file, |bytes| bytes.truncate(50_000));
+    let runs = std::fs::read_dir(backup.join("active")).unwrap();
+    let run =
+        runs.map(|entry| entry.unwrap().path()).max_by_key(|path| path.metadata().unwrap().len());
+    flip(&run.unwrap(), 5_000);
+    let (missing, empty) = (place.path("some/new/store"), place.path("empty"));
+    std::fs::create_dir(&empty).unwrap();
+    for (arguments, code) in [
+        (&["import", "late", "--from", text(&backup)][..], 1),
+        (&["import", "none", "--from", text(&backup)], 2),
+        (&["import", "--canonical", text(&file), "--as", "cut"], 2),
+    ] {
+        for new in [&missing, &empty] {
+            snapshot(new, arguments).failed(code);
+        }
+        assert!(!place.path("some").exists(), "{arguments:?}");
+        assert_eq!(std::fs::read_dir(&empty).unwrap().count(), 0, "{arguments:?}");
+    }
+    // A store that was there stays, with all that it has.
+    snapshot(&store.dir(), &["import", "--canonical", text(&file), "--as", "cut"]).failed(2);
+    assert_eq!(names(&store.dir()), NAMES);
+    // Nor is the way to a new store made for a snapshot that is not there.
+    snapshot(&store.dir(), &["export", "none", "--to", text(&missing)]).failed(2);
+    assert!(!place.path("some").exists());
 }
 
 fn copy_tree(from: &Path, to: &Path) {
@@ -313,14 +386,20 @@ fn copy_tree(from: &Path, to: &Path) {
     assert!(status.unwrap().success());
 }
 
-/// The reader is slow, and the user loses patience.
-#[test]
-fn ctrl_c_ends_an_export_to_standard_output() {
-    let store = Store::new();
+/// An export to a standard output that nobody reads from.
+fn export_to_silence(store: &Store) -> Child {
     let mut child = command();
     child.args(["snapshot", "export", "late", "--canonical", "-", "--store"]).arg(store.dir());
     child.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = child.spawn().unwrap();
+    child.spawn().unwrap()
+}
+
+/// The reader does not read on, and the user loses patience. The first signal only set a flag, which
+/// nobody looks at who waits for a pipe.
+#[test]
+fn ctrl_c_ends_an_export_to_standard_output() {
+    let store = Store::new();
+    let mut child = export_to_silence(&store);
     // From here on the program listens to signals; more than a pipe holds is to be written.
     let pid = format!("{:>10}\n", child.id());
     while std::fs::read(store.dir().join("lock")).unwrap_or_default() != pid.as_bytes() {
@@ -329,11 +408,23 @@ fn ctrl_c_ends_an_export_to_standard_output() {
     }
     let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
     assert!(kill.unwrap().success());
-    let answer = child.wait_with_output().unwrap();
-    let said = String::from_utf8(answer.stderr).unwrap();
-    assert_eq!(answer.status.code(), Some(130), "{said}");
-    assert!(said.contains("interrupted"), "{said}");
+    assert_eq!(child.wait().unwrap().code(), Some(130));
     assert_eq!(names(&store.dir()), NAMES);
+}
+
+/// As in `terrane snapshot export late --canonical - | head -c 10`.
+#[test]
+fn a_reader_of_an_export_that_goes_away_is_no_error() {
+    let store = Store::new();
+    let mut child = export_to_silence(&store);
+    let mut head = [0; 10];
+    child.stdout.take().unwrap().read_exact(&mut head).unwrap();
+    assert!(head.starts_with(b"TerraCan"));
+    let answer: Answer = child.wait_with_output().unwrap().into();
+    assert_eq!((answer.code, answer.stderr.as_str()), (Some(0), ""));
+    // Where no reader can go away, what stands for it says which file it is.
+    let message = snapshot(&store.dir(), &["export", "late", "--canonical", "/dev/full"]).failed(3);
+    assert!(message.contains("/dev/full"), "{message}");
 }
 
 #[test]

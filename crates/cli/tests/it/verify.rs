@@ -194,7 +194,7 @@ fn a_newer_version_is_named_and_left_alone() {
     let bytes = std::fs::read(&metadata).unwrap();
     let found = problem(&store.verify(&["--repair"]));
     is_at(&found, &metadata, 0);
-    assert_eq!(found["rule"], "format version 2, this program reads up to 1");
+    assert_eq!(found["rule"], "format version 2; this program reads 1");
     assert_eq!(std::fs::read(&metadata).unwrap(), bytes);
 }
 

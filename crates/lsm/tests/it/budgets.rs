@@ -157,7 +157,7 @@ fn saving_a_snapshot_costs_a_few_calls_for_each_run_whatever_they_hold() {
         let before = disk.counts();
         table.save_snapshot(&name("first"), "").unwrap();
         let first = disk.counts() - before;
-        let runs = table.stats().runs() as u64;
+        let runs = table.stats().runs();
         let merges = merges_under_way(&table);
         assert_eq!(first.reads, 0, "a save reads nothing");
         let syncs = runs + merges + 1;
@@ -204,7 +204,7 @@ fn opening_reads_filters_and_indexes_and_no_data() {
     assert_eq!(table.stats().runs(), stats.runs());
     // Of each run the footer, and filter and index in pages that they do not fill.
     let pages = (stats.filter_bytes + stats.index_bytes) / 4_000 + 4 * stats.runs();
-    assert!(spent.read_pages <= pages as u64, "{} pages read, {pages} wanted", spent.read_pages);
+    assert!(spent.read_pages <= pages, "{} pages read, {pages} wanted", spent.read_pages);
     let data_pages = stats.levels.iter().map(|level| level.bytes).sum::<u64>() / 4_096;
     assert!(spent.read_pages < data_pages / 10, "of {data_pages} pages");
     assert_eq!(spent.write_pages, 0);

@@ -243,7 +243,7 @@ fn each_rule_is_told_with_its_place() {
     assert!(matches!(error, Error::CanonicalMalformed { offset: 0, .. }), "{error}");
     let error = import(&session, b"TerraCan\x07\0\0\0");
     assert!(
-        matches!(&error, Error::CanonicalMalformed { offset: 12, reason }
+        matches!(&error, Error::CanonicalMalformed { offset: 8, reason }
             if reason.contains("format version 7")),
         "{error}"
     );

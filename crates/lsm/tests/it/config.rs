@@ -203,8 +203,8 @@ fn reads(table: &Table, entries: u64) -> (f64, f64) {
     (per_key(present), per_key((0..4_000).map(|n| key(1 << 40 | n)).collect()))
 }
 
-/// From a table that the budget is far too large for to one with 15 bits of it for each entry. The sum is checked after every batch, and so at every stage of every merge; the
-/// reads at every size.
+/// From a table that the budget is far too large for to one with 15 bits of it for each entry. The sum is
+/// checked after every batch, and so at every stage of every merge; the reads at every size.
 #[test]
 fn a_table_of_any_size_stays_within_its_memory_budget_and_needs_more_reads_bit_by_bit() {
     let budget = 256 << 10;
@@ -220,7 +220,7 @@ fn a_table_of_any_size_stays_within_its_memory_budget_and_needs_more_reads_bit_b
             fill(&mut table, next..next + 200);
             next += 200;
             let stats = table.stats();
-            assert!(stats.memory_bytes() as u64 <= budget, "{next} entries: {stats:?}");
+            assert!(stats.memory_bytes() <= budget, "{next} entries: {stats:?}");
         }
         let (present, absent) = reads(&table, entries);
         assert!(present <= present_max, "{entries} entries: {present} reads of a present key");
@@ -228,7 +228,7 @@ fn a_table_of_any_size_stays_within_its_memory_budget_and_needs_more_reads_bit_b
     }
     // What was used is most of what was given.
     let stats = table.stats();
-    assert!(stats.memory_bytes() as u64 >= budget / 2, "{stats:?}");
+    assert!(stats.memory_bytes() >= budget / 2, "{stats:?}");
 
     // Snapshots open within the budget, too, with merges in their middle.
     table.save_snapshot(&name("full"), "").unwrap();
@@ -237,7 +237,7 @@ fn a_table_of_any_size_stays_within_its_memory_budget_and_needs_more_reads_bit_b
     for batch in 0..100 {
         fill(&mut table, next + batch * 200..next + (batch + 1) * 200);
         let stats = table.stats();
-        assert!(stats.memory_bytes() as u64 <= budget, "opened: {stats:?}");
+        assert!(stats.memory_bytes() <= budget, "opened: {stats:?}");
     }
 }
 
@@ -258,7 +258,7 @@ fn overwriting_and_deleting_stay_within_the_budget() {
                 fill(&mut table, round * 300..(round + 1) * 300 + 50);
                 clear(&mut table, round * 200..round * 200 + 100);
                 let stats = table.stats();
-                assert!(stats.memory_bytes() as u64 <= budget, "{config:?}: {stats:?}");
+                assert!(stats.memory_bytes() <= budget, "{config:?}: {stats:?}");
             }
         }
     }
@@ -306,7 +306,7 @@ fn a_budget_that_the_indexes_leave_no_room_in_is_refused_by_name() {
         panic!("{error}")
     };
     let least: u64 = allowed.split(' ').next().unwrap().parse().unwrap();
-    assert!(least > index_bytes as u64 && least < 20 * index_bytes as u64, "{error}");
+    assert!(least > index_bytes && least < 20 * index_bytes, "{error}");
     table.set_config(&with_budget(least)).unwrap();
     table.set_config(&with_budget(least - 1)).unwrap_err();
 }
@@ -481,7 +481,7 @@ fn a_union_stays_within_its_budget_while_its_debt_is_paid() {
         fill(&mut union, next..next + 100);
         next += 100;
         let stats = union.stats();
-        assert!(stats.memory_bytes() as u64 <= budget, "{stats:?}");
+        assert!(stats.memory_bytes() <= budget, "{stats:?}");
     }
     assert_eq!(content(&union).len() as u64, next);
     let (present, absent) = reads(&union, next);

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 
-use terrane_io::{Access, Disk, OpenMode, SimDisk};
+use terrane_io::{Access, Disk, FaultPlan, OpenMode, SimDisk};
 use terrane_lsm::{
     DiskCache, Error, IndexKind, OpenOptions, PAGE_SIZE, Result, Session, SessionOptions,
     SnapshotPlace, Table, TableConfig, Verify, verify,
@@ -670,7 +670,7 @@ fn case_13_nothing_damaged_is_imported_and_nothing_is_left_of_the_attempt() {
             let changes: [(usize, Change<'_>, &str); 5] = [
                 (footer, &|page| page[16 + 32] ^= 1, "footer's sums"),
                 // Far more entries than there is memory for.
-                (footer, &|page| page[16 + 32 + 7] = 0x7F, "footer's sums"),
+                (footer, &|page| page[16 + 32 + 7] = 0x7F, "footer counts"),
                 (footer, &|page| page[16 + 12] = 2, "purpose"),
                 (data_pages, &|page| page[16..].fill(0), "the filter lacks a key"),
                 (2, &|page| page.copy_from_slice(&earlier), "page 2: keys rise"),
@@ -849,4 +849,37 @@ fn an_export_costs_reading_and_writing_each_run_once_and_nothing_if_it_is_there(
 fn open_sim(disk: &Arc<SimDisk>) -> Session {
     let options = SessionOptions::with_salt(SALT).create_dir();
     Session::open(Arc::clone(disk) as _, Path::new("/session"), &options).unwrap()
+}
+
+/// The session that is exported from has as many files open as the system allows, and uses none of them.
+#[test]
+fn idle_files_of_the_session_make_room_for_an_export() {
+    for salt in [SALT, 7] {
+        let disk = SimDisk::new(1);
+        let shared: Arc<dyn Disk> = Arc::clone(&disk) as _;
+        let options = SessionOptions::with_salt(SALT).create_dir();
+        let session = Session::open(Arc::clone(&shared), Path::new("/session"), &options).unwrap();
+        let mut table = session.new_table(&buffer_of(100)).unwrap();
+        fill(&mut table, 0..1_000);
+        table.insert_with_blob(b"with a blob", b"value", b"blob").unwrap();
+        let (there, later) = (name("there"), name("later"));
+        table.save_snapshot(&there, LABEL).unwrap();
+        let to = SessionOptions::with_salt(salt).create_dir();
+        Session::open(Arc::clone(&shared), Path::new("/copy"), &to).unwrap().close().unwrap();
+        for (at, to) in [&there, &later].into_iter().enumerate() {
+            // All files of the session are open, and one more cannot be.
+            let saved = content(&table);
+            disk.set_plan(FaultPlan {
+                open_files_max: Some(disk.open_files()),
+                ..FaultPlan::default()
+            });
+            let place = SnapshotPlace::new("/copy", (*to).clone());
+            // Somebody else reads on, and opens them again.
+            let mut reads = |_, _| assert_eq!(content(&table), saved);
+            let report = session.export_snapshot_to(&there, &place, &mut reads).unwrap();
+            assert_eq!(report.files_shared > 0, at == 1 && salt == SALT, "{report:?}");
+            disk.set_plan(FaultPlan::default());
+            assert_eq!(content(&table), saved);
+        }
+    }
 }

@@ -243,3 +243,86 @@ fn a_full_check_finds_what_no_checksum_tells() {
         open_with(&place.open(), Verify::Full).unwrap();
     }
 }
+
+/// Where the footer has its fields; see the format.
+const FOOTER_ENTRIES: usize = 48;
+const FOOTER_KEY_BYTES: usize = 64;
+const FOOTER_VALUE_BYTES: usize = 72;
+const FOOTER_DATA_PAGES: usize = 96;
+const FOOTER_FILTER_PAGES: usize = 104;
+const FOOTER_FILTER_BLOCKS: usize = 112;
+const FOOTER_PROBES: usize = 120;
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
+}
+
+/// What the footer says would be believed when memory is reserved, filters are asked and sums are made.
+#[test]
+fn counts_that_cannot_be_are_refused_although_their_checksum_is_right() {
+    let place = Place::simulated(1);
+    make(&place);
+    let path = largest_run(&place);
+    let whole = read(&place, &path);
+    let footer = whole.len() / PAGE_SIZE - 1;
+    let field = |at: usize| u32_at(&whole, footer * PAGE_SIZE + at);
+    for (at, number) in [
+        (FOOTER_ENTRIES, 1_u64 << 40),
+        (FOOTER_KEY_BYTES, u64::MAX),
+        (FOOTER_VALUE_BYTES, u64::MAX),
+        // The lower half of the number is what it was.
+        (FOOTER_PROBES, u64::from(field(FOOTER_PROBES)) + 256 + (u64::from(field(124)) << 32)),
+    ] {
+        let mut bytes = whole.clone();
+        change_page(&mut bytes, footer, |page| {
+            page[at..at + 8].copy_from_slice(&number.to_le_bytes());
+        });
+        write(&place, &path, &bytes);
+        let refused = open_with(&place.open(), Verify::Lazy).map(drop);
+        assert!(matches!(refused, Err(Error::SnapshotCorrupted { .. })), "{at}: {refused:?}");
+    }
+    // A run whose filter is left out: whoever asks it finds nothing.
+    let (data, filters) = (field(FOOTER_DATA_PAGES) as usize, field(FOOTER_FILTER_PAGES) as usize);
+    let mut bytes = whole.clone();
+    bytes.drain(data * PAGE_SIZE..(data + filters) * PAGE_SIZE);
+    let footer = footer - filters;
+    (data..footer).for_each(|page| change_page(&mut bytes, page, |_| {}));
+    change_page(&mut bytes, footer, |page| {
+        page[FOOTER_FILTER_PAGES..][..4].fill(0);
+        page[FOOTER_FILTER_BLOCKS..][..8].fill(0);
+    });
+    place.disk().remove(&path).unwrap();
+    let file = place.disk().open(&path, OpenMode::CreateNew, Access::Buffered).unwrap();
+    file.write_at(&bytes, 0).unwrap();
+    drop(file);
+    let refused = open_with(&place.open(), Verify::Lazy).map(drop);
+    assert!(matches!(refused, Err(Error::SnapshotCorrupted { .. })), "{refused:?}");
+}
+
+/// A merge makes its index for the keys that its runs are said to have.
+#[test]
+fn keys_beyond_those_of_the_index_are_found_by_whoever_reads_them() {
+    for place in Place::both() {
+        make(&place);
+        let path = largest_run(&place);
+        let mut bytes = read(&place, &path);
+        let footer = bytes.len() - PAGE_SIZE;
+        let pages = [FOOTER_DATA_PAGES, FOOTER_FILTER_PAGES].map(|at| u32_at(&bytes, footer + at));
+        // The lengths and the texts of the smallest and the largest key; then those that are large.
+        change_page(&mut bytes, pages.iter().sum::<u32>() as usize, |page| {
+            let min_len = u32_at(page, 16) as usize;
+            page[16 + 4 + min_len + 4] -= 1;
+        });
+        write(&place, &path, &bytes);
+        let session = place.open();
+        let table = open_with(&session, Verify::Lazy).unwrap();
+        let other = open_with(&session, Verify::Lazy).unwrap();
+        let damaged = session.union(&[&table, &other]).map(drop);
+        let is_told = matches!(&damaged, Err(Error::Corrupt { path: found, what })
+            if *found == path && what.to_string().contains("largest of the run"));
+        assert!(is_told, "{damaged:?}");
+        let mut cursor = table.cursor().unwrap();
+        let damaged = cursor.take(usize::MAX).map(drop);
+        assert!(matches!(damaged, Err(Error::Corrupt { .. })), "{damaged:?}");
+    }
+}

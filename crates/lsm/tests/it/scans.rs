@@ -69,7 +69,7 @@ fn nothing_is_read_before_the_first_read() {
 #[test]
 fn positioning_costs_a_page_of_each_run() {
     let (disk, _session, table) = table_of(60_000, &ordinary());
-    let runs = table.stats().runs() as u64;
+    let runs = table.stats().runs();
     assert!(runs >= 8, "{runs} runs");
     let mut cursor = table.cursor().unwrap();
     let (mut pages, mut worst) = (0, 0);
@@ -97,7 +97,7 @@ fn data_pages(table: &Table) -> u64 {
 #[test]
 fn a_scan_reads_each_page_once_and_in_large_requests() {
     let (disk, _session, table) = table_of(60_000, &ordinary());
-    let (runs, total) = (table.stats().runs() as u64, data_pages(&table));
+    let (runs, total) = (table.stats().runs(), data_pages(&table));
     for is_forward in [true, false] {
         let mut count = 0;
         let counts = spent(&disk, || {
@@ -312,4 +312,30 @@ fn reads_in_flight_leave_nothing_behind() {
     drop(table);
     session.close().unwrap();
     assert_eq!(disk.open_files(), 0);
+}
+
+/// Making room for a queue closes a file, which must be synced: that it cannot be is no concern of a cursor
+/// that has the pages it needs.
+#[test]
+fn what_is_in_the_way_of_reading_ahead_fails_no_read() {
+    let disk = SimDisk::new(1);
+    let options = SessionOptions::with_salt(SALT).create_dir().open_files_max(4);
+    let session = Session::open(Arc::clone(&disk) as _, Path::new("/session"), &options).unwrap();
+    let one_run = |entries: u64| {
+        let merge_schedule = MergeSchedule::OneShot;
+        let config = TableConfig { merge_schedule, ..buffer_of(entries) };
+        let mut table = session.new_table(&config).unwrap();
+        fill(&mut table, 0..entries);
+        assert_eq!(table.stats().runs(), 1);
+        table
+    };
+    let table = one_run(8_000);
+    table.save_snapshot(&terrane_lsm::SnapshotName::new("saved").unwrap(), "").unwrap();
+    let unsynced = [100; 3].map(one_run);
+    assert_eq!(session.stats().open_files, 4);
+    let syncs = disk.counts().syncs;
+    disk.set_plan(FaultPlan::fail(disk.calls(), FaultKind::FailedSync, Repeat::Once));
+    assert_eq!(read_through(&mut table.cursor().unwrap(), true).unwrap(), 8_000);
+    assert_eq!(disk.counts().syncs, syncs + 1, "the cursor wanted to read ahead");
+    drop(unsynced);
 }

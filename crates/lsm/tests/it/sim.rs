@@ -351,7 +351,10 @@ fn a_seed_gives_the_same_calls_each_time() {
     for seed in 0..12 {
         let case = Case::new(seed, false);
         if case.world().0.swarm.is_single_threaded {
-            let traces = [(); 2].map(|()| case.run().map(|(_, trace)| trace).ok());
+            let traces = [(); 2].map(|()| match case.run() {
+                Ok((_, trace)) => trace,
+                Err(broken) => panic!("{}", case.report(&broken)),
+            });
             assert_eq!(traces[0], traces[1], "seed {seed}");
             compared += 1;
         }

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 
 use terrane_io::{Access, Disk, OpenMode, RealDisk};
 use terrane_lsm::{
-    Error, IndexKind, LABEL_BYTES_MAX, SNAPSHOT_NAME_LEN_MAX, Session, SessionOptions,
+    Error, IndexKind, LABEL_BYTES_MAX, OpenOptions, SNAPSHOT_NAME_LEN_MAX, Session, SessionOptions,
     SnapshotName, Table, TableConfig, Update,
 };
 use terrane_testkit::draw::Draw;
@@ -64,8 +64,19 @@ fn case_2_each_unusable_directory_is_refused_by_its_reason() {
         );
         assert!(!exists(disk.as_ref(), &dir));
 
-        // Only a lock file: as good as empty.
+        // Only a directory that is none of a session's: not even a lock file is made beside it.
         disk.create_dir(&dir).unwrap();
+        disk.create_dir(&dir.join("stray")).unwrap();
+        let error = open().unwrap_err();
+        assert!(
+            matches!(&error, Error::SessionDirCorrupted { path, reason }
+                if *path == dir && reason.contains("stray")),
+            "{error}"
+        );
+        assert_eq!(disk.list(&dir).unwrap().len(), 1);
+        disk.remove_dir(&dir.join("stray")).unwrap();
+
+        // Only a lock file: as good as empty.
         drop(disk.lock(&dir.join("lock")).unwrap());
         open().unwrap().close().unwrap();
 
@@ -188,18 +199,41 @@ fn case_4_closing_ends_everything_and_is_idempotent() {
         session.close().unwrap();
         session.close().unwrap();
         let key = key(1);
+        let backup = place.dir().with_file_name("backup");
+        let (late, later, options) = (name("late"), name("later"), OpenOptions::default());
+        let new = TableConfig::default();
         let closed: Vec<Error> = vec![
             table.lookup(&key).unwrap_err(),
             table.lookups(&[key]).unwrap_err(),
             table.insert(&key, b"").unwrap_err(),
             table.delete(&key).unwrap_err(),
             table.updates(&[(key, Update::Delete)]).unwrap_err(),
+            table.contains(&[key]).unwrap_err(),
+            table.count_exact().unwrap_err(),
+            table.insert_with_blob(&key, b"", b"").unwrap_err(),
+            table.upsert(&key, b"").unwrap_err(),
+            table.set_config(&buffer_of(3)).unwrap_err(),
+            table.supply_union_credits(1).unwrap_err(),
             table.duplicate().unwrap_err(),
             table.cursor().unwrap_err(),
             table.cursor_at(&key).unwrap_err(),
+            table.range(key..).unwrap_err(),
+            table.prefix(b"").unwrap_err(),
+            table.export_canonical(Vec::new()).unwrap_err(),
             table.save_snapshot(&name("late"), "").unwrap_err(),
             cursor.next().unwrap_err(),
-            session.new_table(&TableConfig::default()).unwrap_err(),
+            cursor.prev().unwrap_err(),
+            cursor.peek().unwrap_err(),
+            cursor.take(1).unwrap_err(),
+            session.new_table(&new).unwrap_err(),
+            session.union(&[&table]).unwrap_err(),
+            session.incremental_union(&[&table]).unwrap_err(),
+            session.retrieve_blobs(&[]).unwrap_err(),
+            session.open_snapshot_with(&late, "", &options).unwrap_err(),
+            session.export_snapshot(&late, &backup).unwrap_err(),
+            session.import_snapshot(&backup, &late, &later).unwrap_err(),
+            session.export_canonical(&late, Vec::new()).unwrap_err(),
+            session.import_canonical(std::io::empty(), &new).unwrap_err(),
             session.open_snapshot(&name("late"), "").unwrap_err(),
             session.delete_snapshot(&name("late")).unwrap_err(),
             session.delete_snapshot_if_exists(&name("late")).unwrap_err(),
@@ -211,6 +245,7 @@ fn case_4_closing_ends_everything_and_is_idempotent() {
         for (at, error) in closed.iter().enumerate() {
             assert!(matches!(error, Error::SessionClosed), "call {at}: {error}");
         }
+        assert!(!exists(place.disk().as_ref(), &backup));
         // Handles that are still around touch nothing of the next session.
         let next = place.open();
         let mut other = next.new_table(&buffer_of(2)).unwrap();

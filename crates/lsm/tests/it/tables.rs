@@ -6,9 +6,11 @@
 
 use std::thread;
 
+use terrane_io::{Access, OpenMode};
 use terrane_lsm::{
     Cursor, DiskCache, Error, FilterPolicy, IndexKind, KEY_BYTES_MAX, Lookup, MergePolicy,
-    MergeSchedule, MergeThread, PAGE_SIZE, Session, SnapshotName, Table, TableConfig, Update,
+    MergeSchedule, MergeThread, PAGE_SIZE, Resolve, Session, SnapshotName, Table, TableConfig,
+    Update,
 };
 
 use crate::{Place, SALT, buffer_of, clear, content, fill, key, name, small_configs, value};
@@ -26,6 +28,7 @@ fn case_7_a_batch_is_the_same_as_its_updates_one_by_one() {
         let session = place.open();
         let configs = small_configs().into_iter().map(|config| (config, 500));
         for (config, len) in configs.chain([(buffer_of(4), 5_001)]) {
+            let config = TableConfig { resolve: Resolve::concatenate(), ..config };
             let mut batched = session.new_table(&config).unwrap();
             let mut single = session.new_table(&config).unwrap();
             // Several updates of one key, far apart and next to each other.
@@ -33,19 +36,38 @@ fn case_7_a_batch_is_the_same_as_its_updates_one_by_one() {
             let keys: Vec<_> = (0..len).map(|n| key(n * n % 419)).collect();
             let update = |n: usize| match n % 5 {
                 0 => Update::Delete,
+                1 | 2 => Update::Upsert(&values[n]),
+                3 => Update::InsertWithBlob(&values[n], &values[n / 2]),
                 _ => Update::Insert(&values[n]),
             };
             let updates = (0..values.len()).map(update);
             let batch: Vec<_> = keys.iter().copied().zip(updates).collect();
             batched.updates(&batch).unwrap();
             for (key, update) in &batch {
-                match update {
-                    Update::Insert(value) => single.insert(key, value).unwrap(),
-                    _ => single.delete(key).unwrap(),
+                match *update {
+                    Update::Insert(value) => single.insert(key, value),
+                    Update::InsertWithBlob(value, blob) => {
+                        single.insert_with_blob(key, value, blob)
+                    }
+                    Update::Upsert(value) => single.upsert(key, value),
+                    _ => single.delete(key),
                 }
+                .unwrap();
             }
             assert_eq!(content(&batched), content(&single), "{config:?}");
-            assert_eq!(batched.lookups(&keys).unwrap(), single.lookups(&keys).unwrap());
+            // The values, and the blobs of those that have one.
+            let found = |table: &Table| {
+                let found = table.lookups(&keys).unwrap();
+                let values: Vec<_> =
+                    found.iter().map(|one| one.value().map(<[u8]>::to_vec)).collect();
+                let refs: Vec<_> = found.iter().map(|one| one.blob().cloned()).collect();
+                let blobs =
+                    session.retrieve_blobs(&refs.iter().flatten().cloned().collect::<Vec<_>>());
+                let have: Vec<_> = refs.iter().map(Option::is_some).collect();
+                (values, have, blobs.unwrap())
+            };
+            let (batched, single) = (found(&batched), found(&single));
+            assert!(!batched.2.is_empty() && batched == single, "{config:?}");
         }
     }
 }
@@ -324,4 +346,103 @@ fn a_session_dir_is_held_by_one_handle_at_a_time() {
         drop(table);
         place.open().close().unwrap();
     }
+}
+
+fn bytes_of(place: &Place, path: &std::path::Path) -> Vec<u8> {
+    let file = place.disk().open(path, OpenMode::Read, Access::Buffered).unwrap();
+    let mut bytes = vec![0; file.len().unwrap() as usize];
+    file.read_at(&mut bytes, 0).unwrap();
+    bytes
+}
+
+/// What a merge that outlives its session writes must not land in the files of the next one, which begins to
+/// number them anew.
+#[test]
+fn a_merge_under_way_when_its_session_closes_writes_no_more() {
+    for place in Place::both() {
+        let session = place.open();
+        // Closes the session in the middle of a merge, as another thread might.
+        let (begin, begun) = std::sync::mpsc::channel::<()>();
+        let (go_on, gone_on) = std::sync::mpsc::channel::<()>();
+        let waits = std::sync::Mutex::new((2_500, begin, gone_on));
+        let combine = move |newer: &[u8], _: &[u8]| {
+            let mut waits = waits.lock().unwrap();
+            waits.0 -= 1;
+            if waits.0 == 0 {
+                waits.1.send(()).unwrap();
+                waits.2.recv().unwrap();
+            }
+            newer.to_vec()
+        };
+        let config = TableConfig {
+            resolve: terrane_lsm::Resolve::new("waits", combine).unwrap(),
+            ..buffer_of(500)
+        };
+        let tables = [0, 1].map(|_| {
+            let mut table = session.new_table(&config).unwrap();
+            fill(&mut table, 0..4_000);
+            table
+        });
+        let mut union = session.incremental_union(&tables.each_ref()).unwrap();
+        thread::scope(|scope| {
+            let paying = scope.spawn(|| union.supply_union_credits(u64::MAX));
+            // Dropped also if this thread panics, so that the other one does not wait.
+            let go_on = go_on;
+            begun.recv().unwrap();
+            let old = place.runs();
+            // Until the file that the merge writes is closed to make room for others.
+            (0..20).for_each(|_| drop(tables.each_ref().map(content)));
+            session.close().unwrap();
+            assert_eq!(place.runs(), [] as [std::path::PathBuf; 0]);
+            let next = place.open();
+            let mut table = next.new_table(&buffer_of(50)).unwrap();
+            // All files that there ever were: one of them has the number of the merge's.
+            let kept: Vec<Table> = (10_000..13_000)
+                .map(|number| {
+                    fill(&mut table, [number]);
+                    table.duplicate().unwrap()
+                })
+                .collect();
+            let new = place.runs();
+            assert!(old.iter().all(|path| new.contains(path)), "{old:?}, {new:?}");
+            let bytes = || new.iter().map(|path| bytes_of(&place, path)).collect();
+            let before: Vec<Vec<u8>> = bytes();
+            go_on.send(()).unwrap();
+            let refused = paying.join().unwrap();
+            assert!(matches!(refused, Err(Error::SessionClosed)), "{refused:?}");
+            assert!(before == bytes(), "a file of the next session has changed");
+            drop(kept);
+        });
+    }
+}
+
+/// A resolve function that panics on the background thread costs its merge a step, and nobody the thread.
+#[test]
+fn the_background_thread_outlives_a_panic_of_a_resolve_function() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    let calls = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&calls);
+    let combine = move |newer: &[u8], _: &[u8]| {
+        let is_background = thread::current().name() == Some("terrane-merge");
+        let first = is_background && counted.fetch_add(1, Ordering::Relaxed) == 0;
+        assert!(!first, "the first call on the background thread panics, as it should");
+        newer.to_vec()
+    };
+    let config = TableConfig {
+        resolve: terrane_lsm::Resolve::new("panics", combine).unwrap(),
+        merge_thread: MergeThread::Background,
+        merge_batch_pages: 1,
+        ..buffer_of(100)
+    };
+    let (_place, session, mut table) = table_of(&config);
+    let mut updates = 0;
+    while calls.load(Ordering::Relaxed) < 50 {
+        let number = updates % 1_000;
+        table.updates(&[(key(number), Update::Upsert(&value(updates, 60)))]).unwrap();
+        updates += 1;
+        assert!(updates < 500_000, "nobody merges in the background any more");
+    }
+    session.close().unwrap();
 }

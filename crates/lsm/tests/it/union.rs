@@ -8,7 +8,9 @@
 use std::collections::BTreeMap;
 
 use terrane_io::{CountedDisk, Disk};
-use terrane_lsm::{Error, Lookup, Resolve, Session, Table, TableConfig, Update, WriteBuffer};
+use terrane_lsm::{
+    BlobRef, Error, Lookup, Resolve, Session, Table, TableConfig, Update, WriteBuffer,
+};
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
 
@@ -307,6 +309,57 @@ fn case_15_unions_that_are_refused_and_unions_of_nothing() {
 }
 
 #[test]
+fn a_union_of_more_runs_than_a_snapshot_can_name_is_refused() {
+    let place = Place::simulated(1);
+    let session = place.open();
+    let mut table = session.new_table(&config(100)).unwrap();
+    table.insert(b"k", b"v").unwrap();
+    let mut union = session.incremental_union(&[&table, &table]).unwrap();
+    for _ in 1..16 {
+        union = session.incremental_union(&[&union, &union]).unwrap();
+    }
+    for inputs in [&[&union, &union], &[&union, &table]] {
+        let refused = session.incremental_union(inputs).unwrap_err();
+        let Error::UnionTooLarge { runs, limit: 65_536 } = refused else { panic!("{refused}") };
+        assert!(runs == 2 * 65_536 || runs == 65_537, "{runs}");
+    }
+    // What is allowed works.
+    union.save_snapshot(&name("large"), "").unwrap();
+    drop((union, table));
+    assert!(session.open_snapshot(&name("large"), "").unwrap().remaining_union_debt() > 0);
+}
+
+/// Each union among the tables of a union tells up to which key it has got, and keys may be long.
+#[test]
+fn a_snapshot_that_could_not_be_read_is_not_saved() {
+    let place = Place::simulated(1);
+    let session = place.open();
+    let tables = [0, 1].map(|number| {
+        let mut table = session.new_table(&config(1_000)).unwrap();
+        for at in 0..60u8 {
+            table.insert(&[&[b'k'; 3_998][..], &[at, number]].concat(), b"").unwrap();
+        }
+        table
+    });
+    let mut union = session.incremental_union(&tables.each_ref()).unwrap();
+    union.supply_union_credits(60).unwrap();
+    let files = {
+        let many = session.incremental_union(&vec![&union; 17_000]).unwrap();
+        let files = place.runs();
+        let refused = many.save_snapshot(&name("many"), "").unwrap_err();
+        let Error::SnapshotTooLarge { bytes, limit } = refused else { panic!("{refused}") };
+        assert!(bytes as u64 > limit && limit == 64 << 20, "{bytes} of {limit}");
+        files
+    };
+    assert_eq!((session.list_snapshots().unwrap(), place.runs()), (Vec::new(), files));
+    // The name is free again.
+    let few = session.incremental_union(&vec![&union; 16_000]).unwrap();
+    few.save_snapshot(&name("many"), "").unwrap();
+    drop((few, union, tables));
+    assert!(session.open_snapshot(&name("many"), "").unwrap().remaining_union_debt() > 0);
+}
+
+#[test]
 fn case_11_references_from_a_union_outlive_its_inputs() {
     for place in Place::both() {
         let session = place.open();
@@ -327,6 +380,50 @@ fn case_11_references_from_a_union_outlive_its_inputs() {
         }
         drop((left, right));
         assert_eq!(session.retrieve_blobs(&refs).unwrap(), blobs);
+    }
+}
+
+/// The slices that a union has at one time are not there at another, and whoever pays may be anybody.
+#[test]
+fn case_11_references_outlive_the_slices_of_a_union_that_others_pay() {
+    for place in Place::both() {
+        let session = place.open();
+        let keys: Vec<Vec<u8>> = (0..200u8).map(|n| vec![n]).collect();
+        let blobs: Vec<Vec<u8>> = (0..200usize).map(|n| vec![n as u8; 1 + 20 * n]).collect();
+        let mut tables = [(); 2].map(|()| session.new_table(&config(8)).unwrap());
+        for (number, (key, blob)) in keys.iter().zip(&blobs).enumerate() {
+            tables[number % 2].insert_with_blob(key, b"value", blob).unwrap();
+        }
+        let mut union = session.incremental_union(&tables.each_ref()).unwrap();
+        drop(tables);
+        let mut payer = union.duplicate().unwrap();
+        let bystander = union.duplicate().unwrap();
+        let mut stages = Vec::new();
+        let debt = payer.remaining_union_debt();
+        for share in [1, 3, 5, 6] {
+            let found = union.lookups(&keys).unwrap();
+            stages.push(found.iter().map(|found| found.blob().cloned().unwrap()).collect());
+            let left = debt - debt / 6 * share;
+            let left = if share == 6 { 0 } else { left };
+            payer.supply_union_credits(payer.remaining_union_debt() - left).unwrap();
+            assert!(union.remaining_union_debt() <= left.max(1));
+        }
+        let refs: Vec<Vec<BlobRef>> = stages;
+        let check = || {
+            for refs in &refs {
+                assert_eq!(session.retrieve_blobs(refs).unwrap(), blobs);
+            }
+        };
+        check();
+        // A table that has nothing to do with the blobs any more; the duplicate is open as it was.
+        union.supply_union_credits(1).unwrap();
+        drop(union);
+        check();
+        drop(bystander);
+        for refs in &refs {
+            let gone = session.retrieve_blobs(&refs[1..]);
+            assert!(matches!(gone, Err(Error::BlobRefInvalid { .. })), "{gone:?}");
+        }
     }
 }
 

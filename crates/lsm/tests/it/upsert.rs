@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 
 use terrane_lsm::{
-    Error, IndexKind, Lookup, MergeSchedule, OpenOptions, Resolve, Table, TableConfig, Update,
-    WriteBuffer,
+    Error, IndexKind, Lookup, MergeSchedule, OpenOptions, Resolve, Session, Table, TableConfig,
+    Update, WriteBuffer,
 };
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
@@ -31,14 +31,10 @@ fn config(entries: u64, resolve: Resolve) -> TableConfig {
 }
 
 /// The value of a key, and its blob.
-fn read(
-    place_session: &terrane_lsm::Session,
-    table: &Table,
-    key: &[u8],
-) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
+fn read(session: &Session, table: &Table, key: &[u8]) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
     match table.lookup(key).unwrap() {
         Lookup::FoundWithBlob(value, blob) => {
-            let blob = place_session.retrieve_blobs(&[blob]).unwrap().pop();
+            let blob = session.retrieve_blobs(&[blob]).unwrap().pop();
             Some((value.into_vec(), blob))
         }
         Lookup::Found(value) => Some((value.into_vec(), None)),
@@ -67,31 +63,41 @@ fn case_5_overwrite_replaces_value_and_blob() {
 #[test]
 fn case_6_upserts_combine_and_drop_the_blob() {
     for place in Place::both() {
-        let session = place.open();
         for (at, config) in small_configs().into_iter().enumerate() {
-            let config = TableConfig { resolve: Resolve::concatenate(), ..config };
+            let session = place.open();
+            let config = TableConfig { resolve: words(), ..config };
             let mut table = session.new_table(&config).unwrap();
             table.upsert(b"0", b"Hello").unwrap();
-            table.upsert(b"0", b" Goodbye").unwrap();
+            table.upsert(b"0", b"Goodbye").unwrap();
             table.insert_with_blob(b"1", b"Hello", b"blob").unwrap();
-            table.upsert(b"1", b" v").unwrap();
+            table.upsert(b"1", b"v").unwrap();
             table.insert(b"2", b"old").unwrap();
             table.delete(b"2").unwrap();
             table.upsert(b"2", b"v").unwrap();
-            let check = |table: &Table| {
-                let value = |key: &[u8]| read(&session, table, key);
-                assert_eq!(value(b"0"), Some((b"Hello Goodbye".to_vec(), None)));
-                assert_eq!(value(b"1"), Some((b"Hello v".to_vec(), None)));
+            let check = |session: &Session, table: &Table| {
+                let value = |key: &[u8]| read(session, table, key);
+                assert_eq!(value(b"0"), Some((b"Goodbye Hello".to_vec(), None)));
+                assert_eq!(value(b"1"), Some((b"v Hello".to_vec(), None)));
                 assert_eq!(value(b"2"), Some((b"v".to_vec(), None)));
                 let mut cursor = table.cursor().unwrap();
                 let values = cursor.take(9).unwrap().into_iter().map(|r| r.value.into_vec());
-                let expected: [&[u8]; 3] = [b"Hello Goodbye", b"Hello v", b"v"];
+                let expected: [&[u8]; 3] = [b"Goodbye Hello", b"v Hello", b"v"];
                 assert!(values.eq(expected));
             };
-            check(&table);
+            check(&session, &table);
             let name = name(&format!("s{at}"));
             table.save_snapshot(&name, "").unwrap();
-            check(&session.open_snapshot(&name, "").unwrap());
+            drop(table);
+            session.close().unwrap();
+            let session = place.open();
+            let options = OpenOptions::default().resolve(words());
+            let mut table = session.open_snapshot_with(&name, "", &options).unwrap();
+            check(&session, &table);
+            table.upsert(b"0", b"Again").unwrap();
+            let expected = Some((b"Again Goodbye Hello".to_vec(), None));
+            assert_eq!(read(&session, &table, b"0"), expected);
+            drop(table);
+            session.close().unwrap();
         }
     }
 }

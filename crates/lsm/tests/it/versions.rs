@@ -146,8 +146,8 @@ fn each_of_thousands_of_versions_can_be_extended_and_their_files_go_with_them() 
             let newest = versions.tables.pop_back().unwrap();
             drop(versions);
             let stats = newest.stats();
-            let needed = stats.runs() + 2 * stats.levels.len();
-            assert!(place.runs().len() <= needed, "{} files, {stats:?}", place.runs().len());
+            let needed = stats.runs() + 2 * stats.levels.len() as u64;
+            assert!(place.runs().len() as u64 <= needed, "{} files, {stats:?}", place.runs().len());
             drop(newest);
             assert_eq!(place.runs(), Vec::<std::path::PathBuf>::new());
             session.close().unwrap();

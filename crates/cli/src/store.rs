@@ -1,0 +1,119 @@
+//! Stores that commands change: opened where they are, or made, and gone again if the command fails.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use terrane::Session;
+use terrane::io::{Disk, RealDisk};
+use terrane_bench::store;
+
+use crate::exit::Failure;
+
+/// Opens a store that must be there.
+///
+/// # Errors
+/// [`Failure`]; nothing has been made then.
+pub(crate) fn open(dir: &Path) -> Result<Session, Failure> {
+    if look(dir)? != There::Store {
+        return Err(no_store(dir));
+    }
+    Ok(store::open(&disk(), dir)?)
+}
+
+/// Opens a store, or makes one where nothing is or an empty directory, for some work. If the work fails, what
+/// was made for it is removed.
+///
+/// # Errors
+/// [`Failure`], those of the work included.
+pub(crate) fn open_or_make<T>(
+    dir: &Path,
+    work: impl FnOnce(&Session) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let there = if dir.exists() { look(dir)? } else { There::Nothing };
+    if there == There::Other {
+        return Err(no_store(dir));
+    }
+    let missing: Vec<PathBuf> = dir
+        .ancestors()
+        .take_while(|dir| !dir.as_os_str().is_empty() && !dir.exists())
+        .map(Path::to_owned)
+        .collect();
+    let done = store::open(&disk(), dir).map_err(Failure::from).and_then(|session| {
+        let done = work(&session);
+        let closed = session.close();
+        done.and_then(|done| closed.map(|()| done).map_err(Failure::from))
+    });
+    if done.is_err() && there == There::Nothing {
+        // The failure is what matters; what cannot be removed is an empty store.
+        let _ = remove(dir, &missing);
+    }
+    done
+}
+
+/// Whether two paths lead to the same directory.
+pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
+    match (one.canonicalize(), other.canonicalize()) {
+        (Ok(one), Ok(other)) => one == other,
+        _ => false,
+    }
+}
+
+/// What a directory holds.
+#[derive(PartialEq, Eq)]
+enum There {
+    Nothing,
+    Store,
+    Other,
+}
+
+fn disk() -> Arc<dyn Disk> {
+    RealDisk::auto()
+}
+
+fn no_store(dir: &Path) -> Failure {
+    Failure::usage(format!("{} is no store of Terrane", dir.display()))
+}
+
+fn look(dir: &Path) -> Result<There, Failure> {
+    let shown = dir.display();
+    let mut entries = fs::read_dir(dir).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => Failure::usage(format!("{shown} does not exist")),
+        ErrorKind::NotADirectory => Failure::usage(format!("{shown} is no directory")),
+        _ => Failure::environment(format!("{shown}: {error}")),
+    })?;
+    if store::is_store_like(disk().as_ref(), dir).map_err(terrane::Error::from)? {
+        return Ok(There::Store);
+    }
+    Ok(if entries.next().is_none() { There::Nothing } else { There::Other })
+}
+
+/// Removes a store without snapshots, but for the directory if that is not among those `made`.
+fn remove(dir: &Path, made: &[PathBuf]) -> std::io::Result<()> {
+    if dir.exists() {
+        let disk = disk();
+        // Nobody has opened it in the meantime, and nobody will.
+        let _lock = disk.lock(&dir.join("lock")).map_err(std::io::Error::other)?;
+        if let Ok(mut snapshots) = fs::read_dir(dir.join("snapshots"))
+            && snapshots.next().is_some()
+        {
+            return Ok(());
+        }
+        // From here on, wherever this ends, what is left is a store whose making has not been finished.
+        if dir.join("metadata").exists() {
+            fs::rename(dir.join("metadata"), dir.join("metadata.tmp"))?;
+        }
+        for part in ["active", "snapshots"].map(|part| dir.join(part)) {
+            if part.exists() {
+                fs::remove_dir_all(part)?;
+            }
+        }
+        for part in ["metadata.tmp", "lock"].map(|part| dir.join(part)) {
+            if part.exists() {
+                fs::remove_file(part)?;
+            }
+        }
+    }
+    made.iter().filter(|dir| dir.exists()).try_for_each(fs::remove_dir)
+}
