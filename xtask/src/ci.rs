@@ -19,9 +19,10 @@ pub(crate) struct Scope {
 }
 
 /// Arguments that keep an example short: (name, arguments). Others run as they are.
-const EXAMPLE_ARGUMENTS: [(&str, &[&str]); 7] = [
+const EXAMPLE_ARGUMENTS: [(&str, &[&str]); 8] = [
     ("recover", &["5000", "100000"]),
     ("commits", &["100", "4"]),
+    ("diff", &["50000", "500", "40"]),
     ("ingest", &["20000"]),
     ("scan", &["40000"]),
     ("stalls", &["20000"]),

@@ -58,6 +58,17 @@ impl Blob {
         }
     }
 
+    /// Whether both are the same bytes at the same place; if not, their bytes may be equal.
+    pub(crate) fn is_same_place(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Memory(one), Self::Memory(other)) => Arc::ptr_eq(one, other),
+            (Self::Run { run, span }, Self::Run { run: other, span: at }) => {
+                run.number() == other.number() && span == at
+            }
+            _ => false,
+        }
+    }
+
     pub(crate) fn downgrade(&self) -> BlobRef {
         let target = match self {
             Self::Memory(bytes) => Target::Memory(Arc::downgrade(bytes)),

@@ -185,6 +185,9 @@ pub enum Error {
     /// A union of no tables at all.
     #[error("a union needs at least one table")]
     UnionOfNothing,
+    /// Two tables to be compared are not of one session. Export one of them to the other's session.
+    #[error("the tables to compare are of different sessions")]
+    TablesOfDifferentSessions,
     /// The metadata of a snapshot would be longer than what is read. Pay the debt of the table's union first.
     #[error(
         "a snapshot with {bytes} bytes of metadata, the limit is {limit}; pay the debt of the union"

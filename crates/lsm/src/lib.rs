@@ -76,6 +76,8 @@ mod merging;
 
 mod sources;
 
+mod layers;
+
 mod union;
 
 mod levels;
@@ -104,6 +106,8 @@ mod exchange;
 
 mod cursor;
 
+mod diff;
+
 mod canonical;
 
 mod table;
@@ -127,6 +131,7 @@ pub use config::{
 };
 pub use corrupt::Corrupt;
 pub use cursor::{Cursor, RecordRef};
+pub use diff::{Change, Diff};
 pub use digest::StateDigest;
 pub use entry::{BLOB_BYTES_MAX, KEY_BYTES_MAX, Update, VALUE_BYTES_MAX};
 pub use error::{Error, Result};

@@ -142,7 +142,7 @@ fn filter_stats(plan: &Plan, met: &[RunTally], mut asked: u64) -> Vec<FilterStat
 /// A batch under way; its keys are with the caller, who gives them to each call.
 #[derive(Debug)]
 pub(crate) struct Batch {
-    pub(crate) plan: Plan,
+    plan: Arc<Plan>,
     hits: Vec<Hit>,
     results: Vec<Lookup>,
     /// What was found of keys for which more may be found.
@@ -227,11 +227,28 @@ impl Batch {
         Ok(self.next_candidate(keys, (key, next, end), next_run))
     }
 
+    /// Does the reads.
+    fn read<K: AsRef<[u8]>>(
+        &mut self,
+        mut ready: VecDeque<Search>,
+        context: &LookupContext<'_>,
+        keys: &[K],
+    ) -> Result<()> {
+        match ready.len() {
+            0 => Ok(()),
+            1 => read_alone(self, keys, ready.pop_front()),
+            _ => read_side_by_side(self, keys, ready, context),
+        }
+    }
+
     /// The results in the order of the keys, where they come from, and what it took.
     ///
     /// # Errors
     /// [`Error::ValueTooLarge`] from combining upserts.
-    pub(crate) fn conclude(self, resolve: &Resolve) -> Result<(Vec<Lookup>, Plan, LookupTally)> {
+    pub(crate) fn conclude(
+        self,
+        resolve: &Resolve,
+    ) -> Result<(Vec<Lookup>, Arc<Plan>, LookupTally)> {
         let Self { plan, mut results, partial, met, open, reads, .. } = self;
         for (key, partial) in partial {
             results[key as usize] = plan.conclude(partial, resolve)?;
@@ -292,14 +309,26 @@ pub(crate) fn lookup_batch<K: AsRef<[u8]>>(
     tree: &Tree,
     context: &LookupContext<'_>,
     keys: &[K],
-) -> Result<(Vec<Lookup>, Plan, LookupTally)> {
-    let (mut batch, mut ready) = begin_batch(tree, context, keys)?;
-    match ready.len() {
-        0 => {}
-        1 => read_alone(&mut batch, keys, ready.pop_front())?,
-        _ => read_side_by_side(&mut batch, keys, ready, context)?,
-    }
+) -> Result<(Vec<Lookup>, Arc<Plan>, LookupTally)> {
+    let (mut batch, ready) = begin_batch(tree, context, keys)?;
+    batch.read(ready, context, keys)?;
     batch.conclude(context.resolve)
+}
+
+/// The same in write buffers, newest first, and the runs of a plan; results, and what it took.
+///
+/// # Errors
+/// As [`lookup_batch`].
+pub(crate) fn lookup_in<K: AsRef<[u8]>>(
+    buffers: &[&WriteBuffer],
+    plan: &Arc<Plan>,
+    context: &LookupContext<'_>,
+    keys: &[K],
+) -> Result<(Vec<Lookup>, LookupTally)> {
+    let (mut batch, ready) = begin_in(buffers, plan, context, keys)?;
+    batch.read(ready, context, keys)?;
+    let (results, _, tally) = batch.conclude(context.resolve)?;
+    Ok((results, tally))
 }
 
 /// Does all of a batch that takes no read. Returns the reads that come first.
@@ -311,7 +340,17 @@ pub(crate) fn begin_batch<K: AsRef<[u8]>>(
     context: &LookupContext<'_>,
     keys: &[K],
 ) -> Result<(Batch, VecDeque<Search>)> {
-    let sources = tree.sources();
+    let plan = Arc::new(Plan::new(tree.sources()));
+    let buffers: Vec<_> = std::iter::once(&tree.buffer).chain(&plan.buffers).collect();
+    begin_in(&buffers, &plan, context, keys)
+}
+
+fn begin_in<K: AsRef<[u8]>>(
+    buffers: &[&WriteBuffer],
+    plan: &Arc<Plan>,
+    context: &LookupContext<'_>,
+    keys: &[K],
+) -> Result<(Batch, VecDeque<Search>)> {
     let mut results = Vec::with_capacity(keys.len());
     let mut hashes = Vec::with_capacity(keys.len());
     let mut partial: BTreeMap<u32, Partial> = BTreeMap::new();
@@ -320,8 +359,7 @@ pub(crate) fn begin_batch<K: AsRef<[u8]>>(
     for (at, key) in (0u32..).zip(keys) {
         let key = key.as_ref();
         let hash = key_hash(context.salt, key);
-        let buffers = std::iter::once(&tree.buffer).chain(&sources.buffers);
-        let found = match look_in_memory(buffers, hash, key, context.resolve)? {
+        let found = match look_in_memory(buffers.iter().copied(), hash, key, context.resolve)? {
             InMemory::Decided(lookup) => Some(lookup),
             InMemory::Upsert(value) => {
                 partial.entry(at).or_default().memory = Some(value);
@@ -335,13 +373,12 @@ pub(crate) fn begin_batch<K: AsRef<[u8]>>(
         }
         results.push(found.unwrap_or(Lookup::NotFound));
     }
-    let plan = Plan::new(sources);
     let filters: Vec<Arc<Filter>> = plan.runs.iter().map(|run| run.filter()).collect();
     let mut hits = Vec::new();
     probe_batch(&filters.iter().map(AsRef::as_ref).collect::<Vec<_>>(), &hashes, &mut hits);
     drop(filters);
     let met = vec![RunTally::default(); plan.own_count()];
-    let (asked, reads) = (open.len() as u64, 0);
+    let (plan, asked, reads) = (Arc::clone(plan), open.len() as u64, 0);
     let mut batch = Batch { plan, hits, results, partial, met, open: asked, reads };
     // Hits are grouped by key, newest run first within a key.
     let mut first = 0;

@@ -36,7 +36,7 @@ use crate::memory::Planned;
 use crate::page::PAGE_SIZE;
 use crate::rereading::{Rereading, TakenOver};
 use crate::resolve::Resolve;
-use crate::run::{Purpose, Run};
+use crate::run::{Origin, Purpose, Run};
 use crate::run_builder::{Flushed, RunBuilder, RunFinisher, RunPlan};
 use crate::run_reader::RunReader;
 use crate::segment::SegmentReader;
@@ -499,13 +499,24 @@ impl Merging {
             run = output.as_ref().map(Run::number),
             entries = output.as_ref().map_or(0, |run| run.meta().entries),
         );
-        let output = View::Output(output.map(Arc::new));
+        let output = View::Output(output.map(|run| Arc::new(self.with_origin(run))));
         let mut view = self.view.write().unwrap_or_else(PoisonError::into_inner);
         let inputs = std::mem::replace(&mut *view, output);
         drop(view);
         self.done.store(self.total(), Ordering::Release);
         // Only now: with the last holder of an input its file goes, which no reader should wait for.
         drop(inputs);
+    }
+
+    /// The output with its origin, if all inputs are runs.
+    fn with_origin(&self, output: Run) -> Run {
+        let View::Inputs(inputs) = self.view() else { return output };
+        let runs =
+            inputs.iter().map(|input| Some((input.run()?.number(), Arc::downgrade(input.run()?))));
+        match runs.collect() {
+            Some(inputs) => output.with_origin(Origin { inputs, is_oldest: self.drop_deletes }),
+            None => output,
+        }
     }
 
     fn work_to(&self, job: &mut (Job, Tally), target: u64) -> Result<()> {

@@ -8,7 +8,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
 
 use terrane_io::bytes::{Overrun, Reader, Writer};
 use terrane_io::{Access, AlignedBuf, DiskFile};
@@ -340,6 +340,15 @@ pub(crate) struct Location {
     pub(crate) pages: u32,
 }
 
+/// What a run was merged from.
+#[derive(Debug)]
+pub(crate) struct Origin {
+    /// Numbers of the runs, newest first, with the runs for as long as somebody has them.
+    pub(crate) inputs: Vec<(u64, Weak<Run>)>,
+    /// Whether the run stands for them only where nothing older is, as deletions were dropped.
+    pub(crate) is_oldest: bool,
+}
+
 /// An open run.
 #[derive(Debug)]
 pub(crate) struct Run {
@@ -358,6 +367,8 @@ pub(crate) struct Run {
     filter: Arc<RwLock<Arc<Filter>>>,
     section: Arc<IndexSection>,
     gauge: Arc<Gauge>,
+    /// Known of a run that was merged from others since the session was opened.
+    origin: Option<Arc<Origin>>,
 }
 
 /// Keeps the sums over all open runs of a session.
@@ -432,7 +443,13 @@ impl Run {
             filter: Arc::new(RwLock::new(Arc::new(filter))),
             section: Arc::new(section),
             gauge,
+            origin: None,
         }
+    }
+
+    /// The same with what it was merged from.
+    pub(crate) fn with_origin(self, origin: Origin) -> Self {
+        Self { origin: Some(Arc::new(origin)), ..self }
     }
 
     /// The same run, read by lookups through the page cache or past it. Blobs are read as before.
@@ -456,6 +473,7 @@ impl Run {
             filter: Arc::clone(&self.filter),
             section: Arc::clone(&self.section),
             gauge: Arc::clone(&self.gauge),
+            origin: self.origin.clone(),
         })
     }
 
@@ -539,6 +557,11 @@ impl Run {
 
     pub(crate) fn meta(&self) -> &RunMeta {
         &self.meta
+    }
+
+    /// What it was merged from, if that is known.
+    pub(crate) fn origin(&self) -> Option<&Origin> {
+        self.origin.as_deref()
     }
 
     /// Counts the run among what the session has written.

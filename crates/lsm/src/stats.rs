@@ -259,7 +259,7 @@ impl TableStats {
 pub struct SessionStats {
     /// Tables that are open.
     pub tables: u64,
-    /// Cursors that are open.
+    /// Cursors and diffs that are open.
     pub cursors: u64,
     /// Snapshots, damaged ones included.
     pub snapshots: u64,

@@ -24,6 +24,8 @@
 //! | `table.union_debt`; `.supply_union_credits`, `.union_credits_supplied` | TRACE | `credits`, `unused` |
 //! | `cursor.new`, `.closed` | DEBUG | `table` |
 //! | `cursor.read` | TRACE | `count` |
+//! | `diff.new`, closed as a cursor | DEBUG | `table`, `newer` |
+//! | `diff.read` | TRACE | |
 //! | `cleanup.failed` | WARN | `error`: what could not be removed, and why |
 //!
 //! In builds with debug assertions the schedule is told, too, at level TRACE: `table.flush`,

@@ -13,6 +13,7 @@ mod budgets;
 mod canonical;
 mod config;
 mod crash;
+mod diff;
 mod export;
 mod export_crash;
 mod faults;

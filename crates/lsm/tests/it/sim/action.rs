@@ -74,6 +74,11 @@ pub(crate) enum Action {
         table: Slot,
         seed: u64,
     },
+    /// What one table has changed against another, of any two.
+    Diff {
+        older: Slot,
+        newer: Slot,
+    },
     NewCursor {
         table: Slot,
         to: Slot,

@@ -113,6 +113,7 @@ impl World {
                 self.compare_names();
                 Ok(true)
             }
+            Action::Diff { older, newer } => self.diff(*older, *newer),
             Action::Stats { table } => self.stats(*table),
             Action::ExportCanonical { table } => self.export_canonical(*table),
             Action::ImportCanonical { table, to, config } => {

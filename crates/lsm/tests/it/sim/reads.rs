@@ -1,5 +1,6 @@
 //! What reading actions do: lookups, ranges, cursors, blobs.
 
+use std::collections::BTreeSet;
 use std::ops::Bound;
 
 use terrane_lsm::{Error, Record, Result};
@@ -69,6 +70,35 @@ impl World {
         let mut cursor = held.table.prefix(&prefix)?;
         let records = cursor.take(usize::MAX)?;
         match_records(&records, pairs(&expected)).check(self.session())?;
+        Ok(true)
+    }
+}
+
+/// Two tables.
+impl World {
+    pub(super) fn diff(&mut self, older: Slot, newer: Slot) -> Result<bool> {
+        let (Some(older), Some(newer)) = (&self.tables[older], &self.tables[newer]) else {
+            return Ok(false);
+        };
+        let old_content = self.forest.content(older.id).unwrap();
+        let new_content = self.forest.content(newer.id).unwrap();
+        let (mut keys, mut old, mut new) = (Vec::new(), Vec::new(), Vec::new());
+        let mut diff = older.table.diff(&newer.table)?;
+        loop {
+            let change = diff.next();
+            if change.is_err() {
+                assert!(diff.next().is_err(), "a failed diff goes on");
+            }
+            let Some(change) = change? else { break };
+            keys.push(change.key);
+            old.push(change.old);
+            new.push(change.new);
+        }
+        let all: BTreeSet<&Vec<u8>> = old_content.keys().chain(new_content.keys()).collect();
+        let differ = all.into_iter().filter(|&key| old_content.get(key) != new_content.get(key));
+        assert!(keys.iter().eq(differ), "{} keys that differ", keys.len());
+        match_lookups(&old, &keys, old_content).check(self.session())?;
+        match_lookups(&new, &keys, new_content).check(self.session())?;
         Ok(true)
     }
 }

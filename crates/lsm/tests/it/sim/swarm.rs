@@ -349,7 +349,7 @@ const fn needed(kind: Kind) -> Kind {
 }
 
 /// All kinds of actions.
-pub(crate) const KINDS: [Kind; 50] = [
+pub(crate) const KINDS: [Kind; 51] = [
     needed(some("NewTable", 1, |d| Action::NewTable { to: d.spot(), config: d.rng.index(3) })),
     needed(disk("Update", 12, |d| Action::Update {
         table: d.table(),
@@ -373,6 +373,7 @@ pub(crate) const KINDS: [Kind; 50] = [
     disk("Range", 2, |d| Action::Range { table: d.table(), seed: d.seed() }),
     disk("RangeBack", 1, |d| Action::RangeBack { table: d.table(), seed: d.seed() }),
     disk("Prefix", 1, |d| Action::Prefix { table: d.table(), seed: d.seed() }),
+    disk("Diff", 3, |d| Action::Diff { older: d.table(), newer: d.table() }),
     some("NewCursor", 2, |d| Action::NewCursor {
         table: d.table(),
         to: d.rng.index(CURSORS),
