@@ -437,7 +437,9 @@ fn a_damaged_copy_of_the_manifest_is_mended_from_the_other() {
     assert_eq!(std::fs::read(&copies[0]).unwrap(), bytes);
     verify(&store, &[]).done();
 
-    copies.iter().for_each(|copy| flip(copy, 30));
+    for copy in &copies {
+        flip(copy, 30);
+    }
     assert!(call(&store, &["get", "alice"]).failed(1).contains("damaged"));
     assert!(call(&store, &["table", "list"]).failed(1).contains("manifest.a"));
     assert_eq!(verify(&store, &["--repair"]).json()["left"], 2);

@@ -184,7 +184,7 @@ fn every_bit_of_the_manifest_is_guarded_by_the_other_copy() {
     let bits = disk.read_raw(&first).unwrap().len() as u64 * 8;
     let mut unknown_versions = 0;
     for (path, other) in [(&first, &second), (&second, &first)] {
-        for bit in (0..bits).filter(|bit| *bit < 48 * 8 || bit % 31 == 0) {
+        for bit in (0..bits).filter(|bit| bit % if *bit < 48 * 8 { 3 } else { 61 } == 0) {
             disk.flip_bit(path, bit);
             let report = check(disk);
             assert_eq!(report.problems.len(), 1, "bit {bit}: {:?}", report.problems);
@@ -193,7 +193,7 @@ fn every_bit_of_the_manifest_is_guarded_by_the_other_copy() {
             assert_eq!(specimen.reopen(disk), Some(specimen.last()), "bit {bit}");
             let damage = info(disk).store.unwrap().damage;
             assert!(damage.len() == 1 && damage[0].contains("manifest"), "{damage:?}");
-            if bit % 93 == 0 {
+            if bit % 183 == 0 {
                 let mended = disk.clone_disk();
                 assert!(mend(&mended).is_clean());
                 assert_eq!(mended.read_raw(path).unwrap(), mended.read_raw(other).unwrap());
@@ -226,7 +226,12 @@ fn every_bit_of_the_log_is_guarded() {
         let path = segment_path(number);
         let bytes = disk.read_raw(&path).unwrap();
         let records = records(&bytes, number);
-        let is_dense = |record: &Range<usize>, at| at < record.start + RECORD_HEADER + 8;
+        // Headers of records, wholly or some bytes of each.
+        let ends = [records[0].start, records[records.len() - 1].start];
+        let is_dense = |record: &Range<usize>, at: usize| {
+            at < record.start + RECORD_HEADER + 8
+                && (ends.contains(&record.start) || at.is_multiple_of(5))
+        };
         let of_records = records.iter().flat_map(|record| {
             record.clone().filter(|at| is_dense(record, *at) || at % STRIDE == 0)
         });
@@ -250,7 +255,7 @@ fn every_bit_of_the_log_is_guarded() {
             disk.flip_bit(&path, bit);
         }
     }
-    assert!(flips > 1_000, "only {flips}");
+    assert!(flips > 500, "only {flips}");
     assert_eq!(specimen.reopen(disk), Some(last));
 }
 
