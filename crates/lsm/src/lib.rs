@@ -114,6 +114,12 @@ mod table;
 
 mod session;
 
+mod store_options;
+
+mod store_core;
+
+mod recovery;
+
 mod store;
 
 mod store_check;
@@ -148,8 +154,8 @@ pub use snapshot::{
     LABEL_BYTES_MAX, OpenOptions, SNAPSHOT_NAME_LEN_MAX, SnapshotInfo, SnapshotName, Verify,
 };
 pub use stats::{FilterStats, LevelStats, SessionStats, TableStats};
-pub use store::{
-    CheckpointThread, Durability, LOG_BYTES_MAX, LOG_BYTES_MIN, NamedTable, Store, StoreOptions,
-    TableInfo, TableName, Ticket,
+pub use store::{NamedTable, Store, TableInfo, Ticket};
+pub use store_options::{
+    CheckpointThread, Durability, LOG_BYTES_MAX, LOG_BYTES_MIN, StoreOptions, TableName,
 };
 pub use table::Table;

@@ -96,7 +96,8 @@ impl Session {
 
     /// Opens the session in `dir`, or creates one if the directory is empty.
     ///
-    /// Tables that were not saved in a snapshot before the last close or crash are gone.
+    /// Tables that were not saved in a snapshot before the last close or crash are gone; what the named tables of
+    /// a [`Store`](crate::Store) need stays.
     ///
     /// Cost: reads the metadata of all snapshots; removes the files of lost tables.
     ///
@@ -436,7 +437,7 @@ impl Session {
         self.core.salt()
     }
 
-    /// Ends the session: removes what is in no snapshot, releases the lock; from then on every call on
+    /// Ends the session: removes what is in no snapshot and no named table, releases the lock; from then on every call on
     /// the session, its tables and its cursors gives [`SessionClosed`](crate::Error::SessionClosed).
     /// Snapshots being saved or deleted at the moment are waited for; those being opened are given up.
     /// Closing twice is harmless.

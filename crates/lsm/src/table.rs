@@ -41,7 +41,8 @@ const DELETED_AT_ONCE: usize = 4_096;
 /// A handle on a table.
 ///
 /// Readers share it; updates take it exclusively. Duplicates are independent and may live on other
-/// threads. A table lives as long as its handle: what is not in a snapshot is lost with it.
+/// threads. A table lives as long as its handle: what is not in a snapshot is lost with it
+/// (named tables of a [`Store`](crate::Store) last).
 #[derive(Debug)]
 pub struct Table {
     // Fields drop in order: the files of the tree go while the session still holds the lock.

@@ -13,6 +13,10 @@
 //! | `session.export_snapshot`, `.exported`; `.import_snapshot`, `.imported` | DEBUG | `snapshot` |
 //! | `session.import_canonical`, `.canonical_imported` | DEBUG | |
 //! | `session.retrieve_blobs` | TRACE | `count` |
+//! | `store.recovered` | DEBUG | `from`, `to`: the commits of the manifest and of the log; `log_bytes` |
+//! | `store.create_table`, `.rename_table`, `.drop_table` | DEBUG | `name`, `to` |
+//! | `store.checkpoint`, `.checkpointed` | DEBUG | `commit` |
+//! | `checkpoint.failed` | WARN | `error` |
 //! | `table.new`, `.newed` | DEBUG | `duplicate_of`, `union_of` or `snapshot` |
 //! | `table.close`, `.closed`; `.set_config`, `.config_set` | DEBUG | |
 //! | `table.save_snapshot`, `.saved` | DEBUG | `snapshot` |

@@ -438,7 +438,7 @@ impl<'a> Check<'a> {
     }
 
     fn note_copy(&mut self, path: &Path, what: &str) {
-        let fate = "opening the store writes it anew";
+        let fate = "the next checkpoint writes it anew";
         self.report.notes.push(format!("{} {what}: {fate}", path.display()));
     }
 

@@ -3,7 +3,7 @@
 //!
 //! `cargo run --release --example recover [ENTRIES [LOG_BYTES [DIR]]]`. Starts itself as the process that fills
 //! the store with ENTRIES entries (keys of 34 bytes, values of 60, batches of 1,000), makes a checkpoint, commits
-//! LOG_BYTES more in batches of 512 updates, and is killed. Then opens the store, twice, with what the page cache
+//! that much more in batches of 512 updates, and is killed. Then opens the store, twice, with what the page cache
 //! holds. DIR is to be removed by whoever named it.
 
 #![forbid(unsafe_code)]

@@ -6,7 +6,7 @@
 
 use std::fmt::{Debug, Write};
 use std::path::Path;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 
 use terrane_io::SimDisk;
 use terrane_io::fault::{FaultKind, FaultPlan, Repeat};
@@ -15,7 +15,7 @@ use terrane_lsm::{
 };
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
-use tracing::subscriber::with_default;
+use tracing::subscriber::{Interest, set_global_default, with_default};
 use tracing::{Event, Metadata, Subscriber};
 
 use crate::{SALT, name};
@@ -69,8 +69,38 @@ impl Subscriber for Lines {
     fn exit(&self, _: &Id) {}
 }
 
+/// The listener of all other threads, who wants nothing but to be asked. Without it, an event that another test
+/// meets first, while nobody listens there, may be turned off for all.
+struct Nobody;
+
+impl Subscriber for Nobody {
+    fn register_callsite(&self, _: &'static Metadata<'static>) -> Interest {
+        Interest::sometimes()
+    }
+
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        false
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, _: &Event<'_>) {}
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
 /// What `script` is heard to do.
 fn listen(script: impl FnOnce()) -> Vec<String> {
+    static ASKED: Once = Once::new();
+    ASKED.call_once(|| set_global_default(Nobody).unwrap());
     let lines = Arc::new(Lines::default());
     with_default(Arc::clone(&lines), script);
     let lines = lines.0.lock().unwrap();

@@ -1,0 +1,615 @@
+//! What the handles of one store share: its tables, the end of its log, its manifest; see [`crate::store`].
+//!
+//! Invariants: commits have numbers without gaps, and after a crash the tables hold all commits up to some number
+//! that is not below the last durable one. Locks are taken in the order `published`, `state`, `slot`, `durable`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use terrane_io::DiskFile;
+
+use crate::entry::Update;
+use crate::error::{Error, Result};
+use crate::files::lock;
+use crate::log::{LOG, LogDir, LogEnd, RECORD_BYTES_MAX, RecordBuilder, SegmentHeader, segments};
+use crate::manifest::MANIFEST_BYTES_MAX;
+use crate::session::Session;
+use crate::session_core::{ACTIVE, SessionCore};
+use crate::snapshot::WrittenOut;
+use crate::store_manifest::{COPIES, StoreManifest};
+use crate::store_options::{CheckpointThread, Durability, StoreOptions, TableName};
+use crate::table::{Applied, Table};
+use crate::trace::event;
+
+/// Segments that the log is made of when it is as long as it may be.
+pub(crate) const SEGMENTS: u64 = 4;
+
+/// Old segments that are kept to be written again.
+const SPARES_MAX: usize = SEGMENTS as usize;
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) core: Arc<SessionCore>,
+    pub(crate) session: Session,
+    pub(crate) options: StoreOptions,
+    pub(crate) log_bytes_max: u64,
+    pub(crate) log_dir: LogDir,
+    /// Held by whoever writes another manifest.
+    pub(crate) published: Mutex<Published>,
+    pub(crate) state: Mutex<State>,
+    pub(crate) durable: Mutex<Durable>,
+    /// Told when `durable` changes.
+    pub(crate) synced: Condvar,
+    /// Bytes of the log since the last checkpoint, and when the next one is due.
+    pub(crate) log_bytes: AtomicU64,
+    pub(crate) due_at: AtomicU64,
+    /// Whether a checkpoint is being made in the background.
+    pub(crate) is_checkpointing: AtomicBool,
+    pub(crate) thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) tables: BTreeMap<u64, Named>,
+    /// The number of the last commit.
+    pub(crate) commit: u64,
+    /// The end of the log, once this process has begun a segment of it. It never goes on in one that it has
+    /// found: nobody knows what stands behind its last record.
+    pub(crate) log: Option<LogEnd>,
+    /// Whether the manifest on disk leads there: nothing is committed to a segment that recovery would not find.
+    pub(crate) is_linked: bool,
+    /// Counts what was done to tables.
+    pub(crate) changes: u64,
+    /// The number of the newest segment that there ever was.
+    pub(crate) segment: u64,
+    /// Segments that no manifest needs, to be written again.
+    pub(crate) spares: Vec<u64>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Named {
+    pub(crate) table: Table,
+    /// Its last change, and the last one that a manifest has.
+    pub(crate) changed: u64,
+    pub(crate) written: u64,
+    pub(crate) slot: Arc<Slot>,
+}
+
+/// The manifest on disk.
+#[derive(Debug)]
+pub(crate) struct Published {
+    pub(crate) manifest: StoreManifest,
+    /// Files that an older copy names, which may be the one that survives; pinned until both are new.
+    pub(crate) older: Vec<u64>,
+}
+
+/// A named table, as its handles know it.
+#[derive(Debug, Clone)]
+pub(crate) struct TableKey {
+    pub(crate) id: u64,
+    pub(crate) name: TableName,
+}
+
+/// What a commit does to one table.
+#[derive(Debug)]
+pub(crate) struct Batch<'a> {
+    pub(crate) key: &'a TableKey,
+    pub(crate) updates: Vec<(&'a [u8], Update<'a>)>,
+}
+
+impl Batch<'_> {
+    /// About what it takes in the log.
+    pub(crate) fn bytes(&self) -> usize {
+        let size = |(key, update): &(&[u8], Update<'_>)| {
+            let (_, value, blob) = update.parts();
+            key.len() + value.len() + blob.map_or(0, <[u8]>::len) + 16
+        };
+        self.updates.iter().map(size).sum()
+    }
+}
+
+/// What readers of a table have in common.
+#[derive(Debug, Default)]
+pub(crate) struct Slot(pub(crate) Mutex<Reading>);
+
+#[derive(Debug, Default)]
+pub(crate) struct Reading {
+    /// The table as the last commit left it.
+    pub(crate) view: Option<Arc<Table>>,
+    /// Whether anybody has asked for it since the commit before.
+    pub(crate) is_wanted: bool,
+}
+
+/// What is known to survive a loss of power.
+#[derive(Debug)]
+pub(crate) struct Durable {
+    pub(crate) commit: u64,
+    pub(crate) is_syncing: bool,
+    /// The end of the log: its file, and the last commit written to it.
+    pub(crate) end: Option<(Arc<dyn DiskFile>, u64)>,
+}
+
+/// Whether a rename has failed, and may have been done.
+pub(crate) fn is_of_rename(error: &Error) -> bool {
+    matches!(error, Error::Disk(terrane_io::Error::Io { call: "rename", .. }))
+}
+
+pub(crate) fn corrupted(path: &Path, reason: impl Into<String>) -> Error {
+    Error::StoreCorrupted { path: path.to_owned(), reason: reason.into() }
+}
+
+/// An error met while the tables or the log of a store were read: as the damage that it is, if so.
+pub(crate) fn damaged(error: Error) -> Error {
+    match error {
+        Error::Corrupt { path, what } => corrupted(&path, what.to_string()),
+        Error::Disk(terrane_io::Error::Io { path, source, .. })
+            if source.kind() == std::io::ErrorKind::NotFound =>
+        {
+            corrupted(&path, "the file is missing")
+        }
+        Error::Disk(terrane_io::Error::ShortRead { path, .. }) => {
+            corrupted(&path, "the file ends early")
+        }
+        error => error,
+    }
+}
+
+impl StoreManifest {
+    pub(crate) fn find(&self, name: &TableName) -> Result<u64> {
+        let table = self.tables.iter().find(|table| table.name == name.0);
+        Ok(table.ok_or_else(|| Error::TableDoesNotExist { name: name.to_string() })?.id)
+    }
+}
+
+impl State {
+    pub(crate) fn table(&self, id: u64, name: &TableName) -> Result<&Named> {
+        let table = self.tables.get(&id);
+        table.ok_or_else(|| Error::TableDoesNotExist { name: name.to_string() })
+    }
+
+    /// Applies batches of different tables; what was done of them is in `applied`, also after an error.
+    pub(crate) fn apply(
+        &mut self,
+        batches: &[Batch<'_>],
+        applied: &mut Vec<(u64, Applied)>,
+    ) -> Result<()> {
+        for Batch { key, updates } in batches {
+            self.table(key.id, &key.name)?;
+            if let Some(named) = self.tables.get_mut(&key.id) {
+                applied.push((key.id, named.table.apply_batch(updates)?));
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn take_back(&mut self, applied: Vec<(u64, Applied)>) {
+        for (id, applied) in applied.into_iter().rev() {
+            if let Some(named) = self.tables.get_mut(&id) {
+                named.table.take_back(applied);
+            }
+        }
+    }
+
+    /// Lets readers see what a commit has left.
+    pub(crate) fn show(&mut self, ids: impl Iterator<Item = u64>) {
+        self.changes += 1;
+        for id in ids {
+            let Some(named) = self.tables.get_mut(&id) else { continue };
+            named.changed = self.changes;
+            let mut reading = lock(&named.slot.0);
+            // Where nobody reads, nothing is duplicated. Where it fails, the next reader is told.
+            let is_wanted = std::mem::take(&mut reading.is_wanted);
+            reading.view = is_wanted.then(|| named.table.duplicate().ok()).flatten().map(Arc::new);
+        }
+    }
+}
+
+impl Shared {
+    pub(crate) fn is_logged(&self) -> bool {
+        self.options.durability > Durability::SnapshotOnly
+    }
+
+    /// Before the first commit: begins the log, unless that has been done, with what was recovered behind it.
+    pub(crate) fn begin_log(&self) -> Result<()> {
+        let is_begun = !self.is_logged() || lock(&self.state).is_linked;
+        if is_begun { Ok(()) } else { self.checkpoint_over(&mut lock(&self.published)) }
+    }
+
+    /// Makes the directory of the log, unless it is there.
+    pub(crate) fn make_log_dir(&self) -> Result<()> {
+        let (disk, dir) = (self.core.disk(), self.core.dir().join(LOG));
+        if disk.kind(&dir)?.is_some() {
+            return Ok(());
+        }
+        disk.create_dir(&dir)?;
+        let synced = self.core.sync_root();
+        if synced.is_err()
+            // No later sync can be trusted with this name; the next attempt makes a new one.
+            && let Err(error) = disk.remove_dir(&dir)
+        {
+            event!(WARN, "cleanup.failed", self.core.dir(), %error);
+        }
+        synced
+    }
+
+    /// Writes a manifest whose files are durable. Says whether both copies are new.
+    pub(crate) fn publish(&self, published: &mut Published, next: StoreManifest) -> Result<bool> {
+        let next = StoreManifest { sequence: published.manifest.sequence + 1, ..next };
+        let (core, files) = (&self.core, self.core.files());
+        let bytes = next.encode();
+        if bytes.len() as u64 > MANIFEST_BYTES_MAX {
+            return Err(Error::SnapshotTooLarge { bytes: bytes.len(), limit: MANIFEST_BYTES_MAX });
+        }
+        core.sync_dir(ACTIVE)?;
+        files.pin(next.numbers());
+        let _right = files.open_files().may_write()?;
+        let [first, second] = COPIES.map(|name| core.dir().join(name));
+        if let Err(error) = core.write_whole(&first, &bytes) {
+            if is_of_rename(&error) {
+                // Nobody knows whether it has its name.
+                self.poison(&first, error)?;
+            } else {
+                self.unpin(next.numbers().collect());
+                return Err(error);
+            }
+        }
+        let both = core.write_whole(&second, &bytes);
+        // After a failed sync the copies may be there or not: what they name stays.
+        core.sync_root()?;
+        let old = std::mem::replace(&mut published.manifest, next);
+        published.older.extend(old.numbers());
+        if let Err(error) = both {
+            event!(WARN, "cleanup.failed", core.dir(), %error);
+            return Ok(false);
+        }
+        self.unpin(std::mem::take(&mut published.older));
+        Ok(true)
+    }
+
+    /// Lets go of files that no manifest names any more.
+    pub(crate) fn unpin(&self, numbers: Vec<u64>) {
+        if let Err(error) = self.core.files().unpin(numbers) {
+            event!(WARN, "cleanup.failed", self.core.dir(), %error);
+        }
+    }
+
+    /// After a failure that leaves it open what is on disk: as after a failed sync.
+    pub(crate) fn poison(&self, path: &Path, error: Error) -> Result<()> {
+        event!(WARN, "cleanup.failed", self.core.dir(), %error);
+        match error {
+            Error::Disk(error) => self.core.files().synced(path, Err(error)),
+            error => Err(error),
+        }
+    }
+
+    /// Begins another segment of the log, for a record of so many bytes. If the manifest leads to the old one,
+    /// what is in that is durable then.
+    pub(crate) fn begin_segment(&self, state: &mut State, record: usize) -> Result<()> {
+        let files = self.core.files();
+        files.check_poisoned()?;
+        let _right = files.open_files().may_write()?;
+        if state.log.is_none() {
+            self.make_log_dir()?;
+        }
+        let header = SegmentHeader { number: state.segment + 1, first: state.commit + 1 };
+        let spare = state.spares.pop();
+        let end = files.open_files().with_room(|| self.log_dir.begin(header, record, spare))?;
+        files.synced(end.file.path(), end.file.sync())?;
+        self.core.sync_dir(LOG)?;
+        if let Some(old) = state.log.as_ref().filter(|_| state.is_linked) {
+            // The seal says that all of this is durable, so it comes after.
+            self.sync_in_turn(&old.file, state.commit)?;
+            old.seal(state.commit).or_else(|error| self.poison(old.file.path(), error))?;
+            self.sync_in_turn(&old.file, state.commit)?;
+            lock(&self.durable).end = Some((Arc::clone(&end.file), state.commit));
+        }
+        state.segment = header.number;
+        state.log = Some(end);
+        Ok(())
+    }
+
+    /// Syncs a file of the log that has the commits up to `last`, when nobody else does: a failure is told
+    /// once only.
+    pub(crate) fn sync_in_turn(&self, file: &Arc<dyn DiskFile>, last: u64) -> Result<()> {
+        let mut durable = lock(&self.durable);
+        while durable.is_syncing {
+            durable = self.synced.wait(durable).unwrap_or_else(PoisonError::into_inner);
+        }
+        self.sync_now(durable, file, last).map(drop)
+    }
+
+    /// Takes the turn, syncs, and gives it back.
+    pub(crate) fn sync_now<'a>(
+        &'a self,
+        mut durable: MutexGuard<'a, Durable>,
+        file: &Arc<dyn DiskFile>,
+        last: u64,
+    ) -> Result<MutexGuard<'a, Durable>> {
+        self.core.files().check_poisoned()?;
+        durable.is_syncing = true;
+        drop(durable);
+        let synced = self.core.files().synced(file.path(), file.sync());
+        let mut durable = lock(&self.durable);
+        durable.is_syncing = false;
+        if synced.is_ok() {
+            durable.commit = durable.commit.max(last);
+        }
+        self.synced.notify_all();
+        synced.map(|()| durable)
+    }
+
+    /// Applies a commit and writes it to the log. Returns its number.
+    pub(crate) fn commit(&self, state: &mut State, batches: &[Batch<'_>]) -> Result<u64> {
+        let mut record = RecordBuilder::new();
+        if self.is_logged() {
+            let (bytes, limit) = (batches.iter().map(Batch::bytes).sum(), RECORD_BYTES_MAX);
+            if bytes > limit {
+                return Err(Error::CommitTooLarge { bytes, limit });
+            }
+            for batch in batches {
+                record.part(batch.key.id, &batch.updates);
+            }
+        }
+        self.core.check_writable()?;
+        if self.is_logged() && !state.log.as_ref().is_some_and(|log| log.has_room(record.len())) {
+            self.begin_segment(state, record.len())?;
+        }
+        // A resolve function that panics leaves a part of the commit behind.
+        let unwinding = Unwinding(self);
+        let mut applied = Vec::new();
+        let done = state.apply(batches, &mut applied);
+        let done = done.and_then(|()| self.write(state, record));
+        if done.is_err() {
+            state.take_back(applied);
+        }
+        std::mem::forget(unwinding);
+        done?;
+        state.commit += 1;
+        state.show(batches.iter().map(|batch| batch.key.id));
+        Ok(state.commit)
+    }
+
+    /// Writes the next commit to the log, if there is one.
+    pub(crate) fn write(&self, state: &mut State, record: RecordBuilder) -> Result<()> {
+        let Some(log) = state.log.as_mut().filter(|_| self.is_logged()) else { return Ok(()) };
+        let _right = self.core.files().open_files().may_write()?;
+        let commit = state.commit + 1;
+        let known = lock(&self.durable).commit;
+        let record = record.finish(self.core.salt(), log.number, commit, known);
+        if let Err(error) = log.write(&record) {
+            // Nobody must read what there may be of it, now or later.
+            let path = log.file.path();
+            log.withdraw().or_else(|error| self.poison(path, error))?;
+            self.core.files().synced(path, log.file.sync())?;
+            return Err(error);
+        }
+        self.log_bytes.fetch_add(record.len() as u64, Ordering::Relaxed);
+        lock(&self.durable).end = Some((Arc::clone(&log.file), commit));
+        Ok(())
+    }
+
+    /// Waits until a commit is durable, and syncs if nobody else does.
+    pub(crate) fn wait_for(&self, commit: u64) -> Result<()> {
+        let mut durable = lock(&self.durable);
+        loop {
+            if durable.commit >= commit {
+                return Ok(());
+            }
+            self.core.check_writable()?;
+            if durable.is_syncing {
+                durable = self.synced.wait(durable).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            let Some((file, last)) = durable.end.clone() else {
+                // Recovered, and not committed to since; or there is no log.
+                drop(durable);
+                return self.checkpoint();
+            };
+            durable = self.sync_now(durable, &file, last)?;
+        }
+    }
+
+    /// Makes all commits so far durable.
+    pub(crate) fn make_durable(&self, published: &mut Published) -> Result<()> {
+        let (last, is_linked) = {
+            let state = lock(&self.state);
+            (state.commit, state.is_linked)
+        };
+        if is_linked { self.wait_for(last) } else { self.checkpoint_over(published) }
+    }
+
+    /// A checkpoint, here or on the thread, if the log is long enough. An error only if it is too long.
+    pub(crate) fn make_checkpoint_if_due(self: &Arc<Self>) -> Result<()> {
+        if !self.is_due() {
+            return Ok(());
+        }
+        if self.log_bytes.load(Ordering::Relaxed) >= self.log_bytes_max {
+            return self.checkpoint_if_due();
+        }
+        match self.options.checkpoint_thread {
+            CheckpointThread::Caller => self.checkpoint_or_tell(),
+            CheckpointThread::Background => self.checkpoint_in_background(),
+        }
+        Ok(())
+    }
+
+    pub(crate) fn is_due(&self) -> bool {
+        let bytes = self.log_bytes.load(Ordering::Relaxed);
+        self.is_logged() && bytes >= self.due_at.load(Ordering::Relaxed).min(self.log_bytes_max)
+    }
+
+    /// A checkpoint, unless somebody else has made it meanwhile. After a failure the next one is due an eighth
+    /// of the log later.
+    pub(crate) fn checkpoint_if_due(&self) -> Result<()> {
+        let mut published = lock(&self.published);
+        if !self.is_due() {
+            return Ok(());
+        }
+        let made = self.checkpoint_over(&mut published);
+        let due_at = match &made {
+            Ok(()) => self.log_bytes_max / 2,
+            Err(_) => self.log_bytes.load(Ordering::Relaxed) + self.log_bytes_max / 8,
+        };
+        self.due_at.store(due_at, Ordering::Relaxed);
+        made
+    }
+
+    pub(crate) fn checkpoint_or_tell(&self) {
+        if let Err(error) = self.checkpoint_if_due() {
+            event!(WARN, "checkpoint.failed", self.core.dir(), %error);
+        }
+    }
+
+    pub(crate) fn checkpoint_in_background(self: &Arc<Self>) {
+        if self.is_checkpointing.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let shared = Arc::clone(self);
+        let run = move || {
+            // Also if it panics.
+            let running = Checkpointing(&shared);
+            shared.checkpoint_or_tell();
+            drop(running);
+        };
+        match std::thread::Builder::new().name("terrane-checkpoint".into()).spawn(run) {
+            // An earlier one has ended.
+            Ok(thread) => drop(lock(&self.thread).replace(thread)),
+            Err(_) => {
+                self.is_checkpointing.store(false, Ordering::Release);
+                self.checkpoint_or_tell();
+            }
+        }
+    }
+
+    pub(crate) fn checkpoint(&self) -> Result<()> {
+        self.checkpoint_over(&mut lock(&self.published))
+    }
+
+    pub(crate) fn checkpoint_over(&self, published: &mut Published) -> Result<()> {
+        self.core.check_writable()?;
+        let mut next = published.manifest.clone();
+        let (copies, log_bytes) = {
+            let mut state = lock(&self.state);
+            let state = &mut *state;
+            let copies = state.changed_copies()?;
+            let is_begun = !self.is_logged() || state.is_linked;
+            if state.commit == published.manifest.commit && copies.is_empty() && is_begun {
+                return Ok(());
+            }
+            if self.is_logged() {
+                let is_empty = state.log.as_ref().is_some_and(LogEnd::is_empty);
+                if !(state.is_linked && is_empty) {
+                    self.begin_segment(state, 0)?;
+                }
+                next.segment = state.segment;
+            } else {
+                next.segment = 0;
+            }
+            next.commit = state.commit;
+            (copies, self.log_bytes.load(Ordering::Relaxed))
+        };
+        let commit = next.commit;
+        event!(DEBUG, "store.checkpoint", self.core.dir(), commit);
+        let written = write_out(&copies, &mut next)?;
+        let both = self.publish(published, next)?;
+        for written in &written {
+            written.share(&self.core);
+        }
+        self.log_bytes.fetch_sub(log_bytes, Ordering::Relaxed);
+        {
+            let mut state = lock(&self.state);
+            for (id, changed, _) in &copies {
+                if let Some(named) = state.tables.get_mut(id) {
+                    named.written = *changed;
+                }
+            }
+            state.is_linked = self.is_logged();
+            let mut durable = lock(&self.durable);
+            durable.commit = durable.commit.max(commit);
+            if durable.end.is_none() {
+                let end = state.log.as_ref().filter(|_| state.is_linked);
+                durable.end = end.map(|log| (Arc::clone(&log.file), state.commit));
+            }
+        }
+        self.synced.notify_all();
+        if both {
+            self.recycle(published.manifest.segment);
+        }
+        event!(DEBUG, "store.checkpointed", self.core.dir(), commit);
+        Ok(())
+    }
+
+    /// Keeps some of the segments that are not needed any more, and removes the others.
+    pub(crate) fn recycle(&self, needed_from: u64) {
+        let mut state = lock(&self.state);
+        if let Err(error) = self.recycle_from(&mut state, needed_from) {
+            event!(WARN, "cleanup.failed", self.core.dir(), %error);
+        }
+    }
+
+    pub(crate) fn recycle_from(&self, state: &mut State, needed_from: u64) -> Result<()> {
+        if state.segment == 0 {
+            return Ok(());
+        }
+        let _right = self.core.files().open_files().may_write()?;
+        let needed_from = if needed_from == 0 { state.segment + 1 } else { needed_from };
+        for number in segments(self.core.disk(), self.core.dir())? {
+            if number >= needed_from || state.spares.contains(&number) {
+                continue;
+            }
+            if self.is_logged() && state.spares.len() < SPARES_MAX {
+                state.spares.push(number);
+            } else {
+                self.core.disk().remove(&self.log_dir.path(number))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Poisons a store if it is dropped: nobody knows what a commit has left that did not end.
+pub(crate) struct Unwinding<'a>(&'a Shared);
+
+impl Drop for Unwinding<'_> {
+    fn drop(&mut self) {
+        let dir = self.0.core.dir();
+        let error = terrane_io::Error::io("commit", dir, std::io::Error::other("a panic"));
+        drop(self.0.core.files().synced(dir, Err(error)));
+    }
+}
+
+/// The turn of the background thread; given back on drop.
+pub(crate) struct Checkpointing<'a>(&'a Shared);
+
+impl Drop for Checkpointing<'_> {
+    fn drop(&mut self) {
+        self.0.is_checkpointing.store(false, Ordering::Release);
+    }
+}
+
+impl State {
+    /// Duplicates of the tables that have changed, with their last change.
+    pub(crate) fn changed_copies(&self) -> Result<Vec<(u64, u64, Table)>> {
+        let changed = self.tables.iter().filter(|(_, named)| named.changed > named.written);
+        changed.map(|(id, named)| Ok((*id, named.changed, named.table.duplicate()?))).collect()
+    }
+}
+
+/// Writes tables out, and puts what they need into a manifest.
+pub(crate) fn write_out(
+    copies: &[(u64, u64, Table)],
+    manifest: &mut StoreManifest,
+) -> Result<Vec<WrittenOut>> {
+    let mut all = Vec::new();
+    for (id, _, table) in copies {
+        let written = table.write_out()?;
+        for named in manifest.tables.iter_mut().filter(|named| named.id == *id) {
+            named.meta.clone_from(&written.meta);
+        }
+        all.push(written);
+    }
+    Ok(all)
+}
