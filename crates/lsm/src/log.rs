@@ -305,10 +305,11 @@ impl SegmentScan {
         if segment != number || !(RECORD_HEADER_SIZE..=RECORD_BYTES_MAX).contains(&len) {
             return Ok(None);
         }
-        self.looked_at += len as u64;
         let Some(bytes) = self.bytes(at, len)? else { return Ok(None) };
         let is_whole = seal(salt, &bytes[8..]) == crc;
-        Ok(is_whole.then(|| Record { commit, durable, bytes: bytes.to_vec() }))
+        let record = is_whole.then(|| Record { commit, durable, bytes: bytes.to_vec() });
+        self.looked_at += len as u64;
+        Ok(record)
     }
 
     /// The next record; `None` at the end.

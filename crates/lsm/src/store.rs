@@ -93,6 +93,15 @@ impl Store {
         let session = Session::open(Arc::clone(&disk), dir, &options.session)?;
         let core = Arc::clone(session.core());
         let found = store_manifest::read(disk.as_ref(), dir)?;
+        if let Some(manifest) = &found.manifest {
+            // In their place there is nothing to lose.
+            for path in &found.stale {
+                core.write_whole(path, &manifest.encode())?;
+            }
+            if !found.stale.is_empty() {
+                core.sync_root()?;
+            }
+        }
         let older = found.older.iter().flat_map(StoreManifest::numbers).collect();
         let manifest = found.manifest.unwrap_or_default();
         for name in COPIES {

@@ -1,9 +1,7 @@
 //! The manifest of a store: its named tables, the files that they need, and where the log goes on from there.
 //!
-//! There are two copies, written one after the other, each synced before the next, and each whole when it gets
-//! its name. So at any moment one of
-//! them is whole, and a copy that is damaged later costs nothing: it is written again when the store is
-//! opened. A store that never had a named table has none.
+//! There are two copies, each whole when it gets its name. So a copy that is damaged later costs nothing: it is
+//! written again when the store is opened. A store that never had a named table has none.
 //!
 //! Invariant: what a manifest names is durable before the manifest is written, and stays until both copies
 //! name it no more.
@@ -110,7 +108,7 @@ pub(crate) struct Found {
     /// The other one, if it is whole and older. What it names must stay until it is written anew: the newest may
     /// be seen and yet not be durable.
     pub(crate) older: Option<StoreManifest>,
-    /// Copies that are older, missing beside another one, or not whole.
+    /// Copies that are missing or not whole.
     pub(crate) stale: Vec<PathBuf>,
     /// What is wrong with those that are there and not whole.
     pub(crate) damage: Vec<(PathBuf, String)>,
@@ -139,19 +137,18 @@ pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Found> {
             Err(error) => return Err(error.into()),
         };
         match StoreManifest::decode(&bytes) {
-            Ok(manifest) => whole.push((path, manifest)),
+            Ok(manifest) => whole.push(manifest),
             Err(Refused::Damaged(reason)) => found.damage.push((path, reason)),
             Err(Refused::Version { found, newest }) => {
                 return Err(Error::UnknownVersion { path, found, newest });
             }
         }
     }
-    let newest = whole.iter().map(|(_, manifest)| manifest.sequence).max();
-    for (path, manifest) in whole {
+    let newest = whole.iter().map(|manifest: &StoreManifest| manifest.sequence).max();
+    for manifest in whole {
         if Some(manifest.sequence) == newest {
             found.manifest.get_or_insert(manifest);
         } else {
-            found.stale.push(path);
             found.older = Some(manifest);
         }
     }
