@@ -13,7 +13,7 @@ pub const LOG_BYTES_MIN: u64 = 64 << 10;
 /// Largest [`StoreOptions::log_bytes_max`].
 pub const LOG_BYTES_MAX: u64 = 1 << 40;
 
-/// The name of a table: as that of a snapshot, see [`SnapshotName`].
+/// The name of a table: as that of a snapshot, see [`SnapshotName`](crate::SnapshotName).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TableName(pub(crate) String);
 
@@ -54,12 +54,12 @@ impl fmt::Display for TableName {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash)]
 #[non_exhaustive]
 pub enum Durability {
-    /// Nothing, until a [`Store::checkpoint`] or a snapshot. As the default of a store: no log is written. For
+    /// Nothing, until a [`Store::checkpoint`](crate::Store::checkpoint) or a snapshot. As the default of a store: no log is written. For
     /// one commit of a store that has a log: as [`Buffered`](Self::Buffered).
     SnapshotOnly,
     /// The end of the process: the log is written, not synced. A loss of power takes a suffix of the commits.
     Buffered,
-    /// As [`Buffered`](Self::Buffered), until [`Ticket::wait`] returns: then a loss of power. All commits that
+    /// As [`Buffered`](Self::Buffered), until [`Ticket::wait`](crate::Ticket::wait) returns: then a loss of power. All commits that
     /// are waited for at the same time, and all before them, share one fsync.
     #[default]
     Group,
