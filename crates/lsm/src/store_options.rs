@@ -54,13 +54,13 @@ impl fmt::Display for TableName {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash)]
 #[non_exhaustive]
 pub enum Durability {
-    /// Nothing, until a [`Store::checkpoint`](crate::Store::checkpoint) or a snapshot. As the default of a store: no log is written. For
-    /// one commit of a store that has a log: as [`Buffered`](Self::Buffered).
+    /// Nothing, until a [`Store::checkpoint`](crate::Store::checkpoint) or a snapshot. As the default of a store:
+    /// no log is written. For one commit of a store that has a log: as [`Buffered`](Self::Buffered).
     SnapshotOnly,
     /// The end of the process: the log is written, not synced. A loss of power takes a suffix of the commits.
     Buffered,
-    /// As [`Buffered`](Self::Buffered), until [`Ticket::wait`](crate::Ticket::wait) returns: then a loss of power. All commits that
-    /// are waited for at the same time, and all before them, share one fsync.
+    /// As [`Buffered`](Self::Buffered), until [`Ticket::wait`](crate::Ticket::wait) returns: then a loss of
+    /// power. All commits that are waited for at the same time, and all before them, share one fsync.
     #[default]
     Group,
     /// A loss of power: an fsync in the call, which it shares as [`Group`](Self::Group) does.
