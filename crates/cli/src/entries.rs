@@ -47,9 +47,10 @@ Examples:
   Bytes as they are:
     terrane get picture --store /data/ledger --raw > picture.png
 
-One key: its value is written. Several: a line for each, key and value with a tab between them. A blob is
-one more field. Text is written as it is if all of it is printable, other bytes as `hex:` and digits. If a key is
-absent, standard error says so and the exit code is 1; the others are written.";
+One key: its value is written. Several: a line for each, key and value with a tab between them. A
+blob is one more field. Text is written as it is if all of it is printable, other bytes as `hex:`
+and digits. If a key is absent, standard error says so and the exit code is 1; the others are
+written.";
 
 pub(crate) const PUT_EXAMPLES: &str = "\
 Examples:
@@ -63,9 +64,9 @@ Examples:
   A key or a value that begins with `-`:
     terrane put --store /data/ledger -- balance -5
 
-The entries are durable when the command ends with exit code 0. A missing table, or store, is an error,
-so that a misspelt name makes nothing; with --create it is made, with the default options. `terrane table
-create` has others.";
+The entries are durable when the command ends with exit code 0. A missing table, or store, is an
+error, so that a misspelt name makes nothing; with --create it is made, with the default options.
+`terrane table create` has others.";
 
 pub(crate) const DEL_EXAMPLES: &str = "\
 Examples:
@@ -73,8 +74,8 @@ Examples:
   Several at once, all or none of them:
     terrane del alice bob hex:00ff --store /data/ledger --table accounts
 
-The deletions are durable when the command ends with exit code 0. Deleting what is absent is no error; how
-many keys were there is told.";
+The deletions are durable when the command ends with exit code 0. Deleting what is absent is no
+error; how many keys were there is told.";
 
 pub(crate) const SCAN_EXAMPLES: &str = "\
 Examples:
@@ -83,9 +84,10 @@ Examples:
   The newest of some numbered keys:
     terrane scan --store /data/ledger --from hex:00 --to hex:80 --reverse --limit 1
 
-One line for each entry, in the order of the bytes of their keys: key and value with a tab between them, and the blob
-as a third field if there is one. Text is written as it is if all of it is printable, other bytes as `hex:` and
-digits; `terrane put --input` reads these lines. With --json all entries are kept in memory first.";
+One line for each entry, in the order of the bytes of their keys: key and value with a tab
+between them, and the blob as a third field if there is one. Text is written as it is if all of
+it is printable, other bytes as `hex:` and digits; `terrane put --input` reads these lines. With
+--json all entries are kept in memory first.";
 
 pub(crate) const COUNT_EXAMPLES: &str = "\
 Examples:

@@ -79,8 +79,9 @@ Examples:
   terrane snapshot save monday --store /data/ledger
   terrane snapshot save monday --store /data/ledger --table accounts --label ledger
 
-What the snapshot holds is not copied: it shares its files with the table. It is durable when the command
-ends. Its label must be given by a program that opens it; it is for programs that use one store together.";
+What the snapshot holds is not copied: it shares its files with the table. It is durable when the
+command ends. Its label must be given by a program that opens it; it is for programs that use one
+store together.";
 
 const RENAME_EXAMPLES: &str = "\
 Example:
@@ -111,9 +112,9 @@ Examples:
   Take in a canonical file:
     terrane snapshot import --canonical tip.canonical --store /data/utxo --as tip --label utxo
 
-Everything is checked on the way in: every page, every key, that filters and indexes lead to it; of
-a canonical file order, count and digest. After a failure nothing is left of the attempt; after
-Ctrl-C there may be an empty store, if one was being made.";
+Everything is checked on the way in: every page, every key, that filters and indexes lead to it;
+of a canonical file order, count and digest. After a failure nothing is left of the attempt;
+after Ctrl-C there may be an empty store, if one was being made.";
 
 /// What every command takes.
 #[derive(Debug, Args)]

@@ -53,8 +53,8 @@ Examples:
   terrane table list --store /data/ledger
   terrane table list --store /data/ledger --json
 
-Runs, entries and bytes are those of the last checkpoint: what was committed since then stands in the log, which
-`terrane inspect` shows. `terrane count` counts exactly.";
+Runs, entries and bytes are those of the last checkpoint: what was committed since then stands in
+the log, which `terrane inspect` shows. `terrane count` counts exactly.";
 
 const CREATE_EXAMPLES: &str = "\
 Examples:

@@ -39,14 +39,15 @@ Examples:
   Mend what can be mended without loss, then look at what is left:
     terrane verify /data/utxo --repair --json
 
-Checked are all checksums, the order of keys, that filters and indexes lead to every key, that all
-that snapshots and named tables refer to is there, both copies of the manifest, the log. One line is
-written for each problem: file, offset in bytes, what is wrong, who needs the file. Exit code 1 if any problem is left.
+Checked are all checksums, the order of keys, that filters and indexes lead to every key, that
+all that snapshots and named tables refer to is there, both copies of the manifest, the log. One
+line is written for each problem: file, offset in bytes, what is wrong, who needs the file. Exit
+code 1 if any problem is left.
 
 --repair writes filters, indexes, footers and the store's metadata anew, from data pages that are
-whole, and a copy of the manifest from the other one, into new files that take the place of the damaged ones once they have passed every check.
-Damaged data pages, snapshots and commits cannot be repaired: delete the snapshots that need them, or
-restore a copy.";
+whole, and a copy of the manifest from the other one, into new files that take the place of the
+damaged ones once they have passed every check. Damaged data pages, snapshots and commits cannot
+be repaired: delete the snapshots that need them, or restore a copy.";
 
 #[derive(Debug, Args)]
 pub(crate) struct Verify {
