@@ -347,13 +347,25 @@ fn hex(digest: &[u8; 32]) -> String {
 }
 
 impl Error {
+    /// The file that is not as it was written, and what is wrong with it, if the error says that.
+    pub(crate) fn damage(&self) -> Option<(&Path, String)> {
+        match self {
+            Self::Corrupt { path, what } => Some((path, what.to_string())),
+            Self::Disk(terrane_io::Error::Io { path, source, .. })
+                if source.kind() == io::ErrorKind::NotFound =>
+            {
+                Some((path, "the file is missing".to_owned()))
+            }
+            Self::Disk(terrane_io::Error::ShortRead { path, .. }) => {
+                Some((path, "the file ends early".to_owned()))
+            }
+            _ => None,
+        }
+    }
+
     /// Whether it says that a file is not as it was written.
     pub(crate) fn is_damage(&self) -> bool {
-        match self {
-            Self::Corrupt { .. } | Self::Disk(terrane_io::Error::ShortRead { .. }) => true,
-            Self::Disk(error) => error.is_not_found(),
-            _ => false,
-        }
+        self.damage().is_some()
     }
 
     /// Damage in the file at `path`.

@@ -324,13 +324,19 @@ impl SegmentScan {
         Ok(record)
     }
 
-    /// After the last whole record, whose commit is `last`: looks for one behind it that says that more had
-    /// been durable. Values that somebody has made to look like records, in what the segment held before,
+    /// After the last whole record, whose commit is `last`: compares it with the seal. Without one, looks for
+    /// a record behind it that says that more had been durable. Values that somebody has made to look like records, in what the segment held before,
     /// can make this long; then it ends.
     ///
     /// # Errors
-    /// [`Error::Corrupt`] if there is one; [`Error::Disk`].
+    /// [`Error::Corrupt`] if something is missing; [`Error::Disk`].
     pub(crate) fn check_end(&mut self, last: u64) -> Result<()> {
+        if let Some(sealed) = self.sealed {
+            if sealed == last {
+                return Ok(());
+            }
+            return Err(self.damage(self.at, "last commit of the segment", sealed, last));
+        }
         let mut at = self.at;
         self.looked_at = 0;
         while at < self.len && self.looked_at < 4 * self.len {

@@ -115,17 +115,6 @@ pub(crate) fn apply_segment(
         }
         state.commit = record.commit;
     }
-    match scan.sealed {
-        Some(last) if last != state.commit => {
-            return Err(scan.damage(
-                scan.position(),
-                "last commit of the segment",
-                last,
-                state.commit,
-            ));
-        }
-        Some(_) => {}
-        None => scan.check_end(state.commit)?,
-    }
+    scan.check_end(state.commit)?;
     Ok(scan.position())
 }

@@ -399,22 +399,11 @@ pub(crate) fn read<'a>(core: &'a SessionCore, name: &SnapshotName) -> Result<Rea
 
 /// An error met while a snapshot of the session in `dir` was read: as the damage that it is, if so.
 pub(crate) fn damaged(dir: &Path, name: &str, error: Error) -> Error {
-    let damaged = |path: PathBuf, reason: String| Error::SnapshotCorrupted {
-        name: name.to_owned(),
-        path,
-        reason,
-    };
-    match error {
-        Error::Corrupt { path, what } if path.starts_with(dir) => damaged(path, what.to_string()),
-        Error::Disk(terrane_io::Error::Io { path, source, .. })
-            if source.kind() == std::io::ErrorKind::NotFound && path.starts_with(dir) =>
-        {
-            damaged(path, "the file is missing".to_owned())
+    match error.damage() {
+        Some((path, reason)) if path.starts_with(dir) => {
+            Error::SnapshotCorrupted { name: name.to_owned(), path: path.to_owned(), reason }
         }
-        Error::Disk(terrane_io::Error::ShortRead { path, .. }) if path.starts_with(dir) => {
-            damaged(path, "the file ends early".to_owned())
-        }
-        error => error,
+        _ => error,
     }
 }
 

@@ -300,21 +300,12 @@ fn walk_segment(
         records.end = scan.position();
     }
     let last = records.next_commit().saturating_sub(1);
-    match scan.sealed {
-        Some(sealed) if sealed != last => {
-            fault(
-                records.end,
-                format!("last commit of the segment: expected {sealed}, found {last}"),
-            );
+    match scan.check_end(last) {
+        Err(Error::Corrupt { what, .. }) => {
+            let (expected, found) = (what.expected, what.found);
+            fault(records.end, format!("{}: expected {expected}, found {found}", what.rule));
         }
-        Some(_) => {}
-        None => match scan.check_end(last) {
-            Err(Error::Corrupt { what, .. }) => {
-                let (expected, found) = (what.expected, what.found);
-                fault(records.end, format!("{}: expected {expected}, found {found}", what.rule));
-            }
-            checked => checked?,
-        },
+        checked => checked?,
     }
     Ok(records)
 }

@@ -102,7 +102,7 @@ pub(crate) struct Batch<'a> {
 
 impl Batch<'_> {
     /// About what it takes in the log.
-    pub(crate) fn bytes(&self) -> usize {
+    fn bytes(&self) -> usize {
         let size = |(key, update): &(&[u8], Update<'_>)| {
             let (_, value, blob) = update.parts();
             key.len() + value.len() + blob.map_or(0, <[u8]>::len) + 16
@@ -133,7 +133,7 @@ pub(crate) struct Durable {
 }
 
 /// Whether a rename has failed, and may have been done.
-pub(crate) fn is_of_rename(error: &Error) -> bool {
+fn is_of_rename(error: &Error) -> bool {
     matches!(error, Error::Disk(terrane_io::Error::Io { call: "rename", .. }))
 }
 
@@ -143,17 +143,9 @@ pub(crate) fn corrupted(path: &Path, reason: impl Into<String>) -> Error {
 
 /// An error met while the tables or the log of a store were read: as the damage that it is, if so.
 pub(crate) fn damaged(error: Error) -> Error {
-    match error {
-        Error::Corrupt { path, what } => corrupted(&path, what.to_string()),
-        Error::Disk(terrane_io::Error::Io { path, source, .. })
-            if source.kind() == std::io::ErrorKind::NotFound =>
-        {
-            corrupted(&path, "the file is missing")
-        }
-        Error::Disk(terrane_io::Error::ShortRead { path, .. }) => {
-            corrupted(&path, "the file ends early")
-        }
-        error => error,
+    match error.damage() {
+        Some((path, reason)) => corrupted(path, reason),
+        None => error,
     }
 }
 
@@ -171,11 +163,7 @@ impl State {
     }
 
     /// Applies batches of different tables; what was done of them is in `applied`, also after an error.
-    pub(crate) fn apply(
-        &mut self,
-        batches: &[Batch<'_>],
-        applied: &mut Vec<(u64, Applied)>,
-    ) -> Result<()> {
+    fn apply(&mut self, batches: &[Batch<'_>], applied: &mut Vec<(u64, Applied)>) -> Result<()> {
         for Batch { key, updates } in batches {
             self.table(key.id, &key.name)?;
             if let Some(named) = self.tables.get_mut(&key.id) {
@@ -185,7 +173,7 @@ impl State {
         Ok(())
     }
 
-    pub(crate) fn take_back(&mut self, applied: Vec<(u64, Applied)>) {
+    fn take_back(&mut self, applied: Vec<(u64, Applied)>) {
         for (id, applied) in applied.into_iter().rev() {
             if let Some(named) = self.tables.get_mut(&id) {
                 named.table.take_back(applied);
@@ -194,7 +182,7 @@ impl State {
     }
 
     /// Lets readers see what a commit has left.
-    pub(crate) fn show(&mut self, ids: impl Iterator<Item = u64>) {
+    fn show(&mut self, ids: impl Iterator<Item = u64>) {
         self.changes += 1;
         for id in ids {
             let Some(named) = self.tables.get_mut(&id) else { continue };
@@ -208,7 +196,7 @@ impl State {
 }
 
 impl Shared {
-    pub(crate) fn is_logged(&self) -> bool {
+    fn is_logged(&self) -> bool {
         self.options.durability > Durability::SnapshotOnly
     }
 
@@ -219,7 +207,7 @@ impl Shared {
     }
 
     /// Makes the directory of the log, unless it is there.
-    pub(crate) fn make_log_dir(&self) -> Result<()> {
+    fn make_log_dir(&self) -> Result<()> {
         let (disk, dir) = (self.core.disk(), self.core.dir().join(LOG));
         if disk.kind(&dir)?.is_some() {
             return Ok(());
@@ -270,14 +258,14 @@ impl Shared {
     }
 
     /// Lets go of files that no manifest names any more.
-    pub(crate) fn unpin(&self, numbers: Vec<u64>) {
+    fn unpin(&self, numbers: Vec<u64>) {
         if let Err(error) = self.core.files().unpin(numbers) {
             event!(WARN, "cleanup.failed", self.core.dir(), %error);
         }
     }
 
     /// After a failure that leaves it open what is on disk: as after a failed sync.
-    pub(crate) fn poison(&self, path: &Path, error: Error) -> Result<()> {
+    fn poison(&self, path: &Path, error: Error) -> Result<()> {
         event!(WARN, "cleanup.failed", self.core.dir(), %error);
         match error {
             Error::Disk(error) => self.core.files().synced(path, Err(error)),
@@ -287,7 +275,7 @@ impl Shared {
 
     /// Begins another segment of the log, for a record of so many bytes. If the manifest leads to the old one,
     /// what is in that is durable then.
-    pub(crate) fn begin_segment(&self, state: &mut State, record: usize) -> Result<()> {
+    fn begin_segment(&self, state: &mut State, record: usize) -> Result<()> {
         let files = self.core.files();
         files.check_poisoned()?;
         let _right = files.open_files().may_write()?;
@@ -313,7 +301,7 @@ impl Shared {
 
     /// Syncs a file of the log that has the commits up to `last`, when nobody else does: a failure is told
     /// once only.
-    pub(crate) fn sync_in_turn(&self, file: &Arc<dyn DiskFile>, last: u64) -> Result<()> {
+    fn sync_in_turn(&self, file: &Arc<dyn DiskFile>, last: u64) -> Result<()> {
         let mut durable = lock(&self.durable);
         while durable.is_syncing {
             durable = self.synced.wait(durable).unwrap_or_else(PoisonError::into_inner);
@@ -322,7 +310,7 @@ impl Shared {
     }
 
     /// Takes the turn, syncs, and gives it back.
-    pub(crate) fn sync_now<'a>(
+    fn sync_now<'a>(
         &'a self,
         mut durable: MutexGuard<'a, Durable>,
         file: &Arc<dyn DiskFile>,
@@ -373,7 +361,7 @@ impl Shared {
     }
 
     /// Writes the next commit to the log, if there is one.
-    pub(crate) fn write(&self, state: &mut State, record: RecordBuilder) -> Result<()> {
+    fn write(&self, state: &mut State, record: RecordBuilder) -> Result<()> {
         let Some(log) = state.log.as_mut().filter(|_| self.is_logged()) else { return Ok(()) };
         let _right = self.core.files().open_files().may_write()?;
         let commit = state.commit + 1;
@@ -436,14 +424,14 @@ impl Shared {
         Ok(())
     }
 
-    pub(crate) fn is_due(&self) -> bool {
+    fn is_due(&self) -> bool {
         let bytes = self.log_bytes.load(Ordering::Relaxed);
         self.is_logged() && bytes >= self.due_at.load(Ordering::Relaxed).min(self.log_bytes_max)
     }
 
     /// A checkpoint, unless somebody else has made it meanwhile. After a failure the next one is due an eighth
     /// of the log later.
-    pub(crate) fn checkpoint_if_due(&self) -> Result<()> {
+    fn checkpoint_if_due(&self) -> Result<()> {
         let mut published = lock(&self.published);
         if !self.is_due() {
             return Ok(());
@@ -457,13 +445,13 @@ impl Shared {
         made
     }
 
-    pub(crate) fn checkpoint_or_tell(&self) {
+    fn checkpoint_or_tell(&self) {
         if let Err(error) = self.checkpoint_if_due() {
             event!(WARN, "checkpoint.failed", self.core.dir(), %error);
         }
     }
 
-    pub(crate) fn checkpoint_in_background(self: &Arc<Self>) {
+    fn checkpoint_in_background(self: &Arc<Self>) {
         if self.is_checkpointing.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -543,14 +531,14 @@ impl Shared {
     }
 
     /// Keeps some of the segments that are not needed any more, and removes the others.
-    pub(crate) fn recycle(&self, needed_from: u64) {
+    fn recycle(&self, needed_from: u64) {
         let mut state = lock(&self.state);
         if let Err(error) = self.recycle_from(&mut state, needed_from) {
             event!(WARN, "cleanup.failed", self.core.dir(), %error);
         }
     }
 
-    pub(crate) fn recycle_from(&self, state: &mut State, needed_from: u64) -> Result<()> {
+    fn recycle_from(&self, state: &mut State, needed_from: u64) -> Result<()> {
         if state.segment == 0 {
             return Ok(());
         }
@@ -571,7 +559,7 @@ impl Shared {
 }
 
 /// Poisons a store if it is dropped: nobody knows what a commit has left that did not end.
-pub(crate) struct Unwinding<'a>(&'a Shared);
+struct Unwinding<'a>(&'a Shared);
 
 impl Drop for Unwinding<'_> {
     fn drop(&mut self) {
@@ -582,7 +570,7 @@ impl Drop for Unwinding<'_> {
 }
 
 /// The turn of the background thread; given back on drop.
-pub(crate) struct Checkpointing<'a>(&'a Shared);
+struct Checkpointing<'a>(&'a Shared);
 
 impl Drop for Checkpointing<'_> {
     fn drop(&mut self) {
@@ -592,14 +580,14 @@ impl Drop for Checkpointing<'_> {
 
 impl State {
     /// Duplicates of the tables that have changed, with their last change.
-    pub(crate) fn changed_copies(&self) -> Result<Vec<(u64, u64, Table)>> {
+    fn changed_copies(&self) -> Result<Vec<(u64, u64, Table)>> {
         let changed = self.tables.iter().filter(|(_, named)| named.changed > named.written);
         changed.map(|(id, named)| Ok((*id, named.changed, named.table.duplicate()?))).collect()
     }
 }
 
 /// Writes tables out, and puts what they need into a manifest.
-pub(crate) fn write_out(
+fn write_out(
     copies: &[(u64, u64, Table)],
     manifest: &mut StoreManifest,
 ) -> Result<Vec<WrittenOut>> {
