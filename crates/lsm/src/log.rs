@@ -46,11 +46,17 @@ pub(crate) const SEGMENT_HEADER_SIZE: u64 = 1024;
 /// Bytes of a record before its tables.
 pub(crate) const RECORD_HEADER_SIZE: usize = 36;
 
+/// Where the number of the segment stands in a record.
+const SEGMENT_IN_RECORD: usize = 8;
+
 /// Records begin at multiples of this.
 pub(crate) const RECORD_ALIGN: usize = 8;
 
 /// Largest record, in bytes.
 pub(crate) const RECORD_BYTES_MAX: usize = 1 << 30;
+
+/// Bytes of the shortest update in a record: its kind and two lengths.
+const UPDATE_BYTES_MIN: usize = 9;
 
 /// Bytes that are read at once.
 const WINDOW_BYTES: usize = 1 << 20;
@@ -174,26 +180,42 @@ impl RecordBuilder {
     }
 }
 
-/// A whole record.
-#[derive(Debug)]
-pub(crate) struct Record {
-    pub(crate) commit: u64,
+/// What a record says of itself.
+#[derive(Debug, Clone, Copy)]
+struct RecordHead {
+    len: usize,
+    commit: u64,
     /// The last commit that was known to be durable when this one was written.
     durable: u64,
-    /// The whole of it.
-    bytes: Vec<u8>,
 }
 
-impl Record {
+/// A whole record, where it was read.
+#[derive(Debug)]
+pub(crate) struct Record<'a> {
+    file: &'a dyn DiskFile,
+    /// Where it begins.
+    at: u64,
+    pub(crate) commit: u64,
+    /// The whole of it.
+    bytes: &'a [u8],
+}
+
+impl<'a> Record<'a> {
+    /// The error of a rule that it breaks.
+    pub(crate) fn damage(&self, rule: &'static str, expected: u64, found: u64) -> Error {
+        damage(self.file, self.at, rule, expected, found)
+    }
+
     /// Its updates, table by table.
-    pub(crate) fn parts(&self) -> std::result::Result<Vec<Part<'_>>, Overrun> {
-        let mut input = Reader::new(&self.bytes);
+    pub(crate) fn parts(&self) -> std::result::Result<Vec<Part<'a>>, Overrun> {
+        let mut input = Reader::new(self.bytes);
         input.take(RECORD_HEADER_SIZE - 4)?;
         let tables = input.u32()?;
         let mut parts = Vec::new();
         for _ in 0..tables {
             let (table, count) = (input.u64()?, input.u32()?);
-            let mut updates = Vec::new();
+            let fit = input.rest().len() / UPDATE_BYTES_MIN;
+            let mut updates = Vec::with_capacity(fit.min(count as usize));
             for _ in 0..count {
                 let at = input.offset();
                 let kind = Kind::from_tag(input.u8()?);
@@ -213,6 +235,12 @@ impl Record {
         }
         Ok(parts)
     }
+}
+
+/// The error of a rule that is broken at byte `at` of a segment.
+fn damage(file: &dyn DiskFile, at: u64, rule: &'static str, expected: u64, found: u64) -> Error {
+    let page = (at / PAGE_SIZE as u64) as u32;
+    Error::corrupt(file.path(), Corrupt { page, rule, expected, found })
 }
 
 /// Reads a segment from front to back.
@@ -266,8 +294,7 @@ impl SegmentScan {
 
     /// The error of a broken rule at byte `at`.
     pub(crate) fn damage(&self, at: u64, rule: &'static str, expected: u64, found: u64) -> Error {
-        let page = (at / PAGE_SIZE as u64) as u32;
-        Error::corrupt(self.file.path(), Corrupt { page, rule, expected, found })
+        damage(self.file.as_ref(), at, rule, expected, found)
     }
 
     /// Where the next record begins.
@@ -275,7 +302,7 @@ impl SegmentScan {
         self.at
     }
 
-    /// `len` bytes from `at` on, if the file has them.
+    /// At least `len` bytes from `at` on, as many as are in memory; `None` if the file does not have them.
     fn bytes(&mut self, at: u64, len: usize) -> Result<Option<&[u8]>> {
         if self.len.saturating_sub(at) < len as u64 {
             return Ok(None);
@@ -287,12 +314,11 @@ impl SegmentScan {
             self.window_at = at;
             self.file.read_at(&mut self.window, at)?;
         }
-        let from = (at - self.window_at) as usize;
-        Ok(Some(&self.window[from..from + len]))
+        Ok(Some(&self.window[(at - self.window_at) as usize..]))
     }
 
-    /// The record at `at`, if there is a whole one.
-    fn record_at(&mut self, at: u64) -> Result<Option<Record>> {
+    /// What stands before the tables of the record at `at`, if there is a whole one; it is in the window then.
+    fn whole_at(&mut self, at: u64) -> Result<Option<RecordHead>> {
         let (number, salt) = (self.header.number, self.salt);
         let Some(head) = self.bytes(at, RECORD_HEADER_SIZE)? else { return Ok(None) };
         let mut head = Reader::new(head);
@@ -306,22 +332,35 @@ impl SegmentScan {
             return Ok(None);
         }
         let Some(bytes) = self.bytes(at, len)? else { return Ok(None) };
-        let is_whole = seal(salt, &bytes[8..]) == crc;
-        let record = is_whole.then(|| Record { commit, durable, bytes: bytes.to_vec() });
+        let is_whole = seal(salt, &bytes[8..len]) == crc;
         self.looked_at += len as u64;
-        Ok(record)
+        Ok(is_whole.then_some(RecordHead { len, commit, durable }))
     }
 
     /// The next record; `None` at the end.
     ///
     /// # Errors
     /// [`Error::Disk`].
-    pub(crate) fn next(&mut self) -> Result<Option<Record>> {
-        let record = self.record_at(self.at)?;
-        if let Some(record) = &record {
-            self.at += record.bytes.len().next_multiple_of(RECORD_ALIGN) as u64;
+    pub(crate) fn next(&mut self) -> Result<Option<Record<'_>>> {
+        let at = self.at;
+        let Some(head) = self.whole_at(at)? else { return Ok(None) };
+        self.at += head.len.next_multiple_of(RECORD_ALIGN) as u64;
+        let bytes = &self.window[(at - self.window_at) as usize..][..head.len];
+        Ok(Some(Record { file: self.file.as_ref(), at, commit: head.commit, bytes }))
+    }
+
+    /// The first place from `at` on where a record of this segment may stand: where its number does.
+    fn next_candidate(&mut self, mut at: u64) -> Result<Option<u64>> {
+        let number = self.header.number.to_le_bytes();
+        while let Some(bytes) = self.bytes(at, RECORD_HEADER_SIZE)? {
+            let mut heads = bytes[SEGMENT_IN_RECORD..].chunks_exact(RECORD_ALIGN);
+            if let Some(found) = heads.position(|head| head == number) {
+                return Ok(Some(at + (found * RECORD_ALIGN) as u64));
+            }
+            let seen = (bytes.len() - SEGMENT_IN_RECORD) / RECORD_ALIGN;
+            at += (seen * RECORD_ALIGN) as u64;
         }
-        Ok(record)
+        Ok(None)
     }
 
     /// After the last whole record, whose commit is `last`: compares it with the seal. Without one, looks for
@@ -337,16 +376,17 @@ impl SegmentScan {
             }
             return Err(self.damage(self.at, "last commit of the segment", sealed, last));
         }
-        let mut at = self.at;
+        let (mut at, torn_at) = (self.at, self.at);
         self.looked_at = 0;
-        while at < self.len && self.looked_at < 4 * self.len {
-            if let Some(record) = self.record_at(at)?
+        while self.looked_at < 4 * self.len {
+            let Some(candidate) = self.next_candidate(at)? else { break };
+            if let Some(record) = self.whole_at(candidate)?
                 && record.durable > last
             {
-                let rule = "last commit known to be durable";
-                return Err(self.damage(self.at, rule, record.durable, last));
+                let (rule, durable) = ("last commit known to be durable", record.durable);
+                return Err(self.damage(torn_at, rule, durable, last));
             }
-            at += RECORD_ALIGN as u64;
+            at = candidate + RECORD_ALIGN as u64;
         }
         Ok(())
     }

@@ -12,6 +12,10 @@ use crate::store_core::{Named, State, corrupted, damaged};
 use crate::store_manifest::{NamedMeta, StoreManifest};
 use crate::table::Table;
 
+/// What the log is applied to stays in memory up to this weight in each table: 64 MiB of log with entries of
+/// ordinary size and a half more. What is longer than that is written out as a run.
+const REPLAYED_BYTES_MAX: u64 = 128 << 20;
+
 /// Opens all named tables.
 pub(crate) fn open_tables(
     core: &Arc<SessionCore>,
@@ -94,22 +98,21 @@ pub(crate) fn apply_segment(
         return Err(scan.damage(0, "first commit of the segment", state.commit + 1, first));
     }
     loop {
-        let at = scan.position();
         let Some(record) = scan.next()? else { break };
         if record.commit != state.commit + 1 {
-            return Err(scan.damage(at, "number of the commit", state.commit + 1, record.commit));
+            return Err(record.damage("number of the commit", state.commit + 1, record.commit));
         }
         let Ok(parts) = record.parts() else {
-            return Err(scan.damage(at, "updates of the commit", record.commit, 0));
+            return Err(record.damage("updates of the commit", record.commit, 0));
         };
         for part in &parts {
             if part.table >= next_table {
                 let last = next_table.saturating_sub(1);
-                return Err(scan.damage(at, "number of a table", last, part.table));
+                return Err(record.damage("number of a table", last, part.table));
             }
             // A table that is not there was dropped since.
             if let Some(named) = state.tables.get_mut(&part.table) {
-                named.table.updates(&part.updates)?;
+                named.table.replay(&part.updates, Some(REPLAYED_BYTES_MAX))?;
                 (state.changes, named.changed) = (state.changes + 1, state.changes + 1);
             }
         }
