@@ -58,6 +58,9 @@ pub(crate) const RECORD_BYTES_MAX: usize = 1 << 30;
 /// Bytes of the shortest update in a record: its kind and two lengths.
 const UPDATE_BYTES_MIN: usize = 9;
 
+/// What a record takes beside its header and updates as a rule, so that it is made in one piece of memory.
+const RECORD_ROOM: usize = 28;
+
 /// Bytes that are read at once.
 const WINDOW_BYTES: usize = 1 << 20;
 
@@ -143,8 +146,9 @@ pub(crate) struct RecordBuilder {
 }
 
 impl RecordBuilder {
-    pub(crate) fn new() -> Self {
-        let mut out = Writer::new();
+    /// One for updates that take about so many bytes.
+    pub(crate) fn with_capacity(bytes: usize) -> Self {
+        let mut out = Writer::with_capacity(RECORD_HEADER_SIZE + bytes + RECORD_ROOM);
         out.put(&[0; RECORD_HEADER_SIZE]);
         Self { out, tables: 0 }
     }
@@ -165,9 +169,10 @@ impl RecordBuilder {
     pub(crate) fn finish(self, salt: u64, segment: u64, commit: u64, durable: u64) -> Vec<u8> {
         let mut bytes = self.out.into_bytes();
         let len = bytes.len() as u32;
-        let mut header = Writer::new();
-        header.u64(segment).u64(commit).u64(durable).u32(self.tables);
-        bytes[8..RECORD_HEADER_SIZE].copy_from_slice(header.bytes());
+        for (at, field) in (8..).step_by(8).zip([segment, commit, durable]) {
+            bytes[at..at + 8].copy_from_slice(&field.to_le_bytes());
+        }
+        bytes[32..RECORD_HEADER_SIZE].copy_from_slice(&self.tables.to_le_bytes());
         bytes[..4].copy_from_slice(&len.to_le_bytes());
         let crc = seal(salt, &bytes[8..]);
         bytes[4..8].copy_from_slice(&crc.to_le_bytes());
