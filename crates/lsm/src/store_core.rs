@@ -16,11 +16,11 @@ use crate::entry::Update;
 use crate::error::{Error, Result};
 use crate::files::lock;
 use crate::log::{LOG, LogDir, LogEnd, RECORD_BYTES_MAX, RecordBuilder, SegmentHeader, segments};
-use crate::manifest::MANIFEST_BYTES_MAX;
+use crate::published::Published;
 use crate::session::Session;
-use crate::session_core::{ACTIVE, SessionCore};
+use crate::session_core::SessionCore;
 use crate::snapshot::WrittenOut;
-use crate::store_manifest::{COPIES, StoreManifest};
+use crate::store_manifest::StoreManifest;
 use crate::store_options::{CheckpointThread, Durability, StoreOptions, TableName};
 use crate::table::{Applied, Table};
 use crate::trace::event;
@@ -80,14 +80,6 @@ pub(crate) struct Named {
     pub(crate) changed: u64,
     pub(crate) written: u64,
     pub(crate) slot: Arc<Slot>,
-}
-
-/// The manifest on disk.
-#[derive(Debug)]
-pub(crate) struct Published {
-    pub(crate) manifest: StoreManifest,
-    /// Files that an older copy names, which may be the one that survives; pinned until both are new.
-    pub(crate) older: Vec<u64>,
 }
 
 /// A named table, as its handles know it.
@@ -168,11 +160,6 @@ impl Durable {
         let patience = (self.took / 2).min(PATIENCE_MAX);
         (self.waiting.len() < self.expected && !patience.is_zero()).then_some(patience)
     }
-}
-
-/// Whether a rename has failed, and may have been done.
-fn is_of_rename(error: &Error) -> bool {
-    matches!(error, Error::Disk(terrane_io::Error::Io { call: "rename", .. }))
 }
 
 pub(crate) fn corrupted(path: &Path, reason: impl Into<String>) -> Error {
@@ -272,56 +259,6 @@ impl Shared {
         synced
     }
 
-    /// Writes a manifest whose files are durable. Says whether both copies are new.
-    pub(crate) fn publish(&self, published: &mut Published, next: StoreManifest) -> Result<bool> {
-        let next = StoreManifest { sequence: published.manifest.sequence + 1, ..next };
-        let (core, files) = (&self.core, self.core.files());
-        let bytes = next.encode();
-        if bytes.len() as u64 > MANIFEST_BYTES_MAX {
-            return Err(Error::SnapshotTooLarge { bytes: bytes.len(), limit: MANIFEST_BYTES_MAX });
-        }
-        core.sync_dir(ACTIVE)?;
-        files.pin(next.numbers());
-        let _right = files.open_files().may_write()?;
-        let [first, second] = COPIES.map(|name| core.dir().join(name));
-        if let Err(error) = core.write_whole(&first, &bytes) {
-            if is_of_rename(&error) {
-                // Nobody knows whether it has its name.
-                self.poison(&first, error)?;
-            } else {
-                self.unpin(next.numbers().collect());
-                return Err(error);
-            }
-        }
-        let both = core.write_whole(&second, &bytes);
-        // After a failed sync the copies may be there or not: what they name stays.
-        core.sync_root()?;
-        let old = std::mem::replace(&mut published.manifest, next);
-        published.older.extend(old.numbers());
-        if let Err(error) = both {
-            event!(WARN, "cleanup.failed", core.dir(), %error);
-            return Ok(false);
-        }
-        self.unpin(std::mem::take(&mut published.older));
-        Ok(true)
-    }
-
-    /// Lets go of files that no manifest names any more.
-    fn unpin(&self, numbers: Vec<u64>) {
-        if let Err(error) = self.core.let_go(numbers) {
-            event!(WARN, "cleanup.failed", self.core.dir(), %error);
-        }
-    }
-
-    /// After a failure that leaves it open what is on disk: as after a failed sync.
-    fn poison(&self, path: &Path, error: Error) -> Result<()> {
-        event!(WARN, "cleanup.failed", self.core.dir(), %error);
-        match error {
-            Error::Disk(error) => self.core.files().synced(path, Err(error)),
-            error => Err(error),
-        }
-    }
-
     /// Begins another segment of the log, for a record of so many bytes. If the manifest leads to the old one,
     /// what is in that is durable then.
     fn begin_segment(&self, state: &mut State, record: usize) -> Result<()> {
@@ -339,7 +276,7 @@ impl Shared {
         if let Some(old) = state.log.as_ref().filter(|_| state.is_linked) {
             // The seal says that all of this is durable, so it comes after.
             self.sync_in_turn(&old.file, state.commit)?;
-            old.seal(state.commit).or_else(|error| self.poison(old.file.path(), error))?;
+            old.seal(state.commit).or_else(|error| self.core.poison(old.file.path(), error))?;
             self.sync_in_turn(&old.file, state.commit)?;
             lock(&self.durable).end = Some((Arc::clone(&end.file), state.commit));
         }
@@ -439,7 +376,7 @@ impl Shared {
         if let Err(error) = log.write(&record) {
             // Nobody must read what there may be of it, now or later.
             let path = log.file.path();
-            log.withdraw().or_else(|error| self.poison(path, error))?;
+            log.withdraw().or_else(|error| self.core.poison(path, error))?;
             self.core.files().synced(path, log.file.sync())?;
             return Err(error);
         }
@@ -583,26 +520,17 @@ impl Shared {
             if state.commit == published.manifest.commit && copies.is_empty() && is_begun {
                 return Ok(());
             }
-            if self.is_logged() {
-                let is_empty = state.log.as_ref().is_some_and(LogEnd::is_empty);
-                if !(state.is_linked && is_empty) {
-                    self.begin_segment(state, 0)?;
-                }
-                next.segment = state.segment;
-            } else {
-                next.segment = 0;
-            }
+            next.segment = self.cut_log(state)?;
             next.commit = state.commit;
             (copies, self.log_bytes.load(Ordering::Relaxed))
         };
         let commit = next.commit;
         event!(DEBUG, "store.checkpoint", self.core.dir(), commit);
         let written = write_out(&copies, &mut next)?;
-        let both = self.publish(published, next)?;
+        let both = published.publish(&self.core, next)?;
         for written in &written {
             written.share(&self.core);
         }
-        self.log_bytes.fetch_sub(log_bytes, Ordering::Relaxed);
         {
             let mut state = lock(&self.state);
             for (id, changed, _) in &copies {
@@ -610,15 +538,8 @@ impl Shared {
                     named.written = *changed;
                 }
             }
-            state.is_linked = self.is_logged();
-            let mut durable = lock(&self.durable);
-            durable.reach(commit);
-            if durable.end.is_none() {
-                let end = state.log.as_ref().filter(|_| state.is_linked);
-                durable.end = end.map(|log| (Arc::clone(&log.file), state.commit));
-            }
+            self.link(&mut state, commit, log_bytes);
         }
-        self.synced.notify_all();
         if both {
             self.recycle(published.manifest.segment);
         }
@@ -626,8 +547,36 @@ impl Shared {
         Ok(())
     }
 
+    /// Lets the log, if there is one, go on in a new segment, unless the present one has no record; the number of that
+    /// segment is for a manifest.
+    pub(crate) fn cut_log(&self, state: &mut State) -> Result<u64> {
+        if !self.is_logged() {
+            return Ok(0);
+        }
+        let is_empty = state.log.as_ref().is_some_and(LogEnd::is_empty);
+        if !(state.is_linked && is_empty) {
+            self.begin_segment(state, 0)?;
+        }
+        Ok(state.segment)
+    }
+
+    /// Notes that the manifest on disk leads to the present segment and has all up to `commit`, which so many bytes
+    /// of the log were for.
+    pub(crate) fn link(&self, state: &mut State, commit: u64, log_bytes: u64) {
+        self.log_bytes.fetch_sub(log_bytes, Ordering::Relaxed);
+        state.is_linked = self.is_logged();
+        let mut durable = lock(&self.durable);
+        durable.reach(commit);
+        if durable.end.is_none() {
+            let end = state.log.as_ref().filter(|_| state.is_linked);
+            durable.end = end.map(|log| (Arc::clone(&log.file), state.commit));
+        }
+        drop(durable);
+        self.synced.notify_all();
+    }
+
     /// Keeps some of the segments that are not needed any more, and removes the others.
-    fn recycle(&self, needed_from: u64) {
+    pub(crate) fn recycle(&self, needed_from: u64) {
         let mut state = lock(&self.state);
         if let Err(error) = self.recycle_from(&mut state, needed_from) {
             event!(WARN, "cleanup.failed", self.core.dir(), %error);

@@ -639,6 +639,13 @@ impl Table {
         snapshot::write_out(&self.session, &self.context(), &self.tree, "")
     }
 
+    /// The same with the write buffer written to another session of the same salt. Nothing else may be in memory
+    /// only: of a reader's table nothing is.
+    pub(crate) fn write_out_to(&self, target: &SessionCore) -> Result<WrittenOut> {
+        let context = Context { set: target.files(), ..self.context() };
+        snapshot::write_out(target, &context, &self.tree, "")
+    }
+
     /// Writes what the table holds now as a stream of bytes that is the same for equal contents, whatever
     /// their history: see `docs/format/canonical.md`. `out` is flushed, not synced.
     ///

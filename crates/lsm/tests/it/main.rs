@@ -32,6 +32,7 @@ mod snapshots;
 mod stats;
 mod store;
 mod store_damage;
+mod store_versions;
 mod submit;
 mod tables;
 mod trace;
