@@ -100,6 +100,8 @@ mod registry;
 
 mod session_core;
 
+mod durable;
+
 mod snapshot;
 
 mod exchange;
