@@ -40,6 +40,9 @@ pub(crate) const SEAL_MAGIC: [u8; 8] = *b"TerraEnd";
 /// Where the seal of a segment stands: in a sector of its own.
 pub(crate) const SEAL_OFFSET: u64 = 512;
 
+/// Bytes of a seal.
+const SEAL_SIZE: usize = 28;
+
 /// Bytes before the first record of a segment.
 pub(crate) const SEGMENT_HEADER_SIZE: u64 = 1024;
 
@@ -211,6 +214,23 @@ impl<'a> Record<'a> {
         damage(self.file, self.at, rule, expected, found)
     }
 
+    /// Its updates, table by table, in a store that has had so many tables.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] for what are no updates, or updates of a table that there never was.
+    pub(crate) fn updates(&self, next_table: u64) -> Result<Vec<Part<'a>>> {
+        let Ok(parts) = self.parts() else {
+            return Err(self.damage("updates of the commit", self.commit, 0));
+        };
+        match parts.iter().find(|part| part.table >= next_table) {
+            Some(part) => {
+                let last = next_table.saturating_sub(1);
+                Err(self.damage("number of a table", last, part.table))
+            }
+            None => Ok(parts),
+        }
+    }
+
     /// Its updates, table by table.
     pub(crate) fn parts(&self) -> std::result::Result<Vec<Part<'a>>, Overrun> {
         let mut input = Reader::new(self.bytes);
@@ -262,6 +282,16 @@ pub(crate) struct SegmentScan {
     window_at: u64,
     /// Bytes of what looked like records.
     looked_at: u64,
+    last: Option<Last>,
+}
+
+/// The record that was read last.
+struct Last {
+    /// Where it begins.
+    at: u64,
+    head: RecordHead,
+    /// Its first bytes.
+    bytes: [u8; RECORD_HEADER_SIZE],
 }
 
 impl SegmentScan {
@@ -294,12 +324,31 @@ impl SegmentScan {
             window,
             window_at,
             looked_at,
+            last: None,
         }))
     }
 
     /// The error of a broken rule at byte `at`.
     pub(crate) fn damage(&self, at: u64, rule: &'static str, expected: u64, found: u64) -> Error {
         damage(self.file.as_ref(), at, rule, expected, found)
+    }
+
+    /// Looks at what has been written since: at the seal, and at what had been read ahead.
+    pub(crate) fn look_again(&mut self) -> Result<()> {
+        self.window.clear();
+        let mut bytes = [0; SEAL_SIZE];
+        self.file.read_at(&mut bytes, SEAL_OFFSET)?;
+        self.sealed = decode_seal(&bytes, self.header.number);
+        Ok(())
+    }
+
+    /// Whether the record that was read last still stands there: one that could not be written in full is
+    /// taken back.
+    pub(crate) fn is_last_there(&self) -> Result<bool> {
+        let Some(last) = &self.last else { return Ok(true) };
+        let mut bytes = [0; RECORD_HEADER_SIZE];
+        self.file.read_at(&mut bytes, last.at)?;
+        Ok(bytes == last.bytes)
     }
 
     /// Where the next record begins.
@@ -342,16 +391,33 @@ impl SegmentScan {
         Ok(is_whole.then_some(RecordHead { len, commit, durable }))
     }
 
+    /// Moves to the next record; `false` at the end.
+    ///
+    /// # Errors
+    /// [`Error::Disk`].
+    pub(crate) fn advance(&mut self) -> Result<bool> {
+        let at = self.at;
+        let Some(head) = self.whole_at(at)? else { return Ok(false) };
+        self.at += head.len.next_multiple_of(RECORD_ALIGN) as u64;
+        let mut bytes = [0; RECORD_HEADER_SIZE];
+        bytes.copy_from_slice(&self.window[(at - self.window_at) as usize..][..RECORD_HEADER_SIZE]);
+        self.last = Some(Last { at, head, bytes });
+        Ok(true)
+    }
+
+    /// The record that was just moved to.
+    pub(crate) fn record(&self) -> Option<Record<'_>> {
+        let Last { at, head, .. } = self.last.as_ref()?;
+        let bytes = self.window.get(at.checked_sub(self.window_at)? as usize..)?.get(..head.len)?;
+        Some(Record { file: self.file.as_ref(), at: *at, commit: head.commit, bytes })
+    }
+
     /// The next record; `None` at the end.
     ///
     /// # Errors
     /// [`Error::Disk`].
     pub(crate) fn next(&mut self) -> Result<Option<Record<'_>>> {
-        let at = self.at;
-        let Some(head) = self.whole_at(at)? else { return Ok(None) };
-        self.at += head.len.next_multiple_of(RECORD_ALIGN) as u64;
-        let bytes = &self.window[(at - self.window_at) as usize..][..head.len];
-        Ok(Some(Record { file: self.file.as_ref(), at, commit: head.commit, bytes }))
+        Ok(if self.advance()? { self.record() } else { None })
     }
 
     /// The first place from `at` on where a record of this segment may stand: where its number does.
