@@ -940,7 +940,7 @@ mod tests {
     /// Applies 5,000 updates of different keys in batches, with values of 100 bytes.
     fn replay(table: &mut Table, flush_at: Option<u64>, after_each: impl Fn(&Table)) {
         for first in (0..5_000_u64).step_by(50) {
-            let keys: Vec<_> = (first..first + 50).map(u64::to_be_bytes).collect();
+            let keys: Vec<_> = (first..first + 50).map(u64::to_le_bytes).collect();
             let batch: Vec<_> = keys.iter().map(|key| (key, Update::Insert(&[7; 100]))).collect();
             table.replay(&batch, flush_at).unwrap();
             after_each(table);
@@ -981,7 +981,7 @@ mod tests {
             TableConfig { write_buffer: BufferSize::Entries(64), ..TableConfig::default() };
         let mut table = session.new_table(&config).unwrap();
         for number in 0..64 * 30 + 20_u64 {
-            table.insert(&(1 << 40 | number).to_be_bytes(), &[7; 100]).unwrap();
+            table.insert(&(1 << 40 | number).to_le_bytes(), &[7; 100]).unwrap();
         }
         let done = |table: &Table| -> Vec<(u64, u64)> {
             table.tree.pending().map(|merge| (merge.merging.done(), merge.due)).collect()
@@ -998,7 +998,7 @@ mod tests {
         for table in [&mut table, &mut opened] {
             let flushes = table.tree.flushes;
             for number in 0..43_u64 {
-                table.insert(&(1 << 41 | number).to_be_bytes(), b"").unwrap();
+                table.insert(&(1 << 41 | number).to_le_bytes(), b"").unwrap();
             }
             assert_eq!((table.tree.flushes, table.tree.buffer.len()), (flushes, 5_063));
             table.insert(b"last", b"").unwrap();

@@ -535,7 +535,7 @@ fn nobody_waits_for_a_sync_that_does_not_come() {
                         let commit = |number: &u64| {
                             let value = number.to_le_bytes();
                             let ticket = table.insert(&thread.to_le_bytes(), &value)?;
-                            if number % 16 == 0 && thread == 3 {
+                            if number.is_multiple_of(16) && thread == 3 {
                                 store.checkpoint()?;
                             }
                             ticket.wait()
