@@ -106,6 +106,8 @@ mod session_core;
 
 mod published;
 
+mod durable;
+
 mod snapshot;
 
 mod exchange;

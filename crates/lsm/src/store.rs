@@ -8,14 +8,14 @@
 //! from duplicates, so that commits go on meanwhile; then the manifest says so, and the segments of the log
 //! before it are used again.
 //!
-//! **Recovery.** The manifest names the tables and their files; the log is applied from where it says. So opening
-//! takes time in proportion to the log. What the log was applied to is in memory and in files that no manifest
-//! names yet, as after any commit.
+//! **Recovery.** The manifest names the tables and their files; the log is applied from where it says, in memory, up
+//! to 128 MiB in each table. So opening takes time in proportion to the log. The first commit writes all of that out
+//! by a checkpoint; the merges that it makes due are shares of later updates.
 
 use std::ops::RangeBounds;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Mutex};
 
 use terrane_io::{Disk, RealDisk};
 
@@ -23,6 +23,7 @@ use crate::answer::Lookup;
 use crate::backup::{self, BackupPlace, BackupReport, Source};
 use crate::config::TableConfig;
 use crate::cursor::Cursor;
+use crate::durable::Durable;
 use crate::entry::Update;
 use crate::error::{Error, Result};
 use crate::files::lock;
@@ -35,7 +36,7 @@ use crate::session::Session;
 use crate::session_core::{Holder, TMP_SUFFIX};
 use crate::snapshot::SnapshotName;
 use crate::stats::TableStats;
-use crate::store_core::{Batch, Durable, Named, SEGMENTS, Shared, Slot, State, TableKey};
+use crate::store_core::{Batch, Named, SEGMENTS, Shared, Slot, State, TableKey};
 use crate::store_manifest::{self, COPIES, NamedMeta, StoreManifest};
 use crate::store_options::{Durability, StoreOptions, TableName};
 use crate::table::{Table, deletions};
@@ -83,8 +84,9 @@ impl Store {
 
     /// Opens the store in `dir`, a directory of a session, or makes one if the directory is empty.
     ///
-    /// Cost: that of opening a session and one snapshot for each named table, and of applying the log since the
-    /// last checkpoint.
+    /// Cost: that of opening a session and one snapshot for each named table, and of reading the log since the
+    /// last checkpoint, which is applied in memory: a table's write buffer grows to 128 MiB for it, if it has no memory
+    /// budget, and is flushed beyond that. The first commit makes a checkpoint, which writes as much.
     ///
     /// # Errors
     /// As [`Session::open`]; [`Error::StoreCorrupted`], [`Error::ResolveNotCompatible`],
@@ -123,7 +125,7 @@ impl Store {
         };
         let log_bytes = recover(&core, &manifest, &mut state)?;
         event!(DEBUG, "store.recovered", dir, from = manifest.commit, to = state.commit, log_bytes);
-        let durable = Durable::new(manifest.commit);
+        let durable = Durable::new(Arc::clone(&core), manifest.commit);
         let shared = Arc::new(Shared {
             log_dir: LogDir::new(disk, dir, log_bytes_max / SEGMENTS),
             core,
@@ -132,8 +134,7 @@ impl Store {
             log_bytes_max,
             published: Mutex::new(Published { manifest, older }),
             state: Mutex::new(state),
-            durable: Mutex::new(durable),
-            synced: Condvar::new(),
+            durable,
             log_bytes: AtomicU64::new(log_bytes),
             due_at: AtomicU64::new(log_bytes_max / 2),
             is_checkpointing: AtomicBool::new(false),
@@ -334,7 +335,7 @@ impl Store {
     /// The number of the last commit that is known to survive a loss of power.
     #[must_use]
     pub fn durable_commit(&self) -> u64 {
-        lock(&self.shared.durable).commit
+        self.shared.durable.commit()
     }
 
     /// Makes all commits so far durable.
@@ -604,7 +605,7 @@ impl Ticket {
     /// Whether the commit is known to survive a loss of power.
     #[must_use]
     pub fn is_durable(&self) -> bool {
-        lock(&self.shared.durable).commit >= self.commit
+        self.shared.durable.commit() >= self.commit
     }
 
     /// Waits until the commit survives a loss of power, with an fsync that all share who wait.

@@ -25,6 +25,7 @@ mod opening;
 mod progress;
 mod ranges;
 mod reader;
+mod recovery;
 mod scans;
 mod side_by_side;
 mod sim;
