@@ -13,13 +13,18 @@
 //! Invariants: the newest note is the state's; the blocks kept are the newest ones, without a gap
 //! in the history, which the numbers of the blocks before show; the log goes back with the state.
 //! Block numbers rise but need not be dense.
-//! Within a process some of the newest versions are also held as duplicates, where the engine makes
-//! them cheaply: going far back starts from the nearest one and undoes only what is left. They are
-//! some blocks apart because a duplicate makes the next update of a write buffer a new part of it.
+//! Going far back starts from the nearest version that is held and undoes only what is left. These are
+//!
+//! - within a process duplicates, where the engine makes them cheaply, some blocks apart because a
+//!   duplicate makes the next update of a write buffer a new part of it;
+//! - across processes the older durable points, a bounded number of them as far as blocks are kept.
+//!   Such a point is of the present history if the note of its newest block is the one that the
+//!   present log has for that block. So notes must tell histories apart: one note, one state.
+//!   Points that are not are deleted with the next durable point; so are those of blocks gone back from.
 
 use std::collections::VecDeque;
 
-use super::checkpoints::Names;
+use super::checkpoints::{Found, Mark, Names, thin};
 use crate::engine::{Change, Engine, EngineError, Entry, Table};
 use crate::error::Class;
 
@@ -29,6 +34,11 @@ const NOTE: u8 = 1;
 const UNDO: u8 = 2;
 /// Blocks from one version held as a duplicate to the next.
 const VERSION_SPACING: u32 = 256;
+/// Durable points kept, the newest included. Each pins the runs of its time.
+const POINTS_MAX: usize = 16;
+/// A durable point is opened if that saves the undoing of so many blocks; opening reads the filters
+/// and indexes of the whole state.
+const POINT_SAVES_MIN: usize = 64;
 
 /// A call on a history failed.
 #[derive(Debug, thiserror::Error)]
@@ -111,7 +121,7 @@ pub struct Tip {
     pub note: Vec<u8>,
 }
 
-/// The state after a block, held as duplicates.
+/// The state after a block, in tables of its own.
 #[derive(Debug)]
 struct Version {
     block: u64,
@@ -135,6 +145,10 @@ pub struct History {
     versions: VecDeque<Version>,
     versions_max: usize,
     version_spacing: u32,
+    /// The durable points, ascending by sequence and by block; the newest is the last one unless its
+    /// block was gone back from.
+    points: Vec<Mark>,
+    point_saves_min: usize,
     /// Blocks appended since a version was held.
     since_version: u32,
     /// The newest durable point is not the present state.
@@ -156,10 +170,9 @@ impl History {
         keep_max: Option<u64>,
         versions_max: usize,
     ) -> Result<Self> {
-        let point = names.latest(engine.as_ref())?;
-        let (sequence, state, log) = match point {
-            Some(point) => (point.sequence, point.state, point.log),
-            None => (0, engine.new_table()?, empty_log(engine.as_ref())?),
+        let (sequence, points, state, log) = match names.find(engine.as_ref())? {
+            Some(Found { sequence, newest, marks }) => (sequence, marks, newest.state, newest.log),
+            None => (0, Vec::new(), engine.new_table()?, empty_log(engine.as_ref())?),
         };
         let (kept, tip) = read_log(log.as_ref())?;
         Ok(Self {
@@ -174,6 +187,8 @@ impl History {
             versions: VecDeque::new(),
             versions_max,
             version_spacing: VERSION_SPACING,
+            points,
+            point_saves_min: POINT_SAVES_MIN,
             since_version: 0,
             unsaved: false,
             broken: false,
@@ -296,6 +311,7 @@ impl History {
         let Some(block) = block else {
             (self.state, self.log) = (self.engine.new_table()?, empty_log(self.engine.as_ref())?);
             (self.kept, self.versions, self.tip) = (VecDeque::new(), VecDeque::new(), None);
+            self.points.clear();
             self.unsaved = true;
             return Ok(());
         };
@@ -311,11 +327,10 @@ impl History {
         }
         let total = (self.kept.len() - place - 1) as u64;
 
-        // The oldest duplicate that is new enough saves all the undoing above it.
+        // The oldest version that is new enough saves all the undoing above it.
         self.versions.truncate(self.versions.partition_point(|version| version.block < block) + 1);
-        if let Some(version) = self.versions.back().filter(|version| version.block >= block) {
-            let duplicates = (version.state.duplicate()?, version.log.duplicate()?);
-            (self.state, self.log) = duplicates;
+        if let Some(version) = self.nearest_version(block)? {
+            (self.state, self.log) = (version.state, version.log);
             self.kept.truncate(self.kept.partition_point(|&kept| kept <= version.block));
             self.drop_records_below(oldest)?;
         }
@@ -330,11 +345,12 @@ impl History {
             }
         }
         let block = self.kept.back().copied().unwrap_or(block);
+        self.points.retain(|point| point.block <= Some(block));
         self.tip = Some(Tip { block, note: self.note(block)? });
         Ok(())
     }
 
-    /// Makes the present state durable, unless it is already.
+    /// Makes the present state durable, unless it is already, and deletes the points that are of no use.
     ///
     /// # Errors
     /// What the engine says; the earlier durable point is then still there.
@@ -342,14 +358,63 @@ impl History {
         if !self.unsaved || self.broken || !self.engine.is_durable() {
             return Ok(());
         }
-        let height = self.tip.as_ref().map(|tip| tip.block);
-        let sequence = self.sequence + 1;
         // Half a point may be left if this fails, so its number is spent either way.
-        self.sequence = sequence;
-        let (log, state) = (self.log.as_ref(), self.state.as_ref());
-        self.names.save(self.engine.as_ref(), sequence, height, log, state)?;
+        self.sequence += 1;
+        let block = self.tip.as_ref().map(|tip| tip.block);
+        let newest = Mark { sequence: self.sequence, block };
+        self.names.save(newest, self.log.as_ref(), self.state.as_ref())?;
+        let oldest = self.oldest();
+        self.points.retain(|point| oldest <= point.block && point.block < block);
+        if let (Some(oldest), Some(block)) = (oldest, block) {
+            thin(&mut self.points, oldest, block, POINTS_MAX - 1);
+        }
+        self.points.push(newest);
+        self.names.delete_others(self.engine.as_ref(), &self.points)?;
         self.unsaved = false;
         Ok(())
+    }
+
+    /// Returns the oldest version from `block` on, as one of its own; `None` if undoing from the
+    /// present state is as good. No duplicate but the newest may be from `block` on.
+    fn nearest_version(&mut self, block: u64) -> Result<Option<Version>> {
+        let held = self.versions.back().map(|version| version.block).filter(|&held| held >= block);
+        let near = held.map_or(self.kept.len(), |held| self.count_kept_to(held));
+        let saves = |to| self.count_kept_to(to) + self.point_saves_min.max(1) <= near;
+        let is_nearer = |point: &&Mark| point.block.is_some_and(|to| to >= block && saves(to));
+        let points: Vec<_> = self.points.iter().filter(is_nearer).copied().collect();
+        for point in points {
+            if let Some(version) = self.open_point(point)? {
+                return Ok(Some(version));
+            }
+            self.points.retain(|other| *other != point);
+        }
+        let Some(version) = self.versions.back().filter(|_| held.is_some()) else {
+            return Ok(None);
+        };
+        let (state, log) = (version.state.duplicate()?, version.log.duplicate()?);
+        Ok(Some(Version { block: version.block, state, log }))
+    }
+
+    /// Opens a durable point; `None` if it is not of this history, or has not all that is kept of it.
+    fn open_point(&self, point: Mark) -> Result<Option<Version>> {
+        let log = self.names.open_log(self.engine.as_ref(), point)?;
+        let (kept, tip) = read_log(log.as_ref())?;
+        let is_kept = |tip: &Tip| self.kept.binary_search(&tip.block).is_ok();
+        let Some(tip) = tip.filter(|tip| Some(tip.block) == point.block && is_kept(tip)) else {
+            return Ok(None);
+        };
+        let expected = self.kept.iter().take(self.count_kept_to(tip.block));
+        let found = kept.iter().filter(|&&block| Some(block) >= self.oldest());
+        if self.note(tip.block)? != tip.note || !found.eq(expected) {
+            return Ok(None);
+        }
+        let state = self.names.open_state(self.engine.as_ref(), point)?;
+        Ok(Some(Version { block: tip.block, state, log }))
+    }
+
+    /// How many of the blocks kept are not above `block`.
+    fn count_kept_to(&self, block: u64) -> usize {
+        self.kept.partition_point(|&kept| kept <= block)
     }
 
     /// Reverts the newest block and removes its records.
@@ -515,170 +580,4 @@ fn take_sized<'a>(bytes: &mut &'a [u8]) -> Option<&'a [u8]> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use terrane_testkit::draw::Draw as _;
-    use terrane_testkit::seeds::for_each_seed;
-    use terrane_testkit::{ChaCha8Rng, RngCore as _};
-
-    use super::*;
-    use crate::engines::memory::Memory;
-
-    type Model = BTreeMap<Vec<u8>, Vec<u8>>;
-
-    fn names() -> Names {
-        Names { log: "log", state: "state", label: "test".to_owned() }
-    }
-
-    fn content(table: &dyn Table) -> Model {
-        let mut cursor = table.scan(&[]).unwrap();
-        let mut content = Model::new();
-        while let Some(entry) = cursor.next().unwrap() {
-            content.insert(entry.key, entry.value);
-        }
-        content
-    }
-
-    /// Appends and rolls back at random, with `versions_max` duplicates, against a list of maps.
-    fn walk(rng: &mut ChaCha8Rng, keep_max: Option<u64>, versions_max: usize, spacing: u32) {
-        let mut history = History::open(Box::new(Memory), names(), keep_max, versions_max).unwrap();
-        history.version_spacing = spacing;
-        let mut models: Vec<(u64, Model)> = Vec::new();
-        for step in 0..300 {
-            let context = format!("step {step}");
-            if rng.chance(1, 8) && !models.is_empty() {
-                let index = rng.index(models.len());
-                let block = models[index].0;
-                match history.rollback(Some(block), |_, _| true) {
-                    Ok(()) => models.truncate(index + 1),
-                    Err(Error::NotKept { oldest, .. }) => assert!(block < oldest, "{context}"),
-                    Err(error) => panic!("{context}: {error}"),
-                }
-            } else {
-                let mut model = models.last().map(|(_, model)| model.clone()).unwrap_or_default();
-                let block = models.last().map_or(0, |(block, _)| block + 1 + rng.below(3));
-                let mut changes = BTreeMap::new();
-                for _ in 0..rng.below(6) {
-                    let key = rng.below(16).to_le_bytes()[..1].to_vec();
-                    let value = rng.next_u64().to_le_bytes().to_vec();
-                    let new = rng.chance(2, 3).then_some(value);
-                    let old = model.get(&key).cloned();
-                    changes.insert(key.clone(), NetChange { key, old, new });
-                }
-                for change in changes.values() {
-                    match &change.new {
-                        Some(value) => model.insert(change.key.clone(), value.clone()),
-                        None => model.remove(&change.key),
-                    };
-                }
-                let changes: Vec<_> = changes.into_values().collect();
-                history.append(block, block.to_le_bytes().to_vec(), &changes).unwrap();
-                models.push((block, model));
-            }
-            let Some((block, model)) = models.last() else { continue };
-            assert_eq!(&content(history.state()), model, "{context}");
-            let note = block.to_le_bytes().to_vec();
-            assert_eq!(history.tip(), Some(&Tip { block: *block, note }), "{context}");
-            if let Some(max) = keep_max {
-                assert!(history.kept().count() as u64 <= max, "{context}");
-            }
-            // What a process that opens the store next would read.
-            let (kept, _) = read_log(history.log.as_ref()).unwrap();
-            assert_eq!(kept, history.kept, "{context}");
-        }
-    }
-
-    #[test]
-    fn going_back_gives_the_old_state_whether_by_duplicate_or_by_undo() {
-        let name = "going_back_gives_the_old_state_whether_by_duplicate_or_by_undo";
-        for_each_seed(name, 16, |rng, _| {
-            for (versions_max, spacing) in [(0, 1), (1, 1), (5, 1), (5, 4), (usize::MAX, 3)] {
-                walk(rng, None, versions_max, spacing);
-                walk(rng, Some(10), versions_max, spacing);
-            }
-        });
-    }
-
-    /// A duplicate of the log holds notes that were dropped from the log itself later on. Going back
-    /// by it brought them back, nothing ever dropped them again, and the next process took them and
-    /// the blocks kept since for one history: it went back to a block of the leaked part through
-    /// undo records that had a gap, and reported a state that never was.
-    #[test]
-    fn going_back_by_a_duplicate_brings_back_no_block_that_was_dropped() {
-        let mut history = History::open(Box::new(Memory), names(), Some(4), 8).unwrap();
-        history.version_spacing = 1;
-        for block in 0..10 {
-            history.append(block, Vec::new(), &[]).unwrap();
-        }
-        history.rollback(Some(7), |_, _| true).unwrap();
-        for block in 8..20 {
-            let notes: Vec<_> = history.notes().unwrap().iter().map(|note| note.block).collect();
-            assert_eq!(notes, history.kept().collect::<Vec<_>>(), "before block {block}");
-            history.append(block, Vec::new(), &[]).unwrap();
-        }
-        let (kept, tip) = read_log(history.log.as_ref()).unwrap();
-        assert_eq!((kept, tip), (history.kept, history.tip));
-    }
-
-    /// An interruption was looked for only when the last block had been undone.
-    #[test]
-    fn going_back_stops_between_two_blocks_when_told_to() {
-        let mut history = History::open(Box::new(Memory), names(), None, 0).unwrap();
-        for block in 1..=10 {
-            let (key, new) = (vec![0], Some(vec![block]));
-            let old = (block > 1).then(|| vec![block - 1]);
-            let changes = [NetChange { key, old, new }];
-            history.append(block.into(), vec![block], &changes).unwrap();
-        }
-        history.rollback(Some(2), |done, _| done < 3).unwrap();
-        assert_eq!(history.tip(), Some(&Tip { block: 7, note: vec![7] }));
-        assert_eq!(content(history.state()), Model::from([(vec![0], vec![7])]));
-        assert!(history.kept().eq(1..=7));
-    }
-
-    #[test]
-    fn a_log_with_a_gap_is_refused() {
-        let mut history = History::open(Box::new(Memory), names(), None, 0).unwrap();
-        for block in [1, 2, 4, 9] {
-            history.append(block, Vec::new(), &[]).unwrap();
-        }
-        let mut log = history.log;
-        log.update(&[Change { key: &record(NOTE, 1), value: None }]).unwrap();
-        assert_eq!(read_log(log.as_ref()).unwrap().0, [2, 4, 9]);
-        log.update(&[Change { key: &record(NOTE, 4), value: None }]).unwrap();
-        assert!(matches!(read_log(log.as_ref()), Err(Error::Corrupt(_))));
-    }
-
-    #[test]
-    fn every_cut_of_an_undo_record_is_refused_or_shorter() {
-        let change = |old: Option<&[u8]>| NetChange {
-            key: b"key".to_vec(),
-            old: old.map(<[u8]>::to_vec),
-            new: None,
-        };
-        let bytes = encode_undo(&[change(None), change(Some(b"value")), change(Some(b""))]);
-        let whole = decode_undo(&bytes).unwrap();
-        assert_eq!(whole.len(), 3);
-        assert_eq!(whole[1].value, Some(&b"value"[..]));
-        for length in 0..bytes.len() {
-            let decoded = decode_undo(&bytes[..length]);
-            assert!(decoded.is_none_or(|batch| batch.len() < 3), "cut to {length}");
-        }
-    }
-
-    #[test]
-    fn a_target_outside_the_history_changes_nothing() {
-        let mut history = History::open(Box::new(Memory), names(), Some(2), 0).unwrap();
-        let ahead = history.rollback(Some(1), |_, _| true);
-        assert!(matches!(ahead, Err(Error::Ahead { tip: None, .. })));
-        for block in [10, 20, 30] {
-            history.append(block, Vec::new(), &[]).unwrap();
-        }
-        let mut refused = |block| history.rollback(Some(block), |_, _| true).unwrap_err();
-        assert!(matches!(refused(10), Error::NotKept { oldest: 20, .. }));
-        assert!(matches!(refused(25), Error::Unknown { block: 25 }));
-        assert!(matches!(refused(31), Error::Ahead { tip: Some(30), .. }));
-        assert_eq!(history.tip().unwrap().block, 30);
-    }
-}
+mod tests;

@@ -536,6 +536,34 @@ fn a_repeated_coinbase_overwrites_and_going_back_restores_the_first() {
     assert_eq!(back["hash_serialized_3"], chain::hash_serialized_3(&chain[..2]));
 }
 
+/// Goes back and forth between branches in processes of their own, with a point after every block.
+#[test]
+fn going_back_in_a_later_process_gives_the_set_of_coins_of_its_branch() {
+    let mut branches = [chain::chain(1, 200), Vec::new()];
+    branches[1] = branches[0][..=90].to_vec();
+    extend(&mut branches[1], 2, 150);
+    let place = Place::new();
+    let files =
+        [0, 1].map(|branch| place.write(&format!("{branch}.dat"), &chain::file(&branches[branch])));
+    let replay = |arguments: &[&str], every: &str| {
+        let more = ["--network", "regtest", "--checkpoint-every", every];
+        place.replay("bitcoin", &[arguments, &more].concat()).done()
+    };
+    for (branch, every, targets) in
+        [(0, "1", [150, 149, 20]), (1, "10", [240, 130, 91]), (0, "30", [200, 95, 7])]
+    {
+        // Above the fork all is of one branch before the other one is replayed.
+        for target in targets {
+            let json = replay(&[text(&files[branch]), "--until", "240"], every);
+            assert_eq!(json["height"], branches[branch].len() - 1);
+            let json = replay(&["--rollback-to", &target.to_string()], every);
+            let expected = &branches[branch][..=target];
+            assert_eq!(json["tip"], expected[target].block_hash().to_string());
+            assert_eq!(json["hash_serialized_3"], chain::hash_serialized_3(expected));
+        }
+    }
+}
+
 #[test]
 fn killed_at_any_moment_it_ends_in_the_same_state() {
     let blocks = mainnet();
@@ -570,7 +598,17 @@ fn killed_at_any_moment_it_ends_in_the_same_state() {
         }
         let json = place.replay("bitcoin", &[text(&blocks)]).done();
         assert_whole(&json);
-        assert_eq!(names(&place.path("store/snapshots")).len(), 2);
+        // Pairs of one moment, and not many of them.
+        let snapshots = names(&place.path("store/snapshots"));
+        let points = |role: &str| {
+            let name =
+                |path: &std::path::PathBuf| path.file_name().unwrap().to_str().unwrap().to_owned();
+            let points = snapshots.iter().map(name);
+            points.filter_map(|name| name.strip_prefix(role).map(str::to_owned)).collect::<Vec<_>>()
+        };
+        assert_eq!(points("chain-"), points("utxo-"));
+        assert_eq!(snapshots.len(), 2 * points("chain-").len());
+        assert!((1..=16).contains(&points("chain-").len()), "{snapshots:?}");
     });
 }
 
