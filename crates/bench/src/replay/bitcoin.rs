@@ -16,7 +16,7 @@
 //! | 8     | outputs made, u64-LE                                |
 //!
 //! A call never goes back to a block that it applied itself, hence no versions are held as
-//! duplicates here; the undo log serves every way back.
+//! duplicates here; durable points and the undo log serve every way back.
 
 mod coins;
 
