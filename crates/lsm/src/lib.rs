@@ -38,6 +38,8 @@ mod index;
 
 mod config;
 
+mod reserve;
+
 mod open_files;
 
 mod files;
@@ -146,6 +148,7 @@ pub use index::IndexKind;
 pub use latency::Latencies;
 pub use lookup_thread::{PendingLookups, SUBMITTED_MAX};
 pub use page::PAGE_SIZE;
+pub use reserve::{RESERVE_BYTES_MAX, RESERVE_BYTES_MIN};
 pub use resolve::{RESOLVE_NAME_BYTES_MAX, Resolve};
 pub use run::{Purpose, RunMeta};
 pub use run_check::Progress;

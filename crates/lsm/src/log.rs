@@ -18,11 +18,12 @@ use std::sync::Arc;
 
 use terrane_io::bytes::{Overrun, Reader, Writer};
 use terrane_io::checksum::crc32c;
-use terrane_io::{Access, Disk, DiskFile, EntryKind, OpenMode};
+use terrane_io::{self as io, Access, Disk, DiskFile, EntryKind, OpenMode};
 
 use crate::corrupt::Corrupt;
 use crate::entry::{Kind, Update};
 use crate::error::{Error, Result};
+use crate::open_files::OpenFiles;
 use crate::page::PAGE_SIZE;
 
 /// The directory of the segments.
@@ -51,6 +52,9 @@ pub(crate) const RECORD_ALIGN: usize = 8;
 
 /// Largest record, in bytes.
 pub(crate) const RECORD_BYTES_MAX: usize = 1 << 30;
+
+/// Smallest segment that is made where there is no room for an ordinary one.
+const SEGMENT_BYTES_MIN: u64 = 16 << 10;
 
 /// Bytes that are read at once.
 const WINDOW_BYTES: usize = 1 << 20;
@@ -364,6 +368,7 @@ pub(crate) fn segments(disk: &dyn Disk, dir: &Path) -> Result<Vec<u64>> {
 /// The end of the log, where records are written.
 #[derive(Debug)]
 pub(crate) struct LogEnd {
+    files: Arc<OpenFiles>,
     pub(crate) file: Arc<dyn DiskFile>,
     pub(crate) number: u64,
     /// Where the next record goes.
@@ -374,15 +379,15 @@ pub(crate) struct LogEnd {
 /// How segments are made.
 #[derive(Debug)]
 pub(crate) struct LogDir {
-    disk: Arc<dyn Disk>,
+    files: Arc<OpenFiles>,
     dir: PathBuf,
     /// Bytes of an ordinary segment.
     segment_bytes: u64,
 }
 
 impl LogDir {
-    pub(crate) fn new(disk: Arc<dyn Disk>, store: &Path, segment_bytes: u64) -> Self {
-        Self { disk, dir: store.join(LOG), segment_bytes }
+    pub(crate) fn new(files: Arc<OpenFiles>, store: &Path, segment_bytes: u64) -> Self {
+        Self { files, dir: store.join(LOG), segment_bytes }
     }
 
     pub(crate) fn path(&self, number: u64) -> PathBuf {
@@ -398,23 +403,45 @@ impl LogDir {
         header: SegmentHeader,
         record: usize,
         spare: Option<u64>,
-    ) -> terrane_io::Result<LogEnd> {
+    ) -> io::Result<LogEnd> {
+        let (files, disk) = (&self.files, self.files.disk());
         let path = self.path(header.number);
-        let size = self.segment_bytes.max(SEGMENT_HEADER_SIZE + record as u64);
+        let open = |mode| files.with_room(|| disk.open(&path, mode, Access::Buffered));
         let file = if let Some(spare) = spare {
-            self.disk.rename(&self.path(spare), &path)?;
-            self.disk.open(&path, OpenMode::ReadWrite, Access::Buffered)?
+            files.with_space(|| disk.rename(&self.path(spare), &path))?;
+            open(OpenMode::ReadWrite)?
         } else {
-            self.disk.open(&path, OpenMode::Truncate, Access::Buffered)?
+            files.with_space(|| open(OpenMode::Truncate))?
         };
-        if file.len()? != size {
-            file.allocate(size)?;
-            file.set_len(size)?;
-        }
+        let size = self.make_room(file.as_ref(), record)?;
         let mut bytes = header.encode();
         bytes.resize(SEGMENT_HEADER_SIZE as usize, 0);
-        file.write_at(&bytes, 0)?;
-        Ok(LogEnd { file, number: header.number, end: SEGMENT_HEADER_SIZE, size })
+        files.with_space(|| file.write_at(&bytes, 0))?;
+        let files = Arc::clone(files);
+        Ok(LogEnd { files, file, number: header.number, end: SEGMENT_HEADER_SIZE, size })
+    }
+
+    /// Gives a segment the ordinary size, or that of a larger record; where there is no room for that, a smaller
+    /// one that will do. Returns it.
+    fn make_room(&self, file: &dyn DiskFile, record: usize) -> io::Result<u64> {
+        let needed = (SEGMENT_HEADER_SIZE + record as u64).max(SEGMENT_BYTES_MIN);
+        let (size, len) = (self.segment_bytes.max(needed), file.len()?);
+        let give = |size| {
+            file.allocate(size)?;
+            file.set_len(size)
+        };
+        if len == size {
+            return Ok(size);
+        }
+        match self.files.with_space(|| give(size)) {
+            Err(error) if error.is_no_space() && needed.max(len) < size => {
+                // A part may have been allocated.
+                file.set_len(len)?;
+                give(needed.max(len))?;
+                Ok(needed.max(len))
+            }
+            given => given.map(|()| size),
+        }
     }
 }
 
@@ -429,7 +456,7 @@ impl LogEnd {
     /// # Errors
     /// [`Error::Disk`]: nothing, a part or all of it may have been written.
     pub(crate) fn write(&mut self, record: &[u8]) -> Result<()> {
-        self.file.write_at(record, self.end)?;
+        self.files.with_space(|| self.file.write_at(record, self.end))?;
         self.end += record.len() as u64;
         Ok(())
     }
@@ -444,11 +471,12 @@ impl LogEnd {
     /// # Errors
     /// [`Error::Disk`].
     pub(crate) fn seal(&self, last: u64) -> Result<()> {
-        Ok(self.file.write_at(&seal_bytes(self.number, last), SEAL_OFFSET)?)
+        let seal = seal_bytes(self.number, last);
+        Ok(self.files.with_space(|| self.file.write_at(&seal, SEAL_OFFSET))?)
     }
 
     /// Makes sure that a record that could not be written is not read.
     pub(crate) fn withdraw(&self) -> Result<()> {
-        Ok(self.file.write_at(&[0; 8], self.end)?)
+        Ok(self.files.with_space(|| self.file.write_at(&[0; 8], self.end))?)
     }
 }

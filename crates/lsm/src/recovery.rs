@@ -109,7 +109,8 @@ pub(crate) fn apply_segment(
             }
             // A table that is not there was dropped since.
             if let Some(named) = state.tables.get_mut(&part.table) {
-                named.table.updates(&part.updates)?;
+                // What was committed counts, also on a full disk.
+                named.table.apply_batch(&part.updates)?;
                 (state.changes, named.changed) = (state.changes + 1, state.changes + 1);
             }
         }

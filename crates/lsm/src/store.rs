@@ -90,9 +90,10 @@ impl Store {
     /// [`Error::InvalidConfig`].
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: &StoreOptions) -> Result<Self> {
         let log_bytes_max = options.log_bytes()?;
-        let session = Session::open(Arc::clone(&disk), dir, &options.session)?;
+        let session = Session::open(disk, dir, &options.session)?;
         let core = Arc::clone(session.core());
-        let found = store_manifest::read(disk.as_ref(), dir)?;
+        let disk = core.disk();
+        let found = store_manifest::read(disk, dir)?;
         if let Some(manifest) = &found.manifest {
             // In their place there is nothing to lose.
             for path in &found.stale {
@@ -123,7 +124,11 @@ impl Store {
         event!(DEBUG, "store.recovered", dir, from = manifest.commit, to = state.commit, log_bytes);
         let durable = Durable { commit: manifest.commit, is_syncing: false, end: None };
         let shared = Arc::new(Shared {
-            log_dir: LogDir::new(disk, dir, log_bytes_max / SEGMENTS),
+            log_dir: LogDir::new(
+                Arc::clone(core.files().open_files()),
+                dir,
+                log_bytes_max / SEGMENTS,
+            ),
             core,
             session,
             options: options.clone(),
@@ -313,6 +318,9 @@ impl Store {
                 Some(batch) => batch.updates.extend(updates),
                 None => grouped.push(Batch { key: &table.key, updates: updates.collect() }),
             }
+        }
+        for batch in &grouped {
+            shared.core.check_room_for(&batch.updates)?;
         }
         shared.begin_log()?;
         shared.make_checkpoint_if_due()?;

@@ -212,7 +212,7 @@ impl Shared {
         if disk.kind(&dir)?.is_some() {
             return Ok(());
         }
-        disk.create_dir(&dir)?;
+        self.core.files().open_files().with_space(|| disk.create_dir(&dir))?;
         let synced = self.core.sync_root();
         if synced.is_err()
             // No later sync can be trusted with this name; the next attempt makes a new one.
@@ -284,7 +284,7 @@ impl Shared {
         }
         let header = SegmentHeader { number: state.segment + 1, first: state.commit + 1 };
         let spare = state.spares.pop();
-        let end = files.open_files().with_room(|| self.log_dir.begin(header, record, spare))?;
+        let end = self.log_dir.begin(header, record, spare)?;
         files.synced(end.file.path(), end.file.sync())?;
         self.core.sync_dir(LOG)?;
         if let Some(old) = state.log.as_ref().filter(|_| state.is_linked) {

@@ -271,9 +271,10 @@ impl Table {
     /// # Errors
     /// [`Error::KeyTooLarge`], [`Error::ValueTooLarge`] (also if upserts grow to such a value),
     /// [`Error::BlobTooLarge`], [`Error::TableTooLarge`], [`Error::Disk`] (a merge or a flush failed; call
-    /// again after making space), [`Error::Corrupt`] (a merge met a damaged page), [`Error::Poisoned`],
+    /// again after making space), [`Error::OutOfSpace`] (of a session with a reserve, unless all are deletions), [`Error::Corrupt`] (a merge met a damaged page), [`Error::Poisoned`],
     /// [`Error::SessionClosed`]. After any error the table is as it was before the call.
     pub fn updates<K: AsRef<[u8]>>(&mut self, batch: &[(K, Update<'_>)]) -> Result<()> {
+        self.session.check_room_for(batch)?;
         self.apply_batch(batch).map(drop)
     }
 

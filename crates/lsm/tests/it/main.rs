@@ -28,6 +28,7 @@ mod scans;
 mod side_by_side;
 mod sim;
 mod snapshots;
+mod space;
 mod stats;
 mod store;
 mod store_damage;
