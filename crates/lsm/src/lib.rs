@@ -118,6 +118,8 @@ mod session;
 
 mod store_options;
 
+mod doomed;
+
 mod store_core;
 
 mod recovery;

@@ -53,6 +53,9 @@ pub(crate) const RECORD_ALIGN: usize = 8;
 /// Largest record, in bytes.
 pub(crate) const RECORD_BYTES_MAX: usize = 1 << 30;
 
+/// What an update takes in a record besides its key, value and blob, at most.
+pub(crate) const UPDATE_BYTES: usize = 16;
+
 /// Smallest segment that is made where there is no room for an ordinary one.
 const SEGMENT_BYTES_MIN: u64 = 16 << 10;
 

@@ -14,7 +14,9 @@ use terrane_io::DiskFile;
 use crate::entry::Update;
 use crate::error::{Error, Result};
 use crate::files::lock;
-use crate::log::{LOG, LogDir, LogEnd, RECORD_BYTES_MAX, RecordBuilder, SegmentHeader, segments};
+use crate::log::{
+    LOG, LogDir, LogEnd, RECORD_BYTES_MAX, RecordBuilder, SegmentHeader, UPDATE_BYTES, segments,
+};
 use crate::manifest::MANIFEST_BYTES_MAX;
 use crate::session::Session;
 use crate::session_core::{ACTIVE, SessionCore};
@@ -105,7 +107,7 @@ impl Batch<'_> {
     fn bytes(&self) -> usize {
         let size = |(key, update): &(&[u8], Update<'_>)| {
             let (_, value, blob) = update.parts();
-            key.len() + value.len() + blob.map_or(0, <[u8]>::len) + 16
+            key.len() + value.len() + blob.map_or(0, <[u8]>::len) + UPDATE_BYTES
         };
         self.updates.iter().map(size).sum()
     }

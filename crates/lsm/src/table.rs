@@ -645,7 +645,8 @@ impl Table {
         self.cursor_over(KeyRange::prefix(prefix))
     }
 
-    fn cursor_over(&self, range: KeyRange) -> Result<Cursor> {
+    /// A cursor over a range.
+    pub(crate) fn cursor_over(&self, range: KeyRange) -> Result<Cursor> {
         self.session.check_open()?;
         let (session, table) = (self.session.register(Holder::Cursor), self.session.id());
         event!(TRACE, "table.range_lookup", session.dir(), table);
@@ -803,7 +804,7 @@ fn check_sizes(key: &[u8], update: Update<'_>) -> Result<usize> {
 }
 
 /// The updates that delete these keys.
-pub(crate) fn deletions(keys: &[Vec<u8>]) -> Vec<(&[u8], Update<'static>)> {
+fn deletions(keys: &[Vec<u8>]) -> Vec<(&[u8], Update<'static>)> {
     keys.iter().map(|key| (key.as_slice(), Update::Delete)).collect()
 }
 

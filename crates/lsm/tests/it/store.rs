@@ -16,13 +16,14 @@ use terrane_io::Disk;
 use terrane_io::fault::{Fault, FaultKind, FaultPlan, Repeat};
 use terrane_io::sim::{SimDisk, Survival};
 use terrane_lsm::{
-    Durability, Error, NamedTable, Resolve, Result, SessionOptions, Store, StoreOptions,
-    TableConfig, TableName, Ticket, Update, WriteBuffer,
+    Durability, Error, MergePolicy, NamedTable, Resolve, Result, SessionOptions, Store,
+    StoreOptions, TableConfig, TableName, Ticket, Update, WriteBuffer,
 };
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
 use terrane_testkit::{ChaCha8Rng, SeedableRng};
 
+use crate::gate::GateDisk;
 use crate::{FEW_OPEN_FILES, Place, SALT};
 
 /// A table by key.
@@ -740,14 +741,53 @@ fn a_range_is_deleted_whole_and_counted() {
     // 250 to 255 have another last byte only.
     assert_eq!(count, 56);
     ticket.wait().unwrap();
-    let (count, _) = table.delete_prefix(b"nothing").unwrap();
-    assert_eq!(count, 0);
+    let (count, none) = table.delete_prefix(b"nothing").unwrap();
+    assert_eq!((count, none.commit()), (0, ticket.commit()), "nothing is committed for nothing");
     drop((store, table));
     let store = open(&disk.after_crash(Survival::Nothing), Durability::Group).unwrap();
     let left = content(&store.table(&name("main")).unwrap()).unwrap();
     let expected: Vec<_> = (256..300).map(|number| key(number).to_vec()).collect();
     assert_eq!(left.into_keys().collect::<Vec<_>>(), expected);
     store.close().unwrap();
+}
+
+/// While a range is read, which takes as long as it takes, others commit; what is deleted is what is there
+/// afterwards.
+#[test]
+fn commits_go_on_while_a_range_is_read_that_is_to_be_deleted() {
+    for place in Place::both() {
+        let disk = GateDisk::new(place.disk());
+        let options = options(Durability::Group);
+        let store = Store::open(Arc::clone(&disk) as _, &place.dir(), &options).unwrap();
+        let many_runs = TableConfig {
+            merge_policy: MergePolicy::Tiering,
+            size_ratio: 16,
+            write_buffer: WriteBuffer::Entries(20),
+            ..TableConfig::default()
+        };
+        let table = store.create_table(&name("main"), &many_runs).unwrap();
+        for number in 0..200_u8 {
+            table.insert(&[number], b"value").unwrap();
+        }
+        // That of keys 60 to 79, whose file was closed for the later ones.
+        disk.close("open", place.runs().remove(3));
+        let (count, ticket) = std::thread::scope(|scope| {
+            let deleting = scope.spawn(|| table.delete_range(&[50][..]..&[150][..]).unwrap());
+            let held = disk.wait();
+            table.insert(&[60, 1], b"new").unwrap();
+            table.insert(&[60], b"changed").unwrap();
+            table.insert(&[160, 1], b"beside it").unwrap();
+            table.delete(&[70]).unwrap();
+            assert_eq!(table.lookup(&[100]).unwrap().value(), Some(&b"value"[..]));
+            drop(held);
+            deleting.join().unwrap()
+        });
+        assert_eq!((count, ticket.commit()), (100, 205));
+        let mut expected: Vec<Vec<u8>> = (0..50).chain(150..200).map(|key| vec![key]).collect();
+        expected.insert(61, vec![160, 1]);
+        assert_eq!(content(&table).unwrap().into_keys().collect::<Vec<_>>(), expected);
+        store.close().unwrap();
+    }
 }
 
 #[test]
