@@ -96,9 +96,13 @@ mod manifest;
 
 mod log;
 
+mod log_walk;
+
 mod store_manifest;
 
 mod registry;
+
+mod lease;
 
 mod session_core;
 
@@ -126,6 +130,8 @@ mod recovery;
 
 mod store;
 
+mod reader;
+
 mod store_check;
 
 pub mod inspect;
@@ -150,6 +156,7 @@ pub use index::IndexKind;
 pub use latency::Latencies;
 pub use lookup_thread::{PendingLookups, SUBMITTED_MAX};
 pub use page::PAGE_SIZE;
+pub use reader::{ReaderOptions, StoreReader};
 pub use reserve::{RESERVE_BYTES_MAX, RESERVE_BYTES_MIN};
 pub use resolve::{RESOLVE_NAME_BYTES_MAX, Resolve};
 pub use run::{Purpose, RunMeta};

@@ -89,7 +89,7 @@ impl SessionOptions {
         Self { reserve_bytes: Some(reserve_bytes), ..self }
     }
 
-    fn validate(&self) -> Result<()> {
+    pub(crate) fn validate(&self) -> Result<()> {
         if !OPEN_FILES_MAX.contains(&self.open_files_max) {
             return Err(Error::InvalidConfig {
                 option: "open_files_max",
@@ -151,6 +151,11 @@ impl Session {
         Ok(Self { core })
     }
 
+    /// A handle on what was opened for reading only.
+    pub(crate) fn of(core: Arc<SessionCore>) -> Self {
+        Self { core }
+    }
+
     pub(crate) fn core(&self) -> &Arc<SessionCore> {
         &self.core
     }
@@ -162,6 +167,9 @@ impl Session {
     /// # Errors
     /// [`InvalidConfig`](crate::Error::InvalidConfig), [`SessionClosed`](crate::Error::SessionClosed).
     pub fn new_table(&self, config: &TableConfig) -> Result<Table> {
+        if self.core.is_read_only() {
+            self.core.check_writable()?;
+        }
         self.core.check_open()?;
         config.validate()?;
         let session = self.core.register(Holder::Table);
@@ -438,7 +446,7 @@ impl Session {
     /// [`SessionClosed`](crate::Error::SessionClosed).
     pub fn snapshot_exists(&self, name: &SnapshotName) -> Result<bool> {
         event!(DEBUG, "session.snapshot_exists", self.core.dir(), snapshot = %name);
-        self.core.snapshots().contains(name.as_str())
+        snapshot::exists(&self.core, name)
     }
 
     /// Reads blobs, in the order of the references, all pages side by side.

@@ -124,7 +124,7 @@ impl Store {
         };
         let log_bytes = recover(&core, &manifest, &mut state)?;
         event!(DEBUG, "store.recovered", dir, from = manifest.commit, to = state.commit, log_bytes);
-        let durable = Durable { commit: manifest.commit, is_syncing: false, end: None };
+        let durable = Durable::new(manifest.commit);
         let shared = Arc::new(Shared {
             log_dir: LogDir::new(
                 Arc::clone(core.files().open_files()),
@@ -324,9 +324,8 @@ impl Store {
         for batch in &grouped {
             shared.core.check_room_for(&batch.updates)?;
         }
-        shared.begin_log()?;
-        shared.make_checkpoint_if_due()?;
-        let commit = shared.commit(&mut lock(&shared.state), &grouped)?;
+        let record = shared.record(&grouped)?;
+        let commit = shared.commit(&mut *shared.state_to_commit()?, &grouped, record)?;
         let ticket = Ticket { shared: Arc::clone(shared), commit };
         if durability == Durability::Each {
             ticket.wait()?;
@@ -564,15 +563,16 @@ impl NamedTable {
         let mut doomed = Doomed::read(self.view()?, range)?;
         // Reading may have taken long. What is left to be read under the lock has been committed while this is read.
         doomed.catch_up_with(self.view()?)?;
-        shared.begin_log()?;
-        shared.make_checkpoint_if_due()?;
         let (count, commit) = {
-            let mut state = lock(&shared.state);
+            let mut state = shared.state_to_commit()?;
             doomed.catch_up(&state.table(self.key.id, &self.key.name)?.table)?;
-            let batch = Batch { key: &self.key, updates: doomed.deletions() };
-            match batch.updates.len() {
+            let batches = [Batch { key: &self.key, updates: doomed.deletions() }];
+            match batches[0].updates.len() {
                 0 => (0, state.commit),
-                count => (count as u64, shared.commit(&mut state, &[batch])?),
+                count => {
+                    let record = shared.record(&batches)?;
+                    (count as u64, shared.commit(&mut state, &batches, record)?)
+                }
             }
         };
         let ticket = Ticket { shared: Arc::clone(shared), commit };

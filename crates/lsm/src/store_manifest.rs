@@ -63,6 +63,14 @@ impl StoreManifest {
         self.tables.iter().flat_map(|table| table.meta.numbers())
     }
 
+    /// Whether both have the same tables under the same names.
+    pub(crate) fn has_tables_of(&self, other: &Self) -> bool {
+        let is_same =
+            |(one, other): (&NamedMeta, &NamedMeta)| (one.id, &one.name) == (other.id, &other.name);
+        self.tables.len() == other.tables.len()
+            && self.tables.iter().zip(&other.tables).all(is_same)
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Writer::new();
         out.put(&STORE_MAGIC).u32(STORE_VERSION);

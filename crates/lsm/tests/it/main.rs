@@ -24,6 +24,7 @@ mod ledger;
 mod opening;
 mod progress;
 mod ranges;
+mod reader;
 mod scans;
 mod side_by_side;
 mod sim;
