@@ -7,6 +7,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod script;
+mod store_script;
 
 mod bitflip;
 mod budgets;
@@ -31,6 +32,8 @@ mod snapshots;
 mod stats;
 mod store;
 mod store_damage;
+mod store_faults;
+mod store_sweep;
 mod submit;
 mod tables;
 mod trace;
