@@ -23,6 +23,7 @@ use terrane_io::{Access, Disk, DiskFile, EntryKind, OpenMode};
 use crate::corrupt::Corrupt;
 use crate::entry::{Kind, Update};
 use crate::error::{Error, Result};
+use crate::manifest::{self, Refused};
 use crate::page::PAGE_SIZE;
 
 /// The directory of the segments.
@@ -51,6 +52,9 @@ pub(crate) const RECORD_ALIGN: usize = 8;
 
 /// Largest record, in bytes.
 pub(crate) const RECORD_BYTES_MAX: usize = 1 << 30;
+
+/// Where the checksum of a header ends, in all versions.
+const SEGMENT_CRC_END: usize = 32;
 
 /// Bytes that are read at once.
 const WINDOW_BYTES: usize = 1 << 20;
@@ -92,15 +96,11 @@ impl SegmentHeader {
         out.into_bytes()
     }
 
-    /// `None` for what is no header, or one that was never finished.
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut input = Reader::new(bytes);
-        let content = input.clone().take(28).ok()?;
-        if input.take(8).ok()? != SEGMENT_MAGIC || input.u32().ok()? != SEGMENT_VERSION {
-            return None;
-        }
-        let header = Self { number: input.u64().ok()?, first: input.u64().ok()? };
-        (input.u32().ok()? == crc32c(content)).then_some(header)
+    /// The header that stands at the beginning of these bytes. What was never finished is damaged, too.
+    pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<Self, Refused> {
+        let header = bytes.get(..SEGMENT_CRC_END).unwrap_or(bytes);
+        let mut input = manifest::open(header, SEGMENT_MAGIC, SEGMENT_VERSION)?;
+        Ok(Self { number: input.u64()?, first: input.u64()? })
     }
 }
 
@@ -233,6 +233,9 @@ pub(crate) struct SegmentScan {
 
 impl SegmentScan {
     /// A segment before its first record; `None` if it was never finished.
+    ///
+    /// # Errors
+    /// [`Error::UnknownVersion`], [`Error::Disk`].
     pub(crate) fn open(
         disk: &dyn Disk,
         store: &Path,
@@ -247,7 +250,13 @@ impl SegmentScan {
         }
         let mut bytes = vec![0; SEGMENT_HEADER_SIZE as usize];
         file.read_at(&mut bytes, 0)?;
-        let header = SegmentHeader::decode(&bytes).filter(|header| header.number == number);
+        let header = match SegmentHeader::decode(&bytes) {
+            Ok(header) => Some(header).filter(|header| header.number == number),
+            Err(Refused::Damaged(_)) => None,
+            Err(Refused::Version { found, newest }) => {
+                return Err(Error::UnknownVersion { path, found, newest });
+            }
+        };
         let at = SEGMENT_HEADER_SIZE;
         let (window, window_at, looked_at) = (Vec::new(), 0, 0);
         let sealed = decode_seal(&bytes[SEAL_OFFSET as usize..], number);
@@ -268,6 +277,17 @@ impl SegmentScan {
     pub(crate) fn damage(&self, at: u64, rule: &'static str, expected: u64, found: u64) -> Error {
         let page = (at / PAGE_SIZE as u64) as u32;
         Error::corrupt(self.file.path(), Corrupt { page, rule, expected, found })
+    }
+
+    /// Whether anything was ever written behind the header, whole or not, whatever the salt.
+    ///
+    /// # Errors
+    /// [`Error::Disk`].
+    fn is_written(&mut self) -> Result<bool> {
+        let number = self.header.number.to_le_bytes();
+        let head = self.bytes(SEGMENT_HEADER_SIZE, RECORD_HEADER_SIZE)?;
+        let is_record = head.is_some_and(|head| head[8..16] == number);
+        Ok(is_record || self.sealed.is_some())
     }
 
     /// Where the next record begins.
@@ -359,6 +379,26 @@ pub(crate) fn segments(disk: &dyn Disk, dir: &Path) -> Result<Vec<u64>> {
     let mut numbers: Vec<u64> = files.filter_map(|entry| segment_number(&entry.name)).collect();
     numbers.sort_unstable();
     Ok(numbers)
+}
+
+/// The first segment that commits were written to, if the store has any.
+///
+/// Cost: reads the beginning of each segment up to that one.
+///
+/// # Errors
+/// [`Error::UnknownVersion`], [`Error::Disk`].
+pub(crate) fn written_segment(disk: &dyn Disk, dir: &Path) -> Result<Option<u64>> {
+    if disk.kind(&dir.join(LOG))? != Some(EntryKind::Directory) {
+        return Ok(None);
+    }
+    for number in segments(disk, dir)? {
+        // No record is looked at, so the salt does not matter.
+        let scan = SegmentScan::open(disk, dir, 0, number)?;
+        if scan.map_or(Ok(false), |mut scan| scan.is_written())? {
+            return Ok(Some(number));
+        }
+    }
+    Ok(None)
 }
 
 /// The end of the log, where records are written.
