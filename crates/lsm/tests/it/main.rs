@@ -34,6 +34,7 @@ mod store;
 mod store_damage;
 mod store_faults;
 mod store_sweep;
+mod store_threads;
 mod submit;
 mod tables;
 mod trace;
