@@ -42,6 +42,8 @@ usage: cargo xtask <command>
   sim --store-faults N     the same workloads with every kind of fault at every call, N scripts of each
   kill [--cycles N]        a process that commits to a store is killed N times (200), and nothing durable may
                            be lost
+  readers [--seconds N]    eight processes read a store for N seconds (60) beside one that writes it; all are
+                           killed at random, and each view must be what a commit left
 ";
 
 fn main() -> ExitCode {
@@ -88,6 +90,11 @@ fn run(words: &[&str]) -> Result<(), Failure> {
         ("kill", ["--cycles", cycles]) => {
             let cycles = cycles.parse().map_err(|_| Failure::Usage)?;
             Ok(sim::kill(&workspace, cycles)?)
+        }
+        ("readers", []) => Ok(sim::readers(&workspace, 60)?),
+        ("readers", ["--seconds", seconds]) => {
+            let seconds = seconds.parse().map_err(|_| Failure::Usage)?;
+            Ok(sim::readers(&workspace, seconds)?)
         }
         ("ci", options) if options.iter().all(|option| ["--fast", "--tested"].contains(option)) => {
             let scope = ci::Scope {

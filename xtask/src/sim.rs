@@ -129,10 +129,20 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<(), String
 /// Kills a process that commits to a store so many times.
 pub(crate) fn kill(workspace: &Workspace, cycles: u64) -> Result<(), String> {
     let test = "kill::nothing_durable_is_lost_when_the_process_is_killed";
+    run_test(workspace, test, ("TERRANE_KILL_CYCLES", cycles))
+}
+
+/// Runs readers of a store beside its writer for so long, and kills them at random.
+pub(crate) fn readers(workspace: &Workspace, seconds: u64) -> Result<(), String> {
+    let test = "reader::processes_agree_when_they_are_killed_at_random";
+    run_test(workspace, test, ("TERRANE_READERS_SECONDS", seconds))
+}
+
+fn run_test(workspace: &Workspace, test: &str, (name, value): (&str, u64)) -> Result<(), String> {
     let mut command = test_command(workspace, test);
-    command.env("TERRANE_KILL_CYCLES", cycles.to_string());
+    command.env(name, value.to_string());
     let status = command.status().map_err(|error| format!("cargo test: {error}"))?;
-    if status.success() { Ok(()) } else { Err("kill: something was lost, see above".to_owned()) }
+    if status.success() { Ok(()) } else { Err(format!("{test} failed, see above")) }
 }
 
 #[cfg(test)]

@@ -25,8 +25,8 @@ use std::sync::Arc;
 use clap::Args;
 use serde::Serialize;
 use terrane::{
-    BLOB_BYTES_MAX, BlobRef, Cursor, KEY_BYTES_MAX, NamedTable, Record, Store, Table, TableConfig,
-    TableName, Update, VALUE_BYTES_MAX,
+    BLOB_BYTES_MAX, BlobRef, Cursor, KEY_BYTES_MAX, NamedTable, Record, Session, Store,
+    StoreReader, Table, TableConfig, TableName, Update, VALUE_BYTES_MAX,
 };
 
 use crate::args;
@@ -34,7 +34,7 @@ use crate::exit::Failure;
 use crate::literal;
 use crate::output;
 use crate::progress::exit_on_interrupt;
-use crate::store::open_tables;
+use crate::store::{open_tables, open_to_read};
 use crate::text::{count_of, grouped};
 
 /// Entries that a scan takes at once.
@@ -87,14 +87,16 @@ Examples:
 One line for each entry, in the order of the bytes of their keys: key and value with a tab
 between them, and the blob as a third field if there is one. Text is written as it is if all of
 it is printable, other bytes as `hex:` and digits; `terrane put --input` reads these lines. With
---json all entries are kept in memory first.";
+--json all entries are kept in memory first. Where another process has the store open, the entries
+are those of its last commit.";
 
 pub(crate) const COUNT_EXAMPLES: &str = "\
 Examples:
   terrane count --store /data/ledger
   terrane count --store /data/ledger --prefix account/
 
-Every entry in the range is read; nothing is estimated.";
+Every entry in the range is read; nothing is estimated. Where another process has the store open,
+the entries are those of its last commit.";
 
 /// The table of a command.
 #[derive(Debug, Args)]
@@ -240,6 +242,14 @@ fn arguments(texts: &[OsString]) -> Result<Vec<Vec<u8>>, Failure> {
 }
 
 impl TableArgs {
+    /// Opens the store for reading, which must have the table; another process may have it open.
+    fn read(&self) -> Result<(StoreReader, Arc<Table>), Failure> {
+        exit_on_interrupt()?;
+        let reader = open_to_read(&self.store)?;
+        let table = reader.table(&self.table)?;
+        Ok((reader, table))
+    }
+
     /// Opens the store, which must have the table.
     fn open(&self) -> Result<(Store, NamedTable), Failure> {
         // Reading changes nothing, and what is being written is whole or absent, whenever it ends.
@@ -263,12 +273,12 @@ fn close(store: &Store) -> Result<(), Failure> {
 
 /// The blobs of entries, in their order.
 fn blobs<'a>(
-    store: &Store,
+    session: &Session,
     refs: impl Iterator<Item = Option<&'a BlobRef>>,
 ) -> Result<Vec<Option<Vec<u8>>>, Failure> {
     let refs: Vec<Option<&BlobRef>> = refs.collect();
     let present: Vec<BlobRef> = refs.iter().flatten().copied().cloned().collect();
-    let mut read = store.session().retrieve_blobs(&present)?.into_iter();
+    let mut read = session.retrieve_blobs(&present)?.into_iter();
     Ok(refs.into_iter().map(|blob| blob.and_then(|_| read.next())).collect())
 }
 
@@ -291,12 +301,9 @@ impl Get {
             return Err(Failure::usage("--raw writes the value of one key"));
         }
         let keys = arguments(&self.keys)?;
-        let (store, table) = self.common.open()?;
-        let view = table.view()?;
-        let found = view.lookups(&keys)?;
-        let blobs = blobs(&store, found.iter().map(terrane::Lookup::blob))?;
-        drop((view, table));
-        store.close()?;
+        let (reader, table) = self.common.read()?;
+        let found = table.lookups(&keys)?;
+        let blobs = blobs(reader.session(), found.iter().map(terrane::Lookup::blob))?;
         let name = self.common.name();
         let absent: Vec<String> = keys
             .iter()
@@ -517,12 +524,8 @@ impl Scan {
     /// # Errors
     /// [`Failure`], not yet reported.
     pub(crate) fn run(&self) -> Result<u8, Failure> {
-        let (store, table) = self.common.open()?;
-        let view = table.view()?;
-        let scanned = self.scan(&store, &view);
-        drop((view, table));
-        let entries = scanned?;
-        store.close()?;
+        let (reader, table) = self.common.read()?;
+        let entries = self.scan(reader.session(), &table)?;
         if !self.common.json {
             return Ok(0);
         }
@@ -531,8 +534,8 @@ impl Scan {
     }
 
     /// Writes the entries, or returns them for JSON.
-    fn scan(&self, store: &Store, view: &Arc<Table>) -> Result<Vec<Entry>, Failure> {
-        let mut cursor = self.range.cursor(view)?;
+    fn scan(&self, session: &Session, table: &Table) -> Result<Vec<Entry>, Failure> {
+        let mut cursor = self.range.cursor(table)?;
         if self.reverse {
             cursor.seek_to_end();
         }
@@ -543,7 +546,7 @@ impl Scan {
             let wanted = left.min(CHUNK as u64) as usize;
             let records =
                 if self.reverse { cursor.take_back(wanted)? } else { cursor.take(wanted)? };
-            let blobs = blobs(store, records.iter().map(|record| record.blob.as_ref()))?;
+            let blobs = blobs(session, records.iter().map(|record| record.blob.as_ref()))?;
             for (Record { key, value, .. }, blob) in records.iter().zip(&blobs) {
                 let fields = [key.as_slice(), value].into_iter().chain(blob.as_deref());
                 if self.common.json {
@@ -574,14 +577,12 @@ impl Count {
     /// # Errors
     /// [`Failure`], not yet reported.
     pub(crate) fn run(&self) -> Result<u8, Failure> {
-        let (store, table) = self.common.open()?;
-        let mut cursor = self.range.cursor(table.view()?.as_ref())?;
+        let (_reader, table) = self.common.read()?;
+        let mut cursor = self.range.cursor(&table)?;
         let mut count = 0;
         while cursor.next_ref()?.is_some() {
             count += 1;
         }
-        drop((cursor, table));
-        store.close()?;
         let report = Counted { table: self.common.name(), count };
         if self.common.json {
             return output::report("count", true, &report, &[]).map(|()| 0);

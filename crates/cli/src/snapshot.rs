@@ -32,7 +32,7 @@ use crate::args;
 use crate::exit::Failure;
 use crate::output::{self, bytes};
 use crate::progress::{ByteBar, Progress, exit_on_interrupt};
-use crate::store::{is_same, open, open_or_make, open_tables};
+use crate::store::{is_same, open, open_or_make, open_tables, open_to_read};
 use crate::stream::{Counted, Target, Watched};
 use crate::text::{count_of, grouped, hex, table, time};
 
@@ -103,7 +103,8 @@ Examples:
     terrane snapshot export tip --store /data/utxo --canonical - > /dev/null
 
 The directory given with --to is a store itself: inspect, verify and open it like any other. It is
-made if it is missing. Copies share nothing with their originals.";
+made if it is missing. Copies share nothing with their originals. All of this works beside a process
+that has the store open.";
 
 const IMPORT_EXAMPLES: &str = "\
 Examples:
@@ -463,7 +464,8 @@ impl ExportArgs {
             return Err(Failure::usage("--to and --store are the same store"));
         }
         let started = Instant::now();
-        let session = open(&self.common.store)?;
+        let reader = open_to_read(&self.common.store)?;
+        let session = reader.session();
         if let Some(parent) = dir.parent()
             && session.snapshot_exists(&self.name)?
         {
@@ -475,7 +477,6 @@ impl ExportArgs {
         let mut progress = |done, total| bar.set(done, total);
         let report = session.export_snapshot_to(&self.name, &place, &mut progress)?;
         drop(bar);
-        session.close()?;
         let exported = Exported {
             name: self.name.as_str(),
             to: dir.display().to_string(),
@@ -509,7 +510,8 @@ impl ExportArgs {
         } else {
             Some(Progress::new(true)?)
         };
-        let session = open(&self.common.store)?;
+        let reader = open_to_read(&self.common.store)?;
+        let session = reader.session();
         let info = session.snapshot_info(&self.name)?;
         let bar = ByteBar::new("exporting", self.quiet);
         let export = |out: &mut dyn Write| {
@@ -533,7 +535,6 @@ impl ExportArgs {
         } else {
             Target::open(path, self.force)?.fill(export)?
         };
-        session.close()?;
         let Some(summary) = summary else { return Ok(()) };
         let file = path.display().to_string();
         let (name, wall_s) = (self.name.as_str(), started.elapsed().as_secs_f64());

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use terrane::io::disk::create_dirs;
 use terrane::io::{Disk, RealDisk};
-use terrane::{Durability, Session, Store, StoreOptions};
+use terrane::{Durability, ReaderOptions, Session, Store, StoreOptions, StoreReader};
 use terrane_bench::store;
 
 use crate::exit::Failure;
@@ -71,6 +71,17 @@ pub(crate) fn open_tables(dir: &Path, made: bool) -> Result<Store, Failure> {
     }
     let options = StoreOptions::default().create_dir().durability(Durability::Each);
     Ok(Store::open(disk(), dir, &options.log_bytes_max(LOG_BYTES))?)
+}
+
+/// Opens a store for reading; another process may have it open.
+///
+/// # Errors
+/// [`Failure`].
+pub(crate) fn open_to_read(dir: &Path) -> Result<StoreReader, Failure> {
+    if look(dir)? != There::Store {
+        return Err(no_store(dir));
+    }
+    Ok(StoreReader::open(disk(), dir, &ReaderOptions::default())?)
 }
 
 /// Whether two paths lead to the same directory.

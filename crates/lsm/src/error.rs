@@ -103,6 +103,21 @@ pub enum Error {
     /// The session was closed before.
     #[error("the session is closed")]
     SessionClosed,
+    /// A store that was opened for reading only. The process that holds it can change it; if there is none, open it
+    /// as a [`Store`](crate::Store).
+    #[error("{} is open for reading only", .path.display())]
+    ReadOnly {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// So many readers have the store open already.
+    #[error("{} has {limit} readers already; close some of them first", .path.display())]
+    TooManyReaders {
+        /// The directory.
+        path: PathBuf,
+        /// The limit.
+        limit: u32,
+    },
     /// A key is longer than [`KEY_BYTES_MAX`](crate::KEY_BYTES_MAX). Nothing was changed.
     #[error("a key of {bytes} bytes; the limit is {limit}")]
     KeyTooLarge {

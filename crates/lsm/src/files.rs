@@ -82,6 +82,8 @@ struct State {
     next_number: u64,
     /// After closing, handles that are still around touch nothing.
     closed: bool,
+    /// Whether another process has the files: none is created or removed here.
+    is_read_only: bool,
     /// The first failure to remove a file; reported when the session is closed.
     failed: Option<terrane_io::Error>,
     /// Calls of the disk under way on behalf of this set; closing waits for them.
@@ -130,6 +132,17 @@ impl FileSet {
     pub(crate) fn new(open: Arc<OpenFiles>, dir: PathBuf, next_number: u64) -> Self {
         let state = Mutex::new(State { next_number, ..State::default() });
         Self { open, dir, state, idle: Condvar::new(), sums: RunSums::default() }
+    }
+
+    /// The files in `dir`, which are another process's or nobody's, to be read.
+    pub(crate) fn read_only(open: Arc<OpenFiles>, dir: PathBuf) -> Self {
+        open.end_writing();
+        let state = Mutex::new(State { is_read_only: true, ..State::default() });
+        Self { open, dir, state, idle: Condvar::new(), sums: RunSums::default() }
+    }
+
+    pub(crate) fn is_read_only(&self) -> bool {
+        lock(&self.state).is_read_only
     }
 
     /// Fails once a sync has failed, for good.
@@ -202,7 +215,7 @@ impl FileSet {
     pub(crate) fn create(self: &Arc<Self>, access: Access) -> Result<(FileHandle, PooledFile)> {
         let number = {
             let mut state = lock(&self.state);
-            if state.closed {
+            if state.closed || state.is_read_only {
                 return Err(Error::SessionClosed);
             }
             let number = state.next_number;
@@ -271,7 +284,7 @@ impl FileSet {
     /// what is wanted.
     pub(crate) fn take_over(self: &Arc<Self>, wanted: &Partial) -> Option<(FileHandle, Partial)> {
         let mut state = lock(&self.state);
-        if state.closed {
+        if state.closed || state.is_read_only {
             return None;
         }
         let usage = state.usage.get_mut(&wanted.number)?;
@@ -368,6 +381,9 @@ impl FileSet {
             }
             let has_blobs = usage.has_blobs;
             state.usage.remove(&number);
+            if state.is_read_only {
+                return Ok(());
+            }
             state.calls += 1;
             has_blobs
         };
@@ -398,7 +414,7 @@ impl FileSet {
     /// any.
     /// Returns the first failure of this or of an earlier removal.
     pub(crate) fn close(&self) -> Result<()> {
-        if std::mem::replace(&mut lock(&self.state).closed, true) {
+        if std::mem::replace(&mut lock(&self.state).closed, true) || self.is_read_only() {
             return Ok(());
         }
         // A merge of another thread may be between two of its writes.

@@ -18,6 +18,7 @@ use crate::corrupt::Corrupt;
 use crate::entry::{KEY_BYTES_MAX, Kind, VALUE_BYTES_MAX};
 use crate::error::{Error, Result};
 use crate::files::{RUN_NUMBER_MAX, blobs_number, file_name, file_number};
+use crate::lease::{LEASE_MAGIC, LEASE_OFFSET, LEASE_VERSION, LEASES_MAX};
 use crate::levels::TICKS_PER_FLUSH;
 use crate::log::{
     LOG, RECORD_ALIGN, RECORD_BYTES_MAX, RECORD_HEADER_SIZE, SEAL_MAGIC, SEAL_OFFSET,
@@ -705,6 +706,10 @@ pub fn constants() -> Vec<(&'static str, String)> {
         ("SNAPSHOT_VERSION", SNAPSHOT_VERSION.to_string()),
         ("STORE_MAGIC", text(STORE_MAGIC)),
         ("STORE_VERSION", STORE_VERSION.to_string()),
+        ("LEASE_MAGIC", text(LEASE_MAGIC)),
+        ("LEASE_VERSION", LEASE_VERSION.to_string()),
+        ("LEASE_OFFSET", LEASE_OFFSET.to_string()),
+        ("LEASES_MAX", LEASES_MAX.to_string()),
         ("SEGMENT_MAGIC", text(SEGMENT_MAGIC)),
         ("SEGMENT_VERSION", SEGMENT_VERSION.to_string()),
         ("SEAL_MAGIC", text(SEAL_MAGIC)),

@@ -94,9 +94,13 @@ mod manifest;
 
 mod log;
 
+mod log_walk;
+
 mod store_manifest;
 
 mod registry;
+
+mod lease;
 
 mod session_core;
 
@@ -122,6 +126,8 @@ mod recovery;
 
 mod store;
 
+mod reader;
+
 mod store_check;
 
 pub mod inspect;
@@ -146,6 +152,7 @@ pub use index::IndexKind;
 pub use latency::Latencies;
 pub use lookup_thread::{PendingLookups, SUBMITTED_MAX};
 pub use page::PAGE_SIZE;
+pub use reader::{ReaderOptions, StoreReader};
 pub use resolve::{RESOLVE_NAME_BYTES_MAX, Resolve};
 pub use run::{Purpose, RunMeta};
 pub use run_check::Progress;

@@ -41,6 +41,9 @@ pub(crate) const SEAL_MAGIC: [u8; 8] = *b"TerraEnd";
 /// Where the seal of a segment stands: in a sector of its own.
 pub(crate) const SEAL_OFFSET: u64 = 512;
 
+/// Bytes of a seal.
+const SEAL_SIZE: usize = 28;
+
 /// Bytes before the first record of a segment.
 pub(crate) const SEGMENT_HEADER_SIZE: u64 = 1024;
 
@@ -229,6 +232,8 @@ pub(crate) struct SegmentScan {
     window_at: u64,
     /// Bytes of what looked like records.
     looked_at: u64,
+    /// Where the last record that was read begins, and its first bytes.
+    last: Option<(u64, [u8; RECORD_HEADER_SIZE])>,
 }
 
 impl SegmentScan {
@@ -270,6 +275,7 @@ impl SegmentScan {
             window,
             window_at,
             looked_at,
+            last: None,
         }))
     }
 
@@ -288,6 +294,24 @@ impl SegmentScan {
         let head = self.bytes(SEGMENT_HEADER_SIZE, RECORD_HEADER_SIZE)?;
         let is_record = head.is_some_and(|head| head[8..16] == number);
         Ok(is_record || self.sealed.is_some())
+    }
+
+    /// Looks at what has been written since: at the seal, and at what had been read ahead.
+    pub(crate) fn look_again(&mut self) -> Result<()> {
+        self.window.clear();
+        let mut bytes = [0; SEAL_SIZE];
+        self.file.read_at(&mut bytes, SEAL_OFFSET)?;
+        self.sealed = decode_seal(&bytes, self.header.number);
+        Ok(())
+    }
+
+    /// Whether the record that was read last still stands there: one that could not be written in full is
+    /// taken back.
+    pub(crate) fn is_last_there(&self) -> Result<bool> {
+        let Some((at, head)) = self.last else { return Ok(true) };
+        let mut bytes = [0; RECORD_HEADER_SIZE];
+        self.file.read_at(&mut bytes, at)?;
+        Ok(bytes == head)
     }
 
     /// Where the next record begins.
@@ -339,6 +363,7 @@ impl SegmentScan {
     pub(crate) fn next(&mut self) -> Result<Option<Record>> {
         let record = self.record_at(self.at)?;
         if let Some(record) = &record {
+            self.last = record.bytes.first_chunk().map(|head| (self.at, *head));
             self.at += record.bytes.len().next_multiple_of(RECORD_ALIGN) as u64;
         }
         Ok(record)

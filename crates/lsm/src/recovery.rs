@@ -19,17 +19,26 @@ pub(crate) fn open_tables(
     resolves: &[Resolve],
 ) -> Result<BTreeMap<u64, Named>> {
     let mut tables = BTreeMap::new();
-    for NamedMeta { id, name, meta } in &manifest.tables {
-        let session = core.register(Holder::Table);
-        let mut meta = meta.clone();
-        let given = resolves.iter().find(|resolve| resolve.name() == meta.resolve);
-        meta.config.resolve = snapshot::resolve_of(name, &meta.resolve, given)?;
-        let tree = snapshot::open_tree(&session, name, &meta, Verify::Lazy).map_err(damaged)?;
-        let table = Table::new(session, tree, meta.config);
-        let named = Named { table, changed: 0, written: 0, slot: Arc::default() };
-        tables.insert(*id, named);
+    for named in &manifest.tables {
+        let table = open_table(core, named, resolves)?;
+        let (id, slot) = (named.id, Arc::default());
+        tables.insert(id, Named { table, changed: 0, written: 0, slot });
     }
     Ok(tables)
+}
+
+/// Opens a named table as the manifest has it.
+pub(crate) fn open_table(
+    core: &Arc<SessionCore>,
+    NamedMeta { name, meta, .. }: &NamedMeta,
+    resolves: &[Resolve],
+) -> Result<Table> {
+    let session = core.register(Holder::Table);
+    let mut meta = meta.clone();
+    let given = resolves.iter().find(|resolve| resolve.name() == meta.resolve);
+    meta.config.resolve = snapshot::resolve_of(name, &meta.resolve, given)?;
+    let tree = snapshot::open_tree(&session, name, &meta, Verify::Lazy).map_err(damaged)?;
+    Ok(Table::new(session, tree, meta.config))
 }
 
 /// Applies the log from where the manifest says. Returns how long that part is.
@@ -41,9 +50,12 @@ pub(crate) fn recover(
     let (disk, dir) = (core.disk(), core.dir());
     let has_log = disk.kind(&dir.join(LOG))?.is_some();
     let numbers = if has_log { segments(disk, dir)? } else { Vec::new() };
+    let leased = core.leased_segment()?;
+    let spares =
+        |number: &u64| (manifest.segment == 0 || *number < manifest.segment) && *number < leased;
+    state.spares = numbers.iter().copied().filter(spares).collect();
     if manifest.segment == 0 {
         state.segment = numbers.last().copied().unwrap_or(0);
-        state.spares = numbers;
         return Ok(0);
     }
     let mut log_bytes = 0;
@@ -66,9 +78,7 @@ pub(crate) fn recover(
         }
     }
     for number in numbers {
-        if number < manifest.segment {
-            state.spares.push(number);
-        } else if number > state.segment {
+        if number > state.segment {
             if let Some(mut scan) = SegmentScan::open(disk, dir, core.salt(), number)?
                 && scan.next()?.is_some()
             {

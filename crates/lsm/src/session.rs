@@ -66,7 +66,7 @@ impl SessionOptions {
         Self { open_files_max, ..self }
     }
 
-    fn validate(&self) -> Result<()> {
+    pub(crate) fn validate(&self) -> Result<()> {
         if !OPEN_FILES_MAX.contains(&self.open_files_max) {
             return Err(Error::InvalidConfig {
                 option: "open_files_max",
@@ -120,6 +120,11 @@ impl Session {
         Ok(Self { core })
     }
 
+    /// A handle on what was opened for reading only.
+    pub(crate) fn of(core: Arc<SessionCore>) -> Self {
+        Self { core }
+    }
+
     pub(crate) fn core(&self) -> &Arc<SessionCore> {
         &self.core
     }
@@ -131,6 +136,9 @@ impl Session {
     /// # Errors
     /// [`InvalidConfig`](crate::Error::InvalidConfig), [`SessionClosed`](crate::Error::SessionClosed).
     pub fn new_table(&self, config: &TableConfig) -> Result<Table> {
+        if self.core.is_read_only() {
+            self.core.check_writable()?;
+        }
         self.core.check_open()?;
         config.validate()?;
         let session = self.core.register(Holder::Table);
@@ -407,7 +415,7 @@ impl Session {
     /// [`SessionClosed`](crate::Error::SessionClosed).
     pub fn snapshot_exists(&self, name: &SnapshotName) -> Result<bool> {
         event!(DEBUG, "session.snapshot_exists", self.core.dir(), snapshot = %name);
-        self.core.snapshots().contains(name.as_str())
+        snapshot::exists(&self.core, name)
     }
 
     /// Reads blobs, in the order of the references, all pages side by side.

@@ -6,6 +6,7 @@
 //! their name is visible under its final form.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,6 +17,7 @@ use terrane_io::{Access, AlignedBuf, Disk, Entry, EntryKind, LockGuard, OpenMode
 
 use crate::error::{Error, Result};
 use crate::files::{FileSet, Partial, blobs_number, file_number, lock};
+use crate::lease::{self, Lease, Needs};
 use crate::lookup_thread::LookupThread;
 use crate::manifest::{MANIFEST_BYTES_MAX, Refused, SessionMeta, SnapshotMeta};
 use crate::merging::{MergeSpec, Merging};
@@ -53,7 +55,12 @@ pub(crate) struct SessionCore {
     /// Merges that snapshots refer to, by the number of their output, so that tables share them.
     merges: Mutex<BTreeMap<u64, Weak<Merging>>>,
     snapshots: Registry,
+    /// That of the directory, or the lease of a reader.
     lock: Mutex<Option<Box<dyn LockGuard>>>,
+    /// Files that are pinned for readers only, each as often as it is here.
+    leased: Mutex<Vec<u64>>,
+    /// Of a reader: the first segment of the log that it needs; `u64::MAX` for none.
+    log_from: AtomicU64,
     counters: Counters,
     /// The number of the next table or cursor.
     next_id: AtomicU64,
@@ -371,12 +378,15 @@ impl SessionCore {
         let named_pins = named().flat_map(SnapshotMeta::numbers);
         let pins: Vec<u64> = snapshots.pins().into_iter().chain(named_pins).collect();
         let number_of = |name: &str| file_number(name).or_else(|| blobs_number(name));
-        let numbers = active.iter().filter_map(|entry| number_of(&entry.name));
-        let last = numbers.chain(pins.iter().copied()).max();
+        let numbers = || active.iter().filter_map(|entry| number_of(&entry.name));
+        let needs = lease::needs(disk, dir)?;
+        let leased: Vec<u64> = numbers().filter(|&number| needs.has_run(number)).collect();
+        let last = numbers().chain(pins.iter().copied()).max();
         let next_number = last.map_or(0, |number| number.saturating_add(1));
         let open = OpenFiles::new(Arc::clone(disk), open_files_max);
         let files = Arc::new(FileSet::new(open, dir.join(ACTIVE), next_number));
         files.pin(pins);
+        files.pin(leased.iter().copied());
         let named_runs = named().flat_map(SnapshotMeta::runs).copied();
         let runs = snapshots.runs().into_iter().chain(named_runs);
         runs.for_each(|run| files.note_whole(run.number));
@@ -406,24 +416,94 @@ impl SessionCore {
                 disk.remove(&dir.join(ACTIVE).join(&entry.name))?;
             }
         }
-        Ok(Arc::new(Self {
+        let mut core = Self::new(files, dir, meta.salt);
+        core.snapshots = snapshots;
+        core.leased = Mutex::new(leased);
+        core.lock = Mutex::new(Some(guard));
+        Ok(Arc::new(core))
+    }
+
+    /// Opens the session in `dir`, which another process may hold, for reading only.
+    pub(crate) fn open_read_only(
+        disk: &Arc<dyn Disk>,
+        dir: &Path,
+        open_files_max: usize,
+    ) -> Result<Arc<Self>> {
+        if disk.kind(dir)? != Some(EntryKind::Directory) {
+            return Err(Error::SessionDirDoesNotExist { path: dir.to_owned() });
+        }
+        if let Found::Nothing = look(disk.as_ref(), dir)? {
+            return foreign_dir(disk.as_ref(), dir);
+        }
+        let meta = read_metadata(disk.as_ref(), dir)?;
+        let open = OpenFiles::new(Arc::clone(disk), open_files_max);
+        let files = Arc::new(FileSet::read_only(open, dir.join(ACTIVE)));
+        Ok(Arc::new(Self::new(files, dir, meta.salt)))
+    }
+
+    fn new(files: Arc<FileSet>, dir: &Path, salt: u64) -> Self {
+        Self {
             worker: Worker::default(),
             lookups: LookupThread::default(),
             files,
             dir: dir.to_owned(),
-            salt: meta.salt,
+            salt,
             closed: AtomicBool::new(false),
             spare_pages: Mutex::default(),
             runs: Mutex::default(),
             merges: Mutex::default(),
-            snapshots,
-            lock: Mutex::new(Some(guard)),
+            snapshots: Registry::new(BTreeMap::new()),
+            lock: Mutex::default(),
+            leased: Mutex::default(),
+            log_from: AtomicU64::new(u64::MAX),
             counters: Counters::default(),
             next_id: AtomicU64::new(0),
             tables: AtomicU64::new(0),
             cursors: AtomicU64::new(0),
             calls: AtomicU64::new(0),
-        }))
+        }
+    }
+
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.files.is_read_only()
+    }
+
+    /// Sets from which segment on a reader needs the log; the next [`lease`](Self::lease) says so.
+    pub(crate) fn need_log(&self, from: u64) {
+        self.log_from.store(from, Ordering::Release);
+    }
+
+    /// Takes a lease on all files that somebody here has a handle on, and on the log that is needed, instead of the
+    /// one before. Whether they were there then must be looked at afterwards.
+    pub(crate) fn lease(&self) -> Result<()> {
+        // While it is held, so that no lease is replaced by one that knows less.
+        let mut guard = lock(&self.lock);
+        self.check_open()?;
+        let segment = self.log_from.load(Ordering::Acquire);
+        let needs = Needs { runs: self.files.held(), segment };
+        match Lease::take(self.disk(), &self.dir, &needs) {
+            // Where nobody can write, nobody can take anything away.
+            Err(Error::Disk(error)) if error.kind() == Some(ErrorKind::ReadOnlyFilesystem) => {}
+            lease => *guard = Some(Box::new(lease?)),
+        }
+        Ok(())
+    }
+
+    /// The first segment of the log that a reader needs; `u64::MAX` for none.
+    pub(crate) fn leased_segment(&self) -> Result<u64> {
+        Ok(lease::needs(self.files.disk(), &self.dir)?.segment)
+    }
+
+    /// Takes a pin off each of these files, which nothing on disk leads to any more, as soon as no reader needs
+    /// it.
+    pub(crate) fn let_go(&self, numbers: impl IntoIterator<Item = u64>) -> Result<()> {
+        let mut leased = lock(&self.leased);
+        leased.extend(numbers);
+        let needs = lease::needs(self.files.disk(), &self.dir)?;
+        let (kept, free): (Vec<u64>, Vec<u64>) =
+            leased.drain(..).partition(|&number| needs.has_run(number));
+        *leased = kept;
+        self.files.unpin(free)
     }
 
     fn count(&self, holder: Holder) -> &AtomicU64 {
@@ -523,9 +603,12 @@ impl SessionCore {
         if self.closed.load(Ordering::Acquire) { Err(Error::SessionClosed) } else { Ok(()) }
     }
 
-    /// Also fails after a failed sync.
+    /// Also fails for a reader, and after a failed sync.
     pub(crate) fn check_writable(&self) -> Result<()> {
         self.check_open()?;
+        if self.is_read_only() {
+            return Err(Error::ReadOnly { path: self.dir.clone() });
+        }
         self.files.check_poisoned()
     }
 
@@ -544,7 +627,9 @@ impl SessionCore {
         self.lookups.stop();
         self.snapshots.close();
         self.check_for_leaks();
-        let result = self.files.close();
+        // What readers needed until now.
+        let left = if self.is_read_only() { Ok(()) } else { self.let_go([]) };
+        let result = left.and(self.files.close());
         lock(&self.lock).take();
         if result.is_ok() {
             event!(DEBUG, "session.closed", self.dir);

@@ -48,7 +48,9 @@ use crate::run_builder::Flushed;
 use crate::run_check::Checking;
 use crate::run_reader::RunReader;
 use crate::segment::{NewEntry, Room};
-use crate::session_core::{ACTIVE, Registered, SNAPSHOTS, SessionCore, snapshot_path};
+use crate::session_core::{
+    ACTIVE, Registered, SNAPSHOTS, SessionCore, snapshot_names, snapshot_path,
+};
 use crate::trace::event;
 use crate::union::{Piece, Progress, Union, UnionTable};
 use crate::write_buffer::WriteBuffer;
@@ -381,11 +383,33 @@ impl OpenOptions {
 pub(crate) struct Reading<'a> {
     pub(crate) meta: SnapshotMeta,
     _held: Vec<FileHandle>,
-    _operation: Operation<'a>,
+    _operation: Option<Operation<'a>>,
+}
+
+/// Begins to read a snapshot that another process may delete: leases what it needs. Cost: reads its metadata twice.
+fn read_leased<'a>(core: &SessionCore, name: &SnapshotName) -> Result<Reading<'a>> {
+    let read = || match core.read_snapshot(name.as_str()) {
+        Err(Error::Disk(error)) if error.is_not_found() => {
+            Err(Error::SnapshotDoesNotExist { name: name.to_string() })
+        }
+        read => read.map_err(|error| damaged(core.dir(), name.as_str(), error)),
+    };
+    loop {
+        core.check_open()?;
+        let meta = read()?;
+        let held = meta.numbers().map(|number| core.files().attach(number)).collect();
+        core.lease()?;
+        if read()? == meta {
+            return Ok(Reading { meta, _held: held, _operation: None });
+        }
+    }
 }
 
 /// Begins to read a snapshot. Cost: reads its metadata.
 pub(crate) fn read<'a>(core: &'a SessionCore, name: &SnapshotName) -> Result<Reading<'a>> {
+    if core.is_read_only() {
+        return read_leased(core, name);
+    }
     let read = || {
         let meta = core
             .read_snapshot(name.as_str())
@@ -394,7 +418,7 @@ pub(crate) fn read<'a>(core: &'a SessionCore, name: &SnapshotName) -> Result<Rea
         Ok((meta, held))
     };
     let (operation, (meta, held)) = core.snapshots().read(name.as_str(), read)?;
-    Ok(Reading { meta, _held: held, _operation: operation })
+    Ok(Reading { meta, _held: held, _operation: Some(operation) })
 }
 
 /// An error met while a snapshot of the session in `dir` was read: as the damage that it is, if so.
@@ -634,6 +658,10 @@ fn restore_merge(
         }
     }
     let merging = known.unwrap_or_else(|| Arc::new(Merging::new(core.files(), spec)));
+    if core.is_read_only() {
+        // It merges nothing.
+        return Ok(Incoming::Merging(Pending { merging, start: time.0, due: merge.due, base: 0 }));
+    }
     Ok(Incoming::Merging(resume(merging, merge.due, time)?))
 }
 
@@ -674,7 +702,7 @@ pub(crate) fn delete(core: &SessionCore, name: &SnapshotName) -> Result<()> {
     let (_operation, pins) = core.snapshots().remove(name.as_str(), remove)?;
     // Until the name is gone for good, the runs must stay.
     core.sync_dir(SNAPSHOTS)?;
-    core.files().unpin(pins)
+    core.let_go(pins)
 }
 
 /// What a stored snapshot says of itself.
@@ -715,6 +743,20 @@ pub(crate) fn info(core: &SessionCore, name: &SnapshotName) -> Result<SnapshotIn
 
 /// Names of all snapshots, damaged ones included, sorted.
 pub(crate) fn list(core: &SessionCore) -> Result<Vec<SnapshotName>> {
-    let names = core.snapshots().names()?;
+    let names = if core.is_read_only() {
+        core.check_open()?;
+        snapshot_names(core.disk(), core.dir())?
+    } else {
+        core.snapshots().names()?
+    };
     Ok(names.iter().filter_map(|name| SnapshotName::new(name).ok()).collect())
+}
+
+/// Whether there is a snapshot of that name.
+pub(crate) fn exists(core: &SessionCore, name: &SnapshotName) -> Result<bool> {
+    if core.is_read_only() {
+        Ok(list(core)?.contains(name))
+    } else {
+        core.snapshots().contains(name.as_str())
+    }
 }

@@ -261,7 +261,7 @@ impl Shared {
 
     /// Lets go of files that no manifest names any more.
     fn unpin(&self, numbers: Vec<u64>) {
-        if let Err(error) = self.core.files().unpin(numbers) {
+        if let Err(error) = self.core.let_go(numbers) {
             event!(WARN, "cleanup.failed", self.core.dir(), %error);
         }
     }
@@ -548,6 +548,7 @@ impl Shared {
         }
         let _right = self.core.files().open_files().may_write()?;
         let needed_from = if needed_from == 0 { state.segment + 1 } else { needed_from };
+        let needed_from = needed_from.min(self.core.leased_segment()?);
         for number in segments(self.core.disk(), self.core.dir())? {
             if number >= needed_from || state.spares.contains(&number) {
                 continue;

@@ -68,6 +68,14 @@ impl StoreManifest {
         self.tables.iter().flat_map(|table| table.meta.numbers())
     }
 
+    /// Whether both have the same tables under the same names.
+    pub(crate) fn has_tables_of(&self, other: &Self) -> bool {
+        let is_same =
+            |(one, other): (&NamedMeta, &NamedMeta)| (one.id, &one.name) == (other.id, &other.name);
+        self.tables.len() == other.tables.len()
+            && self.tables.iter().zip(&other.tables).all(is_same)
+    }
+
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Writer::new();
         out.put(&STORE_MAGIC).u32(STORE_VERSION);
@@ -175,10 +183,14 @@ pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Found> {
 /// # Errors
 /// [`Error::UnknownVersion`], [`Error::Disk`].
 pub(crate) fn lost(disk: &dyn Disk, dir: &Path) -> Result<Option<(PathBuf, String)>> {
-    let written = log::written_segment(disk, dir)?;
-    Ok(written.map(|number| {
-        let segment = log::segment_name(number);
-        let reason = format!("both copies of the manifest are missing, and {segment} has commits");
-        (dir.join(COPIES[0]), reason)
-    }))
+    let Some(number) = log::written_segment(disk, dir)? else { return Ok(None) };
+    for name in COPIES {
+        // Beside a writer the first one may have come meanwhile; it came before any commit.
+        if disk.kind(&dir.join(name))?.is_some() {
+            return Ok(None);
+        }
+    }
+    let segment = log::segment_name(number);
+    let reason = format!("both copies of the manifest are missing, and {segment} has commits");
+    Ok(Some((dir.join(COPIES[0]), reason)))
 }

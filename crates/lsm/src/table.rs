@@ -318,6 +318,25 @@ impl Table {
         Ok(applied)
     }
 
+    /// Applies a batch of the log in memory, without a flush or a merge.
+    ///
+    /// # Errors
+    /// [`Error::ValueTooLarge`], [`Error::TableTooLarge`]; the table is of no use then.
+    pub(crate) fn replay<K: AsRef<[u8]>>(&mut self, batch: &[(K, Update<'_>)]) -> Result<()> {
+        let (salt, resolve) = (self.session.salt(), &self.config.resolve);
+        self.anchor = Arc::default();
+        self.tree.buffer.begin(Room::default(), resolve)?;
+        for (key, update) in batch {
+            let key = key.as_ref();
+            let (kind, value, blob) = update.parts();
+            let blob = blob.map(Arc::from);
+            let hash = key_hash(salt, key);
+            let entry = NewEntry { key, hash, kind, value, blob: blob.as_ref() };
+            self.tree.buffer.put(entry, resolve, None)?;
+        }
+        Ok(())
+    }
+
     /// Makes the table what it was before a batch, the last thing that was done to it.
     pub(crate) fn take_back(&mut self, applied: Applied) {
         let Applied { mut undo, before } = applied;

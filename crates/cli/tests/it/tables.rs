@@ -360,11 +360,13 @@ fn a_store_in_use_is_named_with_its_process_and_can_be_looked_at() {
         assert!(child.try_wait().unwrap().is_none(), "the holder has ended");
         std::thread::yield_now();
     }
-    for arguments in [&["get", "alice"][..], &["put", "a", "b"], &["table", "create", "x"]] {
+    for arguments in [&["put", "a", "b"][..], &["del", "alice"], &["table", "create", "x"]] {
         let message = call(&store, arguments).failed(3);
         assert!(message.contains(&format!("by process {}", child.id())), "{message}");
     }
     assert_eq!(call(&store, &["table", "list"]).done()["tables"][0]["name"], "main");
+    assert_eq!(written(&store, &["get", "alice"]), "100\n");
+    assert_eq!(call(&store, &["count"]).done()["count"], 3);
     inspect(&store, &["--json"]).done();
     drop(child.stdin.take());
     assert_eq!(child.wait().unwrap().code(), Some(2));
@@ -430,10 +432,12 @@ fn a_damaged_copy_of_the_manifest_is_mended_from_the_other() {
     assert!(inspect(&copies[1], &["--json"]).failed(1).contains("checksum"));
     assert_eq!(verify(&store, &["--repair"]).done()["repaired"], 1);
     assert_eq!(std::fs::read(&copies[1]).unwrap(), bytes);
-    // Opening mends it as well.
+    // Opening for writing mends it as well.
     std::fs::remove_file(&copies[0]).unwrap();
     verify(&store, &[]).failed(1);
     assert_eq!(written(&store, &["get", "alice"]), "100\n");
+    assert!(!copies[0].exists());
+    assert_eq!(call(&store, &["del", "nobody"]).done()["deleted"], 0);
     assert_eq!(std::fs::read(&copies[0]).unwrap(), bytes);
     verify(&store, &[]).done();
 

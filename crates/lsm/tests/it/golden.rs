@@ -16,8 +16,9 @@ use terrane_io::{
     SimDisk,
 };
 use terrane_lsm::{
-    DiskCache, Error, FilterPolicy, IndexKind, LevelFilter, PAGE_SIZE, Resolve, Session,
-    SessionOptions, Store, StoreOptions, Table, TableConfig, TableName, Update, WriteBuffer,
+    DiskCache, Error, FilterPolicy, IndexKind, LevelFilter, PAGE_SIZE, ReaderOptions, Resolve,
+    Session, SessionOptions, Store, StoreOptions, StoreReader, Table, TableConfig, TableName,
+    Update, WriteBuffer,
 };
 use terrane_testkit::golden;
 use terrane_testkit::model::Content;
@@ -310,6 +311,8 @@ fn golden_files_of_blobs_unions_and_budgets_are_what_is_written_and_are_read() {
     assert_eq!(content(&table), [(b"key".to_vec(), b"value".to_vec())]);
 }
 
+const LEASE: &str = "lease.reader";
+
 /// What the store of the golden files has in `main`; `sums` has the sum of 3 and 4.
 fn content_of_main() -> Content {
     let entries = [("blob", value(1, 10)), ("large", value(3, 9_000)), ("upserted", value(2, 10))];
@@ -359,6 +362,11 @@ fn golden_files_of_a_store_are_what_is_written_and_are_read() {
     }
     let copies = ["manifest.a", "manifest.b"].map(|name| disk.read_raw(Path::new(DIR).join(name)));
     assert_eq!(copies[0], copies[1]);
+    // That of a reader while it reads the log, behind the number of its process.
+    let options = ReaderOptions::default();
+    drop(StoreReader::open(Arc::clone(&disk) as _, Path::new(DIR), &options).unwrap());
+    let lease = disk.read_raw(Path::new(DIR).join("readers/1.lease")).unwrap();
+    golden::check(CRATE, LEASE, &lease[16..]);
 
     let planted = SimDisk::new(2);
     for (golden, file) in STORE_FILES.into_iter().chain([("session.metadata", "metadata")]) {
@@ -406,7 +414,7 @@ fn golden_folder_is_complete() {
     let mut expected = FILES.map(|(golden, _)| golden).to_vec();
     expected.extend(MORE_FILES);
     expected.extend(STORE_FILES.map(|(golden, _)| golden));
-    expected.push("canonical.small");
+    expected.extend(["canonical.small", LEASE]);
     golden::check_complete(CRATE, &expected);
 }
 

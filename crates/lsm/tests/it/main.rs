@@ -25,6 +25,7 @@ mod ledger;
 mod opening;
 mod progress;
 mod ranges;
+mod reader;
 mod scans;
 mod side_by_side;
 mod sim;

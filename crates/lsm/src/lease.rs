@@ -1,0 +1,219 @@
+//! Leases: what readers in other processes still need of a store, so that its writer does not remove it.
+//!
+//! A reader has one of the files `readers/<n>.lease`, whose lock it holds for as long as it lives; the system gives
+//! the lock back however the process ends, and the lease ends with it. Nobody removes these files, so that a
+//! name never stands for another file while somebody looks at it; there are as many as there ever were leases at a
+//! time.
+//!
+//! **No waiting.** A reader first reads what it wants to use (a manifest, a snapshot), then writes that into its
+//! lease, and then looks whether what it has read is still there; if not, it begins anew. A writer first takes away
+//! what leads to a file, and then looks whether a lease names it. So either the writer sees the lease, or the reader
+//! sees that it came too late. A lease that is only half written is one that nobody relies on yet.
+//!
+//! Leases are never synced: after a loss of power there are no readers.
+
+#![doc = include_str!("../../../docs/format/lease.md")]
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use terrane_io::bytes::{Overrun, Reader, Writer};
+use terrane_io::checksum::crc32c;
+use terrane_io::disk::read_file;
+use terrane_io::{Access, Disk, LockGuard, OpenMode};
+
+use crate::error::{Error, Result};
+use crate::files::RUN_NUMBER_MAX;
+
+/// The directory of the leases.
+pub(crate) const READERS: &str = "readers";
+
+/// First bytes of a lease's content.
+pub(crate) const LEASE_MAGIC: [u8; 8] = *b"TerraLse";
+
+/// Version of leases.
+pub(crate) const LEASE_VERSION: u32 = 1;
+
+/// Where the content of a lease begins: before it stands the number of the process.
+pub(crate) const LEASE_OFFSET: u64 = 16;
+
+/// Most leases of a store at a time.
+pub(crate) const LEASES_MAX: u32 = 4096;
+
+/// Longest lease that is read, in bytes.
+const LEASE_BYTES_MAX: u64 = 64 << 20;
+
+/// What readers need.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Needs {
+    /// Numbers of run files, ascending.
+    pub(crate) runs: Vec<u64>,
+    /// The first segment of the log; `u64::MAX` for none.
+    pub(crate) segment: u64,
+}
+
+impl Needs {
+    pub(crate) const NOTHING: Self = Self { runs: Vec::new(), segment: u64::MAX };
+
+    /// Whether a run file is needed.
+    pub(crate) fn has_run(&self, number: u64) -> bool {
+        self.runs.binary_search(&number).is_ok()
+    }
+
+    fn join(&mut self, other: Self) {
+        self.runs.extend(other.runs);
+        self.runs.sort_unstable();
+        self.runs.dedup();
+        self.segment = self.segment.min(other.segment);
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::new();
+        out.put(&LEASE_MAGIC).u32(LEASE_VERSION).u64(self.segment).u32(self.runs.len() as u32);
+        for &run in &self.runs {
+            out.u64(run);
+        }
+        let crc = crc32c(out.bytes());
+        out.u32(crc);
+        out.into_bytes()
+    }
+
+    /// `None` for a lease that is not written yet, or was never finished.
+    fn decode(file: &[u8]) -> Option<Self> {
+        let content = file.get(LEASE_OFFSET as usize..)?;
+        Self::decode_content(content).ok().flatten()
+    }
+
+    fn decode_content(content: &[u8]) -> std::result::Result<Option<Self>, Overrun> {
+        let mut input = Reader::new(content);
+        if input.take(8)? != LEASE_MAGIC || input.u32()? != LEASE_VERSION {
+            return Ok(None);
+        }
+        let (segment, count) = (input.u64()?, input.u32()?);
+        let mut runs = Vec::new();
+        for _ in 0..count {
+            runs.push(input.u64()?);
+        }
+        let is_whole = crc32c(&content[..input.offset()]) == input.u32()?;
+        let is_sorted = runs.is_sorted() && runs.last().is_none_or(|&run| run <= RUN_NUMBER_MAX);
+        Ok((is_whole && is_sorted).then_some(Self { runs, segment }))
+    }
+}
+
+/// The lease of a reader; ends when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    _guard: Box<dyn LockGuard>,
+}
+
+impl LockGuard for Lease {}
+
+fn lease_path(dir: &Path, number: u32) -> PathBuf {
+    dir.join(READERS).join(format!("{number}.lease"))
+}
+
+/// Whether a file of that name is a lease.
+pub(crate) fn is_lease(name: &str) -> bool {
+    let number = name.strip_suffix(".lease").and_then(|number| number.parse().ok());
+    number.is_some_and(|number: u32| format!("{number}.lease") == name)
+}
+
+impl Lease {
+    /// A lease on what is needed. Whether that was still there must be looked at afterwards.
+    ///
+    /// # Errors
+    /// [`Error::TooManyReaders`], [`Error::Disk`].
+    pub(crate) fn take(disk: &dyn Disk, dir: &Path, needs: &Needs) -> Result<Self> {
+        match disk.create_dir(&dir.join(READERS)) {
+            Err(error) if error.kind() != Some(ErrorKind::AlreadyExists) => {
+                return Err(error.into());
+            }
+            _ => {}
+        }
+        for number in 1..=LEASES_MAX {
+            let path = lease_path(dir, number);
+            let guard = match disk.lock(&path) {
+                Err(terrane_io::Error::Locked { .. }) => continue,
+                locked => locked?,
+            };
+            let file = disk.open(&path, OpenMode::ReadWrite, Access::Buffered)?;
+            file.write_at(&needs.encode(), LEASE_OFFSET)?;
+            return Ok(Self { _guard: guard });
+        }
+        Err(Error::TooManyReaders { path: dir.to_owned(), limit: LEASES_MAX })
+    }
+}
+
+/// What the readers that are alive need of the store in `dir`, together.
+///
+/// Cost: one call if there never was a reader; else a few for each lease that there ever was.
+///
+/// # Errors
+/// [`Error::Disk`]: then nothing is known, and everything may be needed.
+pub(crate) fn needs(disk: &Arc<dyn Disk>, dir: &Path) -> Result<Needs> {
+    let mut needs = Needs::NOTHING;
+    if disk.kind(&dir.join(READERS))?.is_none() {
+        return Ok(needs);
+    }
+    for entry in disk.list(&dir.join(READERS))? {
+        if !is_lease(&entry.name) {
+            continue;
+        }
+        let path = dir.join(READERS).join(&entry.name);
+        match disk.lock(&path) {
+            // Its reader is gone.
+            Ok(guard) => drop(guard),
+            Err(terrane_io::Error::Locked { .. }) => {
+                let bytes = read_file(disk.as_ref(), &path, LEASE_BYTES_MAX)?;
+                if let Some(found) = Needs::decode(&bytes) {
+                    needs.join(found);
+                }
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(needs)
+}
+
+#[cfg(test)]
+mod tests {
+    use terrane_io::SimDisk;
+
+    use super::*;
+
+    #[test]
+    fn a_lease_counts_while_it_is_held_and_whole() {
+        let disk: Arc<dyn Disk> = SimDisk::new(1);
+        let dir = Path::new("/store");
+        disk.create_dir(dir).unwrap();
+        assert_eq!(needs(&disk, dir).unwrap(), Needs::NOTHING);
+        let of = |runs: &[u64], segment| Needs { runs: runs.to_vec(), segment };
+        let first = Lease::take(disk.as_ref(), dir, &of(&[3, 5], 9)).unwrap();
+        let second = Lease::take(disk.as_ref(), dir, &of(&[4, 5], u64::MAX)).unwrap();
+        assert_eq!(needs(&disk, dir).unwrap(), of(&[3, 4, 5], 9));
+        drop(first);
+        assert_eq!(needs(&disk, dir).unwrap(), of(&[4, 5], u64::MAX));
+        // The file is used again, by a lease that is shorter.
+        let third = Lease::take(disk.as_ref(), dir, &of(&[], 2)).unwrap();
+        assert_eq!(needs(&disk, dir).unwrap(), of(&[4, 5], 2));
+        assert_eq!(disk.list(&dir.join(READERS)).unwrap().len(), 2);
+        // Whatever stands in it.
+        let path = lease_path(dir, 2);
+        let file = disk.open(&path, OpenMode::ReadWrite, Access::Buffered).unwrap();
+        let len = file.len().unwrap();
+        for bit in LEASE_OFFSET * 8..len * 8 {
+            let mut byte = [0];
+            file.read_at(&mut byte, bit / 8).unwrap();
+            file.write_at(&[byte[0] ^ (1 << (bit % 8))], bit / 8).unwrap();
+            assert_eq!(needs(&disk, dir).unwrap(), of(&[], 2), "bit {bit}");
+            file.write_at(&byte, bit / 8).unwrap();
+        }
+        for len in 0..len {
+            file.set_len(len).unwrap();
+            assert_eq!(needs(&disk, dir).unwrap(), of(&[], 2), "{len} bytes");
+        }
+        drop((second, third));
+        assert_eq!(needs(&disk, dir).unwrap(), Needs::NOTHING);
+    }
+}

@@ -1,0 +1,121 @@
+//! A walk through the records of a log, from one segment to the next, while a writer may go on with it.
+//!
+//! Invariant: records are given in the order of their commits, without a gap. The end that the walk comes to is that
+//! of the log as far as it was written then; from there the walk can go on later.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use terrane_io::Disk;
+
+use crate::error::{Error, Result};
+use crate::log::{LOG, Record, SegmentScan, segment_name};
+
+/// A place in a log.
+pub(crate) struct LogWalk {
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+    salt: u64,
+    scan: SegmentScan,
+    /// The last commit before that place.
+    commit: u64,
+    /// Where its record begins.
+    at: u64,
+}
+
+impl LogWalk {
+    /// Before the first record of a segment, which follows on `commit`.
+    ///
+    /// # Errors
+    /// [`Error::StoreCorrupted`] if there is no such segment, [`Error::Corrupt`], [`Error::Disk`].
+    pub(crate) fn begin(
+        disk: &Arc<dyn Disk>,
+        dir: &Path,
+        salt: u64,
+        (segment, commit): (u64, u64),
+    ) -> Result<Self> {
+        let scan = open(disk.as_ref(), dir, salt, (segment, commit))?;
+        Ok(Self { disk: Arc::clone(disk), dir: dir.to_owned(), salt, scan, commit, at: 0 })
+    }
+
+    /// The last commit before this place.
+    pub(crate) fn commit(&self) -> u64 {
+        self.commit
+    }
+
+    /// Prepares to go on from the end that was found, where more may have been written since. Says whether what was
+    /// read is still there.
+    pub(crate) fn look_again(&mut self) -> Result<bool> {
+        self.scan.look_again()?;
+        self.scan.is_last_there()
+    }
+
+    /// The error of a record, the last one given, that does not hold updates.
+    pub(crate) fn malformed(&self) -> Error {
+        self.scan.damage(self.at, "updates of the commit", self.commit, 0)
+    }
+
+    /// The error of a record, the last one given, with updates of a table that there never was.
+    pub(crate) fn unknown_table(&self, next_table: u64, table: u64) -> Error {
+        let last = next_table.saturating_sub(1);
+        self.scan.damage(self.at, "number of a table", last, table)
+    }
+
+    /// The next record; `None` at the end.
+    ///
+    /// # Errors
+    /// [`Error::StoreCorrupted`] for a missing segment; [`Error::Corrupt`], [`Error::Disk`].
+    pub(crate) fn next(&mut self) -> Result<Option<Record>> {
+        loop {
+            let at = self.scan.position();
+            if let Some(record) = self.scan.next()? {
+                if record.commit != self.commit + 1 {
+                    let rule = "number of the commit";
+                    return Err(self.scan.damage(at, rule, self.commit + 1, record.commit));
+                }
+                (self.commit, self.at) = (record.commit, at);
+                return Ok(Some(record));
+            }
+            if self.scan.sealed.is_none() {
+                // A seal that came in the meantime stands behind records that did, too.
+                self.scan.look_again()?;
+                if self.scan.sealed.is_none() {
+                    return Ok(None);
+                }
+                continue;
+            }
+            self.scan.check_end(self.commit)?;
+            let next = (self.scan.header.number + 1, self.commit);
+            self.scan = open(self.disk.as_ref(), &self.dir, self.salt, next)?;
+        }
+    }
+
+    /// At the end, where nobody writes: whether it is one.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if something is missing behind it that had been durable; [`Error::Disk`].
+    pub(crate) fn check_end(&mut self) -> Result<()> {
+        self.scan.check_end(self.commit)
+    }
+}
+
+fn open(
+    disk: &dyn Disk,
+    dir: &Path,
+    salt: u64,
+    (number, commit): (u64, u64),
+) -> Result<SegmentScan> {
+    let path = dir.join(LOG).join(segment_name(number));
+    let missing = |reason: &str| Error::StoreCorrupted { path, reason: reason.to_owned() };
+    let scan = match SegmentScan::open(disk, dir, salt, number) {
+        Err(Error::Disk(error)) if error.is_not_found() => {
+            return Err(missing("the file is missing"));
+        }
+        scan => scan?.ok_or_else(|| missing("not a segment of the log"))?,
+    };
+    if scan.header.first != commit + 1 {
+        let rule = "first commit of the segment";
+        return Err(scan.damage(0, rule, commit + 1, scan.header.first));
+    }
+    Ok(scan)
+}

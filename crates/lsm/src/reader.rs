@@ -1,0 +1,322 @@
+//! A store read by another process than the one that holds it.
+//!
+//! A reader opens the tables that the newest manifest names, applies the log to them in memory, and has a view of
+//! all tables as one commit left them. [`StoreReader::refresh`] goes on in the log; where the manifest has
+//! changed, tables are opened again from there, and share the runs that both have. Nothing but its
+//! [lease](crate::lease) is written, and the writer waits for nothing.
+//!
+//! Invariant: a view holds all commits up to its number and none after it. Files that it needs are leased for as
+//! long as any table or cursor here uses them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use terrane_io::{Disk, RealDisk};
+
+use crate::error::{Error, Result};
+use crate::log::Record;
+use crate::log_walk::LogWalk;
+use crate::open_files::OPEN_FILES_DEFAULT;
+use crate::recovery::open_table;
+use crate::resolve::Resolve;
+use crate::session::{Session, SessionOptions};
+use crate::session_core::SessionCore;
+use crate::store::TableInfo;
+use crate::store_core::damaged;
+use crate::store_manifest::{self, StoreManifest};
+use crate::store_options::TableName;
+use crate::table::Table;
+use crate::trace::event;
+
+/// How a store is opened for reading.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ReaderOptions {
+    /// As [`SessionOptions::open_files_max`].
+    pub open_files_max: usize,
+    /// Resolve functions of the tables that are not ready-made ones: the store knows their names.
+    pub resolves: Vec<Resolve>,
+}
+
+impl Default for ReaderOptions {
+    fn default() -> Self {
+        Self { open_files_max: OPEN_FILES_DEFAULT, resolves: Vec::new() }
+    }
+}
+
+impl ReaderOptions {
+    /// The same, keeping up to so many files of runs open.
+    #[must_use]
+    pub fn open_files_max(self, open_files_max: usize) -> Self {
+        Self { open_files_max, ..self }
+    }
+
+    /// The same with one more resolve function.
+    #[must_use]
+    pub fn resolve(mut self, resolve: Resolve) -> Self {
+        self.resolves.push(resolve);
+        self
+    }
+}
+
+/// A store that is open for reading, while another process may write it, or nobody.
+///
+/// Its view changes only by [`refresh`](Self::refresh); tables that were taken before stay as they are, and
+/// keep the files that they need. A process that is killed lets go of them.
+#[derive(Debug)]
+pub struct StoreReader {
+    session: Session,
+    resolves: Vec<Resolve>,
+    /// Where to go on; `None` after an error.
+    place: Option<Place>,
+    view: View,
+}
+
+/// Tables as of one commit, by name; those that cannot be opened with the reason.
+#[derive(Debug, Default)]
+struct View {
+    commit: u64,
+    tables: BTreeMap<String, Result<Arc<Table>>>,
+}
+
+/// The tables of a manifest, with the log applied up to some commit.
+struct Place {
+    manifest: StoreManifest,
+    tables: BTreeMap<u64, Result<Table>>,
+    /// `None` in a store without a log.
+    log: Option<LogWalk>,
+}
+
+impl std::fmt::Debug for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Place").field("sequence", &self.manifest.sequence).finish_non_exhaustive()
+    }
+}
+
+impl StoreReader {
+    /// Opens a store on the real disk: [`open`](Self::open) with [`RealDisk::auto`].
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_dir(dir: impl AsRef<Path>, options: &ReaderOptions) -> Result<Self> {
+        Self::open(RealDisk::auto(), dir.as_ref(), options)
+    }
+
+    /// Opens the store in `dir`, which any process may hold, and [refreshes](Self::refresh) it. The directory must
+    /// allow the reader to make and write files, for its lease.
+    ///
+    /// # Errors
+    /// [`Error::SessionDirDoesNotExist`], [`Error::NotTerrane`], [`Error::SessionDirCorrupted`],
+    /// [`Error::UnknownVersion`], [`Error::InvalidConfig`], and those of [`refresh`](Self::refresh).
+    #[expect(clippy::needless_pass_by_value, reason = "a reader keeps its disk")]
+    pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: &ReaderOptions) -> Result<Self> {
+        SessionOptions::default().open_files_max(options.open_files_max).validate()?;
+        event!(DEBUG, "reader.open", dir);
+        let core = SessionCore::open_read_only(&disk, dir, options.open_files_max)?;
+        let (session, resolves) = (Session::of(core), options.resolves.clone());
+        let mut reader = Self { session, resolves, place: None, view: View::default() };
+        reader.refresh()?;
+        Ok(reader)
+    }
+
+    /// Moves the view to a commit that is not older than the last one that was durable when this was called; returns its
+    /// number. It may hold commits that are not durable yet, which the same loss of power takes from the
+    /// writer.
+    ///
+    /// Cost: reads the manifest twice and the log that was written since; if the writer made a checkpoint since,
+    /// the whole log behind it, and footers, filters and indexes of the runs that are new, as opening a snapshot does. What the log
+    /// holds is in memory: up to [`StoreOptions::log_bytes_max`](crate::StoreOptions::log_bytes_max) of the writer, and as
+    /// much again. No merge and no flush.
+    ///
+    /// # Errors
+    /// [`Error::StoreCorrupted`] if manifest or log are damaged, [`Error::TooManyReaders`], [`Error::Disk`],
+    /// [`Error::SessionClosed`]. The view stays what it was.
+    pub fn refresh(&mut self) -> Result<u64> {
+        self.core().check_open()?;
+        let mut place = self.place.take();
+        if let Some(at) = &mut place
+            // Whatever goes wrong here, a newer manifest may be the reason.
+            && !(matches!(at.go_on(), Ok(true)) && self.is_newest(at.manifest.sequence)?)
+        {
+            place = None;
+        }
+        let place = match place {
+            Some(place) => place,
+            None => self.find_place()?,
+        };
+        self.view = place.view()?;
+        self.place = Some(place);
+        event!(DEBUG, "reader.refreshed", self.core().dir(), commit = self.view.commit);
+        Ok(self.view.commit)
+    }
+
+    fn core(&self) -> &Arc<SessionCore> {
+        self.session.core()
+    }
+
+    fn newest(&self) -> Result<StoreManifest> {
+        let core = self.core();
+        let read = || store_manifest::read(core.disk(), core.dir());
+        Ok(read()?.manifest.unwrap_or_default())
+    }
+
+    fn is_newest(&self, sequence: u64) -> Result<bool> {
+        Ok(self.newest()?.sequence == sequence)
+    }
+
+    /// Opens the tables of the newest manifest and applies the log to them.
+    fn find_place(&self) -> Result<Place> {
+        let found = self.leased_place();
+        // What was read of the log is in memory now.
+        self.core().need_log(u64::MAX);
+        let leased = self.core().lease();
+        found.and_then(|place| leased.map(|()| place))
+    }
+
+    fn leased_place(&self) -> Result<Place> {
+        let core = self.core();
+        // Comes to an end: it goes on only where a table was made, renamed or dropped meanwhile, or a checkpoint
+        // came between two small calls.
+        loop {
+            core.check_open()?;
+            let manifest = self.newest()?;
+            let sequence = manifest.sequence;
+            let _held: Vec<_> = manifest.numbers().map(|run| core.files().attach(run)).collect();
+            core.need_log(if manifest.segment == 0 { u64::MAX } else { manifest.segment });
+            core.lease()?;
+            if !self.is_newest(sequence)? {
+                continue;
+            }
+            let opened = Place::open(core, &self.resolves, manifest);
+            let newest = self.newest()?;
+            match opened {
+                // The log may have gone on over a change of the tables.
+                Ok(place) if !place.manifest.has_tables_of(&newest) => {}
+                Err(_) if newest.sequence != sequence => {}
+                opened => return opened,
+            }
+        }
+    }
+
+    /// The number of the last commit that the view holds.
+    #[must_use]
+    pub fn last_commit(&self) -> u64 {
+        self.view.commit
+    }
+
+    /// The named tables of the view that can be opened, sorted by name. Cost: no I/O.
+    #[must_use]
+    pub fn tables(&self) -> Vec<TableInfo> {
+        let tables = self.view.tables.iter();
+        let opened = tables.filter_map(|(name, table)| Some((name, table.as_ref().ok()?)));
+        let info = |(name, table): (&String, &Arc<Table>)| TableInfo {
+            name: TableName(name.clone()),
+            config: table.config().clone(),
+        };
+        opened.map(info).collect()
+    }
+
+    /// A named table as the view has it. Whatever changes it is refused with [`Error::ReadOnly`]. Cost: no I/O.
+    ///
+    /// # Errors
+    /// [`Error::TableDoesNotExist`]; for this table only [`Error::ResolveNotCompatible`] and
+    /// [`Error::StoreCorrupted`].
+    pub fn table(&self, name: &TableName) -> Result<Arc<Table>> {
+        match self.view.tables.get(name.as_str()) {
+            Some(table) => table.clone(),
+            None => Err(Error::TableDoesNotExist { name: name.to_string() }),
+        }
+    }
+
+    /// The store's session, for its snapshots and for blobs. What changes anything is refused with
+    /// [`Error::ReadOnly`].
+    #[must_use]
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+}
+
+impl Place {
+    fn open(
+        core: &Arc<SessionCore>,
+        resolves: &[Resolve],
+        manifest: StoreManifest,
+    ) -> Result<Self> {
+        let mut tables = BTreeMap::new();
+        for named in &manifest.tables {
+            let table = match open_table(core, named, resolves) {
+                // The others can be read all the same.
+                Err(
+                    error @ (Error::ResolveNotCompatible { .. } | Error::StoreCorrupted { .. }),
+                ) => Err(error),
+                table => Ok(table?),
+            };
+            tables.insert(named.id, table);
+        }
+        let from = (manifest.segment, manifest.commit);
+        let begin = || LogWalk::begin(core.files().disk(), core.dir(), core.salt(), from);
+        let log = if manifest.segment == 0 { None } else { Some(begin()?) };
+        let mut place = Self { manifest, tables, log };
+        place.catch_up()?;
+        Ok(place)
+    }
+
+    /// Applies the log up to its end, which is looked at.
+    fn catch_up(&mut self) -> Result<()> {
+        loop {
+            self.apply_rest()?;
+            let Some(log) = &mut self.log else { return Ok(()) };
+            let Err(error) = log.check_end().map_err(damaged) else { return Ok(()) };
+            // What is behind the end may have been written since the end was found.
+            log.look_again()?;
+            let Some(record) = log.next().map_err(damaged)? else { return Err(error) };
+            self.apply(&record)?;
+        }
+    }
+
+    /// Applies what was written since. Says whether what was applied before is still so.
+    fn go_on(&mut self) -> Result<bool> {
+        let is_there = self.log.as_mut().map_or(Ok(true), LogWalk::look_again)?;
+        if is_there {
+            self.apply_rest()?;
+        }
+        Ok(is_there)
+    }
+
+    fn apply_rest(&mut self) -> Result<()> {
+        while let Some(log) = &mut self.log
+            && let Some(record) = log.next().map_err(damaged)?
+        {
+            self.apply(&record)?;
+        }
+        Ok(())
+    }
+
+    fn apply(&mut self, record: &Record) -> Result<()> {
+        let Self { manifest, tables, log: Some(log) } = self else { return Ok(()) };
+        for part in record.parts().map_err(|_| damaged(log.malformed()))? {
+            if part.table >= manifest.next_table {
+                return Err(damaged(log.unknown_table(manifest.next_table, part.table)));
+            }
+            // A table that is not there was dropped since.
+            if let Some(Ok(table)) = tables.get_mut(&part.table) {
+                table.replay(&part.updates)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn view(&self) -> Result<View> {
+        let mut tables = BTreeMap::new();
+        for named in &self.manifest.tables {
+            let table = match &self.tables[&named.id] {
+                Ok(table) => Ok(Arc::new(table.duplicate()?)),
+                Err(error) => Err(error.clone()),
+            };
+            tables.insert(named.name.clone(), table);
+        }
+        let commit = self.log.as_ref().map_or(self.manifest.commit, LogWalk::commit);
+        Ok(View { commit, tables })
+    }
+}
