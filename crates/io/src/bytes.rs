@@ -115,6 +115,12 @@ impl Writer {
         Self::default()
     }
 
+    /// An empty writer with room for so many bytes.
+    #[must_use]
+    pub fn with_capacity(bytes: usize) -> Self {
+        Self { bytes: Vec::with_capacity(bytes) }
+    }
+
     /// Bytes written so far.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {

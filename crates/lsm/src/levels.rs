@@ -23,6 +23,10 @@
 //! time that has passed, computed from the running total with one rounding up; so each merge is done
 //! exactly when it is needed, and no update does more than its part.
 //!
+//! Time stands still while a log is [replayed](crate::table::Table::replay): the write buffer grows beyond its
+//! capacity by as much, no merge is due any earlier, and the flush that takes all of it comes when the updates
+//! that follow have filled what was left. That flush is as much longer as the buffer is larger.
+//!
 //! A flush is itself such a merge, of the write buffer alone, due one flush after it began; meanwhile
 //! its entries are still found in memory.
 //!
@@ -96,6 +100,8 @@ pub(crate) struct Level {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tree {
     pub(crate) buffer: WriteBuffer,
+    /// What of the write buffer's size does not count as time: what came into it by a replay.
+    pub(crate) untimed: u64,
     /// The write buffer before this one, on its way to becoming a run.
     pub(crate) flushing: Option<Pending>,
     /// Level 1 first.
@@ -259,9 +265,28 @@ fn finish(pending: &Pending, context: &Context<'_>) -> Result<Option<Arc<Run>>> 
 impl Tree {
     /// The time, in ticks.
     pub(crate) fn now(&self, context: &Context<'_>) -> u64 {
-        let size = self.buffer_size(context);
-        let fill = size.saturating_mul(TICKS_PER_FLUSH) / context.buffer_capacity();
+        let fill = self.timed_size(context).saturating_mul(TICKS_PER_FLUSH);
+        let fill = fill / context.buffer_capacity();
         self.flushes * TICKS_PER_FLUSH + fill.min(TICKS_PER_FLUSH)
+    }
+
+    /// Whether the write buffer holds what it has room for, or more.
+    pub(crate) fn is_full(&self, context: &Context<'_>) -> bool {
+        self.buffer_size(context) >= context.buffer_capacity()
+    }
+
+    /// What counts as time in the write buffer.
+    fn timed_size(&self, context: &Context<'_>) -> u64 {
+        self.buffer_size(context).saturating_sub(self.untimed)
+    }
+
+    /// Sets the time, which is between this flush and the next, to one not after what the write buffer's size
+    /// says.
+    pub(crate) fn set_time(&mut self, context: &Context<'_>, now: u64) {
+        let passed = now.saturating_sub(self.flushes * TICKS_PER_FLUSH).min(TICKS_PER_FLUSH);
+        let capacity = u128::from(context.buffer_capacity());
+        let timed = (u128::from(passed) * capacity).div_ceil(u128::from(TICKS_PER_FLUSH)) as u64;
+        self.untimed = self.buffer_size(context).saturating_sub(timed);
     }
 
     /// What counts towards the capacity of the write buffer.
@@ -281,7 +306,7 @@ impl Tree {
             BufferSize::Bytes(_) => batch.weight_bytes(),
             BufferSize::Entries(_) => batch.entries as u64,
         };
-        let left = context.buffer_capacity().saturating_sub(self.buffer_size(context));
+        let left = context.buffer_capacity().saturating_sub(self.timed_size(context));
         if size <= left { batch } else { batch.part(left as f64 / size as f64) }
     }
 
@@ -308,6 +333,7 @@ impl Tree {
         let mut next = self.settled(context)?;
         next.fold_union(context);
         next.flushes += 1;
+        next.untimed = 0;
         let now = next.flushes * TICKS_PER_FLUSH;
         let held = next.held(context, &next);
         let (dir, table) = (context.set.session_dir(), context.table);

@@ -50,6 +50,9 @@ pub(crate) const SEGMENT_HEADER_SIZE: u64 = 1024;
 /// Bytes of a record before its tables.
 pub(crate) const RECORD_HEADER_SIZE: usize = 36;
 
+/// Where the number of the segment stands in a record.
+const SEGMENT_IN_RECORD: usize = 8;
+
 /// Records begin at multiples of this.
 pub(crate) const RECORD_ALIGN: usize = 8;
 
@@ -58,6 +61,12 @@ pub(crate) const RECORD_BYTES_MAX: usize = 1 << 30;
 
 /// Where the checksum of a header ends, in all versions.
 const SEGMENT_CRC_END: usize = 32;
+
+/// Bytes of the shortest update in a record: its kind and two lengths.
+const UPDATE_BYTES_MIN: usize = 9;
+
+/// What a record takes beside its header and updates as a rule, so that it is made in one piece of memory.
+const RECORD_ROOM: usize = 28;
 
 /// Bytes that are read at once.
 const WINDOW_BYTES: usize = 1 << 20;
@@ -140,8 +149,9 @@ pub(crate) struct RecordBuilder {
 }
 
 impl RecordBuilder {
-    pub(crate) fn new() -> Self {
-        let mut out = Writer::new();
+    /// One for updates that take about so many bytes.
+    pub(crate) fn with_capacity(bytes: usize) -> Self {
+        let mut out = Writer::with_capacity(RECORD_HEADER_SIZE + bytes + RECORD_ROOM);
         out.put(&[0; RECORD_HEADER_SIZE]);
         Self { out, tables: 0 }
     }
@@ -162,9 +172,10 @@ impl RecordBuilder {
     pub(crate) fn finish(self, salt: u64, segment: u64, commit: u64, durable: u64) -> Vec<u8> {
         let mut bytes = self.out.into_bytes();
         let len = bytes.len() as u32;
-        let mut header = Writer::new();
-        header.u64(segment).u64(commit).u64(durable).u32(self.tables);
-        bytes[8..RECORD_HEADER_SIZE].copy_from_slice(header.bytes());
+        for (at, field) in (8..).step_by(8).zip([segment, commit, durable]) {
+            bytes[at..at + 8].copy_from_slice(&field.to_le_bytes());
+        }
+        bytes[32..RECORD_HEADER_SIZE].copy_from_slice(&self.tables.to_le_bytes());
         bytes[..4].copy_from_slice(&len.to_le_bytes());
         let crc = seal(salt, &bytes[8..]);
         bytes[4..8].copy_from_slice(&crc.to_le_bytes());
@@ -177,26 +188,59 @@ impl RecordBuilder {
     }
 }
 
-/// A whole record.
-#[derive(Debug)]
-pub(crate) struct Record {
-    pub(crate) commit: u64,
+/// What a record says of itself.
+#[derive(Debug, Clone, Copy)]
+struct RecordHead {
+    len: usize,
+    commit: u64,
     /// The last commit that was known to be durable when this one was written.
     durable: u64,
-    /// The whole of it.
-    bytes: Vec<u8>,
 }
 
-impl Record {
+/// A whole record, where it was read.
+#[derive(Debug)]
+pub(crate) struct Record<'a> {
+    file: &'a dyn DiskFile,
+    /// Where it begins.
+    at: u64,
+    pub(crate) commit: u64,
+    /// The whole of it.
+    bytes: &'a [u8],
+}
+
+impl<'a> Record<'a> {
+    /// The error of a rule that it breaks.
+    pub(crate) fn damage(&self, rule: &'static str, expected: u64, found: u64) -> Error {
+        damage(self.file, self.at, rule, expected, found)
+    }
+
+    /// Its updates, table by table, in a store that has had so many tables.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] for what are no updates, or updates of a table that there never was.
+    pub(crate) fn updates(&self, next_table: u64) -> Result<Vec<Part<'a>>> {
+        let Ok(parts) = self.parts() else {
+            return Err(self.damage("updates of the commit", self.commit, 0));
+        };
+        match parts.iter().find(|part| part.table >= next_table) {
+            Some(part) => {
+                let last = next_table.saturating_sub(1);
+                Err(self.damage("number of a table", last, part.table))
+            }
+            None => Ok(parts),
+        }
+    }
+
     /// Its updates, table by table.
-    pub(crate) fn parts(&self) -> std::result::Result<Vec<Part<'_>>, Overrun> {
-        let mut input = Reader::new(&self.bytes);
+    pub(crate) fn parts(&self) -> std::result::Result<Vec<Part<'a>>, Overrun> {
+        let mut input = Reader::new(self.bytes);
         input.take(RECORD_HEADER_SIZE - 4)?;
         let tables = input.u32()?;
         let mut parts = Vec::new();
         for _ in 0..tables {
             let (table, count) = (input.u64()?, input.u32()?);
-            let mut updates = Vec::new();
+            let fit = input.rest().len() / UPDATE_BYTES_MIN;
+            let mut updates = Vec::with_capacity(fit.min(count as usize));
             for _ in 0..count {
                 let at = input.offset();
                 let kind = Kind::from_tag(input.u8()?);
@@ -218,6 +262,12 @@ impl Record {
     }
 }
 
+/// The error of a rule that is broken at byte `at` of a segment.
+fn damage(file: &dyn DiskFile, at: u64, rule: &'static str, expected: u64, found: u64) -> Error {
+    let page = (at / PAGE_SIZE as u64) as u32;
+    Error::corrupt(file.path(), Corrupt { page, rule, expected, found })
+}
+
 /// Reads a segment from front to back.
 pub(crate) struct SegmentScan {
     file: Arc<dyn DiskFile>,
@@ -232,8 +282,16 @@ pub(crate) struct SegmentScan {
     window_at: u64,
     /// Bytes of what looked like records.
     looked_at: u64,
-    /// Where the last record that was read begins, and its first bytes.
-    last: Option<(u64, [u8; RECORD_HEADER_SIZE])>,
+    last: Option<Last>,
+}
+
+/// The record that was read last.
+struct Last {
+    /// Where it begins.
+    at: u64,
+    head: RecordHead,
+    /// Its first bytes.
+    bytes: [u8; RECORD_HEADER_SIZE],
 }
 
 impl SegmentScan {
@@ -281,8 +339,7 @@ impl SegmentScan {
 
     /// The error of a broken rule at byte `at`.
     pub(crate) fn damage(&self, at: u64, rule: &'static str, expected: u64, found: u64) -> Error {
-        let page = (at / PAGE_SIZE as u64) as u32;
-        Error::corrupt(self.file.path(), Corrupt { page, rule, expected, found })
+        damage(self.file.as_ref(), at, rule, expected, found)
     }
 
     /// Whether anything was ever written behind the header, whole or not, whatever the salt.
@@ -292,7 +349,7 @@ impl SegmentScan {
     fn is_written(&mut self) -> Result<bool> {
         let number = self.header.number.to_le_bytes();
         let head = self.bytes(SEGMENT_HEADER_SIZE, RECORD_HEADER_SIZE)?;
-        let is_record = head.is_some_and(|head| head[8..16] == number);
+        let is_record = head.is_some_and(|head| head[SEGMENT_IN_RECORD..].starts_with(&number));
         Ok(is_record || self.sealed.is_some())
     }
 
@@ -308,10 +365,10 @@ impl SegmentScan {
     /// Whether the record that was read last still stands there: one that could not be written in full is
     /// taken back.
     pub(crate) fn is_last_there(&self) -> Result<bool> {
-        let Some((at, head)) = self.last else { return Ok(true) };
+        let Some(last) = &self.last else { return Ok(true) };
         let mut bytes = [0; RECORD_HEADER_SIZE];
-        self.file.read_at(&mut bytes, at)?;
-        Ok(bytes == head)
+        self.file.read_at(&mut bytes, last.at)?;
+        Ok(bytes == last.bytes)
     }
 
     /// Where the next record begins.
@@ -319,7 +376,7 @@ impl SegmentScan {
         self.at
     }
 
-    /// `len` bytes from `at` on, if the file has them.
+    /// At least `len` bytes from `at` on, as many as are in memory; `None` if the file does not have them.
     fn bytes(&mut self, at: u64, len: usize) -> Result<Option<&[u8]>> {
         if self.len.saturating_sub(at) < len as u64 {
             return Ok(None);
@@ -331,12 +388,11 @@ impl SegmentScan {
             self.window_at = at;
             self.file.read_at(&mut self.window, at)?;
         }
-        let from = (at - self.window_at) as usize;
-        Ok(Some(&self.window[from..from + len]))
+        Ok(Some(&self.window[(at - self.window_at) as usize..]))
     }
 
-    /// The record at `at`, if there is a whole one.
-    fn record_at(&mut self, at: u64) -> Result<Option<Record>> {
+    /// What stands before the tables of the record at `at`, if there is a whole one; it is in the window then.
+    fn whole_at(&mut self, at: u64) -> Result<Option<RecordHead>> {
         let (number, salt) = (self.header.number, self.salt);
         let Some(head) = self.bytes(at, RECORD_HEADER_SIZE)? else { return Ok(None) };
         let mut head = Reader::new(head);
@@ -350,23 +406,52 @@ impl SegmentScan {
             return Ok(None);
         }
         let Some(bytes) = self.bytes(at, len)? else { return Ok(None) };
-        let is_whole = seal(salt, &bytes[8..]) == crc;
-        let record = is_whole.then(|| Record { commit, durable, bytes: bytes.to_vec() });
+        let is_whole = seal(salt, &bytes[8..len]) == crc;
         self.looked_at += len as u64;
-        Ok(record)
+        Ok(is_whole.then_some(RecordHead { len, commit, durable }))
+    }
+
+    /// Moves to the next record; `false` at the end.
+    ///
+    /// # Errors
+    /// [`Error::Disk`].
+    pub(crate) fn advance(&mut self) -> Result<bool> {
+        let at = self.at;
+        let Some(head) = self.whole_at(at)? else { return Ok(false) };
+        self.at += head.len.next_multiple_of(RECORD_ALIGN) as u64;
+        let mut bytes = [0; RECORD_HEADER_SIZE];
+        bytes.copy_from_slice(&self.window[(at - self.window_at) as usize..][..RECORD_HEADER_SIZE]);
+        self.last = Some(Last { at, head, bytes });
+        Ok(true)
+    }
+
+    /// The record that was just moved to.
+    pub(crate) fn record(&self) -> Option<Record<'_>> {
+        let Last { at, head, .. } = self.last.as_ref()?;
+        let bytes = self.window.get(at.checked_sub(self.window_at)? as usize..)?.get(..head.len)?;
+        Some(Record { file: self.file.as_ref(), at: *at, commit: head.commit, bytes })
     }
 
     /// The next record; `None` at the end.
     ///
     /// # Errors
     /// [`Error::Disk`].
-    pub(crate) fn next(&mut self) -> Result<Option<Record>> {
-        let record = self.record_at(self.at)?;
-        if let Some(record) = &record {
-            self.last = record.bytes.first_chunk().map(|head| (self.at, *head));
-            self.at += record.bytes.len().next_multiple_of(RECORD_ALIGN) as u64;
+    pub(crate) fn next(&mut self) -> Result<Option<Record<'_>>> {
+        Ok(if self.advance()? { self.record() } else { None })
+    }
+
+    /// The first place from `at` on where a record of this segment may stand: where its number does.
+    fn next_candidate(&mut self, mut at: u64) -> Result<Option<u64>> {
+        let number = self.header.number.to_le_bytes();
+        while let Some(bytes) = self.bytes(at, RECORD_HEADER_SIZE)? {
+            let mut heads = bytes[SEGMENT_IN_RECORD..].chunks_exact(RECORD_ALIGN);
+            if let Some(found) = heads.position(|head| head == number) {
+                return Ok(Some(at + (found * RECORD_ALIGN) as u64));
+            }
+            let seen = (bytes.len() - SEGMENT_IN_RECORD) / RECORD_ALIGN;
+            at += (seen * RECORD_ALIGN) as u64;
         }
-        Ok(record)
+        Ok(None)
     }
 
     /// After the last whole record, whose commit is `last`: compares it with the seal. Without one, looks for
@@ -382,16 +467,17 @@ impl SegmentScan {
             }
             return Err(self.damage(self.at, "last commit of the segment", sealed, last));
         }
-        let mut at = self.at;
+        let (mut at, torn_at) = (self.at, self.at);
         self.looked_at = 0;
-        while at < self.len && self.looked_at < 4 * self.len {
-            if let Some(record) = self.record_at(at)?
+        while self.looked_at < 4 * self.len {
+            let Some(candidate) = self.next_candidate(at)? else { break };
+            if let Some(record) = self.whole_at(candidate)?
                 && record.durable > last
             {
-                let rule = "last commit known to be durable";
-                return Err(self.damage(self.at, rule, record.durable, last));
+                let (rule, durable) = ("last commit known to be durable", record.durable);
+                return Err(self.damage(torn_at, rule, durable, last));
             }
-            at += RECORD_ALIGN as u64;
+            at = candidate + RECORD_ALIGN as u64;
         }
         Ok(())
     }

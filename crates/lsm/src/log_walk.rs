@@ -19,8 +19,8 @@ pub(crate) struct LogWalk {
     scan: SegmentScan,
     /// The last commit before that place.
     commit: u64,
-    /// Where its record begins.
-    at: u64,
+    /// Bytes of the segments before that one.
+    passed_bytes: u64,
 }
 
 impl LogWalk {
@@ -35,7 +35,14 @@ impl LogWalk {
         (segment, commit): (u64, u64),
     ) -> Result<Self> {
         let scan = open(disk.as_ref(), dir, salt, (segment, commit))?;
-        Ok(Self { disk: Arc::clone(disk), dir: dir.to_owned(), salt, scan, commit, at: 0 })
+        Ok(Self {
+            disk: Arc::clone(disk),
+            dir: dir.to_owned(),
+            salt,
+            scan,
+            commit,
+            passed_bytes: 0,
+        })
     }
 
     /// The last commit before this place.
@@ -50,44 +57,49 @@ impl LogWalk {
         self.scan.is_last_there()
     }
 
-    /// The error of a record, the last one given, that does not hold updates.
-    pub(crate) fn malformed(&self) -> Error {
-        self.scan.damage(self.at, "updates of the commit", self.commit, 0)
+    /// The segment in which that place is.
+    pub(crate) fn segment(&self) -> u64 {
+        self.scan.header.number
     }
 
-    /// The error of a record, the last one given, with updates of a table that there never was.
-    pub(crate) fn unknown_table(&self, next_table: u64, table: u64) -> Error {
-        let last = next_table.saturating_sub(1);
-        self.scan.damage(self.at, "number of a table", last, table)
+    /// Bytes of the segments up to that place.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.passed_bytes + self.scan.position()
     }
 
-    /// The next record; `None` at the end.
+    /// Moves to the next record; `false` at the end.
     ///
     /// # Errors
     /// [`Error::StoreCorrupted`] for a missing segment; [`Error::Corrupt`], [`Error::Disk`].
-    pub(crate) fn next(&mut self) -> Result<Option<Record>> {
+    pub(crate) fn advance(&mut self) -> Result<bool> {
         loop {
-            let at = self.scan.position();
-            if let Some(record) = self.scan.next()? {
-                if record.commit != self.commit + 1 {
-                    let rule = "number of the commit";
-                    return Err(self.scan.damage(at, rule, self.commit + 1, record.commit));
+            if self.scan.advance()? {
+                let expected = self.commit + 1;
+                if let Some(record) = self.scan.record().filter(|record| record.commit != expected)
+                {
+                    return Err(record.damage("number of the commit", expected, record.commit));
                 }
-                (self.commit, self.at) = (record.commit, at);
-                return Ok(Some(record));
+                self.commit = expected;
+                return Ok(true);
             }
             if self.scan.sealed.is_none() {
                 // A seal that came in the meantime stands behind records that did, too.
                 self.scan.look_again()?;
                 if self.scan.sealed.is_none() {
-                    return Ok(None);
+                    return Ok(false);
                 }
                 continue;
             }
             self.scan.check_end(self.commit)?;
-            let next = (self.scan.header.number + 1, self.commit);
+            let next = (self.segment() + 1, self.commit);
+            self.passed_bytes += self.scan.position();
             self.scan = open(self.disk.as_ref(), &self.dir, self.salt, next)?;
         }
+    }
+
+    /// The record that was just moved to.
+    pub(crate) fn record(&self) -> Option<Record<'_>> {
+        self.scan.record()
     }
 
     /// At the end, where nobody writes: whether it is one.

@@ -15,7 +15,6 @@ use std::sync::Arc;
 use terrane_io::{Disk, RealDisk};
 
 use crate::error::{Error, Result};
-use crate::log::Record;
 use crate::log_walk::LogWalk;
 use crate::open_files::OPEN_FILES_DEFAULT;
 use crate::recovery::open_table;
@@ -270,8 +269,10 @@ impl Place {
             let Err(error) = log.check_end().map_err(damaged) else { return Ok(()) };
             // What is behind the end may have been written since the end was found.
             log.look_again()?;
-            let Some(record) = log.next().map_err(damaged)? else { return Err(error) };
-            self.apply(&record)?;
+            if !log.advance().map_err(damaged)? {
+                return Err(error);
+            }
+            self.apply()?;
         }
     }
 
@@ -286,22 +287,20 @@ impl Place {
 
     fn apply_rest(&mut self) -> Result<()> {
         while let Some(log) = &mut self.log
-            && let Some(record) = log.next().map_err(damaged)?
+            && log.advance().map_err(damaged)?
         {
-            self.apply(&record)?;
+            self.apply()?;
         }
         Ok(())
     }
 
-    fn apply(&mut self, record: &Record) -> Result<()> {
-        let Self { manifest, tables, log: Some(log) } = self else { return Ok(()) };
-        for part in record.parts().map_err(|_| damaged(log.malformed()))? {
-            if part.table >= manifest.next_table {
-                return Err(damaged(log.unknown_table(manifest.next_table, part.table)));
-            }
+    /// Applies the record that the log has been moved to.
+    fn apply(&mut self) -> Result<()> {
+        let Some(record) = self.log.as_ref().and_then(LogWalk::record) else { return Ok(()) };
+        for part in record.updates(self.manifest.next_table).map_err(damaged)? {
             // A table that is not there was dropped since.
-            if let Some(Ok(table)) = tables.get_mut(&part.table) {
-                table.replay(&part.updates)?;
+            if let Some(Ok(table)) = self.tables.get_mut(&part.table) {
+                table.replay(&part.updates, None)?;
             }
         }
         Ok(())

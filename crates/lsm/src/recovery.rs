@@ -5,12 +5,17 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::log::{LOG, SegmentScan, segment_name, segments};
+use crate::log_walk::LogWalk;
 use crate::resolve::Resolve;
 use crate::session_core::{Holder, SessionCore};
 use crate::snapshot::{self, Verify};
 use crate::store_core::{Named, State, corrupted, damaged};
 use crate::store_manifest::{NamedMeta, StoreManifest};
 use crate::table::Table;
+
+/// What the log is applied to stays in memory up to this weight in each table: 64 MiB of log with entries of
+/// ordinary size and a half more. What is longer than that is written out as a run.
+const REPLAYED_BYTES_MAX: u64 = 128 << 20;
 
 /// Opens all named tables.
 pub(crate) fn open_tables(
@@ -58,25 +63,13 @@ pub(crate) fn recover(
         state.segment = numbers.last().copied().unwrap_or(0);
         return Ok(0);
     }
-    let mut log_bytes = 0;
-    state.segment = manifest.segment - 1;
-    loop {
-        let number = state.segment + 1;
-        let is_there = numbers.contains(&number);
-        let scan = if is_there { SegmentScan::open(disk, dir, core.salt(), number)? } else { None };
-        let Some(scan) = scan else {
-            // The segment before says that it was there.
-            let path = dir.join(LOG).join(segment_name(number));
-            let reason = if is_there { "not a segment of the log" } else { "the file is missing" };
-            return Err(corrupted(&path, reason));
-        };
-        let is_sealed = scan.sealed.is_some();
-        log_bytes += apply_segment(scan, manifest.next_table, state).map_err(damaged)?;
-        state.segment = number;
-        if !is_sealed {
-            break;
-        }
+    let from = (manifest.segment, manifest.commit);
+    let mut walk = LogWalk::begin(core.files().disk(), dir, core.salt(), from).map_err(damaged)?;
+    while walk.advance().map_err(damaged)? {
+        apply(&walk, manifest.next_table, state).map_err(damaged)?;
     }
+    walk.check_end().map_err(damaged)?;
+    state.segment = walk.segment();
     for number in numbers {
         if number > state.segment {
             if let Some(mut scan) = SegmentScan::open(disk, dir, core.salt(), number)?
@@ -90,41 +83,19 @@ pub(crate) fn recover(
             disk.remove(&dir.join(LOG).join(segment_name(number)))?;
         }
     }
-    Ok(log_bytes)
+    Ok(walk.bytes())
 }
 
-/// Applies the records of a segment. Returns the length of the segment up to there.
-pub(crate) fn apply_segment(
-    mut scan: SegmentScan,
-    next_table: u64,
-    state: &mut State,
-) -> Result<u64> {
-    let first = scan.header.first;
-    if first != state.commit + 1 {
-        return Err(scan.damage(0, "first commit of the segment", state.commit + 1, first));
-    }
-    loop {
-        let at = scan.position();
-        let Some(record) = scan.next()? else { break };
-        if record.commit != state.commit + 1 {
-            return Err(scan.damage(at, "number of the commit", state.commit + 1, record.commit));
+/// Applies the record that a walk has come to.
+fn apply(walk: &LogWalk, next_table: u64, state: &mut State) -> Result<()> {
+    let Some(record) = walk.record() else { return Ok(()) };
+    for part in record.updates(next_table)? {
+        // A table that is not there was dropped since.
+        if let Some(named) = state.tables.get_mut(&part.table) {
+            named.table.replay(&part.updates, Some(REPLAYED_BYTES_MAX))?;
+            (state.changes, named.changed) = (state.changes + 1, state.changes + 1);
         }
-        let Ok(parts) = record.parts() else {
-            return Err(scan.damage(at, "updates of the commit", record.commit, 0));
-        };
-        for part in &parts {
-            if part.table >= next_table {
-                let last = next_table.saturating_sub(1);
-                return Err(scan.damage(at, "number of a table", last, part.table));
-            }
-            // A table that is not there was dropped since.
-            if let Some(named) = state.tables.get_mut(&part.table) {
-                named.table.updates(&part.updates)?;
-                (state.changes, named.changed) = (state.changes + 1, state.changes + 1);
-            }
-        }
-        state.commit = record.commit;
     }
-    scan.check_end(state.commit)?;
-    Ok(scan.position())
+    state.commit = record.commit;
+    Ok(())
 }

@@ -540,6 +540,9 @@ fn restore(core: &Registered, meta: &SnapshotMeta, runs: &Runs) -> Result<Tree> 
     let mut tree = Tree { flushes: meta.flushes, ..Tree::default() };
     if let Some(image) = &meta.image {
         tree.buffer = read_image(&open(image, 1)?, &meta.config.resolve)?;
+        if config.memory_budget.is_none() && tree.now(&context) > meta.now {
+            tree.set_time(&context, meta.now);
+        }
     }
     tree.levels = restore_levels(core, &context, meta, &open)?;
     if let Some(union) = &meta.union {

@@ -122,7 +122,7 @@ impl Store {
         };
         let log_bytes = recover(&core, &manifest, &mut state)?;
         event!(DEBUG, "store.recovered", dir, from = manifest.commit, to = state.commit, log_bytes);
-        let durable = Durable { commit: manifest.commit, is_syncing: false, end: None };
+        let durable = Durable::new(manifest.commit);
         let shared = Arc::new(Shared {
             log_dir: LogDir::new(disk, dir, log_bytes_max / SEGMENTS),
             core,
@@ -315,9 +315,8 @@ impl Store {
                 None => grouped.push(Batch { key: &table.key, updates: updates.collect() }),
             }
         }
-        shared.begin_log()?;
-        shared.make_checkpoint_if_due()?;
-        let commit = shared.commit(&mut lock(&shared.state), &grouped)?;
+        let record = shared.record(&grouped)?;
+        let commit = shared.commit(&mut *shared.state_to_commit()?, &grouped, record)?;
         let ticket = Ticket { shared: Arc::clone(shared), commit };
         if durability == Durability::Each {
             ticket.wait()?;
@@ -551,14 +550,13 @@ impl NamedTable {
 
     fn delete_over(&self, cursor: impl FnOnce(&Table) -> Result<Cursor>) -> Result<(u64, Ticket)> {
         let shared = &self.shared;
-        shared.begin_log()?;
-        shared.make_checkpoint_if_due()?;
         let (count, commit) = {
-            let mut state = lock(&shared.state);
+            let mut state = shared.state_to_commit()?;
             let keys =
                 cursor(&state.table(self.key.id, &self.key.name)?.table)?.take_keys(usize::MAX)?;
-            let batch = Batch { key: &self.key, updates: deletions(&keys) };
-            let commit = shared.commit(&mut state, &[batch])?;
+            let batches = [Batch { key: &self.key, updates: deletions(&keys) }];
+            let record = shared.record(&batches)?;
+            let commit = shared.commit(&mut state, &batches, record)?;
             (keys.len() as u64, commit)
         };
         let ticket = Ticket { shared: Arc::clone(shared), commit };

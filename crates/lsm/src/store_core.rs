@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use terrane_io::DiskFile;
 
@@ -29,6 +30,9 @@ pub(crate) const SEGMENTS: u64 = 4;
 
 /// Old segments that are kept to be written again.
 const SPARES_MAX: usize = SEGMENTS as usize;
+
+/// How long a sync waits for others at the most.
+const PATIENCE_MAX: Duration = Duration::from_micros(100);
 
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -132,6 +136,40 @@ pub(crate) struct Durable {
     pub(crate) is_syncing: bool,
     /// The end of the log: its file, and the last commit written to it.
     pub(crate) end: Option<(Arc<dyn DiskFile>, u64)>,
+    /// The commits that threads wait for.
+    waiting: Vec<u64>,
+    /// How many waited for the last sync or came during it: so many may come before the next one.
+    expected: usize,
+    /// How long the last sync took.
+    took: Duration,
+    /// Whether somebody sees to it that the next sync is not put off for too long.
+    is_watched: bool,
+}
+
+impl Durable {
+    /// What is so when a store is opened; `end` comes with the first commit.
+    pub(crate) fn new(commit: u64) -> Self {
+        Self {
+            commit,
+            is_syncing: false,
+            end: None,
+            waiting: Vec::new(),
+            expected: 0,
+            took: Duration::ZERO,
+            is_watched: false,
+        }
+    }
+
+    fn reach(&mut self, commit: u64) {
+        self.commit = self.commit.max(commit);
+        self.waiting.retain(|waiting| *waiting > commit);
+    }
+
+    /// How long the next sync may wait for others to come; `None` if all are there who can be expected.
+    fn patience(&self) -> Option<Duration> {
+        let patience = (self.took / 2).min(PATIENCE_MAX);
+        (self.waiting.len() < self.expected && !patience.is_zero()).then_some(patience)
+    }
 }
 
 /// Whether a rename has failed, and may have been done.
@@ -202,10 +240,21 @@ impl Shared {
         self.options.durability > Durability::SnapshotOnly
     }
 
-    /// Before the first commit: begins the log, unless that has been done, with what was recovered behind it.
-    pub(crate) fn begin_log(&self) -> Result<()> {
-        let is_begun = !self.is_logged() || lock(&self.state).is_linked;
-        if is_begun { Ok(()) } else { self.checkpoint_over(&mut lock(&self.published)) }
+    /// The state, ready for a commit. Before the first one the log is begun, unless that has been done, with what
+    /// was recovered behind it. Makes a checkpoint if one is due, here or on the thread; an error only if the log
+    /// is too long.
+    pub(crate) fn state_to_commit(self: &Arc<Self>) -> Result<MutexGuard<'_, State>> {
+        let state = lock(&self.state);
+        let is_begun = !self.is_logged() || state.is_linked;
+        if is_begun && !self.is_due() {
+            return Ok(state);
+        }
+        drop(state);
+        if !is_begun {
+            self.checkpoint_over(&mut lock(&self.published))?;
+        }
+        self.make_checkpoint_if_due()?;
+        Ok(lock(&self.state))
     }
 
     /// Makes the directory of the log, unless it is there.
@@ -308,41 +357,61 @@ impl Shared {
         while durable.is_syncing {
             durable = self.synced.wait(durable).unwrap_or_else(PoisonError::into_inner);
         }
-        self.sync_now(durable, file, last).map(drop)
+        self.sync_now(durable, file, last)
     }
 
-    /// Takes the turn, syncs, and gives it back.
-    fn sync_now<'a>(
-        &'a self,
-        mut durable: MutexGuard<'a, Durable>,
+    /// Takes the turn, syncs, and gives it back: the commits up to `last` are durable then.
+    fn sync_now(
+        &self,
+        mut durable: MutexGuard<'_, Durable>,
         file: &Arc<dyn DiskFile>,
         last: u64,
-    ) -> Result<MutexGuard<'a, Durable>> {
+    ) -> Result<()> {
         self.core.files().check_poisoned()?;
-        durable.is_syncing = true;
+        (durable.is_syncing, durable.is_watched) = (true, false);
         drop(durable);
+        let clock = self.core.disk().clock();
+        let start = clock.monotonic();
         let synced = self.core.files().synced(file.path(), file.sync());
+        let took = clock.monotonic().saturating_sub(start);
         let mut durable = lock(&self.durable);
-        durable.is_syncing = false;
+        (durable.is_syncing, durable.took) = (false, took);
+        durable.expected = durable.waiting.len();
         if synced.is_ok() {
-            durable.commit = durable.commit.max(last);
+            durable.reach(last);
         }
+        // Whoever wakes up finds it free.
+        drop(durable);
         self.synced.notify_all();
-        synced.map(|()| durable)
+        synced
     }
 
-    /// Applies a commit and writes it to the log. Returns its number.
-    pub(crate) fn commit(&self, state: &mut State, batches: &[Batch<'_>]) -> Result<u64> {
-        let mut record = RecordBuilder::new();
-        if self.is_logged() {
-            let (bytes, limit) = (batches.iter().map(Batch::bytes).sum(), RECORD_BYTES_MAX);
-            if bytes > limit {
-                return Err(Error::CommitTooLarge { bytes, limit });
-            }
-            for batch in batches {
-                record.part(batch.key.id, &batch.updates);
-            }
+    /// What a commit of these batches writes to the log, if there is one.
+    ///
+    /// # Errors
+    /// [`Error::CommitTooLarge`].
+    pub(crate) fn record(&self, batches: &[Batch<'_>]) -> Result<RecordBuilder> {
+        if !self.is_logged() {
+            return Ok(RecordBuilder::default());
         }
+        let (bytes, limit) = (batches.iter().map(Batch::bytes).sum(), RECORD_BYTES_MAX);
+        if bytes > limit {
+            return Err(Error::CommitTooLarge { bytes, limit });
+        }
+        let mut record = RecordBuilder::with_capacity(bytes);
+        for batch in batches {
+            record.part(batch.key.id, &batch.updates);
+        }
+        Ok(record)
+    }
+
+    /// Applies a commit and writes its record to the log. Returns its number.
+    pub(crate) fn commit(
+        &self,
+        state: &mut State,
+        batches: &[Batch<'_>],
+        record: RecordBuilder,
+    ) -> Result<u64> {
         self.core.check_writable()?;
         if self.is_logged() && !state.log.as_ref().is_some_and(|log| log.has_room(record.len())) {
             self.begin_segment(state, record.len())?;
@@ -386,10 +455,12 @@ impl Shared {
     /// Waits until a commit is durable, and syncs if nobody else does.
     pub(crate) fn wait_for(&self, commit: u64) -> Result<()> {
         let mut durable = lock(&self.durable);
-        loop {
-            if durable.commit >= commit {
-                return Ok(());
-            }
+        self.core.check_writable()?;
+        if durable.commit < commit {
+            durable.waiting.push(commit);
+        }
+        let mut is_patient = true;
+        while durable.commit < commit {
             self.core.check_writable()?;
             if durable.is_syncing {
                 durable = self.synced.wait(durable).unwrap_or_else(PoisonError::into_inner);
@@ -400,8 +471,33 @@ impl Shared {
                 drop(durable);
                 return self.checkpoint();
             };
-            durable = self.sync_now(durable, &file, last)?;
+            if let Some(patience) = durable.patience().filter(|_| is_patient) {
+                (durable, is_patient) = self.gather(durable, patience);
+                continue;
+            }
+            self.sync_now(durable, &file, last)?;
+            if last >= commit {
+                return Ok(());
+            }
+            durable = lock(&self.durable);
         }
+        Ok(())
+    }
+
+    /// Waits for others who are expected to commit, until they are there and one of them syncs. One waits for
+    /// as long as `patience` at most: for it the second result is then false.
+    fn gather<'a>(
+        &'a self,
+        mut durable: MutexGuard<'a, Durable>,
+        patience: Duration,
+    ) -> (MutexGuard<'a, Durable>, bool) {
+        if durable.is_watched {
+            return (self.synced.wait(durable).unwrap_or_else(PoisonError::into_inner), true);
+        }
+        durable.is_watched = true;
+        let waited = self.synced.wait_timeout(durable, patience);
+        let (durable, waited) = waited.unwrap_or_else(PoisonError::into_inner);
+        (durable, !waited.timed_out())
     }
 
     /// Makes all commits so far durable.
@@ -414,7 +510,7 @@ impl Shared {
     }
 
     /// A checkpoint, here or on the thread, if the log is long enough. An error only if it is too long.
-    pub(crate) fn make_checkpoint_if_due(self: &Arc<Self>) -> Result<()> {
+    fn make_checkpoint_if_due(self: &Arc<Self>) -> Result<()> {
         if !self.is_due() {
             return Ok(());
         }
@@ -520,7 +616,7 @@ impl Shared {
             }
             state.is_linked = self.is_logged();
             let mut durable = lock(&self.durable);
-            durable.commit = durable.commit.max(commit);
+            durable.reach(commit);
             if durable.end.is_none() {
                 let end = state.log.as_ref().filter(|_| state.is_linked);
                 durable.end = end.map(|log| (Arc::clone(&log.file), state.commit));

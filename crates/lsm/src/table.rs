@@ -108,8 +108,7 @@ impl Table {
     }
 
     fn context(&self) -> Context<'_> {
-        let (set, config, salt) = (self.session.files(), &self.config, self.session.salt());
-        Context { set, config, salt, table: self.session.id() }
+        context(&self.session, &self.config)
     }
 
     fn lookup_context(&self) -> LookupContext<'_> {
@@ -174,9 +173,15 @@ impl Table {
                 return Err(refused("memory_budget", format!("bytes: {budget}"), allowed));
             }
         }
+        let now = self.tree.now(&self.context());
         self.config = config.clone();
         // Time has another measure now.
         self.next_work = 0;
+        if config.memory_budget.is_some() {
+            self.tree.untimed = 0;
+        } else if self.tree.untimed > 0 {
+            self.tree.set_time(&context(&self.session, &self.config), now);
+        }
         event!(DEBUG, "table.config_set", self.session.dir(), table = self.session.id());
         Ok(())
     }
@@ -318,23 +323,54 @@ impl Table {
         Ok(applied)
     }
 
-    /// Applies a batch of the log in memory, without a flush or a merge.
+    /// Applies a batch out of the log. No merge is due for it, since time stands still for what comes this way:
+    /// the write buffer grows beyond its capacity. If it weighs `flush_at` bytes or more after that, and is full,
+    /// it is flushed, with all that its flush makes due; it never is without that bound. But a table with a memory
+    /// budget keeps it, unless there is no bound: the batch is then applied as any other.
+    ///
+    /// Cost: no I/O but that of a flush.
     ///
     /// # Errors
-    /// [`Error::ValueTooLarge`], [`Error::TableTooLarge`]; the table is of no use then.
-    pub(crate) fn replay<K: AsRef<[u8]>>(&mut self, batch: &[(K, Update<'_>)]) -> Result<()> {
-        let (salt, resolve) = (self.session.salt(), &self.config.resolve);
+    /// As [`updates`](Self::updates). The batch may have been applied in part then.
+    pub(crate) fn replay<K: AsRef<[u8]>>(
+        &mut self,
+        batch: &[(K, Update<'_>)],
+        flush_at: Option<u64>,
+    ) -> Result<()> {
+        if self.config.memory_budget.is_some() && flush_at.is_some() {
+            return self.updates(batch);
+        }
+        if batch.is_empty() {
+            return Ok(());
+        }
         self.anchor = Arc::default();
-        self.tree.buffer.begin(Room::default(), resolve)?;
+        let mut room = Room { entries: batch.len(), bytes: 0 };
         for (key, update) in batch {
-            let key = key.as_ref();
-            let (kind, value, blob) = update.parts();
-            let blob = blob.map(Arc::from);
-            let hash = key_hash(salt, key);
-            let entry = NewEntry { key, hash, kind, value, blob: blob.as_ref() };
-            self.tree.buffer.put(entry, resolve, None)?;
+            room.bytes += check_sizes(key.as_ref(), *update)?;
+        }
+        let now = self.tree.now(&self.context());
+        self.tree.buffer.begin(room, &self.config.resolve)?;
+        for (key, update) in batch {
+            self.put(key.as_ref(), *update, None)?;
+        }
+        if flush_at.is_some_and(|bytes| self.tree.buffer.weight_bytes() >= bytes)
+            && self.tree.is_full(&self.context())
+        {
+            self.tree = self.flush()?;
+            self.next_work = 0;
+        } else {
+            self.tree.set_time(&context(&self.session, &self.config), now);
         }
         Ok(())
+    }
+
+    /// Puts an update into the write buffer, in which a batch has been begun.
+    fn put(&mut self, key: &[u8], update: Update<'_>, undo: Option<&mut Undo>) -> Result<()> {
+        let (kind, value, blob) = update.parts();
+        let blob = blob.map(Arc::from);
+        let hash = key_hash(self.session.salt(), key);
+        let entry = NewEntry { key, hash, kind, value, blob: blob.as_ref() };
+        self.tree.buffer.put(entry, &self.config.resolve, undo)
     }
 
     /// Makes the table what it was before a batch, the last thing that was done to it.
@@ -356,14 +392,8 @@ impl Table {
         applied: &mut Applied,
     ) -> Result<()> {
         let Applied { undo, before } = applied;
-        let salt = self.session.salt();
         for (key, update) in batch {
-            let key = key.as_ref();
-            let (kind, value, blob) = update.parts();
-            let blob = blob.map(Arc::from);
-            let hash = key_hash(salt, key);
-            let entry = NewEntry { key, hash, kind, value, blob: blob.as_ref() };
-            self.tree.buffer.put(entry, &self.config.resolve, undo.as_mut())?;
+            self.put(key.as_ref(), *update, undo.as_mut())?;
             let now = self.tree.now(&self.context());
             if now >= self.next_work {
                 if now >= self.tree.next_flush() {
@@ -782,6 +812,11 @@ impl Table {
         }
         shape
     }
+}
+
+/// What merges of a table have in common.
+fn context<'a>(session: &'a Registered, config: &'a TableConfig) -> Context<'a> {
+    Context { set: session.files(), config, salt: session.salt(), table: session.id() }
 }
 
 impl Drop for Table {
