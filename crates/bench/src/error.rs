@@ -37,6 +37,10 @@ impl From<&Error> for Class {
             | Error::InvalidTableName { .. }
             | Error::TableExists { .. }
             | Error::TableDoesNotExist { .. }
+            | Error::VersionExists { .. }
+            | Error::VersionDoesNotExist { .. }
+            | Error::NotABackup { .. }
+            | Error::ReadOnly { .. }
             | Error::InvalidConfig { .. }
             | Error::CommitTooLarge { .. }
             | Error::LabelTooLarge { .. }

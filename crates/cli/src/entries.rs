@@ -36,6 +36,7 @@ use crate::output;
 use crate::progress::exit_on_interrupt;
 use crate::store::{open_tables, open_to_read};
 use crate::text::{count_of, grouped};
+use crate::versions::{Which, which};
 
 /// Entries that a scan takes at once.
 const CHUNK: usize = 256;
@@ -134,6 +135,9 @@ pub(crate) struct Get {
     /// Write the bytes of the value as they are, and nothing else
     #[arg(long, conflicts_with = "json")]
     raw: bool,
+    /// Read a retained version, by its number or its name
+    #[arg(long, value_name = "VERSION", value_parser = which)]
+    at: Option<Which>,
     #[command(flatten)]
     pub(crate) common: TableArgs,
 }
@@ -175,6 +179,9 @@ pub(crate) struct Scan {
     /// Stop after so many entries
     #[arg(long, value_name = "N", value_parser = args::count)]
     limit: Option<u64>,
+    /// Read a retained version, by its number or its name
+    #[arg(long, value_name = "VERSION", value_parser = which)]
+    at: Option<Which>,
     #[command(flatten)]
     pub(crate) common: TableArgs,
 }
@@ -183,6 +190,9 @@ pub(crate) struct Scan {
 pub(crate) struct Count {
     #[command(flatten)]
     range: RangeArgs,
+    /// Read a retained version, by its number or its name
+    #[arg(long, value_name = "VERSION", value_parser = which)]
+    at: Option<Which>,
     #[command(flatten)]
     pub(crate) common: TableArgs,
 }
@@ -243,10 +253,13 @@ fn arguments(texts: &[OsString]) -> Result<Vec<Vec<u8>>, Failure> {
 
 impl TableArgs {
     /// Opens the store for reading, which must have the table; another process may have it open.
-    fn read(&self) -> Result<(StoreReader, Arc<Table>), Failure> {
+    fn read(&self, at: Option<&Which>) -> Result<(StoreReader, Arc<Table>), Failure> {
         exit_on_interrupt()?;
         let reader = open_to_read(&self.store)?;
-        let table = reader.table(&self.table)?;
+        let table = match at {
+            Some(version) => version.open(&reader)?.table(&self.table)?,
+            None => reader.table(&self.table)?,
+        };
         Ok((reader, table))
     }
 
@@ -301,7 +314,7 @@ impl Get {
             return Err(Failure::usage("--raw writes the value of one key"));
         }
         let keys = arguments(&self.keys)?;
-        let (reader, table) = self.common.read()?;
+        let (reader, table) = self.common.read(self.at.as_ref())?;
         let found = table.lookups(&keys)?;
         let blobs = blobs(reader.session(), found.iter().map(terrane::Lookup::blob))?;
         let name = self.common.name();
@@ -524,7 +537,7 @@ impl Scan {
     /// # Errors
     /// [`Failure`], not yet reported.
     pub(crate) fn run(&self) -> Result<u8, Failure> {
-        let (reader, table) = self.common.read()?;
+        let (reader, table) = self.common.read(self.at.as_ref())?;
         let entries = self.scan(reader.session(), &table)?;
         if !self.common.json {
             return Ok(0);
@@ -577,7 +590,7 @@ impl Count {
     /// # Errors
     /// [`Failure`], not yet reported.
     pub(crate) fn run(&self) -> Result<u8, Failure> {
-        let (_reader, table) = self.common.read()?;
+        let (_reader, table) = self.common.read(self.at.as_ref())?;
         let mut cursor = self.range.cursor(&table)?;
         let mut count = 0;
         while cursor.next_ref()?.is_some() {

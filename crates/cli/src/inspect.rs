@@ -19,7 +19,7 @@
 //! | `constants` | `constants`: object of texts by name                                          |
 //!
 //! **Named tables** have of their manifest `format_version`, `sequence`, `checkpointed_commit`, `first_segment` (0 for
-//! no log), `tables`: those of `terrane table list`; and `last_commit`, `log_segments`: list of **segments**. A segment
+//! no log), `is_backup`, `tables`: those of `terrane table list`, `versions`: those of `terrane version list`; and `last_commit`, `log_segments`: list of **segments**. A segment
 //! has `path`, `number`, `bytes`, `usage` (`needed`, `old`, `unfinished`, `unknown`), and `first_commit`, `commits`,
 //! `updates`, `end_bytes`, `sealed`, which are null if nobody needs it.
 //!
@@ -45,7 +45,7 @@ use terrane::{CanonicalSummary, Error, MergePolicy, PAGE_SIZE, Purpose, TableCon
 
 use crate::exit::Failure;
 use crate::output::{self, bytes};
-use crate::shape::{ListedTable, Sums};
+use crate::shape::{ListedTable, ListedVersion, Sums};
 use crate::text::{count_of, dump, grouped, hex, shown, table, time};
 
 /// What `--help` shows at its end.
@@ -145,7 +145,9 @@ struct ManifestContent {
     sequence: u64,
     checkpointed_commit: u64,
     first_segment: u64,
+    is_backup: bool,
     tables: Vec<ListedTable>,
+    versions: Vec<ListedVersion>,
 }
 
 /// A segment of the log.
@@ -448,7 +450,9 @@ impl Looker {
             sequence: info.sequence,
             checkpointed_commit: info.commit,
             first_segment: info.segment,
+            is_backup: info.is_backup,
             tables: info.tables.iter().map(|table| ListedTable::new(table, damage)).collect(),
+            versions: info.versions.iter().map(ListedVersion::new).collect(),
         }
     }
 
@@ -711,12 +715,18 @@ impl ManifestContent {
             ("sequence", grouped(self.sequence)),
             ("checkpointed commit", grouped(self.checkpointed_commit)),
             ("first segment", self.first_segment.to_string()),
+            ("backup", if self.is_backup { "yes" } else { "no" }.to_owned()),
             ("tables", self.tables.len().to_string()),
+            ("versions", self.versions.len().to_string()),
         ]);
-        match self.tables.as_slice() {
-            [] => head,
-            tables => format!("{head}\n\n{}", ListedTable::text(tables)),
+        let mut parts = vec![head];
+        if !self.tables.is_empty() {
+            parts.push(ListedTable::text(&self.tables));
         }
+        if !self.versions.is_empty() {
+            parts.push(ListedVersion::text(&self.versions));
+        }
+        parts.join("\n\n")
     }
 }
 

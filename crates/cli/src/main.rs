@@ -32,7 +32,11 @@ mod snapshot;
 
 mod tables;
 
+mod versions;
+
 mod entries;
+
+mod backup;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -40,6 +44,7 @@ use std::process::ExitCode;
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
+use crate::backup::Backup;
 use crate::bench::Bench;
 use crate::entries::{Count, Del, Get, Put, Scan};
 use crate::exit::Failure;
@@ -48,6 +53,7 @@ use crate::replay::Replay;
 use crate::snapshot::Snapshot;
 use crate::tables::Tables;
 use crate::verify::Verify;
+use crate::versions::Versions;
 
 /// An embedded ledger-state store: replay real histories into it, read and write its tables, and look at what is
 /// there.
@@ -109,6 +115,12 @@ enum Command {
     /// List, save, rename, delete, export and import the snapshots of a store
     #[command(subcommand, after_help = snapshot::EXAMPLES)]
     Snapshot(Snapshot),
+    /// List, retain and release versions of all tables of a store, and go back to one
+    #[command(subcommand, after_help = versions::EXAMPLES)]
+    Version(Versions),
+    /// Copy a whole store, or what is new since an earlier copy, while it is in use
+    #[command(after_help = backup::EXAMPLES)]
+    Backup(Backup),
 }
 
 impl Command {
@@ -125,6 +137,8 @@ impl Command {
             Self::Count(count) => count.common.json,
             Self::Table(tables) => tables.json(),
             Self::Snapshot(snapshot) => snapshot.json(),
+            Self::Version(versions) => versions.json(),
+            Self::Backup(backup) => backup.json,
         }
     }
 
@@ -141,6 +155,8 @@ impl Command {
             Self::Count(_) => "count",
             Self::Table(tables) => tables.command(),
             Self::Snapshot(snapshot) => snapshot.command(),
+            Self::Version(versions) => versions.command(),
+            Self::Backup(_) => "backup",
         }
     }
 
@@ -158,6 +174,8 @@ impl Command {
             Self::Count(count) => count.run(),
             Self::Table(tables) => tables.run(),
             Self::Snapshot(snapshot) => snapshot.run(),
+            Self::Version(versions) => versions.run(),
+            Self::Backup(backup) => backup.run(),
         }
     }
 }

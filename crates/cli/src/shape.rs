@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 use terrane::inspect::{NamedTableInfo, SnapshotInfo};
-use terrane::{PAGE_SIZE, WriteBuffer};
+use terrane::{PAGE_SIZE, VersionInfo, WriteBuffer};
 
 use crate::output::bytes;
 use crate::text::{count_of, grouped, table};
@@ -117,5 +117,33 @@ impl ListedTable {
         let mut rows = vec![names.map(str::to_owned).to_vec()];
         rows.extend(tables.iter().map(Self::row));
         table(2, &rows)
+    }
+}
+
+/// A retained version in a list, also that of `terrane inspect`.
+#[derive(Serialize)]
+pub(crate) struct ListedVersion {
+    number: u64,
+    name: Option<String>,
+    tables: Vec<String>,
+}
+
+impl ListedVersion {
+    pub(crate) fn new(info: &VersionInfo) -> Self {
+        Self {
+            number: info.number,
+            name: info.name.as_ref().map(ToString::to_string),
+            tables: info.tables.iter().map(ToString::to_string).collect(),
+        }
+    }
+
+    /// Versions as text.
+    pub(crate) fn text(versions: &[Self]) -> String {
+        let mut rows = vec![["VERSION", "NAME", "TABLES"].map(str::to_owned).to_vec()];
+        for Self { number, name, tables } in versions {
+            let name = name.clone().unwrap_or_default();
+            rows.push(vec![number.to_string(), name, tables.join(", ")]);
+        }
+        table(3, &rows)
     }
 }

@@ -110,6 +110,14 @@ pub enum Error {
         /// The directory.
         path: PathBuf,
     },
+    /// The directory to back up to holds something else than a backup of this store. Nothing was changed in it.
+    #[error("{} is no backup of this store: {reason}; choose an empty directory", .path.display())]
+    NotABackup {
+        /// The directory.
+        path: PathBuf,
+        /// What it is instead.
+        reason: String,
+    },
     /// So many readers have the store open already.
     #[error("{} has {limit} readers already; close some of them first", .path.display())]
     TooManyReaders {
@@ -309,6 +317,20 @@ pub enum Error {
     TableDoesNotExist {
         /// The name.
         name: String,
+    },
+    /// The store retains no such version, or not any more.
+    #[error("version {version} is not retained")]
+    VersionDoesNotExist {
+        /// Its number, or its name.
+        version: String,
+    },
+    /// The name of a version is taken, or the version has another one.
+    #[error("version {number} has the name `{name}` already")]
+    VersionExists {
+        /// The name.
+        name: String,
+        /// The number of the version that has it.
+        number: u64,
     },
     /// A commit is larger than a record of the log. Nothing was changed; make several of it.
     #[error("a commit of {bytes} bytes; the limit is {limit}")]

@@ -109,19 +109,8 @@ pub(crate) fn export(
     let exported = (|| {
         let reservation = target.snapshots().reserve(place.name.as_str())?;
         let known = target.snapshots().runs();
-        let mut copier = Copier {
-            snapshot: name.as_str(),
-            from: core.files(),
-            to: &target,
-            known: known.into_iter().map(|run| (run.identity, run)).collect(),
-            checks_entries: false,
-            go_on: &|| core.check_open(),
-            progress,
-            done_bytes: 0,
-            total_bytes: 0,
-            held: Vec::new(),
-            report: ExportReport::default(),
-        };
+        let go_on = || core.check_open();
+        let mut copier = Copier::new(core.files(), &target, known, &go_on, progress);
         let meta = copier.copy(&reading.meta);
         let meta = meta.map_err(|error| snapshot::damaged(core.dir(), name.as_str(), error))?;
         snapshot::publish(&target, reservation, &meta)?;
@@ -144,7 +133,7 @@ fn with_room<T>(sessions: &[&Arc<OpenFiles>], call: impl Fn() -> Result<T>) -> R
 }
 
 /// Opens or makes the session to export to.
-fn open_target(disk: &Arc<dyn Disk>, dir: &Path, salt: u64) -> Result<Arc<SessionCore>> {
+pub(crate) fn open_target(disk: &Arc<dyn Disk>, dir: &Path, salt: u64) -> Result<Arc<SessionCore>> {
     let foreign = || Err(Error::SnapshotExportDirExists { path: dir.to_owned() });
     match disk.kind(dir)? {
         None => {}
@@ -190,23 +179,11 @@ pub(crate) fn import(
     };
     let reservation = core.snapshots().reserve(name.as_str())?;
     let open = OpenFiles::new(disk, OPEN_FILES_DEFAULT);
-    let files = Arc::new(FileSet::new(open, dir.join(ACTIVE), 0));
-    // So that no handle removes a file when it goes.
-    files.pin(meta.runs().map(|run| run.number));
-    let mut copier = Copier {
-        snapshot: from,
-        from: &files,
-        to: core,
-        // A run of this session may be the very one that is damaged.
-        known: BTreeMap::new(),
-        checks_entries: true,
-        go_on: &|| core.check_open(),
-        progress,
-        done_bytes: 0,
-        total_bytes: 0,
-        held: Vec::new(),
-        report: ExportReport::default(),
-    };
+    let files = Arc::new(FileSet::read_only(open, dir.join(ACTIVE)));
+    let go_on = || core.check_open();
+    // No run of this session is shared: it may be the very one that is damaged.
+    let copier = Copier::new(&files, core, [], &go_on, progress);
+    let mut copier = Copier { snapshot: from, checks_entries: true, ..copier };
     let meta = copier.copy(&meta).map_err(damaged)?;
     snapshot::publish(core, reservation, &meta)?;
     let ExportReport { files_copied, bytes_copied, files_rebuilt, .. } = copier.report;
@@ -222,8 +199,8 @@ struct Item<'a> {
     index: IndexKind,
 }
 
-/// Copies the runs of a snapshot from the files of one session to another session.
-struct Copier<'a> {
+/// Copies the runs of snapshots from the files of one session to another session.
+pub(crate) struct Copier<'a> {
     /// The snapshot, for errors.
     snapshot: &'a str,
     from: &'a Arc<FileSet>,
@@ -239,12 +216,37 @@ struct Copier<'a> {
     total_bytes: u64,
     /// Keeps the copies until a snapshot pins them.
     held: Vec<FileHandle>,
-    report: ExportReport,
+    pub(crate) report: ExportReport,
+}
+
+impl<'a> Copier<'a> {
+    /// Copies what is not among the `known` runs of the other session.
+    pub(crate) fn new(
+        from: &'a Arc<FileSet>,
+        to: &'a SessionCore,
+        known: impl IntoIterator<Item = RunRef>,
+        go_on: &'a dyn Fn() -> Result<()>,
+        progress: Progress<'a>,
+    ) -> Self {
+        Self {
+            snapshot: "",
+            from,
+            to,
+            known: known.into_iter().map(|run| (run.identity, run)).collect(),
+            checks_entries: false,
+            go_on,
+            progress,
+            done_bytes: 0,
+            total_bytes: 0,
+            held: Vec::new(),
+            report: ExportReport::default(),
+        }
+    }
 }
 
 impl Copier<'_> {
     /// Copies all runs of a snapshot, and makes their bytes durable; returns the snapshot as it is there.
-    fn copy(&mut self, meta: &SnapshotMeta) -> Result<SnapshotMeta> {
+    pub(crate) fn copy(&mut self, meta: &SnapshotMeta) -> Result<SnapshotMeta> {
         let mut items = BTreeMap::new();
         let mut there = BTreeMap::new();
         for (wanted, level) in meta.leveled_runs() {
@@ -260,13 +262,15 @@ impl Copier<'_> {
             items.insert(wanted.number, item);
         }
         items.retain(|number, _| !there.contains_key(number));
-        self.total_bytes = items.values().map(|item| self.work_bytes(item)).sum();
+        self.total_bytes =
+            self.done_bytes + items.values().map(|item| self.work_bytes(item)).sum::<u64>();
         for (number, item) in items {
             let run = if item.footer.salt == self.to.salt() {
                 self.copy_run(&item)?
             } else {
                 self.rebuild_run(&item)?
             };
+            self.known.insert(run.identity, run);
             there.insert(number, run);
         }
         let mut copied = meta.clone();

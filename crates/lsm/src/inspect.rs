@@ -42,6 +42,7 @@ use crate::snapshot::SNAPSHOT_NAME_LEN_MAX;
 use crate::store_check::{self, Fault, ManifestCopies, ManifestCopy};
 pub use crate::store_check::{RecordsInfo, SegmentInfo, SegmentUse};
 use crate::store_manifest::{COPIES, NamedMeta, STORE_MAGIC, STORE_VERSION, StoreManifest};
+use crate::store_versions::VersionInfo;
 
 /// What something is.
 #[derive(Debug, Clone)]
@@ -126,8 +127,12 @@ pub struct ManifestInfo {
     pub commit: u64,
     /// The first segment of the log that is needed; 0 if none is.
     pub segment: u64,
+    /// Whether it is a backup that nobody has committed to.
+    pub is_backup: bool,
     /// The tables by number.
     pub tables: Vec<NamedTableInfo>,
+    /// The retained versions, oldest first.
+    pub versions: Vec<VersionInfo>,
 }
 
 /// A named table in a manifest.
@@ -507,7 +512,9 @@ fn manifest_info(disk: &Arc<dyn Disk>, dir: &Path, manifest: &StoreManifest) -> 
         sequence: manifest.sequence,
         commit: manifest.commit,
         segment: manifest.segment,
+        is_backup: manifest.is_backup,
         tables: manifest.tables.iter().map(table).collect(),
+        versions: manifest.version_infos(),
     }
 }
 

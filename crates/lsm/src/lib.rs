@@ -104,6 +104,10 @@ mod lease;
 
 mod session_core;
 
+mod published;
+
+mod durable;
+
 mod snapshot;
 
 mod exchange;
@@ -124,7 +128,11 @@ mod store_core;
 
 mod recovery;
 
+mod backup;
+
 mod store;
+
+mod store_versions;
 
 mod reader;
 
@@ -135,6 +143,7 @@ pub mod inspect;
 pub mod verify;
 
 pub use answer::{Lookup, Record, Value};
+pub use backup::{BackupPlace, BackupReport};
 pub use blob::BlobRef;
 pub use canonical::CanonicalSummary;
 pub use config::{
@@ -165,4 +174,5 @@ pub use store::{NamedTable, Store, TableInfo, Ticket};
 pub use store_options::{
     CheckpointThread, Durability, LOG_BYTES_MAX, LOG_BYTES_MIN, StoreOptions, TableName,
 };
+pub use store_versions::{Version, VersionInfo};
 pub use table::Table;

@@ -14,17 +14,22 @@ use std::sync::Arc;
 
 use terrane_io::{Disk, RealDisk};
 
+use crate::backup::{self, BackupPlace, BackupReport, Source};
 use crate::error::{Error, Result};
+use crate::files::FileHandle;
 use crate::log_walk::LogWalk;
 use crate::open_files::OPEN_FILES_DEFAULT;
 use crate::recovery::open_table;
 use crate::resolve::Resolve;
+use crate::run_check::Progress;
 use crate::session::{Session, SessionOptions};
 use crate::session_core::SessionCore;
+use crate::snapshot::SnapshotName;
 use crate::store::TableInfo;
 use crate::store_core::damaged;
 use crate::store_manifest::{self, StoreManifest};
 use crate::store_options::TableName;
+use crate::store_versions::{Version, VersionInfo, open_version};
 use crate::table::Table;
 use crate::trace::event;
 
@@ -225,6 +230,72 @@ impl StoreReader {
         match self.view.tables.get(name.as_str()) {
             Some(table) => table.clone(),
             None => Err(Error::TableDoesNotExist { name: name.to_string() }),
+        }
+    }
+
+    /// The retained versions that the store has now, oldest first. Cost: reads the manifest.
+    ///
+    /// # Errors
+    /// As [`refresh`](Self::refresh).
+    pub fn versions(&self) -> Result<Vec<VersionInfo>> {
+        self.core().check_open()?;
+        Ok(self.newest()?.version_infos())
+    }
+
+    /// Opens a retained version. Cost: as [`Store::version`](crate::Store::version); reads the manifest twice.
+    ///
+    /// # Errors
+    /// [`Error::VersionDoesNotExist`], [`Error::ResolveNotCompatible`], and as [`refresh`](Self::refresh).
+    pub fn version(&self, number: u64) -> Result<Version> {
+        let core = self.core();
+        // Comes to an end: a version never changes.
+        loop {
+            core.check_open()?;
+            let version = self.newest()?.version(number)?.clone();
+            let numbers = version.tables.iter().flat_map(|table| table.meta.numbers());
+            let _held: Vec<_> = numbers.map(|run| core.files().attach(run)).collect();
+            core.lease()?;
+            if *self.newest()?.version(number)? == version {
+                return open_version(core, &version, &self.resolves);
+            }
+        }
+    }
+
+    /// Opens the retained version of that name.
+    ///
+    /// # Errors
+    /// As [`version`](Self::version).
+    pub fn version_named(&self, name: &SnapshotName) -> Result<Version> {
+        self.version(self.newest()?.version_named(name)?)
+    }
+
+    /// [Refreshes](Self::refresh) the view and copies the store as it is then to the directory of a backup: see
+    /// [`Store::back_up`](crate::Store::back_up). The process that writes the store is not disturbed.
+    ///
+    /// # Errors
+    /// As [`Store::back_up`](crate::Store::back_up), [`refresh`](Self::refresh) and [`table`](Self::table).
+    pub fn back_up(&mut self, place: &BackupPlace, progress: Progress<'_>) -> Result<BackupReport> {
+        let (commit, _held) = self.refresh_whole()?;
+        let Some(Place { manifest, tables, .. }) = &self.place else {
+            return Err(Error::SessionClosed);
+        };
+        let tables = manifest.tables.iter().map(|named| tables[&named.id].as_ref());
+        let tables = tables.collect::<std::result::Result<_, _>>().map_err(Clone::clone)?;
+        let source = Source { core: self.core(), manifest, commit, tables: Some(tables) };
+        backup::back_up(&source, place, progress)
+    }
+
+    /// Refreshes the view, and leases what its manifest names beside the tables, too.
+    fn refresh_whole(&mut self) -> Result<(u64, Vec<FileHandle>)> {
+        loop {
+            let commit = self.refresh()?;
+            let manifest = self.place.as_ref().map(|place| &place.manifest);
+            let numbers = manifest.into_iter().flat_map(StoreManifest::numbers);
+            let held = numbers.map(|run| self.core().files().attach(run)).collect();
+            self.core().lease()?;
+            if manifest.map(|manifest| manifest.sequence) == Some(self.newest()?.sequence) {
+                return Ok((commit, held));
+            }
         }
     }
 

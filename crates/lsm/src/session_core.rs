@@ -26,7 +26,7 @@ use crate::registry::{Registry, Stored};
 use crate::rereading::TakenOver;
 use crate::run::Run;
 use crate::stats::{Counters, FilterStats, SessionStats};
-use crate::store_manifest;
+use crate::store_manifest::{self, StoreManifest};
 use crate::trace::event;
 use crate::worker::Worker;
 
@@ -370,7 +370,7 @@ impl SessionCore {
             }
             Err(error) => return Err(error),
         };
-        let tables = || manifests.iter().flat_map(|manifest| &manifest.tables);
+        let tables = || manifests.iter().flat_map(StoreManifest::all_tables);
         let named = || tables().map(|table| &table.meta);
         partials.extend(named().flat_map(SnapshotMeta::partials).copied());
         let snapshots = Registry::new(snapshots);
@@ -564,6 +564,10 @@ impl SessionCore {
     fn check_for_leaks(&self) {
         let holders = [&self.tables, &self.cursors, &self.calls];
         let is_idle = holders.iter().all(|count| count.load(Ordering::Acquire) == 0);
+        if self.is_read_only() {
+            // Nothing of it is removed, whoever holds it.
+            return;
+        }
         if cfg!(debug_assertions) && is_idle && !std::thread::panicking() {
             let held = self.files.held();
             assert!(held.is_empty(), "no table or cursor is open, and yet runs {held:?} are held");
@@ -723,6 +727,15 @@ impl SessionCore {
             }
         }
         written
+    }
+
+    /// After a failure that leaves it open what is on disk: as after a failed sync.
+    pub(crate) fn poison(&self, path: &Path, error: Error) -> Result<()> {
+        event!(WARN, "cleanup.failed", self.dir, %error);
+        match error {
+            Error::Disk(error) => self.files.synced(path, Err(error)),
+            error => Err(error),
+        }
     }
 
     /// Makes the names in a directory of the session durable.

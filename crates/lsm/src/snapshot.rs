@@ -144,6 +144,13 @@ pub(crate) struct WrittenOut {
 }
 
 impl WrittenOut {
+    /// Bytes of the run that the write buffer was written as.
+    pub(crate) fn image_bytes(&self) -> u64 {
+        let image = self.meta.image.map(|image| image.number);
+        let written = self.held.iter().find(|run| Some(run.number()) == image);
+        written.map_or(0, |run| run.meta().file_bytes())
+    }
+
     /// Lets tables that are opened from it share the runs and merges, once it is pinned.
     pub(crate) fn share(&self, core: &SessionCore) {
         core.share(&self.held);

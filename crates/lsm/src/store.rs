@@ -8,33 +8,35 @@
 //! from duplicates, so that commits go on meanwhile; then the manifest says so, and the segments of the log
 //! before it are used again.
 //!
-//! **Recovery.** The manifest names the tables and their files; the log is applied from where it says. So opening
-//! takes time in proportion to the log. What the log was applied to is in memory and in files that no manifest
-//! names yet, as after any commit.
+//! **Recovery.** The manifest names the tables and their files; the log is applied from where it says, in memory, up
+//! to 128 MiB in each table. So opening takes time in proportion to the log. The first commit writes all of that out
+//! by a checkpoint; the merges that it makes due are shares of later updates.
 
 use std::ops::RangeBounds;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Mutex};
 
 use terrane_io::{Disk, RealDisk};
 
 use crate::answer::Lookup;
+use crate::backup::{self, BackupPlace, BackupReport, Source};
 use crate::config::TableConfig;
 use crate::cursor::Cursor;
+use crate::durable::Durable;
 use crate::entry::Update;
 use crate::error::{Error, Result};
 use crate::files::lock;
 use crate::log::LogDir;
 use crate::manifest::SnapshotMeta;
+use crate::published::Published;
 use crate::recovery::{open_tables, recover};
+use crate::run_check::Progress;
 use crate::session::Session;
-use crate::session_core::TMP_SUFFIX;
+use crate::session_core::{Holder, TMP_SUFFIX};
 use crate::snapshot::SnapshotName;
 use crate::stats::TableStats;
-use crate::store_core::{
-    Batch, Durable, Named, Published, SEGMENTS, Shared, Slot, State, TableKey,
-};
+use crate::store_core::{Batch, Named, SEGMENTS, Shared, Slot, State, TableKey};
 use crate::store_manifest::{self, COPIES, NamedMeta, StoreManifest};
 use crate::store_options::{Durability, StoreOptions, TableName};
 use crate::table::{Table, deletions};
@@ -43,7 +45,7 @@ use crate::trace::event;
 /// A handle on a store; clones are the same store.
 #[derive(Debug, Clone)]
 pub struct Store {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 /// A handle on a named table; clones are the same table. Threads may share it.
@@ -82,8 +84,9 @@ impl Store {
 
     /// Opens the store in `dir`, a directory of a session, or makes one if the directory is empty.
     ///
-    /// Cost: that of opening a session and one snapshot for each named table, and of applying the log since the
-    /// last checkpoint.
+    /// Cost: that of opening a session and one snapshot for each named table, and of reading the log since the
+    /// last checkpoint, which is applied in memory: a table's write buffer grows to 128 MiB for it, if it has no memory
+    /// budget, and is flushed beyond that. The first commit makes a checkpoint, which writes as much.
     ///
     /// # Errors
     /// As [`Session::open`]; [`Error::StoreCorrupted`], [`Error::ResolveNotCompatible`],
@@ -103,7 +106,8 @@ impl Store {
             }
         }
         let older = found.older.iter().flat_map(StoreManifest::numbers).collect();
-        let manifest = found.manifest.unwrap_or_default();
+        // From here on it is a store of its own.
+        let manifest = StoreManifest { is_backup: false, ..found.manifest.unwrap_or_default() };
         for name in COPIES {
             let unfinished = dir.join(format!("{name}{TMP_SUFFIX}"));
             if disk.kind(&unfinished)?.is_some() {
@@ -122,7 +126,7 @@ impl Store {
         };
         let log_bytes = recover(&core, &manifest, &mut state)?;
         event!(DEBUG, "store.recovered", dir, from = manifest.commit, to = state.commit, log_bytes);
-        let durable = Durable::new(manifest.commit);
+        let durable = Durable::new(Arc::clone(&core), manifest.commit);
         let shared = Arc::new(Shared {
             log_dir: LogDir::new(disk, dir, log_bytes_max / SEGMENTS),
             core,
@@ -131,8 +135,7 @@ impl Store {
             log_bytes_max,
             published: Mutex::new(Published { manifest, older }),
             state: Mutex::new(state),
-            durable: Mutex::new(durable),
-            synced: Condvar::new(),
+            durable,
             log_bytes: AtomicU64::new(log_bytes),
             due_at: AtomicU64::new(log_bytes_max / 2),
             is_checkpointing: AtomicBool::new(false),
@@ -175,7 +178,7 @@ impl Store {
         let mut next = published.manifest.clone();
         next.next_table += 1;
         next.tables.push(NamedMeta { id, name: name.0.clone(), meta });
-        shared.publish(&mut published, next)?;
+        published.publish(&shared.core, next)?;
         let slot = Arc::new(Slot::default());
         let named = Named { table, changed: 0, written: 0, slot: Arc::clone(&slot) };
         lock(&shared.state).tables.insert(id, named);
@@ -243,7 +246,7 @@ impl Store {
         for table in next.tables.iter_mut().filter(|table| table.id == id) {
             table.name.clone_from(&to.0);
         }
-        self.shared.publish(&mut published, next).map(drop)
+        published.publish(&self.shared.core, next).map(drop)
     }
 
     /// Removes a table, durably; all commits before are durable then, too. Views, duplicates and snapshots of
@@ -265,7 +268,7 @@ impl Store {
         next.tables.retain(|table| table.id != id);
         // No commit may come in between that would be durable and yet for nothing.
         let mut state = lock(&shared.state);
-        shared.publish(&mut published, next)?;
+        published.publish(&shared.core, next)?;
         let dropped = state.tables.remove(&id);
         drop(state);
         if let Some(named) = dropped {
@@ -333,7 +336,7 @@ impl Store {
     /// The number of the last commit that is known to survive a loss of power.
     #[must_use]
     pub fn durable_commit(&self) -> u64 {
-        lock(&self.shared.durable).commit
+        self.shared.durable.commit()
     }
 
     /// Makes all commits so far durable.
@@ -356,6 +359,37 @@ impl Store {
     /// it.
     pub fn checkpoint(&self) -> Result<()> {
         self.shared.checkpoint()
+    }
+
+    /// Copies the store to the directory of a backup: all tables as of the last commit, retained versions and snapshots.
+    /// The directory is made if it is missing (its parent must exist) or empty; an earlier backup of this
+    /// store there is made like the store again, bringing only the runs that are not there yet and letting go of those
+    /// that are not needed. Commits go on meanwhile. `progress` is told of bytes, of which more may turn out to
+    /// be to do. A backup is opened, read, inspected and verified like any store.
+    ///
+    /// Cost: a [`checkpoint`](Self::checkpoint); reads and writes each run that is not there yet once, in large chunks, and
+    /// checks every page's checksum.
+    ///
+    /// # Errors
+    /// [`Error::NotABackup`] if something else is there, or a store that was committed to;
+    /// [`Error::SessionDirLocked`] if somebody has the backup open for writing; [`Error::StoreCorrupted`] and
+    /// [`Error::SnapshotCorrupted`] (after all else has been copied) for damage here; [`Error::Disk`],
+    /// [`Error::Poisoned`], [`Error::SessionClosed`]. After an error, or a crash, the tables there are those of the earlier backup or of this one,
+    /// and each snapshot is whole or absent.
+    pub fn back_up(&self, place: &BackupPlace, progress: Progress<'_>) -> Result<BackupReport> {
+        let shared = &self.shared;
+        let _call = shared.core.register(Holder::Call);
+        let (manifest, _held) = {
+            let mut published = lock(&shared.published);
+            shared.checkpoint_over(&mut published)?;
+            let manifest = published.manifest.clone();
+            let held: Vec<_> =
+                manifest.numbers().map(|run| shared.core.files().attach(run)).collect();
+            (manifest, held)
+        };
+        let commit = manifest.commit;
+        let source = Source { core: &shared.core, manifest: &manifest, commit, tables: None };
+        backup::back_up(&source, place, progress)
     }
 
     /// Makes a [`checkpoint`](Self::checkpoint), if the store has a log, and ends the store and its session for all
@@ -577,7 +611,7 @@ impl Ticket {
     /// Whether the commit is known to survive a loss of power.
     #[must_use]
     pub fn is_durable(&self) -> bool {
-        lock(&self.shared.durable).commit >= self.commit
+        self.shared.durable.commit() >= self.commit
     }
 
     /// Waits until the commit survives a loss of power, with an fsync that all share who wait.

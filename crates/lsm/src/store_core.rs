@@ -6,21 +6,19 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
-use std::time::Duration;
 
-use terrane_io::DiskFile;
-
+use crate::durable::Durable;
 use crate::entry::Update;
 use crate::error::{Error, Result};
 use crate::files::lock;
 use crate::log::{LOG, LogDir, LogEnd, RECORD_BYTES_MAX, RecordBuilder, SegmentHeader, segments};
-use crate::manifest::MANIFEST_BYTES_MAX;
+use crate::published::Published;
 use crate::session::Session;
-use crate::session_core::{ACTIVE, SessionCore};
+use crate::session_core::SessionCore;
 use crate::snapshot::WrittenOut;
-use crate::store_manifest::{COPIES, StoreManifest};
+use crate::store_manifest::StoreManifest;
 use crate::store_options::{CheckpointThread, Durability, StoreOptions, TableName};
 use crate::table::{Applied, Table};
 use crate::trace::event;
@@ -30,9 +28,6 @@ pub(crate) const SEGMENTS: u64 = 4;
 
 /// Old segments that are kept to be written again.
 const SPARES_MAX: usize = SEGMENTS as usize;
-
-/// How long a sync waits for others at the most.
-const PATIENCE_MAX: Duration = Duration::from_micros(100);
 
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -44,9 +39,7 @@ pub(crate) struct Shared {
     /// Held by whoever writes another manifest.
     pub(crate) published: Mutex<Published>,
     pub(crate) state: Mutex<State>,
-    pub(crate) durable: Mutex<Durable>,
-    /// Told when `durable` changes.
-    pub(crate) synced: Condvar,
+    pub(crate) durable: Durable,
     /// Bytes of the log since the last checkpoint, and when the next one is due.
     pub(crate) log_bytes: AtomicU64,
     pub(crate) due_at: AtomicU64,
@@ -84,14 +77,6 @@ pub(crate) struct Named {
     pub(crate) slot: Arc<Slot>,
 }
 
-/// The manifest on disk.
-#[derive(Debug)]
-pub(crate) struct Published {
-    pub(crate) manifest: StoreManifest,
-    /// Files that an older copy names, which may be the one that survives; pinned until both are new.
-    pub(crate) older: Vec<u64>,
-}
-
 /// A named table, as its handles know it.
 #[derive(Debug, Clone)]
 pub(crate) struct TableKey {
@@ -127,54 +112,6 @@ pub(crate) struct Reading {
     pub(crate) view: Option<Arc<Table>>,
     /// Whether anybody has asked for it since the commit before.
     pub(crate) is_wanted: bool,
-}
-
-/// What is known to survive a loss of power.
-#[derive(Debug)]
-pub(crate) struct Durable {
-    pub(crate) commit: u64,
-    pub(crate) is_syncing: bool,
-    /// The end of the log: its file, and the last commit written to it.
-    pub(crate) end: Option<(Arc<dyn DiskFile>, u64)>,
-    /// The commits that threads wait for.
-    waiting: Vec<u64>,
-    /// How many waited for the last sync or came during it: so many may come before the next one.
-    expected: usize,
-    /// How long the last sync took.
-    took: Duration,
-    /// Whether somebody sees to it that the next sync is not put off for too long.
-    is_watched: bool,
-}
-
-impl Durable {
-    /// What is so when a store is opened; `end` comes with the first commit.
-    pub(crate) fn new(commit: u64) -> Self {
-        Self {
-            commit,
-            is_syncing: false,
-            end: None,
-            waiting: Vec::new(),
-            expected: 0,
-            took: Duration::ZERO,
-            is_watched: false,
-        }
-    }
-
-    fn reach(&mut self, commit: u64) {
-        self.commit = self.commit.max(commit);
-        self.waiting.retain(|waiting| *waiting > commit);
-    }
-
-    /// How long the next sync may wait for others to come; `None` if all are there who can be expected.
-    fn patience(&self) -> Option<Duration> {
-        let patience = (self.took / 2).min(PATIENCE_MAX);
-        (self.waiting.len() < self.expected && !patience.is_zero()).then_some(patience)
-    }
-}
-
-/// Whether a rename has failed, and may have been done.
-fn is_of_rename(error: &Error) -> bool {
-    matches!(error, Error::Disk(terrane_io::Error::Io { call: "rename", .. }))
 }
 
 pub(crate) fn corrupted(path: &Path, reason: impl Into<String>) -> Error {
@@ -274,56 +211,6 @@ impl Shared {
         synced
     }
 
-    /// Writes a manifest whose files are durable. Says whether both copies are new.
-    pub(crate) fn publish(&self, published: &mut Published, next: StoreManifest) -> Result<bool> {
-        let next = StoreManifest { sequence: published.manifest.sequence + 1, ..next };
-        let (core, files) = (&self.core, self.core.files());
-        let bytes = next.encode();
-        if bytes.len() as u64 > MANIFEST_BYTES_MAX {
-            return Err(Error::SnapshotTooLarge { bytes: bytes.len(), limit: MANIFEST_BYTES_MAX });
-        }
-        core.sync_dir(ACTIVE)?;
-        files.pin(next.numbers());
-        let _right = files.open_files().may_write()?;
-        let [first, second] = COPIES.map(|name| core.dir().join(name));
-        if let Err(error) = core.write_whole(&first, &bytes) {
-            if is_of_rename(&error) {
-                // Nobody knows whether it has its name.
-                self.poison(&first, error)?;
-            } else {
-                self.unpin(next.numbers().collect());
-                return Err(error);
-            }
-        }
-        let both = core.write_whole(&second, &bytes);
-        // After a failed sync the copies may be there or not: what they name stays.
-        core.sync_root()?;
-        let old = std::mem::replace(&mut published.manifest, next);
-        published.older.extend(old.numbers());
-        if let Err(error) = both {
-            event!(WARN, "cleanup.failed", core.dir(), %error);
-            return Ok(false);
-        }
-        self.unpin(std::mem::take(&mut published.older));
-        Ok(true)
-    }
-
-    /// Lets go of files that no manifest names any more.
-    fn unpin(&self, numbers: Vec<u64>) {
-        if let Err(error) = self.core.let_go(numbers) {
-            event!(WARN, "cleanup.failed", self.core.dir(), %error);
-        }
-    }
-
-    /// After a failure that leaves it open what is on disk: as after a failed sync.
-    fn poison(&self, path: &Path, error: Error) -> Result<()> {
-        event!(WARN, "cleanup.failed", self.core.dir(), %error);
-        match error {
-            Error::Disk(error) => self.core.files().synced(path, Err(error)),
-            error => Err(error),
-        }
-    }
-
     /// Begins another segment of the log, for a record of so many bytes. If the manifest leads to the old one,
     /// what is in that is durable then.
     fn begin_segment(&self, state: &mut State, record: usize) -> Result<()> {
@@ -340,50 +227,14 @@ impl Shared {
         self.core.sync_dir(LOG)?;
         if let Some(old) = state.log.as_ref().filter(|_| state.is_linked) {
             // The seal says that all of this is durable, so it comes after.
-            self.sync_in_turn(&old.file, state.commit)?;
-            old.seal(state.commit).or_else(|error| self.poison(old.file.path(), error))?;
-            self.sync_in_turn(&old.file, state.commit)?;
-            lock(&self.durable).end = Some((Arc::clone(&end.file), state.commit));
+            self.durable.sync_in_turn(&old.file, state.commit)?;
+            old.seal(state.commit).or_else(|error| self.core.poison(old.file.path(), error))?;
+            self.durable.sync_in_turn(&old.file, state.commit)?;
+            self.durable.set_end(&end.file, state.commit);
         }
         state.segment = header.number;
         state.log = Some(end);
         Ok(())
-    }
-
-    /// Syncs a file of the log that has the commits up to `last`, when nobody else does: a failure is told
-    /// once only.
-    fn sync_in_turn(&self, file: &Arc<dyn DiskFile>, last: u64) -> Result<()> {
-        let mut durable = lock(&self.durable);
-        while durable.is_syncing {
-            durable = self.synced.wait(durable).unwrap_or_else(PoisonError::into_inner);
-        }
-        self.sync_now(durable, file, last)
-    }
-
-    /// Takes the turn, syncs, and gives it back: the commits up to `last` are durable then.
-    fn sync_now(
-        &self,
-        mut durable: MutexGuard<'_, Durable>,
-        file: &Arc<dyn DiskFile>,
-        last: u64,
-    ) -> Result<()> {
-        self.core.files().check_poisoned()?;
-        (durable.is_syncing, durable.is_watched) = (true, false);
-        drop(durable);
-        let clock = self.core.disk().clock();
-        let start = clock.monotonic();
-        let synced = self.core.files().synced(file.path(), file.sync());
-        let took = clock.monotonic().saturating_sub(start);
-        let mut durable = lock(&self.durable);
-        (durable.is_syncing, durable.took) = (false, took);
-        durable.expected = durable.waiting.len();
-        if synced.is_ok() {
-            durable.reach(last);
-        }
-        // Whoever wakes up finds it free.
-        drop(durable);
-        self.synced.notify_all();
-        synced
     }
 
     /// What a commit of these batches writes to the log, if there is one.
@@ -438,66 +289,24 @@ impl Shared {
         let Some(log) = state.log.as_mut().filter(|_| self.is_logged()) else { return Ok(()) };
         let _right = self.core.files().open_files().may_write()?;
         let commit = state.commit + 1;
-        let known = lock(&self.durable).commit;
+        let known = self.durable.commit();
         let record = record.finish(self.core.salt(), log.number, commit, known);
         if let Err(error) = log.write(&record) {
             // Nobody must read what there may be of it, now or later.
             let path = log.file.path();
-            log.withdraw().or_else(|error| self.poison(path, error))?;
+            log.withdraw().or_else(|error| self.core.poison(path, error))?;
             self.core.files().synced(path, log.file.sync())?;
             return Err(error);
         }
         self.log_bytes.fetch_add(record.len() as u64, Ordering::Relaxed);
-        lock(&self.durable).end = Some((Arc::clone(&log.file), commit));
+        self.durable.set_end(&log.file, commit);
         Ok(())
     }
 
     /// Waits until a commit is durable, and syncs if nobody else does.
     pub(crate) fn wait_for(&self, commit: u64) -> Result<()> {
-        let mut durable = lock(&self.durable);
-        self.core.check_writable()?;
-        if durable.commit < commit {
-            durable.waiting.push(commit);
-        }
-        let mut is_patient = true;
-        while durable.commit < commit {
-            self.core.check_writable()?;
-            if durable.is_syncing {
-                durable = self.synced.wait(durable).unwrap_or_else(PoisonError::into_inner);
-                continue;
-            }
-            let Some((file, last)) = durable.end.clone() else {
-                // Recovered, and not committed to since; or there is no log.
-                drop(durable);
-                return self.checkpoint();
-            };
-            if let Some(patience) = durable.patience().filter(|_| is_patient) {
-                (durable, is_patient) = self.gather(durable, patience);
-                continue;
-            }
-            self.sync_now(durable, &file, last)?;
-            if last >= commit {
-                return Ok(());
-            }
-            durable = lock(&self.durable);
-        }
-        Ok(())
-    }
-
-    /// Waits for others who are expected to commit, until they are there and one of them syncs. One waits for
-    /// as long as `patience` at most: for it the second result is then false.
-    fn gather<'a>(
-        &'a self,
-        mut durable: MutexGuard<'a, Durable>,
-        patience: Duration,
-    ) -> (MutexGuard<'a, Durable>, bool) {
-        if durable.is_watched {
-            return (self.synced.wait(durable).unwrap_or_else(PoisonError::into_inner), true);
-        }
-        durable.is_watched = true;
-        let waited = self.synced.wait_timeout(durable, patience);
-        let (durable, waited) = waited.unwrap_or_else(PoisonError::into_inner);
-        (durable, !waited.timed_out())
+        // Without an end of the log: recovered, and not committed to since; or there is no log.
+        if self.durable.wait_for(commit)? { Ok(()) } else { self.checkpoint() }
     }
 
     /// Makes all commits so far durable.
@@ -587,26 +396,17 @@ impl Shared {
             if state.commit == published.manifest.commit && copies.is_empty() && is_begun {
                 return Ok(());
             }
-            if self.is_logged() {
-                let is_empty = state.log.as_ref().is_some_and(LogEnd::is_empty);
-                if !(state.is_linked && is_empty) {
-                    self.begin_segment(state, 0)?;
-                }
-                next.segment = state.segment;
-            } else {
-                next.segment = 0;
-            }
+            next.segment = self.cut_log(state)?;
             next.commit = state.commit;
             (copies, self.log_bytes.load(Ordering::Relaxed))
         };
         let commit = next.commit;
         event!(DEBUG, "store.checkpoint", self.core.dir(), commit);
         let written = write_out(&copies, &mut next)?;
-        let both = self.publish(published, next)?;
+        let both = published.publish(&self.core, next)?;
         for written in &written {
             written.share(&self.core);
         }
-        self.log_bytes.fetch_sub(log_bytes, Ordering::Relaxed);
         {
             let mut state = lock(&self.state);
             for (id, changed, _) in &copies {
@@ -614,15 +414,8 @@ impl Shared {
                     named.written = *changed;
                 }
             }
-            state.is_linked = self.is_logged();
-            let mut durable = lock(&self.durable);
-            durable.reach(commit);
-            if durable.end.is_none() {
-                let end = state.log.as_ref().filter(|_| state.is_linked);
-                durable.end = end.map(|log| (Arc::clone(&log.file), state.commit));
-            }
+            self.link(&mut state, commit, log_bytes);
         }
-        self.synced.notify_all();
         if both {
             self.recycle(published.manifest.segment);
         }
@@ -630,8 +423,30 @@ impl Shared {
         Ok(())
     }
 
+    /// Lets the log, if there is one, go on in a new segment, unless the present one has no record; the number of that
+    /// segment is for a manifest.
+    pub(crate) fn cut_log(&self, state: &mut State) -> Result<u64> {
+        if !self.is_logged() {
+            return Ok(0);
+        }
+        let is_empty = state.log.as_ref().is_some_and(LogEnd::is_empty);
+        if !(state.is_linked && is_empty) {
+            self.begin_segment(state, 0)?;
+        }
+        Ok(state.segment)
+    }
+
+    /// Notes that the manifest on disk leads to the present segment and has all up to `commit`, which so many bytes
+    /// of the log were for.
+    pub(crate) fn link(&self, state: &mut State, commit: u64, log_bytes: u64) {
+        self.log_bytes.fetch_sub(log_bytes, Ordering::Relaxed);
+        state.is_linked = self.is_logged();
+        let end = state.log.as_ref().filter(|_| state.is_linked);
+        self.durable.reach(commit, end.map(|log| (&log.file, state.commit)));
+    }
+
     /// Keeps some of the segments that are not needed any more, and removes the others.
-    fn recycle(&self, needed_from: u64) {
+    pub(crate) fn recycle(&self, needed_from: u64) {
         let mut state = lock(&self.state);
         if let Err(error) = self.recycle_from(&mut state, needed_from) {
             event!(WARN, "cleanup.failed", self.core.dir(), %error);

@@ -15,7 +15,7 @@
 use std::path::{Path, PathBuf};
 
 use terrane_io::Disk;
-use terrane_io::bytes::Writer;
+use terrane_io::bytes::{Reader, Writer};
 use terrane_io::disk::read_file;
 
 use crate::error::{Error, Result};
@@ -40,9 +40,22 @@ pub(crate) struct NamedMeta {
     pub(crate) meta: SnapshotMeta,
 }
 
+/// The state of all named tables after a commit, kept.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct VersionMeta {
+    /// That commit.
+    pub(crate) number: u64,
+    /// Empty for none.
+    pub(crate) name: String,
+    /// By number.
+    pub(crate) tables: Vec<NamedMeta>,
+}
+
 /// The state of all named tables.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(crate) struct StoreManifest {
+    /// Whether it is the manifest of a backup, which nobody has committed to.
+    pub(crate) is_backup: bool,
     /// Counts manifests.
     pub(crate) sequence: u64,
     /// The last commit that is in the tables.
@@ -53,6 +66,17 @@ pub(crate) struct StoreManifest {
     pub(crate) next_table: u64,
     /// By number.
     pub(crate) tables: Vec<NamedMeta>,
+    /// Retained versions, ascending.
+    pub(crate) versions: Vec<VersionMeta>,
+}
+
+impl VersionMeta {
+    /// Its tables, for whoever asks what needs a file.
+    pub(crate) fn users(&self) -> impl Iterator<Item = (String, &NamedMeta)> {
+        let version =
+            if self.name.is_empty() { self.number.to_string() } else { self.name.clone() };
+        self.tables.iter().map(move |table| (format!("{}@{version}", table.name), table))
+    }
 }
 
 impl Found {
@@ -63,9 +87,14 @@ impl Found {
 }
 
 impl StoreManifest {
+    /// All tables, those of versions too.
+    pub(crate) fn all_tables(&self) -> impl Iterator<Item = &NamedMeta> {
+        self.tables.iter().chain(self.versions.iter().flat_map(|version| &version.tables))
+    }
+
     /// The numbers of all run files that the tables need; of several tables as often.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u64> {
-        self.tables.iter().flat_map(|table| table.meta.numbers())
+        self.all_tables().flat_map(|table| table.meta.numbers())
     }
 
     /// Whether both have the same tables under the same names.
@@ -78,39 +107,83 @@ impl StoreManifest {
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Writer::new();
-        out.put(&STORE_MAGIC).u32(STORE_VERSION);
+        out.put(&STORE_MAGIC).u32(STORE_VERSION).u8(1 + u8::from(self.is_backup));
         out.u64(self.sequence).u64(self.commit).u64(self.segment).u64(self.next_table);
-        out.u32(self.tables.len() as u32);
-        for table in &self.tables {
-            out.u64(table.id).string(table.name.as_bytes()).string(&table.meta.encode());
+        put_tables(&mut out, &self.tables);
+        out.u32(self.versions.len() as u32);
+        for version in &self.versions {
+            out.u64(version.number).string(version.name.as_bytes());
+            put_tables(&mut out, &version.tables);
         }
         manifest::close(out)
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<Self, Refused> {
         let mut input = manifest::open(bytes, STORE_MAGIC, STORE_VERSION)?;
+        let is_backup = match input.u8()? {
+            1 => false,
+            2 => true,
+            _ => return manifest::damaged("unknown kind of store"),
+        };
         let (sequence, commit) = (input.u64()?, input.u64()?);
         let (segment, next_table) = (input.u64()?, input.u64()?);
-        let mut tables: Vec<NamedMeta> = Vec::new();
+        let tables = take_tables(&mut input, next_table)?;
+        let mut versions: Vec<VersionMeta> = Vec::new();
         for _ in 0..input.u32()? {
-            let id = input.u64()?;
-            let Ok(name) = std::str::from_utf8(input.string()?) else {
-                return manifest::damaged("name of a table is not UTF-8");
-            };
-            let meta = SnapshotMeta::decode(input.string()?)?;
-            if id >= next_table || tables.last().is_some_and(|last| last.id >= id) {
-                return manifest::damaged("numbers of tables out of order");
+            let number = input.u64()?;
+            let name = take_name(&mut input)?;
+            let last = versions.last().map(|version| version.number);
+            if number > commit || last.is_some_and(|last| last >= number) {
+                return manifest::damaged("numbers of versions out of order");
             }
-            if tables.iter().any(|table| table.name == name) {
-                return manifest::damaged("two tables of one name");
+            if !name.is_empty() && versions.iter().any(|version| version.name == name) {
+                return manifest::damaged("two versions of one name");
             }
-            tables.push(NamedMeta { id, name: name.to_owned(), meta });
+            versions.push(VersionMeta {
+                number,
+                name,
+                tables: take_tables(&mut input, next_table)?,
+            });
         }
         if !input.rest().is_empty() {
             return manifest::damaged("bytes after the end");
         }
-        Ok(Self { sequence, commit, segment, next_table, tables })
+        Ok(Self { is_backup, sequence, commit, segment, next_table, tables, versions })
     }
+}
+
+fn put_tables(out: &mut Writer, tables: &[NamedMeta]) {
+    out.u32(tables.len() as u32);
+    for table in tables {
+        out.u64(table.id).string(table.name.as_bytes()).string(&table.meta.encode());
+    }
+}
+
+fn take_name(input: &mut Reader<'_>) -> std::result::Result<String, Refused> {
+    match std::str::from_utf8(input.string()?) {
+        Ok(name) => Ok(name.to_owned()),
+        Err(_) => manifest::damaged("a name is not UTF-8"),
+    }
+}
+
+fn take_tables(
+    input: &mut Reader<'_>,
+    next_table: u64,
+) -> std::result::Result<Vec<NamedMeta>, Refused> {
+    let mut tables: Vec<NamedMeta> = Vec::new();
+    for _ in 0..input.u32()? {
+        let id = input.u64()?;
+        let name = take_name(input)?;
+        let meta = SnapshotMeta::decode(input.string()?)?;
+        if id >= next_table || tables.last().is_some_and(|last| last.id >= id) {
+            return manifest::damaged("numbers of tables out of order");
+        }
+        if tables.iter().any(|table| table.name == name) {
+            return manifest::damaged("two tables of one name");
+        }
+        tables.push(NamedMeta { id, name, meta });
+    }
+    Ok(tables)
 }
 
 /// What the copies of a manifest say.

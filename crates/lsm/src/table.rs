@@ -639,6 +639,13 @@ impl Table {
         snapshot::write_out(&self.session, &self.context(), &self.tree, "")
     }
 
+    /// The same with the write buffer written to another session of the same salt. Nothing else may be in memory
+    /// only: of a reader's table nothing is.
+    pub(crate) fn write_out_to(&self, target: &SessionCore) -> Result<WrittenOut> {
+        let context = Context { set: target.files(), ..self.context() };
+        snapshot::write_out(target, &context, &self.tree, "")
+    }
+
     /// Writes what the table holds now as a stream of bytes that is the same for equal contents, whatever
     /// their history: see `docs/format/canonical.md`. `out` is flushed, not synced.
     ///
@@ -934,6 +941,76 @@ mod tests {
                 }
             }
             assert!(levels >= 4, "{merge_policy:?}: {levels} levels");
+        }
+    }
+
+    /// Applies 5,000 updates of different keys in batches, with values of 100 bytes.
+    fn replay(table: &mut Table, flush_at: Option<u64>, after_each: impl Fn(&Table)) {
+        for first in (0..5_000_u64).step_by(50) {
+            let keys: Vec<_> = (first..first + 50).map(u64::to_le_bytes).collect();
+            let batch: Vec<_> = keys.iter().map(|key| (key, Update::Insert(&[7; 100]))).collect();
+            table.replay(&batch, flush_at).unwrap();
+            after_each(table);
+        }
+    }
+
+    fn session() -> Session {
+        let options = SessionOptions::with_salt(1).create_dir();
+        Session::open(SimDisk::new(1), Path::new("/session"), &options).unwrap()
+    }
+
+    #[test]
+    fn a_replay_stays_within_its_bound_in_memory() {
+        const BOUND: u64 = 50_000;
+        const BATCH: u64 = 50 * 148;
+        let session = session();
+        // What is larger counts: the write buffer or the bound.
+        for (write_buffer, most) in
+            [(BufferSize::Entries(64), BOUND), (BufferSize::Bytes(200_000), 200_000)]
+        {
+            let config = TableConfig { write_buffer, ..TableConfig::default() };
+            let mut table = session.new_table(&config).unwrap();
+            replay(&mut table, Some(BOUND), |table| {
+                let bytes = table.tree.buffer.weight_bytes();
+                assert!(bytes < most + BATCH, "{bytes} bytes");
+            });
+            assert!(table.tree.flushes >= 3, "{} flushes", table.tree.flushes);
+            assert!(table.stats().runs() >= 2, "{:?}", table.stats());
+            assert_eq!(table.count_exact().unwrap(), 5_000);
+        }
+    }
+
+    /// With and without what was replayed the same merges are due with the same update, also after a snapshot.
+    #[test]
+    fn time_stands_still_while_a_log_is_replayed() {
+        let session = session();
+        let config =
+            TableConfig { write_buffer: BufferSize::Entries(64), ..TableConfig::default() };
+        let mut table = session.new_table(&config).unwrap();
+        for number in 0..64 * 30 + 20_u64 {
+            table.insert(&(1 << 40 | number).to_le_bytes(), &[7; 100]).unwrap();
+        }
+        let done = |table: &Table| -> Vec<(u64, u64)> {
+            table.tree.pending().map(|merge| (merge.merging.done(), merge.due)).collect()
+        };
+        let (before, now) = (done(&table), table.tree.now(&table.context()));
+        assert!(before.len() >= 2, "{before:?}");
+        replay(&mut table, None, |table| assert_eq!(table.tree.now(&table.context()), now));
+        assert_eq!((done(&table), table.tree.buffer.len()), (before, 5_020));
+
+        let name = SnapshotName::new("replayed").unwrap();
+        table.save_snapshot(&name, "").unwrap();
+        let mut opened = session.open_snapshot(&name, "").unwrap();
+        assert_eq!(opened.tree.now(&opened.context()), now);
+        for table in [&mut table, &mut opened] {
+            let flushes = table.tree.flushes;
+            for number in 0..43_u64 {
+                table.insert(&(1 << 41 | number).to_le_bytes(), b"").unwrap();
+            }
+            assert_eq!((table.tree.flushes, table.tree.buffer.len()), (flushes, 5_063));
+            table.insert(b"last", b"").unwrap();
+            assert_eq!((table.tree.flushes, table.tree.buffer.len()), (flushes + 1, 0));
+            assert_eq!(table.count_exact().unwrap(), 64 * 30 + 20 + 5_000 + 44);
         }
     }
 }

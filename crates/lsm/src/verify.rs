@@ -41,7 +41,7 @@ use crate::session_core::{
     snapshot_names, snapshot_path,
 };
 use crate::store_check::{Fault, ManifestCopies, ManifestCopy, lost_manifest, walk_log};
-use crate::store_manifest::StoreManifest;
+use crate::store_manifest::{StoreManifest, VersionMeta};
 
 /// Damaged data pages of one run that are listed one by one.
 const DAMAGE_LISTED_MAX: usize = 16;
@@ -299,6 +299,10 @@ impl<'a> Check<'a> {
             for table in &manifest.tables {
                 self.report.tables += 1;
                 let users = Users { tables: vec![table.name.clone()], ..Users::default() };
+                self.want(&mut wanted, path, &table.meta, &users);
+            }
+            for (name, table) in manifest.versions.iter().flat_map(VersionMeta::users) {
+                let users = Users { tables: vec![name], ..Users::default() };
                 self.want(&mut wanted, path, &table.meta, &users);
             }
         }

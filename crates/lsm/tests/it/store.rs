@@ -12,18 +12,18 @@ use terrane_io::Disk;
 use terrane_io::fault::{FaultKind, FaultPlan, Repeat};
 use terrane_io::sim::{SimDisk, Survival};
 use terrane_lsm::{
-    Durability, Error, NamedTable, Resolve, Store, StoreOptions, TableConfig, TableName, Ticket,
-    Update, WriteBuffer,
+    Durability, Error, NamedTable, Resolve, SessionOptions, Store, StoreOptions, TableConfig,
+    TableName, Ticket, Update, WriteBuffer,
 };
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
 use terrane_testkit::{ChaCha8Rng, SeedableRng};
 
-use crate::Place;
 use crate::store_script::{
     Content, History, Runner, Script, State, Step, batch, check_image, config, content, name, open,
     options, run, state,
 };
+use crate::{Place, SALT};
 
 const SURVIVALS: [Survival; 6] = [
     Survival::Nothing,
@@ -60,6 +60,54 @@ fn commits_that_wait_together_share_an_fsync() {
     }
     assert_eq!((disk.counts() - before).syncs, 6);
     store.close().unwrap();
+}
+
+/// Threads that wait for each other's commits: some end early, a checkpoint makes durable what they wait for, and at
+/// last the store is closed. Nobody may be left waiting, and whoever was told that a commit is durable finds it.
+#[test]
+fn nobody_waits_for_a_sync_that_does_not_come() {
+    for place in Place::both() {
+        let session = SessionOptions::with_salt(SALT).create_dir();
+        let options = StoreOptions::default().session(session);
+        let store = Store::open(place.disk(), &place.dir(), &options).unwrap();
+        let table = store.create_table(&name("main"), &config()).unwrap();
+        let durable: Vec<u64> = std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..6_u64)
+                .map(|thread| {
+                    let (store, table) = (&store, &table);
+                    // Two go on until the store is closed.
+                    let most = if thread < 2 { u64::MAX } else { 20 * thread };
+                    scope.spawn(move || {
+                        let commit = |number: &u64| {
+                            let value = number.to_le_bytes();
+                            let ticket = table.insert(&thread.to_le_bytes(), &value)?;
+                            if number.is_multiple_of(16) && thread == 3 {
+                                store.checkpoint()?;
+                            }
+                            ticket.wait()
+                        };
+                        (1..=most).take_while(|number| commit(number).is_ok()).count() as u64
+                    })
+                })
+                .collect();
+            let mut workers = workers.into_iter();
+            let endless: Vec<_> = workers.by_ref().take(2).collect();
+            let ended: Vec<u64> = workers.map(|worker| worker.join().unwrap()).collect();
+            store.close().unwrap();
+            let endless = endless.into_iter().map(|worker| worker.join().unwrap());
+            endless.chain(ended).collect()
+        });
+        assert_eq!(durable[2..], [40, 60, 80, 100]);
+        drop((table, store));
+        let store = Store::open(place.disk(), &place.dir(), &options).unwrap();
+        let table = store.table(&name("main")).unwrap();
+        for (thread, durable) in (0_u64..).zip(durable) {
+            let found = table.lookup(&thread.to_le_bytes()).unwrap();
+            let number = found.value().map_or(0, |v| u64::from_le_bytes(v.try_into().unwrap()));
+            assert!(number >= durable, "thread {thread}: {number}, not {durable}");
+        }
+        store.close().unwrap();
+    }
 }
 
 /// Four threads commit at the same time, each its own sequence of numbers; the power goes at some call.

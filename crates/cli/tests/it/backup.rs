@@ -1,0 +1,101 @@
+//! `terrane backup` and `terrane version`, as an operator uses them.
+//!
+//! Goal: a backup is the store, brings only what is new, and nothing else is overwritten; versions are listed, read
+//! and gone back to by number and by name.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::program::{Answer, Place, command, text};
+use crate::store::inspect;
+
+/// Calls `terrane <arguments> --json --store <store>`.
+fn call(store: &Path, arguments: &[&str]) -> Answer {
+    command().args(arguments).arg("--json").arg("--store").arg(store).output().unwrap().into()
+}
+
+fn ledger() -> (Place, PathBuf) {
+    let place = Place::new();
+    let store = place.store();
+    call(&store, &["put", "--create", "alice", "100", "bob", "20"]).done();
+    (place, store)
+}
+
+#[test]
+fn a_backup_is_renewed_read_and_restored() {
+    let (place, store) = ledger();
+    let folder = store.parent().unwrap().to_owned();
+    let there = folder.join("far/backup");
+    let to = ["backup", "--to", text(&there)];
+    let first = call(&store, &to).done();
+    assert_eq!((&first["commit"], &first["tables"]), (&json!(1), &json!(1)));
+    assert_eq!(call(&there, &["get", "alice"]).done()["entries"][0]["value"], "100");
+    call(&store, &["snapshot", "save", "monday"]).done();
+    call(&store, &["version", "retain", "--name", "start"]).done();
+    call(&store, &["put", "alice", "90"]).done();
+    let second = call(&store, &to).done();
+    let counts = (&second["commit"], &second["versions"], &second["snapshots"]);
+    assert_eq!(counts, (&json!(2), &json!(1), &json!(1)));
+    let verified: Answer =
+        command().args(["verify", text(&there), "--json"]).output().unwrap().into();
+    verified.done();
+    let inspected = inspect(&there, &["--json"]).done();
+    assert_eq!(inspected["named_tables"]["is_backup"], true);
+    assert_eq!(inspected["named_tables"]["versions"][0]["name"], "start");
+
+    // A restored store is gone on with; the backup is still one of the first.
+    let restored = folder.join("restored");
+    call(&there, &["backup", "--to", text(&restored)]).done();
+    call(&restored, &["put", "carol", "1"]).done();
+    assert_eq!(call(&restored, &["count"]).done()["count"], 3);
+    let refused = call(&store, &["backup", "--to", text(&restored)]).failed(2);
+    assert!(refused.contains("committed to"), "{refused}");
+    call(&store, &to).done();
+    for (to, said) in [(text(&store), "same directory"), (text(&folder), "no backup")] {
+        let refused = call(&store, &["backup", "--to", to]).failed(2);
+        assert!(refused.contains(said), "{refused}");
+    }
+    assert!(call(&folder.join("missing"), &to).failed(2).contains("does not exist"));
+    drop(place);
+}
+
+#[test]
+fn versions_are_read_and_gone_back_to() {
+    let (_place, store) = ledger();
+    assert_eq!(call(&store, &["version", "list"]).done()["versions"], json!([]));
+    let first = call(&store, &["version", "retain", "--name", "start"]).done();
+    assert_eq!((&first["number"], &first["name"]), (&json!(1), &json!("start")));
+    call(&store, &["put", "alice", "90"]).done();
+    call(&store, &["del", "bob"]).done();
+    let second = call(&store, &["version", "retain"]).done();
+    assert_eq!((&second["number"], &second["name"]), (&json!(3), &Value::Null));
+    let listed = call(&store, &["version", "list"]).done();
+    let expected = json!([
+        {"number": 1, "name": "start", "tables": ["main"]},
+        {"number": 3, "name": null, "tables": ["main"]},
+    ]);
+    assert_eq!(listed["versions"], expected);
+    for at in ["1", "start"] {
+        let value = call(&store, &["get", "bob", "--at", at]).done();
+        assert_eq!(value["entries"][0]["value"], "20");
+        assert_eq!(call(&store, &["count", "--at", at]).done()["count"], 2);
+    }
+    assert_eq!(call(&store, &["scan", "--at", "3"]).done()["count"], 1);
+
+    assert_eq!(call(&store, &["version", "rollback", "start"]).done()["commit"], 4);
+    assert_eq!(call(&store, &["count"]).done()["count"], 2);
+    assert_eq!(call(&store, &["version", "rollback", "3"]).done()["commit"], 5);
+    assert_eq!(call(&store, &["count"]).done()["count"], 1);
+    assert_eq!(call(&store, &["version", "release", "start"]).done()["number"], 1);
+    for words in [
+        &["version", "rollback", "start"][..],
+        &["version", "release", "1"],
+        &["get", "bob", "--at", "2"],
+    ] {
+        let refused = call(&store, words).failed(2);
+        assert!(refused.contains("not retained"), "{refused}");
+    }
+    let refused = call(&store, &["version", "retain", "--name", "12"]).failed(2);
+    assert!(refused.contains("number"), "{refused}");
+}

@@ -1,0 +1,192 @@
+//! Which commits of a store are durable, who syncs the log, and who waits for that.
+//!
+//! One thread syncs at a time, for all commits that are written by then; the others wait. What makes that fast is
+//! that many commits share a sync. So when a sync has ended, the next one is not begun at once for the few
+//! commits that came meanwhile: the threads that have just been told are about to come with their next ones, and
+//! whoever comes last syncs. One of those who wait watches the time: if not all come, it syncs after half the
+//! time that a sync takes, or [`PATIENCE_MAX`] if that is less. A thread that commits alone never waits.
+//!
+//! *Rejected:* beginning the next sync at once (with as little work between two syncs as a commit is, half of the
+//! threads share each, and every sync wakes the other half in vain); a fixed delay (slows a single thread);
+//! writing the records of all in one call by whoever syncs (a failed write would have to take back commits that
+//! others have seen).
+//!
+//! Invariant: whoever waits is told when a sync ends, when commits become durable in another way, and when
+//! whoever watched gives up; so somebody always watches or syncs.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use terrane_io::DiskFile;
+
+use crate::error::Result;
+use crate::files::lock;
+use crate::session_core::SessionCore;
+
+/// How long a sync waits for others at the most: a few times what they take to come.
+const PATIENCE_MAX: Duration = Duration::from_micros(100);
+
+/// What is known to survive a loss of power.
+#[derive(Debug)]
+pub(crate) struct Durable {
+    core: Arc<SessionCore>,
+    syncs: Mutex<Syncs>,
+    /// Told when `syncs` changes.
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Syncs {
+    /// The last durable commit.
+    commit: u64,
+    /// The end of the log: its file, and the last commit written to it.
+    end: Option<(Arc<dyn DiskFile>, u64)>,
+    is_syncing: bool,
+    /// The commits that threads wait for.
+    waiting: Vec<u64>,
+    /// How many waited when the last sync ended: so many can be expected before the next one.
+    expected: usize,
+    /// How long the last sync took.
+    took: Duration,
+    /// Whether one of those who wait watches the time.
+    is_watched: bool,
+}
+
+impl Syncs {
+    fn reach(&mut self, commit: u64) {
+        self.commit = self.commit.max(commit);
+        self.waiting.retain(|waiting| *waiting > commit);
+        // Whoever watched may be done.
+        self.is_watched = false;
+    }
+
+    /// How long the next sync waits for others to come; `None` if all are there who can be expected.
+    fn patience(&self) -> Option<Duration> {
+        let patience = (self.took / 2).min(PATIENCE_MAX);
+        (self.waiting.len() < self.expected && !patience.is_zero()).then_some(patience)
+    }
+}
+
+impl Durable {
+    /// Of a store whose commits up to `commit` are durable, and to whose log nothing was written yet.
+    pub(crate) fn new(core: Arc<SessionCore>, commit: u64) -> Self {
+        let syncs = Syncs { commit, ..Syncs::default() };
+        Self { core, syncs: Mutex::new(syncs), changed: Condvar::new() }
+    }
+
+    /// The last durable commit.
+    pub(crate) fn commit(&self) -> u64 {
+        lock(&self.syncs).commit
+    }
+
+    /// Notes the end of the log, and the last commit that is written.
+    pub(crate) fn set_end(&self, file: &Arc<dyn DiskFile>, last: u64) {
+        lock(&self.syncs).end = Some((Arc::clone(file), last));
+    }
+
+    /// Notes that the commits up to `commit` are durable without the log; and its end, if that is not known.
+    pub(crate) fn reach(&self, commit: u64, end: Option<(&Arc<dyn DiskFile>, u64)>) {
+        let mut syncs = lock(&self.syncs);
+        syncs.reach(commit);
+        if syncs.end.is_none() {
+            syncs.end = end.map(|(file, last)| (Arc::clone(file), last));
+        }
+        drop(syncs);
+        self.changed.notify_all();
+    }
+
+    fn wait<'a>(&self, syncs: MutexGuard<'a, Syncs>) -> MutexGuard<'a, Syncs> {
+        self.changed.wait(syncs).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Syncs a file of the log that has the commits up to `last`, when nobody else does: a failure is told
+    /// once only.
+    pub(crate) fn sync_in_turn(&self, file: &Arc<dyn DiskFile>, last: u64) -> Result<()> {
+        let mut syncs = lock(&self.syncs);
+        while syncs.is_syncing {
+            syncs = self.wait(syncs);
+        }
+        self.sync(syncs, file, last)
+    }
+
+    /// Takes the turn, syncs, and gives it back.
+    fn sync(
+        &self,
+        mut syncs: MutexGuard<'_, Syncs>,
+        file: &Arc<dyn DiskFile>,
+        last: u64,
+    ) -> Result<()> {
+        let (files, clock) = (self.core.files(), self.core.disk().clock());
+        files.check_poisoned()?;
+        (syncs.is_syncing, syncs.is_watched) = (true, false);
+        drop(syncs);
+        let start = clock.monotonic();
+        let synced = files.synced(file.path(), file.sync());
+        let took = clock.monotonic().saturating_sub(start);
+        let mut syncs = lock(&self.syncs);
+        (syncs.is_syncing, syncs.took) = (false, took);
+        syncs.expected = syncs.waiting.len();
+        if synced.is_ok() {
+            syncs.reach(last);
+        }
+        // Whoever wakes up finds it free.
+        drop(syncs);
+        self.changed.notify_all();
+        synced
+    }
+
+    /// Waits until a commit is durable, and syncs when it is this thread's turn. False if the log is not written
+    /// to: then only a checkpoint makes it durable.
+    ///
+    /// # Errors
+    /// [`Error::Disk`](crate::Error::Disk), [`Error::Poisoned`](crate::Error::Poisoned),
+    /// [`Error::SessionClosed`](crate::Error::SessionClosed).
+    pub(crate) fn wait_for(&self, commit: u64) -> Result<bool> {
+        let mut syncs = lock(&self.syncs);
+        if syncs.commit >= commit {
+            return Ok(true);
+        }
+        syncs.waiting.push(commit);
+        let waited = self.wait_among(syncs, commit);
+        if !matches!(waited, Ok(true)) {
+            // Others may count on this thread.
+            let mut syncs = lock(&self.syncs);
+            if let Some(at) = syncs.waiting.iter().position(|waiting| *waiting == commit) {
+                syncs.waiting.swap_remove(at);
+            }
+            syncs.is_watched = false;
+            drop(syncs);
+            self.changed.notify_all();
+        }
+        waited
+    }
+
+    fn wait_among<'a>(&'a self, mut syncs: MutexGuard<'a, Syncs>, commit: u64) -> Result<bool> {
+        let mut is_patient = true;
+        while syncs.commit < commit {
+            self.core.check_writable()?;
+            if syncs.is_syncing {
+                syncs = self.wait(syncs);
+                continue;
+            }
+            let Some((file, last)) = syncs.end.clone() else { return Ok(false) };
+            match syncs.patience() {
+                Some(_) if is_patient && syncs.is_watched => syncs = self.wait(syncs),
+                Some(patience) if is_patient => {
+                    syncs.is_watched = true;
+                    let waited = self.changed.wait_timeout(syncs, patience);
+                    let (after, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+                    (syncs, is_patient) = (after, !timeout.timed_out());
+                }
+                _ => {
+                    self.sync(syncs, &file, last)?;
+                    if last >= commit {
+                        return Ok(true);
+                    }
+                    syncs = lock(&self.syncs);
+                }
+            }
+        }
+        Ok(true)
+    }
+}

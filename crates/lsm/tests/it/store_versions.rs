@@ -1,0 +1,534 @@
+//! Retained versions, rollback and backups of a store.
+//!
+//! Goal: a version is what the tables were after its commit, whatever is done since, in this process, in the next
+//! and in others; going back makes the tables that again, all or nothing; a backup is the store as of one
+//! commit, with its versions and snapshots, and brings only what is not there.
+//!
+//! Method: random steps against a model that keeps all states; then a crash and a fault at every call of
+//! retaining, going back, releasing and backing up, after which the state must be the one before or after.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use terrane_io::Disk;
+use terrane_io::fault::{FaultKind, FaultPlan, Repeat};
+use terrane_io::sim::{SimDisk, Survival};
+use terrane_lsm::{
+    BackupPlace, BackupReport, Change, Durability, Error, ReaderOptions, Result, SessionOptions,
+    SnapshotName, Store, StoreOptions, StoreReader, Table, TableConfig, TableName, Update,
+    WriteBuffer,
+};
+use terrane_testkit::draw::Draw;
+use terrane_testkit::seeds::for_each_seed;
+use terrane_testkit::{ChaCha8Rng, SeedableRng};
+
+use crate::{FEW_OPEN_FILES, Place, SALT};
+
+type Content = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// The tables of a store by name.
+type State = BTreeMap<String, Content>;
+
+const NAMES: [&str; 3] = ["main", "other", "third"];
+
+fn name(text: &str) -> TableName {
+    TableName::new(text).unwrap()
+}
+
+fn label(text: &str) -> SnapshotName {
+    SnapshotName::new(text).unwrap()
+}
+
+fn open_at(disk: &Arc<dyn Disk>, dir: &Path, durability: Durability) -> Store {
+    let session = SessionOptions::with_salt(SALT).create_dir().open_files_max(FEW_OPEN_FILES);
+    let options = StoreOptions::default().session(session).durability(durability);
+    Store::open(Arc::clone(disk), dir, &options.log_bytes_max(64 << 10)).unwrap()
+}
+
+fn content(table: &Table) -> Content {
+    let records = table.cursor().unwrap().take(usize::MAX).unwrap();
+    records.into_iter().map(|record| (record.key, record.value.into_vec())).collect()
+}
+
+fn state(store: &Store) -> State {
+    let view = |name: &TableName| content(&store.table(name).unwrap().view().unwrap());
+    let tables = store.tables().unwrap();
+    tables.iter().map(|info| (info.name.to_string(), view(&info.name))).collect()
+}
+
+fn state_of_reader(disk: &Arc<dyn Disk>, dir: &Path) -> (u64, State) {
+    let reader = StoreReader::open(Arc::clone(disk), dir, &ReaderOptions::default()).unwrap();
+    let table = |name: &TableName| content(&reader.table(name).unwrap());
+    let tables = reader.tables();
+    let state = tables.iter().map(|info| (info.name.to_string(), table(&info.name))).collect();
+    (reader.last_commit(), state)
+}
+
+fn state_of_version(version: &terrane_lsm::Version) -> State {
+    let table = |name: &TableName| content(&version.table(name).unwrap());
+    version.tables().iter().map(|name| (name.to_string(), table(name))).collect()
+}
+
+/// Commits to some of the tables.
+fn put(store: &Store, rng: &mut ChaCha8Rng, model: &mut State) {
+    let Some(at) = (!model.is_empty()).then(|| rng.index(model.len())) else { return };
+    let (table, content) = model.iter_mut().nth(at).unwrap();
+    let mut batch = Vec::new();
+    for _ in 0..=rng.index(15) {
+        let key = vec![rng.below(80) as u8];
+        let value_len = rng.index(200);
+        let value = (!rng.chance(1, 3)).then(|| rng.bytes(value_len));
+        match &value {
+            Some(value) => drop(content.insert(key.clone(), value.clone())),
+            None => drop(content.remove(&key)),
+        }
+        batch.push((key, value));
+    }
+    let updates: Vec<_> = batch
+        .iter()
+        .map(|(key, value)| (key, value.as_deref().map_or(Update::Delete, Update::Insert)))
+        .collect();
+    store.table(&name(table)).unwrap().updates(&updates).unwrap();
+}
+
+fn config() -> TableConfig {
+    TableConfig { write_buffer: WriteBuffer::Entries(8), ..TableConfig::default() }
+}
+
+/// What a diff says must be what the models say.
+fn check_diff(old: &Table, new: &Table, models: (&Content, &Content)) {
+    let mut undone = content(new);
+    let mut diff = old.diff(new).unwrap();
+    let mut count = 0;
+    while let Some(Change { key, old, .. }) = diff.next().unwrap() {
+        count += 1;
+        match old.value() {
+            Some(value) => drop(undone.insert(key, value.to_vec())),
+            None => drop(undone.remove(&key)),
+        }
+    }
+    assert!(undone == *models.0);
+    let (one, other) = models;
+    let differ = |key: &&Vec<u8>| one.get(*key) != other.get(*key);
+    let keys: std::collections::BTreeSet<_> = one.keys().chain(other.keys()).collect();
+    assert_eq!(count, keys.iter().filter(|key| differ(key)).count());
+}
+
+#[test]
+fn versions_are_what_the_tables_were_and_can_be_gone_back_to() {
+    for_each_seed("versions of a store", 4, |rng, _| {
+        for place in Place::both() {
+            let (disk, dir) = (place.disk(), place.dir());
+            let durability = [Durability::Group, Durability::SnapshotOnly][rng.index(2)];
+            let mut store = open_at(&disk, &dir, durability);
+            let mut model = State::new();
+            let mut versions: BTreeMap<u64, (Option<String>, State)> = BTreeMap::new();
+            for step in 0..120 {
+                match rng.below(20) {
+                    0..9 => put(&store, rng, &mut model),
+                    9 => {
+                        let table = NAMES[rng.index(3)];
+                        if model.remove(table).is_some() {
+                            store.drop_table(&name(table)).unwrap();
+                        } else {
+                            store.create_table(&name(table), &config()).unwrap();
+                            model.insert(table.to_owned(), Content::new());
+                        }
+                    }
+                    10..13 => {
+                        // A commit of its own, so that the number tells the states apart.
+                        put(&store, rng, &mut model);
+                        let text = rng.chance(1, 2).then(|| format!("step-{step}"));
+                        let named = text.as_deref().map(label);
+                        let number = store.last_commit();
+                        if versions.contains_key(&number) {
+                            continue;
+                        }
+                        assert_eq!(store.retain(named.as_ref()).unwrap(), number);
+                        assert_eq!(store.retain(None).unwrap(), number);
+                        versions.insert(number, (text, model.clone()));
+                    }
+                    13..16 if !versions.is_empty() => {
+                        let at = rng.index(versions.len());
+                        let (&number, (_, old)) = versions.iter().nth(at).unwrap();
+                        let before = store.last_commit();
+                        assert_eq!(store.roll_back(number).unwrap(), before + 1);
+                        model.clone_from(old);
+                    }
+                    16 if !versions.is_empty() => {
+                        let at = rng.index(versions.len());
+                        let number = *versions.keys().nth(at).unwrap();
+                        versions.remove(&number);
+                        store.release(number).unwrap();
+                        let error = store.version(number).unwrap_err();
+                        assert!(matches!(error, Error::VersionDoesNotExist { .. }), "{error}");
+                    }
+                    17 => {
+                        store.sync().unwrap();
+                        if rng.chance(1, 2) {
+                            store.close().unwrap();
+                        }
+                        drop(store);
+                        store = open_at(&disk, &dir, durability);
+                    }
+                    _ => {
+                        store.sync().unwrap();
+                        let (commit, found) = state_of_reader(&disk, &dir);
+                        assert_eq!(commit, store.last_commit());
+                        assert!(found == model, "step {step}");
+                    }
+                }
+                assert!(state(&store) == model, "step {step}");
+                if let Some(at) = (!versions.is_empty()).then(|| rng.index(versions.len())) {
+                    let (&number, (text, old)) = versions.iter().nth(at).unwrap();
+                    let version = match text {
+                        Some(text) => store.version_named(&label(text)).unwrap(),
+                        None => store.version(number).unwrap(),
+                    };
+                    assert_eq!(version.number(), number);
+                    assert!(state_of_version(&version) == *old, "version {number}");
+                    for (table, now) in &model {
+                        let Some(then) = old.get(table) else { continue };
+                        let present = store.table(&name(table)).unwrap().view().unwrap();
+                        let old = version.table(&name(table)).unwrap();
+                        check_diff(&old, &present, (then, now));
+                    }
+                }
+                let listed: Vec<_> =
+                    store.versions().unwrap().into_iter().map(|info| info.number).collect();
+                assert!(listed.iter().eq(versions.keys()));
+            }
+            let options = ReaderOptions::default();
+            let reader = StoreReader::open(Arc::clone(&disk), &dir, &options).unwrap();
+            for (&number, (text, old)) in &versions {
+                let version = match text {
+                    Some(text) => reader.version_named(&label(text)).unwrap(),
+                    None => reader.version(number).unwrap(),
+                };
+                store.release(number).unwrap();
+                assert!(state_of_version(&version) == *old, "version {number} of a reader");
+            }
+            drop(reader);
+            store.close().unwrap();
+            let report = terrane_lsm::verify::verify(&disk, &dir, &mut |_, _| {}).unwrap();
+            assert!(report.problems.is_empty() && report.notes.is_empty(), "{report:?}");
+        }
+    });
+}
+
+#[test]
+fn names_of_versions_are_given_once() {
+    let place = Place::simulated(1);
+    let store = open_at(&place.disk(), &place.dir(), Durability::Group);
+    let table = store.create_table(&name("main"), &config()).unwrap();
+    table.insert(b"k", b"1").unwrap();
+    let [one, two] = ["one", "two"].map(label);
+    let number = store.retain(None).unwrap();
+    // It gets a name later, but only one.
+    assert_eq!(store.retain(Some(&one)).unwrap(), number);
+    assert_eq!(store.retain(Some(&one)).unwrap(), number);
+    let taken =
+        |error: Error| matches!(error, Error::VersionExists { number: at, .. } if at == number);
+    assert!(taken(store.retain(Some(&two)).unwrap_err()));
+    table.insert(b"k", b"2").unwrap();
+    assert!(taken(store.retain(Some(&one)).unwrap_err()));
+    assert_eq!(store.retain(Some(&two)).unwrap(), number + 1);
+    let names: Vec<_> = store.versions().unwrap().into_iter().map(|info| info.name).collect();
+    assert_eq!(names, [Some(one.clone()), Some(two)]);
+    store.release(number).unwrap();
+    table.insert(b"k", b"3").unwrap();
+    assert_eq!(store.retain(Some(&one)).unwrap(), number + 2);
+    let error = store.version_named(&label("three")).unwrap_err();
+    assert!(error.to_string().contains("three"), "{error}");
+}
+
+fn back_up(store: &Store, dir: &Path) -> Result<BackupReport> {
+    store.back_up(&BackupPlace::new(dir), &mut |done, total| assert!(done <= total))
+}
+
+#[test]
+fn a_backup_is_the_store_as_of_a_commit_and_brings_only_what_is_new() {
+    for_each_seed("backup of a store", 3, |rng, _| {
+        for place in Place::both() {
+            let (disk, dir) = (place.disk(), place.dir());
+            let there: PathBuf = dir.with_extension("backup");
+            let store = open_at(&disk, &dir, Durability::Group);
+            let mut model = State::new();
+            for table in NAMES {
+                store.create_table(&name(table), &config()).unwrap();
+                model.insert(table.to_owned(), Content::new());
+            }
+            let mut snapshots: BTreeMap<String, Content> = BTreeMap::new();
+            let mut versions: BTreeMap<u64, State> = BTreeMap::new();
+            for round in 0..6 {
+                (0..40).for_each(|_| put(&store, rng, &mut model));
+                let saved = store.table(&name("main")).unwrap();
+                let text = format!("round-{round}");
+                saved.save_snapshot(&label(&text), "label").unwrap();
+                snapshots.insert(text, model["main"].clone());
+                if round > 2 {
+                    let old = format!("round-{}", round - 3);
+                    store.session().delete_snapshot(&label(&old)).unwrap();
+                    snapshots.remove(&old);
+                }
+                versions.insert(store.retain(None).unwrap(), model.clone());
+                if versions.len() > 2 {
+                    let (number, _) = versions.pop_first().unwrap();
+                    store.release(number).unwrap();
+                }
+                put(&store, rng, &mut model);
+                let from_reader = rng.chance(1, 2);
+                let report = if from_reader {
+                    store.sync().unwrap();
+                    let options = ReaderOptions::default();
+                    let mut reader = StoreReader::open(Arc::clone(&disk), &dir, &options).unwrap();
+                    reader.back_up(&BackupPlace::new(&there), &mut |_, _| {}).unwrap()
+                } else {
+                    back_up(&store, &there).unwrap()
+                };
+                assert_eq!(report.commit, store.last_commit());
+                assert_eq!((report.tables, report.versions), (3, versions.len() as u64));
+                assert_eq!(report.snapshots, snapshots.len() as u64);
+                if !from_reader {
+                    // Nothing has changed since.
+                    let again = back_up(&store, &there).unwrap();
+                    assert_eq!((again.files_copied, again.bytes_copied), (0, 0));
+                    assert!(again.files_shared > 0);
+                }
+                let (commit, found) = state_of_reader(&disk, &there);
+                assert_eq!(commit, store.last_commit());
+                assert!(found == model, "round {round}");
+                let options = ReaderOptions::default();
+                let copy = StoreReader::open(Arc::clone(&disk), &there, &options).unwrap();
+                for (number, old) in &versions {
+                    assert!(state_of_version(&copy.version(*number).unwrap()) == *old);
+                }
+                let names = copy.session().list_snapshots().unwrap();
+                assert!(names.iter().map(SnapshotName::as_str).eq(snapshots.keys()));
+                for (text, old) in &snapshots {
+                    let table = copy.session().open_snapshot(&label(text), "label").unwrap();
+                    assert!(content(&table) == *old);
+                }
+                drop(copy);
+                let report = terrane_lsm::verify::verify(&disk, &there, &mut |_, _| {}).unwrap();
+                assert!(report.problems.is_empty() && report.notes.is_empty(), "{report:?}");
+            }
+            store.close().unwrap();
+
+            // It is a store, and once it has been committed to, one of its own.
+            let copy = open_at(&disk, &there, Durability::Group);
+            assert!(state(&copy) == model);
+            copy.table(&name("main")).unwrap().insert(b"own", b"").unwrap().wait().unwrap();
+            copy.close().unwrap();
+            let store = open_at(&disk, &dir, Durability::Group);
+            let error = back_up(&store, &there).unwrap_err();
+            assert!(matches!(error, Error::NotABackup { .. }), "{error}");
+            assert_eq!(state_of_reader(&disk, &there).1["main"][&b"own"[..]], b"");
+        }
+    });
+}
+
+#[test]
+fn other_directories_are_not_taken_for_a_backup() {
+    let place = Place::simulated(1);
+    let (disk, dir) = (place.disk(), place.dir());
+    let store = open_at(&disk, &dir, Durability::Group);
+    let table = store.create_table(&name("main"), &config()).unwrap();
+    table.insert(b"k", b"v").unwrap();
+    let refused = |there: &str| {
+        let error = back_up(&store, Path::new(there)).unwrap_err();
+        assert!(matches!(error, Error::NotABackup { .. }), "{there}: {error}");
+    };
+    disk.create_dir(Path::new("/foreign")).unwrap();
+    disk.create_dir(Path::new("/foreign/something")).unwrap();
+    refused("/foreign");
+    // A store of its own salt, and one to which snapshots were exported.
+    let options = StoreOptions::default().session(SessionOptions::with_salt(1).create_dir());
+    Store::open(Arc::clone(&disk), Path::new("/other"), &options).unwrap().close().unwrap();
+    refused("/other");
+    table.save_snapshot(&label("s"), "").unwrap();
+    store.session().export_snapshot(&label("s"), "/exported").unwrap();
+    refused("/exported");
+    // The store itself is in use.
+    let error = back_up(&store, &dir).unwrap_err();
+    assert!(matches!(error, Error::SessionDirLocked { .. }), "{error}");
+    // A backup that is ahead: the store was put back to an earlier state.
+    let earlier = Path::new("/earlier");
+    back_up(&store, earlier).unwrap();
+    let restored = open_at(&disk, earlier, Durability::Group);
+    table.insert(b"k", b"w").unwrap();
+    back_up(&store, Path::new("/backup")).unwrap();
+    let error = back_up(&restored, Path::new("/backup")).unwrap_err();
+    assert!(error.to_string().contains("commit 2"), "{error}");
+}
+
+/// What is done to a store with two retained versions.
+#[derive(Debug, Clone, Copy)]
+enum Act {
+    Retain,
+    Release,
+    RollBack,
+    BackUp,
+    BackUpByReader,
+}
+
+const ACTS: [Act; 5] = [Act::Retain, Act::Release, Act::RollBack, Act::BackUp, Act::BackUpByReader];
+
+/// One call of so many is tried with each seed.
+const CALLS_SKIPPED: u64 = 13;
+
+/// Where the backup is.
+const BACKUP: &str = "/backup";
+
+struct Scene {
+    disk: Arc<SimDisk>,
+    store: Store,
+    /// The versions, and the present.
+    states: Vec<(u64, State)>,
+    backup: State,
+}
+
+fn scene(act: Act) -> Scene {
+    let disk = SimDisk::new(7);
+    let shared = Arc::clone(&disk) as Arc<dyn Disk>;
+    let store = open_at(&shared, Path::new("/store"), Durability::Each);
+    let rng = &mut ChaCha8Rng::seed_from_u64(3);
+    let (mut model, mut states) = (State::new(), Vec::new());
+    for table in ["main", "other"] {
+        store.create_table(&name(table), &config()).unwrap();
+        model.insert(table.to_owned(), Content::new());
+    }
+    for _ in 0..2 {
+        (0..12).for_each(|_| put(&store, rng, &mut model));
+        states.push((store.retain(None).unwrap(), model.clone()));
+    }
+    let backup = model.clone();
+    if matches!(act, Act::BackUp | Act::BackUpByReader) {
+        back_up(&store, Path::new(BACKUP)).unwrap();
+    }
+    (0..12).for_each(|_| put(&store, rng, &mut model));
+    let saved = store.table(&name("main")).unwrap();
+    saved.save_snapshot(&label("saved"), "label").unwrap();
+    states.push((store.last_commit(), model));
+    Scene { disk, store, states, backup }
+}
+
+impl Scene {
+    fn act(&self, act: Act) -> Result<()> {
+        let oldest = self.states[0].0;
+        match act {
+            Act::Retain => self.store.retain(Some(&label("new"))).map(drop),
+            Act::Release => self.store.release(oldest),
+            Act::RollBack => self.store.roll_back(oldest).map(drop),
+            Act::BackUp => back_up(&self.store, Path::new(BACKUP)).map(drop),
+            Act::BackUpByReader => {
+                let disk = Arc::clone(&self.disk) as Arc<dyn Disk>;
+                let options = ReaderOptions::default();
+                let mut reader = StoreReader::open(disk, Path::new("/store"), &options)?;
+                reader.back_up(&BackupPlace::new(BACKUP), &mut |_, _| {}).map(drop)
+            }
+        }
+    }
+
+    /// What is found on a disk must be what was there before the act or after it.
+    fn check(&self, disk: &Arc<dyn Disk>, act: Act, is_done: bool) {
+        let store = open_at(disk, Path::new("/store"), Durability::Each);
+        let found = state(&store);
+        let [(oldest, first), (newer, second), (_, present)] = self.states.as_slice() else {
+            panic!("three states")
+        };
+        let is_back = matches!(act, Act::RollBack) && found == *first;
+        assert!(is_back || (found == *present && !(is_done && matches!(act, Act::RollBack))));
+        let versions: Vec<u64> =
+            store.versions().unwrap().into_iter().map(|info| info.number).collect();
+        let mut before = vec![*oldest, *newer];
+        match act {
+            Act::Retain if is_done || versions.len() == 3 => before.push(self.states[2].0),
+            Act::Release if is_done || versions.len() == 1 => drop(before.remove(0)),
+            _ => {}
+        }
+        assert_eq!(versions, before, "{act:?}");
+        for (number, expected) in self.states.iter().filter(|(number, _)| versions.contains(number))
+        {
+            assert!(state_of_version(&store.version(*number).unwrap()) == *expected);
+        }
+        assert!(state_of_version(&store.version(*newer).unwrap()) == *second);
+        // It goes on.
+        store.table(&name("main")).unwrap().insert(b"more", b"").unwrap();
+        store.close().unwrap();
+        if matches!(act, Act::BackUp | Act::BackUpByReader) {
+            let (_, found) = state_of_reader(disk, Path::new(BACKUP));
+            assert!(found == *present || (found == self.backup && !is_done), "{act:?}");
+            let dir = Path::new(BACKUP);
+            let report = terrane_lsm::verify::verify(disk, dir, &mut |_, _| {}).unwrap();
+            assert!(report.problems.is_empty(), "{report:?}");
+            // And is renewed all the same.
+            let store = open_at(disk, Path::new("/store"), Durability::Each);
+            back_up(&store, dir).unwrap();
+            assert!(state_of_reader(disk, dir).1 == state(&store));
+        }
+    }
+}
+
+#[test]
+fn a_crash_at_any_call_leaves_the_state_before_or_after() {
+    for_each_seed("crash of versions", 1, |rng, _| {
+        for act in ACTS {
+            // Other calls with every seed.
+            for call in (1 + rng.below(CALLS_SKIPPED)..).step_by(CALLS_SKIPPED as usize) {
+                let scene = scene(act);
+                let base = scene.disk.calls();
+                scene.disk.set_plan(FaultPlan::crash_at(base + call));
+                let done = scene.act(act);
+                if !scene.disk.has_crashed() {
+                    done.unwrap();
+                    let disk = scene.disk.process_kill() as Arc<dyn Disk>;
+                    scene.check(&disk, act, true);
+                    break;
+                }
+                for survival in
+                    [Survival::Nothing, Survival::Everything, Survival::Random(rng.below(1 << 40))]
+                {
+                    let disk = scene.disk.after_crash(survival) as Arc<dyn Disk>;
+                    scene.check(&disk, act, false);
+                }
+                let disk = scene.disk.process_kill() as Arc<dyn Disk>;
+                scene.check(&disk, act, false);
+            }
+        }
+    });
+}
+
+#[test]
+fn a_fault_at_any_call_is_reported_and_changes_nothing_or_all() {
+    for_each_seed("faults of versions", 1, |rng, _| {
+        for act in ACTS {
+            for kind in
+                [FaultKind::Eio, FaultKind::Enospc, FaultKind::FailedSync, FaultKind::TornWrite]
+            {
+                for repeat in [Repeat::Once, Repeat::Forever] {
+                    let skipped = 5 * CALLS_SKIPPED;
+                    for call in (1 + rng.below(skipped)..).step_by(skipped as usize) {
+                        let scene = scene(act);
+                        let base = scene.disk.calls();
+                        scene.disk.set_plan(FaultPlan::fail(base + call, kind, repeat));
+                        let done = scene.act(act);
+                        let is_over = scene.disk.calls() < base + call;
+                        scene.disk.set_plan(FaultPlan::default());
+                        if let Err(error) = &done {
+                            assert!(!is_over, "{act:?}: {error}");
+                        }
+                        // Reads go on.
+                        drop(state(&scene.store));
+                        let disk = scene.disk.process_kill() as Arc<dyn Disk>;
+                        scene.check(&disk, act, done.is_ok());
+                        if is_over {
+                            break;
+                        }
+                    }
+                }
+            }
+        }
+    });
+}
