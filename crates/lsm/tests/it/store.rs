@@ -401,7 +401,7 @@ fn a_crash_in_the_first_steps_after_a_kill_loses_nothing() {
                 // All that was logged is there.
                 let states = before.states[before.durable..].to_vec();
                 let logged = before.logged - before.durable;
-                let mut history = History { states, durable: 0, logged };
+                let mut history = History::from(states, logged);
                 let script = Script { durability: Durability::Group, buffer: 8, steps: Vec::new() };
                 let mut runner = Runner::new(disk, &script);
                 for step in [&first, &second] {
@@ -445,8 +445,7 @@ fn nothing_is_committed_to_a_log_that_recovery_would_not_find() {
                 runner.store().unwrap();
                 let at_call = disk.calls() + at_call;
                 disk.set_plan(FaultPlan::fail(at_call, kind, Repeat::Once));
-                let mut history =
-                    History { states: vec![before.last().clone()], durable: 0, logged: 0 };
+                let mut history = History::from(vec![before.last().clone()], 0);
                 let failed = runner.step(&step).is_err();
                 disk.set_plan(FaultPlan::default());
                 met += u64::from(failed);

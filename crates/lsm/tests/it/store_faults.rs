@@ -18,7 +18,7 @@ use terrane_testkit::seeds::{for_each_seed, seed_of};
 use terrane_testkit::{ChaCha8Rng, SeedableRng};
 
 use crate::sim::number_in;
-use crate::store_script::{History, Runner, Script, Step, check_image, name, run, stand};
+use crate::store_script::{History, Runner, Script, Stand, Step, check_image, name, run, stand};
 use crate::store_sweep::{Note, WORKLOADS, Workload, calls};
 
 /// What came of faults.
@@ -47,41 +47,46 @@ fn is_poisoned(store: &Store) -> bool {
     matches!(store.rename_table(&missing, &missing), Err(Error::Poisoned { .. }))
 }
 
-/// What a failed step must have left behind: nothing of itself, unless the store is poisoned.
-fn check_failed(runner: &mut Runner, history: &mut History, step: &Step, changes: bool) -> bool {
-    let Some(store) = runner.store.clone() else {
+/// What a failed step must have left behind of the states from `base`, the one before it, on: nothing of itself, unless
+/// the store is poisoned. Returns whether it is not.
+fn check_failed(runner: &Runner, history: &mut History, step: &Step, base: usize) -> bool {
+    let Some(store) = &runner.store else {
         // It could not be opened.
-        assert!(matches!(step, Step::Reopen) || history.states.len() <= 2, "{step:?}");
-        if changes {
-            history.states.pop();
-        }
+        assert!(matches!(step, Step::Reopen) || base == 0, "{step:?}");
+        history.states.truncate(base + 1);
         return true;
     };
-    let is_poisoned = is_poisoned(&store);
-    let found = stand(&store).expect("reads go on");
-    // It was done, and could not be made durable.
-    let is_each = matches!(step, Step::Commit(_, Durability::Each));
-    let is_seen = is_each && &found == history.last();
-    if changes && !is_poisoned && !is_seen {
-        history.states.pop();
-    }
-    let legal = if changes && is_poisoned { 2 } else { 1 };
-    let legal = &history.states[history.states.len() - legal..];
+    let is_poisoned = is_poisoned(store);
+    let found = stand(store).expect("reads go on");
+    let legal = match step {
+        // It was done, and could not be made durable.
+        Step::Commit(_, Durability::Each) => &history.states[base..],
+        // The commit that changes nothing was done.
+        Step::RollBack(_) if !is_poisoned => &history.states[base..base + 2],
+        _ if is_poisoned => &history.states[base..],
+        _ => &history.states[base..=base],
+    };
     assert!(legal.contains(&found), "after {step:?}: {found:?} is none of {legal:?}");
+    if !is_poisoned {
+        history.states.truncate(base + 1);
+        if found != *history.last() {
+            history.states.push(found);
+        }
+    }
     !is_poisoned
 }
 
 /// While the fault lasts: what is read is right, or the disk's error. Says whether all of
 /// it was read, if it is open.
-fn poke(runner: &Runner, history: &History) -> bool {
+fn poke(runner: &Runner, legal: &[Stand]) -> bool {
     let Some(store) = &runner.store else { return true };
     match stand(store) {
         Ok(found) => {
-            let last = &history.states[history.states.len().saturating_sub(2)..];
-            assert!(last.contains(&found), "{found:?} is none of {last:?}");
+            assert!(legal.contains(&found), "{found:?} is none of {legal:?}");
             true
         }
-        Err(Error::Disk(_) | Error::Poisoned { .. }) => false,
+        // What is read too short may be damage as well.
+        Err(Error::Disk(_) | Error::Poisoned { .. } | Error::StoreCorrupted { .. }) => false,
         Err(error) => panic!("{error:?}"),
     }
 }
@@ -95,15 +100,14 @@ fn run_with_fault(fault: Fault, seed: u64, script: &Script) -> Outcome {
     let mut runner = Runner::new(&disk, script);
     let mut outcome = Outcome { runs: 1, ..Outcome::default() };
     for step in &script.steps {
-        let next = history.after(step);
-        let changes = next.is_some();
-        history.states.extend(next);
+        let base = history.states.len() - 1;
+        history.begun(step);
         if let Err(error) = runner.step(step) {
             assert!(disk.faults() > 0, "{step:?} failed without a fault: {error}");
             outcome.errors += 1;
-            outcome.unread += u64::from(!poke(&runner, &history));
+            outcome.unread += u64::from(!poke(&runner, &history.states[base..]));
             disk.set_plan(FaultPlan::default());
-            if !check_failed(&mut runner, &mut history, step, changes) {
+            if !check_failed(&runner, &mut history, step, base) {
                 drop(runner);
                 outcome.poisoned += 1;
                 let durability = script.durability;
@@ -117,8 +121,7 @@ fn run_with_fault(fault: Fault, seed: u64, script: &Script) -> Outcome {
                 // It is closed all the same; what was logged and not synced is there.
                 runner.store = None;
             } else {
-                let next = history.after(step);
-                history.states.extend(next);
+                history.begun(step);
             }
             runner.step(step).expect("the step succeeds without the fault");
         }

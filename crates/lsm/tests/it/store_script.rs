@@ -12,13 +12,16 @@ use std::sync::Arc;
 use terrane_io::Disk;
 use terrane_io::sim::{SimDisk, Survival};
 use terrane_lsm::{
-    Durability, NamedTable, Resolve, Result, SessionOptions, Store, StoreOptions, TableConfig,
-    TableName, Ticket, Update, WriteBuffer,
+    BackupPlace, Durability, NamedTable, Resolve, Result, SessionOptions, Store, StoreOptions,
+    TableConfig, TableName, Ticket, Update, WriteBuffer,
 };
 use terrane_testkit::ChaCha8Rng;
 use terrane_testkit::draw::Draw;
 
 use crate::{FEW_OPEN_FILES, SALT};
+
+/// Where backups go.
+const BACKUP: &str = "/backup";
 
 /// A table by key.
 pub(crate) type Content = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -31,6 +34,8 @@ pub(crate) type State = BTreeMap<String, Content>;
 pub(crate) struct Stand {
     pub(crate) commit: u64,
     pub(crate) tables: State,
+    /// What it retains, by number.
+    pub(crate) versions: BTreeMap<u64, State>,
 }
 
 /// What is done to a key.
@@ -77,6 +82,13 @@ pub(crate) enum Step {
     Wait(usize),
     Checkpoint,
     Reopen,
+    /// The last commit, which must not be retained yet.
+    Retain,
+    /// The oldest version.
+    Release,
+    /// To one of the versions, from the oldest on.
+    RollBack(usize),
+    BackUp,
 }
 
 #[derive(Debug, Clone)]
@@ -124,11 +136,20 @@ pub(crate) struct History {
     pub(crate) durable: usize,
     /// The state that survives the end of the process at least.
     pub(crate) logged: usize,
+    /// What was backed up; the last one may be under way.
+    pub(crate) backups: Vec<Stand>,
+    /// How many of them are done.
+    pub(crate) backed_up: usize,
 }
 
 impl History {
     pub(crate) fn new() -> Self {
-        Self { states: vec![Stand::default()], durable: 0, logged: 0 }
+        Self::from(vec![Stand::default()], 0)
+    }
+
+    /// One that begins with these states, of which the last ones from `logged` on survive the end of the process.
+    pub(crate) fn from(states: Vec<Stand>, logged: usize) -> Self {
+        Self { states, durable: 0, logged, backups: Vec::new(), backed_up: 0 }
     }
 
     pub(crate) fn last(&self) -> &Stand {
@@ -157,9 +178,34 @@ impl History {
                 }
                 stand.commit += 1;
             }
-            Step::Sync | Step::Wait(_) | Step::Checkpoint | Step::Reopen => return None,
+            Step::Retain => {
+                assert!(stand.versions.insert(stand.commit, tables.clone()).is_none());
+            }
+            Step::Release => drop(stand.versions.pop_first().unwrap()),
+            Step::RollBack(version) => {
+                tables.clone_from(stand.versions.values().nth(*version).unwrap());
+                stand.commit += 1;
+            }
+            Step::Sync | Step::Wait(_) | Step::Checkpoint | Step::Reopen | Step::BackUp => {
+                return None;
+            }
         }
         Some(stand)
+    }
+
+    /// A step begins: what it may leave is legal from now on.
+    pub(crate) fn begun(&mut self, step: &Step) {
+        let next = self.after(step);
+        match step {
+            Step::BackUp => self.backups.push(self.last().clone()),
+            // It is a commit that changes nothing first.
+            Step::RollBack(_) => {
+                let before = self.last().clone();
+                self.states.push(Stand { commit: before.commit + 1, ..before });
+            }
+            _ => {}
+        }
+        self.states.extend(next);
     }
 
     /// A step has returned; `default` is the durability of the store.
@@ -169,6 +215,8 @@ impl History {
         match step {
             // All of these make durable what was before them, too.
             Step::Create(_) | Step::Rename(..) | Step::Drop(_) => self.durable = last,
+            Step::Retain | Step::Release | Step::RollBack(_) => self.durable = last,
+            Step::BackUp => (self.durable, self.backed_up) = (last, self.backups.len()),
             Step::Commit(_, Durability::Each) | Step::Sync | Step::Checkpoint => {
                 self.durable = last;
             }
@@ -242,6 +290,16 @@ impl Runner {
                 waited.inspect_err(|_| self.tickets.insert(*at, ticket))?;
             }
             Step::Checkpoint => store.checkpoint()?,
+            Step::Retain => assert_eq!(store.retain(None)?, store.last_commit()),
+            Step::Release => store.release(store.versions()?[0].number)?,
+            Step::RollBack(version) => {
+                let number = store.versions()?[*version].number;
+                assert_eq!(store.roll_back(number)?, store.last_commit());
+            }
+            Step::BackUp => {
+                let report = store.back_up(&BackupPlace::new(BACKUP), &mut |_, _| {})?;
+                assert_eq!(report.commit, store.last_commit());
+            }
             Step::Reopen => {
                 self.tickets.clear();
                 let closed = store.close();
@@ -286,7 +344,18 @@ pub(crate) fn state(store: &Store) -> Result<State> {
 
 /// The same with the number of its last commit.
 pub(crate) fn stand(store: &Store) -> Result<Stand> {
-    Ok(Stand { commit: store.last_commit(), tables: state(store)? })
+    let mut versions = BTreeMap::new();
+    for info in store.versions()? {
+        let version = store.version(info.number)?;
+        let mut state = State::new();
+        for name in version.tables() {
+            let records = version.table(&name)?.cursor()?.take(usize::MAX)?;
+            let records = records.into_iter().map(|r| (r.key, r.value.as_ref().to_vec()));
+            state.insert(name.to_string(), records.collect());
+        }
+        versions.insert(info.number, state);
+    }
+    Ok(Stand { commit: store.last_commit(), tables: state(store)?, versions })
 }
 
 pub(crate) fn batch(rng: &mut ChaCha8Rng, len: usize) -> Batch {
@@ -325,8 +394,7 @@ pub(crate) fn go_on(
         if disk.has_crashed() {
             break;
         }
-        let next = history.after(step);
-        history.states.extend(next);
+        history.begun(step);
         if let Err(error) = runner.step(step) {
             assert!(disk.has_crashed(), "{step:?} failed without a crash: {error}");
             break;
@@ -364,6 +432,13 @@ pub(crate) fn check_found(
     history: &History,
     floor: usize,
 ) -> (Arc<SimDisk>, Stand) {
+    if history.backed_up > 0 {
+        // On another disk, so that this one is as it was found.
+        let (disk, place) = (disk.clone_disk() as Arc<dyn Disk>, Path::new(BACKUP));
+        let backup = Store::open(disk, place, &options(durability)).expect("a backup opens");
+        let (found, legal) = (stand(&backup).unwrap(), &history.backups[history.backed_up - 1..]);
+        assert!(legal.contains(&found), "the backup {found:?} is none of {legal:?}");
+    }
     let store = open(disk, durability).expect("a store opens after a crash");
     let mut found = stand(&store).unwrap();
     let legal = &history.states[floor..];

@@ -45,7 +45,7 @@ pub(crate) struct Workload {
 }
 
 /// Each kind of thing that can be cut short.
-pub(crate) const WORKLOADS: [Workload; 9] = [
+pub(crate) const WORKLOADS: [Workload; 10] = [
     Workload { name: "single commits", script: single_commits },
     Workload { name: "group commits of four", script: group_commits },
     Workload { name: "flushes", script: flushes },
@@ -54,6 +54,7 @@ pub(crate) const WORKLOADS: [Workload; 9] = [
     Workload { name: "commits of two tables", script: two_tables },
     Workload { name: "recycling of the log", script: recycling },
     Workload { name: "checkpoints without a log", script: without_log },
+    Workload { name: "versions and backups", script: versions },
     Workload { name: "everything", script: |rng| everything(rng, Durability::Group) },
 ];
 
@@ -195,6 +196,33 @@ fn without_log(rng: &mut ChaCha8Rng) -> Script {
         }
     }
     Script { durability: Durability::SnapshotOnly, buffer: 4, steps }
+}
+
+/// Versions that are retained, gone back to and released, and backups, the later ones over the earlier ones.
+fn versions(rng: &mut ChaCha8Rng) -> Script {
+    let mut steps = vec![Step::Create("main"), Step::Create("undo")];
+    let mut retained = 0;
+    for round in 0..6 {
+        for _ in 0..1 + rng.index(2) {
+            let parts = vec![("main", small_batch(rng, 4)), ("undo", small_batch(rng, 2))];
+            steps.push(Step::Commit(parts, how(rng)));
+        }
+        match round {
+            0 | 2 | 4 => {
+                steps.push(Step::Retain);
+                retained += 1;
+            }
+            1 | 5 => steps.push(Step::BackUp),
+            _ => {
+                steps.push(Step::RollBack(rng.index(retained)));
+                if rng.chance(1, 2) {
+                    steps.push(Step::Release);
+                    retained -= 1;
+                }
+            }
+        }
+    }
+    Script { durability: Durability::Group, buffer: 4, steps }
 }
 
 /// Two tables from the beginning, a third that comes and goes.
@@ -375,11 +403,8 @@ impl Sweep {
         let steps = self.first_steps(&found);
         let script = &self.script;
         let crash = |disk: &Arc<SimDisk>| {
-            let mut history = History {
-                states: history.states[first..=last].to_vec(),
-                durable: 0,
-                logged: last - first,
-            };
+            let states = history.states[first..=last].to_vec();
+            let mut history = History::from(states, last - first);
             let mut runner = Runner::new(disk, script);
             go_on(disk, &mut runner, &mut history, &steps);
             history
