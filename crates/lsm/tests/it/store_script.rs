@@ -214,12 +214,16 @@ impl History {
         let is_logged = default > Durability::SnapshotOnly;
         match step {
             // All of these make durable what was before them, too.
-            Step::Create(_) | Step::Rename(..) | Step::Drop(_) => self.durable = last,
-            Step::Retain | Step::Release | Step::RollBack(_) => self.durable = last,
+            Step::Create(_)
+            | Step::Rename(..)
+            | Step::Drop(_)
+            | Step::Retain
+            | Step::Release
+            | Step::RollBack(_)
+            | Step::Checkpoint
+            | Step::Sync
+            | Step::Commit(_, Durability::Each) => self.durable = last,
             Step::BackUp => (self.durable, self.backed_up) = (last, self.backups.len()),
-            Step::Commit(_, Durability::Each) | Step::Sync | Step::Checkpoint => {
-                self.durable = last;
-            }
             Step::Commit(..) | Step::Wait(_) => {}
             Step::Reopen => {
                 if is_logged {

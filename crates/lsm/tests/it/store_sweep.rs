@@ -203,7 +203,7 @@ fn versions(rng: &mut ChaCha8Rng) -> Script {
     let mut steps = vec![Step::Create("main"), Step::Create("undo")];
     let mut retained = 0;
     for round in 0..6 {
-        for _ in 0..1 + rng.index(2) {
+        for _ in 0..=rng.index(2) {
             let parts = vec![("main", small_batch(rng, 4)), ("undo", small_batch(rng, 2))];
             steps.push(Step::Commit(parts, how(rng)));
         }
