@@ -519,10 +519,13 @@ fn inspect_store(
     dir: &Path,
     copies: &ManifestCopies,
 ) -> Result<Option<StoreInfo>> {
-    if copies.are_missing() {
-        return Ok(None);
-    }
     let mut damage = Vec::new();
+    if copies.are_missing() {
+        match store_check::lost_manifest(disk.as_ref(), dir)? {
+            Some(fault) => damage.push(text_of(&fault)),
+            None => return Ok(None),
+        }
+    }
     for (path, copy) in &copies.0 {
         if let ManifestCopy::Refused(refused) = copy {
             damage.push(format!("{}: {refused}", path.display()));

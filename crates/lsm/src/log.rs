@@ -23,6 +23,7 @@ use terrane_io::{self as io, Access, Disk, DiskFile, EntryKind, OpenMode};
 use crate::corrupt::Corrupt;
 use crate::entry::{Kind, Update};
 use crate::error::{Error, Result};
+use crate::manifest::{self, Refused};
 use crate::open_files::OpenFiles;
 use crate::page::PAGE_SIZE;
 
@@ -64,6 +65,10 @@ pub(crate) const UPDATE_BYTES: usize = 16;
 
 /// Smallest segment that is made where there is no room for an ordinary one.
 const SEGMENT_BYTES_MIN: u64 = 16 << 10;
+
+/// Where the checksum of a header ends, in all versions.
+const SEGMENT_CRC_END: usize = 32;
+
 /// Bytes of the shortest update in a record: its kind and two lengths.
 const UPDATE_BYTES_MIN: usize = 9;
 
@@ -110,15 +115,11 @@ impl SegmentHeader {
         out.into_bytes()
     }
 
-    /// `None` for what is no header, or one that was never finished.
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut input = Reader::new(bytes);
-        let content = input.clone().take(28).ok()?;
-        if input.take(8).ok()? != SEGMENT_MAGIC || input.u32().ok()? != SEGMENT_VERSION {
-            return None;
-        }
-        let header = Self { number: input.u64().ok()?, first: input.u64().ok()? };
-        (input.u32().ok()? == crc32c(content)).then_some(header)
+    /// The header that stands at the beginning of these bytes. What was never finished is damaged, too.
+    pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<Self, Refused> {
+        let header = bytes.get(..SEGMENT_CRC_END).unwrap_or(bytes);
+        let mut input = manifest::open(header, SEGMENT_MAGIC, SEGMENT_VERSION)?;
+        Ok(Self { number: input.u64()?, first: input.u64()? })
     }
 }
 
@@ -302,6 +303,9 @@ struct Last {
 
 impl SegmentScan {
     /// A segment before its first record; `None` if it was never finished.
+    ///
+    /// # Errors
+    /// [`Error::UnknownVersion`], [`Error::Disk`].
     pub(crate) fn open(
         disk: &dyn Disk,
         store: &Path,
@@ -316,7 +320,13 @@ impl SegmentScan {
         }
         let mut bytes = vec![0; SEGMENT_HEADER_SIZE as usize];
         file.read_at(&mut bytes, 0)?;
-        let header = SegmentHeader::decode(&bytes).filter(|header| header.number == number);
+        let header = match SegmentHeader::decode(&bytes) {
+            Ok(header) => Some(header).filter(|header| header.number == number),
+            Err(Refused::Damaged(_)) => None,
+            Err(Refused::Version { found, newest }) => {
+                return Err(Error::UnknownVersion { path, found, newest });
+            }
+        };
         let at = SEGMENT_HEADER_SIZE;
         let (window, window_at, looked_at) = (Vec::new(), 0, 0);
         let sealed = decode_seal(&bytes[SEAL_OFFSET as usize..], number);
@@ -337,6 +347,17 @@ impl SegmentScan {
     /// The error of a broken rule at byte `at`.
     pub(crate) fn damage(&self, at: u64, rule: &'static str, expected: u64, found: u64) -> Error {
         damage(self.file.as_ref(), at, rule, expected, found)
+    }
+
+    /// Whether anything was ever written behind the header, whole or not, whatever the salt.
+    ///
+    /// # Errors
+    /// [`Error::Disk`].
+    fn is_written(&mut self) -> Result<bool> {
+        let number = self.header.number.to_le_bytes();
+        let head = self.bytes(SEGMENT_HEADER_SIZE, RECORD_HEADER_SIZE)?;
+        let is_record = head.is_some_and(|head| head[SEGMENT_IN_RECORD..].starts_with(&number));
+        Ok(is_record || self.sealed.is_some())
     }
 
     /// Looks at what has been written since: at the seal, and at what had been read ahead.
@@ -476,6 +497,26 @@ pub(crate) fn segments(disk: &dyn Disk, dir: &Path) -> Result<Vec<u64>> {
     let mut numbers: Vec<u64> = files.filter_map(|entry| segment_number(&entry.name)).collect();
     numbers.sort_unstable();
     Ok(numbers)
+}
+
+/// The first segment that commits were written to, if the store has any.
+///
+/// Cost: reads the beginning of each segment up to that one.
+///
+/// # Errors
+/// [`Error::UnknownVersion`], [`Error::Disk`].
+pub(crate) fn written_segment(disk: &dyn Disk, dir: &Path) -> Result<Option<u64>> {
+    if disk.kind(&dir.join(LOG))? != Some(EntryKind::Directory) {
+        return Ok(None);
+    }
+    for number in segments(disk, dir)? {
+        // No record is looked at, so the salt does not matter.
+        let scan = SegmentScan::open(disk, dir, 0, number)?;
+        if scan.map_or(Ok(false), |mut scan| scan.is_written())? {
+            return Ok(Some(number));
+        }
+    }
+    Ok(None)
 }
 
 /// The end of the log, where records are written.

@@ -122,6 +122,7 @@ impl Store {
             commit: manifest.commit,
             log: None,
             is_linked: false,
+            is_torn: false,
             changes: 0,
             segment: 0,
             spares: Vec::new(),
@@ -435,7 +436,8 @@ impl NamedTable {
     /// Cost: as [`Table::duplicate`], once for all that read between two commits.
     ///
     /// # Errors
-    /// [`Error::TableDoesNotExist`] if it was dropped, [`Error::SessionClosed`].
+    /// [`Error::TableDoesNotExist`] if it was dropped, [`Error::SessionClosed`]; [`Error::Poisoned`] if a resolve
+    /// function has panicked in a commit, so that only what somebody has read before is known to be whole.
     pub fn view(&self) -> Result<Arc<Table>> {
         self.shared.core.check_open()?;
         {
@@ -447,6 +449,10 @@ impl NamedTable {
         }
         let state = lock(&self.shared.state);
         let named = state.table(self.key.id, &self.key.name)?;
+        if state.is_torn {
+            // Nobody is to read a part of a commit.
+            self.shared.core.files().check_poisoned()?;
+        }
         let mut reading = lock(&named.slot.0);
         if reading.view.is_none() {
             reading.view = Some(Arc::new(named.table.duplicate()?));

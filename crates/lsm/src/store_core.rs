@@ -60,6 +60,8 @@ pub(crate) struct State {
     pub(crate) log: Option<LogEnd>,
     /// Whether the manifest on disk leads there: nothing is committed to a segment that recovery would not find.
     pub(crate) is_linked: bool,
+    /// Whether a commit has not ended, as the store is to be poisoned then: tables may hold a part of it.
+    pub(crate) is_torn: bool,
     /// Counts what was done to tables.
     pub(crate) changes: u64,
     /// The number of the newest segment that there ever was.
@@ -269,12 +271,14 @@ impl Shared {
         }
         // A resolve function that panics leaves a part of the commit behind.
         let unwinding = Unwinding(self);
+        state.is_torn = true;
         let mut applied = Vec::new();
         let done = state.apply(batches, &mut applied);
         let done = done.and_then(|()| self.write(state, record));
         if done.is_err() {
             state.take_back(applied);
         }
+        state.is_torn = false;
         std::mem::forget(unwinding);
         done?;
         state.commit += 1;

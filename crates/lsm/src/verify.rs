@@ -41,7 +41,7 @@ use crate::session_core::{
     ACTIVE, METADATA, SNAPSHOTS, STORE, foreign_dir, is_session_like, lock_dir, read_snapshot,
     snapshot_names, snapshot_path,
 };
-use crate::store_check::{Fault, ManifestCopies, ManifestCopy, walk_log};
+use crate::store_check::{Fault, ManifestCopies, ManifestCopy, lost_manifest, walk_log};
 use crate::store_manifest::{StoreManifest, VersionMeta};
 
 /// Damaged data pages of one run that are listed one by one.
@@ -405,6 +405,9 @@ impl<'a> Check<'a> {
     fn check_manifest(&mut self) -> Result<Option<(PathBuf, StoreManifest)>> {
         let copies = ManifestCopies::read(self.disk.as_ref(), self.dir)?;
         if copies.are_missing() {
+            if let Some(fault) = lost_manifest(self.disk.as_ref(), self.dir)? {
+                self.report.add(&fault.path, fault.offset, fault.rule);
+            }
             return Ok(None);
         }
         let newest = copies.newest();
