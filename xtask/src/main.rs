@@ -37,6 +37,9 @@ usage: cargo xtask <command>
                            prints the shortest history that fails. Each seed gives other histories.
                            --jobs: as many at a time. --real: on the real disk, without faults
   sim --replay FILE        the history that a failure has printed
+  sim --crash-images N     workloads on stores, with a crash at every call, until N images that all differ have
+                           been opened. --seed: other scripts. --jobs: as many at a time (one for each core)
+  sim --store-faults N     the same workloads with every kind of fault at every call, N scripts of each
   kill [--cycles N]        a process that commits to a store is killed N times (200), and nothing durable may
                            be lost
   readers [--seconds N]    eight processes read a store for N seconds (60) beside one that writes it; all are

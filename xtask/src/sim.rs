@@ -1,61 +1,125 @@
-//! Long runs of tests: random histories of the whole engine in lock-step with its model, and processes that
-//! are killed.
+//! Long runs of tests: random histories of the whole engine in lock-step with its model, crashes and faults at every
+//! call of workloads on stores, and processes that are killed.
 //!
-//! The tests do the work (`crates/lsm/tests/it/sim.rs` and `kill.rs`), optimised but with all assertions of the engine;
-//! this sets what they take from the environment, and passes their outcome on.
+//! The tests do the work (`crates/lsm/tests/it/{sim,store_sweep,store_faults,kill}.rs`), optimised but with all assertions
+//! of the engine; this sets what they take from the environment, and passes their outcome on.
 
 use std::path::PathBuf;
+use std::process::Command;
+use std::thread;
 
 use crate::workspace::Workspace;
 
 /// What to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Options {
-    minutes: u64,
+    kind: Kind,
     /// Which of the endless series of histories: one for each number.
     seed: u32,
-    /// Histories at the same time.
-    jobs: u64,
-    is_real: bool,
-    /// A file with the lines that a failure has printed, to be run instead.
-    replay: Option<PathBuf>,
+    /// Histories or scripts at the same time; unless given, one history, and a script for each core.
+    jobs: Option<usize>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Kind {
+    Histories {
+        minutes: u64,
+        is_real: bool,
+    },
+    /// A file with the lines that a failure has printed.
+    Replay {
+        file: PathBuf,
+        is_real: bool,
+    },
+    /// Until so many images that differ have been looked at.
+    CrashImages(u64),
+    /// So many scripts of each workload.
+    StoreFaults(u64),
 }
 
 impl Options {
     /// Reads the words of a command line; `None` if they mean nothing.
     pub(crate) fn parse(words: &[&str]) -> Option<Self> {
-        let mut options = Self { minutes: 10, seed: 0, jobs: 1, is_real: false, replay: None };
+        let (mut minutes, mut is_real, mut replay) = (None, false, None);
+        let (mut crash_images, mut store_faults, mut seed, mut jobs) = (None, None, None, None);
         let mut words = words.iter();
         while let Some(word) = words.next() {
             match *word {
-                "--minutes" => options.minutes = words.next()?.parse().ok()?,
-                "--seed" => options.seed = words.next()?.parse().ok()?,
-                "--jobs" => options.jobs = words.next()?.parse().ok().filter(|&jobs| jobs > 0)?,
-                "--real" => options.is_real = true,
-                "--replay" => options.replay = Some(words.next()?.into()),
+                "--minutes" => minutes = Some(words.next()?.parse().ok()?),
+                "--seed" => seed = Some(words.next()?.parse().ok()?),
+                "--jobs" => jobs = Some(words.next()?.parse().ok().filter(|&jobs| jobs > 0)?),
+                "--real" => is_real = true,
+                "--replay" => replay = Some(words.next()?.into()),
+                "--crash-images" => crash_images = Some(words.next()?.parse().ok()?),
+                "--store-faults" => store_faults = Some(words.next()?.parse().ok()?),
                 _ => return None,
             }
         }
-        Some(options)
+        let kind = match (replay, crash_images, store_faults, minutes, is_real) {
+            (Some(file), None, None, None, is_real) => Kind::Replay { file, is_real },
+            (None, Some(images), None, None, false) => Kind::CrashImages(images),
+            (None, None, Some(scripts), None, false) => Kind::StoreFaults(scripts),
+            (None, None, None, minutes, is_real) => {
+                Kind::Histories { minutes: minutes.unwrap_or(10), is_real }
+            }
+            _ => return None,
+        };
+        Some(Self { kind, seed: seed.unwrap_or(0), jobs })
+    }
+
+    /// The test that does it.
+    fn test(&self) -> &'static str {
+        match self.kind {
+            Kind::Histories { is_real: false, .. } | Kind::Replay { is_real: false, .. } => {
+                "sim::any_history_gives_the_models_answers_on_the_simulated_disk"
+            }
+            Kind::Histories { is_real: true, .. } | Kind::Replay { is_real: true, .. } => {
+                "sim::any_history_gives_the_models_answers_on_the_real_disk"
+            }
+            Kind::CrashImages(_) => {
+                "store_sweep::after_a_crash_at_any_call_the_durable_commits_are_there_and_then_a_prefix_of_the_rest"
+            }
+            Kind::StoreFaults(_) => {
+                "store_faults::every_failing_call_is_reported_and_changes_nothing_or_poisons_the_store"
+            }
+        }
+    }
+
+    fn jobs(&self) -> usize {
+        let cores = || thread::available_parallelism().map_or(1, usize::from);
+        self.jobs.unwrap_or_else(|| match self.kind {
+            Kind::Histories { .. } | Kind::Replay { .. } => 1,
+            Kind::CrashImages(_) | Kind::StoreFaults(_) => cores(),
+        })
     }
 }
 
-/// Runs the tests until the time is over or one fails.
-pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<(), String> {
-    let disk = if options.is_real { "real" } else { "simulated" };
-    let test = format!("sim::any_history_gives_the_models_answers_on_the_{disk}_disk");
+/// A command that runs one test of the engine, optimised.
+fn test_command(workspace: &Workspace, test: &str) -> Command {
     let mut command = workspace.cargo(&["test", "-q", "--profile", "sim", "-p", "terrane-lsm"]);
-    command.args(["--test", "it", &test, "--", "--exact", "--nocapture"]);
-    match &options.replay {
-        Some(file) => {
+    command.args(["--test", "it", test, "--", "--exact", "--nocapture"]);
+    command
+}
+
+/// Runs the tests until the time is over, all is done, or one fails.
+pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<(), String> {
+    let mut command = test_command(workspace, options.test());
+    command.env("TERRANE_SIM_START", options.seed.to_string());
+    command.env("TERRANE_SIM_JOBS", options.jobs().to_string());
+    match &options.kind {
+        Kind::Histories { minutes, .. } => {
+            command.env("TERRANE_SIM_SECONDS", (minutes * 60).to_string());
+        }
+        Kind::Replay { file, .. } => {
             let file =
                 file.canonicalize().map_err(|error| format!("{}: {error}", file.display()))?;
             command.env("TERRANE_SIM_TRACE", file);
         }
-        None => {
-            command.env("TERRANE_SIM_SECONDS", (options.minutes * 60).to_string());
-            command.env("TERRANE_SIM_START", options.seed.to_string());
-            command.env("TERRANE_SIM_JOBS", options.jobs.to_string());
+        Kind::CrashImages(images) => {
+            command.env("TERRANE_CRASH_IMAGES", images.to_string());
+        }
+        Kind::StoreFaults(scripts) => {
+            command.env("TERRANE_FAULT_SCRIPTS", scripts.to_string());
         }
     }
     let status = command.status().map_err(|error| format!("cargo test: {error}"))?;
@@ -75,8 +139,7 @@ pub(crate) fn readers(workspace: &Workspace, seconds: u64) -> Result<(), String>
 }
 
 fn run_test(workspace: &Workspace, test: &str, (name, value): (&str, u64)) -> Result<(), String> {
-    let mut command = workspace.cargo(&["test", "-q", "--profile", "sim", "-p", "terrane-lsm"]);
-    command.args(["--test", "it", test, "--", "--exact", "--nocapture"]);
+    let mut command = test_command(workspace, test);
     command.env(name, value.to_string());
     let status = command.status().map_err(|error| format!("cargo test: {error}"))?;
     if status.success() { Ok(()) } else { Err(format!("{test} failed, see above")) }
@@ -88,13 +151,26 @@ mod tests {
 
     #[test]
     fn options_are_read_or_refused() {
-        let default = Options::parse(&[]).unwrap();
-        assert_eq!((default.minutes, default.seed, default.jobs), (10, 0, 1));
-        let options = Options::parse(&["--seed", "7", "--real", "--minutes", "1"]).unwrap();
-        assert_eq!(options, Options { minutes: 1, seed: 7, is_real: true, ..default.clone() });
-        let replay = Options::parse(&["--replay", "trace.txt"]).unwrap();
-        assert_eq!(replay, Options { replay: Some("trace.txt".into()), ..default });
-        for words in [["--minutes"].as_slice(), &["--minutes", "x"], &["--jobs", "0"], &["seed"]] {
+        let read = |words: &[&str]| Options::parse(words).unwrap();
+        let default = read(&[]);
+        assert_eq!(default.kind, Kind::Histories { minutes: 10, is_real: false });
+        assert_eq!((default.seed, default.jobs()), (0, 1));
+        let options = read(&["--seed", "7", "--real", "--minutes", "1"]);
+        assert_eq!(options.kind, Kind::Histories { minutes: 1, is_real: true });
+        assert_eq!(options.seed, 7);
+        let options = read(&["--replay", "trace.txt"]);
+        assert_eq!(options.kind, Kind::Replay { file: "trace.txt".into(), is_real: false });
+        let options = read(&["--crash-images", "9", "--jobs", "3"]);
+        assert_eq!((&options.kind, options.jobs()), (&Kind::CrashImages(9), 3));
+        assert_eq!(read(&["--store-faults", "2"]).kind, Kind::StoreFaults(2));
+        for words in [
+            ["--minutes"].as_slice(),
+            &["--minutes", "x"],
+            &["--jobs", "0"],
+            &["seed"],
+            &["--crash-images", "1", "--minutes", "1"],
+            &["--store-faults", "1", "--real"],
+        ] {
             assert_eq!(Options::parse(words), None, "{words:?}");
         }
     }

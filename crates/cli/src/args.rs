@@ -1,6 +1,6 @@
 //! Numbers and names as they are written on the command line.
 
-use terrane::TableName;
+use terrane::{RESERVE_BYTES_MAX, RESERVE_BYTES_MIN, TableName};
 
 /// Reads a count: `100_000`, `10k`, `10M`, `2G`; the letters stand for powers of a thousand.
 ///
@@ -57,6 +57,17 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     number.checked_mul(unit).ok_or_else(|| "too large".to_owned())
 }
 
+/// Reads the bytes of a reserve.
+///
+/// # Errors
+/// What is wrong, in words.
+pub(crate) fn reserve(text: &str) -> Result<u64, String> {
+    match size(text)? {
+        bytes @ (0 | RESERVE_BYTES_MIN..=RESERVE_BYTES_MAX) => Ok(bytes),
+        _ => Err("must be 0, or 64KiB to 1TiB".to_owned()),
+    }
+}
+
 /// Reads the name of a table.
 ///
 /// # Errors
@@ -110,6 +121,9 @@ mod tests {
             ("2TiB", 2 << 40),
         ] {
             assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        for (text, is_reserve) in [("0", true), ("63KiB", false), ("1TiB", true), ("2TiB", false)] {
+            assert_eq!(reserve(text).is_ok(), is_reserve, "{text}");
         }
         for text in ["", "KiB", "1.5GB", "1 GB", "1gb", "4K", "1kMiB", "-1", "16777216TiB"] {
             assert!(size(text).is_err(), "{text:?}");

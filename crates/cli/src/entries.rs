@@ -10,7 +10,7 @@
 //! |---------|--------------------------------------------------------------------------------------------|
 //! | `get`   | `table`, `entries`: list, in the order asked for, of `key`, `found`, and `value` and `blob`, which are null if there is none; `ok` is false, with exit code 1 and the kind `not_found`, if any key is absent |
 //! | `put`   | `table`, `created` (whether the table was made), `entries` (how many were given), `commit` |
-//! | `del`   | `table`, `deleted` and `absent` (of the keys given, each counted once), `commit` (null if nothing was there to delete) |
+//! | `del`   | `table`, `deleted` and `absent` (of the keys given, each counted once; 0 for a range), `commit` (null if nothing was there to delete) |
 //! | `scan`  | `table`, `count`, `entries`: list of `key`, `value`, `blob`                                |
 //! | `count` | `table`, `count`                                                                           |
 
@@ -34,7 +34,7 @@ use crate::exit::Failure;
 use crate::literal;
 use crate::output;
 use crate::progress::exit_on_interrupt;
-use crate::store::{open_tables, open_to_read};
+use crate::store::{open_tables, open_tables_with, open_to_read};
 use crate::text::{count_of, grouped};
 use crate::versions::{Which, which};
 
@@ -62,21 +62,29 @@ Examples:
     terrane put hex:00ff @picture.png --store /data/ledger --table pictures
   What another table holds:
     terrane scan --store /data/ledger | terrane put --input - --store /data/copy --create
+  A store that keeps 256 MiB of the disk in reserve:
+    terrane put alice 100 --store /data/ledger --create --reserve 256MiB
   A key or a value that begins with `-`:
     terrane put --store /data/ledger -- balance -5
 
 The entries are durable when the command ends with exit code 0. A missing table, or store, is an
 error, so that a misspelt name makes nothing; with --create it is made, with the default options.
-`terrane table create` has others.";
+`terrane table create` has others. When the disk is full and the store's reserve is in use, put is
+refused with exit code 3, and `terrane del`, `terrane table drop` and `terrane snapshot delete`
+make room; the store remembers its reserve, which `terrane inspect` shows.";
 
 pub(crate) const DEL_EXAMPLES: &str = "\
 Examples:
   terrane del alice --store /data/ledger
   Several at once, all or none of them:
     terrane del alice bob hex:00ff --store /data/ledger --table accounts
+  All keys that begin with something, or from one key to before another:
+    terrane del --prefix account/ --store /data/ledger
+    terrane del --from hex:00 --to hex:80 --store /data/ledger
 
 The deletions are durable when the command ends with exit code 0. Deleting what is absent is no
-error; how many keys were there is told.";
+error; how many keys were there is told. A range is deleted whole or not at all. To remove all
+entries of a table, drop it: `terrane table drop`.";
 
 pub(crate) const SCAN_EXAMPLES: &str = "\
 Examples:
@@ -111,6 +119,21 @@ pub(crate) struct TableArgs {
     /// Write one JSON object to standard output at the end
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// What a store keeps of the disk.
+#[derive(Debug, Args)]
+pub(crate) struct ReserveArgs {
+    /// Keep so much of the disk in reserve for the store, from now on: when the disk is full, entries can still be
+    /// deleted; 0 for none, as a new store has
+    #[arg(long, value_name = "SIZE", value_parser = args::reserve)]
+    reserve: Option<u64>,
+}
+
+impl ReserveArgs {
+    pub(crate) fn bytes(&self) -> Option<u64> {
+        self.reserve
+    }
 }
 
 /// Part of a table.
@@ -157,14 +180,22 @@ pub(crate) struct Put {
     #[arg(long)]
     create: bool,
     #[command(flatten)]
+    reserve: ReserveArgs,
+    #[command(flatten)]
     pub(crate) common: TableArgs,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Del {
     /// Keys: text, `hex:…` or `@file`
-    #[arg(value_name = "KEY", required = true)]
+    #[arg(
+        value_name = "KEY",
+        required_unless_present_any = ["from", "to", "prefix"],
+        conflicts_with_all = ["from", "to", "prefix"]
+    )]
     keys: Vec<OsString>,
+    #[command(flatten)]
+    range: RangeArgs,
     #[command(flatten)]
     pub(crate) common: TableArgs,
 }
@@ -467,7 +498,7 @@ impl Put {
             let shown = store.display();
             return Err(Failure::usage(format!("{shown} does not exist; --create makes it")));
         }
-        let store = open_tables(store, self.create)?;
+        let store = open_tables_with(store, self.create, self.reserve.bytes())?;
         let (table, created) = match store.table(name) {
             Ok(table) => (table, false),
             Err(terrane::Error::TableDoesNotExist { .. }) if self.create => {
@@ -490,6 +521,17 @@ impl Put {
     }
 }
 
+/// Deletes those of some keys that are there, and says how many and with which commit.
+fn delete(table: &NamedTable, keys: &[Vec<u8>]) -> Result<(u64, Option<u64>), Failure> {
+    let found = table.lookups(keys)?;
+    let present = keys.iter().zip(&found).filter(|(_, found)| found.is_found());
+    let updates: Vec<_> = present.map(|(key, _)| (key, Update::Delete)).collect();
+    match updates.as_slice() {
+        [] => Ok((0, None)),
+        updates => Ok((updates.len() as u64, Some(table.updates(updates)?.commit()))),
+    }
+}
+
 impl Del {
     /// Runs it, writes its report and returns the exit code.
     ///
@@ -498,18 +540,14 @@ impl Del {
     pub(crate) fn run(&self) -> Result<u8, Failure> {
         let keys: BTreeSet<Vec<u8>> = arguments(&self.keys)?.into_iter().collect();
         let keys: Vec<Vec<u8>> = keys.into_iter().collect();
+        let range = self.range.keys()?;
         let (store, table) = self.common.open()?;
-        let found = table.lookups(&keys)?;
-        let present = keys.iter().zip(&found).filter(|(_, found)| found.is_found());
-        let updates: Vec<_> = present.map(|(key, _)| (key, Update::Delete)).collect();
-        let commit = match updates.as_slice() {
-            [] => None,
-            updates => Some(table.updates(updates)?.commit()),
-        };
+        let (deleted, commit) =
+            if keys.is_empty() { range.delete(&table)? } else { delete(&table, &keys)? };
         close(&store)?;
         let name = self.common.name();
-        let deleted = updates.len() as u64;
-        let report = Removed { table: name, deleted, absent: keys.len() as u64 - deleted, commit };
+        let absent = (keys.len() as u64).saturating_sub(deleted);
+        let report = Removed { table: name, deleted, absent, commit };
         let entries = count_of(deleted, "entry", "entries");
         let mut lines = vec![("deleted", format!("{entries} of table {name}"))];
         if report.absent > 0 {
@@ -519,15 +557,39 @@ impl Del {
     }
 }
 
+/// The keys that a range stands for.
+enum Range {
+    Prefix(Vec<u8>),
+    Between(Bound<Vec<u8>>, Bound<Vec<u8>>),
+}
+
 impl RangeArgs {
-    fn cursor(&self, table: &Table) -> Result<Cursor, Failure> {
+    fn keys(&self) -> Result<Range, Failure> {
         let key = |text: &Option<OsString>| text.as_deref().map(literal::argument).transpose();
         if let Some(prefix) = key(&self.prefix)? {
-            return Ok(table.prefix(&prefix)?);
+            return Ok(Range::Prefix(prefix));
         }
         let from = key(&self.from)?.map_or(Bound::Unbounded, Bound::Included);
         let to = key(&self.to)?.map_or(Bound::Unbounded, Bound::Excluded);
-        Ok(table.range::<Vec<u8>, _>((from, to))?)
+        Ok(Range::Between(from, to))
+    }
+
+    fn cursor(&self, table: &Table) -> Result<Cursor, Failure> {
+        Ok(match self.keys()? {
+            Range::Prefix(prefix) => table.prefix(&prefix)?,
+            Range::Between(from, to) => table.range::<Vec<u8>, _>((from, to))?,
+        })
+    }
+}
+
+impl Range {
+    /// Deletes its keys, and says how many there were and with which commit.
+    fn delete(self, table: &NamedTable) -> Result<(u64, Option<u64>), Failure> {
+        let (deleted, ticket) = match self {
+            Self::Prefix(prefix) => table.delete_prefix(&prefix)?,
+            Self::Between(from, to) => table.delete_range::<Vec<u8>, _>((from, to))?,
+        };
+        Ok((deleted, (deleted > 0).then(|| ticket.commit())))
     }
 }
 

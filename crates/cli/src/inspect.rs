@@ -8,10 +8,11 @@
 //!
 //! | kind        | fields                                                                        |
 //! |-------------|-------------------------------------------------------------------------------|
-//! | `store`     | `path`, `format_version`, `created`, `run_files`, `run_files_unreferenced` (in no snapshot and no named table), `run_bytes`, `named_tables`: null or what follows, `snapshots`: list of `name`, and `label`, `saved`, `format_version`, `levels`, `runs`, `entries`, `tombstones`, `bytes`, `merge_debt_bytes`, which are null if it is damaged |
+//! | `store`     | `path`, `format_version`, `created`, `run_files`, `run_files_unreferenced` (in no snapshot and no named table), `run_bytes`, `reserve`: null or `bytes` and `is_held`, `named_tables`: null or what follows, `snapshots`: list of `name`, and `label`, `saved`, `format_version`, `levels`, `runs`, `entries`, `tombstones`, `bytes`, `merge_debt_bytes`, which are null if it is damaged |
 //! | `manifest`  | `path`, and what **named tables** have of it                                  |
 //! | `log`       | a segment of the log, as below                                                |
 //! | `metadata`  | `path`, `format_version`, `created`                                           |
+//! | `reserve`   | `path`, `format_version`, `bytes` (that it is to have), `is_held` (false if they were given up because the disk was full) |
 //! | `snapshot`  | `path`, and what a store says of it; `levels` is a list of `level` (from 1), `merge` (null, or `input_runs`, `input_bytes`, `due_in_flushes`, `drops_tombstones`), `runs`; `write_buffer` and `last_flush`: null or a run; `config`: `merge_policy`, `size_ratio`, `write_buffer_entries` or `write_buffer_bytes` |
 //! | `run`       | a run                                                                         |
 //! | `page`      | `path`, `page`, `offset_bytes`, `page_kind`, `crc`, and for a key page `entries`: list of `kind`, `key_hex`, `value_bytes`, `value_hex` (as far as it stands in the page), for others `content_hex` |
@@ -37,8 +38,8 @@ use std::sync::Arc;
 use clap::Args;
 use serde::Serialize;
 use terrane::inspect::{
-    self, CanonicalInfo, Inspection, LevelInfo, ManifestInfo, MetadataInfo, PageInfo, RunInfo,
-    SegmentInfo, SegmentUse, SessionInfo, SnapshotInfo, StoreInfo,
+    self, CanonicalInfo, Inspection, LevelInfo, ManifestInfo, MetadataInfo, PageInfo, ReserveInfo,
+    RunInfo, SegmentInfo, SegmentUse, SessionInfo, SnapshotInfo, StoreInfo,
 };
 use terrane::io::{Disk, RealDisk};
 use terrane::{CanonicalSummary, Error, MergePolicy, PAGE_SIZE, Purpose, TableConfig, WriteBuffer};
@@ -94,6 +95,7 @@ pub(crate) struct Inspect {
 enum Shown {
     Store(Store),
     Metadata(Metadata),
+    Reserve(Reserve),
     Snapshot(Box<Snapshot>),
     Run(Run),
     Page(PageContent),
@@ -118,6 +120,7 @@ struct Store {
     run_files: u64,
     run_files_unreferenced: u64,
     run_bytes: u64,
+    reserve: Option<Held>,
     named_tables: Option<NamedTables>,
     snapshots: Vec<StoredSnapshot>,
 }
@@ -169,6 +172,21 @@ struct Metadata {
     path: String,
     format_version: u32,
     created: String,
+}
+
+#[derive(Serialize)]
+struct Reserve {
+    path: String,
+    format_version: u32,
+    #[serde(flatten)]
+    held: Held,
+}
+
+/// What a store keeps of the disk.
+#[derive(Serialize)]
+struct Held {
+    bytes: u64,
+    is_held: bool,
 }
 
 #[derive(Serialize)]
@@ -344,6 +362,16 @@ impl Inspect {
                 ]);
                 Ok((Shown::Metadata(metadata), text))
             }
+            Inspection::Reserve(info) => {
+                self.refuse_page("the reserve of a store")?;
+                let (path, held) = (path.display().to_string(), Held::new(info));
+                let text = lines(&[
+                    ("reserve", path.clone()),
+                    ("format version", info.version.to_string()),
+                    ("bytes", held.text()),
+                ]);
+                Ok((Shown::Reserve(Reserve { path, format_version: info.version, held }), text))
+            }
             Inspection::Snapshot(info) => {
                 self.refuse_page("a snapshot")?;
                 let snapshot = looker.snapshot(path, &info)?;
@@ -436,6 +464,7 @@ impl Looker {
             run_files: info.run_files,
             run_files_unreferenced: info.run_files_unreferenced,
             run_bytes: info.run_bytes,
+            reserve: info.reserve.map(Held::new),
             named_tables,
             snapshots,
         };
@@ -749,6 +778,17 @@ impl NamedTables {
     }
 }
 
+impl Held {
+    fn new(info: ReserveInfo) -> Self {
+        Self { bytes: info.bytes, is_held: info.is_held }
+    }
+
+    fn text(&self) -> String {
+        let given = if self.is_held { "" } else { ", given up because the disk was full" };
+        format!("{}{given}", bytes(self.bytes))
+    }
+}
+
 impl Store {
     fn text(&self) -> String {
         let unreferenced = match self.run_files_unreferenced {
@@ -761,6 +801,7 @@ impl Store {
             ("format version", self.format_version.to_string()),
             ("created", self.created.clone()),
             ("run files", format!("{files}, {}{unreferenced}", bytes(self.run_bytes))),
+            ("reserve", self.reserve.as_ref().map_or_else(|| "none".to_owned(), Held::text)),
             ("snapshots", self.snapshots.len().to_string()),
         ]);
         let head = match &self.named_tables {

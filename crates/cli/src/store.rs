@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use terrane::io::disk::create_dirs;
 use terrane::io::{Disk, RealDisk};
-use terrane::{Durability, ReaderOptions, Session, Store, StoreOptions, StoreReader};
+use terrane::{
+    Durability, ReaderOptions, Session, SessionOptions, Store, StoreOptions, StoreReader,
+};
 use terrane_bench::store;
 
 use crate::exit::Failure;
@@ -62,6 +64,18 @@ const LOG_BYTES: u64 = 4 << 20;
 /// # Errors
 /// [`Failure`]; nothing has been made then, but perhaps an empty store.
 pub(crate) fn open_tables(dir: &Path, made: bool) -> Result<Store, Failure> {
+    open_tables_with(dir, made, None)
+}
+
+/// The same, with another reserve than it has.
+///
+/// # Errors
+/// As [`open_tables`].
+pub(crate) fn open_tables_with(
+    dir: &Path,
+    made: bool,
+    reserve_bytes: Option<u64>,
+) -> Result<Store, Failure> {
     let there = if made && !dir.exists() { There::Nothing } else { look(dir)? };
     if there == There::Other || (there == There::Nothing && !made) {
         return Err(no_store(dir));
@@ -69,7 +83,9 @@ pub(crate) fn open_tables(dir: &Path, made: bool) -> Result<Store, Failure> {
     if let (There::Nothing, Some(parent)) = (there, dir.parent()) {
         create_dirs(disk().as_ref(), parent).map_err(terrane::Error::from)?;
     }
-    let options = StoreOptions::default().create_dir().durability(Durability::Each);
+    let mut session = SessionOptions::default().create_dir();
+    session.reserve_bytes = reserve_bytes;
+    let options = StoreOptions::default().session(session).durability(Durability::Each);
     Ok(Store::open(disk(), dir, &options.log_bytes_max(LOG_BYTES))?)
 }
 

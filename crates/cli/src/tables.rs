@@ -19,11 +19,12 @@ use terrane::io::{Disk, RealDisk};
 use terrane::{Resolve, TableConfig, TableName, WriteBuffer};
 
 use crate::args;
+use crate::entries::ReserveArgs;
 use crate::exit::Failure;
 use crate::output;
 use crate::progress::exit_on_interrupt;
 use crate::shape::ListedTable;
-use crate::store::open_tables;
+use crate::store::{open_tables, open_tables_with};
 
 /// What can be done with named tables.
 #[derive(Debug, Subcommand)]
@@ -63,6 +64,8 @@ Examples:
     terrane table create sums --store /data/ledger --resolve add-u64-wrapping
   At most so much memory for write buffer, filters and indexes:
     terrane table create accounts --store /data/ledger --memory-budget 256MiB
+  In a store that can still delete when the disk is full:
+    terrane table create accounts --store /data/ledger --reserve 256MiB
 
 The store is made if it is missing. The table is durable when the command ends.";
 
@@ -110,6 +113,8 @@ pub(crate) struct CreateArgs {
     /// add-u64-saturating, add-i128-wrapping, max, min or concatenate
     #[arg(long, value_name = "NAME", value_parser = resolve, default_value = "newest")]
     resolve: Resolve,
+    #[command(flatten)]
+    reserve: ReserveArgs,
     #[command(flatten)]
     common: CommonArgs,
 }
@@ -246,7 +251,7 @@ impl CreateArgs {
         // Before a store is made for it.
         config.validate()?;
         exit_on_interrupt()?;
-        let store = open_tables(&self.common.store, true)?;
+        let store = open_tables_with(&self.common.store, true, self.reserve.bytes())?;
         store.create_table(&self.name, &config)?;
         store.close()?;
         let created = Created { table: self.name.as_str() };

@@ -20,7 +20,7 @@ use crate::manifest::SnapshotMeta;
 use crate::published::Published;
 use crate::run_check::Progress;
 use crate::session_core::SessionCore;
-use crate::snapshot::{self, SnapshotName};
+use crate::snapshot::{self, SnapshotName, WrittenOut};
 use crate::store_core::damaged;
 use crate::store_manifest::{self, NamedMeta, StoreManifest, VersionMeta};
 use crate::table::Table;
@@ -169,7 +169,7 @@ fn renew(
         next.versions.push(VersionMeta { tables, ..version.clone() });
     }
     published.publish(target, next)?;
-    let images_bytes = images.iter().map(|written| written.image_bytes()).sum::<u64>();
+    let images_bytes = images.iter().map(WrittenOut::image_bytes).sum::<u64>();
     let image_count = images.iter().filter(|written| written.meta.image.is_some()).count() as u64;
     drop(images);
     let snapshots = renew_snapshots(source.core, target, &mut copier)?;

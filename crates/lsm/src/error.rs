@@ -21,6 +21,7 @@
 //! | `BlobRefInvalid` | the same |
 //! | `KeyTooLarge`, `ValueTooLarge`, `BlobTooLarge` | the same; [`Error::LabelTooLarge`] |
 //! | `InvalidConfig` | the same, with the option, the value and what is allowed |
+//! | a full disk | [`Error::Disk`]; where the session has a reserve [`Error::OutOfSpace`] for insertions, while deletions go on |
 //! | an I/O error | [`Error::Disk`], with operation, file and the system's error; after a failed sync [`Error::Poisoned`] |
 //!
 //! [`Error::NotTerrane`] and [`Error::UnknownVersion`] are for files of others and of programs with another
@@ -77,6 +78,20 @@ pub enum Error {
     Poisoned {
         /// What was to be synced.
         path: PathBuf,
+    },
+    /// The disk is full, what is left of the session's reserve is kept for what makes room, and the call would
+    /// need more. Nothing was changed. Delete entries, tables or snapshots, or make room on the disk otherwise,
+    /// and call again: once the whole reserve is free the session goes on.
+    #[error(
+        "no space left for {}: its reserve of {reserve_bytes} bytes is in use, and only what makes room goes on; \
+         delete entries, tables or snapshots, or make room on the disk, and try again",
+        .path.display()
+    )]
+    OutOfSpace {
+        /// The directory of the session.
+        path: PathBuf,
+        /// Bytes of its reserve, which must be free.
+        reserve_bytes: u64,
     },
     /// The directory to open a session in is missing.
     #[error("{} does not exist; create the directory first", .path.display())]

@@ -146,7 +146,7 @@ pub(crate) fn open_target(disk: &Arc<dyn Disk>, dir: &Path, salt: u64) -> Result
         Some(_) => return foreign(),
     }
     make_dir(disk.as_ref(), dir)?;
-    SessionCore::open(disk, dir, salt, OPEN_FILES_DEFAULT)
+    SessionCore::open(disk, dir, salt, OPEN_FILES_DEFAULT, None)
 }
 
 /// Imports a snapshot.
@@ -157,6 +157,7 @@ pub(crate) fn import(
     progress: Progress<'_>,
 ) -> Result<ImportReport> {
     core.check_writable()?;
+    core.check_room()?;
     let disk = place.disk_or(core.files().disk());
     let dir = place.dir.as_path();
     match disk.kind(dir)? {

@@ -29,6 +29,10 @@ use crate::manifest::{
     SNAPSHOT_MAGIC, SNAPSHOT_VERSION, SessionMeta, SnapshotMeta, UnionRef,
 };
 use crate::page::{HEADER_SIZE, PAGE_SIZE, PAYLOAD_SIZE, PageKind, PageLayout, Place, check};
+use crate::reserve::{
+    self, RESERVE, RESERVE_BYTES_MAX, RESERVE_BYTES_MIN, RESERVE_HEADER_SIZE, RESERVE_MAGIC,
+    RESERVE_VERSION,
+};
 use crate::run::{
     FILTER_WORDS_PER_PAGE, Purpose, RUN_MAGIC, RUN_PAGES_MAX, RUN_VERSION, RunMeta, read_meta,
     read_sections,
@@ -52,6 +56,8 @@ pub enum Inspection {
     Session(SessionInfo),
     /// The metadata of a session.
     Metadata(MetadataInfo),
+    /// The reserve of a session.
+    Reserve(ReserveInfo),
     /// A snapshot's metadata, with the runs it names.
     Snapshot(Box<SnapshotInfo>),
     /// A run file.
@@ -84,6 +90,18 @@ pub struct MetadataInfo {
     pub created_ns: u64,
 }
 
+/// The file of a session's reserve.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ReserveInfo {
+    /// Format version.
+    pub version: u32,
+    /// Bytes that it is to have.
+    pub bytes: u64,
+    /// Whether it has them; if not, they were given up because the disk was full.
+    pub is_held: bool,
+}
+
 /// A session directory.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -94,6 +112,8 @@ pub struct SessionInfo {
     pub snapshots: Vec<(String, Result<SnapshotInfo>)>,
     /// Its named tables, if it ever had any.
     pub store: Option<StoreInfo>,
+    /// Its reserve, if it has one.
+    pub reserve: Option<ReserveInfo>,
     /// Run files in the directory.
     pub run_files: u64,
     /// How many of them no snapshot and no named table refers to: they belong to open tables, or go at the next
@@ -276,8 +296,8 @@ pub struct EntryInfo {
 /// Refuses a file that is none of ours.
 fn foreign<T>(path: &Path, found: String) -> Result<T> {
     let expected = "a run (its last page begins with `TerraRun`), a snapshot (`TerraSnp`), the \
-                    metadata of a store (`TerraSes`), its manifest (`TerraMan`) or a segment of its \
-                    log (`TerraLog`)";
+                    metadata of a store (`TerraSes`), its manifest (`TerraMan`), a segment of its log \
+                    (`TerraLog`) or its reserve (`TerraRes`)";
     Err(Error::NotTerrane { path: path.to_owned(), expected, found })
 }
 
@@ -301,6 +321,7 @@ enum Role {
     Run,
     Manifest,
     Segment,
+    Reserve,
 }
 
 /// What a file is for by its place and name: with damaged bytes it is a damaged file, not a foreign one.
@@ -309,6 +330,8 @@ fn role(disk: &dyn Disk, path: &Path) -> Option<Role> {
     let parent = path.parent()?;
     let (role, dir) = if name == METADATA {
         (Role::Metadata, parent)
+    } else if name == RESERVE {
+        (Role::Reserve, parent)
     } else if COPIES.contains(&name) {
         (Role::Manifest, parent)
     } else if segment_number(name).is_some() && parent.ends_with(LOG) {
@@ -378,6 +401,11 @@ pub fn inspect(disk: &Arc<dyn Disk>, path: &Path) -> Result<Inspection> {
             Ok(Inspection::Canonical(CanonicalInfo { version, summary }))
         }
         STORE_MAGIC => Ok(Inspection::Manifest(Box::new(inspect_manifest(disk, path)?))),
+        _ if magic == RESERVE_MAGIC || standing == Some(Role::Reserve) => {
+            let (path, reason) = (path.to_owned(), "damaged header of the reserve".to_owned());
+            let info = inspect_reserve(file.as_ref())?;
+            info.map(Inspection::Reserve).ok_or(Error::SessionDirCorrupted { path, reason })
+        }
         _ if standing == Some(Role::Segment) => inspect_segment(disk.as_ref(), path),
         SEGMENT_MAGIC => {
             let info = store_check::read_header(disk.as_ref(), path)?;
@@ -416,6 +444,12 @@ fn inspect_metadata(disk: &dyn Disk, path: &Path) -> Result<MetadataInfo> {
     Ok(MetadataInfo { version: SESSION_VERSION, created_ns: meta.created_ns })
 }
 
+/// A reserve, if its header is whole.
+fn inspect_reserve(file: &dyn DiskFile) -> Result<Option<ReserveInfo>> {
+    let (len, bytes) = (file.len()?, reserve::read_header(file)?);
+    Ok(bytes.map(|bytes| ReserveInfo { version: RESERVE_VERSION, bytes, is_held: len >= bytes }))
+}
+
 fn inspect_session(disk: &Arc<dyn Disk>, dir: &Path) -> Result<SessionInfo> {
     if !is_session_like(disk.as_ref(), dir)? {
         return foreign_dir(disk.as_ref(), dir);
@@ -443,6 +477,10 @@ fn inspect_session(disk: &Arc<dyn Disk>, dir: &Path) -> Result<SessionInfo> {
     let named = copies.manifests().flat_map(StoreManifest::numbers);
     referenced.extend(named.map(|number| dir.join(ACTIVE).join(file_name(number))));
     let store = inspect_store(disk, dir, &copies)?;
+    let reserve = match disk.open(&dir.join(RESERVE), OpenMode::Read, Access::Buffered) {
+        Err(error) if error.is_not_found() => None,
+        opened => inspect_reserve(opened?.as_ref())?,
+    };
     let active = dir.join(ACTIVE);
     let (mut run_files, mut run_files_unreferenced, mut run_bytes) = (0, 0, 0);
     for entry in disk.list(&active)? {
@@ -460,7 +498,15 @@ fn inspect_session(disk: &Arc<dyn Disk>, dir: &Path) -> Result<SessionInfo> {
         run_files += 1;
         run_files_unreferenced += u64::from(!referenced.contains(&path));
     }
-    Ok(SessionInfo { metadata, snapshots, store, run_files, run_files_unreferenced, run_bytes })
+    Ok(SessionInfo {
+        metadata,
+        snapshots,
+        store,
+        reserve,
+        run_files,
+        run_files_unreferenced,
+        run_bytes,
+    })
 }
 
 /// What a fault is in words.
@@ -473,10 +519,13 @@ fn inspect_store(
     dir: &Path,
     copies: &ManifestCopies,
 ) -> Result<Option<StoreInfo>> {
-    if copies.are_missing() {
-        return Ok(None);
-    }
     let mut damage = Vec::new();
+    if copies.are_missing() {
+        match store_check::lost_manifest(disk.as_ref(), dir)? {
+            Some(fault) => damage.push(text_of(&fault)),
+            None => return Ok(None),
+        }
+    }
     for (path, copy) in &copies.0 {
         if let ManifestCopy::Refused(refused) = copy {
             damage.push(format!("{}: {refused}", path.display()));
@@ -708,6 +757,11 @@ pub fn constants() -> Vec<(&'static str, String)> {
         ("SESSION_VERSION", SESSION_VERSION.to_string()),
         ("SNAPSHOT_MAGIC", text(SNAPSHOT_MAGIC)),
         ("SNAPSHOT_VERSION", SNAPSHOT_VERSION.to_string()),
+        ("RESERVE_MAGIC", text(RESERVE_MAGIC)),
+        ("RESERVE_VERSION", RESERVE_VERSION.to_string()),
+        ("RESERVE_HEADER_SIZE", RESERVE_HEADER_SIZE.to_string()),
+        ("RESERVE_BYTES_MIN", RESERVE_BYTES_MIN.to_string()),
+        ("RESERVE_BYTES_MAX", RESERVE_BYTES_MAX.to_string()),
         ("STORE_MAGIC", text(STORE_MAGIC)),
         ("STORE_VERSION", STORE_VERSION.to_string()),
         ("LEASE_MAGIC", text(LEASE_MAGIC)),

@@ -38,6 +38,8 @@ mod index;
 
 mod config;
 
+mod reserve;
+
 mod open_files;
 
 mod files;
@@ -124,6 +126,8 @@ mod session;
 
 mod store_options;
 
+mod doomed;
+
 mod store_core;
 
 mod recovery;
@@ -162,6 +166,7 @@ pub use latency::Latencies;
 pub use lookup_thread::{PendingLookups, SUBMITTED_MAX};
 pub use page::PAGE_SIZE;
 pub use reader::{ReaderOptions, StoreReader};
+pub use reserve::{RESERVE_BYTES_MAX, RESERVE_BYTES_MIN};
 pub use resolve::{RESOLVE_NAME_BYTES_MAX, Resolve};
 pub use run::{Purpose, RunMeta};
 pub use run_check::Progress;

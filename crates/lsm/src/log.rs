@@ -18,11 +18,13 @@ use std::sync::Arc;
 
 use terrane_io::bytes::{Overrun, Reader, Writer};
 use terrane_io::checksum::crc32c;
-use terrane_io::{Access, Disk, DiskFile, EntryKind, OpenMode};
+use terrane_io::{self as io, Access, Disk, DiskFile, EntryKind, OpenMode};
 
 use crate::corrupt::Corrupt;
 use crate::entry::{Kind, Update};
 use crate::error::{Error, Result};
+use crate::manifest::{self, Refused};
+use crate::open_files::OpenFiles;
 use crate::page::PAGE_SIZE;
 
 /// The directory of the segments.
@@ -57,6 +59,15 @@ pub(crate) const RECORD_ALIGN: usize = 8;
 
 /// Largest record, in bytes.
 pub(crate) const RECORD_BYTES_MAX: usize = 1 << 30;
+
+/// What an update takes in a record besides its key, value and blob, at most.
+pub(crate) const UPDATE_BYTES: usize = 16;
+
+/// Smallest segment that is made where there is no room for an ordinary one.
+const SEGMENT_BYTES_MIN: u64 = 16 << 10;
+
+/// Where the checksum of a header ends, in all versions.
+const SEGMENT_CRC_END: usize = 32;
 
 /// Bytes of the shortest update in a record: its kind and two lengths.
 const UPDATE_BYTES_MIN: usize = 9;
@@ -104,15 +115,11 @@ impl SegmentHeader {
         out.into_bytes()
     }
 
-    /// `None` for what is no header, or one that was never finished.
-    pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut input = Reader::new(bytes);
-        let content = input.clone().take(28).ok()?;
-        if input.take(8).ok()? != SEGMENT_MAGIC || input.u32().ok()? != SEGMENT_VERSION {
-            return None;
-        }
-        let header = Self { number: input.u64().ok()?, first: input.u64().ok()? };
-        (input.u32().ok()? == crc32c(content)).then_some(header)
+    /// The header that stands at the beginning of these bytes. What was never finished is damaged, too.
+    pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<Self, Refused> {
+        let header = bytes.get(..SEGMENT_CRC_END).unwrap_or(bytes);
+        let mut input = manifest::open(header, SEGMENT_MAGIC, SEGMENT_VERSION)?;
+        Ok(Self { number: input.u64()?, first: input.u64()? })
     }
 }
 
@@ -296,6 +303,9 @@ struct Last {
 
 impl SegmentScan {
     /// A segment before its first record; `None` if it was never finished.
+    ///
+    /// # Errors
+    /// [`Error::UnknownVersion`], [`Error::Disk`].
     pub(crate) fn open(
         disk: &dyn Disk,
         store: &Path,
@@ -310,7 +320,13 @@ impl SegmentScan {
         }
         let mut bytes = vec![0; SEGMENT_HEADER_SIZE as usize];
         file.read_at(&mut bytes, 0)?;
-        let header = SegmentHeader::decode(&bytes).filter(|header| header.number == number);
+        let header = match SegmentHeader::decode(&bytes) {
+            Ok(header) => Some(header).filter(|header| header.number == number),
+            Err(Refused::Damaged(_)) => None,
+            Err(Refused::Version { found, newest }) => {
+                return Err(Error::UnknownVersion { path, found, newest });
+            }
+        };
         let at = SEGMENT_HEADER_SIZE;
         let (window, window_at, looked_at) = (Vec::new(), 0, 0);
         let sealed = decode_seal(&bytes[SEAL_OFFSET as usize..], number);
@@ -331,6 +347,17 @@ impl SegmentScan {
     /// The error of a broken rule at byte `at`.
     pub(crate) fn damage(&self, at: u64, rule: &'static str, expected: u64, found: u64) -> Error {
         damage(self.file.as_ref(), at, rule, expected, found)
+    }
+
+    /// Whether anything was ever written behind the header, whole or not, whatever the salt.
+    ///
+    /// # Errors
+    /// [`Error::Disk`].
+    fn is_written(&mut self) -> Result<bool> {
+        let number = self.header.number.to_le_bytes();
+        let head = self.bytes(SEGMENT_HEADER_SIZE, RECORD_HEADER_SIZE)?;
+        let is_record = head.is_some_and(|head| head[SEGMENT_IN_RECORD..].starts_with(&number));
+        Ok(is_record || self.sealed.is_some())
     }
 
     /// Looks at what has been written since: at the seal, and at what had been read ahead.
@@ -472,9 +499,30 @@ pub(crate) fn segments(disk: &dyn Disk, dir: &Path) -> Result<Vec<u64>> {
     Ok(numbers)
 }
 
+/// The first segment that commits were written to, if the store has any.
+///
+/// Cost: reads the beginning of each segment up to that one.
+///
+/// # Errors
+/// [`Error::UnknownVersion`], [`Error::Disk`].
+pub(crate) fn written_segment(disk: &dyn Disk, dir: &Path) -> Result<Option<u64>> {
+    if disk.kind(&dir.join(LOG))? != Some(EntryKind::Directory) {
+        return Ok(None);
+    }
+    for number in segments(disk, dir)? {
+        // No record is looked at, so the salt does not matter.
+        let scan = SegmentScan::open(disk, dir, 0, number)?;
+        if scan.map_or(Ok(false), |mut scan| scan.is_written())? {
+            return Ok(Some(number));
+        }
+    }
+    Ok(None)
+}
+
 /// The end of the log, where records are written.
 #[derive(Debug)]
 pub(crate) struct LogEnd {
+    files: Arc<OpenFiles>,
     pub(crate) file: Arc<dyn DiskFile>,
     pub(crate) number: u64,
     /// Where the next record goes.
@@ -485,15 +533,15 @@ pub(crate) struct LogEnd {
 /// How segments are made.
 #[derive(Debug)]
 pub(crate) struct LogDir {
-    disk: Arc<dyn Disk>,
+    files: Arc<OpenFiles>,
     dir: PathBuf,
     /// Bytes of an ordinary segment.
     segment_bytes: u64,
 }
 
 impl LogDir {
-    pub(crate) fn new(disk: Arc<dyn Disk>, store: &Path, segment_bytes: u64) -> Self {
-        Self { disk, dir: store.join(LOG), segment_bytes }
+    pub(crate) fn new(files: Arc<OpenFiles>, store: &Path, segment_bytes: u64) -> Self {
+        Self { files, dir: store.join(LOG), segment_bytes }
     }
 
     pub(crate) fn path(&self, number: u64) -> PathBuf {
@@ -509,23 +557,45 @@ impl LogDir {
         header: SegmentHeader,
         record: usize,
         spare: Option<u64>,
-    ) -> terrane_io::Result<LogEnd> {
+    ) -> io::Result<LogEnd> {
+        let (files, disk) = (&self.files, self.files.disk());
         let path = self.path(header.number);
-        let size = self.segment_bytes.max(SEGMENT_HEADER_SIZE + record as u64);
+        let open = |mode| files.with_room(|| disk.open(&path, mode, Access::Buffered));
         let file = if let Some(spare) = spare {
-            self.disk.rename(&self.path(spare), &path)?;
-            self.disk.open(&path, OpenMode::ReadWrite, Access::Buffered)?
+            files.with_space(|| disk.rename(&self.path(spare), &path))?;
+            open(OpenMode::ReadWrite)?
         } else {
-            self.disk.open(&path, OpenMode::Truncate, Access::Buffered)?
+            files.with_space(|| open(OpenMode::Truncate))?
         };
-        if file.len()? != size {
-            file.allocate(size)?;
-            file.set_len(size)?;
-        }
+        let size = self.make_room(file.as_ref(), record)?;
         let mut bytes = header.encode();
         bytes.resize(SEGMENT_HEADER_SIZE as usize, 0);
-        file.write_at(&bytes, 0)?;
-        Ok(LogEnd { file, number: header.number, end: SEGMENT_HEADER_SIZE, size })
+        files.with_space(|| file.write_at(&bytes, 0))?;
+        let files = Arc::clone(files);
+        Ok(LogEnd { files, file, number: header.number, end: SEGMENT_HEADER_SIZE, size })
+    }
+
+    /// Gives a segment the ordinary size, or that of a larger record; where there is no room for that, a smaller
+    /// one that will do. Returns it.
+    fn make_room(&self, file: &dyn DiskFile, record: usize) -> io::Result<u64> {
+        let needed = (SEGMENT_HEADER_SIZE + record as u64).max(SEGMENT_BYTES_MIN);
+        let (size, len) = (self.segment_bytes.max(needed), file.len()?);
+        let give = |size| {
+            file.allocate(size)?;
+            file.set_len(size)
+        };
+        if len == size {
+            return Ok(size);
+        }
+        match self.files.with_space(|| give(size)) {
+            Err(error) if error.is_no_space() && needed.max(len) < size => {
+                // A part may have been allocated.
+                file.set_len(len)?;
+                give(needed.max(len))?;
+                Ok(needed.max(len))
+            }
+            given => given.map(|()| size),
+        }
     }
 }
 
@@ -540,7 +610,7 @@ impl LogEnd {
     /// # Errors
     /// [`Error::Disk`]: nothing, a part or all of it may have been written.
     pub(crate) fn write(&mut self, record: &[u8]) -> Result<()> {
-        self.file.write_at(record, self.end)?;
+        self.files.with_space(|| self.file.write_at(record, self.end))?;
         self.end += record.len() as u64;
         Ok(())
     }
@@ -555,11 +625,12 @@ impl LogEnd {
     /// # Errors
     /// [`Error::Disk`].
     pub(crate) fn seal(&self, last: u64) -> Result<()> {
-        Ok(self.file.write_at(&seal_bytes(self.number, last), SEAL_OFFSET)?)
+        let seal = seal_bytes(self.number, last);
+        Ok(self.files.with_space(|| self.file.write_at(&seal, SEAL_OFFSET))?)
     }
 
     /// Makes sure that a record that could not be written is not read.
     pub(crate) fn withdraw(&self) -> Result<()> {
-        Ok(self.file.write_at(&[0; 8], self.end)?)
+        Ok(self.files.with_space(|| self.file.write_at(&[0; 8], self.end))?)
     }
 }

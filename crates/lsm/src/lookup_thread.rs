@@ -303,10 +303,20 @@ struct Thread {
     handle: JoinHandle<()>,
 }
 
+#[derive(Debug, Default)]
+enum ThreadState {
+    /// Also after a panic of a waker has ended it.
+    #[default]
+    NotStarted,
+    Running(Thread),
+    /// For good.
+    Stopped,
+}
+
 /// The thread of a session, once it is needed.
 #[derive(Debug, Default)]
 pub(crate) struct LookupThread {
-    thread: Mutex<Option<Thread>>,
+    thread: Mutex<ThreadState>,
     under_way: Arc<AtomicUsize>,
 }
 
@@ -314,7 +324,7 @@ impl LookupThread {
     /// Hands a batch over; without reads to do, or if the system refuses a thread, it is done at once.
     ///
     /// # Errors
-    /// [`Error::TooManyLookups`].
+    /// [`Error::TooManyLookups`]; [`Error::SessionClosed`] after [`stop`](Self::stop), if there are reads to do.
     pub(crate) fn submit(&self, disk: &Arc<dyn Disk>, batch: Submitted) -> Result<PendingLookups> {
         if self.under_way.fetch_add(1, Ordering::AcqRel) >= SUBMITTED_MAX {
             self.under_way.fetch_sub(1, Ordering::AcqRel);
@@ -332,15 +342,19 @@ impl LookupThread {
         let mut thread = lock(&self.thread);
         // Another one, if the first was ended by a panic of a waker.
         for _ in 0..2 {
-            if thread.is_none() {
-                *thread = start(disk);
+            if let ThreadState::NotStarted = *thread {
+                *thread = start(disk).map_or(ThreadState::NotStarted, ThreadState::Running);
             }
-            let Some(Thread { sender, .. }) = &*thread else { break };
-            match sender.send(running) {
-                Ok(()) => return Ok(pending),
-                Err(refused) => running = refused.0,
+            match &*thread {
+                ThreadState::Running(Thread { sender, .. }) => match sender.send(running) {
+                    Ok(()) => return Ok(pending),
+                    Err(refused) => running = refused.0,
+                },
+                ThreadState::NotStarted => break,
+                // A thread that began now would outlive the session.
+                ThreadState::Stopped => return Err(Error::SessionClosed),
             }
-            *thread = None;
+            *thread = ThreadState::NotStarted;
         }
         drop(thread);
         let (sender, receiver) = channel();
@@ -351,9 +365,10 @@ impl LookupThread {
         Ok(pending)
     }
 
-    /// Ends the thread after what it was given so far.
+    /// Ends the thread after what it was given so far; there is none after it.
     pub(crate) fn stop(&self) {
-        let Some(Thread { sender, handle }) = lock(&self.thread).take() else { return };
+        let state = std::mem::replace(&mut *lock(&self.thread), ThreadState::Stopped);
+        let ThreadState::Running(Thread { sender, handle }) = state else { return };
         drop(sender);
         // It may be the one that drops the last handle on the session.
         if handle.thread().id() != std::thread::current().id() {

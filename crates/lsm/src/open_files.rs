@@ -17,6 +17,9 @@
 //! **No descriptors left.** A call that the system refuses because the process (or the machine) has too many
 //! open files is made once more after all files that nobody uses have been closed.
 //!
+//! **No room left.** A write that fails because the disk is full is made once more after the [`Reserve`] has
+//! been let go.
+//!
 //! **Descriptors of others.** The queue of a cursor that reads ahead may take one, and takes a [`Place`].
 //!
 //! **The end of the session.** [`OpenFiles::end_writing`] waits for the writes under way and refuses all that
@@ -24,7 +27,7 @@
 //! file of the same name may be its own.
 //!
 //! Invariant: a slot is in the clock exactly when its file is open. Locks are taken in the order slot,
-//! clock; who holds the clock only tries the lock of a slot.
+//! clock; who holds the clock only tries the lock of a slot. Whoever changes the reserve holds neither.
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -37,6 +40,8 @@ use std::sync::{
 use terrane_io::{self as io, Access, Disk, DiskFile, OpenMode};
 
 use crate::error::{Error, Result};
+use crate::reserve::Reserve;
+use crate::trace::event;
 
 /// Files that a session keeps open if its options do not say.
 pub(crate) const OPEN_FILES_DEFAULT: usize = 128;
@@ -151,6 +156,7 @@ impl Clock {
 pub(crate) struct OpenFiles {
     disk: Arc<dyn Disk>,
     files_max: usize,
+    reserve: Reserve,
     clock: Mutex<Clock>,
     /// What was being synced when a sync failed. From then on nothing new is promised to be durable.
     poisoned: OnceLock<PathBuf>,
@@ -159,11 +165,20 @@ pub(crate) struct OpenFiles {
 }
 
 impl OpenFiles {
-    /// No files; up to `files_max` will be kept open.
+    /// No files, and no reserve; up to `files_max` will be kept open.
     pub(crate) fn new(disk: Arc<dyn Disk>, files_max: usize) -> Arc<Self> {
+        Self::with_reserve(disk, files_max, Reserve::none())
+    }
+
+    /// The same with a reserve.
+    pub(crate) fn with_reserve(
+        disk: Arc<dyn Disk>,
+        files_max: usize,
+        reserve: Reserve,
+    ) -> Arc<Self> {
         assert!(files_max > 0);
         let (clock, poisoned, ended) = (Mutex::default(), OnceLock::new(), RwLock::default());
-        Arc::new(Self { disk, files_max, clock, poisoned, ended })
+        Arc::new(Self { disk, files_max, reserve, clock, poisoned, ended })
     }
 
     pub(crate) fn disk(&self) -> &Arc<dyn Disk> {
@@ -210,6 +225,44 @@ impl OpenFiles {
         }
     }
 
+    /// Makes a call that may need room on the disk; if there is none, once more with the reserve let go. For
+    /// whoever [may write](Self::may_write), and a call that may be made twice.
+    pub(crate) fn with_space<T>(&self, call: impl Fn() -> io::Result<T>) -> io::Result<T> {
+        let was_full = self.reserve.is_full();
+        let error = match call() {
+            Err(error) if error.is_no_space() && self.reserve.bytes() > 0 => error,
+            result => return result,
+        };
+        let _changing = self.reserve.changing();
+        if !self.reserve.is_full() {
+            if let Err(failed) = self.with_room(|| self.reserve.release(self.disk.as_ref())) {
+                event!(WARN, "cleanup.failed", self.reserve.dir(), error = %failed);
+                return Err(error);
+            }
+        } else if was_full {
+            return Err(error);
+        }
+        call()
+    }
+
+    /// The reserve.
+    pub(crate) fn disk_reserve(&self) -> &Reserve {
+        &self.reserve
+    }
+
+    /// Takes the reserve back, if it was let go. For whoever [may write](Self::may_write).
+    ///
+    /// # Errors
+    /// [`Error::OutOfSpace`], [`Error::Disk`].
+    pub(crate) fn take_reserve_back(&self) -> Result<()> {
+        let _changing = self.reserve.changing();
+        if self.with_room(|| self.reserve.take_back(self.disk.as_ref()))? {
+            return Ok(());
+        }
+        let path = self.reserve.dir().to_owned();
+        Err(Error::OutOfSpace { path, reserve_bytes: self.reserve.bytes() })
+    }
+
     /// An existing, durable file; not opened yet.
     pub(crate) fn file(self: &Arc<Self>, path: PathBuf, access: Access) -> PooledFile {
         self.closed(path, OpenMode::Read, access)
@@ -236,7 +289,8 @@ impl OpenFiles {
     pub(crate) fn create(self: &Arc<Self>, path: PathBuf, access: Access) -> Result<PooledFile> {
         let _right = self.may_write()?;
         self.reserve(true)?;
-        let opened = self.with_room(|| self.disk.open(&path, OpenMode::CreateNew, access));
+        let open = || self.disk.open(&path, OpenMode::CreateNew, access);
+        let opened = self.with_space(|| self.with_room(open));
         let slot = Slot {
             path,
             mode: OpenMode::ReadWrite,
@@ -404,7 +458,7 @@ impl PooledFile {
         let file = self.get()?;
         // While the file is in use nobody syncs it for its closing.
         self.slot.durable.store(false, Ordering::Release);
-        Ok(file.write_at(bytes, offset)?)
+        Ok(self.pool.with_space(|| file.write_at(bytes, offset))?)
     }
 
     /// Cuts or grows the file; its length is not durable then.
@@ -412,7 +466,7 @@ impl PooledFile {
         let _right = self.pool.may_write()?;
         let file = self.get()?;
         self.slot.durable.store(false, Ordering::Release);
-        Ok(file.set_len(len)?)
+        Ok(self.pool.with_space(|| file.set_len(len))?)
     }
 
     /// Makes the bytes durable that were written before this call, while others may be being written.

@@ -68,6 +68,21 @@ impl ReaderOptions {
 ///
 /// Its view changes only by [`refresh`](Self::refresh); tables that were taken before stay as they are, and
 /// keep the files that they need. A process that is killed lets go of them.
+///
+/// ```no_run
+/// use terrane_lsm::{ReaderOptions, StoreReader, TableName};
+///
+/// let mut reader = StoreReader::open_dir("/data/ledger", &ReaderOptions::default())?;
+/// let accounts = TableName::new("accounts")?;
+/// let before = reader.table(&accounts)?;
+/// reader.refresh()?;
+/// let now = reader.table(&accounts)?;
+/// let mut changes = before.diff(&now)?; // what was committed in between
+/// while let Some(change) = changes.next()? {
+///     println!("{:?}: {:?} -> {:?}", change.key, change.old, change.new);
+/// }
+/// # Ok::<(), terrane_lsm::Error>(())
+/// ```
 #[derive(Debug)]
 pub struct StoreReader {
     session: Session,

@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::exchange::{self, ExportReport, ImportReport, SnapshotPlace};
 use crate::levels::Tree;
 use crate::open_files::{OPEN_FILES_DEFAULT, OPEN_FILES_MAX};
+use crate::reserve::{RESERVE_BYTES_MAX, RESERVE_BYTES_MIN};
 use crate::run_check::Progress;
 use crate::session_core::{Holder, SessionCore, make_dir};
 use crate::snapshot::{self, OpenOptions, SnapshotInfo, SnapshotName};
@@ -39,11 +40,27 @@ pub struct SessionOptions {
     /// (`RLIMIT_NOFILE`), and 24 need less than 64. Where there are fewer, files are closed when one more
     /// cannot be opened.
     pub open_files_max: usize,
+    /// Bytes of the disk that the session keeps in reserve, 64 KiB to 1 TiB; 0 for none. A session remembers what
+    /// it was told: unless set, it keeps the reserve that it has, and a new one has none.
+    ///
+    /// When a write finds the disk full, the reserve is given up for it, and from then on only what makes room in
+    /// the end goes on: batches of deletions alone, and the merges, checkpoints, snapshots and changes of tables
+    /// beside them. Insertions, upserts and imports are refused with
+    /// [`OutOfSpace`](crate::Error::OutOfSpace) until there is room for the whole reserve again, which
+    /// the first of them that finds it takes back. Deleting a snapshot or dropping a table gives its room back at
+    /// once. Deleting entries does so when merges have carried the deletions to the last level, and merges write
+    /// their output before they remove their inputs: to be sure that this ends well the reserve must have room for the largest run
+    /// of a table besides a segment of the log (a quarter of it) and the write buffers.
+    ///
+    /// Cost: allocated, not written, when the session is created; nothing until the disk is full. On a file system
+    /// that cannot allocate in advance it is no reserve.
+    pub reserve_bytes: Option<u64>,
 }
 
 impl Default for SessionOptions {
     fn default() -> Self {
-        Self { salt: None, create_dir: false, open_files_max: OPEN_FILES_DEFAULT }
+        let open_files_max = OPEN_FILES_DEFAULT;
+        Self { salt: None, create_dir: false, open_files_max, reserve_bytes: None }
     }
 }
 
@@ -66,6 +83,12 @@ impl SessionOptions {
         Self { open_files_max, ..self }
     }
 
+    /// The same, keeping so many bytes of the disk in reserve, or none any more.
+    #[must_use]
+    pub fn reserve_bytes(self, reserve_bytes: u64) -> Self {
+        Self { reserve_bytes: Some(reserve_bytes), ..self }
+    }
+
     pub(crate) fn validate(&self) -> Result<()> {
         if !OPEN_FILES_MAX.contains(&self.open_files_max) {
             return Err(Error::InvalidConfig {
@@ -74,7 +97,14 @@ impl SessionOptions {
                 allowed: format!("{} to {}", OPEN_FILES_MAX.start(), OPEN_FILES_MAX.end()),
             });
         }
-        Ok(())
+        match self.reserve_bytes {
+            None | Some(0 | RESERVE_BYTES_MIN..=RESERVE_BYTES_MAX) => Ok(()),
+            Some(bytes) => Err(Error::InvalidConfig {
+                option: "reserve_bytes",
+                value: bytes.to_string(),
+                allowed: format!("0, or {RESERVE_BYTES_MIN} to {RESERVE_BYTES_MAX}"),
+            }),
+        }
     }
 }
 
@@ -115,7 +145,8 @@ impl Session {
             make_dir(disk.as_ref(), dir)?;
         }
         let salt = options.salt.unwrap_or_else(|| RandomState::new().hash_one(0));
-        let core = SessionCore::open(&disk, dir, salt, options.open_files_max)?;
+        let SessionOptions { open_files_max, reserve_bytes, .. } = *options;
+        let core = SessionCore::open(&disk, dir, salt, open_files_max, reserve_bytes)?;
         event!(DEBUG, "session.opened", dir);
         Ok(Self { core })
     }

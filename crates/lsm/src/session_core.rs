@@ -15,6 +15,7 @@ use std::sync::{Arc, Mutex, Weak};
 use terrane_io::disk::read_file;
 use terrane_io::{Access, AlignedBuf, Disk, Entry, EntryKind, LockGuard, OpenMode};
 
+use crate::entry::Update;
 use crate::error::{Error, Result};
 use crate::files::{FileSet, Partial, blobs_number, file_number, lock};
 use crate::lease::{self, Lease, Needs};
@@ -24,6 +25,7 @@ use crate::merging::{MergeSpec, Merging};
 use crate::open_files::OpenFiles;
 use crate::registry::{Registry, Stored};
 use crate::rereading::TakenOver;
+use crate::reserve::Reserve;
 use crate::run::Run;
 use crate::stats::{Counters, FilterStats, SessionStats};
 use crate::store_manifest::{self, StoreManifest};
@@ -321,12 +323,13 @@ pub(crate) fn snapshot_names(disk: &dyn Disk, dir: &Path) -> Result<Vec<String>>
 
 impl SessionCore {
     /// Opens the session in `dir`, creating it if the directory is empty. `salt` is for creation only; up to
-    /// `open_files_max` run files will be kept open.
+    /// `open_files_max` run files will be kept open; `reserve_bytes` is for another reserve than it has.
     pub(crate) fn open(
         disk: &Arc<dyn Disk>,
         dir: &Path,
         salt: u64,
         open_files_max: usize,
+        reserve_bytes: Option<u64>,
     ) -> Result<Arc<Self>> {
         // Before the lock too, which makes a file: a foreign directory is to stay as it is.
         if disk.kind(dir)? == Some(EntryKind::Directory) {
@@ -383,7 +386,8 @@ impl SessionCore {
         let leased: Vec<u64> = numbers().filter(|&number| needs.has_run(number)).collect();
         let last = numbers().chain(pins.iter().copied()).max();
         let next_number = last.map_or(0, |number| number.saturating_add(1));
-        let open = OpenFiles::new(Arc::clone(disk), open_files_max);
+        let reserve = Reserve::open(disk.as_ref(), dir, reserve_bytes)?;
+        let open = OpenFiles::with_reserve(Arc::clone(disk), open_files_max, reserve);
         let files = Arc::new(FileSet::new(open, dir.join(ACTIVE), next_number));
         files.pin(pins);
         files.pin(leased.iter().copied());
@@ -539,6 +543,8 @@ impl SessionCore {
             cursors: read(&self.cursors),
             snapshots: self.snapshots.names().map_or(0, |names| names.len() as u64),
             open_files: self.files.open_files().count() as u64,
+            reserve_bytes: self.files.open_files().disk_reserve().bytes(),
+            is_full: self.files.open_files().disk_reserve().is_full(),
             runs: read(&sums.runs),
             entries: read(&sums.entries),
             deletes: read(&sums.deletes),
@@ -605,6 +611,29 @@ impl SessionCore {
 
     pub(crate) fn check_open(&self) -> Result<()> {
         if self.closed.load(Ordering::Acquire) { Err(Error::SessionClosed) } else { Ok(()) }
+    }
+
+    /// Before a call that may make the session larger: takes the reserve back, if it was let go.
+    ///
+    /// # Errors
+    /// [`Error::OutOfSpace`] if there is not enough room for it, [`Error::Disk`], [`Error::SessionClosed`].
+    pub(crate) fn check_room(&self) -> Result<()> {
+        let open = self.files.open_files();
+        if !open.disk_reserve().is_full() {
+            return Ok(());
+        }
+        let _right = open.may_write()?;
+        open.take_reserve_back()
+    }
+
+    /// The same for a batch of updates: deletions go on.
+    ///
+    /// # Errors
+    /// As [`check_room`](Self::check_room).
+    pub(crate) fn check_room_for<K>(&self, batch: &[(K, Update<'_>)]) -> Result<()> {
+        let is_growing = |(_, update): &(K, Update<'_>)| !matches!(update, Update::Delete);
+        let is_full = self.files.open_files().disk_reserve().is_full();
+        if is_full && batch.iter().any(is_growing) { self.check_room() } else { Ok(()) }
     }
 
     /// Also fails for a reader, and after a failed sync.
@@ -714,11 +743,12 @@ impl SessionCore {
         temporary.push(TMP_SUFFIX);
         let temporary = PathBuf::from(temporary);
         let written = (|| {
+            let files = self.files.open_files();
             let open = || disk.open(&temporary, OpenMode::Truncate, Access::Buffered);
-            let file = self.files.open_files().with_room(open)?;
-            file.write_at(bytes, 0)?;
+            let file = files.with_space(|| files.with_room(open))?;
+            files.with_space(|| file.write_at(bytes, 0))?;
             self.files.synced(&temporary, file.sync())?;
-            Ok(disk.rename(&temporary, path)?)
+            Ok(files.with_space(|| disk.rename(&temporary, path))?)
         })();
         if written.is_err() {
             // The first error is the one to report; the next opening removes what is left.
@@ -784,7 +814,7 @@ mod tests {
         ] {
             let disk: Arc<dyn Disk> = SimDisk::new(1);
             disk.create_dir(Path::new("/session")).unwrap();
-            let core = SessionCore::open(&disk, Path::new("/session"), 1, 4).unwrap();
+            let core = SessionCore::open(&disk, Path::new("/session"), 1, 4, None).unwrap();
             let registered = holder.map(|holder| core.register(holder));
             let (handle, file) = core.files().create(Access::Buffered).unwrap();
             let closed = catch_unwind(AssertUnwindSafe(|| core.close().unwrap()));

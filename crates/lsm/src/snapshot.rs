@@ -697,7 +697,9 @@ fn resume(merging: Arc<Merging>, due: u64, (now, span): (u64, u64)) -> Result<Pe
 /// Gives a snapshot another name.
 pub(crate) fn rename(core: &SessionCore, from: &SnapshotName, to: &SnapshotName) -> Result<()> {
     core.check_writable()?;
-    let rename = || Ok(core.disk().rename(&path_of(core, from), &path_of(core, to))?);
+    let files = core.files().open_files();
+    let rename = || core.disk().rename(&path_of(core, from), &path_of(core, to));
+    let rename = || Ok(files.with_space(rename)?);
     let _operation = core.snapshots().rename(from.as_str(), to.as_str(), rename)?;
     core.sync_dir(SNAPSHOTS)
 }

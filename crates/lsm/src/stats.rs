@@ -265,6 +265,10 @@ pub struct SessionStats {
     pub snapshots: u64,
     /// Files that are open at this moment.
     pub open_files: u64,
+    /// Bytes of the disk that are kept in reserve; 0 for no reserve.
+    pub reserve_bytes: u64,
+    /// Whether the disk was full and the reserve is in use: insertions are refused until it can be taken back.
+    pub is_full: bool,
     /// Runs that tables, cursors and merges hold, each counted once.
     pub runs: u64,
     /// Physical entries in them.

@@ -23,10 +23,12 @@ use crate::answer::Lookup;
 use crate::backup::{self, BackupPlace, BackupReport, Source};
 use crate::config::TableConfig;
 use crate::cursor::Cursor;
+use crate::doomed::Doomed;
 use crate::durable::Durable;
 use crate::entry::Update;
 use crate::error::{Error, Result};
 use crate::files::lock;
+use crate::key_range::KeyRange;
 use crate::log::LogDir;
 use crate::manifest::SnapshotMeta;
 use crate::published::Published;
@@ -39,7 +41,7 @@ use crate::stats::TableStats;
 use crate::store_core::{Batch, Named, SEGMENTS, Shared, Slot, State, TableKey};
 use crate::store_manifest::{self, COPIES, NamedMeta, StoreManifest};
 use crate::store_options::{Durability, StoreOptions, TableName};
-use crate::table::{Table, deletions};
+use crate::table::Table;
 use crate::trace::event;
 
 /// A handle on a store; clones are the same store.
@@ -93,9 +95,10 @@ impl Store {
     /// [`Error::InvalidConfig`].
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: &StoreOptions) -> Result<Self> {
         let log_bytes_max = options.log_bytes()?;
-        let session = Session::open(Arc::clone(&disk), dir, &options.session)?;
+        let session = Session::open(disk, dir, &options.session)?;
         let core = Arc::clone(session.core());
-        let found = store_manifest::read(disk.as_ref(), dir)?;
+        let disk = core.disk();
+        let found = store_manifest::read(disk, dir)?;
         if let Some(manifest) = &found.manifest {
             // In their place there is nothing to lose.
             for path in &found.stale {
@@ -119,6 +122,7 @@ impl Store {
             commit: manifest.commit,
             log: None,
             is_linked: false,
+            is_torn: false,
             changes: 0,
             segment: 0,
             spares: Vec::new(),
@@ -127,7 +131,11 @@ impl Store {
         event!(DEBUG, "store.recovered", dir, from = manifest.commit, to = state.commit, log_bytes);
         let durable = Durable::new(Arc::clone(&core), manifest.commit);
         let shared = Arc::new(Shared {
-            log_dir: LogDir::new(disk, dir, log_bytes_max / SEGMENTS),
+            log_dir: LogDir::new(
+                Arc::clone(core.files().open_files()),
+                dir,
+                log_bytes_max / SEGMENTS,
+            ),
             core,
             session,
             options: options.clone(),
@@ -317,6 +325,9 @@ impl Store {
                 None => grouped.push(Batch { key: &table.key, updates: updates.collect() }),
             }
         }
+        for batch in &grouped {
+            shared.core.check_room_for(&batch.updates)?;
+        }
         let record = shared.record(&grouped)?;
         let commit = shared.commit(&mut *shared.state_to_commit()?, &grouped, record)?;
         let ticket = Ticket { shared: Arc::clone(shared), commit };
@@ -425,7 +436,8 @@ impl NamedTable {
     /// Cost: as [`Table::duplicate`], once for all that read between two commits.
     ///
     /// # Errors
-    /// [`Error::TableDoesNotExist`] if it was dropped, [`Error::SessionClosed`].
+    /// [`Error::TableDoesNotExist`] if it was dropped, [`Error::SessionClosed`]; [`Error::Poisoned`] if a resolve
+    /// function has panicked in a commit, so that only what somebody has read before is known to be whole.
     pub fn view(&self) -> Result<Arc<Table>> {
         self.shared.core.check_open()?;
         {
@@ -437,6 +449,10 @@ impl NamedTable {
         }
         let state = lock(&self.shared.state);
         let named = state.table(self.key.id, &self.key.name)?;
+        if state.is_torn {
+            // Nobody is to read a part of a commit.
+            self.shared.core.files().check_poisoned()?;
+        }
         let mut reading = lock(&named.slot.0);
         if reading.view.is_none() {
             reading.view = Some(Arc::new(named.table.duplicate()?));
@@ -555,17 +571,22 @@ impl NamedTable {
 }
 
 impl NamedTable {
-    /// Commits the deletion of all keys in a range, with the durability of the store; says how many there were.
+    /// Commits the deletion of all keys that are in a range at the moment of the commit, with the durability of the
+    /// store; says how many there were. If there are none nothing is committed, and the ticket is that of the last
+    /// commit.
     ///
-    /// Cost: reads the range, while other commits wait, and commits as many deletions.
+    /// Cost: reads the range as a cursor does, while other commits go on; then, while they wait, what they have changed
+    /// since, which is little, and commits as many deletions. All of these are one record of the log, of 1 GiB at
+    /// most: a range that is larger is refused when so much of it has been read, and can be deleted in parts. In
+    /// memory a key takes its bytes thrice, and about 100 besides.
     ///
     /// # Errors
-    /// As [`Store::commit_with`] and [`Cursor::next`].
+    /// As [`Store::commit_with`] and [`Cursor::next`]; [`Error::CommitTooLarge`]. Nothing was deleted then.
     pub fn delete_range<K: AsRef<[u8]> + ?Sized, R: RangeBounds<K>>(
         &self,
         range: R,
     ) -> Result<(u64, Ticket)> {
-        self.delete_over(|table| table.range::<K, R>(range))
+        self.delete_over(KeyRange::new(&range))
     }
 
     /// Commits the deletion of all keys that begin with `prefix`: as [`delete_range`](Self::delete_range).
@@ -573,19 +594,26 @@ impl NamedTable {
     /// # Errors
     /// As [`delete_range`](Self::delete_range).
     pub fn delete_prefix(&self, prefix: &[u8]) -> Result<(u64, Ticket)> {
-        self.delete_over(|table| table.prefix(prefix))
+        self.delete_over(KeyRange::prefix(prefix))
     }
 
-    fn delete_over(&self, cursor: impl FnOnce(&Table) -> Result<Cursor>) -> Result<(u64, Ticket)> {
+    fn delete_over(&self, range: KeyRange) -> Result<(u64, Ticket)> {
         let shared = &self.shared;
+        shared.core.check_writable()?;
+        let mut doomed = Doomed::read(self.view()?, range)?;
+        // Reading may have taken long. What is left to be read under the lock has been committed while this is read.
+        doomed.catch_up_with(self.view()?)?;
         let (count, commit) = {
             let mut state = shared.state_to_commit()?;
-            let keys =
-                cursor(&state.table(self.key.id, &self.key.name)?.table)?.take_keys(usize::MAX)?;
-            let batches = [Batch { key: &self.key, updates: deletions(&keys) }];
-            let record = shared.record(&batches)?;
-            let commit = shared.commit(&mut state, &batches, record)?;
-            (keys.len() as u64, commit)
+            doomed.catch_up(&state.table(self.key.id, &self.key.name)?.table)?;
+            let batches = [Batch { key: &self.key, updates: doomed.deletions() }];
+            match batches[0].updates.len() {
+                0 => (0, state.commit),
+                count => {
+                    let record = shared.record(&batches)?;
+                    (count as u64, shared.commit(&mut state, &batches, record)?)
+                }
+            }
         };
         let ticket = Ticket { shared: Arc::clone(shared), commit };
         if shared.options.durability == Durability::Each {

@@ -14,7 +14,7 @@ use crate::log::{
     LOG, SEAL_OFFSET, SEGMENT_HEADER_SIZE, SegmentHeader, SegmentScan, segment_name, segments,
 };
 use crate::manifest::{MANIFEST_BYTES_MAX, Refused};
-use crate::store_manifest::{COPIES, StoreManifest};
+use crate::store_manifest::{self, COPIES, StoreManifest};
 
 /// How often a copy is read that another process may be writing.
 const ATTEMPTS_MAX: usize = 16;
@@ -99,6 +99,21 @@ pub(crate) fn read_copy(disk: &dyn Disk, path: &Path) -> Result<ManifestCopy> {
         }
     }
     Ok(damaged("changes whenever it is read"))
+}
+
+/// Where there is no copy of the manifest: what tells that there must have been one, if anything does.
+///
+/// # Errors
+/// [`Error::Disk`].
+pub(crate) fn lost_manifest(disk: &dyn Disk, dir: &Path) -> Result<Option<Fault>> {
+    match store_manifest::lost(disk, dir) {
+        Ok(lost) => Ok(lost.map(|(path, rule)| Fault { path, offset: 0, rule })),
+        Err(Error::UnknownVersion { path, found, newest }) => {
+            let rule = Refused::Version { found, newest }.to_string();
+            Ok(Some(Fault { path, offset: 0, rule }))
+        }
+        Err(error) => Err(error),
+    }
 }
 
 /// What a segment of the log is there for.
@@ -225,9 +240,14 @@ impl LogWalk {
                 self.faults.push(fault(0, "the file is missing"));
                 return Ok(number);
             }
-            let Some(scan) = SegmentScan::open(disk, dir, salt, number)? else {
-                self.faults.push(fault(0, "not a segment of the log"));
-                return Ok(number);
+            let not_one = || fault(0, "not a segment of the log");
+            let opened = open_segment(disk, (dir, salt), number)?;
+            let scan = match opened.and_then(|scan| scan.ok_or_else(not_one)) {
+                Ok(scan) => scan,
+                Err(fault) => {
+                    self.faults.push(fault);
+                    return Ok(number);
+                }
             };
             let first = scan.header.first;
             if first != next_commit {
@@ -244,20 +264,39 @@ impl LogWalk {
             let following = number.saturating_add(1);
             if !records.is_sealed {
                 // Records are written to a segment only when the one before is sealed.
-                let is_there = numbers.contains(&following);
-                let next =
-                    if is_there { SegmentScan::open(disk, dir, salt, following)? } else { None };
-                if let Some(mut next) = next
-                    && next.next()?.is_some()
-                {
-                    let rule = "the seal is missing, and the next segment holds records";
-                    self.faults.push(fault(SEAL_OFFSET, rule));
+                if numbers.contains(&following) {
+                    match open_segment(disk, (dir, salt), following)? {
+                        Ok(Some(mut next)) => {
+                            if next.next()?.is_some() {
+                                let rule =
+                                    "the seal is missing, and the next segment holds records";
+                                self.faults.push(fault(SEAL_OFFSET, rule));
+                            }
+                        }
+                        Ok(None) => {}
+                        Err(fault) => self.faults.push(fault),
+                    }
                 }
                 return Ok(number);
             }
             next_commit = records.next_commit();
             number = following;
         }
+    }
+}
+
+/// A segment before its first record; `None` if it was never finished. One of another version is a fault.
+fn open_segment(
+    disk: &dyn Disk,
+    (dir, salt): (&Path, u64),
+    number: u64,
+) -> Result<std::result::Result<Option<SegmentScan>, Fault>> {
+    match SegmentScan::open(disk, dir, salt, number) {
+        Err(Error::UnknownVersion { path, found, newest }) => {
+            let rule = Refused::Version { found, newest }.to_string();
+            Ok(Err(Fault { path, offset: 0, rule }))
+        }
+        opened => opened.map(Ok),
     }
 }
 
@@ -313,7 +352,7 @@ fn walk_segment(
 /// Reads one segment, which stands in the log of a store with that salt.
 ///
 /// # Errors
-/// [`Error::Disk`]; [`Error::StoreCorrupted`] if it is none.
+/// [`Error::Disk`]; [`Error::StoreCorrupted`] if it is none; [`Error::UnknownVersion`].
 pub(crate) fn read_segment(
     disk: &dyn Disk,
     dir: &Path,
@@ -335,16 +374,21 @@ pub(crate) fn read_segment(
 /// What a segment says of itself that stands in no store.
 ///
 /// # Errors
-/// [`Error::Disk`]; [`Error::StoreCorrupted`] if it is none.
+/// [`Error::Disk`]; [`Error::StoreCorrupted`] if it is none; [`Error::UnknownVersion`].
 pub(crate) fn read_header(disk: &dyn Disk, path: &Path) -> Result<SegmentInfo> {
     let file = disk.open(path, OpenMode::Read, Access::Buffered)?;
     let bytes = file.len()?;
     let mut start = vec![0; bytes.min(SEGMENT_HEADER_SIZE) as usize];
     file.read_at(&mut start, 0)?;
-    let Some(header) = SegmentHeader::decode(&start) else {
-        let reason = "damaged header of a segment of the log".to_owned();
-        return Err(Error::StoreCorrupted { path: path.to_owned(), reason });
-    };
+    let header = SegmentHeader::decode(&start).map_err(|refused| match refused {
+        Refused::Damaged(_) => {
+            let reason = "damaged header of a segment of the log".to_owned();
+            Error::StoreCorrupted { path: path.to_owned(), reason }
+        }
+        Refused::Version { found, newest } => {
+            Error::UnknownVersion { path: path.to_owned(), found, newest }
+        }
+    })?;
     let (number, usage) = (header.number, SegmentUse::Unknown);
     Ok(SegmentInfo { path: path.to_owned(), number, bytes, usage, records: None })
 }

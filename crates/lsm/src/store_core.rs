@@ -13,7 +13,9 @@ use crate::durable::Durable;
 use crate::entry::Update;
 use crate::error::{Error, Result};
 use crate::files::lock;
-use crate::log::{LOG, LogDir, LogEnd, RECORD_BYTES_MAX, RecordBuilder, SegmentHeader, segments};
+use crate::log::{
+    LOG, LogDir, LogEnd, RECORD_BYTES_MAX, RecordBuilder, SegmentHeader, UPDATE_BYTES, segments,
+};
 use crate::published::Published;
 use crate::session::Session;
 use crate::session_core::SessionCore;
@@ -58,6 +60,8 @@ pub(crate) struct State {
     pub(crate) log: Option<LogEnd>,
     /// Whether the manifest on disk leads there: nothing is committed to a segment that recovery would not find.
     pub(crate) is_linked: bool,
+    /// Whether a commit has not ended, as the store is to be poisoned then: tables may hold a part of it.
+    pub(crate) is_torn: bool,
     /// Counts what was done to tables.
     pub(crate) changes: u64,
     /// The number of the newest segment that there ever was.
@@ -94,7 +98,7 @@ impl Batch<'_> {
     fn bytes(&self) -> usize {
         let size = |(key, update): &(&[u8], Update<'_>)| {
             let (_, value, blob) = update.parts();
-            key.len() + value.len() + blob.map_or(0, <[u8]>::len) + 16
+            key.len() + value.len() + blob.map_or(0, <[u8]>::len) + UPDATE_BYTES
         };
         self.updates.iter().map(size).sum()
     }
@@ -198,7 +202,7 @@ impl Shared {
         if disk.kind(&dir)?.is_some() {
             return Ok(());
         }
-        disk.create_dir(&dir)?;
+        self.core.files().open_files().with_space(|| disk.create_dir(&dir))?;
         let synced = self.core.sync_root();
         if synced.is_err()
             // No later sync can be trusted with this name; the next attempt makes a new one.
@@ -220,7 +224,7 @@ impl Shared {
         }
         let header = SegmentHeader { number: state.segment + 1, first: state.commit + 1 };
         let spare = state.spares.pop();
-        let end = files.open_files().with_room(|| self.log_dir.begin(header, record, spare))?;
+        let end = self.log_dir.begin(header, record, spare)?;
         files.synced(end.file.path(), end.file.sync())?;
         self.core.sync_dir(LOG)?;
         if let Some(old) = state.log.as_ref().filter(|_| state.is_linked) {
@@ -267,12 +271,14 @@ impl Shared {
         }
         // A resolve function that panics leaves a part of the commit behind.
         let unwinding = Unwinding(self);
+        state.is_torn = true;
         let mut applied = Vec::new();
         let done = state.apply(batches, &mut applied);
         let done = done.and_then(|()| self.write(state, record));
         if done.is_err() {
             state.take_back(applied);
         }
+        state.is_torn = false;
         std::mem::forget(unwinding);
         done?;
         state.commit += 1;

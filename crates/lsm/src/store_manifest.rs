@@ -3,6 +3,10 @@
 //! There are two copies, each whole when it gets its name. So a copy that is damaged later costs nothing: it is
 //! written again when the store is opened. A store that never had a named table has none.
 //!
+//! Nothing is committed before a manifest is durable, and none is ever removed. So where both copies are missing and the
+//! log has been written to, they were lost. (A store without a log, or without commits, cannot be told from a
+//! session that has no named tables then.)
+//!
 //! Invariant: what a manifest names is durable before the manifest is written, and stays until both copies
 //! name it no more.
 
@@ -15,6 +19,7 @@ use terrane_io::bytes::{Reader, Writer};
 use terrane_io::disk::read_file;
 
 use crate::error::{Error, Result};
+use crate::log;
 use crate::manifest::{self, MANIFEST_BYTES_MAX, Refused, SnapshotMeta};
 
 /// First bytes of a manifest.
@@ -198,7 +203,7 @@ pub(crate) struct Found {
 /// Reads the manifest of the store in `dir`.
 ///
 /// # Errors
-/// [`Error::StoreCorrupted`] if there is a copy and none is whole, [`Error::UnknownVersion`],
+/// [`Error::StoreCorrupted`] if there was one and no copy is whole, [`Error::UnknownVersion`],
 /// [`Error::Disk`].
 pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Found> {
     let mut found = Found { manifest: None, older: None, stale: Vec::new(), damage: Vec::new() };
@@ -233,11 +238,32 @@ pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Found> {
             found.older = Some(manifest);
         }
     }
-    if found.manifest.is_none()
-        && let Some((path, reason)) = found.damage.first().cloned()
-    {
-        return Err(Error::StoreCorrupted { path, reason });
+    if found.manifest.is_none() {
+        let damage = match found.damage.first().cloned() {
+            Some(damage) => Some(damage),
+            None => lost(disk, dir)?,
+        };
+        if let Some((path, reason)) = damage {
+            return Err(Error::StoreCorrupted { path, reason });
+        }
     }
     found.stale.extend(found.damage.iter().map(|(path, _)| path.clone()));
     Ok(found)
+}
+
+/// Where there is no copy of the manifest: whether there must have been one; the path of a copy and the reason.
+///
+/// # Errors
+/// [`Error::UnknownVersion`], [`Error::Disk`].
+pub(crate) fn lost(disk: &dyn Disk, dir: &Path) -> Result<Option<(PathBuf, String)>> {
+    let Some(number) = log::written_segment(disk, dir)? else { return Ok(None) };
+    for name in COPIES {
+        // Beside a writer the first one may have come meanwhile; it came before any commit.
+        if disk.kind(&dir.join(name))?.is_some() {
+            return Ok(None);
+        }
+    }
+    let segment = log::segment_name(number);
+    let reason = format!("both copies of the manifest are missing, and {segment} has commits");
+    Ok(Some((dir.join(COPIES[0]), reason)))
 }

@@ -276,9 +276,10 @@ impl Table {
     /// # Errors
     /// [`Error::KeyTooLarge`], [`Error::ValueTooLarge`] (also if upserts grow to such a value),
     /// [`Error::BlobTooLarge`], [`Error::TableTooLarge`], [`Error::Disk`] (a merge or a flush failed; call
-    /// again after making space), [`Error::Corrupt`] (a merge met a damaged page), [`Error::Poisoned`],
+    /// again after making space), [`Error::OutOfSpace`] (of a session with a reserve, unless all are deletions), [`Error::Corrupt`] (a merge met a damaged page), [`Error::Poisoned`],
     /// [`Error::SessionClosed`]. After any error the table is as it was before the call.
     pub fn updates<K: AsRef<[u8]>>(&mut self, batch: &[(K, Update<'_>)]) -> Result<()> {
+        self.session.check_room_for(batch)?;
         self.apply_batch(batch).map(drop)
     }
 
@@ -338,7 +339,8 @@ impl Table {
         flush_at: Option<u64>,
     ) -> Result<()> {
         if self.config.memory_budget.is_some() && flush_at.is_some() {
-            return self.updates(batch);
+            // What was committed counts, also on a full disk.
+            return self.apply_batch(batch).map(drop);
         }
         if batch.is_empty() {
             return Ok(());
@@ -700,7 +702,8 @@ impl Table {
         self.cursor_over(KeyRange::prefix(prefix))
     }
 
-    fn cursor_over(&self, range: KeyRange) -> Result<Cursor> {
+    /// A cursor over a range.
+    pub(crate) fn cursor_over(&self, range: KeyRange) -> Result<Cursor> {
         self.session.check_open()?;
         let (session, table) = (self.session.register(Holder::Cursor), self.session.id());
         event!(TRACE, "table.range_lookup", session.dir(), table);
@@ -863,7 +866,7 @@ fn check_sizes(key: &[u8], update: Update<'_>) -> Result<usize> {
 }
 
 /// The updates that delete these keys.
-pub(crate) fn deletions(keys: &[Vec<u8>]) -> Vec<(&[u8], Update<'static>)> {
+fn deletions(keys: &[Vec<u8>]) -> Vec<(&[u8], Update<'static>)> {
     keys.iter().map(|key| (key.as_slice(), Update::Delete)).collect()
 }
 

@@ -30,6 +30,7 @@
 //! | `cursor.read` | TRACE | `count` |
 //! | `diff.new`, closed as a cursor | DEBUG | `table`, `newer` |
 //! | `diff.read` | TRACE | |
+//! | `reserve.missing`, `.let_go`, `.taken_back` | WARN | `bytes`, `error` |
 //! | `cleanup.failed` | WARN | `error`: what could not be removed, and why |
 //!
 //! In builds with debug assertions the schedule is told, too, at level TRACE: `table.flush`,

@@ -32,6 +32,7 @@ use crate::index::IndexKind;
 use crate::manifest::{MANIFEST_BYTES_MAX, Refused, RunRef, SessionMeta, SnapshotMeta};
 use crate::open_files::{OPEN_FILES_DEFAULT, OpenFiles};
 use crate::page::{PAGE_SIZE, PAYLOAD_SIZE};
+use crate::reserve::{RESERVE, RESERVE_HEADER_SIZE, read_header};
 use crate::run::{Purpose, Run, read_meta};
 use crate::run_builder::{RunBuilder, RunPlan, blob_end};
 pub use crate::run_check::Progress;
@@ -40,7 +41,7 @@ use crate::session_core::{
     ACTIVE, METADATA, SNAPSHOTS, STORE, foreign_dir, is_session_like, lock_dir, read_snapshot,
     snapshot_names, snapshot_path,
 };
-use crate::store_check::{Fault, ManifestCopies, ManifestCopy, walk_log};
+use crate::store_check::{Fault, ManifestCopies, ManifestCopy, lost_manifest, walk_log};
 use crate::store_manifest::{StoreManifest, VersionMeta};
 
 /// Damaged data pages of one run that are listed one by one.
@@ -311,6 +312,7 @@ impl<'a> Check<'a> {
         let has_log = manifest.as_ref().is_some_and(|manifest| manifest.segment > 0);
         let salt = self.check_metadata(&wanted.runs, damaged || has_log)?;
         self.check_log(manifest.as_ref(), salt)?;
+        self.check_reserve()?;
         let mut next_number = wanted.numbers().max().map_or(0, |number| number + 1);
         let active = self.dir.join(ACTIVE);
         let listed = self.disk.list(&active)?;
@@ -403,6 +405,9 @@ impl<'a> Check<'a> {
     fn check_manifest(&mut self) -> Result<Option<(PathBuf, StoreManifest)>> {
         let copies = ManifestCopies::read(self.disk.as_ref(), self.dir)?;
         if copies.are_missing() {
+            if let Some(fault) = lost_manifest(self.disk.as_ref(), self.dir)? {
+                self.report.add(&fault.path, fault.offset, fault.rule);
+            }
             return Ok(None);
         }
         let newest = copies.newest();
@@ -548,6 +553,30 @@ impl<'a> Check<'a> {
         }
         self.report.problems.push(problem);
         Ok(salt)
+    }
+
+    /// Finds a reserve that holds room for nobody. One without a byte behind its header was only begun.
+    fn check_reserve(&mut self) -> Result<()> {
+        let path = self.dir.join(RESERVE);
+        let file = match self.disk.open(&path, OpenMode::Read, Access::Buffered) {
+            Err(error) if error.is_not_found() => return Ok(()),
+            opened => opened?,
+        };
+        let remedy = "give the session a reserve again, or 0 for none";
+        match read_header(file.as_ref()) {
+            Ok(None) if file.len()? > RESERVE_HEADER_SIZE => {
+                self.report.add(
+                    &path,
+                    0,
+                    format!("the header of the reserve is damaged; {remedy}"),
+                );
+            }
+            Err(Error::UnknownVersion { found, newest, .. }) => {
+                self.report.add(&path, 0, Refused::Version { found, newest }.to_string());
+            }
+            read => drop(read?),
+        }
+        Ok(())
     }
 
     fn run_path(&self, number: u64) -> PathBuf {

@@ -75,6 +75,57 @@ fn what_is_put_is_there_for_the_next_call() {
 }
 
 #[test]
+fn a_range_is_deleted_whole() {
+    let (_place, store) = ledger();
+    call(&store, &["put", "anna", "1", "b", "2", "carol", "3"]).done();
+    let del = call(&store, &["del", "--from", "anna", "--to", "c"]).done();
+    assert_eq!(
+        (&del["deleted"], &del["absent"], &del["commit"]),
+        (&json!(3), &json!(0), &json!(3))
+    );
+    assert_eq!(written(&store, &["scan"]), "alice\t100\ncarol\t3\nhex:ff\t\n");
+    let del = call(&store, &["del", "--prefix", "b"]).done();
+    assert_eq!((&del["deleted"], &del["commit"]), (&json!(0), &Value::Null));
+    let text = written(&store, &["del", "--prefix", "al"]);
+    assert!(text.contains("1 entry of table main"), "{text}");
+    assert_eq!(call(&store, &["del", "--from", "hex:ff"]).done()["deleted"], 1);
+    assert_eq!(call(&store, &["del", "--to", "d"]).done()["deleted"], 1);
+    assert_eq!(written(&store, &["count"]), "0\n");
+    for wrong in [
+        &["del"][..],
+        &["del", "alice", "--prefix", "a"],
+        &["del", "alice", "--from", "a"],
+        &["del", "--prefix", "a", "--to", "b"],
+        &["del", "--from", "hex:0"],
+    ] {
+        assert_eq!(plain(&store, wrong).code, Some(2), "{wrong:?}");
+    }
+}
+
+#[test]
+fn a_store_keeps_the_reserve_that_it_was_given() {
+    let (_place, store) = ledger();
+    let reserve = || inspect(&store, &["--json"]).done()["reserve"].clone();
+    assert_eq!(reserve(), Value::Null);
+    call(&store, &["put", "alice", "1", "--reserve", "1MiB"]).done();
+    let held = json!({"bytes": 1 << 20, "is_held": true});
+    assert_eq!(reserve(), held);
+    call(&store, &["del", "alice"]).done();
+    call(&store, &["table", "create", "other"]).done();
+    assert_eq!(reserve(), held);
+    let file = inspect(&store.join("reserve"), &["--json"]).done();
+    assert_eq!((&file["kind"], &file["bytes"]), (&json!("reserve"), &held["bytes"]));
+    let text = inspect(&store, &[]).stdout;
+    assert!(text.contains("reserve") && text.contains("1.0 MiB"), "{text}");
+    assert!(verify(&store, &[]).done()["problems"].as_array().unwrap().is_empty());
+    call(&store, &["table", "create", "third", "--reserve", "64KiB"]).done();
+    assert_eq!(reserve()["bytes"], 64 << 10);
+    call(&store, &["put", "alice", "1", "--reserve", "0"]).done();
+    assert_eq!(reserve(), Value::Null);
+    assert_eq!(plain(&store, &["put", "alice", "1", "--reserve", "1KiB"]).code, Some(2));
+}
+
+#[test]
 fn an_absent_key_is_told_with_exit_code_1() {
     let (_place, store) = ledger();
     let answer = call(&store, &["get", "alice", "nobody"]);

@@ -2,6 +2,7 @@
 //!
 //! No test sleeps: it waits until the call is reached, does what it wants, and opens the gate.
 
+use std::any::Any;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
@@ -27,30 +28,37 @@ enum State {
 #[derive(Debug)]
 pub(crate) struct GateDisk {
     disk: Arc<dyn Disk>,
+    gate: Arc<Gate>,
+}
+
+#[derive(Debug, Default)]
+struct Gate {
     state: Mutex<State>,
     changed: Condvar,
 }
 
 impl GateDisk {
     pub(crate) fn new(disk: Arc<dyn Disk>) -> Arc<Self> {
-        Arc::new(Self { disk, state: Mutex::default(), changed: Condvar::new() })
+        Arc::new(Self { disk, gate: Arc::default() })
     }
 
     /// The next call of that name on that path (the new one of a rename) is to wait.
     pub(crate) fn close(&self, call: &'static str, path: PathBuf) {
-        *self.state.lock().unwrap() = State::Armed(call, path);
+        *self.gate.state.lock().unwrap() = State::Armed(call, path);
     }
 
     /// Waits until the call is made. It goes on when the result is dropped, also by a test that fails.
     pub(crate) fn wait(&self) -> Held<'_> {
-        let state = self.state.lock().unwrap();
+        let state = self.gate.state.lock().unwrap();
         let reached = |state: &mut State| !matches!(state, State::Reached);
-        let (state, waited) = self.changed.wait_timeout_while(state, WAIT_MAX, reached).unwrap();
-        drop(state);
-        assert!(!waited.timed_out(), "the call was never made");
-        Held(self)
+        let waited = self.gate.changed.wait_timeout_while(state, WAIT_MAX, reached).unwrap();
+        assert!(!waited.1.timed_out(), "the call was never made");
+        drop(waited);
+        Held(&self.gate)
     }
+}
 
+impl Gate {
     fn pass(&self, call: &'static str, path: &Path) {
         let mut state = self.state.lock().unwrap();
         if matches!(&*state, State::Armed(name, at) if *name == call && at == path) {
@@ -64,7 +72,7 @@ impl GateDisk {
 
 /// A call that waits.
 #[must_use]
-pub(crate) struct Held<'a>(&'a GateDisk);
+pub(crate) struct Held<'a>(&'a Gate);
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
@@ -75,8 +83,9 @@ impl Drop for Held<'_> {
 
 impl Disk for GateDisk {
     fn open(&self, path: &Path, mode: OpenMode, access: Access) -> Result<Arc<dyn DiskFile>> {
-        self.pass("open", path);
-        self.disk.open(path, mode, access)
+        self.gate.pass("open", path);
+        let file = self.disk.open(path, mode, access)?;
+        Ok(Arc::new(GateFile { file, gate: Arc::clone(&self.gate) }))
     }
 
     fn create_dir(&self, path: &Path) -> Result<()> {
@@ -92,7 +101,7 @@ impl Disk for GateDisk {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
-        self.pass("rename", to);
+        self.gate.pass("rename", to);
         self.disk.rename(from, to)
     }
 
@@ -130,5 +139,56 @@ impl Disk for GateDisk {
 
     fn queue_kind(&self) -> QueueKind {
         self.disk.queue_kind()
+    }
+}
+
+/// A file of such a disk.
+#[derive(Debug)]
+struct GateFile {
+    file: Arc<dyn DiskFile>,
+    gate: Arc<Gate>,
+}
+
+impl DiskFile for GateFile {
+    fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    fn access(&self) -> Access {
+        self.file.access()
+    }
+
+    fn len(&self) -> Result<u64> {
+        self.file.len()
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        self.file.read_at(buffer, offset)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        self.gate.pass("write", self.path());
+        self.file.write_at(bytes, offset)
+    }
+
+    fn set_len(&self, len: u64) -> Result<()> {
+        self.file.set_len(len)
+    }
+
+    fn allocate(&self, len: u64) -> Result<()> {
+        self.file.allocate(len)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.gate.pass("sync", self.path());
+        self.file.sync()
+    }
+
+    fn forget(&self, offset: u64, len: u64) {
+        self.file.forget(offset, len);
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self.file.as_any()
     }
 }

@@ -414,7 +414,7 @@ fn golden_folder_is_complete() {
     let mut expected = FILES.map(|(golden, _)| golden).to_vec();
     expected.extend(MORE_FILES);
     expected.extend(STORE_FILES.map(|(golden, _)| golden));
-    expected.extend(["canonical.small", LEASE]);
+    expected.extend(["canonical.small", "session.reserve", LEASE]);
     golden::check_complete(CRATE, &expected);
 }
 
@@ -423,6 +423,25 @@ fn set_version(bytes: &mut [u8], offset: usize, version: u32) {
     bytes[offset..offset + 4].copy_from_slice(&version.to_le_bytes());
     let (content, crc) = bytes.split_last_chunk_mut::<4>().unwrap();
     *crc = crc32c(content).to_le_bytes();
+}
+
+/// The header is all that there is to it.
+#[test]
+fn golden_file_of_a_reserve_is_what_is_written_and_is_read() {
+    let disk = write();
+    let path = Path::new(DIR).join("reserve");
+    let open = |options: &SessionOptions| {
+        let disk = Arc::clone(&disk) as Arc<dyn Disk>;
+        Session::open(disk, Path::new(DIR), options).unwrap().stats().reserve_bytes
+    };
+    let bytes = 3 << 16;
+    assert_eq!(open(&SessionOptions::default().reserve_bytes(bytes)), bytes);
+    let written = disk.read_raw(&path).unwrap();
+    assert_eq!(written.len() as u64, bytes);
+    golden::check(CRATE, "session.reserve", &written[..24]);
+    disk.write_raw(&path, &golden::read(CRATE, "session.reserve"));
+    assert_eq!(open(&SessionOptions::default()), bytes);
+    assert_eq!(disk.read_raw(&path).unwrap(), written);
 }
 
 #[test]

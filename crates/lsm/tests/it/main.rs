@@ -7,6 +7,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod script;
+mod store_script;
 
 mod bitflip;
 mod budgets;
@@ -30,9 +31,13 @@ mod scans;
 mod side_by_side;
 mod sim;
 mod snapshots;
+mod space;
 mod stats;
 mod store;
 mod store_damage;
+mod store_faults;
+mod store_sweep;
+mod store_threads;
 mod store_versions;
 mod submit;
 mod tables;

@@ -155,7 +155,7 @@ impl Trace {
 }
 
 /// The number in an environment variable, if it is set.
-fn number_in(variable: &str) -> Option<u64> {
+pub(crate) fn number_in(variable: &str) -> Option<u64> {
     let text = env::var(variable).ok().filter(|text| !text.is_empty())?;
     Some(text.parse().unwrap_or_else(|_| panic!("{variable}={text} is no number")))
 }

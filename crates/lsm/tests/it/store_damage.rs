@@ -13,12 +13,13 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use terrane_io::checksum::crc32c;
 use terrane_io::{Disk, SimDisk, Survival};
 use terrane_lsm::inspect::{Inspection, SegmentUse, SessionInfo, inspect};
 use terrane_lsm::verify::{Report, repair, verify};
 use terrane_lsm::{
-    Durability, Error, Result, SessionOptions, Store, StoreOptions, TableConfig, TableName, Update,
-    WriteBuffer,
+    Durability, Error, Result, Session, SessionOptions, Store, StoreOptions, TableConfig,
+    TableName, Update, WriteBuffer,
 };
 
 use crate::SALT;
@@ -316,6 +317,65 @@ fn a_damaged_run_names_the_tables_that_need_it() {
         let broken: Vec<&str> =
             damaged.iter().filter(|t| t.shape.is_err()).map(|t| &*t.name).collect();
         assert_eq!(broken, [&*table.name]);
+    }
+}
+
+/// A store that has lost both copies of its manifest is no new one: nothing of it is removed.
+#[test]
+fn a_store_without_a_manifest_whose_log_has_commits_is_refused_and_kept() {
+    let specimen = specimen();
+    let disk = &specimen.disk;
+    let [first, second] = ["manifest.a", "manifest.b"].map(|name| Path::new(DIR).join(name));
+    let bytes = disk.read_raw(&first).unwrap();
+    disk.remove(&first).unwrap();
+    disk.remove(&second).unwrap();
+    let files = disk.files();
+    let Err(Error::StoreCorrupted { path, reason }) = open(disk) else { panic!("it is damaged") };
+    assert_eq!(path, first);
+    assert!(reason.contains("both copies of the manifest are missing"), "{reason}");
+    let problems = mend(disk).problems;
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert_eq!((&problems[0].path, &problems[0].rule), (&first, &reason));
+    assert!(!problems[0].repairable);
+    let store = info(disk).store.unwrap();
+    assert!(store.manifest.is_none() && store.damage.len() == 1, "{:?}", store.damage);
+    // The session opens, for its snapshots.
+    let session =
+        Session::open(Arc::clone(disk) as Arc<dyn Disk>, Path::new(DIR), &options().session);
+    session.unwrap().close().unwrap();
+    assert_eq!(disk.files(), files);
+    // Somebody has a copy.
+    disk.write_raw(&second, &bytes);
+    assert_eq!(specimen.reopen(disk), Some(specimen.last()));
+}
+
+#[test]
+fn a_segment_of_another_version_is_refused_by_name() {
+    let specimen = specimen();
+    let needed = specimen.needed();
+    let last = needed.last().unwrap().0;
+    // Also where the next segment would be: a newer program may have begun it.
+    for number in [needed[0].0, last, last + 1] {
+        let disk = specimen.disk.clone_disk();
+        let path = segment_path(number);
+        let mut bytes = disk.read_raw(segment_path(number.min(last))).unwrap();
+        bytes[8..12].copy_from_slice(&7_u32.to_le_bytes());
+        bytes[12..20].copy_from_slice(&number.to_le_bytes());
+        let crc = crc32c(&bytes[..28]);
+        bytes[28..32].copy_from_slice(&crc.to_le_bytes());
+        disk.write_raw(&path, &bytes);
+        let refused = open(&disk.clone_disk());
+        assert!(
+            matches!(&refused, Err(Error::UnknownVersion { path: found, found: 7, newest: 1 })
+                if *found == path),
+            "{refused:?}"
+        );
+        let refused = inspect(&(Arc::clone(&disk) as Arc<dyn Disk>), &path).unwrap_err();
+        assert!(matches!(refused, Error::UnknownVersion { found: 7, .. }), "{refused:?}");
+        let problems = check(&disk).problems;
+        assert_eq!(problems.len(), 1, "{problems:?}");
+        let (path_found, rule) = (&problems[0].path, &*problems[0].rule);
+        assert_eq!((path_found, rule), (&path, "format version 7; this program reads 1"));
     }
 }
 

@@ -208,3 +208,31 @@ fn more_batches_than_the_limit_are_refused_until_some_are_taken() {
         assert!(submitted.wait().unwrap()[0].is_found());
     }
 }
+
+/// A key whose bytes come when the session has just been closed.
+struct Closing<'a>(&'a Session, Vec<u8>);
+
+impl AsRef<[u8]> for Closing<'_> {
+    fn as_ref(&self) -> &[u8] {
+        self.0.close().unwrap();
+        &self.1
+    }
+}
+
+/// The session is closed while a batch is on its way to the thread: no other thread is started for it.
+#[test]
+fn a_batch_that_comes_after_the_end_of_the_thread_is_refused() {
+    for is_started in [false, true] {
+        let disk = SimDisk::new(1);
+        let session = simulated(&disk);
+        let table = filled(&session);
+        if is_started {
+            assert!(table.submit(&[key(1)]).unwrap().wait().unwrap()[0].is_found());
+        }
+        let calls = disk.calls();
+        let refused = table.submit(&[Closing(&session, key(1))]);
+        assert!(matches!(refused, Err(Error::SessionClosed)), "{refused:?}");
+        drop(table);
+        assert_eq!(disk.counts().queued, u64::from(is_started), "{} calls", disk.calls() - calls);
+    }
+}

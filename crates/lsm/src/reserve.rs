@@ -1,0 +1,229 @@
+//! The reserve of a session: room on the disk that is given up when there is no other left.
+//!
+//! A session that has a reserve keeps a file, `reserve`, whose bytes are allocated and hold nothing. When a write
+//! fails because the disk is full, the file is cut to its header, the write is made once more, and the
+//! session is *full*: deletions, merges, checkpoints and whatever else makes room in the end go on with what was
+//! freed; insertions and upserts are refused, until the whole of the reserve can be allocated again. The first
+//! of them after room was made does that; nothing needs to be reopened.
+//!
+//! How large it is to be stands in its header, so a session keeps its reserve whoever opens it. Of the bytes
+//! behind the header any state is as good as another: if they are not there when the session is opened, they
+//! were in use when the process ended, and are allocated, or the session begins full. A file whose header is
+//! not whole is one whose making was cut short, and counts as none.
+//!
+//! Invariant: whoever calls [`Reserve::release`] or [`Reserve::take_back`] holds [`Reserve::changing`]; so does
+//! the write that the room was freed for, lest an insertion take it first.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use terrane_io::bytes::{Reader, Writer};
+use terrane_io::checksum::crc32c;
+use terrane_io::{self as io, Access, Disk, DiskFile, OpenMode};
+
+use crate::error::{Error, Result};
+use crate::trace::event;
+
+/// The file, in the directory of the session.
+pub(crate) const RESERVE: &str = "reserve";
+
+/// First bytes of the file.
+pub(crate) const RESERVE_MAGIC: [u8; 8] = *b"TerraRes";
+
+/// Version of the file.
+pub(crate) const RESERVE_VERSION: u32 = 1;
+
+/// Bytes before those that hold nothing.
+pub(crate) const RESERVE_HEADER_SIZE: u64 = 24;
+
+/// Smallest [`SessionOptions::reserve_bytes`](crate::SessionOptions::reserve_bytes) but for 0.
+pub const RESERVE_BYTES_MIN: u64 = 64 << 10;
+
+/// Largest [`SessionOptions::reserve_bytes`](crate::SessionOptions::reserve_bytes).
+pub const RESERVE_BYTES_MAX: u64 = 1 << 40;
+
+/// The reserve of an open session, or that it has none.
+#[derive(Debug)]
+pub(crate) struct Reserve {
+    path: PathBuf,
+    /// 0 for none.
+    bytes: u64,
+    /// Whether it was let go, or was not to be had.
+    is_full: AtomicBool,
+    changing: Mutex<()>,
+}
+
+fn encode(bytes: u64) -> Vec<u8> {
+    let mut out = Writer::new();
+    out.put(&RESERVE_MAGIC).u32(RESERVE_VERSION).u64(bytes);
+    let crc = crc32c(out.bytes());
+    out.u32(crc);
+    out.into_bytes()
+}
+
+/// The version, and how many bytes the file is to have; `None` if the header is not whole.
+fn decode(header: &[u8]) -> Option<(u32, u64)> {
+    let mut input = Reader::new(header);
+    let content = input.clone().take(20).ok()?;
+    let is_ours = input.take(8).ok()? == RESERVE_MAGIC;
+    let (version, bytes) = (input.u32().ok()?, input.u64().ok()?);
+    let is_whole = input.u32().ok()? == crc32c(content);
+    (is_ours && is_whole).then_some((version, bytes))
+}
+
+/// How many bytes a file of a reserve is to have; `None` if the header is not whole.
+///
+/// # Errors
+/// [`Error::UnknownVersion`], [`Error::Disk`].
+pub(crate) fn read_header(file: &dyn DiskFile) -> Result<Option<u64>> {
+    if file.len()? < RESERVE_HEADER_SIZE {
+        return Ok(None);
+    }
+    let mut header = [0; RESERVE_HEADER_SIZE as usize];
+    file.read_at(&mut header, 0)?;
+    match decode(&header) {
+        Some((RESERVE_VERSION, bytes)) => {
+            Ok((RESERVE_BYTES_MIN..=RESERVE_BYTES_MAX).contains(&bytes).then_some(bytes))
+        }
+        Some((found, _)) => {
+            let (path, newest) = (file.path().to_owned(), RESERVE_VERSION);
+            Err(Error::UnknownVersion { path, found, newest })
+        }
+        None => Ok(None),
+    }
+}
+
+impl Reserve {
+    /// No reserve.
+    pub(crate) fn none() -> Self {
+        let (path, is_full, changing) = (PathBuf::new(), AtomicBool::new(false), Mutex::default());
+        Self { path, bytes: 0, is_full, changing }
+    }
+
+    /// The reserve of the session in `dir`: as it was told to be, or as `wanted`, where 0 means none any more.
+    ///
+    /// # Errors
+    /// [`Error::UnknownVersion`], [`Error::Disk`]; but if the disk is full, so is the session.
+    pub(crate) fn open(disk: &dyn Disk, dir: &Path, wanted: Option<u64>) -> Result<Self> {
+        let path = dir.join(RESERVE);
+        let found = match disk.open(&path, OpenMode::Read, Access::Buffered) {
+            Err(error) if error.is_not_found() => None,
+            opened => Some(opened?),
+        };
+        let is_there = found.is_some();
+        let stored = found.map_or(Ok(None), |file| read_header(file.as_ref()))?;
+        let bytes = wanted.or(stored).unwrap_or(0);
+        if bytes == 0 {
+            if wanted.is_some() && is_there {
+                disk.remove(&path)?;
+                disk.sync_dir(dir)?;
+            }
+            return Ok(Self::none());
+        }
+        let reserve = Self { path, bytes, ..Self::none() };
+        match reserve.hold(disk) {
+            Err(error) if error.is_no_space() => {
+                event!(WARN, "reserve.missing", dir, bytes, %error);
+                reserve.is_full.store(true, Ordering::Relaxed);
+            }
+            held => held?,
+        }
+        if !is_there {
+            disk.sync_dir(dir)?;
+        }
+        Ok(reserve)
+    }
+
+    /// Its bytes, 0 for none.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The directory of the session.
+    pub(crate) fn dir(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new(""))
+    }
+
+    /// Whether it was let go.
+    pub(crate) fn is_full(&self) -> bool {
+        self.is_full.load(Ordering::Relaxed)
+    }
+
+    /// The turn of who changes the file.
+    pub(crate) fn changing(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the file what it is to be.
+    fn hold(&self, disk: &dyn Disk) -> io::Result<()> {
+        let open = |mode| disk.open(&self.path, mode, Access::Buffered);
+        let file = match open(OpenMode::ReadWrite) {
+            // Also if somebody has removed it, to make room.
+            Err(error) if error.is_not_found() => open(OpenMode::Truncate)?,
+            opened => opened?,
+        };
+        let header = encode(self.bytes);
+        let mut found = vec![0; header.len()];
+        if file.len()? >= RESERVE_HEADER_SIZE {
+            file.read_at(&mut found, 0)?;
+        }
+        if found != header {
+            file.set_len(0)?;
+            file.write_at(&header, 0)?;
+            file.sync().or_else(|error| {
+                // Otherwise it would look durable to the next attempt.
+                file.set_len(0)?;
+                Err(error)
+            })?;
+        }
+        file.allocate(self.bytes).and_then(|()| file.set_len(self.bytes)).or_else(|error| {
+            // A part may have been allocated, which others need.
+            file.set_len(RESERVE_HEADER_SIZE)?;
+            Err(error)
+        })
+    }
+
+    /// Gives the room to whoever needs it.
+    ///
+    /// # Errors
+    /// Those of the disk; the room may be there or not.
+    pub(crate) fn release(&self, disk: &dyn Disk) -> io::Result<()> {
+        match disk.open(&self.path, OpenMode::ReadWrite, Access::Buffered) {
+            // Somebody has done so by hand.
+            Err(error) if error.is_not_found() => {}
+            opened => {
+                let file = opened?;
+                file.set_len(RESERVE_HEADER_SIZE)?;
+                // Some file systems give blocks away only when it is durable that they are free.
+                file.sync()?;
+            }
+        }
+        event!(WARN, "reserve.let_go", self.dir(), bytes = self.bytes);
+        self.is_full.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Takes the room back, if there is enough of it. Says whether it is held now.
+    ///
+    /// # Errors
+    /// Those of the disk.
+    pub(crate) fn take_back(&self, disk: &dyn Disk) -> io::Result<bool> {
+        if !self.is_full() {
+            return Ok(true);
+        }
+        // Allocating what is not there would take from others, for a moment, what there is.
+        if disk.free_bytes(self.dir())? < self.bytes {
+            return Ok(false);
+        }
+        match self.hold(disk) {
+            Err(error) if error.is_no_space() => Ok(false),
+            held => {
+                held?;
+                event!(WARN, "reserve.taken_back", self.dir(), bytes = self.bytes);
+                self.is_full.store(false, Ordering::Relaxed);
+                Ok(true)
+            }
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! What threads of a store do to each other: failures that several wait for, panics of resolve functions, closing.
+//!
+//! Goal: a failed fsync is told to all who wait for it; a panic in a commit or in a checkpoint leaves no store that
+//! goes on with half of something, and none that stands still; when closing has returned nobody writes any more, and
+//! what was acknowledged before is there.
+//!
+//! Method: one call on the disk waits at a gate until the others are where they are to be; nothing here waits for time.
+
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use terrane_io::fault::{FaultKind, FaultPlan, Repeat};
+use terrane_io::{Disk, SimDisk, Survival};
+use terrane_lsm::{
+    CheckpointThread, Durability, Error, NamedTable, Resolve, Result, Store, StoreOptions,
+    TableConfig, Ticket, Update,
+};
+use terrane_testkit::seeds::for_each_seed;
+
+use crate::gate::GateDisk;
+use crate::store_script::{config, content, name, open, options};
+
+/// Commits that bring about a checkpoint, at least.
+const ENOUGH_COMMITS: u64 = 10_000;
+
+fn open_on(disk: &Arc<impl Disk + 'static>, options: &StoreOptions) -> Result<Store> {
+    Store::open(Arc::clone(disk) as Arc<dyn Disk>, Path::new("/store"), options)
+}
+
+fn path(name: &str) -> PathBuf {
+    Path::new("/store").join(name)
+}
+
+#[test]
+fn a_failed_fsync_is_told_to_all_who_wait_for_it() {
+    let disk = SimDisk::new(1);
+    let gate = GateDisk::new(Arc::clone(&disk) as Arc<dyn Disk>);
+    let store = open_on(&gate, &options(Durability::Group)).unwrap();
+    let table = store.create_table(&name("main"), &config()).unwrap();
+    table.insert(b"first", b"durable").unwrap().wait().unwrap();
+    let durable = store.durable_commit();
+    gate.close("sync", path("log/00000001.log"));
+    thread::scope(|scope| {
+        let wait = |ticket: Ticket| scope.spawn(move || (ticket.wait(), ticket));
+        let first = wait(table.insert(b"key", b"1").unwrap());
+        let held = gate.wait();
+        // These come while the first one syncs, and wait for it, or come when it has failed.
+        let others: Vec<_> =
+            (2..6_u8).map(|number| wait(table.insert(b"key", &[number]).unwrap())).collect();
+        disk.set_plan(FaultPlan::fail(0, FaultKind::FailedSync, Repeat::Once));
+        drop(held);
+        for waiting in others.into_iter().chain([first]) {
+            let (waited, ticket) = waiting.join().unwrap();
+            let is_told = matches!(waited, Err(Error::Disk(_) | Error::Poisoned { .. }));
+            assert!(is_told, "{waited:?}");
+            assert!(!ticket.is_durable());
+        }
+    });
+    assert_eq!(disk.faults(), 1);
+    // No later sync makes up for it.
+    assert!(matches!(store.sync(), Err(Error::Poisoned { .. })));
+    assert!(matches!(table.insert(b"key", b"9"), Err(Error::Poisoned { .. })));
+    assert_eq!(store.durable_commit(), durable);
+    assert_eq!(table.lookup(b"key").unwrap().value(), Some(&[5][..]), "reads go on");
+    drop((store, table));
+    let store = open(&disk.after_crash(Survival::Nothing), Durability::Group).unwrap();
+    assert!(store.last_commit() >= durable);
+    let found = store.table(&name("main")).unwrap().lookup(b"first").unwrap();
+    assert_eq!(found.value(), Some(&b"durable"[..]));
+    store.close().unwrap();
+}
+
+/// Appends, and panics where it is told to.
+#[derive(Debug, Default)]
+struct Mine {
+    /// Whether it panics.
+    in_any_thread: AtomicBool,
+    in_checkpoints: AtomicBool,
+    panics: AtomicU64,
+    /// Calls in the thread of checkpoints that returned.
+    checkpoint_calls: AtomicU64,
+}
+
+impl Mine {
+    fn resolve(self: &Arc<Self>) -> Resolve {
+        let mine = Arc::clone(self);
+        let function = move |newer: &[u8], older: &[u8]| {
+            let is_checkpoint = thread::current().name() == Some("terrane-checkpoint");
+            if mine.in_any_thread.load(Ordering::Acquire)
+                || is_checkpoint && mine.in_checkpoints.load(Ordering::Acquire)
+            {
+                mine.panics.fetch_add(1, Ordering::AcqRel);
+                panic!("as planned");
+            }
+            mine.checkpoint_calls.fetch_add(u64::from(is_checkpoint), Ordering::AcqRel);
+            [older, newer].concat()
+        };
+        Resolve::new("mine", function).unwrap()
+    }
+}
+
+/// A store with two tables of such a resolve function.
+fn store_of(
+    mine: &Arc<Mine>,
+    disk: &Arc<SimDisk>,
+    options: StoreOptions,
+) -> (Store, [NamedTable; 2]) {
+    let store = open_on(disk, &options.resolve(mine.resolve())).unwrap();
+    let config = TableConfig { resolve: mine.resolve(), ..config() };
+    let tables = ["main", "undo"].map(|table| store.create_table(&name(table), &config).unwrap());
+    (store, tables)
+}
+
+#[test]
+fn a_panic_of_a_resolve_function_in_a_commit_poisons_the_store() {
+    let mine = Arc::<Mine>::default();
+    let disk = SimDisk::new(1);
+    let (store, [main, undo]) = store_of(&mine, &disk, options(Durability::Group));
+    // Two upserts of a key are combined in the commit.
+    let both = |value: &[u8]| {
+        let upsert = (b"key", Update::Upsert(value));
+        let insert = [(b"key", Update::Insert(value))];
+        store.commit(&[(&main, &insert[..]), (&undo, &[upsert, upsert][..])])
+    };
+    both(b"1").unwrap().wait().unwrap();
+    let seen = undo.view().unwrap();
+    // The first table has its part when the second one's function panics.
+    mine.in_any_thread.store(true, Ordering::Release);
+    let panicked = catch_unwind(AssertUnwindSafe(|| both(b"2")));
+    mine.in_any_thread.store(false, Ordering::Release);
+    assert!(panicked.is_err(), "no function was called");
+    let refused = both(b"3");
+    assert!(matches!(refused, Err(Error::Poisoned { .. })), "{refused:?}");
+    assert!(matches!(store.checkpoint(), Err(Error::Poisoned { .. })));
+    // What was read before goes on; nobody reads a part of the commit.
+    assert_eq!(seen.lookup(b"key").unwrap().value(), Some(&b"11"[..]));
+    assert_eq!(undo.lookup(b"key").unwrap().value(), Some(&b"11"[..]));
+    assert!(matches!(main.lookup(b"key"), Err(Error::Poisoned { .. })));
+    assert!(matches!(store.close(), Ok(()) | Err(Error::Poisoned { .. })));
+    drop((store, main, undo, seen));
+    for disk in [disk.after_crash(Survival::Nothing), disk] {
+        let store = open_on(&disk, &options(Durability::Group).resolve(mine.resolve())).unwrap();
+        for (table, value) in [("main", &b"1"[..]), ("undo", b"11")] {
+            let found = store.table(&name(table)).unwrap().lookup(b"key").unwrap();
+            assert_eq!(found.value(), Some(value), "{table}");
+        }
+        store.close().unwrap();
+    }
+}
+
+#[test]
+fn a_panic_in_the_checkpoint_thread_gives_its_turn_back() {
+    let mine = Arc::<Mine>::default();
+    let disk = SimDisk::new(1);
+    let options = options(Durability::Buffered).checkpoint_thread(CheckpointThread::Background);
+    let (store, [main, _]) = store_of(&mine, &disk, options.clone());
+    let mut expected = Vec::new();
+    // Views freeze what is there, so that the entries of a key meet when it is written out.
+    let mut commit_until = |is_met: &dyn Fn() -> bool| {
+        for _ in 0..ENOUGH_COMMITS {
+            if is_met() {
+                return;
+            }
+            expected.extend([7; 20]);
+            expected.truncate(20);
+            main.updates(&[
+                (&b"key"[..], Update::Insert(&[7; 20])),
+                (b"filler", Update::Insert(&[1; 900])),
+            ])
+            .unwrap();
+            drop(main.view().unwrap());
+            main.upsert(b"key", b"+").unwrap();
+            expected.push(b'+');
+            drop(main.view().unwrap());
+        }
+        panic!("no checkpoint has called the function");
+    };
+    mine.in_checkpoints.store(true, Ordering::Release);
+    commit_until(&|| mine.panics.load(Ordering::Acquire) > 0);
+    mine.in_checkpoints.store(false, Ordering::Release);
+    // The thread begins another one.
+    commit_until(&|| mine.checkpoint_calls.load(Ordering::Acquire) > 0);
+    store.checkpoint().unwrap();
+    assert_eq!(main.lookup(b"key").unwrap().value(), Some(&expected[..]));
+    store.close().unwrap();
+    drop((store, main));
+    let store = open_on(&disk.after_crash(Survival::Nothing), &options.resolve(mine.resolve()));
+    let found = store.unwrap().table(&name("main")).unwrap().lookup(b"key").unwrap();
+    assert_eq!(found.value(), Some(&expected[..]));
+}
+
+/// A commit is writing its record when the store is closed: closing waits for it.
+#[test]
+fn a_commit_that_is_being_written_is_there_after_closing() {
+    let disk = SimDisk::new(1);
+    let gate = GateDisk::new(Arc::clone(&disk) as Arc<dyn Disk>);
+    let store = open_on(&gate, &options(Durability::Buffered)).unwrap();
+    let table = store.create_table(&name("main"), &config()).unwrap();
+    table.insert(b"first", b"begins the log").unwrap();
+    gate.close("write", path("log/00000001.log"));
+    thread::scope(|scope| {
+        let committing = scope.spawn(|| table.insert(b"key", b"value"));
+        let held = gate.wait();
+        let closing = scope.spawn(|| store.close());
+        drop(held);
+        committing.join().unwrap().unwrap();
+        closing.join().unwrap().unwrap();
+    });
+    assert!(matches!(table.insert(b"key", b"later"), Err(Error::SessionClosed)));
+    drop((store, table));
+    let store = open(&disk.after_crash(Survival::Nothing), Durability::Group).unwrap();
+    let found = store.table(&name("main")).unwrap().lookup(b"key").unwrap();
+    assert_eq!(found.value(), Some(&b"value"[..]));
+    store.close().unwrap();
+}
+
+/// The thread is publishing a checkpoint when the store is closed.
+#[test]
+fn a_checkpoint_that_is_being_made_ends_before_closing_does() {
+    let disk = SimDisk::new(1);
+    let gate = GateDisk::new(Arc::clone(&disk) as Arc<dyn Disk>);
+    let options = options(Durability::Buffered).checkpoint_thread(CheckpointThread::Background);
+    let store = open_on(&gate, &options).unwrap();
+    let table = store.create_table(&name("main"), &config()).unwrap();
+    table.insert(b"first", b"begins the log").unwrap();
+    gate.close("rename", path("manifest.a"));
+    let mut last = 0_u64;
+    // Until half of the log is written, and a little more.
+    while last < 40 {
+        last += 1;
+        table.insert(b"key", &[last.to_le_bytes(); 110].concat()).unwrap();
+    }
+    thread::scope(|scope| {
+        let held = gate.wait();
+        let closing = scope.spawn(|| store.close());
+        drop(held);
+        closing.join().unwrap().unwrap();
+    });
+    let calls = disk.calls();
+    drop((store, table));
+    let next = open(&disk, Durability::Group).unwrap();
+    let found = next.table(&name("main")).unwrap().lookup(b"key").unwrap();
+    assert_eq!(found.value(), Some(&[last.to_le_bytes(); 110].concat()[..]));
+    assert!(disk.calls() > calls);
+    next.close().unwrap();
+}
+
+/// Threads commit on and on while the store is closed and opened again: each commit that was acknowledged is there,
+/// and none that was refused.
+#[test]
+fn when_closing_has_returned_nobody_writes_any_more() {
+    for_each_seed("store_close", 8, |_, seed| {
+        let disk = SimDisk::new(seed);
+        let background = CheckpointThread::Background;
+        let options = options(Durability::Buffered).checkpoint_thread(background);
+        let store = open_on(&disk, &options).unwrap();
+        let table = store.create_table(&name("main"), &config()).unwrap();
+        let done = AtomicU64::new(0);
+        let commit_on = |thread: u64| {
+            let mut acknowledged = Vec::new();
+            for number in 0_u64.. {
+                let key = (thread << 32 | number).to_le_bytes();
+                match table.insert(&key, &[1; 200]) {
+                    Ok(_) => acknowledged.push(key.to_vec()),
+                    Err(Error::SessionClosed) => return acknowledged,
+                    Err(error) => panic!("{error:?}"),
+                }
+                done.fetch_add(1, Ordering::AcqRel);
+            }
+            acknowledged
+        };
+        let acknowledged: BTreeSet<Vec<u8>> = thread::scope(|scope| {
+            let workers: Vec<_> =
+                (0..3_u64).map(|thread| scope.spawn(move || commit_on(thread))).collect();
+            while done.load(Ordering::Acquire) < 100 + seed % 300 {
+                thread::yield_now();
+            }
+            store.close().unwrap();
+            // At once, while the others find out.
+            let next = open_on(&disk, &options).unwrap();
+            next.table(&name("main")).unwrap().insert(b"next", b"store").unwrap();
+            let all = workers.into_iter().flat_map(|worker| worker.join().unwrap()).collect();
+            next.close().unwrap();
+            all
+        });
+        let next = open_on(&disk, &options).unwrap();
+        let mut found: BTreeSet<Vec<u8>> =
+            content(&next.table(&name("main")).unwrap()).unwrap().into_keys().collect();
+        assert!(found.remove(&b"next"[..]));
+        assert_eq!(found.len(), acknowledged.len());
+        assert_eq!(found, acknowledged);
+        next.close().unwrap();
+    });
+}
