@@ -30,11 +30,11 @@ mod store;
 
 mod snapshot;
 
-mod tables;
-
 mod versions;
 
 mod entries;
+
+mod tables;
 
 mod backup;
 

@@ -253,6 +253,11 @@ impl Disk for CountedDisk {
         self.inner.lock(path)
     }
 
+    fn is_locked(&self, path: &Path) -> Result<bool> {
+        self.counters.lock();
+        self.inner.is_locked(path)
+    }
+
     fn free_bytes(&self, dir: &Path) -> Result<u64> {
         self.inner.free_bytes(dir)
     }

@@ -152,6 +152,13 @@ pub trait Disk: Send + Sync + Debug {
     /// [`Locked`](crate::Error::Locked) if any other handle holds it, [`Io`](crate::Error::Io).
     fn lock(&self, path: &Path) -> Result<Box<dyn LockGuard>>;
 
+    /// Whether somebody holds the [`lock`](Self::lock) of a file; no, if there is no such file. Changes nothing,
+    /// and needs no right but to read the file.
+    ///
+    /// # Errors
+    /// [`Io`](crate::Error::Io).
+    fn is_locked(&self, path: &Path) -> Result<bool>;
+
     /// Bytes that an unprivileged process can still write to the file system of `dir`.
     ///
     /// # Errors

@@ -396,6 +396,20 @@ pub(crate) fn lock(path: &Path) -> Result<Box<dyn LockGuard>> {
     Ok(Box::new(FileLock { _file: file }))
 }
 
+/// Whether somebody holds the lock of a file.
+pub(crate) fn is_locked(path: &Path) -> Result<bool> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        opened => opened.map_err(|error| Error::io("open", path, error))?,
+    };
+    // Shared, which a file that is open for reading is enough for everywhere.
+    match file.try_lock_shared() {
+        Ok(()) => Ok(false),
+        Err(TryLockError::WouldBlock) => Ok(true),
+        Err(TryLockError::Error(error)) => Err(Error::io("flock", path, error)),
+    }
+}
+
 fn locking_pid(file: &File) -> Option<u32> {
     let mut bytes = [0; LOCK_FILE_BYTES];
     let read = read_all(file, Access::Buffered, &mut bytes, 0).ok()?;

@@ -166,6 +166,10 @@ impl Disk for RealDisk {
         posix::lock(path)
     }
 
+    fn is_locked(&self, path: &Path) -> Result<bool> {
+        posix::is_locked(path)
+    }
+
     fn free_bytes(&self, dir: &Path) -> Result<u64> {
         posix::free_bytes(dir)
     }

@@ -658,6 +658,15 @@ impl Disk for SimDisk {
         }
     }
 
+    fn is_locked(&self, path: &Path) -> Result<bool> {
+        self.shared.counters.lock();
+        let call = Call::new("flock", Class::Other, path);
+        self.shared.call(&call, |state| match state.tree.find(path) {
+            Err(Errno::NOENT) => Ok(false),
+            found => Ok(state.locked.contains(&found?)),
+        })
+    }
+
     fn free_bytes(&self, dir: &Path) -> Result<u64> {
         let call = Call::new("statvfs", Class::Other, dir);
         self.shared.call(&call, |state| {

@@ -3,19 +3,20 @@
 //!
 //! A backup is a store itself, all tables as of one commit, the retained versions, the snapshots, and no log. It can be
 //! read, inspected and verified; opening it as a store and committing to it makes it a store of its own,
-//! which no later backup overwrites.
+//! which no later backup overwrites. (Snapshots that somebody saves in it without a commit go with the next one.)
 //!
 //! **Order.** Runs are copied, every page checked, and synced; then the manifest is written, which moves all tables
 //! to the newer commit at once; then snapshots, one by one. So after a crash at any point the tables are those of the
 //! earlier backup or of this one, and each snapshot is whole.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use terrane_io::Disk;
 
 use crate::error::{Error, Result};
-use crate::exchange::{Copier, ExportReport, open_target};
+use crate::exchange::{Copier, ExportReport, open_target, with_room};
 use crate::manifest::SnapshotMeta;
 use crate::published::Published;
 use crate::run_check::Progress;
@@ -75,8 +76,8 @@ pub(crate) struct Source<'a> {
     pub(crate) manifest: &'a StoreManifest,
     /// The last commit.
     pub(crate) commit: u64,
-    /// The tables, where they are ahead of the manifest, in its order.
-    pub(crate) tables: Option<Vec<&'a Table>>,
+    /// Tables that are ahead of the manifest, by number.
+    pub(crate) changed: BTreeMap<u64, &'a Table>,
 }
 
 /// Makes or renews a backup.
@@ -88,7 +89,8 @@ pub(crate) fn back_up(
     let dir = place.dir.as_path();
     event!(DEBUG, "store.back_up", source.core.dir(), commit = source.commit);
     let disk = Arc::clone(place.disk.as_ref().unwrap_or(source.core.files().disk()));
-    let target = match open_target(&disk, dir, source.core.salt()) {
+    let open = || open_target(&disk, dir, source.core.salt());
+    let target = match with_room(&[source.core.files().open_files()], open) {
         Err(Error::SnapshotExportDirExists { path }) => {
             return Err(Error::NotABackup { path, reason: "something else is there".to_owned() });
         }
@@ -138,6 +140,8 @@ fn renew(
     let known = published.manifest.all_tables().flat_map(|table| table.meta.runs()).copied();
     let known = target.snapshots().runs().into_iter().chain(known);
     let go_on = || source.core.check_open();
+    // Files of a store that was closed meanwhile may be gone for good reason.
+    let damage = |error| go_on().err().unwrap_or_else(|| damaged(error));
     let mut copier = Copier::new(source.core.files(), target, known, &go_on, progress);
     let mut images = Vec::new();
     let mut next = StoreManifest {
@@ -146,24 +150,24 @@ fn renew(
         next_table: source.manifest.next_table,
         ..StoreManifest::default()
     };
-    for (at, named) in source.manifest.tables.iter().enumerate() {
+    for named in &source.manifest.tables {
         let mut meta = named.meta.clone();
         let mut image = None;
-        if let Some(table) = source.tables.as_ref().and_then(|tables| tables.get(at)) {
+        if let Some(table) = source.changed.get(&named.id) {
             let written = table.write_out_to(target)?;
             meta.clone_from(&written.meta);
             // It is there already.
             image = meta.image.take();
             images.push(written);
         }
-        let copied = copier.copy(&meta).map_err(damaged)?;
+        let copied = copier.copy(&meta).map_err(damage)?;
         let meta = SnapshotMeta { image: image.or(copied.image), ..copied };
         next.tables.push(NamedMeta { meta, ..named.clone() });
     }
     for version in &source.manifest.versions {
         let mut tables = Vec::new();
         for named in &version.tables {
-            let meta = copier.copy(&named.meta).map_err(damaged)?;
+            let meta = copier.copy(&named.meta).map_err(damage)?;
             tables.push(NamedMeta { meta, ..named.clone() });
         }
         next.versions.push(VersionMeta { tables, ..version.clone() });
@@ -194,9 +198,6 @@ fn renew_snapshots(
     copier: &mut Copier<'_>,
 ) -> Result<u64> {
     let names = snapshot::list(core)?;
-    for old in snapshot::list(target)?.iter().filter(|name| !names.contains(name)) {
-        snapshot::delete(target, old)?;
-    }
     let mut damage = Ok(());
     for name in &names {
         match renew_snapshot(core, target, name, copier) {
@@ -205,6 +206,10 @@ fn renew_snapshots(
             Err(error @ Error::SnapshotCorrupted { .. }) => damage = damage.and(Err(error)),
             renewed => renewed?,
         }
+    }
+    // Last, since others may have had what they have by another name.
+    for old in snapshot::list(target)?.iter().filter(|name| !names.contains(name)) {
+        snapshot::delete(target, old)?;
     }
     damage.map(|()| names.len() as u64)
 }

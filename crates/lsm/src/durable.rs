@@ -177,6 +177,9 @@ impl Durable {
                     let waited = self.changed.wait_timeout(syncs, patience);
                     let (after, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
                     (syncs, is_patient) = (after, !timeout.timed_out());
+                    // It may have been woken for no reason, or by who was done before: others must not wait without a
+                    // watch. That there are two for a moment does no harm.
+                    syncs.is_watched = false;
                 }
                 _ => {
                     self.sync(syncs, &file, last)?;

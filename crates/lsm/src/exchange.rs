@@ -122,7 +122,10 @@ pub(crate) fn export(
 
 /// Makes a call that opens files; if the system has too many open, once more after those have been closed
 /// that nobody uses in any of the sessions.
-fn with_room<T>(sessions: &[&Arc<OpenFiles>], call: impl Fn() -> Result<T>) -> Result<T> {
+pub(crate) fn with_room<T>(
+    sessions: &[&Arc<OpenFiles>],
+    call: impl Fn() -> Result<T>,
+) -> Result<T> {
     match call() {
         Err(Error::Disk(error)) if error.is_too_many_files() => {
             sessions.iter().try_for_each(|files| files.close_idle())?;
@@ -258,6 +261,8 @@ impl Copier<'_> {
             if let Some(run) = self.shared(&item.footer)? {
                 self.report.files_shared += files_of(&item.footer);
                 self.report.bytes_shared += bytes_of(&item.footer);
+                // Whoever has it there may let it go before a snapshot pins it.
+                self.held.push(self.to.files().attach(run.number));
                 there.insert(wanted.number, run);
             }
             items.insert(wanted.number, item);

@@ -50,10 +50,13 @@ impl LogWalk {
         self.commit
     }
 
-    /// Prepares to go on from the end that was found, where more may have been written since. Says whether what was
-    /// read is still there.
-    pub(crate) fn look_again(&mut self) -> Result<bool> {
-        self.scan.look_again()?;
+    /// Prepares to go on from the end that was found, where more may have been written since.
+    pub(crate) fn look_again(&mut self) -> Result<()> {
+        self.scan.look_again()
+    }
+
+    /// Whether the record that was moved to last still stands there.
+    pub(crate) fn is_last_there(&self) -> Result<bool> {
         self.scan.is_last_there()
     }
 

@@ -8,7 +8,7 @@
 //! Invariant: a view holds all commits up to its number and none after it. Files that it needs are leased for as
 //! long as any table or cursor here uses them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -103,6 +103,8 @@ struct View {
 struct Place {
     manifest: StoreManifest,
     tables: BTreeMap<u64, Result<Table>>,
+    /// Those that the log has updates for.
+    ahead: BTreeSet<u64>,
     /// `None` in a store without a log.
     log: Option<LogWalk>,
 }
@@ -143,7 +145,7 @@ impl StoreReader {
     /// number. It may hold commits that are not durable yet, which the same loss of power takes from the
     /// writer.
     ///
-    /// Cost: reads the manifest twice and the log that was written since; if the writer made a checkpoint since,
+    /// Cost: reads the manifest twice and the log that was written since, and up to 1 MiB behind it; if the writer made a checkpoint since,
     /// the whole log behind it, and footers, filters and indexes of the runs that are new, as opening a snapshot does. What the log
     /// holds is in memory: up to [`StoreOptions::log_bytes_max`](crate::StoreOptions::log_bytes_max) of the writer, and as
     /// much again. No merge and no flush.
@@ -160,14 +162,21 @@ impl StoreReader {
         {
             place = None;
         }
-        let place = match place {
-            Some(place) => place,
-            None => self.find_place()?,
-        };
-        self.view = place.view()?;
-        self.place = Some(place);
-        event!(DEBUG, "reader.refreshed", self.core().dir(), commit = self.view.commit);
-        Ok(self.view.commit)
+        let found = place.map_or_else(|| self.find_place(), Ok);
+        let shown = found.and_then(|place| {
+            self.view = place.view()?;
+            self.place = Some(place);
+            Ok(self.view.commit)
+        });
+        // What was read of the log is in memory now, and what only the view before had is not needed any more. Until
+        // that is written, too much is leased.
+        self.core().need_log(u64::MAX);
+        if let Err(error) = self.core().lease() {
+            event!(WARN, "cleanup.failed", self.core().dir(), %error);
+        }
+        let commit = shown?;
+        event!(DEBUG, "reader.refreshed", self.core().dir(), commit);
+        Ok(commit)
     }
 
     fn core(&self) -> &Arc<SessionCore> {
@@ -184,19 +193,11 @@ impl StoreReader {
         Ok(self.newest()?.sequence == sequence)
     }
 
-    /// Opens the tables of the newest manifest and applies the log to them.
+    /// Opens the tables of the newest manifest and applies the log to them, which is leased then, too.
     fn find_place(&self) -> Result<Place> {
-        let found = self.leased_place();
-        // What was read of the log is in memory now.
-        self.core().need_log(u64::MAX);
-        let leased = self.core().lease();
-        found.and_then(|place| leased.map(|()| place))
-    }
-
-    fn leased_place(&self) -> Result<Place> {
         let core = self.core();
-        // Comes to an end: it goes on only where a table was made, renamed or dropped meanwhile, or a checkpoint
-        // came between two small calls.
+        // Comes to an end: it goes on only where a table was made, renamed or dropped meanwhile, a commit was taken
+        // back, or a checkpoint came between two small calls.
         loop {
             core.check_open()?;
             let manifest = self.newest()?;
@@ -211,7 +212,7 @@ impl StoreReader {
             let newest = self.newest()?;
             match opened {
                 // The log may have gone on over a change of the tables.
-                Ok(place) if !place.manifest.has_tables_of(&newest) => {}
+                Ok(place) if !place.manifest.has_tables_of(&newest) || !place.is_there()? => {}
                 Err(_) if newest.sequence != sequence => {}
                 opened => return opened,
             }
@@ -285,18 +286,25 @@ impl StoreReader {
     }
 
     /// [Refreshes](Self::refresh) the view and copies the store as it is then to the directory of a backup: see
-    /// [`Store::back_up`](crate::Store::back_up). The process that writes the store is not disturbed.
+    /// [`Store::back_up`](crate::Store::back_up). The process that writes the store is not disturbed. The backup may hold
+    /// commits that are not durable yet; if a loss of power takes them from the store, it is older than its backup until
+    /// it has made as many again, and is refused there as long.
     ///
     /// # Errors
-    /// As [`Store::back_up`](crate::Store::back_up), [`refresh`](Self::refresh) and [`table`](Self::table).
+    /// As [`Store::back_up`](crate::Store::back_up) and [`refresh`](Self::refresh); those of [`table`](Self::table) for tables
+    /// that were changed since the last checkpoint.
     pub fn back_up(&mut self, place: &BackupPlace, progress: Progress<'_>) -> Result<BackupReport> {
         let (commit, _held) = self.refresh_whole()?;
-        let Some(Place { manifest, tables, .. }) = &self.place else {
+        let Some(Place { manifest, tables, ahead, .. }) = &self.place else {
             return Err(Error::SessionClosed);
         };
-        let tables = manifest.tables.iter().map(|named| tables[&named.id].as_ref());
-        let tables = tables.collect::<std::result::Result<_, _>>().map_err(Clone::clone)?;
-        let source = Source { core: self.core(), manifest, commit, tables: Some(tables) };
+        let mut changed = BTreeMap::new();
+        for id in ahead {
+            if let Some(table) = tables.get(id) {
+                changed.insert(*id, table.as_ref().map_err(Clone::clone)?);
+            }
+        }
+        let source = Source { core: self.core(), manifest, commit, changed };
         backup::back_up(&source, place, progress)
     }
 
@@ -342,7 +350,7 @@ impl Place {
         let from = (manifest.segment, manifest.commit);
         let begin = || LogWalk::begin(core.files().disk(), core.dir(), core.salt(), from);
         let log = if manifest.segment == 0 { None } else { Some(begin()?) };
-        let mut place = Self { manifest, tables, log };
+        let mut place = Self { manifest, tables, ahead: BTreeSet::new(), log };
         place.catch_up()?;
         Ok(place)
     }
@@ -364,11 +372,20 @@ impl Place {
 
     /// Applies what was written since. Says whether what was applied before is still so.
     fn go_on(&mut self) -> Result<bool> {
-        let is_there = self.log.as_mut().map_or(Ok(true), LogWalk::look_again)?;
-        if is_there {
-            self.apply_rest()?;
+        if let Some(log) = &mut self.log {
+            log.look_again()?;
         }
-        Ok(is_there)
+        if !self.is_there()? {
+            return Ok(false);
+        }
+        self.apply_rest()?;
+        self.is_there()
+    }
+
+    /// Whether the last record that was applied still stands where it was: one that could not be written in full is
+    /// taken back.
+    fn is_there(&self) -> Result<bool> {
+        self.log.as_ref().map_or(Ok(true), LogWalk::is_last_there)
     }
 
     fn apply_rest(&mut self) -> Result<()> {
@@ -385,6 +402,7 @@ impl Place {
         let Some(record) = self.log.as_ref().and_then(LogWalk::record) else { return Ok(()) };
         for part in record.updates(self.manifest.next_table).map_err(damaged)? {
             // A table that is not there was dropped since.
+            self.ahead.insert(part.table);
             if let Some(Ok(table)) = self.tables.get_mut(&part.table) {
                 table.replay(&part.updates, None)?;
             }

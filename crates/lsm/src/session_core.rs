@@ -5,8 +5,7 @@
 //! Invariant: `metadata`, each `.snapshot` file, and every run that one refers to, are durable before
 //! their name is visible under its final form.
 
-use std::collections::BTreeMap;
-use std::io::ErrorKind;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,7 +17,7 @@ use terrane_io::{Access, AlignedBuf, Disk, Entry, EntryKind, LockGuard, OpenMode
 use crate::entry::Update;
 use crate::error::{Error, Result};
 use crate::files::{FileSet, Partial, blobs_number, file_number, lock};
-use crate::lease::{self, Lease, Needs};
+use crate::lease::{self, Lease};
 use crate::lookup_thread::LookupThread;
 use crate::manifest::{MANIFEST_BYTES_MAX, Refused, SessionMeta, SnapshotMeta};
 use crate::merging::{MergeSpec, Merging};
@@ -57,10 +56,11 @@ pub(crate) struct SessionCore {
     /// Merges that snapshots refer to, by the number of their output, so that tables share them.
     merges: Mutex<BTreeMap<u64, Weak<Merging>>>,
     snapshots: Registry,
-    /// That of the directory, or the lease of a reader.
     lock: Mutex<Option<Box<dyn LockGuard>>>,
-    /// Files that are pinned for readers only, each as often as it is here.
-    leased: Mutex<Vec<u64>>,
+    /// Of a reader.
+    lease: Mutex<Option<Lease>>,
+    /// Files that are pinned, once, for readers only.
+    leased: Mutex<BTreeSet<u64>>,
     /// Of a reader: the first segment of the log that it needs; `u64::MAX` for none.
     log_from: AtomicU64,
     counters: Counters,
@@ -382,8 +382,8 @@ impl SessionCore {
         let pins: Vec<u64> = snapshots.pins().into_iter().chain(named_pins).collect();
         let number_of = |name: &str| file_number(name).or_else(|| blobs_number(name));
         let numbers = || active.iter().filter_map(|entry| number_of(&entry.name));
-        let needs = lease::needs(disk, dir)?;
-        let leased: Vec<u64> = numbers().filter(|&number| needs.has_run(number)).collect();
+        let needs = lease::needs(disk.as_ref(), dir)?;
+        let leased: BTreeSet<u64> = numbers().filter(|&number| needs.has_run(number)).collect();
         let last = numbers().chain(pins.iter().copied()).max();
         let next_number = last.map_or(0, |number| number.saturating_add(1));
         let reserve = Reserve::open(disk.as_ref(), dir, reserve_bytes)?;
@@ -458,6 +458,7 @@ impl SessionCore {
             merges: Mutex::default(),
             snapshots: Registry::new(BTreeMap::new()),
             lock: Mutex::default(),
+            lease: Mutex::default(),
             leased: Mutex::default(),
             log_from: AtomicU64::new(u64::MAX),
             counters: Counters::default(),
@@ -477,37 +478,38 @@ impl SessionCore {
         self.log_from.store(from, Ordering::Release);
     }
 
-    /// Takes a lease on all files that somebody here has a handle on, and on the log that is needed, instead of the
-    /// one before. Whether they were there then must be looked at afterwards.
+    /// Leases all files that somebody here has a handle on, and the log that is needed, and nothing else any more.
+    /// Whether they were there then must be looked at afterwards.
     pub(crate) fn lease(&self) -> Result<()> {
-        // While it is held, so that no lease is replaced by one that knows less.
-        let mut guard = lock(&self.lock);
+        // While it is held, so that nothing is leased by who knows less.
+        let mut lease = lock(&self.lease);
         self.check_open()?;
         let segment = self.log_from.load(Ordering::Acquire);
-        let needs = Needs { runs: self.files.held(), segment };
-        match Lease::take(self.disk(), &self.dir, &needs) {
-            // Where nobody can write, nobody can take anything away.
-            Err(Error::Disk(error)) if error.kind() == Some(ErrorKind::ReadOnlyFilesystem) => {}
-            lease => *guard = Some(Box::new(lease?)),
-        }
-        Ok(())
+        let lease = match &mut *lease {
+            Some(lease) => lease,
+            none => none.insert(Lease::take(self.disk(), &self.dir)?),
+        };
+        lease.renew(&self.files.held(), segment)
     }
 
     /// The first segment of the log that a reader needs; `u64::MAX` for none.
     pub(crate) fn leased_segment(&self) -> Result<u64> {
-        Ok(lease::needs(self.files.disk(), &self.dir)?.segment)
+        Ok(lease::needs(self.disk(), &self.dir)?.segment)
     }
 
     /// Takes a pin off each of these files, which nothing on disk leads to any more, as soon as no reader needs
     /// it.
     pub(crate) fn let_go(&self, numbers: impl IntoIterator<Item = u64>) -> Result<()> {
         let mut leased = lock(&self.leased);
-        leased.extend(numbers);
-        let needs = lease::needs(self.files.disk(), &self.dir)?;
-        let (kept, free): (Vec<u64>, Vec<u64>) =
-            leased.drain(..).partition(|&number| needs.has_run(number));
+        // One pin is enough.
+        let known =
+            numbers.into_iter().filter(|&number| !leased.insert(number)).collect::<Vec<_>>();
+        let unpinned = self.files.unpin(known);
+        let needs = lease::needs(self.disk(), &self.dir)?;
+        let (kept, free): (BTreeSet<u64>, BTreeSet<u64>) =
+            leased.iter().partition(|number| needs.has_run(**number));
         *leased = kept;
-        self.files.unpin(free)
+        unpinned.and(self.files.unpin(free))
     }
 
     fn count(&self, holder: Holder) -> &AtomicU64 {
@@ -664,6 +666,7 @@ impl SessionCore {
         let left = if self.is_read_only() { Ok(()) } else { self.let_go([]) };
         let result = left.and(self.files.close());
         lock(&self.lock).take();
+        lock(&self.lease).take();
         if result.is_ok() {
             event!(DEBUG, "session.closed", self.dir);
         }

@@ -670,9 +670,15 @@ fn restore_merge(
     let merging = known.unwrap_or_else(|| Arc::new(Merging::new(core.files(), spec)));
     if core.is_read_only() {
         // It merges nothing.
-        return Ok(Incoming::Merging(Pending { merging, start: time.0, due: merge.due, base: 0 }));
+        let due = clamped(merge.due, time.0);
+        return Ok(Incoming::Merging(Pending { merging, start: time.0, due, base: 0 }));
     }
     Ok(Incoming::Merging(resume(merging, merge.due, time)?))
+}
+
+/// A due time that lies ahead, whatever a snapshot says.
+fn clamped(due: u64, now: u64) -> u64 {
+    due.clamp(now + 1, now.saturating_add(1 << 61))
 }
 
 /// How much faster than at first a merge may go after its snapshot was opened.
@@ -682,7 +688,7 @@ const PACE_MAX: u64 = 4;
 /// left of its work, at up to [`PACE_MAX`] times its first pace, so that no later update has to do much at
 /// once; what does not fit is done here.
 fn resume(merging: Arc<Merging>, due: u64, (now, span): (u64, u64)) -> Result<Pending> {
-    let due = due.clamp(now + 1, now.saturating_add(1 << 61));
+    let due = clamped(due, now);
     let pages = u128::from(merging.work()) * u128::from(PACE_MAX);
     let fits = pages * u128::from(due - now) / u128::from(span);
     let fits = u64::try_from(fits).unwrap_or(u64::MAX);

@@ -12,6 +12,7 @@
 //! to 128 MiB in each table. So opening takes time in proportion to the log. The first commit writes all of that out
 //! by a checkpoint; the merges that it makes due are shares of later updates.
 
+use std::collections::BTreeMap;
 use std::ops::RangeBounds;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -375,7 +376,8 @@ impl Store {
     /// The directory is made if it is missing (its parent must exist) or empty; an earlier backup of this
     /// store there is made like the store again, bringing only the runs that are not there yet and letting go of those
     /// that are not needed. Commits go on meanwhile. `progress` is told of bytes, of which more may turn out to
-    /// be to do. A backup is opened, read, inspected and verified like any store.
+    /// be to do; it must not close the store itself, since closing waits for this. A backup is opened, read, inspected and verified like
+    /// any store.
     ///
     /// Cost: a [`checkpoint`](Self::checkpoint); reads and writes each run that is not there yet once, in large chunks, and
     /// checks every page's checksum.
@@ -398,7 +400,8 @@ impl Store {
             (manifest, held)
         };
         let commit = manifest.commit;
-        let source = Source { core: &shared.core, manifest: &manifest, commit, tables: None };
+        let changed = BTreeMap::new();
+        let source = Source { core: &shared.core, manifest: &manifest, commit, changed };
         backup::back_up(&source, place, progress)
     }
 

@@ -255,6 +255,9 @@ impl Shared {
         for batch in batches {
             record.part(batch.key.id, &batch.updates);
         }
+        if record.len() > limit {
+            return Err(Error::CommitTooLarge { bytes: record.len(), limit });
+        }
         Ok(record)
     }
 

@@ -28,6 +28,9 @@ pub(crate) const STORE_MAGIC: [u8; 8] = *b"TerraMan";
 /// Version of manifests.
 pub(crate) const STORE_VERSION: u32 = 1;
 
+/// The largest number in a manifest. No store reaches it, and there is room to count on from it.
+const COUNT_MAX: u64 = 1 << 62;
+
 /// The names of its copies.
 pub(crate) const COPIES: [&str; 2] = ["manifest.a", "manifest.b"];
 
@@ -38,6 +41,13 @@ pub(crate) struct NamedMeta {
     pub(crate) id: u64,
     pub(crate) name: String,
     pub(crate) meta: SnapshotMeta,
+}
+
+impl NamedMeta {
+    /// Whether both are the same table under the same name.
+    fn is_same_table(&self, other: &Self) -> bool {
+        (self.id, &self.name) == (other.id, &other.name)
+    }
 }
 
 /// The state of all named tables after a commit, kept.
@@ -71,6 +81,14 @@ pub(crate) struct StoreManifest {
 }
 
 impl VersionMeta {
+    /// Whether it has these tables, under these names and with this configuration.
+    pub(crate) fn has_tables(&self, tables: &[NamedMeta]) -> bool {
+        let is_same = |(one, other): (&NamedMeta, &NamedMeta)| {
+            one.is_same_table(other) && one.meta.config == other.meta.config
+        };
+        self.tables.len() == tables.len() && self.tables.iter().zip(tables).all(is_same)
+    }
+
     /// Its tables, for whoever asks what needs a file.
     pub(crate) fn users(&self) -> impl Iterator<Item = (String, &NamedMeta)> {
         let version =
@@ -99,8 +117,7 @@ impl StoreManifest {
 
     /// Whether both have the same tables under the same names.
     pub(crate) fn has_tables_of(&self, other: &Self) -> bool {
-        let is_same =
-            |(one, other): (&NamedMeta, &NamedMeta)| (one.id, &one.name) == (other.id, &other.name);
+        let is_same = |(one, other): (&NamedMeta, &NamedMeta)| one.is_same_table(other);
         self.tables.len() == other.tables.len()
             && self.tables.iter().zip(&other.tables).all(is_same)
     }
@@ -127,6 +144,10 @@ impl StoreManifest {
         };
         let (sequence, commit) = (input.u64()?, input.u64()?);
         let (segment, next_table) = (input.u64()?, input.u64()?);
+        let counts = [sequence, commit, segment, next_table];
+        if sequence == 0 || counts.iter().any(|&count| count > COUNT_MAX) {
+            return manifest::damaged("a count that no store reaches");
+        }
         let tables = take_tables(&mut input, next_table)?;
         let mut versions: Vec<VersionMeta> = Vec::new();
         for _ in 0..input.u32()? {

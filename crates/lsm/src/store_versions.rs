@@ -13,6 +13,7 @@ use std::sync::atomic::Ordering;
 
 use crate::error::{Error, Result};
 use crate::files::lock;
+use crate::manifest::MANIFEST_BYTES_MAX;
 use crate::recovery::open_table;
 use crate::resolve::Resolve;
 use crate::session_core::SessionCore;
@@ -109,19 +110,28 @@ pub(crate) fn open_version(
 }
 
 impl Store {
-    /// Retains all named tables as the last commit has left them, durably, under the number of that commit, which is
-    /// returned, and perhaps a name. If that commit is retained already, it gets the name unless it has one.
+    /// Retains all named tables as they are now, durably, under the number of the last commit, which is
+    /// returned, and perhaps a name. If that version is retained already, it gets the name unless it has one. If
+    /// tables were made, renamed, dropped or configured since that was done, a commit of nothing is made first.
     ///
     /// Cost: a [`checkpoint`](Self::checkpoint), if there was a commit since the last one; and writes and syncs the
     /// two copies of the manifest.
     ///
     /// # Errors
-    /// [`Error::VersionExists`] if another version has the name, or this one has another; those of
+    /// [`Error::VersionExists`] if another version has the name, or this one has another;
+    /// [`Error::SnapshotTooLarge`] if a manifest could hardly hold more versions; those of
     /// [`checkpoint`](Self::checkpoint).
     pub fn retain(&self, name: Option<&SnapshotName>) -> Result<u64> {
         let shared = &self.shared;
         let mut published = lock(&shared.published);
         shared.checkpoint_over(&mut published)?;
+        let StoreManifest { versions, commit, tables, .. } = &published.manifest;
+        let is_other = |last: &VersionMeta| last.number == *commit && !last.has_tables(tables);
+        if versions.last().is_some_and(is_other) {
+            // Tables were made, renamed or dropped since, or configured: another version needs another number.
+            shared.commit(&mut lock(&shared.state), &[], shared.record(&[])?)?;
+            shared.checkpoint_over(&mut published)?;
+        }
         let mut next = published.manifest.clone();
         let number = next.commit;
         event!(DEBUG, "store.retain", shared.core.dir(), number);
@@ -143,6 +153,11 @@ impl Store {
                 let tables = next.tables.clone();
                 next.versions.push(VersionMeta { number, name: wanted.to_owned(), tables });
             }
+        }
+        let (bytes, limit) = (next.encode().len(), MANIFEST_BYTES_MAX / 2);
+        if bytes as u64 > limit {
+            // What is left is for the tables to grow.
+            return Err(Error::SnapshotTooLarge { bytes, limit });
         }
         published.publish(&shared.core, next)?;
         Ok(number)
@@ -223,11 +238,20 @@ impl Store {
         next.tables.clone_from(&version.tables);
         let mut guard = lock(&shared.state);
         let state = &mut *guard;
-        // A commit that does nothing, so that the number tells the states before and after apart.
-        next.commit = shared.commit(state, &[], shared.record(&[])?)?;
-        next.segment = shared.cut_log(state)?;
+        // It has a number, but no record: the log of the manifest before ends with the commit before.
         let log_bytes = shared.log_bytes.load(Ordering::Relaxed);
-        let both = published.publish(&shared.core, next)?;
+        state.commit += 1;
+        state.is_linked = false;
+        next.commit = state.commit;
+        let published_both = shared.cut_log(state).and_then(|segment| {
+            next.segment = segment;
+            published.publish(&shared.core, next)
+        });
+        if published_both.is_err() {
+            // The next commit begins the log anew, if there is one.
+            state.commit -= 1;
+        }
+        let both = published_both?;
         let mut slots: BTreeMap<u64, _> = std::mem::take(&mut state.tables)
             .into_iter()
             .map(|(id, named)| (id, named.slot))

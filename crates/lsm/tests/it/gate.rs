@@ -125,6 +125,10 @@ impl Disk for GateDisk {
         self.disk.lock(path)
     }
 
+    fn is_locked(&self, path: &Path) -> Result<bool> {
+        self.disk.is_locked(path)
+    }
+
     fn free_bytes(&self, dir: &Path) -> Result<u64> {
         self.disk.free_bytes(dir)
     }

@@ -119,6 +119,10 @@ impl Disk for StillDisk {
         self.disk.lock(path)
     }
 
+    fn is_locked(&self, path: &Path) -> terrane_io::Result<bool> {
+        self.disk.is_locked(path)
+    }
+
     fn free_bytes(&self, dir: &Path) -> terrane_io::Result<u64> {
         self.disk.free_bytes(dir)
     }

@@ -15,9 +15,9 @@ use terrane_io::Disk;
 use terrane_io::fault::{FaultKind, FaultPlan, Repeat};
 use terrane_io::sim::{SimDisk, Survival};
 use terrane_lsm::{
-    BackupPlace, BackupReport, Change, Durability, Error, ReaderOptions, Result, SessionOptions,
-    SnapshotName, Store, StoreOptions, StoreReader, Table, TableConfig, TableName, Update,
-    WriteBuffer,
+    BackupPlace, BackupReport, Change, Durability, Error, ReaderOptions, Resolve, Result,
+    SessionOptions, SnapshotName, Store, StoreOptions, StoreReader, Table, TableConfig, TableName,
+    Update, WriteBuffer,
 };
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
@@ -243,6 +243,29 @@ fn names_of_versions_are_given_once() {
     assert!(error.to_string().contains("three"), "{error}");
 }
 
+/// No commit in between, but tables were made and configured: no two versions share a number.
+#[test]
+fn versions_differ_in_number_where_tables_differ() {
+    let place = Place::simulated(1);
+    let store = open_at(&place.disk(), &place.dir(), Durability::Group);
+    let main = store.create_table(&name("main"), &config()).unwrap();
+    let first = store.retain(None).unwrap();
+    store.create_table(&name("other"), &config()).unwrap();
+    let second = store.retain(Some(&label("second"))).unwrap();
+    assert!(first < second);
+    let larger = TableConfig { write_buffer: WriteBuffer::Entries(9), ..config() };
+    main.set_config(&larger).unwrap();
+    let third = store.retain(None).unwrap();
+    assert!(second < third);
+    assert_eq!(store.version(first).unwrap().tables(), [name("main")]);
+    let version = store.version_named(&label("second")).unwrap();
+    assert_eq!(version.tables(), [name("main"), name("other")]);
+    assert_eq!(*version.table(&name("main")).unwrap().config(), config());
+    assert_eq!(*store.version(third).unwrap().table(&name("main")).unwrap().config(), larger);
+    store.roll_back(first).unwrap();
+    assert_eq!(store.tables().unwrap().len(), 1);
+}
+
 fn back_up(store: &Store, dir: &Path) -> Result<BackupReport> {
     store.back_up(&BackupPlace::new(dir), &mut |done, total| assert!(done <= total))
 }
@@ -291,8 +314,15 @@ fn a_backup_is_the_store_as_of_a_commit_and_brings_only_what_is_new() {
                 assert_eq!((report.tables, report.versions), (3, versions.len() as u64));
                 assert_eq!(report.snapshots, snapshots.len() as u64);
                 if !from_reader {
-                    // Nothing has changed since.
-                    let again = back_up(&store, &there).unwrap();
+                    // Nothing has changed since, whoever makes it.
+                    let options = ReaderOptions::default();
+                    let again = if rng.chance(1, 2) {
+                        back_up(&store, &there).unwrap()
+                    } else {
+                        let mut reader =
+                            StoreReader::open(Arc::clone(&disk), &dir, &options).unwrap();
+                        reader.back_up(&BackupPlace::new(&there), &mut |_, _| {}).unwrap()
+                    };
                     assert_eq!((again.files_copied, again.bytes_copied), (0, 0));
                     assert!(again.files_shared > 0);
                 }
@@ -327,6 +357,55 @@ fn a_backup_is_the_store_as_of_a_commit_and_brings_only_what_is_new() {
             assert_eq!(state_of_reader(&disk, &there).1["main"][&b"own"[..]], b"");
         }
     });
+}
+
+/// A snapshot saved again under its name shares runs with the one before, which only that one pinned in the backup;
+/// of a table with everything that a table can have.
+#[test]
+fn snapshots_saved_again_or_renamed_are_whole_in_the_backup() {
+    let place = Place::simulated(1);
+    let (disk, dir, there) = (place.disk(), place.dir(), Path::new("/backup"));
+    let store = open_at(&disk, &dir, Durability::Group);
+    let resolve = Resolve::concatenate();
+    let config = TableConfig { resolve, memory_budget: Some(1 << 20), ..TableConfig::default() };
+    let session = store.session();
+    let table = |from: u8| {
+        let mut table = session.new_table(&config).unwrap();
+        for key in from..from + 60 {
+            table.insert_with_blob(&[key], b"v", &[key; 300]).unwrap();
+            table.upsert(&[key / 2], b"u").unwrap();
+        }
+        table
+    };
+    let mut united = session.incremental_union(&[&table(0), &table(100)]).unwrap();
+    united.supply_union_credits(40).unwrap();
+    let [saved, renamed] = ["saved", "renamed"].map(label);
+    let check = |table: &Table| {
+        back_up(&store, there).unwrap();
+        let report = terrane_lsm::verify::verify(&disk, there, &mut |_, _| {}).unwrap();
+        assert!(report.problems.is_empty() && report.notes.is_empty(), "{report:?}");
+        let options = ReaderOptions::default();
+        let copy = StoreReader::open(Arc::clone(&disk), there, &options).unwrap();
+        let names = copy.session().list_snapshots().unwrap();
+        assert_eq!(names.len(), 1);
+        let copied = copy.session().open_snapshot(&names[0], "").unwrap();
+        assert!(content(&copied) == content(table));
+        let found = copied.lookups(&(150..160_u8).map(|key| [key]).collect::<Vec<_>>()).unwrap();
+        let refs: Vec<_> = found.iter().map(|found| found.blob().unwrap().clone()).collect();
+        let blobs = copy.session().retrieve_blobs(&refs).unwrap();
+        assert!(blobs.iter().zip(150..).all(|(blob, key)| *blob == [key; 300]));
+    };
+    united.save_snapshot(&saved, "").unwrap();
+    check(&united);
+    // Saved again, with most runs as before.
+    session.delete_snapshot(&saved).unwrap();
+    united.insert(&[250], b"more").unwrap();
+    united.save_snapshot(&saved, "").unwrap();
+    check(&united);
+    session.rename_snapshot(&saved, &renamed).unwrap();
+    let again = back_up(&store, there).unwrap();
+    assert_eq!((again.files_copied, again.snapshots), (0, 1), "a renamed one is there already");
+    check(&united);
 }
 
 #[test]
@@ -431,6 +510,19 @@ impl Scene {
         }
     }
 
+    /// What the store itself shows after the act.
+    fn check_here(&self, act: Act, is_done: bool) {
+        let (oldest, first) = &self.states[0];
+        let (commit, present) = &self.states[2];
+        let is_back = is_done && matches!(act, Act::RollBack);
+        let (commit, expected) = if is_back { (commit + 1, first) } else { (*commit, present) };
+        assert!(state(&self.store) == *expected, "{act:?}");
+        assert_eq!(self.store.last_commit(), commit);
+        let numbers: Vec<u64> =
+            self.store.versions().unwrap().into_iter().map(|info| info.number).collect();
+        assert_eq!(numbers.contains(oldest), !(is_done && matches!(act, Act::Release)));
+    }
+
     /// What is found on a disk must be what was there before the act or after it.
     fn check(&self, disk: &Arc<dyn Disk>, act: Act, is_done: bool) {
         let store = open_at(disk, Path::new("/store"), Durability::Each);
@@ -440,6 +532,10 @@ impl Scene {
         };
         let is_back = matches!(act, Act::RollBack) && found == *first;
         assert!(is_back || (found == *present && !(is_done && matches!(act, Act::RollBack))));
+        // One number, one state, whoever looks.
+        let commit = self.states[2].0 + u64::from(is_back);
+        assert_eq!(store.last_commit(), commit);
+        assert!(state_of_reader(disk, Path::new("/store")) == (commit, found.clone()));
         let versions: Vec<u64> =
             store.versions().unwrap().into_iter().map(|info| info.number).collect();
         let mut before = vec![*oldest, *newer];
@@ -519,8 +615,8 @@ fn a_fault_at_any_call_is_reported_and_changes_nothing_or_all() {
                         if let Err(error) = &done {
                             assert!(!is_over, "{act:?}: {error}");
                         }
-                        // Reads go on.
-                        drop(state(&scene.store));
+                        // What it says it did.
+                        scene.check_here(act, done.is_ok());
                         let disk = scene.disk.process_kill() as Arc<dyn Disk>;
                         scene.check(&disk, act, done.is_ok());
                         if is_over {
