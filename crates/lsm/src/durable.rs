@@ -193,3 +193,51 @@ impl Durable {
         Ok(true)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::mpsc::channel;
+
+    use terrane_io::{Access, Disk, OpenMode, SimDisk};
+
+    use super::*;
+
+    /// Condition variables wake up for no reason, and for what has happened before somebody began to wait. Whoever
+    /// watched went on to wait without a watch then, and with it everybody who came later, for good.
+    #[test]
+    fn whoever_is_woken_for_no_reason_goes_on_watching() {
+        let disk: Arc<dyn Disk> = SimDisk::new(1);
+        disk.create_dir(Path::new("/session")).unwrap();
+        let core = SessionCore::open(&disk, Path::new("/session"), 1, 4, None).unwrap();
+        let path = Path::new("/session/log");
+        let file = disk.open(path, OpenMode::CreateNew, Access::Buffered).unwrap();
+        let durable = Arc::new(Durable::new(core, 0));
+        for commit in 1..200 {
+            durable.set_end(&file, commit);
+            {
+                // Two more are expected, who never come.
+                let mut syncs = lock(&durable.syncs);
+                (syncs.expected, syncs.took) = (3, Duration::from_millis(1));
+            }
+            let (sender, done) = channel();
+            let waiting = Arc::clone(&durable);
+            let thread = std::thread::spawn(move || {
+                let waited = waiting.wait_for(commit);
+                sender.send(waited).unwrap();
+            });
+            // Once, while it watches; it may be faster now and then.
+            while durable.commit() < commit {
+                let syncs = lock(&durable.syncs);
+                if syncs.is_watched {
+                    durable.changed.notify_all();
+                    break;
+                }
+            }
+            let waited = done.recv_timeout(Duration::from_secs(20));
+            assert!(waited.expect("it watches").unwrap(), "commit {commit}");
+            thread.join().unwrap();
+            assert_eq!(durable.commit(), commit);
+        }
+    }
+}
