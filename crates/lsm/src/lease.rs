@@ -2,8 +2,8 @@
 //!
 //! A reader has one of the files `readers/<n>.lease`, whose lock it holds for as long as it lives; the system gives
 //! the lock back however the process ends, and the lease ends with it. Nobody removes these files, so that a
-//! name never stands for another file while somebody looks at it; there are as many as there ever were readers at a
-//! time.
+//! name never stands for another file while somebody looks at it; there are about as many as there ever were readers
+//! at a time.
 //!
 //! **No waiting.** A reader first reads what it wants to use (a manifest, a snapshot), then writes that into its
 //! lease, over what was there, and then looks whether what it has read is still there; if not, it begins anew. A
@@ -26,6 +26,7 @@ use terrane_io::{Access, Disk, DiskFile, LockGuard, OpenMode};
 
 use crate::error::{Error, Result};
 use crate::files::RUN_NUMBER_MAX;
+use crate::trace::event;
 
 /// The directory of the leases.
 pub(crate) const READERS: &str = "readers";
@@ -43,7 +44,7 @@ pub(crate) const LEASE_OFFSET: u64 = 16;
 pub(crate) const LEASES_MAX: u32 = 4096;
 
 /// Files of other users that are passed over.
-const REFUSALS_MAX: u32 = 64;
+const REFUSALS_MAX: usize = 64;
 
 /// Longest lease that is read, in bytes.
 const LEASE_BYTES_MAX: u64 = 64 << 20;
@@ -136,16 +137,17 @@ impl Lease {
             }
             _ => {}
         }
-        let mut refused = None;
+        let mut refusals = Vec::new();
         for number in 1..=LEASES_MAX {
             let path = lease_path(dir, number);
             let guard = match disk.lock(&path) {
                 Err(terrane_io::Error::Locked { .. }) => continue,
                 // A file of another user.
-                Err(error) if error.kind() == Some(ErrorKind::PermissionDenied) => {
-                    if refused.replace(error).is_some_and(|_| number > REFUSALS_MAX) {
-                        break;
-                    }
+                Err(error)
+                    if error.kind() == Some(ErrorKind::PermissionDenied)
+                        && refusals.len() < REFUSALS_MAX =>
+                {
+                    refusals.push(error);
                     continue;
                 }
                 locked => locked?,
@@ -153,10 +155,7 @@ impl Lease {
             let file = disk.open(&path, OpenMode::ReadWrite, Access::Buffered)?;
             return Ok(Self { file, _guard: guard });
         }
-        match refused {
-            Some(error) => Err(error.into()),
-            None => Err(Error::TooManyReaders { path: dir.to_owned(), limit: LEASES_MAX }),
-        }
+        Err(Error::TooManyReaders { path: dir.to_owned(), limit: LEASES_MAX })
     }
 
     /// Says what is needed from now on: these runs, ascending, and the log from a segment on. Whether that was still
@@ -172,6 +171,11 @@ impl Lease {
         }
         let crc = crc32c(out.bytes());
         out.u32(crc);
+        let end = LEASE_OFFSET + out.bytes().len() as u64;
+        if self.file.len()? < end {
+            // Before anything is written over: on a full disk the earlier content stays whole.
+            self.file.allocate(end)?;
+        }
         Ok(self.file.write_at(out.bytes(), LEASE_OFFSET)?)
     }
 }
@@ -205,10 +209,10 @@ fn needs_of(disk: &dyn Disk, path: &Path) -> Result<Needs> {
         }
     };
     match read() {
-        // Of another user, who is asked no further.
-        Err(terrane_io::Error::Io { source, .. })
-            if source.kind() == ErrorKind::PermissionDenied =>
-        {
+        // Of another user: nobody knows.
+        Err(error) if error.kind() == Some(ErrorKind::PermissionDenied) => {
+            let dir = path.parent().unwrap_or(path);
+            event!(WARN, "lease.unreadable", dir, %error);
             Ok(Needs::EVERYTHING)
         }
         // A new lease is shorter than what is read of it.

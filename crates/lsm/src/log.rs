@@ -520,7 +520,7 @@ pub(crate) fn written_segment(disk: &dyn Disk, dir: &Path) -> Result<Option<u64>
 }
 
 /// The end of the log, where records are written.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct LogEnd {
     files: Arc<OpenFiles>,
     pub(crate) file: Arc<dyn DiskFile>,
@@ -587,12 +587,13 @@ impl LogDir {
         if len == size {
             return Ok(size);
         }
-        match self.files.with_space(|| give(size)) {
-            Err(error) if error.is_no_space() && needed.max(len) < size => {
-                // A part may have been allocated.
+        let least = needed.max(len).min(size);
+        match give(size) {
+            Err(error) if error.is_no_space() => {
+                // A part may have been allocated. The reserve is for what is needed only.
                 file.set_len(len)?;
-                give(needed.max(len))?;
-                Ok(needed.max(len))
+                self.files.with_space(|| give(least))?;
+                Ok(least)
             }
             given => given.map(|()| size),
         }

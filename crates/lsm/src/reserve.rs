@@ -129,9 +129,6 @@ impl Reserve {
             }
             held => held?,
         }
-        if !is_there {
-            disk.sync_dir(dir)?;
-        }
         Ok(reserve)
     }
 
@@ -158,10 +155,10 @@ impl Reserve {
     /// Makes the file what it is to be.
     fn hold(&self, disk: &dyn Disk) -> io::Result<()> {
         let open = |mode| disk.open(&self.path, mode, Access::Buffered);
-        let file = match open(OpenMode::ReadWrite) {
+        let (file, is_new) = match open(OpenMode::ReadWrite) {
             // Also if somebody has removed it, to make room.
-            Err(error) if error.is_not_found() => open(OpenMode::Truncate)?,
-            opened => opened?,
+            Err(error) if error.is_not_found() => (open(OpenMode::Truncate)?, true),
+            opened => (opened?, false),
         };
         let header = encode(self.bytes);
         let mut found = vec![0; header.len()];
@@ -176,6 +173,9 @@ impl Reserve {
                 file.set_len(0)?;
                 Err(error)
             })?;
+        }
+        if is_new {
+            disk.sync_dir(self.dir())?;
         }
         file.allocate(self.bytes).and_then(|()| file.set_len(self.bytes)).or_else(|error| {
             // A part may have been allocated, which others need.

@@ -431,13 +431,20 @@ impl Shared {
     /// Lets the log, if there is one, go on in a new segment, unless the present one has no record; the number of that
     /// segment is for a manifest.
     pub(crate) fn cut_log(&self, state: &mut State) -> Result<u64> {
+        // Nothing is committed to a segment that is not linked: if there is an empty one, it follows on the last
+        // commit.
+        if state.log.as_ref().is_some_and(LogEnd::is_empty) {
+            return Ok(state.segment);
+        }
+        self.begin_log(state)
+    }
+
+    /// Lets the log, if there is one, go on in a new segment, whose number is for a manifest.
+    pub(crate) fn begin_log(&self, state: &mut State) -> Result<u64> {
         if !self.is_logged() {
             return Ok(0);
         }
-        let is_empty = state.log.as_ref().is_some_and(LogEnd::is_empty);
-        if !(state.is_linked && is_empty) {
-            self.begin_segment(state, 0)?;
-        }
+        self.begin_segment(state, 0)?;
         Ok(state.segment)
     }
 
@@ -445,6 +452,7 @@ impl Shared {
     /// of the log were for.
     pub(crate) fn link(&self, state: &mut State, commit: u64, log_bytes: u64) {
         self.log_bytes.fetch_sub(log_bytes, Ordering::Relaxed);
+        self.due_at.store(self.log_bytes_max / 2, Ordering::Relaxed);
         state.is_linked = self.is_logged();
         let end = state.log.as_ref().filter(|_| state.is_linked);
         self.durable.reach(commit, end.map(|log| (&log.file, state.commit)));

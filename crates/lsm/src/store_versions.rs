@@ -221,8 +221,8 @@ impl Store {
     /// nothing is undone step by step.
     ///
     /// # Errors
-    /// Those of [`version`](Self::version); [`Error::Disk`], [`Error::Poisoned`]. The tables are then as they
-    /// were.
+    /// Those of [`version`](Self::version); [`Error::SnapshotTooLarge`], [`Error::Disk`], [`Error::Poisoned`]. The tables are then as they
+    /// were; but after an error that poisons the store, the next opening may find that it was done.
     pub fn roll_back(&self, number: u64) -> Result<u64> {
         let shared = &self.shared;
         drop(shared.state_to_commit()?);
@@ -240,18 +240,20 @@ impl Store {
         let state = &mut *guard;
         // It has a number, but no record: the log of the manifest before ends with the commit before.
         let log_bytes = shared.log_bytes.load(Ordering::Relaxed);
+        let (log, segment, is_linked) = (state.log.clone(), state.segment, state.is_linked);
         state.commit += 1;
         state.is_linked = false;
         next.commit = state.commit;
-        let published_both = shared.cut_log(state).and_then(|segment| {
+        let made = shared.begin_log(state).and_then(|segment| {
             next.segment = segment;
             published.publish(&shared.core, next)
         });
-        if published_both.is_err() {
-            // The next commit begins the log anew, if there is one.
+        if made.is_err() {
+            // The log goes on where it was; the segment that was begun is the next one to be begun again.
             state.commit -= 1;
+            (state.log, state.segment, state.is_linked) = (log, segment, is_linked);
         }
-        let both = published_both?;
+        let both = made?;
         let mut slots: BTreeMap<u64, _> = std::mem::take(&mut state.tables)
             .into_iter()
             .map(|(id, named)| (id, named.slot))

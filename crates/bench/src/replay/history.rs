@@ -329,7 +329,10 @@ impl History {
 
         // The oldest version that is new enough saves all the undoing above it.
         self.versions.truncate(self.versions.partition_point(|version| version.block < block) + 1);
-        if let Some(version) = self.nearest_version(block)? {
+        let nearest = self.nearest_version(block)?;
+        // Until all of it has been done: what is half done must not be saved.
+        let was_broken = std::mem::replace(&mut self.broken, true);
+        if let Some(version) = nearest {
             (self.state, self.log) = (version.state, version.log);
             self.kept.truncate(self.kept.partition_point(|&kept| kept <= version.block));
             self.drop_records_below(oldest)?;
@@ -347,6 +350,7 @@ impl History {
         let block = self.kept.back().copied().unwrap_or(block);
         self.points.retain(|point| point.block <= Some(block));
         self.tip = Some(Tip { block, note: self.note(block)? });
+        self.broken = was_broken;
         Ok(())
     }
 

@@ -61,8 +61,6 @@ fn check_failed(runner: &Runner, history: &mut History, step: &Step, base: usize
     let legal = match step {
         // It was done, and could not be made durable.
         Step::Commit(_, Durability::Each) => &history.states[base..],
-        // The commit that changes nothing was done.
-        Step::RollBack(_) if !is_poisoned => &history.states[base..base + 2],
         _ if is_poisoned => &history.states[base..],
         _ => &history.states[base..=base],
     };

@@ -196,14 +196,8 @@ impl History {
     /// A step begins: what it may leave is legal from now on.
     pub(crate) fn begun(&mut self, step: &Step) {
         let next = self.after(step);
-        match step {
-            Step::BackUp => self.backups.push(self.last().clone()),
-            // It is a commit that changes nothing first.
-            Step::RollBack(_) => {
-                let before = self.last().clone();
-                self.states.push(Stand { commit: before.commit + 1, ..before });
-            }
-            _ => {}
+        if let Step::BackUp = step {
+            self.backups.push(self.last().clone());
         }
         self.states.extend(next);
     }

@@ -364,6 +364,8 @@ impl Sweep {
                 // Nothing was done to the disk since the call before, and nothing promised.
                 continue;
             }
+            // Of the call alone, so that a seed replays it whichever calls were tried before.
+            self.rng = ChaCha8Rng::seed_from_u64(self.seed ^ call.rotate_left(32));
             let losses = losses(&disk, &mut self.rng);
             let chosen = self.rng.index(losses.len());
             for (at, loss) in losses.into_iter().enumerate() {
