@@ -431,7 +431,8 @@ impl Session {
         snapshot::info(&self.core, name)
     }
 
-    /// The names of all snapshots, sorted; damaged ones too, but none that is still being saved. Cost: no I/O.
+    /// The names of all snapshots, sorted; damaged ones too, but none that is still being saved. Cost: no I/O; of a
+    /// [reader](crate::StoreReader) those of a directory.
     ///
     /// # Errors
     /// [`SessionClosed`](crate::Error::SessionClosed).
@@ -440,7 +441,7 @@ impl Session {
         snapshot::list(&self.core)
     }
 
-    /// Whether there is a snapshot of that name. Cost: no I/O.
+    /// Whether there is a snapshot of that name. Cost: as [`list_snapshots`](Self::list_snapshots).
     ///
     /// # Errors
     /// [`SessionClosed`](crate::Error::SessionClosed).
