@@ -202,9 +202,8 @@ impl StoreReader {
             core.check_open()?;
             let manifest = self.newest()?;
             let sequence = manifest.sequence;
-            let _held: Vec<_> = manifest.numbers().map(|run| core.files().attach(run)).collect();
             core.need_log(if manifest.segment == 0 { u64::MAX } else { manifest.segment });
-            core.lease()?;
+            let _held = core.hold(manifest.numbers())?;
             if !self.is_newest(sequence)? {
                 continue;
             }
@@ -269,8 +268,7 @@ impl StoreReader {
             core.check_open()?;
             let version = self.newest()?.version(number)?.clone();
             let numbers = version.tables.iter().flat_map(|table| table.meta.numbers());
-            let _held: Vec<_> = numbers.map(|run| core.files().attach(run)).collect();
-            core.lease()?;
+            let _held = core.hold(numbers)?;
             if *self.newest()?.version(number)? == version {
                 return open_version(core, &version, &self.resolves);
             }
@@ -314,8 +312,7 @@ impl StoreReader {
             let commit = self.refresh()?;
             let manifest = self.place.as_ref().map(|place| &place.manifest);
             let numbers = manifest.into_iter().flat_map(StoreManifest::numbers);
-            let held = numbers.map(|run| self.core().files().attach(run)).collect();
-            self.core().lease()?;
+            let held = self.core().hold(numbers)?;
             if manifest.map(|manifest| manifest.sequence) == Some(self.newest()?.sequence) {
                 return Ok((commit, held));
             }

@@ -73,7 +73,7 @@ pub(crate) fn recover(
     for number in numbers {
         if number > state.segment {
             if let Some(mut scan) = SegmentScan::open(disk, dir, core.salt(), number)?
-                && scan.next()?.is_some()
+                && scan.advance()?
             {
                 // Records are written to a segment only when the one before is sealed.
                 let path = dir.join(LOG).join(segment_name(state.segment));

@@ -16,7 +16,7 @@ use terrane_io::{Access, AlignedBuf, Disk, Entry, EntryKind, LockGuard, OpenMode
 
 use crate::entry::Update;
 use crate::error::{Error, Result};
-use crate::files::{FileSet, Partial, blobs_number, file_number, lock};
+use crate::files::{FileHandle, FileSet, Partial, blobs_number, file_number, lock};
 use crate::lease::{self, Lease};
 use crate::lookup_thread::LookupThread;
 use crate::manifest::{MANIFEST_BYTES_MAX, Refused, SessionMeta, SnapshotMeta};
@@ -490,6 +490,16 @@ impl SessionCore {
             none => none.insert(Lease::take(self.disk(), &self.dir)?),
         };
         lease.renew(&self.files.held(), segment)
+    }
+
+    /// Handles on files of another process, leased.
+    ///
+    /// # Errors
+    /// As [`lease`](Self::lease).
+    pub(crate) fn hold(&self, numbers: impl Iterator<Item = u64>) -> Result<Vec<FileHandle>> {
+        let held = numbers.map(|number| self.files.attach(number)).collect();
+        self.lease()?;
+        Ok(held)
     }
 
     /// The first segment of the log that a reader needs; `u64::MAX` for none.

@@ -404,8 +404,7 @@ fn read_leased<'a>(core: &SessionCore, name: &SnapshotName) -> Result<Reading<'a
     loop {
         core.check_open()?;
         let meta = read()?;
-        let held = meta.numbers().map(|number| core.files().attach(number)).collect();
-        core.lease()?;
+        let held = core.hold(meta.numbers())?;
         if read()? == meta {
             return Ok(Reading { meta, _held: held, _operation: None });
         }

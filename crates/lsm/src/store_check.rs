@@ -267,7 +267,7 @@ impl LogWalk {
                 if numbers.contains(&following) {
                     match open_segment(disk, (dir, salt), following)? {
                         Ok(Some(mut next)) => {
-                            if next.next()?.is_some() {
+                            if next.advance()? {
                                 let rule =
                                     "the seal is missing, and the next segment holds records";
                                 self.faults.push(fault(SEAL_OFFSET, rule));

@@ -21,6 +21,8 @@ use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
 use terrane_testkit::{ChaCha8Rng, SeedableRng};
 
+use crate::script::updates;
+
 /// Names the store in the process that is killed.
 const CHILD_DIR: &str = "TERRANE_KILL_DIR";
 
@@ -64,12 +66,7 @@ fn batch(number: u64) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
 
 fn commit(store: &Store, [main, undo]: &[NamedTable; 2], number: u64, durability: Durability) {
     let batch = batch(number);
-    let updates: Vec<_> = batch
-        .iter()
-        .map(|(key, value)| {
-            (key.as_slice(), value.as_deref().map_or(Update::Delete, Update::Insert))
-        })
-        .collect();
+    let updates = updates(&batch);
     let key = number.to_le_bytes();
     let note = [(&key[..], Update::Insert(b"undo"))];
     let ticket = store.commit_with(&[(main, &updates[..]), (undo, &note[..])], durability).unwrap();

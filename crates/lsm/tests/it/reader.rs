@@ -26,6 +26,7 @@ use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
 use terrane_testkit::{ChaCha8Rng, SeedableRng};
 
+use crate::script::updates;
 use crate::{FEW_OPEN_FILES, Place, SALT};
 
 type Content = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -72,12 +73,7 @@ fn put(table: &NamedTable, rng: &mut ChaCha8Rng, model: &mut Content) {
         }
         batch.push((key, value));
     }
-    let updates: Vec<_> = batch
-        .iter()
-        .map(|(key, value)| {
-            (key.as_slice(), value.as_deref().map_or(Update::Delete, Update::Insert))
-        })
-        .collect();
+    let updates = updates(&batch);
     table.updates(&updates).unwrap();
 }
 
@@ -411,12 +407,7 @@ fn write_until_killed(dir: &Path) {
             continue;
         }
         let batch = batch(number);
-        let updates: Vec<_> = batch
-            .iter()
-            .map(|(key, value)| {
-                (key.as_slice(), value.as_deref().map_or(Update::Delete, Update::Insert))
-            })
-            .collect();
+        let updates = updates(&batch);
         let last = number.to_le_bytes();
         let note = [(&b"last"[..], Update::Insert(&last))];
         let mut batches = vec![(&main, &updates[..]), (&sums, &note[..])];

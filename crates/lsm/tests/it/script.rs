@@ -122,13 +122,18 @@ pub(crate) fn open(disk: &Arc<SimDisk>) -> Result<Session> {
     Session::open(Arc::clone(disk) as Arc<_>, Path::new(DIR), &options)
 }
 
-pub(crate) fn update(table: &mut Table, batch: &Batch) -> Result<()> {
-    let updates: Vec<(&[u8], Update<'_>)> = batch
+/// A batch as tables take it.
+pub(crate) fn updates(batch: &Batch) -> Vec<(&[u8], Update<'_>)> {
+    batch
         .iter()
         .map(|(key, value)| {
             (key.as_slice(), value.as_deref().map_or(Update::Delete, Update::Insert))
         })
-        .collect();
+        .collect()
+}
+
+pub(crate) fn update(table: &mut Table, batch: &Batch) -> Result<()> {
+    let updates = updates(batch);
     table.updates(&updates)
 }
 

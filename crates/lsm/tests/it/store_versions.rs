@@ -17,12 +17,13 @@ use terrane_io::sim::{SimDisk, Survival};
 use terrane_lsm::{
     BackupPlace, BackupReport, Change, Durability, Error, ReaderOptions, Resolve, Result,
     SessionOptions, SnapshotName, Store, StoreOptions, StoreReader, Table, TableConfig, TableName,
-    Update, WriteBuffer,
+    WriteBuffer,
 };
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
 use terrane_testkit::{ChaCha8Rng, SeedableRng};
 
+use crate::script::updates;
 use crate::{FEW_OPEN_FILES, Place, SALT};
 
 type Content = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -85,10 +86,7 @@ fn put(store: &Store, rng: &mut ChaCha8Rng, model: &mut State) {
         }
         batch.push((key, value));
     }
-    let updates: Vec<_> = batch
-        .iter()
-        .map(|(key, value)| (key, value.as_deref().map_or(Update::Delete, Update::Insert)))
-        .collect();
+    let updates = updates(&batch);
     store.table(&name(table)).unwrap().updates(&updates).unwrap();
 }
 
