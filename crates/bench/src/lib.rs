@@ -21,6 +21,8 @@ pub mod engines;
 
 pub mod monitor;
 
+pub mod model;
+
 pub mod replay;
 
 pub mod workload;
