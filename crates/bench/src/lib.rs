@@ -13,7 +13,15 @@ pub mod store;
 
 pub mod hex;
 
+mod mounts;
+
 pub mod meter;
+
+pub mod latency;
+
+pub mod host;
+
+pub mod confine;
 
 pub mod engine;
 
@@ -22,6 +30,8 @@ pub mod engines;
 pub mod monitor;
 
 pub mod model;
+
+pub mod yardstick;
 
 pub mod replay;
 
