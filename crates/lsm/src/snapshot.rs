@@ -324,6 +324,8 @@ pub struct OpenOptions {
     pub resolve: Option<Resolve>,
     /// Another [`TableConfig::disk_cache`].
     pub disk_cache: Option<DiskCache>,
+    /// Another [`TableConfig::memory_budget`], which also takes the place of `write_buffer` and `filter`.
+    pub memory_budget: Option<u64>,
     /// Another [`TableConfig::merge_batch_pages`].
     pub merge_batch_pages: Option<u32>,
     /// Another [`TableConfig::merge_thread`].
@@ -345,6 +347,12 @@ impl OpenOptions {
     #[must_use]
     pub fn disk_cache(self, disk_cache: DiskCache) -> Self {
         Self { disk_cache: Some(disk_cache), ..self }
+    }
+
+    /// The same with another [`memory_budget`](Self::memory_budget), in bytes.
+    #[must_use]
+    pub fn memory_budget(self, bytes: u64) -> Self {
+        Self { memory_budget: Some(bytes), ..self }
     }
 
     /// The same with another [`merge_batch_pages`](Self::merge_batch_pages).
@@ -373,12 +381,18 @@ impl OpenOptions {
 
     /// A stored configuration with what is given here.
     fn over(&self, stored: &TableConfig) -> Result<TableConfig> {
+        let mut config = stored.clone();
+        if self.memory_budget.is_some() {
+            let TableConfig { write_buffer, filter, .. } = TableConfig::default();
+            let memory_budget = self.memory_budget;
+            config = TableConfig { memory_budget, write_buffer, filter, ..config };
+        }
         let config = TableConfig {
             disk_cache: self.disk_cache.unwrap_or(stored.disk_cache),
             merge_batch_pages: self.merge_batch_pages.unwrap_or(stored.merge_batch_pages),
             merge_thread: self.merge_thread.unwrap_or(stored.merge_thread),
             queue_depth: self.queue_depth.unwrap_or(stored.queue_depth),
-            ..stored.clone()
+            ..config
         };
         config.validate()?;
         Ok(config)
