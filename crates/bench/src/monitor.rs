@@ -17,6 +17,8 @@ pub enum Phase {
     Draw,
     /// Filling tables; counted in entries.
     Fill,
+    /// Waiting until a cost is steady; counted in operations.
+    WarmUp,
     /// Measuring; counted in rounds.
     Measure,
     /// Measuring; counted in operations.

@@ -11,13 +11,15 @@
 
 use terrane::SnapshotName;
 
-use super::{Error, Result, utxo};
+use super::{Result, utxo};
 
 pub mod data;
 
 mod windows;
 
 pub mod setup;
+
+pub mod report;
 
 pub mod run;
 

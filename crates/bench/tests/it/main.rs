@@ -6,3 +6,5 @@
 mod bitcoin;
 mod changes;
 mod faults;
+
+mod kvget;

@@ -10,9 +10,11 @@ pub(super) const WINDOW_OPS_MAX: u64 = 16_384;
 /// Batch means below which no interval is told.
 const MEANS_MIN: usize = 20;
 
-/// Windows that must agree for a cost to be steady, and how far they may differ.
+/// Windows that must agree for a cost to be steady, and how far they may differ: for each read, and for each
+/// operation, of which there may be hardly any that reads.
 const STEADY_WINDOWS: usize = 3;
 const STEADY_RATIO: f64 = 0.005;
+const STEADY_READS: f64 = 0.005;
 
 /// Operations of each window of a run of `ops`.
 pub(super) fn window_ops(ops: u64) -> u64 {
@@ -22,8 +24,9 @@ pub(super) fn window_ops(ops: u64) -> u64 {
 /// Whether the last windows cost the same.
 pub(super) fn is_steady(costs: &[f64]) -> bool {
     let Some(last) = costs.last_chunk::<STEADY_WINDOWS>() else { return false };
-    let (least, most) = (last.iter().copied().fold(f64::MAX, f64::min), last.iter().copied().fold(0.0, f64::max));
-    most - least <= most * STEADY_RATIO
+    let (least, most) =
+        (last.iter().copied().fold(f64::MAX, f64::min), last.iter().copied().fold(0.0, f64::max));
+    most - least <= (most * STEADY_RATIO).max(STEADY_READS)
 }
 
 /// Half of the interval that has the mean with a probability of 95 %; `None` for too few means.
@@ -53,10 +56,11 @@ mod tests {
     #[test]
     fn three_windows_that_agree_are_steady() {
         assert!(!is_steady(&[1.0, 1.0]));
-        assert!(is_steady(&[5.0, 1.0, 1.004, 1.001]));
-        assert!(!is_steady(&[1.0, 1.01, 1.0]));
+        assert!(is_steady(&[5.0, 2.0, 2.009, 2.001]));
+        assert!(!is_steady(&[2.0, 2.02, 2.0]));
         assert!(!is_steady(&[1.0, 1.0, 1.0, 1.1]));
-        assert!(is_steady(&[0.0, 0.0, 0.0]));
+        assert!(is_steady(&[0.001, 0.0, 0.004]));
+        assert!(!is_steady(&[0.1, 0.12, 0.1]));
     }
 
     #[test]
