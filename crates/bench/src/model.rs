@@ -18,10 +18,10 @@
 //! The best split is found by search: the filters of the upper runs are paid first, the index takes what it can of
 //! the rest, and only once it fits, the filter of the last run gets something; what remains is cache.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What a filter costs and gives.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FilterKind {
     /// `0.6185^b`.
@@ -46,7 +46,7 @@ impl FilterKind {
 }
 
 /// What memory is to be spent for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Goal {
     /// Few reads for a key that is there.
