@@ -6,5 +6,4 @@
 mod bitcoin;
 mod changes;
 mod faults;
-
 mod kvget;

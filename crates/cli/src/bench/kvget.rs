@@ -138,15 +138,6 @@ pub(crate) struct SetupArgs {
     /// Directory of the store; made if it is missing
     #[arg(long, value_name = "DIR")]
     store: PathBuf,
-    #[command(flatten)]
-    table: TableArgs,
-    #[command(flatten)]
-    output: OutputArgs,
-}
-
-/// The table that is set up.
-#[derive(Debug, Args)]
-struct TableArgs {
     /// Keys
     #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "10M")]
     keys: u64,
@@ -156,6 +147,8 @@ struct TableArgs {
     /// Seed of values and operations
     #[arg(long, value_name = "N", value_parser = args::count, default_value = "1337")]
     seed: u64,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 #[derive(Debug, Args)]
@@ -174,10 +167,17 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "DIR", required_unless_present = "in_memory")]
     store: Option<PathBuf>,
     /// Set a table up in memory instead and measure what the engine costs without a device
-    #[arg(long, conflicts_with_all = ["store", "calibrate"])]
+    #[arg(long, conflicts_with_all = ["store", "calibrate", "buffered", "memory_limit"])]
     in_memory: bool,
-    #[command(flatten)]
-    table: TableArgs,
+    /// Keys of that table, by default 1M
+    #[arg(long, value_name = "N", value_parser = args::positive_count, requires = "in_memory")]
+    keys: Option<u64>,
+    /// Its shape, by default levelled-10
+    #[arg(long, value_name = "SHAPE", requires = "in_memory")]
+    shape: Option<ShapeArg>,
+    /// Its seed, by default 1337
+    #[arg(long, value_name = "N", value_parser = args::count, requires = "in_memory")]
+    seed: Option<u64>,
     /// Memory of the table: a share of the bytes of all keys and values, or bytes. Without it, what its filters and
     /// index take, and no cache
     #[arg(long, value_name = "PERCENT|SIZE", value_parser = budget)]
@@ -205,6 +205,9 @@ pub(crate) struct RunArgs {
     /// Reads that do not count: until their cost is `steady`, or `fixed:PERCENT` of the keys
     #[arg(long, value_name = "WHEN", value_parser = warm_up, default_value = "steady")]
     warm: WarmUp,
+    /// Read through the page cache, whose memory no budget counts
+    #[arg(long)]
+    buffered: bool,
     /// Measure the device in the same call, before and after
     #[arg(long)]
     calibrate: bool,
@@ -238,16 +241,12 @@ impl Kvget {
     }
 }
 
-impl TableArgs {
-    fn options(&self) -> setup::Options {
-        setup::Options { keys: self.keys, seed: self.seed, shape: self.shape.into() }
-    }
-}
-
 impl SetupArgs {
     fn run(&self, command: &str) -> Result<(), Failure> {
         let mut progress = Progress::new(self.output.quiet)?;
-        let report = setup::run(&self.store, &self.table.options(), &mut progress)?;
+        let Self { keys, seed, .. } = *self;
+        let options = setup::Options { keys, seed, shape: self.shape.into() };
+        let report = setup::run(&self.store, &options, &mut progress)?;
         drop(progress);
         let lines = [
             ("keys", report.keys.to_string()),
@@ -287,6 +286,16 @@ impl RunArgs {
             batch: self.batch,
             threads: self.threads,
             warm_up: self.warm,
+            buffered: self.buffered,
+        }
+    }
+
+    /// The table that is set up in memory.
+    fn table(&self) -> setup::Options {
+        setup::Options {
+            keys: self.keys.unwrap_or(1_000_000),
+            seed: self.seed.unwrap_or(1337),
+            shape: self.shape.unwrap_or(ShapeArg::Levelled10).into(),
         }
     }
 
@@ -297,12 +306,10 @@ impl RunArgs {
         let limit = self.memory_limit.map(MemoryLimit::set).transpose()?;
         let options = self.options();
         let mut report = match &self.store {
-            Some(store) => run::run(store, &options, &mut progress)?,
-            None => run::run_in_memory(&self.table.options(), &options, &mut progress)?,
+            Some(store) => run::run(store, limit.as_ref(), &options, &mut progress)?,
+            None => run::run_in_memory(&self.table(), &options, &mut progress)?,
         };
-        if let Some(limit) = limit {
-            report.limit(&limit);
-        }
+        drop(limit);
         let after = self.yardstick(&mut progress)?;
         drop(progress);
         if let Some((before, after)) = before.zip(after) {

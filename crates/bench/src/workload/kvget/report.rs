@@ -9,7 +9,6 @@ use terrane::TableStats;
 use super::data::{ENTRY_BYTES, KEY_BYTES, VALUE_BYTES};
 use super::run::{IoMode, Measured, Options, WarmedUp};
 use super::{Prepared, name_of};
-use crate::confine::MemoryLimit;
 use crate::latency::LatencyReport;
 use crate::meter::{DeviceUsage, Usage, rss_bytes, rss_peak_bytes};
 use crate::model::{FilterKind, Goal, Prediction, Shape};
@@ -33,6 +32,9 @@ pub(super) struct Facts {
     pub(super) prepared: Prepared,
     pub(super) options: Options,
     pub(super) io_mode: IoMode,
+    /// The control group that the process was in.
+    pub(super) limited_by: Option<&'static str>,
+    pub(super) page_cache_peak_bytes: Option<u64>,
     /// Bytes that the table was given.
     pub(super) budget: Option<u64>,
     /// Resident memory before the table was opened.
@@ -389,16 +391,6 @@ impl Report {
             self.warnings.push(Warning { code: "unstable_device", text });
         }
     }
-
-    /// Says that the process, its page cache included, was under this limit.
-    pub fn limit(&mut self, limit: &MemoryLimit) {
-        self.memory.page_cache_peak_bytes = limit.page_cache_peak_bytes();
-        if !self.memory.memory_enforced {
-            self.memory.memory_enforced = true;
-            self.memory.enforced_by = limit.enforced_by();
-            self.warnings.retain(|warning| warning.code != "memory_not_enforced");
-        }
-    }
 }
 
 /// One number for each of another.
@@ -494,7 +486,8 @@ fn engine(facts: &Facts) -> Engine {
 
 fn memory(facts: &Facts) -> Memory {
     let (stats, options) = (&facts.stats, &facts.options);
-    let is_direct = facts.io_mode == IoMode::Direct;
+    let direct = (facts.io_mode == IoMode::Direct).then_some("direct_io");
+    let enforced_by = direct.or(facts.limited_by);
     let in_flight = options.batch.min(QUEUE_DEPTH) * options.threads * PAGE_BYTES;
     let used = stats.memory_bytes();
     let rss_peak_bytes = rss_peak_bytes();
@@ -504,11 +497,11 @@ fn memory(facts: &Facts) -> Memory {
     Memory {
         budget_bytes: facts.budget,
         budget_ratio: facts.budget.map(|bytes| per(bytes as f64, facts.prepared.logical_bytes())),
-        memory_enforced: is_direct,
-        enforced_by: if is_direct { "direct_io" } else { "none" },
+        memory_enforced: enforced_by.is_some(),
+        enforced_by: enforced_by.unwrap_or("none"),
         rss_bytes: rss_bytes(),
         rss_peak_bytes,
-        page_cache_peak_bytes: None,
+        page_cache_peak_bytes: facts.page_cache_peak_bytes,
         filter_bytes: stats.filter_bytes,
         index_bytes: stats.index_bytes,
         cache_bytes: 0,
@@ -647,8 +640,8 @@ fn warnings(facts: &Facts, io: &Io, memory: &Memory, convergence: &Convergence) 
     if !convergence.converged {
         warn("not_converged", "the cost was not steady before reads counted".to_owned());
     }
-    if facts.io_mode == IoMode::Buffered {
-        let text = "the file system refuses direct I/O, so memory outside the budget serves reads";
+    if facts.io_mode == IoMode::Buffered && !memory.memory_enforced {
+        let text = "reads go through the page cache, so memory that no budget counts serves them";
         warn("memory_not_enforced", text.to_owned());
     }
     if let Some(bytes) = memory.budget_exceeded_by_bytes {

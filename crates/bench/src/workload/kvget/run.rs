@@ -10,12 +10,13 @@ use std::time::Instant;
 
 use serde::Serialize;
 use terrane::io::{Access, Disk, MemoryDisk, OpenMode, RealDisk};
-use terrane::{OpenOptions, Session, SessionOptions, Table, TableStats};
+use terrane::{DiskCache, OpenOptions, Session, SessionOptions, Table, TableStats};
 
 use super::data::{Distribution, KEY_BYTES, Operation, Operations, StreamHash, key, value};
 use super::report::{self, Report};
 use super::windows::{confidence_95, is_steady, window_ops};
 use super::{Prepared, setup};
+use crate::confine::MemoryLimit;
 use crate::latency::Latency;
 use crate::meter::{DeviceUsage, Usage, reset_rss_peak, rss_bytes};
 use crate::model::Goal;
@@ -80,6 +81,8 @@ pub struct Options {
     pub threads: u64,
     /// What comes before.
     pub warm_up: WarmUp,
+    /// Whether pages are read through the page cache, which is then memory that no budget counts.
+    pub buffered: bool,
 }
 
 impl Default for Options {
@@ -94,19 +97,27 @@ impl Default for Options {
             batch: 64,
             threads: 1,
             warm_up: WarmUp::default(),
+            buffered: false,
         }
     }
 }
 
-/// Measures on the table that was set up in `store`.
+/// Measures on the table that was set up in `store`, by a process that may be under a `limit`.
 ///
 /// # Errors
 /// [`Error`].
-pub fn run(store: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result<Report> {
+pub fn run(
+    store: &Path,
+    limit: Option<&MemoryLimit>,
+    options: &Options,
+    monitor: &mut dyn Monitor,
+) -> Result<Report> {
     check(options)?;
     let session = open(store)?;
-    let mode = if is_direct(store)? { IoMode::Direct } else { IoMode::Buffered };
-    let report = measure(&session, (Some(store), mode), options, monitor);
+    let is_direct = !options.buffered && is_direct(store)?;
+    let io_mode = if is_direct { IoMode::Direct } else { IoMode::Buffered };
+    let place = Place { dir: Some(store), io_mode, limit };
+    let report = measure(&session, &place, options, monitor);
     session.close()?;
     report
 }
@@ -124,7 +135,8 @@ pub fn run_in_memory(
     let disk: Arc<dyn Disk> = MemoryDisk::new();
     let session = Session::open(disk, Path::new("store"), &SessionOptions::default().create_dir())?;
     setup::set_up(&session, setup, monitor)?;
-    measure(&session, (None, IoMode::Memory), options, monitor)
+    let place = Place { dir: None, io_mode: IoMode::Memory, limit: None };
+    measure(&session, &place, options, monitor)
 }
 
 fn check(options: &Options) -> Result<()> {
@@ -149,6 +161,15 @@ pub enum IoMode {
     Memory,
 }
 
+/// Where a table is.
+#[derive(Debug)]
+struct Place<'a> {
+    /// On a device that is asked what it did.
+    dir: Option<&'a Path>,
+    io_mode: IoMode,
+    limit: Option<&'a MemoryLimit>,
+}
+
 /// Whether the file system of a store reads past the page cache.
 fn is_direct(store: &Path) -> Result<bool> {
     let disk: Arc<dyn Disk> = RealDisk::auto();
@@ -158,7 +179,7 @@ fn is_direct(store: &Path) -> Result<bool> {
 
 fn measure(
     session: &Session,
-    place: (Option<&Path>, IoMode),
+    place: &Place<'_>,
     options: &Options,
     monitor: &mut dyn Monitor,
 ) -> Result<Report> {
@@ -179,13 +200,15 @@ fn measure(
     let start = Instant::now();
     let table = session.open_snapshot_with(&snapshot, &prepared.label(), &open_options)?;
     let open_s = seconds(start);
-    let mut reader = Reader::new(&table, place.0, prepared, options);
+    let mut reader = Reader::new(&table, place, prepared, options);
     let warm_up = warm_up(&mut reader, options, monitor)?;
     let measured = reads(&mut reader, options, monitor)?;
     let facts = report::Facts {
         prepared,
         options: *options,
-        io_mode: place.1,
+        io_mode: place.io_mode,
+        limited_by: place.limit.map(MemoryLimit::enforced_by),
+        page_cache_peak_bytes: place.limit.and_then(MemoryLimit::page_cache_peak_bytes),
         budget,
         binary_bytes,
         open_s,
@@ -320,8 +343,7 @@ impl Window {
 /// Reads a table and checks what is found.
 struct Reader<'a> {
     table: &'a Table,
-    /// Where the device is that is asked what it did.
-    dir: Option<&'a Path>,
+    place: &'a Place<'a>,
     prepared: Prepared,
     options: &'a Options,
     /// One for each thread.
@@ -340,12 +362,12 @@ struct Drawn {
 impl<'a> Reader<'a> {
     fn new(
         table: &'a Table,
-        dir: Option<&'a Path>,
+        place: &'a Place<'a>,
         prepared: Prepared,
         options: &'a Options,
     ) -> Self {
         let latencies = (0..options.threads).map(|_| Latency::new()).collect();
-        Self { table, dir, prepared, options, latencies }
+        Self { table, place, prepared, options, latencies }
     }
 
     fn operations(&self, stream: u64) -> Operations {
@@ -383,7 +405,7 @@ impl<'a> Reader<'a> {
         let start = Instant::now();
         let drawn = self.draw(operations, numbers, hash);
         let generate_s = seconds(start);
-        let device = || self.dir.and_then(DeviceUsage::of);
+        let device = || self.place.dir.and_then(DeviceUsage::of);
         let (device_before, process_before) = (device(), Usage::now());
         let reads_before = self.table.stats().lookup_reads;
         let start = Instant::now();
@@ -393,6 +415,8 @@ impl<'a> Reader<'a> {
         let reads = self.table.stats().lookup_reads - reads_before;
         let process = Usage::now().zip(process_before).map(|(now, before)| now.since(&before));
         let device = device().zip(device_before).map(|(now, before)| now.since(&before));
+        // Which remembers the most that it has ever told.
+        let _ = self.place.limit.and_then(MemoryLimit::page_cache_peak_bytes);
         let ops = drawn.operations.len() as u64;
         let absent = ops - found;
         Ok(Window { ops, found, absent, reads, wall_s, generate_s, process, device })
