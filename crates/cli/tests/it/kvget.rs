@@ -78,7 +78,8 @@ fn a_run_reports_every_group_and_can_be_repeated_and_compared_with_the_model() {
         assert_eq!(report["memory"]["enforced_by"], "direct_io");
     }
     let io_per_get = report["io_per_get"].as_f64().unwrap();
-    assert!((io_per_get * 1e4).fract().abs() < 1e-6, "four digits, not {io_per_get}");
+    let scaled = io_per_get * 1e4;
+    assert!((scaled - scaled.round()).abs() < 1e-6, "four digits, not {io_per_get}");
     let again = kvget("run", &run).done();
     assert_eq!(again["workload"]["stream_hash"], report["workload"]["stream_hash"]);
     assert_eq!(again["io_per_get"], report["io_per_get"]);
