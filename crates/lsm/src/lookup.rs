@@ -5,6 +5,8 @@
 //! 3. Each key looks into the newest run that may hold it. When the read comes back without the key (a
 //!    false positive of the filter), or with an upsert, it goes on with the next older one; so a key that
 //!    is present costs one read and a little, however often it was overwritten.
+//!    Where the table has a cache of pages ([`page_cache`](crate::page_cache)), a page that is in it is no read:
+//!    the key goes on at once.
 //! 4. Reads are handed to the queue as fast as its depth allows, over the whole batch, whatever its size;
 //!    pages are searched in place as they come in.
 //!
@@ -17,7 +19,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 
-use terrane_io::{AlignedBuf, Direction, DiskFile, IoQueue, Request};
+use terrane_io::{Access, AlignedBuf, Direction, DiskFile, IoQueue, Request};
 
 use crate::answer::Lookup;
 use crate::blob::{Blob, BlobRef};
@@ -28,6 +30,7 @@ use crate::files::lock;
 use crate::filter::{Filter, Hit, probe_batch};
 use crate::levels::Tree;
 use crate::page::{PAGE_SIZE, PageKind, PageLayout, decode_payload, split_value};
+use crate::page_cache::PageCache;
 use crate::plan::{Met, Partial, Plan};
 use crate::resolve::Resolve;
 use crate::run::{Location, Run, read_pages};
@@ -43,6 +46,8 @@ pub(crate) struct LookupContext<'a> {
     pub(crate) salt: u64,
     pub(crate) queue_depth: usize,
     pub(crate) resolve: &'a Resolve,
+    /// Pages in memory.
+    pub(crate) cache: Option<&'a Arc<PageCache>>,
     /// Page buffers that no lookup uses at the moment.
     pub(crate) spare: &'a Mutex<Vec<AlignedBuf>>,
 }
@@ -55,11 +60,29 @@ enum Found {
     Absent,
 }
 
-/// Searches the pages of a location for `key`.
+/// Searches the pages of a location for `key`; they have just been read.
 fn search(run: &Arc<Run>, location: Location, bytes: &[u8], key: &[u8]) -> Result<Found> {
+    let layout = PageLayout::parse(&bytes[..PAGE_SIZE], run.place(location.page));
+    let layout = layout.map_err(|what| Error::corrupt(run.path(), what))?;
+    search_in(layout, run, location, bytes, key)
+}
+
+/// The same in a page that has been in memory since its checksum was looked at.
+fn search_cached(run: &Arc<Run>, location: Location, page: &[u8], key: &[u8]) -> Result<Found> {
+    let layout = PageLayout::parse_checked(page, run.place(location.page));
+    let layout = layout.map_err(|what| Error::corrupt(run.path(), what))?;
+    search_in(layout, run, location, page, key)
+}
+
+fn search_in(
+    layout: PageLayout,
+    run: &Arc<Run>,
+    location: Location,
+    bytes: &[u8],
+    key: &[u8],
+) -> Result<Found> {
     let corrupt = |what| Error::corrupt(run.path(), what);
     let (page, overflow) = bytes.split_at(PAGE_SIZE);
-    let layout = PageLayout::parse(page, run.place(location.page)).map_err(corrupt)?;
     match layout.search(page, key) {
         Err(0) => Ok(Found::Before),
         Err(_) => Ok(Found::Absent),
@@ -122,6 +145,11 @@ struct RunTally {
     false_positives: u64,
 }
 
+/// Whether what stands in a place of a run may be in the cache of pages: one page, unless the system's cache has it.
+fn is_cached(run: &Run, location: Location) -> bool {
+    location.pages == 1 && run.access() == Access::Direct
+}
+
 /// What became of the questions to filters, by level. `asked` keys were looked for in the first run; each run
 /// was asked about those that no newer one had decided.
 fn filter_stats(plan: &Plan, met: &[RunTally], mut asked: u64) -> Vec<FilterStats> {
@@ -152,6 +180,8 @@ pub(crate) struct Batch {
     /// Keys that memory did not decide.
     open: u64,
     reads: u64,
+    cache: Option<Arc<PageCache>>,
+    cache_hits: u64,
 }
 
 impl Batch {
@@ -200,8 +230,46 @@ impl Batch {
     ) -> Result<Option<Search>> {
         let run = &self.plan.runs[search_now.run as usize];
         let key = keys[search_now.key as usize].as_ref();
+        let found = search(run, search_now.location, bytes, key)?;
+        if let Some(cache) = &self.cache
+            && is_cached(run, search_now.location)
+        {
+            cache.insert(run.number(), search_now.location.page, bytes);
+        }
+        let next = self.follow(keys, search_now, found);
+        self.pass_cached(keys, next)
+    }
+
+    /// Looks into pages that are in memory, for as long as one follows another; returns the first place that has
+    /// to be read.
+    fn pass_cached<K: AsRef<[u8]>>(
+        &mut self,
+        keys: &[K],
+        mut next: Option<Search>,
+    ) -> Result<Option<Search>> {
+        while let (Some(search), Some(cache)) = (next, &self.cache) {
+            let (run, location) = (&self.plan.runs[search.run as usize], search.location);
+            if !is_cached(run, location) {
+                break;
+            }
+            let key = keys[search.key as usize].as_ref();
+            let look = |page: &[u8]| search_cached(run, location, page, key);
+            let Some(found) = cache.look(run.number(), location.page, look) else { break };
+            self.cache_hits += 1;
+            next = self.follow(keys, search, found?);
+        }
+        Ok(next)
+    }
+
+    /// Takes in what was found in one place; returns where to look next, if anywhere.
+    fn follow<K: AsRef<[u8]>>(
+        &mut self,
+        keys: &[K],
+        search_now: Search,
+        found: Found,
+    ) -> Option<Search> {
         let mut next_run = search_now.run + 1;
-        match search(run, search_now.location, bytes, key)? {
+        match found {
             Found::Entry(kind, value, blob) => {
                 self.note_found(search_now.run, kind.is_decisive());
                 if kind.is_decisive() {
@@ -211,20 +279,22 @@ impl Batch {
                 let is_last = next_run as usize >= self.plan.runs.len();
                 if is_last && !self.partial.contains_key(&search_now.key) {
                     self.results[search_now.key as usize] = met.into_lookup();
-                    return Ok(None);
+                    return None;
                 }
                 self.partial.entry(search_now.key).or_default().met.push(met);
             }
             Found::Before => {
+                let key = keys[search_now.key as usize].as_ref();
+                let run = &self.plan.runs[search_now.run as usize];
                 if let Some(location) = run.locate_before(search_now.location, key) {
-                    return Ok(Some(Search { location, ..search_now }));
+                    return Some(Search { location, ..search_now });
                 }
                 self.note_false_positive(search_now.run);
             }
             Found::Absent => self.note_false_positive(search_now.run),
         }
         let Search { key, next, end, .. } = search_now;
-        Ok(self.next_candidate(keys, (key, next, end), next_run))
+        self.next_candidate(keys, (key, next, end), next_run)
     }
 
     /// Does the reads.
@@ -249,7 +319,7 @@ impl Batch {
         self,
         resolve: &Resolve,
     ) -> Result<(Vec<Lookup>, Arc<Plan>, LookupTally)> {
-        let Self { plan, mut results, partial, met, open, reads, .. } = self;
+        let Self { plan, mut results, partial, met, open, reads, cache_hits, .. } = self;
         for (key, partial) in partial {
             results[key as usize] = plan.conclude(partial, resolve)?;
         }
@@ -258,6 +328,7 @@ impl Batch {
             found: results.iter().filter(|result| result.is_found()).count() as u64,
             memory_hits: results.len() as u64 - open,
             reads,
+            cache_hits,
             filters: filter_stats(&plan, &met, open),
         };
         Ok((results, plan, tally))
@@ -378,8 +449,10 @@ fn begin_in<K: AsRef<[u8]>>(
     probe_batch(&filters.iter().map(AsRef::as_ref).collect::<Vec<_>>(), &hashes, &mut hits);
     drop(filters);
     let met = vec![RunTally::default(); plan.own_count()];
-    let (plan, asked, reads) = (Arc::clone(plan), open.len() as u64, 0);
-    let mut batch = Batch { plan, hits, results, partial, met, open: asked, reads };
+    let (plan, asked) = (Arc::clone(plan), open.len() as u64);
+    let (cache, reads, cache_hits) = (context.cache.cloned(), 0, 0);
+    let mut batch =
+        Batch { plan, hits, results, partial, met, open: asked, reads, cache, cache_hits };
     // Hits are grouped by key, newest run first within a key.
     let mut first = 0;
     let mut ready = VecDeque::new();
@@ -387,7 +460,8 @@ fn begin_in<K: AsRef<[u8]>>(
         let key = batch.hits[first].key;
         let end = first + batch.hits[first..].iter().take_while(|hit| hit.key == key).count();
         let place = (open[key as usize], first as u32, end as u32);
-        ready.extend(batch.next_candidate(keys, place, 0));
+        let next = batch.next_candidate(keys, place, 0);
+        ready.extend(batch.pass_cached(keys, next)?);
         first = end;
     }
     Ok((batch, ready))

@@ -25,7 +25,7 @@ use terrane_io::Access;
 
 use crate::blob::retrieve;
 use crate::chunks;
-use crate::config::{DiskCache, LEVELS_MAX, MergeThread, TableConfig};
+use crate::config::{DiskCache, LEVELS_MAX, MemoryGoal, MergeThread, TableConfig};
 use crate::corrupt::Corrupt;
 use crate::entry::{EntryRef, Order, key_hash};
 use crate::error::{Error, Result};
@@ -326,6 +326,8 @@ pub struct OpenOptions {
     pub disk_cache: Option<DiskCache>,
     /// Another [`TableConfig::memory_budget`], which also takes the place of `write_buffer` and `filter`.
     pub memory_budget: Option<u64>,
+    /// Another [`TableConfig::memory_goal`].
+    pub memory_goal: Option<MemoryGoal>,
     /// Another [`TableConfig::merge_batch_pages`].
     pub merge_batch_pages: Option<u32>,
     /// Another [`TableConfig::merge_thread`].
@@ -353,6 +355,12 @@ impl OpenOptions {
     #[must_use]
     pub fn memory_budget(self, bytes: u64) -> Self {
         Self { memory_budget: Some(bytes), ..self }
+    }
+
+    /// The same with another [`memory_goal`](Self::memory_goal).
+    #[must_use]
+    pub fn memory_goal(self, goal: MemoryGoal) -> Self {
+        Self { memory_goal: Some(goal), ..self }
     }
 
     /// The same with another [`merge_batch_pages`](Self::merge_batch_pages).
@@ -389,6 +397,7 @@ impl OpenOptions {
         }
         let config = TableConfig {
             disk_cache: self.disk_cache.unwrap_or(stored.disk_cache),
+            memory_goal: self.memory_goal.unwrap_or(stored.memory_goal),
             merge_batch_pages: self.merge_batch_pages.unwrap_or(stored.merge_batch_pages),
             merge_thread: self.merge_thread.unwrap_or(stored.merge_thread),
             queue_depth: self.queue_depth.unwrap_or(stored.queue_depth),
@@ -487,8 +496,30 @@ pub(crate) fn open_tree(
         check_runs(core, name, meta, &runs)?;
     }
     let tree = restore(core, meta, &runs)?;
+    if let Some(budget) = meta.config.memory_budget {
+        read_filters(core, &tree, &meta.config, budget)?;
+    }
     core.check_open()?;
     Ok(tree)
+}
+
+/// Brings as much of each filter into memory as serves the goal and the budget has room for: of runs that nobody
+/// had open any part, of the others, which are in somebody's budget, no more than is there.
+fn read_filters(core: &SessionCore, tree: &Tree, config: &TableConfig, budget: u64) -> Result<()> {
+    let mut held = Held::default();
+    tree.sources().for_each_run(&mut |run| held.add_run(run));
+    let room = budget.saturating_sub(tree.unfiltered_bytes());
+    let shares = held.filters_for(config.memory_goal, room, Run::take_unread);
+    parallel::map(shares.len(), threads(core, config), |at| {
+        core.check_open()?;
+        let (run, fold) = &shares[at];
+        if run.filter().fold().leads_to(*fold) {
+            run.fold_filter(*fold);
+            return Ok(());
+        }
+        run.read_filter(*fold)
+    })?;
+    Ok(())
 }
 
 /// The runs of a snapshot, by number.
@@ -506,7 +537,11 @@ fn open_runs(core: &SessionCore, meta: &SnapshotMeta) -> Result<Runs> {
     let runs = parallel::map(wanted.len(), threads(core, &meta.config), |at| {
         core.check_open()?;
         let (number, level) = wanted[at];
-        core.run(number, meta.config.disk_cache.access(level as usize))
+        let access = meta.config.disk_cache.access(level as usize);
+        match meta.config.memory_budget {
+            None => core.run(number, access),
+            Some(_) => core.run_without_filter(number, access),
+        }
     })?;
     Ok(runs.into_iter().map(|run| (run.number(), run)).collect())
 }

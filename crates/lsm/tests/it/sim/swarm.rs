@@ -8,8 +8,8 @@ use std::ops::Bound;
 use terrane_io::fault::FaultKind;
 use terrane_io::sim::Survival;
 use terrane_lsm::{
-    DiskCache, FilterPolicy, IndexKind, LevelFilter, MEMORY_BUDGET_MIN, MergePolicy, MergeSchedule,
-    MergeThread, OpenOptions, TableConfig, Verify, WriteBuffer,
+    DiskCache, FilterPolicy, IndexKind, LevelFilter, MEMORY_BUDGET_MIN, MemoryGoal, MergePolicy,
+    MergeSchedule, MergeThread, OpenOptions, TableConfig, Verify, WriteBuffer,
 };
 use terrane_testkit::draw::Draw;
 use terrane_testkit::keys::{Keys, Shape};
@@ -191,6 +191,10 @@ impl Swarm {
         if rng.chance(1, 3) {
             options = options.merge_batch_pages(*rng.pick(&[1, 200]));
         }
+        if rng.chance(1, 4) {
+            options = options.memory_budget(MEMORY_BUDGET_MIN);
+            options = options.memory_goal(*rng.pick(&[MemoryGoal::Hit, MemoryGoal::Miss]));
+        }
         if rng.chance(1, 3) {
             options = options.queue_depth(*rng.pick(&[1, 64]));
         }
@@ -300,6 +304,7 @@ fn draw_config(resolve: Resolve, background_of_4: u64, rng: &mut impl RngCore) -
         merge_batch_pages: *rng.pick(&[1, 2, 16, 200]),
         queue_depth: *rng.pick(&[1, 2, 7, 64, 128]),
         memory_budget: None,
+        memory_goal: *rng.pick(&[MemoryGoal::Balanced, MemoryGoal::Hit, MemoryGoal::Miss]),
     };
     if rng.chance(1, 8) {
         // The engine splits it, and so wants no sizes from the user.
