@@ -86,6 +86,14 @@ fn a_run_reports_every_group_and_can_be_repeated_and_compared_with_the_model() {
     let people = kvget("run", &[&store[..], &["--reads", "2k", "--absent", "50"]].concat());
     assert!(people.code == Some(0) && people.stdout.contains("I/O per GET"), "{people:?}");
 
+    // Pages that were read before come out of the page cache, and are not taken for reads of the device.
+    let buffered = ["--reads", "2k", "--buffered", "--json"];
+    let buffered = kvget("run", &[&store[..], &buffered].concat()).done();
+    let bytes = |layer: &str| buffered["io"][layer]["read_bytes"].as_u64().unwrap();
+    assert!(bytes("process") < bytes("engine") / 2, "{}", buffered["io"]);
+    assert_eq!(buffered["memory"]["memory_enforced"], false);
+    assert_eq!(buffered["warnings"][0]["code"], "memory_not_enforced");
+
     let file = place.write("run.json", answer.stdout.as_bytes());
     let beside = model(&["--beside", text(&file), "--json"]).done();
     assert_eq!(beside["measured"]["io_per_get"], report["io_per_get"]);

@@ -504,7 +504,7 @@ fn memory(facts: &Facts) -> Memory {
         page_cache_peak_bytes: facts.page_cache_peak_bytes,
         filter_bytes: stats.filter_bytes,
         index_bytes: stats.index_bytes,
-        cache_bytes: 0,
+        cache_bytes: stats.cache_bytes,
         write_buffer_bytes: stats.buffer_bytes,
         merge_buffer_bytes: stats.unfinished_bytes,
         io_buffer_bytes: in_flight,
@@ -522,6 +522,8 @@ fn io(facts: &Facts) -> Io {
     let read_bytes = sum.reads * PAGE_BYTES;
     let asked = (now.found + now.false_positives) - (before.found + before.false_positives);
     let denied = now.denied - before.denied;
+    let cache_hits = facts.stats.cache_hits - facts.measured.before.cache_hits;
+    let pages = sum.reads + cache_hits;
     let exact = per(sum.reads as f64, sum.ops);
     let io_per_get = rounded(exact);
     let process = sum.process.map(|usage| ProcessIo {
@@ -544,8 +546,8 @@ fn io(facts: &Facts) -> Io {
             filter: Class::in_memory(asked + denied),
             index: Class::in_memory(asked),
             data: Class {
-                lookups: asked,
-                hits: asked.saturating_sub(sum.reads),
+                lookups: pages,
+                hits: cache_hits,
                 requests: sum.reads,
                 bytes: read_bytes,
             },
@@ -555,7 +557,7 @@ fn io(facts: &Facts) -> Io {
         io_per_hit: (options.absent_percent == 0).then_some(io_per_get),
         io_per_miss: (options.absent_percent == 100).then_some(io_per_get),
         bytes_per_get: per(process_bytes.unwrap_or(read_bytes) as f64, sum.ops),
-        block_lookups_per_get: per(asked as f64, sum.ops),
+        block_lookups_per_get: per(pages as f64, sum.ops),
         request_size_histogram: vec![RequestSize { size_bytes: PAGE_BYTES, requests: sum.reads }],
         read_amplification: per(read_bytes as f64, sum.ops * ENTRY_BYTES),
         process_difference_ratio: difference,

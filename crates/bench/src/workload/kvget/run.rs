@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 use terrane::io::{Access, Disk, MemoryDisk, OpenMode, RealDisk};
-use terrane::{DiskCache, OpenOptions, Session, SessionOptions, Table, TableStats};
+use terrane::{DiskCache, MemoryGoal, OpenOptions, Session, SessionOptions, Table, TableStats};
 
 use super::data::{Distribution, KEY_BYTES, Operation, Operations, StreamHash, key, value};
 use super::report::{self, Report};
@@ -51,7 +51,8 @@ impl Budget {
     }
 }
 
-/// How long reads are made before any counts.
+/// How long reads are made before any counts. A cost is steady when three windows cost the same or each page of the
+/// index has been needed 50 times, and the cache of pages has its size.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum WarmUp {
     /// Until the cost is steady, but not longer than the run.
@@ -195,8 +196,17 @@ fn measure(
     reset_rss_peak();
     let binary_bytes = rss_bytes();
     let budget = options.memory_budget.map(|budget| budget.bytes(prepared.logical_bytes()));
-    let open_options = budget
-        .map_or_else(OpenOptions::default, |bytes| OpenOptions::default().memory_budget(bytes));
+    let mut open_options = OpenOptions::default().memory_goal(match options.goal {
+        Goal::Hit => MemoryGoal::Hit,
+        Goal::Miss => MemoryGoal::Miss,
+        Goal::Balanced => MemoryGoal::Balanced,
+    });
+    if let Some(bytes) = budget {
+        open_options = open_options.memory_budget(bytes);
+    }
+    if options.buffered {
+        open_options = open_options.disk_cache(DiskCache::All);
+    }
     let start = Instant::now();
     let table = session.open_snapshot_with(&snapshot, &prepared.label(), &open_options)?;
     let open_s = seconds(start);
@@ -246,6 +256,7 @@ fn warm_up(
     };
     let operations = reader.operations(WARM_UP_STREAM);
     let (mut ops, mut costs, mut converged) = (0, Vec::new(), false);
+    let mut cache_bytes = 0;
     while ops < most && (options.warm_up != WarmUp::Steady || !converged) {
         monitor.progress(Phase::WarmUp, ops, Some(most));
         if monitor.stop() {
@@ -254,8 +265,11 @@ fn warm_up(
         let end = most.min(ops + window_ops(options.reads));
         costs.push(reader.window(&operations, ops..end, None)?.io_per_get());
         ops = end;
-        let has_refs = index_refs_per_page(&reader.table.stats()) >= INDEX_REFS_PER_PAGE;
-        converged = has_refs || is_steady(&costs);
+        let stats = reader.table.stats();
+        let has_refs = index_refs_per_page(&stats) >= INDEX_REFS_PER_PAGE;
+        // A cache that still grows makes the next reads cheaper.
+        let is_grown = std::mem::replace(&mut cache_bytes, stats.cache_bytes) == cache_bytes;
+        converged = is_grown && (has_refs || is_steady(&costs));
     }
     Ok(WarmedUp { ops, converged, index_refs_per_page: index_refs_per_page(&reader.table.stats()) })
 }
