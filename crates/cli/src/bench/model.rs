@@ -100,9 +100,9 @@ fn positive(text: &str) -> Result<f64, String> {
     if number.is_finite() && number > 0.0 { Ok(number) } else { Err("must be above 0".to_owned()) }
 }
 
-/// Predictions for some memory sizes.
+/// What is predicted for some memory sizes.
 #[derive(Serialize)]
-struct Predictions {
+struct Predicted {
     goal: Goal,
     upper_ratio: f64,
     upper_runs: f64,
@@ -213,8 +213,8 @@ impl ModelArgs {
     }
 }
 
-fn predictions(shape: &Shape, goal: Goal, memory: &[f64]) -> Predictions {
-    Predictions {
+fn predictions(shape: &Shape, goal: Goal, memory: &[f64]) -> Predicted {
+    Predicted {
         goal,
         upper_ratio: shape.upper_ratio,
         upper_runs: shape.upper_runs,
@@ -228,7 +228,7 @@ fn predictions(shape: &Shape, goal: Goal, memory: &[f64]) -> Predictions {
 }
 
 /// What the model says of the table of a report.
-fn beside(file: &Path) -> Result<Predictions, Failure> {
+fn beside(file: &Path) -> Result<Predicted, Failure> {
     let refuse = |what: &str| Failure::usage(format!("{}: {what}", file.display()));
     let bytes = std::fs::read(file).map_err(|error| refuse(&error.to_string()))?;
     let report: Beside = serde_json::from_slice(&bytes)
@@ -260,5 +260,5 @@ fn beside(file: &Path) -> Result<Predictions, Failure> {
         model_error_ratio: (expected > 0.0)
             .then(|| (report.io_per_get - expected).abs() / expected),
     };
-    Ok(Predictions { measured: Some(measured), ..found })
+    Ok(Predicted { measured: Some(measured), ..found })
 }

@@ -164,7 +164,9 @@ fn load(table: &mut Table, prepared: Prepared, monitor: &mut dyn Monitor) -> Res
         let end = prepared.keys.min(first + BATCH);
         let pairs: Vec<_> =
             (first..end).map(|number| (key(number), value(prepared.seed, number, 0))).collect();
-        pairs.iter().for_each(|(key, value)| hash.put(key, value));
+        for (key, value) in &pairs {
+            hash.put(key, value);
+        }
         let batch: Vec<_> = pairs.iter().map(|(key, value)| (key, Update::Insert(value))).collect();
         table.updates(&batch)?;
         first = end;
