@@ -429,7 +429,7 @@ mod tests {
                     entries,
                     blocks: Filter::blocks_for(entries, filter),
                     probes: 6,
-                    weight: 1.0 - hits + hits * f64::max(older, 0.0),
+                    weight: 1.0 - hits + hits * f64::round(older * 1e9) / 1e9,
                     finest: Fold::WHOLE,
                 }
             })
