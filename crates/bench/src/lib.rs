@@ -13,13 +13,23 @@ pub mod store;
 
 pub mod hex;
 
+mod mounts;
+
 pub mod meter;
+
+pub mod latency;
+
+pub mod host;
+
+pub mod confine;
 
 pub mod engine;
 
 pub mod engines;
 
 pub mod monitor;
+
+pub mod yardstick;
 
 pub mod replay;
 

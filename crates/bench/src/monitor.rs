@@ -13,6 +13,8 @@ pub enum Phase {
     Replay,
     /// Reading the final state; counted in entries.
     Digest,
+    /// Drawing what will be done; counted in operations.
+    Draw,
     /// Filling tables; counted in entries.
     Fill,
     /// Measuring; counted in rounds.

@@ -3,7 +3,7 @@
 //! Keys and values follow from a seed by the generator [`splitmix`], so a workload can be repeated to the
 //! byte. What a benchmark makes in a store it does not save: it is gone when the store is closed.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -17,6 +17,8 @@ pub mod union;
 
 pub mod upsert;
 
+pub mod utxo;
+
 /// Why a benchmark ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -29,12 +31,32 @@ pub enum Error {
     /// An option makes no sense.
     #[error("{0}")]
     Options(String),
+    /// A file beside the store failed.
+    #[error("{path}: {error}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        error: std::io::Error,
+    },
+    /// The disk is too small for what is asked.
+    #[error("needs {needed} bytes on disk, of which {free} are free; make room or ask for less")]
+    Space {
+        /// Bytes that it may take.
+        needed: u64,
+        /// Bytes that are there.
+        free: u64,
+    },
     /// The monitor asked to stop.
     #[error("interrupted")]
     Interrupted,
 }
 
 impl Error {
+    fn io(path: &Path, error: std::io::Error) -> Self {
+        Self::Io { path: path.to_owned(), error }
+    }
+
     /// How to react to it.
     #[must_use]
     pub fn class(&self) -> Class {
@@ -42,6 +64,7 @@ impl Error {
             Self::Engine(error) => Class::from(error),
             Self::Wrong(_) => Class::Check,
             Self::Options(_) => Class::Input,
+            Self::Io { .. } | Self::Space { .. } => Class::Environment,
             Self::Interrupted => Class::Interrupted,
         }
     }

@@ -1,5 +1,7 @@
 //! `terrane bench`: fixed workloads, measured and checked.
 
+mod utxo;
+
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
@@ -10,9 +12,14 @@ use crate::exit::Failure;
 use crate::output;
 use crate::progress::Progress;
 
+use self::utxo::Utxo;
+
 /// The workloads.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Bench {
+    /// Look up, delete and insert in a large table, as a set of unspent outputs does
+    #[command(subcommand, after_help = utxo::EXAMPLES)]
+    Utxo(Utxo),
     /// Compare upserts with inserts, and with lookups followed by inserts
     #[command(after_help = UPSERT_EXAMPLES)]
     Upsert(UpsertArgs),
@@ -23,10 +30,13 @@ pub(crate) enum Bench {
 
 pub(crate) const EXAMPLES: &str = "\
 Examples:
+  terrane bench utxo setup --store /tmp/terrane-utxo --entries 10M
+  terrane bench utxo run --store /tmp/terrane-utxo --calibrate
   terrane bench upsert --store /tmp/terrane-bench
   terrane bench union --store /tmp/terrane-bench --entries 100k --json
 
-Benchmarks leave no data behind in the store. Measure on a quiet machine.";
+Benchmarks leave no data behind in the store, but for those that are set up first. Measure on a quiet
+machine.";
 
 const UPSERT_EXAMPLES: &str = "\
 Examples:
@@ -94,6 +104,7 @@ pub(crate) struct UnionArgs {
 impl Bench {
     pub(crate) fn json(&self) -> bool {
         match self {
+            Self::Utxo(utxo) => utxo.json(),
             Self::Upsert(upsert) => upsert.common.json,
             Self::Union(union) => union.common.json,
         }
@@ -102,6 +113,7 @@ impl Bench {
     /// The name of the sub-command.
     pub(crate) fn command(&self) -> &'static str {
         match self {
+            Self::Utxo(utxo) => utxo.command(),
             Self::Upsert(_) => "bench upsert",
             Self::Union(_) => "bench union",
         }
@@ -109,6 +121,7 @@ impl Bench {
 
     pub(crate) fn run(&self) -> Result<(), Failure> {
         match self {
+            Self::Utxo(utxo) => utxo.run(),
             Self::Upsert(upsert) => upsert.run(self.command()),
             Self::Union(union) => union.run(self.command()),
         }

@@ -74,6 +74,8 @@ pub enum QueueKind {
     IoUring,
     /// A pool of threads with positioned reads and writes.
     Threads,
+    /// In memory, on the spot.
+    Memory,
     /// In memory, in an order drawn from the seed.
     Simulated,
 }
@@ -85,6 +87,7 @@ impl QueueKind {
         match self {
             Self::IoUring => "io_uring",
             Self::Threads => "threads",
+            Self::Memory => "memory",
             Self::Simulated => "simulated",
         }
     }

@@ -1,4 +1,4 @@
-//! The disk under Terrane: one trait for files, and its real, counted and simulated forms.
+//! The disk under Terrane: one trait for files, and its real, counted, in-memory and simulated forms.
 //!
 //! Engines hold an [`Arc<dyn Disk>`](disk::Disk) and never touch `std::fs`; so each of them runs
 //! unchanged on a real file system and on a simulated one that loses what was not synced.
@@ -32,6 +32,8 @@ mod uring;
 
 pub mod real;
 
+pub mod memory;
+
 #[cfg(feature = "sim")]
 pub mod fault;
 
@@ -49,6 +51,7 @@ pub use error::{Error, Result};
 #[cfg(feature = "sim")]
 pub use fault::{Fault, FaultKind, FaultPlan, Repeat};
 pub use hint::prefetch;
+pub use memory::MemoryDisk;
 pub use real::{QueueChoice, RealDisk, RealOptions};
 #[cfg(feature = "sim")]
 pub use sim::{SimDisk, Survival};

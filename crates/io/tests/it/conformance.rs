@@ -1,8 +1,8 @@
 //! One suite for every disk.
 //!
 //! Goal: an engine cannot tell by anything but speed which disk it runs on. Method: each test states
-//! a property and checks it on the real disk with either queue, on a counting disk and on a simulated
-//! one.
+//! a property and checks it on the real disk with either queue, on a counting disk, on one in memory and
+//! on a simulated one.
 
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use terrane_io::disk::{read_file, replace_file};
 use terrane_io::{
     ALIGN, Access, AlignedBuf, CountedDisk, Direction, Disk, DiskFile, Entry, EntryKind, Error,
-    IoQueue, OpenMode, QueueChoice, QueueKind, RealDisk, RealOptions, Request, SimDisk,
+    IoQueue, MemoryDisk, OpenMode, QueueChoice, QueueKind, RealDisk, RealOptions, Request, SimDisk,
 };
 
 use OpenMode::{CreateNew, Read, ReadWrite, Truncate};
@@ -66,12 +66,11 @@ fn each(check: impl Fn(&Subject)) {
     let threads = queue_of(QueueChoice::Threads).unwrap();
     subjects.push(Subject::real("real disk, threads", threads));
     subjects.push(Subject::real("counted disk", CountedDisk::new(RealDisk::auto())));
-    subjects.push(Subject {
-        name: "simulated disk",
-        disk: SimDisk::new(1),
-        dir: PathBuf::from("/"),
-        _temporary: None,
-    });
+    let in_memory: [(_, Arc<dyn Disk>); 2] =
+        [("disk in memory", MemoryDisk::new()), ("simulated disk", SimDisk::new(1))];
+    for (name, disk) in in_memory {
+        subjects.push(Subject { name, disk, dir: PathBuf::from("/"), _temporary: None });
+    }
     for subject in &subjects {
         println!("on the {}", subject.name);
         check(subject);
@@ -541,6 +540,7 @@ fn the_kind_of_queue_is_told() {
     } else {
         assert_eq!(RealDisk::auto().queue_kind(), QueueKind::Threads);
     }
+    assert_eq!(MemoryDisk::new().queue_kind(), QueueKind::Memory);
     assert_eq!(SimDisk::new(0).queue_kind(), QueueKind::Simulated);
 }
 

@@ -1,6 +1,6 @@
-//! The simulated disk against the real one.
+//! The disks in memory, simulated or plain, against the real one.
 //!
-//! Goal: whatever is tested on the simulated disk holds on the real one. Method: the same random
+//! Goal: whatever is tested on a disk in memory holds on the real one. Method: the same random
 //! operations on both; after each the answers agree, down to the kind of an error, and at the end of
 //! each run all names and bytes. Seeds are printed on failure.
 
@@ -10,7 +10,9 @@ use std::sync::Arc;
 
 use terrane_io::checksum::crc32c;
 use terrane_io::disk::read_file;
-use terrane_io::{Access, Disk, DiskFile, EntryKind, Error, OpenMode, RealDisk, Result, SimDisk};
+use terrane_io::{
+    Access, Disk, DiskFile, EntryKind, Error, MemoryDisk, OpenMode, RealDisk, Result, SimDisk,
+};
 
 /// Names that the operations choose from: few, so that they meet.
 const NAMES: [&str; 9] = ["a", "b", "c", "d", "d/a", "d/b", "d/e", "d/e/a", "c/a"];
@@ -176,17 +178,26 @@ impl Side {
 
 #[test]
 fn the_simulated_disk_answers_as_the_real_one() {
+    answers_as_the_real_one(&|seed| SimDisk::new(seed));
+}
+
+#[test]
+fn the_disk_in_memory_answers_as_the_real_one() {
+    answers_as_the_real_one(&|_| MemoryDisk::new());
+}
+
+fn answers_as_the_real_one(new_disk: &dyn Fn(u64) -> Arc<dyn Disk>) {
     let (mut successes, mut failures) = (0, 0);
     for seed in 0..40 {
         let temporary = tempfile::tempdir().unwrap();
         let mut real = Side::new(RealDisk::auto(), temporary.path());
-        let mut simulated = Side::new(SimDisk::new(seed), Path::new("/"));
+        let mut other = Side::new(new_disk(seed), Path::new("/"));
         let mut random = Random(seed);
         let mut history = Vec::new();
         for step in 0..200 {
             let op = draw(&mut random);
             history.push(op);
-            let (expected, found) = (real.apply(op, step), simulated.apply(op, step));
+            let (expected, found) = (real.apply(op, step), other.apply(op, step));
             assert_eq!(found, expected, "seed {seed}, step {step}, after {history:?}");
             if expected.contains(|first: char| first.is_ascii_uppercase()) {
                 failures += 1;
@@ -194,7 +205,7 @@ fn the_simulated_disk_answers_as_the_real_one() {
                 successes += 1;
             }
         }
-        assert_eq!(simulated.content(), real.content(), "seed {seed}");
+        assert_eq!(other.content(), real.content(), "seed {seed}");
     }
     assert!(successes > 1000 && failures > 1000, "{successes} and {failures}");
 }

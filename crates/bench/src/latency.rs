@@ -1,0 +1,119 @@
+//! Latencies of one kind of operation: counted in nanoseconds to three digits, reported in microseconds.
+
+use std::time::Duration;
+
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+/// What takes longer counts as this long.
+const LONGEST_NS: u64 = 3_600_000_000_000;
+
+/// Digits that are kept of each latency.
+const DIGITS: u8 = 3;
+
+const NS_PER_US: f64 = 1e3;
+
+/// The latencies of operations; about 300 KiB. Threads have one each, which are merged at the end.
+#[derive(Debug, Clone)]
+pub struct Latency {
+    ns: Histogram<u64>,
+}
+
+/// What is said of latencies: in microseconds, and 0 throughout if there were none.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct LatencyReport {
+    /// Half of the operations took no longer.
+    pub p50: f64,
+    /// Nine of ten took no longer.
+    pub p90: f64,
+    /// 99 of 100 took no longer.
+    pub p99: f64,
+    /// 999 of 1,000 took no longer.
+    pub p999: f64,
+    /// 9,999 of 10,000 took no longer.
+    pub p9999: f64,
+    /// The slowest one.
+    pub max: f64,
+    /// Operations.
+    pub ops: u64,
+}
+
+impl Latency {
+    /// None yet.
+    #[must_use]
+    pub fn new() -> Self {
+        let ns =
+            Histogram::new_with_bounds(1, LONGEST_NS, DIGITS).expect("the bounds are constants");
+        Self { ns }
+    }
+
+    /// Counts one operation.
+    pub fn record(&mut self, latency: Duration) {
+        self.ns.saturating_record(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX));
+    }
+
+    /// Counts those of `other` too.
+    pub fn merge(&mut self, other: &Self) {
+        self.ns.add(&other.ns).expect("all have the same bounds");
+    }
+
+    /// What is said of them.
+    #[must_use]
+    pub fn report(&self) -> LatencyReport {
+        let us = |quantile| self.ns.value_at_quantile(quantile) as f64 / NS_PER_US;
+        LatencyReport {
+            p50: us(0.5),
+            p90: us(0.9),
+            p99: us(0.99),
+            p999: us(0.999),
+            p9999: us(0.9999),
+            max: us(1.0),
+            ops: self.ns.len(),
+        }
+    }
+}
+
+impl Default for Latency {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Equal to three digits.
+    fn close(found: f64, expected: f64) -> bool {
+        (found - expected).abs() <= expected * 1e-3
+    }
+
+    #[test]
+    fn quantiles_of_merged_latencies_are_those_of_all() {
+        let (mut all, mut other) = (Latency::new(), Latency::default());
+        for us in 1..=10_000 {
+            let latency = if us % 2 == 0 { &mut all } else { &mut other };
+            latency.record(Duration::from_micros(us));
+        }
+        all.merge(&other);
+        let report = all.report();
+        assert_eq!(report.ops, 10_000);
+        let quantiles = [report.p50, report.p90, report.p99, report.p999, report.p9999, report.max];
+        for (found, expected) in
+            quantiles.into_iter().zip([5_000.0, 9_000.0, 9_900.0, 9_990.0, 9_999.0, 10_000.0])
+        {
+            assert!(close(found, expected), "{report:?}");
+        }
+        assert_eq!(Latency::new().report().ops, 0);
+    }
+
+    #[test]
+    fn the_shortest_and_the_longest_latency_are_counted() {
+        let mut latency = Latency::new();
+        latency.record(Duration::ZERO);
+        latency.record(Duration::from_secs(1 << 40));
+        let report = latency.report();
+        assert_eq!(report.ops, 2);
+        assert!(close(report.max, LONGEST_NS as f64 / NS_PER_US), "{report:?}");
+    }
+}
