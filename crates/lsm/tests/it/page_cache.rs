@@ -138,7 +138,9 @@ fn the_cache_gives_way_to_write_buffers_and_merges_at_once() {
                 check(&duplicate, "duplicate");
                 kept.push((duplicate, first + 200));
             }
-            kept.iter().for_each(|(duplicate, _)| check(duplicate, "kept"));
+            for (duplicate, _) in &kept {
+                check(duplicate, "kept");
+            }
         }
         assert!(hits > 1_000 && table.stats().cache_bytes > 0, "{hits}: {:?}", table.stats());
         for (mut duplicate, entries) in kept {
