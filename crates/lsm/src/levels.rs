@@ -360,7 +360,8 @@ impl Tree {
         Ok(next)
     }
 
-    /// Memory of all but the filters of readable runs: write buffers, indexes, and what merges have built so far.
+    /// Memory of all but the filters of readable runs: write buffers, indexes, and what merges have built so far, or
+    /// may build without this table, since others have them too.
     pub(crate) fn unfiltered_bytes(&self) -> u64 {
         let sources = self.sources();
         let buffers = std::iter::once(&self.buffer).chain(&sources.buffers);
@@ -368,7 +369,13 @@ impl Tree {
         let mut held = Held::default();
         sources.for_each_run(&mut |run| held.add_run(run));
         bytes += held.index_bytes();
-        bytes += self.pending().map(|pending| pending.merging.built_bytes()).sum::<u64>();
+        bytes += self
+            .pending()
+            .map(|Pending { merging, .. }| match Arc::strong_count(merging) {
+                1 => merging.built_bytes(),
+                _ => merging.planned_bytes().max(merging.built_bytes()),
+            })
+            .sum::<u64>();
         bytes + self.union.as_ref().map_or(0, |union| union.built_bytes())
     }
 

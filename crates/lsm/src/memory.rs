@@ -395,7 +395,8 @@ impl Held {
             let too_large = folds.filter(|(run, _)| excess(run) > 1.0);
             let largest = too_large.max_by(|a, b| excess(a.0).total_cmp(&excess(b.0)));
             let Some((run, fold)) = largest else { break };
-            held = held.saturating_sub(run.fold_filter(fold) as u64);
+            let freed = run.fold_filter(fold) as u64;
+            held = held.saturating_sub(freed);
         }
     }
 }
@@ -429,7 +430,7 @@ mod tests {
                     entries,
                     blocks: Filter::blocks_for(entries, filter),
                     probes: 6,
-                    weight: 1.0 - hits + hits * f64::max(older, 0.0),
+                    weight: 1.0 - hits + hits * f64::round(older * 1e9) / 1e9,
                     finest: Fold::WHOLE,
                 }
             })

@@ -600,9 +600,13 @@ impl Run {
         Arc::clone(&self.filter.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Folds the filter for everybody who has the run, to what it leads to; returns the bytes freed.
+    /// Folds the filter for everybody who has the run; returns the bytes freed. Nothing happens if it does not lead
+    /// there: somebody else has folded it in another way meanwhile.
     pub(crate) fn fold_filter(&self, fold: Fold) -> usize {
         let mut filter = self.filter.write().unwrap_or_else(PoisonError::into_inner);
+        if !filter.fold().leads_to(fold) {
+            return 0;
+        }
         let before = filter.memory_bytes();
         // In place, unless a lookup is looking into it just now.
         Arc::make_mut(&mut filter).fold_to(fold);
@@ -610,14 +614,10 @@ impl Run {
         before - filter.memory_bytes()
     }
 
-    /// Reads the filter from the file, for everybody who has the run.
+    /// Reads the filter from the file, or some of it, for everybody who has the run.
     ///
     /// Cost: reads all of the filter, in chunks; what is not kept is not held either.
     pub(crate) fn read_filter(&self, fold: Fold) -> Result<()> {
-        if fold == Fold::NOTHING {
-            self.fold_filter(fold);
-            return Ok(());
-        }
         let read = read_filter(self.path(), self.file()?.as_ref(), &self.meta, fold)?;
         let mut filter = self.filter.write().unwrap_or_else(PoisonError::into_inner);
         self.gauge.note_filter(read.memory_bytes());

@@ -30,6 +30,7 @@ use crate::corrupt::Corrupt;
 use crate::entry::{EntryRef, Order, key_hash};
 use crate::error::{Error, Result};
 use crate::files::FileHandle;
+use crate::filter::Fold;
 use crate::index::IndexKind;
 use crate::key_range::KeyRange;
 use crate::levels::{Context, Incoming, Level, Pending, TICKS_PER_FLUSH, Tree};
@@ -393,7 +394,7 @@ impl OpenOptions {
         if self.memory_budget.is_some() {
             let TableConfig { write_buffer, filter, .. } = TableConfig::default();
             let memory_budget = self.memory_budget;
-            config = TableConfig { memory_budget, write_buffer, filter, ..config };
+            config = TableConfig { write_buffer, filter, memory_budget, ..config };
         }
         let config = TableConfig {
             disk_cache: self.disk_cache.unwrap_or(stored.disk_cache),
@@ -513,11 +514,11 @@ fn read_filters(core: &SessionCore, tree: &Tree, config: &TableConfig, budget: u
     parallel::map(shares.len(), threads(core, config), |at| {
         core.check_open()?;
         let (run, fold) = &shares[at];
-        if run.filter().fold().leads_to(*fold) {
-            run.fold_filter(*fold);
-            return Ok(());
+        if run.filter().fold() == Fold::NOTHING && *fold != Fold::NOTHING {
+            return run.read_filter(*fold);
         }
-        run.read_filter(*fold)
+        run.fold_filter(*fold);
+        Ok(())
     })?;
     Ok(())
 }

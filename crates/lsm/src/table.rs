@@ -218,9 +218,12 @@ impl Table {
         }
         let now = self.tree.now(&self.context());
         self.config = config.clone();
-        self.has_room_to_write = false;
         self.cache = new_cache(config);
-        self.limit_cache(&self.tree);
+        if std::mem::take(&mut self.has_room_to_write) {
+            self.make_room_to_write();
+        } else {
+            self.limit_cache(&self.tree);
+        }
         // Time has another measure now.
         self.next_work = 0;
         if config.memory_budget.is_some() {

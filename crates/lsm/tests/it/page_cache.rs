@@ -52,11 +52,11 @@ fn look_up(table: &Table, seed: u64, count: u64, entries: u64) {
 fn what_is_left_of_a_budget_saves_as_many_reads_as_it_holds_pages() {
     for place in Place::both() {
         let session = session(&place);
-        let data_bytes = session.stats().bytes;
         for budget in [MEMORY_BUDGET_MIN, 1 << 20, 3 << 20, 16 << 20] {
             let table = open(&session, budget, MemoryGoal::Hit);
             look_up(&table, 1, 6_000, ENTRIES);
             let before = table.stats();
+            let data_bytes: u64 = before.levels.iter().map(|level| level.bytes).sum();
             look_up(&table, 2, 6_000, ENTRIES);
             let stats = table.stats();
             assert!(stats.memory_bytes() <= budget, "{budget}: {stats:?}");
@@ -65,7 +65,7 @@ fn what_is_left_of_a_budget_saves_as_many_reads_as_it_holds_pages() {
             let share = (stats.cache_bytes as f64 / data_bytes as f64).min(1.0);
             assert!((reads + hits - 1.0).abs() < 0.1, "{budget}: {reads} and {hits}");
             assert!((hits - share).abs() < 0.1, "{budget}: {hits} of {share}");
-            assert_eq!(session.stats().lookup_reads, session.stats().lookup_reads);
+            assert!(session.stats().cache_hits >= stats.cache_hits);
             // Whatever was not read before comes in; with room for all of it everything is here in the end.
             if budget == 16 << 20 {
                 assert!(reads < 0.05 && table.contains(&[key(ENTRIES)]).unwrap() == [false]);
@@ -138,7 +138,9 @@ fn the_cache_gives_way_to_write_buffers_and_merges_at_once() {
                 check(&duplicate, "duplicate");
                 kept.push((duplicate, first + 200));
             }
-            kept.iter().for_each(|(duplicate, _)| check(duplicate, "kept"));
+            for (duplicate, _) in &kept {
+                check(duplicate, "kept");
+            }
         }
         assert!(hits > 1_000 && table.stats().cache_bytes > 0, "{hits}: {:?}", table.stats());
         for (mut duplicate, entries) in kept {
