@@ -17,6 +17,8 @@ pub enum Phase {
     Draw,
     /// Filling tables; counted in entries.
     Fill,
+    /// Merging what was written; counted in pages.
+    Merge,
     /// Measuring; counted in rounds.
     Measure,
     /// Measuring; counted in operations.
