@@ -320,9 +320,9 @@ impl RunArgs {
         drop(progress);
         let both = before.as_ref().zip(after.as_ref());
         let iops = both.map(|(before, after)| (before.read_iops + after.read_iops) / 2.0);
-        let spread = both.zip(iops).map(|((before, after), iops)| {
-            (before.read_iops - after.read_iops).abs() / iops
-        });
+        let spread = both
+            .zip(iops)
+            .map(|((before, after), iops)| (before.read_iops - after.read_iops).abs() / iops);
         let mut warnings = Vec::new();
         if spread.is_some_and(|spread| spread > SPREAD_MAX) {
             warnings.push("unstable_device");

@@ -84,11 +84,7 @@ pub fn run(store: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result
 ///
 /// # Errors
 /// [`Error`].
-pub fn set_up(
-    session: &Session,
-    options: &Options,
-    monitor: &mut dyn Monitor,
-) -> Result<Report> {
+pub fn set_up(session: &Session, options: &Options, monitor: &mut dyn Monitor) -> Result<Report> {
     let &Options { entries, churn_percent, seed, shape, memory_budget, .. } = options;
     bounded("entries", entries, 2)?;
     let churned = entries * churn_percent / 100;
