@@ -5,7 +5,7 @@ use std::path::Path;
 use terrane_bench::engine::EngineError;
 use terrane_bench::error::Class;
 use terrane_bench::replay::{bitcoin, changes};
-use terrane_bench::workload;
+use terrane_bench::{confine, workload, yardstick};
 
 /// Why a command failed.
 #[derive(Debug)]
@@ -106,6 +106,18 @@ impl From<changes::Error> for Failure {
 impl From<workload::Error> for Failure {
     fn from(error: workload::Error) -> Self {
         Self::new(error.class(), in_full(&error))
+    }
+}
+
+impl From<confine::Error> for Failure {
+    fn from(error: confine::Error) -> Self {
+        Self::new(error.class(), error.to_string())
+    }
+}
+
+impl From<yardstick::Error> for Failure {
+    fn from(error: yardstick::Error) -> Self {
+        Self::new(error.class(), error.to_string())
     }
 }
 

@@ -306,7 +306,7 @@ impl RunArgs {
 
     fn run(&self, command: &str) -> Result<(), Failure> {
         let mut progress = Progress::new(self.output.quiet)?;
-        let limit = self.memory_limit.map(MemoryLimit::new).transpose()?;
+        let limit = self.memory_limit.map(MemoryLimit::set).transpose()?;
         let dir = self.store.clone().unwrap_or_else(|| PathBuf::from("."));
         let before = self.yardstick(&mut progress)?;
         let report = match &self.store {
@@ -334,7 +334,7 @@ impl RunArgs {
             fio_measured_by: before.as_ref().map(|yardstick| yardstick.measured_by),
             eta: iops.zip(report.lookups_per_s).map(|(iops, lookups)| lookups / iops),
             memory_limit_bytes: self.memory_limit,
-            enforced_by: limit.as_ref().map_or("direct_io", |limit| limit.enforced_by),
+            enforced_by: limit.as_ref().map_or("direct_io", |limit| limit.enforced_by()),
             host: &Host::of(&dir),
             warnings: &warnings,
         };

@@ -16,7 +16,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 use terrane::io::{Disk, MemoryDisk};
-use terrane::{MergeThread, OpenOptions, Session, SessionOptions, TableStats};
+use terrane::{MergeThread, OpenOptions, Session, SessionOptions, TableConfig, TableStats};
 
 use super::draws::{Draws, Kind};
 use super::work::{Moment, Work};
@@ -200,12 +200,18 @@ fn measure(
     reset_rss_peak();
     let merge_thread =
         if options.threads > 1 { MergeThread::Background } else { MergeThread::Caller };
-    let mut open_options = OpenOptions::default().merge_thread(merge_thread);
-    if let Some(bytes) = options.memory_budget {
-        open_options = open_options.memory_budget(bytes);
-    }
+    let open_options = OpenOptions::default().merge_thread(merge_thread);
     let opening = Instant::now();
-    let table = session.open_snapshot_with(&snapshot, &label, &open_options)?;
+    let mut table = session.open_snapshot_with(&snapshot, &label, &open_options)?;
+    if let Some(bytes) = options.memory_budget {
+        let config = TableConfig {
+            write_buffer: TableConfig::default().write_buffer,
+            filter: TableConfig::default().filter,
+            memory_budget: Some(bytes),
+            ..table.config().clone()
+        };
+        table.set_config(&config)?;
+    }
     let open_s = seconds(opening);
     let work = Work::new(table, draws.read()?, prepared, options, monitor);
     let before = work.moment();
