@@ -6,3 +6,4 @@
 mod bitcoin;
 mod changes;
 mod faults;
+mod results;
