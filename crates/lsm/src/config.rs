@@ -112,6 +112,19 @@ impl DiskCache {
     }
 }
 
+/// Which lookups a memory budget is spent on, once the indexes and the filters of newer runs have their share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum MemoryGoal {
+    /// Those of keys that are present. The oldest run needs no filter for them, so it gets none.
+    Hit,
+    /// Those of absent keys: all filters come first.
+    Miss,
+    /// Both alike.
+    #[default]
+    Balanced,
+}
+
 /// Smallest memory budget of a table, in bytes.
 pub const MEMORY_BUDGET_MIN: u64 = 256 << 10;
 
@@ -154,13 +167,16 @@ pub struct TableConfig {
     pub write_buffer: WriteBuffer,
     /// How much memory filters get.
     pub filter: FilterPolicy,
-    /// Bytes of memory for the write buffer, all filters and all indexes together,
+    /// Bytes of memory for the write buffer, all filters, all indexes and cached pages together,
     /// [`MEMORY_BUDGET_MIN`] to [`MEMORY_BUDGET_MAX`]; the engine splits them itself, so `write_buffer` and
     /// `filter` must be left as they are by default.
     ///
     /// An eighth, but at most 288 MiB, is for the write buffer and the one being flushed. Of the rest, indexes
     /// take what they need, and filters share what is left so that as few lookups as possible read in vain:
-    /// the larger the table, the fewer bits for each entry. Filters and indexes that a merge is
+    /// the larger the table, the fewer bits for each entry; `memory_goal` says which lookups count. A table
+    /// that was opened from a snapshot and not updated yet needs no room for write buffers and merges, so it
+    /// keeps as much of the filters in memory as there is room for, down to none. What is left is a cache of
+    /// pages that lookups have read, of the levels that `disk_cache` has read past the system's page cache. Filters and indexes that a merge is
     /// writing count beside those it will replace, so the sum, which is
     /// [`TableStats::memory_bytes`](crate::TableStats::memory_bytes), stays within the budget at all times, but
     /// in these cases: an entry is larger than the write buffer; one batch of updates fills several
@@ -171,6 +187,8 @@ pub struct TableConfig {
     /// Not counted are the chunks of pages that lookups, merges and cursors work on, which do not grow with
     /// the table.
     pub memory_budget: Option<u64>,
+    /// What a memory budget is spent on.
+    pub memory_goal: MemoryGoal,
     /// How the page of a key is found.
     pub index: IndexKind,
     /// Whether lookups use the page cache.
@@ -193,6 +211,7 @@ impl Default for TableConfig {
             write_buffer: WriteBuffer::Bytes(4 << 20),
             filter: FilterPolicy::TotalFpr(0.01),
             memory_budget: None,
+            memory_goal: MemoryGoal::default(),
             index: IndexKind::Auto,
             disk_cache: DiskCache::default(),
             merge_batch_pages: 16,
@@ -384,6 +403,20 @@ impl MergeThread {
     }
 }
 
+impl MemoryGoal {
+    fn tag(self) -> u8 {
+        match self {
+            Self::Hit => 1,
+            Self::Miss => 2,
+            Self::Balanced => 3,
+        }
+    }
+
+    fn from_tag(tag: u8) -> Option<Self> {
+        [Self::Hit, Self::Miss, Self::Balanced].into_iter().find(|goal| goal.tag() == tag)
+    }
+}
+
 impl WriteBuffer {
     fn encode(self, out: &mut Writer) {
         match self {
@@ -497,7 +530,7 @@ impl TableConfig {
         out.u8(self.merge_schedule.tag()).u8(self.merge_thread.tag());
         self.write_buffer.encode(out);
         self.filter.encode(out);
-        out.u64(self.memory_budget.unwrap_or(0));
+        out.u64(self.memory_budget.unwrap_or(0)).u8(self.memory_goal.tag());
         out.u8(self.index.tag());
         self.disk_cache.encode(out);
         out.u32(self.merge_batch_pages).u32(self.queue_depth);
@@ -512,6 +545,7 @@ impl TableConfig {
         // What follows a filter of an unknown kind cannot be found.
         let Some(filter) = FilterPolicy::decode(input)? else { return Ok(None) };
         let memory_budget = Some(input.u64()?).filter(|&bytes| bytes > 0);
+        let memory_goal = MemoryGoal::from_tag(input.u8()?);
         let index = IndexKind::from_tag(input.u8()?);
         let disk_cache = DiskCache::decode(input)?;
         let (merge_batch_pages, queue_depth) = (input.u32()?, input.u32()?);
@@ -525,6 +559,7 @@ impl TableConfig {
                 write_buffer: write_buffer?,
                 filter,
                 memory_budget,
+                memory_goal: memory_goal?,
                 index: index?,
                 disk_cache: disk_cache?,
                 merge_batch_pages,
@@ -551,6 +586,7 @@ mod tests {
                 merge_thread: MergeThread::Background,
                 write_buffer: WriteBuffer::Entries(5),
                 filter: FilterPolicy::PerLevel(levels),
+                memory_goal: MemoryGoal::Miss,
                 index: IndexKind::Compact,
                 disk_cache: DiskCache::LevelsUpTo(2),
                 merge_batch_pages: 3,
@@ -565,7 +601,7 @@ mod tests {
                 ..default.clone()
             },
             TableConfig { filter: FilterPolicy::BitsPerEntry(11.5), ..default.clone() },
-            TableConfig { memory_budget: Some(1 << 20), ..default },
+            TableConfig { memory_budget: Some(1 << 20), memory_goal: MemoryGoal::Hit, ..default },
         ]
     }
 

@@ -64,6 +64,7 @@ impl View {
             (0..suspects.len()).filter(|&at| place(&mut suspects[at]).is_none()).collect();
         let keys: Vec<&[u8]> = unknown.iter().map(|&at| suspects[at].key.as_slice()).collect();
         let context = LookupContext {
+            cache: None,
             salt: session.salt(),
             queue_depth: self.config.queue_depth as usize,
             resolve: &self.config.resolve,

@@ -35,7 +35,7 @@
 
 use std::sync::Arc;
 
-use crate::config::{LEVELS_MAX, MergePolicy, TableConfig, WriteBuffer as BufferSize};
+use crate::config::{LEVELS_MAX, MemoryGoal, MergePolicy, TableConfig, WriteBuffer as BufferSize};
 use crate::error::{Error, Result};
 use crate::files::FileSet;
 use crate::memory::Held;
@@ -185,7 +185,10 @@ impl Context<'_> {
         let last = last.max(2) as u32;
         let filter = match self.config.memory_budget {
             None => self.config.filter_allocation(level as u32, last),
-            Some(budget) => held.make_room(budget, planned(&inputs), self.config.index),
+            Some(budget) => {
+                let needs_filter = !drop_deletes || self.config.memory_goal != MemoryGoal::Hit;
+                held.make_room(budget, planned(&inputs), self.config.index, needs_filter)
+            }
         };
         MergeSpec {
             inputs,
@@ -371,6 +374,41 @@ impl Tree {
             next.offer(context, self, 1, vec![run])?;
         }
         Ok(next)
+    }
+
+    /// Memory of all but the filters of readable runs: write buffers, indexes, and what merges have built so far, or
+    /// may build without this table, since others have them too.
+    pub(crate) fn unfiltered_bytes(&self) -> u64 {
+        let sources = self.sources();
+        let buffers = std::iter::once(&self.buffer).chain(&sources.buffers);
+        let mut bytes = buffers.map(|buffer| buffer.memory_bytes() as u64).sum::<u64>();
+        let mut held = Held::default();
+        sources.for_each_run(&mut |run| held.add_run(run));
+        bytes += held.index_bytes();
+        bytes += self
+            .pending()
+            .map(|Pending { merging, .. }| match Arc::strong_count(merging) {
+                1 => merging.built_bytes(),
+                _ => merging.planned_bytes().max(merging.built_bytes()),
+            })
+            .sum::<u64>();
+        bytes + self.union.as_ref().map_or(0, |union| union.built_bytes())
+    }
+
+    /// Bytes of a budget that are left for a cache of pages, and the numbers of all runs.
+    pub(crate) fn left_for_pages(
+        &self,
+        context: &Context<'_>,
+        budget: u64,
+        is_updated: bool,
+    ) -> (u64, Vec<u64>) {
+        let held = self.held(context, self);
+        (held.left_for_pages(budget, self.unfiltered_bytes(), is_updated), held.run_numbers())
+    }
+
+    /// Folds filters so that there is room for a full write buffer and for what merges under way will build.
+    pub(crate) fn make_room_to_write(&self, context: &Context<'_>, budget: u64) {
+        self.held(context, self).make_room_to_write(budget, context.config.memory_goal);
     }
 
     /// What is in memory when a merge begins in this tree: the runs that were readable `before` merges

@@ -48,6 +48,8 @@ mod run;
 
 mod memory;
 
+mod page_cache;
+
 mod blob;
 
 mod answer;
@@ -154,8 +156,8 @@ pub use blob::BlobRef;
 pub use bulk::BulkLoader;
 pub use canonical::CanonicalSummary;
 pub use config::{
-    DiskCache, FilterPolicy, LevelFilter, MEMORY_BUDGET_MAX, MEMORY_BUDGET_MIN, MergePolicy,
-    MergeSchedule, MergeThread, TableConfig, WriteBuffer,
+    DiskCache, FilterPolicy, LevelFilter, MEMORY_BUDGET_MAX, MEMORY_BUDGET_MIN, MemoryGoal,
+    MergePolicy, MergeSchedule, MergeThread, TableConfig, WriteBuffer,
 };
 pub use corrupt::Corrupt;
 pub use cursor::{Cursor, RecordRef};

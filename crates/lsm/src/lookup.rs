@@ -6,6 +6,8 @@
 //! 3. Each key looks into the newest run that may hold it. When the read comes back without the key (a
 //!    false positive of the filter), or with an upsert, it goes on with the next older one; so a key that
 //!    is present costs one read and a little, however often it was overwritten.
+//!    Where the table has a cache of pages ([`page_cache`](crate::page_cache)), a page that is in it is no read:
+//!    the key goes on at once.
 //! 4. Reads are handed to the queue as fast as its depth allows, over the whole batch, whatever its size;
 //!    pages are searched in place as they come in.
 //!
@@ -19,7 +21,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 
-use terrane_io::{AlignedBuf, Completion, Direction, DiskFile, IoQueue, Request};
+use terrane_io::{Access, AlignedBuf, Completion, Direction, DiskFile, IoQueue, Request};
 
 use crate::answer::Lookup;
 use crate::blob::{Blob, BlobRef};
@@ -30,6 +32,7 @@ use crate::files::lock;
 use crate::filter::{Filter, Hit, probe_batch};
 use crate::levels::Tree;
 use crate::page::{PAGE_SIZE, PageKind, PageLayout, decode_payload, split_value};
+use crate::page_cache::PageCache;
 use crate::plan::{Met, Partial, Plan};
 use crate::resolve::Resolve;
 use crate::run::{Location, Run, read_pages};
@@ -54,6 +57,8 @@ pub(crate) struct LookupContext<'a> {
     pub(crate) salt: u64,
     pub(crate) queue_depth: usize,
     pub(crate) resolve: &'a Resolve,
+    /// Pages in memory.
+    pub(crate) cache: Option<&'a Arc<PageCache>>,
     /// Page buffers that no lookup uses at the moment.
     pub(crate) spare: &'a Mutex<Vec<AlignedBuf>>,
     pub(crate) idle: Option<&'a dyn Idle>,
@@ -67,11 +72,29 @@ enum Found {
     Absent,
 }
 
-/// Searches the pages of a location for `key`.
+/// Searches the pages of a location for `key`; they have just been read.
 fn search(run: &Arc<Run>, location: Location, bytes: &[u8], key: &[u8]) -> Result<Found> {
+    let layout = PageLayout::parse(&bytes[..PAGE_SIZE], run.place(location.page));
+    let layout = layout.map_err(|what| Error::corrupt(run.path(), what))?;
+    search_in(layout, run, location, bytes, key)
+}
+
+/// The same in a page that has been in memory since its checksum was looked at.
+fn search_cached(run: &Arc<Run>, location: Location, page: &[u8], key: &[u8]) -> Result<Found> {
+    let layout = PageLayout::parse_checked(page, run.place(location.page));
+    let layout = layout.map_err(|what| Error::corrupt(run.path(), what))?;
+    search_in(layout, run, location, page, key)
+}
+
+fn search_in(
+    layout: PageLayout,
+    run: &Arc<Run>,
+    location: Location,
+    bytes: &[u8],
+    key: &[u8],
+) -> Result<Found> {
     let corrupt = |what| Error::corrupt(run.path(), what);
     let (page, overflow) = bytes.split_at(PAGE_SIZE);
-    let layout = PageLayout::parse(page, run.place(location.page)).map_err(corrupt)?;
     match layout.search(page, key) {
         Err(0) => Ok(Found::Before),
         Err(_) => Ok(Found::Absent),
@@ -134,6 +157,11 @@ struct RunTally {
     false_positives: u64,
 }
 
+/// Whether what stands in a place of a run may be in the cache of pages: one page, unless the system's cache has it.
+fn is_cached(run: &Run, location: Location) -> bool {
+    location.pages == 1 && run.access() == Access::Direct
+}
+
 /// What became of the questions to filters, by level. `asked` keys were looked for in the first run; each run
 /// was asked about those that no newer one had decided.
 fn filter_stats(plan: &Plan, met: &[RunTally], mut asked: u64) -> Vec<FilterStats> {
@@ -169,10 +197,12 @@ pub(crate) struct Batch {
     /// Keys that memory did not decide.
     open: u64,
     reads: u64,
+    cache: Option<Arc<PageCache>>,
+    cache_hits: u64,
 }
 
 impl Batch {
-    fn new(plan: &Arc<Plan>, keys: usize) -> Self {
+    fn new(plan: &Arc<Plan>, context: &LookupContext<'_>, keys: usize) -> Self {
         Self {
             plan: Arc::clone(plan),
             filters: plan.runs.iter().map(|run| run.filter()).collect(),
@@ -183,6 +213,8 @@ impl Batch {
             met: vec![RunTally::default(); plan.own_count()],
             open: 0,
             reads: 0,
+            cache: context.cache.cloned(),
+            cache_hits: 0,
         }
     }
 
@@ -235,7 +267,8 @@ impl Batch {
                 end += 1;
             }
             let key = open[asked as usize];
-            ready.extend(self.next_candidate(keys, (key, first as u32, end as u32), 0));
+            let next = self.next_candidate(keys, (key, first as u32, end as u32), 0);
+            ready.extend(self.pass_cached(keys, next)?);
             first = end;
         }
         Ok(true)
@@ -286,8 +319,46 @@ impl Batch {
     ) -> Result<Option<Search>> {
         let run = &self.plan.runs[search_now.run as usize];
         let key = keys[search_now.key as usize].as_ref();
+        let found = search(run, search_now.location, bytes, key)?;
+        if let Some(cache) = &self.cache
+            && is_cached(run, search_now.location)
+        {
+            cache.insert(run.number(), search_now.location.page, bytes);
+        }
+        let next = self.follow(keys, search_now, found);
+        self.pass_cached(keys, next)
+    }
+
+    /// Looks into pages that are in memory, for as long as one follows another; returns the first place that has
+    /// to be read.
+    fn pass_cached<K: AsRef<[u8]>>(
+        &mut self,
+        keys: &[K],
+        mut next: Option<Search>,
+    ) -> Result<Option<Search>> {
+        while let (Some(search), Some(cache)) = (next, &self.cache) {
+            let (run, location) = (&self.plan.runs[search.run as usize], search.location);
+            if !is_cached(run, location) {
+                break;
+            }
+            let key = keys[search.key as usize].as_ref();
+            let look = |page: &[u8]| search_cached(run, location, page, key);
+            let Some(found) = cache.look(run.number(), location.page, look) else { break };
+            self.cache_hits += 1;
+            next = self.follow(keys, search, found?);
+        }
+        Ok(next)
+    }
+
+    /// Takes in what was found in one place; returns where to look next, if anywhere.
+    fn follow<K: AsRef<[u8]>>(
+        &mut self,
+        keys: &[K],
+        search_now: Search,
+        found: Found,
+    ) -> Option<Search> {
         let mut next_run = search_now.run + 1;
-        match search(run, search_now.location, bytes, key)? {
+        match found {
             Found::Entry(kind, value, blob) => {
                 self.note_found(search_now.run, kind.is_decisive());
                 if kind.is_decisive() {
@@ -297,20 +368,22 @@ impl Batch {
                 let is_last = next_run as usize >= self.plan.runs.len();
                 if is_last && !self.partial.contains_key(&search_now.key) {
                     self.results[search_now.key as usize] = met.into_lookup();
-                    return Ok(None);
+                    return None;
                 }
                 self.partial.entry(search_now.key).or_default().met.push(met);
             }
             Found::Before => {
+                let key = keys[search_now.key as usize].as_ref();
+                let run = &self.plan.runs[search_now.run as usize];
                 if let Some(location) = run.locate_before(search_now.location, key) {
-                    return Ok(Some(Search { location, ..search_now }));
+                    return Some(Search { location, ..search_now });
                 }
                 self.note_false_positive(search_now.run);
             }
             Found::Absent => self.note_false_positive(search_now.run),
         }
         let Search { key, next, end, .. } = search_now;
-        Ok(self.next_candidate(keys, (key, next, end), next_run))
+        self.next_candidate(keys, (key, next, end), next_run)
     }
 
     /// Does all of it.
@@ -337,7 +410,7 @@ impl Batch {
         self,
         resolve: &Resolve,
     ) -> Result<(Vec<Lookup>, Arc<Plan>, LookupTally)> {
-        let Self { plan, mut results, partial, met, open, reads, .. } = self;
+        let Self { plan, mut results, partial, met, open, reads, cache_hits, .. } = self;
         for (key, partial) in partial {
             results[key as usize] = plan.conclude(partial, resolve)?;
         }
@@ -346,6 +419,7 @@ impl Batch {
             found: results.iter().filter(|result| result.is_found()).count() as u64,
             memory_hits: results.len() as u64 - open,
             reads,
+            cache_hits,
             filters: filter_stats(&plan, &met, open),
         };
         Ok((results, plan, tally))
@@ -398,7 +472,7 @@ pub(crate) fn lookup_batch<K: AsRef<[u8]>>(
     context: &LookupContext<'_>,
     keys: &[K],
 ) -> Result<(Vec<Lookup>, Arc<Plan>, LookupTally)> {
-    let (plan, mut batch) = batch_of(tree, keys.len());
+    let (plan, mut batch) = batch_of(tree, context, keys.len());
     batch.run(&buffers_of(tree, &plan), context, keys)?;
     batch.conclude(context.resolve)
 }
@@ -413,7 +487,7 @@ pub(crate) fn lookup_in<K: AsRef<[u8]>>(
     context: &LookupContext<'_>,
     keys: &[K],
 ) -> Result<(Vec<Lookup>, LookupTally)> {
-    let mut batch = Batch::new(plan, keys.len());
+    let mut batch = Batch::new(plan, context, keys.len());
     batch.run(buffers, context, keys)?;
     let (results, _, tally) = batch.conclude(context.resolve)?;
     Ok((results, tally))
@@ -428,15 +502,15 @@ pub(crate) fn begin_batch<K: AsRef<[u8]>>(
     context: &LookupContext<'_>,
     keys: &[K],
 ) -> Result<(Batch, VecDeque<Search>)> {
-    let (plan, mut batch) = batch_of(tree, keys.len());
+    let (plan, mut batch) = batch_of(tree, context, keys.len());
     let (buffers, mut ready) = (buffers_of(tree, &plan), VecDeque::new());
     while batch.begin_next(&buffers, context, keys, &mut ready)? {}
     Ok((batch, ready))
 }
 
-fn batch_of(tree: &Tree, keys: usize) -> (Arc<Plan>, Batch) {
+fn batch_of(tree: &Tree, context: &LookupContext<'_>, keys: usize) -> (Arc<Plan>, Batch) {
     let plan = Arc::new(Plan::new(tree.sources()));
-    let batch = Batch::new(&plan, keys);
+    let batch = Batch::new(&plan, context, keys);
     (plan, batch)
 }
 

@@ -25,7 +25,7 @@ pub(crate) const SESSION_VERSION: u32 = 1;
 pub(crate) const SNAPSHOT_MAGIC: [u8; 8] = *b"TerraSnp";
 
 /// Newest version of snapshots.
-pub(crate) const SNAPSHOT_VERSION: u32 = 2;
+pub(crate) const SNAPSHOT_VERSION: u32 = 3;
 
 /// Largest metadata file that is read, in bytes.
 pub(crate) const MANIFEST_BYTES_MAX: u64 = 64 << 20;

@@ -13,8 +13,19 @@
 //! filters of that rate for all runs there are; beside them that of one run with all entries, which is what
 //! a merge into the last level comes to; and that of one run with all entries above the last level, for the
 //! other merges. The merge gets a filter of that rate. Where filters made earlier, when the table was smaller,
-//! stand in the way, the ones that are the most too large are halved ([`Filter::halve`]), which costs one
+//! stand in the way, the ones that are the most too large are folded ([`Filter::fold_to`]), which costs one
 //! pass over them and no I/O; in their files they stay as they were.
+//!
+//! **A table that is only read** needs no room for any of that. When a snapshot is opened, the filters get all
+//! that is left of the budget, folded as little as that allows; they are folded further, in memory, when the first
+//! update comes. Memory is shared out ([`share_out`]) where it saves most lookups per byte, as a [`MemoryGoal`] counts
+//! them: a filter says no to all absent keys, and to those present keys that an older run has. So the oldest
+//! run's filter is of no use for keys that are present. Where a page cache takes what is left, no filter gets a
+//! byte that would save more as a part of a cached page.
+//!
+//! **Pages** that lookups read ([`page_cache`](crate::page_cache)) take what nobody else needs: in a table that is only
+//! read all that is left, else what is left beside full write buffers and the merges under way. When one
+//! more begins they are told to take less first.
 //!
 //! **Invariant.** What a merge is given is never more than what the runs there are, and the outputs of merges
 //! under way, leave free when it begins; and nothing but the beginning of a merge ever adds to what is
@@ -23,9 +34,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::config::{BUFFER_WEIGHTS_HALVES, MEMORY_BUDGET_MIN, write_buffer_weight};
-use crate::filter::{Filter, FilterAllocation, FilterBuilder};
+use terrane_io::Access;
+
+use crate::config::{BUFFER_WEIGHTS_HALVES, MEMORY_BUDGET_MIN, MemoryGoal, write_buffer_weight};
+use crate::filter::{Filter, FilterAllocation, FilterBuilder, Fold, expected_rate};
 use crate::index::IndexKind;
+use crate::page::PAGE_SIZE;
 use crate::run::Run;
 
 /// The total false-positive rate below which more memory gains nothing worth having.
@@ -34,9 +48,14 @@ const TOTAL_FPR_MIN: f64 = 1e-3;
 /// Steps in which the rate per entry is found, each of which halves the error of its logarithm.
 const RATE_STEPS: u32 = 18;
 
+/// What of a budget write buffers may take.
+fn buffers(budget: u64) -> u64 {
+    write_buffer_weight(budget) * BUFFER_WEIGHTS_HALVES / 2
+}
+
 /// What a budget leaves for filters and indexes.
 fn filters_and_indexes(budget: u64) -> u64 {
-    budget - write_buffer_weight(budget) * BUFFER_WEIGHTS_HALVES / 2
+    budget - buffers(budget)
 }
 
 /// The least budget for a table whose indexes take so many bytes: their successors, while a merge writes
@@ -60,7 +79,10 @@ fn index_bytes_planned(kind: IndexKind, key_pages: u64, input_bytes: u64) -> u64
 }
 
 /// Memory of a filter beside its blocks.
-const FILTER_OVERHEAD_BYTES: u64 = size_of::<FilterBuilder>() as u64 + 64;
+const FILTER_OVERHEAD_BYTES: u64 = 64 + {
+    let (filter, builder) = (size_of::<Filter>(), size_of::<FilterBuilder>());
+    if filter > builder { filter as u64 } else { builder as u64 }
+};
 
 fn filter_bytes(entries: u64, allocation: FilterAllocation) -> u64 {
     Filter::blocks_for(entries, allocation) * 64 + FILTER_OVERHEAD_BYTES
@@ -69,6 +91,99 @@ fn filter_bytes(entries: u64, allocation: FilterAllocation) -> u64 {
 /// Memory of the filter of a run of so many entries in a table of a given rate per entry.
 fn filter_bytes_at(rate_per_entry: f64, entries: u64) -> u64 {
     filter_bytes(entries, FilterAllocation::for_rate(rate_per_entry * entries as f64))
+}
+
+/// A filter among which memory is shared out.
+#[derive(Debug, Clone, Copy)]
+struct Candidate {
+    entries: u64,
+    /// As they are stored.
+    blocks: u64,
+    probes: u8,
+    /// The share of all lookups that ask it about a key that its run does not have.
+    weight: f64,
+    /// The least that it can be folded.
+    finest: Fold,
+}
+
+/// A part of a filter: what it takes, and the lookups that read in vain.
+#[derive(Debug, Clone, Copy)]
+struct Part {
+    fold: Fold,
+    bytes: u64,
+    reads: f64,
+}
+
+impl Part {
+    /// Reads that this part saves for each byte that it takes more than another.
+    fn gain(&self, less: &Self) -> f64 {
+        (less.reads - self.reads) / self.bytes.saturating_sub(less.bytes).max(1) as f64
+    }
+}
+
+impl Candidate {
+    fn part(&self, fold: Fold) -> Part {
+        let blocks = fold.blocks(self.blocks);
+        let rate = match fold {
+            Fold::NOTHING => 1.0,
+            _ => expected_rate(self.entries, blocks, self.probes),
+        };
+        Part { fold, bytes: blocks * 64 + FILTER_OVERHEAD_BYTES, reads: rate * self.weight }
+    }
+
+    /// The parts worth having, from none on, each of which saves less per byte than the one before.
+    fn parts(&self) -> Vec<Part> {
+        let mut parts = vec![self.part(Fold::NOTHING)];
+        let folds = Fold::FACTORS.into_iter().map(Fold::uniform).chain([self.finest]);
+        for fold in folds.filter(|&fold| self.can_have(fold)) {
+            let part = self.part(fold);
+            while let [.., before, last] = parts.as_slice()
+                && part.gain(last) >= last.gain(before)
+            {
+                parts.pop();
+            }
+            if parts.last().is_some_and(|last| part.reads < last.reads) {
+                parts.push(part);
+            }
+        }
+        parts
+    }
+
+    fn can_have(&self, fold: Fold) -> bool {
+        fold != Fold::NOTHING && fold.divides(self.blocks) && self.finest.leads_to(fold)
+    }
+}
+
+/// How much of each filter to have in `room` bytes so that fewest lookups read in vain, at no place for less than
+/// `gain_min` reads saved per byte.
+fn share_out(candidates: &[Candidate], room: u64, gain_min: f64) -> Vec<Fold> {
+    let parts: Vec<Vec<Part>> = candidates.iter().map(Candidate::parts).collect();
+    let mut steps = Vec::new();
+    for (at, parts) in parts.iter().enumerate() {
+        steps.extend((1..parts.len()).map(|step| (parts[step].gain(&parts[step - 1]), at, step)));
+    }
+    // Of one filter they stay in their order, as each saves less than the one before.
+    steps.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.2.cmp(&b.2)));
+    let mut chosen = vec![0; candidates.len()];
+    let mut folds = vec![Fold::NOTHING; candidates.len()];
+    let least = parts.iter().map(|parts| parts[0].bytes).sum();
+    let mut left = room.saturating_sub(least);
+    for (gain, at, step) in steps {
+        if chosen[at] + 1 != step || gain < gain_min {
+            continue;
+        }
+        let (less, more) = (parts[at][step - 1], parts[at][step]);
+        if let Some(rest) = left.checked_sub(more.bytes.saturating_sub(less.bytes)) {
+            left = rest;
+            (chosen[at], folds[at]) = (step, more.fold);
+        } else if less.fold != Fold::NOTHING && !more.fold.is_uneven() {
+            let stored = candidates[at].blocks;
+            let blocks_max = less.fold.blocks(stored) + left / 64;
+            folds[at] = Fold::between(less.fold, more.fold, stored, blocks_max);
+            left -= (folds[at].blocks(stored) - less.fold.blocks(stored)) * 64;
+        }
+    }
+    folds
 }
 
 /// What a merge will hold, as far as a budget goes.
@@ -126,23 +241,105 @@ impl Held {
     }
 
     fn bytes(&self) -> u64 {
-        let memory = |run: &Arc<Run>| run.memory_bytes().0 + run.memory_bytes().1;
-        self.runs.iter().map(memory).sum::<usize>() as u64 + self.output_bytes
+        self.filter_bytes() + self.index_bytes() + self.output_bytes
     }
 
-    /// The filter of the run that a merge of these will write, with room made for it.
+    fn filter_bytes(&self) -> u64 {
+        self.runs.iter().map(|run| run.memory_bytes().0 as u64).sum()
+    }
+
+    /// Memory of the indexes of all runs.
+    pub(crate) fn index_bytes(&self) -> u64 {
+        self.runs.iter().map(|run| run.memory_bytes().1 as u64).sum()
+    }
+
+    /// How much of the filters of all runs, which must have been added newest first, to have in `room` bytes. Of
+    /// those that can be read it may be more than there is in memory.
+    pub(crate) fn filters_for(
+        &self,
+        goal: MemoryGoal,
+        room: u64,
+        can_be_read: impl Fn(&Run) -> bool,
+    ) -> Vec<(Arc<Run>, Fold)> {
+        let entries: u64 = self.runs.iter().map(|run| run.meta().entries).sum();
+        let hits = match goal {
+            MemoryGoal::Hit => 1.0,
+            MemoryGoal::Miss => 0.0,
+            MemoryGoal::Balanced => 0.5,
+        };
+        let mut older = entries;
+        let candidates: Vec<Candidate> = self
+            .runs
+            .iter()
+            .map(|run| {
+                older -= run.meta().entries;
+                let filter = run.filter();
+                Candidate {
+                    entries: run.meta().entries,
+                    blocks: run.meta().filter_blocks,
+                    probes: u8::try_from(run.meta().filter_probes).unwrap_or(u8::MAX),
+                    weight: 1.0 - hits + hits * older as f64 / entries.max(1) as f64,
+                    finest: if can_be_read(run) { Fold::WHOLE } else { filter.fold() },
+                }
+            })
+            .collect();
+        // A byte of a page in memory saves as much as its share of the pages that lookups read past the cache.
+        let is_direct = |run: &&Arc<Run>| run.access() == Access::Direct;
+        let pages = |run: &Arc<Run>| u64::from(run.meta().data_pages) * PAGE_SIZE as u64;
+        let direct_bytes: u64 = self.runs.iter().filter(is_direct).map(pages).sum();
+        let gain_min = if direct_bytes > 0 { hits / direct_bytes as f64 } else { 0.0 };
+        let folds = share_out(&candidates, room, gain_min);
+        self.runs.iter().cloned().zip(folds).collect()
+    }
+
+    /// What a cache of pages may take of a budget: what nothing else needs until the next merge begins. A table
+    /// that is updated needs room for full write buffers and for what merges have been planned to build.
+    pub(crate) fn left_for_pages(
+        &self,
+        budget: u64,
+        unfiltered_bytes: u64,
+        is_updated: bool,
+    ) -> u64 {
+        let planned =
+            if is_updated { buffers(budget) + self.index_bytes() + self.output_bytes } else { 0 };
+        budget.saturating_sub(unfiltered_bytes.max(planned) + self.filter_bytes())
+    }
+
+    /// Numbers of the runs.
+    pub(crate) fn run_numbers(&self) -> Vec<u64> {
+        self.numbers.iter().copied().collect()
+    }
+
+    /// Folds filters so that there is room for a full write buffer and for the outputs of merges.
+    pub(crate) fn make_room_to_write(&self, budget: u64, goal: MemoryGoal) {
+        let taken = self.index_bytes() + self.output_bytes;
+        let room = filters_and_indexes(budget).saturating_sub(taken);
+        if self.filter_bytes() <= room {
+            return;
+        }
+        for (run, fold) in self.filters_for(goal, room, |_| false) {
+            run.fold_filter(fold);
+        }
+    }
+
+    /// The filter of the run that a merge of these will write, with room made for it. If it needs none, the
+    /// last level never does.
     pub(crate) fn make_room(
         &self,
         budget: u64,
         output: Planned,
         index: IndexKind,
+        needs_filter: bool,
     ) -> FilterAllocation {
         let room = filters_and_indexes(budget);
         let rate = self.rate_per_entry(room, output, index);
-        let wanted = filter_bytes_at(rate, output.entries);
+        let wanted = if needs_filter { filter_bytes_at(rate, output.entries) } else { 0 };
         let room = room.saturating_sub(output.index_bytes(index));
-        self.halve_filters(rate, room.saturating_sub(wanted));
+        self.fold_filters(rate, room.saturating_sub(wanted));
         let free = room.saturating_sub(self.bytes());
+        if !needs_filter {
+            return FilterAllocation::Least;
+        }
         if wanted <= free {
             return FilterAllocation::for_rate(rate * output.entries as f64);
         }
@@ -185,20 +382,118 @@ impl Held {
         f64::exp(high)
     }
 
-    /// Halves filters, those that are the most too large first, until all is within `bytes_max` or no filter
+    /// Folds filters, those that are the most too large first, until all is within `bytes_max` or no filter
     /// is larger than the rate per entry asks for.
-    fn halve_filters(&self, rate_per_entry: f64, bytes_max: u64) {
+    fn fold_filters(&self, rate_per_entry: f64, bytes_max: u64) {
         let mut held = self.bytes();
         while held > bytes_max {
-            let excess = |run: &&Arc<Run>| {
+            let excess = |run: &Arc<Run>| {
                 run.memory_bytes().0 as f64
                     / filter_bytes_at(rate_per_entry, run.meta().entries) as f64
             };
-            let too_large =
-                self.runs.iter().filter(|run| run.filter().can_be_halved() && excess(run) > 1.0);
-            let largest = too_large.max_by(|a, b| excess(a).total_cmp(&excess(b)));
-            let Some(run) = largest else { break };
-            held = held.saturating_sub(run.halve_filter() as u64);
+            let folds = self.runs.iter().filter_map(|run| Some((run, run.filter().coarser()?)));
+            let too_large = folds.filter(|(run, _)| excess(run) > 1.0);
+            let largest = too_large.max_by(|a, b| excess(a.0).total_cmp(&excess(b.0)));
+            let Some((run, fold)) = largest else { break };
+            let freed = run.fold_filter(fold) as u64;
+            held = held.saturating_sub(freed);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! Goal: memory goes where it saves most. Method: the shapes and budgets of ten million entries of 142 bytes, on
+    //! paper; the filters behind the rates are measured in `filter`.
+
+    use super::*;
+
+    const ENTRIES: u64 = 10_000_000;
+    /// What the index of such a table takes.
+    const INDEX: u64 = 570_000;
+
+    /// Levels of a size ratio of ten, the last of which has all but a share of the entries; filters of so many bits
+    /// per entry on the last level and above it.
+    fn levelled(above: f64, bits: (f64, f64), hits: f64) -> Vec<Candidate> {
+        let mut sizes = vec![(1.0 - above, bits.0)];
+        for level in 0..3 {
+            sizes.insert(0, (above * 0.9 * f64::powi(0.1, level), bits.1));
+        }
+        let mut older = 1.0;
+        sizes
+            .into_iter()
+            .map(|(share, bits)| {
+                older -= share;
+                let entries = (share * ENTRIES as f64) as u64;
+                let filter = FilterAllocation::for_bits(bits);
+                Candidate {
+                    entries,
+                    blocks: Filter::blocks_for(entries, filter),
+                    probes: 6,
+                    weight: 1.0 - hits + hits * f64::round(older * 1e9) / 1e9,
+                    finest: Fold::WHOLE,
+                }
+            })
+            .collect()
+    }
+
+    /// Reads in vain of a present key and of an absent one, with memory of so many thousandths of all bytes.
+    fn reads(above: f64, bits: (f64, f64), hits: f64, thousandths: u64) -> (f64, f64) {
+        let candidates = levelled(above, bits, hits);
+        let room = ENTRIES * 142 * thousandths / 1_000 - INDEX;
+        let folds = share_out(&candidates, room, hits / (ENTRIES as f64 * 146.0));
+        let rates = candidates.iter().zip(&folds).map(|(candidate, fold)| {
+            (candidate.part(*fold), candidate.part(*fold).reads / candidate.weight.max(1e-9))
+        });
+        let all: Vec<_> = rates.collect();
+        assert!(all.iter().map(|(part, _)| part.bytes).sum::<u64>() <= room);
+        let misses =
+            all.iter().map(|(part, rate)| if part.fold == Fold::NOTHING { 1.0 } else { *rate });
+        let misses: Vec<f64> = misses.collect();
+        let upper: f64 = misses[..misses.len() - 1].iter().sum();
+        (upper, misses.iter().sum())
+    }
+
+    /// Filters of eleven bits on the last level and of fourteen above it, with a tenth of the entries there.
+    #[test]
+    fn a_thousandth_of_the_bytes_suffices_for_keys_that_are_present() {
+        let bits = (11.0, 14.0);
+        let present = [1, 2, 10].map(|thousandths| reads(0.1, bits, 1.0, thousandths).0);
+        assert!(present[0] <= 0.08 && present[1] <= 0.007 && present[2] <= 0.007, "{present:?}");
+        let absent = [5, 10].map(|thousandths| reads(0.1, bits, 0.5, thousandths).1);
+        assert!(absent[0] <= 0.17 && absent[1] <= 0.014, "{absent:?}");
+    }
+
+    #[test]
+    fn more_memory_never_makes_more_reads_and_fewer_entries_above_make_fewer() {
+        for bits in [(11.0, 11.0), (11.0, 17.0), (16.0, 22.0)] {
+            for hits in [0.0, 0.5, 1.0] {
+                let mut before = f64::INFINITY;
+                for thousandths in [1, 2, 3, 5, 8, 10, 20, 30] {
+                    let (present, absent) = reads(0.1, bits, hits, thousandths);
+                    let cost = hits * present + (1.0 - hits) * absent;
+                    assert!(cost <= before + 1e-9, "{bits:?} {hits} {thousandths}: {cost}");
+                    before = cost;
+                }
+            }
+            assert!(reads(0.02, bits, 0.5, 5).1 < reads(0.1, bits, 0.5, 5).1, "{bits:?}");
+        }
+    }
+
+    /// With no room nobody has a filter; for pages that would save more no filter is kept.
+    #[test]
+    fn what_is_not_worth_its_memory_is_left_out() {
+        let candidates = levelled(0.1, (11.0, 14.0), 0.5);
+        let nothing = vec![Fold::NOTHING; candidates.len()];
+        assert_eq!(share_out(&candidates, 0, 0.0), nothing);
+        assert_eq!(share_out(&candidates, u64::MAX, 1.0), nothing);
+        let all = share_out(&candidates, u64::MAX, 0.0);
+        assert!(all.iter().all(|fold| *fold == Fold::WHOLE), "{all:?}");
+        let for_hits = share_out(&levelled(0.1, (11.0, 14.0), 1.0), u64::MAX, 0.0);
+        assert_eq!(for_hits.last(), Some(&Fold::NOTHING));
+        assert!(for_hits.iter().rev().skip(1).all(|fold| *fold == Fold::WHOLE));
+        // What is in memory already can only be folded further.
+        let folded = Candidate { finest: Fold::uniform(4), ..candidates[0] };
+        assert_eq!(share_out(&[folded], u64::MAX, 0.0), [Fold::uniform(4)]);
     }
 }

@@ -352,6 +352,11 @@ impl PageLayout {
     #[inline(never)] // so that `cargo xtask counts` sees it apart
     pub(crate) fn parse(page: &[u8], place: Place) -> Result<Self, Corrupt> {
         check(page, place, PageKind::Key)?;
+        Self::parse_checked(page, place)
+    }
+
+    /// The same for one that was found whole when it was read, and has been in memory since.
+    pub(crate) fn parse_checked(page: &[u8], place: Place) -> Result<Self, Corrupt> {
         let broken = |rule, expected: usize, found: usize| Corrupt {
             page: place.page,
             rule,

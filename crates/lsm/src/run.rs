@@ -7,7 +7,7 @@
 #![doc = include_str!("../../../docs/format/run.md")]
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, Weak};
 
 use terrane_io::bytes::{Overrun, Reader, Writer};
@@ -17,7 +17,7 @@ use crate::corrupt::Corrupt;
 use crate::entry::{ENTRY_OVERHEAD_BYTES, KEY_BYTES_MAX};
 use crate::error::{Error, Result};
 use crate::files::{FileHandle, FileSet};
-use crate::filter::{Filter, FilterDecoder};
+use crate::filter::{Filter, FilterDecoder, Fold};
 use crate::index::{Candidate, Index};
 use crate::open_files::PooledFile;
 use crate::page::{PAGE_SIZE, PAYLOAD_SIZE, PageKind, Place, decode_payload};
@@ -363,7 +363,7 @@ pub(crate) struct Run {
     handle: Arc<FileHandle>,
     access: Access,
     meta: RunMeta,
-    /// Replaced by a smaller one when a memory budget asks for it.
+    /// Replaced by one that is folded more or less when a memory budget asks for it.
     filter: Arc<RwLock<Arc<Filter>>>,
     section: Arc<IndexSection>,
     gauge: Arc<Gauge>,
@@ -376,9 +376,9 @@ pub(crate) struct Run {
 struct Gauge {
     set: Arc<FileSet>,
     meta: RunMeta,
-    /// Memory of the filter as it was in the beginning, and how much of that was given up since.
-    filter_bytes: u64,
-    halved_bytes: AtomicU64,
+    filter_bytes: AtomicU64,
+    /// Whether the filter is still to be read, by the first who knows how much of it is wanted.
+    is_unread: AtomicBool,
     index_bytes: u64,
 }
 
@@ -387,8 +387,8 @@ impl Gauge {
         let gauge = Self {
             set: Arc::clone(set),
             meta,
-            filter_bytes: filter.memory_bytes() as u64,
-            halved_bytes: AtomicU64::new(0),
+            filter_bytes: AtomicU64::new(filter.memory_bytes() as u64),
+            is_unread: AtomicBool::new(false),
             index_bytes: index_bytes as u64,
         };
         gauge.for_each(|sum, value| sum.fetch_add(value, Ordering::Relaxed));
@@ -402,13 +402,16 @@ impl Gauge {
         visit(&sums.entries, self.meta.entries);
         visit(&sums.deletes, self.meta.deletes);
         visit(&sums.bytes, self.meta.file_bytes());
-        visit(&sums.filter_bytes, self.filter_bytes - self.halved_bytes.load(Ordering::Relaxed));
+        visit(&sums.filter_bytes, self.filter_bytes.load(Ordering::Relaxed));
         visit(&sums.index_bytes, self.index_bytes);
     }
 
-    fn halved(&self, freed: usize) {
-        self.halved_bytes.fetch_add(freed as u64, Ordering::Relaxed);
-        self.set.sums().filter_bytes.fetch_sub(freed as u64, Ordering::Relaxed);
+    /// Notes another size of the filter; while it is locked.
+    fn note_filter(&self, bytes: usize) {
+        let before = self.filter_bytes.swap(bytes as u64, Ordering::Relaxed);
+        let sum = &self.set.sums().filter_bytes;
+        sum.fetch_add(bytes as u64, Ordering::Relaxed);
+        sum.fetch_sub(before, Ordering::Relaxed);
     }
 }
 
@@ -481,8 +484,26 @@ impl Run {
     ///
     /// Cost: reads footer, filter and index.
     pub(crate) fn open(set: &Arc<FileSet>, number: u64, access: Access) -> Result<Self> {
+        Self::open_folded(set, number, access, Fold::WHOLE)
+    }
+
+    /// The same without the filter, which is to be [read](Self::read_filter) when it is known how much of it is
+    /// wanted.
+    ///
+    /// Cost: reads footer and index.
+    pub(crate) fn open_without_filter(
+        set: &Arc<FileSet>,
+        number: u64,
+        access: Access,
+    ) -> Result<Self> {
+        let run = Self::open_folded(set, number, access, Fold::NOTHING)?;
+        run.gauge.is_unread.store(true, Ordering::Release);
+        Ok(run)
+    }
+
+    fn open_folded(set: &Arc<FileSet>, number: u64, access: Access, fold: Fold) -> Result<Self> {
         let file = Arc::new(set.file(number, access));
-        let (meta, filter, section) = read_sections(file.path(), file.get()?.as_ref())?;
+        let (meta, filter, section) = read_folded(file.path(), file.get()?.as_ref(), fold)?;
         let blobs = (meta.blob_bytes > 0).then(|| Arc::new(set.blobs(number, access)));
         Ok(Self::new(file, blobs, set.attach(number), access, meta, filter, section))
     }
@@ -579,15 +600,34 @@ impl Run {
         Arc::clone(&self.filter.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Makes the filter half as large for everybody who has the run; returns the bytes freed.
-    pub(crate) fn halve_filter(&self) -> usize {
+    /// Folds the filter for everybody who has the run; returns the bytes freed. Nothing happens if it does not lead
+    /// there: somebody else has folded it in another way meanwhile.
+    pub(crate) fn fold_filter(&self, fold: Fold) -> usize {
         let mut filter = self.filter.write().unwrap_or_else(PoisonError::into_inner);
+        if !filter.fold().leads_to(fold) {
+            return 0;
+        }
         let before = filter.memory_bytes();
         // In place, unless a lookup is looking into it just now.
-        Arc::make_mut(&mut filter).halve();
-        let freed = before - filter.memory_bytes();
-        self.gauge.halved(freed);
-        freed
+        Arc::make_mut(&mut filter).fold_to(fold);
+        self.gauge.note_filter(filter.memory_bytes());
+        before - filter.memory_bytes()
+    }
+
+    /// Reads the filter from the file, or some of it, for everybody who has the run.
+    ///
+    /// Cost: reads all of the filter, in chunks; what is not kept is not held either.
+    pub(crate) fn read_filter(&self, fold: Fold) -> Result<()> {
+        let read = read_filter(self.path(), self.file()?.as_ref(), &self.meta, fold)?;
+        let mut filter = self.filter.write().unwrap_or_else(PoisonError::into_inner);
+        self.gauge.note_filter(read.memory_bytes());
+        *filter = Arc::new(read);
+        Ok(())
+    }
+
+    /// Whether nobody has said so far how much of the filter is to be in memory; from now on somebody has.
+    pub(crate) fn take_unread(&self) -> bool {
+        self.gauge.is_unread.swap(false, Ordering::AcqRel)
     }
 
     pub(crate) fn min_key(&self) -> &[u8] {
@@ -688,42 +728,113 @@ pub(crate) fn read_sections(
     path: &Path,
     file: &dyn DiskFile,
 ) -> Result<(RunMeta, Filter, IndexSection)> {
-    const PAGES_PER_READ: u32 = 64;
+    read_folded(path, file, Fold::WHOLE)
+}
+
+/// The same with the filter folded; if nothing of it is kept it is not read.
+fn read_folded(
+    path: &Path,
+    file: &dyn DiskFile,
+    fold: Fold,
+) -> Result<(RunMeta, Filter, IndexSection)> {
     let meta = read_meta(path, file)?;
-    let corrupt = |what| Error::corrupt(path, what);
-    let bytes_max = u64::from(meta.filter_pages) * PAYLOAD_SIZE as u64;
-    // More than there can be, which the decoder refuses, stays more.
-    let probes = u8::try_from(meta.filter_probes).unwrap_or(u8::MAX);
-    let mut filter = FilterDecoder::new(meta.filter_blocks, probes, bytes_max).map_err(corrupt)?;
-    let mut words_left = meta.filter_blocks * 8;
+    let index_first = meta.data_pages + meta.filter_pages;
+    let index_end = index_first + meta.index_pages;
     let mut index_bytes = Vec::new();
-    let first = meta.data_pages;
-    let end = first + meta.filter_pages + meta.index_pages;
-    let mut page = first;
-    while page < end {
-        let count = PAGES_PER_READ.min(end - page);
+    let filter = if fold == Fold::NOTHING {
+        for_each_page(file, index_first..index_end, |page, bytes| {
+            take_index(path, &meta, page, bytes, &mut index_bytes)
+        })?;
+        Filter::nothing(meta.filter_blocks)
+    } else {
+        let mut filter = FilterSection::new(path, &meta, fold)?;
+        for_each_page(file, meta.data_pages..index_end, |page, bytes| {
+            if page < index_first {
+                filter.take(page, bytes)
+            } else {
+                take_index(path, &meta, page, bytes, &mut index_bytes)
+            }
+        })?;
+        filter.finish()?
+    };
+    index_bytes.truncate(meta.index_bytes as usize);
+    let in_index = |what: Corrupt| Error::corrupt(path, Corrupt { page: index_first, ..what });
+    let section = IndexSection::decode(&index_bytes, &meta).map_err(in_index)?;
+    Ok((meta, filter, section))
+}
+
+/// Reads and checks the filter of a run file, and keeps it folded.
+fn read_filter(path: &Path, file: &dyn DiskFile, meta: &RunMeta, fold: Fold) -> Result<Filter> {
+    let mut filter = FilterSection::new(path, meta, fold)?;
+    let pages = meta.data_pages..meta.data_pages + meta.filter_pages;
+    for_each_page(file, pages, |page, bytes| filter.take(page, bytes))?;
+    filter.finish()
+}
+
+/// Reads pages, several with each call.
+fn for_each_page(
+    file: &dyn DiskFile,
+    pages: std::ops::Range<u32>,
+    mut take: impl FnMut(u32, &[u8]) -> Result<()>,
+) -> Result<()> {
+    const PAGES_PER_READ: u32 = 64;
+    let mut page = pages.start;
+    while page < pages.end {
+        let count = PAGES_PER_READ.min(pages.end - page);
         let buffer = read_pages(file, page, count)?;
         for bytes in buffer.chunks_exact(PAGE_SIZE) {
-            let place = Place { identity: meta.identity, page };
-            if page < first + meta.filter_pages {
-                let position = page - first;
-                let content =
-                    decode_payload(bytes, place, PageKind::Filter, position).map_err(corrupt)?;
-                let words = words_left.min(FILTER_WORDS_PER_PAGE as u64);
-                filter.push_words(&content[..8 * words as usize]).map_err(corrupt)?;
-                words_left -= words;
-            } else {
-                let position = page - first - meta.filter_pages;
-                let content =
-                    decode_payload(bytes, place, PageKind::Index, position).map_err(corrupt)?;
-                index_bytes.extend_from_slice(content);
-            }
+            take(page, bytes)?;
             page += 1;
         }
     }
-    index_bytes.truncate(meta.index_bytes as usize);
-    let filter = filter.finish().map_err(corrupt)?;
-    let in_index = |what: Corrupt| corrupt(Corrupt { page: first + meta.filter_pages, ..what });
-    let section = IndexSection::decode(&index_bytes, &meta).map_err(in_index)?;
-    Ok((meta, filter, section))
+    Ok(())
+}
+
+/// Adds the content of a page of the index.
+fn take_index(
+    path: &Path,
+    meta: &RunMeta,
+    page: u32,
+    bytes: &[u8],
+    index: &mut Vec<u8>,
+) -> Result<()> {
+    let position = page - meta.data_pages - meta.filter_pages;
+    let place = Place { identity: meta.identity, page };
+    let content = decode_payload(bytes, place, PageKind::Index, position);
+    index.extend_from_slice(content.map_err(|what| Error::corrupt(path, what))?);
+    Ok(())
+}
+
+/// The filter section of a run file, being read.
+struct FilterSection<'a> {
+    path: &'a Path,
+    meta: &'a RunMeta,
+    decoder: FilterDecoder,
+    words_left: u64,
+}
+
+impl<'a> FilterSection<'a> {
+    fn new(path: &'a Path, meta: &'a RunMeta, fold: Fold) -> Result<Self> {
+        let bytes_max = u64::from(meta.filter_pages) * PAYLOAD_SIZE as u64;
+        // More than there can be, which the decoder refuses, stays more.
+        let probes = u8::try_from(meta.filter_probes).unwrap_or(u8::MAX);
+        let decoder = FilterDecoder::new(meta.filter_blocks, probes, bytes_max, fold)
+            .map_err(|what| Error::corrupt(path, what))?;
+        Ok(Self { path, meta, decoder, words_left: meta.filter_blocks * 8 })
+    }
+
+    fn take(&mut self, page: u32, bytes: &[u8]) -> Result<()> {
+        let corrupt = |what| Error::corrupt(self.path, what);
+        let place = Place { identity: self.meta.identity, page };
+        let position = page - self.meta.data_pages;
+        let content = decode_payload(bytes, place, PageKind::Filter, position).map_err(corrupt)?;
+        let words = self.words_left.min(FILTER_WORDS_PER_PAGE as u64);
+        self.decoder.push_words(&content[..8 * words as usize]).map_err(corrupt)?;
+        self.words_left -= words;
+        Ok(())
+    }
+
+    fn finish(self) -> Result<Filter> {
+        self.decoder.finish().map_err(|what| Error::corrupt(self.path, what))
+    }
 }

@@ -567,6 +567,7 @@ impl SessionCore {
             found: activity.found,
             memory_hits: activity.memory_hits,
             lookup_reads: activity.lookup_reads,
+            cache_hits: activity.cache_hits,
             filter: filters.fold(FilterStats::default(), FilterStats::plus),
             updates: activity.updates,
             update_bytes: activity.update_bytes,
@@ -685,6 +686,20 @@ impl SessionCore {
 
     /// The run of that number, shared with whoever has it open.
     pub(crate) fn run(&self, number: u64, access: Access) -> Result<Arc<Run>> {
+        self.run_opened(number, access, Run::open)
+    }
+
+    /// The same, without its filter unless somebody has it open.
+    pub(crate) fn run_without_filter(&self, number: u64, access: Access) -> Result<Arc<Run>> {
+        self.run_opened(number, access, Run::open_without_filter)
+    }
+
+    fn run_opened(
+        &self,
+        number: u64,
+        access: Access,
+        open: impl Fn(&Arc<FileSet>, u64, Access) -> Result<Run>,
+    ) -> Result<Arc<Run>> {
         let shared = |runs: &mut BTreeMap<u64, Weak<Run>>| {
             let run = runs.get(&number).and_then(Weak::upgrade)?.with_access(access);
             runs.insert(number, Arc::downgrade(&run));
@@ -694,7 +709,7 @@ impl SessionCore {
             return Ok(run);
         }
         // Without the lock, so that several can be opened at once; of one run the first is kept.
-        let run = Arc::new(Run::open(&self.files, number, access)?);
+        let run = Arc::new(open(&self.files, number, access)?);
         let mut runs = lock(&self.runs);
         if let Some(run) = shared(&mut runs) {
             return Ok(run);

@@ -25,11 +25,12 @@ use terrane_io::Access;
 
 use crate::blob::retrieve;
 use crate::chunks;
-use crate::config::{DiskCache, LEVELS_MAX, MergeThread, TableConfig};
+use crate::config::{DiskCache, LEVELS_MAX, MemoryGoal, MergeThread, TableConfig};
 use crate::corrupt::Corrupt;
 use crate::entry::{EntryRef, Order, key_hash};
 use crate::error::{Error, Result};
 use crate::files::FileHandle;
+use crate::filter::Fold;
 use crate::index::IndexKind;
 use crate::key_range::KeyRange;
 use crate::levels::{Context, Incoming, Level, Pending, TICKS_PER_FLUSH, Tree};
@@ -324,6 +325,10 @@ pub struct OpenOptions {
     pub resolve: Option<Resolve>,
     /// Another [`TableConfig::disk_cache`].
     pub disk_cache: Option<DiskCache>,
+    /// Another [`TableConfig::memory_budget`], which also takes the place of `write_buffer` and `filter`.
+    pub memory_budget: Option<u64>,
+    /// Another [`TableConfig::memory_goal`].
+    pub memory_goal: Option<MemoryGoal>,
     /// Another [`TableConfig::merge_batch_pages`].
     pub merge_batch_pages: Option<u32>,
     /// Another [`TableConfig::merge_thread`].
@@ -345,6 +350,18 @@ impl OpenOptions {
     #[must_use]
     pub fn disk_cache(self, disk_cache: DiskCache) -> Self {
         Self { disk_cache: Some(disk_cache), ..self }
+    }
+
+    /// The same with another [`memory_budget`](Self::memory_budget), in bytes.
+    #[must_use]
+    pub fn memory_budget(self, bytes: u64) -> Self {
+        Self { memory_budget: Some(bytes), ..self }
+    }
+
+    /// The same with another [`memory_goal`](Self::memory_goal).
+    #[must_use]
+    pub fn memory_goal(self, goal: MemoryGoal) -> Self {
+        Self { memory_goal: Some(goal), ..self }
     }
 
     /// The same with another [`merge_batch_pages`](Self::merge_batch_pages).
@@ -373,12 +390,19 @@ impl OpenOptions {
 
     /// A stored configuration with what is given here.
     fn over(&self, stored: &TableConfig) -> Result<TableConfig> {
+        let mut config = stored.clone();
+        if self.memory_budget.is_some() {
+            let TableConfig { write_buffer, filter, .. } = TableConfig::default();
+            let memory_budget = self.memory_budget;
+            config = TableConfig { write_buffer, filter, memory_budget, ..config };
+        }
         let config = TableConfig {
             disk_cache: self.disk_cache.unwrap_or(stored.disk_cache),
+            memory_goal: self.memory_goal.unwrap_or(stored.memory_goal),
             merge_batch_pages: self.merge_batch_pages.unwrap_or(stored.merge_batch_pages),
             merge_thread: self.merge_thread.unwrap_or(stored.merge_thread),
             queue_depth: self.queue_depth.unwrap_or(stored.queue_depth),
-            ..stored.clone()
+            ..config
         };
         config.validate()?;
         Ok(config)
@@ -473,8 +497,30 @@ pub(crate) fn open_tree(
         check_runs(core, name, meta, &runs)?;
     }
     let tree = restore(core, meta, &runs)?;
+    if let Some(budget) = meta.config.memory_budget {
+        read_filters(core, &tree, &meta.config, budget)?;
+    }
     core.check_open()?;
     Ok(tree)
+}
+
+/// Brings as much of each filter into memory as serves the goal and the budget has room for: of runs that nobody
+/// had open any part, of the others, which are in somebody's budget, no more than is there.
+fn read_filters(core: &SessionCore, tree: &Tree, config: &TableConfig, budget: u64) -> Result<()> {
+    let mut held = Held::default();
+    tree.sources().for_each_run(&mut |run| held.add_run(run));
+    let room = budget.saturating_sub(tree.unfiltered_bytes());
+    let shares = held.filters_for(config.memory_goal, room, Run::take_unread);
+    parallel::map(shares.len(), threads(core, config), |at| {
+        core.check_open()?;
+        let (run, fold) = &shares[at];
+        if run.filter().fold() == Fold::NOTHING && *fold != Fold::NOTHING {
+            return run.read_filter(*fold);
+        }
+        run.fold_filter(*fold);
+        Ok(())
+    })?;
+    Ok(())
 }
 
 /// The runs of a snapshot, by number.
@@ -492,7 +538,11 @@ fn open_runs(core: &SessionCore, meta: &SnapshotMeta) -> Result<Runs> {
     let runs = parallel::map(wanted.len(), threads(core, &meta.config), |at| {
         core.check_open()?;
         let (number, level) = wanted[at];
-        core.run(number, meta.config.disk_cache.access(level as usize))
+        let access = meta.config.disk_cache.access(level as usize);
+        match meta.config.memory_budget {
+            None => core.run(number, access),
+            Some(_) => core.run_without_filter(number, access),
+        }
     })?;
     Ok(runs.into_iter().map(|run| (run.number(), run)).collect())
 }

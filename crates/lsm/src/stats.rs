@@ -1,8 +1,6 @@
 //! What tables and sessions count, and what they can say of their shape.
 //!
-//! Counting is done with additions in memory, for each call and not for each key where that is
-//! possible; nothing here is ever read from disk. The engine has no cache of pages: what a lookup finds in
-//! memory it finds in write buffers.
+//! Counting is done with additions in memory, for each call and not for each key where possible; nothing here is ever read from disk.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -50,6 +48,7 @@ pub(crate) struct LookupTally {
     pub(crate) found: u64,
     pub(crate) memory_hits: u64,
     pub(crate) reads: u64,
+    pub(crate) cache_hits: u64,
     /// Level 1 first.
     pub(crate) filters: Vec<FilterStats>,
 }
@@ -61,6 +60,7 @@ pub(crate) struct Counters {
     found: AtomicU64,
     memory_hits: AtomicU64,
     lookup_reads: AtomicU64,
+    cache_hits: AtomicU64,
     filters: Mutex<Vec<FilterStats>>,
     updates: AtomicU64,
     update_bytes: AtomicU64,
@@ -76,6 +76,7 @@ impl Counters {
         add(&self.found, tally.found);
         add(&self.memory_hits, tally.memory_hits);
         add(&self.lookup_reads, tally.reads);
+        add(&self.cache_hits, tally.cache_hits);
         let mut filters = lock(&self.filters);
         if filters.len() < tally.filters.len() {
             filters.resize_with(tally.filters.len(), FilterStats::default);
@@ -102,6 +103,7 @@ impl Counters {
             found: read(&self.found),
             memory_hits: read(&self.memory_hits),
             lookup_reads: read(&self.lookup_reads),
+            cache_hits: read(&self.cache_hits),
             updates: read(&self.updates),
             update_bytes: read(&self.update_bytes),
             lookup_times: self.lookup_times.snapshot(),
@@ -118,6 +120,7 @@ pub(crate) struct Activity {
     pub(crate) found: u64,
     pub(crate) memory_hits: u64,
     pub(crate) lookup_reads: u64,
+    pub(crate) cache_hits: u64,
     pub(crate) updates: u64,
     pub(crate) update_bytes: u64,
     pub(crate) lookup_times: Latencies,
@@ -184,6 +187,8 @@ pub struct TableStats {
     pub index_bytes: u64,
     /// Memory of the filters and indexes that flushes and merges under way are writing.
     pub unfinished_bytes: u64,
+    /// Memory of the cache of pages, which the table shares with its duplicates.
+    pub cache_bytes: u64,
     /// Key pages that the indexes point to.
     pub key_pages: u64,
     /// Pages of merge work not yet done.
@@ -192,11 +197,12 @@ pub struct TableStats {
     pub lookups: u64,
     /// How many of them were present.
     pub found: u64,
-    /// How many of them write buffers decided, present or not. (The engine has no cache of pages; those that
-    /// the system's page cache answers count as reads.)
+    /// How many of them write buffers decided, present or not.
     pub memory_hits: u64,
-    /// Reads that lookups took.
+    /// Reads that lookups took; those that the system's page cache answers count as well.
     pub lookup_reads: u64,
+    /// Pages that lookups found in the table's cache, each of which saved a read.
+    pub cache_hits: u64,
     /// What lookups met in the runs of all levels.
     pub filter: FilterStats,
     /// Updates accepted.
@@ -226,10 +232,11 @@ impl TableStats {
         self.levels.iter().map(|level| level.runs).sum()
     }
 
-    /// Memory of write buffers, filters and indexes: what a memory budget is for.
+    /// Memory of write buffers, filters, indexes and the cache of pages: what a memory budget is for.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
-        self.buffer_bytes + self.filter_bytes + self.index_bytes + self.unfinished_bytes
+        let tables = self.filter_bytes + self.index_bytes + self.unfinished_bytes;
+        self.buffer_bytes + tables + self.cache_bytes
     }
 
     /// Physical entries: an upper bound of the live ones.
@@ -289,6 +296,8 @@ pub struct SessionStats {
     pub memory_hits: u64,
     /// Reads that lookups took.
     pub lookup_reads: u64,
+    /// Pages that lookups found in the caches of their tables.
+    pub cache_hits: u64,
     /// What lookups met in the runs of all levels.
     pub filter: FilterStats,
     /// Updates accepted.

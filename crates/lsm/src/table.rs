@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::answer::Lookup;
 use crate::canonical::{self, CanonicalSummary};
-use crate::config::{MEMORY_BUDGET_MAX, MergeSchedule, MergeThread, TableConfig};
+use crate::config::{DiskCache, MEMORY_BUDGET_MAX, MergeSchedule, MergeThread, TableConfig};
 use crate::cursor::Cursor;
 use crate::diff::Diff;
 use crate::entry::{
@@ -24,6 +24,7 @@ use crate::lookup::{Batch, Idle, LookupContext, begin_batch, lookup_batch};
 use crate::lookup_thread::{PendingLookups, Submitted};
 use crate::memory::budget_min;
 use crate::merging::View;
+use crate::page_cache::CacheShare;
 use crate::run::Run;
 use crate::segment::{NewEntry, Room, Undo};
 use crate::session_core::{Holder, Registered, SessionCore};
@@ -57,6 +58,10 @@ pub struct Table {
     /// The ticks that the last batch of updates took, and about as many the next one will.
     batch_ticks: u64,
     counters: Arc<Counters>,
+    /// Whether there is room in memory for updates, if there is a budget.
+    has_room_to_write: bool,
+    /// Pages that lookups have read, as far as the memory budget has room for them.
+    cache: Option<CacheShare>,
     /// What references to blobs point into that were given out since the last update; shared with the
     /// duplicates made since then, which the references are as valid for.
     anchor: Arc<Mutex<Anchor>>,
@@ -102,13 +107,27 @@ pub(crate) struct Applied {
 impl Table {
     /// A table that has been entered in the session.
     pub(crate) fn new(session: Registered, tree: Tree, config: TableConfig) -> Self {
+        let cache = new_cache(&config);
+        let table = Self::with_cache(session, tree, config, cache);
+        table.limit_cache(&table.tree);
+        table
+    }
+
+    fn with_cache(
+        session: Registered,
+        tree: Tree,
+        config: TableConfig,
+        cache: Option<CacheShare>,
+    ) -> Self {
         event!(DEBUG, "table.newed", session.dir(), table = session.id());
         Self {
+            cache,
             tree,
             config,
             next_work: 0,
             batch_ticks: 0,
             counters: Arc::default(),
+            has_room_to_write: false,
             anchor: Arc::default(),
             session,
         }
@@ -123,6 +142,7 @@ impl Table {
             salt: self.session.salt(),
             queue_depth: self.config.queue_depth as usize,
             resolve: &self.config.resolve,
+            cache: self.cache.as_ref().map(CacheShare::cache),
             spare: self.session.spare_pages(),
             idle: None,
         }
@@ -149,13 +169,34 @@ impl Table {
         &self.config
     }
 
+    /// Before the first update of a table with a memory budget: until then other things have all of it.
+    fn make_room_to_write(&mut self) {
+        if self.has_room_to_write {
+            return;
+        }
+        self.has_room_to_write = true;
+        if let Some(budget) = self.config.memory_budget {
+            self.tree.make_room_to_write(&self.context(), budget);
+            self.limit_cache(&self.tree);
+        }
+    }
+
+    /// Leaves to the cache of pages what a tree, which is the table's or is about to be, does not need.
+    fn limit_cache(&self, tree: &Tree) {
+        if let (Some(cache), Some(budget)) = (&self.cache, self.config.memory_budget) {
+            let context = self.context();
+            let (bytes, runs) = tree.left_for_pages(&context, budget, self.has_room_to_write);
+            cache.set(bytes, runs);
+        }
+    }
+
     /// Changes the configuration. The content stays the same, whatever is changed.
     ///
     /// In force with the next update: `merge_schedule`, `merge_thread`, `merge_batch_pages` and the write
     /// buffer, which is flushed earlier or later than it would have been; with the next lookup:
     /// `queue_depth`. With the next flush: `merge_policy` and `size_ratio`, level by level as runs arrive
     /// there; a merge that is wanted earlier than it had been planned for is completed at once. For runs
-    /// written from then on: `filter`, `index`, `disk_cache`; a lower `memory_budget` also halves filters that
+    /// written from then on: `filter`, `index`, `disk_cache`; a lower `memory_budget` also folds filters that
     /// are there, for all tables that share the runs. `resolve` stays as it is. Duplicates and snapshots
     /// made before keep theirs.
     ///
@@ -174,7 +215,9 @@ impl Table {
             let allowed = format!("{kept}, which the table was made with");
             return Err(refused("resolve", value, allowed));
         }
-        if let Some(budget) = config.memory_budget {
+        if let Some(budget) = config.memory_budget
+            && config.memory_budget != self.config.memory_budget
+        {
             let least = budget_min(self.stats().index_bytes);
             if budget < least {
                 let allowed = format!("{least} to {MEMORY_BUDGET_MAX}, for a table of this size");
@@ -183,6 +226,12 @@ impl Table {
         }
         let now = self.tree.now(&self.context());
         self.config = config.clone();
+        self.cache = new_cache(config);
+        if std::mem::take(&mut self.has_room_to_write) {
+            self.make_room_to_write();
+        } else {
+            self.limit_cache(&self.tree);
+        }
         // Time has another measure now.
         self.next_work = 0;
         if config.memory_budget.is_some() {
@@ -272,6 +321,7 @@ impl Table {
         }
         std::mem::swap(&mut self.tree, &mut copy.tree);
         self.next_work = copy.next_work;
+        self.limit_cache(&self.tree);
         self.anchor = Arc::default();
         self.counters.add_updates(count, bytes);
         Ok(count)
@@ -313,6 +363,7 @@ impl Table {
             return Ok(Applied::default());
         }
         self.anchor = Arc::default();
+        self.make_room_to_write();
         let room = match self.config.memory_budget {
             Some(_) => Room::default(),
             None => self.tree.room_for(&self.context(), room),
@@ -356,6 +407,7 @@ impl Table {
             return Ok(());
         }
         self.anchor = Arc::default();
+        self.make_room_to_write();
         let mut room = Room { entries: batch.len(), bytes: 0 };
         for (key, update) in batch {
             room.bytes += check_sizes(key.as_ref(), *update)?;
@@ -390,6 +442,7 @@ impl Table {
         let Applied { mut undo, before } = applied;
         if let Some((tree, taken)) = before {
             self.tree = tree;
+            self.limit_cache(&self.tree);
             undo = Some(taken);
         }
         if let Some(undo) = undo {
@@ -447,11 +500,13 @@ impl Table {
 
     fn flush(&self) -> Result<Tree> {
         let context = self.context();
-        let next = self.tree.flush(&context)?;
-        match self.config.merge_schedule {
-            MergeSchedule::Incremental => Ok(next),
-            MergeSchedule::OneShot => next.settled(&context),
+        let mut next = self.tree.flush(&context)?;
+        self.limit_cache(&next);
+        if self.config.merge_schedule == MergeSchedule::OneShot {
+            next = next.settled(&context)?;
+            self.limit_cache(&next);
         }
+        Ok(next)
     }
 
     /// Does the merge work that is due by now, and finds out when the next is.
@@ -511,7 +566,7 @@ impl Table {
 
     /// Looks up a batch of any size; results in the order of the keys, which may repeat.
     ///
-    /// Cost: a key decided by the write buffer, none; a key that is present, 1 page read and for each
+    /// Cost: a key decided by the write buffer, none; a page that the table's cache has, none; a key that is present, 1 page read and for each
     /// newer run as many as its filter's false-positive rate; an absent key only the latter: at the
     /// default configuration together at most 0.01. Reads of a batch run side by side. Held by the test
     /// `budgets`.
@@ -636,6 +691,7 @@ impl Table {
             return Ok(credits);
         };
         self.anchor = Arc::default();
+        self.make_room_to_write();
         let unused = union.supply(credits)?;
         let mut tree = self.tree.clone();
         tree.fold_union(&self.context());
@@ -656,8 +712,10 @@ impl Table {
         let (id, original) = (session.id(), self.session.id());
         event!(DEBUG, "table.new", session.dir(), table = id, duplicate_of = original);
         let tree = Tree { written_bytes: 0, ..self.tree.clone() };
-        let mut copy = Self::new(session, tree, self.config.clone());
+        let cache = self.cache.as_ref().map(CacheShare::share);
+        let mut copy = Self::with_cache(session, tree, self.config.clone(), cache);
         copy.next_work = self.next_work;
+        copy.has_room_to_write = self.has_room_to_write;
         copy.anchor = Arc::clone(&self.anchor);
         Ok(copy)
     }
@@ -816,6 +874,8 @@ impl Table {
             found: activity.found,
             memory_hits: activity.memory_hits,
             lookup_reads: activity.lookup_reads,
+            cache_hits: activity.cache_hits,
+            cache_bytes: self.cache.as_ref().map_or(0, CacheShare::bytes),
             filter: filters.iter().copied().fold(FilterStats::default(), FilterStats::plus),
             updates: activity.updates,
             update_bytes: activity.update_bytes,
@@ -869,6 +929,12 @@ impl Table {
         }
         shape
     }
+}
+
+/// A cache of pages, if the table has a budget for one, and lookups that read past the system's.
+fn new_cache(config: &TableConfig) -> Option<CacheShare> {
+    let budget = config.memory_budget.filter(|_| config.disk_cache != DiskCache::All)?;
+    Some(CacheShare::new(budget))
 }
 
 /// What merges of a table have in common.
@@ -951,7 +1017,7 @@ mod tests {
     use terrane_io::{Access, SimDisk};
 
     use super::*;
-    use crate::config::{DiskCache, MergePolicy, WriteBuffer as BufferSize};
+    use crate::config::{MergePolicy, WriteBuffer as BufferSize};
     use crate::session::{Session, SessionOptions};
 
     /// Runs on levels up to `cached` are read through the page cache and the others past it: whether they

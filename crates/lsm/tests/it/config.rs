@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 
 use terrane_lsm::{
     DiskCache, Error, FilterPolicy, IndexKind, LevelFilter, MEMORY_BUDGET_MAX, MEMORY_BUDGET_MIN,
-    MergePolicy, MergeSchedule, MergeThread, Resolve, Table, TableConfig, Update, WriteBuffer,
+    MemoryGoal, MergePolicy, MergeSchedule, MergeThread, OpenOptions, Resolve, Table, TableConfig,
+    Update, WriteBuffer,
 };
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
@@ -144,7 +145,7 @@ fn a_snapshot_keeps_every_option() {
         let configs = [
             TableConfig { filter: FilterPolicy::PerLevel(per_level), ..buffer_of(10) },
             TableConfig { disk_cache: DiskCache::LevelsUpTo(2), ..buffer_of(10) },
-            with_budget(300 << 10),
+            TableConfig { memory_goal: MemoryGoal::Hit, ..with_budget(300 << 10) },
         ];
         for (at, config) in configs.iter().enumerate() {
             let mut table = session.new_table(&buffer_of(10)).unwrap();
@@ -341,6 +342,7 @@ fn draw_config(rng: &mut impl Draw) -> TableConfig {
         write_buffer: if budget.is_some() { default.write_buffer } else { write_buffer },
         filter: if budget.is_some() { default.filter.clone() } else { filter },
         memory_budget: budget,
+        memory_goal: *rng.pick(&[MemoryGoal::Hit, MemoryGoal::Miss, MemoryGoal::Balanced]),
         index: *rng.pick(&[IndexKind::Auto, IndexKind::Compact, IndexKind::Ordinary]),
         disk_cache: *rng.pick(&[DiskCache::All, DiskCache::None, DiskCache::LevelsUpTo(1)]),
         merge_batch_pages: *rng.pick(&[1, 3, 64]),
@@ -486,4 +488,81 @@ fn a_union_stays_within_its_budget_while_its_debt_is_paid() {
     assert_eq!(content(&union).len() as u64, next);
     let (present, absent) = reads(&union, next);
     assert!(present < 1.5 && absent < 1.0, "{present} and {absent} reads");
+}
+
+/// A snapshot of a table in which all filters have many bits, opened with budgets from a thousandth of its bytes to
+/// more than all of it takes: what the goal asks for is what becomes cheap, and nothing is over the budget.
+#[test]
+fn what_a_budget_buys_when_a_snapshot_is_opened_is_what_the_goal_asks_for() {
+    use MemoryGoal::{Balanced, Hit, Miss};
+    const ENTRIES: u64 = 150_000;
+    let session = Place::simulated(1).open();
+    let config = TableConfig {
+        filter: FilterPolicy::BitsPerEntry(14.0),
+        merge_policy: MergePolicy::Levelling,
+        size_ratio: 10,
+        index: IndexKind::Compact,
+        ..buffer_of(1_000)
+    };
+    let mut table = session.new_table(&config).unwrap();
+    fill(&mut table, 0..ENTRIES);
+    table.save_snapshot(&name("full"), "").unwrap();
+    let whole = table.stats();
+    drop(table);
+    assert!(whole.runs() >= 3 && whole.filter_bytes > 240_000, "{whole:?}");
+    let open = |bytes: u64, goal| {
+        let options = OpenOptions::default().memory_budget(bytes).memory_goal(goal);
+        let table = session.open_snapshot_with(&name("full"), "", &options).unwrap();
+        let (stats, reads) = (table.stats(), reads(&table, ENTRIES));
+        assert_eq!(table.config().memory_goal, goal);
+        assert!(stats.memory_bytes() <= bytes, "{bytes} {goal:?}: {stats:?}");
+        let is_used = stats.memory_bytes() * 20 >= bytes * 19;
+        assert!(is_used || goal == Hit || stats.filter_bytes >= whole.filter_bytes, "{stats:?}");
+        reads
+    };
+    // The whole buffer of the snapshot is in memory as well.
+    let least = MEMORY_BUDGET_MIN;
+    let (present, absent) = open(least, Hit);
+    assert!(present <= 1.05 && absent >= 0.9, "{present} {absent}");
+    let (present, absent) = open(least, Miss);
+    assert!(present <= 1.3 && absent <= 0.4, "{present} {absent}");
+    let (present, absent) = open(least, Balanced);
+    assert!(present <= 1.2 && absent <= 0.6, "{present} {absent}");
+    // With a larger budget they are read again, from the files.
+    for goal in [Miss, Balanced] {
+        let (present, absent) = open(2 << 20, goal);
+        assert!(present <= 1.01 && absent <= 0.016, "{goal:?}: {present} {absent}");
+    }
+    let options = OpenOptions::default().memory_budget(2 << 20).memory_goal(Miss);
+    let table = session.open_snapshot_with(&name("full"), "", &options).unwrap();
+    assert!(table.stats().filter_bytes >= whole.filter_bytes);
+    // What is shared is folded for all, and not unfolded for one.
+    let options = OpenOptions::default().memory_budget(least);
+    let small = session.open_snapshot_with(&name("full"), "", &options).unwrap();
+    assert_eq!(table.stats().filter_bytes, small.stats().filter_bytes);
+    let options = OpenOptions::default().memory_budget(2 << 20);
+    let large = session.open_snapshot_with(&name("full"), "", &options).unwrap();
+    assert_eq!(large.stats().filter_bytes, small.stats().filter_bytes);
+}
+
+/// Once it is updated there must be room for write buffers and merges, at every moment.
+#[test]
+fn a_table_opened_with_full_memory_makes_room_for_updates() {
+    let session = Place::simulated(1).open();
+    let mut table = session.new_table(&buffer_of(1_000)).unwrap();
+    fill(&mut table, 0..120_000);
+    table.save_snapshot(&name("full"), "").unwrap();
+    drop(table);
+    for goal in [MemoryGoal::Hit, MemoryGoal::Miss] {
+        let options = OpenOptions::default().memory_budget(MEMORY_BUDGET_MIN).memory_goal(goal);
+        let mut table = session.open_snapshot_with(&name("full"), "", &options).unwrap();
+        let before = table.stats();
+        for first in (120_000..150_000).step_by(100) {
+            fill(&mut table, first..first + 100);
+            let stats = table.stats();
+            assert!(stats.memory_bytes() <= MEMORY_BUDGET_MIN, "{goal:?}: {stats:?}");
+        }
+        assert!(table.stats().filter_bytes < before.filter_bytes);
+        assert_eq!(content(&table).len(), 150_000);
+    }
 }

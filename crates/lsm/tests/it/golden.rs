@@ -459,8 +459,8 @@ fn golden_files_of_an_unknown_version_are_refused_by_name() {
         (disk, path)
     };
     let is_refused = |error: &Error, path: &Path| {
-        // Snapshots are at version 2, the others at 1.
-        let reads = if path.extension() == Some(OsStr::new("snapshot")) { 2 } else { 1 };
+        // Snapshots are at version 3, the others at 1.
+        let reads = if path.extension() == Some(OsStr::new("snapshot")) { 3 } else { 1 };
         assert!(
             matches!(error, Error::UnknownVersion { path: found, found: 7, newest }
                 if found == path && *newest == reads),

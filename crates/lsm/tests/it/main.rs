@@ -24,6 +24,7 @@ mod golden;
 mod kill;
 mod ledger;
 mod opening;
+mod page_cache;
 mod progress;
 mod ranges;
 mod reader;

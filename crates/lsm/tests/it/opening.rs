@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use terrane_io::checksum::{crc32c, crc32c_append};
 use terrane_io::{Access, OpenMode};
 use terrane_lsm::{
-    DiskCache, Error, MergeThread, OpenOptions, PAGE_SIZE, Result, Session, Table, TableConfig,
-    Verify,
+    DiskCache, Error, FilterPolicy, MergeThread, OpenOptions, PAGE_SIZE, Result, Session, Table,
+    TableConfig, Verify,
 };
 
 use crate::{Place, buffer_of, content, fill, name, value};
@@ -57,6 +57,33 @@ fn parts_of_the_configuration_can_be_chosen_anew() {
         let error = session.open_snapshot_with(&name("a"), "", &options).map(drop).unwrap_err();
         assert!(matches!(error, Error::SnapshotNotCompatible { .. }), "{error}");
     }
+}
+
+/// A budget takes the place of a write buffer and of filters that were chosen, and is kept to from then on.
+#[test]
+fn a_memory_budget_can_be_given_to_a_snapshot_that_was_saved_without() {
+    const BUDGET: u64 = 256 << 10;
+    let session = Place::simulated(1).open();
+    let filter = FilterPolicy::BitsPerEntry(20.0);
+    let stored = TableConfig { filter, ..buffer_of(500) };
+    let mut table = session.new_table(&stored).unwrap();
+    fill(&mut table, 0..20_000);
+    table.save_snapshot(&name("a"), LABEL).unwrap();
+    drop(table);
+    let options = OpenOptions::default().memory_budget(BUDGET);
+    let mut opened = session.open_snapshot_with(&name("a"), LABEL, &options).unwrap();
+    let expected = TableConfig { memory_budget: Some(BUDGET), ..TableConfig::default() };
+    assert_eq!(opened.config(), &expected);
+    for first in (20_000..40_000).step_by(200) {
+        fill(&mut opened, first..first + 200);
+        assert!(opened.stats().memory_bytes() <= BUDGET, "{:?}", opened.stats());
+    }
+    assert_eq!(content(&opened).len(), 40_000);
+    assert_eq!(session.open_snapshot(&name("a"), LABEL).unwrap().config(), &stored);
+
+    let options = OpenOptions::default().memory_budget(1);
+    let error = session.open_snapshot_with(&name("a"), LABEL, &options).map(drop).unwrap_err();
+    assert!(matches!(&error, Error::InvalidConfig { option: "memory_budget", .. }), "{error}");
 }
 
 type Content = Vec<(Vec<u8>, Vec<u8>)>;

@@ -8,8 +8,8 @@ use std::ops::Bound;
 use terrane_io::fault::FaultKind;
 use terrane_io::sim::Survival;
 use terrane_lsm::{
-    DiskCache, FilterPolicy, IndexKind, LevelFilter, MEMORY_BUDGET_MIN, MergePolicy, MergeSchedule,
-    MergeThread, OpenOptions, TableConfig, Verify, WriteBuffer,
+    DiskCache, FilterPolicy, IndexKind, LevelFilter, MEMORY_BUDGET_MIN, MemoryGoal, MergePolicy,
+    MergeSchedule, MergeThread, OpenOptions, TableConfig, Verify, WriteBuffer,
 };
 use terrane_testkit::draw::Draw;
 use terrane_testkit::keys::{Keys, Shape};
@@ -201,6 +201,10 @@ impl Swarm {
         if rng.chance(1, 3) {
             options = options.verify(Verify::Full);
         }
+        if rng.chance(1, 4) {
+            options = options.memory_budget(MEMORY_BUDGET_MIN);
+            options = options.memory_goal(*rng.pick(&[MemoryGoal::Hit, MemoryGoal::Miss]));
+        }
         options
     }
 
@@ -300,12 +304,18 @@ fn draw_config(resolve: Resolve, background_of_4: u64, rng: &mut impl RngCore) -
         merge_batch_pages: *rng.pick(&[1, 2, 16, 200]),
         queue_depth: *rng.pick(&[1, 2, 7, 64, 128]),
         memory_budget: None,
+        memory_goal: MemoryGoal::default(),
     };
     if rng.chance(1, 8) {
         // The engine splits it, and so wants no sizes from the user.
         let TableConfig { write_buffer, filter, .. } = TableConfig::default();
         let memory_budget = Some(*rng.pick(&[MEMORY_BUDGET_MIN, 4 * MEMORY_BUDGET_MIN]));
-        return TableConfig { write_buffer, filter, memory_budget, ..config };
+        let memory_goal = match config.size_ratio {
+            2 => MemoryGoal::Hit,
+            3 => MemoryGoal::Miss,
+            _ => MemoryGoal::Balanced,
+        };
+        return TableConfig { write_buffer, filter, memory_budget, memory_goal, ..config };
     }
     config
 }
