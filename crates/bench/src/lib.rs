@@ -29,6 +29,8 @@ pub mod engines;
 
 pub mod monitor;
 
+pub mod model;
+
 pub mod yardstick;
 
 pub mod replay;

@@ -75,6 +75,21 @@ impl Usage {
             context_switches: self.context_switches.saturating_sub(before.context_switches),
         }
     }
+
+    /// The sum of what was used in two stretches of time.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        Self {
+            cpu_s: self.cpu_s + other.cpu_s,
+            user_s: self.user_s + other.user_s,
+            system_s: self.system_s + other.system_s,
+            read_bytes: self.read_bytes + other.read_bytes,
+            write_bytes: self.write_bytes + other.write_bytes,
+            read_calls: self.read_calls + other.read_calls,
+            write_calls: self.write_calls + other.write_calls,
+            context_switches: self.context_switches + other.context_switches,
+        }
+    }
 }
 
 /// The number after `name` at the beginning of a line.
@@ -133,6 +148,17 @@ impl DeviceUsage {
             read_bytes: self.read_bytes.saturating_sub(before.read_bytes),
             write_requests: self.write_requests.saturating_sub(before.write_requests),
             write_bytes: self.write_bytes.saturating_sub(before.write_bytes),
+        }
+    }
+
+    /// The sum of what was done in two stretches of time.
+    #[must_use]
+    pub fn plus(&self, other: &Self) -> Self {
+        Self {
+            read_requests: self.read_requests + other.read_requests,
+            read_bytes: self.read_bytes + other.read_bytes,
+            write_requests: self.write_requests + other.write_requests,
+            write_bytes: self.write_bytes + other.write_bytes,
         }
     }
 }

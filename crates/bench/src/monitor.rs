@@ -19,6 +19,8 @@ pub enum Phase {
     Fill,
     /// Merging what was written; counted in pages.
     Merge,
+    /// Waiting until a cost is steady; counted in operations.
+    WarmUp,
     /// Measuring; counted in rounds.
     Measure,
     /// Measuring; counted in operations.

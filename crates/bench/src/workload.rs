@@ -13,6 +13,8 @@ use terrane::io::{Disk, RealDisk};
 use crate::error::Class;
 use crate::store;
 
+pub mod kvget;
+
 pub mod union;
 
 pub mod upsert;
@@ -73,10 +75,13 @@ impl Error {
 /// The outcome of a benchmark.
 pub type Result<T> = std::result::Result<T, Error>;
 
+/// What `SplitMix64` adds to its state at each step.
+pub const SPLITMIX_STEP: u64 = 0x9E37_79B9_7F4A_7C15;
+
 /// One step of `SplitMix64` on the state `number`: different numbers give different, evenly spread ones.
 #[must_use]
 pub fn splitmix(number: u64) -> u64 {
-    let mut mixed = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    let mut mixed = number.wrapping_add(SPLITMIX_STEP);
     mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     mixed ^ (mixed >> 31)

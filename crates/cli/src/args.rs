@@ -57,6 +57,17 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     number.checked_mul(unit).ok_or_else(|| "too large".to_owned())
 }
 
+/// Reads a share of a whole: `0.2%` or `0.002`.
+///
+/// # Errors
+/// What is wrong, in words.
+pub(crate) fn ratio(text: &str) -> Result<f64, String> {
+    let (digits, unit) = text.strip_suffix('%').map_or((text, 1.0), |digits| (digits, 100.0));
+    let is_plain = digits.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let number: Option<f64> = digits.parse().ok().filter(|_| is_plain);
+    number.map(|number| number / unit).ok_or_else(|| "not a share; write 0.2% or 0.002".to_owned())
+}
+
 /// Reads the bytes of a reserve.
 ///
 /// # Errors
@@ -107,6 +118,16 @@ mod tests {
         assert!(count("18446744073709551615k").is_err());
         assert!(positive_count("0").is_err());
         assert!(height("4294967296").is_err());
+    }
+
+    #[test]
+    fn shares_are_per_cent_or_of_one() {
+        for (text, share) in [("0.2%", 0.002), ("0.002", 0.002), ("100%", 1.0), ("0", 0.0)] {
+            assert!((ratio(text).unwrap() - share).abs() < 1e-12, "{text}");
+        }
+        for text in ["", "%", "-1%", "1e3", "inf", "nan", "0,2%", "1 %", "."] {
+            assert!(ratio(text).is_err(), "{text:?}");
+        }
     }
 
     #[test]

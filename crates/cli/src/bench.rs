@@ -1,5 +1,11 @@
 //! `terrane bench`: fixed workloads, measured and checked.
 
+mod head;
+
+mod kvget;
+
+mod model;
+
 mod utxo;
 
 use std::path::PathBuf;
@@ -12,6 +18,8 @@ use crate::exit::Failure;
 use crate::output;
 use crate::progress::Progress;
 
+use self::kvget::Kvget;
+use self::model::ModelArgs;
 use self::utxo::Utxo;
 
 /// The workloads.
@@ -20,6 +28,12 @@ pub(crate) enum Bench {
     /// Look up, delete and insert in a large table, as a set of unspent outputs does
     #[command(subcommand, after_help = utxo::EXAMPLES)]
     Utxo(Utxo),
+    /// Count what lookups of random keys read, by the memory that a table has
+    #[command(subcommand, after_help = kvget::EXAMPLES)]
+    Kvget(Kvget),
+    /// Predict what lookups of random keys read, by the memory that a table has
+    #[command(after_help = model::EXAMPLES)]
+    Model(ModelArgs),
     /// Compare upserts with inserts, and with lookups followed by inserts
     #[command(after_help = UPSERT_EXAMPLES)]
     Upsert(UpsertArgs),
@@ -32,6 +46,9 @@ pub(crate) const EXAMPLES: &str = "\
 Examples:
   terrane bench utxo setup --store /tmp/terrane-utxo --entries 10M
   terrane bench utxo run --store /tmp/terrane-utxo --calibrate
+  terrane bench kvget setup --store /tmp/terrane-kvget --keys 10M
+  terrane bench kvget run --store /tmp/terrane-kvget --memory-budget 0.2%
+  terrane bench model
   terrane bench upsert --store /tmp/terrane-bench
   terrane bench union --store /tmp/terrane-bench --entries 100k --json
 
@@ -105,6 +122,8 @@ impl Bench {
     pub(crate) fn json(&self) -> bool {
         match self {
             Self::Utxo(utxo) => utxo.json(),
+            Self::Kvget(kvget) => kvget.json(),
+            Self::Model(model) => model.json,
             Self::Upsert(upsert) => upsert.common.json,
             Self::Union(union) => union.common.json,
         }
@@ -114,6 +133,8 @@ impl Bench {
     pub(crate) fn command(&self) -> &'static str {
         match self {
             Self::Utxo(utxo) => utxo.command(),
+            Self::Kvget(kvget) => kvget.command(),
+            Self::Model(_) => "bench model",
             Self::Upsert(_) => "bench upsert",
             Self::Union(_) => "bench union",
         }
@@ -122,6 +143,8 @@ impl Bench {
     pub(crate) fn run(&self) -> Result<(), Failure> {
         match self {
             Self::Utxo(utxo) => utxo.run(),
+            Self::Kvget(kvget) => kvget.run(),
+            Self::Model(model) => model.run(self.command()),
             Self::Upsert(upsert) => upsert.run(self.command()),
             Self::Union(union) => union.run(self.command()),
         }

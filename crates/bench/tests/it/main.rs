@@ -6,4 +6,5 @@
 mod bitcoin;
 mod changes;
 mod faults;
+mod kvget;
 mod results;

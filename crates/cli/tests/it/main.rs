@@ -9,6 +9,7 @@ mod bitcoin;
 mod chain;
 mod changes;
 mod inspect;
+mod kvget;
 mod process;
 mod program;
 mod snapshot;

@@ -105,10 +105,7 @@ fn every_entry_is_written_twice() {
     let bytes = table.stats().levels.iter().map(|level| level.bytes).sum::<u64>();
     assert_eq!(table.stats().entries(), 20_000);
     // Runs that are only read in order have no filter; pages that are not full at their ends.
-    assert!(
-        written > bytes + 20_000 * 94 && written < 2 * bytes + bytes / 4,
-        "{written}, {bytes}"
-    );
+    assert!(written > bytes + 20_000 * 94 && written < 2 * bytes + bytes / 4, "{written}, {bytes}");
     assert_eq!(place.runs().len(), 1);
 }
 

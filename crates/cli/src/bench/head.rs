@@ -1,0 +1,50 @@
+//! What every report of a benchmark begins with: which program ran, how and when.
+
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+use terrane_bench::host;
+
+use crate::text;
+
+/// The head of a report.
+#[derive(Debug, Serialize)]
+pub(super) struct Head {
+    /// The source that the program was built from, if whoever built it has said so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    git_revision: Option<&'static str>,
+    command_line: String,
+    /// RFC 3339, UTC.
+    started_at: String,
+    wall_s: f64,
+    status: &'static str,
+    source: &'static str,
+}
+
+/// When a benchmark began.
+pub(super) struct Started {
+    at: SystemTime,
+    moment: Instant,
+}
+
+impl Started {
+    /// Now.
+    pub(super) fn now() -> Self {
+        Self { at: SystemTime::now(), moment: Instant::now() }
+    }
+
+    /// The head of the report of a benchmark that ends now and is complete.
+    pub(super) fn head(&self) -> Head {
+        let ns = self.at.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let words: Vec<_> =
+            std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+        Head {
+            git_revision: host::revision(),
+            command_line: words.join(" "),
+            started_at: text::time(u64::try_from(ns).unwrap_or(u64::MAX)),
+            wall_s: self.moment.elapsed().as_secs_f64(),
+            status: "complete",
+            source: "run",
+        }
+    }
+}
