@@ -6,6 +6,7 @@
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use crate::counts;
 use crate::tidy;
 use crate::workspace::Workspace;
 
@@ -70,6 +71,11 @@ fn steps(workspace: &Workspace, scope: Scope, times: &mut Times) -> Result<(), S
         command.args(arguments.map_or(&[][..], |(_, arguments)| arguments));
         times.take(&format!("example {example}"), &mut command)?;
     }
+    if counts::is_installed() {
+        println!("==> counts");
+        return times.take_with("counts", || counts::run(workspace, counts::Mode::Compare));
+    }
+    println!("==> counts: left out, there is no valgrind on this machine");
     Ok(())
 }
 

@@ -18,6 +18,10 @@ mod golden;
 
 mod sim;
 
+mod counts;
+
+mod results;
+
 mod ci;
 
 use std::process::ExitCode;
@@ -32,6 +36,10 @@ usage: cargo xtask <command>
                            has just been run, leave it out
   tidy                     the house rules (docs/style.md) and the ten longest files and functions
   golden [--write]         compare the golden files with the code, or write them anew
+  counts [--write]         compare the instructions of the hot paths with bench/counts.txt, or write them anew;
+                           needs valgrind
+  results [--check]        write the tables of recorded runs in docs/benchmarks.md anew from bench/results/*.json,
+                           or compare them, as `cargo test` does
   sim [--minutes N] [--seed N] [--jobs N] [--real]
                            random histories of the tables in lock-step with their model, with faults;
                            prints the shortest history that fails. Each seed gives other histories.
@@ -82,6 +90,10 @@ fn run(words: &[&str]) -> Result<(), Failure> {
         ("tidy", []) => Ok(tidy::run(&workspace)?),
         ("golden", []) => Ok(golden::run(&workspace, golden::Mode::Compare)?),
         ("golden", ["--write"]) => Ok(golden::run(&workspace, golden::Mode::Write)?),
+        ("counts", []) => Ok(counts::run(&workspace, counts::Mode::Compare)?),
+        ("counts", ["--write"]) => Ok(counts::run(&workspace, counts::Mode::Write)?),
+        ("results", []) => Ok(results::run(&workspace, results::Mode::Write)?),
+        ("results", ["--check"]) => Ok(results::run(&workspace, results::Mode::Check)?),
         ("sim", options) => {
             let options = sim::Options::parse(options).ok_or(Failure::Usage)?;
             Ok(sim::run(&workspace, &options)?)

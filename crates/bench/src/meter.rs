@@ -15,6 +15,9 @@ use crate::mounts::Mount;
 const SECTOR_BYTES: u64 = 512;
 
 /// What this process has used since it began, in all its threads.
+///
+/// Bytes and calls are also those of children that have ended and were waited for, as Linux adds them; so no yardstick
+/// is measured between two readings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct Usage {
     /// Processor time in seconds, to the nanosecond.

@@ -17,6 +17,8 @@ pub enum Phase {
     Draw,
     /// Filling tables; counted in entries.
     Fill,
+    /// Merging what was written; counted in pages.
+    Merge,
     /// Waiting until a cost is steady; counted in operations.
     WarmUp,
     /// Measuring; counted in rounds.

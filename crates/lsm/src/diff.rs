@@ -69,6 +69,7 @@ impl View {
             queue_depth: self.config.queue_depth as usize,
             resolve: &self.config.resolve,
             spare: session.spare_pages(),
+            idle: None,
         };
         let buffers: Vec<_> = self.plan.buffers.iter().collect();
         let (found, _) = lookup_in(&buffers, &self.plan, &context, &keys)?;

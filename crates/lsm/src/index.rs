@@ -127,22 +127,23 @@ impl IndexBuilder {
         }
     }
 
-    /// Takes note of the next entry, in key order; `starts_page` if its page holds none before it.
+    /// Takes note of the next entry, in key order; of one that is the first of its page with the last key
+    /// `before` it, which is empty for the first of all.
     ///
     /// # Panics
     /// If the first entry starts no page, or one that starts a page is out of order or out of bounds.
     #[inline]
-    pub(crate) fn entry(&mut self, key: &[u8], starts_page: bool) {
-        assert!(starts_page || self.entries > 0, "the first entry starts a page");
+    pub(crate) fn entry(&mut self, key: &[u8], before: Option<&[u8]>) {
+        assert!(before.is_some() || self.entries > 0, "the first entry starts a page");
         self.entries += 1;
         if let Some(fences) = &mut self.fences {
-            fences.entry(key, starts_page);
+            fences.entry(key, before.is_some());
         }
-        if let Some(separators) = &mut self.separators {
-            separators.entry(key, starts_page);
-            if starts_page {
-                self.drop_hopeless();
-            }
+        if let Some(before) = before
+            && let Some(separators) = &mut self.separators
+        {
+            separators.start_page(key, before);
+            self.drop_hopeless();
         }
     }
 
@@ -203,7 +204,7 @@ impl Index {
     /// outside the bounds it is some page; without pages it is page 0, which does not exist.
     ///
     /// Cost: no I/O, no allocation.
-    #[inline]
+    #[inline(never)] // so that `cargo xtask counts` sees it apart
     pub(crate) fn search(&self, key: &[u8]) -> Candidate {
         match &self.form {
             Form::Compact(fences) => fences.search(key),

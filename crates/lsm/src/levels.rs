@@ -140,7 +140,7 @@ fn level_policy(policy: MergePolicy, level: usize, last: usize) -> LevelPolicy {
 
 impl Context<'_> {
     /// What counts towards the capacity of write buffer and levels.
-    fn run_size(&self, run: &Run) -> u64 {
+    pub(crate) fn run_size(&self, run: &Run) -> u64 {
         match self.config.effective_write_buffer() {
             BufferSize::Bytes(_) => run.meta().weight_bytes(),
             BufferSize::Entries(_) => run.meta().entries,
@@ -161,6 +161,15 @@ impl Context<'_> {
         };
         let ratio = u64::from(self.config.size_ratio);
         self.buffer_capacity().saturating_mul(ratio.saturating_pow(exponent as u32))
+    }
+
+    /// The level, the last one of a table, that a single run of this size belongs on.
+    pub(crate) fn last_level_of(&self, size: u64) -> usize {
+        let fits = |level: &usize| {
+            let policy = level_policy(self.config.merge_policy, *level, *level);
+            size <= self.run_size_max(*level, policy)
+        };
+        (1..LEVELS_MAX).find(fits).unwrap_or(LEVELS_MAX)
     }
 
     /// A merge of `inputs` on level `at.0` of `at.1`, in a table that holds so much.
@@ -292,8 +301,15 @@ impl Tree {
         self.untimed = self.buffer_size(context).saturating_sub(timed);
     }
 
+    /// A size of the write buffer below which `moment` has not come.
+    pub(crate) fn size_at(&self, context: &Context<'_>, moment: u64) -> u64 {
+        let ticks = moment.saturating_sub(self.flushes * TICKS_PER_FLUSH).min(TICKS_PER_FLUSH);
+        let timed = u128::from(ticks) * u128::from(context.buffer_capacity());
+        self.untimed + (timed / u128::from(TICKS_PER_FLUSH)) as u64
+    }
+
     /// What counts towards the capacity of the write buffer.
-    fn buffer_size(&self, context: &Context<'_>) -> u64 {
+    pub(crate) fn buffer_size(&self, context: &Context<'_>) -> u64 {
         match context.config.effective_write_buffer() {
             BufferSize::Bytes(_) if context.config.memory_budget.is_some() => {
                 self.buffer.charged_bytes()

@@ -124,6 +124,8 @@ mod canonical;
 
 mod table;
 
+mod bulk;
+
 mod session;
 
 mod store_options;
@@ -151,6 +153,7 @@ pub mod verify;
 pub use answer::{Lookup, Record, Value};
 pub use backup::{BackupPlace, BackupReport};
 pub use blob::BlobRef;
+pub use bulk::BulkLoader;
 pub use canonical::CanonicalSummary;
 pub use config::{
     DiskCache, FilterPolicy, LevelFilter, MEMORY_BUDGET_MAX, MEMORY_BUDGET_MIN, MemoryGoal,

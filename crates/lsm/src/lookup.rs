@@ -1,7 +1,8 @@
 //! Batched lookups: write buffer, filters, index, one read for each key, all reads side by side.
 //!
 //! 1. Each key is hashed once; the write buffer decides what it can, without any read.
-//! 2. The filters of all runs are asked about all other keys, with their memory fetched ahead.
+//! 2. The filters of all runs are asked about all other keys, with their memory fetched ahead. The first keys
+//!    of a batch are read while the next ones are asked about, so that the device does not wait for filters.
 //! 3. Each key looks into the newest run that may hold it. When the read comes back without the key (a
 //!    false positive of the filter), or with an upsert, it goes on with the next older one; so a key that
 //!    is present costs one read and a little, however often it was overwritten.
@@ -17,9 +18,10 @@
 //! which reads complete.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
 
-use terrane_io::{Access, AlignedBuf, Direction, DiskFile, IoQueue, Request};
+use terrane_io::{Access, AlignedBuf, Completion, Direction, DiskFile, IoQueue, Request};
 
 use crate::answer::Lookup;
 use crate::blob::{Blob, BlobRef};
@@ -40,6 +42,15 @@ use crate::write_buffer::WriteBuffer;
 /// Page buffers that are kept for later lookups; 2 MiB.
 const SPARE_PAGES_MAX: usize = 512;
 
+/// Keys of a batch that filters are asked about before their reads begin.
+const KEYS_AT_ONCE: usize = 64;
+
+/// Work that can be done while reads are in flight.
+pub(crate) trait Idle: Debug {
+    /// Does a little, much less than the reads in flight take; returns whether there was any to do.
+    fn work(&self) -> bool;
+}
+
 /// What a batch of lookups needs beside the table.
 #[derive(Debug)]
 pub(crate) struct LookupContext<'a> {
@@ -50,6 +61,7 @@ pub(crate) struct LookupContext<'a> {
     pub(crate) cache: Option<&'a Arc<PageCache>>,
     /// Page buffers that no lookup uses at the moment.
     pub(crate) spare: &'a Mutex<Vec<AlignedBuf>>,
+    pub(crate) idle: Option<&'a dyn Idle>,
 }
 
 /// What the page that was read says about a key.
@@ -171,6 +183,11 @@ fn filter_stats(plan: &Plan, met: &[RunTally], mut asked: u64) -> Vec<FilterStat
 #[derive(Debug)]
 pub(crate) struct Batch {
     plan: Arc<Plan>,
+    /// Those of all runs, as long as keys are to be asked about.
+    filters: Vec<Arc<Filter>>,
+    /// The first key that has not been begun.
+    next_key: usize,
+    /// Of the keys begun; the key is its index in the batch.
     hits: Vec<Hit>,
     results: Vec<Lookup>,
     /// What was found of keys for which more may be found.
@@ -185,6 +202,78 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
+    fn new(plan: &Arc<Plan>, context: &LookupContext<'_>, keys: usize) -> Self {
+        Self {
+            plan: Arc::clone(plan),
+            filters: plan.runs.iter().map(|run| run.filter()).collect(),
+            next_key: 0,
+            hits: Vec::with_capacity(keys),
+            results: Vec::with_capacity(keys),
+            partial: BTreeMap::new(),
+            met: vec![RunTally::default(); plan.own_count()],
+            open: 0,
+            reads: 0,
+            cache: context.cache.cloned(),
+            cache_hits: 0,
+        }
+    }
+
+    /// Does all that takes no read for the next keys, and adds the reads that come first to `ready`; false if
+    /// all keys have been begun.
+    ///
+    /// # Errors
+    /// [`Error::ValueTooLarge`] from combining upserts.
+    fn begin_next<K: AsRef<[u8]>>(
+        &mut self,
+        buffers: &[&WriteBuffer],
+        context: &LookupContext<'_>,
+        keys: &[K],
+        ready: &mut VecDeque<Search>,
+    ) -> Result<bool> {
+        if self.next_key == keys.len() {
+            self.filters = Vec::new();
+            return Ok(false);
+        }
+        // Keys that memory does not decide.
+        let (mut hashes, mut open) = ([0; KEYS_AT_ONCE], [0; KEYS_AT_ONCE]);
+        let mut count = 0;
+        for (at, key) in keys.iter().enumerate().skip(self.next_key).take(KEYS_AT_ONCE) {
+            let key = key.as_ref();
+            let hash = key_hash(context.salt, key);
+            let found = match look_in_memory(buffers, hash, key, context.resolve)? {
+                InMemory::Decided(lookup) => Some(lookup),
+                InMemory::Upsert(value) => {
+                    self.partial.entry(at as u32).or_default().memory = Some(value);
+                    None
+                }
+                InMemory::Nothing => None,
+            };
+            if found.is_none() {
+                (hashes[count], open[count]) = (hash, at as u32);
+                count += 1;
+            }
+            self.results.push(found.unwrap_or(Lookup::NotFound));
+        }
+        self.next_key = self.results.len();
+        self.open += count as u64;
+        let filters: Vec<&Filter> = self.filters.iter().map(AsRef::as_ref).collect();
+        let mut first = self.hits.len();
+        probe_batch(&filters, &hashes[..count], &mut self.hits);
+        // Hits are grouped by key, newest run first within a key.
+        while first < self.hits.len() {
+            let asked = self.hits[first].key;
+            let mut end = first;
+            while self.hits.get(end).is_some_and(|hit| hit.key == asked) {
+                end += 1;
+            }
+            let key = open[asked as usize];
+            let next = self.next_candidate(keys, (key, first as u32, end as u32), 0);
+            ready.extend(self.pass_cached(keys, next)?);
+            first = end;
+        }
+        Ok(true)
+    }
+
     /// The next place to look for a key: from candidate `next` on, and from run `run` on.
     fn next_candidate<K: AsRef<[u8]>>(
         &mut self,
@@ -297,18 +386,20 @@ impl Batch {
         self.next_candidate(keys, (key, next, end), next_run)
     }
 
-    /// Does the reads.
-    fn read<K: AsRef<[u8]>>(
+    /// Does all of it.
+    fn run<K: AsRef<[u8]>>(
         &mut self,
-        mut ready: VecDeque<Search>,
+        buffers: &[&WriteBuffer],
         context: &LookupContext<'_>,
         keys: &[K],
     ) -> Result<()> {
-        match ready.len() {
-            0 => Ok(()),
-            1 => read_alone(self, keys, ready.pop_front()),
-            _ => read_side_by_side(self, keys, ready, context),
+        let mut ready = VecDeque::new();
+        while self.begin_next(buffers, context, keys, &mut ready)? {
+            if ready.len() > 1 {
+                return read_side_by_side(self, buffers, keys, ready, context);
+            }
         }
+        read_alone(self, keys, ready.pop_front())
     }
 
     /// The results in the order of the keys, where they come from, and what it took.
@@ -343,14 +434,14 @@ enum InMemory {
     Nothing,
 }
 
-fn look_in_memory<'a>(
-    buffers: impl Iterator<Item = &'a WriteBuffer>,
+fn look_in_memory(
+    buffers: &[&WriteBuffer],
     hash: u64,
-    key: &'a [u8],
+    key: &[u8],
     resolve: &Resolve,
 ) -> Result<InMemory> {
     let mut upsert: Option<Vec<u8>> = None;
-    for (chunk, entry) in buffers.flat_map(|buffer| buffer.entries(hash, key)) {
+    for (chunk, entry) in buffers.iter().flat_map(|buffer| buffer.entries(hash, key)) {
         match (&mut upsert, entry.kind) {
             (None, Kind::Upsert) => upsert = Some(entry.value.to_vec()),
             (None, kind) => {
@@ -381,8 +472,8 @@ pub(crate) fn lookup_batch<K: AsRef<[u8]>>(
     context: &LookupContext<'_>,
     keys: &[K],
 ) -> Result<(Vec<Lookup>, Arc<Plan>, LookupTally)> {
-    let (mut batch, ready) = begin_batch(tree, context, keys)?;
-    batch.read(ready, context, keys)?;
+    let (plan, mut batch) = batch_of(tree, context, keys.len());
+    batch.run(&buffers_of(tree, &plan), context, keys)?;
     batch.conclude(context.resolve)
 }
 
@@ -396,8 +487,8 @@ pub(crate) fn lookup_in<K: AsRef<[u8]>>(
     context: &LookupContext<'_>,
     keys: &[K],
 ) -> Result<(Vec<Lookup>, LookupTally)> {
-    let (mut batch, ready) = begin_in(buffers, plan, context, keys)?;
-    batch.read(ready, context, keys)?;
+    let mut batch = Batch::new(plan, context, keys.len());
+    batch.run(buffers, context, keys)?;
     let (results, _, tally) = batch.conclude(context.resolve)?;
     Ok((results, tally))
 }
@@ -411,60 +502,21 @@ pub(crate) fn begin_batch<K: AsRef<[u8]>>(
     context: &LookupContext<'_>,
     keys: &[K],
 ) -> Result<(Batch, VecDeque<Search>)> {
-    let plan = Arc::new(Plan::new(tree.sources()));
-    let buffers: Vec<_> = std::iter::once(&tree.buffer).chain(&plan.buffers).collect();
-    begin_in(&buffers, &plan, context, keys)
+    let (plan, mut batch) = batch_of(tree, context, keys.len());
+    let (buffers, mut ready) = (buffers_of(tree, &plan), VecDeque::new());
+    while batch.begin_next(&buffers, context, keys, &mut ready)? {}
+    Ok((batch, ready))
 }
 
-fn begin_in<K: AsRef<[u8]>>(
-    buffers: &[&WriteBuffer],
-    plan: &Arc<Plan>,
-    context: &LookupContext<'_>,
-    keys: &[K],
-) -> Result<(Batch, VecDeque<Search>)> {
-    let mut results = Vec::with_capacity(keys.len());
-    let mut hashes = Vec::with_capacity(keys.len());
-    let mut partial: BTreeMap<u32, Partial> = BTreeMap::new();
-    // Keys that memory does not decide.
-    let mut open: Vec<u32> = Vec::with_capacity(keys.len());
-    for (at, key) in (0u32..).zip(keys) {
-        let key = key.as_ref();
-        let hash = key_hash(context.salt, key);
-        let found = match look_in_memory(buffers.iter().copied(), hash, key, context.resolve)? {
-            InMemory::Decided(lookup) => Some(lookup),
-            InMemory::Upsert(value) => {
-                partial.entry(at).or_default().memory = Some(value);
-                None
-            }
-            InMemory::Nothing => None,
-        };
-        if found.is_none() {
-            hashes.push(hash);
-            open.push(at);
-        }
-        results.push(found.unwrap_or(Lookup::NotFound));
-    }
-    let filters: Vec<Arc<Filter>> = plan.runs.iter().map(|run| run.filter()).collect();
-    let mut hits = Vec::new();
-    probe_batch(&filters.iter().map(AsRef::as_ref).collect::<Vec<_>>(), &hashes, &mut hits);
-    drop(filters);
-    let met = vec![RunTally::default(); plan.own_count()];
-    let (plan, asked) = (Arc::clone(plan), open.len() as u64);
-    let (cache, reads, cache_hits) = (context.cache.cloned(), 0, 0);
-    let mut batch =
-        Batch { plan, hits, results, partial, met, open: asked, reads, cache, cache_hits };
-    // Hits are grouped by key, newest run first within a key.
-    let mut first = 0;
-    let mut ready = VecDeque::new();
-    while first < batch.hits.len() {
-        let key = batch.hits[first].key;
-        let end = first + batch.hits[first..].iter().take_while(|hit| hit.key == key).count();
-        let place = (open[key as usize], first as u32, end as u32);
-        let next = batch.next_candidate(keys, place, 0);
-        ready.extend(batch.pass_cached(keys, next)?);
-        first = end;
-    }
-    Ok((batch, ready))
+fn batch_of(tree: &Tree, context: &LookupContext<'_>, keys: usize) -> (Arc<Plan>, Batch) {
+    let plan = Arc::new(Plan::new(tree.sources()));
+    let batch = Batch::new(&plan, context, keys);
+    (plan, batch)
+}
+
+/// Write buffers, newest first.
+fn buffers_of<'a>(tree: &'a Tree, plan: &'a Plan) -> Vec<&'a WriteBuffer> {
+    std::iter::once(&tree.buffer).chain(&plan.buffers).collect()
 }
 
 /// One key: its reads follow each other, so a queue would only add to their time.
@@ -481,6 +533,7 @@ fn read_alone<K: AsRef<[u8]>>(batch: &mut Batch, keys: &[K], first: Option<Searc
 
 fn read_side_by_side<K: AsRef<[u8]>>(
     batch: &mut Batch,
+    buffers: &[&WriteBuffer],
     keys: &[K],
     mut ready: VecDeque<Search>,
     context: &LookupContext<'_>,
@@ -488,13 +541,20 @@ fn read_side_by_side<K: AsRef<[u8]>>(
     let queue = batch.plan.runs[0].handle().set().disk().queue(context.queue_depth)?;
     let mut flight = Flight::new(queue, std::mem::take(&mut *lock(context.spare)));
     loop {
-        while let Some(&search) = ready.front() {
-            if !flight.take_off(batch, search, ())? {
+        let mut has_room = true;
+        while has_room {
+            let Some(&search) = ready.front() else {
+                if batch.begin_next(buffers, context, keys, &mut ready)? {
+                    continue;
+                }
                 break;
+            };
+            has_room = flight.take_off(batch, search, ())?;
+            if has_room {
+                ready.pop_front();
             }
-            ready.pop_front();
         }
-        let Some(Landed { search, buffer }) = flight.land()? else { break };
+        let Some(Landed { search, buffer }) = flight.land(context.idle)? else { break };
         if let Some(next) = batch.step(keys, search, &buffer)? {
             // A key that has waited already goes first.
             ready.push_front(next);
@@ -514,6 +574,8 @@ pub(crate) struct Flight<N> {
     flying: Vec<(Search, N)>,
     free: Vec<u32>,
     spare: Vec<AlignedBuf>,
+    /// One that came back while there was nothing but to look for it.
+    landed: Option<Completion>,
 }
 
 /// A read that has come back.
@@ -526,7 +588,7 @@ impl<N: Copy> Flight<N> {
     pub(crate) fn new(queue: Box<dyn IoQueue>, spare: Vec<AlignedBuf>) -> Self {
         let depth = queue.depth();
         let (flying, free) = (Vec::with_capacity(depth), Vec::with_capacity(depth));
-        Self { queue, flying, free, spare }
+        Self { queue, flying, free, spare, landed: None }
     }
 
     /// Whether nothing is in flight.
@@ -580,7 +642,7 @@ impl<N: Copy> Flight<N> {
     /// The next read that comes back, waiting for it; `None` if none is in flight. If it failed, the error
     /// comes with the note.
     pub(crate) fn land_any(&mut self) -> Option<(N, Result<Landed>)> {
-        let done = self.queue.pop()?;
+        let done = self.landed.take().or_else(|| self.queue.pop())?;
         let (search, note) = self.flying[done.tag as usize];
         self.free.push(done.tag as u32);
         let buffer = done.buffer;
@@ -588,7 +650,16 @@ impl<N: Copy> Flight<N> {
         Some((note, landed.map_err(Error::from)))
     }
 
-    fn land(&mut self) -> Result<Option<Landed>> {
+    /// The next read that comes back; other work is done while none has.
+    fn land(&mut self, idle: Option<&dyn Idle>) -> Result<Option<Landed>> {
+        if let Some(idle) = idle {
+            while self.landed.is_none() && !self.is_idle() {
+                self.landed = self.queue.poll();
+                if self.landed.is_none() && !idle.work() {
+                    break;
+                }
+            }
+        }
         self.land_any().map(|(_, landed)| landed).transpose()
     }
 

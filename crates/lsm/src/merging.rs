@@ -366,6 +366,34 @@ impl Merging {
         }
     }
 
+    /// As [`advance_to`](Self::advance_to), but does nothing while somebody else works on it.
+    ///
+    /// # Errors
+    /// As [`advance_to`](Self::advance_to).
+    pub(crate) fn advance_unless_busy(&self, target: u64) -> Result<()> {
+        if self.done() >= target || self.is_complete() {
+            return Ok(());
+        }
+        match self.job.try_lock() {
+            Ok(mut job) if lock(&self.failed).is_none() => self.advance_job(&mut job, target),
+            _ => Ok(()),
+        }
+    }
+
+    /// Does a page of work, for a call that is there for something else; whether there was any that could be
+    /// done now.
+    ///
+    /// # Errors
+    /// As [`advance_to`](Self::advance_to). Whoever needs the work does it again, and meets the error if it is
+    /// still there.
+    pub(crate) fn advance_unasked(&self) -> Result<bool> {
+        let Ok(mut job) = self.job.try_lock() else { return Ok(false) };
+        if self.is_complete() || lock(&self.failed).is_some() {
+            return Ok(false);
+        }
+        self.advance_job(&mut job, self.done() + 1).map(|()| true)
+    }
+
     fn advance_job(&self, job: &mut (Job, Tally), target: u64) -> Result<()> {
         // A resolve function may have panicked in an earlier step.
         self.begin_anew_unless_whole(job);
@@ -585,6 +613,7 @@ impl Merging {
     }
 
     /// Merges entries until `target` is reached (false) or the inputs are used up (true).
+    #[inline(never)] // so that `cargo xtask counts` sees it apart
     fn merge_entries(
         &self,
         merge: &mut KMerge,
@@ -598,7 +627,8 @@ impl Merging {
                 let Some(entry) = merge.current() else { return Ok(true) };
                 if let Some(entry) = self.kept(entry) {
                     let hash = || merge.hash().unwrap_or_else(|| key_hash(salt, entry.key));
-                    builder.push(entry, merge.blob().as_ref(), hash)?;
+                    let blob = if entry.kind == Kind::InsertBlob { merge.blob() } else { None };
+                    builder.push(entry, blob.as_ref(), hash)?;
                 }
                 merge.advance()?;
             }

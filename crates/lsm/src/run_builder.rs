@@ -234,6 +234,7 @@ pub(crate) struct RunBuilder {
     page: PageBuilder,
     map: PageMap,
     min_key: Vec<u8>,
+    /// The last key of the pages that are finished.
     max_key: Vec<u8>,
     meta: RunMeta,
     filter: Option<FilterBuilder>,
@@ -366,7 +367,7 @@ impl RunBuilder {
         blob: Option<&Blob>,
         hash: impl FnOnce() -> u64,
     ) -> Result<()> {
-        debug_assert!(self.meta.entries == 0 || self.max_key.as_slice() < entry.key);
+        debug_assert!(self.meta.entries == 0 || self.last_key() < entry.key);
         let entry = match blob {
             Some(blob) => EntryRef { blob: self.copy_blob(blob)?, ..entry },
             None => entry,
@@ -378,29 +379,35 @@ impl RunBuilder {
             starts_page = true;
             fits = self.page.push(entry);
         }
+        let before = std::mem::take(&mut self.max_key);
         if fits {
             self.blob_end = self.blob_end.max(blob_end(entry));
+            self.note(entry, starts_page.then_some(&before), hash);
+            self.max_key = before;
         } else {
-            self.push_large(entry)?;
+            let pushed = self.push_large(entry);
+            if let Err(error) = pushed {
+                self.max_key = before;
+                return Err(error);
+            }
+            self.note(entry, Some(&before), hash);
         }
-        self.note(entry, starts_page, hash);
         if let Some(blobs) = &mut self.blobs {
             blobs.current = None;
         }
         Ok(())
     }
 
-    /// Takes note of an entry that stands on the pages.
-    fn note(&mut self, entry: EntryRef<'_>, starts_page: bool, hash: impl FnOnce() -> u64) {
+    /// Takes note of an entry that stands on the pages; with the last key of the page before if it is the first
+    /// one of its page.
+    fn note(&mut self, entry: EntryRef<'_>, before: Option<&[u8]>, hash: impl FnOnce() -> u64) {
         if let Some(filter) = &mut self.filter {
             filter.insert(hash());
         }
-        self.index.entry(entry.key, starts_page);
+        self.index.entry(entry.key, before);
         if self.meta.entries == 0 {
             self.min_key.extend_from_slice(entry.key);
         }
-        self.max_key.clear();
-        self.max_key.extend_from_slice(entry.key);
         self.meta.entries += 1;
         self.meta.deletes += u64::from(entry.kind == Kind::Delete);
         self.meta.key_bytes += entry.key.len() as u64;
@@ -421,7 +428,11 @@ impl RunBuilder {
             self.map.push(self.meta.key_pages, overflow);
         }
         self.meta.key_pages += u32::from(starts_page);
-        self.note(entry, starts_page, hash);
+        let mut before = std::mem::take(&mut self.max_key);
+        self.note(entry, starts_page.then_some(&before), hash);
+        before.clear();
+        before.extend_from_slice(entry.key);
+        self.max_key = before;
         self.blob_end = self.blob_end.max(blob_end(entry));
         self.blob_end_finished = self.blob_end;
     }
@@ -433,7 +444,7 @@ impl RunBuilder {
 
     /// The last key so far.
     pub(crate) fn last_key(&self) -> &[u8] {
-        &self.max_key
+        self.page.last_key().unwrap_or(&self.max_key)
     }
 
     /// Cuts off what the files hold behind the entries adopted.
@@ -510,6 +521,8 @@ impl RunBuilder {
     fn finish_page(&mut self, value_bytes: u32) -> Result<()> {
         self.check_room(0)?;
         let (page, place) = self.writer.next()?;
+        self.max_key.clear();
+        self.max_key.extend_from_slice(self.page.last_key().unwrap_or_default());
         self.page.finish(page, place, value_bytes);
         self.meta.key_pages += 1;
         self.blob_end_finished = self.blob_end;

@@ -1,5 +1,6 @@
 //! A table: an ordered map from key bytes to value bytes.
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::ops::{Bound, RangeBounds};
@@ -19,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::files::lock;
 use crate::key_range::KeyRange;
 use crate::levels::{Context, Incoming, Level, Pending, Tree};
-use crate::lookup::{Batch, LookupContext, begin_batch, lookup_batch};
+use crate::lookup::{Batch, Idle, LookupContext, begin_batch, lookup_batch};
 use crate::lookup_thread::{PendingLookups, Submitted};
 use crate::memory::budget_min;
 use crate::merging::View;
@@ -36,6 +37,9 @@ use crate::write_buffer::WriteBuffer;
 /// How far a background thread may fall behind before updates help, in batches of merge work.
 const LAG_BATCHES_MAX: u64 = 64;
 
+/// So many times that far, and updates wait for the thread.
+const LAG_MAX_FACTOR: u64 = 4;
+
 /// Keys of a range that are deleted in one batch.
 const DELETED_AT_ONCE: usize = 4_096;
 
@@ -51,6 +55,8 @@ pub struct Table {
     config: TableConfig,
     /// No merge needs work before this moment, in ticks.
     next_work: u64,
+    /// The ticks that the last batch of updates took, and about as many the next one will.
+    batch_ticks: u64,
     counters: Arc<Counters>,
     /// Whether there is room in memory for updates, if there is a budget.
     has_room_to_write: bool,
@@ -119,6 +125,7 @@ impl Table {
             tree,
             config,
             next_work: 0,
+            batch_ticks: 0,
             counters: Arc::default(),
             has_room_to_write: false,
             anchor: Arc::default(),
@@ -137,6 +144,7 @@ impl Table {
             resolve: &self.config.resolve,
             cache: self.cache.as_ref().map(CacheShare::cache),
             spare: self.session.spare_pages(),
+            idle: None,
         }
     }
 
@@ -362,10 +370,12 @@ impl Table {
         };
         let undo = Some(self.tree.buffer.begin(room, &self.config.resolve)?);
         let mut applied = Applied { undo, before: None };
+        let ticks = self.tree.now(&self.context());
         if let Err(error) = self.apply(batch, &mut applied) {
             self.take_back(applied);
             return Err(error);
         }
+        self.batch_ticks = self.tree.now(&self.context()).saturating_sub(ticks);
         let time = self.took(start);
         self.count(|counters| {
             counters.add_updates(batch.len() as u64, bytes);
@@ -447,9 +457,14 @@ impl Table {
         applied: &mut Applied,
     ) -> Result<()> {
         let Applied { undo, before } = applied;
+        let mut next_size = 0;
         for (key, update) in batch {
             self.put(key.as_ref(), *update, undo.as_mut())?;
-            let now = self.tree.now(&self.context());
+            let context = self.context();
+            if self.tree.buffer_size(&context) < next_size {
+                continue;
+            }
+            let now = self.tree.now(&context);
             if now >= self.next_work {
                 if now >= self.tree.next_flush() {
                     let next = self.flush()?;
@@ -458,8 +473,29 @@ impl Table {
                 }
                 self.work()?;
             }
+            next_size = self.tree.size_at(&self.context(), self.next_work);
         }
         Ok(())
+    }
+
+    /// Whether lookups may do merge work that the next batch of updates will ask for.
+    fn can_merge_ahead(&self) -> bool {
+        self.batch_ticks > 0
+            && self.config.merge_thread == MergeThread::Caller
+            && self.config.merge_schedule == MergeSchedule::Incremental
+    }
+
+    /// Does a page of merge work that the next batch of updates will ask for; whether there was any.
+    fn merge_ahead(&self) -> Result<bool> {
+        let soon = self.tree.now(&self.context()) + self.batch_ticks;
+        for Pending { merging, .. } in
+            self.tree.pending().filter(|pending| pending.merging.done() < pending.required(soon))
+        {
+            if merging.advance_unasked()? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     fn flush(&self) -> Result<Tree> {
@@ -486,7 +522,11 @@ impl Table {
                 }
                 MergeSchedule::Incremental => self.work_on(pending, now, batch)?,
             }
-            let target = pending.merging.done() + batch;
+            let asked = match self.config.merge_thread {
+                MergeThread::Caller => 0,
+                MergeThread::Background => pending.merging.requested.load(Ordering::Acquire),
+            };
+            let target = pending.merging.done().max(asked) + batch;
             next_work = next_work.min(pending.when(target).max(now + 1));
         }
         self.next_work = next_work;
@@ -504,9 +544,13 @@ impl Table {
             MergeThread::Background => {
                 merging.requested.fetch_max(required, Ordering::AcqRel);
                 self.session.worker().advance(merging);
-                // Credit: what the thread may owe. Beyond it this call pays.
-                let floor = required.saturating_sub(LAG_BATCHES_MAX * batch);
-                merging.advance_to(floor)
+                // Credit: what the thread may owe. Beyond it this call pays, or another merge's call does if
+                // the thread is at this one; far beyond it, this call waits its turn.
+                let lag = LAG_BATCHES_MAX * batch;
+                if merging.done() < required.saturating_sub(LAG_MAX_FACTOR * lag) {
+                    return merging.advance_to(required.saturating_sub(lag));
+                }
+                merging.advance_unless_busy(required.saturating_sub(lag))
             }
         }
     }
@@ -534,7 +578,10 @@ impl Table {
         self.session.check_open()?;
         let (start, id) = (self.clock(), self.session.id());
         event!(TRACE, "table.lookups", self.session.dir(), table = id, count = keys.len());
-        let (results, plan, tally) = lookup_batch(&self.tree, &self.lookup_context(), keys)?;
+        let ahead = MergeAhead { table: self, is_over: Cell::new(false) };
+        let idle: Option<&dyn Idle> = if self.can_merge_ahead() { Some(&ahead) } else { None };
+        let context = LookupContext { idle, ..self.lookup_context() };
+        let (results, plan, tally) = lookup_batch(&self.tree, &context, keys)?;
         let time = self.took(start);
         self.count(|counters| {
             counters.add_lookups(&tally);
@@ -895,6 +942,23 @@ fn context<'a>(session: &'a Registered, config: &'a TableConfig) -> Context<'a> 
     Context { set: session.files(), config, salt: session.salt(), table: session.id() }
 }
 
+/// Merges of a table, as work for a batch of its lookups while they wait.
+#[derive(Debug)]
+struct MergeAhead<'a> {
+    table: &'a Table,
+    /// Whether all is done, or a step has failed: then it is left to the update that needs it.
+    is_over: Cell<bool>,
+}
+
+impl Idle for MergeAhead<'_> {
+    fn work(&self) -> bool {
+        if !self.is_over.get() && !self.table.merge_ahead().unwrap_or(false) {
+            self.is_over.set(true);
+        }
+        !self.is_over.get()
+    }
+}
+
 impl Drop for Table {
     fn drop(&mut self) {
         event!(DEBUG, "table.close", self.session.dir(), table = self.session.id());
@@ -914,7 +978,7 @@ fn level_stats(level: &Level) -> LevelStats {
 }
 
 /// Refuses what is longer than the formats can hold; returns the bytes of key and value.
-fn check_sizes(key: &[u8], update: Update<'_>) -> Result<usize> {
+pub(crate) fn check_sizes(key: &[u8], update: Update<'_>) -> Result<usize> {
     let (_, value, blob) = update.parts();
     if key.len() > KEY_BYTES_MAX {
         return Err(Error::KeyTooLarge { bytes: key.len(), limit: KEY_BYTES_MAX });

@@ -7,3 +7,4 @@ mod bitcoin;
 mod changes;
 mod faults;
 mod kvget;
+mod results;

@@ -8,7 +8,8 @@ use terrane_bench::confine::MemoryLimit;
 use terrane_bench::host::Host;
 use terrane_bench::workload::utxo::draws::{Draws, Kind};
 use terrane_bench::workload::utxo::run::{self, Mode, Report};
-use terrane_bench::workload::utxo::{Prepared, Shape, setup};
+use terrane_bench::workload::utxo::setup::{self, Loading};
+use terrane_bench::workload::utxo::{Prepared, Shape};
 use terrane_bench::yardstick::{self, Yardstick};
 
 use crate::args;
@@ -99,6 +100,14 @@ impl From<ShapeArg> for Shape {
     }
 }
 
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum LoadArg {
+    /// Sorted outside memory and written once more
+    Bulk,
+    /// By batches of updates, as a ledger would
+    Updates,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct SetupArgs {
     /// Directory of the store; made if it is missing
@@ -116,6 +125,9 @@ struct TableArgs {
     /// Entries of the table
     #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "10M")]
     entries: u64,
+    /// How they get there
+    #[arg(long, value_name = "WAY", default_value = "updates")]
+    load: LoadArg,
     /// Entries that are replaced after loading, so that the table has the shape of use
     #[arg(long, value_name = "PERCENT", default_value = "20",
         value_parser = clap::value_parser!(u64).range(0..=100))]
@@ -231,6 +243,10 @@ impl TableArgs {
     fn options(&self, output: &OutputArgs) -> setup::Options {
         setup::Options {
             entries: self.entries,
+            loading: match self.load {
+                LoadArg::Bulk => Loading::Bulk,
+                LoadArg::Updates => Loading::Updates,
+            },
             churn_percent: self.churn,
             seed: self.seed,
             shape: self.shape.into(),

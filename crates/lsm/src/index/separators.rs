@@ -28,32 +28,25 @@ const NUMBER_BYTES_MAX: usize = 5;
 #[derive(Debug)]
 pub(super) struct SeparatorsBuilder {
     separators: Separators,
-    last_key: Vec<u8>,
     last_separator: Vec<u8>,
 }
 
 impl SeparatorsBuilder {
     pub(super) fn new(bounds: &Bounds<'_>) -> Self {
         let separators = Separators::empty(bounds.common_prefix());
-        Self { separators, last_key: Vec::new(), last_separator: Vec::new() }
+        Self { separators, last_separator: Vec::new() }
     }
 
-    #[inline]
-    pub(super) fn entry(&mut self, key: &[u8], starts_page: bool) {
-        let key = key.get(self.separators.prefix.len()..).unwrap_or_default();
-        if starts_page {
-            self.start_page(key);
-        }
-        self.last_key.clear();
-        self.last_key.extend_from_slice(key);
-    }
-
-    fn start_page(&mut self, key: &[u8]) {
+    /// Begins a page whose first key is `key`, after one whose last key is `before`.
+    pub(super) fn start_page(&mut self, key: &[u8], before: &[u8]) {
+        let skip = self.separators.prefix.len();
+        let (key, before) =
+            (key.get(skip..).unwrap_or_default(), before.get(skip..).unwrap_or_default());
         let separator = if self.separators.pages == 0 {
             &[]
         } else {
-            assert!(self.last_key.as_slice() < key, "keys come in order");
-            &key[..=common_size(&self.last_key, key)]
+            assert!(before < key, "keys come in order");
+            &key[..=common_size(before, key)]
         };
         self.separators.push(&self.last_separator, separator);
         self.last_separator.clear();
@@ -61,8 +54,7 @@ impl SeparatorsBuilder {
     }
 
     pub(super) fn memory_bytes(&self) -> usize {
-        let keys = self.last_key.capacity() + self.last_separator.capacity();
-        keys + self.separators.memory_bytes()
+        self.last_separator.capacity() + self.separators.memory_bytes()
     }
 
     pub(super) fn finish(mut self) -> Separators {

@@ -40,13 +40,19 @@ fn plan(kind: IndexKind, pages: &Pages) -> IndexPlan<'_> {
     }
 }
 
-fn build(plan: IndexPlan<'_>, pages: &Pages) -> Index {
-    let mut builder = IndexBuilder::new(plan);
+fn add_pages(builder: &mut IndexBuilder, pages: &[Vec<Vec<u8>>]) {
+    let mut before: &[u8] = &[];
     for page in pages {
         for (index, key) in page.iter().enumerate() {
-            builder.entry(key, index == 0);
+            builder.entry(key, (index == 0).then_some(before));
         }
+        before = page.last().unwrap();
     }
+}
+
+fn build(plan: IndexPlan<'_>, pages: &Pages) -> Index {
+    let mut builder = IndexBuilder::new(plan);
+    add_pages(&mut builder, pages);
     let index = builder.finish();
     assert_eq!(index.pages() as usize, pages.len());
     index
@@ -304,9 +310,7 @@ fn a_hopeless_compact_form_is_dropped_while_building() {
     keys.sort_unstable();
     let pages = cut(keys, &[28]);
     let mut builder = IndexBuilder::new(plan(IndexKind::Auto, &pages));
-    for page in &pages[..pages.len() / 2] {
-        page.iter().enumerate().for_each(|(index, key)| builder.entry(key, index == 0));
-    }
+    add_pages(&mut builder, &pages[..pages.len() / 2]);
     assert!(builder.fences.is_none());
 }
 

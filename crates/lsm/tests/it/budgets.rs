@@ -52,6 +52,8 @@ fn reads_per_key(
     is_present: bool,
 ) -> f64 {
     let keys: Vec<_> = numbers.map(key).collect();
+    // One that has not been updated has no merge work to do while it waits.
+    let table = table.duplicate().unwrap();
     let (before, stats_before) = (disk.counts(), table.stats());
     for batch in keys.chunks(4_096) {
         let results = table.lookups(batch).unwrap();

@@ -11,6 +11,7 @@ mod store_script;
 
 mod bitflip;
 mod budgets;
+mod bulk;
 mod canonical;
 mod config;
 mod crash;

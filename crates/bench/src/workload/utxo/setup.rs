@@ -1,5 +1,6 @@
 //! `terrane bench utxo setup`: the table that runs work on, in the shape that it has in use.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -8,16 +9,28 @@ use serde::Serialize;
 use terrane::io::{Disk, RealDisk};
 use terrane::{MergeThread, Session, Table, TableConfig, Update};
 
-use super::{BATCH_SIZE, ENTRY_SIZE, Prepared, Shape, check_numbers, entry, table_config};
+use super::{BATCH_SIZE, ENTRY_SIZE, Key, Prepared, Shape, check_numbers, entry, table_config};
 use crate::meter::Usage;
 use crate::monitor::{Monitor, Phase};
 use crate::workload::{Error, Result, bounded, open, seconds};
+
+/// How the table is loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Loading {
+    /// By a bulk load.
+    Bulk,
+    /// By batches of updates.
+    Updates,
+}
 
 /// What is set up.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
     /// Live entries.
     pub entries: u64,
+    /// How they get there.
+    pub loading: Loading,
     /// Entries that are replaced after loading, in per cent.
     pub churn_percent: u64,
     /// Seed of keys and values.
@@ -37,6 +50,8 @@ pub struct Report {
     pub entries: u64,
     /// Seed of keys and values.
     pub seed: u64,
+    /// How they got there.
+    pub loading: Loading,
     /// Loading, until a snapshot was durable.
     pub load_s: f64,
     /// Entries loaded in a second.
@@ -85,7 +100,7 @@ pub fn run(store: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result
 /// # Errors
 /// [`Error`].
 pub fn set_up(session: &Session, options: &Options, monitor: &mut dyn Monitor) -> Result<Report> {
-    let &Options { entries, churn_percent, seed, shape, memory_budget, .. } = options;
+    let &Options { entries, loading, churn_percent, seed, shape, memory_budget, .. } = options;
     bounded("entries", entries, 2)?;
     let churned = entries * churn_percent / 100;
     check_numbers(entries + churned, 0, 1)?;
@@ -94,16 +109,21 @@ pub fn set_up(session: &Session, options: &Options, monitor: &mut dyn Monitor) -
     let merge_thread =
         if options.background_merges { MergeThread::Background } else { MergeThread::Caller };
     let config = TableConfig { merge_thread, ..table_config(shape, memory_budget) };
-    let mut table = session.new_table(&config)?;
     let (start, before) = (Instant::now(), Usage::now());
-    let mut progress = Load { seed, entries: entries + churned, table: &mut table, monitor };
-    progress.insert(entries)?;
+    let all = entries + churned;
+    let mut table = match loading {
+        Loading::Bulk => bulk_load(session, &config, (seed, entries), all, monitor)?,
+        Loading::Updates => {
+            let mut table = session.new_table(&config)?;
+            insert((seed, entries), all, monitor, &mut |batch| table.updates(batch))?;
+            table
+        }
+    };
     let loaded = Prepared { seed, entries, first: 0 };
     table.save_snapshot(&snapshot, &loaded.label())?;
     let load_s = seconds(start);
     let written = Usage::now().zip(before).map_or(0, |(now, then)| now.since(&then).write_bytes);
-    let mut progress = Load { seed, entries: entries + churned, table: &mut table, monitor };
-    progress.replace(entries, churned)?;
+    replace(&mut table, (seed, entries, churned), monitor)?;
     session.delete_snapshot(&snapshot)?;
     let churned = Prepared { first: churned, ..loaded };
     table.save_snapshot(&snapshot, &churned.label())?;
@@ -112,6 +132,7 @@ pub fn set_up(session: &Session, options: &Options, monitor: &mut dyn Monitor) -
     Ok(Report {
         entries,
         seed,
+        loading,
         load_s,
         inserts_per_s: entries as f64 / load_s,
         churn_s: wall_s - load_s,
@@ -125,44 +146,65 @@ pub fn set_up(session: &Session, options: &Options, monitor: &mut dyn Monitor) -
     })
 }
 
-struct Load<'a> {
-    seed: u64,
-    /// Insertions in all.
-    entries: u64,
-    table: &'a mut Table,
-    monitor: &'a mut dyn Monitor,
+/// Tells how many insertions of how many have been made.
+fn tell(done: u64, all: u64, monitor: &mut dyn Monitor) -> Result<()> {
+    monitor.progress(Phase::Fill, done, Some(all));
+    if monitor.stop() { Err(Error::Interrupted) } else { Ok(()) }
 }
 
-impl Load<'_> {
-    fn tell(&mut self, inserted: u64) -> Result<()> {
-        self.monitor.progress(Phase::Fill, inserted, Some(self.entries));
-        if self.monitor.stop() { Err(Error::Interrupted) } else { Ok(()) }
-    }
+type Batch<'a> = [(&'a Key, Update<'a>)];
 
-    /// Inserts the first `count` numbers.
-    fn insert(&mut self, count: u64) -> Result<()> {
-        for first in (0..count).step_by(2 * BATCH_SIZE as usize) {
-            self.tell(first)?;
-            let numbers = first..count.min(first + 2 * BATCH_SIZE);
-            let pairs: Vec<_> = numbers.map(|number| entry(self.seed, number)).collect();
-            let batch: Vec<_> = pairs.iter().map(|(k, v)| (k, Update::Insert(v))).collect();
-            self.table.updates(&batch)?;
-        }
-        Ok(())
+/// Inserts the first `count` numbers, in their order, which is none for keys.
+fn insert(
+    (seed, count): (u64, u64),
+    all: u64,
+    monitor: &mut dyn Monitor,
+    put: &mut dyn FnMut(&Batch<'_>) -> terrane::Result<()>,
+) -> Result<()> {
+    for first in (0..count).step_by(2 * BATCH_SIZE as usize) {
+        tell(first, all, monitor)?;
+        let numbers = first..count.min(first + 2 * BATCH_SIZE);
+        let pairs: Vec<_> = numbers.map(|number| entry(seed, number)).collect();
+        let batch: Vec<_> = pairs.iter().map(|(k, v)| (k, Update::Insert(v))).collect();
+        put(&batch)?;
     }
+    Ok(())
+}
 
-    /// Deletes the first `count` numbers, and inserts as many from `next` on.
-    fn replace(&mut self, next: u64, count: u64) -> Result<()> {
-        for first in (0..count).step_by(BATCH_SIZE as usize) {
-            self.tell(next + first)?;
-            let numbers = first..count.min(first + BATCH_SIZE);
-            let old: Vec<_> = numbers.clone().map(|number| entry(self.seed, number).0).collect();
-            let new: Vec<_> = numbers.map(|number| entry(self.seed, next + number)).collect();
-            let deletes = old.iter().map(|key| (key, Update::Delete));
-            let inserts = new.iter().map(|(key, value)| (key, Update::Insert(value)));
-            let batch: Vec<_> = deletes.chain(inserts).collect();
-            self.table.updates(&batch)?;
-        }
-        Ok(())
+fn bulk_load(
+    session: &Session,
+    config: &TableConfig,
+    (seed, count): (u64, u64),
+    all: u64,
+    monitor: &mut dyn Monitor,
+) -> Result<Table> {
+    let mut loader = session.bulk_load(config)?;
+    insert((seed, count), all, monitor, &mut |batch| loader.updates(batch))?;
+    let mut watch = |done, of| {
+        monitor.progress(Phase::Merge, done, Some(of));
+        if monitor.stop() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    };
+    match loader.finish_watched(&mut watch)? {
+        ControlFlow::Continue(table) => Ok(table),
+        ControlFlow::Break(()) => Err(Error::Interrupted),
     }
+}
+
+/// Deletes the first `count` numbers, and inserts as many from `next` on.
+fn replace(
+    table: &mut Table,
+    (seed, next, count): (u64, u64, u64),
+    monitor: &mut dyn Monitor,
+) -> Result<()> {
+    for first in (0..count).step_by(BATCH_SIZE as usize) {
+        tell(next + first, next + count, monitor)?;
+        let numbers = first..count.min(first + BATCH_SIZE);
+        let old: Vec<_> = numbers.clone().map(|number| entry(seed, number).0).collect();
+        let new: Vec<_> = numbers.map(|number| entry(seed, next + number)).collect();
+        let deletes = old.iter().map(|key| (key, Update::Delete));
+        let inserts = new.iter().map(|(key, value)| (key, Update::Insert(value)));
+        let batch: Vec<_> = deletes.chain(inserts).collect();
+        table.updates(&batch)?;
+    }
+    Ok(())
 }

@@ -1,0 +1,258 @@
+//! The tables of recorded runs in `docs/benchmarks.md`, made from `bench/results/*.json`.
+//!
+//! Goal: the page says what the files say. Method: each file is what `terrane bench ... --json` has printed; the
+//! tables are made anew and compared with what stands between the two marks of the page. `cargo xtask results`
+//! sets `TERRANE_RESULTS=write`, and then they are written instead.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+const BEGIN: &str = "<!-- made by `cargo xtask results`: begin -->\n";
+const END: &str = "<!-- made by `cargo xtask results`: end -->";
+
+/// How a number of a report is shown.
+#[derive(Clone, Copy)]
+enum Show {
+    /// As it is.
+    Plain,
+    /// Thousands as `k`, millions as `M`.
+    Count,
+    /// With so many digits behind the point.
+    Digits(usize),
+    /// Bytes as MiB.
+    Mib,
+    /// Microseconds as milliseconds.
+    Ms,
+    /// A ratio as per cent.
+    Percent,
+}
+
+use Show::{Count, Digits, Mib, Ms, Percent, Plain};
+
+/// A column: its head, where its field is (a JSON pointer), how it is shown.
+type Column = (&'static str, &'static str, Show);
+
+/// The columns for each command, beside the file, the device's rate, and where and when.
+const TABLES: [(&str, &[Column]); 4] = [
+    (
+        "bench utxo setup",
+        &[
+            ("entries", "/entries", Count),
+            ("time, s", "/wall_s", Digits(0)),
+            ("bytes written for each given", "/write_amplification", Digits(2)),
+            ("runs", "/runs", Plain),
+        ],
+    ),
+    (
+        "bench utxo run",
+        &[
+            ("mode", "/mode", Plain),
+            ("entries", "/entries", Count),
+            ("batches", "/batches", Count),
+            ("ops/s", "/ops_per_s", Count),
+            ("η", "/eta", Digits(3)),
+            ("reads/op", "/lookup_io_per_op", Digits(3)),
+            ("CPU µs/op", "/cpu_us_per_op", Digits(2)),
+            ("of it user", "/cpu_user_us_per_op", Digits(2)),
+            ("peak RSS, MiB", "/rss_peak_bytes", Mib),
+            ("update p99.9, ms", "/update_latency_us/p999", Ms),
+            ("max", "/update_latency_us/max", Ms),
+        ],
+    ),
+    (
+        "bench kvget setup",
+        &[
+            ("keys", "/keys", Count),
+            ("shape", "/shape", Plain),
+            ("time, s", "/wall_s", Digits(0)),
+            ("bytes written for each given", "/write_amplification", Digits(2)),
+            ("runs", "/runs", Plain),
+        ],
+    ),
+    (
+        "bench kvget run",
+        &[
+            ("keys", "/workload/entries", Count),
+            ("shape", "/engine/options/shape", Plain),
+            ("memory", "/memory/budget_ratio", Percent),
+            ("goal", "/engine/options/memory_goal", Plain),
+            ("absent", "/workload/absent_ratio", Percent),
+            ("reads/GET", "/io_per_get", Digits(4)),
+            ("bytes/GET", "/io/bytes_per_get", Digits(0)),
+            ("lookups/s", "/lookups_per_s", Count),
+            ("η", "/speed/eta", Digits(3)),
+            ("CPU µs/GET", "/cpu_us_per_op", Digits(2)),
+        ],
+    ),
+];
+
+/// What every recorded run must say, and what to do if it does not.
+const REQUIRED: [(&str, &str); 5] = [
+    ("/command_line", "record the whole output of --json"),
+    ("/started_at", "record the whole output of --json"),
+    ("/git_revision", "build with TERRANE_REVISION set to the commit"),
+    ("/host/kernel", "record the whole output of --json"),
+    ("/host/cpu_model", "measure on a machine that tells its processor"),
+];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn shown(value: Option<&Value>, show: Show) -> String {
+    let Some(value) = value else { return "–".to_owned() };
+    let Some(number) = value.as_f64() else {
+        return value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    };
+    match show {
+        Plain => value.to_string(),
+        Count if number >= 1e6 => format!("{} M", short(number / 1e6)),
+        Count if number >= 1e4 => format!("{} k", short(number / 1e3)),
+        Count => format!("{number:.0}"),
+        Digits(digits) => format!("{number:.digits$}"),
+        Mib => format!("{:.1}", number / f64::from(1 << 20)),
+        Ms => format!("{:.2}", number / 1e3),
+        Percent => format!("{} %", short(number * 100.0)),
+    }
+}
+
+/// A number to two digits behind the point, without zeros at its end.
+fn short(number: f64) -> String {
+    let text = format!("{number:.2}");
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+/// The command as it is to be repeated: the program by its name, any directory as `DIR`.
+fn command_line(line: &str) -> String {
+    let mut words = vec!["terrane"];
+    let mut is_dir = false;
+    for word in line.split(' ').skip(1).filter(|word| !["--json", "--quiet"].contains(word)) {
+        words.push(match word {
+            _ if is_dir => "DIR",
+            word if word.starts_with("--store=") => "--store=DIR",
+            word => word,
+        });
+        is_dir = word == "--store";
+    }
+    words.join(" ")
+}
+
+/// The row of a run, and the command that it is of.
+fn row(name: &str, report: &Value) -> Result<(&'static str, String), String> {
+    let text = |pointer: &str| report.pointer(pointer).and_then(Value::as_str);
+    if report.pointer("/ok") != Some(&json!(true)) {
+        return Err(format!("{name}: a run that failed is no result"));
+    }
+    for (pointer, advice) in REQUIRED {
+        if text(pointer).is_none() {
+            return Err(format!("{name}: there is no {pointer}; {advice}"));
+        }
+    }
+    let command = text("/command").unwrap_or_default();
+    let Some((command, columns)) = TABLES.iter().find(|(found, _)| *found == command) else {
+        return Err(format!("{name}: no table for {command}"));
+    };
+    let line = command_line(text("/command_line").unwrap_or_default());
+    let mut row = format!("| [{line}](../bench/results/{name}) |");
+    for (_, pointer, show) in *columns {
+        let _ = write!(row, " {} |", shown(report.pointer(pointer), *show));
+    }
+    // One report is flat, the other in groups.
+    let device = ["/fio_read_iops", "/device/fio_read_iops"];
+    let device = device.iter().find_map(|pointer| report.pointer(pointer));
+    let _ = write!(row, " {} |", shown(device, Count));
+    let at = |pointer| text(pointer).unwrap_or_default();
+    let (day, revision) = (at("/started_at"), at("/git_revision"));
+    let (day, revision) = (day.get(..10).unwrap_or(day), revision.get(..12).unwrap_or(revision));
+    let (kernel, cpu) = (at("/host/kernel"), at("/host/cpu_model"));
+    let _ = writeln!(row, " {day}, {revision}, {kernel}, {cpu} |");
+    Ok((command, row))
+}
+
+/// All tables; nothing for commands without a run.
+fn tables(reports: &BTreeMap<String, Value>) -> Result<String, String> {
+    let rows = reports.iter().map(|(name, report)| row(name, report));
+    let rows = rows.collect::<Result<Vec<_>, _>>()?;
+    let mut text = String::new();
+    for (command, columns) in &TABLES {
+        let rows: String =
+            rows.iter().filter(|(of, _)| of == command).map(|(_, row)| row.as_str()).collect();
+        if rows.is_empty() {
+            continue;
+        }
+        let heads = columns.iter().map(|(head, ..)| *head);
+        let heads: Vec<_> = [*command]
+            .into_iter()
+            .chain(heads)
+            .chain(["device, reads/s", "when and where"])
+            .collect();
+        let _ = writeln!(text, "\n| {} |\n|{}", heads.join(" | "), "---|".repeat(heads.len()));
+        text += &rows;
+    }
+    Ok(text + "\n")
+}
+
+fn recorded() -> BTreeMap<String, Value> {
+    let mut reports = BTreeMap::new();
+    for entry in std::fs::read_dir(root().join("bench/results")).unwrap() {
+        let path = entry.unwrap().path();
+        if path.extension().is_some_and(|extension| extension == "json") {
+            let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+            let report = serde_json::from_slice(&std::fs::read(&path).unwrap());
+            reports.insert(name.clone(), report.unwrap_or_else(|error| panic!("{name}: {error}")));
+        }
+    }
+    reports
+}
+
+#[test]
+fn the_page_has_the_tables_of_the_recorded_runs() {
+    let path = root().join("docs/benchmarks.md");
+    let page = std::fs::read_to_string(&path).unwrap();
+    let (before, rest) = page.split_once(BEGIN).expect("the page has a mark where tables begin");
+    let (found, after) = rest.split_once(END).expect("the page has a mark where tables end");
+    let expected = tables(&recorded()).unwrap();
+    if std::env::var_os("TERRANE_RESULTS").is_some_and(|wish| wish == "write") {
+        std::fs::write(&path, [before, BEGIN, &expected, END, after].concat()).unwrap();
+        return;
+    }
+    assert_eq!(found, expected, "docs/benchmarks.md is not up to date: `cargo xtask results`");
+}
+
+fn sample() -> Value {
+    json!({
+        "terrane": "0.1.0", "command": "bench utxo run", "ok": true, "mode": "sequential",
+        "entries": 10_000_000, "batches": 10_000, "ops_per_s": 69_871.4, "eta": 0.7712,
+        "update_latency_us": {"p999": 3_210.0, "max": 41_000.0}, "rss_peak_bytes": 62_914_560,
+        "command_line": "/some/where/terrane bench utxo run --store /some/dir --json --batches 10k",
+        "started_at": "2026-11-22T10:00:00Z", "git_revision": "0123456789abcdef0123",
+        "fio_read_iops": 90_600.0, "host": {"kernel": "6.18", "cpu_model": "A & B"},
+    })
+}
+
+#[test]
+fn a_run_becomes_a_row_that_names_no_directory() {
+    let made = tables(&BTreeMap::from([("a.json".to_owned(), sample())])).unwrap();
+    let row = "| [terrane bench utxo run --store DIR --batches 10k](../bench/results/a.json) | \
+               sequential | 10 M | 10 k | 69.87 k | 0.771 | – | – | – | 60.0 | 3.21 | 41.00 | \
+               90.6 k | 2026-11-22, 0123456789ab, 6.18, A & B |";
+    assert_eq!(made.lines().nth(3), Some(row));
+    assert_eq!(made.lines().count(), 5, "{made}");
+    assert_eq!(made.lines().nth(2).unwrap().matches('|').count(), row.matches('|').count());
+}
+
+#[test]
+fn runs_that_say_too_little_or_have_failed_are_refused() {
+    let refused = |field: &str, value: Value| {
+        let mut report = sample();
+        report[field] = value;
+        row("a.json", &report).unwrap_err()
+    };
+    assert!(refused("ok", json!(false)).contains("failed"));
+    assert!(refused("git_revision", Value::Null).contains("TERRANE_REVISION"));
+    assert!(refused("host", json!({"kernel": "6"})).contains("/host/cpu_model"));
+    assert!(refused("command", json!("bench upsert")).contains("bench upsert"));
+}

@@ -1,0 +1,167 @@
+//! Fixed work on a table in memory, whose instructions `cargo xtask counts` has counted by callgrind.
+//!
+//! The entries are those of the benchmark `utxo`: 34-byte keys, 60-byte values, evenly spread. Everything
+//! follows from constants, and there is one thread, so each run executes the same instructions. What is counted
+//! happens in the functions that are called like a region; each prints what its instructions are to be divided
+//! by. Results are checked, since an engine that finds nothing would be the cheapest.
+
+#![forbid(unsafe_code)]
+
+use std::path::Path;
+use std::sync::Arc;
+
+use terrane::io::{Disk, MemoryDisk};
+use terrane::{MergeSchedule, Session, SessionOptions, Table, TableConfig, Update, WriteBuffer};
+
+/// Entries of the table that lookups and updates work on.
+const ENTRIES: u64 = 1 << 16;
+
+/// Operations in a batch.
+const BATCH: u64 = 256;
+
+/// Batches in each region.
+const BATCHES: u64 = 32;
+
+/// Batches that merges are counted in: enough to fill two levels.
+const MERGED_BATCHES: u64 = 160;
+
+/// Small, so that the table has several levels and each region some flushes.
+const WRITE_BUFFER_ENTRIES: u64 = 2_000;
+
+/// Any: hashes must be the same in each run.
+const SALT: u64 = 1;
+
+type Key = [u8; 34];
+type Value = [u8; 60];
+type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
+
+/// One step of `SplitMix64`.
+fn mix(number: u64) -> u64 {
+    let mut mixed = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
+    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mixed ^ (mixed >> 31)
+}
+
+fn filled<const SIZE: usize>(seed: u64) -> [u8; SIZE] {
+    let mut bytes = [0; SIZE];
+    for (at, part) in (0u64..).zip(bytes.chunks_mut(8)) {
+        let word = mix(seed.wrapping_add(at << 40)).to_le_bytes();
+        part.copy_from_slice(&word[..part.len()]);
+    }
+    bytes
+}
+
+fn key(number: u64) -> Key {
+    filled(number)
+}
+
+fn value(number: u64) -> Value {
+    filled(!number)
+}
+
+/// A change to one key: its new value, or none.
+type Change = (Key, Option<Value>);
+
+/// Changes that insert a batch of entries from `first` on.
+fn insertions(first: u64) -> Vec<Change> {
+    (first..first + BATCH).map(|number| (key(number), Some(value(number)))).collect()
+}
+
+/// Changes as the engine takes them.
+fn batch(changes: &[Change]) -> Vec<(&Key, Update<'_>)> {
+    let mut batch = Vec::with_capacity(changes.len());
+    for (key, value) in changes {
+        batch.push((key, value.as_ref().map_or(Update::Delete, |value| Update::Insert(value))));
+    }
+    batch
+}
+
+fn session() -> Outcome<Session> {
+    let disk: Arc<dyn Disk> = MemoryDisk::new();
+    let options = SessionOptions::with_salt(SALT).create_dir();
+    Ok(Session::open(disk, Path::new("/counts"), &options)?)
+}
+
+fn config(merge_schedule: MergeSchedule) -> TableConfig {
+    let write_buffer = WriteBuffer::Entries(WRITE_BUFFER_ENTRIES);
+    TableConfig { write_buffer, merge_schedule, ..TableConfig::default() }
+}
+
+/// Region: lookups.
+#[inline(never)]
+fn region_lookups(table: &Table, batches: &[Vec<Key>]) -> Outcome<u64> {
+    let mut found = 0;
+    for keys in batches {
+        let values = table.lookups(keys)?;
+        found += values.iter().filter(|lookup| lookup.value().is_some()).count() as u64;
+    }
+    Ok(found)
+}
+
+/// Region: updates, with their flushes and merges; it is entered twice.
+#[inline(never)]
+fn region_updates(table: &mut Table, batches: &[Vec<(&Key, Update<'_>)>]) -> Outcome<()> {
+    for batch in batches {
+        table.updates(batch)?;
+    }
+    Ok(())
+}
+
+/// Lookups of keys that are there, all over the table.
+fn lookups(table: &Table) -> Outcome<()> {
+    let number = |at: u64| mix(at) % ENTRIES;
+    let batch = |batch: u64| (batch * BATCH..(batch + 1) * BATCH).map(|at| key(number(at)));
+    let batches: Vec<Vec<Key>> = (0..BATCHES).map(|at| batch(at).collect()).collect();
+    let found = region_lookups(table, &batches)?;
+    let stats = table.stats();
+    if found != BATCHES * BATCH {
+        return Err(format!("{found} keys of {} found", BATCHES * BATCH).into());
+    }
+    println!("keys {}", stats.lookups);
+    println!("probes {}", (stats.lookups - stats.memory_hits) * stats.runs());
+    println!("reads {}", stats.lookup_reads);
+    Ok(())
+}
+
+/// Each batch deletes the oldest entries and inserts as many new ones.
+fn updates(table: &mut Table) -> Outcome<()> {
+    let changes = |first: u64| {
+        let mut changes = insertions(ENTRIES + first);
+        changes.extend((first..first + BATCH).map(|number| (key(number), None)));
+        changes
+    };
+    let changes: Vec<_> = (0..BATCHES).map(|at| changes(at * BATCH)).collect();
+    let batches: Vec<_> = changes.iter().map(|changes| batch(changes)).collect();
+    region_updates(table, &batches)?;
+    println!("operations {}", BATCHES * BATCH);
+    println!("updates {}", 2 * BATCHES * BATCH);
+    let live = table.count_exact()?;
+    if live == ENTRIES { Ok(()) } else { Err(format!("{live} entries, not {ENTRIES}").into()) }
+}
+
+/// Updates of a table that makes each merge at once, so that it is known how many entries were written.
+fn merges() -> Outcome<()> {
+    let session = session()?;
+    let mut table = session.new_table(&config(MergeSchedule::OneShot))?;
+    let changes: Vec<_> = (0..MERGED_BATCHES).map(|at| insertions(at * BATCH)).collect();
+    let batches: Vec<_> = changes.iter().map(|changes| batch(changes)).collect();
+    region_updates(&mut table, &batches)?;
+    let stats = session.stats();
+    // In entries of the size that those there have.
+    println!("written {}", stats.written_bytes * stats.entries / stats.bytes);
+    let live = table.count_exact()?;
+    let expected = MERGED_BATCHES * BATCH;
+    if live == expected { Ok(()) } else { Err(format!("{live} entries, not {expected}").into()) }
+}
+
+fn main() -> Outcome<()> {
+    let session = session()?;
+    let mut table = session.new_table(&config(MergeSchedule::Incremental))?;
+    for first in (0..ENTRIES).step_by(BATCH as usize) {
+        table.updates(&batch(&insertions(first)))?;
+    }
+    lookups(&table)?;
+    updates(&mut table)?;
+    merges()
+}

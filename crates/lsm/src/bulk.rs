@@ -1,0 +1,208 @@
+//! Loading a table from entries in any order, faster than updates can: an external merge sort.
+//!
+//! Entries are collected in memory; what has come together is sorted and written as a run without a filter,
+//! on the session's background thread if the table has its merges there. At the end all these runs are merged
+//! into one, which is the table's last level. So each entry is written twice, whatever the size of the table;
+//! with more than [`FAN_IN`] runs, groups of as many are merged first, and it is written once more.
+//!
+//! Invariant: runs are kept in the order of their entries' arrival, so that the last update of a key counts,
+//! and upserts combine as they would in a table.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::config::{LEVELS_MAX, MergeThread, TableConfig};
+use crate::entry::{Update, key_hash};
+use crate::error::{Error, Result};
+use crate::index::IndexKind;
+use crate::levels::{Context, Incoming, Level, Tree};
+use crate::memory::Held;
+use crate::merging::{Input, MergeSpec, Merging};
+use crate::run::{Purpose, Run};
+use crate::segment::{NewEntry, Room};
+use crate::session_core::Registered;
+use crate::table::{Table, check_sizes};
+use crate::write_buffer::WriteBuffer;
+
+/// Weight of the entries that are sorted in memory, without a memory budget.
+const SORTED_BYTES: u64 = 64 << 20;
+
+/// The share of a memory budget that they may weigh: two sets of them exist at once, and a set takes up to
+/// about twice its weight.
+const BUDGET_SHARE: u64 = 8;
+
+/// Runs that are merged at once.
+const FAN_IN: usize = 512;
+
+/// Pages of a merge between two looks at whether to go on.
+const STEP_PAGES: u64 = 4_096;
+
+/// Loads entries in any order into a new table: see [`Session::bulk_load`](crate::Session::bulk_load).
+///
+/// What was loaded is lost if this is dropped before [`finish`](Self::finish).
+#[derive(Debug)]
+pub struct BulkLoader {
+    session: Registered,
+    config: TableConfig,
+    buffer: WriteBuffer,
+    /// The buffer before this one, on its way to becoming a run.
+    flushing: Option<Arc<Merging>>,
+    /// Runs that have been written and merged so often, oldest first.
+    tiers: Vec<Vec<Arc<Run>>>,
+    written_bytes: u64,
+}
+
+impl BulkLoader {
+    pub(crate) fn new(session: Registered, config: TableConfig) -> Self {
+        let (buffer, tiers) = (WriteBuffer::default(), Vec::new());
+        Self { session, config, buffer, flushing: None, tiers, written_bytes: 0 }
+    }
+
+    /// Adds updates, whose keys may come in any order and more than once: what comes later counts as if it had
+    /// been given to [`Table::updates`] later.
+    ///
+    /// Cost: no read; each entry is written once by this, in whole pages. Memory: an eighth of the table's
+    /// memory budget or 64 MiB of keys, values and 40 bytes for each, twice, and what they take
+    /// beside.
+    ///
+    /// # Errors
+    /// As [`Table::updates`]. After an error some of the batch may have been added.
+    pub fn updates<K: AsRef<[u8]>>(&mut self, batch: &[(K, Update<'_>)]) -> Result<()> {
+        self.session.check_writable()?;
+        self.session.check_room_for(batch)?;
+        let mut room = Room { entries: batch.len(), bytes: 0 };
+        for (key, update) in batch {
+            room.bytes += check_sizes(key.as_ref(), *update)?;
+        }
+        if batch.is_empty() {
+            return Ok(());
+        }
+        self.buffer.begin(room, &self.config.resolve)?;
+        for (key, update) in batch {
+            let key = key.as_ref();
+            let (kind, value, blob) = update.parts();
+            let blob = blob.map(Arc::from);
+            let hash = key_hash(self.session.salt(), key);
+            let entry = NewEntry { key, hash, kind, value, blob: blob.as_ref() };
+            self.buffer.put(entry, &self.config.resolve, None)?;
+        }
+        if self.buffer.weight_bytes() >= self.sorted_bytes() { self.flush() } else { Ok(()) }
+    }
+
+    fn sorted_bytes(&self) -> u64 {
+        self.config.memory_budget.map_or(SORTED_BYTES, |budget| budget / BUDGET_SHARE)
+    }
+
+    /// A merge into a run that is only read in order.
+    fn begin_merge(&self, inputs: Vec<Input>) -> Arc<Merging> {
+        let spec = MergeSpec {
+            inputs,
+            drop_deletes: false,
+            resolve: self.config.resolve.clone(),
+            filter: None,
+            index: IndexKind::Ordinary,
+            access: self.config.disk_cache.access(LEVELS_MAX),
+            salt: self.session.salt(),
+            purpose: Purpose::Level,
+        };
+        Arc::new(Merging::new(self.session.files(), spec))
+    }
+
+    /// Begins to write what is in memory, once what was before it has been written.
+    fn flush(&mut self) -> Result<()> {
+        self.settle()?;
+        if self.buffer.is_empty() {
+            return Ok(());
+        }
+        let buffer = std::mem::take(&mut self.buffer);
+        let merging = self.begin_merge(vec![Input::Buffer(buffer)]);
+        if self.config.merge_thread == MergeThread::Background {
+            merging.requested.store(u64::MAX, Ordering::Release);
+            self.session.worker().advance(&merging);
+        }
+        self.flushing = Some(merging);
+        Ok(())
+    }
+
+    /// Ends the writing that is under way.
+    fn settle(&mut self) -> Result<()> {
+        let Some(merging) = &self.flushing else { return Ok(()) };
+        let run = merging.finish()?;
+        self.flushing = None;
+        self.add(0, run);
+        let mut tier = 0;
+        while self.tiers[tier].len() >= FAN_IN {
+            let merging = self.begin_merge(newest_first(&self.tiers[tier]));
+            let run = merging.finish()?;
+            self.tiers[tier].clear();
+            tier += 1;
+            self.add(tier, run);
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, tier: usize, run: Option<Arc<Run>>) {
+        if self.tiers.len() <= tier {
+            self.tiers.push(Vec::new());
+        }
+        self.written_bytes += run.as_ref().map_or(0, |run| run.meta().file_bytes());
+        self.tiers[tier].extend(run);
+    }
+
+    /// The table with all that was added.
+    ///
+    /// Cost: reads what was written by [`updates`](Self::updates) and writes it once more. Memory: the filter
+    /// and the index of the table, and 128 KiB for each run.
+    ///
+    /// # Errors
+    /// As [`Table::updates`].
+    pub fn finish(self) -> Result<Table> {
+        let done = self.finish_watched(&mut |_, _| ControlFlow::<()>::Continue(()))?;
+        match done {
+            ControlFlow::Continue(table) => Ok(table),
+            ControlFlow::Break(()) => Err(Error::SessionClosed),
+        }
+    }
+
+    /// As [`finish`](Self::finish), telling `watch` from time to time how many pages of how many have been
+    /// merged; what it breaks off with is returned, and what was loaded is lost then.
+    ///
+    /// # Errors
+    /// As [`finish`](Self::finish).
+    pub fn finish_watched<B>(
+        mut self,
+        watch: &mut dyn FnMut(u64, u64) -> ControlFlow<B>,
+    ) -> Result<ControlFlow<B, Table>> {
+        self.flush()?;
+        self.settle()?;
+        let inputs: Vec<Input> = self.tiers.iter().flat_map(|runs| newest_first(runs)).collect();
+        let context = Context {
+            set: self.session.files(),
+            config: &self.config,
+            salt: self.session.salt(),
+            table: self.session.id(),
+        };
+        let weight: u64 = inputs.iter().filter_map(Input::run).map(|r| context.run_size(r)).sum();
+        let level = context.last_level_of(weight);
+        let spec = context.spec(inputs, (level, level), true, &Held::default());
+        let merging = Merging::new(self.session.files(), spec);
+        while !merging.is_complete() {
+            if let ControlFlow::Break(reason) = watch(merging.done(), merging.total()) {
+                return Ok(ControlFlow::Break(reason));
+            }
+            merging.advance_to(merging.done() + STEP_PAGES)?;
+        }
+        let mut tree = Tree { written_bytes: self.written_bytes, ..Tree::default() };
+        if let Some(run) = merging.finish()? {
+            tree.written_bytes += run.meta().file_bytes();
+            tree.levels = vec![Level::default(); level];
+            tree.levels[level - 1].incoming = Some(Incoming::Single(run));
+        }
+        Ok(ControlFlow::Continue(Table::new(self.session, tree, self.config)))
+    }
+}
+
+fn newest_first(runs: &[Arc<Run>]) -> Vec<Input> {
+    runs.iter().rev().map(|run| Input::Run(Arc::clone(run))).collect()
+}

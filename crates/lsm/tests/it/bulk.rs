@@ -1,0 +1,219 @@
+//! Bulk loads.
+//!
+//! Goal: a loaded table is what the same updates would have made, whatever their order, however many runs
+//! that takes; every entry is written twice; a load that is given up leaves nothing behind. Method: a map as
+//! the model, budgets so small that a few thousand entries make many runs, and the simulated disk's counts.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use terrane_io::{Fault, FaultKind, FaultPlan, Repeat};
+use terrane_lsm::{
+    BulkLoader, Error, MEMORY_BUDGET_MIN, MergePolicy, MergeThread, Resolve, TableConfig, Update,
+};
+use terrane_testkit::draw::Draw;
+use terrane_testkit::seeds::for_each_seed;
+
+use crate::{Place, content, key, name, value};
+
+/// Weight of the entries that are sorted at once under the smallest budget.
+const SORTED_BYTES: u64 = MEMORY_BUDGET_MIN / 8;
+
+fn config() -> TableConfig {
+    TableConfig {
+        memory_budget: Some(MEMORY_BUDGET_MIN),
+        resolve: Resolve::concatenate(),
+        ..TableConfig::default()
+    }
+}
+
+/// Loads distinct keys of these numbers.
+fn load(loader: &mut BulkLoader, numbers: std::ops::Range<u64>) -> Result<(), Error> {
+    let numbers: Vec<u64> = numbers.collect();
+    numbers.chunks(500).try_for_each(|part| {
+        let entries: Vec<_> = part.iter().map(|&n| (key(n), value(n, 60))).collect();
+        let batch: Vec<_> = entries.iter().map(|(k, v)| (k, Update::Insert(v))).collect();
+        loader.updates(&batch)
+    })
+}
+
+#[test]
+fn a_loaded_table_is_what_updates_would_have_made() {
+    let name = "a_loaded_table_is_what_updates_would_have_made";
+    for_each_seed(name, 3, |rng, seed| {
+        for (place, thread) in [
+            (Place::simulated(seed), MergeThread::Caller),
+            (Place::real(), MergeThread::Background),
+        ] {
+            let session = place.open();
+            let config = TableConfig { merge_thread: thread, ..config() };
+            let mut loader = session.bulk_load(&config).unwrap();
+            let mut model: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+            for _ in 0..60 {
+                let updates: Vec<_> = (0..rng.below(200))
+                    .map(|_| (key(rng.below(3_000)), rng.below(6), value(rng.below(99), 20)))
+                    .collect();
+                let batch = updates.iter().map(|(key, kind, value)| match kind {
+                    0 => (key, Update::Delete),
+                    1 => (key, Update::Upsert(value)),
+                    _ => (key, Update::Insert(value)),
+                });
+                let batch: Vec<_> = batch.collect();
+                loader.updates(&batch).unwrap();
+                for (key, update) in batch {
+                    let old = model.remove(key.as_slice());
+                    match update {
+                        Update::Upsert(new) => {
+                            let old = old.map(|old| Resolve::concatenate().apply(new, &old));
+                            model.insert(key.to_vec(), old.unwrap_or_else(|| new.to_vec()));
+                        }
+                        Update::Insert(new) => {
+                            model.insert(key.to_vec(), new.to_vec());
+                        }
+                        _ => {}
+                    }
+                }
+            }
+            let mut table = loader.finish().unwrap();
+            let expected: Vec<_> = model.clone().into_iter().collect();
+            assert_eq!(content(&table), expected);
+            assert_eq!(table.stats().runs(), 1);
+            let keys: Vec<_> = (0..3_000).map(key).collect();
+            for (key, found) in keys.iter().zip(table.lookups(&keys).unwrap()) {
+                assert_eq!(found.value(), model.get(key.as_slice()).map(Vec::as_slice));
+            }
+            // It is a table as any other.
+            table.insert(&keys[0], b"new").unwrap();
+            table.save_snapshot(&crate::name("loaded"), "").unwrap();
+            let again = session.open_snapshot(&crate::name("loaded"), "").unwrap();
+            model.insert(keys[0].to_vec(), b"new".to_vec());
+            assert_eq!(content(&again), model.into_iter().collect::<Vec<_>>());
+        }
+    });
+}
+
+#[test]
+fn every_entry_is_written_twice() {
+    let place = Place::simulated(1);
+    let Place::Simulated { disk } = &place else { panic!("simulated") };
+    let session = place.open();
+    let mut loader = session.bulk_load(&config()).unwrap();
+    let before = disk.counts();
+    load(&mut loader, 0..20_000).unwrap();
+    let table = loader.finish().unwrap();
+    let written = (disk.counts() - before).write_bytes;
+    let bytes = table.stats().levels.iter().map(|level| level.bytes).sum::<u64>();
+    assert_eq!(table.stats().entries(), 20_000);
+    // Runs that are only read in order have no filter; pages that are not full at their ends.
+    assert!(written > bytes + 20_000 * 94 && written < 2 * bytes + bytes / 4, "{written}, {bytes}");
+    assert_eq!(place.runs().len(), 1);
+}
+
+/// More runs than are merged at once.
+#[test]
+fn many_runs_are_merged_in_groups() {
+    let place = Place::simulated(1);
+    let session = place.open();
+    let mut loader = session.bulk_load(&config()).unwrap();
+    // Every key twice, the second time with the value that counts.
+    let per_run = SORTED_BYTES / 44;
+    let count = per_run * 450;
+    for round in 0..2_u8 {
+        for first in (0..count).step_by(1_000) {
+            let keys: Vec<_> =
+                (first..first + 1_000).map(|n| (n as u32 ^ 0x155).to_le_bytes()).collect();
+            let value = [round];
+            let value = &value[..usize::from(round)];
+            let batch: Vec<_> = keys.iter().map(|key| (key, Update::Insert(value))).collect();
+            loader.updates(&batch).unwrap();
+        }
+    }
+    assert!(place.runs().len() < 400, "{} runs", place.runs().len());
+    let table = loader.finish().unwrap();
+    assert_eq!(table.stats().runs(), 1);
+    let mut cursor = table.cursor().unwrap();
+    let mut entries = 0;
+    while let Some(entry) = cursor.next_ref().unwrap() {
+        assert_eq!(entry.value, [1]);
+        entries += 1;
+    }
+    assert_eq!(entries, table.stats().entries());
+    assert!(entries >= count);
+}
+
+#[test]
+fn a_load_that_is_given_up_leaves_nothing_behind() {
+    for place in Place::both() {
+        let session = place.open();
+        let mut loader = session.bulk_load(&config()).unwrap();
+        load(&mut loader, 0..3_000).unwrap();
+        assert!(!place.runs().is_empty());
+        drop(loader);
+        assert_eq!(place.runs(), Vec::<std::path::PathBuf>::new());
+        let mut loader = session.bulk_load(&config()).unwrap();
+        load(&mut loader, 0..3_000).unwrap();
+        let broken = loader.finish_watched(&mut |_, _| ControlFlow::Break("enough")).unwrap();
+        assert!(matches!(broken, ControlFlow::Break("enough")));
+        assert_eq!(place.runs(), Vec::<std::path::PathBuf>::new());
+    }
+}
+
+#[test]
+fn an_empty_load_gives_an_empty_table_and_each_shape_takes_one() {
+    for merge_policy in [MergePolicy::LazyLevelling, MergePolicy::Levelling, MergePolicy::Tiering] {
+        let place = Place::simulated(2);
+        let session = place.open();
+        let config = TableConfig { merge_policy, ..config() };
+        let empty = session.bulk_load(&config).unwrap().finish().unwrap();
+        assert_eq!(content(&empty), vec![]);
+        let mut loader = session.bulk_load(&config).unwrap();
+        load(&mut loader, 0..5_000).unwrap();
+        let mut table = loader.finish().unwrap();
+        crate::fill(&mut table, 5_000..9_000);
+        crate::clear(&mut table, (0..9_000).step_by(2));
+        assert_eq!(table.count_exact().unwrap(), 4_500);
+    }
+}
+
+#[test]
+fn a_full_disk_is_an_error_that_says_so() {
+    let place = Place::simulated(3);
+    let Place::Simulated { disk } = &place else { panic!("simulated") };
+    let session = place.open();
+    let mut loader = session.bulk_load(&config()).unwrap();
+    let capacity_bytes = Some(200_000);
+    disk.set_plan(FaultPlan { capacity_bytes, ..FaultPlan::default() });
+    let error = load(&mut loader, 0..10_000).unwrap_err();
+    assert!(matches!(&error, Error::Disk(error) if error.is_no_space()), "{error:?}");
+    // There is room again: what was added is still there, and the load goes on.
+    disk.set_plan(FaultPlan::default());
+    load(&mut loader, 0..10_000).unwrap();
+    let table = loader.finish().unwrap();
+    assert_eq!(table.count_exact().unwrap(), 10_000);
+    table.save_snapshot(&name("loaded"), "").unwrap();
+}
+
+/// A call that fails while lookups do merge work is no error of theirs.
+#[test]
+fn merge_work_of_lookups_that_fails_is_done_again_by_updates() {
+    let place = Place::simulated(5);
+    let Place::Simulated { disk } = &place else { panic!("simulated") };
+    let session = place.open();
+    let mut table = session.new_table(&crate::buffer_of(1_000)).unwrap();
+    crate::fill(&mut table, 0..30_000);
+    let keys: Vec<_> = (0..2_000).map(key).collect();
+    let mut failed = 0;
+    for round in 0..20 {
+        let first = 30_000 + round * 400;
+        crate::fill(&mut table, first..first + 400);
+        let at_call = disk.calls();
+        let fault = Fault { at_call, kind: FaultKind::Enospc, repeat: Repeat::Forever };
+        disk.set_plan(FaultPlan { fail: Some(fault), ..FaultPlan::default() });
+        let found = table.lookups(&keys).unwrap();
+        assert!(found.iter().all(terrane_lsm::Lookup::is_found));
+        failed += disk.faults();
+        disk.set_plan(FaultPlan::default());
+    }
+    assert!(failed > 0, "no merge work of a lookup met the fault");
+    assert_eq!(table.count_exact().unwrap(), 38_000);
+}
