@@ -243,6 +243,7 @@ impl Kvget {
 
 impl SetupArgs {
     fn run(&self, command: &str) -> Result<(), Failure> {
+        let started = Started::now();
         let mut progress = Progress::new(self.output.quiet)?;
         let Self { keys, seed, .. } = *self;
         let options = setup::Options { keys, seed, shape: self.shape.into() };
@@ -250,7 +251,7 @@ impl SetupArgs {
         drop(progress);
         let lines = [
             ("keys", report.keys.to_string()),
-            ("loading", format!("{:.1} s, {:.0}/s", report.wall_s, report.inserts_per_s)),
+            ("loading", format!("{:.1} s, {:.0}/s", report.load_s, report.inserts_per_s)),
             ("written", format!("{:.2} x", report.write_amplification)),
             ("runs", report.runs.to_string()),
             ("entries by level", format!("{:?}", report.levels)),
@@ -258,7 +259,9 @@ impl SetupArgs {
             ("store", output::bytes(report.store_bytes.unwrap_or(0))),
             ("stream", report.stream_hash.clone()),
         ];
-        output::report(command, self.output.json, &report, &lines)
+        let (head, host) = (started.head(), Host::of(&self.store));
+        let measured = Measured { head, report: &report, host };
+        output::report(command, self.output.json, &measured, &lines)
     }
 }
 
@@ -267,11 +270,11 @@ const YARDSTICK_S: f64 = 5.0;
 
 /// A report with its head.
 #[derive(Serialize)]
-struct Measured<'a> {
+struct Measured<'a, T> {
     #[serde(flatten)]
     head: Head,
     #[serde(flatten)]
-    report: &'a Report,
+    report: &'a T,
     host: Host,
 }
 

@@ -24,6 +24,7 @@ fn a_run_reports_every_group_and_can_be_repeated_and_compared_with_the_model() {
     let store = ["--store", text(&store)];
     let setup = kvget("setup", &[&store[..], &["--keys", "10k", "--json"]].concat()).done();
     assert_eq!((&setup["keys"], &setup["shape"]), (&10_000.into(), &"levelled-10".into()));
+    assert!(setup["wall_s"].is_f64() && setup["host"]["kernel"].is_string(), "{setup}");
     let run = ["--reads", "2k", "--memory-budget", "50%", "--goal", "hit", "--json"];
     let run = [&store[..], &run].concat();
     let answer = kvget("run", &run);

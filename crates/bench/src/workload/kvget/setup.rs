@@ -61,7 +61,7 @@ pub struct Report {
     /// Bytes of all keys and values.
     pub logical_bytes: u64,
     /// Until the snapshot was durable.
-    pub wall_s: f64,
+    pub load_s: f64,
     /// Keys inserted in a second.
     pub inserts_per_s: f64,
     /// Time of all processors, where the system tells.
@@ -132,7 +132,7 @@ pub fn set_up(session: &Session, options: &Options, monitor: &mut dyn Monitor) -
     let stream_hash = load(&mut table, prepared, monitor)?;
     settle(&mut table, prepared)?;
     table.save_snapshot(&snapshot, &prepared.label())?;
-    let (wall_s, stats) = (seconds(start), table.stats());
+    let (load_s, stats) = (seconds(start), table.stats());
     let WriteBuffer::Bytes(buffer) = config.write_buffer else { unreachable!() };
     Ok(Report {
         keys,
@@ -140,8 +140,8 @@ pub fn set_up(session: &Session, options: &Options, monitor: &mut dyn Monitor) -
         shape: name_of(shape),
         write_buffer_max_bytes: buffer,
         logical_bytes: prepared.logical_bytes(),
-        wall_s,
-        inserts_per_s: keys as f64 / wall_s,
+        load_s,
+        inserts_per_s: keys as f64 / load_s,
         cpu_s: Usage::now().zip(before).map(|(now, before)| now.since(&before).cpu_s),
         write_amplification: stats.written_bytes as f64 / prepared.logical_bytes() as f64,
         runs: stats.runs(),
