@@ -19,6 +19,7 @@
 //! the rest, and only once it fits, the filter of the last run gets something; what remains is cache.
 
 use serde::{Deserialize, Serialize};
+use terrane::MemoryGoal;
 
 /// What a filter costs and gives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -132,6 +133,16 @@ const LAST_STEPS: u32 = 80;
 /// Steps of the search for each bit.
 const UPPER_STEPS_PER_BIT: f64 = 10.0;
 const LAST_STEPS_PER_BIT: f64 = 5.0;
+
+impl From<Goal> for MemoryGoal {
+    fn from(goal: Goal) -> Self {
+        match goal {
+            Goal::Hit => Self::Hit,
+            Goal::Miss => Self::Miss,
+            Goal::Balanced => Self::Balanced,
+        }
+    }
+}
 
 impl Shape {
     /// The best split of `memory_ratio` bytes for each byte of keys and values. Of equal ones the first found: the

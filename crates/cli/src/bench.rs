@@ -1,5 +1,7 @@
 //! `terrane bench`: fixed workloads, measured and checked.
 
+mod choices;
+
 mod head;
 
 mod kvget;

@@ -8,3 +8,4 @@ mod changes;
 mod faults;
 mod kvget;
 mod results;
+mod utxo;

@@ -16,7 +16,9 @@ pub(super) struct Head {
     command_line: String,
     /// RFC 3339, UTC.
     started_at: String,
-    wall_s: f64,
+    /// Of the whole call; absent where the report has the measured time under this name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    wall_s: Option<f64>,
     status: &'static str,
     source: &'static str,
 }
@@ -42,9 +44,14 @@ impl Started {
             git_revision: host::revision(),
             command_line: words.join(" "),
             started_at: text::time(u64::try_from(ns).unwrap_or(u64::MAX)),
-            wall_s: self.moment.elapsed().as_secs_f64(),
+            wall_s: Some(self.moment.elapsed().as_secs_f64()),
             status: "complete",
             source: "run",
         }
+    }
+
+    /// The same for a report that has a `wall_s` of its own.
+    pub(super) fn head_without_time(&self) -> Head {
+        Head { wall_s: None, ..self.head() }
     }
 }

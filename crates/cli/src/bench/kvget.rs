@@ -6,13 +6,13 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use terrane_bench::confine::MemoryLimit;
 use terrane_bench::host::Host;
-use terrane_bench::model::Goal;
 use terrane_bench::workload::kvget::data::Distribution;
 use terrane_bench::workload::kvget::report::Report;
 use terrane_bench::workload::kvget::run::{self, Budget, Options, WarmUp};
-use terrane_bench::workload::kvget::{Shape, setup};
+use terrane_bench::workload::kvget::setup;
 use terrane_bench::yardstick::{self, Yardstick};
 
+use super::choices::{GoalArg, ShapeArg};
 use super::head::{Head, Started};
 use crate::args;
 use crate::exit::Failure;
@@ -56,46 +56,6 @@ Examples:
 
 A run changes nothing and can be repeated. Every result is checked: a key that is missing, a value that is
 wrong and an absent key that is found end it with exit code 1.";
-
-/// A shape, by its name.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum ShapeArg {
-    /// One run on each level, each ten times the one above
-    #[value(name = "levelled-10")]
-    Levelled10,
-    /// Lazy levelling, each level four times the one above
-    Default,
-}
-
-impl From<ShapeArg> for Shape {
-    fn from(shape: ShapeArg) -> Self {
-        match shape {
-            ShapeArg::Levelled10 => Self::Levelled10,
-            ShapeArg::Default => Self::Default,
-        }
-    }
-}
-
-/// A goal, by its name.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-pub(super) enum GoalArg {
-    /// Few reads for a key that is there
-    Hit,
-    /// Few reads for a key that is absent
-    Miss,
-    /// Both
-    Balanced,
-}
-
-impl From<GoalArg> for Goal {
-    fn from(goal: GoalArg) -> Self {
-        match goal {
-            GoalArg::Hit => Self::Hit,
-            GoalArg::Miss => Self::Miss,
-            GoalArg::Balanced => Self::Balanced,
-        }
-    }
-}
 
 /// Which keys are read, by its name.
 #[derive(Debug, Clone, Copy, ValueEnum)]

@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use terrane_bench::model::{FilterKind, Goal, Prediction, Shape};
 
-use super::kvget::GoalArg;
+use super::choices::GoalArg;
 use crate::args;
 use crate::exit::Failure;
 use crate::output;

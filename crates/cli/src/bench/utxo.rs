@@ -6,16 +6,19 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use terrane_bench::confine::MemoryLimit;
 use terrane_bench::host::Host;
+use terrane_bench::workload::utxo::Prepared;
 use terrane_bench::workload::utxo::draws::{Draws, Kind};
 use terrane_bench::workload::utxo::run::{self, Mode, Report};
 use terrane_bench::workload::utxo::setup::{self, Loading};
-use terrane_bench::workload::utxo::{Prepared, Shape};
 use terrane_bench::yardstick::{self, Yardstick};
 
 use crate::args;
 use crate::exit::Failure;
 use crate::output;
 use crate::progress::Progress;
+
+use super::choices::{GoalArg, ShapeArg};
+use super::head::{Head, Started};
 
 /// What is done.
 #[derive(Debug, Subcommand)]
@@ -83,24 +86,6 @@ impl From<ModeArg> for Mode {
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
-enum ShapeArg {
-    /// Lazy levelling, each level four times the one above
-    Default,
-    /// One run on each level, each ten times the one above
-    #[value(name = "levelled-10")]
-    Levelled10,
-}
-
-impl From<ShapeArg> for Shape {
-    fn from(shape: ShapeArg) -> Self {
-        match shape {
-            ShapeArg::Default => Self::Default,
-            ShapeArg::Levelled10 => Self::Levelled10,
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy, ValueEnum)]
 enum LoadArg {
     /// Sorted outside memory and written once more
     Bulk,
@@ -145,6 +130,9 @@ struct OutputArgs {
     /// Memory for write buffers, filters, indexes and cached pages
     #[arg(long, value_name = "SIZE", value_parser = args::size)]
     memory_budget: Option<u64>,
+    /// What memory is spent on first: lookups of keys that are there, of absent keys, or both alike
+    #[arg(long, value_name = "GOAL", default_value = "hit")]
+    goal: GoalArg,
     /// 2: merges run on a thread of their own
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=2))]
     threads: Option<u64>,
@@ -251,6 +239,7 @@ impl TableArgs {
             seed: self.seed,
             shape: self.shape.into(),
             memory_budget: output.memory_budget,
+            memory_goal: output.goal.into(),
             background_merges: output.threads != Some(1),
         }
     }
@@ -258,6 +247,7 @@ impl TableArgs {
 
 impl SetupArgs {
     fn run(&self, command: &str) -> Result<(), Failure> {
+        let started = Started::now();
         let mut progress = Progress::new(self.output.quiet)?;
         let report = setup::run(&self.store, &self.table.options(&self.output), &mut progress)?;
         drop(progress);
@@ -271,13 +261,27 @@ impl SetupArgs {
             ("merge work left", output::bytes(report.merge_debt_bytes)),
             ("store", output::bytes(report.store_bytes)),
         ];
-        output::report(command, self.output.json, &report, &lines)
+        let host = Host::of(&self.store);
+        let made = Made { head: started.head_without_time(), report: &report, host };
+        output::report(command, self.output.json, &made, &lines)
     }
+}
+
+/// A report of a table that was set up.
+#[derive(Serialize)]
+struct Made<'a> {
+    #[serde(flatten)]
+    head: Head,
+    #[serde(flatten)]
+    report: &'a setup::Report,
+    host: Host,
 }
 
 /// A report with what was measured beside it.
 #[derive(Serialize)]
 struct Measured<'a> {
+    #[serde(flatten)]
+    head: Head,
     #[serde(flatten)]
     report: &'a Report,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -317,10 +321,12 @@ impl RunArgs {
             threads: self.output.threads.unwrap_or(threads),
             check: self.check,
             memory_budget: self.output.memory_budget,
+            memory_goal: self.output.goal.into(),
         }
     }
 
     fn run(&self, command: &str) -> Result<(), Failure> {
+        let started = Started::now();
         let mut progress = Progress::new(self.output.quiet)?;
         let limit = self.memory_limit.map(MemoryLimit::set).transpose()?;
         let dir = self.store.clone().unwrap_or_else(|| PathBuf::from("."));
@@ -344,6 +350,7 @@ impl RunArgs {
             warnings.push("unstable_device");
         }
         let measured = Measured {
+            head: started.head_without_time(),
             report: &report,
             fio_read_iops: iops,
             fio_read_iops_spread_ratio: spread,
@@ -368,6 +375,7 @@ fn lines(measured: &Measured<'_>) -> Vec<(&'static str, String)> {
     let mut lines = vec![
         ("entries", report.entries.to_string()),
         ("batches", format!("{} of {}", report.batches, report.batch_size)),
+        ("opened in", format!("{:.3} s", report.open_s)),
         ("time", format!("{:.2} s", report.wall_s)),
         ("operations", format!("{:.0}/s", report.ops_per_s)),
     ];

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 use terrane::io::{Access, Disk, MemoryDisk, OpenMode, RealDisk};
-use terrane::{DiskCache, MemoryGoal, OpenOptions, Session, SessionOptions, Table, TableStats};
+use terrane::{DiskCache, OpenOptions, Session, SessionOptions, Table, TableStats};
 
 use super::data::{Distribution, KEY_BYTES, Operation, Operations, StreamHash, key, value};
 use super::report::{self, Report};
@@ -196,11 +196,7 @@ fn measure(
     reset_rss_peak();
     let binary_bytes = rss_bytes();
     let budget = options.memory_budget.map(|budget| budget.bytes(prepared.logical_bytes()));
-    let mut open_options = OpenOptions::default().memory_goal(match options.goal {
-        Goal::Hit => MemoryGoal::Hit,
-        Goal::Miss => MemoryGoal::Miss,
-        Goal::Balanced => MemoryGoal::Balanced,
-    });
+    let mut open_options = OpenOptions::default().memory_goal(options.goal.into());
     if let Some(bytes) = budget {
         open_options = open_options.memory_budget(bytes);
     }

@@ -16,13 +16,14 @@ use std::time::Instant;
 
 use serde::Serialize;
 use terrane::io::{Disk, MemoryDisk};
-use terrane::{MergeThread, OpenOptions, Session, SessionOptions, TableConfig, TableStats};
+use terrane::{MergeThread, OpenOptions, Session, SessionOptions, TableStats};
 
 use super::draws::{Draws, Kind};
 use super::work::{Moment, Work};
 use super::{Prepared, setup};
 use crate::latency::LatencyReport;
 use crate::meter::{reset_rss_peak, rss_bytes};
+use crate::model::Goal;
 use crate::monitor::Monitor;
 use crate::workload::{Error, Result, open, seconds};
 
@@ -57,6 +58,8 @@ pub struct Options {
     pub check: bool,
     /// The table's memory budget, if not the one that it was set up with.
     pub memory_budget: Option<u64>,
+    /// What it is spent on first.
+    pub memory_goal: Goal,
 }
 
 /// What was measured. Bytes of memory are those at the end.
@@ -113,6 +116,10 @@ pub struct Report {
     pub index_bytes: u64,
     /// Memory of write buffers.
     pub write_buffer_bytes: u64,
+    /// Memory of cached pages.
+    pub cache_bytes: u64,
+    /// Memory of the pages that lookups in flight are read into.
+    pub io_buffer_bytes: u64,
     /// Runs.
     pub runs: u64,
     /// Physical entries of each level, the newest one first.
@@ -200,18 +207,12 @@ fn measure(
     reset_rss_peak();
     let merge_thread =
         if options.threads > 1 { MergeThread::Background } else { MergeThread::Caller };
-    let open_options = OpenOptions::default().merge_thread(merge_thread);
-    let opening = Instant::now();
-    let mut table = session.open_snapshot_with(&snapshot, &label, &open_options)?;
+    let mut open_options = OpenOptions::default().merge_thread(merge_thread);
     if let Some(bytes) = options.memory_budget {
-        let config = TableConfig {
-            write_buffer: TableConfig::default().write_buffer,
-            filter: TableConfig::default().filter,
-            memory_budget: Some(bytes),
-            ..table.config().clone()
-        };
-        table.set_config(&config)?;
+        open_options = open_options.memory_budget(bytes).memory_goal(options.memory_goal.into());
     }
+    let opening = Instant::now();
+    let table = session.open_snapshot_with(&snapshot, &label, &open_options)?;
     let open_s = seconds(opening);
     let work = Work::new(table, draws.read()?, prepared, options, monitor);
     let before = work.moment();
@@ -269,6 +270,8 @@ fn report(options: &Options, work: &Work<'_>, outcome: &Outcome<'_>) -> Report {
         filter_bytes: is.filter_bytes,
         index_bytes: is.index_bytes,
         write_buffer_bytes: is.buffer_bytes,
+        cache_bytes: is.cache_bytes,
+        io_buffer_bytes: work.reads_in_flight() * 4096,
         runs: is.runs(),
         levels: is.levels.iter().map(|level| level.entries).collect(),
         merge_debt_before_bytes: debt_bytes(was),

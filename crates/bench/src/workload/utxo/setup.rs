@@ -11,6 +11,7 @@ use terrane::{MergeThread, Session, Table, TableConfig, Update};
 
 use super::{BATCH_SIZE, ENTRY_SIZE, Key, Prepared, Shape, check_numbers, entry, table_config};
 use crate::meter::Usage;
+use crate::model::Goal;
 use crate::monitor::{Monitor, Phase};
 use crate::workload::{Error, Result, bounded, open, seconds};
 
@@ -39,6 +40,8 @@ pub struct Options {
     pub shape: Shape,
     /// Its memory budget.
     pub memory_budget: Option<u64>,
+    /// What it is spent on first.
+    pub memory_goal: Goal,
     /// Whether merges run on a thread of their own.
     pub background_merges: bool,
 }
@@ -100,7 +103,9 @@ pub fn run(store: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result
 /// # Errors
 /// [`Error`].
 pub fn set_up(session: &Session, options: &Options, monitor: &mut dyn Monitor) -> Result<Report> {
-    let &Options { entries, loading, churn_percent, seed, shape, memory_budget, .. } = options;
+    let &Options {
+        entries, loading, churn_percent, seed, shape, memory_budget, memory_goal, ..
+    } = options;
     bounded("entries", entries, 2)?;
     let churned = entries * churn_percent / 100;
     check_numbers(entries + churned, 0, 1)?;
@@ -108,7 +113,11 @@ pub fn set_up(session: &Session, options: &Options, monitor: &mut dyn Monitor) -
     session.delete_snapshot_if_exists(&snapshot)?;
     let merge_thread =
         if options.background_merges { MergeThread::Background } else { MergeThread::Caller };
-    let config = TableConfig { merge_thread, ..table_config(shape, memory_budget) };
+    let config = TableConfig {
+        merge_thread,
+        memory_goal: memory_goal.into(),
+        ..table_config(shape, memory_budget)
+    };
     let (start, before) = (Instant::now(), Usage::now());
     let all = entries + churned;
     let mut table = match loading {

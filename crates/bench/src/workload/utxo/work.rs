@@ -140,6 +140,17 @@ impl<'a> Work<'a> {
         self.done
     }
 
+    /// The most reads that are in flight at once.
+    pub(super) fn reads_in_flight(&self) -> u64 {
+        match self.options.mode {
+            Mode::UpdateOnly => 0,
+            Mode::Sequential | Mode::LookupOnly | Mode::Pipelined => {
+                u64::from(self.table.config().queue_depth)
+                    .min(self.options.batch_size * self.options.in_flight)
+            }
+        }
+    }
+
     pub(super) fn result_hash(&self) -> String {
         self.results.finalize().to_hex().to_string()
     }
