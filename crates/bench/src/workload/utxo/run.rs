@@ -144,7 +144,7 @@ pub struct Report {
     pub checked: bool,
     /// BLAKE3 of all keys and values of the operations that were drawn.
     pub stream_hash: String,
-    /// BLAKE3 of all values found.
+    /// A hash of all values found, in their order.
     pub result_hash: String,
 }
 
