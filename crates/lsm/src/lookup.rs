@@ -42,8 +42,11 @@ use crate::write_buffer::WriteBuffer;
 /// Page buffers that are kept for later lookups; 2 MiB.
 const SPARE_PAGES_MAX: usize = 512;
 
-/// Keys of a batch that filters are asked about before their reads begin.
+/// Keys of a batch that filters are asked about before their reads begin, at most.
 const KEYS_AT_ONCE: usize = 64;
+
+/// The same of the first ones, for which the device waits.
+const KEYS_AT_FIRST: usize = 16;
 
 /// Work that can be done while reads are in flight.
 pub(crate) trait Idle: Debug {
@@ -237,7 +240,8 @@ impl Batch {
         // Keys that memory does not decide.
         let (mut hashes, mut open) = ([0; KEYS_AT_ONCE], [0; KEYS_AT_ONCE]);
         let mut count = 0;
-        for (at, key) in keys.iter().enumerate().skip(self.next_key).take(KEYS_AT_ONCE) {
+        let at_once = if self.next_key == 0 { KEYS_AT_FIRST } else { KEYS_AT_ONCE };
+        for (at, key) in keys.iter().enumerate().skip(self.next_key).take(at_once) {
             let key = key.as_ref();
             let hash = key_hash(context.salt, key);
             let found = match look_in_memory(buffers, hash, key, context.resolve)? {
@@ -544,6 +548,7 @@ fn read_side_by_side<K: AsRef<[u8]>>(
         let mut has_room = true;
         while has_room {
             let Some(&search) = ready.front() else {
+                flight.queue.submit();
                 if batch.begin_next(buffers, context, keys, &mut ready)? {
                     continue;
                 }

@@ -1,4 +1,4 @@
-//! The UTxO benchmark, with tables of some thousand entries.
+//! The benchmark of unspent outputs, with tables of some thousand entries.
 //!
 //! Goal: every mode does what it says and gives the same results; the table is at the end what it must be; what
 //! is not there, or cannot be numbered, is refused. Method: one table that is set up once for each way of loading,
@@ -31,6 +31,7 @@ fn options(mode: Mode) -> Options {
         batch_size: 256,
         in_flight: if mode == Mode::Pipelined { 4 } else { 1 },
         threads: 1,
+        queue_depth: 256,
         check: true,
         memory_budget: None,
         memory_goal: Goal::Hit,

@@ -166,6 +166,10 @@ pub(crate) struct RunArgs {
     /// Batches of lookups under way at once, of lookup-only (default 1) and pipelined (default 4)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024))]
     in_flight: Option<u64>,
+    /// Reads that a batch of lookups keeps in flight
+    #[arg(long, value_name = "N", default_value = "256",
+        value_parser = clap::value_parser!(u32).range(1..=1024))]
+    queue_depth: u32,
     /// Read the whole table at the end and compare it with what it must be
     #[arg(long)]
     check: bool,
@@ -319,6 +323,7 @@ impl RunArgs {
             batch_size: self.batch_size,
             in_flight: self.in_flight.unwrap_or(in_flight),
             threads: self.output.threads.unwrap_or(threads),
+            queue_depth: self.queue_depth,
             check: self.check,
             memory_budget: self.output.memory_budget,
             memory_goal: self.output.goal.into(),

@@ -71,7 +71,7 @@ impl Live {
         self.drawn += 1;
         let random = splitmix(self.random ^ splitmix(self.drawn));
         // The bias is 2^-32 at the most.
-        (u128::from(random) * u128::from(self.entries) >> 64) as u32
+        ((u128::from(random) * u128::from(self.entries)) >> 64) as u32
     }
 
     /// Draws a batch, whose first insertion has the offset `next`; returns how many were drawn before.
@@ -198,9 +198,9 @@ impl Draws {
         let (mut reader, mut batch) = (self.read()?, Vec::new());
         for _ in 0..batches {
             reader.next_batch(&mut batch)?;
-            batch.iter().for_each(|number| {
+            for number in &batch {
                 gone.insert((number - self.prepared.first) as u32);
-            });
+            }
         }
         let Prepared { first, entries, .. } = self.prepared;
         let offsets = 0..entries + batches * self.batch_size;

@@ -54,6 +54,8 @@ pub struct Options {
     pub in_flight: u64,
     /// Threads that work: 1, or 2 for merges on a thread of their own.
     pub threads: u64,
+    /// Reads that a batch of lookups keeps in flight.
+    pub queue_depth: u32,
     /// Whether the table is read and compared at the end.
     pub check: bool,
     /// The table's memory budget, if not the one that it was set up with.
@@ -208,6 +210,7 @@ fn measure(
     let merge_thread =
         if options.threads > 1 { MergeThread::Background } else { MergeThread::Caller };
     let mut open_options = OpenOptions::default().merge_thread(merge_thread);
+    open_options = open_options.queue_depth(options.queue_depth);
     if let Some(bytes) = options.memory_budget {
         open_options = open_options.memory_budget(bytes).memory_goal(options.memory_goal.into());
     }
