@@ -312,9 +312,8 @@ const YARDSTICK_S: f64 = 5.0;
 impl RunArgs {
     fn options(&self) -> run::Options {
         let (in_flight, threads) = match self.mode {
-            ModeArg::LookupOnly => (1, 1),
+            ModeArg::LookupOnly | ModeArg::Sequential => (1, 1),
             ModeArg::Pipelined => (4, 2),
-            ModeArg::Sequential => (1, 1),
             ModeArg::UpdateOnly => (1, 2),
         };
         run::Options {
