@@ -10,7 +10,9 @@ use std::time::Instant;
 
 use serde::Serialize;
 use terrane::io::{Disk, RealDisk};
-use terrane::{MergeSchedule, Session, Table, TableConfig, Update, WriteBuffer};
+use terrane::{
+    FilterPolicy, LevelFilter, MergeSchedule, Session, Table, TableConfig, Update, WriteBuffer,
+};
 
 use super::data::{ENTRY_BYTES, StreamHash, key, value};
 use super::{Prepared, Shape, name_of};
@@ -35,6 +37,16 @@ const BUFFER_SHARE: u64 = 434;
 
 /// The engine's write buffer, which larger tables have.
 const BUFFER_BYTES_MAX: u64 = 4 << 20;
+
+/// What an entry counts for in a write buffer beside its key and its value.
+const ENTRY_OVERHEAD_BYTES: u64 = 40;
+
+/// Bits that filters have on disk in a table that is mostly read. A run keeps in memory what its budget allows, and
+/// filters with few probes are the better ones when they are folded; more bits than these no budget below 2 % can use.
+const UPPER_FILTER_BITS: f64 = 14.0;
+
+/// The same of the last level.
+const LAST_FILTER_BITS: f64 = 11.0;
 
 /// What is set up.
 #[derive(Debug, Clone, Copy)]
@@ -109,10 +121,22 @@ fn check(options: &Options) -> Result<()> {
 
 fn config(options: &Options) -> TableConfig {
     let buffer = (options.keys * ENTRY_BYTES / BUFFER_SHARE).clamp(1, BUFFER_BYTES_MAX);
-    TableConfig {
+    let base = TableConfig {
         write_buffer: WriteBuffer::Bytes(buffer),
         merge_schedule: MergeSchedule::OneShot,
         ..utxo::table_config(options.shape, None)
+    };
+    match options.shape {
+        Shape::Default => base,
+        Shape::Levelled10 => {
+            // As many as there will be: each holds ten times what the one above does.
+            let fillings = options.keys * (ENTRY_BYTES + ENTRY_OVERHEAD_BYTES) / buffer;
+            let above_last = fillings.max(1).ilog10() as usize;
+            let bits = LevelFilter::BitsPerEntry;
+            let mut levels = vec![bits(UPPER_FILTER_BITS); above_last];
+            levels.push(bits(LAST_FILTER_BITS));
+            TableConfig { filter: FilterPolicy::PerLevel(levels), ..base }
+        }
     }
 }
 
