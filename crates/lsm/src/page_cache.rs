@@ -9,7 +9,8 @@
 //!
 //! **Which pages stay** is the business of a clock: a page is marked each time that it is found, up to three times;
 //! the hand takes a mark off each page that it passes, and the first one without a mark makes room. A new page has
-//! none, so what is read once drives out nothing that is read again and again. The pages of runs that no table has any
+//! none, so what is read once drives out nothing that is read again and again; and in a full cache only one in
+//! [`ADMITTED_ONE_IN`] gets in at all, since copying each page that is read costs more than most of them will ever save. The pages of runs that no table has any
 //! more go when the table that had them is flushed.
 //!
 //! **Layout.** The cache is cut into shards by a hash of run and page; each has a lock, which is held while a page is
@@ -42,6 +43,9 @@ const SHARDS_MAX: u64 = 64;
 /// Bytes of a budget for which there is one more shard: small caches are not cut up.
 const SHARD_BYTES_MIN: u64 = 2 << 20;
 
+/// A full cache takes in one in so many new pages.
+const ADMITTED_ONE_IN: u32 = 8;
+
 /// Marks that a page can have.
 const MARKS_MAX: u8 = 3;
 
@@ -69,6 +73,8 @@ struct Shard {
     /// Slots whose pages have gone.
     free: Vec<u32>,
     hand: usize,
+    /// New pages since the last one that got in.
+    turned_away: u32,
     chunks_max: usize,
 }
 
@@ -85,7 +91,17 @@ impl Shard {
 
     /// Puts a page in, unless it is there.
     fn insert(&mut self, key: u64, page: &[u8]) {
-        if self.chunks_max == 0 || self.find(key).is_some() {
+        if self.chunks_max == 0 {
+            return;
+        }
+        if self.free.is_empty() && self.keys.len() == self.chunks_max * CHUNK_PAGES {
+            self.turned_away += 1;
+            if self.turned_away < ADMITTED_ONE_IN {
+                return;
+            }
+            self.turned_away = 0;
+        }
+        if self.find(key).is_some() {
             return;
         }
         let slot = self.slot();
