@@ -43,7 +43,7 @@ const STEP_PAGES: u64 = 4_096;
 /// What was loaded is lost if this is dropped before [`finish`](Self::finish).
 #[derive(Debug)]
 pub struct BulkLoader {
-    session: Registered,
+    // Fields drop in order: the files of runs go while the session still holds the lock.
     config: TableConfig,
     buffer: WriteBuffer,
     /// The buffer before this one, on its way to becoming a run.
@@ -51,6 +51,7 @@ pub struct BulkLoader {
     /// Runs that have been written and merged so often, oldest first.
     tiers: Vec<Vec<Arc<Run>>>,
     written_bytes: u64,
+    session: Registered,
 }
 
 impl BulkLoader {

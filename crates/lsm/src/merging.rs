@@ -20,7 +20,7 @@
 
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, TryLockError};
 
 use terrane_io::Access;
 
@@ -371,12 +371,16 @@ impl Merging {
     /// # Errors
     /// As [`advance_to`](Self::advance_to).
     pub(crate) fn advance_unless_busy(&self, target: u64) -> Result<()> {
+        if let Some(error) = lock(&self.failed).take() {
+            return Err(error);
+        }
         if self.done() >= target || self.is_complete() {
             return Ok(());
         }
         match self.job.try_lock() {
-            Ok(mut job) if lock(&self.failed).is_none() => self.advance_job(&mut job, target),
-            _ => Ok(()),
+            Ok(mut job) => self.advance_job(&mut job, target),
+            Err(TryLockError::Poisoned(job)) => self.advance_job(&mut job.into_inner(), target),
+            Err(TryLockError::WouldBlock) => Ok(()),
         }
     }
 

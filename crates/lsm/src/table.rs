@@ -321,6 +321,7 @@ impl Table {
         }
         std::mem::swap(&mut self.tree, &mut copy.tree);
         self.next_work = copy.next_work;
+        self.has_room_to_write = copy.has_room_to_write;
         self.limit_cache(&self.tree);
         self.anchor = Arc::default();
         self.counters.add_updates(count, bytes);
