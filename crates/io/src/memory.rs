@@ -51,8 +51,8 @@ struct Content {
     is_locked: AtomicBool,
 }
 
-/// The names on the way from the root to `path`.
-fn names_of(path: &Path) -> Outcome<Vec<&str>> {
+/// The names on the way from the root to `path`; a relative path starts at the root as well.
+pub(crate) fn names_of(path: &Path) -> Outcome<Vec<&str>> {
     let mut names = Vec::new();
     for component in path.components() {
         match component {

@@ -1,11 +1,27 @@
-//! What every report of a benchmark begins with: which program ran, how and when.
+//! What every report of a benchmark begins with: which program ran, how and when; and the device that it stands beside.
 
+use std::path::PathBuf;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use terrane_bench::host;
+use terrane_bench::yardstick::{self, Yardstick};
 
+use crate::exit::Failure;
+use crate::progress::Progress;
 use crate::text;
+
+/// How long a yardstick takes.
+const YARDSTICK_S: f64 = 5.0;
+
+/// Measures the device of a store, if there is one.
+pub(super) fn yardstick_of(
+    store: Option<&PathBuf>,
+    progress: &mut Progress,
+) -> Result<Option<Yardstick>, Failure> {
+    let measure = |store| yardstick::measure(store, YARDSTICK_S, progress);
+    Ok(store.map(PathBuf::as_path).map(measure).transpose()?)
+}
 
 /// The head of a report.
 #[derive(Debug, Serialize)]

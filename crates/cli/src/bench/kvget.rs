@@ -10,10 +10,10 @@ use terrane_bench::workload::kvget::data::Distribution;
 use terrane_bench::workload::kvget::report::Report;
 use terrane_bench::workload::kvget::run::{self, Budget, Options, WarmUp};
 use terrane_bench::workload::kvget::setup;
-use terrane_bench::yardstick::{self, Yardstick};
+use terrane_bench::yardstick::Yardstick;
 
 use super::choices::{GoalArg, ShapeArg};
-use super::head::{Head, Started};
+use super::head::{Head, Started, yardstick_of};
 use crate::args;
 use crate::exit::Failure;
 use crate::output;
@@ -225,9 +225,6 @@ impl SetupArgs {
     }
 }
 
-/// How long a yardstick takes.
-const YARDSTICK_S: f64 = 5.0;
-
 /// A report with its head.
 #[derive(Serialize)]
 struct Measured<'a, T> {
@@ -284,8 +281,7 @@ impl RunArgs {
     }
 
     fn yardstick(&self, progress: &mut Progress) -> Result<Option<Yardstick>, Failure> {
-        let Some(store) = self.store.as_ref().filter(|_| self.calibrate) else { return Ok(None) };
-        Ok(Some(yardstick::measure(store, YARDSTICK_S, progress)?))
+        yardstick_of(self.store.as_ref().filter(|_| self.calibrate), progress)
     }
 }
 

@@ -10,7 +10,7 @@ use terrane_bench::workload::utxo::Prepared;
 use terrane_bench::workload::utxo::draws::{Draws, Kind};
 use terrane_bench::workload::utxo::run::{self, Mode, Report};
 use terrane_bench::workload::utxo::setup::{self, Loading};
-use terrane_bench::yardstick::{self, Yardstick};
+use terrane_bench::yardstick::Yardstick;
 
 use crate::args;
 use crate::exit::Failure;
@@ -18,7 +18,7 @@ use crate::output;
 use crate::progress::Progress;
 
 use super::choices::{GoalArg, ShapeArg};
-use super::head::{Head, Started};
+use super::head::{Head, Started, yardstick_of};
 
 /// What is done.
 #[derive(Debug, Subcommand)]
@@ -306,9 +306,6 @@ struct Measured<'a> {
 /// How far two yardsticks of one run may differ.
 const SPREAD_MAX: f64 = 0.1;
 
-/// How long each takes.
-const YARDSTICK_S: f64 = 5.0;
-
 impl RunArgs {
     fn options(&self) -> run::Options {
         let (in_flight, threads) = match self.mode {
@@ -369,8 +366,7 @@ impl RunArgs {
     }
 
     fn yardstick(&self, progress: &mut Progress) -> Result<Option<Yardstick>, Failure> {
-        let Some(store) = self.store.as_ref().filter(|_| self.calibrate) else { return Ok(None) };
-        Ok(Some(yardstick::measure(store, YARDSTICK_S, progress)?))
+        yardstick_of(self.store.as_ref().filter(|_| self.calibrate), progress)
     }
 }
 

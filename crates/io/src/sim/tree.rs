@@ -8,7 +8,7 @@
 //! the same number: a crash takes both or neither, while a sync makes only its own side durable.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::io::Errno;
@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use super::image::{Image, PAGE_BYTES, SECTOR_BYTES, split};
 use super::random::Random;
 use crate::disk::{Entry, EntryKind};
+use crate::memory::names_of;
 
 /// The number of a node.
 pub(super) type NodeNo = usize;
@@ -647,17 +648,4 @@ impl Tree {
         file.durable.flip_bit(bit);
         Ok(())
     }
-}
-
-/// The names on the way from the root to `path`; a relative path starts at the root as well.
-fn names_of(path: &Path) -> Outcome<Vec<&str>> {
-    let mut names = Vec::new();
-    for component in path.components() {
-        match component {
-            Component::RootDir | Component::CurDir => {}
-            Component::Normal(name) => names.push(name.to_str().ok_or(Errno::INVAL)?),
-            Component::ParentDir | Component::Prefix(_) => return Err(Errno::INVAL),
-        }
-    }
-    Ok(names)
 }
