@@ -311,8 +311,9 @@ pub enum Verify {
     /// Footers, filters and indexes; pages of entries are checked whenever they are read.
     #[default]
     Lazy,
-    /// Every page of every run, the order and the number of keys, and that filters and indexes lead to
-    /// every key.
+    /// Every page of every run, the order and the number of keys, and that filters, as they are stored, and indexes
+    /// lead to every key. While a run is checked its whole filter is in memory, beside any memory budget: at
+    /// most those of as many runs at once as threads read, which is one for each core.
     Full,
 }
 

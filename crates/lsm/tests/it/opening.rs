@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use terrane_io::checksum::{crc32c, crc32c_append};
 use terrane_io::{Access, OpenMode};
 use terrane_lsm::{
-    DiskCache, Error, FilterPolicy, MergeThread, OpenOptions, PAGE_SIZE, Result, Session, Table,
-    TableConfig, Verify,
+    DiskCache, Error, FilterPolicy, MEMORY_BUDGET_MIN, MergeThread, OpenOptions, PAGE_SIZE, Result,
+    Session, Table, TableConfig, Verify,
 };
 
 use crate::{Place, buffer_of, content, fill, name, value};
@@ -268,6 +268,46 @@ fn a_full_check_finds_what_no_checksum_tells() {
         check(3, &|page| page.copy_from_slice(&earlier), "page 3: keys rise");
         write(&place, &path, &whole);
         open_with(&place.open(), Verify::Full).unwrap();
+    }
+}
+
+/// Under a memory budget filters are folded in memory, or left out, and say yes to every key. A full check looks at
+/// those that are stored, also of runs that another table has opened so, and leaves these as they were.
+#[test]
+fn a_full_check_looks_at_stored_filters_whatever_the_memory_budget() {
+    for place in Place::both() {
+        make(&place);
+        let path = largest_run(&place);
+        let mut bytes = read(&place, &path);
+        let footer = bytes.len() - PAGE_SIZE;
+        let filter_page = u32_at(&bytes, footer + FOOTER_DATA_PAGES) as usize;
+        let open = |session: &Session, budget: u64, verify: Verify| {
+            let options = OpenOptions::default().memory_budget(budget).verify(verify);
+            session.open_snapshot_with(&name("a"), LABEL, &options)
+        };
+        for budget in [MEMORY_BUDGET_MIN, 16 << 20] {
+            let session = place.open();
+            let first = open(&session, budget, Verify::Full).unwrap();
+            let second = open(&session, budget, Verify::Full).unwrap();
+            assert_eq!(first.stats().filter_bytes, second.stats().filter_bytes);
+            assert!(second.stats().memory_bytes() <= budget, "{:?}", second.stats());
+        }
+        change_page(&mut bytes, filter_page, |page| page[16..].fill(0));
+        write(&place, &path, &bytes);
+        for is_open in [false, true] {
+            for budget in [MEMORY_BUDGET_MIN, 16 << 20] {
+                let session = place.open();
+                let other = is_open.then(|| open(&session, budget, Verify::Lazy).unwrap());
+                let error = open(&session, budget, Verify::Full).map(drop).unwrap_err();
+                assert!(
+                    matches!(&error, Error::SnapshotCorrupted { name, path: found, reason }
+                        if name == "a" && *found == path && reason.contains("the filter lacks a key")),
+                    "{is_open}, {budget}: {error}"
+                );
+                drop(other);
+                session.close().unwrap();
+            }
+        }
     }
 }
 
