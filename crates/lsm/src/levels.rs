@@ -395,6 +395,13 @@ impl Tree {
         bytes + self.union.as_ref().map_or(0, |union| union.built_bytes())
     }
 
+    /// Memory of the table while it is only read, with nothing of its filters.
+    pub(crate) fn memory_bytes_min(&self) -> u64 {
+        let mut held = Held::default();
+        self.sources().for_each_run(&mut |run| held.add_run(run));
+        self.unfiltered_bytes() + held.filter_bytes_min()
+    }
+
     /// Bytes of a budget that are left for a cache of pages, and the numbers of all runs.
     pub(crate) fn left_for_pages(
         &self,

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crate::answer::Lookup;
 use crate::canonical::{self, CanonicalSummary};
-use crate::config::{DiskCache, MEMORY_BUDGET_MAX, MergeSchedule, MergeThread, TableConfig};
+use crate::config::{DiskCache, MergeSchedule, MergeThread, TableConfig};
 use crate::cursor::Cursor;
 use crate::diff::Diff;
 use crate::entry::{
@@ -22,7 +22,7 @@ use crate::key_range::KeyRange;
 use crate::levels::{Context, Incoming, Level, Pending, Tree};
 use crate::lookup::{Batch, Idle, LookupContext, begin_batch, lookup_batch};
 use crate::lookup_thread::{PendingLookups, Submitted};
-use crate::memory::budget_min;
+use crate::memory::{budget_min, check_budget};
 use crate::merging::View;
 use crate::page_cache::CacheShare;
 use crate::run::Run;
@@ -218,11 +218,7 @@ impl Table {
         if let Some(budget) = config.memory_budget
             && config.memory_budget != self.config.memory_budget
         {
-            let least = budget_min(self.stats().index_bytes);
-            if budget < least {
-                let allowed = format!("{least} to {MEMORY_BUDGET_MAX}, for a table of this size");
-                return Err(refused("memory_budget", format!("bytes: {budget}"), allowed));
-            }
+            check_budget(budget, budget_min(self.stats().index_bytes), "for a table of this size")?;
         }
         let now = self.tree.now(&self.context());
         self.config = config.clone();

@@ -5,12 +5,14 @@
 //! bytes of runs are changed, with and without their checksums made right again.
 
 use std::path::{Path, PathBuf};
+use std::sync::Barrier;
+use std::thread;
 
 use terrane_io::checksum::{crc32c, crc32c_append};
 use terrane_io::{Access, OpenMode};
 use terrane_lsm::{
-    DiskCache, Error, FilterPolicy, MEMORY_BUDGET_MIN, MergeThread, OpenOptions, PAGE_SIZE, Result,
-    Session, Table, TableConfig, Verify,
+    DiskCache, Error, FilterPolicy, MEMORY_BUDGET_MIN, MemoryGoal, MergeThread, OpenOptions,
+    PAGE_SIZE, Result, Session, Table, TableConfig, Verify,
 };
 
 use crate::{Place, buffer_of, content, fill, name, value};
@@ -84,6 +86,44 @@ fn a_memory_budget_can_be_given_to_a_snapshot_that_was_saved_without() {
     let options = OpenOptions::default().memory_budget(1);
     let error = session.open_snapshot_with(&name("a"), LABEL, &options).map(drop).unwrap_err();
     assert!(matches!(&error, Error::InvalidConfig { option: "memory_budget", .. }), "{error}");
+}
+
+/// Tables opened side by side share their runs and so the filters of these: whoever comes first reads as much as its
+/// budget has room for, and whoever comes next leaves it at that, or folds it. At first one went on from what it
+/// had seen before the other had read anything, and took the filters away again for good, or found them larger
+/// than its budget.
+#[test]
+fn tables_opened_at_once_have_the_filters_that_their_budgets_have_room_for() {
+    const BUDGETS: [u64; 3] = [1 << 20, 16 << 20, MEMORY_BUDGET_MIN];
+    let place = Place::real();
+    let session = place.open();
+    let filter = FilterPolicy::BitsPerEntry(20.0);
+    let mut table = session.new_table(&TableConfig { filter, ..buffer_of(2_000) }).unwrap();
+    fill(&mut table, 0..60_000);
+    table.save_snapshot(&name("a"), LABEL).unwrap();
+    let whole = table.stats().filter_bytes;
+    drop(table);
+    for round in 0..40 {
+        let budgets = [BUDGETS[round % 2], BUDGETS[round % 3]];
+        let barrier = Barrier::new(budgets.len());
+        let open = |budget: u64| {
+            let goal = MemoryGoal::Balanced;
+            let options = OpenOptions::default().memory_budget(budget).memory_goal(goal);
+            barrier.wait();
+            session.open_snapshot_with(&name("a"), LABEL, &options).unwrap()
+        };
+        let tables = thread::scope(|scope| {
+            let opening = budgets.map(|budget| scope.spawn(move || open(budget)));
+            opening.map(|table| table.join().unwrap())
+        });
+        for (table, budget) in tables.iter().zip(budgets) {
+            let stats = table.stats();
+            assert!(stats.memory_bytes() <= budget, "{round}: {budget}: {stats:?}");
+            let poorest = *budgets.iter().min().unwrap();
+            let room = if poorest == MEMORY_BUDGET_MIN { poorest / 2 } else { whole };
+            assert!(stats.filter_bytes >= room, "{round}: {budgets:?}: {stats:?}");
+        }
+    }
 }
 
 type Content = Vec<(Vec<u8>, Vec<u8>)>;
