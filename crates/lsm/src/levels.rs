@@ -378,6 +378,11 @@ impl Tree {
 
     /// Memory of all but the filters of readable runs: write buffers, indexes, and what merges have built so far, or
     /// may build without this table, since others have them too.
+    ///
+    /// Whether others have a merge is asked now. A duplicate, which is the usual way, is made by a call of the table
+    /// that asks anew; a count that is too high for a moment, as while a flush has two trees, only makes a cache
+    /// smaller. What is not seen is a table that is opened later from the snapshot with the merge in it:
+    /// what that one builds, at most what was planned, is counted here when this table is next updated.
     pub(crate) fn unfiltered_bytes(&self) -> u64 {
         let sources = self.sources();
         let buffers = std::iter::once(&self.buffer).chain(&sources.buffers);
