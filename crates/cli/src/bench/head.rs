@@ -77,7 +77,12 @@ impl Started {
         }
     }
 
-    /// The same for a report that has a `wall_s` of its own.
+    /// The head of the report of a benchmark that was to go on when it ends now.
+    pub(super) fn head_interrupted(&self) -> Head {
+        Head { status: "interrupted", ..self.head() }
+    }
+
+    /// The same as [`head`](Self::head) for a report that has a `wall_s` of its own.
     pub(super) fn head_without_time(&self) -> Head {
         Head { wall_s: None, ..self.head() }
     }

@@ -103,7 +103,8 @@ impl Default for Options {
     }
 }
 
-/// Measures on the table that was set up in `store`, by a process that may be under a `limit`.
+/// Measures on the table that was set up in `store`, by a process that may be under a `limit`. If the monitor asks to
+/// stop once something has been measured, the report is of that and [says so](Report::is_interrupted).
 ///
 /// # Errors
 /// [`Error`].
@@ -274,7 +275,7 @@ fn warm_up(
 #[derive(Debug)]
 pub(super) struct Measured {
     pub(super) sum: Window,
-    pub(super) windows: usize,
+    pub(super) windows: Vec<report::WindowReport>,
     pub(super) io_per_get_ci95: Option<f64>,
     pub(super) latency: Latency,
     pub(super) stream_hash: String,
@@ -290,22 +291,27 @@ fn reads(
     let operations = reader.operations(MEASURED_STREAM);
     let before = reader.table.stats();
     reader.latencies.fill_with(Latency::new);
-    let (mut sum, mut means, mut hash) = (Window::default(), Vec::new(), StreamHash::default());
+    let (mut sum, mut windows, mut hash) = (Window::default(), Vec::new(), StreamHash::default());
     while sum.ops < options.reads {
         monitor.progress(Phase::Operations, sum.ops, Some(options.reads));
         if monitor.stop() {
-            return Err(Error::Interrupted);
+            if windows.is_empty() {
+                return Err(Error::Interrupted);
+            }
+            // What was measured until now stands.
+            break;
         }
         let end = options.reads.min(sum.ops + window_ops(options.reads));
         let window = reader.window(&operations, sum.ops..end, Some(&mut hash))?;
-        means.push(window.io_per_get());
+        windows.push(report::WindowReport::new(sum.ops, &window));
         sum.add(&window);
     }
+    let means: Vec<f64> = windows.iter().map(|window| window.io_per_get).collect();
     let mut latency = Latency::new();
     reader.latencies.iter().for_each(|of_thread| latency.merge(of_thread));
     Ok(Measured {
         sum,
-        windows: means.len(),
+        windows,
         io_per_get_ci95: confidence_95(&means),
         latency,
         stream_hash: hash.finish(),
@@ -329,7 +335,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    fn io_per_get(&self) -> f64 {
+    pub(super) fn io_per_get(&self) -> f64 {
         self.reads as f64 / self.ops as f64
     }
 
