@@ -858,7 +858,7 @@ mod tests {
         let config = TableConfig { write_buffer, ..TableConfig::default() };
         let mut table = session.new_table(&config).unwrap();
         for number in 0..20_000_u64 {
-            table.insert(&number.to_be_bytes(), b"value").unwrap();
+            table.insert(&number.to_le_bytes(), b"value").unwrap();
         }
         let name = SnapshotName::new("a").unwrap();
         table.save_snapshot(&name, "").unwrap();

@@ -1127,7 +1127,9 @@ mod tests {
         let config = TableConfig { memory_budget, disk_cache, ..TableConfig::default() };
         let mut table = session.new_table(&config).unwrap();
         let keys: Vec<_> = (1 << 40..(1 << 40) + 20_000_u64).map(u64::to_le_bytes).collect();
-        keys.iter().for_each(|key| table.insert(key, &[7; 100]).unwrap());
+        for key in &keys {
+            table.insert(key, &[7; 100]).unwrap();
+        }
         for _ in 0..2 {
             assert!(table.lookups(&keys).unwrap().iter().all(Lookup::is_found));
         }
