@@ -190,3 +190,124 @@ impl Drop for InFlight {
         drop(self.tag.take().and_then(|tag| self.behind.take(tag)));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use terrane_io::sim::SimDisk;
+    use terrane_io::{Access, FaultKind, FaultPlan, Repeat};
+
+    use super::*;
+
+    const CHUNK: usize = 8192;
+
+    fn behind(files_max: usize) -> (Arc<SimDisk>, Arc<OpenFiles>, Arc<WriteBehind>) {
+        let disk = SimDisk::new(1);
+        let pool = OpenFiles::new(Arc::clone(&disk) as _, files_max);
+        let behind = WriteBehind::new(&pool);
+        (disk, pool, behind)
+    }
+
+    fn file(pool: &Arc<OpenFiles>, n: u8) -> PooledFile {
+        pool.create(PathBuf::from(format!("/{n}")), Access::Direct).unwrap()
+    }
+
+    fn chunk(byte: u8) -> AlignedBuf {
+        let mut chunk = AlignedBuf::zeroed(CHUNK);
+        chunk.fill(byte);
+        chunk
+    }
+
+    fn content(disk: &SimDisk, n: u8) -> Vec<u8> {
+        disk.read_raw(format!("/{n}")).unwrap()
+    }
+
+    /// What is left of a queue: nothing in flight, nothing kept, no place taken.
+    fn is_idle(behind: &WriteBehind) -> bool {
+        let state = behind.state();
+        state.queue.is_none() && state.landed.is_empty()
+    }
+
+    #[test]
+    fn chunks_land_in_their_files_in_any_order_of_asking() {
+        let (disk, pool, behind) = behind(1024);
+        let files: Vec<PooledFile> = (0..8).map(|n| file(&pool, n)).collect();
+        let mut in_flight = Vec::new();
+        for (n, file) in (0..).zip(&files) {
+            let mut bytes = chunk(n);
+            let begun = behind.begin(file, &mut bytes, CHUNK as u64).unwrap();
+            assert_eq!(bytes.len(), CHUNK, "another buffer to fill");
+            in_flight.push(begun);
+        }
+        while let Some(last) = in_flight.pop() {
+            last.land().unwrap();
+        }
+        for n in 0..8 {
+            let content = content(&disk, n);
+            assert_eq!(content.len(), 2 * CHUNK);
+            assert!(content[CHUNK..].iter().all(|&byte| byte == n));
+        }
+        assert!(is_idle(&behind));
+        assert!(behind.state().spare.len() <= SPARE_MAX);
+    }
+
+    #[test]
+    fn a_write_that_fails_gives_the_chunk_back() {
+        let (disk, pool, behind) = behind(1024);
+        let file = file(&pool, 1);
+        // The call before it makes the queue.
+        disk.set_plan(FaultPlan::fail(disk.calls() + 1, FaultKind::Eio, Repeat::Once));
+        let mut bytes = chunk(7);
+        let begun = behind.begin(&file, &mut bytes, 0).unwrap();
+        let (_, unwritten) = begun.land().unwrap_err();
+        assert_eq!(unwritten.offset, 0);
+        file.write_at(&unwritten.chunk, unwritten.offset).unwrap();
+        assert_eq!(content(&disk, 1), [7; CHUNK]);
+        assert!(is_idle(&behind));
+    }
+
+    #[test]
+    fn no_more_is_in_flight_than_the_open_files_allow() {
+        for (files_max, most) in [(4, 0), (16, 2), (1024, IN_FLIGHT_MAX)] {
+            let (_, pool, behind) = behind(files_max);
+            let file = file(&pool, 1);
+            let (mut begun, mut seen) = (Vec::new(), 0);
+            for at in 0..100 {
+                begun.extend(behind.begin(&file, &mut chunk(1), at * CHUNK as u64));
+                let state = behind.state();
+                let now = state.queue.as_ref().map_or(0, |(queue, _)| queue.outstanding());
+                assert!(now <= most, "{now} of {most}");
+                seen = seen.max(now);
+            }
+            assert_eq!((seen > 0, begun.is_empty()), (most > 0, most == 0));
+        }
+    }
+
+    #[test]
+    fn what_is_given_up_is_waited_for() {
+        let (disk, pool, behind) = behind(1024);
+        let file = file(&pool, 1);
+        drop(behind.begin(&file, &mut chunk(3), 0).unwrap());
+        assert_eq!(content(&disk, 1), [3; CHUNK]);
+        assert!(is_idle(&behind));
+        drop(file);
+        assert_eq!(disk.open_files(), 0);
+    }
+
+    #[test]
+    fn after_the_end_nothing_is_in_flight_and_nothing_begins() {
+        let (disk, pool, behind) = behind(1024);
+        let file = file(&pool, 1);
+        let begin = |at: u8| behind.begin(&file, &mut chunk(at), u64::from(at) * CHUNK as u64);
+        let begun: Vec<InFlight> = (0..8).map(|at| begin(at).unwrap()).collect();
+        pool.end_writing();
+        behind.end();
+        let content = content(&disk, 1);
+        assert_eq!(content.len(), 8 * CHUNK);
+        assert!(begun.iter().all(InFlight::has_ended));
+        assert!(begin(8).is_none());
+        assert!(begun.into_iter().all(|begun| begun.land().is_ok()));
+        assert!(is_idle(&behind));
+    }
+}
