@@ -36,7 +36,7 @@ use std::sync::Arc;
 
 use terrane_io::Access;
 
-use crate::config::{BUFFER_WEIGHTS_HALVES, MEMORY_BUDGET_MIN, MemoryGoal, write_buffer_weight};
+use crate::config::{BUFFER_WEIGHTS, MEMORY_BUDGET_MIN, MemoryGoal, write_buffer_weight};
 use crate::filter::{Filter, FilterAllocation, FilterBuilder, Fold, expected_rate};
 use crate::index::IndexKind;
 use crate::page::PAGE_SIZE;
@@ -50,7 +50,7 @@ const RATE_STEPS: u32 = 18;
 
 /// What of a budget write buffers may take.
 fn buffers(budget: u64, goal: MemoryGoal) -> u64 {
-    write_buffer_weight(budget, goal) * BUFFER_WEIGHTS_HALVES / 2
+    write_buffer_weight(budget, goal) * BUFFER_WEIGHTS
 }
 
 /// What a budget leaves for filters and indexes.
