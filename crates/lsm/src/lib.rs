@@ -42,6 +42,8 @@ mod reserve;
 
 mod open_files;
 
+mod write_behind;
+
 mod files;
 
 mod run;
