@@ -98,9 +98,9 @@ impl FileArgs {
 impl Files<'_> {
     /// Writes a report, the text of an object, and the windows that it sums up.
     pub(super) fn write<W: Serialize>(self, report: String, windows: &[W]) -> Result<(), Failure> {
-        let row = row(&report).map_err(invalid)?;
+        let row = row(&report).map_err(|error| invalid(&error))?;
         let lines: Result<Vec<String>, _> = windows.iter().map(serde_json::to_string).collect();
-        let mut lines = lines.map_err(invalid)?;
+        let mut lines = lines.map_err(|error| invalid(&error))?;
         lines.push(report);
         write(self.out, &lines[lines.len() - 1..])?;
         write(self.jsonl, &lines)?;
@@ -108,7 +108,7 @@ impl Files<'_> {
     }
 }
 
-fn invalid(error: serde_json::Error) -> Failure {
+fn invalid(error: &serde_json::Error) -> Failure {
     Failure::environment(error.to_string())
 }
 

@@ -298,7 +298,7 @@ struct Measured<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     eta: Option<f64>,
     #[serde(flatten)]
-    beside_writes: Option<BesideWrites>,
+    beside_writes: Option<OfWritten>,
     #[serde(skip_serializing_if = "Option::is_none")]
     memory_limit_bytes: Option<u64>,
     enforced_by: &'static str,
@@ -308,7 +308,7 @@ struct Measured<'a> {
 
 /// What the device gives to reads like the run's own beside writes of the run's own rate.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-struct BesideWrites {
+struct OfWritten {
     fio_beside_writes_pattern: Pattern,
     fio_beside_writes_read_iops: f64,
     fio_beside_writes_write_bytes_per_s: f64,
@@ -316,7 +316,7 @@ struct BesideWrites {
     eta_beside_writes: f64,
 }
 
-impl BesideWrites {
+impl OfWritten {
     fn new(pattern: Pattern, beside: &Beside, lookups_per_s: f64) -> Self {
         Self {
             fio_beside_writes_pattern: pattern,
@@ -410,11 +410,11 @@ impl RunArgs {
         &self,
         report: &Report,
         progress: &mut Progress,
-    ) -> Result<Option<BesideWrites>, Failure> {
+    ) -> Result<Option<OfWritten>, Failure> {
         let Some(wanted) = beside(report) else { return Ok(None) };
         let store = self.store.as_ref().filter(|_| self.calibrate);
         let measured = beside_writes_of(store, wanted, progress)?.zip(report.lookups_per_s);
-        Ok(measured.map(|(beside, lookups)| BesideWrites::new(wanted.0, &beside, lookups)))
+        Ok(measured.map(|(beside, lookups)| OfWritten::new(wanted.0, &beside, lookups)))
     }
 }
 

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use serde::Serialize;
-use terrane::io::{Access, Disk, MemoryDisk, OpenMode, RealDisk};
-use terrane::{DiskCache, OpenOptions, Session, SessionOptions, Table, TableStats};
+use terrane::io::{Access, Disk, OpenMode, RealDisk};
+use terrane::{DiskCache, OpenOptions, Session, Table, TableStats};
 
 use super::data::{Distribution, KEY_BYTES, Operation, Operations, StreamHash, key, value};
 use super::report::{self, Report};
@@ -21,7 +21,7 @@ use crate::latency::Latency;
 use crate::meter::{DeviceUsage, Usage, reset_rss_peak, rss_bytes};
 use crate::model::Goal;
 use crate::monitor::{Monitor, Phase};
-use crate::workload::{Error, Result, bounded, open, seconds};
+use crate::workload::{Error, Result, bounded, open, open_in_memory, seconds};
 
 /// References to each page of the index after which the warm-up may end.
 const INDEX_REFS_PER_PAGE: f64 = 50.0;
@@ -134,8 +134,7 @@ pub fn run_in_memory(
     monitor: &mut dyn Monitor,
 ) -> Result<Report> {
     check(options)?;
-    let disk: Arc<dyn Disk> = MemoryDisk::new();
-    let session = Session::open(disk, Path::new("store"), &SessionOptions::default().create_dir())?;
+    let session = open_in_memory()?;
     setup::set_up(&session, setup, monitor)?;
     let place = Place { dir: None, io_mode: IoMode::Memory, limit: None };
     measure(&session, &place, options, monitor)
