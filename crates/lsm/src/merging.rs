@@ -633,8 +633,10 @@ impl Merging {
         target: u64,
     ) -> Result<bool> {
         let salt = self.plan.salt;
+        // A look costs something for each source.
+        let per_look = merge.source_count().max(ENTRIES_PER_LOOK as usize);
         loop {
-            for _ in 0..ENTRIES_PER_LOOK {
+            for _ in 0..per_look {
                 let Some(entry) = merge.current() else { return Ok(true) };
                 if let Some(entry) = self.kept(entry) {
                     let hash = || merge.hash().unwrap_or_else(|| key_hash(salt, entry.key));
