@@ -5,8 +5,8 @@
 //! its output; so its progress never changes what anybody reads.
 //!
 //! Work is counted in pages: pages passed in the inputs, then pages of filter, index and footer written
-//! for the output. It is done in steps of any size, and no step holds more in memory than one chunk of
-//! each input, one of the output, and the output's filter and index.
+//! for the output. It is done in steps of any size, and no step holds more in memory than two chunks of
+//! each input, two of the output, and the output's filter and index.
 //!
 //! When a step fails because a page could not be written (disk full, say), the merge stands where it was
 //! and goes on with the next step. When an input could not be read, the unfinished output is dropped and
