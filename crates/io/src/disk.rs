@@ -284,11 +284,15 @@ impl Request {
     /// has nothing better.
     #[must_use]
     pub fn carry_out(mut self) -> Completion {
-        let result = match self.direction {
+        let result = self.transfer();
+        Completion { tag: self.tag, buffer: self.buffer, result }
+    }
+
+    pub(crate) fn transfer(&mut self) -> Result<()> {
+        match self.direction {
             Direction::Read => self.file.read_at(&mut self.buffer, self.offset),
             Direction::Write => self.file.write_at(&self.buffer, self.offset),
-        };
-        Completion { tag: self.tag, buffer: self.buffer, result }
+        }
     }
 }
 
@@ -297,7 +301,7 @@ impl Request {
 pub struct Completion {
     /// The request's tag.
     pub tag: u64,
-    /// The request's buffer; its content is unspecified when the request failed.
+    /// The request's buffer: of a read that failed its content is unspecified, of a write what was to be written.
     pub buffer: AlignedBuf,
     /// Whether it was carried out in full.
     pub result: Result<()>,

@@ -10,7 +10,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use crate::aligned::AlignedBuf;
 use crate::disk::{Completion, IoQueue, Request};
 use crate::error::Error;
 
@@ -121,14 +120,13 @@ impl Jobs {
 
 /// Carries out a request whose file may be of any kind, ours or not. If that panics the request has
 /// failed: without its completion the owner of the queue would wait for ever.
-fn carry_out(request: Request) -> Completion {
-    let (tag, len, file) = (request.tag, request.buffer.len(), Arc::clone(&request.file));
-    // What the file may have left half done is its own; nothing of ours is seen again.
-    catch_unwind(AssertUnwindSafe(|| request.carry_out())).unwrap_or_else(|_| {
+fn carry_out(mut request: Request) -> Completion {
+    // What the file may have left half done is its own, and the bytes to be read are unspecified then.
+    let result = catch_unwind(AssertUnwindSafe(|| request.transfer())).unwrap_or_else(|_| {
         let error = io::Error::other("the file panicked");
-        let result = Err(Error::io("queued request", file.path(), error));
-        Completion { tag, buffer: AlignedBuf::zeroed(len), result }
-    })
+        Err(Error::io("queued request", request.file.path(), error))
+    });
+    Completion { tag: request.tag, buffer: request.buffer, result }
 }
 
 /// A queue over a [`Pool`].

@@ -253,7 +253,7 @@ impl BulkLoader {
         let mut tree = Tree { written_bytes: self.written_bytes, ..Tree::default() };
         if let Some(run) = merging.finish()? {
             if let Some(budget) = self.config.memory_budget {
-                let least = budget_min(run.memory_bytes().1 as u64);
+                let least = budget_min(run.memory_bytes().1 as u64, self.config.memory_goal);
                 check_budget(budget, least, "for a table of this size")?;
             }
             tree.written_bytes += run.meta().file_bytes();

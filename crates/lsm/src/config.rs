@@ -190,7 +190,7 @@ pub struct TableConfig {
     /// [`TableStats::memory_bytes`](crate::TableStats::memory_bytes), stays within the budget at all times, but
     /// in these cases: an entry is larger than the write buffer; one batch of updates fills several
     /// write buffers (what the table held before is kept until the batch is through); the indexes alone
-    /// are larger (with evenly spread keys, in a table of 400 times the budget on disk); a merge was
+    /// are larger (with evenly spread keys, in a table of 400 times the budget on disk, or of 200 times if its goal is hits); a merge was
     /// begun under a larger budget.
     ///
     /// Not counted are the chunks of pages that lookups, merges and cursors work on, which do not grow with

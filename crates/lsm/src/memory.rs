@@ -62,9 +62,13 @@ fn filters_and_indexes(budget: u64, goal: MemoryGoal) -> u64 {
 }
 
 /// The least budget for a table whose indexes take so many bytes: their successors, while a merge writes
-/// them, take several times as much, and filters are to have some room.
-pub(crate) fn budget_min(index_bytes: u64) -> u64 {
-    MEMORY_BUDGET_MIN.max(index_bytes * 8)
+/// them, take several times as much, and filters are to have some room beside full write buffers.
+pub(crate) fn budget_min(index_bytes: u64, goal: MemoryGoal) -> u64 {
+    let per_byte = match goal {
+        MemoryGoal::Hit => 14,
+        MemoryGoal::Miss | MemoryGoal::Balanced => 8,
+    };
+    MEMORY_BUDGET_MIN.max(index_bytes * per_byte)
 }
 
 /// Refuses a memory budget of less than `least` bytes, which are needed for `purpose`.
@@ -363,7 +367,7 @@ impl Held {
         let needs_filter = !is_last || goal != MemoryGoal::Hit;
         let wanted = if needs_filter { filter_bytes_at(rate, output.entries) } else { 0 };
         let room = room.saturating_sub(output.index_bytes(index));
-        self.fold_filters(rate, room.saturating_sub(wanted));
+        self.fold_filters(goal, rate, room.saturating_sub(wanted));
         let free = room.saturating_sub(self.bytes());
         if !needs_filter {
             return FilterAllocation::Least;
@@ -421,11 +425,16 @@ impl Held {
     }
 
     /// Folds filters, those that are the most too large first, until all is within `bytes_max` or no filter
-    /// is larger than the rate per entry asks for.
-    fn fold_filters(&self, rate_per_entry: f64, bytes_max: u64) {
+    /// is larger than the rate per entry asks for. The largest run's always is if only lookups of keys that are
+    /// there count.
+    fn fold_filters(&self, goal: MemoryGoal, rate_per_entry: f64, bytes_max: u64) {
         let mut held = self.bytes();
+        let last = self.runs.iter().max_by_key(|run| run.meta().entries).map(|run| run.number());
         while held > bytes_max {
             let excess = |run: &Arc<Run>| {
+                if goal == MemoryGoal::Hit && Some(run.number()) == last {
+                    return f64::INFINITY;
+                }
                 run.memory_bytes().0 as f64
                     / filter_bytes_at(rate_per_entry, run.meta().entries) as f64
             };

@@ -129,11 +129,6 @@ impl Job {
         }
     }
 
-    /// Whether a page of work may have to wait for a write.
-    fn may_wait(&self) -> bool {
-        matches!(self, Self::Entries { builder, .. } if builder.may_wait())
-    }
-
     /// Memory of the filter and the index that are being built.
     fn memory_bytes(&self) -> u64 {
         match self {
@@ -320,7 +315,8 @@ impl Merging {
     /// Brings what has been written to its files, for a snapshot: what readers see, and, of a merge that is
     /// not complete, the part of the output that goes with it.
     ///
-    /// Cost: at most one write for the pages of entries and two for those of blobs.
+    /// Cost: at most two writes for the pages of entries and three for those of blobs, of which the first waits for one
+    /// under way.
     pub(crate) fn flush(&self) -> Result<(View, Option<Flushed>)> {
         let mut guard = lock(&self.job);
         self.begin_anew_unless_whole(&mut guard);
@@ -390,22 +386,27 @@ impl Merging {
         }
     }
 
-    /// Merges a page of entries, for a call that is there for something else; whether there was any that could be
-    /// merged now. Neither the beginning of a merge, where it opens its inputs, nor its end, where it writes the
-    /// index and removes its inputs, is for such a call: these take as long as they take.
+    /// Does a page of work, for a call that is there for something else; whether there was any that could be
+    /// done now without waiting for a write. Neither the beginning of a merge, where it opens its inputs, nor its
+    /// end, where it removes them, is for such a call: these take as long as they take.
     ///
     /// # Errors
     /// As [`advance_to`](Self::advance_to). Whoever needs the work does it again, and meets the error if it is
     /// still there.
     pub(crate) fn advance_unasked(&self) -> Result<bool> {
         let Ok(mut job) = self.job.try_lock() else { return Ok(false) };
-        if self.is_complete() || lock(&self.failed).is_some() || job.0.may_wait() {
+        if self.is_complete() || lock(&self.failed).is_some() {
             return Ok(false);
         }
         let target = self.done() + 1;
         self.advance_job_by(&mut job, |(job, tally)| match job {
-            Job::Entries { merge, builder } => {
+            Job::Entries { merge, builder } if !builder.may_wait() => {
                 self.merge_entries(merge, builder, *tally, target).map(|has_ended| !has_ended)
+            }
+            Job::Finishing { finisher, passed } if finisher.can_step() => {
+                finisher.step(1)?;
+                self.note(self.done().max(tally.done(*passed)).saturating_add(1));
+                Ok(true)
             }
             _ => Ok(false),
         })
@@ -466,7 +467,7 @@ impl Merging {
     /// The merge of those entries of the inputs that are in a range.
     fn merge_of(&self, inputs: &[Input], range: &KeyRange) -> Result<Box<KMerge>> {
         let (combine, order, resolve) = (Combine::Levels, Order::Ascending, self.resolve.clone());
-        let reading = Reading::Merge(ReadAhead::unlimited(self.set.open_files()));
+        let reading = Reading::Merge(ReadAhead::of_merge(self.set.open_files()));
         let mut sources = Vec::new();
         for input in inputs {
             match input {

@@ -20,7 +20,8 @@
 //! **No room left.** A write that fails because the disk is full is made once more after the [`Reserve`] has
 //! been let go.
 //!
-//! **Descriptors of others.** The queue of a cursor that reads ahead may take one, and takes a [`Place`].
+//! **Descriptors of others.** The queue of a cursor or a merge that reads ahead may take one, and so may that of the
+//! writes of all merges; each takes a [`Place`].
 //!
 //! **The end of the session.** [`OpenFiles::end_writing`] waits for the writes under way and refuses all that
 //! come later, even where the file is still open: by then another session may have the directory, and a
@@ -311,15 +312,15 @@ impl OpenFiles {
         Ok(file)
     }
 
-    /// A place for a descriptor that is no file's; `None` if all files that may be open are in use, or if a
-    /// quarter of the places is given away already.
-    pub(crate) fn place(self: &Arc<Self>) -> io::Result<Option<Place>> {
+    /// A place for a descriptor that is no file's; `None` if all files that may be open are in use, or if
+    /// `places_max` are given away already.
+    pub(crate) fn place(self: &Arc<Self>, places_max: usize) -> io::Result<Option<Place>> {
         if !self.reserve(false)? {
             return Ok(None);
         }
         let mut clock = self.clock();
         clock.opening -= 1;
-        let is_free = clock.places < self.files_max / 4;
+        let is_free = clock.places < places_max;
         clock.places += usize::from(is_free);
         drop(clock);
         Ok(is_free.then(|| Place { pool: Arc::clone(self) }))

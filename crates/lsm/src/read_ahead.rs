@@ -1,7 +1,8 @@
 //! Reads under way on behalf of the readers of one cursor or merge.
 //!
 //! The readers share one queue, which is there while anything is under way. As it may take a descriptor, it
-//! counts as an open file of the session, and when there is no room for it nothing is read ahead. What the
+//! counts as an open file of the session, and when there is no room for it nothing is read ahead. Merges, which
+//! keep theirs while they pause, leave half of the places that there are for this to others. What the
 //! readers of a cursor have asked for and not yet taken is bounded for all of them together by [`BYTES_MAX`];
 //! those of a merge ask for one chunk each. Buffers are used again.
 //!
@@ -42,6 +43,8 @@ struct State {
 pub(crate) struct ReadAhead {
     open_files: Arc<OpenFiles>,
     bytes_max: usize,
+    /// Places beyond which none is taken.
+    places_max: usize,
     state: Mutex<State>,
 }
 
@@ -62,17 +65,17 @@ pub(crate) struct Arrived {
 impl ReadAhead {
     /// Nothing under way yet.
     pub(crate) fn new(open_files: &Arc<OpenFiles>) -> Arc<Self> {
-        Self::with_limit(open_files, BYTES_MAX)
+        Self::with_limits(open_files, BYTES_MAX, open_files.files_max() / 4)
     }
 
-    /// The same for readers that bound themselves what they ask for.
-    pub(crate) fn unlimited(open_files: &Arc<OpenFiles>) -> Arc<Self> {
-        Self::with_limit(open_files, usize::MAX)
+    /// The same for a merge, whose readers bound themselves what they ask for.
+    pub(crate) fn of_merge(open_files: &Arc<OpenFiles>) -> Arc<Self> {
+        Self::with_limits(open_files, usize::MAX, open_files.files_max() / 8)
     }
 
-    fn with_limit(open_files: &Arc<OpenFiles>, bytes_max: usize) -> Arc<Self> {
+    fn with_limits(open_files: &Arc<OpenFiles>, bytes_max: usize, places_max: usize) -> Arc<Self> {
         let open_files = Arc::clone(open_files);
-        Arc::new(Self { open_files, bytes_max, state: Mutex::default() })
+        Arc::new(Self { open_files, bytes_max, places_max, state: Mutex::default() })
     }
 
     /// Begins to read with the next [`submit`](Self::submit); returns what to take it by, or `None` if enough
@@ -95,7 +98,7 @@ impl ReadAhead {
         let (queue, _) = match queue {
             Some(queue) => queue,
             None => {
-                let Some(place) = self.open_files.place()? else { return Ok(None) };
+                let Some(place) = self.open_files.place(self.places_max)? else { return Ok(None) };
                 queue.insert((self.open_files.disk().queue(DEPTH)?, place))
             }
         };

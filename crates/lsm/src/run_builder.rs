@@ -69,11 +69,11 @@ struct PageWriter {
     // Waited for before the file is closed.
     /// The chunk before `chunk`, on its way.
     in_flight: Option<InFlight>,
+    /// The same, after it has failed to be written.
+    unwritten: Option<Unwritten>,
     file: Arc<PooledFile>,
     behind: Arc<WriteBehind>,
     identity: u64,
-    /// The same, after it has failed to be written.
-    unwritten: Option<Unwritten>,
     chunk: AlignedBuf,
     /// Pages in `chunk`.
     chunk_pages: usize,
@@ -123,7 +123,7 @@ impl PageWriter {
     fn begin_chunk(&mut self) -> Result<()> {
         self.settle()?;
         let offset = self.chunk_offset();
-        self.in_flight = self.behind.begin(&self.file, &mut self.chunk, offset);
+        self.in_flight = self.behind.begin(&self.file, &mut self.chunk, offset)?;
         if self.in_flight.is_none() {
             return self.write_chunk();
         }
@@ -400,7 +400,7 @@ impl RunBuilder {
 
     /// Whether adding a few entries may have to wait for a write.
     pub(crate) fn may_wait(&self) -> bool {
-        self.writer.may_wait()
+        self.writer.may_wait() || self.blobs.as_ref().is_some_and(|blobs| blobs.writer.may_wait())
     }
 
     /// Pages written or in the chunk.
@@ -675,6 +675,11 @@ impl RunFinisher {
     pub(crate) fn memory_bytes(&self) -> usize {
         let index = self.section.index.memory_bytes() + self.index_bytes.capacity();
         self.filter.memory_bytes() + index
+    }
+
+    /// Whether more than the last page is left, which ends the run, and can be written without waiting.
+    pub(crate) fn can_step(&self) -> bool {
+        self.done < self.meta.filter_pages + self.meta.index_pages && !self.writer.may_wait()
     }
 
     /// Writes up to `pages` more pages; returns how many are left.

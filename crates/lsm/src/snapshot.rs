@@ -328,7 +328,8 @@ pub struct OpenOptions {
     pub disk_cache: Option<DiskCache>,
     /// Another [`TableConfig::memory_budget`], which also takes the place of `write_buffer` and `filter`. It must have
     /// room for the table as it is read: its indexes, and the write buffer that was saved with it. To stay within
-    /// it while the table is updated takes eight times the indexes.
+    /// it while the table is updated takes eight times the indexes, or fourteen times if the
+    /// goal is hits.
     pub memory_budget: Option<u64>,
     /// Another [`TableConfig::memory_goal`].
     pub memory_goal: Option<MemoryGoal>,
@@ -689,7 +690,7 @@ fn read_image(run: &Arc<Run>, resolve: &Resolve) -> Result<WriteBuffer> {
     let salt = run.meta().salt;
     let mut buffer = WriteBuffer::default();
     buffer.begin(Room::default(), resolve)?;
-    let reading = chunks::Reading::Merge(ReadAhead::unlimited(run.handle().set().open_files()));
+    let reading = chunks::Reading::Merge(ReadAhead::of_merge(run.handle().set().open_files()));
     let mut reader = RunReader::new(run, &KeyRange::ALL, Order::Ascending, reading);
     reader.load()?;
     while let Some(EntryRef { key, kind, value, .. }) = reader.current() {

@@ -214,9 +214,11 @@ impl Table {
             return Err(refused("resolve", value, allowed));
         }
         if let Some(budget) = config.memory_budget
-            && config.memory_budget != self.config.memory_budget
+            && (config.memory_budget, config.memory_goal)
+                != (self.config.memory_budget, self.config.memory_goal)
         {
-            check_budget(budget, budget_min(self.stats().index_bytes), "for a table of this size")?;
+            let least = budget_min(self.stats().index_bytes, config.memory_goal);
+            check_budget(budget, least, "for a table of this size")?;
         }
         let now = self.tree.now(&self.context());
         self.config = config.clone();
@@ -471,17 +473,20 @@ impl Table {
             && self.config.merge_schedule == MergeSchedule::Incremental
     }
 
-    /// Does a page of merge work that the next batch of updates will ask for; whether there was any.
-    fn merge_ahead(&self) -> Result<bool> {
+    /// Does a page of merge work that the next batch of updates will ask for, and says whether it could be done
+    /// now; `None` if there is none.
+    fn merge_ahead(&self) -> Result<Option<bool>> {
         let soon = self.tree.now(&self.context()) + self.batch_ticks;
+        let mut done = None;
         for Pending { merging, .. } in
             self.tree.pending().filter(|pending| pending.merging.done() < pending.required(soon))
         {
             if merging.advance_unasked()? {
-                return Ok(true);
+                return Ok(Some(true));
             }
+            done = Some(false);
         }
-        Ok(false)
+        Ok(done)
     }
 
     fn flush(&self) -> Result<Tree> {
@@ -945,10 +950,12 @@ struct MergeAhead<'a> {
 
 impl Idle for MergeAhead<'_> {
     fn work(&self) -> bool {
-        if !self.is_over.get() && !self.table.merge_ahead().unwrap_or(false) {
-            self.is_over.set(true);
+        if self.is_over.get() {
+            return false;
         }
-        !self.is_over.get()
+        let done = self.table.merge_ahead().unwrap_or(None);
+        self.is_over.set(done.is_none());
+        done == Some(true)
     }
 }
 

@@ -393,7 +393,7 @@ impl Union {
             self.total.store(self.total(&tables), Ordering::Release);
         }
         let (order, resolve) = (Order::Ascending, self.spec.resolve.clone());
-        let reading = Reading::Merge(ReadAhead::unlimited(self.set.open_files()));
+        let reading = Reading::Merge(ReadAhead::of_merge(self.set.open_files()));
         let scan = Scan { order, resolve, reading };
         let mut merge = scan.of_union(&self.sources(), &KeyRange::ALL);
         merge.load()?;

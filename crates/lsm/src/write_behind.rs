@@ -2,7 +2,8 @@
 //!
 //! All merges of a session share one queue, which is there while anything is under way. As it may take a
 //! descriptor, it counts as an open file of the session. No more chunks are under way than [`IN_FLIGHT_MAX`], nor
-//! than an eighth of the files that may be open; what cannot be begun is for the caller to write at once.
+//! than an eighth of the files that may be open; what cannot be begun is for the caller to write at once. Nor is
+//! anything begun while another thread waits for a write of its own, which takes the queue that long.
 //!
 //! A chunk in flight keeps its file open and its bytes, so that a write that fails can be made again. Who began it
 //! must ask what became of it ([`InFlight::land`]); until then nothing may rely on it. Dropping an [`InFlight`]
@@ -10,11 +11,13 @@
 //!
 //! Invariant: once [`WriteBehind::end`] has returned, after writing was ended in the session, nothing is in flight.
 
+use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 use terrane_io::{AlignedBuf, Completion, Direction, IoQueue, Request};
 
+use crate::error::Result;
 use crate::open_files::{OpenFiles, Place, PooledFile};
 
 /// Most chunks in flight.
@@ -28,15 +31,23 @@ struct State {
     /// `None` while nothing is in flight.
     queue: Option<(Box<dyn IoQueue>, Place)>,
     next_tag: u64,
-    /// Completions that nobody has asked for yet.
-    landed: Vec<Completion>,
+    /// What became of writes that nobody has asked about yet; one that failed, with what was to be written.
+    landed: BTreeMap<u64, Option<(terrane_io::Error, AlignedBuf)>>,
     spare: Vec<AlignedBuf>,
 }
 
 impl State {
     /// Takes note of a write that has ended, and lets go of the queue after the last one.
     fn note(&mut self, done: Completion) {
-        self.landed.push(done);
+        let Completion { tag, buffer, result } = done;
+        let failed = match result {
+            Ok(()) => {
+                self.give_back(buffer);
+                None
+            }
+            Err(error) => Some((error, buffer)),
+        };
+        self.landed.insert(tag, failed);
         self.queue.take_if(|(queue, _)| queue.outstanding() == 0);
     }
 
@@ -54,10 +65,6 @@ impl State {
             self.note(done);
             true
         })
-    }
-
-    fn landed(&self, tag: u64) -> Option<usize> {
-        self.landed.iter().position(|done| done.tag == tag)
     }
 
     fn give_back(&mut self, buffer: AlignedBuf) {
@@ -89,30 +96,45 @@ impl WriteBehind {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The same, unless somebody waits for a write.
+    fn state_unless_busy(&self) -> Option<MutexGuard<'_, State>> {
+        match self.state.try_lock() {
+            Ok(state) => Some(state),
+            Err(TryLockError::Poisoned(state)) => Some(state.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
     /// Begins to write all of `chunk`, which is another buffer of the same length then; `None`, and nothing
-    /// has happened, if it cannot be begun now, for whatever reason.
+    /// has happened, if it cannot be begun now.
+    ///
+    /// # Errors
+    /// As [`PooledFile::to_change`], and that of a file that had to be closed; nothing has been begun then.
     pub(crate) fn begin(
         self: &Arc<Self>,
         file: &PooledFile,
         chunk: &mut AlignedBuf,
         offset: u64,
-    ) -> Option<InFlight> {
-        let in_flight_max = IN_FLIGHT_MAX.min(self.open_files.files_max() / 8);
-        let mut state = self.state();
+    ) -> Result<Option<InFlight>> {
+        // The right is held until the request is in the queue, where `end` waits for it.
+        let (_right, file) = file.to_change()?;
+        let files_max = self.open_files.files_max();
+        let Some(mut state) = self.state_unless_busy() else { return Ok(None) };
         state.reap();
         let in_flight = state.queue.as_ref().map_or(0, |(queue, _)| queue.outstanding());
-        if in_flight >= in_flight_max {
-            return None;
-        }
-        // The right is held until the request is in the queue, where `end` waits for it.
-        let (_right, file) = file.to_change().ok()?;
-        if state.queue.is_none() {
-            let place = self.open_files.place().ok()??;
-            let queue = self.open_files.disk().queue(IN_FLIGHT_MAX).ok()?;
-            state.queue = Some((queue, place));
+        if in_flight >= IN_FLIGHT_MAX.min(files_max / 8) {
+            return Ok(None);
         }
         let State { queue, next_tag, spare, .. } = &mut *state;
-        let (queue, _) = queue.as_mut()?;
+        let (queue, _) = match queue {
+            Some(queue) => queue,
+            None => {
+                let Some(place) = self.open_files.place(files_max / 4)? else { return Ok(None) };
+                let queued = self.open_files.disk().queue(IN_FLIGHT_MAX);
+                let Ok(queued) = queued else { return Ok(None) };
+                queue.insert((queued, place))
+            }
+        };
         let fits = spare.iter().position(|buffer| buffer.len() == chunk.len());
         let next = fits.map_or_else(|| AlignedBuf::zeroed(chunk.len()), |at| spare.swap_remove(at));
         let tag = *next_tag;
@@ -120,7 +142,7 @@ impl WriteBehind {
         let buffer = std::mem::replace(chunk, next);
         queue.push(Request { tag, file, offset, buffer, direction: Direction::Write });
         queue.submit();
-        Some(InFlight { behind: Arc::clone(self), tag: Some(tag), offset })
+        Ok(Some(InFlight { behind: Arc::clone(self), tag: Some(tag), offset }))
     }
 
     /// Waits for all that is in flight; no more may come.
@@ -129,17 +151,15 @@ impl WriteBehind {
         while state.wait() {}
     }
 
-    /// What became of a write, once it has ended.
-    fn take(&self, tag: u64) -> Option<Completion> {
+    /// Waits for a write; what failed to be written, if it did.
+    fn take(&self, tag: u64) -> Option<(terrane_io::Error, AlignedBuf)> {
         let mut state = self.state();
         state.reap();
         loop {
-            if let Some(at) = state.landed(tag) {
-                return Some(state.landed.swap_remove(at));
+            if let Some(failed) = state.landed.remove(&tag) {
+                return failed;
             }
-            if !state.wait() {
-                return None;
-            }
+            assert!(state.wait(), "a write that was begun ends");
         }
     }
 }
@@ -161,27 +181,21 @@ pub(crate) struct InFlight {
 }
 
 impl InFlight {
-    /// Whether the write has ended, so that nobody has to wait for it.
+    /// Whether it is known that the write has ended, so that nobody has to wait for it.
     pub(crate) fn has_ended(&self) -> bool {
-        let mut state = self.behind.state();
+        let Some(mut state) = self.behind.state_unless_busy() else { return false };
         state.reap();
-        self.tag.is_none_or(|tag| state.landed(tag).is_some())
+        self.tag.is_none_or(|tag| state.landed.contains_key(&tag))
     }
 
     /// Waits for the write.
     ///
     /// # Errors
     /// That of the disk, with what was to be written.
-    pub(crate) fn land(mut self) -> Result<(), (terrane_io::Error, Unwritten)> {
-        let done = self.tag.take().and_then(|tag| self.behind.take(tag));
-        let Some(Completion { buffer, result, .. }) = done else { return Ok(()) };
-        match result {
-            Ok(()) => {
-                self.behind.state().give_back(buffer);
-                Ok(())
-            }
-            Err(error) => Err((error, Unwritten { chunk: buffer, offset: self.offset })),
-        }
+    pub(crate) fn land(mut self) -> std::result::Result<(), (terrane_io::Error, Unwritten)> {
+        let failed = self.tag.take().and_then(|tag| self.behind.take(tag));
+        failed
+            .map_or(Ok(()), |(error, chunk)| Err((error, Unwritten { chunk, offset: self.offset })))
     }
 }
 
@@ -199,6 +213,7 @@ mod tests {
     use terrane_io::{Access, FaultKind, FaultPlan, Repeat};
 
     use super::*;
+    use crate::error::Error;
 
     const CHUNK: usize = 8192;
 
@@ -236,7 +251,7 @@ mod tests {
         let mut in_flight = Vec::new();
         for (n, file) in (0..).zip(&files) {
             let mut bytes = chunk(n);
-            let begun = behind.begin(file, &mut bytes, CHUNK as u64).unwrap();
+            let begun = behind.begin(file, &mut bytes, CHUNK as u64).unwrap().unwrap();
             assert_eq!(bytes.len(), CHUNK, "another buffer to fill");
             in_flight.push(begun);
         }
@@ -259,7 +274,7 @@ mod tests {
         // The call before it makes the queue.
         disk.set_plan(FaultPlan::fail(disk.calls() + 1, FaultKind::Eio, Repeat::Once));
         let mut bytes = chunk(7);
-        let begun = behind.begin(&file, &mut bytes, 0).unwrap();
+        let begun = behind.begin(&file, &mut bytes, 0).unwrap().unwrap();
         let (_, unwritten) = begun.land().unwrap_err();
         assert_eq!(unwritten.offset, 0);
         file.write_at(&unwritten.chunk, unwritten.offset).unwrap();
@@ -274,7 +289,7 @@ mod tests {
             let file = file(&pool, 1);
             let (mut begun, mut seen) = (Vec::new(), 0);
             for at in 0..100 {
-                begun.extend(behind.begin(&file, &mut chunk(1), at * CHUNK as u64));
+                begun.extend(behind.begin(&file, &mut chunk(1), at * CHUNK as u64).unwrap());
                 let state = behind.state();
                 let now = state.queue.as_ref().map_or(0, |(queue, _)| queue.outstanding());
                 assert!(now <= most, "{now} of {most}");
@@ -288,7 +303,7 @@ mod tests {
     fn what_is_given_up_is_waited_for() {
         let (disk, pool, behind) = behind(1024);
         let file = file(&pool, 1);
-        drop(behind.begin(&file, &mut chunk(3), 0).unwrap());
+        drop(behind.begin(&file, &mut chunk(3), 0).unwrap().unwrap());
         assert_eq!(content(&disk, 1), [3; CHUNK]);
         assert!(is_idle(&behind));
         drop(file);
@@ -300,13 +315,13 @@ mod tests {
         let (disk, pool, behind) = behind(1024);
         let file = file(&pool, 1);
         let begin = |at: u8| behind.begin(&file, &mut chunk(at), u64::from(at) * CHUNK as u64);
-        let begun: Vec<InFlight> = (0..8).map(|at| begin(at).unwrap()).collect();
+        let begun: Vec<InFlight> = (0..8).map(|at| begin(at).unwrap().unwrap()).collect();
         pool.end_writing();
         behind.end();
         let content = content(&disk, 1);
         assert_eq!(content.len(), 8 * CHUNK);
         assert!(begun.iter().all(InFlight::has_ended));
-        assert!(begin(8).is_none());
+        assert!(matches!(begin(8), Err(Error::SessionClosed)));
         assert!(begun.into_iter().all(|begun| begun.land().is_ok()));
         assert!(is_idle(&behind));
     }

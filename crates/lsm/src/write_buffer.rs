@@ -485,6 +485,20 @@ mod tests {
         }
     }
 
+    /// Large vectors grow by an eighth, so what counts is what is in them.
+    #[test]
+    fn a_large_buffer_is_charged_for_little_more_than_its_entries() {
+        let mut buffer = WriteBuffer::default();
+        let mut undo = begin(&mut buffer);
+        for number in 0..40_000_u64 {
+            let key = long_key(number);
+            put_with(&mut buffer, (&key, Kind::Insert, &[7; 60]), None, &mut undo);
+            let (charged, weight) = (buffer.charged_bytes(), buffer.weight_bytes());
+            let is_large = number >= 5_000;
+            assert!(!is_large || 100 * charged <= 105 * weight, "{number}: {charged} of {weight}");
+        }
+    }
+
     /// What a memory budget counts with: memory is at most 5/4 of what is charged, whatever vectors and hash
     /// tables have grown to just now, and whatever room was made for more.
     #[test]

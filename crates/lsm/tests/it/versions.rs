@@ -292,7 +292,7 @@ const CHILD_OPEN_FILES: &str = "TERRANE_TEST_OPEN_FILES";
 fn work_with_few_descriptors(options: &SessionOptions) {
     let place = Place::real();
     let session = Session::open(place.disk(), &place.dir(), options).unwrap();
-    // Runs are read past the page cache by lookups and through it by merges: two descriptors each.
+    // Past the page cache, so that many reads are in flight.
     let (disk_cache, merge_thread) = (DiskCache::None, MergeThread::Background);
     let config = TableConfig { disk_cache, merge_thread, ..buffer_of(16) };
     let mut versions = Versions::new(&session, &config);
