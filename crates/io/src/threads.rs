@@ -216,6 +216,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::aligned::AlignedBuf;
     use crate::disk::{Access, Direction, DiskFile};
     use crate::error::Result;
 
@@ -263,18 +264,20 @@ mod tests {
     }
 
     /// The panic took the completion with it: `pop` and the drop of the queue waited for ever, and
-    /// each one cost the pool a thread.
+    /// each one cost the pool a thread. What was to be written comes back, to be written again.
     #[test]
     fn a_request_that_panics_completes_with_an_error() {
         let pool = Pool::new(1).unwrap();
         let mut queue = pool.queue(4);
         for tag in 0..3 {
-            let (file, buffer) = (Arc::new(Bomb), AlignedBuf::zeroed(1));
-            queue.push(Request { tag, file, offset: 0, buffer, direction: Direction::Read });
+            let (file, mut buffer) = (Arc::new(Bomb), AlignedBuf::zeroed(1));
+            buffer.fill(7);
+            queue.push(Request { tag, file, offset: 0, buffer, direction: Direction::Write });
         }
         for tag in 0..2 {
             let completion = queue.pop().unwrap();
             assert_eq!(completion.tag, tag);
+            assert!(completion.buffer.iter().all(|&byte| byte == 7));
             let error = completion.result.unwrap_err().to_string();
             assert!(error.contains("bomb"), "{error}");
         }
