@@ -253,7 +253,7 @@ pub(crate) fn misled(run: &Run, met: &Met<'_>) -> Option<&'static str> {
         return Some("the index section misplaces a page");
     }
     let hash = || key_hash(meta.salt, met.entry.key);
-    if meta.purpose == Purpose::Level && !run.filter().contains(hash()) {
+    if meta.purpose == Purpose::Level && !run.filter().contains(hash(), met.entry.key) {
         return Some("the filter lacks a key");
     }
     (!leads_to(run, met.entry.key, met.page)).then_some("the index does not lead to a key")

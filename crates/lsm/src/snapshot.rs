@@ -30,7 +30,7 @@ use crate::corrupt::Corrupt;
 use crate::entry::{EntryRef, Order, key_hash};
 use crate::error::{Error, Result};
 use crate::files::FileHandle;
-use crate::filter::Fold;
+use crate::filter::Kept;
 use crate::index::IndexKind;
 use crate::key_range::KeyRange;
 use crate::levels::{Context, Incoming, Level, Pending, TICKS_PER_FLUSH, Tree};
@@ -513,11 +513,11 @@ fn read_filters(core: &SessionCore, tree: &Tree, config: &TableConfig, budget: u
     let shares = held.filters_for(config.memory_goal, room, Run::take_unread);
     parallel::map(shares.len(), threads(core, config), |at| {
         core.check_open()?;
-        let (run, fold) = &shares[at];
-        if run.filter().fold() == Fold::NOTHING && *fold != Fold::NOTHING {
-            return run.read_filter(*fold);
+        let (run, part) = &shares[at];
+        if run.filter().kept() == Kept::Nothing && *part != Kept::Nothing {
+            return run.read_filter(*part);
         }
-        run.fold_filter(*fold);
+        run.reduce_filter(*part);
         Ok(())
     })?;
     Ok(())
