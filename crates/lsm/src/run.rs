@@ -31,7 +31,7 @@ pub(crate) const RUN_MAGIC: [u8; 8] = *b"TerraRun";
 pub(crate) const RUN_VERSION: u32 = 2;
 
 /// Of a filter in a footer of version 2: a ribbon.
-const FILTER_KIND_RIBBON: u32 = 2;
+pub(crate) const FILTER_KIND_RIBBON: u32 = 2;
 
 /// Filter words in a page.
 pub(crate) const FILTER_WORDS_PER_PAGE: usize = PAYLOAD_SIZE / 8;
