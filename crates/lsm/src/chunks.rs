@@ -6,14 +6,14 @@
 //! [`CHUNKS_AHEAD_MAX`]. So in a scan of many runs those that are passed fastest read furthest ahead, and
 //! nobody asks for anything beyond the part.
 //!
-//! Merges read whole runs in chunks of one size through the page cache, which reads ahead for them, and
-//! which is told to forget the pages if the run is otherwise read past it.
+//! Merges read whole runs in chunks of one size, and each of their readers has the next one under way while
+//! the entries of this one are merged.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use terrane_io::{Access, AlignedBuf};
+use terrane_io::AlignedBuf;
 
 use crate::corrupt::Corrupt;
 use crate::entry::Order;
@@ -22,26 +22,50 @@ use crate::page::PAGE_SIZE;
 use crate::read_ahead::ReadAhead;
 use crate::run::Run;
 
-/// Most pages that a merge reads with one call.
-const MERGE_CHUNK_PAGES: u32 = 32;
+/// Pages that a merge reads with one call. It holds two such chunks of each of its inputs.
+const MERGE_CHUNK_PAGES: u32 = 16;
 
-/// Most pages that any other reader reads with one call. Two such reads in flight keep a fast device busy;
+/// Most pages that a scan reads with one call. Two such reads in flight keep a fast device busy;
 /// larger ones gain nothing and leave the processor's caches.
 const CHUNK_PAGES_MAX: u32 = 64;
 
 /// From this size on chunks are read ahead.
 const AHEAD_CHUNK_PAGES_MIN: u32 = 8;
 
-/// Most chunks that one reader asks for ahead.
+/// Most chunks that one reader of a scan asks for ahead.
 const CHUNKS_AHEAD_MAX: usize = 8;
 
-/// Why a run is read.
+/// Why a run is read. Reads ahead of one merge or scan share a queue.
 #[derive(Debug, Clone)]
 pub(crate) enum Reading {
     /// All of a part that is known beforehand, once.
-    Merge,
-    /// As far as somebody wishes to go; reads ahead share a queue.
+    Merge(Arc<ReadAhead>),
+    /// As far as somebody wishes to go.
     Scan(Arc<ReadAhead>),
+}
+
+impl Reading {
+    fn read_ahead(&self) -> &Arc<ReadAhead> {
+        match self {
+            Self::Merge(read_ahead) | Self::Scan(read_ahead) => read_ahead,
+        }
+    }
+
+    /// Pages of the first chunk and of the largest ones.
+    fn chunk_pages(&self) -> (u32, u32) {
+        match self {
+            Self::Merge(_) => (MERGE_CHUNK_PAGES, MERGE_CHUNK_PAGES),
+            Self::Scan(_) => (1, CHUNK_PAGES_MAX),
+        }
+    }
+
+    /// Most chunks that one reader asks for ahead.
+    fn ahead_max(&self) -> usize {
+        match self {
+            Self::Merge(_) => 1,
+            Self::Scan(_) => CHUNKS_AHEAD_MAX,
+        }
+    }
 }
 
 /// A chunk that has been asked for.
@@ -73,10 +97,7 @@ pub(crate) struct Chunks {
 impl Chunks {
     /// The pages `part` of a run. Reads nothing.
     pub(crate) fn new(run: Arc<Run>, part: Range<u32>, order: Order, reading: Reading) -> Self {
-        let chunk_pages = match reading {
-            Reading::Merge => MERGE_CHUNK_PAGES,
-            Reading::Scan(_) => 1,
-        };
+        let (chunk_pages, _) = reading.chunk_pages();
         Self {
             run,
             order,
@@ -114,11 +135,9 @@ impl Chunks {
 
     /// Lets go of everything; no page is asked for after.
     pub(crate) fn end(&mut self) {
-        if let Reading::Scan(read_ahead) = &self.reading {
-            for Ahead { tag, .. } in self.ahead.drain(..) {
-                // Nobody needs these pages, so nobody needs to know whether they could be read.
-                let _ = read_ahead.take(tag);
-            }
+        for Ahead { tag, .. } in self.ahead.drain(..) {
+            // Nobody needs these pages, so nobody needs to know whether they could be read.
+            let _ = self.reading.read_ahead().take(tag);
         }
         (self.pages, self.rest) = (0..0, 0..0);
         self.buffer = None;
@@ -140,23 +159,22 @@ impl Chunks {
     }
 
     fn grow(&mut self) {
-        if let Reading::Scan(_) = self.reading {
-            self.chunk_pages = (2 * self.chunk_pages).min(CHUNK_PAGES_MAX);
-        }
+        let (_, largest) = self.reading.chunk_pages();
+        self.chunk_pages = (2 * self.chunk_pages).min(largest);
     }
 
     /// Goes to the next chunk, unless there is none.
     fn read_next(&mut self) -> Result<bool> {
         if let Some(Ahead { tag, pages }) = self.ahead.pop_front() {
-            let Reading::Scan(read_ahead) = &self.reading else { return Ok(false) };
+            let read_ahead = self.reading.read_ahead();
             let arrived = read_ahead.take(tag)?;
             if arrived.was_late {
-                self.ahead_max = (2 * self.ahead_max).min(CHUNKS_AHEAD_MAX);
+                self.ahead_max = (2 * self.ahead_max).min(self.reading.ahead_max());
             }
             self.pages = pages;
             // Smaller ones, of readers on their way to this size, are not asked for again.
             if let Some(passed) = self.buffer.replace(arrived.buffer)
-                && passed.len() == CHUNK_PAGES_MAX as usize * PAGE_SIZE
+                && passed.len() == self.reading.chunk_pages().1 as usize * PAGE_SIZE
             {
                 read_ahead.give_back(passed);
             }
@@ -180,28 +198,16 @@ impl Chunks {
             Some(buffer) if buffer.len() >= bytes => buffer,
             buffer => buffer.insert(AlignedBuf::zeroed(bytes)),
         };
-        let (buffer, offset) = (&mut buffer[..bytes], offset_of(pages));
-        match self.reading {
-            Reading::Merge => {
-                let file = self.run.file_for_merge()?;
-                file.read_at(buffer, offset)?;
-                if self.run.access() == Access::Direct {
-                    file.forget(offset, bytes as u64);
-                }
-            }
-            Reading::Scan(_) => self.run.file()?.read_at(buffer, offset)?,
-        }
-        Ok(())
+        Ok(self.run.file()?.read_at(&mut buffer[..bytes], offset_of(pages))?)
     }
 
     /// Asks for what is to be under way, once half of it has been taken: every time that the disk is asked
     /// costs as much as the reading of some pages.
     fn ask_ahead(&mut self) {
-        let Reading::Scan(read_ahead) = &self.reading else { return };
         if self.chunk_pages < AHEAD_CHUNK_PAGES_MIN || self.ahead.len() > self.ahead_max / 2 {
             return;
         }
-        let read_ahead = Arc::clone(read_ahead);
+        let read_ahead = Arc::clone(self.reading.read_ahead());
         while self.ahead.len() < self.ahead_max && !self.rest.is_empty() {
             let rest = self.rest.clone();
             let pages = self.cut();

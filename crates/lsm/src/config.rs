@@ -138,8 +138,16 @@ pub const MEMORY_BUDGET_MIN: u64 = 256 << 10;
 /// Largest memory budget of a table, in bytes.
 pub const MEMORY_BUDGET_MAX: u64 = 1 << 50;
 
-/// The share of a memory budget that write buffers may take: one in so many.
-const BUFFER_SHARE: u64 = 8;
+impl MemoryGoal {
+    /// The share of a memory budget that write buffers may take: one in so many. Where the last level, which has
+    /// most of the entries, needs no filter, larger buffers save more than anything else: merging.
+    fn buffer_share(self) -> u64 {
+        match self {
+            Self::Hit => 2,
+            Self::Miss | Self::Balanced => 8,
+        }
+    }
+}
 
 /// Memory of a write buffer and of the one being flushed, which exist side by side, in halves of the weight of
 /// a full one: slots, hash tables and vectors that have doubled just now take up to twice the weight of
@@ -153,8 +161,8 @@ const BUFFER_WEIGHT_MAX: u64 = 64 << 20;
 pub(crate) const LEVELS_MAX: usize = 64;
 
 /// Weight of a full write buffer under a memory budget, in bytes.
-pub(crate) fn write_buffer_weight(budget: u64) -> u64 {
-    (budget / BUFFER_SHARE * 2 / BUFFER_WEIGHTS_HALVES).min(BUFFER_WEIGHT_MAX)
+pub(crate) fn write_buffer_weight(budget: u64, goal: MemoryGoal) -> u64 {
+    (budget / goal.buffer_share() * 2 / BUFFER_WEIGHTS_HALVES).min(BUFFER_WEIGHT_MAX)
 }
 
 /// Configuration of a table; stored in its snapshots.
@@ -178,13 +186,14 @@ pub struct TableConfig {
     /// [`MEMORY_BUDGET_MIN`] to [`MEMORY_BUDGET_MAX`]; the engine splits them itself, so `write_buffer` and
     /// `filter` must be left as they are by default.
     ///
-    /// An eighth, but at most 288 MiB, is for the write buffer and the one being flushed. Of the rest, indexes
+    /// An eighth (half if `memory_goal` is [`Hit`](MemoryGoal::Hit), for which the last level has no filter), but
+    /// at most 288 MiB, is for the write buffer and the one being flushed. Of the rest, indexes
     /// take what they need, and filters share what is left so that as few lookups as possible read in vain:
     /// the larger the table, the fewer bits for each entry; `memory_goal` says which lookups count. A table
     /// that was opened from a snapshot and not updated yet needs no room for write buffers and merges, so it
     /// keeps as much of the filters in memory as there is room for, down to none. What is left is a cache of
-    /// pages that lookups have read, of the levels that `disk_cache` has read past the system's page cache. Filters and indexes that a merge is
-    /// writing count beside those it will replace, so the sum, which is
+    /// pages that lookups have read, of the levels that `disk_cache` has read past the system's page cache.
+    /// Filters and indexes that a merge is writing count beside those it will replace, so the sum, which is
     /// [`TableStats::memory_bytes`](crate::TableStats::memory_bytes), stays within the budget at all times, but
     /// in these cases: an entry is larger than the write buffer; one batch of updates fills several
     /// write buffers (what the table held before is kept until the batch is through); the indexes alone
@@ -330,7 +339,7 @@ impl TableConfig {
     pub fn effective_write_buffer(&self) -> WriteBuffer {
         match self.memory_budget {
             None => self.write_buffer,
-            Some(budget) => WriteBuffer::Bytes(write_buffer_weight(budget)),
+            Some(budget) => WriteBuffer::Bytes(write_buffer_weight(budget, self.memory_goal)),
         }
     }
 

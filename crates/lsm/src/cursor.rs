@@ -5,8 +5,6 @@
 //! direction its readers stand at the next entry, or still at the one that was given last; when it turns or
 //! seeks they are let go of, and opened again at the gap by the next read.
 
-use std::sync::Arc;
-
 use std::ops::Bound;
 
 use crate::answer::Record;
@@ -212,8 +210,7 @@ impl Cursor {
         }
         if self.readers.is_none() {
             let Some(range) = self.ahead(order) else { return Ok(false) };
-            let open_files = Arc::clone(self.session.files().open_files());
-            let reading = Reading::Scan(ReadAhead::new(open_files));
+            let reading = Reading::Scan(ReadAhead::new(self.session.files().open_files()));
             let scan = Scan { order, resolve: self.resolve.clone(), reading };
             let merge = scan.of_table(&self.view, &range);
             self.readers = Some(Readers { merge, order, is_passed: false });

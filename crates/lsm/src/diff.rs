@@ -177,7 +177,7 @@ impl Diff {
             // What combines in another way is not the same.
             Difference { older: of_older, newer: of_newer, is_everything: true }
         };
-        let reading = Reading::Scan(ReadAhead::new(Arc::clone(session.files().open_files())));
+        let reading = Reading::Scan(ReadAhead::new(session.files().open_files()));
         let merge = |layers: &[Layer], config: &TableConfig| {
             let (order, resolve) = (Order::Ascending, config.resolve.clone());
             merge_of(layers, &Scan { order, resolve, reading: reading.clone() })

@@ -21,6 +21,7 @@ use crate::error::{Error, Result};
 use crate::open_files::{OpenFiles, PooledFile};
 use crate::stats::RunSums;
 use crate::trace::event;
+use crate::write_behind::WriteBehind;
 
 /// Locks, also after a panic of another thread: what the mutexes of this crate guard is whole at every
 /// point where code can panic.
@@ -94,6 +95,7 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct FileSet {
     open: Arc<OpenFiles>,
+    behind: Arc<WriteBehind>,
     dir: PathBuf,
     /// Never held during a call of the disk: unlinking a large file takes its time.
     state: Mutex<State>,
@@ -130,15 +132,18 @@ pub(crate) fn blobs_number(name: &str) -> Option<u64> {
 impl FileSet {
     /// The files in `dir`, opened in `open`; new ones are numbered from `next_number`.
     pub(crate) fn new(open: Arc<OpenFiles>, dir: PathBuf, next_number: u64) -> Self {
-        let state = Mutex::new(State { next_number, ..State::default() });
-        Self { open, dir, state, idle: Condvar::new(), sums: RunSums::default() }
+        Self::with_state(open, dir, State { next_number, ..State::default() })
     }
 
     /// The files in `dir`, which are another process's or nobody's, to be read.
     pub(crate) fn read_only(open: Arc<OpenFiles>, dir: PathBuf) -> Self {
         open.end_writing();
-        let state = Mutex::new(State { is_read_only: true, ..State::default() });
-        Self { open, dir, state, idle: Condvar::new(), sums: RunSums::default() }
+        Self::with_state(open, dir, State { is_read_only: true, ..State::default() })
+    }
+
+    fn with_state(open: Arc<OpenFiles>, dir: PathBuf, state: State) -> Self {
+        let (behind, state) = (WriteBehind::new(&open), Mutex::new(state));
+        Self { open, behind, dir, state, idle: Condvar::new(), sums: RunSums::default() }
     }
 
     pub(crate) fn is_read_only(&self) -> bool {
@@ -162,6 +167,11 @@ impl FileSet {
     /// The files of the session that are open.
     pub(crate) fn open_files(&self) -> &Arc<OpenFiles> {
         &self.open
+    }
+
+    /// The writes that nobody waits for yet.
+    pub(crate) fn write_behind(&self) -> &Arc<WriteBehind> {
+        &self.behind
     }
 
     /// The directory of the session.
@@ -419,6 +429,7 @@ impl FileSet {
         }
         // A merge of another thread may be between two of its writes.
         self.open.end_writing();
+        self.behind.end();
         let mut state = lock(&self.state);
         while state.calls > 0 {
             state = self.idle.wait(state).unwrap_or_else(PoisonError::into_inner);

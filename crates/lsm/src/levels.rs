@@ -35,7 +35,7 @@
 
 use std::sync::Arc;
 
-use crate::config::{LEVELS_MAX, MemoryGoal, MergePolicy, TableConfig, WriteBuffer as BufferSize};
+use crate::config::{LEVELS_MAX, MergePolicy, TableConfig, WriteBuffer as BufferSize};
 use crate::error::{Error, Result};
 use crate::files::FileSet;
 use crate::memory::Held;
@@ -186,8 +186,8 @@ impl Context<'_> {
         let filter = match self.config.memory_budget {
             None => self.config.filter_allocation(level as u32, last),
             Some(budget) => {
-                let needs_filter = !drop_deletes || self.config.memory_goal != MemoryGoal::Hit;
-                held.make_room(budget, planned(&inputs), self.config.index, needs_filter)
+                let budget = (budget, self.config.memory_goal);
+                held.make_room(budget, planned(&inputs), self.config.index, drop_deletes)
             }
         };
         MergeSpec {
@@ -403,6 +403,7 @@ impl Tree {
         is_updated: bool,
     ) -> (u64, Vec<u64>) {
         let held = self.held(context, self);
+        let budget = (budget, context.config.memory_goal);
         (held.left_for_pages(budget, self.unfiltered_bytes(), is_updated), held.run_numbers())
     }
 

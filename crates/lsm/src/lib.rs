@@ -46,6 +46,8 @@ mod reserve;
 
 mod open_files;
 
+mod write_behind;
+
 mod files;
 
 mod run;

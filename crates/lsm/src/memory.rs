@@ -1,7 +1,7 @@
 //! A memory budget: how write buffers, filters and indexes share it.
 //!
-//! **Write buffers** get an eighth of the budget at most, and the weight of a full one follows from it
-//! ([`write_buffer_weight`]).
+//! **Write buffers** get an eighth of the budget at most, or half of it if only lookups of keys that are there
+//! count; the weight of a full one follows from it ([`write_buffer_weight`]).
 //!
 //! **Indexes** take what they need. While a run is written, both forms of its index may be built, and then
 //! one is encoded; [`index_bytes_planned`] is what is set aside for that.
@@ -50,13 +50,13 @@ const TOTAL_FPR_MIN: f64 = 1e-3;
 const RATE_STEPS: u32 = 18;
 
 /// What of a budget write buffers may take.
-fn buffers(budget: u64) -> u64 {
-    write_buffer_weight(budget) * BUFFER_WEIGHTS_HALVES / 2
+fn buffers(budget: u64, goal: MemoryGoal) -> u64 {
+    write_buffer_weight(budget, goal) * BUFFER_WEIGHTS_HALVES / 2
 }
 
 /// What a budget leaves for filters and indexes.
-fn filters_and_indexes(budget: u64) -> u64 {
-    budget - buffers(budget)
+fn filters_and_indexes(budget: u64, goal: MemoryGoal) -> u64 {
+    budget - buffers(budget, goal)
 }
 
 /// The least budget for a table whose indexes take so many bytes: their successors, while a merge writes
@@ -287,12 +287,12 @@ impl Held {
     /// that is updated needs room for full write buffers and for what merges have been planned to build.
     pub(crate) fn left_for_pages(
         &self,
-        budget: u64,
+        (budget, goal): (u64, MemoryGoal),
         unfiltered_bytes: u64,
         is_updated: bool,
     ) -> u64 {
-        let planned =
-            if is_updated { buffers(budget) + self.index_bytes() + self.output_bytes } else { 0 };
+        let merges = self.index_bytes() + self.output_bytes;
+        let planned = if is_updated { buffers(budget, goal) + merges } else { 0 };
         budget.saturating_sub(unfiltered_bytes.max(planned) + self.filter_bytes())
     }
 
@@ -304,7 +304,7 @@ impl Held {
     /// Folds filters so that there is room for a full write buffer and for the outputs of merges.
     pub(crate) fn make_room_to_write(&self, budget: u64, goal: MemoryGoal) {
         let taken = self.index_bytes() + self.output_bytes;
-        let room = filters_and_indexes(budget).saturating_sub(taken);
+        let room = filters_and_indexes(budget, goal).saturating_sub(taken);
         if self.filter_bytes() <= room {
             return;
         }
@@ -313,17 +313,18 @@ impl Held {
         }
     }
 
-    /// The filter of the run that a merge of these will write, with room made for it. If it needs none, the
-    /// last level never does.
+    /// The filter of the run that a merge of these will write, with room made for it. The last level needs none
+    /// if only lookups of keys that are there count.
     pub(crate) fn make_room(
         &self,
-        budget: u64,
+        (budget, goal): (u64, MemoryGoal),
         output: Planned,
         index: IndexKind,
-        needs_filter: bool,
+        is_last: bool,
     ) -> FilterAllocation {
-        let room = filters_and_indexes(budget);
-        let rate = self.rate_per_entry(room, output, index);
+        let room = filters_and_indexes(budget, goal);
+        let rate = self.rate_per_entry(room, goal, output, index);
+        let needs_filter = !is_last || goal != MemoryGoal::Hit;
         let wanted = if needs_filter { filter_bytes_at(rate, output.entries) } else { 0 };
         let room = room.saturating_sub(output.index_bytes(index));
         self.fold_filters(rate, room.saturating_sub(wanted));
@@ -341,10 +342,19 @@ impl Held {
     }
 
     /// The smallest rate per entry whose filters fit.
-    fn rate_per_entry(&self, room: u64, output: Planned, index: IndexKind) -> f64 {
-        let sizes: Vec<u64> = self.runs.iter().map(|run| run.meta().entries).collect();
+    fn rate_per_entry(
+        &self,
+        room: u64,
+        goal: MemoryGoal,
+        output: Planned,
+        index: IndexKind,
+    ) -> f64 {
+        let mut sizes: Vec<u64> = self.runs.iter().map(|run| run.meta().entries).collect();
+        sizes.sort_unstable();
         let entries = sizes.iter().sum::<u64>().max(output.entries);
-        let above_last = entries - sizes.iter().max().copied().unwrap_or(0).min(entries);
+        let above_last = entries - sizes.last().copied().unwrap_or(0).min(entries);
+        let without_filter = usize::from(goal == MemoryGoal::Hit).min(sizes.len());
+        let filtered = &sizes[..sizes.len() - without_filter];
         let mut whole = Planned { entries, ..Planned::default() };
         for run in &self.runs {
             whole.key_pages += u64::from(run.meta().key_pages);
@@ -353,9 +363,10 @@ impl Held {
         let room = room.saturating_sub(whole.input_index_bytes);
         let fits = |rate: f64| {
             let bytes = |entries: u64| filter_bytes_at(rate, entries);
-            let there: u64 = sizes.iter().map(|&entries| bytes(entries)).sum();
+            let last = if goal == MemoryGoal::Hit { 0 } else { bytes(entries) };
+            let there: u64 = filtered.iter().map(|&entries| bytes(entries)).sum();
             let begun = self.output_bytes + bytes(output.entries) + output.index_bytes(index);
-            let to_come = bytes(entries) + bytes(above_last) + whole.index_bytes(index);
+            let to_come = last + bytes(above_last) + whole.index_bytes(index);
             there + begun.max(to_come) <= room
         };
         let least = TOTAL_FPR_MIN / entries.max(1) as f64;

@@ -34,6 +34,7 @@ use crate::key_range::KeyRange;
 use crate::kmerge::{Combine, KMerge, Rules, Source};
 use crate::memory::Planned;
 use crate::page::PAGE_SIZE;
+use crate::read_ahead::ReadAhead;
 use crate::rereading::{Rereading, TakenOver};
 use crate::resolve::Resolve;
 use crate::run::{Origin, Purpose, Run};
@@ -126,6 +127,11 @@ impl Job {
             Self::Entries { merge, builder } => merge.is_whole() && builder.is_whole(),
             Self::Interrupted(_) | Self::Rereading(_) | Self::Finishing { .. } | Self::Done => true,
         }
+    }
+
+    /// Whether a page of work may have to wait for a write.
+    fn may_wait(&self) -> bool {
+        matches!(self, Self::Entries { builder, .. } if builder.may_wait())
     }
 
     /// Memory of the filter and the index that are being built.
@@ -392,7 +398,7 @@ impl Merging {
     /// still there.
     pub(crate) fn advance_unasked(&self) -> Result<bool> {
         let Ok(mut job) = self.job.try_lock() else { return Ok(false) };
-        if self.is_complete() || lock(&self.failed).is_some() {
+        if self.is_complete() || lock(&self.failed).is_some() || job.0.may_wait() {
             return Ok(false);
         }
         self.advance_job(&mut job, self.done() + 1).map(|()| true)
@@ -445,11 +451,12 @@ impl Merging {
     /// The merge of those entries of the inputs that are in a range.
     fn merge_of(&self, inputs: &[Input], range: &KeyRange) -> Result<Box<KMerge>> {
         let (combine, order, resolve) = (Combine::Levels, Order::Ascending, self.resolve.clone());
+        let reading = Reading::Merge(ReadAhead::unlimited(self.set.open_files()));
         let mut sources = Vec::new();
         for input in inputs {
             match input {
                 Input::Run(run) => {
-                    let reader = RunReader::new(run, range, order, Reading::Merge);
+                    let reader = RunReader::new(run, range, order, reading.clone());
                     sources.push(Source::Run(Box::new(reader)));
                 }
                 Input::Buffer(buffer) => {

@@ -185,6 +185,11 @@ impl OpenFiles {
         &self.disk
     }
 
+    /// Files that may be open.
+    pub(crate) fn files_max(&self) -> usize {
+        self.files_max
+    }
+
     /// Files that are open.
     pub(crate) fn count(&self) -> usize {
         self.clock().open.len()
@@ -452,20 +457,24 @@ impl PooledFile {
         self.pool.open(&self.slot, &mut open).map(Some)
     }
 
-    /// Writes bytes, which are not durable then.
-    pub(crate) fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        let _right = self.pool.may_write()?;
+    /// The file for a change, which is not durable then, and the right to make it.
+    pub(crate) fn to_change(&self) -> Result<(RwLockReadGuard<'_, bool>, Arc<dyn DiskFile>)> {
+        let right = self.pool.may_write()?;
         let file = self.get()?;
         // While the file is in use nobody syncs it for its closing.
         self.slot.durable.store(false, Ordering::Release);
+        Ok((right, file))
+    }
+
+    /// Writes bytes, which are not durable then.
+    pub(crate) fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        let (_right, file) = self.to_change()?;
         Ok(self.pool.with_space(|| file.write_at(bytes, offset))?)
     }
 
     /// Cuts or grows the file; its length is not durable then.
     pub(crate) fn set_len(&self, len: u64) -> Result<()> {
-        let _right = self.pool.may_write()?;
-        let file = self.get()?;
-        self.slot.durable.store(false, Ordering::Release);
+        let (_right, file) = self.to_change()?;
         Ok(self.pool.with_space(|| file.set_len(len))?)
     }
 

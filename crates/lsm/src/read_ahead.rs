@@ -1,10 +1,11 @@
-//! Reads under way on behalf of the readers of one cursor.
+//! Reads under way on behalf of the readers of one cursor or merge.
 //!
 //! The readers share one queue, which is there while anything is under way. As it may take a descriptor, it
-//! counts as an open file of the session, and when there is no room for it nothing is read ahead. What is
-//! asked for and not yet taken is bounded for all of them together by [`BYTES_MAX`]; buffers are used again.
+//! counts as an open file of the session, and when there is no room for it nothing is read ahead. What the
+//! readers of a cursor have asked for and not yet taken is bounded for all of them together by [`BYTES_MAX`];
+//! those of a merge ask for one chunk each. Buffers are used again.
 //!
-//! A read that fails says so to the reader that takes it, and to nobody if the cursor never gets there.
+//! A read that fails says so to the reader that takes it, and to nobody if nobody ever gets there.
 //! Dropping the last reader waits for what is in flight.
 
 use std::fmt;
@@ -37,9 +38,10 @@ struct State {
     spare: Vec<AlignedBuf>,
 }
 
-/// The reads ahead of one cursor.
+/// The reads ahead of one cursor or merge.
 pub(crate) struct ReadAhead {
     open_files: Arc<OpenFiles>,
+    bytes_max: usize,
     state: Mutex<State>,
 }
 
@@ -59,8 +61,18 @@ pub(crate) struct Arrived {
 
 impl ReadAhead {
     /// Nothing under way yet.
-    pub(crate) fn new(open_files: Arc<OpenFiles>) -> Arc<Self> {
-        Arc::new(Self { open_files, state: Mutex::default() })
+    pub(crate) fn new(open_files: &Arc<OpenFiles>) -> Arc<Self> {
+        Self::with_limit(open_files, BYTES_MAX)
+    }
+
+    /// The same for readers that bound themselves what they ask for.
+    pub(crate) fn unlimited(open_files: &Arc<OpenFiles>) -> Arc<Self> {
+        Self::with_limit(open_files, usize::MAX)
+    }
+
+    fn with_limit(open_files: &Arc<OpenFiles>, bytes_max: usize) -> Arc<Self> {
+        let open_files = Arc::clone(open_files);
+        Arc::new(Self { open_files, bytes_max, state: Mutex::default() })
     }
 
     /// Begins to read with the next [`submit`](Self::submit); returns what to take it by, or `None` if enough
@@ -76,7 +88,7 @@ impl ReadAhead {
     ) -> Result<Option<u64>> {
         let mut state = lock(&self.state);
         let State { queue, next_tag, bytes: under_way, spare, .. } = &mut *state;
-        if *under_way + bytes > BYTES_MAX {
+        if *under_way + bytes > self.bytes_max {
             return Ok(None);
         }
         let Some(file) = file()? else { return Ok(None) };

@@ -426,8 +426,7 @@ pub(crate) struct Run {
     // The file is closed before its name goes.
     /// As lookups read it.
     file: Arc<PooledFile>,
-    /// The same file the other way, if there is a use for it. Invariant: one of the two is through the page
-    /// cache, for merges.
+    /// The same file the other way, if it was read that way before: it may hold bytes that are not durable yet.
     other: Option<Arc<PooledFile>>,
     /// The file of its blobs.
     blobs: Option<Arc<PooledFile>>,
@@ -505,11 +504,9 @@ impl Run {
     ) -> Self {
         let index_bytes = section.index.memory_bytes();
         let gauge = Arc::new(Gauge::new(handle.set(), meta, &filter, index_bytes));
-        let other = (access == Access::Direct)
-            .then(|| Arc::new(handle.set().file(handle.number(), Access::Buffered)));
         Self {
             file,
-            other,
+            other: None,
             blobs,
             handle: Arc::new(handle),
             access,
@@ -538,7 +535,6 @@ impl Run {
         };
         Arc::new(Self {
             file,
-            // Not given up: it may hold bytes that are not durable yet.
             other: Some(Arc::clone(&self.file)),
             blobs: self.blobs.clone(),
             handle: Arc::clone(&self.handle),
@@ -600,15 +596,6 @@ impl Run {
     /// The same; `None` if all files that may be open are in use.
     pub(crate) fn file_if_room(&self) -> Result<Option<Arc<dyn DiskFile>>> {
         Ok(self.file.get_if_room()?)
-    }
-
-    /// The file as a merge reads it: through the page cache, which reads ahead for a single reader.
-    pub(crate) fn file_for_merge(&self) -> Result<Arc<dyn DiskFile>> {
-        let file = match (self.access, &self.other) {
-            (Access::Direct, Some(buffered)) => buffered,
-            _ => &self.file,
-        };
-        Ok(file.get()?)
     }
 
     /// Makes the bytes of its files durable, once.

@@ -1,7 +1,9 @@
 //! Writes a run: entries in, in key order, a file of pages out.
 //!
-//! The builder holds one chunk of pages, the growing filter and the growing index, never the run. Pages
-//! go to the file in chunks of [`CHUNK_PAGES`], in order. Finishing (filter, index, footer) is done in
+//! The builder holds two chunks of pages, the growing filter and the growing index, never the run. Pages
+//! go to the file in chunks of [`CHUNK_PAGES`], in order; while one is written the next one is filled
+//! ([`write_behind`](crate::write_behind)). A chunk that could not be written is kept, and the step that
+//! comes upon it can be made again. Finishing (filter, index, footer) is done in
 //! steps too, so that the end of a large merge is no spike.
 //!
 //! At any time the finished pages can be [flushed](RunBuilder::flush), for a snapshot to rely on. Another
@@ -27,6 +29,7 @@ use crate::page::{
 use crate::run::{
     FILTER_WORDS_PER_PAGE, IndexSection, PageMap, Purpose, RUN_PAGES_MAX, Run, RunMeta,
 };
+use crate::write_behind::{InFlight, Unwritten, WriteBehind};
 
 /// Pages that are written with one call.
 pub(crate) const CHUNK_PAGES: usize = 64;
@@ -61,8 +64,14 @@ impl RunPlan {
 /// The file of a run being written, page by page.
 #[derive(Debug)]
 struct PageWriter {
+    // Waited for before the file is closed.
+    /// The chunk before `chunk`, on its way.
+    in_flight: Option<InFlight>,
     file: Arc<PooledFile>,
+    behind: Arc<WriteBehind>,
     identity: u64,
+    /// The same, after it has failed to be written.
+    unwritten: Option<Unwritten>,
     chunk: AlignedBuf,
     /// Pages in `chunk`.
     chunk_pages: usize,
@@ -72,15 +81,23 @@ struct PageWriter {
 
 impl PageWriter {
     /// Writes from page `next_page` on.
-    fn new(file: PooledFile, identity: u64, next_page: u32) -> Self {
-        let chunk = AlignedBuf::zeroed(CHUNK_PAGES * PAGE_SIZE);
-        Self { file: Arc::new(file), identity, chunk, chunk_pages: 0, next_page }
+    fn new(set: &FileSet, file: PooledFile, identity: u64, next_page: u32) -> Self {
+        Self {
+            file: Arc::new(file),
+            behind: Arc::clone(set.write_behind()),
+            identity,
+            in_flight: None,
+            unwritten: None,
+            chunk: AlignedBuf::zeroed(CHUNK_PAGES * PAGE_SIZE),
+            chunk_pages: 0,
+            next_page,
+        }
     }
 
     /// The next page of the chunk and its place.
     fn next(&mut self) -> Result<(&mut [u8], Place)> {
         if self.chunk_pages == CHUNK_PAGES {
-            self.write_chunk()?;
+            self.begin_chunk()?;
         }
         let place = Place { identity: self.identity, page: self.next_page };
         let at = self.chunk_pages * PAGE_SIZE;
@@ -95,15 +112,55 @@ impl PageWriter {
         Ok(())
     }
 
-    fn write_chunk(&mut self) -> Result<()> {
-        if self.chunk_pages == 0 {
-            return Ok(());
+    /// Where the chunk goes.
+    fn chunk_offset(&self) -> u64 {
+        (u64::from(self.next_page) - self.chunk_pages as u64) * PAGE_SIZE as u64
+    }
+
+    /// Begins to write a full chunk, once the one before is in the file.
+    fn begin_chunk(&mut self) -> Result<()> {
+        self.settle()?;
+        let offset = self.chunk_offset();
+        self.in_flight = self.behind.begin(&self.file, &mut self.chunk, offset);
+        if self.in_flight.is_none() {
+            return self.write_chunk();
         }
-        let first = u64::from(self.next_page) - self.chunk_pages as u64;
-        let bytes = &self.chunk[..self.chunk_pages * PAGE_SIZE];
-        self.file.write_at(bytes, first * PAGE_SIZE as u64)?;
         self.chunk_pages = 0;
         Ok(())
+    }
+
+    /// Waits for the chunk on its way. One that has found no room is written again, with the reserve let go.
+    fn settle(&mut self) -> Result<()> {
+        if let Some(in_flight) = self.in_flight.take()
+            && let Err((error, unwritten)) = in_flight.land()
+        {
+            self.unwritten = Some(unwritten);
+            if !error.is_no_space() {
+                return Err(error.into());
+            }
+        }
+        if let Some(Unwritten { chunk, offset }) = &self.unwritten {
+            self.file.write_at(chunk, *offset)?;
+            self.unwritten = None;
+        }
+        Ok(())
+    }
+
+    /// Brings everything to the file.
+    fn write_chunk(&mut self) -> Result<()> {
+        self.settle()?;
+        if self.chunk_pages > 0 {
+            let bytes = &self.chunk[..self.chunk_pages * PAGE_SIZE];
+            self.file.write_at(bytes, self.chunk_offset())?;
+            self.chunk_pages = 0;
+        }
+        Ok(())
+    }
+
+    /// Whether the next page or two may have to wait for the chunk on its way.
+    fn may_wait(&self) -> bool {
+        let is_near = self.chunk_pages + 1 >= CHUNK_PAGES;
+        is_near && self.in_flight.as_ref().is_some_and(|in_flight| !in_flight.has_ended())
     }
 
     /// Cuts off what is behind the pages written; there must be none in the chunk.
@@ -130,10 +187,10 @@ struct BlobWriter {
 
 impl BlobWriter {
     /// Goes on after a stream of `bytes` bytes.
-    fn new(file: PooledFile, identity: u64, bytes: u64) -> Self {
+    fn new(set: &FileSet, file: PooledFile, identity: u64, bytes: u64) -> Self {
         let pages = bytes.div_ceil(PAYLOAD_SIZE as u64) as u32;
         Self {
-            writer: PageWriter::new(file, identity, pages),
+            writer: PageWriter::new(set, file, identity, pages),
             payload: Vec::with_capacity(PAYLOAD_SIZE),
             bytes,
             readers: Vec::new(),
@@ -287,10 +344,11 @@ impl RunBuilder {
     /// of their entries must be [adopted](Self::adopt) first.
     pub(crate) fn resuming(handle: FileHandle, plan: &RunPlan, partial: &Partial) -> Self {
         let Partial { identity, data_pages, blob_bytes, .. } = *partial;
-        let (file, blobs) = handle.set().files_to_write(&handle, plan.access);
+        let set = Arc::clone(handle.set());
+        let (file, blobs) = set.files_to_write(&handle, plan.access);
         let mut builder = Self::with_identity(handle, file, plan, identity);
         builder.writer.next_page = data_pages;
-        builder.blobs = blobs.map(|file| BlobWriter::new(file, identity, blob_bytes));
+        builder.blobs = blobs.map(|file| BlobWriter::new(&set, file, identity, blob_bytes));
         builder
     }
 
@@ -310,7 +368,7 @@ impl RunBuilder {
 
     fn with_identity(handle: FileHandle, file: PooledFile, plan: &RunPlan, identity: u64) -> Self {
         Self {
-            writer: PageWriter::new(file, identity, 0),
+            writer: PageWriter::new(handle.set(), file, identity, 0),
             blobs: None,
             handle,
             access: plan.access,
@@ -338,6 +396,11 @@ impl RunBuilder {
         self.filter.as_ref().map_or(0, FilterBuilder::memory_bytes) + self.index.memory_bytes()
     }
 
+    /// Whether adding a few entries may have to wait for a write.
+    pub(crate) fn may_wait(&self) -> bool {
+        self.writer.may_wait()
+    }
+
     /// Pages written or in the chunk.
     pub(crate) fn pages(&self) -> u32 {
         self.writer.next_page
@@ -351,8 +414,9 @@ impl RunBuilder {
     /// Copies a blob, or the rest of it, and returns where it stands.
     fn copy_blob(&mut self, blob: &Blob) -> Result<BlobSpan> {
         if self.blobs.is_none() {
-            let file = self.handle.set().create_blobs(&self.handle, self.access)?;
-            self.blobs = Some(BlobWriter::new(file, self.meta.identity, 0));
+            let set = self.handle.set();
+            let file = set.create_blobs(&self.handle, self.access)?;
+            self.blobs = Some(BlobWriter::new(set, file, self.meta.identity, 0));
         }
         self.blobs.as_mut().map_or(Ok(BlobSpan::default()), |blobs| blobs.copy(blob))
     }

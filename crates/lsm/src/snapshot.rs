@@ -42,6 +42,7 @@ use crate::memory::Held;
 use crate::merging::{Input, MergeSpec, Merging, View};
 use crate::page::PAGE_SIZE;
 use crate::parallel;
+use crate::read_ahead::ReadAhead;
 use crate::registry::{Operation, Reservation};
 use crate::resolve::Resolve;
 use crate::run::{Purpose, Run, RunMeta};
@@ -677,7 +678,8 @@ fn read_image(run: &Arc<Run>, resolve: &Resolve) -> Result<WriteBuffer> {
     let salt = run.meta().salt;
     let mut buffer = WriteBuffer::default();
     buffer.begin(Room::default(), resolve)?;
-    let mut reader = RunReader::new(run, &KeyRange::ALL, Order::Ascending, chunks::Reading::Merge);
+    let reading = chunks::Reading::Merge(ReadAhead::unlimited(run.handle().set().open_files()));
+    let mut reader = RunReader::new(run, &KeyRange::ALL, Order::Ascending, reading);
     reader.load()?;
     while let Some(EntryRef { key, kind, value, .. }) = reader.current() {
         let blob = match reader.blob() {

@@ -27,6 +27,7 @@ use crate::key_range::KeyRange;
 use crate::kmerge::KMerge;
 use crate::memory::Planned;
 use crate::merging::{ENTRIES_PER_LOOK, Input, MergeSpec, Merging};
+use crate::read_ahead::ReadAhead;
 use crate::run::Run;
 use crate::run_builder::{RunBuilder, RunPlan};
 use crate::sources::{Frontier, Scan, Sources, UnionSources};
@@ -392,7 +393,8 @@ impl Union {
             self.total.store(self.total(&tables), Ordering::Release);
         }
         let (order, resolve) = (Order::Ascending, self.spec.resolve.clone());
-        let scan = Scan { order, resolve, reading: Reading::Merge };
+        let reading = Reading::Merge(ReadAhead::unlimited(self.set.open_files()));
+        let scan = Scan { order, resolve, reading };
         let mut merge = scan.of_union(&self.sources(), &KeyRange::ALL);
         merge.load()?;
         let passed_before = self.passed();
