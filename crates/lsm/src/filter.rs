@@ -363,7 +363,7 @@ pub(crate) struct Hit {
 pub(crate) fn probe_batch<'k>(
     filters: &[&Filter],
     hashes: &[u64],
-    key_at: impl Fn(usize) -> &'k [u8],
+    key_at: &dyn Fn(usize) -> &'k [u8],
     hits: &mut Vec<Hit>,
 ) {
     assert!(u32::try_from(filters.len()).is_ok());
@@ -384,7 +384,7 @@ pub(crate) fn probe_batch<'k>(
 fn probe_groups<'k, const MIXED: bool>(
     filters: &[&Filter],
     hashes: &[u64],
-    key_at: impl Fn(usize) -> &'k [u8],
+    key_at: &dyn Fn(usize) -> &'k [u8],
     hits: &mut Vec<Hit>,
 ) {
     let keys_per_group = (PREFETCH_PAIRS / filters.len().max(1)).max(1);
@@ -473,13 +473,15 @@ mod tests {
             .map(|hash| (hash.to_le_bytes(), hash))
             .collect();
         keys.sort_unstable();
-        keys.iter().for_each(|(key, hash)| builder.insert(*hash, key));
+        for (key, hash) in keys {
+            builder.insert(hash, &key);
+        }
         builder.finish()
     }
 
     fn probe(filters: &[&Filter], hashes: &[u64], hits: &mut Vec<Hit>) {
         let keys: Vec<_> = hashes.iter().map(|hash| hash.to_le_bytes()).collect();
-        probe_batch(filters, hashes, |at| &keys[at], hits);
+        probe_batch(filters, hashes, &|at| &keys[at], hits);
     }
 
     #[test]

@@ -625,7 +625,9 @@ impl Ribbon {
 }
 
 fn put(words: &[u64], out: &mut Vec<u8>) {
-    words.iter().for_each(|word| out.extend_from_slice(&word.to_le_bytes()));
+    for word in words {
+        out.extend_from_slice(&word.to_le_bytes());
+    }
 }
 
 /// Whether a key may be in a filter, on its way: what is looked at has been asked for.
@@ -879,7 +881,9 @@ mod tests {
 
     fn built(columns: u8, keys: &[Vec<u8>]) -> Ribbon {
         let mut builder = RibbonBuilder::new(columns);
-        keys.iter().for_each(|key| builder.insert(hash(key), key));
+        for key in keys {
+            builder.insert(hash(key), key);
+        }
         builder.finish()
     }
 

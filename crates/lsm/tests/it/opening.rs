@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use terrane_io::checksum::{crc32c, crc32c_append};
 use terrane_io::{Access, OpenMode};
 use terrane_lsm::{
-    DiskCache, Error, FilterPolicy, LevelFilter, MemoryGoal, MergePolicy, MergeSchedule,
+    DiskCache, Error, FilterPolicy, LevelFilter, Lookup, MemoryGoal, MergePolicy, MergeSchedule,
     MergeThread, OpenOptions, PAGE_SIZE, Result, Session, Table, TableConfig, Verify,
 };
 
@@ -119,7 +119,7 @@ fn ribbons_take_the_part_of_a_memory_budget_that_there_is() {
         let stats = table.stats();
         assert!(stats.memory_bytes() <= budget, "{stats:?}");
         let found = table.lookups(&present).unwrap();
-        assert!(found.iter().all(|result| result.is_found()), "{budget}");
+        assert!(found.iter().all(Lookup::is_found), "{budget}");
         let reads = table.stats().lookup_reads;
         assert!(table.lookups(&absent).unwrap().iter().all(|result| !result.is_found()));
         let cost = (table.stats().lookup_reads - reads) as f64 / ABSENT as f64;
@@ -133,7 +133,7 @@ fn ribbons_take_the_part_of_a_memory_budget_that_there_is() {
             assert!(table.stats().memory_bytes() <= budget, "{:?}", table.stats());
         }
         let found = table.lookups(&present).unwrap();
-        assert!(found.iter().all(|result| result.is_found()), "{budget}");
+        assert!(found.iter().all(Lookup::is_found), "{budget}");
     }
     assert!(before < 2e-4, "{before}");
 }
@@ -163,7 +163,7 @@ fn a_ribbon_of_a_resumed_merge_has_all_keys() {
     fill(&mut table, number..number + 100_000);
     table.save_snapshot(&name("b"), LABEL).unwrap();
     let keys: Vec<_> = (0..number + 100_000).map(key).collect();
-    assert!(table.lookups(&keys).unwrap().iter().all(|result| result.is_found()));
+    assert!(table.lookups(&keys).unwrap().iter().all(Lookup::is_found));
     drop(table);
     let full = OpenOptions::default().verify(Verify::Full);
     session.open_snapshot_with(&name("b"), LABEL, &full).unwrap();
