@@ -342,13 +342,10 @@ fn each_probe(hash: u64, probes: u8, mut visit: impl FnMut(usize, u64)) {
 }
 
 /// The bits of a block that belong to a hash.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Pattern([u64; BLOCK_WORDS]);
 
 impl Pattern {
-    /// No bits.
-    pub(crate) const EMPTY: Self = Self([0; BLOCK_WORDS]);
-
     #[inline]
     pub(crate) fn new(hash: u64, probes: u8) -> Self {
         let mut words = [0; BLOCK_WORDS];

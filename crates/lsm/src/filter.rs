@@ -357,8 +357,8 @@ pub(crate) struct Hit {
 /// Appends to `hits` every pair of key and filter for which [`Filter::contains`] holds, by rising
 /// key and then by rising filter. `key_at` gives the key of a hash.
 ///
-/// Cost: one cache line per pair, two if the filter is a ribbon, many on their way at once; allocates only what
-/// `hits` needs, and 4 KiB if there are ribbons.
+/// Cost: one cache line per pair, two if the filter is a ribbon, many on their way at once; allocates what
+/// `hits` needs, and a few kilobytes at most.
 #[inline(never)] // so that `cargo xtask counts` sees it apart
 pub(crate) fn probe_batch<'k>(
     filters: &[&Filter],
@@ -369,75 +369,96 @@ pub(crate) fn probe_batch<'k>(
     assert!(u32::try_from(filters.len()).is_ok());
     assert!(u32::try_from(hashes.len()).is_ok());
     // Few tables have filters that are folded unevenly, or ribbons, so the others do not pay for it.
-    let is_plain = |filter: &&Filter| match filter {
-        Filter::Bloom(bloom) => !bloom.is_split(),
-        Filter::Ribbon(_) => false,
-    };
-    if filters.iter().all(is_plain) {
-        probe_groups::<false>(filters, hashes, key_at, hits);
-    } else {
-        probe_groups::<true>(filters, hashes, key_at, hits);
+    let plain = filters.iter().map(|filter| match filter {
+        Filter::Bloom(bloom) if !bloom.is_split() => Some(bloom),
+        Filter::Bloom(_) | Filter::Ribbon(_) => None,
+    });
+    match plain.collect::<Option<Vec<&Bloom>>>() {
+        Some(filters) => probe_plain(&filters, hashes, hits),
+        None => probe_mixed(filters, hashes, key_at, hits),
     }
 }
 
-/// `MIXED`: some filters are ribbons, or folded unevenly.
-fn probe_groups<'k, const MIXED: bool>(
-    filters: &[&Filter],
-    hashes: &[u64],
-    key_at: &dyn Fn(usize) -> &'k [u8],
-    hits: &mut Vec<Hit>,
-) {
-    let keys_per_group = (PREFETCH_PAIRS / filters.len().max(1)).max(1);
-    // To the ribbons, in the order in which they are answered.
-    let mut questions = Vec::new();
+/// Keys whose memory is asked for before the first of them is tested.
+fn keys_per_group(filter_count: usize) -> usize {
+    (PREFETCH_PAIRS / filter_count.max(1)).max(1)
+}
+
+/// Bloom filters that are not folded unevenly. The pattern of a key is the same for all that have as many probes, as
+/// the filters of one table do, so it is drawn once.
+fn probe_plain(filters: &[&Bloom], hashes: &[u64], hits: &mut Vec<Hit>) {
     let mut key = 0;
-    for group in hashes.chunks(keys_per_group) {
-        questions.clear();
-        for (at, &hash) in group.iter().enumerate() {
+    for group in hashes.chunks(keys_per_group(filters.len())) {
+        for &hash in group {
             for filter in filters {
-                match filter {
-                    Filter::Bloom(bloom) => bloom.prefetch::<MIXED>(hash),
-                    Filter::Ribbon(ribbon) if MIXED => {
-                        questions.push(ribbon.question(hash, key_at(key as usize + at)));
-                    }
-                    Filter::Ribbon(_) => {}
-                }
+                filter.prefetch::<false>(hash);
             }
         }
-        let mut questions = questions.iter();
         for &hash in group {
-            probe_key::<MIXED>(filters, (key, hash), &mut questions, hits);
+            let mut pattern = Drawn::default();
+            for (index, filter) in (0u32..).zip(filters) {
+                if pattern.is_in::<false>(filter, hash) {
+                    hits.push(Hit { key, filter: index });
+                }
+            }
             key += 1;
         }
     }
 }
 
-/// Tests one key against all filters. Its pattern is the same for all that have as many probes, as
-/// the filters of one table do, so it is drawn once.
-#[inline]
-fn probe_key<const MIXED: bool>(
+/// Filters of any kind.
+fn probe_mixed<'k>(
     filters: &[&Filter],
-    (key, hash): (u32, u64),
-    questions: &mut std::slice::Iter<'_, Question<'_>>,
+    hashes: &[u64],
+    key_at: &dyn Fn(usize) -> &'k [u8],
     hits: &mut Vec<Hit>,
 ) {
-    let mut probes = 0;
-    let mut pattern = Pattern::EMPTY;
-    for (index, filter) in (0u32..).zip(filters) {
-        let is_hit = match filter {
-            Filter::Bloom(bloom) => {
-                let Some(block) = bloom.block::<MIXED>(hash) else { continue };
-                if bloom.probes() != probes {
-                    probes = bloom.probes();
-                    pattern = Pattern::new(hash, probes);
+    // To the ribbons, in the order in which they are answered.
+    let mut questions: Vec<Question<'_>> = Vec::new();
+    let mut key = 0;
+    for group in hashes.chunks(keys_per_group(filters.len())) {
+        questions.clear();
+        for (at, &hash) in (key as usize..).zip(group) {
+            for filter in filters {
+                match filter {
+                    Filter::Bloom(bloom) => bloom.prefetch::<true>(hash),
+                    Filter::Ribbon(ribbon) => questions.push(ribbon.question(hash, key_at(at))),
                 }
-                pattern.is_in(block)
             }
-            Filter::Ribbon(_) => questions.next().is_some_and(Question::is_answered_yes),
-        };
-        if is_hit {
-            hits.push(Hit { key, filter: index });
         }
+        let mut questions = questions.iter();
+        for &hash in group {
+            let mut pattern = Drawn::default();
+            for (index, filter) in (0u32..).zip(filters) {
+                let is_hit = match filter {
+                    Filter::Bloom(bloom) => pattern.is_in::<true>(bloom, hash),
+                    Filter::Ribbon(_) => questions.next().is_some_and(Question::is_answered_yes),
+                };
+                if is_hit {
+                    hits.push(Hit { key, filter: index });
+                }
+            }
+            key += 1;
+        }
+    }
+}
+
+/// The pattern of one key that was drawn last.
+#[derive(Default)]
+struct Drawn {
+    probes: u8,
+    pattern: Pattern,
+}
+
+impl Drawn {
+    #[inline]
+    fn is_in<const SPLIT: bool>(&mut self, filter: &Bloom, hash: u64) -> bool {
+        let Some(block) = filter.block::<SPLIT>(hash) else { return false };
+        if filter.probes() != self.probes {
+            self.probes = filter.probes();
+            self.pattern = Pattern::new(hash, self.probes);
+        }
+        self.pattern.is_in(block)
     }
 }
 
