@@ -149,10 +149,10 @@ impl MemoryGoal {
     }
 }
 
-/// Memory of a write buffer and of the one being flushed, which exist side by side, in halves of the weight of
-/// a full one: slots, hash tables and vectors that have doubled just now take up to twice the weight of
-/// their entries (held by a test of `write_buffer`), and a flush sorts what it writes.
-pub(crate) const BUFFER_WEIGHTS_HALVES: u64 = 9;
+/// Memory of a write buffer and of the one being flushed, which exist side by side, in weights of a full one:
+/// each takes up to 5/4 of what it counts for (held by a test of `write_buffer`), and a flush sorts what it
+/// writes.
+pub(crate) const BUFFER_WEIGHTS: u64 = 3;
 
 /// Larger write buffers save little merging.
 const BUFFER_WEIGHT_MAX: u64 = 64 << 20;
@@ -162,7 +162,7 @@ pub(crate) const LEVELS_MAX: usize = 64;
 
 /// Weight of a full write buffer under a memory budget, in bytes.
 pub(crate) fn write_buffer_weight(budget: u64, goal: MemoryGoal) -> u64 {
-    (budget / goal.buffer_share() * 2 / BUFFER_WEIGHTS_HALVES).min(BUFFER_WEIGHT_MAX)
+    (budget / goal.buffer_share() / BUFFER_WEIGHTS).min(BUFFER_WEIGHT_MAX)
 }
 
 /// Configuration of a table; stored in its snapshots.
@@ -187,7 +187,7 @@ pub struct TableConfig {
     /// `filter` must be left as they are by default.
     ///
     /// An eighth (half if `memory_goal` is [`Hit`](MemoryGoal::Hit), for which the last level has no filter), but
-    /// at most 288 MiB, is for the write buffer and the one being flushed. Of the rest, indexes
+    /// at most 192 MiB, is for the write buffer and the one being flushed. Of the rest, indexes
     /// take what they need, and filters share what is left so that as few lookups as possible read in vain:
     /// the larger the table, the fewer bits for each entry; `memory_goal` says which lookups count. A table
     /// that was opened from a snapshot and not updated yet needs no room for write buffers and merges, so it

@@ -2,7 +2,8 @@
 //!
 //! A loser tree: the sources are the leaves, each inner node remembers the loser of the match played
 //! there, and taking the smallest entry replays one path, log2(sources) comparisons. Comparisons look at
-//! the first eight bytes of the keys as one number before they look at the keys.
+//! the first eight bytes of the keys as one number before they look at the keys. A source that stays below all
+//! others, as a large one beside small ones mostly does, plays no match.
 //!
 //! A source that has not been read takes part with a bound of its first key, and is read when it wins. So
 //! of sources that follow each other only one is read at a time, and none before the first entry is wanted.
@@ -172,6 +173,8 @@ pub(crate) struct KMerge {
     rules: Rules,
     /// Losers of the inner nodes `1..sources`; node 0 holds the winner.
     tree: Vec<Contender>,
+    /// The smallest prefix of all sources but the winner.
+    runner_up: u64,
     /// The current entry if it is made of several, which all sources have passed then; otherwise the
     /// winner's entry is current.
     combined: Combined,
@@ -194,6 +197,7 @@ impl KMerge {
             Combined { key: Vec::new(), kind: Kind::Delete, value: Vec::new(), blob: None };
         let mut merge = Self {
             tree: Vec::new(),
+            runner_up: u64::MAX,
             unread: sources.iter().filter(|source| !source.is_loaded()).count(),
             sources,
             rules,
@@ -207,6 +211,7 @@ impl KMerge {
         if !merge.sources.is_empty() {
             merge.tree = vec![merge.contender(0); merge.sources.len()];
             merge.tree[0] = merge.play(1);
+            merge.runner_up = merge.find_runner_up();
         }
         merge
     }
@@ -235,7 +240,7 @@ impl KMerge {
                 self.failed = true;
                 return Err(error);
             }
-            self.replay(winner);
+            self.replay(self.contender(winner));
         }
         Ok(())
     }
@@ -270,18 +275,23 @@ impl KMerge {
         (!winner.ended).then_some(winner.source as usize)
     }
 
-    /// Whether the key of the winner may be that of another source, too. The best of the others has lost to
-    /// the winner, so it is on its path.
-    fn is_contested(&self) -> bool {
-        let Some(winner) = self.tree.first() else { return false };
-        let mut node = (winner.source as usize + self.sources.len()) / 2;
+    /// The smallest prefix of all sources but the winner. Who has it has lost to the winner, so it is on the path
+    /// of that.
+    #[inline]
+    fn find_runner_up(&self) -> u64 {
+        let mut smallest = u64::MAX;
+        let mut node = (self.tree[0].source as usize + self.sources.len()) / 2;
         while node > 0 {
-            if self.tree[node].prefix == winner.prefix {
-                return true;
-            }
+            smallest = smallest.min(self.tree[node].prefix);
             node /= 2;
         }
-        false
+        smallest
+    }
+
+    /// Whether the key of the winner may be that of another source, too.
+    #[inline]
+    fn is_contested(&self) -> bool {
+        self.tree.first().is_some_and(|winner| winner.prefix == self.runner_up)
     }
 
     /// The current key, or a bound of the first one; `None` at the end.
@@ -421,20 +431,20 @@ impl KMerge {
             self.failed = true;
             return Err(error);
         }
-        if let [only] = self.sources.as_slice() {
-            self.tree[0].ended = only.key().is_none();
+        let now = self.contender(source as usize);
+        if now.prefix < self.runner_up {
+            self.tree[0] = now;
             return Ok(());
         }
-        self.replay(source as usize);
+        self.replay(now);
         if self.unread > 0 { self.load_winner() } else { Ok(()) }
     }
 
-    /// Plays the matches of a source again that has changed; it must be the winner.
+    /// Plays the matches of a source again that has changed; it must have been the winner.
     #[inline]
-    fn replay(&mut self, source: usize) {
-        let mut winner = self.contender(source);
+    fn replay(&mut self, mut winner: Contender) {
         let Self { sources, tree, rules, .. } = self;
-        let mut node = (source + tree.len()) / 2;
+        let mut node = (winner.source as usize + tree.len()) / 2;
         while node > 0 {
             let other = &mut tree[node];
             if other.is_before(&winner, sources, rules.order) {
@@ -443,6 +453,12 @@ impl KMerge {
             node /= 2;
         }
         tree[0] = winner;
+        self.runner_up = self.find_runner_up();
+    }
+
+    /// Sources, also those that have ended.
+    pub(crate) fn source_count(&self) -> usize {
+        self.sources.len()
     }
 
     /// Whether all sources stand at an entry or at their end: until one has failed.

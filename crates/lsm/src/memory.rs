@@ -37,7 +37,7 @@ use std::sync::Arc;
 use terrane_io::Access;
 
 use crate::bloom::BloomSize;
-use crate::config::{BUFFER_WEIGHTS_HALVES, MEMORY_BUDGET_MIN, MemoryGoal, write_buffer_weight};
+use crate::config::{BUFFER_WEIGHTS, MEMORY_BUDGET_MIN, MemoryGoal, write_buffer_weight};
 use crate::filter::{Filter, FilterAllocation, FilterBuilder, FilterShape, Kept};
 use crate::index::IndexKind;
 use crate::page::PAGE_SIZE;
@@ -51,7 +51,7 @@ const RATE_STEPS: u32 = 18;
 
 /// What of a budget write buffers may take.
 fn buffers(budget: u64, goal: MemoryGoal) -> u64 {
-    write_buffer_weight(budget, goal) * BUFFER_WEIGHTS_HALVES / 2
+    write_buffer_weight(budget, goal) * BUFFER_WEIGHTS
 }
 
 /// What a budget leaves for filters and indexes.

@@ -5,8 +5,8 @@
 //! its output; so its progress never changes what anybody reads.
 //!
 //! Work is counted in pages: pages passed in the inputs, then pages of filter, index and footer written
-//! for the output. It is done in steps of any size, and no step holds more in memory than one chunk of
-//! each input, one of the output, and the output's filter and index.
+//! for the output. It is done in steps of any size, and no step holds more in memory than two chunks of
+//! each input, two of the output, and the output's filter and index.
 //!
 //! When a step fails because a page could not be written (disk full, say), the merge stands where it was
 //! and goes on with the next step. When an input could not be read, the unfinished output is dropped and
@@ -633,8 +633,10 @@ impl Merging {
         target: u64,
     ) -> Result<bool> {
         let salt = self.plan.salt;
+        // A look costs something for each source.
+        let per_look = merge.source_count().max(ENTRIES_PER_LOOK as usize);
         loop {
-            for _ in 0..ENTRIES_PER_LOOK {
+            for _ in 0..per_look {
                 let Some(entry) = merge.current() else { return Ok(true) };
                 if let Some(entry) = self.kept(entry) {
                     let hash = || merge.hash().unwrap_or_else(|| key_hash(salt, entry.key));

@@ -30,6 +30,10 @@ const CHUNK_ENTRIES_MIN: usize = 64;
 /// How far ahead of an ordered reader keys are fetched; their slots twice as far.
 const PREFETCH_ENTRIES: usize = 8;
 
+/// From so many elements on a vector of a chunk grows by an eighth, not to its double: to move large ones costs
+/// little, as the system moves their pages, and memory that is not used is memory lost.
+const GROWN_ELEMENTS: usize = 4096;
+
 /// Dead bytes beyond which a chunk is rewritten, if they are most of it.
 const GARBAGE_BYTES_MIN: usize = 256 << 10;
 
@@ -62,6 +66,11 @@ impl Room {
 
 /// Room that a chunk has from the start, at the most; beyond it, it grows as it needs.
 const ROOM_MAX: Room = Room { entries: 4096, bytes: 1 << 20 };
+
+/// What so many bytes of memory of a write buffer count for under a budget, at least: four fifths.
+pub(crate) fn charge_for(memory_bytes: u64) -> u64 {
+    memory_bytes - memory_bytes / 5
+}
 
 /// An entry of a chunk.
 #[derive(Debug, Clone, Copy)]
@@ -114,6 +123,18 @@ pub(crate) struct Undo {
     weight_bytes: u64,
     garbage_bytes: usize,
     replaced: Vec<(u32, Slot)>,
+}
+
+/// Makes room for `more` elements.
+fn make_room<T>(vec: &mut Vec<T>, more: usize) {
+    if vec.capacity() - vec.len() >= more {
+        return;
+    }
+    if vec.capacity() < GROWN_ELEMENTS {
+        vec.reserve(more);
+    } else {
+        vec.reserve_exact(more.max(vec.capacity() / 8));
+    }
 }
 
 /// Slots by their keys.
@@ -181,6 +202,7 @@ impl Chunk {
 
     fn append(&mut self, bytes: &[u8]) -> u64 {
         let start = self.arena.len() as u64;
+        make_room(&mut self.arena, bytes.len());
         self.arena.extend_from_slice(bytes);
         start
     }
@@ -252,6 +274,7 @@ impl Chunk {
         let value_start = self.append_value(value, blob);
         let at = self.slots.len() as u32;
         let (key_len, value_len) = (key.len() as u16, value.len() as u32);
+        make_room(&mut self.slots, 1);
         self.slots.push(Slot { hash, key_start, value_start, value_len, key_len, kind });
         let slots = &self.slots;
         self.table.insert_unique(hash, at, |&at| slots[at as usize].hash);
@@ -339,11 +362,12 @@ impl Chunk {
         })
     }
 
-    /// Half of the memory held, at least, also when vectors and hash table have just grown.
+    /// What the chunk counts for under a memory budget, see [`charge_for`]; also when vectors and hash table
+    /// have just grown.
     pub(crate) fn charged_bytes(&self) -> u64 {
         let blobs = self.blobs.len() as u64 * BLOB_OVERHEAD_BYTES;
         let content = self.weight_bytes + self.garbage_bytes as u64 + blobs;
-        content.max(self.memory_bytes() as u64 / 2)
+        content.max(charge_for(self.memory_bytes() as u64))
     }
 
     pub(crate) fn memory_bytes(&self) -> usize {

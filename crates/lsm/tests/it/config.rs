@@ -215,7 +215,7 @@ fn a_table_of_any_size_stays_within_its_memory_budget_and_needs_more_reads_bit_b
     let budget = 256 << 10;
     // Entries; the most reads of a present key, and of an absent one.
     let stages =
-        [(10_000, 1.01, 0.005), (40_000, 1.01, 0.01), (80_000, 1.05, 0.1), (140_000, 1.5, 1.2)];
+        [(10_000, 1.01, 0.005), (40_000, 1.01, 0.01), (80_000, 1.05, 0.12), (140_000, 1.5, 1.2)];
     let config = with_budget(budget);
     let session = Place::simulated(1).open();
     let mut table = session.new_table(&config).unwrap();
