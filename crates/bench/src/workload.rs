@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-use terrane::Session;
-use terrane::io::{Disk, RealDisk};
+use terrane::io::{Disk, MemoryDisk, RealDisk};
+use terrane::{Session, SessionOptions};
 
 use crate::error::Class;
 use crate::store;
@@ -101,6 +101,12 @@ fn bounded(name: &str, value: u64, least: u64) -> Result<()> {
 fn open(store: &Path) -> Result<Session> {
     let disk: Arc<dyn Disk> = RealDisk::auto();
     Ok(store::open(&disk, store)?)
+}
+
+/// A session on a disk in memory, for what the engine costs without a device.
+fn open_in_memory() -> Result<Session> {
+    let disk: Arc<dyn Disk> = MemoryDisk::new();
+    Ok(Session::open(disk, Path::new("store"), &SessionOptions::default().create_dir())?)
 }
 
 fn seconds(since: Instant) -> f64 {

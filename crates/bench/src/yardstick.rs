@@ -97,6 +97,16 @@ pub struct Yardstick {
     pub read_iops_qd1: Option<f64>,
 }
 
+/// How reads beside writes are kept in flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pattern {
+    /// As the yardstick's own: 96 in flight.
+    Steady,
+    /// 256 at once, each burst awaited in full before the next one begins.
+    Bursts,
+}
+
 /// What the device gives to reads beside writes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Beside {
@@ -126,7 +136,8 @@ fn measure_with(
     let file = Scratch::make(&disk, dir, bytes, monitor)?;
     let mut rate = |load, seconds| {
         if by_fio {
-            return Ok(fio(vec![reads(&file.path, load, seconds)], monitor)?.read_iops);
+            let job = [job("reads", (&file.path, bytes), seconds), reads(load)].concat();
+            return Ok(fio(vec![job], monitor)?.read_iops);
         }
         own_reads(disk.as_ref(), &file.path, load, Duration::from_secs_f64(seconds), monitor)
     };
@@ -136,53 +147,54 @@ fn measure_with(
     Ok(Yardstick { read_iops, measured_by, read_iops_qd1 })
 }
 
-/// Measures the yardstick's reads beside sequential writes, past the page cache, of `write_bytes_per_s`, for
+/// Measures reads of this pattern beside sequential writes, past the page cache, of `write_bytes_per_s`, for
 /// `seconds`; `None` where `fio` is not installed.
 ///
 /// # Errors
-/// [`Error`].
+/// [`Error`]; the files are gone in any case.
 pub fn measure_beside_writes(
     dir: &Path,
-    seconds: f64,
+    pattern: Pattern,
     write_bytes_per_s: u64,
+    seconds: f64,
     monitor: &mut dyn Monitor,
 ) -> Result<Option<Beside>> {
-    beside(dir, STEADY, seconds, write_bytes_per_s, monitor)
+    let work = Writes { file_bytes: FILE_BYTES, bytes_per_s: write_bytes_per_s };
+    if fio_is_installed() {
+        beside(dir, pattern, work, seconds, monitor).map(Some)
+    } else {
+        Ok(None)
+    }
 }
 
-/// As [`measure_beside_writes`], with the reads in bursts of 256, each of which is awaited in full before the
-/// next one begins.
-///
-/// # Errors
-/// [`Error`].
-pub fn measure_bursts(
-    dir: &Path,
-    seconds: f64,
-    write_bytes_per_s: u64,
-    monitor: &mut dyn Monitor,
-) -> Result<Option<Beside>> {
-    beside(dir, BURSTS, seconds, write_bytes_per_s, monitor)
+/// Writes beside reads, and the size of the files of both.
+#[derive(Debug, Clone, Copy)]
+struct Writes {
+    file_bytes: u64,
+    bytes_per_s: u64,
 }
 
 fn beside(
     dir: &Path,
-    load: Load,
+    pattern: Pattern,
+    Writes { file_bytes, bytes_per_s }: Writes,
     seconds: f64,
-    write_bytes_per_s: u64,
     monitor: &mut dyn Monitor,
-) -> Result<Option<Beside>> {
-    if !fio_is_installed() {
-        return Ok(None);
-    }
+) -> Result<Beside> {
     let disk = RealDisk::auto();
-    let file = Scratch::make(&disk, dir, FILE_BYTES, monitor)?;
-    let mut jobs = vec![reads(&file.path, load, seconds)];
+    let file = Scratch::make(&disk, dir, file_bytes, monitor)?;
+    let load = match pattern {
+        Pattern::Steady => STEADY,
+        Pattern::Bursts => BURSTS,
+    };
+    let mut jobs = vec![[job("reads", (&file.path, file_bytes), seconds), reads(load)].concat()];
     // Made by fio, removed by us.
     let written = Scratch { disk: disk.clone(), path: dir.join("terrane-yardstick-writes") };
-    if write_bytes_per_s > 0 {
-        jobs.push(writes(&written.path, write_bytes_per_s, seconds));
+    if bytes_per_s > 0 {
+        let job = job("writes", (&written.path, file_bytes), seconds);
+        jobs.push([job, writes(bytes_per_s)].concat());
     }
-    fio(jobs, monitor).map(Some)
+    fio(jobs, monitor)
 }
 
 /// A file that goes when this is dropped.
@@ -277,21 +289,22 @@ fn fio_is_installed() -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// What every job has: the file, and how long it runs.
-fn job(name: &str, path: &Path, seconds: f64) -> Vec<String> {
+/// What every job has: the file with its size, and how long it runs.
+fn job(name: &str, (path, bytes): (&Path, u64), seconds: f64) -> Vec<String> {
     // A colon divides names of files.
     let path = path.display().to_string().replace(':', "\\:");
     let mut words = vec![format!("--name={name}"), format!("--filename={path}")];
     let milliseconds = Duration::from_secs_f64(seconds).as_millis();
     words.push(format!("--runtime={milliseconds}ms"));
-    let fixed = ["--direct=1", "--ioengine=io_uring", "--numjobs=1", "--time_based", "--size=1g"];
+    let fixed = ["--direct=1", "--ioengine=io_uring", "--numjobs=1", "--time_based"];
     words.extend(fixed.map(str::to_owned));
+    words.push(format!("--size={bytes}"));
     words
 }
 
-fn reads(path: &Path, load: Load, seconds: f64) -> Vec<String> {
-    let mut words = job("reads", path, seconds);
-    words.extend(["--rw=randread", "--bs=4k"].map(str::to_owned));
+/// What reads have beside.
+fn reads(load: Load) -> Vec<String> {
+    let mut words = ["--rw=randread", "--bs=4k"].map(str::to_owned).to_vec();
     words.push(format!("--iodepth={}", load.depth));
     words.push(format!("--iodepth_batch_submit={}", load.batch));
     words.push(format!("--iodepth_low={}", load.low));
@@ -299,9 +312,9 @@ fn reads(path: &Path, load: Load, seconds: f64) -> Vec<String> {
     words
 }
 
-fn writes(path: &Path, bytes_per_s: u64, seconds: f64) -> Vec<String> {
-    let mut words = job("writes", path, seconds);
-    words.extend(["--rw=write", "--iodepth=4"].map(str::to_owned));
+/// What writes have beside.
+fn writes(bytes_per_s: u64) -> Vec<String> {
+    let mut words = ["--rw=write", "--iodepth=4"].map(str::to_owned).to_vec();
     words.push(format!("--bs={BESIDE_BYTES}"));
     words.push(format!("--rate={bytes_per_s}"));
     words
@@ -414,13 +427,33 @@ mod tests {
             let iops = own_reads(disk.as_ref(), &scratch.path, load, time, &mut Silent).unwrap();
             assert!(iops > 20.0, "{load:?} {iops}");
         }
-        let job = reads(Path::new("a:b"), STEADY, 2.5).join(" ");
+        let job =
+            [job("reads", (Path::new("a:b"), 1 << 30), 2.5), reads(STEADY)].concat().join(" ");
         assert_eq!(
             job,
             "--name=reads --filename=a\\:b --runtime=2500ms --direct=1 --ioengine=io_uring --numjobs=1 --time_based \
-             --size=1g --rw=randread --bs=4k --iodepth=96 --iodepth_batch_submit=32 --iodepth_low=64 \
+             --size=1073741824 --rw=randread --bs=4k --iodepth=96 --iodepth_batch_submit=32 --iodepth_low=64 \
              --iodepth_batch_complete_min=1"
         );
+    }
+
+    /// Only where `fio` is installed, as its figure is the only one.
+    #[test]
+    fn reads_beside_writes_are_measured_in_both_patterns_and_leave_nothing() {
+        if !fio_is_installed() {
+            return;
+        }
+        for pattern in [Pattern::Steady, Pattern::Bursts] {
+            for bytes_per_s in [0, 4 << 20] {
+                let dir = tempfile::tempdir().unwrap();
+                let work = Writes { file_bytes: SMALL, bytes_per_s };
+                let found = beside(dir.path(), pattern, work, 0.3, &mut Silent).unwrap();
+                assert!(found.read_iops > 20.0 && found.read_iops < 1e8, "{found:?}");
+                let is_written = found.write_bytes_per_s > 0.0;
+                assert_eq!(is_written, bytes_per_s > 0, "{pattern:?} {found:?}");
+                assert!(is_empty(dir.path()));
+            }
+        }
     }
 
     /// Stops when it has been asked so many times.

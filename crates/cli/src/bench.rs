@@ -2,6 +2,8 @@
 
 mod choices;
 
+mod files;
+
 mod head;
 
 mod kvget;
@@ -142,14 +144,16 @@ impl Bench {
         }
     }
 
-    pub(crate) fn run(&self) -> Result<(), Failure> {
+    /// Runs it and returns the exit code.
+    pub(crate) fn run(&self) -> Result<u8, Failure> {
         match self {
-            Self::Utxo(utxo) => utxo.run(),
-            Self::Kvget(kvget) => kvget.run(),
-            Self::Model(model) => model.run(self.command()),
-            Self::Upsert(upsert) => upsert.run(self.command()),
-            Self::Union(union) => union.run(self.command()),
+            Self::Utxo(utxo) => utxo.run()?,
+            Self::Kvget(kvget) => return kvget.run(),
+            Self::Model(model) => model.run(self.command())?,
+            Self::Upsert(upsert) => upsert.run(self.command())?,
+            Self::Union(union) => union.run(self.command())?,
         }
+        Ok(0)
     }
 }
 

@@ -164,7 +164,7 @@ impl Command {
     fn run(&self) -> Result<u8, Failure> {
         match self {
             Self::Replay(replay) => replay.run().map(|()| 0),
-            Self::Bench(bench) => bench.run().map(|()| 0),
+            Self::Bench(bench) => bench.run(),
             Self::Inspect(inspect) => inspect.run(),
             Self::Verify(verify) => verify.run(),
             Self::Get(get) => get.run(),

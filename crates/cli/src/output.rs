@@ -46,9 +46,7 @@ pub(crate) fn report<T: Serialize>(
         let success = Success { terrane: VERSION, command, ok: true, report };
         serde_json::to_string(&success).map_err(|error| Failure::environment(error.to_string()))?
     } else {
-        let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
-        let lines = lines.iter().map(|(name, value)| format!("{name:width$}  {value}"));
-        lines.collect::<Vec<_>>().join("\n")
+        aligned(lines)
     };
     print(&text)
 }
@@ -78,11 +76,7 @@ pub(crate) fn checked<T: Serialize>(
     failure: Option<&Failure>,
 ) -> Result<u8, Failure> {
     if json {
-        let error =
-            failure.map(|failure| FailedBy { kind: failure.kind(), message: failure.message() });
-        let checked = Checked { terrane: VERSION, command, ok: error.is_none(), error, report };
-        let text = serde_json::to_string(&checked);
-        print(&text.map_err(|error| Failure::environment(error.to_string()))?)?;
+        print(&object(command, report, failure)?)?;
     } else {
         print(text)?;
     }
@@ -90,6 +84,28 @@ pub(crate) fn checked<T: Serialize>(
     // The exit code says it too, if nobody reads standard error.
     let _ = writeln!(io::stderr(), "terrane: {}", failure.message());
     Ok(failure.code())
+}
+
+/// The object of a report, and why the check failed, if it did.
+///
+/// # Errors
+/// [`Failure`] if the report is none that JSON can say.
+pub(crate) fn object<T: Serialize>(
+    command: &str,
+    report: &T,
+    failure: Option<&Failure>,
+) -> Result<String, Failure> {
+    let error =
+        failure.map(|failure| FailedBy { kind: failure.kind(), message: failure.message() });
+    let checked = Checked { terrane: VERSION, command, ok: error.is_none(), error, report };
+    serde_json::to_string(&checked).map_err(|error| Failure::environment(error.to_string()))
+}
+
+/// `lines` of name and value, for people.
+pub(crate) fn aligned(lines: &[(&str, String)]) -> String {
+    let width = lines.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let lines = lines.iter().map(|(name, value)| format!("{name:width$}  {value}"));
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// Writes why a command failed: always to standard error, and as an object if `json`.

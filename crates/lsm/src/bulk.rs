@@ -6,23 +6,25 @@
 //! with more than [`FAN_IN`] runs, groups of as many are merged first, and it is written once more.
 //!
 //! Invariant: runs are kept in the order of their entries' arrival, so that the last update of a key counts,
-//! and upserts combine as they would in a table.
+//! and upserts combine as they would in a table. A batch is added as a whole or not at all: what was there is
+//! written before any of a batch is added that does not fit beside it, and a batch that is larger than what is sorted
+//! at once begins with an empty buffer, so that its own runs can be let go.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::config::{LEVELS_MAX, MergeThread, TableConfig};
-use crate::entry::{Update, key_hash};
+use crate::entry::{ENTRY_OVERHEAD_BYTES, Update};
 use crate::error::{Error, Result};
 use crate::index::IndexKind;
 use crate::levels::{Context, Incoming, Level, Tree};
-use crate::memory::Held;
+use crate::memory::{Held, budget_min, check_budget};
 use crate::merging::{Input, MergeSpec, Merging};
 use crate::run::{Purpose, Run};
-use crate::segment::{NewEntry, Room};
+use crate::segment::Room;
 use crate::session_core::Registered;
-use crate::table::{Table, check_sizes};
+use crate::table::{Table, check_batch};
 use crate::write_buffer::WriteBuffer;
 
 /// Weight of the entries that are sorted in memory, without a memory budget.
@@ -65,30 +67,76 @@ impl BulkLoader {
     ///
     /// Cost: no read; each entry is written once by this, in whole pages. Memory: an eighth of the table's
     /// memory budget or 64 MiB of keys, values and 40 bytes for each, twice, and what they take
-    /// beside.
+    /// beside, whatever the size of a batch.
     ///
     /// # Errors
-    /// As [`Table::updates`]. After an error some of the batch may have been added.
+    /// As [`Table::updates`]: after any error nothing of the batch has been added, so it can be given again.
     pub fn updates<K: AsRef<[u8]>>(&mut self, batch: &[(K, Update<'_>)]) -> Result<()> {
         self.session.check_writable()?;
         self.session.check_room_for(batch)?;
-        let mut room = Room { entries: batch.len(), bytes: 0 };
-        for (key, update) in batch {
-            room.bytes += check_sizes(key.as_ref(), *update)?;
-        }
+        let (room, blob_bytes) = check_batch(batch)?;
         if batch.is_empty() {
             return Ok(());
         }
-        self.buffer.begin(room, &self.config.resolve)?;
-        for (key, update) in batch {
-            let key = key.as_ref();
-            let (kind, value, blob) = update.parts();
-            let blob = blob.map(Arc::from);
-            let hash = key_hash(self.session.salt(), key);
-            let entry = NewEntry { key, hash, kind, value, blob: blob.as_ref() };
-            self.buffer.put(entry, &self.config.resolve, None)?;
+        let weight = room.weight_bytes() + blob_bytes as u64;
+        self.merge_groups()?;
+        if self.buffer.weight_bytes() + weight > self.sorted_bytes() {
+            self.flush()?;
         }
-        if self.buffer.weight_bytes() >= self.sorted_bytes() { self.flush() } else { Ok(()) }
+        if weight <= self.sorted_bytes() { self.add(batch, room) } else { self.add_in_parts(batch) }
+    }
+
+    /// Adds a batch to what is in memory, or nothing of it.
+    fn add<K: AsRef<[u8]>>(&mut self, batch: &[(K, Update<'_>)], room: Room) -> Result<()> {
+        let (salt, resolve) = (self.session.salt(), &self.config.resolve);
+        let mut undo = self.buffer.begin(room, resolve)?;
+        for (key, update) in batch {
+            let update = (key.as_ref(), *update);
+            if let Err(error) = self.buffer.put_update(update, salt, resolve, Some(&mut undo)) {
+                self.buffer.roll_back(&undo);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a batch that is larger than what is sorted at once, or nothing of it. Nothing else is in memory but what
+    /// is on its way to becoming a run.
+    fn add_in_parts<K: AsRef<[u8]>>(&mut self, batch: &[(K, Update<'_>)]) -> Result<()> {
+        self.settle()?;
+        let (runs, written_bytes) = (self.tiers.first().map_or(0, Vec::len), self.written_bytes);
+        let added = self.parts(batch).into_iter().try_for_each(|part| {
+            self.flush()?;
+            self.add(part, Room::default())
+        });
+        if added.is_err() {
+            self.buffer = WriteBuffer::default();
+            self.flushing = None;
+            self.tiers.iter_mut().take(1).for_each(|newest| newest.truncate(runs));
+            self.written_bytes = written_bytes;
+        }
+        added
+    }
+
+    /// Cuts a batch into parts that can be sorted at once, or are a single entry.
+    fn parts<'a, 'u, K: AsRef<[u8]>>(
+        &self,
+        batch: &'a [(K, Update<'u>)],
+    ) -> Vec<&'a [(K, Update<'u>)]> {
+        let limit = self.sorted_bytes();
+        let (mut parts, mut start, mut weight) = (Vec::new(), 0, 0);
+        for (at, (key, update)) in batch.iter().enumerate() {
+            let (_, value, blob) = update.parts();
+            let bytes = key.as_ref().len() + value.len() + blob.map_or(0, <[u8]>::len);
+            let own = bytes as u64 + ENTRY_OVERHEAD_BYTES;
+            if weight + own > limit && at > start {
+                parts.push(&batch[start..at]);
+                (start, weight) = (at, 0);
+            }
+            weight += own;
+        }
+        parts.push(&batch[start..]);
+        parts
     }
 
     fn sorted_bytes(&self) -> u64 {
@@ -131,19 +179,26 @@ impl BulkLoader {
         let Some(merging) = &self.flushing else { return Ok(()) };
         let run = merging.finish()?;
         self.flushing = None;
-        self.add(0, run);
+        self.add_run(0, run);
+        Ok(())
+    }
+
+    /// Merges runs in groups, so that there are not too many to be merged at once.
+    fn merge_groups(&mut self) -> Result<()> {
         let mut tier = 0;
-        while self.tiers[tier].len() >= FAN_IN {
-            let merging = self.begin_merge(newest_first(&self.tiers[tier]));
-            let run = merging.finish()?;
-            self.tiers[tier].clear();
-            tier += 1;
-            self.add(tier, run);
+        while let Some(runs) = self.tiers.get(tier) {
+            let Some(oldest) = runs.get(..FAN_IN) else {
+                tier += 1;
+                continue;
+            };
+            let run = self.begin_merge(newest_first(oldest)).finish()?;
+            self.tiers[tier].drain(..FAN_IN);
+            self.add_run(tier + 1, run);
         }
         Ok(())
     }
 
-    fn add(&mut self, tier: usize, run: Option<Arc<Run>>) {
+    fn add_run(&mut self, tier: usize, run: Option<Arc<Run>>) {
         if self.tiers.len() <= tier {
             self.tiers.push(Vec::new());
         }
@@ -157,7 +212,7 @@ impl BulkLoader {
     /// and the index of the table, and 128 KiB for each run.
     ///
     /// # Errors
-    /// As [`Table::updates`].
+    /// As [`Table::updates`]; [`Error::InvalidConfig`] if the memory budget is too small for a table of this size.
     pub fn finish(self) -> Result<Table> {
         let done = self.finish_watched(&mut |_, _| ControlFlow::<()>::Continue(()))?;
         match done {
@@ -177,6 +232,7 @@ impl BulkLoader {
     ) -> Result<ControlFlow<B, Table>> {
         self.flush()?;
         self.settle()?;
+        self.merge_groups()?;
         let inputs: Vec<Input> = self.tiers.iter().flat_map(|runs| newest_first(runs)).collect();
         let context = Context {
             set: self.session.files(),
@@ -196,6 +252,10 @@ impl BulkLoader {
         }
         let mut tree = Tree { written_bytes: self.written_bytes, ..Tree::default() };
         if let Some(run) = merging.finish()? {
+            if let Some(budget) = self.config.memory_budget {
+                let least = budget_min(run.memory_bytes().1 as u64);
+                check_budget(budget, least, "for a table of this size")?;
+            }
             tree.written_bytes += run.meta().file_bytes();
             tree.levels = vec![Level::default(); level];
             tree.levels[level - 1].incoming = Some(Incoming::Single(run));

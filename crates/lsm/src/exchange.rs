@@ -464,6 +464,7 @@ impl Copier<'_> {
         take: &mut dyn FnMut(u32, &[u8]) -> Result<()>,
     ) -> Result<(Arc<Run>, Sums)> {
         let run = Arc::new(Run::open(self.from, item.wanted.number, Access::Buffered)?);
+        let filter = run.filter();
         let flawed = |flaw| Err(flawed(self.snapshot, &run, flaw));
         let RunMeta { purpose, identity, salt, data_pages, .. } = item.footer;
         let mut sums = Sums::new(purpose, identity, salt);
@@ -477,7 +478,8 @@ impl Copier<'_> {
                 Step::Entry(met) => met,
             };
             sums.add(&met);
-            misled(&run, &met).map_or(Ok(()), |rule| flawed(Flaw { page: met.page, rule }))
+            let rule = misled(&run, &filter, &met);
+            rule.map_or(Ok(()), |rule| flawed(Flaw { page: met.page, rule }))
         })?;
         sums.flaws(&run).first().map_or(Ok(()), |&flaw| flawed(flaw))?;
         Ok((run, sums))

@@ -154,7 +154,8 @@ impl Kept {
 #[derive(Debug)]
 pub(crate) enum FilterBuilder {
     Bloom(BloomBuilder),
-    Ribbon(RibbonBuilder),
+    /// Apart, so that the others are no larger for it.
+    Ribbon(Box<RibbonBuilder>),
 }
 
 impl FilterBuilder {
@@ -182,7 +183,7 @@ impl FilterBuilder {
     pub(crate) fn finish(self) -> Filter {
         match self {
             Self::Bloom(builder) => Filter::Bloom(builder.finish()),
-            Self::Ribbon(builder) => Filter::Ribbon(builder.finish()),
+            Self::Ribbon(builder) => Filter::Ribbon(Box::new(builder.finish())),
         }
     }
 }
@@ -191,7 +192,8 @@ impl FilterBuilder {
 #[derive(Debug, Clone)]
 pub(crate) enum Filter {
     Bloom(Bloom),
-    Ribbon(Ribbon),
+    /// Apart, so that the others are no larger for it.
+    Ribbon(Box<Ribbon>),
 }
 
 impl Filter {
@@ -203,7 +205,9 @@ impl Filter {
     pub(crate) fn builder(entries: u64, allocation: FilterAllocation) -> FilterBuilder {
         match allocation {
             FilterAllocation::Bloom(size) => FilterBuilder::Bloom(Bloom::builder(entries, size)),
-            FilterAllocation::Ribbon(columns) => FilterBuilder::Ribbon(RibbonBuilder::new(columns)),
+            FilterAllocation::Ribbon(columns) => {
+                FilterBuilder::Ribbon(Box::new(RibbonBuilder::new(columns)))
+            }
         }
     }
 
@@ -340,7 +344,9 @@ impl FilterDecoder {
     pub(crate) fn finish(self) -> Result<Filter, Corrupt> {
         match self {
             Self::Bloom(decoder) => decoder.finish().map(Filter::Bloom),
-            Self::Ribbon(decoder) => decoder.finish().map(Filter::Ribbon),
+            Self::Ribbon(decoder) => {
+                decoder.finish().map(|ribbon| Filter::Ribbon(Box::new(ribbon)))
+            }
         }
     }
 }

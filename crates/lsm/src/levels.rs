@@ -378,6 +378,11 @@ impl Tree {
 
     /// Memory of all but the filters of readable runs: write buffers, indexes, and what merges have built so far, or
     /// may build without this table, since others have them too.
+    ///
+    /// Whether others have a merge is asked now. A duplicate, which is the usual way, is made by a call of the table
+    /// that asks anew; a count that is too high for a moment, as while a flush has two trees, only makes a cache
+    /// smaller. What is not seen is a table that is opened later from the snapshot with the merge in it:
+    /// what that one builds, at most what was planned, is counted here when this table is next updated.
     pub(crate) fn unfiltered_bytes(&self) -> u64 {
         let sources = self.sources();
         let buffers = std::iter::once(&self.buffer).chain(&sources.buffers);
@@ -393,6 +398,13 @@ impl Tree {
             })
             .sum::<u64>();
         bytes + self.union.as_ref().map_or(0, |union| union.built_bytes())
+    }
+
+    /// Memory of the table while it is only read, with nothing of its filters.
+    pub(crate) fn memory_bytes_min(&self) -> u64 {
+        let mut held = Held::default();
+        self.sources().for_each_run(&mut |run| held.add_run(run));
+        self.unfiltered_bytes() + held.filter_bytes_min()
     }
 
     /// Bytes of a budget that are left for a cache of pages, and the numbers of all runs.

@@ -37,7 +37,10 @@ use std::sync::Arc;
 use terrane_io::Access;
 
 use crate::bloom::BloomSize;
-use crate::config::{BUFFER_WEIGHTS, MEMORY_BUDGET_MIN, MemoryGoal, write_buffer_weight};
+use crate::config::{
+    BUFFER_WEIGHTS, MEMORY_BUDGET_MAX, MEMORY_BUDGET_MIN, MemoryGoal, write_buffer_weight,
+};
+use crate::error::{Error, Result};
 use crate::filter::{Filter, FilterAllocation, FilterBuilder, FilterShape, Kept};
 use crate::index::IndexKind;
 use crate::page::PAGE_SIZE;
@@ -63,6 +66,19 @@ fn filters_and_indexes(budget: u64, goal: MemoryGoal) -> u64 {
 /// them, take several times as much, and filters are to have some room.
 pub(crate) fn budget_min(index_bytes: u64) -> u64 {
     MEMORY_BUDGET_MIN.max(index_bytes * 8)
+}
+
+/// Refuses a memory budget of less than `least` bytes, which are needed for `purpose`.
+///
+/// # Errors
+/// [`Error::InvalidConfig`].
+pub(crate) fn check_budget(budget: u64, least: u64, purpose: &str) -> Result<()> {
+    if budget >= least {
+        return Ok(());
+    }
+    let (value, allowed) =
+        (format!("bytes: {budget}"), format!("{least} to {MEMORY_BUDGET_MAX}, {purpose}"));
+    Err(Error::InvalidConfig { option: "memory_budget", value, allowed })
 }
 
 /// Memory for building the index of a run of so many key pages, from runs whose indexes have so many bytes.
@@ -243,6 +259,17 @@ impl Held {
     /// Memory of the indexes of all runs.
     pub(crate) fn index_bytes(&self) -> u64 {
         self.runs.iter().map(|run| run.memory_bytes().1 as u64).sum()
+    }
+
+    /// Memory of what stands for the filters of all runs if nothing of them is there: a block each.
+    pub(crate) fn filter_bytes_min(&self) -> u64 {
+        self.runs.len() as u64 * (64 + FILTER_OVERHEAD_BYTES)
+    }
+
+    /// The runs whose filters are still to be read, and that all of them are wanted.
+    pub(crate) fn unread_filters(&self) -> Vec<(Arc<Run>, Kept)> {
+        let unread = self.runs.iter().filter(|run| run.is_unread());
+        unread.map(|run| (Arc::clone(run), run.meta().filter_shape().whole())).collect()
     }
 
     /// How much of the filters of all runs, which must have been added newest first, to have in `room` bytes. Of

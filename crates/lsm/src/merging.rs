@@ -390,8 +390,9 @@ impl Merging {
         }
     }
 
-    /// Does a page of work, for a call that is there for something else; whether there was any that could be
-    /// done now.
+    /// Merges a page of entries, for a call that is there for something else; whether there was any that could be
+    /// merged now. Neither the beginning of a merge, where it opens its inputs, nor its end, where it writes the
+    /// index and removes its inputs, is for such a call: these take as long as they take.
     ///
     /// # Errors
     /// As [`advance_to`](Self::advance_to). Whoever needs the work does it again, and meets the error if it is
@@ -401,13 +402,27 @@ impl Merging {
         if self.is_complete() || lock(&self.failed).is_some() || job.0.may_wait() {
             return Ok(false);
         }
-        self.advance_job(&mut job, self.done() + 1).map(|()| true)
+        let target = self.done() + 1;
+        self.advance_job_by(&mut job, |(job, tally)| match job {
+            Job::Entries { merge, builder } => {
+                self.merge_entries(merge, builder, *tally, target).map(|has_ended| !has_ended)
+            }
+            _ => Ok(false),
+        })
     }
 
     fn advance_job(&self, job: &mut (Job, Tally), target: u64) -> Result<()> {
+        self.advance_job_by(job, |job| self.work_to(job, target))
+    }
+
+    fn advance_job_by<T>(
+        &self,
+        job: &mut (Job, Tally),
+        work: impl FnOnce(&mut (Job, Tally)) -> Result<T>,
+    ) -> Result<T> {
         // A resolve function may have panicked in an earlier step.
         self.begin_anew_unless_whole(job);
-        let result = self.work_to(job, target);
+        let result = work(job);
         if result.is_err() {
             self.begin_anew_unless_whole(job);
         }

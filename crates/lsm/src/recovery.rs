@@ -8,7 +8,7 @@ use crate::log::{LOG, SegmentScan, segment_name, segments};
 use crate::log_walk::LogWalk;
 use crate::resolve::Resolve;
 use crate::session_core::{Holder, SessionCore};
-use crate::snapshot::{self, Verify};
+use crate::snapshot::{self, OpenOptions};
 use crate::store_core::{Named, State, corrupted, damaged};
 use crate::store_manifest::{NamedMeta, StoreManifest};
 use crate::table::Table;
@@ -42,7 +42,8 @@ pub(crate) fn open_table(
     let mut meta = meta.clone();
     let given = resolves.iter().find(|resolve| resolve.name() == meta.resolve);
     meta.config.resolve = snapshot::resolve_of(name, &meta.resolve, given)?;
-    let tree = snapshot::open_tree(&session, name, &meta, Verify::Lazy).map_err(damaged)?;
+    let tree =
+        snapshot::open_tree(&session, name, &meta, &OpenOptions::default()).map_err(damaged)?;
     Ok(Table::new(session, tree, meta.config))
 }
 

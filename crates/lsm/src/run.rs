@@ -677,20 +677,23 @@ impl Run {
         before - filter.memory_bytes()
     }
 
-    /// Reads the filter from the file, or some of it, for everybody who has the run.
+    /// Brings so much of an [unread](Self::is_unread) filter into memory, for everybody who has the run.
     ///
-    /// Cost: reads all of the filter, in chunks; what is not kept is not held either.
+    /// Cost: reads all of the filter, in chunks, unless nothing of it is wanted; what is not kept is not held either.
     pub(crate) fn read_filter(&self, part: Kept) -> Result<()> {
-        let read = read_filter(self.path(), self.file()?.as_ref(), &self.meta, part)?;
-        let mut filter = self.filter.write().unwrap_or_else(PoisonError::into_inner);
-        self.gauge.note_filter(read.memory_bytes());
-        *filter = Arc::new(read);
+        if part != Kept::Nothing {
+            let read = read_filter(self.path(), self.file()?.as_ref(), &self.meta, part)?;
+            let mut filter = self.filter.write().unwrap_or_else(PoisonError::into_inner);
+            self.gauge.note_filter(read.memory_bytes());
+            *filter = Arc::new(read);
+        }
+        self.gauge.is_unread.store(false, Ordering::Release);
         Ok(())
     }
 
-    /// Whether nobody has said so far how much of the filter is to be in memory; from now on somebody has.
-    pub(crate) fn take_unread(&self) -> bool {
-        self.gauge.is_unread.swap(false, Ordering::AcqRel)
+    /// Whether nobody has said so far how much of the filter is to be in memory.
+    pub(crate) fn is_unread(&self) -> bool {
+        self.gauge.is_unread.load(Ordering::Acquire)
     }
 
     pub(crate) fn min_key(&self) -> &[u8] {

@@ -2,18 +2,21 @@
 //!
 //! What is checked of a run: every page's checksum and place, that the keys rise, that the filter contains
 //! every key and the index leads to every key, that footer and index section say of the entries what
-//! they are, and that the blobs they refer to are there. Whoever collects all that is wrong walks through [`Pages`] and goes on after damage; whoever
+//! they are, and that the blobs they refer to are there. The filter that is checked is the one that is stored:
+//! in memory, under a budget, it may say of any key that it may be there. Whoever collects all that is wrong walks through [`Pages`] and goes on after damage; whoever
 //! only wants to know whether runs are whole asks [`Checking`], which divides the work among threads.
 
 use std::ops::Range;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use terrane_io::{AlignedBuf, DiskFile};
 
 use crate::corrupt::Corrupt;
 use crate::entry::{BlobSpan, EntryRef, Kind, key_hash};
 use crate::error::{Error, Result};
+use crate::files::lock;
+use crate::filter::Filter;
 use crate::page::{
     PAGE_SIZE, PAYLOAD_SIZE, PageKind, PageLayout, Place, check, decode_payload, overflow_pages,
     split_value,
@@ -62,10 +65,12 @@ impl Checking<'_> {
     /// [`Error::Corrupt`], or [`Error::SnapshotCorrupted`] if pages are whole that do not belong together;
     /// those of the disk, and those of `go_on`.
     pub(crate) fn check(&self, runs: &[Arc<Run>]) -> Result<()> {
+        let stored: Vec<StoredFilter<'_>> = runs.iter().map(StoredFilter::new).collect();
         let mut parts = Vec::new();
-        for run in runs {
+        for filter in &stored {
+            let run = filter.run;
             let starts = (0..run.meta().key_pages).step_by(PART_KEY_PAGES as usize);
-            parts.extend(starts.map(|start| (run, Part::Keys(start))));
+            parts.extend(starts.map(|start| (run, Part::Keys(start, filter))));
             let blob_pages = run.meta().blob_pages() as u32;
             let starts = (0..blob_pages).step_by(PART_BLOB_PAGES as usize);
             parts.extend(starts.map(|start| (run, Part::Blobs(start))));
@@ -73,7 +78,7 @@ impl Checking<'_> {
         let sums = parallel::map(parts.len(), self.threads, |at| {
             (self.go_on)()?;
             match parts[at] {
-                (run, Part::Keys(start)) => self.check_keys(run, start).map(Some),
+                (_, Part::Keys(start, filter)) => self.check_keys(filter, start).map(Some),
                 (run, Part::Blobs(start)) => check_blobs(run, start).map(|()| None),
             }
         })?;
@@ -91,34 +96,67 @@ impl Checking<'_> {
     }
 
     /// Checks key pages from `start` on, with their overflow pages; returns their sums.
-    fn check_keys(&self, run: &Run, start: u32) -> Result<Sums> {
-        let file = run.file()?;
-        if start == 0 {
-            // A run that was open already has been read some time ago.
-            read_sections(run.path(), file.as_ref())?;
-        }
-        let meta = run.meta();
+    fn check_keys(&self, stored: &StoredFilter<'_>, start: u32) -> Result<Sums> {
+        let run = stored.run;
+        let (file, meta) = (run.file()?, run.meta());
+        let filter = stored.get(file.as_ref())?;
         let end = meta.key_pages.min(start + PART_KEY_PAGES);
         let mut sums = Sums::new(meta.purpose, meta.identity, meta.salt);
         Pages::part(run, file.as_ref(), start..end).walk(&mut |step| match step {
             Step::Damage(what) => Err(Error::corrupt(run.path(), what)),
             Step::Entry(met) => {
-                if let Some(rule) = misled(run, &met) {
+                if let Some(rule) = misled(run, &filter, &met) {
                     return Err(flawed(self.snapshot, run, Flaw { page: met.page, rule }));
                 }
                 sums.add(&met);
                 Ok(())
             }
         })?;
+        stored.end_part();
         Ok(sums)
     }
 }
 
 /// What one thread checks at a time: key pages or blob pages from some one on.
 #[derive(Debug, Clone, Copy)]
-enum Part {
-    Keys(u32),
+enum Part<'a> {
+    Keys(u32, &'a StoredFilter<'a>),
     Blobs(u32),
+}
+
+/// The filter of a run as its file has it, for as long as parts of the run are to be checked.
+#[derive(Debug)]
+struct StoredFilter<'a> {
+    run: &'a Arc<Run>,
+    /// The filter, once it has been read, and the parts of key pages that are left.
+    state: Mutex<(Option<Arc<Filter>>, u32)>,
+}
+
+impl<'a> StoredFilter<'a> {
+    fn new(run: &'a Arc<Run>) -> Self {
+        let parts = run.meta().key_pages.div_ceil(PART_KEY_PAGES);
+        Self { run, state: Mutex::new((None, parts)) }
+    }
+
+    /// The filter. The first who asks reads it with all else of the run but its data pages, also of a run that was
+    /// open already: that has been read some time ago.
+    fn get(&self, file: &dyn DiskFile) -> Result<Arc<Filter>> {
+        let mut state = lock(&self.state);
+        if let Some(filter) = &state.0 {
+            return Ok(Arc::clone(filter));
+        }
+        let (_, filter, _) = read_sections(self.run.path(), file)?;
+        Ok(Arc::clone(state.0.insert(Arc::new(filter))))
+    }
+
+    /// Lets go of the filter with the last part of the run.
+    fn end_part(&self) {
+        let mut state = lock(&self.state);
+        state.1 -= 1;
+        if state.1 == 0 {
+            state.0 = None;
+        }
+    }
 }
 
 /// Checks blob pages from `start` on.
@@ -246,14 +284,14 @@ impl Sums {
     }
 }
 
-/// In what way filter or index would lead a lookup of an entry astray.
-pub(crate) fn misled(run: &Run, met: &Met<'_>) -> Option<&'static str> {
+/// In what way a filter of the run, or its index, would lead a lookup of an entry astray.
+pub(crate) fn misled(run: &Run, filter: &Filter, met: &Met<'_>) -> Option<&'static str> {
     let meta = run.meta();
     if run.entry_pages(met.ordinal) != (met.page, met.pages) {
         return Some("the index section misplaces a page");
     }
     let hash = || key_hash(meta.salt, met.entry.key);
-    if meta.purpose == Purpose::Level && !run.filter().contains(hash(), met.entry.key) {
+    if meta.purpose == Purpose::Level && !filter.contains(hash(), met.entry.key) {
         return Some("the filter lacks a key");
     }
     (!leads_to(run, met.entry.key, met.page)).then_some("the index does not lead to a key")

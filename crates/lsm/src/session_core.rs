@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use terrane_io::disk::read_file;
 use terrane_io::{Access, AlignedBuf, Disk, Entry, EntryKind, LockGuard, OpenMode};
@@ -53,6 +53,8 @@ pub(crate) struct SessionCore {
     spare_pages: Mutex<Vec<AlignedBuf>>,
     /// Open runs by number, so that tables opened from one snapshot share them.
     runs: Mutex<BTreeMap<u64, Weak<Run>>>,
+    /// Held by who decides how much of filters to have in memory that nobody has read so far.
+    filters: Mutex<()>,
     /// Merges that snapshots refer to, by the number of their output, so that tables share them.
     merges: Mutex<BTreeMap<u64, Weak<Merging>>>,
     snapshots: Registry,
@@ -455,6 +457,7 @@ impl SessionCore {
             closed: AtomicBool::new(false),
             spare_pages: Mutex::default(),
             runs: Mutex::default(),
+            filters: Mutex::default(),
             merges: Mutex::default(),
             snapshots: Registry::new(BTreeMap::new()),
             lock: Mutex::default(),
@@ -692,6 +695,12 @@ impl SessionCore {
     /// The same, without its filter unless somebody has it open.
     pub(crate) fn run_without_filter(&self, number: u64, access: Access) -> Result<Arc<Run>> {
         self.run_opened(number, access, Run::open_without_filter)
+    }
+
+    /// The turn of who reads filters of runs that were opened without them. Others that share these runs wait for it,
+    /// and so know what is there when they decide what they have room for.
+    pub(crate) fn reading_filters(&self) -> MutexGuard<'_, ()> {
+        lock(&self.filters)
     }
 
     fn run_opened(

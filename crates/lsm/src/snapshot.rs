@@ -30,7 +30,6 @@ use crate::corrupt::Corrupt;
 use crate::entry::{EntryRef, Order, key_hash};
 use crate::error::{Error, Result};
 use crate::files::FileHandle;
-use crate::filter::Kept;
 use crate::index::IndexKind;
 use crate::key_range::KeyRange;
 use crate::levels::{Context, Incoming, Level, Pending, TICKS_PER_FLUSH, Tree};
@@ -38,7 +37,7 @@ use crate::manifest::{
     IncomingRef, LevelRef, MANIFEST_BYTES_MAX, MergeRef, RunRef, SnapshotMeta, UnionRef,
     UnionTableRef,
 };
-use crate::memory::Held;
+use crate::memory::{Held, check_budget};
 use crate::merging::{Input, MergeSpec, Merging, View};
 use crate::page::PAGE_SIZE;
 use crate::parallel;
@@ -312,8 +311,9 @@ pub enum Verify {
     /// Footers, filters and indexes; pages of entries are checked whenever they are read.
     #[default]
     Lazy,
-    /// Every page of every run, the order and the number of keys, and that filters and indexes lead to
-    /// every key.
+    /// Every page of every run, the order and the number of keys, and that filters, as they are stored, and indexes
+    /// lead to every key. While a run is checked its whole filter is in memory, beside any memory budget: at
+    /// most those of as many runs at once as threads read, which is one for each core.
     Full,
 }
 
@@ -326,7 +326,9 @@ pub struct OpenOptions {
     pub resolve: Option<Resolve>,
     /// Another [`TableConfig::disk_cache`].
     pub disk_cache: Option<DiskCache>,
-    /// Another [`TableConfig::memory_budget`], which also takes the place of `write_buffer` and `filter`.
+    /// Another [`TableConfig::memory_budget`], which also takes the place of `write_buffer` and `filter`. It must have
+    /// room for the table as it is read: its indexes, and the write buffer that was saved with it. To stay within
+    /// it while the table is updated takes eight times the indexes.
     pub memory_budget: Option<u64>,
     /// Another [`TableConfig::memory_goal`].
     pub memory_goal: Option<MemoryGoal>,
@@ -481,41 +483,50 @@ pub(crate) fn open(
     }
     meta.config.resolve = resolve_of(name.as_str(), &meta.resolve, options.resolve.as_ref())?;
     meta.config = options.over(&meta.config)?;
-    let tree = open_tree(core, name.as_str(), &meta, options.verify)
+    let tree = open_tree(core, name.as_str(), &meta, options)
         .map_err(|error| damaged(core.dir(), name.as_str(), error))?;
     Ok((tree, meta.config))
 }
 
-/// The table that `meta`, whose files stay, describes.
+/// The table that `meta`, whose files stay, describes; of the options those that are not in its configuration.
 pub(crate) fn open_tree(
     core: &Registered,
     name: &str,
     meta: &SnapshotMeta,
-    verify: Verify,
+    options: &OpenOptions,
 ) -> Result<Tree> {
     let runs = open_runs(core, meta)?;
-    if verify == Verify::Full {
+    if options.verify == Verify::Full {
         check_runs(core, name, meta, &runs)?;
     }
     let tree = restore(core, meta, &runs)?;
-    if let Some(budget) = meta.config.memory_budget {
-        read_filters(core, &tree, &meta.config, budget)?;
+    // A table may outgrow the budget that it was saved with.
+    if let Some(budget) = options.memory_budget {
+        check_budget(budget, tree.memory_bytes_min(), "to read this snapshot")?;
     }
+    read_filters(core, &tree, &meta.config)?;
     core.check_open()?;
     Ok(tree)
 }
 
-/// Brings as much of each filter into memory as serves the goal and the budget has room for: of runs that nobody
-/// had open any part, of the others, which are in somebody's budget, no more than is there.
-fn read_filters(core: &SessionCore, tree: &Tree, config: &TableConfig, budget: u64) -> Result<()> {
+/// Brings as much of each filter into memory as serves the goal and the budget has room for: of runs whose filters
+/// nobody has read any part, of the others, which are in somebody's budget, no more than is there. Without a
+/// budget, all that nobody has read.
+fn read_filters(core: &SessionCore, tree: &Tree, config: &TableConfig) -> Result<()> {
+    let _turn = core.reading_filters();
     let mut held = Held::default();
     tree.sources().for_each_run(&mut |run| held.add_run(run));
-    let room = budget.saturating_sub(tree.unfiltered_bytes());
-    let shares = held.filters_for(config.memory_goal, room, Run::take_unread);
+    let shares = match config.memory_budget {
+        None => held.unread_filters(),
+        Some(budget) => {
+            let room = budget.saturating_sub(tree.unfiltered_bytes());
+            held.filters_for(config.memory_goal, room, Run::is_unread)
+        }
+    };
     parallel::map(shares.len(), threads(core, config), |at| {
         core.check_open()?;
         let (run, part) = &shares[at];
-        if run.filter().kept() == Kept::Nothing && *part != Kept::Nothing {
+        if run.is_unread() {
             return run.read_filter(*part);
         }
         run.reduce_filter(*part);
@@ -827,5 +838,61 @@ pub(crate) fn exists(core: &SessionCore, name: &SnapshotName) -> Result<bool> {
         Ok(list(core)?.contains(name))
     } else {
         core.snapshots().contains(name.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use terrane_io::{Access, Fault, FaultKind, FaultPlan, Repeat, SimDisk};
+
+    use super::*;
+    use crate::filter::Kept;
+    use crate::session::{Session, SessionOptions};
+
+    /// Runs that were opened without their filters by somebody who gave up: whoever is next reads them, with a budget
+    /// or without, and so does whoever comes after one that failed.
+    #[test]
+    fn filters_that_nobody_has_read_are_read_by_the_next_who_opens_the_table() {
+        let disk = SimDisk::new(1);
+        let options = SessionOptions::with_salt(1).create_dir();
+        let session = Session::open(disk.clone(), Path::new("/session"), &options).unwrap();
+        let write_buffer = crate::config::WriteBuffer::Entries(2_000);
+        let config = TableConfig { write_buffer, ..TableConfig::default() };
+        let mut table = session.new_table(&config).unwrap();
+        for number in 0..20_000_u64 {
+            table.insert(&number.to_le_bytes(), b"value").unwrap();
+        }
+        let name = SnapshotName::new("a").unwrap();
+        table.save_snapshot(&name, "").unwrap();
+        drop(table);
+        let numbers: Vec<u64> = session.core().read_snapshot("a").unwrap().numbers().collect();
+        for budget in [None, Some(16 << 20)] {
+            let options = OpenOptions { memory_budget: budget, ..OpenOptions::default() };
+            let unread = || -> Vec<_> {
+                let core = session.core();
+                let open = |&number| core.run_without_filter(number, Access::Buffered).unwrap();
+                numbers.iter().map(open).collect()
+            };
+            let open = || session.open_snapshot_with(&name, "", &options);
+            let runs = unread();
+            assert!(runs.iter().all(|run| run.filter().kept() == Kept::Nothing));
+            let before = disk.calls();
+            let filter_bytes = open().unwrap().stats().filter_bytes;
+            let calls = disk.calls() - before;
+            assert!(filter_bytes > 10_000, "{budget:?}: {filter_bytes}");
+            drop(runs);
+            let mut failed = 0;
+            for at_call in 0..calls {
+                let runs = unread();
+                let (at_call, kind) = (disk.calls() + at_call, FaultKind::Eio);
+                let fault = Fault { at_call, kind, repeat: Repeat::Once };
+                disk.set_plan(FaultPlan { fail: Some(fault), ..FaultPlan::default() });
+                failed += u32::from(open().is_err());
+                disk.set_plan(FaultPlan::default());
+                assert_eq!(open().unwrap().stats().filter_bytes, filter_bytes, "{at_call}");
+                drop(runs);
+            }
+            assert!(failed > 2, "{failed} calls failed");
+        }
     }
 }

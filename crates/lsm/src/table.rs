@@ -10,23 +10,21 @@ use std::time::Duration;
 
 use crate::answer::Lookup;
 use crate::canonical::{self, CanonicalSummary};
-use crate::config::{DiskCache, MEMORY_BUDGET_MAX, MergeSchedule, MergeThread, TableConfig};
+use crate::config::{DiskCache, MergeSchedule, MergeThread, TableConfig};
 use crate::cursor::Cursor;
 use crate::diff::Diff;
-use crate::entry::{
-    BLOB_BYTES_MAX, BLOB_SPAN_SIZE, KEY_BYTES_MAX, Update, VALUE_BYTES_MAX, key_hash,
-};
+use crate::entry::{BLOB_BYTES_MAX, BLOB_SPAN_SIZE, KEY_BYTES_MAX, Update, VALUE_BYTES_MAX};
 use crate::error::{Error, Result};
 use crate::files::lock;
 use crate::key_range::KeyRange;
 use crate::levels::{Context, Incoming, Level, Pending, Tree};
 use crate::lookup::{Batch, Idle, LookupContext, begin_batch, lookup_batch};
 use crate::lookup_thread::{PendingLookups, Submitted};
-use crate::memory::budget_min;
+use crate::memory::{budget_min, check_budget};
 use crate::merging::View;
 use crate::page_cache::CacheShare;
 use crate::run::Run;
-use crate::segment::{NewEntry, Room, Undo};
+use crate::segment::{Room, Undo};
 use crate::session_core::{Holder, Registered, SessionCore};
 use crate::snapshot::{self, SnapshotName, WrittenOut};
 use crate::sources::Sources;
@@ -218,11 +216,7 @@ impl Table {
         if let Some(budget) = config.memory_budget
             && config.memory_budget != self.config.memory_budget
         {
-            let least = budget_min(self.stats().index_bytes);
-            if budget < least {
-                let allowed = format!("{least} to {MEMORY_BUDGET_MAX}, for a table of this size");
-                return Err(refused("memory_budget", format!("bytes: {budget}"), allowed));
-            }
+            check_budget(budget, budget_min(self.stats().index_bytes), "for a table of this size")?;
         }
         let now = self.tree.now(&self.context());
         self.config = config.clone();
@@ -353,12 +347,7 @@ impl Table {
         self.session.check_writable()?;
         let (start, id) = (self.clock(), self.session.id());
         event!(TRACE, "table.updates", self.session.dir(), table = id, count = batch.len());
-        let mut room = Room { entries: batch.len(), bytes: 0 };
-        let mut blob_bytes = 0;
-        for (key, update) in batch {
-            room.bytes += check_sizes(key.as_ref(), *update)?;
-            blob_bytes += update.parts().2.map_or(0, <[u8]>::len);
-        }
+        let (room, blob_bytes) = check_batch(batch)?;
         let bytes = (room.bytes + blob_bytes) as u64;
         if batch.is_empty() {
             return Ok(Applied::default());
@@ -409,10 +398,7 @@ impl Table {
         }
         self.anchor = Arc::default();
         self.make_room_to_write();
-        let mut room = Room { entries: batch.len(), bytes: 0 };
-        for (key, update) in batch {
-            room.bytes += check_sizes(key.as_ref(), *update)?;
-        }
+        let (room, _) = check_batch(batch)?;
         let now = self.tree.now(&self.context());
         self.tree.buffer.begin(room, &self.config.resolve)?;
         for (key, update) in batch {
@@ -425,17 +411,16 @@ impl Table {
             self.next_work = 0;
         } else {
             self.tree.set_time(&context(&self.session, &self.config), now);
+            // The write buffer may take more than what was set aside for it.
+            self.limit_cache(&self.tree);
         }
         Ok(())
     }
 
     /// Puts an update into the write buffer, in which a batch has been begun.
     fn put(&mut self, key: &[u8], update: Update<'_>, undo: Option<&mut Undo>) -> Result<()> {
-        let (kind, value, blob) = update.parts();
-        let blob = blob.map(Arc::from);
-        let hash = key_hash(self.session.salt(), key);
-        let entry = NewEntry { key, hash, kind, value, blob: blob.as_ref() };
-        self.tree.buffer.put(entry, &self.config.resolve, undo)
+        let (salt, resolve) = (self.session.salt(), &self.config.resolve);
+        self.tree.buffer.put_update((key, update), salt, resolve, undo)
     }
 
     /// Makes the table what it was before a batch, the last thing that was done to it.
@@ -504,8 +489,10 @@ impl Table {
         let mut next = self.tree.flush(&context)?;
         self.limit_cache(&next);
         if self.config.merge_schedule == MergeSchedule::OneShot {
-            next = next.settled(&context)?;
-            self.limit_cache(&next);
+            let settled = next.settled(&context);
+            // The table stays as it is if that failed.
+            self.limit_cache(settled.as_ref().unwrap_or(&self.tree));
+            next = settled?;
         }
         Ok(next)
     }
@@ -718,6 +705,11 @@ impl Table {
         copy.next_work = self.next_work;
         copy.has_room_to_write = self.has_room_to_write;
         copy.anchor = Arc::clone(&self.anchor);
+        if !self.has_room_to_write {
+            // Either may now advance the merges of both; who is updated has set memory aside for that.
+            self.limit_cache(&self.tree);
+            copy.limit_cache(&copy.tree);
+        }
         Ok(copy)
     }
 
@@ -979,7 +971,7 @@ fn level_stats(level: &Level) -> LevelStats {
 }
 
 /// Refuses what is longer than the formats can hold; returns the bytes of key and value.
-pub(crate) fn check_sizes(key: &[u8], update: Update<'_>) -> Result<usize> {
+fn check_sizes(key: &[u8], update: Update<'_>) -> Result<usize> {
     let (_, value, blob) = update.parts();
     if key.len() > KEY_BYTES_MAX {
         return Err(Error::KeyTooLarge { bytes: key.len(), limit: KEY_BYTES_MAX });
@@ -994,6 +986,18 @@ pub(crate) fn check_sizes(key: &[u8], update: Update<'_>) -> Result<usize> {
         }
         _ => Ok(key.len() + value.len()),
     }
+}
+
+/// Refuses a batch in which anything is longer than the formats can hold; returns what it takes, and the bytes of its
+/// blobs.
+pub(crate) fn check_batch<K: AsRef<[u8]>>(batch: &[(K, Update<'_>)]) -> Result<(Room, usize)> {
+    let mut room = Room { entries: batch.len(), bytes: 0 };
+    let mut blob_bytes = 0;
+    for (key, update) in batch {
+        room.bytes += check_sizes(key.as_ref(), *update)?;
+        blob_bytes += update.parts().2.map_or(0, <[u8]>::len);
+    }
+    Ok((room, blob_bytes))
 }
 
 /// The updates that delete these keys.
@@ -1112,6 +1116,31 @@ mod tests {
             assert!(table.stats().runs() >= 2, "{:?}", table.stats());
             assert_eq!(table.count_exact().unwrap(), 5_000);
         }
+    }
+
+    /// A reader's write buffer grows beyond what a budget gives to it; the cache of pages gives way.
+    #[test]
+    fn cached_pages_make_room_for_what_is_replayed() {
+        const BUDGET: u64 = 1 << 20;
+        let session = session();
+        let (memory_budget, disk_cache) = (Some(BUDGET), DiskCache::None);
+        let config = TableConfig { memory_budget, disk_cache, ..TableConfig::default() };
+        let mut table = session.new_table(&config).unwrap();
+        let keys: Vec<_> = (1 << 40..(1 << 40) + 20_000_u64).map(u64::to_le_bytes).collect();
+        for key in &keys {
+            table.insert(key, &[7; 100]).unwrap();
+        }
+        for _ in 0..2 {
+            assert!(table.lookups(&keys).unwrap().iter().all(Lookup::is_found));
+        }
+        let cached = table.stats().cache_bytes;
+        assert!(cached > BUDGET / 2, "{cached} bytes");
+        replay(&mut table, None, |table| {
+            let stats = table.stats();
+            assert!(stats.memory_bytes() <= BUDGET.max(stats.buffer_bytes * 5 / 4), "{stats:?}");
+        });
+        let stats = table.stats();
+        assert!(stats.buffer_bytes > BUDGET / 2 && stats.cache_bytes < cached / 2, "{stats:?}");
     }
 
     /// With and without what was replayed the same merges are due with the same update, also after a snapshot.

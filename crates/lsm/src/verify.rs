@@ -665,6 +665,8 @@ impl<'a> Check<'a> {
         }
         let mut sums = Sums::new(wanted.purpose, wanted.run.identity, salt.unwrap_or_default());
         let mut broken: Option<Problem> = None;
+        let filter = run.as_ref().map(Run::filter);
+        let looked_at = run.as_ref().zip(filter.as_deref());
         let mut told = 0;
         let Self { progress, done_bytes, total_bytes, .. } = self;
         let mut pages = Pages::new(file.as_ref(), wanted.run.identity, end);
@@ -681,8 +683,8 @@ impl<'a> Check<'a> {
                 told = met.page + CHUNK_PAGES;
             }
             sums.add(&met);
-            if let Some(run) = run.as_ref().filter(|_| broken.is_none() && damage.is_none())
-                && let Some(rule) = misled(run, &met)
+            if let Some((run, filter)) = looked_at.filter(|_| broken.is_none() && damage.is_none())
+                && let Some(rule) = misled(run, filter, &met)
             {
                 let offset = page_offset(met.page);
                 broken = Some(Problem::new(&path, offset, rule));

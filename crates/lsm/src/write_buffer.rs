@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use crate::entry::EntryRef;
+use crate::entry::{EntryRef, Update, key_hash};
 use crate::error::Result;
 use crate::resolve::Resolve;
 use crate::segment::{Chunk, NewEntry, Room, Segment, Undo, charge_for};
@@ -172,6 +172,23 @@ impl WriteBuffer {
         }
         let last = self.last_chunk().expect("`begin` made the last segment writable");
         last.put(entry, resolve, undo)
+    }
+
+    /// The same for an update of the key, in a session of that salt.
+    ///
+    /// # Errors
+    /// As [`begin`](Self::begin).
+    pub(crate) fn put_update(
+        &mut self,
+        (key, update): (&[u8], Update<'_>),
+        salt: u64,
+        resolve: &Resolve,
+        undo: Option<&mut Undo>,
+    ) -> Result<()> {
+        let (kind, value, blob) = update.parts();
+        let blob = blob.map(Arc::from);
+        let hash = key_hash(salt, key);
+        self.put(NewEntry { key, hash, kind, value, blob: blob.as_ref() }, resolve, undo)
     }
 
     /// Takes back the batch that was begun with this.

@@ -5,7 +5,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use terrane_bench::host;
-use terrane_bench::yardstick::{self, Yardstick};
+use terrane_bench::yardstick::{self, Beside, Pattern, Yardstick};
 
 use crate::exit::Failure;
 use crate::progress::Progress;
@@ -21,6 +21,17 @@ pub(super) fn yardstick_of(
 ) -> Result<Option<Yardstick>, Failure> {
     let measure = |store| yardstick::measure(store, YARDSTICK_S, progress);
     Ok(store.map(PathBuf::as_path).map(measure).transpose()?)
+}
+
+/// Measures what the device of a store gives beside writes of such a rate, if the store has one.
+pub(super) fn beside_writes_of(
+    store: Option<&PathBuf>,
+    (pattern, write_bytes_per_s): (Pattern, u64),
+    progress: &mut Progress,
+) -> Result<Option<Beside>, Failure> {
+    let Some(store) = store else { return Ok(None) };
+    let writes = write_bytes_per_s;
+    Ok(yardstick::measure_beside_writes(store, pattern, writes, YARDSTICK_S, progress)?)
 }
 
 /// The head of a report.
@@ -66,7 +77,12 @@ impl Started {
         }
     }
 
-    /// The same for a report that has a `wall_s` of its own.
+    /// The head of the report of a benchmark that was to go on when it ends now.
+    pub(super) fn head_interrupted(&self) -> Head {
+        Head { status: "interrupted", ..self.head() }
+    }
+
+    /// The same as [`head`](Self::head) for a report that has a `wall_s` of its own.
     pub(super) fn head_without_time(&self) -> Head {
         Head { wall_s: None, ..self.head() }
     }

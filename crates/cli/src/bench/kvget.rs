@@ -13,6 +13,7 @@ use terrane_bench::workload::kvget::setup;
 use terrane_bench::yardstick::Yardstick;
 
 use super::choices::{GoalArg, ShapeArg};
+use super::files::FileArgs;
 use super::head::{Head, Started, yardstick_of};
 use crate::args;
 use crate::exit::Failure;
@@ -53,9 +54,12 @@ Examples:
     terrane bench kvget run --store DIR --batch 1 --threads 16 --json
   What the engine costs without a device:
     terrane bench kvget run --in-memory --keys 1M
+  The report in a file, and the time series of its windows in another:
+    terrane bench kvget run --store DIR --out run.json --jsonl windows.jsonl --quiet
 
 A run changes nothing and can be repeated. Every result is checked: a key that is missing, a value that is
-wrong and an absent key that is found end it with exit code 1.";
+wrong and an absent key that is found end it with exit code 1. After Ctrl-C the report is of what was measured
+until then.";
 
 /// Which keys are read, by its name.
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -175,6 +179,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "SIZE", value_parser = args::size)]
     memory_limit: Option<u64>,
     #[command(flatten)]
+    files: FileArgs,
+    #[command(flatten)]
     output: OutputArgs,
 }
 
@@ -193,9 +199,9 @@ impl Kvget {
         }
     }
 
-    pub(crate) fn run(&self) -> Result<(), Failure> {
+    pub(crate) fn run(&self) -> Result<u8, Failure> {
         match self {
-            Self::Setup(setup) => setup.run(self.command()),
+            Self::Setup(setup) => setup.run(self.command()).map(|()| 0),
             Self::Run(run) => run.run(self.command()),
         }
     }
@@ -259,8 +265,9 @@ impl RunArgs {
         }
     }
 
-    fn run(&self, command: &str) -> Result<(), Failure> {
+    fn run(&self, command: &str) -> Result<u8, Failure> {
         let started = Started::now();
+        let files = self.files.make()?;
         let mut progress = Progress::new(self.output.quiet)?;
         let before = self.yardstick(&mut progress)?;
         let limit = self.memory_limit.map(MemoryLimit::set).transpose()?;
@@ -270,14 +277,20 @@ impl RunArgs {
             None => run::run_in_memory(&self.table(), &options, &mut progress)?,
         };
         drop(limit);
-        let after = self.yardstick(&mut progress)?;
+        // Nobody who wants to stop waits for the device to be measured.
+        let after = if report.is_interrupted { None } else { self.yardstick(&mut progress)? };
         drop(progress);
         if let Some((before, after)) = before.zip(after) {
             report.calibrate(&before, &after);
         }
+        let interrupted = report.is_interrupted.then(|| Failure::interrupted("interrupted"));
+        let head = if report.is_interrupted { started.head_interrupted() } else { started.head() };
         let dir = self.store.clone().unwrap_or_else(std::env::temp_dir);
-        let measured = Measured { head: started.head(), report: &report, host: Host::of(&dir) };
-        output::report(command, self.output.json, &measured, &lines(&report))
+        let measured = Measured { head, report: &report, host: Host::of(&dir) };
+        let failure = interrupted.as_ref();
+        files.write(output::object(command, &measured, failure)?, &report.windows)?;
+        let text = output::aligned(&lines(&report));
+        output::checked(command, self.output.json, &measured, &text, failure)
     }
 
     fn yardstick(&self, progress: &mut Progress) -> Result<Option<Yardstick>, Failure> {

@@ -10,7 +10,7 @@ use terrane_bench::workload::utxo::Prepared;
 use terrane_bench::workload::utxo::draws::{Draws, Kind};
 use terrane_bench::workload::utxo::run::{self, Mode, Report};
 use terrane_bench::workload::utxo::setup::{self, Loading};
-use terrane_bench::yardstick::Yardstick;
+use terrane_bench::yardstick::{Beside, Pattern, Yardstick};
 
 use crate::args;
 use crate::exit::Failure;
@@ -18,7 +18,7 @@ use crate::output;
 use crate::progress::Progress;
 
 use super::choices::{GoalArg, ShapeArg};
-use super::head::{Head, Started, yardstick_of};
+use super::head::{Head, Started, beside_writes_of, yardstick_of};
 
 /// What is done.
 #[derive(Debug, Subcommand)]
@@ -173,7 +173,8 @@ pub(crate) struct RunArgs {
     /// Read the whole table at the end and compare it with what it must be
     #[arg(long)]
     check: bool,
-    /// Measure the device in the same call, before and after
+    /// Measure the device in the same call, before and after; in a mode that looks up and updates also beside writes
+    /// of the run's own rate, where fio is installed
     #[arg(long)]
     calibrate: bool,
     /// Put this process, page cache included, under a control group with so much memory
@@ -296,11 +297,45 @@ struct Measured<'a> {
     fio_measured_by: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     eta: Option<f64>,
+    #[serde(flatten)]
+    beside_writes: Option<OfWritten>,
     #[serde(skip_serializing_if = "Option::is_none")]
     memory_limit_bytes: Option<u64>,
     enforced_by: &'static str,
     host: &'a Host,
     warnings: &'a [&'static str],
+}
+
+/// What the device gives to reads like the run's own beside writes of the run's own rate.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+struct OfWritten {
+    fio_beside_writes_pattern: Pattern,
+    fio_beside_writes_read_iops: f64,
+    fio_beside_writes_write_bytes_per_s: f64,
+    /// Lookups for each of these reads.
+    eta_beside_writes: f64,
+}
+
+impl OfWritten {
+    fn new(pattern: Pattern, beside: &Beside, lookups_per_s: f64) -> Self {
+        Self {
+            fio_beside_writes_pattern: pattern,
+            fio_beside_writes_read_iops: beside.read_iops,
+            fio_beside_writes_write_bytes_per_s: beside.write_bytes_per_s,
+            eta_beside_writes: lookups_per_s / beside.read_iops,
+        }
+    }
+}
+
+/// The reads that a mode is compared with beside writes of its own rate, in bytes per second: batches that are awaited
+/// are bursts. `None` for a mode that does not both read and write.
+fn beside(report: &Report) -> Option<(Pattern, u64)> {
+    let pattern = match report.mode {
+        Mode::Sequential => Pattern::Bursts,
+        Mode::Pipelined => Pattern::Steady,
+        Mode::LookupOnly | Mode::UpdateOnly => return None,
+    };
+    Some((pattern, (report.device_write_bytes as f64 / report.wall_s) as u64))
 }
 
 /// How far two yardsticks of one run may differ.
@@ -340,6 +375,7 @@ impl RunArgs {
             }
         };
         let after = self.yardstick(&mut progress)?;
+        let beside_writes = self.beside_writes(&report, &mut progress)?;
         drop(progress);
         let both = before.as_ref().zip(after.as_ref());
         let iops = both.map(|(before, after)| (before.read_iops + after.read_iops) / 2.0);
@@ -357,6 +393,7 @@ impl RunArgs {
             fio_read_iops_spread_ratio: spread,
             fio_measured_by: before.as_ref().map(|yardstick| yardstick.measured_by),
             eta: iops.zip(report.lookups_per_s).map(|(iops, lookups)| lookups / iops),
+            beside_writes,
             memory_limit_bytes: self.memory_limit,
             enforced_by: limit.as_ref().map_or("direct_io", |limit| limit.enforced_by()),
             host: &Host::of(&dir),
@@ -367,6 +404,17 @@ impl RunArgs {
 
     fn yardstick(&self, progress: &mut Progress) -> Result<Option<Yardstick>, Failure> {
         yardstick_of(self.store.as_ref().filter(|_| self.calibrate), progress)
+    }
+
+    fn beside_writes(
+        &self,
+        report: &Report,
+        progress: &mut Progress,
+    ) -> Result<Option<OfWritten>, Failure> {
+        let Some(wanted) = beside(report) else { return Ok(None) };
+        let store = self.store.as_ref().filter(|_| self.calibrate);
+        let measured = beside_writes_of(store, wanted, progress)?.zip(report.lookups_per_s);
+        Ok(measured.map(|(beside, lookups)| OfWritten::new(wanted.0, &beside, lookups)))
     }
 }
 
@@ -385,6 +433,12 @@ fn lines(measured: &Measured<'_>) -> Vec<(&'static str, String)> {
     if let (Some(iops), Some(eta)) = (measured.fio_read_iops, measured.eta) {
         let by = measured.fio_measured_by.unwrap_or_default();
         lines.push(("device", format!("{iops:.0} reads/s of 4 KiB by {by}: eta {eta:.3}")));
+    }
+    if let Some(beside) = &measured.beside_writes {
+        let (iops, eta) = (beside.fio_beside_writes_read_iops, beside.eta_beside_writes);
+        let written = output::bytes(beside.fio_beside_writes_write_bytes_per_s as u64);
+        let text = format!("{iops:.0} reads/s beside {written}/s: {eta:.3} of it");
+        lines.push(("device, written to", text));
     }
     let cpu = (report.cpu_us_per_op, report.cpu_user_us_per_op, report.cpu_system_us_per_op);
     lines.push(("processor", format!("{:.2} us an operation, {:.2} + {:.2}", cpu.0, cpu.1, cpu.2)));

@@ -1,8 +1,12 @@
 //! `terrane bench kvget` and `terrane bench model`: the fields that other programs rely on.
 
+use std::path::Path;
+use std::process::{Command, Stdio};
+
 use serde_json::Value;
 
 use crate::program::{Answer, Place, command, text};
+use crate::schema::{faults, schema};
 
 fn kvget(what: &str, options: &[&str]) -> Answer {
     command().args(["bench", "kvget", what, "--quiet"]).args(options).output().unwrap().into()
@@ -29,6 +33,7 @@ fn a_run_reports_every_group_and_can_be_repeated_and_compared_with_the_model() {
     let run = [&store[..], &run].concat();
     let answer = kvget("run", &run);
     let report = answer.done();
+    check_schema(&report);
     assert_eq!(report["command"], "bench kvget run");
     assert_eq!((&report["status"], &report["source"]), (&"complete".into(), &"run".into()));
     assert!(report["command_line"].as_str().unwrap().ends_with("--goal hit --json"));
@@ -94,6 +99,7 @@ fn a_run_reports_every_group_and_can_be_repeated_and_compared_with_the_model() {
     let buffered = kvget("run", &[&store[..], &buffered].concat()).done();
     let bytes = |layer: &str| buffered["io"][layer]["read_bytes"].as_u64().unwrap();
     assert!(bytes("process") < bytes("engine") / 2, "{}", buffered["io"]);
+    check_schema(&buffered);
     assert_eq!(buffered["memory"]["memory_enforced"], false);
     assert_eq!(buffered["warnings"][0]["code"], "memory_not_enforced");
 
@@ -110,9 +116,93 @@ fn a_run_reports_every_group_and_can_be_repeated_and_compared_with_the_model() {
 fn a_run_in_memory_needs_no_store_and_tells_the_ceiling() {
     let options = ["--in-memory", "--keys", "5k", "--reads", "2k", "--threads", "2", "--json"];
     let report = kvget("run", &options).done();
+    check_schema(&report);
     assert_eq!(report["engine"]["io_mode"], "memory");
     assert!(report["speed"]["cpu_bound_ceiling_ops_per_s"].as_f64().unwrap() > 0.0);
     assert_eq!(report["workload"]["found"], 2_000);
+}
+
+/// Every report is what the schema that is shipped says, whatever the run.
+fn check_schema(report: &Value) {
+    let found = faults(&schema("bench-kvget-run.json"), report, "$");
+    assert!(found.is_empty(), "{found:?}");
+}
+
+#[test]
+fn recorded_reports_are_what_the_schema_says() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/results");
+    let mut count = 0;
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.file_name().is_some_and(|name| text(name.as_ref()).starts_with("kvget-")) {
+            check_schema(&serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap());
+            count += 1;
+        }
+    }
+    assert!(count >= 5, "{count} reports");
+}
+
+#[test]
+fn a_report_goes_to_files_as_well() {
+    let place = Place::new();
+    let [out, jsonl, csv] = ["run.json", "run.jsonl", "run.csv"].map(|name| place.path(name));
+    let files = ["--out", text(&out), "--jsonl", text(&jsonl), "--csv", text(&csv), "--json"];
+    let run = ["--in-memory", "--keys", "5k", "--reads", "2k", "--memory-budget", "50%"];
+    let answer = kvget("run", &[&run[..], &files].concat());
+    let report = answer.done();
+    let read = |path: &Path| std::fs::read_to_string(path).unwrap();
+    assert_eq!(read(&out), answer.stdout);
+    let lines = read(&jsonl);
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let (object, windows) = lines.split_last().unwrap();
+    assert_eq!(*object, report);
+    assert_eq!(windows.len() as u64, report["convergence"]["windows"].as_u64().unwrap());
+    let sum = |name: &str| windows.iter().map(|window| window[name].as_u64().unwrap()).sum::<u64>();
+    assert_eq!((sum("ops"), sum("found")), (2_000, 2_000));
+    assert_eq!(sum("read_requests"), report["io"]["engine"]["read_requests"].as_u64().unwrap());
+    assert_eq!(windows[1]["first_op"], windows[0]["ops"]);
+    let rows = read(&csv);
+    let rows: Vec<Vec<&str>> = rows.lines().map(|line| line.split(',').collect()).collect();
+    assert_eq!((rows.len(), rows[0].len()), (2, rows[1].len()));
+    let cell = |name: &str| rows[1][rows[0].iter().position(|column| *column == name).unwrap()];
+    assert_eq!(cell("io_per_get"), report["io_per_get"].to_string());
+    assert_eq!((cell("workload_ops"), cell("status"), cell("speed_eta")), ("2000", "complete", ""));
+
+    // Before anything is measured.
+    let message = kvget("run", &[&run[..], &["--json", "--out", "/nonexistent/a"]].concat());
+    assert!(message.failed(3).contains("/nonexistent/a"));
+}
+
+/// What was measured until then is told, with the exit code of an interruption.
+#[test]
+fn ctrl_c_ends_a_run_with_a_report_of_what_was_measured() {
+    let place = Place::new();
+    let out = place.path("run.json");
+    let mut child = command();
+    child.args(["bench", "kvget", "run", "--in-memory", "--keys", "2k", "--reads", "100M"]);
+    child.args(["--warm", "fixed:1%", "--json", "--out", text(&out)]);
+    let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // Setting the table up takes a small part of that time of the processor, and all reads hundreds of times as much.
+    let ticks = || -> u64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+        let fields = stat.rsplit(')').next().unwrap().split_whitespace();
+        fields.skip(11).take(2).map(|field| field.parse::<u64>().unwrap()).sum()
+    };
+    while ticks() < 150 {
+        std::thread::yield_now();
+    }
+    assert!(child.try_wait().unwrap().is_none(), "the benchmark has ended");
+    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(kill.unwrap().success());
+    let answer: Answer = child.wait_with_output().unwrap().into();
+    assert_eq!(answer.failed(130), "interrupted");
+    let report = answer.json();
+    check_schema(&report);
+    assert_eq!(report["status"], "interrupted");
+    let ops = report["workload"]["ops"].as_u64().unwrap();
+    assert!(ops > 0 && ops < 100_000_000, "{ops}");
+    assert_eq!(report["workload"]["found"], ops);
+    assert_eq!(std::fs::read_to_string(out).unwrap(), answer.stdout);
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod inspect;
 mod kvget;
 mod process;
 mod program;
+mod schema;
 mod snapshot;
 mod store;
 mod tables;

@@ -30,7 +30,7 @@ fn config() -> TableConfig {
 /// Loads distinct keys of these numbers.
 fn load(loader: &mut BulkLoader, numbers: std::ops::Range<u64>) -> Result<(), Error> {
     let numbers: Vec<u64> = numbers.collect();
-    numbers.chunks(500).try_for_each(|part| {
+    numbers.chunks(20).try_for_each(|part| {
         let entries: Vec<_> = part.iter().map(|&n| (key(n), value(n, 60))).collect();
         let batch: Vec<_> = entries.iter().map(|(k, v)| (k, Update::Insert(v))).collect();
         loader.updates(&batch)
@@ -97,7 +97,8 @@ fn every_entry_is_written_twice() {
     let place = Place::simulated(1);
     let Place::Simulated { disk } = &place else { panic!("simulated") };
     let session = place.open();
-    let mut loader = session.bulk_load(&config()).unwrap();
+    let memory_budget = Some(4 * MEMORY_BUDGET_MIN);
+    let mut loader = session.bulk_load(&TableConfig { memory_budget, ..config() }).unwrap();
     let before = disk.counts();
     load(&mut loader, 0..20_000).unwrap();
     let table = loader.finish().unwrap();
@@ -191,6 +192,84 @@ fn a_full_disk_is_an_error_that_says_so() {
     let table = loader.finish().unwrap();
     assert_eq!(table.count_exact().unwrap(), 10_000);
     table.save_snapshot(&name("loaded"), "").unwrap();
+}
+
+/// What does not fit in memory at once is written run by run.
+#[test]
+fn a_batch_of_any_size_is_sorted_in_parts() {
+    for place in Place::both() {
+        let session = place.open();
+        let mut loader = session.bulk_load(&config()).unwrap();
+        let entries: Vec<_> = (0..10_000).map(|n| (key(n), value(n, 60))).collect();
+        let batch: Vec<_> = entries.iter().map(|(k, v)| (k, Update::Insert(v))).collect();
+        loader.updates(&batch).unwrap();
+        let parts = batch.len() as u64 * 134 / SORTED_BYTES;
+        assert!(place.runs().len() as u64 + 2 >= parts, "{} runs", place.runs().len());
+        let table = loader.finish().unwrap();
+        assert_eq!(content(&table).len(), 10_000);
+    }
+}
+
+/// Every call of a load fails once. The batch that met the error is given again, and nothing of it counts twice.
+#[test]
+fn a_batch_that_failed_is_given_again_and_counts_once() {
+    let keys: Vec<_> = (0..300).map(key).collect();
+    let batches: Vec<Vec<_>> = [80, 300, 2_000, 5, 300, 900]
+        .into_iter()
+        .enumerate()
+        .map(|(round, count)| {
+            (0..count).map(|n| (&keys[n % 300], [round as u8 + 65; 50])).collect()
+        })
+        .collect();
+    let mut at_call = 0;
+    loop {
+        let place = Place::simulated(1);
+        let Place::Simulated { disk } = &place else { panic!("simulated") };
+        let session = place.open();
+        let mut loader = session.bulk_load(&config()).unwrap();
+        let first = disk.calls();
+        let fault =
+            Fault { at_call: first + at_call, kind: FaultKind::Enospc, repeat: Repeat::Once };
+        disk.set_plan(FaultPlan { fail: Some(fault), ..FaultPlan::default() });
+        let mut expected: BTreeMap<Vec<u8>, Vec<u8>> = BTreeMap::new();
+        for entries in &batches {
+            let batch: Vec<_> = entries.iter().map(|(k, v)| (*k, Update::Upsert(v))).collect();
+            if loader.updates(&batch).is_err() {
+                loader.updates(&batch).unwrap();
+            }
+            for (key, value) in entries {
+                let old = expected.entry(key.to_vec()).or_default();
+                *old = Resolve::concatenate().apply(value, old);
+            }
+        }
+        let (calls, has_failed) = (disk.calls() - first, disk.faults() > 0);
+        disk.set_plan(FaultPlan::default());
+        let table = loader.finish().unwrap();
+        assert!(content(&table) == expected.into_iter().collect::<Vec<_>>(), "call {at_call}");
+        if !has_failed {
+            assert!(calls > 30, "{calls} calls");
+            break;
+        }
+        at_call += 1;
+    }
+}
+
+/// The budget is what it must be for a table of that size, as for one that is there.
+#[test]
+fn a_budget_that_a_loaded_table_has_outgrown_is_refused_by_name() {
+    let session = Place::simulated(1).open();
+    let mut loader = session.bulk_load(&config()).unwrap();
+    // Keys that differ at their ends only, each on a page of its own.
+    for number in 0..2_000_u64 {
+        let mut key = value(number / 2, 200);
+        key.push(number as u8 % 2);
+        loader.updates(&[(&key, Update::Insert(&[1; 3_000]))]).unwrap();
+    }
+    let error = loader.finish().map(drop).unwrap_err();
+    let Error::InvalidConfig { option: "memory_budget", allowed, .. } = &error else {
+        panic!("{error:?}");
+    };
+    assert!(allowed.ends_with("for a table of this size"), "{allowed}");
 }
 
 /// A call that fails while lookups do merge work is no error of theirs.

@@ -5,12 +5,15 @@
 //! bytes of runs are changed, with and without their checksums made right again.
 
 use std::path::{Path, PathBuf};
+use std::sync::Barrier;
+use std::thread;
 
 use terrane_io::checksum::{crc32c, crc32c_append};
 use terrane_io::{Access, OpenMode};
 use terrane_lsm::{
-    DiskCache, Error, FilterPolicy, LevelFilter, Lookup, MemoryGoal, MergePolicy, MergeSchedule,
-    MergeThread, OpenOptions, PAGE_SIZE, Result, Session, Table, TableConfig, Verify,
+    DiskCache, Error, FilterPolicy, LevelFilter, Lookup, MEMORY_BUDGET_MIN, MemoryGoal,
+    MergePolicy, MergeSchedule, MergeThread, OpenOptions, PAGE_SIZE, Result, Session, Table,
+    TableConfig, Verify,
 };
 
 use crate::{Place, buffer_of, content, fill, key, name, value};
@@ -212,6 +215,44 @@ fn shapes_of_ribbons_that_cannot_be_are_refused_although_their_checksum_is_right
     assert!(open_with(&place.open(), Verify::Full).is_ok());
 }
 
+/// Tables opened side by side share their runs and so the filters of these: whoever comes first reads as much as its
+/// budget has room for, and whoever comes next leaves it at that, or folds it. At first one went on from what it
+/// had seen before the other had read anything, and took the filters away again for good, or found them larger
+/// than its budget.
+#[test]
+fn tables_opened_at_once_have_the_filters_that_their_budgets_have_room_for() {
+    const BUDGETS: [u64; 3] = [1 << 20, 16 << 20, MEMORY_BUDGET_MIN];
+    let place = Place::real();
+    let session = place.open();
+    let filter = FilterPolicy::BitsPerEntry(20.0);
+    let mut table = session.new_table(&TableConfig { filter, ..buffer_of(2_000) }).unwrap();
+    fill(&mut table, 0..60_000);
+    table.save_snapshot(&name("a"), LABEL).unwrap();
+    let whole = table.stats().filter_bytes;
+    drop(table);
+    for round in 0..40 {
+        let budgets = [BUDGETS[round % 2], BUDGETS[round % 3]];
+        let barrier = Barrier::new(budgets.len());
+        let open = |budget: u64| {
+            let goal = MemoryGoal::Balanced;
+            let options = OpenOptions::default().memory_budget(budget).memory_goal(goal);
+            barrier.wait();
+            session.open_snapshot_with(&name("a"), LABEL, &options).unwrap()
+        };
+        let tables = thread::scope(|scope| {
+            let opening = budgets.map(|budget| scope.spawn(move || open(budget)));
+            opening.map(|table| table.join().unwrap())
+        });
+        for (table, budget) in tables.iter().zip(budgets) {
+            let stats = table.stats();
+            assert!(stats.memory_bytes() <= budget, "{round}: {budget}: {stats:?}");
+            let poorest = *budgets.iter().min().unwrap();
+            let room = if poorest == MEMORY_BUDGET_MIN { poorest / 2 } else { whole };
+            assert!(stats.filter_bytes >= room, "{round}: {budgets:?}: {stats:?}");
+        }
+    }
+}
+
 type Content = Vec<(Vec<u8>, Vec<u8>)>;
 type Contents = (Content, Content);
 
@@ -394,6 +435,46 @@ fn a_full_check_finds_what_no_checksum_tells() {
         check(3, &|page| page.copy_from_slice(&earlier), "page 3: keys rise");
         write(&place, &path, &whole);
         open_with(&place.open(), Verify::Full).unwrap();
+    }
+}
+
+/// Under a memory budget filters are folded in memory, or left out, and say yes to every key. A full check looks at
+/// those that are stored, also of runs that another table has opened so, and leaves these as they were.
+#[test]
+fn a_full_check_looks_at_stored_filters_whatever_the_memory_budget() {
+    for place in Place::both() {
+        make(&place);
+        let path = largest_run(&place);
+        let mut bytes = read(&place, &path);
+        let footer = bytes.len() - PAGE_SIZE;
+        let filter_page = u32_at(&bytes, footer + FOOTER_DATA_PAGES) as usize;
+        let open = |session: &Session, budget: u64, verify: Verify| {
+            let options = OpenOptions::default().memory_budget(budget).verify(verify);
+            session.open_snapshot_with(&name("a"), LABEL, &options)
+        };
+        for budget in [MEMORY_BUDGET_MIN, 16 << 20] {
+            let session = place.open();
+            let first = open(&session, budget, Verify::Full).unwrap();
+            let second = open(&session, budget, Verify::Full).unwrap();
+            assert_eq!(first.stats().filter_bytes, second.stats().filter_bytes);
+            assert!(second.stats().memory_bytes() <= budget, "{:?}", second.stats());
+        }
+        change_page(&mut bytes, filter_page, |page| page[16..].fill(0));
+        write(&place, &path, &bytes);
+        for is_open in [false, true] {
+            for budget in [MEMORY_BUDGET_MIN, 16 << 20] {
+                let session = place.open();
+                let other = is_open.then(|| open(&session, budget, Verify::Lazy).unwrap());
+                let error = open(&session, budget, Verify::Full).map(drop).unwrap_err();
+                assert!(
+                    matches!(&error, Error::SnapshotCorrupted { name, path: found, reason }
+                        if name == "a" && *found == path && reason.contains("the filter lacks a key")),
+                    "{is_open}, {budget}: {error}"
+                );
+                drop(other);
+                session.close().unwrap();
+            }
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 use terrane::TableStats;
 
 use super::data::{ENTRY_BYTES, KEY_BYTES, VALUE_BYTES};
-use super::run::{IoMode, Measured, Options, WarmedUp};
+use super::run::{IoMode, Measured, Options, WarmedUp, Window};
 use super::{Prepared, name_of};
 use crate::latency::LatencyReport;
 use crate::meter::{DeviceUsage, Usage, rss_bytes, rss_peak_bytes};
@@ -83,6 +83,44 @@ pub struct Report {
     pub model: Model,
     /// What makes figures doubtful.
     pub warnings: Vec<Warning>,
+    /// The windows that were measured, which are told one by one.
+    #[serde(skip)]
+    pub windows: Vec<WindowReport>,
+    /// Whether the run was to be longer.
+    #[serde(skip)]
+    pub is_interrupted: bool,
+}
+
+/// One of the windows that were measured.
+#[derive(Debug, Clone, Serialize)]
+#[expect(missing_docs, reason = "the names say it")]
+pub struct WindowReport {
+    /// The number of its first operation.
+    pub first_op: u64,
+    pub ops: u64,
+    pub found: u64,
+    pub absent: u64,
+    /// Of the engine.
+    pub read_requests: u64,
+    pub io_per_get: f64,
+    pub wall_s: f64,
+    pub lookups_per_s: f64,
+}
+
+impl WindowReport {
+    /// What a window that begins with some operation came to.
+    pub(super) fn new(first_op: u64, window: &Window) -> Self {
+        Self {
+            first_op,
+            ops: window.ops,
+            found: window.found,
+            absent: window.absent,
+            read_requests: window.reads,
+            io_per_get: window.io_per_get(),
+            wall_s: window.wall_s,
+            lookups_per_s: window.ops as f64 / window.wall_s,
+        }
+    }
 }
 
 /// The operations.
@@ -415,7 +453,7 @@ pub(super) fn report(facts: &Facts) -> Report {
         converged: facts.warm_up.converged,
         warmup_ops: facts.warm_up.ops,
         index_refs_per_page: facts.warm_up.index_refs_per_page,
-        windows: measured.windows,
+        windows: measured.windows.len(),
     };
     Report {
         schema_version: SCHEMA_VERSION,
@@ -452,6 +490,8 @@ pub(super) fn report(facts: &Facts) -> Report {
         convergence,
         speed,
         model,
+        windows: measured.windows.clone(),
+        is_interrupted: sum.ops < options.reads,
     }
 }
 

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use serde::Serialize;
-use terrane::io::{Access, Disk, MemoryDisk, OpenMode, RealDisk};
-use terrane::{DiskCache, OpenOptions, Session, SessionOptions, Table, TableStats};
+use terrane::io::{Access, Disk, OpenMode, RealDisk};
+use terrane::{DiskCache, OpenOptions, Session, Table, TableStats};
 
 use super::data::{Distribution, KEY_BYTES, Operation, Operations, StreamHash, key, value};
 use super::report::{self, Report};
@@ -21,7 +21,7 @@ use crate::latency::Latency;
 use crate::meter::{DeviceUsage, Usage, reset_rss_peak, rss_bytes};
 use crate::model::Goal;
 use crate::monitor::{Monitor, Phase};
-use crate::workload::{Error, Result, bounded, open, seconds};
+use crate::workload::{Error, Result, bounded, open, open_in_memory, seconds};
 
 /// References to each page of the index after which the warm-up may end.
 const INDEX_REFS_PER_PAGE: f64 = 50.0;
@@ -103,7 +103,8 @@ impl Default for Options {
     }
 }
 
-/// Measures on the table that was set up in `store`, by a process that may be under a `limit`.
+/// Measures on the table that was set up in `store`, by a process that may be under a `limit`. If the monitor asks to
+/// stop once something has been measured, the report is of that and [says so](Report::is_interrupted).
 ///
 /// # Errors
 /// [`Error`].
@@ -133,8 +134,7 @@ pub fn run_in_memory(
     monitor: &mut dyn Monitor,
 ) -> Result<Report> {
     check(options)?;
-    let disk: Arc<dyn Disk> = MemoryDisk::new();
-    let session = Session::open(disk, Path::new("store"), &SessionOptions::default().create_dir())?;
+    let session = open_in_memory()?;
     setup::set_up(&session, setup, monitor)?;
     let place = Place { dir: None, io_mode: IoMode::Memory, limit: None };
     measure(&session, &place, options, monitor)
@@ -274,7 +274,7 @@ fn warm_up(
 #[derive(Debug)]
 pub(super) struct Measured {
     pub(super) sum: Window,
-    pub(super) windows: usize,
+    pub(super) windows: Vec<report::WindowReport>,
     pub(super) io_per_get_ci95: Option<f64>,
     pub(super) latency: Latency,
     pub(super) stream_hash: String,
@@ -290,22 +290,27 @@ fn reads(
     let operations = reader.operations(MEASURED_STREAM);
     let before = reader.table.stats();
     reader.latencies.fill_with(Latency::new);
-    let (mut sum, mut means, mut hash) = (Window::default(), Vec::new(), StreamHash::default());
+    let (mut sum, mut windows, mut hash) = (Window::default(), Vec::new(), StreamHash::default());
     while sum.ops < options.reads {
         monitor.progress(Phase::Operations, sum.ops, Some(options.reads));
         if monitor.stop() {
-            return Err(Error::Interrupted);
+            if windows.is_empty() {
+                return Err(Error::Interrupted);
+            }
+            // What was measured until now stands.
+            break;
         }
         let end = options.reads.min(sum.ops + window_ops(options.reads));
         let window = reader.window(&operations, sum.ops..end, Some(&mut hash))?;
-        means.push(window.io_per_get());
+        windows.push(report::WindowReport::new(sum.ops, &window));
         sum.add(&window);
     }
+    let means: Vec<f64> = windows.iter().map(|window| window.io_per_get).collect();
     let mut latency = Latency::new();
     reader.latencies.iter().for_each(|of_thread| latency.merge(of_thread));
     Ok(Measured {
         sum,
-        windows: means.len(),
+        windows,
         io_per_get_ci95: confidence_95(&means),
         latency,
         stream_hash: hash.finish(),
@@ -329,7 +334,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    fn io_per_get(&self) -> f64 {
+    pub(super) fn io_per_get(&self) -> f64 {
         self.reads as f64 / self.ops as f64
     }
 

@@ -11,12 +11,10 @@
 //! each mode that looks up. Making keys and values is inside the clock.
 
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Instant;
 
 use serde::Serialize;
-use terrane::io::{Disk, MemoryDisk};
-use terrane::{MergeThread, OpenOptions, Session, SessionOptions, TableStats};
+use terrane::{MergeThread, OpenOptions, Session, TableStats};
 
 use super::draws::{Draws, Kind};
 use super::work::{Moment, Work};
@@ -25,7 +23,7 @@ use crate::latency::LatencyReport;
 use crate::meter::{reset_rss_peak, rss_bytes};
 use crate::model::Goal;
 use crate::monitor::Monitor;
-use crate::workload::{Error, Result, open, seconds};
+use crate::workload::{Error, Result, open, open_in_memory, seconds};
 
 /// The order in which lookups and updates come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -175,9 +173,7 @@ pub fn run_in_memory(
     options: &Options,
     monitor: &mut dyn Monitor,
 ) -> Result<Report> {
-    let disk: Arc<dyn Disk> = MemoryDisk::new();
-    let session_options = SessionOptions::default().create_dir();
-    let session = Session::open(disk, Path::new("store"), &session_options)?;
+    let session = open_in_memory()?;
     setup::set_up(&session, setup, monitor)?;
     measure(&session, &std::env::temp_dir(), options, monitor)
 }
