@@ -26,7 +26,7 @@
 //!
 //! A **run** has `path`, `format_version`, `purpose` (`level` or `buffer_image`), `identity`, `entries`,
 //! `tombstones`, `key_bytes`, `value_bytes`, `bytes` (of the file and of that of its blobs), `data_pages`, `key_pages`,
-//! `overflow_pages`, `filter_pages`, `filter_bits_per_entry`, `filter_probes`, `index_pages`, and
+//! `overflow_pages`, `filter_pages`, `filter_kind` (`bloom`, `ribbon`, or null), `filter_bits_per_entry`, `filter_probes` (of a ribbon its columns), `index_pages`, and
 //! `index_kind` (`compact` or `ordinary`), `index_bytes_per_page` (in memory, for each key page),
 //! `index_extra_reads` (second reads if each key is looked up once), which are null if filter or index
 //! are damaged.
@@ -271,6 +271,7 @@ struct Run {
     key_pages: u32,
     overflow_pages: u32,
     filter_pages: u32,
+    filter_kind: Option<&'static str>,
     filter_bits_per_entry: f64,
     filter_probes: u32,
     index_pages: u32,
@@ -553,6 +554,11 @@ impl Looker {
             key_pages: meta.key_pages,
             overflow_pages: meta.data_pages - meta.key_pages,
             filter_pages: meta.filter_pages,
+            filter_kind: match meta.has_ribbon() {
+                _ if meta.filter_pages == 0 => None,
+                true => Some("ribbon"),
+                false => Some("bloom"),
+            },
             filter_bits_per_entry: meta.filter_bits_per_entry(),
             filter_probes: if meta.filter_pages == 0 { 0 } else { meta.filter_probes },
             index_pages: meta.index_pages,
@@ -931,9 +937,11 @@ impl Run {
             (Some(kind), Some(per_page)) => format!("{kind}, {per_page:.2} bytes a page in memory"),
             _ => "damaged, or the filter is".to_owned(),
         };
-        let filter = match self.filter_pages {
-            0 => "none".to_owned(),
-            _ => format!("{} bits an entry, {} probes", self.filter_text(), self.filter_probes),
+        let (bits, probes) = (self.filter_text(), self.filter_probes);
+        let filter = match self.filter_kind {
+            None => bits,
+            Some("ribbon") => format!("ribbon of {probes} columns, {bits} bits an entry"),
+            Some(_) => format!("{bits} bits an entry, {probes} probes"),
         };
         let purpose = match self.purpose {
             "level" => "run of a level",

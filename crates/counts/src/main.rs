@@ -11,7 +11,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrane::io::{Disk, MemoryDisk};
-use terrane::{MergeSchedule, Session, SessionOptions, Table, TableConfig, Update, WriteBuffer};
+use terrane::{
+    FilterPolicy, LevelFilter, MergeSchedule, Session, SessionOptions, Table, TableConfig, Update,
+    WriteBuffer,
+};
 
 /// Entries of the table that lookups and updates work on.
 const ENTRIES: u64 = 1 << 16;
@@ -27,6 +30,9 @@ const MERGED_BATCHES: u64 = 160;
 
 /// Small, so that the table has several levels and each region some flushes.
 const WRITE_BUFFER_ENTRIES: u64 = 2_000;
+
+/// Columns of ribbon filters, where there are some.
+const COLUMNS: u8 = 10;
 
 /// Any: hashes must be the same in each run.
 const SALT: u64 = 1;
@@ -88,7 +94,7 @@ fn config(merge_schedule: MergeSchedule) -> TableConfig {
     TableConfig { write_buffer, merge_schedule, ..TableConfig::default() }
 }
 
-/// Region: lookups.
+/// Region: lookups; it is entered twice.
 #[inline(never)]
 fn region_lookups(table: &Table, batches: &[Vec<Key>]) -> Outcome<u64> {
     let mut found = 0;
@@ -108,8 +114,8 @@ fn region_updates(table: &mut Table, batches: &[Vec<(&Key, Update<'_>)>]) -> Out
     Ok(())
 }
 
-/// Lookups of keys that are there, all over the table.
-fn lookups(table: &Table) -> Outcome<()> {
+/// Lookups of keys that are there, all over the table; returns keys asked of filters, by run.
+fn lookups(table: &Table) -> Outcome<u64> {
     let number = |at: u64| mix(at) % ENTRIES;
     let batch = |batch: u64| (batch * BATCH..(batch + 1) * BATCH).map(|at| key(number(at)));
     let batches: Vec<Vec<Key>> = (0..BATCHES).map(|at| batch(at).collect()).collect();
@@ -118,10 +124,16 @@ fn lookups(table: &Table) -> Outcome<()> {
     if found != BATCHES * BATCH {
         return Err(format!("{found} keys of {} found", BATCHES * BATCH).into());
     }
-    println!("keys {}", stats.lookups);
-    println!("probes {}", (stats.lookups - stats.memory_hits) * stats.runs());
-    println!("reads {}", stats.lookup_reads);
-    Ok(())
+    Ok((stats.lookups - stats.memory_hits) * stats.runs())
+}
+
+/// A table with all entries.
+fn loaded(session: &Session, config: &TableConfig) -> Outcome<Table> {
+    let mut table = session.new_table(config)?;
+    for first in (0..ENTRIES).step_by(BATCH as usize) {
+        table.updates(&batch(&insertions(first)))?;
+    }
+    Ok(table)
 }
 
 /// Each batch deletes the oldest entries and inserts as many new ones.
@@ -157,11 +169,17 @@ fn merges() -> Outcome<()> {
 
 fn main() -> Outcome<()> {
     let session = session()?;
-    let mut table = session.new_table(&config(MergeSchedule::Incremental))?;
-    for first in (0..ENTRIES).step_by(BATCH as usize) {
-        table.updates(&batch(&insertions(first)))?;
-    }
-    lookups(&table)?;
+    let config = config(MergeSchedule::Incremental);
+    let mut table = loaded(&session, &config)?;
+    let probes = lookups(&table)?;
+    let stats = table.stats();
+    println!("keys {}", stats.lookups);
+    println!("probes {probes}");
+    println!("reads {}", stats.lookup_reads);
     updates(&mut table)?;
-    merges()
+    merges()?;
+    let filter = FilterPolicy::PerLevel(vec![LevelFilter::Ribbon(COLUMNS)]);
+    let table = loaded(&session, &TableConfig { filter, ..config })?;
+    println!("ribbon-probes {}", lookups(&table)?);
+    Ok(())
 }

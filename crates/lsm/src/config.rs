@@ -7,10 +7,12 @@ use std::fmt::Display;
 use terrane_io::Access;
 use terrane_io::bytes::{Overrun, Reader, Writer};
 
+use crate::bloom::BloomSize;
 use crate::error::{Error, Result};
 use crate::filter::FilterAllocation;
 use crate::index::IndexKind;
 use crate::resolve::Resolve;
+use crate::ribbon::COLUMNS_MAX;
 
 /// Shape of the levels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -82,6 +84,11 @@ pub enum LevelFilter {
     Fpr(f64),
     /// Bits per entry, 2 to 32.
     BitsPerEntry(f64),
+    /// A ribbon filter of so many columns, 1 to 16, each of which takes 1.05 bits per entry and halves the
+    /// false-positive rate: 10 columns have 0.001 in 10.5 bits, where the other filters take 15.5. Building it takes
+    /// some 0.2 µs of processor time an entry, ten times as much as theirs. What is read into memory of
+    /// it can be any number of its columns, so under a small memory budget it is as good as if it had been made for it.
+    Ribbon(u8),
 }
 
 /// Whether the pages that lookups read pass through the page cache.
@@ -252,13 +259,15 @@ impl LevelFilter {
         match self {
             Self::Fpr(rate) => check("filter", "a false-positive rate of ", rate, 1e-5, 0.1),
             Self::BitsPerEntry(bits) => check("filter", "bits per entry: ", bits, 2.0, 32.0),
+            Self::Ribbon(columns) => check("filter", "columns: ", columns, 1, COLUMNS_MAX),
         }
     }
 
     fn allocation(self) -> FilterAllocation {
         match self {
-            Self::Fpr(rate) => FilterAllocation::Fpr(rate),
-            Self::BitsPerEntry(bits) => FilterAllocation::BitsPerEntry(bits),
+            Self::Fpr(rate) => FilterAllocation::Bloom(BloomSize::Fpr(rate)),
+            Self::BitsPerEntry(bits) => FilterAllocation::Bloom(BloomSize::BitsPerEntry(bits)),
+            Self::Ribbon(columns) => FilterAllocation::Ribbon(columns),
         }
     }
 }
@@ -344,8 +353,8 @@ impl TableConfig {
     /// runs that a level can show.
     pub(crate) fn filter_allocation(&self, level: u32, last: u32) -> FilterAllocation {
         match &self.filter {
-            &FilterPolicy::BitsPerEntry(bits) => FilterAllocation::BitsPerEntry(bits),
-            &FilterPolicy::Fpr(rate) => FilterAllocation::Fpr(rate),
+            &FilterPolicy::BitsPerEntry(bits) => LevelFilter::BitsPerEntry(bits).allocation(),
+            &FilterPolicy::Fpr(rate) => LevelFilter::Fpr(rate).allocation(),
             FilterPolicy::PerLevel(levels) => {
                 let at = (level.max(1) as usize).min(levels.len());
                 // Without a memory budget, so checked: there is at least one.
@@ -364,7 +373,7 @@ impl TableConfig {
                     let runs = if ratio < 4.0 { 2.0 * ratio } else { 1.0 };
                     0.6 / ratio.powf(f64::from(above) + 1.0) / runs
                 };
-                FilterAllocation::Fpr((total * share).max(1e-5))
+                LevelFilter::Fpr((total * share).max(1e-5)).allocation()
             }
         }
     }
@@ -448,13 +457,16 @@ impl LevelFilter {
         match self {
             Self::Fpr(rate) => out.u8(2).u64(rate.to_bits()),
             Self::BitsPerEntry(bits) => out.u8(3).u64(bits.to_bits()),
+            Self::Ribbon(columns) => out.u8(5).u64(columns.into()),
         };
     }
 
     fn decode(input: &mut Reader<'_>) -> std::result::Result<Option<Self>, Overrun> {
-        Ok(match (input.u8()?, f64::from_bits(input.u64()?)) {
-            (2, rate) => Some(Self::Fpr(rate)),
-            (3, bits) => Some(Self::BitsPerEntry(bits)),
+        let (tag, number) = (input.u8()?, input.u64()?);
+        Ok(match tag {
+            2 => Some(Self::Fpr(f64::from_bits(number))),
+            3 => Some(Self::BitsPerEntry(f64::from_bits(number))),
+            5 => u8::try_from(number).ok().map(Self::Ribbon),
             _ => None,
         })
     }
@@ -490,9 +502,10 @@ impl FilterPolicy {
             _ => {
                 let policy = LevelFilter::decode(&mut whole)?;
                 *input = whole;
-                Ok(policy.map(|policy| match policy {
-                    LevelFilter::Fpr(rate) => Self::Fpr(rate),
-                    LevelFilter::BitsPerEntry(bits) => Self::BitsPerEntry(bits),
+                Ok(policy.and_then(|policy| match policy {
+                    LevelFilter::Fpr(rate) => Some(Self::Fpr(rate)),
+                    LevelFilter::BitsPerEntry(bits) => Some(Self::BitsPerEntry(bits)),
+                    LevelFilter::Ribbon(_) => None,
                 }))
             }
         }
@@ -610,6 +623,13 @@ mod tests {
                 ..default.clone()
             },
             TableConfig { filter: FilterPolicy::BitsPerEntry(11.5), ..default.clone() },
+            TableConfig {
+                filter: FilterPolicy::PerLevel(vec![
+                    LevelFilter::Fpr(0.01),
+                    LevelFilter::Ribbon(9),
+                ]),
+                ..default.clone()
+            },
             TableConfig { memory_budget: Some(1 << 20), memory_goal: MemoryGoal::Hit, ..default },
         ]
     }
@@ -640,12 +660,12 @@ mod tests {
 
     #[test]
     fn the_last_filter_of_a_list_is_for_all_deeper_levels() {
-        let levels = vec![LevelFilter::BitsPerEntry(14.0), LevelFilter::Fpr(0.03)];
+        let levels = vec![LevelFilter::BitsPerEntry(14.0), LevelFilter::Ribbon(7)];
         let config =
             TableConfig { filter: FilterPolicy::PerLevel(levels), ..TableConfig::default() };
         let on = |level| config.filter_allocation(level, 9);
-        assert_eq!(on(1), FilterAllocation::BitsPerEntry(14.0));
-        assert_eq!(on(2), FilterAllocation::Fpr(0.03));
-        assert_eq!(on(9), FilterAllocation::Fpr(0.03));
+        assert_eq!(on(1), FilterAllocation::Bloom(BloomSize::BitsPerEntry(14.0)));
+        assert_eq!(on(2), FilterAllocation::Ribbon(7));
+        assert_eq!(on(9), FilterAllocation::Ribbon(7));
     }
 }

@@ -34,8 +34,8 @@ use crate::reserve::{
     RESERVE_VERSION,
 };
 use crate::run::{
-    FILTER_WORDS_PER_PAGE, Purpose, RUN_MAGIC, RUN_PAGES_MAX, RUN_VERSION, RunMeta, read_meta,
-    read_sections,
+    FILTER_KIND_RIBBON, FILTER_WORDS_PER_PAGE, Purpose, RUN_MAGIC, RUN_PAGES_MAX, RUN_VERSION,
+    RunMeta, read_meta, read_sections,
 };
 use crate::run_builder::CHUNK_PAGES;
 use crate::session_core::{
@@ -661,7 +661,7 @@ fn shape(
 fn run_info(path: &Path, file: &dyn DiskFile) -> Result<RunInfo> {
     let meta = read_meta(path, file)?;
     let bytes = (meta.pages() + meta.blob_pages()) * PAGE_SIZE as u64;
-    Ok(RunInfo { path: path.to_owned(), version: RUN_VERSION, meta, bytes })
+    Ok(RunInfo { path: path.to_owned(), version: meta.format_version(), meta, bytes })
 }
 
 /// The index of a run file.
@@ -749,6 +749,7 @@ pub fn constants() -> Vec<(&'static str, String)> {
         ("VALUE_BYTES_MAX", VALUE_BYTES_MAX.to_string()),
         ("RUN_MAGIC", text(RUN_MAGIC)),
         ("RUN_VERSION", RUN_VERSION.to_string()),
+        ("FILTER_KIND_RIBBON", FILTER_KIND_RIBBON.to_string()),
         ("RUN_PAGES_MAX", RUN_PAGES_MAX.to_string()),
         ("RUN_NUMBER_MAX", RUN_NUMBER_MAX.to_string()),
         ("FILTER_WORDS_PER_PAGE", FILTER_WORDS_PER_PAGE.to_string()),

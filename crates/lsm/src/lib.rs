@@ -32,6 +32,10 @@ mod stats;
 
 mod page;
 
+mod bloom;
+
+mod ribbon;
+
 mod filter;
 
 mod index;

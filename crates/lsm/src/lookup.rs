@@ -262,7 +262,8 @@ impl Batch {
         self.open += count as u64;
         let filters: Vec<&Filter> = self.filters.iter().map(AsRef::as_ref).collect();
         let mut first = self.hits.len();
-        probe_batch(&filters, &hashes[..count], &mut self.hits);
+        let key_at = |at: usize| keys[open[at] as usize].as_ref();
+        probe_batch(&filters, &hashes[..count], &key_at, &mut self.hits);
         // Hits are grouped by key, newest run first within a key.
         while first < self.hits.len() {
             let asked = self.hits[first].key;

@@ -13,7 +13,7 @@
 //! filters of that rate for all runs there are; beside them that of one run with all entries, which is what
 //! a merge into the last level comes to; and that of one run with all entries above the last level, for the
 //! other merges. The merge gets a filter of that rate. Where filters made earlier, when the table was smaller,
-//! stand in the way, the ones that are the most too large are folded ([`Filter::fold_to`]), which costs one
+//! stand in the way, the ones that are the most too large are reduced ([`Filter::keep`]), which costs one
 //! pass over them and no I/O; in their files they stay as they were.
 //!
 //! **A table that is only read** needs no room for any of that. When a snapshot is opened, the filters get all
@@ -36,11 +36,12 @@ use std::sync::Arc;
 
 use terrane_io::Access;
 
+use crate::bloom::BloomSize;
 use crate::config::{
     BUFFER_WEIGHTS, MEMORY_BUDGET_MAX, MEMORY_BUDGET_MIN, MemoryGoal, write_buffer_weight,
 };
 use crate::error::{Error, Result};
-use crate::filter::{Filter, FilterAllocation, FilterBuilder, Fold, expected_rate};
+use crate::filter::{Filter, FilterAllocation, FilterBuilder, FilterShape, Kept};
 use crate::index::IndexKind;
 use crate::page::PAGE_SIZE;
 use crate::run::Run;
@@ -105,31 +106,30 @@ const FILTER_OVERHEAD_BYTES: u64 = 64 + {
 };
 
 fn filter_bytes(entries: u64, allocation: FilterAllocation) -> u64 {
-    Filter::blocks_for(entries, allocation) * 64 + FILTER_OVERHEAD_BYTES
+    allocation.memory_bytes(entries) + FILTER_OVERHEAD_BYTES
 }
 
 /// Memory of the filter of a run of so many entries in a table of a given rate per entry.
 fn filter_bytes_at(rate_per_entry: f64, entries: u64) -> u64 {
-    filter_bytes(entries, FilterAllocation::for_rate(rate_per_entry * entries as f64))
+    let size = BloomSize::for_rate(rate_per_entry * entries as f64);
+    filter_bytes(entries, FilterAllocation::Bloom(size))
 }
 
 /// A filter among which memory is shared out.
 #[derive(Debug, Clone, Copy)]
 struct Candidate {
     entries: u64,
-    /// As they are stored.
-    blocks: u64,
-    probes: u8,
+    shape: FilterShape,
     /// The share of all lookups that ask it about a key that its run does not have.
     weight: f64,
-    /// The least that it can be folded.
-    finest: Fold,
+    /// The most that can be had of it.
+    most: Kept,
 }
 
 /// A part of a filter: what it takes, and the lookups that read in vain.
 #[derive(Debug, Clone, Copy)]
 struct Part {
-    fold: Fold,
+    kept: Kept,
     bytes: u64,
     reads: f64,
 }
@@ -142,21 +142,17 @@ impl Part {
 }
 
 impl Candidate {
-    fn part(&self, fold: Fold) -> Part {
-        let blocks = fold.blocks(self.blocks);
-        let rate = match fold {
-            Fold::NOTHING => 1.0,
-            _ => expected_rate(self.entries, blocks, self.probes),
-        };
-        Part { fold, bytes: blocks * 64 + FILTER_OVERHEAD_BYTES, reads: rate * self.weight }
+    fn part(&self, kept: Kept) -> Part {
+        let bytes = self.shape.memory_bytes(kept) + FILTER_OVERHEAD_BYTES;
+        Part { kept, bytes, reads: self.shape.rate(kept, self.entries) * self.weight }
     }
 
     /// The parts worth having, from none on, each of which saves less per byte than the one before.
     fn parts(&self) -> Vec<Part> {
-        let mut parts = vec![self.part(Fold::NOTHING)];
-        let folds = Fold::FACTORS.into_iter().map(Fold::uniform).chain([self.finest]);
-        for fold in folds.filter(|&fold| self.can_have(fold)) {
-            let part = self.part(fold);
+        let mut parts = vec![self.part(Kept::Nothing)];
+        let larger = self.shape.uniform_parts().into_iter().chain([self.most]);
+        for kept in larger.filter(|&kept| kept != Kept::Nothing && self.most.leads_to(kept)) {
+            let part = self.part(kept);
             while let [.., before, last] = parts.as_slice()
                 && part.gain(last) >= last.gain(before)
             {
@@ -168,15 +164,11 @@ impl Candidate {
         }
         parts
     }
-
-    fn can_have(&self, fold: Fold) -> bool {
-        fold != Fold::NOTHING && fold.divides(self.blocks) && self.finest.leads_to(fold)
-    }
 }
 
 /// How much of each filter to have in `room` bytes so that fewest lookups read in vain, at no place for less than
 /// `gain_min` reads saved per byte.
-fn share_out(candidates: &[Candidate], room: u64, gain_min: f64) -> Vec<Fold> {
+fn share_out(candidates: &[Candidate], room: u64, gain_min: f64) -> Vec<Kept> {
     let parts: Vec<Vec<Part>> = candidates.iter().map(Candidate::parts).collect();
     let mut steps = Vec::new();
     for (at, parts) in parts.iter().enumerate() {
@@ -185,7 +177,7 @@ fn share_out(candidates: &[Candidate], room: u64, gain_min: f64) -> Vec<Fold> {
     // Of one filter they stay in their order, as each saves less than the one before.
     steps.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.2.cmp(&b.2)));
     let mut chosen = vec![0; candidates.len()];
-    let mut folds = vec![Fold::NOTHING; candidates.len()];
+    let mut shares = vec![Kept::Nothing; candidates.len()];
     let least = parts.iter().map(|parts| parts[0].bytes).sum();
     let mut left = room.saturating_sub(least);
     for (gain, at, step) in steps {
@@ -195,15 +187,15 @@ fn share_out(candidates: &[Candidate], room: u64, gain_min: f64) -> Vec<Fold> {
         let (less, more) = (parts[at][step - 1], parts[at][step]);
         if let Some(rest) = left.checked_sub(more.bytes.saturating_sub(less.bytes)) {
             left = rest;
-            (chosen[at], folds[at]) = (step, more.fold);
-        } else if less.fold != Fold::NOTHING && !more.fold.is_uneven() {
-            let stored = candidates[at].blocks;
-            let blocks_max = less.fold.blocks(stored) + left / 64;
-            folds[at] = Fold::between(less.fold, more.fold, stored, blocks_max);
-            left -= (folds[at].blocks(stored) - less.fold.blocks(stored)) * 64;
+            (chosen[at], shares[at]) = (step, more.kept);
+        } else if less.kept != Kept::Nothing && more.kept.is_uniform() {
+            let shape = candidates[at].shape;
+            let bytes = shape.memory_bytes(less.kept);
+            shares[at] = shape.between(less.kept, more.kept, bytes + left);
+            left -= shape.memory_bytes(shares[at]) - bytes;
         }
     }
-    folds
+    shares
 }
 
 /// What a merge will hold, as far as a budget goes.
@@ -279,9 +271,9 @@ impl Held {
     }
 
     /// The runs whose filters are still to be read, and that all of them are wanted.
-    pub(crate) fn unread_filters(&self) -> Vec<(Arc<Run>, Fold)> {
+    pub(crate) fn unread_filters(&self) -> Vec<(Arc<Run>, Kept)> {
         let unread = self.runs.iter().filter(|run| run.is_unread());
-        unread.map(|run| (Arc::clone(run), Fold::WHOLE)).collect()
+        unread.map(|run| (Arc::clone(run), run.meta().filter_shape().whole())).collect()
     }
 
     /// How much of the filters of all runs, which must have been added newest first, to have in `room` bytes. Of
@@ -291,7 +283,7 @@ impl Held {
         goal: MemoryGoal,
         room: u64,
         can_be_read: impl Fn(&Run) -> bool,
-    ) -> Vec<(Arc<Run>, Fold)> {
+    ) -> Vec<(Arc<Run>, Kept)> {
         let entries: u64 = self.runs.iter().map(|run| run.meta().entries).sum();
         let hits = match goal {
             MemoryGoal::Hit => 1.0,
@@ -304,13 +296,12 @@ impl Held {
             .iter()
             .map(|run| {
                 older -= run.meta().entries;
-                let filter = run.filter();
+                let shape = run.meta().filter_shape();
                 Candidate {
                     entries: run.meta().entries,
-                    blocks: run.meta().filter_blocks,
-                    probes: u8::try_from(run.meta().filter_probes).unwrap_or(u8::MAX),
+                    shape,
                     weight: 1.0 - hits + hits * older as f64 / entries.max(1) as f64,
-                    finest: if can_be_read(run) { Fold::WHOLE } else { filter.fold() },
+                    most: if can_be_read(run) { shape.whole() } else { run.filter().kept() },
                 }
             })
             .collect();
@@ -319,8 +310,8 @@ impl Held {
         let pages = |run: &Arc<Run>| u64::from(run.meta().data_pages) * PAGE_SIZE as u64;
         let direct_bytes: u64 = self.runs.iter().filter(is_direct).map(pages).sum();
         let gain_min = if direct_bytes > 0 { hits / direct_bytes as f64 } else { 0.0 };
-        let folds = share_out(&candidates, room, gain_min);
-        self.runs.iter().cloned().zip(folds).collect()
+        let shares = share_out(&candidates, room, gain_min);
+        self.runs.iter().cloned().zip(shares).collect()
     }
 
     /// What a cache of pages may take of a budget: what nothing else needs until the next merge begins. A table
@@ -348,8 +339,8 @@ impl Held {
         if self.filter_bytes() <= room {
             return;
         }
-        for (run, fold) in self.filters_for(goal, room, |_| false) {
-            run.fold_filter(fold);
+        for (run, part) in self.filters_for(goal, room, |_| false) {
+            run.reduce_filter(part);
         }
     }
 
@@ -370,13 +361,15 @@ impl Held {
         self.fold_filters(goal, rate, room.saturating_sub(wanted));
         let free = room.saturating_sub(self.bytes());
         if !needs_filter {
-            return FilterAllocation::Least;
+            return FilterAllocation::LEAST;
         }
         if wanted <= free {
-            return FilterAllocation::for_rate(rate * output.entries as f64);
+            let size = BloomSize::for_rate(rate * output.entries as f64);
+            return FilterAllocation::Bloom(size);
         }
         let blocks = free.saturating_sub(FILTER_OVERHEAD_BYTES) / 64;
-        FilterAllocation::for_bits(blocks as f64 * 512.0 / output.entries.max(1) as f64)
+        let bits = blocks as f64 * 512.0 / output.entries.max(1) as f64;
+        FilterAllocation::Bloom(BloomSize::for_bits(bits))
     }
 
     /// The smallest rate per entry whose filters fit.
@@ -438,11 +431,11 @@ impl Held {
                 run.memory_bytes().0 as f64
                     / filter_bytes_at(rate_per_entry, run.meta().entries) as f64
             };
-            let folds = self.runs.iter().filter_map(|run| Some((run, run.filter().coarser()?)));
-            let too_large = folds.filter(|(run, _)| excess(run) > 1.0);
+            let smaller = self.runs.iter().filter_map(|run| Some((run, run.filter().smaller()?)));
+            let too_large = smaller.filter(|(run, _)| excess(run) > 1.0);
             let largest = too_large.max_by(|a, b| excess(a.0).total_cmp(&excess(b.0)));
-            let Some((run, fold)) = largest else { break };
-            let freed = run.fold_filter(fold) as u64;
+            let Some((run, part)) = largest else { break };
+            let freed = run.reduce_filter(part) as u64;
             held = held.saturating_sub(freed);
         }
     }
@@ -454,6 +447,8 @@ mod tests {
     //! paper; the filters behind the rates are measured in `filter`.
 
     use super::*;
+    use crate::bloom::{Bloom, Fold};
+    use crate::ribbon::RibbonShape;
 
     const ENTRIES: u64 = 10_000_000;
     /// What the index of such a table takes.
@@ -473,30 +468,26 @@ mod tests {
             .map(|(share, bits)| {
                 older -= share;
                 let entries = (share * ENTRIES as f64) as u64;
-                let filter = FilterAllocation::for_bits(bits);
+                let blocks = Bloom::blocks_for(entries, BloomSize::for_bits(bits));
+                let shape = FilterShape::Bloom { blocks, probes: 6 };
                 Candidate {
                     entries,
-                    blocks: Filter::blocks_for(entries, filter),
-                    probes: 6,
+                    shape,
                     weight: 1.0 - hits + hits * f64::round(older * 1e9) / 1e9,
-                    finest: Fold::WHOLE,
+                    most: shape.whole(),
                 }
             })
             .collect()
     }
 
     /// Reads in vain of a present key and of an absent one, with memory of so many thousandths of all bytes.
-    fn reads(above: f64, bits: (f64, f64), hits: f64, thousandths: u64) -> (f64, f64) {
-        let candidates = levelled(above, bits, hits);
+    fn reads(candidates: &[Candidate], hits: f64, thousandths: u64) -> (f64, f64) {
         let room = ENTRIES * 142 * thousandths / 1_000 - INDEX;
-        let folds = share_out(&candidates, room, hits / (ENTRIES as f64 * 146.0));
-        let rates = candidates.iter().zip(&folds).map(|(candidate, fold)| {
-            (candidate.part(*fold), candidate.part(*fold).reads / candidate.weight.max(1e-9))
-        });
-        let all: Vec<_> = rates.collect();
-        assert!(all.iter().map(|(part, _)| part.bytes).sum::<u64>() <= room);
-        let misses =
-            all.iter().map(|(part, rate)| if part.fold == Fold::NOTHING { 1.0 } else { *rate });
+        let shares = share_out(candidates, room, hits / (ENTRIES as f64 * 146.0));
+        let parts = candidates.iter().zip(&shares).map(|(candidate, &kept)| candidate.part(kept));
+        assert!(parts.map(|part| part.bytes).sum::<u64>() <= room);
+        let misses = candidates.iter().zip(&shares);
+        let misses = misses.map(|(candidate, &kept)| candidate.shape.rate(kept, candidate.entries));
         let misses: Vec<f64> = misses.collect();
         let upper: f64 = misses[..misses.len() - 1].iter().sum();
         (upper, misses.iter().sum())
@@ -506,10 +497,41 @@ mod tests {
     #[test]
     fn a_thousandth_of_the_bytes_suffices_for_keys_that_are_present() {
         let bits = (11.0, 14.0);
-        let present = [1, 2, 10].map(|thousandths| reads(0.1, bits, 1.0, thousandths).0);
+        let present =
+            [1, 2, 10].map(|thousandths| reads(&levelled(0.1, bits, 1.0), 1.0, thousandths).0);
         assert!(present[0] <= 0.08 && present[1] <= 0.007 && present[2] <= 0.007, "{present:?}");
-        let absent = [5, 10].map(|thousandths| reads(0.1, bits, 0.5, thousandths).1);
+        let absent =
+            [5, 10].map(|thousandths| reads(&levelled(0.1, bits, 0.5), 0.5, thousandths).1);
         assert!(absent[0] <= 0.17 && absent[1] <= 0.0145, "{absent:?}");
+    }
+
+    /// The same with a ribbon of twelve columns on the last level: absent keys cost a third, in all of the memory.
+    #[test]
+    fn a_ribbon_on_the_last_level_takes_memory_to_the_last_column() {
+        let mut candidates = levelled(0.1, (11.0, 14.0), 0.5);
+        let last = candidates.last_mut().unwrap();
+        // 8192 entries take 133 blocks.
+        let segments = last.entries.div_ceil(8192) as u32;
+        let blocks = u64::from(segments) * 133;
+        let shape = RibbonShape { segments, columns: 12, directory_words: 2 * segments, blocks };
+        last.shape = FilterShape::Ribbon(shape);
+        last.most = last.shape.whole();
+        let absent = [5, 10].map(|thousandths| reads(&candidates, 0.5, thousandths).1);
+        assert!(absent[0] <= 0.07 && absent[1] <= 0.0076, "{absent:?}");
+        let mut before = f64::INFINITY;
+        for kilobytes in (4_000..16_000).step_by(100) {
+            let shares = share_out(&candidates, kilobytes * 1_000, 0.0);
+            let parts = candidates.iter().zip(&shares);
+            let parts: Vec<Part> = parts.map(|(candidate, &kept)| candidate.part(kept)).collect();
+            let bytes: u64 = parts.iter().map(|part| part.bytes).sum();
+            let reads: f64 = parts.iter().map(|part| part.reads).sum();
+            // No more is left over than one more column of a segment takes, and of another filter a few blocks.
+            assert!(bytes <= kilobytes * 1_000 && reads <= before, "{kilobytes}: {bytes} {reads}");
+            if shares != candidates.iter().map(|candidate| candidate.most).collect::<Vec<_>>() {
+                assert!(bytes + 8_000 >= kilobytes * 1_000, "{kilobytes}: {bytes}");
+            }
+            before = reads;
+        }
     }
 
     #[test]
@@ -518,13 +540,15 @@ mod tests {
             for hits in [0.0, 0.5, 1.0] {
                 let mut before = f64::INFINITY;
                 for thousandths in [1, 2, 3, 5, 8, 10, 20, 30] {
-                    let (present, absent) = reads(0.1, bits, hits, thousandths);
+                    let candidates = levelled(0.1, bits, hits);
+                    let (present, absent) = reads(&candidates, hits, thousandths);
                     let cost = hits * present + (1.0 - hits) * absent;
                     assert!(cost <= before + 1e-9, "{bits:?} {hits} {thousandths}: {cost}");
                     before = cost;
                 }
             }
-            assert!(reads(0.02, bits, 0.5, 5).1 < reads(0.1, bits, 0.5, 5).1, "{bits:?}");
+            let absent = |above: f64| reads(&levelled(above, bits, 0.5), 0.5, 5).1;
+            assert!(absent(0.02) < absent(0.1), "{bits:?}");
         }
     }
 
@@ -532,16 +556,17 @@ mod tests {
     #[test]
     fn what_is_not_worth_its_memory_is_left_out() {
         let candidates = levelled(0.1, (11.0, 14.0), 0.5);
-        let nothing = vec![Fold::NOTHING; candidates.len()];
+        let nothing = vec![Kept::Nothing; candidates.len()];
         assert_eq!(share_out(&candidates, 0, 0.0), nothing);
         assert_eq!(share_out(&candidates, u64::MAX, 1.0), nothing);
         let all = share_out(&candidates, u64::MAX, 0.0);
-        assert!(all.iter().all(|fold| *fold == Fold::WHOLE), "{all:?}");
+        assert!(all.iter().all(|kept| *kept == Kept::Blocks(Fold::WHOLE)), "{all:?}");
         let for_hits = share_out(&levelled(0.1, (11.0, 14.0), 1.0), u64::MAX, 0.0);
-        assert_eq!(for_hits.last(), Some(&Fold::NOTHING));
-        assert!(for_hits.iter().rev().skip(1).all(|fold| *fold == Fold::WHOLE));
+        assert_eq!(for_hits.last(), Some(&Kept::Nothing));
+        assert!(for_hits.iter().rev().skip(1).all(|kept| *kept == Kept::Blocks(Fold::WHOLE)));
         // What is in memory already can only be folded further.
-        let folded = Candidate { finest: Fold::uniform(4), ..candidates[0] };
-        assert_eq!(share_out(&[folded], u64::MAX, 0.0), [Fold::uniform(4)]);
+        let most = Kept::Blocks(Fold::uniform(4));
+        let folded = Candidate { most, ..candidates[0] };
+        assert_eq!(share_out(&[folded], u64::MAX, 0.0), [most]);
     }
 }

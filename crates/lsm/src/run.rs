@@ -17,16 +17,21 @@ use crate::corrupt::Corrupt;
 use crate::entry::{ENTRY_OVERHEAD_BYTES, KEY_BYTES_MAX};
 use crate::error::{Error, Result};
 use crate::files::{FileHandle, FileSet};
-use crate::filter::{Filter, FilterDecoder, Fold};
+use crate::filter::{Filter, FilterDecoder, FilterShape, Kept};
 use crate::index::{Candidate, Index};
 use crate::open_files::PooledFile;
 use crate::page::{PAGE_SIZE, PAYLOAD_SIZE, PageKind, Place, decode_payload};
+use crate::ribbon::{RibbonShape, check_columns};
 
 /// First bytes of a footer's content.
 pub(crate) const RUN_MAGIC: [u8; 8] = *b"TerraRun";
 
-/// Newest version of run files, which is the one that is written.
-pub(crate) const RUN_VERSION: u32 = 1;
+/// Newest version of run files. A run whose filter is a blocked Bloom filter, or that has none, is written in
+/// version 1, which has no other kind.
+pub(crate) const RUN_VERSION: u32 = 2;
+
+/// Of a filter in a footer of version 2: a ribbon.
+pub(crate) const FILTER_KIND_RIBBON: u32 = 2;
 
 /// Filter words in a page.
 pub(crate) const FILTER_WORDS_PER_PAGE: usize = PAYLOAD_SIZE / 8;
@@ -65,6 +70,8 @@ pub struct RunMeta {
     pub filter_probes: u32,
     pub index_bytes: u32,
     pub blob_bytes: u64,
+    pub filter_segments: u32,
+    pub filter_directory_words: u32,
 }
 
 impl RunMeta {
@@ -86,6 +93,54 @@ impl RunMeta {
             filter_probes: 0,
             index_bytes: 0,
             blob_bytes: 0,
+            filter_segments: 0,
+            filter_directory_words: 0,
+        }
+    }
+
+    /// The format version of a file with this footer.
+    #[must_use]
+    pub fn format_version(&self) -> u32 {
+        if self.has_ribbon() { RUN_VERSION } else { 1 }
+    }
+
+    /// Whether the filter is a ribbon, so that `filter_probes` are columns and `filter_blocks` have that many words
+    /// each.
+    #[must_use]
+    pub fn has_ribbon(&self) -> bool {
+        self.filter_segments > 0
+    }
+
+    /// How the filter is stored.
+    pub(crate) fn filter_shape(&self) -> FilterShape {
+        if self.has_ribbon() {
+            FilterShape::Ribbon(RibbonShape {
+                segments: self.filter_segments,
+                // Held to the range when it was decoded.
+                columns: u8::try_from(self.filter_probes).unwrap_or(u8::MAX),
+                directory_words: self.filter_directory_words,
+                blocks: self.filter_blocks,
+            })
+        } else {
+            FilterShape::Bloom { blocks: self.filter_blocks, probes: self.filter_probes }
+        }
+    }
+
+    /// The same with a filter of another shape.
+    pub(crate) fn with_filter(self, shape: FilterShape) -> Self {
+        let filter_pages = shape.words().div_ceil(FILTER_WORDS_PER_PAGE as u64) as u32;
+        match shape {
+            FilterShape::Bloom { blocks, probes } => {
+                Self { filter_pages, filter_blocks: blocks, filter_probes: probes, ..self }
+            }
+            FilterShape::Ribbon(shape) => Self {
+                filter_pages,
+                filter_blocks: shape.blocks,
+                filter_probes: shape.columns.into(),
+                filter_segments: shape.segments,
+                filter_directory_words: shape.directory_words,
+                ..self
+            },
         }
     }
 
@@ -120,17 +175,20 @@ impl RunMeta {
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Writer::new();
-        out.put(&RUN_MAGIC).u32(RUN_VERSION).u32(self.purpose as u32);
+        out.put(&RUN_MAGIC).u32(self.format_version()).u32(self.purpose as u32);
         out.u64(self.identity).u64(self.salt).u64(self.entries).u64(self.deletes);
         out.u64(self.key_bytes).u64(self.value_bytes).u64(0).u64(0);
         out.u32(self.data_pages).u32(self.key_pages);
         out.u32(self.filter_pages).u32(self.index_pages);
         out.u64(self.filter_blocks).u32(self.filter_probes).u32(self.index_bytes);
         out.u64(self.blob_bytes);
+        if self.has_ribbon() {
+            out.u32(FILTER_KIND_RIBBON).u32(self.filter_segments).u32(self.filter_directory_words);
+        }
         out.into_bytes()
     }
 
-    fn decode(input: &mut Reader<'_>) -> std::result::Result<Option<Self>, Overrun> {
+    fn decode(input: &mut Reader<'_>, version: u32) -> std::result::Result<Option<Self>, Overrun> {
         let purpose = match input.u32()? {
             1 => Purpose::Level,
             2 => Purpose::BufferImage,
@@ -141,7 +199,7 @@ impl RunMeta {
         let (entries, deletes) = (input.u64()?, input.u64()?);
         let (key_bytes, value_bytes) = (input.u64()?, input.u64()?);
         input.take(16)?;
-        Ok(Some(Self {
+        let meta = Self {
             purpose,
             identity,
             salt,
@@ -157,12 +215,21 @@ impl RunMeta {
             filter_probes: input.u32()?,
             index_bytes: input.u32()?,
             blob_bytes: input.u64()?,
-        }))
+            filter_segments: 0,
+            filter_directory_words: 0,
+        };
+        if version == 1 {
+            return Ok(Some(meta));
+        }
+        let kind = input.u32()?;
+        let (filter_segments, filter_directory_words) = (input.u32()?, input.u32()?);
+        let meta = Self { filter_segments, filter_directory_words, ..meta };
+        Ok((kind == FILTER_KIND_RIBBON && meta.has_ribbon()).then_some(meta))
     }
 
     /// Bits of the filter for each entry.
     pub fn filter_bits_per_entry(&self) -> f64 {
-        self.filter_blocks as f64 * 512.0 / self.entries as f64
+        self.filter_shape().words() as f64 * 64.0 / self.entries as f64
     }
 
     /// Reads the footer of a file of `pages` pages from its last page.
@@ -182,16 +249,20 @@ impl RunMeta {
         let identity = peek.u32().and_then(|_| peek.u64()).unwrap_or_default();
         decode_payload(page, Place { identity, page: number }, PageKind::Footer, 0)
             .map_err(|what| Error::corrupt(path, what))?;
-        if version != RUN_VERSION {
+        if !(1..=RUN_VERSION).contains(&version) {
             let path = path.to_owned();
             return Err(Error::UnknownVersion { path, found: version, newest: RUN_VERSION });
         }
-        let meta = Self::decode(&mut input).ok().flatten();
-        let meta = meta.ok_or_else(|| broken("footer purpose", 1, 0))?;
+        let meta = Self::decode(&mut input, version).ok().flatten();
+        let meta = meta.ok_or_else(|| broken("footer purpose or kind of the filter", 1, 0))?;
         if meta.pages() != pages {
             return Err(broken("file pages", meta.pages(), pages));
         }
-        let words = meta.filter_blocks.saturating_mul(8);
+        if meta.has_ribbon() {
+            check_columns(meta.filter_probes)
+                .map_err(|what| Error::corrupt(path, Corrupt { page: number, ..what }))?;
+        }
+        let words = meta.filter_shape().words();
         if words.div_ceil(FILTER_WORDS_PER_PAGE as u64) != u64::from(meta.filter_pages) {
             return Err(broken("filter_pages", words, u64::from(meta.filter_pages)));
         }
@@ -211,7 +282,7 @@ impl RunMeta {
             return Err(broken("footer counts", u64::from(meta.data_pages), meta.entries));
         }
         // Without a filter lookups would pass the run by.
-        if meta.purpose == Purpose::Level && meta.filter_blocks == 0 {
+        if meta.purpose == Purpose::Level && meta.filter_blocks == 0 && !meta.has_ribbon() {
             return Err(broken("filter blocks of a level's run", 1, 0));
         }
         Ok(meta)
@@ -480,7 +551,7 @@ impl Run {
     ///
     /// Cost: reads footer, filter and index.
     pub(crate) fn open(set: &Arc<FileSet>, number: u64, access: Access) -> Result<Self> {
-        Self::open_folded(set, number, access, Fold::WHOLE)
+        Self::open_with(set, number, access, WithFilter::Whole)
     }
 
     /// The same without the filter, which is to be [read](Self::read_filter) when it is known how much of it is
@@ -492,14 +563,19 @@ impl Run {
         number: u64,
         access: Access,
     ) -> Result<Self> {
-        let run = Self::open_folded(set, number, access, Fold::NOTHING)?;
+        let run = Self::open_with(set, number, access, WithFilter::No)?;
         run.gauge.is_unread.store(true, Ordering::Release);
         Ok(run)
     }
 
-    fn open_folded(set: &Arc<FileSet>, number: u64, access: Access, fold: Fold) -> Result<Self> {
+    fn open_with(
+        set: &Arc<FileSet>,
+        number: u64,
+        access: Access,
+        with_filter: WithFilter,
+    ) -> Result<Self> {
         let file = Arc::new(set.file(number, access));
-        let (meta, filter, section) = read_folded(file.path(), file.get()?.as_ref(), fold)?;
+        let (meta, filter, section) = read_with(file.path(), file.get()?.as_ref(), with_filter)?;
         let blobs = (meta.blob_bytes > 0).then(|| Arc::new(set.blobs(number, access)));
         Ok(Self::new(file, blobs, set.attach(number), access, meta, filter, section))
     }
@@ -587,16 +663,16 @@ impl Run {
         Arc::clone(&self.filter.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Folds the filter for everybody who has the run; returns the bytes freed. Nothing happens if it does not lead
-    /// there: somebody else has folded it in another way meanwhile.
-    pub(crate) fn fold_filter(&self, fold: Fold) -> usize {
+    /// Reduces the filter to a part of it for everybody who has the run; returns the bytes freed. Nothing happens if
+    /// it does not lead there: somebody else has reduced it in another way meanwhile.
+    pub(crate) fn reduce_filter(&self, part: Kept) -> usize {
         let mut filter = self.filter.write().unwrap_or_else(PoisonError::into_inner);
-        if !filter.fold().leads_to(fold) {
+        if !filter.kept().leads_to(part) {
             return 0;
         }
         let before = filter.memory_bytes();
         // In place, unless a lookup is looking into it just now.
-        Arc::make_mut(&mut filter).fold_to(fold);
+        Arc::make_mut(&mut filter).keep(part);
         self.gauge.note_filter(filter.memory_bytes());
         before - filter.memory_bytes()
     }
@@ -604,9 +680,9 @@ impl Run {
     /// Brings so much of an [unread](Self::is_unread) filter into memory, for everybody who has the run.
     ///
     /// Cost: reads all of the filter, in chunks, unless nothing of it is wanted; what is not kept is not held either.
-    pub(crate) fn read_filter(&self, fold: Fold) -> Result<()> {
-        if fold != Fold::NOTHING {
-            let read = read_filter(self.path(), self.file()?.as_ref(), &self.meta, fold)?;
+    pub(crate) fn read_filter(&self, part: Kept) -> Result<()> {
+        if part != Kept::Nothing {
+            let read = read_filter(self.path(), self.file()?.as_ref(), &self.meta, part)?;
             let mut filter = self.filter.write().unwrap_or_else(PoisonError::into_inner);
             self.gauge.note_filter(read.memory_bytes());
             *filter = Arc::new(read);
@@ -718,26 +794,33 @@ pub(crate) fn read_sections(
     path: &Path,
     file: &dyn DiskFile,
 ) -> Result<(RunMeta, Filter, IndexSection)> {
-    read_folded(path, file, Fold::WHOLE)
+    read_with(path, file, WithFilter::Whole)
 }
 
-/// The same with the filter folded; if nothing of it is kept it is not read.
-fn read_folded(
+/// Whether a filter is read with the other sections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum WithFilter {
+    Whole,
+    No,
+}
+
+/// The same with the filter or without.
+fn read_with(
     path: &Path,
     file: &dyn DiskFile,
-    fold: Fold,
+    with_filter: WithFilter,
 ) -> Result<(RunMeta, Filter, IndexSection)> {
     let meta = read_meta(path, file)?;
     let index_first = meta.data_pages + meta.filter_pages;
     let index_end = index_first + meta.index_pages;
     let mut index_bytes = Vec::new();
-    let filter = if fold == Fold::NOTHING {
+    let filter = if with_filter == WithFilter::No {
         for_each_page(file, index_first..index_end, |page, bytes| {
             take_index(path, &meta, page, bytes, &mut index_bytes)
         })?;
-        Filter::nothing(meta.filter_blocks)
+        Filter::nothing()
     } else {
-        let mut filter = FilterSection::new(path, &meta, fold)?;
+        let mut filter = FilterSection::new(path, &meta, meta.filter_shape().whole())?;
         for_each_page(file, meta.data_pages..index_end, |page, bytes| {
             if page < index_first {
                 filter.take(page, bytes)
@@ -753,9 +836,9 @@ fn read_folded(
     Ok((meta, filter, section))
 }
 
-/// Reads and checks the filter of a run file, and keeps it folded.
-fn read_filter(path: &Path, file: &dyn DiskFile, meta: &RunMeta, fold: Fold) -> Result<Filter> {
-    let mut filter = FilterSection::new(path, meta, fold)?;
+/// Reads and checks the filter of a run file, and keeps a part of it.
+fn read_filter(path: &Path, file: &dyn DiskFile, meta: &RunMeta, part: Kept) -> Result<Filter> {
+    let mut filter = FilterSection::new(path, meta, part)?;
     let pages = meta.data_pages..meta.data_pages + meta.filter_pages;
     for_each_page(file, pages, |page, bytes| filter.take(page, bytes))?;
     filter.finish()
@@ -804,13 +887,12 @@ struct FilterSection<'a> {
 }
 
 impl<'a> FilterSection<'a> {
-    fn new(path: &'a Path, meta: &'a RunMeta, fold: Fold) -> Result<Self> {
+    fn new(path: &'a Path, meta: &'a RunMeta, part: Kept) -> Result<Self> {
         let bytes_max = u64::from(meta.filter_pages) * PAYLOAD_SIZE as u64;
-        // More than there can be, which the decoder refuses, stays more.
-        let probes = u8::try_from(meta.filter_probes).unwrap_or(u8::MAX);
-        let decoder = FilterDecoder::new(meta.filter_blocks, probes, bytes_max, fold)
+        let shape = meta.filter_shape();
+        let decoder = FilterDecoder::new(shape, bytes_max, part)
             .map_err(|what| Error::corrupt(path, what))?;
-        Ok(Self { path, meta, decoder, words_left: meta.filter_blocks * 8 })
+        Ok(Self { path, meta, decoder, words_left: shape.words() })
     }
 
     fn take(&mut self, page: u32, bytes: &[u8]) -> Result<()> {

@@ -54,12 +54,10 @@ pub(crate) struct RunPlan {
 }
 
 impl RunPlan {
-    /// Pages of the filter.
+    /// Pages of the filter, about.
     pub(crate) fn filter_pages(&self) -> u64 {
-        self.filter.map_or(0, |allocation| {
-            let words = Filter::blocks_for(self.entries_max, allocation) * 8;
-            words.div_ceil(FILTER_WORDS_PER_PAGE as u64)
-        })
+        let bytes = |filter: FilterAllocation| filter.memory_bytes(self.entries_max);
+        self.filter.map_or(0, bytes).div_ceil(8 * FILTER_WORDS_PER_PAGE as u64)
     }
 }
 
@@ -466,7 +464,7 @@ impl RunBuilder {
     /// one of its page.
     fn note(&mut self, entry: EntryRef<'_>, before: Option<&[u8]>, hash: impl FnOnce() -> u64) {
         if let Some(filter) = &mut self.filter {
-            filter.insert(hash());
+            filter.insert(hash(), entry.key);
         }
         self.index.entry(entry.key, before);
         if self.meta.entries == 0 {
@@ -619,15 +617,13 @@ impl RunBuilder {
         let limit = u64::from(u32::MAX);
         let meta = RunMeta {
             data_pages: self.writer.next_page,
-            filter_pages: filter.word_count().div_ceil(FILTER_WORDS_PER_PAGE) as u32,
             index_pages: index_bytes.len().div_ceil(PAYLOAD_SIZE) as u32,
-            filter_blocks: filter.blocks(),
-            filter_probes: u32::from(filter.probes()),
             index_bytes: u32::try_from(index_bytes.len())
                 .map_err(|_| Error::TableTooLarge { limit })?,
             blob_bytes: self.blobs.as_ref().map_or(self.meta.blob_bytes, |blobs| blobs.bytes),
             ..self.meta
         };
+        let meta = meta.with_filter(filter.shape());
         let writer = self.writer;
         let (handle, access) = (self.handle, self.access);
         Ok(Some(RunFinisher {
@@ -691,10 +687,8 @@ impl RunFinisher {
         while self.done < end {
             content.clear();
             if self.done < filter_pages {
-                let start = self.done as usize * FILTER_WORDS_PER_PAGE;
-                let end = self.filter.word_count().min(start + FILTER_WORDS_PER_PAGE);
-                let words = self.filter.words(start..end).iter();
-                words.for_each(|word| content.extend(word.to_le_bytes()));
+                let start = u64::from(self.done) * FILTER_WORDS_PER_PAGE as u64;
+                self.filter.put_words(start..start + FILTER_WORDS_PER_PAGE as u64, &mut content);
                 self.writer.payload(PageKind::Filter, self.done, &content)?;
             } else if self.done < filter_pages + index_pages {
                 let position = self.done - filter_pages;

@@ -291,7 +291,7 @@ pub(crate) fn misled(run: &Run, filter: &Filter, met: &Met<'_>) -> Option<&'stat
         return Some("the index section misplaces a page");
     }
     let hash = || key_hash(meta.salt, met.entry.key);
-    if meta.purpose == Purpose::Level && !filter.contains(hash()) {
+    if meta.purpose == Purpose::Level && !filter.contains(hash(), met.entry.key) {
         return Some("the filter lacks a key");
     }
     (!leads_to(run, met.entry.key, met.page)).then_some("the index does not lead to a key")

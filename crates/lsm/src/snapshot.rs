@@ -526,11 +526,11 @@ fn read_filters(core: &SessionCore, tree: &Tree, config: &TableConfig) -> Result
     };
     parallel::map(shares.len(), threads(core, config), |at| {
         core.check_open()?;
-        let (run, fold) = &shares[at];
+        let (run, part) = &shares[at];
         if run.is_unread() {
-            return run.read_filter(*fold);
+            return run.read_filter(*part);
         }
-        run.fold_filter(*fold);
+        run.reduce_filter(*part);
         Ok(())
     })?;
     Ok(())
@@ -847,7 +847,7 @@ mod tests {
     use terrane_io::{Access, Fault, FaultKind, FaultPlan, Repeat, SimDisk};
 
     use super::*;
-    use crate::filter::Fold;
+    use crate::filter::Kept;
     use crate::session::{Session, SessionOptions};
 
     /// Runs that were opened without their filters by somebody who gave up: whoever is next reads them, with a budget
@@ -876,7 +876,7 @@ mod tests {
             };
             let open = || session.open_snapshot_with(&name, "", &options);
             let runs = unread();
-            assert!(runs.iter().all(|run| run.filter().fold() == Fold::NOTHING));
+            assert!(runs.iter().all(|run| run.filter().kept() == Kept::Nothing));
             let before = disk.calls();
             let filter_bytes = open().unwrap().stats().filter_bytes;
             let calls = disk.calls() - before;

@@ -50,6 +50,8 @@ fn bad_configs() -> Vec<(&'static str, &'static str, &'static str, TableConfig)>
         ("filter", "own: 65", "1 to 64", with_filter(PerLevel(vec![LevelFilter::Fpr(0.1); 65]))),
         ("filter", "rate of 1", rates, levels(LevelFilter::Fpr(1.0))),
         ("filter", "entry: -3", "2 to 32", levels(LevelFilter::BitsPerEntry(-3.0))),
+        ("filter", "columns: 0", "1 to 16", levels(LevelFilter::Ribbon(0))),
+        ("filter", "columns: 17", "1 to 16", levels(LevelFilter::Ribbon(17))),
         ("memory_budget", "bytes: 262143", "262144 to", with_budget(MEMORY_BUDGET_MIN - 1)),
         ("memory_budget", "bytes: 11258", "262144 to", with_budget(MEMORY_BUDGET_MAX + 1)),
         (
@@ -118,6 +120,7 @@ fn options_at_the_ends_of_their_ranges_work() {
         TableConfig { filter: FilterPolicy::Fpr(0.1), size_ratio: 16, ..base.clone() },
         per_level(vec![LevelFilter::BitsPerEntry(2.0)]),
         per_level(vec![LevelFilter::Fpr(1e-5); 64]),
+        per_level(vec![LevelFilter::Ribbon(1), LevelFilter::Ribbon(16)]),
         TableConfig { disk_cache: DiskCache::LevelsUpTo(64), ..base.clone() },
         TableConfig { merge_batch_pages: 4_096, queue_depth: 1_024, ..base.clone() },
         buffer_of(1 << 30),
@@ -141,7 +144,8 @@ fn options_at_the_ends_of_their_ranges_work() {
 fn a_snapshot_keeps_every_option() {
     for place in Place::both() {
         let session = place.open();
-        let per_level = vec![LevelFilter::BitsPerEntry(20.0), LevelFilter::Fpr(0.05)];
+        let per_level =
+            vec![LevelFilter::BitsPerEntry(20.0), LevelFilter::Fpr(0.05), LevelFilter::Ribbon(8)];
         let configs = [
             TableConfig { filter: FilterPolicy::PerLevel(per_level), ..buffer_of(10) },
             TableConfig { disk_cache: DiskCache::LevelsUpTo(2), ..buffer_of(10) },

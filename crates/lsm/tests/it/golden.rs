@@ -15,6 +15,7 @@ use terrane_io::{
     Access, Clock, Disk, DiskFile, Entry, EntryKind, IoQueue, LockGuard, OpenMode, QueueKind,
     SimDisk,
 };
+use terrane_lsm::inspect::{Inspection, inspect};
 use terrane_lsm::{
     DiskCache, Error, FilterPolicy, IndexKind, LevelFilter, PAGE_SIZE, ReaderOptions, Resolve,
     Session, SessionOptions, Store, StoreOptions, StoreReader, Table, TableConfig, TableName,
@@ -315,6 +316,49 @@ fn golden_files_of_blobs_unions_and_budgets_are_what_is_written_and_are_read() {
     assert_eq!(content(&table), [(b"key".to_vec(), b"value".to_vec())]);
 }
 
+const RIBBON: &str = "run.ribbon";
+
+/// A run whose filter is a ribbon, which is of version 2; all others are of version 1.
+#[test]
+fn golden_file_of_a_ribbon_is_what_is_written_and_is_read() {
+    let filter = FilterPolicy::PerLevel(vec![LevelFilter::Ribbon(5)]);
+    let config = TableConfig { filter, ..config() };
+    let disk = SimDisk::new(1);
+    let still = Arc::new(StillDisk { disk: Arc::clone(&disk), clock: StillClock });
+    let options = SessionOptions::with_salt(SALT).create_dir();
+    let session = Session::open(still, Path::new(DIR), &options).unwrap();
+    let mut table = session.new_table(&config).unwrap();
+    let mut expected = Vec::new();
+    let mut number = 0;
+    while table.stats().levels.iter().all(|level| level.runs == 0) {
+        let key = format!("key{number:04}").into_bytes();
+        table.insert(&key, &value(number, 8)).unwrap();
+        expected.push((key, value(number, 8)));
+        number += 1;
+    }
+    table.save_snapshot(&name("ribbon"), "").unwrap();
+    drop(table);
+    session.close().unwrap();
+    let has_ribbon = |path: &PathBuf| {
+        let disk: Arc<dyn Disk> = Arc::clone(&disk) as Arc<_>;
+        matches!(inspect(&disk, path).unwrap(), Inspection::Run(run)
+            if run.meta.has_ribbon() && run.meta.format_version() == 2)
+    };
+    let mut paths = files(&disk);
+    paths.retain(|path| path.extension() == Some("run".as_ref()));
+    let path = paths.iter().find(|path| has_ribbon(path)).unwrap();
+    golden::check(CRATE, RIBBON, &disk.read_raw(path).unwrap());
+    disk.write_raw(path, &golden::read(CRATE, RIBBON));
+
+    let session = open(&disk).unwrap();
+    let table = session.open_snapshot(&name("ribbon"), "").unwrap();
+    assert_eq!(content(&table), expected);
+    let keys: Vec<_> = expected.iter().map(|(key, _)| key).collect();
+    for (found, (_, value)) in table.lookups(&keys).unwrap().iter().zip(&expected) {
+        assert_eq!(found.value(), Some(value.as_slice()));
+    }
+}
+
 const LEASE: &str = "lease.reader";
 
 /// What the store of the golden files has in `main`; `sums` has the sum of 3 and 4.
@@ -418,7 +462,7 @@ fn golden_folder_is_complete() {
     let mut expected = FILES.map(|(golden, _)| golden).to_vec();
     expected.extend(MORE_FILES);
     expected.extend(STORE_FILES.map(|(golden, _)| golden));
-    expected.extend(["canonical.small", "session.reserve", LEASE]);
+    expected.extend(["canonical.small", "session.reserve", LEASE, RIBBON]);
     golden::check_complete(CRATE, &expected);
 }
 
@@ -459,8 +503,12 @@ fn golden_files_of_an_unknown_version_are_refused_by_name() {
         (disk, path)
     };
     let is_refused = |error: &Error, path: &Path| {
-        // Snapshots are at version 3, the others at 1.
-        let reads = if path.extension() == Some(OsStr::new("snapshot")) { 3 } else { 1 };
+        // Snapshots are at version 3, runs at 2, the others at 1.
+        let reads = match path.extension().and_then(OsStr::to_str) {
+            Some("snapshot") => 3,
+            Some("run") => 2,
+            _ => 1,
+        };
         assert!(
             matches!(error, Error::UnknownVersion { path: found, found: 7, newest }
                 if found == path && *newest == reads),

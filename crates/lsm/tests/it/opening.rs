@@ -11,11 +11,12 @@ use std::thread;
 use terrane_io::checksum::{crc32c, crc32c_append};
 use terrane_io::{Access, OpenMode};
 use terrane_lsm::{
-    DiskCache, Error, FilterPolicy, MEMORY_BUDGET_MIN, MemoryGoal, MergeThread, OpenOptions,
-    PAGE_SIZE, Result, Session, Table, TableConfig, Verify,
+    DiskCache, Error, FilterPolicy, LevelFilter, Lookup, MEMORY_BUDGET_MIN, MemoryGoal,
+    MergePolicy, MergeSchedule, MergeThread, OpenOptions, PAGE_SIZE, Result, Session, Table,
+    TableConfig, Verify,
 };
 
-use crate::{Place, buffer_of, content, fill, name, value};
+use crate::{Place, buffer_of, content, fill, key, name, value};
 
 const LABEL: &str = "ledger";
 
@@ -86,6 +87,132 @@ fn a_memory_budget_can_be_given_to_a_snapshot_that_was_saved_without() {
     let options = OpenOptions::default().memory_budget(1);
     let error = session.open_snapshot_with(&name("a"), LABEL, &options).map(drop).unwrap_err();
     assert!(matches!(&error, Error::InvalidConfig { option: "memory_budget", .. }), "{error}");
+}
+
+/// Levels with ribbon filters.
+fn with_ribbons(columns: u8, entries: u64) -> TableConfig {
+    let filter = FilterPolicy::PerLevel(vec![LevelFilter::Ribbon(columns)]);
+    TableConfig { filter, ..buffer_of(entries) }
+}
+
+/// Of ribbons as many columns are read as there is room for, and given up when the table is updated: absent keys
+/// cost half as many reads for each, no key is lost, and no budget is exceeded.
+#[test]
+fn ribbons_take_the_part_of_a_memory_budget_that_there_is() {
+    const ENTRIES: u64 = 250_000;
+    const ABSENT: u64 = 60_000;
+    let place = Place::simulated(1);
+    let session = place.open();
+    let mut table = session
+        .new_table(&TableConfig {
+            merge_policy: MergePolicy::Levelling,
+            merge_schedule: MergeSchedule::OneShot,
+            ..with_ribbons(14, 25_000)
+        })
+        .unwrap();
+    fill(&mut table, 0..ENTRIES);
+    table.save_snapshot(&name("a"), LABEL).unwrap();
+    drop(table);
+    let absent: Vec<_> = (ENTRIES..ENTRIES + ABSENT).map(key).collect();
+    let present: Vec<_> = (0..ENTRIES).step_by(3).map(key).collect();
+    let mut before = f64::INFINITY;
+    for budget in [256_u64, 288, 320, 384, 512].map(|kilobytes| kilobytes << 10) {
+        let options = OpenOptions::default().memory_budget(budget).memory_goal(MemoryGoal::Miss);
+        let mut table = session.open_snapshot_with(&name("a"), LABEL, &options).unwrap();
+        let stats = table.stats();
+        assert!(stats.memory_bytes() <= budget, "{stats:?}");
+        let found = table.lookups(&present).unwrap();
+        assert!(found.iter().all(Lookup::is_found), "{budget}");
+        let reads = table.stats().lookup_reads;
+        assert!(table.lookups(&absent).unwrap().iter().all(|result| !result.is_found()));
+        let cost = (table.stats().lookup_reads - reads) as f64 / ABSENT as f64;
+        let bits = stats.filter_bytes as f64 * 8.0 / ENTRIES as f64;
+        // To be shared by runs of several levels costs a bit, by the entropy of their shares.
+        let expected = f64::powf(0.5, bits / 1.05 - 1.0);
+        assert!(cost < before && cost < 1.2 * expected + 1e-4, "{budget}: {cost}, {bits} bits");
+        before = cost;
+        for first in (0..6_000).map(|step| ENTRIES + step * 10).step_by(100) {
+            fill(&mut table, first..first + 10);
+            assert!(table.stats().memory_bytes() <= budget, "{:?}", table.stats());
+        }
+        let found = table.lookups(&present).unwrap();
+        assert!(found.iter().all(Lookup::is_found), "{budget}");
+    }
+    assert!(before < 2e-4, "{before}");
+}
+
+/// A merge that was half done when its snapshot was saved is gone on with: the segments of its filter that had been
+/// solved are solved again.
+#[test]
+fn a_ribbon_of_a_resumed_merge_has_all_keys() {
+    let place = Place::simulated(1);
+    let session = place.open();
+    let mut table = session.new_table(&with_ribbons(8, 15_000)).unwrap();
+    let (mut number, mut is_half) = (0, false);
+    while !is_half {
+        fill(&mut table, number..number + 200);
+        number += 200;
+        let stats = table.stats();
+        let last = stats.levels.last().map_or(0, |level| level.entries);
+        // Four segments and more are under way.
+        is_half = last >= 40_000 && stats.merge_debt_pages > 200 && stats.unfinished_bytes > 70_000;
+        assert!(number < 400_000, "{stats:?}");
+    }
+    table.save_snapshot(&name("a"), LABEL).unwrap();
+    drop(table);
+    session.close().unwrap();
+    let session = place.open();
+    let mut table = session.open_snapshot(&name("a"), LABEL).unwrap();
+    fill(&mut table, number..number + 100_000);
+    table.save_snapshot(&name("b"), LABEL).unwrap();
+    let keys: Vec<_> = (0..number + 100_000).map(key).collect();
+    assert!(table.lookups(&keys).unwrap().iter().all(Lookup::is_found));
+    drop(table);
+    let full = OpenOptions::default().verify(Verify::Full);
+    session.open_snapshot_with(&name("b"), LABEL, &full).unwrap();
+}
+
+/// What the footer of a ribbon says is checked before it is believed, whatever its checksum.
+#[test]
+fn shapes_of_ribbons_that_cannot_be_are_refused_although_their_checksum_is_right() {
+    let place = Place::simulated(1);
+    let session = place.open();
+    let mut table = session.new_table(&with_ribbons(3, 2_000)).unwrap();
+    fill(&mut table, 0..9_000);
+    table.save_snapshot(&name("a"), LABEL).unwrap();
+    drop(table);
+    session.close().unwrap();
+    let path = largest_run(&place);
+    let whole = read(&place, &path);
+    let footer = whole.len() / PAGE_SIZE - 1;
+    assert_eq!(u32_at(&whole, footer * PAGE_SIZE + FOOTER_PROBES), 3);
+    for (at, number) in [
+        (FOOTER_PROBES, 0),
+        (FOOTER_PROBES, 17),
+        (FOOTER_PROBES, 1 << 31),
+        (FOOTER_FILTER_BLOCKS, 0),
+        (FOOTER_FILTER_BLOCKS, u32::MAX),
+        (FOOTER_FILTER_KIND, 0),
+        (FOOTER_FILTER_KIND, 1),
+        (FOOTER_FILTER_KIND, 3),
+        (FOOTER_FILTER_KIND + 4, 0),
+        (FOOTER_FILTER_KIND + 4, 2),
+        (FOOTER_FILTER_KIND + 4, u32::MAX),
+        (FOOTER_FILTER_KIND + 8, 0),
+        (FOOTER_FILTER_KIND + 8, 2),
+        (FOOTER_FILTER_KIND + 8, u32::MAX),
+    ] {
+        let mut bytes = whole.clone();
+        change_page(&mut bytes, footer, |page| {
+            page[at..at + 4].copy_from_slice(&number.to_le_bytes());
+        });
+        write(&place, &path, &bytes);
+        let refused = open_with(&place.open(), Verify::Lazy).map(drop);
+        let is_refused = matches!(refused, Err(Error::SnapshotCorrupted { .. }));
+        assert!(is_refused, "{at}, {number}: {refused:?}");
+    }
+    write(&place, &path, &whole);
+    assert!(open_with(&place.open(), Verify::Full).is_ok());
 }
 
 /// Tables opened side by side share their runs and so the filters of these: whoever comes first reads as much as its
@@ -359,6 +486,7 @@ const FOOTER_DATA_PAGES: usize = 96;
 const FOOTER_FILTER_PAGES: usize = 104;
 const FOOTER_FILTER_BLOCKS: usize = 112;
 const FOOTER_PROBES: usize = 120;
+const FOOTER_FILTER_KIND: usize = 136;
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())

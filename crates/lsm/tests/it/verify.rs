@@ -15,8 +15,8 @@ use terrane_io::{Disk, Fault, FaultKind, FaultPlan, Repeat, SimDisk, Survival};
 use terrane_lsm::inspect::{Inspection, inspect, inspect_index, inspect_page};
 use terrane_lsm::verify::{Report, repair, verify};
 use terrane_lsm::{
-    Error, PAGE_SIZE, Purpose, Session, SessionOptions, SnapshotName, TableConfig, Update,
-    WriteBuffer,
+    Error, FilterPolicy, LevelFilter, PAGE_SIZE, Purpose, Session, SessionOptions, SnapshotName,
+    TableConfig, Update, WriteBuffer,
 };
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
@@ -38,7 +38,13 @@ fn damaged_later() -> Arc<SimDisk> {
     disk.sync_dir(Path::new("/")).unwrap();
     let session =
         Session::open(disk_of(&disk), Path::new(DIR), &SessionOptions::with_salt(SALT)).unwrap();
-    let config = TableConfig { write_buffer: WriteBuffer::Entries(100), ..TableConfig::default() };
+    // Both kinds.
+    let filters = vec![LevelFilter::BitsPerEntry(12.0), LevelFilter::Ribbon(7)];
+    let config = TableConfig {
+        write_buffer: WriteBuffer::Entries(100),
+        filter: FilterPolicy::PerLevel(filters),
+        ..TableConfig::default()
+    };
     let mut table = session.new_table(&config).unwrap();
     for number in 0..1_550_u32 {
         let key = crc32c(&number.to_le_bytes()).to_le_bytes();
@@ -139,6 +145,12 @@ fn a_sound_session_is_clean_and_all_of_it_is_counted() {
     assert_eq!(report.pages, pages);
     assert!(report.entries > 1_550);
     assert!(told.is_sorted() && told.last().is_some_and(|(done, total)| done == total));
+    let kinds = sections.keys().map(|path| match inspect(&disk_of(&disk), path).unwrap() {
+        Inspection::Run(run) => run.meta.has_ribbon(),
+        _ => panic!("{} is a run", path.display()),
+    });
+    let ribbons = kinds.filter(|has_ribbon| *has_ribbon).count();
+    assert!(ribbons > 0 && ribbons + 1 < sections.len(), "{ribbons} of {}", sections.len());
     let images = sections.values().filter(|section| section[1].is_none()).count();
     assert!(images > 0 && sections.len() > images + 3, "the session is a fair sample");
     assert_eq!(mend(&disk).problems, []);
@@ -358,7 +370,11 @@ fn what_a_newer_program_wrote_is_reported_and_left_alone() {
         assert_eq!(report.problems.len(), 1, "{:?}", report.problems);
         let problem = &report.problems[0];
         assert_eq!(problem.path, path);
-        let reads = if path.extension() == Some(OsStr::new("snapshot")) { 3 } else { 1 };
+        let reads = match path.extension().and_then(OsStr::to_str) {
+            Some("snapshot") => 3,
+            Some("run") => 2,
+            _ => 1,
+        };
         let rule = format!("format version 9; this program reads {reads}");
         assert_eq!(problem.rule, rule);
         assert!(!problem.repairable && !problem.repaired);

@@ -638,7 +638,7 @@ fn speed(facts: &Facts) -> Speed {
 }
 
 /// The table as the model sees it: one last level, and the runs of all others.
-fn shape(stats: &TableStats) -> (Shape, u64) {
+fn shape(stats: &TableStats, filter: FilterKind) -> (Shape, u64) {
     let entries: u64 = stats.levels.iter().map(|level| level.entries).sum();
     let last = stats.levels.iter().rev().find(|level| level.entries > 0);
     let (last_entries, last_runs) = last.map_or((0, 0), |level| (level.entries, level.runs));
@@ -652,13 +652,17 @@ fn shape(stats: &TableStats) -> (Shape, u64) {
         index_bytes_per_page: per(stats.index_bytes as f64, pages),
         entries_per_page: per(entries.max(1) as f64, pages),
         entry_bytes: ENTRY_BYTES as f64,
-        filter: FilterKind::Bloom,
+        filter,
     };
     (shape, upper_runs)
 }
 
 fn model(facts: &Facts, io_per_get: f64) -> Model {
-    let (shape, upper_runs) = shape(&facts.stats);
+    let filter = match facts.prepared.shape {
+        super::Shape::Levelled10 => FilterKind::Ribbon,
+        super::Shape::Default => FilterKind::Bloom,
+    };
+    let (shape, upper_runs) = shape(&facts.stats, filter);
     let ratio = facts.budget.map(|bytes| per(bytes as f64, facts.prepared.logical_bytes()));
     let prediction = ratio.map(|ratio| shape.predict(ratio, facts.options.goal));
     let absent = facts.options.absent_percent as f64 / 100.0;

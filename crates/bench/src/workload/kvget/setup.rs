@@ -41,12 +41,12 @@ const BUFFER_BYTES_MAX: u64 = 4 << 20;
 /// What an entry counts for in a write buffer beside its key and its value.
 const ENTRY_OVERHEAD_BYTES: u64 = 40;
 
-/// Bits that filters have on disk in a table that is mostly read. A run keeps in memory what its budget allows, and
-/// filters with few probes are the better ones when they are folded; more bits than these no budget below 2 % can use.
-const UPPER_FILTER_BITS: f64 = 14.0;
+/// Columns that ribbon filters have on disk in a table that is mostly read. A run keeps in memory as many as its budget
+/// allows; more than these no budget below 1.5 % can use.
+const UPPER_FILTER_COLUMNS: u8 = 16;
 
 /// The same of the last level.
-const LAST_FILTER_BITS: f64 = 11.0;
+const LAST_FILTER_COLUMNS: u8 = 12;
 
 /// What is set up.
 #[derive(Debug, Clone, Copy)]
@@ -132,9 +132,8 @@ fn config(options: &Options) -> TableConfig {
             // As many as there will be: each holds ten times what the one above does.
             let fillings = options.keys * (ENTRY_BYTES + ENTRY_OVERHEAD_BYTES) / buffer;
             let above_last = fillings.max(1).ilog10() as usize;
-            let bits = LevelFilter::BitsPerEntry;
-            let mut levels = vec![bits(UPPER_FILTER_BITS); above_last];
-            levels.push(bits(LAST_FILTER_BITS));
+            let mut levels = vec![LevelFilter::Ribbon(UPPER_FILTER_COLUMNS); above_last];
+            levels.push(LevelFilter::Ribbon(LAST_FILTER_COLUMNS));
             TableConfig { filter: FilterPolicy::PerLevel(levels), ..base }
         }
     }

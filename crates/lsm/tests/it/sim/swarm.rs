@@ -320,8 +320,13 @@ fn draw_config(resolve: Resolve, background_of_4: u64, rng: &mut impl RngCore) -
     config
 }
 
-const LEVEL_FILTERS: [LevelFilter; 3] =
-    [LevelFilter::Fpr(0.1), LevelFilter::Fpr(1e-4), LevelFilter::BitsPerEntry(12.0)];
+const LEVEL_FILTERS: [LevelFilter; 5] = [
+    LevelFilter::Fpr(0.1),
+    LevelFilter::Fpr(1e-4),
+    LevelFilter::BitsPerEntry(12.0),
+    LevelFilter::Ribbon(1),
+    LevelFilter::Ribbon(9),
+];
 
 /// The engine's function of the same name.
 pub(crate) fn engine_resolve(resolve: Resolve) -> terrane_lsm::Resolve {
