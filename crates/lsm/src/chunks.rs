@@ -6,8 +6,9 @@
 //! [`CHUNKS_AHEAD_MAX`]. So in a scan of many runs those that are passed fastest read furthest ahead, and
 //! nobody asks for anything beyond the part.
 //!
-//! Merges read whole runs in chunks of one size, and each of their readers has the next one under way while
-//! the entries of this one are merged.
+//! Merges read whole runs in chunks of one size. Each of their readers has the next one under way while the
+//! entries of this one are merged, and one that had to wait asks for more; all of them together for
+//! [`MERGE_EXTRA_BYTES`] beyond that.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -18,12 +19,17 @@ use terrane_io::AlignedBuf;
 use crate::corrupt::Corrupt;
 use crate::entry::Order;
 use crate::error::{Error, Result};
+use crate::files::FileSet;
 use crate::page::PAGE_SIZE;
 use crate::read_ahead::ReadAhead;
 use crate::run::Run;
 
-/// Pages that a merge reads with one call. It holds two such chunks of each of its inputs.
+/// Pages that a merge reads with one call. It holds two such chunks of each of its inputs, and some more of large
+/// ones.
 const MERGE_CHUNK_PAGES: u32 = 16;
+
+/// What the readers of a merge have asked for ahead, beside a chunk for each of them.
+const MERGE_EXTRA_BYTES: usize = 1 << 20;
 
 /// Most pages that a scan reads with one call. Two such reads in flight keep a fast device busy;
 /// larger ones gain nothing and leave the processor's caches.
@@ -32,7 +38,7 @@ const CHUNK_PAGES_MAX: u32 = 64;
 /// From this size on chunks are read ahead.
 const AHEAD_CHUNK_PAGES_MIN: u32 = 8;
 
-/// Most chunks that one reader of a scan asks for ahead.
+/// Most chunks that one reader asks for ahead.
 const CHUNKS_AHEAD_MAX: usize = 8;
 
 /// Why a run is read. Reads ahead of one merge or scan share a queue.
@@ -45,6 +51,12 @@ pub(crate) enum Reading {
 }
 
 impl Reading {
+    /// For a merge of so many runs.
+    pub(crate) fn merge(set: &FileSet, runs: usize) -> Self {
+        let bytes_max = runs * MERGE_CHUNK_PAGES as usize * PAGE_SIZE + MERGE_EXTRA_BYTES;
+        Self::Merge(ReadAhead::of_merge(set.open_files(), bytes_max))
+    }
+
     fn read_ahead(&self) -> &Arc<ReadAhead> {
         match self {
             Self::Merge(read_ahead) | Self::Scan(read_ahead) => read_ahead,
@@ -56,14 +68,6 @@ impl Reading {
         match self {
             Self::Merge(_) => (MERGE_CHUNK_PAGES, MERGE_CHUNK_PAGES),
             Self::Scan(_) => (1, CHUNK_PAGES_MAX),
-        }
-    }
-
-    /// Most chunks that one reader asks for ahead.
-    fn ahead_max(&self) -> usize {
-        match self {
-            Self::Merge(_) => 1,
-            Self::Scan(_) => CHUNKS_AHEAD_MAX,
         }
     }
 }
@@ -133,6 +137,15 @@ impl Chunks {
         self.buffer.as_deref().map_or(&[], |buffer| &buffer[at..at + PAGE_SIZE])
     }
 
+    /// Whether to go on after `page`, which is in memory, may take a wait.
+    pub(crate) fn may_wait_after(&self, page: u32) -> bool {
+        page + 1 == self.pages.end
+            && match self.ahead.front() {
+                Some(next) => !self.reading.read_ahead().has_arrived(next.tag),
+                None => !self.rest.is_empty(),
+            }
+    }
+
     /// Lets go of everything; no page is asked for after.
     pub(crate) fn end(&mut self) {
         for Ahead { tag, .. } in self.ahead.drain(..) {
@@ -169,7 +182,7 @@ impl Chunks {
             let read_ahead = self.reading.read_ahead();
             let arrived = read_ahead.take(tag)?;
             if arrived.was_late {
-                self.ahead_max = (2 * self.ahead_max).min(self.reading.ahead_max());
+                self.ahead_max = (2 * self.ahead_max).min(CHUNKS_AHEAD_MAX);
             }
             self.pages = pages;
             // Smaller ones, of readers on their way to this size, are not asked for again.

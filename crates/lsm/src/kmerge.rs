@@ -456,6 +456,14 @@ impl KMerge {
         self.runner_up = self.find_runner_up();
     }
 
+    /// Whether to pass some entries may take a wait for a read; not asked of what is in a union.
+    pub(crate) fn may_wait(&self) -> bool {
+        self.sources.iter().any(|source| match source {
+            Source::Run(reader) => reader.may_wait(),
+            Source::Segment(_) | Source::Merge(_) => false,
+        })
+    }
+
     /// Sources, also those that have ended.
     pub(crate) fn source_count(&self) -> usize {
         self.sources.len()

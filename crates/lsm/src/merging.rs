@@ -5,8 +5,8 @@
 //! its output; so its progress never changes what anybody reads.
 //!
 //! Work is counted in pages: pages passed in the inputs, then pages of filter, index and footer written
-//! for the output. It is done in steps of any size, and no step holds more in memory than two chunks of
-//! each input, two of the output, and the output's filter and index.
+//! for the output. It is done in steps of any size, and no step holds more in memory than a few chunks of
+//! each input and of the output, and the output's filter and index.
 //!
 //! When a step fails because a page could not be written (disk full, say), the merge stands where it was
 //! and goes on with the next step. When an input could not be read, the unfinished output is dropped and
@@ -34,7 +34,6 @@ use crate::key_range::KeyRange;
 use crate::kmerge::{Combine, KMerge, Rules, Source};
 use crate::memory::Planned;
 use crate::page::PAGE_SIZE;
-use crate::read_ahead::ReadAhead;
 use crate::rereading::{Rereading, TakenOver};
 use crate::resolve::Resolve;
 use crate::run::{Origin, Purpose, Run};
@@ -387,7 +386,7 @@ impl Merging {
     }
 
     /// Does a page of work, for a call that is there for something else; whether there was any that could be
-    /// done now without waiting for a write. Neither the beginning of a merge, where it opens its inputs, nor its
+    /// done now without waiting for a read or a write. Neither the beginning of a merge, where it opens its inputs, nor its
     /// end, where it removes them, is for such a call: these take as long as they take.
     ///
     /// # Errors
@@ -400,7 +399,7 @@ impl Merging {
         }
         let target = self.done() + 1;
         self.advance_job_by(&mut job, |(job, tally)| match job {
-            Job::Entries { merge, builder } if !builder.may_wait() => {
+            Job::Entries { merge, builder } if !builder.may_wait() && !merge.may_wait() => {
                 self.merge_entries(merge, builder, *tally, target).map(|has_ended| !has_ended)
             }
             Job::Finishing { finisher, passed } if finisher.can_step() => {
@@ -467,7 +466,8 @@ impl Merging {
     /// The merge of those entries of the inputs that are in a range.
     fn merge_of(&self, inputs: &[Input], range: &KeyRange) -> Result<Box<KMerge>> {
         let (combine, order, resolve) = (Combine::Levels, Order::Ascending, self.resolve.clone());
-        let reading = Reading::Merge(ReadAhead::of_merge(self.set.open_files()));
+        let runs = inputs.iter().filter(|input| input.run().is_some()).count();
+        let reading = Reading::merge(&self.set, runs);
         let mut sources = Vec::new();
         for input in inputs {
             match input {

@@ -1,8 +1,8 @@
 //! Writes a run: entries in, in key order, a file of pages out.
 //!
-//! The builder holds two chunks of pages, the growing filter and the growing index, never the run. Pages
-//! go to the file in chunks of [`CHUNK_PAGES`], in order; while one is written the next one is filled
-//! ([`write_behind`](crate::write_behind)). A chunk that could not be written is kept, and the step that
+//! The builder holds some chunks of pages, the growing filter and the growing index, never the run. Pages
+//! go to the file in chunks of [`CHUNK_PAGES`]; while up to [`CHUNKS_BEHIND_MAX`] are on their way the next one
+//! is filled ([`write_behind`](crate::write_behind)). A chunk that could not be written is kept, and the step that
 //! comes upon it can be made again. Finishing (filter, index, footer) is done in
 //! steps too, so that the end of a large merge is no spike.
 //!
@@ -11,6 +11,7 @@
 //!
 //! Invariant: a page that was written once is never written again.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use terrane_io::{Access, AlignedBuf};
@@ -33,6 +34,9 @@ use crate::write_behind::{InFlight, Unwritten, WriteBehind};
 
 /// Pages that are written with one call.
 pub(crate) const CHUNK_PAGES: usize = 64;
+
+/// Chunks on their way to the file. Beside many reads one takes several times as long as alone.
+const CHUNKS_BEHIND_MAX: usize = 4;
 
 /// What is known of a run before it is written.
 #[derive(Debug, Clone)]
@@ -65,10 +69,10 @@ impl RunPlan {
 #[derive(Debug)]
 struct PageWriter {
     // Waited for before the file is closed.
-    /// The chunk before `chunk`, on its way.
-    in_flight: Option<InFlight>,
-    /// The same, after it has failed to be written.
-    unwritten: Option<Unwritten>,
+    /// The chunks before `chunk` that are on their way, in the order of the file.
+    in_flight: VecDeque<InFlight>,
+    /// Those that failed to be written.
+    unwritten: Vec<Unwritten>,
     file: Arc<PooledFile>,
     behind: Arc<WriteBehind>,
     identity: u64,
@@ -86,8 +90,8 @@ impl PageWriter {
             file: Arc::new(file),
             behind: Arc::clone(set.write_behind()),
             identity,
-            in_flight: None,
-            unwritten: None,
+            in_flight: VecDeque::new(),
+            unwritten: Vec::new(),
             chunk: AlignedBuf::zeroed(CHUNK_PAGES * PAGE_SIZE),
             chunk_pages: 0,
             next_page,
@@ -117,38 +121,41 @@ impl PageWriter {
         (u64::from(self.next_page) - self.chunk_pages as u64) * PAGE_SIZE as u64
     }
 
-    /// Begins to write a full chunk, once the one before is in the file.
+    /// Begins to write a full chunk, once few enough are on their way.
     fn begin_chunk(&mut self) -> Result<()> {
-        self.settle()?;
+        self.settle(CHUNKS_BEHIND_MAX - 1)?;
         let offset = self.chunk_offset();
-        self.in_flight = self.behind.begin(&self.file, &mut self.chunk, offset)?;
-        if self.in_flight.is_none() {
+        let Some(in_flight) = self.behind.begin(&self.file, &mut self.chunk, offset)? else {
             return self.write_chunk();
-        }
+        };
+        self.in_flight.push_back(in_flight);
         self.chunk_pages = 0;
         Ok(())
     }
 
-    /// Waits for the chunk on its way. One that has found no room is written again, with the reserve let go.
-    fn settle(&mut self) -> Result<()> {
-        if let Some(in_flight) = self.in_flight.take()
-            && let Err((error, unwritten)) = in_flight.land()
+    /// Waits until no more than `left` chunks are on their way. One that has found no room is written again, with
+    /// the reserve let go.
+    fn settle(&mut self, left: usize) -> Result<()> {
+        while self.in_flight.len() > left
+            && let Some(in_flight) = self.in_flight.pop_front()
         {
-            self.unwritten = Some(unwritten);
-            if !error.is_no_space() {
-                return Err(error.into());
+            if let Err((error, unwritten)) = in_flight.land() {
+                self.unwritten.push(unwritten);
+                if !error.is_no_space() {
+                    return Err(error.into());
+                }
             }
         }
-        if let Some(Unwritten { chunk, offset }) = &self.unwritten {
+        while let Some(Unwritten { chunk, offset }) = self.unwritten.last() {
             self.file.write_at(chunk, *offset)?;
-            self.unwritten = None;
+            self.unwritten.pop();
         }
         Ok(())
     }
 
     /// Brings everything to the file.
     fn write_chunk(&mut self) -> Result<()> {
-        self.settle()?;
+        self.settle(0)?;
         if self.chunk_pages > 0 {
             let bytes = &self.chunk[..self.chunk_pages * PAGE_SIZE];
             self.file.write_at(bytes, self.chunk_offset())?;
@@ -157,10 +164,11 @@ impl PageWriter {
         Ok(())
     }
 
-    /// Whether the next page or two may have to wait for the chunk on its way.
+    /// Whether the next page or two may have to wait for a chunk on its way.
     fn may_wait(&self) -> bool {
         let is_near = self.chunk_pages + 1 >= CHUNK_PAGES;
-        is_near && self.in_flight.as_ref().is_some_and(|in_flight| !in_flight.has_ended())
+        let is_last = self.in_flight.len() == CHUNKS_BEHIND_MAX;
+        is_near && is_last && self.in_flight.front().is_some_and(|oldest| !oldest.has_ended())
     }
 
     /// Cuts off what is behind the pages written; there must be none in the chunk.

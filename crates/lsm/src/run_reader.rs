@@ -135,6 +135,11 @@ impl RunReader {
         if self.is_loaded() { Ok(()) } else { self.next_page(Ordering::is_ge) }
     }
 
+    /// Whether to pass the entries of this page may take a wait for the next one, in ascending order.
+    pub(crate) fn may_wait(&self) -> bool {
+        self.state == State::Here && self.chunks.may_wait_after(self.page)
+    }
+
     /// Pages passed, for the accounting of merges.
     pub(crate) fn pages_passed(&self) -> u32 {
         self.pages_entered - u32::from(self.state == State::Here)

@@ -41,7 +41,6 @@ use crate::memory::{Held, check_budget};
 use crate::merging::{Input, MergeSpec, Merging, View};
 use crate::page::PAGE_SIZE;
 use crate::parallel;
-use crate::read_ahead::ReadAhead;
 use crate::registry::{Operation, Reservation};
 use crate::resolve::Resolve;
 use crate::run::{Purpose, Run, RunMeta};
@@ -690,7 +689,7 @@ fn read_image(run: &Arc<Run>, resolve: &Resolve) -> Result<WriteBuffer> {
     let salt = run.meta().salt;
     let mut buffer = WriteBuffer::default();
     buffer.begin(Room::default(), resolve)?;
-    let reading = chunks::Reading::Merge(ReadAhead::of_merge(run.handle().set().open_files()));
+    let reading = chunks::Reading::merge(run.handle().set(), 1);
     let mut reader = RunReader::new(run, &KeyRange::ALL, Order::Ascending, reading);
     reader.load()?;
     while let Some(EntryRef { key, kind, value, .. }) = reader.current() {

@@ -27,7 +27,6 @@ use crate::key_range::KeyRange;
 use crate::kmerge::KMerge;
 use crate::memory::Planned;
 use crate::merging::{ENTRIES_PER_LOOK, Input, MergeSpec, Merging};
-use crate::read_ahead::ReadAhead;
 use crate::run::Run;
 use crate::run_builder::{RunBuilder, RunPlan};
 use crate::sources::{Frontier, Scan, Sources, UnionSources};
@@ -393,9 +392,11 @@ impl Union {
             self.total.store(self.total(&tables), Ordering::Release);
         }
         let (order, resolve) = (Order::Ascending, self.spec.resolve.clone());
-        let reading = Reading::Merge(ReadAhead::of_merge(self.set.open_files()));
-        let scan = Scan { order, resolve, reading };
-        let mut merge = scan.of_union(&self.sources(), &KeyRange::ALL);
+        let sources = self.sources();
+        let mut runs = 0;
+        sources.for_each_run(&mut |_| runs += 1);
+        let scan = Scan { order, resolve, reading: Reading::merge(&self.set, runs) };
+        let mut merge = scan.of_union(&sources, &KeyRange::ALL);
         merge.load()?;
         let passed_before = self.passed();
         let (builder, last, written, merge_before) = (None, Vec::new(), 0, 0);

@@ -2,7 +2,7 @@
 //!
 //! All merges of a session share one queue, which is there while anything is under way. As it may take a
 //! descriptor, it counts as an open file of the session. No more chunks are under way than [`IN_FLIGHT_MAX`], nor
-//! than an eighth of the files that may be open; what cannot be begun is for the caller to write at once. Nor is
+//! than a quarter of the files that may be open; what cannot be begun is for the caller to write at once. Nor is
 //! anything begun while another thread waits for a write of its own, which takes the queue that long.
 //!
 //! A chunk in flight keeps its file open and its bytes, so that a write that fails can be made again. Who began it
@@ -21,10 +21,10 @@ use crate::error::Result;
 use crate::open_files::{OpenFiles, Place, PooledFile};
 
 /// Most chunks in flight.
-const IN_FLIGHT_MAX: usize = 16;
+const IN_FLIGHT_MAX: usize = 32;
 
 /// Buffers that are kept for later chunks.
-const SPARE_MAX: usize = 4;
+const SPARE_MAX: usize = 8;
 
 #[derive(Default)]
 struct State {
@@ -122,7 +122,7 @@ impl WriteBehind {
         let Some(mut state) = self.state_unless_busy() else { return Ok(None) };
         state.reap();
         let in_flight = state.queue.as_ref().map_or(0, |(queue, _)| queue.outstanding());
-        if in_flight >= IN_FLIGHT_MAX.min(files_max / 8) {
+        if in_flight >= IN_FLIGHT_MAX.min(files_max / 4) {
             return Ok(None);
         }
         let State { queue, next_tag, spare, .. } = &mut *state;
@@ -284,7 +284,7 @@ mod tests {
 
     #[test]
     fn no_more_is_in_flight_than_the_open_files_allow() {
-        for (files_max, most) in [(4, 0), (16, 2), (1024, IN_FLIGHT_MAX)] {
+        for (files_max, most) in [(4, 1), (16, 4), (1024, IN_FLIGHT_MAX)] {
             let (_, pool, behind) = behind(files_max);
             let file = file(&pool, 1);
             let (mut begun, mut seen) = (Vec::new(), 0);
@@ -295,7 +295,7 @@ mod tests {
                 assert!(now <= most, "{now} of {most}");
                 seen = seen.max(now);
             }
-            assert_eq!((seen > 0, begun.is_empty()), (most > 0, most == 0));
+            assert!(seen > 0 && !begun.is_empty());
         }
     }
 
