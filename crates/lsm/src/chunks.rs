@@ -8,7 +8,7 @@
 //!
 //! Merges read whole runs in chunks of one size. Each of their readers has the next one under way while the
 //! entries of this one are merged, and one that had to wait asks for more; all of them together for
-//! [`MERGE_EXTRA_BYTES`] beyond that.
+//! [`MERGE_CHUNKS_EXTRA`] beyond that.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -28,8 +28,8 @@ use crate::run::Run;
 /// ones.
 const MERGE_CHUNK_PAGES: u32 = 16;
 
-/// What the readers of a merge have asked for ahead, beside a chunk for each of them.
-const MERGE_EXTRA_BYTES: usize = 1 << 20;
+/// Chunks that the readers of a merge have asked for ahead, beside one for each of them.
+const MERGE_CHUNKS_EXTRA: usize = 16;
 
 /// Most pages that a scan reads with one call. Two such reads in flight keep a fast device busy;
 /// larger ones gain nothing and leave the processor's caches.
@@ -44,8 +44,8 @@ const CHUNKS_AHEAD_MAX: usize = 8;
 /// Why a run is read. Reads ahead of one merge or scan share a queue.
 #[derive(Debug, Clone)]
 pub(crate) enum Reading {
-    /// All of a part that is known beforehand, once.
-    Merge(Arc<ReadAhead>),
+    /// All of a part that is known beforehand, once, with so many chunks ahead at the most.
+    Merge(Arc<ReadAhead>, usize),
     /// As far as somebody wishes to go.
     Scan(Arc<ReadAhead>),
 }
@@ -53,20 +53,28 @@ pub(crate) enum Reading {
 impl Reading {
     /// For a merge of so many runs.
     pub(crate) fn merge(set: &FileSet, runs: usize) -> Self {
-        let bytes_max = runs * MERGE_CHUNK_PAGES as usize * PAGE_SIZE + MERGE_EXTRA_BYTES;
-        Self::Merge(ReadAhead::of_merge(set.open_files(), bytes_max))
+        let ahead_max = (1 + MERGE_CHUNKS_EXTRA / runs.max(1)).min(CHUNKS_AHEAD_MAX);
+        Self::Merge(ReadAhead::of_merge(set.open_files()), ahead_max)
     }
 
     fn read_ahead(&self) -> &Arc<ReadAhead> {
         match self {
-            Self::Merge(read_ahead) | Self::Scan(read_ahead) => read_ahead,
+            Self::Merge(read_ahead, _) | Self::Scan(read_ahead) => read_ahead,
+        }
+    }
+
+    /// Most chunks that one reader asks for ahead.
+    fn ahead_max(&self) -> usize {
+        match self {
+            Self::Merge(_, ahead_max) => *ahead_max,
+            Self::Scan(_) => CHUNKS_AHEAD_MAX,
         }
     }
 
     /// Pages of the first chunk and of the largest ones.
     fn chunk_pages(&self) -> (u32, u32) {
         match self {
-            Self::Merge(_) => (MERGE_CHUNK_PAGES, MERGE_CHUNK_PAGES),
+            Self::Merge(..) => (MERGE_CHUNK_PAGES, MERGE_CHUNK_PAGES),
             Self::Scan(_) => (1, CHUNK_PAGES_MAX),
         }
     }
@@ -182,7 +190,7 @@ impl Chunks {
             let read_ahead = self.reading.read_ahead();
             let arrived = read_ahead.take(tag)?;
             if arrived.was_late {
-                self.ahead_max = (2 * self.ahead_max).min(CHUNKS_AHEAD_MAX);
+                self.ahead_max = (2 * self.ahead_max).min(self.reading.ahead_max());
             }
             self.pages = pages;
             // Smaller ones, of readers on their way to this size, are not asked for again.

@@ -3,8 +3,8 @@
 //! The readers share one queue, which is there while anything is under way. As it may take a descriptor, it
 //! counts as an open file of the session, and when there is no room for it nothing is read ahead. Merges, which
 //! keep theirs while they pause, leave half of the places that there are for this to others. What the
-//! readers have asked for and not yet taken is bounded for all of them together, by [`BYTES_MAX`] for a cursor.
-//! Buffers are used again.
+//! readers of a cursor have asked for and not yet taken is bounded for all of them together by [`BYTES_MAX`];
+//! those of a merge have a share each. Buffers are used again.
 //!
 //! A read that fails says so to the reader that takes it, and to nobody if nobody ever gets there.
 //! Dropping the last reader waits for what is in flight.
@@ -68,9 +68,9 @@ impl ReadAhead {
         Self::with_limits(open_files, BYTES_MAX, open_files.files_max() / 4)
     }
 
-    /// The same for a merge that asks for so many bytes ahead.
-    pub(crate) fn of_merge(open_files: &Arc<OpenFiles>, bytes_max: usize) -> Arc<Self> {
-        Self::with_limits(open_files, bytes_max, open_files.files_max() / 8)
+    /// The same for a merge, whose readers bound themselves what they ask for.
+    pub(crate) fn of_merge(open_files: &Arc<OpenFiles>) -> Arc<Self> {
+        Self::with_limits(open_files, usize::MAX, open_files.files_max() / 8)
     }
 
     fn with_limits(open_files: &Arc<OpenFiles>, bytes_max: usize, places_max: usize) -> Arc<Self> {
