@@ -538,6 +538,11 @@ impl Segment {
         }
     }
 
+    /// Works the order of keys out, so that nobody has to who reads in order.
+    pub(crate) fn sort(&self) {
+        self.order();
+    }
+
     /// Newest slots in key order.
     fn order(&self) -> &[u32] {
         match self {

@@ -5,6 +5,10 @@
 //! next update starts a new one. So a duplicate costs a few reference counts whatever the buffer holds, and
 //! two tables that evolve apart share what they had in common.
 //!
+//! A segment of [`SEGMENT_ENTRIES_MAX`] entries is closed as well, and sorted. So the flush of a large buffer, which
+//! wants all of it in key order, has no more left to sort than one segment, and stalls no update for longer than
+//! that takes.
+//!
 //! All versions of a buffer share a [`Sketch`] of the keys in their segments but the last, so that a lookup
 //! of a key that none of them has looks into the last one and nowhere else.
 //!
@@ -22,6 +26,9 @@ use crate::sketch::Sketch;
 /// So many neighbouring segments of like size are folded into one, so that a buffer of *n* entries that is
 /// duplicated again and again has O(log n) segments, and each entry is in O(log n) hash tables.
 const SEGMENTS_PER_TIER: usize = 8;
+
+/// From so many entries on a segment is closed with the next batch. To sort them takes a few milliseconds.
+const SEGMENT_ENTRIES_MAX: usize = 1 << 15;
 
 /// The write buffer of a table.
 #[derive(Debug, Default, Clone)]
@@ -135,9 +142,13 @@ impl WriteBuffer {
         self.segments.last_mut().and_then(Segment::writable)
     }
 
-    /// The last segment's chunk; a new one if the last is shared.
+    /// The last segment's chunk; a new one if the last is shared or full.
     fn open_chunk(&mut self, room: Room, resolve: &Resolve) -> Result<&mut Chunk> {
-        if self.last_chunk().is_none() {
+        let full = self.segments.last().filter(|last| last.len() >= SEGMENT_ENTRIES_MAX);
+        if let Some(full) = full {
+            full.sort();
+        }
+        if full.is_some() || self.last_chunk().is_none() {
             let mut segments = self.segments.clone();
             fold(&mut segments, resolve)?;
             segments.push(Segment::Chunk(Arc::new(Chunk::with_room(room))));
@@ -208,11 +219,14 @@ impl WriteBuffer {
     }
 }
 
-/// Folds the newest segments, as long as enough of them are no larger than the newest one's tier.
+/// Folds the newest segments, as long as enough of them are no larger than the newest one's tier. Full ones stay as
+/// they are, in the order that has been worked out.
 fn fold(segments: &mut Vec<Segment>, resolve: &Resolve) -> Result<()> {
     let tier = |segment: &Segment| segment.len().max(1).ilog(SEGMENTS_PER_TIER);
+    let is_small = |segment: &Segment| segment.len() < SEGMENT_ENTRIES_MAX;
     while let Some(newest) = segments.last().map(tier) {
-        let alike = segments.iter().rev().take_while(|older| tier(older) <= newest).count();
+        let alike = |older: &&Segment| is_small(older) && tier(older) <= newest;
+        let alike = segments.iter().rev().take_while(alike).count();
         if alike < SEGMENTS_PER_TIER {
             break;
         }
@@ -257,6 +271,11 @@ mod tests {
 
     fn begin(buffer: &mut WriteBuffer) -> Undo {
         buffer.begin(Room::default(), &Resolve::concatenate()).unwrap()
+    }
+
+    fn put_with_one(buffer: &mut WriteBuffer, entry: (&[u8], Kind, &[u8])) {
+        let mut undo = begin(buffer);
+        put_with(buffer, entry, None, &mut undo);
     }
 
     fn put(buffer: &mut WriteBuffer, number: u64) {
@@ -483,6 +502,34 @@ mod tests {
             let bytes = buffer.memory_bytes();
             assert!(bytes < 100 * 1_000, "{bytes} bytes in round {round}");
         }
+    }
+
+    #[test]
+    fn a_full_segment_is_closed_and_hidden_by_newer_ones() {
+        let mut buffer = WriteBuffer::default();
+        let count = SEGMENT_ENTRIES_MAX as u64;
+        for number in 0..count {
+            put(&mut buffer, number);
+        }
+        assert_eq!(buffer.segments().len(), 1);
+        // A batch that begins another segment, and is taken back.
+        let key = 7_u64.to_le_bytes();
+        let mut undo = begin(&mut buffer);
+        put_with(&mut buffer, (&key, Kind::Delete, b""), None, &mut undo);
+        assert_eq!(newest(&buffer, &key), Some((Kind::Delete, Vec::new())));
+        assert_eq!(buffer.segments().len(), 2);
+        buffer.roll_back(&undo);
+        assert_eq!(newest(&buffer, &key), Some((Kind::Insert, key.to_vec())));
+        assert_eq!(buffer.len(), SEGMENT_ENTRIES_MAX);
+        // And one that stays.
+        put_with_one(&mut buffer, (&key, Kind::Upsert, b"!"));
+        let of_key = buffer.entries(key_hash(1, &key), &key).map(|(_, entry)| entry.kind);
+        assert_eq!(of_key.collect::<Vec<_>>(), [Kind::Upsert, Kind::Insert]);
+        for number in (0..count).step_by(97) {
+            let key = number.to_le_bytes();
+            assert!(newest(&buffer, &key).is_some(), "{number}");
+        }
+        assert_eq!(newest(&buffer, &count.to_le_bytes()), None);
     }
 
     /// Large vectors grow by an eighth, so what counts is what is in them.
