@@ -85,9 +85,9 @@ pub enum LevelFilter {
     /// Bits per entry, 2 to 32.
     BitsPerEntry(f64),
     /// A ribbon filter of so many columns, 1 to 16, each of which takes 1.05 bits per entry and halves the
-    /// false-positive rate: 10 columns have 0.001 in 10.5 bits, where the other filters take 15.5. Building it takes
-    /// some 0.2 µs of processor time an entry, ten times as much as theirs. What is read into memory of
-    /// it can be any number of its columns, so under a small memory budget it is as good as if it had been made for it.
+    /// false-positive rate: 10 columns have 0.001 in 10.5 bits, where the other filters take 15.5. To ask it
+    /// takes three times the instructions, and to build it more than that. What is read into memory of it can be
+    /// any number of its columns, so under a small memory budget it is as good as if it had been made for it.
     Ribbon(u8),
 }
 
@@ -143,7 +143,7 @@ impl MemoryGoal {
     /// most of the entries, needs no filter, larger buffers save more than anything else: merging.
     fn buffer_share(self) -> u64 {
         match self {
-            Self::Hit => 2,
+            Self::Hit => 3,
             Self::Miss | Self::Balanced => 8,
         }
     }
@@ -186,7 +186,7 @@ pub struct TableConfig {
     /// [`MEMORY_BUDGET_MIN`] to [`MEMORY_BUDGET_MAX`]; the engine splits them itself, so `write_buffer` and
     /// `filter` must be left as they are by default.
     ///
-    /// An eighth (half if `memory_goal` is [`Hit`](MemoryGoal::Hit), for which the last level has no filter), but
+    /// An eighth (a third if `memory_goal` is [`Hit`](MemoryGoal::Hit), for which the last level has no filter), but
     /// at most 192 MiB, is for the write buffer and the one being flushed. Of the rest, indexes
     /// take what they need, and filters share what is left so that as few lookups as possible read in vain:
     /// the larger the table, the fewer bits for each entry; `memory_goal` says which lookups count. A table
@@ -197,8 +197,8 @@ pub struct TableConfig {
     /// [`TableStats::memory_bytes`](crate::TableStats::memory_bytes), stays within the budget at all times, but
     /// in these cases: an entry is larger than the write buffer; one batch of updates fills several
     /// write buffers (what the table held before is kept until the batch is through); the indexes alone
-    /// are larger (with evenly spread keys, in a table of 400 times the budget on disk, or of 200 times if its goal is hits); a merge was
-    /// begun under a larger budget.
+    /// are larger (with evenly spread keys, in a table of 400 times the budget on disk, or of 300 times if its
+    /// goal is hits); a merge was begun under a larger budget.
     ///
     /// Not counted are the chunks of pages that lookups, merges and cursors work on, which do not grow with
     /// the table.

@@ -1,6 +1,6 @@
 //! A memory budget: how write buffers, filters and indexes share it.
 //!
-//! **Write buffers** get an eighth of the budget at most, or half of it if only lookups of keys that are there
+//! **Write buffers** get an eighth of the budget at most, or a third if only lookups of keys that are there
 //! count; the weight of a full one follows from it ([`write_buffer_weight`]).
 //!
 //! **Indexes** take what they need. While a run is written, both forms of its index may be built, and then
@@ -66,7 +66,7 @@ fn filters_and_indexes(budget: u64, goal: MemoryGoal) -> u64 {
 /// them, take several times as much, and filters are to have some room beside full write buffers.
 pub(crate) fn budget_min(index_bytes: u64, goal: MemoryGoal) -> u64 {
     let per_byte = match goal {
-        MemoryGoal::Hit => 14,
+        MemoryGoal::Hit => 11,
         MemoryGoal::Miss | MemoryGoal::Balanced => 8,
     };
     MEMORY_BUDGET_MIN.max(index_bytes * per_byte)

@@ -30,9 +30,9 @@ const CHUNK_ENTRIES_MIN: usize = 64;
 /// How far ahead of an ordered reader keys are fetched; their slots twice as far.
 const PREFETCH_ENTRIES: usize = 8;
 
-/// From so many elements on a vector of a chunk grows by an eighth, not to its double: to move large ones costs
+/// From so many bytes on a vector of a chunk grows by an eighth, not to its double: to move large ones costs
 /// little, as the system moves their pages, and memory that is not used is memory lost.
-const GROWN_ELEMENTS: usize = 4096;
+const GROWN_BYTES: usize = 128 << 10;
 
 /// Dead bytes beyond which a chunk is rewritten, if they are most of it.
 const GARBAGE_BYTES_MIN: usize = 256 << 10;
@@ -126,11 +126,16 @@ pub(crate) struct Undo {
 }
 
 /// Makes room for `more` elements.
+#[inline]
 fn make_room<T>(vec: &mut Vec<T>, more: usize) {
-    if vec.capacity() - vec.len() >= more {
-        return;
+    if vec.capacity() - vec.len() < more {
+        grow(vec, more);
     }
-    if vec.capacity() < GROWN_ELEMENTS {
+}
+
+#[cold]
+fn grow<T>(vec: &mut Vec<T>, more: usize) {
+    if vec.capacity() * size_of::<T>() < GROWN_BYTES {
         vec.reserve(more);
     } else {
         vec.reserve_exact(more.max(vec.capacity() / 8));
@@ -202,7 +207,6 @@ impl Chunk {
 
     fn append(&mut self, bytes: &[u8]) -> u64 {
         let start = self.arena.len() as u64;
-        make_room(&mut self.arena, bytes.len());
         self.arena.extend_from_slice(bytes);
         start
     }
@@ -270,6 +274,7 @@ impl Chunk {
     /// Adds the entry of a key that is not there.
     fn add(&mut self, new: NewEntry<'_>) {
         let NewEntry { key, hash, kind, value, blob } = new;
+        make_room(&mut self.arena, key.len() + value.len() + size_of::<u32>());
         let key_start = self.append(key);
         let value_start = self.append_value(value, blob);
         let at = self.slots.len() as u32;

@@ -327,7 +327,7 @@ pub struct OpenOptions {
     pub disk_cache: Option<DiskCache>,
     /// Another [`TableConfig::memory_budget`], which also takes the place of `write_buffer` and `filter`. It must have
     /// room for the table as it is read: its indexes, and the write buffer that was saved with it. To stay within
-    /// it while the table is updated takes eight times the indexes, or fourteen times if the
+    /// it while the table is updated takes eight times the indexes, or eleven times if the
     /// goal is hits.
     pub memory_budget: Option<u64>,
     /// Another [`TableConfig::memory_goal`].
