@@ -641,14 +641,15 @@ fn broken(rule: &'static str, expected: u64, found: u64) -> Corrupt {
     clippy::cast_sign_loss,
     reason = "small numbers of the tests' own"
 )]
-mod tests {
+pub(crate) mod tests {
     //! Goal: no false negatives, the false-positive rate that was asked for, and decoding that takes
     //! exactly what was stored. Method: hashes from SplitMix64 with fixed seeds, so that each
     //! measured rate is one number and its tolerance can be tight.
 
     use super::*;
 
-    struct SplitMix64(u64);
+    /// Numbers that look random.
+    pub(crate) struct SplitMix64(pub(crate) u64);
 
     impl Iterator for SplitMix64 {
         type Item = u64;

@@ -474,18 +474,7 @@ mod tests {
     //! say. Method: hashes from SplitMix64 with fixed seeds; keys are the hashes as bytes, which need not be so.
 
     use super::*;
-
-    struct SplitMix64(u64);
-
-    impl Iterator for SplitMix64 {
-        type Item = u64;
-        fn next(&mut self) -> Option<u64> {
-            self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-            let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-            let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-            Some(mixed ^ (mixed >> 31))
-        }
-    }
+    use crate::bloom::tests::SplitMix64;
 
     fn hashes(seed: u64, count: usize) -> Vec<u64> {
         SplitMix64(seed).take(count).collect()
