@@ -2,8 +2,9 @@
 //!
 //! All merges of a session share one queue, which is there while anything is under way. As it may take a
 //! descriptor, it counts as an open file of the session. No more chunks are under way than [`IN_FLIGHT_MAX`], nor
-//! than a quarter of the files that may be open; what cannot be begun is for the caller to write at once. Nor is
-//! anything begun while another thread waits for a write of its own, which takes the queue that long.
+//! than a quarter of the files that may be open, nor than an eighth of the reserve of disk space has room for; what
+//! cannot be begun is for the caller to write at once. Nor is anything begun while another thread waits for a write
+//! of its own, which takes the queue that long.
 //!
 //! A chunk in flight keeps its file open and its bytes, so that a write that fails can be made again. Who began it
 //! must ask what became of it ([`InFlight::land`]); until then nothing may rely on it. Dropping an [`InFlight`]
@@ -105,6 +106,15 @@ impl WriteBehind {
         }
     }
 
+    /// Chunks that an eighth of the reserve has room for, if there is one: when the disk is full all that is in flight
+    /// is still written, and much is left for what must go on.
+    fn in_reserve(&self, chunk_bytes: usize) -> usize {
+        match self.open_files.disk_reserve().bytes() as usize {
+            0 => usize::MAX,
+            bytes => bytes / 8 / chunk_bytes,
+        }
+    }
+
     /// Begins to write all of `chunk`, which is another buffer of the same length then; `None`, and nothing
     /// has happened, if it cannot be begun now.
     ///
@@ -122,7 +132,7 @@ impl WriteBehind {
         let Some(mut state) = self.state_unless_busy() else { return Ok(None) };
         state.reap();
         let in_flight = state.queue.as_ref().map_or(0, |(queue, _)| queue.outstanding());
-        if in_flight >= IN_FLIGHT_MAX.min(files_max / 4) {
+        if in_flight >= IN_FLIGHT_MAX.min(files_max / 4).min(self.in_reserve(chunk.len())) {
             return Ok(None);
         }
         let State { queue, next_tag, spare, .. } = &mut *state;

@@ -545,7 +545,10 @@ fn tables_that_do_not_last_and_imports_are_refused_too() {
         (10..5_000).find_map(|number| table.insert(&key(number), &value(number, 400)).err())
     };
     let refused = fill(&mut table).unwrap();
-    assert!(matches!(refused, Error::OutOfSpace { reserve_bytes, .. } if reserve_bytes == reserve));
+    assert!(
+        matches!(refused, Error::OutOfSpace { reserve_bytes, .. } if reserve_bytes == reserve),
+        "{refused:?}"
+    );
     let refused = table.upsert(&key(0), b"1").unwrap_err();
     assert!(matches!(refused, Error::OutOfSpace { .. }), "{refused}");
     let refused = session.import_snapshot("/export", &name("a"), &name("b")).unwrap_err();
