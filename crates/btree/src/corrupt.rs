@@ -1,0 +1,22 @@
+//! What is wrong with stored bytes: the one error of every decoder of this crate.
+
+/// Where and how stored bytes break the format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("page {page}: {rule}: expected {expected}, found {found}")]
+pub struct Corrupt {
+    /// The 4 KiB page of the file, counted from 0; 0 for a part that is not stored in pages.
+    pub page: u64,
+    /// The line of the format document that is broken.
+    pub rule: &'static str,
+    /// What the rule asks for.
+    pub expected: u64,
+    /// What the bytes say.
+    pub found: u64,
+}
+
+impl Corrupt {
+    /// A broken rule of a part that is not stored in pages, or whose page the caller knows.
+    pub(crate) fn rule(rule: &'static str, expected: u64, found: u64) -> Self {
+        Self { page: 0, rule, expected, found }
+    }
+}

@@ -1,0 +1,21 @@
+//! The B+tree index: an ordered map on disk for one writer and many reader processes, in bounded memory.
+//!
+//! An [`Index`] is a directory. Updates go into a log and a buffer in memory; the buffer is drained into the leaves range
+//! by range, so that many updates of one leaf cost one page write; pages are never changed in place, and two superblocks
+//! in turn say which tree is the published one. An [`IndexReader`], in any process, sees what the writer's last flush
+//! had, as of its own last [`sync`](IndexReader::sync).
+//!
+//! All I/O goes through [`terrane_io::Disk`]; no thread is started.
+
+#![forbid(unsafe_code)]
+
+// Bottom-up: a module imports only from modules above it.
+mod corrupt;
+
+mod error;
+
+mod config;
+
+pub use config::{Config, KEY_BYTES_MAX, VALUE_BYTES_MAX};
+pub use corrupt::Corrupt;
+pub use error::{Error, Result};
