@@ -16,6 +16,25 @@ mod error;
 
 mod config;
 
+mod page;
+
+mod block;
+
+mod leaf;
+
+mod inner;
+
+mod deltas;
+
+mod cache;
+
+mod space;
+
+mod superblock;
+
+mod drained;
+
 pub use config::{Config, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 pub use corrupt::Corrupt;
 pub use error::{Error, Result};
+pub use page::PAGE_SIZE;
