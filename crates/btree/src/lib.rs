@@ -34,6 +34,10 @@ mod superblock;
 
 mod drained;
 
+mod log;
+
+mod lease;
+
 pub use config::{Config, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 pub use corrupt::Corrupt;
 pub use error::{Error, Result};
