@@ -1,18 +1,25 @@
 //! What an index holds and how much memory it may use; checked when an index is created or opened.
 
 use crate::error::{Error, Result};
+use crate::leaf::Sizes;
 
-/// Longest key, in bytes: a leaf must hold at least two entries.
+/// Longest key, in bytes: two entries of any sizes fit into a leaf.
 pub const KEY_BYTES_MAX: usize = 512;
 
 /// Longest value, in bytes.
 pub const VALUE_BYTES_MAX: usize = 768;
 
 /// Memory of an index unless told otherwise, in bytes.
-const MEMORY_BUDGET_DEFAULT: usize = 1 << 30;
+const MEMORY_BYTES_DEFAULT: usize = 1 << 30;
 
 /// Least memory of an index, in bytes.
-pub const MEMORY_BUDGET_MIN: usize = 1 << 20;
+pub const MEMORY_BYTES_MIN: usize = 1 << 20;
+
+/// Length of the log unless told otherwise: about a second to read at opening.
+const LOG_BYTES_DEFAULT: u64 = 128 << 20;
+
+/// Least length of the log, in bytes.
+pub const LOG_BYTES_MIN: u64 = 64 << 10;
 
 /// What an index holds and how much memory it may use.
 ///
@@ -24,8 +31,15 @@ pub struct Config {
     pub key_bytes: Option<usize>,
     /// Bytes of every value; `None` for values of up to [`VALUE_BYTES_MAX`] bytes.
     pub value_bytes: Option<usize>,
-    /// Memory for everything, in bytes: cached pages, updates not yet in leaves, the log's buffer, sorting. Default: 1 GiB.
+    /// Memory for everything, in bytes: cached pages, updates that are not in leaves yet, inner nodes not written
+    /// yet, buffers. Default 1 GiB, at least [`MEMORY_BYTES_MIN`].
     pub memory_bytes: usize,
+    /// The part of it that updates wait in until they are applied to leaves: the more of them, the more come to one
+    /// leaf. `None` (the default) for a third; at most half.
+    pub buffer_bytes: Option<usize>,
+    /// About how much of the log is kept, in bytes: what an opening after a crash may have to read. Fewer bytes mean
+    /// that leaves are written more often. Default 128 MiB, at least [`LOG_BYTES_MIN`].
+    pub log_bytes_max: u64,
 }
 
 impl Config {
@@ -38,7 +52,13 @@ impl Config {
     /// Keys and values of any size up to the limits.
     #[must_use]
     pub fn variable() -> Self {
-        Self { key_bytes: None, value_bytes: None, memory_bytes: MEMORY_BUDGET_DEFAULT }
+        Self {
+            key_bytes: None,
+            value_bytes: None,
+            memory_bytes: MEMORY_BYTES_DEFAULT,
+            buffer_bytes: None,
+            log_bytes_max: LOG_BYTES_DEFAULT,
+        }
     }
 
     /// The same with another memory budget.
@@ -46,5 +66,98 @@ impl Config {
     pub fn with_memory(mut self, bytes: usize) -> Self {
         self.memory_bytes = bytes;
         self
+    }
+
+    /// The same with another buffer for updates.
+    #[must_use]
+    pub fn with_buffer(mut self, bytes: usize) -> Self {
+        self.buffer_bytes = Some(bytes);
+        self
+    }
+
+    /// The same with another length of the log.
+    #[must_use]
+    pub fn with_log(mut self, bytes: u64) -> Self {
+        self.log_bytes_max = bytes;
+        self
+    }
+
+    /// Checks all options.
+    pub(crate) fn check(&self) -> Result<Limits> {
+        let refuse = |option, value: String, allowed| Err(Error::InvalidConfig { option, value, allowed });
+        if self.key_bytes.is_some_and(|bytes| !(1..=KEY_BYTES_MAX).contains(&bytes)) {
+            return refuse("key_bytes", format!("{:?}", self.key_bytes), "1 to 512 bytes are allowed");
+        }
+        if self.value_bytes.is_some_and(|bytes| bytes > VALUE_BYTES_MAX) {
+            return refuse("value_bytes", format!("{:?}", self.value_bytes), "up to 768 bytes are allowed");
+        }
+        if self.memory_bytes < MEMORY_BYTES_MIN {
+            return refuse("memory_bytes", self.memory_bytes.to_string(), "1 MiB is the least");
+        }
+        if self.log_bytes_max < LOG_BYTES_MIN {
+            return refuse("log_bytes_max", self.log_bytes_max.to_string(), "64 KiB is the least");
+        }
+        let buffer_bytes = self.buffer_bytes.unwrap_or(self.memory_bytes / 3);
+        if buffer_bytes > self.memory_bytes / 2 {
+            return refuse("buffer_bytes", buffer_bytes.to_string(), "half of the memory is the most");
+        }
+        let sizes = Sizes {
+            key: self.key_bytes.map(|bytes| bytes as u16),
+            value: self.value_bytes.map(|bytes| bytes as u16),
+        };
+        Ok(Limits {
+            sizes,
+            memory_bytes: self.memory_bytes,
+            buffer_bytes,
+            log_bytes: self.log_bytes_max,
+            segment_bytes: (self.log_bytes_max / 8).min(16 << 20),
+            unflushed_bytes: (self.memory_bytes / 32).min(1 << 20),
+            fresh_nodes: (self.memory_bytes / 16 / 4096).max(8) as u64,
+            other_bytes: (self.memory_bytes / 8).min(4 << 20),
+        })
+    }
+}
+
+/// What follows from a configuration.
+#[derive(Debug, Clone)]
+pub(crate) struct Limits {
+    pub(crate) sizes: Sizes,
+    pub(crate) memory_bytes: usize,
+    /// Of updates that wait for their leaves.
+    pub(crate) buffer_bytes: usize,
+    pub(crate) log_bytes: u64,
+    pub(crate) segment_bytes: u64,
+    /// Of updates that wait for a flush; beyond that one is made.
+    pub(crate) unflushed_bytes: usize,
+    /// Inner nodes that wait for a checkpoint; beyond that one is made.
+    pub(crate) fresh_nodes: u64,
+    /// Buffers of reads and writes.
+    pub(crate) other_bytes: usize,
+}
+
+impl Sizes {
+    /// Checks an entry that is to be put into an index.
+    ///
+    /// # Errors
+    /// [`Error::KeySize`], [`Error::ValueSize`].
+    pub(crate) fn check(self, key: &[u8], value: Option<&[u8]>) -> Result<()> {
+        if self.key.map_or(key.len() > KEY_BYTES_MAX, |bytes| key.len() != usize::from(bytes)) {
+            let allowed = says(self.key, KEY_BYTES_MAX);
+            return Err(Error::KeySize { bytes: key.len(), allowed });
+        }
+        let Some(value) = value else { return Ok(()) };
+        let is_wrong = |bytes: u16| value.len() != usize::from(bytes);
+        if self.value.map_or(value.len() > VALUE_BYTES_MAX, is_wrong) {
+            let allowed = says(self.value, VALUE_BYTES_MAX);
+            return Err(Error::ValueSize { bytes: value.len(), allowed });
+        }
+        Ok(())
+    }
+}
+
+fn says(fixed: Option<u16>, most: usize) -> String {
+    match fixed {
+        Some(bytes) => format!("each has {bytes} in this index"),
+        None => format!("at most {most} are allowed"),
     }
 }

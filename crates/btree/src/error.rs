@@ -35,6 +35,12 @@ pub enum Error {
         /// The directory.
         path: PathBuf,
     },
+    /// The index has entries, and the call is for one without.
+    #[error("{} has entries; clear it first, or build another one", .path.display())]
+    NotEmpty {
+        /// The directory.
+        path: PathBuf,
+    },
     /// There is no index.
     #[error("{} holds no index; create one first", .path.display())]
     NotFound {

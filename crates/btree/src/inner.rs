@@ -141,7 +141,8 @@ fn prefix_len(lows: &[&[u8]]) -> usize {
     }
 }
 
-fn node_bytes(lows: &[&[u8]], sum: usize) -> usize {
+/// Bytes of a node with these separators, whose lengths sum up to `sum`.
+pub(crate) fn node_bytes(lows: &[&[u8]], sum: usize) -> usize {
     let (count, prefix) = (lows.len(), prefix_len(lows));
     let low = lows[0].len();
     CHILDREN_OFFSET + CHILD_BYTES * count + 2 * (count - 1) + low + prefix + (sum - low)

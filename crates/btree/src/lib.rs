@@ -38,7 +38,35 @@ mod log;
 
 mod lease;
 
-pub use config::{Config, KEY_BYTES_MAX, VALUE_BYTES_MAX};
+mod stats;
+
+mod pager;
+
+mod tree;
+
+mod edit;
+
+mod core;
+
+mod cursor;
+
+mod bulk;
+
+mod writer;
+
+mod index;
+
+mod reader;
+
+mod check;
+
+pub use bulk::{IterInput, SortedInput};
+pub use check::{CheckReport, Problem, check};
+pub use config::{Config, KEY_BYTES_MAX, LOG_BYTES_MIN, MEMORY_BYTES_MIN, VALUE_BYTES_MAX};
 pub use corrupt::Corrupt;
+pub use cursor::Cursor;
 pub use error::{Error, Result};
+pub use index::{Index, Update};
 pub use page::PAGE_SIZE;
+pub use reader::IndexReader;
+pub use stats::Stats;

@@ -11,7 +11,8 @@
 //! | 12 | 4 | `body_len` | bytes of the body |
 //! | 16 | 8 | `entries` | of the index after these updates |
 //! | 24 | 8 | `synced` | the log was durable up to here when the frame was written |
-//! | 32 | `body_len` | updates | each: length of the key (2), length of the value (2; `0xFFFF`: removed), key, value |
+//! | 32 | 8 | `replaced` | where the log stood when all entries were last replaced at once: no update before is of use |
+//! | 40 | `body_len` | updates | each: length of the key (2), length of the value (2; `0xFFFF`: removed), key, value |
 //!
 //! A frame is padded with zeros to a multiple of 8 bytes. Invariants: a segment that has a successor ends with a frame that says
 //! so and is durable; a frame is applied as a whole or not at all; what a valid frame calls durable is never cut off.
@@ -35,7 +36,7 @@ pub(crate) const LOG_DIR: &str = "log";
 pub(crate) const FRAME_MAGIC: [u8; 4] = *b"TeLF";
 
 /// Bytes of a frame besides its body.
-pub(crate) const FRAME_HEAD_BYTES: usize = 32;
+pub(crate) const FRAME_HEAD_BYTES: usize = 40;
 
 /// Frames begin at multiples of this.
 const FRAME_ALIGN: usize = 8;
@@ -86,6 +87,7 @@ pub(crate) struct Frame {
     is_end: bool,
     pub(crate) entries: u64,
     synced: u64,
+    pub(crate) replaced: u64,
     body: Vec<u8>,
 }
 
@@ -122,9 +124,10 @@ fn frame_crc(tree: u64, position: u64, from_kind: &[u8]) -> u32 {
     crc32c_append(crc32c_append(crc, &position.to_le_bytes()), from_kind)
 }
 
-fn encode(tree: u64, position: u64, kind: u32, entries: u64, synced: u64, body: &[u8]) -> Vec<u8> {
+fn encode(tree: u64, position: u64, kind: u32, [entries, synced, replaced]: [u64; 3], body: &[u8]) -> Vec<u8> {
     let mut out = Writer::with_capacity(FRAME_HEAD_BYTES + body.len() + FRAME_ALIGN);
-    out.put(&FRAME_MAGIC).u32(0).u32(kind).u32(body.len() as u32).u64(entries).u64(synced).put(body);
+    out.put(&FRAME_MAGIC).u32(0).u32(kind).u32(body.len() as u32).u64(entries).u64(synced).u64(replaced);
+    out.put(body);
     let mut bytes = out.into_bytes();
     let crc = frame_crc(tree, position, &bytes[8..]);
     bytes[4..8].copy_from_slice(&crc.to_le_bytes());
@@ -163,8 +166,7 @@ impl Segment {
         let magic = fields.take(4).unwrap_or_default();
         let next = |fields: &mut Reader<'_>| fields.u32().unwrap_or_default();
         let (crc, kind, body_len) = (next(&mut fields), next(&mut fields), next(&mut fields));
-        let (entries, synced) =
-            (fields.u64().unwrap_or_default(), fields.u64().unwrap_or_default());
+        let [entries, synced, replaced] = [(); 3].map(|()| fields.u64().unwrap_or_default());
         let end = at + FRAME_HEAD_BYTES as u64 + u64::from(body_len);
         if magic != FRAME_MAGIC || end > len || !(UPDATES..=SEALED).contains(&kind) {
             return Ok(None);
@@ -174,7 +176,23 @@ impl Segment {
         let found = crc32c_append(frame_crc(self.tree, position, &head[8..]), &body);
         let next = self.start + end.next_multiple_of(FRAME_ALIGN as u64);
         let is_end = kind == SEALED;
-        Ok((found == crc).then_some(Frame { position, next, is_end, entries, synced, body }))
+        Ok((found == crc).then_some(Frame {
+            position,
+            next,
+            is_end,
+            entries,
+            synced,
+            replaced,
+            body,
+        }))
+    }
+
+    /// The same, where it matters that there is none: a read may be wrong once.
+    fn frame_read_twice(&self, position: u64) -> Result<Option<Frame>> {
+        match self.frame(position)? {
+            None => self.frame(position),
+            found => Ok(found),
+        }
     }
 
     /// Whether a whole frame behind `position` says that the log was durable beyond it.
@@ -250,6 +268,20 @@ impl LogReader {
         }
     }
 
+    /// The same, unless all entries were replaced since: then what is read must begin with a newer tree.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub(crate) fn next_of(&mut self, replaced: u64) -> Result<Option<Frame>> {
+        let position = self.position;
+        let frame = self.next()?.filter(|frame| frame.replaced <= replaced);
+        if frame.is_none() && self.position != position {
+            self.position = position;
+            self.segment = None;
+        }
+        Ok(frame)
+    }
+
     fn open_segment(&self) -> Result<Segment> {
         let starts = list(self.disk.as_ref(), &self.dir)?;
         let start = starts.into_iter().rfind(|&start| start <= self.position);
@@ -276,6 +308,8 @@ pub(crate) struct Log {
     starts: VecDeque<u64>,
     end: u64,
     synced: u64,
+    /// Where all entries were last replaced at once.
+    pub(crate) replaced: u64,
     segment_bytes: u64,
 }
 
@@ -306,6 +340,7 @@ impl Log {
             starts: VecDeque::from([start]),
             end: start,
             synced: start,
+            replaced: 0,
             segment_bytes,
         })
     }
@@ -341,7 +376,7 @@ impl Log {
             let mode = OpenMode::ReadWrite;
             let segment = Segment::open(disk.as_ref(), dir, tree, segment_start, mode)?;
             let mut is_sealed = false;
-            while let Some(frame) = segment.frame(position)? {
+            while let Some(frame) = segment.frame_read_twice(position)? {
                 position = frame.next;
                 is_sealed = frame.is_end;
                 if is_sealed {
@@ -370,6 +405,7 @@ impl Log {
                 starts: starts.iter().copied().collect(),
                 end: position,
                 synced: position,
+                replaced: 0,
                 segment_bytes,
             });
         }
@@ -417,7 +453,13 @@ impl Log {
     }
 
     fn write(&self, kind: u32, entries: u64, body: &[u8]) -> Result<u64> {
-        let frame = encode(self.segment.tree, self.end, kind, entries, self.synced, body);
+        let frame = encode(
+            self.segment.tree,
+            self.end,
+            kind,
+            [entries, self.synced, self.replaced],
+            body,
+        );
         self.segment.file.write_at(&frame, self.end - self.segment.start)?;
         Ok(frame.len() as u64)
     }

@@ -14,7 +14,7 @@
 //! superblocks. A page that the tree does not need any more is *held* until a checkpoint without it is durable and nobody, in
 //! this process or another, can still read an older tree.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use crate::page::{BODY_BYTES, PageNo};
 
@@ -99,6 +99,12 @@ impl Space {
     /// Pages that wait until nobody needs them.
     pub(crate) fn held_pages(&self) -> u64 {
         self.held_pages
+    }
+
+    /// Pages that wait since the trees of an epoch.
+    pub(crate) fn held_pages_of(&self, epoch: u64) -> u64 {
+        let last = self.held.back().filter(|(held, _)| *held == epoch);
+        last.map_or(0, |(_, pages)| pages.len() as u64)
     }
 
     pub(crate) fn is_used(&self, page: PageNo) -> bool {
@@ -218,6 +224,19 @@ impl Space {
                 body[(page - range.start) / 8] &= !(1 << (page % 8));
             }
         }
+    }
+
+    /// All map pages are to be stored anew.
+    pub(crate) fn change_all(&mut self) {
+        self.changed.fill(true);
+    }
+
+    /// Pages in use that are not held, and none of `others`.
+    pub(crate) fn all_but(&self, others: &[PageNo]) -> Vec<PageNo> {
+        let held = self.held.iter().flat_map(|(_, pages)| pages);
+        let others: HashSet<PageNo> = held.chain(others).copied().collect();
+        let in_use = (SUPERBLOCKS..self.pages as PageNo).filter(|&page| self.is_used(page));
+        in_use.filter(|page| !others.contains(page)).collect()
     }
 
     /// What is stored is as it is here.

@@ -21,16 +21,21 @@
 //! | 72 | 8 | `entries` | of the index, at `log_end` of the log |
 //! | 80 | 8 | `log_start` | where the log begins that is to be read |
 //! | 88 | 8 | `log_end` | how far the log must reach: the tree has updates up to there |
-//! | 96 | 8 · 17 | `level_pages` | pages of each level, from the leaves up |
-//! | 232 | 8 · `map_lists` | lists | number and checksum of each list page |
+//! | 96 | 8 | `replaced` | where the log stood when all entries were last replaced at once |
+//! | 104 | 8 · 17 | `level_pages` | pages of each level, from the leaves up |
+//! | 240 | 8 · `map_lists` | lists | number and checksum of each list page |
 //!
 //! The rest is zero. Invariant: everything a superblock leads to is durable before it is written.
 
+use std::path::Path;
+
 use terrane_io::bytes::Writer;
 use terrane_io::checksum::crc32c;
+use terrane_io::{Access, AlignedBuf, Disk, OpenMode};
 
 use crate::cache::LEVELS_MAX;
 use crate::corrupt::Corrupt;
+use crate::error::Error;
 use crate::leaf::{NONE, Sizes};
 use crate::page::{PAGE_SIZE, PageRef, u16_at, u32_at, u64_at};
 use crate::space::{LIST_MAPS, MAP_PAGES};
@@ -42,7 +47,7 @@ pub(crate) const SUPERBLOCK_MAGIC: [u8; 8] = *b"TerraBTr";
 pub(crate) const TREE_VERSION: u32 = 1;
 
 /// Where the list pages stand.
-const LISTS_OFFSET: usize = 232;
+const LISTS_OFFSET: usize = 240;
 
 /// Most list pages: enough for a file of 2^32 pages.
 pub(crate) const LISTS_MAX: usize = (1 << 32) / MAP_PAGES / LIST_MAPS + 1;
@@ -66,6 +71,8 @@ pub(crate) struct Superblock {
     pub(crate) entries: u64,
     pub(crate) log_start: u64,
     pub(crate) log_end: u64,
+    /// Readers that know an older one must forget all updates that they have.
+    pub(crate) replaced: u64,
     pub(crate) level_pages: LevelPages,
     pub(crate) lists: Vec<PageRef>,
 }
@@ -99,6 +106,7 @@ impl Superblock {
             out.u32(page.number).u32(page.crc);
         }
         out.u64(self.pages).u64(self.entries).u64(self.log_start).u64(self.log_end);
+        out.u64(self.replaced);
         for pages in self.level_pages {
             out.u64(pages);
         }
@@ -142,7 +150,7 @@ impl Superblock {
         let fixed = |at| Some(u16_at(bytes, at)).filter(|&size| size != NONE);
         let mut level_pages = [0; LEVELS_MAX + 1];
         for (at, pages) in level_pages.iter_mut().enumerate() {
-            *pages = u64_at(bytes, 96 + 8 * at);
+            *pages = u64_at(bytes, 104 + 8 * at);
         }
         let superblock = Self {
             tree: u64_at(bytes, 16),
@@ -156,6 +164,7 @@ impl Superblock {
             entries: u64_at(bytes, 72),
             log_start: u64_at(bytes, 80),
             log_end: u64_at(bytes, 88),
+            replaced: u64_at(bytes, 96),
             level_pages,
             lists: (0..lists).map(|at| page_ref(LISTS_OFFSET + 8 * at)).collect(),
         };
@@ -169,6 +178,40 @@ impl Superblock {
             return Err(broken("root", 1, 0));
         }
         Ok(superblock)
+    }
+}
+
+/// Reads the newest superblock of a tree file.
+///
+/// # Errors
+/// [`Error::NotAnIndex`], [`Error::UnsupportedVersion`]; [`Error::Corrupt`] if neither is whole; [`Error::Disk`].
+pub(crate) fn read(disk: &dyn Disk, path: &Path) -> Result<Superblock, Error> {
+    let file = disk.open(path, OpenMode::Read, Access::Direct)?;
+    let mut buffer = AlignedBuf::zeroed(2 * PAGE_SIZE);
+    let len = file.len()?.min(2 * PAGE_SIZE as u64) as usize;
+    // What is not there is zero.
+    file.read_at(&mut buffer[..len], 0)?;
+    let mut found: Option<Superblock> = None;
+    let mut refusals = Vec::new();
+    for (page, bytes) in buffer.chunks_exact(PAGE_SIZE).enumerate() {
+        match Superblock::decode(bytes.try_into().expect("a page"), page as u64) {
+            Ok(superblock) => {
+                let is_newer = found.as_ref().is_none_or(|f| f.generation < superblock.generation);
+                found = if is_newer { Some(superblock) } else { found };
+            }
+            Err(refusal) => refusals.push(refusal),
+        }
+    }
+    let version = refusals.iter().find_map(|refusal| match refusal {
+        Refusal::Version(version) => Some(*version),
+        _ => None,
+    });
+    let path = path.to_owned();
+    match (found, version, refusals.first()) {
+        (_, Some(found), _) => Err(Error::UnsupportedVersion { path, found, newest: TREE_VERSION }),
+        (Some(superblock), ..) => Ok(superblock),
+        (None, _, Some(Refusal::Corrupt(what))) => Err(Error::Corrupt { path, what: *what }),
+        (None, ..) => Err(Error::NotAnIndex { path }),
     }
 }
 
@@ -189,6 +232,7 @@ mod tests {
             entries: 1_234_567,
             log_start: 512,
             log_end: 99_999,
+            replaced: 400,
             level_pages: [7; LEVELS_MAX + 1],
             lists: vec![PageRef { number: 5, crc: 6 }],
         }

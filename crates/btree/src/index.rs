@@ -1,0 +1,726 @@
+//! The index for the one process that writes it.
+
+
+
+use std::collections::{HashMap, VecDeque};
+use std::ops::RangeBounds;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use terrane_io::{Access, Disk, OpenMode};
+
+use crate::block::{self, Block};
+use crate::bulk::{self, FILL_PERCENT_MIN, SortedInput};
+use crate::config::{Config, Limits};
+use crate::core::Core;
+use crate::corrupt::Corrupt;
+use crate::cursor::{Cursor, bounds_of, bounds_of_prefix};
+use crate::deltas::Deltas;
+use crate::drained::Drained;
+use crate::edit::Change;
+use crate::error::{Error, Result};
+use crate::leaf::Fences;
+use crate::lease::{self, READERS_DIR};
+use crate::log::{FrameBody, LOG_DIR, Log};
+use crate::page::{BODY_OFFSET, Kind, PAGE_SIZE, PageNo, PageRef, u32_at};
+use crate::pager::Pager;
+use crate::space::{LIST_MAPS, MAP_PAGES, Space};
+use crate::stats::Stats;
+use crate::superblock::{self, LevelPages, Superblock};
+use crate::tree::{Child, Epoch, Tree};
+use crate::writer::{FlushCallback, Writer, opened};
+
+/// The file of the pages.
+pub(crate) const TREE_FILE: &str = "tree";
+
+/// The file whose lock the writer has.
+pub(crate) const LOCK_FILE: &str = "lock";
+
+/// An update of a batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Update<'a> {
+    /// Puts a value in place of what there was of a key.
+    Replace(&'a [u8], &'a [u8]),
+    /// Removes a key, if it is there.
+    Remove(&'a [u8]),
+}
+
+impl<'a> Update<'a> {
+    fn key(&self) -> &'a [u8] {
+        match self {
+            Self::Replace(key, _) | Self::Remove(key) => key,
+        }
+    }
+
+    fn value(&self) -> Option<&'a [u8]> {
+        match self {
+            Self::Replace(_, value) => Some(value),
+            Self::Remove(_) => None,
+        }
+    }
+}
+
+/// An index that can be written. See the [crate](crate).
+///
+/// All calls take `&self` and may come from many threads: lookups go side by side, updates one after the other.
+#[derive(Debug)]
+pub struct Index {
+    core: Arc<Core>,
+    writer: Mutex<Option<Writer>>,
+}
+
+/// Refuses an index with other sizes of keys or values.
+pub(crate) fn check_sizes(dir: &Path, limits: &Limits, superblock: &Superblock) -> Result<()> {
+    let says = |size: Option<u16>| size.map_or("of any size".to_owned(), |bytes| bytes.to_string());
+    let pairs = [
+        ("key_bytes", superblock.sizes.key, limits.sizes.key),
+        ("value_bytes", superblock.sizes.value, limits.sizes.value),
+    ];
+    match pairs.into_iter().find(|(_, stored, given)| stored != given) {
+        Some((option, stored, given)) => {
+            let (stored, given) = (says(stored), says(given));
+            Err(Error::ConfigMismatch { path: dir.to_owned(), option, stored, given })
+        }
+        None => Ok(()),
+    }
+}
+
+/// What of the log a published tree has.
+pub(crate) fn read_drained(pager: &Pager, superblock: &Superblock) -> Result<Drained> {
+    let Some(page) = superblock.drained else { return Ok(Drained::up_to(superblock.log_start)) };
+    let (count, bytes) = pager.load_other(page, Kind::Drained)?;
+    Drained::decode(count, &bytes[BODY_OFFSET..]).ok_or_else(|| {
+        let (page, count) = (u64::from(page.number), count as u64);
+        pager.corrupt(Corrupt { page, rule: "ranges of the drained", expected: count, found: 0 })
+    })
+}
+
+/// The tree of a superblock.
+pub(crate) fn tree_of(superblock: &Superblock) -> Tree {
+    Tree {
+        root: superblock.root.map(Child::Stored),
+        height: superblock.height,
+        level_pages: superblock.level_pages,
+        fresh_nodes: 0,
+        epoch: Arc::new(Epoch(superblock.generation)),
+    }
+}
+
+/// The map of used pages of a superblock.
+pub(crate) fn read_space(pager: &Pager, superblock: &Superblock) -> Result<(Space, Vec<PageRef>)> {
+    let broken = |page: PageRef| {
+        let page = u64::from(page.number);
+        pager.corrupt(Corrupt { page, rule: "map of used pages", expected: 0, found: page })
+    };
+    let mut maps = Vec::new();
+    for &list in &superblock.lists {
+        let (count, bytes) = pager.load_other(list, Kind::MapList)?;
+        if count > LIST_MAPS {
+            return Err(broken(list));
+        }
+        for at in (BODY_OFFSET..BODY_OFFSET + 8 * count).step_by(8) {
+            maps.push(PageRef { number: u32_at(&bytes, at), crc: u32_at(&bytes, at + 4) });
+        }
+    }
+    let root = superblock.root.unwrap_or(PageRef { number: 0, crc: 0 });
+    if superblock.pages > 1 << 32 || maps.len() as u64 != superblock.pages.div_ceil(MAP_PAGES as u64) {
+        return Err(broken(root));
+    }
+    let mut bodies = Vec::with_capacity(maps.len());
+    for &map in &maps {
+        bodies.push(pager.load_other(map, Kind::Map)?.1);
+    }
+    let bodies = bodies.iter().map(|bytes| &bytes[BODY_OFFSET..]);
+    let space = Space::from_maps(superblock.pages, bodies).ok_or_else(|| broken(root))?;
+    Ok((space, maps))
+}
+
+/// Whether there is an index, or the beginning of one.
+fn exists(disk: &dyn Disk, dir: &Path) -> Result<bool> {
+    Ok(disk.kind(&dir.join(TREE_FILE))?.is_some())
+}
+
+impl Index {
+    /// Makes an index without entries in a directory, which is made if need be, durably.
+    ///
+    /// # Errors
+    /// [`Error::AlreadyExists`], [`Error::InvalidConfig`], [`Error::Locked`], [`Error::Disk`].
+    pub fn create(disk: Arc<dyn Disk>, dir: &Path, config: &Config) -> Result<Self> {
+        let limits = config.check()?;
+        terrane_io::disk::create_dirs(disk.as_ref(), dir)?;
+        if let Some(parent) = dir.parent() {
+            // It may be there since an attempt that failed before this.
+            disk.sync_dir(parent)?;
+        }
+        let lock = Self::lock(disk.as_ref(), dir)?;
+        if exists(disk.as_ref(), dir)? {
+            return Err(Error::AlreadyExists { path: dir.to_owned() });
+        }
+        drop(lock);
+        Self::lay_out(&disk, dir, &limits)?;
+        Self::open(disk, dir, config)
+    }
+
+    /// Opens an index, or makes one if there is none.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open) and [`create`](Self::create).
+    pub fn open_or_create(disk: Arc<dyn Disk>, dir: &Path, config: &Config) -> Result<Self> {
+        match Self::open(disk.clone(), dir, config) {
+            Err(Error::NotFound { .. }) => Self::create(disk, dir, config),
+            other => other,
+        }
+    }
+
+    fn lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn terrane_io::LockGuard>> {
+        disk.lock(&dir.join(LOCK_FILE)).map_err(|error| match error {
+            terrane_io::Error::Locked { .. } => Error::Locked { path: dir.to_owned() },
+            error => error.into(),
+        })
+    }
+
+    /// Writes what an empty index consists of; the tree file comes last and at once.
+    fn lay_out(disk: &Arc<dyn Disk>, dir: &Path, limits: &Limits) -> Result<()> {
+        for name in [READERS_DIR, LOG_DIR] {
+            if disk.kind(&dir.join(name))?.is_none() {
+                disk.create_dir(&dir.join(name))?;
+            }
+        }
+        disk.sync_dir(dir)?;
+        let tree = creation_number(disk.as_ref(), dir);
+        Log::create(disk, dir, tree, 0, limits.segment_bytes)?;
+        let superblock = Superblock {
+            tree,
+            generation: 1,
+            oldest: 1,
+            sizes: limits.sizes,
+            height: 0,
+            root: None,
+            drained: None,
+            pages: 0,
+            entries: 0,
+            log_start: 0,
+            log_end: 0,
+            replaced: 0,
+            level_pages: LevelPages::default(),
+            lists: Vec::new(),
+        };
+        let mut bytes = vec![0; PAGE_SIZE];
+        bytes.extend(superblock.encode());
+        Ok(terrane_io::disk::replace_file(disk.as_ref(), &dir.join(TREE_FILE), &bytes)?)
+    }
+
+    /// Opens an index for writing, and brings back what was flushed before a crash.
+    ///
+    /// Cost: reads the map of used pages (a bit for each page) and the log: what was not in leaves when it was last used.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Locked`], [`Error::ConfigMismatch`], [`Error::NotAnIndex`],
+    /// [`Error::UnsupportedVersion`], [`Error::InvalidConfig`], [`Error::Corrupt`], [`Error::Disk`].
+    pub fn open(disk: Arc<dyn Disk>, dir: &Path, config: &Config) -> Result<Self> {
+        let limits = config.check()?;
+        if !exists(disk.as_ref(), dir)? {
+            return Err(Error::NotFound { path: dir.to_owned() });
+        }
+        let lock = Self::lock(disk.as_ref(), dir)?;
+        let path = dir.join(TREE_FILE);
+        let superblock = superblock::read(disk.as_ref(), &path)?;
+        check_sizes(dir, &limits, &superblock)?;
+        let file = disk.open(&path, OpenMode::ReadWrite, Access::Direct)?;
+        let cache_bytes = limits.memory_bytes / 2;
+        let pager = Pager::new(disk.clone(), file, superblock.tree, limits.sizes, cache_bytes);
+        let (mut space, maps) = if superblock.lists.is_empty() {
+            (Space::new(), Vec::new())
+        } else {
+            read_space(&pager, &superblock)?
+        };
+        let drained = read_drained(&pager, &superblock)?;
+        let (mut pending, mut entries) = (Deltas::default(), superblock.entries);
+        let reach = (superblock.log_start, superblock.log_end);
+        let mut log = Log::recover(&disk, dir, superblock.tree, reach, limits.segment_bytes, |frame| {
+            entries = if frame.next >= superblock.log_end { frame.entries } else { entries };
+            replay(&mut pending, frame, &drained, limits.sizes, dir)
+        })?;
+        log.replaced = superblock.replaced;
+        let readers = lease::oldest(disk.as_ref(), dir)?;
+        if readers.0.is_some_and(|oldest| oldest < superblock.generation) {
+            // Which of the free pages they need is not known.
+            space.hold_all_free(superblock.generation - 1);
+        }
+        let tree = tree_of(&superblock);
+        let epochs = VecDeque::from([tree.epoch.clone()]);
+        let core = Arc::new(Core::new(dir.to_owned(), pager, opened(tree, pending, entries)));
+        let writer = Writer {
+            disk,
+            limits,
+            space,
+            log,
+            body: FrameBody::default(),
+            drained,
+            superblock,
+            maps,
+            flushed_entries: entries,
+            epochs,
+            readers,
+            before_flush: None,
+            poisoned: None,
+            _lock: lock,
+        };
+        Ok(Self { core, writer: Mutex::new(Some(writer)) })
+    }
+
+    fn writer(&self) -> MutexGuard<'_, Option<Writer>> {
+        self.writer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn with_writer<T>(&self, act: impl FnOnce(&mut Writer, &Core) -> Result<T>) -> Result<T> {
+        let mut writer = self.writer();
+        let writer = writer.as_mut().filter(|_| !self.core.is_closed()).ok_or(Error::Closed)?;
+        act(writer, &self.core)
+    }
+
+    /// The value of a key.
+    ///
+    /// Cost: none if the key was updated lately; else a read of 4 KiB for each level that is not in memory: one if all but
+    /// the leaves is, at most the height and one more.
+    ///
+    /// # Errors
+    /// [`Error::Closed`], [`Error::Disk`], [`Error::Corrupt`].
+    pub fn find(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.core.find(key)
+    }
+
+    /// Whether a key is there. Cost and errors as of [`find`](Self::find).
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub fn mem(&self, key: &[u8]) -> Result<bool> {
+        Ok(self.core.find(key)?.is_some())
+    }
+
+    /// The value of each key, in their order. The reads of one level go side by side; a page that several keys share is read
+    /// once.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find); no partial result.
+    pub fn find_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
+        self.core.find_many(keys)
+    }
+
+    /// Puts a value in place of what there was of a key. It is visible at once, and durable after a [`flush`](Self::flush).
+    ///
+    /// Cost: a lookup, which tells whether the key is new; now and then a part of what draining and publishing take.
+    ///
+    /// # Errors
+    /// [`Error::KeySize`], [`Error::ValueSize`], [`Error::Closed`], [`Error::Poisoned`], [`Error::FlushRefused`],
+    /// [`Error::Disk`], [`Error::Corrupt`], [`Error::Full`].
+    pub fn replace(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.apply(&[Update::Replace(key, value)]).map(|_| ())
+    }
+
+    /// Replaces many entries at once: all of them or none, also after a crash.
+    ///
+    /// Cost: the lookups go side by side.
+    ///
+    /// # Errors
+    /// As [`replace`](Self::replace).
+    pub fn replace_many(&self, entries: &[(&[u8], &[u8])]) -> Result<()> {
+        let updates: Vec<Update<'_>> =
+            entries.iter().map(|(key, value)| Update::Replace(key, value)).collect();
+        self.apply(&updates).map(|_| ())
+    }
+
+    /// Removes a key; whether it was there. Cost and errors as of [`replace`](Self::replace).
+    ///
+    /// # Errors
+    /// As [`replace`](Self::replace).
+    pub fn remove(&self, key: &[u8]) -> Result<bool> {
+        Ok(self.apply(&[Update::Remove(key)])? > 0)
+    }
+
+    /// Applies updates in their order: all of them or none, also after a crash. Returns how many of the removed keys were
+    /// there.
+    ///
+    /// # Errors
+    /// As [`replace`](Self::replace).
+    pub fn apply(&self, updates: &[Update<'_>]) -> Result<usize> {
+        for update in updates {
+            self.core.pager.sizes.check(update.key(), update.value())?;
+        }
+        let bytes = |update: &Update<'_>| {
+            block::ENTRY_HEAD_BYTES + update.key().len() + update.value().map_or(0, <[u8]>::len)
+        };
+        let bytes = updates.iter().map(bytes).sum();
+        self.with_writer(|writer, core| {
+            writer.make_room(core, bytes)?;
+            let was_there = was_there(core, updates)?;
+            let mut state = core.state_mut();
+            let mut removed = 0;
+            for (update, was_there) in updates.iter().zip(was_there) {
+                match (update.value(), was_there) {
+                    (None, false) => continue,
+                    (None, true) => {
+                        removed += 1;
+                        state.entries -= 1;
+                    }
+                    (Some(_), false) => state.entries += 1,
+                    (Some(_), true) => {}
+                }
+                state.unflushed.insert(update.key(), update.value());
+                writer.body.push(update.key(), update.value());
+            }
+            Ok(removed)
+        })
+    }
+
+    /// Entries, the unflushed ones included. Costs nothing.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub fn len(&self) -> Result<u64> {
+        Ok(self.core.state()?.entries)
+    }
+
+    /// Whether there is no entry.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub fn is_empty(&self) -> Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// All entries, ascending, as they are now.
+    ///
+    /// # Errors
+    /// [`Error::Closed`], [`Error::Disk`], [`Error::Corrupt`].
+    pub fn iter(&self) -> Result<Cursor> {
+        self.range::<&[u8]>(..)
+    }
+
+    /// The entries of a range, ascending, as they are now.
+    ///
+    /// # Errors
+    /// As [`iter`](Self::iter).
+    pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<Cursor> {
+        Cursor::ascending(&self.core, bounds_of(&range))
+    }
+
+    /// The entries of a range, descending, as they are now.
+    ///
+    /// # Errors
+    /// As [`iter`](Self::iter).
+    pub fn range_back<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<Cursor> {
+        Cursor::descending(&self.core, bounds_of(&range))
+    }
+
+    /// The entries whose keys begin with a prefix, ascending.
+    ///
+    /// # Errors
+    /// As [`iter`](Self::iter).
+    pub fn prefix(&self, prefix: &[u8]) -> Result<Cursor> {
+        Cursor::ascending(&self.core, bounds_of_prefix(prefix))
+    }
+
+    /// The entries whose keys begin with a prefix, descending.
+    ///
+    /// # Errors
+    /// As [`iter`](Self::iter).
+    pub fn prefix_back(&self, prefix: &[u8]) -> Result<Cursor> {
+        Cursor::descending(&self.core, bounds_of_prefix(prefix))
+    }
+
+    /// Publishes all earlier updates to readers; with `sync` they are durable on return.
+    ///
+    /// Cost: one write to the log, and one sync.
+    ///
+    /// # Errors
+    /// [`Error::FlushRefused`] if the function of [`before_flush`](Self::before_flush) failed; [`Error::Poisoned`] if the
+    /// sync failed; [`Error::Disk`], [`Error::Closed`].
+    pub fn flush(&self, sync: bool) -> Result<()> {
+        self.with_writer(|writer, core| writer.flush(core, sync))
+    }
+
+    /// What is to be called before any update of a flush reaches the disk, so that what entries point to can be written
+    /// first. A flush happens also when very much is unflushed.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub fn before_flush(&self, callback: FlushCallback) -> Result<()> {
+        self.with_writer(|writer, _| {
+            writer.before_flush = Some(callback);
+            Ok(())
+        })
+    }
+
+    /// Publishes the tree as draining has left it, durably, so that the next opening reads less of the log. It is done as
+    /// needed without being asked for.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    pub fn checkpoint(&self) -> Result<()> {
+        self.with_writer(|writer, core| {
+            writer.flush(core, true)?;
+            writer.checkpoint(core)
+        })
+    }
+
+    /// Removes all entries, and gives their space back once no reader needs it; all or nothing, durably.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush).
+    pub fn clear(&self) -> Result<()> {
+        self.with_writer(|writer, core| {
+            let tree = core.state()?.tree.clone();
+            let before = writer.space.clone();
+            let gone = writer.tree_pages();
+            let empty = Tree {
+                root: None,
+                height: 0,
+                level_pages: LevelPages::default(),
+                fresh_nodes: 0,
+                epoch: tree.epoch.clone(),
+            };
+            writer.replace(core, empty, gone, 0, before)?;
+            // What the published tree before had is free only now.
+            writer.checkpoint(core)
+        })
+    }
+
+    /// Keeps the entries for which `keep` is true, and removes all others: all of that or nothing, durably. If `keep`
+    /// panics, nothing has changed.
+    ///
+    /// Cost: reads each leaf, writes those that change. Lookups go on meanwhile; updates wait.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush), and [`Error::Corrupt`].
+    pub fn filter(&self, keep: impl FnMut(&[u8], &[u8]) -> bool) -> Result<()> {
+        self.with_writer(|writer, core| {
+            writer.flush(core, true)?;
+            let mut change = Filter { core, keep, removed: 0 };
+            let entries = core.state()?.entries;
+            let before = writer.space.clone();
+            let rewritten = writer.rewrite(core, &mut change, &mut |_| {})?;
+            let left = entries - change.removed;
+            let (tree, gone) = rewritten;
+            writer.replace(core, tree, gone, left, before)
+        })
+    }
+
+    /// Fills an index without entries from sorted input, with pages filled to `fill_percent` of 50 to 100 (90 is usual): all
+    /// of it or nothing, durably.
+    ///
+    /// Cost: writes each page once, in large pieces; one sync.
+    ///
+    /// # Errors
+    /// [`Error::NotEmpty`], [`Error::InvalidConfig`]; [`Error::NotSorted`], [`Error::DuplicateKey`] with the position;
+    /// those of the input; as [`flush`](Self::flush).
+    pub fn build_sorted(
+        &self,
+        input: &mut dyn SortedInput,
+        fill_percent: u32,
+        mut progress: impl FnMut(u64),
+    ) -> Result<u64> {
+        if !(FILL_PERCENT_MIN..=100).contains(&fill_percent) {
+            let value = fill_percent.to_string();
+            let allowed = "50 to 100 per cent are allowed";
+            return Err(Error::InvalidConfig { option: "fill_percent", value, allowed });
+        }
+        self.with_writer(|writer, core| {
+            if core.state()?.entries > 0 {
+                return Err(Error::NotEmpty { path: core.dir.clone() });
+            }
+            writer.flush(core, true)?;
+            let before = writer.space.clone();
+            let tree = core.state()?.tree.clone();
+            let gone = writer.tree_pages();
+            let generation = writer.generation();
+            let space = &mut writer.space;
+            let built =
+                bulk::build(&core.pager, space, generation, fill_percent, input, &mut progress);
+            let built = match built {
+                Ok(built) => built,
+                Err(error) => {
+                    writer.space = before;
+                    return Err(error);
+                }
+            };
+            let tree = Tree {
+                root: built.root,
+                height: built.height,
+                level_pages: built.level_pages,
+                fresh_nodes: 0,
+                epoch: tree.epoch.clone(),
+            };
+            writer.replace(core, tree, gone, built.entries, before)?;
+            Ok(built.entries)
+        })
+    }
+
+    /// Moves pages from the end of the file into free ones before it and cuts the file, while lookups go on. Returns the
+    /// bytes that the file became shorter by.
+    ///
+    /// Cost: reads and writes each page behind the place where the file could end.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush), and [`Error::Corrupt`].
+    pub fn compact(&self) -> Result<u64> {
+        self.with_writer(|writer, core| {
+            let before = writer.space.pages();
+            loop {
+                let pages = writer.space.pages();
+                writer.flush(core, true)?;
+                // The second one frees what the first one let go.
+                writer.checkpoint(core)?;
+                writer.checkpoint(core)?;
+                let mut change = Move { limit: writer.space.used_pages() as PageNo };
+                let (tree, gone) = writer.rewrite(core, &mut change, &mut |_| {})?;
+                writer.space.change_all();
+                writer.install(core, tree, gone);
+                writer.checkpoint(core)?;
+                writer.checkpoint(core)?;
+                writer.cut_file(core, 0)?;
+                if writer.space.pages() >= pages {
+                    return Ok(before.saturating_sub(writer.space.pages()) * PAGE_SIZE as u64);
+                }
+            }
+        })
+    }
+
+    /// What the index has and has done since it was opened.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub fn stats(&self) -> Result<Stats> {
+        self.with_writer(|writer, core| {
+            let mut stats = core.stats()?;
+            stats.file_bytes = writer.space.pages() * PAGE_SIZE as u64;
+            stats.used_bytes = writer.space.used_pages() * PAGE_SIZE as u64;
+            stats.held_bytes = writer.space.held_pages() * PAGE_SIZE as u64;
+            stats.log_bytes = writer.log.end() - writer.log.start();
+            stats.generation = writer.superblock.generation;
+            stats.readers = writer.readers.1;
+            Ok(stats)
+        })
+    }
+
+    /// Makes everything durable and gives the index back; the same again does nothing.
+    ///
+    /// # Errors
+    /// As [`flush`](Self::flush); the index is closed nevertheless.
+    pub fn close(&self) -> Result<()> {
+        let mut writer = self.writer();
+        let Some(open) = writer.as_mut() else { return Ok(()) };
+        let result = open.close(&self.core);
+        self.core.close();
+        *writer = None;
+        result
+    }
+}
+
+/// As [`close`](Index::close), whose error nobody sees here.
+impl Drop for Index {
+    fn drop(&mut self) {
+        if let Some(writer) = self.writer().as_mut()
+            && writer.poisoned.is_none()
+            && let Err(error) = writer.close(&self.core)
+        {
+            tracing::warn!(path = %self.core.dir.display(), %error, "close.failed");
+        }
+        self.core.close();
+    }
+}
+
+/// Keeps what a function wants to keep, of leaves and of what is pending above them.
+struct Filter<'a, F> {
+    core: &'a Core,
+    keep: F,
+    removed: u64,
+}
+
+impl<F: FnMut(&[u8], &[u8]) -> bool> Change for Filter<'_, F> {
+    fn touches(&mut self, _fences: Fences<'_>, _page: PageNo) -> bool {
+        true
+    }
+
+    fn apply(&mut self, fences: Fences<'_>, entries: &Block) -> Option<Block> {
+        let state = self.core.state().ok()?;
+        let pending = state.pending.view(fences.low, fences.high);
+        drop(state);
+        let mut updates = pending.range(fences.low, fences.high).peekable();
+        let is_updated = updates.peek().is_some();
+        let merged = block::apply(entries, updates);
+        let mut kept = Block::with_capacity(merged.bytes(), merged.len());
+        for (key, value) in merged.iter() {
+            if (self.keep)(key, value.unwrap_or_default()) {
+                kept.push(key, value);
+            }
+        }
+        self.removed += (merged.len() - kept.len()) as u64;
+        (is_updated || kept.len() < merged.len()).then_some(kept)
+    }
+}
+
+/// Moves pages that lie behind a place in the file.
+struct Move {
+    limit: PageNo,
+}
+
+impl Change for Move {
+    fn touches(&mut self, _fences: Fences<'_>, page: PageNo) -> bool {
+        page >= self.limit
+    }
+
+    fn apply(&mut self, _fences: Fences<'_>, entries: &Block) -> Option<Block> {
+        (!entries.is_empty()).then(|| entries.clone())
+    }
+
+    fn moves(&self, page: PageNo) -> bool {
+        page >= self.limit
+    }
+}
+
+/// Whether the key of each update is there when its turn comes.
+fn was_there(core: &Core, updates: &[Update<'_>]) -> Result<Vec<bool>> {
+    if let [only] = updates {
+        return Ok(vec![core.find(only.key())?.is_some()]);
+    }
+    let keys: Vec<&[u8]> = updates.iter().map(Update::key).collect();
+    let mut there = vec![false; keys.len()];
+    core.find_each(&keys, |at, value| there[at] = value.is_some())?;
+    let mut latest: HashMap<&[u8], bool> = HashMap::with_capacity(updates.len());
+    for (was_there, update) in there.iter_mut().zip(updates) {
+        let before = latest.insert(update.key(), update.value().is_some());
+        *was_there = before.unwrap_or(*was_there);
+    }
+    Ok(there)
+}
+
+/// Makes the updates of a frame pending, but for those that the tree has.
+pub(crate) fn replay(
+    pending: &mut Deltas,
+    frame: &crate::log::Frame,
+    drained: &Drained,
+    sizes: crate::leaf::Sizes,
+    dir: &Path,
+) -> Result<()> {
+    for (number, update) in frame.updates().enumerate() {
+        let Some((key, value)) = update.filter(|(key, value)| sizes.check(key, *value).is_ok()) else {
+            let what = Corrupt::rule("update of a frame of the log", 0, number as u64);
+            return Err(Error::Corrupt { path: dir.join(LOG_DIR), what });
+        };
+        if frame.position >= drained.position(key) {
+            pending.insert(key, value);
+        }
+    }
+    Ok(())
+}
+
+/// A number that no other tree has: from the clock, the path and the process.
+fn creation_number(disk: &dyn Disk, dir: &Path) -> u64 {
+    let mut seed = terrane_io::bytes::Writer::new();
+    seed.u64(disk.clock().wall().as_nanos() as u64).u32(std::process::id());
+    seed.put(dir.as_os_str().as_encoded_bytes());
+    let low = terrane_io::checksum::crc32c(seed.bytes());
+    let high = terrane_io::checksum::crc32c(seed.u8(1).bytes());
+    u64::from(high) << 32 | u64::from(low)
+}

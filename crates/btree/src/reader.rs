@@ -1,0 +1,324 @@
+//! A reader in another process: one published state at a time, without stopping the writer.
+//!
+//! A reader takes the tree of the newest superblock and puts the updates above it that the log has. It looks for more only when
+//! it is told to ([`IndexReader::sync`]): then it reads the superblock, and what was appended to the log since. Its lease says
+//! which tree it stands at, so the writer does not write over the pages of that tree; what it has cached stays right, as
+//! pages never change in place.
+//!
+//! Invariants: what is visible is the state after some flush, never before one that was seen; between two calls of `sync` it
+//! stands still. A reader whose pages were given away after all, as it stayed behind for too long, sees
+//! [`Error::StaleReader`], never a wrong entry.
+
+use std::ops::RangeBounds;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use terrane_io::{Access, Disk, OpenMode};
+
+use crate::config::{Config, Limits};
+use crate::core::{Core, State};
+use crate::cursor::{Cursor, bounds_of, bounds_of_prefix};
+use crate::deltas::Deltas;
+use crate::drained::Drained;
+use crate::error::{Error, Result};
+use crate::index::{TREE_FILE, check_sizes, read_drained, replay, tree_of};
+use crate::lease::Lease;
+use crate::log::{Frame, LogReader, is_not_found};
+use crate::pager::Pager;
+use crate::stats::Stats;
+use crate::superblock::{self, Superblock};
+use crate::writer::opened;
+
+/// Superblocks that are taken up at most before giving up: a writer would have to publish that many while a reader
+/// reads one page.
+const ATTEMPTS_MAX: usize = 1_000;
+
+/// Updates that a reader may have above twice those that it began with: beyond that it reads the log anew, to forget what
+/// the tree has.
+const UPDATES_SLACK: usize = 1 << 16;
+
+/// What a reader follows.
+#[derive(Debug)]
+struct Follower {
+    disk: Arc<dyn Disk>,
+    lease: Lease,
+    superblock: Superblock,
+    log: LogReader,
+    /// Updates that there were when the log was last read from its beginning.
+    updates: usize,
+}
+
+/// An index that can be read while another process writes it. See the [module](self).
+#[derive(Debug)]
+pub struct IndexReader {
+    core: Arc<Core>,
+    limits: Limits,
+    follower: Mutex<Option<Follower>>,
+}
+
+/// A superblock whose tree the writer keeps for this lease.
+fn take_up(disk: &dyn Disk, path: &Path, lease: &Lease) -> Result<Superblock> {
+    let mut superblock = superblock::read(disk, path)?;
+    for _ in 0..ATTEMPTS_MAX {
+        lease.renew(superblock.generation)?;
+        let again = superblock::read(disk, path)?;
+        if again.generation == superblock.generation {
+            return Ok(superblock);
+        }
+        superblock = again;
+    }
+    let (generation, oldest) = (superblock.generation, superblock.oldest);
+    Err(Error::StaleReader { generation, oldest })
+}
+
+impl IndexReader {
+    /// Opens an index for reading. Nothing is written but a lease; any number of readers may be there, and a writer.
+    ///
+    /// Cost: reads the superblock and the log.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::ConfigMismatch`], [`Error::NotAnIndex`], [`Error::UnsupportedVersion`],
+    /// [`Error::TooManyReaders`], [`Error::InvalidConfig`], [`Error::Corrupt`], [`Error::Disk`].
+    pub fn open(disk: Arc<dyn Disk>, dir: &Path, config: &Config) -> Result<Self> {
+        let limits = config.check()?;
+        let path = dir.join(TREE_FILE);
+        if disk.kind(&path)?.is_none() {
+            return Err(Error::NotFound { path: dir.to_owned() });
+        }
+        let lease = Lease::take(disk.as_ref(), dir)?;
+        let superblock = take_up(disk.as_ref(), &path, &lease)?;
+        check_sizes(dir, &limits, &superblock)?;
+        let file = disk.open(&path, OpenMode::Read, Access::Direct)?;
+        let cache_bytes = limits.memory_bytes / 2;
+        let pager = Pager::new(disk.clone(), file, superblock.tree, limits.sizes, cache_bytes);
+        let state = opened(tree_of(&superblock), Deltas::default(), 0);
+        let core = Arc::new(Core::new(dir.to_owned(), pager, state));
+        let log = LogReader::new(disk.clone(), dir, superblock.tree, superblock.log_start);
+        let mut follower = Follower { disk, lease, superblock, log, updates: 0 };
+        follower.begin(&core, limits.sizes)?;
+        let reader = Self { core, limits, follower: Mutex::new(Some(follower)) };
+        reader.adapt_cache()?;
+        Ok(reader)
+    }
+
+    fn follower(&self) -> MutexGuard<'_, Option<Follower>> {
+        self.follower.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn adapt_cache(&self) -> Result<()> {
+        let taken = self.core.state()?.pending.memory_bytes() + self.limits.other_bytes;
+        self.core.pager.cache.set_bytes(self.limits.memory_bytes.saturating_sub(taken));
+        Ok(())
+    }
+
+    /// Catches up with the writer's last flush; whether anything was new.
+    ///
+    /// Cost: one read if nothing is new; else what was appended to the log since, and, after a checkpoint of the
+    /// writer, one page more. Pages that are cached stay cached.
+    ///
+    /// # Errors
+    /// [`Error::Closed`], [`Error::Disk`], [`Error::Corrupt`]: what is visible is as it was.
+    pub fn sync(&self) -> Result<bool> {
+        let mut follower = self.follower();
+        let follower = follower.as_mut().ok_or(Error::Closed)?;
+        let changed = follower.sync(&self.core, self.limits.sizes)?;
+        if changed {
+            self.adapt_cache()?;
+        }
+        Ok(changed)
+    }
+
+    /// As [`Index::find`](crate::Index::find).
+    ///
+    /// # Errors
+    /// Also [`Error::StaleReader`].
+    pub fn find(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.core.find(key)
+    }
+
+    /// As [`Index::mem`](crate::Index::mem).
+    ///
+    /// # Errors
+    /// Also [`Error::StaleReader`].
+    pub fn mem(&self, key: &[u8]) -> Result<bool> {
+        Ok(self.core.find(key)?.is_some())
+    }
+
+    /// As [`Index::find_many`](crate::Index::find_many).
+    ///
+    /// # Errors
+    /// Also [`Error::StaleReader`].
+    pub fn find_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
+        self.core.find_many(keys)
+    }
+
+    /// Entries, as of the last sync.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub fn len(&self) -> Result<u64> {
+        Ok(self.core.state()?.entries)
+    }
+
+    /// Whether there is no entry.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub fn is_empty(&self) -> Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// All entries, ascending, as of the last sync. Whoever goes on with a cursor after a later sync may find pages
+    /// gone that only the older tree had: [`Error::StaleReader`] or [`Error::Corrupt`].
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub fn iter(&self) -> Result<Cursor> {
+        self.range::<&[u8]>(..)
+    }
+
+    /// The entries of a range, ascending.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<Cursor> {
+        Cursor::ascending(&self.core, bounds_of(&range))
+    }
+
+    /// The entries of a range, descending.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub fn range_back<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Result<Cursor> {
+        Cursor::descending(&self.core, bounds_of(&range))
+    }
+
+    /// The entries whose keys begin with a prefix, ascending.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub fn prefix(&self, prefix: &[u8]) -> Result<Cursor> {
+        Cursor::ascending(&self.core, bounds_of_prefix(prefix))
+    }
+
+    /// What is read of the index, and what this reader has done.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub fn stats(&self) -> Result<Stats> {
+        let mut stats = self.core.stats()?;
+        let follower = self.follower();
+        let follower = follower.as_ref().ok_or(Error::Closed)?;
+        stats.generation = follower.superblock.generation;
+        stats.file_bytes = self.core.pager.file().len()?;
+        Ok(stats)
+    }
+
+    /// Ends the lease; the same again does nothing.
+    pub fn close(&self) {
+        self.core.close();
+        *self.follower() = None;
+    }
+}
+
+impl Follower {
+    /// Takes the tree of the superblock, and all of the log above it.
+    fn begin(&mut self, core: &Core, sizes: crate::leaf::Sizes) -> Result<()> {
+        for _ in 0..ATTEMPTS_MAX {
+            match self.try_begin(core, sizes) {
+                // The log was cut meanwhile, as a newer tree has it.
+                Err(error) if is_not_found(&error) => {}
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                Err(error) => return Err(error),
+            }
+            let newer = take_up(self.disk.as_ref(), core.pager.path(), &self.lease)?;
+            if newer.generation == self.superblock.generation {
+                let found = self.log.position();
+                let what = crate::corrupt::Corrupt::rule("log_end", newer.log_end, found);
+                return Err(core.pager.corrupt(what));
+            }
+            self.superblock = newer;
+        }
+        let (generation, oldest) = (self.superblock.generation, self.superblock.oldest);
+        Err(Error::StaleReader { generation, oldest })
+    }
+
+    /// Whether the log reached as far as the tree needs.
+    fn try_begin(&mut self, core: &Core, sizes: crate::leaf::Sizes) -> Result<bool> {
+        let superblock = &self.superblock;
+        let drained = read_drained(&core.pager, superblock)?;
+        let start = superblock.log_start;
+        self.log = LogReader::new(self.disk.clone(), &core.dir, superblock.tree, start);
+        let (mut pending, mut entries) = (Deltas::default(), superblock.entries);
+        while let Some(frame) = self.log.next_of(superblock.replaced)? {
+            entries = if frame.next >= superblock.log_end { frame.entries } else { entries };
+            replay(&mut pending, &frame, &drained, sizes, &core.dir)?;
+        }
+        if self.log.position() < superblock.log_end {
+            return Ok(false);
+        }
+        self.updates = pending.len();
+        self.install(core, |state| {
+            state.pending = pending;
+            state.entries = entries;
+        });
+        Ok(true)
+    }
+
+    /// Makes the tree of the superblock visible, with what `change` does to the rest.
+    fn install(&self, core: &Core, change: impl FnOnce(&mut State)) {
+        let mut state = core.state_mut();
+        if state.tree.epoch.0 != self.superblock.generation || state.tree.root.is_none() {
+            state.tree = Arc::new(tree_of(&self.superblock));
+        }
+        change(&mut state);
+        core.pager.stands_at.store(self.superblock.generation, Ordering::Relaxed);
+    }
+
+    fn sync(&mut self, core: &Core, sizes: crate::leaf::Sizes) -> Result<bool> {
+        let path = core.pager.path();
+        let newest = superblock::read(self.disk.as_ref(), path)?;
+        let is_newer = newest.generation != self.superblock.generation;
+        if is_newer {
+            let replaced = self.superblock.replaced;
+            self.superblock = take_up(self.disk.as_ref(), path, &self.lease)?;
+            let updates = core.state()?.pending.len();
+            let has_many = updates > 2 * self.updates + UPDATES_SLACK;
+            if self.superblock.replaced != replaced || has_many {
+                self.begin(core, sizes)?;
+                return Ok(true);
+            }
+        }
+        let frames = match self.new_frames() {
+            Ok(frames) if self.log.position() >= self.superblock.log_end => frames,
+            // The log was cut before it was read; the tree of the newest superblock has what was cut.
+            Err(error) if !is_not_found(&error) => return Err(error),
+            _ => {
+                self.superblock = take_up(self.disk.as_ref(), path, &self.lease)?;
+                self.begin(core, sizes)?;
+                return Ok(true);
+            }
+        };
+        let entries = frames.last().map(|frame| frame.entries);
+        let everything = Drained::up_to(0);
+        let mut pending = core.state()?.pending.clone();
+        for frame in &frames {
+            replay(&mut pending, frame, &everything, sizes, &core.dir)?;
+        }
+        self.install(core, |state| {
+            state.pending = pending;
+            state.entries = entries.unwrap_or(state.entries);
+        });
+        Ok(is_newer || entries.is_some())
+    }
+
+    fn new_frames(&mut self) -> Result<Vec<Frame>> {
+        let mut frames = Vec::new();
+        while let Some(frame) = self.log.next_of(self.superblock.replaced)? {
+            frames.push(frame);
+        }
+        Ok(frames)
+    }
+}

@@ -1,0 +1,535 @@
+//! Writing: the log, the buffer of updates, the draining into leaves, and checkpoints.
+//!
+//! An update goes into the unflushed buffer. A *flush* appends all of these to the log as one frame and makes them pending. When
+//! there are too many pending updates, or the log is too long, a *drain* applies those of the range that waits longest
+//! to the leaves of one node. A *checkpoint* makes the tree that draining has led to the published one: fresh nodes, what
+//! of the log the tree has, and the map of used pages are written and synced, then the superblock.
+//!
+//! Invariants: no update is in a leaf before it is in the log, and none is in a published tree before the log is durable up to
+//! it; a published tree with the log behind it is what was flushed. What fails leaves everything as it was, except a failed sync
+//! or a superblock that may or may not have been written: then nothing is written any more.
+
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use terrane_io::{Disk, LockGuard};
+
+use crate::block::{self, Block};
+use crate::config::Limits;
+use crate::core::{Core, State};
+use crate::deltas::Deltas;
+use crate::drained::Drained;
+use crate::edit::{Change, step, take_page};
+use crate::error::{Error, Result};
+use crate::leaf::Fences;
+use crate::lease;
+use crate::log::{FrameBody, Log};
+use crate::page::{BODY_OFFSET, Header, Kind, PAGE_SIZE, Page, PageNo, PageRef, seal};
+use crate::pager::{NewPage, Pager};
+use crate::space::{LIST_MAPS, Space};
+use crate::superblock::Superblock;
+use crate::tree::{Child, Epoch, Tree};
+
+/// Most drains in one call: bounds how long it takes. A drain frees more room than a batch of its size takes.
+const DRAINS_MAX: usize = 8;
+
+/// A checkpoint is made when this part of the used pages is held, and no fewer than so many.
+const HELD_PART: u64 = 16;
+const HELD_PAGES_MIN: u64 = 256;
+
+/// Readers that stay behind while this part of the used pages is held for them, and no fewer than so many, lose their tree.
+const STALE_PART: u64 = 4;
+const STALE_PAGES_MIN: u64 = 16_384;
+
+/// Updates that become pending under one lock.
+const PENDING_CHUNK: usize = 1_000;
+
+/// What is called before a flush writes anything.
+pub(crate) type FlushCallback = Box<dyn FnMut() -> std::result::Result<(), String> + Send>;
+
+/// The one who writes an index. See the [module](self).
+pub(crate) struct Writer {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) limits: Limits,
+    pub(crate) space: Space,
+    pub(crate) log: Log,
+    /// What is not in the log yet.
+    pub(crate) body: FrameBody,
+    pub(crate) drained: Drained,
+    /// The last one published.
+    pub(crate) superblock: Superblock,
+    /// Pages of the map.
+    pub(crate) maps: Vec<PageRef>,
+    /// Entries as of the last flush.
+    pub(crate) flushed_entries: u64,
+    /// Of this generation and earlier ones, as long as somebody has a tree of them.
+    pub(crate) epochs: VecDeque<Arc<Epoch>>,
+    /// Readers as of the last checkpoint: the oldest generation, and how many.
+    pub(crate) readers: (Option<u64>, u32),
+    pub(crate) before_flush: Option<FlushCallback>,
+    /// Set when what is on disk is unknown.
+    pub(crate) poisoned: Option<PathBuf>,
+    pub(crate) _lock: Box<dyn LockGuard>,
+}
+
+impl std::fmt::Debug for Writer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Writer").field("superblock", &self.superblock).finish_non_exhaustive()
+    }
+}
+
+/// Applies pending updates to leaves.
+struct Drain<'a> {
+    core: &'a Core,
+    updates: u64,
+}
+
+impl Change for Drain<'_> {
+    fn touches(&mut self, fences: Fences<'_>, _page: PageNo) -> bool {
+        let Ok(state) = self.core.state() else { return false };
+        state.pending.range(fences.low, fences.high).next().is_some()
+    }
+
+    fn apply(&mut self, fences: Fences<'_>, entries: &Block) -> Option<Block> {
+        let state = self.core.state().ok()?;
+        let updates = state.pending.range(fences.low, fences.high).inspect(|_| self.updates += 1);
+        Some(block::apply(entries, updates))
+    }
+}
+
+impl Writer {
+    /// Refuses to go on after a failed sync.
+    pub(crate) fn check_usable(&self) -> Result<()> {
+        match &self.poisoned {
+            Some(path) => Err(Error::Poisoned { path: path.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Notes a failed sync.
+    fn noting<T>(&mut self, result: Result<T>) -> Result<T> {
+        if let Err(Error::Poisoned { path }) = &result {
+            self.poisoned = Some(path.clone());
+        }
+        result
+    }
+
+    /// Makes room for a batch that takes so many bytes: flushes, drains and publishes as needed.
+    pub(crate) fn make_room(&mut self, core: &Core, bytes: usize) -> Result<()> {
+        self.check_usable()?;
+        if !self.body.is_empty() && self.body.bytes() + bytes > self.limits.unflushed_bytes {
+            self.flush(core, false)?;
+        }
+        for _ in 0..DRAINS_MAX {
+            if !self.is_drain_due(core)? {
+                break;
+            }
+            self.drain(core)?;
+        }
+        self.adapt_cache(core)
+    }
+
+    fn is_drain_due(&self, core: &Core) -> Result<bool> {
+        let state = core.state()?;
+        let waiting = self.log.end() - self.drained.oldest().0;
+        let is_long = waiting > self.limits.log_bytes - self.limits.log_bytes / 4;
+        Ok(state.pending.memory_bytes() > self.limits.buffer_bytes || is_long)
+    }
+
+    /// Gives to the page cache what nothing else takes.
+    fn adapt_cache(&self, core: &Core) -> Result<()> {
+        let state = core.state()?;
+        let taken = state.pending.memory_bytes()
+            + state.unflushed.memory_bytes()
+            + self.body.bytes()
+            + state.tree.fresh_nodes as usize * (PAGE_SIZE + 256)
+            + self.limits.other_bytes;
+        drop(state);
+        core.pager.cache.set_bytes(self.limits.memory_bytes.saturating_sub(taken));
+        Ok(())
+    }
+
+    /// Appends what is not flushed to the log, and makes it durable if asked to.
+    ///
+    /// Cost: one write, one sync; a write and two syncs more when a segment of the log is full.
+    pub(crate) fn flush(&mut self, core: &Core, sync: bool) -> Result<()> {
+        self.check_usable()?;
+        if !self.body.is_empty() {
+            if let Some(callback) = &mut self.before_flush {
+                callback().map_err(|reason| Error::FlushRefused { reason })?;
+            }
+            let entries = core.state()?.entries;
+            let before = self.log.end();
+            let appended = self.log.append(&self.body, entries);
+            self.noting(appended)?;
+            core.pager.counters.log_bytes.add(self.log.end() - before);
+            self.body.clear();
+            self.flushed_entries = entries;
+            make_pending(core)?;
+        }
+        if sync && self.log.synced() < self.log.end() {
+            core.pager.counters.syncs.add(1);
+            let synced = self.log.sync();
+            self.noting(synced)?;
+        }
+        Ok(())
+    }
+
+    /// The pages of the tree are of the next generation.
+    pub(crate) fn generation(&self) -> u64 {
+        self.superblock.generation + 1
+    }
+
+    /// Applies the updates of the range that waits longest to the leaves of one node.
+    fn drain(&mut self, core: &Core) -> Result<()> {
+        let position = self.log.end();
+        let start = self.drained.oldest().1.to_vec();
+        let first = {
+            let state = core.state()?;
+            state.pending.range(&start, None).next().map(|(key, _)| key.to_vec())
+        };
+        let Some(first) = first else {
+            self.drained.set(&start, None, position);
+            return self.publish_if_due(core);
+        };
+        self.drained.set(&start, Some(&first), position);
+        let tree = core.state()?.tree.clone();
+        let mut change = Drain { core, updates: 0 };
+        let generation = self.generation();
+        let step = step(&core.pager, &mut self.space, generation, &tree, &first, &mut change)?;
+        core.pager.counters.drained_updates.add(change.updates);
+        core.pager.counters.drained_leaves.add(step.leaves);
+        {
+            let mut state = core.state_mut();
+            state.pending.remove_range(&step.low, step.high.as_deref());
+            state.tree = Arc::new(step.tree);
+        }
+        self.drained.set(&step.low, step.high.as_deref(), position);
+        self.space.hold(self.superblock.generation, step.gone);
+        self.publish_if_due(core)
+    }
+
+    fn publish_if_due(&mut self, core: &Core) -> Result<()> {
+        let held_max = (self.space.used_pages() / HELD_PART).max(HELD_PAGES_MIN);
+        let is_due = self.space.held_pages_of(self.superblock.generation) > held_max
+            || core.state()?.tree.fresh_nodes > self.limits.fresh_nodes
+            || self.drained.oldest().0 - self.superblock.log_start > self.limits.log_bytes / 8;
+        if is_due { self.checkpoint(core) } else { Ok(()) }
+    }
+
+    /// Publishes the tree as it is.
+    ///
+    /// Cost: writes each fresh node, the changed pages of the map and two or three more pages; three syncs.
+    pub(crate) fn checkpoint(&mut self, core: &Core) -> Result<()> {
+        let tree = core.state()?.tree.clone();
+        self.publish(core, &tree, self.drained.clone(), self.flushed_entries, |_| {})
+    }
+
+    /// Publishes a tree which has what the log has up to where it was drained; `install` changes what is visible together with
+    /// the tree.
+    fn publish(
+        &mut self,
+        core: &Core,
+        tree: &Tree,
+        drained: Drained,
+        entries: u64,
+        install: impl FnOnce(&mut State),
+    ) -> Result<()> {
+        self.check_usable()?;
+        let synced = self.log.sync();
+        self.noting(synced)?;
+        let before = self.space.clone();
+        let prepared = self.prepare(core, tree, &drained, entries);
+        let (superblock, maps, tree) = match prepared {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                self.space = before;
+                return self.noting(Err(error));
+            }
+        };
+        let written = write_superblock(&core.pager, &superblock);
+        if written.is_err() {
+            self.poisoned = Some(core.pager.path().to_owned());
+        }
+        written?;
+        core.pager.counters.checkpoints.add(1);
+        let epoch = Arc::new(Epoch(superblock.generation));
+        self.epochs.push_back(epoch.clone());
+        {
+            let mut state = core.state_mut();
+            state.tree = Arc::new(Tree { epoch, ..tree });
+            install(&mut state);
+        }
+        self.superblock = superblock;
+        self.maps = maps;
+        self.drained = drained;
+        self.space.set_stored();
+        if let Err(error) = self.clean_up(core) {
+            tracing::warn!(path = %core.dir.display(), %error, "cleanup.failed");
+        }
+        Ok(())
+    }
+
+    /// Writes everything that the next superblock leads to, durably.
+    fn prepare(
+        &mut self,
+        core: &Core,
+        tree: &Tree,
+        drained: &Drained,
+        entries: u64,
+    ) -> Result<(Superblock, Vec<PageRef>, Tree)> {
+        let pager = &core.pager;
+        let (generation, epoch) = (self.generation(), self.superblock.generation);
+        let mut written: Vec<NewPage> = Vec::new();
+        let space = &mut self.space;
+        let mut take = || take_page(pager, space);
+        let tree = tree.store(pager.tree, generation, &mut take, &mut written)?;
+        let nodes = written.len();
+        let (count, body) = drained.encode();
+        let make = |kind, number: PageNo, count, body: &[u8]| {
+            let mut bytes = [0; PAGE_SIZE];
+            bytes[BODY_OFFSET..BODY_OFFSET + body.len()].copy_from_slice(body);
+            let header = Header { kind, level: 0, count, tree: pager.tree, generation, number };
+            let crc = seal(&mut bytes, &header);
+            (PageRef { number, crc }, (number, Page::new(&bytes)))
+        };
+        let (drained_page, page) = make(Kind::Drained, take_page(pager, &mut self.space)?, count, &body);
+        written.push(page);
+        let old = self.superblock.lists.iter().chain(&self.superblock.drained);
+        self.space.hold(epoch, old.map(|page| page.number).collect());
+
+        let (map_numbers, list_numbers) = self.place_maps(pager, epoch)?;
+        let mut maps = self.maps.clone();
+        maps.resize(self.space.map_count(), PageRef { number: 0, crc: 0 });
+        for (map, number) in map_numbers {
+            let mut body = [0; PAGE_SIZE - BODY_OFFSET];
+            self.space.write_map(map, &mut body);
+            let (page_ref, page) = make(Kind::Map, number, 0, &body);
+            maps[map] = page_ref;
+            written.push(page);
+        }
+        let mut lists = Vec::new();
+        for (number, maps) in list_numbers.into_iter().zip(maps.chunks(LIST_MAPS)) {
+            let entry = |map: &PageRef| [map.number.to_le_bytes(), map.crc.to_le_bytes()].concat();
+            let body: Vec<u8> = maps.iter().flat_map(entry).collect();
+            let (page_ref, page) = make(Kind::MapList, number, maps.len() as u16, &body);
+            lists.push(page_ref);
+            written.push(page);
+        }
+        let cached: Vec<NewPage> = written[..nodes].to_vec();
+        written.sort_unstable_by_key(|(number, _)| *number);
+        pager.write(&written)?;
+        pager.sync()?;
+        for (number, page) in cached {
+            pager.cache.put(number, page);
+        }
+        let root = match &tree.root {
+            Some(Child::Stored(page)) => Some(*page),
+            _ => None,
+        };
+        let superblock = Superblock {
+            generation,
+            oldest: self.oldest_readable(generation),
+            height: tree.height,
+            root,
+            drained: Some(drained_page),
+            pages: self.space.pages(),
+            entries,
+            log_start: drained.oldest().0,
+            log_end: self.log.end(),
+            replaced: self.log.replaced,
+            level_pages: tree.level_pages,
+            lists,
+            ..self.superblock.clone()
+        };
+        Ok((superblock, maps, tree))
+    }
+
+    /// Finds new pages for the parts of the map that change, which changes the map, until nothing more does; and for its lists.
+    #[expect(clippy::type_complexity, reason = "two lists, taken apart at once")]
+    fn place_maps(
+        &mut self,
+        pager: &Pager,
+        epoch: u64,
+    ) -> Result<(Vec<(usize, PageNo)>, Vec<PageNo>)> {
+        let (mut maps, mut lists) = (Vec::new(), Vec::new());
+        loop {
+            let is_new = |map: &usize| maps.iter().all(|(placed, _)| placed != map);
+            let next = self.space.changed_maps().find(is_new);
+            if let Some(map) = next {
+                if let Some(old) = self.maps.get(map) {
+                    self.space.hold(epoch, vec![old.number]);
+                }
+                maps.push((map, take_page(pager, &mut self.space)?));
+            } else if lists.len() < self.space.map_count().div_ceil(LIST_MAPS) {
+                lists.push(take_page(pager, &mut self.space)?);
+            } else {
+                return Ok((maps, lists));
+            }
+        }
+    }
+
+    /// The oldest generation that stays readable: readers far behind lose their pages.
+    fn oldest_readable(&self, generation: u64) -> u64 {
+        let most = (self.space.used_pages() / STALE_PART).max(STALE_PAGES_MIN);
+        let behind = self.readers.0.is_some_and(|oldest| oldest + 1 < generation);
+        if behind && self.space.held_pages() > most {
+            generation
+        } else {
+            self.superblock.oldest
+        }
+    }
+
+    /// Frees what nobody needs any more. What cannot be freed now is at the next checkpoint.
+    fn clean_up(&mut self, core: &Core) -> Result<()> {
+        self.readers = lease::oldest(self.disk.as_ref(), &core.dir)?;
+        while self.epochs.len() > 1 && self.epochs.front().is_some_and(|e| Arc::strong_count(e) == 1) {
+            self.epochs.pop_front();
+        }
+        let published = self.superblock.generation;
+        let in_use = self.epochs.front().map_or(published, |epoch| epoch.0);
+        let read = self.readers.0.map_or(published, |read| read.max(self.superblock.oldest));
+        for page in self.space.release(published.min(in_use).min(read)) {
+            core.pager.cache.remove(page);
+        }
+        self.log.trim(self.superblock.log_start);
+        let slack = (self.space.pages() / 8).max(HELD_PAGES_MIN);
+        self.cut_file(core, slack)
+    }
+
+    /// Pages that the tree has.
+    pub(crate) fn tree_pages(&self) -> Vec<PageNo> {
+        let lists = self.superblock.lists.iter().chain(&self.superblock.drained);
+        let others: Vec<PageNo> = lists.chain(&self.maps).map(|page| page.number).collect();
+        self.space.all_but(&others)
+    }
+
+    /// Changes every leaf in turn, in a tree that nobody sees yet; returns it, and the pages that it does not have.
+    ///
+    /// Takes the memory of all nodes above the leaves that changed.
+    pub(crate) fn rewrite(
+        &mut self,
+        core: &Core,
+        change: &mut dyn Change,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(Tree, Vec<PageNo>)> {
+        let before = self.space.clone();
+        let tree = core.state()?.tree.as_ref().clone();
+        // A change may be the caller's function, and panic.
+        let run = AssertUnwindSafe(|| self.change_all(core, tree, change, progress));
+        let done = catch_unwind(run).unwrap_or_else(|panic| {
+            self.space = before.clone();
+            resume_unwind(panic)
+        });
+        if done.is_err() {
+            self.space = before;
+        }
+        done
+    }
+
+    fn change_all(
+        &mut self,
+        core: &Core,
+        mut tree: Tree,
+        change: &mut dyn Change,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(Tree, Vec<PageNo>)> {
+        let (mut from, mut gone, mut leaves) = (Vec::new(), Vec::new(), 0);
+        let generation = self.generation();
+        loop {
+            let step = step(&core.pager, &mut self.space, generation, &tree, &from, change)?;
+            tree = step.tree;
+            gone.extend(step.gone);
+            leaves += step.leaves;
+            progress(leaves);
+            match step.high {
+                Some(high) => from = high,
+                None => return Ok((tree, gone)),
+            }
+        }
+    }
+
+    /// Makes a tree with the same entries the visible one.
+    pub(crate) fn install(&mut self, core: &Core, tree: Tree, gone: Vec<PageNo>) {
+        self.space.hold(self.superblock.generation, gone);
+        core.state_mut().tree = Arc::new(tree);
+    }
+
+    /// Cuts off the free pages at the end of the file, if they are more than so many.
+    pub(crate) fn cut_file(&mut self, core: &Core, slack: u64) -> Result<()> {
+        let needed = self.space.needed_pages();
+        if needed + slack < self.space.pages() {
+            core.pager.file().set_len(needed * PAGE_SIZE as u64)?;
+            self.space.cut(needed);
+        }
+        Ok(())
+    }
+
+    /// Makes everything durable, and publishes how far the log reaches: then a damaged end of it is known to be damaged.
+    pub(crate) fn close(&mut self, core: &Core) -> Result<()> {
+        self.flush(core, true)?;
+        let is_published = self.superblock.log_end == self.log.end()
+            && self.space.held_pages_of(self.superblock.generation) == 0
+            && core.state()?.tree.fresh_nodes == 0;
+        if is_published { Ok(()) } else { self.checkpoint(core) }
+    }
+
+    /// Publishes a tree in place of everything that there is.
+    pub(crate) fn replace(
+        &mut self,
+        core: &Core,
+        tree: Tree,
+        gone: Vec<PageNo>,
+        entries: u64,
+        before: Space,
+    ) -> Result<()> {
+        self.space.hold(self.superblock.generation, gone);
+        let drained = Drained::up_to(self.log.end());
+        let end = self.log.end();
+        let replaced = std::mem::replace(&mut self.log.replaced, end);
+        let published = self.publish(core, &tree, drained, entries, |state| {
+            state.pending = Deltas::default();
+            state.unflushed = Deltas::default();
+            state.entries = entries;
+        });
+        if let Err(error) = published {
+            if self.poisoned.is_none() {
+                self.space = before;
+                self.log.replaced = replaced;
+            }
+            return Err(error);
+        }
+        self.body.clear();
+        self.flushed_entries = entries;
+        self.adapt_cache(core)
+    }
+}
+
+/// Makes all unflushed updates pending. Each is visible throughout.
+fn make_pending(core: &Core) -> Result<()> {
+    let flushed = core.state()?.unflushed.clone();
+    let mut updates = flushed.iter().peekable();
+    while updates.peek().is_some() {
+        let mut state = core.state_mut();
+        for (key, value) in updates.by_ref().take(PENDING_CHUNK) {
+            state.pending.insert(key, value);
+        }
+    }
+    core.state_mut().unflushed = Deltas::default();
+    Ok(())
+}
+
+/// Writes a superblock, durably.
+pub(crate) fn write_superblock(pager: &Pager, superblock: &Superblock) -> Result<()> {
+    let mut bytes = terrane_io::AlignedBuf::zeroed(PAGE_SIZE);
+    bytes.copy_from_slice(&superblock.encode());
+    pager.file().write_at(&bytes, superblock.page() * PAGE_SIZE as u64)?;
+    pager.sync()
+}
+
+/// What is visible when an index has been opened.
+pub(crate) fn opened(tree: Tree, pending: Deltas, entries: u64) -> State {
+    State { tree: Arc::new(tree), pending, unflushed: Deltas::default(), entries }
+}

@@ -1,0 +1,412 @@
+//! Power loss and sudden death at every call on the disk.
+//!
+//! Goal: after a crash an index opens with the state after some step of its history: not before the last step that was durable,
+//! and not in the middle of a step, whichever of the unsynced writes survived; its files are consistent; and work goes on.
+//! The scripts are small and have buffers so small that leaves and nodes are divided and joined, the root grows and
+//! collapses, segments of the log are sealed, pages are used again.
+//!
+//! Method: a script is run with a crash at call n, for every n; for each of several choices of what survives, the index is
+//! opened, compared and used. The opening is itself crashed at one of its calls, every call in turn.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+
+use terrane_btree::{Config, Error, Index, IterInput, Update, check};
+use terrane_io::fault::{FaultKind, FaultPlan, Repeat};
+use terrane_io::sim::{SimDisk, Survival};
+use terrane_io::{CountedDisk, Disk};
+use terrane_testkit::ChaCha8Rng;
+use terrane_testkit::draw::Draw;
+use terrane_testkit::seeds::for_each_seed;
+
+use crate::model::DIR;
+
+type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// One step of a script.
+#[derive(Debug, Clone)]
+enum Step {
+    Apply(Vec<(Vec<u8>, Option<Vec<u8>>)>),
+    Flush(bool),
+    Checkpoint,
+    Filter(usize),
+    Clear,
+    Build(Model),
+    Compact,
+    Reopen,
+}
+
+fn is_kept(key: &[u8], modulus: usize) -> bool {
+    key.iter().map(|&byte| usize::from(byte)).sum::<usize>() % modulus != 0
+}
+
+impl Step {
+    fn apply(&self, model: &mut Model) {
+        match self {
+            Self::Apply(batch) => {
+                for (key, value) in batch {
+                    match value {
+                        Some(value) => {
+                            model.insert(key.clone(), value.clone());
+                        }
+                        None => {
+                            model.remove(key);
+                        }
+                    }
+                }
+            }
+            Self::Filter(modulus) => model.retain(|key, _| is_kept(key, *modulus)),
+            Self::Clear => model.clear(),
+            Self::Build(built) => model.clone_from(built),
+            Self::Flush(_) | Self::Checkpoint | Self::Compact | Self::Reopen => {}
+        }
+    }
+
+    /// Whether everything before it is durable once it has returned.
+    fn is_durable(&self) -> bool {
+        !matches!(self, Self::Apply(_) | Self::Flush(false))
+    }
+}
+
+fn config() -> Config {
+    Config::variable().with_memory(1 << 20).with_buffer(0).with_log(1 << 16)
+}
+
+fn open(disk: &Arc<dyn Disk>) -> Result<Index, Error> {
+    Index::open_or_create(disk.clone(), Path::new(DIR), &config())
+}
+
+fn take(index: &mut Index, disk: &Arc<dyn Disk>, step: &Step) -> Result<(), Error> {
+    match step {
+        Step::Apply(batch) => {
+            let update = |(key, value): &'_ (Vec<u8>, Option<Vec<u8>>)| match value {
+                Some(value) => (key.clone(), Some(value.clone())),
+                None => (key.clone(), None),
+            };
+            let owned: Vec<_> = batch.iter().map(update).collect();
+            let updates: Vec<Update<'_>> = owned
+                .iter()
+                .map(|(key, value)| match value {
+                    Some(value) => Update::Replace(key, value),
+                    None => Update::Remove(key),
+                })
+                .collect();
+            index.apply(&updates).map(|_| ())
+        }
+        Step::Flush(sync) => index.flush(*sync),
+        Step::Checkpoint => index.checkpoint(),
+        Step::Filter(modulus) => index.filter(|key, _| is_kept(key, *modulus)),
+        Step::Clear => index.clear(),
+        Step::Build(model) => {
+            index.build_sorted(&mut IterInput::new(model.clone()), 90, |_| {}).map(|_| ())
+        }
+        Step::Compact => index.compact().map(|_| ()),
+        Step::Reopen => {
+            index.close()?;
+            *index = open(disk)?;
+            Ok(())
+        }
+    }
+}
+
+fn long_key(number: u64) -> Vec<u8> {
+    // Separators as long as this make nodes with few children.
+    format!("{:>200}{:04}", if number % 2 == 0 { "INDEX" } else { "INODE" }, number).into_bytes()
+}
+
+fn draw_script(rng: &mut ChaCha8Rng, count: usize) -> Vec<Step> {
+    let spread = 40 + rng.below(400);
+    let mut steps = Vec::new();
+    for at in 0..count {
+        let is_growing = at * 2 < count;
+        steps.push(match rng.below(20) {
+            0..10 => {
+                let batch = (0..1 + rng.below(30)).map(|_| {
+                    let key = long_key(rng.below(spread));
+                    let is_put = rng.chance(if is_growing { 5 } else { 1 }, 6);
+                    (key, is_put.then(|| vec![at as u8; rng.index(300)]))
+                });
+                Step::Apply(batch.collect())
+            }
+            10..13 => Step::Flush(false),
+            13..16 => Step::Flush(true),
+            16 => Step::Checkpoint,
+            17 if rng.chance(1, 3) => Step::Filter(2 + rng.index(4)),
+            18 if rng.chance(1, 3) => Step::Clear,
+            18 if rng.chance(1, 2) => Step::Compact,
+            _ => Step::Reopen,
+        });
+        if matches!(steps.last(), Some(Step::Clear)) {
+            let built = (0..rng.below(200)).map(|number| (long_key(number), vec![7; 40]));
+            steps.push(Step::Build(built.collect()));
+        }
+    }
+    steps
+}
+
+/// States that the index may have: those after each step, from the last durable one on.
+struct History {
+    states: Vec<Model>,
+    durable: usize,
+}
+
+/// Runs a script until the disk fails; returns what the index may have then.
+fn run(disk: &Arc<SimDisk>, script: &[Step]) -> History {
+    let shared: Arc<dyn Disk> = disk.clone();
+    let mut history = History { states: vec![Model::new()], durable: 0 };
+    let Ok(mut index) = open(&shared) else { return history };
+    for step in script {
+        let mut state = history.states[history.states.len() - 1].clone();
+        step.apply(&mut state);
+        history.states.push(state);
+        if take(&mut index, &shared, step).is_err() {
+            assert!(disk.has_crashed());
+            return history;
+        }
+        if step.is_durable() {
+            history.durable = history.states.len() - 1;
+        }
+    }
+    history
+}
+
+fn content(index: &Index) -> Model {
+    index.iter().unwrap().map(|entry| entry.unwrap()).collect()
+}
+
+struct Note<'a>(&'a dyn Debug);
+
+impl Drop for Note<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            eprintln!("at {:?}", self.0);
+        }
+    }
+}
+
+/// Opens what is left, compares it, and goes on with it.
+fn check_image(disk: &Arc<SimDisk>, history: &History) {
+    let shared: Arc<dyn Disk> = disk.clone();
+    let mut index = open(&shared).expect("an index opens after a crash");
+    let mut found = content(&index);
+    let legal = &history.states[history.durable..];
+    assert!(legal.contains(&found), "{} entries are none of {} states", found.len(), legal.len());
+    assert_eq!(index.len().unwrap(), found.len() as u64);
+    for step in [
+        Step::Apply((0..60).map(|number| (long_key(number), Some(vec![1; 99]))).collect()),
+        Step::Flush(true),
+        Step::Apply((20..50).map(|number| (long_key(number), None)).collect()),
+        Step::Checkpoint,
+    ] {
+        take(&mut index, &shared, &step).unwrap();
+        step.apply(&mut found);
+        assert!(content(&index) == found);
+    }
+    let report = check(&shared, Path::new(DIR), &mut |_, _| {}).unwrap();
+    assert_eq!(report.problems, []);
+    index.close().unwrap();
+    drop(index);
+    assert_eq!(disk.open_files(), 0);
+}
+
+#[test]
+fn a_crash_at_any_call_leaves_a_state_between_two_steps() {
+    let mut images = 0;
+    for_each_seed("a_crash_at_any_call_leaves_a_state_between_two_steps", 3, |rng, seed| {
+        let script = draw_script(rng, 24);
+        let whole = SimDisk::new(seed);
+        let history = run(&whole, &script);
+        assert_eq!(history.states.len(), script.len() + 1);
+        for call in 0..whole.calls() {
+            let disk = SimDisk::new(seed);
+            disk.set_plan(FaultPlan::crash_at(call));
+            let history = run(&disk, &script);
+            let survivals = [
+                Survival::Nothing,
+                Survival::Everything,
+                Survival::Random(call),
+                Survival::Torn(call),
+                Survival::Prefix(call % 7),
+            ];
+            for survival in survivals {
+                let _note = Note(&(seed, call, survival));
+                check_image(&disk.after_crash(survival), &history);
+                images += 1;
+            }
+            let _note = Note(&(seed, call, "killed"));
+            check_image(&disk.process_kill(), &history);
+            images += 1;
+        }
+    });
+    assert!(images > 2_000, "{images}");
+}
+
+#[test]
+fn a_crash_while_opening_after_a_crash_loses_nothing_more() {
+    for_each_seed("a_crash_while_opening_after_a_crash_loses_nothing_more", 3, |rng, seed| {
+        let script = draw_script(rng, 20);
+        let whole = SimDisk::new(seed);
+        run(&whole, &script);
+        for number in 0..40 {
+            let call = rng.below(whole.calls());
+            let disk = SimDisk::new(seed);
+            disk.set_plan(FaultPlan::crash_at(call));
+            let history = run(&disk, &script);
+            let crashed = disk.after_crash(Survival::Random(number));
+            let before = crashed.calls();
+            let shared: Arc<dyn Disk> = crashed.clone_disk();
+            drop(open(&shared));
+            let calls = 60;
+            for call in before..before + calls {
+                let again = crashed.clone_disk();
+                again.set_plan(FaultPlan::crash_at(again.calls() + call - before));
+                let shared: Arc<dyn Disk> = again.clone();
+                drop(open(&shared));
+                again.set_plan(FaultPlan { crash_at_call: Some(again.calls()), ..FaultPlan::default() });
+                let _note = Note(&(seed, number, call));
+                check_image(&again.after_crash(Survival::Torn(call)), &history);
+            }
+        }
+    });
+}
+
+/// A fault of any kind at any call: the step says so and has not happened, unless it is one that went on; everything is
+/// there; and once the fault is gone so does the work.
+#[test]
+fn a_fault_at_any_call_changes_nothing_and_work_goes_on() {
+    for_each_seed("a_fault_at_any_call_changes_nothing_and_work_goes_on", 2, |rng, seed| {
+        let script = draw_script(rng, 24);
+        let whole = SimDisk::new(seed);
+        run(&whole, &script);
+        for kind in FaultKind::ERRORS {
+            for call in (rng.below(3)..whole.calls()).step_by(3) {
+                let disk = SimDisk::new(seed);
+                let repeat = if rng.chance(1, 2) { Repeat::Once } else { Repeat::Forever };
+                disk.set_plan(FaultPlan::fail(call, kind, repeat));
+                let _note = Note(&(seed, kind, call, repeat));
+                run_with_fault(&disk, &script);
+            }
+        }
+    });
+}
+
+fn run_with_fault(disk: &Arc<SimDisk>, script: &[Step]) {
+    let shared: Arc<dyn Disk> = disk.clone();
+    let mut index = open(&shared).unwrap_or_else(|_| {
+        disk.set_plan(FaultPlan::default());
+        open(&shared).expect("it opens without the fault")
+    });
+    let (mut model, mut before) = (Model::new(), Model::new());
+    for step in script {
+        before.clone_from(&model);
+        step.apply(&mut model);
+        let Err(error) = take(&mut index, &shared, step) else { continue };
+        assert!(disk.faults() > 0, "{error}");
+        disk.set_plan(FaultPlan::default());
+        let is_poisoned = matches!(index.flush(true), Err(Error::Poisoned { .. }));
+        if is_poisoned || matches!(step, Step::Reopen) {
+            drop(index);
+            let crashed = disk.after_crash(Survival::Random(1));
+            let shared: Arc<dyn Disk> = crashed.clone();
+            let index = open(&shared).expect("it opens after a failed sync");
+            let report = check(&shared, Path::new(DIR), &mut |_, _| {}).unwrap();
+            assert_eq!(report.problems, []);
+            drop(index);
+            return;
+        }
+        let found = content(&index);
+        assert!(found == before || found == model, "{step:?}: {error}");
+        if found == before && found != model {
+            take(&mut index, &shared, step).unwrap_or_else(|error| panic!("{step:?} again: {error}"));
+        }
+        assert!(content(&index) == model);
+    }
+    disk.set_plan(FaultPlan::default());
+    if index.checkpoint().is_ok() {
+        assert!(content(&index) == model);
+        let report = check(&shared, Path::new(DIR), &mut |_, _| {}).unwrap();
+        assert_eq!(report.problems, []);
+        index.close().unwrap();
+        let after: Arc<dyn Disk> = disk.after_crash(Survival::Nothing);
+        assert!(content(&open(&after).unwrap()) == model);
+    }
+}
+
+/// Wrong bytes of a read are found out, and never come out as entries.
+#[test]
+fn wrong_bytes_are_found_out() {
+    let mut found_out = 0;
+    for_each_seed("wrong_bytes_are_found_out", 2, |rng, seed| {
+        let script = draw_script(rng, 24);
+        let whole = SimDisk::new(seed);
+        run(&whole, &script);
+        for kind in FaultKind::SILENT {
+            for call in (0..whole.calls()).step_by(3) {
+                let disk = SimDisk::new(seed);
+                disk.set_plan(FaultPlan::fail(call, kind, Repeat::Once));
+                let shared: Arc<dyn Disk> = disk.clone();
+                let Ok(mut index) = open(&shared) else { continue };
+                let mut model = Model::new();
+                for step in &script {
+                    let mut next = model.clone();
+                    step.apply(&mut next);
+                    match take(&mut index, &shared, step) {
+                        Ok(()) => model = next,
+                        Err(error) => {
+                            let _note = Note(&(seed, kind, call, &error));
+                            assert!(matches!(error, Error::Corrupt { .. } | Error::NotAnIndex { .. } | Error::UnsupportedVersion { .. }));
+                            found_out += 1;
+                            break;
+                        }
+                    }
+                }
+                let found: Result<Model, Error> = match index.iter() {
+                    Ok(cursor) => cursor.collect(),
+                    Err(error) => Err(error),
+                };
+                assert!(found.is_err() || found.is_ok_and(|found| found == model));
+            }
+        }
+    });
+    assert!(found_out > 10, "{found_out}");
+}
+
+/// What the disk is asked for is counted and bounded.
+#[test]
+fn lookups_read_what_is_promised() {
+    let disk = CountedDisk::new(SimDisk::new(1));
+    let shared: Arc<dyn Disk> = disk.clone();
+    let dir = Path::new(DIR);
+    let config = Config::fixed(32, 13).with_memory(1 << 20);
+    let index = Index::create(shared.clone(), dir, &config).unwrap();
+    let key = |number: u64| {
+        let mut key = [0; 32];
+        key[..8].copy_from_slice(&(number.wrapping_mul(0x9E37_79B9_7F4A_7C15)).to_le_bytes());
+        key
+    };
+    let model: Model = (0..60_000).map(|number| (key(number).to_vec(), vec![1; 13])).collect();
+    index.build_sorted(&mut IterInput::new(model), 90, |_| {}).unwrap();
+    let stats = index.stats().unwrap();
+    assert_eq!((stats.height, stats.entries), (2, 60_000));
+    index.close().unwrap();
+    let index = Index::open(shared, dir, &config).unwrap();
+    let reads = || disk.counts().reads;
+    // Cold: a page for each level.
+    let before = reads();
+    assert!(index.mem(&key(7)).unwrap());
+    assert_eq!(reads() - before, u64::from(stats.height) + 1);
+    for number in 0..3_000 {
+        index.mem(&key(number * 17)).unwrap();
+    }
+    for number in 0..500 {
+        let before = reads();
+        assert!(index.mem(&key(number * 31)).unwrap());
+        assert!(reads() - before <= 1);
+        let before = reads();
+        assert!(!index.mem(&key(100_000 + number)).unwrap());
+        assert!(reads() - before <= 1);
+    }
+}
