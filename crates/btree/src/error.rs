@@ -30,7 +30,9 @@ pub enum Error {
         position: u64,
     },
     /// Two records of the input have one key, and that was ruled out. Nothing was built.
-    #[error("record {position} of the input has the key of another; remove duplicates or let the last one win")]
+    #[error(
+        "record {position} of the input has the key of another; remove duplicates or let the last one win"
+    )]
     DuplicateKey {
         /// Number of the later record, counted from 0 in the order of the input.
         position: u64,
@@ -59,6 +61,18 @@ pub enum Error {
         /// What the system says.
         reason: String,
     },
+    /// A record of the input has a key or a value that no index takes.
+    #[error(
+        "record {position} of the input is too large: {key_bytes} bytes of key, {value_bytes} of value"
+    )]
+    RecordTooLarge {
+        /// Number of the record, counted from 0.
+        position: u64,
+        /// Bytes of its key.
+        key_bytes: usize,
+        /// Bytes of its value.
+        value_bytes: usize,
+    },
     /// An option is out of its range.
     #[error("{option} is {value}; {allowed}")]
     InvalidConfig {
@@ -69,4 +83,14 @@ pub enum Error {
         /// What is allowed.
         allowed: &'static str,
     },
+}
+
+impl Error {
+    /// What reading an input stream gave. A stream on a disk gives the error of the disk.
+    pub(crate) fn input(error: std::io::Error) -> Self {
+        match error.downcast::<terrane_io::Error>() {
+            Ok(error) => Self::Disk(error),
+            Err(error) => Self::Input { reason: error.to_string() },
+        }
+    }
 }

@@ -16,6 +16,12 @@ mod error;
 
 mod config;
 
+mod input;
+
+mod sort;
+
 pub use config::{Config, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 pub use corrupt::Corrupt;
 pub use error::{Error, Result};
+pub use input::{AscendingCheck, FileInput, FixedRecords, Records};
+pub use sort::{Duplicates, SortOptions, SortStats, SortedRecords, Sorter};
