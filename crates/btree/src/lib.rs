@@ -20,8 +20,11 @@ mod input;
 
 mod sort;
 
+mod migrate;
+
 pub use config::{Config, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 pub use corrupt::Corrupt;
 pub use error::{Error, Result};
 pub use input::{AscendingCheck, FileInput, FixedRecords, Records};
+pub use migrate::MirageIndex;
 pub use sort::{Duplicates, SortOptions, SortStats, SortedRecords, Sorter};

@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod migrate;
 mod sort;
 
 use terrane_btree::{Records, Result};
