@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 pub const KEY_BYTES_MAX: usize = 512;
 
 /// Longest value, in bytes.
-pub const VALUE_BYTES_MAX: usize = 1024;
+pub const VALUE_BYTES_MAX: usize = 768;
 
 /// Memory of an index unless told otherwise, in bytes.
 const MEMORY_BUDGET_DEFAULT: usize = 1 << 30;

@@ -23,6 +23,110 @@ pub enum Error {
         /// The place and the rule.
         what: Corrupt,
     },
+    /// An earlier sync failed, so what is on disk is unknown. Reads go on; close the index and open it anew.
+    #[error("an earlier fsync of {} failed; close the index and open it anew", .path.display())]
+    Poisoned {
+        /// What was to be synced.
+        path: PathBuf,
+    },
+    /// The directory holds an index already.
+    #[error("{} holds an index already; open it, or choose an empty directory", .path.display())]
+    AlreadyExists {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// There is no index.
+    #[error("{} holds no index; create one first", .path.display())]
+    NotFound {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// Another handle writes to the index; a reader can be opened beside it.
+    #[error("{} is being written to by another; open it for reading", .path.display())]
+    Locked {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A file is none of ours. Nothing was changed in it.
+    #[error("{} is no B+tree of Terrane", .path.display())]
+    NotAnIndex {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A file is of a format version that this program does not read. Use the program that wrote it.
+    #[error("{}: format version {found}; this program reads {newest}", .path.display())]
+    UnsupportedVersion {
+        /// The file.
+        path: PathBuf,
+        /// The version in the file.
+        found: u32,
+        /// The version that this program reads and writes.
+        newest: u32,
+    },
+    /// The index has keys or values of another size. Open it with its own.
+    #[error("{}: {option} is {stored} there, not {given}", .path.display())]
+    ConfigMismatch {
+        /// The directory.
+        path: PathBuf,
+        /// `key_bytes` or `value_bytes`.
+        option: &'static str,
+        /// What is recorded.
+        stored: String,
+        /// What was asked for.
+        given: String,
+    },
+    /// The handle was closed before.
+    #[error("the index is closed")]
+    Closed,
+    /// A call that changes something, on a reader. The process that writes can do it.
+    #[error("the index is open for reading only")]
+    ReadOnly,
+    /// A reader stayed behind for so long that its pages were written again. Call `sync` and go on.
+    #[error(
+        "the reader stands at generation {generation}, and the oldest that can be read is {oldest}; call sync"
+    )]
+    StaleReader {
+        /// What the reader had.
+        generation: u64,
+        /// What there is.
+        oldest: u64,
+    },
+    /// So many readers have the index open already.
+    #[error("{} has {limit} readers already; close some of them first", .path.display())]
+    TooManyReaders {
+        /// The directory.
+        path: PathBuf,
+        /// The limit.
+        limit: u32,
+    },
+    /// A key has not the size that it must have. Nothing was changed.
+    #[error("a key of {bytes} bytes; {allowed}")]
+    KeySize {
+        /// Its length.
+        bytes: usize,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// A value has not the size that it must have. Nothing was changed.
+    #[error("a value of {bytes} bytes; {allowed}")]
+    ValueSize {
+        /// Its length.
+        bytes: usize,
+        /// What is allowed.
+        allowed: String,
+    },
+    /// The function to be called before a flush failed, so nothing was flushed. The updates are still there; flush again.
+    #[error("the flush was refused: {reason}")]
+    FlushRefused {
+        /// What the function said.
+        reason: String,
+    },
+    /// The file would need more than 2^32 pages.
+    #[error("{} is full: a tree has at most 2^32 pages", .path.display())]
+    Full {
+        /// The file.
+        path: PathBuf,
+    },
     /// Sorted input is not in ascending order of keys. Nothing was built.
     #[error("record {position} of the input is not above the one before it; sort the input first")]
     NotSorted {

@@ -171,8 +171,14 @@ impl AscendingCheck {
 
 /// Refuses sizes that no index has.
 pub(crate) fn check_sizes(key_bytes: usize, value_bytes: usize) -> Result<()> {
-    in_range("key_bytes", key_bytes, 1, KEY_BYTES_MAX, "keys have 1 to 512 bytes")?;
-    in_range("value_bytes", value_bytes, 0, VALUE_BYTES_MAX, "values have up to 1024 bytes")
+    in_range("key_bytes", key_bytes, 1, KEY_BYTES_MAX, "keys have 1 to `KEY_BYTES_MAX` bytes")?;
+    in_range(
+        "value_bytes",
+        value_bytes,
+        0,
+        VALUE_BYTES_MAX,
+        "values have up to `VALUE_BYTES_MAX` bytes",
+    )
 }
 
 /// Refuses an option that is out of its range.

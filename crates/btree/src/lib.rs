@@ -22,9 +22,32 @@ mod sort;
 
 mod migrate;
 
+mod page;
+
+mod block;
+
+mod leaf;
+
+mod inner;
+
+mod deltas;
+
+mod cache;
+
+mod space;
+
+mod superblock;
+
+mod drained;
+
+mod log;
+
+mod lease;
+
 pub use config::{Config, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 pub use corrupt::Corrupt;
 pub use error::{Error, Result};
 pub use input::{AscendingCheck, FileInput, FixedRecords, Records};
 pub use migrate::MirageIndex;
+pub use page::PAGE_SIZE;
 pub use sort::{Duplicates, SortOptions, SortStats, SortedRecords, Sorter};

@@ -235,8 +235,8 @@ impl Sorter {
     ///
     /// # Errors
     /// [`Error::InvalidConfig`]; [`Error::NoSpace`] if the input's size is given and the disk has no room for it;
-    /// [`Error::Corrupt`] if the sort that is found is damaged (remove its files to begin anew); [`Error::Disk`], among
-    /// others if another sort uses the directory.
+    /// [`Error::Corrupt`] and [`Error::UnsupportedVersion`] if the sort that is found is damaged, or of another version
+    /// (remove its files to begin anew); [`Error::Disk`], among others if another sort uses the directory.
     pub fn open(disk: Arc<dyn Disk>, options: SortOptions) -> Result<Self> {
         let parameters = options.parameters()?;
         let lock = disk.lock(&options.dir.join(LOCK))?;

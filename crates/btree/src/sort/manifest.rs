@@ -70,6 +70,20 @@ pub(super) struct Manifest {
     pub(super) runs: Vec<Run>,
 }
 
+/// Why bytes are no manifest that this program reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Refused {
+    Corrupt(Corrupt),
+    /// They are whole, and of this version.
+    Version(u32),
+}
+
+impl From<Corrupt> for Refused {
+    fn from(what: Corrupt) -> Self {
+        Self::Corrupt(what)
+    }
+}
+
 impl Manifest {
     /// A sort that has no run yet.
     pub(super) fn new(parameters: Parameters) -> Self {
@@ -95,11 +109,11 @@ impl Manifest {
         out.into_bytes()
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> std::result::Result<Self, Corrupt> {
+    pub(super) fn decode(bytes: &[u8]) -> std::result::Result<Self, Refused> {
         let short =
             |_: Overrun| Corrupt::rule("length", HEADER_SIZE as u64 + 4, bytes.len() as u64);
         let Some((content, crc)) = bytes.split_last_chunk::<4>() else {
-            return Err(Corrupt::rule("length", HEADER_SIZE as u64 + 4, bytes.len() as u64));
+            return Err(Corrupt::rule("length", HEADER_SIZE as u64 + 4, bytes.len() as u64).into());
         };
         let magic = content.first_chunk().copied().unwrap_or_default();
         expect("magic", u64::from_le_bytes(SORT_MAGIC), u64::from_le_bytes(magic))?;
@@ -107,7 +121,9 @@ impl Manifest {
         let mut input = Reader::new(content);
         input.take(SORT_MAGIC.len()).map_err(short)?;
         let version = input.u32().map_err(short)?;
-        expect("version", SORT_VERSION.into(), version.into())?;
+        if version != SORT_VERSION {
+            return Err(Refused::Version(version));
+        }
         let parameters = Parameters {
             identity: input.u64().map_err(short)?,
             block_bytes: input.u32().map_err(short)?,
@@ -115,7 +131,7 @@ impl Manifest {
             is_unique: match input.u32().map_err(short)? {
                 0 => false,
                 1 => true,
-                found => return Err(Corrupt::rule("unique", 1, found.into())),
+                found => return Err(Corrupt::rule("unique", 1, found.into()).into()),
             },
         };
         let next_number = input.u64().map_err(short)?;
@@ -133,7 +149,7 @@ impl Manifest {
             expect("first record of a run", manifest.covered(), run.first)?;
             let max = u64::MAX - run.first;
             if run.covered == 0 || run.covered > max {
-                return Err(Corrupt::rule("records covered by a run", 1, run.covered));
+                return Err(Corrupt::rule("records covered by a run", 1, run.covered).into());
             }
             manifest.runs.push(run);
         }
@@ -153,7 +169,12 @@ impl Manifest {
             Err(error) if error.is_not_found() => return Ok(None),
             read => read?,
         };
-        Self::decode(&bytes).map(Some).map_err(|what| Error::Corrupt { path, what })
+        Self::decode(&bytes).map(Some).map_err(|refused| match refused {
+            Refused::Corrupt(what) => Error::Corrupt { path, what },
+            Refused::Version(found) => {
+                Error::UnsupportedVersion { path, found, newest: SORT_VERSION }
+            }
+        })
     }
 }
 
@@ -210,8 +231,7 @@ mod tests {
     #[test]
     fn a_manifest_that_breaks_a_rule_is_refused_by_its_name() {
         // Where in the encoded manifest, what to write there, which rule that breaks.
-        let cases: [(usize, &[u8], &str); 6] = [
-            (8, &[2], "version"),
+        let cases: [(usize, &[u8], &str); 5] = [
             (28, &[2], "unique"),
             (40, &[3], "run count"),
             (48 + 8, &[1], "first record of a run"),
@@ -224,8 +244,8 @@ mod tests {
             let end = bytes.len() - 4;
             let crc = crc32c(&bytes[..end]);
             bytes[end..].copy_from_slice(&crc.to_le_bytes());
-            let broken = Manifest::decode(&bytes).unwrap_err();
-            assert_eq!(broken.rule, rule, "{broken}");
+            let refused = Manifest::decode(&bytes).unwrap_err();
+            assert!(matches!(refused, Refused::Corrupt(what) if what.rule == rule), "{refused:?}");
         }
     }
 }

@@ -12,6 +12,7 @@ use terrane_btree::{
     Duplicates, Error, KEY_BYTES_MAX, Records, Result, SortOptions, SortStats, SortedRecords,
     Sorter, VALUE_BYTES_MAX,
 };
+use terrane_io::checksum::crc32c;
 use terrane_io::fault::{FaultKind, FaultPlan, Repeat};
 use terrane_io::sim::{SimDisk, Survival};
 use terrane_io::{Disk, MemoryDisk};
@@ -162,11 +163,11 @@ fn a_sort_of_more_runs_than_a_manifest_names_keeps_to_its_memory() {
     disk.create_dir(Path::new(DIR)).unwrap();
     let options = options(2);
     let mut sorter = Sorter::open(disk, options.clone()).unwrap();
-    // Eight records fill the memory.
-    let count = 9_000_u64;
+    // Ten records fill the memory.
+    let count = 11_000_u64;
     let key = |number: u64| (number * 7_919 % count).to_le_bytes().map(u8::reverse_bits);
     for number in 0..count {
-        sorter.push(&key(number), &[number as u8; 1000]).unwrap();
+        sorter.push(&key(number), &[number as u8; VALUE_BYTES_MAX]).unwrap();
     }
     assert!(sorter.stats().runs > 1024, "{:?}", sorter.stats());
     assert!(sorter.stats().merges > 0, "{:?}", sorter.stats());
@@ -537,4 +538,18 @@ fn golden_files_of_a_sort_are_what_is_written_and_are_read() {
     }
     assert_eq!(open(&planted, &options).unwrap().resumes_at(), 140);
     assert_eq!(sort(&planted, &options, &pairs).unwrap().0, model(&pairs));
+
+    // Another version is refused by name, and nothing is removed.
+    let path = Path::new(DIR).join("sort.manifest");
+    let mut bytes = planted.read_raw(&path).unwrap();
+    bytes[8..12].copy_from_slice(&7_u32.to_le_bytes());
+    let (content, crc) = bytes.split_last_chunk_mut::<4>().unwrap();
+    *crc = crc32c(content).to_le_bytes();
+    planted.write_raw(&path, &bytes);
+    let (before, error) = (planted.files(), open(&planted, &options).unwrap_err());
+    assert!(
+        matches!(&error, Error::UnsupportedVersion { path: found, found: 7, newest: 1 } if *found == path),
+        "{error:?}"
+    );
+    assert_eq!(planted.files(), before);
 }

@@ -1,0 +1,232 @@
+//! Superblocks: which tree is the published one.
+//!
+//! The first two pages of a tree file are superblocks, written in turn: the superblock of generation `g` is page `g mod 2`.
+//! The valid one of the higher generation counts. All of it lies in one sector of 512 bytes.
+//!
+//! | offset | size | field | meaning |
+//! |---|---|---|---|
+//! | 0 | 8 | `magic` | `TerraBTr` |
+//! | 8 | 4 | `version` | 1 |
+//! | 12 | 4 | `crc` | CRC-32C of the page with zeros here |
+//! | 16 | 8 | `tree` | a number drawn when the index was created |
+//! | 24 | 8 | `generation` | of this checkpoint, from 1 on |
+//! | 32 | 8 | `oldest` | the oldest generation that readers can still read |
+//! | 40 | 2 | `key_bytes` | size of keys; `0xFFFF`: each has its own |
+//! | 42 | 2 | `value_bytes` | the same for values |
+//! | 44 | 2 | `height` | levels of inner nodes |
+//! | 46 | 2 | `map_lists` | list pages of the map of used pages |
+//! | 48 | 4 + 4 | `root` | number and checksum; number 0: the tree has no page |
+//! | 56 | 4 + 4 | `drained` | the page that says what of the log the tree has; number 0: nothing after `log_start` |
+//! | 64 | 8 | `pages` | of the file |
+//! | 72 | 8 | `entries` | of the index, at `log_end` of the log |
+//! | 80 | 8 | `log_start` | where the log begins that is to be read |
+//! | 88 | 8 | `log_end` | how far the log must reach: the tree has updates up to there |
+//! | 96 | 8 · 17 | `level_pages` | pages of each level, from the leaves up |
+//! | 232 | 8 · `map_lists` | lists | number and checksum of each list page |
+//!
+//! The rest is zero. Invariant: everything a superblock leads to is durable before it is written.
+
+use terrane_io::bytes::Writer;
+use terrane_io::checksum::crc32c;
+
+use crate::cache::LEVELS_MAX;
+use crate::corrupt::Corrupt;
+use crate::leaf::{NONE, Sizes};
+use crate::page::{PAGE_SIZE, PageRef, u16_at, u32_at, u64_at};
+use crate::space::{LIST_MAPS, MAP_PAGES};
+
+/// First bytes of a tree file.
+pub(crate) const SUPERBLOCK_MAGIC: [u8; 8] = *b"TerraBTr";
+
+/// Version of tree files.
+pub(crate) const TREE_VERSION: u32 = 1;
+
+/// Where the list pages stand.
+const LISTS_OFFSET: usize = 232;
+
+/// Most list pages: enough for a file of 2^32 pages.
+pub(crate) const LISTS_MAX: usize = (1 << 32) / MAP_PAGES / LIST_MAPS + 1;
+
+const _: () = assert!(LISTS_OFFSET + 8 * LISTS_MAX <= PAGE_SIZE);
+
+/// Levels that are counted: leaves and inner nodes.
+pub(crate) type LevelPages = [u64; LEVELS_MAX + 1];
+
+/// What a superblock says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Superblock {
+    pub(crate) tree: u64,
+    pub(crate) generation: u64,
+    pub(crate) oldest: u64,
+    pub(crate) sizes: Sizes,
+    pub(crate) height: u8,
+    pub(crate) root: Option<PageRef>,
+    pub(crate) drained: Option<PageRef>,
+    pub(crate) pages: u64,
+    pub(crate) entries: u64,
+    pub(crate) log_start: u64,
+    pub(crate) log_end: u64,
+    pub(crate) level_pages: LevelPages,
+    pub(crate) lists: Vec<PageRef>,
+}
+
+/// Why a page is no superblock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// It has other first bytes.
+    NotOurs,
+    /// It is of another version.
+    Version(u32),
+    /// It is damaged, or was never written.
+    Corrupt(Corrupt),
+}
+
+impl Superblock {
+    /// Which of the two pages it belongs into.
+    pub(crate) fn page(&self) -> u64 {
+        self.generation % 2
+    }
+
+    /// The bytes of the page.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::with_capacity(PAGE_SIZE);
+        out.put(&SUPERBLOCK_MAGIC).u32(TREE_VERSION).u32(0);
+        out.u64(self.tree).u64(self.generation).u64(self.oldest);
+        out.u16(self.sizes.key.unwrap_or(NONE)).u16(self.sizes.value.unwrap_or(NONE));
+        out.u16(u16::from(self.height)).u16(self.lists.len() as u16);
+        for page in [self.root, self.drained] {
+            let page = page.unwrap_or(PageRef { number: 0, crc: 0 });
+            out.u32(page.number).u32(page.crc);
+        }
+        out.u64(self.pages).u64(self.entries).u64(self.log_start).u64(self.log_end);
+        for pages in self.level_pages {
+            out.u64(pages);
+        }
+        for list in &self.lists {
+            out.u32(list.number).u32(list.crc);
+        }
+        let mut bytes = out.into_bytes();
+        bytes.resize(PAGE_SIZE, 0);
+        let crc = crc32c(&bytes);
+        bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// Reads page 0 or 1 of a tree file.
+    pub(crate) fn decode(bytes: &[u8; PAGE_SIZE], page: u64) -> Result<Self, Refusal> {
+        let broken = |rule, expected: u64, found: u64| {
+            Refusal::Corrupt(Corrupt { page, rule, expected, found })
+        };
+        if bytes[..8] != SUPERBLOCK_MAGIC {
+            let is_unwritten = bytes.iter().all(|&byte| byte == 0);
+            return Err(if is_unwritten { broken("magic", 1, 0) } else { Refusal::NotOurs });
+        }
+        let mut without_crc = *bytes;
+        without_crc[12..16].fill(0);
+        let (crc, found) = (crc32c(&without_crc), u32_at(bytes, 12));
+        if crc != found {
+            return Err(broken("crc", u64::from(crc), u64::from(found)));
+        }
+        let version = u32_at(bytes, 8);
+        if version != TREE_VERSION {
+            return Err(Refusal::Version(version));
+        }
+        let page_ref = |at| PageRef { number: u32_at(bytes, at), crc: u32_at(bytes, at + 4) };
+        let (height, lists) = (u16_at(bytes, 44), usize::from(u16_at(bytes, 46)));
+        if usize::from(height) >= LEVELS_MAX {
+            return Err(broken("height", LEVELS_MAX as u64, u64::from(height)));
+        }
+        if lists > LISTS_MAX {
+            return Err(broken("map_lists", LISTS_MAX as u64, lists as u64));
+        }
+        let fixed = |at| Some(u16_at(bytes, at)).filter(|&size| size != NONE);
+        let mut level_pages = [0; LEVELS_MAX + 1];
+        for (at, pages) in level_pages.iter_mut().enumerate() {
+            *pages = u64_at(bytes, 96 + 8 * at);
+        }
+        let superblock = Self {
+            tree: u64_at(bytes, 16),
+            generation: u64_at(bytes, 24),
+            oldest: u64_at(bytes, 32),
+            sizes: Sizes { key: fixed(40), value: fixed(42) },
+            height: height as u8,
+            root: Some(page_ref(48)).filter(|page| page.number != 0),
+            drained: Some(page_ref(56)).filter(|page| page.number != 0),
+            pages: u64_at(bytes, 64),
+            entries: u64_at(bytes, 72),
+            log_start: u64_at(bytes, 80),
+            log_end: u64_at(bytes, 88),
+            level_pages,
+            lists: (0..lists).map(|at| page_ref(LISTS_OFFSET + 8 * at)).collect(),
+        };
+        if superblock.page() != page || superblock.generation == 0 {
+            return Err(broken("generation", page, superblock.generation));
+        }
+        if superblock.log_end < superblock.log_start {
+            return Err(broken("log_end", superblock.log_start, superblock.log_end));
+        }
+        if superblock.root.is_none() && superblock.height != 0 {
+            return Err(broken("root", 1, 0));
+        }
+        Ok(superblock)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample(generation: u64) -> Superblock {
+        Superblock {
+            tree: 0x1122_3344_5566_7788,
+            generation,
+            oldest: 1,
+            sizes: Sizes { key: Some(32), value: None },
+            height: 2,
+            root: Some(PageRef { number: 77, crc: 0xDEAD_BEEF }),
+            drained: None,
+            pages: 4_000,
+            entries: 1_234_567,
+            log_start: 512,
+            log_end: 99_999,
+            level_pages: [7; LEVELS_MAX + 1],
+            lists: vec![PageRef { number: 5, crc: 6 }],
+        }
+    }
+
+    fn bytes_of(superblock: &Superblock) -> [u8; PAGE_SIZE] {
+        superblock.encode().try_into().unwrap()
+    }
+
+    #[test]
+    fn a_superblock_survives_encoding_in_its_own_page_only() {
+        for generation in [1, 2, 77] {
+            let superblock = sample(generation);
+            let bytes = bytes_of(&superblock);
+            assert_eq!(Superblock::decode(&bytes, generation % 2), Ok(superblock));
+            assert!(Superblock::decode(&bytes, (generation + 1) % 2).is_err());
+        }
+    }
+
+    #[test]
+    fn every_flipped_bit_is_found() {
+        let bytes = bytes_of(&sample(3));
+        for bit in (0..512 * 8).chain((512 * 8..PAGE_SIZE * 8).step_by(61)) {
+            let mut bytes = bytes;
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(Superblock::decode(&bytes, 1).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn others_unwritten_pages_and_newer_versions_are_told_apart() {
+        assert!(matches!(Superblock::decode(&[0; PAGE_SIZE], 0), Err(Refusal::Corrupt(_))));
+        assert_eq!(Superblock::decode(&[7; PAGE_SIZE], 0), Err(Refusal::NotOurs));
+        let mut bytes = bytes_of(&sample(2));
+        bytes[8] = 9;
+        bytes[12..16].fill(0);
+        let crc = crc32c(&bytes);
+        bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(Superblock::decode(&bytes, 0), Err(Refusal::Version(9)));
+    }
+}
