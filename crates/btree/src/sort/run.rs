@@ -78,12 +78,17 @@ impl<'a> Record<'a> {
     /// The record that stands at the beginning of `bytes`; `None` if it goes past their end.
     #[inline]
     pub(super) fn first_of(bytes: &'a [u8], has_position: bool) -> Option<Self> {
-        let mut input = Reader::new(bytes);
-        let (key_bytes, value_bytes) = (input.u16().ok()?, input.u16().ok()?);
-        let position = if has_position { input.u64().ok()? } else { 0 };
-        let key = input.take(key_bytes.into()).ok()?;
-        let value = input.take(value_bytes.into()).ok()?;
-        Some(Self { key, value, position, bytes: bytes.get(..input.offset())? })
+        let (lengths, mut rest) = bytes.split_first_chunk::<RECORD_HEADER_SIZE>()?;
+        let key_bytes = usize::from(u16::from_le_bytes([lengths[0], lengths[1]]));
+        let value_bytes = usize::from(u16::from_le_bytes([lengths[2], lengths[3]]));
+        let mut position = 0;
+        if has_position {
+            let (stored, behind) = rest.split_first_chunk::<POSITION_SIZE>()?;
+            (position, rest) = (u64::from_le_bytes(*stored), behind);
+        }
+        let (key, rest) = rest.split_at_checked(key_bytes)?;
+        let (value, rest) = rest.split_at_checked(value_bytes)?;
+        Some(Self { key, value, position, bytes: bytes.get(..bytes.len() - rest.len())? })
     }
 }
 
