@@ -3,11 +3,11 @@
 //! Goal: all records of its files come in the order in which they override each other, and nothing else does; a
 //! directory that is damaged gives a typed error, whatever its bytes, and is never changed.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use terrane_btree::{Error, MirageIndex, Result, SortOptions, Sorter};
+use terrane_btree::{Error, MirageIndex, Records, Result, SortOptions, Sorter};
 use terrane_io::sim::SimDisk;
 use terrane_io::{Access, Disk, OpenMode};
 
@@ -64,9 +64,10 @@ fn the_records_of_all_files_come_in_the_order_in_which_they_override() {
     assert_eq!((during.writes, during.creates, during.syncs, during.locks), (0, 0, 0, 0));
 }
 
+/// Fifteen runs are merged at once; there are more of them, and the first attempt is given up in the middle.
 #[test]
-fn sorted_each_key_has_its_last_value() {
-    let many: Vec<Pair> = (0..2_000_u64)
+fn case_b7_a_migration_keeps_to_its_memory_and_goes_on_where_it_was_given_up() {
+    let many: Vec<Pair> = (0..20_000_u64)
         .map(|number| {
             let mut key = [0; 32];
             key[..8].copy_from_slice(&number.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes());
@@ -77,17 +78,34 @@ fn sorted_each_key_has_its_last_value() {
         many[500..700].iter().map(|(key, _)| (key.clone(), vec![2; 13])).collect();
     let disk = disk(&[("data", encode(&[0; 64], &many)), ("log", encode(&[], &newer))]);
     let mut options = SortOptions::new(Path::new(DIR), 1);
-    (options.memory_bytes, options.fan_in) = (64 << 10, 3);
-    let mut index = open(&disk).unwrap();
-    options.input_bytes = Some(index.bytes());
-    let mut sorter = Sorter::open(Arc::clone(&disk) as Arc<dyn Disk>, options).unwrap();
-    sorter.push_all(&mut index, &mut |_| {}).unwrap();
-    let mut records = sorter.finish(&mut |_| {}).unwrap();
-    assert!(records.stats().runs > 1);
+    options.memory_bytes = 17 * 4096;
+    assert_eq!(options.fan_in, 15);
+    options.input_bytes = Some(open(&disk).unwrap().bytes());
+    let sorter = || Sorter::open(Arc::clone(&disk) as Arc<dyn Disk>, options.clone()).unwrap();
+
+    let (mut first, mut index) = (sorter(), open(&disk).unwrap());
+    for _ in 0..12_000 {
+        let (key, value) = index.next().unwrap().unwrap();
+        first.push(key, value).unwrap();
+    }
+    let given_up = first.stats();
+    drop(first);
+    let mut second = sorter();
+    assert!(second.resumes_at() > 10_000);
+    second.push_all(&mut open(&disk).unwrap(), &mut |_| {}).unwrap();
+    let mut records = second.finish(&mut |_| {}).unwrap();
+    let stats = records.stats();
+    assert!(given_up.runs + stats.runs > 15 && stats.merges == 1, "{given_up:?}, {stats:?}");
+    for stats in [given_up, stats] {
+        assert!(stats.memory_bytes_max <= options.memory_bytes, "{stats:?}");
+    }
     let mut expected = many.clone();
     expected[500..700].clone_from_slice(&newer);
     expected.sort();
     assert_eq!(collect(&mut records).unwrap(), expected);
+    records.remove_files().unwrap();
+    let left = disk.files();
+    assert_eq!(left, ["/store/index/data", "/store/index/log"].map(PathBuf::from));
 }
 
 #[test]
