@@ -124,13 +124,7 @@ fn frame_crc(tree: u64, position: u64, from_kind: &[u8]) -> u32 {
 
 fn encode(tree: u64, position: u64, kind: u32, entries: u64, synced: u64, body: &[u8]) -> Vec<u8> {
     let mut out = Writer::with_capacity(FRAME_HEAD_BYTES + body.len() + FRAME_ALIGN);
-    out.put(&FRAME_MAGIC)
-        .u32(0)
-        .u32(kind)
-        .u32(body.len() as u32)
-        .u64(entries)
-        .u64(synced)
-        .put(body);
+    out.put(&FRAME_MAGIC).u32(0).u32(kind).u32(body.len() as u32).u64(entries).u64(synced).put(body);
     let mut bytes = out.into_bytes();
     let crc = frame_crc(tree, position, &bytes[8..]);
     bytes[4..8].copy_from_slice(&crc.to_le_bytes());
@@ -509,8 +503,8 @@ mod tests {
                 }
             }
             let must_reach = log.synced();
-            let survival =
-                [Survival::Nothing, Survival::Random(seed), Survival::Everything][rng.index(3)];
+            let survival = [Survival::Nothing, Survival::Random(seed), Survival::Everything]
+                [rng.index(3)];
             let after: Arc<dyn Disk> = disk.after_crash(survival);
             let (mut log, found) = read_all(&after, must_reach).unwrap();
             assert!(found.iter().copied().eq(0..found.len() as u64));

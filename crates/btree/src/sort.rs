@@ -211,9 +211,27 @@ impl Place {
     }
 }
 
-/// Sorts the records that are pushed. See the [module](self).
+/// Sorts records of any number and order by their keys, in bounded memory, with temporary files in a directory.
 ///
-/// After an error the sort can be dropped and opened again; it goes on from its last finished run.
+/// Full memory becomes a sorted run on disk; runs are merged when the input has ended. A sort that was dropped, or whose
+/// process died, can be opened again; it goes on from its last finished run or merge.
+///
+/// ```
+/// use std::path::Path;
+/// use terrane_btree::{Records, SortOptions, Sorter};
+/// # fn main() -> terrane_btree::Result<()> {
+/// let disk = terrane_io::MemoryDisk::new();
+/// let mut sorter = Sorter::open(disk, SortOptions::new(Path::new("/"), 1))?;
+/// for (key, value) in [("b", "old"), ("a", "one"), ("b", "new")] {
+///     sorter.push(key.as_bytes(), value.as_bytes())?;
+/// }
+/// let mut records = sorter.finish(&mut |_| {})?;
+/// assert_eq!(records.next()?, Some((&b"a"[..], &b"one"[..])));
+/// assert_eq!(records.next()?, Some((&b"b"[..], &b"new"[..])));
+/// assert_eq!(records.next()?, None);
+/// records.remove_files()
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Sorter {
     place: Place,
