@@ -7,3 +7,5 @@ pub mod history;
 pub mod bitcoin;
 
 pub mod changes;
+
+pub mod index_trace;

@@ -166,10 +166,7 @@ fn head(key: &[u8], value: Option<&[u8]>) -> [u8; ENTRY_HEAD_BYTES] {
 }
 
 /// Entries of a tree with those of a buffer above them applied: theirs win, and removed keys are gone.
-pub(crate) fn apply<'a>(
-    below: &Block,
-    above: impl Iterator<Item = EntryRef<'a>>,
-) -> Block {
+pub(crate) fn apply<'a>(below: &Block, above: impl Iterator<Item = EntryRef<'a>>) -> Block {
     let mut merged = Block::with_capacity(below.bytes() + 512, below.len() + 16);
     let mut at = 0;
     for (key, value) in above {

@@ -10,6 +10,7 @@ use crate::block::Block;
 use crate::edit::{FILL_BYTES_MIN, sealed_leaf, take_page};
 use crate::error::{Error, Result};
 use crate::inner;
+use crate::input::{AscendingCheck, Records};
 use crate::leaf::{self, Fences};
 use crate::page::{Header, Kind, PAGE_SIZE, Page, PageNo, PageRef, seal};
 use crate::pager::{NewPage, Pager};
@@ -28,43 +29,6 @@ const COLLECTED_CHILDREN: usize = 1_000;
 
 /// Least part of a page that can be asked for, in per cent.
 pub const FILL_PERCENT_MIN: u32 = 50;
-
-/// Entries in ascending order of their keys, each key once.
-pub trait SortedInput {
-    /// The next entry, key and value; `None` at the end.
-    ///
-    /// # Errors
-    /// Whatever reading them gives.
-    fn next(&mut self) -> Result<Option<(&[u8], &[u8])>>;
-}
-
-/// Entries of an iterator.
-#[derive(Debug)]
-pub struct IterInput<I> {
-    iter: I,
-    entry: (Vec<u8>, Vec<u8>),
-}
-
-impl<I: Iterator<Item = (Vec<u8>, Vec<u8>)>> IterInput<I> {
-    /// The entries that an iterator gives.
-    pub fn new(iter: impl IntoIterator<IntoIter = I>) -> Self {
-        Self { iter: iter.into_iter(), entry: Default::default() }
-    }
-}
-
-impl<I: Iterator<Item = (Vec<u8>, Vec<u8>)>> SortedInput for IterInput<I> {
-    fn next(&mut self) -> Result<Option<(&[u8], &[u8])>> {
-        let Some(entry) = self.iter.next() else { return Ok(None) };
-        self.entry = entry;
-        Ok(Some((&self.entry.0, &self.entry.1)))
-    }
-}
-
-impl SortedInput for crate::cursor::Cursor {
-    fn next(&mut self) -> Result<Option<(&[u8], &[u8])>> {
-        crate::cursor::Cursor::next(self)
-    }
-}
 
 /// What was built.
 #[derive(Debug)]
@@ -104,7 +68,7 @@ pub(crate) fn build(
     space: &mut Space,
     generation: u64,
     fill_percent: u32,
-    input: &mut dyn SortedInput,
+    input: &mut dyn Records,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Built> {
     let mut builder = Builder {
@@ -119,18 +83,10 @@ pub(crate) fn build(
         written: Vec::with_capacity(WRITE_PAGES),
         entries: 0,
     };
-    let mut last: Option<Vec<u8>> = None;
+    let mut order = AscendingCheck::new();
     while let Some((key, value)) = input.next()? {
         pager.sizes.check(key, Some(value))?;
-        let position = builder.entries;
-        match last.as_deref().map(|last| last.cmp(key)) {
-            Some(std::cmp::Ordering::Equal) => return Err(Error::DuplicateKey { position }),
-            Some(std::cmp::Ordering::Greater) => return Err(Error::NotSorted { position }),
-            _ => {}
-        }
-        let previous = last.get_or_insert_default();
-        previous.clear();
-        previous.extend_from_slice(key);
+        order.check(key)?;
         builder.block.push(key, Some(value));
         builder.entries += 1;
         if builder.block.bytes() >= COLLECTED_BYTES {
@@ -167,10 +123,12 @@ impl Builder<'_> {
         let fits = |to: usize| {
             let high = leaf::separator(block.key(to - 1), block.key(to));
             let fences = Fences { low: &self.low, high: Some(high) };
-            leaf::leaf_bytes(self.pager.sizes, fences, to - from, sums[to] - sums[from]) <= self.fill
+            leaf::leaf_bytes(self.pager.sizes, fences, to - from, sums[to] - sums[from])
+                <= self.fill
         };
         // Without a prefix the most that could fit is more than fits.
-        let mut to = sums.partition_point(|sum| sum - sums[from].min(*sum) < self.fill).max(from + 1);
+        let mut to =
+            sums.partition_point(|sum| sum - sums[from].min(*sum) < self.fill).max(from + 1);
         if fits(to) {
             while to + 1 < block.len() && fits(to + 1) {
                 to += 1;
@@ -224,7 +182,8 @@ impl Builder<'_> {
         }
         let mut own = std::mem::take(&mut self.children[at]);
         let lows: Vec<&[u8]> = own.iter().map(|entry| entry.low.as_slice()).collect();
-        let bytes = |to: usize| inner::node_bytes(&lows[..to], lows[..to].iter().map(|l| l.len()).sum());
+        let bytes =
+            |to: usize| inner::node_bytes(&lows[..to], lows[..to].iter().map(|l| l.len()).sum());
         let to = (2..lows.len()).rfind(|&to| bytes(to) <= self.fill).unwrap_or(2);
         let behind = own.split_off(to);
         self.children[at] = behind;

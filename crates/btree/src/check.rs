@@ -127,7 +127,12 @@ impl Check<'_> {
     /// Notes that a page is referred to.
     fn reach(&mut self, page: PageRef, fences: Option<Fences<'_>>) {
         if !self.reached.insert(page.number) {
-            let what = Corrupt { page: u64::from(page.number), rule: "referred to once", expected: 1, found: 2 };
+            let what = Corrupt {
+                page: u64::from(page.number),
+                rule: "referred to once",
+                expected: 1,
+                found: 2,
+            };
             self.note(self.pager.corrupt(what), fences);
         }
     }
@@ -248,8 +253,11 @@ impl Check<'_> {
         let read = loop {
             match log.next() {
                 Ok(Some(frame)) => {
-                    entries = if frame.next >= superblock.log_end { frame.entries } else { entries };
-                    if let Err(error) = replay(&mut pending, &frame, &drained, superblock.sizes, dir) {
+                    entries =
+                        if frame.next >= superblock.log_end { frame.entries } else { entries };
+                    if let Err(error) =
+                        replay(&mut pending, &frame, &drained, superblock.sizes, dir)
+                    {
                         break Err(error);
                     }
                 }

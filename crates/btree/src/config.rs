@@ -84,12 +84,21 @@ impl Config {
 
     /// Checks all options.
     pub(crate) fn check(&self) -> Result<Limits> {
-        let refuse = |option, value: String, allowed| Err(Error::InvalidConfig { option, value, allowed });
+        let refuse =
+            |option, value: String, allowed| Err(Error::InvalidConfig { option, value, allowed });
         if self.key_bytes.is_some_and(|bytes| !(1..=KEY_BYTES_MAX).contains(&bytes)) {
-            return refuse("key_bytes", format!("{:?}", self.key_bytes), "1 to 512 bytes are allowed");
+            return refuse(
+                "key_bytes",
+                format!("{:?}", self.key_bytes),
+                "1 to 512 bytes are allowed",
+            );
         }
         if self.value_bytes.is_some_and(|bytes| bytes > VALUE_BYTES_MAX) {
-            return refuse("value_bytes", format!("{:?}", self.value_bytes), "up to 768 bytes are allowed");
+            return refuse(
+                "value_bytes",
+                format!("{:?}", self.value_bytes),
+                "up to 768 bytes are allowed",
+            );
         }
         if self.memory_bytes < MEMORY_BYTES_MIN {
             return refuse("memory_bytes", self.memory_bytes.to_string(), "1 MiB is the least");
@@ -99,7 +108,11 @@ impl Config {
         }
         let buffer_bytes = self.buffer_bytes.unwrap_or(self.memory_bytes / 3);
         if buffer_bytes > self.memory_bytes / 2 {
-            return refuse("buffer_bytes", buffer_bytes.to_string(), "half of the memory is the most");
+            return refuse(
+                "buffer_bytes",
+                buffer_bytes.to_string(),
+                "half of the memory is the most",
+            );
         }
         let sizes = Sizes {
             key: self.key_bytes.map(|bytes| bytes as u16),

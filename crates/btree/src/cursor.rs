@@ -10,6 +10,7 @@ use std::sync::Arc;
 use crate::core::{Core, State};
 use crate::deltas::Deltas;
 use crate::error::Result;
+use crate::input::Records;
 use crate::leaf::Leaf;
 use crate::page::{Page, PageRef};
 use crate::tree::{Child, Node, Tree};
@@ -115,9 +116,7 @@ impl TreeCursor {
     /// The next place in a node, if it has one.
     fn step(direction: Direction, node: &Node, at: usize) -> Option<usize> {
         match direction {
-            Direction::Ascending => {
-                Some(at.wrapping_add(1)).filter(|&at| at < node.view().count())
-            }
+            Direction::Ascending => Some(at.wrapping_add(1)).filter(|&at| at < node.view().count()),
             Direction::Descending => at.checked_sub(1),
         }
     }
@@ -244,7 +243,12 @@ impl Cursor {
         Self::over(core, state, bounds, direction)
     }
 
-    fn over(core: &Arc<Core>, state: State, bounds: KeyBounds, direction: Direction) -> Result<Self> {
+    fn over(
+        core: &Arc<Core>,
+        state: State,
+        bounds: KeyBounds,
+        direction: Direction,
+    ) -> Result<Self> {
         let tree = TreeCursor::new(core, state.tree, direction, &bounds)?;
         let mut cursor = Self {
             core: core.clone(),
@@ -360,6 +364,12 @@ impl Iterator for Cursor {
     }
 }
 
+impl Records for Cursor {
+    fn next(&mut self) -> Result<Option<(&[u8], &[u8])>> {
+        Cursor::next(self)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -370,8 +380,8 @@ mod tests {
         assert_eq!(bounds_of::<&str>(&(..)), of(b"", None));
         assert_eq!(bounds_of(&("a".."c")), of(b"a", Some(b"c")));
         assert_eq!(bounds_of(&("a"..="c")), of(b"a", Some(b"c\0")));
-        let above = (Bound::Excluded("a"), Bound::Unbounded);
-        assert_eq!(bounds_of(&above), of(b"a\0", None));
+        let above: (Bound<&str>, Bound<&str>) = (Bound::Excluded("a"), Bound::Unbounded);
+        assert_eq!(bounds_of::<&str>(&above), of(b"a\0", None));
         assert_eq!(bounds_of_prefix(b"ab"), of(b"ab", Some(b"ac")));
         assert_eq!(bounds_of_prefix(b"a\xFF\xFF"), of(b"a\xFF\xFF", Some(b"b")));
         assert_eq!(bounds_of_prefix(b"\xFF"), of(b"\xFF", None));

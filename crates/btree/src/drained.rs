@@ -56,8 +56,9 @@ impl Drained {
             let after = self.position(high);
             self.ranges.insert(high.to_vec(), after);
         }
-        self.ranges
-            .retain(|start, _| start.as_slice() < low || high.is_some_and(|high| start.as_slice() >= high));
+        self.ranges.retain(|start, _| {
+            start.as_slice() < low || high.is_some_and(|high| start.as_slice() >= high)
+        });
         self.ranges.insert(low.to_vec(), position);
         self.join_equal();
         while self.ranges.len() > RANGES_MAX || self.encoded_bytes() > BODY_BYTES {
@@ -142,7 +143,9 @@ mod tests {
                 assert!(drained.ranges.len() <= RANGES_MAX);
                 let (oldest, start) = drained.oldest();
                 assert_eq!(drained.position(start), oldest);
-                assert!(model.iter().enumerate().all(|(at, _)| drained.position(&key(at)) >= oldest));
+                assert!(
+                    model.iter().enumerate().all(|(at, _)| drained.position(&key(at)) >= oldest)
+                );
             }
             let (count, body) = drained.encode();
             assert_eq!(Drained::decode(usize::from(count), &body), Some(drained));

@@ -482,8 +482,7 @@ pub(crate) fn sealed_leaf(
     let mut bytes = [0; PAGE_SIZE];
     leaf::write(&mut bytes, pager.sizes, fences, (from..to).map(|at| block.get(at)));
     let count = (to - from) as u16;
-    let header =
-        Header { kind: Kind::Leaf, level: 0, count, tree: pager.tree, generation, number };
+    let header = Header { kind: Kind::Leaf, level: 0, count, tree: pager.tree, generation, number };
     let crc = seal(&mut bytes, &header);
     (crc, Page::new(&bytes))
 }

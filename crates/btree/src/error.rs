@@ -88,7 +88,9 @@ pub enum Error {
     #[error("the index is open for reading only")]
     ReadOnly,
     /// A reader stayed behind for so long that its pages were written again. Call `sync` and go on.
-    #[error("the reader stands at generation {generation}, and the oldest that can be read is {oldest}; call sync")]
+    #[error(
+        "the reader stands at generation {generation}, and the oldest that can be read is {oldest}; call sync"
+    )]
     StaleReader {
         /// What the reader had.
         generation: u64,
@@ -138,7 +140,9 @@ pub enum Error {
         position: u64,
     },
     /// Two records of the input have one key, and that was ruled out. Nothing was built.
-    #[error("record {position} of the input has the key of another; remove duplicates or let the last one win")]
+    #[error(
+        "record {position} of the input has the key of another; remove duplicates or let the last one win"
+    )]
     DuplicateKey {
         /// Number of the later record, counted from 0 in the order of the input.
         position: u64,
@@ -167,6 +171,18 @@ pub enum Error {
         /// What the system says.
         reason: String,
     },
+    /// A record of the input has a key or a value that no index takes.
+    #[error(
+        "record {position} of the input is too large: {key_bytes} bytes of key, {value_bytes} of value"
+    )]
+    RecordTooLarge {
+        /// Number of the record, counted from 0.
+        position: u64,
+        /// Bytes of its key.
+        key_bytes: usize,
+        /// Bytes of its value.
+        value_bytes: usize,
+    },
     /// An option is out of its range.
     #[error("{option} is {value}; {allowed}")]
     InvalidConfig {
@@ -177,4 +193,14 @@ pub enum Error {
         /// What is allowed.
         allowed: &'static str,
     },
+}
+
+impl Error {
+    /// What reading an input stream gave. A stream on a disk gives the error of the disk.
+    pub(crate) fn input(error: std::io::Error) -> Self {
+        match error.downcast::<terrane_io::Error>() {
+            Ok(error) => Self::Disk(error),
+            Err(error) => Self::Input { reason: error.to_string() },
+        }
+    }
 }

@@ -1,7 +1,5 @@
 //! The index for the one process that writes it.
 
-
-
 use std::collections::{HashMap, VecDeque};
 use std::ops::RangeBounds;
 use std::path::Path;
@@ -10,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use terrane_io::{Access, Disk, OpenMode};
 
 use crate::block::{self, Block};
-use crate::bulk::{self, FILL_PERCENT_MIN, SortedInput};
+use crate::bulk::{self, FILL_PERCENT_MIN};
 use crate::config::{Config, Limits};
 use crate::core::Core;
 use crate::corrupt::Corrupt;
@@ -19,11 +17,13 @@ use crate::deltas::Deltas;
 use crate::drained::Drained;
 use crate::edit::Change;
 use crate::error::{Error, Result};
+use crate::input::Records;
 use crate::leaf::Fences;
 use crate::lease::{self, READERS_DIR};
 use crate::log::{FrameBody, LOG_DIR, Log};
 use crate::page::{BODY_OFFSET, Kind, PAGE_SIZE, PageNo, PageRef, u32_at};
 use crate::pager::Pager;
+use crate::sort::{SortOptions, Sorter};
 use crate::space::{LIST_MAPS, MAP_PAGES, Space};
 use crate::stats::Stats;
 use crate::superblock::{self, LevelPages, Superblock};
@@ -123,7 +123,9 @@ pub(crate) fn read_space(pager: &Pager, superblock: &Superblock) -> Result<(Spac
         }
     }
     let root = superblock.root.unwrap_or(PageRef { number: 0, crc: 0 });
-    if superblock.pages > 1 << 32 || maps.len() as u64 != superblock.pages.div_ceil(MAP_PAGES as u64) {
+    if superblock.pages > 1 << 32
+        || maps.len() as u64 != superblock.pages.div_ceil(MAP_PAGES as u64)
+    {
         return Err(broken(root));
     }
     let mut bodies = Vec::with_capacity(maps.len());
@@ -237,10 +239,11 @@ impl Index {
         let drained = read_drained(&pager, &superblock)?;
         let (mut pending, mut entries) = (Deltas::default(), superblock.entries);
         let reach = (superblock.log_start, superblock.log_end);
-        let mut log = Log::recover(&disk, dir, superblock.tree, reach, limits.segment_bytes, |frame| {
-            entries = if frame.next >= superblock.log_end { frame.entries } else { entries };
-            replay(&mut pending, frame, &drained, limits.sizes, dir)
-        })?;
+        let mut log =
+            Log::recover(&disk, dir, superblock.tree, reach, limits.segment_bytes, |frame| {
+                entries = if frame.next >= superblock.log_end { frame.entries } else { entries };
+                replay(&mut pending, frame, &drained, limits.sizes, dir)
+            })?;
         log.replaced = superblock.replaced;
         let readers = lease::oldest(disk.as_ref(), dir)?;
         if readers.0.is_some_and(|oldest| oldest < superblock.generation) {
@@ -516,7 +519,7 @@ impl Index {
     /// those of the input; as [`flush`](Self::flush).
     pub fn build_sorted(
         &self,
-        input: &mut dyn SortedInput,
+        input: &mut dyn Records,
         fill_percent: u32,
         mut progress: impl FnMut(u64),
     ) -> Result<u64> {
@@ -554,6 +557,27 @@ impl Index {
             writer.replace(core, tree, gone, built.entries, before)?;
             Ok(built.entries)
         })
+    }
+
+    /// The same from input in any order, through an external sort in the directory and memory of `options`. After a crash the
+    /// same call with the same input goes on where the sort was; its files are removed in the end.
+    ///
+    /// # Errors
+    /// As [`build_sorted`](Self::build_sorted), and those of [`Sorter`].
+    pub fn build_unsorted(
+        &self,
+        input: &mut dyn Records,
+        options: SortOptions,
+        fill_percent: u32,
+        mut progress: impl FnMut(u64),
+    ) -> Result<u64> {
+        let disk = self.with_writer(|writer, _| Ok(writer.disk.clone()))?;
+        let mut sorter = Sorter::open(disk, options)?;
+        sorter.push_all(input, &mut progress)?;
+        let mut sorted = sorter.finish(&mut progress)?;
+        let entries = self.build_sorted(&mut sorted, fill_percent, progress)?;
+        sorted.remove_files()?;
+        Ok(entries)
     }
 
     /// Moves pages from the end of the file into free ones before it and cuts the file, while lookups go on. Returns the
@@ -704,7 +728,8 @@ pub(crate) fn replay(
     dir: &Path,
 ) -> Result<()> {
     for (number, update) in frame.updates().enumerate() {
-        let Some((key, value)) = update.filter(|(key, value)| sizes.check(key, *value).is_ok()) else {
+        let Some((key, value)) = update.filter(|(key, value)| sizes.check(key, *value).is_ok())
+        else {
             let what = Corrupt::rule("update of a frame of the log", 0, number as u64);
             return Err(Error::Corrupt { path: dir.join(LOG_DIR), what });
         };

@@ -240,7 +240,8 @@ mod tests {
                 write(&mut bytes, own, (from..to).map(child));
                 let count = own.len() as u16;
                 let (tree, number) = (1, 1);
-                let header = Header { kind: Kind::Inner, level: 1, count, tree, generation: 1, number };
+                let header =
+                    Header { kind: Kind::Inner, level: 1, count, tree, generation: 1, number };
                 seal(&mut bytes, &header);
                 Inner::check(&bytes).unwrap();
                 let page = Page::new(&bytes);

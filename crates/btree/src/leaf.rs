@@ -100,8 +100,7 @@ impl<'a> Leaf<'a> {
     }
 
     fn parse(bytes: &'a [u8; PAGE_SIZE], count: usize) -> Option<Self> {
-        let [low_len, high_len, prefix_len] =
-            [32, 34, 36].map(|at| usize::from(u16_at(bytes, at)));
+        let [low_len, high_len, prefix_len] = [32, 34, 36].map(|at| usize::from(u16_at(bytes, at)));
         let fixed = |at| Some(u16_at(bytes, at)).filter(|&size| size != NONE);
         let sizes = Sizes { key: fixed(38), value: fixed(40) };
         let low = bytes.get(FENCES_OFFSET..FENCES_OFFSET + low_len)?;
@@ -399,9 +398,9 @@ pub(crate) fn write<'a>(
 mod tests {
     use std::collections::BTreeMap;
 
+    use terrane_testkit::ChaCha8Rng;
     use terrane_testkit::draw::Draw;
     use terrane_testkit::seeds::for_each_seed;
-    use terrane_testkit::ChaCha8Rng;
 
     use super::*;
     use crate::config::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
@@ -412,7 +411,8 @@ mod tests {
         let entries = (part.0..part.1).map(|at| block.get(at)).collect::<Vec<_>>();
         write(&mut bytes, sizes, fences, entries.into_iter());
         let count = (part.1 - part.0) as u16;
-        let header = Header { kind: Kind::Leaf, level: 0, count, tree: 1, generation: 1, number: 2 };
+        let header =
+            Header { kind: Kind::Leaf, level: 0, count, tree: 1, generation: 1, number: 2 };
         seal(&mut bytes, &header);
         Leaf::check(&bytes, sizes).unwrap();
         Page::new(&bytes)

@@ -16,6 +16,12 @@ mod error;
 
 mod config;
 
+mod input;
+
+mod sort;
+
+mod migrate;
+
 mod page;
 
 mod block;
@@ -60,13 +66,15 @@ mod reader;
 
 mod check;
 
-pub use bulk::{IterInput, SortedInput};
 pub use check::{CheckReport, Problem, check};
 pub use config::{Config, KEY_BYTES_MAX, LOG_BYTES_MIN, MEMORY_BYTES_MIN, VALUE_BYTES_MAX};
 pub use corrupt::Corrupt;
 pub use cursor::Cursor;
 pub use error::{Error, Result};
 pub use index::{Index, Update};
+pub use input::{AscendingCheck, FileInput, FixedRecords, IterRecords, Records};
+pub use migrate::MirageIndex;
 pub use page::PAGE_SIZE;
 pub use reader::IndexReader;
+pub use sort::{Duplicates, SortOptions, SortStats, SortedRecords, Sorter};
 pub use stats::Stats;

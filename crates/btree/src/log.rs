@@ -124,9 +124,21 @@ fn frame_crc(tree: u64, position: u64, from_kind: &[u8]) -> u32 {
     crc32c_append(crc32c_append(crc, &position.to_le_bytes()), from_kind)
 }
 
-fn encode(tree: u64, position: u64, kind: u32, [entries, synced, replaced]: [u64; 3], body: &[u8]) -> Vec<u8> {
+fn encode(
+    tree: u64,
+    position: u64,
+    kind: u32,
+    [entries, synced, replaced]: [u64; 3],
+    body: &[u8],
+) -> Vec<u8> {
     let mut out = Writer::with_capacity(FRAME_HEAD_BYTES + body.len() + FRAME_ALIGN);
-    out.put(&FRAME_MAGIC).u32(0).u32(kind).u32(body.len() as u32).u64(entries).u64(synced).u64(replaced);
+    out.put(&FRAME_MAGIC)
+        .u32(0)
+        .u32(kind)
+        .u32(body.len() as u32)
+        .u64(entries)
+        .u64(synced)
+        .u64(replaced);
     out.put(body);
     let mut bytes = out.into_bytes();
     let crc = frame_crc(tree, position, &bytes[8..]);
@@ -432,7 +444,7 @@ impl Log {
     /// Cost: one write; a full segment is made durable before its successor is made.
     ///
     /// # Errors
-    /// [`Error::Disk`]: nothing was appended, and the call may be tried again.
+    /// [`Error::Disk`]: nothing was appended, and the call may be tried again. [`Error::Poisoned`]: a sync failed.
     pub(crate) fn append(&mut self, body: &FrameBody, entries: u64) -> Result<()> {
         if !self.is_sealed && self.end - self.segment.start >= self.segment_bytes {
             let bytes = self.write(SEALED, entries, &[])?;
@@ -443,7 +455,9 @@ impl Log {
             self.sync()?;
             let (disk, tree) = (self.disk.as_ref(), self.segment.tree);
             let segment = Segment::open(disk, &self.dir, tree, self.end, OpenMode::Truncate)?;
-            disk.sync_dir(&self.dir.join(LOG_DIR))?;
+            let path = self.dir.join(LOG_DIR);
+            // After a failed sync of a directory its names may be lost for good, as bytes after one of a file.
+            disk.sync_dir(&path).map_err(|_| Error::Poisoned { path })?;
             self.segment = segment;
             self.starts.push_back(self.end);
             self.is_sealed = false;
@@ -453,13 +467,8 @@ impl Log {
     }
 
     fn write(&self, kind: u32, entries: u64, body: &[u8]) -> Result<u64> {
-        let frame = encode(
-            self.segment.tree,
-            self.end,
-            kind,
-            [entries, self.synced, self.replaced],
-            body,
-        );
+        let frame =
+            encode(self.segment.tree, self.end, kind, [entries, self.synced, self.replaced], body);
         self.segment.file.write_at(&frame, self.end - self.segment.start)?;
         Ok(frame.len() as u64)
     }
@@ -545,8 +554,8 @@ mod tests {
                 }
             }
             let must_reach = log.synced();
-            let survival = [Survival::Nothing, Survival::Random(seed), Survival::Everything]
-                [rng.index(3)];
+            let survival =
+                [Survival::Nothing, Survival::Random(seed), Survival::Everything][rng.index(3)];
             let after: Arc<dyn Disk> = disk.after_crash(survival);
             let (mut log, found) = read_all(&after, must_reach).unwrap();
             assert!(found.iter().copied().eq(0..found.len() as u64));

@@ -138,8 +138,7 @@ pub(crate) fn seal(bytes: &mut [u8], header: &Header) -> u32 {
 /// # Errors
 /// [`Corrupt`] if the checksum, the kind, the tree or the number are not as they must be.
 pub(crate) fn open(bytes: &[u8], tree: u64, number: PageNo) -> Result<Header, Corrupt> {
-    let broken =
-        |rule, expected, found| Corrupt { page: u64::from(number), rule, expected, found };
+    let broken = |rule, expected, found| Corrupt { page: u64::from(number), rule, expected, found };
     if bytes.len() != PAGE_SIZE {
         return Err(broken("page size", PAGE_SIZE as u64, bytes.len() as u64));
     }

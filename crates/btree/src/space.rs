@@ -80,7 +80,8 @@ impl Space {
             }
             words = space.used.len() - at;
         }
-        let beyond = (pages..space.used.len() as u64 * 64).any(|page| space.is_used(page as PageNo));
+        let beyond =
+            (pages..space.used.len() as u64 * 64).any(|page| space.is_used(page as PageNo));
         space.used_pages = space.used.iter().map(|word| u64::from(word.count_ones())).sum();
         space.changed.fill(false);
         (words == 0 && !beyond && space.is_used(0) && space.is_used(1)).then_some(space)

@@ -234,4 +234,3 @@ fn store_node(
     written.push((number, Page::new(&bytes)));
     Ok(PageRef { number, crc })
 }
-

@@ -295,7 +295,8 @@ impl Writer {
             let crc = seal(&mut bytes, &header);
             (PageRef { number, crc }, (number, Page::new(&bytes)))
         };
-        let (drained_page, page) = make(Kind::Drained, take_page(pager, &mut self.space)?, count, &body);
+        let (drained_page, page) =
+            make(Kind::Drained, take_page(pager, &mut self.space)?, count, &body);
         written.push(page);
         let old = self.superblock.lists.iter().chain(&self.superblock.drained);
         self.space.hold(epoch, old.map(|page| page.number).collect());
@@ -375,17 +376,15 @@ impl Writer {
     fn oldest_readable(&self, generation: u64) -> u64 {
         let most = (self.space.used_pages() / STALE_PART).max(STALE_PAGES_MIN);
         let behind = self.readers.0.is_some_and(|oldest| oldest + 1 < generation);
-        if behind && self.space.held_pages() > most {
-            generation
-        } else {
-            self.superblock.oldest
-        }
+        if behind && self.space.held_pages() > most { generation } else { self.superblock.oldest }
     }
 
     /// Frees what nobody needs any more. What cannot be freed now is at the next checkpoint.
     fn clean_up(&mut self, core: &Core) -> Result<()> {
         self.readers = lease::oldest(self.disk.as_ref(), &core.dir)?;
-        while self.epochs.len() > 1 && self.epochs.front().is_some_and(|e| Arc::strong_count(e) == 1) {
+        while self.epochs.len() > 1
+            && self.epochs.front().is_some_and(|e| Arc::strong_count(e) == 1)
+        {
             self.epochs.pop_front();
         }
         let published = self.superblock.generation;

@@ -1,7 +1,26 @@
 //! Tests of the index through its public interface.
 
 #![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod crash;
 
+mod migrate;
+
 mod model;
+
+mod sort;
+
+use terrane_btree::{Records, Result};
+
+/// A key and its value.
+pub(crate) type Pair = (Vec<u8>, Vec<u8>);
+
+/// All records of a stream.
+pub(crate) fn collect(records: &mut dyn Records) -> Result<Vec<Pair>> {
+    let mut all = Vec::new();
+    while let Some((key, value)) = records.next()? {
+        all.push((key.to_vec(), value.to_vec()));
+    }
+    Ok(all)
+}

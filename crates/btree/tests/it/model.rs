@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use terrane_btree::{Config, Cursor, Index, IndexReader, IterInput, Update, check};
+use terrane_btree::{Config, Cursor, Index, IndexReader, IterRecords, Update, check};
 use terrane_io::{Disk, SimDisk};
 use terrane_testkit::ChaCha8Rng;
 use terrane_testkit::draw::Draw;
@@ -26,7 +26,9 @@ fn list(cursor: Cursor) -> Vec<(Vec<u8>, Vec<u8>)> {
     cursor.map(|entry| entry.unwrap()).collect()
 }
 
-fn expected<'a>(entries: impl Iterator<Item = (&'a Vec<u8>, &'a Vec<u8>)>) -> Vec<(Vec<u8>, Vec<u8>)> {
+fn expected<'a>(
+    entries: impl Iterator<Item = (&'a Vec<u8>, &'a Vec<u8>)>,
+) -> Vec<(Vec<u8>, Vec<u8>)> {
     entries.map(|(key, value)| (key.clone(), value.clone())).collect()
 }
 
@@ -119,7 +121,8 @@ fn run(rng: &mut ChaCha8Rng, seed: u64, steps: u64) {
                 let mut backward = list(index.range_back(low.clone()..high.clone()).unwrap());
                 backward.reverse();
                 assert_eq!(forward, backward);
-                let in_range = if low < high { expected(model.range(low..high)) } else { Vec::new() };
+                let in_range =
+                    if low < high { expected(model.range(low..high)) } else { Vec::new() };
                 assert_eq!(forward, in_range);
                 let prefix = draw_key(rng, fixed, spread);
                 let prefix = &prefix[..rng.index(prefix.len())];
@@ -137,8 +140,14 @@ fn run(rng: &mut ChaCha8Rng, seed: u64, steps: u64) {
             }
             92 => {
                 let modulus = 2 + rng.below(4) as usize;
-                index.filter(|key, _| key.iter().map(|&b| usize::from(b)).sum::<usize>() % modulus != 0).unwrap();
-                model.retain(|key, _| key.iter().map(|&b| usize::from(b)).sum::<usize>() % modulus != 0);
+                index
+                    .filter(|key, _| {
+                        key.iter().map(|&b| usize::from(b)).sum::<usize>() % modulus != 0
+                    })
+                    .unwrap();
+                model.retain(|key, _| {
+                    key.iter().map(|&b| usize::from(b)).sum::<usize>() % modulus != 0
+                });
                 flushed.clone_from(&model);
             }
             93 if rng.chance(1, 3) => {
@@ -153,7 +162,7 @@ fn run(rng: &mut ChaCha8Rng, seed: u64, steps: u64) {
             95 if rng.chance(1, 3) => {
                 index.clear().unwrap();
                 let fill = 50 + rng.below(51) as u32;
-                let mut input = IterInput::new(model.clone());
+                let mut input = IterRecords::new(model.clone());
                 index.build_sorted(&mut input, fill, |_| {}).unwrap();
                 flushed.clone_from(&model);
             }
