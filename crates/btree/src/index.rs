@@ -225,6 +225,8 @@ impl Index {
             return Err(Error::NotFound { path: dir.to_owned() });
         }
         let lock = Self::lock(disk.as_ref(), dir)?;
+        // Its creation may have been interrupted before the name was durable.
+        disk.sync_dir(dir)?;
         let path = dir.join(TREE_FILE);
         let superblock = superblock::read(disk.as_ref(), &path)?;
         check_sizes(dir, &limits, &superblock)?;

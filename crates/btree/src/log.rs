@@ -326,7 +326,7 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// The first segment of a log, durable.
+    /// The first segment of a log, durable. What an attempt that was given up may have left is removed.
     ///
     /// # Errors
     /// [`Error::Disk`].
@@ -341,6 +341,9 @@ impl Log {
         if disk.kind(&path)?.is_none() {
             disk.create_dir(&path)?;
             disk.sync_dir(dir)?;
+        }
+        for old in list(disk.as_ref(), dir)? {
+            disk.remove(&Segment::path(dir, old))?;
         }
         let segment = Segment::open(disk.as_ref(), dir, tree, start, OpenMode::Truncate)?;
         disk.sync_dir(&path)?;
