@@ -504,7 +504,7 @@ impl Writer {
     pub(crate) fn replace(
         &mut self,
         core: &Core,
-        tree: Tree,
+        tree: &Tree,
         gone: Vec<PageNo>,
         entries: u64,
         before: Space,
@@ -513,7 +513,7 @@ impl Writer {
         let drained = Drained::up_to(self.log.end());
         let end = self.log.end();
         let replaced = std::mem::replace(&mut self.log.replaced, end);
-        let published = self.publish(core, &tree, drained, entries, |state| {
+        let published = self.publish(core, tree, drained, entries, |state| {
             state.pending = Deltas::default();
             state.unflushed = Deltas::default();
             state.entries = entries;
