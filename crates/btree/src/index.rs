@@ -511,7 +511,7 @@ impl Index {
     pub fn filter(&self, keep: impl FnMut(&[u8], &[u8]) -> bool) -> Result<()> {
         self.with_writer(|writer, core| {
             writer.flush(core, true)?;
-            let mut change = Filter { core, keep, removed: 0 };
+            let mut change = Filter { core, keep, removed: 0, asked: Vec::new() };
             let entries = core.state()?.entries;
             let before = writer.space.clone();
             let rewritten = writer.rewrite(core, &mut change, &mut |_| {})?;
@@ -689,6 +689,8 @@ struct Filter<'a, F> {
     core: &'a Core,
     keep: F,
     removed: u64,
+    /// All keys below have been asked about: a leaf that was joined with one of them comes again with the next step.
+    asked: Vec<u8>,
 }
 
 impl<F: FnMut(&[u8], &[u8]) -> bool> Change for Filter<'_, F> {
@@ -697,18 +699,20 @@ impl<F: FnMut(&[u8], &[u8]) -> bool> Change for Filter<'_, F> {
     }
 
     fn apply(&mut self, fences: Fences<'_>, entries: &Block) -> Option<Block> {
+        let low = fences.low.max(&self.asked).to_vec();
         let state = self.core.state().ok()?;
-        let pending = state.pending.view(fences.low, fences.high);
+        let pending = state.pending.view(&low, fences.high);
         drop(state);
-        let mut updates = pending.range(fences.low, fences.high).peekable();
+        let mut updates = pending.range(&low, fences.high).peekable();
         let is_updated = updates.peek().is_some();
         let merged = block::apply(entries, updates);
         let mut kept = Block::with_capacity(merged.bytes(), merged.len());
         for (key, value) in merged.iter() {
-            if (self.keep)(key, value.unwrap_or_default()) {
+            if key < low.as_slice() || (self.keep)(key, value.unwrap_or_default()) {
                 kept.push(key, value);
             }
         }
+        self.asked = fences.high.unwrap_or_default().to_vec();
         self.removed += (merged.len() - kept.len()) as u64;
         (is_updated || kept.len() < merged.len()).then_some(kept)
     }
