@@ -66,6 +66,10 @@ mod reader;
 
 mod check;
 
+mod salvage;
+
+mod repair;
+
 pub use check::{CheckReport, Problem, check};
 pub use config::{Config, KEY_BYTES_MAX, LOG_BYTES_MIN, MEMORY_BYTES_MIN, VALUE_BYTES_MAX};
 pub use corrupt::Corrupt;
@@ -76,5 +80,6 @@ pub use input::{AscendingCheck, FileInput, FixedRecords, IterRecords, Records};
 pub use migrate::MirageIndex;
 pub use page::PAGE_SIZE;
 pub use reader::IndexReader;
+pub use repair::{RepairReport, repair};
 pub use sort::{Duplicates, SortOptions, SortStats, SortedRecords, Sorter};
 pub use stats::Stats;

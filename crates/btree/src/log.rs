@@ -1,21 +1,9 @@
 //! The log: every update, in order, until the tree has it.
 //!
-//! The log is one sequence of bytes, of which only the last part is kept, in segments: files `log/<position>.log`, named by the
-//! position of their first byte in twenty digits. A segment is a sequence of frames, one for each flush:
-//!
-//! | offset | size | field | meaning |
-//! |---|---|---|---|
-//! | 0 | 4 | `magic` | `TeLF` |
-//! | 4 | 4 | `crc` | CRC-32C of the tree's number, the frame's position, and the rest of the frame from offset 8 on |
-//! | 8 | 4 | `kind` | 1 updates, 2 end of the segment |
-//! | 12 | 4 | `body_len` | bytes of the body |
-//! | 16 | 8 | `entries` | of the index after these updates |
-//! | 24 | 8 | `synced` | the log was durable up to here when the frame was written |
-//! | 32 | 8 | `replaced` | where the log stood when all entries were last replaced at once: no update before is of use |
-//! | 40 | `body_len` | updates | each: length of the key (2), length of the value (2; `0xFFFF`: removed), key, value |
-//!
-//! A frame is padded with zeros to a multiple of 8 bytes. Invariants: a segment that has a successor ends with a frame that says
-//! so and is durable; a frame is applied as a whole or not at all; what a valid frame calls durable is never cut off.
+//! Invariants: a segment that has a successor ends with a frame that says so and is durable; a frame is applied as a whole or
+//! not at all; what a valid frame calls durable is never cut off.
+
+#![doc = include_str!("../../../docs/format/btree-log.md")]
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -236,6 +224,14 @@ fn list(disk: &dyn Disk, dir: &Path) -> Result<Vec<u64>> {
     let mut starts: Vec<u64> = names.iter().filter_map(|entry| start(&entry.name)).collect();
     starts.sort_unstable();
     Ok(starts)
+}
+
+/// Where the oldest segment begins, if there is one.
+///
+/// # Errors
+/// [`Error::Disk`].
+pub(crate) fn first_position(disk: &dyn Disk, dir: &Path) -> Result<Option<u64>> {
+    Ok(list(disk, dir)?.first().copied())
 }
 
 /// Reads a log from a position on; a writer may be appending to it.
