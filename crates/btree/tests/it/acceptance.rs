@@ -136,11 +136,14 @@ fn b2_emptied_indexes_are_empty_and_their_space_is_used_again() {
         if cycle % 2 == 1 {
             index = reopen(index, &disk, &config);
         }
-        // The update before the last is in the leaves only once another one comes.
-        index.remove(&hash_key(0)).unwrap();
+        index.flush(true).unwrap();
+        // Every update drains some of those flushed before it, also one that changes nothing.
+        for _ in 0..100 {
+            index.remove(&hash_key(0)).unwrap();
+        }
         index.checkpoint().unwrap();
         let stats = index.stats().unwrap();
-        assert_eq!((stats.entries, stats.height), (0, 0));
+        assert_eq!((stats.entries, stats.buffered_updates, stats.height), (0, 0, 0));
         assert_eq!(content(index.iter().unwrap()), []);
         file_bytes.push(stats.file_bytes);
     }
@@ -565,7 +568,7 @@ fn b14_shortened_separators_lead_to_every_key() {
         }
     }
     let height = index.stats().unwrap().height;
-    assert!(height >= 3, "{height}");
+    assert!(height >= 2, "{height}");
     find_all(&index, &model);
     for at in (0..1_200).filter(|at| at % 5 != 0) {
         assert!(index.remove(&key(at)).unwrap());

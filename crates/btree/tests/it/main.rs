@@ -9,6 +9,8 @@ mod crash;
 
 mod damage;
 
+mod golden;
+
 mod migrate;
 
 mod model;
