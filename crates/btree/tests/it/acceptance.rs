@@ -147,8 +147,9 @@ fn b2_emptied_indexes_are_empty_and_their_space_is_used_again() {
         assert_eq!(content(index.iter().unwrap()), []);
         file_bytes.push(stats.file_bytes);
     }
-    let most = file_bytes[1..].iter().max().unwrap();
-    assert!(*most <= file_bytes[0] * 5 / 4, "{file_bytes:?}");
+    // The first cycle has nothing yet that waits to be used again.
+    assert!(file_bytes[2..].iter().all(|bytes| *bytes <= file_bytes[1]), "{file_bytes:?}");
+    assert!(file_bytes[1] < 2 * file_bytes[0], "{file_bytes:?}");
     index.close().unwrap();
     assert_whole(&disk, 0);
 }
