@@ -319,8 +319,8 @@ impl Index {
     /// Cost: a lookup, which tells whether the key is new; now and then a part of what draining and publishing take.
     ///
     /// # Errors
-    /// [`Error::KeySize`], [`Error::ValueSize`], [`Error::Closed`], [`Error::Poisoned`], [`Error::FlushRefused`],
-    /// [`Error::Disk`], [`Error::Corrupt`], [`Error::Full`].
+    /// [`Error::KeySize`], [`Error::ValueSize`], [`Error::BatchTooLarge`], [`Error::Closed`], [`Error::Poisoned`],
+    /// [`Error::FlushRefused`], [`Error::Disk`], [`Error::Corrupt`], [`Error::Full`].
     pub fn replace(&self, key: &[u8], value: &[u8]) -> Result<()> {
         self.apply(&[Update::Replace(key, value)]).map(|_| ())
     }
@@ -359,6 +359,10 @@ impl Index {
         };
         let bytes = updates.iter().map(bytes).sum();
         self.with_writer(|writer, core| {
+            let limit = writer.limits.batch_bytes;
+            if bytes > limit {
+                return Err(Error::BatchTooLarge { bytes, limit });
+            }
             writer.make_room(core, bytes)?;
             let was_there = was_there(core, updates)?;
             let mut state = core.state_mut();
@@ -488,8 +492,11 @@ impl Index {
                 epoch: tree.epoch.clone(),
             };
             writer.replace(core, empty, gone, 0, before)?;
-            // What the published tree before had is free only now.
-            writer.checkpoint(core)
+            // With the next one what the published tree before had is free. It will come again if it fails now.
+            if let Err(error) = writer.checkpoint(core) {
+                tracing::warn!(path = %core.dir.display(), %error, "cleanup.failed");
+            }
+            Ok(())
         })
     }
 

@@ -32,8 +32,10 @@ use crate::space::{LIST_MAPS, Space};
 use crate::superblock::Superblock;
 use crate::tree::{Child, Epoch, Tree};
 
-/// Most drains in one call: bounds how long it takes. A drain frees more room than a batch of its size takes.
+/// Most drains for a call, besides one for so many bytes of updates: bounds how long it takes. A drain takes more updates
+/// from the buffer than that, so that they never become too many.
 const DRAINS_MAX: usize = 8;
+const DRAIN_BYTES: usize = 1 << 10;
 
 /// A checkpoint is made when this part of the used pages is held, and no fewer than so many.
 const HELD_PART: u64 = 16;
@@ -124,7 +126,7 @@ impl Writer {
         if !self.body.is_empty() && self.body.bytes() + bytes > self.limits.unflushed_bytes {
             self.flush(core, false)?;
         }
-        for _ in 0..DRAINS_MAX {
+        for _ in 0..DRAINS_MAX + bytes / DRAIN_BYTES {
             if !self.is_drain_due(core)? {
                 break;
             }

@@ -15,6 +15,8 @@ mod migrate;
 
 mod model;
 
+mod processes;
+
 mod sort;
 
 use terrane_btree::{Records, Result};
