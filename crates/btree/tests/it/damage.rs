@@ -35,7 +35,8 @@ fn config() -> Config {
 
 /// Entries with long keys, so that a few hundred make a tree of three levels.
 fn key(number: u64) -> Vec<u8> {
-    format!("{:>180}{number:04}", if number % 2 == 0 { "INDEX" } else { "INODE" }).into_bytes()
+    format!("{:>180}{number:04}", if number.is_multiple_of(2) { "INDEX" } else { "INODE" })
+        .into_bytes()
 }
 
 pub(crate) fn shared(disk: &Arc<SimDisk>) -> Arc<dyn Disk> {
@@ -186,7 +187,9 @@ fn a_flipped_bit_never_gives_a_wrong_entry() {
     for path in log {
         let len = disk.read_raw(&path).unwrap().len();
         let step = if path == tree_path() { 97 } else { 7 };
-        for at in (0..len).filter(|at| at % PAGE_SIZE % step == 0 || at % PAGE_SIZE == 33) {
+        for at in
+            (0..len).filter(|at| (at % PAGE_SIZE).is_multiple_of(step) || at % PAGE_SIZE == 33)
+        {
             let what = format!("{} at {at}", path.display());
             let damaged = disk.clone_disk();
             damaged.flip_bit(&path, (at * 8 + at % 8) as u64);
