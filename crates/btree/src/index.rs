@@ -511,7 +511,7 @@ impl Index {
         self.with_writer(|writer, core| {
             writer.flush(core, true)?;
             writer.begin_leaves(core)?;
-            let mut change = Filter { core, keep, removed: 0 };
+            let mut change = Filter { core, keep, removed: 0, done: Vec::new() };
             let entries = core.state()?.entries;
             let before = writer.space.clone();
             let rewritten = writer.rewrite(core, &mut change, &mut |_| {})?;
@@ -675,6 +675,8 @@ struct Filter<'a, F> {
     core: &'a Core,
     keep: F,
     removed: u64,
+    /// Keys below were asked for. Their leaves come again if they were joined with the next ones.
+    done: Vec<u8>,
 }
 
 impl<F: FnMut(&[u8], &[u8]) -> bool> Change for Filter<'_, F> {
@@ -684,17 +686,20 @@ impl<F: FnMut(&[u8], &[u8]) -> bool> Change for Filter<'_, F> {
 
     fn apply(&mut self, fences: Fences<'_>, entries: &Block) -> Option<Block> {
         let state = self.core.state().ok()?;
-        let pending = state.pending.view(fences.low, fences.high);
+        let done = std::mem::take(&mut self.done);
+        let low = fences.low.max(&done);
+        let pending = state.pending.view(low, fences.high);
         drop(state);
-        let mut updates = pending.range(fences.low, fences.high).peekable();
+        let mut updates = pending.range(low, fences.high).peekable();
         let is_updated = updates.peek().is_some();
         let merged = block::apply(entries, updates);
         let mut kept = Block::with_capacity(merged.bytes(), merged.len());
         for (key, value) in merged.iter() {
-            if (self.keep)(key, value.unwrap_or_default()) {
+            if key < low || (self.keep)(key, value.unwrap_or_default()) {
                 kept.push(key, value);
             }
         }
+        self.done = fences.high.unwrap_or_default().to_vec();
         self.removed += (merged.len() - kept.len()) as u64;
         (is_updated || kept.len() < merged.len()).then_some(kept)
     }

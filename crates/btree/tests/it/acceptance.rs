@@ -469,6 +469,37 @@ fn b10_a_filter_keeps_exactly_what_matches() {
     assert_whole(&disk, model.len() as u64);
 }
 
+/// A filter joins a leaf that it has emptied with the next one, and comes by the joined leaf again: it took what waited above
+/// the first part for entries that it removes once more, and the length became too small.
+#[test]
+fn b10_a_filter_counts_every_entry_once() {
+    for_each_seed("b10_a_filter_counts_every_entry_once", 4, |rng, seed| {
+        let disk = SimDisk::new(seed);
+        let config = Config::variable().with_memory(2 << 20).with_buffer(100_000).with_log(1 << 18);
+        let index = create(&disk, &config);
+        let mut model = Model::new();
+        for _ in 0..12 {
+            for _ in 0..1_500 {
+                let (key, value) = (hash_key(rng.below(20_000)), rng.bytes(60));
+                index.replace(&key, &value).unwrap();
+                model.insert(key, value);
+            }
+            let part = 2 + rng.below(20) as u8;
+            let mut asked = 0;
+            index
+                .filter(|key, _| {
+                    asked += 1;
+                    key[0] % part == 0
+                })
+                .unwrap();
+            assert_eq!(asked, model.len());
+            model.retain(|key, _| key[0] % part == 0);
+            assert_eq!(index.len().unwrap(), model.len() as u64);
+            assert_eq!(content(index.iter().unwrap()), pairs(&model));
+        }
+    });
+}
+
 /// With all but the leaves cached a find reads one page at most, of a key that is there or not; and all memory stays within
 /// the budget, on a scale model of the reference store: the same ratio of memory to entries.
 #[test]
