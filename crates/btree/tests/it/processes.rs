@@ -209,6 +209,7 @@ impl Process {
     }
 
     fn kill(mut self) {
+        assert_eq!(self.child.try_wait().unwrap(), None, "a process ended by itself");
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
