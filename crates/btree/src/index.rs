@@ -404,6 +404,7 @@ impl Index {
     ///
     /// # Errors
     /// [`Error::Closed`], [`Error::Disk`], [`Error::Corrupt`].
+    #[expect(clippy::iter_not_returning_iterator, reason = "making one can fail")]
     pub fn iter(&self) -> Result<Cursor> {
         self.range::<&[u8]>(..)
     }
@@ -491,7 +492,7 @@ impl Index {
                 fresh_nodes: 0,
                 epoch: tree.epoch.clone(),
             };
-            writer.replace(core, empty, gone, 0, before)?;
+            writer.replace(core, &empty, gone, 0, before)?;
             // With the next one what the published tree before had is free. It will come again if it fails now.
             if let Err(error) = writer.checkpoint(core) {
                 tracing::warn!(path = %core.dir.display(), %error, "cleanup.failed");
@@ -517,7 +518,7 @@ impl Index {
             let rewritten = writer.rewrite(core, &mut change, &mut |_| {})?;
             let left = entries - change.removed;
             let (tree, gone) = rewritten;
-            writer.replace(core, tree, gone, left, before)?;
+            writer.replace(core, &tree, gone, left, before)?;
             // Both superblocks have it: the loss of one does not bring back what was before.
             writer.checkpoint(core)
         })
@@ -568,7 +569,7 @@ impl Index {
                 fresh_nodes: 0,
                 epoch: tree.epoch.clone(),
             };
-            writer.replace(core, tree, gone, built.entries, before)?;
+            writer.replace(core, &tree, gone, built.entries, before)?;
             // Both superblocks have it: the loss of one does not bring back what was before.
             writer.checkpoint(core)?;
             Ok(built.entries)

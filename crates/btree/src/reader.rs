@@ -187,6 +187,7 @@ impl IndexReader {
     ///
     /// # Errors
     /// As [`find`](Self::find).
+    #[expect(clippy::iter_not_returning_iterator, reason = "making one can fail")]
     pub fn iter(&self) -> Result<Cursor> {
         self.range::<&[u8]>(..)
     }

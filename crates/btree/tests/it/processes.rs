@@ -68,15 +68,15 @@ fn batch(number: u64) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
 }
 
 fn is_kept(number: u64, key: &[u8]) -> bool {
-    key == NUMBER || (u64::from(key[0]) + number) % 3 != 0
+    key == NUMBER || !(u64::from(key[0]) + number).is_multiple_of(3)
 }
 
 /// What batch `number` makes of the one before.
 fn apply(model: &mut Model, number: u64) {
-    if number % CLEAR_EVERY == 0 {
+    if number.is_multiple_of(CLEAR_EVERY) {
         model.clear();
     }
-    if number % FILTER_EVERY == 0 {
+    if number.is_multiple_of(FILTER_EVERY) {
         model.retain(|key, _| is_kept(number, key));
     }
     for (key, value) in batch(number) {
@@ -108,11 +108,11 @@ fn write(dir: &Path) {
     };
     say(&format!("opened {}", first - 1));
     for number in first.. {
-        if number % CLEAR_EVERY == 0 {
+        if number.is_multiple_of(CLEAR_EVERY) {
             say(&format!("clear {number}"));
             index.clear().unwrap();
         }
-        if number % FILTER_EVERY == 0 {
+        if number.is_multiple_of(FILTER_EVERY) {
             index.filter(|key, _| is_kept(number, key)).unwrap();
         }
         let batch = batch(number);
@@ -126,8 +126,8 @@ fn write(dir: &Path) {
             .collect();
         updates.push(Update::Replace(NUMBER, &number_bytes));
         index.apply(&updates).unwrap();
-        if number % 3 == 0 {
-            index.flush(number % 2 == 0).unwrap();
+        if number.is_multiple_of(3) {
+            index.flush(number.is_multiple_of(2)).unwrap();
             say(&format!("flushed {number}"));
         }
     }
@@ -158,7 +158,7 @@ fn read(dir: &Path) {
         }
         known = number;
         let next = number + 1;
-        let may_be_filtered = next % FILTER_EVERY == 0;
+        let may_be_filtered = next.is_multiple_of(FILTER_EVERY);
         let mut expected = model.clone();
         let len = reader.len().unwrap();
         if len != expected.len() as u64 && may_be_filtered {
@@ -220,9 +220,9 @@ fn readers_see_what_a_writer_flushed_whoever_is_killed() {
     if let Ok(role) = env::var(ROLE) {
         let dir = env::var(CHILD_DIR).unwrap();
         if role == "writer" {
-            write(Path::new(&dir))
+            write(Path::new(&dir));
         } else {
-            read(Path::new(&dir))
+            read(Path::new(&dir));
         }
         return;
     }
