@@ -58,6 +58,8 @@ mod cursor;
 
 mod bulk;
 
+mod scrub;
+
 mod writer;
 
 mod index;
@@ -70,9 +72,9 @@ mod salvage;
 
 mod repair;
 
-pub use check::{CheckReport, Problem, check};
+pub use check::{CheckReport, check};
 pub use config::{Config, KEY_BYTES_MAX, LOG_BYTES_MIN, MEMORY_BYTES_MIN, VALUE_BYTES_MAX};
-pub use corrupt::Corrupt;
+pub use corrupt::{Corrupt, Problem};
 pub use cursor::Cursor;
 pub use error::{Error, Result};
 pub use index::{Index, Update};
@@ -81,5 +83,6 @@ pub use migrate::MirageIndex;
 pub use page::PAGE_SIZE;
 pub use reader::IndexReader;
 pub use repair::{RepairReport, repair};
+pub use scrub::ScrubReport;
 pub use sort::{Duplicates, SortOptions, SortStats, SortedRecords, Sorter};
 pub use stats::Stats;

@@ -155,6 +155,7 @@ pub fn repair(
         flushed_entries: report.entries,
         epochs: VecDeque::from([tree.epoch.clone()]),
         readers: (None, 0),
+        scrub_from: Vec::new(),
         before_flush: None,
         poisoned: None,
         _lock: lock,
