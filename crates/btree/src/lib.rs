@@ -14,6 +14,12 @@ mod corrupt;
 
 mod error;
 
+mod page;
+
+mod block;
+
+mod leaf;
+
 mod config;
 
 mod input;
@@ -21,12 +27,6 @@ mod input;
 mod sort;
 
 mod migrate;
-
-mod page;
-
-mod block;
-
-mod leaf;
 
 mod inner;
 
