@@ -61,7 +61,7 @@ pub(crate) struct Builder<'a> {
 /// Cost: writes each page once, with calls of 256 KiB, four in flight.
 ///
 /// # Errors
-/// [`Error::NotSorted`], [`Error::DuplicateKey`], [`Error::KeySize`], [`Error::ValueSize`], [`Error::Disk`], [`Error::Full`];
+/// `NotSorted`, `DuplicateKey`, `KeySize`, `ValueSize`, `Disk`, `Full` of [`Error`](crate::error::Error);
 /// those of the input. Pages that were taken are the caller's to give back.
 pub(crate) fn build(
     pager: &Pager,

@@ -1,7 +1,7 @@
 //! Repairing an index: everything but leaves is made anew from leaves and the log.
 //!
 //! Leaves say by themselves which keys they are for, so superblocks, inner nodes, the map of used pages and the state of the
-//! draining can be lost without losing an entry. A repair reads every page, finds the leaves of the tree ([`salvage`](crate::salvage)),
+//! draining can be lost without losing an entry. A repair reads every page, finds the leaves of the tree (module `salvage`),
 //! writes new nodes above them, and puts the log above the leaves as an opening does.
 //!
 //! What is exact and what is not: if all leaves of the tree are whole, everything that was flushed is there again. The keys
@@ -89,8 +89,10 @@ struct Basis {
     is_empty: bool,
 }
 
-/// Rebuilds what is damaged of an index from its leaves and its log; does nothing if a check finds no problem. See the
-/// [module](self).
+/// Rebuilds what is damaged of an index from its leaves and its log; does nothing if a check finds no problem.
+///
+/// If all leaves are whole, everything that was flushed is there again. Keys of a damaged leaf are taken from an older one
+/// where the file still has it, and named.
 ///
 /// Cost: a check; reads every page of the file and each leaf once more, writes the nodes and what has to be joined. Memory:
 /// for each leaf its fences and some hundred bytes, for each damaged or dropped page four bytes; the log as when opening.
