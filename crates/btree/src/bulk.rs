@@ -40,7 +40,7 @@ pub(crate) struct Built {
 }
 
 /// A tree under construction.
-struct Builder<'a> {
+pub(crate) struct Builder<'a> {
     pager: &'a Pager,
     space: &'a mut Space,
     generation: u64,
@@ -61,7 +61,7 @@ struct Builder<'a> {
 /// Cost: writes each page once, with calls of 256 KiB, four in flight.
 ///
 /// # Errors
-/// [`Error::NotSorted`], [`Error::DuplicateKey`], [`Error::KeySize`], [`Error::ValueSize`], [`Error::Disk`], [`Error::Full`];
+/// `NotSorted`, `DuplicateKey`, `KeySize`, `ValueSize`, `Disk`, `Full` of [`Error`](crate::error::Error);
 /// those of the input. Pages that were taken are the caller's to give back.
 pub(crate) fn build(
     pager: &Pager,
@@ -71,18 +71,7 @@ pub(crate) fn build(
     input: &mut dyn Records,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Built> {
-    let mut builder = Builder {
-        pager,
-        space,
-        generation,
-        fill: PAGE_SIZE * fill_percent as usize / 100,
-        block: Block::default(),
-        low: Vec::new(),
-        children: Vec::new(),
-        level_pages: LevelPages::default(),
-        written: Vec::with_capacity(WRITE_PAGES),
-        entries: 0,
-    };
+    let mut builder = Builder::new(pager, space, generation, fill_percent);
     let mut order = AscendingCheck::new();
     while let Some((key, value)) = input.next()? {
         pager.sizes.check(key, Some(value))?;
@@ -97,7 +86,51 @@ pub(crate) fn build(
     builder.finish()
 }
 
-impl Builder<'_> {
+impl<'a> Builder<'a> {
+    /// Nothing yet; pages are to be filled to so many per cent.
+    pub(crate) fn new(
+        pager: &'a Pager,
+        space: &'a mut Space,
+        generation: u64,
+        fill_percent: u32,
+    ) -> Self {
+        Self {
+            pager,
+            space,
+            generation,
+            fill: PAGE_SIZE * fill_percent as usize / 100,
+            block: Block::default(),
+            low: Vec::new(),
+            children: Vec::new(),
+            level_pages: LevelPages::default(),
+            written: Vec::with_capacity(WRITE_PAGES),
+            entries: 0,
+        }
+    }
+
+    /// Appends a leaf that is on disk already; `low` is its low fence.
+    ///
+    /// # Errors
+    /// As [`build`].
+    pub(crate) fn add_leaf(&mut self, low: Vec<u8>, page: PageRef) -> Result<()> {
+        self.level_pages[0] += 1;
+        self.add_child(1, Entry { low, child: Child::Stored(page) })
+    }
+
+    /// Appends as few leaves as hold some entries, which are all that there is between the fences.
+    ///
+    /// # Errors
+    /// As [`build`].
+    pub(crate) fn add_block(&mut self, block: &Block, fences: Fences<'_>) -> Result<()> {
+        let parts = leaf::divide(block, self.pager.sizes, fences);
+        for (number, part) in parts.iter().enumerate() {
+            let high = parts.get(number + 1).map(|next| next.low.as_slice()).or(fences.high);
+            self.low.clone_from(&part.low);
+            self.make_leaf(block, (part.from, part.to), high)?;
+        }
+        Ok(())
+    }
+
     /// Makes leaves of what is collected, but for enough to divide it evenly at the end.
     fn cut_leaves(&mut self) -> Result<()> {
         let block = std::mem::take(&mut self.block);
@@ -201,7 +234,7 @@ impl Builder<'_> {
         let number = take_page(self.pager, self.space)?;
         let count = children.len() as u16;
         let (tree, generation) = (self.pager.tree, self.generation);
-        let header = Header { kind: Kind::Inner, level, count, tree, generation, number };
+        let header = Header { kind: Kind::Inner, level, count, tree, generation, number, step: 0 };
         let crc = seal(&mut bytes, &header);
         self.level_pages[usize::from(level)] += 1;
         self.keep(number, Page::new(&bytes))?;
@@ -210,17 +243,14 @@ impl Builder<'_> {
     }
 
     /// Makes pages of everything that is left, level by level.
-    fn finish(mut self) -> Result<Built> {
+    ///
+    /// # Errors
+    /// As [`build`].
+    pub(crate) fn finish(mut self) -> Result<Built> {
         let block = std::mem::take(&mut self.block);
         if self.entries > 0 {
             let low = self.low.clone();
-            let fences = Fences { low: &low, high: None };
-            let parts = leaf::divide(&block, self.pager.sizes, fences);
-            for (number, part) in parts.iter().enumerate() {
-                let high = parts.get(number + 1).map(|next| next.low.as_slice());
-                self.low.clone_from(&part.low);
-                self.make_leaf(&block, (part.from, part.to), high)?;
-            }
+            self.add_block(&block, Fences { low: &low, high: None })?;
         }
         let mut level = 1;
         let (root, height) = loop {

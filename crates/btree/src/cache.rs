@@ -177,7 +177,7 @@ mod tests {
     fn page(number: PageNo, level: u8) -> (PageRef, Page) {
         let mut bytes = [0; PAGE_SIZE];
         let kind = if level == 0 { Kind::Leaf } else { Kind::Inner };
-        let header = Header { kind, level, count: 0, tree: 1, generation: 1, number };
+        let header = Header { kind, level, count: 0, tree: 1, generation: 1, number, step: 0 };
         let crc = seal(&mut bytes, &header);
         (PageRef { number, crc }, Page::new(&bytes))
     }

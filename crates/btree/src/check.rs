@@ -242,8 +242,8 @@ impl Check<'_> {
         let read = loop {
             match log.next() {
                 Ok(Some(frame)) => {
-                    entries =
-                        if frame.next >= superblock.log_end { frame.entries } else { entries };
+                    // At the end itself the superblock knows better: a repair may have lost entries.
+                    entries = if frame.next > superblock.log_end { frame.entries } else { entries };
                     if let Err(error) =
                         replay(&mut pending, &frame, &drained, superblock.sizes, dir)
                     {

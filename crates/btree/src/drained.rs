@@ -4,13 +4,6 @@
 //! The buffer is drained range by range, always the range whose updates wait longest, so the tree has a different part of the
 //! log in each range. The lowest position is where the log must be kept from.
 //!
-//! | offset | size | field | meaning |
-//! |---|---|---|---|
-//! | 32 | – | `count` ranges, each: | |
-//! | | 8 | position | of the log |
-//! | | 2 | length | of the key |
-//! | | length | key | where the range begins; it ends where the next begins |
-//!
 //! Invariants: there is always a range that begins with the empty key; ranges fit into a page, and there are no more than
 //! [`RANGES_MAX`]: beyond that two neighbours become one with the lower position of both, which is true as well.
 

@@ -146,6 +146,7 @@ pub(crate) fn step(
         written: Vec::new(),
         empty_leaf: None,
     };
+    pager.begin_step();
     let done = edit.run(from, change);
     match done {
         Ok((low, high, leaves)) => {
@@ -482,7 +483,8 @@ pub(crate) fn sealed_leaf(
     let mut bytes = [0; PAGE_SIZE];
     leaf::write(&mut bytes, pager.sizes, fences, (from..to).map(|at| block.get(at)));
     let count = (to - from) as u16;
-    let header = Header { kind: Kind::Leaf, level: 0, count, tree: pager.tree, generation, number };
+    let (tree, step) = (pager.tree, pager.step());
+    let header = Header { kind: Kind::Leaf, level: 0, count, tree, generation, number, step };
     let crc = seal(&mut bytes, &header);
     (crc, Page::new(&bytes))
 }

@@ -175,7 +175,8 @@ impl Index {
         }
     }
 
-    fn lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn terrane_io::LockGuard>> {
+    /// Takes the writer's lock.
+    pub(crate) fn lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn terrane_io::LockGuard>> {
         disk.lock(&dir.join(LOCK_FILE)).map_err(|error| match error {
             terrane_io::Error::Locked { .. } => Error::Locked { path: dir.to_owned() },
             error => error.into(),
@@ -244,7 +245,7 @@ impl Index {
         let reach = (superblock.log_start, superblock.log_end);
         let mut log =
             Log::recover(&disk, dir, superblock.tree, reach, limits.segment_bytes, |frame| {
-                entries = if frame.next >= superblock.log_end { frame.entries } else { entries };
+                entries = if frame.next > superblock.log_end { frame.entries } else { entries };
                 replay(&mut pending, frame, &drained, limits.sizes, dir)
             })?;
         log.replaced = superblock.replaced;
@@ -263,6 +264,7 @@ impl Index {
             log,
             body: FrameBody::default(),
             drained,
+            opened_generation: superblock.generation,
             superblock,
             maps,
             flushed_entries: entries,
@@ -511,20 +513,23 @@ impl Index {
     pub fn filter(&self, keep: impl FnMut(&[u8], &[u8]) -> bool) -> Result<()> {
         self.with_writer(|writer, core| {
             writer.flush(core, true)?;
-            let mut change = Filter { core, keep, removed: 0, asked: Vec::new() };
+            writer.begin_leaves(core)?;
+            let mut change = Filter { core, keep, removed: 0, done: Vec::new() };
             let entries = core.state()?.entries;
             let before = writer.space.clone();
             let rewritten = writer.rewrite(core, &mut change, &mut |_| {})?;
             let left = entries - change.removed;
             let (tree, gone) = rewritten;
-            writer.replace(core, &tree, gone, left, before)
+            writer.replace(core, &tree, gone, left, before)?;
+            // Both superblocks have it: the loss of one does not bring back what was before.
+            writer.checkpoint(core)
         })
     }
 
     /// Fills an index without entries from sorted input, with pages filled to `fill_percent` of 50 to 100 (90 is usual): all
     /// of it or nothing, durably.
     ///
-    /// Cost: writes each page once, in large pieces; one sync.
+    /// Cost: writes each page once, in large pieces; two checkpoints.
     ///
     /// # Errors
     /// [`Error::NotEmpty`], [`Error::InvalidConfig`]; [`Error::NotSorted`], [`Error::DuplicateKey`] with the position;
@@ -545,10 +550,10 @@ impl Index {
                 return Err(Error::NotEmpty { path: core.dir.clone() });
             }
             writer.flush(core, true)?;
+            let generation = writer.begin_leaves(core)?;
             let before = writer.space.clone();
             let tree = core.state()?.tree.clone();
             let gone = writer.tree_pages();
-            let generation = writer.generation();
             let space = &mut writer.space;
             let built =
                 bulk::build(&core.pager, space, generation, fill_percent, input, &mut progress);
@@ -567,6 +572,8 @@ impl Index {
                 epoch: tree.epoch.clone(),
             };
             writer.replace(core, &tree, gone, built.entries, before)?;
+            // Both superblocks have it: the loss of one does not bring back what was before.
+            writer.checkpoint(core)?;
             Ok(built.entries)
         })
     }
@@ -689,8 +696,8 @@ struct Filter<'a, F> {
     core: &'a Core,
     keep: F,
     removed: u64,
-    /// All keys below have been asked about: a leaf that was joined with one of them comes again with the next step.
-    asked: Vec<u8>,
+    /// Keys below were asked for. Their leaves come again if they were joined with the next ones.
+    done: Vec<u8>,
 }
 
 impl<F: FnMut(&[u8], &[u8]) -> bool> Change for Filter<'_, F> {
@@ -699,20 +706,21 @@ impl<F: FnMut(&[u8], &[u8]) -> bool> Change for Filter<'_, F> {
     }
 
     fn apply(&mut self, fences: Fences<'_>, entries: &Block) -> Option<Block> {
-        let low = fences.low.max(&self.asked).to_vec();
         let state = self.core.state().ok()?;
-        let pending = state.pending.view(&low, fences.high);
+        let done = std::mem::take(&mut self.done);
+        let low = fences.low.max(&done);
+        let pending = state.pending.view(low, fences.high);
         drop(state);
-        let mut updates = pending.range(&low, fences.high).peekable();
+        let mut updates = pending.range(low, fences.high).peekable();
         let is_updated = updates.peek().is_some();
         let merged = block::apply(entries, updates);
         let mut kept = Block::with_capacity(merged.bytes(), merged.len());
         for (key, value) in merged.iter() {
-            if key < low.as_slice() || (self.keep)(key, value.unwrap_or_default()) {
+            if key < low || (self.keep)(key, value.unwrap_or_default()) {
                 kept.push(key, value);
             }
         }
-        self.asked = fences.high.unwrap_or_default().to_vec();
+        self.done = fences.high.unwrap_or_default().to_vec();
         self.removed += (merged.len() - kept.len()) as u64;
         (is_updated || kept.len() < merged.len()).then_some(kept)
     }
@@ -774,11 +782,10 @@ pub(crate) fn replay(
     Ok(())
 }
 
-/// A number that no other tree has: from the clock, the path and the process.
+/// A number that no other tree has: from the clock and the path.
 fn creation_number(disk: &dyn Disk, dir: &Path) -> u64 {
     let mut seed = terrane_io::bytes::Writer::new();
-    seed.u64(disk.clock().wall().as_nanos() as u64).u32(std::process::id());
-    seed.put(dir.as_os_str().as_encoded_bytes());
+    seed.u64(disk.clock().wall().as_nanos() as u64).put(dir.as_os_str().as_encoded_bytes());
     let low = terrane_io::checksum::crc32c(seed.bytes());
     let high = terrane_io::checksum::crc32c(seed.u8(1).bytes());
     u64::from(high) << 32 | u64::from(low)

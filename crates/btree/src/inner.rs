@@ -1,15 +1,6 @@
 //! Inner nodes: the pages that lead from keys to leaves.
 //!
-//! | offset | size | field | meaning |
-//! |---|---|---|---|
-//! | 32 | 2 | `low_len` | length of the low bound |
-//! | 34 | 2 | `prefix_len` | bytes that all separators but the first begin with |
-//! | 36 | 4 | – | zero |
-//! | 40 | 8 · `count` | children | number (4 bytes) and checksum (4 bytes) of each |
-//! | | 2 · (`count` − 1) | ends | where each separator but the first ends, from the start of the page |
-//! | | `low_len` | low bound | the first separator: the low fence of the first child |
-//! | | `prefix_len` | prefix | |
-//! | | | separators | all but the first, without the prefix |
+//! Separators stand without the prefix that all but the first have; see `docs/format/btree.md`.
 //!
 //! Child `i` holds the keys from separator `i` on and below separator `i + 1`. Invariants: separators ascend strictly; each is
 //! the low fence of the leaf that it leads to, made of keys on both sides of it when these leaves were cut, and goes
@@ -240,8 +231,15 @@ mod tests {
                 write(&mut bytes, own, (from..to).map(child));
                 let count = own.len() as u16;
                 let (tree, number) = (1, 1);
-                let header =
-                    Header { kind: Kind::Inner, level: 1, count, tree, generation: 1, number };
+                let header = Header {
+                    kind: Kind::Inner,
+                    level: 1,
+                    count,
+                    tree,
+                    generation: 1,
+                    number,
+                    step: 0,
+                };
                 seal(&mut bytes, &header);
                 Inner::check(&bytes).unwrap();
                 let page = Page::new(&bytes);

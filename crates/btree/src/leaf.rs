@@ -1,20 +1,6 @@
 //! Leaves: the pages that hold the entries.
 //!
-//! | offset | size | field | meaning |
-//! |---|---|---|---|
-//! | 32 | 2 | `low_len` | length of the low fence |
-//! | 34 | 2 | `high_len` | length of the high fence; `0xFFFF`: none, the leaf is the last one |
-//! | 36 | 2 | `prefix_len` | bytes that both fences, so all keys between them, begin with |
-//! | 38 | 2 | `key_bytes` | size of each key; `0xFFFF`: each has its own |
-//! | 40 | 2 | `value_bytes` | the same for values |
-//! | 42 | 2 | – | zero |
-//! | 44 | `low_len` | low fence | not above any key; empty in the first leaf |
-//! | | `high_len` | high fence | above all keys |
-//! | | | entries | |
-//!
-//! Entries of one size (both sizes fixed) stand back to back: the key without the prefix, the value. Otherwise there is first
-//! where each of them ends, counted from the start of the page (2 bytes each); if keys have no fixed size, an entry begins
-//! with the length of its key without the prefix (2 bytes). What is left of the page is zero.
+//! Entries stand in the order of their keys, without the prefix that both fences have; see `docs/format/btree.md`.
 //!
 //! Invariants: keys ascend strictly and lie between the fences; the fences of neighbours are equal, so leaves alone say
 //! what the whole tree was. Fences are cut as short as the *keys* on both sides of them allow.
@@ -99,10 +85,20 @@ impl<'a> Leaf<'a> {
         Self::parse(bytes, page.count()).expect("a page in memory has been checked")
     }
 
+    /// The sizes that a leaf says its tree has.
+    pub(crate) fn stored_sizes(bytes: &[u8; PAGE_SIZE]) -> Sizes {
+        let fixed = |at| Some(u16_at(bytes, at)).filter(|&size| size != NONE);
+        Sizes { key: fixed(38), value: fixed(40) }
+    }
+
+    /// Reads a leaf that has been checked.
+    pub(crate) fn of_bytes(bytes: &'a [u8; PAGE_SIZE]) -> Self {
+        Self::parse(bytes, usize::from(u16_at(bytes, 6))).expect("a leaf that was checked")
+    }
+
     fn parse(bytes: &'a [u8; PAGE_SIZE], count: usize) -> Option<Self> {
         let [low_len, high_len, prefix_len] = [32, 34, 36].map(|at| usize::from(u16_at(bytes, at)));
-        let fixed = |at| Some(u16_at(bytes, at)).filter(|&size| size != NONE);
-        let sizes = Sizes { key: fixed(38), value: fixed(40) };
+        let sizes = Self::stored_sizes(bytes);
         let low = bytes.get(FENCES_OFFSET..FENCES_OFFSET + low_len)?;
         let low_end = FENCES_OFFSET + low_len;
         let (high, entries_at) = if high_len == usize::from(NONE) {
@@ -411,8 +407,15 @@ mod tests {
         let entries = (part.0..part.1).map(|at| block.get(at)).collect::<Vec<_>>();
         write(&mut bytes, sizes, fences, entries.into_iter());
         let count = (part.1 - part.0) as u16;
-        let header =
-            Header { kind: Kind::Leaf, level: 0, count, tree: 1, generation: 1, number: 2 };
+        let header = Header {
+            kind: Kind::Leaf,
+            level: 0,
+            count,
+            tree: 1,
+            generation: 1,
+            number: 2,
+            step: 0,
+        };
         seal(&mut bytes, &header);
         Leaf::check(&bytes, sizes).unwrap();
         Page::new(&bytes)

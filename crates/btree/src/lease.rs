@@ -3,17 +3,12 @@
 //! A reader has one of the files `readers/<n>.lease`, whose lock it holds for as long as it lives; the system gives the lock
 //! back however the process ends, and the lease ends with it. Nobody removes these files.
 //!
-//! | offset | size | field | meaning |
-//! |---|---|---|---|
-//! | 0 | 16 | – | of the lock: the number of the process |
-//! | 16 | 8 | `magic` | `TerBLse` and the version, 1 |
-//! | 24 | 8 | `generation` | that the reader stands at |
-//! | 32 | 4 | `crc` | CRC-32C of bytes `16..32` |
-//!
 //! **No waiting.** A reader reads the superblock, writes its generation into its lease, and reads the superblock again; if that
 //! has changed, it begins anew. A writer publishes a superblock and then looks at the leases. So either the writer sees the
 //! lease, or the reader sees that it came too late. A lease in which a writer finds nothing whole is being written at
 //! that moment: it may be for any generation. Leases are never synced: after a loss of power there are no readers.
+
+#![doc = include_str!("../../../docs/format/btree-lease.md")]
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -14,6 +14,12 @@ mod corrupt;
 
 mod error;
 
+mod page;
+
+mod block;
+
+mod leaf;
+
 mod config;
 
 mod input;
@@ -21,12 +27,6 @@ mod input;
 mod sort;
 
 mod migrate;
-
-mod page;
-
-mod block;
-
-mod leaf;
 
 mod inner;
 
@@ -68,6 +68,10 @@ mod reader;
 
 mod check;
 
+mod salvage;
+
+mod repair;
+
 pub use check::{CheckReport, check};
 pub use config::{Config, KEY_BYTES_MAX, LOG_BYTES_MIN, MEMORY_BYTES_MIN, VALUE_BYTES_MAX};
 pub use corrupt::{Corrupt, Problem};
@@ -78,6 +82,7 @@ pub use input::{AscendingCheck, FileInput, FixedRecords, IterRecords, Records};
 pub use migrate::MirageIndex;
 pub use page::PAGE_SIZE;
 pub use reader::IndexReader;
+pub use repair::{RepairReport, repair};
 pub use scrub::ScrubReport;
 pub use sort::{Duplicates, SortOptions, SortStats, SortedRecords, Sorter};
 pub use stats::Stats;

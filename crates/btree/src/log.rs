@@ -1,21 +1,9 @@
 //! The log: every update, in order, until the tree has it.
 //!
-//! The log is one sequence of bytes, of which only the last part is kept, in segments: files `log/<position>.log`, named by the
-//! position of their first byte in twenty digits. A segment is a sequence of frames, one for each flush:
-//!
-//! | offset | size | field | meaning |
-//! |---|---|---|---|
-//! | 0 | 4 | `magic` | `TeLF` |
-//! | 4 | 4 | `crc` | CRC-32C of the tree's number, the frame's position, and the rest of the frame from offset 8 on |
-//! | 8 | 4 | `kind` | 1 updates, 2 end of the segment |
-//! | 12 | 4 | `body_len` | bytes of the body |
-//! | 16 | 8 | `entries` | of the index after these updates |
-//! | 24 | 8 | `synced` | the log was durable up to here when the frame was written |
-//! | 32 | 8 | `replaced` | where the log stood when all entries were last replaced at once: no update before is of use |
-//! | 40 | `body_len` | updates | each: length of the key (2), length of the value (2; `0xFFFF`: removed), key, value |
-//!
-//! A frame is padded with zeros to a multiple of 8 bytes. Invariants: a segment that has a successor ends with a frame that says
-//! so and is durable; a frame is applied as a whole or not at all; what a valid frame calls durable is never cut off.
+//! Invariants: a segment that has a successor ends with a frame that says so and is durable; a frame is applied as a whole or
+//! not at all; what a valid frame calls durable is never cut off.
+
+#![doc = include_str!("../../../docs/format/btree-log.md")]
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -238,6 +226,14 @@ fn list(disk: &dyn Disk, dir: &Path) -> Result<Vec<u64>> {
     Ok(starts)
 }
 
+/// Where the oldest segment begins, if there is one.
+///
+/// # Errors
+/// [`Error::Disk`].
+pub(crate) fn first_position(disk: &dyn Disk, dir: &Path) -> Result<Option<u64>> {
+    Ok(list(disk, dir)?.first().copied())
+}
+
 /// Reads a log from a position on; a writer may be appending to it.
 #[derive(Debug)]
 pub(crate) struct LogReader {
@@ -260,7 +256,7 @@ impl LogReader {
 
     /// The next frame; `None` if there is none yet.
     ///
-    /// Cost: one read if there is none, else two; opening a file once a segment.
+    /// Cost: one read and a look at the directory if there is none, else two reads; opening a file once a segment.
     ///
     /// # Errors
     /// Of kind `NotFound` if the segment is gone: the tree has all of it.
@@ -273,7 +269,11 @@ impl LogReader {
             let frame = segment.frame(self.position)?;
             let is_end = frame.as_ref().is_some_and(|frame| frame.is_end);
             self.position = frame.as_ref().map_or(self.position, |frame| frame.next);
-            if !is_end {
+            // A segment may have ended before its successor was made: by a writer that was killed between the two.
+            let has_successor = frame.is_none()
+                && segment.start != self.position
+                && self.disk.kind(&Segment::path(&self.dir, self.position))?.is_some();
+            if !is_end && !has_successor {
                 self.segment = Some(segment);
                 return Ok(frame);
             }
@@ -286,10 +286,11 @@ impl LogReader {
     /// As [`next`](Self::next).
     pub(crate) fn next_of(&mut self, replaced: u64) -> Result<Option<Frame>> {
         let position = self.position;
-        let frame = self.next()?.filter(|frame| frame.replaced <= replaced);
-        if frame.is_none() && self.position != position {
+        let frame = self.next()?;
+        if frame.as_ref().is_some_and(|frame| frame.replaced > replaced) {
             self.position = position;
             self.segment = None;
+            return Ok(None);
         }
         Ok(frame)
     }
@@ -622,5 +623,38 @@ mod tests {
         assert!(count() < before && count() > 1);
         log.trim(log.end());
         assert_eq!(count(), 1);
+    }
+
+    /// A writer was killed when it had ended a segment and not made the next one. A later checkpoint says that the log reaches
+    /// as far as that end, and a reader took its own place, before it, for the end of a damaged log.
+    #[test]
+    fn readers_go_beyond_an_end_whose_successor_comes_later() {
+        let disk: Arc<dyn Disk> = SimDisk::new(1);
+        disk.create_dir(Path::new("/i")).unwrap();
+        let mut log = Log::create(&disk, Path::new("/i"), TREE, 0, 300).unwrap();
+        log.append(&body(1), 1).unwrap();
+        log.end += log.write(SEALED, 1, &[]).unwrap();
+        drop(log);
+        let end = disk.open(
+            Path::new("/i/log/00000000000000000000.log"),
+            OpenMode::Read,
+            Access::Buffered,
+        );
+        let end = end.unwrap().len().unwrap();
+        let mut readers =
+            [0, end].map(|start| LogReader::new(disk.clone(), Path::new("/i"), TREE, start));
+        assert!(readers[0].next_of(0).unwrap().is_some());
+        for reader in &mut readers {
+            assert!(reader.next_of(0).unwrap().is_none());
+            assert_eq!(reader.position(), end);
+        }
+        let (mut log, found) = read_all(&disk, end).unwrap();
+        assert_eq!((log.end(), found.len()), (end, 1));
+        log.append(&body(2), 2).unwrap();
+        for reader in &mut readers {
+            let frame = reader.next_of(0).unwrap().unwrap();
+            assert_eq!((frame.position, frame.entries), (end, 2));
+            assert!(reader.next_of(0).unwrap().is_none());
+        }
     }
 }

@@ -1,19 +1,7 @@
 //! Pages: the 4 KiB units of a tree file, and what all kinds of them have in common.
 //!
-//! A page is written once and never changed in place; its number can be given to another page later. All integers are
-//! little-endian, sizes and offsets in bytes.
-//!
-//! | offset | size | field | meaning |
-//! |---|---|---|---|
-//! | 0 | 4 | `crc` | CRC-32C of bytes `4..4096` |
-//! | 4 | 1 | `kind` | 1 leaf, 2 inner node, 3 map of used pages, 4 list of map pages, 5 state of the draining |
-//! | 5 | 1 | `level` | 0 for leaves, 1 for the nodes above them, ..; 0 for what is not part of the tree |
-//! | 6 | 2 | `count` | entries, by kind |
-//! | 8 | 8 | `tree` | the number drawn when the tree was created |
-//! | 16 | 8 | `generation` | of the checkpoint that the page was written for |
-//! | 24 | 4 | `number` | of the page itself |
-//! | 28 | 4 | – | zero |
-//! | 32 | 4064 | body | by kind |
+//! A page is written once and never changed in place; its number can be given to another page later. The format of each
+//! kind stands in `docs/format/btree.md`.
 //!
 //! Invariant: whoever refers to a page holds its number *and* its checksum ([`PageRef`]), so a page that was lost,
 //! misdirected, torn or given away since is never taken for the one that is meant. A page of zeros is of no kind.
@@ -71,6 +59,8 @@ pub(crate) struct Header {
     pub(crate) tree: u64,
     pub(crate) generation: u64,
     pub(crate) number: PageNo,
+    /// Which step wrote a leaf, of those of its generation; 0 for other kinds.
+    pub(crate) step: u32,
 }
 
 /// A page in memory, shared. Its header and its body have been checked, or were made by this program.
@@ -127,7 +117,7 @@ pub(crate) fn seal(bytes: &mut [u8], header: &Header) -> u32 {
     bytes[8..16].copy_from_slice(&header.tree.to_le_bytes());
     bytes[16..24].copy_from_slice(&header.generation.to_le_bytes());
     bytes[24..28].copy_from_slice(&header.number.to_le_bytes());
-    bytes[28..32].fill(0);
+    bytes[28..32].copy_from_slice(&header.step.to_le_bytes());
     let crc = crc32c(&bytes[4..]);
     bytes[..4].copy_from_slice(&crc.to_le_bytes());
     crc
@@ -156,6 +146,7 @@ pub(crate) fn open(bytes: &[u8], tree: u64, number: PageNo) -> Result<Header, Co
         tree: u64_at(bytes, 8),
         generation: u64_at(bytes, 16),
         number: u32_at(bytes, 24),
+        step: u32_at(bytes, 28),
     };
     if header.tree != tree {
         return Err(broken("tree", tree, header.tree));
@@ -163,8 +154,8 @@ pub(crate) fn open(bytes: &[u8], tree: u64, number: PageNo) -> Result<Header, Co
     if header.number != number {
         return Err(broken("number", u64::from(number), u64::from(header.number)));
     }
-    if bytes[28..32] != [0; 4] {
-        return Err(broken("zero", 0, u64::from(u32_at(bytes, 28))));
+    if header.step != 0 && kind != Kind::Leaf {
+        return Err(broken("step", 0, u64::from(header.step)));
     }
     Ok(header)
 }
@@ -198,7 +189,7 @@ mod tests {
     use super::*;
 
     fn header() -> Header {
-        Header { kind: Kind::Leaf, level: 0, count: 3, tree: 77, generation: 5, number: 9 }
+        Header { kind: Kind::Leaf, level: 0, count: 3, tree: 77, generation: 5, number: 9, step: 4 }
     }
 
     #[test]

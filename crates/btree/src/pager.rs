@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use terrane_io::{AlignedBuf, Direction, Disk, DiskFile, Request};
 
@@ -35,6 +35,8 @@ pub(crate) struct Pager {
     pub(crate) counters: Counters,
     /// What a reader stands at; 0 for a writer, whose pages nobody writes over.
     pub(crate) stands_at: AtomicU64,
+    /// The last step of this generation that wrote leaves.
+    step: AtomicU32,
 }
 
 /// A page that is to be written: its number and its sealed bytes.
@@ -50,7 +52,7 @@ impl Pager {
     ) -> Self {
         let (cache, counters) = (Cache::new(cache_bytes), Counters::default());
         let stands_at = AtomicU64::new(0);
-        Self { disk, file, tree, sizes, cache, counters, stands_at }
+        Self { disk, file, tree, sizes, cache, counters, stands_at, step: AtomicU32::new(0) }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -63,6 +65,21 @@ impl Pager {
 
     pub(crate) fn corrupt(&self, what: Corrupt) -> Error {
         Error::Corrupt { path: PathBuf::from(self.path()), what }
+    }
+
+    /// The number of the step that is being written.
+    pub(crate) fn step(&self) -> u32 {
+        self.step.load(Ordering::Relaxed)
+    }
+
+    /// The leaves that follow are newer than all that were written before.
+    pub(crate) fn begin_step(&self) {
+        self.step.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The leaves that follow are of a new generation.
+    pub(crate) fn begin_generation(&self) {
+        self.step.store(0, Ordering::Relaxed);
     }
 
     /// A page of the tree.

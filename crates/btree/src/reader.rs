@@ -275,7 +275,7 @@ impl Follower {
         self.log = LogReader::new(self.disk.clone(), &core.dir, superblock.tree, start);
         let (mut pending, mut entries) = (Deltas::default(), superblock.entries);
         while let Some(frame) = self.log.next_of(superblock.replaced)? {
-            entries = if frame.next >= superblock.log_end { frame.entries } else { entries };
+            entries = if frame.next > superblock.log_end { frame.entries } else { entries };
             replay(&mut pending, &frame, &drained, sizes, &core.dir)?;
         }
         if self.log.position() < superblock.log_end {

@@ -3,11 +3,6 @@
 //! The map has a bit for each page of the file, and is stored in pages of its own ([`MAP_PAGES`] pages each); a checkpoint
 //! writes only those of them that changed.
 //!
-//! | offset | size | field | meaning |
-//! |---|---|---|---|
-//! | 32 | 4064 | used | page of kind *map*: bit `i` of the map's part, lowest bit of a byte first; 1 for pages in use |
-//! | 32 | 8 · `count` | maps | page of kind *list*: number and checksum of each map page |
-//!
 //! A list page has up to [`LIST_MAPS`] map pages; the superblock names the list pages.
 //!
 //! Invariants: the stored map has exactly the pages that the tree of its checkpoint reaches, the map itself, and the two
@@ -177,6 +172,11 @@ impl Space {
             free.push(page);
         }
         self.hold(epoch, free);
+    }
+
+    /// Takes all pages that there are, so that what is taken next is new.
+    pub(crate) fn take_all(&mut self) {
+        while self.take().is_some() {}
     }
 
     /// Frees the pages held for trees of epochs below `epoch`; they can be written from now on. Returns them.

@@ -3,29 +3,9 @@
 //! The first two pages of a tree file are superblocks, written in turn: the superblock of generation `g` is page `g mod 2`.
 //! The valid one of the higher generation counts. All of it lies in one sector of 512 bytes.
 //!
-//! | offset | size | field | meaning |
-//! |---|---|---|---|
-//! | 0 | 8 | `magic` | `TerraBTr` |
-//! | 8 | 4 | `version` | 1 |
-//! | 12 | 4 | `crc` | CRC-32C of the page with zeros here |
-//! | 16 | 8 | `tree` | a number drawn when the index was created |
-//! | 24 | 8 | `generation` | of this checkpoint, from 1 on |
-//! | 32 | 8 | `oldest` | the oldest generation that readers can still read |
-//! | 40 | 2 | `key_bytes` | size of keys; `0xFFFF`: each has its own |
-//! | 42 | 2 | `value_bytes` | the same for values |
-//! | 44 | 2 | `height` | levels of inner nodes |
-//! | 46 | 2 | `map_lists` | list pages of the map of used pages |
-//! | 48 | 4 + 4 | `root` | number and checksum; number 0: the tree has no page |
-//! | 56 | 4 + 4 | `drained` | the page that says what of the log the tree has; number 0: nothing after `log_start` |
-//! | 64 | 8 | `pages` | of the file |
-//! | 72 | 8 | `entries` | of the index, at `log_end` of the log |
-//! | 80 | 8 | `log_start` | where the log begins that is to be read |
-//! | 88 | 8 | `log_end` | how far the log must reach: the tree has updates up to there |
-//! | 96 | 8 | `replaced` | where the log stood when all entries were last replaced at once |
-//! | 104 | 8 · 17 | `level_pages` | pages of each level, from the leaves up |
-//! | 240 | 8 · `map_lists` | lists | number and checksum of each list page |
-//!
-//! The rest is zero. Invariant: everything a superblock leads to is durable before it is written.
+//! Invariant: everything a superblock leads to is durable before it is written.
+
+#![doc = include_str!("../../../docs/format/btree.md")]
 
 use std::path::Path;
 
@@ -181,37 +161,49 @@ impl Superblock {
     }
 }
 
-/// Reads the newest superblock of a tree file.
+/// Reads both superblocks of a tree file, as they stand.
 ///
 /// # Errors
-/// [`Error::NotAnIndex`], [`Error::UnsupportedVersion`]; [`Error::Corrupt`] if neither is whole; [`Error::Disk`].
-pub(crate) fn read(disk: &dyn Disk, path: &Path) -> Result<Superblock, Error> {
+/// [`Error::Disk`].
+pub(crate) fn read_both(
+    disk: &dyn Disk,
+    path: &Path,
+) -> Result<Vec<Result<Superblock, Refusal>>, Error> {
     let file = disk.open(path, OpenMode::Read, Access::Direct)?;
     let mut buffer = AlignedBuf::zeroed(2 * PAGE_SIZE);
     let len = file.len()?.min(2 * PAGE_SIZE as u64) as usize;
     // What is not there is zero.
     file.read_at(&mut buffer[..len], 0)?;
-    let mut found: Option<Superblock> = None;
-    let mut refusals = Vec::new();
-    for (page, bytes) in buffer.chunks_exact(PAGE_SIZE).enumerate() {
-        match Superblock::decode(bytes.try_into().expect("a page"), page as u64) {
-            Ok(superblock) => {
-                let is_newer = found.as_ref().is_none_or(|f| f.generation < superblock.generation);
-                found = if is_newer { Some(superblock) } else { found };
-            }
-            Err(refusal) => refusals.push(refusal),
-        }
-    }
-    let version = refusals.iter().find_map(|refusal| match refusal {
-        Refusal::Version(version) => Some(*version),
-        _ => None,
-    });
+    let pages = buffer.chunks_exact(PAGE_SIZE).zip(0..);
+    Ok(pages
+        .map(|(bytes, page)| Superblock::decode(bytes.try_into().expect("a page"), page))
+        .collect())
+}
+
+/// Why there is no superblock of this version among those read.
+pub(crate) fn refused(path: &Path, both: &[Result<Superblock, Refusal>]) -> Error {
     let path = path.to_owned();
-    match (found, version, refusals.first()) {
-        (_, Some(found), _) => Err(Error::UnsupportedVersion { path, found, newest: TREE_VERSION }),
-        (Some(superblock), ..) => Ok(superblock),
-        (None, _, Some(Refusal::Corrupt(what))) => Err(Error::Corrupt { path, what: *what }),
-        (None, ..) => Err(Error::NotAnIndex { path }),
+    let refusals = || both.iter().filter_map(|found| found.as_ref().err());
+    if let Some(Refusal::Version(found)) = refusals().find(|is| matches!(is, Refusal::Version(_))) {
+        return Error::UnsupportedVersion { path, found: *found, newest: TREE_VERSION };
+    }
+    match refusals().next() {
+        Some(Refusal::Corrupt(what)) => Error::Corrupt { path, what: *what },
+        _ => Error::NotAnIndex { path },
+    }
+}
+
+/// Reads the newest superblock of a tree file.
+///
+/// # Errors
+/// [`Error::NotAnIndex`], [`Error::UnsupportedVersion`]; [`Error::Corrupt`] if neither is whole; [`Error::Disk`].
+pub(crate) fn read(disk: &dyn Disk, path: &Path) -> Result<Superblock, Error> {
+    let both = read_both(disk, path)?;
+    let is_newer_version = both.iter().any(|found| matches!(found, Err(Refusal::Version(_))));
+    let newest = both.iter().flatten().max_by_key(|superblock| superblock.generation);
+    match newest {
+        Some(newest) if !is_newer_version => Ok(newest.clone()),
+        _ => Err(refused(path, &both)),
     }
 }
 

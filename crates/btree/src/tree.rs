@@ -229,7 +229,7 @@ fn store_node(
     }
     let number = take()?;
     let count = node.page.count() as u16;
-    let header = Header { kind: Kind::Inner, level, count, tree, generation, number };
+    let header = Header { kind: Kind::Inner, level, count, tree, generation, number, step: 0 };
     let crc = seal(&mut bytes, &header);
     written.push((number, Page::new(&bytes)));
     Ok(PageRef { number, crc })

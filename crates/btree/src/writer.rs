@@ -60,6 +60,8 @@ pub(crate) struct Writer {
     pub(crate) drained: Drained,
     /// The last one published.
     pub(crate) superblock: Superblock,
+    /// That was the published one when the index was opened.
+    pub(crate) opened_generation: u64,
     /// Pages of the map.
     pub(crate) maps: Vec<PageRef>,
     /// Entries as of the last flush.
@@ -203,8 +205,20 @@ impl Writer {
     }
 
     /// The pages of the tree are of the next generation.
-    pub(crate) fn generation(&self) -> u64 {
+    fn generation(&self) -> u64 {
         self.superblock.generation + 1
+    }
+
+    /// The generation that leaves are written for.
+    ///
+    /// Publishes once before the first of them: a crash or a failure may have left leaves of the next generation
+    /// behind, and those that count are to be newer than these wherever a repair has nothing else to tell them by.
+    pub(crate) fn begin_leaves(&mut self, core: &Core) -> Result<u64> {
+        if self.superblock.generation == self.opened_generation {
+            self.checkpoint(core)?;
+        }
+        core.pager.begin_step();
+        Ok(self.generation())
     }
 
     /// Applies the updates of the range that waits longest to the leaves of one node; returns the bytes of these updates.
@@ -220,10 +234,10 @@ impl Writer {
             self.publish_if_due(core)?;
             return Ok(0);
         };
+        let generation = self.begin_leaves(core)?;
         self.drained.set(&start, Some(&first), position);
         let tree = core.state()?.tree.clone();
         let mut change = Drain { core, updates: 0, bytes: 0 };
-        let generation = self.generation();
         let step = step(&core.pager, &mut self.space, generation, &tree, &first, &mut change)?;
         core.pager.counters.drained_updates.add(change.updates);
         core.pager.counters.drained_leaves.add(step.leaves);
@@ -256,7 +270,7 @@ impl Writer {
 
     /// Publishes a tree which has what the log has up to where it was drained; `install` changes what is visible together with
     /// the tree.
-    fn publish(
+    pub(crate) fn publish(
         &mut self,
         core: &Core,
         tree: &Tree,
@@ -289,6 +303,7 @@ impl Writer {
             state.tree = Arc::new(Tree { epoch, ..tree });
             install(&mut state);
         }
+        core.pager.begin_generation();
         self.superblock = superblock;
         self.maps = maps;
         self.drained = drained;
@@ -318,7 +333,8 @@ impl Writer {
         let make = |kind, number: PageNo, count, body: &[u8]| {
             let mut bytes = [0; PAGE_SIZE];
             bytes[BODY_OFFSET..BODY_OFFSET + body.len()].copy_from_slice(body);
-            let header = Header { kind, level: 0, count, tree: pager.tree, generation, number };
+            let (tree, step) = (pager.tree, 0);
+            let header = Header { kind, level: 0, count, tree, generation, number, step };
             let crc = seal(&mut bytes, &header);
             (PageRef { number, crc }, (number, Page::new(&bytes)))
         };

@@ -3,7 +3,13 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod acceptance;
+
 mod crash;
+
+mod damage;
+
+mod golden;
 
 mod migrate;
 

@@ -7,6 +7,7 @@
 //! Method: the test starts itself as writer and as readers. What batch n does follows from n alone, and each batch says in
 //! the index which one it is, so a reader knows what must be there. `cargo xtask readers` and `kill` do it for long.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::env;
 use std::io::{BufRead, BufReader, Lines, Write};
@@ -16,7 +17,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use terrane_btree::{Config, Error, Index, IndexReader, Update};
-use terrane_io::{Disk, RealDisk, RealOptions};
+use terrane_io::{Disk, RealDisk, RealOptions, SimDisk};
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
 use terrane_testkit::{ChaCha8Rng, SeedableRng};
@@ -198,25 +199,29 @@ impl Process {
         Self { child, lines, checks: 0 }
     }
 
-    /// The next line that begins with a word: what follows it.
-    fn line(&mut self, words: &[&str]) -> (String, Vec<u64>) {
+    /// The next line that begins with one of the words: the word, and the numbers after it. `None` at the end.
+    fn line(&mut self, words: &[&str]) -> Option<(String, Vec<u64>)> {
         for line in self.lines.by_ref() {
             let line = line.unwrap();
             let mut parts = line.split(' ');
             if let Some(word) = parts.next().filter(|word| words.contains(word)) {
-                return (word.to_owned(), parts.map(|number| number.parse().unwrap()).collect());
+                // The last line may be torn.
+                let numbers = parts.map(|number| number.parse().ok()).collect::<Option<Vec<_>>>();
+                return Some((word.to_owned(), numbers?));
             }
         }
-        panic!("a process ended: {:?}", self.child.wait());
+        None
     }
 
     /// Waits until a reader has compared more keys.
     fn see(&mut self) {
-        self.checks = self.line(&["checks"]).1[0];
+        let (_, numbers) = self.line(&["checks"]).expect("a reader goes on until it is killed");
+        self.checks = numbers[0];
     }
 
     /// Kills it; returns the keys that it had compared.
-    fn kill(mut self) -> u64 {
+    fn kill(&mut self) -> u64 {
+        assert_eq!(self.child.try_wait().unwrap(), None, "a process ended by itself");
         self.child.kill().unwrap();
         self.child.wait().unwrap();
         self.checks
@@ -240,42 +245,116 @@ fn readers_see_what_a_writer_flushed_whoever_is_killed() {
         let folder = tempfile::tempdir().unwrap();
         let dir = folder.path().join("index");
         let (mut flushed, mut cleared, mut checks) = (0, 0, 0);
+        let reached = Cell::new((flushed, cleared));
         let mut writer = Process::start(&dir, "writer", cleared);
         let mut readers: Vec<Process> = (0..3).map(|_| Process::start(&dir, "reader", 0)).collect();
-        let mut watch = |writer: &mut Process, lines: u64, flushed: &mut u64| {
-            for _ in 0..lines {
-                let (word, numbers) = writer.line(&["opened", "clear", "flushed"]);
-                match word.as_str() {
-                    "opened" => {
-                        // A clear that was under way may have taken everything with it.
-                        let had = numbers[0] >= *flushed || cleared > *flushed;
-                        assert!(had, "batch {flushed} was flushed, and {} is there", numbers[0]);
-                    }
-                    "clear" => cleared = numbers[0],
-                    _ => *flushed = numbers[0],
-                }
+        let mut heed = |(word, numbers): (String, Vec<u64>)| {
+            let Some(&number) = numbers.first() else { return };
+            match word.as_str() {
+                // A clear that was under way may have taken everything with it.
+                "opened" => assert!(
+                    number >= flushed || cleared > flushed,
+                    "batch {flushed} was flushed, and {number} is there"
+                ),
+                "clear" => cleared = number,
+                _ => flushed = number,
             }
-            cleared
+            reached.set((flushed, cleared));
         };
+        let words = ["opened", "clear", "flushed"];
         for cycle in 0..cycles {
-            let cleared = watch(&mut writer, 1 + rng.below(60), &mut flushed);
+            for _ in 0..=rng.below(60) {
+                heed(writer.line(&words).expect("a writer goes on until it is killed"));
+            }
             readers.iter_mut().for_each(Process::see);
             if cycle % 3 == 2 {
-                let reader = readers.remove(rng.index(readers.len()));
-                checks += reader.kill();
+                let at = rng.index(readers.len());
+                checks += readers.remove(at).kill();
                 readers.push(Process::start(&dir, "reader", 0));
             }
             writer.kill();
-            writer = Process::start(&dir, "writer", cleared);
+            // What it has said before counts.
+            while let Some(line) = writer.line(&words) {
+                heed(line);
+            }
+            writer = Process::start(&dir, "writer", reached.get().1);
         }
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_secs(seconds) {
-            watch(&mut writer, 1, &mut flushed);
+            heed(writer.line(&words).expect("a writer goes on until it is killed"));
             readers.iter_mut().for_each(Process::see);
         }
         writer.kill();
-        checks += readers.into_iter().map(Process::kill).sum::<u64>();
-        println!("readers compared {checks} keys while the writer got to batch {flushed}");
+        checks += readers.iter_mut().map(Process::kill).sum::<u64>();
+        println!(
+            "readers compared {checks} keys while the writer got to batch {}",
+            reached.get().0
+        );
         assert!(checks > 1_000, "{checks}");
+    });
+}
+
+/// The same work in one process on a simulated disk, killed between any two calls of it.
+#[test]
+fn a_writer_killed_between_calls_goes_on_from_what_it_flushed() {
+    for_each_seed("a_writer_killed_between_calls_goes_on_from_what_it_flushed", 2, |rng, seed| {
+        let mut disk = SimDisk::new(seed);
+        let dir = Path::new("/index");
+        let (mut number, mut flushed, mut started) = (0, 0, 0);
+        let (mut model, mut flushed_model) = (Model::new(), Model::new());
+        for _cycle in 0..60 {
+            let shared: Arc<dyn Disk> = disk.clone();
+            let index = Index::open_or_create(shared.clone(), dir, &config()).unwrap();
+            let found: Model = index.iter().unwrap().map(|entry| entry.unwrap()).collect();
+            let at = number_of(found.get(NUMBER).cloned());
+            assert_eq!(index.find(NUMBER).unwrap(), found.get(NUMBER).cloned(), "cursor and find");
+            // A clear or a filter, which are durable at once, may have been the last.
+            number = match at {
+                None => started,
+                Some(at) => at,
+            };
+            assert!(number >= flushed, "batch {number} of {flushed} flushed");
+            model = flushed_model.clone();
+            for number in flushed + 1..=number {
+                apply(&mut model, number);
+            }
+            if at.is_none() {
+                model.clear();
+            } else if found != model && (number + 1).is_multiple_of(FILTER_EVERY) {
+                model.retain(|key, _| is_kept(number + 1, key));
+            }
+            assert!(found == model, "after batch {at:?}: {} of {}", found.len(), model.len());
+            assert_eq!(index.len().unwrap(), model.len() as u64);
+            (flushed, flushed_model) = (number, model.clone());
+            for _ in 0..rng.below(200) {
+                number += 1;
+                if number % CLEAR_EVERY == 0 {
+                    index.clear().unwrap();
+                    started = number - 1;
+                }
+                if number % FILTER_EVERY == 0 {
+                    index.filter(|key, _| is_kept(number, key)).unwrap();
+                }
+                let batch = batch(number);
+                let number_bytes = number.to_le_bytes();
+                let mut updates: Vec<Update<'_>> = batch
+                    .iter()
+                    .map(|(key, value)| match value {
+                        Some(value) => Update::Replace(key, value),
+                        None => Update::Remove(key),
+                    })
+                    .collect();
+                updates.push(Update::Replace(NUMBER, &number_bytes));
+                index.apply(&updates).unwrap();
+                apply(&mut model, number);
+                assert_eq!(number_of(index.find(NUMBER).unwrap()), Some(number), "at once");
+                if number % 3 == 0 {
+                    index.flush(number % 2 == 0).unwrap();
+                    flushed = number;
+                    flushed_model.clone_from(&model);
+                }
+            }
+            disk = disk.process_kill();
+        }
     });
 }
