@@ -1,4 +1,4 @@
-//! Benchmarks of the table engine: fixed workloads, whose every result is checked.
+//! Benchmarks of the engines: fixed workloads, whose every result is checked.
 //!
 //! Keys and values follow from a seed by the generator [`splitmix`], so a workload can be repeated to the
 //! byte. What a benchmark makes in a store it does not save: it is gone when the store is closed.
@@ -21,12 +21,21 @@ pub mod upsert;
 
 pub mod utxo;
 
+pub mod index;
+
 /// Why a benchmark ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The engine failed.
     #[error(transparent)]
     Engine(#[from] terrane::Error),
+    /// The B+tree failed.
+    #[error(transparent)]
+    Index(#[from] terrane::btree::Error),
+    /// LMDB failed.
+    #[cfg(feature = "lmdb")]
+    #[error(transparent)]
+    Lmdb(#[from] terrane_lmdb::Error),
     /// The engine gave a wrong answer.
     #[error("wrong answer: {0}")]
     Wrong(String),
@@ -64,6 +73,9 @@ impl Error {
     pub fn class(&self) -> Class {
         match self {
             Self::Engine(error) => Class::from(error),
+            Self::Index(error) => Class::from(error),
+            #[cfg(feature = "lmdb")]
+            Self::Lmdb(_) => Class::Environment,
             Self::Wrong(_) => Class::Check,
             Self::Options(_) => Class::Input,
             Self::Io { .. } | Self::Space { .. } => Class::Environment,
