@@ -66,6 +66,8 @@ mod reader;
 
 mod check;
 
+pub mod inspect;
+
 pub use check::{CheckReport, Problem, check};
 pub use config::{Config, KEY_BYTES_MAX, LOG_BYTES_MIN, MEMORY_BYTES_MIN, VALUE_BYTES_MAX};
 pub use corrupt::Corrupt;
