@@ -11,6 +11,7 @@ use terrane::io::{Disk, MemoryDisk, RealDisk};
 use terrane::{Session, SessionOptions};
 
 use crate::error::Class;
+use crate::replay::index_trace;
 use crate::store;
 
 pub mod kvget;
@@ -50,6 +51,14 @@ pub enum Error {
         /// What the system says.
         error: std::io::Error,
     },
+    /// A trace cannot be read.
+    #[error("{path}: {error}")]
+    Trace {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: index_trace::Error,
+    },
     /// The disk is too small for what is asked.
     #[error("needs {needed} bytes on disk, of which {free} are free; make room or ask for less")]
     Space {
@@ -68,6 +77,10 @@ impl Error {
         Self::Io { path: path.to_owned(), error }
     }
 
+    fn trace(path: &Path, error: index_trace::Error) -> Self {
+        Self::Trace { path: path.to_owned(), error }
+    }
+
     /// How to react to it.
     #[must_use]
     pub fn class(&self) -> Class {
@@ -78,6 +91,7 @@ impl Error {
             Self::Lmdb(_) => Class::Environment,
             Self::Wrong(_) => Class::Check,
             Self::Options(_) => Class::Input,
+            Self::Trace { error, .. } => error.class(),
             Self::Io { .. } | Self::Space { .. } => Class::Environment,
             Self::Interrupted => Class::Interrupted,
         }

@@ -21,6 +21,10 @@ mod runner;
 
 pub mod high_insert;
 
+pub mod bootstrap;
+
+pub mod replay;
+
 pub use self::runner::Common;
 
 /// Bytes of a key.

@@ -112,11 +112,11 @@ pub trait Map: Debug {
     /// As the engine says.
     fn flush(&mut self) -> Result<()>;
 
-    /// Entries.
+    /// Entries; `None` if the engine would have to read them all to tell.
     ///
     /// # Errors
     /// As the engine says.
-    fn len(&self) -> Result<u64>;
+    fn len(&self) -> Result<Option<u64>>;
 
     /// What the engine has asked of its disk; `None` if it does not go through one that counts.
     fn counts(&self) -> Option<Counts>;

@@ -45,8 +45,9 @@ pub struct EngineReport {
     /// The most resident memory since then, in bytes; a memory map counts with what of it is resident.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rss_peak_bytes: Option<u64>,
-    /// Entries at the end.
-    pub entries: u64,
+    /// Entries at the end, where the engine or the workload tells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub entries: Option<u64>,
     /// Bytes of all files at the end.
     pub store_bytes: u64,
     /// Bytes of all keys and values, over those of the files.

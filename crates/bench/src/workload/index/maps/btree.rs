@@ -89,8 +89,8 @@ impl Map for BtreeMap {
         Ok(self.index.flush(true)?)
     }
 
-    fn len(&self) -> Result<u64> {
-        Ok(self.index.len()?)
+    fn len(&self) -> Result<Option<u64>> {
+        Ok(Some(self.index.len()?))
     }
 
     fn counts(&self) -> Option<Counts> {

@@ -55,8 +55,8 @@ impl Map for LmdbMap {
         Ok(self.0.flush()?)
     }
 
-    fn len(&self) -> Result<u64> {
-        Ok(self.0.len()?)
+    fn len(&self) -> Result<Option<u64>> {
+        Ok(Some(self.0.len()?))
     }
 
     fn counts(&self) -> Option<Counts> {

@@ -23,8 +23,6 @@ pub(in super::super) struct LsmMap {
     store: Store,
     table: NamedTable,
     disk: Arc<CountedDisk>,
-    /// Inserted, of which no two have one key where they are counted.
-    entries: u64,
 }
 
 impl LsmMap {
@@ -36,7 +34,7 @@ impl LsmMap {
         let store = Store::open(disk.clone(), dir, &options)?;
         let config = table_config(Shape::Default, Some(memory_budget));
         let table = store.create_table(&TableName::default(), &config)?;
-        Ok(Self { store, table, disk, entries: 0 })
+        Ok(Self { store, table, disk })
     }
 }
 
@@ -49,7 +47,6 @@ impl Map for LsmMap {
         let batch: Vec<_> =
             entries.iter().map(|(key, value)| (key, Update::Insert(value))).collect();
         self.table.updates(&batch)?;
-        self.entries += entries.len() as u64;
         Ok(())
     }
 
@@ -70,7 +67,6 @@ impl Map for LsmMap {
 
     fn clear(&mut self) -> Result<()> {
         self.table.delete_prefix(&[])?;
-        self.entries = 0;
         Ok(())
     }
 
@@ -78,8 +74,8 @@ impl Map for LsmMap {
         Ok(self.store.sync()?)
     }
 
-    fn len(&self) -> Result<u64> {
-        Ok(self.entries)
+    fn len(&self) -> Result<Option<u64>> {
+        Ok(None)
     }
 
     fn counts(&self) -> Option<Counts> {

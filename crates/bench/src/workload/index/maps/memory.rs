@@ -40,8 +40,8 @@ impl Map for MemoryMap {
         Ok(())
     }
 
-    fn len(&self) -> Result<u64> {
-        Ok(self.0.len() as u64)
+    fn len(&self) -> Result<Option<u64>> {
+        Ok(Some(self.0.len() as u64))
     }
 
     fn counts(&self) -> Option<Counts> {
