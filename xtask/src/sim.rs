@@ -94,16 +94,16 @@ impl Options {
     }
 }
 
-/// A command that runs one test of the engine, optimised.
-fn test_command(workspace: &Workspace, test: &str) -> Command {
-    let mut command = workspace.cargo(&["test", "-q", "--profile", "sim", "-p", "terrane-lsm"]);
+/// A command that runs one test of an engine, optimised.
+fn test_command(workspace: &Workspace, package: &str, test: &str) -> Command {
+    let mut command = workspace.cargo(&["test", "-q", "--profile", "sim", "-p", package]);
     command.args(["--test", "it", test, "--", "--exact", "--nocapture"]);
     command
 }
 
 /// Runs the tests until the time is over, all is done, or one fails.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<(), String> {
-    let mut command = test_command(workspace, options.test());
+    let mut command = test_command(workspace, "terrane-lsm", options.test());
     command.env("TERRANE_SIM_START", options.seed.to_string());
     command.env("TERRANE_SIM_JOBS", options.jobs().to_string());
     match &options.kind {
@@ -126,21 +126,33 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<(), String
     if status.success() { Ok(()) } else { Err("sim: a history failed, see above".to_owned()) }
 }
 
-/// Kills a process that commits to a store so many times.
+/// The test of the index in which processes read and write side by side, and are killed.
+const INDEX_TEST: &str = "processes::readers_see_what_a_writer_flushed_whoever_is_killed";
+
+/// Kills a process that commits to a store so many times, and then one that writes an index.
 pub(crate) fn kill(workspace: &Workspace, cycles: u64) -> Result<(), String> {
     let test = "kill::nothing_durable_is_lost_when_the_process_is_killed";
-    run_test(workspace, test, ("TERRANE_KILL_CYCLES", cycles))
+    let cycles = [("TERRANE_KILL_CYCLES", cycles)];
+    run_test(workspace, "terrane-lsm", test, &cycles)?;
+    run_test(workspace, "terrane-btree", INDEX_TEST, &cycles)
 }
 
-/// Runs readers of a store beside its writer for so long, and kills them at random.
+/// Runs readers of a store beside its writer for so long, and kills them at random; then the same with an index.
 pub(crate) fn readers(workspace: &Workspace, seconds: u64) -> Result<(), String> {
     let test = "reader::processes_agree_when_they_are_killed_at_random";
-    run_test(workspace, test, ("TERRANE_READERS_SECONDS", seconds))
+    let seconds = ("TERRANE_READERS_SECONDS", seconds);
+    run_test(workspace, "terrane-lsm", test, &[seconds])?;
+    run_test(workspace, "terrane-btree", INDEX_TEST, &[seconds, ("TERRANE_KILL_CYCLES", 100)])
 }
 
-fn run_test(workspace: &Workspace, test: &str, (name, value): (&str, u64)) -> Result<(), String> {
-    let mut command = test_command(workspace, test);
-    command.env(name, value.to_string());
+fn run_test(
+    workspace: &Workspace,
+    package: &str,
+    test: &str,
+    variables: &[(&str, u64)],
+) -> Result<(), String> {
+    let mut command = test_command(workspace, package, test);
+    command.envs(variables.iter().map(|(name, value)| (name, value.to_string())));
     let status = command.status().map_err(|error| format!("cargo test: {error}"))?;
     if status.success() { Ok(()) } else { Err(format!("{test} failed, see above")) }
 }

@@ -8,7 +8,7 @@
 
 use crate::block::Block;
 use crate::edit::{FILL_BYTES_MIN, sealed_leaf, take_page};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::inner;
 use crate::input::{AscendingCheck, Records};
 use crate::leaf::{self, Fences};
@@ -28,7 +28,7 @@ const COLLECTED_BYTES: usize = 128 << 10;
 const COLLECTED_CHILDREN: usize = 1_000;
 
 /// Least part of a page that can be asked for, in per cent.
-pub const FILL_PERCENT_MIN: u32 = 50;
+pub(crate) const FILL_PERCENT_MIN: u32 = 50;
 
 /// What was built.
 #[derive(Debug)]

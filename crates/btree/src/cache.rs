@@ -112,13 +112,6 @@ impl Cache {
         self.shard(number).remove(number);
     }
 
-    /// Forgets all pages.
-    pub(crate) fn clear(&self) {
-        for shard in &self.shards {
-            lock(shard).shrink(0);
-        }
-    }
-
     /// Pages of each level.
     pub(crate) fn pages_by_level(&self) -> [usize; LEVELS_MAX] {
         let mut pages = [0; LEVELS_MAX];
@@ -215,7 +208,7 @@ mod tests {
         assert_eq!(cache.pages_by_level()[..3], [0, 3, 1]);
         cache.set_bytes(SHARDS * CACHED_PAGE_BYTES);
         assert_eq!(cache.pages_by_level()[..3], [0, 0, 1]);
-        cache.clear();
+        cache.set_bytes(0);
         assert!(cache.get(root).is_none());
     }
 

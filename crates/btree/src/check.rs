@@ -203,7 +203,7 @@ impl Check<'_> {
             let what = Corrupt { page: u64::from(page.number), ..what };
             self.note(self.pager.corrupt(what), Some(fences));
         }
-        if self.report.leaves % 256 == 0 {
+        if self.report.leaves.is_multiple_of(256) {
             (self.progress)(self.report.leaves, self.total);
         }
     }

@@ -125,6 +125,7 @@ impl Config {
             log_bytes: self.log_bytes_max,
             segment_bytes: (self.log_bytes_max / 8).min(16 << 20),
             unflushed_bytes: (self.memory_bytes / 32).min(1 << 20),
+            batch_bytes: self.memory_bytes / 8,
             fresh_nodes: (self.memory_bytes / 16 / 4096).max(8) as u64,
             other_bytes: (self.memory_bytes / 8).min(4 << 20),
         })
@@ -142,6 +143,8 @@ pub(crate) struct Limits {
     pub(crate) segment_bytes: u64,
     /// Of updates that wait for a flush; beyond that one is made.
     pub(crate) unflushed_bytes: usize,
+    /// Of the updates of one call.
+    pub(crate) batch_bytes: usize,
     /// Inner nodes that wait for a checkpoint; beyond that one is made.
     pub(crate) fresh_nodes: u64,
     /// Buffers of reads and writes.

@@ -28,6 +28,10 @@ pub(crate) struct State {
 
 impl State {
     /// The update of a key that is not in the tree yet.
+    #[expect(
+        clippy::option_option,
+        reason = "no update, and an update that removes, are two things"
+    )]
     fn update(&self, key: &[u8]) -> Option<Option<&[u8]>> {
         self.unflushed.get(key).or_else(|| self.pending.get(key))
     }

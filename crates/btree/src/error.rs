@@ -121,6 +121,14 @@ pub enum Error {
         /// What is allowed.
         allowed: String,
     },
+    /// The updates of one call take more than an eighth of the index's memory. Nothing was changed.
+    #[error("updates of {bytes} bytes in one call; the limit is {limit}, an eighth of the memory")]
+    BatchTooLarge {
+        /// What they take.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
     /// The function to be called before a flush failed, so nothing was flushed. The updates are still there; flush again.
     #[error("the flush was refused: {reason}")]
     FlushRefused {

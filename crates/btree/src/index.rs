@@ -317,8 +317,8 @@ impl Index {
     /// Cost: a lookup, which tells whether the key is new; now and then a part of what draining and publishing take.
     ///
     /// # Errors
-    /// [`Error::KeySize`], [`Error::ValueSize`], [`Error::Closed`], [`Error::Poisoned`], [`Error::FlushRefused`],
-    /// [`Error::Disk`], [`Error::Corrupt`], [`Error::Full`].
+    /// [`Error::KeySize`], [`Error::ValueSize`], [`Error::BatchTooLarge`], [`Error::Closed`], [`Error::Poisoned`],
+    /// [`Error::FlushRefused`], [`Error::Disk`], [`Error::Corrupt`], [`Error::Full`].
     pub fn replace(&self, key: &[u8], value: &[u8]) -> Result<()> {
         self.apply(&[Update::Replace(key, value)]).map(|_| ())
     }
@@ -357,6 +357,10 @@ impl Index {
         };
         let bytes = updates.iter().map(bytes).sum();
         self.with_writer(|writer, core| {
+            let limit = writer.limits.batch_bytes;
+            if bytes > limit {
+                return Err(Error::BatchTooLarge { bytes, limit });
+            }
             writer.make_room(core, bytes)?;
             let was_there = was_there(core, updates)?;
             let mut state = core.state_mut();
@@ -398,6 +402,7 @@ impl Index {
     ///
     /// # Errors
     /// [`Error::Closed`], [`Error::Disk`], [`Error::Corrupt`].
+    #[expect(clippy::iter_not_returning_iterator, reason = "making one can fail")]
     pub fn iter(&self) -> Result<Cursor> {
         self.range::<&[u8]>(..)
     }
@@ -485,9 +490,12 @@ impl Index {
                 fresh_nodes: 0,
                 epoch: tree.epoch.clone(),
             };
-            writer.replace(core, empty, gone, 0, before)?;
-            // What the published tree before had is free only now.
-            writer.checkpoint(core)
+            writer.replace(core, &empty, gone, 0, before)?;
+            // With the next one what the published tree before had is free. It will come again if it fails now.
+            if let Err(error) = writer.checkpoint(core) {
+                tracing::warn!(path = %core.dir.display(), %error, "cleanup.failed");
+            }
+            Ok(())
         })
     }
 
@@ -507,7 +515,7 @@ impl Index {
             let rewritten = writer.rewrite(core, &mut change, &mut |_| {})?;
             let left = entries - change.removed;
             let (tree, gone) = rewritten;
-            writer.replace(core, tree, gone, left, before)
+            writer.replace(core, &tree, gone, left, before)
         })
     }
 
@@ -556,7 +564,7 @@ impl Index {
                 fresh_nodes: 0,
                 epoch: tree.epoch.clone(),
             };
-            writer.replace(core, tree, gone, built.entries, before)?;
+            writer.replace(core, &tree, gone, built.entries, before)?;
             Ok(built.entries)
         })
     }

@@ -274,7 +274,7 @@ mod tests {
             write(&mut bytes, &lows, lows.iter().map(|_| PageRef { number: 1, crc: 2 }));
             bytes[6..8].copy_from_slice(&(lows.len() as u16).to_le_bytes());
             Inner::check(&bytes).unwrap();
-            for _ in 0..1 + rng.below(3) {
+            for _ in 0..=rng.below(3) {
                 let at = 6 + rng.below(700) as usize;
                 bytes[at] = rng.below(256) as u8;
             }

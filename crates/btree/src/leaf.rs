@@ -494,7 +494,7 @@ mod tests {
             let part = &divide(&block, sizes, Fences::ALL)[0];
             let page = page_of(&block, sizes, Fences::ALL, (0, part.to));
             bytes.copy_from_slice(page.bytes());
-            for _ in 0..1 + rng.below(3) {
+            for _ in 0..=rng.below(3) {
                 let at = 6 + rng.below(200) as usize;
                 bytes[at] = rng.below(256) as u8;
             }

@@ -520,7 +520,7 @@ mod tests {
 
     fn body(number: u64) -> FrameBody {
         let mut body = FrameBody::default();
-        body.push(&number.to_le_bytes(), (number % 3 != 0).then_some(b"value"));
+        body.push(&number.to_le_bytes(), (!number.is_multiple_of(3)).then_some(b"value"));
         body
     }
 
@@ -530,7 +530,7 @@ mod tests {
             for update in frame.updates() {
                 let (key, value) = update.unwrap();
                 let number = u64::from_le_bytes(key.try_into().unwrap());
-                assert_eq!(value.is_some(), number % 3 != 0);
+                assert_eq!(value.is_some(), !number.is_multiple_of(3));
                 found.push(number);
             }
             Ok(())

@@ -9,6 +9,7 @@
 //! stands still. A reader whose pages were given away after all, as it stayed behind for too long, sees
 //! [`Error::StaleReader`], never a wrong entry.
 
+use std::collections::VecDeque;
 use std::ops::RangeBounds;
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -28,6 +29,7 @@ use crate::log::{Frame, LogReader, is_not_found};
 use crate::pager::Pager;
 use crate::stats::Stats;
 use crate::superblock::{self, Superblock};
+use crate::tree::Epoch;
 use crate::writer::opened;
 
 /// Superblocks that are taken up at most before giving up: a writer would have to publish that many while a reader
@@ -43,8 +45,12 @@ const UPDATES_SLACK: usize = 1 << 16;
 struct Follower {
     disk: Arc<dyn Disk>,
     lease: Lease,
+    /// The newest one known; visible is its tree, unless `is_behind`.
     superblock: Superblock,
+    is_behind: bool,
     log: LogReader,
+    /// Of the tree that is visible and of older ones that cursors still have, ascending.
+    epochs: VecDeque<Arc<Epoch>>,
     /// Updates that there were when the log was last read from its beginning.
     updates: usize,
 }
@@ -57,11 +63,11 @@ pub struct IndexReader {
     follower: Mutex<Option<Follower>>,
 }
 
-/// A superblock whose tree the writer keeps for this lease.
-fn take_up(disk: &dyn Disk, path: &Path, lease: &Lease) -> Result<Superblock> {
+/// A superblock whose tree the writer keeps for this lease, which goes on for trees from `oldest` on.
+fn take_up(disk: &dyn Disk, path: &Path, lease: &Lease, oldest: u64) -> Result<Superblock> {
     let mut superblock = superblock::read(disk, path)?;
     for _ in 0..ATTEMPTS_MAX {
-        lease.renew(superblock.generation)?;
+        lease.renew(superblock.generation.min(oldest))?;
         let again = superblock::read(disk, path)?;
         if again.generation == superblock.generation {
             return Ok(superblock);
@@ -87,7 +93,7 @@ impl IndexReader {
             return Err(Error::NotFound { path: dir.to_owned() });
         }
         let lease = Lease::take(disk.as_ref(), dir)?;
-        let superblock = take_up(disk.as_ref(), &path, &lease)?;
+        let superblock = take_up(disk.as_ref(), &path, &lease, u64::MAX)?;
         check_sizes(dir, &limits, &superblock)?;
         let file = disk.open(&path, OpenMode::Read, Access::Direct)?;
         let cache_bytes = limits.memory_bytes / 2;
@@ -95,7 +101,15 @@ impl IndexReader {
         let state = opened(tree_of(&superblock), Deltas::default(), 0);
         let core = Arc::new(Core::new(dir.to_owned(), pager, state));
         let log = LogReader::new(disk.clone(), dir, superblock.tree, superblock.log_start);
-        let mut follower = Follower { disk, lease, superblock, log, updates: 0 };
+        let mut follower = Follower {
+            disk,
+            lease,
+            superblock,
+            is_behind: true,
+            log,
+            epochs: VecDeque::new(),
+            updates: 0,
+        };
         follower.begin(&core, limits.sizes)?;
         let reader = Self { core, limits, follower: Mutex::new(Some(follower)) };
         reader.adapt_cache()?;
@@ -169,11 +183,11 @@ impl IndexReader {
         Ok(self.len()? == 0)
     }
 
-    /// All entries, ascending, as of the last sync. Whoever goes on with a cursor after a later sync may find pages
-    /// gone that only the older tree had: [`Error::StaleReader`] or [`Error::Corrupt`].
+    /// All entries, ascending, as of the last sync; later ones change nothing for the cursor, whose tree is kept.
     ///
     /// # Errors
     /// As [`find`](Self::find).
+    #[expect(clippy::iter_not_returning_iterator, reason = "making one can fail")]
     pub fn iter(&self) -> Result<Cursor> {
         self.range::<&[u8]>(..)
     }
@@ -223,6 +237,14 @@ impl IndexReader {
 }
 
 impl Follower {
+    /// Reads the newest superblock, whose tree is kept from now on, as are those that are in use.
+    fn take_up(&mut self, core: &Core) -> Result<()> {
+        let oldest = self.epochs.front().map_or(u64::MAX, |epoch| epoch.0);
+        self.superblock = take_up(self.disk.as_ref(), core.pager.path(), &self.lease, oldest)?;
+        self.is_behind = true;
+        Ok(())
+    }
+
     /// Takes the tree of the superblock, and all of the log above it.
     fn begin(&mut self, core: &Core, sizes: crate::leaf::Sizes) -> Result<()> {
         for _ in 0..ATTEMPTS_MAX {
@@ -233,13 +255,13 @@ impl Follower {
                 Ok(false) => {}
                 Err(error) => return Err(error),
             }
-            let newer = take_up(self.disk.as_ref(), core.pager.path(), &self.lease)?;
-            if newer.generation == self.superblock.generation {
-                let found = self.log.position();
-                let what = crate::corrupt::Corrupt::rule("log_end", newer.log_end, found);
+            let generation = self.superblock.generation;
+            self.take_up(core)?;
+            if self.superblock.generation == generation {
+                let (expected, found) = (self.superblock.log_end, self.log.position());
+                let what = crate::corrupt::Corrupt::rule("log_end", expected, found);
                 return Err(core.pager.corrupt(what));
             }
-            self.superblock = newer;
         }
         let (generation, oldest) = (self.superblock.generation, self.superblock.oldest);
         Err(Error::StaleReader { generation, oldest })
@@ -263,44 +285,61 @@ impl Follower {
         self.install(core, |state| {
             state.pending = pending;
             state.entries = entries;
-        });
+        })?;
         Ok(true)
     }
 
-    /// Makes the tree of the superblock visible, with what `change` does to the rest.
-    fn install(&self, core: &Core, change: impl FnOnce(&mut State)) {
-        let mut state = core.state_mut();
-        if state.tree.epoch.0 != self.superblock.generation || state.tree.root.is_none() {
-            state.tree = Arc::new(tree_of(&self.superblock));
+    /// Makes the tree of the superblock visible, with what `change` does to the rest, and lets go of trees that nobody uses.
+    fn install(&mut self, core: &Core, change: impl FnOnce(&mut State)) -> Result<()> {
+        let generation = self.superblock.generation;
+        {
+            let mut state = core.state_mut();
+            if self.epochs.back().is_none_or(|epoch| epoch.0 != generation) {
+                let tree = tree_of(&self.superblock);
+                self.epochs.push_back(tree.epoch.clone());
+                state.tree = Arc::new(tree);
+            }
+            change(&mut state);
         }
-        change(&mut state);
-        core.pager.stands_at.store(self.superblock.generation, Ordering::Relaxed);
+        let before = self.epochs.front().map(|epoch| epoch.0);
+        while self.epochs.front().is_some_and(|epoch| Arc::strong_count(epoch) == 1) {
+            self.epochs.pop_front();
+        }
+        let oldest = self.epochs.front().map_or(generation, |epoch| epoch.0);
+        core.pager.stands_at.store(oldest, Ordering::Relaxed);
+        self.is_behind = false;
+        if before == Some(oldest) { Ok(()) } else { self.lease.renew(oldest) }
     }
 
     fn sync(&mut self, core: &Core, sizes: crate::leaf::Sizes) -> Result<bool> {
-        let path = core.pager.path();
-        let newest = superblock::read(self.disk.as_ref(), path)?;
+        let newest = superblock::read(self.disk.as_ref(), core.pager.path())?;
+        let replaced = self.superblock.replaced;
+        let was_behind = self.is_behind;
         let is_newer = newest.generation != self.superblock.generation;
         if is_newer {
-            let replaced = self.superblock.replaced;
-            self.superblock = take_up(self.disk.as_ref(), path, &self.lease)?;
-            let updates = core.state()?.pending.len();
-            let has_many = updates > 2 * self.updates + UPDATES_SLACK;
-            if self.superblock.replaced != replaced || has_many {
-                self.begin(core, sizes)?;
-                return Ok(true);
-            }
+            self.take_up(core)?;
+        }
+        let has_many = core.state()?.pending.len() > 2 * self.updates + UPDATES_SLACK;
+        if was_behind || self.superblock.replaced != replaced || (is_newer && has_many) {
+            self.begin(core, sizes)?;
+            return Ok(true);
         }
         let frames = match self.new_frames() {
             Ok(frames) if self.log.position() >= self.superblock.log_end => frames,
             // The log was cut before it was read; the tree of the newest superblock has what was cut.
-            Err(error) if !is_not_found(&error) => return Err(error),
+            Err(error) if !is_not_found(&error) => {
+                self.is_behind = true;
+                return Err(error);
+            }
             _ => {
-                self.superblock = take_up(self.disk.as_ref(), path, &self.lease)?;
+                self.take_up(core)?;
                 self.begin(core, sizes)?;
                 return Ok(true);
             }
         };
+        if frames.is_empty() && !is_newer {
+            return Ok(false);
+        }
         let entries = frames.last().map(|frame| frame.entries);
         let everything = Drained::up_to(0);
         let mut pending = core.state()?.pending.clone();
@@ -310,8 +349,8 @@ impl Follower {
         self.install(core, |state| {
             state.pending = pending;
             state.entries = entries.unwrap_or(state.entries);
-        });
-        Ok(is_newer || entries.is_some())
+        })?;
+        Ok(true)
     }
 
     fn new_frames(&mut self) -> Result<Vec<Frame>> {

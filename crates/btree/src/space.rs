@@ -153,16 +153,6 @@ impl Space {
         None
     }
 
-    /// Takes a free page below `limit`; `None` if there is none.
-    pub(crate) fn take_below(&mut self, limit: PageNo) -> Option<PageNo> {
-        let page = self.take()?;
-        if page < limit {
-            return Some(page);
-        }
-        self.unmark(page);
-        None
-    }
-
     /// Gives back a page that no tree has referred to yet.
     pub(crate) fn give_back(&mut self, page: PageNo) {
         self.unmark(page);

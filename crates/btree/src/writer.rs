@@ -32,8 +32,8 @@ use crate::space::{LIST_MAPS, Space};
 use crate::superblock::Superblock;
 use crate::tree::{Child, Epoch, Tree};
 
-/// Most drains in one call: bounds how long it takes. A drain frees more room than a batch of its size takes.
-const DRAINS_MAX: usize = 8;
+/// Most drains in a call, which bounds how long it takes: at most so many pages are read and written for each.
+const DRAINS_MAX: usize = 32;
 
 /// A checkpoint is made when this part of the used pages is held, and no fewer than so many.
 const HELD_PART: u64 = 16;
@@ -80,10 +80,21 @@ impl std::fmt::Debug for Writer {
     }
 }
 
+/// How near the buffer or the log is to its limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pressure {
+    None,
+    /// Three quarters are reached: calls drain in proportion to their updates.
+    Some,
+    /// The limit is reached: calls drain as much as one call may.
+    Much,
+}
+
 /// Applies pending updates to leaves.
 struct Drain<'a> {
     core: &'a Core,
     updates: u64,
+    bytes: usize,
 }
 
 impl Change for Drain<'_> {
@@ -94,7 +105,10 @@ impl Change for Drain<'_> {
 
     fn apply(&mut self, fences: Fences<'_>, entries: &Block) -> Option<Block> {
         let state = self.core.state().ok()?;
-        let updates = state.pending.range(fences.low, fences.high).inspect(|_| self.updates += 1);
+        let updates = state.pending.range(fences.low, fences.high).inspect(|(key, value)| {
+            self.updates += 1;
+            self.bytes += block::ENTRY_HEAD_BYTES + key.len() + value.map_or(0, <[u8]>::len);
+        });
         Some(block::apply(entries, updates))
     }
 }
@@ -122,20 +136,29 @@ impl Writer {
         if !self.body.is_empty() && self.body.bytes() + bytes > self.limits.unflushed_bytes {
             self.flush(core, false)?;
         }
+        // Half as much again as comes: what a flush has brought at once is drained in the course of the following calls.
+        let mut owed = bytes + bytes / 2;
         for _ in 0..DRAINS_MAX {
-            if !self.is_drain_due(core)? {
-                break;
+            match self.pressure(core)? {
+                Pressure::None => break,
+                Pressure::Some if owed == 0 => break,
+                _ => owed = owed.saturating_sub(self.drain(core)?),
             }
-            self.drain(core)?;
         }
         self.adapt_cache(core)
     }
 
-    fn is_drain_due(&self, core: &Core) -> Result<bool> {
-        let state = core.state()?;
-        let waiting = self.log.end() - self.drained.oldest().0;
-        let is_long = waiting > self.limits.log_bytes - self.limits.log_bytes / 4;
-        Ok(state.pending.memory_bytes() > self.limits.buffer_bytes || is_long)
+    fn pressure(&self, core: &Core) -> Result<Pressure> {
+        let buffered = core.state()?.pending.memory_bytes();
+        let logged = self.log.end() - self.drained.oldest().0;
+        let (buffer_max, log_max) = (self.limits.buffer_bytes, self.limits.log_bytes);
+        Ok(if buffered > buffer_max || logged > log_max {
+            Pressure::Much
+        } else if buffered > buffer_max - buffer_max / 4 || logged > log_max - log_max / 4 {
+            Pressure::Some
+        } else {
+            Pressure::None
+        })
     }
 
     /// Gives to the page cache what nothing else takes.
@@ -182,8 +205,8 @@ impl Writer {
         self.superblock.generation + 1
     }
 
-    /// Applies the updates of the range that waits longest to the leaves of one node.
-    fn drain(&mut self, core: &Core) -> Result<()> {
+    /// Applies the updates of the range that waits longest to the leaves of one node; returns the bytes of these updates.
+    fn drain(&mut self, core: &Core) -> Result<usize> {
         let position = self.log.end();
         let start = self.drained.oldest().1.to_vec();
         let first = {
@@ -192,11 +215,12 @@ impl Writer {
         };
         let Some(first) = first else {
             self.drained.set(&start, None, position);
-            return self.publish_if_due(core);
+            self.publish_if_due(core)?;
+            return Ok(0);
         };
         self.drained.set(&start, Some(&first), position);
         let tree = core.state()?.tree.clone();
-        let mut change = Drain { core, updates: 0 };
+        let mut change = Drain { core, updates: 0, bytes: 0 };
         let generation = self.generation();
         let step = step(&core.pager, &mut self.space, generation, &tree, &first, &mut change)?;
         core.pager.counters.drained_updates.add(change.updates);
@@ -208,7 +232,8 @@ impl Writer {
         }
         self.drained.set(&step.low, step.high.as_deref(), position);
         self.space.hold(self.superblock.generation, step.gone);
-        self.publish_if_due(core)
+        self.publish_if_due(core)?;
+        Ok(change.bytes)
     }
 
     fn publish_if_due(&mut self, core: &Core) -> Result<()> {
@@ -479,7 +504,7 @@ impl Writer {
     pub(crate) fn replace(
         &mut self,
         core: &Core,
-        tree: Tree,
+        tree: &Tree,
         gone: Vec<PageNo>,
         entries: u64,
         before: Space,
@@ -488,7 +513,7 @@ impl Writer {
         let drained = Drained::up_to(self.log.end());
         let end = self.log.end();
         let replaced = std::mem::replace(&mut self.log.replaced, end);
-        let published = self.publish(core, &tree, drained, entries, |state| {
+        let published = self.publish(core, tree, drained, entries, |state| {
             state.pending = Deltas::default();
             state.unflushed = Deltas::default();
             state.entries = entries;

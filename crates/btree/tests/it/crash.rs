@@ -114,7 +114,8 @@ fn take(index: &mut Index, disk: &Arc<dyn Disk>, step: &Step) -> Result<(), Erro
 
 fn long_key(number: u64) -> Vec<u8> {
     // Separators as long as this make nodes with few children.
-    format!("{:>200}{:04}", if number % 2 == 0 { "INDEX" } else { "INODE" }, number).into_bytes()
+    format!("{:>200}{:04}", if number.is_multiple_of(2) { "INDEX" } else { "INODE" }, number)
+        .into_bytes()
 }
 
 fn draw_script(rng: &mut ChaCha8Rng, count: usize) -> Vec<Step> {
@@ -124,7 +125,7 @@ fn draw_script(rng: &mut ChaCha8Rng, count: usize) -> Vec<Step> {
         let is_growing = at * 2 < count;
         steps.push(match rng.below(20) {
             0..10 => {
-                let batch = (0..1 + rng.below(30)).map(|_| {
+                let batch = (0..=rng.below(30)).map(|_| {
                     let key = long_key(rng.below(spread));
                     let is_put = rng.chance(if is_growing { 5 } else { 1 }, 6);
                     (key, is_put.then(|| vec![at as u8; rng.index(300)]))

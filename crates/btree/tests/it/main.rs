@@ -9,6 +9,8 @@ mod migrate;
 
 mod model;
 
+mod processes;
+
 mod sort;
 
 use terrane_btree::{Records, Result};

@@ -18,10 +18,6 @@ type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 pub(crate) const DIR: &str = "/index";
 
-fn disk(seed: u64) -> Arc<dyn Disk> {
-    SimDisk::new(seed)
-}
-
 fn list(cursor: Cursor) -> Vec<(Vec<u8>, Vec<u8>)> {
     cursor.map(|entry| entry.unwrap()).collect()
 }
@@ -43,7 +39,7 @@ fn draw_key(rng: &mut ChaCha8Rng, fixed: Option<usize>, spread: u64) -> Vec<u8> 
     .into_bytes();
     if let Some(bytes) = fixed {
         key.resize(bytes, b'.');
-    } else if number % 50 == 0 {
+    } else if number.is_multiple_of(50) {
         key.resize(300, b'x');
     }
     key
@@ -54,142 +50,166 @@ fn draw_value(rng: &mut ChaCha8Rng, fixed: Option<usize>) -> Vec<u8> {
     rng.bytes(len)
 }
 
-fn check_all(index: &Index, disk: &Arc<dyn Disk>, model: &Model) {
-    assert_eq!(index.len().unwrap(), model.len() as u64);
-    assert_eq!(list(index.iter().unwrap()), expected(model.iter()));
-    index.checkpoint().unwrap();
-    let report = check(disk, Path::new(DIR), &mut |_, _| {}).unwrap();
-    assert_eq!(report.problems, []);
-    assert_eq!(report.entries, model.len() as u64);
+/// An index, a reader of it, and what they should have.
+struct Run<'a> {
+    rng: &'a mut ChaCha8Rng,
+    disk: Arc<dyn Disk>,
+    config: Config,
+    spread: u64,
+    index: Index,
+    reader: IndexReader,
+    model: Model,
 }
 
-fn run(rng: &mut ChaCha8Rng, seed: u64, steps: u64) {
-    let fixed = (seed % 2 == 0).then_some(16);
-    let fixed_value = (seed % 3 == 0).then_some(13);
-    let buffer = [0, 4_000, 200_000][(seed % 3) as usize];
-    let mut config = Config::variable().with_memory(1 << 20).with_buffer(buffer).with_log(1 << 16);
-    (config.key_bytes, config.value_bytes) = (fixed, fixed_value);
-    let disk = disk(seed);
-    let mut index = Index::create(disk.clone(), Path::new(DIR), &config).unwrap();
-    let reader = IndexReader::open(disk.clone(), Path::new(DIR), &config).unwrap();
-    let (mut model, mut flushed) = (Model::new(), Model::new());
-    let spread = [60, 3_000][rng.index(2)];
-    for step in 0..steps {
-        match rng.below(100) {
-            0..40 => {
-                let mut batch = Vec::new();
-                for _ in 0..1 + rng.below(60) {
-                    let key = draw_key(rng, fixed, spread);
-                    let value = rng.chance(2, 3).then(|| draw_value(rng, fixed_value));
-                    batch.push((key, value));
-                }
-                let updates: Vec<Update<'_>> = batch
-                    .iter()
-                    .map(|(key, value)| match value {
-                        Some(value) => Update::Replace(key, value),
-                        None => Update::Remove(key),
-                    })
-                    .collect();
-                let removed = index.apply(&updates).unwrap();
-                let mut expected = 0;
-                for (key, value) in batch {
-                    match value {
-                        Some(value) => {
-                            model.insert(key, value);
-                        }
-                        None => expected += usize::from(model.remove(&key).is_some()),
-                    }
-                }
-                assert_eq!(removed, expected);
-            }
+impl<'a> Run<'a> {
+    fn new(rng: &'a mut ChaCha8Rng, seed: u64) -> Self {
+        let buffer = [0, 4_000, 200_000][(seed % 3) as usize];
+        let mut config = Config::variable().with_memory(1 << 20).with_buffer(buffer);
+        config.log_bytes_max = 1 << 16;
+        config.key_bytes = seed.is_multiple_of(2).then_some(16);
+        config.value_bytes = seed.is_multiple_of(3).then_some(13);
+        let disk: Arc<dyn Disk> = SimDisk::new(seed);
+        let index = Index::create(disk.clone(), Path::new(DIR), &config).unwrap();
+        let reader = IndexReader::open(disk.clone(), Path::new(DIR), &config).unwrap();
+        let spread = [60, 3_000][rng.index(2)];
+        Self { rng, disk, config, spread, index, reader, model: Model::new() }
+    }
+
+    fn key(&mut self) -> Vec<u8> {
+        draw_key(self.rng, self.config.key_bytes, self.spread)
+    }
+
+    fn value(&mut self) -> Vec<u8> {
+        draw_value(self.rng, self.config.value_bytes)
+    }
+
+    fn step(&mut self) {
+        match self.rng.below(100) {
+            0..40 => self.apply(),
             40..60 => {
-                let (key, value) = (draw_key(rng, fixed, spread), draw_value(rng, fixed_value));
-                index.replace(&key, &value).unwrap();
-                model.insert(key, value);
+                let (key, value) = (self.key(), self.value());
+                self.index.replace(&key, &value).unwrap();
+                self.model.insert(key, value);
             }
             60..70 => {
-                let key = draw_key(rng, fixed, spread);
-                assert_eq!(index.remove(&key).unwrap(), model.remove(&key).is_some());
+                let key = self.key();
+                assert_eq!(self.index.remove(&key).unwrap(), self.model.remove(&key).is_some());
             }
-            70..80 => {
-                index.flush(rng.chance(1, 2)).unwrap();
-                flushed.clone_from(&model);
-            }
-            80..88 => {
-                let (low, high) = (draw_key(rng, fixed, spread), draw_key(rng, fixed, spread));
-                let forward = list(index.range(low.clone()..high.clone()).unwrap());
-                let mut backward = list(index.range_back(low.clone()..high.clone()).unwrap());
-                backward.reverse();
-                assert_eq!(forward, backward);
-                let in_range =
-                    if low < high { expected(model.range(low..high)) } else { Vec::new() };
-                assert_eq!(forward, in_range);
-                let prefix = draw_key(rng, fixed, spread);
-                let prefix = &prefix[..rng.index(prefix.len())];
-                let with_prefix = model.iter().filter(|(key, _)| key.starts_with(prefix));
-                assert_eq!(list(index.prefix(prefix).unwrap()), expected(with_prefix));
-            }
-            88..92 => {
-                let keys: Vec<_> = (0..40).map(|_| draw_key(rng, fixed, spread)).collect();
-                let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
-                let found = index.find_many(&keys).unwrap();
-                for (key, value) in keys.iter().zip(found) {
-                    assert_eq!(value.as_ref(), model.get(*key));
-                    assert_eq!(index.mem(key).unwrap(), value.is_some());
-                }
-            }
+            70..80 => self.index.flush(self.rng.chance(1, 2)).unwrap(),
+            80..88 => self.scan(),
+            88..92 => self.look_up(),
             92 => {
-                let modulus = 2 + rng.below(4) as usize;
-                index
-                    .filter(|key, _| {
-                        key.iter().map(|&b| usize::from(b)).sum::<usize>() % modulus != 0
-                    })
-                    .unwrap();
-                model.retain(|key, _| {
-                    key.iter().map(|&b| usize::from(b)).sum::<usize>() % modulus != 0
-                });
-                flushed.clone_from(&model);
+                let modulus = 2 + self.rng.below(4) as usize;
+                self.index.filter(|key, _| is_kept(key, modulus)).unwrap();
+                self.model.retain(|key, _| is_kept(key, modulus));
             }
-            93 if rng.chance(1, 3) => {
-                index.clear().unwrap();
-                model.clear();
-                flushed.clear();
+            93 if self.rng.chance(1, 3) => {
+                self.index.clear().unwrap();
+                self.model.clear();
             }
-            94 => {
-                index.compact().unwrap();
-                flushed.clone_from(&model);
-            }
-            95 if rng.chance(1, 3) => {
-                index.clear().unwrap();
-                let fill = 50 + rng.below(51) as u32;
-                let mut input = IterRecords::new(model.clone());
-                index.build_sorted(&mut input, fill, |_| {}).unwrap();
-                flushed.clone_from(&model);
+            94 => drop(self.index.compact().unwrap()),
+            95 if self.rng.chance(1, 3) => {
+                self.index.clear().unwrap();
+                let fill = 50 + self.rng.below(51) as u32;
+                let mut input = IterRecords::new(self.model.clone());
+                self.index.build_sorted(&mut input, fill, |_| {}).unwrap();
             }
             96 => {
-                index.close().unwrap();
-                drop(index);
-                index = Index::open(disk.clone(), Path::new(DIR), &config).unwrap();
-                flushed.clone_from(&model);
+                self.index.close().unwrap();
+                self.index = Index::open(self.disk.clone(), Path::new(DIR), &self.config).unwrap();
             }
-            97 => check_all(&index, &disk, &model),
+            97 => self.check(),
             _ => {
-                reader.sync().unwrap();
-                // What was not flushed by hand may have been all the same; so flush before comparing.
-                index.flush(false).unwrap();
-                reader.sync().unwrap();
-                flushed.clone_from(&model);
-                assert_eq!(list(reader.iter().unwrap()), expected(flushed.iter()), "step {step}");
-                assert_eq!(reader.len().unwrap(), flushed.len() as u64);
+                self.reader.sync().unwrap();
+                self.index.flush(false).unwrap();
+                assert_eq!(self.index.len().unwrap(), self.model.len() as u64);
+                self.reader.sync().unwrap();
+                assert_eq!(list(self.reader.iter().unwrap()), expected(self.model.iter()));
+                assert_eq!(self.reader.len().unwrap(), self.model.len() as u64);
             }
         }
     }
-    check_all(&index, &disk, &model);
-    index.close().unwrap();
-    index.close().unwrap();
+
+    fn apply(&mut self) {
+        let batch: Vec<(Vec<u8>, Option<Vec<u8>>)> = (0..=self.rng.below(60))
+            .map(|_| (self.key(), self.rng.chance(2, 3).then(|| self.value())))
+            .collect();
+        let updates: Vec<Update<'_>> = batch
+            .iter()
+            .map(|(key, value)| match value {
+                Some(value) => Update::Replace(key, value),
+                None => Update::Remove(key),
+            })
+            .collect();
+        let removed = self.index.apply(&updates).unwrap();
+        let mut expected = 0;
+        for (key, value) in batch {
+            match value {
+                Some(value) => drop(self.model.insert(key, value)),
+                None => expected += usize::from(self.model.remove(&key).is_some()),
+            }
+        }
+        assert_eq!(removed, expected);
+    }
+
+    fn scan(&mut self) {
+        let (low, high) = (self.key(), self.key());
+        let forward = list(self.index.range(low.clone()..high.clone()).unwrap());
+        let mut backward = list(self.index.range_back(low.clone()..high.clone()).unwrap());
+        backward.reverse();
+        assert_eq!(forward, backward);
+        let range = if low < high { expected(self.model.range(low..high)) } else { Vec::new() };
+        assert_eq!(forward, range);
+        let prefix = self.key();
+        let prefix = &prefix[..self.rng.index(prefix.len())];
+        let entries = self.model.iter().filter(|(key, _)| key.starts_with(prefix));
+        let entries = expected(entries);
+        assert_eq!(list(self.index.prefix(prefix).unwrap()), entries);
+        let mut backward = list(self.index.prefix_back(prefix).unwrap());
+        backward.reverse();
+        assert_eq!(backward, entries);
+    }
+
+    fn look_up(&mut self) {
+        let keys: Vec<_> = (0..40).map(|_| self.key()).collect();
+        let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+        let found = self.index.find_many(&keys).unwrap();
+        for (key, value) in keys.iter().zip(found) {
+            assert_eq!(value.as_ref(), self.model.get(*key));
+            assert_eq!(self.index.mem(key).unwrap(), value.is_some());
+        }
+    }
+
+    fn check(&self) {
+        assert_eq!(self.index.len().unwrap(), self.model.len() as u64);
+        assert_eq!(list(self.index.iter().unwrap()), expected(self.model.iter()));
+        self.index.checkpoint().unwrap();
+        let report = check(&self.disk, Path::new(DIR), &mut |_, _| {}).unwrap();
+        assert_eq!(report.problems, []);
+        assert_eq!(report.entries, self.model.len() as u64);
+    }
+}
+
+fn is_kept(key: &[u8], modulus: usize) -> bool {
+    !key.iter().map(|&byte| usize::from(byte)).sum::<usize>().is_multiple_of(modulus)
 }
 
 #[test]
 fn the_index_is_a_sorted_map() {
-    for_each_seed("the_index_is_a_sorted_map", 12, |rng, seed| run(rng, seed, 250));
+    let (mut splits, mut merges) = (0, 0);
+    for_each_seed("the_index_is_a_sorted_map", 12, |rng, seed| {
+        let mut run = Run::new(rng, seed);
+        for _ in 0..250 {
+            run.step();
+        }
+        run.check();
+        let stats = run.index.stats().unwrap();
+        splits += stats.splits;
+        merges += stats.merges;
+        run.index.close().unwrap();
+        // The same again does nothing.
+        run.index.close().unwrap();
+        assert!(run.index.len().is_err());
+    });
+    assert!(splits > 0 && merges > 0, "{splits} splits, {merges} merges");
 }

@@ -1,0 +1,273 @@
+//! Real processes: one writes, three read, and all of them are killed now and then.
+//!
+//! Goal: each reader sees the state after some batch of the writer, whole, never an older one than before, and not beyond
+//! what was flushed; a writer that was killed goes on from a state that has everything it had flushed; nobody waits for the
+//! dead. Now and then the writer clears the index, or filters it.
+//!
+//! Method: the test starts itself as writer and as readers. What batch n does follows from n alone, and each batch says in
+//! the index which one it is, so a reader knows what must be there. `cargo xtask readers` and `kill` do it for long.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use terrane_btree::{Config, Error, Index, IndexReader, Update};
+use terrane_io::{Disk, RealDisk, RealOptions};
+use terrane_testkit::draw::Draw;
+use terrane_testkit::seeds::for_each_seed;
+use terrane_testkit::{ChaCha8Rng, SeedableRng};
+
+/// What the process is to be: `writer` or `reader`.
+const ROLE: &str = "TERRANE_INDEX_ROLE";
+
+/// Names the index in such a process.
+const CHILD_DIR: &str = "TERRANE_INDEX_DIR";
+
+/// The batch that a writer was at when it cleared the index.
+const CLEARED_AT: &str = "TERRANE_INDEX_CLEARED_AT";
+
+/// How often a process is killed; set by `cargo xtask kill`.
+const CYCLES: &str = "TERRANE_KILL_CYCLES";
+
+/// For how long readers are let alone besides; set by `cargo xtask readers`.
+const SECONDS: &str = "TERRANE_READERS_SECONDS";
+
+const TEST: &str = "processes::readers_see_what_a_writer_flushed_whoever_is_killed";
+
+/// Holds the number of the last batch.
+const NUMBER: &[u8] = b"number";
+
+/// Each so manieth batch is preceded by a clear, and each so manieth by a filter.
+const CLEAR_EVERY: u64 = 211;
+const FILTER_EVERY: u64 = 67;
+
+type Model = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn config() -> Config {
+    Config::variable().with_memory(2 << 20).with_buffer(40_000).with_log(1 << 18)
+}
+
+fn disk() -> Arc<dyn Disk> {
+    RealDisk::new(RealOptions::default()).unwrap()
+}
+
+fn batch(number: u64) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
+    let rng = &mut ChaCha8Rng::seed_from_u64(number);
+    let len = 1 + rng.index(120);
+    (0..len)
+        .map(|_| {
+            let key = rng.below(20_000).to_le_bytes().to_vec();
+            let value_len = rng.index(60);
+            (key, (!rng.chance(1, 4)).then(|| rng.bytes(value_len)))
+        })
+        .collect()
+}
+
+fn is_kept(number: u64, key: &[u8]) -> bool {
+    key == NUMBER || !(u64::from(key[0]) + number).is_multiple_of(3)
+}
+
+/// What batch `number` makes of the one before.
+fn apply(model: &mut Model, number: u64) {
+    if number.is_multiple_of(CLEAR_EVERY) {
+        model.clear();
+    }
+    if number.is_multiple_of(FILTER_EVERY) {
+        model.retain(|key, _| is_kept(number, key));
+    }
+    for (key, value) in batch(number) {
+        match value {
+            Some(value) => drop(model.insert(key, value)),
+            None => drop(model.remove(&key)),
+        }
+    }
+    model.insert(NUMBER.to_vec(), number.to_le_bytes().to_vec());
+}
+
+fn number_of(found: Option<Vec<u8>>) -> Option<u64> {
+    found.map(|bytes| u64::from_le_bytes(bytes.try_into().unwrap()))
+}
+
+fn say(what: &str) {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{what}").unwrap();
+    out.flush().unwrap();
+}
+
+/// Writes until it is killed.
+fn write(dir: &Path) {
+    let index = Index::open_or_create(disk(), dir, &config()).unwrap();
+    let cleared: u64 = env::var(CLEARED_AT).map_or(0, |text| text.parse().unwrap());
+    let first = match number_of(index.find(NUMBER).unwrap()) {
+        Some(last) => last + 1,
+        None => cleared.max(1),
+    };
+    say(&format!("opened {}", first - 1));
+    for number in first.. {
+        if number.is_multiple_of(CLEAR_EVERY) {
+            say(&format!("clear {number}"));
+            index.clear().unwrap();
+        }
+        if number.is_multiple_of(FILTER_EVERY) {
+            index.filter(|key, _| is_kept(number, key)).unwrap();
+        }
+        let batch = batch(number);
+        let number_bytes = number.to_le_bytes();
+        let mut updates: Vec<Update<'_>> = batch
+            .iter()
+            .map(|(key, value)| match value {
+                Some(value) => Update::Replace(key, value),
+                None => Update::Remove(key),
+            })
+            .collect();
+        updates.push(Update::Replace(NUMBER, &number_bytes));
+        index.apply(&updates).unwrap();
+        if number.is_multiple_of(3) {
+            index.flush(number.is_multiple_of(2)).unwrap();
+            say(&format!("flushed {number}"));
+        }
+    }
+}
+
+/// Reads until it is killed, or sees what must not be.
+fn read(dir: &Path) {
+    let reader = loop {
+        match IndexReader::open(disk(), dir, &config()) {
+            Ok(reader) => break reader,
+            Err(Error::NotFound { .. }) => std::thread::yield_now(),
+            Err(error) => panic!("{error}"),
+        }
+    };
+    let rng = &mut ChaCha8Rng::seed_from_u64(u64::from(std::process::id()));
+    let (mut model, mut known, mut checks) = (Model::new(), 0, 0_u64);
+    loop {
+        reader.sync().unwrap();
+        // A filter is seen by itself: the number of the batch before it, and fewer entries.
+        let found = number_of(reader.find(NUMBER).unwrap());
+        let Some(number) = found else {
+            assert_eq!(reader.len().unwrap(), 0, "only an index that was cleared has no number");
+            continue;
+        };
+        assert!(number >= known, "batch {number} after batch {known}");
+        for number in known + 1..=number {
+            apply(&mut model, number);
+        }
+        known = number;
+        let next = number + 1;
+        let may_be_filtered = next.is_multiple_of(FILTER_EVERY);
+        let mut expected = model.clone();
+        let len = reader.len().unwrap();
+        if len != expected.len() as u64 && may_be_filtered {
+            expected.retain(|key, _| is_kept(next, key));
+        }
+        assert_eq!(len, expected.len() as u64, "after batch {number}");
+        for _ in 0..200 {
+            let key = rng.below(20_000).to_le_bytes();
+            let found = reader.find(&key).unwrap();
+            assert_eq!(found.as_ref(), expected.get(&key[..]), "after batch {number}");
+            checks += 1;
+        }
+        if rng.chance(1, 20) {
+            let all: Model = reader.iter().unwrap().map(|entry| entry.unwrap()).collect();
+            checks += all.len() as u64;
+            assert!(all == expected, "{} entries after batch {number}", all.len());
+        }
+        say(&format!("checks {checks} {number}"));
+    }
+}
+
+/// A process of this test.
+struct Process {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Process {
+    fn start(dir: &Path, role: &str, cleared: u64) -> Self {
+        let mut command = Command::new(env::current_exe().unwrap());
+        command.args(["--exact", TEST, "--nocapture"]);
+        command.env(ROLE, role).env(CHILD_DIR, dir).env(CLEARED_AT, cleared.to_string());
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, lines }
+    }
+
+    /// The next line that begins with a word: what follows it.
+    fn line(&mut self, words: &[&str]) -> (String, Vec<u64>) {
+        for line in self.lines.by_ref() {
+            let line = line.unwrap();
+            let mut parts = line.split(' ');
+            if let Some(word) = parts.next().filter(|word| words.contains(word)) {
+                return (word.to_owned(), parts.map(|number| number.parse().unwrap()).collect());
+            }
+        }
+        panic!("a process ended: {:?}", self.child.wait());
+    }
+
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+#[test]
+fn readers_see_what_a_writer_flushed_whoever_is_killed() {
+    if let Ok(role) = env::var(ROLE) {
+        let dir = env::var(CHILD_DIR).unwrap();
+        if role == "writer" {
+            write(Path::new(&dir));
+        } else {
+            read(Path::new(&dir));
+        }
+        return;
+    }
+    let cycles = env::var(CYCLES).map_or(6, |text| text.parse().unwrap());
+    let seconds: u64 = env::var(SECONDS).map_or(1, |text| text.parse().unwrap());
+    for_each_seed("readers_see_what_a_writer_flushed_whoever_is_killed", 1, |rng, _| {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path().join("index");
+        let (mut flushed, mut cleared, mut checks) = (0, 0, 0);
+        let mut writer = Process::start(&dir, "writer", cleared);
+        let mut readers: Vec<Process> = (0..3).map(|_| Process::start(&dir, "reader", 0)).collect();
+        let mut watch = |writer: &mut Process, lines: u64, flushed: &mut u64| {
+            for _ in 0..lines {
+                let (word, numbers) = writer.line(&["opened", "clear", "flushed"]);
+                match word.as_str() {
+                    "opened" => {
+                        // A clear that was under way may have taken everything with it.
+                        let had = numbers[0] >= *flushed || cleared > *flushed;
+                        assert!(had, "batch {flushed} was flushed, and {} is there", numbers[0]);
+                    }
+                    "clear" => cleared = numbers[0],
+                    _ => *flushed = numbers[0],
+                }
+            }
+            cleared
+        };
+        let mut see = |reader: &mut Process| checks += reader.line(&["checks"]).1[0].min(200);
+        for cycle in 0..cycles {
+            let cleared = watch(&mut writer, 1 + rng.below(60), &mut flushed);
+            readers.iter_mut().for_each(&mut see);
+            if cycle % 3 == 2 {
+                let reader = readers.remove(rng.index(readers.len()));
+                reader.kill();
+                readers.push(Process::start(&dir, "reader", 0));
+            }
+            writer.kill();
+            writer = Process::start(&dir, "writer", cleared);
+        }
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(seconds) {
+            watch(&mut writer, 1, &mut flushed);
+            readers.iter_mut().for_each(&mut see);
+        }
+        println!("{checks} checks of single keys by readers while batch {flushed} was reached");
+        assert!(checks > 1_000, "{checks}");
+        writer.kill();
+        readers.into_iter().for_each(Process::kill);
+    });
+}
