@@ -355,24 +355,8 @@ impl Inspect {
     }
 
     fn look(&self, looker: &mut Looker, path: &Path) -> Result<(Shown, String), Failure> {
-        if let Some(of) = btree::Place::of(&looker.disk, path)? {
-            return match (self.page, of) {
-                (Some(number), btree::Place::File) => {
-                    let page = btree::DescribedPage::read(&looker.disk, path, number)?;
-                    let text = page.text();
-                    Ok((Shown::BtreePage(page), text))
-                }
-                (Some(_), btree::Place::Dir) => {
-                    let path = path.display();
-                    let message = format!("--page shows a page of a file: {path}/tree");
-                    Err(Failure::usage(message))
-                }
-                (None, of) => {
-                    let described = btree::Described::read(&looker.disk, of.dir(path))?;
-                    let text = described.text();
-                    Ok((Shown::Btree(described), text))
-                }
-            };
+        if let Some(place) = btree::Place::of(&looker.disk, path)? {
+            return self.look_at_btree(looker, path, place);
         }
         let inspection = inspect::inspect(&looker.disk, path);
         match inspection.map_err(|error| Failure::with_file(error, path))? {
@@ -456,6 +440,30 @@ impl Inspect {
                 Ok((Shown::Canonical(canonical), text))
             }
             _ => Err(Failure::usage(format!("{}: nothing that can be shown", path.display()))),
+        }
+    }
+
+    fn look_at_btree(
+        &self,
+        looker: &Looker,
+        path: &Path,
+        place: btree::Place,
+    ) -> Result<(Shown, String), Failure> {
+        match (self.page, place) {
+            (Some(number), btree::Place::File) => {
+                let page = btree::DescribedPage::read(&looker.disk, path, number)?;
+                let text = page.text();
+                Ok((Shown::BtreePage(page), text))
+            }
+            (Some(_), btree::Place::Dir) => {
+                let path = path.display();
+                Err(Failure::usage(format!("--page shows a page of a file: {path}/tree")))
+            }
+            (None, place) => {
+                let described = btree::Described::read(&looker.disk, place.dir(path))?;
+                let text = described.text();
+                Ok((Shown::Btree(described), text))
+            }
         }
     }
 

@@ -13,10 +13,12 @@
 //! Invariant: a table has one snapshot, its last. Tables are numbered from 1 on.
 
 use std::collections::BTreeMap;
+use std::iter::Peekable;
 use std::ops::Bound;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::vec::IntoIter;
 
 use terrane::btree::{Config, Error, Index, KEY_BYTES_MAX, Update, inspect};
 use terrane::io::disk::create_dirs;
@@ -52,6 +54,9 @@ const PIECES: u8 = 1;
 
 /// Changes of a table since its snapshot.
 type Changes = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
+
+/// One of them.
+type Changed = (Vec<u8>, Option<Vec<u8>>);
 
 /// An index in a directory.
 #[derive(Debug)]
@@ -272,15 +277,18 @@ impl Shared {
 
 /// Changes of the index.
 #[derive(Default)]
-struct Batch(Vec<(Vec<u8>, Option<Vec<u8>>)>);
+struct Batch(Vec<Changed>);
 
 impl Batch {
     /// Puts a value, or none, in the place of one of so many pieces.
     fn put(&mut self, table: u32, key: &[u8], value: Option<&[u8]>, old_pieces: usize) {
         let is_long = |value: &&[u8]| value.len() > PIECE_BYTES;
-        let head = value.map(|value| match is_long(&value) {
-            false => [&[0], value].concat(),
-            true => [&[1], &(value.len() as u32).to_le_bytes()[..]].concat(),
+        let head = value.map(|value| {
+            if is_long(&value) {
+                [&[1], &(value.len() as u32).to_le_bytes()[..]].concat()
+            } else {
+                [&[0], value].concat()
+            }
         });
         self.0.push((value_key(table, key), head));
         let mut pieces = 0;
@@ -376,7 +384,7 @@ impl Engine for Btree {
         self.0.index.flush(true)?;
         for Saved { changes, .. } in saved {
             let mut changes = locked(&changes);
-            let bytes = changes.iter().map(|(key, value)| change_bytes(key, value)).sum();
+            let bytes = changes.iter().map(change_bytes).sum();
             self.0.changes_bytes.fetch_sub(bytes, Ordering::Relaxed);
             changes.clear();
         }
@@ -388,7 +396,7 @@ impl Engine for Btree {
     }
 }
 
-fn change_bytes(key: &[u8], value: &Option<Vec<u8>>) -> usize {
+fn change_bytes((key, value): (&Vec<u8>, &Option<Vec<u8>>)) -> usize {
     key.len() + value.as_ref().map_or(0, Vec::len) + CHANGE_OVERHEAD_BYTES
 }
 
@@ -412,10 +420,10 @@ impl Table for BtreeTable {
     fn update(&mut self, changes: &[Change<'_>]) -> Result<()> {
         let mut held = locked(&self.changes);
         for change in changes {
-            let value = change.value.map(<[u8]>::to_vec);
-            let new = change_bytes(change.key, &value);
-            let old = held.insert(change.key.to_vec(), value);
-            let old = old.map_or(0, |old| change_bytes(change.key, &old));
+            let (key, value) = (change.key.to_vec(), change.value.map(<[u8]>::to_vec));
+            let old = held.get_key_value(&key).map_or(0, change_bytes);
+            let new = change_bytes((&key, &value));
+            held.insert(key, value);
             self.shared.changes_bytes.fetch_add(new, Ordering::Relaxed);
             self.shared.changes_bytes.fetch_sub(old, Ordering::Relaxed);
         }
@@ -453,7 +461,7 @@ impl Table for BtreeTable {
 /// What was changed and not committed goes with the table.
 impl Drop for BtreeTable {
     fn drop(&mut self) {
-        let bytes = locked(&self.changes).iter().map(|(key, value)| change_bytes(key, value)).sum();
+        let bytes = locked(&self.changes).iter().map(change_bytes).sum();
         self.shared.changes_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
@@ -464,7 +472,7 @@ struct BtreeCursor<'a> {
     stored: terrane::btree::Cursor,
     /// The next entry of the index: key and head.
     next: Option<(Vec<u8>, Vec<u8>)>,
-    changes: std::iter::Peekable<std::vec::IntoIter<(Vec<u8>, Option<Vec<u8>>)>>,
+    changes: Peekable<IntoIter<Changed>>,
 }
 
 /// Key without its table, and head.
@@ -506,3 +514,6 @@ impl From<Error> for EngineError {
         class(Box::new(error))
     }
 }
+
+#[cfg(test)]
+mod tests;

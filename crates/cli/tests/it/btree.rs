@@ -1,6 +1,7 @@
 //! B+trees from outside: `terrane bench index`, `inspect` and `verify`.
 
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -64,6 +65,39 @@ fn lmdb_is_measured_beside_the_btree() {
     check_schema(&report);
     assert_eq!(report["engines"][0]["result_hash"], report["engines"][1]["result_hash"]);
     assert!(report["warnings"][0].as_str().unwrap().contains("--memory-limit"), "{report}");
+}
+
+/// What was measured until then is told, with the exit code of an interruption.
+#[test]
+fn ctrl_c_ends_a_run_with_a_report_of_what_was_measured() {
+    let place = Place::new();
+    let store = place.store();
+    let mut child = command();
+    child.args(["bench", "index", "high-insert", "--store", text(&store), "--engine", "btree,lsm"]);
+    child.args(["--entries", "1G", "--memory-budget", "4MiB", "--json"]);
+    let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // Opening takes a small part of that time of the processor, and all inserts thousands of times as much.
+    let ticks = || -> u64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+        let fields = stat.rsplit(')').next().unwrap().split_whitespace();
+        fields.skip(11).take(2).map(|field| field.parse::<u64>().unwrap()).sum()
+    };
+    while ticks() < 50 {
+        std::thread::yield_now();
+    }
+    assert!(child.try_wait().unwrap().is_none(), "the benchmark has ended");
+    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(kill.unwrap().success());
+    let answer: Answer = child.wait_with_output().unwrap().into();
+    assert_eq!(answer.failed(130), "interrupted");
+    let report = answer.json();
+    check_schema(&report);
+    assert_eq!(report["status"], "interrupted");
+    let engines = report["engines"].as_array().unwrap();
+    let ops = engines[0]["ops"].as_u64().unwrap();
+    assert!(engines.len() == 1 && ops > 0 && ops < 1_000_000_000, "{ops}");
+    assert!(engines[0].get("check").is_none(), "{report}");
+    assert!(!store.join("btree").exists(), "nothing is left");
 }
 
 #[test]

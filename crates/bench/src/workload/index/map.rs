@@ -116,7 +116,7 @@ pub trait Map: Debug {
     ///
     /// # Errors
     /// As the engine says.
-    fn len(&self) -> Result<Option<u64>>;
+    fn entries(&self) -> Result<Option<u64>>;
 
     /// What the engine has asked of its disk; `None` if it does not go through one that counts.
     fn counts(&self) -> Option<Counts>;

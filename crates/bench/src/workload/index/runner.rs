@@ -247,7 +247,7 @@ impl<'a> Runner<'a> {
         live: u64,
         monitor: &mut dyn Monitor,
     ) -> Result<CheckReport> {
-        let entries = self.map.len()?;
+        let entries = self.map.entries()?;
         self.live = Some(live);
         if let Some(entries) = entries.filter(|entries| *entries != live) {
             let engine = self.engine.name();
@@ -303,7 +303,7 @@ impl<'a> Runner<'a> {
         measured: Measured,
         check: Option<CheckReport>,
     ) -> Result<EngineReport> {
-        let entries = self.map.len()?.or(self.live);
+        let entries = self.map.entries()?.or(self.live);
         let rss_peak_bytes = rss_peak_bytes();
         let start = Instant::now();
         self.map.close()?;

@@ -89,7 +89,7 @@ impl Map for BtreeMap {
         Ok(self.index.flush(true)?)
     }
 
-    fn len(&self) -> Result<Option<u64>> {
+    fn entries(&self) -> Result<Option<u64>> {
         Ok(Some(self.index.len()?))
     }
 

@@ -55,7 +55,7 @@ impl Map for LmdbMap {
         Ok(self.0.flush()?)
     }
 
-    fn len(&self) -> Result<Option<u64>> {
+    fn entries(&self) -> Result<Option<u64>> {
         Ok(Some(self.0.len()?))
     }
 

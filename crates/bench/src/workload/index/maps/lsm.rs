@@ -74,7 +74,7 @@ impl Map for LsmMap {
         Ok(self.store.sync()?)
     }
 
-    fn len(&self) -> Result<Option<u64>> {
+    fn entries(&self) -> Result<Option<u64>> {
         Ok(None)
     }
 

@@ -40,7 +40,7 @@ impl Map for MemoryMap {
         Ok(())
     }
 
-    fn len(&self) -> Result<Option<u64>> {
+    fn entries(&self) -> Result<Option<u64>> {
         Ok(Some(self.0.len() as u64))
     }
 
