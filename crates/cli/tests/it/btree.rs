@@ -180,12 +180,13 @@ fn a_whole_index_passes_and_a_damaged_one_is_told_page_by_page() {
     assert!(verify(&dir, &[]).stdout.contains("no problem"));
     // A leaf of the tree that is in use.
     let tree = dir.join("tree");
-    let leaf = (2..)
+    let pages = std::fs::metadata(&tree).unwrap().len() / PAGE_SIZE as u64;
+    let leaf = (2..pages)
         .find(|number| {
             let page = inspect(&tree, &["--json", "--page", &number.to_string()]).json();
             page["page_kind"] == "inner"
         })
-        .map(|number: u64| {
+        .map(|number| {
             let page = inspect(&tree, &["--json", "--page", &number.to_string()]).done();
             page["children"][1]["page"].as_u64().unwrap()
         })
