@@ -4,12 +4,12 @@
 //! only what is below it.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use terrane_io::{Access, Disk, OpenMode};
 
-use crate::corrupt::Corrupt;
+use crate::corrupt::{Corrupt, Problem};
 use crate::deltas::Deltas;
 use crate::error::{Error, Result};
 use crate::index::{TREE_FILE, read_drained, read_space, replay};
@@ -45,17 +45,6 @@ pub struct CheckReport {
     pub leaf_fill: f64,
     /// Leaves, but for the last one and those of other sizes of keys or values, that are less than two fifths full.
     pub sparse_leaves: u64,
-}
-
-/// Something that is wrong.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
-    /// The file.
-    pub path: PathBuf,
-    /// The place and the rule.
-    pub what: Corrupt,
-    /// The keys that cannot be relied on: from the first on, and below the second if there is one.
-    pub keys: Option<(Vec<u8>, Option<Vec<u8>>)>,
 }
 
 struct Check<'a> {

@@ -1,4 +1,6 @@
-//! What is wrong with stored bytes: the one error of every decoder of this crate.
+//! What is wrong with stored bytes: the one error of every decoder of this crate, and what a check notes.
+
+use std::path::PathBuf;
 
 /// Where and how stored bytes break the format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -19,4 +21,15 @@ impl Corrupt {
     pub(crate) fn rule(rule: &'static str, expected: u64, found: u64) -> Self {
         Self { page: 0, rule, expected, found }
     }
+}
+
+/// Something that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// The file.
+    pub path: PathBuf,
+    /// The place and the rule.
+    pub what: Corrupt,
+    /// The keys that cannot be relied on: from the first on, and below the second if there is one.
+    pub keys: Option<(Vec<u8>, Option<Vec<u8>>)>,
 }

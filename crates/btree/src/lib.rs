@@ -58,6 +58,8 @@ mod cursor;
 
 mod bulk;
 
+mod scrub;
+
 mod writer;
 
 mod index;
@@ -68,9 +70,9 @@ mod check;
 
 pub mod inspect;
 
-pub use check::{CheckReport, Problem, check};
+pub use check::{CheckReport, check};
 pub use config::{Config, KEY_BYTES_MAX, LOG_BYTES_MIN, MEMORY_BYTES_MIN, VALUE_BYTES_MAX};
-pub use corrupt::Corrupt;
+pub use corrupt::{Corrupt, Problem};
 pub use cursor::Cursor;
 pub use error::{Error, Result};
 pub use index::{Index, Update};
@@ -78,5 +80,6 @@ pub use input::{AscendingCheck, FileInput, FixedRecords, IterRecords, Records};
 pub use migrate::MirageIndex;
 pub use page::PAGE_SIZE;
 pub use reader::IndexReader;
+pub use scrub::ScrubReport;
 pub use sort::{Duplicates, SortOptions, SortStats, SortedRecords, Sorter};
 pub use stats::Stats;

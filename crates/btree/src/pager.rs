@@ -100,7 +100,11 @@ impl Pager {
         }
     }
 
-    fn read(&self, page: PageRef, level: u8) -> Result<Page> {
+    /// The same past the cache.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub(crate) fn read(&self, page: PageRef, level: u8) -> Result<Page> {
         self.read_unexplained(page, level).map_err(|error| self.explain(error))
     }
 

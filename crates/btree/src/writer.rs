@@ -68,6 +68,8 @@ pub(crate) struct Writer {
     pub(crate) epochs: VecDeque<Arc<Epoch>>,
     /// Readers as of the last checkpoint: the oldest generation, and how many.
     pub(crate) readers: (Option<u64>, u32),
+    /// Where the next scrub goes on.
+    pub(crate) scrub_from: Vec<u8>,
     pub(crate) before_flush: Option<FlushCallback>,
     /// Set when what is on disk is unknown.
     pub(crate) poisoned: Option<PathBuf>,
@@ -123,7 +125,7 @@ impl Writer {
     }
 
     /// Notes a failed sync.
-    fn noting<T>(&mut self, result: Result<T>) -> Result<T> {
+    pub(crate) fn noting<T>(&mut self, result: Result<T>) -> Result<T> {
         if let Err(Error::Poisoned { path }) = &result {
             self.poisoned = Some(path.clone());
         }

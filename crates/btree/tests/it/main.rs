@@ -11,6 +11,8 @@ mod model;
 
 mod processes;
 
+mod scrub;
+
 mod sort;
 
 use terrane_btree::{Records, Result};
