@@ -70,6 +70,24 @@ pub trait Engine: Debug + Send {
     /// How many duplicates of a table may be alive at once at little cost; 0 if each is a full copy.
     fn duplicates_max(&self) -> usize;
 
+    /// Whether a snapshot stays as it is when its table is saved again; if not, only the last one of a table is there.
+    fn keeps_snapshots(&self) -> bool {
+        true
+    }
+
+    /// Makes the snapshots durable that were saved since the last call, where saving does not: all of them or none.
+    ///
+    /// # Errors
+    /// As the engine says.
+    fn commit(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Whether tables have changes in memory that are better made durable soon.
+    fn wants_commit(&self) -> bool {
+        false
+    }
+
     /// The longest key that tables take, in bytes.
     fn key_bytes_max(&self) -> usize;
 

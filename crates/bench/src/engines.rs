@@ -3,3 +3,5 @@
 pub mod memory;
 
 pub mod lsm;
+
+pub mod btree;

@@ -1,6 +1,6 @@
 //! What a caller can do about an error: the classes that exit codes are made of.
 
-use terrane::Error;
+use terrane::{Error, btree};
 
 /// How to react to an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,6 +48,32 @@ impl From<&Error> for Class {
             | Error::ValueTooLarge { .. }
             | Error::BlobTooLarge { .. }
             | Error::CanonicalMalformed { .. } => Self::Input,
+            _ => Self::Environment,
+        }
+    }
+}
+
+impl From<&btree::Error> for Class {
+    fn from(error: &btree::Error) -> Self {
+        use btree::Error;
+        match error {
+            Error::Corrupt { .. } | Error::Disk(terrane::io::Error::ShortRead { .. }) => {
+                Self::Check
+            }
+            Error::AlreadyExists { .. }
+            | Error::NotEmpty { .. }
+            | Error::NotFound { .. }
+            | Error::NotAnIndex { .. }
+            | Error::UnsupportedVersion { .. }
+            | Error::ConfigMismatch { .. }
+            | Error::ReadOnly
+            | Error::KeySize { .. }
+            | Error::ValueSize { .. }
+            | Error::NotSorted { .. }
+            | Error::DuplicateKey { .. }
+            | Error::TruncatedInput { .. }
+            | Error::RecordTooLarge { .. }
+            | Error::InvalidConfig { .. } => Self::Input,
             _ => Self::Environment,
         }
     }

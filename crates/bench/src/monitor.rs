@@ -25,6 +25,8 @@ pub enum Phase {
     Measure,
     /// Measuring; counted in operations.
     Operations,
+    /// Comparing what was measured with what must be; counted in finds.
+    Check,
 }
 
 /// The caller of a replay or of a benchmark.

@@ -1,4 +1,4 @@
-//! Benchmarks of the table engine: fixed workloads, whose every result is checked.
+//! Benchmarks of the engines: fixed workloads, whose every result is checked.
 //!
 //! Keys and values follow from a seed by the generator [`splitmix`], so a workload can be repeated to the
 //! byte. What a benchmark makes in a store it does not save: it is gone when the store is closed.
@@ -11,6 +11,7 @@ use terrane::io::{Disk, MemoryDisk, RealDisk};
 use terrane::{Session, SessionOptions};
 
 use crate::error::Class;
+use crate::replay::index_trace;
 use crate::store;
 
 pub mod kvget;
@@ -21,12 +22,21 @@ pub mod upsert;
 
 pub mod utxo;
 
+pub mod index;
+
 /// Why a benchmark ended early.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The engine failed.
     #[error(transparent)]
     Engine(#[from] terrane::Error),
+    /// The B+tree failed.
+    #[error(transparent)]
+    Index(#[from] terrane::btree::Error),
+    /// LMDB failed.
+    #[cfg(feature = "lmdb")]
+    #[error(transparent)]
+    Lmdb(#[from] terrane_lmdb::Error),
     /// The engine gave a wrong answer.
     #[error("wrong answer: {0}")]
     Wrong(String),
@@ -40,6 +50,14 @@ pub enum Error {
         path: PathBuf,
         /// What the system says.
         error: std::io::Error,
+    },
+    /// A trace cannot be read.
+    #[error("{path}: {error}")]
+    Trace {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        error: index_trace::Error,
     },
     /// The disk is too small for what is asked.
     #[error("needs {needed} bytes on disk, of which {free} are free; make room or ask for less")]
@@ -59,13 +77,21 @@ impl Error {
         Self::Io { path: path.to_owned(), error }
     }
 
+    fn trace(path: &Path, error: index_trace::Error) -> Self {
+        Self::Trace { path: path.to_owned(), error }
+    }
+
     /// How to react to it.
     #[must_use]
     pub fn class(&self) -> Class {
         match self {
             Self::Engine(error) => Class::from(error),
+            Self::Index(error) => Class::from(error),
+            #[cfg(feature = "lmdb")]
+            Self::Lmdb(_) => Class::Environment,
             Self::Wrong(_) => Class::Check,
             Self::Options(_) => Class::Input,
+            Self::Trace { error, .. } => error.class(),
             Self::Io { .. } | Self::Space { .. } => Class::Environment,
             Self::Interrupted => Class::Interrupted,
         }

@@ -72,6 +72,8 @@ mod salvage;
 
 mod repair;
 
+pub mod inspect;
+
 pub use check::{CheckReport, check};
 pub use config::{Config, KEY_BYTES_MAX, LOG_BYTES_MIN, MEMORY_BYTES_MIN, VALUE_BYTES_MAX};
 pub use corrupt::{Corrupt, Problem};

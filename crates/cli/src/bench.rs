@@ -6,6 +6,8 @@ mod files;
 
 mod head;
 
+mod index;
+
 mod kvget;
 
 mod model;
@@ -22,6 +24,7 @@ use crate::exit::Failure;
 use crate::output;
 use crate::progress::Progress;
 
+use self::index::Index;
 use self::kvget::Kvget;
 use self::model::ModelArgs;
 use self::utxo::Utxo;
@@ -35,6 +38,9 @@ pub(crate) enum Bench {
     /// Count what lookups of random keys read, by the memory that a table has
     #[command(subcommand, after_help = kvget::EXAMPLES)]
     Kvget(Kvget),
+    /// Compare engines as an index that finds objects by their hashes
+    #[command(subcommand, after_help = index::EXAMPLES)]
+    Index(Index),
     /// Predict what lookups of random keys read, by the memory that a table has
     #[command(after_help = model::EXAMPLES)]
     Model(ModelArgs),
@@ -52,6 +58,7 @@ Examples:
   terrane bench utxo run --store /tmp/terrane-utxo --calibrate
   terrane bench kvget setup --store /tmp/terrane-kvget --keys 10M
   terrane bench kvget run --store /tmp/terrane-kvget --memory-budget 0.2%
+  terrane bench index high-insert --store /tmp/terrane-index --entries 1M
   terrane bench model
   terrane bench upsert --store /tmp/terrane-bench
   terrane bench union --store /tmp/terrane-bench --entries 100k --json
@@ -127,6 +134,7 @@ impl Bench {
         match self {
             Self::Utxo(utxo) => utxo.json(),
             Self::Kvget(kvget) => kvget.json(),
+            Self::Index(index) => index.json(),
             Self::Model(model) => model.json,
             Self::Upsert(upsert) => upsert.common.json,
             Self::Union(union) => union.common.json,
@@ -138,6 +146,7 @@ impl Bench {
         match self {
             Self::Utxo(utxo) => utxo.command(),
             Self::Kvget(kvget) => kvget.command(),
+            Self::Index(index) => index.command(),
             Self::Model(_) => "bench model",
             Self::Upsert(_) => "bench upsert",
             Self::Union(_) => "bench union",
@@ -149,6 +158,7 @@ impl Bench {
         match self {
             Self::Utxo(utxo) => utxo.run()?,
             Self::Kvget(kvget) => return kvget.run(),
+            Self::Index(index) => return index.run(),
             Self::Model(model) => model.run(self.command())?,
             Self::Upsert(upsert) => upsert.run(self.command())?,
             Self::Union(union) => union.run(self.command())?,

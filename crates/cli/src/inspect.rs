@@ -17,6 +17,8 @@
 //! | `run`       | a run                                                                         |
 //! | `page`      | `path`, `page`, `offset_bytes`, `page_kind`, `crc`, and for a key page `entries`: list of `kind`, `key_hex`, `value_bytes`, `value_hex` (as far as it stands in the page), for others `content_hex` |
 //! | `canonical` | `path`, `format_version`, `count` and `digest` (as its end says; `terrane snapshot import` checks them), `bytes` |
+//! | `btree`     | an index: `path`, `format_version`, `identity`, `key_bytes` and `value_bytes` (null for any size), `generation`, `oldest_generation`, `height`, `level_pages` (from the leaves up), `entries`, `checkpointed_entries`, `file_bytes`, `used_bytes`, `bytes_per_entry` (of pages of the tree; null without an entry in them), `log_start`, `log_end`, `log_bytes`, `log_updates`, `readers`, `readers_oldest` (generation; null for none) |
+//! | `btree_page` | `path`, `page`, `offset_bytes`, `page_kind` (`superblock`, `leaf`, `inner`, `map`, `map_list`, `drained`), `level`, `generation`, `crc`; for a leaf `low_hex`, `high_hex` (null in the last one) and `entries`: list of `key_hex`, `value_hex`; for an inner page `children`: list of `separator_hex`, `page`; for others `content_hex` |
 //! | `constants` | `constants`: object of texts by name                                          |
 //!
 //! **Named tables** have of their manifest `format_version`, `sequence`, `checkpointed_commit`, `first_segment` (0 for
@@ -44,6 +46,7 @@ use terrane::inspect::{
 use terrane::io::{Disk, RealDisk};
 use terrane::{CanonicalSummary, Error, MergePolicy, PAGE_SIZE, Purpose, TableConfig, WriteBuffer};
 
+use crate::btree;
 use crate::exit::Failure;
 use crate::output::{self, bytes};
 use crate::shape::{ListedTable, ListedVersion, Sums};
@@ -64,6 +67,9 @@ Examples:
     terrane inspect /data/ledger/log/00000002.log
   Count and digest of a canonical export:
     terrane inspect tip.canonical
+  A B+tree, and one of its pages:
+    terrane inspect /data/index
+    terrane inspect /data/index/tree --page 2
   Every constant of the formats, for programs:
     terrane inspect constants --json
 
@@ -81,7 +87,7 @@ pub(crate) struct Inspect {
     /// name) shows the constants of the formats
     #[arg(value_name = "DIR|FILE")]
     path: PathBuf,
-    /// Show this page of a run, counted from 0
+    /// Show this page of a run or of the tree file of an index, counted from 0
     #[arg(long, value_name = "N")]
     page: Option<u32>,
     /// Write one JSON object to standard output
@@ -102,6 +108,8 @@ enum Shown {
     Manifest(Manifest),
     Log(Segment),
     Canonical(Canonical),
+    Btree(btree::Described),
+    BtreePage(btree::DescribedPage),
     Constants { constants: BTreeMap<&'static str, String> },
 }
 
@@ -316,7 +324,8 @@ impl Inspect {
         let mut looker = Looker { disk: RealDisk::auto(), damage: Vec::new() };
         let (shown, text) = if self.path == Path::new(CONSTANTS) {
             self.refuse_page("the constants")?;
-            let constants = inspect::constants();
+            let mut constants = inspect::constants();
+            constants.extend(terrane::btree::inspect::constants());
             let rows: Vec<Vec<String>> = constants
                 .iter()
                 .map(|(name, value)| vec![(*name).to_owned(), value.clone()])
@@ -346,6 +355,9 @@ impl Inspect {
     }
 
     fn look(&self, looker: &mut Looker, path: &Path) -> Result<(Shown, String), Failure> {
+        if let Some(place) = btree::Place::of(&looker.disk, path)? {
+            return self.look_at_btree(looker, path, place);
+        }
         let inspection = inspect::inspect(&looker.disk, path);
         match inspection.map_err(|error| Failure::with_file(error, path))? {
             Inspection::Session(info) => {
@@ -428,6 +440,30 @@ impl Inspect {
                 Ok((Shown::Canonical(canonical), text))
             }
             _ => Err(Failure::usage(format!("{}: nothing that can be shown", path.display()))),
+        }
+    }
+
+    fn look_at_btree(
+        &self,
+        looker: &Looker,
+        path: &Path,
+        place: btree::Place,
+    ) -> Result<(Shown, String), Failure> {
+        match (self.page, place) {
+            (Some(number), btree::Place::File) => {
+                let page = btree::DescribedPage::read(&looker.disk, path, number)?;
+                let text = page.text();
+                Ok((Shown::BtreePage(page), text))
+            }
+            (Some(_), btree::Place::Dir) => {
+                let path = path.display();
+                Err(Failure::usage(format!("--page shows a page of a file: {path}/tree")))
+            }
+            (None, place) => {
+                let described = btree::Described::read(&looker.disk, place.dir(path))?;
+                let text = described.text();
+                Ok((Shown::Btree(described), text))
+            }
         }
     }
 

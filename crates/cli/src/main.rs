@@ -20,6 +20,8 @@ mod bench;
 
 mod shape;
 
+mod btree;
+
 mod inspect;
 
 mod verify;

@@ -161,6 +161,7 @@ fn bar(phase: Phase, total: Option<u64>) -> ProgressBar {
         Phase::WarmUp => ("warming up", "{human_pos} operations", "{rate}"),
         Phase::Measure => ("measuring", "{human_pos} rounds", "{rate}"),
         Phase::Operations => ("measuring", "{human_pos} operations", "{rate}"),
+        Phase::Check => ("checking", "{human_pos} finds", "{rate}"),
     };
     let of_total = match (phase, total) {
         (_, None) => "",

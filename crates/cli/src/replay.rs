@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use terrane_bench::engine::Engine;
+use terrane_bench::engines::btree::Btree;
 use terrane_bench::engines::lsm::Lsm;
 use terrane_bench::engines::memory::Memory;
 use terrane_bench::meter;
@@ -69,6 +70,8 @@ struct StoreArgs {
 enum EngineName {
     /// Terrane's table engine
     Lsm,
+    /// Terrane's B+tree; blocks are in memory until they are durable
+    Btree,
     /// A sorted map in memory; it keeps nothing, a second call starts anew
     Memory,
 }
@@ -281,14 +284,16 @@ impl StoreArgs {
                 Ok(Box::new(Memory))
             }
             (EngineName::Lsm, Some(dir)) => Ok(Box::new(Lsm::open(dir)?)),
+            (EngineName::Btree, Some(dir)) => Ok(Box::new(Btree::open(dir)?)),
             (EngineName::Lsm, None) => Err(Failure::usage("engine lsm needs --store DIR")),
+            (EngineName::Btree, None) => Err(Failure::usage("engine btree needs --store DIR")),
         }
     }
 
     fn measure<T>(&self, engine: &'static str, report: T) -> Result<Measured<T>, Failure> {
         let store_bytes = match (self.engine, &self.store) {
             (EngineName::Memory, _) | (_, None) => 0,
-            (EngineName::Lsm, Some(dir)) => meter::store_bytes(dir)
+            (EngineName::Lsm | EngineName::Btree, Some(dir)) => meter::store_bytes(dir)
                 .map_err(|error| Failure::environment(format!("{}: {error}", dir.display())))?,
         };
         Ok(Measured { engine, report, rss_bytes: meter::rss_bytes(), store_bytes })

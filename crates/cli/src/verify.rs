@@ -16,6 +16,10 @@
 //! | `pages`     | pages of 4 KiB checked                                                       |
 //! | `entries`   | entries checked, all versions of a key counted                               |
 //! | `wall_s`    | seconds                                                                      |
+//!
+//! A directory of a B+tree has of these `problems` (with `file`, `offset_bytes`, `rule`, and `from_hex` and `to_hex`: the
+//! keys that cannot be relied on, null where there is no bound or none are known), `left`, `wall_s`, and `leaves`, `nodes`,
+//! `height`, `entries`, `leaf_entries`, `log_updates`, `leaf_fill` (of 1), `sparse_leaves`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,6 +30,7 @@ use serde::Serialize;
 use terrane::io::{Disk, RealDisk};
 use terrane::verify::{self, Report};
 
+use crate::btree;
 use crate::exit::Failure;
 use crate::output;
 use crate::progress::{ByteBar, exit_on_interrupt};
@@ -36,6 +41,8 @@ pub(crate) const EXAMPLES: &str = "\
 Examples:
   Check a store that nobody has open:
     terrane verify /data/utxo
+  Check a B+tree:
+    terrane verify /data/index
   Mend what can be mended without loss, then look at what is left:
     terrane verify /data/utxo --repair --json
 
@@ -51,7 +58,7 @@ be repaired: delete the snapshots that need them, or restore a copy.";
 
 #[derive(Debug, Args)]
 pub(crate) struct Verify {
-    /// Directory of the store; no other process may have it open
+    /// Directory of the store or of the B+tree; no other process may have it open
     #[arg(value_name = "DIR")]
     dir: PathBuf,
     /// Mend what can be mended without loss
@@ -103,6 +110,15 @@ impl Verify {
         // A check changes nothing and a repair renames whole files: both can end anywhere.
         exit_on_interrupt()?;
         let disk: Arc<dyn Disk> = RealDisk::auto();
+        if btree::Place::of(&disk, &self.dir)? == Some(btree::Place::Dir) {
+            if self.repair {
+                let dir = self.dir.display();
+                let message =
+                    format!("{dir} is a B+tree, which this program checks but does not repair");
+                return Err(Failure::usage(message));
+            }
+            return btree::verify(&disk, &self.dir, (self.json, self.quiet));
+        }
         let started = Instant::now();
         let mut bar = ByteBar::new("checking", self.quiet);
         let mut progress = |done, total| bar.set(done, total);

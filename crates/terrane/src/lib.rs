@@ -2,6 +2,8 @@
 #![forbid(unsafe_code)]
 
 #[doc(inline)]
+pub use terrane_btree as btree;
+#[doc(inline)]
 pub use terrane_io as io;
 #[doc(inline)]
 pub use terrane_lsm::*;

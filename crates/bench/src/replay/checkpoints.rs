@@ -106,9 +106,15 @@ impl Names {
     ///
     /// # Errors
     /// As the engine says; half of the point may be there then, which is none.
-    pub(super) fn save(&self, mark: Mark, log: &dyn Table, state: &dyn Table) -> Result<()> {
+    pub(super) fn save(
+        &self,
+        engine: &dyn Engine,
+        mark: Mark,
+        (log, state): (&dyn Table, &dyn Table),
+    ) -> Result<()> {
         log.save(&name(self.log, mark), &self.label)?;
-        state.save(&name(self.state, mark), &self.label)
+        state.save(&name(self.state, mark), &self.label)?;
+        engine.commit()
     }
 
     /// Deletes all points but `kept`, among which is the newest, and halves of points.

@@ -293,6 +293,9 @@ impl History {
         self.kept.drain(..dropped.min(self.kept.len()));
         self.kept.push_back(block);
         self.tip = Some(Tip { block, note });
+        if self.engine.wants_commit() {
+            return self.checkpoint();
+        }
         self.hold_version(block)
     }
 
@@ -366,7 +369,11 @@ impl History {
         self.sequence += 1;
         let block = self.tip.as_ref().map(|tip| tip.block);
         let newest = Mark { sequence: self.sequence, block };
-        self.names.save(newest, self.log.as_ref(), self.state.as_ref())?;
+        let tables = (self.log.as_ref(), self.state.as_ref());
+        self.names.save(self.engine.as_ref(), newest, tables)?;
+        if !self.engine.keeps_snapshots() {
+            self.points.clear();
+        }
         let oldest = self.oldest();
         self.points.retain(|point| oldest <= point.block && point.block < block);
         if let (Some(oldest), Some(block)) = (oldest, block) {

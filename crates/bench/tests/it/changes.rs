@@ -6,6 +6,7 @@ use std::path::Path;
 
 use terrane::StateDigest;
 use terrane_bench::engine::Engine;
+use terrane_bench::engines::btree::Btree;
 use terrane_bench::engines::lsm::Lsm;
 use terrane_bench::engines::memory::Memory;
 use terrane_bench::hex;
@@ -93,8 +94,11 @@ fn engines_agree_with_the_model_through_all_rollbacks() {
     for_each_seed("engines_agree_with_the_model_through_all_rollbacks", 24, |rng, _| {
         let dir = tempfile::tempdir().unwrap();
         let (lines, state) = draw(rng, 60);
-        let engines: [Box<dyn Engine>; 2] =
-            [Box::new(Memory), Box::new(Lsm::open(&dir.path().join("store")).unwrap())];
+        let engines: [Box<dyn Engine>; 3] = [
+            Box::new(Memory),
+            Box::new(Lsm::open(&dir.path().join("store")).unwrap()),
+            Box::new(Btree::open(&dir.path().join("index")).unwrap()),
+        ];
         for engine in engines {
             let name = engine.name();
             let report = run(engine, dir.path(), &lines, &Options::default()).unwrap();
@@ -106,7 +110,20 @@ fn engines_agree_with_the_model_through_all_rollbacks() {
 
 #[test]
 fn a_history_replayed_in_pieces_ends_in_the_same_state() {
-    for_each_seed("a_history_replayed_in_pieces_ends_in_the_same_state", 10, |rng, _| {
+    in_pieces("a_history_replayed_in_pieces_ends_in_the_same_state", |store| {
+        Box::new(Lsm::open(store).unwrap())
+    });
+}
+
+#[test]
+fn a_history_replayed_in_pieces_on_a_btree_ends_in_the_same_state() {
+    in_pieces("a_history_replayed_in_pieces_on_a_btree_ends_in_the_same_state", |store| {
+        Box::new(Btree::open(store).unwrap())
+    });
+}
+
+fn in_pieces(name: &str, open: impl Fn(&Path) -> Box<dyn Engine>) {
+    for_each_seed(name, 10, |rng, _| {
         let dir = tempfile::tempdir().unwrap();
         let store = dir.path().join("store");
         let (lines, state) = draw(rng, 40);
@@ -115,8 +132,7 @@ fn a_history_replayed_in_pieces_ends_in_the_same_state() {
             length = (length + rng.index(60)).min(lines.len());
             let checkpoint_every = 1 + rng.below(5);
             let options = Options { resume: true, checkpoint_every, ..Options::default() };
-            let engine = Box::new(Lsm::open(&store).unwrap());
-            match run(engine, dir.path(), &lines[..length], &options) {
+            match run(open(&store), dir.path(), &lines[..length], &options) {
                 Ok(report) if length == lines.len() => {
                     assert_eq!(report.digest, digest(&state));
                     break;

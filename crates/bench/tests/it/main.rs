@@ -6,6 +6,7 @@
 mod bitcoin;
 mod changes;
 mod faults;
+mod index;
 mod kvget;
 mod results;
 mod utxo;

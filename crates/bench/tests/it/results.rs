@@ -35,8 +35,25 @@ use Show::{Count, Digits, Mib, Ms, Percent, Plain};
 /// A column: its head, where its field is (a JSON pointer), how it is shown.
 type Column = (&'static str, &'static str, Show);
 
+/// The columns of the benchmarks of the index: a row for each engine.
+const INDEX_COLUMNS: [Column; 11] = [
+    ("engine", "/engine_report/engine", Plain),
+    ("entries", "/engine_report/entries", Count),
+    ("ops/s", "/engine_report/ops_per_s", Count),
+    ("bytes read/op", "/engine_report/io/read_bytes_per_op", Digits(0)),
+    ("written/op", "/engine_report/io/write_bytes_per_op", Digits(0)),
+    ("replace p99.99, ms", "/engine_report/calls/replace/latency_us/p9999", Ms),
+    ("max", "/engine_report/calls/replace/latency_us/max", Ms),
+    ("flush max, ms", "/engine_report/calls/flush/latency_us/max", Ms),
+    ("peak RSS, MiB", "/engine_report/rss_peak_bytes", Mib),
+    ("reads/find", "/engine_report/check/present/page_reads_per_find", Digits(3)),
+    ("files, MiB", "/engine_report/store_bytes", Mib),
+];
+
 /// The columns for each command, beside the file, the device's rate, and where and when.
-const TABLES: [(&str, &[Column]); 4] = [
+const TABLES: [(&str, &[Column]); 6] = [
+    ("bench index high-insert", &INDEX_COLUMNS),
+    ("bench index bootstrap", &INDEX_COLUMNS),
     (
         "bench utxo setup",
         &[
@@ -172,9 +189,24 @@ fn row(name: &str, report: &Value) -> Result<(&'static str, String), String> {
     Ok((command, row))
 }
 
+/// A report for each engine that it is of, or as it is.
+fn by_engine(report: &Value) -> Vec<Value> {
+    let Some(engines) = report.get("engines").and_then(Value::as_array) else {
+        return vec![report.clone()];
+    };
+    let of = |engine: &Value| {
+        let mut report = report.clone();
+        report["engine_report"] = engine.clone();
+        report
+    };
+    engines.iter().map(of).collect()
+}
+
 /// All tables; nothing for commands without a run.
 fn tables(reports: &BTreeMap<String, Value>) -> Result<String, String> {
-    let rows = reports.iter().map(|(name, report)| row(name, report));
+    let rows = reports.iter().flat_map(|(name, report)| {
+        by_engine(report).into_iter().map(move |report| row(name, &report))
+    });
     let rows = rows.collect::<Result<Vec<_>, _>>()?;
     let mut text = String::new();
     for (command, columns) in &TABLES {
@@ -242,6 +274,16 @@ fn a_run_becomes_a_row_that_names_no_directory() {
     assert_eq!(made.lines().nth(3), Some(row));
     assert_eq!(made.lines().count(), 5, "{made}");
     assert_eq!(made.lines().nth(2).unwrap().matches('|').count(), row.matches('|').count());
+}
+
+#[test]
+fn a_run_of_several_engines_becomes_a_row_for_each() {
+    let mut report = sample();
+    report["command"] = json!("bench index high-insert");
+    report["engines"] = json!([{"engine": "btree", "ops_per_s": 1e6}, {"engine": "lmdb"}]);
+    let made = tables(&BTreeMap::from([("a.json".to_owned(), report)])).unwrap();
+    assert!(made.contains("| btree | – | 1 M |") && made.contains("| lmdb | – | – |"), "{made}");
+    assert_eq!(made.lines().count(), 6, "{made}");
 }
 
 #[test]

@@ -6,6 +6,7 @@
 mod backup;
 mod bench;
 mod bitcoin;
+mod btree;
 mod chain;
 mod changes;
 mod inspect;

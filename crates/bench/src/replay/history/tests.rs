@@ -384,7 +384,8 @@ fn what_is_no_point_of_this_history_is_passed_over() {
     log.update(&[Change { key: &record(NOTE, 40), value: Some(&note) }]).unwrap();
     let mark = Mark { sequence: 4, block: Some(40) };
     let state = engine.new_table().unwrap();
-    history.names.save(mark, log.as_ref(), state.as_ref()).unwrap();
+    let tables = (log.as_ref(), state.as_ref());
+    history.names.save(history.engine.as_ref(), mark, tables).unwrap();
     drop((log, state, history));
 
     let mut history = open_durably(&disk, None, 0);
@@ -412,7 +413,8 @@ fn a_point_that_has_less_than_is_kept_is_passed_over() {
     let at_40 = *history.points.iter().find(|point| point.block == newest.block).unwrap();
     history.names.delete_others(history.engine.as_ref(), &[at_40]).unwrap();
     history.points = vec![Mark { sequence: at_40.sequence - 1, ..at_40 }];
-    history.names.save(history.points[0], less.log.as_ref(), less.state.as_ref()).unwrap();
+    let tables = (less.log.as_ref(), less.state.as_ref());
+    history.names.save(history.engine.as_ref(), history.points[0], tables).unwrap();
     assert!(history.rollback(Some(38), |_, _| true).is_ok());
     history.rollback(Some(12), |_, _| true).unwrap();
     assert_eq!(content(history.state()), Model::from([(vec![0], vec![12])]));

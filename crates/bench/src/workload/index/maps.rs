@@ -1,0 +1,27 @@
+//! The maps that engines hold, one module each.
+
+pub(super) mod btree;
+
+#[cfg(feature = "lmdb")]
+pub(super) mod lmdb;
+
+pub(super) mod lsm;
+
+pub(super) mod memory;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use terrane::io::disk::create_dirs;
+use terrane::io::{CountedDisk, RealDisk};
+
+use super::Result;
+
+/// The real disk, counted, with the directory that a map's own is to be made in.
+fn counted_disk(dir: &Path) -> Result<Arc<CountedDisk>> {
+    let disk = CountedDisk::new(RealDisk::auto());
+    if let Some(parent) = dir.parent() {
+        create_dirs(disk.as_ref(), parent).map_err(terrane::Error::from)?;
+    }
+    Ok(disk)
+}

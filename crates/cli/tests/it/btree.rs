@@ -1,0 +1,207 @@
+//! B+trees from outside: `terrane bench index`, `inspect` and `verify`.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use serde_json::Value;
+use terrane::PAGE_SIZE;
+use terrane::btree::{Config, Index};
+use terrane::io::{Disk, RealDisk};
+
+use crate::program::{Answer, Place, command, text};
+use crate::schema::{faults, schema};
+use crate::store::inspect;
+
+fn index(what: &[&str], options: &[&str]) -> Answer {
+    let mut bench = command();
+    bench.args(["bench", "index"]).args(what).arg("--quiet").args(options);
+    bench.output().unwrap().into()
+}
+
+fn verify(dir: &Path, options: &[&str]) -> Answer {
+    command().arg("verify").arg(dir).args(options).output().unwrap().into()
+}
+
+fn check_schema(report: &Value) {
+    let found = faults(&schema("bench-index.json"), report, "$");
+    assert!(found.is_empty(), "{found:?}");
+}
+
+#[test]
+fn engines_are_compared_with_equal_results() {
+    let place = Place::new();
+    let store = place.store();
+    let common = ["--store", text(&store), "--memory-budget", "4MiB", "--sample", "200", "--json"];
+    let engines = ["--engine", "btree,lsm,memory"];
+    let options = [&common[..], &engines, &["--entries", "3k", "--batch", "100"]].concat();
+    let report = index(&["high-insert"], &options).done();
+    check_schema(&report);
+    assert_eq!(report["command"], "bench index high-insert");
+    assert_eq!(
+        (&report["status"], &report["memory"]["memory_enforced"]),
+        (&"complete".into(), &false.into())
+    );
+    let hashes = |report: &Value| -> Vec<Value> {
+        report["engines"].as_array().unwrap().iter().map(|e| e["result_hash"].clone()).collect()
+    };
+    let found = hashes(&report);
+    assert!(found.len() == 3 && found.iter().all(|hash| *hash == found[0]), "{found:?}");
+    let options = [&common[..], &engines, &["--entries", "2k", "--ops", "1k"]].concat();
+    let report = index(&["bootstrap"], &options).done();
+    check_schema(&report);
+    let found = hashes(&report);
+    assert!(found.len() == 3 && found.iter().all(|hash| *hash == found[0]), "{found:?}");
+    let people = index(&["high-insert"], &["--store", text(&store), "--entries", "500"]);
+    assert!(people.code == Some(0) && people.stdout.contains("a durable flush"), "{people:?}");
+}
+
+#[test]
+fn lmdb_is_measured_beside_the_btree() {
+    let place = Place::new();
+    let store = place.store();
+    let options = ["--store", text(&store), "--engine", "lmdb,btree", "--entries", "2k", "--json"];
+    let report = index(&["high-insert"], &options).done();
+    check_schema(&report);
+    assert_eq!(report["engines"][0]["result_hash"], report["engines"][1]["result_hash"]);
+    assert!(report["warnings"][0].as_str().unwrap().contains("--memory-limit"), "{report}");
+}
+
+/// What was measured until then is told, with the exit code of an interruption.
+#[test]
+fn ctrl_c_ends_a_run_with_a_report_of_what_was_measured() {
+    let place = Place::new();
+    let store = place.store();
+    let mut child = command();
+    child.args(["bench", "index", "high-insert", "--store", text(&store), "--engine", "btree,lsm"]);
+    child.args(["--entries", "1G", "--memory-budget", "4MiB", "--json"]);
+    let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // Opening takes a small part of that time of the processor, and all inserts thousands of times as much.
+    let ticks = || -> u64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap();
+        let fields = stat.rsplit(')').next().unwrap().split_whitespace();
+        fields.skip(11).take(2).map(|field| field.parse::<u64>().unwrap()).sum()
+    };
+    while ticks() < 50 {
+        std::thread::yield_now();
+    }
+    assert!(child.try_wait().unwrap().is_none(), "the benchmark has ended");
+    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(kill.unwrap().success());
+    let answer: Answer = child.wait_with_output().unwrap().into();
+    assert_eq!(answer.failed(130), "interrupted");
+    let report = answer.json();
+    check_schema(&report);
+    assert_eq!(report["status"], "interrupted");
+    let engines = report["engines"].as_array().unwrap();
+    let ops = engines[0]["ops"].as_u64().unwrap();
+    assert!(engines.len() == 1 && ops > 0 && ops < 1_000_000_000, "{ops}");
+    assert!(engines[0].get("check").is_none(), "{report}");
+    assert!(!store.join("btree").exists(), "nothing is left");
+}
+
+#[test]
+fn bad_requests_are_refused() {
+    let place = Place::new();
+    let store = place.store();
+    let store = ["--store", text(&store), "--json"];
+    let missing = [&store[..], &["/nonexistent/trace"]].concat();
+    assert!(index(&["replay"], &missing).failed(2).contains("/nonexistent/trace"));
+    let noise = place.write("noise", &[0xFF; 64]);
+    index(&["replay", text(&noise)], &store).failed(2);
+    index(&["high-insert"], &[&store[..], &["--entries", "0"]].concat()).failed(2);
+    index(&["high-insert"], &[&store[..], &["--engine", "sqlite"]].concat()).failed(2);
+    let small = ["--memory-budget", "1KiB", "--entries", "10"];
+    index(&["high-insert"], &[&store[..], &small].concat()).failed(2);
+}
+
+/// An index of 3,000 entries that nobody has open, with its directory.
+fn sample(place: &Place) -> std::path::PathBuf {
+    let dir = place.path("index");
+    let disk: Arc<dyn Disk> = RealDisk::auto();
+    let config = Config::fixed(8, 4).with_memory(1 << 20);
+    let index = Index::create(disk, &dir, &config).unwrap();
+    for number in 0..3_000_u32 {
+        index.replace(format!("{:08}", number * 7).as_bytes(), &number.to_le_bytes()).unwrap();
+    }
+    index.checkpoint().unwrap();
+    index.filter(|_, _| true).unwrap();
+    index.replace(b"99999999", &[7; 4]).unwrap();
+    index.close().unwrap();
+    dir
+}
+
+#[test]
+fn an_index_is_shown_with_its_levels_its_log_and_its_pages() {
+    let place = Place::new();
+    let dir = sample(&place);
+    let json = inspect(&dir, &["--json"]).done();
+    assert_eq!((&json["kind"], &json["format_version"]), (&"btree".into(), &1.into()));
+    assert_eq!((&json["entries"], &json["key_bytes"]), (&3_001.into(), &8.into()));
+    let levels = json["level_pages"].as_array().unwrap();
+    assert_eq!(levels.len() as u64, json["height"].as_u64().unwrap() + 1);
+    let file = inspect(&dir.join("tree"), &["--json"]).done();
+    assert_eq!((&file["kind"], &file["entries"]), (&json["kind"], &json["entries"]));
+    let people = inspect(&dir, &[]);
+    assert!(people.code == Some(0) && people.stdout.contains("pages by level"), "{people:?}");
+
+    let pages = json["file_bytes"].as_u64().unwrap() / PAGE_SIZE as u64;
+    let (mut kinds, mut keys) = (Vec::new(), 0);
+    for number in 0..pages {
+        let answer = inspect(&dir.join("tree"), &["--json", "--page", &number.to_string()]);
+        if answer.code == Some(0) {
+            let page = answer.json();
+            assert_eq!((&page["kind"], &page["page"]), (&"btree_page".into(), &number.into()));
+            kinds.push(page["page_kind"].as_str().unwrap().to_owned());
+            keys += page["entries"].as_array().map_or(0, Vec::len);
+        }
+    }
+    for kind in ["superblock", "leaf", "inner", "map", "map_list"] {
+        assert!(kinds.iter().any(|found| found == kind), "no {kind} in {kinds:?}");
+    }
+    assert!(keys >= 3_000, "{keys}");
+    assert!(inspect(&dir, &["--json", "--page", "2"]).failed(2).contains("tree"));
+    inspect(&dir.join("tree"), &["--json", "--page", "4294967295"]).failed(1);
+}
+
+#[test]
+fn the_constants_of_its_formats_are_printed() {
+    let json = inspect(Path::new("constants"), &["--json"]).done();
+    assert_eq!(json["constants"]["BTREE_SUPERBLOCK_MAGIC"], "TerraBTr");
+    assert_eq!(json["constants"]["BTREE_PAGE_SIZE"], PAGE_SIZE.to_string());
+}
+
+#[test]
+fn a_whole_index_passes_and_a_damaged_one_is_told_page_by_page() {
+    let place = Place::new();
+    let dir = sample(&place);
+    let json = verify(&dir, &["--json"]).done();
+    assert_eq!((&json["left"], &json["entries"]), (&0.into(), &3_001.into()));
+    assert!(verify(&dir, &[]).stdout.contains("no problem"));
+    // A leaf of the tree that is in use.
+    let tree = dir.join("tree");
+    let pages = std::fs::metadata(&tree).unwrap().len() / PAGE_SIZE as u64;
+    let leaf = (2..pages)
+        .find(|number| {
+            let page = inspect(&tree, &["--json", "--page", &number.to_string()]).json();
+            page["page_kind"] == "inner"
+        })
+        .map(|number| {
+            let page = inspect(&tree, &["--json", "--page", &number.to_string()]).done();
+            page["children"][1]["page"].as_u64().unwrap()
+        })
+        .unwrap();
+    let mut bytes = std::fs::read(&tree).unwrap();
+    bytes[leaf as usize * PAGE_SIZE + 100] ^= 1;
+    std::fs::write(&tree, bytes).unwrap();
+    let answer = verify(&dir, &["--json"]);
+    answer.failed(1);
+    let json = answer.json();
+    let problem = &json["problems"][0];
+    assert_eq!(problem["offset_bytes"], leaf * PAGE_SIZE as u64);
+    assert!(problem["from_hex"].as_str().is_some_and(|key| !key.is_empty()), "{problem}");
+    let people = verify(&dir, &[]);
+    assert_eq!(people.code, Some(1));
+    assert!(people.stdout.contains("crc") && people.stdout.contains("keys from"), "{people:?}");
+    inspect(&tree, &["--json", "--page", &leaf.to_string()]).failed(1);
+}

@@ -1,0 +1,171 @@
+//! LMDB, to be measured beside Terrane's engines: an ordered map of bytes in one file, read through a memory map.
+//!
+//! A batch is a transaction that is visible at once and durable after a [`flush`](Lmdb::flush). Between two flushes a
+//! loss of power may leave the file damaged, which Terrane's engines exclude: what is measured is in LMDB's favour.
+//! Memory is what the system's page cache takes; only a limit on the process bounds it.
+//!
+//! Unsafe code: opening, since LMDB trusts that nobody else cuts or changes the file that it has mapped.
+
+#![deny(unsafe_code)]
+
+use std::path::Path;
+
+use heed::types::Bytes;
+use heed::{Database, Env, EnvFlags, EnvOpenOptions, PutFlags, WithTls};
+
+/// Addresses that the file may grow into, in bytes; it has only the room that it needs.
+const MAP_BYTES: usize = 1 << 40;
+
+/// LMDB refused or failed.
+#[derive(Debug, thiserror::Error)]
+#[error("LMDB: {0}")]
+pub struct Error(#[from] heed::Error);
+
+/// The result of a call.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// A map of bytes, open for writing.
+#[derive(Debug, Clone)]
+pub struct Lmdb {
+    env: Env<WithTls>,
+    entries: Database<Bytes, Bytes>,
+}
+
+impl Lmdb {
+    /// Opens the map in a directory, which must be there; makes it if there is none.
+    ///
+    /// # Errors
+    /// What LMDB says.
+    pub fn open(dir: &Path) -> Result<Self> {
+        let mut options = EnvOpenOptions::new();
+        options.map_size(MAP_BYTES);
+        #[expect(unsafe_code, reason = "no safe way to open")]
+        // SAFETY: a commit that is not synced is one that a loss of power may take. The files are LMDB's own, which
+        // locks them against other processes and refuses a second opening in this one; programs that change files of
+        // others behind their back are out of any program's reach.
+        let env = unsafe { options.flags(EnvFlags::NO_SYNC).open(dir)? };
+        let mut transaction = env.write_txn()?;
+        let entries = env.create_database(&mut transaction, None)?;
+        transaction.commit()?;
+        Ok(Self { env, entries })
+    }
+
+    /// Gives the value of each of `keys` to `found`, in their order, as of one moment.
+    ///
+    /// # Errors
+    /// What LMDB says.
+    pub fn find_each<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        mut found: impl FnMut(Option<&[u8]>),
+    ) -> Result<()> {
+        let transaction = self.env.read_txn()?;
+        for key in keys {
+            found(self.entries.get(&transaction, key.as_ref())?);
+        }
+        Ok(())
+    }
+
+    /// Sets the values of some keys, all or none; no value removes the key.
+    ///
+    /// # Errors
+    /// What LMDB says; nothing has changed then.
+    pub fn apply<'a>(
+        &self,
+        changes: impl IntoIterator<Item = (&'a [u8], Option<&'a [u8]>)>,
+    ) -> Result<()> {
+        let mut transaction = self.env.write_txn()?;
+        for (key, value) in changes {
+            match value {
+                Some(value) => self.entries.put(&mut transaction, key, value)?,
+                None => {
+                    self.entries.delete(&mut transaction, key)?;
+                }
+            }
+        }
+        Ok(transaction.commit()?)
+    }
+
+    /// Appends entries, ascending and above all that are there, which fills pages to the end.
+    ///
+    /// # Errors
+    /// What LMDB says, also of a key that is not above the one before; nothing has changed then.
+    pub fn append<'a>(
+        &self,
+        entries: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
+    ) -> Result<()> {
+        let mut transaction = self.env.write_txn()?;
+        for (key, value) in entries {
+            self.entries.put_with_flags(&mut transaction, PutFlags::APPEND, key, value)?;
+        }
+        Ok(transaction.commit()?)
+    }
+
+    /// Removes all entries.
+    ///
+    /// # Errors
+    /// What LMDB says; nothing has changed then.
+    pub fn clear(&self) -> Result<()> {
+        let mut transaction = self.env.write_txn()?;
+        self.entries.clear(&mut transaction)?;
+        Ok(transaction.commit()?)
+    }
+
+    /// Makes what was applied durable. Cost: writes the file's pages that the system has not written yet.
+    ///
+    /// # Errors
+    /// What LMDB says.
+    pub fn flush(&self) -> Result<()> {
+        Ok(self.env.force_sync()?)
+    }
+
+    /// Entries. Cost: none worth telling.
+    ///
+    /// # Errors
+    /// What LMDB says.
+    pub fn len(&self) -> Result<u64> {
+        let transaction = self.env.read_txn()?;
+        Ok(self.entries.len(&transaction)?)
+    }
+
+    /// Whether there is no entry.
+    ///
+    /// # Errors
+    /// What LMDB says.
+    pub fn is_empty(&self) -> Result<bool> {
+        Ok(self.len()? == 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn find(map: &Lmdb, keys: &[&str]) -> Vec<Option<Vec<u8>>> {
+        let mut values = Vec::new();
+        map.find_each(keys, |value| values.push(value.map(<[u8]>::to_vec))).unwrap();
+        values
+    }
+
+    #[test]
+    fn what_was_applied_is_found_also_after_opening_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let map = Lmdb::open(dir.path()).unwrap();
+        let set = |key: &'static str, value: Option<&'static str>| {
+            (key.as_bytes(), value.map(str::as_bytes))
+        };
+        map.apply([set("a", Some("1")), set("b", Some("2")), set("c", Some("3"))]).unwrap();
+        map.apply([set("b", None), set("c", Some("4")), set("x", None)]).unwrap();
+        map.flush().unwrap();
+        let expected = vec![Some(b"1".to_vec()), None, Some(b"4".to_vec())];
+        assert_eq!(find(&map, &["a", "b", "c"]), expected);
+        drop(map);
+        let map = Lmdb::open(dir.path()).unwrap();
+        assert_eq!((map.len().unwrap(), find(&map, &["a", "b", "c"])), (2, expected));
+        map.clear().unwrap();
+        assert!(map.is_empty().unwrap());
+        map.append([(&b"a"[..], &b"1"[..]), (b"b", b"2")]).unwrap();
+        assert!(map.append([(&b"a"[..], &b"1"[..])]).is_err(), "not above");
+        assert_eq!(map.len().unwrap(), 2);
+    }
+}
