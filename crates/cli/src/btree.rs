@@ -261,20 +261,43 @@ fn lines(lines: &[(&str, String)]) -> String {
     table(2, &lines.iter().map(row).collect::<Vec<_>>())
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, PartialEq)]
 struct Problem {
     file: String,
     offset_bytes: u64,
     rule: String,
+    #[serde(flatten)]
+    keys: Keys,
+    repaired: bool,
+}
+
+/// Keys from one to before another, or to the end; without the first one, no keys are known.
+#[derive(Default, Serialize, PartialEq)]
+struct Keys {
     from_hex: Option<String>,
     to_hex: Option<String>,
 }
 
-/// What a check found.
+/// What a repair did.
+#[derive(Serialize)]
+struct Repaired {
+    pages_scanned: u64,
+    leaves_kept: u64,
+    pages_dropped: u64,
+    pages_damaged: u64,
+    maps_lost: u64,
+    stale: Vec<Keys>,
+    lost: Vec<Keys>,
+    entries: u64,
+}
+
+/// What a check found, after a repair if there was one.
 #[derive(Serialize)]
 struct Checked {
     problems: Vec<Problem>,
+    repaired: u64,
     left: u64,
+    repair: Option<Repaired>,
     leaves: u64,
     nodes: u64,
     height: u32,
@@ -286,18 +309,20 @@ struct Checked {
     wall_s: f64,
 }
 
-/// Checks the index in a directory, writes the report and returns the exit code.
+/// Checks the index in a directory, with `repair` mends it, writes the report and returns the exit code.
 pub(crate) fn verify(
     disk: &Arc<dyn Disk>,
     dir: &Path,
+    repair: bool,
     (json, quiet): (bool, bool),
 ) -> Result<u8, Failure> {
     let started = Instant::now();
-    let mut bar = ByteBar::new("checking", quiet);
-    let page = PAGE_SIZE as u64;
-    let report = btree::check(disk, dir, &mut |done, total| bar.set(done * page, total * page))?;
-    drop(bar);
-    let checked = Checked::new(report, started.elapsed().as_secs_f64());
+    let mut checked = if repair {
+        mend(disk, dir, quiet)?
+    } else {
+        Checked::new(with_bar("checking", quiet, |set| btree::check(disk, dir, set))?)
+    };
+    checked.wall_s = started.elapsed().as_secs_f64();
     let failure = (checked.left > 0).then(|| {
         let left = count_of(checked.left, "problem is", "problems are");
         Failure::check(format!("{}: {left} left", dir.display()))
@@ -305,22 +330,102 @@ pub(crate) fn verify(
     output::checked("verify", json, &checked, &checked.text(), failure.as_ref())
 }
 
-impl Checked {
-    fn new(report: CheckReport, wall_s: f64) -> Self {
-        let problems: Vec<Problem> = report
-            .problems
-            .into_iter()
-            .map(|problem| Problem {
-                file: problem.path.display().to_string(),
-                offset_bytes: problem.what.page * PAGE_SIZE as u64,
-                rule: problem.what.to_string(),
-                from_hex: problem.keys.as_ref().map(|(from, _)| hex(from)),
-                to_hex: problem.keys.and_then(|(_, to)| to).as_deref().map(hex),
-            })
-            .collect();
+/// Does what counts pages done, of all, with a bar.
+fn with_bar<T>(
+    name: &'static str,
+    quiet: bool,
+    work: impl FnOnce(&mut dyn FnMut(u64, u64)) -> btree::Result<T>,
+) -> btree::Result<T> {
+    let mut bar = ByteBar::new(name, quiet);
+    let page = PAGE_SIZE as u64;
+    work(&mut |done, total| bar.set(done * page, total * page))
+}
+
+/// Checks an index, repairs it if there is a problem, and checks it again.
+fn mend(disk: &Arc<dyn Disk>, dir: &Path, quiet: bool) -> Result<Checked, Failure> {
+    let check = || with_bar("checking", quiet, |set| btree::check(disk, dir, set));
+    let found = match check() {
+        Ok(report) if report.problems.is_empty() => return Ok(Checked::new(report)),
+        Ok(report) => report.problems.into_iter().map(Problem::new).collect(),
+        Err(btree::Error::Corrupt { path, what }) => {
+            vec![Problem::new(btree::Problem { path, what, keys: None })]
+        }
+        Err(error @ btree::Error::NotAnIndex { .. }) => {
+            let file = dir.join("tree").display().to_string();
+            let rule = error.to_string();
+            vec![Problem { file, offset_bytes: 0, rule, keys: Keys::default(), repaired: false }]
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let repair = with_bar("repairing", quiet, |set| btree::repair(disk, dir, set))?;
+    Ok(Checked::new(check()?).after(repair, found))
+}
+
+impl Problem {
+    fn new(problem: btree::Problem) -> Self {
         Self {
+            file: problem.path.display().to_string(),
+            offset_bytes: problem.what.page * PAGE_SIZE as u64,
+            rule: problem.what.to_string(),
+            keys: problem.keys.map_or_else(Keys::default, Keys::new),
+            repaired: false,
+        }
+    }
+}
+
+impl Keys {
+    fn new((from, to): (Vec<u8>, Option<Vec<u8>>)) -> Self {
+        Self { from_hex: Some(hex(&from)), to_hex: to.as_deref().map(hex) }
+    }
+
+    fn text(&self) -> Option<String> {
+        let to = self.to_hex.as_deref().unwrap_or("the end");
+        self.from_hex.as_ref().map(|from| format!("keys from {from:?} to {to:?}"))
+    }
+}
+
+impl Repaired {
+    fn new(report: btree::RepairReport) -> Self {
+        let keys = |ranges: Vec<_>| ranges.into_iter().map(Keys::new).collect();
+        Self {
+            pages_scanned: report.pages_scanned,
+            leaves_kept: report.leaves_kept,
+            pages_dropped: report.pages_dropped,
+            pages_damaged: report.pages_damaged,
+            maps_lost: report.maps_lost,
+            stale: keys(report.stale),
+            lost: keys(report.lost),
+            entries: report.entries,
+        }
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let told = |ranges: &[Keys], what: &str| -> Vec<String> {
+            ranges.iter().filter_map(Keys::text).map(|keys| format!("{keys}: {what}")).collect()
+        };
+        let mut lines = told(&self.stale, "taken from an older leaf, so perhaps out of date");
+        lines.extend(told(&self.lost, "lost: no leaf is left, only what the log has"));
+        let did = [
+            count_of(self.pages_scanned, "page scanned", "pages scanned"),
+            count_of(self.leaves_kept, "leaf kept", "leaves kept"),
+            count_of(self.pages_dropped, "page dropped", "pages dropped"),
+            count_of(self.pages_damaged, "page damaged", "pages damaged"),
+            count_of(self.maps_lost, "part of the map lost", "parts of the map lost"),
+        ];
+        let entries = count_of(self.entries, "entry", "entries");
+        lines.push(format!("repair: {}: {entries} in the index", did.join(", ")));
+        lines
+    }
+}
+
+impl Checked {
+    fn new(report: CheckReport) -> Self {
+        let problems: Vec<Problem> = report.problems.into_iter().map(Problem::new).collect();
+        Self {
+            repaired: 0,
             left: problems.len() as u64,
             problems,
+            repair: None,
             leaves: report.leaves,
             nodes: report.nodes,
             height: report.height,
@@ -329,22 +434,36 @@ impl Checked {
             log_updates: report.log_updates,
             leaf_fill: report.leaf_fill,
             sparse_leaves: report.sparse_leaves,
-            wall_s,
+            wall_s: 0.0,
         }
+    }
+
+    /// The same after a repair of what had been `found`: keys whose entries are not all there are left as problems.
+    fn after(mut self, report: btree::RepairReport, found: Vec<Problem>) -> Self {
+        let repair = Repaired::new(report);
+        let mut mended: Vec<Problem> =
+            found.into_iter().filter(|problem| !self.problems.contains(problem)).collect();
+        mended.iter_mut().for_each(|problem| problem.repaired = true);
+        self.repaired = mended.len() as u64;
+        mended.append(&mut self.problems);
+        self.problems = mended;
+        self.left += (repair.stale.len() + repair.lost.len()) as u64;
+        self.repair = Some(repair);
+        self
     }
 
     fn text(&self) -> String {
         let mut lines = Vec::new();
-        for Problem { file, offset_bytes, rule, from_hex, to_hex } in &self.problems {
-            let keys = from_hex.as_ref().map_or(String::new(), |from| {
-                let to = to_hex.as_deref().map_or("the end", |to| to);
-                format!("; keys from {from:?} to {to:?}")
-            });
-            lines.push(format!("{file}: offset {offset_bytes}: {rule}{keys}"));
+        for Problem { file, offset_bytes, rule, keys, repaired } in &self.problems {
+            let keys = keys.text().map_or(String::new(), |keys| format!("; {keys}"));
+            let fate = if *repaired { "; repaired" } else { "" };
+            lines.push(format!("{file}: offset {offset_bytes}: {rule}{keys}{fate}"));
         }
-        let outcome = match self.left {
-            0 => "no problem".to_owned(),
-            left => count_of(left, "problem", "problems"),
+        lines.extend(self.repair.iter().flat_map(Repaired::lines));
+        let outcome = match (self.repaired, self.left) {
+            (0, 0) => "no problem".to_owned(),
+            (0, left) => count_of(left, "problem", "problems"),
+            (repaired, left) => format!("repaired {repaired}, left {left}"),
         };
         let checked = [
             count_of(self.leaves, "leaf", "leaves"),

@@ -17,9 +17,13 @@
 //! | `entries`   | entries checked, all versions of a key counted                               |
 //! | `wall_s`    | seconds                                                                      |
 //!
-//! A directory of a B+tree has of these `problems` (with `file`, `offset_bytes`, `rule`, and `from_hex` and `to_hex`: the
-//! keys that cannot be relied on, null where there is no bound or none are known), `left`, `wall_s`, and `leaves`, `nodes`,
-//! `height`, `entries`, `leaf_entries`, `log_updates`, `leaf_fill` (of 1), `sparse_leaves`.
+//! A directory of a B+tree has of these `problems` (with `file`, `offset_bytes`, `rule`, `repaired`, and `from_hex` and
+//! `to_hex`: the keys that cannot be relied on, null where there is no bound or none are known), `repaired`, `left`, `wall_s`,
+//! and `leaves`, `nodes`, `height`, `entries`, `leaf_entries`, `log_updates`, `leaf_fill` (of 1), `sparse_leaves`. These are
+//! of the tree after a repair. `repair` is null if there was none, else it has `pages_scanned`, `leaves_kept`,
+//! `pages_dropped`, `pages_damaged`, `maps_lost`, `entries` (of the index after it), and two lists of `from_hex` and `to_hex`:
+//! `stale` (keys taken from an older leaf, perhaps out of date) and `lost` (keys that no leaf was for). Each of these ranges
+//! counts as a problem that is `left`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -41,8 +45,9 @@ pub(crate) const EXAMPLES: &str = "\
 Examples:
   Check a store that nobody has open:
     terrane verify /data/utxo
-  Check a B+tree:
+  Check a B+tree, or rebuild it from its leaves:
     terrane verify /data/index
+    terrane verify /data/index --repair
   Mend what can be mended without loss, then look at what is left:
     terrane verify /data/utxo --repair --json
 
@@ -54,7 +59,12 @@ code 1 if any problem is left.
 --repair writes filters, indexes, footers and the store's metadata anew, from data pages that are
 whole, and a copy of the manifest from the other one, into new files that take the place of the
 damaged ones once they have passed every check. Damaged data pages, snapshots and commits cannot
-be repaired: delete the snapshots that need them, or restore a copy.";
+be repaired: delete the snapshots that need them, or restore a copy.
+
+Of a B+tree, --repair makes everything but leaves anew, from leaves and the log, in new pages; a
+superblock leads to them at the end. Keys whose leaf is damaged are taken from an older leaf, or
+are gone if there is none but for what the log has: each such range of keys is named, and the exit
+code is 1. Copy the directory first if a leaf is damaged.";
 
 #[derive(Debug, Args)]
 pub(crate) struct Verify {
@@ -111,13 +121,7 @@ impl Verify {
         exit_on_interrupt()?;
         let disk: Arc<dyn Disk> = RealDisk::auto();
         if btree::Place::of(&disk, &self.dir)? == Some(btree::Place::Dir) {
-            if self.repair {
-                let dir = self.dir.display();
-                let message =
-                    format!("{dir} is a B+tree, which this program checks but does not repair");
-                return Err(Failure::usage(message));
-            }
-            return btree::verify(&disk, &self.dir, (self.json, self.quiet));
+            return btree::verify(&disk, &self.dir, self.repair, (self.json, self.quiet));
         }
         let started = Instant::now();
         let mut bar = ByteBar::new("checking", self.quiet);

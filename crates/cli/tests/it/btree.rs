@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use terrane::PAGE_SIZE;
 use terrane::btree::{Config, Index};
 use terrane::io::{Disk, RealDisk};
@@ -171,6 +171,22 @@ fn the_constants_of_its_formats_are_printed() {
     assert_eq!(json["constants"]["BTREE_PAGE_SIZE"], PAGE_SIZE.to_string());
 }
 
+/// The inner page that leads to the leaves of an index, and the second of them.
+fn inner_and_leaf(tree: &Path) -> (usize, usize) {
+    let pages = std::fs::metadata(tree).unwrap().len() as usize / PAGE_SIZE;
+    let mut inner = (2..pages).filter_map(|number| {
+        let page = inspect(tree, &["--json", "--page", &number.to_string()]).json();
+        Some((number, page["children"][1]["page"].as_u64()? as usize))
+    });
+    inner.next().unwrap()
+}
+
+fn flip_bit_of(tree: &Path, page: usize) {
+    let mut bytes = std::fs::read(tree).unwrap();
+    bytes[page * PAGE_SIZE + 100] ^= 1;
+    std::fs::write(tree, bytes).unwrap();
+}
+
 #[test]
 fn a_whole_index_passes_and_a_damaged_one_is_told_page_by_page() {
     let place = Place::new();
@@ -178,30 +194,94 @@ fn a_whole_index_passes_and_a_damaged_one_is_told_page_by_page() {
     let json = verify(&dir, &["--json"]).done();
     assert_eq!((&json["left"], &json["entries"]), (&0.into(), &3_001.into()));
     assert!(verify(&dir, &[]).stdout.contains("no problem"));
-    // A leaf of the tree that is in use.
     let tree = dir.join("tree");
-    let pages = std::fs::metadata(&tree).unwrap().len() / PAGE_SIZE as u64;
-    let leaf = (2..pages)
-        .find(|number| {
-            let page = inspect(&tree, &["--json", "--page", &number.to_string()]).json();
-            page["page_kind"] == "inner"
-        })
-        .map(|number| {
-            let page = inspect(&tree, &["--json", "--page", &number.to_string()]).done();
-            page["children"][1]["page"].as_u64().unwrap()
-        })
-        .unwrap();
-    let mut bytes = std::fs::read(&tree).unwrap();
-    bytes[leaf as usize * PAGE_SIZE + 100] ^= 1;
-    std::fs::write(&tree, bytes).unwrap();
+    let (_, leaf) = inner_and_leaf(&tree);
+    flip_bit_of(&tree, leaf);
     let answer = verify(&dir, &["--json"]);
     answer.failed(1);
     let json = answer.json();
     let problem = &json["problems"][0];
-    assert_eq!(problem["offset_bytes"], leaf * PAGE_SIZE as u64);
+    assert_eq!(problem["offset_bytes"], leaf * PAGE_SIZE);
     assert!(problem["from_hex"].as_str().is_some_and(|key| !key.is_empty()), "{problem}");
+    assert_eq!((&problem["repaired"], &json["repair"]), (&false.into(), &Value::Null));
     let people = verify(&dir, &[]);
     assert_eq!(people.code, Some(1));
     assert!(people.stdout.contains("crc") && people.stdout.contains("keys from"), "{people:?}");
     inspect(&tree, &["--json", "--page", &leaf.to_string()]).failed(1);
+}
+
+#[test]
+fn inner_pages_are_repaired_from_leaves_without_loss() {
+    let place = Place::new();
+    let dir = sample(&place);
+    let tree = dir.join("tree");
+    let (inner, _) = inner_and_leaf(&tree);
+    flip_bit_of(&tree, inner);
+    let answer = verify(&dir, &["--json"]);
+    answer.failed(1);
+    assert_eq!(answer.json()["problems"][0]["offset_bytes"], inner * PAGE_SIZE);
+
+    let json = verify(&dir, &["--repair", "--json"]).done();
+    let problem = &json["problems"][0];
+    assert_eq!(
+        (&problem["offset_bytes"], &problem["repaired"]),
+        (&(inner * PAGE_SIZE).into(), &true.into())
+    );
+    assert_eq!(json["repaired"], json["problems"].as_array().unwrap().len());
+    assert_eq!((&json["left"], &json["entries"]), (&0.into(), &3_001.into()));
+    let repair = &json["repair"];
+    assert_eq!((&repair["entries"], &repair["leaves_kept"]), (&3_001.into(), &json["leaves"]));
+    assert_eq!((&repair["stale"], &repair["lost"]), (&json!([]), &json!([])));
+    assert!(repair["pages_scanned"].as_u64() > repair["leaves_kept"].as_u64(), "{repair}");
+    assert_eq!(repair["pages_damaged"], 1);
+
+    let json = verify(&dir, &["--json"]).done();
+    assert_eq!((&json["problems"], &json["entries"]), (&json!([]), &3_001.into()));
+    let again = verify(&dir, &["--repair", "--json"]).done();
+    assert_eq!((&again["repaired"], &again["repair"]), (&0.into(), &Value::Null));
+    let index = Index::open(RealDisk::auto(), &dir, &Config::fixed(8, 4)).unwrap();
+    for number in 0..3_000_u32 {
+        let found = index.find(format!("{:08}", number * 7).as_bytes()).unwrap();
+        assert_eq!(found, Some(number.to_le_bytes().to_vec()), "{number}");
+    }
+    assert_eq!(index.find(b"99999999").unwrap(), Some(vec![7; 4]));
+}
+
+#[test]
+fn keys_of_a_damaged_leaf_are_left_as_a_problem_of_its_repair() {
+    let place = Place::new();
+    let dir = sample(&place);
+    let tree = dir.join("tree");
+    flip_bit_of(&tree, inner_and_leaf(&tree).1);
+    let answer = verify(&dir, &["--repair", "--json"]);
+    assert!(answer.failed(1).contains("left"), "{answer:?}");
+    let json = answer.json();
+    let ranges = ["stale", "lost"].map(|kind| json["repair"][kind].as_array().unwrap().len());
+    assert_eq!((ranges[0] + ranges[1], &json["left"]), (1, &1.into()));
+    verify(&dir, &["--json"]).done();
+}
+
+#[test]
+fn both_superblocks_are_repaired() {
+    let place = Place::new();
+    let dir = sample(&place);
+    let tree = dir.join("tree");
+    let mut bytes = std::fs::read(&tree).unwrap();
+    bytes[..2 * PAGE_SIZE].fill(0);
+    std::fs::write(&tree, bytes).unwrap();
+    verify(&dir, &["--json"]).failed(1);
+    let json = verify(&dir, &["--repair", "--json"]).done();
+    assert_eq!((&json["repaired"], &json["left"]), (&1.into(), &0.into()));
+    let people = verify(&dir, &["--repair"]);
+    assert!(people.code == Some(0) && people.stdout.contains("3,001 entries"), "{people:?}");
+}
+
+#[test]
+fn an_index_that_is_being_written_is_not_repaired() {
+    let place = Place::new();
+    let dir = sample(&place);
+    let tree = dir.join("tree");
+    flip_bit_of(&tree, inner_and_leaf(&tree).0);
+    let _open = Index::open(RealDisk::auto(), &dir, &Config::fixed(8, 4)).unwrap();
+    assert!(verify(&dir, &["--repair", "--json"]).failed(3).contains("being written"));
 }
