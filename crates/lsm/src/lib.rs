@@ -44,6 +44,8 @@ mod config;
 
 mod reserve;
 
+mod sweeper;
+
 mod open_files;
 
 mod write_behind;

@@ -518,7 +518,7 @@ impl Merging {
                 job.0 = Job::Rereading(rereading);
                 return Ok(None);
             }
-            rereading.finish().map(Some)
+            Ok(Some(rereading.finish()))
         });
         match read {
             Ok(None) => Ok(()),
@@ -560,7 +560,15 @@ impl Merging {
         drop(view);
         self.done.store(self.total(), Ordering::Release);
         // Only now: with the last holder of an input its file goes, which no reader should wait for.
+        let View::Inputs(inputs) = inputs else { return };
+        let buffers = inputs.iter().filter_map(|input| match input {
+            Input::Buffer(buffer) => Some(buffer.clone()),
+            Input::Run(_) => None,
+        });
+        let buffers: Vec<WriteBuffer> = buffers.collect();
         drop(inputs);
+        let bytes = buffers.iter().map(WriteBuffer::memory_bytes).sum();
+        self.set.sweeper().let_go(buffers, bytes);
     }
 
     /// The output with its origin, if all inputs are runs.
