@@ -84,6 +84,8 @@ mod write_buffer;
 
 mod kmerge;
 
+mod handover;
+
 mod merging;
 
 mod sources;
