@@ -147,8 +147,8 @@ mod tests {
                 (entry.key, entry.kind, entry.value, blob)
             })
             .collect();
-        let expected: [(&[u8], Kind, &[u8], Option<Vec<u8>>); 4] = [
-            (b"a", Kind::InsertBlob, b"1", Some(vec![1; 3])),
+        let expected = [
+            (b"a".as_slice(), Kind::InsertBlob, b"1".as_slice(), Some(vec![1; 3])),
             (b"", Kind::Delete, b"", None),
             (b"bc", Kind::Upsert, b"23", None),
             (b"d", Kind::InsertBlob, b"", Some(vec![2; 3])),
@@ -179,7 +179,7 @@ mod tests {
         assert!(taker.take().is_some() && taker.take().is_none());
         let (giver, taker) = hand_over();
         drop(taker);
-        while let Some(batch) = giver.empty.try_recv().ok() {
+        while let Ok(batch) = giver.empty.try_recv() {
             giver.give(batch);
         }
         assert!(giver.empty().is_none());

@@ -429,9 +429,11 @@ impl Merging {
             return Ok(ControlFlow::Continue(()));
         };
         let (giver, taker) = hand_over();
-        let (merged, written) = std::thread::scope(|scope| {
-            let merging = scope.spawn(|| self.give_entries(merge, giver));
-            let written = self.take_entries(builder, taker, watch);
+        let (merged, written) = std::thread::scope(move |scope| {
+            // Each side goes with its thread's work, however that ends, so that the other does not wait for it.
+            let merging = scope.spawn(move || self.give_entries(merge, &giver));
+            let written = self.take_entries(builder, &taker, watch);
+            drop(taker);
             let merged = merging.join();
             (merged.unwrap_or_else(|panic| std::panic::resume_unwind(panic)), written)
         });
@@ -451,7 +453,7 @@ impl Merging {
     }
 
     /// Hands over all entries that are to be written, or until nobody takes them.
-    fn give_entries(&self, merge: &mut KMerge, giver: Giver) -> Result<()> {
+    fn give_entries(&self, merge: &mut KMerge, giver: &Giver) -> Result<()> {
         while let Some(mut batch) = giver.empty() {
             while !batch.is_full() {
                 let Some(entry) = merge.current() else {
@@ -474,7 +476,7 @@ impl Merging {
     fn take_entries<B>(
         &self,
         builder: &mut RunBuilder,
-        taker: Taker,
+        taker: &Taker,
         watch: &mut dyn FnMut(u64, u64) -> ControlFlow<B>,
     ) -> Result<ControlFlow<B>> {
         let salt = self.plan.salt;
@@ -594,13 +596,13 @@ impl Merging {
             }
         };
         let number = rereading.number();
-        let read = rereading.step(pages).and_then(|has_ended| {
+        let read = rereading.step(pages).map(|has_ended| {
             self.note((rereading.pages_read() / REREAD_PAGES_PER_PAGE).min(job.1.reread));
             if !has_ended {
                 job.0 = Job::Rereading(rereading);
-                return Ok(None);
+                return None;
             }
-            Ok(Some(rereading.finish()))
+            Some(rereading.finish())
         });
         match read {
             Ok(None) => Ok(()),

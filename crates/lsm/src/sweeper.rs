@@ -167,7 +167,9 @@ mod tests {
     fn held() -> Held {
         let (sweeper, barrier) = (Sweeper::new(false), Arc::new(Barrier::new(2)));
         let waiting = Arc::clone(&barrier);
-        sweeper.sweep(move || drop(waiting.wait()));
+        sweeper.sweep(move || {
+            waiting.wait();
+        });
         // Until the thread has it, it waits like others.
         let mut state = sweeper.shared.state();
         while !state.is_busy {
