@@ -8,7 +8,7 @@
 use terrane_io::checksum::{crc32c, crc32c_append};
 
 use crate::corrupt::Corrupt;
-use crate::entry::{BLOB_SPAN_SIZE, BlobSpan, EntryRef, Kind, key_prefix};
+use crate::entry::{BLOB_SPAN_SIZE, BlobSpan, EntryRef, Kind, compare_keys};
 
 /// Size of a page, in bytes.
 pub const PAGE_SIZE: usize = 4096;
@@ -539,14 +539,10 @@ impl PageLayout {
         let Some(suffix) = key.strip_prefix(prefix) else {
             return Err(if key < prefix { 0 } else { self.count() });
         };
-        let first = key_prefix(suffix);
         let (mut low, mut high) = (0, self.count());
         while low < high {
             let middle = usize::midpoint(low, high);
-            let found = self.suffix(page, middle);
-            // Nearly always the first bytes decide, in a register.
-            let ordering = key_prefix(found).cmp(&first).then_with(|| found.cmp(suffix));
-            match ordering {
+            match compare_keys(self.suffix(page, middle), suffix) {
                 std::cmp::Ordering::Less => low = middle + 1,
                 std::cmp::Ordering::Equal => return Ok(middle),
                 std::cmp::Ordering::Greater => high = middle,
