@@ -14,7 +14,7 @@ use terrane_io::bytes::{Overrun, Reader, Writer};
 use terrane_io::{Access, AlignedBuf, DiskFile};
 
 use crate::corrupt::Corrupt;
-use crate::entry::{ENTRY_OVERHEAD_BYTES, KEY_BYTES_MAX};
+use crate::entry::{ENTRY_OVERHEAD_BYTES, KEY_BYTES_MAX, compare_keys};
 use crate::error::{Error, Result};
 use crate::files::{FileHandle, FileSet};
 use crate::filter::{Filter, FilterDecoder, FilterShape, Kept};
@@ -753,7 +753,8 @@ impl Run {
 
     /// The page that holds `key` if any does; `None` if the key is outside the run's range.
     pub(crate) fn locate(&self, key: &[u8]) -> Option<Location> {
-        if key < self.min_key() || key > self.max_key() {
+        let (min, max) = (self.min_key(), self.max_key());
+        if compare_keys(key, min).is_lt() || compare_keys(key, max).is_gt() {
             return None;
         }
         Some(self.location(self.section.index.search(key)))
