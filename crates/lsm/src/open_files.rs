@@ -448,17 +448,23 @@ impl PooledFile {
     }
 
     /// The file, opened if need be. To be held for no longer than a call.
-    pub(crate) fn get(&self) -> io::Result<Arc<dyn DiskFile>> {
+    ///
+    /// # Errors
+    /// [`Error::SessionClosed`] if it is gone since the session was closed; [`Error::Disk`].
+    pub(crate) fn get(&self) -> Result<Arc<dyn DiskFile>> {
         let file = self.get_or_open(true)?;
         Ok(file.expect("opened beyond the limit if need be"))
     }
 
     /// The file, opened if need be; `None` if all files that may be open are in use.
-    pub(crate) fn get_if_room(&self) -> io::Result<Option<Arc<dyn DiskFile>>> {
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub(crate) fn get_if_room(&self) -> Result<Option<Arc<dyn DiskFile>>> {
         self.get_or_open(false)
     }
 
-    fn get_or_open(&self, beyond: bool) -> io::Result<Option<Arc<dyn DiskFile>>> {
+    fn get_or_open(&self, beyond: bool) -> Result<Option<Arc<dyn DiskFile>>> {
         if let Some(file) = self.slot.use_open() {
             return Ok(Some(file));
         }
@@ -469,7 +475,14 @@ impl PooledFile {
         if !self.pool.reserve(beyond)? {
             return Ok(None);
         }
-        self.pool.open(&self.slot, &mut open).map(Some)
+        match self.pool.open(&self.slot, &mut open) {
+            // The next session has the directory, and has removed what it does not need.
+            Err(error) if error.is_not_found() => {
+                drop(self.pool.may_write()?);
+                Err(error.into())
+            }
+            opened => Ok(Some(opened?)),
+        }
     }
 
     /// The file for a change, which is not durable then, and the right to make it.
