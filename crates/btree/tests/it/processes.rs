@@ -324,11 +324,11 @@ fn a_writer_killed_between_calls_goes_on_from_what_it_flushed() {
             (flushed, flushed_model) = (number, model.clone());
             for _ in 0..rng.below(200) {
                 number += 1;
-                if number % CLEAR_EVERY == 0 {
+                if number.is_multiple_of(CLEAR_EVERY) {
                     index.clear().unwrap();
                     started = number - 1;
                 }
-                if number % FILTER_EVERY == 0 {
+                if number.is_multiple_of(FILTER_EVERY) {
                     index.filter(|key, _| is_kept(number, key)).unwrap();
                 }
                 let batch = batch(number);
@@ -344,8 +344,8 @@ fn a_writer_killed_between_calls_goes_on_from_what_it_flushed() {
                 index.apply(&updates).unwrap();
                 apply(&mut model, number);
                 assert_eq!(number_of(index.find(NUMBER).unwrap()), Some(number), "at once");
-                if number % 3 == 0 {
-                    index.flush(number % 2 == 0).unwrap();
+                if number.is_multiple_of(3) {
+                    index.flush(number.is_multiple_of(2)).unwrap();
                     flushed = number;
                     flushed_model.clone_from(&model);
                 }
