@@ -125,7 +125,7 @@ impl Config {
             log_bytes: self.log_bytes_max,
             segment_bytes: (self.log_bytes_max / 8).min(16 << 20),
             unflushed_bytes: (self.memory_bytes / 32).min(1 << 20),
-            batch_bytes: self.memory_bytes / 8,
+            batch_bytes: (self.memory_bytes / 8).min(8 << 20),
             fresh_nodes: (self.memory_bytes / 16 / 4096).max(8) as u64,
             other_bytes: (self.memory_bytes / 8).min(4 << 20),
         })

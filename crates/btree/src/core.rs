@@ -16,6 +16,9 @@ use crate::pager::Pager;
 use crate::stats::{Counter, Stats};
 use crate::tree::Tree;
 
+/// Keys whose leaves are in memory at a time.
+const LOOKUPS_MAX: usize = 1024;
+
 /// What is visible.
 #[derive(Debug, Clone)]
 pub(crate) struct State {
@@ -117,16 +120,18 @@ impl Core {
         };
         order.sort_unstable_by_key(|&at| keys[at]);
         let ascending: Vec<&[u8]> = order.iter().map(|&at| keys[at]).collect();
-        let leaves = tree.leaves_for(&self.pager, &ascending)?;
-        let mut rest = order.iter();
-        for (leaf, count) in &leaves {
-            let leaf = Leaf::of(leaf);
-            for &at in rest.by_ref().take(*count) {
-                found(at, leaf.find(keys[at]));
+        for (order, keys_of) in order.chunks(LOOKUPS_MAX).zip(ascending.chunks(LOOKUPS_MAX)) {
+            let leaves = tree.leaves_for(&self.pager, keys_of)?;
+            let mut rest = order.iter();
+            for (leaf, count) in &leaves {
+                let leaf = Leaf::of(leaf);
+                for &at in rest.by_ref().take(*count) {
+                    found(at, leaf.find(keys[at]));
+                }
             }
-        }
-        for &at in rest {
-            found(at, None);
+            for &at in rest {
+                found(at, None);
+            }
         }
         Ok(())
     }

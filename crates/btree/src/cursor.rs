@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::core::{Core, State};
 use crate::deltas::Deltas;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::input::Records;
 use crate::leaf::Leaf;
 use crate::page::{Page, PageRef};
@@ -306,7 +306,8 @@ impl Cursor {
     /// Cost: one read of 4 KiB for each leaf, up to 32 of them ahead and side by side.
     ///
     /// # Errors
-    /// [`Error::Disk`](crate::Error::Disk), [`Error::Corrupt`](crate::Error::Corrupt): the cursor ends.
+    /// [`Error::Closed`] once the index or reader that it is of is closed or dropped, as its pages are not kept then;
+    /// [`Error::Disk`], [`Error::Corrupt`]: the cursor ends.
     #[expect(clippy::should_implement_trait, reason = "what it gives is borrowed from the cursor")]
     pub fn next(&mut self) -> Result<Option<(&[u8], &[u8])>> {
         let found = self.advance();
@@ -316,6 +317,9 @@ impl Cursor {
 
     fn advance(&mut self) -> Result<bool> {
         while !self.is_done {
+            if self.core.is_closed() {
+                return Err(Error::Closed);
+            }
             let mut key = std::mem::take(&mut self.key);
             let Some(first) = self.first_key() else { return Ok(false) };
             key.clear();

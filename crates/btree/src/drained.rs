@@ -40,6 +40,11 @@ impl Drained {
         oldest.map_or((0, &[]), |(start, &position)| (position, start))
     }
 
+    /// The highest position.
+    pub(crate) fn newest(&self) -> u64 {
+        self.ranges.values().copied().max().unwrap_or(0)
+    }
+
     /// Notes that the keys from `low` on and below `high` have been applied up to `position`.
     pub(crate) fn set(&mut self, low: &[u8], high: Option<&[u8]>, position: u64) {
         if let Some(high) = high {

@@ -17,7 +17,7 @@ use crate::inner;
 use crate::leaf::{self, Fences, Leaf, Part};
 use crate::page::{Header, Kind, PAGE_SIZE, Page, PageNo, PageRef, seal};
 use crate::pager::{NewPage, Pager};
-use crate::space::Space;
+use crate::space::{PAGES_MAX, Space};
 use crate::tree::{Child, Entry, Node, Tree};
 
 /// A page with fewer bytes is joined with a neighbour.
@@ -99,9 +99,14 @@ pub(crate) fn take_page(pager: &Pager, space: &mut Space) -> Result<PageNo> {
     if let Some(page) = space.take() {
         return Ok(page);
     }
-    let pages = space.pages() + (space.pages() / GROWTH_PART).max(GROWTH_PAGES_MIN);
-    pager.file().allocate(pages * PAGE_SIZE as u64)?;
     let is_full = || Error::Full { path: pager.path().to_owned() };
+    let grow = |by: u64| {
+        let pages = (space.pages() + by).min(PAGES_MAX);
+        pager.file().allocate(pages * PAGE_SIZE as u64).map(|()| pages)
+    };
+    // If there is no room for that much, for a little.
+    let by = (space.pages() / GROWTH_PART).max(GROWTH_PAGES_MIN);
+    let pages = grow(by).or_else(|_| grow(GROWTH_PAGES_MIN))?;
     if !space.grow(pages) {
         return Err(is_full());
     }
@@ -208,7 +213,8 @@ impl Edit<'_> {
 
     /// Notes that the new tree does not have a node or a leaf.
     fn let_go(&mut self, child: &Child, level: u8) {
-        self.tree.level_pages[usize::from(level)] -= 1;
+        let pages = &mut self.tree.level_pages[usize::from(level)];
+        *pages = pages.saturating_sub(1);
         match child {
             Child::Stored(page) => self.gone.push(page.number),
             Child::Fresh(_) => self.tree.fresh_nodes -= 1,
@@ -224,7 +230,9 @@ impl Edit<'_> {
         change: &mut dyn Change,
     ) -> Result<(Vec<Piece>, Vec<u8>, Option<Vec<u8>>)> {
         if row.entries.is_empty() {
-            let block = change.apply(Fences::ALL, &Block::default());
+            let is_touched = change.touches(Fences::ALL, 0);
+            let block =
+                if is_touched { change.apply(Fences::ALL, &Block::default()) } else { None };
             let made = block.map(|block| Piece::Made { low: Vec::new(), block });
             return Ok((made.into_iter().collect(), Vec::new(), None));
         }

@@ -121,8 +121,10 @@ pub enum Error {
         /// What is allowed.
         allowed: String,
     },
-    /// The updates of one call take more than an eighth of the index's memory. Nothing was changed.
-    #[error("updates of {bytes} bytes in one call; the limit is {limit}, an eighth of the memory")]
+    /// The updates of one call take more than 8 MiB, or than an eighth of the index's memory. Nothing was changed.
+    #[error(
+        "updates of {bytes} bytes in one call; the limit is {limit}: divide them among several"
+    )]
     BatchTooLarge {
         /// What they take.
         bytes: usize,

@@ -5,7 +5,7 @@ use std::ops::RangeBounds;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use terrane_io::{Access, Disk, OpenMode};
+use terrane_io::{Access, Disk, LockGuard, OpenMode};
 
 use crate::block::{self, Block};
 use crate::bulk::{self, FILL_PERCENT_MIN};
@@ -90,7 +90,10 @@ pub(crate) fn check_sizes(dir: &Path, limits: &Limits, superblock: &Superblock) 
 pub(crate) fn read_drained(pager: &Pager, superblock: &Superblock) -> Result<Drained> {
     let Some(page) = superblock.drained else { return Ok(Drained::up_to(superblock.log_start)) };
     let (count, bytes) = pager.load_other(page, Kind::Drained)?;
-    Drained::decode(count, &bytes[BODY_OFFSET..]).ok_or_else(|| {
+    let drained = Drained::decode(count, &bytes[BODY_OFFSET..]).filter(|drained| {
+        drained.oldest().0 == superblock.log_start && drained.newest() <= superblock.log_end
+    });
+    drained.ok_or_else(|| {
         let (page, count) = (u64::from(page.number), count as u64);
         pager.corrupt(Corrupt { page, rule: "ranges of the drained", expected: count, found: 0 })
     })
@@ -159,9 +162,8 @@ impl Index {
         if exists(disk.as_ref(), dir)? {
             return Err(Error::AlreadyExists { path: dir.to_owned() });
         }
-        drop(lock);
         Self::lay_out(&disk, dir, &limits)?;
-        Self::open(disk, dir, config)
+        Self::open_locked(disk, dir, limits, lock)
     }
 
     /// Opens an index, or makes one if there is none.
@@ -176,7 +178,7 @@ impl Index {
     }
 
     /// Takes the writer's lock.
-    pub(crate) fn lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn terrane_io::LockGuard>> {
+    pub(crate) fn lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn LockGuard>> {
         disk.lock(&dir.join(LOCK_FILE)).map_err(|error| match error {
             terrane_io::Error::Locked { .. } => Error::Locked { path: dir.to_owned() },
             error => error.into(),
@@ -227,6 +229,15 @@ impl Index {
             return Err(Error::NotFound { path: dir.to_owned() });
         }
         let lock = Self::lock(disk.as_ref(), dir)?;
+        Self::open_locked(disk, dir, limits, lock)
+    }
+
+    fn open_locked(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        limits: Limits,
+        lock: Box<dyn LockGuard>,
+    ) -> Result<Self> {
         // Its creation may have been interrupted before the name was durable.
         disk.sync_dir(dir)?;
         let path = dir.join(TREE_FILE);
@@ -245,6 +256,12 @@ impl Index {
         let reach = (superblock.log_start, superblock.log_end);
         let mut log =
             Log::recover(&disk, dir, superblock.tree, reach, limits.segment_bytes, |frame| {
+                if frame.replaced > superblock.replaced {
+                    // The superblock that goes with it is lost, and the tree of the other one is not what it was above.
+                    let (expected, found) = (frame.replaced, superblock.replaced);
+                    let what = Corrupt::rule("replaced", expected, found);
+                    return Err(Error::Corrupt { path: path.clone(), what });
+                }
                 entries = if frame.next > superblock.log_end { frame.entries } else { entries };
                 replay(&mut pending, frame, &drained, limits.sizes, dir)
             })?;
@@ -374,7 +391,7 @@ impl Index {
                     (None, false) => continue,
                     (None, true) => {
                         removed += 1;
-                        state.entries -= 1;
+                        state.entries = state.entries.saturating_sub(1);
                     }
                     (Some(_), false) => state.entries += 1,
                     (Some(_), true) => {}
@@ -484,7 +501,6 @@ impl Index {
     /// As [`flush`](Self::flush).
     pub fn clear(&self) -> Result<()> {
         self.with_writer(|writer, core| {
-            let tree = core.state()?.tree.clone();
             let before = writer.space.clone();
             let gone = writer.tree_pages();
             let empty = Tree {
@@ -492,14 +508,9 @@ impl Index {
                 height: 0,
                 level_pages: LevelPages::default(),
                 fresh_nodes: 0,
-                epoch: tree.epoch.clone(),
+                epoch: core.state()?.tree.epoch.clone(),
             };
-            writer.replace(core, &empty, gone, 0, before)?;
-            // With the next one what the published tree before had is free. It will come again if it fails now.
-            if let Err(error) = writer.checkpoint(core) {
-                tracing::warn!(path = %core.dir.display(), %error, "cleanup.failed");
-            }
-            Ok(())
+            writer.replace(core, empty, gone, 0, before)
         })
     }
 
@@ -518,11 +529,9 @@ impl Index {
             let entries = core.state()?.entries;
             let before = writer.space.clone();
             let rewritten = writer.rewrite(core, &mut change, &mut |_| {})?;
-            let left = entries - change.removed;
+            let left = entries.saturating_sub(change.removed);
             let (tree, gone) = rewritten;
-            writer.replace(core, &tree, gone, left, before)?;
-            // Both superblocks have it: the loss of one does not bring back what was before.
-            writer.checkpoint(core)
+            writer.replace(core, tree, gone, left, before)
         })
     }
 
@@ -552,28 +561,19 @@ impl Index {
             writer.flush(core, true)?;
             let generation = writer.begin_leaves(core)?;
             let before = writer.space.clone();
-            let tree = core.state()?.tree.clone();
             let gone = writer.tree_pages();
-            let space = &mut writer.space;
-            let built =
-                bulk::build(&core.pager, space, generation, fill_percent, input, &mut progress);
-            let built = match built {
-                Ok(built) => built,
-                Err(error) => {
-                    writer.space = before;
-                    return Err(error);
-                }
-            };
+            let built = writer.or_as_before(|writer| {
+                let space = &mut writer.space;
+                bulk::build(&core.pager, space, generation, fill_percent, input, &mut progress)
+            })?;
             let tree = Tree {
                 root: built.root,
                 height: built.height,
                 level_pages: built.level_pages,
                 fresh_nodes: 0,
-                epoch: tree.epoch.clone(),
+                epoch: core.state()?.tree.epoch.clone(),
             };
-            writer.replace(core, &tree, gone, built.entries, before)?;
-            // Both superblocks have it: the loss of one does not bring back what was before.
-            writer.checkpoint(core)?;
+            writer.replace(core, tree, gone, built.entries, before)?;
             Ok(built.entries)
         })
     }

@@ -157,7 +157,7 @@ impl Segment {
     fn frame(&self, position: u64) -> Result<Option<Frame>> {
         let Some(at) = position.checked_sub(self.start) else { return Ok(None) };
         let len = self.file.len()?;
-        if at + FRAME_HEAD_BYTES as u64 > len {
+        if at.saturating_add(FRAME_HEAD_BYTES as u64) > len {
             return Ok(None);
         }
         let mut head = [0; FRAME_HEAD_BYTES];
@@ -193,6 +193,18 @@ impl Segment {
             None => self.frame(position),
             found => Ok(found),
         }
+    }
+
+    /// Writes what was read once more: after a failed sync it may be in the system's cache only, and count as written.
+    fn write_again(&self) -> Result<()> {
+        let len = self.file.len()?;
+        let mut bytes = vec![0; 1 << 20];
+        for at in (0..len).step_by(bytes.len()) {
+            let part = &mut bytes[..(len - at).min(1 << 20) as usize];
+            self.file.read_at(part, at)?;
+            self.file.write_at(part, at)?;
+        }
+        Ok(())
     }
 
     /// Whether a whole frame behind `position` says that the log was durable beyond it.
@@ -412,6 +424,7 @@ impl Log {
                 return Err(lost(segment.file.path(), position, must_reach));
             }
             segment.file.set_len(position - segment_start)?;
+            segment.write_again()?;
             segment.file.sync()?;
             return Ok(Self {
                 disk: disk.clone(),

@@ -236,6 +236,12 @@ impl IndexReader {
     }
 }
 
+impl Drop for IndexReader {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
 impl Follower {
     /// Reads the newest superblock, whose tree is kept from now on, as are those that are in use.
     fn take_up(&mut self, core: &Core) -> Result<()> {

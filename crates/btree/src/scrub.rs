@@ -47,7 +47,8 @@ pub(crate) fn scrub(core: &Core, from: &[u8], leaves: u64) -> Result<(ScrubRepor
             }
             let view = node.view();
             let first = view.child_for(&from);
-            let end = view.count().min(first + left as usize);
+            let end =
+                view.count().min(first.saturating_add(usize::try_from(left).unwrap_or(usize::MAX)));
             for at in first..end {
                 let low = view.separator(at);
                 let own_high = node.high_of(at, high.clone());
@@ -101,9 +102,11 @@ fn reread(
         Err(error) => return Err(error),
     };
     if let Some(cached) = core.pager.cache.get(page) {
-        core.pager.write(&[(page.number, cached.clone())])?;
-        core.pager.sync()?;
+        let written = core.pager.write(&[(page.number, cached.clone())]);
+        // It may be the last whole copy.
         core.pager.cache.put(page.number, cached.clone());
+        written?;
+        core.pager.sync()?;
         report.rewritten += 1;
         return Ok(Some(cached));
     }

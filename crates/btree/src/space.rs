@@ -9,7 +9,7 @@
 //! superblocks. A page that the tree does not need any more is *held* until a checkpoint without it is durable and nobody, in
 //! this process or another, can still read an older tree.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use crate::page::{BODY_BYTES, PageNo};
 
@@ -23,7 +23,7 @@ pub(crate) const LIST_MAPS: usize = BODY_BYTES / 8;
 pub(crate) const SUPERBLOCKS: PageNo = 2;
 
 /// Most pages of a file.
-const PAGES_MAX: u64 = 1 << 32;
+pub(crate) const PAGES_MAX: u64 = 1 << 32;
 
 /// The pages of a file. See the [module](self).
 #[derive(Debug, Clone)]
@@ -202,19 +202,24 @@ impl Space {
         self.changed.len()
     }
 
-    /// The body of a map page, without the pages that are held: these are free as soon as it is durable.
-    pub(crate) fn write_map(&self, map: usize, body: &mut [u8]) {
-        let first = map * MAP_PAGES / 64;
-        for (at, word) in self.used.iter().skip(first).take(MAP_PAGES / 64).enumerate() {
-            body[at * 8..at * 8 + 8].copy_from_slice(&word.to_le_bytes());
+    /// The bodies of map pages, without the pages that are held: these are free as soon as it is durable.
+    pub(crate) fn write_maps(&self, maps: impl Iterator<Item = usize>) -> Vec<Vec<u8>> {
+        let mut places = HashMap::new();
+        let mut bodies = Vec::new();
+        for map in maps {
+            let words = self.used.iter().skip(map * MAP_PAGES / 64).take(MAP_PAGES / 64);
+            let mut body: Vec<u8> = words.flat_map(|word| word.to_le_bytes()).collect();
+            body.resize(BODY_BYTES, 0);
+            places.insert(map, bodies.len());
+            bodies.push(body);
         }
-        let range = map * MAP_PAGES..(map + 1) * MAP_PAGES;
         for page in self.held.iter().flat_map(|(_, pages)| pages) {
-            let page = *page as usize;
-            if range.contains(&page) {
-                body[(page - range.start) / 8] &= !(1 << (page % 8));
+            let (map, bit) = (*page as usize / MAP_PAGES, *page as usize % MAP_PAGES);
+            if let Some(&place) = places.get(&map) {
+                bodies[place][bit / 8] &= !(1 << (bit % 8));
             }
         }
+        bodies
     }
 
     /// All map pages are to be stored anew.
@@ -289,8 +294,7 @@ mod tests {
                 assert_eq!(space.used_pages() as usize, used.len());
                 assert_eq!(space.needed_pages(), u64::from(*used.last().unwrap()) + 1);
                 // What is stored has neither free pages nor those held.
-                let mut map = vec![0; BODY_BYTES];
-                space.write_map(0, &mut map);
+                let map = space.write_maps(std::iter::once(0)).remove(0);
                 let again =
                     Space::from_maps(space.pages(), std::iter::once(map.as_slice())).unwrap();
                 for page in 0..space.pages() as PageNo {

@@ -154,6 +154,12 @@ impl Superblock {
         if superblock.log_end < superblock.log_start {
             return Err(broken("log_end", superblock.log_start, superblock.log_end));
         }
+        let pages = superblock.lists.iter().chain(&superblock.root).chain(&superblock.drained);
+        if let Some(page) =
+            pages.map(|page| page.number).find(|&n| u64::from(n) >= superblock.pages)
+        {
+            return Err(broken("pages", superblock.pages, u64::from(page)));
+        }
         if superblock.root.is_none() && superblock.height != 0 {
             return Err(broken("root", 1, 0));
         }
@@ -198,7 +204,12 @@ pub(crate) fn refused(path: &Path, both: &[Result<Superblock, Refusal>]) -> Erro
 /// # Errors
 /// [`Error::NotAnIndex`], [`Error::UnsupportedVersion`]; [`Error::Corrupt`] if neither is whole; [`Error::Disk`].
 pub(crate) fn read(disk: &dyn Disk, path: &Path) -> Result<Superblock, Error> {
-    let both = read_both(disk, path)?;
+    let mut both = read_both(disk, path)?;
+    let is_damaged = |found: &Result<Superblock, Refusal>| matches!(found, Err(Refusal::Corrupt(what)) if what.rule != "magic");
+    if both.iter().any(is_damaged) {
+        // A read may be wrong once, or have met a write; the older one of the two is not to be taken for that.
+        both = read_both(disk, path)?;
+    }
     let is_newer_version = both.iter().any(|found| matches!(found, Err(Refusal::Version(_))));
     let newest = both.iter().flatten().max_by_key(|superblock| superblock.generation);
     match newest {

@@ -35,6 +35,9 @@ use crate::tree::{Child, Epoch, Tree};
 /// Most drains in a call, which bounds how long it takes: at most so many pages are read and written for each.
 const DRAINS_MAX: usize = 32;
 
+/// About how many bytes of updates one drain takes: many may be for one leaf.
+const DRAIN_BYTES_MAX: usize = 512 << 10;
+
 /// A checkpoint is made when this part of the used pages is held, and no fewer than so many.
 const HELD_PART: u64 = 16;
 const HELD_PAGES_MIN: u64 = 256;
@@ -99,21 +102,42 @@ struct Drain<'a> {
     core: &'a Core,
     updates: u64,
     bytes: usize,
+    /// What is left for the next drain: all updates from here on.
+    until: Option<Vec<u8>>,
+}
+
+impl Drain<'_> {
+    /// Where the updates of a range end, as far as they are drained now.
+    fn end<'b>(&'b self, high: Option<&'b [u8]>) -> Option<&'b [u8]> {
+        match (high, self.until.as_deref()) {
+            (Some(high), Some(until)) => Some(high.min(until)),
+            (high, until) => high.or(until),
+        }
+    }
 }
 
 impl Change for Drain<'_> {
     fn touches(&mut self, fences: Fences<'_>, _page: PageNo) -> bool {
         let Ok(state) = self.core.state() else { return false };
-        state.pending.range(fences.low, fences.high).next().is_some()
+        if self.until.is_some() {
+            return false;
+        }
+        let before = self.updates;
+        for (key, value) in state.pending.range(fences.low, fences.high) {
+            if self.bytes > DRAIN_BYTES_MAX {
+                self.until = Some(key.to_vec());
+                break;
+            }
+            self.updates += 1;
+            self.bytes += block::ENTRY_HEAD_BYTES + key.len() + value.map_or(0, <[u8]>::len);
+        }
+        self.updates > before
     }
 
     fn apply(&mut self, fences: Fences<'_>, entries: &Block) -> Option<Block> {
         let state = self.core.state().ok()?;
-        let updates = state.pending.range(fences.low, fences.high).inspect(|(key, value)| {
-            self.updates += 1;
-            self.bytes += block::ENTRY_HEAD_BYTES + key.len() + value.map_or(0, <[u8]>::len);
-        });
-        Some(block::apply(entries, updates))
+        let high = self.end(fences.high);
+        Some(block::apply(entries, state.pending.range(fences.low, high)))
     }
 }
 
@@ -146,7 +170,12 @@ impl Writer {
             match self.pressure(core)? {
                 Pressure::None => break,
                 Pressure::Some if owed == 0 => break,
-                _ => owed = owed.saturating_sub(self.drain(core)?),
+                pressure => match self.drain(core) {
+                    Ok(bytes) => owed = owed.saturating_sub(bytes),
+                    // A damaged leaf stops its own updates, and others only when there is no room left for any.
+                    Err(Error::Corrupt { .. }) if pressure == Pressure::Some => break,
+                    Err(error) => return Err(error),
+                },
             }
         }
         self.adapt_cache(core)
@@ -154,7 +183,7 @@ impl Writer {
 
     fn pressure(&self, core: &Core) -> Result<Pressure> {
         let buffered = core.state()?.pending.memory_bytes();
-        let logged = self.log.end() - self.drained.oldest().0;
+        let logged = self.log.end().saturating_sub(self.drained.oldest().0);
         let (buffer_max, log_max) = (self.limits.buffer_bytes, self.limits.log_bytes);
         Ok(if buffered > buffer_max || logged > log_max {
             Pressure::Much
@@ -237,16 +266,17 @@ impl Writer {
         let generation = self.begin_leaves(core)?;
         self.drained.set(&start, Some(&first), position);
         let tree = core.state()?.tree.clone();
-        let mut change = Drain { core, updates: 0, bytes: 0 };
+        let mut change = Drain { core, updates: 0, bytes: 0, until: None };
         let step = step(&core.pager, &mut self.space, generation, &tree, &first, &mut change)?;
         core.pager.counters.drained_updates.add(change.updates);
         core.pager.counters.drained_leaves.add(step.leaves);
+        let high = change.end(step.high.as_deref());
         {
             let mut state = core.state_mut();
-            state.pending.remove_range(&step.low, step.high.as_deref());
+            state.pending.remove_range(&step.low, high);
             state.tree = Arc::new(step.tree);
         }
-        self.drained.set(&step.low, step.high.as_deref(), position);
+        self.drained.set(&step.low, high, position);
         self.space.hold(self.superblock.generation, step.gone);
         self.publish_if_due(core)?;
         Ok(change.bytes)
@@ -256,7 +286,8 @@ impl Writer {
         let held_max = (self.space.used_pages() / HELD_PART).max(HELD_PAGES_MIN);
         let is_due = self.space.held_pages_of(self.superblock.generation) > held_max
             || core.state()?.tree.fresh_nodes > self.limits.fresh_nodes
-            || self.drained.oldest().0 - self.superblock.log_start > self.limits.log_bytes / 8;
+            || self.drained.oldest().0.saturating_sub(self.superblock.log_start)
+                > self.limits.log_bytes / 8;
         if is_due { self.checkpoint(core) } else { Ok(()) }
     }
 
@@ -265,7 +296,11 @@ impl Writer {
     /// Cost: writes each fresh node, the changed pages of the map and two or three more pages; three syncs.
     pub(crate) fn checkpoint(&mut self, core: &Core) -> Result<()> {
         let tree = core.state()?.tree.clone();
-        self.publish(core, &tree, self.drained.clone(), self.flushed_entries, |_| {})
+        self.publish(core, &tree, self.drained.clone(), self.flushed_entries, |_| {})?;
+        // What only this tree has can be freed at once.
+        drop(tree);
+        self.clean_up(core);
+        Ok(())
     }
 
     /// Publishes a tree which has what the log has up to where it was drained; `install` changes what is visible together with
@@ -308,9 +343,6 @@ impl Writer {
         self.maps = maps;
         self.drained = drained;
         self.space.set_stored();
-        if let Err(error) = self.clean_up(core) {
-            tracing::warn!(path = %core.dir.display(), %error, "cleanup.failed");
-        }
         Ok(())
     }
 
@@ -344,13 +376,15 @@ impl Writer {
         let old = self.superblock.lists.iter().chain(&self.superblock.drained);
         self.space.hold(epoch, old.map(|page| page.number).collect());
 
+        // A file that was cut needs fewer maps.
+        let unneeded = self.maps.iter().skip(self.space.map_count()).map(|page| page.number);
+        self.space.hold(epoch, unneeded.collect());
         let (map_numbers, list_numbers) = self.place_maps(pager, epoch)?;
         let mut maps = self.maps.clone();
+        let contents = self.space.write_maps(map_numbers.iter().map(|(map, _)| *map));
         maps.resize(self.space.map_count(), PageRef { number: 0, crc: 0 });
-        for (map, number) in map_numbers {
-            let mut body = [0; PAGE_SIZE - BODY_OFFSET];
-            self.space.write_map(map, &mut body);
-            let (page_ref, page) = make(Kind::Map, number, 0, &body);
+        for ((map, number), body) in map_numbers.into_iter().zip(&contents) {
+            let (page_ref, page) = make(Kind::Map, number, 0, body);
             maps[map] = page_ref;
             written.push(page);
         }
@@ -423,7 +457,13 @@ impl Writer {
     }
 
     /// Frees what nobody needs any more. What cannot be freed now is at the next checkpoint.
-    fn clean_up(&mut self, core: &Core) -> Result<()> {
+    fn clean_up(&mut self, core: &Core) {
+        if let Err(error) = self.try_clean_up(core) {
+            tracing::warn!(path = %core.dir.display(), %error, "cleanup.failed");
+        }
+    }
+
+    fn try_clean_up(&mut self, core: &Core) -> Result<()> {
         self.readers = lease::oldest(self.disk.as_ref(), &core.dir)?;
         while self.epochs.len() > 1
             && self.epochs.front().is_some_and(|e| Arc::strong_count(e) == 1)
@@ -457,18 +497,21 @@ impl Writer {
         change: &mut dyn Change,
         progress: &mut dyn FnMut(u64),
     ) -> Result<(Tree, Vec<PageNo>)> {
-        let before = self.space.clone();
         let tree = core.state()?.tree.as_ref().clone();
-        // A change may be the caller's function, and panic.
-        let run = AssertUnwindSafe(|| self.change_all(core, tree, change, progress));
-        let done = catch_unwind(run).unwrap_or_else(|panic| {
-            self.space = before.clone();
-            resume_unwind(panic)
-        });
-        if done.is_err() {
+        self.or_as_before(|writer| writer.change_all(core, tree, change, progress))
+    }
+
+    /// Does something that takes pages, and gives them back if it fails. It may call functions of the user, and so panic.
+    pub(crate) fn or_as_before<T>(
+        &mut self,
+        act: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<T> {
+        let before = self.space.clone();
+        let done = catch_unwind(AssertUnwindSafe(|| act(self)));
+        if !matches!(done, Ok(Ok(_))) {
             self.space = before;
         }
-        done
+        done.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
     fn change_all(
@@ -518,20 +561,19 @@ impl Writer {
         if is_published { Ok(()) } else { self.checkpoint(core) }
     }
 
-    /// Publishes a tree in place of everything that there is.
+    /// Publishes a tree in place of everything that there is. It takes no page of `before`, which is how things were.
     pub(crate) fn replace(
         &mut self,
         core: &Core,
-        tree: &Tree,
+        tree: Tree,
         gone: Vec<PageNo>,
         entries: u64,
         before: Space,
     ) -> Result<()> {
         self.space.hold(self.superblock.generation, gone);
-        let drained = Drained::up_to(self.log.end());
         let end = self.log.end();
         let replaced = std::mem::replace(&mut self.log.replaced, end);
-        let published = self.publish(core, tree, drained, entries, |state| {
+        let published = self.publish(core, &tree, Drained::up_to(end), entries, |state| {
             state.pending = Deltas::default();
             state.unflushed = Deltas::default();
             state.entries = entries;
@@ -545,6 +587,12 @@ impl Writer {
         }
         self.body.clear();
         self.flushed_entries = entries;
+        drop(tree);
+        // Then both superblocks have it, so the loss of one does not bring back what was before, and what only the older
+        // tree had is free. It has happened already: what fails now comes again.
+        if let Err(error) = self.checkpoint(core) {
+            tracing::warn!(path = %core.dir.display(), %error, "cleanup.failed");
+        }
         self.adapt_cache(core)
     }
 }

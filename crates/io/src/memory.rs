@@ -5,6 +5,10 @@
 //! simulated disk. Time is the system's. A file occupies its length: holes take memory, reserved space takes
 //! none. What memory has no room for is an error, no abort, as far as the system tells in time.
 //!
+//! Files stand in blocks, on huge pages where the system has them, and a queue asks for the memory of the next read
+//! while one is carried out: a page that is in no cache of the processor would otherwise cost more than all that an
+//! engine does with it.
+//!
 //! The root directory `/` exists from the start; relative paths start there as well.
 
 use std::any::Any;
@@ -18,13 +22,27 @@ use rustix::io::Errno;
 
 use crate::clock::{Clock, SystemClock};
 use crate::disk::{
-    Access, Completion, Disk, DiskFile, Entry, EntryKind, IoQueue, LockGuard, OpenMode, QueueKind,
-    Request,
+    Access, Completion, Direction, Disk, DiskFile, Entry, EntryKind, IoQueue, LockGuard, OpenMode,
+    QueueKind, Request,
 };
 use crate::error::{Error, Result};
+use crate::hint::{huge_pages, prefetch};
 
 /// What [`Disk::free_bytes`] answers: the system does not tell how much memory it would still give.
 const FREE_BYTES: u64 = 1 << 40;
+
+/// Bytes of a block; large enough for most of it to lie on huge pages wherever it begins.
+const BLOCK_BYTES: usize = 16 << 20;
+
+/// A block that grows beyond this is given all of its address space.
+const SMALL_BYTES: usize = 1 << 20;
+
+/// Bytes at the front of the next read that are asked for: the processor guesses that what follows is wanted, too.
+/// With all of a page it would wait for room for so many lines, and nothing is gained.
+const AHEAD_BYTES: usize = 768;
+
+/// Bytes that come with each line asked for.
+const LINE_BYTES: usize = 64;
 
 type Outcome<T> = std::result::Result<T, Errno>;
 type Names = BTreeMap<Arc<str>, Node>;
@@ -46,7 +64,7 @@ enum Node {
 /// A file, whatever names and handles it has.
 #[derive(Default)]
 struct Content {
-    bytes: RwLock<Vec<u8>>,
+    bytes: RwLock<Bytes>,
     /// Whether a [`LockGuard`] of it is alive.
     is_locked: AtomicBool,
 }
@@ -221,7 +239,7 @@ impl Disk for MemoryDisk {
             }
         })?;
         if mode == OpenMode::Truncate {
-            content.write().clear();
+            content.write().truncate(0);
         }
         let is_writable = mode != OpenMode::Read;
         Ok(Arc::new(MemoryFile { content, path: path.to_owned(), access, is_writable }))
@@ -334,27 +352,144 @@ impl Drop for MemoryLock {
 
 impl Content {
     /// Nothing panics while it holds one of these locks, so the bytes are whole.
-    fn read(&self) -> RwLockReadGuard<'_, Vec<u8>> {
+    fn read(&self) -> RwLockReadGuard<'_, Bytes> {
         self.bytes.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, Vec<u8>> {
+    fn write(&self) -> RwLockWriteGuard<'_, Bytes> {
         self.bytes.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl fmt::Debug for Content {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Content({} bytes)", self.read().len())
+        write!(f, "Content({} bytes)", self.read().len)
     }
 }
 
-/// Grows `bytes` with zeros to at least `len`.
-fn grow(bytes: &mut Vec<u8>, len: usize) -> Outcome<()> {
-    if len > bytes.len() {
-        bytes.try_reserve(len - bytes.len()).map_err(|_| Errno::NOSPC)?;
-        bytes.resize(len, 0);
+/// The bytes of a file.
+///
+/// Invariant: all blocks but the last have [`BLOCK_BYTES`], the last has some, and `len` is the sum.
+#[derive(Default)]
+struct Bytes {
+    blocks: Vec<Vec<u8>>,
+    len: usize,
+}
+
+impl Bytes {
+    /// From `offset` to the end of its block; nothing at the end of the file and behind it.
+    fn block_at(&self, offset: usize) -> &[u8] {
+        let block = self.blocks.get(offset / BLOCK_BYTES).map_or([].as_slice(), Vec::as_slice);
+        block.get(offset % BLOCK_BYTES..).unwrap_or_default()
     }
+
+    /// Copies what there is from `offset` on; returns how many bytes these were.
+    fn read(&self, mut offset: usize, buffer: &mut [u8]) -> usize {
+        let mut found = 0;
+        while found < buffer.len() {
+            let bytes = self.block_at(offset);
+            let count = bytes.len().min(buffer.len() - found);
+            if count == 0 {
+                break;
+            }
+            buffer[found..found + count].copy_from_slice(&bytes[..count]);
+            found += count;
+            offset += count;
+        }
+        found
+    }
+
+    /// Replaces what is there, and goes on behind the end, with zeros up to `offset` if it is further off. If there
+    /// is no room nothing has grown.
+    fn write(&mut self, mut offset: usize, mut bytes: &[u8]) -> Outcome<()> {
+        let len = self.len;
+        self.grow(offset)?;
+        while offset < self.len && !bytes.is_empty() {
+            let at = offset % BLOCK_BYTES;
+            let block = &mut self.blocks[offset / BLOCK_BYTES][at..];
+            let count = block.len().min(bytes.len());
+            block[..count].copy_from_slice(&bytes[..count]);
+            (offset, bytes) = (offset + count, &bytes[count..]);
+        }
+        while !bytes.is_empty() {
+            let appended = self.append(bytes.len(), |block, count| {
+                block.extend_from_slice(&bytes[..count]);
+            });
+            match appended {
+                Ok(count) => bytes = &bytes[count..],
+                Err(errno) => {
+                    self.truncate(len);
+                    return Err(errno);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Grows with zeros to at least `len`. If there is no room nothing has grown.
+    fn grow(&mut self, len: usize) -> Outcome<()> {
+        let before = self.len;
+        if len.saturating_sub(before) > BLOCK_BYTES {
+            // What there cannot be is refused before memory is filled with zeros for it.
+            Vec::<u8>::new().try_reserve_exact(len - before).map_err(|_| Errno::NOSPC)?;
+        }
+        while self.len < len {
+            let more = len - self.len;
+            if let Err(errno) =
+                self.append(more, |block, count| block.resize(block.len() + count, 0))
+            {
+                self.truncate(before);
+                return Err(errno);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds up to `more` bytes, as many as the last block has room for; `add` adds so many to it. Returns the number.
+    fn append(&mut self, more: usize, add: impl FnOnce(&mut Vec<u8>, usize)) -> Outcome<usize> {
+        if self.len.is_multiple_of(BLOCK_BYTES) {
+            self.blocks.push(Vec::new());
+        }
+        let block = self.blocks.last_mut().ok_or(Errno::NOSPC)?;
+        let count = more.min(BLOCK_BYTES - block.len());
+        if let Err(errno) = make_room(block, count) {
+            self.blocks.pop_if(|block| block.is_empty());
+            return Err(errno);
+        }
+        add(block, count);
+        self.len += count;
+        Ok(count)
+    }
+
+    fn truncate(&mut self, len: usize) {
+        if len < self.len {
+            self.blocks.truncate(len.div_ceil(BLOCK_BYTES));
+            self.len = len;
+            if let Some(last) = self.blocks.last_mut() {
+                last.truncate(len - (len - 1) / BLOCK_BYTES * BLOCK_BYTES);
+            }
+        }
+    }
+
+    /// Asks for the memory of a read at `offset`.
+    fn ask_ahead(&self, offset: usize, len: usize) {
+        let bytes = self.block_at(offset);
+        let front = &bytes[..bytes.len().min(len).min(AHEAD_BYTES)];
+        front.iter().step_by(LINE_BYTES).for_each(prefetch);
+    }
+}
+
+/// Makes room in a block for `more` bytes.
+fn make_room(block: &mut Vec<u8>, more: usize) -> Outcome<()> {
+    let len = block.len() + more;
+    if len <= block.capacity() {
+        return Ok(());
+    }
+    if len <= SMALL_BYTES {
+        return block.try_reserve(more).map_err(|_| Errno::NOSPC);
+    }
+    block.try_reserve_exact(BLOCK_BYTES - block.len()).map_err(|_| Errno::NOSPC)?;
+    huge_pages(block);
     Ok(())
 }
 
@@ -386,15 +521,15 @@ impl DiskFile for MemoryFile {
     }
 
     fn len(&self) -> Result<u64> {
-        Ok(self.content.read().len() as u64)
+        Ok(self.content.read().len as u64)
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
-        let bytes = self.content.read();
-        let rest = usize::try_from(offset).ok().and_then(|offset| bytes.get(offset..));
-        let rest = rest.unwrap_or_default();
-        let (expected, found) = (buffer.len(), buffer.len().min(rest.len()));
-        buffer[..found].copy_from_slice(&rest[..found]);
+        let expected = buffer.len();
+        let found = match usize::try_from(offset) {
+            Ok(offset) => self.content.read().read(offset, buffer),
+            Err(_) => 0,
+        };
         if found < expected {
             return Err(Error::ShortRead { path: self.path.clone(), offset, expected, found });
         }
@@ -407,12 +542,9 @@ impl DiskFile for MemoryFile {
         }
         self.check_writable("pwrite", Errno::BADF)?;
         let start = usize::try_from(offset).ok();
-        let range = start.and_then(|start| Some(start..start.checked_add(bytes.len())?));
-        let range = range.ok_or_else(|| self.error("pwrite", Errno::FBIG))?;
-        let mut content = self.content.write();
-        grow(&mut content, range.end).map_err(|errno| self.error("pwrite", errno))?;
-        content[range].copy_from_slice(bytes);
-        Ok(())
+        let start = start.filter(|start| start.checked_add(bytes.len()).is_some());
+        let start = start.ok_or_else(|| self.error("pwrite", Errno::FBIG))?;
+        self.content.write().write(start, bytes).map_err(|errno| self.error("pwrite", errno))
     }
 
     fn set_len(&self, len: u64) -> Result<()> {
@@ -420,7 +552,7 @@ impl DiskFile for MemoryFile {
         let len = usize::try_from(len).map_err(|_| self.error("ftruncate", Errno::FBIG))?;
         let mut content = self.content.write();
         content.truncate(len);
-        grow(&mut content, len).map_err(|errno| self.error("ftruncate", errno))
+        content.grow(len).map_err(|errno| self.error("ftruncate", errno))
     }
 
     fn allocate(&self, _len: u64) -> Result<()> {
@@ -444,6 +576,16 @@ struct MemoryQueue {
     waiting: VecDeque<Request>,
 }
 
+/// Asks for the memory of a read that comes next.
+fn ask_ahead(next: &Request) {
+    if next.direction == Direction::Read
+        && let Some(file) = next.file.as_any().downcast_ref::<MemoryFile>()
+        && let Ok(offset) = usize::try_from(next.offset)
+    {
+        file.content.read().ask_ahead(offset, next.buffer.len());
+    }
+}
+
 impl IoQueue for MemoryQueue {
     fn push(&mut self, request: Request) {
         self.waiting.push_back(request);
@@ -452,7 +594,11 @@ impl IoQueue for MemoryQueue {
     fn submit(&mut self) {}
 
     fn pop(&mut self) -> Option<Completion> {
-        self.waiting.pop_front().map(Request::carry_out)
+        let request = self.waiting.pop_front()?;
+        if let Some(next) = self.waiting.front() {
+            ask_ahead(next);
+        }
+        Some(request.carry_out())
     }
 
     fn poll(&mut self) -> Option<Completion> {
@@ -472,5 +618,53 @@ impl IoQueue for MemoryQueue {
 impl Drop for MemoryQueue {
     fn drop(&mut self) {
         while self.pop().is_some() {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All bytes, read at once.
+    fn all(bytes: &Bytes) -> Vec<u8> {
+        let mut all = vec![0xAA; bytes.len + 1];
+        assert_eq!(bytes.read(0, &mut all), bytes.len);
+        all.truncate(bytes.len);
+        all
+    }
+
+    #[test]
+    fn files_go_on_from_block_to_block() {
+        let (mut bytes, mut expected) = (Bytes::default(), Vec::new());
+        let steps = [
+            (BLOCK_BYTES - 3, 7),
+            (BLOCK_BYTES - 1, 1),
+            (5, SMALL_BYTES + 3),
+            (2 * BLOCK_BYTES - 2, 2),
+            (2 * BLOCK_BYTES, 1),
+            (2 * BLOCK_BYTES - 1, 5),
+        ];
+        for (step, (offset, count)) in (1..).zip(steps) {
+            let written = vec![step; count];
+            bytes.write(offset, &written).unwrap();
+            expected.resize(expected.len().max(offset + count), 0);
+            expected[offset..offset + count].copy_from_slice(&written);
+            assert!(all(&bytes) == expected, "step {step}");
+        }
+        for len in [2 * BLOCK_BYTES, 2 * BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES - 2, 1, 0] {
+            bytes.truncate(len);
+            expected.truncate(len);
+            assert!(all(&bytes) == expected, "cut to {len}");
+            assert_eq!(bytes.blocks.len(), len.div_ceil(BLOCK_BYTES));
+        }
+    }
+
+    #[test]
+    fn what_there_is_no_room_for_leaves_a_file_as_it_is() {
+        let mut bytes = Bytes::default();
+        bytes.write(0, b"here").unwrap();
+        assert_eq!(bytes.grow(usize::MAX / 4).unwrap_err(), Errno::NOSPC);
+        assert_eq!(bytes.write(usize::MAX / 4, b"there").unwrap_err(), Errno::NOSPC);
+        assert_eq!(all(&bytes), b"here");
     }
 }

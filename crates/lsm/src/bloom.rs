@@ -313,8 +313,19 @@ impl Blocks {
     /// The block that `hash` belongs to; none if there are no blocks.
     #[inline]
     fn block(&self, hash: u64) -> Option<&[u64; BLOCK_WORDS]> {
-        let (blocks, _) = self.words().as_chunks::<BLOCK_WORDS>();
-        blocks.get(block_index(hash, blocks.len()))
+        self.at(block_index(hash, self.count))
+    }
+
+    /// The block of that number; none if there is none of it.
+    #[inline]
+    fn at(&self, index: usize) -> Option<&[u64; BLOCK_WORDS]> {
+        self.words.get(self.start + index * BLOCK_WORDS..)?.first_chunk()
+    }
+
+    /// The same to be changed.
+    #[inline]
+    fn at_mut(&mut self, index: usize) -> Option<&mut [u64; BLOCK_WORDS]> {
+        self.words.get_mut(self.start + index * BLOCK_WORDS..)?.first_chunk_mut()
     }
 }
 
@@ -402,9 +413,8 @@ impl BloomBuilder {
 
     #[inline]
     fn set(&mut self, hash: u64) {
-        let (blocks, _) = self.blocks.words_mut().as_chunks_mut::<BLOCK_WORDS>();
-        let index = block_index(hash, blocks.len());
-        let block = blocks.get_mut(index).expect("a filter sized for no entries takes none");
+        let block = self.blocks.at_mut(block_index(hash, self.blocks.count));
+        let block = block.expect("a filter sized for no entries takes none");
         each_probe(hash, self.probes, |word, bit| block[word] |= bit);
     }
 
@@ -478,8 +488,7 @@ impl Bloom {
     #[inline]
     pub(crate) fn block<const SPLIT: bool>(&self, hash: u64) -> Option<&[u64; BLOCK_WORDS]> {
         if SPLIT && self.is_split() {
-            let (blocks, _) = self.blocks.words().as_chunks::<BLOCK_WORDS>();
-            blocks.get(self.split.block_index(hash))
+            self.blocks.at(self.split.block_index(hash))
         } else {
             self.blocks.block(hash)
         }

@@ -2,7 +2,8 @@
 //!
 //! Entries are collected in memory; what has come together is sorted and written as a run without a filter,
 //! on the session's background thread if the table has its merges there. At the end all these runs are merged
-//! into one, which is the table's last level. So each entry is written twice, whatever the size of the table;
+//! into one, which is the table's last level, by one thread that merges and one that writes, if the table has its merges
+//! on the background thread. So each entry is written twice, whatever the size of the table;
 //! with more than [`FAN_IN`] runs, groups of as many are merged first, and it is written once more.
 //!
 //! Invariant: runs are kept in the order of their entries' arrival, so that the last update of a key counts,
@@ -13,6 +14,8 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+use terrane_io::QueueKind;
 
 use crate::config::{LEVELS_MAX, MergeThread, TableConfig};
 use crate::entry::{ENTRY_OVERHEAD_BYTES, Update};
@@ -158,6 +161,13 @@ impl BulkLoader {
         Arc::new(Merging::new(self.session.files(), spec))
     }
 
+    /// Whether a merge may have a second thread: where the configuration gives merges one, but on a simulated disk,
+    /// whose calls are to come in one order.
+    fn has_two_threads(&self) -> bool {
+        self.config.merge_thread == MergeThread::Background
+            && self.session.disk().queue_kind() != QueueKind::Simulated
+    }
+
     /// Begins to write what is in memory, once what was before it has been written.
     fn flush(&mut self) -> Result<()> {
         self.settle()?;
@@ -209,7 +219,8 @@ impl BulkLoader {
     /// The table with all that was added.
     ///
     /// Cost: reads what was written by [`updates`](Self::updates) and writes it once more. Memory: the filter
-    /// and the index of the table, and 128 KiB for each run.
+    /// and the index of the table, 128 KiB for each run, and half a megabyte if the table has its merges on the background
+    /// thread, where one thread then merges and this one writes.
     ///
     /// # Errors
     /// As [`Table::updates`]; [`Error::InvalidConfig`] if the memory budget is too small for a table of this size.
@@ -244,6 +255,11 @@ impl BulkLoader {
         let level = context.last_level_of(weight);
         let spec = context.spec(inputs, (level, level), true, &Held::default());
         let merging = Merging::new(self.session.files(), spec);
+        if self.has_two_threads()
+            && let ControlFlow::Break(reason) = merging.merge_on_two_threads(watch)?
+        {
+            return Ok(ControlFlow::Break(reason));
+        }
         while !merging.is_complete() {
             if let ControlFlow::Break(reason) = watch(merging.done(), merging.total()) {
                 return Ok(ControlFlow::Break(reason));

@@ -10,6 +10,8 @@
 //!
 //! This is associative if and only if *f* is, so that merges may be made in any order.
 
+use std::cmp::Ordering;
+
 /// Longest key, in bytes: a little less than a page, so that a page holds any key whole, with what it has to
 /// say of the entry.
 pub const KEY_BYTES_MAX: usize = 4000;
@@ -110,6 +112,12 @@ pub(crate) fn key_prefix(key: &[u8]) -> u64 {
             (0..8).fold(0, |prefix, at| prefix << 8 | u64::from(key.get(at).copied().unwrap_or(0)))
         }
     }
+}
+
+/// How two keys stand to each other. Nearly always their first bytes decide, in registers.
+#[inline]
+pub(crate) fn compare_keys(left: &[u8], right: &[u8]) -> Ordering {
+    key_prefix(left).cmp(&key_prefix(right)).then_with(|| left.cmp(right))
 }
 
 /// A change of one key.

@@ -3,8 +3,8 @@
 //! A run is the file `<number>.run` in the directory `active`, and, if it has blobs, `<number>.blobs`
 //! beside it, which goes with it. It is *held* by handles in memory (a run
 //! shared by tables, merges and cursors has one handle) and *pinned* by snapshots. When the last holder
-//! goes and nothing pins it, the file is removed; what a crash leaves behind is removed when the
-//! session is opened again.
+//! goes and nothing pins it, the file is removed, a large one while nobody waits for it
+//! ([`sweeper`](crate::sweeper)); what a crash leaves behind is removed when the session is opened again.
 //!
 //! Snapshots also pin the files of runs that are still being written. What such a file holds is known from
 //! what was noted of it: pages that a snapshot relies on are never written again, and a file is written by
@@ -20,6 +20,7 @@ use terrane_io::{Access, Disk};
 use crate::error::{Error, Result};
 use crate::open_files::{OpenFiles, PooledFile};
 use crate::stats::RunSums;
+use crate::sweeper::Sweeper;
 use crate::trace::event;
 use crate::write_behind::WriteBehind;
 
@@ -60,6 +61,8 @@ struct Usage {
     pins: u32,
     /// Whether there is a file of blobs.
     has_blobs: bool,
+    /// Of all its files, as far as known.
+    bytes: u64,
     content: Content,
     /// Whether some of the content may not be durable.
     is_unsynced: bool,
@@ -74,6 +77,16 @@ impl Usage {
             self.content = Content::Unfinished { has_writer: false };
         }
     }
+}
+
+/// Files of fewer bytes are removed at once by whoever used them last, which takes a millisecond at the most.
+const SWEPT_FILE_BYTES_MIN: u64 = 4 << 20;
+
+/// The files of a run that nobody uses any more.
+#[derive(Debug, Clone, Copy)]
+struct Unused {
+    has_blobs: bool,
+    bytes: u64,
 }
 
 #[derive(Debug, Default)]
@@ -167,6 +180,11 @@ impl FileSet {
     /// The files of the session that are open.
     pub(crate) fn open_files(&self) -> &Arc<OpenFiles> {
         &self.open
+    }
+
+    /// Where what is out of use goes.
+    pub(crate) fn sweeper(&self) -> &Sweeper {
+        self.open.sweeper()
     }
 
     /// The writes that nobody waits for yet.
@@ -367,36 +385,42 @@ impl FileSet {
     pub(crate) fn unpin(&self, numbers: impl IntoIterator<Item = u64>) -> Result<()> {
         let mut first = Ok(());
         for number in numbers {
-            let removed = self.release(number, |usage| {
+            let unused = self.release(number, |usage| {
                 assert!(usage.pins > 0);
                 usage.pins -= 1;
             });
-            first = first.and(removed);
+            let removed = unused.map(|unused| self.remove_unused(number, unused));
+            first = first.and(removed.unwrap_or(Ok(())));
         }
         Ok(first?)
     }
 
-    /// Gives up a use of a file, and removes the file if that was the last.
-    fn release(&self, number: u64, give_up: impl FnOnce(&mut Usage)) -> terrane_io::Result<()> {
-        let has_blobs = {
-            let mut state = lock(&self.state);
-            let is_closed = state.closed;
-            let Some(usage) = state.usage.get_mut(&number) else { return Ok(()) };
-            give_up(usage);
-            if usage.handles == 0 {
-                usage.forget_unsynced();
-            }
-            if usage.handles > 0 || usage.pins > 0 || is_closed {
-                return Ok(());
-            }
-            let has_blobs = usage.has_blobs;
-            state.usage.remove(&number);
-            if state.is_read_only {
-                return Ok(());
-            }
-            state.calls += 1;
-            has_blobs
-        };
+    /// Gives up a use of a file; if that was the last, the caller is to see to it that it is
+    /// [removed](Self::remove_unused).
+    #[must_use]
+    fn release(&self, number: u64, give_up: impl FnOnce(&mut Usage)) -> Option<Unused> {
+        let mut state = lock(&self.state);
+        let is_closed = state.closed;
+        let usage = state.usage.get_mut(&number)?;
+        give_up(usage);
+        if usage.handles == 0 {
+            usage.forget_unsynced();
+        }
+        if usage.handles > 0 || usage.pins > 0 || is_closed {
+            return None;
+        }
+        let unused = Unused { has_blobs: usage.has_blobs, bytes: usage.bytes };
+        state.usage.remove(&number);
+        if state.is_read_only {
+            return None;
+        }
+        state.calls += 1;
+        Some(unused)
+    }
+
+    /// Removes a file that was [released](Self::release) for good.
+    fn remove_unused(&self, number: u64, unused: Unused) -> terrane_io::Result<()> {
+        let Unused { has_blobs, .. } = unused;
         let removed = self.remove(number, has_blobs);
         let mut state = self.end_call();
         if removed.is_err() {
@@ -430,6 +454,7 @@ impl FileSet {
         // A merge of another thread may be between two of its writes.
         self.open.end_writing();
         self.behind.end();
+        self.sweeper().settle();
         let mut state = lock(&self.state);
         while state.calls > 0 {
             state = self.idle.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -474,6 +499,11 @@ impl FileHandle {
         self.set.note_whole(self.number);
     }
 
+    /// Notes how large the files are, so that the large ones are removed where nobody waits for it.
+    pub(crate) fn note_bytes(&self, bytes: u64) {
+        lock(&self.set.state).usage.entry(self.number).or_default().bytes = bytes;
+    }
+
     /// Notes that all bytes of a whole run are durable.
     pub(crate) fn note_synced(&self) {
         self.set.note_synced(self.number);
@@ -489,9 +519,19 @@ impl Drop for FileHandle {
                 *has_writer &= !is_writer;
             }
         };
-        if let Err(error) = self.set.release(self.number, give_up) {
-            event!(WARN, "cleanup.failed", self.set.session_dir(), %error);
-            lock(&self.set.state).failed.get_or_insert(error);
+        let number = self.number;
+        let Some(unused) = self.set.release(number, give_up) else { return };
+        let set = Arc::clone(&self.set);
+        let remove = move || {
+            if let Err(error) = set.remove_unused(number, unused) {
+                event!(WARN, "cleanup.failed", set.session_dir(), %error);
+                lock(&set.state).failed.get_or_insert(error);
+            }
+        };
+        if unused.bytes < SWEPT_FILE_BYTES_MIN {
+            remove();
+        } else {
+            self.set.sweeper().sweep(remove);
         }
     }
 }

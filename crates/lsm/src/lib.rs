@@ -44,6 +44,8 @@ mod config;
 
 mod reserve;
 
+mod sweeper;
+
 mod open_files;
 
 mod write_behind;
@@ -81,6 +83,8 @@ mod sketch;
 mod write_buffer;
 
 mod kmerge;
+
+mod handover;
 
 mod merging;
 

@@ -18,7 +18,7 @@
 //!
 //! Invariant: `done <= total`, and `done == total` exactly when the output is there.
 
-use std::ops::Bound;
+use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, TryLockError};
 
@@ -29,6 +29,7 @@ use crate::entry::{EntryRef, Kind, Order, key_hash};
 use crate::error::{Error, Result};
 use crate::files::{FileSet, lock};
 use crate::filter::FilterAllocation;
+use crate::handover::{Giver, Taker, hand_over};
 use crate::index::IndexKind;
 use crate::key_range::KeyRange;
 use crate::kmerge::{Combine, KMerge, Rules, Source};
@@ -411,6 +412,89 @@ impl Merging {
         })
     }
 
+    /// Merges all entries, on a thread of its own, while this one writes them and tells `watch` now and then of the
+    /// pages done; filter and index are left to [`finish`](Self::finish). Of a merge that nobody else has.
+    ///
+    /// Cost: that of the merge, and half a megabyte of memory.
+    ///
+    /// # Errors
+    /// As [`advance_to`](Self::advance_to). The merge then stands at its beginning, as after a break.
+    pub(crate) fn merge_on_two_threads<B>(
+        &self,
+        watch: &mut dyn FnMut(u64, u64) -> ControlFlow<B>,
+    ) -> Result<ControlFlow<B>> {
+        let mut job = lock(&self.job);
+        job.0 = self.start()?;
+        let Job::Entries { merge, builder } = &mut job.0 else {
+            return Ok(ControlFlow::Continue(()));
+        };
+        let (giver, taker) = hand_over();
+        let (merged, written) = std::thread::scope(move |scope| {
+            // Each side goes with its thread's work, however that ends, so that the other does not wait for it.
+            let merging = scope.spawn(move || self.give_entries(merge, &giver));
+            let written = self.take_entries(builder, &taker, watch);
+            drop(taker);
+            let merged = merging.join();
+            (merged.unwrap_or_else(|panic| std::panic::resume_unwind(panic)), written)
+        });
+        // What could not be read is also the end of what there is to be written.
+        let done = merged.and(written).and_then(|watched| {
+            if watched.is_continue() {
+                self.end_entries(&mut job)?;
+            }
+            Ok(watched)
+        });
+        if !matches!(done, Ok(ControlFlow::Continue(()))) {
+            job.0 = Job::Idle;
+            self.begin_anew_unless_whole(&mut job);
+        }
+        self.built_bytes.store(job.0.memory_bytes(), Ordering::Relaxed);
+        done
+    }
+
+    /// Hands over all entries that are to be written, or until nobody takes them.
+    fn give_entries(&self, merge: &mut KMerge, giver: &Giver) -> Result<()> {
+        while let Some(mut batch) = giver.empty() {
+            while !batch.is_full() {
+                let Some(entry) = merge.current() else {
+                    giver.give(batch);
+                    return Ok(());
+                };
+                if let Some(entry) = self.kept(entry) {
+                    let has_blob = entry.kind == Kind::InsertBlob;
+                    batch.push(entry, if has_blob { merge.blob() } else { None });
+                }
+                merge.advance()?;
+            }
+            batch.pages_passed = merge.pages_passed();
+            giver.give(batch);
+        }
+        Ok(())
+    }
+
+    /// Writes what is handed over.
+    fn take_entries<B>(
+        &self,
+        builder: &mut RunBuilder,
+        taker: &Taker,
+        watch: &mut dyn FnMut(u64, u64) -> ControlFlow<B>,
+    ) -> Result<ControlFlow<B>> {
+        let salt = self.plan.salt;
+        while let Some(batch) = taker.take() {
+            for (entry, blob) in batch.entries() {
+                builder.push(entry, blob, || key_hash(salt, entry.key))?;
+            }
+            let blob_pages = u64::from(builder.blob_pages()).min(self.blob_pages);
+            self.note(batch.pages_passed + blob_pages);
+            taker.give_back(batch);
+            let watched = watch(self.done(), self.total());
+            if watched.is_break() {
+                return Ok(watched);
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
     fn advance_job(&self, job: &mut (Job, Tally), target: u64) -> Result<()> {
         self.advance_job_by(job, |job| self.work_to(job, target))
     }
@@ -512,13 +596,13 @@ impl Merging {
             }
         };
         let number = rereading.number();
-        let read = rereading.step(pages).and_then(|has_ended| {
+        let read = rereading.step(pages).map(|has_ended| {
             self.note((rereading.pages_read() / REREAD_PAGES_PER_PAGE).min(job.1.reread));
             if !has_ended {
                 job.0 = Job::Rereading(rereading);
-                return Ok(None);
+                return None;
             }
-            rereading.finish().map(Some)
+            Some(rereading.finish())
         });
         match read {
             Ok(None) => Ok(()),
@@ -560,7 +644,15 @@ impl Merging {
         drop(view);
         self.done.store(self.total(), Ordering::Release);
         // Only now: with the last holder of an input its file goes, which no reader should wait for.
+        let View::Inputs(inputs) = inputs else { return };
+        let buffers = inputs.iter().filter_map(|input| match input {
+            Input::Buffer(buffer) => Some(buffer.clone()),
+            Input::Run(_) => None,
+        });
+        let buffers: Vec<WriteBuffer> = buffers.collect();
         drop(inputs);
+        let bytes = buffers.iter().map(WriteBuffer::memory_bytes).sum();
+        self.set.sweeper().let_go(buffers, bytes);
     }
 
     /// The output with its origin, if all inputs are runs.

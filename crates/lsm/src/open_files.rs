@@ -17,8 +17,8 @@
 //! **No descriptors left.** A call that the system refuses because the process (or the machine) has too many
 //! open files is made once more after all files that nobody uses have been closed.
 //!
-//! **No room left.** A write that fails because the disk is full is made once more after the [`Reserve`] has
-//! been let go.
+//! **No room left.** A write that fails because the disk is full is made once more after all files have gone that are
+//! on their way out ([`Sweeper`]), and then after the [`Reserve`] has been let go.
 //!
 //! **Descriptors of others.** The queue of a cursor or a merge that reads ahead may take one, and so may that of the
 //! writes of all merges; each takes a [`Place`].
@@ -38,10 +38,11 @@ use std::sync::{
     TryLockError,
 };
 
-use terrane_io::{self as io, Access, Disk, DiskFile, OpenMode};
+use terrane_io::{self as io, Access, Disk, DiskFile, OpenMode, QueueKind};
 
 use crate::error::{Error, Result};
 use crate::reserve::Reserve;
+use crate::sweeper::Sweeper;
 use crate::trace::event;
 
 /// Files that a session keeps open if its options do not say.
@@ -158,6 +159,7 @@ pub(crate) struct OpenFiles {
     disk: Arc<dyn Disk>,
     files_max: usize,
     reserve: Reserve,
+    sweeper: Sweeper,
     clock: Mutex<Clock>,
     /// What was being synced when a sync failed. From then on nothing new is promised to be durable.
     poisoned: OnceLock<PathBuf>,
@@ -179,11 +181,17 @@ impl OpenFiles {
     ) -> Arc<Self> {
         assert!(files_max > 0);
         let (clock, poisoned, ended) = (Mutex::default(), OnceLock::new(), RwLock::default());
-        Arc::new(Self { disk, files_max, reserve, clock, poisoned, ended })
+        let sweeper = Sweeper::new(disk.queue_kind() == QueueKind::Simulated);
+        Arc::new(Self { disk, files_max, reserve, sweeper, clock, poisoned, ended })
     }
 
     pub(crate) fn disk(&self) -> &Arc<dyn Disk> {
         &self.disk
+    }
+
+    /// Where what is out of use goes.
+    pub(crate) fn sweeper(&self) -> &Sweeper {
+        &self.sweeper
     }
 
     /// Files that may be open.
@@ -231,11 +239,16 @@ impl OpenFiles {
         }
     }
 
-    /// Makes a call that may need room on the disk; if there is none, once more with the reserve let go. For
-    /// whoever [may write](Self::may_write), and a call that may be made twice.
+    /// Makes a call that may need room on the disk; if there is none, once more when the files that were on their
+    /// way out have gone, and once more with the reserve let go. For whoever [may write](Self::may_write), and a call
+    /// that may be made several times.
     pub(crate) fn with_space<T>(&self, call: impl Fn() -> io::Result<T>) -> io::Result<T> {
         let was_full = self.reserve.is_full();
-        let error = match call() {
+        let mut result = call();
+        if result.as_ref().is_err_and(io::Error::is_no_space) && self.sweeper.settle() {
+            result = call();
+        }
+        let error = match result {
             Err(error) if error.is_no_space() && self.reserve.bytes() > 0 => error,
             result => return result,
         };
@@ -261,6 +274,7 @@ impl OpenFiles {
     /// # Errors
     /// [`Error::OutOfSpace`], [`Error::Disk`].
     pub(crate) fn take_reserve_back(&self) -> Result<()> {
+        self.sweeper.settle();
         let _changing = self.reserve.changing();
         if self.with_room(|| self.reserve.take_back(self.disk.as_ref()))? {
             return Ok(());
@@ -434,17 +448,23 @@ impl PooledFile {
     }
 
     /// The file, opened if need be. To be held for no longer than a call.
-    pub(crate) fn get(&self) -> io::Result<Arc<dyn DiskFile>> {
+    ///
+    /// # Errors
+    /// [`Error::SessionClosed`] if it is gone since the session was closed; [`Error::Disk`].
+    pub(crate) fn get(&self) -> Result<Arc<dyn DiskFile>> {
         let file = self.get_or_open(true)?;
         Ok(file.expect("opened beyond the limit if need be"))
     }
 
     /// The file, opened if need be; `None` if all files that may be open are in use.
-    pub(crate) fn get_if_room(&self) -> io::Result<Option<Arc<dyn DiskFile>>> {
+    ///
+    /// # Errors
+    /// As [`get`](Self::get).
+    pub(crate) fn get_if_room(&self) -> Result<Option<Arc<dyn DiskFile>>> {
         self.get_or_open(false)
     }
 
-    fn get_or_open(&self, beyond: bool) -> io::Result<Option<Arc<dyn DiskFile>>> {
+    fn get_or_open(&self, beyond: bool) -> Result<Option<Arc<dyn DiskFile>>> {
         if let Some(file) = self.slot.use_open() {
             return Ok(Some(file));
         }
@@ -455,7 +475,14 @@ impl PooledFile {
         if !self.pool.reserve(beyond)? {
             return Ok(None);
         }
-        self.pool.open(&self.slot, &mut open).map(Some)
+        match self.pool.open(&self.slot, &mut open) {
+            // The next session has the directory, and has removed what it does not need.
+            Err(error) if error.is_not_found() => {
+                drop(self.pool.may_write()?);
+                Err(error.into())
+            }
+            opened => Ok(Some(opened?)),
+        }
     }
 
     /// The file for a change, which is not durable then, and the right to make it.

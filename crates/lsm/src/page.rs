@@ -8,7 +8,7 @@
 use terrane_io::checksum::{crc32c, crc32c_append};
 
 use crate::corrupt::Corrupt;
-use crate::entry::{BLOB_SPAN_SIZE, BlobSpan, EntryRef, Kind};
+use crate::entry::{BLOB_SPAN_SIZE, BlobSpan, EntryRef, Kind, compare_keys};
 
 /// Size of a page, in bytes.
 pub const PAGE_SIZE: usize = 4096;
@@ -178,15 +178,44 @@ pub(crate) fn shared_prefix_len(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
 
+/// Copies bytes as short as keys and values mostly are, without the call that copies of any length are.
+///
+/// # Panics
+/// If the lengths differ.
+#[inline]
+pub(crate) fn copy_short(to: &mut [u8], from: &[u8]) {
+    assert!(to.len() == from.len());
+    // The two halves may overlap.
+    if from.len() <= 64
+        && let (Some(to_end), Some(from_end)) = (to.last_chunk_mut::<32>(), from.last_chunk())
+    {
+        *to_end = *from_end;
+        if let (Some(to), Some(from)) = (to.first_chunk_mut::<32>(), from.first_chunk()) {
+            *to = *from;
+        }
+    } else {
+        to.copy_from_slice(from);
+    }
+}
+
+/// An entry of a page that is being filled.
+#[derive(Debug, Clone, Copy)]
+struct Added {
+    key_end: u32,
+    value_end: u16,
+    kind: u8,
+}
+
 /// Collects the entries of one key page.
 #[derive(Debug, Default)]
 pub(crate) struct PageBuilder {
-    /// Whole keys back to back; the shared prefix is cut off when the page is written.
+    /// Whole keys back to back, and room for more; the shared prefix is cut off when the page is written.
     keys: Vec<u8>,
-    key_ends: Vec<u32>,
+    keys_len: usize,
+    /// Values back to back in as many bytes as a page has.
     values: Vec<u8>,
-    value_ends: Vec<u16>,
-    kinds: Vec<u8>,
+    values_len: usize,
+    entries: Vec<Added>,
     /// Length of the prefix that all keys so far share.
     prefix_len: usize,
 }
@@ -194,17 +223,17 @@ pub(crate) struct PageBuilder {
 impl PageBuilder {
     /// Whether no entry has been added.
     pub(crate) fn is_empty(&self) -> bool {
-        self.kinds.is_empty()
+        self.entries.is_empty()
     }
 
     /// The last key; `None` if no entry has been added.
     pub(crate) fn last_key(&self) -> Option<&[u8]> {
-        let (_, before) = self.key_ends.split_last()?;
-        Some(&self.keys[before.last().map_or(0, |&end| end as usize)..])
+        let (_, before) = self.entries.split_last()?;
+        Some(&self.keys[before.last().map_or(0, |before| before.key_end as usize)..self.keys_len])
     }
 
     fn first_key(&self) -> &[u8] {
-        self.key_ends.first().map_or(&[], |&end| &self.keys[..end as usize])
+        self.entries.first().map_or(&[], |first| &self.keys[..first.key_end as usize])
     }
 
     fn size(count: usize, prefix_len: usize, keys_len: usize, values_len: usize) -> usize {
@@ -217,6 +246,7 @@ impl PageBuilder {
     }
 
     /// Adds an entry if it fits, and says whether it did. The first entry fits if all of it does.
+    #[inline]
     pub(crate) fn push(&mut self, entry: EntryRef<'_>) -> bool {
         let prefix_len = if self.is_empty() {
             entry.key.len()
@@ -225,27 +255,43 @@ impl PageBuilder {
             shared_prefix_len(&self.first_key()[..self.prefix_len], entry.key)
         };
         let size = Self::size(
-            self.kinds.len() + 1,
+            self.entries.len() + 1,
             prefix_len,
-            self.keys.len() + entry.key.len(),
-            self.values.len() + stored_len(entry.kind, entry.value.len()),
+            self.keys_len + entry.key.len(),
+            self.values_len + stored_len(entry.kind, entry.value.len()),
         );
         if size > PAGE_SIZE {
             return false;
         }
-        let (span, span_len) = span_bytes(entry);
-        self.add(entry.key, entry.kind, &[entry.value, &span[..span_len]], prefix_len);
+        self.add_value(entry.value);
+        if entry.kind == Kind::InsertBlob {
+            self.add_value(&span_bytes(entry).0);
+        }
+        self.add_key(entry.key, entry.kind, prefix_len);
         true
     }
 
-    fn add(&mut self, key: &[u8], kind: Kind, value: &[&[u8]], prefix_len: usize) {
-        self.keys.extend_from_slice(key);
-        self.key_ends.push(self.keys.len() as u32);
-        for part in value {
-            self.values.extend_from_slice(part);
+    /// Adds a part of the value whose key follows.
+    #[inline]
+    fn add_value(&mut self, part: &[u8]) {
+        if self.values.is_empty() {
+            self.values.resize(PAGE_SIZE, 0);
         }
-        self.value_ends.push(self.values.len() as u16);
-        self.kinds.push(kind as u8);
+        let end = self.values_len + part.len();
+        copy_short(&mut self.values[self.values_len..end], part);
+        self.values_len = end;
+    }
+
+    #[inline]
+    fn add_key(&mut self, key: &[u8], kind: Kind, prefix_len: usize) {
+        let end = self.keys_len + key.len();
+        if end > self.keys.len() {
+            self.keys.resize(end + PAGE_SIZE, 0);
+        }
+        copy_short(&mut self.keys[self.keys_len..end], key);
+        self.keys_len = end;
+        let (key_end, value_end) = (end as u32, self.values_len as u16);
+        self.entries.push(Added { key_end, value_end, kind: kind as u8 });
         self.prefix_len = prefix_len;
     }
 
@@ -258,52 +304,50 @@ impl PageBuilder {
         // The place of the blob is cut off the value, or is itself cut in two.
         let (first, rest) = entry.value.split_at(inline.min(entry.value.len()));
         let (second, span) = span[..span_len].split_at(inline - first.len());
-        self.add(entry.key, entry.kind, &[first, second], 0);
+        self.add_value(first);
+        self.add_value(second);
+        self.add_key(entry.key, entry.kind, 0);
         (rest, span.to_vec())
     }
 
     /// Writes the page and empties the builder. `value_bytes` is the whole length of the stored value if the
     /// page's only entry goes on in overflow pages, and 0 otherwise.
     pub(crate) fn finish(&mut self, page: &mut [u8], place: Place, value_bytes: u32) {
-        let count = self.kinds.len();
+        let count = self.entries.len();
         assert!(count > 0);
         // A lone key keeps its bytes as suffix: nothing is gained by calling all of it prefix.
         let prefix_len = if count == 1 { 0 } else { self.prefix_len };
-        let kinds_end = HEADER_SIZE + count * ENTRY_ENDS_SIZE + count.div_ceil(2);
-        page[..kinds_end].fill(0);
-        page[4] = PageKind::Key as u8;
-        page[6..8].copy_from_slice(&(count as u16).to_le_bytes());
-        page[8..12].copy_from_slice(&value_bytes.to_le_bytes());
-        page[12..14].copy_from_slice(&(prefix_len as u16).to_le_bytes());
-        let mut at = HEADER_SIZE;
-        let mut start = 0;
-        let (key_ends, value_ends) = (at, at + 2 * count);
-        let kinds = value_ends + 2 * count;
-        at = kinds + count.div_ceil(2);
-        page[at..at + prefix_len].copy_from_slice(&self.keys[..prefix_len]);
-        at += prefix_len;
-        let suffixes = at;
-        for (index, &end) in self.key_ends.iter().enumerate() {
-            let suffix = &self.keys[start + prefix_len..end as usize];
-            page[at..at + suffix.len()].copy_from_slice(suffix);
-            at += suffix.len();
-            start = end as usize;
-            let end = ((at - suffixes) as u16).to_le_bytes();
-            page[key_ends + 2 * index..key_ends + 2 * index + 2].copy_from_slice(&end);
-            let end = self.value_ends[index].to_le_bytes();
-            page[value_ends + 2 * index..value_ends + 2 * index + 2].copy_from_slice(&end);
-            page[kinds + index / 2] |= self.kinds[index] << (4 * (index % 2));
+        let (header, rest) = page.split_at_mut(HEADER_SIZE);
+        header.fill(0);
+        header[4] = PageKind::Key as u8;
+        header[6..8].copy_from_slice(&(count as u16).to_le_bytes());
+        header[8..12].copy_from_slice(&value_bytes.to_le_bytes());
+        header[12..14].copy_from_slice(&(prefix_len as u16).to_le_bytes());
+        let (key_ends, rest) = rest.split_at_mut(2 * count);
+        let (value_ends, rest) = rest.split_at_mut(2 * count);
+        let (kinds, rest) = rest.split_at_mut(count.div_ceil(2));
+        let (prefix, rest) = rest.split_at_mut(prefix_len);
+        prefix.copy_from_slice(&self.keys[..prefix_len]);
+        let (mut at, mut start) = (0, 0);
+        for (to, added) in key_ends.as_chunks_mut().0.iter_mut().zip(&self.entries) {
+            let end = added.key_end as usize;
+            let suffix = &self.keys[start + prefix_len..end];
+            copy_short(&mut rest[at..at + suffix.len()], suffix);
+            (at, start) = (at + suffix.len(), end);
+            *to = (at as u16).to_le_bytes();
         }
-        let end = at + self.values.len();
-        page[at..end].copy_from_slice(&self.values);
-        page[end..].fill(0);
+        for (to, added) in value_ends.as_chunks_mut().0.iter_mut().zip(&self.entries) {
+            *to = added.value_end.to_le_bytes();
+        }
+        for (to, pair) in kinds.iter_mut().zip(self.entries.chunks(2)) {
+            *to = pair[0].kind | pair.get(1).map_or(0, |second| second.kind << 4);
+        }
+        let (values, rest) = rest[at..].split_at_mut(self.values_len);
+        values.copy_from_slice(&self.values[..self.values_len]);
+        rest.fill(0);
         seal(page, place);
-        self.keys.clear();
-        self.key_ends.clear();
-        self.values.clear();
-        self.value_ends.clear();
-        self.kinds.clear();
-        self.prefix_len = 0;
+        self.entries.clear();
+        (self.keys_len, self.values_len, self.prefix_len) = (0, 0, 0);
     }
 }
 
@@ -498,7 +542,7 @@ impl PageLayout {
         let (mut low, mut high) = (0, self.count());
         while low < high {
             let middle = usize::midpoint(low, high);
-            match self.suffix(page, middle).cmp(suffix) {
+            match compare_keys(self.suffix(page, middle), suffix) {
                 std::cmp::Ordering::Less => low = middle + 1,
                 std::cmp::Ordering::Equal => return Ok(middle),
                 std::cmp::Ordering::Greater => high = middle,

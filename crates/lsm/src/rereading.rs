@@ -230,8 +230,7 @@ impl Rereading {
     }
 
     /// The builder, ready for what comes next: all must have been read.
-    pub(crate) fn finish(self) -> Result<Box<RunBuilder>> {
-        self.builder.cut()?;
-        Ok(self.builder)
+    pub(crate) fn finish(self) -> Box<RunBuilder> {
+        self.builder
     }
 }

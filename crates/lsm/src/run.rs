@@ -8,13 +8,13 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard, Weak};
 
 use terrane_io::bytes::{Overrun, Reader, Writer};
 use terrane_io::{Access, AlignedBuf, DiskFile};
 
 use crate::corrupt::Corrupt;
-use crate::entry::{ENTRY_OVERHEAD_BYTES, KEY_BYTES_MAX};
+use crate::entry::{ENTRY_OVERHEAD_BYTES, KEY_BYTES_MAX, compare_keys};
 use crate::error::{Error, Result};
 use crate::files::{FileHandle, FileSet};
 use crate::filter::{Filter, FilterDecoder, FilterShape, Kept};
@@ -433,12 +433,40 @@ pub(crate) struct Run {
     handle: Arc<FileHandle>,
     access: Access,
     meta: RunMeta,
-    /// Replaced by one that is folded more or less when a memory budget asks for it.
-    filter: Arc<RwLock<Arc<Filter>>>,
+    filter: Arc<FilterCell>,
     section: Arc<IndexSection>,
     gauge: Arc<Gauge>,
     /// Known of a run that was merged from others since the session was opened.
     origin: Option<Arc<Origin>>,
+}
+
+/// A filter, which is replaced by one that is folded more or less when a memory budget asks for it.
+#[derive(Debug)]
+struct FilterCell {
+    set: Arc<FileSet>,
+    filter: RwLock<Arc<Filter>>,
+}
+
+impl FilterCell {
+    fn new(set: &Arc<FileSet>, filter: Filter) -> Arc<Self> {
+        Arc::new(Self { set: Arc::clone(set), filter: RwLock::new(Arc::new(filter)) })
+    }
+
+    fn read(&self) -> Arc<Filter> {
+        Arc::clone(&self.filter.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, Arc<Filter>> {
+        self.filter.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for FilterCell {
+    fn drop(&mut self) {
+        let filter = std::mem::replace(&mut *self.write(), Arc::new(Filter::nothing()));
+        let bytes = filter.memory_bytes();
+        self.set.sweeper().let_go(filter, bytes);
+    }
 }
 
 /// Keeps the sums over all open runs of a session.
@@ -502,16 +530,17 @@ impl Run {
         filter: Filter,
         section: IndexSection,
     ) -> Self {
+        handle.note_bytes(meta.file_bytes());
         let index_bytes = section.index.memory_bytes();
         let gauge = Arc::new(Gauge::new(handle.set(), meta, &filter, index_bytes));
         Self {
             file,
             other: None,
             blobs,
+            filter: FilterCell::new(handle.set(), filter),
             handle: Arc::new(handle),
             access,
             meta,
-            filter: Arc::new(RwLock::new(Arc::new(filter))),
             section: Arc::new(section),
             gauge,
             origin: None,
@@ -660,13 +689,13 @@ impl Run {
 
     /// The filter, which stays as it is for as long as it is looked into.
     pub(crate) fn filter(&self) -> Arc<Filter> {
-        Arc::clone(&self.filter.read().unwrap_or_else(PoisonError::into_inner))
+        self.filter.read()
     }
 
     /// Reduces the filter to a part of it for everybody who has the run; returns the bytes freed. Nothing happens if
     /// it does not lead there: somebody else has reduced it in another way meanwhile.
     pub(crate) fn reduce_filter(&self, part: Kept) -> usize {
-        let mut filter = self.filter.write().unwrap_or_else(PoisonError::into_inner);
+        let mut filter = self.filter.write();
         if !filter.kept().leads_to(part) {
             return 0;
         }
@@ -683,7 +712,7 @@ impl Run {
     pub(crate) fn read_filter(&self, part: Kept) -> Result<()> {
         if part != Kept::Nothing {
             let read = read_filter(self.path(), self.file()?.as_ref(), &self.meta, part)?;
-            let mut filter = self.filter.write().unwrap_or_else(PoisonError::into_inner);
+            let mut filter = self.filter.write();
             self.gauge.note_filter(read.memory_bytes());
             *filter = Arc::new(read);
         }
@@ -724,7 +753,8 @@ impl Run {
 
     /// The page that holds `key` if any does; `None` if the key is outside the run's range.
     pub(crate) fn locate(&self, key: &[u8]) -> Option<Location> {
-        if key < self.min_key() || key > self.max_key() {
+        let (min, max) = (self.min_key(), self.max_key());
+        if compare_keys(key, min).is_lt() || compare_keys(key, max).is_gt() {
             return None;
         }
         Some(self.location(self.section.index.search(key)))

@@ -81,6 +81,9 @@ struct PageWriter {
     chunk_pages: usize,
     /// Number of the page after those in `chunk`.
     next_page: u32,
+    /// Whether the file may be longer than what is written. What is behind is written over as a rule, as the same
+    /// entries come again; to cut it off first would free, at once, what is wanted again.
+    has_old_pages: bool,
 }
 
 impl PageWriter {
@@ -95,6 +98,7 @@ impl PageWriter {
             chunk: AlignedBuf::zeroed(CHUNK_PAGES * PAGE_SIZE),
             chunk_pages: 0,
             next_page,
+            has_old_pages: false,
         }
     }
 
@@ -171,10 +175,13 @@ impl PageWriter {
         is_near && is_last && self.in_flight.front().is_some_and(|oldest| !oldest.has_ended())
     }
 
-    /// Cuts off what is behind the pages written; there must be none in the chunk.
-    fn cut(&self) -> Result<()> {
-        assert!(self.chunk_pages == 0);
-        self.file.set_len(u64::from(self.next_page) * PAGE_SIZE as u64)
+    /// Brings the last pages to the file, which ends with them then.
+    fn end(&mut self) -> Result<()> {
+        self.write_chunk()?;
+        if self.has_old_pages {
+            self.file.set_len(u64::from(self.next_page) * PAGE_SIZE as u64)?;
+        }
+        Ok(())
     }
 }
 
@@ -276,7 +283,7 @@ impl BlobWriter {
         if !self.payload.is_empty() {
             self.write_payload()?;
         }
-        self.writer.write_chunk()
+        self.writer.end()
     }
 }
 
@@ -356,7 +363,12 @@ impl RunBuilder {
         let (file, blobs) = set.files_to_write(&handle, plan.access);
         let mut builder = Self::with_identity(handle, file, plan, identity);
         builder.writer.next_page = data_pages;
-        builder.blobs = blobs.map(|file| BlobWriter::new(&set, file, identity, blob_bytes));
+        builder.writer.has_old_pages = true;
+        builder.blobs = blobs.map(|file| {
+            let mut blobs = BlobWriter::new(&set, file, identity, blob_bytes);
+            blobs.writer.has_old_pages = true;
+            blobs
+        });
         builder
     }
 
@@ -515,14 +527,6 @@ impl RunBuilder {
     /// The last key so far.
     pub(crate) fn last_key(&self) -> &[u8] {
         self.page.last_key().unwrap_or(&self.max_key)
-    }
-
-    /// Cuts off what the files hold behind the entries adopted.
-    pub(crate) fn cut(&self) -> Result<()> {
-        if let Some(blobs) = &self.blobs {
-            blobs.writer.cut()?;
-        }
-        self.writer.cut()
     }
 
     /// Brings all finished pages to the files, with the blobs of their entries; `None` if there are none.
@@ -709,7 +713,7 @@ impl RunFinisher {
                     self.writer.payload(PageKind::Footer, 0, &self.meta.encode())?;
                     self.has_footer = true;
                 }
-                self.writer.write_chunk()?;
+                self.writer.end()?;
             }
             self.done += 1;
         }

@@ -18,8 +18,8 @@ use crate::entry::{EntryRef, Kind, Order, key_prefix};
 use crate::error::{Error, Result};
 use crate::key_range::{KeyRange, bound_key};
 use crate::page::{
-    EntryPlace, PAGE_SIZE, PAYLOAD_SIZE, PageKind, PageLayout, decode_payload, overflow_pages,
-    split_value,
+    EntryPlace, PAGE_SIZE, PAYLOAD_SIZE, PageKind, PageLayout, copy_short, decode_payload,
+    overflow_pages, split_value,
 };
 use crate::run::Run;
 
@@ -347,8 +347,9 @@ impl RunReader {
         }
         let Some(index) = self.index() else { return self.next_page(Ordering::is_gt) };
         self.entry = self.entries[index];
-        self.key.truncate(self.prefix_len);
-        self.key.extend_from_slice(self.entry.suffix(self.chunks.bytes(self.page)));
+        let suffix = self.entry.suffix(self.chunks.bytes(self.page));
+        self.key.resize(self.prefix_len + suffix.len(), 0);
+        copy_short(&mut self.key[self.prefix_len..], suffix);
         Ok(())
     }
 }

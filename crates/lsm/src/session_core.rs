@@ -675,6 +675,7 @@ impl SessionCore {
         self.worker.stop();
         self.lookups.stop();
         self.snapshots.close();
+        self.files.sweeper().settle();
         self.check_for_leaks();
         // What readers needed until now.
         let left = if self.is_read_only() { Ok(()) } else { self.let_go([]) };
@@ -827,6 +828,8 @@ impl Drop for SessionCore {
         // Its thread may hold a merge for a moment longer than all tables.
         self.worker.stop();
         self.lookups.stop();
+        // The next session must not find files that are on their way out.
+        self.files.sweeper().settle();
         self.check_for_leaks();
     }
 }

@@ -300,8 +300,7 @@ fn a_writer_killed_between_calls_goes_on_from_what_it_flushed() {
     for_each_seed("a_writer_killed_between_calls_goes_on_from_what_it_flushed", 2, |rng, seed| {
         let mut disk = SimDisk::new(seed);
         let dir = Path::new("/index");
-        let (mut number, mut flushed, mut started) = (0, 0, 0);
-        let (mut model, mut flushed_model) = (Model::new(), Model::new());
+        let (mut flushed, mut started, mut flushed_model) = (0, 0, Model::new());
         for _cycle in 0..60 {
             let shared: Arc<dyn Disk> = disk.clone();
             let index = Index::open_or_create(shared.clone(), dir, &config()).unwrap();
@@ -309,12 +308,9 @@ fn a_writer_killed_between_calls_goes_on_from_what_it_flushed() {
             let at = number_of(found.get(NUMBER).cloned());
             assert_eq!(index.find(NUMBER).unwrap(), found.get(NUMBER).cloned(), "cursor and find");
             // A clear or a filter, which are durable at once, may have been the last.
-            number = match at {
-                None => started,
-                Some(at) => at,
-            };
+            let mut number = at.unwrap_or(started);
             assert!(number >= flushed, "batch {number} of {flushed} flushed");
-            model = flushed_model.clone();
+            let mut model = flushed_model.clone();
             for number in flushed + 1..=number {
                 apply(&mut model, number);
             }
@@ -328,11 +324,11 @@ fn a_writer_killed_between_calls_goes_on_from_what_it_flushed() {
             (flushed, flushed_model) = (number, model.clone());
             for _ in 0..rng.below(200) {
                 number += 1;
-                if number % CLEAR_EVERY == 0 {
+                if number.is_multiple_of(CLEAR_EVERY) {
                     index.clear().unwrap();
                     started = number - 1;
                 }
-                if number % FILTER_EVERY == 0 {
+                if number.is_multiple_of(FILTER_EVERY) {
                     index.filter(|key, _| is_kept(number, key)).unwrap();
                 }
                 let batch = batch(number);
@@ -348,8 +344,8 @@ fn a_writer_killed_between_calls_goes_on_from_what_it_flushed() {
                 index.apply(&updates).unwrap();
                 apply(&mut model, number);
                 assert_eq!(number_of(index.find(NUMBER).unwrap()), Some(number), "at once");
-                if number % 3 == 0 {
-                    index.flush(number % 2 == 0).unwrap();
+                if number.is_multiple_of(3) {
+                    index.flush(number.is_multiple_of(2)).unwrap();
                     flushed = number;
                     flushed_model.clone_from(&model);
                 }

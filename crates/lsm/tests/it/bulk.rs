@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use terrane_io::{Fault, FaultKind, FaultPlan, Repeat};
+use terrane_io::{Access, Fault, FaultKind, FaultPlan, OpenMode, Repeat};
 use terrane_lsm::{
     BulkLoader, Error, MEMORY_BUDGET_MIN, MergePolicy, MergeThread, Resolve, TableConfig, Update,
 };
@@ -157,6 +157,44 @@ fn a_load_that_is_given_up_leaves_nothing_behind() {
         assert!(matches!(broken, ControlFlow::Break("enough")));
         assert_eq!(place.runs(), Vec::<std::path::PathBuf>::new());
     }
+}
+
+/// The last merge has two threads, and whichever of them meets an error ends both.
+#[test]
+fn a_last_merge_on_two_threads_ends_with_what_happens_to_either() {
+    let config = TableConfig { merge_thread: MergeThread::Background, ..config() };
+    let place = Place::real();
+    let session = place.open();
+    let loaded = || {
+        let mut loader = session.bulk_load(&config).unwrap();
+        load(&mut loader, 0..20_000).unwrap();
+        loader
+    };
+    // The one that writes tells how far it is, and is broken off with entries still to come.
+    let mut looks = Vec::new();
+    let watch = &mut |done, total| {
+        looks.push((done, total));
+        if looks.len() < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break("enough") }
+    };
+    let broken = loaded().finish_watched(watch).unwrap();
+    assert!(matches!(broken, ControlFlow::Break("enough")));
+    assert!(looks.is_sorted() && looks.iter().all(|(done, total)| done < total), "{looks:?}");
+    assert_eq!(place.runs(), Vec::<std::path::PathBuf>::new());
+    // The one that merges reads a damaged page.
+    let loader = loaded();
+    let damaged = place.runs().swap_remove(1);
+    let disk = place.disk();
+    let file = disk.open(&damaged, OpenMode::ReadWrite, Access::Buffered).unwrap();
+    let mut byte = [0];
+    file.read_at(&mut byte, 9_000).unwrap();
+    file.write_at(&[byte[0] ^ 1], 9_000).unwrap();
+    file.sync().unwrap();
+    let error = loader.finish().map(drop).unwrap_err();
+    let Error::Corrupt { path, .. } = &error else { panic!("{error:?}") };
+    assert_eq!(path, &damaged);
+    assert_eq!(place.runs(), Vec::<std::path::PathBuf>::new());
+    // The session goes on.
+    assert_eq!(loaded().finish().unwrap().count_exact().unwrap(), 20_000);
 }
 
 #[test]

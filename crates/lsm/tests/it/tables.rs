@@ -479,3 +479,24 @@ fn a_range_of_any_size_is_deleted_whole_or_not_at_all() {
         session.close().unwrap();
     }
 }
+
+/// Files of some megabytes and more are removed where nobody waits for it, but for who closes the session, or lets go of
+/// the last handle on it.
+#[test]
+fn large_files_that_nobody_uses_are_gone_when_the_session_is() {
+    for closes in [true, false] {
+        let place = Place::real();
+        let session = place.open();
+        let mut table = session.new_table(&buffer_of(60_000)).unwrap();
+        fill(&mut table, 0..200_000);
+        let (bytes, runs) = (place.run_bytes(), place.runs().len() as u64);
+        assert!(bytes > runs * (4 << 20), "{bytes} bytes in {runs} runs");
+        drop(table);
+        if closes {
+            session.close().unwrap();
+        }
+        drop(session);
+        assert_eq!(place.runs(), Vec::<std::path::PathBuf>::new());
+        place.open();
+    }
+}

@@ -1,0 +1,271 @@
+//! Giving back what nobody needs any more, where no caller waits for it: large files, and large pieces of memory.
+//!
+//! To remove a file of gigabytes, or to return a filter of a hundred megabytes to the system, takes tens of
+//! milliseconds. What asks for it is as a rule an update that happened to be the last user, so it is handed to one
+//! thread, which is started when it is first needed. Without it (the disk is simulated, whose calls are to come in one
+//! order; the system refused a thread; too much waits already) it is done at once by whoever asks.
+//!
+//! What is handed over is out of use, and nobody is told how it went but by what was handed over itself. Who needs the
+//! room that it takes, or an empty directory, [waits](Sweeper::settle) for it.
+//!
+//! Invariant: no more than [`WAITING_MAX`] tasks wait; they are done in the order in which they came.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+/// Tasks that wait, at the most: whoever makes more of them does them, so that files do not come faster than they go.
+const WAITING_MAX: usize = 64;
+
+/// Smaller pieces of memory than this go at once: they mostly stay with the process, and cost microseconds.
+pub(crate) const SWEPT_BYTES_MIN: usize = 256 << 10;
+
+type Task = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<Task>,
+    /// Whether the thread is at a task.
+    is_busy: bool,
+    /// Whether the thread is to end, or could not be started.
+    has_ended: bool,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl State {
+    fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && !self.is_busy
+    }
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    /// Told whenever a task comes or ends, and at the end.
+    changed: Condvar,
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does what comes until the end.
+    fn run(&self) {
+        let mut state = self.state();
+        loop {
+            if let Some(task) = state.waiting.pop_front() {
+                state.is_busy = true;
+                drop(state);
+                // Nothing of ours panics there; if it did, who waits would wait forever.
+                let _ = catch_unwind(AssertUnwindSafe(task));
+                state = self.state();
+                state.is_busy = false;
+                self.changed.notify_all();
+            } else if state.has_ended {
+                return;
+            } else {
+                state = self.wait(state);
+            }
+        }
+    }
+}
+
+/// The thread of a session that gives back, and what waits for it.
+pub(crate) struct Sweeper {
+    shared: Arc<Shared>,
+}
+
+impl fmt::Debug for Sweeper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sweeper").finish_non_exhaustive()
+    }
+}
+
+impl Sweeper {
+    /// No thread yet; never one, if all is to be done `at_once`.
+    pub(crate) fn new(at_once: bool) -> Self {
+        let shared = Arc::<Shared>::default();
+        shared.state().has_ended = at_once;
+        Self { shared }
+    }
+
+    /// Has a task done, now or soon.
+    pub(crate) fn sweep(&self, task: impl FnOnce() + Send + 'static) {
+        let mut state = self.shared.state();
+        if state.thread.is_none() && !state.has_ended {
+            let shared = Arc::clone(&self.shared);
+            let thread = thread::Builder::new().name("terrane-sweep".into());
+            state.thread = thread.spawn(move || shared.run()).ok();
+            state.has_ended = state.thread.is_none();
+        }
+        if state.has_ended || state.waiting.len() >= WAITING_MAX {
+            drop(state);
+            return task();
+        }
+        state.waiting.push_back(Box::new(task));
+        self.shared.changed.notify_all();
+    }
+
+    /// Drops what holds so many bytes of memory.
+    pub(crate) fn let_go<T: Send + 'static>(&self, memory: T, bytes: usize) {
+        if bytes < SWEPT_BYTES_MIN {
+            drop(memory);
+        } else {
+            self.sweep(move || drop(memory));
+        }
+    }
+
+    /// Waits until all that has been handed over is done; whether there was anything to wait for.
+    pub(crate) fn settle(&self) -> bool {
+        let mut state = self.shared.state();
+        let had_work = !state.is_idle();
+        // A task must not wait for itself.
+        let is_own =
+            state.thread.as_ref().is_some_and(|own| own.thread().id() == thread::current().id());
+        while !state.is_idle() && !is_own {
+            state = self.shared.wait(state);
+        }
+        had_work && !is_own
+    }
+}
+
+impl Drop for Sweeper {
+    fn drop(&mut self) {
+        let mut state = self.shared.state();
+        state.has_ended = true;
+        let thread = state.thread.take();
+        drop(state);
+        self.shared.changed.notify_all();
+        // A task may hold the last reference to this.
+        if let Some(thread) = thread.filter(|own| own.thread().id() != thread::current().id()) {
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Barrier;
+    use std::thread::ThreadId;
+
+    use super::*;
+
+    /// A sweeper whose thread waits for the barrier in its first task, and a list of who did which task.
+    struct Held {
+        sweeper: Sweeper,
+        barrier: Arc<Barrier>,
+        done: Arc<Mutex<Vec<(usize, ThreadId)>>>,
+    }
+
+    fn held() -> Held {
+        let (sweeper, barrier) = (Sweeper::new(false), Arc::new(Barrier::new(2)));
+        let waiting = Arc::clone(&barrier);
+        sweeper.sweep(move || {
+            waiting.wait();
+        });
+        // Until the thread has it, it waits like others.
+        let mut state = sweeper.shared.state();
+        while !state.is_busy {
+            drop(state);
+            thread::yield_now();
+            state = sweeper.shared.state();
+        }
+        drop(state);
+        Held { sweeper, barrier, done: Arc::default() }
+    }
+
+    impl Held {
+        fn sweep(&self, number: usize) {
+            let done = Arc::clone(&self.done);
+            let note = move || done.lock().unwrap().push((number, thread::current().id()));
+            self.sweeper.sweep(note);
+        }
+
+        fn numbers(&self) -> Vec<usize> {
+            self.done.lock().unwrap().iter().map(|(number, _)| *number).collect()
+        }
+    }
+
+    #[test]
+    fn tasks_are_done_by_another_thread_in_their_order_and_can_be_waited_for() {
+        let held = held();
+        (0..10).for_each(|number| held.sweep(number));
+        assert_eq!(held.numbers(), []);
+        held.barrier.wait();
+        held.sweeper.settle();
+        assert_eq!(held.numbers(), (0..10).collect::<Vec<_>>());
+        let own = thread::current().id();
+        assert!(held.done.lock().unwrap().iter().all(|(_, thread)| *thread != own));
+        assert!(!held.sweeper.settle(), "nothing is left");
+    }
+
+    #[test]
+    fn what_is_too_much_to_wait_is_done_at_once() {
+        let held = held();
+        (0..=WAITING_MAX).for_each(|number| held.sweep(number));
+        assert_eq!(held.numbers(), [WAITING_MAX]);
+        held.barrier.wait();
+        assert!(held.done.lock().unwrap()[0].1 == thread::current().id());
+    }
+
+    #[test]
+    fn without_a_thread_all_is_done_at_once() {
+        let (sweeper, barrier) = (Sweeper::new(true), Arc::new(Barrier::new(1)));
+        let held = Held { sweeper, barrier, done: Arc::default() };
+        held.sweep(7);
+        assert_eq!(*held.done.lock().unwrap(), [(7, thread::current().id())]);
+        assert!(!held.sweeper.settle());
+    }
+
+    #[test]
+    fn dropping_waits_and_a_task_may_hold_the_last_reference() {
+        let held = held();
+        held.sweep(0);
+        let Held { sweeper, barrier, done } = held;
+        let sweeper = Arc::new(sweeper);
+        let last = Arc::clone(&sweeper);
+        let noted = Arc::clone(&done);
+        // It neither waits for itself nor joins itself.
+        sweeper.sweep(move || {
+            last.settle();
+            drop(last);
+            noted.lock().unwrap().push((1, thread::current().id()));
+        });
+        barrier.wait();
+        sweeper.settle();
+        drop(sweeper);
+        assert_eq!(
+            done.lock().unwrap().iter().map(|(number, _)| *number).collect::<Vec<_>>(),
+            [0, 1]
+        );
+    }
+
+    #[test]
+    fn a_task_that_panics_keeps_nobody_waiting() {
+        let held = held();
+        held.sweeper.sweep(|| panic!("for the test"));
+        held.sweep(1);
+        held.barrier.wait();
+        held.sweeper.settle();
+        assert_eq!(held.numbers(), [1]);
+    }
+
+    #[test]
+    fn small_memory_goes_at_once() {
+        let held = held();
+        let (small, large) = (Arc::new(()), Arc::new(()));
+        held.sweeper.let_go(Arc::clone(&small), SWEPT_BYTES_MIN - 1);
+        held.sweeper.let_go(Arc::clone(&large), SWEPT_BYTES_MIN);
+        assert_eq!((Arc::strong_count(&small), Arc::strong_count(&large)), (1, 2));
+        held.barrier.wait();
+        held.sweeper.settle();
+        assert_eq!(Arc::strong_count(&large), 1);
+    }
+}
