@@ -5,6 +5,35 @@
 //! in turn say which tree is the published one. An [`IndexReader`], in any process, sees what the writer's last flush
 //! had, as of its own last [`sync`](IndexReader::sync).
 //!
+//! ```
+//! use terrane_btree::{Config, Index, IndexReader};
+//! use terrane_io::RealDisk;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let place = tempfile::tempdir()?;
+//! # let dir = place.path().join("index");
+//! let config = Config::variable().with_memory(64 << 20);
+//! let index = Index::create(RealDisk::auto(), &dir, &config)?;
+//! index.replace(b"alice", b"100")?;
+//! index.replace_many(&[(b"bob", b"7"), (b"carol", b"20")])?; // all or none
+//! index.flush(true)?; // durable, and there for readers
+//! assert_eq!(index.find(b"alice")?, Some(b"100".to_vec()));
+//!
+//! let reader = IndexReader::open(RealDisk::auto(), &dir, &config)?; // in this process or another
+//! index.remove(b"bob")?;
+//! let mut cursor = index.range("b"..)?;
+//! assert_eq!(cursor.next()?, Some((b"carol".as_slice(), b"20".as_slice())));
+//! assert_eq!(cursor.next()?, None);
+//! assert!(reader.mem(b"bob")?, "nothing was flushed since");
+//!
+//! index.flush(false)?;
+//! assert!(reader.sync()?);
+//! assert_eq!((reader.mem(b"bob")?, reader.len()?), (false, 2));
+//! index.close()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! All I/O goes through [`terrane_io::Disk`]; no thread is started.
 
 #![forbid(unsafe_code)]
