@@ -1,10 +1,12 @@
-//! `terrane get`, `put`, `del`, `scan` and `count`: the entries of a named table, by hand.
+//! `terrane get`, `put`, `del`, `scan` and `count`: the entries of a named table, by hand. `get`, `scan` and `count` also
+//! read a B+tree, whose directory takes the place of the store's.
 //!
 //! Keys and values are written and shown as the module `literal` says; so what `scan` writes, `put --input` reads.
 //!
 //! # JSON
 //!
-//! Keys, values and blobs are texts of the same kind: printable text as it is, other bytes as `hex:` and digits.
+//! Keys, values and blobs are texts of the same kind: printable text as it is, other bytes as `hex:` and digits. `table` is
+//! null for a B+tree.
 //!
 //! | command | fields                                                                                     |
 //! |---------|--------------------------------------------------------------------------------------------|
@@ -20,13 +22,12 @@ use std::fs;
 use std::io::{self, BufWriter, Read, Write};
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use clap::Args;
 use serde::Serialize;
 use terrane::{
-    BLOB_BYTES_MAX, BlobRef, Cursor, KEY_BYTES_MAX, NamedTable, Record, Session, Store,
-    StoreReader, Table, TableConfig, TableName, Update, VALUE_BYTES_MAX,
+    BLOB_BYTES_MAX, KEY_BYTES_MAX, NamedTable, Store, TableConfig, TableName, Update,
+    VALUE_BYTES_MAX,
 };
 
 use crate::args;
@@ -34,7 +35,8 @@ use crate::exit::Failure;
 use crate::literal;
 use crate::output;
 use crate::progress::exit_on_interrupt;
-use crate::store::{open_tables, open_tables_with, open_to_read};
+use crate::source::{MAIN_TABLE, Range, Source};
+use crate::store::{open_tables, open_tables_with};
 use crate::text::{count_of, grouped};
 use crate::versions::{Which, which};
 
@@ -47,6 +49,8 @@ Examples:
   terrane get alice hex:00ff --store /data/ledger --table accounts
   Bytes as they are:
     terrane get picture --store /data/ledger --raw > picture.png
+  An entry of a B+tree:
+    terrane get hex:00ff --store /data/index
 
 One key: its value is written. Several: a line for each, key and value with a tab between them. A
 blob is one more field. Text is written as it is if all of it is printable, other bytes as `hex:`
@@ -110,11 +114,11 @@ the entries are those of its last commit.";
 /// The table of a command.
 #[derive(Debug, Args)]
 pub(crate) struct TableArgs {
-    /// Directory of the store
+    /// Directory of the store; to read, also that of a B+tree
     #[arg(long, value_name = "DIR")]
     store: PathBuf,
     /// Name of the table
-    #[arg(long, value_name = "NAME", default_value = "main", value_parser = args::table_name)]
+    #[arg(long, value_name = "NAME", default_value = MAIN_TABLE, value_parser = args::table_name)]
     table: TableName,
     /// Write one JSON object to standard output at the end
     #[arg(long)]
@@ -238,7 +242,7 @@ struct Answered {
 
 #[derive(Serialize)]
 struct Got<'a> {
-    table: &'a str,
+    table: Option<&'a str>,
     entries: Vec<Answered>,
 }
 
@@ -267,14 +271,14 @@ struct Entry {
 
 #[derive(Serialize)]
 struct Scanned<'a> {
-    table: &'a str,
+    table: Option<&'a str>,
     count: u64,
     entries: Vec<Entry>,
 }
 
 #[derive(Serialize)]
 struct Counted<'a> {
-    table: &'a str,
+    table: Option<&'a str>,
     count: u64,
 }
 
@@ -283,15 +287,9 @@ fn arguments(texts: &[OsString]) -> Result<Vec<Vec<u8>>, Failure> {
 }
 
 impl TableArgs {
-    /// Opens the store for reading, which must have the table; another process may have it open.
-    fn read(&self, at: Option<&Which>) -> Result<(StoreReader, Arc<Table>), Failure> {
-        exit_on_interrupt()?;
-        let reader = open_to_read(&self.store)?;
-        let table = match at {
-            Some(version) => version.open(&reader)?.table(&self.table)?,
-            None => reader.table(&self.table)?,
-        };
-        Ok((reader, table))
+    /// Opens the store for reading, which must have the table, or a B+tree; another process may have it open.
+    fn read(&self, at: Option<&Which>) -> Result<Source, Failure> {
+        Source::open(&self.store, &self.table, at)
     }
 
     /// Opens the store, which must have the table.
@@ -315,17 +313,6 @@ fn close(store: &Store) -> Result<(), Failure> {
     store.close().map_err(failed)
 }
 
-/// The blobs of entries, in their order.
-fn blobs<'a>(
-    session: &Session,
-    refs: impl Iterator<Item = Option<&'a BlobRef>>,
-) -> Result<Vec<Option<Vec<u8>>>, Failure> {
-    let refs: Vec<Option<&BlobRef>> = refs.collect();
-    let present: Vec<BlobRef> = refs.iter().flatten().copied().cloned().collect();
-    let mut read = session.retrieve_blobs(&present)?.into_iter();
-    Ok(refs.into_iter().map(|blob| blob.and_then(|_| read.next())).collect())
-}
-
 /// Writes to standard output; `false` if nobody reads it any more.
 fn write(out: &mut impl Write, bytes: &[u8]) -> Result<bool, Failure> {
     match out.write_all(bytes) {
@@ -345,40 +332,42 @@ impl Get {
             return Err(Failure::usage("--raw writes the value of one key"));
         }
         let keys = arguments(&self.keys)?;
-        let (reader, table) = self.common.read(self.at.as_ref())?;
-        let found = table.lookups(&keys)?;
-        let blobs = blobs(reader.session(), found.iter().map(terrane::Lookup::blob))?;
-        let name = self.common.name();
+        let source = self.common.read(self.at.as_ref())?;
+        let found = source.lookups(&keys)?;
+        let name = source.name(&self.common.table);
         let absent: Vec<String> = keys
             .iter()
             .zip(&found)
-            .filter(|(_, found)| !found.is_found())
+            .filter(|(_, found)| found.is_none())
             .map(|(key, _)| format!("`{}`", literal::shown(key)))
             .collect();
+        let place = name.map_or("the B+tree".to_owned(), |name| format!("table `{name}`"));
         let failure = (!absent.is_empty())
-            .then(|| Failure::not_found(format!("not in table `{name}`: {}", absent.join(", "))));
+            .then(|| Failure::not_found(format!("not in {place}: {}", absent.join(", "))));
         if self.raw {
             if let Some(failure) = failure {
                 return Err(failure);
             }
             let mut out = io::stdout().lock();
-            write(&mut out, found.first().and_then(|found| found.value()).unwrap_or_default())?;
+            if let Some(Some(found)) = found.first() {
+                write(&mut out, &found.value)?;
+            }
             return Ok(0);
         }
         let is_single = keys.len() == 1;
         let mut lines = Vec::new();
         let mut entries = Vec::new();
-        for ((key, found), blob) in keys.iter().zip(&found).zip(&blobs) {
-            let value = found.value();
-            if value.is_some() {
+        for (key, found) in keys.iter().zip(&found) {
+            if let Some(found) = found {
                 let key = (!is_single).then_some(key.as_slice());
-                lines.push(literal::line(key.into_iter().chain(value).chain(blob.as_deref())));
+                lines.push(literal::line(key.into_iter().chain(found.fields())));
             }
+            let blob = found.as_ref().and_then(|found| found.blob.as_deref());
             entries.push(Answered {
                 key: literal::shown(key),
-                found: found.is_found(),
-                value: value.map(literal::shown),
-                blob: blob.as_deref().map(literal::shown),
+                found: found.is_some(),
+                value: found.as_ref().map(|found| literal::shown(&found.value)),
+                blob: blob.map(literal::shown),
             });
         }
         if lines.is_empty() && !self.common.json {
@@ -557,12 +546,6 @@ impl Del {
     }
 }
 
-/// The keys that a range stands for.
-enum Range {
-    Prefix(Vec<u8>),
-    Between(Bound<Vec<u8>>, Bound<Vec<u8>>),
-}
-
 impl RangeArgs {
     fn keys(&self) -> Result<Range, Failure> {
         let key = |text: &Option<OsString>| text.as_deref().map(literal::argument).transpose();
@@ -572,13 +555,6 @@ impl RangeArgs {
         let from = key(&self.from)?.map_or(Bound::Unbounded, Bound::Included);
         let to = key(&self.to)?.map_or(Bound::Unbounded, Bound::Excluded);
         Ok(Range::Between(from, to))
-    }
-
-    fn cursor(&self, table: &Table) -> Result<Cursor, Failure> {
-        Ok(match self.keys()? {
-            Range::Prefix(prefix) => table.prefix(&prefix)?,
-            Range::Between(from, to) => table.range::<Vec<u8>, _>((from, to))?,
-        })
     }
 }
 
@@ -599,40 +575,40 @@ impl Scan {
     /// # Errors
     /// [`Failure`], not yet reported.
     pub(crate) fn run(&self) -> Result<u8, Failure> {
-        let (reader, table) = self.common.read(self.at.as_ref())?;
-        let entries = self.scan(reader.session(), &table)?;
+        let source = self.common.read(self.at.as_ref())?;
+        let entries = self.scan(&source)?;
         if !self.common.json {
             return Ok(0);
         }
-        let report = Scanned { table: self.common.name(), count: entries.len() as u64, entries };
+        let table = source.name(&self.common.table);
+        let report = Scanned { table, count: entries.len() as u64, entries };
         output::report("scan", true, &report, &[]).map(|()| 0)
     }
 
     /// Writes the entries, or returns them for JSON.
-    fn scan(&self, session: &Session, table: &Table) -> Result<Vec<Entry>, Failure> {
-        let mut cursor = self.range.cursor(table)?;
-        if self.reverse {
-            cursor.seek_to_end();
-        }
+    fn scan(&self, source: &Source) -> Result<Vec<Entry>, Failure> {
+        let mut stored = source.entries(self.range.keys()?, self.reverse)?;
         let mut out = BufWriter::new(io::stdout().lock());
         let mut entries = Vec::new();
         let mut left = self.limit.unwrap_or(u64::MAX);
         loop {
             let wanted = left.min(CHUNK as u64) as usize;
-            let records =
-                if self.reverse { cursor.take_back(wanted)? } else { cursor.take(wanted)? };
-            let blobs = blobs(session, records.iter().map(|record| record.blob.as_ref()))?;
-            for (Record { key, value, .. }, blob) in records.iter().zip(&blobs) {
-                let fields = [key.as_slice(), value].into_iter().chain(blob.as_deref());
+            let taken = stored.take(wanted)?;
+            for (key, found) in &taken {
+                let fields = [key.as_slice()].into_iter().chain(found.fields());
                 if self.common.json {
-                    let (key, value) = (literal::shown(key), literal::shown(value));
-                    entries.push(Entry { key, value, blob: blob.as_deref().map(literal::shown) });
+                    let (key, value) = (literal::shown(key), literal::shown(&found.value));
+                    entries.push(Entry {
+                        key,
+                        value,
+                        blob: found.blob.as_deref().map(literal::shown),
+                    });
                 } else if !write(&mut out, format!("{}\n", literal::line(fields)).as_bytes())? {
                     return Ok(entries);
                 }
             }
-            left -= records.len() as u64;
-            if records.len() < wanted || left == 0 {
+            left -= taken.len() as u64;
+            if taken.len() < wanted || left == 0 {
                 break;
             }
         }
@@ -652,13 +628,9 @@ impl Count {
     /// # Errors
     /// [`Failure`], not yet reported.
     pub(crate) fn run(&self) -> Result<u8, Failure> {
-        let (_reader, table) = self.common.read(self.at.as_ref())?;
-        let mut cursor = self.range.cursor(&table)?;
-        let mut count = 0;
-        while cursor.next_ref()?.is_some() {
-            count += 1;
-        }
-        let report = Counted { table: self.common.name(), count };
+        let source = self.common.read(self.at.as_ref())?;
+        let count = source.count(self.range.keys()?)?;
+        let report = Counted { table: source.name(&self.common.table), count };
         if self.common.json {
             return output::report("count", true, &report, &[]).map(|()| 0);
         }

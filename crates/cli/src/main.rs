@@ -34,6 +34,8 @@ mod snapshot;
 
 mod versions;
 
+mod source;
+
 mod entries;
 
 mod tables;

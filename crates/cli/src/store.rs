@@ -12,6 +12,7 @@ use terrane::{
 };
 use terrane_bench::store;
 
+use crate::btree::Place;
 use crate::exit::Failure;
 
 /// Opens a store that must be there.
@@ -121,7 +122,11 @@ fn disk() -> Arc<dyn Disk> {
 }
 
 fn no_store(dir: &Path) -> Failure {
-    Failure::usage(format!("{} is no store of Terrane", dir.display()))
+    let dir_shown = dir.display();
+    Failure::usage(match Place::of(&disk(), dir) {
+        Ok(Some(_)) => format!("{dir_shown} is a B+tree; this command is for stores"),
+        _ => format!("{dir_shown} is no store of Terrane"),
+    })
 }
 
 fn look(dir: &Path) -> Result<There, Failure> {

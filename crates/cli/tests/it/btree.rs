@@ -285,3 +285,60 @@ fn an_index_that_is_being_written_is_not_repaired() {
     let _open = Index::open(RealDisk::auto(), &dir, &Config::fixed(8, 4)).unwrap();
     assert!(verify(&dir, &["--repair", "--json"]).failed(3).contains("being written"));
 }
+
+fn entries(dir: &Path, arguments: &[&str]) -> Answer {
+    command().args(arguments).arg("--store").arg(dir).output().unwrap().into()
+}
+
+/// What a call wrote that succeeded.
+fn written(dir: &Path, arguments: &[&str]) -> String {
+    let answer = entries(dir, arguments);
+    assert_eq!((answer.code, &*answer.stderr), (Some(0), ""), "{answer:?}");
+    answer.stdout
+}
+
+#[test]
+fn entries_of_an_index_are_read_beside_a_writer() {
+    let place = Place::new();
+    let dir = sample(&place);
+    let index = Index::open(RealDisk::auto(), &dir, &Config::fixed(8, 4)).unwrap();
+    index.replace(b"text-key", b"text").unwrap();
+    index.remove(b"00000007").unwrap();
+    index.flush(false).unwrap();
+    index.replace(b"unsaid..", b"text").unwrap();
+
+    assert_eq!(written(&dir, &["get", "text-key"]), "text\n");
+    assert_eq!(written(&dir, &["get", "99999999", "--raw"]).as_bytes(), [7; 4]);
+    let answer = entries(&dir, &["get", "text-key", "00000007", "--json"]);
+    assert_eq!(answer.code, Some(1));
+    let json = answer.json();
+    assert_eq!((&json["table"], &json["error"]["kind"]), (&Value::Null, &"not_found".into()));
+    assert_eq!(json["entries"][0]["value"], "text");
+    assert_eq!(
+        (&json["entries"][1]["found"], &json["entries"].as_array().unwrap().len()),
+        (&false.into(), &2)
+    );
+
+    assert_eq!(written(&dir, &["count"]), "3001\n");
+    assert_eq!(written(&dir, &["count", "--prefix", "0000"]), "1428\n");
+    assert_eq!(written(&dir, &["count", "--from", "00000014", "--to", "00000028"]), "2\n");
+    let ends = "text-key\ttext\n99999999\thex:07070707\n";
+    assert_eq!(written(&dir, &["scan", "--reverse", "--limit", "2"]), ends);
+    let low = "00000000\thex:00000000\n00000014\thex:02000000\n";
+    assert_eq!(written(&dir, &["scan", "--to", "00000021"]), low);
+    let json = entries(&dir, &["scan", "--prefix", "0000999", "--reverse", "--json"]).done();
+    let keys: Vec<&str> =
+        json["entries"].as_array().unwrap().iter().map(|e| e["key"].as_str().unwrap()).collect();
+    assert_eq!(keys, ["00009996"]);
+    assert_eq!((&json["count"], &json["entries"][0]["blob"]), (&1.into(), &Value::Null));
+
+    for arguments in [
+        &["count", "--table", "other"][..],
+        &["scan", "--at", "1"],
+        &["put", "text-key", "news"],
+        &["del", "text-key"],
+    ] {
+        let refused = entries(&dir, &[arguments, &["--json"]].concat()).failed(2);
+        assert!(refused.contains("B+tree"), "{refused}");
+    }
+}
