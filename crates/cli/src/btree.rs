@@ -443,7 +443,9 @@ impl Checked {
         let repair = Repaired::new(report);
         let mut mended: Vec<Problem> =
             found.into_iter().filter(|problem| !self.problems.contains(problem)).collect();
-        mended.iter_mut().for_each(|problem| problem.repaired = true);
+        for problem in &mut mended {
+            problem.repaired = true;
+        }
         self.repaired = mended.len() as u64;
         mended.append(&mut self.problems);
         self.problems = mended;

@@ -106,9 +106,10 @@ impl Source {
             }
             Self::Index(reader) => {
                 let bounds = range.bounds();
-                Entries::Index(match reverse {
-                    false => reader.range::<Vec<u8>>(bounds)?,
-                    true => reader.range_back::<Vec<u8>>(bounds)?,
+                Entries::Index(if reverse {
+                    reader.range_back::<Vec<u8>>(bounds)?
+                } else {
+                    reader.range::<Vec<u8>>(bounds)?
                 })
             }
         })
