@@ -378,6 +378,13 @@ impl Keys {
         Self { from_hex: Some(hex(&from)), to_hex: to.as_deref().map(hex) }
     }
 
+    /// Whether all of these are known to be in another range. Digits have the order of their bytes.
+    fn lie_in(&self, range: &Self) -> bool {
+        self.from_hex.is_some()
+            && range.from_hex <= self.from_hex
+            && (range.to_hex.is_none() || self.to_hex.is_some() && self.to_hex <= range.to_hex)
+    }
+
     fn text(&self) -> Option<String> {
         let to = self.to_hex.as_deref().unwrap_or("the end");
         self.from_hex.as_ref().map(|from| format!("keys from {from:?} to {to:?}"))
@@ -443,13 +450,16 @@ impl Checked {
         let repair = Repaired::new(report);
         let mut mended: Vec<Problem> =
             found.into_iter().filter(|problem| !self.problems.contains(problem)).collect();
+        let ranges = || repair.stale.iter().chain(&repair.lost);
         for problem in &mut mended {
-            problem.repaired = true;
+            problem.repaired = !ranges().any(|range| problem.keys.lie_in(range));
         }
-        self.repaired = mended.len() as u64;
+        let is_untold = |range: &&Keys| !mended.iter().any(|problem| problem.keys.lie_in(range));
+        let untold = ranges().filter(is_untold).count() as u64;
         mended.append(&mut self.problems);
         self.problems = mended;
-        self.left += (repair.stale.len() + repair.lost.len()) as u64;
+        self.repaired = self.problems.iter().filter(|problem| problem.repaired).count() as u64;
+        self.left = self.problems.len() as u64 - self.repaired + untold;
         self.repair = Some(repair);
         self
     }

@@ -22,8 +22,8 @@
 //! and `leaves`, `nodes`, `height`, `entries`, `leaf_entries`, `log_updates`, `leaf_fill` (of 1), `sparse_leaves`. These are
 //! of the tree after a repair. `repair` is null if there was none, else it has `pages_scanned`, `leaves_kept`,
 //! `pages_dropped`, `pages_damaged`, `maps_lost`, `entries` (of the index after it), and two lists of `from_hex` and `to_hex`:
-//! `stale` (keys taken from an older leaf, perhaps out of date) and `lost` (keys that no leaf was for). Each of these ranges
-//! counts as a problem that is `left`.
+//! `stale` (keys taken from an older leaf, perhaps out of date) and `lost` (keys that no leaf was for). A problem whose
+//! keys lie in such a range is not `repaired`, and a range without such a problem counts as one that is `left`.
 
 use std::path::PathBuf;
 use std::sync::Arc;

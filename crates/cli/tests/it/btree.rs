@@ -258,6 +258,8 @@ fn keys_of_a_damaged_leaf_are_left_as_a_problem_of_its_repair() {
     let json = answer.json();
     let ranges = ["stale", "lost"].map(|kind| json["repair"][kind].as_array().unwrap().len());
     assert_eq!((ranges[0] + ranges[1], &json["left"]), (1, &1.into()));
+    assert_eq!((&json["repaired"], &json["problems"][0]["repaired"]), (&0.into(), &false.into()));
+    assert_eq!(json["problems"].as_array().unwrap().len(), 1);
     verify(&dir, &["--json"]).done();
 }
 
