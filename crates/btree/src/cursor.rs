@@ -210,7 +210,8 @@ impl TreeCursor {
 /// An update of a buffer.
 type Update = (Vec<u8>, Option<Vec<u8>>);
 
-/// The entries of a range. See the [module](self).
+/// The entries of a range in order, as they were when the cursor was made. It may live beside any changes; the pages of its
+/// tree are kept meanwhile.
 #[derive(Debug)]
 pub struct Cursor {
     core: Arc<Core>,

@@ -61,7 +61,7 @@ impl<'a> Update<'a> {
     }
 }
 
-/// An index that can be written. See the [crate](crate).
+/// An index that can be written.
 ///
 /// All calls take `&self` and may come from many threads: lookups go side by side, updates one after the other.
 #[derive(Debug)]

@@ -1,6 +1,6 @@
 //! Looking at an index from outside: nothing is locked or written, a writer may have it open.
 //!
-//! What is said is what the newest superblock and the log say; [`check`](crate::check) finds out whether it is true.
+//! What is said is what the newest superblock and the log say; [`check`](fn@crate::check) finds out whether it is true.
 
 use std::path::Path;
 use std::sync::Arc;

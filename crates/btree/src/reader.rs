@@ -55,7 +55,8 @@ struct Follower {
     updates: usize,
 }
 
-/// An index that can be read while another process writes it. See the [module](self).
+/// An index that can be read while another process writes it. What is visible is the state after some flush of the writer,
+/// and stands still between two calls of [`sync`](IndexReader::sync).
 #[derive(Debug)]
 pub struct IndexReader {
     core: Arc<Core>,

@@ -43,7 +43,7 @@ impl Lmdb {
         // SAFETY: a commit that is not synced is one that a loss of power may take. The files are LMDB's own, which
         // locks them against other processes and refuses a second opening in this one; programs that change files of
         // others behind their back are out of any program's reach.
-        let env = unsafe { options.flags(EnvFlags::NO_SYNC).open(dir)? };
+        let env = unsafe { options.flags(EnvFlags::NO_SYNC | EnvFlags::NO_READ_AHEAD).open(dir)? };
         let mut transaction = env.write_txn()?;
         let entries = env.create_database(&mut transaction, None)?;
         transaction.commit()?;

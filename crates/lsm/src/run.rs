@@ -619,12 +619,12 @@ impl Run {
 
     /// The file, opened if need be; to be held for no longer than a read.
     pub(crate) fn file(&self) -> Result<Arc<dyn DiskFile>> {
-        Ok(self.file.get()?)
+        self.file.get()
     }
 
     /// The same; `None` if all files that may be open are in use.
     pub(crate) fn file_if_room(&self) -> Result<Option<Arc<dyn DiskFile>>> {
-        Ok(self.file.get_if_room()?)
+        self.file.get_if_room()
     }
 
     /// Makes the bytes of its files durable, once.
