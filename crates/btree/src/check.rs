@@ -53,6 +53,8 @@ struct Check<'a> {
     reached: BTreeSet<PageNo>,
     used_bytes: u64,
     progress: &'a mut dyn FnMut(u64, u64),
+    /// What the disk refused.
+    failed: Option<Error>,
     total: u64,
 }
 
@@ -81,6 +83,7 @@ pub fn check(
         reached: BTreeSet::new(),
         used_bytes: 0,
         progress,
+        failed: None,
         total: superblock.level_pages.iter().sum(),
     };
     if let Some(root) = superblock.root {
@@ -90,6 +93,9 @@ pub fn check(
     check.check_levels(&superblock);
     check.check_map(&superblock);
     check.check_log(disk, dir, &superblock);
+    if let Some(error) = check.failed {
+        return Err(error);
+    }
     let mut report = check.report;
     report.leaf_fill = check.used_bytes as f64 / (report.leaves.max(1) * PAGE_SIZE as u64) as f64;
     Ok(report)
@@ -100,6 +106,11 @@ impl Check<'_> {
         let keys = fences.map(|f| (f.low.to_vec(), f.high.map(<[u8]>::to_vec)));
         let (path, what) = match error {
             Error::Corrupt { path, what } => (path, what),
+            // A device that fails is no damage, and a repair is no remedy for it.
+            Error::Disk(io @ terrane_io::Error::Io { .. }) if !io.is_not_found() => {
+                self.failed.get_or_insert(Error::Disk(io));
+                return;
+            }
             other => {
                 tracing::warn!(error = %other, "check.failed");
                 (self.pager.path().to_owned(), Corrupt::rule("readable", 1, 0))

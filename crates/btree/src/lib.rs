@@ -113,7 +113,7 @@ pub use input::{AscendingCheck, FileInput, FixedRecords, IterRecords, Records};
 pub use migrate::MirageIndex;
 pub use page::PAGE_SIZE;
 pub use reader::IndexReader;
-pub use repair::{RepairReport, repair};
+pub use repair::{Loss, RepairReport, repair};
 pub use scrub::ScrubReport;
 pub use sort::{Duplicates, SortOptions, SortStats, SortedRecords, Sorter};
 pub use stats::Stats;

@@ -48,12 +48,23 @@ const FILL_PERCENT: u32 = 90;
 /// Entries that are collected before leaves are made of them, in bytes.
 const COLLECTED_BYTES: usize = 64 << 10;
 
+/// Whether a repair may lose something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Loss {
+    /// If a leaf is damaged nothing is done, and the report says what would be lost.
+    Refused,
+    /// Keys of a damaged leaf come from an older one, or are gone.
+    Accepted,
+}
+
 /// What a repair did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RepairReport {
     /// Nothing was wrong, and nothing was done; all else is 0 but the entries.
     pub was_whole: bool,
+    /// Something would have been lost, which was not accepted, so nothing was done: `stale` and `lost` say what.
+    pub was_refused: bool,
     /// Pages of the file that were read.
     pub pages_scanned: u64,
     /// Leaves that the new tree has as they were.
@@ -91,8 +102,8 @@ struct Basis {
 
 /// Rebuilds what is damaged of an index from its leaves and its log; does nothing if a check finds no problem.
 ///
-/// If all leaves are whole, everything that was flushed is there again. Keys of a damaged leaf are taken from an older one
-/// where the file still has it, and named.
+/// If all leaves are whole, everything that was flushed is there again. If not, nothing is done unless [`Loss::Accepted`]:
+/// then keys of a damaged leaf are taken from an older one where the file still has it, and named.
 ///
 /// Cost: a check; reads every page of the file and each leaf once more, writes the nodes and what has to be joined. Memory:
 /// for each leaf its fences and some hundred bytes, for each damaged or dropped page four bytes; the log as when opening.
@@ -104,6 +115,7 @@ struct Basis {
 pub fn repair(
     disk: &Arc<dyn Disk>,
     dir: &Path,
+    loss: Loss,
     mut progress: impl FnMut(u64, u64),
 ) -> Result<RepairReport> {
     if disk.kind(&dir.join(TREE_FILE))?.is_none() {
@@ -125,6 +137,9 @@ pub fn repair(
         doubt(&mut pieces, basis.leaves);
     }
     let mut report = report_on(&scan, &basis, &pieces);
+    if loss == Loss::Refused && !(report.stale.is_empty() && report.lost.is_empty()) {
+        return Ok(RepairReport { was_refused: true, ..report });
+    }
     let generation = basis.next_generation(&scan);
     let mut drained = basis.drained;
     for (low, high) in report.stale.iter().chain(&report.lost) {

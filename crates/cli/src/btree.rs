@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 use terrane::btree::inspect::{self, TreePage, TreePageContent};
-use terrane::btree::{self, CheckReport, PAGE_SIZE};
+use terrane::btree::{self, CheckReport, Loss, PAGE_SIZE};
 use terrane::io::Disk;
 use terrane::io::disk::EntryKind;
 
@@ -288,11 +288,12 @@ struct Repaired {
     maps_lost: u64,
     stale: Vec<Keys>,
     lost: Vec<Keys>,
+    was_refused: bool,
     entries: u64,
 }
 
 /// What a check found, after a repair if there was one.
-#[derive(Serialize)]
+#[derive(Serialize, Default)]
 struct Checked {
     problems: Vec<Problem>,
     repaired: u64,
@@ -313,12 +314,12 @@ struct Checked {
 pub(crate) fn verify(
     disk: &Arc<dyn Disk>,
     dir: &Path,
-    repair: bool,
+    repair: Option<Loss>,
     (json, quiet): (bool, bool),
 ) -> Result<u8, Failure> {
     let started = Instant::now();
-    let mut checked = if repair {
-        mend(disk, dir, quiet)?
+    let mut checked = if let Some(loss) = repair {
+        mend(disk, dir, loss, quiet)?
     } else {
         Checked::new(with_bar("checking", quiet, |set| btree::check(disk, dir, set))?)
     };
@@ -342,7 +343,7 @@ fn with_bar<T>(
 }
 
 /// Checks an index, repairs it if there is a problem, and checks it again.
-fn mend(disk: &Arc<dyn Disk>, dir: &Path, quiet: bool) -> Result<Checked, Failure> {
+fn mend(disk: &Arc<dyn Disk>, dir: &Path, loss: Loss, quiet: bool) -> Result<Checked, Failure> {
     let check = || with_bar("checking", quiet, |set| btree::check(disk, dir, set));
     let found = match check() {
         Ok(report) if report.problems.is_empty() => return Ok(Checked::new(report)),
@@ -357,7 +358,13 @@ fn mend(disk: &Arc<dyn Disk>, dir: &Path, quiet: bool) -> Result<Checked, Failur
         }
         Err(error) => return Err(error.into()),
     };
-    let repair = with_bar("repairing", quiet, |set| btree::repair(disk, dir, set))?;
+    let repair = with_bar("repairing", quiet, |set| btree::repair(disk, dir, loss, set))?;
+    if repair.was_refused {
+        let mut checked = Checked { problems: found, ..Checked::default() };
+        checked.left = checked.problems.len() as u64;
+        checked.repair = Some(Repaired::new(repair));
+        return Ok(checked);
+    }
     Ok(Checked::new(check()?).after(repair, found))
 }
 
@@ -402,6 +409,7 @@ impl Repaired {
             maps_lost: report.maps_lost,
             stale: keys(report.stale),
             lost: keys(report.lost),
+            was_refused: report.was_refused,
             entries: report.entries,
         }
     }
@@ -410,8 +418,23 @@ impl Repaired {
         let told = |ranges: &[Keys], what: &str| -> Vec<String> {
             ranges.iter().filter_map(Keys::text).map(|keys| format!("{keys}: {what}")).collect()
         };
-        let mut lines = told(&self.stale, "taken from an older leaf, so perhaps out of date");
-        lines.extend(told(&self.lost, "lost: no leaf is left, only what the log has"));
+        let (stale, lost) = if self.was_refused {
+            ("would come from an older leaf", "would be lost")
+        } else {
+            (
+                "taken from an older leaf, so perhaps out of date",
+                "lost: only what the log has is left",
+            )
+        };
+        let mut lines = told(&self.stale, stale);
+        lines.extend(told(&self.lost, lost));
+        if self.was_refused {
+            lines.push(
+                "nothing was repaired, as keys would be lost: restore a copy, or add --accept-loss"
+                    .into(),
+            );
+            return lines;
+        }
         let did = [
             count_of(self.pages_scanned, "page scanned", "pages scanned"),
             count_of(self.leaves_kept, "leaf kept", "leaves kept"),

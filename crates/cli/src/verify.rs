@@ -31,6 +31,7 @@ use std::time::Instant;
 
 use clap::Args;
 use serde::Serialize;
+use terrane::btree::Loss;
 use terrane::io::{Disk, RealDisk};
 use terrane::verify::{self, Report};
 
@@ -62,11 +63,12 @@ damaged ones once they have passed every check. Damaged data pages, snapshots an
 be repaired: delete the snapshots that need them, or restore a copy.
 
 Of a B+tree, --repair makes everything but leaves anew, from leaves and the log, in new pages; a
-superblock leads to them at the end. Keys whose leaf is damaged are taken from an older leaf, or
-are gone if there is none but for what the log has: each such range of keys is named, and the exit
-code is 1. Copy the directory first if a leaf is damaged.";
+superblock leads to them at the end. If a leaf is damaged nothing is done, unless --accept-loss is
+given: then its keys are taken from an older leaf, or are gone if there is none but for what the log
+has. Each such range of keys is named, and the exit code is 1. Copy the directory first.";
 
 #[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command")]
 pub(crate) struct Verify {
     /// Directory of the store or of the B+tree; no other process may have it open
     #[arg(value_name = "DIR")]
@@ -74,6 +76,9 @@ pub(crate) struct Verify {
     /// Mend what can be mended without loss
     #[arg(long)]
     repair: bool,
+    /// Of a B+tree: repair it though keys of damaged leaves become old ones or are gone
+    #[arg(long, requires = "repair")]
+    accept_loss: bool,
     /// Write one JSON object to standard output at the end
     #[arg(long)]
     pub(crate) json: bool,
@@ -121,7 +126,15 @@ impl Verify {
         exit_on_interrupt()?;
         let disk: Arc<dyn Disk> = RealDisk::auto();
         if btree::Place::of(&disk, &self.dir)? == Some(btree::Place::Dir) {
-            return btree::verify(&disk, &self.dir, self.repair, (self.json, self.quiet));
+            let loss = if self.accept_loss { Loss::Accepted } else { Loss::Refused };
+            let repair = self.repair.then_some(loss);
+            return btree::verify(&disk, &self.dir, repair, (self.json, self.quiet));
+        }
+        if self.accept_loss {
+            let dir = self.dir.display();
+            return Err(Failure::usage(format!(
+                "{dir} is no B+tree: --accept-loss does not apply"
+            )));
         }
         let started = Instant::now();
         let mut bar = ByteBar::new("checking", self.quiet);

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use terrane_btree::{
-    Config, Cursor, Duplicates, Error, Index, IterRecords, SortOptions, Sorter, Update, check,
-    repair,
+    Config, Cursor, Duplicates, Error, Index, IterRecords, Loss, SortOptions, Sorter, Update,
+    check, repair,
 };
 use terrane_io::sim::Survival;
 use terrane_io::{CountedDisk, Disk, SimDisk};
@@ -246,7 +246,7 @@ fn b5_inner_pages_are_rebuilt_from_leaves() {
     ruin(&disk, &inner);
     let found = check(&shared(&disk), dir(), &mut |_, _| {}).unwrap();
     assert!(!found.problems.is_empty());
-    let report = repair(&shared(&disk), dir(), |_, _| {}).unwrap();
+    let report = repair(&shared(&disk), dir(), Loss::Refused, |_, _| {}).unwrap();
     assert_eq!((report.entries, report.stale, report.lost), (10_000, vec![], vec![]));
     let index = Index::open(shared(&disk), dir(), &config).unwrap();
     assert_eq!(content(index.iter().unwrap()), pairs(&model));

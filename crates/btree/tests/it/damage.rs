@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use terrane_btree::{
-    Config, Error, Index, IndexReader, IterRecords, PAGE_SIZE, RepairReport, check, repair,
+    Config, Error, Index, IndexReader, IterRecords, Loss, PAGE_SIZE, RepairReport, check, repair,
 };
 use terrane_io::fault::FaultPlan;
 use terrane_io::sim::Survival;
@@ -146,7 +146,7 @@ fn is_in(key: &[u8], ranges: &[(Vec<u8>, Option<Vec<u8>>)]) -> bool {
 
 /// Repairs, and compares all but what the repair names.
 fn repair_and_compare(disk: &Arc<SimDisk>, model: &Model, what: &str) -> Option<RepairReport> {
-    let report = match repair(&shared(disk), Path::new(DIR), |_, _| {}) {
+    let report = match repair(&shared(disk), Path::new(DIR), Loss::Accepted, |_, _| {}) {
         Ok(report) => report,
         Err(error) => {
             assert!(is_typed(&error), "{what}: {error}");
@@ -171,7 +171,7 @@ fn repair_and_compare(disk: &Arc<SimDisk>, model: &Model, what: &str) -> Option<
     index.replace(b"after", b"the repair").unwrap();
     index.checkpoint().unwrap();
     index.close().unwrap();
-    let again = repair(&shared(disk), Path::new(DIR), |_, _| {}).unwrap();
+    let again = repair(&shared(disk), Path::new(DIR), Loss::Accepted, |_, _| {}).unwrap();
     assert!(again.was_whole, "{what}");
     Some(report)
 }
@@ -319,14 +319,14 @@ fn an_interrupted_repair_has_done_nothing() {
     ruin(&disk, &pages_of(&disk, |kind| kind == INNER));
     let whole = disk.clone_disk();
     let before = whole.calls();
-    let expected = repair(&shared(&whole), Path::new(DIR), |_, _| {}).unwrap();
+    let expected = repair(&shared(&whole), Path::new(DIR), Loss::Accepted, |_, _| {}).unwrap();
     assert_eq!((&expected.stale, &expected.lost), (&vec![], &vec![]));
     let calls = whole.calls() - before;
     for call in 0..calls {
         let crashed = disk.clone_disk();
         crashed.set_plan(FaultPlan::crash_at(crashed.calls() + call));
         // What fails behind the last sync is no failure of the repair.
-        let is_done = repair(&shared(&crashed), Path::new(DIR), |_, _| {}).is_ok();
+        let is_done = repair(&shared(&crashed), Path::new(DIR), Loss::Accepted, |_, _| {}).is_ok();
         assert!(!is_done || call + 10 > calls, "call {call} of {calls}");
         for survival in [Survival::Nothing, Survival::Everything, Survival::Torn(call)] {
             let after = crashed.after_crash(survival);
@@ -340,18 +340,18 @@ fn an_interrupted_repair_has_done_nothing() {
 fn a_whole_index_is_left_alone_and_a_missing_or_locked_one_is_refused() {
     let (disk, model) = changed_index(4);
     let before = disk.read_raw(tree_path()).unwrap();
-    let report = repair(&shared(&disk), Path::new(DIR), |_, _| {}).unwrap();
+    let report = repair(&shared(&disk), Path::new(DIR), Loss::Accepted, |_, _| {}).unwrap();
     assert!(report.was_whole);
     assert_eq!(report.entries, model.len() as u64);
     assert_eq!(disk.read_raw(tree_path()).unwrap(), before);
-    let elsewhere = repair(&shared(&disk), Path::new("/elsewhere"), |_, _| {});
+    let elsewhere = repair(&shared(&disk), Path::new("/elsewhere"), Loss::Accepted, |_, _| {});
     assert!(matches!(elsewhere, Err(Error::NotFound { .. })));
     let index = Index::open(shared(&disk), Path::new(DIR), &config()).unwrap();
-    let locked = repair(&shared(&disk), Path::new(DIR), |_, _| {});
+    let locked = repair(&shared(&disk), Path::new(DIR), Loss::Accepted, |_, _| {});
     assert!(matches!(locked, Err(Error::Locked { .. })));
     drop(index);
     // Without a single leaf nothing is known of it.
     ruin(&disk, &(0..before.len() / PAGE_SIZE).collect::<Vec<_>>());
-    let hopeless = repair(&shared(&disk), Path::new(DIR), |_, _| {});
+    let hopeless = repair(&shared(&disk), Path::new(DIR), Loss::Accepted, |_, _| {});
     assert!(matches!(hopeless, Err(Error::NotAnIndex { .. })), "{hopeless:?}");
 }

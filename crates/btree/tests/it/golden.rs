@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use terrane_btree::{Config, Error, Index, IndexReader, PAGE_SIZE, check};
+use terrane_btree::{Config, Error, Index, IndexReader, Loss, PAGE_SIZE, check};
 use terrane_io::checksum::crc32c;
 use terrane_io::{
     Access, Clock, Disk, DiskFile, Entry, EntryKind, IoQueue, LockGuard, OpenMode, QueueKind,
@@ -202,7 +202,7 @@ fn golden_files_of_an_unknown_version_are_refused_by_name() {
             Index::open(shared.clone(), Path::new(DIR), &config()).unwrap_err(),
             IndexReader::open(shared.clone(), Path::new(DIR), &config()).unwrap_err(),
             check(&shared, Path::new(DIR), &mut |_, _| {}).unwrap_err(),
-            terrane_btree::repair(&shared, Path::new(DIR), |_, _| {}).unwrap_err(),
+            terrane_btree::repair(&shared, Path::new(DIR), Loss::Accepted, |_, _| {}).unwrap_err(),
         ];
         for error in errors {
             assert!(

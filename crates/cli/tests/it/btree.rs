@@ -253,7 +253,12 @@ fn keys_of_a_damaged_leaf_are_left_as_a_problem_of_its_repair() {
     let dir = sample(&place);
     let tree = dir.join("tree");
     flip_bit_of(&tree, inner_and_leaf(&tree).1);
-    let answer = verify(&dir, &["--repair", "--json"]);
+    let before = std::fs::read(&tree).unwrap();
+    let refused = verify(&dir, &["--repair", "--json"]);
+    assert!(refused.failed(1).contains("left"), "{refused:?}");
+    assert_eq!(refused.json()["repair"]["was_refused"], true);
+    assert!(std::fs::read(&tree).unwrap() == before, "nothing was done");
+    let answer = verify(&dir, &["--repair", "--accept-loss", "--json"]);
     assert!(answer.failed(1).contains("left"), "{answer:?}");
     let json = answer.json();
     let ranges = ["stale", "lost"].map(|kind| json["repair"][kind].as_array().unwrap().len());
