@@ -68,6 +68,15 @@ fn batch(number: u64) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
         .collect()
 }
 
+/// A batch, and its number.
+fn updates<'a>(batch: &'a [(Vec<u8>, Option<Vec<u8>>)], number: &'a [u8]) -> Vec<Update<'a>> {
+    let update = |(key, value): &'a (Vec<u8>, Option<Vec<u8>>)| match value {
+        Some(value) => Update::Replace(key, value),
+        None => Update::Remove(key),
+    };
+    batch.iter().map(update).chain([Update::Replace(NUMBER, number)]).collect()
+}
+
 fn is_kept(number: u64, key: &[u8]) -> bool {
     key == NUMBER || !(u64::from(key[0]) + number).is_multiple_of(3)
 }
@@ -118,15 +127,7 @@ fn write(dir: &Path) {
         }
         let batch = batch(number);
         let number_bytes = number.to_le_bytes();
-        let mut updates: Vec<Update<'_>> = batch
-            .iter()
-            .map(|(key, value)| match value {
-                Some(value) => Update::Replace(key, value),
-                None => Update::Remove(key),
-            })
-            .collect();
-        updates.push(Update::Replace(NUMBER, &number_bytes));
-        index.apply(&updates).unwrap();
+        index.apply(&updates(&batch, &number_bytes)).unwrap();
         if number.is_multiple_of(3) {
             index.flush(number.is_multiple_of(2)).unwrap();
             say(&format!("flushed {number}"));
@@ -333,15 +334,7 @@ fn a_writer_killed_between_calls_goes_on_from_what_it_flushed() {
                 }
                 let batch = batch(number);
                 let number_bytes = number.to_le_bytes();
-                let mut updates: Vec<Update<'_>> = batch
-                    .iter()
-                    .map(|(key, value)| match value {
-                        Some(value) => Update::Replace(key, value),
-                        None => Update::Remove(key),
-                    })
-                    .collect();
-                updates.push(Update::Replace(NUMBER, &number_bytes));
-                index.apply(&updates).unwrap();
+                index.apply(&updates(&batch, &number_bytes)).unwrap();
                 apply(&mut model, number);
                 assert_eq!(number_of(index.find(NUMBER).unwrap()), Some(number), "at once");
                 if number.is_multiple_of(3) {
