@@ -98,7 +98,7 @@ impl Block {
             }
         };
         let start = self.starts[at] as usize;
-        let new_bytes = ENTRY_HEAD_BYTES + key.len() + value.map_or(0, <[u8]>::len);
+        let new_bytes = entry_bytes(key, value);
         self.resize_at(start, old_bytes, new_bytes);
         for later in &mut self.starts[at + 1..] {
             *later = *later + new_bytes as u32 - old_bytes as u32;
@@ -157,6 +157,11 @@ impl Block {
         self.starts.extend(other.starts.iter().map(|start| start + base));
         self.data.extend_from_slice(&other.data);
     }
+}
+
+/// Bytes of an entry.
+pub(crate) fn entry_bytes(key: &[u8], value: Option<&[u8]>) -> usize {
+    ENTRY_HEAD_BYTES + key.len() + value.map_or(0, <[u8]>::len)
 }
 
 fn head(key: &[u8], value: Option<&[u8]>) -> [u8; ENTRY_HEAD_BYTES] {

@@ -134,11 +134,7 @@ impl<'a> Builder<'a> {
     /// Makes leaves of what is collected, but for enough to divide it evenly at the end.
     fn cut_leaves(&mut self) -> Result<()> {
         let block = std::mem::take(&mut self.block);
-        let mut sums = Vec::with_capacity(block.len() + 1);
-        sums.push(0_usize);
-        for (key, value) in block.iter() {
-            sums.push(sums[sums.len() - 1] + key.len() + value.map_or(0, <[u8]>::len));
-        }
+        let sums = leaf::sums_of(&block);
         let mut from = 0;
         while sums[block.len()] - sums[from] > 3 * PAGE_SIZE {
             let to = self.leaf_end(&block, &sums, from);

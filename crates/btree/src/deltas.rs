@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use crate::block::{Block, ENTRY_HEAD_BYTES, EntryRef};
+use crate::block::{Block, EntryRef, entry_bytes};
 
 /// A block is divided when it would grow beyond this.
 const BLOCK_BYTES: usize = 4096;
@@ -58,7 +58,7 @@ impl Deltas {
         };
         let (entries, memory) = (shared.len(), shared.memory_bytes());
         let block = Arc::make_mut(shared);
-        let bytes = ENTRY_HEAD_BYTES + key.len() + value.map_or(0, <[u8]>::len);
+        let bytes = entry_bytes(key, value);
         if block.bytes() + bytes <= BLOCK_BYTES || entries < 2 {
             block.insert(key, value);
             self.entries = self.entries + block.len() - entries;
@@ -161,6 +161,7 @@ mod tests {
     use terrane_testkit::seeds::for_each_seed;
 
     use super::*;
+    use crate::block::ENTRY_HEAD_BYTES;
 
     type Model = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 

@@ -373,9 +373,7 @@ impl Index {
         for update in updates {
             self.core.pager.sizes.check(update.key(), update.value())?;
         }
-        let bytes = |update: &Update<'_>| {
-            block::ENTRY_HEAD_BYTES + update.key().len() + update.value().map_or(0, <[u8]>::len)
-        };
+        let bytes = |update: &Update<'_>| block::entry_bytes(update.key(), update.value());
         let bytes = updates.iter().map(bytes).sum();
         self.with_writer(|writer, core| {
             let limit = writer.limits.batch_bytes;

@@ -279,14 +279,19 @@ pub(crate) struct Part {
     pub(crate) to: usize,
 }
 
+/// Bytes of the keys and values of the first entries: of none, of one, .. of all.
+pub(crate) fn sums_of(block: &Block) -> Vec<usize> {
+    let mut sums = Vec::with_capacity(block.len() + 1);
+    sums.push(0);
+    for (key, value) in block.iter() {
+        sums.push(sums[sums.len() - 1] + key.len() + value.map_or(0, <[u8]>::len));
+    }
+    sums
+}
+
 /// Divides entries among as few leaves as hold them, as evenly as their sizes allow.
 pub(crate) fn divide(block: &Block, sizes: Sizes, fences: Fences<'_>) -> Vec<Part> {
-    let mut sums = Vec::with_capacity(block.len() + 1);
-    sums.push(0_usize);
-    for (key, value) in block.iter() {
-        let bytes = key.len() + value.map_or(0, <[u8]>::len);
-        sums.push(sums[sums.len() - 1] + bytes);
-    }
+    let sums = sums_of(block);
     let whole = leaf_bytes(sizes, fences, block.len(), sums[block.len()]);
     let least = whole.div_ceil(PAGE_SIZE).max(1);
     for parts in least..=block.len().max(1) {

@@ -129,7 +129,7 @@ impl Change for Drain<'_> {
                 break;
             }
             self.updates += 1;
-            self.bytes += block::ENTRY_HEAD_BYTES + key.len() + value.map_or(0, <[u8]>::len);
+            self.bytes += block::entry_bytes(key, value);
         }
         self.updates > before
     }
