@@ -1,0 +1,200 @@
+//! Writing of what changed: every directory, inode and large value below a root that has no place yet, children before
+//! parents, a subtree next to its siblings; so that what one block writes lies together.
+
+use std::sync::Arc;
+
+use crate::address::{Address, Link, Place};
+use crate::error::{Error, Result};
+use crate::hash::Hash;
+use crate::node::{Body, Child, EntriesNode, Env, InnerNode, Node, Slot, Spot, Value};
+use crate::path::PathText;
+use crate::quick::QuickMap;
+use crate::record::{
+    EntriesWriter, INLINE_BYTES_MAX, Inner, Record, RecordBody, Stored, VALUE, inner_body,
+};
+
+/// Where records are put.
+pub(crate) trait Sink {
+    /// Where the next record will lie.
+    fn next(&self) -> Address;
+
+    /// Appends a record, whose body `write` makes.
+    fn put(&mut self, write: &mut dyn FnMut(&mut Vec<u8>)) -> Result<Place>;
+
+    /// An object of this hash that is stored already, if the sink knows one.
+    fn known(&mut self, is_value: bool, hash: &Hash) -> Result<Option<Place>>;
+}
+
+/// What was written, to be [kept](Written::keep) once it is in the pack.
+#[derive(Debug, Default)]
+pub(crate) struct Written<'a> {
+    nodes: Vec<(&'a Node, Place, Option<Arc<Record>>)>,
+    values: Vec<(&'a Value, Place)>,
+    /// Nodes of a tree that stand in it several times.
+    shared: QuickMap<*const Node, Link>,
+}
+
+// The pointers are compared, never followed.
+impl<'a> Written<'a> {
+    /// Tells the nodes where they are; calls `cache` with each new record.
+    pub(crate) fn keep(self, mut cache: impl FnMut(Place, Arc<Record>)) {
+        for (node, place, record) in self.nodes {
+            node.place.get_or_init(|| place);
+            if let Some(record) = record {
+                cache(place, record);
+            }
+        }
+        for (value, place) in self.values {
+            value.place.get_or_init(|| place);
+        }
+    }
+
+    /// Objects of each kind: directories and inodes, values. Those under which a dedup index may file them.
+    pub(crate) fn objects(&self) -> impl Iterator<Item = (bool, Hash, Place)> + '_ {
+        let nodes = self.nodes.iter().filter_map(|(node, place, _)| Some((false, *node.hash.get()?, *place)));
+        let values = self.values.iter().filter_map(|(value, place)| Some((true, *value.hash.get()?, *place)));
+        nodes.chain(values)
+    }
+
+    /// How many nodes and values were written.
+    pub(crate) fn counts(&self) -> (u64, u64) {
+        (self.nodes.len() as u64, self.values.len() as u64)
+    }
+
+    /// Writes a node and what is below it, all of which have hashes.
+    pub(crate) fn node(&mut self, env: &Env, node: &'a Node, sink: &mut dyn Sink) -> Result<Link> {
+        if let Some(link) = node.link() {
+            return Ok(link);
+        }
+        let key = std::ptr::from_ref(node);
+        if let Some(link) = self.shared.get(&key) {
+            return Ok(*link);
+        }
+        let hash = *node.hash.get().expect("hashed before it is written");
+        let place = if let Some(place) = sink.known(false, &hash)? {
+            self.nodes.push((node, place, None));
+            place
+        } else {
+            let (place, record) = match &node.body {
+                Body::Entries(entries) => self.entries(env, entries, node.height, sink)?,
+                Body::Inner(inner) => self.inner(env, inner, node.height, sink)?,
+            };
+            self.nodes.push((node, place, Some(Arc::new(record))));
+            place
+        };
+        let link = Link { place, hash };
+        self.shared.insert(key, link);
+        Ok(link)
+    }
+
+    fn entries(
+        &mut self,
+        env: &Env,
+        entries: &'a EntriesNode,
+        height: u16,
+        sink: &mut dyn Sink,
+    ) -> Result<(Place, Record)> {
+        let mut links = Vec::new();
+        for item in 0..entries.items.len() {
+            if let Spot::Own(child) = entries.spot(item) {
+                links.extend(self.child(env, child, sink)?);
+            }
+        }
+        let mut links = links.into_iter();
+        let mut out = EntriesWriter::new(entries.leaf, sink.next(), entries.items.len());
+        for item in 0..entries.items.len() {
+            let stored = match entries.spot(item) {
+                Spot::Kept { entries, ordinal, .. } => entries.stored(ordinal as usize),
+                Spot::Own(Child::Value(value)) if value.bytes.len() <= INLINE_BYTES_MAX => {
+                    Stored::Inline(&value.bytes)
+                }
+                Spot::Own(child) => {
+                    let link = links.next().expect("one for each child that is elsewhere");
+                    if child.is_value() { Stored::Value(link) } else { Stored::Dir(link) }
+                }
+            };
+            out.put(entries.step(item), stored);
+        }
+        let place = sink.put(&mut |body| out.body(height, body))?;
+        Ok((place, Record::of_entries(height, out)))
+    }
+
+    /// The link of a child that is not stored in its directory.
+    fn child(&mut self, env: &Env, child: &'a Child, sink: &mut dyn Sink) -> Result<Option<Link>> {
+        Ok(Some(match child {
+            Child::Value(value) if value.bytes.len() <= INLINE_BYTES_MAX => return Ok(None),
+            Child::Value(value) => self.value(value, sink)?,
+            Child::ValueAt(link) => **link,
+            Child::Dir(node) => self.node(env, node, sink)?,
+            Child::DirAt(far) => far.0,
+            Child::Blinded { hash, is_value } => match sink.known(*is_value, hash)? {
+                Some(place) => Link { place, hash: *hash },
+                None => {
+                    return Err(Error::DanglingHash { hash: *hash, path: PathText::default() });
+                }
+            },
+        }))
+    }
+
+    fn value(&mut self, value: &'a Value, sink: &mut dyn Sink) -> Result<Link> {
+        let hash = *value.hash.get().expect("hashed before it is written");
+        if let Some(&place) = value.place.get() {
+            return Ok(Link { place, hash });
+        }
+        let place = match sink.known(true, &hash)? {
+            Some(place) => place,
+            None => sink.put(&mut |body| {
+                body.push(VALUE);
+                body.extend_from_slice(&value.bytes);
+            })?,
+        };
+        self.values.push((value, place));
+        Ok(Link { place, hash })
+    }
+
+    fn inner(
+        &mut self,
+        env: &Env,
+        inner: &'a InnerNode,
+        height: u16,
+        sink: &mut dyn Sink,
+    ) -> Result<(Place, Record)> {
+        let mut links = Vec::with_capacity(inner.slots.len());
+        let (mut mask, mut changed) = (0, 0);
+        for (bucket, slot) in inner.slots.iter().enumerate() {
+            let link = match slot {
+                Slot::Empty => continue,
+                Slot::Kept(_) => *inner.kept(bucket),
+                Slot::Own(node) => self.node(env, node, sink)?,
+                Slot::Blinded(hash) => {
+                    return Err(Error::DanglingHash { hash: *hash, path: PathText::default() });
+                }
+            };
+            mask |= 1 << bucket;
+            if inner.record().is_none_or(|base| base.link(bucket) != Some(&link)) {
+                changed |= 1 << bucket;
+            }
+            links.push(link);
+        }
+        let at = sink.next();
+        let mut written = Inner {
+            depth: inner.depth,
+            count: inner.count,
+            mask,
+            links: links.into(),
+            full: Place { at, bytes: 0 },
+            changed: 0,
+        };
+        if let Some(base) = inner.record() {
+            let changed = (changed | base.changed) & mask;
+            if changed != 0 && changed.count_ones() * 2 <= mask.count_ones() {
+                (written.full, written.changed) = (base.full, changed);
+            }
+        }
+        let place = sink.put(&mut |body| inner_body(at, height, &written, body))?;
+        if written.changed == 0 {
+            written.full = place;
+        }
+        Ok((place, Record { height, body: RecordBody::Inner(written) }))
+    }
+}

@@ -1,0 +1,177 @@
+//! Errors of the context store, grouped by what the caller does next. After an error the store and the tree are as
+//! they were before the call.
+
+use std::path::PathBuf;
+
+use crate::address::Address;
+use crate::corrupt::Corrupt;
+use crate::hash::Hash;
+use crate::path::PathText;
+
+/// The result of a call on a tree or a store.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// An error of a tree, a context or a store.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A call on the disk failed. The store stays at its last commit; reads go on.
+    #[error(transparent)]
+    Disk(#[from] terrane_io::Error),
+    /// The index of commits failed. The store stays at its last commit; what is found without it still works.
+    #[error("the index of commits: {reason}")]
+    Index {
+        /// What the index says.
+        reason: String,
+    },
+    /// Bytes read back are not bytes that this program wrote. Other objects still work; `terrane verify` lists what
+    /// is damaged.
+    #[error("{}, {}: {what}", .path.display(), .address.map_or_else(|| "head of the file".to_owned(), |at| at.to_string()))]
+    Corrupt {
+        /// The damaged file.
+        path: PathBuf,
+        /// The record, if it is in one.
+        address: Option<Address>,
+        /// The rule.
+        what: Corrupt,
+    },
+    /// An earlier sync failed, so what is on disk is unknown. Reads go on; close the store and open it anew.
+    #[error("an earlier fsync of {} failed; close the store and open it anew", .path.display())]
+    Poisoned {
+        /// What was to be synced.
+        path: PathBuf,
+    },
+    /// The directory holds a store already.
+    #[error("{} holds a store already; open it, or choose an empty directory", .path.display())]
+    AlreadyExists {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// There is no store.
+    #[error("{} holds no context store; create one first", .path.display())]
+    NotFound {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// Another handle writes to the store; a reader can be opened beside it.
+    #[error("{} is being written to by another; open it for reading", .path.display())]
+    Locked {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A file is none of ours. Nothing was changed in it.
+    #[error("{} is no file of a context store of Terrane", .path.display())]
+    NotAContextStore {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A file is of a format version that this program does not read. Use the program that wrote it.
+    #[error("{}: format version {found}; this program reads {newest}", .path.display())]
+    UnsupportedVersion {
+        /// The file.
+        path: PathBuf,
+        /// The version in the file.
+        found: u32,
+        /// The version that this program reads and writes.
+        newest: u32,
+    },
+    /// The store was made with other rules. Open it with its own.
+    #[error("{}: {option} is {stored} there, not {given}", .path.display())]
+    ConfigMismatch {
+        /// The directory.
+        path: PathBuf,
+        /// `scheme`, `branching`, `flat_limit` or `indexing`.
+        option: &'static str,
+        /// What is recorded.
+        stored: String,
+        /// What was asked for.
+        given: String,
+    },
+    /// An option is out of its range.
+    #[error("{option} is {value}; {allowed}")]
+    InvalidConfig {
+        /// The option.
+        option: &'static str,
+        /// Its value.
+        value: String,
+        /// What is allowed.
+        allowed: &'static str,
+    },
+    /// The handle was closed before.
+    #[error("the store is closed")]
+    Closed,
+    /// A call that changes something, on a reader. The process that writes can do it.
+    #[error("the store is open for reading only")]
+    ReadOnly,
+    /// A step is empty or longer than 255 bytes. Nothing was changed.
+    #[error("a step of {bytes} bytes; a step has 1 to 255")]
+    StepSize {
+        /// Its length.
+        bytes: usize,
+    },
+    /// The tree would have more than 1,024 levels of directories. Nothing was changed.
+    #[error("{levels} levels of directories; a tree has at most {}", crate::node::HEIGHT_MAX)]
+    TooDeep {
+        /// How many there would be.
+        levels: usize,
+    },
+    /// A value of 2 GiB or more. Nothing was changed.
+    #[error("a value of {bytes} bytes; the limit is 2 GiB")]
+    ValueSize {
+        /// Its length.
+        bytes: usize,
+    },
+    /// No such commit, or it was collected.
+    #[error("there is no commit {hash}; it was never made here, or it was collected")]
+    UnknownCommit {
+        /// What was looked for.
+        hash: Hash,
+    },
+    /// No such branch.
+    #[error("there is no branch {name:?}")]
+    UnknownBranch {
+        /// What was looked for.
+        name: String,
+    },
+    /// A name of a branch is empty or longer than 255 bytes.
+    #[error("the name of a branch has 1 to 255 bytes, not {bytes}")]
+    BranchName {
+        /// Its length.
+        bytes: usize,
+    },
+    /// The object was collected. Check a newer commit out.
+    #[error("the object at {address} was collected; check a newer commit out")]
+    Collected {
+        /// Where it was.
+        address: Address,
+    },
+    /// Only the hash of the object is known, and no object of that hash is stored.
+    #[error("only the hash {hash} of {path} is known, and no such object is stored")]
+    DanglingHash {
+        /// The hash.
+        hash: Hash,
+        /// The path that leads there.
+        path: PathText,
+    },
+    /// A proof does not hold what the verification looked at. It says nothing about whether it is there.
+    #[error("the proof does not hold {path}")]
+    NotProvided {
+        /// The path.
+        path: PathText,
+    },
+    /// The tree belongs to another store. Copy it with `to_memory` first.
+    #[error("the tree belongs to another store; copy it with to_memory first")]
+    ForeignTree,
+    /// A copy has no source.
+    #[error("{path} is absent")]
+    Absent {
+        /// The path.
+        path: PathText,
+    },
+}
+
+impl Error {
+    pub(crate) fn index(error: impl std::fmt::Display) -> Self {
+        Self::Index { reason: error.to_string() }
+    }
+}

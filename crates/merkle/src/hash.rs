@@ -1,0 +1,112 @@
+//! A 32-byte Merkle hash and its text form: base58check with the prefix of Tezos context hashes, 52 characters
+//! that begin with `Co`.
+//!
+//! Text: base58 (Bitcoin's digits) of `4F C7` ‖ hash ‖ the first 4 bytes of SHA-256(SHA-256(`4F C7` ‖ hash)).
+
+use std::fmt;
+use std::str::FromStr;
+
+use sha2::{Digest, Sha256};
+
+/// Bytes of a hash.
+pub const HASH_BYTES: usize = 32;
+
+const PREFIX: [u8; 2] = [0x4F, 0xC7];
+const CHECKSUM_BYTES: usize = 4;
+const TEXT_BYTES: usize = PREFIX.len() + HASH_BYTES + CHECKSUM_BYTES;
+/// Characters of the text form.
+const TEXT_CHARS: usize = 52;
+
+/// A 32-byte Merkle hash. Ordered by its bytes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Hash(pub [u8; HASH_BYTES]);
+
+/// Why a text is no hash.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum HashTextError {
+    /// A character that is no base58 digit.
+    #[error("character {character:?} at position {position} is no base58 digit")]
+    Character {
+        /// The character.
+        character: char,
+        /// Where, counted from 0.
+        position: usize,
+    },
+    /// Not 52 characters, or not 38 bytes.
+    #[error("{found} characters; a context hash has {TEXT_CHARS}")]
+    Length {
+        /// The characters that are there.
+        found: usize,
+    },
+    /// It does not begin with `Co`.
+    #[error("the text is not of a context hash, which begins with Co")]
+    Prefix,
+    /// The checksum is another one: a character was mistyped.
+    #[error("the checksum is wrong; a character was mistyped")]
+    Checksum,
+}
+
+impl Hash {
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8; HASH_BYTES] {
+        &self.0
+    }
+
+    /// The text form, 52 characters.
+    pub fn to_base58(&self) -> String {
+        let mut bytes = Vec::with_capacity(TEXT_BYTES);
+        bytes.extend_from_slice(&PREFIX);
+        bytes.extend_from_slice(&self.0);
+        bytes.extend_from_slice(&checksum(&bytes));
+        bs58::encode(bytes).into_string()
+    }
+}
+
+/// The first bytes of the double SHA-256.
+fn checksum(bytes: &[u8]) -> [u8; CHECKSUM_BYTES] {
+    let digest: [u8; 32] = Sha256::digest(Sha256::digest(bytes)).into();
+    let [a, b, c, d, ..] = digest;
+    [a, b, c, d]
+}
+
+impl FromStr for Hash {
+    type Err = HashTextError;
+
+    fn from_str(text: &str) -> Result<Self, HashTextError> {
+        let found = text.chars().count();
+        let bytes = bs58::decode(text).into_vec().map_err(|error| match error {
+            bs58::decode::Error::InvalidCharacter { character, index } => {
+                HashTextError::Character { character, position: index }
+            }
+            bs58::decode::Error::NonAsciiCharacter { index } => HashTextError::Character {
+                character: text.get(index..).and_then(|rest| rest.chars().next()).unwrap_or('?'),
+                position: index,
+            },
+            _ => HashTextError::Length { found },
+        })?;
+        let (body, sum) = bytes.split_last_chunk::<CHECKSUM_BYTES>().ok_or(HashTextError::Length { found })?;
+        if bytes.len() != TEXT_BYTES {
+            return Err(HashTextError::Length { found });
+        }
+        let (prefix, hash) = body.split_first_chunk::<2>().ok_or(HashTextError::Length { found })?;
+        if *prefix != PREFIX {
+            return Err(HashTextError::Prefix);
+        }
+        if checksum(body) != *sum {
+            return Err(HashTextError::Checksum);
+        }
+        hash.try_into().map(Self).map_err(|_| HashTextError::Length { found })
+    }
+}
+
+impl fmt::Display for Hash {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.pad(&self.to_base58())
+    }
+}
+
+impl fmt::Debug for Hash {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.write_str(&self.to_base58())
+    }
+}

@@ -1,0 +1,40 @@
+//! The Merkle context store: versioned trees with the hashes of Tezos, direct pointers and fast commits.
+
+#![forbid(unsafe_code)]
+
+// Bottom-up: a module imports only from modules above it.
+mod corrupt;
+
+mod quick;
+
+mod hash;
+
+mod path;
+
+mod address;
+
+mod error;
+
+mod rules;
+
+mod record;
+
+mod node;
+
+mod edit;
+
+mod digest;
+
+mod encode;
+
+mod pins;
+
+mod tree;
+
+pub use address::Address;
+pub use corrupt::Corrupt;
+pub use error::{Error, Result};
+pub use hash::{Hash, HashTextError};
+pub use path::PathText;
+pub use rules::{CommitInfo, Rules, Scheme, ocaml_hash};
+pub use tree::{Kind, Tree};

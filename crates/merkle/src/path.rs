@@ -1,0 +1,55 @@
+//! Paths: lists of steps, each 1 to 255 bytes that need not be text.
+
+use std::fmt;
+
+/// A path as an error shows it: steps joined by `/`, bytes that are no printable ASCII as `\xNN`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct PathText(pub String);
+
+impl fmt::Display for PathText {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() { out.write_str("the root") } else { out.write_str(&self.0) }
+    }
+}
+
+impl PathText {
+    /// The text of a path.
+    pub fn new<S: AsRef<[u8]>>(steps: &[S]) -> Self {
+        let texts: Vec<String> = steps.iter().map(|step| step_text(step.as_ref())).collect();
+        Self(texts.join("/"))
+    }
+}
+
+/// A step as text.
+pub(crate) fn step_text(step: &[u8]) -> String {
+    step.iter().map(|&byte| std::ascii::escape_default(byte).to_string()).collect()
+}
+
+/// A path as slices, on the stack as long as it is short: what every call makes of its argument.
+#[derive(Debug)]
+pub(crate) struct Steps<'a> {
+    near: [&'a [u8]; Steps::NEAR],
+    far: Vec<&'a [u8]>,
+    len: usize,
+}
+
+impl<'a> Steps<'a> {
+    const NEAR: usize = 12;
+
+    pub(crate) fn new<S: AsRef<[u8]>>(path: &'a [S]) -> Self {
+        let mut near = [[].as_slice(); Self::NEAR];
+        let mut far = Vec::new();
+        if path.len() > Self::NEAR {
+            far = path.iter().map(AsRef::as_ref).collect();
+        } else {
+            for (slot, step) in near.iter_mut().zip(path) {
+                *slot = step.as_ref();
+            }
+        }
+        Self { near, far, len: path.len() }
+    }
+
+    pub(crate) fn as_slice(&self) -> &[&'a [u8]] {
+        if self.len > Self::NEAR { &self.far } else { &self.near[..self.len] }
+    }
+}
