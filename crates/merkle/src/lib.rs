@@ -31,10 +31,43 @@ mod pins;
 
 mod tree;
 
+mod cache;
+
+mod frame;
+
+mod chunk;
+
+mod control;
+
+mod commit;
+
+mod index;
+
+mod pack;
+
+mod context;
+
+mod options;
+
+mod stats;
+
+mod core;
+
+mod store;
+
 pub use address::Address;
+pub use commit::Commit;
+pub use context::Context;
+pub use control::Indexing;
 pub use corrupt::Corrupt;
 pub use error::{Error, Result};
 pub use hash::{Hash, HashTextError};
+pub use index::{
+    INDEX_KEY_BYTES, INDEX_VALUE_BYTES, IndexEngine, IndexKey, IndexResult, IndexValue, ObjectIndex,
+};
+pub use options::{Durability, Options};
 pub use path::PathText;
 pub use rules::{CommitInfo, Rules, Scheme, ocaml_hash};
+pub use stats::{CommitStats, Stats};
+pub use store::{Meta, Recovery, Store};
 pub use tree::{Kind, Tree};
