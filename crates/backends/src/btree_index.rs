@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use terrane_btree::{Config, Cursor, Index, IndexReader};
+use terrane_btree::{Config, Cursor, Index};
 use terrane_io::{Disk, EntryKind};
 use terrane_merkle::{
     INDEX_KEY_BYTES, INDEX_VALUE_BYTES, IndexEngine, IndexKey, IndexResult, IndexValue, ObjectIndex,
@@ -35,11 +35,7 @@ impl BtreeIndexes {
 
 impl IndexEngine for BtreeIndexes {
     fn open(&self, disk: Arc<dyn Disk>, dir: &Path) -> IndexResult<Box<dyn ObjectIndex>> {
-        Ok(Box::new(Writer(Index::open_or_create(disk, dir, &self.config())?)))
-    }
-
-    fn open_reader(&self, disk: Arc<dyn Disk>, dir: &Path) -> IndexResult<Box<dyn ObjectIndex>> {
-        Ok(Box::new(Reader(IndexReader::open(disk, dir, &self.config())?)))
+        Ok(Box::new(BtreeIndex(Index::open_or_create(disk, dir, &self.config())?)))
     }
 
     fn remove(&self, disk: &dyn Disk, dir: &Path) -> IndexResult<()> {
@@ -69,9 +65,9 @@ fn visit_all(mut cursor: Cursor, visit: &mut dyn FnMut(&IndexKey, &IndexValue)) 
 }
 
 #[derive(Debug)]
-struct Writer(Index);
+struct BtreeIndex(Index);
 
-impl ObjectIndex for Writer {
+impl ObjectIndex for BtreeIndex {
     fn find(&self, key: &IndexKey) -> IndexResult<Option<IndexValue>> {
         self.0.find(key)?.map(|value| value_of(&value)).transpose()
     }
@@ -98,46 +94,7 @@ impl ObjectIndex for Writer {
         Ok(self.0.flush(true)?)
     }
 
-    fn sync(&self) -> IndexResult<()> {
-        Ok(())
-    }
-
     fn close(&self) -> IndexResult<()> {
         Ok(self.0.close()?)
-    }
-}
-
-#[derive(Debug)]
-struct Reader(IndexReader);
-
-impl ObjectIndex for Reader {
-    fn find(&self, key: &IndexKey) -> IndexResult<Option<IndexValue>> {
-        self.0.find(key)?.map(|value| value_of(&value)).transpose()
-    }
-
-    fn insert(&self, _entries: &[(IndexKey, IndexValue)]) -> IndexResult<()> {
-        Err(terrane_btree::Error::ReadOnly.into())
-    }
-
-    fn retain(&self, _keep: &mut dyn FnMut(&IndexKey, &IndexValue) -> bool) -> IndexResult<()> {
-        Err(terrane_btree::Error::ReadOnly.into())
-    }
-
-    fn each(&self, visit: &mut dyn FnMut(&IndexKey, &IndexValue)) -> IndexResult<()> {
-        visit_all(self.0.iter()?, visit)
-    }
-
-    fn flush(&self) -> IndexResult<()> {
-        Err(terrane_btree::Error::ReadOnly.into())
-    }
-
-    fn sync(&self) -> IndexResult<()> {
-        self.0.sync()?;
-        Ok(())
-    }
-
-    fn close(&self) -> IndexResult<()> {
-        self.0.close();
-        Ok(())
     }
 }

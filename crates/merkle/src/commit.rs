@@ -5,6 +5,7 @@
 //! | commit  | `06` ‖ hash ‖ `00` or `01` and the link of the root ‖ leb parents ‖ parents × hash ‖ date (i64 LE) ‖ leb length ‖ author ‖ leb length ‖ message ‖ `00` or `01` and the place of the commit made before |
 //! | branch  | `07` ‖ leb length ‖ name ‖ `00` or `01` and the hash of its head |
 //! | branches| `08` ‖ leb n ‖ n × (leb length ‖ name ‖ hash): all of them, by name |
+//! | commits | `09` ‖ `00` or `01` and the place of the table before ‖ leb n ‖ n × (hash ‖ place): the commits since then, in the order in which they were made |
 //!
 //! A root that is not there is the empty directory.
 
@@ -18,6 +19,7 @@ use crate::rules::put_leb;
 const COMMIT: u8 = 6;
 const BRANCH: u8 = 7;
 const BRANCHES: u8 = 8;
+const COMMITS: u8 = 9;
 
 /// A commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -162,7 +164,43 @@ pub(crate) fn put_branches(branches: &Branches, out: &mut Vec<u8>) {
     }
 }
 
-/// Brings branches to what a record says: a change of one, or all of them.
+/// Commits with their places, in the order in which they were made: how a reader finds one by its hash.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct CommitTable {
+    /// The table of those made before.
+    pub(crate) before: Option<Place>,
+    pub(crate) commits: Vec<(Hash, Place)>,
+}
+
+impl CommitTable {
+    pub(crate) fn put(&self, at: Address, out: &mut Vec<u8>) {
+        out.push(COMMITS);
+        out.push(u8::from(self.before.is_some()));
+        if let Some(before) = &self.before {
+            before.put(at, out);
+        }
+        put_leb(out, self.commits.len() as u64);
+        for (hash, place) in &self.commits {
+            out.extend_from_slice(&hash.0);
+            place.put(at, out);
+        }
+    }
+
+    pub(crate) fn decode(at: Address, body: &[u8]) -> Result<Self, Corrupt> {
+        let mut bytes = body;
+        expect_kind(&mut bytes, COMMITS)?;
+        let before = take_flag(&mut bytes)?.then(|| Place::take(at, &mut bytes)).transpose()?;
+        let count = take_leb(&mut bytes)? as usize;
+        let mut commits = Vec::with_capacity(count.min(bytes.len() / 32));
+        for _ in 0..count {
+            commits.push((take_hash(&mut bytes)?, Place::take(at, &mut bytes)?));
+        }
+        expect_end(bytes)?;
+        Ok(Self { before, commits })
+    }
+}
+
+/// Brings branches to what a record says: a change of one, or all of them. A table of commits says nothing about them.
 pub(crate) fn apply_branches(body: &[u8], branches: &mut Branches) -> Result<(), Corrupt> {
     let mut bytes = body;
     match take_u8(&mut bytes)? {
@@ -181,6 +219,7 @@ pub(crate) fn apply_branches(body: &[u8], branches: &mut Branches) -> Result<(),
             expect_end(bytes)?;
             *branches = all;
         }
+        COMMITS => {}
         other => return Err(Corrupt::rule("kind of a record", 7, u64::from(other))),
     }
     Ok(())

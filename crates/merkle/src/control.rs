@@ -20,7 +20,8 @@
 //! | 52     | 4    | `first`     | number of the first chunk that is kept |
 //! | 56     | 12   | `last`      | place of the last commit: address and length; zero if there is none |
 //! | 68     | 12   | `branches`  | place of the table of branches; zero if there is none |
-//! | 80     | 8    | `commits`   | how many commits were made |
+//! | 80     | 12   | `table`     | place of the last table of commits; zero if there is none |
+//! | 92     | 8    | `commits`   | how many commits were made |
 //! | 4092   | 4    | `crc`       | CRC-32C of bytes `0..4092` |
 
 use std::path::Path;
@@ -61,6 +62,7 @@ pub(crate) struct Control {
     pub(crate) first: u32,
     pub(crate) last: Option<Place>,
     pub(crate) branches: Option<Place>,
+    pub(crate) table: Option<Place>,
     pub(crate) commits: u64,
 }
 
@@ -92,7 +94,7 @@ impl Control {
         for word in [self.chain, self.first] {
             bytes.extend_from_slice(&word.to_le_bytes());
         }
-        for place in [self.last, self.branches] {
+        for place in [self.last, self.branches, self.table] {
             let (at, len) = place.map_or((0, 0), |place| (place.at.to_u64(), place.bytes));
             bytes.extend_from_slice(&at.to_le_bytes());
             bytes.extend_from_slice(&len.to_le_bytes());
@@ -159,9 +161,21 @@ impl Control {
             let bytes = reader.u32().map_err(short)?;
             Ok((bytes > 0).then_some(Place { at, bytes }))
         };
-        let (last, branches) = (place()?, place()?);
+        let (last, branches, table) = (place()?, place()?, place()?);
         let commits = reader.u64().map_err(short)?;
-        Ok(Self { rules, indexing, store, sequence, tail, chain, first, last, branches, commits })
+        Ok(Self {
+            rules,
+            indexing,
+            store,
+            sequence,
+            tail,
+            chain,
+            first,
+            last,
+            branches,
+            table,
+            commits,
+        })
     }
 
     /// The records of both pages that are whole, the newer one first; the error of the first page if none is.

@@ -1,12 +1,12 @@
 //! What a writer and a reader of a store share: the pack, the index, and what is known about commits and branches.
 
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use terrane_io::Disk;
 
 use crate::address::{Address, Place};
-use crate::commit::{Branches, Commit, CommitRecord, apply_branches};
+use crate::commit::{Branches, Commit, CommitRecord, CommitTable, apply_branches};
 use crate::context::Context;
 use crate::control::{Control, Indexing};
 use crate::error::{Error, Result};
@@ -53,6 +53,15 @@ impl View {
     }
 }
 
+/// Tables of commits that a reader has looked at, from the newest on.
+#[derive(Debug, Default)]
+pub(crate) struct Tables {
+    commits: QuickMap<Hash, Place>,
+    /// The newest table that was read, and the next one to be read.
+    newest: Option<Place>,
+    next: Option<Place>,
+}
+
 /// See the [module](self).
 #[derive(Debug)]
 pub(crate) struct Core {
@@ -60,7 +69,9 @@ pub(crate) struct Core {
     pub(crate) dir: PathBuf,
     pub(crate) pack: Arc<Pack>,
     pub(crate) env: Arc<Env>,
-    pub(crate) index: Box<dyn ObjectIndex>,
+    /// What a writer finds commits by; a reader has the tables of commits.
+    pub(crate) index: Option<Box<dyn ObjectIndex>>,
+    pub(crate) tables: Mutex<Tables>,
     pub(crate) view: RwLock<View>,
     pub(crate) pinned: Pinned,
 }
@@ -123,12 +134,37 @@ impl Core {
     }
 
     /// Where an object is that the index has.
+    ///
+    /// Cost: that of the index; for a reader one read for each table of commits down to that which has it, the first time.
     pub(crate) fn indexed(&self, object: Object, hash: &Hash) -> Result<Option<Place>> {
-        let found = self.index.find(&key(object, hash)).map_err(Error::index)?;
+        let found = match &self.index {
+            Some(index) => index.find(&key(object, hash)).map_err(Error::index)?.map(place),
+            None => self.find_in_tables(hash)?,
+        };
         let view = self.view();
-        Ok(found
-            .map(place)
-            .filter(|place| place.at < view.indexed && place.at.chunk >= view.control.first))
+        Ok(found.filter(|place| place.at < view.indexed && place.at.chunk >= view.control.first))
+    }
+
+    fn find_in_tables(&self, hash: &Hash) -> Result<Option<Place>> {
+        let newest = self.view().control.table;
+        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        if tables.newest != newest {
+            *tables = Tables { newest, next: newest, ..Tables::default() };
+        }
+        loop {
+            if let Some(place) = tables.commits.get(hash) {
+                return Ok(Some(*place));
+            }
+            let Some(at) = tables.next else { return Ok(None) };
+            let table = self.table_at(at)?;
+            tables.commits.extend(table.commits);
+            tables.next = table.before;
+        }
+    }
+
+    fn table_at(&self, at: Place) -> Result<CommitTable> {
+        CommitTable::decode(at.at, &self.pack.body(at)?)
+            .map_err(|what| self.pack.corrupt(at.at, what))
     }
 
     /// The commit of a hash.

@@ -6,7 +6,7 @@
 //! |--------|------|-----------|---------|
 //! | 0      | 4    | `magic`   | `TMF1` |
 //! | 4      | 4    | `bytes`   | length of the payload, a multiple of 8 |
-//! | 8      | 4    | `kind`    | 1 objects, 2 objects and a commit as the last record, 3 changes of branches |
+//! | 8      | 4    | `kind`    | 1 objects, 2 objects and a commit as the last record, 3 changes of branches, and tables |
 //! | 12     | 4    | `chain`   | `crc` of the frame before; of the first frame of a store, its identity |
 //! | 16     | 4    | `content` | CRC-32C of the payload |
 //! | 20     | 4    | `crc`     | CRC-32C of bytes `0..20` |

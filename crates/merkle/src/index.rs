@@ -66,13 +66,13 @@ pub trait ObjectIndex: Send + Sync + Debug {
     /// Binds keys, atomically; an earlier binding is replaced.
     ///
     /// # Errors
-    /// Those of the map, and a map that is open for reading.
+    /// Those of the map.
     fn insert(&self, entries: &[(IndexKey, IndexValue)]) -> IndexResult<()>;
 
     /// Removes every entry of which `keep` says no.
     ///
     /// # Errors
-    /// Those of the map, and a map that is open for reading.
+    /// Those of the map.
     fn retain(&self, keep: &mut dyn FnMut(&IndexKey, &IndexValue) -> bool) -> IndexResult<()>;
 
     /// Calls `visit` with every entry, in the order of the keys.
@@ -81,17 +81,11 @@ pub trait ObjectIndex: Send + Sync + Debug {
     /// Those of the map.
     fn each(&self, visit: &mut dyn FnMut(&IndexKey, &IndexValue)) -> IndexResult<()>;
 
-    /// Makes what was inserted durable, and visible to readers.
+    /// Makes what was inserted durable.
     ///
     /// # Errors
     /// Those of the map.
     fn flush(&self) -> IndexResult<()>;
-
-    /// Brings a map that is open for reading to what the writer last flushed.
-    ///
-    /// # Errors
-    /// Those of the map.
-    fn sync(&self) -> IndexResult<()>;
 
     /// Gives up files and locks.
     ///
@@ -107,12 +101,6 @@ pub trait IndexEngine: Send + Sync + Debug {
     /// # Errors
     /// Those of the map.
     fn open(&self, disk: Arc<dyn Disk>, dir: &Path) -> IndexResult<Box<dyn ObjectIndex>>;
-
-    /// Opens the index in `dir` for reading.
-    ///
-    /// # Errors
-    /// Those of the map.
-    fn open_reader(&self, disk: Arc<dyn Disk>, dir: &Path) -> IndexResult<Box<dyn ObjectIndex>>;
 
     /// Removes the index in `dir`, if there is one, however damaged it is.
     ///

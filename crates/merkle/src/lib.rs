@@ -55,6 +55,8 @@ mod core;
 
 mod store;
 
+mod reader;
+
 pub use address::Address;
 pub use commit::Commit;
 pub use context::Context;
@@ -67,6 +69,7 @@ pub use index::{
 };
 pub use options::{Durability, Options};
 pub use path::PathText;
+pub use reader::StoreReader;
 pub use rules::{CommitInfo, Rules, Scheme, ocaml_hash};
 pub use stats::{CommitStats, Stats};
 pub use store::{Meta, Recovery, Store};

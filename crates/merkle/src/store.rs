@@ -13,7 +13,7 @@ use terrane_io::{Access, Disk, DiskFile, LockGuard, OpenMode};
 
 use crate::address::{Address, Place};
 use crate::chunk::{ChunkHead, FIRST_UNIT};
-use crate::commit::{BranchRecord, Commit, CommitRecord, put_branches};
+use crate::commit::{BranchRecord, Commit, CommitRecord, CommitTable, put_branches};
 use crate::context::Context;
 use crate::control::{CONTROL, CONTROL_PAGE_BYTES, Control, Indexing};
 use crate::core::{Core, View, recover};
@@ -37,6 +37,9 @@ const LOCK: &str = "lock";
 const INDEX: &str = "index";
 /// The longest name of a branch, in bytes.
 const BRANCH_BYTES_MAX: usize = 255;
+
+/// Entries that are put into the index at once.
+const INDEX_BATCH: usize = 4096;
 
 /// What a commit says about itself.
 #[derive(Debug, Clone, Copy)]
@@ -73,7 +76,7 @@ struct Writer {
     /// Objects that the index does not have yet, if it is to have them all.
     unindexed: Vec<(IndexKey, IndexValue)>,
     closed: bool,
-    _lock: Box<dyn LockGuard>,
+    lock: Option<Box<dyn LockGuard>>,
 }
 
 /// How far the pack is durable.
@@ -122,12 +125,12 @@ pub(crate) fn read_control(disk: &dyn Disk, dir: &Path) -> Result<Vec<Control>> 
     Control::read(&path, &read_file(disk, &path, 2 * CONTROL_PAGE_BYTES as u64)?)
 }
 
-/// Refuses options that are not those of the store.
-pub(crate) fn check_options(dir: &Path, options: &Options, control: &Control) -> Result<()> {
+/// Refuses rules that are not those of the store.
+pub(crate) fn check_rules(dir: &Path, given: &Rules, control: &Control) -> Result<()> {
     let mismatch = |option, stored: String, given: String| {
         Err(Error::ConfigMismatch { path: dir.to_owned(), option, stored, given })
     };
-    let (stored, given) = (control.rules, options.rules);
+    let stored = control.rules;
     if stored.scheme != given.scheme {
         return mismatch("scheme", format!("{:?}", stored.scheme), format!("{:?}", given.scheme));
     }
@@ -173,6 +176,7 @@ impl Store {
             first: 0,
             last: None,
             branches: None,
+            table: None,
             commits: 0,
         };
         // The name of the file is that of the store: it comes last, and whole.
@@ -217,7 +221,7 @@ impl Store {
         let controls = read_control(&*disk, dir)?;
         let mut failed = None;
         for mut control in controls {
-            check_options(dir, options, &control)?;
+            check_rules(dir, &options.rules, &control)?;
             control.indexing = options.indexing;
             let pack = Arc::new(Pack::new(Arc::clone(&disk), dir, true, options.cache_bytes));
             let mut view = View::new(control);
@@ -260,7 +264,8 @@ impl Store {
             dir: dir.to_owned(),
             pack,
             env,
-            index,
+            index: Some(index),
+            tables: Mutex::default(),
             view: std::sync::RwLock::new(view),
             pinned: Pinned::default(),
         };
@@ -274,7 +279,7 @@ impl Store {
                 control_file,
                 unindexed: Vec::new(),
                 closed: false,
-                _lock: guard,
+                lock: Some(guard),
             }),
             synced: Mutex::new(Synced { end, syncing: false }),
             sync_ended: Condvar::new(),
@@ -521,29 +526,18 @@ impl Store {
 
     /// Makes the pack durable, brings the index up to it, and writes the control record.
     fn checkpoint(&self, writer: &mut Writer) -> Result<()> {
-        let mut branches = None;
-        if !self.core.view().branches.is_empty() {
-            let mut frame = FrameWriter::new(writer.tail.end);
-            let view = self.core.view();
-            branches = Some(frame.put(&mut |body| put_branches(&view.branches, body))?);
-            drop(view);
-            self.append(writer, frame, FrameKind::Branches)?;
-        }
+        let (commits, mut control) = self.write_tables(writer)?;
         self.sync_to(writer.tail.end)?;
-        let (commits, mut control) = {
-            let view = self.core.view();
-            let entry = |(hash, place): (&Hash, &Place)| (key(Object::Commit, hash), value(*place));
-            let commits: Vec<_> = view.recent.iter().map(entry).collect();
-            let (last, commits_made) = (view.last, view.commits);
-            (commits, Control { last, branches, commits: commits_made, ..view.control })
-        };
         let mut entries = std::mem::take(&mut writer.unindexed);
-        entries.extend(commits);
+        let entry = |(hash, place): (Hash, Place)| (key(Object::Commit, &hash), value(place));
+        entries.extend(commits.into_iter().map(entry));
         entries.sort_unstable_by_key(|entry| entry.0);
-        for some in entries.chunks(4096) {
-            self.core.index.insert(some).map_err(Error::index)?;
+        if let Some(index) = &self.core.index {
+            for some in entries.chunks(INDEX_BATCH) {
+                index.insert(some).map_err(Error::index)?;
+            }
+            index.flush().map_err(Error::index)?;
         }
-        self.core.index.flush().map_err(Error::index)?;
         control.sequence += 1;
         control.tail = writer.tail.end;
         control.chain = writer.tail.chain;
@@ -557,6 +551,30 @@ impl Store {
         view.indexed = control.tail;
         view.control = control;
         Ok(())
+    }
+
+    /// Appends the table of branches and that of the commits since the last one; these commits, and what the control record
+    /// is to say.
+    fn write_tables(&self, writer: &mut Writer) -> Result<(Vec<(Hash, Place)>, Control)> {
+        let mut frame = FrameWriter::new(writer.tail.end);
+        let view = self.core.view();
+        let mut control = Control { last: view.last, commits: view.commits, ..view.control };
+        control.branches = None;
+        if !view.branches.is_empty() {
+            control.branches = Some(frame.put(&mut |body| put_branches(&view.branches, body))?);
+        }
+        let mut commits: Vec<_> = view.recent.iter().map(|(hash, place)| (*hash, *place)).collect();
+        commits.sort_unstable_by_key(|commit| commit.1.at);
+        if !commits.is_empty() {
+            let table = CommitTable { before: control.table, commits: commits.clone() };
+            let at = frame.next();
+            control.table = Some(frame.put(&mut |body| table.put(at, body))?);
+        }
+        drop(view);
+        if control.branches.is_some() || !commits.is_empty() {
+            self.append(writer, frame, FrameKind::Branches)?;
+        }
+        Ok((commits, control))
     }
 
     /// Ends the chunk that is written to and begins another, which helps a collection of what is in it. Does nothing if
@@ -688,7 +706,8 @@ impl Store {
             self.checkpoint(&mut writer)?;
         }
         writer.closed = true;
-        self.core.index.close().map_err(Error::index)
+        writer.lock = None;
+        self.core.index.as_ref().map_or(Ok(()), |index| index.close().map_err(Error::index))
     }
 }
 

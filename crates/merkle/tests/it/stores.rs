@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use terrane_backends::BtreeIndexes;
 use terrane_io::{Disk, MemoryDisk};
-use terrane_merkle::{Context, Error, Hash, Meta, Options, Recovery, Store, Tree};
+use terrane_merkle::{Context, Error, Hash, Meta, Options, Recovery, Store, StoreReader, Tree};
 
 const DIR: &str = "store";
 
@@ -290,4 +290,42 @@ fn a23_a_second_writer_is_refused() {
     assert!(again().is_ok());
     let nowhere = Store::open(Arc::clone(&disk), Path::new("nowhere"), &options());
     assert!(matches!(nowhere, Err(Error::NotFound { .. })));
+}
+
+#[test]
+fn a_reader_follows_the_writer() {
+    let disk = memory();
+    let small = Options { chunk_bytes: 4 << 10, ..options() };
+    let store = Store::create(Arc::clone(&disk), Path::new(DIR), &small).unwrap();
+    let reader = || StoreReader::open(Arc::clone(&disk), Path::new(DIR), 1 << 20).unwrap();
+    let follower = reader();
+    assert!(!follower.sync().unwrap());
+    let mut context = store.empty();
+    let mut commits: Vec<Hash> = Vec::new();
+    for block in 0..100u32 {
+        context.add(&["n"], block.to_le_bytes()).unwrap();
+        context.add(&["filling"], vec![block as u8; 300]).unwrap();
+        let hash = store.commit(&context, &Meta::tezos(i64::from(block), "")).unwrap();
+        assert!(follower.commit_info(&hash).is_err(), "not before the next sync");
+        context.advance(hash);
+        store.set_branch(b"main", &hash).unwrap();
+        if block % 3 == 0 {
+            assert!(follower.sync().unwrap());
+            assert_eq!(follower.branch(b"main"), Some(hash));
+        }
+        commits.push(hash);
+        let seen = follower.checkout(&hash).unwrap().expect("a checkout syncs by itself");
+        assert_eq!(seen.find(&["n"]).unwrap().unwrap(), block.to_le_bytes());
+    }
+    assert!(store.stats().chunks > 5);
+    for other in [reader(), follower] {
+        for (block, hash) in commits.iter().enumerate() {
+            assert!(other.exists(hash).unwrap());
+            let seen = other.checkout(hash).unwrap().unwrap();
+            assert_eq!(seen.find(&["n"]).unwrap().unwrap(), (block as u32).to_le_bytes());
+        }
+        assert!(!other.exists(&store.rules().empty_hash()).unwrap());
+        let newest: Vec<Hash> = other.newest().map(|commit| commit.unwrap().hash).collect();
+        assert!(newest.iter().eq(commits.iter().rev()));
+    }
 }
