@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use terrane_btree::{Config, Cursor, Index};
+use terrane_btree::{Config, Cursor, Index, Update};
 use terrane_io::{Disk, EntryKind};
 use terrane_merkle::{
     INDEX_KEY_BYTES, INDEX_VALUE_BYTES, IndexEngine, IndexKey, IndexResult, IndexValue, ObjectIndex,
@@ -78,12 +78,10 @@ impl ObjectIndex for BtreeIndex {
         Ok(self.0.replace_many(&entries)?)
     }
 
-    fn retain(&self, keep: &mut dyn FnMut(&IndexKey, &IndexValue) -> bool) -> IndexResult<()> {
-        let keep = |key: &[u8], value: &[u8]| match (key.try_into(), value.try_into()) {
-            (Ok(key), Ok(value)) => keep(key, value),
-            _ => false,
-        };
-        Ok(self.0.filter(keep)?)
+    fn remove(&self, keys: &[IndexKey]) -> IndexResult<()> {
+        let removals: Vec<Update<'_>> = keys.iter().map(|key| Update::Remove(key)).collect();
+        self.0.apply(&removals)?;
+        Ok(())
     }
 
     fn each(&self, visit: &mut dyn FnMut(&IndexKey, &IndexValue)) -> IndexResult<()> {

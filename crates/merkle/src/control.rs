@@ -21,7 +21,10 @@
 //! | 56     | 12   | `last`      | place of the last commit: address and length; zero if there is none |
 //! | 68     | 12   | `branches`  | place of the table of branches; zero if there is none |
 //! | 80     | 12   | `table`     | place of the last table of commits; zero if there is none |
-//! | 92     | 8    | `commits`   | how many commits were made |
+//! | 92     | 12   | `kept`      | place of the table of commits below `retained` that are kept; zero if there is none |
+//! | 104    | 8    | `commits`   | how many commits were made |
+//! | 112    | 8    | `retained`  | address of the first commit that is kept with all that follow |
+//! | 120    | 4    | `collecting`| chunks below this one may hold objects that are lost in part: a collection has not ended; 0 if none runs |
 //! | 4092   | 4    | `crc`       | CRC-32C of bytes `0..4092` |
 
 use std::path::Path;
@@ -63,10 +66,18 @@ pub(crate) struct Control {
     pub(crate) last: Option<Place>,
     pub(crate) branches: Option<Place>,
     pub(crate) table: Option<Place>,
+    pub(crate) kept: Option<Place>,
     pub(crate) commits: u64,
+    pub(crate) retained: Address,
+    pub(crate) collecting: u32,
 }
 
 impl Control {
+    /// What a collection changes: where this differs, chunks have other files.
+    pub(crate) fn collection(&self) -> (u32, Address, u32) {
+        (self.first, self.retained, self.collecting)
+    }
+
     /// Where its page begins in the file.
     pub(crate) fn offset(&self) -> u64 {
         self.sequence % 2 * CONTROL_PAGE_BYTES as u64
@@ -94,12 +105,14 @@ impl Control {
         for word in [self.chain, self.first] {
             bytes.extend_from_slice(&word.to_le_bytes());
         }
-        for place in [self.last, self.branches, self.table] {
+        for place in [self.last, self.branches, self.table, self.kept] {
             let (at, len) = place.map_or((0, 0), |place| (place.at.to_u64(), place.bytes));
             bytes.extend_from_slice(&at.to_le_bytes());
             bytes.extend_from_slice(&len.to_le_bytes());
         }
         bytes.extend_from_slice(&self.commits.to_le_bytes());
+        bytes.extend_from_slice(&self.retained.to_u64().to_le_bytes());
+        bytes.extend_from_slice(&self.collecting.to_le_bytes());
         bytes.resize(CRC_AT, 0);
         let crc = crc32c(&bytes);
         bytes.extend_from_slice(&crc.to_le_bytes());
@@ -161,8 +174,10 @@ impl Control {
             let bytes = reader.u32().map_err(short)?;
             Ok((bytes > 0).then_some(Place { at, bytes }))
         };
-        let (last, branches, table) = (place()?, place()?, place()?);
+        let (last, branches, table, kept) = (place()?, place()?, place()?, place()?);
         let commits = reader.u64().map_err(short)?;
+        let retained = Address::from_u64(reader.u64().map_err(short)?);
+        let collecting = reader.u32().map_err(short)?;
         Ok(Self {
             rules,
             indexing,
@@ -174,7 +189,10 @@ impl Control {
             last,
             branches,
             table,
+            kept,
             commits,
+            retained,
+            collecting,
         })
     }
 

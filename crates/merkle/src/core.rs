@@ -28,6 +28,8 @@ pub(crate) struct View {
     /// The index is right about what lies below.
     pub(crate) indexed: Address,
     pub(crate) branches: Branches,
+    /// Commits that are kept although others after them were collected.
+    pub(crate) kept: QuickMap<Hash, Place>,
     /// The commit made last.
     pub(crate) last: Option<Place>,
     pub(crate) commits: u64,
@@ -40,10 +42,16 @@ impl View {
             recent: QuickMap::default(),
             indexed: control.tail,
             branches: Branches::new(),
+            kept: QuickMap::default(),
             last: control.last,
             commits: control.commits,
             control,
         }
+    }
+
+    /// Whether a commit was not collected.
+    pub(crate) fn is_kept(&self, hash: &Hash, place: Place) -> bool {
+        place.at >= self.control.retained || self.kept.get(hash) == Some(&place)
     }
 
     pub(crate) fn add_commit(&mut self, hash: Hash, place: Place) {
@@ -84,7 +92,15 @@ pub(crate) fn recover(pack: &Pack, view: &mut View) -> Result<Tail> {
         let body = pack.body(table)?;
         apply_branches(&body, &mut view.branches).map_err(|what| pack.corrupt(table.at, what))?;
     }
+    if let Some(kept) = control.kept {
+        view.kept.extend(table_at(pack, kept)?.commits);
+    }
     follow(pack, view, control.tail, control.chain)
+}
+
+/// The table of commits at a place.
+pub(crate) fn table_at(pack: &Pack, at: Place) -> Result<CommitTable> {
+    CommitTable::decode(at.at, &pack.body(at)?).map_err(|what| pack.corrupt(at.at, what))
 }
 
 /// Brings a view from one tail to the next.
@@ -146,7 +162,7 @@ impl Core {
     }
 
     fn find_in_tables(&self, hash: &Hash) -> Result<Option<Place>> {
-        let newest = self.view().control.table;
+        let Control { table: newest, retained, .. } = self.view().control;
         let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
         if tables.newest != newest {
             *tables = Tables { newest, next: newest, ..Tables::default() };
@@ -156,42 +172,51 @@ impl Core {
                 return Ok(Some(*place));
             }
             let Some(at) = tables.next else { return Ok(None) };
-            let table = self.table_at(at)?;
+            let table = table_at(&self.pack, at)?;
+            // Those that are kept below are known.
+            let is_last = table.commits.iter().any(|(_, place)| place.at < retained);
             tables.commits.extend(table.commits);
-            tables.next = table.before;
+            tables.next = table.before.filter(|_| !is_last);
         }
-    }
-
-    fn table_at(&self, at: Place) -> Result<CommitTable> {
-        CommitTable::decode(at.at, &self.pack.body(at)?)
-            .map_err(|what| self.pack.corrupt(at.at, what))
     }
 
     /// The commit of a hash.
     pub(crate) fn find_commit(&self, hash: &Hash) -> Result<Option<(Place, CommitRecord)>> {
-        let recent = self.view().recent.get(hash).copied();
+        let recent = {
+            let view = self.view();
+            view.recent.get(hash).or_else(|| view.kept.get(hash)).copied()
+        };
         let place = match recent {
             Some(place) => Some(place),
             None => self.indexed(Object::Commit, hash)?,
         };
-        let Some(place) = place else { return Ok(None) };
+        let Some(place) = place.filter(|place| self.view().is_kept(hash, *place)) else {
+            return Ok(None);
+        };
         let record = self.commit_at(place)?;
         Ok((record.commit.hash == *hash).then_some((place, record)))
     }
 
     /// The context of a commit.
     pub(crate) fn checkout(&self, hash: &Hash) -> Result<Option<Context>> {
-        let Some((_, record)) = self.find_commit(hash)? else { return Ok(None) };
-        Ok(Some(Context::new(self.tree_of(&record)?, vec![record.commit.hash])))
+        let Some((place, record)) = self.find_commit(hash)? else { return Ok(None) };
+        let pins = Pins::default();
+        if let Some(root) = &record.root {
+            // A collection looks at the pins and hides commits under this lock.
+            let view = self.view();
+            if !view.is_kept(hash, place) {
+                return Ok(None);
+            }
+            pins.add(self.pinned.pin(root.place));
+        }
+        Ok(Some(Context::new(self.tree_of(&record, pins)?, vec![record.commit.hash])))
     }
 
     /// The tree of a commit.
-    pub(crate) fn tree_of(&self, record: &CommitRecord) -> Result<Tree> {
-        let pins = Pins::default();
+    pub(crate) fn tree_of(&self, record: &CommitRecord, pins: Pins) -> Result<Tree> {
         let root = match &record.root {
             None => empty_dir(),
             Some(link) => {
-                pins.add(self.pinned.pin(link.place));
                 let node = Node::of_record(self.pack.record_at(link.place)?, Some(*link));
                 Child::Dir(Arc::new(node))
             }
@@ -206,14 +231,21 @@ impl Core {
 
     /// The commits in the order in which they were made, the newest first.
     pub(crate) fn newest(&self) -> impl Iterator<Item = Result<(Place, CommitRecord)>> + '_ {
-        let mut next = self.view().last;
-        let first = self.view().control.first;
+        let (retained, mut next, mut kept) = {
+            let view = self.view();
+            let mut kept: Vec<Place> = view.kept.values().copied().collect();
+            kept.sort_unstable_by_key(|place| place.at);
+            (view.control.retained, view.last, kept)
+        };
         std::iter::from_fn(move || {
-            let place = next.take().filter(|place| place.at.chunk >= first)?;
-            Some(self.commit_at(place).map(|record| {
-                next = record.before;
-                (place, record)
-            }))
+            if let Some(place) = next.take().filter(|place| place.at >= retained) {
+                return Some(self.commit_at(place).map(|record| {
+                    next = record.before;
+                    (place, record)
+                }));
+            }
+            let place = kept.pop()?;
+            Some(self.commit_at(place).map(|record| (place, record)))
         })
     }
 

@@ -130,6 +130,18 @@ pub enum Error {
     /// The tree of a commit is a value.
     #[error("the tree of a commit is a directory, not a value")]
     NotADirectory,
+    /// A collection runs already. It goes on.
+    #[error("a collection runs already")]
+    GcRunning,
+    /// A collection was cancelled. What it had not begun to take away is still there.
+    #[error("the collection was cancelled")]
+    GcCancelled,
+    /// A branch was set to a commit that was to be collected. Nothing was taken away; collect again.
+    #[error("branch {name} was set to a commit that was to be collected; collect again")]
+    BranchMoved {
+        /// The branch.
+        name: String,
+    },
     /// Nothing was written since the last split.
     #[error("nothing was written since the chunk was begun")]
     EmptyChunk,

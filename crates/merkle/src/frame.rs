@@ -43,15 +43,15 @@ pub(crate) struct FrameHead {
     pub(crate) kind: FrameKind,
     /// Length of the payload.
     pub(crate) bytes: usize,
+    /// Checksum of the payload.
+    content: u32,
     /// What the next frame chains to.
     pub(crate) crc: u32,
 }
 
-/// The frame at the beginning of `bytes` that follows one of `chain`; none if there is none that is whole.
-pub(crate) fn parse(bytes: &[u8], chain: u32) -> Option<FrameHead> {
-    let (head, rest) = bytes.split_first_chunk::<FRAME_HEAD_BYTES>()?;
+/// The head of a frame that follows one of `chain`; none if it is not whole.
+pub(crate) fn parse_head(head: &[u8; FRAME_HEAD_BYTES], chain: u32) -> Option<FrameHead> {
     let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-    let payload = rest.get(..word(4) as usize)?;
     let kind = match word(8) {
         1 => FrameKind::Objects,
         2 => FrameKind::Commit,
@@ -61,9 +61,17 @@ pub(crate) fn parse(bytes: &[u8], chain: u32) -> Option<FrameHead> {
     let whole = word(0) == FRAME_MAGIC
         && word(4) % UNIT_BYTES as u32 == 0
         && word(12) == chain
-        && word(20) == crc32c(&head[..20])
-        && word(16) == crc32c(payload);
-    whole.then_some(FrameHead { kind, bytes: payload.len(), crc: word(20) })
+        && word(20) == crc32c(&head[..20]);
+    let bytes = word(4) as usize;
+    whole.then_some(FrameHead { kind, bytes, content: word(16), crc: word(20) })
+}
+
+/// The frame at the beginning of `bytes` that follows one of `chain`; none if there is none that is whole.
+pub(crate) fn parse(bytes: &[u8], chain: u32) -> Option<FrameHead> {
+    let (head, rest) = bytes.split_first_chunk::<FRAME_HEAD_BYTES>()?;
+    let frame = parse_head(head, chain)?;
+    let payload = rest.get(..frame.bytes)?;
+    (frame.content == crc32c(payload)).then_some(frame)
 }
 
 /// The checksum of a record.
@@ -123,6 +131,11 @@ impl FrameWriter {
     pub(crate) fn new(start: Address) -> Self {
         let bytes = vec![0; FRAME_HEAD_BYTES];
         Self { start, bytes, body: Vec::new() }
+    }
+
+    /// Bytes so far.
+    pub(crate) fn len(&self) -> usize {
+        self.bytes.len()
     }
 
     /// The whole frame, and what the next one chains to.

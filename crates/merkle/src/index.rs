@@ -69,11 +69,11 @@ pub trait ObjectIndex: Send + Sync + Debug {
     /// Those of the map.
     fn insert(&self, entries: &[(IndexKey, IndexValue)]) -> IndexResult<()>;
 
-    /// Removes every entry of which `keep` says no.
+    /// Removes keys, atomically; those that are not there do not matter.
     ///
     /// # Errors
     /// Those of the map.
-    fn retain(&self, keep: &mut dyn FnMut(&IndexKey, &IndexValue) -> bool) -> IndexResult<()>;
+    fn remove(&self, keys: &[IndexKey]) -> IndexResult<()>;
 
     /// Calls `visit` with every entry, in the order of the keys.
     ///

@@ -45,6 +45,8 @@ mod index;
 
 mod pack;
 
+mod marks;
+
 mod context;
 
 mod options;
@@ -57,12 +59,15 @@ mod store;
 
 mod reader;
 
+mod gc;
+
 pub use address::Address;
 pub use commit::Commit;
 pub use context::Context;
 pub use control::Indexing;
 pub use corrupt::Corrupt;
 pub use error::{Error, Result};
+pub use gc::{GcPace, GcPhase, GcProgress, GcReport, Retain};
 pub use hash::{Hash, HashTextError};
 pub use index::{
     INDEX_KEY_BYTES, INDEX_VALUE_BYTES, IndexEngine, IndexKey, IndexResult, IndexValue, ObjectIndex,

@@ -9,7 +9,9 @@ use terrane_io::{Disk, OpenMode};
 
 use crate::address::{Address, Link, Place};
 use crate::cache::{Cache, Cached};
-use crate::chunk::{CHUNK_HEAD_BYTES, Chunk, ChunkHead, FIRST_UNIT, chunk_path};
+use crate::chunk::{
+    CHUNK_HEAD_BYTES, Chunk, ChunkHead, FIRST_UNIT, Run, chunk_number, chunk_path, write_compacted,
+};
 use crate::corrupt::Corrupt;
 use crate::error::{Error, Result};
 use crate::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind, FrameWriter, parse};
@@ -19,6 +21,9 @@ use crate::record::{Decoded, Record, VALUE};
 
 /// Values up to this size are cached, in bytes.
 const CACHED_VALUE_BYTES: usize = 64 << 10;
+
+/// What the name of a copy of a chunk ends with until it takes the chunk's place.
+const NEW_SUFFIX: &str = ".new";
 
 /// What the pack has done since it was opened.
 #[derive(Debug, Default)]
@@ -102,7 +107,16 @@ impl Pack {
         }
         self.counters.reads.fetch_add(1, Ordering::Relaxed);
         self.counters.read_bytes.fetch_add(u64::from(place.bytes), Ordering::Relaxed);
-        self.chunk(place.at.chunk)?.read(place)
+        let chunk = match self.chunk(place.at.chunk) {
+            // For a reader, a chunk that is gone was collected since it last looked.
+            Err(Error::Disk(terrane_io::Error::Io { source, .. }))
+                if !self.writable && source.kind() == std::io::ErrorKind::NotFound =>
+            {
+                return Err(Error::Collected { address: place.at });
+            }
+            other => other?,
+        };
+        chunk.read(place)?.ok_or(Error::Collected { address: place.at })
     }
 
     /// The error of a record whose content breaks a rule.
@@ -166,6 +180,7 @@ impl Pack {
             store: tail.chunk.head.store,
             before: tail.end.unit,
             chain: tail.chain,
+            map: None,
         };
         let chunk = self.create_chunk(head)?;
         chunk.file.allocate(chunk_bytes)?;
@@ -238,7 +253,7 @@ impl Pack {
         let mut bytes = vec![0; (len - offset) as usize];
         tail.chunk.file.read_at(&mut bytes, offset)?;
         let mut rest = bytes.as_slice();
-        while let Some(FrameHead { kind, bytes, crc }) = parse(rest, tail.chain) {
+        while let Some(FrameHead { kind, bytes, crc, .. }) = parse(rest, tail.chain) {
             let (frame, behind_it) = rest.split_at(FRAME_HEAD_BYTES + bytes);
             visit(kind, behind(tail.end, FRAME_HEAD_BYTES), &frame[FRAME_HEAD_BYTES..])?;
             tail.end = behind(tail.end, frame.len());
@@ -262,6 +277,57 @@ impl Pack {
             cut += CHUNK_HEAD_BYTES as u64;
         }
         Ok(cut)
+    }
+
+    /// Removes what a collection has left behind when it was interrupted: chunks before `first`, and copies that did not take
+    /// their places.
+    pub(crate) fn remove_strays(&self, first: u32) -> Result<()> {
+        for entry in self.disk.list(&self.dir)? {
+            let is_copy = entry.name.ends_with(NEW_SUFFIX);
+            if is_copy || chunk_number(&entry.name).is_some_and(|number| number < first) {
+                self.disk.remove(&self.dir.join(&entry.name))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves only some runs of a chunk, ascending. Readers of the file that was there go on with it.
+    ///
+    /// Cost: reads and writes these runs; `pace` is called with the bytes of each piece.
+    pub(crate) fn compact(
+        &self,
+        number: u32,
+        runs: &[Run],
+        pace: &mut dyn FnMut(u64) -> Result<()>,
+    ) -> Result<()> {
+        let source = self.chunk(number)?;
+        let path = chunk_path(&self.dir, number);
+        let mut copy = path.clone().into_os_string();
+        copy.push(NEW_SUFFIX);
+        let copy = PathBuf::from(copy);
+        let written = write_compacted(&*self.disk, &copy, &source, runs, pace);
+        if let Err(error) = written {
+            self.disk.remove(&copy).ok();
+            return Err(error);
+        }
+        self.disk.rename(&copy, &path)?;
+        self.disk.sync_dir(&self.dir)?;
+        let chunk = Arc::new(Chunk::open(&*self.disk, &self.dir, number, OpenMode::ReadWrite)?);
+        self.chunks.write().unwrap_or_else(PoisonError::into_inner).insert(number, chunk);
+        Ok(())
+    }
+
+    /// Removes the chunks from the first one on up to `first`, which the control record says are gone.
+    pub(crate) fn remove_before(&self, from: u32, first: u32) -> Result<()> {
+        self.set_first(first);
+        for number in from..first {
+            self.chunks.write().unwrap_or_else(PoisonError::into_inner).remove(&number);
+            let path = chunk_path(&self.dir, number);
+            if self.disk.kind(&path)?.is_some() {
+                self.disk.remove(&path)?;
+            }
+        }
+        Ok(self.disk.sync_dir(&self.dir)?)
     }
 
     /// Forgets what is cached and which files are open: after other chunks have taken their places.

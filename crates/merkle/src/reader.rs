@@ -88,6 +88,9 @@ impl StoreReader {
             let mut view = self.core.view_mut();
             *tail = follow(pack, &mut view, end, tail.chain)?;
         } else {
+            if newest.is_some_and(|control| control.collection() != known.collection()) {
+                pack.reopen();
+            }
             let (view, new_tail) = read(&**disk, dir, pack)?;
             *self.core.view_mut() = view;
             *tail = new_tail;

@@ -6,7 +6,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 
 use terrane_io::disk::{create_dirs, read_file};
 use terrane_io::{Access, Disk, DiskFile, LockGuard, OpenMode};
@@ -20,9 +20,10 @@ use crate::core::{Core, View, recover};
 use crate::digest;
 use crate::encode::{Sink, Written};
 use crate::error::{Error, Result};
-use crate::frame::{FrameKind, FrameWriter};
+use crate::frame::{FRAME_HEAD_BYTES, FrameKind, FrameWriter};
 use crate::hash::Hash;
 use crate::index::{IndexKey, IndexValue, Object, key, value};
+use crate::marks::Marks;
 use crate::node::{Child, Env};
 use crate::options::{Durability, Options};
 use crate::pack::{Pack, Tail};
@@ -68,10 +69,19 @@ pub struct Recovery {
     pub cut_bytes: u64,
 }
 
+/// What a collection changes in the control record.
+#[derive(Debug, Default)]
+pub(crate) struct ControlChange {
+    /// The first commit that is kept with all that follow, and those before it that are.
+    pub(crate) retained: Option<(Address, Vec<(Hash, Place)>)>,
+    pub(crate) collecting: Option<u32>,
+    pub(crate) first: Option<u32>,
+}
+
 /// What only the writer changes.
 #[derive(Debug)]
-struct Writer {
-    tail: Tail,
+pub(crate) struct Writer {
+    pub(crate) tail: Tail,
     control_file: Arc<dyn DiskFile>,
     /// Objects that the index does not have yet, if it is to have them all.
     unindexed: Vec<(IndexKey, IndexValue)>,
@@ -89,10 +99,14 @@ struct Synced {
 /// A store that is open for writing. All calls take `&self` and may run at once on several threads.
 #[derive(Debug)]
 pub struct Store {
-    core: Core,
-    options: Options,
+    pub(crate) core: Core,
+    pub(crate) options: Options,
     recovery: Recovery,
-    writer: Mutex<Writer>,
+    pub(crate) writer: Mutex<Writer>,
+    /// Held by a collection.
+    pub(crate) collection: Mutex<()>,
+    /// What a collection has found to be in use, while it takes the rest away.
+    pub(crate) marks: RwLock<Option<Arc<Marks>>>,
     /// The end of the last frame that was written, and its file.
     written: Mutex<Tail>,
     synced: Mutex<Synced>,
@@ -101,7 +115,7 @@ pub struct Store {
     counters: Mutex<CommitStats>,
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -162,7 +176,8 @@ impl Store {
         let store = (now ^ u64::from(std::process::id()) << 48).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let chain = store as u32;
         let pack = Arc::new(Pack::new(Arc::clone(&disk), dir, true, options.cache_bytes));
-        let chunk = pack.create_chunk(ChunkHead { number: 0, store, before: 0, chain })?;
+        let chunk =
+            pack.create_chunk(ChunkHead { number: 0, store, before: 0, chain, map: None })?;
         chunk.file.allocate(options.chunk_bytes)?;
         chunk.file.sync()?;
         let tail = Tail { chunk, end: Address { chunk: 0, unit: FIRST_UNIT }, chain };
@@ -177,7 +192,10 @@ impl Store {
             last: None,
             branches: None,
             table: None,
+            kept: None,
             commits: 0,
+            retained: Address { chunk: 0, unit: 0 },
+            collecting: 0,
         };
         // The name of the file is that of the store: it comes last, and whole.
         let staged = dir.join("control.new");
@@ -228,6 +246,7 @@ impl Store {
             match recover(&pack, &mut view) {
                 Ok(tail) => {
                     let cut_bytes = pack.cut(&tail)?;
+                    pack.remove_strays(control.first)?;
                     let commits = view.commits - control.commits;
                     let recovery = Recovery { commits, cut_bytes };
                     return Self::assemble(disk, dir, options, pack, view, tail, recovery, guard);
@@ -266,7 +285,7 @@ impl Store {
             env,
             index: Some(index),
             tables: Mutex::default(),
-            view: std::sync::RwLock::new(view),
+            view: RwLock::new(view),
             pinned: Pinned::default(),
         };
         Ok(Self {
@@ -285,6 +304,8 @@ impl Store {
             sync_ended: Condvar::new(),
             poisoned: AtomicBool::new(false),
             counters: Mutex::new(CommitStats::default()),
+            collection: Mutex::new(()),
+            marks: RwLock::new(None),
         })
     }
 
@@ -334,7 +355,7 @@ impl Store {
         self.core.newest().map(|commit| Ok(commit?.1.commit))
     }
 
-    fn check_writable(&self, writer: &Writer) -> Result<()> {
+    pub(crate) fn check_writable(&self, writer: &Writer) -> Result<()> {
         if writer.closed {
             return Err(Error::Closed);
         }
@@ -427,7 +448,8 @@ impl Store {
     /// Appends a frame with what changed in a tree, and with its commit if there is one.
     fn write(&self, writer: &mut Writer, tree: &Tree, commit: Option<Commit>) -> Result<()> {
         self.roll_if_full(writer)?;
-        let mut sink = StoreSink { frame: FrameWriter::new(writer.tail.end), core: &self.core };
+        let frame = FrameWriter::new(writer.tail.end);
+        let mut sink = StoreSink { store: self, writer, frame };
         let mut written = Written::default();
         let root = match &tree.root {
             Child::Dir(node) if node.count() == 0 => None,
@@ -442,12 +464,14 @@ impl Store {
             commit.map(|commit| CommitRecord { commit, root, before: self.core.view().last });
         let place = match &commit {
             Some(record) => {
-                let at = sink.next();
-                Some(sink.put(&mut |body| record.put(at, body))?)
+                // Not through the sink, which may end the frame: the commit is in the last one.
+                let at = sink.frame.next();
+                Some(sink.frame.put(&mut |body| record.put(at, body))?)
             }
             None => None,
         };
-        self.append(writer, sink.frame, kind)?;
+        let frame = sink.frame;
+        self.append(writer, frame, kind)?;
         if let Some(root) = root {
             tree.pins.add(self.core.pinned.pin(root.place));
         }
@@ -477,14 +501,11 @@ impl Store {
     }
 
     /// Ends the chunk if it is full, and begins the next one.
-    fn roll_if_full(&self, writer: &mut Writer) -> Result<()> {
+    pub(crate) fn roll_if_full(&self, writer: &mut Writer) -> Result<()> {
         if writer.tail.end.offset() < self.options.chunk_bytes {
             return Ok(());
         }
-        self.checkpoint(writer)?;
-        writer.tail = self.core.pack.roll(&writer.tail, self.options.chunk_bytes)?;
-        *lock(&self.written) = writer.tail.clone();
-        Ok(())
+        self.roll(writer)
     }
 
     /// Makes the pack durable up to `end`. Whoever comes while a sync runs waits for the next one, which serves all who
@@ -525,8 +546,8 @@ impl Store {
     }
 
     /// Makes the pack durable, brings the index up to it, and writes the control record.
-    fn checkpoint(&self, writer: &mut Writer) -> Result<()> {
-        let (commits, mut control) = self.write_tables(writer)?;
+    pub(crate) fn checkpoint(&self, writer: &mut Writer, change: &ControlChange) -> Result<()> {
+        let (commits, mut control) = self.write_tables(writer, change)?;
         self.sync_to(writer.tail.end)?;
         let mut entries = std::mem::take(&mut writer.unindexed);
         let entry = |(hash, place): (Hash, Place)| (key(Object::Commit, &hash), value(place));
@@ -549,13 +570,20 @@ impl Store {
         let mut view = self.core.view_mut();
         view.recent.clear();
         view.indexed = control.tail;
+        if let Some((_, kept)) = &change.retained {
+            view.kept = kept.iter().copied().collect();
+        }
         view.control = control;
         Ok(())
     }
 
     /// Appends the table of branches and that of the commits since the last one; these commits, and what the control record
     /// is to say.
-    fn write_tables(&self, writer: &mut Writer) -> Result<(Vec<(Hash, Place)>, Control)> {
+    fn write_tables(
+        &self,
+        writer: &mut Writer,
+        change: &ControlChange,
+    ) -> Result<(Vec<(Hash, Place)>, Control)> {
         let mut frame = FrameWriter::new(writer.tail.end);
         let view = self.core.view();
         let mut control = Control { last: view.last, commits: view.commits, ..view.control };
@@ -571,7 +599,17 @@ impl Store {
             control.table = Some(frame.put(&mut |body| table.put(at, body))?);
         }
         drop(view);
-        if control.branches.is_some() || !commits.is_empty() {
+        control.collecting = change.collecting.unwrap_or(control.collecting);
+        control.first = change.first.unwrap_or(control.first);
+        if let Some((retained, kept)) = &change.retained {
+            let table = CommitTable { before: None, commits: kept.clone() };
+            let at = frame.next();
+            (control.retained, control.kept) = (*retained, None);
+            if !kept.is_empty() {
+                control.kept = Some(frame.put(&mut |body| table.put(at, body))?);
+            }
+        }
+        if frame.len() > FRAME_HEAD_BYTES {
             self.append(writer, frame, FrameKind::Branches)?;
         }
         Ok((commits, control))
@@ -588,7 +626,12 @@ impl Store {
         if writer.tail.end.unit == FIRST_UNIT {
             return Err(Error::EmptyChunk);
         }
-        self.checkpoint(&mut writer)?;
+        self.roll(&mut writer)
+    }
+
+    /// Ends the chunk, and begins the next one.
+    pub(crate) fn roll(&self, writer: &mut Writer) -> Result<()> {
+        self.checkpoint(writer, &ControlChange::default())?;
         writer.tail = self.core.pack.roll(&writer.tail, self.options.chunk_bytes)?;
         *lock(&self.written) = writer.tail.clone();
         Ok(())
@@ -674,6 +717,15 @@ impl Store {
         Ok(true)
     }
 
+    /// Whether an object that the index has may be referred to: not while a collection takes it away, or parts of it.
+    fn is_whole(&self, at: Address) -> bool {
+        if at.chunk >= self.core.view().control.collecting {
+            return true;
+        }
+        let marks = self.marks.read().unwrap_or_else(PoisonError::into_inner);
+        marks.as_ref().is_some_and(|marks| marks.is_live(at))
+    }
+
     /// What the store holds and has done since it was opened.
     pub fn stats(&self) -> Stats {
         let view = self.core.view();
@@ -703,7 +755,7 @@ impl Store {
             return Ok(());
         }
         if !self.poisoned.load(Ordering::Acquire) {
-            self.checkpoint(&mut writer)?;
+            self.checkpoint(&mut writer, &ControlChange::default())?;
         }
         writer.closed = true;
         writer.lock = None;
@@ -711,10 +763,12 @@ impl Store {
     }
 }
 
-/// A frame that knows what the store has.
+/// A frame that knows what the store has, and is ended when it is large: what a commit consists of may be of several
+/// frames, of which the last has the commit.
 struct StoreSink<'a> {
+    store: &'a Store,
+    writer: &'a mut Writer,
     frame: FrameWriter,
-    core: &'a Core,
 }
 
 impl Sink for StoreSink<'_> {
@@ -723,14 +777,23 @@ impl Sink for StoreSink<'_> {
     }
 
     fn put(&mut self, write: &mut dyn FnMut(&mut Vec<u8>)) -> Result<Place> {
-        self.frame.put(write)
+        let place = self.frame.put(write)?;
+        if self.frame.len() as u64 >= self.store.options.chunk_bytes / 2 {
+            let blank = FrameWriter::new(place.at);
+            let full = std::mem::replace(&mut self.frame, blank);
+            self.store.append(self.writer, full, FrameKind::Objects)?;
+            self.store.roll_if_full(self.writer)?;
+            self.frame = FrameWriter::new(self.writer.tail.end);
+        }
+        Ok(place)
     }
 
     fn known(&mut self, is_value: bool, hash: &Hash) -> Result<Option<Place>> {
-        if self.core.indexing() != Indexing::Always {
+        if self.store.options.indexing != Indexing::Always {
             return Ok(None);
         }
         let object = if is_value { Object::Value } else { Object::Dir };
-        self.core.indexed(object, hash)
+        let found = self.store.core.indexed(object, hash)?;
+        Ok(found.filter(|place| self.store.is_whole(place.at)))
     }
 }
