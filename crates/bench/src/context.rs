@@ -142,6 +142,12 @@ impl StepsBuf {
         self.ends.push(u32::try_from(self.bytes.len()).expect("a path is shorter than 4 GiB"));
     }
 
+    /// Takes the last step away, if there is one.
+    pub fn pop(&mut self) {
+        self.ends.pop();
+        self.bytes.truncate(self.ends.last().map_or(0, |&end| end as usize));
+    }
+
     /// Takes all steps away.
     pub fn clear(&mut self) {
         self.bytes.clear();
@@ -267,7 +273,10 @@ mod tests {
         assert!(path.steps().iter().eq(steps));
         assert_eq!(path.steps().count(), 4);
         assert_eq!(path.steps().to_string(), "data//\u{FFFD}\0/a/b");
+        path.pop();
+        assert!(path.steps().iter().eq(steps[..3].iter().copied()));
         path.clear();
+        path.pop();
         assert_eq!(path.steps(), Steps::ROOT);
         path.push_with(|bytes| bytes.extend_from_slice(b"step"));
         assert!(path.steps().iter().eq([b"step"]));

@@ -87,7 +87,9 @@ impl MemoryContext {
             return;
         }
         let tree = Arc::make_mut(&mut self.tree);
-        gone.iter().for_each(|at| drop(tree.remove(at)));
+        for at in &gone {
+            tree.remove(at);
+        }
     }
 }
 
@@ -122,7 +124,9 @@ impl Context for MemoryContext {
         let gone: Vec<Path> = self.below(&path).map(|(at, _)| at.clone()).collect();
         if !gone.is_empty() {
             let tree = Arc::make_mut(&mut self.tree);
-            gone.iter().for_each(|at| drop(tree.remove(at)));
+            for at in &gone {
+                tree.remove(at);
+            }
         }
         Ok(())
     }
@@ -174,7 +178,7 @@ mod tests {
                 (context.mem(path.steps()).unwrap(), context.mem_tree(path.steps()).unwrap());
             assert_eq!(context.find(path.steps(), &mut value).unwrap(), is_value);
             match (is_value, is_there) {
-                (true, true) => found += &format!("={}", String::from_utf8_lossy(&value)),
+                (true, true) => found = format!("{found}={}", String::from_utf8_lossy(&value)),
                 (false, true) => found += "/",
                 (false, false) => found += "-",
                 (true, false) => panic!("{at} is a value and not there"),

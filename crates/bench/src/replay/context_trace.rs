@@ -48,13 +48,13 @@ const DATA: &[u8] = b"data";
 pub fn physical(key: Key<'_>, path: &mut StepsBuf) {
     path.clear();
     path.push(DATA);
-    key.iter().for_each(|step| path.push(step));
+    key.items().for_each(|step| path.push(step));
 }
 
 /// Makes `path` the path that `key` is.
 pub fn as_it_is(key: Key<'_>, path: &mut StepsBuf) {
     path.clear();
-    key.iter().for_each(|step| path.push(step));
+    key.items().for_each(|step| path.push(step));
 }
 
 #[cfg(test)]

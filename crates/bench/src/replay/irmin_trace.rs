@@ -198,11 +198,11 @@ impl<'e> Replay<'e> {
             Operation::Commit { hash, date, message, parents, context } => {
                 let info = CommitInfo { date, author: AUTHOR, message };
                 let mut ours = Vec::new();
-                for parent in parents.iter() {
+                for parent in parents.items() {
                     ours.push(self.commit_of(parent.value)?);
                 }
                 self.commit(hash, (&info, &ours), context)?;
-                for parent in parents.iter().filter(|parent| parent.is_last) {
+                for parent in parents.items().filter(|parent| parent.is_last) {
                     self.commits.remove(&parent.value);
                 }
                 Ok(())

@@ -78,7 +78,6 @@ impl<'a> Input<'a> {
     }
 
     pub(super) fn i32(&mut self) -> Result<i32> {
-        #[expect(clippy::big_endian_bytes, reason = "the format of others")]
         self.array().map(i32::from_be_bytes)
     }
 
@@ -99,14 +98,12 @@ impl<'a> Decode<'a> for u64 {
 
 impl<'a> Decode<'a> for i64 {
     fn decode(input: &mut Input<'a>) -> Result<Self> {
-        #[expect(clippy::big_endian_bytes, reason = "the format of others")]
         input.array().map(i64::from_be_bytes)
     }
 }
 
 impl<'a> Decode<'a> for f64 {
     fn decode(input: &mut Input<'a>) -> Result<Self> {
-        #[expect(clippy::big_endian_bytes, reason = "the format of others")]
         input.array().map(f64::from_be_bytes)
     }
 }
@@ -202,10 +199,10 @@ impl<'a, T> List<'a, T> {
 
     /// The items in their order.
     #[must_use]
-    pub fn iter(&self) -> Items<'a, T> {
+    pub fn items(&self) -> Items<'a, T> {
         let mut input = Input::new(self.bytes);
         input.depth = self.depth;
-        Items { input, left: self.count, items: PhantomData }
+        Items { input, left: self.count, of: PhantomData }
     }
 }
 
@@ -214,7 +211,7 @@ impl<'a, T> List<'a, T> {
 pub struct Items<'a, T> {
     input: Input<'a>,
     left: u64,
-    items: PhantomData<T>,
+    of: PhantomData<T>,
 }
 
 impl<'a, T: Decode<'a>> Iterator for Items<'a, T> {

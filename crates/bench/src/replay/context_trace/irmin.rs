@@ -248,7 +248,9 @@ impl<W: Write> Recorder<W> {
             row.i64(date);
             row.string(message);
             row.number(parents.len() as u64);
-            parents.iter().for_each(|&parent| put_hash(row, parent));
+            for &parent in parents {
+                put_hash(row, parent);
+            }
             put_context(row, context);
         })
     }

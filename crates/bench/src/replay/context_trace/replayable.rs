@@ -258,7 +258,7 @@ impl<'a> Block<'a> {
     /// Its events in their order.
     #[must_use]
     pub fn events(&self) -> Items<'a, Event<'a>> {
-        self.events.iter()
+        self.events.items()
     }
 }
 

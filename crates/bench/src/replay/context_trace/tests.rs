@@ -65,7 +65,7 @@ fn spell_key(key: Key<'_>) -> String {
     path.steps().to_string()
 }
 
-fn spell_scoped<T: ToString>(scoped: Scoped<T>) -> String {
+fn spell_scoped<T: ToString + Copy>(scoped: Scoped<T>) -> String {
     format!("{}{}", scoped.value.to_string(), if scoped.is_last { "!" } else { "" })
 }
 
@@ -98,7 +98,7 @@ fn spell(row: &Operation<'_>) -> String {
             "commit {} {date} {} {:?} {}",
             spell_scoped(hash),
             String::from_utf8_lossy(message),
-            parents.iter().map(spell_scoped).collect::<Vec<_>>(),
+            parents.items().map(spell_scoped).collect::<Vec<_>>(),
             spell_scoped(context)
         ),
     }
@@ -458,7 +458,7 @@ fn block(events: &[Vec<u8>]) -> Vec<u8> {
         (1..=8).for_each(|number| out.number(number));
         out.number(900);
         out.number(events.len() as u64);
-        events.iter().for_each(|event| out.0.extend_from_slice(event));
+        out.0.extend(events.concat());
         out.u8(1);
     })
 }
@@ -476,7 +476,9 @@ fn replayable_of(rows: &[Vec<u8>]) -> Vec<u8> {
     bytes(|out| {
         out.0.extend_from_slice(b"TezosRep\0\0\0\0");
         out.string(&header);
-        rows.iter().for_each(|row| out.string(row));
+        for row in rows {
+            out.string(row);
+        }
     })
 }
 
@@ -551,7 +553,9 @@ fn raw_events() -> Vec<Vec<u8>> {
 
 fn raw_trace() -> Vec<u8> {
     let mut rows = RowsWriter::new(Vec::new(), Family::Raw).unwrap();
-    raw_events().iter().for_each(|event| rows.write(event).unwrap());
+    for event in raw_events() {
+        rows.write(&event).unwrap();
+    }
     rows.finish().unwrap()
 }
 
@@ -700,7 +704,7 @@ fn a_raw_tree_is_walked_and_one_that_is_too_deep_is_refused() {
             RawTree::Value(value) => found.push(format!("{at}={}", value.len())),
             RawTree::Directory(children) => {
                 found.push(format!("{at}#{}", children.count()));
-                for (step, child) in children.iter() {
+                for (step, child) in children.items() {
                     walk(child, &format!("{at}/{}", String::from_utf8_lossy(step)), found);
                 }
             }
