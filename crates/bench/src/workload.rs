@@ -12,7 +12,7 @@ use terrane::{Session, SessionOptions};
 
 use crate::engine::EngineError;
 use crate::error::Class;
-use crate::replay::index_trace;
+use crate::replay::{context_trace, index_trace};
 use crate::store;
 
 pub mod kvget;
@@ -43,6 +43,9 @@ pub enum Error {
     /// An engine of versioned trees failed.
     #[error(transparent)]
     Context(#[from] EngineError),
+    /// A trace of versioned trees cannot be written.
+    #[error(transparent)]
+    Record(#[from] context_trace::Error),
     /// The engine gave a wrong answer.
     #[error("wrong answer: {0}")]
     Wrong(String),
@@ -96,6 +99,7 @@ impl Error {
             #[cfg(feature = "lmdb")]
             Self::Lmdb(_) => Class::Environment,
             Self::Context(error) => error.class(),
+            Self::Record(error) => error.class(),
             Self::Wrong(_) => Class::Check,
             Self::Options(_) => Class::Input,
             Self::Trace { error, .. } => error.class(),

@@ -9,11 +9,13 @@
 //!
 //! Cost: a byte for each value; drawing a block allocates nothing once its buffers have grown.
 
-pub mod block;
-
 pub mod profile;
 
 pub mod state;
+
+pub mod block;
+
+pub mod record;
 
 use std::collections::HashSet;
 
