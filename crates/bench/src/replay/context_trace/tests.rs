@@ -220,6 +220,46 @@ fn a_trace_that_is_cut_anywhere_gives_its_whole_rows_and_says_where_it_was_cut()
     }
 }
 
+/// Reads some bytes, is interrupted once, and fails.
+struct Failing {
+    bytes: Vec<u8>,
+    calls: usize,
+}
+
+impl std::io::Read for Failing {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        self.calls += 1;
+        match self.calls {
+            1 => Err(std::io::ErrorKind::Interrupted.into()),
+            2 => {
+                buffer[..self.bytes.len()].copy_from_slice(&self.bytes);
+                Ok(self.bytes.len())
+            }
+            _ => Err(std::io::Error::other("as planned")),
+        }
+    }
+}
+
+#[test]
+fn a_failing_input_or_output_is_told_from_a_damaged_trace() {
+    let (bytes, _) = sample();
+    for length in [5, 12, 13, 14, 40] {
+        let input = Failing { bytes: bytes[..length].to_vec(), calls: 0 };
+        let mut input = std::io::BufReader::new(input);
+        let end = match Operations::open(&mut input) {
+            Ok(mut trace) => trace.next_operation().map(drop).unwrap_err(),
+            Err(error) => error,
+        };
+        assert!(matches!(end, Error::Read { offset, .. } if offset == length as u64), "{end:?}");
+        assert_eq!(end.class(), crate::error::Class::Environment);
+    }
+    let mut room = [0; 20];
+    assert!(matches!(Recorder::new(&mut room[..5]), Err(Error::Write { row: 0, .. })));
+    let mut trace = Recorder::new(&mut room[..]).unwrap();
+    let end = trace.remove(path("a").steps(), (keep(0), keep(1)));
+    assert!(matches!(end, Err(Error::Write { row: 0, .. })), "{end:?}");
+}
+
 #[test]
 fn another_magic_version_and_header_are_told_apart() {
     let (mut bytes, _) = sample();

@@ -45,7 +45,7 @@ pub enum Error {
         /// The engine's hash.
         got: CommitHash,
     },
-    /// Nothing is where something is to be copied from.
+    /// Nothing is where something was copied from when the trace was recorded.
     #[error("block {block}, row {row}: nothing is at {path}, which is to be copied")]
     AbsentSource {
         /// The block.
@@ -89,10 +89,10 @@ impl Error {
         match self {
             Self::Trace(error) => error.class(),
             Self::Engine(error) => error.class(),
-            Self::ResultMismatch { .. } | Self::HashMismatch { .. } => Class::Check,
-            Self::AbsentSource { .. }
-            | Self::UnknownContext { .. }
-            | Self::UnknownCommit { .. } => Class::Input,
+            Self::ResultMismatch { .. } | Self::HashMismatch { .. } | Self::AbsentSource { .. } => {
+                Class::Check
+            }
+            Self::UnknownContext { .. } | Self::UnknownCommit { .. } => Class::Input,
             Self::Interrupted => Class::Interrupted,
         }
     }

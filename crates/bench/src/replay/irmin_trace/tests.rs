@@ -224,11 +224,57 @@ fn what_was_never_made_or_is_forgotten_cannot_be_used() {
         trace.checkout(keep(hash(7)), keep(1)).unwrap();
     };
     check(&twice, &absent(1, 2));
-    let copy = |trace: &mut Out| {
+}
+
+#[test]
+fn a_copy_of_what_is_absent_is_a_failed_check() {
+    let trace = record(|trace| {
         let (source, target) = (path("a/b"), path("c"));
         trace.copy((source.steps(), target.steps()), (keep(0), keep(1))).unwrap();
-    };
-    check(&copy, "block 0, row 0: nothing is at a/b, which is to be copied");
+    });
+    let error = in_memory(&trace).unwrap_err();
+    let message = "block 0, row 0: nothing is at a/b, which is to be copied";
+    assert_eq!((error.to_string().as_str(), error.class()), (message, Class::Check));
+}
+
+/// Stops after so many blocks.
+struct Stopping {
+    blocks: u64,
+    done: u64,
+}
+
+impl Monitor for Stopping {
+    fn progress(&mut self, phase: Phase, done: u64, total: Option<u64>) {
+        assert_eq!((phase, total), (Phase::Replay, Some(9)));
+        self.done = done;
+    }
+
+    fn warn(&mut self, message: &dyn std::fmt::Display) {
+        panic!("{message}");
+    }
+
+    fn stop(&self) -> bool {
+        self.done == self.blocks
+    }
+}
+
+#[test]
+fn a_replay_is_interrupted_between_blocks() {
+    let options = Options { until: Some(9), ignores_hashes: false };
+    for blocks in 1..=4 {
+        let mut monitor = Stopping { blocks, done: 0 };
+        let mut engine = MemoryContexts::new();
+        let trace = forked();
+        match replay(trace.as_slice(), &mut engine, &options, &mut monitor) {
+            Err(error @ Error::Interrupted) => {
+                assert_eq!((blocks.min(3), error.class()), (blocks, Class::Interrupted));
+            }
+            Ok(report) => assert_eq!((blocks, report.counts.commits), (4, 3)),
+            Err(error) => panic!("{error}"),
+        }
+        let made = (0..4).filter(|&n| engine.checkout(&hash(n)).unwrap().is_some()).count();
+        assert_eq!(made as u64, blocks.min(3));
+    }
 }
 
 #[test]
