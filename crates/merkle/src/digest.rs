@@ -11,7 +11,7 @@ use crate::rules::{BRANCHING_MAX, Preimages};
 /// From so many bytes of preimages on, a level is divided among threads: below it a thread costs more than it saves.
 const THREAD_BYTES: usize = 64 << 10;
 /// Preimages that are collected before they are hashed.
-const BATCH_BYTES: usize = 16 << 10;
+const BATCH_BYTES: usize = 64 << 10;
 
 enum Job<'a> {
     Value(&'a Value),
@@ -103,27 +103,51 @@ fn preimage_bytes(job: &Job<'_>) -> usize {
 }
 
 fn hash_jobs(env: &Env, jobs: &[Job<'_>]) {
-    let mut preimages = Preimages::new(env.rules);
-    let mut begun = 0;
-    for (number, job) in jobs.iter().enumerate() {
-        match job {
-            Job::Value(value) => preimages.value(&value.bytes),
-            Job::Node(node) => preimage(env, node, &mut preimages),
-        }
-        if preimages.len() >= BATCH_BYTES || number + 1 == jobs.len() {
-            for (job, hash) in jobs[begun..=number].iter().zip(preimages.finish()) {
-                match job {
-                    Job::Value(value) => value.hash.get_or_init(|| hash),
-                    Job::Node(node) => node.hash.get_or_init(|| hash),
-                };
-            }
-            begun = number + 1;
-        }
+    let (mut preimages, mut inline) = (Preimages::new(env.rules), Preimages::new(env.rules));
+    let mut rest = jobs;
+    while !rest.is_empty() {
+        let mut bytes = 0;
+        let batch = rest.iter().take_while(|job| {
+            let is_first = bytes == 0;
+            bytes += preimage_bytes(job);
+            is_first || bytes <= BATCH_BYTES
+        });
+        let (batch, after) = rest.split_at(batch.count());
+        hash_batch(env, batch, &mut preimages, &mut inline);
+        rest = after;
     }
 }
 
-/// The preimage of a node whose children have hashes.
-fn preimage(env: &Env, node: &Node, out: &mut Preimages) {
+/// Hashes the values that are stored in the nodes of a batch, then the nodes.
+fn hash_batch(env: &Env, batch: &[Job<'_>], preimages: &mut Preimages, inline: &mut Preimages) {
+    for job in batch {
+        if let Job::Node(node) = job {
+            if let Shape::Entries(entries) = node.shape() {
+                for item in 0..entries.len() {
+                    if let Ok(Stored::Inline(bytes)) = entries.spot(item).stored() {
+                        inline.value(bytes);
+                    }
+                }
+            }
+        }
+    }
+    let mut values = inline.finish().into_iter();
+    for job in batch {
+        match job {
+            Job::Value(value) => preimages.value(&value.bytes),
+            Job::Node(node) => preimage(env, node, &mut values, preimages),
+        }
+    }
+    for (job, hash) in batch.iter().zip(preimages.finish()) {
+        match job {
+            Job::Value(value) => value.hash.get_or_init(|| hash),
+            Job::Node(node) => node.hash.get_or_init(|| hash),
+        };
+    }
+}
+
+/// The preimage of a node whose children have hashes; `values` gives those of the values that are stored in it.
+fn preimage(env: &Env, node: &Node, values: &mut impl Iterator<Item = Hash>, out: &mut Preimages) {
     match node.shape() {
         Shape::Inner(inner) => {
             let filled = (0..BRANCHING_MAX as usize)
@@ -140,7 +164,10 @@ fn preimage(env: &Env, node: &Node, out: &mut Preimages) {
             }
             for item in 0..count {
                 let spot = entries.spot(item);
-                let hash = spot_hash(env, spot);
+                let hash = match spot.stored() {
+                    Ok(Stored::Inline(_)) => values.next().expect("hashed before"),
+                    _ => spot_hash(env, spot),
+                };
                 if entries.is_leaf() {
                     out.leaf_entry(entries.step(item), spot.is_value(), &hash);
                 } else {

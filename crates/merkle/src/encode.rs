@@ -69,12 +69,17 @@ impl<'a> Written<'a> {
     }
 
     /// Writes a node and what is below it, all of which have hashes.
-    pub(crate) fn node(&mut self, env: &Env, node: &'a Node, sink: &mut dyn Sink) -> Result<Link> {
+    pub(crate) fn node(
+        &mut self,
+        env: &Env,
+        node: &'a Arc<Node>,
+        sink: &mut dyn Sink,
+    ) -> Result<Link> {
         if let Some(link) = node.link() {
             return Ok(link);
         }
-        let key = std::ptr::from_ref(node);
-        if let Some(link) = self.shared.get(&key) {
+        let shared = (Arc::strong_count(node) > 1).then(|| Arc::as_ptr(node));
+        if let Some(link) = shared.and_then(|node| self.shared.get(&node)) {
             return Ok(*link);
         }
         let hash = *node.hash.get().expect("hashed before it is written");
@@ -91,7 +96,9 @@ impl<'a> Written<'a> {
             place
         };
         let link = Link { place, hash };
-        self.shared.insert(key, link);
+        if let Some(node) = shared {
+            self.shared.insert(node, link);
+        }
         Ok(link)
     }
 

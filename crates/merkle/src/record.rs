@@ -174,11 +174,6 @@ impl Entries {
         self.base.as_ref().unwrap_or(own)
     }
 
-    /// Where the record lies.
-    pub(crate) fn place(&self) -> Place {
-        self.place
-    }
-
     /// The ordinal of `step`.
     pub(crate) fn find(&self, step: &[u8]) -> Option<usize> {
         let (mut low, mut high) = (0, self.len());
