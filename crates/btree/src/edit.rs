@@ -96,6 +96,14 @@ impl Piece {
 /// # Errors
 /// [`Error::Disk`] if there is no space; [`Error::Full`].
 pub(crate) fn take_page(pager: &Pager, space: &mut Space) -> Result<PageNo> {
+    take_page_growing(pager, space, GROWTH_PART)
+}
+
+/// The same; a file that is full grows by a given part of it.
+///
+/// # Errors
+/// As [`take_page`].
+pub(crate) fn take_page_growing(pager: &Pager, space: &mut Space, part: u64) -> Result<PageNo> {
     if let Some(page) = space.take() {
         return Ok(page);
     }
@@ -105,7 +113,7 @@ pub(crate) fn take_page(pager: &Pager, space: &mut Space) -> Result<PageNo> {
         pager.file().allocate(pages * PAGE_SIZE as u64).map(|()| pages)
     };
     // If there is no room for that much, for a little.
-    let by = (space.pages() / GROWTH_PART).max(GROWTH_PAGES_MIN);
+    let by = (space.pages() / part).max(GROWTH_PAGES_MIN);
     let pages = grow(by).or_else(|_| grow(GROWTH_PAGES_MIN))?;
     if !space.grow(pages) {
         return Err(is_full());
@@ -394,9 +402,10 @@ impl Edit<'_> {
         let number = take_page(self.pager, self.space)?;
         self.taken.push(number);
         let fences = Fences { low: &part.low, high };
-        let (crc, page) =
-            sealed_leaf(self.pager, self.generation, number, fences, (block, part.from, part.to));
-        self.written.push((number, page));
+        let mut bytes = [0; PAGE_SIZE];
+        let (place, entries) = ((self.generation, number), (block, part.from, part.to));
+        let crc = write_leaf(&mut bytes, self.pager, place, fences, entries);
+        self.written.push((number, Page::new(&bytes)));
         Ok(PageRef { number, crc })
     }
 
@@ -480,19 +489,17 @@ fn leaf_page(entry: &Entry) -> PageRef {
     }
 }
 
-/// A leaf with a part of some entries, and its checksum.
-pub(crate) fn sealed_leaf(
+/// Makes a leaf with a part of some entries of a page of zeros; returns its checksum.
+pub(crate) fn write_leaf(
+    bytes: &mut [u8],
     pager: &Pager,
-    generation: u64,
-    number: PageNo,
+    (generation, number): (u64, PageNo),
     fences: Fences<'_>,
     (block, from, to): (&Block, usize, usize),
-) -> (u32, Page) {
-    let mut bytes = [0; PAGE_SIZE];
-    leaf::write(&mut bytes, pager.sizes, fences, (from..to).map(|at| block.get(at)));
+) -> u32 {
+    leaf::write(bytes, pager.sizes, fences, (from..to).map(|at| block.get(at)));
     let count = (to - from) as u16;
     let (tree, step) = (pager.tree, pager.step());
     let header = Header { kind: Kind::Leaf, level: 0, count, tree, generation, number, step };
-    let crc = seal(&mut bytes, &header);
-    (crc, Page::new(&bytes))
+    seal(bytes, &header)
 }

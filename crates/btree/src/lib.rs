@@ -77,6 +77,8 @@ mod stats;
 
 mod pager;
 
+mod rows;
+
 mod tree;
 
 mod edit;

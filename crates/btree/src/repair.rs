@@ -325,7 +325,7 @@ fn rebuild(
     let mut space = Space::new();
     space.grow(scan.pages);
     space.take_all();
-    let builder = Builder::new(pager, &mut space, generation, FILL_PERCENT);
+    let builder = Builder::new(pager, &mut space, generation, FILL_PERCENT)?;
     let mut row = Row { pager, builder, held: None, kept: HashSet::new() };
     for piece in pieces {
         row.add(piece, &scan.leaves)?;
