@@ -274,7 +274,7 @@ impl Edit<'_> {
         Ok((pieces, low, high))
     }
 
-    /// Joins leaves that became too empty with a neighbour.
+    /// Joins leaves that became too empty with a neighbour. One with none that can be read stays as it is.
     fn balance(&mut self, pieces: &mut Vec<Piece>, row: &mut Row, path: &[Place]) -> Result<()> {
         let mut at = 0;
         while at < pieces.len() {
@@ -283,15 +283,18 @@ impl Edit<'_> {
                 continue;
             }
             if pieces.len() == 1 {
-                let Some(before) = self.widen(row, path.last(), 1)? else { return Ok(()) };
+                let widened = unless_damaged(self.widen(row, path.last(), 1))?;
+                let Some(before) = widened.flatten() else { return Ok(()) };
                 let mut kept: Vec<Piece> = row.entries.iter().cloned().map(Piece::Kept).collect();
                 kept[before] = pieces.remove(0);
                 *pieces = kept;
                 at = before;
                 continue;
             }
-            let with = if at + 1 < pieces.len() { at + 1 } else { at - 1 };
-            self.unpack(&mut pieces[with])?;
+            let Some(with) = self.unpack_beside(pieces, at)? else {
+                at += 1;
+                continue;
+            };
             let (left, right) = (at.min(with), at.max(with));
             let Piece::Made { block: upper, .. } = pieces.remove(right) else { unreachable!() };
             let Piece::Made { block: lower, .. } = &mut pieces[left] else { unreachable!() };
@@ -312,6 +315,17 @@ impl Edit<'_> {
         let high = pieces.get(at + 1).map(Piece::low).or(row.high.as_deref());
         let bytes = block.iter().map(|(key, value)| key.len() + value.map_or(0, <[u8]>::len)).sum();
         Some(leaf::leaf_bytes(self.pager.sizes, Fences { low, high }, block.len(), bytes))
+    }
+
+    /// Unpacks the next piece, or the one before if there is no next one or it is damaged; `None` if that is, too.
+    fn unpack_beside(&mut self, pieces: &mut [Piece], at: usize) -> Result<Option<usize>> {
+        for with in [at + 1, at.wrapping_sub(1)] {
+            let Some(piece) = pieces.get_mut(with) else { continue };
+            if unless_damaged(self.unpack(piece))?.is_some() {
+                return Ok(Some(with));
+            }
+        }
+        Ok(None)
     }
 
     fn unpack(&mut self, piece: &mut Piece) -> Result<()> {
@@ -419,7 +433,11 @@ impl Edit<'_> {
                 return self.set_root(only, level - 1);
             }
             let mut nodes = self.make_nodes(&row.entries, level);
-            if is_underfull(&nodes) && self.widen(&mut row, parent.as_ref(), level)?.is_some() {
+            let is_widened = is_underfull(&nodes)
+                && unless_damaged(self.widen(&mut row, parent.as_ref(), level))?
+                    .flatten()
+                    .is_some();
+            if is_widened {
                 for node in &nodes {
                     self.let_go(&node.child, level);
                 }
@@ -472,6 +490,15 @@ impl Edit<'_> {
             _ => Some(root),
         };
         Ok(())
+    }
+}
+
+/// `None` if a page is damaged, where there is a way without it.
+fn unless_damaged<T>(result: Result<T>) -> Result<Option<T>> {
+    match result {
+        Ok(done) => Ok(Some(done)),
+        Err(Error::Corrupt { .. }) => Ok(None),
+        Err(error) => Err(error),
     }
 }
 

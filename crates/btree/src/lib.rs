@@ -61,6 +61,8 @@ mod inner;
 
 mod deltas;
 
+mod left_out;
+
 mod cache;
 
 mod space;

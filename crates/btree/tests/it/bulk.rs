@@ -118,6 +118,20 @@ fn pages_of_a_build_are_written_in_large_rows() {
     assert!(calls <= pages.div_ceil(64) + 12, "{calls} for {pages} pages");
 }
 
+/// Asking how far a long call is does not wait for its end: here it would wait for ever.
+#[test]
+fn figures_are_told_while_a_build_goes_on() {
+    let disk = empty_index();
+    let index = Index::open(shared(&disk), Path::new(DIR), &small()).unwrap();
+    let mut written = Vec::new();
+    let progress = |_| written.push(index.stats().unwrap().page_writes);
+    index.build_sorted(&mut IterRecords::new(many()), 90, progress).unwrap();
+    assert!(written.len() > 5 && written.is_sorted(), "{written:?}");
+    let stats = index.stats().unwrap();
+    assert!(stats.page_writes > written[written.len() - 1]);
+    assert!(stats.file_bytes > 360 * 4096 && stats.used_bytes <= stats.file_bytes, "{stats:?}");
+}
+
 #[test]
 fn a_build_that_fails_at_any_call_has_done_nothing_and_can_be_done_again() {
     let model = many();
