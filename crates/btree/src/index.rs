@@ -350,7 +350,8 @@ impl Index {
     ///
     /// # Errors
     /// [`Error::KeySize`], [`Error::ValueSize`], [`Error::BatchTooLarge`], [`Error::Closed`], [`Error::Poisoned`],
-    /// [`Error::FlushRefused`], [`Error::Disk`], [`Error::Corrupt`], [`Error::Full`].
+    /// [`Error::FlushRefused`], [`Error::Disk`], [`Error::Full`]; [`Error::Corrupt`] if the page of the key is damaged, or if
+    /// the buffer is full of updates of damaged pages and there is nothing else to drain.
     pub fn replace(&self, key: &[u8], value: &[u8]) -> Result<()> {
         self.apply(&[Update::Replace(key, value)]).map(|_| ())
     }
