@@ -31,10 +31,24 @@ mod pins;
 
 mod tree;
 
+mod walk;
+
+mod fold;
+
+mod diff;
+
+mod merge;
+
+mod concrete;
+
 pub use address::Address;
+pub use concrete::Concrete;
 pub use corrupt::Corrupt;
+pub use diff::Change;
 pub use error::{Error, Result};
+pub use fold::{Children, Depth, Fold, Order, TreeStats};
 pub use hash::{Hash, HashTextError};
+pub use merge::Versions;
 pub use path::PathText;
 pub use rules::{CommitInfo, Rules, Scheme, ocaml_hash};
 pub use tree::{Kind, Tree};

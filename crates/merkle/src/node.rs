@@ -425,7 +425,7 @@ impl Node {
 
     /// All steps of the directory with what is bound to them, ascending.
     pub(crate) fn sorted<'a>(&'a self, env: &Env) -> Result<Vec<(&'a [u8], Spot<'a>)>> {
-        let mut all = Vec::with_capacity(self.count() as usize);
+        let mut all = Vec::new(); // the count of a partial tree is not to be trusted
         self.each(env, &mut |step, spot| {
             all.push((step, spot));
             Ok(true)
