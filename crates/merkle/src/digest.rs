@@ -192,7 +192,10 @@ pub(crate) fn spot_hash(env: &Env, spot: Spot<'_>) -> Hash {
             Stored::Inline(bytes) => env.rules.value_hash(bytes),
             Stored::Value(link) | Stored::Dir(link) => link.hash,
         },
-        Spot::Own(Child::Value(value)) => *value.hash.get().expect(HASHED),
+        Spot::Own(Child::Value(value)) => {
+            // A value that was stored in place is taken out without its hash.
+            *value.hash.get_or_init(|| env.rules.value_hash(&value.bytes))
+        }
         Spot::Own(Child::Dir(node)) => *node.hash.get().expect(HASHED),
         Spot::Own(Child::ValueAt(link)) => link.hash,
         Spot::Own(Child::DirAt(far)) => far.0.hash,

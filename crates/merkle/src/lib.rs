@@ -41,6 +41,14 @@ mod merge;
 
 mod concrete;
 
+mod proof;
+
+mod proof_codec;
+
+mod prove;
+
+mod verify;
+
 pub use address::Address;
 pub use concrete::Concrete;
 pub use corrupt::Corrupt;
@@ -50,5 +58,8 @@ pub use fold::{Children, Depth, Fold, Order, TreeStats};
 pub use hash::{Hash, HashTextError};
 pub use merge::Versions;
 pub use path::PathText;
+pub use proof::{ExtenderProof, InodeProof, InodeTree, KindedHash, NESTING_MAX, Proof, ProofError, ProofTree};
+pub use prove::{Target, merkle_tree, produce_tree_proof};
 pub use rules::{CommitInfo, Rules, Scheme, ocaml_hash};
 pub use tree::{Kind, Tree};
+pub use verify::verify_tree_proof;
