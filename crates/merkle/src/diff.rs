@@ -74,10 +74,10 @@ fn diff_spots<E: From<Error>>(
     (left, right): Spots<'_>,
     visit: &mut Visit<'_, E>,
 ) -> std::result::Result<(), E> {
-    if let (Some(left), Some(right)) = (left, right) {
-        if same((envs.left, left), (envs.right, right)) {
-            return Ok(());
-        }
+    if let (Some(left), Some(right)) = (left, right)
+        && same((envs.left, left), (envs.right, right))
+    {
+        return Ok(());
     }
     match (left.is_some_and(Spot::is_value), right.is_some_and(Spot::is_value)) {
         (true, true) => visit(path, Change::Changed)?,
@@ -114,18 +114,16 @@ fn differing_inodes(
     right: Option<&Arc<Node>>,
     out: &mut Vec<Pair>,
 ) -> Result<()> {
-    if let (Some(l), Some(r)) = (left, right) {
-        if let (Body::Inner(l), Body::Inner(r)) = (&l.body, &r.body) {
-            for number in 0..l.slots.len().min(r.slots.len()) {
-                if bucket_hash(l, number) == bucket_hash(r, number) {
-                    continue;
-                }
+    let bodies = left.map(|node| &node.body).zip(right.map(|node| &node.body));
+    if let Some((Body::Inner(l), Body::Inner(r))) = bodies {
+        for number in 0..l.slots.len().min(r.slots.len()) {
+            if bucket_hash(l, number) != bucket_hash(r, number) {
                 let left = bucket(envs.left, l, number)?;
                 let right = bucket(envs.right, r, number)?;
                 differing_inodes(envs, left.as_ref(), right.as_ref(), out)?;
             }
-            return Ok(());
         }
+        return Ok(());
     }
     let entries = |env, node: Option<&Arc<Node>>| node.map_or(Ok(Vec::new()), |n| sorted(env, n));
     join(envs, entries(envs.left, left)?, entries(envs.right, right)?, out);

@@ -56,9 +56,12 @@ pub use diff::Change;
 pub use error::{Error, Result};
 pub use fold::{Children, Depth, Fold, Order, TreeStats};
 pub use hash::{Hash, HashTextError};
-pub use merge::Versions;
+pub use merge::{Merged, Versions};
 pub use path::PathText;
-pub use proof::{ExtenderProof, InodeProof, InodeTree, KindedHash, NESTING_MAX, Proof, ProofError, ProofTree};
+pub use proof::{
+    ExtenderProof, InodeProof, InodeTree, KindedHash, NESTING_MAX, Proof, ProofEntry, ProofError,
+    ProofTree,
+};
 pub use prove::{Target, merkle_tree, produce_tree_proof};
 pub use rules::{CommitInfo, Rules, Scheme, ocaml_hash};
 pub use tree::{Kind, Tree};

@@ -25,9 +25,13 @@ pub struct Versions<'a> {
     pub theirs: &'a [u8],
 }
 
-/// Gives the merged value of a path, none to remove it, or why it cannot.
-type Merge<'a> =
-    dyn FnMut(&[Box<[u8]>], Versions<'_>) -> std::result::Result<Option<Vec<u8>>, String> + 'a;
+/// The merged value of a path, none to remove it, or why it cannot be merged.
+pub type Merged = std::result::Result<Option<Vec<u8>>, String>;
+
+type Merge<'a> = dyn FnMut(&[Box<[u8]>], Versions<'_>) -> Merged + 'a;
+
+/// What is to be bound at a path, or that nothing is.
+type Binding = (Vec<Box<[u8]>>, Option<Child>);
 
 /// The three trees that are merged, and what is to be changed in ours.
 struct Merger<'a> {
@@ -35,7 +39,7 @@ struct Merger<'a> {
     ours: &'a Env,
     theirs: &'a Env,
     path: Vec<Box<[u8]>>,
-    changes: Vec<(Vec<Box<[u8]>>, Option<Child>)>,
+    changes: Vec<Binding>,
     merge: &'a mut Merge<'a>,
 }
 
@@ -61,10 +65,7 @@ impl Tree {
         &self,
         base: &Self,
         theirs: &Self,
-        mut merge: impl FnMut(
-            &[Box<[u8]>],
-            Versions<'_>,
-        ) -> std::result::Result<Option<Vec<u8>>, String>,
+        mut merge: impl FnMut(&[Box<[u8]>], Versions<'_>) -> Merged,
     ) -> Result<Self> {
         if self.rules() != theirs.rules() || self.rules() != base.rules() {
             return Err(Error::ForeignTree);
@@ -97,23 +98,24 @@ impl Tree {
     }
 }
 
-impl Merger<'_> {
-    fn same(&self, left: (&Env, Option<Spot<'_>>), right: (&Env, Option<Spot<'_>>)) -> bool {
-        match (left.1, right.1) {
-            (Some(l), Some(r)) => same((left.0, l), (right.0, r)),
-            (None, None) => true,
-            _ => false,
-        }
+/// Whether two trees have the same at a path.
+fn agree(left: (&Env, Option<Spot<'_>>), right: (&Env, Option<Spot<'_>>)) -> bool {
+    match (left.1, right.1) {
+        (Some(l), Some(r)) => same((left.0, l), (right.0, r)),
+        (None, None) => true,
+        _ => false,
     }
+}
 
+impl Merger<'_> {
     fn spots(&mut self, three: Three<'_>) -> Result<()> {
         let Three { base, ours, theirs } = three;
-        if self.same((self.ours, ours), (self.theirs, theirs))
-            || self.same((self.base, base), (self.theirs, theirs))
+        if agree((self.ours, ours), (self.theirs, theirs))
+            || agree((self.base, base), (self.theirs, theirs))
         {
             return Ok(());
         }
-        if self.same((self.base, base), (self.ours, ours)) {
+        if agree((self.base, base), (self.ours, ours)) {
             self.changes.push((self.path.clone(), theirs.map(Spot::to_child)));
             return Ok(());
         }

@@ -55,6 +55,9 @@ pub(crate) fn kinded(tree: &Tree) -> KindedHash {
     KindedHash { kind: tree.kind(), hash: tree.hash() }
 }
 
+/// A step of a directory, and what is bound to it.
+pub type ProofEntry = (Box<[u8]>, ProofTree);
+
 /// A part of a tree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ProofTree {
@@ -63,7 +66,7 @@ pub enum ProofTree {
     /// A value of which only the hash is known.
     BlindedValue(Hash),
     /// A directory that lists its steps, ascending.
-    Node(Vec<(Box<[u8]>, ProofTree)>),
+    Node(Vec<ProofEntry>),
     /// A directory of which only the hash is known.
     BlindedNode(Hash),
     /// A directory that divides its steps among buckets.
@@ -98,7 +101,7 @@ pub enum InodeTree {
     /// An inode of which only the hash is known.
     BlindedInode(Hash),
     /// An inode that lists its steps, ascending, one or more.
-    Values(Vec<(Box<[u8]>, ProofTree)>),
+    Values(Vec<ProofEntry>),
     /// An inode with buckets.
     Tree(InodeProof),
     /// A chain of inodes.

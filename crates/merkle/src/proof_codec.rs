@@ -20,8 +20,8 @@ use crate::corrupt::Corrupt;
 use crate::hash::{HASH_BYTES, Hash};
 use crate::path::PathText;
 use crate::proof::{
-    ExtenderProof, InodeProof, InodeTree, KindedHash, NESTING_MAX, Proof, ProofError, ProofTree,
-    VERSION,
+    ExtenderProof, InodeProof, InodeTree, KindedHash, NESTING_MAX, Proof, ProofEntry, ProofError,
+    ProofTree, VERSION,
 };
 use crate::tree::Kind;
 
@@ -35,7 +35,6 @@ const SEGMENT_MAX: usize = 406;
 const INDEX_BITS: usize = 5;
 
 type Coded<T> = Result<T, ProofError>;
-type ProofEntry = (Box<[u8]>, ProofTree);
 
 impl Proof {
     /// The bytes of the proof.
@@ -109,12 +108,18 @@ fn put_tree(out: &mut Vec<u8>, tree: &ProofTree, nesting: usize) -> Coded<()> {
                 Ok(())
             })
         }
-        ProofTree::BlindedValue(hash) => put_hash(out, 1, hash),
+        ProofTree::BlindedValue(hash) => {
+            put_hash(out, 1, hash);
+            Ok(())
+        }
         ProofTree::Node(entries) => {
             out.push(2);
             put_entries(out, entries, nesting)
         }
-        ProofTree::BlindedNode(hash) => put_hash(out, 3, hash),
+        ProofTree::BlindedNode(hash) => {
+            put_hash(out, 3, hash);
+            Ok(())
+        }
         ProofTree::Inode(inode) => {
             out.push(4);
             put_inode(out, inode, nesting)
@@ -126,10 +131,9 @@ fn put_tree(out: &mut Vec<u8>, tree: &ProofTree, nesting: usize) -> Coded<()> {
     }
 }
 
-fn put_hash(out: &mut Vec<u8>, tag: u8, hash: &Hash) -> Coded<()> {
+fn put_hash(out: &mut Vec<u8>, tag: u8, hash: &Hash) {
     out.push(tag);
     out.extend_from_slice(&hash.0);
-    Ok(())
 }
 
 fn put_entries(out: &mut Vec<u8>, entries: &[ProofEntry], nesting: usize) -> Coded<()> {
@@ -189,7 +193,10 @@ fn put_inode(out: &mut Vec<u8>, inode: &InodeProof, nesting: usize) -> Coded<()>
 
 fn put_inode_tree(out: &mut Vec<u8>, tree: Option<&InodeTree>, nesting: usize) -> Coded<()> {
     match tree {
-        Some(InodeTree::BlindedInode(hash)) => put_hash(out, 0, hash),
+        Some(InodeTree::BlindedInode(hash)) => {
+            put_hash(out, 0, hash);
+            Ok(())
+        }
         Some(InodeTree::Values(entries)) => {
             out.push(1);
             put_entries(out, entries, nesting)

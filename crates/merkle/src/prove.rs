@@ -14,8 +14,8 @@ use crate::error::Result;
 use crate::fold::Fold;
 use crate::node::{Body, Child, EntriesNode, Env, InnerNode, Node, Source, Spot};
 use crate::proof::{
-    ExtenderProof, InodeProof, InodeTree, NESTING_MAX, Proof, ProofError, ProofTree, VERSION,
-    kinded,
+    ExtenderProof, InodeProof, InodeTree, NESTING_MAX, Proof, ProofEntry, ProofError, ProofTree,
+    VERSION, kinded,
 };
 use crate::record::{EntriesWriter, Inner, Record, RecordBody, Stored};
 use crate::tree::{Kind, Tree, empty_dir};
@@ -155,6 +155,12 @@ impl Source for Recorder {
     }
 }
 
+/// An inode with buckets, or with one.
+enum Inodes {
+    Tree(InodeProof),
+    Chain(ExtenderProof),
+}
+
 /// The buckets that are not empty.
 fn filled(inner: &InnerNode) -> impl Iterator<Item = usize> + '_ {
     (0..inner.slots.len()).filter(|&bucket| walk::bucket_hash(inner, bucket).is_some())
@@ -255,8 +261,8 @@ impl Recorder {
                 Ok(ProofTree::Node(self.entries(spots, entries, first, nesting)?))
             }
             Body::Inner(inner) => Ok(match self.inner(spots, inner, first, nesting)? {
-                Ok(tree) => ProofTree::Inode(tree),
-                Err(chain) => ProofTree::Extender(chain),
+                Inodes::Tree(tree) => ProofTree::Inode(tree),
+                Inodes::Chain(chain) => ProofTree::Extender(chain),
             }),
         }
     }
@@ -267,7 +273,7 @@ impl Recorder {
         entries: &EntriesNode,
         first: usize,
         nesting: usize,
-    ) -> std::result::Result<Vec<(Box<[u8]>, ProofTree)>, ProofError> {
+    ) -> std::result::Result<Vec<ProofEntry>, ProofError> {
         if nesting >= NESTING_MAX {
             return Err(ProofError::TooDeep);
         }
@@ -283,7 +289,7 @@ impl Recorder {
         inner: &InnerNode,
         first: usize,
         nesting: usize,
-    ) -> std::result::Result<std::result::Result<InodeProof, ExtenderProof>, ProofError> {
+    ) -> std::result::Result<Inodes, ProofError> {
         if nesting >= NESTING_MAX {
             return Err(ProofError::TooDeep);
         }
@@ -295,8 +301,8 @@ impl Recorder {
                         InodeTree::Values(self.entries(spots, entries, *first, nesting + 1)?)
                     }
                     Body::Inner(inner) => match self.inner(spots, inner, *first, nesting + 1)? {
-                        Ok(tree) => InodeTree::Tree(tree),
-                        Err(chain) => InodeTree::Extender(chain),
+                        Inodes::Tree(tree) => InodeTree::Tree(tree),
+                        Inodes::Chain(chain) => InodeTree::Extender(chain),
                     },
                 },
                 Seen::Nothing | Seen::Value(_) => {
@@ -308,7 +314,7 @@ impl Recorder {
         }
         let length = inner.count;
         if proofs.len() != 1 {
-            return Ok(Ok(InodeProof { length, proofs }));
+            return Ok(Inodes::Tree(InodeProof { length, proofs }));
         }
         let (mut segment, mut proof) = (Vec::new(), InodeTree::Values(Vec::new()));
         for (bucket, below) in proofs {
@@ -319,6 +325,6 @@ impl Recorder {
             segment.extend(chain.segment);
             proof = *chain.proof;
         }
-        Ok(Err(ExtenderProof { length, segment, proof: Box::new(proof) }))
+        Ok(Inodes::Chain(ExtenderProof { length, segment, proof: Box::new(proof) }))
     }
 }

@@ -13,8 +13,8 @@ use crate::node::{Body, Child, Env, InnerNode, Item, Node, Slot, Step, Value};
 use crate::path::PathText;
 use crate::pins::Pins;
 use crate::proof::{
-    ExtenderProof, InodeProof, InodeTree, NESTING_MAX, Proof, ProofError, ProofTree, VERSION,
-    kinded,
+    ExtenderProof, InodeProof, InodeTree, NESTING_MAX, Proof, ProofEntry, ProofError, ProofTree,
+    VERSION, kinded,
 };
 use crate::rules::{INODE_DEPTH_MAX, Rules, STEP_BYTES_MAX};
 use crate::tree::Tree;
@@ -110,7 +110,7 @@ impl<'a> Builder<'a> {
     }
 
     /// A directory that lists its steps: flat, or, where more may be listed than hashed flat, an inode.
-    fn directory(&mut self, entries: &'a [(Box<[u8]>, ProofTree)], nesting: usize) -> Built<Node> {
+    fn directory(&mut self, entries: &'a [ProofEntry], nesting: usize) -> Built<Node> {
         let count = entries.len() as u64;
         let root = self.path.is_empty();
         self.check(root || count > 0, "an empty directory is not bound")?;
@@ -119,12 +119,7 @@ impl<'a> Builder<'a> {
         self.within(|builder| builder.entries(!flat, entries, nesting))
     }
 
-    fn entries(
-        &mut self,
-        leaf: bool,
-        entries: &'a [(Box<[u8]>, ProofTree)],
-        nesting: usize,
-    ) -> Built<Node> {
+    fn entries(&mut self, leaf: bool, entries: &'a [ProofEntry], nesting: usize) -> Built<Node> {
         if nesting >= NESTING_MAX {
             return Err(ProofError::TooDeep);
         }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use terrane_merkle::{
-    Change, Concrete, Depth, Error, Fold, Kind, Order, Rules, Tree, TreeStats, Versions,
+    Change, Concrete, Depth, Error, Fold, Kind, Merged, Order, Rules, Tree, TreeStats, Versions,
 };
 use terrane_testkit::ChaCha8Rng;
 use terrane_testkit::draw::Draw;
@@ -113,6 +113,8 @@ fn fold_does_not_load_what_cannot_match() {
     assert_eq!(path.to_string(), "a/hidden");
 }
 
+type Accepts = fn(&usize, &usize) -> bool;
+
 /// All paths of directories and values, the root included.
 fn model_paths(model: &Model) -> BTreeSet<Path> {
     let all = model.keys().flat_map(|key| (0..=key.len()).map(|len| key[..len].to_vec()));
@@ -126,7 +128,7 @@ fn folds_of_every_depth_and_order_agree_with_a_map() {
         let tree = tree_of(SMALL, &model);
         let name = |path: &Path| text(path) + if model.contains_key(path) { "=" } else { "" };
         let bound = rng.index(5);
-        let tests: [(Depth, fn(&usize, &usize) -> bool); 5] = [
+        let tests: [(Depth, Accepts); 5] = [
             (Depth::Eq(bound), usize::eq),
             (Depth::Lt(bound), usize::lt),
             (Depth::Le(bound), usize::le),
@@ -282,7 +284,8 @@ fn merge_models(base: &Model, ours: &Model, theirs: &Model) -> Option<Model> {
     Some(merged)
 }
 
-fn join(_: &[Box<[u8]>], versions: Versions<'_>) -> Result<Option<Vec<u8>>, String> {
+#[expect(clippy::unnecessary_wraps, reason = "the type of a function that merges")]
+fn join(_: &[Box<[u8]>], versions: Versions<'_>) -> Merged {
     Ok(Some([b"merged".as_slice(), versions.ours, versions.theirs].concat()))
 }
 

@@ -1,6 +1,12 @@
 //! Tests of the context store through its public face.
 
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 mod folds;
+
 mod proof;
+
 mod trees;
+
 mod vectors;

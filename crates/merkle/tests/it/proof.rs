@@ -4,8 +4,8 @@
 //! forgeries are made by changing one part of a proof that holds.
 
 use terrane_merkle::{
-    Error, ExtenderProof, Hash, InodeProof, InodeTree, Kind, KindedHash, NESTING_MAX, Proof,
-    ProofError, ProofTree, Result, Rules, Target, Tree, merkle_tree, ocaml_hash,
+    Change, Error, ExtenderProof, Hash, InodeProof, InodeTree, Kind, KindedHash, NESTING_MAX,
+    Proof, ProofError, ProofTree, Result, Rules, Target, Tree, merkle_tree, ocaml_hash,
     produce_tree_proof, verify_tree_proof,
 };
 use terrane_testkit::ChaCha8Rng;
@@ -539,7 +539,7 @@ fn states_that_are_made_up_never_panic() {
                 let ops: Vec<Op> = (0..5).map(|_| made_up_op(rng)).collect();
                 match verify(&rules, &decoded, &ops) {
                     Err(ProofError::AfterMismatch { .. } | ProofError::NotProvided { .. }) => {
-                        ran += 1
+                        ran += 1;
                     }
                     other => assert!(other.is_ok(), "{other:?}"),
                 }
@@ -559,6 +559,17 @@ fn made_up_op(rng: &mut ChaCha8Rng) -> Op {
         2 => Op::List(path("d"), rng.index(40), 3),
         _ => Op::Remove(at),
     }
+}
+
+type Difference = (Vec<Box<[u8]>>, Change);
+
+fn differences(left: &Tree, right: &Tree) -> Result<Vec<Difference>> {
+    let mut found = Vec::new();
+    left.diff(right, |path, change| {
+        found.push((path.to_vec(), change));
+        Ok::<_, Error>(())
+    })?;
+    Ok(found)
 }
 
 /// Within a computation that is recorded the tree has a source, as a tree of a store has.
@@ -581,12 +592,7 @@ fn trees_with_a_source_are_proven_walked_and_copied_alike() {
             assert_eq!(copy, changed);
             assert_eq!(view.stats()?, changed.stats()?);
             assert_eq!(view.to_concrete()?, changed.to_concrete()?);
-            let note =
-                |all: &mut Vec<_>, path: &[Box<[u8]>], change| all.push((path.to_vec(), change));
-            let (mut of_view, mut of_copy) = (Vec::new(), Vec::new());
-            view.diff(&tree, |path, change| Ok::<_, Error>(note(&mut of_view, path, change)))?;
-            copy.diff(&tree, |path, change| Ok::<_, Error>(note(&mut of_copy, path, change)))?;
-            assert_eq!(of_view, of_copy);
+            assert_eq!(differences(&view, &tree)?, differences(&copy, &tree)?);
             let merged = view.merge(&tree, &view, |_, _| Ok(None))?;
             assert_eq!(merged, changed);
             Ok((view, ()))
