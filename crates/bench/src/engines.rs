@@ -5,3 +5,5 @@ pub mod memory;
 pub mod lsm;
 
 pub mod btree;
+
+pub mod context_memory;

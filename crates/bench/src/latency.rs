@@ -13,6 +13,8 @@ const DIGITS: u8 = 3;
 
 const NS_PER_US: f64 = 1e3;
 
+const NS_PER_MS: f64 = 1e6;
+
 /// The latencies of operations; about 300 KiB. Threads have one each, which are merged at the end.
 #[derive(Debug, Clone)]
 pub struct Latency {
@@ -36,6 +38,25 @@ pub struct LatencyReport {
     pub max: f64,
     /// Operations.
     pub ops: u64,
+}
+
+/// What is said of the latencies of long operations: in milliseconds, and 0 throughout if there were none.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct SpreadReport {
+    /// The mean.
+    pub mean: f64,
+    /// The standard deviation.
+    pub stddev: f64,
+    /// Half of the operations took no longer.
+    pub p50: f64,
+    /// Nine of ten took no longer.
+    pub p90: f64,
+    /// 99 of 100 took no longer.
+    pub p99: f64,
+    /// 999 of 1,000 took no longer.
+    pub p999: f64,
+    /// The slowest one.
+    pub max: f64,
 }
 
 impl Latency {
@@ -73,6 +94,24 @@ impl Latency {
     }
 }
 
+impl Latency {
+    /// What is said of them if they are long.
+    #[must_use]
+    pub fn spread(&self) -> SpreadReport {
+        let ms = |ns: f64| ns / NS_PER_MS;
+        let quantile = |quantile| ms(self.ns.value_at_quantile(quantile) as f64);
+        SpreadReport {
+            mean: ms(self.ns.mean()),
+            stddev: ms(self.ns.stdev()),
+            p50: quantile(0.5),
+            p90: quantile(0.9),
+            p99: quantile(0.99),
+            p999: quantile(0.999),
+            max: quantile(1.0),
+        }
+    }
+}
+
 impl Default for Latency {
     fn default() -> Self {
         Self::new()
@@ -105,6 +144,20 @@ mod tests {
             assert!(close(found, expected), "{report:?}");
         }
         assert_eq!(Latency::new().report().ops, 0);
+    }
+
+    #[test]
+    fn the_spread_of_latencies_is_that_of_all() {
+        let mut latency = Latency::new();
+        assert_eq!(latency.spread().mean.to_bits(), 0.0_f64.to_bits());
+        for ms in [2, 4, 4, 4, 5, 5, 7, 9] {
+            latency.record(Duration::from_millis(ms));
+        }
+        let spread = latency.spread();
+        let found = [spread.mean, spread.stddev, spread.p50, spread.p90, spread.p999, spread.max];
+        for (found, expected) in found.into_iter().zip([5.0, 2.0, 4.0, 9.0, 9.0, 9.0]) {
+            assert!((found - expected).abs() <= 0.01, "{spread:?}");
+        }
     }
 
     #[test]

@@ -25,6 +25,8 @@ pub mod confine;
 
 pub mod engine;
 
+pub mod context;
+
 pub mod engines;
 
 pub mod monitor;

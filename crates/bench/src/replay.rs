@@ -9,3 +9,7 @@ pub mod bitcoin;
 pub mod changes;
 
 pub mod index_trace;
+
+pub mod context_trace;
+
+pub mod irmin_trace;

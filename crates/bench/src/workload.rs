@@ -10,8 +10,9 @@ use std::time::Instant;
 use terrane::io::{Disk, MemoryDisk, RealDisk};
 use terrane::{Session, SessionOptions};
 
+use crate::engine::EngineError;
 use crate::error::Class;
-use crate::replay::index_trace;
+use crate::replay::{context_trace, index_trace};
 use crate::store;
 
 pub mod kvget;
@@ -23,6 +24,8 @@ pub mod upsert;
 pub mod utxo;
 
 pub mod index;
+
+pub mod context;
 
 /// Why a benchmark ended early.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +40,12 @@ pub enum Error {
     #[cfg(feature = "lmdb")]
     #[error(transparent)]
     Lmdb(#[from] terrane_lmdb::Error),
+    /// An engine of versioned trees failed.
+    #[error(transparent)]
+    Context(#[from] EngineError),
+    /// A trace of versioned trees cannot be written.
+    #[error(transparent)]
+    Record(#[from] context_trace::Error),
     /// The engine gave a wrong answer.
     #[error("wrong answer: {0}")]
     Wrong(String),
@@ -89,6 +98,8 @@ impl Error {
             Self::Index(error) => Class::from(error),
             #[cfg(feature = "lmdb")]
             Self::Lmdb(_) => Class::Environment,
+            Self::Context(error) => error.class(),
+            Self::Record(error) => error.class(),
             Self::Wrong(_) => Class::Check,
             Self::Options(_) => Class::Input,
             Self::Trace { error, .. } => error.class(),

@@ -76,8 +76,9 @@ impl Place {
 
     pub(crate) fn take(from: Address, bytes: &mut &[u8]) -> Result<Self, Corrupt> {
         let first = take_leb(bytes)?;
-        let distance = u32::try_from(first >> 1)
-            .map_err(|_| Corrupt::rule("distance of a reference", u64::from(u32::MAX), first >> 1))?;
+        let distance = u32::try_from(first >> 1).map_err(|_| {
+            Corrupt::rule("distance of a reference", u64::from(u32::MAX), first >> 1)
+        })?;
         let (chunk, unit) = if first & 1 == 0 {
             (Some(from.chunk), from.unit.checked_sub(distance).filter(|_| distance > 0))
         } else {
@@ -128,7 +129,8 @@ pub(crate) fn take_leb(bytes: &mut &[u8]) -> Result<u64, Corrupt> {
 
 pub(crate) fn take_u32(bytes: &mut &[u8]) -> Result<u32, Corrupt> {
     let number = take_leb(bytes)?;
-    u32::try_from(number).map_err(|_| Corrupt::rule("a number of 32 bits", u64::from(u32::MAX), number))
+    u32::try_from(number)
+        .map_err(|_| Corrupt::rule("a number of 32 bits", u64::from(u32::MAX), number))
 }
 
 pub(crate) fn take_u8(bytes: &mut &[u8]) -> Result<u8, Corrupt> {

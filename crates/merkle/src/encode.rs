@@ -51,8 +51,14 @@ impl<'a> Written<'a> {
 
     /// Objects of each kind: directories and inodes, values. Those under which a dedup index may file them.
     pub(crate) fn objects(&self) -> impl Iterator<Item = (bool, Hash, Place)> + '_ {
-        let nodes = self.nodes.iter().filter_map(|(node, place, _)| Some((false, *node.hash.get()?, *place)));
-        let values = self.values.iter().filter_map(|(value, place)| Some((true, *value.hash.get()?, *place)));
+        let nodes = self
+            .nodes
+            .iter()
+            .filter_map(|(node, place, _)| Some((false, *node.hash.get()?, *place)));
+        let values = self
+            .values
+            .iter()
+            .filter_map(|(value, place)| Some((true, *value.hash.get()?, *place)));
         nodes.chain(values)
     }
 
@@ -120,7 +126,12 @@ impl<'a> Written<'a> {
     }
 
     /// The link of a child that is not stored in its directory.
-    fn child(&mut self, env: &Env, child: &'a Child, sink: &mut dyn Sink) -> Result<Option<Link>> {
+    pub(crate) fn child(
+        &mut self,
+        env: &Env,
+        child: &'a Child,
+        sink: &mut dyn Sink,
+    ) -> Result<Option<Link>> {
         Ok(Some(match child {
             Child::Value(value) if value.bytes.len() <= INLINE_BYTES_MAX => return Ok(None),
             Child::Value(value) => self.value(value, sink)?,

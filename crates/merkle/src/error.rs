@@ -121,6 +121,30 @@ pub enum Error {
         /// Its length.
         bytes: usize,
     },
+    /// A commit would write more than a frame holds. Flush the tree now and then.
+    #[error("a commit writes at most {limit} bytes at once; flush the tree now and then before")]
+    CommitTooLarge {
+        /// The limit, in bytes.
+        limit: usize,
+    },
+    /// The tree of a commit is a value.
+    #[error("the tree of a commit is a directory, not a value")]
+    NotADirectory,
+    /// A collection runs already. It goes on.
+    #[error("a collection runs already")]
+    GcRunning,
+    /// A collection was cancelled. What it had not begun to take away is still there.
+    #[error("the collection was cancelled")]
+    GcCancelled,
+    /// A branch was set to a commit that was to be collected. Nothing was taken away; collect again.
+    #[error("branch {name} was set to a commit that was to be collected; collect again")]
+    BranchMoved {
+        /// The branch.
+        name: String,
+    },
+    /// Nothing was written since the last split.
+    #[error("nothing was written since the chunk was begun")]
+    EmptyChunk,
     /// No such commit, or it was collected.
     #[error("there is no commit {hash}; it was never made here, or it was collected")]
     UnknownCommit {

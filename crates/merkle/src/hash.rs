@@ -84,11 +84,13 @@ impl FromStr for Hash {
             },
             _ => HashTextError::Length { found },
         })?;
-        let (body, sum) = bytes.split_last_chunk::<CHECKSUM_BYTES>().ok_or(HashTextError::Length { found })?;
+        let (body, sum) =
+            bytes.split_last_chunk::<CHECKSUM_BYTES>().ok_or(HashTextError::Length { found })?;
         if found != TEXT_CHARS || bytes.len() != TEXT_BYTES {
             return Err(HashTextError::Length { found });
         }
-        let (prefix, hash) = body.split_first_chunk::<2>().ok_or(HashTextError::Length { found })?;
+        let (prefix, hash) =
+            body.split_first_chunk::<2>().ok_or(HashTextError::Length { found })?;
         if *prefix != PREFIX {
             return Err(HashTextError::Prefix);
         }

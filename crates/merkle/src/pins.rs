@@ -1,29 +1,55 @@
 //! Pins: what keeps the objects of a commit from being collected while a tree may still read them.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// A commit, or a tree that was flushed, that somebody may still read from.
+use crate::address::Place;
+
+/// A root that somebody may still read from: of a commit, or of a tree that was flushed.
 #[derive(Debug)]
 pub(crate) struct Pin {
-    /// The root that is in use.
-    pub(crate) root: crate::address::Place,
+    pub(crate) root: Place,
 }
 
-/// The pins of a tree.
+/// The pins of a tree and its clones.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Pins(Vec<Arc<Pin>>);
+pub(crate) struct Pins(Arc<Mutex<Vec<Arc<Pin>>>>);
 
 impl Pins {
-    pub(crate) fn of(pin: Arc<Pin>) -> Self {
-        Self(vec![pin])
+    pub(crate) fn add(&self, pin: Arc<Pin>) {
+        let mut own = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !own.iter().any(|held| Arc::ptr_eq(held, &pin)) {
+            own.push(pin);
+        }
     }
 
     /// Adds those of another tree.
-    pub(crate) fn join(&mut self, other: &Self) {
-        for pin in &other.0 {
-            if !self.0.iter().any(|own| Arc::ptr_eq(own, pin)) {
-                self.0.push(Arc::clone(pin));
-            }
+    pub(crate) fn join(&self, other: &Self) {
+        if Arc::ptr_eq(&self.0, &other.0) {
+            return;
         }
+        let others = other.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        others.into_iter().for_each(|pin| self.add(pin));
+    }
+}
+
+/// All pins of a store.
+#[derive(Debug, Default)]
+pub(crate) struct Pinned(Mutex<Vec<Weak<Pin>>>);
+
+impl Pinned {
+    pub(crate) fn pin(&self, root: Place) -> Arc<Pin> {
+        let pin = Arc::new(Pin { root });
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() == all.capacity() {
+            all.retain(|pin| pin.strong_count() > 0);
+        }
+        all.push(Arc::downgrade(&pin));
+        pin
+    }
+
+    /// The roots that are in use.
+    pub(crate) fn roots(&self) -> Vec<Place> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().filter_map(|pin| Some(pin.upgrade()?.root)).collect()
     }
 }

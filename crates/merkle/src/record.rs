@@ -181,7 +181,11 @@ impl Delta {
         for bucket in (0..32).filter(|bucket| inner.mask >> bucket & 1 == 1) {
             let changed = inner.changed >> bucket & 1 == 1;
             let link = if changed { own.next() } else { base.link(bucket) };
-            links.push(*link.ok_or(Corrupt::rule("a bucket that is kept is in the full record", 1, 0))?);
+            links.push(*link.ok_or(Corrupt::rule(
+                "a bucket that is kept is in the full record",
+                1,
+                0,
+            ))?);
         }
         inner.links = links.into();
         Ok(Record { height, body: RecordBody::Inner(inner) })
@@ -203,10 +207,15 @@ impl Record {
         let mut bytes = body;
         let kind = take_u8(&mut bytes)?;
         if !(FLAT..=INNER_DELTA).contains(&kind) {
-            return Err(Corrupt::rule("kind of a directory record", u64::from(FLAT), u64::from(kind)));
+            return Err(Corrupt::rule(
+                "kind of a directory record",
+                u64::from(FLAT),
+                u64::from(kind),
+            ));
         }
         let height = take_leb(&mut bytes)?;
-        let height = u16::try_from(height).map_err(|_| Corrupt::rule("height", u64::from(u16::MAX), height))?;
+        let height = u16::try_from(height)
+            .map_err(|_| Corrupt::rule("height", u64::from(u16::MAX), height))?;
         let decoded = match kind {
             FLAT | LEAF => {
                 let entries = decode_entries(place.at, kind == LEAF, &mut bytes)?;
@@ -285,7 +294,11 @@ fn decode_delta(place: Place, bytes: &mut &[u8]) -> Result<Inner, Corrupt> {
     let mask = take_mask(bytes)?;
     let changed = take_mask(bytes)?;
     if changed & !mask != 0 || changed == 0 {
-        return Err(Corrupt::rule("changed buckets are there", u64::from(mask), u64::from(changed)));
+        return Err(Corrupt::rule(
+            "changed buckets are there",
+            u64::from(mask),
+            u64::from(changed),
+        ));
     }
     let links = take_links(place.at, changed.count_ones(), bytes)?;
     Ok(Inner { depth, count, mask, links, full, changed })
@@ -354,4 +367,3 @@ pub(crate) fn inner_body(at: Address, height: u16, inner: &Inner, out: &mut Vec<
         }
     }
 }
-

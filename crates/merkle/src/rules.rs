@@ -268,7 +268,8 @@ impl Preimages {
         let mut params = blake2b_simd::Params::new();
         params.hash_length(HASH_BYTES);
         let mut order: Vec<usize> = (0..self.starts.len()).collect();
-        order.sort_unstable_by_key(|&number| self.preimage(number).len() / blake2b_simd::BLOCKBYTES);
+        order
+            .sort_unstable_by_key(|&number| self.preimage(number).len() / blake2b_simd::BLOCKBYTES);
         let mut hashes = vec![Hash([0; HASH_BYTES]); order.len()];
         for group in order.chunks(blake2b_simd::many::MAX_DEGREE) {
             let mut jobs: Vec<_> = group

@@ -189,9 +189,7 @@ impl Tree {
     pub fn find<S: AsRef<[u8]>>(&self, path: &[S]) -> Result<Option<Vec<u8>>> {
         let steps = Steps::new(path);
         match self.locate(steps.as_slice())? {
-            Some(spot) => {
-                spot.value(&self.env).map_err(|error| at_path(error, steps.as_slice()))
-            }
+            Some(spot) => spot.value(&self.env).map_err(|error| at_path(error, steps.as_slice())),
             None => Ok(None),
         }
     }
@@ -251,11 +249,7 @@ impl Tree {
     ///
     /// # Errors
     /// As [`mem`](Self::mem), and [`StepSize`](Error::StepSize), [`TooDeep`](Error::TooDeep), [`ValueSize`](Error::ValueSize).
-    pub fn add<S: AsRef<[u8]>>(
-        &mut self,
-        path: &[S],
-        value: impl Into<Box<[u8]>>,
-    ) -> Result<bool> {
+    pub fn add<S: AsRef<[u8]>>(&mut self, path: &[S], value: impl Into<Box<[u8]>>) -> Result<bool> {
         let bytes = value.into();
         if bytes.len() >= 1 << 31 {
             return Err(Error::ValueSize { bytes: bytes.len() });

@@ -3,9 +3,13 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod collection;
+
 mod folds;
 
 mod proof;
+
+mod stores;
 
 mod trees;
 

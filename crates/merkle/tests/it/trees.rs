@@ -63,7 +63,9 @@ fn a3_the_flat_limit_is_crossed_both_ways() {
 
 #[test]
 fn ten_thousand_other_names_leave_no_trace() {
-    for rules in [Rules::TEZOS, Rules::BLAKE3, Rules { branching: 2, flat_limit: 3, ..Rules::TEZOS }] {
+    for rules in
+        [Rules::TEZOS, Rules::BLAKE3, Rules { branching: 2, flat_limit: 3, ..Rules::TEZOS }]
+    {
         let mut tree = Tree::new(rules).unwrap();
         for name in names(300) {
             tree.add(&["data", &name], name.as_bytes()).unwrap();
@@ -160,7 +162,8 @@ fn a10_steps_of_any_bytes_and_lengths() {
 /// Names of one length that share their bucket at every depth: MurmurHash3 has differences of two words that cancel
 /// whatever the seed is, so that n pairs of words give 2^n names of equal hash.
 fn names_of_equal_hash(pairs: u32) -> Vec<Vec<u8>> {
-    let inverse = |odd: u32| (0..5).fold(odd, |x, _| x.wrapping_mul(2u32.wrapping_sub(odd.wrapping_mul(x))));
+    let inverse =
+        |odd: u32| (0..5).fold(odd, |x, _| x.wrapping_mul(2u32.wrapping_sub(odd.wrapping_mul(x))));
     let unmix = |mixed: u32| {
         let word = mixed.wrapping_mul(inverse(0x1b87_3593)).rotate_right(15);
         word.wrapping_mul(inverse(0xcc9e_2d51)).to_le_bytes()

@@ -66,8 +66,10 @@ fn a1_every_vector_has_its_hash() {
                 let root = tree_of(vector).hash();
                 assert_eq!(root, hash_of(vector, "root"), "{name}");
                 let parents = vector["parents_b58"].as_array().unwrap();
-                let parents: Vec<Hash> =
-                    parents.iter().map(|parent| parent.as_str().unwrap().parse().unwrap()).collect();
+                let parents: Vec<Hash> = parents
+                    .iter()
+                    .map(|parent| parent.as_str().unwrap().parse().unwrap())
+                    .collect();
                 let commit = CommitInfo {
                     root: &root,
                     parents: &parents,
@@ -80,7 +82,10 @@ fn a1_every_vector_has_its_hash() {
             "ocaml_hash" => {
                 let seed = vector["seed"].as_u64().unwrap() as u32;
                 for (input, hash) in vector["cases"].as_object().unwrap() {
-                    assert_eq!(u64::from(ocaml_hash(seed, input.as_bytes())), hash.as_u64().unwrap());
+                    assert_eq!(
+                        u64::from(ocaml_hash(seed, input.as_bytes())),
+                        hash.as_u64().unwrap()
+                    );
                 }
             }
             other => panic!("a vector of an unknown kind: {other}: {vector}"),

@@ -1,0 +1,9 @@
+//! What the Merkle stores keep their data in: adapters that give an engine of Terrane the face of a trait of
+//! `terrane-merkle`, which knows no engine itself.
+
+#![forbid(unsafe_code)]
+
+// Bottom-up: a module imports only from modules above it.
+mod btree_index;
+
+pub use btree_index::BtreeIndexes;

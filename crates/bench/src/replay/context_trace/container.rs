@@ -1,0 +1,263 @@
+//! The container of all families: magic, version, header, rows.
+
+use std::fmt;
+use std::io::{BufRead, ErrorKind, Read, Write};
+
+use super::codes::{Decode, Input, Output};
+use super::error::{Error, Malformed, Result};
+
+/// Bytes of magic and version.
+pub(super) const PREAMBLE_BYTES: usize = 12;
+
+/// The version that is known.
+pub(super) const VERSION: i32 = 0;
+
+/// Longest header: the known ones have less than 200 bytes.
+const HEADER_BYTES_MAX: u64 = 1 << 16;
+
+/// Longest row that is a block: when the protocol changes, one moves some hundred thousand values.
+const BLOCK_BYTES_MAX: u64 = 1 << 30;
+
+/// Longest row that is one operation.
+const OPERATION_BYTES_MAX: u64 = 1 << 26;
+
+/// Most bytes of a varint.
+const VARINT_BYTES_MAX: usize = 10;
+
+/// Which program a trace is from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Family {
+    /// The benchmark of irmin.
+    Irmin,
+    /// Octez, for replays.
+    Replayable,
+    /// Octez, as it was recorded.
+    Raw,
+}
+
+impl Family {
+    /// What its traces begin with.
+    #[must_use]
+    pub fn magic(self) -> &'static [u8; 8] {
+        match self {
+            Self::Irmin => b"IrmRepBT",
+            Self::Replayable => b"TezosRep",
+            Self::Raw => b"TezosRaw",
+        }
+    }
+
+    fn row_bytes_max(self) -> u64 {
+        match self {
+            Self::Replayable => BLOCK_BYTES_MAX,
+            Self::Irmin | Self::Raw => OPERATION_BYTES_MAX,
+        }
+    }
+}
+
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(self.magic()))
+    }
+}
+
+/// The rows of a trace, one after the other.
+#[derive(Debug)]
+pub(super) struct Rows<R> {
+    input: R,
+    family: Family,
+    /// Bytes read.
+    offset: u64,
+    /// Number of the next row.
+    next: u64,
+    row: Vec<u8>,
+    /// Where the present row's bytes begin, behind its length.
+    row_offset: u64,
+}
+
+impl<R: BufRead> Rows<R> {
+    /// Reads what stands before the rows; returns them and the header.
+    pub(super) fn open(input: R, family: Family) -> Result<(Self, Vec<u8>)> {
+        let mut rows = Self { input, family, offset: 0, next: 0, row: Vec::new(), row_offset: 0 };
+        let mut header = Vec::new();
+        if !rows.read(PREAMBLE_BYTES as u64, &mut header)? {
+            return Err(Error::TooShort { bytes: rows.offset });
+        }
+        let (magic, version) = header.split_first_chunk::<8>().expect("twelve bytes were read");
+        if magic != family.magic() {
+            return Err(Error::Magic { expected: family, found: *magic });
+        }
+        let version = version.first_chunk().expect("twelve bytes were read");
+        #[expect(clippy::big_endian_bytes, reason = "the format of others")]
+        let found = i32::from_be_bytes(*version);
+        if found != VERSION {
+            return Err(Error::UnknownVersion { family, found });
+        }
+        let broken = |what| Error::Header { offset: PREAMBLE_BYTES as u64, what };
+        let bytes = match rows.length()? {
+            Length::Bytes(bytes) if bytes <= HEADER_BYTES_MAX => bytes,
+            Length::Bytes(bytes) => return Err(broken(Malformed::TooLong(bytes))),
+            Length::Cut | Length::End => return Err(broken(Malformed::Short)),
+            Length::Endless => return Err(broken(Malformed::Number)),
+        };
+        if !rows.read(bytes, &mut header)? {
+            return Err(broken(Malformed::Short));
+        }
+        Ok((rows, header))
+    }
+
+    /// Decodes the header.
+    pub(super) fn header<'a, T>(
+        &self,
+        header: &'a [u8],
+        decode: impl FnOnce(&mut Input<'a>) -> std::result::Result<T, Malformed>,
+    ) -> Result<T> {
+        let mut input = Input::new(header);
+        let decoded = decode(&mut input).and_then(|header| input.finish().map(|()| header));
+        // The header ends where the rows begin.
+        let start = self.offset - header.len() as u64;
+        decoded.map_err(|what| Error::Header { offset: start + input.offset(), what })
+    }
+
+    /// Decodes the next row; `None` at the end.
+    pub(super) fn decode<'a, T: Decode<'a>>(&'a mut self) -> Result<Option<T>> {
+        if !self.next()? {
+            return Ok(None);
+        }
+        let place = self.place();
+        let mut input = Input::new(&self.row);
+        let decoded = input.read().and_then(|row| input.finish().map(|()| row));
+        decoded.map(Some).map_err(|what| Error::Malformed {
+            row: place.row,
+            offset: place.offset + input.offset(),
+            what,
+        })
+    }
+
+    /// Reads the next row; `false` at the end.
+    ///
+    /// Memory grows as bytes are there, not as the length says.
+    fn next(&mut self) -> Result<bool> {
+        let (row, offset) = (self.next, self.offset);
+        let broken = |what| Error::Malformed { row, offset, what };
+        let bytes = match self.length()? {
+            Length::Bytes(bytes) if bytes <= self.family.row_bytes_max() => bytes,
+            Length::Bytes(bytes) => return Err(broken(Malformed::TooLong(bytes))),
+            Length::End => return Ok(false),
+            Length::Cut => return Err(Error::TruncatedTrace { row, offset }),
+            Length::Endless => return Err(broken(Malformed::Number)),
+        };
+        self.row_offset = self.offset;
+        let mut bytes_of_row = std::mem::take(&mut self.row);
+        let is_whole = self.read(bytes, &mut bytes_of_row)?;
+        self.row = bytes_of_row;
+        if !is_whole {
+            return Err(Error::TruncatedTrace { row, offset });
+        }
+        self.next += 1;
+        Ok(true)
+    }
+
+    /// Where the present row is.
+    pub(super) fn place(&self) -> Place {
+        Place { row: self.next.saturating_sub(1), offset: self.row_offset }
+    }
+
+    /// Replaces `bytes` by the next `count` ones; `false` if there are fewer.
+    fn read(&mut self, count: u64, bytes: &mut Vec<u8>) -> Result<bool> {
+        bytes.clear();
+        let read = self.input.by_ref().take(count).read_to_end(bytes);
+        self.offset += bytes.len() as u64;
+        read.map_err(|source| Error::Read { offset: self.offset, source })?;
+        Ok(bytes.len() as u64 == count)
+    }
+
+    fn length(&mut self) -> Result<Length> {
+        let mut number = 0_u64;
+        for at in 0..VARINT_BYTES_MAX {
+            let Some(byte) = self.byte()? else {
+                return Ok(if at == 0 { Length::End } else { Length::Cut });
+            };
+            let (bits, shift) = (u64::from(byte & 0x7F), 7 * at);
+            if bits << shift >> shift != bits {
+                return Ok(Length::Endless);
+            }
+            number |= bits << shift;
+            if byte & 0x80 == 0 {
+                return Ok(Length::Bytes(number));
+            }
+        }
+        Ok(Length::Endless)
+    }
+
+    fn byte(&mut self) -> Result<Option<u8>> {
+        loop {
+            match self.input.fill_buf() {
+                Ok(bytes) => {
+                    let Some(&byte) = bytes.first() else { return Ok(None) };
+                    self.input.consume(1);
+                    self.offset += 1;
+                    return Ok(Some(byte));
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(source) => return Err(Error::Read { offset: self.offset, source }),
+            }
+        }
+    }
+}
+
+/// What a varint in the file is.
+enum Length {
+    Bytes(u64),
+    /// The file ended before it.
+    End,
+    /// The file ended inside it.
+    Cut,
+    /// It has more than 64 bits.
+    Endless,
+}
+
+/// Where a row is.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    /// Its number.
+    pub(super) row: u64,
+    /// Where its bytes begin.
+    pub(super) offset: u64,
+}
+
+/// Writes the container of a trace without a header.
+#[derive(Debug)]
+pub(super) struct RowsWriter<W> {
+    output: W,
+    row: u64,
+    frame: Output,
+}
+
+impl<W: Write> RowsWriter<W> {
+    /// Begins a trace.
+    pub(super) fn new(mut output: W, family: Family) -> Result<Self> {
+        let mut start = family.magic().to_vec();
+        #[expect(clippy::big_endian_bytes, reason = "the format of others")]
+        start.extend_from_slice(&VERSION.to_be_bytes());
+        start.push(0);
+        output.write_all(&start).map_err(|source| Error::Write { row: 0, source })?;
+        Ok(Self { output, row: 0, frame: Output::default() })
+    }
+
+    /// Appends a row.
+    pub(super) fn write(&mut self, row: &[u8]) -> Result<()> {
+        self.frame.0.clear();
+        self.frame.number(row.len() as u64);
+        let written =
+            self.output.write_all(&self.frame.0).and_then(|()| self.output.write_all(row));
+        written.map_err(|source| Error::Write { row: self.row, source })?;
+        self.row += 1;
+        Ok(())
+    }
+
+    /// Flushes the output and gives it back.
+    pub(super) fn finish(mut self) -> Result<W> {
+        self.output.flush().map_err(|source| Error::Write { row: self.row, source })?;
+        Ok(self.output)
+    }
+}

@@ -1,0 +1,282 @@
+//! What the events of both families of Octez are made of.
+//!
+//! The two number the operations on trees alike, but for listing, which only raw traces have:
+//!
+//! | tag | operation | tag | operation |
+//! |---|---|---|---|
+//! | 0 | empty(context → tree) | 9 | equal(tree, tree → bool) |
+//! | 1 | of-value(context, value → tree) | 10 | to-value(tree → found) |
+//! | 2 | of-raw(raw → tree) | 11 | clear(optional depth, tree) |
+//! | 3, 4 | mem, mem-tree(tree, key → bool) | 12 | find-tree(tree, key → optional tree) |
+//! | 5 | find(tree, key → found) | raw 13 | list(tree, optional offset, optional length → first tree, count) |
+//! | 6 | is-empty(tree → bool) | 13, raw 14 | add(tree, key, value → tree) |
+//! | 7 | kind(tree → 0 tree, 1 value) | 14, raw 15 | add-tree(tree, key, tree → tree) |
+//! | 8 | hash(tree → hash) | 15, raw 16 | remove(tree, key → tree) |
+//! | | | 16 to 19, raw 17 to 20 | fold: start, enter, exit, end |
+//!
+//! A raw tree is 0 and a value, or 1 and a list of steps and raw trees.
+
+use super::codes::{Decode, Input, Key, List};
+use super::error::Malformed;
+
+/// Most directories that lie in each other in a raw tree; real ones have less than 20.
+pub(super) const DEPTH_MAX: u32 = 64;
+
+type Result<T> = std::result::Result<T, Malformed>;
+
+impl<'a> Decode<'a> for () {
+    fn decode(_: &mut Input<'a>) -> Result<Self> {
+        Ok(())
+    }
+}
+
+/// How a depth is compared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DepthKind {
+    /// Equal.
+    Eq,
+    /// At least.
+    Ge,
+    /// More.
+    Gt,
+    /// At most.
+    Le,
+    /// Less.
+    Lt,
+}
+
+/// Which depths a fold visits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Depth {
+    /// How it is compared.
+    pub kind: DepthKind,
+    /// With what.
+    pub depth: u64,
+}
+
+impl<'a> Decode<'a> for Depth {
+    fn decode(input: &mut Input<'a>) -> Result<Self> {
+        let kind = match input.u8()? {
+            0 => DepthKind::Eq,
+            1 => DepthKind::Ge,
+            2 => DepthKind::Gt,
+            3 => DepthKind::Le,
+            4 => DepthKind::Lt,
+            tag => return Err(Malformed::Tag { kind: "depth", tag }),
+        };
+        Ok(Self { kind, depth: input.number()? })
+    }
+}
+
+/// In which order a fold visits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// By steps.
+    Sorted,
+    /// In any.
+    Undefined,
+}
+
+impl<'a> Decode<'a> for Order {
+    fn decode(input: &mut Input<'a>) -> Result<Self> {
+        match input.u8()? {
+            0 => Ok(Self::Sorted),
+            1 => Ok(Self::Undefined),
+            tag => Err(Malformed::Tag { kind: "order", tag }),
+        }
+    }
+}
+
+/// What a tree is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TreeKind {
+    /// A directory.
+    Directory,
+    /// A value.
+    Value,
+}
+
+impl<'a> Decode<'a> for TreeKind {
+    fn decode(input: &mut Input<'a>) -> Result<Self> {
+        match input.u8()? {
+            0 => Ok(Self::Directory),
+            1 => Ok(Self::Value),
+            tag => Err(Malformed::Tag { kind: "kind of tree", tag }),
+        }
+    }
+}
+
+/// A tree that stands in the trace itself. It stays in the bytes of its row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RawTree<'a> {
+    /// A value.
+    Value(&'a [u8]),
+    /// A directory: steps and what they lead to.
+    Directory(List<'a, (&'a [u8], RawTree<'a>)>),
+}
+
+impl<'a> Decode<'a> for RawTree<'a> {
+    fn decode(input: &mut Input<'a>) -> Result<Self> {
+        match input.u8()? {
+            0 => Ok(Self::Value(input.read()?)),
+            1 if input.depth == DEPTH_MAX => Err(Malformed::Depth),
+            1 => {
+                input.depth += 1;
+                let children = input.read()?;
+                input.depth -= 1;
+                Ok(Self::Directory(children))
+            }
+            tag => Err(Malformed::Tag { kind: "raw tree", tag }),
+        }
+    }
+}
+
+/// A test chain.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "hashes as they are, times in seconds since 1970")]
+pub enum Status<'a> {
+    /// There is none.
+    NotRunning,
+    /// It begins with the next block.
+    Forking { protocol: &'a [u8], expiration: i64 },
+    /// It runs.
+    Running { chain: &'a [u8], genesis: &'a [u8], protocol: &'a [u8], expiration: i64 },
+}
+
+impl<'a> Decode<'a> for Status<'a> {
+    fn decode(input: &mut Input<'a>) -> Result<Self> {
+        match input.u8()? {
+            0 => Ok(Self::NotRunning),
+            1 => Ok(Self::Forking { protocol: input.read()?, expiration: input.read()? }),
+            2 => Ok(Self::Running {
+                chain: input.read()?,
+                genesis: input.read()?,
+                protocol: input.read()?,
+                expiration: input.read()?,
+            }),
+            tag => Err(Malformed::Tag { kind: "status", tag }),
+        }
+    }
+}
+
+/// A fold over what is below `key`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fold<'a, T> {
+    /// Which depths; all if there is none.
+    pub depth: Option<Depth>,
+    /// In which order.
+    pub order: Order,
+    /// The tree or context.
+    pub of: T,
+    /// Where it begins.
+    pub key: Key<'a>,
+}
+
+impl<'a, T: Decode<'a>> Decode<'a> for Fold<'a, T> {
+    fn decode(input: &mut Input<'a>) -> Result<Self> {
+        let (depth, order) = input.read()?;
+        Ok(Self { depth, order, of: input.read()?, key: input.read()? })
+    }
+}
+
+/// A page of the children of a tree or context. The trace does not say of which key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Listing<T> {
+    /// The tree or context.
+    pub of: T,
+    /// Children that are left out before it.
+    pub offset: Option<u64>,
+    /// Most children.
+    pub length: Option<u64>,
+    /// The first of the trees that it made; the others follow it.
+    pub first: u64,
+    /// How many.
+    pub count: u64,
+}
+
+impl<'a, T: Decode<'a>> Decode<'a> for Listing<T> {
+    fn decode(input: &mut Input<'a>) -> Result<Self> {
+        let (of, (offset, length)) = input.read()?;
+        Ok(Self { of, offset, length, first: input.number()?, count: input.number()? })
+    }
+}
+
+/// An operation on a tree. Trees and contexts are `T`; what was found is `F`, and a hash `H`, as far as they are recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(
+    missing_docs,
+    reason = "the operands are in the table of the module; `to` is what is made"
+)]
+pub enum TreeOperation<'a, T, F, H> {
+    Empty { context: T, to: T },
+    OfValue { context: T, value: &'a [u8], to: T },
+    OfRaw { raw: RawTree<'a>, to: T },
+    Mem { tree: T, key: Key<'a>, answer: bool },
+    MemTree { tree: T, key: Key<'a>, answer: bool },
+    Find { tree: T, key: Key<'a>, found: F },
+    IsEmpty { tree: T, answer: bool },
+    Kind { tree: T, kind: TreeKind },
+    Hash { tree: T, hash: H },
+    Equal { left: T, right: T, answer: bool },
+    ToValue { tree: T, found: F },
+    Clear { depth: Option<u64>, tree: T },
+    FindTree { tree: T, key: Key<'a>, to: Option<T> },
+    List(Listing<T>),
+    Add { tree: T, key: Key<'a>, value: &'a [u8], to: T },
+    AddTree { tree: T, key: Key<'a>, child: T, to: T },
+    Remove { tree: T, key: Key<'a>, to: T },
+    FoldStart(Fold<'a, T>),
+    FoldEnter { tree: T },
+    FoldExit { tree: T },
+    FoldEnd { count: u64 },
+}
+
+/// The tag of listing in raw traces; the later ones come one later there.
+const LIST_TAG: u8 = 13;
+
+/// Decodes an operation on a tree; `has_list` in raw traces.
+pub(super) fn tree_operation<'a, T, F, H>(
+    input: &mut Input<'a>,
+    has_list: bool,
+) -> Result<TreeOperation<'a, T, F, H>>
+where
+    T: Decode<'a>,
+    F: Decode<'a>,
+    H: Decode<'a>,
+{
+    use TreeOperation as Op;
+    let tag = input.u8()?;
+    if has_list && tag == LIST_TAG {
+        return Ok(Op::List(input.read()?));
+    }
+    let op = match tag - u8::from(has_list && tag > LIST_TAG) {
+        0 => Op::Empty { context: input.read()?, to: input.read()? },
+        1 => Op::OfValue { context: input.read()?, value: input.read()?, to: input.read()? },
+        2 => Op::OfRaw { raw: input.read()?, to: input.read()? },
+        3 => Op::Mem { tree: input.read()?, key: input.read()?, answer: input.read()? },
+        4 => Op::MemTree { tree: input.read()?, key: input.read()?, answer: input.read()? },
+        5 => Op::Find { tree: input.read()?, key: input.read()?, found: input.read()? },
+        6 => Op::IsEmpty { tree: input.read()?, answer: input.read()? },
+        7 => Op::Kind { tree: input.read()?, kind: input.read()? },
+        8 => Op::Hash { tree: input.read()?, hash: input.read()? },
+        9 => Op::Equal { left: input.read()?, right: input.read()?, answer: input.read()? },
+        10 => Op::ToValue { tree: input.read()?, found: input.read()? },
+        11 => Op::Clear { depth: input.read()?, tree: input.read()? },
+        12 => Op::FindTree { tree: input.read()?, key: input.read()?, to: input.read()? },
+        13 => {
+            let (tree, (key, value)) = input.read()?;
+            Op::Add { tree, key, value, to: input.read()? }
+        }
+        14 => {
+            let (tree, (key, child)) = input.read()?;
+            Op::AddTree { tree, key, child, to: input.read()? }
+        }
+        15 => Op::Remove { tree: input.read()?, key: input.read()?, to: input.read()? },
+        16 => Op::FoldStart(input.read()?),
+        17 => Op::FoldEnter { tree: input.read()? },
+        18 => Op::FoldExit { tree: input.read()? },
+        19 => Op::FoldEnd { count: input.number()? },
+        _ => return Err(Malformed::Tag { kind: "operation on a tree", tag }),
+    };
+    Ok(op)
+}

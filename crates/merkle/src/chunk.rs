@@ -1,0 +1,362 @@
+//! Chunks: the files that the pack consists of. A chunk is a head of 64 bytes and a chain of [frames](crate::frame), or, once a
+//! collection has compacted it, a head, the records that are kept, and a map of where each run of them has stood.
+//! Addresses are those of the chunk as it was written, always.
+//!
+//! | offset | size | field        | meaning |
+//! |--------|------|--------------|---------|
+//! | 0      | 8    | `magic`      | `TRNMPACK` |
+//! | 8      | 4    | `version`    | format version, now 1 |
+//! | 12     | 4    | `number`     | number of the chunk |
+//! | 16     | 8    | `store`      | identity of the store |
+//! | 24     | 4    | `before`     | where the chunk before ends, in units of 8 bytes; 0 for the first chunk |
+//! | 28     | 4    | `chain`      | what the first frame chains to |
+//! | 32     | 4    | `kind`       | 1 as written, 2 compacted |
+//! | 36     | 4    | `runs`       | compacted: runs of records that are kept |
+//! | 40     | 8    | `map`        | compacted: offset of the map |
+//! | 48     | 12   |              | zero |
+//! | 60     | 4    | `crc`        | CRC-32C of bytes `0..60` |
+//!
+//! The map is `runs` × (unit in the chunk as written, unit in this file, length in units), u32 each, ascending, and
+//! their CRC-32C.
+//!
+//! The file of chunk n is named `chunk-` ‖ n in 8 hexadecimal digits.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use terrane_io::checksum::crc32c;
+use terrane_io::{Access, Disk, DiskFile, OpenMode};
+
+use crate::address::{Address, Place, UNIT_BYTES, take_leb};
+use crate::corrupt::Corrupt;
+use crate::error::{Error, Result};
+use crate::frame::{FRAME_HEAD_BYTES, open_record, parse_head};
+
+pub(crate) const CHUNK_HEAD_BYTES: usize = 64;
+const MAGIC: &[u8; 8] = b"TRNMPACK";
+/// Format version of chunks.
+pub(crate) const CHUNK_VERSION: u32 = 1;
+const NAME: &str = "chunk-";
+
+/// The first unit behind the head.
+pub(crate) const FIRST_UNIT: u32 = (CHUNK_HEAD_BYTES as u64 / UNIT_BYTES) as u32;
+
+/// What stands in the head of a chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ChunkHead {
+    pub(crate) number: u32,
+    pub(crate) store: u64,
+    /// Where the chunk before ends.
+    pub(crate) before: u32,
+    pub(crate) chain: u32,
+    /// Runs and offset of the map, if the chunk is compacted.
+    pub(crate) map: Option<(u32, u64)>,
+}
+
+/// Records that lie together, in units.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Run {
+    /// In the chunk as it was written.
+    pub(crate) unit: u32,
+    /// In this file.
+    pub(crate) stored: u32,
+    pub(crate) units: u32,
+}
+
+const RUN_BYTES: usize = 12;
+
+impl ChunkHead {
+    pub(crate) fn encode(&self) -> [u8; CHUNK_HEAD_BYTES] {
+        let mut bytes = [0; CHUNK_HEAD_BYTES];
+        bytes[..8].copy_from_slice(MAGIC);
+        bytes[8..12].copy_from_slice(&CHUNK_VERSION.to_le_bytes());
+        bytes[12..16].copy_from_slice(&self.number.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.store.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.before.to_le_bytes());
+        bytes[28..32].copy_from_slice(&self.chain.to_le_bytes());
+        let (kind, (runs, map)) = if let Some(map) = self.map { (2u32, map) } else { (1, (0, 0)) };
+        bytes[32..36].copy_from_slice(&kind.to_le_bytes());
+        bytes[36..40].copy_from_slice(&runs.to_le_bytes());
+        bytes[40..48].copy_from_slice(&map.to_le_bytes());
+        let crc = crc32c(&bytes[..60]);
+        bytes[60..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    fn decode(path: &Path, bytes: &[u8; CHUNK_HEAD_BYTES]) -> Result<Self> {
+        let corrupt = |what| Error::Corrupt { path: path.to_owned(), address: None, what };
+        let word = |at: usize| {
+            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
+        if bytes[..8] != *MAGIC {
+            return Err(Error::NotAContextStore { path: path.to_owned() });
+        }
+        let (stored, computed) = (word(60), crc32c(&bytes[..60]));
+        if stored != computed {
+            let what = Corrupt::rule("checksum of a head", u64::from(computed), u64::from(stored));
+            return Err(corrupt(what));
+        }
+        if word(8) != CHUNK_VERSION {
+            return Err(Error::UnsupportedVersion {
+                path: path.to_owned(),
+                found: word(8),
+                newest: CHUNK_VERSION,
+            });
+        }
+        let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
+        let map = match word(32) {
+            1 => None,
+            2 => Some((word(36), long(40))),
+            other => return Err(corrupt(Corrupt::rule("kind of a chunk", 1, u64::from(other)))),
+        };
+        Ok(Self { number: word(12), store: long(16), before: word(24), chain: word(28), map })
+    }
+}
+
+/// The path of a chunk.
+pub(crate) fn chunk_path(dir: &Path, number: u32) -> PathBuf {
+    dir.join(format!("{NAME}{number:08x}"))
+}
+
+/// The number of the chunk whose file has this name.
+pub(crate) fn chunk_number(name: &str) -> Option<u32> {
+    let digits = name.strip_prefix(NAME).filter(|digits| digits.len() == 8)?;
+    u32::from_str_radix(digits, 16).ok()
+}
+
+/// An open chunk.
+#[derive(Debug)]
+pub(crate) struct Chunk {
+    pub(crate) head: ChunkHead,
+    pub(crate) file: Arc<dyn DiskFile>,
+    /// What is kept, if the chunk is compacted; ascending.
+    pub(crate) runs: Option<Box<[Run]>>,
+}
+
+impl Chunk {
+    /// Makes a chunk. Its name and head are durable after a sync of the directory and of the file.
+    pub(crate) fn create(disk: &dyn Disk, dir: &Path, head: ChunkHead) -> Result<Self> {
+        let path = chunk_path(dir, head.number);
+        let file = disk.open(&path, OpenMode::Truncate, Access::Buffered)?;
+        file.write_at(&head.encode(), 0)?;
+        Ok(Self { head, file, runs: None })
+    }
+
+    /// Opens a chunk, for writing too if `mode` says so.
+    pub(crate) fn open(disk: &dyn Disk, dir: &Path, number: u32, mode: OpenMode) -> Result<Self> {
+        Self::open_at(disk, &chunk_path(dir, number), number, mode)
+    }
+
+    pub(crate) fn open_at(
+        disk: &dyn Disk,
+        path: &Path,
+        number: u32,
+        mode: OpenMode,
+    ) -> Result<Self> {
+        let file = disk.open(path, mode, Access::Buffered)?;
+        let mut bytes = [0; CHUNK_HEAD_BYTES];
+        file.read_at(&mut bytes, 0)?;
+        let head = ChunkHead::decode(path, &bytes)?;
+        if head.number != number {
+            let what =
+                Corrupt::rule("number of a chunk", u64::from(number), u64::from(head.number));
+            return Err(Error::Corrupt { path: path.to_owned(), address: None, what });
+        }
+        let runs = head.map.map(|map| read_map(&*file, map)).transpose()?;
+        Ok(Self { head, file, runs })
+    }
+
+    pub(crate) fn corrupt(&self, at: Address, what: Corrupt) -> Error {
+        Error::Corrupt { path: self.file.path().to_owned(), address: Some(at), what }
+    }
+
+    /// Where in the file a record begins, and how many bytes can be read from there on; none if it was collected.
+    pub(crate) fn locate(&self, at: Address) -> Option<(u64, u64)> {
+        let Some(runs) = &self.runs else { return Some((at.offset(), u64::MAX)) };
+        let number = runs.partition_point(|run| run.unit <= at.unit).checked_sub(1)?;
+        let run = runs[number];
+        let skipped = at.unit - run.unit;
+        (skipped < run.units).then(|| {
+            let stored = u64::from(run.stored + skipped) * UNIT_BYTES;
+            (stored, u64::from(run.units - skipped) * UNIT_BYTES)
+        })
+    }
+
+    /// The body of a record; none if it was collected.
+    ///
+    /// Cost: one read of the record's length.
+    pub(crate) fn read(&self, place: Place) -> Result<Option<Vec<u8>>> {
+        let Some((offset, room)) = self.locate(place.at) else { return Ok(None) };
+        let short = || self.corrupt(place.at, Corrupt::short("a record lies in its chunk"));
+        if u64::from(place.bytes) > room.min(RECORD_BYTES_MAX) {
+            return Err(short());
+        }
+        let mut bytes = vec![0; place.bytes as usize];
+        self.file.read_at(&mut bytes, offset).map_err(|error| match error {
+            terrane_io::Error::ShortRead { .. } => short(),
+            other => other.into(),
+        })?;
+        let (start, len) = {
+            let (body, used) =
+                open_record(place.at, &bytes).map_err(|what| self.corrupt(place.at, what))?;
+            if used != bytes.len() {
+                let what = Corrupt::rule("length of a record", bytes.len() as u64, used as u64);
+                return Err(self.corrupt(place.at, what));
+            }
+            (used - CRC_BYTES - body.len(), body.len())
+        };
+        bytes.truncate(start + len);
+        bytes.drain(..start);
+        Ok(Some(bytes))
+    }
+
+    /// The runs of records: the payloads of all frames that are whole, or what is kept of them.
+    pub(crate) fn all_runs(&self) -> Result<Vec<Run>> {
+        if let Some(runs) = &self.runs {
+            return Ok(runs.to_vec());
+        }
+        let len = self.file.len()?;
+        let (mut offset, mut chain) = (CHUNK_HEAD_BYTES as u64, self.head.chain);
+        let mut runs = Vec::new();
+        while offset + FRAME_HEAD_BYTES as u64 <= len {
+            let mut head = [0; FRAME_HEAD_BYTES];
+            self.file.read_at(&mut head, offset)?;
+            let Some(frame) = parse_head(&head, chain) else { break };
+            offset += FRAME_HEAD_BYTES as u64;
+            if offset + frame.bytes as u64 > len {
+                break;
+            }
+            let (unit, units) =
+                ((offset / UNIT_BYTES) as u32, (frame.bytes as u64 / UNIT_BYTES) as u32);
+            runs.push(Run { unit, stored: unit, units });
+            offset += frame.bytes as u64;
+            chain = frame.crc;
+        }
+        Ok(runs)
+    }
+
+    /// Calls `visit` with each record of a run: its place, and its body if the record is whole. What follows a record whose
+    /// length cannot be told is left out, after a call with no body.
+    ///
+    /// Cost: reads the run, 1 MiB at a time.
+    pub(crate) fn each_record(
+        &self,
+        run: Run,
+        visit: &mut dyn FnMut(Place, std::result::Result<&[u8], Corrupt>) -> Result<()>,
+    ) -> Result<()> {
+        let total = run.units as usize * UNIT_BYTES as usize;
+        let (mut done, mut window, mut used) = (0, Vec::new(), 0);
+        while done < total {
+            let unit = run.unit + (done as u64 / UNIT_BYTES) as u32;
+            let at = Address { chunk: self.head.number, unit };
+            let mut size = window_record(&window[used..]);
+            if size.is_none() {
+                let wanted = self.first_record(run, done, total)?.max(WINDOW_BYTES);
+                window = vec![0; wanted.min(total - done)];
+                used = 0;
+                let offset = u64::from(run.stored) * UNIT_BYTES + done as u64;
+                self.file.read_at(&mut window, offset)?;
+                size = window_record(&window);
+            }
+            let Some(size) = size else {
+                let what = Corrupt::short("a record lies in its frame");
+                return visit(Place { at, bytes: 0 }, Err(what));
+            };
+            let body = open_record(at, &window[used..used + size]).map(|(body, _)| body);
+            visit(Place { at, bytes: size as u32 }, body)?;
+            let step = size.next_multiple_of(UNIT_BYTES as usize);
+            used = (used + step).min(window.len());
+            done += step;
+        }
+        Ok(())
+    }
+
+    /// How many bytes the record at an offset of a run takes, as its length says.
+    fn first_record(&self, run: Run, done: usize, total: usize) -> Result<usize> {
+        let mut head = [0; 10];
+        let some = head.len().min(total - done);
+        self.file.read_at(&mut head[..some], u64::from(run.stored) * UNIT_BYTES + done as u64)?;
+        Ok(record_size(&head[..some]).unwrap_or(0))
+    }
+}
+
+/// Records are read so many bytes at a time when a whole chunk is.
+const WINDOW_BYTES: usize = 1 << 20;
+/// The largest record; a value has less than 2 GiB.
+const RECORD_BYTES_MAX: u64 = (1 << 31) + 64;
+const CRC_BYTES: usize = 4;
+
+/// How many bytes a record takes that begins like this.
+pub(crate) fn record_size(bytes: &[u8]) -> Option<usize> {
+    let mut rest = bytes;
+    let len = take_leb(&mut rest).ok().filter(|len| *len < RECORD_BYTES_MAX)?;
+    Some(bytes.len() - rest.len() + len as usize + CRC_BYTES)
+}
+
+/// The size of the record at the beginning of a window that holds all of it.
+fn window_record(window: &[u8]) -> Option<usize> {
+    record_size(window).filter(|size| *size <= window.len())
+}
+
+fn read_map(file: &dyn DiskFile, (count, offset): (u32, u64)) -> Result<Box<[Run]>> {
+    let corrupt = |what| Error::Corrupt { path: file.path().to_owned(), address: None, what };
+    let bytes_expected = count as usize * RUN_BYTES + CRC_BYTES;
+    let len = file.len()?;
+    if offset.checked_add(bytes_expected as u64) != Some(len) {
+        return Err(corrupt(Corrupt::rule("length of a compacted chunk", offset, len)));
+    }
+    let mut bytes = vec![0; bytes_expected];
+    file.read_at(&mut bytes, offset)?;
+    let (content, stored) = bytes.split_at(bytes_expected - CRC_BYTES);
+    if *stored != crc32c(content).to_le_bytes() {
+        return Err(corrupt(Corrupt::rule("checksum of a map", 0, 1)));
+    }
+    let word = |run: &[u8], at: usize| {
+        u32::from_le_bytes([run[at], run[at + 1], run[at + 2], run[at + 3]])
+    };
+    let runs = content.chunks_exact(RUN_BYTES);
+    Ok(runs
+        .map(|run| Run { unit: word(run, 0), stored: word(run, 4), units: word(run, 8) })
+        .collect())
+}
+
+/// Writes a chunk that has only some runs of `source`, under a name of its own, synced. The runs are those of
+/// `source`, in ascending order.
+///
+/// Cost: reads and writes the runs, 1 MiB at a time; `pace` is called with the bytes of each.
+pub(crate) fn write_compacted(
+    disk: &dyn Disk,
+    path: &Path,
+    source: &Chunk,
+    runs: &[Run],
+    pace: &mut dyn FnMut(u64) -> Result<()>,
+) -> Result<()> {
+    let file = disk.open(path, OpenMode::Truncate, Access::Buffered)?;
+    let mut next = FIRST_UNIT;
+    let mut map = Vec::with_capacity(runs.len() * RUN_BYTES + CRC_BYTES);
+    for run in runs {
+        for word in [run.unit, next, run.units] {
+            map.extend_from_slice(&word.to_le_bytes());
+        }
+        let (from, to) = (u64::from(run.stored) * UNIT_BYTES, u64::from(next) * UNIT_BYTES);
+        let total = u64::from(run.units) * UNIT_BYTES;
+        let mut buffer = vec![0; total.min(WINDOW_BYTES as u64) as usize];
+        let mut done = 0;
+        while done < total {
+            let some = (total - done).min(buffer.len() as u64);
+            let bytes = &mut buffer[..some as usize];
+            source.file.read_at(bytes, from + done)?;
+            file.write_at(bytes, to + done)?;
+            done += some;
+            pace(some)?;
+        }
+        next += run.units;
+    }
+    let crc = crc32c(&map);
+    map.extend_from_slice(&crc.to_le_bytes());
+    let map_at = u64::from(next) * UNIT_BYTES;
+    file.write_at(&map, map_at)?;
+    let head = ChunkHead { map: Some((runs.len() as u32, map_at)), ..source.head };
+    file.write_at(&head.encode(), 0)?;
+    Ok(file.sync()?)
+}

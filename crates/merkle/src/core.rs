@@ -1,0 +1,262 @@
+//! What a writer and a reader of a store share: the pack, the index, and what is known about commits and branches.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use terrane_io::Disk;
+
+use crate::address::{Address, Place};
+use crate::commit::{Branches, Commit, CommitRecord, CommitTable, apply_branches};
+use crate::context::Context;
+use crate::control::{Control, Indexing};
+use crate::error::{Error, Result};
+use crate::frame::{FrameKind, records};
+use crate::hash::Hash;
+use crate::index::{Object, ObjectIndex, key, place};
+use crate::node::{Child, Env, Node};
+use crate::pack::{Pack, Tail};
+use crate::pins::{Pinned, Pins};
+use crate::quick::QuickMap;
+use crate::tree::{Tree, empty_dir};
+
+/// What is known about a store beside its pack.
+#[derive(Debug)]
+pub(crate) struct View {
+    pub(crate) control: Control,
+    /// Commits that the index may not have: those made since the control record was written.
+    pub(crate) recent: QuickMap<Hash, Place>,
+    /// The index is right about what lies below.
+    pub(crate) indexed: Address,
+    pub(crate) branches: Branches,
+    /// Commits that are kept although others after them were collected.
+    pub(crate) kept: QuickMap<Hash, Place>,
+    /// The commit made last.
+    pub(crate) last: Option<Place>,
+    pub(crate) commits: u64,
+}
+
+impl View {
+    /// What a control record knows by itself.
+    pub(crate) fn new(control: Control) -> Self {
+        Self {
+            recent: QuickMap::default(),
+            indexed: control.tail,
+            branches: Branches::new(),
+            kept: QuickMap::default(),
+            last: control.last,
+            commits: control.commits,
+            control,
+        }
+    }
+
+    /// Whether a commit was not collected.
+    pub(crate) fn is_kept(&self, hash: &Hash, place: Place) -> bool {
+        place.at >= self.control.retained || self.kept.get(hash) == Some(&place)
+    }
+
+    pub(crate) fn add_commit(&mut self, hash: Hash, place: Place) {
+        self.recent.insert(hash, place);
+        self.last = Some(place);
+        self.commits += 1;
+    }
+}
+
+/// Tables of commits that a reader has looked at, from the newest on.
+#[derive(Debug, Default)]
+pub(crate) struct Tables {
+    commits: QuickMap<Hash, Place>,
+    /// The newest table that was read, and the next one to be read.
+    newest: Option<Place>,
+    next: Option<Place>,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) dir: PathBuf,
+    pub(crate) pack: Arc<Pack>,
+    pub(crate) env: Arc<Env>,
+    /// What a writer finds commits by; a reader has the tables of commits.
+    pub(crate) index: Option<Box<dyn ObjectIndex>>,
+    pub(crate) tables: Mutex<Tables>,
+    pub(crate) view: RwLock<View>,
+    pub(crate) pinned: Pinned,
+}
+
+/// Reads what follows a control record: its branches, and the frames behind its tail.
+pub(crate) fn recover(pack: &Pack, view: &mut View) -> Result<Tail> {
+    let control = view.control;
+    pack.set_first(control.first);
+    if let Some(table) = control.branches {
+        let body = pack.body(table)?;
+        apply_branches(&body, &mut view.branches).map_err(|what| pack.corrupt(table.at, what))?;
+    }
+    if let Some(kept) = control.kept {
+        view.kept.extend(table_at(pack, kept)?.commits);
+    }
+    follow(pack, view, control.tail, control.chain)
+}
+
+/// The table of commits at a place.
+pub(crate) fn table_at(pack: &Pack, at: Place) -> Result<CommitTable> {
+    CommitTable::decode(at.at, &pack.body(at)?).map_err(|what| pack.corrupt(at.at, what))
+}
+
+/// Brings a view from one tail to the next.
+pub(crate) fn follow(pack: &Pack, view: &mut View, from: Address, chain: u32) -> Result<Tail> {
+    let control = view.control;
+    let empty = control.rules.empty_hash();
+    pack.follow(from, chain, control.store, &mut |kind, at, payload| {
+        match kind {
+            FrameKind::Objects => {}
+            FrameKind::Commit => {
+                let last = records(at, payload).last();
+                let (place, body) = match last {
+                    Some(Ok(record)) => record,
+                    Some(Err(what)) => return Err(pack.corrupt(at, what)),
+                    None => return Ok(()),
+                };
+                let record = CommitRecord::decode(place.at, empty, body)
+                    .map_err(|what| pack.corrupt(place.at, what))?;
+                view.add_commit(record.commit.hash, place);
+            }
+            FrameKind::Branches => {
+                for record in records(at, payload) {
+                    let (place, body) = record.map_err(|what| pack.corrupt(at, what))?;
+                    apply_branches(body, &mut view.branches)
+                        .map_err(|what| pack.corrupt(place.at, what))?;
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+impl Core {
+    pub(crate) fn view(&self) -> RwLockReadGuard<'_, View> {
+        self.view.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn view_mut(&self) -> RwLockWriteGuard<'_, View> {
+        self.view.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The commit record at a place.
+    pub(crate) fn commit_at(&self, at: Place) -> Result<CommitRecord> {
+        let body = self.pack.body(at)?;
+        CommitRecord::decode(at.at, self.env.rules.empty_hash(), &body)
+            .map_err(|what| self.pack.corrupt(at.at, what))
+    }
+
+    /// Where an object is that the index has.
+    ///
+    /// Cost: that of the index; for a reader one read for each table of commits down to that which has it, the first time.
+    pub(crate) fn indexed(&self, object: Object, hash: &Hash) -> Result<Option<Place>> {
+        let found = match &self.index {
+            Some(index) => index.find(&key(object, hash)).map_err(Error::index)?.map(place),
+            None => self.find_in_tables(hash)?,
+        };
+        let view = self.view();
+        Ok(found.filter(|place| place.at < view.indexed && place.at.chunk >= view.control.first))
+    }
+
+    fn find_in_tables(&self, hash: &Hash) -> Result<Option<Place>> {
+        let Control { table: newest, retained, .. } = self.view().control;
+        let mut tables = self.tables.lock().unwrap_or_else(PoisonError::into_inner);
+        if tables.newest != newest {
+            *tables = Tables { newest, next: newest, ..Tables::default() };
+        }
+        loop {
+            if let Some(place) = tables.commits.get(hash) {
+                return Ok(Some(*place));
+            }
+            let Some(at) = tables.next else { return Ok(None) };
+            let table = table_at(&self.pack, at)?;
+            // Those that are kept below are known.
+            let is_last = table.commits.iter().any(|(_, place)| place.at < retained);
+            tables.commits.extend(table.commits);
+            tables.next = table.before.filter(|_| !is_last);
+        }
+    }
+
+    /// The commit of a hash.
+    pub(crate) fn find_commit(&self, hash: &Hash) -> Result<Option<(Place, CommitRecord)>> {
+        let recent = {
+            let view = self.view();
+            view.recent.get(hash).or_else(|| view.kept.get(hash)).copied()
+        };
+        let place = match recent {
+            Some(place) => Some(place),
+            None => self.indexed(Object::Commit, hash)?,
+        };
+        let Some(place) = place.filter(|place| self.view().is_kept(hash, *place)) else {
+            return Ok(None);
+        };
+        let record = self.commit_at(place)?;
+        Ok((record.commit.hash == *hash).then_some((place, record)))
+    }
+
+    /// The context of a commit.
+    pub(crate) fn checkout(&self, hash: &Hash) -> Result<Option<Context>> {
+        let Some((place, record)) = self.find_commit(hash)? else { return Ok(None) };
+        let pins = Pins::default();
+        if let Some(root) = &record.root {
+            // A collection looks at the pins and hides commits under this lock.
+            let view = self.view();
+            if !view.is_kept(hash, place) {
+                return Ok(None);
+            }
+            pins.add(self.pinned.pin(root.place));
+        }
+        Ok(Some(Context::new(self.tree_of(&record, pins)?, vec![record.commit.hash])))
+    }
+
+    /// The tree of a commit.
+    pub(crate) fn tree_of(&self, record: &CommitRecord, pins: Pins) -> Result<Tree> {
+        let root = match &record.root {
+            None => empty_dir(),
+            Some(link) => {
+                let node = Node::of_record(self.pack.record_at(link.place)?, Some(*link));
+                Child::Dir(Arc::new(node))
+            }
+        };
+        Ok(Tree { env: Arc::clone(&self.env), root, pins })
+    }
+
+    /// An empty tree of this store.
+    pub(crate) fn empty(&self) -> Tree {
+        Tree { env: Arc::clone(&self.env), root: empty_dir(), pins: Pins::default() }
+    }
+
+    /// The commits in the order in which they were made, the newest first.
+    pub(crate) fn newest(&self) -> impl Iterator<Item = Result<(Place, CommitRecord)>> + '_ {
+        let (retained, mut next, mut kept) = {
+            let view = self.view();
+            let mut kept: Vec<Place> = view.kept.values().copied().collect();
+            kept.sort_unstable_by_key(|place| place.at);
+            (view.control.retained, view.last, kept)
+        };
+        std::iter::from_fn(move || {
+            if let Some(place) = next.take().filter(|place| place.at >= retained) {
+                return Some(self.commit_at(place).map(|record| {
+                    next = record.before;
+                    (place, record)
+                }));
+            }
+            let place = kept.pop()?;
+            Some(self.commit_at(place).map(|record| (place, record)))
+        })
+    }
+
+    pub(crate) fn commit_of(&self, hash: &Hash) -> Result<Commit> {
+        match self.find_commit(hash)? {
+            Some((_, record)) => Ok(record.commit),
+            None => Err(Error::UnknownCommit { hash: *hash }),
+        }
+    }
+
+    pub(crate) fn indexing(&self) -> Indexing {
+        self.view().control.indexing
+    }
+}

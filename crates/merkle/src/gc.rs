@@ -1,0 +1,470 @@
+//! Collection: taking away the commits that are no longer wanted, and what only they reach, while the store is read and
+//! written.
+//!
+//! 1. **Mark.** The chunk that is written to is ended. What is reachable from the commits that are kept, from branches, and
+//!    from trees that are in use is marked, in one sweep over the older chunks from the newest to the oldest. Nothing is
+//!    changed; a collection that is cancelled here, or whose process ends, has not been.
+//! 2. **Switch.** What was written meanwhile is looked through; then the control record says which commits are kept. From
+//!    here on the others are gone.
+//! 3. **Reclaim.** Chunk by chunk, what is not marked is left out of a copy that takes the chunk's place; so the disk holds one
+//!    chunk twice, never more. Addresses stay. A collection that ends here leaves garbage, which the next one takes.
+//!
+//! `pace` is called after each piece of work, of about 1 MiB of input or output: it may wait, so that the store's own work goes
+//! first, and it may cancel.
+
+use std::sync::{Arc, PoisonError, TryLockError};
+
+use crate::address::{Address, Place, UNIT_BYTES};
+use crate::chunk::Run;
+use crate::commit::CommitRecord;
+use crate::core::table_at;
+use crate::error::{Error, Result};
+use crate::hash::Hash;
+use crate::index::{IndexKey, Object, key, place};
+use crate::marks::{Marks, unit_bytes};
+use crate::quick::QuickMap;
+use crate::store::{ControlChange, Store, Writer, lock};
+
+/// Chunks are compacted when at least one part in so many of them is garbage.
+const GARBAGE_PARTS: u64 = 16;
+/// Keys that are removed from the index at once.
+const REMOVALS: usize = 1024;
+
+/// Which commits are kept. Heads of branches always are, and so is what is made during the collection.
+#[derive(Debug, Clone, Default)]
+pub struct Retain {
+    newest: Option<u64>,
+    since: Option<Hash>,
+    commits: Vec<Hash>,
+    everything: bool,
+}
+
+impl Retain {
+    /// The `count` commits that were made last.
+    pub fn newest(count: u64) -> Self {
+        Self { newest: Some(count), ..Self::default() }
+    }
+
+    /// `commit`, and all that were made after it.
+    pub fn since(commit: Hash) -> Self {
+        Self { since: Some(commit), ..Self::default() }
+    }
+
+    /// All commits that there are: for garbage that flushes and interrupted collections have left.
+    pub fn everything() -> Self {
+        Self { everything: true, ..Self::default() }
+    }
+
+    /// Also this commit, however old.
+    #[must_use]
+    pub fn and(mut self, commit: Hash) -> Self {
+        self.commits.push(commit);
+        self
+    }
+}
+
+/// What a collection is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GcPhase {
+    /// Looking for what is in use. Cancelling leaves everything as it was.
+    Mark,
+    /// Taking away what is not. Cancelling leaves the rest as garbage.
+    Reclaim,
+}
+
+/// How far a collection is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GcProgress {
+    /// What it is doing.
+    pub phase: GcPhase,
+    /// Bytes that were read in this phase, and in the second one written.
+    pub bytes: u64,
+    /// Bytes of the chunks that it looks at.
+    pub total_bytes: u64,
+}
+
+/// What the caller of a collection wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GcPace {
+    /// Go on.
+    Go,
+    /// Stop.
+    Cancel,
+}
+
+/// What a collection has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct GcReport {
+    /// Commits that are kept, without those made meanwhile.
+    pub kept: u64,
+    /// Commits that were collected.
+    pub collected: u64,
+    /// Chunks that were looked at.
+    pub chunks: u64,
+    /// Chunks that were rewritten without their garbage.
+    pub compacted: u64,
+    /// Chunks that were removed.
+    pub removed: u64,
+    /// Bytes in use in the chunks that were looked at.
+    pub live_bytes: u64,
+    /// Bytes that were given back to the file system.
+    pub freed_bytes: u64,
+}
+
+/// What is to be kept, and what is not.
+struct Plan {
+    /// The first commit that is kept with all that follow.
+    retained: Address,
+    kept: Vec<(Place, CommitRecord)>,
+    collected: Vec<Hash>,
+}
+
+impl Plan {
+    /// Commits that are kept below the first one that all after are.
+    fn exceptions(&self) -> Vec<(Hash, Place)> {
+        let below = self.kept.iter().filter(|(place, _)| place.at < self.retained);
+        below.map(|(place, record)| (record.commit.hash, *place)).collect()
+    }
+}
+
+/// Calls back after each piece of work.
+struct Pacer<'a> {
+    progress: GcProgress,
+    pace: &'a mut dyn FnMut(&GcProgress) -> GcPace,
+}
+
+impl Pacer<'_> {
+    fn add(&mut self, bytes: u64) -> Result<()> {
+        self.progress.bytes += bytes;
+        match (self.pace)(&self.progress) {
+            GcPace::Go => Ok(()),
+            GcPace::Cancel => Err(Error::GcCancelled),
+        }
+    }
+}
+
+impl Store {
+    /// Takes away all commits but those that are to be kept, and what only they reach. Runs in the thread of the caller;
+    /// others go on reading and committing.
+    ///
+    /// Cost: reads the older chunks twice at most, and writes those with garbage once, without it.
+    ///
+    /// # Errors
+    /// [`GcRunning`](Error::GcRunning), [`GcCancelled`](Error::GcCancelled), [`UnknownCommit`](Error::UnknownCommit) for one that
+    /// is to be kept, [`Corrupt`](Error::Corrupt) if something that is in use is damaged: nothing is taken away then;
+    /// and those of [`commit`](Self::commit).
+    pub fn collect(
+        &self,
+        retain: &Retain,
+        pace: &mut dyn FnMut(&GcProgress) -> GcPace,
+    ) -> Result<GcReport> {
+        let _running = match self.collection.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(error)) => error.into_inner(),
+            Err(TryLockError::WouldBlock) => return Err(Error::GcRunning),
+        };
+        // What is committed from here on is in newer chunks than those that are looked at.
+        let (first, end) = self.end_chunk()?;
+        let plan = self.plan(retain)?;
+        let total_bytes = self.chunk_bytes(first, end)?;
+        let progress = GcProgress { phase: GcPhase::Mark, bytes: 0, total_bytes };
+        let mut pacer = Pacer { progress, pace };
+        let marks = self.mark(&plan, Marks::new(first, end), end, &mut pacer)?;
+
+        pacer.progress = GcProgress { phase: GcPhase::Reclaim, bytes: 0, total_bytes };
+        let reclaimed = self.reclaim(&plan, &marks, first, end, &mut pacer);
+        *self.marks.write().unwrap_or_else(PoisonError::into_inner) = None;
+        reclaimed
+    }
+
+    /// Whether a collection was interrupted while it took garbage away; one of [everything](Retain::everything) takes the rest.
+    pub fn has_unfinished_collection(&self) -> bool {
+        self.core.view().control.collecting != 0
+    }
+
+    fn plan(&self, retain: &Retain) -> Result<Plan> {
+        let commits: Vec<(Place, CommitRecord)> = self.core.newest().collect::<Result<_>>()?;
+        let find = |hash: &Hash| {
+            let position = commits.iter().position(|(_, record)| record.commit.hash == *hash);
+            position.ok_or(Error::UnknownCommit { hash: *hash })
+        };
+        let mut count = retain.newest.unwrap_or(0) as usize;
+        if let Some(since) = &retain.since {
+            count = count.max(find(since)? + 1);
+        }
+        if retain.everything || count >= commits.len() {
+            let retained = self.core.view().control.retained;
+            return Ok(Plan { retained, kept: commits, collected: Vec::new() });
+        }
+        let retained = match count.checked_sub(1) {
+            Some(last) => commits[last].0.at,
+            None => lock(&self.writer).tail.end,
+        };
+        let mut wanted = vec![false; commits.len()];
+        wanted[..count].fill(true);
+        for hash in &retain.commits {
+            wanted[find(hash)?] = true;
+        }
+        for (_, head) in self.branches() {
+            if let Ok(position) = find(&head) {
+                wanted[position] = true;
+            }
+        }
+        let mut plan = Plan { retained, kept: Vec::new(), collected: Vec::new() };
+        for (commit, wanted) in commits.into_iter().zip(wanted) {
+            if wanted {
+                plan.kept.push(commit);
+            } else {
+                plan.collected.push(commit.1.commit.hash);
+            }
+        }
+        Ok(plan)
+    }
+
+    /// Ends the chunk that is written to; the chunks before the new one.
+    fn end_chunk(&self) -> Result<(u32, u32)> {
+        let mut writer = lock(&self.writer);
+        self.check_writable(&writer)?;
+        self.roll(&mut writer)?;
+        Ok((self.core.view().control.first, writer.tail.end.chunk))
+    }
+
+    fn chunk_bytes(&self, first: u32, end: u32) -> Result<u64> {
+        let mut total = 0;
+        for number in first..end {
+            total += self.core.pack.chunk(number)?.file.len()?;
+        }
+        Ok(total)
+    }
+
+    /// Marks what is in use, and switches to it.
+    fn mark(
+        &self,
+        plan: &Plan,
+        mut marks: Marks,
+        end: u32,
+        pacer: &mut Pacer<'_>,
+    ) -> Result<Arc<Marks>> {
+        let pack = &self.core.pack;
+        for (place, record) in &plan.kept {
+            marks.mark(place.at);
+            if let Some(root) = &record.root {
+                marks.mark(root.place.at);
+            }
+        }
+        for root in self.core.pinned.roots() {
+            marks.mark(root.at);
+        }
+        self.mark_tables(&mut marks, plan.retained)?;
+        marks.sweep(pack, &mut |bytes| pacer.add(bytes))?;
+
+        let start = Address { chunk: end, unit: 0 };
+        let tail = lock(&self.writer).tail.end;
+        self.mark_written(&mut marks, start, tail, &mut |bytes| pacer.add(bytes))?;
+        // What was written since then is little: nobody waits long, and nobody is asked.
+        let mut writer = lock(&self.writer);
+        self.check_writable(&writer)?;
+        let end_now = writer.tail.end;
+        self.mark_written(&mut marks, tail, end_now, &mut |_| Ok(()))?;
+        let before = self.hide(plan, &mut marks)?;
+        let marks = Arc::new(marks);
+        let switched = self.switch(plan, &mut writer, end, &marks);
+        if switched.is_err() {
+            let mut view = self.core.view_mut();
+            (view.control.retained, view.kept) = before;
+        }
+        switched.map(|()| marks)
+    }
+
+    /// Lets no commit be checked out any more that is to be collected, once all that were are marked. What was to be seen
+    /// before.
+    fn hide(&self, plan: &Plan, marks: &mut Marks) -> Result<(Address, QuickMap<Hash, Place>)> {
+        loop {
+            marks.mark_all(&self.core.pack, self.core.pinned.roots())?;
+            // A checkout pins its commit and looks whether it is kept under this lock.
+            let mut view = self.core.view_mut();
+            if self.core.pinned.roots().iter().any(|root| marks.lacks(root.at)) {
+                continue;
+            }
+            // A branch may have been set meanwhile to a commit that was not to be kept.
+            let moved = view.branches.iter().find(|(_, head)| plan.collected.contains(head));
+            if let Some((name, _)) = moved {
+                return Err(Error::BranchMoved {
+                    name: String::from_utf8_lossy(name).into_owned(),
+                });
+            }
+            let kept = plan.exceptions().into_iter().collect();
+            return Ok((
+                std::mem::replace(&mut view.control.retained, plan.retained),
+                std::mem::replace(&mut view.kept, kept),
+            ));
+        }
+    }
+
+    /// The tables by which readers find the commits that are kept.
+    fn mark_tables(&self, marks: &mut Marks, retained: Address) -> Result<()> {
+        let mut next = self.core.view().control.table;
+        while let Some(at) = next {
+            marks.mark(at.at);
+            let table = table_at(&self.core.pack, at)?;
+            let is_last = table.commits.iter().any(|(_, place)| place.at < retained);
+            next = table.before.filter(|_| !is_last);
+        }
+        Ok(())
+    }
+
+    /// Marks what the records written from `from` on up to `to` point at.
+    fn mark_written(
+        &self,
+        marks: &mut Marks,
+        from: Address,
+        to: Address,
+        pace: &mut dyn FnMut(u64) -> Result<()>,
+    ) -> Result<()> {
+        let pack = &self.core.pack;
+        for number in from.chunk..=to.chunk {
+            let chunk = pack.chunk(number)?;
+            for run in chunk.all_runs()? {
+                let at = Address { chunk: number, unit: run.unit };
+                if at < from || at >= to {
+                    continue;
+                }
+                chunk.each_record(run, &mut |place, body| {
+                    let body = body.map_err(|what| pack.corrupt(place.at, what))?;
+                    marks.mark_below(pack, place, body)
+                })?;
+                pace(unit_bytes(u64::from(run.units)))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn switch(&self, plan: &Plan, writer: &mut Writer, end: u32, marks: &Arc<Marks>) -> Result<()> {
+        *self.marks.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(marks));
+        let change = ControlChange {
+            retained: Some((plan.retained, plan.exceptions())),
+            collecting: Some(end),
+            first: None,
+        };
+        self.checkpoint(writer, &change)
+    }
+
+    fn reclaim(
+        &self,
+        plan: &Plan,
+        marks: &Marks,
+        first: u32,
+        end: u32,
+        pacer: &mut Pacer<'_>,
+    ) -> Result<GcReport> {
+        let mut report = GcReport {
+            kept: plan.kept.len() as u64,
+            collected: plan.collected.len() as u64,
+            chunks: u64::from(end - first),
+            ..GcReport::default()
+        };
+        let mut new_first = first;
+        for number in first..end {
+            let (runs, live, garbage) = self.runs_in_use(marks, number, pacer)?;
+            report.live_bytes += live;
+            if live == 0 && new_first == number {
+                new_first = number + 1;
+            } else if garbage > 0 && garbage * GARBAGE_PARTS >= live + garbage {
+                let before = self.core.pack.chunk(number)?.file.len()?;
+                self.core.pack.compact(number, &runs, &mut |bytes| pacer.add(bytes))?;
+                let after = self.core.pack.chunk(number)?.file.len()?;
+                report.compacted += 1;
+                report.freed_bytes += before.saturating_sub(after);
+            }
+        }
+        report.freed_bytes += self.chunk_bytes(first, new_first)?;
+        report.removed = u64::from(new_first - first);
+        self.clean_index(plan, marks, end, pacer)?;
+        let mut writer = lock(&self.writer);
+        self.check_writable(&writer)?;
+        let change =
+            ControlChange { collecting: Some(0), first: Some(new_first), ..Default::default() };
+        self.checkpoint(&mut writer, &change)?;
+        drop(writer);
+        self.core.pack.remove_before(first, new_first)?;
+        Ok(report)
+    }
+
+    /// The runs of a chunk that are kept, their bytes, and those of the rest.
+    fn runs_in_use(
+        &self,
+        marks: &Marks,
+        number: u32,
+        pacer: &mut Pacer<'_>,
+    ) -> Result<(Vec<Run>, u64, u64)> {
+        let chunk = self.core.pack.chunk(number)?;
+        let mut kept: Vec<Run> = Vec::new();
+        let (mut live, mut garbage) = (0, 0);
+        for run in chunk.all_runs()? {
+            let mut is_damaged = false;
+            chunk.each_record(run, &mut |place, body| {
+                if is_damaged {
+                    return Ok(());
+                }
+                // Where records end cannot be told behind a damaged one: the rest of the run stays.
+                is_damaged = body.is_err();
+                let skipped = place.at.unit - run.unit;
+                let units = if is_damaged {
+                    run.units - skipped
+                } else {
+                    place.bytes.div_ceil(UNIT_BYTES as u32)
+                };
+                if is_damaged || marks.is_kept(place.at) {
+                    live += u64::from(units);
+                    extend(
+                        &mut kept,
+                        Run { unit: place.at.unit, stored: run.stored + skipped, units },
+                    );
+                } else {
+                    garbage += u64::from(units);
+                }
+                Ok(())
+            })?;
+            pacer.add(unit_bytes(u64::from(run.units)))?;
+        }
+        Ok((kept, unit_bytes(live), unit_bytes(garbage)))
+    }
+
+    /// Takes out of the index what was collected.
+    fn clean_index(
+        &self,
+        plan: &Plan,
+        marks: &Marks,
+        end: u32,
+        pacer: &mut Pacer<'_>,
+    ) -> Result<()> {
+        let Some(index) = &self.core.index else { return Ok(()) };
+        let mut gone: Vec<IndexKey> =
+            plan.collected.iter().map(|hash| key(Object::Commit, hash)).collect();
+        index
+            .each(&mut |key, value| {
+                let at = place(*value).at;
+                if key[0] != Object::Commit as u8 && at.chunk < end && !marks.is_live(at) {
+                    gone.push(*key);
+                }
+            })
+            .map_err(Error::index)?;
+        for some in gone.chunks(REMOVALS) {
+            index.remove(some).map_err(Error::index)?;
+            pacer.add(0)?;
+        }
+        Ok(())
+    }
+}
+
+/// Adds a run to ascending ones, to the last one if it follows that.
+fn extend(runs: &mut Vec<Run>, run: Run) {
+    match runs.last_mut() {
+        Some(last)
+            if (last.unit + last.units, last.stored + last.units) == (run.unit, run.stored) =>
+        {
+            last.units += run.units;
+        }
+        _ => runs.push(run),
+    }
+}

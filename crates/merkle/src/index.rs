@@ -1,0 +1,110 @@
+//! The index of objects by their hashes: what the pack needs of an ordered map on disk. The map itself is another
+//! crate's; `terrane-backends` has one over the B+tree.
+//!
+//! The index is derived: everything in it can be found in the pack, and an entry that the pack does not confirm is
+//! as good as absent.
+
+use std::fmt::Debug;
+use std::path::Path;
+use std::sync::Arc;
+
+use terrane_io::Disk;
+
+use crate::address::{Address, Place};
+use crate::hash::{HASH_BYTES, Hash};
+
+/// Bytes of a key: what the object is, and its hash.
+pub const INDEX_KEY_BYTES: usize = 1 + HASH_BYTES;
+/// Bytes of a value: address and length.
+pub const INDEX_VALUE_BYTES: usize = 12;
+
+/// A key of the index.
+pub type IndexKey = [u8; INDEX_KEY_BYTES];
+/// A value of the index.
+pub type IndexValue = [u8; INDEX_VALUE_BYTES];
+
+/// What is indexed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Object {
+    Commit = 1,
+    Dir = 2,
+    Value = 3,
+}
+
+pub(crate) fn key(object: Object, hash: &Hash) -> IndexKey {
+    let mut key = [object as u8; INDEX_KEY_BYTES];
+    key[1..].copy_from_slice(&hash.0);
+    key
+}
+
+pub(crate) fn value(place: Place) -> IndexValue {
+    let mut value = [0; INDEX_VALUE_BYTES];
+    value[..8].copy_from_slice(&place.at.to_u64().to_le_bytes());
+    value[8..].copy_from_slice(&place.bytes.to_le_bytes());
+    value
+}
+
+pub(crate) fn place(value: IndexValue) -> Place {
+    let [a, b, c, d, e, f, g, h, i, j, k, l] = value;
+    Place {
+        at: Address::from_u64(u64::from_le_bytes([a, b, c, d, e, f, g, h])),
+        bytes: u32::from_le_bytes([i, j, k, l]),
+    }
+}
+
+/// What goes wrong in an index, as text.
+pub type IndexResult<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
+
+/// An ordered map from [`IndexKey`] to [`IndexValue`].
+pub trait ObjectIndex: Send + Sync + Debug {
+    /// The value of a key.
+    ///
+    /// # Errors
+    /// Those of the map.
+    fn find(&self, key: &IndexKey) -> IndexResult<Option<IndexValue>>;
+
+    /// Binds keys, atomically; an earlier binding is replaced.
+    ///
+    /// # Errors
+    /// Those of the map.
+    fn insert(&self, entries: &[(IndexKey, IndexValue)]) -> IndexResult<()>;
+
+    /// Removes keys, atomically; those that are not there do not matter.
+    ///
+    /// # Errors
+    /// Those of the map.
+    fn remove(&self, keys: &[IndexKey]) -> IndexResult<()>;
+
+    /// Calls `visit` with every entry, in the order of the keys.
+    ///
+    /// # Errors
+    /// Those of the map.
+    fn each(&self, visit: &mut dyn FnMut(&IndexKey, &IndexValue)) -> IndexResult<()>;
+
+    /// Makes what was inserted durable.
+    ///
+    /// # Errors
+    /// Those of the map.
+    fn flush(&self) -> IndexResult<()>;
+
+    /// Gives up files and locks.
+    ///
+    /// # Errors
+    /// Those of the map.
+    fn close(&self) -> IndexResult<()>;
+}
+
+/// Opens indexes.
+pub trait IndexEngine: Send + Sync + Debug {
+    /// Opens the index in `dir` for writing, and makes one if there is none.
+    ///
+    /// # Errors
+    /// Those of the map.
+    fn open(&self, disk: Arc<dyn Disk>, dir: &Path) -> IndexResult<Box<dyn ObjectIndex>>;
+
+    /// Removes the index in `dir`, if there is one, however damaged it is.
+    ///
+    /// # Errors
+    /// Those of the disk.
+    fn remove(&self, disk: &dyn Disk, dir: &Path) -> IndexResult<()>;
+}

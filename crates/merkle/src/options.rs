@@ -1,0 +1,65 @@
+//! Options of a store.
+
+use std::sync::Arc;
+
+use crate::control::Indexing;
+use crate::error::{Error, Result};
+use crate::index::IndexEngine;
+use crate::rules::Rules;
+
+/// When a commit is durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Durability {
+    /// When the call returns.
+    Durable,
+    /// Some time later, or after [`Store::sync`](crate::Store::sync). A crash loses the last commits, never one before another
+    /// that is kept.
+    Relaxed,
+}
+
+/// How a store is made and opened.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The hashing rules; those of a store that exists must be the same.
+    pub rules: Rules,
+    /// Which objects are found by their hashes.
+    pub indexing: Indexing,
+    /// When a commit is durable.
+    pub durability: Durability,
+    /// Memory for decoded objects, in bytes.
+    pub cache_bytes: usize,
+    /// A chunk is ended after so many bytes.
+    pub chunk_bytes: u64,
+    /// Threads that hash a commit, the caller's among them.
+    pub hash_threads: usize,
+    /// What the index of commits is kept in.
+    pub index: Arc<dyn IndexEngine>,
+}
+
+impl Options {
+    /// What Tezos uses, durable, 128 MiB of decoded objects, chunks of 16 MiB, hashing on two threads.
+    pub fn new(index: Arc<dyn IndexEngine>) -> Self {
+        Self {
+            rules: Rules::TEZOS,
+            indexing: Indexing::Minimal,
+            durability: Durability::Durable,
+            cache_bytes: 128 << 20,
+            chunk_bytes: 16 << 20,
+            hash_threads: 2,
+            index,
+        }
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        self.rules.check()?;
+        let invalid =
+            |option, value: String, allowed| Err(Error::InvalidConfig { option, value, allowed });
+        if !(4 << 10..=4 << 30).contains(&self.chunk_bytes) {
+            return invalid("chunk_bytes", self.chunk_bytes.to_string(), "4 KiB to 4 GiB");
+        }
+        if !(1..=64).contains(&self.hash_threads) {
+            return invalid("hash_threads", self.hash_threads.to_string(), "1 to 64");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,367 @@
+//! The pack: all chunks of a store, read by direct pointers through a cache of decoded objects, and appended to frame by
+//! frame.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use terrane_io::{Disk, OpenMode};
+
+use crate::address::{Address, Link, Place};
+use crate::cache::{Cache, Cached};
+use crate::chunk::{
+    CHUNK_HEAD_BYTES, Chunk, ChunkHead, FIRST_UNIT, Run, chunk_number, chunk_path, write_compacted,
+};
+use crate::corrupt::Corrupt;
+use crate::error::{Error, Result};
+use crate::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind, FrameWriter, parse};
+use crate::node::Source;
+use crate::quick::QuickMap;
+use crate::record::{Decoded, Record, VALUE};
+
+/// Values up to this size are cached, in bytes.
+const CACHED_VALUE_BYTES: usize = 64 << 10;
+
+/// What the name of a copy of a chunk ends with until it takes the chunk's place.
+const NEW_SUFFIX: &str = ".new";
+
+/// What the pack has done since it was opened.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) cache_hits: AtomicU64,
+    pub(crate) reads: AtomicU64,
+    pub(crate) read_bytes: AtomicU64,
+    pub(crate) frames: AtomicU64,
+    pub(crate) written_bytes: AtomicU64,
+    pub(crate) syncs: AtomicU64,
+}
+
+/// All chunks of a store. See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Pack {
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+    /// Open for writing: chunks are opened such that they can be appended to.
+    writable: bool,
+    chunks: RwLock<QuickMap<u32, Arc<Chunk>>>,
+    /// Number of the first chunk that is kept.
+    first: AtomicU32,
+    cache: Cache,
+    pub(crate) counters: Counters,
+}
+
+/// Where the next frame goes.
+#[derive(Debug, Clone)]
+pub(crate) struct Tail {
+    pub(crate) chunk: Arc<Chunk>,
+    pub(crate) end: Address,
+    pub(crate) chain: u32,
+}
+
+impl Pack {
+    pub(crate) fn new(disk: Arc<dyn Disk>, dir: &Path, writable: bool, cache_bytes: usize) -> Self {
+        Self {
+            disk,
+            dir: dir.to_owned(),
+            writable,
+            chunks: RwLock::default(),
+            first: AtomicU32::new(0),
+            cache: Cache::new(cache_bytes),
+            counters: Counters::default(),
+        }
+    }
+
+    pub(crate) fn set_first(&self, first: u32) {
+        self.first.store(first, Ordering::Release);
+    }
+
+    pub(crate) fn cache_bytes(&self) -> usize {
+        self.cache.bytes()
+    }
+
+    /// The chunk of a number, opened the first time.
+    pub(crate) fn chunk(&self, number: u32) -> Result<Arc<Chunk>> {
+        if let Some(chunk) = self.chunks.read().unwrap_or_else(PoisonError::into_inner).get(&number)
+        {
+            return Ok(Arc::clone(chunk));
+        }
+        let mode = if self.writable { OpenMode::ReadWrite } else { OpenMode::Read };
+        let chunk = Arc::new(Chunk::open(&*self.disk, &self.dir, number, mode)?);
+        let mut chunks = self.chunks.write().unwrap_or_else(PoisonError::into_inner);
+        Ok(Arc::clone(chunks.entry(number).or_insert(chunk)))
+    }
+
+    /// Makes the chunk of a number; a file of that name, left over from a crash, is replaced.
+    pub(crate) fn create_chunk(&self, head: ChunkHead) -> Result<Arc<Chunk>> {
+        let chunk = Arc::new(Chunk::create(&*self.disk, &self.dir, head)?);
+        let mut chunks = self.chunks.write().unwrap_or_else(PoisonError::into_inner);
+        chunks.insert(head.number, Arc::clone(&chunk));
+        drop(chunks);
+        Ok(chunk)
+    }
+
+    /// The body of a record.
+    pub(crate) fn body(&self, place: Place) -> Result<Vec<u8>> {
+        if place.at.chunk < self.first.load(Ordering::Acquire) {
+            return Err(Error::Collected { address: place.at });
+        }
+        self.counters.reads.fetch_add(1, Ordering::Relaxed);
+        self.counters.read_bytes.fetch_add(u64::from(place.bytes), Ordering::Relaxed);
+        let chunk = match self.chunk(place.at.chunk) {
+            // For a reader, a chunk that is gone was collected since it last looked.
+            Err(Error::Disk(terrane_io::Error::Io { source, .. }))
+                if !self.writable && source.kind() == std::io::ErrorKind::NotFound =>
+            {
+                return Err(Error::Collected { address: place.at });
+            }
+            other => other?,
+        };
+        chunk.read(place)?.ok_or(Error::Collected { address: place.at })
+    }
+
+    /// The error of a record whose content breaks a rule.
+    pub(crate) fn corrupt(&self, at: Address, what: Corrupt) -> Error {
+        Error::Corrupt { path: chunk_path(&self.dir, at.chunk), address: Some(at), what }
+    }
+
+    fn cached(&self, at: Address) -> Option<Cached> {
+        let found = self.cache.get(at);
+        if found.is_some() {
+            self.counters.cache_hits.fetch_add(1, Ordering::Relaxed);
+        }
+        found
+    }
+
+    pub(crate) fn cache_record(&self, at: Address, record: Arc<Record>) {
+        self.cache.insert(at, Cached::Record(record));
+    }
+
+    /// The directory node at a place; of a delta, with what it is based on.
+    pub(crate) fn record_at(&self, place: Place) -> Result<Arc<Record>> {
+        if let Some(Cached::Record(record)) = self.cached(place.at) {
+            return Ok(record);
+        }
+        let fail = |what| self.corrupt(place.at, what);
+        let record = match Record::decode(place, &self.body(place)?).map_err(fail)? {
+            Decoded::Record(record) => record,
+            Decoded::Delta(delta) => {
+                let full = self.full_record(delta.full())?;
+                delta.apply(&full).map_err(fail)?
+            }
+        };
+        let record = Arc::new(record);
+        self.cache_record(place.at, Arc::clone(&record));
+        Ok(record)
+    }
+
+    /// The record that a delta is based on.
+    fn full_record(&self, place: Place) -> Result<Arc<Record>> {
+        if let Some(Cached::Record(record)) = self.cached(place.at) {
+            return Ok(record);
+        }
+        match Record::decode(place, &self.body(place)?) {
+            Ok(Decoded::Record(record)) => {
+                let record = Arc::new(record);
+                self.cache_record(place.at, Arc::clone(&record));
+                Ok(record)
+            }
+            Ok(Decoded::Delta(_)) => {
+                Err(self
+                    .corrupt(place.at, Corrupt::rule("a delta is based on a full record", 4, 5)))
+            }
+            Err(what) => Err(self.corrupt(place.at, what)),
+        }
+    }
+
+    /// Begins the next chunk after `tail`, which was synced.
+    pub(crate) fn roll(&self, tail: &Tail, chunk_bytes: u64) -> Result<Tail> {
+        let head = ChunkHead {
+            number: tail.end.chunk + 1,
+            store: tail.chunk.head.store,
+            before: tail.end.unit,
+            chain: tail.chain,
+            map: None,
+        };
+        let chunk = self.create_chunk(head)?;
+        chunk.file.allocate(chunk_bytes)?;
+        chunk.file.sync()?;
+        self.disk.sync_dir(&self.dir)?;
+        Ok(Tail { chunk, end: Address { chunk: head.number, unit: FIRST_UNIT }, chain: tail.chain })
+    }
+
+    /// Appends a frame; the tail behind it. Not durable before a sync of the chunk.
+    ///
+    /// Cost: one write.
+    pub(crate) fn append(&self, tail: &Tail, frame: FrameWriter, kind: FrameKind) -> Result<Tail> {
+        let (bytes, chain) = frame.finish(kind, tail.chain);
+        tail.chunk.file.write_at(&bytes, tail.end.offset())?;
+        self.counters.frames.fetch_add(1, Ordering::Relaxed);
+        self.counters.written_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        Ok(Tail { chunk: Arc::clone(&tail.chunk), end: behind(tail.end, bytes.len()), chain })
+    }
+
+    /// Calls `visit` with each frame from `start` on that is whole: its kind, the address and the bytes of its payload.
+    /// Returns the end of the last one, the chain, and whether chunks follow.
+    ///
+    /// Cost: one read of what is left of each chunk.
+    pub(crate) fn follow(
+        &self,
+        start: Address,
+        chain: u32,
+        store: u64,
+        visit: &mut dyn FnMut(FrameKind, Address, &[u8]) -> Result<()>,
+    ) -> Result<Tail> {
+        let mut tail = Tail { chunk: self.chunk(start.chunk)?, end: start, chain };
+        loop {
+            self.follow_chunk(&mut tail, visit)?;
+            let next = tail.end.chunk + 1;
+            let path = chunk_path(&self.dir, next);
+            if self.disk.kind(&path)?.is_none() {
+                return Ok(tail);
+            }
+            // A chunk that was being made when the process ended has no whole head, or does not follow.
+            let chunk = match self.chunk(next) {
+                Ok(chunk) => chunk,
+                Err(Error::Disk(error))
+                    if !matches!(error, terrane_io::Error::ShortRead { .. }) =>
+                {
+                    return Err(error.into());
+                }
+                Err(_) => return Ok(tail),
+            };
+            let head = chunk.head;
+            if (head.store, head.before, head.chain) != (store, tail.end.unit, tail.chain) {
+                self.chunks.write().unwrap_or_else(PoisonError::into_inner).remove(&next);
+                return Ok(tail);
+            }
+            tail.chunk = chunk;
+            tail.end = Address { chunk: next, unit: FIRST_UNIT };
+        }
+    }
+
+    fn follow_chunk(
+        &self,
+        tail: &mut Tail,
+        visit: &mut dyn FnMut(FrameKind, Address, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let offset = tail.end.offset();
+        let len = tail.chunk.file.len()?;
+        if len < offset {
+            let what = Corrupt::rule("length of a chunk", offset, len);
+            return Err(self.corrupt(tail.end, what));
+        }
+        let mut bytes = vec![0; (len - offset) as usize];
+        tail.chunk.file.read_at(&mut bytes, offset)?;
+        let mut rest = bytes.as_slice();
+        while let Some(FrameHead { kind, bytes, crc, .. }) = parse(rest, tail.chain) {
+            let (frame, behind_it) = rest.split_at(FRAME_HEAD_BYTES + bytes);
+            visit(kind, behind(tail.end, FRAME_HEAD_BYTES), &frame[FRAME_HEAD_BYTES..])?;
+            tail.end = behind(tail.end, frame.len());
+            tail.chain = crc;
+            rest = behind_it;
+        }
+        Ok(())
+    }
+
+    /// Cuts what lies behind the tail: an unfinished frame, and chunks that do not follow. Returns how many bytes went.
+    pub(crate) fn cut(&self, tail: &Tail) -> Result<u64> {
+        let mut cut = 0;
+        let len = tail.chunk.file.len()?;
+        if len > tail.end.offset() {
+            tail.chunk.file.set_len(tail.end.offset())?;
+            cut += len - tail.end.offset();
+        }
+        let path = chunk_path(&self.dir, tail.end.chunk + 1);
+        if self.disk.kind(&path)?.is_some() {
+            self.disk.remove(&path)?;
+            cut += CHUNK_HEAD_BYTES as u64;
+        }
+        Ok(cut)
+    }
+
+    /// Removes what a collection has left behind when it was interrupted: chunks before `first`, and copies that did not take
+    /// their places.
+    pub(crate) fn remove_strays(&self, first: u32) -> Result<()> {
+        for entry in self.disk.list(&self.dir)? {
+            let is_copy = entry.name.ends_with(NEW_SUFFIX);
+            if is_copy || chunk_number(&entry.name).is_some_and(|number| number < first) {
+                self.disk.remove(&self.dir.join(&entry.name))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves only some runs of a chunk, ascending. Readers of the file that was there go on with it.
+    ///
+    /// Cost: reads and writes these runs; `pace` is called with the bytes of each piece.
+    pub(crate) fn compact(
+        &self,
+        number: u32,
+        runs: &[Run],
+        pace: &mut dyn FnMut(u64) -> Result<()>,
+    ) -> Result<()> {
+        let source = self.chunk(number)?;
+        let path = chunk_path(&self.dir, number);
+        let mut copy = path.clone().into_os_string();
+        copy.push(NEW_SUFFIX);
+        let copy = PathBuf::from(copy);
+        let written = write_compacted(&*self.disk, &copy, &source, runs, pace);
+        if let Err(error) = written {
+            self.disk.remove(&copy).ok();
+            return Err(error);
+        }
+        self.disk.rename(&copy, &path)?;
+        self.disk.sync_dir(&self.dir)?;
+        let chunk = Arc::new(Chunk::open(&*self.disk, &self.dir, number, OpenMode::ReadWrite)?);
+        self.chunks.write().unwrap_or_else(PoisonError::into_inner).insert(number, chunk);
+        Ok(())
+    }
+
+    /// Removes the chunks from the first one on up to `first`, which the control record says are gone.
+    pub(crate) fn remove_before(&self, from: u32, first: u32) -> Result<()> {
+        self.set_first(first);
+        for number in from..first {
+            self.chunks.write().unwrap_or_else(PoisonError::into_inner).remove(&number);
+            let path = chunk_path(&self.dir, number);
+            if self.disk.kind(&path)?.is_some() {
+                self.disk.remove(&path)?;
+            }
+        }
+        Ok(self.disk.sync_dir(&self.dir)?)
+    }
+
+    /// Forgets what is cached and which files are open: after other chunks have taken their places.
+    pub(crate) fn reopen(&self) {
+        self.cache.clear();
+        self.chunks.write().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+/// So many bytes further in the same chunk.
+fn behind(at: Address, bytes: usize) -> Address {
+    Address { chunk: at.chunk, unit: at.unit + (bytes as u64 / crate::address::UNIT_BYTES) as u32 }
+}
+
+impl Source for Pack {
+    fn record(&self, link: &Link) -> Result<Arc<Record>> {
+        self.record_at(link.place)
+    }
+
+    fn value(&self, link: &Link) -> Result<Arc<[u8]>> {
+        let place = link.place;
+        if let Some(Cached::Value(value)) = self.cached(place.at) {
+            return Ok(value);
+        }
+        let body = self.body(place)?;
+        let Some((&VALUE, bytes)) = body.split_first() else {
+            let found = body.first().copied().unwrap_or(0);
+            let what = Corrupt::rule("kind of a value record", u64::from(VALUE), u64::from(found));
+            return Err(self.corrupt(place.at, what));
+        };
+        let value: Arc<[u8]> = bytes.into();
+        if value.len() <= CACHED_VALUE_BYTES {
+            self.cache.insert(place.at, Cached::Value(Arc::clone(&value)));
+        }
+        Ok(value)
+    }
+}

@@ -1,0 +1,149 @@
+//! Readers: other processes that look at a store while one writes to it, and write nothing at all.
+//!
+//! A reader sees the frames that were whole when it was opened, or last [synced](StoreReader::sync): whole commits, in
+//! order. It finds commits by the tables in the pack, not by the index, so that it needs no lease and no right to write.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use terrane_io::Disk;
+
+use crate::commit::Commit;
+use crate::context::Context;
+use crate::core::{Core, View, follow, recover};
+use crate::error::{Error, Result};
+use crate::hash::Hash;
+use crate::node::{Env, Source};
+use crate::pack::{Pack, Tail};
+use crate::pins::Pinned;
+use crate::rules::Rules;
+use crate::store::read_control;
+
+/// How often a store is read anew because it changed meanwhile.
+const RETRIES: usize = 10;
+
+/// A store that is open for reading, in this process or another than its writer's.
+#[derive(Debug)]
+pub struct StoreReader {
+    core: Core,
+    tail: Mutex<Tail>,
+}
+
+/// The newest state of a store.
+fn read(disk: &dyn Disk, dir: &Path, pack: &Pack) -> Result<(View, Tail)> {
+    let mut failed = None;
+    for _ in 0..RETRIES {
+        for control in read_control(disk, dir)? {
+            let mut view = View::new(control);
+            match recover(pack, &mut view) {
+                Ok(tail) => return Ok((view, tail)),
+                Err(error) => failed = Some(error),
+            }
+        }
+        // A collection has taken files away between two looks.
+        pack.reopen();
+    }
+    Err(failed.unwrap_or(Error::NotFound { path: dir.to_owned() }))
+}
+
+impl StoreReader {
+    /// Opens the store in `dir` for reading, with so many bytes for decoded objects. Nothing is written, and no lock is
+    /// taken.
+    ///
+    /// Cost: reads the control record and the frames behind it: less than two chunks.
+    ///
+    /// # Errors
+    /// [`NotFound`](Error::NotFound), [`Corrupt`](Error::Corrupt), [`Disk`](Error::Disk).
+    pub fn open(disk: Arc<dyn Disk>, dir: &Path, cache_bytes: usize) -> Result<Self> {
+        let pack = Arc::new(Pack::new(Arc::clone(&disk), dir, false, cache_bytes));
+        let (view, tail) = read(&*disk, dir, &pack)?;
+        let source: Arc<dyn Source> = Arc::clone(&pack) as _;
+        let env = Arc::new(Env { rules: view.control.rules, source: Some(source), proof: false });
+        let core = Core {
+            disk,
+            dir: dir.to_owned(),
+            pack,
+            env,
+            index: None,
+            tables: Mutex::default(),
+            view: RwLock::new(view),
+            pinned: Pinned::default(),
+        };
+        Ok(Self { core, tail: Mutex::new(tail) })
+    }
+
+    /// Picks up what the writer has made since; says whether there was anything.
+    ///
+    /// Cost: one read of the control record, and one of what was appended.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn sync(&self) -> Result<bool> {
+        let Core { disk, dir, pack, .. } = &self.core;
+        let mut tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.core.view().control;
+        let newest = read_control(&**disk, dir)?.into_iter().next();
+        let end = tail.end;
+        if newest.is_some_and(|control| control.sequence == known.sequence) {
+            let mut view = self.core.view_mut();
+            *tail = follow(pack, &mut view, end, tail.chain)?;
+        } else {
+            if newest.is_some_and(|control| control.collection() != known.collection()) {
+                pack.reopen();
+            }
+            let (view, new_tail) = read(&**disk, dir, pack)?;
+            *self.core.view_mut() = view;
+            *tail = new_tail;
+        }
+        Ok(tail.end != end)
+    }
+
+    /// The hashing rules.
+    pub fn rules(&self) -> &Rules {
+        &self.core.env.rules
+    }
+
+    /// The context of a commit that was there at the last sync, or is there now; none for one that was never made, or was
+    /// collected.
+    ///
+    /// Cost: two reads at most, beside those that find the commit: one for each chunk that was begun since it was made, once.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn checkout(&self, hash: &Hash) -> Result<Option<Context>> {
+        self.sync()?;
+        self.core.checkout(hash)
+    }
+
+    /// Whether there is such a commit, at the last sync or now.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn exists(&self, hash: &Hash) -> Result<bool> {
+        self.sync()?;
+        Ok(self.core.find_commit(hash)?.is_some())
+    }
+
+    /// What is stored about a commit that was there at the last sync.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and [`UnknownCommit`](Error::UnknownCommit).
+    pub fn commit_info(&self, hash: &Hash) -> Result<Commit> {
+        self.core.commit_of(hash)
+    }
+
+    /// Commits as of the last sync, the newest first.
+    pub fn newest(&self) -> impl Iterator<Item = Result<Commit>> + '_ {
+        self.core.newest().map(|commit| Ok(commit?.1.commit))
+    }
+
+    /// The head of a branch at the last sync, if there was one.
+    pub fn branch(&self, name: &[u8]) -> Option<Hash> {
+        self.core.view().branches.get(name).copied()
+    }
+
+    /// All branches at the last sync, with their heads, by name.
+    pub fn branches(&self) -> Vec<(Vec<u8>, Hash)> {
+        self.core.view().branches.iter().map(|(name, head)| (name.clone(), *head)).collect()
+    }
+}

@@ -1,0 +1,799 @@
+//! The store: one writer that commits, in a directory of its own.
+//!
+//! A commit hashes what changed, writes it and its commit record as one frame at the end of the pack, and syncs; commits
+//! of several threads share a sync. The control record is written when a chunk is begun; opening follows the frames
+//! behind it, cuts what is not whole, and needs neither the index nor a log.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+
+use terrane_io::disk::{create_dirs, read_file};
+use terrane_io::{Access, Disk, DiskFile, LockGuard, OpenMode};
+
+use crate::address::{Address, Place};
+use crate::chunk::{ChunkHead, FIRST_UNIT};
+use crate::commit::{BranchRecord, Commit, CommitRecord, CommitTable, put_branches};
+use crate::context::Context;
+use crate::control::{CONTROL, CONTROL_PAGE_BYTES, Control, Indexing};
+use crate::core::{Core, View, recover};
+use crate::digest;
+use crate::encode::{Sink, Written};
+use crate::error::{Error, Result};
+use crate::frame::{FRAME_HEAD_BYTES, FrameKind, FrameWriter};
+use crate::hash::Hash;
+use crate::index::{IndexKey, IndexValue, Object, key, value};
+use crate::marks::Marks;
+use crate::node::{Child, Env};
+use crate::options::{Durability, Options};
+use crate::pack::{Pack, Tail};
+use crate::pins::Pinned;
+use crate::rules::{CommitInfo, Rules};
+use crate::stats::{CommitStats, Stats};
+use crate::tree::Tree;
+
+/// Name of the file that a writer locks.
+const LOCK: &str = "lock";
+/// Name of the directory of the index.
+const INDEX: &str = "index";
+/// The longest name of a branch, in bytes.
+const BRANCH_BYTES_MAX: usize = 255;
+
+/// Entries that are put into the index at once.
+const INDEX_BATCH: usize = 4096;
+
+/// What a commit says about itself.
+#[derive(Debug, Clone, Copy)]
+pub struct Meta<'a> {
+    /// Seconds since 1970.
+    pub date: i64,
+    /// Who made it.
+    pub author: &'a [u8],
+    /// Free text.
+    pub message: &'a [u8],
+}
+
+impl<'a> Meta<'a> {
+    /// By `Tezos`, as all commits of a Tezos context are.
+    pub fn tezos(date: i64, message: &'a str) -> Self {
+        Self { date, author: b"Tezos", message: message.as_bytes() }
+    }
+}
+
+/// What opening a store has found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Recovery {
+    /// Commits behind the last control record.
+    pub commits: u64,
+    /// Bytes of an unfinished write that were cut.
+    pub cut_bytes: u64,
+}
+
+/// What a collection changes in the control record.
+#[derive(Debug, Default)]
+pub(crate) struct ControlChange {
+    /// The first commit that is kept with all that follow, and those before it that are.
+    pub(crate) retained: Option<(Address, Vec<(Hash, Place)>)>,
+    pub(crate) collecting: Option<u32>,
+    pub(crate) first: Option<u32>,
+}
+
+/// What only the writer changes.
+#[derive(Debug)]
+pub(crate) struct Writer {
+    pub(crate) tail: Tail,
+    control_file: Arc<dyn DiskFile>,
+    /// Objects that the index does not have yet, if it is to have them all.
+    unindexed: Vec<(IndexKey, IndexValue)>,
+    closed: bool,
+    lock: Option<Box<dyn LockGuard>>,
+}
+
+/// How far the pack is durable.
+#[derive(Debug)]
+struct Synced {
+    end: Address,
+    syncing: bool,
+}
+
+/// A store that is open for writing. All calls take `&self` and may run at once on several threads.
+#[derive(Debug)]
+pub struct Store {
+    pub(crate) core: Core,
+    pub(crate) options: Options,
+    recovery: Recovery,
+    pub(crate) writer: Mutex<Writer>,
+    /// Held by a collection.
+    pub(crate) collection: Mutex<()>,
+    /// What a collection has found to be in use, while it takes the rest away.
+    pub(crate) marks: RwLock<Option<Arc<Marks>>>,
+    /// The end of the last frame that was written, and its file.
+    written: Mutex<Tail>,
+    synced: Mutex<Synced>,
+    sync_ended: Condvar,
+    poisoned: AtomicBool,
+    counters: Mutex<CommitStats>,
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn take_lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn LockGuard>> {
+    disk.lock(&dir.join(LOCK)).map_err(|error| match error {
+        terrane_io::Error::Locked { .. } => Error::Locked { path: dir.to_owned() },
+        other => other.into(),
+    })
+}
+
+pub(crate) fn index_dir(dir: &Path) -> PathBuf {
+    dir.join(INDEX)
+}
+
+/// The control records of a store, the newer one first.
+pub(crate) fn read_control(disk: &dyn Disk, dir: &Path) -> Result<Vec<Control>> {
+    let path = dir.join(CONTROL);
+    if disk.kind(&path)?.is_none() {
+        return Err(Error::NotFound { path: dir.to_owned() });
+    }
+    Control::read(&path, &read_file(disk, &path, 2 * CONTROL_PAGE_BYTES as u64)?)
+}
+
+/// Refuses rules that are not those of the store.
+pub(crate) fn check_rules(dir: &Path, given: &Rules, control: &Control) -> Result<()> {
+    let mismatch = |option, stored: String, given: String| {
+        Err(Error::ConfigMismatch { path: dir.to_owned(), option, stored, given })
+    };
+    let stored = control.rules;
+    if stored.scheme != given.scheme {
+        return mismatch("scheme", format!("{:?}", stored.scheme), format!("{:?}", given.scheme));
+    }
+    if stored.branching != given.branching {
+        return mismatch("branching", stored.branching.to_string(), given.branching.to_string());
+    }
+    if stored.flat_limit != given.flat_limit {
+        return mismatch("flat_limit", stored.flat_limit.to_string(), given.flat_limit.to_string());
+    }
+    Ok(())
+}
+
+impl Store {
+    /// Makes a store in `dir`, which is made if need be.
+    ///
+    /// Cost: a few writes and syncs.
+    ///
+    /// # Errors
+    /// [`AlreadyExists`](Error::AlreadyExists), [`Locked`](Error::Locked), [`InvalidConfig`](Error::InvalidConfig),
+    /// [`Disk`](Error::Disk).
+    pub fn create(disk: Arc<dyn Disk>, dir: &Path, options: &Options) -> Result<Self> {
+        options.check()?;
+        create_dirs(&*disk, dir)?;
+        let guard = take_lock(&*disk, dir)?;
+        if disk.kind(&dir.join(CONTROL))?.is_some() {
+            return Err(Error::AlreadyExists { path: dir.to_owned() });
+        }
+        let now = disk.clock().wall().as_nanos() as u64;
+        let store = (now ^ u64::from(std::process::id()) << 48).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let chain = store as u32;
+        let pack = Arc::new(Pack::new(Arc::clone(&disk), dir, true, options.cache_bytes));
+        let chunk =
+            pack.create_chunk(ChunkHead { number: 0, store, before: 0, chain, map: None })?;
+        chunk.file.allocate(options.chunk_bytes)?;
+        chunk.file.sync()?;
+        let tail = Tail { chunk, end: Address { chunk: 0, unit: FIRST_UNIT }, chain };
+        let control = Control {
+            rules: options.rules,
+            indexing: options.indexing,
+            store,
+            sequence: 0,
+            tail: tail.end,
+            chain,
+            first: 0,
+            last: None,
+            branches: None,
+            table: None,
+            kept: None,
+            commits: 0,
+            retained: Address { chunk: 0, unit: 0 },
+            collecting: 0,
+        };
+        // The name of the file is that of the store: it comes last, and whole.
+        let staged = dir.join("control.new");
+        let file = disk.open(&staged, OpenMode::Truncate, Access::Buffered)?;
+        let mut pages = control.encode();
+        pages.resize(2 * CONTROL_PAGE_BYTES, 0);
+        file.write_at(&pages, 0)?;
+        file.sync()?;
+        drop(file);
+        disk.sync_dir(dir)?;
+        disk.rename(&staged, &dir.join(CONTROL))?;
+        disk.sync_dir(dir)?;
+        if let Some(parent) = dir.parent() {
+            disk.sync_dir(parent)?;
+        }
+        Self::assemble(
+            disk,
+            dir,
+            options,
+            pack,
+            View::new(control),
+            tail,
+            Recovery::default(),
+            guard,
+        )
+    }
+
+    /// Opens the store in `dir` for writing. What a crash has left unfinished is cut.
+    ///
+    /// Cost: reads the control record and the frames behind it: less than two chunks.
+    ///
+    /// # Errors
+    /// [`NotFound`](Error::NotFound), [`Locked`](Error::Locked), [`ConfigMismatch`](Error::ConfigMismatch),
+    /// [`Corrupt`](Error::Corrupt), [`Disk`](Error::Disk), [`Index`](Error::Index).
+    pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: &Options) -> Result<Self> {
+        options.check()?;
+        if disk.kind(&dir.join(CONTROL))?.is_none() {
+            return Err(Error::NotFound { path: dir.to_owned() });
+        }
+        let guard = take_lock(&*disk, dir)?;
+        let controls = read_control(&*disk, dir)?;
+        let mut failed = None;
+        for mut control in controls {
+            check_rules(dir, &options.rules, &control)?;
+            control.indexing = options.indexing;
+            let pack = Arc::new(Pack::new(Arc::clone(&disk), dir, true, options.cache_bytes));
+            let mut view = View::new(control);
+            match recover(&pack, &mut view) {
+                Ok(tail) => {
+                    let cut_bytes = pack.cut(&tail)?;
+                    pack.remove_strays(control.first)?;
+                    let commits = view.commits - control.commits;
+                    let recovery = Recovery { commits, cut_bytes };
+                    return Self::assemble(disk, dir, options, pack, view, tail, recovery, guard);
+                }
+                // The older record may still have all that it refers to.
+                Err(error @ Error::Corrupt { .. }) => failed = failed.or(Some(error)),
+                Err(error) => return Err(error),
+            }
+        }
+        Err(failed.unwrap_or(Error::NotFound { path: dir.to_owned() }))
+    }
+
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the parts of a store, put together in two places"
+    )]
+    fn assemble(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        options: &Options,
+        pack: Arc<Pack>,
+        view: View,
+        tail: Tail,
+        recovery: Recovery,
+        guard: Box<dyn LockGuard>,
+    ) -> Result<Self> {
+        let control_file = disk.open(&dir.join(CONTROL), OpenMode::ReadWrite, Access::Buffered)?;
+        let index = options.index.open(Arc::clone(&disk), &index_dir(dir)).map_err(Error::index)?;
+        let source: Arc<dyn crate::node::Source> = Arc::clone(&pack) as _;
+        let env = Arc::new(Env { rules: options.rules, source: Some(source), proof: false });
+        let end = view.control.tail;
+        let core = Core {
+            disk,
+            dir: dir.to_owned(),
+            pack,
+            env,
+            index: Some(index),
+            tables: Mutex::default(),
+            view: RwLock::new(view),
+            pinned: Pinned::default(),
+        };
+        Ok(Self {
+            core,
+            options: options.clone(),
+            recovery,
+            written: Mutex::new(tail.clone()),
+            writer: Mutex::new(Writer {
+                tail,
+                control_file,
+                unindexed: Vec::new(),
+                closed: false,
+                lock: Some(guard),
+            }),
+            synced: Mutex::new(Synced { end, syncing: false }),
+            sync_ended: Condvar::new(),
+            poisoned: AtomicBool::new(false),
+            counters: Mutex::new(CommitStats::default()),
+            collection: Mutex::new(()),
+            marks: RwLock::new(None),
+        })
+    }
+
+    /// What opening has found.
+    pub fn recovery(&self) -> Recovery {
+        self.recovery
+    }
+
+    /// The hashing rules.
+    pub fn rules(&self) -> &Rules {
+        &self.core.env.rules
+    }
+
+    /// The empty context, without parents.
+    pub fn empty(&self) -> Context {
+        Context::new(self.core.empty(), Vec::new())
+    }
+
+    /// The context of a commit; none for a commit that was never made, or was collected.
+    ///
+    /// Cost: two reads at most beside those of the index.
+    ///
+    /// # Errors
+    /// [`Disk`](Error::Disk), [`Corrupt`](Error::Corrupt), [`Index`](Error::Index).
+    pub fn checkout(&self, hash: &Hash) -> Result<Option<Context>> {
+        self.core.checkout(hash)
+    }
+
+    /// Whether there is such a commit.
+    ///
+    /// # Errors
+    /// As [`checkout`](Self::checkout).
+    pub fn exists(&self, hash: &Hash) -> Result<bool> {
+        Ok(self.core.find_commit(hash)?.is_some())
+    }
+
+    /// What is stored about a commit.
+    ///
+    /// # Errors
+    /// As [`checkout`](Self::checkout), and [`UnknownCommit`](Error::UnknownCommit).
+    pub fn commit_info(&self, hash: &Hash) -> Result<Commit> {
+        self.core.commit_of(hash)
+    }
+
+    /// Commits in the order in which they were made, the newest first.
+    pub fn newest(&self) -> impl Iterator<Item = Result<Commit>> + '_ {
+        self.core.newest().map(|commit| Ok(commit?.1.commit))
+    }
+
+    pub(crate) fn check_writable(&self, writer: &Writer) -> Result<()> {
+        if writer.closed {
+            return Err(Error::Closed);
+        }
+        self.check_poison()
+    }
+
+    fn check_poison(&self) -> Result<()> {
+        if self.poisoned.load(Ordering::Acquire) {
+            let path = lock(&self.written).chunk.file.path().to_owned();
+            return Err(Error::Poisoned { path });
+        }
+        Ok(())
+    }
+
+    /// The hash that a commit of `context` would have. Nothing is written.
+    pub fn hash(&self, context: &Context, meta: &Meta<'_>) -> Hash {
+        let root = context.tree().hash_on(self.options.hash_threads);
+        self.commit_hash(&root, context.parents(), meta)
+    }
+
+    fn commit_hash(&self, root: &Hash, parents: &[Hash], meta: &Meta<'_>) -> Hash {
+        let Meta { date, author, message } = *meta;
+        self.rules().commit_hash(&CommitInfo { root, parents, date, author, message })
+    }
+
+    /// Writes what changed in `context`, and a commit of it; durable when the call returns, unless the store is
+    /// [`Relaxed`](Durability::Relaxed). The context stays as it is, its parents too.
+    ///
+    /// Cost: one write and one sync; now and then those of a new chunk.
+    ///
+    /// # Errors
+    /// [`Disk`](Error::Disk) and [`Index`](Error::Index): nothing was committed; [`Poisoned`](Error::Poisoned) after a sync that failed;
+    /// [`Closed`](Error::Closed); [`NotADirectory`](Error::NotADirectory) for a tree that is a value;
+    /// [`DanglingHash`](Error::DanglingHash) for a shallow part; [`CommitTooLarge`](Error::CommitTooLarge).
+    pub fn commit(&self, context: &Context, meta: &Meta<'_>) -> Result<Hash> {
+        let tree = context.tree();
+        let hashed = self.hash_tree(tree)?;
+        let hash = self.commit_hash(&hashed, context.parents(), meta);
+        let end = {
+            let mut writer = lock(&self.writer);
+            self.check_writable(&writer)?;
+            if self.core.find_commit(&hash)?.is_none() {
+                let commit = Commit {
+                    hash,
+                    root: hashed,
+                    parents: context.parents().to_vec(),
+                    date: meta.date,
+                    author: meta.author.to_vec(),
+                    message: meta.message.to_vec(),
+                };
+                self.write(&mut writer, tree, Some(commit))?;
+            }
+            writer.tail.end
+        };
+        if self.options.durability == Durability::Durable {
+            self.sync_to(end)?;
+        }
+        Ok(hash)
+    }
+
+    /// The hash of a tree, computed with all threads and counted.
+    fn hash_tree(&self, tree: &Tree) -> Result<Hash> {
+        let Child::Dir(node) = &tree.root else {
+            return match &tree.root {
+                Child::DirAt(far) => Ok(far.0.hash),
+                Child::Blinded { is_value: false, hash } => Ok(*hash),
+                _ => Err(Error::NotADirectory),
+            };
+        };
+        let (hash, hashed) = digest::hash(&self.core.env, node, self.options.hash_threads);
+        let mut counters = lock(&self.counters);
+        counters.hashed += hashed.count;
+        counters.hashed_bytes += hashed.bytes;
+        Ok(hash)
+    }
+
+    /// Writes what changed in a tree without a commit. It is garbage until a commit reaches it.
+    ///
+    /// Cost: one write.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit).
+    pub fn flush(&self, tree: &Tree) -> Result<()> {
+        self.hash_tree(tree)?;
+        let mut writer = lock(&self.writer);
+        self.check_writable(&writer)?;
+        self.write(&mut writer, tree, None)
+    }
+
+    /// Appends a frame with what changed in a tree, and with its commit if there is one.
+    fn write(&self, writer: &mut Writer, tree: &Tree, commit: Option<Commit>) -> Result<()> {
+        self.roll_if_full(writer)?;
+        let frame = FrameWriter::new(writer.tail.end);
+        let mut sink = StoreSink { store: self, writer, frame };
+        let mut written = Written::default();
+        let root = match &tree.root {
+            Child::Dir(node) if node.count() == 0 => None,
+            Child::Dir(node) => Some(written.node(&self.core.env, node, &mut sink)?),
+            Child::DirAt(far) => Some(far.0),
+            other => {
+                Some(written.child(&self.core.env, other, &mut sink)?.ok_or(Error::NotADirectory)?)
+            }
+        };
+        let kind = if commit.is_some() { FrameKind::Commit } else { FrameKind::Objects };
+        let commit =
+            commit.map(|commit| CommitRecord { commit, root, before: self.core.view().last });
+        let place = match &commit {
+            Some(record) => {
+                // Not through the sink, which may end the frame: the commit is in the last one.
+                let at = sink.frame.next();
+                Some(sink.frame.put(&mut |body| record.put(at, body))?)
+            }
+            None => None,
+        };
+        let frame = sink.frame;
+        self.append(writer, frame, kind)?;
+        if let Some(root) = root {
+            tree.pins.add(self.core.pinned.pin(root.place));
+        }
+        if self.options.indexing == Indexing::Always {
+            let entry = |(is_value, hash, place): (bool, Hash, Place)| {
+                let object = if is_value { Object::Value } else { Object::Dir };
+                (key(object, &hash), value(place))
+            };
+            writer.unindexed.extend(written.objects().map(entry));
+        }
+        let mut counters = lock(&self.counters);
+        let (nodes, values) = written.counts();
+        counters.nodes += nodes;
+        counters.values += values;
+        drop(counters);
+        written.keep(|place, record| self.core.pack.cache_record(place.at, record));
+        if let (Some(record), Some(place)) = (commit, place) {
+            self.core.view_mut().add_commit(record.commit.hash, place);
+        }
+        Ok(())
+    }
+
+    fn append(&self, writer: &mut Writer, frame: FrameWriter, kind: FrameKind) -> Result<()> {
+        writer.tail = self.core.pack.append(&writer.tail, frame, kind)?;
+        *lock(&self.written) = writer.tail.clone();
+        Ok(())
+    }
+
+    /// Ends the chunk if it is full, and begins the next one.
+    pub(crate) fn roll_if_full(&self, writer: &mut Writer) -> Result<()> {
+        if writer.tail.end.offset() < self.options.chunk_bytes {
+            return Ok(());
+        }
+        self.roll(writer)
+    }
+
+    /// Makes the pack durable up to `end`. Whoever comes while a sync runs waits for the next one, which serves all who
+    /// wait.
+    fn sync_to(&self, end: Address) -> Result<()> {
+        let mut synced = lock(&self.synced);
+        while synced.end < end {
+            self.check_poison()?;
+            if synced.syncing {
+                synced = self.sync_ended.wait(synced).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            }
+            synced.syncing = true;
+            drop(synced);
+            // Chunks before this one were synced when it was begun.
+            let written = lock(&self.written).clone();
+            let result = written.chunk.file.sync();
+            self.core.pack.counters.syncs.fetch_add(1, Ordering::Relaxed);
+            synced = lock(&self.synced);
+            synced.syncing = false;
+            match result {
+                Ok(()) => synced.end = synced.end.max(written.end),
+                Err(_) => self.poisoned.store(true, Ordering::Release),
+            }
+            self.sync_ended.notify_all();
+            result?;
+        }
+        Ok(())
+    }
+
+    /// Makes every commit durable.
+    ///
+    /// # Errors
+    /// [`Disk`](Error::Disk), after which the store is poisoned; [`Poisoned`](Error::Poisoned).
+    pub fn sync(&self) -> Result<()> {
+        let end = lock(&self.written).end;
+        self.sync_to(end)
+    }
+
+    /// Makes the pack durable, brings the index up to it, and writes the control record.
+    pub(crate) fn checkpoint(&self, writer: &mut Writer, change: &ControlChange) -> Result<()> {
+        let (commits, mut control) = self.write_tables(writer, change)?;
+        self.sync_to(writer.tail.end)?;
+        let mut entries = std::mem::take(&mut writer.unindexed);
+        let entry = |(hash, place): (Hash, Place)| (key(Object::Commit, &hash), value(place));
+        entries.extend(commits.into_iter().map(entry));
+        entries.sort_unstable_by_key(|entry| entry.0);
+        if let Some(index) = &self.core.index {
+            for some in entries.chunks(INDEX_BATCH) {
+                index.insert(some).map_err(Error::index)?;
+            }
+            index.flush().map_err(Error::index)?;
+        }
+        control.sequence += 1;
+        control.tail = writer.tail.end;
+        control.chain = writer.tail.chain;
+        writer.control_file.write_at(&control.encode(), control.offset())?;
+        if let Err(error) = writer.control_file.sync() {
+            self.poisoned.store(true, Ordering::Release);
+            return Err(error.into());
+        }
+        let mut view = self.core.view_mut();
+        view.recent.clear();
+        view.indexed = control.tail;
+        if let Some((_, kept)) = &change.retained {
+            view.kept = kept.iter().copied().collect();
+        }
+        view.control = control;
+        Ok(())
+    }
+
+    /// Appends the table of branches and that of the commits since the last one; these commits, and what the control record
+    /// is to say.
+    fn write_tables(
+        &self,
+        writer: &mut Writer,
+        change: &ControlChange,
+    ) -> Result<(Vec<(Hash, Place)>, Control)> {
+        let mut frame = FrameWriter::new(writer.tail.end);
+        let view = self.core.view();
+        let mut control = Control { last: view.last, commits: view.commits, ..view.control };
+        control.branches = None;
+        if !view.branches.is_empty() {
+            control.branches = Some(frame.put(&mut |body| put_branches(&view.branches, body))?);
+        }
+        let mut commits: Vec<_> = view.recent.iter().map(|(hash, place)| (*hash, *place)).collect();
+        commits.sort_unstable_by_key(|commit| commit.1.at);
+        if !commits.is_empty() {
+            let table = CommitTable { before: control.table, commits: commits.clone() };
+            let at = frame.next();
+            control.table = Some(frame.put(&mut |body| table.put(at, body))?);
+        }
+        drop(view);
+        control.collecting = change.collecting.unwrap_or(control.collecting);
+        control.first = change.first.unwrap_or(control.first);
+        if let Some((retained, kept)) = &change.retained {
+            let table = CommitTable { before: None, commits: kept.clone() };
+            let at = frame.next();
+            (control.retained, control.kept) = (*retained, None);
+            if !kept.is_empty() {
+                control.kept = Some(frame.put(&mut |body| table.put(at, body))?);
+            }
+        }
+        if frame.len() > FRAME_HEAD_BYTES {
+            self.append(writer, frame, FrameKind::Branches)?;
+        }
+        Ok((commits, control))
+    }
+
+    /// Ends the chunk that is written to and begins another, which helps a collection of what is in it. Does nothing if
+    /// nothing was written since.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit), and [`EmptyChunk`](Error::EmptyChunk) if nothing was written since the last one.
+    pub fn split(&self) -> Result<()> {
+        let mut writer = lock(&self.writer);
+        self.check_writable(&writer)?;
+        if writer.tail.end.unit == FIRST_UNIT {
+            return Err(Error::EmptyChunk);
+        }
+        self.roll(&mut writer)
+    }
+
+    /// Ends the chunk, and begins the next one.
+    pub(crate) fn roll(&self, writer: &mut Writer) -> Result<()> {
+        self.checkpoint(writer, &ControlChange::default())?;
+        writer.tail = self.core.pack.roll(&writer.tail, self.options.chunk_bytes)?;
+        *lock(&self.written) = writer.tail.clone();
+        Ok(())
+    }
+
+    /// The head of a branch, if there is one.
+    pub fn branch(&self, name: &[u8]) -> Option<Hash> {
+        self.core.view().branches.get(name).copied()
+    }
+
+    /// All branches with their heads, by name.
+    pub fn branches(&self) -> Vec<(Vec<u8>, Hash)> {
+        self.core.view().branches.iter().map(|(name, head)| (name.clone(), *head)).collect()
+    }
+
+    /// Sets the head of a branch; the last to do so wins. Durable as a commit is.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit), and [`UnknownCommit`](Error::UnknownCommit), [`BranchName`](Error::BranchName).
+    pub fn set_branch(&self, name: &[u8], head: &Hash) -> Result<()> {
+        self.change_branch(name, Some(*head), None).map(|_| ())
+    }
+
+    /// Removes a branch; says whether there was one.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit).
+    pub fn remove_branch(&self, name: &[u8]) -> Result<bool> {
+        let was_there = self.branch(name).is_some();
+        self.change_branch(name, None, None)?;
+        Ok(was_there)
+    }
+
+    /// Sets the head of a branch to `set`, or removes it, if it is `test` now; says whether it was. Of several that do so at
+    /// once one wins.
+    ///
+    /// # Errors
+    /// As [`set_branch`](Self::set_branch).
+    pub fn test_and_set_branch(
+        &self,
+        name: &[u8],
+        test: Option<&Hash>,
+        set: Option<&Hash>,
+    ) -> Result<bool> {
+        self.change_branch(name, set.copied(), Some(test.copied()))
+    }
+
+    fn change_branch(
+        &self,
+        name: &[u8],
+        head: Option<Hash>,
+        test: Option<Option<Hash>>,
+    ) -> Result<bool> {
+        if name.is_empty() || name.len() > BRANCH_BYTES_MAX {
+            return Err(Error::BranchName { bytes: name.len() });
+        }
+        let end = {
+            let mut writer = lock(&self.writer);
+            self.check_writable(&writer)?;
+            let current = self.branch(name);
+            if test.is_some_and(|test| test != current) {
+                return Ok(false);
+            }
+            if let Some(hash) = head {
+                if self.core.find_commit(&hash)?.is_none() {
+                    return Err(Error::UnknownCommit { hash });
+                }
+            }
+            if head == current {
+                return Ok(true);
+            }
+            self.roll_if_full(&mut writer)?;
+            let record = BranchRecord { name: name.to_vec(), head };
+            let mut frame = FrameWriter::new(writer.tail.end);
+            frame.put(&mut |body| record.put(body))?;
+            self.append(&mut writer, frame, FrameKind::Branches)?;
+            record.apply(&mut self.core.view_mut().branches);
+            writer.tail.end
+        };
+        if self.options.durability == Durability::Durable {
+            self.sync_to(end)?;
+        }
+        Ok(true)
+    }
+
+    /// Whether an object that the index has may be referred to: not while a collection takes it away, or parts of it.
+    fn is_whole(&self, at: Address) -> bool {
+        if at.chunk >= self.core.view().control.collecting {
+            return true;
+        }
+        let marks = self.marks.read().unwrap_or_else(PoisonError::into_inner);
+        marks.as_ref().is_some_and(|marks| marks.is_live(at))
+    }
+
+    /// What the store holds and has done since it was opened.
+    pub fn stats(&self) -> Stats {
+        let view = self.core.view();
+        let counters = &self.core.pack.counters;
+        let get = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        Stats {
+            commits: view.commits,
+            chunks: view.control.tail.chunk - view.control.first + 1,
+            cache_bytes: self.core.pack.cache_bytes() as u64,
+            cache_hits: get(&counters.cache_hits),
+            reads: get(&counters.reads),
+            read_bytes: get(&counters.read_bytes),
+            written_bytes: get(&counters.written_bytes),
+            frames: get(&counters.frames),
+            syncs: get(&counters.syncs),
+            committed: *lock(&self.counters),
+        }
+    }
+
+    /// Makes everything durable and gives up the lock. Later calls that write are refused; closing twice is no error.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit).
+    pub fn close(&self) -> Result<()> {
+        let mut writer = lock(&self.writer);
+        if writer.closed {
+            return Ok(());
+        }
+        if !self.poisoned.load(Ordering::Acquire) {
+            self.checkpoint(&mut writer, &ControlChange::default())?;
+        }
+        writer.closed = true;
+        writer.lock = None;
+        self.core.index.as_ref().map_or(Ok(()), |index| index.close().map_err(Error::index))
+    }
+}
+
+/// A frame that knows what the store has, and is ended when it is large: what a commit consists of may be of several
+/// frames, of which the last has the commit.
+struct StoreSink<'a> {
+    store: &'a Store,
+    writer: &'a mut Writer,
+    frame: FrameWriter,
+}
+
+impl Sink for StoreSink<'_> {
+    fn next(&self) -> Address {
+        self.frame.next()
+    }
+
+    fn put(&mut self, write: &mut dyn FnMut(&mut Vec<u8>)) -> Result<Place> {
+        let place = self.frame.put(write)?;
+        if self.frame.len() as u64 >= self.store.options.chunk_bytes / 2 {
+            let blank = FrameWriter::new(place.at);
+            let full = std::mem::replace(&mut self.frame, blank);
+            self.store.append(self.writer, full, FrameKind::Objects)?;
+            self.store.roll_if_full(self.writer)?;
+            self.frame = FrameWriter::new(self.writer.tail.end);
+        }
+        Ok(place)
+    }
+
+    fn known(&mut self, is_value: bool, hash: &Hash) -> Result<Option<Place>> {
+        if self.store.options.indexing != Indexing::Always {
+            return Ok(None);
+        }
+        let object = if is_value { Object::Value } else { Object::Dir };
+        let found = self.store.core.indexed(object, hash)?;
+        Ok(found.filter(|place| self.store.is_whole(place.at)))
+    }
+}
