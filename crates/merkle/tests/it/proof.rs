@@ -845,13 +845,49 @@ fn nested(levels: usize) -> Proof {
 #[test]
 fn the_deepest_tree_is_proven() {
     let mut tree = Tree::new(Rules::TEZOS).unwrap();
-    let deepest = vec!["d".to_owned(); 512];
+    let deepest = vec!["d".to_owned(); NESTING_MAX];
     tree.add(&deepest, *b"v").unwrap();
-    prove(&tree, &[Op::Find(deepest.clone()), Op::Add(deepest, 1)]);
+    prove(&tree, &[Op::Find(deepest.clone()), Op::Add(deepest.clone(), 1)]);
+    let deeper = [deepest.clone(), vec!["e".to_owned()]].concat();
+    tree.add(&deeper, *b"v").unwrap();
+    let outcome = merkle_tree(&tree, &deeper, Target::Raw);
+    assert!(matches!(outcome, Err(ProofError::TooDeep)), "{outcome:?}");
+    prove(&tree, &[Op::MemTree(deepest)]);
+}
+
+/// Directories within each other, each below sixty inodes.
+fn nested_inodes(directories: usize) -> Proof {
+    let mut state = ProofTree::Value(Vec::new());
+    for _ in 0..directories {
+        let mut below = InodeTree::Values(vec![(b"d".as_slice().into(), state)]);
+        let mut whole = None;
+        for depth in (0..60).rev() {
+            let own = (ocaml_hash(depth, b"d") % 32) as u8;
+            let mut proofs = vec![(own ^ 1, InodeTree::BlindedInode(Hash([1; 32]))), (own, below)];
+            proofs.sort_by_key(|proof| proof.0);
+            let inode = InodeProof { length: 1_000 - u64::from(depth), proofs };
+            below = InodeTree::Tree(inode.clone());
+            whole = Some(inode);
+        }
+        state = ProofTree::Inode(whole.unwrap());
+    }
+    Proof { state, ..nested(0) }
 }
 
 #[test]
 fn no_proof_exhausts_the_stack() {
+    let inodes = nested_inodes(4);
+    assert_eq!(Proof::decode(&inodes.encode().unwrap()).unwrap(), inodes);
+    let error = verify(&Rules::TEZOS, &inodes, &[]).unwrap_err();
+    let ProofError::BeforeMismatch { found, .. } = error else { panic!("{error:?}") };
+    let forged = Proof { before: found, after: found, ..inodes };
+    let at = Op::Find(vec!["d".to_owned(); 4]);
+    assert_eq!(verify(&Rules::TEZOS, &forged, &[at]).unwrap(), ["Some([])"]);
+    let removal = Op::Remove(vec!["d".to_owned(); 4]);
+    let error = verify(&Rules::TEZOS, &forged, &[removal]).unwrap_err();
+    assert!(matches!(error, ProofError::AfterMismatch { .. }), "{error:?}");
+    assert!(matches!(verify(&Rules::TEZOS, &nested_inodes(5), &[]), Err(ProofError::TooDeep)));
+
     let limit = nested(NESTING_MAX);
     let bytes = limit.encode().unwrap();
     assert_eq!(Proof::decode(&bytes).unwrap(), limit);
