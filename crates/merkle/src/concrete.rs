@@ -1,14 +1,14 @@
 //! Trees as plain data, and copies of trees that need no store.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, OnceLock};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
+use crate::copy::{Blinded, copy};
 use crate::error::Result;
-use crate::hash::Hash;
-use crate::node::{Body, Child, EntriesNode, Env, InnerNode, Item, Node, Slot, Spot, Step, Value};
+use crate::node::{Env, Spot};
 use crate::pins::Pins;
 use crate::tree::Tree;
-use crate::walk::{Entry, bucket, dir, sorted};
+use crate::walk::{Entry, dir, sorted};
 
 /// A tree as plain data.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,7 +56,7 @@ impl Tree {
     pub fn to_memory(&self) -> Result<Self> {
         self.hash();
         let env = Env { rules: self.env.rules, source: None, proof: false };
-        let root = Copier { env: &self.env, nodes: HashMap::new() }.spot(Spot::Own(&self.root))?;
+        let root = copy(&self.env, Spot::Own(&self.root), Blinded::Refuse)?;
         Ok(Self { env: Arc::new(env), root, pins: Pins::default() })
     }
 }
@@ -68,53 +68,4 @@ fn concrete(env: &Env, spot: Spot<'_>) -> Result<Concrete> {
     let child = |entry: Entry| Ok((entry.step().into(), concrete(env, entry.spot())?));
     let children: Result<BTreeMap<_, _>> = sorted(env, &node)?.into_iter().map(child).collect();
     Ok(Concrete::Directory(children?))
-}
-
-struct Copier<'a> {
-    env: &'a Env,
-    /// The copies of the nodes that were met.
-    nodes: HashMap<Hash, Arc<Node>>,
-}
-
-impl Copier<'_> {
-    fn spot(&mut self, spot: Spot<'_>) -> Result<Child> {
-        if let Some(node) = dir(self.env, spot)? {
-            return Ok(Child::Dir(self.node(&node)?));
-        }
-        let bytes = spot.value(self.env)?.unwrap_or_default();
-        Ok(Child::Value(Arc::new(Value::new(bytes.into()))))
-    }
-
-    fn node(&mut self, node: &Node) -> Result<Arc<Node>> {
-        let hash = *node.hash.get().expect("the tree was hashed");
-        if let Some(copy) = self.nodes.get(&hash) {
-            return Ok(Arc::clone(copy));
-        }
-        let body = match &node.body {
-            Body::Entries(entries) => Body::Entries(self.entries(entries)?),
-            Body::Inner(inner) => Body::Inner(self.inner(inner)?),
-        };
-        let copy = Node { hash: OnceLock::from(hash), ..Node::new(body, node.height) };
-        let copy = Arc::new(copy);
-        self.nodes.insert(hash, Arc::clone(&copy));
-        Ok(copy)
-    }
-
-    fn entries(&mut self, entries: &EntriesNode) -> Result<EntriesNode> {
-        let item = |item| {
-            let child = self.spot(entries.spot(item))?;
-            Ok(Item::Own { step: Step::Own(entries.step(item).into()), child })
-        };
-        let items: Result<Vec<Item>> = (0..entries.items.len()).map(item).collect();
-        Ok(EntriesNode { leaf: entries.leaf, base: None, items: items? })
-    }
-
-    fn inner(&mut self, inner: &InnerNode) -> Result<InnerNode> {
-        let slot = |number| {
-            let below = bucket(self.env, inner, number)?;
-            below.map_or(Ok(Slot::Empty), |below| Ok(Slot::Own(self.node(&below)?)))
-        };
-        let slots: Result<Box<[Slot]>> = (0..inner.slots.len()).map(slot).collect();
-        Ok(InnerNode { depth: inner.depth, count: inner.count, base: None, slots: slots? })
-    }
 }

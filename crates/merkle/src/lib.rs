@@ -29,9 +29,11 @@ mod encode;
 
 mod pins;
 
-mod tree;
-
 mod walk;
+
+mod copy;
+
+mod tree;
 
 mod fold;
 

@@ -6,6 +6,7 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
+use crate::copy::{Blinded, copy};
 use crate::digest;
 use crate::edit::edit;
 use crate::error::{Error, Result};
@@ -257,8 +258,8 @@ impl Tree {
         self.bind(Steps::new(path).as_slice(), Child::Value(Arc::new(Value::new(bytes))))
     }
 
-    /// Binds a tree at `path`, sharing its objects; an empty directory unbinds what is there. Says whether anything
-    /// changed.
+    /// Binds a tree at `path`, sharing its objects; an empty directory unbinds what is there. A tree that belongs to no
+    /// store is copied. Says whether anything changed.
     ///
     /// # Errors
     /// As [`add`](Self::add), and [`ForeignTree`](Error::ForeignTree) for a tree of another store that is not in memory.
@@ -266,12 +267,15 @@ impl Tree {
         if tree.is_empty() {
             return self.remove(path);
         }
-        if !Arc::ptr_eq(&self.env, &tree.env)
-            && (tree.env.source.is_some() || tree.env.rules != self.env.rules)
-        {
+        let child = if Arc::ptr_eq(&self.env, &tree.env) {
+            tree.root.clone()
+        } else if tree.env.source.is_some() || tree.env.rules != self.env.rules {
             return Err(Error::ForeignTree);
-        }
-        let changed = self.bind(Steps::new(path).as_slice(), tree.root.clone())?;
+        } else {
+            tree.hash();
+            copy(&tree.env, Spot::Own(&tree.root), Blinded::Keep)?
+        };
+        let changed = self.bind(Steps::new(path).as_slice(), child)?;
         self.pins.join(&tree.pins);
         Ok(changed)
     }

@@ -667,6 +667,25 @@ fn trees_of_a_store_are_proven_walked_and_merged_like_those_in_memory() {
     );
 }
 
+/// What a commit writes is noted in the nodes; those of a tree without a store were once taken for nodes of every
+/// store that it was grafted into.
+#[test]
+fn a_tree_in_memory_is_grafted_into_several_stores() {
+    let mut tree = tree_of(Rules::TEZOS, 300);
+    for _ in 0..2 {
+        let context = stored(&tree);
+        assert_eq!(context.find(&["d", "7"]).unwrap(), Some(b"7".to_vec()));
+        assert_eq!(*context.tree(), tree);
+    }
+    tree.clear();
+    assert_eq!(tree.find(&["d", "7"]).unwrap(), Some(b"7".to_vec()), "it is in memory still");
+    let [one, mut other] = [stored(&tree), stored(&tree)];
+    let outcome = other.add_tree(&["x"], one.tree());
+    assert!(matches!(outcome, Err(Error::ForeignTree)), "{outcome:?}");
+    assert!(other.add_tree(&["x"], &one.to_memory().unwrap()).unwrap());
+    assert!(!other.add_tree(&["x"], &one.to_memory().unwrap()).unwrap(), "it is bound already");
+}
+
 /// A value that is stored in its directory is taken out of it to be compared with an equal one; the directory then had
 /// a hash and the value none, which hashing had not foreseen.
 #[test]
