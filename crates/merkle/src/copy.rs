@@ -7,8 +7,12 @@ use std::sync::{Arc, OnceLock};
 use crate::digest::spot_hash;
 use crate::error::Result;
 use crate::hash::Hash;
-use crate::node::{Body, Child, EntriesNode, Env, InnerNode, Item, Node, Slot, Spot, Step, Value};
-use crate::walk::{bucket, dir};
+use crate::node::{
+    Body, Child, EntriesNode, EntriesRef, Env, InnerNode, InnerRef, Item, Node, Shape, Slot, Spot,
+    Step, Value,
+};
+use crate::rules::BRANCHING_MAX;
+use crate::walk::dir;
 
 /// What a copy does with parts of which only the hash is known. They are kept in trees without a store only, all of
 /// whose nodes are in memory.
@@ -56,9 +60,9 @@ impl Copier<'_> {
         if let Some(copy) = self.nodes.get(&(hash, met)) {
             return Ok(Arc::clone(copy));
         }
-        let body = match &node.body {
-            Body::Entries(entries) => Body::Entries(self.entries(entries)?),
-            Body::Inner(inner) => Body::Inner(self.inner(inner)?),
+        let body = match node.shape() {
+            Shape::Entries(entries) => Body::Entries(self.entries(entries)?),
+            Shape::Inner(inner) => Body::Inner(self.inner(inner)?),
         };
         let copy = Node { hash: OnceLock::from(hash), ..Node::new(body, node.height) };
         let copy = Arc::new(copy);
@@ -66,24 +70,26 @@ impl Copier<'_> {
         Ok(copy)
     }
 
-    fn entries(&mut self, entries: &EntriesNode) -> Result<EntriesNode> {
+    fn entries(&mut self, entries: EntriesRef<'_>) -> Result<EntriesNode> {
         let item = |item| {
             let child = self.spot(entries.spot(item))?;
             Ok(Item::Own { step: Step::Own(entries.step(item).into()), child })
         };
-        let items: Result<Vec<Item>> = (0..entries.items.len()).map(item).collect();
-        Ok(EntriesNode { leaf: entries.leaf, base: None, items: items? })
+        let items: Result<Vec<Item>> = (0..entries.len()).map(item).collect();
+        Ok(EntriesNode { leaf: entries.is_leaf(), base: None, items: items? })
     }
 
-    fn inner(&mut self, inner: &InnerNode) -> Result<InnerNode> {
+    fn inner(&mut self, inner: InnerRef<'_>) -> Result<InnerNode> {
         let slot = |number| {
-            if let (Blinded::Keep, Slot::Blinded(hash)) = (self.blinded, &inner.slots[number]) {
-                return Ok(Slot::Blinded(*hash));
+            if let (Blinded::Keep, InnerRef::Own(InnerNode { slots, .. })) = (self.blinded, inner)
+                && let Slot::Blinded(hash) = slots[number]
+            {
+                return Ok(Slot::Blinded(hash));
             }
-            let below = bucket(self.env, inner, number)?;
+            let below = inner.fetch(self.env, number)?;
             below.map_or(Ok(Slot::Empty), |below| Ok(Slot::Own(self.node(&below)?)))
         };
-        let slots: Result<Box<[Slot]>> = (0..inner.slots.len()).map(slot).collect();
-        Ok(InnerNode { depth: inner.depth, count: inner.count, base: None, slots: slots? })
+        let slots: Result<Box<[Slot]>> = (0..BRANCHING_MAX as usize).map(slot).collect();
+        Ok(InnerNode { depth: inner.depth(), count: inner.count(), base: None, slots: slots? })
     }
 }

@@ -217,7 +217,7 @@ impl Core {
         let root = match &record.root {
             None => empty_dir(),
             Some(link) => {
-                let node = Node::of_record(self.pack.record_at(link.place)?, Some(*link));
+                let node = Node::of_record(self.pack.record_at(link.place)?, link);
                 Child::Dir(Arc::new(node))
             }
         };

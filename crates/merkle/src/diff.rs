@@ -5,9 +5,10 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use crate::error::{Error, Result};
-use crate::node::{Body, Env, Node, Spot};
+use crate::node::{Env, Node, Shape, Spot};
+use crate::rules::BRANCHING_MAX;
 use crate::tree::Tree;
-use crate::walk::{Entry, bucket, bucket_hash, dir, same, sorted};
+use crate::walk::{Entry, dir, same, sorted};
 
 /// How the value at a path differs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -114,12 +115,12 @@ fn differing_inodes(
     right: Option<&Arc<Node>>,
     out: &mut Vec<Pair>,
 ) -> Result<()> {
-    let bodies = left.map(|node| &node.body).zip(right.map(|node| &node.body));
-    if let Some((Body::Inner(l), Body::Inner(r))) = bodies {
-        for number in 0..l.slots.len().min(r.slots.len()) {
-            if bucket_hash(l, number) != bucket_hash(r, number) {
-                let left = bucket(envs.left, l, number)?;
-                let right = bucket(envs.right, r, number)?;
+    let shapes = left.map(|node| node.shape()).zip(right.map(|node| node.shape()));
+    if let Some((Shape::Inner(l), Shape::Inner(r))) = shapes {
+        for bucket in 0..BRANCHING_MAX as usize {
+            if l.bucket_hash(bucket) != r.bucket_hash(bucket) {
+                let left = l.fetch(envs.left, bucket)?;
+                let right = r.fetch(envs.right, bucket)?;
                 differing_inodes(envs, left.as_ref(), right.as_ref(), out)?;
             }
         }

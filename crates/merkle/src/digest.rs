@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::thread;
 
 use crate::hash::Hash;
-use crate::node::{Body, Child, Env, InnerNode, Item, Node, Slot, Spot, Value};
+use crate::node::{Body, Child, Env, Item, Node, Shape, Slot, Spot, Value};
 use crate::quick::QuickMap;
 use crate::record::Stored;
-use crate::rules::Preimages;
+use crate::rules::{BRANCHING_MAX, Preimages};
 
 /// From so many bytes of preimages on, a level is divided among threads: below it a thread costs more than it saves.
 const THREAD_BYTES: usize = 64 << 10;
@@ -81,6 +81,7 @@ impl<'a> Levels<'a> {
         }
         let mut level = 0;
         match &node.body {
+            Body::Stored(_) => unreachable!("what is stored has a hash"),
             Body::Entries(entries) => {
                 for item in &entries.items {
                     let Item::Own { child, .. } = item else { continue };
@@ -119,9 +120,9 @@ impl<'a> Levels<'a> {
 fn preimage_bytes(job: &Job<'_>) -> usize {
     match job {
         Job::Value(value) => value.bytes.len() + 8,
-        Job::Node(node) => match &node.body {
-            Body::Entries(entries) => entries.items.len() * 64,
-            Body::Inner(inner) => inner.slots.len() * 34,
+        Job::Node(node) => match node.shape() {
+            Shape::Entries(entries) => entries.len() * 64,
+            Shape::Inner(_) => BRANCHING_MAX as usize * 34,
         },
     }
 }
@@ -148,11 +149,16 @@ fn hash_jobs(env: &Env, jobs: &[Job<'_>]) {
 
 /// The preimage of a node whose children have hashes.
 fn preimage(env: &Env, node: &Node, out: &mut Preimages) {
-    match &node.body {
-        Body::Inner(inner) => inner_preimage(inner, out),
-        Body::Entries(entries) => {
-            let count = entries.items.len();
-            if entries.leaf {
+    match node.shape() {
+        Shape::Inner(inner) => {
+            let filled = (0..BRANCHING_MAX as usize)
+                .filter_map(|bucket| inner.bucket_hash(bucket).map(|hash| (bucket, hash)));
+            out.inner(inner.depth(), node.count(), filled.clone().count() as u32);
+            filled.for_each(|(bucket, hash)| out.bucket(bucket, hash));
+        }
+        Shape::Entries(entries) => {
+            let count = entries.len();
+            if entries.is_leaf() {
                 out.leaf(count as u64);
             } else {
                 out.flat(count as u64);
@@ -160,7 +166,7 @@ fn preimage(env: &Env, node: &Node, out: &mut Preimages) {
             for item in 0..count {
                 let spot = entries.spot(item);
                 let hash = spot_hash(env, spot);
-                if entries.leaf {
+                if entries.is_leaf() {
                     out.leaf_entry(entries.step(item), spot.is_value(), &hash);
                 } else {
                     out.flat_entry(entries.step(item), spot.is_value(), &hash);
@@ -170,35 +176,20 @@ fn preimage(env: &Env, node: &Node, out: &mut Preimages) {
     }
 }
 
-fn inner_preimage(inner: &InnerNode, out: &mut Preimages) {
-    let filled = inner.slots.iter().filter(|slot| !matches!(slot, Slot::Empty)).count();
-    out.inner(inner.depth, inner.count, filled as u32);
-    for (bucket, slot) in inner.slots.iter().enumerate() {
-        match slot {
-            Slot::Empty => {}
-            Slot::Kept(_) => out.bucket(bucket, &inner.kept(bucket).hash),
-            Slot::Own(node) => out.bucket(bucket, node.hash.get().expect(HASHED)),
-            Slot::Blinded(hash) => out.bucket(bucket, hash),
-        }
-    }
-}
-
 const HASHED: &str = "the levels below are hashed first";
 
 /// The hash of what is bound; of a directory or value in memory, the one that it was given before.
 pub(crate) fn spot_hash(env: &Env, spot: Spot<'_>) -> Hash {
-    match spot {
-        Spot::Kept { entries, ordinal, .. } => match entries.stored(ordinal as usize) {
-            Stored::Inline(bytes) => env.rules.value_hash(bytes),
-            Stored::Value(link) | Stored::Dir(link) => link.hash,
-        },
-        Spot::Own(Child::Value(value)) => {
+    match spot.stored() {
+        Ok(Stored::Inline(bytes)) => env.rules.value_hash(bytes),
+        Ok(Stored::Value(link) | Stored::Dir(link)) => link.hash,
+        Err(Child::Value(value)) => {
             // A value that was stored in place is taken out without its hash.
             *value.hash.get_or_init(|| env.rules.value_hash(&value.bytes))
         }
-        Spot::Own(Child::Dir(node)) => *node.hash.get().expect(HASHED),
-        Spot::Own(Child::ValueAt(link)) => link.hash,
-        Spot::Own(Child::DirAt(far)) => far.0.hash,
-        Spot::Own(Child::Blinded { hash, .. }) => *hash,
+        Err(Child::Dir(node)) => *node.hash.get().expect(HASHED),
+        Err(Child::ValueAt(link)) => link.hash,
+        Err(Child::DirAt(far)) => far.0.hash,
+        Err(Child::Blinded { hash, .. }) => *hash,
     }
 }

@@ -12,12 +12,14 @@ use crate::address::{Address, Link, Place};
 use crate::digest::spot_hash;
 use crate::error::Result;
 use crate::fold::Fold;
-use crate::node::{Body, Child, EntriesNode, Env, InnerNode, Node, Source, Spot};
+use crate::hash::Hash;
+use crate::node::{Child, EntriesRef, Env, InnerRef, Node, Shape, Source, Spot};
 use crate::proof::{
     ExtenderProof, InodeProof, InodeTree, NESTING_MAX, Proof, ProofEntry, ProofError, ProofTree,
     VERSION, kinded,
 };
 use crate::record::{EntriesWriter, Inner, Record, RecordBody, Stored};
+use crate::rules::BRANCHING_MAX;
 use crate::tree::{Kind, Tree, empty_dir};
 use crate::walk;
 
@@ -127,13 +129,13 @@ impl Source for Recorder {
         let node = self.load_node(&spots[number])?;
         let first = spots.len();
         let item = |item| Noted { parent: Some(Arc::clone(&node)), item, seen: Seen::Nothing };
-        let record = match &node.body {
-            Body::Entries(entries) => {
-                spots.extend((0..entries.items.len()).map(item));
+        let record = match node.shape() {
+            Shape::Entries(entries) => {
+                spots.extend((0..entries.len()).map(item));
                 self.entries_record(entries, node.height, number, first)
             }
-            Body::Inner(inner) => {
-                spots.extend(filled(inner).map(item));
+            Shape::Inner(inner) => {
+                spots.extend(filled(inner).map(|(bucket, _)| item(bucket)));
                 inner_record(inner, node.height, first)
             }
         };
@@ -161,20 +163,19 @@ enum Inodes {
     Chain(ExtenderProof),
 }
 
-/// The buckets that are not empty.
-fn filled(inner: &InnerNode) -> impl Iterator<Item = usize> + '_ {
-    (0..inner.slots.len()).filter(|&bucket| walk::bucket_hash(inner, bucket).is_some())
+/// The buckets that are not empty, and their hashes.
+fn filled(inner: InnerRef<'_>) -> impl Iterator<Item = (usize, Hash)> + '_ {
+    let hash = move |bucket| inner.bucket_hash(bucket).map(|hash| (bucket, *hash));
+    (0..BRANCHING_MAX as usize).filter_map(hash)
 }
 
-fn inner_record(inner: &InnerNode, height: u16, first: usize) -> Record {
-    let hashes = filled(inner).filter_map(|bucket| walk::bucket_hash(inner, bucket));
-    let links =
-        (first..).zip(hashes).map(|(number, hash)| Link { place: Recorder::place(number), hash });
+fn inner_record(inner: InnerRef<'_>, height: u16, first: usize) -> Record {
+    let link = |(number, (_, hash))| Link { place: Recorder::place(number), hash };
     let inner = Inner {
-        depth: inner.depth,
-        count: inner.count,
-        mask: filled(inner).fold(0, |mask, bucket| mask | 1 << bucket),
-        links: links.collect(),
+        depth: inner.depth(),
+        count: inner.count(),
+        mask: filled(inner).fold(0, |mask, (bucket, _)| mask | 1 << bucket),
+        links: (first..).zip(filled(inner)).map(link).collect(),
         full: Recorder::place(first),
         changed: 0,
     };
@@ -198,18 +199,16 @@ impl Recorder {
 
     /// What is at a place that is not a bucket.
     fn spot<'a>(&'a self, noted: &'a Noted) -> Spot<'a> {
-        match noted.parent.as_deref() {
+        match noted.parent.as_deref().map(Node::shape) {
             None => Spot::Own(&self.root),
-            Some(Node { body: Body::Entries(entries), .. }) => entries.spot(noted.item),
-            Some(Node { body: Body::Inner(_), .. }) => unreachable!("buckets hold no values"),
+            Some(Shape::Entries(entries)) => entries.spot(noted.item),
+            Some(Shape::Inner(_)) => unreachable!("buckets hold no values"),
         }
     }
 
     fn load_node(&self, noted: &Noted) -> Result<Arc<Node>> {
-        let node = match noted.parent.as_deref() {
-            Some(Node { body: Body::Inner(inner), .. }) => {
-                walk::bucket(&self.env, inner, noted.item)?
-            }
+        let node = match noted.parent.as_deref().map(Node::shape) {
+            Some(Shape::Inner(inner)) => inner.fetch(&self.env, noted.item)?,
             _ => walk::dir(&self.env, self.spot(noted))?,
         };
         Ok(node.expect("the link is of a node"))
@@ -217,20 +216,21 @@ impl Recorder {
 
     fn entries_record(
         &self,
-        entries: &EntriesNode,
+        entries: EntriesRef<'_>,
         height: u16,
         number: usize,
         first: usize,
     ) -> Record {
-        let count = entries.items.len();
-        let mut out = EntriesWriter::new(entries.leaf, Self::place(number).at, count);
+        let (count, place) = (entries.len(), Self::place(number));
+        let mut out = EntriesWriter::new(entries.is_leaf(), place.at, count, None);
         for item in 0..count {
             let spot = entries.spot(item);
             let link = Link { place: Self::place(first + item), hash: spot_hash(&self.env, spot) };
             let stored = if spot.is_value() { Stored::Value(link) } else { Stored::Dir(link) };
             out.put(entries.step(item), stored);
         }
-        Record::of_entries(height, out)
+        out.end();
+        out.record(height, place)
     }
 
     fn state(&self) -> std::result::Result<ProofTree, ProofError> {
@@ -256,11 +256,11 @@ impl Recorder {
                 return Ok(blind(hash));
             }
         };
-        match &node.body {
-            Body::Entries(entries) => {
+        match node.shape() {
+            Shape::Entries(entries) => {
                 Ok(ProofTree::Node(self.entries(spots, entries, first, nesting)?))
             }
-            Body::Inner(inner) => Ok(match self.inner(spots, inner, first, nesting)? {
+            Shape::Inner(inner) => Ok(match self.inner(spots, inner, first, nesting)? {
                 Inodes::Tree(tree) => ProofTree::Inode(tree),
                 Inodes::Chain(chain) => ProofTree::Extender(chain),
             }),
@@ -270,7 +270,7 @@ impl Recorder {
     fn entries(
         &self,
         spots: &[Noted],
-        entries: &EntriesNode,
+        entries: EntriesRef<'_>,
         first: usize,
         nesting: usize,
     ) -> std::result::Result<Vec<ProofEntry>, ProofError> {
@@ -279,14 +279,14 @@ impl Recorder {
         }
         let entry =
             |item| Ok((entries.step(item).into(), self.tree(spots, first + item, nesting + 1)?));
-        (0..entries.items.len()).map(entry).collect()
+        (0..entries.len()).map(entry).collect()
     }
 
     /// An inode with buckets, or the chain that it begins.
     fn inner(
         &self,
         spots: &[Noted],
-        inner: &InnerNode,
+        inner: InnerRef<'_>,
         first: usize,
         nesting: usize,
     ) -> std::result::Result<Inodes, ProofError> {
@@ -294,25 +294,22 @@ impl Recorder {
             return Err(ProofError::TooDeep);
         }
         let mut proofs = Vec::new();
-        for (number, bucket) in (first..).zip(filled(inner)) {
+        for (number, (bucket, hash)) in (first..).zip(filled(inner)) {
             let below = match &spots[number].seen {
-                Seen::Node { node, first, .. } => match &node.body {
-                    Body::Entries(entries) => {
+                Seen::Node { node, first, .. } => match node.shape() {
+                    Shape::Entries(entries) => {
                         InodeTree::Values(self.entries(spots, entries, *first, nesting + 1)?)
                     }
-                    Body::Inner(inner) => match self.inner(spots, inner, *first, nesting + 1)? {
+                    Shape::Inner(inner) => match self.inner(spots, inner, *first, nesting + 1)? {
                         Inodes::Tree(tree) => InodeTree::Tree(tree),
                         Inodes::Chain(chain) => InodeTree::Extender(chain),
                     },
                 },
-                Seen::Nothing | Seen::Value(_) => {
-                    let hash = walk::bucket_hash(inner, bucket);
-                    InodeTree::BlindedInode(hash.expect("it is not empty"))
-                }
+                Seen::Nothing | Seen::Value(_) => InodeTree::BlindedInode(hash),
             };
             proofs.push((bucket as u8, below));
         }
-        let length = inner.count;
+        let length = inner.count();
         if proofs.len() != 1 {
             return Ok(Inodes::Tree(InodeProof { length, proofs }));
         }

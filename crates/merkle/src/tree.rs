@@ -11,10 +11,10 @@ use crate::digest;
 use crate::edit::edit;
 use crate::error::{Error, Result};
 use crate::hash::Hash;
-use crate::node::{Body, Child, Env, HEIGHT_MAX, Node, Spot, Value};
+use crate::node::{Child, Env, HEIGHT_MAX, Node, Shape, Spot, Value};
 use crate::path::{PathText, Steps};
 use crate::pins::Pins;
-use crate::rules::{Rules, STEP_BYTES_MAX};
+use crate::rules::{BRANCHING_MAX, Rules, STEP_BYTES_MAX};
 
 /// What a tree is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -397,17 +397,17 @@ fn list_page<'a>(
         *offset -= node.count();
         return Ok(true);
     }
-    match &node.body {
-        Body::Entries(entries) => {
-            for item in *offset as usize..entries.items.len() {
+    match node.shape() {
+        Shape::Entries(entries) => {
+            for item in *offset as usize..entries.len() {
                 if visit(entries.step(item), entries.spot(item)) >= length {
                     return Ok(false);
                 }
             }
             *offset = 0;
         }
-        Body::Inner(inner) => {
-            for bucket in 0..inner.slots.len() {
+        Shape::Inner(inner) => {
+            for bucket in 0..BRANCHING_MAX as usize {
                 if let Some(below) = inner.bucket(env, bucket)? {
                     if !list_page(env, below, offset, length, visit)? {
                         return Ok(false);

@@ -3,69 +3,42 @@
 //!
 //! What is in memory already is used from there.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use crate::address::Link;
 use crate::digest::spot_hash;
 use crate::error::Result;
-use crate::hash::Hash;
-use crate::node::{Body, Child, EntriesNode, Env, InnerNode, Node, Slot, Spot};
+use crate::node::{Child, EntriesRef, Env, Node, Shape, Spot};
 use crate::record::Stored;
-
-fn fetch(env: &Env, near: &OnceLock<Arc<Node>>, link: &Link) -> Result<Arc<Node>> {
-    match near.get() {
-        Some(node) => Ok(Arc::clone(node)),
-        None => env.load(link),
-    }
-}
+use crate::rules::BRANCHING_MAX;
 
 /// The directory at a spot, if it is one.
 ///
 /// Cost: one read if it is not in memory.
 pub(crate) fn dir(env: &Env, spot: Spot<'_>) -> Result<Option<Arc<Node>>> {
-    match spot {
-        Spot::Kept { entries, ordinal, near } => match entries.stored(ordinal as usize) {
-            Stored::Dir(link) => fetch(env, near, &link).map(Some),
-            Stored::Inline(_) | Stored::Value(_) => Ok(None),
-        },
-        Spot::Own(Child::DirAt(far)) => fetch(env, &far.1, &far.0).map(Some),
-        Spot::Own(child) => Ok(child.dir(env)?.map(Arc::clone)),
+    if let Some(node) = spot.looked_at() {
+        return Ok(Some(Arc::clone(node)));
     }
-}
-
-/// The inode of a bucket, if it is not empty.
-///
-/// Cost: one read if it is not in memory.
-pub(crate) fn bucket(env: &Env, inner: &InnerNode, bucket: usize) -> Result<Option<Arc<Node>>> {
-    match &inner.slots[bucket] {
-        Slot::Kept(near) => fetch(env, near, inner.kept(bucket)).map(Some),
-        _ => Ok(inner.bucket(env, bucket)?.map(Arc::clone)),
-    }
-}
-
-/// The hash of a bucket that is not empty, of an inode that was hashed.
-pub(crate) fn bucket_hash(inner: &InnerNode, bucket: usize) -> Option<Hash> {
-    match &inner.slots[bucket] {
-        Slot::Empty => None,
-        Slot::Kept(_) => Some(inner.kept(bucket).hash),
-        Slot::Own(node) => Some(*node.hash.get().expect("a part of what was hashed")),
-        Slot::Blinded(hash) => Some(*hash),
+    match spot.stored() {
+        Ok(Stored::Dir(link)) => env.load(&link).map(Some),
+        Ok(Stored::Inline(_) | Stored::Value(_)) => Ok(None),
+        Err(Child::DirAt(far)) if far.1.get().is_none() => env.load(&far.0).map(Some),
+        Err(child) => Ok(child.dir(env)?.map(Arc::clone)),
     }
 }
 
 /// A step of a directory with what is bound to it.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
-    /// Invariant: its body is of entries, and has the item.
+    /// Invariant: it is of entries, and has the item.
     node: Arc<Node>,
     item: usize,
 }
 
 impl Entry {
-    fn entries(&self) -> &EntriesNode {
-        match &self.node.body {
-            Body::Entries(entries) => entries,
-            Body::Inner(_) => unreachable!("inodes with buckets have no items"),
+    fn entries(&self) -> EntriesRef<'_> {
+        match self.node.shape() {
+            Shape::Entries(entries) => entries,
+            Shape::Inner(_) => unreachable!("inodes with buckets have no items"),
         }
     }
 
@@ -101,16 +74,16 @@ impl Walk {
         while let Some((node, next)) = self.stack.last_mut() {
             let item = *next;
             *next += 1;
-            match &node.body {
-                Body::Entries(entries) if item < entries.items.len() => {
+            match node.shape() {
+                Shape::Entries(entries) if item < entries.len() => {
                     return Ok(Some(Entry { node: Arc::clone(node), item }));
                 }
-                Body::Inner(inner) if item < inner.slots.len() => {
-                    if let Some(below) = bucket(env, inner, item)? {
+                Shape::Inner(inner) if item < BRANCHING_MAX as usize => {
+                    if let Some(below) = inner.fetch(env, item)? {
                         self.stack.push((below, 0));
                     }
                 }
-                Body::Entries(_) | Body::Inner(_) => drop(self.stack.pop()),
+                Shape::Entries(_) | Shape::Inner(_) => drop(self.stack.pop()),
             }
         }
         Ok(None)
