@@ -1,10 +1,12 @@
 //! Hashing of what changed: every node and value below a root that has no hash yet, each once, from the leaves up,
 //! several at once by the processor's lanes and large levels on several threads.
 
+use std::sync::Arc;
 use std::thread;
 
 use crate::hash::Hash;
 use crate::node::{Body, Child, Env, Item, Node, Shape, Slot, Spot, Value};
+use crate::quick::QuickMap;
 use crate::record::Stored;
 use crate::rules::{BRANCHING_MAX, Preimages};
 
@@ -29,10 +31,10 @@ pub(crate) struct Hashed {
 
 /// The hash of `root`, and of everything below it, on up to `threads` threads.
 pub(crate) fn hash(env: &Env, root: &Node, threads: usize) -> (Hash, Hashed) {
-    let mut levels = Vec::new();
-    level_of(root, &mut levels);
+    let mut levels = Levels::default();
+    levels.add(root);
     let mut hashed = Hashed::default();
-    for jobs in &levels {
+    for jobs in &levels.jobs {
         let bytes: usize = jobs.iter().map(preimage_bytes).sum();
         hashed.count += jobs.len() as u64;
         hashed.bytes += bytes as u64;
@@ -50,45 +52,68 @@ pub(crate) fn hash(env: &Env, root: &Node, threads: usize) -> (Hash, Hashed) {
     (*root.hash.get().expect("the root is in the last level"), hashed)
 }
 
-/// Sorts what is to be hashed by its distance from the leaves; the distance of `node`, 0 if it has a hash.
-fn level_of<'a>(node: &'a Node, levels: &mut Vec<Vec<Job<'a>>>) -> usize {
-    if node.hash.get().is_some() {
-        return 0;
-    }
-    let mut level = 0;
-    match &node.body {
-        Body::Stored(_) => unreachable!("what is stored has a hash"),
-        Body::Entries(entries) => {
-            for item in &entries.items {
-                let Item::Own { child, .. } = item else { continue };
-                let below = match child {
-                    Child::Dir(dir) => level_of(dir, levels),
-                    Child::Value(value) if value.hash.get().is_none() => {
-                        push(levels, 0, Job::Value(value));
-                        1
-                    }
-                    _ => 0,
-                };
-                level = level.max(below);
-            }
+/// What is to be hashed, by its distance from the leaves.
+#[derive(Default)]
+struct Levels<'a> {
+    jobs: Vec<Vec<Job<'a>>>,
+    /// The distances of nodes that may be met again: a tree may stand in several places.
+    shared: QuickMap<*const Node, usize>,
+}
+
+// The pointers are compared, never followed.
+impl<'a> Levels<'a> {
+    fn add_shared(&mut self, node: &'a Arc<Node>) -> usize {
+        if Arc::strong_count(node) == 1 || node.hash.get().is_some() {
+            return self.add(node);
         }
-        Body::Inner(inner) => {
-            for slot in &inner.slots {
-                if let Slot::Own(below) = slot {
-                    level = level.max(level_of(below, levels));
+        if let Some(&level) = self.shared.get(&Arc::as_ptr(node)) {
+            return level;
+        }
+        let level = self.add(node);
+        self.shared.insert(Arc::as_ptr(node), level);
+        level
+    }
+
+    /// Adds what has no hash from `node` down; gives the level above it, 0 if it has a hash.
+    fn add(&mut self, node: &'a Node) -> usize {
+        if node.hash.get().is_some() {
+            return 0;
+        }
+        let mut level = 0;
+        match &node.body {
+            Body::Stored(_) => unreachable!("what is stored has a hash"),
+            Body::Entries(entries) => {
+                for item in &entries.items {
+                    let Item::Own { child, .. } = item else { continue };
+                    let below = match child {
+                        Child::Dir(dir) => self.add_shared(dir),
+                        Child::Value(value) if value.hash.get().is_none() => {
+                            self.push(0, Job::Value(value));
+                            1
+                        }
+                        _ => 0,
+                    };
+                    level = level.max(below);
+                }
+            }
+            Body::Inner(inner) => {
+                for slot in &inner.slots {
+                    if let Slot::Own(below) = slot {
+                        level = level.max(self.add_shared(below));
+                    }
                 }
             }
         }
+        self.push(level, Job::Node(node));
+        level + 1
     }
-    push(levels, level, Job::Node(node));
-    level + 1
-}
 
-fn push<'a>(levels: &mut Vec<Vec<Job<'a>>>, level: usize, job: Job<'a>) {
-    if levels.len() <= level {
-        levels.resize_with(level + 1, Vec::new);
+    fn push(&mut self, level: usize, job: Job<'a>) {
+        if self.jobs.len() <= level {
+            self.jobs.resize_with(level + 1, Vec::new);
+        }
+        self.jobs[level].push(job);
     }
-    levels[level].push(job);
 }
 
 /// How many bytes will be hashed, about.
@@ -185,7 +210,10 @@ pub(crate) fn spot_hash(env: &Env, spot: Spot<'_>) -> Hash {
     match spot.stored() {
         Ok(Stored::Inline(bytes)) => env.rules.value_hash(bytes),
         Ok(Stored::Value(link) | Stored::Dir(link)) => link.hash,
-        Err(Child::Value(value)) => *value.hash.get().expect(HASHED),
+        Err(Child::Value(value)) => {
+            // A value that was stored in place is taken out without its hash.
+            *value.hash.get_or_init(|| env.rules.value_hash(&value.bytes))
+        }
         Err(Child::Dir(node)) => *node.hash.get().expect(HASHED),
         Err(Child::ValueAt(link)) => link.hash,
         Err(Child::DirAt(far)) => far.0.hash,

@@ -274,7 +274,7 @@ impl<'a> Spot<'a> {
     }
 
     /// The directory, if it was looked at before.
-    fn looked_at(self) -> Option<&'a Arc<Node>> {
+    pub(crate) fn looked_at(self) -> Option<&'a Arc<Node>> {
         match self {
             Self::Stored { node, ordinal, .. } => node.get(ordinal as usize),
             Self::Kept { near, .. } => near.get(),
@@ -357,6 +357,14 @@ impl<'a> InnerRef<'a> {
         }
     }
 
+    /// Entries below.
+    pub(crate) fn count(self) -> u64 {
+        match self {
+            Self::Stored(_, inner) => inner.count,
+            Self::Own(own) => own.count,
+        }
+    }
+
     /// The inode of a bucket.
     pub(crate) fn bucket(self, env: &Env, bucket: usize) -> Result<Option<&'a Arc<Node>>> {
         match self {
@@ -366,6 +374,21 @@ impl<'a> InnerRef<'a> {
             },
             Self::Own(own) => own.bucket(env, bucket),
         }
+    }
+
+    /// The inode of a bucket; the node does not keep it if it is loaded.
+    pub(crate) fn fetch(self, env: &Env, bucket: usize) -> Result<Option<Arc<Node>>> {
+        let (near, link) = match self {
+            Self::Stored(node, inner) => match inner.rank(bucket) {
+                Some(rank) => (node.get(rank), &inner.links[rank]),
+                None => return Ok(None),
+            },
+            Self::Own(own) => match &own.slots[bucket] {
+                Slot::Kept(near) => (near.get(), own.kept(bucket)),
+                _ => return Ok(own.bucket(env, bucket)?.map(Arc::clone)),
+            },
+        };
+        near.map_or_else(|| env.load(link), |node| Ok(Arc::clone(node))).map(Some)
     }
 
     /// The hash of the inode of a bucket, which has one.
@@ -520,8 +543,7 @@ impl Node {
     pub(crate) fn count(&self) -> u64 {
         match self.shape() {
             Shape::Entries(entries) => entries.len() as u64,
-            Shape::Inner(InnerRef::Stored(_, inner)) => inner.count,
-            Shape::Inner(InnerRef::Own(own)) => own.count,
+            Shape::Inner(inner) => inner.count(),
         }
     }
 
@@ -582,7 +604,7 @@ impl Node {
 
     /// All steps of the directory with what is bound to them, ascending.
     pub(crate) fn sorted<'a>(&'a self, env: &Env) -> Result<Vec<(&'a [u8], Spot<'a>)>> {
-        let mut all = Vec::with_capacity(self.count() as usize);
+        let mut all = Vec::new(); // the count of a partial tree is not to be trusted
         self.each(env, &mut |step, spot| {
             all.push((step, spot));
             Ok(true)
