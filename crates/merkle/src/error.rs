@@ -2,6 +2,7 @@
 //! they were before the call.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use crate::address::Address;
 use crate::corrupt::Corrupt;
@@ -97,6 +98,65 @@ pub enum Error {
         /// What is allowed.
         allowed: &'static str,
     },
+    /// An import into the directory did not end. Import once more, or remove the directory.
+    #[error("an import into {} did not end; import once more, or remove the directory", .path.display())]
+    IncompleteImport {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The stream of a snapshot failed. What was imported so far is no commit.
+    #[error("the stream of the snapshot")]
+    Stream {
+        /// What it says.
+        source: Arc<std::io::Error>,
+    },
+    /// The stream does not begin as a snapshot does.
+    #[error("the stream is no snapshot of a context store of Terrane")]
+    NotASnapshot,
+    /// The snapshot is of a format version that this program does not read. Use the program that wrote it.
+    #[error("the snapshot has format version {found}; this program reads {newest}")]
+    SnapshotVersion {
+        /// The version in the stream.
+        found: u32,
+        /// The version that this program reads and writes.
+        newest: u32,
+    },
+    /// The stream ends before the snapshot does. Get it once more.
+    #[error("the snapshot ends after {offset} bytes, before its end")]
+    TruncatedStream {
+        /// Where it ends, in bytes.
+        offset: u64,
+    },
+    /// The head or the end of a snapshot breaks the format. Get it once more.
+    #[error("the snapshot, before byte {offset}: {what}")]
+    DamagedStream {
+        /// Where, in bytes.
+        offset: u64,
+        /// The rule.
+        what: Corrupt,
+    },
+    /// An element of a snapshot does not have the hash that the stream gives it. Get it once more.
+    #[error("element {index} of the snapshot has another hash than the snapshot says")]
+    WrongHash {
+        /// Its number, counted from 0.
+        index: u64,
+    },
+    /// An element of a snapshot breaks the format, or is not where it may be. Get it once more.
+    #[error("element {index} of the snapshot: {what}")]
+    UnexpectedElement {
+        /// Its number, counted from 0.
+        index: u64,
+        /// The rule.
+        what: Corrupt,
+    },
+    /// The elements of a snapshot make another commit than its head says.
+    #[error("the snapshot is of commit {found}, not of {expected}")]
+    RootMismatch {
+        /// The commit that the head names.
+        expected: Hash,
+        /// The commit that is there.
+        found: Hash,
+    },
     /// The handle was closed before.
     #[error("the store is closed")]
     Closed,
@@ -130,8 +190,8 @@ pub enum Error {
     /// The tree of a commit is a value.
     #[error("the tree of a commit is a directory, not a value")]
     NotADirectory,
-    /// A collection runs already. It goes on.
-    #[error("a collection runs already")]
+    /// A collection, or an import, runs already. It goes on.
+    #[error("a collection or an import runs already")]
     GcRunning,
     /// A collection was cancelled. What it had not begun to take away is still there.
     #[error("the collection was cancelled")]

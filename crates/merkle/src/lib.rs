@@ -81,6 +81,12 @@ mod reader;
 
 mod gc;
 
+mod snapshot;
+
+mod export;
+
+mod import;
+
 pub use address::Address;
 pub use commit::Commit;
 pub use concrete::Concrete;
@@ -105,6 +111,7 @@ pub use proof::{
 pub use prove::{Target, merkle_tree, produce_tree_proof};
 pub use reader::StoreReader;
 pub use rules::{CommitInfo, Rules, Scheme, ocaml_hash};
+pub use snapshot::Snapshot;
 pub use stats::{CommitStats, Stats};
 pub use store::{Meta, Recovery, Store};
 pub use tree::{Kind, Tree};

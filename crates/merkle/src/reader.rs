@@ -17,7 +17,7 @@ use crate::node::{Env, Source};
 use crate::pack::{Pack, Tail};
 use crate::pins::Pinned;
 use crate::rules::Rules;
-use crate::store::read_control;
+use crate::store::{check_whole, read_control};
 
 /// How often a store is read anew because it changed meanwhile.
 const RETRIES: usize = 10;
@@ -25,7 +25,7 @@ const RETRIES: usize = 10;
 /// A store that is open for reading, in this process or another than its writer's.
 #[derive(Debug)]
 pub struct StoreReader {
-    core: Core,
+    pub(crate) core: Core,
     tail: Mutex<Tail>,
 }
 
@@ -53,8 +53,10 @@ impl StoreReader {
     /// Cost: reads the control record and the frames behind it: less than two chunks.
     ///
     /// # Errors
-    /// [`NotFound`](Error::NotFound), [`Corrupt`](Error::Corrupt), [`Disk`](Error::Disk).
+    /// [`NotFound`](Error::NotFound), [`IncompleteImport`](Error::IncompleteImport), [`Corrupt`](Error::Corrupt),
+    /// [`Disk`](Error::Disk).
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, cache_bytes: usize) -> Result<Self> {
+        check_whole(&*disk, dir)?;
         let pack = Arc::new(Pack::new(Arc::clone(&disk), dir, false, cache_bytes));
         let (view, tail) = read(&*disk, dir, &pack)?;
         let source: Arc<dyn Source> = Arc::clone(&pack) as _;

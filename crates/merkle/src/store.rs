@@ -4,6 +4,7 @@
 //! of several threads share a sync. The control record is written when a chunk is begun; opening follows the frames
 //! behind it, cuts what is not whole, and needs neither the index nor a log.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
@@ -11,7 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use terrane_io::disk::{create_dirs, read_file};
 use terrane_io::{Access, Disk, DiskFile, LockGuard, OpenMode};
 
-use crate::address::{Address, Place};
+use crate::address::{Address, Link, Place};
 use crate::chunk::{ChunkHead, FIRST_UNIT};
 use crate::commit::{BranchRecord, Commit, CommitRecord, CommitTable, put_branches};
 use crate::context::Context;
@@ -36,6 +37,8 @@ use crate::tree::Tree;
 const LOCK: &str = "lock";
 /// Name of the directory of the index.
 const INDEX: &str = "index";
+/// Name of the file that is there while a snapshot is imported into a new store.
+pub(crate) const IMPORTING: &str = "importing";
 /// The longest name of a branch, in bytes.
 const BRANCH_BYTES_MAX: usize = 255;
 
@@ -89,6 +92,16 @@ pub(crate) struct Writer {
     lock: Option<Box<dyn LockGuard>>,
 }
 
+impl Writer {
+    /// Has the next control record file objects in the index: whether each is a value, its hash and its place.
+    pub(crate) fn index(&mut self, objects: impl Iterator<Item = (bool, Hash, Place)>) {
+        self.unindexed.extend(objects.map(|(is_value, hash, place)| {
+            let object = if is_value { Object::Value } else { Object::Dir };
+            (key(object, &hash), value(place))
+        }));
+    }
+}
+
 /// How far the pack is durable.
 #[derive(Debug)]
 struct Synced {
@@ -119,7 +132,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn take_lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn LockGuard>> {
+pub(crate) fn take_lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn LockGuard>> {
     disk.lock(&dir.join(LOCK)).map_err(|error| match error {
         terrane_io::Error::Locked { .. } => Error::Locked { path: dir.to_owned() },
         other => other.into(),
@@ -128,6 +141,14 @@ fn take_lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn LockGuard>> {
 
 pub(crate) fn index_dir(dir: &Path) -> PathBuf {
     dir.join(INDEX)
+}
+
+/// Refuses a directory whose import did not end.
+pub(crate) fn check_whole(disk: &dyn Disk, dir: &Path) -> Result<()> {
+    match disk.kind(&dir.join(IMPORTING))? {
+        Some(_) => Err(Error::IncompleteImport { path: dir.to_owned() }),
+        None => Ok(()),
+    }
 }
 
 /// The control records of a store, the newer one first.
@@ -164,11 +185,22 @@ impl Store {
     ///
     /// # Errors
     /// [`AlreadyExists`](Error::AlreadyExists), [`Locked`](Error::Locked), [`InvalidConfig`](Error::InvalidConfig),
-    /// [`Disk`](Error::Disk).
+    /// [`IncompleteImport`](Error::IncompleteImport), [`Disk`](Error::Disk).
     pub fn create(disk: Arc<dyn Disk>, dir: &Path, options: &Options) -> Result<Self> {
         options.check()?;
         create_dirs(&*disk, dir)?;
         let guard = take_lock(&*disk, dir)?;
+        check_whole(&*disk, dir)?;
+        Self::create_locked(disk, dir, options, guard)
+    }
+
+    /// Makes a store in `dir`, whose lock is held.
+    pub(crate) fn create_locked(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        options: &Options,
+        guard: Box<dyn LockGuard>,
+    ) -> Result<Self> {
         if disk.kind(&dir.join(CONTROL))?.is_some() {
             return Err(Error::AlreadyExists { path: dir.to_owned() });
         }
@@ -229,9 +261,11 @@ impl Store {
     ///
     /// # Errors
     /// [`NotFound`](Error::NotFound), [`Locked`](Error::Locked), [`ConfigMismatch`](Error::ConfigMismatch),
-    /// [`Corrupt`](Error::Corrupt), [`Disk`](Error::Disk), [`Index`](Error::Index).
+    /// [`IncompleteImport`](Error::IncompleteImport), [`Corrupt`](Error::Corrupt), [`Disk`](Error::Disk),
+    /// [`Index`](Error::Index).
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: &Options) -> Result<Self> {
         options.check()?;
+        check_whole(&*disk, dir)?;
         if disk.kind(&dir.join(CONTROL))?.is_none() {
             return Err(Error::NotFound { path: dir.to_owned() });
         }
@@ -389,9 +423,10 @@ impl Store {
     /// # Errors
     /// [`Disk`](Error::Disk) and [`Index`](Error::Index): nothing was committed; [`Poisoned`](Error::Poisoned) after a sync that failed;
     /// [`Closed`](Error::Closed); [`NotADirectory`](Error::NotADirectory) for a tree that is a value;
-    /// [`DanglingHash`](Error::DanglingHash) for a shallow part; [`CommitTooLarge`](Error::CommitTooLarge).
+    /// [`DanglingHash`](Error::DanglingHash) for a shallow part; [`CommitTooLarge`](Error::CommitTooLarge);
+    /// [`ForeignTree`](Error::ForeignTree) for a tree of another store, while one that belongs to none is copied.
     pub fn commit(&self, context: &Context, meta: &Meta<'_>) -> Result<Hash> {
-        let tree = context.tree();
+        let tree = &*self.own_tree(context.tree())?;
         let hashed = self.hash_tree(tree)?;
         let hash = self.commit_hash(&hashed, context.parents(), meta);
         let end = {
@@ -414,6 +449,17 @@ impl Store {
             self.sync_to(end)?;
         }
         Ok(hash)
+    }
+
+    /// The tree, if it is one of this store, or a copy of one that belongs to none: what is written is noted in its nodes, and
+    /// the places of another store mean nothing here.
+    fn own_tree<'a>(&self, tree: &'a Tree) -> Result<Cow<'a, Tree>> {
+        if Arc::ptr_eq(&tree.env, &self.core.env) {
+            return Ok(Cow::Borrowed(tree));
+        }
+        let mut copy = self.core.empty();
+        copy.add_tree::<&[u8]>(&[], tree)?;
+        Ok(Cow::Owned(copy))
     }
 
     /// The hash of a tree, computed with all threads and counted.
@@ -439,6 +485,7 @@ impl Store {
     /// # Errors
     /// As [`commit`](Self::commit).
     pub fn flush(&self, tree: &Tree) -> Result<()> {
+        let tree = &*self.own_tree(tree)?;
         self.hash_tree(tree)?;
         let mut writer = lock(&self.writer);
         self.check_writable(&writer)?;
@@ -447,18 +494,46 @@ impl Store {
 
     /// Appends a frame with what changed in a tree, and with its commit if there is one.
     fn write(&self, writer: &mut Writer, tree: &Tree, commit: Option<Commit>) -> Result<()> {
+        let hash = commit.as_ref().map(|commit| commit.hash);
+        let mut written = Written::default();
+        let (root, place) = self.write_frame(writer, commit, &mut |sink| match &tree.root {
+            Child::Dir(node) if node.count() == 0 => Ok(None),
+            Child::Dir(node) => written.node(&self.core.env, node, sink).map(Some),
+            Child::DirAt(far) => Ok(Some(far.0)),
+            other => {
+                written.child(&self.core.env, other, sink)?.ok_or(Error::NotADirectory).map(Some)
+            }
+        })?;
+        if let Some(root) = root {
+            tree.pins.add(self.core.pinned.pin(root.place));
+        }
+        if self.options.indexing == Indexing::Always {
+            writer.index(written.objects());
+        }
+        let mut counters = lock(&self.counters);
+        let (nodes, values) = written.counts();
+        counters.nodes += nodes;
+        counters.values += values;
+        drop(counters);
+        written.keep(|place, record| self.core.pack.cache_record(place.at, record));
+        if let (Some(hash), Some(place)) = (hash, place) {
+            self.core.view_mut().add_commit(hash, place);
+        }
+        Ok(())
+    }
+
+    /// Appends a frame with what `fill` puts into it, and with a commit of the root that it gives, if there is one. Gives that
+    /// root, and the place of the commit, which is not in the view yet.
+    pub(crate) fn write_frame(
+        &self,
+        writer: &mut Writer,
+        commit: Option<Commit>,
+        fill: &mut dyn FnMut(&mut dyn Sink) -> Result<Option<Link>>,
+    ) -> Result<(Option<Link>, Option<Place>)> {
         self.roll_if_full(writer)?;
         let frame = FrameWriter::new(writer.tail.end);
         let mut sink = StoreSink { store: self, writer, frame };
-        let mut written = Written::default();
-        let root = match &tree.root {
-            Child::Dir(node) if node.count() == 0 => None,
-            Child::Dir(node) => Some(written.node(&self.core.env, node, &mut sink)?),
-            Child::DirAt(far) => Some(far.0),
-            other => {
-                Some(written.child(&self.core.env, other, &mut sink)?.ok_or(Error::NotADirectory)?)
-            }
-        };
+        let root = fill(&mut sink)?;
         let kind = if commit.is_some() { FrameKind::Commit } else { FrameKind::Objects };
         let commit =
             commit.map(|commit| CommitRecord { commit, root, before: self.core.view().last });
@@ -472,26 +547,7 @@ impl Store {
         };
         let frame = sink.frame;
         self.append(writer, frame, kind)?;
-        if let Some(root) = root {
-            tree.pins.add(self.core.pinned.pin(root.place));
-        }
-        if self.options.indexing == Indexing::Always {
-            let entry = |(is_value, hash, place): (bool, Hash, Place)| {
-                let object = if is_value { Object::Value } else { Object::Dir };
-                (key(object, &hash), value(place))
-            };
-            writer.unindexed.extend(written.objects().map(entry));
-        }
-        let mut counters = lock(&self.counters);
-        let (nodes, values) = written.counts();
-        counters.nodes += nodes;
-        counters.values += values;
-        drop(counters);
-        written.keep(|place, record| self.core.pack.cache_record(place.at, record));
-        if let (Some(record), Some(place)) = (commit, place) {
-            self.core.view_mut().add_commit(record.commit.hash, place);
-        }
-        Ok(())
+        Ok((root, place))
     }
 
     fn append(&self, writer: &mut Writer, frame: FrameWriter, kind: FrameKind) -> Result<()> {

@@ -9,6 +9,8 @@ mod folds;
 
 mod proof;
 
+mod snapshot;
+
 mod stores;
 
 mod trees;

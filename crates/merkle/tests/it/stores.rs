@@ -329,3 +329,28 @@ fn a_reader_follows_the_writer() {
         assert!(newest.iter().eq(commits.iter().rev()));
     }
 }
+
+/// A commit of a tree that was checked out of another store once wrote that store's places, and panicked on those that
+/// lay behind its own end.
+#[test]
+fn trees_of_another_store_are_refused_and_those_of_none_copied() {
+    let (one, two) = (create(&memory()), create(&memory()));
+    let mut context = one.empty();
+    for number in 0..300 {
+        context.add(&["wide", &number.to_string()], vec![7; 60]).unwrap();
+    }
+    let meta = Meta::tezos(1, "");
+    let hash = one.commit(&context, &meta).unwrap();
+    let mut foreign = checkout(&one, &hash);
+    foreign.add(&["more"], *b"x").unwrap();
+    assert!(matches!(two.commit(&foreign, &meta), Err(Error::ForeignTree)));
+    assert!(matches!(two.flush(&foreign), Err(Error::ForeignTree)));
+    assert_eq!(two.stats().frames, 0, "nothing was written");
+
+    let mut moved = two.empty();
+    *moved.tree_mut() = checkout(&one, &hash).to_memory().unwrap();
+    assert_eq!(two.commit(&moved, &meta).unwrap(), hash);
+    assert_eq!(checkout(&two, &hash).find(&["wide", "299"]).unwrap(), Some(vec![7; 60]));
+    let empty = one.empty();
+    assert_eq!(two.commit(&empty, &meta).unwrap(), one.commit(&empty, &meta).unwrap());
+}
