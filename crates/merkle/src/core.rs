@@ -18,6 +18,7 @@ use crate::pack::{Pack, Tail};
 use crate::pins::{Pinned, Pins};
 use crate::quick::QuickMap;
 use crate::tree::{Tree, empty_dir};
+use crate::watch::{HeadChange, Watches};
 
 /// What is known about a store beside its pack.
 #[derive(Debug)]
@@ -82,6 +83,7 @@ pub(crate) struct Core {
     pub(crate) tables: Mutex<Tables>,
     pub(crate) view: RwLock<View>,
     pub(crate) pinned: Pinned,
+    pub(crate) watches: Watches,
 }
 
 /// Reads what follows a control record: its branches, and the frames behind its tail.
@@ -222,6 +224,20 @@ impl Core {
             }
         };
         Ok(Tree { env: Arc::clone(&self.env), root, pins })
+    }
+
+    /// Makes the calls of watches for what changed before `end`.
+    pub(crate) fn call_watches(&self, end: Address) {
+        self.watches.call(end, &|change, path| self.differ(change, path).unwrap_or(true));
+    }
+
+    /// Whether the heads of a branch have something else at a path.
+    fn differ(&self, change: &HeadChange, path: &[Box<[u8]>]) -> Result<bool> {
+        let at_path = |head: Option<Hash>| -> Result<Option<Tree>> {
+            let Some(hash) = head else { return Ok(None) };
+            self.checkout(&hash)?.ok_or(Error::UnknownCommit { hash })?.find_tree(path)
+        };
+        Ok(at_path(change.before)? != at_path(change.after)?)
     }
 
     /// An empty tree of this store.

@@ -217,6 +217,36 @@ pub enum Error {
         /// What was looked for.
         name: String,
     },
+    /// The branch is at the commit already.
+    #[error("branch {name} is there already")]
+    NoChange {
+        /// The branch.
+        name: String,
+    },
+    /// The head of the branch does not lead to the commit, or moved meanwhile. Merge instead.
+    #[error("the head of branch {name} does not lead to the commit; merge instead")]
+    Rejected {
+        /// The branch.
+        name: String,
+    },
+    /// Others changed the branch each time. Try again.
+    #[error("the branch moved {count} times meanwhile; try again")]
+    TooManyRetries {
+        /// How often it was tried again.
+        count: usize,
+    },
+    /// The search for common ancestors goes further back than is allowed. Allow more.
+    #[error("the common ancestors are more than {depth} generations back; allow more")]
+    MaxDepthReached {
+        /// What was allowed.
+        depth: usize,
+    },
+    /// There are more lowest common ancestors than are allowed. Allow more.
+    #[error("there are more than {limit} lowest common ancestors; allow more")]
+    TooManyLcas {
+        /// What was allowed.
+        limit: usize,
+    },
     /// A name of a branch is empty or longer than 255 bytes.
     #[error("the name of a branch has 1 to 255 bytes, not {bytes}")]
     BranchName {
@@ -254,7 +284,21 @@ pub enum Error {
         /// Why.
         message: String,
     },
-    /// A copy has no source.
+    /// A value of a Tezos context is not what belongs there.
+    #[error("the value of {path}: {what}")]
+    Malformed {
+        /// The path.
+        path: PathText,
+        /// The rule.
+        what: Corrupt,
+    },
+    /// A version of hashes that there is none of.
+    #[error("hash version {version}; there is only version 0")]
+    UnsupportedHashVersion {
+        /// The version.
+        version: u8,
+    },
+    /// Something that must be there is not: a source to copy, a part of a Tezos context.
     #[error("{path} is absent")]
     Absent {
         /// The path.

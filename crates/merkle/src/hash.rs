@@ -54,12 +54,15 @@ impl Hash {
 
     /// The text form, 52 characters.
     pub fn to_base58(&self) -> String {
-        let mut bytes = Vec::with_capacity(TEXT_BYTES);
-        bytes.extend_from_slice(&PREFIX);
-        bytes.extend_from_slice(&self.0);
-        bytes.extend_from_slice(&checksum(&bytes));
-        bs58::encode(bytes).into_string()
+        base58check(&PREFIX, &self.0)
     }
+}
+
+/// The base58check of bytes behind a prefix.
+pub(crate) fn base58check(prefix: &[u8], bytes: &[u8]) -> String {
+    let mut all = [prefix, bytes].concat();
+    all.extend_from_slice(&checksum(&all));
+    bs58::encode(all).into_string()
 }
 
 /// The first bytes of the double SHA-256.

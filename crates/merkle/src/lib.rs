@@ -73,6 +73,8 @@ mod options;
 
 mod stats;
 
+mod watch;
+
 mod core;
 
 mod store;
@@ -80,6 +82,12 @@ mod store;
 mod reader;
 
 mod gc;
+
+mod history;
+
+mod heads;
+
+mod tezos;
 
 mod snapshot;
 
@@ -98,6 +106,8 @@ pub use error::{Error, Result};
 pub use fold::{Children, Depth, Fold, Order, TreeStats};
 pub use gc::{GcPace, GcPhase, GcProgress, GcReport, Retain};
 pub use hash::{Hash, HashTextError};
+pub use heads::{MergeValues, Strategy, Write};
+pub use history::{History, Reach};
 pub use index::{
     INDEX_KEY_BYTES, INDEX_VALUE_BYTES, IndexEngine, IndexKey, IndexResult, IndexValue, ObjectIndex,
 };
@@ -114,5 +124,7 @@ pub use rules::{CommitInfo, Rules, Scheme, ocaml_hash};
 pub use snapshot::Snapshot;
 pub use stats::{CommitStats, Stats};
 pub use store::{Meta, Recovery, Store};
+pub use tezos::{ChainId, TestChain, TezosContext};
 pub use tree::{Kind, Tree};
 pub use verify::verify_tree_proof;
+pub use watch::{HeadChange, WatchId};

@@ -18,6 +18,7 @@ use crate::pack::{Pack, Tail};
 use crate::pins::Pinned;
 use crate::rules::Rules;
 use crate::store::{check_whole, read_control};
+use crate::watch::{Watches, changes};
 
 /// How often a store is read anew because it changed meanwhile.
 const RETRIES: usize = 10;
@@ -70,6 +71,7 @@ impl StoreReader {
             tables: Mutex::default(),
             view: RwLock::new(view),
             pinned: Pinned::default(),
+            watches: Watches::default(),
         };
         Ok(Self { core, tail: Mutex::new(tail) })
     }
@@ -85,7 +87,7 @@ impl StoreReader {
         let mut tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
         let known = self.core.view().control;
         let newest = read_control(&**disk, dir)?.into_iter().next();
-        let end = tail.end;
+        let (end, before) = (tail.end, self.core.view().branches.clone());
         if newest.is_some_and(|control| control.sequence == known.sequence) {
             let mut view = self.core.view_mut();
             *tail = follow(pack, &mut view, end, tail.chain)?;
@@ -97,7 +99,14 @@ impl StoreReader {
             *self.core.view_mut() = view;
             *tail = new_tail;
         }
-        Ok(tail.end != end)
+        let is_new = tail.end != end;
+        let end = tail.end;
+        for change in changes(&before, &self.core.view().branches) {
+            self.core.watches.push(end, change);
+        }
+        drop(tail);
+        self.core.call_watches(end);
+        Ok(is_new)
     }
 
     /// The hashing rules.

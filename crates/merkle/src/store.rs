@@ -32,6 +32,7 @@ use crate::pins::Pinned;
 use crate::rules::{CommitInfo, Rules};
 use crate::stats::{CommitStats, Stats};
 use crate::tree::Tree;
+use crate::watch::{HeadChange, Watches};
 
 /// Name of the file that a writer locks.
 const LOCK: &str = "lock";
@@ -321,6 +322,7 @@ impl Store {
             tables: Mutex::default(),
             view: RwLock::new(view),
             pinned: Pinned::default(),
+            watches: Watches::default(),
         };
         Ok(Self {
             core,
@@ -765,11 +767,14 @@ impl Store {
             frame.put(&mut |body| record.put(body))?;
             self.append(&mut writer, frame, FrameKind::Branches)?;
             record.apply(&mut self.core.view_mut().branches);
+            let change = HeadChange { branch: name.to_vec(), before: current, after: head };
+            self.core.watches.push(writer.tail.end, change);
             writer.tail.end
         };
         if self.options.durability == Durability::Durable {
             self.sync_to(end)?;
         }
+        self.core.call_watches(end);
         Ok(true)
     }
 

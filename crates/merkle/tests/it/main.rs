@@ -7,11 +7,15 @@ mod collection;
 
 mod folds;
 
+mod heads;
+
 mod proof;
 
 mod snapshot;
 
 mod stores;
+
+mod tezos;
 
 mod trees;
 
