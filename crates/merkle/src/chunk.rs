@@ -210,10 +210,11 @@ impl Chunk {
         Ok(Some(bytes))
     }
 
-    /// The runs of records: the payloads of all frames that are whole, or what is kept of them.
-    pub(crate) fn all_runs(&self) -> Result<Vec<Run>> {
+    /// The runs of records, of a chunk that ends at `end`: the payloads of all frames, or what is kept of them; and where what
+    /// follows is no frame, if that is before the end.
+    pub(crate) fn all_runs(&self, end: u32) -> Result<(Vec<Run>, Option<u32>)> {
         if let Some(runs) = &self.runs {
-            return Ok(runs.to_vec());
+            return Ok((runs.to_vec(), None));
         }
         let len = self.file.len()?;
         let (mut offset, mut chain) = (CHUNK_HEAD_BYTES as u64, self.head.chain);
@@ -221,18 +222,21 @@ impl Chunk {
         while offset + FRAME_HEAD_BYTES as u64 <= len {
             let mut head = [0; FRAME_HEAD_BYTES];
             self.file.read_at(&mut head, offset)?;
-            let Some(frame) = parse_head(&head, chain) else { break };
-            offset += FRAME_HEAD_BYTES as u64;
-            if offset + frame.bytes as u64 > len {
+            let unit = (offset / UNIT_BYTES) as u32;
+            let at = Address { chunk: self.head.number, unit };
+            let Some(frame) = parse_head(at, &head, chain) else { break };
+            if offset + (FRAME_HEAD_BYTES + frame.bytes) as u64 > len {
                 break;
             }
+            offset += FRAME_HEAD_BYTES as u64;
             let (unit, units) =
                 ((offset / UNIT_BYTES) as u32, (frame.bytes as u64 / UNIT_BYTES) as u32);
             runs.push(Run { unit, stored: unit, units });
             offset += frame.bytes as u64;
             chain = frame.crc;
         }
-        Ok(runs)
+        let reached = (offset / UNIT_BYTES) as u32;
+        Ok((runs, (reached < end).then_some(reached)))
     }
 
     /// Calls `visit` with each record of a run: its place, and its body if the record is whole. What follows a record whose
@@ -314,10 +318,23 @@ fn read_map(file: &dyn DiskFile, (count, offset): (u32, u64)) -> Result<Box<[Run
     let word = |run: &[u8], at: usize| {
         u32::from_le_bytes([run[at], run[at + 1], run[at + 2], run[at + 3]])
     };
-    let runs = content.chunks_exact(RUN_BYTES);
-    Ok(runs
-        .map(|run| Run { unit: word(run, 0), stored: word(run, 4), units: word(run, 8) })
-        .collect())
+    let mut runs = Vec::with_capacity(count as usize);
+    let (mut unit, mut stored) = (FIRST_UNIT, FIRST_UNIT);
+    for bytes in content.chunks_exact(RUN_BYTES) {
+        let run = Run { unit: word(bytes, 0), stored: word(bytes, 4), units: word(bytes, 8) };
+        let ends = run.unit.checked_add(run.units).zip(run.stored.checked_add(run.units));
+        let Some(ends) = ends.filter(|_| unit <= run.unit && stored == run.stored) else {
+            let what = Corrupt::rule("runs ascend", u64::from(unit), u64::from(run.unit));
+            return Err(corrupt(what));
+        };
+        (unit, stored) = ends;
+        runs.push(run);
+    }
+    if u64::from(stored) * UNIT_BYTES != offset {
+        let what = Corrupt::rule("offset of a map", u64::from(stored) * UNIT_BYTES, offset);
+        return Err(corrupt(what));
+    }
+    Ok(runs.into())
 }
 
 /// Writes a chunk that has only some runs of `source`, under a name of its own, synced. The runs are those of

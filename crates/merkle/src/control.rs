@@ -178,6 +178,9 @@ impl Control {
         let commits = reader.u64().map_err(short)?;
         let retained = Address::from_u64(reader.u64().map_err(short)?);
         let collecting = reader.u32().map_err(short)?;
+        if first > tail.chunk {
+            return Err(corrupt("the first chunk", u64::from(tail.chunk), u64::from(first)));
+        }
         Ok(Self {
             rules,
             indexing,

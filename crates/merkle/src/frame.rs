@@ -8,9 +8,13 @@
 //! | 4      | 4    | `bytes`   | length of the payload, a multiple of 8 |
 //! | 8      | 4    | `kind`    | 1 objects, 2 objects and a commit as the last record, 3 changes of branches, and tables |
 //! | 12     | 4    | `chain`   | `crc` of the frame before; of the first frame of a store, its identity |
-//! | 16     | 4    | `content` | CRC-32C of the payload |
-//! | 20     | 4    | `crc`     | CRC-32C of bytes `0..20` |
-//! | 24     | ..   | payload   | records, each at a multiple of 8, zeros between |
+//! | 16     | 8    | `synced`  | address up to which the pack was durable when the frame was written |
+//! | 24     | 4    | `content` | CRC-32C of the payload |
+//! | 28     | 4    | `crc`     | CRC-32C of the frame's address and of bytes `0..28` |
+//! | 32     | ..   | payload   | records, each at a multiple of 8, zeros between |
+//!
+//! `synced` tells damage from a write that a crash has cut short: a frame that is not whole was durable once if a later one
+//! says so, and is damaged then. If none does, it was the last one, or nobody was told that it is durable.
 //!
 //! A record is leb(length of its body) ‖ body ‖ CRC-32C of its address (u64: chunk × 2^32 + unit) and its body.
 
@@ -23,8 +27,10 @@ use crate::error::{Error, Result};
 use crate::hash::Hash;
 use crate::rules::put_leb;
 
-pub(crate) const FRAME_HEAD_BYTES: usize = 24;
+pub(crate) const FRAME_HEAD_BYTES: usize = 32;
 const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"TMF1");
+/// What the checksum of a head covers of it.
+const CHECKED_BYTES: usize = FRAME_HEAD_BYTES - CRC_BYTES;
 /// The largest frame: a commit of more is written by several flushes before.
 pub(crate) const FRAME_BYTES_MAX: usize = 1 << 30;
 const CRC_BYTES: usize = 4;
@@ -43,14 +49,17 @@ pub(crate) struct FrameHead {
     pub(crate) kind: FrameKind,
     /// Length of the payload.
     pub(crate) bytes: usize,
+    chain: u32,
+    /// Where the pack was durable up to.
+    synced: Address,
     /// Checksum of the payload.
     content: u32,
     /// What the next frame chains to.
     pub(crate) crc: u32,
 }
 
-/// The head of a frame that follows one of `chain`; none if it is not whole.
-pub(crate) fn parse_head(head: &[u8; FRAME_HEAD_BYTES], chain: u32) -> Option<FrameHead> {
+/// The head of a frame at `at`, whatever it follows; none if it is not whole.
+fn any_head(at: Address, head: &[u8; FRAME_HEAD_BYTES]) -> Option<FrameHead> {
     let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     let kind = match word(8) {
         1 => FrameKind::Objects,
@@ -60,23 +69,44 @@ pub(crate) fn parse_head(head: &[u8; FRAME_HEAD_BYTES], chain: u32) -> Option<Fr
     };
     let whole = word(0) == FRAME_MAGIC
         && word(4) % UNIT_BYTES as u32 == 0
-        && word(12) == chain
-        && word(20) == crc32c(&head[..20]);
-    let bytes = word(4) as usize;
-    whole.then_some(FrameHead { kind, bytes, content: word(16), crc: word(20) })
+        && word(28) == located_crc(at, &head[..CHECKED_BYTES]);
+    let (bytes, chain) = (word(4) as usize, word(12));
+    let synced = Address { chunk: word(20), unit: word(16) };
+    whole.then_some(FrameHead { kind, bytes, chain, synced, content: word(24), crc: word(28) })
 }
 
-/// The frame at the beginning of `bytes` that follows one of `chain`; none if there is none that is whole.
-pub(crate) fn parse(bytes: &[u8], chain: u32) -> Option<FrameHead> {
+/// The head of a frame at `at` that follows one of `chain`; none if it is not whole.
+pub(crate) fn parse_head(
+    at: Address,
+    head: &[u8; FRAME_HEAD_BYTES],
+    chain: u32,
+) -> Option<FrameHead> {
+    any_head(at, head).filter(|frame| frame.chain == chain)
+}
+
+/// The frame at `at`, whose bytes these are from its beginning on, that follows one of `chain`; none if there is none that is
+/// whole.
+pub(crate) fn parse(at: Address, bytes: &[u8], chain: u32) -> Option<FrameHead> {
     let (head, rest) = bytes.split_first_chunk::<FRAME_HEAD_BYTES>()?;
-    let frame = parse_head(head, chain)?;
+    let frame = parse_head(at, head, chain)?;
     let payload = rest.get(..frame.bytes)?;
     (frame.content == crc32c(payload)).then_some(frame)
 }
 
-/// The checksum of a record.
-fn record_crc(at: Address, body: &[u8]) -> u32 {
-    crc32c_append(crc32c(&at.to_u64().to_le_bytes()), body)
+/// The highest address up to which the pack was durable, as the frames in `bytes` say, which begin at `at`; none if there are
+/// no frames, whole or in part. What is not whole before that address is damaged.
+pub(crate) fn newest_synced(at: Address, bytes: &[u8]) -> Option<Address> {
+    let magic = FRAME_MAGIC.to_le_bytes();
+    let heads = (0..bytes.len()).step_by(UNIT_BYTES as usize).filter_map(|offset| {
+        let head = bytes[offset..].first_chunk().filter(|head| head.starts_with(&magic))?;
+        Some(any_head(at.plus(offset), head)?.synced)
+    });
+    heads.max()
+}
+
+/// The checksum of bytes that belong at an address.
+fn located_crc(at: Address, bytes: &[u8]) -> u32 {
+    crc32c_append(crc32c(&at.to_u64().to_le_bytes()), bytes)
 }
 
 /// The body of the record at `at`, whose bytes these are from its beginning on; and how many of them it takes.
@@ -89,7 +119,7 @@ pub(crate) fn open_record(
     let short = Corrupt::rule("length of a record", bytes.len() as u64, len as u64);
     let (body, rest) = rest.split_at_checked(len).ok_or(short)?;
     let (stored, rest) = rest.split_first_chunk::<CRC_BYTES>().ok_or(short)?;
-    let (stored, computed) = (u32::from_le_bytes(*stored), record_crc(at, body));
+    let (stored, computed) = (u32::from_le_bytes(*stored), located_crc(at, body));
     if stored != computed {
         return Err(Corrupt::rule("checksum of a record", u64::from(computed), u64::from(stored)));
     }
@@ -104,7 +134,7 @@ pub(crate) fn records(
     let mut offset = 0;
     std::iter::from_fn(move || {
         let bytes = payload.get(offset..).filter(|bytes| !bytes.is_empty())?;
-        let at = Address { chunk: at.chunk, unit: at.unit + (offset as u64 / UNIT_BYTES) as u32 };
+        let at = at.plus(offset);
         match open_record(at, bytes) {
             Ok((body, used)) => {
                 offset += used.next_multiple_of(UNIT_BYTES as usize);
@@ -138,23 +168,24 @@ impl FrameWriter {
         self.bytes.len()
     }
 
-    /// The whole frame, and what the next one chains to.
-    pub(crate) fn finish(mut self, kind: FrameKind, chain: u32) -> (Vec<u8>, u32) {
+    /// The whole frame, and what the next one chains to; the pack is durable up to `synced`.
+    pub(crate) fn finish(mut self, kind: FrameKind, chain: u32, synced: Address) -> (Vec<u8>, u32) {
         let payload = &self.bytes[FRAME_HEAD_BYTES..];
-        let words = [FRAME_MAGIC, payload.len() as u32, kind as u32, chain, crc32c(payload)];
+        let (bytes, content) = (payload.len() as u32, crc32c(payload));
+        let words =
+            [FRAME_MAGIC, bytes, kind as u32, chain, synced.unit, synced.chunk, content];
         for (slot, word) in self.bytes.chunks_exact_mut(4).zip(words) {
             slot.copy_from_slice(&word.to_le_bytes());
         }
-        let crc = crc32c(&self.bytes[..20]);
-        self.bytes[20..FRAME_HEAD_BYTES].copy_from_slice(&crc.to_le_bytes());
+        let crc = located_crc(self.start, &self.bytes[..CHECKED_BYTES]);
+        self.bytes[CHECKED_BYTES..FRAME_HEAD_BYTES].copy_from_slice(&crc.to_le_bytes());
         (self.bytes, crc)
     }
 }
 
 impl Sink for FrameWriter {
     fn next(&self) -> Address {
-        let unit = self.start.unit + (self.bytes.len() as u64 / UNIT_BYTES) as u32;
-        Address { chunk: self.start.chunk, unit }
+        self.start.plus(self.bytes.len())
     }
 
     fn put(&mut self, write: &mut dyn FnMut(&mut Vec<u8>)) -> Result<Place> {
@@ -167,7 +198,7 @@ impl Sink for FrameWriter {
         let start = self.bytes.len();
         put_leb(&mut self.bytes, self.body.len() as u64);
         self.bytes.extend_from_slice(&self.body);
-        self.bytes.extend_from_slice(&record_crc(at, &self.body).to_le_bytes());
+        self.bytes.extend_from_slice(&located_crc(at, &self.body).to_le_bytes());
         let bytes = (self.bytes.len() - start) as u32;
         self.bytes.resize(self.bytes.len().next_multiple_of(UNIT_BYTES as usize), 0);
         Ok(Place { at, bytes })

@@ -16,10 +16,11 @@ use crate::error::{Error, Result};
 use crate::hash::Hash;
 use crate::path::PathText;
 use crate::record::{Entries, Inner, Record, RecordBody, Stored};
+
 use crate::rules::Rules;
 
-/// The most levels of directories.
-pub const HEIGHT_MAX: u16 = 512;
+/// Steps for which room is made at once: a count is stored, and may be wrong.
+const CAPACITY_MAX: u64 = 1 << 16;
 
 /// Where records come from.
 pub(crate) trait Source: Send + Sync + Debug {
@@ -425,7 +426,7 @@ impl Node {
 
     /// All steps of the directory with what is bound to them, ascending.
     pub(crate) fn sorted<'a>(&'a self, env: &Env) -> Result<Vec<(&'a [u8], Spot<'a>)>> {
-        let mut all = Vec::with_capacity(self.count() as usize);
+        let mut all = Vec::with_capacity(self.count().min(CAPACITY_MAX) as usize);
         self.each(env, &mut |step, spot| {
             all.push((step, spot));
             Ok(true)

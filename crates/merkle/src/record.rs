@@ -22,6 +22,7 @@ use std::cmp::Ordering;
 
 use crate::address::{Address, Link, Place, take_bytes, take_leb, take_u8};
 use crate::corrupt::Corrupt;
+use crate::path::HEIGHT_MAX;
 use crate::rules::put_leb;
 
 /// The longest value that is stored in its directory, in bytes.
@@ -215,7 +216,9 @@ impl Record {
         }
         let height = take_leb(&mut bytes)?;
         let height = u16::try_from(height)
-            .map_err(|_| Corrupt::rule("height", u64::from(u16::MAX), height))?;
+            .ok()
+            .filter(|height| (1..=HEIGHT_MAX).contains(height))
+            .ok_or(Corrupt::rule("height", u64::from(HEIGHT_MAX), height))?;
         let decoded = match kind {
             FLAT | LEAF => {
                 let entries = decode_entries(place.at, kind == LEAF, &mut bytes)?;
@@ -275,6 +278,15 @@ fn take_mask(bytes: &mut &[u8]) -> Result<u32, Corrupt> {
     Ok(u32::from_le_bytes(*mask))
 }
 
+/// No bucket is empty.
+fn check_count(count: u64, mask: u32) -> Result<(), Corrupt> {
+    let buckets = u64::from(mask.count_ones());
+    if buckets == 0 || count < buckets {
+        return Err(Corrupt::rule("buckets that are there have entries", buckets, count));
+    }
+    Ok(())
+}
+
 fn take_links(from: Address, count: u32, bytes: &mut &[u8]) -> Result<Box<[Link]>, Corrupt> {
     (0..count).map(|_| Link::take(from, bytes)).collect()
 }
@@ -283,6 +295,7 @@ fn decode_inner(place: Place, bytes: &mut &[u8]) -> Result<Inner, Corrupt> {
     let depth = take_u8(bytes)?;
     let count = take_leb(bytes)?;
     let mask = take_mask(bytes)?;
+    check_count(count, mask)?;
     let links = take_links(place.at, mask.count_ones(), bytes)?;
     Ok(Inner { depth, count, mask, links, full: place, changed: 0 })
 }
@@ -293,6 +306,7 @@ fn decode_delta(place: Place, bytes: &mut &[u8]) -> Result<Inner, Corrupt> {
     let full = Place::take(place.at, bytes)?;
     let mask = take_mask(bytes)?;
     let changed = take_mask(bytes)?;
+    check_count(count, mask)?;
     if changed & !mask != 0 || changed == 0 {
         return Err(Corrupt::rule(
             "changed buckets are there",

@@ -126,6 +126,14 @@ fn take_lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn LockGuard>> {
     })
 }
 
+/// Makes the name of the store's directory durable.
+fn sync_parent(disk: &dyn Disk, dir: &Path) -> Result<()> {
+    match dir.parent() {
+        Some(parent) => Ok(disk.sync_dir(parent)?),
+        None => Ok(()),
+    }
+}
+
 pub(crate) fn index_dir(dir: &Path) -> PathBuf {
     dir.join(INDEX)
 }
@@ -208,9 +216,7 @@ impl Store {
         disk.sync_dir(dir)?;
         disk.rename(&staged, &dir.join(CONTROL))?;
         disk.sync_dir(dir)?;
-        if let Some(parent) = dir.parent() {
-            disk.sync_dir(parent)?;
-        }
+        sync_parent(&*disk, dir)?;
         Self::assemble(
             disk,
             dir,
@@ -247,6 +253,9 @@ impl Store {
                 Ok(tail) => {
                     let cut_bytes = pack.cut(&tail)?;
                     pack.remove_strays(control.first)?;
+                    // A process that was killed may have left names, and a chunk, that are not durable yet.
+                    pack.sync_new(&tail.chunk)?;
+                    sync_parent(&*disk, dir)?;
                     let commits = view.commits - control.commits;
                     let recovery = Recovery { commits, cut_bytes };
                     return Self::assemble(disk, dir, options, pack, view, tail, recovery, guard);
@@ -368,6 +377,14 @@ impl Store {
             return Err(Error::Poisoned { path });
         }
         Ok(())
+    }
+
+    /// Lets nothing be written any more after a call that has failed.
+    fn or_poison(&self, result: terrane_io::Result<()>) -> Result<()> {
+        if result.is_err() {
+            self.poisoned.store(true, Ordering::Release);
+        }
+        Ok(result?)
     }
 
     /// The hash that a commit of `context` would have. Nothing is written.
@@ -495,7 +512,8 @@ impl Store {
     }
 
     fn append(&self, writer: &mut Writer, frame: FrameWriter, kind: FrameKind) -> Result<()> {
-        writer.tail = self.core.pack.append(&writer.tail, frame, kind)?;
+        let synced = lock(&self.synced).end;
+        writer.tail = self.core.pack.append(&writer.tail, frame, kind, synced)?;
         *lock(&self.written) = writer.tail.clone();
         Ok(())
     }
@@ -553,20 +571,17 @@ impl Store {
         let entry = |(hash, place): (Hash, Place)| (key(Object::Commit, &hash), value(place));
         entries.extend(commits.into_iter().map(entry));
         entries.sort_unstable_by_key(|entry| entry.0);
-        if let Some(index) = &self.core.index {
-            for some in entries.chunks(INDEX_BATCH) {
-                index.insert(some).map_err(Error::index)?;
-            }
-            index.flush().map_err(Error::index)?;
+        if let Err(error) = self.index_entries(&entries) {
+            writer.unindexed = entries;
+            return Err(error);
         }
         control.sequence += 1;
         control.tail = writer.tail.end;
         control.chain = writer.tail.chain;
-        writer.control_file.write_at(&control.encode(), control.offset())?;
-        if let Err(error) = writer.control_file.sync() {
-            self.poisoned.store(true, Ordering::Release);
-            return Err(error.into());
-        }
+        let written = writer.control_file.write_at(&control.encode(), control.offset());
+        // Whether commits are gone must not be left open while others are made.
+        if change.retained.is_some() { self.or_poison(written)? } else { written? }
+        self.or_poison(writer.control_file.sync())?;
         let mut view = self.core.view_mut();
         view.recent.clear();
         view.indexed = control.tail;
@@ -575,6 +590,14 @@ impl Store {
         }
         view.control = control;
         Ok(())
+    }
+
+    fn index_entries(&self, entries: &[(IndexKey, IndexValue)]) -> Result<()> {
+        let Some(index) = &self.core.index else { return Ok(()) };
+        for some in entries.chunks(INDEX_BATCH) {
+            index.insert(some).map_err(Error::index)?;
+        }
+        index.flush().map_err(Error::index)
     }
 
     /// Appends the table of branches and that of the commits since the last one; these commits, and what the control record
@@ -632,8 +655,10 @@ impl Store {
     /// Ends the chunk, and begins the next one.
     pub(crate) fn roll(&self, writer: &mut Writer) -> Result<()> {
         self.checkpoint(writer, &ControlChange::default())?;
-        writer.tail = self.core.pack.roll(&writer.tail, self.options.chunk_bytes)?;
-        *lock(&self.written) = writer.tail.clone();
+        let tail = self.core.pack.roll(&writer.tail, self.options.chunk_bytes)?;
+        self.or_poison(self.core.pack.sync_new(&tail.chunk))?;
+        *lock(&self.written) = tail.clone();
+        writer.tail = tail;
         Ok(())
     }
 

@@ -10,8 +10,8 @@ use crate::digest;
 use crate::edit::edit;
 use crate::error::{Error, Result};
 use crate::hash::Hash;
-use crate::node::{Body, Child, Env, HEIGHT_MAX, Node, Spot, Value};
-use crate::path::{PathText, Steps};
+use crate::node::{Body, Child, Env, Node, Spot, Value};
+use crate::path::{HEIGHT_MAX, PathText, Steps};
 use crate::pins::Pins;
 use crate::rules::{Rules, STEP_BYTES_MAX};
 
