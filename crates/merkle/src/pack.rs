@@ -273,7 +273,7 @@ impl Pack {
         tail: &mut Tail,
         visit: &mut dyn FnMut(FrameKind, Address, &[u8]) -> Result<()>,
     ) -> Result<()> {
-        let mut damaged_at = None;
+        let mut stopped_at = None;
         loop {
             let offset = tail.end.offset();
             let len = tail.chunk.file.len()?;
@@ -291,14 +291,18 @@ impl Pack {
                 tail.chain = crc;
                 rest = behind_it;
             }
-            if newest_synced(tail.end, rest).is_none_or(|synced| synced <= tail.end) {
+            if rest.is_empty() {
                 return Ok(());
             }
-            if damaged_at == Some(tail.end) {
-                return Err(self.corrupt(tail.end, frame_damaged(tail.end, len)));
+            if stopped_at == Some(tail.end) {
+                let synced = newest_synced(tail.end, rest);
+                return match synced.filter(|synced| *synced > tail.end) {
+                    Some(_) => Err(self.corrupt(tail.end, frame_damaged(tail.end, len))),
+                    None => Ok(()),
+                };
             }
-            // It may have been written while it was read: it is whole the second time, as the writer has gone on.
-            damaged_at = Some(tail.end);
+            // It may have been written while it was read, or read wrongly: nothing is cut before a second look.
+            stopped_at = Some(tail.end);
         }
     }
 
@@ -316,6 +320,16 @@ impl Pack {
             cut += CHUNK_HEAD_BYTES as u64;
         }
         Ok(cut)
+    }
+
+    /// The first chunk from `first` on that is there: an older control record may not know which were removed.
+    pub(crate) fn first_present(&self, first: u32, tail: &Tail) -> Result<u32> {
+        for number in first..tail.end.chunk {
+            if self.disk.kind(&chunk_path(&self.dir, number))?.is_some() {
+                return Ok(number);
+            }
+        }
+        Ok(tail.end.chunk)
     }
 
     /// Removes what a collection has left behind when it was interrupted: chunks before `first`, and copies that did not take

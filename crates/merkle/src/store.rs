@@ -253,6 +253,8 @@ impl Store {
                 Ok(tail) => {
                     let cut_bytes = pack.cut(&tail)?;
                     pack.remove_strays(control.first)?;
+                    view.control.first = pack.first_present(control.first, &tail)?;
+                    pack.set_first(view.control.first);
                     // A process that was killed may have left names, and a chunk, that are not durable yet.
                     pack.sync_new(&tail.chunk)?;
                     sync_parent(&*disk, dir)?;

@@ -1,6 +1,10 @@
 //! Tests of the context store through its public face.
 
 mod collection;
+mod crash;
+mod damage;
+mod faults;
+mod script;
 mod stores;
 mod trees;
 mod vectors;
