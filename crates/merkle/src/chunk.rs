@@ -27,10 +27,10 @@ use std::sync::Arc;
 use terrane_io::checksum::crc32c;
 use terrane_io::{Access, Disk, DiskFile, OpenMode};
 
-use crate::address::{Address, Place, UNIT_BYTES, take_leb};
+use crate::address::{Address, Place, UNIT_BYTES};
 use crate::corrupt::Corrupt;
 use crate::error::{Error, Result};
-use crate::frame::{FRAME_HEAD_BYTES, open_record, parse_head};
+use crate::frame::{FRAME_HEAD_BYTES, RECORD_BYTES_MAX, open_record, parse_head, record_size};
 
 pub(crate) const CHUNK_HEAD_BYTES: usize = 64;
 const MAGIC: &[u8; 8] = b"TRNMPACK";
@@ -286,16 +286,7 @@ impl Chunk {
 
 /// Records are read so many bytes at a time when a whole chunk is.
 const WINDOW_BYTES: usize = 1 << 20;
-/// The largest record; a value has less than 2 GiB.
-const RECORD_BYTES_MAX: u64 = (1 << 31) + 64;
 const CRC_BYTES: usize = 4;
-
-/// How many bytes a record takes that begins like this.
-pub(crate) fn record_size(bytes: &[u8]) -> Option<usize> {
-    let mut rest = bytes;
-    let len = take_leb(&mut rest).ok().filter(|len| *len < RECORD_BYTES_MAX)?;
-    Some(bytes.len() - rest.len() + len as usize + CRC_BYTES)
-}
 
 /// The size of the record at the beginning of a window that holds all of it.
 fn window_record(window: &[u8]) -> Option<usize> {
@@ -376,4 +367,77 @@ pub(crate) fn write_compacted(
     let head = ChunkHead { map: Some((runs.len() as u32, map_at)), ..source.head };
     file.write_at(&head.encode(), 0)?;
     Ok(file.sync()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrane_io::MemoryDisk;
+    use terrane_testkit::draw::Draw;
+    use terrane_testkit::seeds::for_each_seed;
+
+    fn put(disk: &dyn Disk, head: &ChunkHead, runs: &[[u32; 3]]) -> Result<Chunk> {
+        let path = chunk_path(Path::new(""), head.number);
+        let file = disk.open(&path, OpenMode::Truncate, Access::Buffered)?;
+        let mut map = Vec::new();
+        runs.iter().flatten().for_each(|word| map.extend_from_slice(&word.to_le_bytes()));
+        map.extend_from_slice(&crc32c(&map).to_le_bytes());
+        file.write_at(&head.encode(), 0)?;
+        file.write_at(&map, head.map.map_or(CHUNK_HEAD_BYTES as u64, |(_, at)| at))?;
+        Chunk::open_at(disk, &path, head.number, OpenMode::Read)
+    }
+
+    fn head(runs: u32, map_at: u64) -> ChunkHead {
+        ChunkHead { number: 5, store: 1, before: 9, chain: 3, map: Some((runs, map_at)) }
+    }
+
+    #[test]
+    fn a_map_leads_to_the_records_that_are_kept() {
+        let disk = MemoryDisk::new();
+        let chunk = put(&*disk, &head(2, 15 * 8), &[[10, 8, 4], [20, 12, 3]]).unwrap();
+        let locate = |unit| chunk.locate(Address { chunk: 5, unit });
+        assert_eq!(locate(9), None);
+        assert_eq!(locate(10), Some((64, 32)));
+        assert_eq!(locate(13), Some((88, 8)));
+        assert_eq!(locate(14), None);
+        assert_eq!(locate(22), Some((112, 8)));
+        assert_eq!(locate(23), None);
+        assert_eq!(locate(u32::MAX), None);
+    }
+
+    #[test]
+    fn any_map_is_sound_or_an_error() {
+        let disk = MemoryDisk::new();
+        for (runs, map_at) in [
+            ([[10, 8, 4], [13, 12, 3]], 15 * 8),       // overlap
+            ([[10, 8, 4], [20, 13, 3]], 16 * 8),       // a gap in the file
+            ([[10, 8, 4], [20, 12, 3]], 16 * 8),       // ends before the map
+            ([[10, 8, u32::MAX], [20, 12, 3]], 15 * 8), // beyond any chunk
+        ] {
+            assert!(put(&*disk, &head(2, map_at), &runs).is_err(), "{runs:?}");
+        }
+        assert!(put(&*disk, &head(u32::MAX, 64), &[]).is_err(), "longer than the file");
+        assert!(put(&*disk, &head(1, u64::MAX), &[]).is_err());
+        for_each_seed("any_map_is_sound_or_an_error", 500, |rng, _| {
+            let mut word = || [0, 1, 8, 9, 10, u32::MAX - 1, u32::MAX][rng.index(7)];
+            let runs = [[word(), word(), word()], [word(), word(), word()]];
+            if let Ok(chunk) = put(&*disk, &head(2, 80), &runs) {
+                for unit in [0, 8, 9, 10, u32::MAX] {
+                    chunk.locate(Address { chunk: 5, unit });
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn any_head_is_one_or_an_error() {
+        let path = Path::new("chunk");
+        let bytes = head(2, 80).encode();
+        assert_eq!(ChunkHead::decode(path, &bytes).unwrap(), head(2, 80));
+        for at in 0..bytes.len() {
+            let mut altered = bytes;
+            altered[at] ^= 4;
+            assert!(ChunkHead::decode(path, &altered).is_err(), "byte {at}");
+        }
+    }
 }

@@ -213,3 +213,69 @@ impl Control {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrane_testkit::draw::Draw;
+    use terrane_testkit::seeds::for_each_seed;
+
+    fn control(sequence: u64) -> Control {
+        Control {
+            rules: Rules::TEZOS,
+            indexing: Indexing::Always,
+            store: 0x1234,
+            sequence,
+            tail: Address { chunk: 4, unit: 100 },
+            chain: 77,
+            first: 2,
+            last: Some(Place { at: Address { chunk: 4, unit: 50 }, bytes: 90 }),
+            branches: None,
+            table: Some(Place { at: Address { chunk: 3, unit: 8 }, bytes: 40 }),
+            kept: None,
+            commits: 12,
+            retained: Address { chunk: 3, unit: 0 },
+            collecting: 3,
+        }
+    }
+
+    #[test]
+    fn any_page_is_a_control_record_or_an_error() {
+        let path = Path::new("control");
+        let page = control(6).encode();
+        assert_eq!(Control::decode(path, &page).unwrap(), control(6));
+        for at in 0..page.len() {
+            let mut altered = page.clone();
+            altered[at] ^= 0x10;
+            assert!(Control::decode(path, &altered).is_err(), "byte {at}");
+        }
+        for_each_seed("any_page_is_a_control_record_or_an_error", 500, |rng, _| {
+            let mut altered = page.clone();
+            for _ in 0..=rng.below(4) {
+                altered[rng.index(124)] = rng.below(256) as u8;
+            }
+            let crc = crc32c(&altered[..CRC_AT]);
+            altered[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+            if let Ok(decoded) = Control::decode(path, &altered) {
+                assert!(decoded.first <= decoded.tail.chunk);
+                assert!(decoded.rules.check().is_ok());
+            }
+            assert!(Control::decode(path, &rng.bytes(CONTROL_PAGE_BYTES)).is_err());
+            assert!(Control::read(path, &page[..rng.index(page.len())]).is_err());
+        });
+    }
+
+    #[test]
+    fn the_newer_page_that_is_whole_counts() {
+        let path = Path::new("control");
+        let mut pages = [control(8).encode(), control(7).encode()].concat();
+        let sequences = |pages: &[u8]| -> Vec<u64> {
+            Control::read(path, pages).unwrap().iter().map(|control| control.sequence).collect()
+        };
+        assert_eq!(sequences(&pages), [8, 7]);
+        pages[3] ^= 1;
+        assert_eq!(sequences(&pages), [7]);
+        pages[CONTROL_PAGE_BYTES] ^= 1;
+        assert!(Control::read(path, &pages).is_err());
+    }
+}

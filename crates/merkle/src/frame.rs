@@ -87,10 +87,15 @@ pub(crate) fn parse_head(
 /// The frame at `at`, whose bytes these are from its beginning on, that follows one of `chain`; none if there is none that is
 /// whole.
 pub(crate) fn parse(at: Address, bytes: &[u8], chain: u32) -> Option<FrameHead> {
-    let (head, rest) = bytes.split_first_chunk::<FRAME_HEAD_BYTES>()?;
-    let frame = parse_head(at, head, chain)?;
-    let payload = rest.get(..frame.bytes)?;
+    let frame = parse_damaged(at, bytes, chain)?;
+    let payload = bytes.get(FRAME_HEAD_BYTES..)?.get(..frame.bytes)?;
     (frame.content == crc32c(payload)).then_some(frame)
+}
+
+/// The same of a frame whose payload may be damaged.
+pub(crate) fn parse_damaged(at: Address, bytes: &[u8], chain: u32) -> Option<FrameHead> {
+    let (head, rest) = bytes.split_first_chunk::<FRAME_HEAD_BYTES>()?;
+    parse_head(at, head, chain).filter(|frame| frame.bytes <= rest.len())
 }
 
 /// The highest address up to which the pack was durable, as the frames in `bytes` say, which begin at `at`; none if there are
@@ -107,6 +112,16 @@ pub(crate) fn newest_synced(at: Address, bytes: &[u8]) -> Option<Address> {
 /// The checksum of bytes that belong at an address.
 fn located_crc(at: Address, bytes: &[u8]) -> u32 {
     crc32c_append(crc32c(&at.to_u64().to_le_bytes()), bytes)
+}
+
+/// The largest record; a value has less than 2 GiB.
+pub(crate) const RECORD_BYTES_MAX: u64 = (1 << 31) + 64;
+
+/// How many bytes a record takes that begins like this.
+pub(crate) fn record_size(bytes: &[u8]) -> Option<usize> {
+    let mut rest = bytes;
+    let len = take_leb(&mut rest).ok().filter(|len| *len < RECORD_BYTES_MAX)?;
+    Some(bytes.len() - rest.len() + len as usize + CRC_BYTES)
 }
 
 /// The body of the record at `at`, whose bytes these are from its beginning on; and how many of them it takes.
@@ -126,25 +141,21 @@ pub(crate) fn open_record(
     Ok((body, bytes.len() - rest.len()))
 }
 
-/// The records of a payload that begins at `at`, in order, with their places.
+/// The records of a payload that begins at `at`, in order, with their places, and their bodies if they are whole. What follows
+/// one whose length cannot be told is left out.
 pub(crate) fn records(
     at: Address,
     payload: &[u8],
-) -> impl Iterator<Item = std::result::Result<(Place, &[u8]), Corrupt>> {
+) -> impl Iterator<Item = (Place, std::result::Result<&[u8], Corrupt>)> {
     let mut offset = 0;
     std::iter::from_fn(move || {
         let bytes = payload.get(offset..).filter(|bytes| !bytes.is_empty())?;
         let at = at.plus(offset);
-        match open_record(at, bytes) {
-            Ok((body, used)) => {
-                offset += used.next_multiple_of(UNIT_BYTES as usize);
-                Some(Ok((Place { at, bytes: used as u32 }, body)))
-            }
-            Err(error) => {
-                offset = payload.len();
-                Some(Err(error))
-            }
-        }
+        let size = record_size(bytes).filter(|size| *size <= bytes.len());
+        let used = size.unwrap_or(bytes.len());
+        offset += used.next_multiple_of(UNIT_BYTES as usize);
+        let body = open_record(at, &bytes[..used]).map(|(body, _)| body);
+        Some((Place { at, bytes: used as u32 }, body))
     })
 }
 
@@ -206,5 +217,73 @@ impl Sink for FrameWriter {
 
     fn known(&mut self, _is_value: bool, _hash: &Hash) -> Result<Option<Place>> {
         Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrane_testkit::draw::Draw;
+    use terrane_testkit::seeds::for_each_seed;
+
+    const START: Address = Address { chunk: 1, unit: 40 };
+
+    fn frame(synced: Address) -> Vec<u8> {
+        let mut frame = FrameWriter::new(START);
+        for body in [b"first".as_slice(), b"", &[9; 200]] {
+            frame.put(&mut |out| out.extend_from_slice(body)).unwrap();
+        }
+        frame.finish(FrameKind::Objects, 5, synced).0
+    }
+
+    #[test]
+    fn a_frame_is_whole_at_its_place_and_in_its_chain_only() {
+        let bytes = frame(START);
+        assert!(parse(START, &bytes, 5).is_some());
+        assert!(parse(START, &bytes, 6).is_none());
+        assert!(parse(START.plus(8), &bytes, 5).is_none());
+        for len in 0..bytes.len() {
+            assert!(parse(START, &bytes[..len], 5).is_none(), "{len} bytes");
+        }
+        for bit in 0..bytes.len() * 8 {
+            let mut altered = bytes.clone();
+            altered[bit / 8] ^= 1 << (bit % 8);
+            assert!(parse(START, &altered, 5).is_none(), "bit {bit}");
+        }
+        let bodies: Vec<Vec<u8>> = records(START.plus(FRAME_HEAD_BYTES), &bytes[FRAME_HEAD_BYTES..])
+            .map(|(_, body)| body.unwrap().to_vec())
+            .collect();
+        assert_eq!(bodies, [b"first".to_vec(), Vec::new(), vec![9; 200]]);
+    }
+
+    #[test]
+    fn a_later_frame_tells_what_was_durable() {
+        let end = START.plus(16);
+        let bytes = [[0; 16].as_slice(), &frame(end)].concat();
+        let before = Address { chunk: 1, unit: START.unit - 2 };
+        assert_eq!(newest_synced(before, &bytes), Some(end));
+        assert_eq!(newest_synced(START, &bytes), None, "a frame knows its place");
+        assert_eq!(newest_synced(before, &bytes[..40]), None);
+    }
+
+    #[test]
+    fn any_bytes_are_frames_and_records_or_none() {
+        let bytes = frame(START);
+        for_each_seed("any_bytes_are_frames_and_records_or_none", 2_000, |rng, _| {
+            let mut altered = bytes.clone();
+            for _ in 0..=rng.below(4) {
+                let at = rng.index(altered.len());
+                altered[at] = rng.below(256) as u8;
+            }
+            altered.truncate(rng.index(altered.len() + 1));
+            parse_damaged(START, &altered, 5);
+            newest_synced(START, &altered);
+            let len = rng.index(300);
+            for some in [altered, rng.bytes(len)] {
+                let places: Vec<Place> = records(START, &some).map(|(place, _)| place).collect();
+                assert!(places.len() <= some.len().div_ceil(8));
+                assert!(places.is_sorted_by_key(|place| place.at));
+            }
+        });
     }
 }

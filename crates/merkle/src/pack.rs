@@ -14,7 +14,7 @@ use crate::chunk::{
 };
 use crate::corrupt::Corrupt;
 use crate::error::{Error, Result};
-use crate::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind, FrameWriter, newest_synced, parse};
+use crate::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind, FrameWriter, newest_synced, parse, parse_damaged};
 use crate::node::Source;
 use crate::quick::QuickMap;
 use crate::record::{Decoded, Record, VALUE};
@@ -223,7 +223,7 @@ impl Pack {
     ) -> Result<Tail> {
         let mut tail = Tail { chunk: self.chunk(start.chunk)?, end: start, chain };
         loop {
-            self.follow_chunk(&mut tail, visit)?;
+            self.follow_chunk(&mut tail, None, visit)?;
             let next = tail.end.chunk + 1;
             let path = chunk_path(&self.dir, next);
             if self.disk.kind(&path)?.is_none() {
@@ -233,7 +233,8 @@ impl Pack {
             let head = chunk.head;
             if head.store == store && head.before > tail.end.unit {
                 // The writer may have gone on since the chunk was read: it does so before it begins the next one.
-                self.follow_chunk(&mut tail, visit)?;
+                let before = Address { chunk: tail.end.chunk, unit: head.before };
+                self.follow_chunk(&mut tail, Some(before), visit)?;
             }
             if (head.store, head.before, head.chain) == (store, tail.end.unit, tail.chain) {
                 tail.chunk = chunk;
@@ -268,9 +269,11 @@ impl Pack {
         if newest_synced(start, &bytes).is_some() { Err(error) } else { Ok(None) }
     }
 
+    /// Goes on in one chunk, which was durable up to `durable` at least. An object that is damaged there is for who reads it.
     fn follow_chunk(
         &self,
         tail: &mut Tail,
+        durable: Option<Address>,
         visit: &mut dyn FnMut(FrameKind, Address, &[u8]) -> Result<()>,
     ) -> Result<()> {
         let mut stopped_at = None;
@@ -284,22 +287,19 @@ impl Pack {
             let mut bytes = vec![0; (len - offset) as usize];
             tail.chunk.file.read_at(&mut bytes, offset)?;
             let mut rest = bytes.as_slice();
-            while let Some(FrameHead { kind, bytes, crc, .. }) = parse(tail.end, rest, tail.chain) {
-                let (frame, behind_it) = rest.split_at(FRAME_HEAD_BYTES + bytes);
-                visit(kind, tail.end.plus(FRAME_HEAD_BYTES), &frame[FRAME_HEAD_BYTES..])?;
-                tail.end = tail.end.plus(frame.len());
-                tail.chain = crc;
-                rest = behind_it;
+            while let Some(head) = parse(tail.end, rest, tail.chain) {
+                rest = pass(tail, &head, rest, visit)?;
             }
             if rest.is_empty() {
                 return Ok(());
             }
             if stopped_at == Some(tail.end) {
-                let synced = newest_synced(tail.end, rest);
-                return match synced.filter(|synced| *synced > tail.end) {
-                    Some(_) => Err(self.corrupt(tail.end, frame_damaged(tail.end, len))),
-                    None => Ok(()),
-                };
+                let synced = newest_synced(tail.end, rest).max(durable);
+                let Some(synced) = synced.filter(|synced| *synced > tail.end) else { return Ok(()) };
+                let damaged = parse_damaged(tail.end, rest, tail.chain)
+                    .filter(|head| tail.end.plus(FRAME_HEAD_BYTES + head.bytes) <= synced)
+                    .ok_or_else(|| self.corrupt(tail.end, frame_damaged(tail.end, len)))?;
+                pass(tail, &damaged, rest, visit)?;
             }
             // It may have been written while it was read, or read wrongly: nothing is cut before a second look.
             stopped_at = Some(tail.end);
@@ -388,6 +388,20 @@ impl Pack {
         self.cache.clear();
         self.chunks.write().unwrap_or_else(PoisonError::into_inner).clear();
     }
+}
+
+/// Visits a frame at the beginning of `bytes`, and brings the tail behind it; what follows there.
+fn pass<'a>(
+    tail: &mut Tail,
+    head: &FrameHead,
+    bytes: &'a [u8],
+    visit: &mut dyn FnMut(FrameKind, Address, &[u8]) -> Result<()>,
+) -> Result<&'a [u8]> {
+    let (frame, rest) = bytes.split_at(FRAME_HEAD_BYTES + head.bytes);
+    visit(head.kind, tail.end.plus(FRAME_HEAD_BYTES), &frame[FRAME_HEAD_BYTES..])?;
+    tail.end = tail.end.plus(frame.len());
+    tail.chain = head.crc;
+    Ok(rest)
 }
 
 /// The breach of a frame at `at` that was durable once; it or a later one reached to `end`.

@@ -381,3 +381,95 @@ pub(crate) fn inner_body(at: Address, height: u16, inner: &Inner, out: &mut Vec<
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hash::Hash;
+    use terrane_testkit::draw::Draw;
+    use terrane_testkit::seeds::for_each_seed;
+
+    const PLACE: Place = Place { at: Address { chunk: 3, unit: 500 }, bytes: 0 };
+
+    fn link(unit: u32) -> Link {
+        let place = Place { at: Address { chunk: 3, unit }, bytes: 77 };
+        Link { place, hash: Hash([unit as u8; 32]) }
+    }
+
+    /// Records of each kind.
+    fn bodies() -> Vec<Vec<u8>> {
+        let mut bodies = Vec::new();
+        for leaf in [false, true] {
+            let mut out = EntriesWriter::new(leaf, PLACE.at, 3);
+            out.put(b"a", Stored::Inline(b"value"));
+            out.put(b"bb", Stored::Value(link(100)));
+            out.put(b"c", Stored::Dir(link(200)));
+            let mut body = Vec::new();
+            out.body(2, &mut body);
+            bodies.push(body);
+        }
+        let links: Vec<Link> = (0..4).map(|unit| link(300 + unit)).collect();
+        let mut inner = Inner {
+            depth: 1,
+            count: 99,
+            mask: 0b1_0110_1000,
+            links: links.into(),
+            full: PLACE,
+            changed: 0,
+        };
+        for changed in [0, 0b0010_1000] {
+            (inner.full, inner.changed) = (link(250).place, changed);
+            let mut body = Vec::new();
+            inner_body(PLACE.at, 7, &inner, &mut body);
+            bodies.push(body);
+        }
+        bodies
+    }
+
+    #[test]
+    fn any_bytes_are_a_record_or_an_error() {
+        for body in bodies() {
+            assert!(Record::decode(PLACE, &body).is_ok(), "{body:?}");
+            for len in 0..body.len() {
+                assert!(Record::decode(PLACE, &body[..len]).is_err(), "{len} bytes");
+            }
+            let longer = [body.as_slice(), &[0]].concat();
+            assert!(Record::decode(PLACE, &longer).is_err());
+        }
+        let mut decoded = 0;
+        for_each_seed("any_bytes_are_a_record_or_an_error", 2_000, |rng, _| {
+            let mut body = bodies().swap_remove(rng.index(4));
+            for _ in 0..=rng.below(3) {
+                let at = rng.index(body.len());
+                body[at] = [0, 1, 0x7F, 0x80, 0xFF, rng.below(256) as u8][rng.index(6)];
+            }
+            if let Ok(Decoded::Record(record)) = Record::decode(PLACE, &body) {
+                decoded += 1;
+                assert!(record.weight() < 4_096);
+                if let RecordBody::Entries(entries) = &record.body {
+                    for ordinal in 0..entries.len() {
+                        assert_eq!(entries.find(entries.step(ordinal)), Some(ordinal));
+                        entries.stored(ordinal);
+                    }
+                }
+            }
+            let random = rng.bytes(40);
+            let kind = [rng.below(6) as u8];
+            assert!(Record::decode(PLACE, &[&kind, random.as_slice()].concat()).is_err());
+        });
+        assert!(decoded > 100, "{decoded}");
+    }
+
+    #[test]
+    fn a_delta_needs_a_full_record_that_has_its_buckets() {
+        let [_, _, full, delta] = <[Vec<u8>; 4]>::try_from(bodies()).unwrap();
+        let decode = |body: &[u8]| Record::decode(PLACE, body).unwrap();
+        let Decoded::Record(full) = decode(&full) else { panic!("a full record") };
+        let Decoded::Delta(whole) = decode(&delta) else { panic!("a delta") };
+        let applied = whole.apply(&full).unwrap();
+        let RecordBody::Inner(inner) = &applied.body else { panic!("an inode") };
+        assert_eq!(inner.links.len(), 4);
+        let Decoded::Delta(twice) = decode(&delta) else { panic!("a delta") };
+        assert!(twice.apply(&applied).is_err(), "not based on another delta");
+    }
+}

@@ -4,7 +4,8 @@
 //! record; never wrong data, never a panic; and damage of one object keeps nobody from reading others.
 //!
 //! Method: a small store that has all there is (values, flat directories, inodes, deltas, commits, branches, a compacted
-//! chunk, frames behind the control record) is written; each byte of its files is changed in turn, and everything is read.
+//! chunk, frames behind the control record) is written; each byte of its files is changed in turn, and everything is read: by a
+//! reader, and at every fourth byte by a writer too.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -147,6 +148,10 @@ fn a_changed_byte_is_found_out_or_changes_nothing() {
                     Ok(_) => {}
                     Err(error) => check_error(error, &file),
                 }
+                if at % 4 != 0 && reader.is_ok() && !is_tail {
+                    opened += 1;
+                    continue;
+                }
                 let store = match open(&shared, &small()) {
                     Ok(store) => store,
                     Err(error) => {
@@ -171,7 +176,7 @@ fn a_changed_byte_is_found_out_or_changes_nothing() {
         }
     });
     println!("{opened} opened, {in_part} of them read in part, {refused} refused");
-    assert!(opened > 1_000 && in_part > 500 && refused > 500, "{opened} {in_part} {refused}");
+    assert!(opened > 1_000 && in_part > 300 && refused > 500, "{opened} {in_part} {refused}");
 }
 
 /// Bytes that one read gives wrongly are found out, or read once more; nothing durable is given up for them.
