@@ -4,6 +4,7 @@ mod collection;
 mod crash;
 mod damage;
 mod faults;
+mod processes;
 mod script;
 mod stores;
 mod trees;
