@@ -1,25 +1,8 @@
 //! Chunks: the files that the pack consists of. A chunk is a head of 64 bytes and a chain of [frames](crate::frame), or, once a
 //! collection has compacted it, a head, the records that are kept, and a map of where each run of them has stood.
 //! Addresses are those of the chunk as it was written, always.
-//!
-//! | offset | size | field        | meaning |
-//! |--------|------|--------------|---------|
-//! | 0      | 8    | `magic`      | `TRNMPACK` |
-//! | 8      | 4    | `version`    | format version, now 1 |
-//! | 12     | 4    | `number`     | number of the chunk |
-//! | 16     | 8    | `store`      | identity of the store |
-//! | 24     | 4    | `before`     | where the chunk before ends, in units of 8 bytes; 0 for the first chunk |
-//! | 28     | 4    | `chain`      | what the first frame chains to |
-//! | 32     | 4    | `kind`       | 1 as written, 2 compacted |
-//! | 36     | 4    | `runs`       | compacted: runs of records that are kept |
-//! | 40     | 8    | `map`        | compacted: offset of the map |
-//! | 48     | 12   |              | zero |
-//! | 60     | 4    | `crc`        | CRC-32C of bytes `0..60` |
-//!
-//! The map is `runs` × (unit in the chunk as written, unit in this file, length in units), u32 each, ascending, and
-//! their CRC-32C.
-//!
-//! The file of chunk n is named `chunk-` ‖ n in 8 hexadecimal digits.
+
+#![doc = include_str!("../../../docs/format/context-chunk.md")]
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -33,7 +16,8 @@ use crate::error::{Error, Result};
 use crate::frame::{FRAME_HEAD_BYTES, RECORD_BYTES_MAX, open_record, parse_head, record_size};
 
 pub(crate) const CHUNK_HEAD_BYTES: usize = 64;
-const MAGIC: &[u8; 8] = b"TRNMPACK";
+/// First bytes of a chunk.
+const CHUNK_MAGIC: [u8; 8] = *b"TRNMPACK";
 /// Format version of chunks.
 pub(crate) const CHUNK_VERSION: u32 = 1;
 const NAME: &str = "chunk-";
@@ -68,7 +52,7 @@ const RUN_BYTES: usize = 12;
 impl ChunkHead {
     pub(crate) fn encode(&self) -> [u8; CHUNK_HEAD_BYTES] {
         let mut bytes = [0; CHUNK_HEAD_BYTES];
-        bytes[..8].copy_from_slice(MAGIC);
+        bytes[..8].copy_from_slice(&CHUNK_MAGIC);
         bytes[8..12].copy_from_slice(&CHUNK_VERSION.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.number.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.store.to_le_bytes());
@@ -88,7 +72,7 @@ impl ChunkHead {
         let word = |at: usize| {
             u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
         };
-        if bytes[..8] != *MAGIC {
+        if bytes[..8] != CHUNK_MAGIC {
             return Err(Error::NotAContextStore { path: path.to_owned() });
         }
         let (stored, computed) = (word(60), crc32c(&bytes[..60]));

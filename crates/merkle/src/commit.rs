@@ -1,13 +1,4 @@
-//! Commits and branches: their records in the pack.
-//!
-//! | record  | bytes |
-//! |---------|-------|
-//! | commit  | `06` ‖ hash ‖ `00` or `01` and the link of the root ‖ leb parents ‖ parents × hash ‖ date (i64 LE) ‖ leb length ‖ author ‖ leb length ‖ message ‖ `00` or `01` and the place of the commit made before |
-//! | branch  | `07` ‖ leb length ‖ name ‖ `00` or `01` and the hash of its head |
-//! | branches| `08` ‖ leb n ‖ n × (leb length ‖ name ‖ hash): all of them, by name |
-//! | commits | `09` ‖ `00` or `01` and the place of the table before ‖ leb n ‖ n × (hash ‖ place): the commits since then, in the order in which they were made |
-//!
-//! A root that is not there is the empty directory.
+//! Commits and branches: their [records](crate::record) in the pack.
 
 use std::collections::BTreeMap;
 

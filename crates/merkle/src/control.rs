@@ -1,31 +1,9 @@
 //! The control record: the rules of a store, and where recovery begins. Two pages of 4 KiB in the file `control` are
 //! written in turns; the newer one that is whole counts.
 //!
-//! It is written when a chunk is begun and when the store is closed, always after what it refers to was synced; commits
-//! in between are found by following the frames from its tail on. All integers are little-endian.
-//!
-//! | offset | size | field       | meaning |
-//! |--------|------|-------------|---------|
-//! | 0      | 8    | `magic`     | `TRNMCTRL` |
-//! | 8      | 4    | `version`   | format version, now 1 |
-//! | 12     | 1    | `scheme`    | 1 Tezos, 2 BLAKE3 |
-//! | 13     | 1    | `indexing`  | 1 minimal, 2 always |
-//! | 14     | 2    |             | zero |
-//! | 16     | 4    | `branching` | buckets of an inode |
-//! | 20     | 4    | `flat`      | the largest directory that is hashed flat |
-//! | 24     | 8    | `store`     | identity of the store |
-//! | 32     | 8    | `sequence`  | number of this record; page `sequence mod 2` holds it |
-//! | 40     | 8    | `tail`      | address behind the last frame |
-//! | 48     | 4    | `chain`     | what the next frame chains to |
-//! | 52     | 4    | `first`     | number of the first chunk that is kept |
-//! | 56     | 12   | `last`      | place of the last commit: address and length; zero if there is none |
-//! | 68     | 12   | `branches`  | place of the table of branches; zero if there is none |
-//! | 80     | 12   | `table`     | place of the last table of commits; zero if there is none |
-//! | 92     | 12   | `kept`      | place of the table of commits below `retained` that are kept; zero if there is none |
-//! | 104    | 8    | `commits`   | how many commits were made |
-//! | 112    | 8    | `retained`  | address of the first commit that is kept with all that follow |
-//! | 120    | 4    | `collecting`| chunks below this one may hold objects that are lost in part: a collection has not ended; 0 if none runs |
-//! | 4092   | 4    | `crc`       | CRC-32C of bytes `0..4092` |
+//! Invariant: what a record refers to was synced before it is written.
+
+#![doc = include_str!("../../../docs/format/context-control.md")]
 
 use std::path::Path;
 
@@ -39,7 +17,8 @@ use crate::rules::{Rules, Scheme};
 /// Name of the file.
 pub(crate) const CONTROL: &str = "control";
 pub(crate) const CONTROL_PAGE_BYTES: usize = 4096;
-const MAGIC: &[u8; 8] = b"TRNMCTRL";
+/// First bytes of a page.
+const CONTROL_MAGIC: [u8; 8] = *b"TRNMCTRL";
 /// Format version of the control record.
 pub(crate) const CONTROL_VERSION: u32 = 1;
 const CRC_AT: usize = CONTROL_PAGE_BYTES - 4;
@@ -85,7 +64,7 @@ impl Control {
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(CONTROL_PAGE_BYTES);
-        bytes.extend_from_slice(MAGIC);
+        bytes.extend_from_slice(&CONTROL_MAGIC);
         bytes.extend_from_slice(&CONTROL_VERSION.to_le_bytes());
         bytes.push(match self.rules.scheme {
             Scheme::Tezos => 1,
@@ -140,7 +119,7 @@ impl Control {
         if stored != computed {
             return Err(corrupt("checksum of a control page", 0, 1));
         }
-        if reader.take(8).map_err(short)? != MAGIC {
+        if reader.take(8).map_err(short)? != CONTROL_MAGIC {
             return Err(Error::NotAContextStore { path: path.to_owned() });
         }
         let version = reader.u32().map_err(short)?;

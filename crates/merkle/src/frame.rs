@@ -1,22 +1,9 @@
-//! Frames: what is appended to a chunk at once, and the records in them.
+//! Frames: what is appended to a [chunk](crate::chunk) at once, and the records in them. A chunk is a chain of frames; a frame
+//! is whole or it is not there.
 //!
-//! A chunk is a chain of frames; a frame is whole or it is not there. All integers are little-endian.
-//!
-//! | offset | size | field     | meaning |
-//! |--------|------|-----------|---------|
-//! | 0      | 4    | `magic`   | `TMF1` |
-//! | 4      | 4    | `bytes`   | length of the payload, a multiple of 8 |
-//! | 8      | 4    | `kind`    | 1 objects, 2 objects and a commit as the last record, 3 changes of branches, and tables |
-//! | 12     | 4    | `chain`   | `crc` of the frame before; of the first frame of a store, its identity |
-//! | 16     | 8    | `synced`  | address up to which the pack was durable when the frame was written |
-//! | 24     | 4    | `content` | CRC-32C of the payload |
-//! | 28     | 4    | `crc`     | CRC-32C of the frame's address and of bytes `0..28` |
-//! | 32     | ..   | payload   | records, each at a multiple of 8, zeros between |
-//!
-//! `synced` tells damage from a write that a crash has cut short: a frame that is not whole was durable once if a later one
-//! says so, and is damaged then. If none does, it was the last one, or nobody was told that it is durable.
-//!
-//! A record is leb(length of its body) ‖ body ‖ CRC-32C of its address (u64: chunk × 2^32 + unit) and its body.
+//! Each frame says up to where the pack was durable when it was written. That tells damage from a write that a crash has cut
+//! short: a frame that is not whole was durable once if a later one says so, and is damaged then. If none does, it was the
+//! last one, or nobody was told that it is durable.
 
 use terrane_io::checksum::{crc32c, crc32c_append};
 
@@ -28,7 +15,8 @@ use crate::hash::Hash;
 use crate::rules::put_leb;
 
 pub(crate) const FRAME_HEAD_BYTES: usize = 32;
-const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"TMF1");
+/// First bytes of a frame.
+const FRAME_MAGIC: [u8; 4] = *b"TMF1";
 /// What the checksum of a head covers of it.
 const CHECKED_BYTES: usize = FRAME_HEAD_BYTES - CRC_BYTES;
 /// The largest frame: a commit of more is written by several flushes before.
@@ -67,7 +55,7 @@ fn any_head(at: Address, head: &[u8; FRAME_HEAD_BYTES]) -> Option<FrameHead> {
         3 => FrameKind::Branches,
         _ => return None,
     };
-    let whole = word(0) == FRAME_MAGIC
+    let whole = head.starts_with(&FRAME_MAGIC)
         && word(4) % UNIT_BYTES as u32 == 0
         && word(28) == located_crc(at, &head[..CHECKED_BYTES]);
     let (bytes, chain) = (word(4) as usize, word(12));
@@ -101,9 +89,8 @@ pub(crate) fn parse_damaged(at: Address, bytes: &[u8], chain: u32) -> Option<Fra
 /// The highest address up to which the pack was durable, as the frames in `bytes` say, which begin at `at`; none if there are
 /// no frames, whole or in part. What is not whole before that address is damaged.
 pub(crate) fn newest_synced(at: Address, bytes: &[u8]) -> Option<Address> {
-    let magic = FRAME_MAGIC.to_le_bytes();
     let heads = (0..bytes.len()).step_by(UNIT_BYTES as usize).filter_map(|offset| {
-        let head = bytes[offset..].first_chunk().filter(|head| head.starts_with(&magic))?;
+        let head = bytes[offset..].first_chunk().filter(|head| head.starts_with(&FRAME_MAGIC))?;
         Some(any_head(at.plus(offset), head)?.synced)
     });
     heads.max()
@@ -184,7 +171,7 @@ impl FrameWriter {
         let payload = &self.bytes[FRAME_HEAD_BYTES..];
         let (bytes, content) = (payload.len() as u32, crc32c(payload));
         let words =
-            [FRAME_MAGIC, bytes, kind as u32, chain, synced.unit, synced.chunk, content];
+            [u32::from_le_bytes(FRAME_MAGIC), bytes, kind as u32, chain, synced.unit, synced.chunk, content];
         for (slot, word) in self.bytes.chunks_exact_mut(4).zip(words) {
             slot.copy_from_slice(&word.to_le_bytes());
         }

@@ -1,22 +1,10 @@
 //! Records of the tree: how a directory and a value are stored, and their decoded form.
 //!
 //! A record is written once and points at earlier ones only; it holds the hashes of what it points at, so that a
-//! change of one child needs no other to be read. All lengths are leb. The pack puts a length before and a checksum
-//! behind.
-//!
-//! | record      | bytes |
-//! |-------------|-------|
-//! | value       | `01` ‖ the bytes |
-//! | flat        | `02` ‖ height ‖ n ‖ n × entry: a whole directory, ascending by step |
-//! | leaf        | `03` ‖ height ‖ n ‖ n × entry: the steps of one inode |
-//! | inner       | `04` ‖ height ‖ depth (1 byte) ‖ entries below ‖ mask (u32 LE) ‖ one link for each bit of the mask |
-//! | inner delta | `05` ‖ height ‖ depth (1 byte) ‖ entries below ‖ place of an inner record ‖ mask (u32 LE) ‖ changed (u32 LE) ‖ one link for each bit of `changed`; the other links are that record's |
-//!
-//! entry = tag ‖ length of the step (1 byte) ‖ step ‖ payload; tag `1`: a value of at most 48 bytes in place (leb length, bytes),
-//! `2`: a value elsewhere (link), `3`: a directory (link). link = place ‖ hash, place as in [`Place::put`](crate::address::Place::put).
-//!
-//! `height` is at least the number of levels of directories from here down. An inner delta is never based on another,
-//! so that a node costs two reads at most.
+//! change of one child needs no other to be read. An inner delta is never based on another, so that a node costs two reads at
+//! most.
+
+#![doc = include_str!("../../../docs/format/context-record.md")]
 
 use std::cmp::Ordering;
 

@@ -181,7 +181,7 @@ impl Store {
             return Err(Error::AlreadyExists { path: dir.to_owned() });
         }
         let now = disk.clock().wall().as_nanos() as u64;
-        let store = (now ^ u64::from(std::process::id()) << 48).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let store = now.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let chain = store as u32;
         let pack = Arc::new(Pack::new(Arc::clone(&disk), dir, true, options.cache_bytes));
         let chunk =

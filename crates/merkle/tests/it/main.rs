@@ -4,6 +4,7 @@ mod collection;
 mod crash;
 mod damage;
 mod faults;
+mod golden;
 mod processes;
 mod script;
 mod stores;
