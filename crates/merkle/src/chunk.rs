@@ -393,9 +393,9 @@ mod tests {
     fn any_map_is_sound_or_an_error() {
         let disk = MemoryDisk::new();
         for (runs, map_at) in [
-            ([[10, 8, 4], [13, 12, 3]], 15 * 8),       // overlap
-            ([[10, 8, 4], [20, 13, 3]], 16 * 8),       // a gap in the file
-            ([[10, 8, 4], [20, 12, 3]], 16 * 8),       // ends before the map
+            ([[10, 8, 4], [13, 12, 3]], 15 * 8),        // overlap
+            ([[10, 8, 4], [20, 13, 3]], 16 * 8),        // a gap in the file
+            ([[10, 8, 4], [20, 12, 3]], 16 * 8),        // ends before the map
             ([[10, 8, u32::MAX], [20, 12, 3]], 15 * 8), // beyond any chunk
         ] {
             assert!(put(&*disk, &head(2, map_at), &runs).is_err(), "{runs:?}");

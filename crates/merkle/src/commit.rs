@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::address::{Address, Link, Place, take_bytes, take_hash, take_leb, take_u8};
+use crate::address::{Address, Link, Place, put_leb, take_bytes, take_hash, take_leb, take_u8};
 use crate::corrupt::Corrupt;
 use crate::hash::Hash;
-use crate::rules::put_leb;
 
 const COMMIT: u8 = 6;
 const BRANCH: u8 = 7;

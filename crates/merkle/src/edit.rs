@@ -92,7 +92,10 @@ fn edit_node(
     act: &mut Act<'_>,
 ) -> Result<bool> {
     let before = node.count();
-    if may_remove && matches!(&node.body, Body::Inner(_)) && env.rules.is_leaf(depth, before.saturating_sub(1)) {
+    if may_remove
+        && matches!(&node.body, Body::Inner(_))
+        && env.rules.is_leaf(depth, before.saturating_sub(1))
+    {
         node.each(env, &mut |_, _| Ok(true))?;
     }
     let owned = Arc::make_mut(node);

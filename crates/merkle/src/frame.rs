@@ -7,12 +7,11 @@
 
 use terrane_io::checksum::{crc32c, crc32c_append};
 
-use crate::address::{Address, Place, UNIT_BYTES, take_leb};
+use crate::address::{Address, Place, UNIT_BYTES, put_leb, take_leb};
 use crate::corrupt::Corrupt;
 use crate::encode::Sink;
 use crate::error::{Error, Result};
 use crate::hash::Hash;
-use crate::rules::put_leb;
 
 pub(crate) const FRAME_HEAD_BYTES: usize = 32;
 /// First bytes of a frame.
@@ -170,8 +169,15 @@ impl FrameWriter {
     pub(crate) fn finish(mut self, kind: FrameKind, chain: u32, synced: Address) -> (Vec<u8>, u32) {
         let payload = &self.bytes[FRAME_HEAD_BYTES..];
         let (bytes, content) = (payload.len() as u32, crc32c(payload));
-        let words =
-            [u32::from_le_bytes(FRAME_MAGIC), bytes, kind as u32, chain, synced.unit, synced.chunk, content];
+        let words = [
+            u32::from_le_bytes(FRAME_MAGIC),
+            bytes,
+            kind as u32,
+            chain,
+            synced.unit,
+            synced.chunk,
+            content,
+        ];
         for (slot, word) in self.bytes.chunks_exact_mut(4).zip(words) {
             slot.copy_from_slice(&word.to_le_bytes());
         }
@@ -237,9 +243,10 @@ mod tests {
             altered[bit / 8] ^= 1 << (bit % 8);
             assert!(parse(START, &altered, 5).is_none(), "bit {bit}");
         }
-        let bodies: Vec<Vec<u8>> = records(START.plus(FRAME_HEAD_BYTES), &bytes[FRAME_HEAD_BYTES..])
-            .map(|(_, body)| body.unwrap().to_vec())
-            .collect();
+        let bodies: Vec<Vec<u8>> =
+            records(START.plus(FRAME_HEAD_BYTES), &bytes[FRAME_HEAD_BYTES..])
+                .map(|(_, body)| body.unwrap().to_vec())
+                .collect();
         assert_eq!(bodies, [b"first".to_vec(), Vec::new(), vec![9; 200]]);
     }
 

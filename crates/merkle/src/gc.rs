@@ -194,12 +194,13 @@ impl Store {
         if let Some(since) = &retain.since {
             count = count.max(find(since)? + 1);
         }
+        let retained = self.core.view().control.retained;
         if retain.everything || count >= commits.len() {
-            let retained = self.core.view().control.retained;
             return Ok(Plan { retained, kept: commits, collected: Vec::new() });
         }
         let retained = match count.checked_sub(1) {
-            Some(last) => commits[last].0.at,
+            // The oldest may be an exception, between which and the others commits are gone.
+            Some(last) => commits[last].0.at.max(retained),
             None => lock(&self.writer).tail.end,
         };
         let mut wanted = vec![false; commits.len()];
@@ -454,12 +455,7 @@ impl Store {
     }
 
     /// Takes out of the index what was collected.
-    fn clean_index(
-        &self,
-        marks: &Marks,
-        end: u32,
-        pacer: &mut Pacer<'_>,
-    ) -> Result<()> {
+    fn clean_index(&self, marks: &Marks, end: u32, pacer: &mut Pacer<'_>) -> Result<()> {
         let Some(index) = &self.core.index else { return Ok(()) };
         let is_gone = |value: &IndexValue| {
             let at = place(*value).at;

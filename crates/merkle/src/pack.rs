@@ -14,7 +14,9 @@ use crate::chunk::{
 };
 use crate::corrupt::Corrupt;
 use crate::error::{Error, Result};
-use crate::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind, FrameWriter, newest_synced, parse, parse_damaged};
+use crate::frame::{
+    FRAME_HEAD_BYTES, FrameHead, FrameKind, FrameWriter, newest_synced, parse, parse_damaged,
+};
 use crate::node::Source;
 use crate::quick::QuickMap;
 use crate::record::{Decoded, Record, VALUE};
@@ -295,7 +297,9 @@ impl Pack {
             }
             if stopped_at == Some(tail.end) {
                 let synced = newest_synced(tail.end, rest).max(durable);
-                let Some(synced) = synced.filter(|synced| *synced > tail.end) else { return Ok(()) };
+                let Some(synced) = synced.filter(|synced| *synced > tail.end) else {
+                    return Ok(());
+                };
                 let damaged = parse_damaged(tail.end, rest, tail.chain)
                     .filter(|head| tail.end.plus(FRAME_HEAD_BYTES + head.bytes) <= synced)
                     .ok_or_else(|| self.corrupt(tail.end, frame_damaged(tail.end, len)))?;

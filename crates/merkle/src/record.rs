@@ -8,10 +8,9 @@
 
 use std::cmp::Ordering;
 
-use crate::address::{Address, Link, Place, take_bytes, take_leb, take_u8};
+use crate::address::{Address, Link, Place, put_leb, take_bytes, take_leb, take_u8};
 use crate::corrupt::Corrupt;
 use crate::path::HEIGHT_MAX;
-use crate::rules::put_leb;
 
 /// The longest value that is stored in its directory, in bytes.
 pub const INLINE_BYTES_MAX: usize = 48;

@@ -22,6 +22,7 @@
 //!
 //! Inodes end at depth 64 in a list of any length: names that are chosen so as to share all buckets still work.
 
+use crate::address::put_leb;
 use crate::error::{Error, Result};
 use crate::hash::{HASH_BYTES, Hash};
 
@@ -293,15 +294,6 @@ fn put_u64(out: &mut Vec<u8>, value: u64) {
 fn put_hash(out: &mut Vec<u8>, hash: &Hash) {
     put_u64(out, HASH_BYTES as u64);
     out.extend_from_slice(&hash.0);
-}
-
-/// Unsigned LEB128: seven bits a byte, the lowest first.
-pub(crate) fn put_leb(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
 }
 
 /// The seeded string hash of OCaml's `Hashtbl`: MurmurHash3 whose tail is mixed as a full word.

@@ -582,7 +582,11 @@ impl Store {
         control.chain = writer.tail.chain;
         let written = writer.control_file.write_at(&control.encode(), control.offset());
         // Whether commits are gone must not be left open while others are made.
-        if change.retained.is_some() { self.or_poison(written)? } else { written? }
+        if change.retained.is_some() {
+            self.or_poison(written)?
+        } else {
+            written?
+        }
         self.or_poison(writer.control_file.sync())?;
         let mut view = self.core.view_mut();
         view.recent.clear();

@@ -13,9 +13,9 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::thread;
 
+use terrane_io::Disk;
 use terrane_io::fault::FaultPlan;
 use terrane_io::sim::{SimDisk, Survival};
-use terrane_io::Disk;
 use terrane_merkle::{Durability, Error, Recovery, Retain};
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
@@ -263,7 +263,8 @@ fn small_histories_survive_whatever_is_left_of_them() {
             disk.set_plan(FaultPlan::crash_at(call));
             let progress = run(&disk, &script);
             let prefixes = (0..disk.pending()).map(Survival::Prefix);
-            let drawn = (0..12).flat_map(|number| [Survival::Random(number), Survival::Torn(number)]);
+            let drawn =
+                (0..12).flat_map(|number| [Survival::Random(number), Survival::Torn(number)]);
             for survival in prefixes.chain(drawn) {
                 let _note = Note(&(seed, call, survival));
                 check_image(&disk.after_crash(survival), &script, progress, 0);

@@ -178,33 +178,37 @@ fn a_fault_at_any_call_changes_nothing_and_work_goes_on() {
 #[test]
 fn a_full_disk_is_left_as_it_was_and_goes_on_when_there_is_room() {
     let mut was_full = 0;
-    for_each_seed("a_full_disk_is_left_as_it_was_and_goes_on_when_there_is_room", 2, |rng, seed| {
-        let options = draw_options(rng);
-        let kind = Kind { commits: 25, wide: 25, collects: true, reopens: true };
-        let script = Script::draw(rng, options, kind);
-        for kib in (40..400).step_by(8) {
-            let disk = SimDisk::new(seed);
-            disk.set_plan(FaultPlan::capacity(kib << 10));
-            let shared: Arc<dyn Disk> = disk.clone();
-            let _note = Note(&(seed, kib));
-            let Ok(mut store) = create(&shared, &script.options) else { continue };
-            for (number, step) in script.steps.iter().enumerate() {
-                if let Err(error) = script.take(&mut store, &shared, step) {
-                    was_full += 1;
-                    assert!(matches!(error, Error::Disk(_) | Error::Index { .. }), "{error:?}");
-                    if !matches!(step, Step::Reopen) {
-                        check_readable(&script, &store, number);
+    for_each_seed(
+        "a_full_disk_is_left_as_it_was_and_goes_on_when_there_is_room",
+        2,
+        |rng, seed| {
+            let options = draw_options(rng);
+            let kind = Kind { commits: 25, wide: 25, collects: true, reopens: true };
+            let script = Script::draw(rng, options, kind);
+            for kib in (40..400).step_by(8) {
+                let disk = SimDisk::new(seed);
+                disk.set_plan(FaultPlan::capacity(kib << 10));
+                let shared: Arc<dyn Disk> = disk.clone();
+                let _note = Note(&(seed, kib));
+                let Ok(mut store) = create(&shared, &script.options) else { continue };
+                for (number, step) in script.steps.iter().enumerate() {
+                    if let Err(error) = script.take(&mut store, &shared, step) {
+                        was_full += 1;
+                        assert!(matches!(error, Error::Disk(_) | Error::Index { .. }), "{error:?}");
+                        if !matches!(step, Step::Reopen) {
+                            check_readable(&script, &store, number);
+                        }
+                        disk.set_plan(FaultPlan::default());
+                        script
+                            .take(&mut store, &shared, step)
+                            .unwrap_or_else(|error| panic!("{step:?} with room: {error}"));
                     }
-                    disk.set_plan(FaultPlan::default());
-                    script
-                        .take(&mut store, &shared, step)
-                        .unwrap_or_else(|error| panic!("{step:?} with room: {error}"));
+                    assert_eq!(script.state_of(&store).unwrap(), script.states[number + 1]);
                 }
-                assert_eq!(script.state_of(&store).unwrap(), script.states[number + 1]);
+                store.close().unwrap();
             }
-            store.close().unwrap();
-        }
-    });
+        },
+    );
     assert!(was_full > 20, "{was_full}");
 }
 
@@ -213,8 +217,7 @@ fn a_full_disk_is_left_as_it_was_and_goes_on_when_there_is_room() {
 #[test]
 fn a_commit_that_failed_is_made_of_the_same_context_again() {
     let mut failed = 0;
-    let kinds =
-        [FaultKind::Eio, FaultKind::Enospc, FaultKind::ShortWrite, FaultKind::TornWrite];
+    let kinds = [FaultKind::Eio, FaultKind::Enospc, FaultKind::ShortWrite, FaultKind::TornWrite];
     for kind in kinds {
         for call in 0.. {
             let disk = SimDisk::new(call);

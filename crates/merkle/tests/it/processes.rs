@@ -16,7 +16,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use terrane_io::{CountedDisk, Disk, RealDisk, RealOptions};
-use terrane_merkle::{Context, Durability, Error, Meta, Options, Result, Retain, Store, StoreReader};
+use terrane_merkle::{
+    Context, Durability, Error, Meta, Options, Result, Retain, Store, StoreReader,
+};
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
 use terrane_testkit::{ChaCha8Rng, SeedableRng};

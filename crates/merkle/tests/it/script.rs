@@ -83,12 +83,18 @@ pub(crate) enum Change {
 }
 
 impl Change {
-    fn apply(&self, content: &mut Content) {
+    pub(crate) fn apply(&self, content: &mut Content) {
         let below = |content: &Content, path: &str| -> Content {
             let is_below = |other: &str| {
-                other.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+                other
+                    .strip_prefix(path)
+                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
             };
-            content.iter().filter(|(other, _)| is_below(other)).map(|(k, v)| (k.clone(), v.clone())).collect()
+            content
+                .iter()
+                .filter(|(other, _)| is_below(other))
+                .map(|(k, v)| (k.clone(), v.clone()))
+                .collect()
         };
         match self {
             Self::Add(path, value) => drop(content.insert(path.clone(), value.clone())),
@@ -126,7 +132,11 @@ impl Change {
 /// One step of a script. Commits are named by their numbers in the script.
 #[derive(Debug, Clone)]
 pub(crate) enum Step {
-    Commit { number: usize, parent: Option<usize>, changes: Vec<Change> },
+    Commit {
+        number: usize,
+        parent: Option<usize>,
+        changes: Vec<Change>,
+    },
     Branch(&'static str, Option<usize>),
     /// Writes a tree that no commit reaches.
     Flush(u8),
@@ -215,11 +225,18 @@ fn draw_changes(rng: &mut ChaCha8Rng, wide: u64, is_first: bool) -> Vec<Change> 
 impl Script {
     /// Draws a script, and the states by a model.
     pub(crate) fn draw(rng: &mut ChaCha8Rng, options: Options, kind: Kind) -> Self {
-        let mut script = Self { options, wide: kind.wide, steps: Vec::new(), states: vec![State::default()], commits: Vec::new() };
+        let mut script = Self {
+            options,
+            wide: kind.wide,
+            steps: Vec::new(),
+            states: vec![State::default()],
+            commits: Vec::new(),
+        };
         while script.commits.len() < kind.commits {
             let state = script.states[script.states.len() - 1].clone();
             let known = &state.commits;
-            let some = |rng: &mut ChaCha8Rng| known[known.len() - 1 - rng.index(known.len().min(4))];
+            let some =
+                |rng: &mut ChaCha8Rng| known[known.len() - 1 - rng.index(known.len().min(4))];
             let step = match rng.below(20) {
                 _ if known.is_empty() => script.draw_commit(rng, None),
                 0 => Step::Branch(["main", "a/b", "x"][rng.index(3)], None),
@@ -243,12 +260,14 @@ impl Script {
     fn draw_commit(&mut self, rng: &mut ChaCha8Rng, parent: Option<usize>) -> Step {
         let changes = draw_changes(rng, self.wide, parent.is_none());
         let number = self.commits.len();
-        let mut content = parent.map_or_else(Content::new, |parent| self.commits[parent].content.clone());
+        let mut content =
+            parent.map_or_else(Content::new, |parent| self.commits[parent].content.clone());
         changes.iter().for_each(|change| change.apply(&mut content));
         let root = fresh_hash(&self.options.rules, &content);
         let parents: Vec<Hash> = parent.iter().map(|parent| self.commits[*parent].hash).collect();
         let Meta { date, author, message } = Meta::tezos(number as i64, "");
-        let info = terrane_merkle::CommitInfo { root: &root, parents: &parents, date, author, message };
+        let info =
+            terrane_merkle::CommitInfo { root: &root, parents: &parents, date, author, message };
         let hash = self.options.rules.commit_hash(&info);
         self.commits.push(Made { content, root, hash });
         Step::Commit { number, parent, changes }
@@ -341,7 +360,8 @@ impl Script {
     pub(crate) fn check_commits(&self, store: &Store, state: &State, whole: usize) {
         for (at, &number) in state.commits.iter().rev().enumerate() {
             let Made { content, root, hash } = &self.commits[number];
-            let context = store.checkout(hash).unwrap().unwrap_or_else(|| panic!("commit {number}"));
+            let context =
+                store.checkout(hash).unwrap().unwrap_or_else(|| panic!("commit {number}"));
             if at < whole {
                 assert!(content_of(&context).unwrap() == *content, "commit {number}");
                 assert_eq!(context.tree().hash(), *root);
