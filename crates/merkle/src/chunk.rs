@@ -49,6 +49,9 @@ pub(crate) struct Run {
 
 const RUN_BYTES: usize = 12;
 
+/// Called with the place of a record, and its body if that is whole.
+type RecordVisitor<'a> = dyn FnMut(Place, std::result::Result<&[u8], Corrupt>) -> Result<()> + 'a;
+
 impl ChunkHead {
     pub(crate) fn encode(&self) -> [u8; CHUNK_HEAD_BYTES] {
         let mut bytes = [0; CHUNK_HEAD_BYTES];
@@ -227,11 +230,7 @@ impl Chunk {
     /// length cannot be told is left out, after a call with no body.
     ///
     /// Cost: reads the run, 1 MiB at a time.
-    pub(crate) fn each_record(
-        &self,
-        run: Run,
-        visit: &mut dyn FnMut(Place, std::result::Result<&[u8], Corrupt>) -> Result<()>,
-    ) -> Result<()> {
+    pub(crate) fn each_record(&self, run: Run, visit: &mut RecordVisitor<'_>) -> Result<()> {
         let total = run.units as usize * UNIT_BYTES as usize;
         let (mut done, mut window, mut used) = (0, Vec::new(), 0);
         while done < total {

@@ -583,9 +583,9 @@ impl Store {
         let written = writer.control_file.write_at(&control.encode(), control.offset());
         // Whether commits are gone must not be left open while others are made.
         if change.retained.is_some() {
-            self.or_poison(written)?
+            self.or_poison(written)?;
         } else {
-            written?
+            written?;
         }
         self.or_poison(writer.control_file.sync())?;
         let mut view = self.core.view_mut();

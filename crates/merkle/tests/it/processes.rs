@@ -108,7 +108,7 @@ fn write(dir: &Path) {
             }
             .unwrap();
         }
-        let hash = store.commit(&context, &Meta::tezos(number as i64, "")).unwrap();
+        let hash = store.commit(&context, &Meta::tezos(number.cast_signed(), "")).unwrap();
         context.advance(hash);
         store.set_branch(MAIN, &hash).unwrap();
         say(&format!("committed {number}"));
@@ -187,7 +187,7 @@ fn read(dir: &Path) {
             let context = unless_collected(reader.checkout(&commit.hash)).flatten();
             let Some(context) = context else { continue };
             if let Some(number) = unless_collected(check(&context, rng, &mut checks)) {
-                assert_eq!(number as i64, commit.date);
+                assert_eq!(number.cast_signed(), commit.date);
             }
         }
         let counts = counted.counts();

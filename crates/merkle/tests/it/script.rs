@@ -74,6 +74,11 @@ pub(crate) fn fresh_hash(rules: &Rules, content: &Content) -> Hash {
     tree.hash()
 }
 
+/// Each commit has a date of its own.
+fn date_of(number: usize) -> i64 {
+    i64::try_from(number).unwrap()
+}
+
 /// A change of one path, or a copy of what is at another.
 #[derive(Debug, Clone)]
 pub(crate) enum Change {
@@ -265,7 +270,7 @@ impl Script {
         changes.iter().for_each(|change| change.apply(&mut content));
         let root = fresh_hash(&self.options.rules, &content);
         let parents: Vec<Hash> = parent.iter().map(|parent| self.commits[*parent].hash).collect();
-        let Meta { date, author, message } = Meta::tezos(number as i64, "");
+        let Meta { date, author, message } = Meta::tezos(date_of(number), "");
         let info =
             terrane_merkle::CommitInfo { root: &root, parents: &parents, date, author, message };
         let hash = self.options.rules.commit_hash(&info);
@@ -312,7 +317,7 @@ impl Script {
                 for change in changes {
                     change.make(&mut context)?;
                 }
-                let hash = store.commit(&context, &Meta::tezos(*number as i64, ""))?;
+                let hash = store.commit(&context, &Meta::tezos(date_of(*number), ""))?;
                 assert_eq!(hash, self.commits[*number].hash, "commit {number}");
                 Ok(())
             }
