@@ -6,10 +6,10 @@ use crate::address::{Address, Link, Place, put_leb, take_bytes, take_hash, take_
 use crate::corrupt::Corrupt;
 use crate::hash::Hash;
 
-const COMMIT: u8 = 6;
-const BRANCH: u8 = 7;
-const BRANCHES: u8 = 8;
-const COMMITS: u8 = 9;
+const COMMIT: u8 = 0x10;
+const BRANCH: u8 = 0x11;
+const BRANCHES: u8 = 0x12;
+const COMMITS: u8 = 0x13;
 
 /// A commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -210,7 +210,9 @@ pub(crate) fn apply_branches(body: &[u8], branches: &mut Branches) -> Result<(),
             *branches = all;
         }
         COMMITS => {}
-        other => return Err(Corrupt::rule("kind of a record", 7, u64::from(other))),
+        other => {
+            return Err(Corrupt::rule("kind of a record", u64::from(BRANCH), u64::from(other)));
+        }
     }
     Ok(())
 }

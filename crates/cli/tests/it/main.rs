@@ -9,6 +9,7 @@ mod bitcoin;
 mod btree;
 mod chain;
 mod changes;
+mod index;
 mod inspect;
 mod kvget;
 mod process;

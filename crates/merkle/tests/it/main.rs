@@ -6,12 +6,25 @@
 mod script;
 
 mod collection;
+
 mod crash;
+
 mod damage;
+
 mod faults;
+
+mod folds;
+
 mod golden;
+
 mod model;
+
 mod processes;
+
+mod proof;
+
 mod stores;
+
 mod trees;
+
 mod vectors;
