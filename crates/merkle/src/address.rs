@@ -9,7 +9,7 @@ use crate::corrupt::Corrupt;
 use crate::hash::{HASH_BYTES, Hash};
 
 /// Records begin at multiples of so many bytes of their chunk.
-pub const UNIT_BYTES: u64 = 8;
+pub(crate) const UNIT_BYTES: u64 = 8;
 
 /// Where a record begins: the number of its chunk, and the offset in it in units of 8 bytes. Later records have
 /// higher addresses.

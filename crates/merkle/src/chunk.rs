@@ -13,7 +13,9 @@ use terrane_io::{Access, Disk, DiskFile, OpenMode};
 use crate::address::{Address, Place, UNIT_BYTES};
 use crate::corrupt::Corrupt;
 use crate::error::{Error, Result};
-use crate::frame::{FRAME_HEAD_BYTES, RECORD_BYTES_MAX, open_record, parse_head, record_size};
+use crate::frame::{
+    FRAME_HEAD_BYTES, FrameHead, RECORD_BYTES_MAX, open_record, parse_head, record_size,
+};
 
 pub(crate) const CHUNK_HEAD_BYTES: usize = 64;
 /// First bytes of a chunk.
@@ -37,6 +39,10 @@ pub(crate) struct ChunkHead {
     pub(crate) map: Option<(u32, u64)>,
 }
 
+/// Called with the place and the body of a record.
+pub(crate) type VisitRecord<'a> =
+    dyn FnMut(Place, std::result::Result<&[u8], Corrupt>) -> Result<()> + 'a;
+
 /// Records that lie together, in units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Run {
@@ -48,9 +54,6 @@ pub(crate) struct Run {
 }
 
 const RUN_BYTES: usize = 12;
-
-/// Called with the place of a record, and its body if that is whole.
-type RecordVisitor<'a> = dyn FnMut(Place, std::result::Result<&[u8], Corrupt>) -> Result<()> + 'a;
 
 impl ChunkHead {
     pub(crate) fn encode(&self) -> [u8; CHUNK_HEAD_BYTES] {
@@ -203,9 +206,18 @@ impl Chunk {
         if let Some(runs) = &self.runs {
             return Ok((runs.to_vec(), None));
         }
-        let len = self.file.len()?;
+        let runs: Vec<Run> = self.frames()?.into_iter().map(|(run, _)| run).collect();
+        let reached = runs.last().map_or(FIRST_UNIT, |run| run.unit + run.units);
+        Ok((runs, (reached < end).then_some(reached)))
+    }
+
+    /// The frames of a chunk as it was written, each with where its payload lies; none of a compacted one.
+    ///
+    /// Cost: one read for each.
+    pub(crate) fn frames(&self) -> Result<Vec<(Run, FrameHead)>> {
+        let len = if self.runs.is_some() { 0 } else { self.file.len()? };
         let (mut offset, mut chain) = (CHUNK_HEAD_BYTES as u64, self.head.chain);
-        let mut runs = Vec::new();
+        let mut frames = Vec::new();
         while offset + FRAME_HEAD_BYTES as u64 <= len {
             let mut head = [0; FRAME_HEAD_BYTES];
             self.file.read_at(&mut head, offset)?;
@@ -216,21 +228,20 @@ impl Chunk {
                 break;
             }
             offset += FRAME_HEAD_BYTES as u64;
-            let (unit, units) =
-                ((offset / UNIT_BYTES) as u32, (frame.bytes as u64 / UNIT_BYTES) as u32);
-            runs.push(Run { unit, stored: unit, units });
+            let unit = (offset / UNIT_BYTES) as u32;
+            let units = (frame.bytes as u64 / UNIT_BYTES) as u32;
+            frames.push((Run { unit, stored: unit, units }, frame));
             offset += frame.bytes as u64;
             chain = frame.crc;
         }
-        let reached = (offset / UNIT_BYTES) as u32;
-        Ok((runs, (reached < end).then_some(reached)))
+        Ok(frames)
     }
 
     /// Calls `visit` with each record of a run: its place, and its body if the record is whole. What follows a record whose
     /// length cannot be told is left out, after a call with no body.
     ///
     /// Cost: reads the run, 1 MiB at a time.
-    pub(crate) fn each_record(&self, run: Run, visit: &mut RecordVisitor<'_>) -> Result<()> {
+    pub(crate) fn each_record(&self, run: Run, visit: &mut VisitRecord<'_>) -> Result<()> {
         let total = run.units as usize * UNIT_BYTES as usize;
         let (mut done, mut window, mut used) = (0, Vec::new(), 0);
         while done < total {

@@ -21,6 +21,8 @@ pub(crate) const CONTROL_PAGE_BYTES: usize = 4096;
 const CONTROL_MAGIC: [u8; 8] = *b"TRNMCTRL";
 /// Format version of the control record.
 pub(crate) const CONTROL_VERSION: u32 = 1;
+/// Bytes that say something.
+const CONTROL_BYTES: usize = 124;
 const CRC_AT: usize = CONTROL_PAGE_BYTES - 4;
 
 /// Which objects are found by their hashes.
@@ -64,6 +66,24 @@ impl Control {
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(CONTROL_PAGE_BYTES);
+        self.put(&mut bytes);
+        bytes.resize(CRC_AT, 0);
+        let crc = crc32c(&bytes);
+        bytes.extend_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// The control record of a copy without its checksum.
+    pub(crate) fn of_copy(path: &Path, copy: &[u8]) -> Result<Self> {
+        let mut page = copy.get(..CONTROL_BYTES).unwrap_or(copy).to_vec();
+        page.resize(CRC_AT, 0);
+        let crc = crc32c(&page);
+        page.extend_from_slice(&crc.to_le_bytes());
+        Self::decode(path, &page)
+    }
+
+    /// Everything but the checksum.
+    pub(crate) fn put(&self, bytes: &mut Vec<u8>) {
         bytes.extend_from_slice(&CONTROL_MAGIC);
         bytes.extend_from_slice(&CONTROL_VERSION.to_le_bytes());
         bytes.push(match self.rules.scheme {
@@ -92,10 +112,6 @@ impl Control {
         bytes.extend_from_slice(&self.commits.to_le_bytes());
         bytes.extend_from_slice(&self.retained.to_u64().to_le_bytes());
         bytes.extend_from_slice(&self.collecting.to_le_bytes());
-        bytes.resize(CRC_AT, 0);
-        let crc = crc32c(&bytes);
-        bytes.extend_from_slice(&crc.to_le_bytes());
-        bytes
     }
 
     fn decode(path: &Path, page: &[u8]) -> Result<Self> {

@@ -52,8 +52,8 @@ pub(crate) struct Pack {
     pub(crate) counters: Counters,
 }
 
-/// Called with the kind of a frame, and the address and bytes of its payload.
-type FrameVisitor<'a> = dyn FnMut(FrameKind, Address, &[u8]) -> Result<()> + 'a;
+/// Called with the kind of a frame, and the address and the bytes of its payload.
+type VisitFrame<'a> = dyn FnMut(FrameKind, Address, &[u8]) -> Result<()> + 'a;
 
 /// Where the next frame goes.
 #[derive(Debug, Clone)]
@@ -224,7 +224,7 @@ impl Pack {
         start: Address,
         chain: u32,
         store: u64,
-        visit: &mut FrameVisitor<'_>,
+        visit: &mut VisitFrame<'_>,
     ) -> Result<Tail> {
         let mut tail = Tail { chunk: self.chunk(start.chunk)?, end: start, chain };
         loop {
@@ -279,7 +279,7 @@ impl Pack {
         &self,
         tail: &mut Tail,
         durable: Option<Address>,
-        visit: &mut FrameVisitor<'_>,
+        visit: &mut VisitFrame<'_>,
     ) -> Result<()> {
         let mut stopped_at = None;
         loop {
@@ -402,7 +402,7 @@ fn pass<'a>(
     tail: &mut Tail,
     head: &FrameHead,
     bytes: &'a [u8],
-    visit: &mut FrameVisitor<'_>,
+    visit: &mut VisitFrame<'_>,
 ) -> Result<&'a [u8]> {
     let (frame, rest) = bytes.split_at(FRAME_HEAD_BYTES + head.bytes);
     visit(head.kind, tail.end.plus(FRAME_HEAD_BYTES), &frame[FRAME_HEAD_BYTES..])?;

@@ -17,7 +17,7 @@ use crate::corrupt::Corrupt;
 use crate::path::HEIGHT_MAX;
 
 /// The longest value that is stored in its directory, in bytes.
-pub const INLINE_BYTES_MAX: usize = 48;
+pub(crate) const INLINE_BYTES_MAX: usize = 48;
 
 pub(crate) const VALUE: u8 = 1;
 pub(crate) const FLAT: u8 = 2;

@@ -69,7 +69,7 @@ impl Bench {
                 content.insert(path, value);
             }
         }
-        let date = self.commits.len() as i64;
+        let date = i64::try_from(self.commits.len()).unwrap();
         let hash = self.store.commit(&context, &Meta::tezos(date, "")).unwrap();
         self.commits.push((hash, content));
         hash
@@ -314,7 +314,7 @@ fn commits_go_on_during_collections() {
                         context.add(&path, value.clone()).unwrap();
                         content.insert(path, value);
                     }
-                    let date = 1000 + commits.len() as i64;
+                    let date = 1000 + i64::try_from(commits.len()).unwrap();
                     commits.push(store.commit(&context, &Meta::tezos(date, "")).unwrap());
                 }
                 (commits, content)

@@ -5,6 +5,8 @@
 
 mod script;
 
+mod checks;
+
 mod collection;
 
 mod crash;
