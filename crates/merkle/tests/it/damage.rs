@@ -176,7 +176,7 @@ fn a_changed_byte_is_found_out_or_changes_nothing() {
         }
     });
     println!("{opened} opened, {in_part} of them read in part, {refused} refused");
-    assert!(opened > 1_000 && in_part > 300 && refused > 500, "{opened} {in_part} {refused}");
+    assert!(opened > 1_000 && in_part > 300 && refused > 100, "{opened} {in_part} {refused}");
 }
 
 /// Bytes that one read gives wrongly are found out, or read once more; nothing durable is given up for them.

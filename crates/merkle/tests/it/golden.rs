@@ -121,7 +121,9 @@ fn golden_files_of_an_unknown_version_are_refused_by_name() {
     {
         let altered = disk.process_kill();
         let mut bytes = altered.read_raw(path(file)).unwrap();
-        pages.iter().for_each(|&at| with_version(&mut bytes, at, checked));
+        for &at in pages {
+            with_version(&mut bytes, at, checked);
+        }
         altered.write_raw(path(file), &bytes);
         let shared: Arc<dyn Disk> = altered.clone();
         let errors = [

@@ -119,7 +119,9 @@ fn write(dir: &Path) {
             }
             context = store.checkout(&hash).unwrap().unwrap();
             let store = Arc::clone(&store);
-            let collect = move || drop(store.collect(&Retain::newest(KEPT), &mut go).unwrap());
+            let collect = move || {
+                store.collect(&Retain::newest(KEPT), &mut go).unwrap();
+            };
             collection = Some(thread::spawn(collect));
         }
     }

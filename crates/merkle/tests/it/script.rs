@@ -267,7 +267,9 @@ impl Script {
         let number = self.commits.len();
         let mut content =
             parent.map_or_else(Content::new, |parent| self.commits[parent].content.clone());
-        changes.iter().for_each(|change| change.apply(&mut content));
+        for change in &changes {
+            change.apply(&mut content);
+        }
         let root = fresh_hash(&self.options.rules, &content);
         let parents: Vec<Hash> = parent.iter().map(|parent| self.commits[*parent].hash).collect();
         let Meta { date, author, message } = Meta::tezos(date_of(number), "");
