@@ -7,6 +7,7 @@ use crate::hash::Hash;
 use crate::node::{Body, Child, Env, InnerNode, Item, Node, Slot, Spot, Value};
 use crate::record::Stored;
 use crate::rules::Preimages;
+use crate::stats::PreimageSizes;
 
 /// From so many bytes of preimages on, a level is divided among threads: below it a thread costs more than it saves.
 const THREAD_BYTES: usize = 64 << 10;
@@ -19,12 +20,27 @@ enum Job<'a> {
 }
 
 /// What hashing has cost.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Hashed {
     /// Nodes and values.
     pub(crate) count: u64,
     /// Bytes of their preimages.
     pub(crate) bytes: u64,
+    pub(crate) sizes: PreimageSizes,
+}
+
+impl Hashed {
+    fn add(&mut self, preimage: usize) {
+        self.count += 1;
+        self.bytes += preimage as u64;
+        self.sizes.add(preimage);
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.count += other.count;
+        self.bytes += other.bytes;
+        self.sizes.merge(&other.sizes);
+    }
 }
 
 /// The hash of `root`, and of everything below it, on up to `threads` threads.
@@ -34,17 +50,18 @@ pub(crate) fn hash(env: &Env, root: &Node, threads: usize) -> (Hash, Hashed) {
     let mut hashed = Hashed::default();
     for jobs in &levels {
         let bytes: usize = jobs.iter().map(preimage_bytes).sum();
-        hashed.count += jobs.len() as u64;
-        hashed.bytes += bytes as u64;
         let threads = threads.min(bytes / THREAD_BYTES + 1);
         let share = jobs.len().div_ceil(threads);
         thread::scope(|scope| {
             let mut shares = jobs.chunks(share.max(1));
             let own = shares.next();
-            for share in shares {
-                scope.spawn(|| hash_jobs(env, share));
+            let others: Vec<_> =
+                shares.map(|share| scope.spawn(|| hash_jobs(env, share))).collect();
+            hashed.merge(&hash_jobs(env, own.unwrap_or_default()));
+            for other in others {
+                // A panic there is passed on when the scope ends.
+                other.join().iter().for_each(|other| hashed.merge(other));
             }
-            hash_jobs(env, own.unwrap_or_default());
         });
     }
     (*root.hash.get().expect("the root is in the last level"), hashed)
@@ -101,7 +118,8 @@ fn preimage_bytes(job: &Job<'_>) -> usize {
     }
 }
 
-fn hash_jobs(env: &Env, jobs: &[Job<'_>]) {
+fn hash_jobs(env: &Env, jobs: &[Job<'_>]) -> Hashed {
+    let mut hashed = Hashed::default();
     let mut preimages = Preimages::new(env.rules);
     let mut begun = 0;
     for (number, job) in jobs.iter().enumerate() {
@@ -110,6 +128,7 @@ fn hash_jobs(env: &Env, jobs: &[Job<'_>]) {
             Job::Node(node) => preimage(env, node, &mut preimages),
         }
         if preimages.len() >= BATCH_BYTES || number + 1 == jobs.len() {
+            preimages.lengths().for_each(|length| hashed.add(length));
             for (job, hash) in jobs[begun..=number].iter().zip(preimages.finish()) {
                 match job {
                     Job::Value(value) => value.hash.get_or_init(|| hash),
@@ -119,6 +138,7 @@ fn hash_jobs(env: &Env, jobs: &[Job<'_>]) {
             begun = number + 1;
         }
     }
+    hashed
 }
 
 /// The preimage of a node whose children have hashes.

@@ -7,6 +7,8 @@ mod corrupt;
 
 mod quick;
 
+mod stats;
+
 mod hash;
 
 mod path;
@@ -51,8 +53,6 @@ mod context;
 
 mod options;
 
-mod stats;
-
 mod core;
 
 mod store;
@@ -76,6 +76,6 @@ pub use options::{Durability, Options};
 pub use path::PathText;
 pub use reader::StoreReader;
 pub use rules::{CommitInfo, Rules, Scheme, ocaml_hash};
-pub use stats::{CommitStats, Stats};
-pub use store::{Meta, Recovery, Store};
+pub use stats::{CommitStats, HASH_BLOCK_BYTES, PreimageSizes, Stats};
+pub use store::{Meta, Recovery, Store, is_store};
 pub use tree::{Kind, Tree};
