@@ -10,6 +10,7 @@ mod btree;
 mod chain;
 mod changes;
 mod inspect;
+mod irmin_trace;
 mod kvget;
 mod process;
 mod program;
