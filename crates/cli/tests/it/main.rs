@@ -9,6 +9,7 @@ mod bitcoin;
 mod btree;
 mod chain;
 mod changes;
+mod context;
 mod inspect;
 mod irmin_trace;
 mod kvget;
