@@ -209,7 +209,7 @@ struct Shown {
 }
 
 #[derive(Serialize)]
-struct Collected {
+struct Reclaimed {
     kept: u64,
     collected: u64,
     chunks: u64,
@@ -323,7 +323,7 @@ impl LogArgs {
         let limit = self.limit.map_or(usize::MAX, |limit| limit as usize);
         let mut commits = Vec::new();
         for commit in store.newest().take(limit) {
-            commits.push(Logged::new(commit?, &branches));
+            commits.push(Logged::new(&commit?, &branches));
         }
         if common.json {
             return output::report(command, true, &Log { commits }, &[]);
@@ -336,7 +336,7 @@ impl LogArgs {
 }
 
 impl Logged {
-    fn new(commit: Commit, branches: &[(Vec<u8>, Hash)]) -> Self {
+    fn new(commit: &Commit, branches: &[(Vec<u8>, Hash)]) -> Self {
         let heads = branches.iter().filter(|(_, head)| *head == commit.hash);
         Self {
             hash: commit.hash.to_base58(),
@@ -390,8 +390,11 @@ impl LsArgs {
     }
 }
 
+/// A step and what is bound to it.
+type Child = (Box<[u8]>, Tree);
+
 /// All that is in a directory, in the order of storage.
-fn children(dir: &Tree) -> Result<Vec<(Box<[u8]>, Tree)>, Failure> {
+fn children(dir: &Tree) -> Result<Vec<Child>, Failure> {
     let mut children = Vec::new();
     loop {
         let page = dir.list(&ROOT, children.len(), PAGE)?;
@@ -494,7 +497,7 @@ impl GcArgs {
         let done = outcome?;
         closed?;
         let failed = |error| Failure::environment(format!("{}: {error}", dir.display()));
-        let report = Collected {
+        let report = Reclaimed {
             kept: done.kept,
             collected: done.collected,
             chunks: done.chunks,

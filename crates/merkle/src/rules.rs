@@ -131,7 +131,9 @@ impl Rules {
     /// The hashes of several values, several at once by the processor's lanes.
     pub fn value_hashes(&self, values: &[&[u8]]) -> Vec<Hash> {
         let mut preimages = Preimages::new(*self);
-        values.iter().for_each(|value| preimages.value(value));
+        for value in values {
+            preimages.value(value);
+        }
         preimages.finish()
     }
 

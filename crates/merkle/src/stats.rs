@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Bytes of a block of BLAKE2b: what its time goes with.
+/// Bytes of a block of the hash of Tezos: what its time goes with.
 pub const HASH_BLOCK_BYTES: usize = 128;
 /// The largest number of blocks that is counted on its own.
 const BLOCKS_MAX: usize = 1024;

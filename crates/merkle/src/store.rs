@@ -123,7 +123,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 fn take_lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn LockGuard>> {
     disk.lock(&dir.join(LOCK)).map_err(|error| match error {
-        terrane_io::Error::Locked { .. } => Error::Locked { path: dir.to_owned() },
+        terrane_io::Error::Locked { pid, .. } => Error::Locked { path: dir.to_owned(), pid },
         other => other.into(),
     })
 }

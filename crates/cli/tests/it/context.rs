@@ -207,7 +207,8 @@ fn old_commits_are_collected_and_heads_and_named_ones_stay() {
         &place.store(),
         &Options::new(Arc::new(BtreeIndexes::default())),
     );
-    gc(&["--newest", "0"]).failed(3);
+    let message = gc(&["--newest", "0"]).failed(3);
+    assert!(message.contains(&format!("by process {}", std::process::id())), "{message}");
     drop(held);
 }
 

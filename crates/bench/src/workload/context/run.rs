@@ -276,7 +276,7 @@ impl Run<'_> {
         let all = start.elapsed();
         times.blocks.record(all);
         times.operations.record(built);
-        times.commits.record(committed - built);
+        times.commits.record(committed.saturating_sub(built));
         times.all += all;
         times.in_operations += built;
         times.count += 1;
