@@ -69,6 +69,7 @@ impl From<&btree::Error> for Class {
             | Error::ReadOnly
             | Error::KeySize { .. }
             | Error::ValueSize { .. }
+            | Error::BatchTooLarge { .. }
             | Error::NotSorted { .. }
             | Error::DuplicateKey { .. }
             | Error::TruncatedInput { .. }

@@ -17,6 +17,8 @@ pub enum Phase {
     Draw,
     /// Filling tables; counted in entries.
     Fill,
+    /// Copying from one place to another; counted in entries.
+    Copy,
     /// Merging what was written; counted in pages.
     Merge,
     /// Waiting until a cost is steady; counted in operations.

@@ -40,6 +40,12 @@ impl Block {
         self.data.len()
     }
 
+    /// Bytes of the keys and values of a range of entries.
+    pub(crate) fn content_bytes(&self, from: usize, to: usize) -> usize {
+        let start_of = |at: usize| self.starts.get(at).map_or(self.data.len(), |&s| s as usize);
+        start_of(to) - start_of(from) - (to - from) * ENTRY_HEAD_BYTES
+    }
+
     /// Memory that it takes.
     pub(crate) fn memory_bytes(&self) -> usize {
         self.data.capacity() + self.starts.capacity() * size_of::<u32>()
@@ -138,6 +144,16 @@ impl Block {
         upper
     }
 
+    /// Forgets the entries before `at`, and keeps the memory.
+    pub(crate) fn forget_before(&mut self, at: usize) {
+        let cut = self.starts.get(at).map_or(self.data.len(), |&start| start as usize);
+        self.data.drain(..cut);
+        self.starts.drain(..at);
+        for start in &mut self.starts {
+            *start -= cut as u32;
+        }
+    }
+
     /// The entries of a range, as a block of their own.
     pub(crate) fn slice(&self, from: usize, to: usize) -> Self {
         let mut slice = Self::with_capacity(0, to.saturating_sub(from));
@@ -221,6 +237,13 @@ mod tests {
             let upper = lower.split_off(cut);
             assert_eq!(upper.iter().collect::<Vec<_>>(), expected[cut..]);
             assert_eq!(block.slice(0, cut).iter().collect::<Vec<_>>(), expected[..cut]);
+            let content = |(key, value): &EntryRef<'_>| key.len() + value.map_or(0, <[u8]>::len);
+            let sum = |from: usize, to: usize| expected[from..to].iter().map(content).sum();
+            assert_eq!(block.content_bytes(0, cut), sum(0, cut));
+            assert_eq!(block.content_bytes(cut, block.len()), sum(cut, expected.len()));
+            let mut rest = block.clone();
+            rest.forget_before(cut);
+            assert_eq!(rest.iter().collect::<Vec<_>>(), expected[cut..]);
             lower.append(&upper);
             assert_eq!(lower.iter().collect::<Vec<_>>(), expected);
         });

@@ -1,5 +1,5 @@
 //! What of the log is in the leaves already: for each range of keys a position of the log up to which all updates of these keys
-//! have been applied to the tree.
+//! have been applied to the tree, or come again behind it, as those of a damaged leaf do.
 //!
 //! The buffer is drained range by range, always the range whose updates wait longest, so the tree has a different part of the
 //! log in each range. The lowest position is where the log must be kept from.

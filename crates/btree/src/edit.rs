@@ -96,6 +96,14 @@ impl Piece {
 /// # Errors
 /// [`Error::Disk`] if there is no space; [`Error::Full`].
 pub(crate) fn take_page(pager: &Pager, space: &mut Space) -> Result<PageNo> {
+    take_page_growing(pager, space, GROWTH_PART)
+}
+
+/// The same; a file that is full grows by a given part of it.
+///
+/// # Errors
+/// As [`take_page`].
+pub(crate) fn take_page_growing(pager: &Pager, space: &mut Space, part: u64) -> Result<PageNo> {
     if let Some(page) = space.take() {
         return Ok(page);
     }
@@ -105,7 +113,7 @@ pub(crate) fn take_page(pager: &Pager, space: &mut Space) -> Result<PageNo> {
         pager.file().allocate(pages * PAGE_SIZE as u64).map(|()| pages)
     };
     // If there is no room for that much, for a little.
-    let by = (space.pages() / GROWTH_PART).max(GROWTH_PAGES_MIN);
+    let by = (space.pages() / part).max(GROWTH_PAGES_MIN);
     let pages = grow(by).or_else(|_| grow(GROWTH_PAGES_MIN))?;
     if !space.grow(pages) {
         return Err(is_full());
@@ -266,7 +274,7 @@ impl Edit<'_> {
         Ok((pieces, low, high))
     }
 
-    /// Joins leaves that became too empty with a neighbour.
+    /// Joins leaves that became too empty with a neighbour. One with none that can be read stays as it is.
     fn balance(&mut self, pieces: &mut Vec<Piece>, row: &mut Row, path: &[Place]) -> Result<()> {
         let mut at = 0;
         while at < pieces.len() {
@@ -275,15 +283,18 @@ impl Edit<'_> {
                 continue;
             }
             if pieces.len() == 1 {
-                let Some(before) = self.widen(row, path.last(), 1)? else { return Ok(()) };
+                let widened = unless_damaged(self.widen(row, path.last(), 1))?;
+                let Some(before) = widened.flatten() else { return Ok(()) };
                 let mut kept: Vec<Piece> = row.entries.iter().cloned().map(Piece::Kept).collect();
                 kept[before] = pieces.remove(0);
                 *pieces = kept;
                 at = before;
                 continue;
             }
-            let with = if at + 1 < pieces.len() { at + 1 } else { at - 1 };
-            self.unpack(&mut pieces[with])?;
+            let Some(with) = self.unpack_beside(pieces, at)? else {
+                at += 1;
+                continue;
+            };
             let (left, right) = (at.min(with), at.max(with));
             let Piece::Made { block: upper, .. } = pieces.remove(right) else { unreachable!() };
             let Piece::Made { block: lower, .. } = &mut pieces[left] else { unreachable!() };
@@ -304,6 +315,17 @@ impl Edit<'_> {
         let high = pieces.get(at + 1).map(Piece::low).or(row.high.as_deref());
         let bytes = block.iter().map(|(key, value)| key.len() + value.map_or(0, <[u8]>::len)).sum();
         Some(leaf::leaf_bytes(self.pager.sizes, Fences { low, high }, block.len(), bytes))
+    }
+
+    /// Unpacks the next piece, or the one before if there is no next one or it is damaged; `None` if that is, too.
+    fn unpack_beside(&mut self, pieces: &mut [Piece], at: usize) -> Result<Option<usize>> {
+        for with in [at + 1, at.wrapping_sub(1)] {
+            let Some(piece) = pieces.get_mut(with) else { continue };
+            if unless_damaged(self.unpack(piece))?.is_some() {
+                return Ok(Some(with));
+            }
+        }
+        Ok(None)
     }
 
     fn unpack(&mut self, piece: &mut Piece) -> Result<()> {
@@ -394,9 +416,10 @@ impl Edit<'_> {
         let number = take_page(self.pager, self.space)?;
         self.taken.push(number);
         let fences = Fences { low: &part.low, high };
-        let (crc, page) =
-            sealed_leaf(self.pager, self.generation, number, fences, (block, part.from, part.to));
-        self.written.push((number, page));
+        let mut bytes = [0; PAGE_SIZE];
+        let (place, entries) = ((self.generation, number), (block, part.from, part.to));
+        let crc = write_leaf(&mut bytes, self.pager, place, fences, entries);
+        self.written.push((number, Page::new(&bytes)));
         Ok(PageRef { number, crc })
     }
 
@@ -410,7 +433,11 @@ impl Edit<'_> {
                 return self.set_root(only, level - 1);
             }
             let mut nodes = self.make_nodes(&row.entries, level);
-            if is_underfull(&nodes) && self.widen(&mut row, parent.as_ref(), level)?.is_some() {
+            let is_widened = is_underfull(&nodes)
+                && unless_damaged(self.widen(&mut row, parent.as_ref(), level))?
+                    .flatten()
+                    .is_some();
+            if is_widened {
                 for node in &nodes {
                     self.let_go(&node.child, level);
                 }
@@ -466,6 +493,15 @@ impl Edit<'_> {
     }
 }
 
+/// `None` if a page is damaged, where there is a way without it.
+fn unless_damaged<T>(result: Result<T>) -> Result<Option<T>> {
+    match result {
+        Ok(done) => Ok(Some(done)),
+        Err(Error::Corrupt { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 fn is_underfull(nodes: &[Entry]) -> bool {
     match nodes {
         [Entry { child: Child::Fresh(node), .. }] => node.view().used_bytes() < FILL_BYTES_MIN,
@@ -480,19 +516,17 @@ fn leaf_page(entry: &Entry) -> PageRef {
     }
 }
 
-/// A leaf with a part of some entries, and its checksum.
-pub(crate) fn sealed_leaf(
+/// Makes a leaf with a part of some entries of a page of zeros; returns its checksum.
+pub(crate) fn write_leaf(
+    bytes: &mut [u8],
     pager: &Pager,
-    generation: u64,
-    number: PageNo,
+    (generation, number): (u64, PageNo),
     fences: Fences<'_>,
     (block, from, to): (&Block, usize, usize),
-) -> (u32, Page) {
-    let mut bytes = [0; PAGE_SIZE];
-    leaf::write(&mut bytes, pager.sizes, fences, (from..to).map(|at| block.get(at)));
+) -> u32 {
+    leaf::write(bytes, pager.sizes, fences, (from..to).map(|at| block.get(at)));
     let count = (to - from) as u16;
     let (tree, step) = (pager.tree, pager.step());
     let header = Header { kind: Kind::Leaf, level: 0, count, tree, generation, number, step };
-    let crc = seal(&mut bytes, &header);
-    (crc, Page::new(&bytes))
+    seal(bytes, &header)
 }

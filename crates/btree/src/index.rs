@@ -20,6 +20,7 @@ use crate::error::{Error, Result};
 use crate::input::Records;
 use crate::leaf::Fences;
 use crate::lease::{self, READERS_DIR};
+use crate::left_out::LeftOut;
 use crate::log::{FrameBody, LOG_DIR, Log};
 use crate::page::{BODY_OFFSET, Kind, PAGE_SIZE, PageNo, PageRef, u32_at};
 use crate::pager::Pager;
@@ -29,7 +30,7 @@ use crate::space::{LIST_MAPS, MAP_PAGES, Space};
 use crate::stats::Stats;
 use crate::superblock::{self, LevelPages, Superblock};
 use crate::tree::{Child, Epoch, Tree};
-use crate::writer::{FlushCallback, Writer, opened};
+use crate::writer::{Figures, FlushCallback, Writer, opened};
 
 /// The file of the pages.
 pub(crate) const TREE_FILE: &str = "tree";
@@ -68,6 +69,8 @@ impl<'a> Update<'a> {
 pub struct Index {
     core: Arc<Core>,
     writer: Mutex<Option<Writer>>,
+    /// What the writer had when the last call that it took part in ended.
+    figures: Mutex<Figures>,
 }
 
 /// Refuses an index with other sizes of keys or values.
@@ -287,12 +290,14 @@ impl Index {
             flushed_entries: entries,
             epochs,
             readers,
+            left_out: LeftOut::default(),
             scrub_from: Vec::new(),
             before_flush: None,
             poisoned: None,
             _lock: lock,
         };
-        Ok(Self { core, writer: Mutex::new(Some(writer)) })
+        let figures = Mutex::new(writer.figures());
+        Ok(Self { core, writer: Mutex::new(Some(writer)), figures })
     }
 
     fn writer(&self) -> MutexGuard<'_, Option<Writer>> {
@@ -302,7 +307,13 @@ impl Index {
     fn with_writer<T>(&self, act: impl FnOnce(&mut Writer, &Core) -> Result<T>) -> Result<T> {
         let mut writer = self.writer();
         let writer = writer.as_mut().filter(|_| !self.core.is_closed()).ok_or(Error::Closed)?;
-        act(writer, &self.core)
+        let done = act(writer, &self.core);
+        *self.figures() = writer.figures();
+        done
+    }
+
+    fn figures(&self) -> MutexGuard<'_, Figures> {
+        self.figures.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The value of a key.
@@ -339,7 +350,8 @@ impl Index {
     ///
     /// # Errors
     /// [`Error::KeySize`], [`Error::ValueSize`], [`Error::BatchTooLarge`], [`Error::Closed`], [`Error::Poisoned`],
-    /// [`Error::FlushRefused`], [`Error::Disk`], [`Error::Corrupt`], [`Error::Full`].
+    /// [`Error::FlushRefused`], [`Error::Disk`], [`Error::Full`]; [`Error::Corrupt`] if the page of the key is damaged, or if
+    /// the buffer is full of updates of damaged pages and there is nothing else to drain.
     pub fn replace(&self, key: &[u8], value: &[u8]) -> Result<()> {
         self.apply(&[Update::Replace(key, value)]).map(|_| ())
     }
@@ -645,20 +657,23 @@ impl Index {
         })
     }
 
-    /// What the index has and has done since it was opened.
+    /// What the index has and has done since it was opened. Waits for nobody: while a call changes the index, sizes of files are
+    /// those before it.
     ///
     /// # Errors
     /// [`Error::Closed`].
     pub fn stats(&self) -> Result<Stats> {
-        self.with_writer(|writer, core| {
-            let mut stats = core.stats()?;
-            stats.file_bytes = writer.space.pages() * PAGE_SIZE as u64;
-            stats.used_bytes = writer.space.used_pages() * PAGE_SIZE as u64;
-            stats.held_bytes = writer.space.held_pages() * PAGE_SIZE as u64;
-            stats.log_bytes = writer.log.end() - writer.log.start();
-            stats.generation = writer.superblock.generation;
-            stats.readers = writer.readers.1;
-            Ok(stats)
+        let stats = self.core.stats()?;
+        let figures = *self.figures();
+        Ok(Stats {
+            file_bytes: figures.file_pages * PAGE_SIZE as u64,
+            used_bytes: figures.used_pages * PAGE_SIZE as u64,
+            held_bytes: figures.held_pages * PAGE_SIZE as u64,
+            log_bytes: figures.log_bytes,
+            generation: figures.generation,
+            readers: figures.readers,
+            damaged_ranges: figures.damaged_ranges,
+            ..stats
         })
     }
 

@@ -140,6 +140,16 @@ pub(crate) fn node_bytes(lows: &[&[u8]], sum: usize) -> usize {
         - (count - 1) * prefix
 }
 
+/// How many children, given by their separators, a node has that is filled up to so many bytes: two at least.
+pub(crate) fn most_children(lows: &[&[u8]], fill: usize) -> usize {
+    let mut sum = 0;
+    let fits = |at: &usize| {
+        sum += lows[*at].len();
+        *at < 2 || node_bytes(&lows[..=*at], sum) <= fill
+    };
+    (0..lows.len()).take_while(fits).count()
+}
+
 /// Divides children, given by their separators, among as few nodes as hold them, as evenly as their sizes allow; returns
 /// where each node ends.
 pub(crate) fn divide(lows: &[&[u8]]) -> Vec<usize> {

@@ -271,6 +271,16 @@ pub(crate) fn leaf_bytes(sizes: Sizes, fences: Fences<'_>, count: usize, bytes: 
     FENCES_OFFSET + fences.bytes() + bytes + count * each - count * fences.prefix().len()
 }
 
+/// Bytes of a leaf with a part of some entries.
+pub(crate) fn part_bytes(
+    block: &Block,
+    sizes: Sizes,
+    fences: Fences<'_>,
+    (from, to): (usize, usize),
+) -> usize {
+    leaf_bytes(sizes, fences, to - from, block.content_bytes(from, to))
+}
+
 /// A part of some entries that makes a leaf, and the fence below it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Part {
@@ -279,23 +289,12 @@ pub(crate) struct Part {
     pub(crate) to: usize,
 }
 
-/// Bytes of the keys and values of the first entries: of none, of one, .. of all.
-pub(crate) fn sums_of(block: &Block) -> Vec<usize> {
-    let mut sums = Vec::with_capacity(block.len() + 1);
-    sums.push(0);
-    for (key, value) in block.iter() {
-        sums.push(sums[sums.len() - 1] + key.len() + value.map_or(0, <[u8]>::len));
-    }
-    sums
-}
-
 /// Divides entries among as few leaves as hold them, as evenly as their sizes allow.
 pub(crate) fn divide(block: &Block, sizes: Sizes, fences: Fences<'_>) -> Vec<Part> {
-    let sums = sums_of(block);
-    let whole = leaf_bytes(sizes, fences, block.len(), sums[block.len()]);
+    let whole = part_bytes(block, sizes, fences, (0, block.len()));
     let least = whole.div_ceil(PAGE_SIZE).max(1);
     for parts in least..=block.len().max(1) {
-        if let Some(parts) = divide_into(parts, block, &sums, sizes, fences) {
+        if let Some(parts) = divide_into(parts, block, sizes, fences) {
             return parts;
         }
     }
@@ -303,14 +302,8 @@ pub(crate) fn divide(block: &Block, sizes: Sizes, fences: Fences<'_>) -> Vec<Par
 }
 
 /// Divides entries among so many leaves, unless one of these would be too small.
-fn divide_into(
-    parts: usize,
-    block: &Block,
-    sums: &[usize],
-    sizes: Sizes,
-    fences: Fences<'_>,
-) -> Option<Vec<Part>> {
-    let weigh = |at: usize| sums[at] + at * sizes.overhead();
+fn divide_into(parts: usize, block: &Block, sizes: Sizes, fences: Fences<'_>) -> Option<Vec<Part>> {
+    let weigh = |at: usize| block.content_bytes(0, at) + at * sizes.overhead();
     let whole = weigh(block.len());
     let mut divided: Vec<Part> = Vec::with_capacity(parts);
     let mut low = fences.low;
@@ -338,7 +331,7 @@ fn divide_into(
             _ => Some(separator(block.key(to - 1), block.key(to))),
         };
         let own = Fences { low, high };
-        if leaf_bytes(sizes, own, to - from, sums[to] - sums[from]) > PAGE_SIZE {
+        if part_bytes(block, sizes, own, (from, to)) > PAGE_SIZE {
             return None;
         }
         divided.push(Part { low: low.to_vec(), from, to });

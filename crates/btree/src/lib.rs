@@ -61,6 +61,8 @@ mod inner;
 
 mod deltas;
 
+mod left_out;
+
 mod cache;
 
 mod space;
@@ -76,6 +78,8 @@ mod lease;
 mod stats;
 
 mod pager;
+
+mod rows;
 
 mod tree;
 

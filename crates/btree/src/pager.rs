@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use terrane_io::{AlignedBuf, Direction, Disk, DiskFile, Request};
+use terrane_io::{AlignedBuf, Direction, Disk, DiskFile, IoQueue, Request};
 
 use crate::cache::Cache;
 use crate::corrupt::Corrupt;
@@ -177,7 +177,7 @@ impl Pager {
         level: u8,
         loaded: &mut [Option<Page>],
     ) -> Result<()> {
-        let mut queue = self.disk.queue(QUEUE_DEPTH)?;
+        let mut queue = self.queue(QUEUE_DEPTH)?;
         let mut spare: Vec<AlignedBuf> = Vec::new();
         let mut failed = None;
         let mut left = missing.iter();
@@ -185,13 +185,8 @@ impl Pager {
             while queue.outstanding() < QUEUE_DEPTH && failed.is_none() {
                 let Some(&at) = left.next() else { break };
                 let buffer = spare.pop().unwrap_or_else(|| AlignedBuf::zeroed(PAGE_SIZE));
-                queue.push(Request {
-                    tag: at as u64,
-                    file: self.file.clone(),
-                    offset: offset(pages[at].number),
-                    buffer,
-                    direction: Direction::Read,
-                });
+                let request = self.request(pages[at].number, buffer, Direction::Read);
+                queue.push(Request { tag: at as u64, ..request });
             }
             queue.submit();
             let Some(done) = queue.pop() else { break };
@@ -224,6 +219,24 @@ impl Pager {
         Ok((usize::from(header.count), buffer))
     }
 
+    /// A queue for requests on the file.
+    ///
+    /// # Errors
+    /// [`Error::Disk`].
+    pub(crate) fn queue(&self, depth: usize) -> Result<Box<dyn IoQueue>> {
+        Ok(self.disk.queue(depth)?)
+    }
+
+    /// A request on pages from `first` on: as many as the buffer has.
+    pub(crate) fn request(
+        &self,
+        first: PageNo,
+        buffer: AlignedBuf,
+        direction: Direction,
+    ) -> Request {
+        Request { tag: 0, file: self.file.clone(), offset: offset(first), buffer, direction }
+    }
+
     /// Writes pages, ascending by number; they are not durable yet.
     ///
     /// Cost: a write for each row of neighbours, up to 64 in flight.
@@ -245,7 +258,7 @@ impl Pager {
         for (number, _) in pages {
             self.cache.remove(*number);
         }
-        let mut queue = self.disk.queue(QUEUE_DEPTH)?;
+        let mut queue = self.queue(QUEUE_DEPTH)?;
         let mut failed = None;
         let mut left = rows.into_iter();
         loop {
@@ -255,13 +268,7 @@ impl Pager {
                 for (bytes, (_, page)) in buffer.chunks_exact_mut(PAGE_SIZE).zip(row) {
                     bytes.copy_from_slice(page.bytes());
                 }
-                queue.push(Request {
-                    tag: 0,
-                    file: self.file.clone(),
-                    offset: offset(row[0].0),
-                    buffer,
-                    direction: Direction::Write,
-                });
+                queue.push(self.request(row[0].0, buffer, Direction::Write));
             }
             queue.submit();
             let Some(done) = queue.pop() else { break };

@@ -217,6 +217,14 @@ impl IndexReader {
         Cursor::ascending(&self.core, bounds_of_prefix(prefix))
     }
 
+    /// The entries whose keys begin with a prefix, descending.
+    ///
+    /// # Errors
+    /// As [`find`](Self::find).
+    pub fn prefix_back(&self, prefix: &[u8]) -> Result<Cursor> {
+        Cursor::descending(&self.core, bounds_of_prefix(prefix))
+    }
+
     /// What is read of the index, and what this reader has done.
     ///
     /// # Errors

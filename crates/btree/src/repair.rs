@@ -31,6 +31,7 @@ use crate::drained::Drained;
 use crate::error::{Error, Result};
 use crate::index::{Index, TREE_FILE, read_drained, replay};
 use crate::leaf::{Fences, Leaf};
+use crate::left_out::LeftOut;
 use crate::log::{self, FrameBody, Log};
 use crate::page::{PageNo, PageRef};
 use crate::pager::Pager;
@@ -172,6 +173,7 @@ pub fn repair(
         flushed_entries: report.entries,
         epochs: VecDeque::from([tree.epoch.clone()]),
         readers: (None, 0),
+        left_out: LeftOut::default(),
         scrub_from: Vec::new(),
         before_flush: None,
         poisoned: None,
@@ -325,7 +327,7 @@ fn rebuild(
     let mut space = Space::new();
     space.grow(scan.pages);
     space.take_all();
-    let builder = Builder::new(pager, &mut space, generation, FILL_PERCENT);
+    let builder = Builder::new(pager, &mut space, generation, FILL_PERCENT)?;
     let mut row = Row { pager, builder, held: None, kept: HashSet::new() };
     for piece in pieces {
         row.add(piece, &scan.leaves)?;

@@ -56,6 +56,8 @@ pub struct Stats {
     pub buffered_updates: u64,
     /// Memory of these, in bytes.
     pub buffer_bytes: u64,
+    /// Ranges of keys whose updates stay buffered, as a page is damaged that they need: repair the index.
+    pub damaged_ranges: u64,
     /// Memory of inner nodes that no checkpoint has written yet, in bytes.
     pub fresh_node_bytes: u64,
     /// Cached pages of each level, from the leaves up.

@@ -9,11 +9,14 @@
 
 use std::sync::Arc;
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::inner::{self, Inner};
 use crate::page::{Header, Kind, PAGE_SIZE, Page, PageNo, PageRef, seal};
 use crate::pager::{NewPage, Pager};
 use crate::superblock::LevelPages;
+
+/// Keys from the first on, and below the second if there is one.
+pub(crate) type Range = (Vec<u8>, Option<Vec<u8>>);
 
 /// What a node leads to.
 #[derive(Debug, Clone)]
@@ -137,6 +140,27 @@ impl Tree {
             Child::Stored(page) => Ok(Some(pager.load(page, 0)?)),
             Child::Fresh(_) => unreachable!("leaves are on disk"),
         }
+    }
+
+    /// The keys that a damaged page is for, if it is a leaf beside the one for `key`; else those of the leaf for `key`, or of
+    /// the lowest node above it that can be read.
+    pub(crate) fn damaged_range(&self, pager: &Pager, key: &[u8], damaged: u64) -> Result<Range> {
+        let (mut low, mut high) = (Vec::new(), None);
+        let Some(mut child) = self.root.clone() else { return Ok((low, high)) };
+        for level in (1..=self.height).rev() {
+            let node = match Self::node(pager, &child, level) {
+                Err(Error::Corrupt { .. }) => break,
+                node => node?,
+            };
+            let view = node.view();
+            let is_it = |at: &usize| u64::from(view.child(*at).number) == damaged;
+            let beside = (0..view.count()).find(is_it).filter(|_| level == 1);
+            let at = beside.unwrap_or_else(|| view.child_for(key));
+            low = view.separator(at);
+            high = node.high_of(at, high);
+            child = node.child(at);
+        }
+        Ok((low, high))
     }
 
     /// The leaves that are for some keys, which ascend: with each leaf how many of the keys are its.

@@ -25,12 +25,16 @@ use crate::edit::{Change, step, take_page};
 use crate::error::{Error, Result};
 use crate::leaf::Fences;
 use crate::lease;
+use crate::left_out::LeftOut;
 use crate::log::{FrameBody, Log};
 use crate::page::{BODY_OFFSET, Header, Kind, PAGE_SIZE, Page, PageNo, PageRef, seal};
 use crate::pager::{NewPage, Pager};
 use crate::space::{LIST_MAPS, Space};
 use crate::superblock::Superblock;
 use crate::tree::{Child, Epoch, Tree};
+
+/// Attempts of one drain to find updates whose pages are whole.
+const ATTEMPTS_MAX: usize = 8;
 
 /// Most drains in a call, which bounds how long it takes: at most so many pages are read and written for each.
 const DRAINS_MAX: usize = 32;
@@ -73,6 +77,7 @@ pub(crate) struct Writer {
     pub(crate) epochs: VecDeque<Arc<Epoch>>,
     /// Readers as of the last checkpoint: the oldest generation, and how many.
     pub(crate) readers: (Option<u64>, u32),
+    pub(crate) left_out: LeftOut,
     /// Where the next scrub goes on.
     pub(crate) scrub_from: Vec<u8>,
     pub(crate) before_flush: Option<FlushCallback>,
@@ -85,6 +90,18 @@ impl std::fmt::Debug for Writer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Writer").field("superblock", &self.superblock).finish_non_exhaustive()
     }
+}
+
+/// What a writer tells of itself.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Figures {
+    pub(crate) file_pages: u64,
+    pub(crate) used_pages: u64,
+    pub(crate) held_pages: u64,
+    pub(crate) log_bytes: u64,
+    pub(crate) generation: u64,
+    pub(crate) readers: u32,
+    pub(crate) damaged_ranges: u64,
 }
 
 /// How near the buffer or the log is to its limit.
@@ -119,11 +136,13 @@ impl Drain<'_> {
 impl Change for Drain<'_> {
     fn touches(&mut self, fences: Fences<'_>, _page: PageNo) -> bool {
         let Ok(state) = self.core.state() else { return false };
-        if self.until.is_some() {
+        if self.until.as_deref().is_some_and(|until| fences.low >= until) {
             return false;
         }
+        let high = self.until.clone();
+        let high = fences.high.into_iter().chain(high.as_deref()).min();
         let before = self.updates;
-        for (key, value) in state.pending.range(fences.low, fences.high) {
+        for (key, value) in state.pending.range(fences.low, high) {
             if self.bytes > DRAIN_BYTES_MAX {
                 self.until = Some(key.to_vec());
                 break;
@@ -142,6 +161,18 @@ impl Change for Drain<'_> {
 }
 
 impl Writer {
+    pub(crate) fn figures(&self) -> Figures {
+        Figures {
+            file_pages: self.space.pages(),
+            used_pages: self.space.used_pages(),
+            held_pages: self.space.held_pages(),
+            log_bytes: self.log.end() - self.log.start(),
+            generation: self.superblock.generation,
+            readers: self.readers.1,
+            damaged_ranges: self.left_out.len() as u64,
+        }
+    }
+
     /// Refuses to go on after a failed sync.
     pub(crate) fn check_usable(&self) -> Result<()> {
         match &self.poisoned {
@@ -172,7 +203,7 @@ impl Writer {
                 Pressure::Some if owed == 0 => break,
                 pressure => match self.drain(core) {
                     Ok(bytes) => owed = owed.saturating_sub(bytes),
-                    // A damaged leaf stops its own updates, and others only when there is no room left for any.
+                    // Updates of damaged leaves stop others only when there is no room left for any.
                     Err(Error::Corrupt { .. }) if pressure == Pressure::Some => break,
                     Err(error) => return Err(error),
                 },
@@ -251,23 +282,48 @@ impl Writer {
     }
 
     /// Applies the updates of the range that waits longest to the leaves of one node; returns the bytes of these updates.
+    ///
+    /// Ranges whose pages are damaged are left out: an error says that all updates there are wait for such pages.
     fn drain(&mut self, core: &Core) -> Result<usize> {
         let position = self.log.end();
-        let start = self.drained.oldest().1.to_vec();
+        let (oldest, start) = self.drained.oldest();
+        let start = start.to_vec();
+        let is_older = oldest < position;
         let first = {
             let state = core.state()?;
             state.pending.range(&start, None).next().map(|(key, _)| key.to_vec())
         };
-        let Some(first) = first else {
+        let Some(mut first) = first else {
             self.drained.set(&start, None, position);
             self.publish_if_due(core)?;
             return Ok(0);
         };
-        let generation = self.begin_leaves(core)?;
+        let is_progress = is_older && start < first;
         self.drained.set(&start, Some(&first), position);
+        for _ in 0..ATTEMPTS_MAX {
+            let error = match self.drain_from(core, &first) {
+                Err(error @ Error::Corrupt { .. }) => error,
+                done => return done,
+            };
+            match self.leave_out(core, &first, error) {
+                Ok(Some(next)) => first = next,
+                Ok(None) => break,
+                // It was a range without updates that waited longest.
+                Err(Error::Corrupt { .. }) if is_progress => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(0)
+    }
+
+    /// Applies updates from a key on, as far as no range is left out.
+    fn drain_from(&mut self, core: &Core, first: &[u8]) -> Result<usize> {
+        let position = self.log.end();
+        let generation = self.begin_leaves(core)?;
         let tree = core.state()?.tree.clone();
-        let mut change = Drain { core, updates: 0, bytes: 0, until: None };
-        let step = step(&core.pager, &mut self.space, generation, &tree, &first, &mut change)?;
+        let until = self.left_out.end_from(first);
+        let mut change = Drain { core, updates: 0, bytes: 0, until };
+        let step = step(&core.pager, &mut self.space, generation, &tree, first, &mut change)?;
         core.pager.counters.drained_updates.add(change.updates);
         core.pager.counters.drained_leaves.add(step.leaves);
         let high = change.end(step.high.as_deref());
@@ -277,9 +333,65 @@ impl Writer {
             state.tree = Arc::new(step.tree);
         }
         self.drained.set(&step.low, high, position);
+        self.left_out.forget(&step.low, high);
         self.space.hold(self.superblock.generation, step.gone);
         self.publish_if_due(core)?;
         Ok(change.bytes)
+    }
+
+    /// Leaves out the range whose page is damaged. Returns a key to go on with, or nothing if the log was helped along.
+    fn leave_out(&mut self, core: &Core, first: &[u8], error: Error) -> Result<Option<Vec<u8>>> {
+        let Error::Corrupt { what, .. } = &error else { return Err(error) };
+        let tree = core.state()?.tree.clone();
+        let (mut low, mut high) = tree.damaged_range(&core.pager, first, what.page)?;
+        if low.as_slice() > first && !self.left_out.begins_at(&low) {
+            // What is before it may be whole.
+            return if self.left_out.note(&low, high.as_deref()) {
+                Ok(Some(first.to_vec()))
+            } else {
+                Err(error)
+            };
+        }
+        let contains =
+            |low: &[u8], high: Option<&[u8]>| low <= first && high.is_none_or(|h| first < h);
+        if !contains(&low, high.as_deref()) {
+            // A range that was noted earlier reaches over the page.
+            (low, high) = tree.damaged_range(&core.pager, first, u64::MAX)?;
+        }
+        if !self.left_out.note(&low, high.as_deref()) {
+            return Err(error);
+        }
+        tracing::warn!(path = %core.dir.display(), %error, "drain.left_out");
+        if self.log_again(core, first, (&low, high.as_deref()))? {
+            return Ok(None);
+        }
+        let next = self.left_out.first_outside(&core.state()?.pending);
+        next.map(Some).ok_or(error)
+    }
+
+    /// Writes the pending updates of a range, from `first` on, to the log again, so that it need not be kept for them; not if that, done for
+    /// all ranges that are left out, would be most of what is written.
+    fn log_again(
+        &mut self,
+        core: &Core,
+        first: &[u8],
+        (low, high): (&[u8], Option<&[u8]>),
+    ) -> Result<bool> {
+        let (mut body, entries) = (FrameBody::default(), self.flushed_entries);
+        for (key, value) in core.state()?.pending.range(low, high) {
+            body.push(key, value);
+        }
+        let position = self.log.end();
+        let kept = position.saturating_sub(self.drained.position(first));
+        if (body.bytes() * self.left_out.len()) as u64 > kept / 2 {
+            return Ok(false);
+        }
+        let appended = self.log.append(&body, entries);
+        self.noting(appended)?;
+        core.pager.counters.log_bytes.add(self.log.end() - position);
+        self.drained.set(low, high, position);
+        self.publish_if_due(core)?;
+        Ok(true)
     }
 
     fn publish_if_due(&mut self, core: &Core) -> Result<()> {
@@ -586,6 +698,7 @@ impl Writer {
             return Err(error);
         }
         self.body.clear();
+        self.left_out = LeftOut::default();
         self.flushed_entries = entries;
         drop(tree);
         // Then both superblocks have it, so the loss of one does not bring back what was before, and what only the older

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 use terrane::btree::inspect::{self, TreePage, TreePageContent};
-use terrane::btree::{self, CheckReport, Loss, PAGE_SIZE};
+use terrane::btree::{self, CheckReport, Config, Loss, PAGE_SIZE};
 use terrane::io::Disk;
 use terrane::io::disk::EntryKind;
 
@@ -46,6 +46,18 @@ impl Place {
             Self::File => path.parent().unwrap_or(path),
         }
     }
+}
+
+/// The options of the index in a directory.
+///
+/// # Errors
+/// [`Failure`].
+pub(crate) fn config_of(disk: &Arc<dyn Disk>, dir: &Path) -> Result<Config, Failure> {
+    let info = inspect::inspect(disk, dir)?;
+    let mut config = Config::variable();
+    config.key_bytes = info.key_bytes.map(usize::from);
+    config.value_bytes = info.value_bytes.map(usize::from);
+    Ok(config)
 }
 
 /// An index.

@@ -1,12 +1,12 @@
-//! `terrane get`, `put`, `del`, `scan` and `count`: the entries of a named table, by hand. `get`, `scan` and `count` also
-//! read a B+tree, whose directory takes the place of the store's.
+//! `terrane get`, `put`, `del`, `scan` and `count`: the entries of a named table, or of a B+tree, whose directory takes the
+//! place of the store's, by hand.
 //!
 //! Keys and values are written and shown as the module `literal` says; so what `scan` writes, `put --input` reads.
 //!
 //! # JSON
 //!
-//! Keys, values and blobs are texts of the same kind: printable text as it is, other bytes as `hex:` and digits. `table` is
-//! null for a B+tree.
+//! Keys, values and blobs are texts of the same kind: printable text as it is, other bytes as `hex:` and digits. `table` and
+//! `commit` are null for a B+tree.
 //!
 //! | command | fields                                                                                     |
 //! |---------|--------------------------------------------------------------------------------------------|
@@ -25,6 +25,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
+use terrane::btree::{self, Index};
 use terrane::{
     BLOB_BYTES_MAX, KEY_BYTES_MAX, NamedTable, Store, TableConfig, TableName, Update,
     VALUE_BYTES_MAX,
@@ -32,6 +33,7 @@ use terrane::{
 
 use crate::args;
 use crate::exit::Failure;
+use crate::index::{delete_range, open_if_index};
 use crate::literal;
 use crate::output;
 use crate::progress::exit_on_interrupt;
@@ -68,6 +70,8 @@ Examples:
     terrane scan --store /data/ledger | terrane put --input - --store /data/copy --create
   A store that keeps 256 MiB of the disk in reserve:
     terrane put alice 100 --store /data/ledger --create --reserve 256MiB
+  An entry of a B+tree:
+    terrane put hex:00ff 7 --store /data/index
   A key or a value that begins with `-`:
     terrane put --store /data/ledger -- balance -5
 
@@ -114,7 +118,7 @@ the entries are those of its last commit.";
 /// The table of a command.
 #[derive(Debug, Args)]
 pub(crate) struct TableArgs {
-    /// Directory of the store; to read, also that of a B+tree
+    /// Directory of the store, or of a B+tree
     #[arg(long, value_name = "DIR")]
     store: PathBuf,
     /// Name of the table
@@ -248,15 +252,15 @@ struct Got<'a> {
 
 #[derive(Serialize)]
 struct Written<'a> {
-    table: &'a str,
+    table: Option<&'a str>,
     created: bool,
     entries: u64,
-    commit: u64,
+    commit: Option<u64>,
 }
 
 #[derive(Serialize)]
 struct Removed<'a> {
-    table: &'a str,
+    table: Option<&'a str>,
     deleted: u64,
     absent: u64,
     commit: Option<u64>,
@@ -487,6 +491,9 @@ impl Put {
             let shown = store.display();
             return Err(Failure::usage(format!("{shown} does not exist; --create makes it")));
         }
+        if let Some(index) = open_if_index(store, name)? {
+            return self.put_into(&index, &entries);
+        }
         let store = open_tables_with(store, self.create, self.reserve.bytes())?;
         let (table, created) = match store.table(name) {
             Ok(table) => (table, false),
@@ -500,13 +507,31 @@ impl Put {
         };
         let commit = table.updates(&updates)?.commit();
         close(&store)?;
-        let written =
-            Written { table: name.as_str(), created, entries: entries.len() as u64, commit };
+        let (table, commit) = (Some(name.as_str()), Some(commit));
+        let written = Written { table, created, entries: entries.len() as u64, commit };
         let put = count_of(written.entries, "entry", "entries");
         let made = if created { ", which is new" } else { "" };
-        let lines =
-            [("put", format!("{put} in table {name}{made}")), ("commit", commit.to_string())];
+        let mut lines = vec![("put", format!("{put} in table {name}{made}"))];
+        lines.extend(commit.map(|commit| ("commit", commit.to_string())));
         output::report("put", *json, &written, &lines).map(|()| 0)
+    }
+
+    fn put_into(&self, index: &Index, entries: &[Given]) -> Result<u8, Failure> {
+        if self.upsert || self.reserve.bytes().is_some() {
+            return Err(Failure::usage("a B+tree has no resolve function and no reserve"));
+        }
+        if let Some(given) = entries.iter().find(|given| given.blob.is_some()) {
+            let key = literal::shown(&given.key);
+            return Err(Failure::usage(format!("`{key}` has a blob; a B+tree has none")));
+        }
+        let pairs: Vec<(&[u8], &[u8])> =
+            entries.iter().map(|given| (&given.key[..], &given.value[..])).collect();
+        index.replace_many(&pairs)?;
+        index.close()?;
+        let entries = entries.len() as u64;
+        let written = Written { table: None, created: false, entries, commit: None };
+        let put = format!("{} in the B+tree", count_of(entries, "entry", "entries"));
+        output::report("put", self.common.json, &written, &[("put", put)]).map(|()| 0)
     }
 }
 
@@ -530,20 +555,39 @@ impl Del {
         let keys: BTreeSet<Vec<u8>> = arguments(&self.keys)?.into_iter().collect();
         let keys: Vec<Vec<u8>> = keys.into_iter().collect();
         let range = self.range.keys()?;
-        let (store, table) = self.common.open()?;
-        let (deleted, commit) =
-            if keys.is_empty() { range.delete(&table)? } else { delete(&table, &keys)? };
-        close(&store)?;
-        let name = self.common.name();
+        let (name, (deleted, commit)) = match open_if_index(&self.common.store, &self.common.table)?
+        {
+            Some(index) => (None, (delete_from(&index, &keys, range)?, None)),
+            None => {
+                let (store, table) = self.common.open()?;
+                let done =
+                    if keys.is_empty() { range.delete(&table)? } else { delete(&table, &keys)? };
+                close(&store)?;
+                (Some(self.common.name()), done)
+            }
+        };
         let absent = (keys.len() as u64).saturating_sub(deleted);
         let report = Removed { table: name, deleted, absent, commit };
         let entries = count_of(deleted, "entry", "entries");
-        let mut lines = vec![("deleted", format!("{entries} of table {name}"))];
+        let place = name.map_or("the B+tree".to_owned(), |name| format!("table {name}"));
+        let mut lines = vec![("deleted", format!("{entries} of {place}"))];
         if report.absent > 0 {
             lines.push(("absent", grouped(report.absent)));
         }
         output::report("del", self.common.json, &report, &lines).map(|()| 0)
     }
+}
+
+/// Deletes keys of a B+tree, or a range if there are none; says how many were there.
+fn delete_from(index: &Index, keys: &[Vec<u8>], range: Range) -> Result<u64, Failure> {
+    let deleted = if keys.is_empty() {
+        delete_range(index, range)?
+    } else {
+        let updates: Vec<_> = keys.iter().map(|key| btree::Update::Remove(key)).collect();
+        index.apply(&updates)? as u64
+    };
+    index.close()?;
+    Ok(deleted)
 }
 
 impl RangeArgs {

@@ -38,6 +38,10 @@ mod versions;
 
 mod source;
 
+mod copy;
+
+mod index;
+
 mod entries;
 
 mod tables;
@@ -55,6 +59,7 @@ use crate::bench::Bench;
 use crate::context::ContextCommand;
 use crate::entries::{Count, Del, Get, Put, Scan};
 use crate::exit::Failure;
+use crate::index::Indexes;
 use crate::inspect::Inspect;
 use crate::replay::Replay;
 use crate::snapshot::Snapshot;
@@ -116,9 +121,12 @@ enum Command {
     /// Count the entries of a table
     #[command(after_help = entries::COUNT_EXAMPLES)]
     Count(Count),
-    /// List, create, rename and drop the named tables of a store
+    /// List, create, fill, rename and drop the named tables of a store
     #[command(subcommand, after_help = tables::EXAMPLES)]
     Table(Tables),
+    /// Make B+trees of what is elsewhere
+    #[command(subcommand, after_help = index::EXAMPLES)]
+    Index(Indexes),
     /// List, save, rename, delete, export and import the snapshots of a store
     #[command(subcommand, after_help = snapshot::EXAMPLES)]
     Snapshot(Snapshot),
@@ -146,6 +154,7 @@ impl Command {
             Self::Scan(scan) => scan.common.json,
             Self::Count(count) => count.common.json,
             Self::Table(tables) => tables.json(),
+            Self::Index(indexes) => indexes.json(),
             Self::Snapshot(snapshot) => snapshot.json(),
             Self::Version(versions) => versions.json(),
             Self::Context(context) => context.json(),
@@ -165,6 +174,7 @@ impl Command {
             Self::Scan(_) => "scan",
             Self::Count(_) => "count",
             Self::Table(tables) => tables.command(),
+            Self::Index(indexes) => indexes.command(),
             Self::Snapshot(snapshot) => snapshot.command(),
             Self::Version(versions) => versions.command(),
             Self::Context(context) => context.command(),
@@ -185,6 +195,7 @@ impl Command {
             Self::Scan(scan) => scan.run(),
             Self::Count(count) => count.run(),
             Self::Table(tables) => tables.run(),
+            Self::Index(indexes) => indexes.run().map(|()| 0),
             Self::Snapshot(snapshot) => snapshot.run(),
             Self::Version(versions) => versions.run(),
             Self::Context(context) => context.run().map(|()| 0),

@@ -157,6 +157,7 @@ fn bar(phase: Phase, total: Option<u64>) -> ProgressBar {
         Phase::Digest => ("reading the state", "{human_pos} entries", "{rate}"),
         Phase::Draw => ("drawing", "{human_pos} operations", "{rate}"),
         Phase::Fill => ("filling tables", "{human_pos} entries", "{rate}"),
+        Phase::Copy => ("copying", "{human_pos} entries", "{rate}"),
         Phase::Merge => ("merging", "{human_pos} pages", "{rate}"),
         Phase::WarmUp => ("warming up", "{human_pos} operations", "{rate}"),
         Phase::Measure => ("measuring", "{human_pos} rounds", "{rate}"),

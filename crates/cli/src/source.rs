@@ -4,11 +4,11 @@ use std::ops::Bound;
 use std::path::Path;
 use std::sync::Arc;
 
-use terrane::btree::{self, Config, IndexReader, inspect};
+use terrane::btree::{self, IndexReader};
 use terrane::io::{Disk, RealDisk};
 use terrane::{BlobRef, Cursor, Lookup, Record, Session, StoreReader, Table, TableName};
 
-use crate::btree::Place;
+use crate::btree::{Place, config_of};
 use crate::exit::Failure;
 use crate::progress::exit_on_interrupt;
 use crate::store::open_to_read;
@@ -55,16 +55,25 @@ impl Source {
     /// [`Failure`], also if a B+tree is asked for what only stores have.
     pub(crate) fn open(dir: &Path, table: &TableName, at: Option<&Which>) -> Result<Self, Failure> {
         exit_on_interrupt()?;
+        Self::open_watched(dir, table, at)
+    }
+
+    /// The same, for work that listens to signals itself.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(crate) fn open_watched(
+        dir: &Path,
+        table: &TableName,
+        at: Option<&Which>,
+    ) -> Result<Self, Failure> {
         let disk: Arc<dyn Disk> = RealDisk::auto();
         if Place::of(&disk, dir)? == Some(Place::Dir) {
             if table.as_str() != MAIN_TABLE || at.is_some() {
                 let dir = dir.display();
                 return Err(Failure::usage(format!("{dir} is a B+tree: no tables, no versions")));
             }
-            let info = inspect::inspect(&disk, dir)?;
-            let mut config = Config::variable();
-            config.key_bytes = info.key_bytes.map(usize::from);
-            config.value_bytes = info.value_bytes.map(usize::from);
+            let config = config_of(&disk, dir)?;
             return Ok(Self::Index(IndexReader::open(disk, dir, &config)?));
         }
         let reader = open_to_read(dir)?;
@@ -149,7 +158,8 @@ impl Range {
         })
     }
 
-    fn bounds(self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+    /// From one key to before another.
+    pub(crate) fn bounds(self) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
         match self {
             Self::Between(from, to) => (from, to),
             Self::Prefix(prefix) => {

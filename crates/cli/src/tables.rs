@@ -6,6 +6,7 @@
 //! |----------|--------------------------------------------------------------------------------------------|
 //! | `list`   | `tables`: list of `id`, `name`, `resolve`, `write_buffer_bytes` or `write_buffer_entries`, `memory_budget_bytes` (null for none), and `runs`, `entries` (as they are stored, all versions of a key counted), `tombstones`, `bytes`, `merge_debt_bytes`, which are null if a file is damaged; `damage`: list of texts, and `ok` is false, with exit code 1, if it is not empty |
 //! | `create` | `table`                                                                                    |
+//! | `build`  | `table`, `entries`, `digest` (of the state, as everywhere), `wall_s`, `entries_per_s`           |
 //! | `rename` | `from`, `to`                                                                               |
 //! | `drop`   | `table`, `dropped` (false only with `--if-exists`)                                         |
 
@@ -19,6 +20,7 @@ use terrane::io::{Disk, RealDisk};
 use terrane::{Resolve, TableConfig, TableName, WriteBuffer};
 
 use crate::args;
+use crate::copy::{self, Copied, FromArgs};
 use crate::entries::ReserveArgs;
 use crate::exit::Failure;
 use crate::output;
@@ -35,6 +37,9 @@ pub(crate) enum Tables {
     /// Make an empty table
     #[command(after_help = CREATE_EXAMPLES)]
     Create(CreateArgs),
+    /// Make a table of all entries of a B+tree, or of another table
+    #[command(after_help = BUILD_EXAMPLES)]
+    Build(BuildArgs),
     /// Give a table another name
     #[command(after_help = RENAME_EXAMPLES)]
     Rename(RenameArgs),
@@ -48,6 +53,17 @@ Examples:
   terrane table create accounts --store /data/ledger
   terrane table list --store /data/ledger
   terrane put alice 100 --store /data/ledger --table accounts";
+
+const BUILD_EXAMPLES: &str = "\
+Examples:
+  terrane table build accounts --store /data/ledger --from /data/index
+  A table of another store, as it was at a retained version:
+    terrane table build accounts --store /data/copy --create --from /data/ledger \\
+      --from-table accounts --at 7
+
+There must be no table of that name. It has all entries, durably, when the command ends with exit
+code 0, and does not exist otherwise; a command that was killed may leave a table whose name ends
+with `-unfinished`. `terrane index build` copies in the other direction.";
 
 const LIST_EXAMPLES: &str = "\
 Examples:
@@ -120,6 +136,20 @@ pub(crate) struct CreateArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct BuildArgs {
+    /// Name of the table
+    #[arg(value_name = "NAME", value_parser = args::table_name)]
+    name: TableName,
+    #[command(flatten)]
+    from: FromArgs,
+    /// Make the store if it is missing
+    #[arg(long)]
+    create: bool,
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct RenameArgs {
     /// Name of the table
     #[arg(value_name = "FROM", value_parser = args::table_name)]
@@ -157,6 +187,7 @@ impl Tables {
         match self {
             Self::List(args) => &args.common,
             Self::Create(args) => &args.common,
+            Self::Build(args) => &args.common,
             Self::Rename(args) => &args.common,
             Self::Drop(args) => &args.common,
         }
@@ -170,6 +201,7 @@ impl Tables {
         match self {
             Self::List(_) => "table list",
             Self::Create(_) => "table create",
+            Self::Build(_) => "table build",
             Self::Rename(_) => "table rename",
             Self::Drop(_) => "table drop",
         }
@@ -183,6 +215,7 @@ impl Tables {
         match self {
             Self::List(args) => args.run(),
             Self::Create(args) => args.run().map(|()| 0),
+            Self::Build(args) => args.run().map(|()| 0),
             Self::Rename(args) => args.run().map(|()| 0),
             Self::Drop(args) => args.run().map(|()| 0),
         }
@@ -257,6 +290,22 @@ impl CreateArgs {
         let created = Created { table: self.name.as_str() };
         let lines = [("created", self.name.to_string())];
         output::report("table create", self.common.json, &created, &lines)
+    }
+}
+
+#[derive(Serialize)]
+struct Built<'a> {
+    table: &'a str,
+    #[serde(flatten)]
+    copied: &'a Copied,
+}
+
+impl BuildArgs {
+    fn run(&self) -> Result<(), Failure> {
+        let CommonArgs { store, json } = &self.common;
+        let copied = copy::to_table(&self.from, store, &self.name, self.create)?;
+        let built = Built { table: self.name.as_str(), copied: &copied };
+        copy::report("table build", *json, &built, &copied, format!("table {}", self.name))
     }
 }
 

@@ -40,6 +40,9 @@ pub mod fault;
 #[cfg(feature = "sim")]
 pub mod sim;
 
+#[cfg(feature = "sim")]
+pub mod still;
+
 pub use aligned::{ALIGN, AlignedBuf};
 pub use clock::Clock;
 pub use counted::{CountedDisk, Counts};
@@ -55,3 +58,5 @@ pub use memory::MemoryDisk;
 pub use real::{QueueChoice, RealDisk, RealOptions};
 #[cfg(feature = "sim")]
 pub use sim::{SimDisk, Survival};
+#[cfg(feature = "sim")]
+pub use still::StillDisk;

@@ -40,7 +40,9 @@ struct Slot {
 #[derive(Debug, Default)]
 struct Shard {
     places: QuickMap<Address, usize>,
-    slots: Vec<Slot>,
+    slots: Vec<Option<Slot>>,
+    /// Slots without an object.
+    free: Vec<usize>,
     hand: usize,
     bytes: usize,
 }
@@ -66,7 +68,7 @@ impl Cache {
     pub(crate) fn get(&self, at: Address) -> Option<Cached> {
         let mut shard = self.shard(at);
         let slot = *shard.places.get(&at)?;
-        let slot = &mut shard.slots[slot];
+        let slot = shard.slots[slot].as_mut()?;
         slot.was_used = true;
         Some(slot.object.clone())
     }
@@ -81,9 +83,18 @@ impl Cache {
             shard.evict();
         }
         shard.bytes += weight;
-        let slot = shard.slots.len();
-        shard.slots.push(Slot { at, object, was_used: false });
-        shard.places.insert(at, slot);
+        let slot = Some(Slot { at, object, was_used: false });
+        let number = match shard.free.pop() {
+            Some(number) => {
+                shard.slots[number] = slot;
+                number
+            }
+            None => {
+                shard.slots.push(slot);
+                shard.slots.len() - 1
+            }
+        };
+        shard.places.insert(at, number);
     }
 
     /// Forgets everything.
@@ -105,21 +116,19 @@ impl Shard {
     /// Removes one object that was not used since the hand last passed. There is one.
     fn evict(&mut self) {
         loop {
-            if self.hand >= self.slots.len() {
-                self.hand = 0;
+            let number = self.hand;
+            self.hand = (number + 1) % self.slots.len();
+            match &mut self.slots[number] {
+                Some(slot) if slot.was_used => slot.was_used = false,
+                Some(slot) => {
+                    self.bytes -= slot.object.weight();
+                    self.places.remove(&slot.at);
+                    self.slots[number] = None;
+                    self.free.push(number);
+                    return;
+                }
+                None => {}
             }
-            let slot = &mut self.slots[self.hand];
-            if !slot.was_used {
-                break;
-            }
-            slot.was_used = false;
-            self.hand += 1;
-        }
-        let slot = self.slots.swap_remove(self.hand);
-        self.bytes -= slot.object.weight();
-        self.places.remove(&slot.at);
-        if let Some(moved) = self.slots.get(self.hand) {
-            self.places.insert(moved.at, self.hand);
         }
     }
 }

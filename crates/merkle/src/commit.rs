@@ -2,10 +2,10 @@
 //!
 //! | record  | bytes |
 //! |---------|-------|
-//! | commit  | `06` ‖ hash ‖ `00` or `01` and the link of the root ‖ leb parents ‖ parents × hash ‖ date (i64 LE) ‖ leb length ‖ author ‖ leb length ‖ message ‖ `00` or `01` and the place of the commit made before |
-//! | branch  | `07` ‖ leb length ‖ name ‖ `00` or `01` and the hash of its head |
-//! | branches| `08` ‖ leb n ‖ n × (leb length ‖ name ‖ hash): all of them, by name |
-//! | commits | `09` ‖ `00` or `01` and the place of the table before ‖ leb n ‖ n × (hash ‖ place): the commits since then, in the order in which they were made |
+//! | commit  | `10` ‖ hash ‖ `00` or `01` and the link of the root ‖ leb parents ‖ parents × hash ‖ date (i64 LE) ‖ leb length ‖ author ‖ leb length ‖ message ‖ `00` or `01` and the place of the commit made before |
+//! | branch  | `11` ‖ leb length ‖ name ‖ `00` or `01` and the hash of its head |
+//! | branches| `12` ‖ leb n ‖ n × (leb length ‖ name ‖ hash): all of them, by name |
+//! | commits | `13` ‖ `00` or `01` and the place of the table before ‖ leb n ‖ n × (hash ‖ place): the commits since then, in the order in which they were made |
 //!
 //! A root that is not there is the empty directory.
 
@@ -16,10 +16,10 @@ use crate::corrupt::Corrupt;
 use crate::hash::Hash;
 use crate::rules::put_leb;
 
-const COMMIT: u8 = 6;
-const BRANCH: u8 = 7;
-const BRANCHES: u8 = 8;
-const COMMITS: u8 = 9;
+const COMMIT: u8 = 0x10;
+const BRANCH: u8 = 0x11;
+const BRANCHES: u8 = 0x12;
+const COMMITS: u8 = 0x13;
 
 /// A commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -220,7 +220,9 @@ pub(crate) fn apply_branches(body: &[u8], branches: &mut Branches) -> Result<(),
             *branches = all;
         }
         COMMITS => {}
-        other => return Err(Corrupt::rule("kind of a record", 7, u64::from(other))),
+        other => {
+            return Err(Corrupt::rule("kind of a record", u64::from(BRANCH), u64::from(other)));
+        }
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use terrane_io::Disk;
 use crate::address::{Address, Place};
 use crate::commit::{Branches, Commit, CommitRecord, CommitTable, apply_branches};
 use crate::context::Context;
-use crate::control::{Control, Indexing};
+use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::frame::{FrameKind, records};
 use crate::hash::Hash;
@@ -217,7 +217,7 @@ impl Core {
         let root = match &record.root {
             None => empty_dir(),
             Some(link) => {
-                let node = Node::of_record(self.pack.record_at(link.place)?, Some(*link));
+                let node = Node::of_record(self.pack.record_at(link.place)?, link);
                 Child::Dir(Arc::new(node))
             }
         };
@@ -254,9 +254,5 @@ impl Core {
             Some((_, record)) => Ok(record.commit),
             None => Err(Error::UnknownCommit { hash: *hash }),
         }
-    }
-
-    pub(crate) fn indexing(&self) -> Indexing {
-        self.view().control.indexing
     }
 }

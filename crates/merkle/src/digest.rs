@@ -1,18 +1,20 @@
 //! Hashing of what changed: every node and value below a root that has no hash yet, each once, from the leaves up,
 //! several at once by the processor's lanes and large levels on several threads.
 
+use std::sync::Arc;
 use std::thread;
 
 use crate::hash::Hash;
-use crate::node::{Body, Child, Env, InnerNode, Item, Node, Slot, Spot, Value};
+use crate::node::{Body, Child, Env, Item, Node, Shape, Slot, Spot, Value};
+use crate::quick::QuickMap;
 use crate::record::Stored;
-use crate::rules::Preimages;
+use crate::rules::{BRANCHING_MAX, Preimages};
 use crate::stats::PreimageSizes;
 
 /// From so many bytes of preimages on, a level is divided among threads: below it a thread costs more than it saves.
 const THREAD_BYTES: usize = 64 << 10;
 /// Preimages that are collected before they are hashed.
-const BATCH_BYTES: usize = 16 << 10;
+const BATCH_BYTES: usize = 64 << 10;
 
 enum Job<'a> {
     Value(&'a Value),
@@ -27,6 +29,8 @@ pub(crate) struct Hashed {
     /// Bytes of their preimages.
     pub(crate) bytes: u64,
     pub(crate) sizes: PreimageSizes,
+    /// Values that are stored in these nodes, and have no hash there.
+    pub(crate) again: u64,
 }
 
 impl Hashed {
@@ -40,15 +44,16 @@ impl Hashed {
         self.count += other.count;
         self.bytes += other.bytes;
         self.sizes.merge(&other.sizes);
+        self.again += other.again;
     }
 }
 
 /// The hash of `root`, and of everything below it, on up to `threads` threads.
 pub(crate) fn hash(env: &Env, root: &Node, threads: usize) -> (Hash, Hashed) {
-    let mut levels = Vec::new();
-    level_of(root, &mut levels);
+    let mut levels = Levels::default();
+    levels.add(root);
     let mut hashed = Hashed::default();
-    for jobs in &levels {
+    for jobs in &levels.jobs {
         let bytes: usize = jobs.iter().map(preimage_bytes).sum();
         let threads = threads.min(bytes / THREAD_BYTES + 1);
         let share = jobs.len().div_ceil(threads);
@@ -67,95 +72,157 @@ pub(crate) fn hash(env: &Env, root: &Node, threads: usize) -> (Hash, Hashed) {
     (*root.hash.get().expect("the root is in the last level"), hashed)
 }
 
-/// Sorts what is to be hashed by its distance from the leaves; the distance of `node`, 0 if it has a hash.
-fn level_of<'a>(node: &'a Node, levels: &mut Vec<Vec<Job<'a>>>) -> usize {
-    if node.hash.get().is_some() {
-        return 0;
-    }
-    let mut level = 0;
-    match &node.body {
-        Body::Entries(entries) => {
-            for item in &entries.items {
-                let Item::Own { child, .. } = item else { continue };
-                let below = match child {
-                    Child::Dir(dir) => level_of(dir, levels),
-                    Child::Value(value) if value.hash.get().is_none() => {
-                        push(levels, 0, Job::Value(value));
-                        1
-                    }
-                    _ => 0,
-                };
-                level = level.max(below);
-            }
+/// What is to be hashed, by its distance from the leaves.
+#[derive(Default)]
+struct Levels<'a> {
+    jobs: Vec<Vec<Job<'a>>>,
+    /// The distances of nodes that may be met again: a tree may stand in several places.
+    shared: QuickMap<*const Node, usize>,
+}
+
+// The pointers are compared, never followed.
+impl<'a> Levels<'a> {
+    fn add_shared(&mut self, node: &'a Arc<Node>) -> usize {
+        if Arc::strong_count(node) == 1 || node.hash.get().is_some() {
+            return self.add(node);
         }
-        Body::Inner(inner) => {
-            for slot in &inner.slots {
-                if let Slot::Own(below) = slot {
-                    level = level.max(level_of(below, levels));
+        if let Some(&level) = self.shared.get(&Arc::as_ptr(node)) {
+            return level;
+        }
+        let level = self.add(node);
+        self.shared.insert(Arc::as_ptr(node), level);
+        level
+    }
+
+    /// Adds what has no hash from `node` down; gives the level above it, 0 if it has a hash.
+    fn add(&mut self, node: &'a Node) -> usize {
+        if node.hash.get().is_some() {
+            return 0;
+        }
+        let mut level = 0;
+        match &node.body {
+            Body::Stored(_) => unreachable!("what is stored has a hash"),
+            Body::Entries(entries) => {
+                for item in &entries.items {
+                    let Item::Own { child, .. } = item else { continue };
+                    let below = match child {
+                        Child::Dir(dir) => self.add_shared(dir),
+                        Child::Value(value) if value.hash.get().is_none() => {
+                            self.push(0, Job::Value(value));
+                            1
+                        }
+                        _ => 0,
+                    };
+                    level = level.max(below);
+                }
+            }
+            Body::Inner(inner) => {
+                for slot in &inner.slots {
+                    if let Slot::Own(below) = slot {
+                        level = level.max(self.add_shared(below));
+                    }
                 }
             }
         }
+        self.push(level, Job::Node(node));
+        level + 1
     }
-    push(levels, level, Job::Node(node));
-    level + 1
-}
 
-fn push<'a>(levels: &mut Vec<Vec<Job<'a>>>, level: usize, job: Job<'a>) {
-    if levels.len() <= level {
-        levels.resize_with(level + 1, Vec::new);
+    fn push(&mut self, level: usize, job: Job<'a>) {
+        if self.jobs.len() <= level {
+            self.jobs.resize_with(level + 1, Vec::new);
+        }
+        self.jobs[level].push(job);
     }
-    levels[level].push(job);
 }
 
 /// How many bytes will be hashed, about.
 fn preimage_bytes(job: &Job<'_>) -> usize {
     match job {
         Job::Value(value) => value.bytes.len() + 8,
-        Job::Node(node) => match &node.body {
-            Body::Entries(entries) => entries.items.len() * 64,
-            Body::Inner(inner) => inner.slots.len() * 34,
+        Job::Node(node) => match node.shape() {
+            Shape::Entries(entries) => entries.len() * 64,
+            Shape::Inner(_) => BRANCHING_MAX as usize * 34,
         },
     }
 }
 
 fn hash_jobs(env: &Env, jobs: &[Job<'_>]) -> Hashed {
     let mut hashed = Hashed::default();
-    let mut preimages = Preimages::new(env.rules);
-    let mut begun = 0;
-    for (number, job) in jobs.iter().enumerate() {
-        match job {
-            Job::Value(value) => preimages.value(&value.bytes),
-            Job::Node(node) => preimage(env, node, &mut preimages),
-        }
-        if preimages.len() >= BATCH_BYTES || number + 1 == jobs.len() {
-            preimages.lengths().for_each(|length| hashed.add(length));
-            for (job, hash) in jobs[begun..=number].iter().zip(preimages.finish()) {
-                match job {
-                    Job::Value(value) => value.hash.get_or_init(|| hash),
-                    Job::Node(node) => node.hash.get_or_init(|| hash),
-                };
-            }
-            begun = number + 1;
-        }
+    let (mut preimages, mut inline) = (Preimages::new(env.rules), Preimages::new(env.rules));
+    let mut rest = jobs;
+    while !rest.is_empty() {
+        let mut bytes = 0;
+        let batch = rest.iter().take_while(|job| {
+            let is_first = bytes == 0;
+            bytes += preimage_bytes(job);
+            is_first || bytes <= BATCH_BYTES
+        });
+        let (batch, after) = rest.split_at(batch.count());
+        hash_batch(env, batch, (&mut preimages, &mut inline), &mut hashed);
+        rest = after;
     }
     hashed
 }
 
-/// The preimage of a node whose children have hashes.
-fn preimage(env: &Env, node: &Node, out: &mut Preimages) {
-    match &node.body {
-        Body::Inner(inner) => inner_preimage(inner, out),
-        Body::Entries(entries) => {
-            let count = entries.items.len();
-            if entries.leaf {
+/// Hashes the values that are stored in the nodes of a batch, then the nodes.
+fn hash_batch(
+    env: &Env,
+    batch: &[Job<'_>],
+    (preimages, inline): (&mut Preimages, &mut Preimages),
+    hashed: &mut Hashed,
+) {
+    for job in batch {
+        if let Job::Node(node) = job {
+            if let Shape::Entries(entries) = node.shape() {
+                for item in 0..entries.len() {
+                    if let Ok(Stored::Inline(bytes)) = entries.spot(item).stored() {
+                        inline.value(bytes);
+                    }
+                }
+            }
+        }
+    }
+    hashed.again += inline.lengths().count() as u64;
+    let mut values = inline.finish().into_iter();
+    for job in batch {
+        match job {
+            Job::Value(value) => preimages.value(&value.bytes),
+            Job::Node(node) => preimage(env, node, &mut values, preimages),
+        }
+    }
+    preimages.lengths().for_each(|length| hashed.add(length));
+    for (job, hash) in batch.iter().zip(preimages.finish()) {
+        match job {
+            Job::Value(value) => value.hash.get_or_init(|| hash),
+            Job::Node(node) => node.hash.get_or_init(|| hash),
+        };
+    }
+}
+
+/// The preimage of a node whose children have hashes; `values` gives those of the values that are stored in it.
+fn preimage(env: &Env, node: &Node, values: &mut impl Iterator<Item = Hash>, out: &mut Preimages) {
+    match node.shape() {
+        Shape::Inner(inner) => {
+            let filled = (0..BRANCHING_MAX as usize)
+                .filter_map(|bucket| inner.bucket_hash(bucket).map(|hash| (bucket, hash)));
+            out.inner(inner.depth(), node.count(), filled.clone().count() as u32);
+            filled.for_each(|(bucket, hash)| out.bucket(bucket, hash));
+        }
+        Shape::Entries(entries) => {
+            let count = entries.len();
+            if entries.is_leaf() {
                 out.leaf(count as u64);
             } else {
                 out.flat(count as u64);
             }
             for item in 0..count {
                 let spot = entries.spot(item);
-                let hash = spot_hash(env, spot);
-                if entries.leaf {
+                let hash = match spot.stored() {
+                    Ok(Stored::Inline(_)) => values.next().expect("hashed before"),
+                    _ => spot_hash(env, spot),
+                };
+                if entries.is_leaf() {
                     out.leaf_entry(entries.step(item), spot.is_value(), &hash);
                 } else {
                     out.flat_entry(entries.step(item), spot.is_value(), &hash);
@@ -165,32 +232,20 @@ fn preimage(env: &Env, node: &Node, out: &mut Preimages) {
     }
 }
 
-fn inner_preimage(inner: &InnerNode, out: &mut Preimages) {
-    let filled = inner.slots.iter().filter(|slot| !matches!(slot, Slot::Empty)).count();
-    out.inner(inner.depth, inner.count, filled as u32);
-    for (bucket, slot) in inner.slots.iter().enumerate() {
-        match slot {
-            Slot::Empty => {}
-            Slot::Kept(_) => out.bucket(bucket, &inner.kept(bucket).hash),
-            Slot::Own(node) => out.bucket(bucket, node.hash.get().expect(HASHED)),
-            Slot::Blinded(hash) => out.bucket(bucket, hash),
-        }
-    }
-}
-
 const HASHED: &str = "the levels below are hashed first";
 
 /// The hash of what is bound; of a directory or value in memory, the one that it was given before.
 pub(crate) fn spot_hash(env: &Env, spot: Spot<'_>) -> Hash {
-    match spot {
-        Spot::Kept { entries, ordinal, .. } => match entries.stored(ordinal as usize) {
-            Stored::Inline(bytes) => env.rules.value_hash(bytes),
-            Stored::Value(link) | Stored::Dir(link) => link.hash,
-        },
-        Spot::Own(Child::Value(value)) => *value.hash.get().expect(HASHED),
-        Spot::Own(Child::Dir(node)) => *node.hash.get().expect(HASHED),
-        Spot::Own(Child::ValueAt(link)) => link.hash,
-        Spot::Own(Child::DirAt(far)) => far.0.hash,
-        Spot::Own(Child::Blinded { hash, .. }) => *hash,
+    match spot.stored() {
+        Ok(Stored::Inline(bytes)) => env.rules.value_hash(bytes),
+        Ok(Stored::Value(link) | Stored::Dir(link)) => link.hash,
+        Err(Child::Value(value)) => {
+            // A value that was stored in place is taken out without its hash.
+            *value.hash.get_or_init(|| env.rules.value_hash(&value.bytes))
+        }
+        Err(Child::Dir(node)) => *node.hash.get().expect(HASHED),
+        Err(Child::ValueAt(link)) => link.hash,
+        Err(Child::DirAt(far)) => far.0.hash,
+        Err(Child::Blinded { hash, .. }) => *hash,
     }
 }

@@ -7,7 +7,7 @@
 use std::sync::{Arc, OnceLock};
 
 use crate::error::Result;
-use crate::node::{Body, Child, EntriesNode, Env, InnerNode, Item, Node, Slot, Step};
+use crate::node::{Body, Child, EntriesNode, Env, InnerNode, Item, Node, Shape, Slot, Spot, Step};
 
 /// What a change does with the binding of a step, `None` being "not bound"; says whether it changed anything. If it
 /// fails, or says no, it has left the binding as it was.
@@ -26,7 +26,7 @@ pub(crate) fn edit(
     act: &mut Act<'_>,
 ) -> Result<bool> {
     let count = dir.count();
-    let flat = matches!(&dir.body, Body::Entries(entries) if !entries.leaf);
+    let flat = dir.is_flat();
     if may_remove && !flat && env.rules.is_flat(count - 1) {
         dir.each(env, &mut |_, _| Ok(true))?;
     }
@@ -54,7 +54,7 @@ fn reshape(env: &Env, dir: &mut Arc<Node>, flat: bool) -> Result<()> {
 
 /// All items below an inode, ascending, free of any record.
 fn gather(env: &Env, node: &Node) -> Result<Vec<Item>> {
-    let item = |(step, spot): (&[u8], crate::node::Spot<'_>)| Item::Own {
+    let item = |(step, spot): (&[u8], Spot<'_>)| Item::Own {
         step: Step::Own(step.into()),
         child: spot.to_child(),
     };
@@ -92,11 +92,14 @@ fn edit_node(
     act: &mut Act<'_>,
 ) -> Result<bool> {
     let before = node.count();
-    if may_remove && matches!(&node.body, Body::Inner(_)) && env.rules.is_leaf(depth, before - 1) {
+    let is_inner = matches!(node.shape(), Shape::Inner(_));
+    if may_remove && is_inner && env.rules.is_leaf(depth, before - 1) {
         node.each(env, &mut |_, _| Ok(true))?;
     }
     let owned = Arc::make_mut(node);
+    owned.open_up();
     let below = match &mut owned.body {
+        Body::Stored(_) => unreachable!("it was opened up"),
         Body::Entries(entries) => edit_item(env, entries, step, act)?,
         Body::Inner(inner) => edit_bucket(env, inner, depth, step, may_remove, act)?,
     };
@@ -104,10 +107,8 @@ fn edit_node(
     owned.hash = OnceLock::new();
     owned.place = OnceLock::new();
     owned.height = owned.height.max(height);
-    let is_entries = matches!(&owned.body, Body::Entries(entries) if entries.leaf);
-    let is_inner = matches!(&owned.body, Body::Inner(_));
     let listed = env.rules.is_leaf(depth, owned.count());
-    if is_entries && !listed || is_inner && listed {
+    if !owned.is_flat() && is_inner == listed {
         let items = gather(env, owned)?;
         *node = Arc::new(inode(env, depth, items, owned.height));
     }
@@ -174,7 +175,7 @@ fn edit_item(
 /// What is bound to an item, taken out of it so that it is not shared with it; [`put_child`] or a removal follows.
 fn take_child(env: &Env, entries: &mut EntriesNode, item: usize) -> Result<Child> {
     let is_dir = !entries.spot(item).is_value();
-    if is_dir && !matches!(entries.spot(item), crate::node::Spot::Own(Child::Blinded { .. })) {
+    if is_dir && !matches!(entries.spot(item), Spot::Own(Child::Blinded { .. })) {
         entries.spot(item).dir(env)?; // loaded, so that the change can go on in it
     }
     if let Item::Own { child, .. } = &mut entries.items[item] {

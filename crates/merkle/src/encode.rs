@@ -10,7 +10,8 @@ use crate::node::{Body, Child, EntriesNode, Env, InnerNode, Node, Slot, Spot, Va
 use crate::path::PathText;
 use crate::quick::QuickMap;
 use crate::record::{
-    EntriesWriter, INLINE_BYTES_MAX, Inner, Record, RecordBody, Stored, VALUE, inner_body,
+    EntriesWriter, INLINE_BYTES_MAX, Inner, Record, RecordBody, Stored, VALUE, delta_base,
+    inner_body, is_delta_worth,
 };
 
 /// Where records are put.
@@ -68,12 +69,17 @@ impl<'a> Written<'a> {
     }
 
     /// Writes a node and what is below it, all of which have hashes.
-    pub(crate) fn node(&mut self, env: &Env, node: &'a Node, sink: &mut dyn Sink) -> Result<Link> {
+    pub(crate) fn node(
+        &mut self,
+        env: &Env,
+        node: &'a Arc<Node>,
+        sink: &mut dyn Sink,
+    ) -> Result<Link> {
         if let Some(link) = node.link() {
             return Ok(link);
         }
-        let key = std::ptr::from_ref(node);
-        if let Some(link) = self.shared.get(&key) {
+        let shared = (Arc::strong_count(node) > 1).then(|| Arc::as_ptr(node));
+        if let Some(link) = shared.and_then(|node| self.shared.get(&node)) {
             return Ok(*link);
         }
         let hash = *node.hash.get().expect("hashed before it is written");
@@ -82,6 +88,7 @@ impl<'a> Written<'a> {
             place
         } else {
             let (place, record) = match &node.body {
+                Body::Stored(_) => unreachable!("what is stored has a place"),
                 Body::Entries(entries) => self.entries(env, entries, node.height, sink)?,
                 Body::Inner(inner) => self.inner(env, inner, node.height, sink)?,
             };
@@ -89,7 +96,9 @@ impl<'a> Written<'a> {
             place
         };
         let link = Link { place, hash };
-        self.shared.insert(key, link);
+        if let Some(node) = shared {
+            self.shared.insert(node, link);
+        }
         Ok(link)
     }
 
@@ -107,22 +116,34 @@ impl<'a> Written<'a> {
             }
         }
         let mut links = links.into_iter();
-        let mut out = EntriesWriter::new(entries.leaf, sink.next(), entries.items.len());
-        for item in 0..entries.items.len() {
-            let stored = match entries.spot(item) {
-                Spot::Kept { entries, ordinal, .. } => entries.stored(ordinal as usize),
-                Spot::Own(Child::Value(value)) if value.bytes.len() <= INLINE_BYTES_MAX => {
+        let in_full = |item: usize| match (entries.spot(item), entries.record()) {
+            (Spot::Kept { ordinal, .. }, Some(base)) => base.ordinal_in_full(ordinal as usize),
+            _ => None,
+        };
+        let count = entries.items.len();
+        let kept = (0..count).filter(|&item| in_full(item).is_some()).count();
+        let base = delta_base(entries.base.as_ref(), kept, count);
+        let mut out = EntriesWriter::new(entries.leaf, sink.next(), count, base);
+        for item in 0..count {
+            if let Some(ordinal) = in_full(item).filter(|_| base.is_some()) {
+                out.keep(ordinal);
+                continue;
+            }
+            let stored = match entries.spot(item).stored() {
+                Ok(stored) => stored,
+                Err(Child::Value(value)) if value.bytes.len() <= INLINE_BYTES_MAX => {
                     Stored::Inline(&value.bytes)
                 }
-                Spot::Own(child) => {
+                Err(child) => {
                     let link = links.next().expect("one for each child that is elsewhere");
                     if child.is_value() { Stored::Value(link) } else { Stored::Dir(link) }
                 }
             };
             out.put(entries.step(item), stored);
         }
+        out.end();
         let place = sink.put(&mut |body| out.body(height, body))?;
-        Ok((place, Record::of_entries(height, out)))
+        Ok((place, out.record(height, place)))
     }
 
     /// The link of a child that is not stored in its directory.
@@ -198,7 +219,7 @@ impl<'a> Written<'a> {
         };
         if let Some(base) = inner.record() {
             let changed = (changed | base.changed) & mask;
-            if changed != 0 && changed.count_ones() * 2 <= mask.count_ones() {
+            if is_delta_worth(changed.count_ones() as usize, mask.count_ones() as usize) {
                 (written.full, written.changed) = (base.full, changed);
             }
         }

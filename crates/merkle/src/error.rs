@@ -189,6 +189,14 @@ pub enum Error {
     /// The tree belongs to another store. Copy it with `to_memory` first.
     #[error("the tree belongs to another store; copy it with to_memory first")]
     ForeignTree,
+    /// Two changes of the same path cannot be merged.
+    #[error("{path} cannot be merged: {message}")]
+    Conflict {
+        /// The path.
+        path: PathText,
+        /// Why.
+        message: String,
+    },
     /// A copy has no source.
     #[error("{path} is absent")]
     Absent {

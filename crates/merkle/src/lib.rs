@@ -31,7 +31,27 @@ mod encode;
 
 mod pins;
 
+mod walk;
+
+mod copy;
+
 mod tree;
+
+mod fold;
+
+mod diff;
+
+mod merge;
+
+mod concrete;
+
+mod proof;
+
+mod proof_codec;
+
+mod prove;
+
+mod verify;
 
 mod cache;
 
@@ -63,19 +83,29 @@ mod gc;
 
 pub use address::Address;
 pub use commit::Commit;
+pub use concrete::Concrete;
 pub use context::Context;
 pub use control::Indexing;
 pub use corrupt::Corrupt;
+pub use diff::Change;
 pub use error::{Error, Result};
+pub use fold::{Children, Depth, Fold, Order, TreeStats};
 pub use gc::{GcPace, GcPhase, GcProgress, GcReport, Retain};
 pub use hash::{Hash, HashTextError};
 pub use index::{
     INDEX_KEY_BYTES, INDEX_VALUE_BYTES, IndexEngine, IndexKey, IndexResult, IndexValue, ObjectIndex,
 };
+pub use merge::{Merged, Versions};
 pub use options::{Durability, Options};
 pub use path::PathText;
+pub use proof::{
+    ExtenderProof, InodeProof, InodeTree, KindedHash, NESTING_MAX, Proof, ProofEntry, ProofError,
+    ProofTree,
+};
+pub use prove::{Target, merkle_tree, produce_tree_proof};
 pub use reader::StoreReader;
 pub use rules::{CommitInfo, Rules, Scheme, ocaml_hash};
 pub use stats::{CommitStats, HASH_BLOCK_BYTES, PreimageSizes, Stats};
 pub use store::{Meta, Recovery, Store, is_store};
 pub use tree::{Kind, Tree};
+pub use verify::verify_tree_proof;

@@ -9,7 +9,7 @@ use crate::corrupt::Corrupt;
 use crate::error::{Error, Result};
 use crate::frame::open_record;
 use crate::pack::Pack;
-use crate::record::{Decoded, FLAT, INNER_DELTA, Record, RecordBody, Stored};
+use crate::record::{Decoded, ENTRIES_DELTA, FLAT, Record, RecordBody, Stored};
 
 /// Bytes that are read at once.
 const WINDOW_BYTES: u64 = 1 << 20;
@@ -148,7 +148,7 @@ impl Marks {
         body: &[u8],
         point: &mut dyn FnMut(&mut Self, &Link),
     ) -> Result<()> {
-        if !body.first().is_some_and(|kind| (FLAT..=INNER_DELTA).contains(kind)) {
+        if !body.first().is_some_and(|kind| (FLAT..=ENTRIES_DELTA).contains(kind)) {
             return Ok(());
         }
         let fail = |what| pack.corrupt(place.at, what);

@@ -1,9 +1,10 @@
 //! Nodes of a tree in memory: directories whose children are loaded when they are looked at, and changed in place
 //! where nobody else holds them.
 //!
-//! A directory is one [`Node`] with [`Entries`](EntriesNode), flat or the only leaf of its inode, or a tree of inodes: [`Inner`](InnerNode) nodes
-//! over leaves. A node that was read keeps its [`Record`], and its items say "as in the record" until they are changed; so
-//! reading a node costs no copy of its steps.
+//! A directory is one [`Node`] with entries, flat or the only leaf of its inode, or a tree of inodes: inner nodes over leaves. A node
+//! that was read is a [`Record`], shared with the cache, and a list of the children that were looked at
+//! ([`StoredNode`]). The first change makes items of it ([`EntriesNode`], [`InnerNode`]), which say "as in the record" until they
+//! are changed themselves; so neither reading nor changing a node copies its steps.
 //!
 //! Invariants: the shape is a function of the set of steps alone (see [`rules`](crate::rules)); a node with a place
 //! has the hash and the children that are stored there; a child that is a directory is never empty.
@@ -16,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::hash::Hash;
 use crate::path::PathText;
 use crate::record::{Entries, Inner, Record, RecordBody, Stored};
-use crate::rules::Rules;
+use crate::rules::{BRANCHING_MAX, Rules};
 
 /// The most levels of directories.
 pub const HEIGHT_MAX: u16 = 512;
@@ -46,7 +47,7 @@ impl Env {
     }
 
     pub(crate) fn load(&self, link: &Link) -> Result<Arc<Node>> {
-        Ok(Arc::new(Node::of_record(self.source().record(link)?, Some(*link))))
+        Ok(Arc::new(Node::of_record(self.source().record(link)?, link)))
     }
 
     pub(crate) fn load_value(&self, link: &Link) -> Result<Arc<[u8]>> {
@@ -84,8 +85,33 @@ pub(crate) struct Node {
 
 #[derive(Debug, Clone)]
 pub(crate) enum Body {
+    Stored(StoredNode),
     Entries(EntriesNode),
     Inner(InnerNode),
+}
+
+/// A node as it is stored, and those of its children that were looked at.
+#[derive(Debug, Clone)]
+pub(crate) struct StoredNode {
+    record: Arc<Record>,
+    /// One for each entry, or for each link.
+    near: OnceLock<Box<[OnceLock<Arc<Node>>]>>,
+}
+
+impl StoredNode {
+    /// Where the child of an ordinal is, once it was looked at.
+    fn near(&self, ordinal: usize) -> &OnceLock<Arc<Node>> {
+        let count = || match &self.record.body {
+            RecordBody::Entries(entries) => entries.len(),
+            RecordBody::Inner(inner) => inner.links.len(),
+        };
+        &self.near.get_or_init(|| (0..count()).map(|_| OnceLock::new()).collect())[ordinal]
+    }
+
+    /// The child of an ordinal, if it was looked at.
+    fn get(&self, ordinal: usize) -> Option<&Arc<Node>> {
+        self.near.get()?[ordinal].get()
+    }
 }
 
 /// A flat directory, or a leaf of an inode.
@@ -190,58 +216,200 @@ impl Child {
 /// An item as it is looked at.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Spot<'a> {
+    Stored { node: &'a StoredNode, entries: &'a Entries, ordinal: u32 },
     Kept { entries: &'a Entries, ordinal: u32, near: &'a OnceLock<Arc<Node>> },
     Own(&'a Child),
 }
 
 impl<'a> Spot<'a> {
+    /// What the record has, if the item is as it is there.
+    pub(crate) fn stored(self) -> std::result::Result<Stored<'a>, &'a Child> {
+        match self {
+            Self::Stored { entries, ordinal, .. } | Self::Kept { entries, ordinal, .. } => {
+                Ok(entries.stored(ordinal as usize))
+            }
+            Self::Own(child) => Err(child),
+        }
+    }
+
     pub(crate) fn is_value(self) -> bool {
         match self {
-            Self::Kept { entries, ordinal, .. } => entries.is_value(ordinal as usize),
+            Self::Stored { entries, ordinal, .. } | Self::Kept { entries, ordinal, .. } => {
+                entries.is_value(ordinal as usize)
+            }
             Self::Own(child) => child.is_value(),
         }
     }
 
     /// The directory, if it is one.
     pub(crate) fn dir(self, env: &Env) -> Result<Option<&'a Arc<Node>>> {
-        match self {
-            Self::Kept { entries, ordinal, near } => match entries.stored(ordinal as usize) {
-                Stored::Dir(link) => env.near(near, &link).map(Some),
-                Stored::Inline(_) | Stored::Value(_) => Ok(None),
-            },
-            Self::Own(child) => child.dir(env),
+        if self.is_value() {
+            return Ok(None);
+        }
+        let near = match self {
+            Self::Stored { node, ordinal, .. } => node.near(ordinal as usize),
+            Self::Kept { near, .. } => near,
+            Self::Own(child) => return child.dir(env),
+        };
+        if let Some(node) = near.get() {
+            return Ok(Some(node));
+        }
+        match self.stored() {
+            Ok(Stored::Dir(link)) => env.near(near, &link).map(Some),
+            _ => Ok(None),
         }
     }
 
     /// The value, if it is one.
     pub(crate) fn value(self, env: &Env) -> Result<Option<Vec<u8>>> {
+        match self.stored() {
+            Ok(Stored::Inline(bytes)) => Ok(Some(bytes.to_vec())),
+            Ok(Stored::Value(link)) => Ok(Some(env.load_value(&link)?.to_vec())),
+            Ok(Stored::Dir(_)) | Err(Child::Dir(_) | Child::DirAt(_)) => Ok(None),
+            Err(Child::Value(value)) => Ok(Some(value.bytes.to_vec())),
+            Err(Child::ValueAt(link)) => Ok(Some(env.load_value(link)?.to_vec())),
+            Err(Child::Blinded { is_value: true, hash }) => Err(env.missing(*hash)),
+            Err(Child::Blinded { .. }) => Ok(None),
+        }
+    }
+
+    /// The directory, if it was looked at before.
+    pub(crate) fn looked_at(self) -> Option<&'a Arc<Node>> {
         match self {
-            Self::Kept { entries, ordinal, .. } => match entries.stored(ordinal as usize) {
-                Stored::Inline(bytes) => Ok(Some(bytes.to_vec())),
-                Stored::Value(link) => Ok(Some(env.load_value(&link)?.to_vec())),
-                Stored::Dir(_) => Ok(None),
-            },
-            Self::Own(Child::Value(value)) => Ok(Some(value.bytes.to_vec())),
-            Self::Own(Child::ValueAt(link)) => Ok(Some(env.load_value(link)?.to_vec())),
-            Self::Own(Child::Blinded { is_value: true, hash }) => Err(env.missing(*hash)),
-            Self::Own(Child::Dir(_) | Child::DirAt(_) | Child::Blinded { .. }) => Ok(None),
+            Self::Stored { node, ordinal, .. } => node.get(ordinal as usize),
+            Self::Kept { near, .. } => near.get(),
+            Self::Own(_) => None,
         }
     }
 
     /// What is there, for another node.
     pub(crate) fn to_child(self) -> Child {
-        match self {
-            Self::Own(child) => child.clone(),
-            Self::Kept { entries, ordinal, near } => match entries.stored(ordinal as usize) {
-                Stored::Inline(bytes) => Child::Value(Arc::new(Value::new(bytes.into()))),
-                Stored::Value(link) => Child::ValueAt(Box::new(link)),
-                Stored::Dir(link) => match near.get() {
-                    Some(node) => Child::Dir(Arc::clone(node)),
-                    None => Child::DirAt(Box::new((link, OnceLock::new()))),
-                },
+        match self.stored() {
+            Err(child) => child.clone(),
+            Ok(Stored::Inline(bytes)) => Child::Value(Arc::new(Value::new(bytes.into()))),
+            Ok(Stored::Value(link)) => Child::ValueAt(Box::new(link)),
+            Ok(Stored::Dir(link)) => match self.looked_at() {
+                Some(node) => Child::Dir(Arc::clone(node)),
+                None => Child::DirAt(Box::new((link, OnceLock::new()))),
             },
         }
     }
+}
+
+/// The entries of a node, stored or changed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum EntriesRef<'a> {
+    Stored(&'a StoredNode, &'a Entries),
+    Own(&'a EntriesNode),
+}
+
+impl<'a> EntriesRef<'a> {
+    pub(crate) fn len(self) -> usize {
+        match self {
+            Self::Stored(_, entries) => entries.len(),
+            Self::Own(own) => own.items.len(),
+        }
+    }
+
+    /// Whether they are those of an inode.
+    pub(crate) fn is_leaf(self) -> bool {
+        match self {
+            Self::Stored(_, entries) => entries.leaf,
+            Self::Own(own) => own.leaf,
+        }
+    }
+
+    pub(crate) fn step(self, item: usize) -> &'a [u8] {
+        match self {
+            Self::Stored(_, entries) => entries.step(item),
+            Self::Own(own) => own.step(item),
+        }
+    }
+
+    pub(crate) fn spot(self, item: usize) -> Spot<'a> {
+        match self {
+            Self::Stored(node, entries) => Spot::Stored { node, entries, ordinal: item as u32 },
+            Self::Own(own) => own.spot(item),
+        }
+    }
+
+    fn find(self, step: &[u8]) -> Option<Spot<'a>> {
+        let item = match self {
+            Self::Stored(_, entries) => entries.find(step),
+            Self::Own(own) => own.position(step).ok(),
+        };
+        item.map(|item| self.spot(item))
+    }
+}
+
+/// An inode with buckets, stored or changed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum InnerRef<'a> {
+    Stored(&'a StoredNode, &'a Inner),
+    Own(&'a InnerNode),
+}
+
+impl<'a> InnerRef<'a> {
+    pub(crate) fn depth(self) -> u8 {
+        match self {
+            Self::Stored(_, inner) => inner.depth,
+            Self::Own(own) => own.depth,
+        }
+    }
+
+    /// Entries below.
+    pub(crate) fn count(self) -> u64 {
+        match self {
+            Self::Stored(_, inner) => inner.count,
+            Self::Own(own) => own.count,
+        }
+    }
+
+    /// The inode of a bucket.
+    pub(crate) fn bucket(self, env: &Env, bucket: usize) -> Result<Option<&'a Arc<Node>>> {
+        match self {
+            Self::Stored(node, inner) => match inner.rank(bucket) {
+                Some(rank) => env.near(node.near(rank), &inner.links[rank]).map(Some),
+                None => Ok(None),
+            },
+            Self::Own(own) => own.bucket(env, bucket),
+        }
+    }
+
+    /// The inode of a bucket; the node does not keep it if it is loaded.
+    pub(crate) fn fetch(self, env: &Env, bucket: usize) -> Result<Option<Arc<Node>>> {
+        let (near, link) = match self {
+            Self::Stored(node, inner) => match inner.rank(bucket) {
+                Some(rank) => (node.get(rank), &inner.links[rank]),
+                None => return Ok(None),
+            },
+            Self::Own(own) => match &own.slots[bucket] {
+                Slot::Kept(near) => (near.get(), own.kept(bucket)),
+                _ => return Ok(own.bucket(env, bucket)?.map(Arc::clone)),
+            },
+        };
+        near.map_or_else(|| env.load(link), |node| Ok(Arc::clone(node))).map(Some)
+    }
+
+    /// The hash of the inode of a bucket, which has one.
+    pub(crate) fn bucket_hash(self, bucket: usize) -> Option<&'a Hash> {
+        match self {
+            Self::Stored(_, inner) => inner.link(bucket).map(|link| &link.hash),
+            Self::Own(own) => match &own.slots[bucket] {
+                Slot::Empty => None,
+                Slot::Kept(_) => Some(&own.kept(bucket).hash),
+                Slot::Own(node) => node.hash.get(),
+                Slot::Blinded(hash) => Some(hash),
+            },
+        }
+    }
+}
+
+/// What a node is, stored or changed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Shape<'a> {
+    Entries(EntriesRef<'a>),
+    Inner(InnerRef<'a>),
 }
 
 impl EntriesNode {
@@ -330,45 +498,58 @@ impl Node {
         Self { body, height, hash: OnceLock::new(), place: OnceLock::new() }
     }
 
-    /// The node of a record, and where that is stored.
-    pub(crate) fn of_record(record: Arc<Record>, link: Option<Link>) -> Self {
+    /// The node of a record that is stored at `link`.
+    pub(crate) fn of_record(record: Arc<Record>, link: &Link) -> Self {
         let height = record.height;
-        let body = match &record.body {
+        let body = Body::Stored(StoredNode { record, near: OnceLock::new() });
+        Self { body, height, hash: link.hash.into(), place: link.place.into() }
+    }
+
+    /// Makes items of a node that is as it was stored, so that they can be changed.
+    pub(crate) fn open_up(&mut self) {
+        let Body::Stored(StoredNode { record, near }) = &mut self.body else { return };
+        let base = Some(Arc::clone(record));
+        let mut near = near.take().map(Vec::from).unwrap_or_default().into_iter();
+        let mut next = || near.next().unwrap_or_default();
+        self.body = match &record.body {
             RecordBody::Entries(entries) => {
-                let kept = |ordinal| Item::Kept { ordinal, near: OnceLock::new() };
-                Body::Entries(EntriesNode {
-                    leaf: entries.leaf,
-                    items: (0..entries.len() as u32).map(kept).collect(),
-                    base: Some(record),
-                })
+                let kept = |ordinal| Item::Kept { ordinal, near: next() };
+                let items = (0..entries.len() as u32).map(kept).collect();
+                Body::Entries(EntriesNode { leaf: entries.leaf, base, items })
             }
             RecordBody::Inner(inner) => {
                 let slot = |bucket: u32| match inner.mask >> bucket & 1 {
-                    1 => Slot::Kept(OnceLock::new()),
+                    1 => Slot::Kept(next()),
                     _ => Slot::Empty,
                 };
-                Body::Inner(InnerNode {
-                    depth: inner.depth,
-                    count: inner.count,
-                    slots: (0..32).map(slot).collect(),
-                    base: Some(record),
-                })
+                let slots = (0..BRANCHING_MAX).map(slot).collect();
+                Body::Inner(InnerNode { depth: inner.depth, count: inner.count, base, slots })
             }
         };
-        let node = Self::new(body, height);
-        if let Some(link) = link {
-            node.hash.get_or_init(|| link.hash);
-            node.place.get_or_init(|| link.place);
+    }
+
+    pub(crate) fn shape(&self) -> Shape<'_> {
+        match &self.body {
+            Body::Stored(node) => match &node.record.body {
+                RecordBody::Entries(entries) => Shape::Entries(EntriesRef::Stored(node, entries)),
+                RecordBody::Inner(inner) => Shape::Inner(InnerRef::Stored(node, inner)),
+            },
+            Body::Entries(own) => Shape::Entries(EntriesRef::Own(own)),
+            Body::Inner(own) => Shape::Inner(InnerRef::Own(own)),
         }
-        node
     }
 
     /// How many steps there are, from here down to the next directories.
     pub(crate) fn count(&self) -> u64 {
-        match &self.body {
-            Body::Entries(entries) => entries.items.len() as u64,
-            Body::Inner(inner) => inner.count,
+        match self.shape() {
+            Shape::Entries(entries) => entries.len() as u64,
+            Shape::Inner(inner) => inner.count(),
         }
+    }
+
+    /// Whether it is a whole directory in flat form.
+    pub(crate) fn is_flat(&self) -> bool {
+        matches!(self.shape(), Shape::Entries(entries) if !entries.is_leaf())
     }
 
     /// Its place and hash, if it is stored.
@@ -382,12 +563,10 @@ impl Node {
     pub(crate) fn locate<'a>(&'a self, env: &Env, step: &[u8]) -> Result<Option<Spot<'a>>> {
         let mut node = self;
         loop {
-            match &node.body {
-                Body::Entries(entries) => {
-                    return Ok(entries.position(step).ok().map(|item| entries.spot(item)));
-                }
-                Body::Inner(inner) => {
-                    match inner.bucket(env, env.rules.bucket(inner.depth, step))? {
+            match node.shape() {
+                Shape::Entries(entries) => return Ok(entries.find(step)),
+                Shape::Inner(inner) => {
+                    match inner.bucket(env, env.rules.bucket(inner.depth(), step))? {
                         Some(below) => node = below,
                         None => return Ok(None),
                     }
@@ -402,16 +581,16 @@ impl Node {
         env: &Env,
         visit: &mut dyn FnMut(&'a [u8], Spot<'a>) -> Result<bool>,
     ) -> Result<bool> {
-        match &self.body {
-            Body::Entries(entries) => {
-                for item in 0..entries.items.len() {
+        match self.shape() {
+            Shape::Entries(entries) => {
+                for item in 0..entries.len() {
                     if !visit(entries.step(item), entries.spot(item))? {
                         return Ok(false);
                     }
                 }
             }
-            Body::Inner(inner) => {
-                for bucket in 0..inner.slots.len() {
+            Shape::Inner(inner) => {
+                for bucket in 0..BRANCHING_MAX as usize {
                     if let Some(below) = inner.bucket(env, bucket)? {
                         if !below.each(env, visit)? {
                             return Ok(false);
@@ -425,7 +604,7 @@ impl Node {
 
     /// All steps of the directory with what is bound to them, ascending.
     pub(crate) fn sorted<'a>(&'a self, env: &Env) -> Result<Vec<(&'a [u8], Spot<'a>)>> {
-        let mut all = Vec::with_capacity(self.count() as usize);
+        let mut all = Vec::new(); // the count of a partial tree is not to be trusted
         self.each(env, &mut |step, spot| {
             all.push((step, spot));
             Ok(true)

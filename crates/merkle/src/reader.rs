@@ -106,7 +106,7 @@ impl StoreReader {
 
     /// Which objects the writer finds by their hashes.
     pub fn indexing(&self) -> Indexing {
-        self.core.indexing()
+        self.core.view().control.indexing
     }
 
     /// The context of a commit that was there at the last sync, or is there now; none for one that was never made, or was

@@ -11,14 +11,18 @@
 //! | leaf        | `03` ‖ height ‖ n ‖ n × entry: the steps of one inode |
 //! | inner       | `04` ‖ height ‖ depth (1 byte) ‖ entries below ‖ mask (u32 LE) ‖ one link for each bit of the mask |
 //! | inner delta | `05` ‖ height ‖ depth (1 byte) ‖ entries below ‖ place of an inner record ‖ mask (u32 LE) ‖ changed (u32 LE) ‖ one link for each bit of `changed`; the other links are that record's |
+//! | entries delta | `06` ‖ `02` flat or `03` leaf ‖ height ‖ place of a flat or leaf record ‖ r ‖ r × (length of the step (1 byte) ‖ step) that are not here any more ‖ n ‖ n × entry that are new or changed; the others are that record's |
 //!
 //! entry = tag ‖ length of the step (1 byte) ‖ step ‖ payload; tag `1`: a value of at most 48 bytes in place (leb length, bytes),
 //! `2`: a value elsewhere (link), `3`: a directory (link). link = place ‖ hash, place as in [`Place::put`](crate::address::Place::put).
 //!
-//! `height` is at least the number of levels of directories from here down. An inner delta is never based on another,
-//! so that a node costs two reads at most.
+//! `height` is at least the number of levels of directories from here down. A delta is never based on another, so that a node costs
+//! two reads at most. It is written as long as its changes number less than the square root of twice the size of what it
+//! is based on: the bytes of the deltas up to the next full record are then about those of the full record, which
+//! makes the fewest in all.
 
 use std::cmp::Ordering;
+use std::sync::Arc;
 
 use crate::address::{Address, Link, Place, take_bytes, take_leb, take_u8};
 use crate::corrupt::Corrupt;
@@ -32,6 +36,15 @@ pub(crate) const FLAT: u8 = 2;
 pub(crate) const LEAF: u8 = 3;
 pub(crate) const INNER: u8 = 4;
 pub(crate) const INNER_DELTA: u8 = 5;
+pub(crate) const ENTRIES_DELTA: u8 = 6;
+
+/// Entries are written in full up to this number.
+const DELTA_ENTRIES_MIN: usize = 8;
+
+/// Whether a delta of so many changes is worth it, for a node of so many entries or links.
+pub(crate) fn is_delta_worth(changes: usize, count: usize) -> bool {
+    changes > 0 && changes * changes < 2 * count
+}
 
 pub(crate) const TAG_INLINE: u8 = 1;
 pub(crate) const TAG_VALUE: u8 = 2;
@@ -52,22 +65,25 @@ pub(crate) enum RecordBody {
 
 /// The steps of a flat directory or of a leaf of an inode.
 ///
-/// Invariant: `items` are the entries of `bytes` in ascending order of their steps, and every payload is whole.
+/// Invariant: `items` ascend by their steps; those of their own are entries of `bytes` whose payload is whole, the others
+/// numbers of entries of `base`, which is full.
 #[derive(Debug)]
 pub(crate) struct Entries {
     pub(crate) leaf: bool,
     /// Where the record lies, for the references in it.
-    at: Address,
+    place: Place,
+    base: Option<Arc<Record>>,
     bytes: Box<[u8]>,
     items: Box<[Item]>,
 }
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Item {
-    /// Where its step begins in the bytes.
-    step: u32,
+    /// Where its step begins in the bytes; or its number in the base.
+    start: u32,
     step_len: u8,
     tag: u8,
+    is_base: bool,
 }
 
 /// What an entry of a record holds.
@@ -94,11 +110,15 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
+    /// Which of the links is that of a bucket.
+    pub(crate) fn rank(&self, bucket: usize) -> Option<usize> {
+        let bit = 1u32 << bucket;
+        (self.mask & bit != 0).then(|| (self.mask & (bit - 1)).count_ones() as usize)
+    }
+
     /// The link of a bucket.
     pub(crate) fn link(&self, bucket: usize) -> Option<&Link> {
-        let bit = 1u32 << bucket;
-        let rank = (self.mask & (bit - 1)).count_ones() as usize;
-        (self.mask & bit != 0).then(|| &self.links[rank])
+        self.rank(bucket).map(|rank| &self.links[rank])
     }
 }
 
@@ -107,26 +127,51 @@ impl Entries {
         self.items.len()
     }
 
-    pub(crate) fn step(&self, ordinal: usize) -> &[u8] {
+    /// Whose bytes an item's are, and the item there.
+    fn source(&self, ordinal: usize) -> (&Self, Item) {
         let item = self.items[ordinal];
-        let start = item.step as usize;
-        &self.bytes[start..start + usize::from(item.step_len)]
+        match self.base.as_deref() {
+            Some(Record { body: RecordBody::Entries(base), .. }) if item.is_base => {
+                (base, base.items[item.start as usize])
+            }
+            _ => (self, item),
+        }
+    }
+
+    pub(crate) fn step(&self, ordinal: usize) -> &[u8] {
+        let (source, item) = self.source(ordinal);
+        let start = item.start as usize;
+        &source.bytes[start..start + usize::from(item.step_len)]
     }
 
     pub(crate) fn stored(&self, ordinal: usize) -> Stored<'_> {
-        let item = self.items[ordinal];
-        let mut payload = &self.bytes[item.step as usize + usize::from(item.step_len)..];
+        let (source, item) = self.source(ordinal);
+        let mut payload = &source.bytes[item.start as usize + usize::from(item.step_len)..];
         let broken = "checked when the record was decoded";
         if item.tag == TAG_INLINE {
             let len = take_leb(&mut payload).expect(broken) as usize;
             return Stored::Inline(&payload[..len]);
         }
-        let link = Link::take(self.at, &mut payload).expect(broken);
+        let link = Link::take(source.place.at, &mut payload).expect(broken);
         if item.tag == TAG_VALUE { Stored::Value(link) } else { Stored::Dir(link) }
     }
 
     pub(crate) fn is_value(&self, ordinal: usize) -> bool {
         self.items[ordinal].tag != TAG_DIR
+    }
+
+    /// The number that an entry has in the full record.
+    pub(crate) fn ordinal_in_full(&self, ordinal: usize) -> Option<usize> {
+        let item = self.items[ordinal];
+        match &self.base {
+            Some(_) => item.is_base.then_some(item.start as usize),
+            None => Some(ordinal),
+        }
+    }
+
+    /// The full record that this is based on, or `own`, which has these entries.
+    pub(crate) fn full<'a>(&'a self, own: &'a Arc<Record>) -> &'a Arc<Record> {
+        self.base.as_ref().unwrap_or(own)
     }
 
     /// The ordinal of `step`.
@@ -148,48 +193,96 @@ impl Entries {
 #[derive(Debug)]
 pub(crate) enum Decoded {
     Record(Record),
-    /// The links that are not those of the record at `full`, which must be read and [applied](Delta::apply).
+    /// What differs from the record at `full`, which must be read and [applied](Delta::apply).
     Delta(Delta),
 }
 
 #[derive(Debug)]
 pub(crate) struct Delta {
+    full: Place,
     height: u16,
-    inner: Inner,
+    changes: Changes,
+}
+
+#[derive(Debug)]
+enum Changes {
+    /// The links of the changed buckets.
+    Inner(Inner),
+    /// The entries that are new or changed, and the steps that are gone.
+    Entries(Entries, Vec<Box<[u8]>>),
 }
 
 impl Delta {
     pub(crate) fn full(&self) -> Place {
-        self.inner.full
+        self.full
     }
 
     /// The node, given the record that it is based on.
-    pub(crate) fn apply(self, full: &Record) -> Result<Record, Corrupt> {
-        let RecordBody::Inner(base) = &full.body else {
-            return Err(Corrupt::rule("an inner delta is based on an inner record", 4, 2));
+    pub(crate) fn apply(self, full: &Arc<Record>) -> Result<Record, Corrupt> {
+        let body = match (self.changes, &full.body) {
+            (Changes::Inner(inner), RecordBody::Inner(base)) if base.changed == 0 => {
+                RecordBody::Inner(apply_links(inner, base)?)
+            }
+            (Changes::Entries(own, gone), RecordBody::Entries(base)) if base.base.is_none() => {
+                RecordBody::Entries(apply_entries(own, &gone, full, base)?)
+            }
+            _ => return Err(Corrupt::rule("a delta is based on a full record of its kind", 1, 0)),
         };
-        if base.changed != 0 || base.depth != self.inner.depth {
-            return Err(Corrupt::rule(
-                "an inner delta is based on a full record of its depth",
-                u64::from(self.inner.depth),
-                u64::from(base.depth),
-            ));
-        }
-        let Delta { height, mut inner } = self;
-        let mut own = inner.links.iter();
-        let mut links = Vec::with_capacity(inner.mask.count_ones() as usize);
-        for bucket in (0..32).filter(|bucket| inner.mask >> bucket & 1 == 1) {
-            let changed = inner.changed >> bucket & 1 == 1;
-            let link = if changed { own.next() } else { base.link(bucket) };
-            links.push(*link.ok_or(Corrupt::rule(
-                "a bucket that is kept is in the full record",
-                1,
-                0,
-            ))?);
-        }
-        inner.links = links.into();
-        Ok(Record { height, body: RecordBody::Inner(inner) })
+        Ok(Record { height: self.height, body })
     }
+}
+
+fn apply_links(mut inner: Inner, base: &Inner) -> Result<Inner, Corrupt> {
+    if base.depth != inner.depth {
+        let (expected, found) = (u64::from(inner.depth), u64::from(base.depth));
+        return Err(Corrupt::rule("a delta is based on a record of its depth", expected, found));
+    }
+    let mut own = inner.links.iter();
+    let mut links = Vec::with_capacity(inner.mask.count_ones() as usize);
+    for bucket in (0..32).filter(|bucket| inner.mask >> bucket & 1 == 1) {
+        let changed = inner.changed >> bucket & 1 == 1;
+        let link = if changed { own.next() } else { base.link(bucket) };
+        links.push(*link.ok_or(Corrupt::rule(
+            "a bucket that is kept is in the full record",
+            1,
+            0,
+        ))?);
+    }
+    inner.links = links.into();
+    Ok(inner)
+}
+
+fn apply_entries(
+    own: Entries,
+    gone: &[Box<[u8]>],
+    full: &Arc<Record>,
+    base: &Entries,
+) -> Result<Entries, Corrupt> {
+    if base.leaf != own.leaf {
+        return Err(Corrupt::rule("a delta is based on a record of its kind", 1, 0));
+    }
+    let mut items = Vec::with_capacity(base.len() + own.len());
+    let (mut next, mut gone) = (0, gone.iter().peekable());
+    for ordinal in 0..base.len() {
+        let step = base.step(ordinal);
+        while next < own.len() && own.step(next) < step {
+            items.push(own.items[next]);
+            next += 1;
+        }
+        if next < own.len() && own.step(next) == step {
+            items.push(own.items[next]);
+            next += 1;
+        } else if gone.peek().is_some_and(|gone| ***gone == *step) {
+            gone.next();
+        } else {
+            items.push(Item { start: ordinal as u32, is_base: true, ..base.items[ordinal] });
+        }
+    }
+    items.extend_from_slice(&own.items[next..]);
+    if gone.next().is_some() {
+        return Err(Corrupt::rule("a step that is gone is in the full record", 1, 0));
+    }
+    Ok(Entries { base: Some(Arc::clone(full)), items: items.into(), ..own })
 }
 
 impl Record {
@@ -206,42 +299,68 @@ impl Record {
     pub(crate) fn decode(place: Place, body: &[u8]) -> Result<Decoded, Corrupt> {
         let mut bytes = body;
         let kind = take_u8(&mut bytes)?;
-        if !(FLAT..=INNER_DELTA).contains(&kind) {
+        if !(FLAT..=ENTRIES_DELTA).contains(&kind) {
             return Err(Corrupt::rule(
                 "kind of a directory record",
                 u64::from(FLAT),
                 u64::from(kind),
             ));
         }
+        let leaf = match kind {
+            ENTRIES_DELTA => match take_u8(&mut bytes)? {
+                FLAT => false,
+                LEAF => true,
+                other => return Err(Corrupt::rule("kind of entries", 2, u64::from(other))),
+            },
+            _ => kind == LEAF,
+        };
         let height = take_leb(&mut bytes)?;
         let height = u16::try_from(height)
             .map_err(|_| Corrupt::rule("height", u64::from(u16::MAX), height))?;
         let decoded = match kind {
             FLAT | LEAF => {
-                let entries = decode_entries(place.at, kind == LEAF, &mut bytes)?;
+                let entries = decode_entries(place, leaf, &mut bytes)?;
                 Decoded::Record(Self { height, body: RecordBody::Entries(entries) })
             }
             INNER => {
                 let inner = decode_inner(place, &mut bytes)?;
                 Decoded::Record(Self { height, body: RecordBody::Inner(inner) })
             }
-            _ => Decoded::Delta(Delta { height, inner: decode_delta(place, &mut bytes)? }),
+            INNER_DELTA => {
+                let inner = decode_delta(place, &mut bytes)?;
+                let full = inner.full;
+                Decoded::Delta(Delta { full, height, changes: Changes::Inner(inner) })
+            }
+            _ => {
+                let full = Place::take(place.at, &mut bytes)?;
+                let gone = take_steps(&mut bytes)?;
+                let own = decode_entries(place, leaf, &mut bytes)?;
+                Decoded::Delta(Delta { full, height, changes: Changes::Entries(own, gone) })
+            }
         };
         if !bytes.is_empty() {
             return Err(Corrupt::rule("nothing follows in a record", 0, bytes.len() as u64));
         }
         Ok(decoded)
     }
-
-    /// A record of entries that have just been encoded.
-    pub(crate) fn of_entries(height: u16, encoded: EntriesWriter) -> Self {
-        let EntriesWriter { leaf, at, bytes, items } = encoded;
-        let entries = Entries { leaf, at, bytes: bytes.into(), items: items.into() };
-        Self { height, body: RecordBody::Entries(entries) }
-    }
 }
 
-fn decode_entries(at: Address, leaf: bool, bytes: &mut &[u8]) -> Result<Entries, Corrupt> {
+/// Steps that ascend.
+fn take_steps(bytes: &mut &[u8]) -> Result<Vec<Box<[u8]>>, Corrupt> {
+    let count = take_leb(bytes)? as usize;
+    let mut steps: Vec<Box<[u8]>> = Vec::with_capacity(count.min(bytes.len() / 2));
+    for _ in 0..count {
+        let len = take_u8(bytes)?;
+        let step = take_bytes(bytes, usize::from(len))?;
+        if step.is_empty() || steps.last().is_some_and(|last| **last >= *step) {
+            return Err(Corrupt::rule("steps ascend", steps.len() as u64, u64::from(len)));
+        }
+        steps.push(step.into());
+    }
+    Ok(steps)
+}
+
+fn decode_entries(place: Place, leaf: bool, bytes: &mut &[u8]) -> Result<Entries, Corrupt> {
     let count = take_leb(bytes)? as usize;
     let whole = *bytes;
     let mut items = Vec::with_capacity(count.min(whole.len() / 3));
@@ -259,14 +378,14 @@ fn decode_entries(at: Address, leaf: bool, bytes: &mut &[u8]) -> Result<Entries,
                 let len = take_leb(bytes)? as usize;
                 take_bytes(bytes, len)?;
             }
-            TAG_VALUE | TAG_DIR => drop(Link::take(at, bytes)?),
+            TAG_VALUE | TAG_DIR => drop(Link::take(place.at, bytes)?),
             _ => return Err(Corrupt::rule("tag of an entry", 3, u64::from(tag))),
         }
         last = Some(step);
-        items.push(Item { step: start as u32, step_len, tag });
+        items.push(Item { start: start as u32, step_len, tag, is_base: false });
     }
     let used = whole.len() - bytes.len();
-    Ok(Entries { leaf, at, bytes: whole[..used].into(), items: items.into() })
+    Ok(Entries { leaf, place, base: None, bytes: whole[..used].into(), items: items.into() })
 }
 
 fn take_mask(bytes: &mut &[u8]) -> Result<u32, Corrupt> {
@@ -304,18 +423,62 @@ fn decode_delta(place: Place, bytes: &mut &[u8]) -> Result<Inner, Corrupt> {
     Ok(Inner { depth, count, mask, links, full, changed })
 }
 
-/// Encodes the entries of a directory or of a leaf, one after the other.
+/// Encodes the entries of a directory or of a leaf, one after the other, in full or as what differs from a full record.
 #[derive(Debug)]
 pub(crate) struct EntriesWriter {
     leaf: bool,
     at: Address,
+    /// The full record, if a delta is written, and how many of its entries were passed.
+    base: Option<(Arc<Record>, usize)>,
+    /// The steps of the full record that are gone, each with its length.
+    gone: (u64, Vec<u8>),
+    own: u64,
     bytes: Vec<u8>,
     items: Vec<Item>,
 }
 
 impl EntriesWriter {
-    pub(crate) fn new(leaf: bool, at: Address, count: usize) -> Self {
-        Self { leaf, at, bytes: Vec::with_capacity(count * 64), items: Vec::with_capacity(count) }
+    pub(crate) fn new(leaf: bool, at: Address, count: usize, base: Option<&Arc<Record>>) -> Self {
+        let base = base.map(|base| (Arc::clone(base), 0));
+        let bytes = Vec::with_capacity(if base.is_some() { 512 } else { count * 64 });
+        Self {
+            leaf,
+            at,
+            base,
+            gone: (0, Vec::new()),
+            own: 0,
+            bytes,
+            items: Vec::with_capacity(count),
+        }
+    }
+
+    /// The entry of this number in the full record comes next.
+    pub(crate) fn keep(&mut self, ordinal: usize) {
+        let (base, passed) = self.base.take().expect("entries are kept in deltas only");
+        if let RecordBody::Entries(entries) = &base.body {
+            self.pass(entries, passed, ordinal);
+            let item = entries.items[ordinal];
+            self.items.push(Item { start: ordinal as u32, is_base: true, ..item });
+        }
+        self.base = Some((base, ordinal + 1));
+    }
+
+    /// Entries of the full record that are not kept: they are changed, or gone.
+    fn pass(&mut self, entries: &Entries, from: usize, to: usize) {
+        for ordinal in from..to {
+            let step = entries.step(ordinal);
+            // What came since the last one that was kept is of its own, and ascends.
+            let own = self.items.iter().rev().take_while(|item| !item.is_base);
+            let mut steps = own.map(|item| {
+                let start = item.start as usize;
+                &self.bytes[start..start + usize::from(item.step_len)]
+            });
+            if !steps.any(|own| own == step) {
+                self.gone.0 += 1;
+                self.gone.1.push(step.len() as u8);
+                self.gone.1.extend_from_slice(step);
+            }
+        }
     }
 
     pub(crate) fn put(&mut self, step: &[u8], stored: Stored<'_>) {
@@ -324,9 +487,10 @@ impl EntriesWriter {
             Stored::Value(_) => TAG_VALUE,
             Stored::Dir(_) => TAG_DIR,
         };
+        self.own += 1;
         self.bytes.extend_from_slice(&[tag, step.len() as u8]);
-        let item = Item { step: self.bytes.len() as u32, step_len: step.len() as u8, tag };
-        self.items.push(item);
+        let start = self.bytes.len() as u32;
+        self.items.push(Item { start, step_len: step.len() as u8, tag, is_base: false });
         self.bytes.extend_from_slice(step);
         match stored {
             Stored::Inline(value) => {
@@ -337,13 +501,63 @@ impl EntriesWriter {
         }
     }
 
+    /// Ends the entries; [`body`](Self::body) and [`record`](Self::record) follow.
+    pub(crate) fn end(&mut self) {
+        if let Some((base, passed)) = self.base.take() {
+            if let RecordBody::Entries(entries) = &base.body {
+                self.pass(entries, passed, entries.len());
+            }
+            self.base = Some((base, usize::MAX));
+        }
+    }
+
     /// The body of the record.
     pub(crate) fn body(&self, height: u16, out: &mut Vec<u8>) {
-        out.push(if self.leaf { LEAF } else { FLAT });
-        put_leb(out, u64::from(height));
-        put_leb(out, self.items.len() as u64);
+        let kind = if self.leaf { LEAF } else { FLAT };
+        match &self.base {
+            Some((base, _)) => {
+                out.extend_from_slice(&[ENTRIES_DELTA, kind]);
+                put_leb(out, u64::from(height));
+                if let RecordBody::Entries(entries) = &base.body {
+                    entries.place.put(self.at, out);
+                }
+                put_leb(out, self.gone.0);
+                out.extend_from_slice(&self.gone.1);
+            }
+            None => {
+                out.push(kind);
+                put_leb(out, u64::from(height));
+            }
+        }
+        put_leb(out, self.own);
         out.extend_from_slice(&self.bytes);
     }
+
+    /// The record, which was put at `place`.
+    pub(crate) fn record(self, height: u16, place: Place) -> Record {
+        let entries = Entries {
+            leaf: self.leaf,
+            place,
+            base: self.base.map(|(base, _)| base),
+            bytes: self.bytes.into(),
+            items: self.items.into(),
+        };
+        Record { height, body: RecordBody::Entries(entries) }
+    }
+}
+
+/// The full record that the entries of a node are best written as a delta of: if so many of them are not that record's.
+pub(crate) fn delta_base(
+    record: Option<&Arc<Record>>,
+    kept: usize,
+    count: usize,
+) -> Option<&Arc<Record>> {
+    let record = record?;
+    let RecordBody::Entries(entries) = &record.body else { return None };
+    let full = entries.full(record);
+    let RecordBody::Entries(base) = &full.body else { return None };
+    let changes = (count - kept) + (base.len() - kept);
+    (base.len() > DELTA_ENTRIES_MIN && is_delta_worth(changes, base.len())).then_some(full)
 }
 
 /// The body of the record of an inode with buckets: a delta where that is less than half.

@@ -192,11 +192,6 @@ impl Preimages {
         Self { rules, bytes: Vec::new(), starts: Vec::new() }
     }
 
-    /// How many bytes are collected.
-    pub(crate) fn len(&self) -> usize {
-        self.bytes.len()
-    }
-
     fn begin(&mut self, tag: u8) {
         self.starts.push((tag, self.bytes.len()));
     }
@@ -278,25 +273,19 @@ impl Preimages {
         hashes
     }
 
-    /// As many at once as the processor has lanes for; inputs of like length share the lanes best.
+    /// As many at once as the processor has lanes for; a lane that is done takes the next input.
     fn finish_blake2b(&self) -> Vec<Hash> {
         let mut params = blake2b_simd::Params::new();
         params.hash_length(HASH_BYTES);
-        let mut order: Vec<usize> = (0..self.starts.len()).collect();
-        order
-            .sort_unstable_by_key(|&number| self.preimage(number).len() / blake2b_simd::BLOCKBYTES);
-        let mut hashes = vec![Hash([0; HASH_BYTES]); order.len()];
-        for group in order.chunks(blake2b_simd::many::MAX_DEGREE) {
-            let mut jobs: Vec<_> = group
-                .iter()
-                .map(|&number| blake2b_simd::many::HashManyJob::new(&params, self.preimage(number)))
-                .collect();
-            blake2b_simd::many::hash_many(jobs.iter_mut());
-            for (&number, job) in group.iter().zip(&jobs) {
-                hashes[number].0.copy_from_slice(job.to_hash().as_bytes());
-            }
-        }
-        hashes
+        let job = |number| blake2b_simd::many::HashManyJob::new(&params, self.preimage(number));
+        let mut jobs: Vec<_> = (0..self.starts.len()).map(job).collect();
+        blake2b_simd::many::hash_many(jobs.iter_mut());
+        let hash = |job: &blake2b_simd::many::HashManyJob<'_>| {
+            let mut hash = Hash([0; HASH_BYTES]);
+            hash.0.copy_from_slice(job.to_hash().as_bytes());
+            hash
+        };
+        jobs.iter().map(hash).collect()
     }
 }
 

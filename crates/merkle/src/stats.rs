@@ -39,6 +39,8 @@ pub struct CommitStats {
     pub hashed: u64,
     /// Bytes of their preimages.
     pub hashed_bytes: u64,
+    /// Values that are stored in nodes, hashed again for the nodes' sake; not among those above.
+    pub hashed_again: u64,
     /// Directories and inodes that were written.
     pub nodes: u64,
     /// Values that were written on their own.

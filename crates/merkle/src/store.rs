@@ -462,6 +462,7 @@ impl Store {
         counters.hash_time += hash_time;
         counters.hashed += hashed.count;
         counters.hashed_bytes += hashed.bytes;
+        counters.hashed_again += hashed.again;
         Ok(hash)
     }
 

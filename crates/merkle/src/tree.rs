@@ -6,14 +6,15 @@
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
+use crate::copy::{Blinded, copy};
 use crate::digest;
 use crate::edit::edit;
 use crate::error::{Error, Result};
 use crate::hash::Hash;
-use crate::node::{Body, Child, Env, HEIGHT_MAX, Node, Spot, Value};
+use crate::node::{Child, Env, HEIGHT_MAX, Node, Shape, Spot, Value};
 use crate::path::{PathText, Steps};
 use crate::pins::Pins;
-use crate::rules::{Rules, STEP_BYTES_MAX};
+use crate::rules::{BRANCHING_MAX, Rules, STEP_BYTES_MAX};
 
 /// What a tree is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -83,7 +84,7 @@ impl Tree {
         Ok(Self { env, root: empty_dir(), pins: Pins::default() })
     }
 
-    fn with_root(&self, root: Child) -> Self {
+    pub(crate) fn with_root(&self, root: Child) -> Self {
         Self { env: Arc::clone(&self.env), root, pins: self.pins.clone() }
     }
 
@@ -257,8 +258,8 @@ impl Tree {
         self.bind(Steps::new(path).as_slice(), Child::Value(Arc::new(Value::new(bytes))))
     }
 
-    /// Binds a tree at `path`, sharing its objects; an empty directory unbinds what is there. Says whether anything
-    /// changed.
+    /// Binds a tree at `path`, sharing its objects; an empty directory unbinds what is there. A tree that belongs to no
+    /// store is copied. Says whether anything changed.
     ///
     /// # Errors
     /// As [`add`](Self::add), and [`ForeignTree`](Error::ForeignTree) for a tree of another store that is not in memory.
@@ -266,12 +267,15 @@ impl Tree {
         if tree.is_empty() {
             return self.remove(path);
         }
-        if !Arc::ptr_eq(&self.env, &tree.env)
-            && (tree.env.source.is_some() || tree.env.rules != self.env.rules)
-        {
+        let child = if Arc::ptr_eq(&self.env, &tree.env) {
+            tree.root.clone()
+        } else if tree.env.source.is_some() || tree.env.rules != self.env.rules {
             return Err(Error::ForeignTree);
-        }
-        let changed = self.bind(Steps::new(path).as_slice(), tree.root.clone())?;
+        } else {
+            tree.hash();
+            copy(&tree.env, Spot::Own(&tree.root), Blinded::Keep)?
+        };
+        let changed = self.bind(Steps::new(path).as_slice(), child)?;
         self.pins.join(&tree.pins);
         Ok(changed)
     }
@@ -335,6 +339,36 @@ impl Tree {
         }
     }
 
+    /// Changes one binding: `change` gets the tree at `path` and gives the new one; none, or an empty directory, unbinds
+    /// it.
+    ///
+    /// # Errors
+    /// As [`add_tree`](Self::add_tree).
+    pub fn update_tree<S: AsRef<[u8]>>(
+        &mut self,
+        path: &[S],
+        change: impl FnOnce(Option<Self>) -> Option<Self>,
+    ) -> Result<bool> {
+        match change(self.find_tree(path)?) {
+            Some(tree) => self.add_tree(path, &tree),
+            None => self.remove(path),
+        }
+    }
+
+    /// A tree of the same store that binds `value` at `path` and nothing else.
+    ///
+    /// # Errors
+    /// As [`add`](Self::add).
+    pub fn singleton<S: AsRef<[u8]>>(
+        &self,
+        path: &[S],
+        value: impl Into<Box<[u8]>>,
+    ) -> Result<Self> {
+        let mut tree = self.empty();
+        tree.add(path, value)?;
+        Ok(tree)
+    }
+
     /// Forgets what was loaded and can be loaded again. Changes that are not stored stay.
     ///
     /// Cost: none; later reads load again.
@@ -363,17 +397,17 @@ fn list_page<'a>(
         *offset -= node.count();
         return Ok(true);
     }
-    match &node.body {
-        Body::Entries(entries) => {
-            for item in *offset as usize..entries.items.len() {
+    match node.shape() {
+        Shape::Entries(entries) => {
+            for item in *offset as usize..entries.len() {
                 if visit(entries.step(item), entries.spot(item)) >= length {
                     return Ok(false);
                 }
             }
             *offset = 0;
         }
-        Body::Inner(inner) => {
-            for bucket in 0..inner.slots.len() {
+        Shape::Inner(inner) => {
+            for bucket in 0..BRANCHING_MAX as usize {
                 if let Some(below) = inner.bucket(env, bucket)? {
                     if !list_page(env, below, offset, length, visit)? {
                         return Ok(false);
@@ -434,18 +468,35 @@ fn unbind(env: &Env, slot: &mut Option<Child>, path: &[&[u8]]) -> Result<bool> {
     outcome
 }
 
-/// Whether a binding is the one that is to be made. Values are compared by their bytes, directories by where they are
-/// stored, or by being the very same; so no hash is computed.
+/// Whether a binding is the one that is to be made. Where both hashes are known they decide; otherwise values are compared
+/// by their bytes, and directories by being the very same, so that no directory is hashed.
 fn is_same(env: &Env, old: &Child, new: &Child) -> Result<bool> {
+    if old.is_value() != new.is_value() {
+        return Ok(false);
+    }
+    if let (Some(old), Some(new)) = (known_hash(old), known_hash(new)) {
+        return Ok(old == new);
+    }
     Ok(match (old, new) {
         (Child::Value(old), Child::Value(new)) => old.bytes == new.bytes,
         (Child::ValueAt(link), Child::Value(new)) => {
             new.bytes.len() + 16 > link.place.bytes as usize && *env.load_value(link)? == *new.bytes
         }
-        (Child::ValueAt(old), Child::ValueAt(new)) => old.hash == new.hash,
-        (Child::Dir(old), Child::Dir(new)) => {
-            Arc::ptr_eq(old, new) || old.link().is_some() && old.link() == new.link()
+        (Child::Blinded { hash, .. }, Child::Value(new)) => {
+            env.rules.value_hash(&new.bytes) == *hash
         }
+        (Child::Dir(old), Child::Dir(new)) => Arc::ptr_eq(old, new),
         _ => false,
     })
+}
+
+/// The hash, if it takes no hashing.
+fn known_hash(child: &Child) -> Option<Hash> {
+    match child {
+        Child::Value(value) => value.hash.get().copied(),
+        Child::Dir(node) => node.hash.get().copied(),
+        Child::ValueAt(link) => Some(link.hash),
+        Child::DirAt(far) => Some(far.0.hash),
+        Child::Blinded { hash, .. } => Some(*hash),
+    }
 }

@@ -7,14 +7,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use terrane_btree::{Config, Error, Index, IndexReader, Loss, PAGE_SIZE, check};
 use terrane_io::checksum::crc32c;
-use terrane_io::{
-    Access, Clock, Disk, DiskFile, Entry, EntryKind, IoQueue, LockGuard, OpenMode, QueueKind,
-    SimDisk,
-};
+use terrane_io::{Disk, SimDisk, StillDisk};
 use terrane_testkit::golden;
 
 use crate::model::DIR;
@@ -30,94 +26,6 @@ const FILES: [(&str, &str); 3] = [
 
 const LEASE: &str = "btree-lease.reader";
 
-/// A simulated disk whose clock stands still, so that the bytes written do not depend on the number of
-/// calls made before.
-#[derive(Debug)]
-struct StillDisk {
-    disk: Arc<SimDisk>,
-    clock: StillClock,
-}
-
-#[derive(Debug)]
-struct StillClock;
-
-impl Clock for StillClock {
-    fn wall(&self) -> Duration {
-        Duration::new(1_767_225_600, 123_456_789)
-    }
-
-    fn monotonic(&self) -> Duration {
-        Duration::ZERO
-    }
-}
-
-impl Disk for StillDisk {
-    fn open(
-        &self,
-        path: &Path,
-        mode: OpenMode,
-        access: Access,
-    ) -> terrane_io::Result<Arc<dyn DiskFile>> {
-        self.disk.open(path, mode, access)
-    }
-
-    fn create_dir(&self, path: &Path) -> terrane_io::Result<()> {
-        self.disk.create_dir(path)
-    }
-
-    fn remove_dir(&self, path: &Path) -> terrane_io::Result<()> {
-        self.disk.remove_dir(path)
-    }
-
-    fn remove(&self, path: &Path) -> terrane_io::Result<()> {
-        self.disk.remove(path)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> terrane_io::Result<()> {
-        self.disk.rename(from, to)
-    }
-
-    fn hard_link(&self, from: &Path, to: &Path) -> terrane_io::Result<()> {
-        self.disk.hard_link(from, to)
-    }
-
-    fn list(&self, dir: &Path) -> terrane_io::Result<Vec<Entry>> {
-        self.disk.list(dir)
-    }
-
-    fn kind(&self, path: &Path) -> terrane_io::Result<Option<EntryKind>> {
-        self.disk.kind(path)
-    }
-
-    fn sync_dir(&self, dir: &Path) -> terrane_io::Result<()> {
-        self.disk.sync_dir(dir)
-    }
-
-    fn lock(&self, path: &Path) -> terrane_io::Result<Box<dyn LockGuard>> {
-        self.disk.lock(path)
-    }
-
-    fn is_locked(&self, path: &Path) -> terrane_io::Result<bool> {
-        self.disk.is_locked(path)
-    }
-
-    fn free_bytes(&self, dir: &Path) -> terrane_io::Result<u64> {
-        self.disk.free_bytes(dir)
-    }
-
-    fn clock(&self) -> &dyn Clock {
-        &self.clock
-    }
-
-    fn queue(&self, depth: usize) -> terrane_io::Result<Box<dyn IoQueue>> {
-        self.disk.queue(depth)
-    }
-
-    fn queue_kind(&self) -> QueueKind {
-        self.disk.queue_kind()
-    }
-}
-
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 
 fn config() -> Config {
@@ -131,7 +39,7 @@ fn path(file: &str) -> PathBuf {
 /// An index of some leaves and a node, with updates in its log that the leaves do not have.
 fn write() -> (Arc<SimDisk>, Model) {
     let disk = SimDisk::new(1);
-    let still = Arc::new(StillDisk { disk: disk.clone(), clock: StillClock });
+    let still = StillDisk::new(disk.clone());
     let index = Index::create(still, Path::new(DIR), &config()).unwrap();
     let mut model = Model::new();
     for number in 0..150_u64 {

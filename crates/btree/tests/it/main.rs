@@ -5,6 +5,8 @@
 
 mod acceptance;
 
+mod bulk;
+
 mod crash;
 
 mod damage;

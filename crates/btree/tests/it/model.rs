@@ -187,6 +187,19 @@ impl<'a> Run<'a> {
         let report = check(&self.disk, Path::new(DIR), &mut |_, _| {}).unwrap();
         assert_eq!(report.problems, []);
         assert_eq!(report.entries, self.model.len() as u64);
+        self.check_reader();
+    }
+
+    /// A reader has the same, in both directions.
+    fn check_reader(&self) {
+        self.reader.sync().unwrap();
+        let prefix = self.model.keys().nth(self.model.len() / 2);
+        let prefix = prefix.map_or(&[][..], |key| &key[..key.len() / 2]);
+        let entries = expected(self.model.iter().filter(|(key, _)| key.starts_with(prefix)));
+        assert_eq!(list(self.reader.prefix(prefix).unwrap()), entries);
+        let mut backward = list(self.reader.prefix_back(prefix).unwrap());
+        backward.reverse();
+        assert_eq!(backward, entries);
     }
 }
 

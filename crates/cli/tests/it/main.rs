@@ -10,6 +10,7 @@ mod btree;
 mod chain;
 mod changes;
 mod context;
+mod index;
 mod inspect;
 mod irmin_trace;
 mod kvget;

@@ -8,13 +8,9 @@
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use terrane_io::checksum::{crc32c, crc32c_append};
-use terrane_io::{
-    Access, Clock, Disk, DiskFile, Entry, EntryKind, IoQueue, LockGuard, OpenMode, QueueKind,
-    SimDisk,
-};
+use terrane_io::{Disk, SimDisk, StillDisk};
 use terrane_lsm::inspect::{Inspection, inspect};
 use terrane_lsm::{
     DiskCache, Error, FilterPolicy, IndexKind, LevelFilter, PAGE_SIZE, ReaderOptions, Resolve,
@@ -52,94 +48,6 @@ const STORE_FILES: [(&str, &str); 3] = [
     ("log.sealed", "log/00000001.log"),
     ("log.last", "log/00000002.log"),
 ];
-
-/// A simulated disk whose clock stands still, so that the bytes written do not depend on the number of
-/// calls made before.
-#[derive(Debug)]
-struct StillDisk {
-    disk: Arc<SimDisk>,
-    clock: StillClock,
-}
-
-#[derive(Debug)]
-struct StillClock;
-
-impl Clock for StillClock {
-    fn wall(&self) -> Duration {
-        Duration::new(1_767_225_600, 123_456_789)
-    }
-
-    fn monotonic(&self) -> Duration {
-        Duration::ZERO
-    }
-}
-
-impl Disk for StillDisk {
-    fn open(
-        &self,
-        path: &Path,
-        mode: OpenMode,
-        access: Access,
-    ) -> terrane_io::Result<Arc<dyn DiskFile>> {
-        self.disk.open(path, mode, access)
-    }
-
-    fn create_dir(&self, path: &Path) -> terrane_io::Result<()> {
-        self.disk.create_dir(path)
-    }
-
-    fn remove_dir(&self, path: &Path) -> terrane_io::Result<()> {
-        self.disk.remove_dir(path)
-    }
-
-    fn remove(&self, path: &Path) -> terrane_io::Result<()> {
-        self.disk.remove(path)
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> terrane_io::Result<()> {
-        self.disk.rename(from, to)
-    }
-
-    fn hard_link(&self, from: &Path, to: &Path) -> terrane_io::Result<()> {
-        self.disk.hard_link(from, to)
-    }
-
-    fn list(&self, dir: &Path) -> terrane_io::Result<Vec<Entry>> {
-        self.disk.list(dir)
-    }
-
-    fn kind(&self, path: &Path) -> terrane_io::Result<Option<EntryKind>> {
-        self.disk.kind(path)
-    }
-
-    fn sync_dir(&self, dir: &Path) -> terrane_io::Result<()> {
-        self.disk.sync_dir(dir)
-    }
-
-    fn lock(&self, path: &Path) -> terrane_io::Result<Box<dyn LockGuard>> {
-        self.disk.lock(path)
-    }
-
-    fn is_locked(&self, path: &Path) -> terrane_io::Result<bool> {
-        self.disk.is_locked(path)
-    }
-
-    fn free_bytes(&self, dir: &Path) -> terrane_io::Result<u64> {
-        self.disk.free_bytes(dir)
-    }
-
-    fn clock(&self) -> &dyn Clock {
-        &self.clock
-    }
-
-    fn queue(&self, depth: usize) -> terrane_io::Result<Box<dyn IoQueue>> {
-        self.disk.queue(depth)
-    }
-
-    fn queue_kind(&self) -> QueueKind {
-        self.disk.queue_kind()
-    }
-}
 
 fn config() -> TableConfig {
     TableConfig {
@@ -193,7 +101,7 @@ fn saved() -> Content {
 /// A disk with the session of the golden files.
 fn write() -> Arc<SimDisk> {
     let disk = SimDisk::new(1);
-    let still = Arc::new(StillDisk { disk: Arc::clone(&disk), clock: StillClock });
+    let still = StillDisk::new(disk.clone());
     let options = SessionOptions::with_salt(SALT).create_dir();
     let session = Session::open(still, Path::new(DIR), &options).unwrap();
     let mut table = session.new_table(&config()).unwrap();
@@ -267,7 +175,7 @@ fn golden_files_of_blobs_unions_and_budgets_are_what_is_written_and_are_read() {
     };
     let budget = TableConfig { memory_budget: Some(256 << 10), ..TableConfig::default() };
     let disk = SimDisk::new(1);
-    let still = Arc::new(StillDisk { disk: Arc::clone(&disk), clock: StillClock });
+    let still = StillDisk::new(disk.clone());
     let options = SessionOptions::with_salt(SALT).create_dir();
     let session = Session::open(still, Path::new(DIR), &options).unwrap();
     let mut inputs: [Table; 2] = [(); 2].map(|()| session.new_table(&config).unwrap());
@@ -324,7 +232,7 @@ fn golden_file_of_a_ribbon_is_what_is_written_and_is_read() {
     let filter = FilterPolicy::PerLevel(vec![LevelFilter::Ribbon(5)]);
     let config = TableConfig { filter, ..config() };
     let disk = SimDisk::new(1);
-    let still = Arc::new(StillDisk { disk: Arc::clone(&disk), clock: StillClock });
+    let still = StillDisk::new(disk.clone());
     let options = SessionOptions::with_salt(SALT).create_dir();
     let session = Session::open(still, Path::new(DIR), &options).unwrap();
     let mut table = session.new_table(&config).unwrap();
@@ -370,7 +278,7 @@ fn content_of_main() -> Content {
 /// Two tables, between which a third one was, and a log of all kinds of updates in two segments.
 fn write_store() -> Arc<SimDisk> {
     let disk = SimDisk::new(1);
-    let still = Arc::new(StillDisk { disk: Arc::clone(&disk), clock: StillClock });
+    let still = StillDisk::new(disk.clone());
     let session = SessionOptions::with_salt(SALT).create_dir();
     let options = StoreOptions::default().session(session).log_bytes_max(64 << 10);
     let store = Store::open(still, Path::new(DIR), &options).unwrap();

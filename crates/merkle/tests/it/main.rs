@@ -1,6 +1,16 @@
 //! Tests of the context store through its public face.
 
+#![forbid(unsafe_code)]
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 mod collection;
+
+mod folds;
+
+mod proof;
+
 mod stores;
+
 mod trees;
+
 mod vectors;

@@ -1,7 +1,7 @@
 //! The hashing floor: what BLAKE2b alone costs for as many preimages of the same sizes as a block changes.
 //!
-//! It is hashed with the code that commits are hashed with: preimages are put into batches of 16 KiB, of which those of
-//! like sizes go through the processor's lanes together. Sizes are those of a phase, in whole blocks of 128 bytes, mixed by a
+//! It is hashed with the code that commits are hashed with: preimages are put into batches of 64 KiB, each of which goes
+//! through the processor's lanes. Sizes are those of a phase, in whole blocks of 128 bytes, mixed by a
 //! seed, as a tree has them.
 
 use std::hint::black_box;
@@ -17,7 +17,7 @@ const BLOCKS_MAX: u64 = 32;
 /// The shortest of so many rounds counts: nothing but the machine can add to it.
 const ROUNDS: usize = 5;
 /// Bytes of a batch, as commits have them.
-const BATCH_BYTES: usize = 16 << 10;
+const BATCH_BYTES: usize = 64 << 10;
 /// The preimage of a value begins with its length.
 const LENGTH_BYTES: usize = 8;
 

@@ -124,6 +124,8 @@ pub struct BlockReport {
     pub hashed: f64,
     /// Bytes of their preimages.
     pub hashed_bytes: f64,
+    /// Values that are stored in nodes, hashed again for the nodes' sake; not in the floor.
+    pub hashed_again: f64,
     /// Directories and inodes that were written.
     pub nodes: f64,
     /// Values that were written on their own.

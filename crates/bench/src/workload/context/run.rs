@@ -434,6 +434,7 @@ fn per_block(blocks: u64, before: &Stats, now: &Stats, usage: Option<Usage>) -> 
     BlockReport {
         hashed: since(|stats| stats.committed.hashed),
         hashed_bytes: since(|stats| stats.committed.hashed_bytes),
+        hashed_again: since(|stats| stats.committed.hashed_again),
         nodes: since(|stats| stats.committed.nodes),
         values: since(|stats| stats.committed.values),
         appended_bytes: since(|stats| stats.written_bytes),

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use terrane::btree::{Config, Index, IndexReader, IterRecords, Stats};
+use terrane::btree::{Config, Index, IndexReader, Records, Stats};
 use terrane::io::{CountedDisk, Counts};
 
 use super::super::map::Map;
@@ -38,6 +38,19 @@ impl BtreeMap {
     }
 }
 
+/// Entries as the index takes them, without an allocation for each.
+struct Sorted<'a> {
+    entries: &'a mut dyn Iterator<Item = (Key, Value)>,
+    current: Option<(Key, Value)>,
+}
+
+impl Records for Sorted<'_> {
+    fn next(&mut self) -> terrane::btree::Result<Option<(&[u8], &[u8])>> {
+        self.current = self.entries.next();
+        Ok(self.current.as_ref().map(|(key, value)| (&key[..], &value[..])))
+    }
+}
+
 impl Map for BtreeMap {
     fn find(&self, key: &Key) -> Result<Option<Vec<u8>>> {
         Ok(self.index.find(key)?)
@@ -69,8 +82,8 @@ impl Map for BtreeMap {
     }
 
     fn load(&mut self, sorted: &mut dyn Iterator<Item = (Key, Value)>) -> Result<()> {
-        let entries = sorted.map(|(key, value)| (key.to_vec(), value.to_vec()));
-        self.index.build_sorted(&mut IterRecords::new(entries), FILL_PERCENT, |_| {})?;
+        let mut entries = Sorted { entries: sorted, current: None };
+        self.index.build_sorted(&mut entries, FILL_PERCENT, |_| {})?;
         Ok(())
     }
 

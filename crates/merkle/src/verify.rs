@@ -1,0 +1,252 @@
+//! Checking of proofs, which needs no store: the state is built into a partial tree, whatever it says is checked
+//! against the rules, and the computation runs on it.
+//!
+//! What the rules ask of a tree holds for a partial one after that, as far as it is known: a directory is listed or
+//! divided as the number of its steps demands, its steps ascend and stand in their buckets, and no inode has fewer steps
+//! than what is below it; so the code that changes trees works on it.
+
+use std::sync::Arc;
+
+use crate::error::Result;
+use crate::hash::Hash;
+use crate::node::{Body, Child, Env, InnerNode, Item, Node, Slot, Step, Value};
+use crate::path::PathText;
+use crate::pins::Pins;
+use crate::proof::{
+    ExtenderProof, InodeProof, InodeTree, NESTING_MAX, Proof, ProofEntry, ProofError, ProofTree,
+    VERSION, kinded,
+};
+use crate::rules::{INODE_DEPTH_MAX, Rules, STEP_BYTES_MAX};
+use crate::tree::Tree;
+
+/// Checks `proof` by running `f` on its state, and gives the result of `f`: what it would have given on the tree that has
+/// the hash `proof.before`. It is up to the caller that this is the hash of the tree in question.
+///
+/// In `f`, what the proof does not hold is [`NotProvided`](crate::Error::NotProvided); `f` must pass that error on.
+///
+/// Cost: no I/O; hashing of the state, and what `f` does.
+///
+/// # Errors
+/// [`BeforeMismatch`](ProofError::BeforeMismatch), [`AfterMismatch`](ProofError::AfterMismatch), [`NotProvided`](ProofError::NotProvided),
+/// [`Shape`](ProofError::Shape), [`TooDeep`](ProofError::TooDeep), [`UnsupportedVersion`](ProofError::UnsupportedVersion), and
+/// [`Tree`](ProofError::Tree) for any other error of `f` and for rules that no store has.
+pub fn verify_tree_proof<R>(
+    rules: &Rules,
+    proof: &Proof,
+    f: impl FnOnce(Tree) -> Result<(Tree, R)>,
+) -> std::result::Result<R, ProofError> {
+    rules.check()?;
+    if proof.version != VERSION {
+        return Err(ProofError::UnsupportedVersion { found: proof.version });
+    }
+    let env = Env { rules: *rules, source: None, proof: true };
+    let mut builder = Builder { rules, path: Vec::new(), buckets: Vec::new() };
+    let root = builder.tree(&proof.state, 0)?;
+    let tree = Tree { env: Arc::new(env), root, pins: Pins::default() };
+    let found = kinded(&tree);
+    if found != proof.before {
+        return Err(ProofError::BeforeMismatch { expected: proof.before, found });
+    }
+    let (changed, result) = f(tree)?;
+    let found = kinded(&changed);
+    if found != proof.after {
+        return Err(ProofError::AfterMismatch { expected: proof.after, found });
+    }
+    Ok(result)
+}
+
+/// Makes a partial tree.
+struct Builder<'a> {
+    rules: &'a Rules,
+    /// Where it is.
+    path: Vec<&'a [u8]>,
+    /// The buckets on the way to the inode that is made, within its directory.
+    buckets: Vec<usize>,
+}
+
+type Built<T> = std::result::Result<T, ProofError>;
+
+impl<'a> Builder<'a> {
+    fn shape(&self, rule: &'static str) -> ProofError {
+        ProofError::Shape { path: PathText::new(&self.path), rule }
+    }
+
+    fn check(&self, holds: bool, rule: &'static str) -> Built<()> {
+        if holds { Ok(()) } else { Err(self.shape(rule)) }
+    }
+
+    fn blinded(&self, is_value: bool, hash: Hash) -> Built<Child> {
+        let empty = !is_value && hash == self.rules.empty_hash();
+        self.check(!empty, "an empty directory is not blinded")?;
+        Ok(Child::Blinded { is_value, hash })
+    }
+
+    fn tree(&mut self, tree: &'a ProofTree, nesting: usize) -> Built<Child> {
+        let node = match tree {
+            ProofTree::Value(bytes) => {
+                return Ok(Child::Value(Arc::new(Value::new(bytes.as_slice().into()))));
+            }
+            ProofTree::BlindedValue(hash) => return self.blinded(true, *hash),
+            ProofTree::BlindedNode(hash) => return self.blinded(false, *hash),
+            ProofTree::Node(entries) => self.directory(entries, nesting)?,
+            ProofTree::Inode(inode) => {
+                self.check(!self.rules.is_flat(inode.length), "a small directory lists its steps")?;
+                self.within(|builder| builder.inner(inode, nesting))?
+            }
+            ProofTree::Extender(chain) => {
+                self.check(!self.rules.is_flat(chain.length), "a small directory lists its steps")?;
+                self.within(|builder| builder.chain(chain, nesting))?
+            }
+        };
+        Ok(Child::Dir(Arc::new(node)))
+    }
+
+    /// Runs `make` at the top of a directory.
+    fn within(&mut self, make: impl FnOnce(&mut Self) -> Built<Node>) -> Built<Node> {
+        let outer = std::mem::take(&mut self.buckets);
+        let made = make(self);
+        self.buckets = outer;
+        made
+    }
+
+    /// A directory that lists its steps: flat, or, where more may be listed than hashed flat, an inode.
+    fn directory(&mut self, entries: &'a [ProofEntry], nesting: usize) -> Built<Node> {
+        let count = entries.len() as u64;
+        let root = self.path.is_empty();
+        self.check(root || count > 0, "an empty directory is not bound")?;
+        let flat = self.rules.is_flat(count);
+        self.check(flat || self.rules.is_leaf(0, count), "a large directory has buckets")?;
+        self.within(|builder| builder.entries(!flat, entries, nesting))
+    }
+
+    fn entries(&mut self, leaf: bool, entries: &'a [ProofEntry], nesting: usize) -> Built<Node> {
+        if nesting >= NESTING_MAX {
+            return Err(ProofError::TooDeep);
+        }
+        let (mut items, mut height) = (Vec::with_capacity(entries.len()), 1);
+        let mut last: &[u8] = &[];
+        for (step, tree) in entries {
+            self.path.push(step);
+            self.check(step.len() <= STEP_BYTES_MAX, "a step has at most 255 bytes")?;
+            self.check(last < &**step, "steps ascend, and none is empty")?;
+            let placed = (0..).zip(&self.buckets);
+            let placed = placed.fold(true, |so_far, (depth, &bucket)| {
+                so_far && self.rules.bucket(depth, step) == bucket
+            });
+            self.check(placed, "a step is in its bucket")?;
+            let child = self.tree(tree, nesting + 1)?;
+            if let Child::Dir(node) = &child {
+                height = height.max(node.height + 1);
+            }
+            items.push(Item::Own { step: Step::Own(step.clone()), child });
+            last = step;
+            self.path.pop();
+        }
+        Ok(Node::of_items(leaf, items, height))
+    }
+
+    /// The inode in a bucket; none if only its hash is known.
+    fn bucket(&mut self, tree: &'a InodeTree, nesting: usize) -> Built<Slot> {
+        let depth = self.buckets.len() as u8;
+        let node = match tree {
+            InodeTree::BlindedInode(hash) => return Ok(Slot::Blinded(*hash)),
+            InodeTree::Values(entries) => {
+                let count = entries.len() as u64;
+                self.check(count > 0, "a bucket that is there is not empty")?;
+                self.check(self.rules.is_leaf(depth, count), "a large inode has buckets")?;
+                self.entries(true, entries, nesting)?
+            }
+            InodeTree::Tree(inode) => self.inner(inode, nesting)?,
+            InodeTree::Extender(chain) => self.chain(chain, nesting)?,
+        };
+        Ok(Slot::Own(Arc::new(node)))
+    }
+
+    fn inner(&mut self, inode: &'a InodeProof, nesting: usize) -> Built<Node> {
+        let proofs = inode.proofs.iter().map(|(index, tree)| (*index, tree));
+        self.buckets_node(inode.length, proofs, nesting)
+    }
+
+    /// An inode with these buckets.
+    fn buckets_node(
+        &mut self,
+        length: u64,
+        proofs: impl Iterator<Item = (u8, &'a InodeTree)>,
+        nesting: usize,
+    ) -> Built<Node> {
+        let depth = self.enter(length, nesting)?;
+        let mut slots = empty_slots();
+        let (mut last, mut below, mut blinded, mut height) = (None, 0u64, 0, 1);
+        for (index, tree) in proofs {
+            self.check(last < Some(index), "the indices of buckets ascend")?;
+            last = Some(index);
+            self.buckets.push(self.index(index)?);
+            let slot = self.bucket(tree, nesting + 1)?;
+            self.buckets.pop();
+            match &slot {
+                Slot::Own(node) => {
+                    below = below.saturating_add(node.count());
+                    height = height.max(node.height);
+                }
+                _ => blinded += 1,
+            }
+            slots[usize::from(index)] = slot;
+        }
+        let whole =
+            if blinded == 0 { below == length } else { below.saturating_add(blinded) <= length };
+        self.check(whole, "the length is that of what is below")?;
+        Ok(Node::new(Body::Inner(InnerNode { depth, count: length, base: None, slots }), height))
+    }
+
+    /// The first inode of a chain.
+    fn chain(&mut self, chain: &'a ExtenderProof, nesting: usize) -> Built<Node> {
+        let length = chain.length;
+        self.check(!chain.segment.is_empty(), "a chain has an index")?;
+        let outer = self.buckets.len();
+        for (level, &index) in (nesting..).zip(&chain.segment) {
+            self.enter(length, level)?;
+            let bucket = self.index(index)?;
+            self.buckets.push(bucket);
+        }
+        let mut slot = self.bucket(&chain.proof, nesting + chain.segment.len())?;
+        let whole = match &slot {
+            Slot::Own(node) => node.count() == length,
+            _ => true,
+        };
+        self.check(whole, "the length is that of what is below")?;
+        while self.buckets.len() > outer {
+            let height = if let Slot::Own(node) = &slot { node.height } else { 1 };
+            let bucket = self.buckets.pop().unwrap_or_default();
+            let mut slots = empty_slots();
+            slots[bucket] = slot;
+            let depth = self.buckets.len() as u8;
+            let inner = InnerNode { depth, count: length, base: None, slots };
+            slot = Slot::Own(Arc::new(Node::new(Body::Inner(inner), height)));
+        }
+        match slot {
+            Slot::Own(node) => Ok(Arc::unwrap_or_clone(node)),
+            _ => Err(self.shape("a chain has an index")),
+        }
+    }
+
+    /// Checks that an inode of `length` steps has buckets here, and gives its depth.
+    fn enter(&self, length: u64, nesting: usize) -> Built<u8> {
+        if nesting >= NESTING_MAX {
+            return Err(ProofError::TooDeep);
+        }
+        let depth = u8::try_from(self.buckets.len()).unwrap_or(u8::MAX);
+        self.check(depth < INODE_DEPTH_MAX, "inodes nest at most 64 deep")?;
+        self.check(!self.rules.is_leaf(depth, length), "a small inode lists its steps")?;
+        self.check(i64::try_from(length).is_ok(), "a length has 63 bits")?;
+        Ok(depth)
+    }
+
+    fn index(&self, index: u8) -> Built<usize> {
+        self.check(u32::from(index) < self.rules.branching, "an index is below the branching")?;
+        Ok(usize::from(index))
+    }
+}
+
+fn empty_slots() -> Box<[Slot]> {
+    std::iter::repeat_with(|| Slot::Empty).take(32).collect()
+}
