@@ -30,7 +30,7 @@ use terrane_io::{Access, Disk, DiskFile, OpenMode};
 use crate::address::{Address, Place, UNIT_BYTES, take_leb};
 use crate::corrupt::Corrupt;
 use crate::error::{Error, Result};
-use crate::frame::{FRAME_HEAD_BYTES, open_record, parse_head};
+use crate::frame::{FRAME_HEAD_BYTES, FrameHead, open_record, parse_head};
 
 pub(crate) const CHUNK_HEAD_BYTES: usize = 64;
 const MAGIC: &[u8; 8] = b"TRNMPACK";
@@ -52,6 +52,10 @@ pub(crate) struct ChunkHead {
     /// Runs and offset of the map, if the chunk is compacted.
     pub(crate) map: Option<(u32, u64)>,
 }
+
+/// Called with the place and the body of a record.
+pub(crate) type VisitRecord<'a> =
+    dyn FnMut(Place, std::result::Result<&[u8], Corrupt>) -> Result<()> + 'a;
 
 /// Records that lie together, in units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -215,9 +219,16 @@ impl Chunk {
         if let Some(runs) = &self.runs {
             return Ok(runs.to_vec());
         }
-        let len = self.file.len()?;
+        Ok(self.frames()?.into_iter().map(|(run, _)| run).collect())
+    }
+
+    /// The frames of a chunk as it was written, each with where its payload lies; none of a compacted one.
+    ///
+    /// Cost: one read for each.
+    pub(crate) fn frames(&self) -> Result<Vec<(Run, FrameHead)>> {
+        let len = if self.runs.is_some() { 0 } else { self.file.len()? };
         let (mut offset, mut chain) = (CHUNK_HEAD_BYTES as u64, self.head.chain);
-        let mut runs = Vec::new();
+        let mut frames = Vec::new();
         while offset + FRAME_HEAD_BYTES as u64 <= len {
             let mut head = [0; FRAME_HEAD_BYTES];
             self.file.read_at(&mut head, offset)?;
@@ -226,24 +237,20 @@ impl Chunk {
             if offset + frame.bytes as u64 > len {
                 break;
             }
-            let (unit, units) =
-                ((offset / UNIT_BYTES) as u32, (frame.bytes as u64 / UNIT_BYTES) as u32);
-            runs.push(Run { unit, stored: unit, units });
+            let unit = (offset / UNIT_BYTES) as u32;
+            let units = (frame.bytes as u64 / UNIT_BYTES) as u32;
+            frames.push((Run { unit, stored: unit, units }, frame));
             offset += frame.bytes as u64;
             chain = frame.crc;
         }
-        Ok(runs)
+        Ok(frames)
     }
 
     /// Calls `visit` with each record of a run: its place, and its body if the record is whole. What follows a record whose
     /// length cannot be told is left out, after a call with no body.
     ///
     /// Cost: reads the run, 1 MiB at a time.
-    pub(crate) fn each_record(
-        &self,
-        run: Run,
-        visit: &mut dyn FnMut(Place, std::result::Result<&[u8], Corrupt>) -> Result<()>,
-    ) -> Result<()> {
+    pub(crate) fn each_record(&self, run: Run, visit: &mut VisitRecord<'_>) -> Result<()> {
         let total = run.units as usize * UNIT_BYTES as usize;
         let (mut done, mut window, mut used) = (0, Vec::new(), 0);
         while done < total {

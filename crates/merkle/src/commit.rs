@@ -6,20 +6,23 @@
 //! | branch  | `11` ‖ leb length ‖ name ‖ `00` or `01` and the hash of its head |
 //! | branches| `12` ‖ leb n ‖ n × (leb length ‖ name ‖ hash): all of them, by name |
 //! | commits | `13` ‖ `00` or `01` and the place of the table before ‖ leb n ‖ n × (hash ‖ place): the commits since then, in the order in which they were made |
+//! | state   | `14` ‖ bytes `0..124` of the control record |
 //!
 //! A root that is not there is the empty directory.
 
 use std::collections::BTreeMap;
 
-use crate::address::{Address, Link, Place, take_bytes, take_hash, take_leb, take_u8};
+use crate::address::{Address, Link, Place, put_leb, take_bytes, take_hash, take_leb, take_u8};
 use crate::corrupt::Corrupt;
 use crate::hash::Hash;
-use crate::rules::put_leb;
+use crate::rules::CommitInfo;
 
-const COMMIT: u8 = 0x10;
+pub(crate) const COMMIT: u8 = 0x10;
 const BRANCH: u8 = 0x11;
 const BRANCHES: u8 = 0x12;
 const COMMITS: u8 = 0x13;
+/// A copy of the control record.
+pub(crate) const STATE: u8 = 0x14;
 
 /// A commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +39,19 @@ pub struct Commit {
     pub author: Vec<u8>,
     /// Free text.
     pub message: Vec<u8>,
+}
+
+impl Commit {
+    /// What its hash is of.
+    pub fn info(&self) -> CommitInfo<'_> {
+        CommitInfo {
+            root: &self.root,
+            parents: &self.parents,
+            date: self.date,
+            author: &self.author,
+            message: &self.message,
+        }
+    }
 }
 
 /// A commit as it is stored.
@@ -219,7 +235,7 @@ pub(crate) fn apply_branches(body: &[u8], branches: &mut Branches) -> Result<(),
             expect_end(bytes)?;
             *branches = all;
         }
-        COMMITS => {}
+        COMMITS | STATE => {}
         other => {
             return Err(Corrupt::rule("kind of a record", u64::from(BRANCH), u64::from(other)));
         }

@@ -26,6 +26,8 @@
 //! | 112    | 8    | `retained`  | address of the first commit that is kept with all that follow |
 //! | 120    | 4    | `collecting`| chunks below this one may hold objects that are lost in part: a collection has not ended; 0 if none runs |
 //! | 4092   | 4    | `crc`       | CRC-32C of bytes `0..4092` |
+//!
+//! A copy of bytes `0..124`, all but the tail, stands in the frame before each tail, from which a lost file is made again.
 
 use std::path::Path;
 
@@ -42,6 +44,8 @@ pub(crate) const CONTROL_PAGE_BYTES: usize = 4096;
 const MAGIC: &[u8; 8] = b"TRNMCTRL";
 /// Format version of the control record.
 pub(crate) const CONTROL_VERSION: u32 = 1;
+/// Bytes that say something.
+const CONTROL_BYTES: usize = 124;
 const CRC_AT: usize = CONTROL_PAGE_BYTES - 4;
 
 /// Which objects are found by their hashes.
@@ -90,6 +94,24 @@ impl Control {
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(CONTROL_PAGE_BYTES);
+        self.put(&mut bytes);
+        bytes.resize(CRC_AT, 0);
+        let crc = crc32c(&bytes);
+        bytes.extend_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// The control record of a copy without its checksum.
+    pub(crate) fn of_copy(path: &Path, copy: &[u8]) -> Result<Self> {
+        let mut page = copy.get(..CONTROL_BYTES).unwrap_or(copy).to_vec();
+        page.resize(CRC_AT, 0);
+        let crc = crc32c(&page);
+        page.extend_from_slice(&crc.to_le_bytes());
+        Self::decode(path, &page)
+    }
+
+    /// Everything but the checksum.
+    pub(crate) fn put(&self, bytes: &mut Vec<u8>) {
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&CONTROL_VERSION.to_le_bytes());
         bytes.push(match self.rules.scheme {
@@ -118,10 +140,6 @@ impl Control {
         bytes.extend_from_slice(&self.commits.to_le_bytes());
         bytes.extend_from_slice(&self.retained.to_u64().to_le_bytes());
         bytes.extend_from_slice(&self.collecting.to_le_bytes());
-        bytes.resize(CRC_AT, 0);
-        let crc = crc32c(&bytes);
-        bytes.extend_from_slice(&crc.to_le_bytes());
-        bytes
     }
 
     fn decode(path: &Path, page: &[u8]) -> Result<Self> {

@@ -1,7 +1,7 @@
 //! Hashing of what changed: every node and value below a root that has no hash yet, each once, from the leaves up,
 //! several at once by the processor's lanes and large levels on several threads.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use crate::hash::Hash;
@@ -165,7 +165,7 @@ fn hash_jobs(env: &Env, jobs: &[Job<'_>]) -> Hashed {
     hashed
 }
 
-/// Hashes the values that are stored in the nodes of a batch, then the nodes.
+/// Hashes a batch: first the values that are stored in its nodes.
 fn hash_batch(
     env: &Env,
     batch: &[Job<'_>],
@@ -173,12 +173,12 @@ fn hash_batch(
     hashed: &mut Hashed,
 ) {
     for job in batch {
-        if let Job::Node(node) = job {
-            if let Shape::Entries(entries) = node.shape() {
-                for item in 0..entries.len() {
-                    if let Ok(Stored::Inline(bytes)) = entries.spot(item).stored() {
-                        inline.value(bytes);
-                    }
+        if let Job::Node(node) = job
+            && let Shape::Entries(entries) = node.shape()
+        {
+            for item in 0..entries.len() {
+                if let Ok(Stored::Inline(bytes)) = entries.spot(item).stored() {
+                    inline.value(bytes);
                 }
             }
         }
@@ -198,6 +198,16 @@ fn hash_batch(
             Job::Node(node) => node.hash.get_or_init(|| hash),
         };
     }
+}
+
+/// The hash of a node as its content has it, whatever it is known by.
+pub(crate) fn hash_of(env: &Env, node: &Node) -> Hash {
+    let mut unknown = node.clone();
+    unknown.hash = OnceLock::new();
+    let (mut preimages, mut inline) = (Preimages::new(env.rules), Preimages::new(env.rules));
+    let mut hashed = Hashed::default();
+    hash_batch(env, &[Job::Node(&unknown)], (&mut preimages, &mut inline), &mut hashed);
+    *unknown.hash.get().expect("it was hashed")
 }
 
 /// The preimage of a node whose children have hashes; `values` gives those of the values that are stored in it.

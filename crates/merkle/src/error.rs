@@ -112,8 +112,8 @@ pub enum Error {
         /// Its length.
         bytes: usize,
     },
-    /// The tree would have more than 1,024 levels of directories. Nothing was changed.
-    #[error("{levels} levels of directories; a tree has at most {}", crate::node::HEIGHT_MAX)]
+    /// The tree would have more than 512 levels of directories. Nothing was changed.
+    #[error("{levels} levels of directories; a tree has at most {}", crate::path::HEIGHT_MAX)]
     TooDeep {
         /// How many there would be.
         levels: usize,

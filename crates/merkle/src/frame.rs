@@ -16,12 +16,11 @@
 
 use terrane_io::checksum::{crc32c, crc32c_append};
 
-use crate::address::{Address, Place, UNIT_BYTES, take_leb};
+use crate::address::{Address, Place, UNIT_BYTES, put_leb, take_leb};
 use crate::corrupt::Corrupt;
 use crate::encode::Sink;
 use crate::error::{Error, Result};
 use crate::hash::Hash;
-use crate::rules::put_leb;
 
 pub(crate) const FRAME_HEAD_BYTES: usize = 24;
 const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"TMF1");

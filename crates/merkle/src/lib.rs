@@ -81,7 +81,12 @@ mod reader;
 
 mod gc;
 
+mod check;
+
+mod repair;
+
 pub use address::Address;
+pub use check::{CheckOptions, CheckReport, KindCount, Kinds, Problem, check};
 pub use commit::Commit;
 pub use concrete::Concrete;
 pub use context::Context;
@@ -104,6 +109,7 @@ pub use proof::{
 };
 pub use prove::{Target, merkle_tree, produce_tree_proof};
 pub use reader::StoreReader;
+pub use repair::{RepairReport, repair};
 pub use rules::{CommitInfo, Rules, Scheme, ocaml_hash};
 pub use stats::{CommitStats, HASH_BLOCK_BYTES, PreimageSizes, Stats};
 pub use store::{Meta, Recovery, Store, is_store};

@@ -116,7 +116,9 @@ impl Marks {
                 unit = next;
                 let open = pack.chunk(number)?;
                 let (place, body) = window.record(&open, Address { chunk: number, unit }, pace)?;
-                self.visit(pack, place, &body, &mut |marks, link| drop(marks.mark(link.place.at)))?;
+                self.visit(pack, place, &body, &mut |marks, link| {
+                    marks.mark(link.place.at);
+                })?;
             }
         }
         Ok(())

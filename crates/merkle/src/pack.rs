@@ -50,6 +50,9 @@ pub(crate) struct Pack {
     pub(crate) counters: Counters,
 }
 
+/// Called with the kind of a frame, and the address and the bytes of its payload.
+type VisitFrame<'a> = dyn FnMut(FrameKind, Address, &[u8]) -> Result<()> + 'a;
+
 /// Where the next frame goes.
 #[derive(Debug, Clone)]
 pub(crate) struct Tail {
@@ -209,7 +212,7 @@ impl Pack {
         start: Address,
         chain: u32,
         store: u64,
-        visit: &mut dyn FnMut(FrameKind, Address, &[u8]) -> Result<()>,
+        visit: &mut VisitFrame<'_>,
     ) -> Result<Tail> {
         let mut tail = Tail { chunk: self.chunk(start.chunk)?, end: start, chain };
         loop {
@@ -239,11 +242,7 @@ impl Pack {
         }
     }
 
-    fn follow_chunk(
-        &self,
-        tail: &mut Tail,
-        visit: &mut dyn FnMut(FrameKind, Address, &[u8]) -> Result<()>,
-    ) -> Result<()> {
+    fn follow_chunk(&self, tail: &mut Tail, visit: &mut VisitFrame<'_>) -> Result<()> {
         let offset = tail.end.offset();
         let len = tail.chunk.file.len()?;
         if len < offset {

@@ -24,12 +24,11 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use crate::address::{Address, Link, Place, take_bytes, take_leb, take_u8};
+use crate::address::{Address, Link, Place, put_leb, take_bytes, take_leb, take_u8};
 use crate::corrupt::Corrupt;
-use crate::rules::put_leb;
 
 /// The longest value that is stored in its directory, in bytes.
-pub const INLINE_BYTES_MAX: usize = 48;
+pub(crate) const INLINE_BYTES_MAX: usize = 48;
 
 pub(crate) const VALUE: u8 = 1;
 pub(crate) const FLAT: u8 = 2;

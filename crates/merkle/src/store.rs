@@ -14,14 +14,14 @@ use terrane_io::{Access, Disk, DiskFile, EntryKind, LockGuard, OpenMode};
 
 use crate::address::{Address, Place};
 use crate::chunk::{ChunkHead, FIRST_UNIT};
-use crate::commit::{BranchRecord, Commit, CommitRecord, CommitTable, put_branches};
+use crate::commit::{BranchRecord, Commit, CommitRecord, CommitTable, STATE, put_branches};
 use crate::context::Context;
 use crate::control::{CONTROL, CONTROL_PAGE_BYTES, Control, Indexing, is_control};
 use crate::core::{Core, View, recover};
 use crate::digest;
 use crate::encode::{Sink, Written};
 use crate::error::{Error, Result};
-use crate::frame::{FRAME_HEAD_BYTES, FrameKind, FrameWriter};
+use crate::frame::{FrameKind, FrameWriter};
 use crate::hash::Hash;
 use crate::index::{IndexKey, IndexValue, Object, key, value};
 use crate::marks::Marks;
@@ -90,6 +90,13 @@ pub(crate) struct Writer {
     lock: Option<Box<dyn LockGuard>>,
 }
 
+/// What the head of a branch must be before it is changed.
+#[derive(Debug, Clone, Copy)]
+enum BranchTest {
+    Any,
+    Is(Option<Hash>),
+}
+
 /// How far the pack is durable.
 #[derive(Debug)]
 struct Synced {
@@ -121,11 +128,17 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn take_lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn LockGuard>> {
+pub(crate) fn take_lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn LockGuard>> {
     disk.lock(&dir.join(LOCK)).map_err(|error| match error {
         terrane_io::Error::Locked { pid, .. } => Error::Locked { path: dir.to_owned(), pid },
         other => other.into(),
     })
+}
+
+/// The record that has a copy of the control record.
+fn put_state(control: &Control, body: &mut Vec<u8>) {
+    body.push(STATE);
+    control.put(body);
 }
 
 pub(crate) fn index_dir(dir: &Path) -> PathBuf {
@@ -201,9 +214,8 @@ impl Store {
         let chunk =
             pack.create_chunk(ChunkHead { number: 0, store, before: 0, chain, map: None })?;
         chunk.file.allocate(options.chunk_bytes)?;
-        chunk.file.sync()?;
         let tail = Tail { chunk, end: Address { chunk: 0, unit: FIRST_UNIT }, chain };
-        let control = Control {
+        let mut control = Control {
             rules: options.rules,
             indexing: options.indexing,
             store,
@@ -219,6 +231,11 @@ impl Store {
             retained: Address { chunk: 0, unit: 0 },
             collecting: 0,
         };
+        let mut frame = FrameWriter::new(tail.end);
+        frame.put(&mut |body| put_state(&control, body))?;
+        let tail = pack.append(&tail, frame, FrameKind::Branches)?;
+        tail.chunk.file.sync()?;
+        (control.tail, control.chain) = (tail.end, tail.chain);
         // The name of the file is that of the store: it comes last, and whole.
         let staged = dir.join("control.new");
         let file = disk.open(&staged, OpenMode::Truncate, Access::Buffered)?;
@@ -649,9 +666,8 @@ impl Store {
                 control.kept = Some(frame.put(&mut |body| table.put(at, body))?);
             }
         }
-        if frame.len() > FRAME_HEAD_BYTES {
-            self.append(writer, frame, FrameKind::Branches)?;
-        }
+        frame.put(&mut |body| put_state(&control, body))?;
+        self.append(writer, frame, FrameKind::Branches)?;
         Ok((commits, control))
     }
 
@@ -663,7 +679,8 @@ impl Store {
     pub fn split(&self) -> Result<()> {
         let mut writer = lock(&self.writer);
         self.check_writable(&writer)?;
-        if writer.tail.end.unit == FIRST_UNIT {
+        let end = writer.tail.end;
+        if end.unit == FIRST_UNIT || end == self.core.view().control.tail {
             return Err(Error::EmptyChunk);
         }
         self.roll(&mut writer)
@@ -692,7 +709,7 @@ impl Store {
     /// # Errors
     /// As [`commit`](Self::commit), and [`UnknownCommit`](Error::UnknownCommit), [`BranchName`](Error::BranchName).
     pub fn set_branch(&self, name: &[u8], head: &Hash) -> Result<()> {
-        self.change_branch(name, Some(*head), None).map(|_| ())
+        self.change_branch(name, Some(*head), BranchTest::Any).map(|_| ())
     }
 
     /// Removes a branch; says whether there was one.
@@ -701,7 +718,7 @@ impl Store {
     /// As [`commit`](Self::commit).
     pub fn remove_branch(&self, name: &[u8]) -> Result<bool> {
         let was_there = self.branch(name).is_some();
-        self.change_branch(name, None, None)?;
+        self.change_branch(name, None, BranchTest::Any)?;
         Ok(was_there)
     }
 
@@ -716,15 +733,10 @@ impl Store {
         test: Option<&Hash>,
         set: Option<&Hash>,
     ) -> Result<bool> {
-        self.change_branch(name, set.copied(), Some(test.copied()))
+        self.change_branch(name, set.copied(), BranchTest::Is(test.copied()))
     }
 
-    fn change_branch(
-        &self,
-        name: &[u8],
-        head: Option<Hash>,
-        test: Option<Option<Hash>>,
-    ) -> Result<bool> {
+    fn change_branch(&self, name: &[u8], head: Option<Hash>, test: BranchTest) -> Result<bool> {
         if name.is_empty() || name.len() > BRANCH_BYTES_MAX {
             return Err(Error::BranchName { bytes: name.len() });
         }
@@ -732,13 +744,13 @@ impl Store {
             let mut writer = lock(&self.writer);
             self.check_writable(&writer)?;
             let current = self.branch(name);
-            if test.is_some_and(|test| test != current) {
+            if matches!(test, BranchTest::Is(test) if test != current) {
                 return Ok(false);
             }
-            if let Some(hash) = head {
-                if self.core.find_commit(&hash)?.is_none() {
-                    return Err(Error::UnknownCommit { hash });
-                }
+            if let Some(hash) = head
+                && self.core.find_commit(&hash)?.is_none()
+            {
+                return Err(Error::UnknownCommit { hash });
             }
             if head == current {
                 return Ok(true);
