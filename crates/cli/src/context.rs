@@ -20,7 +20,7 @@ use terrane::context::{
     self, Commit, Context, GcPace, GcProgress, Hash, Indexing, Kind, Options, Retain, Scheme,
     Store, StoreReader, Tree,
 };
-use terrane::io::{Disk, RealDisk};
+use terrane::io::{Disk, EntryKind, RealDisk};
 use terrane_bench::meter;
 use terrane_bench::monitor::Monitor as _;
 use terrane_bench::workload::context::report::FilesReport;
@@ -263,6 +263,16 @@ impl ContextCommand {
 /// Whether a path leads to the directory of a context store.
 pub(crate) fn is_store(disk: &dyn Disk, path: &Path) -> Result<bool, Failure> {
     Ok(context::is_store(disk, path)?)
+}
+
+/// The same, also if its control record is lost: there are chunks then.
+pub(crate) fn is_damaged_store(disk: &dyn Disk, path: &Path) -> Result<bool, Failure> {
+    if disk.kind(path).map_err(context::Error::from)? != Some(EntryKind::Directory) {
+        return Ok(false);
+    }
+    let entries = disk.list(path).map_err(context::Error::from)?;
+    let has_chunk = entries.iter().any(|entry| entry.name.starts_with("chunk-"));
+    Ok(has_chunk || is_store(disk, path)?)
 }
 
 fn open(dir: &Path) -> Result<StoreReader, Failure> {

@@ -26,6 +26,8 @@ mod context;
 
 mod inspect;
 
+mod check_context;
+
 mod verify;
 
 mod stream;

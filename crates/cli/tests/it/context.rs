@@ -253,3 +253,42 @@ fn a_context_store_is_inspected_beside_its_writer_and_no_other_command_takes_it(
     std::fs::create_dir(other.store()).unwrap();
     assert!(run(&["context", "log"], &other, &[]).failed(2).contains("no context store"));
 }
+
+#[test]
+fn damage_is_found_and_a_lost_index_and_control_record_are_made_again() {
+    let place = Place::new();
+    let hashes = store(&place).map(|hash| hash.to_base58());
+    let verify = |options: &[&str]| -> Answer {
+        let mut verify = command();
+        verify.args(["verify", "--json"]).arg(place.store()).args(options);
+        verify.output().unwrap().into()
+    };
+    let found = verify(&[]).done();
+    assert_eq!((&found["left"], &found["commits"]), (&json!(0), &json!(3)));
+    assert_eq!(
+        found["kinds"][5],
+        json!({"kind": "commits", "records": 3, "bytes": found["kinds"][5]["bytes"]})
+    );
+    let control = place.store().join("control");
+    std::fs::write(&control, vec![0xEE; 8192]).unwrap();
+    assert_eq!(verify(&[]).code, Some(1));
+    let repaired = verify(&["--repair"]).done();
+    assert_eq!((&repaired["left"], &repaired["repair"]["control_made"]), (&json!(0), &json!(true)));
+    assert_eq!(repaired["repair"]["index_entries"], 3);
+    assert_eq!(verify(&[]).done()["left"], 0);
+    let log = run(&["context", "log"], &place, &[]).done();
+    assert_eq!(log["commits"][2]["hash"], hashes[0]);
+    // A byte of a value that is stored on its own.
+    let chunk = place.store().join("chunk-00000000");
+    let mut bytes = std::fs::read(&chunk).unwrap();
+    let value = bytes.windows(20).position(|part| part == [7; 20]).unwrap();
+    bytes[value] ^= 1;
+    std::fs::write(&chunk, &bytes).unwrap();
+    for options in [&[][..], &["--repair"]] {
+        let answer = verify(options);
+        assert_eq!(answer.code, Some(1), "{answer:?}");
+        let problem = answer.json()["problems"][0].clone();
+        assert!(problem["file"].as_str().unwrap().ends_with("chunk-00000000"), "{problem}");
+        assert_eq!(problem["repaired"], false);
+    }
+}
