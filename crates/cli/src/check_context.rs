@@ -27,7 +27,7 @@ struct Problem {
 }
 
 #[derive(Serialize)]
-struct Kind {
+struct Counted {
     kind: &'static str,
     records: u64,
     bytes: u64,
@@ -49,7 +49,7 @@ struct Checked {
     repair: Option<Repair>,
     chunks: u64,
     bytes: u64,
-    kinds: Vec<Kind>,
+    kinds: Vec<Counted>,
     commits: u64,
     objects: u64,
     wall_s: f64,
@@ -80,9 +80,9 @@ pub(crate) fn verify(
     let is_whole = found.as_ref().is_ok_and(|report| report.problem_count == 0);
     let mut checked = if repair && !is_whole {
         // What cannot be opened at all is repaired too.
-        let before = found.map_or_else(|_| CheckReport::default(), |report| report);
+        let before = found.unwrap_or_default();
         let done = context::repair(disk, dir, &index, &mut |_| {})?;
-        let mut checked = Checked::new(check()?);
+        let mut checked = Checked::new(&check()?);
         checked.add_mended(&before);
         checked.repair = Some(Repair {
             control_made: done.control,
@@ -92,7 +92,7 @@ pub(crate) fn verify(
         });
         checked
     } else {
-        Checked::new(found?)
+        Checked::new(&found?)
     };
     checked.wall_s = started.elapsed().as_secs_f64();
     let failure = (checked.left > 0).then(|| {
@@ -122,9 +122,9 @@ impl Problem {
 }
 
 impl Checked {
-    fn new(report: CheckReport) -> Self {
+    fn new(report: &CheckReport) -> Self {
         let kinds = &report.kinds;
-        let kind = |kind, KindCount { count, bytes }| Kind { kind, records: count, bytes };
+        let kind = |kind, KindCount { count, bytes }| Counted { kind, records: count, bytes };
         Self {
             repaired: 0,
             left: report.problem_count,
@@ -157,7 +157,9 @@ impl Checked {
         };
         let mut mended: Vec<Problem> = before.problems.iter().map(Problem::new).collect();
         mended.retain(|problem| !is_left(problem));
-        mended.iter_mut().for_each(|problem| problem.repaired = true);
+        for problem in &mut mended {
+            problem.repaired = true;
+        }
         self.repaired = mended.len() as u64;
         mended.append(&mut self.problems);
         self.problems = mended;

@@ -32,6 +32,11 @@ impl Address {
         Self { chunk: (number >> 32) as u32, unit: number as u32 }
     }
 
+    /// So many bytes further in the same chunk.
+    pub(crate) fn plus(self, bytes: usize) -> Self {
+        Self { chunk: self.chunk, unit: self.unit + (bytes as u64 / UNIT_BYTES) as u32 }
+    }
+
     /// Offset in the chunk as it was written, in bytes.
     pub fn offset(self) -> u64 {
         u64::from(self.unit) * UNIT_BYTES

@@ -256,7 +256,7 @@ fn check_chunks(
                 continue;
             }
         };
-        for run in chunk.all_runs()? {
+        for run in chunk.all_runs(0)?.0 {
             chunk.each_record(run, &mut |place, body| {
                 let checked = body.and_then(|body| {
                     let kind = body.first().copied().unwrap_or(0);

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use crate::address::Address;
 use crate::corrupt::Corrupt;
 use crate::hash::Hash;
-use crate::path::PathText;
+use crate::path::{HEIGHT_MAX, PathText};
 
 /// The result of a call on a tree or a store.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -113,7 +113,7 @@ pub enum Error {
         bytes: usize,
     },
     /// The tree would have more than 512 levels of directories. Nothing was changed.
-    #[error("{levels} levels of directories; a tree has at most {}", crate::path::HEIGHT_MAX)]
+    #[error("{levels} levels of directories; a tree has at most {}", HEIGHT_MAX)]
     TooDeep {
         /// How many there would be.
         levels: usize,

@@ -4,10 +4,10 @@
 //! swept once, from the newest to the oldest, each from its end, and whatever is found is marked further down.
 
 use crate::address::{Address, Link, Place, UNIT_BYTES};
-use crate::chunk::{Chunk, record_size};
+use crate::chunk::Chunk;
 use crate::corrupt::Corrupt;
 use crate::error::{Error, Result};
-use crate::frame::open_record;
+use crate::frame::{open_record, record_size};
 use crate::pack::Pack;
 use crate::record::{Decoded, ENTRIES_DELTA, FLAT, Record, RecordBody, Stored};
 

@@ -86,16 +86,18 @@ impl StoreReader {
         let newest = read_control(&**disk, dir)?.into_iter().next();
         let end = tail.end;
         if newest.is_some_and(|control| control.sequence == known.sequence) {
-            let mut view = self.core.view_mut();
-            *tail = follow(pack, &mut view, end, tail.chain)?;
-        } else {
-            if newest.is_some_and(|control| control.collection() != known.collection()) {
-                pack.reopen();
+            let followed = follow(pack, &mut self.core.view_mut(), end, tail.chain);
+            if let Ok(followed) = followed {
+                *tail = followed;
+                return Ok(tail.end != end);
             }
-            let (view, new_tail) = read(&**disk, dir, pack)?;
-            *self.core.view_mut() = view;
-            *tail = new_tail;
+            // A writer that was killed, and is back, may have cut what was just being read.
+        } else if newest.is_some_and(|control| control.collection() != known.collection()) {
+            pack.reopen();
         }
+        let (view, new_tail) = read(&**disk, dir, pack)?;
+        *self.core.view_mut() = view;
+        *tail = new_tail;
         Ok(tail.end != end)
     }
 

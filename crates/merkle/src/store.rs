@@ -135,6 +135,14 @@ pub(crate) fn take_lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn LockGuard
     })
 }
 
+/// Makes the name of the store's directory durable.
+fn sync_parent(disk: &dyn Disk, dir: &Path) -> Result<()> {
+    match dir.parent() {
+        Some(parent) => Ok(disk.sync_dir(parent)?),
+        None => Ok(()),
+    }
+}
+
 /// The record that has a copy of the control record.
 fn put_state(control: &Control, body: &mut Vec<u8>) {
     body.push(STATE);
@@ -208,7 +216,7 @@ impl Store {
             return Err(Error::AlreadyExists { path: dir.to_owned() });
         }
         let now = disk.clock().wall().as_nanos() as u64;
-        let store = (now ^ u64::from(std::process::id()) << 48).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let store = now.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let chain = store as u32;
         let pack = Arc::new(Pack::new(Arc::clone(&disk), dir, true, options.cache_bytes));
         let chunk =
@@ -233,7 +241,8 @@ impl Store {
         };
         let mut frame = FrameWriter::new(tail.end);
         frame.put(&mut |body| put_state(&control, body))?;
-        let tail = pack.append(&tail, frame, FrameKind::Branches)?;
+        let start = tail.end;
+        let tail = pack.append(&tail, frame, FrameKind::Branches, start)?;
         tail.chunk.file.sync()?;
         (control.tail, control.chain) = (tail.end, tail.chain);
         // The name of the file is that of the store: it comes last, and whole.
@@ -247,9 +256,7 @@ impl Store {
         disk.sync_dir(dir)?;
         disk.rename(&staged, &dir.join(CONTROL))?;
         disk.sync_dir(dir)?;
-        if let Some(parent) = dir.parent() {
-            disk.sync_dir(parent)?;
-        }
+        sync_parent(&*disk, dir)?;
         Self::assemble(
             disk,
             dir,
@@ -286,6 +293,11 @@ impl Store {
                 Ok(tail) => {
                     let cut_bytes = pack.cut(&tail)?;
                     pack.remove_strays(control.first)?;
+                    view.control.first = pack.first_present(control.first, &tail)?;
+                    pack.set_first(view.control.first);
+                    // A process that was killed may have left names, and a chunk, that are not durable yet.
+                    pack.sync_new(&tail.chunk)?;
+                    sync_parent(&*disk, dir)?;
                     let commits = view.commits - control.commits;
                     let recovery = Recovery { commits, cut_bytes };
                     return Self::assemble(disk, dir, options, pack, view, tail, recovery, guard);
@@ -408,6 +420,14 @@ impl Store {
             return Err(Error::Poisoned { path });
         }
         Ok(())
+    }
+
+    /// Lets nothing be written any more after a call that has failed.
+    fn or_poison(&self, result: terrane_io::Result<()>) -> Result<()> {
+        if result.is_err() {
+            self.poisoned.store(true, Ordering::Release);
+        }
+        Ok(result?)
     }
 
     /// The hash that a commit of `context` would have. Nothing is written.
@@ -550,8 +570,9 @@ impl Store {
     }
 
     fn append(&self, writer: &mut Writer, frame: FrameWriter, kind: FrameKind) -> Result<()> {
+        let synced = lock(&self.synced).end;
         let start = self.now();
-        writer.tail = self.core.pack.append(&writer.tail, frame, kind)?;
+        writer.tail = self.core.pack.append(&writer.tail, frame, kind, synced)?;
         lock(&self.counters).write_time += self.now().saturating_sub(start);
         *lock(&self.written) = writer.tail.clone();
         Ok(())
@@ -610,20 +631,21 @@ impl Store {
         let entry = |(hash, place): (Hash, Place)| (key(Object::Commit, &hash), value(place));
         entries.extend(commits.into_iter().map(entry));
         entries.sort_unstable_by_key(|entry| entry.0);
-        if let Some(index) = &self.core.index {
-            for some in entries.chunks(INDEX_BATCH) {
-                index.insert(some).map_err(Error::index)?;
-            }
-            index.flush().map_err(Error::index)?;
+        if let Err(error) = self.index_entries(&entries) {
+            writer.unindexed = entries;
+            return Err(error);
         }
         control.sequence += 1;
         control.tail = writer.tail.end;
         control.chain = writer.tail.chain;
-        writer.control_file.write_at(&control.encode(), control.offset())?;
-        if let Err(error) = writer.control_file.sync() {
-            self.poisoned.store(true, Ordering::Release);
-            return Err(error.into());
+        let written = writer.control_file.write_at(&control.encode(), control.offset());
+        // Whether commits are gone must not be left open while others are made.
+        if change.retained.is_some() {
+            self.or_poison(written)?;
+        } else {
+            written?;
         }
+        self.or_poison(writer.control_file.sync())?;
         let mut view = self.core.view_mut();
         view.recent.clear();
         view.indexed = control.tail;
@@ -632,6 +654,14 @@ impl Store {
         }
         view.control = control;
         Ok(())
+    }
+
+    fn index_entries(&self, entries: &[(IndexKey, IndexValue)]) -> Result<()> {
+        let Some(index) = &self.core.index else { return Ok(()) };
+        for some in entries.chunks(INDEX_BATCH) {
+            index.insert(some).map_err(Error::index)?;
+        }
+        index.flush().map_err(Error::index)
     }
 
     /// Appends the table of branches and that of the commits since the last one; these commits, and what the control record
@@ -689,8 +719,10 @@ impl Store {
     /// Ends the chunk, and begins the next one.
     pub(crate) fn roll(&self, writer: &mut Writer) -> Result<()> {
         self.checkpoint(writer, &ControlChange::default())?;
-        writer.tail = self.core.pack.roll(&writer.tail, self.options.chunk_bytes)?;
-        *lock(&self.written) = writer.tail.clone();
+        let tail = self.core.pack.roll(&writer.tail, self.options.chunk_bytes)?;
+        self.or_poison(self.core.pack.sync_new(&tail.chunk))?;
+        *lock(&self.written) = tail.clone();
+        writer.tail = tail;
         Ok(())
     }
 
