@@ -53,6 +53,11 @@ pub(crate) struct Control {
     pub(crate) collecting: u32,
 }
 
+/// Whether pages are those of a control record, of whatever version, damaged or not.
+pub(crate) fn is_control(pages: &[u8]) -> bool {
+    pages.chunks(CONTROL_PAGE_BYTES).any(|page| page.starts_with(&CONTROL_MAGIC))
+}
+
 impl Control {
     /// What a collection changes: where this differs, chunks have other files.
     pub(crate) fn collection(&self) -> (u32, Address, u32) {

@@ -54,10 +54,13 @@ pub enum Error {
         path: PathBuf,
     },
     /// Another handle writes to the store; a reader can be opened beside it.
-    #[error("{} is being written to by another; open it for reading", .path.display())]
+    #[error("{} is being written to by {}; open it for reading", .path.display(),
+        .pid.map_or_else(|| "another".to_owned(), |pid| format!("process {pid}")))]
     Locked {
         /// The directory.
         path: PathBuf,
+        /// The process that writes to it, where the system tells.
+        pid: Option<u32>,
     },
     /// A file is none of ours. Nothing was changed in it.
     #[error("{} is no file of a context store of Terrane", .path.display())]

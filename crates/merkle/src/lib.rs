@@ -7,6 +7,8 @@ mod corrupt;
 
 mod quick;
 
+mod stats;
+
 mod hash;
 
 mod path;
@@ -71,8 +73,6 @@ mod context;
 
 mod options;
 
-mod stats;
-
 mod core;
 
 mod store;
@@ -111,7 +111,7 @@ pub use prove::{Target, merkle_tree, produce_tree_proof};
 pub use reader::StoreReader;
 pub use repair::{RepairReport, repair};
 pub use rules::{CommitInfo, Rules, Scheme, ocaml_hash};
-pub use stats::{CommitStats, Stats};
-pub use store::{Meta, Recovery, Store};
+pub use stats::{CommitStats, HASH_BLOCK_BYTES, PreimageSizes, Stats};
+pub use store::{Meta, Recovery, Store, is_store};
 pub use tree::{Kind, Tree};
 pub use verify::verify_tree_proof;

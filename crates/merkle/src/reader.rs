@@ -10,6 +10,7 @@ use terrane_io::Disk;
 
 use crate::commit::Commit;
 use crate::context::Context;
+use crate::control::Indexing;
 use crate::core::{Core, View, follow, recover};
 use crate::error::{Error, Result};
 use crate::hash::Hash;
@@ -103,6 +104,11 @@ impl StoreReader {
     /// The hashing rules.
     pub fn rules(&self) -> &Rules {
         &self.core.env.rules
+    }
+
+    /// Which objects the writer finds by their hashes.
+    pub fn indexing(&self) -> Indexing {
+        self.core.view().control.indexing
     }
 
     /// The context of a commit that was there at the last sync, or is there now; none for one that was never made, or was

@@ -129,6 +129,15 @@ impl Rules {
         preimage.single()
     }
 
+    /// The hashes of several values, several at once by the processor's lanes.
+    pub fn value_hashes(&self, values: &[&[u8]]) -> Vec<Hash> {
+        let mut preimages = Preimages::new(*self);
+        for value in values {
+            preimages.value(value);
+        }
+        preimages.finish()
+    }
+
     /// The hash of the empty directory; in [`Scheme::Tezos`] also that of the empty value.
     pub fn empty_hash(&self) -> Hash {
         let mut preimage = Preimages::new(*self);
@@ -233,6 +242,12 @@ impl Preimages {
     pub(crate) fn bucket(&mut self, bucket: usize, hash: &Hash) {
         put_leb(&mut self.bytes, bucket as u64);
         self.bytes.extend_from_slice(&hash.0);
+    }
+
+    /// How long each is that is collected.
+    pub(crate) fn lengths(&self) -> impl Iterator<Item = usize> {
+        let ends = self.starts.iter().skip(1).map(|next| next.1).chain([self.bytes.len()]);
+        self.starts.iter().zip(ends).map(|((_, start), end)| end - start)
     }
 
     fn preimage(&self, number: usize) -> &[u8] {

@@ -7,15 +7,16 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
 
 use terrane_io::disk::{create_dirs, read_file};
-use terrane_io::{Access, Disk, DiskFile, LockGuard, OpenMode};
+use terrane_io::{Access, Disk, DiskFile, EntryKind, LockGuard, OpenMode};
 
 use crate::address::{Address, Place};
 use crate::chunk::{ChunkHead, FIRST_UNIT};
 use crate::commit::{BranchRecord, Commit, CommitRecord, CommitTable, STATE, put_branches};
 use crate::context::Context;
-use crate::control::{CONTROL, CONTROL_PAGE_BYTES, Control, Indexing};
+use crate::control::{CONTROL, CONTROL_PAGE_BYTES, Control, Indexing, is_control};
 use crate::core::{Core, View, recover};
 use crate::digest;
 use crate::encode::{Sink, Written};
@@ -29,7 +30,7 @@ use crate::options::{Durability, Options};
 use crate::pack::{Pack, Tail};
 use crate::pins::Pinned;
 use crate::rules::{CommitInfo, Rules};
-use crate::stats::{CommitStats, Stats};
+use crate::stats::{CommitStats, PreimageSizes, Stats};
 use crate::tree::Tree;
 
 /// Name of the file that a writer locks.
@@ -120,6 +121,7 @@ pub struct Store {
     sync_ended: Condvar,
     poisoned: AtomicBool,
     counters: Mutex<CommitStats>,
+    preimages: Mutex<PreimageSizes>,
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -128,7 +130,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 pub(crate) fn take_lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn LockGuard>> {
     disk.lock(&dir.join(LOCK)).map_err(|error| match error {
-        terrane_io::Error::Locked { .. } => Error::Locked { path: dir.to_owned() },
+        terrane_io::Error::Locked { pid, .. } => Error::Locked { path: dir.to_owned(), pid },
         other => other.into(),
     })
 }
@@ -176,6 +178,26 @@ pub(crate) fn check_rules(dir: &Path, given: &Rules, control: &Control) -> Resul
         return mismatch("flat_limit", stored.flat_limit.to_string(), given.flat_limit.to_string());
     }
     Ok(())
+}
+
+/// Whether `dir` holds a context store, of whatever version.
+///
+/// Cost: one read.
+///
+/// # Errors
+/// [`Disk`](Error::Disk).
+pub fn is_store(disk: &dyn Disk, dir: &Path) -> Result<bool> {
+    let path = dir.join(CONTROL);
+    if disk.kind(&path)? != Some(EntryKind::File) {
+        return Ok(false);
+    }
+    let file = disk.open(&path, OpenMode::Read, Access::Buffered)?;
+    if file.len()? != 2 * CONTROL_PAGE_BYTES as u64 {
+        return Ok(false);
+    }
+    let mut pages = vec![0; 2 * CONTROL_PAGE_BYTES];
+    file.read_at(&mut pages, 0)?;
+    Ok(is_control(&pages))
 }
 
 impl Store {
@@ -333,6 +355,7 @@ impl Store {
             sync_ended: Condvar::new(),
             poisoned: AtomicBool::new(false),
             counters: Mutex::new(CommitStats::default()),
+            preimages: Mutex::default(),
             collection: Mutex::new(()),
             marks: RwLock::new(None),
         })
@@ -448,9 +471,15 @@ impl Store {
             writer.tail.end
         };
         if self.options.durability == Durability::Durable {
+            let start = self.now();
             self.sync_to(end)?;
+            lock(&self.counters).sync_time += self.now().saturating_sub(start);
         }
         Ok(hash)
+    }
+
+    fn now(&self) -> Duration {
+        self.core.disk.clock().monotonic()
     }
 
     /// The hash of a tree, computed with all threads and counted.
@@ -462,10 +491,15 @@ impl Store {
                 _ => Err(Error::NotADirectory),
             };
         };
+        let start = self.now();
         let (hash, hashed) = digest::hash(&self.core.env, node, self.options.hash_threads);
+        let hash_time = self.now().saturating_sub(start);
+        lock(&self.preimages).merge(&hashed.sizes);
         let mut counters = lock(&self.counters);
+        counters.hash_time += hash_time;
         counters.hashed += hashed.count;
         counters.hashed_bytes += hashed.bytes;
+        counters.hashed_again += hashed.again;
         Ok(hash)
     }
 
@@ -485,6 +519,8 @@ impl Store {
     /// Appends a frame with what changed in a tree, and with its commit if there is one.
     fn write(&self, writer: &mut Writer, tree: &Tree, commit: Option<Commit>) -> Result<()> {
         self.roll_if_full(writer)?;
+        let start = self.now();
+        let written_before = lock(&self.counters).write_time;
         let frame = FrameWriter::new(writer.tail.end);
         let mut sink = StoreSink { store: self, writer, frame };
         let mut written = Written::default();
@@ -521,6 +557,8 @@ impl Store {
         }
         let mut counters = lock(&self.counters);
         let (nodes, values) = written.counts();
+        let writing = counters.write_time.saturating_sub(written_before);
+        counters.encode_time += self.now().saturating_sub(start).saturating_sub(writing);
         counters.nodes += nodes;
         counters.values += values;
         drop(counters);
@@ -533,7 +571,9 @@ impl Store {
 
     fn append(&self, writer: &mut Writer, frame: FrameWriter, kind: FrameKind) -> Result<()> {
         let synced = lock(&self.synced).end;
+        let start = self.now();
         writer.tail = self.core.pack.append(&writer.tail, frame, kind, synced)?;
+        lock(&self.counters).write_time += self.now().saturating_sub(start);
         *lock(&self.written) = writer.tail.clone();
         Ok(())
     }
@@ -787,6 +827,11 @@ impl Store {
             syncs: get(&counters.syncs),
             committed: *lock(&self.counters),
         }
+    }
+
+    /// How long the preimages were that were hashed since it was opened: what hashing has cost at least.
+    pub fn preimage_sizes(&self) -> PreimageSizes {
+        lock(&self.preimages).clone()
     }
 
     /// Makes everything durable and gives up the lock. Later calls that write are refused; closing twice is no error.
