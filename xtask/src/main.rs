@@ -49,10 +49,10 @@ usage: cargo xtask <command>
                            been opened. --seed: other scripts. --jobs: as many at a time (one for each core)
   sim --store-faults N     the same workloads with every kind of fault at every call, N scripts of each
   kill [--cycles N]        a process that commits to a store is killed N times (200), and nothing durable may
-                           be lost; then the same with a process that writes an index
+                           be lost; then the same with processes that write an index, and a context store
   readers [--seconds N]    eight processes read a store for N seconds (60) beside one that writes it; all are
                            killed at random, and each view must be what a commit left; then three processes an
-                           index, whose writer is killed 100 times
+                           index, and a context store, whose writers are killed 100 times
 ";
 
 fn main() -> ExitCode {

@@ -129,20 +129,27 @@ pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<(), String
 /// The test of the index in which processes read and write side by side, and are killed.
 const INDEX_TEST: &str = "processes::readers_see_what_a_writer_flushed_whoever_is_killed";
 
-/// Kills a process that commits to a store so many times, and then one that writes an index.
+/// The test in which they read and write a context store.
+const CONTEXT_TEST: &str = "processes::readers_see_whole_commits_whoever_is_killed";
+
+/// Kills a process that commits to a store so many times, then one that writes an index, and one that writes a context store.
 pub(crate) fn kill(workspace: &Workspace, cycles: u64) -> Result<(), String> {
     let test = "kill::nothing_durable_is_lost_when_the_process_is_killed";
     let cycles = [("TERRANE_KILL_CYCLES", cycles)];
     run_test(workspace, "terrane-lsm", test, &cycles)?;
-    run_test(workspace, "terrane-btree", INDEX_TEST, &cycles)
+    run_test(workspace, "terrane-btree", INDEX_TEST, &cycles)?;
+    run_test(workspace, "terrane-merkle", CONTEXT_TEST, &cycles)
 }
 
-/// Runs readers of a store beside its writer for so long, and kills them at random; then the same with an index.
+/// Runs readers of a store beside its writer for so long, and kills them at random; then the same with an index and a context
+/// store.
 pub(crate) fn readers(workspace: &Workspace, seconds: u64) -> Result<(), String> {
     let test = "reader::processes_agree_when_they_are_killed_at_random";
     let seconds = ("TERRANE_READERS_SECONDS", seconds);
     run_test(workspace, "terrane-lsm", test, &[seconds])?;
-    run_test(workspace, "terrane-btree", INDEX_TEST, &[seconds, ("TERRANE_KILL_CYCLES", 100)])
+    let variables = [seconds, ("TERRANE_KILL_CYCLES", 100)];
+    run_test(workspace, "terrane-btree", INDEX_TEST, &variables)?;
+    run_test(workspace, "terrane-merkle", CONTEXT_TEST, &variables)
 }
 
 fn run_test(

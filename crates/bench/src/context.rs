@@ -196,6 +196,23 @@ pub trait ContextEngine: fmt::Debug {
     /// # Errors
     /// As the engine says.
     fn checkout(&self, commit: &CommitHash) -> Result<Option<Box<dyn Context>>>;
+
+    /// Takes all commits away but the `newest` ones that were made last, and what only they reach, if the engine can.
+    ///
+    /// # Errors
+    /// As the engine says.
+    fn collect(&mut self, newest: u64) -> Result<()> {
+        let _ = newest;
+        Ok(())
+    }
+
+    /// Makes everything durable; nothing is committed afterwards.
+    ///
+    /// # Errors
+    /// As the engine says.
+    fn close(&mut self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// A tree of values, changed in memory.

@@ -7,3 +7,7 @@ pub mod lsm;
 pub mod btree;
 
 pub mod context_memory;
+
+pub mod context_store;
+
+pub mod context_tables;

@@ -1,6 +1,6 @@
 //! What a caller can do about an error: the classes that exit codes are made of.
 
-use terrane::{Error, btree};
+use terrane::{Error, btree, context};
 
 /// How to react to an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,6 +76,25 @@ impl From<&btree::Error> for Class {
             | Error::RecordTooLarge { .. }
             | Error::InvalidConfig { .. } => Self::Input,
             _ => Self::Environment,
+        }
+    }
+}
+
+impl From<&context::Error> for Class {
+    fn from(error: &context::Error) -> Self {
+        use context::Error;
+        match error {
+            Error::Corrupt { .. } | Error::Disk(terrane::io::Error::ShortRead { .. }) => {
+                Self::Check
+            }
+            Error::Disk(_)
+            | Error::Index { .. }
+            | Error::Poisoned { .. }
+            | Error::Locked { .. }
+            | Error::GcRunning
+            | Error::BranchMoved { .. } => Self::Environment,
+            Error::GcCancelled => Self::Interrupted,
+            _ => Self::Input,
         }
     }
 }

@@ -355,7 +355,10 @@ impl Follower {
         if frames.is_empty() && !is_newer {
             return Ok(false);
         }
-        let entries = frames.last().map(|frame| frame.entries);
+        // A tree that replaced another one may have other entries where the log has not grown.
+        let is_at_tree = self.log.position() == self.superblock.log_end;
+        let entries = is_at_tree.then_some(self.superblock.entries);
+        let entries = entries.or(frames.last().map(|frame| frame.entries));
         let everything = Drained::up_to(0);
         let mut pending = core.state()?.pending.clone();
         for frame in &frames {

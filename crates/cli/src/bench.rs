@@ -2,6 +2,8 @@
 
 mod choices;
 
+mod context;
+
 mod files;
 
 mod head;
@@ -24,6 +26,7 @@ use crate::exit::Failure;
 use crate::output;
 use crate::progress::Progress;
 
+use self::context::ContextArgs;
 use self::index::Index;
 use self::kvget::Kvget;
 use self::model::ModelArgs;
@@ -41,6 +44,9 @@ pub(crate) enum Bench {
     /// Compare engines as an index that finds objects by their hashes
     #[command(subcommand, after_help = index::EXAMPLES)]
     Index(Index),
+    /// Build and commit blocks of operations on versioned trees over the context store
+    #[command(after_help = context::EXAMPLES)]
+    Context(ContextArgs),
     /// Predict what lookups of random keys read, by the memory that a table has
     #[command(after_help = model::EXAMPLES)]
     Model(ModelArgs),
@@ -59,6 +65,7 @@ Examples:
   terrane bench kvget setup --store /tmp/terrane-kvget --keys 10M
   terrane bench kvget run --store /tmp/terrane-kvget --memory-budget 0.2%
   terrane bench index high-insert --store /tmp/terrane-index --entries 1M
+  terrane bench context --store /tmp/terrane-context
   terrane bench model
   terrane bench upsert --store /tmp/terrane-bench
   terrane bench union --store /tmp/terrane-bench --entries 100k --json
@@ -135,6 +142,7 @@ impl Bench {
             Self::Utxo(utxo) => utxo.json(),
             Self::Kvget(kvget) => kvget.json(),
             Self::Index(index) => index.json(),
+            Self::Context(context) => context.json,
             Self::Model(model) => model.json,
             Self::Upsert(upsert) => upsert.common.json,
             Self::Union(union) => union.common.json,
@@ -147,6 +155,7 @@ impl Bench {
             Self::Utxo(utxo) => utxo.command(),
             Self::Kvget(kvget) => kvget.command(),
             Self::Index(index) => index.command(),
+            Self::Context(_) => "bench context",
             Self::Model(_) => "bench model",
             Self::Upsert(_) => "bench upsert",
             Self::Union(_) => "bench union",
@@ -159,6 +168,7 @@ impl Bench {
             Self::Utxo(utxo) => utxo.run()?,
             Self::Kvget(kvget) => return kvget.run(),
             Self::Index(index) => return index.run(),
+            Self::Context(context) => return context.run(self.command()),
             Self::Model(model) => model.run(self.command())?,
             Self::Upsert(upsert) => upsert.run(self.command())?,
             Self::Union(union) => union.run(self.command())?,

@@ -19,6 +19,7 @@
 //! | `canonical` | `path`, `format_version`, `count` and `digest` (as its end says; `terrane snapshot import` checks them), `bytes` |
 //! | `btree`     | an index: `path`, `format_version`, `identity`, `key_bytes` and `value_bytes` (null for any size), `generation`, `oldest_generation`, `height`, `level_pages` (from the leaves up), `entries`, `checkpointed_entries`, `file_bytes`, `used_bytes`, `bytes_per_entry` (of pages of the tree; null without an entry in them), `log_start`, `log_end`, `log_bytes`, `log_updates`, `readers`, `readers_oldest` (generation; null for none) |
 //! | `btree_page` | `path`, `page`, `offset_bytes`, `page_kind` (`superblock`, `leaf`, `inner`, `map`, `map_list`, `drained`), `level`, `generation`, `crc`; for a leaf `low_hex`, `high_hex` (null in the last one) and `entries`: list of `key_hex`, `value_hex`; for an inner page `children`: list of `separator_hex`, `page`; for others `content_hex` |
+//! | `context` | a context store: `path`, `scheme` (`tezos`, `blake3`), `branching`, `flat_limit`, `indexing` (`minimal`, `always`), `commits` (that are kept), `newest` (hash, or null), `branches`: list of `name` and `head`, `chunks`, `chunk_bytes`, `index_bytes`, `other_bytes`, and with `--at` `tree`: `commit`, `directories`, `values`, `value_bytes`, `value_bytes_max`, `depth_max`, `children_max` |
 //! | `constants` | `constants`: object of texts by name                                          |
 //!
 //! **Named tables** have of their manifest `format_version`, `sequence`, `checkpointed_commit`, `first_segment` (0 for
@@ -47,6 +48,7 @@ use terrane::io::{Disk, RealDisk};
 use terrane::{CanonicalSummary, Error, MergePolicy, PAGE_SIZE, Purpose, TableConfig, WriteBuffer};
 
 use crate::btree;
+use crate::context;
 use crate::exit::Failure;
 use crate::output::{self, bytes};
 use crate::shape::{ListedTable, ListedVersion, Sums};
@@ -70,6 +72,8 @@ Examples:
   A B+tree, and one of its pages:
     terrane inspect /data/index
     terrane inspect /data/index/tree --page 2
+  A context store, and what is in the tree of a commit of it:
+    terrane inspect /data/context --at main
   Every constant of the formats, for programs:
     terrane inspect constants --json
 
@@ -90,6 +94,9 @@ pub(crate) struct Inspect {
     /// Show this page of a run or of the tree file of an index, counted from 0
     #[arg(long, value_name = "N")]
     page: Option<u32>,
+    /// Of a context store: read all of the tree of this commit or branch, and say what is in it
+    #[arg(long, value_name = "COMMIT")]
+    at: Option<String>,
     /// Write one JSON object to standard output
     #[arg(long)]
     pub(crate) json: bool,
@@ -110,6 +117,7 @@ enum Shown {
     Canonical(Canonical),
     Btree(btree::Described),
     BtreePage(btree::DescribedPage),
+    Context(Box<context::Described>),
     Constants { constants: BTreeMap<&'static str, String> },
 }
 
@@ -357,6 +365,16 @@ impl Inspect {
     fn look(&self, looker: &mut Looker, path: &Path) -> Result<(Shown, String), Failure> {
         if let Some(place) = btree::Place::of(&looker.disk, path)? {
             return self.look_at_btree(looker, path, place);
+        }
+        if context::is_store(looker.disk.as_ref(), path)? {
+            self.refuse_page("a context store")?;
+            let described = context::Described::read(path, self.at.as_deref())?;
+            let text = described.text();
+            return Ok((Shown::Context(Box::new(described)), text));
+        }
+        if self.at.is_some() {
+            let path = path.display();
+            return Err(Failure::usage(format!("{path} is no context store: --at does not apply")));
         }
         let inspection = inspect::inspect(&looker.disk, path);
         match inspection.map_err(|error| Failure::with_file(error, path))? {

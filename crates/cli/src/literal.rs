@@ -66,7 +66,10 @@ fn content(path: &Path) -> Result<Vec<u8>, Failure> {
 }
 
 /// The bytes that a field of a line stands for: as an argument, but `@` has no meaning.
-fn field(bytes: &[u8]) -> Result<Vec<u8>, String> {
+///
+/// # Errors
+/// What is wrong, in words.
+pub(crate) fn field(bytes: &[u8]) -> Result<Vec<u8>, String> {
     let Some(digits) = bytes.strip_prefix(HEX.as_bytes()) else { return Ok(bytes.to_vec()) };
     let digit = |byte: &u8| char::from(*byte).to_digit(16);
     let pairs = digits.chunks(2).map(|pair| match pair {

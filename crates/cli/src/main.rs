@@ -22,7 +22,11 @@ mod shape;
 
 mod btree;
 
+mod context;
+
 mod inspect;
+
+mod check_context;
 
 mod verify;
 
@@ -54,6 +58,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::backup::Backup;
 use crate::bench::Bench;
+use crate::context::ContextCommand;
 use crate::entries::{Count, Del, Get, Put, Scan};
 use crate::exit::Failure;
 use crate::index::Indexes;
@@ -130,6 +135,9 @@ enum Command {
     /// List, retain and release versions of all tables of a store, and go back to one
     #[command(subcommand, after_help = versions::EXAMPLES)]
     Version(Versions),
+    /// List the commits of a context store, look into their trees, and collect old ones
+    #[command(subcommand, after_help = context::EXAMPLES)]
+    Context(ContextCommand),
     /// Copy a whole store, or what is new since an earlier copy, while it is in use
     #[command(after_help = backup::EXAMPLES)]
     Backup(Backup),
@@ -151,6 +159,7 @@ impl Command {
             Self::Index(indexes) => indexes.json(),
             Self::Snapshot(snapshot) => snapshot.json(),
             Self::Version(versions) => versions.json(),
+            Self::Context(context) => context.json(),
             Self::Backup(backup) => backup.json,
         }
     }
@@ -170,6 +179,7 @@ impl Command {
             Self::Index(indexes) => indexes.command(),
             Self::Snapshot(snapshot) => snapshot.command(),
             Self::Version(versions) => versions.command(),
+            Self::Context(context) => context.command(),
             Self::Backup(_) => "backup",
         }
     }
@@ -190,6 +200,7 @@ impl Command {
             Self::Index(indexes) => indexes.run().map(|()| 0),
             Self::Snapshot(snapshot) => snapshot.run(),
             Self::Version(versions) => versions.run(),
+            Self::Context(context) => context.run().map(|()| 0),
             Self::Backup(backup) => backup.run(),
         }
     }

@@ -1,5 +1,7 @@
 //! `terrane replay`: real histories over an engine.
 
+mod irmin_trace;
+
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -7,6 +9,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 use terrane_bench::engine::Engine;
 use terrane_bench::engines::btree::Btree;
+use terrane_bench::engines::context_tables::ContextTables;
 use terrane_bench::engines::lsm::Lsm;
 use terrane_bench::engines::memory::Memory;
 use terrane_bench::meter;
@@ -18,6 +21,8 @@ use crate::exit::Failure;
 use crate::output;
 use crate::progress::Progress;
 
+use self::irmin_trace::IrminTraceArgs;
+
 /// The histories that can be replayed.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Replay {
@@ -27,6 +32,9 @@ pub(crate) enum Replay {
     /// Replay a neutral history of changes with the checks that it carries
     #[command(after_help = CHANGES_EXAMPLES)]
     Changes(ChangesArgs),
+    /// Replay a trace of operations on versioned trees, as the benchmark of irmin records them
+    #[command(after_help = irmin_trace::EXAMPLES)]
+    IrminTrace(IrminTraceArgs),
 }
 
 const BITCOIN_EXAMPLES: &str = "\
@@ -72,6 +80,8 @@ enum EngineName {
     Lsm,
     /// Terrane's B+tree; blocks are in memory until they are durable
     Btree,
+    /// Terrane's context store: a Merkle tree with the hashes of Tezos; keys of up to 127 bytes
+    Context,
     /// A sorted map in memory; it keeps nothing, a second call starts anew
     Memory,
 }
@@ -157,6 +167,7 @@ impl Replay {
         match self {
             Self::Bitcoin(args) => args.output.json,
             Self::Changes(args) => args.output.json,
+            Self::IrminTrace(args) => args.json(),
         }
     }
 
@@ -165,6 +176,7 @@ impl Replay {
         match self {
             Self::Bitcoin(_) => "replay bitcoin",
             Self::Changes(_) => "replay changes",
+            Self::IrminTrace(_) => "replay irmin-trace",
         }
     }
 
@@ -176,6 +188,7 @@ impl Replay {
         match self {
             Self::Bitcoin(args) => args.run(self.command()),
             Self::Changes(args) => args.run(self.command()),
+            Self::IrminTrace(args) => args.run(self.command()),
         }
     }
 }
@@ -285,15 +298,17 @@ impl StoreArgs {
             }
             (EngineName::Lsm, Some(dir)) => Ok(Box::new(Lsm::open(dir)?)),
             (EngineName::Btree, Some(dir)) => Ok(Box::new(Btree::open(dir)?)),
+            (EngineName::Context, Some(dir)) => Ok(Box::new(ContextTables::open(dir)?)),
             (EngineName::Lsm, None) => Err(Failure::usage("engine lsm needs --store DIR")),
             (EngineName::Btree, None) => Err(Failure::usage("engine btree needs --store DIR")),
+            (EngineName::Context, None) => Err(Failure::usage("engine context needs --store DIR")),
         }
     }
 
     fn measure<T>(&self, engine: &'static str, report: T) -> Result<Measured<T>, Failure> {
         let store_bytes = match (self.engine, &self.store) {
             (EngineName::Memory, _) | (_, None) => 0,
-            (EngineName::Lsm | EngineName::Btree, Some(dir)) => meter::store_bytes(dir)
+            (_, Some(dir)) => meter::store_bytes(dir)
                 .map_err(|error| Failure::environment(format!("{}: {error}", dir.display())))?,
         };
         Ok(Measured { engine, report, rss_bytes: meter::rss_bytes(), store_bytes })

@@ -125,6 +125,9 @@ fn no_store(dir: &Path) -> Failure {
     let dir_shown = dir.display();
     Failure::usage(match Place::of(&disk(), dir) {
         Ok(Some(_)) => format!("{dir_shown} is a B+tree; this command is for stores"),
+        _ if crate::context::is_store(disk().as_ref(), dir).is_ok_and(|is_one| is_one) => {
+            format!("{dir_shown} is a context store; `terrane context` looks into it")
+        }
         _ => format!("{dir_shown} is no store of Terrane"),
     })
 }

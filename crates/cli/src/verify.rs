@@ -24,6 +24,11 @@
 //! `pages_dropped`, `pages_damaged`, `maps_lost`, `entries` (of the index after it), and two lists of `from_hex` and `to_hex`:
 //! `stale` (keys taken from an older leaf, perhaps out of date) and `lost` (keys that no leaf was for). A problem whose
 //! keys lie in such a range is not `repaired`, and a range without such a problem counts as one that is `left`.
+//!
+//! A directory of a context store has of these `problems` (with `file`, `address` of the record and `path` in the tree, null
+//! where there is none, `rule`, `repaired`; the first 1,000), `repaired`, `left`, `wall_s`, and `chunks`, `bytes`, `kinds` (list of `kind`,
+//! `records`, `bytes`), `commits` that are kept, `objects` that they reach. `repair` is null if there was none, else it has
+//! `control_made`, `index_entries`, `commits`, `branches`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -36,6 +41,8 @@ use terrane::io::{Disk, RealDisk};
 use terrane::verify::{self, Report};
 
 use crate::btree;
+use crate::check_context;
+use crate::context;
 use crate::exit::Failure;
 use crate::output;
 use crate::progress::{ByteBar, exit_on_interrupt};
@@ -65,12 +72,15 @@ be repaired: delete the snapshots that need them, or restore a copy.
 Of a B+tree, --repair makes everything but leaves anew, from leaves and the log, in new pages; a
 superblock leads to them at the end. If a leaf is damaged nothing is done, unless --accept-loss is
 given: then its keys are taken from an older leaf, or are gone if there is none but for what the log
-has. Each such range of keys is named, and the exit code is 1. Copy the directory first.";
+has. Each such range of keys is named, and the exit code is 1. Copy the directory first.
+
+Of a context store all records are read and all objects that commits reach are hashed; --repair makes the index anew, and the
+control record if it is lost. Damaged records cannot be repaired.";
 
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command")]
 pub(crate) struct Verify {
-    /// Directory of the store or of the B+tree; no other process may have it open
+    /// Directory of the store, the B+tree or the context store; no other process may have it open
     #[arg(value_name = "DIR")]
     dir: PathBuf,
     /// Mend what can be mended without loss
@@ -129,6 +139,10 @@ impl Verify {
             let loss = if self.accept_loss { Loss::Accepted } else { Loss::Refused };
             let repair = self.repair.then_some(loss);
             return btree::verify(&disk, &self.dir, repair, (self.json, self.quiet));
+        }
+        if !self.accept_loss && context::is_damaged_store(disk.as_ref(), &self.dir)? {
+            let shown = (self.json, self.quiet);
+            return check_context::verify(&disk, &self.dir, self.repair, shown);
         }
         if self.accept_loss {
             let dir = self.dir.display();

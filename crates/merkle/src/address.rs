@@ -7,10 +7,9 @@ use std::fmt;
 
 use crate::corrupt::Corrupt;
 use crate::hash::{HASH_BYTES, Hash};
-use crate::rules::put_leb;
 
 /// Records begin at multiples of so many bytes of their chunk.
-pub const UNIT_BYTES: u64 = 8;
+pub(crate) const UNIT_BYTES: u64 = 8;
 
 /// Where a record begins: the number of its chunk, and the offset in it in units of 8 bytes. Later records have
 /// higher addresses.
@@ -31,6 +30,11 @@ impl Address {
     /// The other way round.
     pub fn from_u64(number: u64) -> Self {
         Self { chunk: (number >> 32) as u32, unit: number as u32 }
+    }
+
+    /// So many bytes further in the same chunk.
+    pub(crate) fn plus(self, bytes: usize) -> Self {
+        Self { chunk: self.chunk, unit: self.unit + (bytes as u64 / UNIT_BYTES) as u32 }
     }
 
     /// Offset in the chunk as it was written, in bytes.
@@ -108,6 +112,15 @@ pub(crate) fn take_hash(bytes: &mut &[u8]) -> Result<Hash, Corrupt> {
     let (hash, rest) = bytes.split_first_chunk::<HASH_BYTES>().ok_or(Corrupt::short("a hash"))?;
     *bytes = rest;
     Ok(Hash(*hash))
+}
+
+/// Unsigned LEB128: seven bits a byte, the lowest first.
+pub(crate) fn put_leb(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push(value as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
 }
 
 /// Unsigned LEB128 of at most 64 bits, in its shortest form.

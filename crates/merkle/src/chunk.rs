@@ -1,25 +1,8 @@
 //! Chunks: the files that the pack consists of. A chunk is a head of 64 bytes and a chain of [frames](crate::frame), or, once a
 //! collection has compacted it, a head, the records that are kept, and a map of where each run of them has stood.
 //! Addresses are those of the chunk as it was written, always.
-//!
-//! | offset | size | field        | meaning |
-//! |--------|------|--------------|---------|
-//! | 0      | 8    | `magic`      | `TRNMPACK` |
-//! | 8      | 4    | `version`    | format version, now 1 |
-//! | 12     | 4    | `number`     | number of the chunk |
-//! | 16     | 8    | `store`      | identity of the store |
-//! | 24     | 4    | `before`     | where the chunk before ends, in units of 8 bytes; 0 for the first chunk |
-//! | 28     | 4    | `chain`      | what the first frame chains to |
-//! | 32     | 4    | `kind`       | 1 as written, 2 compacted |
-//! | 36     | 4    | `runs`       | compacted: runs of records that are kept |
-//! | 40     | 8    | `map`        | compacted: offset of the map |
-//! | 48     | 12   |              | zero |
-//! | 60     | 4    | `crc`        | CRC-32C of bytes `0..60` |
-//!
-//! The map is `runs` × (unit in the chunk as written, unit in this file, length in units), u32 each, ascending, and
-//! their CRC-32C.
-//!
-//! The file of chunk n is named `chunk-` ‖ n in 8 hexadecimal digits.
+
+#![doc = include_str!("../../../docs/format/context-chunk.md")]
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,13 +10,16 @@ use std::sync::Arc;
 use terrane_io::checksum::crc32c;
 use terrane_io::{Access, Disk, DiskFile, OpenMode};
 
-use crate::address::{Address, Place, UNIT_BYTES, take_leb};
+use crate::address::{Address, Place, UNIT_BYTES};
 use crate::corrupt::Corrupt;
 use crate::error::{Error, Result};
-use crate::frame::{FRAME_HEAD_BYTES, open_record, parse_head};
+use crate::frame::{
+    FRAME_HEAD_BYTES, FrameHead, RECORD_BYTES_MAX, open_record, parse_head, record_size,
+};
 
 pub(crate) const CHUNK_HEAD_BYTES: usize = 64;
-const MAGIC: &[u8; 8] = b"TRNMPACK";
+/// First bytes of a chunk.
+const CHUNK_MAGIC: [u8; 8] = *b"TRNMPACK";
 /// Format version of chunks.
 pub(crate) const CHUNK_VERSION: u32 = 1;
 const NAME: &str = "chunk-";
@@ -53,6 +39,10 @@ pub(crate) struct ChunkHead {
     pub(crate) map: Option<(u32, u64)>,
 }
 
+/// Called with the place and the body of a record.
+pub(crate) type VisitRecord<'a> =
+    dyn FnMut(Place, std::result::Result<&[u8], Corrupt>) -> Result<()> + 'a;
+
 /// Records that lie together, in units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Run {
@@ -68,7 +58,7 @@ const RUN_BYTES: usize = 12;
 impl ChunkHead {
     pub(crate) fn encode(&self) -> [u8; CHUNK_HEAD_BYTES] {
         let mut bytes = [0; CHUNK_HEAD_BYTES];
-        bytes[..8].copy_from_slice(MAGIC);
+        bytes[..8].copy_from_slice(&CHUNK_MAGIC);
         bytes[8..12].copy_from_slice(&CHUNK_VERSION.to_le_bytes());
         bytes[12..16].copy_from_slice(&self.number.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.store.to_le_bytes());
@@ -88,7 +78,7 @@ impl ChunkHead {
         let word = |at: usize| {
             u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
         };
-        if bytes[..8] != *MAGIC {
+        if bytes[..8] != CHUNK_MAGIC {
             return Err(Error::NotAContextStore { path: path.to_owned() });
         }
         let (stored, computed) = (word(60), crc32c(&bytes[..60]));
@@ -210,40 +200,48 @@ impl Chunk {
         Ok(Some(bytes))
     }
 
-    /// The runs of records: the payloads of all frames that are whole, or what is kept of them.
-    pub(crate) fn all_runs(&self) -> Result<Vec<Run>> {
+    /// The runs of records, of a chunk that ends at `end`: the payloads of all frames, or what is kept of them; and where what
+    /// follows is no frame, if that is before the end.
+    pub(crate) fn all_runs(&self, end: u32) -> Result<(Vec<Run>, Option<u32>)> {
         if let Some(runs) = &self.runs {
-            return Ok(runs.to_vec());
+            return Ok((runs.to_vec(), None));
         }
-        let len = self.file.len()?;
+        let runs: Vec<Run> = self.frames()?.into_iter().map(|(run, _)| run).collect();
+        let reached = runs.last().map_or(FIRST_UNIT, |run| run.unit + run.units);
+        Ok((runs, (reached < end).then_some(reached)))
+    }
+
+    /// The frames of a chunk as it was written, each with where its payload lies; none of a compacted one.
+    ///
+    /// Cost: one read for each.
+    pub(crate) fn frames(&self) -> Result<Vec<(Run, FrameHead)>> {
+        let len = if self.runs.is_some() { 0 } else { self.file.len()? };
         let (mut offset, mut chain) = (CHUNK_HEAD_BYTES as u64, self.head.chain);
-        let mut runs = Vec::new();
+        let mut frames = Vec::new();
         while offset + FRAME_HEAD_BYTES as u64 <= len {
             let mut head = [0; FRAME_HEAD_BYTES];
             self.file.read_at(&mut head, offset)?;
-            let Some(frame) = parse_head(&head, chain) else { break };
-            offset += FRAME_HEAD_BYTES as u64;
-            if offset + frame.bytes as u64 > len {
+            let unit = (offset / UNIT_BYTES) as u32;
+            let at = Address { chunk: self.head.number, unit };
+            let Some(frame) = parse_head(at, &head, chain) else { break };
+            if offset + (FRAME_HEAD_BYTES + frame.bytes) as u64 > len {
                 break;
             }
-            let (unit, units) =
-                ((offset / UNIT_BYTES) as u32, (frame.bytes as u64 / UNIT_BYTES) as u32);
-            runs.push(Run { unit, stored: unit, units });
+            offset += FRAME_HEAD_BYTES as u64;
+            let unit = (offset / UNIT_BYTES) as u32;
+            let units = (frame.bytes as u64 / UNIT_BYTES) as u32;
+            frames.push((Run { unit, stored: unit, units }, frame));
             offset += frame.bytes as u64;
             chain = frame.crc;
         }
-        Ok(runs)
+        Ok(frames)
     }
 
     /// Calls `visit` with each record of a run: its place, and its body if the record is whole. What follows a record whose
     /// length cannot be told is left out, after a call with no body.
     ///
     /// Cost: reads the run, 1 MiB at a time.
-    pub(crate) fn each_record(
-        &self,
-        run: Run,
-        visit: &mut dyn FnMut(Place, std::result::Result<&[u8], Corrupt>) -> Result<()>,
-    ) -> Result<()> {
+    pub(crate) fn each_record(&self, run: Run, visit: &mut VisitRecord<'_>) -> Result<()> {
         let total = run.units as usize * UNIT_BYTES as usize;
         let (mut done, mut window, mut used) = (0, Vec::new(), 0);
         while done < total {
@@ -282,16 +280,7 @@ impl Chunk {
 
 /// Records are read so many bytes at a time when a whole chunk is.
 const WINDOW_BYTES: usize = 1 << 20;
-/// The largest record; a value has less than 2 GiB.
-const RECORD_BYTES_MAX: u64 = (1 << 31) + 64;
 const CRC_BYTES: usize = 4;
-
-/// How many bytes a record takes that begins like this.
-pub(crate) fn record_size(bytes: &[u8]) -> Option<usize> {
-    let mut rest = bytes;
-    let len = take_leb(&mut rest).ok().filter(|len| *len < RECORD_BYTES_MAX)?;
-    Some(bytes.len() - rest.len() + len as usize + CRC_BYTES)
-}
 
 /// The size of the record at the beginning of a window that holds all of it.
 fn window_record(window: &[u8]) -> Option<usize> {
@@ -314,10 +303,23 @@ fn read_map(file: &dyn DiskFile, (count, offset): (u32, u64)) -> Result<Box<[Run
     let word = |run: &[u8], at: usize| {
         u32::from_le_bytes([run[at], run[at + 1], run[at + 2], run[at + 3]])
     };
-    let runs = content.chunks_exact(RUN_BYTES);
-    Ok(runs
-        .map(|run| Run { unit: word(run, 0), stored: word(run, 4), units: word(run, 8) })
-        .collect())
+    let mut runs = Vec::with_capacity(count as usize);
+    let (mut unit, mut stored) = (FIRST_UNIT, FIRST_UNIT);
+    for bytes in content.chunks_exact(RUN_BYTES) {
+        let run = Run { unit: word(bytes, 0), stored: word(bytes, 4), units: word(bytes, 8) };
+        let ends = run.unit.checked_add(run.units).zip(run.stored.checked_add(run.units));
+        let Some(ends) = ends.filter(|_| unit <= run.unit && stored == run.stored) else {
+            let what = Corrupt::rule("runs ascend", u64::from(unit), u64::from(run.unit));
+            return Err(corrupt(what));
+        };
+        (unit, stored) = ends;
+        runs.push(run);
+    }
+    if u64::from(stored) * UNIT_BYTES != offset {
+        let what = Corrupt::rule("offset of a map", u64::from(stored) * UNIT_BYTES, offset);
+        return Err(corrupt(what));
+    }
+    Ok(runs.into())
 }
 
 /// Writes a chunk that has only some runs of `source`, under a name of its own, synced. The runs are those of
@@ -359,4 +361,77 @@ pub(crate) fn write_compacted(
     let head = ChunkHead { map: Some((runs.len() as u32, map_at)), ..source.head };
     file.write_at(&head.encode(), 0)?;
     Ok(file.sync()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrane_io::MemoryDisk;
+    use terrane_testkit::draw::Draw;
+    use terrane_testkit::seeds::for_each_seed;
+
+    fn put(disk: &dyn Disk, head: &ChunkHead, runs: &[[u32; 3]]) -> Result<Chunk> {
+        let path = chunk_path(Path::new(""), head.number);
+        let file = disk.open(&path, OpenMode::Truncate, Access::Buffered)?;
+        let mut map = Vec::new();
+        runs.iter().flatten().for_each(|word| map.extend_from_slice(&word.to_le_bytes()));
+        map.extend_from_slice(&crc32c(&map).to_le_bytes());
+        file.write_at(&head.encode(), 0)?;
+        file.write_at(&map, head.map.map_or(CHUNK_HEAD_BYTES as u64, |(_, at)| at))?;
+        Chunk::open_at(disk, &path, head.number, OpenMode::Read)
+    }
+
+    fn head(runs: u32, map_at: u64) -> ChunkHead {
+        ChunkHead { number: 5, store: 1, before: 9, chain: 3, map: Some((runs, map_at)) }
+    }
+
+    #[test]
+    fn a_map_leads_to_the_records_that_are_kept() {
+        let disk = MemoryDisk::new();
+        let chunk = put(&*disk, &head(2, 15 * 8), &[[10, 8, 4], [20, 12, 3]]).unwrap();
+        let locate = |unit| chunk.locate(Address { chunk: 5, unit });
+        assert_eq!(locate(9), None);
+        assert_eq!(locate(10), Some((64, 32)));
+        assert_eq!(locate(13), Some((88, 8)));
+        assert_eq!(locate(14), None);
+        assert_eq!(locate(22), Some((112, 8)));
+        assert_eq!(locate(23), None);
+        assert_eq!(locate(u32::MAX), None);
+    }
+
+    #[test]
+    fn any_map_is_sound_or_an_error() {
+        let disk = MemoryDisk::new();
+        for (runs, map_at) in [
+            ([[10, 8, 4], [13, 12, 3]], 15 * 8),        // overlap
+            ([[10, 8, 4], [20, 13, 3]], 16 * 8),        // a gap in the file
+            ([[10, 8, 4], [20, 12, 3]], 16 * 8),        // ends before the map
+            ([[10, 8, u32::MAX], [20, 12, 3]], 15 * 8), // beyond any chunk
+        ] {
+            assert!(put(&*disk, &head(2, map_at), &runs).is_err(), "{runs:?}");
+        }
+        assert!(put(&*disk, &head(u32::MAX, 64), &[]).is_err(), "longer than the file");
+        assert!(put(&*disk, &head(1, u64::MAX), &[]).is_err());
+        for_each_seed("any_map_is_sound_or_an_error", 500, |rng, _| {
+            let mut word = || [0, 1, 8, 9, 10, u32::MAX - 1, u32::MAX][rng.index(7)];
+            let runs = [[word(), word(), word()], [word(), word(), word()]];
+            if let Ok(chunk) = put(&*disk, &head(2, 80), &runs) {
+                for unit in [0, 8, 9, 10, u32::MAX] {
+                    chunk.locate(Address { chunk: 5, unit });
+                }
+            }
+        });
+    }
+
+    #[test]
+    fn any_head_is_one_or_an_error() {
+        let path = Path::new("chunk");
+        let bytes = head(2, 80).encode();
+        assert_eq!(ChunkHead::decode(path, &bytes).unwrap(), head(2, 80));
+        for at in 0..bytes.len() {
+            let mut altered = bytes;
+            altered[at] ^= 4;
+            assert!(ChunkHead::decode(path, &altered).is_err(), "byte {at}");
+        }
+    }
 }

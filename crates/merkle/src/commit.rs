@@ -1,25 +1,18 @@
-//! Commits and branches: their records in the pack.
-//!
-//! | record  | bytes |
-//! |---------|-------|
-//! | commit  | `10` ‖ hash ‖ `00` or `01` and the link of the root ‖ leb parents ‖ parents × hash ‖ date (i64 LE) ‖ leb length ‖ author ‖ leb length ‖ message ‖ `00` or `01` and the place of the commit made before |
-//! | branch  | `11` ‖ leb length ‖ name ‖ `00` or `01` and the hash of its head |
-//! | branches| `12` ‖ leb n ‖ n × (leb length ‖ name ‖ hash): all of them, by name |
-//! | commits | `13` ‖ `00` or `01` and the place of the table before ‖ leb n ‖ n × (hash ‖ place): the commits since then, in the order in which they were made |
-//!
-//! A root that is not there is the empty directory.
+//! Commits and branches: their [records](crate::record) in the pack.
 
 use std::collections::BTreeMap;
 
-use crate::address::{Address, Link, Place, take_bytes, take_hash, take_leb, take_u8};
+use crate::address::{Address, Link, Place, put_leb, take_bytes, take_hash, take_leb, take_u8};
 use crate::corrupt::Corrupt;
 use crate::hash::Hash;
-use crate::rules::put_leb;
+use crate::rules::CommitInfo;
 
-const COMMIT: u8 = 0x10;
+pub(crate) const COMMIT: u8 = 0x10;
 const BRANCH: u8 = 0x11;
 const BRANCHES: u8 = 0x12;
 const COMMITS: u8 = 0x13;
+/// A copy of the control record.
+pub(crate) const STATE: u8 = 0x14;
 
 /// A commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +29,19 @@ pub struct Commit {
     pub author: Vec<u8>,
     /// Free text.
     pub message: Vec<u8>,
+}
+
+impl Commit {
+    /// What its hash is of.
+    pub fn info(&self) -> CommitInfo<'_> {
+        CommitInfo {
+            root: &self.root,
+            parents: &self.parents,
+            date: self.date,
+            author: &self.author,
+            message: &self.message,
+        }
+    }
 }
 
 /// A commit as it is stored.
@@ -219,10 +225,69 @@ pub(crate) fn apply_branches(body: &[u8], branches: &mut Branches) -> Result<(),
             expect_end(bytes)?;
             *branches = all;
         }
-        COMMITS => {}
+        COMMITS | STATE => {}
         other => {
             return Err(Corrupt::rule("kind of a record", u64::from(BRANCH), u64::from(other)));
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrane_testkit::draw::Draw;
+    use terrane_testkit::seeds::for_each_seed;
+
+    const AT: Address = Address { chunk: 2, unit: 900 };
+    const EMPTY: Hash = Hash([7; 32]);
+
+    #[test]
+    fn any_bytes_are_a_commit_or_a_table_or_an_error() {
+        let place = Place { at: Address { chunk: 1, unit: 8 }, bytes: 40 };
+        let commit = Commit {
+            hash: Hash([1; 32]),
+            root: Hash([2; 32]),
+            parents: vec![Hash([3; 32]), Hash([4; 32])],
+            date: -5,
+            author: b"Tezos".to_vec(),
+            message: b"x".to_vec(),
+        };
+        let root = Some(Link { place, hash: commit.root });
+        let record = CommitRecord { commit, root, before: Some(place) };
+        let table = CommitTable { before: Some(place), commits: vec![(Hash([9; 32]), place)] };
+        let branches = Branches::from([(b"main".to_vec(), Hash([5; 32]))]);
+        let branch = BranchRecord { name: b"main".to_vec(), head: Some(Hash([6; 32])) };
+        let mut bodies = vec![Vec::new(); 4];
+        record.put(AT, &mut bodies[0]);
+        table.put(AT, &mut bodies[1]);
+        put_branches(&branches, &mut bodies[2]);
+        branch.put(&mut bodies[3]);
+        assert_eq!(CommitRecord::decode(AT, EMPTY, &bodies[0]), Ok(record));
+        assert_eq!(CommitTable::decode(AT, &bodies[1]), Ok(table));
+
+        let decode = |body: &[u8]| {
+            let mut branches = Branches::new();
+            (
+                CommitRecord::decode(AT, EMPTY, body).is_ok(),
+                CommitTable::decode(AT, body).is_ok(),
+                body.first() != Some(&COMMITS) && apply_branches(body, &mut branches).is_ok(),
+            )
+        };
+        for body in &bodies {
+            assert_ne!(decode(body), (false, false, false));
+            for len in 0..body.len() {
+                assert_eq!(decode(&body[..len]), (false, false, false), "{len} bytes");
+            }
+        }
+        for_each_seed("any_bytes_are_a_commit_or_a_table_or_an_error", 2_000, |rng, _| {
+            let mut body = bodies[rng.index(4)].clone();
+            for _ in 0..=rng.below(3) {
+                let at = rng.index(body.len());
+                body[at] = [0, 1, 0x7F, 0x80, 0xFF, rng.below(256) as u8][rng.index(6)];
+            }
+            decode(&body);
+            decode(&rng.bytes(60));
+        });
+    }
 }

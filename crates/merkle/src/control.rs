@@ -1,31 +1,9 @@
 //! The control record: the rules of a store, and where recovery begins. Two pages of 4 KiB in the file `control` are
 //! written in turns; the newer one that is whole counts.
 //!
-//! It is written when a chunk is begun and when the store is closed, always after what it refers to was synced; commits
-//! in between are found by following the frames from its tail on. All integers are little-endian.
-//!
-//! | offset | size | field       | meaning |
-//! |--------|------|-------------|---------|
-//! | 0      | 8    | `magic`     | `TRNMCTRL` |
-//! | 8      | 4    | `version`   | format version, now 1 |
-//! | 12     | 1    | `scheme`    | 1 Tezos, 2 BLAKE3 |
-//! | 13     | 1    | `indexing`  | 1 minimal, 2 always |
-//! | 14     | 2    |             | zero |
-//! | 16     | 4    | `branching` | buckets of an inode |
-//! | 20     | 4    | `flat`      | the largest directory that is hashed flat |
-//! | 24     | 8    | `store`     | identity of the store |
-//! | 32     | 8    | `sequence`  | number of this record; page `sequence mod 2` holds it |
-//! | 40     | 8    | `tail`      | address behind the last frame |
-//! | 48     | 4    | `chain`     | what the next frame chains to |
-//! | 52     | 4    | `first`     | number of the first chunk that is kept |
-//! | 56     | 12   | `last`      | place of the last commit: address and length; zero if there is none |
-//! | 68     | 12   | `branches`  | place of the table of branches; zero if there is none |
-//! | 80     | 12   | `table`     | place of the last table of commits; zero if there is none |
-//! | 92     | 12   | `kept`      | place of the table of commits below `retained` that are kept; zero if there is none |
-//! | 104    | 8    | `commits`   | how many commits were made |
-//! | 112    | 8    | `retained`  | address of the first commit that is kept with all that follow |
-//! | 120    | 4    | `collecting`| chunks below this one may hold objects that are lost in part: a collection has not ended; 0 if none runs |
-//! | 4092   | 4    | `crc`       | CRC-32C of bytes `0..4092` |
+//! Invariant: what a record refers to was synced before it is written.
+
+#![doc = include_str!("../../../docs/format/context-control.md")]
 
 use std::path::Path;
 
@@ -39,9 +17,12 @@ use crate::rules::{Rules, Scheme};
 /// Name of the file.
 pub(crate) const CONTROL: &str = "control";
 pub(crate) const CONTROL_PAGE_BYTES: usize = 4096;
-const MAGIC: &[u8; 8] = b"TRNMCTRL";
+/// First bytes of a page.
+const CONTROL_MAGIC: [u8; 8] = *b"TRNMCTRL";
 /// Format version of the control record.
 pub(crate) const CONTROL_VERSION: u32 = 1;
+/// Bytes that say something.
+const CONTROL_BYTES: usize = 124;
 const CRC_AT: usize = CONTROL_PAGE_BYTES - 4;
 
 /// Which objects are found by their hashes.
@@ -72,6 +53,11 @@ pub(crate) struct Control {
     pub(crate) collecting: u32,
 }
 
+/// Whether pages are those of a control record, of whatever version, damaged or not.
+pub(crate) fn is_control(pages: &[u8]) -> bool {
+    pages.chunks(CONTROL_PAGE_BYTES).any(|page| page.starts_with(&CONTROL_MAGIC))
+}
+
 impl Control {
     /// What a collection changes: where this differs, chunks have other files.
     pub(crate) fn collection(&self) -> (u32, Address, u32) {
@@ -85,7 +71,25 @@ impl Control {
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(CONTROL_PAGE_BYTES);
-        bytes.extend_from_slice(MAGIC);
+        self.put(&mut bytes);
+        bytes.resize(CRC_AT, 0);
+        let crc = crc32c(&bytes);
+        bytes.extend_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// The control record of a copy without its checksum.
+    pub(crate) fn of_copy(path: &Path, copy: &[u8]) -> Result<Self> {
+        let mut page = copy.get(..CONTROL_BYTES).unwrap_or(copy).to_vec();
+        page.resize(CRC_AT, 0);
+        let crc = crc32c(&page);
+        page.extend_from_slice(&crc.to_le_bytes());
+        Self::decode(path, &page)
+    }
+
+    /// Everything but the checksum.
+    pub(crate) fn put(&self, bytes: &mut Vec<u8>) {
+        bytes.extend_from_slice(&CONTROL_MAGIC);
         bytes.extend_from_slice(&CONTROL_VERSION.to_le_bytes());
         bytes.push(match self.rules.scheme {
             Scheme::Tezos => 1,
@@ -113,10 +117,6 @@ impl Control {
         bytes.extend_from_slice(&self.commits.to_le_bytes());
         bytes.extend_from_slice(&self.retained.to_u64().to_le_bytes());
         bytes.extend_from_slice(&self.collecting.to_le_bytes());
-        bytes.resize(CRC_AT, 0);
-        let crc = crc32c(&bytes);
-        bytes.extend_from_slice(&crc.to_le_bytes());
-        bytes
     }
 
     fn decode(path: &Path, page: &[u8]) -> Result<Self> {
@@ -140,7 +140,7 @@ impl Control {
         if stored != computed {
             return Err(corrupt("checksum of a control page", 0, 1));
         }
-        if reader.take(8).map_err(short)? != MAGIC {
+        if reader.take(8).map_err(short)? != CONTROL_MAGIC {
             return Err(Error::NotAContextStore { path: path.to_owned() });
         }
         let version = reader.u32().map_err(short)?;
@@ -178,6 +178,9 @@ impl Control {
         let commits = reader.u64().map_err(short)?;
         let retained = Address::from_u64(reader.u64().map_err(short)?);
         let collecting = reader.u32().map_err(short)?;
+        if first > tail.chunk {
+            return Err(corrupt("the first chunk", u64::from(tail.chunk), u64::from(first)));
+        }
         Ok(Self {
             rules,
             indexing,
@@ -208,5 +211,71 @@ impl Control {
             None => Err(Error::NotAContextStore { path: path.to_owned() }),
             _ => Ok(whole),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrane_testkit::draw::Draw;
+    use terrane_testkit::seeds::for_each_seed;
+
+    fn control(sequence: u64) -> Control {
+        Control {
+            rules: Rules::TEZOS,
+            indexing: Indexing::Always,
+            store: 0x1234,
+            sequence,
+            tail: Address { chunk: 4, unit: 100 },
+            chain: 77,
+            first: 2,
+            last: Some(Place { at: Address { chunk: 4, unit: 50 }, bytes: 90 }),
+            branches: None,
+            table: Some(Place { at: Address { chunk: 3, unit: 8 }, bytes: 40 }),
+            kept: None,
+            commits: 12,
+            retained: Address { chunk: 3, unit: 0 },
+            collecting: 3,
+        }
+    }
+
+    #[test]
+    fn any_page_is_a_control_record_or_an_error() {
+        let path = Path::new("control");
+        let page = control(6).encode();
+        assert_eq!(Control::decode(path, &page).unwrap(), control(6));
+        for at in 0..page.len() {
+            let mut altered = page.clone();
+            altered[at] ^= 0x10;
+            assert!(Control::decode(path, &altered).is_err(), "byte {at}");
+        }
+        for_each_seed("any_page_is_a_control_record_or_an_error", 500, |rng, _| {
+            let mut altered = page.clone();
+            for _ in 0..=rng.below(4) {
+                altered[rng.index(124)] = rng.below(256) as u8;
+            }
+            let crc = crc32c(&altered[..CRC_AT]);
+            altered[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+            if let Ok(decoded) = Control::decode(path, &altered) {
+                assert!(decoded.first <= decoded.tail.chunk);
+                assert!(decoded.rules.check().is_ok());
+            }
+            assert!(Control::decode(path, &rng.bytes(CONTROL_PAGE_BYTES)).is_err());
+            assert!(Control::read(path, &page[..rng.index(page.len())]).is_err());
+        });
+    }
+
+    #[test]
+    fn the_newer_page_that_is_whole_counts() {
+        let path = Path::new("control");
+        let mut pages = [control(8).encode(), control(7).encode()].concat();
+        let sequences = |pages: &[u8]| -> Vec<u64> {
+            Control::read(path, pages).unwrap().iter().map(|control| control.sequence).collect()
+        };
+        assert_eq!(sequences(&pages), [8, 7]);
+        pages[3] ^= 1;
+        assert_eq!(sequences(&pages), [7]);
+        pages[CONTROL_PAGE_BYTES] ^= 1;
+        assert!(Control::read(path, &pages).is_err());
     }
 }

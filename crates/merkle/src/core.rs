@@ -113,20 +113,15 @@ pub(crate) fn follow(pack: &Pack, view: &mut View, from: Address, chain: u32) ->
         match kind {
             FrameKind::Objects => {}
             FrameKind::Commit => {
-                let last = records(at, payload).last();
-                let (place, body) = match last {
-                    Some(Ok(record)) => record,
-                    Some(Err(what)) => return Err(pack.corrupt(at, what)),
-                    None => return Ok(()),
-                };
-                let record = CommitRecord::decode(place.at, empty, body)
+                let Some((place, body)) = records(at, payload).last() else { return Ok(()) };
+                let record = body
+                    .and_then(|body| CommitRecord::decode(place.at, empty, body))
                     .map_err(|what| pack.corrupt(place.at, what))?;
                 view.add_commit(record.commit.hash, place);
             }
             FrameKind::Branches => {
-                for record in records(at, payload) {
-                    let (place, body) = record.map_err(|what| pack.corrupt(at, what))?;
-                    apply_branches(body, &mut view.branches)
+                for (place, body) in records(at, payload) {
+                    body.and_then(|body| apply_branches(body, &mut view.branches))
                         .map_err(|what| pack.corrupt(place.at, what))?;
                 }
             }

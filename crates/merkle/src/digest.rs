@@ -1,7 +1,7 @@
 //! Hashing of what changed: every node and value below a root that has no hash yet, each once, from the leaves up,
 //! several at once by the processor's lanes and large levels on several threads.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use crate::hash::Hash;
@@ -9,6 +9,7 @@ use crate::node::{Body, Child, Env, Item, Node, Shape, Slot, Spot, Value};
 use crate::quick::QuickMap;
 use crate::record::Stored;
 use crate::rules::{BRANCHING_MAX, Preimages};
+use crate::stats::PreimageSizes;
 
 /// From so many bytes of preimages on, a level is divided among threads: below it a thread costs more than it saves.
 const THREAD_BYTES: usize = 64 << 10;
@@ -21,12 +22,30 @@ enum Job<'a> {
 }
 
 /// What hashing has cost.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Hashed {
     /// Nodes and values.
     pub(crate) count: u64,
     /// Bytes of their preimages.
     pub(crate) bytes: u64,
+    pub(crate) sizes: PreimageSizes,
+    /// Values that are stored in these nodes, and have no hash there.
+    pub(crate) again: u64,
+}
+
+impl Hashed {
+    fn add(&mut self, preimage: usize) {
+        self.count += 1;
+        self.bytes += preimage as u64;
+        self.sizes.add(preimage);
+    }
+
+    fn merge(&mut self, other: &Self) {
+        self.count += other.count;
+        self.bytes += other.bytes;
+        self.sizes.merge(&other.sizes);
+        self.again += other.again;
+    }
 }
 
 /// The hash of `root`, and of everything below it, on up to `threads` threads.
@@ -36,17 +55,18 @@ pub(crate) fn hash(env: &Env, root: &Node, threads: usize) -> (Hash, Hashed) {
     let mut hashed = Hashed::default();
     for jobs in &levels.jobs {
         let bytes: usize = jobs.iter().map(preimage_bytes).sum();
-        hashed.count += jobs.len() as u64;
-        hashed.bytes += bytes as u64;
         let threads = threads.min(bytes / THREAD_BYTES + 1);
         let share = jobs.len().div_ceil(threads);
         thread::scope(|scope| {
             let mut shares = jobs.chunks(share.max(1));
             let own = shares.next();
-            for share in shares {
-                scope.spawn(|| hash_jobs(env, share));
+            let others: Vec<_> =
+                shares.map(|share| scope.spawn(|| hash_jobs(env, share))).collect();
+            hashed.merge(&hash_jobs(env, own.unwrap_or_default()));
+            for other in others {
+                // A panic there is passed on when the scope ends.
+                other.join().iter().for_each(|other| hashed.merge(other));
             }
-            hash_jobs(env, own.unwrap_or_default());
         });
     }
     (*root.hash.get().expect("the root is in the last level"), hashed)
@@ -127,7 +147,8 @@ fn preimage_bytes(job: &Job<'_>) -> usize {
     }
 }
 
-fn hash_jobs(env: &Env, jobs: &[Job<'_>]) {
+fn hash_jobs(env: &Env, jobs: &[Job<'_>]) -> Hashed {
+    let mut hashed = Hashed::default();
     let (mut preimages, mut inline) = (Preimages::new(env.rules), Preimages::new(env.rules));
     let mut rest = jobs;
     while !rest.is_empty() {
@@ -138,24 +159,31 @@ fn hash_jobs(env: &Env, jobs: &[Job<'_>]) {
             is_first || bytes <= BATCH_BYTES
         });
         let (batch, after) = rest.split_at(batch.count());
-        hash_batch(env, batch, &mut preimages, &mut inline);
+        hash_batch(env, batch, (&mut preimages, &mut inline), &mut hashed);
         rest = after;
     }
+    hashed
 }
 
-/// Hashes the values that are stored in the nodes of a batch, then the nodes.
-fn hash_batch(env: &Env, batch: &[Job<'_>], preimages: &mut Preimages, inline: &mut Preimages) {
+/// Hashes a batch: first the values that are stored in its nodes.
+fn hash_batch(
+    env: &Env,
+    batch: &[Job<'_>],
+    (preimages, inline): (&mut Preimages, &mut Preimages),
+    hashed: &mut Hashed,
+) {
     for job in batch {
-        if let Job::Node(node) = job {
-            if let Shape::Entries(entries) = node.shape() {
-                for item in 0..entries.len() {
-                    if let Ok(Stored::Inline(bytes)) = entries.spot(item).stored() {
-                        inline.value(bytes);
-                    }
+        if let Job::Node(node) = job
+            && let Shape::Entries(entries) = node.shape()
+        {
+            for item in 0..entries.len() {
+                if let Ok(Stored::Inline(bytes)) = entries.spot(item).stored() {
+                    inline.value(bytes);
                 }
             }
         }
     }
+    hashed.again += inline.lengths().count() as u64;
     let mut values = inline.finish().into_iter();
     for job in batch {
         match job {
@@ -163,12 +191,23 @@ fn hash_batch(env: &Env, batch: &[Job<'_>], preimages: &mut Preimages, inline: &
             Job::Node(node) => preimage(env, node, &mut values, preimages),
         }
     }
+    preimages.lengths().for_each(|length| hashed.add(length));
     for (job, hash) in batch.iter().zip(preimages.finish()) {
         match job {
             Job::Value(value) => value.hash.get_or_init(|| hash),
             Job::Node(node) => node.hash.get_or_init(|| hash),
         };
     }
+}
+
+/// The hash of a node as its content has it, whatever it is known by.
+pub(crate) fn hash_of(env: &Env, node: &Node) -> Hash {
+    let mut unknown = node.clone();
+    unknown.hash = OnceLock::new();
+    let (mut preimages, mut inline) = (Preimages::new(env.rules), Preimages::new(env.rules));
+    let mut hashed = Hashed::default();
+    hash_batch(env, &[Job::Node(&unknown)], (&mut preimages, &mut inline), &mut hashed);
+    *unknown.hash.get().expect("it was hashed")
 }
 
 /// The preimage of a node whose children have hashes; `values` gives those of the values that are stored in it.

@@ -27,7 +27,7 @@ pub(crate) fn edit(
 ) -> Result<bool> {
     let count = dir.count();
     let flat = dir.is_flat();
-    if may_remove && !flat && env.rules.is_flat(count - 1) {
+    if may_remove && !flat && env.rules.is_flat(count.saturating_sub(1)) {
         dir.each(env, &mut |_, _| Ok(true))?;
     }
     let changed = edit_node(env, dir, 0, step, may_remove, act)?;
@@ -93,7 +93,7 @@ fn edit_node(
 ) -> Result<bool> {
     let before = node.count();
     let is_inner = matches!(node.shape(), Shape::Inner(_));
-    if may_remove && is_inner && env.rules.is_leaf(depth, before - 1) {
+    if may_remove && is_inner && env.rules.is_leaf(depth, before.saturating_sub(1)) {
         node.each(env, &mut |_, _| Ok(true))?;
     }
     let owned = Arc::make_mut(node);
@@ -140,7 +140,7 @@ fn edit_bucket(
         0 if was_empty || outcome.is_ok() => Slot::Empty,
         _ => Slot::Own(below),
     };
-    inner.count = inner.count + after - before;
+    inner.count = (inner.count + after).saturating_sub(before);
     Ok(outcome?.then_some(height))
 }
 

@@ -78,7 +78,7 @@ impl<'a> Written<'a> {
         if let Some(link) = node.link() {
             return Ok(link);
         }
-        let shared = (Arc::strong_count(node) > 1).then(|| Arc::as_ptr(node));
+        let shared = (Arc::strong_count(node) > 1).then_some(Arc::as_ptr(node));
         if let Some(link) = shared.and_then(|node| self.shared.get(&node)) {
             return Ok(*link);
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::address::Address;
 use crate::corrupt::Corrupt;
 use crate::hash::Hash;
-use crate::path::PathText;
+use crate::path::{HEIGHT_MAX, PathText};
 
 /// The result of a call on a tree or a store.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -55,10 +55,13 @@ pub enum Error {
         path: PathBuf,
     },
     /// Another handle writes to the store; a reader can be opened beside it.
-    #[error("{} is being written to by another; open it for reading", .path.display())]
+    #[error("{} is being written to by {}; open it for reading", .path.display(),
+        .pid.map_or_else(|| "another".to_owned(), |pid| format!("process {pid}")))]
     Locked {
         /// The directory.
         path: PathBuf,
+        /// The process that writes to it, where the system tells.
+        pid: Option<u32>,
     },
     /// A file is none of ours. Nothing was changed in it.
     #[error("{} is no file of a context store of Terrane", .path.display())]
@@ -169,8 +172,8 @@ pub enum Error {
         /// Its length.
         bytes: usize,
     },
-    /// The tree would have more than 1,024 levels of directories. Nothing was changed.
-    #[error("{levels} levels of directories; a tree has at most {}", crate::node::HEIGHT_MAX)]
+    /// The tree would have more than 512 levels of directories. Nothing was changed.
+    #[error("{levels} levels of directories; a tree has at most {}", HEIGHT_MAX)]
     TooDeep {
         /// How many there would be.
         levels: usize,

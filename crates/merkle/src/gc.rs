@@ -18,9 +18,10 @@ use crate::address::{Address, Place, UNIT_BYTES};
 use crate::chunk::Run;
 use crate::commit::CommitRecord;
 use crate::core::table_at;
+use crate::corrupt::Corrupt;
 use crate::error::{Error, Result};
 use crate::hash::Hash;
-use crate::index::{IndexKey, Object, key, place};
+use crate::index::{IndexKey, IndexValue, place};
 use crate::marks::{Marks, unit_bytes};
 use crate::quick::QuickMap;
 use crate::store::{ControlChange, Store, Writer, lock};
@@ -28,7 +29,7 @@ use crate::store::{ControlChange, Store, Writer, lock};
 /// Chunks are compacted when at least one part in so many of them is garbage.
 const GARBAGE_PARTS: u64 = 16;
 /// Keys that are removed from the index at once.
-const REMOVALS: usize = 1024;
+const REMOVALS: usize = 128;
 
 /// Which commits are kept. Heads of branches always are, and so is what is made during the collection.
 #[derive(Debug, Clone, Default)]
@@ -169,10 +170,11 @@ impl Store {
         let total_bytes = self.chunk_bytes(first, end)?;
         let progress = GcProgress { phase: GcPhase::Mark, bytes: 0, total_bytes };
         let mut pacer = Pacer { progress, pace };
-        let marks = self.mark(&plan, Marks::new(first, end), end, &mut pacer)?;
-
-        pacer.progress = GcProgress { phase: GcPhase::Reclaim, bytes: 0, total_bytes };
-        let reclaimed = self.reclaim(&plan, &marks, first, end, &mut pacer);
+        let marked = self.mark(&plan, Marks::new(first, end), end, &mut pacer);
+        let reclaimed = marked.and_then(|marks| {
+            pacer.progress = GcProgress { phase: GcPhase::Reclaim, bytes: 0, total_bytes };
+            self.reclaim(&plan, &marks, first, end, &mut pacer)
+        });
         *self.marks.write().unwrap_or_else(PoisonError::into_inner) = None;
         reclaimed
     }
@@ -192,12 +194,13 @@ impl Store {
         if let Some(since) = &retain.since {
             count = count.max(find(since)? + 1);
         }
+        let retained = self.core.view().control.retained;
         if retain.everything || count >= commits.len() {
-            let retained = self.core.view().control.retained;
             return Ok(Plan { retained, kept: commits, collected: Vec::new() });
         }
         let retained = match count.checked_sub(1) {
-            Some(last) => commits[last].0.at,
+            // The oldest may be an exception, between which and the others commits are gone.
+            Some(last) => commits[last].0.at.max(retained),
             None => lock(&self.writer).tail.end,
         };
         let mut wanted = vec![false; commits.len()];
@@ -324,7 +327,13 @@ impl Store {
         let pack = &self.core.pack;
         for number in from.chunk..=to.chunk {
             let chunk = pack.chunk(number)?;
-            for run in chunk.all_runs()? {
+            let end = if number == to.chunk { to.unit } else { self.end_of(number)? };
+            let (runs, damaged) = chunk.all_runs(end)?;
+            if let Some(unit) = damaged {
+                let what = Corrupt::rule("a frame is whole", u64::from(end), u64::from(unit));
+                return Err(pack.corrupt(Address { chunk: number, unit }, what));
+            }
+            for run in runs {
                 let at = Address { chunk: number, unit: run.unit };
                 if at < from || at >= to {
                     continue;
@@ -337,6 +346,11 @@ impl Store {
             }
         }
         Ok(())
+    }
+
+    /// Where a chunk ends that others follow.
+    fn end_of(&self, number: u32) -> Result<u32> {
+        Ok(self.core.pack.chunk(number + 1)?.head.before)
     }
 
     fn switch(&self, plan: &Plan, writer: &mut Writer, end: u32, marks: &Arc<Marks>) -> Result<()> {
@@ -363,6 +377,12 @@ impl Store {
             chunks: u64::from(end - first),
             ..GcReport::default()
         };
+        {
+            // In both pages of the control record: whichever is read later, it does not offer what is being taken away.
+            let mut writer = lock(&self.writer);
+            self.check_writable(&writer)?;
+            self.checkpoint(&mut writer, &ControlChange::default())?;
+        }
         let mut new_first = first;
         for number in first..end {
             let (runs, live, garbage) = self.runs_in_use(marks, number, pacer)?;
@@ -379,7 +399,7 @@ impl Store {
         }
         report.freed_bytes += self.chunk_bytes(first, new_first)?;
         report.removed = u64::from(new_first - first);
-        self.clean_index(plan, marks, end, pacer)?;
+        self.clean_index(marks, end, pacer)?;
         let mut writer = lock(&self.writer);
         self.check_writable(&writer)?;
         let change =
@@ -400,7 +420,11 @@ impl Store {
         let chunk = self.core.pack.chunk(number)?;
         let mut kept: Vec<Run> = Vec::new();
         let (mut live, mut garbage) = (0, 0);
-        for run in chunk.all_runs()? {
+        let end = self.end_of(number)?;
+        let (mut runs, damaged) = chunk.all_runs(end)?;
+        // What cannot be told apart stays as it is.
+        runs.extend(damaged.map(|unit| Run { unit, stored: unit, units: end - unit }));
+        for run in runs {
             let mut is_damaged = false;
             chunk.each_record(run, &mut |place, body| {
                 if is_damaged {
@@ -431,26 +455,30 @@ impl Store {
     }
 
     /// Takes out of the index what was collected.
-    fn clean_index(
-        &self,
-        plan: &Plan,
-        marks: &Marks,
-        end: u32,
-        pacer: &mut Pacer<'_>,
-    ) -> Result<()> {
+    fn clean_index(&self, marks: &Marks, end: u32, pacer: &mut Pacer<'_>) -> Result<()> {
         let Some(index) = &self.core.index else { return Ok(()) };
-        let mut gone: Vec<IndexKey> =
-            plan.collected.iter().map(|hash| key(Object::Commit, hash)).collect();
-        index
-            .each(&mut |key, value| {
-                let at = place(*value).at;
-                if key[0] != Object::Commit as u8 && at.chunk < end && !marks.is_live(at) {
-                    gone.push(*key);
-                }
-            })
-            .map_err(Error::index)?;
+        let is_gone = |value: &IndexValue| {
+            let at = place(*value).at;
+            at.chunk < end && !marks.is_live(at)
+        };
+        let mut gone: Vec<IndexKey> = Vec::new();
+        let mut visit = |key: &IndexKey, value: &IndexValue| {
+            if is_gone(value) {
+                gone.push(*key);
+            }
+        };
+        index.each(&mut visit).map_err(Error::index)?;
         for some in gone.chunks(REMOVALS) {
-            index.remove(some).map_err(Error::index)?;
+            // What was made anew meanwhile is indexed under this lock, and stays.
+            let writer = lock(&self.writer);
+            let mut removed = Vec::with_capacity(some.len());
+            for key in some {
+                if index.find(key).map_err(Error::index)?.is_some_and(|value| is_gone(&value)) {
+                    removed.push(*key);
+                }
+            }
+            index.remove(&removed).map_err(Error::index)?;
+            drop(writer);
             pacer.add(0)?;
         }
         Ok(())

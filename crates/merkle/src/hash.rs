@@ -9,7 +9,7 @@ use std::str::FromStr;
 use sha2::{Digest, Sha256};
 
 /// Bytes of a hash.
-pub const HASH_BYTES: usize = 32;
+pub(crate) const HASH_BYTES: usize = 32;
 
 const PREFIX: [u8; 2] = [0x4F, 0xC7];
 const CHECKSUM_BYTES: usize = 4;

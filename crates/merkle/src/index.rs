@@ -45,11 +45,9 @@ pub(crate) fn value(place: Place) -> IndexValue {
 }
 
 pub(crate) fn place(value: IndexValue) -> Place {
-    let [a, b, c, d, e, f, g, h, i, j, k, l] = value;
-    Place {
-        at: Address::from_u64(u64::from_le_bytes([a, b, c, d, e, f, g, h])),
-        bytes: u32::from_le_bytes([i, j, k, l]),
-    }
+    let at = value.first_chunk().map_or(0, |at| u64::from_le_bytes(*at));
+    let bytes = value.last_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
+    Place { at: Address::from_u64(at), bytes }
 }
 
 /// What goes wrong in an index, as text.

@@ -7,6 +7,8 @@ mod corrupt;
 
 mod quick;
 
+mod stats;
+
 mod hash;
 
 mod path;
@@ -71,8 +73,6 @@ mod context;
 
 mod options;
 
-mod stats;
-
 mod watch;
 
 mod core;
@@ -82,6 +82,10 @@ mod store;
 mod reader;
 
 mod gc;
+
+mod check;
+
+mod repair;
 
 mod history;
 
@@ -96,6 +100,7 @@ mod export;
 mod import;
 
 pub use address::Address;
+pub use check::{CheckOptions, CheckReport, KindCount, Kinds, Problem, check};
 pub use commit::Commit;
 pub use concrete::Concrete;
 pub use context::Context;
@@ -120,10 +125,11 @@ pub use proof::{
 };
 pub use prove::{Target, merkle_tree, produce_tree_proof};
 pub use reader::StoreReader;
+pub use repair::{RepairReport, repair};
 pub use rules::{CommitInfo, Rules, Scheme, ocaml_hash};
 pub use snapshot::Snapshot;
-pub use stats::{CommitStats, Stats};
-pub use store::{Meta, Recovery, Store};
+pub use stats::{CommitStats, HASH_BLOCK_BYTES, PreimageSizes, Stats};
+pub use store::{Meta, Recovery, Store, is_store};
 pub use tezos::{ChainId, TestChain, TezosContext};
 pub use tree::{Kind, Tree};
 pub use verify::verify_tree_proof;

@@ -4,10 +4,10 @@
 //! swept once, from the newest to the oldest, each from its end, and whatever is found is marked further down.
 
 use crate::address::{Address, Link, Place, UNIT_BYTES};
-use crate::chunk::{Chunk, record_size};
+use crate::chunk::Chunk;
 use crate::corrupt::Corrupt;
 use crate::error::{Error, Result};
-use crate::frame::open_record;
+use crate::frame::{open_record, record_size};
 use crate::pack::Pack;
 use crate::record::{Decoded, ENTRIES_DELTA, FLAT, Record, RecordBody, Stored};
 
@@ -116,7 +116,9 @@ impl Marks {
                 unit = next;
                 let open = pack.chunk(number)?;
                 let (place, body) = window.record(&open, Address { chunk: number, unit }, pace)?;
-                self.visit(pack, place, &body, &mut |marks, link| drop(marks.mark(link.place.at)))?;
+                self.visit(pack, place, &body, &mut |marks, link| {
+                    marks.mark(link.place.at);
+                })?;
             }
         }
         Ok(())

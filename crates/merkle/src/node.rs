@@ -19,9 +19,6 @@ use crate::path::PathText;
 use crate::record::{Entries, Inner, Record, RecordBody, Stored};
 use crate::rules::{BRANCHING_MAX, Rules};
 
-/// The most levels of directories.
-pub const HEIGHT_MAX: u16 = 512;
-
 /// Where records come from.
 pub(crate) trait Source: Send + Sync + Debug {
     /// The directory node that is stored at a link.
@@ -204,11 +201,10 @@ impl Child {
     /// The directory, if it is one.
     pub(crate) fn dir(&self, env: &Env) -> Result<Option<&Arc<Node>>> {
         match self {
-            Self::Value(_) | Self::ValueAt(_) => Ok(None),
             Self::Dir(node) => Ok(Some(node)),
             Self::DirAt(far) => env.near(&far.1, &far.0).map(Some),
-            Self::Blinded { is_value: true, .. } => Ok(None),
-            Self::Blinded { hash, .. } => Err(env.missing(*hash)),
+            Self::Blinded { is_value: false, hash } => Err(env.missing(*hash)),
+            Self::Value(_) | Self::ValueAt(_) | Self::Blinded { .. } => Ok(None),
         }
     }
 }
@@ -265,11 +261,12 @@ impl<'a> Spot<'a> {
         match self.stored() {
             Ok(Stored::Inline(bytes)) => Ok(Some(bytes.to_vec())),
             Ok(Stored::Value(link)) => Ok(Some(env.load_value(&link)?.to_vec())),
-            Ok(Stored::Dir(_)) | Err(Child::Dir(_) | Child::DirAt(_)) => Ok(None),
             Err(Child::Value(value)) => Ok(Some(value.bytes.to_vec())),
             Err(Child::ValueAt(link)) => Ok(Some(env.load_value(link)?.to_vec())),
             Err(Child::Blinded { is_value: true, hash }) => Err(env.missing(*hash)),
-            Err(Child::Blinded { .. }) => Ok(None),
+            Ok(Stored::Dir(_)) | Err(Child::Dir(_) | Child::DirAt(_) | Child::Blinded { .. }) => {
+                Ok(None)
+            }
         }
     }
 
@@ -389,6 +386,14 @@ impl<'a> InnerRef<'a> {
             },
         };
         near.map_or_else(|| env.load(link), |node| Ok(Arc::clone(node))).map(Some)
+    }
+
+    /// Where the inode of a bucket is stored, if the node is as it was stored.
+    pub(crate) fn stored_link(self, bucket: usize) -> Option<&'a Link> {
+        match self {
+            Self::Stored(_, inner) => inner.link(bucket),
+            Self::Own(_) => None,
+        }
     }
 
     /// The hash of the inode of a bucket, which has one.
@@ -591,10 +596,10 @@ impl Node {
             }
             Shape::Inner(inner) => {
                 for bucket in 0..BRANCHING_MAX as usize {
-                    if let Some(below) = inner.bucket(env, bucket)? {
-                        if !below.each(env, visit)? {
-                            return Ok(false);
-                        }
+                    if let Some(below) = inner.bucket(env, bucket)?
+                        && !below.each(env, visit)?
+                    {
+                        return Ok(false);
                     }
                 }
             }

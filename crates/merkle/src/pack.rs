@@ -5,16 +5,18 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-use terrane_io::{Disk, OpenMode};
+use terrane_io::{Access, Disk, OpenMode};
 
-use crate::address::{Address, Link, Place};
+use crate::address::{Address, Link, Place, UNIT_BYTES};
 use crate::cache::{Cache, Cached};
 use crate::chunk::{
     CHUNK_HEAD_BYTES, Chunk, ChunkHead, FIRST_UNIT, Run, chunk_number, chunk_path, write_compacted,
 };
 use crate::corrupt::Corrupt;
 use crate::error::{Error, Result};
-use crate::frame::{FRAME_HEAD_BYTES, FrameHead, FrameKind, FrameWriter, parse};
+use crate::frame::{
+    FRAME_HEAD_BYTES, FrameHead, FrameKind, FrameWriter, newest_synced, parse, parse_damaged,
+};
 use crate::node::Source;
 use crate::quick::QuickMap;
 use crate::record::{Decoded, Record, VALUE};
@@ -49,6 +51,9 @@ pub(crate) struct Pack {
     cache: Cache,
     pub(crate) counters: Counters,
 }
+
+/// Called with the kind of a frame, and the address and the bytes of its payload.
+type VisitFrame<'a> = dyn FnMut(FrameKind, Address, &[u8]) -> Result<()> + 'a;
 
 /// Where the next frame goes.
 #[derive(Debug, Clone)]
@@ -173,7 +178,7 @@ impl Pack {
         }
     }
 
-    /// Begins the next chunk after `tail`, which was synced.
+    /// Begins the next chunk after `tail`, which was synced. Nothing may be appended before it is [synced](Self::sync_new).
     pub(crate) fn roll(&self, tail: &Tail, chunk_bytes: u64) -> Result<Tail> {
         let head = ChunkHead {
             number: tail.end.chunk + 1,
@@ -184,24 +189,34 @@ impl Pack {
         };
         let chunk = self.create_chunk(head)?;
         chunk.file.allocate(chunk_bytes)?;
-        chunk.file.sync()?;
-        self.disk.sync_dir(&self.dir)?;
         Ok(Tail { chunk, end: Address { chunk: head.number, unit: FIRST_UNIT }, chain: tail.chain })
     }
 
-    /// Appends a frame; the tail behind it. Not durable before a sync of the chunk.
+    /// Makes a chunk and its name durable.
+    pub(crate) fn sync_new(&self, chunk: &Chunk) -> terrane_io::Result<()> {
+        chunk.file.sync()?;
+        self.disk.sync_dir(&self.dir)
+    }
+
+    /// Appends a frame; the tail behind it. Not durable before a sync of the chunk; what lies before `synced` is.
     ///
     /// Cost: one write.
-    pub(crate) fn append(&self, tail: &Tail, frame: FrameWriter, kind: FrameKind) -> Result<Tail> {
-        let (bytes, chain) = frame.finish(kind, tail.chain);
+    pub(crate) fn append(
+        &self,
+        tail: &Tail,
+        frame: FrameWriter,
+        kind: FrameKind,
+        synced: Address,
+    ) -> Result<Tail> {
+        let (bytes, chain) = frame.finish(kind, tail.chain, synced);
         tail.chunk.file.write_at(&bytes, tail.end.offset())?;
         self.counters.frames.fetch_add(1, Ordering::Relaxed);
         self.counters.written_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        Ok(Tail { chunk: Arc::clone(&tail.chunk), end: behind(tail.end, bytes.len()), chain })
+        Ok(Tail { chunk: Arc::clone(&tail.chunk), end: tail.end.plus(bytes.len()), chain })
     }
 
     /// Calls `visit` with each frame from `start` on that is whole: its kind, the address and the bytes of its payload.
-    /// Returns the end of the last one, the chain, and whether chunks follow.
+    /// Returns the end of the last one and its chain. What is not whole and not the end is damaged.
     ///
     /// Cost: one read of what is left of each chunk.
     pub(crate) fn follow(
@@ -209,58 +224,93 @@ impl Pack {
         start: Address,
         chain: u32,
         store: u64,
-        visit: &mut dyn FnMut(FrameKind, Address, &[u8]) -> Result<()>,
+        visit: &mut VisitFrame<'_>,
     ) -> Result<Tail> {
         let mut tail = Tail { chunk: self.chunk(start.chunk)?, end: start, chain };
         loop {
-            self.follow_chunk(&mut tail, visit)?;
+            self.follow_chunk(&mut tail, None, visit)?;
             let next = tail.end.chunk + 1;
             let path = chunk_path(&self.dir, next);
             if self.disk.kind(&path)?.is_none() {
                 return Ok(tail);
             }
-            // A chunk that was being made when the process ended has no whole head, or does not follow.
-            let chunk = match self.chunk(next) {
-                Ok(chunk) => chunk,
-                Err(Error::Disk(error))
-                    if !matches!(error, terrane_io::Error::ShortRead { .. }) =>
-                {
-                    return Err(error.into());
-                }
-                Err(_) => return Ok(tail),
-            };
+            let Some(chunk) = self.next_chunk(next)? else { return Ok(tail) };
             let head = chunk.head;
-            if (head.store, head.before, head.chain) != (store, tail.end.unit, tail.chain) {
-                self.chunks.write().unwrap_or_else(PoisonError::into_inner).remove(&next);
-                return Ok(tail);
+            if head.store == store && head.before > tail.end.unit {
+                // The writer may have gone on since the chunk was read: it does so before it begins the next one.
+                let before = Address { chunk: tail.end.chunk, unit: head.before };
+                self.follow_chunk(&mut tail, Some(before), visit)?;
             }
-            tail.chunk = chunk;
-            tail.end = Address { chunk: next, unit: FIRST_UNIT };
+            if (head.store, head.before, head.chain) == (store, tail.end.unit, tail.chain) {
+                tail.chunk = chunk;
+                tail.end = Address { chunk: next, unit: FIRST_UNIT };
+                continue;
+            }
+            if head.store == store && head.before >= tail.end.unit {
+                let what = frame_damaged(tail.end, u64::from(head.before) * UNIT_BYTES);
+                return Err(self.corrupt(tail.end, what));
+            }
+            // One of another history, which a crash has left.
+            self.chunks.write().unwrap_or_else(PoisonError::into_inner).remove(&next);
+            return Ok(tail);
         }
     }
 
+    /// The chunk of a number that may follow; none if it was being made when the process ended: it has no whole head then, and
+    /// nothing behind it.
+    fn next_chunk(&self, number: u32) -> Result<Option<Arc<Chunk>>> {
+        let error = match self.chunk(number) {
+            Ok(chunk) => return Ok(Some(chunk)),
+            Err(Error::Disk(terrane_io::Error::ShortRead { .. })) => return Ok(None),
+            Err(error @ (Error::Corrupt { .. } | Error::NotAContextStore { .. })) => error,
+            Err(error) => return Err(error),
+        };
+        let path = chunk_path(&self.dir, number);
+        let file = self.disk.open(&path, OpenMode::Read, Access::Buffered)?;
+        let mut bytes = vec![0; file.len()?.saturating_sub(CHUNK_HEAD_BYTES as u64) as usize];
+        file.read_at(&mut bytes, CHUNK_HEAD_BYTES as u64)?;
+        // Frames are written when the head is durable.
+        let start = Address { chunk: number, unit: FIRST_UNIT };
+        if newest_synced(start, &bytes).is_some() { Err(error) } else { Ok(None) }
+    }
+
+    /// Goes on in one chunk, which was durable up to `durable` at least. An object that is damaged there is for who reads it.
     fn follow_chunk(
         &self,
         tail: &mut Tail,
-        visit: &mut dyn FnMut(FrameKind, Address, &[u8]) -> Result<()>,
+        durable: Option<Address>,
+        visit: &mut VisitFrame<'_>,
     ) -> Result<()> {
-        let offset = tail.end.offset();
-        let len = tail.chunk.file.len()?;
-        if len < offset {
-            let what = Corrupt::rule("length of a chunk", offset, len);
-            return Err(self.corrupt(tail.end, what));
+        let mut stopped_at = None;
+        loop {
+            let offset = tail.end.offset();
+            let len = tail.chunk.file.len()?;
+            if len < offset {
+                let what = Corrupt::rule("length of a chunk", offset, len);
+                return Err(self.corrupt(tail.end, what));
+            }
+            let mut bytes = vec![0; (len - offset) as usize];
+            tail.chunk.file.read_at(&mut bytes, offset)?;
+            let mut rest = bytes.as_slice();
+            while let Some(head) = parse(tail.end, rest, tail.chain) {
+                rest = pass(tail, &head, rest, visit)?;
+            }
+            if rest.is_empty() {
+                return Ok(());
+            }
+            if stopped_at == Some(tail.end) {
+                let synced = newest_synced(tail.end, rest).max(durable);
+                let Some(synced) = synced.filter(|synced| *synced > tail.end) else {
+                    return Ok(());
+                };
+                let damaged = parse_damaged(tail.end, rest, tail.chain)
+                    .filter(|head| tail.end.plus(FRAME_HEAD_BYTES + head.bytes) <= synced)
+                    .ok_or_else(|| self.corrupt(tail.end, frame_damaged(tail.end, len)))?;
+                pass(tail, &damaged, rest, visit)?;
+            }
+            // It may have been written while it was read, or read wrongly: nothing is cut before a second look.
+            stopped_at = Some(tail.end);
         }
-        let mut bytes = vec![0; (len - offset) as usize];
-        tail.chunk.file.read_at(&mut bytes, offset)?;
-        let mut rest = bytes.as_slice();
-        while let Some(FrameHead { kind, bytes, crc, .. }) = parse(rest, tail.chain) {
-            let (frame, behind_it) = rest.split_at(FRAME_HEAD_BYTES + bytes);
-            visit(kind, behind(tail.end, FRAME_HEAD_BYTES), &frame[FRAME_HEAD_BYTES..])?;
-            tail.end = behind(tail.end, frame.len());
-            tail.chain = crc;
-            rest = behind_it;
-        }
-        Ok(())
     }
 
     /// Cuts what lies behind the tail: an unfinished frame, and chunks that do not follow. Returns how many bytes went.
@@ -277,6 +327,16 @@ impl Pack {
             cut += CHUNK_HEAD_BYTES as u64;
         }
         Ok(cut)
+    }
+
+    /// The first chunk from `first` on that is there: an older control record may not know which were removed.
+    pub(crate) fn first_present(&self, first: u32, tail: &Tail) -> Result<u32> {
+        for number in first..tail.end.chunk {
+            if self.disk.kind(&chunk_path(&self.dir, number))?.is_some() {
+                return Ok(number);
+            }
+        }
+        Ok(tail.end.chunk)
     }
 
     /// Removes what a collection has left behind when it was interrupted: chunks before `first`, and copies that did not take
@@ -337,9 +397,23 @@ impl Pack {
     }
 }
 
-/// So many bytes further in the same chunk.
-fn behind(at: Address, bytes: usize) -> Address {
-    Address { chunk: at.chunk, unit: at.unit + (bytes as u64 / crate::address::UNIT_BYTES) as u32 }
+/// Visits a frame at the beginning of `bytes`, and brings the tail behind it; what follows there.
+fn pass<'a>(
+    tail: &mut Tail,
+    head: &FrameHead,
+    bytes: &'a [u8],
+    visit: &mut VisitFrame<'_>,
+) -> Result<&'a [u8]> {
+    let (frame, rest) = bytes.split_at(FRAME_HEAD_BYTES + head.bytes);
+    visit(head.kind, tail.end.plus(FRAME_HEAD_BYTES), &frame[FRAME_HEAD_BYTES..])?;
+    tail.end = tail.end.plus(frame.len());
+    tail.chain = head.crc;
+    Ok(rest)
+}
+
+/// The breach of a frame at `at` that was durable once; it or a later one reached to `end`.
+fn frame_damaged(at: Address, end: u64) -> Corrupt {
+    Corrupt::rule("a frame that was synced is whole", end, at.offset())
 }
 
 impl Source for Pack {

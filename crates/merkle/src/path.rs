@@ -2,6 +2,9 @@
 
 use std::fmt;
 
+/// The most levels of directories of a tree.
+pub(crate) const HEIGHT_MAX: u16 = 512;
+
 /// A path as an error shows it: steps joined by `/`, bytes that are no printable ASCII as `\xNN`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PathText(pub String);

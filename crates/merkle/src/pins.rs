@@ -28,7 +28,9 @@ impl Pins {
             return;
         }
         let others = other.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        others.into_iter().for_each(|pin| self.add(pin));
+        for pin in others {
+            self.add(pin);
+        }
     }
 }
 

@@ -10,6 +10,7 @@ use terrane_io::Disk;
 
 use crate::commit::Commit;
 use crate::context::Context;
+use crate::control::Indexing;
 use crate::core::{Core, View, follow, recover};
 use crate::error::{Error, Result};
 use crate::hash::Hash;
@@ -88,13 +89,18 @@ impl StoreReader {
         let known = self.core.view().control;
         let newest = read_control(&**disk, dir)?.into_iter().next();
         let (end, before) = (tail.end, self.core.view().branches.clone());
+        let mut is_followed = false;
         if newest.is_some_and(|control| control.sequence == known.sequence) {
-            let mut view = self.core.view_mut();
-            *tail = follow(pack, &mut view, end, tail.chain)?;
-        } else {
-            if newest.is_some_and(|control| control.collection() != known.collection()) {
-                pack.reopen();
+            let followed = follow(pack, &mut self.core.view_mut(), end, tail.chain);
+            if let Ok(followed) = followed {
+                *tail = followed;
+                is_followed = true;
             }
+            // A writer that was killed, and is back, may have cut what was just being read.
+        } else if newest.is_some_and(|control| control.collection() != known.collection()) {
+            pack.reopen();
+        }
+        if !is_followed {
             let (view, new_tail) = read(&**disk, dir, pack)?;
             *self.core.view_mut() = view;
             *tail = new_tail;
@@ -112,6 +118,11 @@ impl StoreReader {
     /// The hashing rules.
     pub fn rules(&self) -> &Rules {
         &self.core.env.rules
+    }
+
+    /// Which objects the writer finds by their hashes.
+    pub fn indexing(&self) -> Indexing {
+        self.core.view().control.indexing
     }
 
     /// The context of a commit that was there at the last sync, or is there now; none for one that was never made, or was

@@ -1,35 +1,23 @@
 //! Records of the tree: how a directory and a value are stored, and their decoded form.
 //!
 //! A record is written once and points at earlier ones only; it holds the hashes of what it points at, so that a
-//! change of one child needs no other to be read. All lengths are leb. The pack puts a length before and a checksum
-//! behind.
+//! change of one child needs no other to be read.
 //!
-//! | record      | bytes |
-//! |-------------|-------|
-//! | value       | `01` ‖ the bytes |
-//! | flat        | `02` ‖ height ‖ n ‖ n × entry: a whole directory, ascending by step |
-//! | leaf        | `03` ‖ height ‖ n ‖ n × entry: the steps of one inode |
-//! | inner       | `04` ‖ height ‖ depth (1 byte) ‖ entries below ‖ mask (u32 LE) ‖ one link for each bit of the mask |
-//! | inner delta | `05` ‖ height ‖ depth (1 byte) ‖ entries below ‖ place of an inner record ‖ mask (u32 LE) ‖ changed (u32 LE) ‖ one link for each bit of `changed`; the other links are that record's |
-//! | entries delta | `06` ‖ `02` flat or `03` leaf ‖ height ‖ place of a flat or leaf record ‖ r ‖ r × (length of the step (1 byte) ‖ step) that are not here any more ‖ n ‖ n × entry that are new or changed; the others are that record's |
-//!
-//! entry = tag ‖ length of the step (1 byte) ‖ step ‖ payload; tag `1`: a value of at most 48 bytes in place (leb length, bytes),
-//! `2`: a value elsewhere (link), `3`: a directory (link). link = place ‖ hash, place as in [`Place::put`](crate::address::Place::put).
-//!
-//! `height` is at least the number of levels of directories from here down. A delta is never based on another, so that a node costs
-//! two reads at most. It is written as long as its changes number less than the square root of twice the size of what it
-//! is based on: the bytes of the deltas up to the next full record are then about those of the full record, which
-//! makes the fewest in all.
+//! A delta is never based on another, so that a node costs two reads at most. It is written as long as its changes number less
+//! than the square root of twice the size of what it is based on: the bytes of the deltas up to the next full record are then
+//! about those of the full record, which makes the fewest in all.
+
+#![doc = include_str!("../../../docs/format/context-record.md")]
 
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use crate::address::{Address, Link, Place, take_bytes, take_leb, take_u8};
+use crate::address::{Address, Link, Place, put_leb, take_bytes, take_leb, take_u8};
 use crate::corrupt::Corrupt;
-use crate::rules::put_leb;
+use crate::path::HEIGHT_MAX;
 
 /// The longest value that is stored in its directory, in bytes.
-pub const INLINE_BYTES_MAX: usize = 48;
+pub(crate) const INLINE_BYTES_MAX: usize = 48;
 
 pub(crate) const VALUE: u8 = 1;
 pub(crate) const FLAT: u8 = 2;
@@ -316,7 +304,9 @@ impl Record {
         };
         let height = take_leb(&mut bytes)?;
         let height = u16::try_from(height)
-            .map_err(|_| Corrupt::rule("height", u64::from(u16::MAX), height))?;
+            .ok()
+            .filter(|height| (1..=HEIGHT_MAX).contains(height))
+            .ok_or(Corrupt::rule("height", u64::from(HEIGHT_MAX), height))?;
         let decoded = match kind {
             FLAT | LEAF => {
                 let entries = decode_entries(place, leaf, &mut bytes)?;
@@ -394,6 +384,15 @@ fn take_mask(bytes: &mut &[u8]) -> Result<u32, Corrupt> {
     Ok(u32::from_le_bytes(*mask))
 }
 
+/// No bucket is empty.
+fn check_count(count: u64, mask: u32) -> Result<(), Corrupt> {
+    let buckets = u64::from(mask.count_ones());
+    if buckets == 0 || count < buckets {
+        return Err(Corrupt::rule("buckets that are there have entries", buckets, count));
+    }
+    Ok(())
+}
+
 fn take_links(from: Address, count: u32, bytes: &mut &[u8]) -> Result<Box<[Link]>, Corrupt> {
     (0..count).map(|_| Link::take(from, bytes)).collect()
 }
@@ -402,6 +401,7 @@ fn decode_inner(place: Place, bytes: &mut &[u8]) -> Result<Inner, Corrupt> {
     let depth = take_u8(bytes)?;
     let count = take_leb(bytes)?;
     let mask = take_mask(bytes)?;
+    check_count(count, mask)?;
     let links = take_links(place.at, mask.count_ones(), bytes)?;
     Ok(Inner { depth, count, mask, links, full: place, changed: 0 })
 }
@@ -412,6 +412,7 @@ fn decode_delta(place: Place, bytes: &mut &[u8]) -> Result<Inner, Corrupt> {
     let full = Place::take(place.at, bytes)?;
     let mask = take_mask(bytes)?;
     let changed = take_mask(bytes)?;
+    check_count(count, mask)?;
     if changed & !mask != 0 || changed == 0 {
         return Err(Corrupt::rule(
             "changed buckets are there",
@@ -578,6 +579,117 @@ pub(crate) fn inner_body(at: Address, height: u16, inner: &Inner, out: &mut Vec<
     for bucket in (0..32).filter(|bucket| stored >> bucket & 1 == 1) {
         if let Some(link) = inner.link(bucket) {
             link.put(at, out);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hash::Hash;
+    use terrane_testkit::draw::Draw;
+    use terrane_testkit::seeds::for_each_seed;
+
+    const PLACE: Place = Place { at: Address { chunk: 3, unit: 500 }, bytes: 0 };
+
+    fn link(unit: u32) -> Link {
+        let place = Place { at: Address { chunk: 3, unit }, bytes: 77 };
+        Link { place, hash: Hash([unit as u8; 32]) }
+    }
+
+    /// Records of each kind.
+    fn bodies() -> Vec<Vec<u8>> {
+        let mut bodies = Vec::new();
+        for leaf in [false, true] {
+            let mut out = EntriesWriter::new(leaf, PLACE.at, 3, None);
+            out.put(b"a", Stored::Inline(b"value"));
+            out.put(b"bb", Stored::Value(link(100)));
+            out.put(b"c", Stored::Dir(link(200)));
+            let mut body = Vec::new();
+            out.body(2, &mut body);
+            bodies.push(body);
+        }
+        let links: Vec<Link> = (0..4).map(|unit| link(300 + unit)).collect();
+        let mut inner = Inner {
+            depth: 1,
+            count: 99,
+            mask: 0b1_0110_1000,
+            links: links.into(),
+            full: PLACE,
+            changed: 0,
+        };
+        for changed in [0, 0b0010_1000] {
+            (inner.full, inner.changed) = (link(250).place, changed);
+            let mut body = Vec::new();
+            inner_body(PLACE.at, 7, &inner, &mut body);
+            bodies.push(body);
+        }
+        let mut delta = vec![ENTRIES_DELTA, FLAT, 2];
+        link(250).place.put(PLACE.at, &mut delta);
+        delta.extend_from_slice(&[1, 1, b'a', 1, TAG_INLINE, 1, b'd', 2, 7, 7]);
+        bodies.push(delta);
+        bodies
+    }
+
+    #[test]
+    fn any_bytes_are_a_record_or_an_error() {
+        for body in bodies() {
+            assert!(Record::decode(PLACE, &body).is_ok(), "{body:?}");
+            for len in 0..body.len() {
+                assert!(Record::decode(PLACE, &body[..len]).is_err(), "{len} bytes");
+            }
+            let longer = [body.as_slice(), &[0]].concat();
+            assert!(Record::decode(PLACE, &longer).is_err());
+        }
+        let mut decoded = 0;
+        for_each_seed("any_bytes_are_a_record_or_an_error", 2_000, |rng, _| {
+            let mut body = bodies().swap_remove(rng.index(5));
+            for _ in 0..=rng.below(3) {
+                let at = rng.index(body.len());
+                body[at] = [0, 1, 0x7F, 0x80, 0xFF, rng.below(256) as u8][rng.index(6)];
+            }
+            if let Ok(Decoded::Record(record)) = Record::decode(PLACE, &body) {
+                decoded += 1;
+                assert!(record.weight() < 4_096);
+                if let RecordBody::Entries(entries) = &record.body {
+                    for ordinal in 0..entries.len() {
+                        assert!(ordinal == 0 || entries.step(ordinal - 1) < entries.step(ordinal));
+                        entries.stored(ordinal);
+                    }
+                }
+            }
+            let random = rng.bytes(40);
+            let kind = [rng.below(7) as u8];
+            assert!(Record::decode(PLACE, &[&kind, random.as_slice()].concat()).is_err());
+        });
+        assert!(decoded > 100, "{decoded}");
+    }
+
+    #[test]
+    fn a_delta_needs_a_full_record_of_its_kind() {
+        let decode = |body: &[u8]| Record::decode(PLACE, body).unwrap();
+        let full = |body: &[u8]| match decode(body) {
+            Decoded::Record(record) => Arc::new(record),
+            Decoded::Delta(_) => panic!("a full record"),
+        };
+        let delta = |body: &[u8]| match decode(body) {
+            Decoded::Record(_) => panic!("a delta"),
+            Decoded::Delta(delta) => delta,
+        };
+        let bodies = bodies();
+        let (flat, leaf, inner) = (full(&bodies[0]), full(&bodies[1]), full(&bodies[2]));
+        let applied = Arc::new(delta(&bodies[3]).apply(&inner).unwrap());
+        let RecordBody::Inner(links) = &applied.body else { panic!("an inode") };
+        assert_eq!(links.links.len(), 4);
+        for other in [&applied, &flat, &leaf] {
+            assert!(delta(&bodies[3]).apply(other).is_err());
+        }
+        let applied = Arc::new(delta(&bodies[4]).apply(&flat).unwrap());
+        let RecordBody::Entries(entries) = &applied.body else { panic!("entries") };
+        let steps: Vec<&[u8]> = (0..entries.len()).map(|ordinal| entries.step(ordinal)).collect();
+        assert_eq!(steps, [b"bb".as_slice(), b"c", b"d"]);
+        for other in [&applied, &inner, &leaf] {
+            assert!(delta(&bodies[4]).apply(other).is_err());
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Hashing rules: what is hashed for a value, a directory, an inode and a commit, and which bucket of an inode a
 //! step goes into. A store fixes them when it is created.
 //!
-//! [`Scheme::Tezos`] is bit for bit what Octez does over irmin-pack: BLAKE2b with 32 bytes. `u64` is big-endian,
+//! [`Scheme::Tezos`] is bit for bit what Octez does over irmin-pack: `BLAKE2b` with 32 bytes. `u64` is big-endian,
 //! `leb` unsigned LEB128.
 //!
 //! | of                   | preimage |
@@ -22,15 +22,16 @@
 //!
 //! Inodes end at depth 64 in a list of any length: names that are chosen so as to share all buckets still work.
 
+use crate::address::put_leb;
 use crate::error::{Error, Result};
 use crate::hash::{HASH_BYTES, Hash};
 
 /// The longest step, in bytes; the shortest has one.
-pub const STEP_BYTES_MAX: usize = 255;
+pub(crate) const STEP_BYTES_MAX: usize = 255;
 /// At this depth an inode lists all its steps.
-pub const INODE_DEPTH_MAX: u8 = 64;
+pub(crate) const INODE_DEPTH_MAX: u8 = 64;
 /// The most buckets of an inode.
-pub const BRANCHING_MAX: u32 = 32;
+pub(crate) const BRANCHING_MAX: u32 = 32;
 
 const COMMIT_TAG: u8 = 4;
 
@@ -126,6 +127,15 @@ impl Rules {
         let mut preimage = Preimages::new(*self);
         preimage.value(value);
         preimage.single()
+    }
+
+    /// The hashes of several values, several at once by the processor's lanes.
+    pub fn value_hashes(&self, values: &[&[u8]]) -> Vec<Hash> {
+        let mut preimages = Preimages::new(*self);
+        for value in values {
+            preimages.value(value);
+        }
+        preimages.finish()
     }
 
     /// The hash of the empty directory; in [`Scheme::Tezos`] also that of the empty value.
@@ -234,6 +244,12 @@ impl Preimages {
         self.bytes.extend_from_slice(&hash.0);
     }
 
+    /// How long each is that is collected.
+    pub(crate) fn lengths(&self) -> impl Iterator<Item = usize> {
+        let ends = self.starts.iter().skip(1).map(|next| next.1).chain([self.bytes.len()]);
+        self.starts.iter().zip(ends).map(|((_, start), end)| end - start)
+    }
+
     fn preimage(&self, number: usize) -> &[u8] {
         let (_, start) = self.starts[number];
         let end = self.starts.get(number + 1).map_or(self.bytes.len(), |next| next.1);
@@ -284,16 +300,7 @@ fn put_hash(out: &mut Vec<u8>, hash: &Hash) {
     out.extend_from_slice(&hash.0);
 }
 
-/// Unsigned LEB128: seven bits a byte, the lowest first.
-pub(crate) fn put_leb(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
-}
-
-/// The seeded string hash of OCaml's `Hashtbl`: MurmurHash3 whose tail is mixed as a full word.
+/// The seeded string hash of OCaml's `Hashtbl`: `MurmurHash3` whose tail is mixed as a full word.
 pub fn ocaml_hash(seed: u32, text: &[u8]) -> u32 {
     let mix = |hash: u32, word: u32| {
         let word = word.wrapping_mul(0xcc9e_2d51).rotate_left(15).wrapping_mul(0x1b87_3593);

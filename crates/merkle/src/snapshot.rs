@@ -45,12 +45,12 @@ use std::sync::Arc;
 
 use terrane_io::checksum::{crc32c, crc32c_append};
 
-use crate::address::{take_bytes, take_hash, take_leb, take_u8};
+use crate::address::{put_leb, take_bytes, take_hash, take_leb, take_u8};
 use crate::corrupt::Corrupt;
 use crate::error::{Error, Result};
 use crate::hash::{HASH_BYTES, Hash};
 use crate::record::INLINE_BYTES_MAX;
-use crate::rules::{Rules, Scheme, put_leb};
+use crate::rules::{Rules, Scheme};
 
 const SNAPSHOT_MAGIC: &[u8; 8] = b"TRNMSNAP";
 /// Format version of the stream.

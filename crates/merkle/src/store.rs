@@ -8,20 +8,21 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
 
 use terrane_io::disk::{create_dirs, read_file};
-use terrane_io::{Access, Disk, DiskFile, LockGuard, OpenMode};
+use terrane_io::{Access, Disk, DiskFile, EntryKind, LockGuard, OpenMode};
 
 use crate::address::{Address, Link, Place};
 use crate::chunk::{ChunkHead, FIRST_UNIT};
-use crate::commit::{BranchRecord, Commit, CommitRecord, CommitTable, put_branches};
+use crate::commit::{BranchRecord, Commit, CommitRecord, CommitTable, STATE, put_branches};
 use crate::context::Context;
-use crate::control::{CONTROL, CONTROL_PAGE_BYTES, Control, Indexing};
+use crate::control::{CONTROL, CONTROL_PAGE_BYTES, Control, Indexing, is_control};
 use crate::core::{Core, View, recover};
 use crate::digest;
 use crate::encode::{Sink, Written};
 use crate::error::{Error, Result};
-use crate::frame::{FRAME_HEAD_BYTES, FrameKind, FrameWriter};
+use crate::frame::{FrameKind, FrameWriter};
 use crate::hash::Hash;
 use crate::index::{IndexKey, IndexValue, Object, key, value};
 use crate::marks::Marks;
@@ -30,7 +31,7 @@ use crate::options::{Durability, Options};
 use crate::pack::{Pack, Tail};
 use crate::pins::Pinned;
 use crate::rules::{CommitInfo, Rules};
-use crate::stats::{CommitStats, Stats};
+use crate::stats::{CommitStats, PreimageSizes, Stats};
 use crate::tree::Tree;
 use crate::watch::{HeadChange, Watches};
 
@@ -103,6 +104,13 @@ impl Writer {
     }
 }
 
+/// What the head of a branch must be before it is changed.
+#[derive(Debug, Clone, Copy)]
+enum BranchTest {
+    Any,
+    Is(Option<Hash>),
+}
+
 /// How far the pack is durable.
 #[derive(Debug)]
 struct Synced {
@@ -127,6 +135,7 @@ pub struct Store {
     sync_ended: Condvar,
     poisoned: AtomicBool,
     counters: Mutex<CommitStats>,
+    preimages: Mutex<PreimageSizes>,
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -135,9 +144,23 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 pub(crate) fn take_lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn LockGuard>> {
     disk.lock(&dir.join(LOCK)).map_err(|error| match error {
-        terrane_io::Error::Locked { .. } => Error::Locked { path: dir.to_owned() },
+        terrane_io::Error::Locked { pid, .. } => Error::Locked { path: dir.to_owned(), pid },
         other => other.into(),
     })
+}
+
+/// Makes the name of the store's directory durable.
+fn sync_parent(disk: &dyn Disk, dir: &Path) -> Result<()> {
+    match dir.parent() {
+        Some(parent) => Ok(disk.sync_dir(parent)?),
+        None => Ok(()),
+    }
+}
+
+/// The record that has a copy of the control record.
+fn put_state(control: &Control, body: &mut Vec<u8>) {
+    body.push(STATE);
+    control.put(body);
 }
 
 pub(crate) fn index_dir(dir: &Path) -> PathBuf {
@@ -179,6 +202,26 @@ pub(crate) fn check_rules(dir: &Path, given: &Rules, control: &Control) -> Resul
     Ok(())
 }
 
+/// Whether `dir` holds a context store, of whatever version.
+///
+/// Cost: one read.
+///
+/// # Errors
+/// [`Disk`](Error::Disk).
+pub fn is_store(disk: &dyn Disk, dir: &Path) -> Result<bool> {
+    let path = dir.join(CONTROL);
+    if disk.kind(&path)? != Some(EntryKind::File) {
+        return Ok(false);
+    }
+    let file = disk.open(&path, OpenMode::Read, Access::Buffered)?;
+    if file.len()? != 2 * CONTROL_PAGE_BYTES as u64 {
+        return Ok(false);
+    }
+    let mut pages = vec![0; 2 * CONTROL_PAGE_BYTES];
+    file.read_at(&mut pages, 0)?;
+    Ok(is_control(&pages))
+}
+
 impl Store {
     /// Makes a store in `dir`, which is made if need be.
     ///
@@ -202,19 +245,18 @@ impl Store {
         options: &Options,
         guard: Box<dyn LockGuard>,
     ) -> Result<Self> {
+        let now = disk.clock().wall().as_nanos() as u64;
+        let store = now.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let chain = store as u32;
         if disk.kind(&dir.join(CONTROL))?.is_some() {
             return Err(Error::AlreadyExists { path: dir.to_owned() });
         }
-        let now = disk.clock().wall().as_nanos() as u64;
-        let store = (now ^ u64::from(std::process::id()) << 48).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        let chain = store as u32;
         let pack = Arc::new(Pack::new(Arc::clone(&disk), dir, true, options.cache_bytes));
         let chunk =
             pack.create_chunk(ChunkHead { number: 0, store, before: 0, chain, map: None })?;
         chunk.file.allocate(options.chunk_bytes)?;
-        chunk.file.sync()?;
         let tail = Tail { chunk, end: Address { chunk: 0, unit: FIRST_UNIT }, chain };
-        let control = Control {
+        let mut control = Control {
             rules: options.rules,
             indexing: options.indexing,
             store,
@@ -230,6 +272,12 @@ impl Store {
             retained: Address { chunk: 0, unit: 0 },
             collecting: 0,
         };
+        let mut frame = FrameWriter::new(tail.end);
+        frame.put(&mut |body| put_state(&control, body))?;
+        let start = tail.end;
+        let tail = pack.append(&tail, frame, FrameKind::Branches, start)?;
+        tail.chunk.file.sync()?;
+        (control.tail, control.chain) = (tail.end, tail.chain);
         // The name of the file is that of the store: it comes last, and whole.
         let staged = dir.join("control.new");
         let file = disk.open(&staged, OpenMode::Truncate, Access::Buffered)?;
@@ -241,9 +289,7 @@ impl Store {
         disk.sync_dir(dir)?;
         disk.rename(&staged, &dir.join(CONTROL))?;
         disk.sync_dir(dir)?;
-        if let Some(parent) = dir.parent() {
-            disk.sync_dir(parent)?;
-        }
+        sync_parent(&*disk, dir)?;
         Self::assemble(
             disk,
             dir,
@@ -282,6 +328,11 @@ impl Store {
                 Ok(tail) => {
                     let cut_bytes = pack.cut(&tail)?;
                     pack.remove_strays(control.first)?;
+                    view.control.first = pack.first_present(control.first, &tail)?;
+                    pack.set_first(view.control.first);
+                    // A process that was killed may have left names, and a chunk, that are not durable yet.
+                    pack.sync_new(&tail.chunk)?;
+                    sync_parent(&*disk, dir)?;
                     let commits = view.commits - control.commits;
                     let recovery = Recovery { commits, cut_bytes };
                     return Self::assemble(disk, dir, options, pack, view, tail, recovery, guard);
@@ -340,6 +391,7 @@ impl Store {
             sync_ended: Condvar::new(),
             poisoned: AtomicBool::new(false),
             counters: Mutex::new(CommitStats::default()),
+            preimages: Mutex::default(),
             collection: Mutex::new(()),
             marks: RwLock::new(None),
         })
@@ -406,6 +458,14 @@ impl Store {
         Ok(())
     }
 
+    /// Lets nothing be written any more after a call that has failed.
+    fn or_poison(&self, result: terrane_io::Result<()>) -> Result<()> {
+        if result.is_err() {
+            self.poisoned.store(true, Ordering::Release);
+        }
+        Ok(result?)
+    }
+
     /// The hash that a commit of `context` would have. Nothing is written.
     pub fn hash(&self, context: &Context, meta: &Meta<'_>) -> Hash {
         let root = context.tree().hash_on(self.options.hash_threads);
@@ -448,7 +508,9 @@ impl Store {
             writer.tail.end
         };
         if self.options.durability == Durability::Durable {
+            let start = self.now();
             self.sync_to(end)?;
+            lock(&self.counters).sync_time += self.now().saturating_sub(start);
         }
         Ok(hash)
     }
@@ -464,6 +526,10 @@ impl Store {
         Ok(Cow::Owned(copy))
     }
 
+    fn now(&self) -> Duration {
+        self.core.disk.clock().monotonic()
+    }
+
     /// The hash of a tree, computed with all threads and counted.
     fn hash_tree(&self, tree: &Tree) -> Result<Hash> {
         let Child::Dir(node) = &tree.root else {
@@ -473,10 +539,15 @@ impl Store {
                 _ => Err(Error::NotADirectory),
             };
         };
+        let start = self.now();
         let (hash, hashed) = digest::hash(&self.core.env, node, self.options.hash_threads);
+        let hash_time = self.now().saturating_sub(start);
+        lock(&self.preimages).merge(&hashed.sizes);
         let mut counters = lock(&self.counters);
+        counters.hash_time += hash_time;
         counters.hashed += hashed.count;
         counters.hashed_bytes += hashed.bytes;
+        counters.hashed_again += hashed.again;
         Ok(hash)
     }
 
@@ -497,6 +568,8 @@ impl Store {
     /// Appends a frame with what changed in a tree, and with its commit if there is one.
     fn write(&self, writer: &mut Writer, tree: &Tree, commit: Option<Commit>) -> Result<()> {
         let hash = commit.as_ref().map(|commit| commit.hash);
+        let start = self.now();
+        let written_before = lock(&self.counters).write_time;
         let mut written = Written::default();
         let (root, place) = self.write_frame(writer, commit, &mut |sink| match &tree.root {
             Child::Dir(node) if node.count() == 0 => Ok(None),
@@ -514,6 +587,8 @@ impl Store {
         }
         let mut counters = lock(&self.counters);
         let (nodes, values) = written.counts();
+        let writing = counters.write_time.saturating_sub(written_before);
+        counters.encode_time += self.now().saturating_sub(start).saturating_sub(writing);
         counters.nodes += nodes;
         counters.values += values;
         drop(counters);
@@ -553,7 +628,10 @@ impl Store {
     }
 
     fn append(&self, writer: &mut Writer, frame: FrameWriter, kind: FrameKind) -> Result<()> {
-        writer.tail = self.core.pack.append(&writer.tail, frame, kind)?;
+        let synced = lock(&self.synced).end;
+        let start = self.now();
+        writer.tail = self.core.pack.append(&writer.tail, frame, kind, synced)?;
+        lock(&self.counters).write_time += self.now().saturating_sub(start);
         *lock(&self.written) = writer.tail.clone();
         Ok(())
     }
@@ -611,20 +689,21 @@ impl Store {
         let entry = |(hash, place): (Hash, Place)| (key(Object::Commit, &hash), value(place));
         entries.extend(commits.into_iter().map(entry));
         entries.sort_unstable_by_key(|entry| entry.0);
-        if let Some(index) = &self.core.index {
-            for some in entries.chunks(INDEX_BATCH) {
-                index.insert(some).map_err(Error::index)?;
-            }
-            index.flush().map_err(Error::index)?;
+        if let Err(error) = self.index_entries(&entries) {
+            writer.unindexed = entries;
+            return Err(error);
         }
         control.sequence += 1;
         control.tail = writer.tail.end;
         control.chain = writer.tail.chain;
-        writer.control_file.write_at(&control.encode(), control.offset())?;
-        if let Err(error) = writer.control_file.sync() {
-            self.poisoned.store(true, Ordering::Release);
-            return Err(error.into());
+        let written = writer.control_file.write_at(&control.encode(), control.offset());
+        // Whether commits are gone must not be left open while others are made.
+        if change.retained.is_some() {
+            self.or_poison(written)?;
+        } else {
+            written?;
         }
+        self.or_poison(writer.control_file.sync())?;
         let mut view = self.core.view_mut();
         view.recent.clear();
         view.indexed = control.tail;
@@ -633,6 +712,14 @@ impl Store {
         }
         view.control = control;
         Ok(())
+    }
+
+    fn index_entries(&self, entries: &[(IndexKey, IndexValue)]) -> Result<()> {
+        let Some(index) = &self.core.index else { return Ok(()) };
+        for some in entries.chunks(INDEX_BATCH) {
+            index.insert(some).map_err(Error::index)?;
+        }
+        index.flush().map_err(Error::index)
     }
 
     /// Appends the table of branches and that of the commits since the last one; these commits, and what the control record
@@ -667,9 +754,8 @@ impl Store {
                 control.kept = Some(frame.put(&mut |body| table.put(at, body))?);
             }
         }
-        if frame.len() > FRAME_HEAD_BYTES {
-            self.append(writer, frame, FrameKind::Branches)?;
-        }
+        frame.put(&mut |body| put_state(&control, body))?;
+        self.append(writer, frame, FrameKind::Branches)?;
         Ok((commits, control))
     }
 
@@ -681,7 +767,8 @@ impl Store {
     pub fn split(&self) -> Result<()> {
         let mut writer = lock(&self.writer);
         self.check_writable(&writer)?;
-        if writer.tail.end.unit == FIRST_UNIT {
+        let end = writer.tail.end;
+        if end.unit == FIRST_UNIT || end == self.core.view().control.tail {
             return Err(Error::EmptyChunk);
         }
         self.roll(&mut writer)
@@ -690,8 +777,10 @@ impl Store {
     /// Ends the chunk, and begins the next one.
     pub(crate) fn roll(&self, writer: &mut Writer) -> Result<()> {
         self.checkpoint(writer, &ControlChange::default())?;
-        writer.tail = self.core.pack.roll(&writer.tail, self.options.chunk_bytes)?;
-        *lock(&self.written) = writer.tail.clone();
+        let tail = self.core.pack.roll(&writer.tail, self.options.chunk_bytes)?;
+        self.or_poison(self.core.pack.sync_new(&tail.chunk))?;
+        *lock(&self.written) = tail.clone();
+        writer.tail = tail;
         Ok(())
     }
 
@@ -710,7 +799,7 @@ impl Store {
     /// # Errors
     /// As [`commit`](Self::commit), and [`UnknownCommit`](Error::UnknownCommit), [`BranchName`](Error::BranchName).
     pub fn set_branch(&self, name: &[u8], head: &Hash) -> Result<()> {
-        self.change_branch(name, Some(*head), None).map(|_| ())
+        self.change_branch(name, Some(*head), BranchTest::Any).map(|_| ())
     }
 
     /// Removes a branch; says whether there was one.
@@ -719,7 +808,7 @@ impl Store {
     /// As [`commit`](Self::commit).
     pub fn remove_branch(&self, name: &[u8]) -> Result<bool> {
         let was_there = self.branch(name).is_some();
-        self.change_branch(name, None, None)?;
+        self.change_branch(name, None, BranchTest::Any)?;
         Ok(was_there)
     }
 
@@ -734,15 +823,10 @@ impl Store {
         test: Option<&Hash>,
         set: Option<&Hash>,
     ) -> Result<bool> {
-        self.change_branch(name, set.copied(), Some(test.copied()))
+        self.change_branch(name, set.copied(), BranchTest::Is(test.copied()))
     }
 
-    fn change_branch(
-        &self,
-        name: &[u8],
-        head: Option<Hash>,
-        test: Option<Option<Hash>>,
-    ) -> Result<bool> {
+    fn change_branch(&self, name: &[u8], head: Option<Hash>, test: BranchTest) -> Result<bool> {
         if name.is_empty() || name.len() > BRANCH_BYTES_MAX {
             return Err(Error::BranchName { bytes: name.len() });
         }
@@ -750,13 +834,13 @@ impl Store {
             let mut writer = lock(&self.writer);
             self.check_writable(&writer)?;
             let current = self.branch(name);
-            if test.is_some_and(|test| test != current) {
+            if matches!(test, BranchTest::Is(test) if test != current) {
                 return Ok(false);
             }
-            if let Some(hash) = head {
-                if self.core.find_commit(&hash)?.is_none() {
-                    return Err(Error::UnknownCommit { hash });
-                }
+            if let Some(hash) = head
+                && self.core.find_commit(&hash)?.is_none()
+            {
+                return Err(Error::UnknownCommit { hash });
             }
             if head == current {
                 return Ok(true);
@@ -804,6 +888,11 @@ impl Store {
             syncs: get(&counters.syncs),
             committed: *lock(&self.counters),
         }
+    }
+
+    /// How long the preimages were that were hashed since it was opened: what hashing has cost at least.
+    pub fn preimage_sizes(&self) -> PreimageSizes {
+        lock(&self.preimages).clone()
     }
 
     /// Makes everything durable and gives up the lock. Later calls that write are refused; closing twice is no error.

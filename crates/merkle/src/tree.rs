@@ -11,8 +11,8 @@ use crate::digest;
 use crate::edit::edit;
 use crate::error::{Error, Result};
 use crate::hash::Hash;
-use crate::node::{Child, Env, HEIGHT_MAX, Node, Shape, Spot, Value};
-use crate::path::{PathText, Steps};
+use crate::node::{Child, Env, Node, Shape, Spot, Value};
+use crate::path::{HEIGHT_MAX, PathText, Steps};
 use crate::pins::Pins;
 use crate::rules::{BRANCHING_MAX, Rules, STEP_BYTES_MAX};
 
@@ -89,17 +89,20 @@ impl Tree {
     }
 
     /// An empty directory, of the same store.
+    #[must_use]
     pub fn empty(&self) -> Self {
         self.with_root(empty_dir())
     }
 
     /// A value, of the same store.
+    #[must_use]
     pub fn of_value(&self, value: impl Into<Box<[u8]>>) -> Self {
         self.with_root(Child::Value(Arc::new(Value::new(value.into()))))
     }
 
     /// A tree of which only the hash is known. It can be bound and compared; looking into it is an error, unless the
     /// store can find objects by their hashes.
+    #[must_use]
     pub fn shallow(&self, kind: Kind, hash: Hash) -> Self {
         self.with_root(Child::Blinded { is_value: kind == Kind::Value, hash })
     }
@@ -373,10 +376,10 @@ impl Tree {
     ///
     /// Cost: none; later reads load again.
     pub fn clear(&mut self) {
-        if let Child::Dir(node) = &self.root {
-            if let Some(link) = node.link() {
-                self.root = Child::DirAt(Box::new((link, OnceLock::new())));
-            }
+        if let Child::Dir(node) = &self.root
+            && let Some(link) = node.link()
+        {
+            self.root = Child::DirAt(Box::new((link, OnceLock::new())));
         }
     }
 }
@@ -408,10 +411,10 @@ fn list_page<'a>(
         }
         Shape::Inner(inner) => {
             for bucket in 0..BRANCHING_MAX as usize {
-                if let Some(below) = inner.bucket(env, bucket)? {
-                    if !list_page(env, below, offset, length, visit)? {
-                        return Ok(false);
-                    }
+                if let Some(below) = inner.bucket(env, bucket)?
+                    && !list_page(env, below, offset, length, visit)?
+                {
+                    return Ok(false);
                 }
             }
         }
@@ -428,10 +431,10 @@ fn put(
 ) -> Result<bool> {
     let Some((step, rest)) = path.split_first() else {
         let new = child.take().expect("bound once");
-        if let Some(old) = slot.as_ref() {
-            if is_same(env, old, &new)? {
-                return Ok(false);
-            }
+        if let Some(old) = slot.as_ref()
+            && is_same(env, old, &new)?
+        {
+            return Ok(false);
         }
         *slot = Some(new);
         return Ok(true);

@@ -2,8 +2,12 @@
 #![forbid(unsafe_code)]
 
 #[doc(inline)]
+pub use terrane_backends as backends;
+#[doc(inline)]
 pub use terrane_btree as btree;
 #[doc(inline)]
 pub use terrane_io as io;
 #[doc(inline)]
 pub use terrane_lsm::*;
+#[doc(inline)]
+pub use terrane_merkle as context;

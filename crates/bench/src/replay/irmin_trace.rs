@@ -12,6 +12,8 @@ use std::collections::HashMap;
 use std::io::BufRead;
 use std::time::Instant;
 
+use serde::Serialize;
+
 pub use self::error::{Error, Result};
 use super::context_trace::irmin::{ContextId, Operation, Operations, Question};
 use super::context_trace::{self, Key, Scoped, as_it_is};
@@ -32,10 +34,21 @@ pub struct Options {
     pub until: Option<u64>,
     /// Does not compare the hashes of commits, even if the engine has those of Tezos.
     pub ignores_hashes: bool,
+    /// Collects old commits now and then.
+    pub collection: Option<Collection>,
+}
+
+/// When old commits are collected, and which; a trace that checks one of them out cannot go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Collection {
+    /// After so many commits each time; at least 1.
+    pub every: u64,
+    /// So many of the newest commits are kept.
+    pub distance: u64,
 }
 
 /// How many operations of each kind were done.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Checkouts.
     pub checkouts: u64,
@@ -76,6 +89,8 @@ pub struct Report {
     pub blocks: Latency,
     /// Latencies of commits, a part of those of their blocks.
     pub commits: Latency,
+    /// How long collections took, between blocks.
+    pub collections: Latency,
     /// The engine's hash of the last commit.
     pub last_commit: Option<CommitHash>,
     /// Where the row begins that the trace ends in, if it is cut.
@@ -134,6 +149,7 @@ pub fn replay(
         replay.row += 1;
         if is_commit {
             replay.report.blocks.record(block_start.elapsed());
+            replay.collect(options.collection)?;
             block_start = Instant::now();
             monitor.progress(Phase::Replay, replay.report.counts.commits, options.until);
             if monitor.stop() {
@@ -152,6 +168,7 @@ impl<'e> Replay<'e> {
             checks_passed: 0,
             blocks: Latency::new(),
             commits: Latency::new(),
+            collections: Latency::new(),
             last_commit: None,
             truncated_at: None,
             wall_s: 0.0,
@@ -172,6 +189,17 @@ impl<'e> Replay<'e> {
     /// The block that is being built, counted from 0.
     fn block(&self) -> u64 {
         self.report.counts.commits
+    }
+
+    /// Collects old commits if it is time to.
+    fn collect(&mut self, collection: Option<Collection>) -> Result<()> {
+        let is_due = |collection: &Collection| self.block().is_multiple_of(collection.every.max(1));
+        if let Some(Collection { distance, .. }) = collection.filter(is_due) {
+            let start = Instant::now();
+            self.engine.collect(distance)?;
+            self.report.collections.record(start.elapsed());
+        }
+        Ok(())
     }
 
     fn apply(&mut self, operation: &Operation<'_>) -> Result<()> {

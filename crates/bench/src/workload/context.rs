@@ -17,6 +17,12 @@ pub mod block;
 
 pub mod record;
 
+pub mod report;
+
+mod floor;
+
+pub mod run;
+
 use std::collections::HashSet;
 
 use self::block::Block;

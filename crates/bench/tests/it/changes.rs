@@ -7,6 +7,7 @@ use std::path::Path;
 use terrane::StateDigest;
 use terrane_bench::engine::Engine;
 use terrane_bench::engines::btree::Btree;
+use terrane_bench::engines::context_tables::ContextTables;
 use terrane_bench::engines::lsm::Lsm;
 use terrane_bench::engines::memory::Memory;
 use terrane_bench::hex;
@@ -94,10 +95,11 @@ fn engines_agree_with_the_model_through_all_rollbacks() {
     for_each_seed("engines_agree_with_the_model_through_all_rollbacks", 24, |rng, _| {
         let dir = tempfile::tempdir().unwrap();
         let (lines, state) = draw(rng, 60);
-        let engines: [Box<dyn Engine>; 3] = [
+        let engines: [Box<dyn Engine>; 4] = [
             Box::new(Memory),
             Box::new(Lsm::open(&dir.path().join("store")).unwrap()),
             Box::new(Btree::open(&dir.path().join("index")).unwrap()),
+            Box::new(ContextTables::open(&dir.path().join("context")).unwrap()),
         ];
         for engine in engines {
             let name = engine.name();
@@ -119,6 +121,13 @@ fn a_history_replayed_in_pieces_ends_in_the_same_state() {
 fn a_history_replayed_in_pieces_on_a_btree_ends_in_the_same_state() {
     in_pieces("a_history_replayed_in_pieces_on_a_btree_ends_in_the_same_state", |store| {
         Box::new(Btree::open(store).unwrap())
+    });
+}
+
+#[test]
+fn a_history_replayed_in_pieces_on_a_context_store_ends_in_the_same_state() {
+    in_pieces("a_history_replayed_in_pieces_on_a_context_store_ends_in_the_same_state", |store| {
+        Box::new(ContextTables::open(store).unwrap())
     });
 }
 

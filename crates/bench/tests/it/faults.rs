@@ -11,6 +11,8 @@ use std::sync::Arc;
 
 use terrane::io::fault::{FaultKind, FaultPlan, Repeat};
 use terrane::io::{Disk, SimDisk, Survival};
+use terrane_bench::engine::{self, Engine};
+use terrane_bench::engines::context_tables::ContextTables;
 use terrane_bench::engines::lsm::Lsm;
 use terrane_bench::error::Class;
 use terrane_bench::monitor::{Monitor, Phase};
@@ -51,17 +53,36 @@ const WINDING: &str = "terrane-changes 1\n\
     rollback -\nexpect count=0\n\
     begin 1\nput 09 09\nend count=1\n";
 
+type Open = fn(&Arc<dyn Disk>, &Path) -> engine::Result<Box<dyn Engine>>;
+
+fn lsm(disk: &Arc<dyn Disk>, dir: &Path) -> engine::Result<Box<dyn Engine>> {
+    Ok(Box::new(Lsm::open_on(disk, dir)?))
+}
+
+fn context(disk: &Arc<dyn Disk>, dir: &Path) -> engine::Result<Box<dyn Engine>> {
+    Ok(Box::new(ContextTables::open_on(disk, dir)?))
+}
+
+/// Each history on each engine that keeps several points.
+fn cases() -> impl Iterator<Item = Case> {
+    let engines: [Open; 2] = [lsm, context];
+    let cases = [STRAIGHT, WINDING].map(|history| engines.map(|open| Case::new(history, open)));
+    cases.into_iter().flatten()
+}
+
 struct Case {
     _dir: tempfile::TempDir,
     path: PathBuf,
+    history: &'static str,
+    open: Open,
 }
 
 impl Case {
-    fn new(history: &str) -> Self {
+    fn new(history: &'static str, open: Open) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("history");
         std::fs::write(&path, history).unwrap();
-        Self { _dir: dir, path }
+        Self { _dir: dir, path, history, open }
     }
 
     fn run(&self, disk: &Arc<SimDisk>, watcher: &mut Watcher) -> Result<Report, Error> {
@@ -75,9 +96,9 @@ impl Case {
         watcher: &mut Watcher,
     ) -> Result<Report, Error> {
         let disk: Arc<dyn Disk> = disk.clone();
-        let engine = Lsm::open_on(&disk, Path::new(store))?;
+        let engine = (self.open)(&disk, Path::new(store))?;
         let options = Options { resume: true, checkpoint_every: 1, ..Options::default() };
-        replay(Box::new(engine), std::slice::from_ref(&self.path), &options, watcher)
+        replay(engine, std::slice::from_ref(&self.path), &options, watcher)
     }
 
     /// The report of an undisturbed replay, and the calls that it took.
@@ -100,8 +121,7 @@ impl Case {
 
 #[test]
 fn a_loss_of_power_at_any_call_costs_nothing_durable() {
-    for history in [STRAIGHT, WINDING] {
-        let case = Case::new(history);
+    for case in cases() {
         let (expected, calls) = case.undisturbed();
         assert!(calls > 50, "{calls} calls");
         for call in 0..calls {
@@ -113,7 +133,7 @@ fn a_loss_of_power_at_any_call_costs_nothing_durable() {
             for survival in [Survival::Nothing, Survival::Everything, Survival::Torn(call)] {
                 let context = format!("crash at call {call}, {survival:?}, then {outcome:?}");
                 let report = case.resume(&disk.after_crash(survival), &expected, &context);
-                if history == STRAIGHT {
+                if case.history == STRAIGHT {
                     assert!(report.blocks + watcher.blocks <= expected.blocks, "{context}");
                 }
             }
@@ -123,8 +143,7 @@ fn a_loss_of_power_at_any_call_costs_nothing_durable() {
 
 #[test]
 fn a_failing_call_is_reported_and_costs_nothing_durable() {
-    for history in [STRAIGHT, WINDING] {
-        let case = Case::new(history);
+    for case in cases() {
         let (expected, calls) = case.undisturbed();
         for kind in FaultKind::ERRORS {
             for call in 0..calls {
@@ -138,7 +157,7 @@ fn a_failing_call_is_reported_and_costs_nothing_durable() {
                 }
                 let disk = disk.process_kill();
                 let report = case.resume(&disk, &expected, &context);
-                if history == STRAIGHT {
+                if case.history == STRAIGHT {
                     assert!(report.blocks + watcher.blocks <= expected.blocks, "{context}");
                 }
             }
@@ -148,7 +167,7 @@ fn a_failing_call_is_reported_and_costs_nothing_durable() {
 
 #[test]
 fn a_full_disk_is_the_environments_fault_and_room_mends_it() {
-    let case = Case::new(STRAIGHT);
+    let case = Case::new(STRAIGHT, lsm);
     let (expected, _) = case.undisturbed();
     let mut failed = 0;
     for blocks in 0..64 {
@@ -168,7 +187,7 @@ fn a_full_disk_is_the_environments_fault_and_room_mends_it() {
 /// loss of power although its blocks had been reported as durable.
 #[test]
 fn a_store_is_durable_with_all_the_directories_above_it() {
-    let case = Case::new(STRAIGHT);
+    let case = Case::new(STRAIGHT, lsm);
     let disk = SimDisk::new(1);
     case.run_in("/x1/x2/x3", &disk, &mut Watcher::default()).unwrap();
     let disk = disk.after_crash(Survival::Nothing);

@@ -5,6 +5,7 @@
 
 mod bitcoin;
 mod changes;
+mod context;
 mod faults;
 mod index;
 mod kvget;

@@ -229,6 +229,31 @@ impl Process {
     }
 }
 
+/// A writer filtered its index, and cleared it before anything else was flushed: the log had not grown between the two, by which
+/// readers told that everything was replaced. They saw the empty tree, with the number of entries that the filter had left.
+#[test]
+fn a_reader_counts_no_entries_after_a_clear_right_behind_a_filter() {
+    let disk: Arc<dyn Disk> = SimDisk::new(1);
+    let dir = Path::new("/index");
+    let index = Index::create(disk.clone(), dir, &config()).unwrap();
+    for number in 0..100_u64 {
+        index.replace(&number.to_le_bytes(), b"value").unwrap();
+    }
+    index.flush(true).unwrap();
+    let reader = IndexReader::open(disk, dir, &config()).unwrap();
+    index.filter(|key, _| key[0] % 2 == 0).unwrap();
+    assert!(reader.sync().unwrap());
+    assert_eq!(reader.len().unwrap(), 50);
+    index.replace(b"not flushed", b"value").unwrap();
+    index.clear().unwrap();
+    assert!(reader.sync().unwrap());
+    assert_eq!((reader.len().unwrap(), reader.iter().unwrap().count()), (0, 0));
+    index.replace(b"key", b"value").unwrap();
+    index.flush(false).unwrap();
+    assert!(reader.sync().unwrap());
+    assert_eq!(reader.len().unwrap(), 1);
+}
+
 #[test]
 fn readers_see_what_a_writer_flushed_whoever_is_killed() {
     if let Ok(role) = env::var(ROLE) {

@@ -58,10 +58,12 @@ fn assert_report(found: &Value, expected: &Value) {
 #[test]
 fn a_history_is_replayed_and_checked_on_every_engine() {
     let (text_, report) = history();
-    for engine in ["lsm", "btree", "memory"] {
+    for engine in ["lsm", "btree", "context", "memory"] {
         let place = Place::new();
         let file = place.write("history", text_.as_bytes());
-        let found = place.replay("changes", &[text(&file), "--engine", engine]).done();
+        let mut found = place.replay("changes", &[text(&file), "--engine", engine]).done();
+        let roots = std::mem::replace(&mut found["roots"], json!({}));
+        assert_eq!(roots.get("context").is_some(), engine == "context", "{roots}");
         assert_report(&found, &report);
         for figure in ["wall_s", "changes_per_s", "rss_bytes"] {
             assert!(found[figure].as_f64().unwrap() > 0.0, "{figure}");
@@ -178,7 +180,7 @@ const FAILURES: &[(&str, i32, u64, &str)] = &[
 
 #[test]
 fn each_rule_has_its_exit_code_and_names_the_line() {
-    for engine in ["memory", "lsm", "btree"] {
+    for engine in ["memory", "lsm", "btree", "context"] {
         for &(lines, code, line, part) in FAILURES {
             let place = Place::new();
             let file = place.write("history", format!("terrane-changes 1\n{lines}\n").as_bytes());
@@ -347,4 +349,71 @@ fn several_files_are_one_history() {
     assert_eq!((&json["blocks"], &json["count"]), (&2.into(), &0.into()));
     let message = place.replay("changes", &["--resume", text(&second), text(&first)]).failed(2);
     assert!(message.contains("does not lead") || message.contains("must be above"), "{message}");
+}
+
+/// The root of the tree of a state: computed apart from Terrane, from the rules of hashing.
+const ROOTS: [&str; 4] = [
+    "81e47a19e6b29b0a65b9591762ce5143ed30d0261e5d24a3201752506b20f15c",
+    "0515cc5cae2b9e0121f83ee1f7d10384fa0dbb4a7f7ec545b3af7c4fdece8b49",
+    "e5d0ba5de16b3b022ed3897dc5b35d7c791e09d89d33aa9500035172b3b6f30d",
+    "61a711de88faecd9d91354c5c0ed791999dd13a47ef4f3ae9d2f9533a5a5cf7d",
+];
+
+#[test]
+fn the_roots_of_the_context_engine_are_those_of_trees_below_data() {
+    let [none, one, two, last] = ROOTS;
+    let history = format!(
+        "terrane-changes 1\nexpect root.context={none}\n\
+         begin 1\nput 01 11\nend root.context={one} root.radix=00\n\
+         begin 2\nput 01 -\nput 02 22\nend root.context={two}\n\
+         rollback 1\nexpect root.context={one}\n\
+         begin 2\nput 00 07\nend root.context={last} count=2\n"
+    );
+    let place = Place::new();
+    let replay = |lines: &str, arguments: &[&str]| {
+        let file = place.write("history", lines.as_bytes());
+        let arguments = [&[text(&file), "--engine", "context"], arguments].concat();
+        place.replay("changes", &arguments)
+    };
+    let found = replay(&history, &[]).done();
+    assert_eq!(found["roots"], json!({ "context": last }));
+    assert_eq!((&found["checks_passed"], &found["rollbacks"]), (&6.into(), &1.into()));
+    // The same in another process, with a wrong root at the end, and after going back to where nothing was.
+    let wrong = format!("{history}expect root.context={one}\n");
+    let message = replay(&wrong, &["--resume"]).failed(1);
+    let part = format!("line 15, block 2: root.context: expected {one}, found {last}");
+    assert!(message.contains(&part), "{message}");
+    let back = format!("{history}rollback -\nexpect count=0 root.context={none}\n");
+    let found = replay(&back, &["--resume"]).done();
+    assert_eq!((&found["blocks"], &found["roots"]["context"]), (&0.into(), &none.into()));
+    let long = format!("terrane-changes 1\nbegin 1\nput {} 00\nend\n", "ab".repeat(128));
+    let message = replay(&long, &[]).failed(2);
+    assert!(message.contains("history line 3: a key of 128 bytes"), "{message}");
+}
+
+#[test]
+fn the_context_engine_goes_on_in_another_process_and_back_as_far_as_versions_are_kept() {
+    let place = Place::new();
+    let replay = |lines: &str| {
+        let file = place.write("history", format!("terrane-changes 1\n{lines}").as_bytes());
+        let arguments = ["--engine", "context", "--resume", "--keep-versions", "30"];
+        place.replay(
+            "changes",
+            &[&[text(&file), "--checkpoint-every", "7"], &arguments[..]].concat(),
+        )
+    };
+    let mut lines = String::new();
+    for block in 1..=300 {
+        writeln!(lines, "begin {block}\nput {block:04x} {block:04x}\nput 00 {block:04x}\nend")
+            .unwrap();
+        if block % 100 == 0 {
+            let found = replay(&lines).done();
+            assert_eq!((&found["blocks"], &found["count"]), (&100.into(), &(block + 1).into()));
+        }
+    }
+    let message = replay(&format!("{lines}rollback 270\n")).failed(2);
+    assert!(message.contains("the oldest block kept is 271"), "{message}");
+    let found =
+        replay(&format!("{lines}rollback 271\nexpect count=272\nbegin 272\nget 00 010f\nend\n"));
+    assert_eq!(found.done()["height"], 272);
 }

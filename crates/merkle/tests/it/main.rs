@@ -3,11 +3,27 @@
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod script;
+
+mod checks;
+
 mod collection;
+
+mod crash;
+
+mod damage;
+
+mod faults;
 
 mod folds;
 
+mod golden;
+
 mod heads;
+
+mod model;
+
+mod processes;
 
 mod proof;
 

@@ -159,7 +159,7 @@ fn a10_steps_of_any_bytes_and_lengths() {
     assert!(matches!(error, Error::StepSize { bytes: 0 }), "{error}");
 }
 
-/// Names of one length that share their bucket at every depth: MurmurHash3 has differences of two words that cancel
+/// Names of one length that share their bucket at every depth: `MurmurHash3` has differences of two words that cancel
 /// whatever the seed is, so that n pairs of words give 2^n names of equal hash.
 fn names_of_equal_hash(pairs: u32) -> Vec<Vec<u8>> {
     let inverse =

@@ -33,7 +33,7 @@ impl ContextEngine for Claiming {
 }
 
 fn run(trace: &[u8], engine: &mut dyn ContextEngine, until: Option<u64>) -> Result<Report> {
-    let options = Options { until, ignores_hashes: false };
+    let options = Options { until, ..Options::default() };
     replay(trace, engine, &options, &mut Silent)
 }
 
@@ -140,7 +140,7 @@ fn a_wrong_hash_stops_the_replay_unless_hashes_are_ignored() {
         }
         other => panic!("{other:?}"),
     }
-    let options = Options { until: None, ignores_hashes: true };
+    let options = Options { ignores_hashes: true, ..Options::default() };
     let report = replay(trace.as_slice(), &mut Claiming::default(), &options, &mut Silent);
     assert_eq!(report.unwrap().last_commit, Some(hash(0)));
 }
@@ -260,7 +260,7 @@ impl Monitor for Stopping {
 
 #[test]
 fn a_replay_is_interrupted_between_blocks() {
-    let options = Options { until: Some(9), ignores_hashes: false };
+    let options = Options { until: Some(9), ..Options::default() };
     for blocks in 1..=4 {
         let mut monitor = Stopping { blocks, done: 0 };
         let mut engine = MemoryContexts::new();

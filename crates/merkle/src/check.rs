@@ -1,0 +1,465 @@
+//! Checking a store: every byte that is read for some commit, and everything that leads there.
+//!
+//! Looked at are: the control record and the heads of all chunks; every frame and every record with its checksum and its
+//! format; every object that a commit reaches, once: that it is there, that its hash is the one by which it is referred to,
+//! and that directories have their canonical shape; the heads of branches; and, of a store that nobody writes to, the index.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use terrane_io::Disk;
+
+use crate::address::{Address, Link, Place};
+use crate::chunk::{chunk_number, chunk_path};
+use crate::core::{Core, View, recover};
+use crate::digest;
+use crate::error::{Error, Result};
+use crate::hash::Hash;
+use crate::index::{IndexEngine, Object, key, place};
+use crate::node::{Env, Node, Shape, Source};
+use crate::pack::Pack;
+use crate::path::step_text;
+use crate::pins::Pinned;
+use crate::quick::QuickMap;
+use crate::record::{ENTRIES_DELTA, FLAT, INNER, INNER_DELTA, LEAF, Record, Stored, VALUE};
+use crate::rules::{BRANCHING_MAX, INODE_DEPTH_MAX};
+use crate::store::{index_dir, read_control};
+
+/// Problems that are listed; further ones are counted.
+const PROBLEMS_MAX: usize = 1000;
+
+/// Something that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// The file.
+    pub path: PathBuf,
+    /// The record, if it is one.
+    pub address: Option<Address>,
+    /// The path in the tree that leads there, if one does.
+    pub tree_path: Option<String>,
+    /// The rule that is broken.
+    pub what: String,
+}
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "{}", self.path.display())?;
+        if let Some(address) = self.address {
+            write!(out, ": {address}")?;
+        }
+        if let Some(path) = &self.tree_path {
+            write!(out, " ({path})")?;
+        }
+        write!(out, ": {}", self.what)
+    }
+}
+
+/// How many there are of a kind of record, and what they take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct KindCount {
+    /// Records.
+    pub count: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// Records of the pack by kind, in use or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Kinds {
+    /// Values that are stored on their own.
+    pub values: KindCount,
+    /// Flat directories.
+    pub flat: KindCount,
+    /// Inodes that list their steps.
+    pub leaves: KindCount,
+    /// Inodes with buckets.
+    pub inner: KindCount,
+    /// Changes of directories and of either kind of inode.
+    pub deltas: KindCount,
+    /// Commits.
+    pub commits: KindCount,
+    /// Branches and tables.
+    pub others: KindCount,
+}
+
+impl Kinds {
+    fn add(&mut self, kind: u8, bytes: u64) {
+        let count = match kind {
+            VALUE => &mut self.values,
+            FLAT => &mut self.flat,
+            LEAF => &mut self.leaves,
+            INNER => &mut self.inner,
+            INNER_DELTA | ENTRIES_DELTA => &mut self.deltas,
+            crate::commit::COMMIT => &mut self.commits,
+            _ => &mut self.others,
+        };
+        count.count += 1;
+        count.bytes += bytes;
+    }
+}
+
+/// What a check has found.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct CheckReport {
+    /// Chunks that were read.
+    pub chunks: u64,
+    /// Bytes of them.
+    pub bytes: u64,
+    /// Records by kind.
+    pub kinds: Kinds,
+    /// Commits that are kept.
+    pub commits: u64,
+    /// Objects that commits reach.
+    pub objects: u64,
+    /// What is wrong: the first 1,000.
+    pub problems: Vec<Problem>,
+    /// How many problems there are.
+    pub problem_count: u64,
+}
+
+impl CheckReport {
+    fn note(
+        &mut self,
+        path: PathBuf,
+        address: Option<Address>,
+        tree_path: Option<String>,
+        what: String,
+    ) {
+        self.problem_count += 1;
+        if self.problems.len() < PROBLEMS_MAX {
+            self.problems.push(Problem { path, address, tree_path, what });
+        }
+    }
+
+    /// Notes an error that is about stored bytes; gives back any other.
+    fn note_error(&mut self, dir: &Path, tree_path: Option<&str>, error: Error) -> Result<()> {
+        let tree_path = tree_path.map(ToOwned::to_owned);
+        match error {
+            Error::Corrupt { path, address, what } => {
+                self.note(path, address, tree_path, what.to_string());
+            }
+            Error::Collected { address } => {
+                let what = "the object was collected, and is in use".to_owned();
+                self.note(chunk_path(dir, address.chunk), Some(address), tree_path, what);
+            }
+            Error::NotAContextStore { path } => {
+                self.note(path, None, tree_path, "no file of a context store".to_owned());
+            }
+            other => return Err(other),
+        }
+        Ok(())
+    }
+}
+
+/// What a check shall do.
+#[derive(Debug, Clone, Copy)]
+pub struct CheckOptions<'a> {
+    /// What the index is kept in; `None` leaves it out, as for a store that is being written to.
+    pub index: Option<&'a Arc<dyn IndexEngine>>,
+    /// Whether the hash of every object is computed; otherwise checksums and formats are all.
+    pub hashes: bool,
+}
+
+/// Checks the store in `dir`, of which nothing is changed. `progress` is called with the bytes of each chunk, and then with each
+/// commit.
+///
+/// Cost: reads all of the store, and most of what is in use twice. Takes 24 bytes of memory for each object in use.
+///
+/// # Errors
+/// [`NotFound`](Error::NotFound), [`Disk`](Error::Disk), [`Index`](Error::Index). What is wrong in the store is in the report.
+pub fn check(
+    disk: &Arc<dyn Disk>,
+    dir: &Path,
+    options: &CheckOptions<'_>,
+    progress: &mut dyn FnMut(u64),
+) -> Result<CheckReport> {
+    let mut report = CheckReport::default();
+    let pack = Arc::new(Pack::new(Arc::clone(disk), dir, false, 64 << 20));
+    check_chunks(&**disk, dir, &pack, &mut report, progress)?;
+    let core = match open(disk, dir, &pack, options.index) {
+        Ok(core) => core,
+        Err(error) => {
+            report.note_error(dir, None, error)?;
+            return Ok(report);
+        }
+    };
+    let mut checker = Checker {
+        core: &core,
+        dir,
+        hashes: options.hashes,
+        seen: QuickMap::default(),
+        kept: QuickMap::default(),
+        report,
+    };
+    checker.commits(progress)?;
+    checker.branches();
+    checker.index()?;
+    Ok(checker.report)
+}
+
+/// A store as the newest control record has it that leads anywhere.
+pub(crate) fn open(
+    disk: &Arc<dyn Disk>,
+    dir: &Path,
+    pack: &Arc<Pack>,
+    index: Option<&Arc<dyn IndexEngine>>,
+) -> Result<Core> {
+    let mut failed = Error::NotFound { path: dir.to_owned() };
+    for control in read_control(&**disk, dir)? {
+        let mut view = View::new(control);
+        match recover(pack, &mut view) {
+            Ok(_) => {
+                let index = match index {
+                    Some(engine) => {
+                        Some(engine.open(Arc::clone(disk), &index_dir(dir)).map_err(Error::index)?)
+                    }
+                    None => None,
+                };
+                let source: Arc<dyn Source> = Arc::clone(pack) as _;
+                let env = Env { rules: control.rules, source: Some(source), proof: false };
+                return Ok(Core {
+                    disk: Arc::clone(disk),
+                    dir: dir.to_owned(),
+                    pack: Arc::clone(pack),
+                    env: Arc::new(env),
+                    index,
+                    view: std::sync::RwLock::new(view),
+                    pinned: Pinned::default(),
+                    watches: crate::watch::Watches::default(),
+                    tables: std::sync::Mutex::default(),
+                });
+            }
+            Err(error) => failed = error,
+        }
+    }
+    Err(failed)
+}
+
+/// The numbers of the chunks that are there, ascending.
+pub(crate) fn chunk_numbers(disk: &dyn Disk, dir: &Path) -> Result<Vec<u32>> {
+    let entries = disk.list(dir)?;
+    Ok(entries.iter().filter_map(|entry| chunk_number(&entry.name)).collect())
+}
+
+/// Reads every record.
+fn check_chunks(
+    disk: &dyn Disk,
+    dir: &Path,
+    pack: &Pack,
+    report: &mut CheckReport,
+    progress: &mut dyn FnMut(u64),
+) -> Result<()> {
+    for number in chunk_numbers(disk, dir)? {
+        let chunk = match pack.chunk(number) {
+            Ok(chunk) => chunk,
+            Err(error) => {
+                report.note_error(dir, None, error)?;
+                continue;
+            }
+        };
+        for run in chunk.all_runs(0)?.0 {
+            chunk.each_record(run, &mut |place, body| {
+                let checked = body.and_then(|body| {
+                    let kind = body.first().copied().unwrap_or(0);
+                    report.kinds.add(kind, u64::from(place.bytes));
+                    match kind {
+                        FLAT..=ENTRIES_DELTA => Record::decode(place, body).map(drop),
+                        _ => Ok(()),
+                    }
+                });
+                if let Err(what) = checked {
+                    let path = chunk_path(dir, number);
+                    report.note(path, Some(place.at), None, what.to_string());
+                }
+                Ok(())
+            })?;
+        }
+        let bytes = chunk.file.len()?;
+        report.chunks += 1;
+        report.bytes += bytes;
+        progress(bytes);
+    }
+    Ok(())
+}
+
+struct Checker<'a> {
+    core: &'a Core,
+    dir: &'a Path,
+    hashes: bool,
+    /// Objects that were checked, and the first bytes of the hash by which each is known.
+    seen: QuickMap<Address, u64>,
+    /// The commits that are kept.
+    kept: QuickMap<Hash, Place>,
+    report: CheckReport,
+}
+
+fn short(hash: &Hash) -> u64 {
+    hash.0.first_chunk().map_or(0, |first| u64::from_le_bytes(*first))
+}
+
+/// An object that is to be looked at.
+struct Task {
+    link: Link,
+    is_value: bool,
+    /// Depth in an inode, if it is not the root of a directory, and what leads to the directory.
+    depth: Option<u8>,
+    path: Arc<str>,
+}
+
+impl Checker<'_> {
+    fn commits(&mut self, progress: &mut dyn FnMut(u64)) -> Result<()> {
+        let core = self.core;
+        for commit in core.newest() {
+            let (place, record) = match commit {
+                Ok(commit) => commit,
+                Err(error) => {
+                    self.report.note_error(self.dir, None, error)?;
+                    continue;
+                }
+            };
+            self.report.commits += 1;
+            self.kept.insert(record.commit.hash, place);
+            let info = record.commit.info();
+            if core.env.rules.commit_hash(&info) != record.commit.hash {
+                self.wrong(place.at, None, "the hash of the commit is another one".to_owned());
+            }
+            if let Some(root) = record.root {
+                let path = Arc::from("");
+                self.walk(Task { link: root, is_value: false, depth: None, path })?;
+            }
+            progress(0);
+        }
+        Ok(())
+    }
+
+    fn wrong(&mut self, at: Address, path: Option<&str>, what: String) {
+        let file = chunk_path(self.dir, at.chunk);
+        self.report.note(file, Some(at), path.map(ToOwned::to_owned), what);
+    }
+
+    /// Looks at an object and at all below that were not looked at.
+    fn walk(&mut self, task: Task) -> Result<()> {
+        let mut tasks = vec![task];
+        while let Some(task) = tasks.pop() {
+            let known = self.seen.insert(task.link.place.at, short(&task.link.hash));
+            match known {
+                Some(hash) if hash == short(&task.link.hash) => continue,
+                Some(_) => {
+                    let what = "two references have different hashes for it".to_owned();
+                    self.wrong(task.link.place.at, Some(&task.path), what);
+                    continue;
+                }
+                None => self.report.objects += 1,
+            }
+            let looked =
+                if task.is_value { self.value(&task) } else { self.node(&task, &mut tasks) };
+            if let Err(error) = looked {
+                self.report.note_error(self.dir, Some(&task.path), error)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn value(&mut self, task: &Task) -> Result<()> {
+        let value = self.core.pack.value(&task.link)?;
+        if self.hashes && self.core.env.rules.value_hash(&value) != task.link.hash {
+            self.wrong(task.link.place.at, Some(&task.path), "WrongHash of a value".to_owned());
+        }
+        Ok(())
+    }
+
+    fn node(&mut self, task: &Task, tasks: &mut Vec<Task>) -> Result<()> {
+        let env = &self.core.env;
+        let node = Node::of_record(self.core.pack.record_at(task.link.place)?, &task.link);
+        if self.hashes && digest::hash_of(env, &node) != task.link.hash {
+            self.wrong(task.link.place.at, Some(&task.path), "WrongHash of a directory".to_owned());
+        }
+        if let Some(what) = self.misshapen(&node, task.depth) {
+            self.wrong(task.link.place.at, Some(&task.path), what);
+        }
+        match node.shape() {
+            Shape::Entries(entries) => {
+                for item in 0..entries.len() {
+                    let path =
+                        || Arc::from(format!("{}/{}", task.path, step_text(entries.step(item))));
+                    match entries.spot(item).stored() {
+                        Ok(Stored::Value(link)) => {
+                            tasks.push(Task { link, is_value: true, depth: None, path: path() });
+                        }
+                        Ok(Stored::Dir(link)) => {
+                            tasks.push(Task { link, is_value: false, depth: None, path: path() });
+                        }
+                        Ok(Stored::Inline(_)) | Err(_) => {}
+                    }
+                }
+            }
+            Shape::Inner(inner) => {
+                let depth = Some(inner.depth().saturating_add(1));
+                for bucket in 0..BRANCHING_MAX as usize {
+                    if let Some(link) = inner.stored_link(bucket) {
+                        let path = Arc::clone(&task.path);
+                        tasks.push(Task { link: *link, is_value: false, depth, path });
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What is not canonical about a node of the given depth in an inode.
+    fn misshapen(&self, node: &Node, depth: Option<u8>) -> Option<String> {
+        let rules = &self.core.env.rules;
+        let count = node.count();
+        match (node.shape(), depth) {
+            (Shape::Inner(inner), _) if inner.depth() != depth.unwrap_or(0) => Some(format!(
+                "an inode of depth {} stands at {}",
+                inner.depth(),
+                depth.unwrap_or(0)
+            )),
+            (Shape::Inner(inner), None)
+                if rules.is_flat(count) || rules.is_leaf(inner.depth(), count) =>
+            {
+                Some(format!("a directory of {count} steps is not flat"))
+            }
+            (Shape::Inner(inner), Some(_)) if rules.is_leaf(inner.depth(), count) => {
+                Some(format!("an inode of {count} steps has buckets"))
+            }
+            (Shape::Entries(entries), None) if entries.is_leaf() == rules.is_flat(count) => {
+                Some(format!("a directory of {count} steps has the wrong form"))
+            }
+            (Shape::Entries(entries), Some(depth)) => {
+                let fits = rules.is_leaf(depth.min(INODE_DEPTH_MAX), count) && count > 0;
+                (!entries.is_leaf() || !fits).then(|| format!("an inode that lists {count} steps"))
+            }
+            _ => None,
+        }
+    }
+
+    fn branches(&mut self) {
+        let heads: Vec<(Vec<u8>, Hash)> = {
+            let view = self.core.view();
+            view.branches.iter().map(|(name, head)| (name.clone(), *head)).collect()
+        };
+        for (name, head) in heads {
+            if !self.kept.contains_key(&head) {
+                let what = format!("the head {head} of branch {} is not there", step_text(&name));
+                self.report.note(self.dir.to_owned(), None, None, what);
+            }
+        }
+    }
+
+    /// Every commit that the control record knows is in the index, where it is.
+    fn index(&mut self) -> Result<()> {
+        let Some(index) = &self.core.index else { return Ok(()) };
+        let indexed = self.core.view().indexed;
+        let path = index_dir(self.dir);
+        for (hash, at) in self.kept.iter().filter(|(_, at)| at.at < indexed) {
+            let found = index.find(&key(Object::Commit, hash)).map_err(Error::index)?.map(place);
+            if found != Some(*at) {
+                let what = format!("AbsentValue: commit {hash} is not in the index, or elsewhere");
+                self.report.note(path.clone(), Some(at.at), None, what);
+            }
+        }
+        index.close().map_err(Error::index)
+    }
+}
