@@ -9,6 +9,8 @@ use std::sync::Arc;
 
 use terrane_backends::BtreeIndexes;
 use terrane_io::checksum::{crc32c, crc32c_append};
+use terrane_io::fault::FaultPlan;
+use terrane_io::sim::{SimDisk, Survival};
 use terrane_io::{Disk, MemoryDisk};
 use terrane_merkle::{
     Error, GcPace, Hash, Indexing, Meta, Options, Retain, Rules, Scheme, Snapshot, Store,
@@ -532,4 +534,40 @@ fn a_store_that_indexes_everything_imports_no_object_twice() {
     let stream = export(&bench.store, &commits[1]);
     assert!(written < stream.len() as u64 / 2, "{written} bytes of {}", stream.len());
     assert!(export(&target, &commits[1]) == stream);
+}
+
+/// A loss of power at every call of an import into a new directory: the store is whole, or it is refused and an import begins anew.
+#[test]
+fn an_import_that_loses_power_is_whole_or_begins_anew() {
+    let (bench, base, whole, _) = small_streams();
+    let import = |disk: &Arc<SimDisk>| {
+        let disk: Arc<dyn Disk> = disk.clone();
+        Store::import_new(disk, Path::new("copy"), &bench.options, &mut &*whole)
+    };
+    let disk = SimDisk::new(1);
+    import(&disk).unwrap();
+    let calls = disk.calls();
+    let [mut refused, mut opened] = [0, 0];
+    for call in 1..=calls {
+        for survival in [Survival::Nothing, Survival::Random(call)] {
+            let disk = SimDisk::new(1);
+            disk.set_plan(FaultPlan::crash_at(call));
+            drop(import(&disk));
+            let left = disk.after_crash(survival);
+            let shared: Arc<dyn Disk> = left.clone();
+            let store = match Store::open(shared, Path::new("copy"), &bench.options) {
+                Ok(store) => {
+                    opened += 1;
+                    store
+                }
+                Err(Error::IncompleteImport { .. } | Error::NotFound { .. }) => {
+                    refused += 1;
+                    import(&left).unwrap().0
+                }
+                Err(error) => panic!("call {call}: {error}"),
+            };
+            assert!(export(&store, &base) == whole, "call {call}");
+        }
+    }
+    assert!(refused > 20 && opened > 0, "{refused} refused, {opened} opened of {calls} calls");
 }
