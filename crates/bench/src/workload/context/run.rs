@@ -2,7 +2,7 @@
 //! other; without collections, and then with them in a second thread if asked to.
 //!
 //! The store is the directory `context` below the one that is given, and removed at the end unless it is to stay. One that
-//! has stayed is used again, and stays: its starting state is the head of the branch [`STATE`], whose message says of what it is, and
+//! has stayed is used again, and stays: its starting state is the head of the branch `state`, whose message says of what it is, and
 //! everything else in it is collected.
 
 use std::path::{Path, PathBuf};
