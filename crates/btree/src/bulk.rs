@@ -68,7 +68,7 @@ pub(crate) struct Builder<'a> {
 /// Cost: writes each page once, with calls of 256 KiB, four in flight.
 ///
 /// # Errors
-/// `NotSorted`, `DuplicateKey`, `KeySize`, `ValueSize`, `Disk`, `Full` of [`Error`](crate::error::Error);
+/// `NotSorted`, `DuplicateKey`, `KeySize`, `ValueSize`, `Disk`, `Full` of [`Error`];
 /// those of the input. Pages that were taken are the caller's to give back.
 pub(crate) fn build(
     pager: &Pager,

@@ -14,7 +14,7 @@
 //!
 //! A proof has one form in bytes: decoding refuses every other, so that what was decoded encodes to the same bytes. It
 //! takes memory only for what is there, whatever the lengths say, and nests no deeper than
-//! [`NESTING_MAX`](crate::NESTING_MAX).
+//! [`NESTING_MAX`].
 
 use crate::corrupt::Corrupt;
 use crate::hash::{HASH_BYTES, Hash};
