@@ -6,6 +6,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use terrane_io::Disk;
 
@@ -225,6 +226,7 @@ pub(crate) fn open(
                     index,
                     view: std::sync::RwLock::new(view),
                     pinned: Pinned::default(),
+                    closed: AtomicBool::new(false),
                     watches: crate::watch::Watches::default(),
                     tables: std::sync::Mutex::default(),
                 });

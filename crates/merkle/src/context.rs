@@ -31,8 +31,10 @@ impl Context {
     }
 
     /// Makes the next commit a child of `commit`, which is one of this context.
+    /// What only older commits of it reach can be collected from then on.
     pub fn advance(&mut self, commit: Hash) {
         self.parents = vec![commit];
+        self.tree.unpin_older();
     }
 
     /// The tree.

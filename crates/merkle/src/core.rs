@@ -1,6 +1,7 @@
 //! What a writer and a reader of a store share: the pack, the index, and what is known about commits and branches.
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use terrane_io::Disk;
@@ -21,7 +22,7 @@ use crate::tree::{Tree, empty_dir};
 use crate::watch::{HeadChange, Watches};
 
 /// What is known about a store beside its pack.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct View {
     pub(crate) control: Control,
     /// Commits that the index may not have: those made since the control record was written.
@@ -83,6 +84,7 @@ pub(crate) struct Core {
     pub(crate) tables: Mutex<Tables>,
     pub(crate) view: RwLock<View>,
     pub(crate) pinned: Pinned,
+    pub(crate) closed: AtomicBool,
     pub(crate) watches: Watches,
 }
 
@@ -179,6 +181,9 @@ impl Core {
 
     /// The commit of a hash.
     pub(crate) fn find_commit(&self, hash: &Hash) -> Result<Option<(Place, CommitRecord)>> {
+        if self.closed.load(Ordering::Acquire) {
+            return Err(Error::Closed);
+        }
         let recent = {
             let view = self.view();
             view.recent.get(hash).or_else(|| view.kept.get(hash)).copied()
@@ -190,7 +195,12 @@ impl Core {
         let Some(place) = place.filter(|place| self.view().is_kept(hash, *place)) else {
             return Ok(None);
         };
-        let record = self.commit_at(place)?;
+        let record = match self.commit_at(place) {
+            Ok(record) => record,
+            // It was collected since.
+            Err(_) if !self.view().is_kept(hash, place) => return Ok(None),
+            Err(error) => return Err(error),
+        };
         Ok((record.commit.hash == *hash).then_some((place, record)))
     }
 

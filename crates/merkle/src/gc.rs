@@ -12,6 +12,7 @@
 //! `pace` is called after each piece of work, of about 1 MiB of input or output: it may wait, so that the store's own work goes
 //! first, and it may cancel.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, TryLockError};
 
 use crate::address::{Address, Place, UNIT_BYTES};
@@ -132,14 +133,16 @@ impl Plan {
 struct Pacer<'a> {
     progress: GcProgress,
     pace: &'a mut dyn FnMut(&GcProgress) -> GcPace,
+    /// Set when the store is being closed.
+    closing: &'a AtomicBool,
 }
 
 impl Pacer<'_> {
     fn add(&mut self, bytes: u64) -> Result<()> {
         self.progress.bytes += bytes;
         match (self.pace)(&self.progress) {
-            GcPace::Go => Ok(()),
-            GcPace::Cancel => Err(Error::GcCancelled),
+            GcPace::Go if !self.closing.load(Ordering::Acquire) => Ok(()),
+            GcPace::Go | GcPace::Cancel => Err(Error::GcCancelled),
         }
     }
 }
@@ -166,10 +169,10 @@ impl Store {
         };
         // What is committed from here on is in newer chunks than those that are looked at.
         let (first, end) = self.end_chunk()?;
-        let plan = self.plan(retain)?;
+        let plan = self.plan(retain, end)?;
         let total_bytes = self.chunk_bytes(first, end)?;
         let progress = GcProgress { phase: GcPhase::Mark, bytes: 0, total_bytes };
-        let mut pacer = Pacer { progress, pace };
+        let mut pacer = Pacer { progress, pace, closing: &self.closing };
         let marked = self.mark(&plan, Marks::new(first, end), end, &mut pacer);
         let reclaimed = marked.and_then(|marks| {
             pacer.progress = GcProgress { phase: GcPhase::Reclaim, bytes: 0, total_bytes };
@@ -184,13 +187,15 @@ impl Store {
         self.core.view().control.collecting != 0
     }
 
-    fn plan(&self, retain: &Retain) -> Result<Plan> {
+    /// Commits in the chunks from `end` on were made since the collection began: they stay, and count for nothing.
+    fn plan(&self, retain: &Retain, end: u32) -> Result<Plan> {
         let commits: Vec<(Place, CommitRecord)> = self.core.newest().collect::<Result<_>>()?;
         let find = |hash: &Hash| {
             let position = commits.iter().position(|(_, record)| record.commit.hash == *hash);
             position.ok_or(Error::UnknownCommit { hash: *hash })
         };
-        let mut count = retain.newest.unwrap_or(0) as usize;
+        let recent = commits.iter().take_while(|(place, _)| place.at.chunk >= end).count();
+        let mut count = recent.saturating_add(retain.newest.unwrap_or(0) as usize);
         if let Some(since) = &retain.since {
             count = count.max(find(since)? + 1);
         }
@@ -198,10 +203,11 @@ impl Store {
         if retain.everything || count >= commits.len() {
             return Ok(Plan { retained, kept: commits, collected: Vec::new() });
         }
-        let retained = match count.checked_sub(1) {
+        let retained = if count == recent {
+            Address { chunk: end, unit: 0 }
+        } else {
             // The oldest may be an exception, between which and the others commits are gone.
-            Some(last) => commits[last].0.at.max(retained),
-            None => lock(&self.writer).tail.end,
+            commits[count - 1].0.at.max(retained)
         };
         let mut wanted = vec![false; commits.len()];
         wanted[..count].fill(true);

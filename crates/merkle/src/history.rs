@@ -94,12 +94,12 @@ impl<'a> Search<'a> {
         self.look_up(hash, depth)?;
         let Some(seen) = self.seen.get_mut(&hash) else { return Ok(()) };
         let Some((at, _)) = seen.found else { return Ok(()) };
+        seen.depth = seen.depth.min(depth);
         if seen.flags & flags == flags {
             return Ok(());
         }
         let was_below = seen.flags & BELOW != 0;
         seen.flags |= flags;
-        seen.depth = seen.depth.min(depth);
         let is_below = seen.flags & BELOW != 0;
         if !seen.is_queued {
             seen.is_queued = true;

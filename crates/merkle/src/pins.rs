@@ -22,6 +22,13 @@ impl Pins {
         }
     }
 
+    /// Pins of its own, of nothing but the one of these with that root; none if there is none.
+    pub(crate) fn only(&self, root: Place) -> Option<Self> {
+        let own = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let pin = own.iter().rfind(|pin| pin.root == root)?;
+        Some(Self(Arc::new(Mutex::new(vec![Arc::clone(pin)]))))
+    }
+
     /// Adds those of another tree.
     pub(crate) fn join(&self, other: &Self) {
         if Arc::ptr_eq(&self.0, &other.0) {

@@ -4,6 +4,7 @@
 //! order. It finds commits by the tables in the pack, not by the index, so that it needs no lease and no right to write.
 
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use terrane_io::Disk;
@@ -72,6 +73,7 @@ impl StoreReader {
             tables: Mutex::default(),
             view: RwLock::new(view),
             pinned: Pinned::default(),
+            closed: AtomicBool::new(false),
             watches: Watches::default(),
         };
         Ok(Self { core, tail: Mutex::new(tail) })
@@ -91,8 +93,9 @@ impl StoreReader {
         let (end, before) = (tail.end, self.core.view().branches.clone());
         let mut is_followed = false;
         if newest.is_some_and(|control| control.sequence == known.sequence) {
-            let followed = follow(pack, &mut self.core.view_mut(), end, tail.chain);
-            if let Ok(followed) = followed {
+            let mut view = self.core.view().clone();
+            if let Ok(followed) = follow(pack, &mut view, end, tail.chain) {
+                *self.core.view_mut() = view;
                 *tail = followed;
                 is_followed = true;
             }

@@ -125,6 +125,8 @@ pub struct Store {
     pub(crate) options: Options,
     recovery: Recovery,
     pub(crate) writer: Mutex<Writer>,
+    /// Set when the store is being closed: a collection ends.
+    pub(crate) closing: AtomicBool,
     /// Held by a collection.
     pub(crate) collection: Mutex<()>,
     /// What a collection has found to be in use, while it takes the rest away.
@@ -373,6 +375,7 @@ impl Store {
             tables: Mutex::default(),
             view: RwLock::new(view),
             pinned: Pinned::default(),
+            closed: AtomicBool::new(false),
             watches: Watches::default(),
         };
         Ok(Self {
@@ -392,6 +395,7 @@ impl Store {
             poisoned: AtomicBool::new(false),
             counters: Mutex::new(CommitStats::default()),
             preimages: Mutex::default(),
+            closing: AtomicBool::new(false),
             collection: Mutex::new(()),
             marks: RwLock::new(None),
         })
@@ -842,17 +846,17 @@ impl Store {
             {
                 return Err(Error::UnknownCommit { hash });
             }
-            if head == current {
-                return Ok(true);
+            // Who sets what is set already waits for the sync as well: it may be another's that is under way.
+            if head != current {
+                self.roll_if_full(&mut writer)?;
+                let record = BranchRecord { name: name.to_vec(), head };
+                let mut frame = FrameWriter::new(writer.tail.end);
+                frame.put(&mut |body| record.put(body))?;
+                self.append(&mut writer, frame, FrameKind::Branches)?;
+                record.apply(&mut self.core.view_mut().branches);
+                let change = HeadChange { branch: name.to_vec(), before: current, after: head };
+                self.core.watches.push(writer.tail.end, change);
             }
-            self.roll_if_full(&mut writer)?;
-            let record = BranchRecord { name: name.to_vec(), head };
-            let mut frame = FrameWriter::new(writer.tail.end);
-            frame.put(&mut |body| record.put(body))?;
-            self.append(&mut writer, frame, FrameKind::Branches)?;
-            record.apply(&mut self.core.view_mut().branches);
-            let change = HeadChange { branch: name.to_vec(), before: current, after: head };
-            self.core.watches.push(writer.tail.end, change);
             writer.tail.end
         };
         if self.options.durability == Durability::Durable {
@@ -895,11 +899,14 @@ impl Store {
         lock(&self.preimages).clone()
     }
 
-    /// Makes everything durable and gives up the lock. Later calls that write are refused; closing twice is no error.
+    /// Cancels a collection, makes everything durable and gives up the lock. Later calls are refused, but contexts that are
+    /// checked out can be read; closing twice is no error. Not to be called by what paces a collection.
     ///
     /// # Errors
     /// As [`commit`](Self::commit).
     pub fn close(&self) -> Result<()> {
+        self.closing.store(true, Ordering::Release);
+        let _ended = lock(&self.collection);
         let mut writer = lock(&self.writer);
         if writer.closed {
             return Ok(());
@@ -908,6 +915,7 @@ impl Store {
             self.checkpoint(&mut writer, &ControlChange::default())?;
         }
         writer.closed = true;
+        self.core.closed.store(true, Ordering::Release);
         writer.lock = None;
         self.core.index.as_ref().map_or(Ok(()), |index| index.close().map_err(Error::index))
     }

@@ -285,9 +285,14 @@ impl Tree {
 
     fn bind(&mut self, path: &[&[u8]], child: Child) -> Result<bool> {
         check_steps(path)?;
+        // Loaded, so that its height is known, here and above.
+        let child = match child.dir(&self.env) {
+            Ok(Some(node)) => Child::Dir(Arc::clone(node)),
+            Ok(None) | Err(_) if !matches!(child, Child::DirAt(_)) => child,
+            other => return other.map(|_| false),
+        };
         let height = match &child {
             Child::Dir(node) => usize::from(node.height),
-            Child::DirAt(_) => usize::from(child.dir(&self.env)?.map_or(1, |node| node.height)),
             _ => 0,
         };
         if path.len() + height > usize::from(HEIGHT_MAX) {
@@ -370,6 +375,18 @@ impl Tree {
         let mut tree = self.empty();
         tree.add(path, value)?;
         Ok(tree)
+    }
+
+    /// Keeps nothing from being collected but what the root reaches, if it is as it was stored: everything below is.
+    pub(crate) fn unpin_older(&mut self) {
+        let place = match &self.root {
+            Child::Dir(node) => node.place.get().copied(),
+            Child::DirAt(far) => Some(far.0.place),
+            _ => None,
+        };
+        if let Some(pins) = place.and_then(|place| self.pins.only(place)) {
+            self.pins = pins;
+        }
     }
 
     /// Forgets what was loaded and can be loaded again. Changes that are not stored stay.

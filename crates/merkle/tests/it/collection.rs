@@ -336,3 +336,82 @@ fn commits_go_on_during_collections() {
         assert_eq!(bench.store.newest().count(), 1);
     }
 }
+
+/// A context that was advanced from commit to commit kept every one of them from being collected.
+#[test]
+fn a_context_that_is_advanced_holds_its_last_commit_only() {
+    let bench = Bench::new(options());
+    let mut context = bench.store.empty();
+    let mut commits = Vec::new();
+    for block in 0..200u32 {
+        context.add(&["large"], block.to_le_bytes().repeat(500)).unwrap();
+        context.add(&["n"], block.to_le_bytes()).unwrap();
+        let hash = bench.store.commit(&context, &Meta::tezos(i64::from(block), "")).unwrap();
+        context.advance(hash);
+        commits.push(hash);
+    }
+    assert!(bench.disk_bytes() > 400_000);
+    let report = bench.store.collect(&Retain::newest(1), &mut go).unwrap();
+    assert_eq!(report.collected, 199);
+    assert!(bench.disk_bytes() < 40_000, "{} {report:?}", bench.disk_bytes());
+    // It goes on from where it was.
+    context.add(&["n"], *b"next").unwrap();
+    let last = bench.store.commit(&context, &Meta::tezos(999, "")).unwrap();
+    assert_eq!(bench.store.commit_info(&last).unwrap().parents, [commits[199]]);
+    let seen = bench.store.checkout(&last).unwrap().unwrap();
+    assert_eq!(seen.find(&["large"]).unwrap().unwrap(), 199u32.to_le_bytes().repeat(500));
+}
+
+/// What is committed while a collection begins stays, whatever is kept.
+#[test]
+fn commits_made_during_a_collection_of_everything_stay() {
+    let mut bench = Bench::new(options());
+    bench.chain(20);
+    let store = &bench.store;
+    let mut made = None;
+    let mut pace = |_: &terrane_merkle::GcProgress| {
+        made.get_or_insert_with(|| {
+            let mut context = store.empty();
+            context.add(&["made"], *b"meanwhile").unwrap();
+            store.commit(&context, &Meta::tezos(5, "")).unwrap()
+        });
+        GcPace::Go
+    };
+    let report = store.collect(&Retain::default(), &mut pace).unwrap();
+    assert_eq!((report.kept, report.collected), (0, 20));
+    let made = made.expect("a collection asks now and then");
+    let newest: Vec<Hash> = store.newest().map(|commit| commit.unwrap().hash).collect();
+    assert_eq!(newest, [made]);
+    let context = store.checkout(&made).unwrap().unwrap();
+    assert_eq!(context.find(&["made"]).unwrap(), Some(b"meanwhile".to_vec()));
+}
+
+#[test]
+fn closing_a_store_cancels_its_collection() {
+    let mut bench = Bench::new(options());
+    bench.chain(60);
+    let store = &bench.store;
+    let (begun, wait) = std::sync::mpsc::channel();
+    let outcome = std::thread::scope(|scope| {
+        let collection = scope.spawn(move || {
+            let mut rounds = 0;
+            store.collect(&Retain::newest(1), &mut |_| {
+                rounds += 1;
+                if rounds == 1 {
+                    begun.send(()).unwrap();
+                }
+                GcPace::Go
+            })
+        });
+        wait.recv().unwrap();
+        store.close().unwrap();
+        collection.join().unwrap()
+    });
+    // It may have ended just before.
+    assert!(matches!(outcome, Ok(_) | Err(Error::GcCancelled)), "{outcome:?}");
+    let options = options();
+    let disk = Arc::clone(&bench.disk);
+    bench.store = Store::open(disk, Path::new(DIR), &options).unwrap();
+    let has_switched = outcome.is_ok() || bench.store.has_unfinished_collection();
+    bench.check(|number| !has_switched || number == 59);
+}

@@ -355,3 +355,38 @@ fn trees_of_another_store_are_refused_and_those_of_none_copied() {
     let empty = one.empty();
     assert_eq!(two.commit(&empty, &meta).unwrap(), one.commit(&empty, &meta).unwrap());
 }
+
+/// A subtree that was checked out and not looked at hid how deep it was, and so did every tree that it was bound in.
+#[test]
+fn a_stored_tree_that_was_not_loaded_is_as_deep_as_it_is() {
+    let disk = memory();
+    let store = create(&disk);
+    let mut deep = store.empty();
+    assert!(deep.add(&vec!["d"; 512], *b"v").unwrap());
+    let hash = store.commit(&deep, &Meta::tezos(0, "")).unwrap();
+    drop((store, deep));
+    let store = open(&disk);
+    let below = checkout(&store, &hash).find_tree(&["d"]).unwrap().unwrap();
+    let mut other = store.empty();
+    let refused = other.add_tree(&["x", "y"], &below);
+    assert!(matches!(refused, Err(Error::TooDeep { levels: 513 })), "{refused:?}");
+    assert!(other.is_empty());
+    assert!(other.add_tree(&["x"], &below).unwrap());
+    let hash = store.commit(&other, &Meta::tezos(1, "")).unwrap();
+    let mut again = store.empty();
+    let refused = again.add_tree(&["above"], checkout(&store, &hash).tree());
+    assert!(matches!(refused, Err(Error::TooDeep { levels: 513 })), "{refused:?}");
+}
+
+#[test]
+fn a_closed_store_finds_nothing_and_contexts_go_on() {
+    let disk = memory();
+    let store = create(&disk);
+    let [_, block2, ..] = octez_chain(&store);
+    let context = checkout(&store, &block2);
+    store.close().unwrap();
+    assert!(matches!(store.checkout(&block2), Err(Error::Closed)));
+    assert!(matches!(store.exists(&block2), Err(Error::Closed)));
+    assert!(matches!(store.set_branch(b"x", &block2), Err(Error::Closed)));
+    assert_eq!(text(&context, &["data", "a", "c"]).as_deref(), Some("Juin"));
+}
