@@ -54,12 +54,13 @@ pub(crate) struct CommitRecord {
     pub(crate) before: Option<Place>,
 }
 
-fn put_text(out: &mut Vec<u8>, text: &[u8]) {
+/// A length and bytes.
+pub(crate) fn put_text(out: &mut Vec<u8>, text: &[u8]) {
     put_leb(out, text.len() as u64);
     out.extend_from_slice(text);
 }
 
-fn take_text(bytes: &mut &[u8]) -> Result<Vec<u8>, Corrupt> {
+pub(crate) fn take_text(bytes: &mut &[u8]) -> Result<Vec<u8>, Corrupt> {
     let len = take_leb(bytes)? as usize;
     Ok(take_bytes(bytes, len)?.to_vec())
 }

@@ -163,9 +163,6 @@ pub enum Error {
     /// The handle was closed before.
     #[error("the store is closed")]
     Closed,
-    /// A call that changes something, on a reader. The process that writes can do it.
-    #[error("the store is open for reading only")]
-    ReadOnly,
     /// A step is empty or longer than 255 bytes. Nothing was changed.
     #[error("a step of {bytes} bytes; a step has 1 to 255")]
     StepSize {

@@ -46,6 +46,7 @@ use std::sync::Arc;
 use terrane_io::checksum::{crc32c, crc32c_append};
 
 use crate::address::{put_leb, take_bytes, take_hash, take_leb, take_u8};
+use crate::commit::{put_text, take_text};
 use crate::corrupt::Corrupt;
 use crate::error::{Error, Result};
 use crate::hash::{HASH_BYTES, Hash};
@@ -218,11 +219,6 @@ fn put_optional(own: usize, number: Option<usize>, out: &mut Vec<u8>) {
     }
 }
 
-fn put_text(out: &mut Vec<u8>, text: &[u8]) {
-    put_leb(out, text.len() as u64);
-    out.extend_from_slice(text);
-}
-
 fn take_optional(own: usize, bytes: &mut &[u8]) -> std::result::Result<Option<usize>, Corrupt> {
     match take_leb(bytes)? {
         0 => Ok(None),
@@ -242,11 +238,6 @@ fn take_step(bytes: &mut &[u8]) -> std::result::Result<Box<[u8]>, Corrupt> {
         0 => Err(Corrupt::rule("length of a step", 1, 0)),
         len => take_bytes(bytes, len).map(Box::from),
     }
-}
-
-fn take_text(bytes: &mut &[u8]) -> std::result::Result<Vec<u8>, Corrupt> {
-    let len = take_leb(bytes)? as usize;
-    take_bytes(bytes, len).map(<[u8]>::to_vec)
 }
 
 fn take_word(bytes: &mut &[u8]) -> std::result::Result<u32, Corrupt> {
