@@ -438,11 +438,7 @@ impl Checker<'_> {
     }
 
     fn branches(&mut self) {
-        let heads: Vec<(Vec<u8>, Hash)> = {
-            let view = self.core.view();
-            view.branches.iter().map(|(name, head)| (name.clone(), *head)).collect()
-        };
-        for (name, head) in heads {
+        for (name, head) in self.core.branches() {
             if !self.kept.contains_key(&head) {
                 let what = format!("the head {head} of branch {} is not there", step_text(&name));
                 self.report.note(self.dir.to_owned(), None, None, what);

@@ -270,6 +270,16 @@ impl Core {
         })
     }
 
+    /// The head of a branch.
+    pub(crate) fn branch(&self, name: &[u8]) -> Option<Hash> {
+        self.view().branches.get(name).copied()
+    }
+
+    /// All branches with their heads, by name.
+    pub(crate) fn branches(&self) -> Vec<(Vec<u8>, Hash)> {
+        self.view().branches.iter().map(|(name, head)| (name.clone(), *head)).collect()
+    }
+
     pub(crate) fn commit_of(&self, hash: &Hash) -> Result<Commit> {
         match self.find_commit(hash)? {
             Some((_, record)) => Ok(record.commit),

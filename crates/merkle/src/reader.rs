@@ -164,11 +164,11 @@ impl StoreReader {
 
     /// The head of a branch at the last sync, if there was one.
     pub fn branch(&self, name: &[u8]) -> Option<Hash> {
-        self.core.view().branches.get(name).copied()
+        self.core.branch(name)
     }
 
     /// All branches at the last sync, with their heads, by name.
     pub fn branches(&self) -> Vec<(Vec<u8>, Hash)> {
-        self.core.view().branches.iter().map(|(name, head)| (name.clone(), *head)).collect()
+        self.core.branches()
     }
 }

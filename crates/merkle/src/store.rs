@@ -790,12 +790,12 @@ impl Store {
 
     /// The head of a branch, if there is one.
     pub fn branch(&self, name: &[u8]) -> Option<Hash> {
-        self.core.view().branches.get(name).copied()
+        self.core.branch(name)
     }
 
     /// All branches with their heads, by name.
     pub fn branches(&self) -> Vec<(Vec<u8>, Hash)> {
-        self.core.view().branches.iter().map(|(name, head)| (name.clone(), *head)).collect()
+        self.core.branches()
     }
 
     /// Sets the head of a branch; the last to do so wins. Durable as a commit is.
