@@ -27,7 +27,7 @@ impl Tree {
     /// # Errors
     /// As [`mem`](Self::mem).
     pub fn to_concrete(&self) -> Result<Concrete> {
-        concrete(&self.env, Spot::Own(&self.root))
+        concrete(&self.env, Spot::Own(self.root()))
     }
 
     /// The tree of plain data, of the same store as this one. Directories without content are left out.
@@ -56,8 +56,8 @@ impl Tree {
     pub fn to_memory(&self) -> Result<Self> {
         self.hash();
         let env = Env { rules: self.env.rules, source: None, proof: false };
-        let root = copy(&self.env, Spot::Own(&self.root), Blinded::Refuse)?;
-        Ok(Self { env: Arc::new(env), root, pins: Pins::default() })
+        let root = copy(&self.env, Spot::Own(self.root()), Blinded::Refuse)?;
+        Ok(Self::at(Arc::new(env), root, Pins::default()))
     }
 }
 

@@ -8,8 +8,8 @@ use crate::digest::spot_hash;
 use crate::error::Result;
 use crate::hash::Hash;
 use crate::node::{
-    Body, Child, EntriesNode, EntriesRef, Env, InnerNode, InnerRef, Item, Node, Shape, Slot, Spot,
-    Step, Value,
+    Binding, Body, Child, EntriesNode, EntriesRef, Env, InnerNode, InnerRef, Node, Shape, Slot,
+    Spot, Value,
 };
 use crate::rules::BRANCHING_MAX;
 use crate::walk::dir;
@@ -71,25 +71,23 @@ impl Copier<'_> {
     }
 
     fn entries(&mut self, entries: EntriesRef<'_>) -> Result<EntriesNode> {
-        let item = |item| {
+        let binding = |item| {
             let child = self.spot(entries.spot(item))?;
-            Ok(Item::Own { step: Step::Own(entries.step(item).into()), child })
+            Ok((entries.step(item).into(), child))
         };
-        let items: Result<Vec<Item>> = (0..entries.len()).map(item).collect();
-        Ok(EntriesNode { leaf: entries.is_leaf(), base: None, items: items? })
+        let bindings: Result<Vec<Binding>> = (0..entries.len()).map(binding).collect();
+        Ok(EntriesNode::new(entries.is_leaf(), bindings?))
     }
 
     fn inner(&mut self, inner: InnerRef<'_>) -> Result<InnerNode> {
-        let slot = |number| {
-            if let (Blinded::Keep, InnerRef::Own(InnerNode { slots, .. })) = (self.blinded, inner)
-                && let Slot::Blinded(hash) = slots[number]
-            {
-                return Ok(Slot::Blinded(hash));
+        let mut slots = Vec::new();
+        for bucket in 0..BRANCHING_MAX as usize {
+            if let (Blinded::Keep, Some(hash)) = (self.blinded, inner.blinded(bucket)) {
+                slots.push((bucket, Slot::Blinded(Box::new(*hash))));
+            } else if let Some(below) = inner.fetch(self.env, bucket)? {
+                slots.push((bucket, Slot::Node(self.node(&below)?)));
             }
-            let below = inner.fetch(self.env, number)?;
-            below.map_or(Ok(Slot::Empty), |below| Ok(Slot::Own(self.node(&below)?)))
-        };
-        let slots: Result<Box<[Slot]>> = (0..BRANCHING_MAX as usize).map(slot).collect();
-        Ok(InnerNode { depth: inner.depth(), count: inner.count(), base: None, slots: slots? })
+        }
+        Ok(InnerNode::new(inner.depth(), inner.count(), slots.into_iter()))
     }
 }

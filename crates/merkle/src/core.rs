@@ -228,7 +228,7 @@ impl Core {
                 Child::Dir(Arc::new(node))
             }
         };
-        Ok(Tree { env: Arc::clone(&self.env), root, pins })
+        Ok(Tree::at(Arc::clone(&self.env), root, pins))
     }
 
     /// Makes the calls of watches for what changed before `end`.
@@ -247,7 +247,7 @@ impl Core {
 
     /// An empty tree of this store.
     pub(crate) fn empty(&self) -> Tree {
-        Tree { env: Arc::clone(&self.env), root: empty_dir(), pins: Pins::default() }
+        Tree::at(Arc::clone(&self.env), empty_dir(), Pins::default())
     }
 
     /// The commits in the order in which they were made, the newest first.

@@ -61,7 +61,7 @@ impl Tree {
         self.hash();
         other.hash();
         let envs = Envs { left: &self.env, right: &other.env };
-        let roots = (Some(Spot::Own(&self.root)), Some(Spot::Own(&other.root)));
+        let roots = (Some(Spot::Own(self.root())), Some(Spot::Own(other.root())));
         diff_spots(envs, &mut Vec::new(), roots, &mut visit)
     }
 }

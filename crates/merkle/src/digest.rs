@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 
 use crate::hash::Hash;
-use crate::node::{Body, Child, Env, Item, Node, Shape, Slot, Spot, Value};
+use crate::node::{Body, Child, Env, Node, Shape, Slot, Spot, Value};
 use crate::quick::QuickMap;
 use crate::record::Stored;
 use crate::rules::{BRANCHING_MAX, Preimages};
@@ -103,8 +103,7 @@ impl<'a> Levels<'a> {
         match &node.body {
             Body::Stored(_) => unreachable!("what is stored has a hash"),
             Body::Entries(entries) => {
-                for item in &entries.items {
-                    let Item::Own { child, .. } = item else { continue };
+                for child in entries.own() {
                     let below = match child {
                         Child::Dir(dir) => self.add_shared(dir),
                         Child::Value(value) if value.hash.get().is_none() => {
@@ -117,8 +116,8 @@ impl<'a> Levels<'a> {
                 }
             }
             Body::Inner(inner) => {
-                for slot in &inner.slots {
-                    if let Slot::Own(below) = slot {
+                for slot in inner.own() {
+                    if let Slot::Node(below) = slot {
                         level = level.max(self.add_shared(below));
                     }
                 }
@@ -256,6 +255,6 @@ pub(crate) fn spot_hash(env: &Env, spot: Spot<'_>) -> Hash {
         Err(Child::Dir(node)) => *node.hash.get().expect(HASHED),
         Err(Child::ValueAt(link)) => link.hash,
         Err(Child::DirAt(far)) => far.0.hash,
-        Err(Child::Blinded { hash, .. }) => *hash,
+        Err(Child::Blinded { hash, .. }) => **hash,
     }
 }

@@ -1,40 +1,59 @@
-//! Changes of a directory: binding and unbinding steps, in place where a node is not shared, with the shape kept
-//! canonical: a leaf is split when it outgrows the branching, inodes are gathered when they fall to it, and a directory
-//! is flat up to the flat limit.
+//! Changes of a tree: binding and unbinding of a path, in place where a node is not shared, with the shape kept canonical:
+//! a leaf is split when it outgrows the branching, inodes are gathered when they fall to it, and a directory is flat up
+//! to the flat limit.
 //!
-//! A change that fails has changed nothing: what a gathering needs is loaded before.
+//! A change that fails has changed nothing: what it needs is loaded before.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use crate::error::Result;
-use crate::node::{Body, Child, EntriesNode, Env, InnerNode, Item, Node, Shape, Slot, Spot, Step};
+use crate::node::{Binding, Body, Child, EntriesNode, Env, InnerNode, Node, Shape, Slot, Spot};
 
-/// What a change does with the binding of a step, `None` being "not bound"; says whether it changed anything. If it
-/// fails, or says no, it has left the binding as it was.
-pub(crate) type Act<'a> = dyn FnMut(&mut Option<Child>) -> Result<bool> + 'a;
-
-/// Applies `act` to the binding of `step` in the directory; says whether anything changed. `may_remove` must be set if
-/// `act` may unbind the step.
+/// Binds `child` at `path` below `root`; values on the way become directories. No I/O if all that is on the way was looked
+/// at.
 ///
-/// Cost: one read for each inode on the way that is not in memory; all inodes of the directory where it falls to the
-/// flat limit, and those of one bucket where that falls to the branching.
-pub(crate) fn edit(
-    env: &Env,
-    dir: &mut Arc<Node>,
-    step: &[u8],
-    may_remove: bool,
-    act: &mut Act<'_>,
-) -> Result<bool> {
+/// Cost: one read for each directory and inode on the way that is not in memory.
+pub(crate) fn bind(env: &Env, root: &mut Child, path: &[&[u8]], child: Child) -> Result<()> {
+    edit_child(env, root, path, &mut Some(child))
+}
+
+/// Unbinds `path`, which is bound and has a step, below `root`, and directories that are left empty.
+///
+/// Cost: that of [`bind`]; all inodes of a directory where it falls to the flat limit, and those of one bucket where that
+/// falls to the branching.
+pub(crate) fn unbind(env: &Env, root: &mut Child, path: &[&[u8]]) -> Result<()> {
+    edit_child(env, root, path, &mut None)
+}
+
+/// Puts `new` at `path` below `child`, or takes away what is there if it is none. Only what is bound is taken away.
+fn edit_child(env: &Env, child: &mut Child, path: &[&[u8]], new: &mut Option<Child>) -> Result<()> {
+    if path.is_empty() {
+        if let Some(new) = new.take() {
+            *child = new;
+        }
+        return Ok(());
+    }
+    if let Child::Dir(dir) = child {
+        return edit(env, dir, path, new);
+    }
+    let mut dir = match child.dir(env)? {
+        Some(dir) => Arc::clone(dir),
+        None => Arc::new(Node::empty(false)),
+    };
+    edit(env, &mut dir, path, new)?;
+    *child = Child::Dir(dir);
+    Ok(())
+}
+
+/// The same of a directory.
+fn edit(env: &Env, dir: &mut Arc<Node>, path: &[&[u8]], new: &mut Option<Child>) -> Result<()> {
     let count = dir.count();
     let flat = dir.is_flat();
-    if may_remove && !flat && env.rules.is_flat(count.saturating_sub(1)) {
+    if new.is_none() && !flat && env.rules.is_flat(count.saturating_sub(1)) {
         dir.each(env, &mut |_, _| Ok(true))?;
     }
-    let changed = edit_node(env, dir, 0, step, may_remove, act)?;
-    if changed {
-        reshape(env, dir, flat)?;
-    }
-    Ok(changed)
+    edit_node(env, dir, 0, path, new)?;
+    reshape(env, dir, flat)
 }
 
 /// Makes a directory flat, or an inode, as its number of steps asks for.
@@ -43,164 +62,154 @@ fn reshape(env: &Env, dir: &mut Arc<Node>, flat: bool) -> Result<()> {
     if wants_flat == flat {
         return Ok(());
     }
-    let items = gather(env, dir)?;
+    let bindings = gather(env, dir)?;
     *dir = Arc::new(if wants_flat {
-        Node::of_items(false, items, dir.height)
+        Node::of_bindings(false, bindings, dir.height)
     } else {
-        inode(env, 0, items, dir.height)
+        inode(env, 0, bindings, dir.height)
     });
     Ok(())
 }
 
-/// All items below an inode, ascending, free of any record.
-fn gather(env: &Env, node: &Node) -> Result<Vec<Item>> {
-    let item = |(step, spot): (&[u8], Spot<'_>)| Item::Own {
-        step: Step::Own(step.into()),
-        child: spot.to_child(),
-    };
-    Ok(node.sorted(env)?.into_iter().map(item).collect())
+/// All that is bound below an inode, ascending, free of any record.
+fn gather(env: &Env, node: &Node) -> Result<Vec<Binding>> {
+    let binding = |(step, spot): (&[u8], Spot<'_>)| (step.into(), spot.to_child());
+    Ok(node.sorted(env)?.into_iter().map(binding).collect())
 }
 
-/// The inode of `items`, which ascend and are free of any record.
-pub(crate) fn inode(env: &Env, depth: u8, items: Vec<Item>, height: u16) -> Node {
-    let count = items.len() as u64;
+/// The inode of bindings, which ascend.
+pub(crate) fn inode(env: &Env, depth: u8, bindings: Vec<Binding>, height: u16) -> Node {
+    let count = bindings.len() as u64;
     if env.rules.is_leaf(depth, count) {
-        return Node::of_items(true, items, height);
+        return Node::of_bindings(true, bindings, height);
     }
-    let mut buckets: Vec<Vec<Item>> = Vec::new();
+    let mut buckets: Vec<Vec<Binding>> = Vec::new();
     buckets.resize_with(32, Vec::new);
-    for item in items {
-        let Item::Own { step: Step::Own(step), .. } = &item else {
-            unreachable!("gathered items own their steps")
-        };
-        buckets[env.rules.bucket(depth, step)].push(item);
+    for binding in bindings {
+        buckets[env.rules.bucket(depth, &binding.0)].push(binding);
     }
-    let slots = buckets.into_iter().map(|items| match items.len() {
-        0 => Slot::Empty,
-        _ => Slot::Own(Arc::new(inode(env, depth + 1, items, height))),
+    let filled = buckets.into_iter().enumerate().filter(|(_, bindings)| !bindings.is_empty());
+    let slots = filled.map(|(bucket, bindings)| {
+        (bucket, Slot::Node(Arc::new(inode(env, depth + 1, bindings, height))))
     });
-    let slots = slots.collect();
-    Node::new(Body::Inner(InnerNode { depth, count, base: None, slots }), height)
+    Node::new(Body::Inner(InnerNode::new(depth, count, slots)), height)
 }
 
 fn edit_node(
     env: &Env,
     node: &mut Arc<Node>,
     depth: u8,
-    step: &[u8],
-    may_remove: bool,
-    act: &mut Act<'_>,
-) -> Result<bool> {
-    let before = node.count();
+    path: &[&[u8]],
+    new: &mut Option<Child>,
+) -> Result<()> {
     let is_inner = matches!(node.shape(), Shape::Inner(_));
-    if may_remove && is_inner && env.rules.is_leaf(depth, before.saturating_sub(1)) {
+    if new.is_none() && is_inner && env.rules.is_leaf(depth, node.count().saturating_sub(1)) {
         node.each(env, &mut |_, _| Ok(true))?;
     }
+    let opened = node.opened();
+    let was_stored = opened.is_some();
+    if let Some(opened) = opened {
+        *node = Arc::new(opened);
+    }
     let owned = Arc::make_mut(node);
-    owned.open_up();
-    let below = match &mut owned.body {
-        Body::Stored(_) => unreachable!("it was opened up"),
-        Body::Entries(entries) => edit_item(env, entries, step, act)?,
-        Body::Inner(inner) => edit_bucket(env, inner, depth, step, may_remove, act)?,
+    let outcome = match &mut owned.body {
+        Body::Stored(_) => unreachable!("it was opened"),
+        Body::Entries(entries) => edit_item(env, entries, path, new),
+        Body::Inner(inner) => edit_bucket(env, inner, depth, path, new),
     };
-    let Some(height) = below else { return Ok(false) };
-    owned.hash = OnceLock::new();
-    owned.place = OnceLock::new();
+    let height = match outcome {
+        Ok(height) => height,
+        Err(error) => {
+            if was_stored && let Some(base) = owned.base().map(Arc::clone) {
+                *node = base;
+            }
+            return Err(error);
+        }
+    };
+    owned.hash.take();
+    owned.place.take();
     owned.height = owned.height.max(height);
     let listed = env.rules.is_leaf(depth, owned.count());
     if !owned.is_flat() && is_inner == listed {
-        let items = gather(env, owned)?;
-        *node = Arc::new(inode(env, depth, items, owned.height));
+        let bindings = gather(env, owned)?;
+        *node = Arc::new(inode(env, depth, bindings, owned.height));
     }
-    Ok(true)
+    Ok(())
 }
 
-/// The height that the change asks for; `None` if nothing changed.
+/// The height that the change asks for.
 fn edit_bucket(
     env: &Env,
     inner: &mut InnerNode,
     depth: u8,
-    step: &[u8],
-    may_remove: bool,
-    act: &mut Act<'_>,
-) -> Result<Option<u16>> {
-    let bucket = env.rules.bucket(depth, step);
-    // Taken out while it is changed, so that it is not shared with this slot.
-    let mut below = match inner.bucket(env, bucket)? {
+    path: &[&[u8]],
+    new: &mut Option<Child>,
+) -> Result<u16> {
+    let bucket = env.rules.bucket(depth, path[0]);
+    if let Some(Slot::Node(node)) = inner.slot_mut(bucket) {
+        let before = node.count();
+        edit_node(env, node, depth + 1, path, new)?;
+        let (after, height) = (node.count(), node.height);
+        inner.counted(bucket, before, after);
+        return Ok(height);
+    }
+    let mut node = match inner.bucket(env, bucket)? {
         Some(node) => Arc::clone(node),
         None => Arc::new(Node::empty(true)),
     };
-    let slot = std::mem::take(&mut inner.slots[bucket]);
-    let was_empty = matches!(slot, Slot::Empty);
-    drop(slot);
-    let before = below.count();
-    let outcome = edit_node(env, &mut below, depth + 1, step, may_remove, act);
-    let (after, height) = (below.count(), below.height);
-    inner.slots[bucket] = match after {
-        0 if was_empty || outcome.is_ok() => Slot::Empty,
-        _ => Slot::Own(below),
-    };
-    inner.count = (inner.count + after).saturating_sub(before);
-    Ok(outcome?.then_some(height))
+    let before = node.count();
+    edit_node(env, &mut node, depth + 1, path, new)?;
+    let (after, height) = (node.count(), node.height);
+    inner.set(bucket, Slot::Node(node));
+    inner.counted(bucket, before, after);
+    Ok(height)
 }
 
+/// The height that the change asks for.
 fn edit_item(
     env: &Env,
     entries: &mut EntriesNode,
-    step: &[u8],
-    act: &mut Act<'_>,
-) -> Result<Option<u16>> {
-    let (position, mut child) = match entries.position(step) {
-        Ok(item) => (item, Some(take_child(env, entries, item)?)),
-        Err(position) => (position, None),
-    };
-    let bound = child.is_some();
-    let outcome = act(&mut child);
-    let height = match &child {
-        Some(Child::Dir(node)) => node.height + 1,
-        _ => 1,
-    };
-    match (bound, child) {
-        (true, Some(child)) => put_child(entries, position, child),
-        (true, None) => drop(entries.items.remove(position)),
-        (false, Some(child)) => {
-            let item = Item::Own { step: Step::Own(step.into()), child };
-            entries.items.insert(position, item);
+    path: &[&[u8]],
+    new: &mut Option<Child>,
+) -> Result<u16> {
+    let (step, rest) = (path[0], &path[1..]);
+    let removes = new.is_none();
+    let item = match entries.position(step) {
+        Ok(item) => item,
+        Err(_) if removes => return Ok(1),
+        Err(position) => {
+            let mut child = match new.take_if(|_| rest.is_empty()) {
+                Some(child) => child,
+                None => Child::Dir(Arc::new(Node::empty(false))),
+            };
+            edit_child(env, &mut child, rest, new)?;
+            let height = child.height() + 1;
+            entries.insert(position, step, child);
+            return Ok(height);
         }
-        (false, None) => {}
+    };
+    if removes && rest.is_empty() {
+        entries.remove(item);
+        return Ok(1);
     }
-    Ok(outcome?.then_some(height))
-}
-
-/// What is bound to an item, taken out of it so that it is not shared with it; [`put_child`] or a removal follows.
-fn take_child(env: &Env, entries: &mut EntriesNode, item: usize) -> Result<Child> {
-    let is_dir = !entries.spot(item).is_value();
-    if is_dir && !matches!(entries.spot(item), Spot::Own(Child::Blinded { .. })) {
-        entries.spot(item).dir(env)?; // loaded, so that the change can go on in it
+    let (is_empty, height) = match entries.child_mut(item) {
+        Some(child) => {
+            edit_child(env, child, rest, new)?;
+            (child.is_empty(), child.height() + 1)
+        }
+        None => {
+            let mut child = match new.take_if(|_| rest.is_empty()) {
+                Some(child) => child,
+                None => entries.spot(item).to_child(),
+            };
+            edit_child(env, &mut child, rest, new)?;
+            let ends = (child.is_empty(), child.height() + 1);
+            entries.set(item, child);
+            ends
+        }
+    };
+    if removes && is_empty {
+        entries.remove(item);
     }
-    if let Item::Own { child, .. } = &mut entries.items[item] {
-        let blank = Child::Blinded { is_value: true, hash: crate::hash::Hash([0; 32]) };
-        let taken = std::mem::replace(child, blank);
-        return Ok(match taken {
-            Child::DirAt(mut far) => match far.1.take() {
-                Some(node) => Child::Dir(node),
-                None => Child::DirAt(far),
-            },
-            other => other,
-        });
-    }
-    let child = entries.spot(item).to_child();
-    if let Item::Kept { ordinal, near } = &mut entries.items[item] {
-        near.take();
-        let step = Step::Base(*ordinal);
-        let blank = Child::Blinded { is_value: true, hash: crate::hash::Hash([0; 32]) };
-        entries.items[item] = Item::Own { step, child: blank };
-    }
-    Ok(child)
-}
-
-fn put_child(entries: &mut EntriesNode, item: usize, child: Child) {
-    if let Item::Own { child: slot, .. } = &mut entries.items[item] {
-        *slot = child;
-    }
+    Ok(height)
 }

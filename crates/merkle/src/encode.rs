@@ -13,6 +13,7 @@ use crate::record::{
     EntriesWriter, INLINE_BYTES_MAX, Inner, Record, RecordBody, Stored, VALUE, delta_base,
     inner_body, is_delta_worth,
 };
+use crate::rules::BRANCHING_MAX;
 
 /// Where records are put.
 pub(crate) trait Sink {
@@ -109,20 +110,21 @@ impl<'a> Written<'a> {
         height: u16,
         sink: &mut dyn Sink,
     ) -> Result<(Place, Record)> {
+        let count = entries.len();
         let mut links = Vec::new();
-        for item in 0..entries.items.len() {
+        for item in 0..count {
             if let Spot::Own(child) = entries.spot(item) {
                 links.extend(self.child(env, child, sink)?);
             }
         }
         let mut links = links.into_iter();
-        let in_full = |item: usize| match (entries.spot(item), entries.record()) {
-            (Spot::Kept { ordinal, .. }, Some(base)) => base.ordinal_in_full(ordinal as usize),
-            _ => None,
+        let based_on = entries.record();
+        let in_full = |item: usize| match &based_on?.body {
+            RecordBody::Entries(base) => base.ordinal_in_full(entries.kept(item)?),
+            RecordBody::Inner(_) => None,
         };
-        let count = entries.items.len();
         let kept = (0..count).filter(|&item| in_full(item).is_some()).count();
-        let base = delta_base(entries.base.as_ref(), kept, count);
+        let base = delta_base(based_on, kept, count);
         let mut out = EntriesWriter::new(entries.leaf, sink.next(), count, base);
         for item in 0..count {
             if let Some(ordinal) = in_full(item).filter(|_| base.is_some()) {
@@ -160,9 +162,9 @@ impl<'a> Written<'a> {
             Child::Dir(node) => self.node(env, node, sink)?,
             Child::DirAt(far) => far.0,
             Child::Blinded { hash, is_value } => match sink.known(*is_value, hash)? {
-                Some(place) => Link { place, hash: *hash },
+                Some(place) => Link { place, hash: **hash },
                 None => {
-                    return Err(Error::DanglingHash { hash: *hash, path: PathText::default() });
+                    return Err(Error::DanglingHash { hash: **hash, path: PathText::default() });
                 }
             },
         }))
@@ -191,18 +193,17 @@ impl<'a> Written<'a> {
         height: u16,
         sink: &mut dyn Sink,
     ) -> Result<(Place, Record)> {
-        let mut links = Vec::with_capacity(inner.slots.len());
-        let (mut mask, mut changed) = (0, 0);
-        for (bucket, slot) in inner.slots.iter().enumerate() {
-            let link = match slot {
-                Slot::Empty => continue,
-                Slot::Kept(_) => *inner.kept(bucket),
-                Slot::Own(node) => self.node(env, node, sink)?,
-                Slot::Blinded(hash) => {
-                    return Err(Error::DanglingHash { hash: *hash, path: PathText::default() });
+        let mask = inner.mask();
+        let mut links = Vec::with_capacity(mask.count_ones() as usize);
+        let mut changed = 0;
+        for bucket in (0..BRANCHING_MAX as usize).filter(|bucket| mask >> bucket & 1 == 1) {
+            let link = match inner.slot(bucket) {
+                None => *inner.kept_link(bucket).expect("a bucket that is kept is in the record"),
+                Some(Slot::Node(node)) => self.node(env, node, sink)?,
+                Some(Slot::Blinded(hash)) => {
+                    return Err(Error::DanglingHash { hash: **hash, path: PathText::default() });
                 }
             };
-            mask |= 1 << bucket;
             if inner.record().is_none_or(|base| base.link(bucket) != Some(&link)) {
                 changed |= 1 << bucket;
             }

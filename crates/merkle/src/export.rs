@@ -71,7 +71,7 @@ impl Source {
 
 /// The root directory of a commit; none if it is empty.
 fn root(context: &Context) -> Result<Option<Arc<Node>>> {
-    match &context.tree().root {
+    match context.tree().root() {
         Child::Dir(node) if node.count() == 0 => Ok(None),
         Child::Dir(node) => Ok(Some(Arc::clone(node))),
         _ => Err(Error::NotADirectory),

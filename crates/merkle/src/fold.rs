@@ -148,7 +148,7 @@ impl Tree {
             open(env, spot, fold.order).map_err(|error| under(error, steps.as_slice(), below))
         };
         let mut below: Vec<Box<[u8]>> = Vec::new();
-        let mut stack: Vec<Rest> = open(Spot::Own(&root.root), &below)?.1.into_iter().collect();
+        let mut stack: Vec<Rest> = open(Spot::Own(root.root()), &below)?.1.into_iter().collect();
         while let Some(rest) = stack.last_mut() {
             let next = rest.next(env).map_err(|error| under(error, steps.as_slice(), &below))?;
             let Some(entry) = next else {
@@ -181,7 +181,7 @@ impl Tree {
     /// As [`mem`](Self::mem), here and from the sequence, which ends with an error.
     pub fn seq<S: AsRef<[u8]>>(&self, path: &[S]) -> Result<Children> {
         let walk = match self.find_tree(path)? {
-            Some(tree) => dir(&self.env, Spot::Own(&tree.root))
+            Some(tree) => dir(&self.env, Spot::Own(tree.root()))
                 .map_err(|error| at_path(error, Steps::new(path).as_slice()))?,
             None => None,
         };

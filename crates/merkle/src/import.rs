@@ -420,7 +420,7 @@ impl<'a> Importer<'a> {
     fn base_object(&mut self, hash: &Hash, position: BasePosition) -> Checked<()> {
         let env = self.env();
         let link = match position {
-            BasePosition::Root => match self.base.as_ref().map(|base| &base.tree().root) {
+            BasePosition::Root => match self.base.as_ref().map(|base| base.tree().root()) {
                 Some(Child::Dir(node)) => node.link(),
                 _ => None,
             },

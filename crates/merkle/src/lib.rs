@@ -35,6 +35,8 @@ mod walk;
 
 mod copy;
 
+mod pending;
+
 mod tree;
 
 mod fold;

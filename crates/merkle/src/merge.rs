@@ -82,9 +82,9 @@ impl Tree {
             merge: &mut merge,
         };
         merger.spots(Three {
-            base: Some(Spot::Own(&base.root)),
-            ours: Some(Spot::Own(&self.root)),
-            theirs: Some(Spot::Own(&theirs.root)),
+            base: Some(Spot::Own(base.root())),
+            ours: Some(Spot::Own(self.root())),
+            theirs: Some(Spot::Own(theirs.root())),
         })?;
         let changes = merger.changes;
         let mut merged = self.clone();

@@ -2,12 +2,13 @@
 //! where nobody else holds them.
 //!
 //! A directory is one [`Node`] with entries, flat or the only leaf of its inode, or a tree of inodes: inner nodes over leaves. A node
-//! that was read is a [`Record`], shared with the cache, and a list of the children that were looked at
-//! ([`StoredNode`]). The first change makes items of it ([`EntriesNode`], [`InnerNode`]), which say "as in the record" until they
-//! are changed themselves; so neither reading nor changing a node copies its steps.
+//! that was read is a [`Record`], shared with the cache, and the children that were looked at ([`StoredNode`]); it never
+//! changes. A changed node ([`EntriesNode`], [`InnerNode`]) has the stored one that it comes from and what differs from it; so
+//! neither reading nor changing a node copies its steps or its links.
 //!
 //! Invariants: the shape is a function of the set of steps alone (see [`rules`](crate::rules)); a node with a place
-//! has the hash and the children that are stored there; a child that is a directory is never empty.
+//! has the hash and the children that are stored there; a child that is a directory is never empty; what a changed node is
+//! based on is stored, and of its kind.
 
 use std::fmt::Debug;
 use std::sync::{Arc, OnceLock};
@@ -87,58 +88,82 @@ pub(crate) enum Body {
     Inner(InnerNode),
 }
 
-/// A node as it is stored, and those of its children that were looked at.
+/// A node as it is stored, and those of its children that were looked at, by their ordinals: of an entry, or of a link. Most
+/// nodes are passed on the way to one child, which takes no list.
 #[derive(Debug, Clone)]
 pub(crate) struct StoredNode {
     record: Arc<Record>,
-    /// One for each entry, or for each link.
-    near: OnceLock<Box<[OnceLock<Arc<Node>>]>>,
+    first: OnceLock<(u32, Arc<Node>)>,
+    rest: OnceLock<Box<[OnceLock<Arc<Node>>]>>,
 }
 
 impl StoredNode {
-    /// Where the child of an ordinal is, once it was looked at.
-    fn near(&self, ordinal: usize) -> &OnceLock<Arc<Node>> {
+    /// The child of an ordinal, loaded from `link` the first time.
+    fn child(&self, env: &Env, ordinal: usize, link: &Link) -> Result<&Arc<Node>> {
+        if let Some(node) = self.get(ordinal) {
+            return Ok(node);
+        }
+        let loaded = env.load(link)?;
+        let (first, node) = self.first.get_or_init(|| (ordinal as u32, Arc::clone(&loaded)));
+        if *first == ordinal as u32 {
+            return Ok(node);
+        }
         let count = || match &self.record.body {
             RecordBody::Entries(entries) => entries.len(),
             RecordBody::Inner(inner) => inner.links.len(),
         };
-        &self.near.get_or_init(|| (0..count()).map(|_| OnceLock::new()).collect())[ordinal]
+        let rest = self.rest.get_or_init(|| (0..count()).map(|_| OnceLock::new()).collect());
+        Ok(rest[ordinal].get_or_init(|| loaded))
     }
 
     /// The child of an ordinal, if it was looked at.
     fn get(&self, ordinal: usize) -> Option<&Arc<Node>> {
-        self.near.get()?[ordinal].get()
+        match self.first.get()? {
+            (first, node) if *first == ordinal as u32 => Some(node),
+            _ => self.rest.get()?[ordinal].get(),
+        }
     }
 }
 
-/// A flat directory, or a leaf of an inode.
+/// A flat directory, or a leaf of an inode, that is not as it is stored.
 #[derive(Debug, Clone)]
 pub(crate) struct EntriesNode {
     pub(crate) leaf: bool,
-    pub(crate) base: Option<Arc<Record>>,
+    base: Option<Arc<Node>>,
     /// Ascending by step.
-    pub(crate) items: Vec<Item>,
+    items: Vec<Item>,
+    /// What the base does not have, or has otherwise.
+    own: Vec<OwnItem>,
+}
+
+/// The number of an entry of the base, or of an own item and [`OWN`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Item(u32);
+
+const OWN: u32 = 1 << 31;
+
+impl Item {
+    /// The number of the own item, if it is one.
+    fn own(self) -> Option<usize> {
+        (self.0 & OWN != 0).then_some((self.0 & !OWN) as usize)
+    }
 }
 
 #[derive(Debug, Clone)]
-pub(crate) enum Item {
-    /// As the record has it.
-    Kept {
-        ordinal: u32,
-        near: OnceLock<Arc<Node>>,
-    },
-    Own {
-        step: Step,
-        child: Child,
-    },
+struct OwnItem {
+    step: Step,
+    child: Child,
 }
 
-/// The step of an item: that of the record's entry, or its own.
+/// The step of an item: that of an entry of the base, or its own.
 #[derive(Debug, Clone)]
-pub(crate) enum Step {
+enum Step {
     Base(u32),
     Own(Box<[u8]>),
 }
+
+/// A step, and what is bound to it.
+pub(crate) type Binding = (Box<[u8]>, Child);
 
 /// What is bound to a step.
 #[derive(Debug, Clone)]
@@ -150,7 +175,7 @@ pub(crate) enum Child {
     /// Only its hash is known.
     Blinded {
         is_value: bool,
-        hash: Hash,
+        hash: Box<Hash>,
     },
 }
 
@@ -162,25 +187,26 @@ pub(crate) struct Value {
     pub(crate) place: OnceLock<Place>,
 }
 
-/// An inode with buckets.
+/// An inode with buckets that is not as it is stored.
 #[derive(Debug, Clone)]
 pub(crate) struct InnerNode {
     pub(crate) depth: u8,
     /// Entries below.
     pub(crate) count: u64,
-    pub(crate) base: Option<Arc<Record>>,
-    pub(crate) slots: Box<[Slot]>,
+    base: Option<Arc<Node>>,
+    /// One bit for each bucket that is not empty.
+    mask: u32,
+    /// Those of them that are not as in the base, and what is in them, ascending.
+    changed: u32,
+    own: Vec<Slot>,
 }
 
-#[derive(Debug, Clone, Default)]
+/// What is in a bucket.
+#[derive(Debug, Clone)]
 pub(crate) enum Slot {
-    #[default]
-    Empty,
-    /// As the record has it.
-    Kept(OnceLock<Arc<Node>>),
-    Own(Arc<Node>),
+    Node(Arc<Node>),
     /// Only its hash is known.
-    Blinded(Hash),
+    Blinded(Box<Hash>),
 }
 
 impl Value {
@@ -198,12 +224,25 @@ impl Child {
         }
     }
 
+    /// How many levels of directories it has at least; of what is not in memory none are known.
+    pub(crate) fn height(&self) -> u16 {
+        match self {
+            Self::Dir(node) => node.height,
+            _ => 0,
+        }
+    }
+
+    /// Whether it is the empty directory.
+    pub(crate) fn is_empty(&self) -> bool {
+        matches!(self, Self::Dir(node) if node.count() == 0)
+    }
+
     /// The directory, if it is one.
     pub(crate) fn dir(&self, env: &Env) -> Result<Option<&Arc<Node>>> {
         match self {
             Self::Dir(node) => Ok(Some(node)),
             Self::DirAt(far) => env.near(&far.1, &far.0).map(Some),
-            Self::Blinded { is_value: false, hash } => Err(env.missing(*hash)),
+            Self::Blinded { is_value: false, hash } => Err(env.missing(**hash)),
             Self::Value(_) | Self::ValueAt(_) | Self::Blinded { .. } => Ok(None),
         }
     }
@@ -213,7 +252,6 @@ impl Child {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Spot<'a> {
     Stored { node: &'a StoredNode, entries: &'a Entries, ordinal: u32 },
-    Kept { entries: &'a Entries, ordinal: u32, near: &'a OnceLock<Arc<Node>> },
     Own(&'a Child),
 }
 
@@ -221,38 +259,33 @@ impl<'a> Spot<'a> {
     /// What the record has, if the item is as it is there.
     pub(crate) fn stored(self) -> std::result::Result<Stored<'a>, &'a Child> {
         match self {
-            Self::Stored { entries, ordinal, .. } | Self::Kept { entries, ordinal, .. } => {
-                Ok(entries.stored(ordinal as usize))
-            }
+            Self::Stored { entries, ordinal, .. } => Ok(entries.stored(ordinal as usize)),
             Self::Own(child) => Err(child),
         }
     }
 
     pub(crate) fn is_value(self) -> bool {
         match self {
-            Self::Stored { entries, ordinal, .. } | Self::Kept { entries, ordinal, .. } => {
-                entries.is_value(ordinal as usize)
-            }
+            Self::Stored { entries, ordinal, .. } => entries.is_value(ordinal as usize),
             Self::Own(child) => child.is_value(),
         }
     }
 
     /// The directory, if it is one.
     pub(crate) fn dir(self, env: &Env) -> Result<Option<&'a Arc<Node>>> {
-        if self.is_value() {
-            return Ok(None);
-        }
-        let near = match self {
-            Self::Stored { node, ordinal, .. } => node.near(ordinal as usize),
-            Self::Kept { near, .. } => near,
+        let (node, entries, ordinal) = match self {
+            Self::Stored { node, entries, ordinal } => (node, entries, ordinal as usize),
             Self::Own(child) => return child.dir(env),
         };
-        if let Some(node) = near.get() {
+        if entries.is_value(ordinal) {
+            return Ok(None);
+        }
+        if let Some(node) = node.get(ordinal) {
             return Ok(Some(node));
         }
-        match self.stored() {
-            Ok(Stored::Dir(link)) => env.near(near, &link).map(Some),
-            _ => Ok(None),
+        match entries.stored(ordinal) {
+            Stored::Dir(link) => node.child(env, ordinal, &link).map(Some),
+            Stored::Inline(_) | Stored::Value(_) => Ok(None),
         }
     }
 
@@ -263,7 +296,7 @@ impl<'a> Spot<'a> {
             Ok(Stored::Value(link)) => Ok(Some(env.load_value(&link)?.to_vec())),
             Err(Child::Value(value)) => Ok(Some(value.bytes.to_vec())),
             Err(Child::ValueAt(link)) => Ok(Some(env.load_value(link)?.to_vec())),
-            Err(Child::Blinded { is_value: true, hash }) => Err(env.missing(*hash)),
+            Err(Child::Blinded { is_value: true, hash }) => Err(env.missing(**hash)),
             Ok(Stored::Dir(_)) | Err(Child::Dir(_) | Child::DirAt(_) | Child::Blinded { .. }) => {
                 Ok(None)
             }
@@ -274,7 +307,6 @@ impl<'a> Spot<'a> {
     pub(crate) fn looked_at(self) -> Option<&'a Arc<Node>> {
         match self {
             Self::Stored { node, ordinal, .. } => node.get(ordinal as usize),
-            Self::Kept { near, .. } => near.get(),
             Self::Own(_) => None,
         }
     }
@@ -304,7 +336,7 @@ impl<'a> EntriesRef<'a> {
     pub(crate) fn len(self) -> usize {
         match self {
             Self::Stored(_, entries) => entries.len(),
-            Self::Own(own) => own.items.len(),
+            Self::Own(own) => own.len(),
         }
     }
 
@@ -366,7 +398,7 @@ impl<'a> InnerRef<'a> {
     pub(crate) fn bucket(self, env: &Env, bucket: usize) -> Result<Option<&'a Arc<Node>>> {
         match self {
             Self::Stored(node, inner) => match inner.rank(bucket) {
-                Some(rank) => env.near(node.near(rank), &inner.links[rank]).map(Some),
+                Some(rank) => node.child(env, rank, &inner.links[rank]).map(Some),
                 None => Ok(None),
             },
             Self::Own(own) => own.bucket(env, bucket),
@@ -375,17 +407,20 @@ impl<'a> InnerRef<'a> {
 
     /// The inode of a bucket; the node does not keep it if it is loaded.
     pub(crate) fn fetch(self, env: &Env, bucket: usize) -> Result<Option<Arc<Node>>> {
-        let (near, link) = match self {
-            Self::Stored(node, inner) => match inner.rank(bucket) {
-                Some(rank) => (node.get(rank), &inner.links[rank]),
-                None => return Ok(None),
-            },
-            Self::Own(own) => match &own.slots[bucket] {
-                Slot::Kept(near) => (near.get(), own.kept(bucket)),
-                _ => return Ok(own.bucket(env, bucket)?.map(Arc::clone)),
+        let stored = match self {
+            Self::Stored(node, inner) => Some((node, inner)),
+            Self::Own(own) => match own.slot(bucket) {
+                Some(Slot::Node(node)) => return Ok(Some(Arc::clone(node))),
+                Some(Slot::Blinded(hash)) => return Err(env.missing(**hash)),
+                None => own.kept(bucket),
             },
         };
-        near.map_or_else(|| env.load(link), |node| Ok(Arc::clone(node))).map(Some)
+        let Some((node, inner)) = stored else { return Ok(None) };
+        let Some(rank) = inner.rank(bucket) else { return Ok(None) };
+        match node.get(rank) {
+            Some(node) => Ok(Some(Arc::clone(node))),
+            None => env.load(&inner.links[rank]).map(Some),
+        }
     }
 
     /// Where the inode of a bucket is stored, if the node is as it was stored.
@@ -400,12 +435,22 @@ impl<'a> InnerRef<'a> {
     pub(crate) fn bucket_hash(self, bucket: usize) -> Option<&'a Hash> {
         match self {
             Self::Stored(_, inner) => inner.link(bucket).map(|link| &link.hash),
-            Self::Own(own) => match &own.slots[bucket] {
-                Slot::Empty => None,
-                Slot::Kept(_) => Some(&own.kept(bucket).hash),
-                Slot::Own(node) => node.hash.get(),
-                Slot::Blinded(hash) => Some(hash),
+            Self::Own(own) => match own.slot(bucket) {
+                Some(Slot::Node(node)) => node.hash.get(),
+                Some(Slot::Blinded(hash)) => Some(hash),
+                None => own.kept_link(bucket).map(|link| &link.hash),
             },
+        }
+    }
+
+    /// The hash of the inode of a bucket of which only that is known.
+    pub(crate) fn blinded(self, bucket: usize) -> Option<&'a Hash> {
+        match self {
+            Self::Own(own) => match own.slot(bucket) {
+                Some(Slot::Blinded(hash)) => Some(hash),
+                _ => None,
+            },
+            Self::Stored(..) => None,
         }
     }
 }
@@ -418,23 +463,53 @@ pub(crate) enum Shape<'a> {
 }
 
 impl EntriesNode {
-    pub(crate) fn record(&self) -> Option<&Entries> {
-        match self.base.as_deref() {
-            Some(Record { body: RecordBody::Entries(entries), .. }) => Some(entries),
-            _ => None,
+    /// Entries without a base.
+    pub(crate) fn new(leaf: bool, bindings: Vec<Binding>) -> Self {
+        let own = |(step, child)| OwnItem { step: Step::Own(step), child };
+        let items = (0..bindings.len() as u32).map(|number| Item(number | OWN)).collect();
+        Self { leaf, base: None, items, own: bindings.into_iter().map(own).collect() }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.items.len()
+    }
+
+    /// What it is based on.
+    fn stored(&self) -> Option<(&StoredNode, &Entries)> {
+        match &self.base.as_deref()?.body {
+            Body::Stored(node) => match &node.record.body {
+                RecordBody::Entries(entries) => Some((node, entries)),
+                RecordBody::Inner(_) => None,
+            },
+            Body::Entries(_) | Body::Inner(_) => None,
         }
     }
 
-    fn base_step(&self, ordinal: u32) -> &[u8] {
-        self.record().expect("items that are kept have a record").step(ordinal as usize)
+    fn base(&self) -> (&StoredNode, &Entries) {
+        self.stored().expect("items that are kept have a record")
+    }
+
+    /// The record that it is based on.
+    pub(crate) fn record(&self) -> Option<&Arc<Record>> {
+        self.stored().map(|(node, _)| &node.record)
+    }
+
+    /// Which entry of that record an item is.
+    pub(crate) fn kept(&self, item: usize) -> Option<usize> {
+        let item = self.items[item];
+        item.own().is_none().then_some(item.0 as usize)
+    }
+
+    /// What is bound to the items that are not as in the record, in no order.
+    pub(crate) fn own(&self) -> impl Iterator<Item = &Child> {
+        self.own.iter().map(|own| &own.child)
     }
 
     pub(crate) fn step(&self, item: usize) -> &[u8] {
-        match &self.items[item] {
-            Item::Kept { ordinal, .. } | Item::Own { step: Step::Base(ordinal), .. } => {
-                self.base_step(*ordinal)
-            }
-            Item::Own { step: Step::Own(step), .. } => step,
+        match self.items[item].own().map(|own| &self.own[own].step) {
+            Some(Step::Own(step)) => step,
+            Some(Step::Base(ordinal)) => self.base().1.step(*ordinal as usize),
+            None => self.base().1.step(self.items[item].0 as usize),
         }
     }
 
@@ -453,50 +528,161 @@ impl EntriesNode {
     }
 
     pub(crate) fn spot(&self, item: usize) -> Spot<'_> {
-        match &self.items[item] {
-            Item::Kept { ordinal, near } => Spot::Kept {
-                entries: self.record().expect("items that are kept have a record"),
-                ordinal: *ordinal,
-                near,
-            },
-            Item::Own { child, .. } => Spot::Own(child),
+        match self.items[item].own() {
+            Some(own) => Spot::Own(&self.own[own].child),
+            None => {
+                let (node, entries) = self.base();
+                Spot::Stored { node, entries, ordinal: self.items[item].0 }
+            }
+        }
+    }
+
+    /// What is bound to an item, to be changed.
+    pub(crate) fn child_mut(&mut self, item: usize) -> Option<&mut Child> {
+        let own = self.items[item].own()?;
+        Some(&mut self.own[own].child)
+    }
+
+    /// Binds something else to an item.
+    pub(crate) fn set(&mut self, item: usize, child: Child) {
+        match self.items[item].own() {
+            Some(own) => self.own[own].child = child,
+            None => {
+                let step = Step::Base(self.items[item].0);
+                self.items[item] = Item(self.own.len() as u32 | OWN);
+                self.own.push(OwnItem { step, child });
+            }
+        }
+    }
+
+    /// Adds an item where [`position`](Self::position) says.
+    pub(crate) fn insert(&mut self, position: usize, step: &[u8], child: Child) {
+        self.items.insert(position, Item(self.own.len() as u32 | OWN));
+        self.own.push(OwnItem { step: Step::Own(step.into()), child });
+    }
+
+    pub(crate) fn remove(&mut self, item: usize) {
+        let Some(own) = self.items.remove(item).own() else { return };
+        self.own.swap_remove(own);
+        let moved = Item(self.own.len() as u32 | OWN);
+        if let Some(item) = self.items.iter_mut().find(|item| **item == moved) {
+            *item = Item(own as u32 | OWN);
         }
     }
 }
 
 impl InnerNode {
-    pub(crate) fn record(&self) -> Option<&Inner> {
-        match self.base.as_deref() {
-            Some(Record { body: RecordBody::Inner(inner), .. }) => Some(inner),
-            _ => None,
+    /// Buckets without a base, ascending.
+    pub(crate) fn new(depth: u8, count: u64, slots: impl Iterator<Item = (usize, Slot)>) -> Self {
+        let mut inner = Self { depth, count, base: None, mask: 0, changed: 0, own: Vec::new() };
+        slots.for_each(|(bucket, slot)| inner.set(bucket, slot));
+        inner
+    }
+
+    fn stored(&self) -> Option<(&StoredNode, &Inner)> {
+        match &self.base.as_deref()?.body {
+            Body::Stored(node) => match &node.record.body {
+                RecordBody::Inner(inner) => Some((node, inner)),
+                RecordBody::Entries(_) => None,
+            },
+            Body::Entries(_) | Body::Inner(_) => None,
         }
     }
 
-    /// What the record says about a bucket that is kept.
-    pub(crate) fn kept(&self, bucket: usize) -> &Link {
-        let inner = self.record().expect("slots that are kept have a record");
-        inner.link(bucket).expect("a slot that is kept is in the record")
+    /// The record that it is based on.
+    pub(crate) fn record(&self) -> Option<&Inner> {
+        self.stored().map(|(_, inner)| inner)
+    }
+
+    /// Which buckets are not empty, one bit for each.
+    pub(crate) fn mask(&self) -> u32 {
+        self.mask
+    }
+
+    /// Where the own slot of a bucket is, or would be.
+    fn rank(&self, bucket: usize) -> (bool, usize) {
+        let bit = 1u32 << bucket;
+        (self.changed & bit != 0, (self.changed & (bit - 1)).count_ones() as usize)
+    }
+
+    /// What is in a bucket that is not as in the record.
+    pub(crate) fn slot(&self, bucket: usize) -> Option<&Slot> {
+        let (is_own, rank) = self.rank(bucket);
+        is_own.then(|| &self.own[rank])
+    }
+
+    pub(crate) fn slot_mut(&mut self, bucket: usize) -> Option<&mut Slot> {
+        let (is_own, rank) = self.rank(bucket);
+        is_own.then(|| &mut self.own[rank])
+    }
+
+    /// The own slots, ascending.
+    pub(crate) fn own(&self) -> &[Slot] {
+        &self.own
+    }
+
+    /// The node that has a bucket which is as there.
+    fn kept(&self, bucket: usize) -> Option<(&StoredNode, &Inner)> {
+        let is_kept = self.mask & !self.changed & 1 << bucket != 0;
+        self.stored().filter(|_| is_kept)
+    }
+
+    /// What the record says about a bucket that is as there.
+    pub(crate) fn kept_link(&self, bucket: usize) -> Option<&Link> {
+        self.kept(bucket)?.1.link(bucket)
     }
 
     /// The inode of a bucket.
     pub(crate) fn bucket(&self, env: &Env, bucket: usize) -> Result<Option<&Arc<Node>>> {
-        match &self.slots[bucket] {
-            Slot::Empty => Ok(None),
-            Slot::Kept(near) => env.near(near, self.kept(bucket)).map(Some),
-            Slot::Own(node) => Ok(Some(node)),
-            Slot::Blinded(hash) => Err(env.missing(*hash)),
+        match self.slot(bucket) {
+            Some(Slot::Node(node)) => Ok(Some(node)),
+            Some(Slot::Blinded(hash)) => Err(env.missing(**hash)),
+            None => match self.kept(bucket) {
+                Some((node, inner)) => InnerRef::Stored(node, inner).bucket(env, bucket),
+                None => Ok(None),
+            },
         }
+    }
+
+    /// Puts something else into a bucket.
+    pub(crate) fn set(&mut self, bucket: usize, slot: Slot) {
+        let (is_own, rank) = self.rank(bucket);
+        if is_own {
+            self.own[rank] = slot;
+        } else {
+            self.own.insert(rank, slot);
+        }
+        self.changed |= 1 << bucket;
+        self.mask |= 1 << bucket;
+    }
+
+    /// Counts the entries of a bucket anew, and empties one without entries.
+    pub(crate) fn counted(&mut self, bucket: usize, before: u64, after: u64) {
+        self.count = (self.count + after).saturating_sub(before);
+        if after == 0 {
+            self.clear(bucket);
+        }
+    }
+
+    fn clear(&mut self, bucket: usize) {
+        let (is_own, rank) = self.rank(bucket);
+        if is_own {
+            self.own.remove(rank);
+        }
+        self.changed &= !(1 << bucket);
+        self.mask &= !(1 << bucket);
     }
 }
 
 impl Node {
     /// An empty directory, or an empty leaf.
     pub(crate) fn empty(leaf: bool) -> Self {
-        Self::of_items(leaf, Vec::new(), 1)
+        Self::of_bindings(leaf, Vec::new(), 1)
     }
 
-    pub(crate) fn of_items(leaf: bool, items: Vec<Item>, height: u16) -> Self {
-        Self::new(Body::Entries(EntriesNode { leaf, base: None, items }), height)
+    /// A directory or a leaf of steps that ascend.
+    pub(crate) fn of_bindings(leaf: bool, bindings: Vec<Binding>, height: u16) -> Self {
+        Self::new(Body::Entries(EntriesNode::new(leaf, bindings)), height)
     }
 
     pub(crate) fn new(body: Body, height: u16) -> Self {
@@ -506,31 +692,35 @@ impl Node {
     /// The node of a record that is stored at `link`.
     pub(crate) fn of_record(record: Arc<Record>, link: &Link) -> Self {
         let height = record.height;
-        let body = Body::Stored(StoredNode { record, near: OnceLock::new() });
+        let body =
+            Body::Stored(StoredNode { record, first: OnceLock::new(), rest: OnceLock::new() });
         Self { body, height, hash: link.hash.into(), place: link.place.into() }
     }
 
-    /// Makes items of a node that is as it was stored, so that they can be changed.
-    pub(crate) fn open_up(&mut self) {
-        let Body::Stored(StoredNode { record, near }) = &mut self.body else { return };
-        let base = Some(Arc::clone(record));
-        let mut near = near.take().map(Vec::from).unwrap_or_default().into_iter();
-        let mut next = || near.next().unwrap_or_default();
-        self.body = match &record.body {
+    /// A node that is as this one, which is stored, and can be changed.
+    pub(crate) fn opened(self: &Arc<Self>) -> Option<Self> {
+        let Body::Stored(StoredNode { record, .. }) = &self.body else { return None };
+        let base = Some(Arc::clone(self));
+        let body = match &record.body {
             RecordBody::Entries(entries) => {
-                let kept = |ordinal| Item::Kept { ordinal, near: next() };
-                let items = (0..entries.len() as u32).map(kept).collect();
-                Body::Entries(EntriesNode { leaf: entries.leaf, base, items })
+                let items = (0..entries.len() as u32).map(Item).collect();
+                Body::Entries(EntriesNode { leaf: entries.leaf, base, items, own: Vec::new() })
             }
             RecordBody::Inner(inner) => {
-                let slot = |bucket: u32| match inner.mask >> bucket & 1 {
-                    1 => Slot::Kept(next()),
-                    _ => Slot::Empty,
-                };
-                let slots = (0..BRANCHING_MAX).map(slot).collect();
-                Body::Inner(InnerNode { depth: inner.depth, count: inner.count, base, slots })
+                let Inner { depth, count, mask, .. } = *inner;
+                Body::Inner(InnerNode { depth, count, base, mask, changed: 0, own: Vec::new() })
             }
         };
+        Some(Self::new(body, self.height))
+    }
+
+    /// The stored node that it is based on.
+    pub(crate) fn base(&self) -> Option<&Arc<Self>> {
+        match &self.body {
+            Body::Stored(_) => None,
+            Body::Entries(own) => own.base.as_ref(),
+            Body::Inner(own) => own.base.as_ref(),
+        }
     }
 
     pub(crate) fn shape(&self) -> Shape<'_> {

@@ -47,7 +47,7 @@ pub fn produce_tree_proof<R>(
     let hash = before.hash;
     let recorder = Arc::new(Recorder {
         env: Arc::clone(&tree.env),
-        root: tree.root.clone(),
+        root: tree.root().clone(),
         spots: Mutex::new(vec![Noted { parent: None, item: 0, seen: Seen::Nothing }]),
     });
     let empty = before.kind == Kind::Directory && hash == tree.rules().empty_hash();
@@ -59,7 +59,7 @@ pub fn produce_tree_proof<R>(
     };
     let source: Arc<dyn Source> = Arc::clone(&recorder) as Arc<dyn Source>;
     let env = Env { rules: *tree.rules(), source: Some(source), proof: false };
-    let view = Tree { env: Arc::new(env), root, pins: tree.pins.clone() };
+    let view = Tree::at(Arc::new(env), root, tree.pins.clone());
     let (changed, result) = f(view)?;
     let state = if empty { ProofTree::Node(Vec::new()) } else { recorder.state()? };
     Ok((Proof { version: VERSION, before, after: kinded(&changed), state }, result))

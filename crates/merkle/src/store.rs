@@ -536,10 +536,10 @@ impl Store {
 
     /// The hash of a tree, computed with all threads and counted.
     fn hash_tree(&self, tree: &Tree) -> Result<Hash> {
-        let Child::Dir(node) = &tree.root else {
-            return match &tree.root {
+        let Child::Dir(node) = tree.root() else {
+            return match tree.root() {
                 Child::DirAt(far) => Ok(far.0.hash),
-                Child::Blinded { is_value: false, hash } => Ok(*hash),
+                Child::Blinded { is_value: false, hash } => Ok(**hash),
                 _ => Err(Error::NotADirectory),
             };
         };
@@ -575,7 +575,7 @@ impl Store {
         let start = self.now();
         let written_before = lock(&self.counters).write_time;
         let mut written = Written::default();
-        let (root, place) = self.write_frame(writer, commit, &mut |sink| match &tree.root {
+        let (root, place) = self.write_frame(writer, commit, &mut |sink| match tree.root() {
             Child::Dir(node) if node.count() == 0 => Ok(None),
             Child::Dir(node) => written.node(&self.core.env, node, sink).map(Some),
             Child::DirAt(far) => Ok(Some(far.0)),

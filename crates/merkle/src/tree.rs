@@ -1,19 +1,22 @@
 //! Trees: immutable values or directories, read lazily, changed in memory, written by a commit.
 //!
 //! A [`Tree`] is cheap to clone; a clone and the original do not see each other's changes. Changing a tree that nobody
-//! else holds happens in place.
+//! else holds happens in place, and values that are bound at once [wait](crate::pending) until the tree is looked at as a
+//! whole.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use crate::copy::{Blinded, copy};
 use crate::digest;
-use crate::edit::edit;
+use crate::edit::{bind, unbind};
 use crate::error::{Error, Result};
 use crate::hash::Hash;
 use crate::node::{Child, Env, Node, Shape, Spot, Value};
 use crate::path::{HEIGHT_MAX, PathText, Steps};
+use crate::pending::{PENDING_MAX, Pending};
 use crate::pins::Pins;
+use crate::record::Stored;
 use crate::rules::{BRANCHING_MAX, Rules, STEP_BYTES_MAX};
 
 /// What a tree is.
@@ -26,12 +29,22 @@ pub enum Kind {
 }
 
 /// A value or a directory.
-#[derive(Clone)]
 pub struct Tree {
     pub(crate) env: Arc<Env>,
-    pub(crate) root: Child,
+    /// The tree without what waits to be put into it.
+    base: Child,
+    pending: Pending,
+    /// The tree with that, once it was asked for.
+    settled: OnceLock<Child>,
     /// What keeps the objects that it may still read from being collected.
     pub(crate) pins: Pins,
+}
+
+/// Cost: what waits to be put into the tree is put there.
+impl Clone for Tree {
+    fn clone(&self) -> Self {
+        self.with_root(self.root().clone())
+    }
 }
 
 impl fmt::Debug for Tree {
@@ -73,7 +86,53 @@ pub(crate) fn at_path(error: Error, path: &[&[u8]]) -> Error {
     }
 }
 
+/// How a path stands in a tree.
+enum Standing<'a> {
+    /// A value is bound there, in a directory with so many steps.
+    Value(Spot<'a>, u64),
+    /// Nothing is bound there in a directory that is there.
+    Free,
+    /// Nothing is bound at the first so many steps, in a directory that is there.
+    Missing(usize),
+    /// A directory is bound there, or a value on the way.
+    Taken,
+}
+
 impl Tree {
+    pub(crate) fn at(env: Arc<Env>, root: Child, pins: Pins) -> Self {
+        Self { env, base: root, pending: Pending::default(), settled: OnceLock::new(), pins }
+    }
+
+    /// The tree, with all that was bound.
+    pub(crate) fn root(&self) -> &Child {
+        if self.pending.is_empty() {
+            return &self.base;
+        }
+        self.settled.get_or_init(|| {
+            let mut root = self.base.clone();
+            put_all(&self.env, &mut root, &self.pending).expect("all on the way was looked at");
+            root
+        })
+    }
+
+    /// Goes on with the tree that was asked for since the last change.
+    fn adopt(&mut self) {
+        if let Some(root) = self.settled.take() {
+            self.base = root;
+            self.pending.clear();
+        }
+    }
+
+    /// Puts what waits into the tree.
+    fn settle(&mut self) -> Result<()> {
+        self.adopt();
+        if !self.pending.is_empty() {
+            put_all(&self.env, &mut self.base, &self.pending)?;
+            self.pending.clear();
+        }
+        Ok(())
+    }
+
     /// An empty directory that belongs to no store.
     ///
     /// # Errors
@@ -81,11 +140,11 @@ impl Tree {
     pub fn new(rules: Rules) -> Result<Self> {
         rules.check()?;
         let env = Arc::new(Env { rules, source: None, proof: false });
-        Ok(Self { env, root: empty_dir(), pins: Pins::default() })
+        Ok(Self::at(env, empty_dir(), Pins::default()))
     }
 
     pub(crate) fn with_root(&self, root: Child) -> Self {
-        Self { env: Arc::clone(&self.env), root, pins: self.pins.clone() }
+        Self::at(Arc::clone(&self.env), root, self.pins.clone())
     }
 
     /// An empty directory, of the same store.
@@ -104,12 +163,12 @@ impl Tree {
     /// store can find objects by their hashes.
     #[must_use]
     pub fn shallow(&self, kind: Kind, hash: Hash) -> Self {
-        self.with_root(Child::Blinded { is_value: kind == Kind::Value, hash })
+        self.with_root(Child::Blinded { is_value: kind == Kind::Value, hash: Box::new(hash) })
     }
 
     /// Whether only its hash is known.
     pub fn is_shallow(&self) -> bool {
-        matches!(self.root, Child::Blinded { .. })
+        matches!(self.base, Child::Blinded { .. })
     }
 
     /// The hashing rules.
@@ -119,12 +178,12 @@ impl Tree {
 
     /// Whether it is a value or a directory.
     pub fn kind(&self) -> Kind {
-        if self.root.is_value() { Kind::Value } else { Kind::Directory }
+        if self.base.is_value() { Kind::Value } else { Kind::Directory }
     }
 
     /// Whether it is the empty directory. No I/O.
     pub fn is_empty(&self) -> bool {
-        matches!(&self.root, Child::Dir(node) if node.count() == 0)
+        self.pending.is_empty() && self.base.is_empty()
     }
 
     /// The value, if it is one.
@@ -132,7 +191,7 @@ impl Tree {
     /// # Errors
     /// As [`find`](Self::find).
     pub fn to_value(&self) -> Result<Option<Vec<u8>>> {
-        Spot::Own(&self.root).value(&self.env)
+        Spot::Own(self.root()).value(&self.env)
     }
 
     /// The hash: of everything that has changed since it was last asked for, on one thread.
@@ -141,7 +200,7 @@ impl Tree {
     }
 
     pub(crate) fn hash_on(&self, threads: usize) -> Hash {
-        match &self.root {
+        match self.root() {
             Child::Dir(node) => digest::hash(&self.env, node, threads).0,
             Child::Value(value) => {
                 *value.hash.get_or_init(|| self.env.rules.value_hash(&value.bytes))
@@ -150,18 +209,28 @@ impl Tree {
         }
     }
 
-    /// What is bound at a path of at least one step.
-    fn locate<'a>(&'a self, path: &[&[u8]]) -> Result<Option<Spot<'a>>> {
-        let mut spot = Spot::Own(&self.root);
+    /// What is bound at a path, with all that was bound.
+    fn locate(&self, path: &[&[u8]]) -> Result<Option<Spot<'_>>> {
+        locate(&self.env, self.root(), path)
+    }
+
+    /// How a path stands in the tree without what waits.
+    fn standing(&self, path: &[&[u8]]) -> Result<Standing<'_>> {
+        let mut spot = Spot::Own(&self.base);
+        let mut count = 0;
         for (depth, step) in path.iter().enumerate() {
-            let here = |error| at_path(error, path.get(..depth).unwrap_or_default());
-            let Some(dir) = spot.dir(&self.env).map_err(here)? else { return Ok(None) };
+            let here = |error| at_path(error, &path[..depth]);
+            let Some(dir) = spot.dir(&self.env).map_err(here)? else {
+                return Ok(Standing::Taken);
+            };
+            count = dir.count();
             match dir.locate(&self.env, step).map_err(|error| at_path(error, &path[..=depth]))? {
                 Some(found) => spot = found,
-                None => return Ok(None),
+                None if depth + 1 == path.len() => return Ok(Standing::Free),
+                None => return Ok(Standing::Missing(depth + 1)),
             }
         }
-        Ok(Some(spot))
+        Ok(if spot.is_value() { Standing::Value(spot, count) } else { Standing::Taken })
     }
 
     /// Whether a value is bound at `path`.
@@ -173,7 +242,9 @@ impl Tree {
     /// [`DanglingHash`](Error::DanglingHash) behind a shallow tree, and in a proof [`NotProvided`](Error::NotProvided).
     pub fn mem<S: AsRef<[u8]>>(&self, path: &[S]) -> Result<bool> {
         let steps = Steps::new(path);
-        Ok(self.locate(steps.as_slice())?.is_some_and(Spot::is_value))
+        let path = steps.as_slice();
+        Ok(self.pending.get(path).is_some()
+            || locate(&self.env, &self.base, path)?.is_some_and(Spot::is_value))
     }
 
     /// Whether a value or a directory is bound at `path`.
@@ -181,7 +252,9 @@ impl Tree {
     /// # Errors
     /// As [`mem`](Self::mem).
     pub fn mem_tree<S: AsRef<[u8]>>(&self, path: &[S]) -> Result<bool> {
-        Ok(self.locate(Steps::new(path).as_slice())?.is_some())
+        let steps = Steps::new(path);
+        let path = steps.as_slice();
+        Ok(self.pending.get(path).is_some() || locate(&self.env, &self.base, path)?.is_some())
     }
 
     /// The value at `path`; none for a directory, an absent path, and a path that runs through a value.
@@ -192,8 +265,12 @@ impl Tree {
     /// As [`mem`](Self::mem).
     pub fn find<S: AsRef<[u8]>>(&self, path: &[S]) -> Result<Option<Vec<u8>>> {
         let steps = Steps::new(path);
-        match self.locate(steps.as_slice())? {
-            Some(spot) => spot.value(&self.env).map_err(|error| at_path(error, steps.as_slice())),
+        let path = steps.as_slice();
+        if let Some(value) = self.pending.get(path) {
+            return Ok(Some(value.bytes.to_vec()));
+        }
+        match locate(&self.env, &self.base, path)? {
+            Some(spot) => spot.value(&self.env).map_err(|error| at_path(error, path)),
             None => Ok(None),
         }
     }
@@ -254,11 +331,53 @@ impl Tree {
     /// # Errors
     /// As [`mem`](Self::mem), and [`StepSize`](Error::StepSize), [`TooDeep`](Error::TooDeep), [`ValueSize`](Error::ValueSize).
     pub fn add<S: AsRef<[u8]>>(&mut self, path: &[S], value: impl Into<Box<[u8]>>) -> Result<bool> {
-        let bytes = value.into();
+        let bytes: Box<[u8]> = value.into();
         if bytes.len() >= 1 << 31 {
             return Err(Error::ValueSize { bytes: bytes.len() });
         }
-        self.bind(Steps::new(path).as_slice(), Child::Value(Arc::new(Value::new(bytes))))
+        let steps = Steps::new(path);
+        let path = steps.as_slice();
+        check_steps(path)?;
+        self.adopt();
+        let bytes = match self.pending.replace(path, bytes) {
+            Ok(changed) => return Ok(changed),
+            Err(bytes) => bytes,
+        };
+        check_height(path, 0)?;
+        let mut changes = true;
+        let waits = match self.standing(path)? {
+            Standing::Value(spot, _) if is_value(&self.env, spot, &bytes) => {
+                // What only had a hash is there from now on.
+                if !matches!(spot, Spot::Own(Child::Blinded { .. })) {
+                    return Ok(false);
+                }
+                changes = false;
+                false
+            }
+            Standing::Value(_, count) => count > 0,
+            Standing::Free => true,
+            Standing::Missing(depth) => {
+                // No other is on the way, so these may wait on.
+                if self.pending.get(&path[..depth]).is_some() {
+                    self.settle()?;
+                }
+                false
+            }
+            Standing::Taken => {
+                self.settle()?;
+                false
+            }
+        };
+        if waits {
+            if self.pending.len() == PENDING_MAX {
+                self.settle()?;
+            }
+            self.pending.insert(path, bytes);
+        } else {
+            let child = Child::Value(Arc::new(Value::new(bytes)));
+            bind(&self.env, &mut self.base, path, child).map_err(|error| at_path(error, path))?;
+        }
+        Ok(changes)
     }
 
     /// Binds a tree at `path`, sharing its objects; an empty directory unbinds what is there. A tree that belongs to no
@@ -271,12 +390,12 @@ impl Tree {
             return self.remove(path);
         }
         let child = if Arc::ptr_eq(&self.env, &tree.env) {
-            tree.root.clone()
+            tree.root().clone()
         } else if tree.env.source.is_some() || tree.env.rules != self.env.rules {
             return Err(Error::ForeignTree);
         } else {
             tree.hash();
-            copy(&tree.env, Spot::Own(&tree.root), Blinded::Keep)?
+            copy(&tree.env, Spot::Own(tree.root()), Blinded::Keep)?
         };
         let changed = self.bind(Steps::new(path).as_slice(), child)?;
         self.pins.join(&tree.pins);
@@ -291,23 +410,15 @@ impl Tree {
             Ok(None) | Err(_) if !matches!(child, Child::DirAt(_)) => child,
             other => return other.map(|_| false),
         };
-        let height = match &child {
-            Child::Dir(node) => usize::from(node.height),
-            _ => 0,
-        };
-        if path.len() + height > usize::from(HEIGHT_MAX) {
-            return Err(Error::TooDeep { levels: path.len() + height });
+        check_height(path, child.height())?;
+        self.settle()?;
+        if let Some(old) = self.locate(path)?
+            && is_same(&self.env, old, &child)
+        {
+            return Ok(false);
         }
-        let mut root = Some(self.take_root());
-        let mut child = Some(child);
-        let outcome = put(&self.env, &mut root, path, &mut child);
-        self.root = root.unwrap_or_else(empty_dir);
-        outcome.map_err(|error| at_path(error, path))
-    }
-
-    /// The root, so that it is held once while it is changed; a root that only has a link is loaded when it is needed.
-    fn take_root(&mut self) -> Child {
-        std::mem::replace(&mut self.root, Child::Blinded { is_value: true, hash: Hash([0; 32]) })
+        bind(&self.env, &mut self.base, path, child).map_err(|error| at_path(error, path))?;
+        Ok(true)
     }
 
     /// Unbinds the value or directory at `path`, and directories that are left empty. Says whether anything was
@@ -317,18 +428,28 @@ impl Tree {
     /// As [`mem`](Self::mem).
     pub fn remove<S: AsRef<[u8]>>(&mut self, path: &[S]) -> Result<bool> {
         let steps = Steps::new(path);
-        if steps.as_slice().is_empty() {
+        let path = steps.as_slice();
+        self.adopt();
+        if path.is_empty() {
             let changed = !self.is_empty();
-            self.root = empty_dir();
+            self.base = empty_dir();
+            self.pending.clear();
             return Ok(changed);
         }
-        if self.locate(steps.as_slice())?.is_none() {
-            return Ok(false);
+        match self.standing(path)? {
+            Standing::Free | Standing::Missing(_) => return Ok(self.pending.remove(path)),
+            // The directory stays, and those that wait may wait on.
+            Standing::Value(_, count) if count > 1 => {}
+            Standing::Value(..) | Standing::Taken => {
+                self.settle()?;
+                if self.locate(path)?.is_none() {
+                    return Ok(false);
+                }
+            }
         }
-        let mut root = Some(self.take_root());
-        let outcome = unbind(&self.env, &mut root, steps.as_slice());
-        self.root = root.unwrap_or_else(empty_dir);
-        outcome.map_err(|error| at_path(error, steps.as_slice()))
+        unbind(&self.env, &mut self.base, path).map_err(|error| at_path(error, path))?;
+        self.pending.remove(path);
+        Ok(true)
     }
 
     /// Changes one binding: `change` gets the value at `path` and gives the new one, or none to unbind it.
@@ -379,12 +500,15 @@ impl Tree {
 
     /// Keeps nothing from being collected but what the root reaches, if it is as it was stored: everything below is.
     pub(crate) fn unpin_older(&mut self) {
-        let place = match &self.root {
+        self.adopt();
+        let place = match &self.base {
             Child::Dir(node) => node.place.get().copied(),
             Child::DirAt(far) => Some(far.0.place),
             _ => None,
         };
-        if let Some(pins) = place.and_then(|place| self.pins.only(place)) {
+        if self.pending.is_empty()
+            && let Some(pins) = place.and_then(|place| self.pins.only(place))
+        {
             self.pins = pins;
         }
     }
@@ -393,12 +517,41 @@ impl Tree {
     ///
     /// Cost: none; later reads load again.
     pub fn clear(&mut self) {
-        if let Child::Dir(node) = &self.root
+        self.adopt();
+        if self.pending.is_empty()
+            && let Child::Dir(node) = &self.base
             && let Some(link) = node.link()
         {
-            self.root = Child::DirAt(Box::new((link, OnceLock::new())));
+            self.base = Child::DirAt(Box::new((link, OnceLock::new())));
         }
     }
+}
+
+/// What is bound at a path below a root.
+fn locate<'a>(env: &Env, root: &'a Child, path: &[&[u8]]) -> Result<Option<Spot<'a>>> {
+    let mut spot = Spot::Own(root);
+    for (depth, step) in path.iter().enumerate() {
+        let here = |error| at_path(error, &path[..depth]);
+        let Some(dir) = spot.dir(env).map_err(here)? else { return Ok(None) };
+        match dir.locate(env, step).map_err(|error| at_path(error, &path[..=depth]))? {
+            Some(found) => spot = found,
+            None => return Ok(None),
+        }
+    }
+    Ok(Some(spot))
+}
+
+/// Puts what waits into a tree.
+fn put_all(env: &Env, root: &mut Child, pending: &Pending) -> Result<()> {
+    for (path, value) in pending.iter() {
+        bind(env, root, &path, Child::Value(Arc::clone(value)))?;
+    }
+    Ok(())
+}
+
+fn check_height(path: &[&[u8]], below: u16) -> Result<()> {
+    let levels = path.len() + usize::from(below);
+    if levels > usize::from(HEIGHT_MAX) { Err(Error::TooDeep { levels }) } else { Ok(()) }
 }
 
 /// Visits up to `length` children after skipping `offset`; whole buckets are skipped by their counts. `visit` gives how
@@ -439,75 +592,37 @@ fn list_page<'a>(
     Ok(true)
 }
 
-/// Binds `child` at `path` below `slot`; says whether that changed anything.
-fn put(
-    env: &Env,
-    slot: &mut Option<Child>,
-    path: &[&[u8]],
-    child: &mut Option<Child>,
-) -> Result<bool> {
-    let Some((step, rest)) = path.split_first() else {
-        let new = child.take().expect("bound once");
-        if let Some(old) = slot.as_ref()
-            && is_same(env, old, &new)?
-        {
-            return Ok(false);
-        }
-        *slot = Some(new);
-        return Ok(true);
-    };
-    let (mut dir, kept) = match take_dir(env, slot)? {
-        Some(dir) => (dir, None),
-        None => (Arc::new(Node::empty(false)), slot.take()),
-    };
-    let outcome = edit(env, &mut dir, step, false, &mut |below| put(env, below, rest, child));
-    *slot = match (&outcome, kept) {
-        (Ok(true), _) | (_, None) => (dir.count() > 0).then_some(Child::Dir(dir)),
-        (_, kept) => kept,
-    };
-    outcome
-}
-
-/// Takes a directory out, so that it is held once; leaves a value, or nothing, where it is.
-fn take_dir(env: &Env, slot: &mut Option<Child>) -> Result<Option<Arc<Node>>> {
-    let Some(child) = slot else { return Ok(None) };
-    let Some(dir) = child.dir(env)?.map(Arc::clone) else { return Ok(None) };
-    *slot = None;
-    Ok(Some(dir))
-}
-
-/// Unbinds `path`, which is bound, below `slot`.
-fn unbind(env: &Env, slot: &mut Option<Child>, path: &[&[u8]]) -> Result<bool> {
-    let Some((step, rest)) = path.split_first() else {
-        *slot = None;
-        return Ok(true);
-    };
-    let Some(mut dir) = take_dir(env, slot)? else { return Ok(false) };
-    let outcome = edit(env, &mut dir, step, true, &mut |below| unbind(env, below, rest));
-    *slot = (dir.count() > 0).then_some(Child::Dir(dir));
-    outcome
-}
-
 /// Whether a binding is the one that is to be made. Where both hashes are known they decide; otherwise values are compared
 /// by their bytes, and directories by being the very same, so that no directory is hashed.
-fn is_same(env: &Env, old: &Child, new: &Child) -> Result<bool> {
+fn is_same(env: &Env, old: Spot<'_>, new: &Child) -> bool {
     if old.is_value() != new.is_value() {
-        return Ok(false);
+        return false;
     }
-    if let (Some(old), Some(new)) = (known_hash(old), known_hash(new)) {
-        return Ok(old == new);
+    let old_hash = match old.stored() {
+        Ok(Stored::Inline(_)) => None,
+        Ok(Stored::Value(link) | Stored::Dir(link)) => Some(link.hash),
+        Err(child) => known_hash(child),
+    };
+    if let (Some(old), Some(new)) = (old_hash, known_hash(new)) {
+        return old == new;
     }
-    Ok(match (old, new) {
-        (Child::Value(old), Child::Value(new)) => old.bytes == new.bytes,
-        (Child::ValueAt(link), Child::Value(new)) => {
-            new.bytes.len() + 16 > link.place.bytes as usize && *env.load_value(link)? == *new.bytes
-        }
-        (Child::Blinded { hash, .. }, Child::Value(new)) => {
-            env.rules.value_hash(&new.bytes) == *hash
-        }
-        (Child::Dir(old), Child::Dir(new)) => Arc::ptr_eq(old, new),
+    match (new, old) {
+        (Child::Value(value), _) => is_value(env, old, &value.bytes),
+        (Child::Dir(new), Spot::Own(Child::Dir(old))) => Arc::ptr_eq(old, new),
         _ => false,
-    })
+    }
+}
+
+/// Whether a value of these bytes is bound: one that is stored on its own is known by its hash.
+fn is_value(env: &Env, old: Spot<'_>, bytes: &[u8]) -> bool {
+    match old.stored() {
+        Ok(Stored::Inline(old)) => old == bytes,
+        Ok(Stored::Value(link)) => env.rules.value_hash(bytes) == link.hash,
+        Err(Child::Value(old)) => *old.bytes == *bytes,
+        Err(Child::ValueAt(link)) => env.rules.value_hash(bytes) == link.hash,
+        Err(Child::Blinded { is_value: true, hash }) => env.rules.value_hash(bytes) == **hash,
+        Ok(Stored::Dir(_)) | Err(_) => false,
+    }
 }
 
 /// The hash, if it takes no hashing.
@@ -517,6 +632,6 @@ fn known_hash(child: &Child) -> Option<Hash> {
         Child::Dir(node) => node.hash.get().copied(),
         Child::ValueAt(link) => Some(link.hash),
         Child::DirAt(far) => Some(far.0.hash),
-        Child::Blinded { hash, .. } => Some(*hash),
+        Child::Blinded { hash, .. } => Some(**hash),
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::error::Result;
 use crate::hash::Hash;
-use crate::node::{Body, Child, Env, InnerNode, Item, Node, Slot, Step, Value};
+use crate::node::{Body, Child, Env, InnerNode, Node, Slot, Value};
 use crate::path::PathText;
 use crate::pins::Pins;
 use crate::proof::{
@@ -42,7 +42,7 @@ pub fn verify_tree_proof<R>(
     let env = Env { rules: *rules, source: None, proof: true };
     let mut builder = Builder { rules, path: Vec::new(), buckets: Vec::new() };
     let root = builder.tree(&proof.state, 0)?;
-    let tree = Tree { env: Arc::new(env), root, pins: Pins::default() };
+    let tree = Tree::at(Arc::new(env), root, Pins::default());
     let found = kinded(&tree);
     if found != proof.before {
         return Err(ProofError::BeforeMismatch { expected: proof.before, found });
@@ -78,7 +78,7 @@ impl<'a> Builder<'a> {
     fn blinded(&self, is_value: bool, hash: Hash) -> Built<Child> {
         let empty = !is_value && hash == self.rules.empty_hash();
         self.check(!empty, "an empty directory is not blinded")?;
-        Ok(Child::Blinded { is_value, hash })
+        Ok(Child::Blinded { is_value, hash: Box::new(hash) })
     }
 
     fn tree(&mut self, tree: &'a ProofTree, nesting: usize) -> Built<Child> {
@@ -123,7 +123,7 @@ impl<'a> Builder<'a> {
         if nesting >= NESTING_MAX {
             return Err(ProofError::TooDeep);
         }
-        let (mut items, mut height) = (Vec::with_capacity(entries.len()), 1);
+        let (mut bindings, mut height) = (Vec::with_capacity(entries.len()), 1);
         let mut last: &[u8] = &[];
         for (step, tree) in entries {
             self.path.push(step);
@@ -138,18 +138,18 @@ impl<'a> Builder<'a> {
             if let Child::Dir(node) = &child {
                 height = height.max(node.height + 1);
             }
-            items.push(Item::Own { step: Step::Own(step.clone()), child });
+            bindings.push((step.clone(), child));
             last = step;
             self.path.pop();
         }
-        Ok(Node::of_items(leaf, items, height))
+        Ok(Node::of_bindings(leaf, bindings, height))
     }
 
     /// The inode in a bucket; none if only its hash is known.
     fn bucket(&mut self, tree: &'a InodeTree, nesting: usize) -> Built<Slot> {
         let depth = self.buckets.len() as u8;
         let node = match tree {
-            InodeTree::BlindedInode(hash) => return Ok(Slot::Blinded(*hash)),
+            InodeTree::BlindedInode(hash) => return Ok(Slot::Blinded(Box::new(*hash))),
             InodeTree::Values(entries) => {
                 let count = entries.len() as u64;
                 self.check(count > 0, "a bucket that is there is not empty")?;
@@ -159,7 +159,7 @@ impl<'a> Builder<'a> {
             InodeTree::Tree(inode) => self.inner(inode, nesting)?,
             InodeTree::Extender(chain) => self.chain(chain, nesting)?,
         };
-        Ok(Slot::Own(Arc::new(node)))
+        Ok(Slot::Node(Arc::new(node)))
     }
 
     fn inner(&mut self, inode: &'a InodeProof, nesting: usize) -> Built<Node> {
@@ -175,7 +175,7 @@ impl<'a> Builder<'a> {
         nesting: usize,
     ) -> Built<Node> {
         let depth = self.enter(length, nesting)?;
-        let mut slots = empty_slots();
+        let mut slots = Vec::new();
         let (mut last, mut below, mut blinded, mut height) = (None, 0u64, 0, 1);
         for (index, tree) in proofs {
             self.check(last < Some(index), "the indices of buckets ascend")?;
@@ -184,18 +184,19 @@ impl<'a> Builder<'a> {
             let slot = self.bucket(tree, nesting + 1)?;
             self.buckets.pop();
             match &slot {
-                Slot::Own(node) => {
+                Slot::Node(node) => {
                     below = below.saturating_add(node.count());
                     height = height.max(node.height);
                 }
-                _ => blinded += 1,
+                Slot::Blinded(_) => blinded += 1,
             }
-            slots[usize::from(index)] = slot;
+            slots.push((usize::from(index), slot));
         }
         let whole =
             if blinded == 0 { below == length } else { below.saturating_add(blinded) <= length };
         self.check(whole, "the length is that of what is below")?;
-        Ok(Node::new(Body::Inner(InnerNode { depth, count: length, base: None, slots }), height))
+        let inner = InnerNode::new(depth, length, slots.into_iter());
+        Ok(Node::new(Body::Inner(inner), height))
     }
 
     /// The first inode of a chain.
@@ -210,22 +211,20 @@ impl<'a> Builder<'a> {
         }
         let mut slot = self.bucket(&chain.proof, nesting + chain.segment.len())?;
         let whole = match &slot {
-            Slot::Own(node) => node.count() == length,
-            _ => true,
+            Slot::Node(node) => node.count() == length,
+            Slot::Blinded(_) => true,
         };
         self.check(whole, "the length is that of what is below")?;
         while self.buckets.len() > outer {
-            let height = if let Slot::Own(node) = &slot { node.height } else { 1 };
+            let height = if let Slot::Node(node) = &slot { node.height } else { 1 };
             let bucket = self.buckets.pop().unwrap_or_default();
-            let mut slots = empty_slots();
-            slots[bucket] = slot;
             let depth = self.buckets.len() as u8;
-            let inner = InnerNode { depth, count: length, base: None, slots };
-            slot = Slot::Own(Arc::new(Node::new(Body::Inner(inner), height)));
+            let inner = InnerNode::new(depth, length, [(bucket, slot)].into_iter());
+            slot = Slot::Node(Arc::new(Node::new(Body::Inner(inner), height)));
         }
         match slot {
-            Slot::Own(node) => Ok(Arc::unwrap_or_clone(node)),
-            _ => Err(self.shape("a chain has an index")),
+            Slot::Node(node) => Ok(Arc::unwrap_or_clone(node)),
+            Slot::Blinded(_) => Err(self.shape("a chain has an index")),
         }
     }
 
@@ -245,8 +244,4 @@ impl<'a> Builder<'a> {
         self.check(u32::from(index) < self.rules.branching, "an index is below the branching")?;
         Ok(usize::from(index))
     }
-}
-
-fn empty_slots() -> Box<[Slot]> {
-    std::iter::repeat_with(|| Slot::Empty).take(32).collect()
 }
