@@ -55,6 +55,7 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, Parser, Subcommand};
+use mimalloc::MiMalloc;
 
 use crate::backup::Backup;
 use crate::bench::Bench;
@@ -68,6 +69,10 @@ use crate::snapshot::Snapshot;
 use crate::tables::Tables;
 use crate::verify::Verify;
 use crate::versions::Versions;
+
+/// Trees of many small nodes are made and freed for each block.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
 
 /// An embedded ledger-state store: replay real histories into it, read and write its tables, and look at what is
 /// there.
