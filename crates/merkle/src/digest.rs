@@ -7,7 +7,7 @@ use std::thread;
 use crate::hash::Hash;
 use crate::node::{Body, Child, Env, Node, Shape, Slot, Spot, Value};
 use crate::quick::QuickMap;
-use crate::record::Stored;
+use crate::record::{Hashable, Stored};
 use crate::rules::{BRANCHING_MAX, Preimages};
 use crate::stats::PreimageSizes;
 
@@ -176,7 +176,9 @@ fn hash_batch(
             && let Shape::Entries(entries) = node.shape()
         {
             for item in 0..entries.len() {
-                if let Ok(Stored::Inline(bytes)) = entries.spot(item).stored() {
+                if let Spot::Stored { entries, ordinal, .. } = entries.spot(item)
+                    && let Hashable::Inline(bytes) = entries.hashable(ordinal as usize)
+                {
                     inline.value(bytes);
                 }
             }
@@ -227,9 +229,14 @@ fn preimage(env: &Env, node: &Node, values: &mut impl Iterator<Item = Hash>, out
             }
             for item in 0..count {
                 let spot = entries.spot(item);
-                let hash = match spot.stored() {
-                    Ok(Stored::Inline(_)) => values.next().expect("hashed before"),
-                    _ => spot_hash(env, spot),
+                let hash = match spot {
+                    Spot::Stored { entries, ordinal, .. } => {
+                        match entries.hashable(ordinal as usize) {
+                            Hashable::Inline(_) => values.next().expect("hashed before"),
+                            Hashable::Hash(hash) => hash,
+                        }
+                    }
+                    Spot::Own(_) => spot_hash(env, spot),
                 };
                 if entries.is_leaf() {
                     out.leaf_entry(entries.step(item), spot.is_value(), &hash);

@@ -142,6 +142,9 @@ struct Item(u32);
 
 const OWN: u32 = 1 << 31;
 
+/// So many own items are looked through one after the other.
+const OWN_FEW: usize = 16;
+
 impl Item {
     /// The number of the own item, if it is one.
     fn own(self) -> Option<usize> {
@@ -513,8 +516,27 @@ impl EntriesNode {
         }
     }
 
+    /// The item of `step`, if it is there and few items are own.
+    fn find_near(&self, step: &[u8]) -> Option<usize> {
+        let (_, entries) = self.stored().filter(|_| self.own.len() <= OWN_FEW)?;
+        let ordinal = entries.find(step);
+        let is_own = |own: &OwnItem| match &own.step {
+            Step::Own(own) => **own == *step,
+            Step::Base(own) => ordinal == Some(*own as usize),
+        };
+        let item = match (self.own.iter().position(is_own), ordinal) {
+            (Some(own), _) => Item(own as u32 | OWN),
+            (None, Some(ordinal)) => Item(ordinal as u32),
+            (None, None) => return None,
+        };
+        self.items.iter().position(|there| *there == item)
+    }
+
     /// The item of `step`, or where it would stand.
     pub(crate) fn position(&self, step: &[u8]) -> std::result::Result<usize, usize> {
+        if let Some(item) = self.find_near(step) {
+            return Ok(item);
+        }
         let (mut low, mut high) = (0, self.items.len());
         while low < high {
             let middle = low.midpoint(high);

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use crate::address::{Address, Link, Place, put_leb, take_bytes, take_leb, take_u8};
 use crate::corrupt::Corrupt;
+use crate::hash::{HASH_BYTES, Hash};
 use crate::path::HEIGHT_MAX;
 
 /// The longest value that is stored in its directory, in bytes.
@@ -70,8 +71,54 @@ pub(crate) struct Item {
     /// Where its step begins in the bytes; or its number in the base.
     start: u32,
     step_len: u8,
-    tag: u8,
-    is_base: bool,
+    /// Tells most steps from others without looking at them.
+    mark: u8,
+    /// Its tag, and [`IS_BASE`].
+    kind: u8,
+    /// Bytes between the step and the inline value or the hash.
+    head: u8,
+}
+
+/// Says of an item that it is one of the base.
+const IS_BASE: u8 = 0x80;
+
+impl Item {
+    fn new(start: u32, step: &[u8], tag: u8, head: usize) -> Self {
+        let (step_len, mark) = (step.len() as u8, mark(step));
+        Self { start, step_len, mark, kind: tag, head: head as u8 }
+    }
+
+    /// The item of an entry of the base.
+    fn of_base(self, ordinal: usize) -> Self {
+        Self { start: ordinal as u32, kind: self.kind | IS_BASE, ..self }
+    }
+
+    fn is_base(self) -> bool {
+        self.kind & IS_BASE != 0
+    }
+
+    fn tag(self) -> u8 {
+        self.kind & !IS_BASE
+    }
+}
+
+/// From the ends of a step, which differ between most steps.
+fn mark(step: &[u8]) -> u8 {
+    let word = |bytes: &[u8]| bytes.iter().fold(0, |word, &byte| word << 8 | u64::from(byte));
+    let near = &step[..step.len().min(8)];
+    let far = &step[step.len().saturating_sub(8)..];
+    let mixed = (word(near) ^ word(far).rotate_left(29)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    (mixed >> 56) as u8
+}
+
+/// Items are looked through by their marks up to this number.
+const MARKED_MAX: usize = 512;
+
+/// What the hash of a node takes from an entry of a record.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Hashable<'a> {
+    Inline(&'a [u8]),
+    Hash(Hash),
 }
 
 /// What an entry of a record holds.
@@ -119,7 +166,7 @@ impl Entries {
     fn source(&self, ordinal: usize) -> (&Self, Item) {
         let item = self.items[ordinal];
         match self.base.as_deref() {
-            Some(Record { body: RecordBody::Entries(base), .. }) if item.is_base => {
+            Some(Record { body: RecordBody::Entries(base), .. }) if item.is_base() => {
                 (base, base.items[item.start as usize])
             }
             _ => (self, item),
@@ -136,23 +183,36 @@ impl Entries {
         let (source, item) = self.source(ordinal);
         let mut payload = &source.bytes[item.start as usize + usize::from(item.step_len)..];
         let broken = "checked when the record was decoded";
-        if item.tag == TAG_INLINE {
+        if item.tag() == TAG_INLINE {
             let len = take_leb(&mut payload).expect(broken) as usize;
             return Stored::Inline(&payload[..len]);
         }
         let link = Link::take(source.place.at, &mut payload).expect(broken);
-        if item.tag == TAG_VALUE { Stored::Value(link) } else { Stored::Dir(link) }
+        if item.tag() == TAG_VALUE { Stored::Value(link) } else { Stored::Dir(link) }
+    }
+
+    /// What the hash of the node takes from an entry beside its step.
+    pub(crate) fn hashable(&self, ordinal: usize) -> Hashable<'_> {
+        let (source, item) = self.source(ordinal);
+        let payload = &source.bytes[item.start as usize + usize::from(item.step_len)..];
+        let (mut head, content) = payload.split_at(usize::from(item.head));
+        let broken = "checked when the record was decoded";
+        if item.tag() == TAG_INLINE {
+            let len = take_leb(&mut head).expect(broken) as usize;
+            return Hashable::Inline(&content[..len]);
+        }
+        Hashable::Hash(Hash(*content.first_chunk().expect(broken)))
     }
 
     pub(crate) fn is_value(&self, ordinal: usize) -> bool {
-        self.items[ordinal].tag != TAG_DIR
+        self.items[ordinal].tag() != TAG_DIR
     }
 
     /// The number that an entry has in the full record.
     pub(crate) fn ordinal_in_full(&self, ordinal: usize) -> Option<usize> {
         let item = self.items[ordinal];
         match &self.base {
-            Some(_) => item.is_base.then_some(item.start as usize),
+            Some(_) => item.is_base().then_some(item.start as usize),
             None => Some(ordinal),
         }
     }
@@ -164,6 +224,14 @@ impl Entries {
 
     /// The ordinal of `step`.
     pub(crate) fn find(&self, step: &[u8]) -> Option<usize> {
+        if self.len() <= MARKED_MAX {
+            let (len, mark) = (step.len() as u8, mark(step));
+            let mut numbered = self.items.iter().enumerate();
+            return numbered.find_map(|(ordinal, item)| {
+                let may_be = item.mark == mark && item.step_len == len;
+                (may_be && self.step(ordinal) == step).then_some(ordinal)
+            });
+        }
         let (mut low, mut high) = (0, self.len());
         while low < high {
             let middle = low.midpoint(high);
@@ -263,7 +331,7 @@ fn apply_entries(
         } else if gone.peek().is_some_and(|gone| ***gone == *step) {
             gone.next();
         } else {
-            items.push(Item { start: ordinal as u32, is_base: true, ..base.items[ordinal] });
+            items.push(base.items[ordinal].of_base(ordinal));
         }
     }
     items.extend_from_slice(&own.items[next..]);
@@ -363,16 +431,17 @@ fn decode_entries(place: Place, leaf: bool, bytes: &mut &[u8]) -> Result<Entries
         if step.is_empty() || last.is_some_and(|last| last >= step) {
             return Err(Corrupt::rule("steps ascend", items.len() as u64, u64::from(step_len)));
         }
-        match tag {
+        let payload = bytes.len();
+        let content = match tag {
             TAG_INLINE => {
                 let len = take_leb(bytes)? as usize;
-                take_bytes(bytes, len)?;
+                take_bytes(bytes, len)?.len()
             }
-            TAG_VALUE | TAG_DIR => drop(Link::take(place.at, bytes)?),
+            TAG_VALUE | TAG_DIR => Link::take(place.at, bytes).map(|_| HASH_BYTES)?,
             _ => return Err(Corrupt::rule("tag of an entry", 3, u64::from(tag))),
-        }
+        };
         last = Some(step);
-        items.push(Item { start: start as u32, step_len, tag, is_base: false });
+        items.push(Item::new(start as u32, step, tag, payload - bytes.len() - content));
     }
     let used = whole.len() - bytes.len();
     Ok(Entries { leaf, place, base: None, bytes: whole[..used].into(), items: items.into() })
@@ -459,7 +528,7 @@ impl EntriesWriter {
         if let RecordBody::Entries(entries) = &base.body {
             self.pass(entries, passed, ordinal);
             let item = entries.items[ordinal];
-            self.items.push(Item { start: ordinal as u32, is_base: true, ..item });
+            self.items.push(item.of_base(ordinal));
         }
         self.base = Some((base, ordinal + 1));
     }
@@ -469,7 +538,7 @@ impl EntriesWriter {
         for ordinal in from..to {
             let step = entries.step(ordinal);
             // What came since the last one that was kept is of its own, and ascends.
-            let own = self.items.iter().rev().take_while(|item| !item.is_base);
+            let own = self.items.iter().rev().take_while(|item| !item.is_base());
             let mut steps = own.map(|item| {
                 let start = item.start as usize;
                 &self.bytes[start..start + usize::from(item.step_len)]
@@ -491,15 +560,21 @@ impl EntriesWriter {
         self.own += 1;
         self.bytes.extend_from_slice(&[tag, step.len() as u8]);
         let start = self.bytes.len() as u32;
-        self.items.push(Item { start, step_len: step.len() as u8, tag, is_base: false });
         self.bytes.extend_from_slice(step);
-        match stored {
+        let payload = self.bytes.len();
+        let content = match stored {
             Stored::Inline(value) => {
                 put_leb(&mut self.bytes, value.len() as u64);
                 self.bytes.extend_from_slice(value);
+                value.len()
             }
-            Stored::Value(link) | Stored::Dir(link) => link.put(self.at, &mut self.bytes),
-        }
+            Stored::Value(link) | Stored::Dir(link) => {
+                link.put(self.at, &mut self.bytes);
+                HASH_BYTES
+            }
+        };
+        let head = self.bytes.len() - payload - content;
+        self.items.push(Item::new(start, step, tag, head));
     }
 
     /// Ends the entries; [`body`](Self::body) and [`record`](Self::record) follow.
@@ -586,7 +661,6 @@ pub(crate) fn inner_body(at: Address, height: u16, inner: &Inner, out: &mut Vec<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hash::Hash;
     use terrane_testkit::draw::Draw;
     use terrane_testkit::seeds::for_each_seed;
 
