@@ -145,6 +145,12 @@ impl From<terrane::context::Error> for Failure {
     }
 }
 
+impl From<terrane::context::ProofError> for Failure {
+    fn from(error: terrane::context::ProofError) -> Self {
+        Self::new(Class::from(&error), in_full(&error))
+    }
+}
+
 /// An error and its causes in one line; a cause whose text was already part of it is not repeated.
 fn in_full(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
