@@ -239,7 +239,7 @@ fn a_proof_shows_without_a_store_what_the_store_shows_and_nothing_else() {
     assert!(shown["directories"].as_array().unwrap().contains(&wide), "{shown}");
     let people: Answer =
         command().args(["context", "verify-proof"]).arg(&file).output().unwrap().into();
-    assert!(people.stdout.contains("data/wide/: 1000 children"), "{people:?}");
+    assert!(people.stdout.contains("data/wide/: 1,000 children"), "{people:?}");
     assert!(people.stdout.contains("data/hex:612f62: 5 bytes slash"), "{people:?}");
 }
 
