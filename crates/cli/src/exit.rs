@@ -4,7 +4,7 @@ use std::path::Path;
 
 use terrane_bench::engine::EngineError;
 use terrane_bench::error::Class;
-use terrane_bench::replay::{bitcoin, changes, irmin_trace};
+use terrane_bench::replay::{bitcoin, changes, irmin_trace, octez_trace};
 use terrane_bench::{confine, workload, yardstick};
 
 /// Why a command failed.
@@ -105,6 +105,12 @@ impl From<changes::Error> for Failure {
 
 impl From<irmin_trace::Error> for Failure {
     fn from(error: irmin_trace::Error) -> Self {
+        Self::new(error.class(), in_full(&error))
+    }
+}
+
+impl From<octez_trace::Error> for Failure {
+    fn from(error: octez_trace::Error) -> Self {
         Self::new(error.class(), in_full(&error))
     }
 }
