@@ -636,9 +636,9 @@ impl SplitArgs {
         drop(reader);
         let store = Store::open(RealDisk::auto(), &self.common.store, &options)?;
         let done = store.split();
-        let report = Split { chunks: store.stats().chunks };
         store.close()?;
         done?;
+        let report = Split { chunks: store.stats().chunks };
         let lines = [("chunks", report.chunks.to_string())];
         output::report(command, self.common.json, &report, &lines)
     }
