@@ -164,6 +164,20 @@ fn digest<const N: usize>(recorded: &[u8]) -> Option<[u8; N]> {
     bytes.last_chunk().filter(|_| bytes.len() <= N + 3).copied()
 }
 
+/// What a number stands for; it is forgotten if this is its last use.
+fn take<T: Clone>(all: &mut HashMap<u64, T>, of: Tracker) -> Option<T> {
+    if of.is_last { all.remove(&of.value) } else { all.get(&of.value).cloned() }
+}
+
+/// Lets a number stand for something from now on, if it is used again.
+fn put<T>(all: &mut HashMap<u64, T>, to: Tracker, value: T) {
+    if to.is_last {
+        all.remove(&to.value);
+    } else {
+        all.insert(to.value, value);
+    }
+}
+
 /// The hash of a commit, for people.
 fn commit_text(recorded: &[u8]) -> String {
     match digest(recorded) {
@@ -233,38 +247,22 @@ impl<'s> Replay<'s> {
         digest(recorded).map_or_else(|| self.unexpected("what should be a hash is none"), Ok)
     }
 
-    /// The context of a number; it is forgotten if this is its last use.
     fn context(&mut self, of: Tracker) -> Result<TezosContext> {
-        let found = match of.is_last {
-            true => self.contexts.remove(&of.value),
-            false => self.contexts.get(&of.value).cloned(),
-        };
         let (place, number) = (self.place, of.value);
-        found.ok_or(Error::Unknown { place, kind: "context", number })
+        take(&mut self.contexts, of).ok_or(Error::Unknown { place, kind: "context", number })
     }
 
     fn tree(&mut self, of: Tracker) -> Result<Tree> {
-        let found = match of.is_last {
-            true => self.trees.remove(&of.value),
-            false => self.trees.get(&of.value).cloned(),
-        };
         let (place, number) = (self.place, of.value);
-        found.ok_or(Error::Unknown { place, kind: "tree", number })
+        take(&mut self.trees, of).ok_or(Error::Unknown { place, kind: "tree", number })
     }
 
     fn put_context(&mut self, to: Tracker, context: TezosContext) {
-        // A number can be used again for another.
-        self.contexts.remove(&to.value);
-        if !to.is_last {
-            self.contexts.insert(to.value, context);
-        }
+        put(&mut self.contexts, to, context);
     }
 
     fn put_tree(&mut self, to: Tracker, tree: Tree) {
-        self.trees.remove(&to.value);
-        if !to.is_last {
-            self.trees.insert(to.value, tree);
-        }
+        put(&mut self.trees, to, tree);
     }
 
     fn put_found(&mut self, to: Option<Tracker>, found: Option<Tree>) {

@@ -133,7 +133,7 @@ enum Question {
 
 /// What the tree says to a question.
 #[derive(Debug, Default, Serialize)]
-struct Found {
+struct Reply {
     #[serde(skip_serializing_if = "Option::is_none")]
     found: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -154,7 +154,7 @@ struct Answer {
     question: Question,
     path: String,
     #[serde(flatten)]
-    found: Found,
+    reply: Reply,
 }
 
 #[derive(Serialize)]
@@ -243,22 +243,22 @@ impl Questions {
     /// Asks a tree, or a part of it, all questions.
     fn ask(&self, tree: &Tree, asked: &[Asked<'_>]) -> context::Result<Vec<Answer>> {
         let answer = |(question, path, steps): &Asked<'_>| {
-            let found = self.answer(tree, *question, steps)?;
-            Ok(Answer { question: *question, path: (*path).to_owned(), found })
+            let reply = self.answer(tree, *question, steps)?;
+            Ok(Answer { question: *question, path: (*path).to_owned(), reply })
         };
         asked.iter().map(answer).collect()
     }
 
-    fn answer(&self, tree: &Tree, question: Question, path: &[Vec<u8>]) -> context::Result<Found> {
-        let is_there = |found: bool| Found {
+    fn answer(&self, tree: &Tree, question: Question, path: &[Vec<u8>]) -> context::Result<Reply> {
+        let is_there = |found: bool| Reply {
             found: Some(found),
             text: if found { "present" } else { "absent" }.to_owned(),
-            ..Found::default()
+            ..Reply::default()
         };
         Ok(match question {
             Question::Find => match tree.find(path)? {
-                None => Found { text: "no value".to_owned(), ..is_there(false) },
-                Some(value) => Found {
+                None => Reply { text: "no value".to_owned(), ..is_there(false) },
+                Some(value) => Reply {
                     bytes: Some(value.len() as u64),
                     value_hex: Some(hex(&value)),
                     text: value_text(&value),
@@ -272,12 +272,12 @@ impl Questions {
                 let limit = self.limit.and_then(|limit| usize::try_from(limit).ok());
                 let page = tree.list(path, offset, limit.unwrap_or(usize::MAX))?;
                 let steps: Vec<String> = page.iter().map(|(step, _)| path_text(&[step])).collect();
-                Found { text: steps.join(" "), steps: Some(steps), ..Found::default() }
+                Reply { text: steps.join(" "), steps: Some(steps), ..Reply::default() }
             }
             Question::Length => {
                 let children = tree.length(path)?;
                 let text = count_of(children, "child", "children");
-                Found { children: Some(children), text, ..Found::default() }
+                Reply { children: Some(children), text, ..Reply::default() }
             }
         })
     }
@@ -285,7 +285,7 @@ impl Questions {
 
 impl Answer {
     fn line(&self) -> String {
-        format!("{} {}: {}", self.question.name(), self.path, self.found.text)
+        format!("{} {}: {}", self.question.name(), self.path, self.reply.text)
     }
 }
 

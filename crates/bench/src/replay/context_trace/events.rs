@@ -346,7 +346,9 @@ impl<T: Encode> Encode for TreeOperation<'_, T, bool, ()> {
         use TreeOperation as Op;
         let mut put = |tag: u8, parts: &[&dyn Encode]| {
             out.u8(tag);
-            parts.iter().for_each(|part| part.encode(out));
+            for part in parts {
+                part.encode(out);
+            }
         };
         match self {
             Op::Empty { context, to } => put(0, &[context, to]),

@@ -319,7 +319,9 @@ impl Encode for Event<'_> {
     fn encode(&self, out: &mut Output) {
         let mut put = |tag: u8, parts: &[&dyn Encode]| {
             out.u8(tag);
-            parts.iter().for_each(|part| part.encode(out));
+            for part in parts {
+                part.encode(out);
+            }
         };
         match self {
             Self::Tree(operation) => put(0, &[operation]),

@@ -105,7 +105,7 @@ fn made(hash: &[u8]) -> MadeCommit<'_> {
     MadeCommit { is_first: true, hash: Scoped { is_last: false, value: hash } }
 }
 
-fn fold<'a>(Fold { depth, order, of, key }: Fold<'a, u64>) -> Fold<'a, Tracker> {
+fn fold(Fold { depth, order, of, key }: Fold<'_, u64>) -> Fold<'_, Tracker> {
     Fold { depth, order, of: keep(of), key }
 }
 

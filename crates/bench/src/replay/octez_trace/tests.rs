@@ -51,7 +51,9 @@ fn trace(blocks: &[Vec<Event<'_>>]) -> Vec<u8> {
     let header = Header { initial: None, last: (0, Vec::new()), block_count: blocks.len() as u64 };
     let mut recorder = Recorder::new(Vec::new(), &header).unwrap();
     for (level, events) in (100..).zip(blocks) {
-        events.iter().for_each(|event| recorder.event(event));
+        for event in events {
+            recorder.event(event);
+        }
         let statistics = Statistics { level, tzop_count_tx: 3, ..Statistics::default() };
         recorder.end_block(&statistics, false).unwrap();
     }
@@ -227,6 +229,7 @@ fn keys() -> [KeyBuf; 4] {
 
 #[test]
 fn operations_on_trees_are_executed_and_every_wrong_answer_is_found() {
+    use TreeOperation as Op;
     let (first, mut context) = genesis();
     let hash = {
         let mut tree = context.context().tree().empty();
@@ -251,7 +254,6 @@ fn operations_on_trees_are_executed_and_every_wrong_answer_is_found() {
     let mut wrong = 0;
     for at in 0..blocks[1].len() {
         let right = blocks[1][at];
-        use TreeOperation as Op;
         blocks[1][at] = match right {
             Event::Mem { context, key, answer } => Event::Mem { context, key, answer: !answer },
             Event::MemTree { context, key, answer } => {
@@ -456,7 +458,7 @@ fn random_block(
     let mut now = 1;
     for _ in 0..30 {
         let mut steps = StepsBuf::new();
-        (0..1 + rng.below(3)).for_each(|_| steps.push(&[b'a' + rng.below(4) as u8]));
+        (0..=rng.below(3)).for_each(|_| steps.push(&[b'a' + rng.below(4) as u8]));
         let at: Vec<&[u8]> = steps.steps().iter().collect();
         let key = KeyBuf::new(at.iter().copied());
         let value = vec![rng.below(256) as u8; rng.below(70) as usize];
