@@ -650,7 +650,10 @@ impl<'s> Replay<'s> {
             }
             self.report.checks_passed += 1;
         }
-        if !made.hash.is_last {
+        if made.hash.is_last {
+            // One of the same hash may have been made before.
+            self.commits.remove(recorded);
+        } else {
             self.commits.insert(recorded.to_vec(), hash);
         }
         Ok(hash)

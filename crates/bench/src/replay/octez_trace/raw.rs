@@ -1,9 +1,9 @@
 //! Raw traces, made replayable block by block: what replayable traces have no event for is left out.
 //!
 //! A block is all events up to a commit and with it; what follows the last commit is not executed. Left out are, beside what
-//! the recorder did not handle, changes of branches, proofs, synchronisation, the first commits of test chains, and lists, of which
-//! the trace does not say where; what is made by them is not there later. A checkout that found nothing, and a question for what a
-//! commit says of itself, become questions for the commit.
+//! the recorder did not handle, changes of branches, proofs, synchronisation, questions for what a commit says of itself, the
+//! first commits of test chains, and lists, of which the trace does not say where; what is made by them is not there later. A
+//! checkout that found nothing becomes a question for the commit.
 
 use std::io::BufRead;
 use std::time::Instant;
@@ -191,9 +191,7 @@ fn change(event: raw::Event<'_>) -> Option<Event<'_>> {
 fn store_event(event: raw::Event<'_>) -> Option<Event<'_>> {
     use raw::Event as Raw;
     Some(match event {
-        Raw::Exists { commit, answer, .. } | Raw::RetrieveCommitInfo { commit, answer, .. } => {
-            Event::Exists { commit: used(commit), answer }
-        }
+        Raw::Exists { commit, answer, .. } => Event::Exists { commit: used(commit), answer },
         Raw::Checkout { commit, to, .. } | Raw::CheckoutExn { commit, to, .. } => match to {
             Some(to) => Event::Checkout { commit: used(commit), to: keep(to) },
             None => Event::Exists { commit: used(commit), answer: false },
