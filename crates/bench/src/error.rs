@@ -84,16 +84,34 @@ impl From<&context::Error> for Class {
     fn from(error: &context::Error) -> Self {
         use context::Error;
         match error {
-            Error::Corrupt { .. } | Error::Disk(terrane::io::Error::ShortRead { .. }) => {
-                Self::Check
-            }
+            Error::Corrupt { .. }
+            | Error::DamagedStream { .. }
+            | Error::WrongHash { .. }
+            | Error::RootMismatch { .. }
+            | Error::NotProvided { .. }
+            | Error::Disk(terrane::io::Error::ShortRead { .. }) => Self::Check,
             Error::Disk(_)
+            | Error::Stream { .. }
             | Error::Index { .. }
             | Error::Poisoned { .. }
             | Error::Locked { .. }
             | Error::GcRunning
             | Error::BranchMoved { .. } => Self::Environment,
             Error::GcCancelled => Self::Interrupted,
+            _ => Self::Input,
+        }
+    }
+}
+
+impl From<&context::ProofError> for Class {
+    fn from(error: &context::ProofError) -> Self {
+        use context::ProofError;
+        match error {
+            ProofError::BeforeMismatch { .. }
+            | ProofError::AfterMismatch { .. }
+            | ProofError::NotProvided { .. }
+            | ProofError::Shape { .. } => Self::Check,
+            ProofError::Tree(error) => Self::from(error),
             _ => Self::Input,
         }
     }

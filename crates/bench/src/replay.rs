@@ -13,3 +13,5 @@ pub mod index_trace;
 pub mod context_trace;
 
 pub mod irmin_trace;
+
+pub mod octez_trace;

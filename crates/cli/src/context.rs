@@ -7,7 +7,20 @@
 //! | `log`   | `commits`: list of `hash`, `root_hex` (hash of the root tree), `parents`, `date_s` (since 1970), `author`, `message` (as keys and values are written), `branches` |
 //! | `ls`    | `commit`, `path`, `entries`: list of `step`, `kind` (`value`, `directory`), and with `--long` `bytes` of a value or `children` of a directory |
 //! | `show`  | `commit`, `path`, `bytes`, `hash_hex`, `value_hex`                               |
+//! | `diff`  | `from`, `to`, `below`, `added`, `removed`, `changed` (counts), and without `--summary` `changes`: list of `path`, `change` (`added`, `removed`, `changed`) |
+//! | `dump-paths` | `commit`, `path`, `values`: list of `path`, and with `--long` `hash_hex`, `bytes` |
+//! | `prove` | `commit`, `root_hex`, `file`, `bytes`, `answers`: list of `question` (`find`, `mem`, `mem_tree`, `list`, `length`), `path`, and what was found: `found`, `bytes` and `value_hex` of a value, `steps` of a list, `children` |
+//! | `verify-proof` | `root_hex`, `file`, `bytes`, `hidden` (parts that are only hashes); with questions `answers` as above, without `values`: list of `path`, `bytes`, `value_hex`, and `directories`: list of `path`, `children` |
+//! | `export` | `commit`, `from` (null for a whole commit), `file`, `elements`, `bytes`, `wall_s`; with `--to` `commit`, `to`, `elements`, `store_bytes`, `wall_s` |
+//! | `import` | `commit`, `file`, `elements`, `bytes`, `created` (whether a store was made), `branch`, `store_bytes`, `wall_s` |
+//! | `split` | `chunks`                                                                         |
 //! | `gc`    | `kept`, `collected` (commits), `chunks`, `compacted`, `removed`, `live_bytes`, `freed_bytes`, `store_bytes`, `wall_s` |
+
+mod compare;
+
+mod proofs;
+
+mod transfer;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,6 +38,9 @@ use terrane_bench::meter;
 use terrane_bench::monitor::Monitor as _;
 use terrane_bench::workload::context::report::FilesReport;
 
+use self::compare::{DiffArgs, DumpArgs};
+use self::proofs::{ProveArgs, VerifyProofArgs};
+use self::transfer::{ExportArgs, ImportArgs};
 use crate::args;
 use crate::exit::Failure;
 use crate::literal;
@@ -53,9 +69,30 @@ pub(crate) enum ContextCommand {
     /// Write a value of a commit; works beside a process that has the store open
     #[command(after_help = SHOW_EXAMPLES)]
     Show(ShowArgs),
+    /// Tell which values differ between two commits; works beside a process that has the store open
+    #[command(after_help = compare::DIFF_EXAMPLES)]
+    Diff(DiffArgs),
+    /// Write the paths of all values of a commit; works beside a process that has the store open
+    #[command(after_help = compare::DUMP_EXAMPLES)]
+    DumpPaths(DumpArgs),
+    /// Prove what is at some paths of a commit; works beside a process that has the store open
+    #[command(after_help = proofs::PROVE_EXAMPLES)]
+    Prove(ProveArgs),
+    /// Check a proof, without a store, and tell what it shows
+    #[command(after_help = proofs::VERIFY_EXAMPLES)]
+    VerifyProof(VerifyProofArgs),
+    /// Write a commit to a file or into a new store; works beside a process that has the store open
+    #[command(after_help = transfer::EXPORT_EXAMPLES)]
+    Export(ExportArgs),
+    /// Read a commit from a file, checking every hash
+    #[command(after_help = transfer::IMPORT_EXAMPLES)]
+    Import(ImportArgs),
     /// Take commits away that are no longer wanted, and what only they reach
     #[command(after_help = GC_EXAMPLES)]
     Gc(GcArgs),
+    /// Begin a new chunk, so that a collection can take the older ones away whole
+    #[command(after_help = SPLIT_EXAMPLES)]
+    Split(SplitArgs),
 }
 
 pub(crate) const EXAMPLES: &str = "\
@@ -63,10 +100,13 @@ Examples:
   terrane context log --store /data/context --limit 10
   terrane context ls data/contracts --store /data/context
   terrane context show data/version --store /data/context --at main
+  terrane context diff CoV8SQ main --store /data/context
+  terrane context prove version.proof --find data/version --store /data/context
+  terrane context export tip.snapshot --store /data/context
   terrane context gc --newest 1000 --store /data/context
 
 A commit is given as its hash (Co...), the beginning of it, or a branch. Steps of a path are separated by `/`; a step
-that is no text is written `hex:` and hexadecimal digits.";
+that is no text, or has a `/`, is written `hex:` and hexadecimal digits.";
 
 const LOG_EXAMPLES: &str = "\
 Example:
@@ -93,6 +133,12 @@ Examples:
 
 Heads of branches are always kept. After Ctrl-C the store is as it was, or some of the garbage is left, which the next
 collection takes away.";
+
+const SPLIT_EXAMPLES: &str = "\
+Example:
+  terrane context split --store /data/context
+
+Done right after a commit that is kept, a later collection of what is older removes whole files.";
 
 #[derive(Debug, Args)]
 pub(crate) struct LogArgs {
@@ -155,7 +201,13 @@ pub(crate) struct GcArgs {
     common: CommonArgs,
 }
 
-/// What every command takes.
+#[derive(Debug, Args)]
+pub(crate) struct SplitArgs {
+    #[command(flatten)]
+    common: CommonArgs,
+}
+
+/// What every command on a store takes.
 #[derive(Debug, Args)]
 struct CommonArgs {
     /// Directory of the store
@@ -221,18 +273,26 @@ struct Reclaimed {
     wall_s: f64,
 }
 
-impl ContextCommand {
-    fn common(&self) -> &CommonArgs {
-        match self {
-            Self::Log(args) => &args.common,
-            Self::Ls(args) => &args.common,
-            Self::Show(args) => &args.common,
-            Self::Gc(args) => &args.common,
-        }
-    }
+#[derive(Serialize)]
+struct Split {
+    chunks: u32,
+}
 
+impl ContextCommand {
     pub(crate) fn json(&self) -> bool {
-        self.common().json
+        match self {
+            Self::Log(args) => args.common.json,
+            Self::Ls(args) => args.common.json,
+            Self::Show(args) => args.common.json,
+            Self::Diff(args) => args.common.json,
+            Self::DumpPaths(args) => args.common.json,
+            Self::Prove(args) => args.common.json,
+            Self::VerifyProof(args) => args.json,
+            Self::Export(args) => args.common.json,
+            Self::Import(args) => args.common.json,
+            Self::Gc(args) => args.common.json,
+            Self::Split(args) => args.common.json,
+        }
     }
 
     /// The name of the sub-command.
@@ -241,7 +301,14 @@ impl ContextCommand {
             Self::Log(_) => "context log",
             Self::Ls(_) => "context ls",
             Self::Show(_) => "context show",
+            Self::Diff(_) => "context diff",
+            Self::DumpPaths(_) => "context dump-paths",
+            Self::Prove(_) => "context prove",
+            Self::VerifyProof(_) => "context verify-proof",
+            Self::Export(_) => "context export",
+            Self::Import(_) => "context import",
             Self::Gc(_) => "context gc",
+            Self::Split(_) => "context split",
         }
     }
 
@@ -250,12 +317,19 @@ impl ContextCommand {
     /// # Errors
     /// [`Failure`], not yet reported.
     pub(crate) fn run(&self) -> Result<(), Failure> {
-        let (report, command) = (self.common(), self.command());
+        let command = self.command();
         match self {
-            Self::Log(args) => args.run(report, command),
-            Self::Ls(args) => args.run(report, command),
-            Self::Show(args) => args.run(report, command),
-            Self::Gc(args) => args.run(report, command),
+            Self::Log(args) => args.run(&args.common, command),
+            Self::Ls(args) => args.run(&args.common, command),
+            Self::Show(args) => args.run(&args.common, command),
+            Self::Diff(args) => args.run(command),
+            Self::DumpPaths(args) => args.run(command),
+            Self::Prove(args) => args.run(command),
+            Self::VerifyProof(args) => args.run(command),
+            Self::Export(args) => args.run(command),
+            Self::Import(args) => args.run(command),
+            Self::Gc(args) => args.run(&args.common, command),
+            Self::Split(args) => args.run(command),
         }
     }
 }
@@ -316,6 +390,30 @@ fn checkout(store: &StoreReader, at: Option<&str>) -> Result<(Hash, Context), Fa
 fn steps(path: &str) -> Result<Vec<Vec<u8>>, Failure> {
     let steps = path.split('/').filter(|step| !step.is_empty());
     steps.map(|step| literal::field(step.as_bytes()).map_err(Failure::usage)).collect()
+}
+
+/// A path as [`steps`] reads it.
+fn path_text<S: AsRef<[u8]>>(path: &[S]) -> String {
+    let step = |step: &S| match step.as_ref() {
+        step if step.contains(&b'/') => format!("hex:{}", hex(step)),
+        step => literal::shown(step),
+    };
+    path.iter().map(step).collect::<Vec<_>>().join("/")
+}
+
+/// How to open a store for writing that a reader has open.
+fn options(reader: &StoreReader) -> Options {
+    Options {
+        rules: *reader.rules(),
+        indexing: reader.indexing(),
+        cache_bytes: CACHE_BYTES,
+        ..Options::new(Arc::new(BtreeIndexes::default()))
+    }
+}
+
+fn store_bytes(dir: &Path) -> Result<u64, Failure> {
+    let failed = |error| Failure::environment(format!("{}: {error}", dir.display()));
+    meter::store_bytes(dir).map_err(failed)
 }
 
 fn kind(tree: &Tree) -> &'static str {
@@ -418,7 +516,7 @@ fn children(dir: &Tree) -> Result<Vec<Child>, Failure> {
 impl Listed {
     fn new(step: &[u8], tree: &Tree, is_long: bool) -> Result<Self, Failure> {
         let mut listed =
-            Self { step: literal::shown(step), kind: kind(tree), bytes: None, children: None };
+            Self { step: path_text(&[step]), kind: kind(tree), bytes: None, children: None };
         if is_long {
             match tree.to_value()? {
                 Some(value) => listed.bytes = Some(value.len() as u64),
@@ -487,12 +585,7 @@ impl GcArgs {
         let dir = &common.store;
         let reader = open(dir)?;
         let retain = self.retain(&reader)?;
-        let options = Options {
-            rules: *reader.rules(),
-            indexing: reader.indexing(),
-            cache_bytes: CACHE_BYTES,
-            ..Options::new(Arc::new(BtreeIndexes::default()))
-        };
+        let options = options(&reader);
         drop(reader);
         // Listens to Ctrl-C; the bar counts bytes.
         let interrupts = Progress::new(true)?;
@@ -506,7 +599,6 @@ impl GcArgs {
         let closed = store.close();
         let done = outcome?;
         closed?;
-        let failed = |error| Failure::environment(format!("{}: {error}", dir.display()));
         let report = Reclaimed {
             kept: done.kept,
             collected: done.collected,
@@ -515,7 +607,7 @@ impl GcArgs {
             removed: done.removed,
             live_bytes: done.live_bytes,
             freed_bytes: done.freed_bytes,
-            store_bytes: meter::store_bytes(dir).map_err(failed)?,
+            store_bytes: store_bytes(dir)?,
             wall_s: started.elapsed().as_secs_f64(),
         };
         let lines = [
@@ -534,6 +626,21 @@ impl GcArgs {
             ("time", format!("{:.3} s", report.wall_s)),
         ];
         output::report(command, common.json, &report, &lines)
+    }
+}
+
+impl SplitArgs {
+    fn run(&self, command: &str) -> Result<(), Failure> {
+        let reader = open(&self.common.store)?;
+        let options = options(&reader);
+        drop(reader);
+        let store = Store::open(RealDisk::auto(), &self.common.store, &options)?;
+        let done = store.split();
+        store.close()?;
+        done?;
+        let report = Split { chunks: store.stats().chunks };
+        let lines = [("chunks", report.chunks.to_string())];
+        output::report(command, self.common.json, &report, &lines)
     }
 }
 

@@ -19,7 +19,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, BufWriter, Read};
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
@@ -317,15 +317,6 @@ fn close(store: &Store) -> Result<(), Failure> {
     store.close().map_err(failed)
 }
 
-/// Writes to standard output; `false` if nobody reads it any more.
-fn write(out: &mut impl Write, bytes: &[u8]) -> Result<bool, Failure> {
-    match out.write_all(bytes) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(Failure::environment(format!("standard output: {error}"))),
-    }
-}
-
 impl Get {
     /// Runs it, writes its report and returns the exit code.
     ///
@@ -354,7 +345,7 @@ impl Get {
             }
             let mut out = io::stdout().lock();
             if let Some(Some(found)) = found.first() {
-                write(&mut out, &found.value)?;
+                output::write(&mut out, &found.value)?;
             }
             return Ok(0);
         }
@@ -647,7 +638,10 @@ impl Scan {
                         value,
                         blob: found.blob.as_deref().map(literal::shown),
                     });
-                } else if !write(&mut out, format!("{}\n", literal::line(fields)).as_bytes())? {
+                } else if !output::write(
+                    &mut out,
+                    format!("{}\n", literal::line(fields)).as_bytes(),
+                )? {
                     return Ok(entries);
                 }
             }
@@ -656,13 +650,8 @@ impl Scan {
                 break;
             }
         }
-        let flushed = out.flush();
-        match flushed {
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-                Err(Failure::environment(format!("standard output: {error}")))
-            }
-            _ => Ok(entries),
-        }
+        output::flush(&mut out)?;
+        Ok(entries)
     }
 }
 

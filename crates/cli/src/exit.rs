@@ -4,7 +4,7 @@ use std::path::Path;
 
 use terrane_bench::engine::EngineError;
 use terrane_bench::error::Class;
-use terrane_bench::replay::{bitcoin, changes, irmin_trace};
+use terrane_bench::replay::{bitcoin, changes, irmin_trace, octez_trace};
 use terrane_bench::{confine, workload, yardstick};
 
 /// Why a command failed.
@@ -109,6 +109,12 @@ impl From<irmin_trace::Error> for Failure {
     }
 }
 
+impl From<octez_trace::Error> for Failure {
+    fn from(error: octez_trace::Error) -> Self {
+        Self::new(error.class(), in_full(&error))
+    }
+}
+
 impl From<workload::Error> for Failure {
     fn from(error: workload::Error) -> Self {
         Self::new(error.class(), in_full(&error))
@@ -141,6 +147,12 @@ impl From<terrane::btree::Error> for Failure {
 
 impl From<terrane::context::Error> for Failure {
     fn from(error: terrane::context::Error) -> Self {
+        Self::new(Class::from(&error), in_full(&error))
+    }
+}
+
+impl From<terrane::context::ProofError> for Failure {
+    fn from(error: terrane::context::ProofError) -> Self {
         Self::new(Class::from(&error), in_full(&error))
     }
 }

@@ -334,6 +334,7 @@ impl Inspect {
             self.refuse_page("the constants")?;
             let mut constants = inspect::constants();
             constants.extend(terrane::btree::inspect::constants());
+            constants.extend(terrane::context::constants());
             let rows: Vec<Vec<String>> = constants
                 .iter()
                 .map(|(name, value)| vec![(*name).to_owned(), value.clone()])

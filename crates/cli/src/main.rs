@@ -14,6 +14,8 @@ mod output;
 
 mod progress;
 
+mod stream;
+
 mod replay;
 
 mod bench;
@@ -29,8 +31,6 @@ mod inspect;
 mod check_context;
 
 mod verify;
-
-mod stream;
 
 mod store;
 
@@ -140,7 +140,7 @@ enum Command {
     /// List, retain and release versions of all tables of a store, and go back to one
     #[command(subcommand, after_help = versions::EXAMPLES)]
     Version(Versions),
-    /// List the commits of a context store, look into their trees, and collect old ones
+    /// Read, compare, prove, export, import and collect the commits of a context store
     #[command(subcommand, after_help = context::EXAMPLES)]
     Context(ContextCommand),
     /// Copy a whole store, or what is new since an earlier copy, while it is in use

@@ -135,6 +135,30 @@ pub(crate) fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
+/// Writes bytes to standard output; `false` if nobody reads it any more.
+///
+/// # Errors
+/// As [`report`].
+pub(crate) fn write(out: &mut impl Write, bytes: &[u8]) -> Result<bool, Failure> {
+    still_read(out.write_all(bytes))
+}
+
+/// Writes what is buffered of what was [written](write).
+///
+/// # Errors
+/// As [`report`].
+pub(crate) fn flush(out: &mut impl Write) -> Result<(), Failure> {
+    still_read(out.flush()).map(drop)
+}
+
+fn still_read(written: io::Result<()>) -> Result<bool, Failure> {
+    match written {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Failure::environment(format!("standard output: {error}"))),
+    }
+}
+
 /// A number of bytes with its unit, for people.
 #[expect(clippy::cast_precision_loss, reason = "one digit after the point is shown")]
 pub(crate) fn bytes(bytes: u64) -> String {

@@ -63,7 +63,7 @@ pub(crate) fn exit_on_interrupt() -> Result<(), Failure> {
     Ok(())
 }
 
-/// A bar over a known number of bytes.
+/// A bar over a number of bytes.
 pub(crate) struct ByteBar {
     name: &'static str,
     wanted: bool,
@@ -81,12 +81,18 @@ impl ByteBar {
 
     /// Shows that `done` of `total` bytes are done.
     pub(crate) fn set(&mut self, done: u64, total: u64) {
+        self.show(done, Some(total));
+    }
+
+    /// Shows that `done` bytes are done, of which number the caller may know.
+    pub(crate) fn show(&mut self, done: u64, total: Option<u64>) {
         if !self.wanted {
             return;
         }
         let name = self.name;
         let bar = self.bar.get_or_insert_with(|| {
-            hidden_bar(name, "{binary_bytes_per_sec}", "{bytes}", BYTES_LEFT, Some(total))
+            let left = if total.is_some() { BYTES_LEFT } else { "" };
+            hidden_bar(name, "{binary_bytes_per_sec}", "{bytes}", left, total)
         });
         if !self.drawn && self.started.elapsed() >= DELAY {
             self.drawn = true;

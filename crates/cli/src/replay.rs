@@ -32,7 +32,7 @@ pub(crate) enum Replay {
     /// Replay a neutral history of changes with the checks that it carries
     #[command(after_help = CHANGES_EXAMPLES)]
     Changes(ChangesArgs),
-    /// Replay a trace of operations on versioned trees, as the benchmark of irmin records them
+    /// Replay a trace of operations on versioned trees, as the benchmark of irmin or Octez records them
     #[command(after_help = irmin_trace::EXAMPLES)]
     IrminTrace(IrminTraceArgs),
 }

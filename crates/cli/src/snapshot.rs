@@ -15,8 +15,7 @@
 //! | `import --from`       | `name`, `from`, `as`, `files_copied`, `bytes_copied`, `files_rebuilt`, `wall_s` |
 //! | `import --canonical`  | `file`, `as`, `label`, `count`, `digest`, `bytes`, `wall_s`                |
 
-use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -33,7 +32,7 @@ use crate::exit::Failure;
 use crate::output::{self, bytes};
 use crate::progress::{ByteBar, Progress, exit_on_interrupt};
 use crate::store::{is_same, open, open_or_make, open_tables, open_to_read};
-use crate::stream::{Counted, Target, Watched};
+use crate::stream::{Counted, Target, Watched, is_stream, open_input};
 use crate::text::{count_of, grouped, hex, table, time};
 
 /// What can be done with snapshots.
@@ -515,7 +514,8 @@ impl ExportArgs {
         let info = session.snapshot_info(&self.name)?;
         let bar = ByteBar::new("exporting", self.quiet);
         let export = |out: &mut dyn Write| {
-            let mut out = Watched { stream: out, bar, done: 0, total: info.data_bytes, signals };
+            let mut out =
+                Watched { stream: out, bar, done: 0, total: Some(info.data_bytes), signals };
             let exported = session.export_canonical(&self.name, &mut out);
             if out.is_stopped() {
                 return Err(Failure::interrupted("interrupted; no export was made"));
@@ -549,11 +549,6 @@ impl ExportArgs {
         let exported = ExportedCanonical { name, file, summary: Summary::new(&summary), wall_s };
         output::report("snapshot export", self.common.json, &exported, &lines)
     }
-}
-
-/// Whether a path stands for standard input or output.
-fn is_stream(path: &Path) -> bool {
-    path == Path::new("-")
 }
 
 #[derive(Serialize)]
@@ -651,29 +646,13 @@ impl ImportArgs {
     fn read_file(&self, path: &Path, name: &SnapshotName) -> Result<(), Failure> {
         exit_on_interrupt()?;
         let started = Instant::now();
-        let unreadable = |error: &io::Error| {
-            let message = format!("{}: {error}", path.display());
-            match error.kind() {
-                io::ErrorKind::NotFound => Failure::usage(message),
-                _ => Failure::environment(message),
-            }
-        };
         // Before a store is made for what is not there.
-        let (mut input, total): (Box<dyn Read>, u64) = if is_stream(path) {
-            (Box::new(io::stdin().lock()), 0)
-        } else {
-            let file = File::open(path).map_err(|error| unreadable(&error))?;
-            let metadata = file.metadata().map_err(|error| unreadable(&error))?;
-            if metadata.is_dir() {
-                return Err(Failure::usage(format!("{} is a directory", path.display())));
-            }
-            (Box::new(file), metadata.len())
-        };
+        let (mut input, total) = open_input(path)?;
         let mut bar = ByteBar::new("importing", self.quiet);
         let mut done = 0;
         let counted = Counted(input.as_mut(), &mut |bytes| {
             done += bytes;
-            bar.set(done, total.max(done));
+            bar.show(done, total.map(|total| total.max(done)));
         });
         let summary = open_or_make(&self.common.store, |session| {
             if session.snapshot_exists(name)? {

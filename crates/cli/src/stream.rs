@@ -14,8 +14,8 @@ pub(crate) struct Watched<'a> {
     pub(crate) stream: &'a mut dyn Write,
     pub(crate) bar: ByteBar,
     pub(crate) done: u64,
-    /// As far as is known.
-    pub(crate) total: u64,
+    /// If it is known.
+    pub(crate) total: Option<u64>,
     pub(crate) signals: Option<Progress>,
 }
 
@@ -33,13 +33,41 @@ impl Write for Watched<'_> {
         }
         let written = self.stream.write(bytes)?;
         self.done += written as u64;
-        self.bar.set(self.done, self.total.max(self.done));
+        self.bar.show(self.done, self.total.map(|total| total.max(self.done)));
         Ok(written)
     }
 
     fn flush(&mut self) -> io::Result<()> {
         self.stream.flush()
     }
+}
+
+/// Whether a path stands for standard input or output.
+pub(crate) fn is_stream(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+/// Opens a file to be read, or standard input; gives its length, if it has one.
+///
+/// # Errors
+/// [`Failure`]: bad input if it is not there, or a directory.
+pub(crate) fn open_input(path: &Path) -> Result<(Box<dyn Read>, Option<u64>), Failure> {
+    if is_stream(path) {
+        return Ok((Box::new(io::stdin().lock()), None));
+    }
+    let unreadable = |error: io::Error| {
+        let message = format!("{}: {error}", path.display());
+        match error.kind() {
+            io::ErrorKind::NotFound => Failure::usage(message),
+            _ => Failure::environment(message),
+        }
+    };
+    let file = File::open(path).map_err(unreadable)?;
+    let metadata = file.metadata().map_err(unreadable)?;
+    if metadata.is_dir() {
+        return Err(Failure::usage(format!("{} is a directory", path.display())));
+    }
+    Ok((Box::new(file), metadata.is_file().then_some(metadata.len())))
 }
 
 /// A file to be written: whole in the end, or as it was.

@@ -19,7 +19,7 @@ use crate::frame::{
 
 pub(crate) const CHUNK_HEAD_BYTES: usize = 64;
 /// First bytes of a chunk.
-const CHUNK_MAGIC: [u8; 8] = *b"TRNMPACK";
+pub(crate) const CHUNK_MAGIC: [u8; 8] = *b"TRNMPACK";
 /// Format version of chunks.
 pub(crate) const CHUNK_VERSION: u32 = 1;
 const NAME: &str = "chunk-";
@@ -53,7 +53,7 @@ pub(crate) struct Run {
     pub(crate) units: u32,
 }
 
-const RUN_BYTES: usize = 12;
+pub(crate) const RUN_BYTES: usize = 12;
 
 impl ChunkHead {
     pub(crate) fn encode(&self) -> [u8; CHUNK_HEAD_BYTES] {

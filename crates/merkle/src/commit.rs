@@ -8,9 +8,9 @@ use crate::hash::Hash;
 use crate::rules::CommitInfo;
 
 pub(crate) const COMMIT: u8 = 0x10;
-const BRANCH: u8 = 0x11;
-const BRANCHES: u8 = 0x12;
-const COMMITS: u8 = 0x13;
+pub(crate) const BRANCH: u8 = 0x11;
+pub(crate) const BRANCHES: u8 = 0x12;
+pub(crate) const COMMITS: u8 = 0x13;
 /// A copy of the control record.
 pub(crate) const STATE: u8 = 0x14;
 

@@ -18,7 +18,7 @@ use crate::rules::{Rules, Scheme};
 pub(crate) const CONTROL: &str = "control";
 pub(crate) const CONTROL_PAGE_BYTES: usize = 4096;
 /// First bytes of a page.
-const CONTROL_MAGIC: [u8; 8] = *b"TRNMCTRL";
+pub(crate) const CONTROL_MAGIC: [u8; 8] = *b"TRNMCTRL";
 /// Format version of the control record.
 pub(crate) const CONTROL_VERSION: u32 = 1;
 /// Bytes that say something.

@@ -15,7 +15,7 @@ use crate::hash::Hash;
 
 pub(crate) const FRAME_HEAD_BYTES: usize = 32;
 /// First bytes of a frame.
-const FRAME_MAGIC: [u8; 4] = *b"TMF1";
+pub(crate) const FRAME_MAGIC: [u8; 4] = *b"TMF1";
 /// What the checksum of a head covers of it.
 const CHECKED_BYTES: usize = FRAME_HEAD_BYTES - CRC_BYTES;
 /// The largest frame: a commit of more is written by several flushes before.

@@ -101,10 +101,13 @@ mod export;
 
 mod import;
 
+mod constants;
+
 pub use address::Address;
 pub use check::{CheckOptions, CheckReport, KindCount, Kinds, Problem, check};
 pub use commit::Commit;
 pub use concrete::Concrete;
+pub use constants::constants;
 pub use context::Context;
 pub use control::Indexing;
 pub use corrupt::Corrupt;

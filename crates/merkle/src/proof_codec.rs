@@ -26,13 +26,13 @@ use crate::proof::{
 use crate::tree::Kind;
 
 /// Buckets that the dense form lists.
-const DENSE_SLOTS: usize = 32;
+pub(crate) const DENSE_SLOTS: usize = 32;
 /// From so many buckets on, the form is dense.
-const DENSE_MIN: usize = 16;
+pub(crate) const DENSE_MIN: usize = 16;
 /// The most indices of a segment.
-const SEGMENT_MAX: usize = 406;
+pub(crate) const SEGMENT_MAX: usize = 406;
 /// Bits of an index in a segment.
-const INDEX_BITS: usize = 5;
+pub(crate) const INDEX_BITS: usize = 5;
 
 type Coded<T> = Result<T, ProofError>;
 

@@ -53,10 +53,10 @@ use crate::hash::{HASH_BYTES, Hash};
 use crate::record::INLINE_BYTES_MAX;
 use crate::rules::{Rules, Scheme};
 
-const SNAPSHOT_MAGIC: &[u8; 8] = b"TRNMSNAP";
+pub(crate) const SNAPSHOT_MAGIC: &[u8; 8] = b"TRNMSNAP";
 /// Format version of the stream.
-const SNAPSHOT_VERSION: u32 = 1;
-const SNAPSHOT_HEAD_BYTES: usize = 92;
+pub(crate) const SNAPSHOT_VERSION: u32 = 1;
+pub(crate) const SNAPSHOT_HEAD_BYTES: usize = 92;
 /// No element is longer: the longest value, its hash and its tag.
 const ELEMENT_BYTES_MAX: u64 = (1 << 31) + 32;
 

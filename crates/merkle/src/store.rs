@@ -763,8 +763,7 @@ impl Store {
         Ok((commits, control))
     }
 
-    /// Ends the chunk that is written to and begins another, which helps a collection of what is in it. Does nothing if
-    /// nothing was written since.
+    /// Ends the chunk that is written to and begins another, which helps a collection of what is in it.
     ///
     /// # Errors
     /// As [`commit`](Self::commit), and [`EmptyChunk`](Error::EmptyChunk) if nothing was written since the last one.
@@ -772,9 +771,13 @@ impl Store {
         let mut writer = lock(&self.writer);
         self.check_writable(&writer)?;
         let end = writer.tail.end;
-        if end.unit == FIRST_UNIT || end == self.core.view().control.tail {
+        let view = self.core.view();
+        // A chunk may have nothing but tables, of when the store was closed.
+        let has_commit = view.last.is_some_and(|last| last.at.chunk == end.chunk);
+        if end.unit == FIRST_UNIT || (!has_commit && end == view.control.tail) {
             return Err(Error::EmptyChunk);
         }
+        drop(view);
         self.roll(&mut writer)
     }
 

@@ -122,6 +122,13 @@ fn physical<S: AsRef<[u8]>>(path: &[S]) -> Vec<&[u8]> {
     std::iter::once(DATA).chain(path.iter().map(AsRef::as_ref)).collect()
 }
 
+impl From<Context> for TezosContext {
+    /// The same context, under its logical paths.
+    fn from(context: Context) -> Self {
+        Self { context }
+    }
+}
+
 impl TezosContext {
     /// The context with its physical paths.
     pub fn context(&self) -> &Context {

@@ -33,7 +33,7 @@ pub mod replayable;
 
 pub mod raw;
 
-pub use self::codes::{Items, Key, List, Scoped};
+pub use self::codes::{Items, Key, KeyBuf, List, Scoped};
 pub use self::container::Family;
 pub use self::error::{Error, Malformed, Result};
 pub use self::events::{

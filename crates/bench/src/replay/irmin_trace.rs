@@ -66,6 +66,14 @@ pub struct Counts {
     pub mem_trees: u64,
     /// Commits.
     pub commits: u64,
+    /// Look-ups of trees; in traces of Octez only, as what follows.
+    pub find_trees: u64,
+    /// Trees put.
+    pub add_trees: u64,
+    /// Folds, without what is done in them.
+    pub folds: u64,
+    /// What is rare.
+    pub others: u64,
 }
 
 impl Counts {
@@ -74,7 +82,8 @@ impl Counts {
     pub fn total(&self) -> u64 {
         let reads = self.finds + self.mems + self.mem_trees;
         let writes = self.adds + self.removes + self.copies;
-        reads + writes + self.checkouts + self.commits
+        let trees = self.find_trees + self.add_trees + self.folds;
+        reads + writes + trees + self.checkouts + self.commits + self.others
     }
 }
 
@@ -95,8 +104,27 @@ pub struct Report {
     pub last_commit: Option<CommitHash>,
     /// Where the row begins that the trace ends in, if it is cut.
     pub truncated_at: Option<u64>,
+    /// Transactions of the chain in the blocks, if the trace says how many.
+    pub transactions: Option<u64>,
     /// Time from the first operation to the last one, in seconds.
     pub wall_s: f64,
+}
+
+impl Report {
+    /// That of a replay that has done nothing yet.
+    pub(crate) fn new() -> Self {
+        Self {
+            counts: Counts::default(),
+            checks_passed: 0,
+            blocks: Latency::new(),
+            commits: Latency::new(),
+            collections: Latency::new(),
+            last_commit: None,
+            truncated_at: None,
+            transactions: None,
+            wall_s: 0.0,
+        }
+    }
 }
 
 /// What a replay knows between two operations.
@@ -163,22 +191,12 @@ pub fn replay(
 
 impl<'e> Replay<'e> {
     fn new(engine: &'e mut dyn ContextEngine, compares_hashes: bool) -> Self {
-        let report = Report {
-            counts: Counts::default(),
-            checks_passed: 0,
-            blocks: Latency::new(),
-            commits: Latency::new(),
-            collections: Latency::new(),
-            last_commit: None,
-            truncated_at: None,
-            wall_s: 0.0,
-        };
         Self {
             engine,
             compares_hashes,
             contexts: HashMap::new(),
             commits: HashMap::new(),
-            report,
+            report: Report::new(),
             path: StepsBuf::new(),
             target: StepsBuf::new(),
             value: Vec::new(),

@@ -69,16 +69,16 @@ fn people_are_told_the_same() {
     assert!(answer.failed(2).contains("values must be at least 20000"));
 }
 
-const GENESIS: &str = "CoV8SQumiVU9saiu3FVNeDNewJaJH8yWdsGF3WLdsRr2P9S7MzCj";
+pub(crate) const GENESIS: &str = "CoV8SQumiVU9saiu3FVNeDNewJaJH8yWdsGF3WLdsRr2P9S7MzCj";
 
-fn run(what: &[&str], place: &Place, options: &[&str]) -> Answer {
+pub(crate) fn run(what: &[&str], place: &Place, options: &[&str]) -> Answer {
     let mut program = command();
     program.args(what).args(["--json", "--store"]).arg(place.store()).args(options);
     program.output().unwrap().into()
 }
 
 /// A store with the published commit and two others, of which the second one is a branch.
-fn store(place: &Place) -> [Hash; 3] {
+pub(crate) fn store(place: &Place) -> [Hash; 3] {
     let dir = place.store();
     let options = Options::new(Arc::new(BtreeIndexes::default()));
     let store = Store::create(RealDisk::auto(), &dir, &options).unwrap();
@@ -101,7 +101,7 @@ fn store(place: &Place) -> [Hash; 3] {
     [genesis, second, third]
 }
 
-fn hex(text: &str) -> Vec<u8> {
+pub(crate) fn hex(text: &str) -> Vec<u8> {
     (0..text.len())
         .step_by(2)
         .map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap())

@@ -266,3 +266,32 @@ fn help_shows_examples() {
         assert!(text.contains("Examples:") && text.contains(word), "{text}");
     }
 }
+
+#[test]
+fn the_constants_of_context_stores_and_proofs_are_those_of_their_documents() {
+    let json = inspect(Path::new("constants"), &["--json"]).done();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/format");
+    let mut found = 0;
+    for (document, prefix) in [
+        ("context-chunk.md", "CONTEXT"),
+        ("context-control.md", "CONTEXT"),
+        ("context-record.md", "CONTEXT"),
+        ("context-snapshot.md", "CONTEXT"),
+        ("merkle-proof.md", "PROOF"),
+    ] {
+        let text = std::fs::read_to_string(folder.join(document)).unwrap();
+        let (_, table) = text.split_once("| constant |").unwrap();
+        for row in table.lines().filter(|row| row.starts_with("| `")) {
+            let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+            let name = cells[1].trim_matches('`').replace("FrameKind::", "FRAME_KIND_");
+            let value = match cells[2].strip_prefix("0x") {
+                Some(digits) => u64::from_str_radix(digits, 16).unwrap().to_string(),
+                None => cells[2].trim_start_matches('b').trim_matches('"').to_owned(),
+            };
+            let shown = &json["constants"][format!("{prefix}_{}", name.to_uppercase())];
+            assert_eq!(*shown, value, "{document}: {name}");
+            found += 1;
+        }
+    }
+    assert!(found >= 35, "{found}");
+}

@@ -1,7 +1,13 @@
-//! `terrane replay irmin-trace`: the published trace, its hash, damage, and a recorded workload with collections.
+//! `terrane replay irmin-trace`: the published trace, its hash, damage, and a recorded workload with collections, as irmin and as
+//! Octez record it.
 
 use serde_json::Value;
 use terrane_bench::engines::context_store::{ContextStore, Settings};
+use terrane_bench::replay::context_trace::irmin::{Operation, Operations, Question};
+use terrane_bench::replay::context_trace::replayable::{
+    Event, Header, MadeCommit, Recorder, Statistics, UsedCommit,
+};
+use terrane_bench::replay::context_trace::{Key, KeyBuf, Scoped};
 use terrane_bench::workload::context::{Generator, Options, profile, record};
 
 use crate::program::{Answer, Place, text};
@@ -108,4 +114,143 @@ fn a_recorded_workload_gives_the_same_hashes_also_while_old_commits_are_collecte
         );
         assert_eq!(report["collections"], collections);
     }
+}
+
+/// A key below `data`, as Octez records it.
+fn logical(key: Key<'_>) -> KeyBuf {
+    assert_eq!(key.items().next(), Some(b"data".as_slice()));
+    KeyBuf::new(key.items().skip(1))
+}
+
+fn tracker(of: Scoped<i64>) -> Scoped<u64> {
+    Scoped { is_last: of.is_last, value: of.value as u64 }
+}
+
+/// A trace of irmin's benchmark behind its first commit, as Octez would have recorded the same: one commit a block, from level 1
+/// on.
+fn of_octez(trace: &[u8]) -> Vec<u8> {
+    let mut rows = Operations::open(trace).unwrap();
+    let header = Header { initial: Some((0, Vec::new())), last: (6, Vec::new()), block_count: 6 };
+    let mut recorder = Recorder::new(Vec::new(), &header).unwrap();
+    let (mut level, mut trees) = (0, 1 << 40);
+    while !matches!(rows.next_operation().unwrap(), Some(Operation::Commit { .. })) {}
+    while let Some(row) = rows.next_operation().unwrap() {
+        match row {
+            Operation::Checkout { commit, context } => {
+                let text = commit.value.to_string();
+                let hash = Scoped { is_last: commit.is_last, value: text.as_bytes() };
+                let commit = UsedCommit { is_instantiated: level > 0, hash };
+                recorder.event(&Event::Checkout { commit, to: tracker(context) });
+            }
+            Operation::Add { key, value, from, to } => {
+                let (key, context, to) = (logical(key), tracker(from), tracker(to));
+                recorder.event(&Event::Add { context, key: key.key(), value, to });
+            }
+            Operation::Remove { key, from, to } => {
+                let (key, context, to) = (logical(key), tracker(from), tracker(to));
+                recorder.event(&Event::Remove { context, key: key.key(), to });
+            }
+            Operation::Copy { source, target, from, to } => {
+                let (source, target) = (logical(source), logical(target));
+                let context = Scoped { is_last: false, ..tracker(from) };
+                let tree = Scoped { is_last: false, value: trees };
+                recorder.event(&Event::FindTree { context, key: source.key(), to: Some(tree) });
+                let (context, to) = (tracker(from), tracker(to));
+                let tree = Scoped { is_last: true, ..tree };
+                recorder.event(&Event::AddTree { context, key: target.key(), tree, to });
+                trees += 1;
+            }
+            Operation::Ask { question, key, answer, context } => {
+                let (key, context) = (logical(key), tracker(context));
+                let key = key.key();
+                recorder.event(&match question {
+                    Question::Find => Event::Find { context, key, found: answer },
+                    Question::Mem => Event::Mem { context, key, answer },
+                    Question::MemTree => Event::MemTree { context, key, answer },
+                });
+            }
+            Operation::Commit { hash, date, message, context, .. } => {
+                let text = hash.value.to_string();
+                let hash = Scoped { is_last: hash.is_last, value: text.as_bytes() };
+                let (commit, context) = (MadeCommit { is_first: true, hash }, tracker(context));
+                let message = Some(message);
+                recorder.event(&Event::Commit { time: date, message, context, commit });
+                level += 1;
+                let statistics = Statistics { level, tzop_count_tx: 5, ..Statistics::default() };
+                recorder.end_block(&statistics, false).unwrap();
+            }
+        }
+    }
+    recorder.finish().unwrap()
+}
+
+#[test]
+fn a_workload_that_octez_has_recorded_gives_the_same_hashes_and_its_transactions_count() {
+    let place = Place::new();
+    let options =
+        Options { seed: 5, values: 20_000, profile: &profile::YEAR_2021, fork_every: Some(3) };
+    let mut trace = Vec::new();
+    let mut engine = ContextStore::open(&place.path("recorded"), Settings::default()).unwrap();
+    let tip = record::record(&mut Generator::new(options).unwrap(), &mut engine, 6, &mut trace);
+    let tip = tip.unwrap().to_string();
+    let irmin = replay(&place, &trace, &[]).done();
+    assert_eq!(
+        (&irmin["trace"], &irmin["transactions_assumed"]),
+        (&"IrmRepBT".into(), &true.into())
+    );
+    assert_eq!(
+        (&irmin["transactions"], &irmin["last_commit"]),
+        (&(7 * 46).into(), &tip.as_str().into())
+    );
+    // A store with what is before the trace, and the trace.
+    let begun = || {
+        let place = Place::new();
+        let first = replay(&place, &trace, &["--until", "1"]).done();
+        (place, first)
+    };
+    let octez_trace = of_octez(&trace);
+    let (place, first) = begun();
+    let octez = replay(&place, &octez_trace, &[]).done();
+    assert_eq!(
+        (&octez["trace"], &octez["last_commit"]),
+        (&"TezosRep".into(), &tip.as_str().into())
+    );
+    assert_eq!(
+        (&octez["transactions"], &octez["transactions_assumed"]),
+        (&30.into(), &false.into())
+    );
+    assert_eq!(octez["transactions_per_block"], Value::Null);
+    let count = |report: &Value, name: &str| report["operations"][name].as_u64().unwrap();
+    for name in ["adds", "removes", "finds", "mems", "mem_trees", "commits", "checkouts"] {
+        let expected = count(&irmin, name) - count(&first, name);
+        assert_eq!(count(&octez, name), expected, "{name}");
+    }
+    assert_eq!(count(&octez, "add_trees"), count(&irmin, "copies"));
+    let message = replay(&Place::new(), &octez_trace, &[]).failed(2);
+    assert!(message.contains("terrane context import"), "{message}");
+    // A cut tail is left out, and a wrong hash ends it with the level.
+    let collected = ["--gc-every", "2", "--gc-distance", "3"];
+    let cut = replay(&begun().0, &octez_trace[..octez_trace.len() - 1], &collected).done();
+    assert_eq!((&cut["commits"], &cut["collections"]), (&5.into(), &2.into()));
+    assert!(cut["truncated_at"].is_u64(), "{cut}");
+    let mut wrong = octez_trace;
+    let at = wrong.windows(tip.len()).rposition(|text| text == tip.as_bytes()).unwrap();
+    wrong[at..at + tip.len()].copy_from_slice(COMMIT.as_bytes());
+    let message = replay(&begun().0, &wrong, &[]).failed(1);
+    assert!(message.contains("(level 6), event") && message.contains(COMMIT), "{message}");
+    let report = replay(&begun().0, &wrong, &["--no-check"]).done();
+    assert_eq!(report["last_commit"], tip);
+}
+
+#[test]
+fn what_is_no_trace_of_any_kind_is_refused_before_a_store_is_made() {
+    let place = Place::new();
+    let message = replay(&place, b"TezosRop and so on", &[]).failed(2);
+    assert!(
+        message.contains("no trace of irmin or Octez: it begins with \"TezosRop\""),
+        "{message}"
+    );
+    assert!(!place.store().exists());
+    let message = replay(&place, b"Tezos", &[]).failed(2);
+    assert!(message.contains("5 bytes are no trace"), "{message}");
 }

@@ -10,6 +10,7 @@ mod btree;
 mod chain;
 mod changes;
 mod context;
+mod context_tools;
 mod index;
 mod inspect;
 mod irmin_trace;

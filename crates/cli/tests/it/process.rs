@@ -24,6 +24,12 @@ fn bad_usage_is_exit_2_and_one_object_with_json() {
         &["snapshot", "list", "--json"],
         &["snapshot", "delete", "--json", "--store", "s"],
         &["snapshot", "export", "--json", "tip", "--store", "s"],
+        &["context", "diff", "--json", "--store", "s"],
+        &["context", "prove", "--json", "p", "--store", "s"],
+        &["context", "verify-proof", "--json", "p", "--root", "12"],
+        &["context", "export", "--json", "--store", "s"],
+        &["context", "export", "--json", "f", "--to", "t", "--store", "s"],
+        &["context", "import", "--json", "absent", "--store", "s"],
         &["bench", "--json"],
         &["bench", "upsert", "--json"],
         &["bench", "union", "--json", "--store", "s", "--tables", "0"],
@@ -57,6 +63,13 @@ fn help_has_examples_for_every_command() {
         &["snapshot", "delete", "--help"],
         &["snapshot", "export", "--help"],
         &["snapshot", "import", "--help"],
+        &["context", "diff", "--help"],
+        &["context", "dump-paths", "--help"],
+        &["context", "prove", "--help"],
+        &["context", "verify-proof", "--help"],
+        &["context", "export", "--help"],
+        &["context", "import", "--help"],
+        &["context", "split", "--help"],
     ] {
         let answer = call(arguments);
         assert_eq!(answer.code, Some(0));

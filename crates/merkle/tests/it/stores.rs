@@ -390,3 +390,28 @@ fn a_closed_store_finds_nothing_and_contexts_go_on() {
     assert!(matches!(store.set_branch(b"x", &block2), Err(Error::Closed)));
     assert_eq!(text(&context, &["data", "a", "c"]).as_deref(), Some("Juin"));
 }
+
+/// A store that was opened again took what was written before for nothing, and refused to end its chunk.
+#[test]
+fn a_chunk_with_a_commit_is_ended_also_by_who_opens_the_store_next() {
+    let disk = memory();
+    let mut store = create(&disk);
+    let again = |store: Store| {
+        store.close().unwrap();
+        open(&disk)
+    };
+    for chunks in 1..4 {
+        for _ in 0..2 {
+            // Closing writes tables, which are nothing to end a chunk for.
+            assert!(matches!(store.split(), Err(Error::EmptyChunk)));
+            store = again(store);
+        }
+        let mut context = store.empty();
+        context.add(&["a"], [chunks]).unwrap();
+        store.commit(&context, &Meta::tezos(0, "")).unwrap();
+        store = again(store);
+        store.split().unwrap();
+        store = again(store);
+        assert_eq!(store.stats().chunks, u32::from(chunks) + 1);
+    }
+}

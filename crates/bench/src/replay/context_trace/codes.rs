@@ -223,6 +223,91 @@ impl<'a, T: Decode<'a>> Iterator for Items<'a, T> {
     }
 }
 
+/// Something that is written as it is read.
+pub(super) trait Encode {
+    fn encode(&self, out: &mut Output);
+}
+
+impl Encode for u64 {
+    fn encode(&self, out: &mut Output) {
+        out.number(*self);
+    }
+}
+
+impl Encode for i64 {
+    fn encode(&self, out: &mut Output) {
+        out.i64(*self);
+    }
+}
+
+impl Encode for bool {
+    fn encode(&self, out: &mut Output) {
+        out.u8(u8::from(*self));
+    }
+}
+
+impl Encode for &[u8] {
+    fn encode(&self, out: &mut Output) {
+        out.string(self);
+    }
+}
+
+impl<T: Encode> Encode for Option<T> {
+    fn encode(&self, out: &mut Output) {
+        self.is_some().encode(out);
+        if let Some(value) = self {
+            value.encode(out);
+        }
+    }
+}
+
+impl<T: Encode, U: Encode> Encode for (T, U) {
+    fn encode(&self, out: &mut Output) {
+        self.0.encode(out);
+        self.1.encode(out);
+    }
+}
+
+impl<T: Encode> Encode for Scoped<T> {
+    fn encode(&self, out: &mut Output) {
+        out.scope(self.is_last);
+        self.value.encode(out);
+    }
+}
+
+impl<T> Encode for List<'_, T> {
+    fn encode(&self, out: &mut Output) {
+        out.number(self.count);
+        out.0.extend_from_slice(self.bytes);
+    }
+}
+
+/// A path whose bytes are those of a row, so that what is made can be written as what is read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeyBuf(Vec<u8>);
+
+impl KeyBuf {
+    /// The key of these steps.
+    #[must_use]
+    pub fn new<'s>(steps: impl IntoIterator<Item = &'s [u8]>) -> Self {
+        let (mut count, mut items) = (0, Output::default());
+        for step in steps {
+            items.string(step);
+            count += 1;
+        }
+        let mut key = Output::default();
+        key.number(count);
+        key.0.append(&mut items.0);
+        Self(key.0)
+    }
+
+    /// The key.
+    #[must_use]
+    pub fn key(&self) -> Key<'_> {
+        Input::new(&self.0).read().expect("it was coded so")
+    }
+}
+
 /// Appends codes to a row.
 #[derive(Debug, Default)]
 pub(super) struct Output(pub(super) Vec<u8>);

@@ -46,6 +46,13 @@ impl Family {
         }
     }
 
+    /// The family of a trace that begins with these bytes.
+    #[must_use]
+    pub fn of(start: &[u8]) -> Option<Self> {
+        let all = [Self::Irmin, Self::Replayable, Self::Raw];
+        all.into_iter().find(|family| start.starts_with(family.magic()))
+    }
+
     fn row_bytes_max(self) -> u64 {
         match self {
             Self::Replayable => BLOCK_BYTES_MAX,
@@ -225,7 +232,7 @@ pub(super) struct Place {
     pub(super) offset: u64,
 }
 
-/// Writes the container of a trace without a header.
+/// Writes the container of a trace.
 #[derive(Debug)]
 pub(super) struct RowsWriter<W> {
     output: W,
@@ -234,13 +241,18 @@ pub(super) struct RowsWriter<W> {
 }
 
 impl<W: Write> RowsWriter<W> {
+    /// Begins a trace without a header.
+    pub(super) fn new(output: W, family: Family) -> Result<Self> {
+        Self::with_header(output, family, &[])
+    }
+
     /// Begins a trace.
-    pub(super) fn new(mut output: W, family: Family) -> Result<Self> {
-        let mut start = family.magic().to_vec();
+    pub(super) fn with_header(mut output: W, family: Family, header: &[u8]) -> Result<Self> {
+        let mut start = Output(family.magic().to_vec());
         #[expect(clippy::big_endian_bytes, reason = "the format of others")]
-        start.extend_from_slice(&VERSION.to_be_bytes());
-        start.push(0);
-        output.write_all(&start).map_err(|source| Error::Write { row: 0, source })?;
+        start.0.extend_from_slice(&VERSION.to_be_bytes());
+        start.string(header);
+        output.write_all(&start.0).map_err(|source| Error::Write { row: 0, source })?;
         Ok(Self { output, row: 0, frame: Output::default() })
     }
 

@@ -16,7 +16,7 @@
 //!
 //! A raw tree is 0 and a value, or 1 and a list of steps and raw trees.
 
-use super::codes::{Decode, Input, Key, List};
+use super::codes::{Decode, Encode, Input, Key, List, Output};
 use super::error::Malformed;
 
 /// Most directories that lie in each other in a raw tree; real ones have less than 20.
@@ -68,6 +68,13 @@ impl<'a> Decode<'a> for Depth {
     }
 }
 
+impl Encode for Depth {
+    fn encode(&self, out: &mut Output) {
+        out.u8(self.kind as u8);
+        out.number(self.depth);
+    }
+}
+
 /// In which order a fold visits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
@@ -87,6 +94,12 @@ impl<'a> Decode<'a> for Order {
     }
 }
 
+impl Encode for Order {
+    fn encode(&self, out: &mut Output) {
+        out.u8(*self as u8);
+    }
+}
+
 /// What a tree is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TreeKind {
@@ -103,6 +116,12 @@ impl<'a> Decode<'a> for TreeKind {
             1 => Ok(Self::Value),
             tag => Err(Malformed::Tag { kind: "kind of tree", tag }),
         }
+    }
+}
+
+impl Encode for TreeKind {
+    fn encode(&self, out: &mut Output) {
+        out.u8(*self as u8);
     }
 }
 
@@ -127,6 +146,21 @@ impl<'a> Decode<'a> for RawTree<'a> {
                 Ok(Self::Directory(children))
             }
             tag => Err(Malformed::Tag { kind: "raw tree", tag }),
+        }
+    }
+}
+
+impl Encode for RawTree<'_> {
+    fn encode(&self, out: &mut Output) {
+        match self {
+            Self::Value(value) => {
+                out.u8(0);
+                value.encode(out);
+            }
+            Self::Directory(children) => {
+                out.u8(1);
+                children.encode(out);
+            }
         }
     }
 }
@@ -159,6 +193,22 @@ impl<'a> Decode<'a> for Status<'a> {
     }
 }
 
+impl Encode for Status<'_> {
+    fn encode(&self, out: &mut Output) {
+        match self {
+            Self::NotRunning => out.u8(0),
+            Self::Forking { protocol, expiration } => {
+                out.u8(1);
+                (*protocol, *expiration).encode(out);
+            }
+            Self::Running { chain, genesis, protocol, expiration } => {
+                out.u8(2);
+                (*chain, (*genesis, (*protocol, *expiration))).encode(out);
+            }
+        }
+    }
+}
+
 /// A fold over what is below `key`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fold<'a, T> {
@@ -176,6 +226,15 @@ impl<'a, T: Decode<'a>> Decode<'a> for Fold<'a, T> {
     fn decode(input: &mut Input<'a>) -> Result<Self> {
         let (depth, order) = input.read()?;
         Ok(Self { depth, order, of: input.read()?, key: input.read()? })
+    }
+}
+
+impl<T: Encode> Encode for Fold<'_, T> {
+    fn encode(&self, out: &mut Output) {
+        self.depth.encode(out);
+        self.order.encode(out);
+        self.of.encode(out);
+        self.key.encode(out);
     }
 }
 
@@ -279,4 +338,40 @@ where
         _ => return Err(Malformed::Tag { kind: "operation on a tree", tag }),
     };
     Ok(op)
+}
+
+/// Codes an operation on a tree of a replayable trace, in which nothing is listed.
+impl<T: Encode> Encode for TreeOperation<'_, T, bool, ()> {
+    fn encode(&self, out: &mut Output) {
+        use TreeOperation as Op;
+        let mut put = |tag: u8, parts: &[&dyn Encode]| {
+            out.u8(tag);
+            for part in parts {
+                part.encode(out);
+            }
+        };
+        match self {
+            Op::Empty { context, to } => put(0, &[context, to]),
+            Op::OfValue { context, value, to } => put(1, &[context, value, to]),
+            Op::OfRaw { raw, to } => put(2, &[raw, to]),
+            Op::Mem { tree, key, answer } => put(3, &[tree, key, answer]),
+            Op::MemTree { tree, key, answer } => put(4, &[tree, key, answer]),
+            Op::Find { tree, key, found } => put(5, &[tree, key, found]),
+            Op::IsEmpty { tree, answer } => put(6, &[tree, answer]),
+            Op::Kind { tree, kind } => put(7, &[tree, kind]),
+            Op::Hash { tree, hash: () } => put(8, &[tree]),
+            Op::Equal { left, right, answer } => put(9, &[left, right, answer]),
+            Op::ToValue { tree, found } => put(10, &[tree, found]),
+            Op::Clear { depth, tree } => put(11, &[depth, tree]),
+            Op::FindTree { tree, key, to } => put(12, &[tree, key, to]),
+            Op::List(_) => unreachable!("replayable traces have no lists"),
+            Op::Add { tree, key, value, to } => put(13, &[tree, key, value, to]),
+            Op::AddTree { tree, key, child, to } => put(14, &[tree, key, child, to]),
+            Op::Remove { tree, key, to } => put(15, &[tree, key, to]),
+            Op::FoldStart(fold) => put(16, &[fold]),
+            Op::FoldEnter { tree } => put(17, &[tree]),
+            Op::FoldExit { tree } => put(18, &[tree]),
+            Op::FoldEnd { count } => put(19, &[count]),
+        }
+    }
 }

@@ -10,10 +10,10 @@
 //! numbered, see [`Event`]; trees and contexts are numbers with a scope. Keys are those of users, without `data`:
 //! [`physical`](super::physical) makes paths of them.
 
-use std::io::BufRead;
+use std::io::{BufRead, Write};
 
-use super::codes::{Decode, Input, Items, Key, List, Scoped};
-use super::container::{Family, Rows};
+use super::codes::{Decode, Encode, Input, Items, Key, List, Output, Scoped};
+use super::container::{Family, Rows, RowsWriter};
 use super::error::{Malformed, Result};
 use super::events::{Fold, Status, TreeOperation, tree_operation};
 
@@ -32,7 +32,7 @@ pub struct Header {
 }
 
 /// What is said of a block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "named as where it was recorded")]
 pub struct Statistics {
     pub level: u64,
@@ -298,5 +298,160 @@ impl<R: BufRead> Blocks<R> {
     /// [`TruncatedTrace`](super::Error::TruncatedTrace), [`Malformed`](super::Error::Malformed), [`Read`](super::Error::Read); reading ends with it.
     pub fn next_block(&mut self) -> Result<Option<Block<'_>>> {
         self.rows.decode()
+    }
+}
+
+impl Encode for UsedCommit<'_> {
+    fn encode(&self, out: &mut Output) {
+        (!self.is_instantiated).encode(out);
+        self.hash.encode(out);
+    }
+}
+
+impl Encode for MadeCommit<'_> {
+    fn encode(&self, out: &mut Output) {
+        (!self.is_first).encode(out);
+        self.hash.encode(out);
+    }
+}
+
+impl Encode for Event<'_> {
+    fn encode(&self, out: &mut Output) {
+        let mut put = |tag: u8, parts: &[&dyn Encode]| {
+            out.u8(tag);
+            for part in parts {
+                part.encode(out);
+            }
+        };
+        match self {
+            Self::Tree(operation) => put(0, &[operation]),
+            Self::FindTree { context, key, to } => put(1, &[context, key, to]),
+            Self::FoldStart(fold) => put(2, &[fold]),
+            Self::FoldEnter { tree } => put(3, &[tree]),
+            Self::FoldExit { tree } => put(4, &[tree]),
+            Self::FoldEnd => put(5, &[]),
+            Self::AddTree { context, key, tree, to } => put(6, &[context, key, tree, to]),
+            Self::Mem { context, key, answer } => put(7, &[context, key, answer]),
+            Self::MemTree { context, key, answer } => put(8, &[context, key, answer]),
+            Self::Find { context, key, found } => put(9, &[context, key, found]),
+            Self::GetProtocol { context } => put(10, &[context]),
+            Self::Hash { time, message, context } => put(11, &[time, message, context]),
+            Self::FindPredecessorBlock { context } => put(12, &[context]),
+            Self::FindPredecessorOps { context } => put(13, &[context]),
+            Self::GetTestChain { context } => put(14, &[context]),
+            Self::Exists { commit, answer } => put(15, &[commit, answer]),
+            Self::Add { context, key, value, to } => put(16, &[context, key, value, to]),
+            Self::Remove { context, key, to } => put(17, &[context, key, to]),
+            Self::AddProtocol { context, hash, to } => put(18, &[context, hash, to]),
+            Self::AddPredecessorBlock { context, hash, to } => put(19, &[context, hash, to]),
+            Self::AddPredecessorOps { context, hash, to } => put(20, &[context, hash, to]),
+            Self::AddTestChain { context, status, to } => put(21, &[context, status, to]),
+            Self::RemoveTestChain { context, to } => put(22, &[context, to]),
+            Self::ForkTestChain { context, protocol, time, to } => {
+                put(23, &[context, protocol, time, to]);
+            }
+            Self::Checkout { commit, to } => put(24, &[commit, to]),
+            Self::CommitGenesisStart { chain, time, protocol } => put(25, &[chain, time, protocol]),
+            Self::CommitGenesisEnd { commit } => put(26, &[commit]),
+            Self::ClearTestChain { chain } => put(27, &[chain]),
+            Self::Commit { time, message, context, commit } => {
+                put(28, &[time, message, context, commit]);
+            }
+            Self::Init { is_readonly } => put(29, &[is_readonly]),
+            Self::PatchContextEnter { context } => put(30, &[context]),
+            Self::PatchContextExit { from, to } => put(31, &[from, to]),
+            Self::Gc { commit } => put(32, &[commit]),
+            Self::Split => put(33, &[]),
+        }
+    }
+}
+
+impl Encode for Statistics {
+    fn encode(&self, out: &mut Output) {
+        let counts = [self.level, self.tzop_count, self.tzop_count_tx, self.tzop_count_contract];
+        let sizes = [self.gas_used, self.storage_size, self.cycle_snapshot];
+        let times = [self.time, self.solvetime];
+        counts.iter().chain(&sizes).chain(&times).for_each(|number| number.encode(out));
+    }
+}
+
+/// Events that are coded as in a row.
+#[derive(Debug, Default)]
+pub struct EventsBuf {
+    coded: Output,
+    count: u64,
+}
+
+impl EventsBuf {
+    /// Appends an event.
+    pub fn push(&mut self, event: &Event<'_>) {
+        event.encode(&mut self.coded);
+        self.count += 1;
+    }
+
+    /// Takes all away.
+    pub fn clear(&mut self) {
+        self.coded.0.clear();
+        self.count = 0;
+    }
+
+    /// The events in their order.
+    pub fn events(&self) -> impl Iterator<Item = Event<'_>> {
+        let mut input = Input::new(&self.coded.0);
+        (0..self.count).map(move |_| input.read().expect("it was coded so"))
+    }
+}
+
+/// Writes a trace, block after block.
+#[derive(Debug)]
+pub struct Recorder<W> {
+    rows: RowsWriter<W>,
+    events: EventsBuf,
+}
+
+impl<W: Write> Recorder<W> {
+    /// Begins a trace.
+    ///
+    /// # Errors
+    /// [`Write`](super::Error::Write).
+    pub fn new(output: W, header: &Header) -> Result<Self> {
+        let mut out = Output::default();
+        let pair = |(level, hash): &(u64, Vec<u8>), out: &mut Output| {
+            out.number(*level);
+            out.string(hash);
+        };
+        header.initial.is_some().encode(&mut out);
+        header.initial.iter().for_each(|initial| pair(initial, &mut out));
+        pair(&header.last, &mut out);
+        out.number(header.block_count);
+        let rows = RowsWriter::with_header(output, Family::Replayable, &out.0)?;
+        Ok(Self { rows, events: EventsBuf::default() })
+    }
+
+    /// Adds an event to the block that is being made.
+    pub fn event(&mut self, event: &Event<'_>) {
+        self.events.push(event);
+    }
+
+    /// Ends the block, and writes it.
+    ///
+    /// # Errors
+    /// [`Write`](super::Error::Write).
+    pub fn end_block(&mut self, statistics: &Statistics, uses_patch_context: bool) -> Result<()> {
+        let mut row = Output::default();
+        statistics.encode(&mut row);
+        row.number(self.events.count);
+        row.0.append(&mut self.events.coded.0);
+        self.events.clear();
+        uses_patch_context.encode(&mut row);
+        self.rows.write(&row.0)
+    }
+
+    /// Flushes the output and gives it back.
+    ///
+    /// # Errors
+    /// [`Write`](super::Error::Write).
+    pub fn finish(self) -> Result<W> {
+        self.rows.finish()
     }
 }

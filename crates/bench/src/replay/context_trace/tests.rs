@@ -8,7 +8,7 @@ use terrane_testkit::RngCore;
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
 
-use super::codes::Output;
+use super::codes::{Encode, Output};
 use super::container::RowsWriter;
 use super::irmin::{Operation, Operations, Question, Recorder};
 use super::*;
@@ -592,6 +592,103 @@ fn raw_events() -> Vec<Vec<u8>> {
     events
 }
 
+/// A tree as it is coded.
+pub(crate) fn raw_tree(bytes: &[u8]) -> RawTree<'_> {
+    super::codes::Input::new(bytes).read().unwrap()
+}
+
+/// Rows of a raw trace, for replays.
+pub(crate) enum RawRow {
+    /// The first commit of a chain, in which `a/b` is put: start, patch and end.
+    Genesis {
+        commit: Vec<u8>,
+        chain: [u8; 4],
+        protocol: [u8; 32],
+        time: i64,
+    },
+    Checkout {
+        commit: Vec<u8>,
+        to: Option<u64>,
+    },
+    Find {
+        context: u64,
+        key: KeyBuf,
+        found: Option<Vec<u8>>,
+    },
+    List {
+        context: u64,
+    },
+    Add {
+        context: u64,
+        key: KeyBuf,
+        value: Vec<u8>,
+        to: u64,
+    },
+    Commit {
+        context: u64,
+        commit: Vec<u8>,
+        time: i64,
+    },
+    Unhandled,
+}
+
+fn coded_key(key: &KeyBuf) -> Vec<u8> {
+    bytes(|out| Encode::encode(&key.key(), out))
+}
+
+impl RawRow {
+    fn coded(&self) -> Vec<Vec<u8>> {
+        let string = |text: &[u8]| bytes(|out| out.string(text));
+        let number = |number: u64| bytes(|out| out.number(number));
+        let option = |value: &Option<Vec<u8>>| match value {
+            Some(value) => [&[1], value.as_slice()].concat(),
+            None => vec![0],
+        };
+        let times = [0; 16];
+        let one = |tag, parts: &[&[u8]]| vec![coded(tag, parts)];
+        match self {
+            Self::Genesis { commit, chain, protocol, time } => {
+                let time = bytes(|out| out.i64(*time));
+                let (chain, protocol) = (string(chain), string(protocol));
+                let key = coded_key(&KeyBuf::new([b"a".as_slice(), b"b"]));
+                vec![
+                    coded(33, &[&chain, &time, &protocol, &times[..8]]),
+                    coded(39, &[&[100]]),
+                    coded(19, &[&[100], &key, &[1, b'1', 101]]),
+                    coded(40, &[&[100, 0, 101]]),
+                    coded(34, &[&[0], &string(commit), &times[..8]]),
+                ]
+            }
+            Self::Checkout { commit, to } => {
+                let to = option(&to.map(number));
+                one(27, &[&string(commit), &to, &times])
+            }
+            Self::Find { context, key, found } => {
+                let value = |value: &Vec<u8>| [vec![0], string(value)].concat();
+                let found = option(&found.as_ref().map(value));
+                one(10, &[&number(*context), &coded_key(key), &found])
+            }
+            Self::List { context } => one(2, &[&number(*context), &[0, 0, 50, 2]]),
+            Self::Add { context, key, value, to } => {
+                let (key, value) = (coded_key(key), string(value));
+                one(19, &[&number(*context), &key, &value, &number(*to)])
+            }
+            Self::Commit { context, commit, time } => {
+                let time = bytes(|out| out.i64(*time));
+                one(36, &[&time, &[1, 1, b'm'], &number(*context), &string(commit), &times])
+            }
+            Self::Unhandled => one(42, &[&[7]]),
+        }
+    }
+}
+
+/// A raw trace of these rows.
+pub(crate) fn raw_trace_of(rows: &[RawRow]) -> Vec<u8> {
+    let mut out = RowsWriter::new(Vec::new(), Family::Raw).unwrap();
+    rows.iter().flat_map(RawRow::coded).for_each(|row| out.write(&row).unwrap());
+    out.finish().unwrap()
+}
+
 fn raw_trace() -> Vec<u8> {
     let mut rows = RowsWriter::new(Vec::new(), Family::Raw).unwrap();
     for event in raw_events() {
@@ -644,6 +741,29 @@ fn every_event_of_a_replayable_trace_is_read() {
     );
     assert_eq!(events[31..], [Event::Gc { commit: used }, Event::Split]);
     assert!(blocks.next_block().unwrap().is_none());
+}
+
+#[test]
+fn a_replayable_trace_that_was_read_is_written_as_it_was() {
+    let trace = replayable_trace();
+    let mut blocks = replayable::Blocks::open(trace.as_slice()).unwrap();
+    let mut recorder = replayable::Recorder::new(Vec::new(), blocks.header()).unwrap();
+    while let Some(block) = blocks.next_block().unwrap() {
+        block.events().for_each(|event| recorder.event(&event));
+        recorder.end_block(&block.statistics, block.uses_patch_context).unwrap();
+    }
+    assert_eq!(hex::encode(&recorder.finish().unwrap()), hex::encode(&trace));
+    let key = KeyBuf::new([b"a".as_slice(), b"b"]);
+    assert_eq!(spell_key(key.key()), "a/b");
+}
+
+#[test]
+fn the_family_of_a_trace_is_told_by_its_first_bytes() {
+    let of = |trace: &[u8]| Family::of(trace);
+    assert_eq!(of(&fixture()), Some(Family::Irmin));
+    assert_eq!(of(&replayable_trace()), Some(Family::Replayable));
+    assert_eq!(of(&raw_trace()), Some(Family::Raw));
+    assert_eq!((of(b"TezosRe"), of(b"TezosRex")), (None, None));
 }
 
 /// The name of a variant in its debug output.

@@ -157,6 +157,7 @@ fn contexts_and_commits_fork_and_are_forgotten() {
         mems: 3,
         mem_trees: 1,
         commits: 3,
+        ..Counts::default()
     };
     let report = in_memory(&trace).unwrap();
     assert_eq!((report.counts, report.checks_passed), (expected, 7));

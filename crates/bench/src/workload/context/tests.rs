@@ -403,6 +403,7 @@ fn a_recorded_workload_is_replayed_with_every_check() {
         mems: 9 * 53,
         mem_trees: 9 * 33,
         commits: 10,
+        ..irmin_trace::Counts::default()
     };
     assert_eq!((report.counts, report.checks_passed), (expected, 9 * 310));
     assert_eq!((report.last_commit, report.truncated_at), (Some(tip), None));

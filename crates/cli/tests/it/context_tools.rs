@@ -1,0 +1,355 @@
+//! The commands that carry commits of a context store elsewhere, compare them and prove what is in them.
+//!
+//! Goal: what is exported is imported as the same commit, and nothing else is ever a commit; a proof shows what the store
+//! shows, and no changed byte of it goes unnoticed; a difference lists what a comparison by hand lists.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+use terrane::backends::BtreeIndexes;
+use terrane::context::{Meta, Options, Store};
+use terrane::io::RealDisk;
+
+use crate::context::{run, store};
+use crate::program::{Answer, Place, command, text};
+
+/// `terrane context <what>` on the store of a place.
+fn context(place: &Place, what: &[&str]) -> Answer {
+    run(&[&["context"][..], what].concat(), place, &[])
+}
+
+fn hashes(place: &Place) -> Vec<String> {
+    let log = context(place, &["log"]).done();
+    let hash = |commit: &Value| commit["hash"].as_str().unwrap().to_owned();
+    log["commits"].as_array().unwrap().iter().map(hash).collect()
+}
+
+fn is_whole(dir: &Path) {
+    let answer: Answer = command().args(["verify", "--json"]).arg(dir).output().unwrap().into();
+    assert_eq!(answer.done()["left"], 0);
+}
+
+#[test]
+fn a_commit_goes_to_a_file_and_into_another_store_and_increments_follow() {
+    let place = Place::new();
+    let [genesis, second, third] = store(&place).map(|hash| hash.to_base58());
+    let (whole, increment) = (place.path("whole"), place.path("increment"));
+    let report = context(&place, &["export", text(&whole), "--at", &genesis]).done();
+    assert_eq!((&report["commit"], &report["from"]), (&json!(genesis), &Value::Null));
+    assert_eq!(report["bytes"], std::fs::metadata(&whole).unwrap().len());
+    // Two directories and the commit.
+    assert_eq!(report["elements"], 3);
+    let arguments = ["export", text(&increment), "--from", &genesis[..9], "--at", "main"];
+    let report = context(&place, &arguments).done();
+    assert_eq!((&report["commit"], &report["from"]), (&json!(second), &json!(genesis)));
+
+    let other = Place::new();
+    let message = context(&other, &["import", text(&increment)]).failed(2);
+    assert!(message.contains(&format!("there is no commit {genesis}")), "{message}");
+    let report = context(&other, &["import", text(&whole)]).done();
+    assert_eq!((&report["commit"], &report["created"]), (&json!(genesis), &json!(true)));
+    let report = context(&other, &["import", text(&increment), "--branch", "main"]).done();
+    assert_eq!((&report["commit"], &report["created"]), (&json!(second), &json!(false)));
+    assert_eq!(hashes(&other), [second.clone(), genesis]);
+    is_whole(&other.store());
+    // The branch is there, and what is exported anew is the same.
+    let again = place.path("again");
+    context(&other, &["export", text(&again), "--at", "main", "--from", "CoV8SQ"]).done();
+    assert_eq!(std::fs::read(&again).unwrap(), std::fs::read(&increment).unwrap());
+    // Once more changes nothing, and another commit beside it is welcome.
+    context(&other, &["import", text(&increment)]).done();
+    let newest = place.path("newest");
+    context(&place, &["export", text(&newest)]).done();
+    context(&other, &["import", text(&newest)]).done();
+    assert_eq!(hashes(&other).len(), 3);
+    assert!(hashes(&other).contains(&third));
+}
+
+#[test]
+fn a_commit_goes_through_a_pipe_and_into_a_store_of_its_own() {
+    let place = Place::new();
+    let [_, second, third] = store(&place).map(|hash| hash.to_base58());
+    let other = Place::new();
+    let mut export = command();
+    export.args(["context", "export", "-", "--quiet", "--store"]).arg(place.store());
+    let mut export = export.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut import = command();
+    import.args(["context", "import", "-", "--json", "--store"]).arg(other.store());
+    import.stdin(export.stdout.take().unwrap());
+    let report = Answer::from(import.output().unwrap()).done();
+    assert_eq!((&report["commit"], &report["file"]), (&json!(third), &json!("-")));
+    let exported: Answer = export.wait_with_output().unwrap().into();
+    assert_eq!(exported.code, Some(0));
+    assert!(exported.stderr.contains(&third), "{exported:?}");
+    // One that has a writer is read all the same.
+    let options = Options::new(Arc::new(BtreeIndexes::default()));
+    let writer = Store::open(RealDisk::auto(), &place.store(), &options).unwrap();
+    let copy = Place::new();
+    let report = context(&place, &["export", "--to", text(&copy.store()), "--at", "main"]).done();
+    assert_eq!((&report["commit"], hashes(&copy)), (&json!(second), vec![second.clone()]));
+    drop(writer);
+    is_whole(&copy.store());
+    let message = context(&place, &["export", "--to", text(&copy.store())]).failed(2);
+    assert!(message.contains("holds a store already"), "{message}");
+    let message = context(&place, &["export", "-"]).failed(2);
+    assert!(message.contains("--json"), "{message}");
+}
+
+#[test]
+fn a_damaged_or_foreign_snapshot_is_no_commit_and_a_cut_import_is_begun_anew() {
+    let place = Place::new();
+    let [_, second, _] = store(&place).map(|hash| hash.to_base58());
+    let file = place.path("snapshot");
+    context(&place, &["export", text(&file), "--at", "main"]).done();
+    let bytes = std::fs::read(&file).unwrap();
+    let other = Place::new();
+    let mut damaged = bytes.clone();
+    let value = damaged.windows(20).position(|part| part == [7; 20]).unwrap();
+    damaged[value] ^= 1;
+    for (bytes, code, part) in [
+        (&b"TRNMSNAQ and so on, for as long as a head of a snapshot is, which takes about a hundred bytes"[..], 2, "is no snapshot"),
+        (&bytes[..50], 2, "ends after 50 bytes"),
+        (&bytes[..bytes.len() - 1], 2, "before its end"),
+        (&damaged, 1, "has another hash"),
+    ] {
+        let file = other.write("bad", bytes);
+        let message = context(&other, &["import", text(&file)]).failed(code);
+        assert!(message.contains(part) && message.contains("bad"), "{message}");
+        assert!(!other.store().join("control").exists() || {
+            let message = context(&other, &["log"]).failed(2);
+            message.contains("an import into")
+        });
+    }
+    context(&other, &["import", text(&file)]).done();
+    assert_eq!(hashes(&other), [second]);
+    // Into a store that is there, too, and it stays as it was.
+    let bad = other.write("bad", &damaged);
+    context(&other, &["import", text(&bad)]).failed(1);
+    assert_eq!(hashes(&other).len(), 1);
+    is_whole(&other.store());
+    let foreign = Place::new();
+    let mine = foreign.write("store/mine", b"1");
+    let message = context(&foreign, &["import", text(&file)]).failed(2);
+    assert!(message.contains("it has \"mine\""), "{message}");
+    assert_eq!(std::fs::read_dir(foreign.store()).unwrap().count(), 1, "{mine:?}");
+}
+
+#[test]
+fn files_are_replaced_only_by_force_and_what_is_not_there_is_not_exported() {
+    let place = Place::new();
+    store(&place);
+    let file = place.write("file", b"mine");
+    for what in [&["export"][..], &["prove", "--find", "protocol"]] {
+        let arguments = [what, &[text(&file)]].concat();
+        assert!(context(&place, &arguments).failed(2).contains("--force"));
+        assert_eq!(std::fs::read(&file).unwrap(), b"mine");
+        context(&place, &[&arguments[..], &["--force"]].concat()).done();
+        assert_ne!(std::fs::read(&file).unwrap(), b"mine");
+        place.write("file", b"mine");
+        let absent = "CoVdWnWTqvYLikKj8koW6zpxCvK6FzZiD31YWEpD1UNAjWn7vhch";
+        for at in ["nobody", absent] {
+            let answer = context(&place, &[&arguments[..], &["--force", "--at", at]].concat());
+            assert_eq!(answer.code, Some(1), "{answer:?}");
+        }
+        assert_eq!(std::fs::read(&file).unwrap(), b"mine");
+    }
+}
+
+/// A store with a wide directory, so that proofs have inodes.
+fn wide(place: &Place) {
+    let options = Options::new(Arc::new(BtreeIndexes::default()));
+    let store = Store::create(RealDisk::auto(), &place.store(), &options).unwrap();
+    let mut context = store.empty();
+    for number in 0..1_000 {
+        context.add(&["data", "wide", &number.to_string()], [number as u8; 60]).unwrap();
+    }
+    context.add(&["data", "a/b"], *b"slash").unwrap();
+    context.add(&["data", "empty"], *b"").unwrap();
+    store.commit(&context, &Meta::tezos(1, "")).unwrap();
+    store.close().unwrap();
+}
+
+fn verify_proof(file: &Path, questions: &[&str]) -> Answer {
+    let mut program = command();
+    program.args(["context", "verify-proof", "--json"]).arg(file).args(questions);
+    program.output().unwrap().into()
+}
+
+const QUESTIONS: [&str; 18] = [
+    "--find",
+    "data/wide/17",
+    "--find",
+    "data/wide/absent",
+    "--find",
+    "data/hex:612f62",
+    "--find",
+    "data/empty",
+    "--mem",
+    "data",
+    "--mem-tree",
+    "data",
+    "--length",
+    "data/wide",
+    "--list",
+    "data/wide",
+    "--limit",
+    "3",
+];
+
+#[test]
+fn a_proof_shows_without_a_store_what_the_store_shows_and_nothing_else() {
+    let place = Place::new();
+    wide(&place);
+    let file = place.path("proof");
+    let made = context(&place, &[&["prove", text(&file)][..], &QUESTIONS].concat()).done();
+    let root = made["root_hex"].as_str().unwrap();
+    assert_eq!(root, context(&place, &["log"]).done()["commits"][0]["root_hex"]);
+    let answers = made["answers"].as_array().unwrap();
+    let find = |number: usize| (&answers[number]["found"], &answers[number]["value_hex"]);
+    assert_eq!(find(0), (&json!(true), &json!("11".repeat(60))));
+    assert_eq!(find(1), (&json!(false), &Value::Null));
+    assert_eq!(find(2), (&json!(true), &json!("736c617368")));
+    assert_eq!(find(3), (&json!(true), &json!("")));
+    assert_eq!((find(4).0, find(5).0), (&json!(false), &json!(true)));
+    assert_eq!(
+        (&answers[6]["question"], &answers[6]["steps"].as_array().unwrap().len()),
+        (&json!("list"), &3)
+    );
+    assert_eq!(answers[7], json!({"question": "length", "path": "data/wide", "children": 1000}));
+
+    std::fs::remove_dir_all(place.store()).unwrap();
+    let questions = [&["--root", root][..], &QUESTIONS].concat();
+    let shown = verify_proof(&file, &questions).done();
+    assert_eq!(shown["answers"], made["answers"]);
+    assert!(shown["hidden"].as_u64() > Some(100) && shown.get("values").is_none(), "{shown}");
+    // Part of the questions is fine, and what was not asked when it was made is not known.
+    verify_proof(&file, &["--length", "data/wide"]).done();
+    let message = verify_proof(&file, &["--find", "data/wide/18"]).failed(1);
+    assert!(message.contains("the proof does not hold data/wide"), "{message}");
+    let message = verify_proof(&file, &["--root", &"0".repeat(64)]).failed(1);
+    assert!(message.contains(root), "{message}");
+    // Whoever asks nothing is told all that it holds.
+    let shown = verify_proof(&file, &[]).done();
+    let expected = json!({"path": "data/hex:612f62", "bytes": 5, "value_hex": "736c617368"});
+    assert!(shown["values"].as_array().unwrap().contains(&expected), "{shown}");
+    let wide = json!({"path": "data/wide", "children": 1000});
+    assert!(shown["directories"].as_array().unwrap().contains(&wide), "{shown}");
+    let people: Answer =
+        command().args(["context", "verify-proof"]).arg(&file).output().unwrap().into();
+    assert!(people.stdout.contains("data/wide/: 1,000 children"), "{people:?}");
+    assert!(people.stdout.contains("data/hex:612f62: 5 bytes slash"), "{people:?}");
+}
+
+#[test]
+fn no_changed_byte_of_a_proof_is_taken() {
+    let place = Place::new();
+    store(&place);
+    let file = place.path("proof");
+    let arguments = ["prove", text(&file), "--find", "data/version", "--mem", "data/absent"];
+    let made = context(&place, &arguments).done();
+    let root = made["root_hex"].as_str().unwrap().to_owned();
+    let bytes = std::fs::read(&file).unwrap();
+    for at in 0..bytes.len() {
+        let mut changed = bytes.clone();
+        changed[at] ^= 1 << (at % 8);
+        let file = place.write("changed", &changed);
+        let answer = verify_proof(&file, &["--root", &root, "--find", "data/version"]);
+        assert!(matches!(answer.code, Some(1 | 2)), "{at}: {answer:?}");
+    }
+    let cut = place.write("cut", &bytes[..bytes.len() - 1]);
+    assert!(verify_proof(&cut, &[]).failed(2).contains("cut: byte"));
+    assert!(verify_proof(&place.path("none"), &[]).failed(2).contains("none"));
+    let answer = verify_proof(&file, &["--scheme", "blake3"]);
+    assert_eq!(answer.code, Some(1), "{answer:?}");
+    // A proof of a change is none of questions.
+    let mut change = bytes.clone();
+    change[2 + 33 + 5] ^= 1;
+    let message = verify_proof(&place.write("change", &change), &[]).failed(2);
+    assert!(message.contains("of a change"), "{message}");
+    assert!(context(&place, &["prove", text(&file)]).failed(2).contains("--find"));
+}
+
+/// What `ls` and `show` tell of a commit: the paths of all values, and the values.
+fn values(place: &Place, commit: &str, dir: &str, found: &mut BTreeSet<(String, String)>) {
+    let listed = context(place, &["ls", dir, "--at", commit]).done();
+    for entry in listed["entries"].as_array().unwrap() {
+        let step = entry["step"].as_str().unwrap();
+        let path = if dir.is_empty() { step.to_owned() } else { format!("{dir}/{step}") };
+        if entry["kind"] == "directory" {
+            values(place, commit, &path, found);
+        } else {
+            let shown = context(place, &["show", &path, "--at", commit]).done();
+            found.insert((path, shown["value_hex"].as_str().unwrap().to_owned()));
+        }
+    }
+}
+
+#[test]
+fn a_difference_and_a_dump_are_what_a_walk_by_hand_finds() {
+    let place = Place::new();
+    let [first, second, third] = store(&place).map(|hash| hash.to_base58());
+    for (from, to) in [(&first, &second), (&second, &third), (&third, &first), (&first, &first)] {
+        let found = [from, to].map(|commit| {
+            let mut found = BTreeSet::new();
+            values(&place, commit, "", &mut found);
+            found
+        });
+        let [old, new] = found;
+        let paths = |some: &BTreeSet<(String, String)>| -> BTreeSet<String> {
+            some.iter().map(|(path, _)| path.clone()).collect()
+        };
+        let changes = paths(&old.symmetric_difference(&new).cloned().collect());
+        let expected: Vec<Value> = changes
+            .iter()
+            .map(|path| {
+                let change = match (paths(&old).contains(path), paths(&new).contains(path)) {
+                    (true, true) => "changed",
+                    (true, false) => "removed",
+                    _ => "added",
+                };
+                json!({"path": path, "change": change})
+            })
+            .collect();
+        let report = context(&place, &["diff", from, to]).done();
+        let mut told = report["changes"].as_array().unwrap().clone();
+        told.sort_by_key(|change| change["path"].as_str().unwrap().to_owned());
+        assert_eq!(told, expected, "{from} {to}");
+        let sum = ["added", "removed", "changed"].map(|name| report[name].as_u64().unwrap());
+        assert_eq!(sum.iter().sum::<u64>(), expected.len() as u64);
+        let dump = context(&place, &["dump-paths", "--at", to, "--long"]).done();
+        let dumped: BTreeSet<String> = dump["values"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|value| value["path"].as_str().unwrap().to_owned())
+            .collect();
+        assert_eq!(dumped, paths(&new));
+    }
+    let below = context(&place, &["diff", &second, &third, "--below", "data/dir"]).done();
+    assert_eq!(below["changes"], json!([{"path": "data/dir/deep", "change": "removed"}]));
+    let summary = context(&place, &["diff", &first, "--summary"]).done();
+    assert_eq!((&summary["added"], summary.get("changes")), (&json!(1), None));
+    let people = |what: &[&str]| -> Answer {
+        let mut program = command();
+        program.arg("context").args(what).arg("--store").arg(place.store());
+        program.output().unwrap().into()
+    };
+    assert_eq!(people(&["diff", &first, "main"]).stdout, "A data/dir/deep\nA data/hex:ff\n");
+    assert_eq!(people(&["dump-paths", "data", "--limit", "1"]).stdout, "data/version\n");
+    let long = people(&["dump-paths", "data", "--long", "--at", "main"]).stdout;
+    assert_eq!(long.lines().count(), 3);
+    assert!(long.lines().next().unwrap().ends_with("          0 data/dir/deep"), "{long}");
+    assert!(context(&place, &["dump-paths", "protocol"]).failed(2).contains("a value is at"));
+}
+
+#[test]
+fn a_chunk_is_begun_once_and_not_without_data_between() {
+    let place = Place::new();
+    store(&place);
+    assert_eq!(context(&place, &["split"]).done()["chunks"], 2);
+    let message = context(&place, &["split"]).failed(2);
+    assert!(message.contains("nothing was written"), "{message}");
+}
