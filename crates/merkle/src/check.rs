@@ -1,6 +1,6 @@
 //! Checking a store: every byte that is read for some commit, and everything that leads there.
 //!
-//! Looked at are: the control record and the heads of all chunks; every frame and every record with its checksum and its
+//! Looked at are: the control record and the heads of all chunks, those in volumes as well; every frame and every record with its checksum and its
 //! format; every object that a commit reaches, once: that it is there, that its hash is the one by which it is referred to,
 //! and that directories have their canonical shape; the heads of branches; and, of a store that nobody writes to, the index.
 
@@ -25,6 +25,7 @@ use crate::quick::QuickMap;
 use crate::record::{ENTRIES_DELTA, FLAT, INNER, INNER_DELTA, LEAF, Record, Stored, VALUE};
 use crate::rules::{BRANCHING_MAX, INODE_DEPTH_MAX};
 use crate::store::{index_dir, read_control};
+use crate::volumes::{volume_dir, volumes};
 
 /// Problems that are listed; further ones are counted.
 const PROBLEMS_MAX: usize = 1000;
@@ -192,6 +193,7 @@ pub fn check(
         kept: QuickMap::default(),
         report,
     };
+    checker.volumes()?;
     checker.commits(progress)?;
     checker.branches();
     checker.index()?;
@@ -251,8 +253,14 @@ fn check_chunks(
     report: &mut CheckReport,
     progress: &mut dyn FnMut(u64),
 ) -> Result<()> {
-    for number in chunk_numbers(disk, dir)? {
-        let chunk = match pack.chunk(number) {
+    let chunks = chunk_numbers(disk, dir)?.into_iter().map(|number| (number, None));
+    let parts = pack.parts()?.into_iter().map(|(number, part)| (number, Some(part)));
+    for (number, part) in chunks.chain(parts) {
+        let opened = match part {
+            None => pack.chunk(number),
+            Some(part) => pack.part(number, part),
+        };
+        let chunk = match opened {
             Ok(chunk) => chunk,
             Err(error) => {
                 report.note_error(dir, None, error)?;
@@ -270,7 +278,7 @@ fn check_chunks(
                     }
                 });
                 if let Err(what) = checked {
-                    let path = chunk_path(dir, number);
+                    let path = chunk.file.path().to_owned();
                     report.note(path, Some(place.at), None, what.to_string());
                 }
                 Ok(())
@@ -435,6 +443,17 @@ impl Checker<'_> {
             }
             _ => None,
         }
+    }
+
+    /// The volumes that the control record knows are there.
+    fn volumes(&mut self) -> Result<()> {
+        let core = self.core;
+        let present = volumes(&*core.disk, &core.dir)?;
+        for volume in (0..core.view().control.volumes).filter(|volume| !present.contains(volume)) {
+            let path = volume_dir(self.dir, volume);
+            self.report.note(path, None, None, "a volume of the archive is missing".to_owned());
+        }
+        Ok(())
     }
 
     fn branches(&mut self) {

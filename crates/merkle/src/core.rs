@@ -157,7 +157,9 @@ impl Core {
             None => self.find_in_tables(hash)?,
         };
         let view = self.view();
-        Ok(found.filter(|place| place.at < view.indexed && place.at.chunk >= view.control.first))
+        // Without volumes, what was in the chunks before is gone.
+        let first = if view.control.volumes > 0 { 0 } else { view.control.first };
+        Ok(found.filter(|place| place.at < view.indexed && place.at.chunk >= first))
     }
 
     fn find_in_tables(&self, hash: &Hash) -> Result<Option<Place>> {

@@ -193,6 +193,15 @@ pub enum Error {
     /// A collection, or an import, runs already. It goes on.
     #[error("a collection or an import runs already")]
     GcRunning,
+    /// A collection that took garbage away was interrupted. Collect everything once more, which takes the rest.
+    #[error("a collection was interrupted; collect everything once more")]
+    GcUnfinished,
+    /// The volume that was added last is still empty. Collect into it first.
+    #[error("{} is still empty; collect into it before another is added", .path.display())]
+    EmptyVolume {
+        /// The directory of the volume.
+        path: PathBuf,
+    },
     /// A collection was cancelled. What it had not begun to take away is still there.
     #[error("the collection was cancelled")]
     GcCancelled,

@@ -145,7 +145,10 @@ fn rebuild(
         let control = core.view().control;
         (control.indexing == Indexing::Always, control.tail)
     };
-    let mut seen = Marks::new(core.view().control.first, tail.chunk + 1);
+    let control = core.view().control;
+    // With volumes, objects of the chunks before are there as well.
+    let first = if control.volumes > 0 { 0 } else { control.first };
+    let mut seen = Marks::new(first, tail.chunk + 1);
     let mut commits = 0;
     for commit in core.newest() {
         let (place, record) = commit?;

@@ -81,6 +81,7 @@ pub(crate) struct ControlChange {
     pub(crate) retained: Option<(Address, Vec<(Hash, Place)>)>,
     pub(crate) collecting: Option<u32>,
     pub(crate) first: Option<u32>,
+    pub(crate) volumes: Option<u16>,
 }
 
 /// What only the writer changes.
@@ -261,6 +262,7 @@ impl Store {
         let mut control = Control {
             rules: options.rules,
             indexing: options.indexing,
+            volumes: 0,
             store,
             sequence: 0,
             tail: tail.end,
@@ -362,6 +364,8 @@ impl Store {
         guard: Box<dyn LockGuard>,
     ) -> Result<Self> {
         let control_file = disk.open(&dir.join(CONTROL), OpenMode::ReadWrite, Access::Buffered)?;
+        // What was written there by a process that was killed counts from here on.
+        control_file.sync()?;
         let index = options.index.open(Arc::clone(&disk), &index_dir(dir)).map_err(Error::index)?;
         let source: Arc<dyn crate::node::Source> = Arc::clone(&pack) as _;
         let env = Arc::new(Env { rules: options.rules, source: Some(source), proof: false });
@@ -750,6 +754,7 @@ impl Store {
         drop(view);
         control.collecting = change.collecting.unwrap_or(control.collecting);
         control.first = change.first.unwrap_or(control.first);
+        control.volumes = change.volumes.unwrap_or(control.volumes);
         if let Some((retained, kept)) = &change.retained {
             let table = CommitTable { before: None, commits: kept.clone() };
             let at = frame.next();
