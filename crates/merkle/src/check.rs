@@ -11,8 +11,9 @@ use std::sync::atomic::AtomicBool;
 use terrane_io::Disk;
 
 use crate::address::{Address, Link, Place};
-use crate::chunk::{chunk_number, chunk_path};
+use crate::chunk::{Chunk, chunk_number, chunk_path};
 use crate::core::{Core, View, recover};
+use crate::corrupt::Corrupt;
 use crate::digest;
 use crate::error::{Error, Result};
 use crate::hash::Hash;
@@ -267,7 +268,14 @@ fn check_chunks(
                 continue;
             }
         };
-        for run in chunk.all_runs(0)?.0 {
+        let end = if part.is_none() { durable_end(disk, dir, pack, &chunk)? } else { 0 };
+        let (runs, damaged) = chunk.all_runs(end)?;
+        if let Some(unit) = damaged {
+            let at = Address { chunk: number, unit };
+            let what = Corrupt::rule("a frame is whole", u64::from(end), u64::from(unit));
+            report.note(chunk.file.path().to_owned(), Some(at), None, what.to_string());
+        }
+        for run in runs {
             chunk.each_record(run, &mut |place, body| {
                 let checked = body.and_then(|body| {
                     let kind = body.first().copied().unwrap_or(0);
@@ -290,6 +298,21 @@ fn check_chunks(
         progress(bytes);
     }
     Ok(())
+}
+
+/// Up to where a chunk was durable at least, as the chunk that follows says, or the control record.
+fn durable_end(disk: &dyn Disk, dir: &Path, pack: &Pack, chunk: &Chunk) -> Result<u32> {
+    let (number, store) = (chunk.head.number, chunk.head.store);
+    if let Some(next) = number.checked_add(1)
+        && disk.kind(&chunk_path(dir, next))?.is_some()
+        && let Ok(next) = pack.chunk(next)
+        && next.head.store == store
+    {
+        return Ok(next.head.before);
+    }
+    let controls = read_control(disk, dir).unwrap_or_default();
+    let tails = controls.iter().map(|control| control.tail);
+    Ok(tails.filter(|tail| tail.chunk == number).map(|tail| tail.unit).max().unwrap_or(0))
 }
 
 struct Checker<'a> {

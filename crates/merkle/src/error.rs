@@ -175,8 +175,8 @@ pub enum Error {
         /// How many there would be.
         levels: usize,
     },
-    /// A value of 2 GiB or more. Nothing was changed.
-    #[error("a value of {bytes} bytes; the limit is 2 GiB")]
+    /// A value of 512 MiB or more. Nothing was changed.
+    #[error("a value of {bytes} bytes; it must have less than 512 MiB")]
     ValueSize {
         /// Its length.
         bytes: usize,

@@ -22,14 +22,15 @@ use crate::core::{Core, View, recover};
 use crate::digest;
 use crate::encode::{Sink, Written};
 use crate::error::{Error, Result};
-use crate::frame::{FrameKind, FrameWriter};
+use crate::frame::{FRAME_FULL_BYTES, FrameKind, FrameWriter};
 use crate::hash::Hash;
-use crate::index::{IndexKey, IndexValue, Object, key, value};
+use crate::index::{IndexKey, IndexValue, Object, key, place, value};
 use crate::marks::Marks;
 use crate::node::{Child, Env};
 use crate::options::{Durability, Options};
 use crate::pack::{Pack, Tail};
 use crate::pins::Pinned;
+use crate::quick::QuickMap;
 use crate::rules::{CommitInfo, Rules};
 use crate::stats::{CommitStats, PreimageSizes, Stats};
 use crate::tree::Tree;
@@ -90,7 +91,7 @@ pub(crate) struct Writer {
     pub(crate) tail: Tail,
     control_file: Arc<dyn DiskFile>,
     /// Objects that the index does not have yet, if it is to have them all.
-    unindexed: Vec<(IndexKey, IndexValue)>,
+    unindexed: QuickMap<IndexKey, IndexValue>,
     closed: bool,
     lock: Option<Box<dyn LockGuard>>,
 }
@@ -382,6 +383,13 @@ impl Store {
             closed: AtomicBool::new(false),
             watches: Watches::default(),
         };
+        // What lies behind the control record, the index does not have.
+        let mut unindexed = QuickMap::default();
+        if options.indexing == Indexing::Always {
+            core.each_recent(&mut |object, link| {
+                unindexed.insert(key(object, &link.hash), value(link.place));
+            })?;
+        }
         Ok(Self {
             core,
             options: options.clone(),
@@ -390,7 +398,7 @@ impl Store {
             writer: Mutex::new(Writer {
                 tail,
                 control_file,
-                unindexed: Vec::new(),
+                unindexed,
                 closed: false,
                 lock: Some(guard),
             }),
@@ -693,14 +701,12 @@ impl Store {
     pub(crate) fn checkpoint(&self, writer: &mut Writer, change: &ControlChange) -> Result<()> {
         let (commits, mut control) = self.write_tables(writer, change)?;
         self.sync_to(writer.tail.end)?;
-        let mut entries = std::mem::take(&mut writer.unindexed);
         let entry = |(hash, place): (Hash, Place)| (key(Object::Commit, &hash), value(place));
-        entries.extend(commits.into_iter().map(entry));
+        let mut entries: Vec<(IndexKey, IndexValue)> = commits.into_iter().map(entry).collect();
+        entries.extend(writer.unindexed.iter().map(|(key, value)| (*key, *value)));
         entries.sort_unstable_by_key(|entry| entry.0);
-        if let Err(error) = self.index_entries(&entries) {
-            writer.unindexed = entries;
-            return Err(error);
-        }
+        self.index_entries(&entries)?;
+        writer.unindexed.clear();
         control.sequence += 1;
         control.tail = writer.tail.end;
         control.chain = writer.tail.chain;
@@ -941,7 +947,8 @@ impl Sink for StoreSink<'_> {
 
     fn put(&mut self, write: &mut dyn FnMut(&mut Vec<u8>)) -> Result<Place> {
         let place = self.frame.put(write)?;
-        if self.frame.len() as u64 >= self.store.options.chunk_bytes / 2 {
+        let full = (self.store.options.chunk_bytes / 2).min(FRAME_FULL_BYTES as u64);
+        if self.frame.len() as u64 >= full {
             let blank = FrameWriter::new(place.at);
             let full = std::mem::replace(&mut self.frame, blank);
             self.store.append(self.writer, full, FrameKind::Objects)?;
@@ -956,7 +963,10 @@ impl Sink for StoreSink<'_> {
             return Ok(None);
         }
         let object = if is_value { Object::Value } else { Object::Dir };
-        let found = self.store.core.indexed(object, hash)?;
+        let found = match self.writer.unindexed.get(&key(object, hash)) {
+            Some(found) => Some(place(*found)),
+            None => self.store.core.indexed(object, hash)?,
+        };
         Ok(found.filter(|place| self.store.is_whole(place.at)))
     }
 }

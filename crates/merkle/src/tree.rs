@@ -14,7 +14,7 @@ use crate::hash::Hash;
 use crate::node::{Child, Env, Node, Shape, Spot, Value};
 use crate::path::{HEIGHT_MAX, PathText, Steps};
 use crate::pins::Pins;
-use crate::rules::{BRANCHING_MAX, Rules, STEP_BYTES_MAX};
+use crate::rules::{BRANCHING_MAX, Rules, STEP_BYTES_MAX, VALUE_BYTES_MAX};
 
 /// What a tree is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -52,6 +52,13 @@ impl Eq for Tree {}
 /// A new directory without steps.
 pub(crate) fn empty_dir() -> Child {
     Child::Dir(Arc::new(Node::empty(false)))
+}
+
+fn check_value(bytes: &[u8]) -> Result<()> {
+    if bytes.len() <= VALUE_BYTES_MAX {
+        return Ok(());
+    }
+    Err(Error::ValueSize { bytes: bytes.len() })
 }
 
 pub(crate) fn check_steps(path: &[&[u8]]) -> Result<()> {
@@ -101,9 +108,12 @@ impl Tree {
     }
 
     /// A tree of which only the hash is known. It can be bound and compared; looking into it is an error, unless the
-    /// store can find objects by their hashes.
+    /// store can find objects by their hashes. The hash of the empty directory gives that directory.
     #[must_use]
     pub fn shallow(&self, kind: Kind, hash: Hash) -> Self {
+        if kind == Kind::Directory && hash == self.env.rules.empty_hash() {
+            return self.empty();
+        }
         self.with_root(Child::Blinded { is_value: kind == Kind::Value, hash })
     }
 
@@ -255,9 +265,7 @@ impl Tree {
     /// As [`mem`](Self::mem), and [`StepSize`](Error::StepSize), [`TooDeep`](Error::TooDeep), [`ValueSize`](Error::ValueSize).
     pub fn add<S: AsRef<[u8]>>(&mut self, path: &[S], value: impl Into<Box<[u8]>>) -> Result<bool> {
         let bytes = value.into();
-        if bytes.len() >= 1 << 31 {
-            return Err(Error::ValueSize { bytes: bytes.len() });
-        }
+        check_value(&bytes)?;
         self.bind(Steps::new(path).as_slice(), Child::Value(Arc::new(Value::new(bytes))))
     }
 
@@ -269,6 +277,9 @@ impl Tree {
     pub fn add_tree<S: AsRef<[u8]>>(&mut self, path: &[S], tree: &Self) -> Result<bool> {
         if tree.is_empty() {
             return self.remove(path);
+        }
+        if let Child::Value(value) = &tree.root {
+            check_value(&value.bytes)?;
         }
         let child = if Arc::ptr_eq(&self.env, &tree.env) {
             tree.root.clone()

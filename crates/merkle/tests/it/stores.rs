@@ -4,8 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrane_backends::BtreeIndexes;
-use terrane_io::{Disk, MemoryDisk};
-use terrane_merkle::{Context, Error, Hash, Meta, Options, Recovery, Store, StoreReader, Tree};
+use terrane_io::{Disk, MemoryDisk, SimDisk};
+use terrane_merkle::{
+    Context, Error, Hash, Indexing, Kind, Meta, Options, Recovery, Store, StoreReader, Tree,
+};
 
 const DIR: &str = "store";
 
@@ -389,4 +391,102 @@ fn a_closed_store_finds_nothing_and_contexts_go_on() {
     assert!(matches!(store.exists(&block2), Err(Error::Closed)));
     assert!(matches!(store.set_branch(b"x", &block2), Err(Error::Closed)));
     assert_eq!(text(&context, &["data", "a", "c"]).as_deref(), Some("Juin"));
+}
+
+/// What a killed process had written behind its last control record was stored again by the next one.
+#[test]
+fn an_index_of_all_objects_has_what_was_written_before_and_after_a_crash() {
+    let disk = memory();
+    let all = Options { indexing: Indexing::Always, ..options() };
+    let mut store = Store::create(Arc::clone(&disk), Path::new(DIR), &all).unwrap();
+    // Each time the same large values and directories, in a tree of its own.
+    for round in 0..4u32 {
+        let mut context = store.empty();
+        for name in 0..50u32 {
+            let path = [format!("round{round}"), "same".to_owned(), name.to_string()];
+            context.add(&path, name.to_le_bytes().repeat(300)).unwrap();
+        }
+        let before = store.stats().written_bytes;
+        let hash = store.commit(&context, &Meta::tezos(i64::from(round), "")).unwrap();
+        let written = store.stats().written_bytes - before;
+        assert_eq!(written > 50_000, round == 0, "round {round}: {written}");
+        assert!(checkout(&store, &hash).tree().hash() == context.tree().hash());
+        // In the same process, after a crash, and after the store was closed.
+        match round {
+            0 => {}
+            1 => {
+                drop((store, context));
+                store = Store::open(Arc::clone(&disk), Path::new(DIR), &all).unwrap();
+                assert_eq!(store.recovery().commits, 2);
+            }
+            _ => {
+                store.close().unwrap();
+                drop((store, context));
+                store = Store::open(Arc::clone(&disk), Path::new(DIR), &all).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn values_have_less_than_512_mib() {
+    let store = create(&memory());
+    let mut context = store.empty();
+    // The pages of these are never touched.
+    let bytes = 1 << 29;
+    let refused = context.add(&["x"], vec![0; bytes]);
+    assert!(matches!(refused, Err(Error::ValueSize { bytes: found }) if found == bytes));
+    let value = context.of_value(vec![0; bytes]);
+    assert!(matches!(context.add_tree(&["x"], &value), Err(Error::ValueSize { .. })));
+    assert!(context.is_empty());
+    assert!(context.add(&["x"], vec![0; bytes - 1]).unwrap());
+}
+
+/// Chunks that were read once stayed open for ever.
+#[test]
+fn few_files_are_open_whatever_the_number_of_chunks() {
+    let disk = SimDisk::new(1);
+    let shared: Arc<dyn Disk> = disk.clone();
+    let small = Options { chunk_bytes: 4 << 10, cache_bytes: 0, ..options() };
+    let store = Store::create(Arc::clone(&shared), Path::new(DIR), &small).unwrap();
+    let mut commits = Vec::new();
+    let mut context = store.empty();
+    for block in 0..400u32 {
+        context.add(&["large"], block.to_le_bytes().repeat(1_100)).unwrap();
+        let hash = store.commit(&context, &Meta::tezos(i64::from(block), "")).unwrap();
+        context.advance(hash);
+        commits.push(hash);
+    }
+    assert!(store.stats().chunks > 350, "{:?}", store.stats());
+    let reader = StoreReader::open(Arc::clone(&shared), Path::new(DIR), 0).unwrap();
+    let read = |at: usize| {
+        let expected = (at as u32).to_le_bytes().repeat(1_100);
+        for context in [store.checkout(&commits[at]), reader.checkout(&commits[at])] {
+            assert!(context.unwrap().unwrap().find(&["large"]).unwrap().unwrap() == expected);
+        }
+    };
+    (0..400).for_each(read);
+    (0..400).rev().for_each(read);
+    // Two handles, and the files of index, lock and control record.
+    assert!(disk.open_files() < 2 * 256 + 20, "{}", disk.open_files());
+    // What is closed meanwhile is found again by a collection.
+    store
+        .collect(&terrane_merkle::Retain::newest(300), &mut |_| terrane_merkle::GcPace::Go)
+        .unwrap();
+    (100..400).for_each(read);
+    assert!(disk.open_files() < 2 * 256 + 20, "{}", disk.open_files());
+}
+
+/// An empty directory is never bound, not even if only its hash is given.
+#[test]
+fn a_shallow_empty_directory_is_the_empty_directory() {
+    let store = create(&memory());
+    let mut context = store.empty();
+    context.add(&["a", "b"], *b"1").unwrap();
+    let shallow = context.shallow(Kind::Directory, store.rules().empty_hash());
+    assert!(shallow.is_empty() && !shallow.is_shallow());
+    assert!(context.add_tree(&["a"], &shallow).unwrap());
+    assert!(context.is_empty());
+    // The empty value has that hash too.
+    assert!(context.shallow(Kind::Value, store.rules().empty_hash()).is_shallow());
 }
