@@ -19,8 +19,9 @@ pub enum Error {
     /// A call on the disk failed. The store stays at its last commit; reads go on.
     #[error(transparent)]
     Disk(#[from] terrane_io::Error),
-    /// The index of commits failed. The store stays at its last commit; what is found without it still works.
-    #[error("the index of commits: {reason}")]
+    /// The index of commits failed. The store stays at its last commit; what is found without it still works. If it is damaged,
+    /// [`repair`](crate::repair()) makes it again of the pack.
+    #[error("the index of commits: {reason}; `terrane verify --repair` makes a damaged one again")]
     Index {
         /// What the index says.
         reason: String,

@@ -16,6 +16,7 @@
 //! `pace` is called after each piece of work, of about 1 MiB of input or output: it may wait, so that the store's own work goes
 //! first, and it may cancel.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError, TryLockError};
@@ -24,12 +25,12 @@ use terrane_io::disk::create_dirs;
 
 use crate::address::{Address, Place, UNIT_BYTES};
 use crate::chunk::{Chunk, Run};
-use crate::commit::CommitRecord;
+use crate::commit::{Commit, CommitRecord};
 use crate::core::table_at;
 use crate::corrupt::Corrupt;
 use crate::error::{Error, Result};
 use crate::hash::Hash;
-use crate::index::{IndexKey, IndexValue, place};
+use crate::index::{INDEX_KEY_BYTES, IndexKey, IndexValue, place};
 use crate::marks::{Marks, unit_bytes};
 use crate::quick::QuickMap;
 use crate::store::{ControlChange, Store, Writer, lock};
@@ -37,7 +38,7 @@ use crate::volumes::{archive_dir, is_empty, volume_dir};
 
 /// Chunks are compacted when at least one part in so many of them is garbage.
 const GARBAGE_PARTS: u64 = 16;
-/// Keys that are removed from the index at once.
+/// Keys that are looked for and removed from the index at once.
 const REMOVALS: usize = 128;
 
 /// Which commits are kept. Heads of branches always are, and so is what is made during the collection.
@@ -123,19 +124,33 @@ pub struct GcReport {
     pub archived_bytes: u64,
 }
 
-/// What is to be kept, and what is not.
+/// A commit that is kept.
+struct Kept {
+    hash: Hash,
+    place: Place,
+    root: Option<Address>,
+}
+
+/// What is to be kept.
 struct Plan {
     /// The first commit that is kept with all that follow.
     retained: Address,
-    kept: Vec<(Place, CommitRecord)>,
-    collected: Vec<Hash>,
+    kept: Vec<Kept>,
+    /// The heads of branches that are among them.
+    heads: BTreeSet<Hash>,
+    /// How many are not kept.
+    collected: u64,
 }
 
 impl Plan {
     /// Commits that are kept below the first one that all after are.
     fn exceptions(&self) -> Vec<(Hash, Place)> {
-        let below = self.kept.iter().filter(|(place, _)| place.at < self.retained);
-        below.map(|(place, record)| (record.commit.hash, *place)).collect()
+        let below = self.kept.iter().filter(|commit| commit.place.at < self.retained);
+        below.map(|commit| (commit.hash, commit.place)).collect()
+    }
+
+    fn keeps(&self, place: Place) -> bool {
+        place.at >= self.retained || self.kept.iter().any(|commit| commit.place == place)
     }
 }
 
@@ -260,44 +275,49 @@ impl Store {
     }
 
     /// Commits in the chunks from `end` on were made since the collection began: they stay, and count for nothing.
+    ///
+    /// Cost: reads each commit once. Takes 64 bytes of memory for each that is kept.
     fn plan(&self, retain: &Retain, end: u32) -> Result<Plan> {
-        let commits: Vec<(Place, CommitRecord)> = self.core.newest().collect::<Result<_>>()?;
-        let find = |hash: &Hash| {
-            let position = commits.iter().position(|(_, record)| record.commit.hash == *hash);
-            position.ok_or(Error::UnknownCommit { hash: *hash })
+        let old = self.core.view().control.retained;
+        let mut heads: BTreeSet<Hash> = self.branches().into_iter().map(|(_, head)| head).collect();
+        let mut missing: BTreeSet<Hash> = retain.commits.iter().copied().collect();
+        let wanted = missing.clone();
+        let mut since = retain.since;
+        let mut plan = Plan {
+            retained: Address { chunk: end, unit: 0 },
+            kept: Vec::new(),
+            heads: BTreeSet::new(),
+            collected: 0,
         };
-        let recent = commits.iter().take_while(|(place, _)| place.at.chunk >= end).count();
-        let mut count = recent.saturating_add(retain.newest.unwrap_or(0) as usize);
-        if let Some(since) = &retain.since {
-            count = count.max(find(since)? + 1);
-        }
-        let retained = self.core.view().control.retained;
-        if retain.everything || count >= commits.len() {
-            return Ok(Plan { retained, kept: commits, collected: Vec::new() });
-        }
-        let retained = if count == recent {
-            Address { chunk: end, unit: 0 }
-        } else {
-            // The oldest may be an exception, between which and the others commits are gone.
-            commits[count - 1].0.at.max(retained)
-        };
-        let mut wanted = vec![false; commits.len()];
-        wanted[..count].fill(true);
-        for hash in &retain.commits {
-            wanted[find(hash)?] = true;
-        }
-        for (_, head) in self.branches() {
-            if let Ok(position) = find(&head) {
-                wanted[position] = true;
+        let mut left = retain.newest.unwrap_or(0);
+        for commit in self.core.newest() {
+            let (place, CommitRecord { commit: Commit { hash, .. }, root, .. }) = commit?;
+            let is_recent = place.at.chunk >= end;
+            let is_counted = !is_recent && (left > 0 || since.is_some() || retain.everything);
+            if is_counted {
+                left = left.saturating_sub(1);
+                // The oldest may be an exception, between which and the others commits are gone.
+                plan.retained = place.at.max(old);
             }
-        }
-        let mut plan = Plan { retained, kept: Vec::new(), collected: Vec::new() };
-        for (commit, wanted) in commits.into_iter().zip(wanted) {
-            if wanted {
-                plan.kept.push(commit);
+            missing.remove(&hash);
+            if since == Some(hash) {
+                since = None;
+            }
+            let is_head = heads.remove(&hash);
+            if is_head {
+                plan.heads.insert(hash);
+            }
+            if is_recent || is_counted || is_head || wanted.contains(&hash) {
+                plan.kept.push(Kept { hash, place, root: root.map(|root| root.place.at) });
             } else {
-                plan.collected.push(commit.1.commit.hash);
+                plan.collected += 1;
             }
+        }
+        if let Some(hash) = since.or(missing.pop_first()) {
+            return Err(Error::UnknownCommit { hash });
+        }
+        if plan.collected == 0 {
+            plan.retained = old;
         }
         Ok(plan)
     }
@@ -327,10 +347,10 @@ impl Store {
         pacer: &mut Pacer<'_>,
     ) -> Result<Arc<Marks>> {
         let pack = &self.core.pack;
-        for (place, record) in &plan.kept {
-            marks.mark(place.at);
-            if let Some(root) = &record.root {
-                marks.mark(root.place.at);
+        for commit in &plan.kept {
+            marks.mark(commit.place.at);
+            if let Some(root) = commit.root {
+                marks.mark(root);
             }
         }
         for root in self.core.pinned.roots() {
@@ -350,6 +370,7 @@ impl Store {
         if self.volumes() > 0 {
             return Ok(Arc::new(marks));
         }
+        self.check_heads(plan, end)?;
         let before = self.hide(plan, &mut marks)?;
         let marks = Arc::new(marks);
         let switched = self.switch(plan, &mut writer, end, &marks);
@@ -358,6 +379,21 @@ impl Store {
             (view.control.retained, view.kept) = before;
         }
         switched.map(|()| marks)
+    }
+
+    /// A branch may have been set meanwhile to a commit that is not to be kept. None is set before the switch.
+    fn check_heads(&self, plan: &Plan, end: u32) -> Result<()> {
+        for (name, head) in self.branches() {
+            if !plan.heads.contains(&head)
+                && let Some((place, _)) = self.core.find_commit(&head)?
+                && place.at.chunk < end
+                && !plan.keeps(place)
+            {
+                let name = String::from_utf8_lossy(&name).into_owned();
+                return Err(Error::BranchMoved { name });
+            }
+        }
+        Ok(())
     }
 
     /// Lets no commit be checked out any more that is to be collected, once all that were are marked. What was to be seen
@@ -369,13 +405,6 @@ impl Store {
             let mut view = self.core.view_mut();
             if self.core.pinned.roots().iter().any(|root| marks.lacks(root.at)) {
                 continue;
-            }
-            // A branch may have been set meanwhile to a commit that was not to be kept.
-            let moved = view.branches.iter().find(|(_, head)| plan.collected.contains(head));
-            if let Some((name, _)) = moved {
-                return Err(Error::BranchMoved {
-                    name: String::from_utf8_lossy(name).into_owned(),
-                });
             }
             let kept = plan.exceptions().into_iter().collect();
             return Ok((
@@ -456,7 +485,7 @@ impl Store {
         let volume = self.volumes().checked_sub(1);
         let mut report = GcReport {
             kept: plan.kept.len() as u64,
-            collected: if volume.is_some() { 0 } else { plan.collected.len() as u64 },
+            collected: if volume.is_some() { 0 } else { plan.collected },
             chunks: u64::from(end - first),
             ..GcReport::default()
         };
@@ -562,18 +591,22 @@ impl Store {
             let at = place(*value).at;
             at.chunk < end && !marks.is_live(at)
         };
-        let mut gone: Vec<IndexKey> = Vec::new();
-        let mut visit = |key: &IndexKey, value: &IndexValue| {
-            if is_gone(value) {
-                gone.push(*key);
-            }
-        };
-        index.each(&mut visit).map_err(Error::index)?;
-        for some in gone.chunks(REMOVALS) {
+        let mut from: IndexKey = [0; INDEX_KEY_BYTES];
+        loop {
+            let mut gone: Vec<IndexKey> = Vec::with_capacity(REMOVALS);
+            let mut visit = |key: &IndexKey, value: &IndexValue| {
+                if is_gone(value) {
+                    gone.push(*key);
+                }
+                gone.len() < REMOVALS
+            };
+            index.each_from(&from, &mut visit).map_err(Error::index)?;
+            let Some(last) = gone.last() else { return Ok(()) };
+            from = *last;
             // What was made anew meanwhile is indexed under this lock, and stays.
             let writer = lock(&self.writer);
-            let mut removed = Vec::with_capacity(some.len());
-            for key in some {
+            let mut removed = Vec::with_capacity(gone.len());
+            for key in &gone {
                 if index.find(key).map_err(Error::index)?.is_some_and(|value| is_gone(&value)) {
                     removed.push(*key);
                 }
@@ -582,7 +615,6 @@ impl Store {
             drop(writer);
             pacer.add(0)?;
         }
-        Ok(())
     }
 }
 

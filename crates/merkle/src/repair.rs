@@ -1,7 +1,7 @@
 //! Repair: the index and the control record, which can be made again from the pack, are.
 //!
-//! The pack itself is never changed but for what lies behind its last whole frame. A control record that is whole stays; a
-//! lost one is taken from the copy in the last frame that has one. The index is always made anew.
+//! The pack itself is not changed. A control record that is whole and leads anywhere stays; in the place of one that is lost, or
+//! leads to what is damaged, comes the last copy in the pack. The index is always made anew.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ pub struct RepairReport {
     pub branches: u64,
 }
 
-/// Makes the control record again if it is lost, and the index anew. Nobody else may have the store open for writing.
+/// Makes the control record again if it is lost or leads to what is damaged, and the index anew. Nobody else may have the store open for writing.
 ///
 /// Cost: reads the commits; for a lost control record, the chunks from the last one back to the first that has a copy; for
 /// an index of all objects, everything that is in use.

@@ -113,6 +113,13 @@ enum BranchTest {
     Is(Option<Hash>),
 }
 
+/// What came of a change.
+#[derive(Debug, Clone, Copy)]
+struct BranchChange {
+    before: Option<Hash>,
+    is_set: bool,
+}
+
 /// How far the pack is durable.
 #[derive(Debug)]
 struct Synced {
@@ -317,11 +324,12 @@ impl Store {
     /// [`Index`](Error::Index).
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: &Options) -> Result<Self> {
         options.check()?;
-        check_whole(&*disk, dir)?;
         if disk.kind(&dir.join(CONTROL))?.is_none() {
+            check_whole(&*disk, dir)?;
             return Err(Error::NotFound { path: dir.to_owned() });
         }
         let guard = take_lock(&*disk, dir)?;
+        check_whole(&*disk, dir)?;
         let controls = read_control(&*disk, dir)?;
         let mut failed = None;
         for mut control in controls {
@@ -499,7 +507,8 @@ impl Store {
     /// Cost: one write and one sync; now and then those of a new chunk.
     ///
     /// # Errors
-    /// [`Disk`](Error::Disk) and [`Index`](Error::Index): nothing was committed; [`Poisoned`](Error::Poisoned) after a sync that failed;
+    /// [`Disk`](Error::Disk) and [`Index`](Error::Index): nothing was committed, unless it was the sync that failed: then the store is
+    /// [`Poisoned`](Error::Poisoned) from here on, and the commit may be there when it is opened anew;
     /// [`Closed`](Error::Closed); [`NotADirectory`](Error::NotADirectory) for a tree that is a value;
     /// [`DanglingHash`](Error::DanglingHash) for a shallow part; [`CommitTooLarge`](Error::CommitTooLarge);
     /// [`ForeignTree`](Error::ForeignTree) for a tree of another store, while one that belongs to none is copied.
@@ -814,7 +823,7 @@ impl Store {
     /// # Errors
     /// As [`commit`](Self::commit), and [`UnknownCommit`](Error::UnknownCommit), [`BranchName`](Error::BranchName).
     pub fn set_branch(&self, name: &[u8], head: &Hash) -> Result<()> {
-        self.change_branch(name, Some(*head), BranchTest::Any).map(|_| ())
+        self.change_branch(name, Some(*head), BranchTest::Any).map(drop)
     }
 
     /// Removes a branch; says whether there was one.
@@ -822,9 +831,7 @@ impl Store {
     /// # Errors
     /// As [`commit`](Self::commit).
     pub fn remove_branch(&self, name: &[u8]) -> Result<bool> {
-        let was_there = self.branch(name).is_some();
-        self.change_branch(name, None, BranchTest::Any)?;
-        Ok(was_there)
+        Ok(self.change_branch(name, None, BranchTest::Any)?.before.is_some())
     }
 
     /// Sets the head of a branch to `set`, or removes it, if it is `test` now; says whether it was. Of several that do so at
@@ -838,19 +845,24 @@ impl Store {
         test: Option<&Hash>,
         set: Option<&Hash>,
     ) -> Result<bool> {
-        self.change_branch(name, set.copied(), BranchTest::Is(test.copied()))
+        Ok(self.change_branch(name, set.copied(), BranchTest::Is(test.copied()))?.is_set)
     }
 
-    fn change_branch(&self, name: &[u8], head: Option<Hash>, test: BranchTest) -> Result<bool> {
+    fn change_branch(
+        &self,
+        name: &[u8],
+        head: Option<Hash>,
+        test: BranchTest,
+    ) -> Result<BranchChange> {
         if name.is_empty() || name.len() > BRANCH_BYTES_MAX {
             return Err(Error::BranchName { bytes: name.len() });
         }
-        let end = {
+        let (end, before) = {
             let mut writer = lock(&self.writer);
             self.check_writable(&writer)?;
             let current = self.branch(name);
             if matches!(test, BranchTest::Is(test) if test != current) {
-                return Ok(false);
+                return Ok(BranchChange { before: current, is_set: false });
             }
             if let Some(hash) = head
                 && self.core.find_commit(&hash)?.is_none()
@@ -868,13 +880,13 @@ impl Store {
                 let change = HeadChange { branch: name.to_vec(), before: current, after: head };
                 self.core.watches.push(writer.tail.end, change);
             }
-            writer.tail.end
+            (writer.tail.end, current)
         };
         if self.options.durability == Durability::Durable {
             self.sync_to(end)?;
         }
         self.core.call_watches(end);
-        Ok(true)
+        Ok(BranchChange { before, is_set: true })
     }
 
     /// Whether an object that the index has may be referred to: not while a collection takes it away, or parts of it.

@@ -273,7 +273,7 @@ impl Tree {
     /// store is copied. Says whether anything changed.
     ///
     /// # Errors
-    /// As [`add`](Self::add), and [`ForeignTree`](Error::ForeignTree) for a tree of another store that is not in memory.
+    /// As [`add`](Self::add), and [`ForeignTree`](Error::ForeignTree) for a tree of another store, or of other rules.
     pub fn add_tree<S: AsRef<[u8]>>(&mut self, path: &[S], tree: &Self) -> Result<bool> {
         if tree.is_empty() {
             return self.remove(path);

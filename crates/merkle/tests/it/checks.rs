@@ -88,6 +88,9 @@ fn a_lost_index_is_made_again() {
         let report = checked(&disk);
         assert_eq!(report.problem_count, kept.len() as u64, "{:?}", report.problems.first());
         assert!(report.problems[0].what.starts_with("AbsentValue"), "{}", report.problems[0]);
+        let index_files =
+            disk.files().iter().filter(|path| path.starts_with("/store/index")).count();
+        assert_eq!(index_files, 0, "a check makes nothing");
         assert_eq!(repaired(&disk), before, "the same once more");
         assert_eq!(checked(&disk).problems, []);
         let store = open(&disk, indexing).unwrap();

@@ -415,3 +415,66 @@ fn closing_a_store_cancels_its_collection() {
     let has_switched = outcome.is_ok() || bench.store.has_unfinished_collection();
     bench.check(|number| !has_switched || number == 59);
 }
+
+/// A branch that is set to a commit that was to be collected stops the collection before it takes anything away; one that
+/// is set to another that is kept, or is made meanwhile, does not.
+#[test]
+fn a_branch_that_is_set_during_a_collection_keeps_its_head() {
+    let mut bench = Bench::new(options());
+    bench.chain(30);
+    let collect = |bench: &Bench, head: Option<usize>| {
+        let store = &bench.store;
+        let mut is_set = false;
+        let mut pace = |_: &terrane_merkle::GcProgress| {
+            if !std::mem::replace(&mut is_set, true) {
+                let head = match head {
+                    Some(number) => bench.commits[number].0,
+                    None => store.commit(&store.empty(), &Meta::tezos(77, "")).unwrap(),
+                };
+                store.set_branch(b"late", &head).unwrap();
+            }
+            GcPace::Go
+        };
+        store.collect(&Retain::newest(5).and(bench.commits[2].0), &mut pace)
+    };
+    let stopped = collect(&bench, Some(3));
+    assert!(matches!(&stopped, Err(Error::BranchMoved { name }) if name == "late"), "{stopped:?}");
+    bench.check(|_| true);
+    bench.store.remove_branch(b"late").unwrap();
+    let kept = |number: usize| number >= 25 || number == 2;
+    let report = collect(&bench, Some(27)).unwrap();
+    assert_eq!((report.kept, report.collected), (6, 24));
+    bench.check(kept);
+    collect(&bench, Some(2)).unwrap();
+    bench.check(kept);
+    let made = collect(&bench, None).and(bench.store.branch(b"late").ok_or(Error::EmptyChunk));
+    assert!(bench.store.exists(&made.unwrap()).unwrap());
+}
+
+/// Removals from the index come in pieces, so that a collection of many objects takes no memory for them.
+#[test]
+fn an_index_of_all_objects_loses_what_is_collected() {
+    let mut bench = Bench::new(Options { indexing: Indexing::Always, ..options() });
+    bench.chain(60);
+    bench.store.collect(&Retain::newest(2), &mut go).unwrap();
+    let indexed = |bench: &mut Bench| {
+        bench.store.close().unwrap();
+        let engine: Arc<dyn terrane_merkle::IndexEngine> = Arc::new(BtreeIndexes::new(1 << 20));
+        let index = engine.open(Arc::clone(&bench.disk), &Path::new(DIR).join("index")).unwrap();
+        let mut keys = Vec::new();
+        index
+            .each_from(&[0; 33], &mut |key, _| {
+                keys.push(*key);
+                true
+            })
+            .unwrap();
+        index.close().unwrap();
+        keys
+    };
+    let after = indexed(&mut bench);
+    let engine: Arc<dyn terrane_merkle::IndexEngine> = Arc::new(BtreeIndexes::new(1 << 20));
+    terrane_merkle::repair(&bench.disk, Path::new(DIR), &engine, &mut |_| {}).unwrap();
+    // What is there is what is in use: that of an index made anew.
+    assert_eq!(after, indexed(&mut bench));
+    assert!(after.len() > 300, "{}", after.len());
+}
