@@ -478,3 +478,51 @@ fn an_index_of_all_objects_loses_what_is_collected() {
     assert_eq!(after, indexed(&mut bench));
     assert!(after.len() > 300, "{}", after.len());
 }
+
+#[test]
+fn a16_chunks_before_the_target_go_and_the_one_that_it_is_in_stays() {
+    let mut bench = Bench::new(Options { chunk_bytes: 1 << 20, ..options() });
+    // Three commits a chunk, each of a value of its own.
+    for number in 0..12u8 {
+        let mut context = bench.store.empty();
+        context.add(&["data", "a", "b"], vec![number; 20_000]).unwrap();
+        let hash = bench.store.commit(&context, &Meta::tezos(i64::from(number), "")).unwrap();
+        let path = ["data", "a", "b"].map(str::to_owned).to_vec();
+        bench.commits.push((hash, Content::from([(path, vec![number; 20_000])])));
+        if number % 3 == 2 {
+            bench.store.split().unwrap();
+            assert!(matches!(bench.store.split(), Err(Error::EmptyChunk)), "nothing was written");
+        }
+    }
+    bench.check(|_| true);
+    let present = |bench: &Bench| -> Vec<bool> {
+        let entries = bench.disk.list(Path::new(DIR)).unwrap();
+        let is_there =
+            |number: u32| entries.iter().any(|entry| entry.name == format!("chunk-{number:08x}"));
+        (0..4).map(is_there).collect()
+    };
+    assert_eq!(present(&bench), [true; 4]);
+    for (target, removed, chunks) in [
+        (5, 1, [false, true, true, true]),  // the last commit of a chunk
+        (7, 1, [false, false, true, true]), // the second one
+        (8, 0, [false, false, true, true]),
+    ] {
+        let before = bench.disk_bytes();
+        let mut peak = before;
+        let mut pace = |_: &terrane_merkle::GcProgress| {
+            peak = peak.max(bench.disk_bytes());
+            GcPace::Go
+        };
+        let report = bench.store.collect(&Retain::since(bench.commits[target].0), &mut pace);
+        let report = report.unwrap();
+        assert_eq!(report.removed, removed, "{target}: {report:?}");
+        assert_eq!(present(&bench), chunks, "{target}");
+        bench.check(|number| number >= target);
+        // What is dead in the chunk that stays is counted, and given back.
+        assert!(report.freed_bytes >= 20_000, "{report:?}");
+        let live = (12 - target as u64) * 20_000;
+        assert!((live..live + 10_000).contains(&report.live_bytes), "{target}: {report:?}");
+        // No more than one chunk is there twice.
+        assert!(peak <= before + 65_000, "{target}: {before} {peak}");
+    }
+}

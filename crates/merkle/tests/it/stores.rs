@@ -490,3 +490,80 @@ fn a_shallow_empty_directory_is_the_empty_directory() {
     // The empty value has that hash too.
     assert!(context.shallow(Kind::Value, store.rules().empty_hash()).is_shallow());
 }
+
+#[test]
+fn a7_a_commit_of_what_did_not_change_writes_no_object_of_a_tree() {
+    let store = create(&memory());
+    let [_, block2, ..] = octez_chain(&store);
+    let mut context = checkout(&store, &block2);
+    assert!(!context.remove(&["data", "absent"]).unwrap());
+    assert!(!context.remove(&["data", "version", "through", "a", "value"]).unwrap());
+    assert!(!context.add(&["data", "version"], *b"0.0").unwrap());
+    let before = store.stats().committed;
+    let hash = store.commit(&context, &Meta::tezos(1, "the same")).unwrap();
+    let after = store.stats().committed;
+    assert_eq!((after.nodes, after.values), (before.nodes, before.values));
+    assert_eq!(store.commit_info(&hash).unwrap().root, store.commit_info(&block2).unwrap().root);
+}
+
+#[test]
+fn a23_a_reader_writes_nothing() {
+    let disk = memory();
+    let store = create(&disk);
+    let chain = octez_chain(&store);
+    store.set_branch(b"main", &chain[3]).unwrap();
+    let counted = terrane_io::CountedDisk::new(Arc::clone(&disk));
+    let shared: Arc<dyn Disk> = counted.clone();
+    let reader = StoreReader::open(shared, Path::new(DIR), 1 << 20).unwrap();
+    for hash in &chain {
+        let context = reader.checkout(hash).unwrap().unwrap();
+        assert_eq!(context.find(&["absent"]).unwrap(), None);
+        assert!(context.length(&[] as &[&str]).unwrap() > 1);
+    }
+    assert!(!reader.exists(&store.rules().empty_hash()).unwrap());
+    reader.export(&chain[2], &mut Vec::new()).unwrap();
+    assert!(!reader.sync().unwrap());
+    let counts = counted.counts();
+    assert!(counts.reads > 5 && counts.opens > 2, "{counts:?}");
+    let changes = [
+        counts.creates,
+        counts.writes,
+        counts.set_lens,
+        counts.allocates,
+        counts.syncs,
+        counts.dir_syncs,
+        counts.dirs_created,
+        counts.dirs_removed,
+        counts.removes,
+        counts.renames,
+        counts.links,
+        counts.locks,
+    ];
+    assert_eq!(changes, [0; 12], "{counts:?}");
+}
+
+/// Whoever runs the tests as an administrator may write there all the same.
+#[test]
+fn a23_a_store_in_a_directory_that_nobody_may_write_to_can_be_read() {
+    use std::fs;
+    let place = tempfile::tempdir().unwrap();
+    let dir = place.path().join("store");
+    let disk: Arc<dyn Disk> = terrane_io::RealDisk::auto();
+    let store = Store::create(Arc::clone(&disk), &dir, &options()).unwrap();
+    let chain = octez_chain(&store);
+    store.close().unwrap();
+    drop(store);
+    let protect = |is_readonly: bool| {
+        let files = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path());
+        for path in files.chain([dir.clone()]) {
+            let mut permissions = fs::metadata(&path).unwrap().permissions();
+            permissions.set_readonly(is_readonly);
+            fs::set_permissions(&path, permissions).unwrap();
+        }
+    };
+    protect(true);
+    let reader = StoreReader::open(disk, &dir, 1 << 20).unwrap();
+    let context = reader.checkout(&chain[2]).unwrap().unwrap();
+    assert_eq!(text(&context, &["data", "a", "d"]).as_deref(), Some("Mars"));
+    protect(false);
+}
