@@ -21,8 +21,6 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError, TryLockError};
 
-use terrane_io::disk::create_dirs;
-
 use crate::address::{Address, Place, UNIT_BYTES};
 use crate::chunk::{Chunk, Run};
 use crate::commit::{Commit, CommitRecord};
@@ -255,10 +253,14 @@ impl Store {
             return Err(Error::InvalidConfig { option: "volumes", value, allowed: "up to 65,535" });
         };
         let path = volume_dir(dir, control.volumes);
-        create_dirs(disk, &path)?;
-        // A process that was killed may have made them.
-        disk.sync_dir(&archive_dir(dir))?;
-        disk.sync_dir(dir)?;
+        let archive = archive_dir(dir);
+        for (parent, made) in [(dir, &archive), (&archive, &path)] {
+            // A process that was killed may have made it.
+            if disk.kind(made)?.is_none() {
+                disk.create_dir(made)?;
+            }
+            self.or_poison(disk.sync_dir(parent))?;
+        }
         let change = ControlChange { volumes: Some(volumes), ..Default::default() };
         self.checkpoint(&mut writer, &change)?;
         Ok(path)
@@ -498,7 +500,7 @@ impl Store {
         }
         let pack = &self.core.pack;
         if volume.is_some() {
-            pack.sync_volumes()?;
+            self.or_poison(pack.sync_volumes())?;
         }
         let mut new_first = first;
         for number in first..end {

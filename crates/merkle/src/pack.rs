@@ -450,7 +450,11 @@ impl Pack {
         }
         let part = self.with_catalog(false, |catalog| catalog.next_part(number, volume))?;
         let path = part_path(&self.dir, number, part);
-        self.write_whole(&path, &dir, source, runs, pace)?;
+        if let Err(error) = self.write_whole(&path, &dir, source, runs, pace) {
+            // Nobody is to take for archived what may not be durable.
+            self.disk.remove(&path).ok();
+            return Err(error);
+        }
         let mut catalog = self.catalog.write().unwrap_or_else(PoisonError::into_inner);
         catalog.get_or_insert_default().add(number, part);
         drop(catalog);

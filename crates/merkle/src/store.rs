@@ -316,7 +316,8 @@ impl Store {
 
     /// Opens the store in `dir` for writing. What a crash has left unfinished is cut.
     ///
-    /// Cost: reads the control record and the frames behind it: less than two chunks.
+    /// Cost: reads the control record and the frames behind it: less than two chunks; the objects of these once more if all are
+    /// [indexed](Indexing::Always).
     ///
     /// # Errors
     /// [`NotFound`](Error::NotFound), [`Locked`](Error::Locked), [`ConfigMismatch`](Error::ConfigMismatch),
@@ -483,11 +484,14 @@ impl Store {
     }
 
     /// Lets nothing be written any more after a call that has failed.
-    fn or_poison(&self, result: terrane_io::Result<()>) -> Result<()> {
+    pub(crate) fn or_poison<E: Into<Error>>(
+        &self,
+        result: std::result::Result<(), E>,
+    ) -> Result<()> {
         if result.is_err() {
             self.poisoned.store(true, Ordering::Release);
         }
-        Ok(result?)
+        result.map_err(Into::into)
     }
 
     /// The hash that a commit of `context` would have. Nothing is written.
