@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use terrane_btree::{Config, Cursor, Index, Update};
+use terrane_btree::{Config, Index, Update};
 use terrane_io::{Disk, EntryKind};
 use terrane_merkle::{
     INDEX_KEY_BYTES, INDEX_VALUE_BYTES, IndexEngine, IndexKey, IndexResult, IndexValue, ObjectIndex,
@@ -57,13 +57,6 @@ fn value_of(bytes: &[u8]) -> IndexResult<IndexValue> {
     Ok(bytes.try_into()?)
 }
 
-fn visit_all(mut cursor: Cursor, visit: &mut dyn FnMut(&IndexKey, &IndexValue)) -> IndexResult<()> {
-    while let Some((key, value)) = cursor.next()? {
-        visit(key.try_into()?, value.try_into()?);
-    }
-    Ok(())
-}
-
 #[derive(Debug)]
 struct BtreeIndex(Index);
 
@@ -84,8 +77,18 @@ impl ObjectIndex for BtreeIndex {
         Ok(())
     }
 
-    fn each(&self, visit: &mut dyn FnMut(&IndexKey, &IndexValue)) -> IndexResult<()> {
-        visit_all(self.0.iter()?, visit)
+    fn each_from(
+        &self,
+        first: &IndexKey,
+        visit: &mut dyn FnMut(&IndexKey, &IndexValue) -> bool,
+    ) -> IndexResult<()> {
+        let mut entries = self.0.range(first.as_slice()..)?;
+        while let Some((key, value)) = entries.next()? {
+            if !visit(key.try_into()?, value.try_into()?) {
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn flush(&self) -> IndexResult<()> {

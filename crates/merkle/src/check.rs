@@ -1,6 +1,6 @@
 //! Checking a store: every byte that is read for some commit, and everything that leads there.
 //!
-//! Looked at are: the control record and the heads of all chunks; every frame and every record with its checksum and its
+//! Looked at are: the control record and the heads of all chunks, those in volumes as well; every frame and every record with its checksum and its
 //! format; every object that a commit reaches, once: that it is there, that its hash is the one by which it is referred to,
 //! and that directories have their canonical shape; the heads of branches; and, of a store that nobody writes to, the index.
 
@@ -11,8 +11,9 @@ use std::sync::atomic::AtomicBool;
 use terrane_io::Disk;
 
 use crate::address::{Address, Link, Place};
-use crate::chunk::{chunk_number, chunk_path};
+use crate::chunk::{Chunk, chunk_number, chunk_path};
 use crate::core::{Core, View, recover};
+use crate::corrupt::Corrupt;
 use crate::digest;
 use crate::error::{Error, Result};
 use crate::hash::Hash;
@@ -25,6 +26,7 @@ use crate::quick::QuickMap;
 use crate::record::{ENTRIES_DELTA, FLAT, INNER, INNER_DELTA, LEAF, Record, Stored, VALUE};
 use crate::rules::{BRANCHING_MAX, INODE_DEPTH_MAX};
 use crate::store::{index_dir, read_control};
+use crate::volumes::{volume_dir, volumes};
 
 /// Problems that are listed; further ones are counted.
 const PROBLEMS_MAX: usize = 1000;
@@ -161,8 +163,9 @@ pub struct CheckOptions<'a> {
     pub hashes: bool,
 }
 
-/// Checks the store in `dir`, of which nothing is changed. `progress` is called with the bytes of each chunk, and then with each
-/// commit.
+/// Checks the store in `dir`, of which nothing is changed but that the index, if it is looked at, is opened as a writer opens it,
+/// which ends what a killed process has left unfinished there; one that is missing is not made. `progress` is called with the
+/// bytes of each chunk, and then with each commit.
 ///
 /// Cost: reads all of the store, and most of what is in use twice. Takes 24 bytes of memory for each object in use.
 ///
@@ -177,7 +180,8 @@ pub fn check(
     let mut report = CheckReport::default();
     let pack = Arc::new(Pack::new(Arc::clone(disk), dir, false, 64 << 20));
     check_chunks(&**disk, dir, &pack, &mut report, progress)?;
-    let core = match open(disk, dir, &pack, options.index) {
+    let is_index_there = disk.kind(&index_dir(dir))?.is_some();
+    let core = match open(disk, dir, &pack, options.index.filter(|_| is_index_there)) {
         Ok(core) => core,
         Err(error) => {
             report.note_error(dir, None, error)?;
@@ -192,9 +196,12 @@ pub fn check(
         kept: QuickMap::default(),
         report,
     };
+    checker.volumes()?;
     checker.commits(progress)?;
     checker.branches();
-    checker.index()?;
+    if options.index.is_some() {
+        checker.index()?;
+    }
     Ok(checker.report)
 }
 
@@ -251,15 +258,28 @@ fn check_chunks(
     report: &mut CheckReport,
     progress: &mut dyn FnMut(u64),
 ) -> Result<()> {
-    for number in chunk_numbers(disk, dir)? {
-        let chunk = match pack.chunk(number) {
+    let chunks = chunk_numbers(disk, dir)?.into_iter().map(|number| (number, None));
+    let parts = pack.parts()?.into_iter().map(|(number, part)| (number, Some(part)));
+    for (number, part) in chunks.chain(parts) {
+        let opened = match part {
+            None => pack.chunk(number),
+            Some(part) => pack.part(number, part),
+        };
+        let chunk = match opened {
             Ok(chunk) => chunk,
             Err(error) => {
                 report.note_error(dir, None, error)?;
                 continue;
             }
         };
-        for run in chunk.all_runs(0)?.0 {
+        let end = if part.is_none() { durable_end(disk, dir, pack, &chunk)? } else { 0 };
+        let (runs, damaged) = chunk.all_runs(end)?;
+        if let Some(unit) = damaged {
+            let at = Address { chunk: number, unit };
+            let what = Corrupt::rule("a frame is whole", u64::from(end), u64::from(unit));
+            report.note(chunk.file.path().to_owned(), Some(at), None, what.to_string());
+        }
+        for run in runs {
             chunk.each_record(run, &mut |place, body| {
                 let checked = body.and_then(|body| {
                     let kind = body.first().copied().unwrap_or(0);
@@ -270,7 +290,7 @@ fn check_chunks(
                     }
                 });
                 if let Err(what) = checked {
-                    let path = chunk_path(dir, number);
+                    let path = chunk.file.path().to_owned();
                     report.note(path, Some(place.at), None, what.to_string());
                 }
                 Ok(())
@@ -282,6 +302,21 @@ fn check_chunks(
         progress(bytes);
     }
     Ok(())
+}
+
+/// Up to where a chunk was durable at least, as the chunk that follows says, or the control record.
+fn durable_end(disk: &dyn Disk, dir: &Path, pack: &Pack, chunk: &Chunk) -> Result<u32> {
+    let (number, store) = (chunk.head.number, chunk.head.store);
+    if let Some(next) = number.checked_add(1)
+        && disk.kind(&chunk_path(dir, next))?.is_some()
+        && let Ok(next) = pack.chunk(next)
+        && next.head.store == store
+    {
+        return Ok(next.head.before);
+    }
+    let controls = read_control(disk, dir).unwrap_or_default();
+    let tails = controls.iter().map(|control| control.tail);
+    Ok(tails.filter(|tail| tail.chunk == number).map(|tail| tail.unit).max().unwrap_or(0))
 }
 
 struct Checker<'a> {
@@ -437,6 +472,17 @@ impl Checker<'_> {
         }
     }
 
+    /// The volumes that the control record knows are there.
+    fn volumes(&mut self) -> Result<()> {
+        let core = self.core;
+        let present = volumes(&*core.disk, &core.dir)?;
+        for volume in (0..core.view().control.volumes).filter(|volume| !present.contains(volume)) {
+            let path = volume_dir(self.dir, volume);
+            self.report.note(path, None, None, "a volume of the archive is missing".to_owned());
+        }
+        Ok(())
+    }
+
     fn branches(&mut self) {
         for (name, head) in self.core.branches() {
             if !self.kept.contains_key(&head) {
@@ -448,16 +494,18 @@ impl Checker<'_> {
 
     /// Every commit that the control record knows is in the index, where it is.
     fn index(&mut self) -> Result<()> {
-        let Some(index) = &self.core.index else { return Ok(()) };
+        let index = self.core.index.as_ref();
         let indexed = self.core.view().indexed;
         let path = index_dir(self.dir);
         for (hash, at) in self.kept.iter().filter(|(_, at)| at.at < indexed) {
-            let found = index.find(&key(Object::Commit, hash)).map_err(Error::index)?.map(place);
+            let key = key(Object::Commit, hash);
+            let found = index.map(|index| index.find(&key)).transpose().map_err(Error::index)?;
+            let found = found.flatten().map(place);
             if found != Some(*at) {
                 let what = format!("AbsentValue: commit {hash} is not in the index, or elsewhere");
                 self.report.note(path.clone(), Some(at.at), None, what);
             }
         }
-        index.close().map_err(Error::index)
+        index.map_or(Ok(()), |index| index.close().map_err(Error::index))
     }
 }

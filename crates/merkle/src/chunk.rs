@@ -200,8 +200,8 @@ impl Chunk {
         Ok(Some(bytes))
     }
 
-    /// The runs of records, of a chunk that ends at `end`: the payloads of all frames, or what is kept of them; and where what
-    /// follows is no frame, if that is before the end.
+    /// The runs of records, of a chunk that ends at `end` or later: the payloads of all frames, or what is kept of them; and
+    /// where what follows is no frame, if that is before `end`.
     pub(crate) fn all_runs(&self, end: u32) -> Result<(Vec<Run>, Option<u32>)> {
         if let Some(runs) = &self.runs {
             return Ok((runs.to_vec(), None));

@@ -39,6 +39,8 @@ pub enum Indexing {
 pub(crate) struct Control {
     pub(crate) rules: Rules,
     pub(crate) indexing: Indexing,
+    /// Volumes of the archive; without any, what is collected is removed.
+    pub(crate) volumes: u16,
     pub(crate) store: u64,
     pub(crate) sequence: u64,
     pub(crate) tail: Address,
@@ -60,8 +62,8 @@ pub(crate) fn is_control(pages: &[u8]) -> bool {
 
 impl Control {
     /// What a collection changes: where this differs, chunks have other files.
-    pub(crate) fn collection(&self) -> (u32, Address, u32) {
-        (self.first, self.retained, self.collecting)
+    pub(crate) fn collection(&self) -> (u32, Address, u32, u16) {
+        (self.first, self.retained, self.collecting, self.volumes)
     }
 
     /// Where its page begins in the file.
@@ -99,7 +101,7 @@ impl Control {
             Indexing::Minimal => 1,
             Indexing::Always => 2,
         });
-        bytes.extend_from_slice(&[0; 2]);
+        bytes.extend_from_slice(&self.volumes.to_le_bytes());
         for word in [self.rules.branching, self.rules.flat_limit] {
             bytes.extend_from_slice(&word.to_le_bytes());
         }
@@ -162,7 +164,7 @@ impl Control {
             2 => Indexing::Always,
             other => return Err(corrupt("indexing", 1, u64::from(other))),
         };
-        reader.u16().map_err(short)?;
+        let volumes = reader.u16().map_err(short)?;
         let (branching, flat_limit) = (reader.u32().map_err(short)?, reader.u32().map_err(short)?);
         let rules = Rules { scheme, branching, flat_limit };
         rules.check()?;
@@ -184,6 +186,7 @@ impl Control {
         Ok(Self {
             rules,
             indexing,
+            volumes,
             store,
             sequence,
             tail,
@@ -224,6 +227,7 @@ mod tests {
         Control {
             rules: Rules::TEZOS,
             indexing: Indexing::Always,
+            volumes: 2,
             store: 0x1234,
             sequence,
             tail: Address { chunk: 4, unit: 100 },

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 
 use terrane_io::Disk;
 
-use crate::address::{Address, Place};
+use crate::address::{Address, Link, Place};
 use crate::commit::{Branches, Commit, CommitRecord, CommitTable, apply_branches};
 use crate::context::Context;
 use crate::control::Control;
@@ -14,10 +14,13 @@ use crate::error::{Error, Result};
 use crate::frame::{FrameKind, records};
 use crate::hash::Hash;
 use crate::index::{Object, ObjectIndex, key, place};
-use crate::node::{Child, Env, Node};
+use crate::marks::Marks;
+use crate::node::{Child, Env, Node, Shape};
 use crate::pack::{Pack, Tail};
 use crate::pins::{Pinned, Pins};
 use crate::quick::QuickMap;
+use crate::record::Stored;
+use crate::rules::BRANCHING_MAX;
 use crate::tree::{Tree, empty_dir};
 use crate::watch::{HeadChange, Watches};
 
@@ -157,7 +160,9 @@ impl Core {
             None => self.find_in_tables(hash)?,
         };
         let view = self.view();
-        Ok(found.filter(|place| place.at < view.indexed && place.at.chunk >= view.control.first))
+        // Without volumes, what was in the chunks before is gone.
+        let first = if view.control.volumes > 0 { 0 } else { view.control.first };
+        Ok(found.filter(|place| place.at < view.indexed && place.at.chunk >= first))
     }
 
     fn find_in_tables(&self, hash: &Hash) -> Result<Option<Place>> {
@@ -285,5 +290,69 @@ impl Core {
             Some((_, record)) => Ok(record.commit),
             None => Err(Error::UnknownCommit { hash: *hash }),
         }
+    }
+
+    /// Calls `visit` with a directory and all objects below it that were not seen, or are in no chunk that `seen` is for.
+    pub(crate) fn each_object(
+        &self,
+        root: Link,
+        seen: &mut Marks,
+        visit: &mut dyn FnMut(Object, &Link) -> Result<()>,
+    ) -> Result<()> {
+        let mut stack = vec![root];
+        while let Some(link) = stack.pop() {
+            if !seen.mark(link.place.at) {
+                continue;
+            }
+            visit(Object::Dir, &link)?;
+            let node = Node::of_record(self.pack.record_at(link.place)?, &link);
+            match node.shape() {
+                Shape::Inner(inner) => {
+                    let buckets = 0..BRANCHING_MAX as usize;
+                    stack.extend(buckets.filter_map(|bucket| inner.stored_link(bucket).copied()));
+                }
+                Shape::Entries(entries) => {
+                    for item in 0..entries.len() {
+                        match entries.spot(item).stored() {
+                            Ok(Stored::Dir(link)) => stack.push(link),
+                            Ok(Stored::Value(link)) if seen.mark(link.place.at) => {
+                                visit(Object::Value, &link)?;
+                            }
+                            _ => {}
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls `visit` with the objects of the commits behind the control record that lie there, but for what is damaged and
+    /// below.
+    ///
+    /// Cost: one read for each directory and inode of these.
+    pub(crate) fn each_recent(&self, visit: &mut dyn FnMut(Object, &Link)) -> Result<()> {
+        let (tail, last, commits) = {
+            let view = self.view();
+            (view.control.tail, view.last, view.recent.values().copied().collect::<Vec<Place>>())
+        };
+        let end = last.map_or(tail.chunk, |last| last.at.chunk);
+        let mut seen = Marks::new(tail.chunk, end + 1);
+        for commit in commits {
+            let root = self.commit_at(commit)?.root;
+            let Some(root) = root.filter(|root| root.place.at >= tail) else { continue };
+            let visited = self.each_object(root, &mut seen, &mut |object, link| {
+                if link.place.at >= tail {
+                    visit(object, link);
+                }
+                Ok(())
+            });
+            match visited {
+                // For who reads the object.
+                Ok(()) | Err(Error::Corrupt { .. } | Error::Collected { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 }

@@ -19,8 +19,9 @@ pub enum Error {
     /// A call on the disk failed. The store stays at its last commit; reads go on.
     #[error(transparent)]
     Disk(#[from] terrane_io::Error),
-    /// The index of commits failed. The store stays at its last commit; what is found without it still works.
-    #[error("the index of commits: {reason}")]
+    /// The index of commits failed. The store stays at its last commit; what is found without it still works. If it is damaged,
+    /// [`repair`](crate::repair()) makes it again of the pack.
+    #[error("the index of commits: {reason}; `terrane verify --repair` makes a damaged one again")]
     Index {
         /// What the index says.
         reason: String,
@@ -175,8 +176,8 @@ pub enum Error {
         /// How many there would be.
         levels: usize,
     },
-    /// A value of 2 GiB or more. Nothing was changed.
-    #[error("a value of {bytes} bytes; the limit is 2 GiB")]
+    /// A value of 512 MiB or more. Nothing was changed.
+    #[error("a value of {bytes} bytes; it must have less than 512 MiB")]
     ValueSize {
         /// Its length.
         bytes: usize,
@@ -193,6 +194,15 @@ pub enum Error {
     /// A collection, or an import, runs already. It goes on.
     #[error("a collection or an import runs already")]
     GcRunning,
+    /// A collection that took garbage away was interrupted. Collect everything once more, which takes the rest.
+    #[error("a collection was interrupted; collect everything once more")]
+    GcUnfinished,
+    /// The volume that was added last is still empty. Collect into it first.
+    #[error("{} is still empty; collect into it before another is added", .path.display())]
+    EmptyVolume {
+        /// The directory of the volume.
+        path: PathBuf,
+    },
     /// A collection was cancelled. What it had not begun to take away is still there.
     #[error("the collection was cancelled")]
     GcCancelled,

@@ -12,6 +12,7 @@ use crate::corrupt::Corrupt;
 use crate::encode::Sink;
 use crate::error::{Error, Result};
 use crate::hash::Hash;
+use crate::rules::VALUE_BYTES_MAX;
 
 pub(crate) const FRAME_HEAD_BYTES: usize = 32;
 /// First bytes of a frame.
@@ -20,6 +21,9 @@ pub(crate) const FRAME_MAGIC: [u8; 4] = *b"TMF1";
 const CHECKED_BYTES: usize = FRAME_HEAD_BYTES - CRC_BYTES;
 /// The largest frame: a commit of more is written by several flushes before.
 pub(crate) const FRAME_BYTES_MAX: usize = 1 << 30;
+/// A frame is ended when it has so many bytes, if not before: there is room for any value behind less.
+pub(crate) const FRAME_FULL_BYTES: usize = FRAME_BYTES_MAX / 2;
+const _: () = assert!(FRAME_FULL_BYTES + 1 + VALUE_BYTES_MAX <= FRAME_BYTES_MAX);
 const CRC_BYTES: usize = 4;
 
 /// What a frame is for.
@@ -100,8 +104,8 @@ fn located_crc(at: Address, bytes: &[u8]) -> u32 {
     crc32c_append(crc32c(&at.to_u64().to_le_bytes()), bytes)
 }
 
-/// The largest record; a value has less than 2 GiB.
-pub(crate) const RECORD_BYTES_MAX: u64 = (1 << 31) + 64;
+/// The largest record.
+pub(crate) const RECORD_BYTES_MAX: u64 = FRAME_BYTES_MAX as u64;
 
 /// How many bytes a record takes that begins like this.
 pub(crate) fn record_size(bytes: &[u8]) -> Option<usize> {

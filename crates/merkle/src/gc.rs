@@ -9,27 +9,34 @@
 //! 3. **Reclaim.** Chunk by chunk, what is not marked is left out of a copy that takes the chunk's place; so the disk holds one
 //!    chunk twice, never more. Addresses stay. A collection that ends here leaves garbage, which the next one takes.
 //!
+//! In a store with an archive nothing is lost: what is not marked goes to the volume that was added last, and every commit can
+//! be read as before. So there is no second step, and in the third a chunk is rewritten once the copy of what it loses is
+//! durable. A collection that ends anywhere has moved some of it; the next one moves the rest.
+//!
 //! `pace` is called after each piece of work, of about 1 MiB of input or output: it may wait, so that the store's own work goes
 //! first, and it may cancel.
 
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, TryLockError};
+use std::sync::{Arc, MutexGuard, PoisonError, TryLockError};
 
 use crate::address::{Address, Place, UNIT_BYTES};
-use crate::chunk::Run;
-use crate::commit::CommitRecord;
+use crate::chunk::{Chunk, Run};
+use crate::commit::{Commit, CommitRecord};
 use crate::core::table_at;
 use crate::corrupt::Corrupt;
 use crate::error::{Error, Result};
 use crate::hash::Hash;
-use crate::index::{IndexKey, IndexValue, place};
+use crate::index::{INDEX_KEY_BYTES, IndexKey, IndexValue, place};
 use crate::marks::{Marks, unit_bytes};
 use crate::quick::QuickMap;
 use crate::store::{ControlChange, Store, Writer, lock};
+use crate::volumes::{archive_dir, is_empty, volume_dir};
 
 /// Chunks are compacted when at least one part in so many of them is garbage.
 const GARBAGE_PARTS: u64 = 16;
-/// Keys that are removed from the index at once.
+/// Keys that are looked for and removed from the index at once.
 const REMOVALS: usize = 128;
 
 /// Which commits are kept. Heads of branches always are, and so is what is made during the collection.
@@ -99,7 +106,7 @@ pub enum GcPace {
 pub struct GcReport {
     /// Commits that are kept, without those made meanwhile.
     pub kept: u64,
-    /// Commits that were collected.
+    /// Commits that were collected: none in a store with an archive.
     pub collected: u64,
     /// Chunks that were looked at.
     pub chunks: u64,
@@ -111,22 +118,50 @@ pub struct GcReport {
     pub live_bytes: u64,
     /// Bytes that were given back to the file system.
     pub freed_bytes: u64,
+    /// Bytes that were written to a volume.
+    pub archived_bytes: u64,
 }
 
-/// What is to be kept, and what is not.
+/// A commit that is kept.
+struct Kept {
+    hash: Hash,
+    place: Place,
+    root: Option<Address>,
+}
+
+/// What is to be kept.
 struct Plan {
     /// The first commit that is kept with all that follow.
     retained: Address,
-    kept: Vec<(Place, CommitRecord)>,
-    collected: Vec<Hash>,
+    kept: Vec<Kept>,
+    /// The heads of branches that are among them.
+    heads: BTreeSet<Hash>,
+    /// How many are not kept.
+    collected: u64,
 }
 
 impl Plan {
     /// Commits that are kept below the first one that all after are.
     fn exceptions(&self) -> Vec<(Hash, Place)> {
-        let below = self.kept.iter().filter(|(place, _)| place.at < self.retained);
-        below.map(|(place, record)| (record.commit.hash, *place)).collect()
+        let below = self.kept.iter().filter(|commit| commit.place.at < self.retained);
+        below.map(|commit| (commit.hash, commit.place)).collect()
     }
+
+    fn keeps(&self, place: Place) -> bool {
+        place.at >= self.retained || self.kept.iter().any(|commit| commit.place == place)
+    }
+}
+
+/// What is in use of a chunk.
+#[derive(Debug, Default)]
+struct Use {
+    /// Ascending.
+    kept: Vec<Run>,
+    /// What is not in use and in no volume; ascending.
+    archived: Vec<Run>,
+    /// Bytes in use, and of the rest.
+    live: u64,
+    garbage: u64,
 }
 
 /// Calls back after each piece of work.
@@ -148,10 +183,12 @@ impl Pacer<'_> {
 }
 
 impl Store {
-    /// Takes away all commits but those that are to be kept, and what only they reach. Runs in the thread of the caller;
+    /// Takes away all commits but those that are to be kept, and what only they reach; in a store with
+    /// [volumes](Self::add_volume), moves it to the last one, where it can be read as before. Runs in the thread of the caller;
     /// others go on reading and committing.
     ///
-    /// Cost: reads the older chunks twice at most, and writes those with garbage once, without it.
+    /// Cost: reads the older chunks twice at most, and writes those with garbage once, without it, and the garbage to a volume
+    /// if there is one.
     ///
     /// # Errors
     /// [`GcRunning`](Error::GcRunning), [`GcCancelled`](Error::GcCancelled), [`UnknownCommit`](Error::UnknownCommit) for one that
@@ -162,11 +199,7 @@ impl Store {
         retain: &Retain,
         pace: &mut dyn FnMut(&GcProgress) -> GcPace,
     ) -> Result<GcReport> {
-        let _running = match self.collection.try_lock() {
-            Ok(guard) => guard,
-            Err(TryLockError::Poisoned(error)) => error.into_inner(),
-            Err(TryLockError::WouldBlock) => return Err(Error::GcRunning),
-        };
+        let _running = self.no_collection()?;
         // What is committed from here on is in newer chunks than those that are looked at.
         let (first, end) = self.end_chunk()?;
         let plan = self.plan(retain, end)?;
@@ -182,50 +215,111 @@ impl Store {
         reclaimed
     }
 
+    /// Keeps collections out.
+    fn no_collection(&self) -> Result<MutexGuard<'_, ()>> {
+        match self.collection.try_lock() {
+            Ok(guard) => Ok(guard),
+            Err(TryLockError::Poisoned(error)) => Ok(error.into_inner()),
+            Err(TryLockError::WouldBlock) => Err(Error::GcRunning),
+        }
+    }
+
+    /// Adds a volume, to which collections move what they would take away otherwise, and gives its directory: `archive/volume-`
+    /// and a number in the directory of the store, which may be a mount or a link to another disk, made before. From the first
+    /// one on the store has an archive: every commit that is there now, or will be, stays readable.
+    ///
+    /// Cost: two listings, and the writes and syncs of a new directory and of a control record.
+    ///
+    /// # Errors
+    /// [`EmptyVolume`](Error::EmptyVolume) if nothing was moved to the last one yet; [`GcRunning`](Error::GcRunning);
+    /// [`GcUnfinished`](Error::GcUnfinished); [`InvalidConfig`](Error::InvalidConfig) for more than 65,535; and those of
+    /// [`commit`](Self::commit). A reader has no such call.
+    pub fn add_volume(&self) -> Result<PathBuf> {
+        let _none_runs = self.no_collection()?;
+        let mut writer = lock(&self.writer);
+        self.check_writable(&writer)?;
+        let (disk, dir) = (&*self.core.disk, &*self.core.dir);
+        let control = self.core.view().control;
+        if control.collecting != 0 {
+            return Err(Error::GcUnfinished);
+        }
+        if let Some(last) = control.volumes.checked_sub(1)
+            && is_empty(disk, dir, last)?
+        {
+            return Err(Error::EmptyVolume { path: volume_dir(dir, last) });
+        }
+        let Some(volumes) = control.volumes.checked_add(1) else {
+            let value = (u64::from(control.volumes) + 1).to_string();
+            return Err(Error::InvalidConfig { option: "volumes", value, allowed: "up to 65,535" });
+        };
+        let path = volume_dir(dir, control.volumes);
+        let archive = archive_dir(dir);
+        for (parent, made) in [(dir, &archive), (&archive, &path)] {
+            // A process that was killed may have made it.
+            if disk.kind(made)?.is_none() {
+                disk.create_dir(made)?;
+            }
+            self.or_poison(disk.sync_dir(parent))?;
+        }
+        let change = ControlChange { volumes: Some(volumes), ..Default::default() };
+        self.checkpoint(&mut writer, &change)?;
+        Ok(path)
+    }
+
+    /// How many volumes there are; with any, collections lose nothing.
+    pub fn volumes(&self) -> u16 {
+        self.core.view().control.volumes
+    }
+
     /// Whether a collection was interrupted while it took garbage away; one of [everything](Retain::everything) takes the rest.
     pub fn has_unfinished_collection(&self) -> bool {
         self.core.view().control.collecting != 0
     }
 
     /// Commits in the chunks from `end` on were made since the collection began: they stay, and count for nothing.
+    ///
+    /// Cost: reads each commit once. Takes 64 bytes of memory for each that is kept.
     fn plan(&self, retain: &Retain, end: u32) -> Result<Plan> {
-        let commits: Vec<(Place, CommitRecord)> = self.core.newest().collect::<Result<_>>()?;
-        let find = |hash: &Hash| {
-            let position = commits.iter().position(|(_, record)| record.commit.hash == *hash);
-            position.ok_or(Error::UnknownCommit { hash: *hash })
+        let old = self.core.view().control.retained;
+        let mut heads: BTreeSet<Hash> = self.branches().into_iter().map(|(_, head)| head).collect();
+        let mut missing: BTreeSet<Hash> = retain.commits.iter().copied().collect();
+        let wanted = missing.clone();
+        let mut since = retain.since;
+        let mut plan = Plan {
+            retained: Address { chunk: end, unit: 0 },
+            kept: Vec::new(),
+            heads: BTreeSet::new(),
+            collected: 0,
         };
-        let recent = commits.iter().take_while(|(place, _)| place.at.chunk >= end).count();
-        let mut count = recent.saturating_add(retain.newest.unwrap_or(0) as usize);
-        if let Some(since) = &retain.since {
-            count = count.max(find(since)? + 1);
-        }
-        let retained = self.core.view().control.retained;
-        if retain.everything || count >= commits.len() {
-            return Ok(Plan { retained, kept: commits, collected: Vec::new() });
-        }
-        let retained = if count == recent {
-            Address { chunk: end, unit: 0 }
-        } else {
-            // The oldest may be an exception, between which and the others commits are gone.
-            commits[count - 1].0.at.max(retained)
-        };
-        let mut wanted = vec![false; commits.len()];
-        wanted[..count].fill(true);
-        for hash in &retain.commits {
-            wanted[find(hash)?] = true;
-        }
-        for (_, head) in self.branches() {
-            if let Ok(position) = find(&head) {
-                wanted[position] = true;
+        let mut left = retain.newest.unwrap_or(0);
+        for commit in self.core.newest() {
+            let (place, CommitRecord { commit: Commit { hash, .. }, root, .. }) = commit?;
+            let is_recent = place.at.chunk >= end;
+            let is_counted = !is_recent && (left > 0 || since.is_some() || retain.everything);
+            if is_counted {
+                left = left.saturating_sub(1);
+                // The oldest may be an exception, between which and the others commits are gone.
+                plan.retained = place.at.max(old);
             }
-        }
-        let mut plan = Plan { retained, kept: Vec::new(), collected: Vec::new() };
-        for (commit, wanted) in commits.into_iter().zip(wanted) {
-            if wanted {
-                plan.kept.push(commit);
+            missing.remove(&hash);
+            if since == Some(hash) {
+                since = None;
+            }
+            let is_head = heads.remove(&hash);
+            if is_head {
+                plan.heads.insert(hash);
+            }
+            if is_recent || is_counted || is_head || wanted.contains(&hash) {
+                plan.kept.push(Kept { hash, place, root: root.map(|root| root.place.at) });
             } else {
-                plan.collected.push(commit.1.commit.hash);
+                plan.collected += 1;
             }
+        }
+        if let Some(hash) = since.or(missing.pop_first()) {
+            return Err(Error::UnknownCommit { hash });
+        }
+        if plan.collected == 0 {
+            plan.retained = old;
         }
         Ok(plan)
     }
@@ -255,10 +349,10 @@ impl Store {
         pacer: &mut Pacer<'_>,
     ) -> Result<Arc<Marks>> {
         let pack = &self.core.pack;
-        for (place, record) in &plan.kept {
-            marks.mark(place.at);
-            if let Some(root) = &record.root {
-                marks.mark(root.place.at);
+        for commit in &plan.kept {
+            marks.mark(commit.place.at);
+            if let Some(root) = commit.root {
+                marks.mark(root);
             }
         }
         for root in self.core.pinned.roots() {
@@ -275,6 +369,10 @@ impl Store {
         self.check_writable(&writer)?;
         let end_now = writer.tail.end;
         self.mark_written(&mut marks, tail, end_now, &mut |_| Ok(()))?;
+        if self.volumes() > 0 {
+            return Ok(Arc::new(marks));
+        }
+        self.check_heads(plan, end)?;
         let before = self.hide(plan, &mut marks)?;
         let marks = Arc::new(marks);
         let switched = self.switch(plan, &mut writer, end, &marks);
@@ -283,6 +381,21 @@ impl Store {
             (view.control.retained, view.kept) = before;
         }
         switched.map(|()| marks)
+    }
+
+    /// A branch may have been set meanwhile to a commit that is not to be kept. None is set before the switch.
+    fn check_heads(&self, plan: &Plan, end: u32) -> Result<()> {
+        for (name, head) in self.branches() {
+            if !plan.heads.contains(&head)
+                && let Some((place, _)) = self.core.find_commit(&head)?
+                && place.at.chunk < end
+                && !plan.keeps(place)
+            {
+                let name = String::from_utf8_lossy(&name).into_owned();
+                return Err(Error::BranchMoved { name });
+            }
+        }
+        Ok(())
     }
 
     /// Lets no commit be checked out any more that is to be collected, once all that were are marked. What was to be seen
@@ -294,13 +407,6 @@ impl Store {
             let mut view = self.core.view_mut();
             if self.core.pinned.roots().iter().any(|root| marks.lacks(root.at)) {
                 continue;
-            }
-            // A branch may have been set meanwhile to a commit that was not to be kept.
-            let moved = view.branches.iter().find(|(_, head)| plan.collected.contains(head));
-            if let Some((name, _)) = moved {
-                return Err(Error::BranchMoved {
-                    name: String::from_utf8_lossy(name).into_owned(),
-                });
             }
             let kept = plan.exceptions().into_iter().collect();
             return Ok((
@@ -364,7 +470,7 @@ impl Store {
         let change = ControlChange {
             retained: Some((plan.retained, plan.exceptions())),
             collecting: Some(end),
-            first: None,
+            ..Default::default()
         };
         self.checkpoint(writer, &change)
     }
@@ -377,56 +483,75 @@ impl Store {
         end: u32,
         pacer: &mut Pacer<'_>,
     ) -> Result<GcReport> {
+        // The last one: none is added while a collection runs.
+        let volume = self.volumes().checked_sub(1);
         let mut report = GcReport {
             kept: plan.kept.len() as u64,
-            collected: plan.collected.len() as u64,
+            collected: if volume.is_some() { 0 } else { plan.collected },
             chunks: u64::from(end - first),
             ..GcReport::default()
         };
         {
-            // In both pages of the control record: whichever is read later, it does not offer what is being taken away.
+            // In both pages of the control record: whichever is read later, it does not offer what is being taken away, and has
+            // the volumes.
             let mut writer = lock(&self.writer);
             self.check_writable(&writer)?;
             self.checkpoint(&mut writer, &ControlChange::default())?;
         }
+        let pack = &self.core.pack;
+        if volume.is_some() {
+            self.or_poison(pack.sync_volumes())?;
+        }
         let mut new_first = first;
         for number in first..end {
-            let (runs, live, garbage) = self.runs_in_use(marks, number, pacer)?;
+            let chunk = pack.chunk(number)?;
+            let Use { kept, archived, live, garbage } =
+                self.look_through(&chunk, marks, volume.is_some(), pacer)?;
             report.live_bytes += live;
-            if live == 0 && new_first == number {
+            let is_first = live == 0 && new_first == number;
+            if !is_first && (garbage == 0 || garbage * GARBAGE_PARTS < live + garbage) {
+                continue;
+            }
+            if let Some(volume) = volume {
+                report.archived_bytes +=
+                    pack.archive(&chunk, &archived, volume, &mut |bytes| pacer.add(bytes))?;
+            }
+            if is_first {
                 new_first = number + 1;
-            } else if garbage > 0 && garbage * GARBAGE_PARTS >= live + garbage {
-                let before = self.core.pack.chunk(number)?.file.len()?;
-                self.core.pack.compact(number, &runs, &mut |bytes| pacer.add(bytes))?;
-                let after = self.core.pack.chunk(number)?.file.len()?;
+            } else {
+                let before = chunk.file.len()?;
+                pack.compact(&chunk, &kept, &mut |bytes| pacer.add(bytes))?;
+                let after = pack.chunk(number)?.file.len()?;
                 report.compacted += 1;
                 report.freed_bytes += before.saturating_sub(after);
             }
         }
         report.freed_bytes += self.chunk_bytes(first, new_first)?;
         report.removed = u64::from(new_first - first);
-        self.clean_index(marks, end, pacer)?;
+        if volume.is_none() {
+            self.clean_index(marks, end, pacer)?;
+        }
         let mut writer = lock(&self.writer);
         self.check_writable(&writer)?;
         let change =
             ControlChange { collecting: Some(0), first: Some(new_first), ..Default::default() };
         self.checkpoint(&mut writer, &change)?;
         drop(writer);
-        self.core.pack.remove_before(first, new_first)?;
+        pack.remove_before(first, new_first)?;
         Ok(report)
     }
 
-    /// The runs of a chunk that are kept, their bytes, and those of the rest.
-    fn runs_in_use(
+    /// What of a chunk is in use. What is not is to be archived if `archives` says so, but for what a volume has already.
+    fn look_through(
         &self,
+        chunk: &Chunk,
         marks: &Marks,
-        number: u32,
+        archives: bool,
         pacer: &mut Pacer<'_>,
-    ) -> Result<(Vec<Run>, u64, u64)> {
-        let chunk = self.core.pack.chunk(number)?;
-        let mut kept: Vec<Run> = Vec::new();
-        let (mut live, mut garbage) = (0, 0);
-        let end = self.end_of(number)?;
+    ) -> Result<Use> {
+        let mut found = Use::default();
+        let parts = if archives { self.core.pack.parts_of(chunk.head.number)? } else { Vec::new() };
+        let end = self.end_of(chunk.head.number)?;
         let (mut runs, damaged) = chunk.all_runs(end)?;
         // What cannot be told apart stays as it is.
         runs.extend(damaged.map(|unit| Run { unit, stored: unit, units: end - unit }));
@@ -444,20 +569,21 @@ impl Store {
                 } else {
                     place.bytes.div_ceil(UNIT_BYTES as u32)
                 };
+                let record = Run { unit: place.at.unit, stored: run.stored + skipped, units };
                 if is_damaged || marks.is_kept(place.at) {
-                    live += u64::from(units);
-                    extend(
-                        &mut kept,
-                        Run { unit: place.at.unit, stored: run.stored + skipped, units },
-                    );
-                } else {
-                    garbage += u64::from(units);
+                    found.live += unit_bytes(u64::from(units));
+                    extend(&mut found.kept, record);
+                    return Ok(());
+                }
+                found.garbage += unit_bytes(u64::from(units));
+                if archives && parts.iter().all(|part| part.locate(place.at).is_none()) {
+                    extend(&mut found.archived, record);
                 }
                 Ok(())
             })?;
             pacer.add(unit_bytes(u64::from(run.units)))?;
         }
-        Ok((kept, unit_bytes(live), unit_bytes(garbage)))
+        Ok(found)
     }
 
     /// Takes out of the index what was collected.
@@ -467,18 +593,22 @@ impl Store {
             let at = place(*value).at;
             at.chunk < end && !marks.is_live(at)
         };
-        let mut gone: Vec<IndexKey> = Vec::new();
-        let mut visit = |key: &IndexKey, value: &IndexValue| {
-            if is_gone(value) {
-                gone.push(*key);
-            }
-        };
-        index.each(&mut visit).map_err(Error::index)?;
-        for some in gone.chunks(REMOVALS) {
+        let mut from: IndexKey = [0; INDEX_KEY_BYTES];
+        loop {
+            let mut gone: Vec<IndexKey> = Vec::with_capacity(REMOVALS);
+            let mut visit = |key: &IndexKey, value: &IndexValue| {
+                if is_gone(value) {
+                    gone.push(*key);
+                }
+                gone.len() < REMOVALS
+            };
+            index.each_from(&from, &mut visit).map_err(Error::index)?;
+            let Some(last) = gone.last() else { return Ok(()) };
+            from = *last;
             // What was made anew meanwhile is indexed under this lock, and stays.
             let writer = lock(&self.writer);
-            let mut removed = Vec::with_capacity(some.len());
-            for key in some {
+            let mut removed = Vec::with_capacity(gone.len());
+            for key in &gone {
                 if index.find(key).map_err(Error::index)?.is_some_and(|value| is_gone(&value)) {
                     removed.push(*key);
                 }
@@ -487,7 +617,6 @@ impl Store {
             drop(writer);
             pacer.add(0)?;
         }
-        Ok(())
     }
 }
 

@@ -29,7 +29,7 @@ use crate::options::Options;
 use crate::path::HEIGHT_MAX;
 use crate::reader::StoreReader;
 use crate::record::{EntriesWriter, INLINE_BYTES_MAX, Inner, Stored, VALUE, inner_body};
-use crate::rules::{CommitInfo, INODE_DEPTH_MAX, Preimages, Rules};
+use crate::rules::{CommitInfo, INODE_DEPTH_MAX, Preimages, Rules, VALUE_BYTES_MAX};
 use crate::snapshot::{
     BasePosition, Bound, CommitElement, Element, Elements, Header, InnerElement, Snapshot,
     StreamReader,
@@ -254,7 +254,7 @@ impl<'a> Importer<'a> {
     }
 
     fn value(&mut self, own: usize, hash: &Hash, bytes: Vec<u8>) -> Checked<()> {
-        if bytes.len() <= INLINE_BYTES_MAX || bytes.len() >= 1 << 31 {
+        if bytes.len() <= INLINE_BYTES_MAX || bytes.len() > VALUE_BYTES_MAX {
             return refuse("length of a value of its own", 49, bytes.len() as u64);
         }
         if self.env().rules.value_hash(&bytes) != *hash {

@@ -1,8 +1,9 @@
 //! The index of objects by their hashes: what the pack needs of an ordered map on disk. The map itself is another
 //! crate's; `terrane-backends` has one over the B+tree.
 //!
-//! The index is derived: everything in it can be found in the pack, and an entry that the pack does not confirm is
-//! as good as absent.
+//! The index is derived: everything in it can be found in the pack. What it says about a commit is compared with the record
+//! there. About other objects it is believed, but only where it was brought up to date: below the tail of the control
+//! record, and not where a collection has taken objects away that it may still have.
 
 use std::fmt::Debug;
 use std::path::Path;
@@ -73,11 +74,15 @@ pub trait ObjectIndex: Send + Sync + Debug {
     /// Those of the map.
     fn remove(&self, keys: &[IndexKey]) -> IndexResult<()>;
 
-    /// Calls `visit` with every entry, in the order of the keys.
+    /// Calls `visit` with every entry from the key `first` on, in the order of the keys, until it says no.
     ///
     /// # Errors
     /// Those of the map.
-    fn each(&self, visit: &mut dyn FnMut(&IndexKey, &IndexValue)) -> IndexResult<()>;
+    fn each_from(
+        &self,
+        first: &IndexKey,
+        visit: &mut dyn FnMut(&IndexKey, &IndexValue) -> bool,
+    ) -> IndexResult<()>;
 
     /// Makes what was inserted durable.
     ///

@@ -67,6 +67,10 @@ mod commit;
 
 mod index;
 
+mod files;
+
+mod volumes;
+
 mod pack;
 
 mod marks;

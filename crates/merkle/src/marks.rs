@@ -99,8 +99,8 @@ impl Marks {
         }
     }
 
-    /// Visits everything that is marked, from the newest chunk to the oldest; marks what that points at. `pace` is called with
-    /// the bytes of each read.
+    /// Visits everything that is marked, from the newest chunk to the oldest; marks what that points at, but nothing below what
+    /// is in a volume already. `pace` is called with the bytes of each read.
     ///
     /// Cost: reads the chunks once, as far as something is in use there, 1 MiB at a time.
     pub(crate) fn sweep(
@@ -115,7 +115,11 @@ impl Marks {
             while let Some(next) = self.live[chunk].below(unit) {
                 unit = next;
                 let open = pack.chunk(number)?;
-                let (place, body) = window.record(&open, Address { chunk: number, unit }, pace)?;
+                let at = Address { chunk: number, unit };
+                if open.locate(at).is_none() && pack.archived(at)?.is_some() {
+                    continue;
+                }
+                let (place, body) = window.record(&open, at, pace)?;
                 self.visit(pack, place, &body, &mut |marks, link| {
                     marks.mark(link.place.at);
                 })?;
@@ -131,10 +135,10 @@ impl Marks {
         self.mark_all(pack, found)
     }
 
-    /// Marks records, and all below them.
+    /// Marks records, and all below them but for what is in a volume already.
     pub(crate) fn mark_all(&mut self, pack: &Pack, mut found: Vec<Place>) -> Result<()> {
         while let Some(place) = found.pop() {
-            if self.mark(place.at) {
+            if self.mark(place.at) && pack.archived(place.at)?.is_none() {
                 let body = pack.body(place)?;
                 self.visit(pack, place, &body, &mut |_, link| found.push(link.place))?;
             }

@@ -14,18 +14,21 @@ use crate::chunk::{
 };
 use crate::corrupt::Corrupt;
 use crate::error::{Error, Result};
+use crate::files::OpenFiles;
 use crate::frame::{
     FRAME_HEAD_BYTES, FrameHead, FrameKind, FrameWriter, newest_synced, parse, parse_damaged,
 };
 use crate::node::Source;
-use crate::quick::QuickMap;
 use crate::record::{Decoded, Record, VALUE};
+use crate::volumes::{
+    Catalog, NEW_SUFFIX, Part, new_path, part_path, remove_unfinished, volume_dir, volumes,
+};
 
 /// Values up to this size are cached, in bytes.
 const CACHED_VALUE_BYTES: usize = 64 << 10;
 
-/// What the name of a copy of a chunk ends with until it takes the chunk's place.
-const NEW_SUFFIX: &str = ".new";
+/// Chunks that are open at once, beside those that calls under way hold.
+const OPEN_FILES_MAX: usize = 256;
 
 /// What the pack has done since it was opened.
 #[derive(Debug, Default)]
@@ -45,7 +48,9 @@ pub(crate) struct Pack {
     dir: PathBuf,
     /// Open for writing: chunks are opened such that they can be appended to.
     writable: bool,
-    chunks: RwLock<QuickMap<u32, Arc<Chunk>>>,
+    files: OpenFiles,
+    /// What the volumes have; none before somebody looks.
+    catalog: RwLock<Option<Catalog>>,
     /// Number of the first chunk that is kept.
     first: AtomicU32,
     cache: Cache,
@@ -69,7 +74,8 @@ impl Pack {
             disk,
             dir: dir.to_owned(),
             writable,
-            chunks: RwLock::default(),
+            files: OpenFiles::new(OPEN_FILES_MAX),
+            catalog: RwLock::default(),
             first: AtomicU32::new(0),
             cache: Cache::new(cache_bytes),
             counters: Counters::default(),
@@ -84,44 +90,93 @@ impl Pack {
         self.cache.bytes()
     }
 
-    /// The chunk of a number, opened the first time.
+    /// The chunk of a number, opened if it is not.
     pub(crate) fn chunk(&self, number: u32) -> Result<Arc<Chunk>> {
-        if let Some(chunk) = self.chunks.read().unwrap_or_else(PoisonError::into_inner).get(&number)
-        {
-            return Ok(Arc::clone(chunk));
-        }
         let mode = if self.writable { OpenMode::ReadWrite } else { OpenMode::Read };
-        let chunk = Arc::new(Chunk::open(&*self.disk, &self.dir, number, mode)?);
-        let mut chunks = self.chunks.write().unwrap_or_else(PoisonError::into_inner);
-        Ok(Arc::clone(chunks.entry(number).or_insert(chunk)))
+        self.files.get((number, None), || Chunk::open(&*self.disk, &self.dir, number, mode))
+    }
+
+    /// A part of a chunk in a volume, opened if it is not.
+    pub(crate) fn part(&self, number: u32, part: Part) -> Result<Arc<Chunk>> {
+        self.files.get((number, Some(part)), || {
+            let path = part_path(&self.dir, number, part);
+            Chunk::open_at(&*self.disk, &path, number, OpenMode::Read)
+        })
+    }
+
+    /// What `get` makes of the catalog of the volumes, which are looked through anew if `anew` says so, and the first time.
+    fn with_catalog<R>(&self, anew: bool, get: impl FnOnce(&Catalog) -> R) -> Result<R> {
+        if !anew
+            && let Some(catalog) = &*self.catalog.read().unwrap_or_else(PoisonError::into_inner)
+        {
+            return Ok(get(catalog));
+        }
+        let mut catalog = self.catalog.write().unwrap_or_else(PoisonError::into_inner);
+        let listed = Catalog::list(&*self.disk, &self.dir)?;
+        Ok(get(catalog.insert(listed)))
+    }
+
+    /// All parts of chunks in volumes, ascending.
+    pub(crate) fn parts(&self) -> Result<Vec<(u32, Part)>> {
+        let mut parts: Vec<(u32, Part)> =
+            self.with_catalog(true, |catalog| catalog.all().collect())?;
+        parts.sort_unstable();
+        Ok(parts)
+    }
+
+    /// The parts of a chunk that a writer knows.
+    pub(crate) fn parts_of(&self, number: u32) -> Result<Vec<Arc<Chunk>>> {
+        let parts = self.with_catalog(false, |catalog| catalog.parts(number).to_vec())?;
+        parts.into_iter().map(|part| self.part(number, part)).collect()
+    }
+
+    /// The part in a volume that has a record, if one does.
+    ///
+    /// Cost: none without volumes; the first time that of opening the parts of the chunk.
+    pub(crate) fn archived(&self, at: Address) -> Result<Option<Arc<Chunk>>> {
+        // A writer knows what it has archived; a reader looks again.
+        for anew in [false, true] {
+            if anew && self.writable {
+                break;
+            }
+            let parts = self.with_catalog(anew, |catalog| catalog.parts(at.chunk).to_vec())?;
+            for part in parts {
+                let part = self.part(at.chunk, part)?;
+                if part.locate(at).is_some() {
+                    return Ok(Some(part));
+                }
+            }
+        }
+        Ok(None)
     }
 
     /// Makes the chunk of a number; a file of that name, left over from a crash, is replaced.
     pub(crate) fn create_chunk(&self, head: ChunkHead) -> Result<Arc<Chunk>> {
         let chunk = Arc::new(Chunk::create(&*self.disk, &self.dir, head)?);
-        let mut chunks = self.chunks.write().unwrap_or_else(PoisonError::into_inner);
-        chunks.insert(head.number, Arc::clone(&chunk));
-        drop(chunks);
+        self.files.put((head.number, None), Arc::clone(&chunk));
         Ok(chunk)
     }
 
-    /// The body of a record.
+    /// The body of a record, of its chunk or of a volume.
     pub(crate) fn body(&self, place: Place) -> Result<Vec<u8>> {
-        if place.at.chunk < self.first.load(Ordering::Acquire) {
-            return Err(Error::Collected { address: place.at });
-        }
         self.counters.reads.fetch_add(1, Ordering::Relaxed);
         self.counters.read_bytes.fetch_add(u64::from(place.bytes), Ordering::Relaxed);
-        let chunk = match self.chunk(place.at.chunk) {
-            // For a reader, a chunk that is gone was collected since it last looked.
-            Err(Error::Disk(terrane_io::Error::Io { source, .. }))
-                if !self.writable && source.kind() == std::io::ErrorKind::NotFound =>
-            {
-                return Err(Error::Collected { address: place.at });
+        let mut missing = Error::Collected { address: place.at };
+        if place.at.chunk >= self.first.load(Ordering::Acquire) {
+            match self.chunk(place.at.chunk) {
+                Ok(chunk) => {
+                    if let Some(body) = chunk.read(place)? {
+                        return Ok(body);
+                    }
+                }
+                Err(error) if !is_absent(&error) => return Err(error),
+                // For a reader, a chunk that is gone was collected since it last looked.
+                Err(error) if self.writable => missing = error,
+                Err(_) => {}
             }
-            other => other?,
-        };
-        chunk.read(place)?.ok_or(Error::Collected { address: place.at })
+        }
+        let archived = self.archived(place.at)?.map(|part| part.read(place)).transpose()?.flatten();
+        archived.ok_or(missing)
     }
 
     /// The error of a record whose content breaks a rule.
@@ -251,7 +306,7 @@ impl Pack {
                 return Err(self.corrupt(tail.end, what));
             }
             // One of another history, which a crash has left.
-            self.chunks.write().unwrap_or_else(PoisonError::into_inner).remove(&next);
+            self.files.remove((next, None));
             return Ok(tail);
         }
     }
@@ -340,7 +395,7 @@ impl Pack {
     }
 
     /// Removes what a collection has left behind when it was interrupted: chunks before `first`, and copies that did not take
-    /// their places.
+    /// their places, in volumes too.
     pub(crate) fn remove_strays(&self, first: u32) -> Result<()> {
         for entry in self.disk.list(&self.dir)? {
             let is_copy = entry.name.ends_with(NEW_SUFFIX);
@@ -348,40 +403,88 @@ impl Pack {
                 self.disk.remove(&self.dir.join(&entry.name))?;
             }
         }
-        Ok(())
+        remove_unfinished(&*self.disk, &self.dir)
     }
 
-    /// Leaves only some runs of a chunk, ascending. Readers of the file that was there go on with it.
+    /// Leaves only some runs of a chunk, ascending, which are those of `source`. Readers of the file that was there go on
+    /// with it.
     ///
     /// Cost: reads and writes these runs; `pace` is called with the bytes of each piece.
     pub(crate) fn compact(
         &self,
-        number: u32,
+        source: &Chunk,
         runs: &[Run],
         pace: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<()> {
-        let source = self.chunk(number)?;
+        let number = source.head.number;
         let path = chunk_path(&self.dir, number);
-        let mut copy = path.clone().into_os_string();
-        copy.push(NEW_SUFFIX);
-        let copy = PathBuf::from(copy);
-        let written = write_compacted(&*self.disk, &copy, &source, runs, pace);
+        self.write_whole(&path, &self.dir, source, runs, pace)?;
+        let chunk = Arc::new(Chunk::open(&*self.disk, &self.dir, number, OpenMode::ReadWrite)?);
+        self.files.put((number, None), chunk);
+        Ok(())
+    }
+
+    /// Makes durable what volumes there are and which parts they have: a process that was killed may not have.
+    pub(crate) fn sync_volumes(&self) -> Result<()> {
+        for volume in volumes(&*self.disk, &self.dir)? {
+            self.disk.sync_dir(&volume_dir(&self.dir, volume))?;
+        }
+        Ok(())
+    }
+
+    /// Copies some runs of a chunk, ascending, which are those of `source`, to a volume, as a part of their own, which is
+    /// durable then; the bytes of its file.
+    ///
+    /// Cost: reads and writes these runs; `pace` is called with the bytes of each piece.
+    pub(crate) fn archive(
+        &self,
+        source: &Chunk,
+        runs: &[Run],
+        volume: u16,
+        pace: &mut dyn FnMut(u64) -> Result<()>,
+    ) -> Result<u64> {
+        let number = source.head.number;
+        let dir = volume_dir(&self.dir, volume);
+        if runs.is_empty() {
+            return Ok(0);
+        }
+        let part = self.with_catalog(false, |catalog| catalog.next_part(number, volume))?;
+        let path = part_path(&self.dir, number, part);
+        if let Err(error) = self.write_whole(&path, &dir, source, runs, pace) {
+            // Nobody is to take for archived what may not be durable.
+            self.disk.remove(&path).ok();
+            return Err(error);
+        }
+        let mut catalog = self.catalog.write().unwrap_or_else(PoisonError::into_inner);
+        catalog.get_or_insert_default().add(number, part);
+        drop(catalog);
+        Ok(self.part(number, part)?.file.len()?)
+    }
+
+    /// Writes some runs of a chunk to a file in `dir`, which is whole as soon as it has its name, and durable then.
+    fn write_whole(
+        &self,
+        path: &Path,
+        dir: &Path,
+        source: &Chunk,
+        runs: &[Run],
+        pace: &mut dyn FnMut(u64) -> Result<()>,
+    ) -> Result<()> {
+        let copy = new_path(path);
+        let written = write_compacted(&*self.disk, &copy, source, runs, pace);
         if let Err(error) = written {
             self.disk.remove(&copy).ok();
             return Err(error);
         }
-        self.disk.rename(&copy, &path)?;
-        self.disk.sync_dir(&self.dir)?;
-        let chunk = Arc::new(Chunk::open(&*self.disk, &self.dir, number, OpenMode::ReadWrite)?);
-        self.chunks.write().unwrap_or_else(PoisonError::into_inner).insert(number, chunk);
-        Ok(())
+        self.disk.rename(&copy, path)?;
+        Ok(self.disk.sync_dir(dir)?)
     }
 
     /// Removes the chunks from the first one on up to `first`, which the control record says are gone.
     pub(crate) fn remove_before(&self, from: u32, first: u32) -> Result<()> {
         self.set_first(first);
         for number in from..first {
-            self.chunks.write().unwrap_or_else(PoisonError::into_inner).remove(&number);
+            self.files.remove((number, None));
             let path = chunk_path(&self.dir, number);
             if self.disk.kind(&path)?.is_some() {
                 self.disk.remove(&path)?;
@@ -393,8 +496,15 @@ impl Pack {
     /// Forgets what is cached and which files are open: after other chunks have taken their places.
     pub(crate) fn reopen(&self) {
         self.cache.clear();
-        self.chunks.write().unwrap_or_else(PoisonError::into_inner).clear();
+        self.files.clear();
+        *self.catalog.write().unwrap_or_else(PoisonError::into_inner) = None;
     }
+}
+
+/// Whether a file is not there.
+fn is_absent(error: &Error) -> bool {
+    matches!(error, Error::Disk(terrane_io::Error::Io { source, .. })
+        if source.kind() == std::io::ErrorKind::NotFound)
 }
 
 /// Visits a frame at the beginning of `bytes`, and brings the tail behind it; what follows there.

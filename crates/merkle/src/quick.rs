@@ -1,4 +1,5 @@
-//! A hash for tables whose keys are addresses or pointers, which nobody chooses so as to collide.
+//! A hash for tables whose keys are addresses, pointers, or hashes of objects. Nobody chooses the former; objects whose hashes
+//! collide here as well take a long search for each.
 
 use std::hash::{BuildHasherDefault, Hasher};
 

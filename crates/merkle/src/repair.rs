@@ -1,14 +1,14 @@
 //! Repair: the index and the control record, which can be made again from the pack, are.
 //!
-//! The pack itself is never changed but for what lies behind its last whole frame. A control record that is whole stays; a
-//! lost one is taken from the copy in the last frame that has one. The index is always made anew.
+//! The pack itself is not changed. A control record that is whole and leads anywhere stays; in the place of one that is lost, or
+//! leads to what is damaged, comes the last copy in the pack. The index is always made anew.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use terrane_io::{Access, Disk, OpenMode};
 
-use crate::address::{Address, Link};
+use crate::address::Address;
 use crate::check::{chunk_numbers, open};
 use crate::chunk::Chunk;
 use crate::commit::STATE;
@@ -18,10 +18,7 @@ use crate::error::{Error, Result};
 use crate::frame::FrameKind;
 use crate::index::{IndexEngine, IndexKey, IndexValue, Object, key, value};
 use crate::marks::Marks;
-use crate::node::{Node, Shape};
 use crate::pack::Pack;
-use crate::record::Stored;
-use crate::rules::BRANCHING_MAX;
 use crate::store::{index_dir, read_control, take_lock};
 
 /// Entries that are put into the index at once.
@@ -40,7 +37,7 @@ pub struct RepairReport {
     pub branches: u64,
 }
 
-/// Makes the control record again if it is lost, and the index anew. Nobody else may have the store open for writing.
+/// Makes the control record again if it is lost or leads to what is damaged, and the index anew. Nobody else may have the store open for writing.
 ///
 /// Cost: reads the commits; for a lost control record, the chunks from the last one back to the first that has a copy; for
 /// an index of all objects, everything that is in use.
@@ -145,7 +142,10 @@ fn rebuild(
         let control = core.view().control;
         (control.indexing == Indexing::Always, control.tail)
     };
-    let mut seen = Marks::new(core.view().control.first, tail.chunk + 1);
+    let control = core.view().control;
+    // With volumes, objects of the chunks before are there as well.
+    let first = if control.volumes > 0 { 0 } else { control.first };
+    let mut seen = Marks::new(first, tail.chunk + 1);
     let mut commits = 0;
     for commit in core.newest() {
         let (place, record) = commit?;
@@ -154,7 +154,7 @@ fn rebuild(
             add(Some((key(Object::Commit, &record.commit.hash), value(place))))?;
         }
         if let Some(root) = record.root.filter(|root| all && root.place.at < tail) {
-            each_object(core, root, &mut seen, &mut |object, link| {
+            core.each_object(root, &mut seen, &mut |object, link| {
                 add(Some((key(object, &link.hash), value(link.place))))
             })?;
         }
@@ -163,39 +163,4 @@ fn rebuild(
     index.flush().map_err(Error::index)?;
     index.close().map_err(Error::index)?;
     Ok(commits)
-}
-
-/// Calls `visit` with a directory and all objects below it that were not seen.
-fn each_object(
-    core: &Core,
-    root: Link,
-    seen: &mut Marks,
-    visit: &mut dyn FnMut(Object, &Link) -> Result<()>,
-) -> Result<()> {
-    let mut stack = vec![root];
-    while let Some(link) = stack.pop() {
-        if !seen.mark(link.place.at) {
-            continue;
-        }
-        visit(Object::Dir, &link)?;
-        let node = Node::of_record(core.pack.record_at(link.place)?, &link);
-        match node.shape() {
-            Shape::Inner(inner) => {
-                let buckets = 0..BRANCHING_MAX as usize;
-                stack.extend(buckets.filter_map(|bucket| inner.stored_link(bucket).copied()));
-            }
-            Shape::Entries(entries) => {
-                for item in 0..entries.len() {
-                    match entries.spot(item).stored() {
-                        Ok(Stored::Dir(link)) => stack.push(link),
-                        Ok(Stored::Value(link)) if seen.mark(link.place.at) => {
-                            visit(Object::Value, &link)?;
-                        }
-                        _ => {}
-                    }
-                }
-            }
-        }
-    }
-    Ok(())
 }

@@ -28,6 +28,8 @@ use crate::hash::{HASH_BYTES, Hash};
 
 /// The longest step, in bytes; the shortest has one.
 pub(crate) const STEP_BYTES_MAX: usize = 255;
+/// The longest value, so that a frame has room for it behind others.
+pub(crate) const VALUE_BYTES_MAX: usize = (1 << 29) - 1;
 /// At this depth an inode lists all its steps.
 pub(crate) const INODE_DEPTH_MAX: u8 = 64;
 /// The most buckets of an inode.

@@ -22,14 +22,15 @@ use crate::core::{Core, View, recover};
 use crate::digest;
 use crate::encode::{Sink, Written};
 use crate::error::{Error, Result};
-use crate::frame::{FrameKind, FrameWriter};
+use crate::frame::{FRAME_FULL_BYTES, FrameKind, FrameWriter};
 use crate::hash::Hash;
-use crate::index::{IndexKey, IndexValue, Object, key, value};
+use crate::index::{IndexKey, IndexValue, Object, key, place, value};
 use crate::marks::Marks;
 use crate::node::{Child, Env};
 use crate::options::{Durability, Options};
 use crate::pack::{Pack, Tail};
 use crate::pins::Pinned;
+use crate::quick::QuickMap;
 use crate::rules::{CommitInfo, Rules};
 use crate::stats::{CommitStats, PreimageSizes, Stats};
 use crate::tree::Tree;
@@ -81,6 +82,7 @@ pub(crate) struct ControlChange {
     pub(crate) retained: Option<(Address, Vec<(Hash, Place)>)>,
     pub(crate) collecting: Option<u32>,
     pub(crate) first: Option<u32>,
+    pub(crate) volumes: Option<u16>,
 }
 
 /// What only the writer changes.
@@ -89,7 +91,7 @@ pub(crate) struct Writer {
     pub(crate) tail: Tail,
     control_file: Arc<dyn DiskFile>,
     /// Objects that the index does not have yet, if it is to have them all.
-    unindexed: Vec<(IndexKey, IndexValue)>,
+    unindexed: QuickMap<IndexKey, IndexValue>,
     closed: bool,
     lock: Option<Box<dyn LockGuard>>,
 }
@@ -109,6 +111,13 @@ impl Writer {
 enum BranchTest {
     Any,
     Is(Option<Hash>),
+}
+
+/// What came of a change.
+#[derive(Debug, Clone, Copy)]
+struct BranchChange {
+    before: Option<Hash>,
+    is_set: bool,
 }
 
 /// How far the pack is durable.
@@ -261,6 +270,7 @@ impl Store {
         let mut control = Control {
             rules: options.rules,
             indexing: options.indexing,
+            volumes: 0,
             store,
             sequence: 0,
             tail: tail.end,
@@ -306,7 +316,8 @@ impl Store {
 
     /// Opens the store in `dir` for writing. What a crash has left unfinished is cut.
     ///
-    /// Cost: reads the control record and the frames behind it: less than two chunks.
+    /// Cost: reads the control record and the frames behind it: less than two chunks; the objects of these once more if all are
+    /// [indexed](Indexing::Always).
     ///
     /// # Errors
     /// [`NotFound`](Error::NotFound), [`Locked`](Error::Locked), [`ConfigMismatch`](Error::ConfigMismatch),
@@ -314,11 +325,12 @@ impl Store {
     /// [`Index`](Error::Index).
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: &Options) -> Result<Self> {
         options.check()?;
-        check_whole(&*disk, dir)?;
         if disk.kind(&dir.join(CONTROL))?.is_none() {
+            check_whole(&*disk, dir)?;
             return Err(Error::NotFound { path: dir.to_owned() });
         }
         let guard = take_lock(&*disk, dir)?;
+        check_whole(&*disk, dir)?;
         let controls = read_control(&*disk, dir)?;
         let mut failed = None;
         for mut control in controls {
@@ -362,6 +374,8 @@ impl Store {
         guard: Box<dyn LockGuard>,
     ) -> Result<Self> {
         let control_file = disk.open(&dir.join(CONTROL), OpenMode::ReadWrite, Access::Buffered)?;
+        // What was written there by a process that was killed counts from here on.
+        control_file.sync()?;
         let index = options.index.open(Arc::clone(&disk), &index_dir(dir)).map_err(Error::index)?;
         let source: Arc<dyn crate::node::Source> = Arc::clone(&pack) as _;
         let env = Arc::new(Env { rules: options.rules, source: Some(source), proof: false });
@@ -378,6 +392,13 @@ impl Store {
             closed: AtomicBool::new(false),
             watches: Watches::default(),
         };
+        // What lies behind the control record, the index does not have.
+        let mut unindexed = QuickMap::default();
+        if options.indexing == Indexing::Always {
+            core.each_recent(&mut |object, link| {
+                unindexed.insert(key(object, &link.hash), value(link.place));
+            })?;
+        }
         Ok(Self {
             core,
             options: options.clone(),
@@ -386,7 +407,7 @@ impl Store {
             writer: Mutex::new(Writer {
                 tail,
                 control_file,
-                unindexed: Vec::new(),
+                unindexed,
                 closed: false,
                 lock: Some(guard),
             }),
@@ -463,11 +484,14 @@ impl Store {
     }
 
     /// Lets nothing be written any more after a call that has failed.
-    fn or_poison(&self, result: terrane_io::Result<()>) -> Result<()> {
+    pub(crate) fn or_poison<E: Into<Error>>(
+        &self,
+        result: std::result::Result<(), E>,
+    ) -> Result<()> {
         if result.is_err() {
             self.poisoned.store(true, Ordering::Release);
         }
-        Ok(result?)
+        result.map_err(Into::into)
     }
 
     /// The hash that a commit of `context` would have. Nothing is written.
@@ -487,7 +511,8 @@ impl Store {
     /// Cost: one write and one sync; now and then those of a new chunk.
     ///
     /// # Errors
-    /// [`Disk`](Error::Disk) and [`Index`](Error::Index): nothing was committed; [`Poisoned`](Error::Poisoned) after a sync that failed;
+    /// [`Disk`](Error::Disk) and [`Index`](Error::Index): nothing was committed, unless it was the sync that failed: then the store is
+    /// [`Poisoned`](Error::Poisoned) from here on, and the commit may be there when it is opened anew;
     /// [`Closed`](Error::Closed); [`NotADirectory`](Error::NotADirectory) for a tree that is a value;
     /// [`DanglingHash`](Error::DanglingHash) for a shallow part; [`CommitTooLarge`](Error::CommitTooLarge);
     /// [`ForeignTree`](Error::ForeignTree) for a tree of another store, while one that belongs to none is copied.
@@ -689,14 +714,12 @@ impl Store {
     pub(crate) fn checkpoint(&self, writer: &mut Writer, change: &ControlChange) -> Result<()> {
         let (commits, mut control) = self.write_tables(writer, change)?;
         self.sync_to(writer.tail.end)?;
-        let mut entries = std::mem::take(&mut writer.unindexed);
         let entry = |(hash, place): (Hash, Place)| (key(Object::Commit, &hash), value(place));
-        entries.extend(commits.into_iter().map(entry));
+        let mut entries: Vec<(IndexKey, IndexValue)> = commits.into_iter().map(entry).collect();
+        entries.extend(writer.unindexed.iter().map(|(key, value)| (*key, *value)));
         entries.sort_unstable_by_key(|entry| entry.0);
-        if let Err(error) = self.index_entries(&entries) {
-            writer.unindexed = entries;
-            return Err(error);
-        }
+        self.index_entries(&entries)?;
+        writer.unindexed.clear();
         control.sequence += 1;
         control.tail = writer.tail.end;
         control.chain = writer.tail.chain;
@@ -750,6 +773,7 @@ impl Store {
         drop(view);
         control.collecting = change.collecting.unwrap_or(control.collecting);
         control.first = change.first.unwrap_or(control.first);
+        control.volumes = change.volumes.unwrap_or(control.volumes);
         if let Some((retained, kept)) = &change.retained {
             let table = CommitTable { before: None, commits: kept.clone() };
             let at = frame.next();
@@ -806,7 +830,7 @@ impl Store {
     /// # Errors
     /// As [`commit`](Self::commit), and [`UnknownCommit`](Error::UnknownCommit), [`BranchName`](Error::BranchName).
     pub fn set_branch(&self, name: &[u8], head: &Hash) -> Result<()> {
-        self.change_branch(name, Some(*head), BranchTest::Any).map(|_| ())
+        self.change_branch(name, Some(*head), BranchTest::Any).map(drop)
     }
 
     /// Removes a branch; says whether there was one.
@@ -814,9 +838,7 @@ impl Store {
     /// # Errors
     /// As [`commit`](Self::commit).
     pub fn remove_branch(&self, name: &[u8]) -> Result<bool> {
-        let was_there = self.branch(name).is_some();
-        self.change_branch(name, None, BranchTest::Any)?;
-        Ok(was_there)
+        Ok(self.change_branch(name, None, BranchTest::Any)?.before.is_some())
     }
 
     /// Sets the head of a branch to `set`, or removes it, if it is `test` now; says whether it was. Of several that do so at
@@ -830,19 +852,24 @@ impl Store {
         test: Option<&Hash>,
         set: Option<&Hash>,
     ) -> Result<bool> {
-        self.change_branch(name, set.copied(), BranchTest::Is(test.copied()))
+        Ok(self.change_branch(name, set.copied(), BranchTest::Is(test.copied()))?.is_set)
     }
 
-    fn change_branch(&self, name: &[u8], head: Option<Hash>, test: BranchTest) -> Result<bool> {
+    fn change_branch(
+        &self,
+        name: &[u8],
+        head: Option<Hash>,
+        test: BranchTest,
+    ) -> Result<BranchChange> {
         if name.is_empty() || name.len() > BRANCH_BYTES_MAX {
             return Err(Error::BranchName { bytes: name.len() });
         }
-        let end = {
+        let (end, before) = {
             let mut writer = lock(&self.writer);
             self.check_writable(&writer)?;
             let current = self.branch(name);
             if matches!(test, BranchTest::Is(test) if test != current) {
-                return Ok(false);
+                return Ok(BranchChange { before: current, is_set: false });
             }
             if let Some(hash) = head
                 && self.core.find_commit(&hash)?.is_none()
@@ -860,13 +887,13 @@ impl Store {
                 let change = HeadChange { branch: name.to_vec(), before: current, after: head };
                 self.core.watches.push(writer.tail.end, change);
             }
-            writer.tail.end
+            (writer.tail.end, current)
         };
         if self.options.durability == Durability::Durable {
             self.sync_to(end)?;
         }
         self.core.call_watches(end);
-        Ok(true)
+        Ok(BranchChange { before, is_set: true })
     }
 
     /// Whether an object that the index has may be referred to: not while a collection takes it away, or parts of it.
@@ -939,7 +966,8 @@ impl Sink for StoreSink<'_> {
 
     fn put(&mut self, write: &mut dyn FnMut(&mut Vec<u8>)) -> Result<Place> {
         let place = self.frame.put(write)?;
-        if self.frame.len() as u64 >= self.store.options.chunk_bytes / 2 {
+        let full = (self.store.options.chunk_bytes / 2).min(FRAME_FULL_BYTES as u64);
+        if self.frame.len() as u64 >= full {
             let blank = FrameWriter::new(place.at);
             let full = std::mem::replace(&mut self.frame, blank);
             self.store.append(self.writer, full, FrameKind::Objects)?;
@@ -954,7 +982,10 @@ impl Sink for StoreSink<'_> {
             return Ok(None);
         }
         let object = if is_value { Object::Value } else { Object::Dir };
-        let found = self.store.core.indexed(object, hash)?;
+        let found = match self.writer.unindexed.get(&key(object, hash)) {
+            Some(found) => Some(place(*found)),
+            None => self.store.core.indexed(object, hash)?,
+        };
         Ok(found.filter(|place| self.store.is_whole(place.at)))
     }
 }

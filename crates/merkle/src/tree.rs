@@ -17,7 +17,7 @@ use crate::path::{HEIGHT_MAX, PathText, Steps};
 use crate::pending::{PENDING_MAX, Pending};
 use crate::pins::Pins;
 use crate::record::Stored;
-use crate::rules::{BRANCHING_MAX, Rules, STEP_BYTES_MAX};
+use crate::rules::{BRANCHING_MAX, Rules, STEP_BYTES_MAX, VALUE_BYTES_MAX};
 
 /// What a tree is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -65,6 +65,13 @@ impl Eq for Tree {}
 /// A new directory without steps.
 pub(crate) fn empty_dir() -> Child {
     Child::Dir(Arc::new(Node::empty(false)))
+}
+
+fn check_value(bytes: &[u8]) -> Result<()> {
+    if bytes.len() <= VALUE_BYTES_MAX {
+        return Ok(());
+    }
+    Err(Error::ValueSize { bytes: bytes.len() })
 }
 
 pub(crate) fn check_steps(path: &[&[u8]]) -> Result<()> {
@@ -160,9 +167,12 @@ impl Tree {
     }
 
     /// A tree of which only the hash is known. It can be bound and compared; looking into it is an error, unless the
-    /// store can find objects by their hashes.
+    /// store can find objects by their hashes. The hash of the empty directory gives that directory.
     #[must_use]
     pub fn shallow(&self, kind: Kind, hash: Hash) -> Self {
+        if kind == Kind::Directory && hash == self.env.rules.empty_hash() {
+            return self.empty();
+        }
         self.with_root(Child::Blinded { is_value: kind == Kind::Value, hash: Box::new(hash) })
     }
 
@@ -332,9 +342,7 @@ impl Tree {
     /// As [`mem`](Self::mem), and [`StepSize`](Error::StepSize), [`TooDeep`](Error::TooDeep), [`ValueSize`](Error::ValueSize).
     pub fn add<S: AsRef<[u8]>>(&mut self, path: &[S], value: impl Into<Box<[u8]>>) -> Result<bool> {
         let bytes: Box<[u8]> = value.into();
-        if bytes.len() >= 1 << 31 {
-            return Err(Error::ValueSize { bytes: bytes.len() });
-        }
+        check_value(&bytes)?;
         let steps = Steps::new(path);
         let path = steps.as_slice();
         check_steps(path)?;
@@ -384,10 +392,13 @@ impl Tree {
     /// store is copied. Says whether anything changed.
     ///
     /// # Errors
-    /// As [`add`](Self::add), and [`ForeignTree`](Error::ForeignTree) for a tree of another store that is not in memory.
+    /// As [`add`](Self::add), and [`ForeignTree`](Error::ForeignTree) for a tree of another store, or of other rules.
     pub fn add_tree<S: AsRef<[u8]>>(&mut self, path: &[S], tree: &Self) -> Result<bool> {
         if tree.is_empty() {
             return self.remove(path);
+        }
+        if let Child::Value(value) = tree.root() {
+            check_value(&value.bytes)?;
         }
         let child = if Arc::ptr_eq(&self.env, &tree.env) {
             tree.root().clone()

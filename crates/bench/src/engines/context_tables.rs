@@ -30,8 +30,8 @@ const EMPTY: &[u8] = b"empty";
 /// Digits of the longest key fill a step.
 const KEY_BYTES_MAX: usize = 255 / 2;
 
-/// The store takes values of less than 2 GiB.
-const VALUE_BYTES_MAX: usize = (1 << 31) - 1;
+/// The store takes values of less than 512 MiB.
+const VALUE_BYTES_MAX: usize = (1 << 29) - 1;
 
 /// Duplicates alive at once. Each one keeps in memory what was changed since it was made.
 const DUPLICATES_MAX: usize = 16;

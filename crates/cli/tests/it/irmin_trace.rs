@@ -33,6 +33,7 @@ fn replay(place: &Place, trace: &[u8], arguments: &[&str]) -> Answer {
     place.replay("irmin-trace", &[&[text(&file)], arguments].concat())
 }
 
+/// A21.
 #[test]
 fn the_published_trace_ends_in_the_published_commit_and_its_cut_row_is_tolerated() {
     let place = Place::new();
@@ -60,6 +61,7 @@ fn the_published_trace_ends_in_the_published_commit_and_its_cut_row_is_tolerated
     assert_eq!((&report["truncated_at"], &report["commits"]), (&Value::Null, &1.into()));
 }
 
+/// A21.
 #[test]
 fn a_wrong_answer_or_hash_stops_it_with_block_and_row() {
     let trace = published();

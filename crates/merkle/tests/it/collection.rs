@@ -415,3 +415,114 @@ fn closing_a_store_cancels_its_collection() {
     let has_switched = outcome.is_ok() || bench.store.has_unfinished_collection();
     bench.check(|number| !has_switched || number == 59);
 }
+
+/// A branch that is set to a commit that was to be collected stops the collection before it takes anything away; one that
+/// is set to another that is kept, or is made meanwhile, does not.
+#[test]
+fn a_branch_that_is_set_during_a_collection_keeps_its_head() {
+    let mut bench = Bench::new(options());
+    bench.chain(30);
+    let collect = |bench: &Bench, head: Option<usize>| {
+        let store = &bench.store;
+        let mut is_set = false;
+        let mut pace = |_: &terrane_merkle::GcProgress| {
+            if !std::mem::replace(&mut is_set, true) {
+                let head = match head {
+                    Some(number) => bench.commits[number].0,
+                    None => store.commit(&store.empty(), &Meta::tezos(77, "")).unwrap(),
+                };
+                store.set_branch(b"late", &head).unwrap();
+            }
+            GcPace::Go
+        };
+        store.collect(&Retain::newest(5).and(bench.commits[2].0), &mut pace)
+    };
+    let stopped = collect(&bench, Some(3));
+    assert!(matches!(&stopped, Err(Error::BranchMoved { name }) if name == "late"), "{stopped:?}");
+    bench.check(|_| true);
+    bench.store.remove_branch(b"late").unwrap();
+    let kept = |number: usize| number >= 25 || number == 2;
+    let report = collect(&bench, Some(27)).unwrap();
+    assert_eq!((report.kept, report.collected), (6, 24));
+    bench.check(kept);
+    collect(&bench, Some(2)).unwrap();
+    bench.check(kept);
+    let made = collect(&bench, None).and(bench.store.branch(b"late").ok_or(Error::EmptyChunk));
+    assert!(bench.store.exists(&made.unwrap()).unwrap());
+}
+
+/// Removals from the index come in pieces, so that a collection of many objects takes no memory for them.
+#[test]
+fn an_index_of_all_objects_loses_what_is_collected() {
+    let mut bench = Bench::new(Options { indexing: Indexing::Always, ..options() });
+    bench.chain(60);
+    bench.store.collect(&Retain::newest(2), &mut go).unwrap();
+    let indexed = |bench: &mut Bench| {
+        bench.store.close().unwrap();
+        let engine: Arc<dyn terrane_merkle::IndexEngine> = Arc::new(BtreeIndexes::new(1 << 20));
+        let index = engine.open(Arc::clone(&bench.disk), &Path::new(DIR).join("index")).unwrap();
+        let mut keys = Vec::new();
+        index
+            .each_from(&[0; 33], &mut |key, _| {
+                keys.push(*key);
+                true
+            })
+            .unwrap();
+        index.close().unwrap();
+        keys
+    };
+    let after = indexed(&mut bench);
+    let engine: Arc<dyn terrane_merkle::IndexEngine> = Arc::new(BtreeIndexes::new(1 << 20));
+    terrane_merkle::repair(&bench.disk, Path::new(DIR), &engine, &mut |_| {}).unwrap();
+    // What is there is what is in use: that of an index made anew.
+    assert_eq!(after, indexed(&mut bench));
+    assert!(after.len() > 300, "{}", after.len());
+}
+
+#[test]
+fn a16_chunks_before_the_target_go_and_the_one_that_it_is_in_stays() {
+    let mut bench = Bench::new(Options { chunk_bytes: 1 << 20, ..options() });
+    // Three commits a chunk, each of a value of its own.
+    for number in 0..12u8 {
+        let mut context = bench.store.empty();
+        context.add(&["data", "a", "b"], vec![number; 20_000]).unwrap();
+        let hash = bench.store.commit(&context, &Meta::tezos(i64::from(number), "")).unwrap();
+        let path = ["data", "a", "b"].map(str::to_owned).to_vec();
+        bench.commits.push((hash, Content::from([(path, vec![number; 20_000])])));
+        if number % 3 == 2 {
+            bench.store.split().unwrap();
+            assert!(matches!(bench.store.split(), Err(Error::EmptyChunk)), "nothing was written");
+        }
+    }
+    bench.check(|_| true);
+    let present = |bench: &Bench| -> Vec<bool> {
+        let entries = bench.disk.list(Path::new(DIR)).unwrap();
+        let is_there =
+            |number: u32| entries.iter().any(|entry| entry.name == format!("chunk-{number:08x}"));
+        (0..4).map(is_there).collect()
+    };
+    assert_eq!(present(&bench), [true; 4]);
+    for (target, removed, chunks) in [
+        (5, 1, [false, true, true, true]),  // the last commit of a chunk
+        (7, 1, [false, false, true, true]), // the second one
+        (8, 0, [false, false, true, true]),
+    ] {
+        let before = bench.disk_bytes();
+        let mut peak = before;
+        let mut pace = |_: &terrane_merkle::GcProgress| {
+            peak = peak.max(bench.disk_bytes());
+            GcPace::Go
+        };
+        let report = bench.store.collect(&Retain::since(bench.commits[target].0), &mut pace);
+        let report = report.unwrap();
+        assert_eq!(report.removed, removed, "{target}: {report:?}");
+        assert_eq!(present(&bench), chunks, "{target}");
+        bench.check(|number| number >= target);
+        // What is dead in the chunk that stays is counted, and given back.
+        assert!(report.freed_bytes >= 20_000, "{report:?}");
+        let live = (12 - target as u64) * 20_000;
+        assert!((live..live + 10_000).contains(&report.live_bytes), "{target}: {report:?}");
+        // No more than one chunk is there twice.
+        assert!(peak <= before + 65_000, "{target}: {before} {peak}");
+    }
+}

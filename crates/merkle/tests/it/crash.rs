@@ -30,7 +30,7 @@ struct Progress {
     begun: usize,
     /// The store itself was made.
     is_created: bool,
-    /// The call with which the first collection began.
+    /// The call with which the first collection began, or the first volume was made.
     collection: u64,
 }
 
@@ -42,7 +42,7 @@ fn run(disk: &Arc<SimDisk>, script: &Script) -> Progress {
     progress.is_created = true;
     for step in &script.steps {
         progress.begun += 1;
-        if matches!(step, Step::Collect(_)) && progress.collection == 0 {
+        if matches!(step, Step::Collect(_) | Step::AddVolume) && progress.collection == 0 {
             progress.collection = disk.calls();
         }
         if let Err(error) = script.take(&mut store, &shared, step) {
@@ -124,8 +124,8 @@ fn survivals(call: u64) -> [Survival; 5] {
     ]
 }
 
-/// Crashes a script at every call, or from the first collection on, and looks at so many of the six ways in which it goes on from there: five survivals, and the
-/// death of the process alone. How many images were looked at.
+/// Crashes a script at every call, or from the first collection or volume on, and looks at so many of the six ways in which it
+/// goes on from there: five survivals, and the death of the process alone. How many images were looked at.
 fn sweep(script: &Script, seed: u64, kinds: usize, collection_only: bool) -> usize {
     let whole = SimDisk::new(seed);
     let all = run(&whole, script);
@@ -200,6 +200,29 @@ fn a_crash_at_any_call_of_a_collection_leaves_all_or_what_is_kept() {
         }
         script.push(Step::Branch("x", None));
         script.push(Step::Collect(1));
+        images += sweep(&script, seed, 3, true);
+    });
+    assert!(images > 400, "{images}");
+}
+
+/// A17: two collections into two volumes, with a crash at every call from the first volume on.
+#[test]
+fn a17_a_crash_at_any_call_of_archiving_loses_no_commit() {
+    let mut images = 0;
+    let name = "a17_a_crash_at_any_call_of_archiving_loses_no_commit";
+    for_each_seed(name, 2, |rng, seed| {
+        let options = draw_options(rng);
+        let kind = Kind { commits: 20, wide: 60, collects: false, reopens: false };
+        let mut script = Script::draw(rng, options, kind);
+        script.push(Step::AddVolume);
+        script.push(Step::Collect(3));
+        for _ in 0..4 {
+            script.push_commit(rng);
+        }
+        script.push(Step::AddVolume);
+        script.push(Step::Collect(1));
+        script.push_commit(rng);
+        assert_eq!(script.states[script.states.len() - 1].commits.len(), 25, "none is lost");
         images += sweep(&script, seed, 3, true);
     });
     assert!(images > 400, "{images}");

@@ -11,10 +11,14 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use terrane_backends::BtreeIndexes;
 use terrane_io::Disk;
 use terrane_io::fault::{FaultKind, FaultPlan, Repeat};
 use terrane_io::sim::SimDisk;
-use terrane_merkle::{Error, Hash, Meta, Options, Result, Retain, Rules, Store, StoreReader};
+use terrane_merkle::{
+    Error, GcPace, GcPhase, GcProgress, Hash, IndexEngine, Meta, Options, Result, Retain, Rules,
+    Store, StoreReader, repair,
+};
 use terrane_testkit::seeds::for_each_seed;
 
 use crate::script::{Content, DIR, content_of, create, go, open, options, steps_of};
@@ -182,6 +186,7 @@ fn a_changed_byte_is_found_out_or_changes_nothing() {
 /// Bytes that one read gives wrongly are found out, or read once more; nothing durable is given up for them.
 #[test]
 fn wrong_bytes_of_a_read_are_found_out() {
+    let mut repaired = 0;
     for_each_seed("wrong_bytes_of_a_read_are_found_out", 1, |_, seed| {
         let (disk, expected) = write(seed);
         for kind in FaultKind::SILENT {
@@ -216,8 +221,14 @@ fn wrong_bytes_of_a_read_are_found_out() {
                 altered.set_plan(FaultPlan::default());
                 let store = match open(&shared, &small()) {
                     Ok(store) => store,
-                    // The index may have cut its log; it can be made anew of the pack.
-                    Err(Error::Index { .. }) => continue,
+                    // The index has cut its log where it was read wrongly; the error says what to do.
+                    Err(error @ Error::Index { .. }) => {
+                        assert!(error.to_string().contains("verify --repair"), "{error}");
+                        let engine: Arc<dyn IndexEngine> = Arc::new(BtreeIndexes::new(1 << 20));
+                        repair(&shared, Path::new(DIR), &engine, &mut |_| {}).unwrap();
+                        repaired += 1;
+                        open(&shared, &small()).unwrap()
+                    }
                     Err(error) => panic!("the bytes themselves are whole: {error}"),
                 };
                 assert_eq!(store.branches(), expected.branches, "{kind:?} {call}");
@@ -226,6 +237,51 @@ fn wrong_bytes_of_a_read_are_found_out() {
             }
         }
     });
+    assert!(repaired > 0, "some wrong read makes the index refuse to open");
+}
+
+/// When a collection takes away the first thing, both pages of the control record say what is kept: the loss of either
+/// brings nothing back.
+#[test]
+fn either_page_of_the_control_record_knows_what_a_collection_keeps() {
+    for_each_seed(
+        "either_page_of_the_control_record_knows_what_a_collection_keeps",
+        1,
+        |_, seed| {
+            let disk = SimDisk::new(seed);
+            let shared: Arc<dyn Disk> = disk.clone();
+            let store = create(&shared, &small()).unwrap();
+            let mut commits: Vec<(Hash, Content)> = Vec::new();
+            for number in 0..12 {
+                commits.push(commit(&store, commits.last(), number));
+            }
+            let mut images = Vec::new();
+            let mut pace = |progress: &GcProgress| {
+                if progress.phase == GcPhase::Reclaim {
+                    images.push(disk.process_kill());
+                }
+                GcPace::Go
+            };
+            store.collect(&Retain::newest(2), &mut pace).unwrap();
+            assert!(images.len() > 5, "{}", images.len());
+            for (number, image) in images.iter().enumerate() {
+                for page in 0..2 {
+                    let damaged = image.clone_disk();
+                    damaged.flip_bit(Path::new(DIR).join("control"), page * 4096 * 8 + 300);
+                    let shared: Arc<dyn Disk> = damaged;
+                    let store = open(&shared, &small()).unwrap();
+                    let newest: Vec<Hash> =
+                        store.newest().map(|commit| commit.unwrap().hash).collect();
+                    let kept = commits[10..].iter().rev().map(|(hash, _)| hash);
+                    assert!(newest.iter().eq(kept), "{number}, page {page}");
+                    for (hash, content) in &commits[10..] {
+                        let context = store.checkout(hash).unwrap().unwrap();
+                        assert!(content_of(&context).unwrap() == *content);
+                    }
+                }
+            }
+        },
+    );
 }
 
 /// A collection of a store with damage stops before it takes anything away if the damage is in what is kept; heads of

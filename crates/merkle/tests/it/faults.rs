@@ -15,6 +15,7 @@ use terrane_io::Disk;
 use terrane_io::fault::{FaultKind, FaultPlan, Repeat};
 use terrane_io::sim::{SimDisk, Survival};
 use terrane_merkle::{Durability, Error, Meta, Retain, Store};
+use terrane_testkit::ChaCha8Rng;
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
 
@@ -152,13 +153,33 @@ fn run(disk: &Arc<SimDisk>, script: &Script, kind: FaultKind) -> bool {
 
 #[test]
 fn a_fault_at_any_call_changes_nothing_and_work_goes_on() {
+    let name = "a_fault_at_any_call_changes_nothing_and_work_goes_on";
+    sweep(name, &|rng, script| {
+        script.push(Step::Collect(2));
+        script.push_commit(rng);
+    });
+}
+
+#[test]
+fn a_fault_at_any_call_of_a_store_with_an_archive_loses_nothing() {
+    let name = "a_fault_at_any_call_of_a_store_with_an_archive_loses_nothing";
+    sweep(name, &|rng, script| {
+        for _ in 0..2 {
+            script.push(Step::AddVolume);
+            script.push(Step::Collect(1));
+            script.push_commit(rng);
+        }
+    });
+}
+
+/// Runs a script that `end` ends with a fault at each of its calls.
+fn sweep(name: &str, end: &dyn Fn(&mut ChaCha8Rng, &mut Script)) {
     let mut poisoned = 0;
-    for_each_seed("a_fault_at_any_call_changes_nothing_and_work_goes_on", 1, |rng, seed| {
+    for_each_seed(name, 1, |rng, seed| {
         let options = draw_options(rng);
         let kind = Kind { commits: 9, wide: 25, collects: true, reopens: true };
         let mut script = Script::draw(rng, options, kind);
-        script.push(Step::Collect(2));
-        script.push_commit(rng);
+        end(rng, &mut script);
         let calls = calls_of(&script, seed);
         for kind in FaultKind::ERRORS {
             // Of the others many strike the same call.

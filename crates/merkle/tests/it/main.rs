@@ -5,6 +5,8 @@
 
 mod script;
 
+mod archive;
+
 mod checks;
 
 mod collection;

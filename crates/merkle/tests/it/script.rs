@@ -148,6 +148,7 @@ pub(crate) enum Step {
     Sync,
     Split,
     Collect(u64),
+    AddVolume,
     Reopen,
 }
 
@@ -157,6 +158,8 @@ pub(crate) struct State {
     /// Numbers of the commits, in the order in which they were made.
     pub(crate) commits: Vec<usize>,
     pub(crate) branches: BTreeMap<&'static str, usize>,
+    /// With any, a collection takes no commit away.
+    pub(crate) volumes: u16,
 }
 
 impl State {
@@ -165,6 +168,8 @@ impl State {
             Step::Commit { number, .. } => self.commits.push(*number),
             Step::Branch(name, Some(head)) => drop(self.branches.insert(name, *head)),
             Step::Branch(name, None) => drop(self.branches.remove(name)),
+            Step::AddVolume => self.volumes += 1,
+            Step::Collect(_) if self.volumes > 0 => {}
             Step::Collect(newest) => {
                 let heads: BTreeSet<usize> = self.branches.values().copied().collect();
                 let first = self.commits.len().saturating_sub(*newest as usize);
@@ -301,7 +306,7 @@ impl Script {
                 self.options.durability == Durability::Durable
             }
             Step::Flush(_) => false,
-            Step::Sync | Step::Split | Step::Collect(_) | Step::Reopen => true,
+            Step::Sync | Step::Split | Step::Collect(_) | Step::AddVolume | Step::Reopen => true,
         }
     }
 
@@ -338,6 +343,14 @@ impl Script {
                 other => other,
             },
             Step::Collect(newest) => store.collect(&Retain::newest(*newest), &mut go).map(drop),
+            Step::AddVolume => match store.add_volume() {
+                // The collection before it was interrupted, which nobody can tell from one that has ended.
+                Err(Error::EmptyVolume { .. }) => {
+                    store.collect(&Retain::newest(1), &mut go)?;
+                    store.add_volume().map(drop)
+                }
+                other => other.map(drop),
+            },
             Step::Reopen => {
                 store.close()?;
                 *store = open(disk, &self.options)?;
@@ -352,7 +365,7 @@ impl Script {
             let found = self.commits.iter().position(|made| made.hash == *hash);
             found.unwrap_or_else(|| panic!("{hash} was never made"))
         };
-        let mut state = State::default();
+        let mut state = State { volumes: store.volumes(), ..State::default() };
         for commit in store.newest() {
             state.commits.insert(0, number(&commit?.hash));
         }

@@ -4,8 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrane_backends::BtreeIndexes;
-use terrane_io::{Disk, MemoryDisk};
-use terrane_merkle::{Context, Error, Hash, Meta, Options, Recovery, Store, StoreReader, Tree};
+use terrane_io::{Disk, MemoryDisk, SimDisk};
+use terrane_merkle::{
+    Context, Error, Hash, Indexing, Kind, Meta, Options, Recovery, Store, StoreReader, Tree,
+};
 
 const DIR: &str = "store";
 
@@ -414,4 +416,178 @@ fn a_chunk_with_a_commit_is_ended_also_by_who_opens_the_store_next() {
         store = again(store);
         assert_eq!(store.stats().chunks, u32::from(chunks) + 1);
     }
+}
+/// What a killed process had written behind its last control record was stored again by the next one.
+#[test]
+fn an_index_of_all_objects_has_what_was_written_before_and_after_a_crash() {
+    let disk = memory();
+    let all = Options { indexing: Indexing::Always, ..options() };
+    let mut store = Store::create(Arc::clone(&disk), Path::new(DIR), &all).unwrap();
+    // Each time the same large values and directories, in a tree of its own.
+    for round in 0..4u32 {
+        let mut context = store.empty();
+        for name in 0..50u32 {
+            let path = [format!("round{round}"), "same".to_owned(), name.to_string()];
+            context.add(&path, name.to_le_bytes().repeat(300)).unwrap();
+        }
+        let before = store.stats().written_bytes;
+        let hash = store.commit(&context, &Meta::tezos(i64::from(round), "")).unwrap();
+        let written = store.stats().written_bytes - before;
+        assert_eq!(written > 50_000, round == 0, "round {round}: {written}");
+        assert!(checkout(&store, &hash).tree().hash() == context.tree().hash());
+        // In the same process, after a crash, and after the store was closed.
+        match round {
+            0 => {}
+            1 => {
+                drop((store, context));
+                store = Store::open(Arc::clone(&disk), Path::new(DIR), &all).unwrap();
+                assert_eq!(store.recovery().commits, 2);
+            }
+            _ => {
+                store.close().unwrap();
+                drop((store, context));
+                store = Store::open(Arc::clone(&disk), Path::new(DIR), &all).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn values_have_less_than_512_mib() {
+    let store = create(&memory());
+    let mut context = store.empty();
+    // The pages of these are never touched.
+    let bytes = 1 << 29;
+    let refused = context.add(&["x"], vec![0; bytes]);
+    assert!(matches!(refused, Err(Error::ValueSize { bytes: found }) if found == bytes));
+    let value = context.of_value(vec![0; bytes]);
+    assert!(matches!(context.add_tree(&["x"], &value), Err(Error::ValueSize { .. })));
+    assert!(context.is_empty());
+    assert!(context.add(&["x"], vec![0; bytes - 1]).unwrap());
+}
+
+/// Chunks that were read once stayed open for ever.
+#[test]
+fn few_files_are_open_whatever_the_number_of_chunks() {
+    let disk = SimDisk::new(1);
+    let shared: Arc<dyn Disk> = disk.clone();
+    let small = Options { chunk_bytes: 4 << 10, cache_bytes: 0, ..options() };
+    let store = Store::create(Arc::clone(&shared), Path::new(DIR), &small).unwrap();
+    let mut commits = Vec::new();
+    let mut context = store.empty();
+    for block in 0..400u32 {
+        context.add(&["large"], block.to_le_bytes().repeat(1_100)).unwrap();
+        let hash = store.commit(&context, &Meta::tezos(i64::from(block), "")).unwrap();
+        context.advance(hash);
+        commits.push(hash);
+    }
+    assert!(store.stats().chunks > 350, "{:?}", store.stats());
+    let reader = StoreReader::open(Arc::clone(&shared), Path::new(DIR), 0).unwrap();
+    let read = |at: usize| {
+        let expected = (at as u32).to_le_bytes().repeat(1_100);
+        for context in [store.checkout(&commits[at]), reader.checkout(&commits[at])] {
+            assert!(context.unwrap().unwrap().find(&["large"]).unwrap().unwrap() == expected);
+        }
+    };
+    (0..400).for_each(read);
+    (0..400).rev().for_each(read);
+    // Two handles, and the files of index, lock and control record.
+    assert!(disk.open_files() < 2 * 256 + 20, "{}", disk.open_files());
+    // What is closed meanwhile is found again by a collection.
+    store
+        .collect(&terrane_merkle::Retain::newest(300), &mut |_| terrane_merkle::GcPace::Go)
+        .unwrap();
+    (100..400).for_each(read);
+    assert!(disk.open_files() < 2 * 256 + 20, "{}", disk.open_files());
+}
+
+/// An empty directory is never bound, not even if only its hash is given.
+#[test]
+fn a_shallow_empty_directory_is_the_empty_directory() {
+    let store = create(&memory());
+    let mut context = store.empty();
+    context.add(&["a", "b"], *b"1").unwrap();
+    let shallow = context.shallow(Kind::Directory, store.rules().empty_hash());
+    assert!(shallow.is_empty() && !shallow.is_shallow());
+    assert!(context.add_tree(&["a"], &shallow).unwrap());
+    assert!(context.is_empty());
+    // The empty value has that hash too.
+    assert!(context.shallow(Kind::Value, store.rules().empty_hash()).is_shallow());
+}
+
+#[test]
+fn a7_a_commit_of_what_did_not_change_writes_no_object_of_a_tree() {
+    let store = create(&memory());
+    let [_, block2, ..] = octez_chain(&store);
+    let mut context = checkout(&store, &block2);
+    assert!(!context.remove(&["data", "absent"]).unwrap());
+    assert!(!context.remove(&["data", "version", "through", "a", "value"]).unwrap());
+    assert!(!context.add(&["data", "version"], *b"0.0").unwrap());
+    let before = store.stats().committed;
+    let hash = store.commit(&context, &Meta::tezos(1, "the same")).unwrap();
+    let after = store.stats().committed;
+    assert_eq!((after.nodes, after.values), (before.nodes, before.values));
+    assert_eq!(store.commit_info(&hash).unwrap().root, store.commit_info(&block2).unwrap().root);
+}
+
+#[test]
+fn a23_a_reader_writes_nothing() {
+    let disk = memory();
+    let store = create(&disk);
+    let chain = octez_chain(&store);
+    store.set_branch(b"main", &chain[3]).unwrap();
+    let counted = terrane_io::CountedDisk::new(Arc::clone(&disk));
+    let shared: Arc<dyn Disk> = counted.clone();
+    let reader = StoreReader::open(shared, Path::new(DIR), 1 << 20).unwrap();
+    for hash in &chain {
+        let context = reader.checkout(hash).unwrap().unwrap();
+        assert_eq!(context.find(&["absent"]).unwrap(), None);
+        assert!(context.length(&[] as &[&str]).unwrap() > 1);
+    }
+    assert!(!reader.exists(&store.rules().empty_hash()).unwrap());
+    reader.export(&chain[2], &mut Vec::new()).unwrap();
+    assert!(!reader.sync().unwrap());
+    let counts = counted.counts();
+    assert!(counts.reads > 5 && counts.opens > 2, "{counts:?}");
+    let changes = [
+        counts.creates,
+        counts.writes,
+        counts.set_lens,
+        counts.allocates,
+        counts.syncs,
+        counts.dir_syncs,
+        counts.dirs_created,
+        counts.dirs_removed,
+        counts.removes,
+        counts.renames,
+        counts.links,
+        counts.locks,
+    ];
+    assert_eq!(changes, [0; 12], "{counts:?}");
+}
+
+/// Whoever runs the tests as an administrator may write there all the same.
+#[test]
+fn a23_a_store_in_a_directory_that_nobody_may_write_to_can_be_read() {
+    use std::fs;
+    let place = tempfile::tempdir().unwrap();
+    let dir = place.path().join("store");
+    let disk: Arc<dyn Disk> = terrane_io::RealDisk::auto();
+    let store = Store::create(Arc::clone(&disk), &dir, &options()).unwrap();
+    let chain = octez_chain(&store);
+    store.close().unwrap();
+    drop(store);
+    let protect = |is_readonly: bool| {
+        let files = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path());
+        for path in files.chain([dir.clone()]) {
+            let mut permissions = fs::metadata(&path).unwrap().permissions();
+            permissions.set_readonly(is_readonly);
+            fs::set_permissions(&path, permissions).unwrap();
+        }
+    };
+    protect(true);
+    let reader = StoreReader::open(disk, &dir, 1 << 20).unwrap();
+    let context = reader.checkout(&chain[2]).unwrap().unwrap();
+    assert_eq!(text(&context, &["data", "a", "d"]).as_deref(), Some("Mars"));
+    protect(false);
 }

@@ -215,6 +215,8 @@ impl FilesReport {
                 files.chunk_bytes += bytes;
             } else if name == "index" {
                 files.index_bytes += store_bytes(&entry.path())?;
+            } else if name == "archive" {
+                files.other_bytes += store_bytes(&entry.path())?;
             } else {
                 files.other_bytes += bytes;
             }
