@@ -172,29 +172,42 @@ impl Chunk {
         })
     }
 
+    /// Where in the file a record begins; none if it was collected.
+    pub(crate) fn offset_of(&self, place: Place) -> Result<Option<u64>> {
+        let Some((offset, room)) = self.locate(place.at) else { return Ok(None) };
+        if u64::from(place.bytes) > room.min(RECORD_BYTES_MAX) {
+            return Err(self.short(place));
+        }
+        Ok(Some(offset))
+    }
+
+    fn short(&self, place: Place) -> Error {
+        self.corrupt(place.at, Corrupt::short("a record lies in its chunk"))
+    }
+
+    /// The body of a record, whose bytes these are.
+    pub(crate) fn open_body<'a>(&self, place: Place, bytes: &'a [u8]) -> Result<&'a [u8]> {
+        let (body, used) =
+            open_record(place.at, bytes).map_err(|what| self.corrupt(place.at, what))?;
+        if used != bytes.len() {
+            let what = Corrupt::rule("length of a record", bytes.len() as u64, used as u64);
+            return Err(self.corrupt(place.at, what));
+        }
+        Ok(body)
+    }
+
     /// The body of a record; none if it was collected.
     ///
     /// Cost: one read of the record's length.
     pub(crate) fn read(&self, place: Place) -> Result<Option<Vec<u8>>> {
-        let Some((offset, room)) = self.locate(place.at) else { return Ok(None) };
-        let short = || self.corrupt(place.at, Corrupt::short("a record lies in its chunk"));
-        if u64::from(place.bytes) > room.min(RECORD_BYTES_MAX) {
-            return Err(short());
-        }
+        let Some(offset) = self.offset_of(place)? else { return Ok(None) };
         let mut bytes = vec![0; place.bytes as usize];
         self.file.read_at(&mut bytes, offset).map_err(|error| match error {
-            terrane_io::Error::ShortRead { .. } => short(),
+            terrane_io::Error::ShortRead { .. } => self.short(place),
             other => other.into(),
         })?;
-        let (start, len) = {
-            let (body, used) =
-                open_record(place.at, &bytes).map_err(|what| self.corrupt(place.at, what))?;
-            if used != bytes.len() {
-                let what = Corrupt::rule("length of a record", bytes.len() as u64, used as u64);
-                return Err(self.corrupt(place.at, what));
-            }
-            (used - CRC_BYTES - body.len(), body.len())
-        };
+        let len = self.open_body(place, &bytes)?.len();
+        let start = bytes.len() - CRC_BYTES - len;
         bytes.truncate(start + len);
         bytes.drain(..start);
         Ok(Some(bytes))

@@ -37,6 +37,8 @@ mod copy;
 
 mod tree;
 
+mod prefetch;
+
 mod fold;
 
 mod diff;
@@ -58,6 +60,8 @@ mod cache;
 mod frame;
 
 mod chunk;
+
+mod batch;
 
 mod control;
 
@@ -119,6 +123,7 @@ pub use index::{
 pub use merge::{Merged, Versions};
 pub use options::{Durability, Options};
 pub use path::PathText;
+pub use prefetch::Prefetch;
 pub use proof::{
     ExtenderProof, InodeProof, InodeTree, KindedHash, NESTING_MAX, Proof, ProofEntry, ProofError,
     ProofTree,

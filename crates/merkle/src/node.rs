@@ -26,6 +26,12 @@ pub(crate) trait Source: Send + Sync + Debug {
 
     /// The value that is stored at a link.
     fn value(&self, link: &Link) -> Result<Arc<[u8]>>;
+
+    /// Reads those of these directory nodes and values that are not in memory, together, for calls that come later. Gives the
+    /// nodes, none where it has failed; by default nothing is read.
+    fn fetch(&self, nodes: &[Place], _values: &[Place]) -> Vec<Option<Arc<Record>>> {
+        vec![None; nodes.len()]
+    }
 }
 
 /// What a tree needs beside its nodes.
@@ -106,7 +112,7 @@ impl StoredNode {
     }
 
     /// The child of an ordinal, if it was looked at.
-    fn get(&self, ordinal: usize) -> Option<&Arc<Node>> {
+    pub(crate) fn get(&self, ordinal: usize) -> Option<&Arc<Node>> {
         self.near.get()?[ordinal].get()
     }
 }
@@ -330,7 +336,7 @@ impl<'a> EntriesRef<'a> {
         }
     }
 
-    fn find(self, step: &[u8]) -> Option<Spot<'a>> {
+    pub(crate) fn find(self, step: &[u8]) -> Option<Spot<'a>> {
         let item = match self {
             Self::Stored(_, entries) => entries.find(step),
             Self::Own(own) => own.position(step).ok(),

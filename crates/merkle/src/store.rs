@@ -887,6 +887,7 @@ impl Store {
             cache_hits: get(&counters.cache_hits),
             reads: get(&counters.reads),
             read_bytes: get(&counters.read_bytes),
+            batches: get(&counters.batches),
             written_bytes: get(&counters.written_bytes),
             frames: get(&counters.frames),
             syncs: get(&counters.syncs),

@@ -23,6 +23,8 @@ mod heads;
 
 mod model;
 
+mod prefetch;
+
 mod processes;
 
 mod proof;
