@@ -362,6 +362,8 @@ impl Store {
         guard: Box<dyn LockGuard>,
     ) -> Result<Self> {
         let control_file = disk.open(&dir.join(CONTROL), OpenMode::ReadWrite, Access::Buffered)?;
+        // A process that was killed may not have synced the record that was read: commits that it hides must not come back.
+        control_file.sync()?;
         let index = options.index.open(Arc::clone(&disk), &index_dir(dir)).map_err(Error::index)?;
         let source: Arc<dyn crate::node::Source> = Arc::clone(&pack) as _;
         let env = Arc::new(Env { rules: options.rules, source: Some(source), proof: false });
