@@ -133,27 +133,30 @@ impl Chunk {
     }
 
     /// Opens a chunk, for writing too if `mode` says so.
-    pub(crate) fn open(disk: &dyn Disk, dir: &Path, number: u32, mode: OpenMode) -> Result<Self> {
-        Self::open_at(disk, &chunk_path(dir, number), number, mode)
-    }
-
-    pub(crate) fn open_at(
+    pub(crate) fn open(
         disk: &dyn Disk,
-        path: &Path,
+        dir: &Path,
         number: u32,
         mode: OpenMode,
+        access: Access,
     ) -> Result<Self> {
-        let file = disk.open(path, mode, Access::Buffered)?;
+        let path = chunk_path(dir, number);
+        let file = disk.open(&path, mode, access)?;
         let mut bytes = [0; CHUNK_HEAD_BYTES];
         file.read_at(&mut bytes, 0)?;
-        let head = ChunkHead::decode(path, &bytes)?;
+        let head = ChunkHead::decode(&path, &bytes)?;
         if head.number != number {
             let what =
                 Corrupt::rule("number of a chunk", u64::from(number), u64::from(head.number));
-            return Err(Error::Corrupt { path: path.to_owned(), address: None, what });
+            return Err(Error::Corrupt { path, address: None, what });
         }
         let runs = head.map.map(|map| read_map(&*file, map)).transpose()?;
         Ok(Self { head, file, runs })
+    }
+
+    /// Has the page cache drop what is in it of the chunk, which is clean.
+    pub(crate) fn forget(&self) {
+        self.file.forget(0, self.file.len().unwrap_or(0));
     }
 
     pub(crate) fn corrupt(&self, at: Address, what: Corrupt) -> Error {
@@ -391,7 +394,7 @@ mod tests {
         map.extend_from_slice(&crc32c(&map).to_le_bytes());
         file.write_at(&head.encode(), 0)?;
         file.write_at(&map, head.map.map_or(CHUNK_HEAD_BYTES as u64, |(_, at)| at))?;
-        Chunk::open_at(disk, &path, head.number, OpenMode::Read)
+        Chunk::open(disk, Path::new(""), head.number, OpenMode::Read, Access::Buffered)
     }
 
     fn head(runs: u32, map_at: u64) -> ChunkHead {

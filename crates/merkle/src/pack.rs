@@ -49,6 +49,8 @@ pub(crate) struct Pack {
     dir: PathBuf,
     /// Open for writing: chunks are opened such that they can be appended to.
     writable: bool,
+    /// How chunks are read that are not written to.
+    access: Access,
     chunks: RwLock<QuickMap<u32, Arc<Chunk>>>,
     /// Number of the first chunk that is kept.
     first: AtomicU32,
@@ -80,11 +82,17 @@ impl Pack {
             disk,
             dir: dir.to_owned(),
             writable,
+            access: Access::Buffered,
             chunks: RwLock::default(),
             first: AtomicU32::new(0),
             cache: Cache::new(cache_bytes),
             counters: Counters::default(),
         }
+    }
+
+    /// The same with another way to read chunks.
+    pub(crate) fn with_access(self, access: Access) -> Self {
+        Self { access, ..self }
     }
 
     pub(crate) fn set_first(&self, first: u32) {
@@ -101,10 +109,33 @@ impl Pack {
         {
             return Ok(Arc::clone(chunk));
         }
-        let mode = if self.writable { OpenMode::ReadWrite } else { OpenMode::Read };
-        let chunk = Arc::new(Chunk::open(&*self.disk, &self.dir, number, mode)?);
+        let chunk = self.open_chunk(number, self.access)?;
         let mut chunks = self.chunks.write().unwrap_or_else(PoisonError::into_inner);
         Ok(Arc::clone(chunks.entry(number).or_insert(chunk)))
+    }
+
+    fn open_chunk(&self, number: u32, access: Access) -> Result<Arc<Chunk>> {
+        let mode = if self.writable { OpenMode::ReadWrite } else { OpenMode::Read };
+        Ok(Arc::new(Chunk::open(&*self.disk, &self.dir, number, mode, access)?))
+    }
+
+    /// The tail in a chunk that is open for appending, which goes through the page cache.
+    pub(crate) fn to_append(&self, tail: Tail) -> Result<Tail> {
+        if self.access == Access::Buffered {
+            return Ok(tail);
+        }
+        let chunk = self.open_chunk(tail.end.chunk, Access::Buffered)?;
+        let mut chunks = self.chunks.write().unwrap_or_else(PoisonError::into_inner);
+        chunks.insert(tail.end.chunk, Arc::clone(&chunk));
+        Ok(Tail { chunk, ..tail })
+    }
+
+    /// Has a chunk that is not written to any more read in the way of the others; its pages are clean.
+    fn end_appending(&self, number: u32, chunk: &Chunk) {
+        if self.access == Access::Direct {
+            chunk.forget();
+            self.chunks.write().unwrap_or_else(PoisonError::into_inner).remove(&number);
+        }
     }
 
     /// Makes the chunk of a number; a file of that name, left over from a crash, is replaced.
@@ -258,6 +289,7 @@ impl Pack {
         };
         let chunk = self.create_chunk(head)?;
         chunk.file.allocate(chunk_bytes)?;
+        self.end_appending(tail.end.chunk, &tail.chunk);
         Ok(Tail { chunk, end: Address { chunk: head.number, unit: FIRST_UNIT }, chain: tail.chain })
     }
 
@@ -441,7 +473,10 @@ impl Pack {
         }
         self.disk.rename(&copy, &path)?;
         self.disk.sync_dir(&self.dir)?;
-        let chunk = Arc::new(Chunk::open(&*self.disk, &self.dir, number, OpenMode::ReadWrite)?);
+        let chunk = self.open_chunk(number, self.access)?;
+        if self.access == Access::Direct {
+            chunk.forget();
+        }
         self.chunks.write().unwrap_or_else(PoisonError::into_inner).insert(number, chunk);
         Ok(())
     }

@@ -151,6 +151,11 @@ pub(crate) fn take_lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn LockGuard
     })
 }
 
+fn new_pack(disk: &Arc<dyn Disk>, dir: &Path, options: &Options) -> Arc<Pack> {
+    let pack = Pack::new(Arc::clone(disk), dir, true, options.cache_bytes);
+    Arc::new(pack.with_access(options.access))
+}
+
 /// Makes the name of the store's directory durable.
 fn sync_parent(disk: &dyn Disk, dir: &Path) -> Result<()> {
     match dir.parent() {
@@ -253,7 +258,7 @@ impl Store {
         if disk.kind(&dir.join(CONTROL))?.is_some() {
             return Err(Error::AlreadyExists { path: dir.to_owned() });
         }
-        let pack = Arc::new(Pack::new(Arc::clone(&disk), dir, true, options.cache_bytes));
+        let pack = new_pack(&disk, dir, options);
         let chunk =
             pack.create_chunk(ChunkHead { number: 0, store, before: 0, chain, map: None })?;
         chunk.file.allocate(options.chunk_bytes)?;
@@ -324,10 +329,11 @@ impl Store {
         for mut control in controls {
             check_rules(dir, &options.rules, &control)?;
             control.indexing = options.indexing;
-            let pack = Arc::new(Pack::new(Arc::clone(&disk), dir, true, options.cache_bytes));
+            let pack = new_pack(&disk, dir, options);
             let mut view = View::new(control);
             match recover(&pack, &mut view) {
                 Ok(tail) => {
+                    let tail = pack.to_append(tail)?;
                     let cut_bytes = pack.cut(&tail)?;
                     pack.remove_strays(control.first)?;
                     view.control.first = pack.first_present(control.first, &tail)?;

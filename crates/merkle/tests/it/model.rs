@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use terrane_io::{Disk, MemoryDisk};
+use terrane_io::{Access, Disk, MemoryDisk};
 use terrane_merkle::{
     Context, Hash, Indexing, Meta, Options, Prefetch, Retain, Rules, Store, StoreReader,
 };
@@ -249,7 +249,8 @@ impl Bench {
 fn run(rng: &mut ChaCha8Rng, rules: Rules, wide: u64) {
     let indexing = if rng.chance(1, 2) { Indexing::Always } else { Indexing::Minimal };
     let cache_bytes = [0, 4 << 10, 1 << 20][rng.index(3)];
-    let mut bench = Bench::new(Options { rules, indexing, cache_bytes, ..options() });
+    let access = if rng.chance(1, 2) { Access::Direct } else { Access::Buffered };
+    let mut bench = Bench::new(Options { rules, indexing, cache_bytes, access, ..options() });
     for _ in 0..600 {
         match rng.below(60) {
             0..35 => bench.change(rng, wide),

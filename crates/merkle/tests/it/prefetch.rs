@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use terrane_io::fault::{FaultKind, FaultPlan, Repeat};
 use terrane_io::sim::SimDisk;
-use terrane_io::{CountedDisk, Counts, Disk, MemoryDisk};
+use terrane_io::{Access, CountedDisk, Counts, Disk, MemoryDisk, RealDisk};
 use terrane_merkle::{
     Context, Error, GcPace, GcPhase, Hash, Meta, Options, Prefetch, Retain, Rules, Store,
     StoreReader, Tree, produce_tree_proof,
@@ -135,7 +135,7 @@ fn the_way_is_without_values_and_heads_of_directories() {
     let long = content.iter().find(|(path, value)| path.starts_with("wide") && value.len() > 48);
     let (path, value) = long.unwrap();
     let path = steps_of(path);
-    context.prefetch(&[path.clone()], Prefetch::Way);
+    context.prefetch(std::slice::from_ref(&path), Prefetch::Way);
     let before = disk.counts();
     assert!(context.mem(&path).unwrap() && context.mem_tree(&["deep"]).unwrap());
     assert_eq!((disk.counts() - before).reads, 0);
@@ -161,6 +161,46 @@ fn a_cache_that_is_too_small_makes_it_useless_and_nothing_else() {
         assert!(store.stats().cache_bytes <= cache_bytes as u64);
         check(&context, &content);
     }
+}
+
+/// On a file system, through the queue that there is.
+#[test]
+fn past_the_page_cache_all_is_the_same() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut hashes = Vec::new();
+    for access in [Access::Buffered, Access::Direct] {
+        let dir = folder.path().join(format!("{access:?}"));
+        let disk: Arc<dyn Disk> = RealDisk::auto();
+        let options = Options { access, ..large() };
+        let store = Store::create(Arc::clone(&disk), &dir, &options).unwrap();
+        let (mut context, mut content) = (store.empty(), Content::new());
+        for round in 0..20u32 {
+            // What is not in the cache is read back from chunks that were just written.
+            let paths: Vec<String> = (0..200).map(|n| format!("wide/{}", n * 7 + round)).collect();
+            context.prefetch(&paths_of(&paths), Prefetch::Target);
+            for path in paths {
+                let value = vec![round as u8; 40 + path.len() * 10];
+                context.add(&steps_of(&path), value.as_slice()).unwrap();
+                content.insert(path, value);
+            }
+            let head = store.commit(&context, &Meta::tezos(i64::from(round), "")).unwrap();
+            if round == 10 {
+                store.collect(&Retain::newest(2), &mut go).unwrap();
+            }
+            context = checkout(&store, &head);
+            hashes.push(head);
+        }
+        let head = hashes[hashes.len() - 1];
+        assert!(store.stats().chunks > 5);
+        drop(store);
+        let store = Store::open(Arc::clone(&disk), &dir, &options).unwrap();
+        let context = checkout(&store, &head);
+        context.prefetch(&paths_of(content.keys()), Prefetch::Target);
+        let read = store.stats().reads;
+        check(&context, &content);
+        assert_eq!(store.stats().reads, read);
+    }
+    assert_eq!(hashes[..20], hashes[20..]);
 }
 
 #[test]
