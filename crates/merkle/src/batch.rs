@@ -44,7 +44,7 @@ pub(crate) fn read_bodies(
     let mut wanted: Vec<(usize, Wanted)> = located.collect();
     wanted.sort_unstable_by_key(|(_, (_, place, _))| place.at);
     let pages = pages_of(&wanted);
-    let mut take = |done: Completion| {
+    let mut take = |done: Completion| -> AlignedBuf {
         let pages = &pages[done.tag as usize];
         for (number, (chunk, place, offset)) in &wanted[pages.records.clone()] {
             let start = (offset - pages.start) as usize;
@@ -62,28 +62,35 @@ pub(crate) fn read_bodies(
                 }
             }
         }
+        done.buffer
     };
-    let mut left = pages.iter().enumerate().map(|(tag, pages)| Request {
-        tag: tag as u64,
-        file: Arc::clone(&pages.chunk.file),
-        offset: pages.start,
-        buffer: AlignedBuf::zeroed((pages.end - pages.start) as usize),
-        direction: Direction::Read,
-    });
+    let request = |(tag, pages): (usize, &Pages), spare: Option<AlignedBuf>| {
+        let len = (pages.end - pages.start) as usize;
+        let buffer = spare.filter(|buffer| buffer.len() == len);
+        Request {
+            tag: tag as u64,
+            file: Arc::clone(&pages.chunk.file),
+            offset: pages.start,
+            buffer: buffer.unwrap_or_else(|| AlignedBuf::zeroed(len)),
+            direction: Direction::Read,
+        }
+    };
+    let mut left = pages.iter().enumerate();
     // One read needs no queue, and there may be none to be had.
     let queue = if pages.len() > 1 { disk.queue(QUEUE_DEPTH).ok() } else { None };
     let Some(mut queue) = queue else {
-        left.for_each(|request| take(request.carry_out()));
+        left.for_each(|pages| drop(take(request(pages, None).carry_out())));
         return;
     };
+    let mut spare = Vec::new();
     loop {
         while queue.outstanding() < QUEUE_DEPTH {
-            let Some(request) = left.next() else { break };
-            queue.push(request);
+            let Some(pages) = left.next() else { break };
+            queue.push(request(pages, spare.pop()));
         }
         queue.submit();
         match queue.pop() {
-            Some(done) => take(done),
+            Some(done) => spare.push(take(done)),
             None => return,
         }
     }

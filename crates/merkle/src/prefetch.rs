@@ -4,7 +4,10 @@
 //! a prefetch changes no answer, only what an answer costs: what it cannot read it leaves to the call that needs it, which
 //! then says what is wrong.
 
+use std::hash::RandomState;
 use std::sync::Arc;
+
+use hashbrown::HashSet;
 
 use crate::address::{Link, Place};
 use crate::node::{Child, Env, InnerRef, Node, Shape, Slot, Spot};
@@ -44,8 +47,12 @@ impl Tree {
     pub fn prefetch<P: AsRef<[S]>, S: AsRef<[u8]>>(&self, paths: &[P], what: Prefetch) {
         let Some(source) = &self.env.source else { return };
         let root = of_spot(Spot::Own(&self.root));
-        let mut ways: Vec<(Next, &[S])> =
-            paths.iter().map(|path| (root.clone(), path.as_ref())).collect();
+        let mut paths: Vec<&[S]> = paths.iter().map(AsRef::as_ref).collect();
+        // A block asks for the same path again and again. Paths are chosen by users, so the hash has a key.
+        let mut seen: HashSet<Vec<&[u8]>, RandomState> = HashSet::default();
+        paths.retain(|path| seen.insert(path.iter().map(AsRef::as_ref).collect()));
+        drop(seen);
+        let mut ways: Vec<(Next, &[S])> = paths.iter().map(|path| (root.clone(), *path)).collect();
         loop {
             let mut waiting: Vec<(Link, &[S])> = Vec::new();
             let mut values: Vec<Place> = Vec::new();
