@@ -24,15 +24,15 @@ use crate::encode::{Sink, Written};
 use crate::error::{Error, Result};
 use crate::frame::{FrameKind, FrameWriter};
 use crate::hash::Hash;
-use crate::index::{IndexKey, IndexValue, Object, key, value};
+use crate::index::{IndexKey, IndexValue, Object, key, place, value};
 use crate::marks::Marks;
-use crate::node::{Child, Env};
+use crate::node::{Child, Env, Shape};
 use crate::options::{Durability, Options};
 use crate::pack::{Pack, Tail};
-use crate::pins::Pinned;
+use crate::pins::{Pinned, Pins};
 use crate::rules::{CommitInfo, Rules};
 use crate::stats::{CommitStats, PreimageSizes, Stats};
-use crate::tree::Tree;
+use crate::tree::{Kind, Tree};
 use crate::watch::{HeadChange, Watches};
 
 /// Name of the file that a writer locks.
@@ -448,6 +448,56 @@ impl Store {
     /// As [`checkout`](Self::checkout), and [`UnknownCommit`](Error::UnknownCommit).
     pub fn commit_info(&self, hash: &Hash) -> Result<Commit> {
         self.core.commit_of(hash)
+    }
+
+    /// The tree that is stored under a hash, for stores that index [all objects](Indexing::Always); none for one that was
+    /// never written to this store, or was collected, and for a value of at most 48 bytes, which is a part of its directory.
+    /// What is found stays as long as somebody has the tree, whatever is collected. Since the index follows the pack at some
+    /// distance, an object may have been written twice; it is not found any more when the copy that the index has was
+    /// collected, or when it was written shortly before a crash.
+    ///
+    /// Cost: that of the index, and one read, or two.
+    ///
+    /// # Errors
+    /// As [`checkout`](Self::checkout), and [`Closed`](Error::Closed).
+    pub fn find_object(&self, kind: Kind, hash: &Hash) -> Result<Option<Tree>> {
+        if kind == Kind::Directory && *hash == self.rules().empty_hash() {
+            return Ok(Some(self.core.empty()));
+        }
+        let object = if kind == Kind::Value { Object::Value } else { Object::Dir };
+        let pins = Pins::default();
+        let link = {
+            // A collection switches to what it has found to be in use under this lock.
+            let writer = lock(&self.writer);
+            if writer.closed {
+                return Err(Error::Closed);
+            }
+            let key = key(object, hash);
+            let recent = writer.unindexed.iter().rfind(|entry| entry.0 == key);
+            let found = match recent {
+                Some(entry) => Some(place(entry.1)),
+                None => self.core.indexed(object, hash)?,
+            };
+            let Some(place) = found.filter(|place| self.is_whole(place.at)) else {
+                return Ok(None);
+            };
+            pins.add(self.core.pinned.pin(place));
+            Link { place, hash: *hash }
+        };
+        let env = &self.core.env;
+        let root = if kind == Kind::Value {
+            let value = env.load_value(&link)?;
+            (self.rules().value_hash(&value) == *hash).then(|| Child::ValueAt(Box::new(link)))
+        } else {
+            let node = env.load(&link)?;
+            // Inodes are indexed as well.
+            let is_whole = match node.shape() {
+                Shape::Entries(entries) => !entries.is_leaf(),
+                Shape::Inner(inner) => inner.depth() == 0,
+            };
+            (is_whole && digest::hash_of(env, &node) == *hash).then_some(Child::Dir(node))
+        };
+        Ok(root.map(|root| Tree { env: Arc::clone(env), root, pins }))
     }
 
     /// Commits in the order in which they were made, the newest first.

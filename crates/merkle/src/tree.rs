@@ -100,8 +100,8 @@ impl Tree {
         self.with_root(Child::Value(Arc::new(Value::new(value.into()))))
     }
 
-    /// A tree of which only the hash is known. It can be bound and compared; looking into it is an error, unless the
-    /// store can find objects by their hashes.
+    /// A tree of which only the hash is known. It can be bound and compared; looking into it is an error;
+    /// [`Store::find_object`](crate::Store::find_object) gives one that can be looked into.
     #[must_use]
     pub fn shallow(&self, kind: Kind, hash: Hash) -> Self {
         self.with_root(Child::Blinded { is_value: kind == Kind::Value, hash })

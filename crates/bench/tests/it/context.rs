@@ -6,13 +6,13 @@
 use std::fmt::Display;
 use std::path::Path;
 
+use terrane::io::Access;
 use terrane_bench::engines::context_store::Settings;
 use terrane_bench::monitor::{Monitor, Phase, Silent};
 use terrane_bench::workload::Error;
 use terrane_bench::workload::context::profile::{LIMA, YEAR_2021};
 use terrane_bench::workload::context::report::Report;
 use terrane_bench::workload::context::run::{Collection, Options, run};
-use terrane::io::Access;
 
 fn options(blocks: u64) -> Options {
     Options {
