@@ -10,6 +10,7 @@ use crate::meter::store_bytes;
 
 /// A run.
 #[derive(Debug, Clone, Serialize)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a field of the report")]
 pub struct Report {
     /// What a block does.
     pub profile: &'static str,
