@@ -220,6 +220,12 @@ pub trait Context: fmt::Debug {
     /// An independent context of the same tree.
     fn duplicate(&self) -> Box<dyn Context>;
 
+    /// Says that these paths are asked for or changed next, so that the engine can read what it needs for it, if it can.
+    /// Changes nothing.
+    fn prefetch(&mut self, paths: &[Steps<'_>]) {
+        let _ = paths;
+    }
+
     /// Whether a value is at `path`.
     ///
     /// # Errors

@@ -133,8 +133,14 @@ impl Chunk {
     }
 
     /// Opens a chunk, for writing too if `mode` says so.
-    pub(crate) fn open(disk: &dyn Disk, dir: &Path, number: u32, mode: OpenMode) -> Result<Self> {
-        Self::open_at(disk, &chunk_path(dir, number), number, mode)
+    pub(crate) fn open(
+        disk: &dyn Disk,
+        dir: &Path,
+        number: u32,
+        mode: OpenMode,
+        access: Access,
+    ) -> Result<Self> {
+        Self::open_at(disk, &chunk_path(dir, number), number, mode, access)
     }
 
     pub(crate) fn open_at(
@@ -142,8 +148,9 @@ impl Chunk {
         path: &Path,
         number: u32,
         mode: OpenMode,
+        access: Access,
     ) -> Result<Self> {
-        let file = disk.open(path, mode, Access::Buffered)?;
+        let file = disk.open(path, mode, access)?;
         let mut bytes = [0; CHUNK_HEAD_BYTES];
         file.read_at(&mut bytes, 0)?;
         let head = ChunkHead::decode(path, &bytes)?;
@@ -154,6 +161,11 @@ impl Chunk {
         }
         let runs = head.map.map(|map| read_map(&*file, map)).transpose()?;
         Ok(Self { head, file, runs })
+    }
+
+    /// Has the page cache drop what is in it of the chunk, which is clean.
+    pub(crate) fn forget(&self) {
+        self.file.forget(0, self.file.len().unwrap_or(0));
     }
 
     pub(crate) fn corrupt(&self, at: Address, what: Corrupt) -> Error {
@@ -172,29 +184,42 @@ impl Chunk {
         })
     }
 
+    /// Where in the file a record begins; none if it was collected.
+    pub(crate) fn offset_of(&self, place: Place) -> Result<Option<u64>> {
+        let Some((offset, room)) = self.locate(place.at) else { return Ok(None) };
+        if u64::from(place.bytes) > room.min(RECORD_BYTES_MAX) {
+            return Err(self.short(place));
+        }
+        Ok(Some(offset))
+    }
+
+    fn short(&self, place: Place) -> Error {
+        self.corrupt(place.at, Corrupt::short("a record lies in its chunk"))
+    }
+
+    /// The body of a record, whose bytes these are.
+    pub(crate) fn open_body<'a>(&self, place: Place, bytes: &'a [u8]) -> Result<&'a [u8]> {
+        let (body, used) =
+            open_record(place.at, bytes).map_err(|what| self.corrupt(place.at, what))?;
+        if used != bytes.len() {
+            let what = Corrupt::rule("length of a record", bytes.len() as u64, used as u64);
+            return Err(self.corrupt(place.at, what));
+        }
+        Ok(body)
+    }
+
     /// The body of a record; none if it was collected.
     ///
     /// Cost: one read of the record's length.
     pub(crate) fn read(&self, place: Place) -> Result<Option<Vec<u8>>> {
-        let Some((offset, room)) = self.locate(place.at) else { return Ok(None) };
-        let short = || self.corrupt(place.at, Corrupt::short("a record lies in its chunk"));
-        if u64::from(place.bytes) > room.min(RECORD_BYTES_MAX) {
-            return Err(short());
-        }
+        let Some(offset) = self.offset_of(place)? else { return Ok(None) };
         let mut bytes = vec![0; place.bytes as usize];
         self.file.read_at(&mut bytes, offset).map_err(|error| match error {
-            terrane_io::Error::ShortRead { .. } => short(),
+            terrane_io::Error::ShortRead { .. } => self.short(place),
             other => other.into(),
         })?;
-        let (start, len) = {
-            let (body, used) =
-                open_record(place.at, &bytes).map_err(|what| self.corrupt(place.at, what))?;
-            if used != bytes.len() {
-                let what = Corrupt::rule("length of a record", bytes.len() as u64, used as u64);
-                return Err(self.corrupt(place.at, what));
-            }
-            (used - CRC_BYTES - body.len(), body.len())
-        };
+        let len = self.open_body(place, &bytes)?.len();
+        let start = bytes.len() - CRC_BYTES - len;
         bytes.truncate(start + len);
         bytes.drain(..start);
         Ok(Some(bytes))
@@ -378,7 +403,7 @@ mod tests {
         map.extend_from_slice(&crc32c(&map).to_le_bytes());
         file.write_at(&head.encode(), 0)?;
         file.write_at(&map, head.map.map_or(CHUNK_HEAD_BYTES as u64, |(_, at)| at))?;
-        Chunk::open_at(disk, &path, head.number, OpenMode::Read)
+        Chunk::open(disk, Path::new(""), head.number, OpenMode::Read, Access::Buffered)
     }
 
     fn head(runs: u32, map_at: u64) -> ChunkHead {

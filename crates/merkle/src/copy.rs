@@ -8,8 +8,8 @@ use crate::digest::spot_hash;
 use crate::error::Result;
 use crate::hash::Hash;
 use crate::node::{
-    Binding, Body, Child, EntriesNode, EntriesRef, Env, InnerNode, InnerRef, Node, Shape, Slot,
-    Spot, Value,
+    Binding, Body, Child, EntriesNode, EntriesRef, Env, InnerNode, InnerRef, Known, Node, Shape,
+    Slot, Spot, Value,
 };
 use crate::rules::BRANCHING_MAX;
 use crate::walk::dir;
@@ -82,7 +82,7 @@ impl Copier<'_> {
     fn inner(&mut self, inner: InnerRef<'_>) -> Result<InnerNode> {
         let mut slots = Vec::new();
         for bucket in 0..BRANCHING_MAX as usize {
-            if let (Blinded::Keep, Some(hash)) = (self.blinded, inner.blinded(bucket)) {
+            if let (Blinded::Keep, Known::Blinded(hash)) = (self.blinded, inner.known(bucket)) {
                 slots.push((bucket, Slot::Blinded(Box::new(*hash))));
             } else if let Some(below) = inner.fetch(self.env, bucket)? {
                 slots.push((bucket, Slot::Node(self.node(&below)?)));

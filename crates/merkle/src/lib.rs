@@ -39,6 +39,8 @@ mod pending;
 
 mod tree;
 
+mod prefetch;
+
 mod fold;
 
 mod diff;
@@ -60,6 +62,8 @@ mod cache;
 mod frame;
 
 mod chunk;
+
+mod batch;
 
 mod control;
 
@@ -128,6 +132,7 @@ pub use index::{
 pub use merge::{Merged, Versions};
 pub use options::{Durability, Options};
 pub use path::PathText;
+pub use prefetch::Prefetch;
 pub use proof::{
     ExtenderProof, InodeProof, InodeTree, KindedHash, NESTING_MAX, Proof, ProofEntry, ProofError,
     ProofTree,

@@ -27,6 +27,12 @@ pub(crate) trait Source: Send + Sync + Debug {
 
     /// The value that is stored at a link.
     fn value(&self, link: &Link) -> Result<Arc<[u8]>>;
+
+    /// Reads those of these directory nodes and values that are not in memory, together, for calls that come later. Gives the
+    /// nodes, none where it has failed; by default nothing is read.
+    fn fetch(&self, nodes: &[Place], _values: &[Place]) -> Vec<Option<Arc<Record>>> {
+        vec![None; nodes.len()]
+    }
 }
 
 /// What a tree needs beside its nodes.
@@ -365,7 +371,7 @@ impl<'a> EntriesRef<'a> {
         }
     }
 
-    fn find(self, step: &[u8]) -> Option<Spot<'a>> {
+    pub(crate) fn find(self, step: &[u8]) -> Option<Spot<'a>> {
         let item = match self {
             Self::Stored(_, entries) => entries.find(step),
             Self::Own(own) => own.position(step).ok(),
@@ -408,21 +414,33 @@ impl<'a> InnerRef<'a> {
         }
     }
 
-    /// The inode of a bucket; the node does not keep it if it is loaded.
-    pub(crate) fn fetch(self, env: &Env, bucket: usize) -> Result<Option<Arc<Node>>> {
+    /// What is known of a bucket without loading it.
+    pub(crate) fn known(self, bucket: usize) -> Known<'a> {
         let stored = match self {
             Self::Stored(node, inner) => Some((node, inner)),
             Self::Own(own) => match own.slot(bucket) {
-                Some(Slot::Node(node)) => return Ok(Some(Arc::clone(node))),
-                Some(Slot::Blinded(hash)) => return Err(env.missing(**hash)),
+                Some(Slot::Node(node)) => return Known::Node(node),
+                Some(Slot::Blinded(hash)) => return Known::Blinded(hash),
                 None => own.kept(bucket),
             },
         };
-        let Some((node, inner)) = stored else { return Ok(None) };
-        let Some(rank) = inner.rank(bucket) else { return Ok(None) };
-        match node.get(rank) {
-            Some(node) => Ok(Some(Arc::clone(node))),
-            None => env.load(&inner.links[rank]).map(Some),
+        let ranked = stored.and_then(|(node, inner)| Some((node, inner, inner.rank(bucket)?)));
+        match ranked {
+            None => Known::Empty,
+            Some((node, inner, rank)) => match node.get(rank) {
+                Some(node) => Known::Node(node),
+                None => Known::At(&inner.links[rank]),
+            },
+        }
+    }
+
+    /// The inode of a bucket; the node does not keep it if it is loaded.
+    pub(crate) fn fetch(self, env: &Env, bucket: usize) -> Result<Option<Arc<Node>>> {
+        match self.known(bucket) {
+            Known::Empty => Ok(None),
+            Known::Node(node) => Ok(Some(Arc::clone(node))),
+            Known::At(link) => env.load(link).map(Some),
+            Known::Blinded(hash) => Err(env.missing(*hash)),
         }
     }
 
@@ -445,17 +463,16 @@ impl<'a> InnerRef<'a> {
             },
         }
     }
+}
 
-    /// The hash of the inode of a bucket of which only that is known.
-    pub(crate) fn blinded(self, bucket: usize) -> Option<&'a Hash> {
-        match self {
-            Self::Own(own) => match own.slot(bucket) {
-                Some(Slot::Blinded(hash)) => Some(hash),
-                _ => None,
-            },
-            Self::Stored(..) => None,
-        }
-    }
+/// What is known of a bucket.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Known<'a> {
+    Empty,
+    Node(&'a Arc<Node>),
+    /// It was not looked at.
+    At(&'a Link),
+    Blinded(&'a Hash),
 }
 
 /// What a node is, stored or changed.

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use terrane_io::Access;
+
 use crate::control::Indexing;
 use crate::error::{Error, Result};
 use crate::index::IndexEngine;
@@ -32,12 +34,17 @@ pub struct Options {
     pub chunk_bytes: u64,
     /// Threads that hash a commit, the caller's among them.
     pub hash_threads: usize,
+    /// Whether chunks are read through the page cache or past it. Past it, each read of an object takes whole pages of 4 KiB from
+    /// the device, and memory is what the process has and no more; the chunk that is written to, and small files, are in the page
+    /// cache all the same.
+    pub access: Access,
     /// What the index of commits is kept in.
     pub index: Arc<dyn IndexEngine>,
 }
 
 impl Options {
-    /// What Tezos uses, durable, 128 MiB of decoded objects, chunks of 16 MiB, hashing on two threads.
+    /// What Tezos uses, durable, 128 MiB of decoded objects, chunks of 16 MiB, hashing on two threads, reads through
+    /// the page cache.
     pub fn new(index: Arc<dyn IndexEngine>) -> Self {
         Self {
             rules: Rules::TEZOS,
@@ -46,6 +53,7 @@ impl Options {
             cache_bytes: 128 << 20,
             chunk_bytes: 16 << 20,
             hash_threads: 2,
+            access: Access::Buffered,
             index,
         }
     }

@@ -8,6 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use terrane_io::{Access, Disk, OpenMode};
 
 use crate::address::{Address, Link, Place, UNIT_BYTES};
+use crate::batch::read_bodies;
 use crate::cache::{Cache, Cached};
 use crate::chunk::{
     CHUNK_HEAD_BYTES, Chunk, ChunkHead, FIRST_UNIT, Run, chunk_number, chunk_path, write_compacted,
@@ -19,13 +20,15 @@ use crate::frame::{
     FRAME_HEAD_BYTES, FrameHead, FrameKind, FrameWriter, newest_synced, parse, parse_damaged,
 };
 use crate::node::Source;
-use crate::record::{Decoded, Record, VALUE};
+use crate::record::{Decoded, Delta, Record, VALUE};
 use crate::volumes::{
     Catalog, NEW_SUFFIX, Part, new_path, part_path, remove_unfinished, volume_dir, volumes,
 };
 
 /// Values up to this size are cached, in bytes.
 const CACHED_VALUE_BYTES: usize = 64 << 10;
+/// Nodes up to this size are read in batches, in bytes, so that what is in flight takes little memory.
+const FETCHED_NODE_BYTES: u32 = 1 << 20;
 
 /// Chunks that are open at once, beside those that calls under way hold.
 const OPEN_FILES_MAX: usize = 256;
@@ -36,6 +39,7 @@ pub(crate) struct Counters {
     pub(crate) cache_hits: AtomicU64,
     pub(crate) reads: AtomicU64,
     pub(crate) read_bytes: AtomicU64,
+    pub(crate) batches: AtomicU64,
     pub(crate) frames: AtomicU64,
     pub(crate) written_bytes: AtomicU64,
     pub(crate) syncs: AtomicU64,
@@ -48,6 +52,8 @@ pub(crate) struct Pack {
     dir: PathBuf,
     /// Open for writing: chunks are opened such that they can be appended to.
     writable: bool,
+    /// How chunks are read that are not written to.
+    access: Access,
     files: OpenFiles,
     /// What the volumes have; none before somebody looks.
     catalog: RwLock<Option<Catalog>>,
@@ -55,6 +61,13 @@ pub(crate) struct Pack {
     first: AtomicU32,
     cache: Cache,
     pub(crate) counters: Counters,
+}
+
+/// What was read of a node.
+#[derive(Debug)]
+enum Fetched {
+    Record(Arc<Record>),
+    Delta(Delta),
 }
 
 /// Called with the kind of a frame, and the address and the bytes of its payload.
@@ -74,12 +87,18 @@ impl Pack {
             disk,
             dir: dir.to_owned(),
             writable,
+            access: Access::Buffered,
             files: OpenFiles::new(OPEN_FILES_MAX),
             catalog: RwLock::default(),
             first: AtomicU32::new(0),
             cache: Cache::new(cache_bytes),
             counters: Counters::default(),
         }
+    }
+
+    /// The same with another way to read chunks.
+    pub(crate) fn with_access(self, access: Access) -> Self {
+        Self { access, ..self }
     }
 
     pub(crate) fn set_first(&self, first: u32) {
@@ -92,15 +111,14 @@ impl Pack {
 
     /// The chunk of a number, opened if it is not.
     pub(crate) fn chunk(&self, number: u32) -> Result<Arc<Chunk>> {
-        let mode = if self.writable { OpenMode::ReadWrite } else { OpenMode::Read };
-        self.files.get((number, None), || Chunk::open(&*self.disk, &self.dir, number, mode))
+        self.files.get((number, None), || self.open_chunk(number, self.access))
     }
 
     /// A part of a chunk in a volume, opened if it is not.
     pub(crate) fn part(&self, number: u32, part: Part) -> Result<Arc<Chunk>> {
         self.files.get((number, Some(part)), || {
             let path = part_path(&self.dir, number, part);
-            Chunk::open_at(&*self.disk, &path, number, OpenMode::Read)
+            Chunk::open_at(&*self.disk, &path, number, OpenMode::Read, self.access)
         })
     }
 
@@ -150,6 +168,29 @@ impl Pack {
         Ok(None)
     }
 
+    fn open_chunk(&self, number: u32, access: Access) -> Result<Chunk> {
+        let mode = if self.writable { OpenMode::ReadWrite } else { OpenMode::Read };
+        Chunk::open(&*self.disk, &self.dir, number, mode, access)
+    }
+
+    /// The tail in a chunk that is open for appending, which goes through the page cache.
+    pub(crate) fn to_append(&self, tail: Tail) -> Result<Tail> {
+        if self.access == Access::Buffered {
+            return Ok(tail);
+        }
+        let chunk = Arc::new(self.open_chunk(tail.end.chunk, Access::Buffered)?);
+        self.files.put((tail.end.chunk, None), Arc::clone(&chunk));
+        Ok(Tail { chunk, ..tail })
+    }
+
+    /// Has a chunk that is not written to any more read in the way of the others; its pages are clean.
+    fn end_appending(&self, number: u32, chunk: &Chunk) {
+        if self.access == Access::Direct {
+            chunk.forget();
+            self.files.remove((number, None));
+        }
+    }
+
     /// Makes the chunk of a number; a file of that name, left over from a crash, is replaced.
     pub(crate) fn create_chunk(&self, head: ChunkHead) -> Result<Arc<Chunk>> {
         let chunk = Arc::new(Chunk::create(&*self.disk, &self.dir, head)?);
@@ -196,6 +237,70 @@ impl Pack {
         self.cache.insert(at, Cached::Record(record));
     }
 
+    fn cache_value(&self, at: Address, value: &Arc<[u8]>) {
+        if value.len() <= CACHED_VALUE_BYTES {
+            self.cache.insert(at, Cached::Value(Arc::clone(value)));
+        }
+    }
+
+    /// A record that was read, which the cache gets.
+    fn keep(&self, place: Place, record: Record) -> Arc<Record> {
+        let record = Arc::new(record);
+        self.cache_record(place.at, Arc::clone(&record));
+        record
+    }
+
+    /// Reads those of these nodes and values in one batch that are not cached. Gives the nodes, none for those that are not
+    /// there, or damaged. Values that would not be cached are left out.
+    fn fetch_once(&self, nodes: &[Place], values: &[Place]) -> Vec<Option<Fetched>> {
+        let mut fetched: Vec<Option<Fetched>> = nodes.iter().map(|_| None).collect();
+        let mut missing: Vec<(Option<usize>, Place)> = Vec::new();
+        for (number, place) in nodes.iter().enumerate() {
+            match self.cache.get(place.at) {
+                Some(Cached::Record(record)) => fetched[number] = Some(Fetched::Record(record)),
+                Some(Cached::Value(_)) => {}
+                None => missing.push((Some(number), *place)),
+            }
+        }
+        missing.retain(|(_, place)| place.bytes <= FETCHED_NODE_BYTES);
+        let is_missing = |place: &&Place| {
+            place.bytes as usize <= CACHED_VALUE_BYTES && self.cache.get(place.at).is_none()
+        };
+        missing.extend(values.iter().filter(is_missing).map(|place| (None, *place)));
+        let first = self.first.load(Ordering::Acquire);
+        missing.retain(|(_, place)| place.at.chunk >= first);
+        let mut records: Vec<(Arc<Chunk>, Place)> = Vec::with_capacity(missing.len());
+        missing.retain(|(_, place)| match self.chunk(place.at.chunk) {
+            Ok(chunk) => {
+                records.push((chunk, *place));
+                true
+            }
+            Err(_) => false,
+        });
+        if records.is_empty() {
+            return fetched;
+        }
+        let bytes = records.iter().map(|(_, place)| u64::from(place.bytes)).sum();
+        self.counters.reads.fetch_add(records.len() as u64, Ordering::Relaxed);
+        self.counters.read_bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.counters.batches.fetch_add(1, Ordering::Relaxed);
+        read_bodies(&*self.disk, &records, &mut |number, body| {
+            let (node, place) = missing[number];
+            let Some(node) = node else {
+                if let Some((&VALUE, bytes)) = body.split_first() {
+                    self.cache_value(place.at, &bytes.into());
+                }
+                return;
+            };
+            fetched[node] = match Record::decode(place, body) {
+                Ok(Decoded::Record(record)) => Some(Fetched::Record(self.keep(place, record))),
+                Ok(Decoded::Delta(delta)) => Some(Fetched::Delta(delta)),
+                Err(_) => None,
+            };
+        });
+        fetched
+    }
+
     /// The directory node at a place; of a delta, with what it is based on.
     pub(crate) fn record_at(&self, place: Place) -> Result<Arc<Record>> {
         if let Some(Cached::Record(record)) = self.cached(place.at) {
@@ -209,9 +314,7 @@ impl Pack {
                 delta.apply(&full).map_err(fail)?
             }
         };
-        let record = Arc::new(record);
-        self.cache_record(place.at, Arc::clone(&record));
-        Ok(record)
+        Ok(self.keep(place, record))
     }
 
     /// The record that a delta is based on.
@@ -220,11 +323,7 @@ impl Pack {
             return Ok(record);
         }
         match Record::decode(place, &self.body(place)?) {
-            Ok(Decoded::Record(record)) => {
-                let record = Arc::new(record);
-                self.cache_record(place.at, Arc::clone(&record));
-                Ok(record)
-            }
+            Ok(Decoded::Record(record)) => Ok(self.keep(place, record)),
             Ok(Decoded::Delta(_)) => {
                 Err(self
                     .corrupt(place.at, Corrupt::rule("a delta is based on a full record", 4, 5)))
@@ -244,6 +343,7 @@ impl Pack {
         };
         let chunk = self.create_chunk(head)?;
         chunk.file.allocate(chunk_bytes)?;
+        self.end_appending(tail.end.chunk, &tail.chunk);
         Ok(Tail { chunk, end: Address { chunk: head.number, unit: FIRST_UNIT }, chain: tail.chain })
     }
 
@@ -419,8 +519,11 @@ impl Pack {
         let number = source.head.number;
         let path = chunk_path(&self.dir, number);
         self.write_whole(&path, &self.dir, source, runs, pace)?;
-        let chunk = Arc::new(Chunk::open(&*self.disk, &self.dir, number, OpenMode::ReadWrite)?);
-        self.files.put((number, None), chunk);
+        let chunk = self.open_chunk(number, self.access)?;
+        if self.access == Access::Direct {
+            chunk.forget();
+        }
+        self.files.put((number, None), Arc::new(chunk));
         Ok(())
     }
 
@@ -543,9 +646,28 @@ impl Source for Pack {
             return Err(self.corrupt(place.at, what));
         };
         let value: Arc<[u8]> = bytes.into();
-        if value.len() <= CACHED_VALUE_BYTES {
-            self.cache.insert(place.at, Cached::Value(Arc::clone(&value)));
-        }
+        self.cache_value(place.at, &value);
         Ok(value)
+    }
+
+    fn fetch(&self, nodes: &[Place], values: &[Place]) -> Vec<Option<Arc<Record>>> {
+        let fetched = self.fetch_once(nodes, values);
+        let delta = |fetched: &Option<Fetched>| match fetched {
+            Some(Fetched::Delta(delta)) => Some(delta.full()),
+            _ => None,
+        };
+        let mut bases: Vec<Place> = fetched.iter().filter_map(delta).collect();
+        bases.sort_unstable_by_key(|place| place.at);
+        bases.dedup_by_key(|place| place.at);
+        let full = self.fetch_once(&bases, &[]);
+        let whole = |(fetched, place): (Option<Fetched>, &Place)| match fetched? {
+            Fetched::Record(record) => Some(record),
+            Fetched::Delta(delta) => {
+                let base = bases.binary_search_by_key(&delta.full().at, |base| base.at).ok()?;
+                let Some(Fetched::Record(base)) = &full[base] else { return None };
+                Some(self.keep(*place, delta.apply(base).ok()?))
+            }
+        };
+        fetched.into_iter().zip(nodes).map(whole).collect()
     }
 }

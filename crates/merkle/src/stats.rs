@@ -22,6 +22,8 @@ pub struct Stats {
     pub reads: u64,
     /// Their bytes.
     pub read_bytes: u64,
+    /// Batches that some of them were read in: by [`Tree::prefetch`](crate::Tree::prefetch).
+    pub batches: u64,
     /// Bytes appended to the pack.
     pub written_bytes: u64,
     /// Appends.

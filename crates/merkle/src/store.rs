@@ -26,14 +26,14 @@ use crate::frame::{FRAME_FULL_BYTES, FrameKind, FrameWriter};
 use crate::hash::Hash;
 use crate::index::{IndexKey, IndexValue, Object, key, place, value};
 use crate::marks::Marks;
-use crate::node::{Child, Env};
+use crate::node::{Child, Env, Shape};
 use crate::options::{Durability, Options};
 use crate::pack::{Pack, Tail};
-use crate::pins::Pinned;
+use crate::pins::{Pinned, Pins};
 use crate::quick::QuickMap;
 use crate::rules::{CommitInfo, Rules};
 use crate::stats::{CommitStats, PreimageSizes, Stats};
-use crate::tree::Tree;
+use crate::tree::{Kind, Tree};
 use crate::watch::{HeadChange, Watches};
 
 /// Name of the file that a writer locks.
@@ -160,6 +160,11 @@ pub(crate) fn take_lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn LockGuard
     })
 }
 
+fn new_pack(disk: &Arc<dyn Disk>, dir: &Path, options: &Options) -> Arc<Pack> {
+    let pack = Pack::new(Arc::clone(disk), dir, true, options.cache_bytes);
+    Arc::new(pack.with_access(options.access))
+}
+
 /// Makes the name of the store's directory durable.
 fn sync_parent(disk: &dyn Disk, dir: &Path) -> Result<()> {
     match dir.parent() {
@@ -262,7 +267,7 @@ impl Store {
         if disk.kind(&dir.join(CONTROL))?.is_some() {
             return Err(Error::AlreadyExists { path: dir.to_owned() });
         }
-        let pack = Arc::new(Pack::new(Arc::clone(&disk), dir, true, options.cache_bytes));
+        let pack = new_pack(&disk, dir, options);
         let chunk =
             pack.create_chunk(ChunkHead { number: 0, store, before: 0, chain, map: None })?;
         chunk.file.allocate(options.chunk_bytes)?;
@@ -336,10 +341,11 @@ impl Store {
         for mut control in controls {
             check_rules(dir, &options.rules, &control)?;
             control.indexing = options.indexing;
-            let pack = Arc::new(Pack::new(Arc::clone(&disk), dir, true, options.cache_bytes));
+            let pack = new_pack(&disk, dir, options);
             let mut view = View::new(control);
             match recover(&pack, &mut view) {
                 Ok(tail) => {
+                    let tail = pack.to_append(tail)?;
                     let cut_bytes = pack.cut(&tail)?;
                     pack.remove_strays(control.first)?;
                     view.control.first = pack.first_present(control.first, &tail)?;
@@ -374,7 +380,7 @@ impl Store {
         guard: Box<dyn LockGuard>,
     ) -> Result<Self> {
         let control_file = disk.open(&dir.join(CONTROL), OpenMode::ReadWrite, Access::Buffered)?;
-        // What was written there by a process that was killed counts from here on.
+        // A process that was killed may not have synced the record that was read: commits that it hides must not come back.
         control_file.sync()?;
         let index = options.index.open(Arc::clone(&disk), &index_dir(dir)).map_err(Error::index)?;
         let source: Arc<dyn crate::node::Source> = Arc::clone(&pack) as _;
@@ -461,6 +467,50 @@ impl Store {
     /// As [`checkout`](Self::checkout), and [`UnknownCommit`](Error::UnknownCommit).
     pub fn commit_info(&self, hash: &Hash) -> Result<Commit> {
         self.core.commit_of(hash)
+    }
+
+    /// The tree that is stored under a hash, for stores that index [all objects](Indexing::Always); none for one that was
+    /// never written to this store, or was collected, and for a value of at most 48 bytes, which is a part of its directory.
+    /// What is found stays as long as somebody has the tree, whatever is collected. Since the index follows the pack at some
+    /// distance, an object may have been written twice; it is not found any more when the copy that the index has was
+    /// collected, or when it was written shortly before a crash.
+    ///
+    /// Cost: that of the index, and one read, or two.
+    ///
+    /// # Errors
+    /// As [`checkout`](Self::checkout), and [`Closed`](Error::Closed).
+    pub fn find_object(&self, kind: Kind, hash: &Hash) -> Result<Option<Tree>> {
+        if kind == Kind::Directory && *hash == self.rules().empty_hash() {
+            return Ok(Some(self.core.empty()));
+        }
+        let object = if kind == Kind::Value { Object::Value } else { Object::Dir };
+        let pins = Pins::default();
+        let link = {
+            // A collection switches to what it has found to be in use under this lock.
+            let writer = lock(&self.writer);
+            if writer.closed {
+                return Err(Error::Closed);
+            }
+            let Some(place) = self.find_whole(&writer, object, hash)? else {
+                return Ok(None);
+            };
+            pins.add(self.core.pinned.pin(place));
+            Link { place, hash: *hash }
+        };
+        let env = &self.core.env;
+        let root = if kind == Kind::Value {
+            let value = env.load_value(&link)?;
+            (self.rules().value_hash(&value) == *hash).then(|| Child::ValueAt(Box::new(link)))
+        } else {
+            let node = env.load(&link)?;
+            // Inodes are indexed as well.
+            let is_whole = match node.shape() {
+                Shape::Entries(entries) => !entries.is_leaf(),
+                Shape::Inner(inner) => inner.depth() == 0,
+            };
+            (is_whole && digest::hash_of(env, &node) == *hash).then_some(Child::Dir(node))
+        };
+        Ok(root.map(|root| Tree::at(Arc::clone(env), root, pins)))
     }
 
     /// Commits in the order in which they were made, the newest first.
@@ -896,6 +946,15 @@ impl Store {
         Ok(BranchChange { before, is_set: true })
     }
 
+    /// Where an object is, if the index has it, or will, and it may be referred to.
+    fn find_whole(&self, writer: &Writer, object: Object, hash: &Hash) -> Result<Option<Place>> {
+        let found = match writer.unindexed.get(&key(object, hash)) {
+            Some(found) => Some(place(*found)),
+            None => self.core.indexed(object, hash)?,
+        };
+        Ok(found.filter(|place| self.is_whole(place.at)))
+    }
+
     /// Whether an object that the index has may be referred to: not while a collection takes it away, or parts of it.
     fn is_whole(&self, at: Address) -> bool {
         if at.chunk >= self.core.view().control.collecting {
@@ -917,6 +976,7 @@ impl Store {
             cache_hits: get(&counters.cache_hits),
             reads: get(&counters.reads),
             read_bytes: get(&counters.read_bytes),
+            batches: get(&counters.batches),
             written_bytes: get(&counters.written_bytes),
             frames: get(&counters.frames),
             syncs: get(&counters.syncs),
@@ -982,10 +1042,6 @@ impl Sink for StoreSink<'_> {
             return Ok(None);
         }
         let object = if is_value { Object::Value } else { Object::Dir };
-        let found = match self.writer.unindexed.get(&key(object, hash)) {
-            Some(found) => Some(place(*found)),
-            None => self.store.core.indexed(object, hash)?,
-        };
-        Ok(found.filter(|place| self.store.is_whole(place.at)))
+        self.store.find_whole(self.writer, object, hash)
     }
 }

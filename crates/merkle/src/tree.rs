@@ -122,6 +122,11 @@ impl Tree {
         })
     }
 
+    /// The tree without what waits to be put into it.
+    pub(crate) fn base(&self) -> &Child {
+        &self.base
+    }
+
     /// Goes on with the tree that was asked for since the last change.
     fn adopt(&mut self) {
         if let Some(root) = self.settled.take() {
@@ -166,8 +171,9 @@ impl Tree {
         self.with_root(Child::Value(Arc::new(Value::new(value.into()))))
     }
 
-    /// A tree of which only the hash is known. It can be bound and compared; looking into it is an error, unless the
-    /// store can find objects by their hashes. The hash of the empty directory gives that directory.
+    /// A tree of which only the hash is known. It can be bound and compared; looking into it is an error;
+    /// [`Store::find_object`](crate::Store::find_object) gives one that can be looked into. The hash of the
+    /// empty directory gives that directory.
     #[must_use]
     pub fn shallow(&self, kind: Kind, hash: Hash) -> Self {
         if kind == Kind::Directory && hash == self.env.rules.empty_hash() {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use terrane::backends::BtreeIndexes;
 use terrane::context::{
-    self as store, Durability, Error, GcPace, Hash, Meta, Options, Retain, Store,
+    self as store, Durability, Error, GcPace, Hash, Meta, Options, Prefetch, Retain, Store,
 };
 use terrane::io::disk::create_dirs;
-use terrane::io::{Disk, RealDisk};
+use terrane::io::{Access, Disk, RealDisk};
 
 use crate::context::{CommitHash, CommitInfo, Context, ContextEngine, Steps};
 use crate::engine::{Cause, EngineError, Result};
@@ -26,6 +26,8 @@ pub struct Settings {
     pub is_durable: bool,
     /// Threads that hash a commit.
     pub hash_threads: usize,
+    /// Whether chunks are read through the page cache or past it.
+    pub access: Access,
 }
 
 impl Default for Settings {
@@ -35,6 +37,7 @@ impl Default for Settings {
             cache_bytes: options.cache_bytes,
             is_durable: true,
             hash_threads: options.hash_threads,
+            access: options.access,
         }
     }
 }
@@ -45,6 +48,7 @@ impl Settings {
         Options {
             cache_bytes: self.cache_bytes,
             hash_threads: self.hash_threads,
+            access: self.access,
             durability,
             ..Options::new(Arc::new(BtreeIndexes::default()))
         }
@@ -179,6 +183,11 @@ fn with_steps<T>(path: Steps<'_>, work: impl FnOnce(&[&[u8]]) -> T) -> T {
 impl Context for StoredContext {
     fn duplicate(&self) -> Box<dyn Context> {
         Box::new(Self { store: Arc::clone(&self.store), context: self.context.clone() })
+    }
+
+    fn prefetch(&mut self, paths: &[Steps<'_>]) {
+        let paths: Vec<Vec<&[u8]>> = paths.iter().map(|path| path.iter().collect()).collect();
+        self.context.prefetch(&paths, Prefetch::Target);
     }
 
     fn mem(&mut self, path: Steps<'_>) -> Result<bool> {

@@ -6,6 +6,7 @@
 use std::fmt::Display;
 use std::path::Path;
 
+use terrane::io::Access;
 use terrane_bench::engines::context_store::Settings;
 use terrane_bench::monitor::{Monitor, Phase, Silent};
 use terrane_bench::workload::Error;
@@ -21,6 +22,7 @@ fn options(blocks: u64) -> Options {
         warm_up: 2,
         blocks,
         settings: Settings { is_durable: false, ..Settings::default() },
+        prefetch: false,
         collection: None,
         keep: false,
     }
@@ -39,11 +41,15 @@ fn commits_do_not_depend_on_settings_or_collections() {
     let store = tempfile::tempdir().unwrap();
     let plain = done(store.path(), &options(20));
     assert!(is_empty(store.path()), "nothing is left");
-    let settings = Settings { cache_bytes: 1 << 20, is_durable: true, hash_threads: 1 };
+    assert!(plain.phases[0].per_block.read_batches == 0.0);
+    let access = Access::Direct;
+    let settings = Settings { cache_bytes: 1 << 20, is_durable: true, hash_threads: 1, access };
     let collection = Some(Collection { every: 3, distance: 2, bytes_per_s: Some(1 << 30) });
-    let collected = done(store.path(), &Options { settings, collection, ..options(10) });
+    let collected =
+        done(store.path(), &Options { settings, prefetch: true, collection, ..options(10) });
     assert_eq!(collected.last_commit, plain.last_commit);
     let [before, beside] = collected.phases.as_slice() else { panic!("two phases") };
+    assert!(before.per_block.read_batches > 0.5, "{:?}", before.per_block);
     assert!(!before.collecting && before.collections.is_none() && beside.collecting);
     let collections = beside.collections.unwrap();
     assert!(collections.count >= 1 && collections.commits >= 8, "{collections:?}");

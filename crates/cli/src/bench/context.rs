@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
+use terrane::io::Access;
 use terrane_bench::confine::MemoryLimit;
 use terrane_bench::engines::context_store::Settings;
 use terrane_bench::host::Host;
@@ -95,6 +96,12 @@ pub(crate) struct ContextArgs {
     #[arg(long, value_name = "N", default_value = "2",
         value_parser = clap::value_parser!(u8).range(1..=64))]
     threads: u8,
+    /// Read what leads to the paths of a block ahead, before its operations
+    #[arg(long)]
+    prefetch: bool,
+    /// Read past the page cache
+    #[arg(long)]
+    direct: bool,
     /// Commits are durable some time later, not when the call returns
     #[arg(long)]
     relaxed: bool,
@@ -140,6 +147,7 @@ impl ContextArgs {
             cache_bytes: usize::try_from(self.memory_budget).unwrap_or(usize::MAX),
             is_durable: !self.relaxed,
             hash_threads: usize::from(self.threads),
+            access: if self.direct { Access::Direct } else { Access::Buffered },
         };
         Options {
             seed: self.seed,
@@ -148,6 +156,7 @@ impl ContextArgs {
             warm_up: self.warm_up,
             blocks: self.blocks,
             settings,
+            prefetch: self.prefetch,
             collection,
             keep: self.keep,
         }
@@ -251,8 +260,9 @@ fn phase_lines(phase: &PhaseReport) -> Vec<(&'static str, String)> {
         (
             "read",
             format!(
-                "{:.1} objects, {} a block; {} from the device",
+                "{:.1} objects, {:.1} batches ahead, {} a block; {} from the device",
                 each.object_reads,
+                each.read_batches,
                 size(each.object_read_bytes),
                 known(each.read_bytes)
             ),

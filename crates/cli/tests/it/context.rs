@@ -37,8 +37,12 @@ fn blocks_are_measured_with_and_without_collections() {
     assert!(phases[1]["collections"]["count"].as_u64() >= Some(1));
     assert!(!place.path("store/context").exists());
     // The same blocks of another profile, and nothing that is not published.
-    let report =
-        bench(&place, &["--blocks", "2", "--profile", "2021", "--relaxed", "--json"]).done();
+    let report = bench(
+        &place,
+        &["--blocks", "2", "--profile", "2021", "--relaxed", "--prefetch", "--direct", "--json"],
+    )
+    .done();
+    assert_eq!((&report["prefetch"], &report["direct"]), (&true.into(), &true.into()));
     assert!(faults(&schema("bench-context.json"), &report, "$").is_empty());
     assert_eq!(
         (&report["transactions_per_block"], &report["durable"]),

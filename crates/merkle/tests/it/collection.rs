@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use terrane_backends::BtreeIndexes;
 use terrane_io::{Disk, MemoryDisk};
 use terrane_merkle::{
-    Context, Error, GcPace, GcPhase, Hash, Indexing, Meta, Options, Retain, Store, StoreReader,
-    Tree,
+    Context, Error, GcPace, GcPhase, Hash, Indexing, Kind, Meta, Options, Retain, Store,
+    StoreReader, Tree,
 };
 use terrane_testkit::draw::Draw;
 use terrane_testkit::{ChaCha8Rng, SeedableRng};
@@ -18,6 +18,79 @@ const DIR: &str = "store";
 
 fn options() -> Options {
     Options { chunk_bytes: 16 << 10, ..Options::new(Arc::new(BtreeIndexes::new(1 << 20))) }
+}
+
+#[test]
+fn objects_are_found_by_their_hashes_until_they_are_collected() {
+    let all = Options { indexing: Indexing::Always, ..options() };
+    let mut bench = Bench::new(all.clone());
+    let trees = |bench: &Bench| {
+        let head = bench.commits[bench.commits.len() - 1].0;
+        let context = bench.store.checkout(&head).unwrap().unwrap();
+        // The wide directory is one of inodes; each of those below is flat.
+        let wide = context.find_tree(&["data"]).unwrap().unwrap();
+        assert!(wide.length(&[] as &[&str]).unwrap() > 256);
+        let mut trees = vec![context.tree().clone(), wide.clone()];
+        trees.extend(wide.list(&[] as &[&str], 0, usize::MAX).unwrap().into_iter().map(|(_, t)| t));
+        trees
+    };
+    let below = |tree: &Tree| {
+        let found = tree.list(&[] as &[&str], 0, usize::MAX).unwrap();
+        found.into_iter().map(|(step, tree)| (step, tree.hash())).collect::<Vec<_>>()
+    };
+    let check = |bench: &Bench, trees: &[Tree]| {
+        for tree in trees {
+            let hash = tree.hash();
+            let found = bench.store.find_object(Kind::Directory, &hash).unwrap().unwrap();
+            assert!(!found.is_shallow() && found == *tree && below(&found) == below(tree));
+            assert!(bench.store.find_object(Kind::Value, &hash).unwrap().is_none());
+            for (step, child) in tree.list(&[] as &[&str], 0, usize::MAX).unwrap() {
+                let Some(value) = child.to_value().unwrap() else { continue };
+                let found = bench.store.find_object(Kind::Value, &child.hash()).unwrap();
+                let found = found.map(|found| found.to_value().unwrap().unwrap());
+                assert_eq!(found, (value.len() > 48).then_some(value), "{step:?}");
+            }
+        }
+    };
+    bench.chain(20);
+    let early = trees(&bench);
+    check(&bench, &early);
+    let empty = bench.store.rules().empty_hash();
+    assert!(bench.store.find_object(Kind::Directory, &empty).unwrap().unwrap().is_empty());
+    let hashes: Vec<Hash> = early.iter().map(Tree::hash).collect();
+    drop(early);
+    bench.reopen();
+    check(&bench, &trees(&bench));
+    bench.chain(30);
+    // What was found is held, and the rest of its commit goes.
+    let held = bench.store.find_object(Kind::Directory, &hashes[1]).unwrap().unwrap();
+    let content = below(&held);
+    let mut pieces = 0;
+    bench
+        .store
+        .collect(&Retain::newest(1), &mut |progress| {
+            pieces += 1;
+            let root = bench.store.find_object(Kind::Directory, &hashes[0]).unwrap();
+            if progress.phase == GcPhase::Reclaim {
+                // It was looked for, and so held, or it goes.
+                assert!(root.is_none_or(|root| root.find_tree(&["data"]).unwrap().is_some()));
+            }
+            assert!(bench.store.find_object(Kind::Directory, &hashes[1]).unwrap().is_some());
+            GcPace::Go
+        })
+        .unwrap();
+    assert!(pieces > 5, "{pieces}");
+    assert!(bench.store.find_object(Kind::Directory, &hashes[0]).unwrap().is_none());
+    assert_eq!(below(&held), content);
+    drop(held);
+    bench.store.collect(&Retain::newest(1), &mut go).unwrap();
+    assert!(bench.store.find_object(Kind::Directory, &hashes[1]).unwrap().is_none());
+    bench.store.close().unwrap();
+    assert!(matches!(bench.store.find_object(Kind::Value, &hashes[1]), Err(Error::Closed)));
+    let mut minimal = Bench::new(options());
+    let hash = minimal.commit(None);
+    let root = minimal.store.commit_info(&hash).unwrap().root;
+    assert!(minimal.store.find_object(Kind::Directory, &root).unwrap().is_none());
 }
 
 /// What a commit must hold.

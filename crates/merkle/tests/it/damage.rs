@@ -16,8 +16,8 @@ use terrane_io::Disk;
 use terrane_io::fault::{FaultKind, FaultPlan, Repeat};
 use terrane_io::sim::SimDisk;
 use terrane_merkle::{
-    Error, GcPace, GcPhase, GcProgress, Hash, IndexEngine, Meta, Options, Result, Retain, Rules,
-    Store, StoreReader, repair,
+    Error, GcPace, GcPhase, GcProgress, Hash, IndexEngine, Meta, Options, Prefetch, Result, Retain,
+    Rules, Store, StoreReader, repair,
 };
 use terrane_testkit::seeds::for_each_seed;
 
@@ -96,7 +96,13 @@ fn read_all(
     let mut whole = 0;
     for (number, (hash, content)) in expected.commits.iter().enumerate() {
         let read = checkout(hash).and_then(|context| match context {
-            Some(context) => content_of(&context),
+            Some(context) => {
+                if number % 2 == 0 {
+                    let paths: Vec<_> = content.keys().map(|path| steps_of(path)).collect();
+                    context.prefetch(&paths, Prefetch::Target);
+                }
+                content_of(&context)
+            }
             None => panic!("commit {number} has vanished"),
         });
         match read {

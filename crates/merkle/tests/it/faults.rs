@@ -201,7 +201,7 @@ fn a_full_disk_is_left_as_it_was_and_goes_on_when_there_is_room() {
     let mut was_full = 0;
     for_each_seed(
         "a_full_disk_is_left_as_it_was_and_goes_on_when_there_is_room",
-        2,
+        3,
         |rng, seed| {
             let options = draw_options(rng);
             let kind = Kind { commits: 25, wide: 25, collects: true, reopens: true };
@@ -226,6 +226,7 @@ fn a_full_disk_is_left_as_it_was_and_goes_on_when_there_is_room() {
                     }
                     assert_eq!(script.state_of(&store).unwrap(), script.states[number + 1]);
                 }
+                disk.set_plan(FaultPlan::default());
                 store.close().unwrap();
             }
         },

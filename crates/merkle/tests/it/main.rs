@@ -25,6 +25,8 @@ mod heads;
 
 mod model;
 
+mod prefetch;
+
 mod processes;
 
 mod proof;

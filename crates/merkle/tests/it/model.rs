@@ -8,8 +8,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use terrane_io::{Disk, MemoryDisk};
-use terrane_merkle::{Context, Hash, Indexing, Meta, Options, Retain, Rules, Store, StoreReader};
+use terrane_io::{Access, Disk, MemoryDisk};
+use terrane_merkle::{
+    Context, Hash, Indexing, Meta, Options, Prefetch, Retain, Rules, Store, StoreReader,
+};
 use terrane_testkit::ChaCha8Rng;
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
@@ -119,6 +121,13 @@ impl Bench {
     fn look(&self, rng: &mut ChaCha8Rng, wide: u64) {
         let Open { context, content, .. } = &self.open[rng.index(self.open.len())];
         let path = draw_path(rng, wide);
+        if rng.chance(1, 2) {
+            let mut paths: Vec<String> = (0..rng.below(20)).map(|_| draw_path(rng, wide)).collect();
+            paths.push(path.clone());
+            let paths: Vec<_> = paths.iter().map(|path| steps_of(path)).collect();
+            let what = if rng.chance(1, 2) { Prefetch::Target } else { Prefetch::Way };
+            context.prefetch(&paths, what);
+        }
         let steps = steps_of(&path);
         assert_eq!(context.find(&steps).unwrap().as_ref(), content.get(&path), "{path}");
         assert_eq!(context.mem(&steps).unwrap(), content.contains_key(&path));
@@ -240,7 +249,8 @@ impl Bench {
 fn run(rng: &mut ChaCha8Rng, rules: Rules, wide: u64) {
     let indexing = if rng.chance(1, 2) { Indexing::Always } else { Indexing::Minimal };
     let cache_bytes = [0, 4 << 10, 1 << 20][rng.index(3)];
-    let mut bench = Bench::new(Options { rules, indexing, cache_bytes, ..options() });
+    let access = if rng.chance(1, 2) { Access::Direct } else { Access::Buffered };
+    let mut bench = Bench::new(Options { rules, indexing, cache_bytes, access, ..options() });
     for _ in 0..600 {
         match rng.below(60) {
             0..35 => bench.change(rng, wide),

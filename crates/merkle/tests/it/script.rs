@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrane_backends::BtreeIndexes;
-use terrane_io::Disk;
+use terrane_io::{Access, Disk};
 use terrane_merkle::{
     Context, Durability, Error, GcPace, GcProgress, Hash, Indexing, Meta, Options, Result, Retain,
     Rules, Store, Tree,
@@ -399,7 +399,8 @@ impl Script {
     }
 }
 
-/// Options of a seed: half of the stores are relaxed, a third index every object, and in most a directory of 20 names is
+/// Options of a seed: half of the stores are relaxed, half are read past the page cache, a third index
+/// every object, and in most a directory of 20 names is
 /// divided.
 pub(crate) fn draw_options(rng: &mut ChaCha8Rng) -> Options {
     Options {
@@ -410,6 +411,7 @@ pub(crate) fn draw_options(rng: &mut ChaCha8Rng) -> Options {
             1 => Rules { branching: 4, flat_limit: 16, ..Rules::BLAKE3 },
             _ => Rules { branching: 4, flat_limit: 16, ..Rules::TEZOS },
         },
+        access: if rng.chance(1, 2) { Access::Direct } else { Access::Buffered },
         ..options()
     }
 }

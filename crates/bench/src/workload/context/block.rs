@@ -172,6 +172,22 @@ impl Block {
         })
     }
 
+    /// The paths of the operations; several in a row of one path have it once.
+    #[must_use]
+    pub fn paths(&self) -> Vec<Steps<'_>> {
+        let mut paths: Vec<Steps<'_>> = Vec::with_capacity(self.records.len());
+        for (path, kind) in &self.records {
+            let path = self.steps(*path);
+            if paths.last() != Some(&path) {
+                paths.push(path);
+            }
+            if let Kind::Copy(to) = kind {
+                paths.push(self.steps(*to));
+            }
+        }
+        paths
+    }
+
     /// Does all operations in `context` and compares what they find. `value` is a buffer for what is looked up.
     ///
     /// # Errors

@@ -10,6 +10,7 @@ use crate::meter::store_bytes;
 
 /// A run.
 #[derive(Debug, Clone, Serialize)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a field of the report")]
 pub struct Report {
     /// What a block does.
     pub profile: &'static str,
@@ -21,6 +22,10 @@ pub struct Report {
     pub durable: bool,
     /// Threads that hashed a commit.
     pub hash_threads: usize,
+    /// Whether the store was read past the page cache.
+    pub direct: bool,
+    /// Whether the paths of a block were read ahead, which counts as part of its operations.
+    pub prefetch: bool,
     /// Memory for decoded objects, in bytes.
     pub cache_budget_bytes: u64,
     /// Transactions of a block; absent where they are not published.
@@ -134,7 +139,9 @@ pub struct BlockReport {
     pub appended_bytes: f64,
     /// Objects that were read from the pack, by collections too.
     pub object_reads: f64,
-    /// Their bytes.
+    /// Batches that some of these were read in ahead.
+    pub read_batches: f64,
+    /// Bytes of the objects that were read.
     pub object_read_bytes: f64,
     /// Objects that were found in memory.
     pub cache_hits: f64,

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use terrane::context::{
     Error as StoreError, GcPace, GcProgress, PreimageSizes, Retain, Stats, Store, is_store,
 };
-use terrane::io::RealDisk;
+use terrane::io::{Access, RealDisk};
 
 use super::block::Block;
 use super::profile::Profile;
@@ -58,6 +58,8 @@ pub struct Options {
     pub blocks: u64,
     /// How the store is opened.
     pub settings: Settings,
+    /// Whether the paths of a block are read ahead, before its operations.
+    pub prefetch: bool,
     /// Adds a second phase with collections.
     pub collection: Option<Collection>,
     /// Whether the store stays.
@@ -129,6 +131,8 @@ fn run_in(dir: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result<Re
         values: options.values,
         durable: options.settings.is_durable,
         hash_threads: options.settings.hash_threads,
+        direct: options.settings.access == Access::Direct,
+        prefetch: options.prefetch,
         cache_budget_bytes: options.settings.cache_bytes as u64,
         transactions_per_block: options.profile.transactions,
         warm_up_blocks: options.warm_up,
@@ -267,6 +271,9 @@ impl Run<'_> {
         let tip = self.tip;
         let absent = || Error::Wrong(format!("the store has lost commit {tip}"));
         let mut context = self.engine.checkout(&tip)?.ok_or_else(absent)?;
+        if self.options.prefetch {
+            context.prefetch(&self.block.paths());
+        }
         self.block.apply(&mut *context, &mut self.value)?;
         let built = start.elapsed();
         let info = CommitInfo { date: self.block.date, author: AUTHOR, message: b"" };
@@ -439,6 +446,7 @@ fn per_block(blocks: u64, before: &Stats, now: &Stats, usage: Option<Usage>) -> 
         values: since(|stats| stats.committed.values),
         appended_bytes: since(|stats| stats.written_bytes),
         object_reads: since(|stats| stats.reads),
+        read_batches: since(|stats| stats.batches),
         object_read_bytes: since(|stats| stats.read_bytes),
         cache_hits: since(|stats| stats.cache_hits),
         read_bytes: usage.map(|usage| each(usage.read_bytes)),
