@@ -10,8 +10,8 @@ use crate::node::{Body, Child, EntriesNode, Env, InnerNode, Node, Slot, Spot, Va
 use crate::path::PathText;
 use crate::quick::QuickMap;
 use crate::record::{
-    EntriesWriter, INLINE_BYTES_MAX, Inner, Record, RecordBody, Stored, VALUE, delta_base,
-    inner_body, is_delta_worth,
+    EntriesBuffers, EntriesWriter, INLINE_BYTES_MAX, Inner, Record, RecordBody, Stored, VALUE,
+    delta_base, inner_body, is_delta_worth,
 };
 use crate::rules::BRANCHING_MAX;
 
@@ -34,16 +34,17 @@ pub(crate) struct Written<'a> {
     values: Vec<(&'a Value, Place)>,
     /// Nodes of a tree that stand in it several times.
     shared: QuickMap<*const Node, Link>,
+    buffers: EntriesBuffers,
 }
 
 // The pointers are compared, never followed.
 impl<'a> Written<'a> {
-    /// Tells the nodes where they are; calls `cache` with each new record.
-    pub(crate) fn keep(self, mut cache: impl FnMut(Place, Arc<Record>)) {
+    /// Tells the nodes where they are; calls `cache` with each new record, and where the one lies that it comes from.
+    pub(crate) fn keep(self, mut cache: impl FnMut(Option<Place>, Place, Arc<Record>)) {
         for (node, place, record) in self.nodes {
             node.place.get_or_init(|| place);
             if let Some(record) = record {
-                cache(place, record);
+                cache(node.base().and_then(|base| base.place.get().copied()), place, record);
             }
         }
         for (value, place) in self.values {
@@ -125,7 +126,8 @@ impl<'a> Written<'a> {
         };
         let kept = (0..count).filter(|&item| in_full(item).is_some()).count();
         let base = delta_base(based_on, kept, count);
-        let mut out = EntriesWriter::new(entries.leaf, sink.next(), count, base);
+        let buffers = std::mem::take(&mut self.buffers);
+        let mut out = EntriesWriter::new(entries.leaf, sink.next(), base, buffers);
         for item in 0..count {
             if let Some(ordinal) = in_full(item).filter(|_| base.is_some()) {
                 out.keep(ordinal);
@@ -145,7 +147,9 @@ impl<'a> Written<'a> {
         }
         out.end();
         let place = sink.put(&mut |body| out.body(height, body))?;
-        Ok((place, out.record(height, place)))
+        let (record, buffers) = out.record(height, place);
+        self.buffers = buffers;
+        Ok((place, record))
     }
 
     /// The link of a child that is not stored in its directory.

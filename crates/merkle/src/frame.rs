@@ -160,7 +160,13 @@ pub(crate) struct FrameWriter {
 
 impl FrameWriter {
     pub(crate) fn new(start: Address) -> Self {
-        let bytes = vec![0; FRAME_HEAD_BYTES];
+        Self::reusing(start, Vec::new())
+    }
+
+    /// The same in a buffer that was used before.
+    pub(crate) fn reusing(start: Address, mut bytes: Vec<u8>) -> Self {
+        bytes.clear();
+        bytes.resize(FRAME_HEAD_BYTES, 0);
         Self { start, bytes, body: Vec::new() }
     }
 

@@ -28,7 +28,9 @@ use crate::node::{Child, Env, Node, Shape, Spot};
 use crate::options::Options;
 use crate::path::HEIGHT_MAX;
 use crate::reader::StoreReader;
-use crate::record::{EntriesWriter, INLINE_BYTES_MAX, Inner, Stored, VALUE, inner_body};
+use crate::record::{
+    EntriesBuffers, EntriesWriter, INLINE_BYTES_MAX, Inner, Stored, VALUE, inner_body,
+};
 use crate::rules::{CommitInfo, INODE_DEPTH_MAX, Preimages, Rules, VALUE_BYTES_MAX};
 use crate::snapshot::{
     BasePosition, Bound, CommitElement, Element, Elements, Header, InnerElement, Snapshot,
@@ -532,7 +534,8 @@ impl<'a> Importer<'a> {
                 body.extend_from_slice(bytes);
             }),
             Ready::Entries { leaf, entries } => {
-                let mut out = EntriesWriter::new(*leaf, sink.next(), entries.len(), None);
+                let mut out =
+                    EntriesWriter::new(*leaf, sink.next(), None, EntriesBuffers::default());
                 for (step, target) in entries {
                     out.put(step, self.stored(target));
                 }

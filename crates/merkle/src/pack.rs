@@ -237,6 +237,11 @@ impl Pack {
         self.cache.insert(at, Cached::Record(record));
     }
 
+    /// Forgets what is cached of a record: there is a newer one of that node, and few will ask for the old one.
+    pub(crate) fn uncache(&self, at: Address) {
+        self.cache.remove(at);
+    }
+
     fn cache_value(&self, at: Address, value: &Arc<[u8]>) {
         if value.len() <= CACHED_VALUE_BYTES {
             self.cache.insert(at, Cached::Value(Arc::clone(value)));
@@ -353,7 +358,7 @@ impl Pack {
         self.disk.sync_dir(&self.dir)
     }
 
-    /// Appends a frame; the tail behind it. Not durable before a sync of the chunk; what lies before `synced` is.
+    /// Appends a frame; the tail behind it, and the buffer of the frame. Not durable before a sync of the chunk; what lies before `synced` is.
     ///
     /// Cost: one write.
     pub(crate) fn append(
@@ -362,12 +367,13 @@ impl Pack {
         frame: FrameWriter,
         kind: FrameKind,
         synced: Address,
-    ) -> Result<Tail> {
+    ) -> Result<(Tail, Vec<u8>)> {
         let (bytes, chain) = frame.finish(kind, tail.chain, synced);
         tail.chunk.file.write_at(&bytes, tail.end.offset())?;
         self.counters.frames.fetch_add(1, Ordering::Relaxed);
         self.counters.written_bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        Ok(Tail { chunk: Arc::clone(&tail.chunk), end: tail.end.plus(bytes.len()), chain })
+        let end = tail.end.plus(bytes.len());
+        Ok((Tail { chunk: Arc::clone(&tail.chunk), end, chain }, bytes))
     }
 
     /// Calls `visit` with each frame from `start` on that is whole: its kind, the address and the bytes of its payload.

@@ -18,7 +18,7 @@ use crate::proof::{
     ExtenderProof, InodeProof, InodeTree, NESTING_MAX, Proof, ProofEntry, ProofError, ProofTree,
     VERSION, kinded,
 };
-use crate::record::{EntriesWriter, Inner, Record, RecordBody, Stored};
+use crate::record::{EntriesBuffers, EntriesWriter, Inner, Record, RecordBody, Stored};
 use crate::rules::BRANCHING_MAX;
 use crate::tree::{Kind, Tree, empty_dir};
 use crate::walk;
@@ -222,7 +222,8 @@ impl Recorder {
         first: usize,
     ) -> Record {
         let (count, place) = (entries.len(), Self::place(number));
-        let mut out = EntriesWriter::new(entries.is_leaf(), place.at, count, None);
+        let mut out =
+            EntriesWriter::new(entries.is_leaf(), place.at, None, EntriesBuffers::default());
         for item in 0..count {
             let spot = entries.spot(item);
             let link = Link { place: Self::place(first + item), hash: spot_hash(&self.env, spot) };
@@ -230,7 +231,7 @@ impl Recorder {
             out.put(entries.step(item), stored);
         }
         out.end();
-        out.record(height, place)
+        out.record(height, place).0
     }
 
     fn state(&self) -> std::result::Result<ProofTree, ProofError> {

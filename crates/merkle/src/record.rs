@@ -507,19 +507,24 @@ pub(crate) struct EntriesWriter {
     items: Vec<Item>,
 }
 
+/// Buffers of an [`EntriesWriter`], to be used again.
+#[derive(Debug, Default)]
+pub(crate) struct EntriesBuffers {
+    bytes: Vec<u8>,
+    items: Vec<Item>,
+}
+
 impl EntriesWriter {
-    pub(crate) fn new(leaf: bool, at: Address, count: usize, base: Option<&Arc<Record>>) -> Self {
+    pub(crate) fn new(
+        leaf: bool,
+        at: Address,
+        base: Option<&Arc<Record>>,
+        EntriesBuffers { mut bytes, mut items }: EntriesBuffers,
+    ) -> Self {
+        bytes.clear();
+        items.clear();
         let base = base.map(|base| (Arc::clone(base), 0));
-        let bytes = Vec::with_capacity(if base.is_some() { 512 } else { count * 64 });
-        Self {
-            leaf,
-            at,
-            base,
-            gone: (0, Vec::new()),
-            own: 0,
-            bytes,
-            items: Vec::with_capacity(count),
-        }
+        Self { leaf, at, base, gone: (0, Vec::new()), own: 0, bytes, items }
     }
 
     /// The entry of this number in the full record comes next.
@@ -609,16 +614,17 @@ impl EntriesWriter {
         out.extend_from_slice(&self.bytes);
     }
 
-    /// The record, which was put at `place`.
-    pub(crate) fn record(self, height: u16, place: Place) -> Record {
+    /// The record, which was put at `place`, and the buffers.
+    pub(crate) fn record(self, height: u16, place: Place) -> (Record, EntriesBuffers) {
         let entries = Entries {
             leaf: self.leaf,
             place,
             base: self.base.map(|(base, _)| base),
-            bytes: self.bytes.into(),
-            items: self.items.into(),
+            bytes: self.bytes.as_slice().into(),
+            items: self.items.as_slice().into(),
         };
-        Record { height, body: RecordBody::Entries(entries) }
+        let record = Record { height, body: RecordBody::Entries(entries) };
+        (record, EntriesBuffers { bytes: self.bytes, items: self.items })
     }
 }
 
@@ -675,7 +681,7 @@ mod tests {
     fn bodies() -> Vec<Vec<u8>> {
         let mut bodies = Vec::new();
         for leaf in [false, true] {
-            let mut out = EntriesWriter::new(leaf, PLACE.at, 3, None);
+            let mut out = EntriesWriter::new(leaf, PLACE.at, None, EntriesBuffers::default());
             out.put(b"a", Stored::Inline(b"value"));
             out.put(b"bb", Stored::Value(link(100)));
             out.put(b"c", Stored::Dir(link(200)));

@@ -45,6 +45,9 @@ pub(crate) const IMPORTING: &str = "importing";
 /// The longest name of a branch, in bytes.
 const BRANCH_BYTES_MAX: usize = 255;
 
+/// A buffer up to this size is kept for the next frame, in bytes.
+const SPARE_BYTES_MAX: usize = 4 << 20;
+
 /// Entries that are put into the index at once.
 const INDEX_BATCH: usize = 4096;
 
@@ -90,6 +93,8 @@ pub(crate) struct ControlChange {
 pub(crate) struct Writer {
     pub(crate) tail: Tail,
     control_file: Arc<dyn DiskFile>,
+    /// A buffer for the next frame.
+    spare: Vec<u8>,
     /// Objects that the index does not have yet, if it is to have them all.
     unindexed: QuickMap<IndexKey, IndexValue>,
     closed: bool,
@@ -292,7 +297,7 @@ impl Store {
         let mut frame = FrameWriter::new(tail.end);
         frame.put(&mut |body| put_state(&control, body))?;
         let start = tail.end;
-        let tail = pack.append(&tail, frame, FrameKind::Branches, start)?;
+        let (tail, _) = pack.append(&tail, frame, FrameKind::Branches, start)?;
         tail.chunk.file.sync()?;
         (control.tail, control.chain) = (tail.end, tail.chain);
         // The name of the file is that of the store: it comes last, and whole.
@@ -413,6 +418,7 @@ impl Store {
             writer: Mutex::new(Writer {
                 tail,
                 control_file,
+                spare: Vec::new(),
                 unindexed,
                 closed: false,
                 lock: Some(guard),
@@ -671,7 +677,12 @@ impl Store {
         counters.nodes += nodes;
         counters.values += values;
         drop(counters);
-        written.keep(|place, record| self.core.pack.cache_record(place.at, record));
+        written.keep(|before, place, record| {
+            if let Some(before) = before {
+                self.core.pack.uncache(before.at);
+            }
+            self.core.pack.cache_record(place.at, record);
+        });
         if let (Some(hash), Some(place)) = (hash, place) {
             self.core.view_mut().add_commit(hash, place);
         }
@@ -687,7 +698,7 @@ impl Store {
         fill: &mut dyn FnMut(&mut dyn Sink) -> Result<Option<Link>>,
     ) -> Result<(Option<Link>, Option<Place>)> {
         self.roll_if_full(writer)?;
-        let frame = FrameWriter::new(writer.tail.end);
+        let frame = FrameWriter::reusing(writer.tail.end, std::mem::take(&mut writer.spare));
         let mut sink = StoreSink { store: self, writer, frame };
         let root = fill(&mut sink)?;
         let kind = if commit.is_some() { FrameKind::Commit } else { FrameKind::Objects };
@@ -709,7 +720,10 @@ impl Store {
     fn append(&self, writer: &mut Writer, frame: FrameWriter, kind: FrameKind) -> Result<()> {
         let synced = lock(&self.synced).end;
         let start = self.now();
-        writer.tail = self.core.pack.append(&writer.tail, frame, kind, synced)?;
+        (writer.tail, writer.spare) = self.core.pack.append(&writer.tail, frame, kind, synced)?;
+        if writer.spare.capacity() > SPARE_BYTES_MAX {
+            writer.spare = Vec::new();
+        }
         lock(&self.counters).write_time += self.now().saturating_sub(start);
         *lock(&self.written) = writer.tail.clone();
         Ok(())
