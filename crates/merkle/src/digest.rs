@@ -164,7 +164,7 @@ fn hash_jobs(env: &Env, jobs: &[Job<'_>]) -> Hashed {
     hashed
 }
 
-/// Hashes a batch: first the values that are stored in its nodes.
+/// Hashes a batch: first the values that are stored in its nodes, whose hashes are put into the nodes' preimages.
 fn hash_batch(
     env: &Env,
     batch: &[Job<'_>],
@@ -172,26 +172,13 @@ fn hash_batch(
     hashed: &mut Hashed,
 ) {
     for job in batch {
-        if let Job::Node(node) = job
-            && let Shape::Entries(entries) = node.shape()
-        {
-            for item in 0..entries.len() {
-                if let Spot::Stored { entries, ordinal, .. } = entries.spot(item)
-                    && let Hashable::Inline(bytes) = entries.hashable(ordinal as usize)
-                {
-                    inline.value(bytes);
-                }
-            }
+        match job {
+            Job::Value(value) => preimages.value(&value.bytes),
+            Job::Node(node) => preimage(env, node, inline, preimages),
         }
     }
     hashed.again += inline.lengths().count() as u64;
-    let mut values = inline.finish().into_iter();
-    for job in batch {
-        match job {
-            Job::Value(value) => preimages.value(&value.bytes),
-            Job::Node(node) => preimage(env, node, &mut values, preimages),
-        }
-    }
+    preimages.fill_in(&inline.finish());
     preimages.lengths().for_each(|length| hashed.add(length));
     for (job, hash) in batch.iter().zip(preimages.finish()) {
         match job {
@@ -211,8 +198,9 @@ pub(crate) fn hash_of(env: &Env, node: &Node) -> Hash {
     *unknown.hash.get().expect("it was hashed")
 }
 
-/// The preimage of a node whose children have hashes; `values` gives those of the values that are stored in it.
-fn preimage(env: &Env, node: &Node, values: &mut impl Iterator<Item = Hash>, out: &mut Preimages) {
+/// The preimage of a node whose children have hashes, but for those of the values that are stored in it: these are
+/// appended to `inline`, and their hashes are to be filled in.
+fn preimage(env: &Env, node: &Node, inline: &mut Preimages, out: &mut Preimages) {
     match node.shape() {
         Shape::Inner(inner) => {
             let filled = (0..BRANCHING_MAX as usize)
@@ -232,17 +220,16 @@ fn preimage(env: &Env, node: &Node, values: &mut impl Iterator<Item = Hash>, out
                 let hash = match spot {
                     Spot::Stored { entries, ordinal, .. } => {
                         match entries.hashable(ordinal as usize) {
-                            Hashable::Inline(_) => values.next().expect("hashed before"),
-                            Hashable::Hash(hash) => hash,
+                            Hashable::Inline(bytes) => {
+                                inline.value(bytes);
+                                None
+                            }
+                            Hashable::Hash(hash) => Some(hash),
                         }
                     }
-                    Spot::Own(_) => spot_hash(env, spot),
+                    Spot::Own(_) => Some(spot_hash(env, spot)),
                 };
-                if entries.is_leaf() {
-                    out.leaf_entry(entries.step(item), spot.is_value(), &hash);
-                } else {
-                    out.flat_entry(entries.step(item), spot.is_value(), &hash);
-                }
+                out.entry(entries.is_leaf(), entries.step(item), spot.is_value(), hash.as_ref());
             }
         }
     }

@@ -316,11 +316,7 @@ impl<'a> Importer<'a> {
         for (step, bound) in entries {
             let (target, hash, below) = self.target(base.as_deref(), &step, bound)?;
             let is_value = target.is_value();
-            if leaf {
-                preimage.leaf_entry(&step, is_value, &hash);
-            } else {
-                preimage.flat_entry(&step, is_value, &hash);
-            }
+            preimage.entry(leaf, &step, is_value, Some(&hash));
             height = height.max(below + 1);
             bytes += step.len() + 80;
             targets.push((step, target));

@@ -188,11 +188,13 @@ pub(crate) struct Preimages {
     bytes: Vec<u8>,
     /// What each is of, and where it begins.
     starts: Vec<(u8, usize)>,
+    /// Where hashes are to be [filled in](Self::fill_in).
+    blanks: Vec<usize>,
 }
 
 impl Preimages {
     pub(crate) fn new(rules: Rules) -> Self {
-        Self { rules, bytes: Vec::new(), starts: Vec::new() }
+        Self { rules, bytes: Vec::new(), starts: Vec::new(), blanks: Vec::new() }
     }
 
     fn begin(&mut self, tag: u8) {
@@ -205,31 +207,43 @@ impl Preimages {
         self.bytes.extend_from_slice(value);
     }
 
-    /// Begins a flat directory; `count` calls of [`flat_entry`](Self::flat_entry) follow.
+    /// Begins a flat directory; `count` calls of [`entry`](Self::entry) follow.
     pub(crate) fn flat(&mut self, count: u64) {
         self.begin(2);
         put_u64(&mut self.bytes, count);
     }
 
-    pub(crate) fn flat_entry(&mut self, step: &[u8], is_value: bool, hash: &Hash) {
-        self.bytes.extend_from_slice(&[if is_value { 0xFF } else { 0 }, 0, 0, 0, 0, 0, 0, 0]);
-        put_leb(&mut self.bytes, step.len() as u64);
-        self.bytes.extend_from_slice(step);
-        put_hash(&mut self.bytes, hash);
-    }
-
-    /// Begins an inode that lists its steps; `count` calls of [`leaf_entry`](Self::leaf_entry) follow.
+    /// Begins an inode that lists its steps; `count` calls of [`entry`](Self::entry) follow.
     pub(crate) fn leaf(&mut self, count: u64) {
         self.begin(3);
         self.bytes.push(0);
         put_leb(&mut self.bytes, count);
     }
 
-    pub(crate) fn leaf_entry(&mut self, step: &[u8], is_value: bool, hash: &Hash) {
+    /// An entry of a leaf, or of a flat directory. A hash that is not given is to be filled in.
+    pub(crate) fn entry(&mut self, leaf: bool, step: &[u8], is_value: bool, hash: Option<&Hash>) {
+        if !leaf {
+            let kind = if is_value { 0xFF } else { 0 };
+            self.bytes.extend_from_slice(&[kind, 0, 0, 0, 0, 0, 0, 0]);
+        }
         put_leb(&mut self.bytes, step.len() as u64);
         self.bytes.extend_from_slice(step);
-        self.bytes.push(u8::from(is_value));
-        self.bytes.extend_from_slice(&hash.0);
+        if leaf {
+            self.bytes.push(u8::from(is_value));
+        } else {
+            put_u64(&mut self.bytes, HASH_BYTES as u64);
+        }
+        if hash.is_none() {
+            self.blanks.push(self.bytes.len());
+        }
+        self.bytes.extend_from_slice(&hash.unwrap_or(&Hash([0; HASH_BYTES])).0);
+    }
+
+    /// Fills in the hashes that were not given, in the order of their entries.
+    pub(crate) fn fill_in(&mut self, hashes: &[Hash]) {
+        for (blank, hash) in self.blanks.drain(..).zip(hashes) {
+            self.bytes[blank..blank + HASH_BYTES].copy_from_slice(&hash.0);
+        }
     }
 
     /// Begins an inode with buckets; `buckets` calls of [`bucket`](Self::bucket) follow.
@@ -276,19 +290,24 @@ impl Preimages {
         hashes
     }
 
-    /// As many at once as the processor has lanes for; a lane that is done takes the next input.
+    /// As many at once as the processor has lanes for, and those of one length together, so that no lane waits.
     fn finish_blake2b(&self) -> Vec<Hash> {
         let mut params = blake2b_simd::Params::new();
         params.hash_length(HASH_BYTES);
-        let job = |number| blake2b_simd::many::HashManyJob::new(&params, self.preimage(number));
-        let mut jobs: Vec<_> = (0..self.starts.len()).map(job).collect();
-        blake2b_simd::many::hash_many(jobs.iter_mut());
-        let hash = |job: &blake2b_simd::many::HashManyJob<'_>| {
-            let mut hash = Hash([0; HASH_BYTES]);
-            hash.0.copy_from_slice(job.to_hash().as_bytes());
-            hash
+        let ends = self.starts.iter().skip(1).map(|next| next.1).chain([self.bytes.len()]);
+        let spans = self.starts.iter().zip(ends).map(|((_, start), end)| (*start, end));
+        let mut order: Vec<(usize, (usize, usize))> = spans.enumerate().collect();
+        order.sort_unstable_by_key(|(_, (start, end))| std::cmp::Reverse(end - start));
+        let job = |(_, (start, end)): &(usize, (usize, usize))| {
+            blake2b_simd::many::HashManyJob::new(&params, &self.bytes[*start..*end])
         };
-        jobs.iter().map(hash).collect()
+        let mut jobs: Vec<_> = order.iter().map(job).collect();
+        blake2b_simd::many::hash_many(jobs.iter_mut());
+        let mut hashes = vec![Hash([0; HASH_BYTES]); jobs.len()];
+        for ((number, _), job) in order.iter().zip(&jobs) {
+            hashes[*number].0.copy_from_slice(job.to_hash().as_bytes());
+        }
+        hashes
     }
 }
 
