@@ -24,7 +24,7 @@ use crate::path::step_text;
 use crate::pins::Pinned;
 use crate::quick::QuickMap;
 use crate::record::{ENTRIES_DELTA, FLAT, INNER, INNER_DELTA, LEAF, Record, Stored, VALUE};
-use crate::rules::{BRANCHING_MAX, INODE_DEPTH_MAX};
+use crate::rules::BRANCHING_MAX;
 use crate::store::{index_dir, read_control};
 use crate::volumes::{volume_dir, volumes};
 
@@ -411,8 +411,8 @@ impl Checker<'_> {
         if self.hashes && digest::hash_of(env, &node) != task.link.hash {
             self.wrong(task.link.place.at, Some(&task.path), "WrongHash of a directory".to_owned());
         }
-        if let Some(what) = self.misshapen(&node, task.depth) {
-            self.wrong(task.link.place.at, Some(&task.path), what);
+        if let Err(what) = node.check_shape(&env.rules, task.depth.unwrap_or(0)) {
+            self.wrong(task.link.place.at, Some(&task.path), what.to_string());
         }
         match node.shape() {
             Shape::Entries(entries) => {
@@ -441,35 +441,6 @@ impl Checker<'_> {
             }
         }
         Ok(())
-    }
-
-    /// What is not canonical about a node of the given depth in an inode.
-    fn misshapen(&self, node: &Node, depth: Option<u8>) -> Option<String> {
-        let rules = &self.core.env.rules;
-        let count = node.count();
-        match (node.shape(), depth) {
-            (Shape::Inner(inner), _) if inner.depth() != depth.unwrap_or(0) => Some(format!(
-                "an inode of depth {} stands at {}",
-                inner.depth(),
-                depth.unwrap_or(0)
-            )),
-            (Shape::Inner(inner), None)
-                if rules.is_flat(count) || rules.is_leaf(inner.depth(), count) =>
-            {
-                Some(format!("a directory of {count} steps is not flat"))
-            }
-            (Shape::Inner(inner), Some(_)) if rules.is_leaf(inner.depth(), count) => {
-                Some(format!("an inode of {count} steps has buckets"))
-            }
-            (Shape::Entries(entries), None) if entries.is_leaf() == rules.is_flat(count) => {
-                Some(format!("a directory of {count} steps has the wrong form"))
-            }
-            (Shape::Entries(entries), Some(depth)) => {
-                let fits = rules.is_leaf(depth.min(INODE_DEPTH_MAX), count) && count > 0;
-                (!entries.is_leaf() || !fits).then(|| format!("an inode that lists {count} steps"))
-            }
-            _ => None,
-        }
     }
 
     /// The volumes that the control record knows are there.

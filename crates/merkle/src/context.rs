@@ -31,7 +31,7 @@ impl Context {
     }
 
     /// Makes the next commit a child of `commit`, which is one of this context.
-    /// What only older commits of it reach can be collected from then on.
+    /// What only older commits of it reach can be collected from then on, and what was loaded is loaded again.
     pub fn advance(&mut self, commit: Hash) {
         self.parents = vec![commit];
         self.tree.unpin_older();

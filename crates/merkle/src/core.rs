@@ -228,10 +228,7 @@ impl Core {
     pub(crate) fn tree_of(&self, record: &CommitRecord, pins: Pins) -> Result<Tree> {
         let root = match &record.root {
             None => empty_dir(),
-            Some(link) => {
-                let node = Node::of_record(self.pack.record_at(link.place)?, link);
-                Child::Dir(Arc::new(node))
-            }
+            Some(link) => Child::Dir(self.env.load_at(link, 0)?),
         };
         Ok(Tree::at(Arc::clone(&self.env), root, pins))
     }

@@ -17,10 +17,10 @@ pub(crate) fn bind(env: &Env, root: &mut Child, path: &[&[u8]], child: Child) ->
     edit_child(env, root, path, &mut Some(child))
 }
 
-/// Unbinds `path`, which is bound and has a step, below `root`, and directories that are left empty.
+/// Unbinds `path`, which is bound and has a step, below `root`. The directory that has it must have others, or be the root.
 ///
-/// Cost: that of [`bind`]; all inodes of a directory where it falls to the flat limit, and those of one bucket where that
-/// falls to the branching.
+/// Cost: that of [`bind`]; all inodes of the directory that has it where that falls to the flat limit, and those of one
+/// bucket where that falls to the branching.
 pub(crate) fn unbind(env: &Env, root: &mut Child, path: &[&[u8]]) -> Result<()> {
     edit_child(env, root, path, &mut None)
 }
@@ -49,7 +49,8 @@ fn edit_child(env: &Env, child: &mut Child, path: &[&[u8]], new: &mut Option<Chi
 fn edit(env: &Env, dir: &mut Arc<Node>, path: &[&[u8]], new: &mut Option<Child>) -> Result<()> {
     let count = dir.count();
     let flat = dir.is_flat();
-    if new.is_none() && !flat && env.rules.is_flat(count.saturating_sub(1)) {
+    let loses = new.is_none() && path.len() == 1;
+    if loses && !flat && env.rules.is_flat(count.saturating_sub(1)) {
         dir.each(env, &mut |_, _| Ok(true))?;
     }
     edit_node(env, dir, 0, path, new)?;
@@ -103,7 +104,8 @@ fn edit_node(
     new: &mut Option<Child>,
 ) -> Result<()> {
     let is_inner = matches!(node.shape(), Shape::Inner(_));
-    if new.is_none() && is_inner && env.rules.is_leaf(depth, node.count().saturating_sub(1)) {
+    let loses = new.is_none() && path.len() == 1;
+    if loses && is_inner && env.rules.is_leaf(depth, node.count().saturating_sub(1)) {
         node.each(env, &mut |_, _| Ok(true))?;
     }
     let opened = node.opened();
@@ -192,24 +194,16 @@ fn edit_item(
         entries.remove(item);
         return Ok(1);
     }
-    let (is_empty, height) = match entries.child_mut(item) {
-        Some(child) => {
-            edit_child(env, child, rest, new)?;
-            (child.is_empty(), child.height() + 1)
-        }
-        None => {
-            let mut child = match new.take_if(|_| rest.is_empty()) {
-                Some(child) => child,
-                None => entries.spot(item).to_child(),
-            };
-            edit_child(env, &mut child, rest, new)?;
-            let ends = (child.is_empty(), child.height() + 1);
-            entries.set(item, child);
-            ends
-        }
-    };
-    if removes && is_empty {
-        entries.remove(item);
+    if let Some(child) = entries.child_mut(item) {
+        edit_child(env, child, rest, new)?;
+        return Ok(child.height() + 1);
     }
+    let mut child = match new.take_if(|_| rest.is_empty()) {
+        Some(child) => child,
+        None => entries.spot(item).to_child(),
+    };
+    edit_child(env, &mut child, rest, new)?;
+    let height = child.height() + 1;
+    entries.set(item, child);
     Ok(height)
 }

@@ -11,9 +11,11 @@
 //! based on is stored, and of its kind.
 
 use std::fmt::Debug;
+use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
-use crate::address::{Link, Place};
+use crate::address::{Address, Link, Place};
+use crate::corrupt::Corrupt;
 use crate::error::{Error, Result};
 use crate::hash::Hash;
 use crate::path::PathText;
@@ -27,6 +29,11 @@ pub(crate) trait Source: Send + Sync + Debug {
 
     /// The value that is stored at a link.
     fn value(&self, link: &Link) -> Result<Arc<[u8]>>;
+
+    /// The error of a record whose content breaks a rule.
+    fn damaged(&self, at: Address, what: Corrupt) -> Error {
+        Error::Corrupt { path: PathBuf::new(), address: Some(at), what }
+    }
 
     /// Reads those of these directory nodes and values that are not in memory, together, for calls that come later. Gives the
     /// nodes, none where it has failed; by default nothing is read.
@@ -50,8 +57,17 @@ impl Env {
         self.source.as_deref().expect("a node with a place has a store")
     }
 
+    /// The node that is stored at a link, a directory or an inode of whatever level.
     pub(crate) fn load(&self, link: &Link) -> Result<Arc<Node>> {
         Ok(Arc::new(Node::of_record(self.source().record(link)?, link)))
+    }
+
+    /// The inode of a level; of level 0, the directory.
+    pub(crate) fn load_at(&self, link: &Link, level: u8) -> Result<Arc<Node>> {
+        let node = self.load(link)?;
+        let fail = |what| self.source().damaged(link.place.at, what);
+        node.check_shape(&self.rules, level).map_err(fail)?;
+        Ok(node)
     }
 
     pub(crate) fn load_value(&self, link: &Link) -> Result<Arc<[u8]>> {
@@ -72,7 +88,7 @@ impl Env {
         if let Some(node) = near.get() {
             return Ok(node);
         }
-        let loaded = self.load(link)?;
+        let loaded = self.load_at(link, 0)?;
         Ok(near.get_or_init(|| loaded))
     }
 }
@@ -109,7 +125,11 @@ impl StoredNode {
         if let Some(node) = self.get(ordinal) {
             return Ok(node);
         }
-        let loaded = env.load(link)?;
+        let level = match &self.record.body {
+            RecordBody::Entries(_) => 0,
+            RecordBody::Inner(inner) => inner.depth + 1,
+        };
+        let loaded = env.load_at(link, level)?;
         let (first, node) = self.first.get_or_init(|| (ordinal as u32, Arc::clone(&loaded)));
         if *first == ordinal as u32 {
             return Ok(node);
@@ -439,7 +459,7 @@ impl<'a> InnerRef<'a> {
         match self.known(bucket) {
             Known::Empty => Ok(None),
             Known::Node(node) => Ok(Some(Arc::clone(node))),
-            Known::At(link) => env.load(link).map(Some),
+            Known::At(link) => env.load_at(link, self.depth() + 1).map(Some),
             Known::Blinded(hash) => Err(env.missing(*hash)),
         }
     }
@@ -697,7 +717,7 @@ impl InnerNode {
 
     /// Counts the entries of a bucket anew, and empties one without entries.
     pub(crate) fn counted(&mut self, bucket: usize, before: u64, after: u64) {
-        self.count = (self.count + after).saturating_sub(before);
+        self.count = self.count.saturating_add(after).saturating_sub(before);
         if after == 0 {
             self.clear(bucket);
         }
@@ -734,6 +754,27 @@ impl Node {
         let body =
             Body::Stored(StoredNode { record, first: OnceLock::new(), rest: OnceLock::new() });
         Self { body, height, hash: link.hash.into(), place: link.place.into() }
+    }
+
+    /// Refuses a node that cannot stand at a level of inodes, 0 being that of directories: changes rely on the shape, and
+    /// so does the place of each step.
+    pub(crate) fn check_shape(&self, rules: &Rules, level: u8) -> std::result::Result<(), Corrupt> {
+        let count = self.count();
+        let is_dir = level == 0;
+        let is_flat = is_dir && rules.is_flat(count);
+        let (is_right, rule) = match self.shape() {
+            Shape::Entries(entries) if !entries.is_leaf() => {
+                (is_flat, "a flat directory is one, and has few steps")
+            }
+            Shape::Entries(_) => {
+                (!is_flat && count > 0 && rules.is_leaf(level, count), "a leaf has few steps")
+            }
+            Shape::Inner(inner) => {
+                let divides = !is_flat && !rules.is_leaf(level, count);
+                (divides && inner.depth() == level, "an inode has its level, and many steps")
+            }
+        };
+        if is_right { Ok(()) } else { Err(Corrupt::rule(rule, u64::from(level), count)) }
     }
 
     /// A node that is as this one, which is stored, and can be changed.
@@ -809,6 +850,22 @@ impl Node {
         }
     }
 
+    /// Whether the directory, or an inode on the way to `step`, has another shape with a step less.
+    ///
+    /// Cost: that of [`locate`](Self::locate).
+    pub(crate) fn is_at_limit(&self, env: &Env, step: &[u8]) -> Result<bool> {
+        let mut node = self;
+        let mut is_at_limit = !self.is_flat() && env.rules.is_flat(self.count().saturating_sub(1));
+        while let Shape::Inner(inner) = node.shape() {
+            is_at_limit |= env.rules.is_leaf(inner.depth(), inner.count().saturating_sub(1));
+            match inner.bucket(env, env.rules.bucket(inner.depth(), step))? {
+                Some(below) => node = below,
+                None => break,
+            }
+        }
+        Ok(is_at_limit)
+    }
+
     /// Calls `visit` for each step of the directory in the order of storage, until it says no.
     pub(crate) fn each<'a>(
         &'a self,
@@ -845,5 +902,46 @@ impl Node {
         })?;
         all.sort_unstable_by(|a, b| a.0.cmp(b.0));
         Ok(all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::edit::bind;
+
+    /// Gives one record for whatever is asked.
+    #[derive(Debug)]
+    struct Forged(Arc<Record>);
+
+    impl Source for Forged {
+        fn record(&self, _: &Link) -> Result<Arc<Record>> {
+            Ok(Arc::clone(&self.0))
+        }
+
+        fn value(&self, _: &Link) -> Result<Arc<[u8]>> {
+            Ok([].into())
+        }
+    }
+
+    #[test]
+    fn a_record_that_cannot_stand_there_is_damaged() {
+        let at = Address { chunk: 1, unit: 9 };
+        let link = Link { place: Place { at, bytes: 50 }, hash: Hash([1; 32]) };
+        let inner = |depth, count| {
+            let (mask, links) = (u32::MAX, [link; 32].into());
+            let inner = Inner { depth, count, mask, links, full: link.place, changed: 0 };
+            Record { height: 1, body: RecordBody::Inner(inner) }
+        };
+        // Too few steps for buckets, another level, and as many steps as cannot be counted on.
+        for (depth, count) in [(0, 2), (0, 256), (1, 300), (64, 300), (0, u64::MAX)] {
+            let source: Arc<dyn Source> = Arc::new(Forged(Arc::new(inner(depth, count))));
+            let env = Env { rules: Rules::TEZOS, source: Some(source), proof: false };
+            let mut root = Child::DirAt(Box::new((link, OnceLock::new())));
+            let new = Child::Value(Arc::new(Value::new([].into())));
+            // Below a sound root the same record stands at level 1, where it cannot be.
+            let error = bind(&env, &mut root, &[b"step"], new).unwrap_err();
+            assert!(matches!(error, Error::Corrupt { address: Some(_), .. }), "{error}");
+        }
     }
 }

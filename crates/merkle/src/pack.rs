@@ -656,6 +656,10 @@ impl Source for Pack {
         Ok(value)
     }
 
+    fn damaged(&self, at: Address, what: Corrupt) -> Error {
+        self.corrupt(at, what)
+    }
+
     fn fetch(&self, nodes: &[Place], values: &[Place]) -> Vec<Option<Arc<Record>>> {
         let fetched = self.fetch_once(nodes, values);
         let delta = |fetched: &Option<Fetched>| match fetched {

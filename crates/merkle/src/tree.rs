@@ -455,18 +455,48 @@ impl Tree {
         }
         match self.standing(path)? {
             Standing::Free | Standing::Missing(_) => return Ok(self.pending.remove(path)),
-            // The directory stays, and those that wait may wait on.
-            Standing::Value(_, count) if count > 1 => {}
-            Standing::Value(..) | Standing::Taken => {
-                self.settle()?;
-                if self.locate(path)?.is_none() {
-                    return Ok(false);
-                }
-            }
+            Standing::Value(_, count) if count > 1 && !self.is_at_limit(path)? => {}
+            Standing::Value(..) | Standing::Taken => self.settle()?,
         }
-        unbind(&self.env, &mut self.base, path).map_err(|error| at_path(error, path))?;
+        let gone = self.kept_above(path)?;
+        if gone == 0 {
+            return Ok(false);
+        }
+        unbind(&self.env, &mut self.base, &path[..gone]).map_err(|error| at_path(error, path))?;
         self.pending.remove(path);
         Ok(true)
+    }
+
+    /// How many steps of `path`, which has some, lead to what is unbound with it: to itself, or to the highest directory that
+    /// has nothing else. None if nothing is bound there.
+    fn kept_above(&self, path: &[&[u8]]) -> Result<usize> {
+        let mut spot = Spot::Own(&self.base);
+        let mut gone = 1;
+        for (depth, step) in path.iter().enumerate() {
+            let here = |error| at_path(error, &path[..=depth]);
+            let Some(dir) = spot.dir(&self.env).map_err(here)? else { return Ok(0) };
+            if dir.count() > 1 {
+                gone = depth + 1;
+            }
+            match dir.locate(&self.env, step).map_err(here)? {
+                Some(found) => spot = found,
+                None => return Ok(0),
+            }
+        }
+        Ok(gone)
+    }
+
+    /// Whether values wait and a step less makes another shape of the directory of `path`, which is bound, or of an inode of
+    /// it: then those that wait in it count.
+    fn is_at_limit(&self, path: &[&[u8]]) -> Result<bool> {
+        let Some((last, above)) = path.split_last().filter(|_| !self.pending.is_empty()) else {
+            return Ok(false);
+        };
+        let dir = match locate(&self.env, &self.base, above)? {
+            Some(spot) => spot.dir(&self.env).map_err(|error| at_path(error, above))?,
+            None => None,
+        };
+        dir.map_or(Ok(false), |dir| dir.is_at_limit(&self.env, last))
     }
 
     /// Changes one binding: `change` gets the value at `path` and gives the new one, or none to unbind it.
@@ -515,16 +545,12 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Keeps nothing from being collected but what the root reaches, if it is as it was stored: everything below is.
+    /// Keeps nothing from being collected but what the root reaches, if it is as it was stored. What was loaded is
+    /// forgotten: it may know of older records than those that were written in their place.
     pub(crate) fn unpin_older(&mut self) {
-        self.adopt();
-        let place = match &self.base {
-            Child::Dir(node) => node.place.get().copied(),
-            Child::DirAt(far) => Some(far.0.place),
-            _ => None,
-        };
-        if self.pending.is_empty()
-            && let Some(pins) = place.and_then(|place| self.pins.only(place))
+        self.clear();
+        if let Child::DirAt(far) = &self.base
+            && let Some(pins) = self.pins.only(far.0.place)
         {
             self.pins = pins;
         }

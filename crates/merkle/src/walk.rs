@@ -19,9 +19,9 @@ pub(crate) fn dir(env: &Env, spot: Spot<'_>) -> Result<Option<Arc<Node>>> {
         return Ok(Some(Arc::clone(node)));
     }
     match spot.stored() {
-        Ok(Stored::Dir(link)) => env.load(&link).map(Some),
+        Ok(Stored::Dir(link)) => env.load_at(&link, 0).map(Some),
         Ok(Stored::Inline(_) | Stored::Value(_)) => Ok(None),
-        Err(Child::DirAt(far)) if far.1.get().is_none() => env.load(&far.0).map(Some),
+        Err(Child::DirAt(far)) if far.1.get().is_none() => env.load_at(&far.0, 0).map(Some),
         Err(child) => Ok(child.dir(env)?.map(Arc::clone)),
     }
 }

@@ -5,6 +5,8 @@
 
 mod script;
 
+mod advance;
+
 mod archive;
 
 mod checks;

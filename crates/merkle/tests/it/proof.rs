@@ -930,3 +930,48 @@ fn no_proof_exhausts_the_stack() {
     let bomb = around(&[&[5], &chain[1..], &chain.repeat(100_000)]);
     assert!(matches!(Proof::decode(&bomb), Err(ProofError::TooDeep)));
 }
+
+/// A value that was added counts in what a removal looks at, whether it waits or not: else proofs that others make of the
+/// same calls would be refused.
+#[test]
+fn a_removal_looks_at_what_it_needs_with_all_that_was_added() {
+    let tree = tree_of(Rules::TEZOS, 257);
+    let change = |tree: &mut Tree| {
+        tree.add(&["d", "new"], *b"x")?;
+        tree.remove(&["d", "7"])
+    };
+    let produced = |looks: bool| {
+        let run = |mut tree: Tree| {
+            tree.add(&["d", "new"], *b"x")?;
+            if looks {
+                tree.hash();
+            }
+            tree.remove(&["d", "7"]).map(|_| (tree, ()))
+        };
+        produce_tree_proof(&tree, run).unwrap().0
+    };
+    let proof = produced(true);
+    assert_eq!(proof, produced(false));
+    verify_tree_proof(&Rules::TEZOS, &proof, |mut tree| change(&mut tree).map(|_| (tree, ())))
+        .unwrap();
+}
+
+#[test]
+fn a_removal_below_looks_at_no_more_than_a_binding_there() {
+    let mut tree = Tree::new(Rules::TEZOS).unwrap();
+    for name in 0..257 {
+        for below in ["a", "b"] {
+            tree.add(&["d", &name.to_string(), below], [1]).unwrap();
+        }
+    }
+    let bytes = |change: fn(&mut Tree) -> Result<bool>| {
+        let run = |mut tree: Tree| change(&mut tree).map(|_| (tree, ()));
+        produce_tree_proof(&tree, run).unwrap().0.encode().unwrap().len()
+    };
+    let removed = bytes(|tree| tree.remove(&["d", "7", "a"]));
+    let bound = bytes(|tree| tree.add(&["d", "7", "a"], *b"other"));
+    assert!(removed <= bound, "{removed} {bound}");
+    // Where the directory goes with its last step, all of the one above is gathered.
+    let all = bytes(|tree| tree.remove(&["d", "7", "a"]).and(tree.remove(&["d", "7", "b"])));
+    assert!(all > 4 * bound, "{all}");
+}
