@@ -8,6 +8,7 @@ use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::thread;
 use std::time::Duration;
 
 use terrane_io::disk::{create_dirs, read_file};
@@ -47,6 +48,9 @@ const BRANCH_BYTES_MAX: usize = 255;
 
 /// A buffer up to this size is kept for the next frame, in bytes.
 const SPARE_BYTES_MAX: usize = 4 << 20;
+
+/// Of more nodes the tree and the cache are told while another thread syncs.
+const KEPT_ALONE_MAX: u64 = 500;
 
 /// Entries that are put into the index at once.
 const INDEX_BATCH: usize = 4096;
@@ -576,9 +580,10 @@ impl Store {
         let tree = &*self.own_tree(context.tree())?;
         let hashed = self.hash_tree(tree)?;
         let hash = self.commit_hash(&hashed, context.parents(), meta);
-        let end = {
+        let (end, written) = {
             let mut writer = lock(&self.writer);
             self.check_writable(&writer)?;
+            let mut written = Written::default();
             if self.core.find_commit(&hash)?.is_none() {
                 let commit = Commit {
                     hash,
@@ -588,16 +593,38 @@ impl Store {
                     author: meta.author.to_vec(),
                     message: meta.message.to_vec(),
                 };
-                self.write(&mut writer, tree, Some(commit))?;
+                written = self.write(&mut writer, tree, Some(commit))?;
             }
-            writer.tail.end
+            (writer.tail.end, written)
         };
-        if self.options.durability == Durability::Durable {
-            let start = self.now();
-            self.sync_to(end)?;
-            lock(&self.counters).sync_time += self.now().saturating_sub(start);
+        if self.options.durability == Durability::Relaxed {
+            self.keep(written);
+            return Ok(hash);
         }
+        let start = self.now();
+        if self.options.hash_threads > 1 && written.counts().0 > KEPT_ALONE_MAX {
+            // What was written is told to the tree and the cache while the disk is waited for.
+            thread::scope(|scope| {
+                let sync = scope.spawn(|| self.sync_to(end));
+                self.keep(written);
+                sync.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            })?;
+        } else {
+            self.keep(written);
+            self.sync_to(end)?;
+        }
+        lock(&self.counters).sync_time += self.now().saturating_sub(start);
         Ok(hash)
+    }
+
+    /// Tells the nodes of a tree where they are, and the cache of their records.
+    fn keep(&self, written: Written<'_>) {
+        written.keep(|before, place, record| {
+            if let Some(before) = before {
+                self.core.pack.uncache(before.at);
+            }
+            self.core.pack.cache_record(place.at, record);
+        });
     }
 
     /// The tree, if it is one of this store, or a copy of one that belongs to none: what is written is noted in its nodes, and
@@ -647,11 +674,19 @@ impl Store {
         self.hash_tree(tree)?;
         let mut writer = lock(&self.writer);
         self.check_writable(&writer)?;
-        self.write(&mut writer, tree, None)
+        let written = self.write(&mut writer, tree, None)?;
+        self.keep(written);
+        Ok(())
     }
 
-    /// Appends a frame with what changed in a tree, and with its commit if there is one.
-    fn write(&self, writer: &mut Writer, tree: &Tree, commit: Option<Commit>) -> Result<()> {
+    /// Appends a frame with what changed in a tree, and with its commit if there is one; what was written is to be
+    /// [kept](Self::keep).
+    fn write<'a>(
+        &self,
+        writer: &mut Writer,
+        tree: &'a Tree,
+        commit: Option<Commit>,
+    ) -> Result<Written<'a>> {
         let hash = commit.as_ref().map(|commit| commit.hash);
         let start = self.now();
         let written_before = lock(&self.counters).write_time;
@@ -677,16 +712,10 @@ impl Store {
         counters.nodes += nodes;
         counters.values += values;
         drop(counters);
-        written.keep(|before, place, record| {
-            if let Some(before) = before {
-                self.core.pack.uncache(before.at);
-            }
-            self.core.pack.cache_record(place.at, record);
-        });
         if let (Some(hash), Some(place)) = (hash, place) {
             self.core.view_mut().add_commit(hash, place);
         }
-        Ok(())
+        Ok(written)
     }
 
     /// Appends a frame with what `fill` puts into it, and with a commit of the root that it gives, if there is one. Gives that
