@@ -31,6 +31,8 @@ mod processes;
 
 mod proof;
 
+mod shallow;
+
 mod snapshot;
 
 mod stores;
