@@ -15,10 +15,13 @@
 //! | `import` | `commit`, `file`, `elements`, `bytes`, `created` (whether a store was made), `branch`, `store_bytes`, `wall_s` |
 //! | `split` | `chunks`                                                                         |
 //! | `gc`    | `kept`, `collected` (commits), `chunks`, `compacted`, `removed`, `live_bytes`, `freed_bytes`, `archived_bytes` (moved to a volume), `store_bytes`, `wall_s` |
+//! | `gen-trace` | `file`, `profile`, `seed`, `values`, `blocks`, `bytes`, `last_commit` (of the last block that is not abandoned), `wall_s` |
 //! | `volume add` | `path`, `volumes` (how many there are)                                     |
 //! | `volume list` | `volumes`: list of `path`, `bytes` (null for one that is missing)         |
 
 mod compare;
+
+mod generate;
 
 mod proofs;
 
@@ -43,6 +46,7 @@ use terrane_bench::monitor::Monitor as _;
 use terrane_bench::workload::context::report::FilesReport;
 
 use self::compare::{DiffArgs, DumpArgs};
+use self::generate::GenTraceArgs;
 use self::proofs::{ProveArgs, VerifyProofArgs};
 use self::transfer::{ExportArgs, ImportArgs};
 use self::volume::VolumeCommand;
@@ -98,6 +102,9 @@ pub(crate) enum ContextCommand {
     /// Move what collections take away to other directories, where it can be read as before
     #[command(subcommand, after_help = volume::EXAMPLES)]
     Volume(VolumeCommand),
+    /// Write a made-up history as a trace, which `terrane replay irmin-trace` replays
+    #[command(after_help = generate::EXAMPLES)]
+    GenTrace(GenTraceArgs),
     /// Begin a new chunk, so that a collection can take the older ones away whole
     #[command(after_help = SPLIT_EXAMPLES)]
     Split(SplitArgs),
@@ -112,6 +119,7 @@ Examples:
   terrane context prove version.proof --find data/version --store /data/context
   terrane context export tip.snapshot --store /data/context
   terrane context gc --newest 1000 --store /data/context
+  terrane context gen-trace lima.repbt
 
 A commit is given as its hash (Co...), the beginning of it, or a branch. Steps of a path are separated by `/`; a step
 that is no text, or has a `/`, is written `hex:` and hexadecimal digits.";
@@ -302,6 +310,7 @@ impl ContextCommand {
             Self::Import(args) => args.common.json,
             Self::Gc(args) => args.common.json,
             Self::Volume(volume) => volume.json(),
+            Self::GenTrace(args) => args.json,
             Self::Split(args) => args.common.json,
         }
     }
@@ -320,6 +329,7 @@ impl ContextCommand {
             Self::Import(_) => "context import",
             Self::Gc(_) => "context gc",
             Self::Volume(volume) => volume.command(),
+            Self::GenTrace(_) => "context gen-trace",
             Self::Split(_) => "context split",
         }
     }
@@ -342,6 +352,7 @@ impl ContextCommand {
             Self::Import(args) => args.run(command),
             Self::Gc(args) => args.run(&args.common, command),
             Self::Volume(volume) => volume.run(),
+            Self::GenTrace(args) => args.run(command),
             Self::Split(args) => args.run(command),
         }
     }
