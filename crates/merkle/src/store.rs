@@ -628,7 +628,8 @@ impl Store {
         Ok(hash)
     }
 
-    /// Writes what changed in a tree without a commit. It is garbage until a commit reaches it.
+    /// Writes what changed in a tree without a commit. It is garbage until a commit reaches it. With [`Tree::clear`] behind it, a tree
+    /// of any size is built in little memory; who builds one does both after each 10,000 changes or so, as no call does by itself.
     ///
     /// Cost: one write.
     ///
