@@ -1,6 +1,6 @@
 //! `terrane context volume`: the directories that collections of a context store move old commits to.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
@@ -109,7 +109,7 @@ fn add(common: &CommonArgs, command: &str) -> Result<(), Failure> {
 fn list(common: &CommonArgs, command: &str) -> Result<(), Failure> {
     exit_on_interrupt()?;
     let volumes: Result<Vec<Volume>, Failure> =
-        open(&common.store)?.volumes().iter().map(Volume::of).collect();
+        open(&common.store)?.volumes().iter().map(|path| Volume::of(path)).collect();
     let volumes = volumes?;
     if common.json {
         return output::report(command, true, &Volumes { volumes }, &[]);
@@ -120,7 +120,7 @@ fn list(common: &CommonArgs, command: &str) -> Result<(), Failure> {
 }
 
 impl Volume {
-    fn of(path: &PathBuf) -> Result<Self, Failure> {
+    fn of(path: &Path) -> Result<Self, Failure> {
         let bytes = path.is_dir().then(|| store_bytes(path)).transpose()?;
         Ok(Self { path: path.display().to_string(), bytes })
     }
