@@ -95,6 +95,7 @@ impl From<&context::Error> for Class {
             | Error::Index { .. }
             | Error::Poisoned { .. }
             | Error::Locked { .. }
+            | Error::VolumeMissing { .. }
             | Error::GcRunning
             | Error::BranchMoved { .. } => Self::Environment,
             Error::GcCancelled => Self::Interrupted,

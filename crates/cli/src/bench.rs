@@ -1,6 +1,6 @@
 //! `terrane bench`: fixed workloads, measured and checked.
 
-mod choices;
+pub(crate) mod choices;
 
 mod context;
 

@@ -14,13 +14,20 @@
 //! | `export` | `commit`, `from` (null for a whole commit), `file`, `elements`, `bytes`, `wall_s`; with `--to` `commit`, `to`, `elements`, `store_bytes`, `wall_s` |
 //! | `import` | `commit`, `file`, `elements`, `bytes`, `created` (whether a store was made), `branch`, `store_bytes`, `wall_s` |
 //! | `split` | `chunks`                                                                         |
-//! | `gc`    | `kept`, `collected` (commits), `chunks`, `compacted`, `removed`, `live_bytes`, `freed_bytes`, `store_bytes`, `wall_s` |
+//! | `gc`    | `kept`, `collected` (commits), `chunks`, `compacted`, `removed`, `live_bytes`, `freed_bytes`, `archived_bytes` (moved to a volume), `store_bytes`, `wall_s` |
+//! | `gen-trace` | `file`, `profile`, `seed`, `values`, `blocks`, `bytes`, `last_commit` (of the last block that is not abandoned), `wall_s` |
+//! | `volume add` | `path`, `volumes` (how many there are)                                     |
+//! | `volume list` | `volumes`: list of `path`, `bytes` (null for one that is missing)         |
 
 mod compare;
+
+mod generate;
 
 mod proofs;
 
 mod transfer;
+
+mod volume;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -39,8 +46,10 @@ use terrane_bench::monitor::Monitor as _;
 use terrane_bench::workload::context::report::FilesReport;
 
 use self::compare::{DiffArgs, DumpArgs};
+use self::generate::GenTraceArgs;
 use self::proofs::{ProveArgs, VerifyProofArgs};
 use self::transfer::{ExportArgs, ImportArgs};
+use self::volume::VolumeCommand;
 use crate::args;
 use crate::exit::Failure;
 use crate::literal;
@@ -90,6 +99,12 @@ pub(crate) enum ContextCommand {
     /// Take commits away that are no longer wanted, and what only they reach
     #[command(after_help = GC_EXAMPLES)]
     Gc(GcArgs),
+    /// Move what collections take away to other directories, where it can be read as before
+    #[command(subcommand, after_help = volume::EXAMPLES)]
+    Volume(VolumeCommand),
+    /// Write a made-up history as a trace, which `terrane replay irmin-trace` replays
+    #[command(after_help = generate::EXAMPLES)]
+    GenTrace(GenTraceArgs),
     /// Begin a new chunk, so that a collection can take the older ones away whole
     #[command(after_help = SPLIT_EXAMPLES)]
     Split(SplitArgs),
@@ -104,6 +119,7 @@ Examples:
   terrane context prove version.proof --find data/version --store /data/context
   terrane context export tip.snapshot --store /data/context
   terrane context gc --newest 1000 --store /data/context
+  terrane context gen-trace lima.repbt
 
 A commit is given as its hash (Co...), the beginning of it, or a branch. Steps of a path are separated by `/`; a step
 that is no text, or has a `/`, is written `hex:` and hexadecimal digits.";
@@ -131,7 +147,8 @@ Examples:
   Keep all commits, and take away what no commit reaches:
     terrane context gc --everything --store /data/context
 
-Heads of branches are always kept. After Ctrl-C the store is as it was, or some of the garbage is left, which the next
+Heads of branches are always kept. In a store with an archive (`terrane context volume add`) all commits stay readable, and
+what is not named is moved to the last volume. After Ctrl-C the store is as it was, or some of the garbage is left, which the next
 collection takes away.";
 
 const SPLIT_EXAMPLES: &str = "\
@@ -269,6 +286,7 @@ struct Reclaimed {
     removed: u64,
     live_bytes: u64,
     freed_bytes: u64,
+    archived_bytes: u64,
     store_bytes: u64,
     wall_s: f64,
 }
@@ -291,6 +309,8 @@ impl ContextCommand {
             Self::Export(args) => args.common.json,
             Self::Import(args) => args.common.json,
             Self::Gc(args) => args.common.json,
+            Self::Volume(volume) => volume.json(),
+            Self::GenTrace(args) => args.json,
             Self::Split(args) => args.common.json,
         }
     }
@@ -308,6 +328,8 @@ impl ContextCommand {
             Self::Export(_) => "context export",
             Self::Import(_) => "context import",
             Self::Gc(_) => "context gc",
+            Self::Volume(volume) => volume.command(),
+            Self::GenTrace(_) => "context gen-trace",
             Self::Split(_) => "context split",
         }
     }
@@ -329,6 +351,8 @@ impl ContextCommand {
             Self::Export(args) => args.run(command),
             Self::Import(args) => args.run(command),
             Self::Gc(args) => args.run(&args.common, command),
+            Self::Volume(volume) => volume.run(),
+            Self::GenTrace(args) => args.run(command),
             Self::Split(args) => args.run(command),
         }
     }
@@ -585,6 +609,7 @@ impl GcArgs {
         let dir = &common.store;
         let reader = open(dir)?;
         let retain = self.retain(&reader)?;
+        let has_archive = !reader.volumes().is_empty();
         let options = options(&reader);
         drop(reader);
         // Listens to Ctrl-C; the bar counts bytes.
@@ -607,10 +632,11 @@ impl GcArgs {
             removed: done.removed,
             live_bytes: done.live_bytes,
             freed_bytes: done.freed_bytes,
+            archived_bytes: done.archived_bytes,
             store_bytes: store_bytes(dir)?,
             wall_s: started.elapsed().as_secs_f64(),
         };
-        let lines = [
+        let mut lines = vec![
             ("kept", count_of(report.kept, "commit", "commits")),
             ("collected", count_of(report.collected, "commit", "commits")),
             (
@@ -622,9 +648,14 @@ impl GcArgs {
             ),
             ("freed", bytes(report.freed_bytes)),
             ("in use", format!("{} of these chunks", bytes(report.live_bytes))),
+        ];
+        if has_archive {
+            lines.push(("archived", bytes(report.archived_bytes)));
+        }
+        lines.extend([
             ("store", bytes(report.store_bytes)),
             ("time", format!("{:.3} s", report.wall_s)),
-        ];
+        ]);
         output::report(command, common.json, &report, &lines)
     }
 }
@@ -658,6 +689,8 @@ pub(crate) struct Described {
     chunks: u64,
     chunk_bytes: u64,
     index_bytes: u64,
+    volumes: usize,
+    archive_bytes: u64,
     other_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     tree: Option<TreeSums>,
@@ -752,6 +785,8 @@ impl Described {
             chunks: files.chunks,
             chunk_bytes: files.chunk_bytes,
             index_bytes: files.index_bytes,
+            volumes: store.volumes().len(),
+            archive_bytes: files.archive_bytes,
             other_bytes: files.other_bytes,
             tree,
         })
@@ -772,6 +807,10 @@ impl Described {
             ("chunks", chunks),
             ("index", bytes(self.index_bytes)),
         ];
+        if self.volumes > 0 {
+            let volumes = count_of(self.volumes as u64, "volume", "volumes");
+            lines.push(("archive", format!("{} in {volumes}", bytes(self.archive_bytes))));
+        }
         let heads = self.branches.iter().map(|Branch { name, head }| format!("{name} at {head}"));
         lines.extend(heads.map(|head| ("branch", head)));
         if let Some(tree) = &self.tree {

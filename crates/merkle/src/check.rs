@@ -145,6 +145,10 @@ impl CheckReport {
                 let what = "the object was collected, and is in use".to_owned();
                 self.note(chunk_path(dir, address.chunk), Some(address), tree_path, what);
             }
+            Error::VolumeMissing { path, address } => {
+                let what = "an object in use was archived, and its volume is missing".to_owned();
+                self.note(path, Some(address), tree_path, what);
+            }
             Error::NotAContextStore { path } => {
                 self.note(path, None, tree_path, "no file of a context store".to_owned());
             }

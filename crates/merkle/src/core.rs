@@ -22,6 +22,7 @@ use crate::quick::QuickMap;
 use crate::record::Stored;
 use crate::rules::BRANCHING_MAX;
 use crate::tree::{Tree, empty_dir};
+use crate::volumes::volume_dir;
 use crate::watch::{HeadChange, Watches};
 
 /// What is known about a store beside its pack.
@@ -95,6 +96,7 @@ pub(crate) struct Core {
 pub(crate) fn recover(pack: &Pack, view: &mut View) -> Result<Tail> {
     let control = view.control;
     pack.set_first(control.first);
+    pack.set_volumes(control.volumes);
     if let Some(table) = control.branches {
         let body = pack.body(table)?;
         apply_branches(&body, &mut view.branches).map_err(|what| pack.corrupt(table.at, what))?;
@@ -282,6 +284,12 @@ impl Core {
         self.view().branches.iter().map(|(name, head)| (name.clone(), *head)).collect()
     }
 
+    /// The directories of the volumes.
+    pub(crate) fn volumes(&self) -> Vec<PathBuf> {
+        let volumes = self.view().control.volumes;
+        (0..volumes).map(|volume| volume_dir(&self.dir, volume)).collect()
+    }
+
     pub(crate) fn commit_of(&self, hash: &Hash) -> Result<Commit> {
         match self.find_commit(hash)? {
             Some((_, record)) => Ok(record.commit),
@@ -346,7 +354,10 @@ impl Core {
             });
             match visited {
                 // For who reads the object.
-                Ok(()) | Err(Error::Corrupt { .. } | Error::Collected { .. }) => {}
+                Ok(())
+                | Err(
+                    Error::Corrupt { .. } | Error::Collected { .. } | Error::VolumeMissing { .. },
+                ) => {}
                 Err(error) => return Err(error),
             }
         }

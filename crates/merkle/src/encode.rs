@@ -7,7 +7,7 @@ use crate::address::{Address, Link, Place};
 use crate::error::{Error, Result};
 use crate::hash::Hash;
 use crate::node::{Body, Child, EntriesNode, Env, InnerNode, Node, Slot, Spot, Value};
-use crate::path::PathText;
+use crate::path::{HEIGHT_MAX, PathText};
 use crate::quick::QuickMap;
 use crate::record::{
     EntriesBuffers, EntriesWriter, INLINE_BYTES_MAX, Inner, Record, RecordBody, Stored, VALUE,
@@ -33,16 +33,20 @@ pub(crate) struct Written<'a> {
     nodes: Vec<(&'a Node, Place, Option<Arc<Record>>)>,
     values: Vec<(&'a Value, Place)>,
     /// Nodes of a tree that stand in it several times.
-    shared: QuickMap<*const Node, Link>,
+    shared: QuickMap<*const Node, (Link, u16)>,
     buffers: EntriesBuffers,
 }
 
 // The pointers are compared, never followed.
 impl<'a> Written<'a> {
-    /// Tells the nodes where they are; calls `cache` with each new record, and where the one lies that it comes from.
+    /// Tells the nodes where they are; calls `cache` with each new record, and where the one lies that it comes from. A node
+    /// above a part of which it only knows the hash may be less high than its record, and gets no place, so that what is made
+    /// of it is looked at again.
     pub(crate) fn keep(self, mut cache: impl FnMut(Option<Place>, Place, Arc<Record>)) {
         for (node, place, record) in self.nodes {
-            node.place.get_or_init(|| place);
+            if record.as_ref().is_none_or(|record| record.height <= node.height) {
+                node.place.get_or_init(|| place);
+            }
             if let Some(record) = record {
                 cache(node.base().and_then(|base| base.place.get().copied()), place, record);
             }
@@ -70,53 +74,63 @@ impl<'a> Written<'a> {
         (self.nodes.len() as u64, self.values.len() as u64)
     }
 
-    /// Writes a node and what is below it, all of which have hashes.
+    /// Writes a node and what is below it, all of which have hashes; where it is, and its height.
     pub(crate) fn node(
         &mut self,
         env: &Env,
         node: &'a Arc<Node>,
         sink: &mut dyn Sink,
-    ) -> Result<Link> {
+    ) -> Result<(Link, u16)> {
         if let Some(link) = node.link() {
-            return Ok(link);
+            return Ok((link, node.height));
         }
         let shared = (Arc::strong_count(node) > 1).then_some(Arc::as_ptr(node));
-        if let Some(link) = shared.and_then(|node| self.shared.get(&node)) {
-            return Ok(*link);
+        if let Some(written) = shared.and_then(|node| self.shared.get(&node)) {
+            return Ok(*written);
         }
         let hash = *node.hash.get().expect("hashed before it is written");
-        let place = if let Some(place) = sink.known(false, &hash)? {
-            self.nodes.push((node, place, None));
-            place
+        let (place, height) = if let Some(known) = known_dir(env, &hash, sink)? {
+            let (place, height) = (known.0, known.1.height);
+            if height <= node.height {
+                self.nodes.push((node, place, None));
+            }
+            (place, height)
         } else {
             let (place, record) = match &node.body {
                 Body::Stored(_) => unreachable!("what is stored has a place"),
                 Body::Entries(entries) => self.entries(env, entries, node.height, sink)?,
                 Body::Inner(inner) => self.inner(env, inner, node.height, sink)?,
             };
+            let height = record.height;
             self.nodes.push((node, place, Some(Arc::new(record))));
-            place
+            (place, height)
         };
-        let link = Link { place, hash };
+        let written = (Link { place, hash }, height);
         if let Some(node) = shared {
-            self.shared.insert(node, link);
+            self.shared.insert(node, written);
         }
-        Ok(link)
+        Ok(written)
     }
 
     fn entries(
         &mut self,
         env: &Env,
         entries: &'a EntriesNode,
-        height: u16,
+        mut height: u16,
         sink: &mut dyn Sink,
     ) -> Result<(Place, Record)> {
         let count = entries.len();
         let mut links = Vec::new();
         for item in 0..count {
-            if let Spot::Own(child) = entries.spot(item) {
-                links.extend(self.child(env, child, sink)?);
+            if let Spot::Own(child) = entries.spot(item)
+                && let Some((link, below)) = self.child(env, child, sink)?
+            {
+                links.push(link);
+                height = height.max(below + 1);
             }
+        }
+        if height > HEIGHT_MAX {
+            return Err(Error::TooDeep { levels: height.into() });
         }
         let mut links = links.into_iter();
         let based_on = entries.record();
@@ -152,25 +166,30 @@ impl<'a> Written<'a> {
         Ok((place, record))
     }
 
-    /// The link of a child that is not stored in its directory.
+    /// The link of a child that is not stored in its directory, and its height, or 0 where the directory's accounts for it.
     pub(crate) fn child(
         &mut self,
         env: &Env,
         child: &'a Child,
         sink: &mut dyn Sink,
-    ) -> Result<Option<Link>> {
+    ) -> Result<Option<(Link, u16)>> {
         Ok(Some(match child {
             Child::Value(value) if value.bytes.len() <= INLINE_BYTES_MAX => return Ok(None),
-            Child::Value(value) => self.value(value, sink)?,
-            Child::ValueAt(link) => **link,
+            Child::Value(value) => (self.value(value, sink)?, 0),
+            Child::ValueAt(link) => (**link, 0),
             Child::Dir(node) => self.node(env, node, sink)?,
-            Child::DirAt(far) => far.0,
-            Child::Blinded { hash, is_value } => match sink.known(*is_value, hash)? {
-                Some(place) => Link { place, hash: **hash },
-                None => {
-                    return Err(Error::DanglingHash { hash: **hash, path: PathText::default() });
-                }
-            },
+            Child::DirAt(far) => (far.0, 0),
+            Child::Blinded { hash, is_value } => {
+                let known = if *is_value {
+                    sink.known(true, hash)?.map(|place| (place, 0))
+                } else {
+                    let whole = known_dir(env, hash, sink)?.filter(|known| known.1.is_whole());
+                    whole.map(|(place, node)| (place, node.height))
+                };
+                let dangling = || Error::DanglingHash { hash: **hash, path: PathText::default() };
+                let (place, height) = known.ok_or_else(dangling)?;
+                (Link { place, hash: **hash }, height)
+            }
         }))
     }
 
@@ -194,7 +213,7 @@ impl<'a> Written<'a> {
         &mut self,
         env: &Env,
         inner: &'a InnerNode,
-        height: u16,
+        mut height: u16,
         sink: &mut dyn Sink,
     ) -> Result<(Place, Record)> {
         let mask = inner.mask();
@@ -203,7 +222,11 @@ impl<'a> Written<'a> {
         for bucket in (0..BRANCHING_MAX as usize).filter(|bucket| mask >> bucket & 1 == 1) {
             let link = match inner.slot(bucket) {
                 None => *inner.kept_link(bucket).expect("a bucket that is kept is in the record"),
-                Some(Slot::Node(node)) => self.node(env, node, sink)?,
+                Some(Slot::Node(node)) => {
+                    let (link, below) = self.node(env, node, sink)?;
+                    height = height.max(below);
+                    link
+                }
                 Some(Slot::Blinded(hash)) => {
                     return Err(Error::DanglingHash { hash: **hash, path: PathText::default() });
                 }
@@ -234,4 +257,12 @@ impl<'a> Written<'a> {
         }
         Ok((place, Record { height, body: RecordBody::Inner(written) }))
     }
+}
+
+/// Where a directory, or an inode, is stored that the sink knows, and what is there. One that cannot be read counts as unknown.
+///
+/// Cost: one read, if it is known and not in memory.
+fn known_dir(env: &Env, hash: &Hash, sink: &mut dyn Sink) -> Result<Option<(Place, Arc<Node>)>> {
+    let Some(place) = sink.known(false, hash)? else { return Ok(None) };
+    Ok(env.load(&Link { place, hash: *hash }).ok().map(|node| (place, node)))
 }

@@ -203,6 +203,15 @@ pub enum Error {
         /// The directory of the volume.
         path: PathBuf,
     },
+    /// A volume of the archive is not there, and an object that was looked for is not in the others. Mount the volume, or put
+    /// it back; the rest of the store still works.
+    #[error("the object at {address} was archived, and {} is missing or not mounted", .path.display())]
+    VolumeMissing {
+        /// The directory of the volume, the first one that is missing.
+        path: PathBuf,
+        /// Where the object was before.
+        address: Address,
+    },
     /// A collection was cancelled. What it had not begun to take away is still there.
     #[error("the collection was cancelled")]
     GcCancelled,

@@ -263,12 +263,13 @@ impl Store {
         }
         let change = ControlChange { volumes: Some(volumes), ..Default::default() };
         self.checkpoint(&mut writer, &change)?;
+        self.core.pack.set_volumes(volumes);
         Ok(path)
     }
 
-    /// How many volumes there are; with any, collections lose nothing.
-    pub fn volumes(&self) -> u16 {
-        self.core.view().control.volumes
+    /// The directories of the volumes, the one that was added last at the end; with any, collections lose nothing.
+    pub fn volumes(&self) -> Vec<PathBuf> {
+        self.core.volumes()
     }
 
     /// Whether a collection was interrupted while it took garbage away; one of [everything](Retain::everything) takes the rest.
@@ -369,7 +370,7 @@ impl Store {
         self.check_writable(&writer)?;
         let end_now = writer.tail.end;
         self.mark_written(&mut marks, tail, end_now, &mut |_| Ok(()))?;
-        if self.volumes() > 0 {
+        if self.core.view().control.volumes > 0 {
             return Ok(Arc::new(marks));
         }
         self.check_heads(plan, end)?;
@@ -484,7 +485,7 @@ impl Store {
         pacer: &mut Pacer<'_>,
     ) -> Result<GcReport> {
         // The last one: none is added while a collection runs.
-        let volume = self.volumes().checked_sub(1);
+        let volume = self.core.view().control.volumes.checked_sub(1);
         let mut report = GcReport {
             kept: plan.kept.len() as u64,
             collected: if volume.is_some() { 0 } else { plan.collected },

@@ -97,7 +97,8 @@ impl Env {
 #[derive(Debug, Clone)]
 pub(crate) struct Node {
     pub(crate) body: Body,
-    /// At least the number of levels of directories from here down, this one included.
+    /// At least the number of levels of directories from here down, this one included. What is below a part of which only the
+    /// hash is known counts once it is written.
     pub(crate) height: u16,
     pub(crate) hash: OnceLock<Hash>,
     pub(crate) place: OnceLock<Place>,
@@ -825,6 +826,14 @@ impl Node {
     /// Whether it is a whole directory in flat form.
     pub(crate) fn is_flat(&self) -> bool {
         matches!(self.shape(), Shape::Entries(entries) if !entries.is_leaf())
+    }
+
+    /// Whether it is a whole directory, and no inode of one.
+    pub(crate) fn is_whole(&self) -> bool {
+        match self.shape() {
+            Shape::Entries(entries) => !entries.is_leaf(),
+            Shape::Inner(inner) => inner.depth() == 0,
+        }
     }
 
     /// Its place and hash, if it is stored.

@@ -2,7 +2,7 @@
 //! frame.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
 use terrane_io::{Access, Disk, OpenMode};
@@ -22,7 +22,7 @@ use crate::frame::{
 use crate::node::Source;
 use crate::record::{Decoded, Delta, Record, VALUE};
 use crate::volumes::{
-    Catalog, NEW_SUFFIX, Part, new_path, part_path, remove_unfinished, volume_dir, volumes,
+    Catalog, NEW_SUFFIX, Part, missing, new_path, part_path, remove_unfinished, volume_dir, volumes,
 };
 
 /// Values up to this size are cached, in bytes.
@@ -59,6 +59,8 @@ pub(crate) struct Pack {
     catalog: RwLock<Option<Catalog>>,
     /// Number of the first chunk that is kept.
     first: AtomicU32,
+    /// How many volumes the archive must have.
+    volumes: AtomicU16,
     cache: Cache,
     pub(crate) counters: Counters,
 }
@@ -91,6 +93,7 @@ impl Pack {
             files: OpenFiles::new(OPEN_FILES_MAX),
             catalog: RwLock::default(),
             first: AtomicU32::new(0),
+            volumes: AtomicU16::new(0),
             cache: Cache::new(cache_bytes),
             counters: Counters::default(),
         }
@@ -103,6 +106,10 @@ impl Pack {
 
     pub(crate) fn set_first(&self, first: u32) {
         self.first.store(first, Ordering::Release);
+    }
+
+    pub(crate) fn set_volumes(&self, volumes: u16) {
+        self.volumes.store(volumes, Ordering::Release);
     }
 
     pub(crate) fn cache_bytes(&self) -> usize {
@@ -202,7 +209,7 @@ impl Pack {
     pub(crate) fn body(&self, place: Place) -> Result<Vec<u8>> {
         self.counters.reads.fetch_add(1, Ordering::Relaxed);
         self.counters.read_bytes.fetch_add(u64::from(place.bytes), Ordering::Relaxed);
-        let mut missing = Error::Collected { address: place.at };
+        let mut gone = Error::Collected { address: place.at };
         if place.at.chunk >= self.first.load(Ordering::Acquire) {
             match self.chunk(place.at.chunk) {
                 Ok(chunk) => {
@@ -212,12 +219,25 @@ impl Pack {
                 }
                 Err(error) if !is_absent(&error) => return Err(error),
                 // For a reader, a chunk that is gone was collected since it last looked.
-                Err(error) if self.writable => missing = error,
+                Err(error) if self.writable => gone = error,
                 Err(_) => {}
             }
         }
         let archived = self.archived(place.at)?.map(|part| part.read(place)).transpose()?.flatten();
-        archived.ok_or(missing)
+        if let Some(body) = archived {
+            return Ok(body);
+        }
+        Err(match self.missing_volume()? {
+            Some(path) => Error::VolumeMissing { path, address: place.at },
+            None => gone,
+        })
+    }
+
+    /// A volume that must be there and is not.
+    fn missing_volume(&self) -> Result<Option<PathBuf>> {
+        let volumes = self.volumes.load(Ordering::Acquire);
+        let volume = missing(&*self.disk, &self.dir, volumes)?;
+        Ok(volume.map(|volume| volume_dir(&self.dir, volume)))
     }
 
     /// The error of a record whose content breaks a rule.

@@ -3,7 +3,7 @@
 //! A reader sees the frames that were whole when it was opened, or last [synced](StoreReader::sync): whole commits, in
 //! order. It finds commits by the tables in the pack, not by the index, so that it needs no lease and no right to write.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -170,5 +170,10 @@ impl StoreReader {
     /// All branches at the last sync, with their heads, by name.
     pub fn branches(&self) -> Vec<(Vec<u8>, Hash)> {
         self.core.branches()
+    }
+
+    /// The directories of the volumes of the archive at the last sync, the one that was added last at the end.
+    pub fn volumes(&self) -> Vec<PathBuf> {
+        self.core.volumes()
     }
 }

@@ -27,7 +27,7 @@ use crate::frame::{FRAME_FULL_BYTES, FrameKind, FrameWriter};
 use crate::hash::Hash;
 use crate::index::{IndexKey, IndexValue, Object, key, place, value};
 use crate::marks::Marks;
-use crate::node::{Child, Env, Shape};
+use crate::node::{Child, Env};
 use crate::options::{Durability, Options};
 use crate::pack::{Pack, Tail};
 use crate::pins::{Pinned, Pins};
@@ -514,11 +514,7 @@ impl Store {
         } else {
             let node = env.load(&link)?;
             // Inodes are indexed as well.
-            let is_whole = match node.shape() {
-                Shape::Entries(entries) => !entries.is_leaf(),
-                Shape::Inner(inner) => inner.depth() == 0,
-            };
-            (is_whole && digest::hash_of(env, &node) == *hash).then_some(Child::Dir(node))
+            (node.is_whole() && digest::hash_of(env, &node) == *hash).then_some(Child::Dir(node))
         };
         Ok(root.map(|root| Tree::at(Arc::clone(env), root, pins)))
     }
@@ -568,13 +564,15 @@ impl Store {
     /// Writes what changed in `context`, and a commit of it; durable when the call returns, unless the store is
     /// [`Relaxed`](Durability::Relaxed). The context stays as it is, its parents too.
     ///
-    /// Cost: one write and one sync; now and then those of a new chunk.
+    /// Cost: one write and one sync; now and then those of a new chunk. In a store that indexes [all objects](Indexing::Always)
+    /// also a look into the index for each object, and one read for each directory that is there already.
     ///
     /// # Errors
     /// [`Disk`](Error::Disk) and [`Index`](Error::Index): nothing was committed, unless it was the sync that failed: then the store is
     /// [`Poisoned`](Error::Poisoned) from here on, and the commit may be there when it is opened anew;
     /// [`Closed`](Error::Closed); [`NotADirectory`](Error::NotADirectory) for a tree that is a value;
-    /// [`DanglingHash`](Error::DanglingHash) for a shallow part; [`CommitTooLarge`](Error::CommitTooLarge);
+    /// [`DanglingHash`](Error::DanglingHash) for a shallow part that the index of all objects does not have;
+    /// [`TooDeep`](Error::TooDeep) if such parts make the tree too high; [`CommitTooLarge`](Error::CommitTooLarge);
     /// [`ForeignTree`](Error::ForeignTree) for a tree of another store, while one that belongs to none is copied.
     pub fn commit(&self, context: &Context, meta: &Meta<'_>) -> Result<Hash> {
         let tree = &*self.own_tree(context.tree())?;
@@ -663,7 +661,8 @@ impl Store {
         Ok(hash)
     }
 
-    /// Writes what changed in a tree without a commit. It is garbage until a commit reaches it.
+    /// Writes what changed in a tree without a commit. It is garbage until a commit reaches it. With [`Tree::clear`] behind it, a tree
+    /// of any size is built in little memory; who builds one does both after each 10,000 changes or so, as no call does by itself.
     ///
     /// Cost: one write.
     ///
@@ -693,11 +692,10 @@ impl Store {
         let mut written = Written::default();
         let (root, place) = self.write_frame(writer, commit, &mut |sink| match tree.root() {
             Child::Dir(node) if node.count() == 0 => Ok(None),
-            Child::Dir(node) => written.node(&self.core.env, node, sink).map(Some),
-            Child::DirAt(far) => Ok(Some(far.0)),
-            other => {
-                written.child(&self.core.env, other, sink)?.ok_or(Error::NotADirectory).map(Some)
-            }
+            other => match written.child(&self.core.env, other, sink)? {
+                Some((link, _)) => Ok(Some(link)),
+                None => Err(Error::NotADirectory),
+            },
         })?;
         if let Some(root) = root {
             tree.pins.add(self.core.pinned.pin(root.place));

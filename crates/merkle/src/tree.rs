@@ -255,7 +255,7 @@ impl Tree {
     ///
     /// # Errors
     /// [`Disk`](Error::Disk), [`Corrupt`](Error::Corrupt), [`Collected`](Error::Collected),
-    /// [`DanglingHash`](Error::DanglingHash) behind a shallow tree, and in a proof [`NotProvided`](Error::NotProvided).
+    /// [`VolumeMissing`](Error::VolumeMissing), [`DanglingHash`](Error::DanglingHash) behind a shallow tree, and in a proof [`NotProvided`](Error::NotProvided).
     pub fn mem<S: AsRef<[u8]>>(&self, path: &[S]) -> Result<bool> {
         let steps = Steps::new(path);
         let path = steps.as_slice();

@@ -60,16 +60,36 @@ fn part_numbers(name: &str) -> Option<(u32, u32)> {
     Some((chunk_number(chunk)?, hexadecimal(number)?))
 }
 
-/// The volumes that are there, ascending.
+/// The volumes that are there, ascending; a link that leads nowhere is none.
 ///
-/// Cost: one listing.
+/// Cost: one listing, and one look at each.
 pub(crate) fn volumes(disk: &dyn Disk, dir: &Path) -> Result<Vec<u16>> {
     let archive = archive_dir(dir);
     if disk.kind(&archive)? != Some(EntryKind::Directory) {
         return Ok(Vec::new());
     }
     let number = |name: &str| u16::try_from(hexadecimal(name.strip_prefix(VOLUME)?)?).ok();
-    Ok(disk.list(&archive)?.iter().filter_map(|entry| number(&entry.name)).collect())
+    let mut volumes = Vec::new();
+    for volume in disk.list(&archive)?.iter().filter_map(|entry| number(&entry.name)) {
+        if disk.kind(&volume_dir(dir, volume))? == Some(EntryKind::Directory) {
+            volumes.push(volume);
+        }
+    }
+    Ok(volumes)
+}
+
+/// The first of `count` volumes that is not there, if one is not. One that is empty although another was added behind it is
+/// not there either: its disk is not mounted.
+///
+/// Cost: one listing, and one for each volume.
+pub(crate) fn missing(disk: &dyn Disk, dir: &Path, count: u16) -> Result<Option<u16>> {
+    let present = volumes(disk, dir)?;
+    for volume in 0..count {
+        if !present.contains(&volume) || (volume + 1 < count && is_empty(disk, dir, volume)?) {
+            return Ok(Some(volume));
+        }
+    }
+    Ok(None)
 }
 
 /// Whether a volume holds nothing.

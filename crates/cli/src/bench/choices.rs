@@ -1,7 +1,8 @@
-//! What several benchmarks let their callers choose, by name.
+//! What several commands on workloads let their callers choose, by name.
 
 use clap::ValueEnum;
 use terrane_bench::model::Goal;
+use terrane_bench::workload::context::profile::{LIMA, Profile, YEAR_2021};
 use terrane_bench::workload::utxo::Shape;
 
 /// A shape, by its name.
@@ -40,6 +41,25 @@ impl From<GoalArg> for Goal {
             GoalArg::Hit => Self::Hit,
             GoalArg::Miss => Self::Miss,
             GoalArg::Balanced => Self::Balanced,
+        }
+    }
+}
+
+/// A profile, by its name.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum ProfileArg {
+    /// A block of the protocol Lima: 9,435 operations, 46 transactions
+    Lima,
+    /// A mean block of the year 2021: 386 operations
+    #[value(name = "2021")]
+    Year2021,
+}
+
+impl From<ProfileArg> for &'static Profile {
+    fn from(profile: ProfileArg) -> Self {
+        match profile {
+            ProfileArg::Lima => &LIMA,
+            ProfileArg::Year2021 => &YEAR_2021,
         }
     }
 }

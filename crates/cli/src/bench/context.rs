@@ -5,17 +5,17 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde::Serialize;
 use terrane::io::Access;
 use terrane_bench::confine::MemoryLimit;
 use terrane_bench::engines::context_store::Settings;
 use terrane_bench::host::Host;
 use terrane_bench::latency::SpreadReport;
-use terrane_bench::workload::context::profile::{LIMA, Profile, YEAR_2021};
 use terrane_bench::workload::context::report::{PhaseReport, Report};
 use terrane_bench::workload::context::run::{self, Collection, Options};
 
+use super::choices::ProfileArg;
 use super::head::{Head, Started};
 use crate::args;
 use crate::exit::Failure;
@@ -36,25 +36,6 @@ The store is DIR/context; it is made if it is missing, and removed at the end un
 first blocks warm it up and are not measured. Every read is compared with what it must find; a wrong one ends the run
 with exit code 1. The hashing floor is the time for hashing as many preimages of the same sizes as a block changes,
 measured beside it. After Ctrl-C the report is of what was measured until then.";
-
-/// A profile, by its name.
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum ProfileArg {
-    /// A block of the protocol Lima: 9,435 operations, 46 transactions
-    Lima,
-    /// A mean block of the year 2021: 386 operations
-    #[value(name = "2021")]
-    Year2021,
-}
-
-impl From<ProfileArg> for &'static Profile {
-    fn from(profile: ProfileArg) -> Self {
-        match profile {
-            ProfileArg::Lima => &LIMA,
-            ProfileArg::Year2021 => &YEAR_2021,
-        }
-    }
-}
 
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command")]

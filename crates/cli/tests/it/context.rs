@@ -217,6 +217,60 @@ fn old_commits_are_collected_and_heads_and_named_ones_stay() {
 }
 
 #[test]
+fn what_collections_take_out_goes_to_volumes_and_every_commit_stays() {
+    let place = Place::new();
+    let [genesis, _, _] = store(&place).map(|hash| hash.to_base58());
+    let volume = |what: &str| run(&["context", "volume", what], &place, &[]);
+    let gc = || run(&["context", "gc"], &place, &["--newest", "1"]).done();
+    let inspect = || -> Value {
+        let mut inspect = command();
+        inspect.args(["inspect", "--json"]).arg(place.store());
+        Answer::from(inspect.output().unwrap()).done()
+    };
+    assert_eq!(volume("list").done()["volumes"], json!([]));
+    assert_eq!((&inspect()["volumes"], &inspect()["archive_bytes"]), (&json!(0), &json!(0)));
+    let archive = place.store().join("archive");
+    let first = text(&archive.join("volume-00000000")).to_owned();
+    let added = volume("add").done();
+    assert_eq!((&added["path"], &added["volumes"]), (&json!(first), &json!(1)));
+    let message = volume("add").failed(2);
+    assert!(message.contains(&first) && message.contains("still empty"), "{message}");
+    let done = gc();
+    let archived = done["archived_bytes"].as_u64().unwrap();
+    assert!(archived > 0 && done["collected"] == 0, "{done}");
+    assert_eq!(inspect()["archive_bytes"], archived);
+    // The next one is elsewhere.
+    let elsewhere = place.path("elsewhere");
+    std::fs::create_dir(&elsewhere).unwrap();
+    let second = archive.join("volume-00000001");
+    std::os::unix::fs::symlink(&elsewhere, &second).unwrap();
+    assert_eq!(volume("add").done()["volumes"], 2);
+    let listed = |bytes: Value| json!([{"path": first, "bytes": archived}, {"path": text(&second), "bytes": bytes}]);
+    assert_eq!(volume("list").done()["volumes"], listed(json!(0)));
+    let log = run(&["context", "log"], &place, &[]).done();
+    assert_eq!(log["commits"].as_array().unwrap().len(), 3);
+    let shown = run(&["context", "show", "test_chain"], &place, &["--at", &genesis]).done();
+    assert_eq!(shown["value_hex"], "00");
+    std::fs::remove_dir(&elsewhere).unwrap();
+    assert_eq!(volume("list").done()["volumes"], listed(Value::Null));
+    // The commits are in the first one.
+    assert_eq!(run(&["context", "show", "test_chain"], &place, &["--at", &genesis]).code, Some(0));
+    let people = |what: &[&str]| -> String {
+        let mut program = command();
+        let program = program.args(what).arg(place.store());
+        Answer::from(program.output().unwrap()).stdout
+    };
+    let shown = people(&["context", "volume", "list", "--store"]);
+    assert!(shown.contains(&first) && shown.contains("missing"), "{shown}");
+    let shown = people(&["inspect"]);
+    assert!(shown.contains("in 2 volumes"), "{shown}");
+    std::fs::rename(&first, place.path("unmounted")).unwrap();
+    let answer = run(&["context", "show", "test_chain"], &place, &["--at", &genesis]);
+    let message = answer.failed(3);
+    assert!(message.contains(&first) && message.contains("not mounted"), "{message}");
+}
+
+#[test]
 fn a_context_store_is_inspected_beside_its_writer_and_no_other_command_takes_it() {
     let place = Place::new();
     let [_, second, third] = store(&place).map(|hash| hash.to_base58());

@@ -1,5 +1,5 @@
 //! `terrane replay irmin-trace`: the published trace, its hash, damage, and a recorded workload with collections, as irmin and as
-//! Octez record it.
+//! Octez record it; and `terrane context gen-trace`, which records it.
 
 use serde_json::Value;
 use terrane_bench::engines::context_store::{ContextStore, Settings};
@@ -10,7 +10,7 @@ use terrane_bench::replay::context_trace::replayable::{
 use terrane_bench::replay::context_trace::{Key, KeyBuf, Scoped};
 use terrane_bench::workload::context::{Generator, Options, profile, record};
 
-use crate::program::{Answer, Place, text};
+use crate::program::{Answer, Place, command, text};
 
 /// A file of irmin's own tests: one commit, and a row that is cut.
 const TRACE: &str = concat!(
@@ -116,6 +116,55 @@ fn a_recorded_workload_gives_the_same_hashes_also_while_old_commits_are_collecte
         );
         assert_eq!(report["collections"], collections);
     }
+}
+
+/// `terrane context gen-trace` of a small workload.
+fn generate(file: &str, options: &[&str]) -> Answer {
+    let mut program = command();
+    program.args(["context", "gen-trace", file, "--profile", "2021", "--values", "20k"]);
+    program.args(["--blocks", "9", "--json"]).args(options).output().unwrap().into()
+}
+
+#[test]
+fn a_generated_trace_is_replayed_with_equal_hashes_and_is_the_same_each_time() {
+    let place = Place::new();
+    let file = place.path("generated");
+    let report = generate(text(&file), &["--fork-every", "3"]).done();
+    let trace = std::fs::read(&file).unwrap();
+    assert_eq!(report["bytes"], trace.len());
+    assert_eq!((&report["blocks"], &report["values"]), (&9.into(), &20_000.into()));
+    let replayed = place.replay("irmin-trace", &[text(&file)]).done();
+    assert_eq!((&replayed["commits"], &replayed["trace"]), (&10.into(), &"IrmRepBT".into()));
+    // The last block is not one that was abandoned.
+    assert_eq!(replayed["last_commit"], report["last_commit"]);
+    assert!(replayed["checks_passed"].as_u64() > Some(9 * 224));
+    // A store on disk makes the same commits, and stays.
+    let (again, store) = (place.path("again"), place.path("made"));
+    let made = generate(text(&again), &["--fork-every", "3", "--store", text(&store)]).done();
+    assert_eq!(made["last_commit"], report["last_commit"]);
+    assert!(std::fs::read(&again).unwrap() == trace);
+    let mut log = command();
+    log.args(["context", "log", "--limit", "1", "--json", "--store"]).arg(&store);
+    let log = Answer::from(log.output().unwrap()).done();
+    assert_eq!(log["commits"][0]["hash"], report["last_commit"]);
+    let other = generate(text(&again), &["--fork-every", "3", "--seed", "5", "--force"]).done();
+    assert_ne!(other["last_commit"], report["last_commit"]);
+}
+
+#[test]
+fn what_cannot_be_generated_leaves_files_as_they_were() {
+    let place = Place::new();
+    let file = place.write("mine", b"1");
+    assert!(generate(text(&file), &[]).failed(2).contains("--force"));
+    place.write("store/theirs", b"1");
+    let message = generate(text(&file), &["--force", "--store", text(&place.store())]).failed(2);
+    assert!(message.contains("it has \"theirs\""), "{message}");
+    assert_eq!(std::fs::read(&file).unwrap(), b"1");
+    let mut program = command();
+    let program = program.args(["context", "gen-trace", text(&place.path("new"))]);
+    let answer: Answer = program.args(["--values", "100", "--json"]).output().unwrap().into();
+    assert!(answer.failed(2).contains("values must be at least 20000"));
+    assert!(!place.path("new").exists());
 }
 
 /// A key below `data`, as Octez records it.

@@ -121,8 +121,8 @@ fn a17_after_two_collections_into_two_volumes_all_old_commits_are_readable() {
         bench.check();
 
         bench.chain(40);
-        bench.store.add_volume().unwrap();
-        assert_eq!(bench.store.volumes(), 2);
+        let second = bench.store.add_volume().unwrap();
+        assert_eq!(bench.store.volumes(), [first, second]);
         let report = bench.store.collect(&Retain::newest(2), &mut go).unwrap();
         assert_eq!(bench.bytes("/volume-00000000/"), volume, "a volume is only appended to");
         assert_eq!(bench.bytes("/volume-00000001/"), report.archived_bytes);
@@ -169,7 +169,7 @@ fn a17_a_volume_is_added_only_behind_one_that_is_in_use() {
     let second = open(&bench.shared(), &bench.options);
     assert!(matches!(second, Err(Error::Locked { .. })));
     bench.reopen();
-    assert_eq!(bench.store.volumes(), 2);
+    assert_eq!(bench.store.volumes().len(), 2);
     bench.store.close().unwrap();
     assert!(matches!(bench.store.add_volume(), Err(Error::Closed)));
 }
@@ -298,6 +298,40 @@ fn a_check_names_what_is_damaged_or_missing_in_an_archive() {
     assert!(report.problems.iter().any(|problem| problem.what.contains("volume")), "{report:?}");
 }
 
+/// A volume that is lost, or whose disk is not mounted, is named by who needs it; the rest can be used.
+#[test]
+fn a_read_of_what_was_archived_names_the_volume_that_is_missing() {
+    let mut bench = Bench::new(options());
+    let first = bench.store.add_volume().unwrap();
+    bench.chain(20);
+    bench.store.collect(&Retain::newest(1), &mut go).unwrap();
+    bench.store.add_volume().unwrap();
+    bench.chain(1);
+    bench.store.close().unwrap();
+    let (old, _) = bench.commits[0];
+    let (newest, content) = bench.commits.last().unwrap();
+    for is_mount_point in [true, false] {
+        let disk: Arc<dyn Disk> = bench.disk.clone_disk();
+        for entry in disk.list(&first).unwrap() {
+            disk.remove(&first.join(entry.name)).unwrap();
+        }
+        if !is_mount_point {
+            disk.remove_dir(&first).unwrap();
+        }
+        let store = open(&disk, &bench.options).unwrap();
+        let reader = StoreReader::open(Arc::clone(&disk), Path::new(DIR), 1 << 20).unwrap();
+        for outcome in [store.checkout(&old), reader.checkout(&old)] {
+            let error = outcome.unwrap_err();
+            assert!(
+                matches!(&error, Error::VolumeMissing { path, .. } if *path == first),
+                "{error}"
+            );
+        }
+        let checked_out = store.checkout(newest).unwrap().unwrap();
+        assert!(content_of(&checked_out).unwrap() == *content);
+    }
+}
+
 #[test]
 fn index_and_control_record_of_an_archive_are_made_again() {
     for indexing in [Indexing::Minimal, Indexing::Always] {
@@ -314,7 +348,7 @@ fn index_and_control_record_of_an_archive_are_made_again() {
         assert_eq!(report.indexed > 1000, indexing == Indexing::Always, "{report:?}");
         assert_eq!(bench.report().problems, []);
         bench.store = open(&shared, &bench.options).unwrap();
-        assert_eq!(bench.store.volumes(), 1);
+        assert_eq!(bench.store.volumes().len(), 1);
         bench.check();
     }
 }

@@ -33,6 +33,8 @@ mod processes;
 
 mod proof;
 
+mod shallow;
+
 mod snapshot;
 
 mod stores;

@@ -365,7 +365,7 @@ impl Script {
             let found = self.commits.iter().position(|made| made.hash == *hash);
             found.unwrap_or_else(|| panic!("{hash} was never made"))
         };
-        let mut state = State { volumes: store.volumes(), ..State::default() };
+        let mut state = State { volumes: store.volumes().len() as u16, ..State::default() };
         for commit in store.newest() {
             state.commits.insert(0, number(&commit?.hash));
         }

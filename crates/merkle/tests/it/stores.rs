@@ -591,3 +591,33 @@ fn a23_a_store_in_a_directory_that_nobody_may_write_to_can_be_read() {
     assert_eq!(text(&context, &["data", "a", "d"]).as_deref(), Some("Mars"));
     protect(false);
 }
+
+/// A tree that is flushed and cleared now and then is the same, was written before its commit, and is not in memory.
+#[test]
+fn a_large_tree_is_built_with_flushes_and_commits_as_if_there_were_none() {
+    let options = Options { cache_bytes: 0, ..options() };
+    let make = || Store::create(memory(), Path::new(DIR), &options).unwrap();
+    let (whole, parts) = (make(), make());
+    let (mut at_once, mut flushed) = (whole.empty(), parts.empty());
+    for number in 0..20_000u32 {
+        // Scattered, and some of them written several times.
+        let number = number.wrapping_mul(0x9E37_79B9) % 15_000;
+        let path = [format!("{:02}", number % 40), format!("{number}")];
+        let value = number.to_le_bytes();
+        at_once.add(&path, value).unwrap();
+        flushed.add(&path, value).unwrap();
+        if number % 1000 == 0 {
+            parts.flush(&flushed).unwrap();
+            flushed.clear();
+        }
+    }
+    parts.flush(&flushed).unwrap();
+    flushed.clear();
+    let (written, reads) = (parts.stats().written_bytes, parts.stats().reads);
+    let meta = Meta::tezos(0, "");
+    assert_eq!(parts.commit(&flushed, &meta).unwrap(), whole.commit(&at_once, &meta).unwrap());
+    assert!(parts.stats().written_bytes - written < 500, "a commit record alone");
+    assert!(written > 2 * whole.stats().written_bytes, "parts are written again and again");
+    assert_eq!(flushed.find(&["00", "0"]).unwrap().as_deref(), Some([0; 4].as_slice()));
+    assert!(parts.stats().reads > reads, "what was cleared is read");
+}

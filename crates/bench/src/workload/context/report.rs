@@ -201,6 +201,8 @@ pub struct FilesReport {
     pub chunk_bytes: u64,
     /// Bytes of the index of commits.
     pub index_bytes: u64,
+    /// Bytes of the volumes of the archive.
+    pub archive_bytes: u64,
     /// Bytes of the control record and the lock.
     pub other_bytes: u64,
 }
@@ -223,11 +225,23 @@ impl FilesReport {
             } else if name == "index" {
                 files.index_bytes += store_bytes(&entry.path())?;
             } else if name == "archive" {
-                files.other_bytes += store_bytes(&entry.path())?;
+                files.archive_bytes += volumes_bytes(&entry.path())?;
             } else {
                 files.other_bytes += bytes;
             }
         }
         Ok(files)
     }
+}
+
+/// Bytes of the volumes in a directory, each of which may be a link.
+fn volumes_bytes(archive: &Path) -> io::Result<u64> {
+    let mut bytes = 0;
+    for volume in std::fs::read_dir(archive)? {
+        let volume = volume?.path();
+        if volume.is_dir() {
+            bytes += store_bytes(&volume)?;
+        }
+    }
+    Ok(bytes)
 }
