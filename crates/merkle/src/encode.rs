@@ -34,6 +34,8 @@ pub(crate) struct Written<'a> {
     values: Vec<(&'a Value, Place)>,
     /// Nodes of a tree that stand in it several times.
     shared: QuickMap<*const Node, (Link, u16)>,
+    /// Values of which the same holds.
+    shared_values: QuickMap<*const Value, Place>,
     buffers: EntriesBuffers,
 }
 
@@ -193,9 +195,11 @@ impl<'a> Written<'a> {
         }))
     }
 
-    fn value(&mut self, value: &'a Value, sink: &mut dyn Sink) -> Result<Link> {
+    fn value(&mut self, value: &'a Arc<Value>, sink: &mut dyn Sink) -> Result<Link> {
         let hash = *value.hash.get().expect("hashed before it is written");
-        if let Some(&place) = value.place.get() {
+        let shared = (Arc::strong_count(value) > 1).then_some(Arc::as_ptr(value));
+        let written = || self.shared_values.get(&shared?);
+        if let Some(&place) = value.place.get().or_else(written) {
             return Ok(Link { place, hash });
         }
         let place = match sink.known(true, &hash)? {
@@ -206,6 +210,9 @@ impl<'a> Written<'a> {
             })?,
         };
         self.values.push((value, place));
+        if let Some(value) = shared {
+            self.shared_values.insert(value, place);
+        }
         Ok(Link { place, hash })
     }
 

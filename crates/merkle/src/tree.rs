@@ -525,6 +525,7 @@ impl Tree {
         path: &[S],
         change: impl FnOnce(Option<Self>) -> Option<Self>,
     ) -> Result<bool> {
+        self.settle()?;
         match change(self.find_tree(path)?) {
             Some(tree) => self.add_tree(path, &tree),
             None => self.remove(path),

@@ -621,3 +621,24 @@ fn a_large_tree_is_built_with_flushes_and_commits_as_if_there_were_none() {
     assert_eq!(flushed.find(&["00", "0"]).unwrap().as_deref(), Some([0; 4].as_slice()));
     assert!(parts.stats().reads > reads, "what was cleared is read");
 }
+
+#[test]
+fn a_value_that_stands_in_several_places_is_written_once() {
+    let disk = memory();
+    let store = Store::create(Arc::clone(&disk), Path::new("store"), &options()).unwrap();
+    let mut context = store.empty();
+    let value = context.of_value(vec![7; 10_000]);
+    for dir in ["a", "b", "c"] {
+        context.add_tree(&[dir, "value"], &value).unwrap();
+        context.add(&[dir, "name"], dir.as_bytes()).unwrap();
+    }
+    let before = store.stats();
+    let commit = store.commit(&context, &Meta::tezos(1, "")).unwrap();
+    let stats = store.stats();
+    assert_eq!(stats.committed.values - before.committed.values, 1);
+    assert!(stats.written_bytes - before.written_bytes < 12_000);
+    let context = store.checkout(&commit).unwrap().unwrap();
+    for dir in ["a", "b", "c"] {
+        assert_eq!(context.find(&[dir, "value"]).unwrap().unwrap(), vec![7; 10_000]);
+    }
+}
