@@ -40,8 +40,8 @@ const AUTHOR: &[u8] = b"Tezos";
 const FLUSH_VALUES: u64 = 100_000;
 /// Values after which the monitor is told and asked.
 const TOLD_EVERY: u64 = 10_000;
-/// Pieces of a collection's work after which the files are looked at.
-const LOOK_EVERY: u64 = 16;
+/// The files are looked at no more often while a collection works.
+const LOOK_EVERY: Duration = Duration::from_millis(25);
 
 /// What is measured.
 #[derive(Debug, Clone, Copy)]
@@ -492,19 +492,19 @@ impl Collector<'_> {
         peak_bytes: &mut u64,
     ) -> std::result::Result<terrane::context::GcReport, StoreError> {
         let start = Instant::now();
-        let (mut pieces, mut worked, mut last) = (0, 0, 0);
+        let (mut worked, mut last, mut looked) = (0, 0, None::<Instant>);
         self.store.collect(
             &Retain::newest(self.collection.distance),
             &mut |progress: &GcProgress| {
                 // Each phase counts from 0.
                 worked += progress.bytes.checked_sub(last).unwrap_or(progress.bytes);
                 last = progress.bytes;
-                if pieces % LOOK_EVERY == 0 {
+                if looked.is_none_or(|looked| looked.elapsed() >= LOOK_EVERY) {
+                    looked = Some(Instant::now());
                     // A file may go while they are looked at; the next look counts then.
                     *peak_bytes =
                         bytes_of(&self.dir).map_or(*peak_bytes, |now| now.max(*peak_bytes));
                 }
-                pieces += 1;
                 if let Some(rate) = self.collection.bytes_per_s {
                     let due = Duration::from_secs_f64(worked as f64 / rate.max(1) as f64);
                     std::thread::sleep(due.saturating_sub(start.elapsed()));
