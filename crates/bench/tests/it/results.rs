@@ -22,6 +22,8 @@ enum Show {
     Count,
     /// With so many digits behind the point.
     Digits(usize),
+    /// Bytes as KiB.
+    Kib,
     /// Bytes as MiB.
     Mib,
     /// Microseconds as milliseconds.
@@ -30,7 +32,7 @@ enum Show {
     Percent,
 }
 
-use Show::{Count, Digits, Mib, Ms, Percent, Plain};
+use Show::{Count, Digits, Kib, Mib, Ms, Percent, Plain};
 
 /// A column: its head, where its field is (a JSON pointer), how it is shown.
 type Column = (&'static str, &'static str, Show);
@@ -50,8 +52,29 @@ const INDEX_COLUMNS: [Column; 11] = [
     ("files, MiB", "/engine_report/store_bytes", Mib),
 ];
 
+/// The columns of the benchmark of the context store: a row for each phase.
+const CONTEXT_COLUMNS: [Column; 16] = [
+    ("profile", "/profile", Plain),
+    ("values", "/values", Count),
+    ("beside collections", "/phase/collecting", Plain),
+    ("blocks", "/phase/blocks", Count),
+    ("TPS", "/phase/tps", Count),
+    ("block mean, ms", "/phase/block_latency_ms/mean", Digits(2)),
+    ("±", "/phase/block_latency_ms/stddev", Digits(2)),
+    ("p99", "/phase/block_latency_ms/p99", Digits(1)),
+    ("max", "/phase/block_latency_ms/max", Digits(1)),
+    ("operations", "/phase/operations_latency_ms/mean", Digits(2)),
+    ("commit", "/phase/commit_latency_ms/mean", Digits(2)),
+    ("hashing floor", "/phase/hashing_floor/all_threads_ms", Digits(2)),
+    ("object reads/block", "/phase/per_block/object_reads", Digits(0)),
+    ("KiB appended/block", "/phase/per_block/appended_bytes", Kib),
+    ("peak RSS, MiB", "/phase/rss_peak_bytes", Mib),
+    ("files, MiB", "/phase/store_bytes", Mib),
+];
+
 /// The columns for each command, beside the file, the device's rate, and where and when.
-const TABLES: [(&str, &[Column]); 6] = [
+const TABLES: [(&str, &[Column]); 7] = [
+    ("bench context", &CONTEXT_COLUMNS),
     ("bench index high-insert", &INDEX_COLUMNS),
     ("bench index bootstrap", &INDEX_COLUMNS),
     (
@@ -130,6 +153,7 @@ fn shown(value: Option<&Value>, show: Show) -> String {
         Count if number >= 1e4 => format!("{} k", short(number / 1e3)),
         Count => format!("{number:.0}"),
         Digits(digits) => format!("{number:.digits$}"),
+        Kib => format!("{:.0}", number / 1024.0),
         Mib => format!("{:.1}", number / f64::from(1 << 20)),
         Ms => format!("{:.2}", number / 1e3),
         Percent => format!("{} %", short(number * 100.0)),
@@ -189,23 +213,23 @@ fn row(name: &str, report: &Value) -> Result<(&'static str, String), String> {
     Ok((command, row))
 }
 
-/// A report for each engine that it is of, or as it is.
-fn by_engine(report: &Value) -> Vec<Value> {
-    let Some(engines) = report.get("engines").and_then(Value::as_array) else {
-        return vec![report.clone()];
-    };
-    let of = |engine: &Value| {
+/// A report for each engine or phase that it is of, or as it is.
+fn by_part(report: &Value) -> Vec<Value> {
+    let parts = [("engines", "engine_report"), ("phases", "phase")];
+    let found = parts.iter().find_map(|(all, one)| Some((report.get(all)?.as_array()?, one)));
+    let Some((parts, name)) = found else { return vec![report.clone()] };
+    let of = |part: &Value| {
         let mut report = report.clone();
-        report["engine_report"] = engine.clone();
+        report[name] = part.clone();
         report
     };
-    engines.iter().map(of).collect()
+    parts.iter().map(of).collect()
 }
 
 /// All tables; nothing for commands without a run.
 fn tables(reports: &BTreeMap<String, Value>) -> Result<String, String> {
     let rows = reports.iter().flat_map(|(name, report)| {
-        by_engine(report).into_iter().map(move |report| row(name, &report))
+        by_part(report).into_iter().map(move |report| row(name, &report))
     });
     let rows = rows.collect::<Result<Vec<_>, _>>()?;
     let mut text = String::new();
@@ -284,6 +308,20 @@ fn a_run_of_several_engines_becomes_a_row_for_each() {
     let made = tables(&BTreeMap::from([("a.json".to_owned(), report)])).unwrap();
     assert!(made.contains("| btree | – | 1 M |") && made.contains("| lmdb | – | – |"), "{made}");
     assert_eq!(made.lines().count(), 6, "{made}");
+}
+
+#[test]
+fn a_run_of_two_phases_becomes_a_row_for_each() {
+    let mut report = sample();
+    report["command"] = json!("bench context");
+    let phase = |collecting, mean| {
+        json!({"collecting": collecting, "block_latency_ms": {"mean": mean},
+               "per_block": {"appended_bytes": 2_048}})
+    };
+    report["phases"] = json!([phase(false, 20.5), phase(true, 25.0)]);
+    let made = tables(&BTreeMap::from([("a.json".to_owned(), report)])).unwrap();
+    assert!(made.contains("| false | – | – | 20.50 |") && made.contains("| true |"), "{made}");
+    assert!(made.contains("| 2 | – | – |"), "{made}");
 }
 
 #[test]
