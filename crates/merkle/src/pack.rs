@@ -55,6 +55,8 @@ pub(crate) struct Pack {
     /// How chunks are read that are not written to.
     access: Access,
     files: OpenFiles,
+    /// Number of the chunk that is written to: from it on they are read through the page cache. Beyond all if there is none.
+    appended: AtomicU32,
     /// What the volumes have; none before somebody looks.
     catalog: RwLock<Option<Catalog>>,
     /// Number of the first chunk that is kept.
@@ -89,6 +91,7 @@ impl Pack {
             writable,
             access: Access::Buffered,
             files: OpenFiles::new(OPEN_FILES_MAX),
+            appended: AtomicU32::new(u32::MAX),
             catalog: RwLock::default(),
             first: AtomicU32::new(0),
             cache: Cache::new(cache_bytes),
@@ -111,7 +114,7 @@ impl Pack {
 
     /// The chunk of a number, opened if it is not.
     pub(crate) fn chunk(&self, number: u32) -> Result<Arc<Chunk>> {
-        self.files.get((number, None), || self.open_chunk(number, self.access))
+        self.files.get((number, None), || self.open_chunk(number, self.access_of(number)))
     }
 
     /// A part of a chunk in a volume, opened if it is not.
@@ -168,6 +171,12 @@ impl Pack {
         Ok(None)
     }
 
+    /// How a chunk is read: the one that is written to through the page cache, also when its file was closed meanwhile.
+    fn access_of(&self, number: u32) -> Access {
+        let is_appended = number >= self.appended.load(Ordering::Acquire);
+        if is_appended { Access::Buffered } else { self.access }
+    }
+
     fn open_chunk(&self, number: u32, access: Access) -> Result<Chunk> {
         let mode = if self.writable { OpenMode::ReadWrite } else { OpenMode::Read };
         Chunk::open(&*self.disk, &self.dir, number, mode, access)
@@ -175,6 +184,7 @@ impl Pack {
 
     /// The tail in a chunk that is open for appending, which goes through the page cache.
     pub(crate) fn to_append(&self, tail: Tail) -> Result<Tail> {
+        self.appended.store(tail.end.chunk, Ordering::Release);
         if self.access == Access::Buffered {
             return Ok(tail);
         }
@@ -194,6 +204,7 @@ impl Pack {
     /// Makes the chunk of a number; a file of that name, left over from a crash, is replaced.
     pub(crate) fn create_chunk(&self, head: ChunkHead) -> Result<Arc<Chunk>> {
         let chunk = Arc::new(Chunk::create(&*self.disk, &self.dir, head)?);
+        self.appended.fetch_min(head.number, Ordering::AcqRel);
         self.files.put((head.number, None), Arc::clone(&chunk));
         Ok(chunk)
     }
@@ -348,6 +359,7 @@ impl Pack {
         };
         let chunk = self.create_chunk(head)?;
         chunk.file.allocate(chunk_bytes)?;
+        self.appended.store(head.number, Ordering::Release);
         self.end_appending(tail.end.chunk, &tail.chunk);
         Ok(Tail { chunk, end: Address { chunk: head.number, unit: FIRST_UNIT }, chain: tail.chain })
     }
@@ -675,5 +687,44 @@ impl Source for Pack {
             }
         };
         fetched.into_iter().zip(nodes).map(whole).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrane_io::MemoryDisk;
+
+    /// The chunk that is written to, whose file was closed because many others were opened since, is opened again as it was:
+    /// past the page cache, what was just appended would not be there.
+    #[test]
+    fn the_chunk_that_is_written_to_is_read_through_the_page_cache_whenever_it_is_opened() {
+        let pack = Pack::new(MemoryDisk::new(), Path::new(""), true, 0).with_access(Access::Direct);
+        let head = ChunkHead { number: 0, store: 1, before: 0, chain: 0, map: None };
+        let chunk = pack.create_chunk(head).unwrap();
+        let mut tail = Tail { chunk, end: Address { chunk: 0, unit: FIRST_UNIT }, chain: 0 };
+        let last = OPEN_FILES_MAX as u32 + 10;
+        for _ in 0..last {
+            tail = pack.roll(&tail, 1 << 10).unwrap();
+        }
+        let access = |number| pack.chunk(number).unwrap().file.access();
+        for _ in 0..2 {
+            for number in 0..last {
+                assert_eq!(access(number), Access::Direct, "chunk {number}");
+            }
+        }
+        assert_eq!(access(last), Access::Buffered);
+        drop(tail);
+        // Also in a store that is opened.
+        let pack = Pack::new(Arc::clone(&pack.disk), Path::new(""), true, 0);
+        let pack = pack.with_access(Access::Direct);
+        let end = Address { chunk: last, unit: FIRST_UNIT };
+        let tail = Tail { chunk: pack.chunk(last).unwrap(), end, chain: 0 };
+        let tail = pack.to_append(tail).unwrap();
+        for number in (0..last).chain(0..last) {
+            pack.chunk(number).unwrap();
+        }
+        assert_eq!(pack.chunk(last).unwrap().file.access(), Access::Buffered);
+        assert_eq!(tail.chunk.file.access(), Access::Buffered);
     }
 }
