@@ -24,6 +24,7 @@ use std::sync::{Arc, MutexGuard, PoisonError, TryLockError};
 use crate::address::{Address, Place, UNIT_BYTES};
 use crate::chunk::{Chunk, Run};
 use crate::commit::{Commit, CommitRecord};
+use crate::control::Control;
 use crate::core::table_at;
 use crate::corrupt::Corrupt;
 use crate::error::{Error, Result};
@@ -278,9 +279,11 @@ impl Store {
 
     /// Commits in the chunks from `end` on were made since the collection began: they stay, and count for nothing.
     ///
-    /// Cost: reads each commit once. Takes 64 bytes of memory for each that is kept.
+    /// Cost: reads each commit once; with volumes only those that count, and finds the others that are kept by the index. Takes
+    /// 64 bytes of memory for each that is kept.
     fn plan(&self, retain: &Retain, end: u32) -> Result<Plan> {
         let old = self.core.view().control.retained;
+        let archives = self.volumes() > 0;
         let mut heads: BTreeSet<Hash> = self.branches().into_iter().map(|(_, head)| head).collect();
         let mut missing: BTreeSet<Hash> = retain.commits.iter().copied().collect();
         let wanted = missing.clone();
@@ -292,10 +295,17 @@ impl Store {
             collected: 0,
         };
         let mut left = retain.newest.unwrap_or(0);
-        for commit in self.core.newest() {
+        let mut commits = self.core.newest();
+        loop {
+            let is_counting = left > 0 || since.is_some() || retain.everything;
+            // With an archive the older ones are as many as were ever made, and nothing becomes of them.
+            if archives && !is_counting {
+                break;
+            }
+            let Some(commit) = commits.next() else { break };
             let (place, CommitRecord { commit: Commit { hash, .. }, root, .. }) = commit?;
             let is_recent = place.at.chunk >= end;
-            let is_counted = !is_recent && (left > 0 || since.is_some() || retain.everything);
+            let is_counted = !is_recent && is_counting;
             if is_counted {
                 left = left.saturating_sub(1);
                 // The oldest may be an exception, between which and the others commits are gone.
@@ -315,13 +325,31 @@ impl Store {
                 plan.collected += 1;
             }
         }
-        if let Some(hash) = since.or(missing.pop_first()) {
-            return Err(Error::UnknownCommit { hash });
-        }
-        if plan.collected == 0 {
+        if archives {
+            self.plan_archived(&heads, &mut missing, &mut plan)?;
+        } else if plan.collected == 0 {
             plan.retained = old;
         }
-        Ok(plan)
+        match since.or(missing.pop_first()) {
+            Some(hash) => Err(Error::UnknownCommit { hash }),
+            None => Ok(plan),
+        }
+    }
+
+    /// Keeps heads and others that the walk over the newest commits has not come to; what there is of `missing` is taken out.
+    fn plan_archived(
+        &self,
+        heads: &BTreeSet<Hash>,
+        missing: &mut BTreeSet<Hash>,
+        plan: &mut Plan,
+    ) -> Result<()> {
+        for hash in &*heads | &*missing {
+            if let Some((place, CommitRecord { root, .. })) = self.core.find_commit(&hash)? {
+                plan.kept.push(Kept { hash, place, root: root.map(|root| root.place.at) });
+                missing.remove(&hash);
+            }
+        }
+        Ok(())
     }
 
     /// Ends the chunk that is written to; the chunks before the new one.
@@ -416,14 +444,15 @@ impl Store {
         }
     }
 
-    /// The tables by which readers find the commits that are kept.
+    /// The tables by which readers find the commits that are kept. With volumes, older ones are found there.
     fn mark_tables(&self, marks: &mut Marks, retained: Address) -> Result<()> {
-        let mut next = self.core.view().control.table;
+        let Control { table: mut next, volumes, .. } = self.core.view().control;
         while let Some(at) = next {
             marks.mark(at.at);
             let table = table_at(&self.core.pack, at)?;
             let is_last = table.commits.iter().any(|(_, place)| place.at < retained);
-            next = table.before.filter(|_| !is_last);
+            let is_archived = |at: &Place| volumes > 0 && at.at < retained;
+            next = table.before.filter(|before| !is_last && !is_archived(before));
         }
         Ok(())
     }

@@ -318,3 +318,46 @@ fn index_and_control_record_of_an_archive_are_made_again() {
         bench.check();
     }
 }
+
+/// Each collection once went over all commits that were ever made, and failed at the first that could not be read. The
+/// oldest ones are out of reach here.
+#[test]
+fn a_collection_looks_at_no_archived_commit_but_those_that_are_kept() {
+    let mut bench = Bench::new(options());
+    bench.chain(60);
+    bench.store.set_branch(b"old", &bench.commits[55].0).unwrap();
+    bench.store.add_volume().unwrap();
+    bench.store.collect(&Retain::newest(2), &mut go).unwrap();
+    bench.store.add_volume().unwrap();
+    for _ in 0..20 {
+        bench.chain(5);
+        bench.store.collect(&Retain::newest(2), &mut go).unwrap();
+    }
+    bench.check();
+    bench.store.close().unwrap();
+    for file in bench.disk.files() {
+        if file.to_string_lossy().contains("/volume-00000000/chunk-") {
+            bench.disk.remove(&file).unwrap();
+        }
+    }
+    bench.store = open(&bench.shared(), &bench.options).unwrap();
+    let lost = |number: usize| bench.store.checkout(&bench.commits[number].0).is_err();
+    assert!(lost(0) && lost(40), "the first commits were in the volume");
+    bench.chain(5);
+    let report = bench.store.collect(&Retain::newest(2), &mut go).unwrap();
+    assert_eq!(report.kept, 3, "two, and the head of the branch");
+    assert!(report.archived_bytes > 0, "{report:?}");
+    // Also one that is named, or all that follow one.
+    let named = Retain::newest(2).and(bench.commits[80].0);
+    assert_eq!(bench.store.collect(&named, &mut go).unwrap().kept, 4);
+    let since = Retain::since(bench.commits[158].0);
+    assert_eq!(bench.store.collect(&since, &mut go).unwrap().kept, 8);
+    let unknown = Retain::newest(2).and(Hash([7; 32]));
+    let refused = bench.store.collect(&unknown, &mut go);
+    assert!(matches!(refused, Err(Error::UnknownCommit { .. })), "{refused:?}");
+    for number in (61..bench.commits.len()).chain([55]) {
+        let (hash, content) = &bench.commits[number];
+        let context = bench.store.checkout(hash).unwrap().unwrap();
+        assert!(content_of(&context).unwrap() == *content, "commit {number}");
+    }
+}
