@@ -33,7 +33,7 @@ use crate::index::{INDEX_KEY_BYTES, IndexKey, IndexValue, place};
 use crate::marks::{Marks, unit_bytes};
 use crate::quick::QuickMap;
 use crate::store::{ControlChange, Store, Writer, lock};
-use crate::volumes::{archive_dir, is_empty, volume_dir};
+use crate::volumes::{archive_dir, check_marker, is_empty, marker_path, stage_marker, volume_dir};
 
 /// Chunks are compacted when at least one part in so many of them is garbage.
 const GARBAGE_PARTS: u64 = 16;
@@ -193,7 +193,8 @@ impl Store {
     ///
     /// # Errors
     /// [`GcRunning`](Error::GcRunning), [`GcCancelled`](Error::GcCancelled), [`UnknownCommit`](Error::UnknownCommit) for one that
-    /// is to be kept, [`Corrupt`](Error::Corrupt) if something that is in use is damaged: nothing is taken away then;
+    /// is to be kept, [`AbsentVolume`](Error::AbsentVolume) and [`ForeignVolume`](Error::ForeignVolume) if the last volume is not
+    /// there, [`PartExists`](Error::PartExists), [`Corrupt`](Error::Corrupt) if something that is in use is damaged: nothing is taken away then;
     /// and those of [`commit`](Self::commit).
     pub fn collect(
         &self,
@@ -201,6 +202,11 @@ impl Store {
         pace: &mut dyn FnMut(&GcProgress) -> GcPace,
     ) -> Result<GcReport> {
         let _running = self.no_collection()?;
+        let Control { volumes, store, .. } = self.core.view().control;
+        if let Some(last) = volumes.checked_sub(1) {
+            // The catalog may be of a time at which a volume was away.
+            self.core.pack.look_into(last, store)?;
+        }
         // What is committed from here on is in newer chunks than those that are looked at.
         let (first, end) = self.end_chunk()?;
         let plan = self.plan(retain, end)?;
@@ -229,10 +235,11 @@ impl Store {
     /// and a number in the directory of the store, which may be a mount or a link to another disk, made before. From the first
     /// one on the store has an archive: every commit that is there now, or will be, stays readable.
     ///
-    /// Cost: two listings, and the writes and syncs of a new directory and of a control record.
+    /// Cost: two listings, and the writes and syncs of a new directory, its marker and a control record.
     ///
     /// # Errors
-    /// [`EmptyVolume`](Error::EmptyVolume) if nothing was moved to the last one yet; [`GcRunning`](Error::GcRunning);
+    /// [`EmptyVolume`](Error::EmptyVolume) if nothing was moved to the last one yet; [`AbsentVolume`](Error::AbsentVolume) if that is
+    /// not there; [`ForeignVolume`](Error::ForeignVolume) if the directory is a volume already; [`GcRunning`](Error::GcRunning);
     /// [`GcUnfinished`](Error::GcUnfinished); [`InvalidConfig`](Error::InvalidConfig) for more than 65,535; and those of
     /// [`commit`](Self::commit). A reader has no such call.
     pub fn add_volume(&self) -> Result<PathBuf> {
@@ -244,10 +251,11 @@ impl Store {
         if control.collecting != 0 {
             return Err(Error::GcUnfinished);
         }
-        if let Some(last) = control.volumes.checked_sub(1)
-            && is_empty(disk, dir, last)?
-        {
-            return Err(Error::EmptyVolume { path: volume_dir(dir, last) });
+        if let Some(last) = control.volumes.checked_sub(1) {
+            check_marker(disk, dir, last, control.store)?;
+            if is_empty(disk, dir, last)? {
+                return Err(Error::EmptyVolume { path: volume_dir(dir, last) });
+            }
         }
         let Some(volumes) = control.volumes.checked_add(1) else {
             let value = (u64::from(control.volumes) + 1).to_string();
@@ -262,6 +270,10 @@ impl Store {
             }
             self.or_poison(disk.sync_dir(parent))?;
         }
+        let (marker, staged) = stage_marker(disk, dir, control.volumes, control.store)?;
+        self.or_poison(marker.sync())?;
+        disk.rename(&staged, &marker_path(dir, control.volumes))?;
+        self.or_poison(disk.sync_dir(&path))?;
         let change = ControlChange { volumes: Some(volumes), ..Default::default() };
         self.checkpoint(&mut writer, &change)?;
         Ok(path)

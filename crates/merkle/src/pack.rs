@@ -22,7 +22,8 @@ use crate::frame::{
 use crate::node::Source;
 use crate::record::{Decoded, Delta, Record, VALUE};
 use crate::volumes::{
-    Catalog, NEW_SUFFIX, Part, new_path, part_path, remove_unfinished, volume_dir, volumes,
+    Catalog, NEW_SUFFIX, Part, check_marker, new_path, part_path, remove_unfinished, volume_dir,
+    volumes,
 };
 
 /// Values up to this size are cached, in bytes.
@@ -545,6 +546,14 @@ impl Pack {
         Ok(())
     }
 
+    /// Looks through the volumes anew, and refuses one that is not there.
+    ///
+    /// Cost: one read, and one listing for each volume.
+    pub(crate) fn look_into(&self, volume: u16, store: u64) -> Result<()> {
+        check_marker(&*self.disk, &self.dir, volume, store)?;
+        self.with_catalog(true, |_| ())
+    }
+
     /// Makes durable what volumes there are and which parts they have: a process that was killed may not have.
     pub(crate) fn sync_volumes(&self) -> Result<()> {
         for volume in volumes(&*self.disk, &self.dir)? {
@@ -554,7 +563,7 @@ impl Pack {
     }
 
     /// Copies some runs of a chunk, ascending, which are those of `source`, to a volume, as a part of their own, which is
-    /// durable then; the bytes of its file.
+    /// durable then; the bytes of its file. Nothing that is there is replaced.
     ///
     /// Cost: reads and writes these runs; `pace` is called with the bytes of each piece.
     pub(crate) fn archive(
@@ -569,8 +578,13 @@ impl Pack {
         if runs.is_empty() {
             return Ok(0);
         }
+        // The disk may have gone since the last part.
+        check_marker(&*self.disk, &self.dir, volume, source.head.store)?;
         let part = self.with_catalog(false, |catalog| catalog.next_part(number, volume))?;
         let path = part_path(&self.dir, number, part);
+        if self.disk.kind(&path)?.is_some() {
+            return Err(Error::PartExists { path });
+        }
         if let Err(error) = self.write_whole(&path, &dir, source, runs, pace) {
             // Nobody is to take for archived what may not be durable.
             self.disk.remove(&path).ok();
