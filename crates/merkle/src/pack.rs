@@ -118,6 +118,15 @@ impl Pack {
         self.files.get((number, None), || self.open_chunk(number, self.access_of(number)))
     }
 
+    /// The chunk of a number for who goes over all of them: if it has to be opened, it is not among those that stay open, so
+    /// that these stay as they are and few maps of runs are in memory.
+    pub(crate) fn chunk_aside(&self, number: u32) -> Result<Arc<Chunk>> {
+        match self.files.find((number, None)) {
+            Some(chunk) => Ok(chunk),
+            None => Ok(Arc::new(self.open_chunk(number, self.access_of(number))?)),
+        }
+    }
+
     /// A part of a chunk in a volume, opened if it is not.
     pub(crate) fn part(&self, number: u32, part: Part) -> Result<Arc<Chunk>> {
         self.files.get((number, Some(part)), || {
@@ -334,13 +343,29 @@ impl Pack {
         Ok(self.keep(place, record))
     }
 
+    /// The record that a delta is based on, for who goes over all of them: it goes into `aside` in place of the cache.
+    pub(crate) fn record_aside(&self, place: Place, aside: &Cache) -> Result<Arc<Record>> {
+        for cache in [aside, &self.cache] {
+            if let Some(Cached::Record(record)) = cache.get(place.at) {
+                return Ok(record);
+            }
+        }
+        let record = Arc::new(self.decode_full(place)?);
+        aside.insert(place.at, Cached::Record(Arc::clone(&record)));
+        Ok(record)
+    }
+
     /// The record that a delta is based on.
     fn full_record(&self, place: Place) -> Result<Arc<Record>> {
         if let Some(Cached::Record(record)) = self.cached(place.at) {
             return Ok(record);
         }
+        Ok(self.keep(place, self.decode_full(place)?))
+    }
+
+    fn decode_full(&self, place: Place) -> Result<Record> {
         match Record::decode(place, &self.body(place)?) {
-            Ok(Decoded::Record(record)) => Ok(self.keep(place, record)),
+            Ok(Decoded::Record(record)) => Ok(record),
             Ok(Decoded::Delta(_)) => {
                 Err(self
                     .corrupt(place.at, Corrupt::rule("a delta is based on a full record", 4, 5)))
@@ -542,7 +567,7 @@ impl Pack {
         if self.access == Access::Direct {
             chunk.forget();
         }
-        self.files.put((number, None), Arc::new(chunk));
+        self.files.replace((number, None), Arc::new(chunk));
         Ok(())
     }
 
