@@ -306,6 +306,8 @@ impl Chunk {
 /// Records are read so many bytes at a time when a whole chunk is.
 const WINDOW_BYTES: usize = 1 << 20;
 const CRC_BYTES: usize = 4;
+/// A copy is synced whenever so many bytes of it are not: the sync of a commit may have to wait for what others have written.
+const UNSYNCED_BYTES_MAX: usize = 2 << 20;
 
 /// The size of the record at the beginning of a window that holds all of it.
 fn window_record(window: &[u8]) -> Option<usize> {
@@ -351,7 +353,7 @@ fn read_map(file: &dyn DiskFile, (count, offset): (u32, u64)) -> Result<Box<[Run
 /// `source`, in ascending order.
 ///
 /// Cost: reads and writes the runs, 1 MiB at a time, with what is between them if it is little; `pace` is called with the bytes
-/// of each write.
+/// of each write. A sync for every 2 MiB.
 pub(crate) fn write_compacted(
     disk: &dyn Disk,
     path: &Path,
@@ -366,9 +368,15 @@ pub(crate) fn write_compacted(
     // What was read of the source, from an offset on, and what is to be written.
     let (mut read, mut read_at) = (Vec::new(), 0);
     let (mut ready, mut ready_at) = (Vec::new(), u64::from(next) * UNIT_BYTES);
+    let mut unsynced = 0;
     let mut write = |ready: &mut Vec<u8>| -> Result<()> {
         file.write_at(ready, ready_at)?;
         ready_at += ready.len() as u64;
+        unsynced += ready.len();
+        if unsynced >= UNSYNCED_BYTES_MAX {
+            file.sync()?;
+            unsynced = 0;
+        }
         pace(ready.len() as u64)?;
         ready.clear();
         Ok(())
@@ -483,12 +491,13 @@ mod tests {
     /// Any runs, with gaps of any size: the copy has their bytes, back to back, and small runs share reads and writes.
     #[test]
     fn a_compacted_copy_has_the_runs_and_takes_few_calls() {
+        let mut largest = 0;
         for_each_seed("a_compacted_copy_has_the_runs_and_takes_few_calls", 20, |rng, seed| {
             let disk = terrane_io::SimDisk::new(seed);
             let shared: &dyn Disk = &*disk;
             let chunk = Chunk::create(shared, Path::new(""), head_of(0)).unwrap();
             let (mut runs, mut unit, mut content) = (Vec::new(), FIRST_UNIT, Vec::new());
-            for _ in 0..1 + rng.below(500) {
+            for _ in 0..=rng.below(500) {
                 let scale = if rng.chance(1, 100) { 200_000 } else { 30 };
                 unit += rng.below(scale) as u32;
                 let units = 1 + rng.below(scale) as u32;
@@ -499,8 +508,12 @@ mod tests {
                 unit += units;
             }
             let (calls, mut paced) = (disk.calls(), 0);
+            chunk.file.sync().unwrap();
+            let before = disk.pending();
             let mut pace = |bytes: u64| {
                 paced += bytes;
+                let writes = disk.pending() - before;
+                assert!(writes <= 3, "{writes} writes wait to be synced");
                 Ok(())
             };
             write_compacted(shared, Path::new("copy"), &chunk, &runs, &mut pace).unwrap();
@@ -518,7 +531,9 @@ mod tests {
             let mut copied = vec![0; content.len()];
             copy.file.read_at(&mut copied, CHUNK_HEAD_BYTES as u64).unwrap();
             assert!(copied == content);
+            largest = largest.max(content.len());
         });
+        assert!(largest > 2 * UNSYNCED_BYTES_MAX, "{largest}");
     }
 
     fn head_of(number: u32) -> ChunkHead {
