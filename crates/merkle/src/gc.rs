@@ -188,14 +188,15 @@ impl Store {
     /// [volumes](Self::add_volume), moves it to the last one, where it can be read as before. Runs in the thread of the caller;
     /// others go on reading and committing.
     ///
-    /// Cost: memory for 2 bytes for each record in use, never more than a 64th of what was written, and some MiB. Reads the older chunks twice at most, and writes those with garbage once, without it, and the garbage to a volume
-    /// if there is one.
+    /// Cost: reads the older chunks twice at most, and writes those with garbage once, without it, and the garbage to a volume
+    /// if there is one. Takes 2 to 4 bytes of memory for each record in use, never more than a 32nd of what was written, and some
+    /// MiB.
     ///
     /// # Errors
     /// [`GcRunning`](Error::GcRunning), [`GcCancelled`](Error::GcCancelled), [`UnknownCommit`](Error::UnknownCommit) for one that
     /// is to be kept, [`AbsentVolume`](Error::AbsentVolume) and [`ForeignVolume`](Error::ForeignVolume) if the last volume is not
-    /// there, [`PartExists`](Error::PartExists), [`Corrupt`](Error::Corrupt) if something that is in use is damaged: nothing is taken away then;
-    /// and those of [`commit`](Self::commit).
+    /// there, [`PartExists`](Error::PartExists), [`Corrupt`](Error::Corrupt) if something that is in use is damaged: nothing is
+    /// taken away then; and those of [`commit`](Self::commit).
     pub fn collect(
         &self,
         retain: &Retain,
@@ -355,7 +356,7 @@ impl Store {
         missing: &mut BTreeSet<Hash>,
         plan: &mut Plan,
     ) -> Result<()> {
-        for hash in &*heads | &*missing {
+        for hash in heads | &*missing {
             if let Some((place, CommitRecord { root, .. })) = self.core.find_commit(&hash)? {
                 plan.kept.push(Kept { hash, place, root: root.map(|root| root.place.at) });
                 missing.remove(&hash);
