@@ -1,6 +1,7 @@
 //! Checking a store: every byte that is read for some commit, and everything that leads there.
 //!
-//! Looked at are: the control record and the heads of all chunks, those in volumes as well; every frame and every record with its checksum and its
+//! Looked at are: the control record and the heads of all chunks, those in volumes as well, and
+//! the markers of these; every frame and every record with its checksum and its
 //! format; every object that a commit reaches, once: that it is there, that its hash is the one by which it is referred to,
 //! and that directories have their canonical shape; the heads of branches; and, of a store that nobody writes to, the index.
 
@@ -12,6 +13,7 @@ use terrane_io::Disk;
 
 use crate::address::{Address, Link, Place};
 use crate::chunk::{Chunk, chunk_number, chunk_path};
+use crate::control::Control;
 use crate::core::{Core, View, recover};
 use crate::corrupt::Corrupt;
 use crate::digest;
@@ -26,7 +28,7 @@ use crate::quick::QuickMap;
 use crate::record::{ENTRIES_DELTA, FLAT, INNER, INNER_DELTA, LEAF, Record, Stored, VALUE};
 use crate::rules::BRANCHING_MAX;
 use crate::store::{index_dir, read_control};
-use crate::volumes::{volume_dir, volumes};
+use crate::volumes::check_marker;
 
 /// Problems that are listed; further ones are counted.
 const PROBLEMS_MAX: usize = 1000;
@@ -151,6 +153,9 @@ impl CheckReport {
             }
             Error::NotAContextStore { path } => {
                 self.note(path, None, tree_path, "no file of a context store".to_owned());
+            }
+            Error::AbsentVolume { ref path } | Error::ForeignVolume { ref path } => {
+                self.note(path.clone(), None, tree_path, error.to_string());
             }
             other => return Err(other),
         }
@@ -447,13 +452,14 @@ impl Checker<'_> {
         Ok(())
     }
 
-    /// The volumes that the control record knows are there.
+    /// The volumes that the control record knows are there, each with its marker.
     fn volumes(&mut self) -> Result<()> {
         let core = self.core;
-        let present = volumes(&*core.disk, &core.dir)?;
-        for volume in (0..core.view().control.volumes).filter(|volume| !present.contains(volume)) {
-            let path = volume_dir(self.dir, volume);
-            self.report.note(path, None, None, "a volume of the archive is missing".to_owned());
+        let Control { volumes, store, .. } = core.view().control;
+        for volume in 0..volumes {
+            if let Err(error) = check_marker(&*core.disk, &core.dir, volume, store) {
+                self.report.note_error(self.dir, None, error)?;
+            }
         }
         Ok(())
     }

@@ -13,6 +13,7 @@ use crate::record::{
     TAG_VALUE, VALUE,
 };
 use crate::snapshot::{SNAPSHOT_HEAD_BYTES, SNAPSHOT_MAGIC, SNAPSHOT_VERSION};
+use crate::volumes::{VOLUME_BYTES, VOLUME_MAGIC, VOLUME_VERSION};
 
 /// Every constant of the formats of context stores and proofs, by name.
 #[must_use]
@@ -32,6 +33,9 @@ pub fn constants() -> Vec<(&'static str, String)> {
         ("CONTEXT_CONTROL_MAGIC", text(&CONTROL_MAGIC)),
         ("CONTEXT_CONTROL_VERSION", CONTROL_VERSION.to_string()),
         ("CONTEXT_CONTROL_PAGE_BYTES", CONTROL_PAGE_BYTES.to_string()),
+        ("CONTEXT_VOLUME_MAGIC", text(&VOLUME_MAGIC)),
+        ("CONTEXT_VOLUME_VERSION", VOLUME_VERSION.to_string()),
+        ("CONTEXT_VOLUME_BYTES", VOLUME_BYTES.to_string()),
         ("CONTEXT_VALUE", VALUE.to_string()),
         ("CONTEXT_FLAT", FLAT.to_string()),
         ("CONTEXT_LEAF", LEAF.to_string()),

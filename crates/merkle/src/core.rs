@@ -297,11 +297,14 @@ impl Core {
         }
     }
 
-    /// Calls `visit` with a directory and all objects below it that were not seen, or are in no chunk that `seen` is for.
+    /// Calls `visit` with a directory and all objects below it that were not seen, or are in no chunk that `seen` is for; and
+    /// `skip` with the error of each directory or inode that cannot be read, which is left out with what is below it, if that
+    /// says so.
     pub(crate) fn each_object(
         &self,
         root: Link,
         seen: &mut Marks,
+        skip: &mut dyn FnMut(Error) -> Result<()>,
         visit: &mut dyn FnMut(Object, &Link) -> Result<()>,
     ) -> Result<()> {
         let mut stack = vec![root];
@@ -309,8 +312,15 @@ impl Core {
             if !seen.mark(link.place.at) {
                 continue;
             }
+            let record = match self.pack.record_at(link.place) {
+                Ok(record) => record,
+                Err(error) => {
+                    skip(error)?;
+                    continue;
+                }
+            };
             visit(Object::Dir, &link)?;
-            let node = Node::of_record(self.pack.record_at(link.place)?, &link);
+            let node = Node::of_record(record, &link);
             match node.shape() {
                 Shape::Inner(inner) => {
                     let buckets = 0..BRANCHING_MAX as usize;
@@ -332,8 +342,8 @@ impl Core {
         Ok(())
     }
 
-    /// Calls `visit` with the objects of the commits behind the control record that lie there, but for what is damaged and
-    /// below.
+    /// Calls `visit` with the objects of the commits behind the control record that lie there, but for directories that are
+    /// damaged, and what only they lead to.
     ///
     /// Cost: one read for each directory and inode of these.
     pub(crate) fn each_recent(&self, visit: &mut dyn FnMut(Object, &Link)) -> Result<()> {
@@ -343,23 +353,20 @@ impl Core {
         };
         let end = last.map_or(tail.chunk, |last| last.at.chunk);
         let mut seen = Marks::new(tail.chunk, end + 1);
+        // For who reads the object.
+        let mut skip = |error| match error {
+            Error::Corrupt { .. } | Error::Collected { .. } | Error::VolumeMissing { .. } => Ok(()),
+            error => Err(error),
+        };
         for commit in commits {
             let root = self.commit_at(commit)?.root;
             let Some(root) = root.filter(|root| root.place.at >= tail) else { continue };
-            let visited = self.each_object(root, &mut seen, &mut |object, link| {
+            self.each_object(root, &mut seen, &mut skip, &mut |object, link| {
                 if link.place.at >= tail {
                     visit(object, link);
                 }
                 Ok(())
-            });
-            match visited {
-                // For who reads the object.
-                Ok(())
-                | Err(
-                    Error::Corrupt { .. } | Error::Collected { .. } | Error::VolumeMissing { .. },
-                ) => {}
-                Err(error) => return Err(error),
-            }
+            })?;
         }
         Ok(())
     }

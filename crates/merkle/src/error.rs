@@ -212,6 +212,26 @@ pub enum Error {
         /// Where the object was before.
         address: Address,
     },
+    /// A volume has no marker: its directory is gone, or is the mount point of a disk that is away. Mount the disk.
+    #[error("{} has no marker of a volume; mount the disk that the volume is on", .path.display())]
+    AbsentVolume {
+        /// The directory of the volume.
+        path: PathBuf,
+    },
+    /// The directory of a volume has the marker of another one, or of another store. Mount the right disk, or choose an empty
+    /// directory for a new volume.
+    #[error("{} is another volume, or one of another store; mount the right disk", .path.display())]
+    ForeignVolume {
+        /// The directory of the volume.
+        path: PathBuf,
+    },
+    /// A volume has a part already that was to be made; no part is ever replaced. Something else than the store has put it there
+    /// since the collection began: collect again.
+    #[error("{} is there already, and no part is replaced; collect again", .path.display())]
+    PartExists {
+        /// The part.
+        path: PathBuf,
+    },
     /// A collection was cancelled. What it had not begun to take away is still there.
     #[error("the collection was cancelled")]
     GcCancelled,

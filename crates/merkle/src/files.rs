@@ -69,6 +69,20 @@ impl OpenFiles {
         }
     }
 
+    /// The chunk of a key if its file is open.
+    pub(crate) fn find(&self, key: FileKey) -> Option<Arc<Chunk>> {
+        let files = self.open.read().unwrap_or_else(PoisonError::into_inner);
+        files.slots.get(&key).map(|slot| Arc::clone(&slot.chunk))
+    }
+
+    /// Puts a chunk in the place of the one of that key if that is open; otherwise it is opened when it is asked for.
+    pub(crate) fn replace(&self, key: FileKey, chunk: Arc<Chunk>) {
+        let mut files = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        if files.remove(&key) {
+            files.insert(key, chunk, self.files_max);
+        }
+    }
+
     /// Puts a chunk in the place of the one of that key.
     pub(crate) fn put(&self, key: FileKey, chunk: Arc<Chunk>) {
         let mut files = self.open.write().unwrap_or_else(PoisonError::into_inner);
@@ -109,12 +123,15 @@ impl Open {
         self.slots.get(key).is_some_and(|slot| slot.is_used.swap(false, Ordering::Relaxed))
     }
 
-    fn remove(&mut self, key: &FileKey) {
+    /// Takes a file out; says whether it was open.
+    fn remove(&mut self, key: &FileKey) -> bool {
         self.changes += 1;
-        if self.slots.remove(key).is_some() {
+        let was_open = self.slots.remove(key).is_some();
+        if was_open {
             self.ring.retain(|other| other != key);
             self.hand = self.hand.min(self.ring.len().saturating_sub(1));
         }
+        was_open
     }
 }
 
@@ -149,6 +166,13 @@ mod tests {
             get(7);
         }
         assert_eq!(opened.get(), 100, "chunk 7 was used all the time");
+        // What is looked for, or replaced, without being open does not come in.
+        assert!(files.find((7, None)).is_some() && files.find((1, None)).is_none());
+        let new = Arc::new(chunk(7).unwrap());
+        files.replace((7, None), Arc::clone(&new));
+        files.replace((1, None), Arc::new(chunk(1).unwrap()));
+        assert!(files.find((7, None)).is_some_and(|chunk| Arc::ptr_eq(&chunk, &new)));
+        assert!(files.find((1, None)).is_none());
         for_each_seed("what_is_asked_for_stays_open_within_the_bound", 20, |rng, _| {
             for _ in 0..200 {
                 let number = rng.below(20) as u32;

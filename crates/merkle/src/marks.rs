@@ -1,9 +1,11 @@
-//! Marks: which records of the older chunks are in use, one bit for each unit of 8 bytes.
+//! Marks: which records of the older chunks are in use. A collection has a set of them in memory: 2 bytes for each record, or
+//! where they lie close together a bit for each unit of 8 bytes. What was compacted away takes next to nothing.
 //!
 //! Records point at earlier ones only. So the marks themselves are the list of what is still to be visited: the chunks are
 //! swept once, from the newest to the oldest, each from its end, and whatever is found is marked further down.
 
 use crate::address::{Address, Link, Place, UNIT_BYTES};
+use crate::cache::Cache;
 use crate::chunk::Chunk;
 use crate::corrupt::Corrupt;
 use crate::error::{Error, Result};
@@ -15,39 +17,111 @@ use crate::record::{Decoded, ENTRIES_DELTA, FLAT, Record, RecordBody, Stored};
 const WINDOW_BYTES: u64 = 1 << 20;
 /// How far a window reaches behind the record that it is read for.
 const AHEAD_BYTES: u64 = 64 << 10;
+/// Memory for records that deltas are based on, in bytes.
+const RECORDS_BYTES: usize = 4 << 20;
 
-/// One bit for each unit of a chunk.
-#[derive(Debug, Default)]
-struct Bits(Vec<u64>);
+/// Units of a page of a set: 32 KiB of a chunk.
+const PAGE_UNITS: u32 = 4096;
+const PAGE_WORDS: usize = PAGE_UNITS as usize / 64;
+/// Units that a page lists; as many take the room of a bit for each unit.
+const LISTED_MAX: usize = PAGE_UNITS as usize / 16;
 
-impl Bits {
-    /// Sets a bit; says whether it was clear.
-    fn set(&mut self, unit: u32) -> bool {
-        let (word, bit) = (unit as usize / 64, unit % 64);
-        if self.0.len() <= word {
-            self.0.resize(word + 1, 0);
+/// The units of a page that are in a set.
+#[derive(Debug)]
+enum Page {
+    /// Those that are, ascending.
+    Listed(Vec<u16>),
+    /// A bit for each.
+    Bits(Box<[u64; PAGE_WORDS]>),
+}
+
+impl Default for Page {
+    fn default() -> Self {
+        Self::Listed(Vec::new())
+    }
+}
+
+impl Page {
+    /// Adds a unit; says whether it was missing.
+    fn add(&mut self, unit: u16) -> bool {
+        match self {
+            Self::Listed(listed) => {
+                let Err(at) = listed.binary_search(&unit) else { return false };
+                if listed.len() < LISTED_MAX {
+                    listed.insert(at, unit);
+                    return true;
+                }
+                let mut bits = Box::new([0; PAGE_WORDS]);
+                for unit in listed.iter().chain([&unit]) {
+                    bits[usize::from(unit / 64)] |= 1 << (unit % 64);
+                }
+                *self = Self::Bits(bits);
+                true
+            }
+            Self::Bits(bits) => {
+                let word = &mut bits[usize::from(unit / 64)];
+                let was_missing = *word >> (unit % 64) & 1 == 0;
+                *word |= 1 << (unit % 64);
+                was_missing
+            }
         }
-        let was_clear = self.0[word] >> bit & 1 == 0;
-        self.0[word] |= 1 << bit;
-        was_clear
+    }
+
+    fn has(&self, unit: u16) -> bool {
+        match self {
+            Self::Listed(listed) => listed.binary_search(&unit).is_ok(),
+            Self::Bits(bits) => bits[usize::from(unit / 64)] >> (unit % 64) & 1 == 1,
+        }
+    }
+
+    /// The highest one below `unit`, which is at most the number of units of a page.
+    fn below(&self, unit: u32) -> Option<u32> {
+        match self {
+            Self::Listed(listed) => {
+                let above = listed.partition_point(|listed| u32::from(*listed) < unit);
+                listed[..above].last().map(|listed| u32::from(*listed))
+            }
+            Self::Bits(bits) => {
+                let mut word = unit as usize / 64;
+                let mut part = bits.get(word).map_or(0, |bits| bits & ((1 << (unit % 64)) - 1));
+                while part == 0 {
+                    word = word.checked_sub(1)?;
+                    part = bits[word];
+                }
+                Some((word * 64) as u32 + part.ilog2())
+            }
+        }
+    }
+}
+
+/// Units of a chunk: at most 2 bytes for each, and at most a bit for each unit that the chunk was written with.
+#[derive(Debug, Default)]
+struct Units(Vec<Page>);
+
+impl Units {
+    /// Adds a unit; says whether it was missing.
+    fn add(&mut self, unit: u32) -> bool {
+        let page = (unit / PAGE_UNITS) as usize;
+        if self.0.len() <= page {
+            self.0.resize_with(page + 1, Page::default);
+        }
+        self.0[page].add((unit % PAGE_UNITS) as u16)
     }
 
     fn has(&self, unit: u32) -> bool {
-        self.0.get(unit as usize / 64).is_some_and(|word| word >> (unit % 64) & 1 == 1)
+        let page = self.0.get((unit / PAGE_UNITS) as usize);
+        page.is_some_and(|page| page.has((unit % PAGE_UNITS) as u16))
     }
 
-    /// The highest bit that is set below `unit`.
+    /// The highest one below `unit`.
     fn below(&self, unit: u32) -> Option<u32> {
-        let mut word = (unit as usize / 64).min(self.0.len());
-        let mut part = match self.0.get(word) {
-            Some(bits) => bits & ((1 << (unit % 64)) - 1),
-            None => 0,
-        };
-        while part == 0 {
-            word = word.checked_sub(1)?;
-            part = self.0[word];
+        let number = ((unit / PAGE_UNITS) as usize).min(self.0.len());
+        let first = self.0.get(number).and_then(|page| page.below(unit % PAGE_UNITS));
+        if let Some(first) = first {
+            return Some(number as u32 * PAGE_UNITS + first);
         }
-        Some((word * 64) as u32 + part.ilog2())
+        let mut pages = self.0[..number].iter().enumerate().rev();
+        pages.find_map(|(number, page)| Some(number as u32 * PAGE_UNITS + page.below(PAGE_UNITS)?))
     }
 }
 
@@ -57,15 +131,17 @@ pub(crate) struct Marks {
     first: u32,
     end: u32,
     /// Records that are reachable.
-    live: Vec<Bits>,
+    live: Vec<Units>,
     /// Records that only deltas are based on: kept, but what they point at is not in use because of them.
-    bases: Vec<Bits>,
+    bases: Vec<Units>,
+    /// Records that deltas are based on, apart from what the store has in its cache: they would drive that out.
+    records: Cache,
 }
 
 impl Marks {
     pub(crate) fn new(first: u32, end: u32) -> Self {
-        let bits = || (first..end).map(|_| Bits::default()).collect();
-        Self { first, end, live: bits(), bases: bits() }
+        let none = || (first..end).map(|_| Units::default()).collect();
+        Self { first, end, live: none(), bases: none(), records: Cache::new(RECORDS_BYTES) }
     }
 
     fn chunk(&self, at: Address) -> Option<usize> {
@@ -90,12 +166,12 @@ impl Marks {
 
     /// Marks a record; says whether it is one of these chunks that was not marked.
     pub(crate) fn mark(&mut self, at: Address) -> bool {
-        self.chunk(at).is_some_and(|chunk| self.live[chunk].set(at.unit))
+        self.chunk(at).is_some_and(|chunk| self.live[chunk].add(at.unit))
     }
 
     fn mark_base(&mut self, at: Address) {
         if let Some(chunk) = self.chunk(at) {
-            self.bases[chunk].set(at.unit);
+            self.bases[chunk].add(at.unit);
         }
     }
 
@@ -110,11 +186,14 @@ impl Marks {
     ) -> Result<()> {
         for number in (self.first..self.end).rev() {
             let chunk = (number - self.first) as usize;
+            if self.live[chunk].below(u32::MAX).is_none() {
+                continue;
+            }
+            let open = pack.chunk_aside(number)?;
             let mut window = Window::default();
             let mut unit = u32::MAX;
             while let Some(next) = self.live[chunk].below(unit) {
                 unit = next;
-                let open = pack.chunk(number)?;
                 let at = Address { chunk: number, unit };
                 if open.locate(at).is_none() && pack.archived(at)?.is_some() {
                     continue;
@@ -162,7 +241,7 @@ impl Marks {
             Decoded::Record(record) => record,
             Decoded::Delta(delta) => {
                 self.mark_base(delta.full().at);
-                let full = pack.record_at(delta.full())?;
+                let full = pack.record_aside(delta.full(), &self.records)?;
                 delta.apply(&full).map_err(fail)?
             }
         };
@@ -239,4 +318,58 @@ impl Window {
 /// Bytes of so many units.
 pub(crate) fn unit_bytes(units: u64) -> u64 {
     units * UNIT_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use terrane_testkit::draw::Draw;
+    use terrane_testkit::seeds::for_each_seed;
+
+    /// Against a sorted set, with pages that are empty, listed and full of bits.
+    #[test]
+    fn units_are_a_set() {
+        for_each_seed("units_are_a_set", 30, |rng, _| {
+            let (mut units, mut model) = (Units::default(), BTreeSet::new());
+            let end = 1 + rng.below(u64::from(PAGE_UNITS) * 6) as u32;
+            let dense = rng.below(u64::from(end)) as u32;
+            for _ in 0..rng.below(3000) {
+                let near = dense + rng.below(1000) as u32;
+                let unit = if rng.chance(1, 2) { near } else { rng.below(u64::from(end)) as u32 };
+                assert_eq!(units.add(unit), model.insert(unit));
+            }
+            for unit in 0..end + 2000 {
+                assert_eq!(units.has(unit), model.contains(&unit), "{unit}");
+                assert_eq!(units.below(unit), model.range(..unit).next_back().copied(), "{unit}");
+            }
+            let mut descending = Vec::new();
+            let mut unit = u32::MAX;
+            while let Some(next) = units.below(unit) {
+                descending.push(next);
+                unit = next;
+            }
+            assert!(descending.iter().eq(model.iter().rev()));
+        });
+    }
+
+    /// One record in 4 KiB, as a chunk has that was compacted often, takes 2 bytes and no page of bits; no chunk takes more
+    /// than a bit for each unit and a little.
+    #[test]
+    fn few_units_take_little_memory() {
+        let heap_bytes = |units: &Units| -> usize {
+            let pages = units.0.capacity() * size_of::<Page>();
+            let of_page = |page: &Page| match page {
+                Page::Listed(listed) => listed.capacity() * 2,
+                Page::Bits(_) => PAGE_WORDS * 8,
+            };
+            pages + units.0.iter().map(of_page).sum::<usize>()
+        };
+        let chunk_units = (16 << 20) / UNIT_BYTES as u32;
+        let (mut few, mut all) = (Units::default(), Units::default());
+        (0..chunk_units).rev().step_by(512).for_each(|unit| assert!(few.add(unit)));
+        assert!(heap_bytes(&few) < 32 << 10, "{}", heap_bytes(&few));
+        (0..chunk_units).rev().for_each(|unit| assert!(all.add(unit)));
+        assert!(heap_bytes(&all) < 300 << 10, "{}", heap_bytes(&all));
+    }
 }

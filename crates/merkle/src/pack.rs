@@ -22,7 +22,8 @@ use crate::frame::{
 use crate::node::Source;
 use crate::record::{Decoded, Delta, Record, VALUE};
 use crate::volumes::{
-    Catalog, NEW_SUFFIX, Part, missing, new_path, part_path, remove_unfinished, volume_dir, volumes,
+    Catalog, NEW_SUFFIX, Part, check_marker, missing, new_path, part_path, remove_unfinished,
+    volume_dir, volumes,
 };
 
 /// Values up to this size are cached, in bytes.
@@ -55,6 +56,8 @@ pub(crate) struct Pack {
     /// How chunks are read that are not written to.
     access: Access,
     files: OpenFiles,
+    /// Number of the chunk that is written to: from it on they are read through the page cache. Beyond all if there is none.
+    appended: AtomicU32,
     /// What the volumes have; none before somebody looks.
     catalog: RwLock<Option<Catalog>>,
     /// Number of the first chunk that is kept.
@@ -91,6 +94,7 @@ impl Pack {
             writable,
             access: Access::Buffered,
             files: OpenFiles::new(OPEN_FILES_MAX),
+            appended: AtomicU32::new(u32::MAX),
             catalog: RwLock::default(),
             first: AtomicU32::new(0),
             volumes: AtomicU16::new(0),
@@ -118,7 +122,16 @@ impl Pack {
 
     /// The chunk of a number, opened if it is not.
     pub(crate) fn chunk(&self, number: u32) -> Result<Arc<Chunk>> {
-        self.files.get((number, None), || self.open_chunk(number, self.access))
+        self.files.get((number, None), || self.open_chunk(number, self.access_of(number)))
+    }
+
+    /// The chunk of a number for who goes over all of them: if it has to be opened, it is not among those that stay open, so
+    /// that these stay as they are and few maps of runs are in memory.
+    pub(crate) fn chunk_aside(&self, number: u32) -> Result<Arc<Chunk>> {
+        match self.files.find((number, None)) {
+            Some(chunk) => Ok(chunk),
+            None => Ok(Arc::new(self.open_chunk(number, self.access_of(number))?)),
+        }
     }
 
     /// A part of a chunk in a volume, opened if it is not.
@@ -175,6 +188,12 @@ impl Pack {
         Ok(None)
     }
 
+    /// How a chunk is read: the one that is written to through the page cache, also when its file was closed meanwhile.
+    fn access_of(&self, number: u32) -> Access {
+        let is_appended = number >= self.appended.load(Ordering::Acquire);
+        if is_appended { Access::Buffered } else { self.access }
+    }
+
     fn open_chunk(&self, number: u32, access: Access) -> Result<Chunk> {
         let mode = if self.writable { OpenMode::ReadWrite } else { OpenMode::Read };
         Chunk::open(&*self.disk, &self.dir, number, mode, access)
@@ -182,6 +201,7 @@ impl Pack {
 
     /// The tail in a chunk that is open for appending, which goes through the page cache.
     pub(crate) fn to_append(&self, tail: Tail) -> Result<Tail> {
+        self.appended.store(tail.end.chunk, Ordering::Release);
         if self.access == Access::Buffered {
             return Ok(tail);
         }
@@ -201,6 +221,7 @@ impl Pack {
     /// Makes the chunk of a number; a file of that name, left over from a crash, is replaced.
     pub(crate) fn create_chunk(&self, head: ChunkHead) -> Result<Arc<Chunk>> {
         let chunk = Arc::new(Chunk::create(&*self.disk, &self.dir, head)?);
+        self.appended.fetch_min(head.number, Ordering::AcqRel);
         self.files.put((head.number, None), Arc::clone(&chunk));
         Ok(chunk)
     }
@@ -342,13 +363,29 @@ impl Pack {
         Ok(self.keep(place, record))
     }
 
+    /// The record that a delta is based on, for who goes over all of them: it goes into `aside` in place of the cache.
+    pub(crate) fn record_aside(&self, place: Place, aside: &Cache) -> Result<Arc<Record>> {
+        for cache in [aside, &self.cache] {
+            if let Some(Cached::Record(record)) = cache.get(place.at) {
+                return Ok(record);
+            }
+        }
+        let record = Arc::new(self.decode_full(place)?);
+        aside.insert(place.at, Cached::Record(Arc::clone(&record)));
+        Ok(record)
+    }
+
     /// The record that a delta is based on.
     fn full_record(&self, place: Place) -> Result<Arc<Record>> {
         if let Some(Cached::Record(record)) = self.cached(place.at) {
             return Ok(record);
         }
+        Ok(self.keep(place, self.decode_full(place)?))
+    }
+
+    fn decode_full(&self, place: Place) -> Result<Record> {
         match Record::decode(place, &self.body(place)?) {
-            Ok(Decoded::Record(record)) => Ok(self.keep(place, record)),
+            Ok(Decoded::Record(record)) => Ok(record),
             Ok(Decoded::Delta(_)) => {
                 Err(self
                     .corrupt(place.at, Corrupt::rule("a delta is based on a full record", 4, 5)))
@@ -368,6 +405,7 @@ impl Pack {
         };
         let chunk = self.create_chunk(head)?;
         chunk.file.allocate(chunk_bytes)?;
+        self.appended.store(head.number, Ordering::Release);
         self.end_appending(tail.end.chunk, &tail.chunk);
         Ok(Tail { chunk, end: Address { chunk: head.number, unit: FIRST_UNIT }, chain: tail.chain })
     }
@@ -549,8 +587,16 @@ impl Pack {
         if self.access == Access::Direct {
             chunk.forget();
         }
-        self.files.put((number, None), Arc::new(chunk));
+        self.files.replace((number, None), Arc::new(chunk));
         Ok(())
+    }
+
+    /// Looks through the volumes anew, and refuses one that is not there.
+    ///
+    /// Cost: one read, and one listing for each volume.
+    pub(crate) fn look_into(&self, volume: u16, store: u64) -> Result<()> {
+        check_marker(&*self.disk, &self.dir, volume, store)?;
+        self.with_catalog(true, |_| ())
     }
 
     /// Makes durable what volumes there are and which parts they have: a process that was killed may not have.
@@ -562,7 +608,7 @@ impl Pack {
     }
 
     /// Copies some runs of a chunk, ascending, which are those of `source`, to a volume, as a part of their own, which is
-    /// durable then; the bytes of its file.
+    /// durable then; the bytes of its file. Nothing that is there is replaced.
     ///
     /// Cost: reads and writes these runs; `pace` is called with the bytes of each piece.
     pub(crate) fn archive(
@@ -577,8 +623,13 @@ impl Pack {
         if runs.is_empty() {
             return Ok(0);
         }
+        // The disk may have gone since the last part.
+        check_marker(&*self.disk, &self.dir, volume, source.head.store)?;
         let part = self.with_catalog(false, |catalog| catalog.next_part(number, volume))?;
         let path = part_path(&self.dir, number, part);
+        if self.disk.kind(&path)?.is_some() {
+            return Err(Error::PartExists { path });
+        }
         if let Err(error) = self.write_whole(&path, &dir, source, runs, pace) {
             // Nobody is to take for archived what may not be durable.
             self.disk.remove(&path).ok();
@@ -699,5 +750,44 @@ impl Source for Pack {
             }
         };
         fetched.into_iter().zip(nodes).map(whole).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use terrane_io::MemoryDisk;
+
+    /// The chunk that is written to, whose file was closed because many others were opened since, is opened again as it was:
+    /// past the page cache, what was just appended would not be there.
+    #[test]
+    fn the_chunk_that_is_written_to_is_read_through_the_page_cache_whenever_it_is_opened() {
+        let pack = Pack::new(MemoryDisk::new(), Path::new(""), true, 0).with_access(Access::Direct);
+        let head = ChunkHead { number: 0, store: 1, before: 0, chain: 0, map: None };
+        let chunk = pack.create_chunk(head).unwrap();
+        let mut tail = Tail { chunk, end: Address { chunk: 0, unit: FIRST_UNIT }, chain: 0 };
+        let last = OPEN_FILES_MAX as u32 + 10;
+        for _ in 0..last {
+            tail = pack.roll(&tail, 1 << 10).unwrap();
+        }
+        let access = |number| pack.chunk(number).unwrap().file.access();
+        for _ in 0..2 {
+            for number in 0..last {
+                assert_eq!(access(number), Access::Direct, "chunk {number}");
+            }
+        }
+        assert_eq!(access(last), Access::Buffered);
+        drop(tail);
+        // Also in a store that is opened.
+        let pack = Pack::new(Arc::clone(&pack.disk), Path::new(""), true, 0);
+        let pack = pack.with_access(Access::Direct);
+        let end = Address { chunk: last, unit: FIRST_UNIT };
+        let tail = Tail { chunk: pack.chunk(last).unwrap(), end, chain: 0 };
+        let tail = pack.to_append(tail).unwrap();
+        for number in (0..last).chain(0..last) {
+            pack.chunk(number).unwrap();
+        }
+        assert_eq!(pack.chunk(last).unwrap().file.access(), Access::Buffered);
+        assert_eq!(tail.chunk.file.access(), Access::Buffered);
     }
 }

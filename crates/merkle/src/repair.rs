@@ -154,7 +154,7 @@ fn rebuild(
             add(Some((key(Object::Commit, &record.commit.hash), value(place))))?;
         }
         if let Some(root) = record.root.filter(|root| all && root.place.at < tail) {
-            core.each_object(root, &mut seen, &mut |object, link| {
+            core.each_object(root, &mut seen, &mut Err, &mut |object, link| {
                 add(Some((key(object, &link.hash), value(link.place))))
             })?;
         }

@@ -1,24 +1,35 @@
 //! Volumes: where collections of a store with an archive put what is no longer in use. They are the directories
 //! `archive/volume-` ‖ number in 8 hexadecimal digits of the store, which may be mounts or links to other disks. A volume holds
 //! parts of chunks, in the format of [compacted chunks](crate::chunk): `chunk-` ‖ number of the chunk ‖ `-` ‖ number of the part,
-//! in 8 hexadecimal digits each.
+//! in 8 hexadecimal digits each; and a marker, the file `volume`, which says whose it is.
 //!
 //! Invariants: a part is written under a name that ends in `.new`, synced, and renamed, so that one that is there is whole; it
 //! is never changed or removed. A record leaves its chunk only after a part that has it, and the name of that, are durable;
 //! so every record of a store with an archive is in its chunk, or in a part, or, after a crash between the two, in both. A
-//! record that a part has is not copied into another.
+//! record that a part has is not copied into another. The marker is durable before the control record knows the volume. A
+//! directory without it, as a mount point whose disk is away, or with that of another volume, gets no part.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use terrane_io::{Disk, EntryKind};
+use terrane_io::checksum::crc32c;
+use terrane_io::{Access, Disk, DiskFile, EntryKind, OpenMode};
 
 use crate::chunk::chunk_number;
-use crate::error::Result;
+use crate::corrupt::Corrupt;
+use crate::error::{Error, Result};
 use crate::quick::QuickMap;
 
 /// Name of the directory of volumes.
 const ARCHIVE: &str = "archive";
 const VOLUME: &str = "volume-";
+/// Name of the marker of a volume.
+const MARKER: &str = "volume";
+/// First bytes of a marker.
+pub(crate) const VOLUME_MAGIC: [u8; 8] = *b"TRNMVOLM";
+/// Format version of markers.
+pub(crate) const VOLUME_VERSION: u32 = 1;
+pub(crate) const VOLUME_BYTES: usize = 32;
 /// What the name of a file ends with until it is whole.
 pub(crate) const NEW_SUFFIX: &str = ".new";
 
@@ -51,6 +62,79 @@ pub(crate) fn new_path(path: &Path) -> PathBuf {
     PathBuf::from(new)
 }
 
+/// The path of the marker of a volume.
+pub(crate) fn marker_path(dir: &Path, volume: u16) -> PathBuf {
+    volume_dir(dir, volume).join(MARKER)
+}
+
+fn encode_marker(volume: u16, store: u64) -> [u8; VOLUME_BYTES] {
+    let mut bytes = [0; VOLUME_BYTES];
+    bytes[..8].copy_from_slice(&VOLUME_MAGIC);
+    bytes[8..12].copy_from_slice(&VOLUME_VERSION.to_le_bytes());
+    bytes[12..16].copy_from_slice(&u32::from(volume).to_le_bytes());
+    bytes[16..24].copy_from_slice(&store.to_le_bytes());
+    let crc = crc32c(&bytes[..28]);
+    bytes[28..].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+/// Writes the marker of a volume under a name of its own, not synced yet: its file and where it is.
+///
+/// Cost: one write.
+///
+/// # Errors
+/// As [`check_marker`] for a marker that is there already, of this volume or not, and is not one of it.
+pub(crate) fn stage_marker(
+    disk: &dyn Disk,
+    dir: &Path,
+    volume: u16,
+    store: u64,
+) -> Result<(Arc<dyn DiskFile>, PathBuf)> {
+    match check_marker(disk, dir, volume, store) {
+        Ok(()) | Err(Error::AbsentVolume { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    let staged = new_path(&marker_path(dir, volume));
+    let file = disk.open(&staged, OpenMode::Truncate, Access::Buffered)?;
+    file.write_at(&encode_marker(volume, store), 0)?;
+    Ok((file, staged))
+}
+
+/// Refuses a volume that is not there.
+///
+/// Cost: one read.
+///
+/// # Errors
+/// [`AbsentVolume`](Error::AbsentVolume) without a marker, [`ForeignVolume`](Error::ForeignVolume) with that of another volume or
+/// store, [`UnsupportedVersion`](Error::UnsupportedVersion), [`Corrupt`](Error::Corrupt), [`Disk`](Error::Disk).
+pub(crate) fn check_marker(disk: &dyn Disk, dir: &Path, volume: u16, store: u64) -> Result<()> {
+    let path = marker_path(dir, volume);
+    if disk.kind(&path)?.is_none() {
+        return Err(Error::AbsentVolume { path: volume_dir(dir, volume) });
+    }
+    let corrupt = |what| Error::Corrupt { path: path.clone(), address: None, what };
+    let mut bytes = [0; VOLUME_BYTES];
+    let file = disk.open(&path, OpenMode::Read, Access::Buffered)?;
+    file.read_at(&mut bytes, 0).map_err(|error| match error {
+        terrane_io::Error::ShortRead { .. } => corrupt(Corrupt::short("length of a marker")),
+        other => other.into(),
+    })?;
+    let word =
+        |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+    let (stored, computed) = (word(28), crc32c(&bytes[..28]));
+    if stored != computed {
+        let (expected, found) = (u64::from(computed), u64::from(stored));
+        return Err(corrupt(Corrupt::rule("checksum of a marker", expected, found)));
+    }
+    if bytes[..8] == VOLUME_MAGIC && word(8) != VOLUME_VERSION {
+        return Err(Error::UnsupportedVersion { path, found: word(8), newest: VOLUME_VERSION });
+    }
+    if bytes != encode_marker(volume, store) {
+        return Err(Error::ForeignVolume { path: volume_dir(dir, volume) });
+    }
+    Ok(())
+}
+
 fn hexadecimal(digits: &str) -> Option<u32> {
     u32::from_str_radix(digits, 16).ok().filter(|_| digits.len() == 8)
 }
@@ -78,14 +162,12 @@ pub(crate) fn volumes(disk: &dyn Disk, dir: &Path) -> Result<Vec<u16>> {
     Ok(volumes)
 }
 
-/// The first of `count` volumes that is not there, if one is not. One that is empty although another was added behind it is
-/// not there either: its disk is not mounted.
+/// The first of so many volumes that has no marker: its directory is gone, or its disk is not mounted.
 ///
-/// Cost: one listing, and one for each volume.
+/// Cost: one call for each volume.
 pub(crate) fn missing(disk: &dyn Disk, dir: &Path, count: u16) -> Result<Option<u16>> {
-    let present = volumes(disk, dir)?;
     for volume in 0..count {
-        if !present.contains(&volume) || (volume + 1 < count && is_empty(disk, dir, volume)?) {
+        if disk.kind(&marker_path(dir, volume))?.is_none() {
             return Ok(Some(volume));
         }
     }
@@ -165,6 +247,48 @@ mod tests {
         let new = new_path(&path);
         assert!(new.ends_with("chunk-0000001a-00000002.new"));
         assert_eq!(part_numbers("chunk-0000001a-00000002.new"), None);
+    }
+
+    #[test]
+    fn a_marker_is_that_of_one_volume_of_one_store_and_every_byte_counts() {
+        let (disk, dir) = (terrane_io::MemoryDisk::new(), Path::new("/s"));
+        terrane_io::disk::create_dirs(&*disk, &volume_dir(dir, 3)).unwrap();
+        let check = |volume, store| check_marker(&*disk, dir, volume, store);
+        assert!(
+            matches!(check(3, 7), Err(Error::AbsentVolume { path }) if path == volume_dir(dir, 3))
+        );
+        assert!(matches!(check(4, 7), Err(Error::AbsentVolume { .. })), "no directory");
+        let (_, staged) = stage_marker(&*disk, dir, 3, 7).unwrap();
+        assert!(matches!(check(3, 7), Err(Error::AbsentVolume { .. })), "not in place yet");
+        disk.rename(&staged, &marker_path(dir, 3)).unwrap();
+        check(3, 7).unwrap();
+        stage_marker(&*disk, dir, 3, 7).unwrap();
+        assert!(matches!(check(3, 8), Err(Error::ForeignVolume { .. })));
+        assert!(matches!(stage_marker(&*disk, dir, 3, 8), Err(Error::ForeignVolume { .. })));
+        disk.create_dir(&volume_dir(dir, 2)).unwrap();
+        disk.rename(&marker_path(dir, 3), &marker_path(dir, 2)).unwrap();
+        assert!(matches!(check(2, 7), Err(Error::ForeignVolume { .. })), "that of volume 3");
+        let good = encode_marker(2, 7);
+        let put = |bytes: &[u8]| {
+            let path = marker_path(dir, 2);
+            let file = disk.open(&path, OpenMode::Truncate, Access::Buffered).unwrap();
+            file.write_at(bytes, 0).unwrap();
+            check(2, 7)
+        };
+        put(&good).unwrap();
+        for bit in 0..VOLUME_BYTES * 8 {
+            let mut bytes = good;
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            assert!(matches!(put(&bytes), Err(Error::Corrupt { .. })), "bit {bit}");
+        }
+        for len in 0..VOLUME_BYTES {
+            assert!(matches!(put(&good[..len]), Err(Error::Corrupt { .. })), "{len} bytes");
+        }
+        let mut newer = good;
+        newer[8] = 2;
+        let crc = crc32c(&newer[..28]);
+        newer[28..].copy_from_slice(&crc.to_le_bytes());
+        assert!(matches!(put(&newer), Err(Error::UnsupportedVersion { found: 2, newest: 1, .. })));
     }
 
     #[test]

@@ -115,7 +115,7 @@ fn a17_after_two_collections_into_two_volumes_all_old_commits_are_readable() {
         assert_eq!((report.kept, report.collected), (3, 0), "{report:?}");
         assert!(report.compacted + report.removed > 5, "{report:?}");
         assert!(bench.upper_bytes() * 3 < before, "{before} {report:?}");
-        let volume = bench.bytes("/volume-00000000/");
+        let volume = bench.bytes("/volume-00000000/chunk-");
         assert_eq!(volume, report.archived_bytes);
         assert!(volume > before / 2, "{volume} {before}");
         bench.check();
@@ -124,8 +124,8 @@ fn a17_after_two_collections_into_two_volumes_all_old_commits_are_readable() {
         let second = bench.store.add_volume().unwrap();
         assert_eq!(bench.store.volumes(), [first, second]);
         let report = bench.store.collect(&Retain::newest(2), &mut go).unwrap();
-        assert_eq!(bench.bytes("/volume-00000000/"), volume, "a volume is only appended to");
-        assert_eq!(bench.bytes("/volume-00000001/"), report.archived_bytes);
+        assert_eq!(bench.bytes("/volume-00000000/chunk-"), volume, "a volume is only appended to");
+        assert_eq!(bench.bytes("/volume-00000001/chunk-"), report.archived_bytes);
         assert!(report.archived_bytes > 10_000, "{report:?}");
         bench.check();
         bench.reopen();
@@ -271,7 +271,7 @@ fn a_check_names_what_is_damaged_or_missing_in_an_archive() {
         .disk
         .files()
         .into_iter()
-        .filter(|path| path.to_string_lossy().contains("/volume-"))
+        .filter(|path| path.to_string_lossy().contains("/volume-00000000/chunk-"))
         .collect();
     assert!(parts.len() > 3, "{parts:?}");
     for part in &parts {
@@ -293,9 +293,14 @@ fn a_check_names_what_is_damaged_or_missing_in_an_archive() {
     for part in &parts {
         lost.remove(part).ok();
     }
+    lost.remove(&parts[0].with_file_name("volume")).unwrap();
+    let missing = |report: &CheckReport| {
+        let dir = parts[0].parent().unwrap();
+        report.problems.iter().any(|problem| problem.path == dir && problem.what.contains("mount"))
+    };
+    assert!(missing(&checked(&lost)), "the directory alone is a mount point");
     lost.remove_dir(parts[0].parent().unwrap()).unwrap();
-    let report = checked(&lost);
-    assert!(report.problems.iter().any(|problem| problem.what.contains("volume")), "{report:?}");
+    assert!(missing(&checked(&lost)));
 }
 
 /// A volume that is lost, or whose disk is not mounted, is named by who needs it; the rest can be used.
@@ -351,4 +356,125 @@ fn index_and_control_record_of_an_archive_are_made_again() {
         assert_eq!(bench.store.volumes().len(), 1);
         bench.check();
     }
+}
+
+/// Each collection once went over all commits that were ever made, and failed at the first that could not be read. The
+/// oldest ones are out of reach here.
+#[test]
+fn a_collection_looks_at_no_archived_commit_but_those_that_are_kept() {
+    let mut bench = Bench::new(options());
+    bench.chain(60);
+    bench.store.set_branch(b"old", &bench.commits[55].0).unwrap();
+    bench.store.add_volume().unwrap();
+    bench.store.collect(&Retain::newest(2), &mut go).unwrap();
+    bench.store.add_volume().unwrap();
+    for _ in 0..20 {
+        bench.chain(5);
+        bench.store.collect(&Retain::newest(2), &mut go).unwrap();
+    }
+    bench.check();
+    bench.store.close().unwrap();
+    for file in bench.disk.files() {
+        if file.to_string_lossy().contains("/volume-00000000/chunk-") {
+            bench.disk.remove(&file).unwrap();
+        }
+    }
+    bench.store = open(&bench.shared(), &bench.options).unwrap();
+    let lost = |number: usize| bench.store.checkout(&bench.commits[number].0).is_err();
+    assert!(lost(0) && lost(40), "the first commits were in the volume");
+    bench.chain(5);
+    let report = bench.store.collect(&Retain::newest(2), &mut go).unwrap();
+    assert_eq!(report.kept, 3, "two, and the head of the branch");
+    assert!(report.archived_bytes > 0, "{report:?}");
+    // Also one that is named, or all that follow one.
+    let named = Retain::newest(2).and(bench.commits[80].0);
+    assert_eq!(bench.store.collect(&named, &mut go).unwrap().kept, 4);
+    let since = Retain::since(bench.commits[158].0);
+    assert_eq!(bench.store.collect(&since, &mut go).unwrap().kept, 8);
+    let unknown = Retain::newest(2).and(Hash([7; 32]));
+    let refused = bench.store.collect(&unknown, &mut go);
+    assert!(matches!(refused, Err(Error::UnknownCommit { .. })), "{refused:?}");
+    for number in (61..bench.commits.len()).chain([55]) {
+        let (hash, content) = &bench.commits[number];
+        let context = bench.store.checkout(hash).unwrap().unwrap();
+        assert!(content_of(&context).unwrap() == *content, "commit {number}");
+    }
+}
+
+/// The disk of a volume is away: what is under its mount point is no volume. It is back, and another one is.
+#[test]
+fn nothing_is_archived_under_the_mount_point_of_a_disk_that_is_away() {
+    let mut bench = Bench::new(options());
+    bench.chain(40);
+    let dir = bench.store.add_volume().unwrap();
+    bench.store.collect(&Retain::newest(2), &mut go).unwrap();
+    let away = dir.with_file_name("away");
+    bench.chain(20);
+    bench.store.close().unwrap();
+    let is_part = |path: &PathBuf| path.starts_with(&dir);
+    let parts = |bench: &Bench| -> Vec<(PathBuf, Vec<u8>)> {
+        let files = bench.disk.files().into_iter().filter(is_part);
+        files.map(|path| (path.clone(), bench.disk.read_raw(&path).unwrap())).collect()
+    };
+    let before = parts(&bench);
+    bench.disk.rename(&dir, &away).unwrap();
+    bench.disk.create_dir(&dir).unwrap();
+    // The volumes are looked through while it is away.
+    bench.store = open(&bench.shared(), &bench.options).unwrap();
+    assert!(bench.store.checkout(&bench.commits[0].0).is_err());
+    let refused = bench.store.collect(&Retain::newest(2), &mut go);
+    assert!(matches!(&refused, Err(Error::AbsentVolume { path }) if *path == dir), "{refused:?}");
+    let refused = bench.store.add_volume();
+    assert!(matches!(&refused, Err(Error::AbsentVolume { path }) if *path == dir), "{refused:?}");
+    assert!(parts(&bench).is_empty());
+    // It is back: nothing that it has is written over.
+    bench.disk.remove_dir(&dir).unwrap();
+    bench.disk.rename(&away, &dir).unwrap();
+    bench.store.collect(&Retain::newest(2), &mut go).unwrap();
+    let after = parts(&bench);
+    assert!(before.iter().all(|part| after.contains(part)) && after.len() > before.len());
+    bench.check();
+    // It goes while a collection runs.
+    bench.chain(20);
+    let mut is_away = false;
+    let mut pace = |progress: &terrane_merkle::GcProgress| {
+        if progress.phase == terrane_merkle::GcPhase::Reclaim && !is_away {
+            bench.disk.rename(&dir, &away).unwrap();
+            bench.disk.create_dir(&dir).unwrap();
+            is_away = true;
+        }
+        GcPace::Go
+    };
+    let refused = bench.store.collect(&Retain::newest(2), &mut pace);
+    assert!(matches!(refused, Err(Error::AbsentVolume { .. })), "{refused:?}");
+    assert!(parts(&bench).is_empty());
+    bench.disk.remove_dir(&dir).unwrap();
+    bench.disk.rename(&away, &dir).unwrap();
+    bench.check();
+    // The next volume is a disk that is one already.
+    let second = dir.with_file_name("volume-00000001");
+    bench.disk.create_dir(&second).unwrap();
+    let marker = bench.disk.read_raw(dir.join("volume")).unwrap();
+    bench.disk.write_raw(second.join("volume"), &marker);
+    let refused = bench.store.add_volume();
+    assert!(matches!(&refused, Err(Error::ForeignVolume { path }) if *path == second));
+    assert_eq!(bench.store.volumes().len(), 1);
+}
+
+#[test]
+fn a_part_that_is_there_is_not_replaced() {
+    let mut bench = Bench::new(options());
+    bench.chain(40);
+    let dir = bench.store.add_volume().unwrap();
+    let part = dir.join("chunk-00000000-00000000");
+    let mut pace = |_: &terrane_merkle::GcProgress| {
+        bench.disk.write_raw(&part, b"of another");
+        GcPace::Go
+    };
+    let refused = bench.store.collect(&Retain::newest(2), &mut pace);
+    assert!(matches!(&refused, Err(Error::PartExists { path }) if *path == part), "{refused:?}");
+    assert_eq!(bench.disk.read_raw(&part).unwrap(), b"of another");
+    bench.disk.remove(&part).unwrap();
+    bench.store.collect(&Retain::newest(2), &mut go).unwrap();
+    bench.check();
 }

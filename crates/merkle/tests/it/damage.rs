@@ -16,8 +16,8 @@ use terrane_io::Disk;
 use terrane_io::fault::{FaultKind, FaultPlan, Repeat};
 use terrane_io::sim::SimDisk;
 use terrane_merkle::{
-    Error, GcPace, GcPhase, GcProgress, Hash, IndexEngine, Meta, Options, Prefetch, Result, Retain,
-    Rules, Store, StoreReader, repair,
+    Error, GcPace, GcPhase, GcProgress, Hash, IndexEngine, Indexing, Kind, Meta, Options, Prefetch,
+    Result, Retain, Rules, Store, StoreReader, repair,
 };
 use terrane_testkit::seeds::for_each_seed;
 
@@ -333,4 +333,55 @@ fn a_collection_loses_nothing_because_of_damage() {
     });
     println!("{done} done, {stopped} stopped");
     assert!(done > 100 && stopped > 50, "{done} {stopped}");
+}
+
+/// Behind a directory that was damaged in the last chunk, the rest of its commit was once not known to be there.
+#[test]
+fn objects_beside_a_damaged_one_are_found_after_a_crash() {
+    let disk = SimDisk::new(1);
+    let shared: Arc<dyn Disk> = disk.clone();
+    let options = Options { indexing: Indexing::Always, chunk_bytes: 1 << 20, ..options() };
+    let store = create(&shared, &options).unwrap();
+    let mut context = store.empty();
+    for dir in 0..20u8 {
+        for name in 0..3u8 {
+            let path = [vec![b'd', dir], vec![b'n', name]];
+            context.add(&path, vec![dir * 3 + name; 100]).unwrap();
+        }
+    }
+    let first = store.commit(&context, &Meta::tezos(1, "")).unwrap();
+    let context = store.checkout(&first).unwrap().unwrap();
+    let mut hashes = vec![(Kind::Directory, context.tree().hash())];
+    for dir in 0..20u8 {
+        let tree = context.find_tree(&[vec![b'd', dir]]).unwrap().unwrap();
+        hashes.push((Kind::Directory, tree.hash()));
+        for name in 0..3u8 {
+            let value = tree.find_tree(&[vec![b'n', name]]).unwrap().unwrap();
+            hashes.push((Kind::Value, value.hash()));
+        }
+    }
+    // The frame that follows says that the first one was durable.
+    let (file, start) = tail_frames(&disk);
+    let mut other = store.empty();
+    other.add(&["x"], vec![200; 100]).unwrap();
+    store.commit(&other, &Meta::tezos(2, "")).unwrap();
+    let (_, end) = tail_frames(&disk);
+    drop((context, store));
+    let mut in_dir = 0;
+    for byte in (start + 32..end).step_by(16) {
+        let damaged = disk.process_kill();
+        damaged.flip_bit(&file, byte as u64 * 8);
+        let shared: Arc<dyn Disk> = damaged;
+        // The commit itself may be hit.
+        let Ok(store) = open(&shared, &options) else { continue };
+        let is_lost =
+            |(kind, hash): &&(Kind, Hash)| !matches!(store.find_object(*kind, hash), Ok(Some(_)));
+        let lost: Vec<_> = hashes.iter().filter(is_lost).collect();
+        if lost.first().is_some_and(|lost| lost.1 == hashes[0].1) {
+            continue; // the root
+        }
+        in_dir += usize::from(lost.len() == 4);
+        assert!(matches!(lost.len(), 0 | 1 | 4), "byte {byte}: {lost:?}");
+    }
+    assert!(in_dir > 20, "{in_dir}");
 }
