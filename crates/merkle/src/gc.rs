@@ -39,6 +39,10 @@ use crate::volumes::{archive_dir, check_marker, is_empty, marker_path, stage_mar
 const GARBAGE_PARTS: u64 = 16;
 /// Keys that are looked for and removed from the index at once.
 const REMOVALS: usize = 128;
+/// So much of what was written during a collection is read while commits wait.
+const LOCKED_BYTES: u64 = 2 << 20;
+/// Rounds of reading what was written during the round before.
+const ROUNDS_MAX: usize = 32;
 
 /// Which commits are kept. Heads of branches always are, and so is what is made during the collection.
 #[derive(Debug, Clone, Default)]
@@ -404,8 +408,18 @@ impl Store {
         marks.sweep(pack, &mut |bytes| pacer.add(bytes))?;
 
         let start = Address { chunk: end, unit: 0 };
-        let tail = lock(&self.writer).tail.end;
+        let mut tail = lock(&self.writer).tail.end;
         self.mark_written(&mut marks, start, tail, &mut |bytes| pacer.add(bytes))?;
+        // Those that commit may have written more meanwhile than a paced collection reads: without a pace it catches up.
+        for _ in 0..ROUNDS_MAX {
+            let (from, now) = (tail, lock(&self.writer).tail.end);
+            self.mark_written(&mut marks, from, now, &mut |_| pacer.add(0))?;
+            tail = now;
+            if from.chunk == now.chunk && unit_bytes(u64::from(now.unit - from.unit)) < LOCKED_BYTES
+            {
+                break;
+            }
+        }
         // What was written since then is little: nobody waits long, and nobody is asked.
         let mut writer = lock(&self.writer);
         self.check_writable(&writer)?;
