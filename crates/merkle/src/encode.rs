@@ -185,7 +185,8 @@ impl<'a> Written<'a> {
                 let known = if *is_value {
                     sink.known(true, hash)?.map(|place| (place, 0))
                 } else {
-                    let whole = known_dir(env, hash, sink)?.filter(|known| known.1.is_whole());
+                    let known = known_dir(env, hash, sink)?;
+                    let whole = known.filter(|known| known.1.check_shape(&env.rules, 0).is_ok());
                     whole.map(|(place, node)| (place, node.height))
                 };
                 let dangling = || Error::DanglingHash { hash: **hash, path: PathText::default() };

@@ -23,7 +23,7 @@ use std::sync::{Arc, MutexGuard, PoisonError, TryLockError};
 
 use crate::address::{Address, Place, UNIT_BYTES};
 use crate::chunk::{Chunk, Run};
-use crate::commit::{Commit, CommitRecord};
+use crate::commit::{COMMIT, Commit, CommitRecord};
 use crate::control::Control;
 use crate::core::table_at;
 use crate::corrupt::Corrupt;
@@ -474,7 +474,11 @@ impl Store {
 
     /// The tables by which readers find the commits that are kept. With volumes, older ones are found there.
     fn mark_tables(&self, marks: &mut Marks, retained: Address) -> Result<()> {
-        let Control { table: mut next, volumes, .. } = self.core.view().control;
+        let Control { table: mut next, volumes, kept, .. } = self.core.view().control;
+        // It is read whenever the store is opened, and with volumes none takes its place.
+        if let Some(kept) = kept.filter(|_| volumes > 0) {
+            marks.mark(kept.at);
+        }
         while let Some(at) = next {
             marks.mark(at.at);
             let table = table_at(&self.core.pack, at)?;
@@ -494,6 +498,7 @@ impl Store {
         pace: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<()> {
         let pack = &self.core.pack;
+        let empty = self.rules().empty_hash();
         for number in from.chunk..=to.chunk {
             let chunk = pack.chunk(number)?;
             let end = if number == to.chunk { to.unit } else { self.end_of(number)? };
@@ -508,7 +513,16 @@ impl Store {
                     continue;
                 }
                 chunk.each_record(run, &mut |place, body| {
-                    let body = body.map_err(|what| pack.corrupt(place.at, what))?;
+                    let fail = |what| pack.corrupt(place.at, what);
+                    let body = body.map_err(fail)?;
+                    if body.first() == Some(&COMMIT) {
+                        // Its root may be an old one: that of a context that was committed as it was checked out.
+                        let commit = CommitRecord::decode(place.at, empty, body).map_err(fail)?;
+                        return marks.mark_all(
+                            pack,
+                            commit.root.map(|root| root.place).into_iter().collect(),
+                        );
+                    }
                     marks.mark_below(pack, place, body)
                 })?;
                 pace(unit_bytes(u64::from(run.units)))?;

@@ -828,14 +828,6 @@ impl Node {
         matches!(self.shape(), Shape::Entries(entries) if !entries.is_leaf())
     }
 
-    /// Whether it is a whole directory, and no inode of one.
-    pub(crate) fn is_whole(&self) -> bool {
-        match self.shape() {
-            Shape::Entries(entries) => !entries.is_leaf(),
-            Shape::Inner(inner) => inner.depth() == 0,
-        }
-    }
-
     /// Its place and hash, if it is stored.
     pub(crate) fn link(&self) -> Option<Link> {
         Some(Link { place: *self.place.get()?, hash: *self.hash.get()? })

@@ -1,6 +1,6 @@
 //! Pins: what keeps the objects of a commit from being collected while a tree may still read them.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::address::Place;
 
@@ -10,33 +10,89 @@ pub(crate) struct Pin {
     pub(crate) root: Place,
 }
 
-/// The pins of a tree and its clones.
+/// The pins of a tree and its clones, and of all trees that they share nodes with: what one of them writes, the others may
+/// refer to.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Pins(Arc<Mutex<Vec<Arc<Pin>>>>);
+pub(crate) struct Pins(Arc<Mutex<Held>>);
+
+#[derive(Debug)]
+enum Held {
+    Own(Vec<Arc<Pin>>),
+    /// They are among those of another list since the trees share nodes.
+    Joined(Pins),
+}
+
+impl Default for Held {
+    fn default() -> Self {
+        Self::Own(Vec::new())
+    }
+}
 
 impl Pins {
-    pub(crate) fn add(&self, pin: Arc<Pin>) {
-        let mut own = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if !own.iter().any(|held| Arc::ptr_eq(held, &pin)) {
-            own.push(pin);
+    fn lock(&self) -> MutexGuard<'_, Held> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What `work` makes of the list that these are in.
+    fn with<R>(&self, work: impl FnOnce(&mut Vec<Arc<Pin>>) -> R) -> R {
+        let mut at = self.clone();
+        loop {
+            let next = match &mut *at.lock() {
+                Held::Own(pins) => return work(pins),
+                Held::Joined(next) => next.clone(),
+            };
+            at = next;
         }
+    }
+
+    /// The one whose list it is.
+    fn last(&self) -> Self {
+        let mut at = self.clone();
+        loop {
+            let next = match &*at.lock() {
+                Held::Own(_) => None,
+                Held::Joined(next) => Some(next.clone()),
+            };
+            match next {
+                Some(next) => at = next,
+                None => return at,
+            }
+        }
+    }
+
+    pub(crate) fn add(&self, pin: Arc<Pin>) {
+        self.with(|own| {
+            if !own.iter().any(|held| Arc::ptr_eq(held, &pin)) {
+                own.push(pin);
+            }
+        });
     }
 
     /// Pins of its own, of nothing but the one of these with that root; none if there is none.
     pub(crate) fn only(&self, root: Place) -> Option<Self> {
-        let own = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let pin = own.iter().rfind(|pin| pin.root == root)?;
-        Some(Self(Arc::new(Mutex::new(vec![Arc::clone(pin)]))))
+        let pin = self.with(|own| own.iter().rfind(|pin| pin.root == root).map(Arc::clone))?;
+        Some(Self(Arc::new(Mutex::new(Held::Own(vec![pin])))))
     }
 
-    /// Adds those of another tree.
+    /// Makes one list of these and of those of another tree, also of what either gets later.
     pub(crate) fn join(&self, other: &Self) {
-        if Arc::ptr_eq(&self.0, &other.0) {
-            return;
-        }
-        let others = other.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        for pin in others {
-            self.add(pin);
+        loop {
+            let (own, others) = (self.last(), other.last());
+            if Arc::ptr_eq(&own.0, &others.0) {
+                return;
+            }
+            // In one order, so that two that join do not wait for each other.
+            let own_first = Arc::as_ptr(&own.0) < Arc::as_ptr(&others.0);
+            let (first, second) = if own_first { (&own, &others) } else { (&others, &own) };
+            let (mut first, mut second) = (first.lock(), second.lock());
+            let (held, moved) =
+                if own_first { (&mut *first, &mut *second) } else { (&mut *second, &mut *first) };
+            // Else another thread has joined one of them meanwhile.
+            if let (Held::Own(held), Held::Own(pins)) = (held, &mut *moved) {
+                held.append(pins);
+                *moved = Held::Joined(own.clone());
+                return;
+            }
         }
     }
 }

@@ -5,6 +5,7 @@
 //! behind it, cuts what is not whole, and needs neither the index nor a log.
 
 use std::borrow::Cow;
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
@@ -514,7 +515,8 @@ impl Store {
         } else {
             let node = env.load(&link)?;
             // Inodes are indexed as well.
-            (node.is_whole() && digest::hash_of(env, &node) == *hash).then_some(Child::Dir(node))
+            let is_dir = node.check_shape(&env.rules, 0).is_ok();
+            (is_dir && digest::hash_of(env, &node) == *hash).then_some(Child::Dir(node))
         };
         Ok(root.map(|root| Tree::at(Arc::clone(env), root, pins)))
     }
@@ -603,9 +605,13 @@ impl Store {
         if self.options.hash_threads > 1 && written.counts().0 > KEPT_ALONE_MAX {
             // What was written is told to the tree and the cache while the disk is waited for.
             thread::scope(|scope| {
-                let sync = scope.spawn(|| self.sync_to(end));
+                let sync = thread::Builder::new().spawn_scoped(scope, || self.sync_to(end));
                 self.keep(written);
-                sync.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+                match sync {
+                    Ok(sync) => sync.join().unwrap_or_else(|panic| resume_unwind(panic)),
+                    // The system gives no thread.
+                    Err(_) => self.sync_to(end),
+                }
             })?;
         } else {
             self.keep(written);

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use terrane_backends::BtreeIndexes;
 use terrane_io::{Disk, MemoryDisk};
-use terrane_merkle::{Context, GcPace, Hash, Indexing, Meta, Options, Retain, Store, StoreReader};
+use terrane_merkle::{
+    Context, GcPace, GcProgress, Hash, Indexing, Meta, Options, Retain, Store, StoreReader,
+};
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
 
@@ -82,6 +84,57 @@ fn a_node_that_takes_the_place_of_an_equal_one_has_its_children() {
     context.add(&["x", "number"], *b"4").unwrap();
     let last = store.commit(&context, &Meta::tezos(4, "")).unwrap();
     assert!(fresh(&disk, &last).find(&["x", "value"]).unwrap().is_some());
+}
+
+/// Values that no record of a directory holds.
+fn block(store: &Store, number: u8) -> Hash {
+    let mut context = store.empty();
+    for name in 0..20 {
+        context.add(&["d".to_owned(), name.to_string()], [number; 100]).unwrap();
+    }
+    store.commit(&context, &Meta::tezos(i64::from(number), "")).unwrap()
+}
+
+#[test]
+fn an_old_tree_that_is_committed_again_during_a_collection_stays() {
+    let disk: Arc<dyn Disk> = MemoryDisk::new();
+    let store = create(&disk, Indexing::Minimal);
+    let old = block(&store, 1);
+    block(&store, 2);
+    let mut again = None;
+    let mut pace = |_: &GcProgress| {
+        again.get_or_insert_with(|| {
+            let context = store.checkout(&old).unwrap().unwrap();
+            store.commit(&context, &Meta::tezos(3, "once more")).unwrap()
+        });
+        GcPace::Go
+    };
+    store.collect(&Retain::newest(1), &mut pace).unwrap();
+    let again = again.unwrap();
+    store.close().unwrap();
+    assert_eq!(fresh(&disk, &again).find(&["d", "7"]).unwrap().unwrap(), [1; 100]);
+}
+
+#[test]
+fn what_a_tree_shares_with_another_stays_while_either_may_be_written() {
+    let disk: Arc<dyn Disk> = MemoryDisk::new();
+    let store = create(&disk, Indexing::Minimal);
+    let mut part = store.empty();
+    for name in 0..20 {
+        part.add(&[name.to_string()], [7; 100]).unwrap();
+    }
+    let mut whole = store.empty();
+    whole.add_tree(&["part"], &part).unwrap();
+    // Its nodes have places from now on, also those that the other tree shares.
+    store.flush(&part).unwrap();
+    drop(part);
+    block(&store, 1);
+    store.split().unwrap();
+    block(&store, 2);
+    collect(&store);
+    let commit = store.commit(&whole, &Meta::tezos(3, "")).unwrap();
+    store.close().unwrap();
+    assert_eq!(fresh(&disk, &commit).find(&["part", "7"]).unwrap().unwrap(), [7; 100]);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use terrane_backends::BtreeIndexes;
 use terrane_io::MemoryDisk;
 use terrane_merkle::{
-    Error, Hash, Indexing, InodeTree, Kind, Meta, Options, ProofTree, Store, Tree,
+    Error, Hash, Indexing, InodeTree, Kind, Meta, Options, ProofTree, Rules, Store, Tree,
     produce_tree_proof,
 };
 
@@ -137,4 +137,23 @@ fn the_hash_of_an_inode_is_no_directory() {
     let minimal = create(Indexing::Minimal);
     let outcome = commit(&minimal, &shallow(&minimal, 1, chain(&minimal, 2)));
     assert!(matches!(outcome, Err(Error::DanglingHash { .. })), "{outcome:?}");
+}
+
+/// With such rules a directory may be the only leaf of its inode.
+#[test]
+fn a_directory_that_is_one_leaf_is_found_by_its_hash() {
+    let rules = Rules { branching: 16, flat_limit: 5, ..Rules::TEZOS };
+    let options = Options::new(Arc::new(BtreeIndexes::new(1 << 20)));
+    let options = Options { indexing: Indexing::Always, rules, ..options };
+    let store = Store::create(MemoryDisk::new(), Path::new("store"), &options).unwrap();
+    let mut tree = store.empty().tree().clone();
+    for name in 0..10 {
+        tree.add(&["d".to_owned(), name.to_string()], [name]).unwrap();
+    }
+    let hash = tree.find_tree(&["d"]).unwrap().unwrap().hash();
+    commit(&store, &tree).unwrap();
+    let found = store.find_object(Kind::Directory, &hash).unwrap().unwrap();
+    assert_eq!(found.length(&ROOT).unwrap(), 10);
+    let root = commit(&store, &shallow(&store, 1, hash)).unwrap();
+    assert_eq!(root, tree.hash());
 }
