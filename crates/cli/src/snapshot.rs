@@ -30,9 +30,9 @@ use terrane::{CanonicalSummary, Error, SnapshotName, SnapshotPlace, TableConfig,
 use crate::args;
 use crate::exit::Failure;
 use crate::output::{self, bytes};
-use crate::progress::{ByteBar, Progress, exit_on_interrupt};
+use crate::progress::{ByteBar, exit_on_interrupt};
 use crate::store::{is_same, open, open_or_make, open_tables, open_to_read};
-use crate::stream::{Counted, Target, Watched, is_stream, open_input};
+use crate::stream::{Counted, Target, Watched, interrupts, is_stream, open_input};
 use crate::text::{count_of, grouped, hex, table, time};
 
 /// What can be done with snapshots.
@@ -502,13 +502,7 @@ impl ExportArgs {
             return Err(Failure::usage(why));
         }
         let started = Instant::now();
-        // Standard output has nothing that would have to be removed, and its reader may read no more.
-        let signals = if is_stdout {
-            exit_on_interrupt()?;
-            None
-        } else {
-            Some(Progress::new(true)?)
-        };
+        let signals = interrupts(is_stdout)?;
         let reader = open_to_read(&self.common.store)?;
         let session = reader.session();
         let info = session.snapshot_info(&self.name)?;

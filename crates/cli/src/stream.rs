@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use terrane_bench::monitor::Monitor as _;
 
 use crate::exit::Failure;
-use crate::progress::{ByteBar, Progress};
+use crate::progress::{ByteBar, Progress, exit_on_interrupt};
 
 /// A stream whose bytes are counted, and that ends when the user asks to stop, where that is listened to.
 pub(crate) struct Watched<'a> {
@@ -40,6 +40,18 @@ impl Write for Watched<'_> {
     fn flush(&mut self) -> io::Result<()> {
         self.stream.flush()
     }
+}
+
+/// What Ctrl-C does to what is written: a file is to be removed. Standard output has nothing that would have to be, and its
+/// reader may read no more, so the process ends at once.
+///
+/// # Errors
+/// [`Failure`] if the system refuses the signal handler.
+pub(crate) fn interrupts(is_stdout: bool) -> Result<Option<Progress>, Failure> {
+    if is_stdout {
+        return exit_on_interrupt().map(|()| None);
+    }
+    Progress::new(true).map(Some)
 }
 
 /// Whether a path stands for standard input or output.

@@ -15,8 +15,8 @@ use terrane::io::{Disk, RealDisk};
 use super::{CACHE_BYTES, CommonArgs, checkout, open, options, store_bytes};
 use crate::exit::Failure;
 use crate::output::{self, bytes};
-use crate::progress::{ByteBar, Progress, exit_on_interrupt};
-use crate::stream::{Counted, Target, Watched, is_stream, open_input};
+use crate::progress::{ByteBar, exit_on_interrupt};
+use crate::stream::{Counted, Target, Watched, interrupts, is_stream, open_input};
 use crate::text::grouped;
 
 pub(super) const EXPORT_EXAMPLES: &str = "\
@@ -203,13 +203,7 @@ impl ExportArgs {
             return Err(Failure::usage("--json writes to standard output, and so does FILE `-`"));
         }
         let started = Instant::now();
-        // Standard output has nothing that would have to be removed, and its reader may read no more.
-        let signals = if is_stdout {
-            exit_on_interrupt()?;
-            None
-        } else {
-            Some(Progress::new(true)?)
-        };
+        let signals = interrupts(is_stdout)?;
         let reader = open(&self.common.store)?;
         let (commit, _) = checkout(&reader, self.at.as_deref())?;
         let from = self.from.as_ref().map(|_| checkout(&reader, self.from.as_deref()));
