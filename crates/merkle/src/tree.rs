@@ -453,12 +453,15 @@ impl Tree {
             self.pending.clear();
             return Ok(changed);
         }
-        match self.standing(path)? {
+        let gone = match self.standing(path)? {
             Standing::Free | Standing::Missing(_) => return Ok(self.pending.remove(path)),
-            Standing::Value(_, count) if count > 1 && !self.is_at_limit(path)? => {}
-            Standing::Value(..) | Standing::Taken => self.settle()?,
-        }
-        let gone = self.kept_above(path)?;
+            // The directory stays, and those that wait may wait on.
+            Standing::Value(_, count) if count > 1 && !self.is_at_limit(path)? => path.len(),
+            Standing::Value(..) | Standing::Taken => {
+                self.settle()?;
+                self.kept_above(path)?
+            }
+        };
         if gone == 0 {
             return Ok(false);
         }
