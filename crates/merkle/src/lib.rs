@@ -3,6 +3,8 @@
 #![forbid(unsafe_code)]
 
 // Bottom-up: a module imports only from modules above it.
+pub mod backend;
+
 mod corrupt;
 
 mod quick;
