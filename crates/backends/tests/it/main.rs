@@ -1,0 +1,5 @@
+//! Tests of the back-ends through their public face.
+
+#![forbid(unsafe_code)]
+
+mod memory;
