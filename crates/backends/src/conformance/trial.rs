@@ -1,7 +1,7 @@
 //! What the rules are written in: questions that answer with a failure, a model of the tables, and random numbers.
 
 use std::collections::BTreeMap;
-use std::fmt::{Debug, Display};
+use std::fmt::{self, Debug, Display};
 use std::sync::Arc;
 
 use terrane_merkle::backend::{
@@ -118,18 +118,30 @@ pub(super) fn is_not_found(table: Table<'_>, key: &[u8]) -> impl Fn(&Error) -> b
 }
 
 /// Bytes for a reader of a failure: all of a few, the first of many.
-pub(super) fn show(bytes: &[u8]) -> String {
-    let digits =
-        bytes.iter().take(20).fold(String::new(), |text, byte| text + &format!("{byte:02x}"));
-    match bytes.len() {
-        0 => "no bytes".to_owned(),
-        1..=20 => digits,
-        count => format!("{digits}.. of {count} bytes"),
+pub(super) struct Shown<'a>(&'a [u8]);
+
+pub(super) fn show(bytes: &[u8]) -> Shown<'_> {
+    Shown(bytes)
+}
+
+impl Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const FEW: usize = 20;
+        if self.0.is_empty() {
+            return f.write_str("no bytes");
+        }
+        for byte in self.0.iter().take(FEW) {
+            write!(f, "{byte:02x}")?;
+        }
+        if self.0.len() > FEW {
+            write!(f, ".. of {} bytes", self.0.len())?;
+        }
+        Ok(())
     }
 }
 
 fn show_value(value: Option<&[u8]>) -> String {
-    value.map_or_else(|| "nothing".to_owned(), show)
+    value.map_or_else(|| "nothing".to_owned(), |value| show(value).to_string())
 }
 
 fn show_entry(entry: Option<(&[u8], &[u8])>) -> String {
@@ -145,10 +157,12 @@ pub(super) fn value(
     found: Result<Option<Vec<u8>>>,
     expected: Option<&[u8]>,
 ) -> Outcome {
-    let step = step.to_string();
     let found = ok(&step, found)?;
     let found = found.as_deref();
-    holds(step, found == expected, show_value(expected), show_value(found))
+    if found == expected {
+        return Ok(());
+    }
+    Err(failure(step, show_value(expected), show_value(found), None))
 }
 
 /// What a cursor stepped over must be this entry.
@@ -157,10 +171,12 @@ pub(super) fn entry(
     found: Result<Option<Entry>>,
     expected: Option<(&[u8], &[u8])>,
 ) -> Outcome {
-    let step = step.to_string();
     let found = ok(&step, found)?;
     let found = found.as_ref().map(|(key, value)| (key.as_slice(), value.as_slice()));
-    holds(step, found == expected, show_entry(expected), show_entry(found))
+    if found == expected {
+        return Ok(());
+    }
+    Err(failure(step, show_entry(expected), show_entry(found), None))
 }
 
 /// What the tables should hold.
@@ -245,11 +261,12 @@ pub(super) fn apply(
 ) -> Outcome {
     for &(table, key, value) in changes {
         model.set(table, key, value);
-        let step = format_args!("{step}: {table}, key {}", show(key)).to_string();
-        match value {
-            Some(value) => ok(format!("{step}: overwrite"), writer.overwrite(table, key, value))?,
-            None => ok(format!("{step}: remove"), writer.remove(table, key))?,
-        }
+        let changed = match value {
+            Some(value) => writer.overwrite(table, key, value),
+            None => writer.remove(table, key),
+        };
+        let call = if value.is_some() { "overwrite" } else { "remove" };
+        ok(format_args!("{step}: {table}: {call} {}", show(key)), changed)?;
     }
     Ok(())
 }
