@@ -15,6 +15,18 @@ const SHARDS: usize = 16;
 /// What an object costs besides its bytes: its place in the table.
 const SLOT_BYTES: usize = 72;
 
+/// What objects are found by.
+pub(crate) trait Key: Copy + Eq {
+    /// A hash whose bits are all as good.
+    fn hash(self) -> u64;
+}
+
+/// What is cached; cheap to clone.
+pub(crate) trait Held: Clone {
+    /// Its bytes.
+    fn weight(&self) -> usize;
+}
+
 /// What is cached of an address.
 #[derive(Debug, Clone)]
 pub(crate) enum Cached {
@@ -22,67 +34,74 @@ pub(crate) enum Cached {
     Value(Arc<[u8]>),
 }
 
-impl Cached {
+impl Held for Cached {
     fn weight(&self) -> usize {
-        SLOT_BYTES
-            + match self {
-                Self::Record(record) => record.weight(),
-                Self::Value(value) => value.len(),
-            }
+        match self {
+            Self::Record(record) => record.weight(),
+            Self::Value(value) => value.len(),
+        }
+    }
+}
+
+impl Key for Address {
+    /// Nobody chooses addresses.
+    fn hash(self) -> u64 {
+        let wide = u128::from(self.to_u64() ^ 0x9E37_79B9_7F4A_7C15) * 0xA076_1D64_78BD_642F;
+        (wide >> 64) as u64 ^ wide as u64
     }
 }
 
 #[derive(Debug)]
-struct Slot {
-    at: Address,
-    object: Cached,
+struct Slot<K, V> {
+    at: K,
+    object: V,
     weight: usize,
     was_used: bool,
 }
 
-#[derive(Debug, Default)]
-struct Shard {
-    table: HashTable<Slot>,
+#[derive(Debug)]
+struct Shard<K, V> {
+    table: HashTable<Slot<K, V>>,
     /// The bucket that is looked at next when something must go.
     hand: usize,
     bytes: usize,
 }
 
-/// Objects by their addresses. See the [module](self).
+impl<K, V> Default for Shard<K, V> {
+    fn default() -> Self {
+        Self { table: HashTable::new(), hand: 0, bytes: 0 }
+    }
+}
+
+/// Objects by their keys. See the [module](self).
 #[derive(Debug)]
-pub(crate) struct Cache {
-    shards: [Mutex<Shard>; SHARDS],
+pub(crate) struct Cache<K, V> {
+    shards: [Mutex<Shard<K, V>>; SHARDS],
     /// Bytes of each shard at most.
     budget: usize,
 }
 
-/// Of addresses, which nobody chooses.
-fn hash(at: Address) -> u64 {
-    let wide = u128::from(at.to_u64() ^ 0x9E37_79B9_7F4A_7C15) * 0xA076_1D64_78BD_642F;
-    (wide >> 64) as u64 ^ wide as u64
-}
-
-impl Cache {
+impl<K: Key, V: Held> Cache<K, V> {
     pub(crate) fn new(bytes: usize) -> Self {
         Self { shards: Default::default(), budget: bytes / SHARDS }
     }
 
     /// The shard of a hash: by bits that its table does not go by.
-    fn shard(&self, hash: u64) -> MutexGuard<'_, Shard> {
+    fn shard(&self, hash: u64) -> MutexGuard<'_, Shard<K, V>> {
         let shard = &self.shards[(hash >> 48) as usize % SHARDS];
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn get(&self, at: Address) -> Option<Cached> {
-        let hash = hash(at);
+    pub(crate) fn get(&self, at: K) -> Option<V> {
+        let hash = at.hash();
         let mut shard = self.shard(hash);
         let slot = shard.table.find_mut(hash, |slot| slot.at == at)?;
         slot.was_used = true;
         Some(slot.object.clone())
     }
 
-    pub(crate) fn insert(&self, at: Address, object: Cached) {
-        let (hash, weight) = (hash(at), object.weight());
+    pub(crate) fn insert(&self, at: K, object: V) {
+        let (hash, weight) = (at.hash(), SLOT_BYTES + object.weight());
         let mut shard = self.shard(hash);
         if weight > self.budget || shard.table.find(hash, |slot| slot.at == at).is_some() {
             return;
@@ -92,12 +111,12 @@ impl Cache {
         }
         shard.bytes += weight;
         let slot = Slot { at, object, weight, was_used: false };
-        shard.table.insert_unique(hash, slot, |slot| self::hash(slot.at));
+        shard.table.insert_unique(hash, slot, |slot| slot.at.hash());
     }
 
     /// Forgets an object.
-    pub(crate) fn remove(&self, at: Address) {
-        let hash = hash(at);
+    pub(crate) fn remove(&self, at: K) {
+        let hash = at.hash();
         let mut shard = self.shard(hash);
         if let Ok(found) = shard.table.find_entry(hash, |slot| slot.at == at) {
             let (slot, _) = found.remove();
@@ -115,12 +134,12 @@ impl Cache {
     /// What is held, in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let bytes =
-            |shard: &Mutex<Shard>| shard.lock().unwrap_or_else(PoisonError::into_inner).bytes;
+            |shard: &Mutex<Shard<K, V>>| shard.lock().unwrap_or_else(PoisonError::into_inner).bytes;
         self.shards.iter().map(bytes).sum()
     }
 }
 
-impl Shard {
+impl<K, V> Shard<K, V> {
     /// Removes one object that was not used since the hand last passed. There is one.
     fn evict(&mut self) {
         loop {

@@ -121,6 +121,8 @@ mod import;
 
 mod constants;
 
+pub mod radix;
+
 pub use address::Address;
 pub use check::{CheckOptions, CheckReport, KindCount, Kinds, Problem, check};
 pub use commit::Commit;

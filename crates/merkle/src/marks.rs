@@ -5,7 +5,7 @@
 //! swept once, from the newest to the oldest, each from its end, and whatever is found is marked further down.
 
 use crate::address::{Address, Link, Place, UNIT_BYTES};
-use crate::cache::Cache;
+use crate::cache::{Cache, Cached};
 use crate::chunk::Chunk;
 use crate::corrupt::Corrupt;
 use crate::error::{Error, Result};
@@ -135,7 +135,7 @@ pub(crate) struct Marks {
     /// Records that only deltas are based on: kept, but what they point at is not in use because of them.
     bases: Vec<Units>,
     /// Records that deltas are based on, apart from what the store has in its cache: they would drive that out.
-    records: Cache,
+    records: Cache<Address, Cached>,
 }
 
 impl Marks {

@@ -64,7 +64,7 @@ pub(crate) struct Pack {
     first: AtomicU32,
     /// How many volumes the archive must have.
     volumes: AtomicU16,
-    cache: Cache,
+    cache: Cache<Address, Cached>,
     pub(crate) counters: Counters,
 }
 
@@ -364,7 +364,11 @@ impl Pack {
     }
 
     /// The record that a delta is based on, for who goes over all of them: it goes into `aside` in place of the cache.
-    pub(crate) fn record_aside(&self, place: Place, aside: &Cache) -> Result<Arc<Record>> {
+    pub(crate) fn record_aside(
+        &self,
+        place: Place,
+        aside: &Cache<Address, Cached>,
+    ) -> Result<Arc<Record>> {
         for cache in [aside, &self.cache] {
             if let Some(Cached::Record(record)) = cache.get(place.at) {
                 return Ok(record);

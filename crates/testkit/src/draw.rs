@@ -48,6 +48,13 @@ pub trait Draw: RngCore {
         &choices[self.index(choices.len())]
     }
 
+    /// Brings `items` into a random order.
+    fn shuffle<T>(&mut self, items: &mut [T]) {
+        for last in (1..items.len()).rev() {
+            items.swap(last, self.index(last + 1));
+        }
+    }
+
     /// A number in `0.0..1.0`, with 53 random bits.
     fn unit(&mut self) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "53 bits are exact in an f64")]

@@ -8,3 +8,4 @@ mod broken;
 mod conformance;
 
 mod memory;
+mod radix;

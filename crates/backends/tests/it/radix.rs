@@ -1,0 +1,77 @@
+//! The radix state on a back-end: what every back-end must give, by subjects of the conformance suite.
+
+mod behaviours;
+mod histories;
+mod vectors;
+
+use std::sync::Arc;
+
+use terrane_backends::Memory;
+use terrane_backends::backend::{Database, Result};
+use terrane_backends::conformance::Subject;
+use terrane_merkle::radix::{INDEXES, Options, Store, Tree};
+
+/// The name of the tree of a test that has one.
+const TREE: &str = "state";
+
+/// A store that holds nothing.
+fn fresh(subject: &mut dyn Subject) -> Store {
+    Store::open(subject.fresh(&INDEXES).unwrap(), &options()).unwrap()
+}
+
+/// The store of the last call of [`fresh`] once more, if the back-end is persistent.
+fn reopened(subject: &mut dyn Subject, store: Store) -> Store {
+    if !subject.is_persistent() {
+        return store;
+    }
+    store.close().unwrap();
+    drop(store);
+    Store::open(subject.reopen(&INDEXES).unwrap(), &options()).unwrap()
+}
+
+/// A small memory for nodes, so that they are read again.
+fn options() -> Options {
+    Options { cache_bytes: 64 << 10, threads: 2 }
+}
+
+fn tree(store: &Store) -> Tree {
+    store.tree_or_create(TREE).unwrap()
+}
+
+/// All tests that a back-end must pass.
+pub(crate) fn check(subject: &mut dyn Subject) {
+    vectors::check(subject);
+    behaviours::check(subject);
+    histories::check(subject, 2_000);
+}
+
+struct InMemory;
+
+impl Subject for InMemory {
+    fn fresh(&mut self, indexes: &[&str]) -> Result<Arc<dyn Database>> {
+        Ok(Arc::new(Memory::new(indexes)?))
+    }
+
+    fn reopen(&mut self, indexes: &[&str]) -> Result<Arc<dyn Database>> {
+        self.fresh(indexes)
+    }
+
+    fn is_persistent(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn vectors_on_memory() {
+    vectors::check(&mut InMemory);
+}
+
+#[test]
+fn behaviours_on_memory() {
+    behaviours::check(&mut InMemory);
+}
+
+#[test]
+fn a_hundred_thousand_operations_on_memory_agree_with_a_model() {
+    histories::check(&mut InMemory, 100_000);
+}

@@ -1,0 +1,64 @@
+//! The Merkle-radix state: versions of a map from addresses to values, each with the root that Transact (Hyperledger Sawtooth,
+//! Splinter) gives it, in any [`Database`](crate::backend::Database).
+//!
+//! A [`Store`] holds named [`Tree`]s. A commit applies a batch of [`Change`]s to a retained root and retains the outcome as
+//! another version; nothing is changed in place, so that forks are simply two commits on one root. Pruning a version removes
+//! exactly the nodes that no other version of any tree reaches.
+
+// Bottom-up: a module imports only from modules above it.
+mod node_hash;
+
+mod address;
+
+mod error;
+
+mod change;
+
+mod cbor;
+
+mod node;
+
+mod row;
+
+mod nodes;
+
+mod hashing;
+
+mod build;
+
+mod rows;
+
+mod spans;
+
+mod versions;
+
+mod options;
+
+mod core;
+
+mod leaves;
+
+mod transaction;
+
+mod store;
+
+mod verify;
+
+mod text;
+
+pub use address::{ADDRESS_BYTES_MAX, Address, AddressError, Prefix};
+pub use change::{Change, normalise};
+pub use error::{Error, Result};
+pub use leaves::{Leaves, Order};
+pub use node_hash::{NODE_HASH_BYTES, NodeHash, Root, RootTextError};
+pub use options::Options;
+pub use store::{INDEXES, Store, Tree, VersionInfo};
+pub use text::{
+    Committer, DryRunCommitter, LeafReader, Pruner, Reader, State, StateChange, TextTree,
+};
+pub use transaction::{
+    Committed, METADATA, PruneOptions, Pruned, TREE_NAME_BYTES_MAX, Transaction,
+    VERSION_METADATA_BYTES_MAX,
+};
+pub use verify::{Problem, Report};
+pub use versions::{SCHEME, VERSIONS, VersionId};

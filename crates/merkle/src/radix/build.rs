@@ -1,0 +1,309 @@
+//! The tree that a batch makes of another: one descent for all changes, then every new node hashed once, deepest first.
+//!
+//! New nodes stand in a list, children before their parents. Nothing is written here.
+
+use std::sync::Arc;
+
+use crate::radix::address::{Address, Prefix};
+use crate::radix::change::{Action, Step};
+use crate::radix::error::{Error, Result};
+use crate::radix::hashing;
+use crate::radix::node::{Branch, Edge, INLINE_VALUE_BYTES_MAX, Stop, common};
+use crate::radix::node_hash::NodeHash;
+use crate::radix::nodes::{Loaded, Nodes, Place};
+
+/// What an edge that is made ends at.
+#[derive(Debug)]
+pub(crate) enum NewStop {
+    /// A value without children.
+    Leaf(Arc<[u8]>),
+    Branch {
+        value: Option<Arc<[u8]>>,
+        children: Vec<(u8, Child)>,
+    },
+    /// A stop that was there, at the same address, and is reached by another chain.
+    Kept(Stop),
+}
+
+/// A child of a branch that is made.
+#[derive(Debug, Clone)]
+pub(crate) enum Child {
+    Old(Edge),
+    /// Its place in the list.
+    New(usize),
+}
+
+/// An edge that is made.
+#[derive(Debug)]
+pub(crate) struct New {
+    pub(crate) chain: Prefix,
+    pub(crate) stop: NewStop,
+    /// The edge that the older tree has at this place.
+    pub(crate) old: Option<NodeHash>,
+    /// Waves that must be hashed before it.
+    pub(crate) height: usize,
+    pub(crate) stop_hash: NodeHash,
+    pub(crate) top: NodeHash,
+}
+
+/// A sub-tree after the changes.
+#[derive(Debug)]
+enum Sub {
+    None,
+    New(usize),
+}
+
+/// An edge of the older tree, or what is left of one below a place within its chain.
+#[derive(Clone)]
+struct Old {
+    chain: Prefix,
+    stop: Stop,
+    /// The hash of the edge, if it begins at this place in the older tree.
+    top: Option<NodeHash>,
+}
+
+impl Old {
+    fn of(edge: &Edge) -> Self {
+        Self { chain: edge.chain, stop: edge.stop.clone(), top: Some(edge.top) }
+    }
+}
+
+/// The tree that a batch makes.
+#[derive(Debug)]
+pub(crate) struct Built {
+    /// Children before parents.
+    pub(crate) nodes: Vec<New>,
+    /// The place of the whole tree in the list; `None` for a tree without values.
+    pub(crate) root: Option<usize>,
+}
+
+impl Built {
+    pub(crate) fn root_hash(&self) -> NodeHash {
+        self.root.map_or(NodeHash::EMPTY, |at| self.nodes[at].top)
+    }
+
+    /// An edge of the list as others refer to it.
+    pub(crate) fn edge(&self, at: usize) -> Edge {
+        let new = &self.nodes[at];
+        let stop = match &new.stop {
+            NewStop::Kept(stop) => stop.clone(),
+            NewStop::Leaf(value) if value.len() <= INLINE_VALUE_BYTES_MAX => {
+                Stop::Leaf(Arc::clone(value))
+            }
+            NewStop::Leaf(_) | NewStop::Branch { .. } => Stop::Row(new.stop_hash),
+        };
+        Edge { chain: new.chain, top: new.top, stop }
+    }
+
+    /// A branch of the list with all its edges.
+    pub(crate) fn branch(&self, value: Option<&Arc<[u8]>>, children: &[(u8, Child)]) -> Branch {
+        let children = children
+            .iter()
+            .map(|(token, child)| match child {
+                Child::Old(edge) => (*token, edge.clone()),
+                Child::New(at) => (*token, self.edge(*at)),
+            })
+            .collect();
+        Branch { value: value.cloned(), children }
+    }
+}
+
+/// Applies changes, in the order of their addresses, to a tree.
+///
+/// # Errors
+/// [`Error::AddressNotFound`] or [`Error::PrefixNotFound`] for the change that comes first in the batch of those that
+/// remove what is not there; [`Error::Corruption`] and those of the back-end.
+pub(crate) fn build(
+    nodes: &Nodes<'_>,
+    tree: Option<&Edge>,
+    steps: &[Step],
+    threads: usize,
+) -> Result<Built> {
+    let mut builder = Builder { nodes, list: Vec::new(), missing: None };
+    let sub = match (tree, steps) {
+        (_, []) => Sub::None,
+        (None, steps) => builder.grow(0, steps)?,
+        (Some(edge), steps) => builder.update(Old::of(edge), 0, steps)?,
+    };
+    if let Some(step) = builder.missing {
+        return Err(match (step.action, Address::try_from(step.prefix)) {
+            (Action::Delete, Ok(address)) => Error::AddressNotFound { address, index: step.index },
+            _ => Error::PrefixNotFound { prefix: step.prefix },
+        });
+    }
+    let root = match sub {
+        Sub::None => None,
+        Sub::New(at) => Some(at),
+    };
+    let mut list = builder.list;
+    hashing::hash_all(&mut list, threads);
+    Ok(Built { nodes: list, root })
+}
+
+struct Builder<'a> {
+    nodes: &'a Nodes<'a>,
+    list: Vec<New>,
+    /// The change that removes what is not there and comes first in the batch.
+    missing: Option<Step>,
+}
+
+/// The steps that have each token at a depth, which all of them are longer than.
+fn by_token(steps: &[Step], depth: usize) -> impl Iterator<Item = (u8, &[Step])> {
+    let token = move |step: &Step| step.prefix.as_bytes()[depth];
+    steps.chunk_by(move |one, other| token(one) == token(other)).map(move |of| (token(&of[0]), of))
+}
+
+/// How far all steps go along `chain` from a depth on; they ascend.
+fn along(chain: &[u8], depth: usize, steps: &[Step]) -> usize {
+    let of = |step: &Step| common(chain, &step.prefix.as_bytes()[depth..]);
+    of(&steps[0]).min(of(&steps[steps.len() - 1]))
+}
+
+impl Builder<'_> {
+    fn miss(&mut self, step: &Step) {
+        if self.missing.as_ref().is_none_or(|missing| step.index < missing.index) {
+            self.missing = Some(step.clone());
+        }
+    }
+
+    fn push(&mut self, chain: Prefix, stop: NewStop, old: Option<NodeHash>) -> Sub {
+        let height = match &stop {
+            NewStop::Leaf(_) | NewStop::Kept(_) => 0,
+            NewStop::Branch { children, .. } => {
+                let heights = children.iter().map(|(_, child)| match child {
+                    Child::Old(_) => 0,
+                    Child::New(at) => self.list[*at].height + 1,
+                });
+                heights.max().unwrap_or(0)
+            }
+        };
+        let (stop_hash, top) = (NodeHash::EMPTY, NodeHash::EMPTY);
+        self.list.push(New { chain, stop, old, height, stop_hash, top });
+        Sub::New(self.list.len() - 1)
+    }
+
+    /// A sub-tree where there was none.
+    fn grow(&mut self, depth: usize, steps: &[Step]) -> Result<Sub> {
+        if let [Step { prefix, action: Action::Set(value), .. }] = steps {
+            return Ok(self.push(prefix.after(depth), NewStop::Leaf(Arc::clone(value)), None));
+        }
+        let chain = steps[0].prefix.after(depth);
+        let along = along(chain.as_bytes(), depth, steps);
+        let mut cut = chain;
+        cut.truncate(along);
+        self.change(cut, None, Vec::new(), None, depth + along, steps)
+    }
+
+    /// A sub-tree that was there, after changes of which there is at least one.
+    fn update(&mut self, old: Old, depth: usize, steps: &[Step]) -> Result<Sub> {
+        let chain = old.chain.as_bytes();
+        let along = along(chain, depth, steps);
+        let end = depth + along;
+        if let [Step { prefix, action: Action::DeletePrefix, .. }] = steps
+            && prefix.as_bytes().len() == end
+        {
+            return Ok(Sub::None);
+        }
+        let mut above = old.chain;
+        above.truncate(along);
+        if along < chain.len() {
+            let rest = Old { chain: old.chain.after(along + 1), stop: old.stop.clone(), top: None };
+            return self.change(above, None, vec![(chain[along], rest)], old.top, end, steps);
+        }
+        let (value, children) = match &old.stop {
+            Stop::Leaf(value) => (Some(Arc::clone(value)), Vec::new()),
+            Stop::Row(node) => {
+                let mut path = steps[0].prefix;
+                path.truncate(end);
+                match self.nodes.load(&Place { node: *node, path })? {
+                    Loaded::Value(value) => (Some(value), Vec::new()),
+                    Loaded::Branch(branch) => {
+                        let child = |(token, edge): &(u8, Edge)| (*token, Old::of(edge));
+                        (branch.value.clone(), branch.children.iter().map(child).collect())
+                    }
+                }
+            }
+        };
+        self.change(above, value, children, old.top, end, steps)
+    }
+
+    /// A stop below `chain`, at a depth, after changes none of which ends above it.
+    fn change(
+        &mut self,
+        chain: Prefix,
+        mut value: Option<Arc<[u8]>>,
+        old: Vec<(u8, Old)>,
+        old_top: Option<NodeHash>,
+        depth: usize,
+        steps: &[Step],
+    ) -> Result<Sub> {
+        // Only the first one can end here, as they ascend and none is named twice.
+        let here = steps.iter().take_while(|step| step.prefix.as_bytes().len() == depth).count();
+        for step in &steps[..here] {
+            match &step.action {
+                Action::Set(new) => value = Some(Arc::clone(new)),
+                Action::Delete if value.is_some() => value = None,
+                Action::Delete | Action::DeletePrefix => self.miss(step),
+            }
+        }
+        let mut children = Vec::with_capacity(old.len() + 1);
+        let mut old = old.into_iter().peekable();
+        let keep = |builder: &mut Self, children: &mut Vec<_>, (token, old): (u8, Old)| {
+            let child = match old.top {
+                Some(top) => Child::Old(Edge { chain: old.chain, top, stop: old.stop }),
+                None => match builder.push(old.chain, NewStop::Kept(old.stop), None) {
+                    Sub::New(at) => Child::New(at),
+                    Sub::None => return,
+                },
+            };
+            children.push((token, child));
+        };
+        for (token, steps) in by_token(&steps[here..], depth) {
+            while let Some(before) = old.next_if(|(other, _)| *other < token) {
+                keep(self, &mut children, before);
+            }
+            let sub = match old.next_if(|(other, _)| *other == token) {
+                Some((_, old)) => self.update(old, depth + 1, steps)?,
+                None => self.grow(depth + 1, steps)?,
+            };
+            if let Sub::New(at) = sub {
+                children.push((token, Child::New(at)));
+            }
+        }
+        for rest in old {
+            keep(self, &mut children, rest);
+        }
+        Ok(self.finish(chain, value, children, old_top))
+    }
+
+    /// Makes of a value and children what stands for them: nothing, a leaf, a longer chain, or a branch.
+    fn finish(
+        &mut self,
+        mut chain: Prefix,
+        value: Option<Arc<[u8]>>,
+        mut children: Vec<(u8, Child)>,
+        old: Option<NodeHash>,
+    ) -> Sub {
+        match (value, children.len()) {
+            (None, 0) => Sub::None,
+            (Some(value), 0) => self.push(chain, NewStop::Leaf(value), old),
+            (None, 1) => match children.pop() {
+                Some((token, Child::Old(edge))) => {
+                    chain.extend(&[token]);
+                    chain.extend(edge.chain.as_bytes());
+                    self.push(chain, NewStop::Kept(edge.stop), old)
+                }
+                Some((token, Child::New(at))) => {
+                    let new = &mut self.list[at];
+                    chain.extend(&[token]);
+                    chain.extend(new.chain.as_bytes());
+                    new.chain = chain;
+                    new.old = old;
+                    Sub::New(at)
+                }
+                None => Sub::None,
+            },
+            (value, _) => self.push(chain, NewStop::Branch { value, children }, old),
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Batches of changes: what may stand in one, and the order in which it is applied.
+//!
+//! No address is named twice in a batch, so its result is the plain update of a map and does not depend on the order of the
+//! changes.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::radix::address::{Address, Prefix};
+use crate::radix::error::{Error, Result};
+
+/// A change of a state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// Sets the value of an address, whether it has one or not.
+    Set(Address, Vec<u8>),
+    /// Removes the value of an address, which must have one.
+    Delete(Address),
+    /// Removes all values whose addresses begin with a prefix; there must be one. Overlaps with no other change of the batch.
+    DeletePrefix(Prefix),
+}
+
+impl Change {
+    /// The address, or the prefix.
+    #[must_use]
+    pub fn prefix(&self) -> Prefix {
+        match self {
+            Self::Set(address, _) | Self::Delete(address) => (*address).into(),
+            Self::DeletePrefix(prefix) => *prefix,
+        }
+    }
+}
+
+/// Keeps the last change of each address, for callers who want it so. A prefix that is deleted takes what came
+/// before it and begins with it along; what comes after it stays. Ordered by address.
+///
+/// A batch in which values come and go under a prefix that it deletes as well has no plain form; what follows the deletion is
+/// kept and the batch still refused as overlapping.
+#[must_use]
+pub fn normalise(changes: Vec<Change>) -> Vec<Change> {
+    let mut last: BTreeMap<(Prefix, bool), Change> = BTreeMap::new();
+    for change in changes {
+        let prefix = change.prefix();
+        let is_prefix = matches!(change, Change::DeletePrefix(_));
+        if is_prefix {
+            last.retain(|(other, _), _| !other.as_bytes().starts_with(prefix.as_bytes()));
+        }
+        last.insert((prefix, is_prefix), change);
+    }
+    last.into_values().collect()
+}
+
+/// What is done at an address, or below a prefix.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Action {
+    Set(Arc<[u8]>),
+    Delete,
+    DeletePrefix,
+}
+
+/// A change in its place in the order of addresses.
+#[derive(Debug, Clone)]
+pub(crate) struct Step {
+    pub(crate) prefix: Prefix,
+    pub(crate) action: Action,
+    /// Its place in the batch.
+    pub(crate) index: usize,
+}
+
+/// Brings changes into the order of their addresses.
+///
+/// # Errors
+/// [`Error::DuplicateAddress`] if two of them overlap: those of which the later one comes first in the batch.
+pub(crate) fn sorted(changes: &[Change]) -> Result<Vec<Step>> {
+    let mut steps: Vec<Step> = changes
+        .iter()
+        .enumerate()
+        .map(|(index, change)| Step {
+            prefix: change.prefix(),
+            action: match change {
+                Change::Set(_, value) => Action::Set(value.as_slice().into()),
+                Change::Delete(_) => Action::Delete,
+                Change::DeletePrefix(_) => Action::DeletePrefix,
+            },
+            index,
+        })
+        .collect();
+    // A deleted prefix comes before all that it overlaps with.
+    let is_address = |step: &Step| step.action != Action::DeletePrefix;
+    steps.sort_by(|one, other| {
+        (one.prefix, is_address(one), one.index).cmp(&(
+            other.prefix,
+            is_address(other),
+            other.index,
+        ))
+    });
+    let mut found: Option<(usize, usize, Prefix)> = None;
+    let mut note = |one: &Step, other: &Step| {
+        let (first, second) = (one.index.min(other.index), one.index.max(other.index));
+        if found.is_none_or(|(_, earliest, _)| second < earliest) {
+            found = Some((first, second, other.prefix));
+        }
+    };
+    let mut prefix: Option<&Step> = None;
+    for pair in steps.windows(2) {
+        if pair[0].action == Action::DeletePrefix
+            && !prefix.is_some_and(|p| pair[0].prefix.as_bytes().starts_with(p.prefix.as_bytes()))
+        {
+            prefix = Some(&pair[0]);
+        }
+        if let Some(above) = prefix
+            && pair[1].prefix.as_bytes().starts_with(above.prefix.as_bytes())
+        {
+            note(above, &pair[1]);
+        }
+        if pair[0].prefix == pair[1].prefix {
+            note(&pair[0], &pair[1]);
+        }
+    }
+    match found {
+        Some((first, second, address)) => Err(Error::DuplicateAddress { address, first, second }),
+        None => Ok(steps),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(text: &str) -> Change {
+        Change::Set(text.parse().unwrap(), b"v".to_vec())
+    }
+
+    fn delete(text: &str) -> Change {
+        Change::Delete(text.parse().unwrap())
+    }
+
+    fn delete_prefix(text: &str) -> Change {
+        Change::DeletePrefix(text.parse().unwrap())
+    }
+
+    #[test]
+    fn an_address_that_is_named_twice_is_refused_with_both_places() {
+        for (changes, expected) in [
+            (vec![set("aa"), set("bb"), set("aa")], Some((0, 2))),
+            (vec![delete("aa"), delete("aa"), set("aa")], Some((0, 1))),
+            (vec![set("cc"), set("bb"), set("bb"), set("cc")], Some((1, 2))),
+            (vec![set("aabb"), set("bb"), delete_prefix("aa")], Some((0, 2))),
+            (vec![delete_prefix("aa"), delete("ab"), set("aaff00")], Some((0, 2))),
+            (vec![delete_prefix("aabb"), delete_prefix("aa")], Some((0, 1))),
+            (vec![set("aabb"), delete_prefix("aabb"), set("aacc")], Some((0, 1))),
+            (vec![delete_prefix(""), set("00")], Some((0, 1))),
+            (vec![set("aa"), set("aabb"), delete_prefix("aacc")], None),
+            (vec![delete_prefix("aa"), set("ab"), set("a9")], None),
+        ] {
+            let found = match sorted(&changes) {
+                Err(Error::DuplicateAddress { first, second, .. }) => Some((first, second)),
+                other => {
+                    assert!(other.unwrap().is_sorted_by_key(|step| step.prefix));
+                    None
+                }
+            };
+            assert_eq!(found, expected, "{changes:?}");
+        }
+    }
+
+    #[test]
+    fn normalising_keeps_the_last_change_of_an_address() {
+        let changes = vec![set("bb"), set("aa00"), delete("bb"), delete_prefix("aa"), set("cc")];
+        assert_eq!(normalise(changes), [delete_prefix("aa"), delete("bb"), set("cc")]);
+    }
+}

@@ -1,0 +1,149 @@
+//! What goes wrong in a radix state, by what the caller does next.
+
+use crate::backend;
+use crate::radix::address::{Address, AddressError, Prefix};
+use crate::radix::node_hash::{NodeHash, Root, RootTextError};
+
+/// An error of a radix state. Unless it says otherwise, nothing was changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A text that is no address. The caller's mistake.
+    #[error("{}invalid address {text:?}: {why}", at(*.index))]
+    InvalidAddress {
+        /// The text, or the hex form of the bytes.
+        text: String,
+        /// Which change of the batch it is in, if it is in one.
+        index: Option<usize>,
+        /// What is wrong with it.
+        why: AddressError,
+    },
+    /// A batch that names an address twice, in any combination of changes.
+    #[error("address {address:?} is named by change {first} and by change {second}")]
+    DuplicateAddress {
+        /// The address, or the prefix that is to be deleted.
+        address: Prefix,
+        /// The change that comes first in the batch.
+        first: usize,
+        /// The other one.
+        second: usize,
+    },
+    /// An address that is to be deleted holds no value.
+    #[error("{}no value at address {address}", at(Some(*.index)))]
+    AddressNotFound {
+        /// The address.
+        address: Address,
+        /// Which change of the batch it is.
+        index: usize,
+    },
+    /// There is no leaf below a prefix.
+    #[error("no address begins with {prefix}")]
+    PrefixNotFound {
+        /// The prefix.
+        prefix: Prefix,
+    },
+    /// A text that is no root. The caller's mistake.
+    #[error("invalid root {text:?}: {why}")]
+    InvalidRoot {
+        /// The text.
+        text: String,
+        /// What is wrong with it.
+        why: RootTextError,
+    },
+    /// A root that no retained version of the tree has: it never was there, or was pruned.
+    #[error("root {root} is not in tree {tree:?}")]
+    UnknownRoot {
+        /// The root.
+        root: Root,
+        /// The name of the tree.
+        tree: String,
+    },
+    /// A tree that is not there.
+    #[error("no tree {name:?}")]
+    UnknownTree {
+        /// Its name.
+        name: String,
+    },
+    /// A tree that is there already.
+    #[error("tree {name:?} exists")]
+    TreeExists {
+        /// Its name.
+        name: String,
+    },
+    /// A name that a tree cannot have.
+    #[error("invalid name of a tree: {bytes} bytes; it has 1 to {max}")]
+    InvalidTreeName {
+        /// How many bytes it has.
+        bytes: usize,
+        /// How many it may have.
+        max: usize,
+    },
+    /// A key or value of the metadata map, or metadata of a version, of a size that is not taken.
+    #[error("{what} of {bytes} bytes; {min} to {max} are taken")]
+    Size {
+        /// What it is.
+        what: &'static str,
+        /// How many bytes it has.
+        bytes: usize,
+        /// How few it may have.
+        min: usize,
+        /// How many it may have.
+        max: usize,
+    },
+    /// A node is missing, or its bytes are not those that were written. Restore it from a copy, or prune the root.
+    #[error("corrupted: {what} below root {} at {path:?}, node {node}", root_text(*.root))]
+    Corruption {
+        /// The root that was read, where there is one.
+        root: Option<Root>,
+        /// The address of the node.
+        path: Prefix,
+        /// The hash that the node must have.
+        node: NodeHash,
+        /// Which rule is broken.
+        what: String,
+    },
+    /// A row of the bookkeeping (trees, versions) breaks the format, or contradicts another.
+    #[error("corrupted: {what}")]
+    CorruptRow {
+        /// Which row, and which rule it breaks.
+        what: String,
+    },
+    /// The back-end is full. The store can be read, and the call can be tried again when there is room.
+    #[error("the store is full")]
+    StoreFull(#[source] backend::Error),
+    /// Somebody else holds what is needed. Try again.
+    #[error("the store is busy")]
+    Busy(#[source] backend::Error),
+    /// The store was opened for reading.
+    #[error("the store is open for reading only")]
+    ReadOnly(#[source] backend::Error),
+    /// The back-end lacks what was asked for.
+    #[error("unsupported")]
+    Unsupported(#[source] backend::Error),
+    /// The back-end failed.
+    #[error("the back-end failed")]
+    BackEnd(#[source] backend::Error),
+}
+
+/// The result of a call.
+pub type Result<T> = std::result::Result<T, Error>;
+
+fn at(index: Option<usize>) -> String {
+    index.map_or(String::new(), |index| format!("change {index}: "))
+}
+
+fn root_text(root: Option<Root>) -> String {
+    root.map_or("(none)".into(), |root| root.to_string())
+}
+
+impl From<backend::Error> for Error {
+    fn from(error: backend::Error) -> Self {
+        match error {
+            backend::Error::StoreFull { .. } => Self::StoreFull(error),
+            backend::Error::Busy { .. } | backend::Error::Locked { .. } => Self::Busy(error),
+            backend::Error::ReadOnly { .. } => Self::ReadOnly(error),
+            backend::Error::Unsupported { .. } => Self::Unsupported(error),
+            _ => Self::BackEnd(error),
+        }
+    }
+}

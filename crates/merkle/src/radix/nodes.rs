@@ -1,0 +1,223 @@
+//! Stops by their hashes: from memory, or from the back-end, whose rows are checked.
+
+use std::sync::Arc;
+
+use crate::backend::{Reader, Table};
+use crate::cache::{Cache, Held, Key};
+use crate::radix::address::Prefix;
+use crate::radix::error::{Error, Result};
+use crate::radix::node::{Branch, Content, Edge, Stop, common};
+use crate::radix::node_hash::{NodeHash, Root};
+use crate::radix::row::{Row, key_of};
+
+/// A stop that has been read.
+#[derive(Debug, Clone)]
+pub(crate) enum Loaded {
+    Branch(Arc<Branch>),
+    Value(Arc<[u8]>),
+}
+
+impl Held for Loaded {
+    fn weight(&self) -> usize {
+        match self {
+            Self::Branch(branch) => branch.weight(),
+            Self::Value(value) => value.len(),
+        }
+    }
+}
+
+impl Key for NodeHash {
+    /// A cryptographic hash needs no other: who wants to slow the table down must find hashes with equal beginnings.
+    fn hash(self) -> u64 {
+        self.0.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes))
+    }
+}
+
+/// Stops in memory. Nodes are named by their hashes and never change, so what is held stays right whatever is committed or
+/// pruned; whether a root may be read is not asked here.
+pub(crate) type NodeCache = Cache<NodeHash, Loaded>;
+
+/// The value of an address below an edge at the empty address, if all that leads to it is in memory; the outer `None` if not.
+pub(crate) fn find_cached(
+    cache: &NodeCache,
+    edge: &Edge,
+    address: &[u8],
+) -> Option<Option<Vec<u8>>> {
+    let absent = Some(None);
+    let mut rest = address;
+    let mut edge = edge;
+    let mut branch: Arc<Branch>;
+    loop {
+        let Some(below) = rest.strip_prefix(edge.chain.as_bytes()) else { return absent };
+        let node = match &edge.stop {
+            Stop::Leaf(value) => return Some(below.is_empty().then(|| value.to_vec())),
+            Stop::Row(node) => node,
+        };
+        branch = match cache.get(*node)? {
+            Loaded::Value(value) => return Some(below.is_empty().then(|| value.to_vec())),
+            Loaded::Branch(branch) => branch,
+        };
+        let Some((token, below)) = below.split_first() else {
+            return Some(branch.value.as_ref().map(|value| value.to_vec()));
+        };
+        let Some(child) = branch.child(*token) else { return absent };
+        (edge, rest) = (child, below);
+    }
+}
+
+/// What a stop is read for, to be named if it cannot be.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    pub(crate) node: NodeHash,
+    /// Its address.
+    pub(crate) path: Prefix,
+}
+
+/// Reads stops below one root.
+pub(crate) struct Nodes<'a> {
+    pub(crate) cache: &'a NodeCache,
+    pub(crate) reader: &'a dyn Reader,
+    pub(crate) root: Option<Root>,
+}
+
+impl Nodes<'_> {
+    fn corruption(&self, place: &Place, what: impl Into<String>) -> Error {
+        Error::Corruption { root: self.root, path: place.path, node: place.node, what: what.into() }
+    }
+
+    fn decode(&self, place: &Place, row: Option<Vec<u8>>) -> Result<Loaded> {
+        let row = row.ok_or_else(|| self.corruption(place, "the row is missing"))?;
+        let row = Row::decode(&key_of(&place.node), &row)
+            .map_err(|broken| self.corruption(place, broken.0))?;
+        let loaded = match row.content {
+            Content::Branch(branch) => Loaded::Branch(branch),
+            Content::Value(value) => Loaded::Value(value),
+            Content::Inline => return Err(self.corruption(place, "the row has no content")),
+        };
+        self.cache.insert(place.node, loaded.clone());
+        Ok(loaded)
+    }
+
+    /// A stop. Cost: a row, if it is not in memory.
+    pub(crate) fn load(&self, place: &Place) -> Result<Loaded> {
+        if let Some(loaded) = self.cache.get(place.node) {
+            return Ok(loaded);
+        }
+        let row = self.reader.get(Table::Main, &key_of(&place.node))?;
+        self.decode(place, row)
+    }
+
+    /// Several, in their order. Cost: the rows that are not in memory, side by side.
+    fn load_many(&self, places: &[Place]) -> Result<Vec<Loaded>> {
+        let mut loaded: Vec<Option<Loaded>> =
+            places.iter().map(|place| self.cache.get(place.node)).collect();
+        let missing: Vec<usize> = (0..places.len()).filter(|&at| loaded[at].is_none()).collect();
+        let keys: Vec<_> = missing.iter().map(|&at| key_of(&places[at].node)).collect();
+        let keys: Vec<&[u8]> = keys.iter().map(<[u8; _]>::as_slice).collect();
+        if !keys.is_empty() {
+            let rows = self.reader.get_many(Table::Main, &keys)?;
+            for (at, row) in missing.into_iter().zip(rows) {
+                loaded[at] = Some(self.decode(&places[at], row)?);
+            }
+        }
+        Ok(loaded.into_iter().flatten().collect())
+    }
+
+    /// The values of addresses, which ascend, below an edge at the empty address; they go down together, and each stop is
+    /// read once.
+    ///
+    /// Cost: the stops on the way that are not in memory; those of one level side by side.
+    pub(crate) fn find(&self, edge: &Edge, addresses: &[&[u8]]) -> Result<Vec<Option<Arc<[u8]>>>> {
+        let mut found = vec![None; addresses.len()];
+        let mut level = vec![Below { edge: edge.clone(), depth: 0, range: 0..addresses.len() }];
+        while !level.is_empty() {
+            let mut places = Vec::new();
+            let mut reached = Vec::new();
+            for below in level {
+                let depth = below.depth + below.edge.chain.as_bytes().len();
+                let chain = below.edge.chain.as_bytes();
+                let goes_on = |at: &usize| {
+                    addresses[*at].len() >= depth
+                        && addresses[*at][below.depth..].starts_with(chain)
+                };
+                // Those that go along the whole chain are neighbours.
+                let Some(first) = below.range.clone().find(goes_on) else { continue };
+                let count = (first..below.range.end).take_while(goes_on).count();
+                match &below.edge.stop {
+                    Stop::Leaf(value) => {
+                        for at in first..first + count {
+                            if addresses[at].len() == depth {
+                                found[at] = Some(Arc::clone(value));
+                            }
+                        }
+                    }
+                    Stop::Row(node) => {
+                        let path = Prefix::new(&addresses[first][..depth]).unwrap_or(Prefix::EMPTY);
+                        places.push(Place { node: *node, path });
+                        reached.push((depth, first..first + count));
+                    }
+                }
+            }
+            level = Vec::new();
+            for ((depth, range), loaded) in reached.into_iter().zip(self.load_many(&places)?) {
+                let (value, branch) = match &loaded {
+                    Loaded::Value(value) => (Some(value), None),
+                    Loaded::Branch(branch) => (branch.value.as_ref(), Some(branch)),
+                };
+                let mut at = range.start;
+                while at < range.end {
+                    let Some(&token) = addresses[at].get(depth) else {
+                        found[at] = value.cloned();
+                        at += 1;
+                        continue;
+                    };
+                    let has_token = |at: &usize| addresses[*at].get(depth) == Some(&token);
+                    let count = (at..range.end).take_while(has_token).count();
+                    if let Some(edge) = branch.and_then(|branch| branch.child(token)) {
+                        let (edge, range) = (edge.clone(), at..at + count);
+                        level.push(Below { edge, depth: depth + 1, range });
+                    }
+                    at += count;
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// The edge at the first place on the way to `prefix` that is not above it, and that place; `None` if nothing is below
+    /// `prefix`.
+    pub(crate) fn seek(&self, edge: &Edge, prefix: &Prefix) -> Result<Option<(Prefix, Edge)>> {
+        let wanted = prefix.as_bytes();
+        let mut edge = edge.clone();
+        let mut path = Prefix::EMPTY;
+        loop {
+            let rest = &wanted[path.as_bytes().len()..];
+            let chain = edge.chain.as_bytes();
+            let along = common(chain, rest);
+            if along == rest.len() {
+                return Ok(Some((path, edge)));
+            }
+            if along < chain.len() {
+                return Ok(None);
+            }
+            let Stop::Row(node) = edge.stop else { return Ok(None) };
+            path.extend(chain);
+            let Loaded::Branch(branch) = self.load(&Place { node, path })? else { return Ok(None) };
+            let token = rest[along];
+            path.extend(&[token]);
+            match branch.child(token) {
+                Some(child) => edge = child.clone(),
+                None => return Ok(None),
+            }
+        }
+    }
+}
+
+/// Addresses that lead to one edge.
+struct Below {
+    edge: Edge,
+    /// Tokens above it.
+    depth: usize,
+    /// Which of the addresses.
+    range: std::ops::Range<usize>,
+}

@@ -1,0 +1,230 @@
+//! Brings the rows of stops up to date: which chains lead to them, over how many spans; and says which nodes appear and
+//! which are gone by that.
+
+use std::collections::BTreeMap;
+
+use crate::backend::{Table, Writer};
+use crate::radix::address::Prefix;
+use crate::radix::error::{Error, Result};
+use crate::radix::hashing::{chain_hashes, stop_hash};
+use crate::radix::node::{Broken, Content, Edge, common};
+use crate::radix::node_hash::NodeHash;
+use crate::radix::row::{
+    CHAINS_IN_ROW_MAX, Chains, Row, RowKey, chain_key, chain_of_key, decode_spans, encode_spans,
+    key_of, reversed,
+};
+
+/// What happens to a stop.
+#[derive(Debug)]
+struct Change {
+    node: NodeHash,
+    /// Of each chain, reversed, by how much its spans change.
+    chains: BTreeMap<Prefix, i64>,
+    /// What a new row holds; `None` if there must be one.
+    content: Option<Content>,
+}
+
+/// Changes of rows, in the order of their keys.
+#[derive(Debug, Default)]
+pub(crate) struct RowChanges {
+    stops: BTreeMap<RowKey, Change>,
+}
+
+/// What the changes come to.
+#[derive(Debug, Default)]
+pub(crate) struct Effect {
+    /// Nodes that were not stored before.
+    pub(crate) added: u64,
+    /// Nodes that are stored no more.
+    pub(crate) removed: u64,
+    /// The hashes of those, in no order, if they were wanted.
+    pub(crate) removed_hashes: Vec<NodeHash>,
+}
+
+impl RowChanges {
+    /// Counts spans of an edge. `content` is what its stop holds if it may be new.
+    pub(crate) fn add(
+        &mut self,
+        edge: &Edge,
+        spans: i64,
+        content: impl FnOnce() -> Option<Content>,
+    ) {
+        let node = stop_hash(edge);
+        let change = self.stops.entry(key_of(&node)).or_insert_with(|| Change {
+            node,
+            chains: BTreeMap::new(),
+            content: None,
+        });
+        if change.content.is_none() {
+            change.content = content();
+        }
+        *change.chains.entry(reversed(&edge.chain)).or_default() += spans;
+    }
+
+    /// Writes the rows. Cost: reads each row, side by side, and writes it; for a stop with many chains also a row for each
+    /// chain that changes and two beside it.
+    pub(crate) fn apply(self, writer: &mut dyn Writer, wants_hashes: bool) -> Result<Effect> {
+        let keys: Vec<&[u8]> = self.stops.keys().map(<[u8; _]>::as_slice).collect();
+        let rows = writer.get_many(Table::Main, &keys)?;
+        let mut effect = Effect::default();
+        for ((key, change), row) in self.stops.into_iter().zip(rows) {
+            let mut stop =
+                StopRow { key, node: change.node, wants_hashes, writer, effect: &mut effect };
+            stop.change(change, row)?;
+        }
+        Ok(effect)
+    }
+}
+
+/// One row that is brought up to date.
+struct StopRow<'a> {
+    key: RowKey,
+    node: NodeHash,
+    wants_hashes: bool,
+    writer: &'a mut dyn Writer,
+    effect: &'a mut Effect,
+}
+
+impl StopRow<'_> {
+    fn broken(&self, what: &'static str) -> Error {
+        Error::Corruption { root: None, path: Prefix::EMPTY, node: self.node, what: what.into() }
+    }
+
+    fn change(&mut self, change: Change, row: Option<Vec<u8>>) -> Result<()> {
+        let is_new = row.is_none();
+        let mut row = match (row, change.content) {
+            (Some(row), _) => {
+                Row::decode(&self.key, &row).map_err(|Broken(rule)| self.broken(rule))?
+            }
+            (None, Some(content)) => Row { chains: Chains::default(), content },
+            (None, None) => return Err(self.broken("the row is missing")),
+        };
+        let before = row.chains.clone();
+        let changes = change.chains.into_iter().filter(|(_, spans)| *spans != 0);
+        match &mut row.chains {
+            Chains::Here(chains) => self.change_here(chains, changes)?,
+            Chains::Spilled(count) => {
+                for (chain, by) in changes {
+                    self.change_spilled(count, &chain, by)?;
+                }
+            }
+        }
+        match &row.chains {
+            Chains::Here(chains) if chains.is_empty() => {
+                if !is_new {
+                    self.writer.remove(Table::Main, &self.key)?;
+                }
+                return Ok(());
+            }
+            Chains::Spilled(0) => return Ok(self.writer.remove(Table::Main, &self.key)?),
+            Chains::Here(chains) if chains.len() > CHAINS_IN_ROW_MAX => {
+                for (chain, spans) in chains {
+                    self.put_spans(chain, *spans)?;
+                }
+                row.chains = Chains::Spilled(chains.len() as u64);
+            }
+            Chains::Here(_) | Chains::Spilled(_) => {}
+        }
+        if is_new || row.chains != before {
+            self.writer.overwrite(Table::Main, &self.key, &row.encode(&self.key))?;
+        }
+        Ok(())
+    }
+
+    fn put_spans(&mut self, chain: &Prefix, spans: u64) -> Result<()> {
+        let key = chain_key(&self.key, chain);
+        Ok(self.writer.overwrite(Table::Main, &key, &encode_spans(&key, spans))?)
+    }
+
+    /// `spans` changed by so many.
+    fn sum(&self, spans: u64, by: i64) -> Result<u64> {
+        spans
+            .checked_add_signed(by)
+            .ok_or_else(|| self.broken("it has fewer spans than are removed"))
+    }
+
+    fn change_here(
+        &mut self,
+        chains: &mut Vec<(Prefix, u64)>,
+        changes: impl Iterator<Item = (Prefix, i64)>,
+    ) -> Result<()> {
+        for (chain, by) in changes {
+            let shared = |chains: &[(Prefix, u64)]| {
+                let with = |(other, _): &(Prefix, u64)| common(other.as_bytes(), chain.as_bytes());
+                chains.iter().map(with).max()
+            };
+            match chains.binary_search_by_key(&chain, |(chain, _)| *chain) {
+                Ok(at) => {
+                    let spans = self.sum(chains[at].1, by)?;
+                    if spans == 0 {
+                        chains.remove(at);
+                        self.removed(&chain, shared(chains));
+                    } else {
+                        chains[at].1 = spans;
+                    }
+                }
+                Err(at) => {
+                    let spans = self.sum(0, by)?;
+                    self.added(&chain, shared(chains));
+                    chains.insert(at, (chain, spans));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn change_spilled(&mut self, count: &mut u64, chain: &Prefix, by: i64) -> Result<()> {
+        let key = chain_key(&self.key, chain);
+        let before = match self.writer.get(Table::Main, &key)? {
+            Some(row) => decode_spans(&key, &row).map_err(|Broken(rule)| self.broken(rule))?,
+            None => 0,
+        };
+        let spans = self.sum(before, by)?;
+        if before == 0 {
+            let shared = self.shared_with_neighbours(&key, chain)?;
+            self.added(chain, shared);
+            *count += 1;
+        }
+        if spans == 0 {
+            self.writer.remove(Table::Main, &key)?;
+            let shared = self.shared_with_neighbours(&key, chain)?;
+            self.removed(chain, shared);
+            *count = count.checked_sub(1).ok_or_else(|| self.broken("it has too few chains"))?;
+            return Ok(());
+        }
+        self.put_spans(chain, spans)
+    }
+
+    /// How far up from the stop another spilled chain is like this one, which is not there itself.
+    fn shared_with_neighbours(&self, key: &[u8], chain: &Prefix) -> Result<Option<usize>> {
+        let mut cursor = self.writer.cursor(Table::Main)?;
+        cursor.seek(key)?;
+        let after = cursor.next()?;
+        cursor.seek(key)?;
+        let before = cursor.prev()?;
+        let with = |(key, _): (Vec<u8>, Vec<u8>)| {
+            let other = chain_of_key(&self.key, &key)?;
+            Some(common(other.as_bytes(), chain.as_bytes()))
+        };
+        Ok(after.and_then(with).max(before.and_then(with)))
+    }
+
+    /// Nodes of a chain and its stop that others do not have: all above so many, or all and the stop.
+    fn nodes(chain: &Prefix, shared: Option<usize>) -> usize {
+        chain.as_bytes().len() + 1 - shared.map_or(0, |shared| shared + 1)
+    }
+
+    fn added(&mut self, chain: &Prefix, shared: Option<usize>) {
+        self.effect.added += Self::nodes(chain, shared) as u64;
+    }
+
+    fn removed(&mut self, chain: &Prefix, shared: Option<usize>) {
+        let nodes = Self::nodes(chain, shared);
+        self.effect.removed += nodes as u64;
+        if self.wants_hashes && nodes > 0 {
+            let upwards = reversed(chain);
+            let all = std::iter::once(self.node).chain(chain_hashes(self.node, upwards.as_bytes()));
+            self.effect.removed_hashes.extend(all.skip(chain.as_bytes().len() + 1 - nodes));
+        }
+    }
+}

@@ -1,0 +1,602 @@
+//! Commits, prunes and entries of the metadata map that become visible and durable together, or not at all.
+//!
+//! A transaction sees what it has done itself. Dropped before [`finish`](Transaction::finish) it has done nothing.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use crate::backend::{KEY_BYTES_MAX, Table, VALUE_BYTES_MAX, Writer};
+use crate::radix::address::{Address, Prefix};
+use crate::radix::build::{Built, Child, NewStop, build};
+use crate::radix::change::{Change, sorted};
+use crate::radix::core::{Core, Moves, edge_of};
+use crate::radix::error::{Error, Result};
+use crate::radix::leaves::{Leaves, Order, View};
+use crate::radix::node::{Branch, Content, Edge, INLINE_VALUE_BYTES_MAX, Stop};
+use crate::radix::node_hash::{NodeHash, Root};
+use crate::radix::nodes::{Loaded, Nodes};
+use crate::radix::rows::{Effect, RowChanges};
+use crate::radix::spans::each_edge_not_in;
+use crate::radix::versions::{self, TreeId, Version, VersionId};
+
+/// The index of the metadata map.
+pub const METADATA: &str = "metadata";
+/// Bytes of a tree's name at most.
+pub const TREE_NAME_BYTES_MAX: usize = 255;
+/// Bytes of a version's metadata at most.
+pub const VERSION_METADATA_BYTES_MAX: usize = 4096;
+
+const METADATA_TABLE: Table<'static> = Table::Index(METADATA);
+
+/// A tree by its name and number.
+#[derive(Debug, Clone)]
+pub(crate) struct TreeName {
+    pub(crate) name: String,
+    pub(crate) id: TreeId,
+}
+
+/// What a commit made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Committed {
+    /// The new root.
+    pub root: Root,
+    /// The version that has it; `None` if the batch was empty or the state is.
+    pub version: Option<VersionId>,
+    /// Nodes that no retained version of any tree had before.
+    pub added: u64,
+}
+
+/// How a version is pruned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PruneOptions {
+    /// Leaves a version alone that is the last of its root and has two or more retained children.
+    pub keep_fork_points: bool,
+    /// Answers with the hashes of the nodes that are gone, and not only with their number. Costs hashing them.
+    pub list: bool,
+}
+
+/// What pruning a root came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Pruned {
+    /// The root is gone, and so are the nodes that no retained version of any tree reaches.
+    Removed {
+        /// How many.
+        count: u64,
+        /// Their hashes, if they were asked for.
+        hashes: BTreeSet<NodeHash>,
+    },
+    /// One version is gone; the root stays, as it has so many more.
+    Counted(usize),
+    /// No retained version has this root. Nothing was done.
+    Unknown,
+    /// It has so many retained children, and fork points were to be kept. Nothing was done.
+    ForkPoint(usize),
+    /// The empty root is always there. Nothing was done.
+    EmptyRoot,
+}
+
+/// See the [module](self).
+pub struct Transaction<'a> {
+    core: &'a Arc<Core>,
+    writer: Box<dyn Writer + 'a>,
+    moves: Moves,
+}
+
+impl std::fmt::Debug for Transaction<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Transaction").finish_non_exhaustive()
+    }
+}
+
+/// Refuses names that a tree cannot have.
+fn check_name(name: &str) -> Result<()> {
+    if (1..=TREE_NAME_BYTES_MAX).contains(&name.len()) {
+        return Ok(());
+    }
+    Err(Error::InvalidTreeName { bytes: name.len(), max: TREE_NAME_BYTES_MAX })
+}
+
+fn check_size(what: &'static str, bytes: usize, min: usize, max: usize) -> Result<()> {
+    if (min..=max).contains(&bytes) {
+        return Ok(());
+    }
+    Err(Error::Size { what, bytes, min, max })
+}
+
+impl<'a> Transaction<'a> {
+    pub(crate) fn new(core: &'a Arc<Core>) -> Result<Self> {
+        Ok(Self { core, writer: core.database.writer()?, moves: Moves::default() })
+    }
+
+    /// Makes everything visible, and returns when it is as durable as the database promises.
+    ///
+    /// # Errors
+    /// [`Error::StoreFull`], [`Error::Busy`], [`Error::BackEnd`]: nothing was done, unless the source says that the outcome is
+    /// unknown or the database poisoned.
+    pub fn finish(self) -> Result<()> {
+        let receipt = self.writer.commit()?;
+        self.core.note(self.moves);
+        Ok(self.core.database.settle(receipt)?)
+    }
+
+    /// The number of a tree.
+    pub(crate) fn tree_id(&self, name: &str) -> Result<TreeId> {
+        check_name(name)?;
+        versions::tree(&*self.writer, name)?
+            .ok_or_else(|| Error::UnknownTree { name: name.to_owned() })
+    }
+
+    /// Makes a tree, which holds the empty state.
+    ///
+    /// # Errors
+    /// [`Error::TreeExists`], [`Error::InvalidTreeName`] and those of the back-end.
+    pub fn create_tree(&mut self, name: &str) -> Result<()> {
+        self.make_tree(name).map(drop)
+    }
+
+    pub(crate) fn make_tree(&mut self, name: &str) -> Result<TreeId> {
+        check_name(name)?;
+        if versions::tree(&*self.writer, name)?.is_some() {
+            return Err(Error::TreeExists { name: name.to_owned() });
+        }
+        let id = versions::create_tree(&mut *self.writer, name)?;
+        self.moves.trees.push((id, true));
+        Ok(id)
+    }
+
+    /// Gives a tree another name.
+    ///
+    /// # Errors
+    /// [`Error::UnknownTree`], [`Error::TreeExists`], [`Error::InvalidTreeName`] and those of the back-end.
+    pub fn rename_tree(&mut self, from: &str, to: &str) -> Result<()> {
+        check_name(to)?;
+        let id = self.tree_id(from)?;
+        if versions::tree(&*self.writer, to)?.is_some() {
+            return Err(Error::TreeExists { name: to.to_owned() });
+        }
+        versions::rename_tree(&mut *self.writer, from, to, id)
+    }
+
+    /// Removes a tree with all its versions, and the nodes that no other tree needs. Answers whether it was there.
+    ///
+    /// Cost: that of pruning each version; the changes are in memory until the end.
+    ///
+    /// # Errors
+    /// [`Error::Corruption`], [`Error::InvalidTreeName`] and those of the back-end.
+    pub fn delete_tree(&mut self, name: &str) -> Result<bool> {
+        check_name(name)?;
+        let Some(id) = versions::tree(&*self.writer, name)? else { return Ok(false) };
+        let tree = TreeName { name: name.to_owned(), id };
+        let mut ids: Vec<(VersionId, Root)> = Vec::new();
+        for (root, of_root) in versions::roots(&*self.writer, id)? {
+            ids.extend(of_root.into_iter().map(|version| (version, root)));
+        }
+        ids.sort_unstable();
+        // Newest first: each is a tip then, and what it shares with older ones is not walked.
+        for (version, root) in ids.into_iter().rev() {
+            self.remove_version(&tree, &root, version, false)?;
+        }
+        versions::remove_tree(&mut *self.writer, name)?;
+        self.moves.trees.push((id, false));
+        Ok(true)
+    }
+
+    /// Names of all trees, in their order.
+    ///
+    /// # Errors
+    /// Those of the back-end.
+    pub fn trees(&self) -> Result<Vec<String>> {
+        Ok(versions::trees(&*self.writer)?.into_iter().map(|(name, _)| name).collect())
+    }
+
+    /// Applies a batch of changes to a retained root of a tree, and retains the outcome as a new version. An empty batch makes
+    /// none and answers the parent.
+    ///
+    /// Cost: reads the stops that the changes lead through and are not in memory, side by side where one level of the tree has
+    /// several; hashes each node that changes once; reads and writes a row for each stop that changes.
+    ///
+    /// # Errors
+    /// In this order: [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::DuplicateAddress`],
+    /// [`Error::AddressNotFound`] or [`Error::PrefixNotFound`]; nothing was done then. [`Error::Corruption`] and those of
+    /// the back-end: the transaction should be dropped.
+    pub fn commit(&mut self, tree: &str, parent: &Root, changes: &[Change]) -> Result<Committed> {
+        self.commit_with(tree, parent, changes, &[])
+    }
+
+    /// The same, with metadata that the version is to have, such as a height.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit), and [`Error::Size`].
+    pub fn commit_with(
+        &mut self,
+        tree: &str,
+        parent: &Root,
+        changes: &[Change],
+        metadata: &[u8],
+    ) -> Result<Committed> {
+        check_size("metadata of a version", metadata.len(), 0, VERSION_METADATA_BYTES_MAX)?;
+        let id = self.tree_id(tree)?;
+        self.commit_to(&TreeName { name: tree.to_owned(), id }, parent, changes, metadata)
+    }
+
+    pub(crate) fn commit_to(
+        &mut self,
+        tree: &TreeName,
+        parent: &Root,
+        changes: &[Change],
+        metadata: &[u8],
+    ) -> Result<Committed> {
+        let edge = self.edge(tree, parent)?;
+        if changes.is_empty() {
+            return Ok(Committed { root: *parent, version: None, added: 0 });
+        }
+        let built = self.built(edge.as_ref(), parent, changes)?;
+        let Some(at) = built.root else {
+            return Ok(Committed { root: Root::EMPTY, version: None, added: 0 });
+        };
+        let mut rows = RowChanges::default();
+        add_new(&built, at, edge.as_ref().map(|edge| edge.top), &mut rows, &self.core.cache);
+        let Effect { added, .. } = rows.apply(&mut *self.writer, false)?;
+
+        let edge = built.edge(at);
+        let root = edge.top;
+        let version = VersionId(self.core.last_version.fetch_add(1, Ordering::Relaxed) + 1);
+        let neighbour = versions::of_root(&*self.writer, tree.id, parent)?.last().copied();
+        if let Some(neighbour) = neighbour {
+            self.with_version(neighbour, |parent| parent.dependents.push(version))?;
+        }
+        let row = Version {
+            tree: tree.id,
+            edge: edge.clone(),
+            neighbour,
+            is_child: neighbour.is_some(),
+            dependents: Vec::new(),
+            metadata: metadata.to_vec(),
+        };
+        versions::put_version(&mut *self.writer, version, &row)?;
+        let mut ids = versions::of_root(&*self.writer, tree.id, &root)?;
+        ids.push(version);
+        versions::put_root(&mut *self.writer, tree.id, &root, &ids)?;
+        self.moves.roots.push((tree.id, root, Some(edge)));
+        Ok(Committed { root, version: Some(version), added })
+    }
+
+    /// The root that a batch would give. Nothing is stored.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit).
+    pub fn compute_root(&self, tree: &str, parent: &Root, changes: &[Change]) -> Result<Root> {
+        let id = self.tree_id(tree)?;
+        let edge = self.edge(&TreeName { name: tree.to_owned(), id }, parent)?;
+        if changes.is_empty() {
+            return Ok(*parent);
+        }
+        Ok(self.built(edge.as_ref(), parent, changes)?.root_hash())
+    }
+
+    fn built(&self, edge: Option<&Edge>, parent: &Root, changes: &[Change]) -> Result<Built> {
+        build_on(&self.nodes(parent), edge, changes, self.core.options.threads)
+    }
+
+    fn nodes(&self, root: &Root) -> Nodes<'_> {
+        self.core.nodes(&*self.writer, root)
+    }
+
+    /// The edge of a root of a tree, as the transaction sees it.
+    fn edge(&self, tree: &TreeName, root: &Root) -> Result<Option<Edge>> {
+        let moved = self
+            .moves
+            .roots
+            .iter()
+            .rev()
+            .find(|(of, of_root, _)| (*of, of_root) == (tree.id, root));
+        match moved {
+            Some((_, _, Some(edge))) => return Ok(Some(edge.clone())),
+            // There is only one writer, so what is known from before is right where it was not moved.
+            None => {
+                if let Some(edge) = self.core.known(tree.id, root) {
+                    return Ok(Some(edge));
+                }
+            }
+            Some((_, _, None)) => {}
+        }
+        edge_of(&*self.writer, tree.id, &tree.name, root)
+    }
+
+    /// The values of addresses, in their order. As [`Tree::get`](crate::radix::Tree::get).
+    ///
+    /// # Errors
+    /// [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::Corruption`] and those of the back-end.
+    pub fn get(
+        &self,
+        tree: &str,
+        root: &Root,
+        addresses: &[Address],
+    ) -> Result<Vec<Option<Vec<u8>>>> {
+        let id = self.tree_id(tree)?;
+        let Some(edge) = self.edge(&TreeName { name: tree.to_owned(), id }, root)? else {
+            return Ok(vec![None; addresses.len()]);
+        };
+        find(&self.nodes(root), &edge, addresses)
+    }
+
+    /// The leaves below a prefix. As [`Tree::leaves`](crate::radix::Tree::leaves).
+    ///
+    /// # Errors
+    /// [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::PrefixNotFound`], [`Error::Corruption`] and those of the
+    /// back-end.
+    pub fn leaves(&self, tree: &str, root: &Root, prefix: &Prefix) -> Result<Leaves<'_>> {
+        let id = self.tree_id(tree)?;
+        let edge = self.edge(&TreeName { name: tree.to_owned(), id }, root)?;
+        let view = View::Transaction(&*self.writer);
+        Leaves::below(Arc::clone(self.core), view, *root, edge.as_ref(), prefix)
+    }
+
+    /// The leaves from an address on. As [`Tree::leaves_from`](crate::radix::Tree::leaves_from).
+    ///
+    /// # Errors
+    /// [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::Corruption`] and those of the back-end.
+    pub fn leaves_from(
+        &self,
+        tree: &str,
+        root: &Root,
+        from: Option<&Address>,
+        order: Order,
+    ) -> Result<Leaves<'_>> {
+        let id = self.tree_id(tree)?;
+        let edge = self.edge(&TreeName { name: tree.to_owned(), id }, root)?;
+        let view = View::Transaction(&*self.writer);
+        Leaves::from(Arc::clone(self.core), view, *root, edge.as_ref(), from, order)
+    }
+
+    /// Drops the oldest retained version of a root; with the last one the root is gone, and with it the nodes that nothing else
+    /// reaches.
+    ///
+    /// Cost: reads the stops in which the version differs from those that it was made of and that were made of it; writes a row
+    /// for each that goes.
+    ///
+    /// # Errors
+    /// [`Error::UnknownTree`]; [`Error::Corruption`] and those of the back-end: the transaction should be dropped.
+    pub fn prune(&mut self, tree: &str, root: &Root, options: &PruneOptions) -> Result<Pruned> {
+        let id = self.tree_id(tree)?;
+        self.prune_in(&TreeName { name: tree.to_owned(), id }, root, options)
+    }
+
+    pub(crate) fn prune_in(
+        &mut self,
+        tree: &TreeName,
+        root: &Root,
+        options: &PruneOptions,
+    ) -> Result<Pruned> {
+        if *root == Root::EMPTY {
+            return Ok(Pruned::EmptyRoot);
+        }
+        let ids = versions::of_root(&*self.writer, tree.id, root)?;
+        let Some(oldest) = ids.first() else { return Ok(Pruned::Unknown) };
+        if options.keep_fork_points && ids.len() == 1 {
+            let children = self.children(&versions::version(&*self.writer, *oldest)?)?.len();
+            if children > 1 {
+                return Ok(Pruned::ForkPoint(children));
+            }
+        }
+        let effect = self.remove_version(tree, root, *oldest, options.list)?;
+        if ids.len() > 1 {
+            return Ok(Pruned::Counted(ids.len() - 1));
+        }
+        let hashes = effect.removed_hashes.into_iter().collect();
+        Ok(Pruned::Removed { count: effect.removed, hashes })
+    }
+
+    /// The versions whose nearest retained ancestor a version is.
+    fn children(&self, version: &Version) -> Result<Vec<VersionId>> {
+        let mut children = Vec::new();
+        for id in &version.dependents {
+            if versions::version(&*self.writer, *id)?.is_child {
+                children.push(*id);
+            }
+        }
+        Ok(children)
+    }
+
+    /// Keeps, of the ancestors of a root, the nearest `depth` versions, and prunes those beyond. Forks are left alone. Answers
+    /// how many versions went.
+    ///
+    /// # Errors
+    /// As [`prune`](Self::prune), and [`Error::UnknownRoot`].
+    pub fn prune_below(&mut self, tree: &str, tip: &Root, depth: u64) -> Result<u64> {
+        let id = self.tree_id(tree)?;
+        let tree = TreeName { name: tree.to_owned(), id };
+        self.edge(&tree, tip)?;
+        let mut next = versions::of_root(&*self.writer, id, tip)?.last().copied();
+        let mut beyond = Vec::new();
+        let mut passed = 0;
+        while let Some(version) = next {
+            let row = versions::version(&*self.writer, version)?;
+            if passed > depth {
+                beyond.push((version, row.edge.top));
+            }
+            passed += 1;
+            next = row.neighbour.filter(|_| row.is_child);
+        }
+        // Oldest first: each differs from its only child by what that one changed.
+        for (version, root) in beyond.iter().rev() {
+            self.remove_version(&tree, root, *version, false)?;
+        }
+        Ok(beyond.len() as u64)
+    }
+
+    /// Prunes all versions of a tree whose root is not one of `roots`. Answers how many went.
+    ///
+    /// # Errors
+    /// As [`prune`](Self::prune).
+    pub fn retain(&mut self, tree: &str, roots: &BTreeSet<Root>) -> Result<u64> {
+        let id = self.tree_id(tree)?;
+        let tree = TreeName { name: tree.to_owned(), id };
+        let mut beyond = Vec::new();
+        for (root, versions) in versions::roots(&*self.writer, id)? {
+            if !roots.contains(&root) {
+                beyond.extend(versions.into_iter().map(|version| (version, root)));
+            }
+        }
+        beyond.sort_unstable();
+        for (version, root) in &beyond {
+            self.remove_version(&tree, root, *version, false)?;
+        }
+        Ok(beyond.len() as u64)
+    }
+
+    /// Removes one version of a root.
+    fn remove_version(
+        &mut self,
+        tree: &TreeName,
+        root: &Root,
+        id: VersionId,
+        wants_hashes: bool,
+    ) -> Result<Effect> {
+        let version = versions::version(&*self.writer, id)?;
+        let neighbours: Vec<VersionId> =
+            version.neighbour.iter().chain(&version.dependents).copied().collect();
+        let mut edges = Vec::with_capacity(neighbours.len());
+        for neighbour in &neighbours {
+            edges.push(versions::version(&*self.writer, *neighbour)?.edge);
+        }
+        let mut rows = RowChanges::default();
+        {
+            let nodes = self.nodes(root);
+            let own = Some(&version.edge);
+            let first = edges.first();
+            let others: Vec<Option<&Edge>> = edges.iter().skip(1).map(Some).collect();
+            each_edge_not_in(&nodes, own, first, &others, &mut |_, edge, count| {
+                rows.add(edge, count as i64 - 1, || None);
+            })?;
+            if !others.is_empty() {
+                each_edge_not_in(&nodes, first, own, &others, &mut |_, edge, count| {
+                    rows.add(edge, -(count as i64), || None);
+                })?;
+            }
+        }
+        let effect = rows.apply(&mut *self.writer, wants_hashes)?;
+        self.take_out(id, &version)?;
+        let mut ids = versions::of_root(&*self.writer, tree.id, root)?;
+        ids.retain(|other| *other != id);
+        versions::put_root(&mut *self.writer, tree.id, root, &ids)?;
+        if ids.is_empty() {
+            self.moves.roots.push((tree.id, *root, None));
+        }
+        Ok(effect)
+    }
+
+    /// Takes a version out of the forest: its dependents are joined to its neighbour, or to the first of them.
+    fn take_out(&mut self, id: VersionId, version: &Version) -> Result<()> {
+        versions::remove_version(&mut *self.writer, id)?;
+        let hub = version.neighbour.or(version.dependents.first().copied());
+        for dependent in &version.dependents {
+            self.with_version(*dependent, |row| {
+                row.neighbour = hub.filter(|hub| hub != dependent);
+                row.is_child &= version.is_child;
+            })?;
+        }
+        let Some(hub) = hub else { return Ok(()) };
+        self.with_version(hub, |row| {
+            row.dependents.retain(|other| *other != id);
+            row.dependents.extend(version.dependents.iter().filter(|other| **other != hub));
+            row.dependents.sort_unstable();
+        })
+    }
+
+    fn with_version(&mut self, id: VersionId, change: impl FnOnce(&mut Version)) -> Result<()> {
+        let mut row = versions::version(&*self.writer, id)?;
+        change(&mut row);
+        versions::put_version(&mut *self.writer, id, &row)
+    }
+
+    /// The value of a key of the metadata map.
+    ///
+    /// # Errors
+    /// [`Error::Size`] and those of the back-end.
+    pub fn metadata(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        check_size("key of the metadata", key.len(), 1, KEY_BYTES_MAX)?;
+        Ok(self.writer.get(METADATA_TABLE, key)?)
+    }
+
+    /// Binds a key of the metadata map, or with `None` removes it.
+    ///
+    /// # Errors
+    /// [`Error::Size`] and those of the back-end.
+    pub fn set_metadata(&mut self, key: &[u8], value: Option<&[u8]>) -> Result<()> {
+        check_size("key of the metadata", key.len(), 1, KEY_BYTES_MAX)?;
+        check_size("value of the metadata", value.map_or(0, <[u8]>::len), 0, VALUE_BYTES_MAX)?;
+        Ok(match value {
+            Some(value) => self.writer.overwrite(METADATA_TABLE, key, value)?,
+            None => self.writer.remove(METADATA_TABLE, key)?,
+        })
+    }
+}
+
+/// Builds the tree of a batch; reads ahead what it leads through.
+pub(crate) fn build_on(
+    nodes: &Nodes<'_>,
+    edge: Option<&Edge>,
+    changes: &[Change],
+    threads: usize,
+) -> Result<Built> {
+    let steps = sorted(changes)?;
+    if let (Some(edge), true) = (edge, steps.len() > 1) {
+        let addresses: Vec<&[u8]> = steps.iter().map(|step| step.prefix.as_bytes()).collect();
+        nodes.find(edge, &addresses)?;
+    }
+    build(nodes, edge, &steps, threads)
+}
+
+/// The values of addresses in any order.
+pub(crate) fn find(
+    nodes: &Nodes<'_>,
+    edge: &Edge,
+    addresses: &[Address],
+) -> Result<Vec<Option<Vec<u8>>>> {
+    let mut order: Vec<usize> = (0..addresses.len()).collect();
+    order.sort_by_key(|&at| addresses[at]);
+    let sorted: Vec<&[u8]> = order.iter().map(|&at| addresses[at].as_bytes()).collect();
+    let mut values = vec![None; addresses.len()];
+    for (at, value) in order.into_iter().zip(nodes.find(edge, &sorted)?) {
+        values[at] = value.map(|value| value.to_vec());
+    }
+    Ok(values)
+}
+
+/// Counts a span for each edge that is new at its place, and keeps its branch in memory.
+fn add_new(
+    built: &Built,
+    at: usize,
+    old: Option<NodeHash>,
+    rows: &mut RowChanges,
+    cache: &crate::radix::nodes::NodeCache,
+) {
+    let new = &built.nodes[at];
+    if old == Some(new.top) {
+        return;
+    }
+    let edge = built.edge(at);
+    match &new.stop {
+        NewStop::Kept(Stop::Row(_)) => rows.add(&edge, 1, || None),
+        NewStop::Kept(Stop::Leaf(_)) => rows.add(&edge, 1, || Some(Content::Inline)),
+        NewStop::Leaf(value) if value.len() <= INLINE_VALUE_BYTES_MAX => {
+            rows.add(&edge, 1, || Some(Content::Inline));
+        }
+        NewStop::Leaf(value) => {
+            rows.add(&edge, 1, || Some(Content::Value(Arc::clone(value))));
+            cache.insert(new.stop_hash, Loaded::Value(Arc::clone(value)));
+        }
+        NewStop::Branch { value, children } => {
+            let branch: Arc<Branch> = Arc::new(built.branch(value.as_ref(), children));
+            rows.add(&edge, 1, || Some(Content::Branch(Arc::clone(&branch))));
+            cache.insert(new.stop_hash, Loaded::Branch(branch));
+            for (_, child) in children {
+                if let Child::New(at) = child {
+                    add_new(built, *at, built.nodes[*at].old, rows, cache);
+                }
+            }
+        }
+    }
+}
