@@ -13,6 +13,7 @@
 //! `0x1_0000` is meant. This is why the encoder is written by hand.
 
 use crate::radix::node_hash::{NODE_HASH_BYTES, NodeHash};
+use crate::sha512::write_hex;
 
 /// Bytes of a child.
 const CHILD_BYTES: usize = 3 + 2 + 2 * NODE_HASH_BYTES;
@@ -76,12 +77,8 @@ pub(crate) fn put_node<'a>(
         child[2] = HEX[usize::from(token & 15)];
         child[3] = 0x78;
         child[4] = 0x40;
-        for (digits, byte) in child[5..].chunks_exact_mut(2).zip(hash.0) {
-            // Without a table, so that it is done for many bytes at once.
-            let digit =
-                |nibble: u8| nibble + b'0' + (39 & (9u8.wrapping_sub(nibble) >> 7).wrapping_neg());
-            digits[0] = digit(byte >> 4);
-            digits[1] = digit(byte & 15);
+        if let Some(digits) = child[5..].first_chunk_mut() {
+            write_hex(&hash.0, digits);
         }
         out.extend_from_slice(&child);
     }
