@@ -12,7 +12,7 @@
 //! 1,048,575 bytes takes 8 bytes (`5b`) and not 4, since the library of the original compares with `0x10_0000` where
 //! `0x1_0000` is meant. This is why the encoder is written by hand.
 
-use crate::radix::node_hash::{NODE_HASH_BYTES, NodeHash};
+use crate::radix::node_hash::NODE_HASH_BYTES;
 use crate::sha512::write_hex;
 
 /// Bytes of a child.
@@ -60,16 +60,21 @@ fn put_map_head(out: &mut Vec<u8>, entries: usize) {
     }
 }
 
-/// Appends the bytes of a node: its children, ascending by their tokens, and its value.
+/// Bytes of a node at most.
+pub(crate) fn node_bytes_max(children: usize, value: Option<&[u8]>) -> usize {
+    FRAME_BYTES + children * CHILD_BYTES + value.map_or(0, <[u8]>::len)
+}
+
+/// Appends the bytes of a node: its children, so many, ascending by their tokens, and its value.
 pub(crate) fn put_node<'a>(
     out: &mut Vec<u8>,
-    children: impl ExactSizeIterator<Item = (u8, &'a NodeHash)>,
+    count: usize,
+    children: impl Iterator<Item = (u8, &'a [u8; NODE_HASH_BYTES])>,
     value: Option<&[u8]>,
 ) {
-    let bytes = FRAME_BYTES + children.len() * CHILD_BYTES + value.map_or(0, <[u8]>::len);
-    out.reserve(bytes);
+    out.reserve(node_bytes_max(count, value));
     out.extend_from_slice(&[0xa2, 0x61, b'c']);
-    put_map_head(out, children.len());
+    put_map_head(out, count);
     for (token, hash) in children {
         let mut child = [0; CHILD_BYTES];
         child[0] = 0x62;
@@ -78,7 +83,7 @@ pub(crate) fn put_node<'a>(
         child[3] = 0x78;
         child[4] = 0x40;
         if let Some(digits) = child[5..].first_chunk_mut() {
-            write_hex(&hash.0, digits);
+            write_hex(hash, digits);
         }
         out.extend_from_slice(&child);
     }

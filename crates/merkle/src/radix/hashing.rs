@@ -2,8 +2,8 @@
 //! so that it is hashed side by side, and shared by threads if it is much. The result does not depend on their number.
 
 use crate::radix::build::{Child, New, NewStop};
-use crate::radix::cbor::put_node;
-use crate::radix::node::{Branch, Edge, Stop};
+use crate::radix::cbor::{node_bytes_max, put_node};
+use crate::radix::node::{Branch, Edge, INLINE_VALUE_BYTES_MAX, Stop};
 use crate::radix::node_hash::NodeHash;
 use crate::sha512::{self, BLOCK_BYTES, ChainJob};
 
@@ -18,14 +18,14 @@ pub(crate) fn hash_node(bytes: &[u8]) -> NodeHash {
 /// The hash of a node with a value and no children.
 pub(crate) fn hash_leaf(value: &[u8]) -> NodeHash {
     let mut bytes = Vec::new();
-    put_node(&mut bytes, [].into_iter(), Some(value));
+    put_node(&mut bytes, 0, [].into_iter(), Some(value));
     hash_node(&bytes)
 }
 
 /// The hash of a branch.
 pub(crate) fn hash_branch(branch: &Branch) -> NodeHash {
     let mut bytes = Vec::new();
-    put_node(&mut bytes, branch.hashes(), branch.value.as_deref());
+    put_node(&mut bytes, branch.len(), branch.hashes(), branch.value());
     hash_node(&bytes)
 }
 
@@ -87,27 +87,32 @@ fn blocks_of(new: &New) -> usize {
     let stop = match &new.stop {
         NewStop::Kept(_) => 0,
         NewStop::Leaf(value) => value.len() / BLOCK_BYTES + 1,
-        NewStop::Branch { children, .. } => children.len() / 2 + 1,
+        NewStop::Branch(branch) => branch.count / 2 + 1,
     };
     stop + new.chain.as_bytes().len()
 }
 
 /// The hashes of stops and tops of edges whose children are hashed, in their order.
 fn hashes_of(list: &[New], wave: &[usize]) -> Vec<(NodeHash, NodeHash)> {
-    let mut bytes = Vec::new();
+    let bytes_max = wave.iter().map(|&at| match &list[at].stop {
+        NewStop::Kept(_) => node_bytes_max(0, Some(&[0; INLINE_VALUE_BYTES_MAX])),
+        NewStop::Leaf(value) => node_bytes_max(0, Some(value)),
+        NewStop::Branch(branch) => node_bytes_max(branch.count, branch.value.as_deref()),
+    });
+    let mut bytes = Vec::with_capacity(bytes_max.sum());
     let mut ends = Vec::with_capacity(wave.len());
     for &at in wave {
         match &list[at].stop {
             NewStop::Kept(Stop::Row(_)) => {}
             NewStop::Kept(Stop::Leaf(value)) | NewStop::Leaf(value) => {
-                put_node(&mut bytes, [].into_iter(), Some(value));
+                put_node(&mut bytes, 0, [].into_iter(), Some(value));
             }
-            NewStop::Branch { value, children } => {
-                let hashes = children.iter().map(|(token, child)| match child {
-                    Child::Old(edge) => (*token, &edge.top),
-                    Child::New(at) => (*token, &list[*at].top),
+            NewStop::Branch(branch) => {
+                let hashes = branch.children().map(|(token, child)| match child {
+                    Child::Old(branch, at) => (token, branch.edge_at(at).top),
+                    Child::New(at) => (token, &list[at].top.0),
                 });
-                put_node(&mut bytes, hashes, value.as_deref());
+                put_node(&mut bytes, branch.count, hashes, branch.value.as_deref());
             }
         }
         ends.push(bytes.len());
