@@ -25,6 +25,7 @@ use crate::log::{FrameBody, LOG_DIR, Log};
 use crate::page::{BODY_OFFSET, Kind, PAGE_SIZE, PageNo, PageRef, u32_at};
 use crate::pager::Pager;
 use crate::scrub::{self, ScrubReport};
+use crate::snapshot::Snapshot;
 use crate::sort::{SortOptions, Sorter};
 use crate::space::{LIST_MAPS, MAP_PAGES, Space};
 use crate::stats::Stats;
@@ -413,6 +414,18 @@ impl Index {
         })
     }
 
+    /// The index as it is now, which stands still while it goes on.
+    ///
+    /// Cost: some reference counts. While there is a snapshot, an update of what it has, too, copies a block of 4 KiB of
+    /// the buffer; and the pages of its tree are not used again.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub fn snapshot(&self) -> Result<Snapshot> {
+        let state = self.core.state()?.clone();
+        Ok(Snapshot::new(self.core.clone(), state))
+    }
+
     /// Entries, the unflushed ones included. Costs nothing.
     ///
     /// # Errors
@@ -722,7 +735,7 @@ impl<F: FnMut(&[u8], &[u8]) -> bool> Change for Filter<'_, F> {
         let state = self.core.state().ok()?;
         let done = std::mem::take(&mut self.done);
         let low = fences.low.max(&done);
-        let pending = state.pending.view(low, fences.high);
+        let pending = state.pending.clone();
         drop(state);
         let mut updates = pending.range(low, fences.high).peekable();
         let is_updated = updates.peek().is_some();
