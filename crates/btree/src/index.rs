@@ -21,7 +21,7 @@ use crate::input::Records;
 use crate::leaf::Fences;
 use crate::lease::{self, READERS_DIR};
 use crate::left_out::LeftOut;
-use crate::log::{FrameBody, LOG_DIR, Log};
+use crate::log::{FrameBody, LOG_DIR, Log, Tail};
 use crate::page::{BODY_OFFSET, Kind, PAGE_SIZE, PageNo, PageRef, u32_at};
 use crate::pager::Pager;
 use crate::scrub::{self, ScrubReport};
@@ -69,6 +69,7 @@ impl<'a> Update<'a> {
 #[derive(Debug)]
 pub struct Index {
     core: Arc<Core>,
+    tail: Arc<Tail>,
     writer: Mutex<Option<Writer>>,
     /// What the writer had when the last call that it took part in ended.
     figures: Mutex<Figures>,
@@ -184,7 +185,7 @@ impl Index {
     /// Takes the writer's lock.
     pub(crate) fn lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn LockGuard>> {
         disk.lock(&dir.join(LOCK_FILE)).map_err(|error| match error {
-            terrane_io::Error::Locked { .. } => Error::Locked { path: dir.to_owned() },
+            terrane_io::Error::Locked { pid, .. } => Error::Locked { path: dir.to_owned(), pid },
             error => error.into(),
         })
     }
@@ -298,7 +299,8 @@ impl Index {
             _lock: lock,
         };
         let figures = Mutex::new(writer.figures());
-        Ok(Self { core, writer: Mutex::new(Some(writer)), figures })
+        let tail = writer.log.tail();
+        Ok(Self { core, tail, writer: Mutex::new(Some(writer)), figures })
     }
 
     fn writer(&self) -> MutexGuard<'_, Option<Writer>> {
@@ -412,6 +414,50 @@ impl Index {
             }
             Ok(removed)
         })
+    }
+
+    /// Applies updates in their order and appends them to the log, all of them or none: after a crash, and also if the call
+    /// fails. They become visible at one moment. Returns a position of the log, greater than that of any commit before, for
+    /// [`sync_to`](Self::sync_to): until then they survive the end of the process.
+    ///
+    /// Cost: the lookups of [`apply`](Self::apply), one write to the log; two syncs and a file more when a segment is full.
+    ///
+    /// # Errors
+    /// As [`replace`](Self::replace). Nothing was changed.
+    pub fn commit(&self, updates: &[Update<'_>]) -> Result<u64> {
+        let mut entries = Vec::with_capacity(updates.len());
+        for update in updates {
+            self.core.pager.sizes.check(update.key(), update.value())?;
+            entries.push((update.key(), update.value()));
+        }
+        let bytes = entries.iter().map(|&(key, value)| block::entry_bytes(key, value)).sum();
+        self.with_writer(|writer, core| {
+            let limit = writer.limits.batch_bytes;
+            if bytes > limit {
+                return Err(Error::BatchTooLarge { bytes, limit });
+            }
+            writer.commit(core, &entries, |core| was_there(core, updates))
+        })
+    }
+
+    /// Makes commits durable up to the position of one; other calls go on meanwhile, and all that are waited for at the same
+    /// time share a sync.
+    ///
+    /// Cost: one sync, or none if the log is durable up to there.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`], [`Error::Closed`].
+    pub fn sync_to(&self, position: u64) -> Result<()> {
+        if self.core.is_closed() {
+            return Err(Error::Closed);
+        }
+        match self.tail.sync(position) {
+            Ok(is_synced) => {
+                self.core.pager.counters.syncs.add(u64::from(is_synced));
+                Ok(())
+            }
+            failed => self.with_writer(|writer, _| writer.noting(failed.map(drop))),
+        }
     }
 
     /// The index as it is now, which stands still while it goes on.
