@@ -6,4 +6,14 @@
 // Bottom-up: a module imports only from modules above it.
 mod btree_index;
 
+mod engine;
+
+mod lsm;
+
+mod row;
+
+mod btree;
+
+pub use btree::{BtreeDatabase, BtreeOptions};
 pub use btree_index::BtreeIndexes;
+pub use lsm::{LsmDatabase, LsmOptions};

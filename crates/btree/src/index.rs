@@ -460,6 +460,11 @@ impl Index {
         }
     }
 
+    /// Whether a sync of the log, or one before it, has failed, so that nothing can be written any more. Waits for nobody.
+    pub fn is_poisoned(&self) -> bool {
+        self.figures().is_poisoned
+    }
+
     /// The index as it is now, which stands still while it goes on.
     ///
     /// Cost: some reference counts. While there is a snapshot, an update of what it has, too, copies a block of 4 KiB of

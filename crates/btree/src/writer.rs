@@ -102,6 +102,7 @@ pub(crate) struct Figures {
     pub(crate) generation: u64,
     pub(crate) readers: u32,
     pub(crate) damaged_ranges: u64,
+    pub(crate) is_poisoned: bool,
 }
 
 /// How near the buffer or the log is to its limit.
@@ -170,6 +171,7 @@ impl Writer {
             generation: self.superblock.generation,
             readers: self.readers.1,
             damaged_ranges: self.left_out.len() as u64,
+            is_poisoned: self.poisoned.is_some(),
         }
     }
 
