@@ -113,10 +113,6 @@ fn broken(what: String) -> Error {
     Error::Corruption { back_end: NAME, what, source: None }
 }
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// A database in a B+tree. See the [module](self).
 ///
 /// Cost: a lookup is one of the index, and one of each piece of a value of 768 bytes or more, side by side; `count` is one lookup.
@@ -132,7 +128,8 @@ pub struct BtreeDatabase {
 
 #[derive(Debug)]
 struct Btree {
-    index: Index,
+    /// Also of the snapshots, whose pages are not kept without it.
+    index: Arc<Index>,
     /// The main table and the indexes: the key of the row of each, and its number.
     tables: Arc<[(Vec<u8>, u8)]>,
     is_synced_each: bool,
@@ -166,11 +163,11 @@ impl BtreeDatabase {
             None => 0,
             Some((key, _)) => {
                 let id = row::piece_id(key).and_then(|id| id.checked_add(1));
-                id.ok_or_else(|| broken(format!("key {} of a piece", hex(key))))?
+                id.ok_or_else(|| broken(format!("key {key:02x?} of a piece")))?
             }
         };
         let engine = Btree {
-            index,
+            index: Arc::new(index),
             tables: tables.into(),
             is_synced_each: options.durability == Durability::Each,
             next_value: AtomicU64::new(next_value),
@@ -188,12 +185,12 @@ fn open_tables(index: &Index, indexes: &[&str]) -> Result<Vec<(Vec<u8>, u8)>> {
     match rows.next().map_err(failed)? {
         Some((key, value)) if key == row::name_key("") => {
             if value != [ROWS_VERSION] {
-                let what = format!("rows of version {}; this program reads 1", hex(value));
+                let what = format!("rows of version {value:02x?}; this program reads 1");
                 return Err(broken(what));
             }
             while let Some((key, value)) = rows.next().map_err(failed)? {
                 let Some((number, _)) = row::read_name(value) else {
-                    return Err(broken(format!("row {} of a table", hex(key))));
+                    return Err(broken(format!("row {key:02x?} of a table")));
                 };
                 known.push((key.to_vec(), number));
             }
@@ -259,7 +256,7 @@ impl<'a> Rows<'a> {
             None if before.is_none() => {}
             None => self.removed.push(key),
             Some(value) if value.len() <= WHOLE_BYTES_MAX => {
-                self.put.push((key, row::whole(value)))
+                self.put.push((key, row::whole(value)));
             }
             Some(value) => {
                 let id = next_value.fetch_add(1, Ordering::Relaxed);
@@ -294,7 +291,7 @@ impl<'a> Rows<'a> {
 }
 
 fn read_row<'a>(key: &[u8], value: &'a [u8]) -> Result<Row<'a>> {
-    row::read(value).ok_or_else(|| broken(format!("row {}", hex(key))))
+    row::read(value).ok_or_else(|| broken(format!("row {key:02x?}")))
 }
 
 impl Engine for Btree {
@@ -302,7 +299,8 @@ impl Engine for Btree {
 
     fn snapshot(&self) -> Result<Rooted> {
         let snapshot = self.index.snapshot().map_err(|failure| error("reader", failure))?;
-        Ok(Rooted { snapshot, tables: self.tables.clone() })
+        let tables = self.tables.clone();
+        Ok(Rooted { snapshot, tables, _index: self.index.clone() })
     }
 
     fn commit(&self, changes: &[Changes]) -> Result<Receipt> {
@@ -325,7 +323,7 @@ impl Engine for Btree {
             if more != 0 {
                 let entries = entries_of(name, name_row.as_deref())?;
                 let entries = entries.checked_add_signed(more).ok_or_else(|| {
-                    broken(format!("row {} says {entries} entries, too few", hex(name)))
+                    broken(format!("row {name:02x?} says {entries} entries, too few"))
                 })?;
                 rows.put.push((name.clone(), row::name_value(*number, entries)));
             }
@@ -342,7 +340,7 @@ impl Engine for Btree {
 /// How many entries the row of a table says that it has.
 fn entries_of(key: &[u8], value: Option<&[u8]>) -> Result<u64> {
     let entries = value.and_then(row::read_name).map(|(_, entries)| entries);
-    entries.ok_or_else(|| broken(format!("row {} of a table", hex(key))))
+    entries.ok_or_else(|| broken(format!("row {key:02x?} of a table")))
 }
 
 impl Database for BtreeDatabase {
@@ -420,6 +418,7 @@ impl Database for BtreeDatabase {
 /// A snapshot of the index.
 struct Rooted {
     snapshot: terrane_btree::Snapshot,
+    _index: Arc<Index>,
     tables: Arc<[(Vec<u8>, u8)]>,
 }
 
@@ -433,7 +432,7 @@ impl Rooted {
             }
             Row::Split(split) => {
                 let mut values = self.values(&[(key, split)])?;
-                values.pop().ok_or_else(|| broken(format!("value of row {}", hex(key))))
+                values.pop().ok_or_else(|| broken(format!("value of row {key:02x?}")))
             }
         }
     }
@@ -456,7 +455,7 @@ impl Rooted {
                 let missing = split.bytes as usize - bytes.len();
                 let piece = piece.filter(|piece| piece.len() == missing.min(PIECE_BYTES));
                 let Some(piece) = piece else {
-                    let what = format!("piece {} of row {}", hex(at), hex(key));
+                    let what = format!("piece {at:02x?} of row {key:02x?}");
                     return Err(broken(what));
                 };
                 bytes.extend_from_slice(&piece);

@@ -117,10 +117,8 @@ impl LsmOptions {
             Durability::Each => terrane_lsm::Durability::Each,
             Durability::Group => terrane_lsm::Durability::Group,
         };
-        let thread = match self.background {
-            true => CheckpointThread::Background,
-            false => CheckpointThread::Caller,
-        };
+        let thread =
+            if self.background { CheckpointThread::Background } else { CheckpointThread::Caller };
         let options = StoreOptions::default().create_dir().durability(durability);
         let options = options.checkpoint_thread(thread);
         match self.log_bytes_max {

@@ -7,4 +7,6 @@ mod broken;
 
 mod conformance;
 
+mod engines;
+
 mod memory;
