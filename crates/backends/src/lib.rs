@@ -6,8 +6,18 @@
 // Bottom-up: a module imports only from modules above it.
 mod btree_index;
 
+mod engine;
+
+mod lsm;
+
+mod row;
+
+mod btree;
+
 pub mod conformance;
 
+pub use btree::{BtreeDatabase, BtreeOptions};
 pub use btree_index::BtreeIndexes;
+pub use lsm::{LsmDatabase, LsmOptions};
 pub use terrane_merkle::Memory;
 pub use terrane_merkle::backend;

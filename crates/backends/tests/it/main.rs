@@ -7,5 +7,7 @@ mod broken;
 
 mod conformance;
 
+mod engines;
+
 mod memory;
 mod radix;
