@@ -5,5 +5,14 @@
 
 // Bottom-up: a module imports only from modules above it.
 mod btree_index;
+#[cfg(any(feature = "lmdb", feature = "sqlite"))]
+mod names;
+#[cfg(any(feature = "lmdb", feature = "sqlite"))]
+mod paging;
+
+#[cfg(feature = "lmdb")]
+pub mod lmdb;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
 
 pub use btree_index::BtreeIndexes;
