@@ -36,12 +36,14 @@ use std::time::{Duration, Instant};
 use rustix::fs::FlockOperation;
 use terrane_lmdb::{
     EnvFlags, Environment, EnvironmentOptions, EnvironmentTable, Failure, Kind, PageLimit,
-    Snapshot, SyncMode, Transaction, data_path, lock_path,
+    Snapshot, Transaction, data_path, lock_path,
 };
 use terrane_merkle::backend::{
     Counts, Cursor, Database, Durability, Entry, Error, Guarantee, INDEXES_MAX, KEY_BYTES_MAX,
     PowerLoss, Reader, Receipt, Result, Source, Table, Writer, check_entry,
 };
+
+pub use terrane_lmdb::SyncMode;
 
 use crate::names::IndexNames;
 use crate::paging::{PAGE_BYTES, PagedCursor, Pages};
@@ -569,6 +571,7 @@ impl Database for LmdbDatabase {
     }
 
     fn disk_bytes(&self) -> Result<u64> {
+        self.opened("size")?;
         let directory = self.options.directory;
         let mut bytes = 0;
         for path in [data_path(&self.path, directory), lock_path(&self.path, directory)] {
@@ -874,8 +877,7 @@ impl Writer for LmdbWriter<'_> {
             SyncMode::NoMeta => 1,
             SyncMode::MapAsync | SyncMode::None => 0,
         };
-        self.database.transactions.fetch_add(1, Ordering::Relaxed);
         self.database.syncs.fetch_add(if self.changed { syncs } else { 0 }, Ordering::Relaxed);
-        Ok(Receipt(self.number))
+        Ok(Receipt(self.database.transactions.fetch_add(1, Ordering::Relaxed) + 1))
     }
 }

@@ -222,10 +222,11 @@ impl SqliteOptions {
         if options.busy_timeout > BUSY_TIMEOUT_MAX {
             return refuse("busy_timeout", "SQLite counts to 2,147,483,647 milliseconds");
         }
-        if options.busy_timeout.subsec_nanos() % 1_000_000 != 0 {
+        if !options.busy_timeout.subsec_nanos().is_multiple_of(1_000_000) {
             return refuse("busy_timeout", "SQLite counts milliseconds");
         }
-        if options.cache_bytes % 1024 != 0 || options.cache_bytes / 1024 > i32::MAX as u64 {
+        if !options.cache_bytes.is_multiple_of(1024) || options.cache_bytes / 1024 > i32::MAX as u64
+        {
             return refuse("cache_bytes", "SQLite counts KiB, to 2,147,483,647");
         }
         if i64::try_from(options.mmap_bytes).is_err() {
@@ -318,7 +319,13 @@ impl SqliteOptions {
                 Synchronous::Extra => 5,
             },
             // The journal, the file; then the journal's head, and its end.
-            JournalMode::Truncate | JournalMode::Persist => if is_normal { 2 } else { 4 },
+            JournalMode::Truncate | JournalMode::Persist => {
+                if is_normal {
+                    2
+                } else {
+                    4
+                }
+            }
         }
     }
 }
@@ -394,6 +401,7 @@ pub struct SqliteDatabase {
     indexes: Arc<IndexNames>,
     tables: Arc<[TableStatements]>,
     access: Access,
+    is_closed: AtomicBool,
     poisoned: AtomicBool,
     /// Number of the last commit.
     commits: AtomicU64,
@@ -445,6 +453,7 @@ impl SqliteDatabase {
             indexes,
             tables,
             access,
+            is_closed: AtomicBool::new(false),
             poisoned: AtomicBool::new(false),
             commits: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
@@ -454,6 +463,13 @@ impl SqliteDatabase {
     fn check_poison(&self) -> Result<()> {
         if self.poisoned.load(Ordering::Acquire) {
             return Err(Error::Poisoned { back_end: NAME });
+        }
+        Ok(())
+    }
+
+    fn check_open(&self, call: &'static str) -> Result<()> {
+        if self.is_closed.load(Ordering::Acquire) {
+            return Err(closed(call));
         }
         Ok(())
     }
@@ -603,6 +619,7 @@ impl Database for SqliteDatabase {
     }
 
     fn settle(&self, _receipt: Receipt) -> Result<()> {
+        self.check_open("settle")?;
         self.check_poison()
     }
 
@@ -645,6 +662,7 @@ impl Database for SqliteDatabase {
                 Ok((pages * page_bytes).cast_unsigned())
             });
         };
+        self.check_open("size")?;
         let mut bytes = 0;
         for suffix in ["", "-wal", "-shm", "-journal"] {
             let mut name = path.clone().into_os_string();
@@ -674,6 +692,7 @@ impl Database for SqliteDatabase {
     /// Waits for the writer. In WAL mode snapshots that live go on, and the files are given up with the last of them; otherwise
     /// they fail.
     fn close(&self) -> Result<()> {
+        self.is_closed.store(true, Ordering::Release);
         match &self.access {
             Access::Wal { writer, pool } => {
                 let writer = lock(writer).take();
@@ -1074,7 +1093,7 @@ impl Single {
         self.check_snapshot(snapshot)?;
         let connected = self.connected("get")?;
         match self.undo.seen(snapshot, table, key) {
-            Some(old) => Ok(old.map(<[u8]>::to_vec)),
+            Some(old) => Ok(old.value.clone()),
             None => connected.get(table, key),
         }
     }

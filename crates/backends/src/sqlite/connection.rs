@@ -152,11 +152,11 @@ impl Connected {
             self.set("auto_vacuum", auto_vacuum as i64)?;
         }
         self.set("journal_mode", options.journal_mode.name())?;
-        self.check("journal_mode", options.journal_mode.name().to_owned())?;
+        self.check("journal_mode", &options.journal_mode.name().to_owned())?;
         self.set_checked("synchronous", options.synchronous as i64)?;
-        self.set_checked("cache_size", -((options.cache_bytes / 1024) as i64))?;
+        self.set_checked("cache_size", -(options.cache_bytes / 1024).cast_signed())?;
         if matches!(options.place, SqlitePlace::File(_)) {
-            self.set_checked("mmap_size", options.mmap_bytes as i64)?;
+            self.set_checked("mmap_size", options.mmap_bytes.cast_signed())?;
         }
         if let Some(pages) = options.checkpoint_pages {
             self.set_checked("wal_autocheckpoint", i64::from(pages))?;
@@ -167,12 +167,12 @@ impl Connected {
         // Bytes of a file are not to be trusted.
         self.set_checked("cell_size_check", 1)?;
         self.set_checked("trusted_schema", 0)?;
-        self.check("busy_timeout", options.busy_timeout.as_millis() as i64)?;
+        self.check("busy_timeout", &(options.busy_timeout.as_millis() as u64).cast_signed())?;
         if let Some(bytes) = options.page_bytes {
-            self.check("page_size", i64::from(bytes))?;
+            self.check("page_size", &i64::from(bytes))?;
         }
         if let Some(auto_vacuum) = options.auto_vacuum {
-            self.check("auto_vacuum", auto_vacuum as i64)?;
+            self.check("auto_vacuum", &(auto_vacuum as i64))?;
         }
         Ok(())
     }
@@ -185,16 +185,16 @@ impl Connected {
 
     fn set_checked(&self, pragma: &str, value: i64) -> Result<()> {
         self.set(pragma, value)?;
-        self.check(pragma, value)
+        self.check(pragma, &value)
     }
 
     fn check<T: FromSql + PartialEq + std::fmt::Display>(
         &self,
         pragma: &str,
-        value: T,
+        value: &T,
     ) -> Result<()> {
         let effective: T = self.pragma(pragma)?;
-        if effective != value {
+        if effective != *value {
             return Err(unsupported(
                 pragma,
                 format!("{value} was asked for and {effective} is what this database has"),
@@ -338,7 +338,7 @@ impl Connected {
     ) -> Result<(Vec<Entry>, bool)> {
         let [all, including, excluding] = statements;
         let page = || {
-            let limit = entries as i64;
+            let limit = (entries as u64).cast_signed();
             let (sql, key) = match bound {
                 Bound::Unbounded => (all, None),
                 Bound::Included(key) => (including, Some(key)),

@@ -13,10 +13,19 @@ use terrane_merkle::backend::Entry;
 
 type TableKey = (usize, Vec<u8>);
 
+/// What a key was bound to.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Old {
+    /// The number of the commit that changed it.
+    commit: u64,
+    /// Its value before; `None` if it had none.
+    pub(super) value: Option<Vec<u8>>,
+}
+
 /// Old values by table and key.
 #[derive(Debug, Default)]
 pub(super) struct Undo {
-    olds: BTreeMap<TableKey, Vec<(u64, Option<Vec<u8>>)>>,
+    olds: BTreeMap<TableKey, Vec<Old>>,
     /// Keys that the open transaction has changed, in the order of their first change.
     pending: Vec<TableKey>,
 }
@@ -25,21 +34,21 @@ impl Undo {
     /// Whether the open transaction, which would be number `commit`, has changed a key before.
     pub(super) fn has_pending(&self, commit: u64, table: usize, key: &[u8]) -> bool {
         let olds = self.olds.get(&(table, key.to_vec()));
-        olds.and_then(|olds| olds.last()).is_some_and(|(number, _)| *number == commit)
+        olds.and_then(|olds| olds.last()).is_some_and(|old| old.commit == commit)
     }
 
     /// Notes what a key is before the open transaction first changes it.
-    pub(super) fn note(&mut self, commit: u64, table: usize, key: &[u8], old: Option<Vec<u8>>) {
+    pub(super) fn note(&mut self, commit: u64, table: usize, key: &[u8], value: Option<Vec<u8>>) {
         let key = (table, key.to_vec());
         self.pending.push(key.clone());
-        self.olds.entry(key).or_default().push((commit, old));
+        self.olds.entry(key).or_default().push(Old { commit, value });
     }
 
     /// What the open transaction has changed, with what was there before, in the order of the changes.
     pub(super) fn pending(&self) -> impl Iterator<Item = (usize, &[u8], Option<&[u8]>)> {
         self.pending.iter().filter_map(|key| {
-            let (_, old) = self.olds.get(key)?.last()?;
-            Some((key.0, key.1.as_slice(), old.as_deref()))
+            let old = self.olds.get(key)?.last()?;
+            Some((key.0, key.1.as_slice(), old.value.as_deref()))
         })
     }
 
@@ -63,7 +72,7 @@ impl Undo {
     /// Forgets what no snapshot needs whose number is `oldest` or more. Cost: goes over all that is noted.
     pub(super) fn forget(&mut self, oldest: u64) {
         self.olds.retain(|_, olds| {
-            olds.retain(|(number, _)| *number > oldest);
+            olds.retain(|old| old.commit > oldest);
             !olds.is_empty()
         });
     }
@@ -76,7 +85,7 @@ impl Undo {
     }
 
     /// What a snapshot sees in place of what the database has: `None` if just that.
-    pub(super) fn seen(&self, snapshot: u64, table: usize, key: &[u8]) -> Option<Option<&[u8]>> {
+    pub(super) fn seen(&self, snapshot: u64, table: usize, key: &[u8]) -> Option<&Old> {
         seen(self.olds.get(&(table, key.to_vec()))?, snapshot)
     }
 
@@ -92,9 +101,9 @@ impl Undo {
             from => from.map(|key| (table, key.to_vec())),
         };
         let range = (from, Bound::Excluded((table + 1, Vec::new())));
-        self.olds
-            .range(range)
-            .filter_map(move |(key, olds)| Some((key.1.as_slice(), seen(olds, snapshot)?)))
+        self.olds.range(range).filter_map(move |(key, olds)| {
+            Some((key.1.as_slice(), seen(olds, snapshot)?.value.as_deref()))
+        })
     }
 
     /// The same down from a bound, the greatest first.
@@ -109,15 +118,14 @@ impl Undo {
             to => to.map(|key| (table, key.to_vec())),
         };
         let range = (Bound::Included((table, Vec::new())), to);
-        self.olds
-            .range(range)
-            .rev()
-            .filter_map(move |(key, olds)| Some((key.1.as_slice(), seen(olds, snapshot)?)))
+        self.olds.range(range).rev().filter_map(move |(key, olds)| {
+            Some((key.1.as_slice(), seen(olds, snapshot)?.value.as_deref()))
+        })
     }
 }
 
-fn seen(olds: &[(u64, Option<Vec<u8>>)], snapshot: u64) -> Option<Option<&[u8]>> {
-    olds.iter().find(|(number, _)| *number > snapshot).map(|(_, old)| old.as_deref())
+fn seen(olds: &[Old], snapshot: u64) -> Option<&Old> {
+    olds.iter().find(|old| old.commit > snapshot)
 }
 
 /// Puts what a snapshot sees otherwise into a page of what the database has. `is_last`: the database has nothing behind
@@ -163,15 +171,17 @@ mod tests {
         undo.note(2, 0, b"k", Some(b"one".to_vec()));
         undo.committed();
         undo.note(3, 0, b"k", Some(b"two".to_vec()));
-        assert_eq!(undo.seen(0, 0, b"k"), Some(None));
-        assert_eq!(undo.seen(1, 0, b"k"), Some(Some(&b"one"[..])));
-        assert_eq!(undo.seen(2, 0, b"k"), Some(Some(&b"two"[..])), "not committed");
-        assert_eq!(undo.seen(3, 0, b"k"), None);
+        let seen =
+            |undo: &Undo, snapshot| undo.seen(snapshot, 0, b"k").map(|old| old.value.clone());
+        assert_eq!(seen(&undo, 0), Some(None));
+        assert_eq!(seen(&undo, 1), Some(Some(b"one".to_vec())));
+        assert_eq!(seen(&undo, 2), Some(Some(b"two".to_vec())), "not committed");
+        assert_eq!(seen(&undo, 3), None);
         assert!(undo.has_pending(3, 0, b"k") && !undo.has_pending(3, 1, b"k"));
         undo.taken_back();
-        assert_eq!(undo.seen(2, 0, b"k"), None);
+        assert_eq!(seen(&undo, 2), None);
         undo.forget(1);
-        assert_eq!(undo.seen(1, 0, b"k"), Some(Some(&b"one"[..])));
+        assert_eq!(seen(&undo, 1), Some(Some(b"one".to_vec())));
         undo.forget(2);
         assert!(undo.olds.is_empty());
     }

@@ -1,0 +1,7 @@
+//! Tests of the back-ends through their public face.
+
+#![forbid(unsafe_code)]
+
+#[cfg(feature = "lmdb")]
+mod lmdb;
+mod memory;
