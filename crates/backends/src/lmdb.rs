@@ -6,7 +6,8 @@
 //! transaction is done again from its log, so a writer takes memory for what it writes. Snapshots live through it: growth
 //! waits for calls that run and never for a snapshot. At the limit the transaction fails with [`Error::StoreFull`]. A
 //! sixteenth of the limit is kept for transactions that remove more entries than they set: LMDB copies the pages that
-//! it removes from, so a file that is full to the brim could not be emptied.
+//! it removes from, so a file that is full to the brim could not be emptied. Before it fails an empty commit is made, since LMDB
+//! uses freed pages one commit later.
 //!
 //! A snapshot keeps the pages that were freed since from being used again; see
 //! [`oldest_reader`](LmdbDatabase::oldest_reader).
@@ -349,6 +350,16 @@ impl LmdbDatabase {
         Ok(())
     }
 
+    /// Counts the syncs of a commit.
+    fn count_syncs(&self) {
+        let syncs = match self.options.sync {
+            SyncMode::Full => 2,
+            SyncMode::NoMeta => 1,
+            SyncMode::MapAsync | SyncMode::None => 0,
+        };
+        self.syncs.fetch_add(syncs, Ordering::Relaxed);
+    }
+
     /// What a failed sync leaves is unknown.
     fn poison(&self) -> Error {
         self.poisoned.store(true, Ordering::Release);
@@ -477,6 +488,7 @@ impl Database for LmdbDatabase {
             log: Vec::new(),
             removed: 0,
             changed: false,
+            released: false,
             full: None,
             _turn: turn,
         }))
@@ -687,6 +699,8 @@ struct LmdbWriter<'d> {
     removed: usize,
     /// Whether anything has changed.
     changed: bool,
+    /// Whether a commit was made to free pages.
+    released: bool,
     /// What was full, if that is why there is no transaction.
     full: Option<String>,
     _turn: MutexGuard<'d, ()>,
@@ -763,30 +777,61 @@ impl LmdbWriter<'_> {
             self.transaction = None;
             let grown =
                 grow(&self.open.environment, options, bytes_max, self.database.readers.oldest());
-            if let Err(error) = grown {
+            if let Err(error) = grown
+                && !self.release()
+            {
                 if let Error::StoreFull { limit, .. } = &error {
                     self.full = Some(limit.clone());
                 }
                 return Err(error);
             }
-            let transaction = self
-                .open
-                .environment
-                .transaction()
-                .map_err(|failure| error_of("write", failure))?;
-            if transaction.number() != self.number {
-                return Err(busy("another process has committed while the map grew"));
-            }
-            self.transaction = Some(transaction);
-            match self.apply(0) {
+            match self.begin_again() {
                 Ok(()) => return Ok(()),
-                Err(Failure { kind: Kind::MapFull, .. }) => {}
-                Err(failure) => {
-                    self.transaction = None;
-                    return Err(error_of("write", failure));
-                }
+                Err(None) => {}
+                Err(Some(error)) => return Err(error),
             }
         }
+    }
+
+    /// Begins the transaction once more and does its changes; the error is `None` if the map is full.
+    fn begin_again(&mut self) -> std::result::Result<(), Option<Error>> {
+        let write_error = |failure| Some(error_of("write", failure));
+        let transaction = self.open.environment.transaction().map_err(write_error)?;
+        if transaction.number() != self.number {
+            return Err(Some(busy("another process has committed while there was no room")));
+        }
+        self.transaction = Some(transaction);
+        self.apply(0).map_err(|failure| {
+            self.transaction = None;
+            if failure.kind == Kind::MapFull { None } else { write_error(failure) }
+        })
+    }
+
+    /// Commits a transaction that changes nothing, once; returns whether it did. LMDB uses the pages that a transaction has
+    /// freed in the second one after it, so without this the first one after a removal would find no room.
+    fn release(&mut self) -> bool {
+        if std::mem::replace(&mut self.released, true) {
+            return false;
+        }
+        let main = self.open.tables[0];
+        // Longer than a key may be.
+        let key = [0; KEY_BYTES_MAX + 1];
+        let commit = || {
+            let mut transaction = self.open.environment.transaction()?;
+            if transaction.number() != self.number {
+                return Ok(false);
+            }
+            transaction.put(main, &key, &[])?;
+            transaction.remove(main, &key)?;
+            transaction.commit()?;
+            Ok::<bool, Failure>(true)
+        };
+        let is_committed = commit().unwrap_or(false);
+        if is_committed {
+            self.number += 1;
+            self.database.count_syncs();
+        }
+        is_committed
     }
 
     /// What a failed commit means.
@@ -869,15 +914,22 @@ impl Writer for LmdbWriter<'_> {
             match transaction.commit() {
                 Ok(()) => break,
                 Err(Failure { kind: Kind::MapFull, .. }) => self.grow()?,
-                Err(failure) => return Err(self.commit_error(failure)),
+                Err(failure) => {
+                    let error = self.commit_error(failure);
+                    if !matches!(error, Error::StoreFull { .. }) || !self.release() {
+                        return Err(error);
+                    }
+                    match self.begin_again() {
+                        Ok(()) => {}
+                        Err(None) => self.grow()?,
+                        Err(Some(error)) => return Err(error),
+                    }
+                }
             }
         }
-        let syncs = match self.database.options.sync {
-            SyncMode::Full => 2,
-            SyncMode::NoMeta => 1,
-            SyncMode::MapAsync | SyncMode::None => 0,
-        };
-        self.database.syncs.fetch_add(if self.changed { syncs } else { 0 }, Ordering::Relaxed);
+        if self.changed {
+            self.database.count_syncs();
+        }
         Ok(Receipt(self.database.transactions.fetch_add(1, Ordering::Relaxed) + 1))
     }
 }

@@ -268,8 +268,11 @@ impl SqliteOptions {
                 PowerLoss::NoPromise,
                 "the database is in memory and gone with the process",
             ),
-            (JournalMode::Memory | JournalMode::Off, _) => (
-                Durability::None,
+            (JournalMode::Memory | JournalMode::Off, synchronous) => (
+                match synchronous {
+                    Synchronous::Off => Durability::None,
+                    _ => Durability::Async,
+                },
                 PowerLoss::NoPromise,
                 "a kill or a loss of power within a commit may leave damage",
             ),
@@ -681,7 +684,7 @@ impl Database for SqliteDatabase {
     fn compact(&self) -> Result<()> {
         self.check_poison()?;
         self.with_writer("compact", |connected| {
-            connected.compact()?;
+            connected.compact(self.options.journal_mode)?;
             match self.options.is_wal().then(|| connected.checkpoint()) {
                 None | Some(Ok(()) | Err(Error::Busy { .. })) => Ok(()),
                 Some(Err(error)) => Err(error),
@@ -1052,13 +1055,19 @@ impl Single {
             connected.roll_back();
             return Ok(());
         }
-        for (table, key, old) in self.undo.pending() {
-            match old {
-                Some(old) => connected.put(table, key, old)?,
-                None => connected.remove(table, key).map(drop)?,
+        let put_back = || {
+            for (table, key, old) in self.undo.pending() {
+                match old {
+                    Some(old) => connected.put(table, key, old)?,
+                    None => connected.remove(table, key).map(drop)?,
+                }
             }
-        }
-        connected.run("roll back", "COMMIT")
+            connected.run("roll back", "COMMIT")
+        };
+        put_back().map_err(|_| {
+            connected.roll_back();
+            Error::Poisoned { back_end: NAME }
+        })
     }
 
     fn commit(&mut self) -> Result<()> {

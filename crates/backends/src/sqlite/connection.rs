@@ -1,7 +1,6 @@
 //! One connection to SQLite: its settings, set and read back, and the statements that are run on tables.
 
 use std::ops::Bound;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -134,7 +133,7 @@ impl Connected {
         let open_error = |error| error_of("open", error);
         let connection = match &options.place {
             SqlitePlace::Memory => Connection::open_in_memory(),
-            SqlitePlace::File(path) => Connection::open_with_flags(path, open_flags(options, path)),
+            SqlitePlace::File(path) => Connection::open_with_flags(path, open_flags(options)),
         };
         let connection = connection.map_err(open_error)?;
         connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
@@ -410,14 +409,21 @@ impl Connected {
     ///
     /// # Errors
     /// Those of SQLite.
-    pub(super) fn compact(&self) -> Result<()> {
+    pub(super) fn compact(&self, journal_mode: JournalMode) -> Result<()> {
         match self.pragma::<i64>("auto_vacuum")? {
             vacuum if vacuum == AutoVacuum::Incremental as i64 => {
-                self.run("compact", "PRAGMA incremental_vacuum")
+                self.run("compact", "PRAGMA incremental_vacuum")?;
             }
-            vacuum if vacuum == AutoVacuum::Full as i64 => Ok(()),
-            _ => self.run("compact", "VACUUM"),
+            vacuum if vacuum == AutoVacuum::Full as i64 => {}
+            _ => self.run("compact", "VACUUM")?,
         }
+        if journal_mode == JournalMode::Persist {
+            // Has the journal deleted, which is as long as it ever was.
+            self.set("journal_mode", JournalMode::Delete.name())?;
+            self.set("journal_mode", journal_mode.name())?;
+            self.check("journal_mode", &journal_mode.name().to_owned())?;
+        }
+        Ok(())
     }
 
     /// Closes the connection.
@@ -430,7 +436,7 @@ impl Connected {
     }
 }
 
-fn open_flags(options: &SqliteOptions, _path: &Path) -> OpenFlags {
+fn open_flags(options: &SqliteOptions) -> OpenFlags {
     let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     flags.set(OpenFlags::SQLITE_OPEN_CREATE, options.create);
     flags

@@ -5,3 +5,5 @@
 #[cfg(feature = "lmdb")]
 mod lmdb;
 mod memory;
+#[cfg(feature = "sqlite")]
+mod sqlite;
