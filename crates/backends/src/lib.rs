@@ -5,6 +5,15 @@
 
 // Bottom-up: a module imports only from modules above it.
 mod btree_index;
+#[cfg(any(feature = "lmdb", feature = "sqlite"))]
+mod names;
+#[cfg(any(feature = "lmdb", feature = "sqlite"))]
+mod paging;
+
+#[cfg(feature = "lmdb")]
+pub mod lmdb;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
 
 mod engine;
 

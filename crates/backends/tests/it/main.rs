@@ -9,5 +9,9 @@ mod conformance;
 
 mod engines;
 
+#[cfg(feature = "lmdb")]
+mod lmdb;
 mod memory;
 mod radix;
+#[cfg(feature = "sqlite")]
+mod sqlite;
