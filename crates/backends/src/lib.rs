@@ -6,4 +6,7 @@
 // Bottom-up: a module imports only from modules above it.
 mod btree_index;
 
+#[cfg(feature = "redis")]
+pub mod redis;
+
 pub use btree_index::BtreeIndexes;
