@@ -177,7 +177,7 @@ pub enum Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes.iter().fold(String::new(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 /// How durable commits are, as the caller asks for it.
@@ -428,6 +428,30 @@ pub fn check_entry(key: &[u8], value: &[u8]) -> Result<()> {
     {
         if !(min..=max).contains(&bytes) {
             return Err(Error::Size { what, bytes, min, max });
+        }
+    }
+    Ok(())
+}
+
+/// Checks the indexes that a database is to be opened with.
+///
+/// # Errors
+/// [`Error::Unsupported`] for a name that cannot name an index, one that is there twice, and too many of them.
+pub fn check_indexes(back_end: &'static str, indexes: &[&str]) -> Result<()> {
+    let refuse = |option: String, why: String| Err(Error::Unsupported { back_end, option, why });
+    if indexes.len() > INDEXES_MAX {
+        let why = format!("there are at most {INDEXES_MAX}");
+        return refuse(format!("{} indexes", indexes.len()), why);
+    }
+    for (number, name) in indexes.iter().enumerate() {
+        if !is_index_name(name) {
+            let why = format!(
+                "a name has 1 to {INDEX_NAME_CHARS_MAX} of a-z, 0-9 and _, the first a letter"
+            );
+            return refuse(format!("index {name:?}"), why);
+        }
+        if indexes.iter().take(number).any(|before| before == name) {
+            return refuse(format!("index {name:?}"), "it is named twice; name it once".to_owned());
         }
     }
     Ok(())

@@ -5,6 +5,8 @@
 // Bottom-up: a module imports only from modules above it.
 pub mod backend;
 
+mod memory;
+
 mod corrupt;
 
 mod quick;
@@ -131,6 +133,7 @@ pub use history::{History, Reach};
 pub use index::{
     INDEX_KEY_BYTES, INDEX_VALUE_BYTES, IndexEngine, IndexKey, IndexResult, IndexValue, ObjectIndex,
 };
+pub use memory::Memory;
 pub use merge::{Merged, Versions};
 pub use options::{Durability, Options};
 pub use path::PathText;

@@ -25,6 +25,8 @@ mod golden;
 
 mod heads;
 
+mod memory;
+
 mod model;
 
 mod prefetch;
