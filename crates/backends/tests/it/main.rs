@@ -8,3 +8,6 @@ mod broken;
 mod conformance;
 
 mod memory;
+
+#[cfg(feature = "redis")]
+mod redis;
