@@ -539,9 +539,10 @@ impl Core {
             let error = failure.told("commit");
             match self.void(id, version, error) {
                 Ok(Outcome::Refused(_)) if is_stale && is_first => is_first = false,
-                Ok(Outcome::Unknown(error)) => return Outcome::Unknown(unknown(error)),
+                Ok(Outcome::Unknown(error)) | Err(error) => {
+                    return Outcome::Unknown(unknown(error));
+                }
                 Ok(outcome) => return outcome,
-                Err(error) => return Outcome::Unknown(unknown(error)),
             }
         }
     }

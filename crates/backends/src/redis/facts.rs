@@ -208,7 +208,11 @@ impl Facts {
     pub(crate) fn settings(&self) -> Vec<(&'static str, String)> {
         let mut settings = vec![("redis_version", self.info("redis_version").to_owned())];
         settings.extend(SETTINGS.map(|name| {
-            let value = self.config(name).unwrap_or("not told (CONFIG GET is forbidden)");
+            let value = match self.config(name) {
+                None => "not told (CONFIG GET is forbidden)",
+                Some("") => "none",
+                Some(value) => value,
+            };
             (name, value.to_owned())
         }));
         settings

@@ -101,3 +101,44 @@ pub(crate) fn told(call: &'static str, error: RedisError) -> Error {
         _ => Error::BackEnd { back_end: NAME, call, source: error.into() },
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The error that a reply of a server means, and its kind in a word.
+    fn kind(reply: &str) -> &'static str {
+        let value = ::redis::parse_redis_value(reply.as_bytes()).unwrap();
+        match told("call", value.extract_error().unwrap_err()) {
+            Error::StoreFull { .. } => "full",
+            Error::Busy { .. } => "busy",
+            Error::ReadOnly { .. } => "read only",
+            Error::Corruption { .. } => "corrupted",
+            Error::Unsupported { .. } => "unsupported",
+            Error::BackEnd { .. } => "back-end",
+            other => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn the_code_of_a_reply_decides_and_not_its_text() {
+        for (code, expected) in [
+            ("OOM", "full"),
+            ("LOADING", "busy"),
+            ("BUSY", "busy"),
+            ("TRYAGAIN", "busy"),
+            ("CLUSTERDOWN", "busy"),
+            ("MASTERDOWN", "busy"),
+            ("NOREPLICAS", "busy"),
+            ("READONLY", "read only"),
+            ("WRONGTYPE", "corrupted"),
+            ("ERR", "back-end"),
+            ("MISCONF", "back-end"),
+            ("NOPERM", "back-end"),
+            ("NOAUTH", "back-end"),
+        ] {
+            assert_eq!(kind(&format!("-{code} whatever\r\n")), expected, "{code}");
+            assert_eq!(kind(&format!("-ERR OOM LOADING {code}\r\n")), "back-end");
+        }
+    }
+}

@@ -136,8 +136,8 @@ mod tests {
     use super::*;
 
     fn replaced(count: u64, values: &[(&str, Option<&str>)]) -> Replaced {
-        let old = |value: &Option<&str>| value.map(|value| value.as_bytes().to_vec());
-        let values = values.iter().map(|(key, value)| (key.as_bytes().to_vec(), old(value)));
+        let old = |value: Option<&str>| value.map(|value| value.as_bytes().to_vec());
+        let values = values.iter().map(|(key, value)| (key.as_bytes().to_vec(), old(*value)));
         Replaced { count, values: values.collect() }
     }
 
