@@ -23,6 +23,9 @@ mod row;
 
 mod btree;
 
+#[cfg(feature = "redis")]
+pub mod redis;
+
 pub mod conformance;
 
 pub use btree::{BtreeDatabase, BtreeOptions};

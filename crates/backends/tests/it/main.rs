@@ -15,3 +15,6 @@ mod memory;
 mod radix;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+
+#[cfg(feature = "redis")]
+mod redis;
