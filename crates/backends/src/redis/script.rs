@@ -258,8 +258,8 @@ pub(crate) static ACQUIRE: LazyLock<Script> = LazyLock::new(|| {
 if holder and holder ~= ARGV[1] then
   return {meta(), 0, holder, redis.call('PTTL', KEYS[2])}
 end
-local format = redis.call('HGET', KEYS[1], 'format')
-if format and format ~= ARGV[3] then return {meta(), 0, false, 0} end
+local now = redis.call('HMGET', KEYS[1], 'format', 'pending')
+if now[2] or (now[1] and now[1] ~= ARGV[3]) then return {meta(), 0, false, 0} end
 redis.call('DEL', KEYS[3], KEYS[4], KEYS[5])
 redis.call('HSET', KEYS[3], 'a', 'a')
 redis.call('HDEL', KEYS[3], 'a')

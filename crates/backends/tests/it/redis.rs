@@ -8,6 +8,7 @@ mod promises;
 mod proxy;
 mod suite;
 
+use std::io::{self, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,12 +34,13 @@ fn start(arguments: &[&str]) -> Option<Running> {
 }
 
 fn can_run() -> bool {
-    if !is_installed() {
-        eprintln!(
-            "SKIPPED: there is no redis-server on this machine; install the package redis-server"
-        );
+    let can_run = is_installed();
+    if !can_run {
+        // Past what the test harness captures of a test that passes.
+        let message = "SKIPPED: no redis-server on this machine; install the package redis-server";
+        io::stderr().write_all(format!("{message}\n").as_bytes()).unwrap();
     }
-    is_installed()
+    can_run
 }
 
 impl Running {

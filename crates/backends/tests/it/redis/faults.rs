@@ -78,6 +78,28 @@ fn the_outcome_of_a_commit_that_did_not_take_place_is_found_out_later() {
     outcome_is_found_out(Break::Before);
 }
 
+/// A commit that was found not to have taken place must not do so afterwards, when its request comes at last.
+#[test]
+fn a_request_that_comes_late_is_void() {
+    let Some(running) = start(&[]) else { return };
+    let proxy = Proxy::new(running.server.port());
+    let database = behind(&proxy);
+    proxy.break_at("MARK", Break::Before);
+    proxy.stay_shut(true);
+    assert!(matches!(put(&database, "key", b"MARK"), Err(Error::Unknown { .. })));
+    proxy.stay_shut(false);
+    assert_eq!(read(&database, "key").unwrap(), None);
+    assert_eq!(proxy.deliver_late(), "$5\r\nfence\r\n");
+    assert_eq!(read(&database, "key").unwrap(), None);
+    // And one that was sent again and took place does not take place twice.
+    proxy.break_at("MARK", Break::Before);
+    assert_eq!(put(&database, "key", b"MARK").unwrap(), 2);
+    assert_eq!(proxy.deliver_late(), "$4\r\ndone\r\n");
+    put(&database, "key", b"2").unwrap();
+    assert_eq!(proxy.deliver_late(), "$5\r\nfence\r\n");
+    assert_eq!(read(&database, "key").unwrap().unwrap(), b"2");
+}
+
 #[test]
 fn reads_go_on_over_a_new_connection() {
     let Some(running) = start(&[]) else { return };
@@ -151,6 +173,46 @@ fn a_killed_server_of_a_cluster_comes_back_with_what_was_committed() {
     let mut cluster = Cluster::start(dir.path(), 3, &LOGGED).unwrap();
     let database = Redis::open(impatient(Options::cluster(cluster.urls()))).unwrap();
     goes_on_after_a_restart(&database, cluster.master_of("terrane").unwrap());
+}
+
+/// While a slot moves its server redirects with `ASK`, afterwards with `MOVED`.
+#[test]
+fn a_store_that_moves_to_another_server_of_a_cluster_goes_on() {
+    if !can_run() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let cluster = Cluster::start(dir.path(), 3, &[]).unwrap();
+    let database = Redis::open(Options::cluster(cluster.urls())).unwrap();
+    put(&database, "key", b"1").unwrap();
+    let snapshot = database.reader().unwrap();
+    let text = |server: &Server, words: &[&str]| -> Vec<String> {
+        redis::from_redis_value(server.command(words).unwrap()).unwrap()
+    };
+    let id = |server: &Server| text(server, &["CLUSTER", "MYID"]).remove(0);
+    let servers = cluster.servers();
+    let slot: i64 =
+        redis::from_redis_value(servers[0].command(&["CLUSTER", "KEYSLOT", "terrane"]).unwrap())
+            .unwrap();
+    let slot = slot.to_string();
+    let keys_in = |server: &&Server| text(server, &["CLUSTER", "GETKEYSINSLOT", &slot, "9"]);
+    let from = servers.iter().find(|server| !keys_in(server).is_empty()).unwrap();
+    let to = servers.iter().find(|server| server.port() != from.port()).unwrap();
+    to.command(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &id(from)]).unwrap();
+    from.command(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &id(to)]).unwrap();
+    let (port, moving) = (to.port().to_string(), keys_in(&from));
+    let mut migrate = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "5000", "KEYS"];
+    migrate.extend(moving.iter().map(String::as_str));
+    from.command(&migrate).unwrap();
+    assert_eq!(put(&database, "key", b"2").unwrap(), 2);
+    assert_eq!(read(&database, "key").unwrap().unwrap(), b"2");
+    for server in [to, from] {
+        server.command(&["CLUSTER", "SETSLOT", &slot, "NODE", &id(to)]).unwrap();
+    }
+    assert_eq!(put(&database, "key", b"3").unwrap(), 3);
+    assert_eq!(read(&database, "key").unwrap().unwrap(), b"3");
+    assert_eq!(get(&*snapshot, "key").unwrap().unwrap(), b"1");
+    assert!(keys_in(&from).is_empty() && !keys_in(&to).is_empty());
 }
 
 #[test]

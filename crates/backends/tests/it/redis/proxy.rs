@@ -23,11 +23,14 @@ struct Plan {
     /// Whether nobody can connect.
     is_shut: bool,
     is_broken: bool,
+    /// The request that it broke at.
+    request: Vec<u8>,
     open: Vec<TcpStream>,
 }
 
 pub(super) struct Proxy {
     port: u16,
+    server_port: u16,
     plan: Arc<Mutex<Plan>>,
 }
 
@@ -54,7 +57,7 @@ impl Proxy {
                 thread::spawn(move || serve(&plan, client, server));
             }
         });
-        Self { port, plan }
+        Self { port, server_port, plan }
     }
 
     pub(super) fn url(&self) -> String {
@@ -77,6 +80,16 @@ impl Proxy {
     pub(super) fn stay_shut(&self, is_shut: bool) {
         let mut plan = lock(&self.plan);
         plan.is_shut = is_shut;
+    }
+
+    /// Hands the request that it broke at to the server, as a network may do late, and gives the answer.
+    pub(super) fn deliver_late(&self) -> String {
+        let mut server = TcpStream::connect((Ipv4Addr::LOCALHOST, self.server_port)).unwrap();
+        server.write_all(&lock(&self.plan).request).unwrap();
+        server.shutdown(Shutdown::Write).unwrap();
+        let mut answer = String::new();
+        server.read_to_string(&mut answer).unwrap();
+        answer
     }
 
     /// Breaks all connections now.
@@ -129,6 +142,7 @@ fn serve(plan: &Mutex<Plan>, mut client: TcpStream, mut server: TcpStream) {
             }
             let mut plan = lock(plan);
             plan.is_broken = true;
+            plan.request = request.to_vec();
             cut(&mut plan);
             return;
         }
