@@ -226,10 +226,17 @@ impl Tree {
 
     /// Refuses a tree that was deleted.
     fn check(&self) -> Result<()> {
-        if self.core.has_tree(self.tree.id) {
+        if self.core.has_tree(self.tree.id)? {
             return Ok(());
         }
         Err(Error::UnknownTree { name: self.tree.name.clone() })
+    }
+
+    /// Begins a transaction, in which the tree is not deleted by another.
+    fn transaction(&self) -> Result<Transaction<'_>> {
+        let transaction = Transaction::new(&self.core)?;
+        self.check()?;
+        Ok(transaction)
     }
 
     /// A snapshot, and the edge of a root in it.
@@ -263,8 +270,7 @@ impl Tree {
         changes: &[Change],
         metadata: &[u8],
     ) -> Result<Committed> {
-        self.check()?;
-        let mut transaction = Transaction::new(&self.core)?;
+        let mut transaction = self.transaction()?;
         let committed = transaction.commit_to(&self.tree, parent, changes, metadata)?;
         if committed.version.is_some() {
             transaction.finish()?;
@@ -378,8 +384,7 @@ impl Tree {
     /// # Errors
     /// As [`Transaction::prune`].
     pub fn prune_with(&self, root: &Root, options: &PruneOptions) -> Result<Pruned> {
-        self.check()?;
-        let mut transaction = Transaction::new(&self.core)?;
+        let mut transaction = self.transaction()?;
         let pruned = transaction.prune_in(&self.tree, root, options)?;
         if matches!(pruned, Pruned::Removed { .. } | Pruned::Counted(_)) {
             transaction.finish()?;

@@ -3,8 +3,8 @@
 //! A transaction sees what it has done itself. Dropped before [`finish`](Transaction::finish) it has done nothing.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
 
 use crate::backend::{KEY_BYTES_MAX, Table, VALUE_BYTES_MAX, Writer};
 use crate::radix::address::{Address, Prefix};
@@ -81,6 +81,8 @@ pub struct Transaction<'a> {
     core: &'a Arc<Core>,
     writer: Box<dyn Writer + 'a>,
     moves: Moves,
+    /// Given back last.
+    turn: MutexGuard<'a, ()>,
 }
 
 impl std::fmt::Debug for Transaction<'_> {
@@ -106,7 +108,8 @@ fn check_size(what: &'static str, bytes: usize, min: usize, max: usize) -> Resul
 
 impl<'a> Transaction<'a> {
     pub(crate) fn new(core: &'a Arc<Core>) -> Result<Self> {
-        Ok(Self { core, writer: core.database.writer()?, moves: Moves::default() })
+        let turn = core.turn();
+        Ok(Self { core, writer: core.database.writer()?, moves: Moves::default(), turn })
     }
 
     /// Makes everything visible, and returns when it is as durable as the database promises.
@@ -115,9 +118,17 @@ impl<'a> Transaction<'a> {
     /// [`Error::StoreFull`], [`Error::Busy`], [`Error::BackEnd`]: nothing was done, unless the source says that the outcome is
     /// unknown or the database poisoned.
     pub fn finish(self) -> Result<()> {
-        let receipt = self.writer.commit()?;
-        self.core.note(self.moves);
-        Ok(self.core.database.settle(receipt)?)
+        let Self { core, writer, moves, turn } = self;
+        let receipt = match writer.commit() {
+            Ok(receipt) => receipt,
+            Err(error) => {
+                core.forget();
+                return Err(error.into());
+            }
+        };
+        core.note(moves);
+        drop(turn);
+        Ok(core.database.settle(receipt)?)
     }
 
     /// The number of a tree.
