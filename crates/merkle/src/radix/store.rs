@@ -397,9 +397,8 @@ impl Tree {
     /// # Errors
     /// As there.
     pub fn prune_below(&self, tip: &Root, depth: u64) -> Result<u64> {
-        self.check()?;
-        let mut transaction = Transaction::new(&self.core)?;
-        let pruned = transaction.prune_below(&self.tree.name, tip, depth)?;
+        let mut transaction = self.transaction()?;
+        let pruned = transaction.prune_below_in(&self.tree, tip, depth)?;
         transaction.finish()?;
         Ok(pruned)
     }
@@ -409,9 +408,8 @@ impl Tree {
     /// # Errors
     /// As there.
     pub fn retain(&self, roots: &BTreeSet<Root>) -> Result<u64> {
-        self.check()?;
-        let mut transaction = Transaction::new(&self.core)?;
-        let pruned = transaction.retain(&self.tree.name, roots)?;
+        let mut transaction = self.transaction()?;
+        let pruned = transaction.retain_in(&self.tree, roots)?;
         transaction.finish()?;
         Ok(pruned)
     }

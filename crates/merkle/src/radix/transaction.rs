@@ -226,7 +226,6 @@ impl<'a> Transaction<'a> {
         changes: &[Change],
         metadata: &[u8],
     ) -> Result<Committed> {
-        check_size("metadata of a version", metadata.len(), 0, VERSION_METADATA_BYTES_MAX)?;
         let id = self.tree_id(tree)?;
         self.commit_to(&TreeName { name: tree.to_owned(), id }, parent, changes, metadata)
     }
@@ -238,6 +237,7 @@ impl<'a> Transaction<'a> {
         changes: &[Change],
         metadata: &[u8],
     ) -> Result<Committed> {
+        check_size("metadata of a version", metadata.len(), 0, VERSION_METADATA_BYTES_MAX)?;
         let edge = self.edge(tree, parent)?;
         if changes.is_empty() {
             return Ok(Committed { root: *parent, version: None, added: 0 });
@@ -417,9 +417,17 @@ impl<'a> Transaction<'a> {
     /// As [`prune`](Self::prune), and [`Error::UnknownRoot`].
     pub fn prune_below(&mut self, tree: &str, tip: &Root, depth: u64) -> Result<u64> {
         let id = self.tree_id(tree)?;
-        let tree = TreeName { name: tree.to_owned(), id };
-        self.edge(&tree, tip)?;
-        let mut next = versions::of_root(&*self.writer, id, tip)?.last().copied();
+        self.prune_below_in(&TreeName { name: tree.to_owned(), id }, tip, depth)
+    }
+
+    pub(crate) fn prune_below_in(
+        &mut self,
+        tree: &TreeName,
+        tip: &Root,
+        depth: u64,
+    ) -> Result<u64> {
+        self.edge(tree, tip)?;
+        let mut next = versions::of_root(&*self.writer, tree.id, tip)?.last().copied();
         let mut beyond = Vec::new();
         let mut passed = 0;
         while let Some(version) = next {
@@ -432,7 +440,7 @@ impl<'a> Transaction<'a> {
         }
         // Oldest first: each differs from its only child by what that one changed.
         for (version, root) in beyond.iter().rev() {
-            self.remove_version(&tree, root, *version, false)?;
+            self.remove_version(tree, root, *version, false)?;
         }
         Ok(beyond.len() as u64)
     }
@@ -443,16 +451,19 @@ impl<'a> Transaction<'a> {
     /// As [`prune`](Self::prune).
     pub fn retain(&mut self, tree: &str, roots: &BTreeSet<Root>) -> Result<u64> {
         let id = self.tree_id(tree)?;
-        let tree = TreeName { name: tree.to_owned(), id };
+        self.retain_in(&TreeName { name: tree.to_owned(), id }, roots)
+    }
+
+    pub(crate) fn retain_in(&mut self, tree: &TreeName, roots: &BTreeSet<Root>) -> Result<u64> {
         let mut beyond = Vec::new();
-        for (root, versions) in versions::roots(&*self.writer, id)? {
+        for (root, versions) in versions::roots(&*self.writer, tree.id)? {
             if !roots.contains(&root) {
                 beyond.extend(versions.into_iter().map(|version| (version, root)));
             }
         }
         beyond.sort_unstable();
         for (version, root) in &beyond {
-            self.remove_version(&tree, root, *version, false)?;
+            self.remove_version(tree, root, *version, false)?;
         }
         Ok(beyond.len() as u64)
     }
