@@ -81,6 +81,8 @@ pub struct Transaction<'a> {
     core: &'a Arc<Core>,
     writer: Box<dyn Writer + 'a>,
     moves: Moves,
+    /// Whether a call failed that had changed something.
+    is_aborted: bool,
     /// Given back last.
     turn: MutexGuard<'a, ()>,
 }
@@ -109,16 +111,20 @@ fn check_size(what: &'static str, bytes: usize, min: usize, max: usize) -> Resul
 impl<'a> Transaction<'a> {
     pub(crate) fn new(core: &'a Arc<Core>) -> Result<Self> {
         let turn = core.turn();
-        Ok(Self { core, writer: core.database.writer()?, moves: Moves::default(), turn })
+        let writer = core.database.writer()?;
+        Ok(Self { core, writer, moves: Moves::default(), is_aborted: false, turn })
     }
 
     /// Makes everything visible, and returns when it is as durable as the database promises.
     ///
     /// # Errors
-    /// [`Error::StoreFull`], [`Error::Busy`], [`Error::BackEnd`]: nothing was done, unless the source says that the outcome is
+    /// [`Error::Aborted`], [`Error::StoreFull`], [`Error::Busy`], [`Error::BackEnd`]: nothing was done, unless the source says that the outcome is
     /// unknown or the database poisoned.
     pub fn finish(self) -> Result<()> {
-        let Self { core, writer, moves, turn } = self;
+        let Self { core, writer, moves, is_aborted, turn } = self;
+        if is_aborted {
+            return Err(Error::Aborted);
+        }
         let receipt = match writer.commit() {
             Ok(receipt) => receipt,
             Err(error) => {
@@ -129,6 +135,14 @@ impl<'a> Transaction<'a> {
         core.note(moves);
         drop(turn);
         Ok(core.database.settle(receipt)?)
+    }
+
+    /// Does what leaves something half done if it fails.
+    fn change<T>(&mut self, change: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        let was_aborted = std::mem::replace(&mut self.is_aborted, true);
+        let changed = change(self)?;
+        self.is_aborted = was_aborted;
+        Ok(changed)
     }
 
     /// The number of a tree.
@@ -151,7 +165,7 @@ impl<'a> Transaction<'a> {
         if versions::tree(&*self.writer, name)?.is_some() {
             return Err(Error::TreeExists { name: name.to_owned() });
         }
-        let id = versions::create_tree(&mut *self.writer, name)?;
+        let id = self.change(|this| versions::create_tree(&mut *this.writer, name))?;
         self.moves.trees.push((id, true));
         Ok(id)
     }
@@ -166,7 +180,7 @@ impl<'a> Transaction<'a> {
         if versions::tree(&*self.writer, to)?.is_some() {
             return Err(Error::TreeExists { name: to.to_owned() });
         }
-        versions::rename_tree(&mut *self.writer, from, to, id)
+        self.change(|this| versions::rename_tree(&mut *this.writer, from, to, id))
     }
 
     /// Removes a tree with all its versions, and the nodes that no other tree needs. Answers whether it was there.
@@ -184,11 +198,13 @@ impl<'a> Transaction<'a> {
             ids.extend(of_root.into_iter().map(|version| (version, root)));
         }
         ids.sort_unstable();
-        // Newest first: each is a tip then, and what it shares with older ones is not walked.
-        for (version, root) in ids.into_iter().rev() {
-            self.remove_version(&tree, &root, version, false)?;
-        }
-        versions::remove_tree(&mut *self.writer, name)?;
+        self.change(|this| {
+            // Newest first: each is a tip then, and what it shares with older ones is not walked.
+            for (version, root) in ids.into_iter().rev() {
+                this.remove_version(&tree, &root, version, false)?;
+            }
+            versions::remove_tree(&mut *this.writer, name)
+        })?;
         self.moves.trees.push((id, false));
         Ok(true)
     }
@@ -246,8 +262,21 @@ impl<'a> Transaction<'a> {
         let Some(at) = built.root else {
             return Ok(Committed { root: Root::EMPTY, version: None, added: 0 });
         };
+        self.change(|this| this.add(tree, parent, edge.as_ref(), &built, at, metadata))
+    }
+
+    /// Retains what a batch made of a root.
+    fn add(
+        &mut self,
+        tree: &TreeName,
+        parent: &Root,
+        edge: Option<&Edge>,
+        built: &Built,
+        at: usize,
+        metadata: &[u8],
+    ) -> Result<Committed> {
         let mut rows = RowChanges::default();
-        add_new(&built, at, edge.as_ref().map(|edge| edge.top), &mut rows, &self.core.cache);
+        add_new(built, at, edge.map(|edge| edge.top), &mut rows, &self.core.cache);
         let Effect { added, .. } = rows.apply(&mut *self.writer, false)?;
 
         let edge = built.edge(at);
@@ -391,7 +420,8 @@ impl<'a> Transaction<'a> {
                 return Ok(Pruned::ForkPoint(children));
             }
         }
-        let effect = self.remove_version(tree, root, *oldest, options.list)?;
+        let effect =
+            self.change(|this| this.remove_version(tree, root, *oldest, options.list))?;
         if ids.len() > 1 {
             return Ok(Pruned::Counted(ids.len() - 1));
         }
@@ -439,9 +469,12 @@ impl<'a> Transaction<'a> {
             next = row.neighbour.filter(|_| row.is_child);
         }
         // Oldest first: each differs from its only child by what that one changed.
-        for (version, root) in beyond.iter().rev() {
-            self.remove_version(tree, root, *version, false)?;
-        }
+        self.change(|this| {
+            for (version, root) in beyond.iter().rev() {
+                this.remove_version(tree, root, *version, false)?;
+            }
+            Ok(())
+        })?;
         Ok(beyond.len() as u64)
     }
 
@@ -462,9 +495,12 @@ impl<'a> Transaction<'a> {
             }
         }
         beyond.sort_unstable();
-        for (version, root) in &beyond {
-            self.remove_version(tree, root, *version, false)?;
-        }
+        self.change(|this| {
+            for (version, root) in &beyond {
+                this.remove_version(tree, root, *version, false)?;
+            }
+            Ok(())
+        })?;
         Ok(beyond.len() as u64)
     }
 
