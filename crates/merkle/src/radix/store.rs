@@ -226,10 +226,17 @@ impl Tree {
 
     /// Refuses a tree that was deleted.
     fn check(&self) -> Result<()> {
-        if self.core.has_tree(self.tree.id) {
+        if self.core.has_tree(self.tree.id)? {
             return Ok(());
         }
         Err(Error::UnknownTree { name: self.tree.name.clone() })
+    }
+
+    /// Begins a transaction, in which the tree is not deleted by another.
+    fn transaction(&self) -> Result<Transaction<'_>> {
+        let transaction = Transaction::new(&self.core)?;
+        self.check()?;
+        Ok(transaction)
     }
 
     /// A snapshot, and the edge of a root in it.
@@ -263,8 +270,7 @@ impl Tree {
         changes: &[Change],
         metadata: &[u8],
     ) -> Result<Committed> {
-        self.check()?;
-        let mut transaction = Transaction::new(&self.core)?;
+        let mut transaction = self.transaction()?;
         let committed = transaction.commit_to(&self.tree, parent, changes, metadata)?;
         if committed.version.is_some() {
             transaction.finish()?;
@@ -378,8 +384,7 @@ impl Tree {
     /// # Errors
     /// As [`Transaction::prune`].
     pub fn prune_with(&self, root: &Root, options: &PruneOptions) -> Result<Pruned> {
-        self.check()?;
-        let mut transaction = Transaction::new(&self.core)?;
+        let mut transaction = self.transaction()?;
         let pruned = transaction.prune_in(&self.tree, root, options)?;
         if matches!(pruned, Pruned::Removed { .. } | Pruned::Counted(_)) {
             transaction.finish()?;
@@ -392,9 +397,8 @@ impl Tree {
     /// # Errors
     /// As there.
     pub fn prune_below(&self, tip: &Root, depth: u64) -> Result<u64> {
-        self.check()?;
-        let mut transaction = Transaction::new(&self.core)?;
-        let pruned = transaction.prune_below(&self.tree.name, tip, depth)?;
+        let mut transaction = self.transaction()?;
+        let pruned = transaction.prune_below_in(&self.tree, tip, depth)?;
         transaction.finish()?;
         Ok(pruned)
     }
@@ -404,9 +408,8 @@ impl Tree {
     /// # Errors
     /// As there.
     pub fn retain(&self, roots: &BTreeSet<Root>) -> Result<u64> {
-        self.check()?;
-        let mut transaction = Transaction::new(&self.core)?;
-        let pruned = transaction.retain(&self.tree.name, roots)?;
+        let mut transaction = self.transaction()?;
+        let pruned = transaction.retain_in(&self.tree, roots)?;
         transaction.finish()?;
         Ok(pruned)
     }
