@@ -437,7 +437,7 @@ impl SqliteDatabase {
         let options = options.resolved()?;
         let indexes = Arc::new(IndexNames::new(NAME, indexes)?);
         let tables = TableStatements::all(&options.table_prefix, &indexes);
-        let connected = Connected::open(&options, &tables)?;
+        let connected = Connected::open(&options, &tables, true)?;
         connected.create_tables()?;
         let settings = settings(&connected, &options)?;
         let access = if options.is_wal() {
@@ -574,7 +574,7 @@ impl Database for SqliteDatabase {
             Access::Wal { pool, .. } => {
                 let connected = match pool.take()? {
                     Some(connected) => connected,
-                    None => Connected::open(&self.options, &self.tables)?,
+                    None => Connected::open(&self.options, &self.tables, false)?,
                 };
                 connected.run("reader", "BEGIN")?;
                 connected.pin()?;
