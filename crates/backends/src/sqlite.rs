@@ -8,7 +8,7 @@
 //! * **WAL.** A snapshot has a connection of its own, in a read transaction. Snapshots and the writer wait for nobody.
 //! * **Rollback journals and memory.** In these SQLite lets nobody commit while somebody reads. So there is one connection,
 //!   which calls take turns with, and what a change replaces is kept in memory for the snapshots that need it
-//!   ([`undo`]): a writer of this database never waits for its snapshots, and they see none of what it does. A call of a
+//!   (module `undo`): a writer of this database never waits for its snapshots, and they see none of what it does. A call of a
 //!   snapshot waits for a call of the writer that runs, a commit and its syncs included. While a snapshot lives the file has
 //!   SQLite's shared lock, so other programs cannot commit; if one slips in between two transactions of a writer, snapshots
 //!   from before it fail with [`Error::Busy`] rather than give its data.
@@ -315,18 +315,26 @@ impl SqliteOptions {
             JournalMode::Wal => u64::from(!is_normal),
             // The file.
             JournalMode::Memory | JournalMode::Off => 1,
-            // The journal, the directory with its name, the file; then the journal's head, and the directory without it.
+            // The journal, the directory with its name, the file; from FULL on the journal twice; with EXTRA the directory
+            // without its name.
             JournalMode::Delete => match self.synchronous {
                 Synchronous::Off | Synchronous::Normal => 3,
                 Synchronous::Full => 4,
                 Synchronous::Extra => 5,
             },
-            // The journal, the file; then the journal's head, and its end.
-            JournalMode::Truncate | JournalMode::Persist => {
+            // The journal, its directory, the file, and the journal's end or head; from FULL on the journal twice.
+            JournalMode::Truncate => {
                 if is_normal {
-                    2
+                    3
                 } else {
+                    5
+                }
+            }
+            JournalMode::Persist => {
+                if is_normal {
                     4
+                } else {
+                    5
                 }
             }
         }
