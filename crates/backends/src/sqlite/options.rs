@@ -66,11 +66,11 @@ pub enum Synchronous {
 /// What becomes of free pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AutoVacuum {
-    /// They are used again; [`Database::compact`] copies the whole file.
+    /// They are used again; [`Database::compact`](terrane_merkle::backend::Database::compact) copies the whole file.
     None = 0,
     /// Each commit gives them back.
     Full = 1,
-    /// [`Database::compact`] gives them back, without a copy.
+    /// [`Database::compact`](terrane_merkle::backend::Database::compact) gives them back, without a copy.
     Incremental = 2,
 }
 
