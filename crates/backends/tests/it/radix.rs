@@ -1,8 +1,14 @@
 //! The radix state on a back-end: what every back-end must give, by subjects of the conformance suite.
 
 mod behaviours;
+mod defects;
+mod faults;
+mod faulty;
 mod histories;
+mod rules;
+mod transact;
 mod vectors;
+mod words;
 
 use std::sync::Arc;
 

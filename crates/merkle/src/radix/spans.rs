@@ -140,7 +140,7 @@ fn walk(
         .map(|other| other.along(nodes, path, &edge.chain))
         .collect::<Result<_>>()?;
     path.extend(edge.chain.as_bytes());
-    let Loaded::Branch(branch) = nodes.load(&Place { node, path })? else { return Ok(()) };
+    let Loaded::Branch(branch) = nodes.load_whole(&Place { node, path })? else { return Ok(()) };
     for (token, child) in &branch.children {
         // Most children are in both.
         if let Stand::Stop(_, Some(base)) = &base
