@@ -2,8 +2,14 @@
 
 mod back_ends;
 mod behaviours;
+mod defects;
+mod faults;
+mod faulty;
 mod histories;
+mod rules;
+mod transact;
 mod vectors;
+mod words;
 
 use std::sync::Arc;
 

@@ -60,7 +60,7 @@ impl Store {
     pub fn open(database: Arc<dyn Database>, options: &Options) -> Result<Self> {
         if !versions::is_formatted(&*database.reader()?)? {
             let mut writer = database.writer()?;
-            if writer.count(Table::Main)? > 0 {
+            if writer.count(Table::Main)? > 0 || writer.count(Table::Index(VERSIONS))? > 0 {
                 return Err(Error::CorruptRow {
                     what: "the database has entries, but no radix state".into(),
                 });
@@ -72,6 +72,7 @@ impl Store {
         let reader = database.reader()?;
         versions::check_format(&*reader)?;
         let trees = versions::trees(&*reader)?;
+        versions::check_trees(&*reader, &trees)?;
         let last = versions::last_version(&*reader)?;
         drop(reader);
         let trees = trees.into_iter().map(|(_, id)| id);

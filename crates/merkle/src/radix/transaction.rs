@@ -421,8 +421,7 @@ impl<'a> Transaction<'a> {
                 return Ok(Pruned::ForkPoint(children));
             }
         }
-        let effect =
-            self.change(|this| this.remove_version(tree, root, *oldest, options.list))?;
+        let effect = self.change(|this| this.remove_version(tree, root, *oldest, options.list))?;
         if ids.len() > 1 {
             return Ok(Pruned::Counted(ids.len() - 1));
         }
