@@ -18,15 +18,21 @@ mod cbor;
 
 mod node;
 
+mod decode;
+
 mod row;
 
 mod nodes;
 
 mod hashing;
 
+mod proof;
+
 mod build;
 
 mod rows;
+
+mod bulk;
 
 mod spans;
 
@@ -44,18 +50,30 @@ mod store;
 
 mod verify;
 
+mod prove;
+
+mod diff;
+
+mod exchange;
+
+mod transact;
+
 mod text;
 
 pub use address::{ADDRESS_BYTES_MAX, Address, AddressError, Prefix};
 pub use change::{Change, normalise};
+pub use diff::{Diff, Difference};
 pub use error::{Error, Result};
+pub use exchange::{ExchangeError, Exported};
 pub use leaves::{Leaves, Order};
 pub use node_hash::{NODE_HASH_BYTES, NodeHash, Root, RootTextError};
 pub use options::Options;
+pub use proof::{Form, Proof, ProofError, verify_proof};
 pub use store::{INDEXES, Store, Tree, VersionInfo};
 pub use text::{
     Committer, DryRunCommitter, LeafReader, Pruner, Reader, State, StateChange, TextTree,
 };
+pub use transact::StateNodes;
 pub use transaction::{
     Committed, METADATA, PruneOptions, Pruned, TREE_NAME_BYTES_MAX, Transaction,
     VERSION_METADATA_BYTES_MAX,

@@ -232,6 +232,20 @@ impl Tree {
         Err(Error::UnknownTree { name: self.tree.name.clone() })
     }
 
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    pub(crate) fn tree_name(&self) -> &TreeName {
+        &self.tree
+    }
+
+    /// Begins a transaction of this tree.
+    pub(crate) fn begin(&self) -> Result<Transaction<'_>> {
+        self.check()?;
+        Transaction::new(&self.core)
+    }
+
     /// A snapshot, and the edge of a root in it.
     pub(crate) fn open(&self, root: &Root) -> Result<(Box<dyn Reader + Send>, Option<Edge>)> {
         self.check()?;
