@@ -80,3 +80,22 @@ pub use transaction::{
 };
 pub use verify::{Problem, Report};
 pub use versions::{SCHEME, VERSIONS, VersionId};
+
+/// The constants of the formats of proofs and exports, by name.
+pub(crate) fn format_constants() -> Vec<(&'static str, String)> {
+    use exchange::{END_TAG, EXPORT_MAGIC, EXPORT_VERSION, MARK_BYTES, MARK_TAG};
+    use proof::{BITMAP_FROM, CHAIN_TAG, COMPACT_FORM, FULL_FORM, NODE_TAG, PROOF_VERSION};
+    vec![
+        ("RADIX_PROOF_VERSION", PROOF_VERSION.to_string()),
+        ("RADIX_PROOF_FULL_FORM", FULL_FORM.to_string()),
+        ("RADIX_PROOF_COMPACT_FORM", COMPACT_FORM.to_string()),
+        ("RADIX_PROOF_CHAIN_TAG", CHAIN_TAG.to_string()),
+        ("RADIX_PROOF_NODE_TAG", NODE_TAG.to_string()),
+        ("RADIX_PROOF_BITMAP_FROM", BITMAP_FROM.to_string()),
+        ("RADIX_EXPORT_MAGIC", String::from_utf8_lossy(&EXPORT_MAGIC).into_owned()),
+        ("RADIX_EXPORT_VERSION", EXPORT_VERSION.to_string()),
+        ("RADIX_EXPORT_END_TAG", END_TAG.to_string()),
+        ("RADIX_EXPORT_MARK_TAG", MARK_TAG.to_string()),
+        ("RADIX_EXPORT_MARK_BYTES", MARK_BYTES.to_string()),
+    ]
+}

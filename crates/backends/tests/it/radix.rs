@@ -1,7 +1,10 @@
 //! The radix state on a back-end: what every back-end must give, by subjects of the conformance suite.
 
 mod behaviours;
+mod diffs;
+mod exchange;
 mod histories;
+mod proofs;
 mod vectors;
 
 use std::sync::Arc;
@@ -43,6 +46,9 @@ pub(crate) fn check(subject: &mut dyn Subject) {
     vectors::check(subject);
     behaviours::check(subject);
     histories::check(subject, 2_000);
+    proofs::check(subject);
+    exchange::check(subject);
+    diffs::check(subject);
 }
 
 struct InMemory;

@@ -238,3 +238,76 @@ impl Iterator for Diff {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+    use crate::backend::{self, Cursor, Table};
+    use crate::memory::Memory;
+    use crate::radix::change::Change;
+    use crate::radix::options::Options;
+    use crate::radix::store::{INDEXES, Store};
+
+    /// Counts the rows that are read.
+    struct Counting {
+        reader: Box<dyn Reader + Send>,
+        reads: Arc<AtomicU64>,
+    }
+
+    impl Reader for Counting {
+        fn get(&self, table: Table<'_>, key: &[u8]) -> backend::Result<Option<Vec<u8>>> {
+            self.reads.fetch_add(1, Ordering::Relaxed);
+            self.reader.get(table, key)
+        }
+
+        fn cursor(&self, table: Table<'_>) -> backend::Result<Box<dyn Cursor + '_>> {
+            self.reader.cursor(table)
+        }
+
+        fn count(&self, table: Table<'_>) -> backend::Result<u64> {
+            self.reader.count(table)
+        }
+    }
+
+    /// Differences, and how many rows they took.
+    fn counted(tree: &Tree, from: &Root, to: &Root, count: usize) -> (Vec<Difference>, u64) {
+        let mut diff = tree.diff(from, to).unwrap();
+        let reads = Arc::new(AtomicU64::new(0));
+        diff.reader = Box::new(Counting { reader: diff.reader, reads: Arc::clone(&reads) });
+        let found = diff.take(count).map(Result::unwrap).collect();
+        (found, reads.load(Ordering::Relaxed))
+    }
+
+    #[test]
+    fn only_what_differs_is_read_and_only_when_it_is_asked_for() {
+        let database = Arc::new(Memory::new(&INDEXES).unwrap());
+        let store = Store::open(database, &Options { cache_bytes: 0, threads: 1 }).unwrap();
+        let tree = store.create_tree("tree").unwrap();
+        let address = |at: u64| {
+            let spread = at.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+            Address::new(&spread.to_le_bytes()).unwrap()
+        };
+        let set = |at| Change::Set(address(at), b"value".to_vec());
+        let all: Vec<Change> = (1..=20_000).map(set).collect();
+        let one = tree.commit(&Root::EMPTY, &all).unwrap().root;
+        let changes = [Change::Delete(address(7)), Change::Set(address(7_000), b"other".to_vec())];
+        let two = tree.commit(&one, &changes).unwrap().root;
+
+        let (found, reads) = counted(&tree, &one, &two, usize::MAX);
+        let mut changed: Vec<Address> = vec![address(7), address(7_000)];
+        changed.sort();
+        assert_eq!(found.iter().map(|found| found.address).collect::<Vec<_>>(), changed);
+        // Two ways of at most three branches, in both trees.
+        assert!((2..=12).contains(&reads), "{reads} rows");
+
+        assert_eq!(counted(&tree, &one, &one, usize::MAX), (Vec::new(), 0));
+        let (found, reads) = counted(&tree, &Root::EMPTY, &two, 1);
+        assert_eq!(found.len(), 1);
+        assert!((1..=3).contains(&reads), "{reads} rows for the first one");
+        let (found, reads) = counted(&tree, &two, &Root::EMPTY, usize::MAX);
+        assert_eq!(found.len(), 19_999);
+        assert!(reads > 256, "{reads} rows for all");
+    }
+}

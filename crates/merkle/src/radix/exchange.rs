@@ -102,7 +102,13 @@ pub enum ExchangeError {
     },
     /// The store failed, or what is in it is damaged.
     #[error(transparent)]
-    Store(#[from] Error),
+    Store(Box<Error>),
+}
+
+impl From<Error> for ExchangeError {
+    fn from(error: Error) -> Self {
+        Self::Store(Box::new(error))
+    }
 }
 
 type Exchanged<T> = Result<T, ExchangeError>;

@@ -29,7 +29,7 @@
 //! Each form has one encoding for a root and a set of addresses, and decoding refuses all others. Invariant: the hashes of a
 //! [`Proof`] agree with each other; so it proves something of the one root that its nodes hash to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -214,10 +214,13 @@ impl Proof {
     ///
     /// # Errors
     /// [`ProofError::Root`].
-    pub fn verify(&self, root: &Root) -> Result<Vec<(Address, Option<&[u8]>)>, ProofError> {
+    pub fn verify(
+        &self,
+        root: &Root,
+    ) -> Result<impl ExactSizeIterator<Item = (Address, Option<&[u8]>)>, ProofError> {
         self.check_root(root)?;
         let pairs = self.addresses.iter().zip(&self.values);
-        Ok(pairs.map(|(address, value)| (*address, value.as_deref())).collect())
+        Ok(pairs.map(|(address, value)| (*address, value.as_deref())))
     }
 
     /// The bytes of the proof.
@@ -235,9 +238,9 @@ impl Proof {
         }
         match form {
             Form::Full => {
-                let mut known = BTreeMap::new();
+                let mut known = BTreeSet::new();
                 for (hash, node) in &self.nodes {
-                    if known.insert(hash, ()).is_none() {
+                    if known.insert(hash) {
                         out.extend_from_slice(&node.encode());
                     }
                 }

@@ -81,7 +81,7 @@ impl Tree {
         for (at, entry) in (0..).zip(entries) {
             let (hash, bytes) = entry.map_err(|source| ExchangeError::Io { at, source })?;
             let hash: NodeHash = hash.as_ref().parse().map_err(|why| {
-                ExchangeError::Store(Error::InvalidRoot { text: hash.as_ref().into(), why })
+                ExchangeError::from(Error::InvalidRoot { text: hash.as_ref().into(), why })
             })?;
             nodes.insert(hash, checked(&hash, &bytes)?);
         }

@@ -17,10 +17,10 @@ use terrane_testkit::seeds::for_each_seed;
 
 use super::{fresh, reopened};
 
-type State = BTreeMap<Vec<u8>, Vec<u8>>;
+pub(super) type State = BTreeMap<Vec<u8>, Vec<u8>>;
 
 /// The bytes of a node, from the rules.
-fn node_bytes(children: &[(u8, NodeHash)], value: Option<&Vec<u8>>) -> Vec<u8> {
+pub(super) fn node_bytes(children: &[(u8, NodeHash)], value: Option<&Vec<u8>>) -> Vec<u8> {
     let mut out = vec![0xa2, 0x61, b'c'];
     match children.len() {
         n @ 0..24 => out.push(0xa0 + n as u8),
@@ -49,7 +49,7 @@ fn node_bytes(children: &[(u8, NodeHash)], value: Option<&Vec<u8>>) -> Vec<u8> {
 }
 
 /// Hashes the node at `path` and all below it.
-fn nodes_of(state: &State, path: &[u8], nodes: &mut BTreeSet<NodeHash>) -> NodeHash {
+pub(super) fn nodes_of(state: &State, path: &[u8], nodes: &mut BTreeSet<NodeHash>) -> NodeHash {
     let mut tokens = BTreeSet::new();
     for address in state.range(path.to_vec()..).map(|(address, _)| address) {
         if !address.starts_with(path) {
@@ -118,7 +118,7 @@ impl Model {
     }
 }
 
-fn address(rng: &mut impl Draw) -> Vec<u8> {
+pub(super) fn address(rng: &mut impl Draw) -> Vec<u8> {
     let token = |rng: &mut dyn FnMut() -> u64| [0x00, 0x01, 0xab, 0xff][rng() as usize];
     let len = [1, 2, 2, 3, 3, 3, 4, 7][rng.below(8) as usize];
     let mut draw = || rng.below(4);
@@ -143,7 +143,7 @@ fn value(rng: &mut impl Draw) -> Vec<u8> {
 }
 
 /// A batch that is allowed on a state, and the state after it.
-fn batch(rng: &mut impl Draw, state: &State) -> (Vec<Change>, State) {
+pub(super) fn batch(rng: &mut impl Draw, state: &State) -> (Vec<Change>, State) {
     let mut after = state.clone();
     let mut changes = Vec::new();
     let mut named = BTreeSet::new();
