@@ -3,9 +3,12 @@
 mod back_ends;
 mod behaviours;
 mod defects;
+mod diffs;
+mod exchange;
 mod faults;
 mod faulty;
 mod histories;
+mod proofs;
 mod rules;
 mod transact;
 mod vectors;

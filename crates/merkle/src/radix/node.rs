@@ -302,7 +302,7 @@ impl<'a> Input<'a> {
         Err(Broken("a number is not canonical"))
     }
 
-    fn hash(&mut self) -> Read<&'a [u8; NODE_HASH_BYTES]> {
+    pub(crate) fn hash(&mut self) -> Read<&'a [u8; NODE_HASH_BYTES]> {
         self.bytes(NODE_HASH_BYTES)?.try_into().map_err(|_| Broken("it is cut short"))
     }
 

@@ -233,8 +233,16 @@ impl Tree {
         Err(Error::UnknownTree { name: self.tree.name.clone() })
     }
 
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    pub(crate) fn tree_name(&self) -> &TreeName {
+        &self.tree
+    }
+
     /// Begins a transaction, in which the tree is not deleted by another.
-    fn transaction(&self) -> Result<Transaction<'_>> {
+    pub(crate) fn transaction(&self) -> Result<Transaction<'_>> {
         let transaction = Transaction::new(&self.core)?;
         self.check()?;
         Ok(transaction)

@@ -282,8 +282,21 @@ impl<'a> Transaction<'a> {
 
         let edge = built.edge(at);
         let root = edge.top;
-        let version = VersionId(self.core.last_version.fetch_add(1, Ordering::Relaxed) + 1);
         let neighbour = versions::of_root(&*self.writer, tree.id, parent)?.last().copied();
+        let version = self.add_version(tree, edge, neighbour, metadata)?;
+        Ok(Committed { root, version: Some(version), added })
+    }
+
+    /// Retains a tree whose rows are written as a version that is joined to another.
+    pub(crate) fn add_version(
+        &mut self,
+        tree: &TreeName,
+        edge: Edge,
+        neighbour: Option<VersionId>,
+        metadata: &[u8],
+    ) -> Result<VersionId> {
+        let root = edge.top;
+        let version = VersionId(self.core.last_version.fetch_add(1, Ordering::Relaxed) + 1);
         if let Some(neighbour) = neighbour {
             self.with_version(neighbour, |parent| parent.dependents.push(version))?;
         }
@@ -300,7 +313,11 @@ impl<'a> Transaction<'a> {
         ids.push(version);
         versions::put_root(&mut *self.writer, tree.id, &root, &ids)?;
         self.moves.roots.push((tree.id, root, Some(edge)));
-        Ok(Committed { root, version: Some(version), added })
+        Ok(version)
+    }
+
+    pub(crate) fn writer(&mut self) -> &mut (dyn Writer + 'a) {
+        &mut *self.writer
     }
 
     /// The root that a batch would give. Nothing is stored.

@@ -68,7 +68,7 @@ impl Model {
     }
 }
 
-fn address(rng: &mut impl Draw) -> Vec<u8> {
+pub(super) fn address(rng: &mut impl Draw) -> Vec<u8> {
     let token = |rng: &mut dyn FnMut() -> u64| [0x00, 0x01, 0xab, 0xff][rng() as usize];
     let len = [1, 2, 2, 3, 3, 3, 4, 7][rng.below(8) as usize];
     let mut draw = || rng.below(4);
@@ -93,7 +93,7 @@ fn value(rng: &mut impl Draw) -> Vec<u8> {
 }
 
 /// A batch that is allowed on a state, and the state after it.
-fn batch(rng: &mut impl Draw, state: &State) -> (Vec<Change>, State) {
+pub(super) fn batch(rng: &mut impl Draw, state: &State) -> (Vec<Change>, State) {
     let mut after = state.clone();
     let mut changes = Vec::new();
     let mut named = BTreeSet::new();
