@@ -294,7 +294,6 @@ impl<R: Read> Source<R> {
                 [MARK_TAG] if is_due => {
                     self.check_crc()?;
                     mark = self.at;
-                    continue;
                 }
                 _ if is_due => return self.damaged("a mark is missing"),
                 [END_TAG] => break,

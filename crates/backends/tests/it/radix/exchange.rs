@@ -256,8 +256,9 @@ fn a_stream_has_the_bytes_of_the_format() {
 fn streams_that_break_a_rule_are_refused_by_name_and_leave_nothing() {
     let store = fresh(&mut InMemory);
     let tree = tree(&store);
-    let (one, two): ((&[u8], &[u8]), (&[u8], &[u8])) = ((&[1], b"x"), (&[2, 3], b"y"));
-    let root = root_of(&[one, two]);
+    let entries: [(&[u8], &[u8]); 2] = [(&[1], b"x"), (&[2, 3], b"y")];
+    let root = root_of(&entries);
+    let [one, two] = entries;
     let start = || Stream::of(&root);
     let begun = || start().value(one.0, one.1);
     let right = begun().value(two.0, two.1).end(2);

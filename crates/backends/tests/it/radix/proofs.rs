@@ -228,7 +228,7 @@ fn every_altered_byte_and_every_length_is_refused() {
             // Several changes at once: bytes, pieces that move, pieces that are gone or come twice.
             for _ in 0..500 {
                 let mut altered = bytes.clone();
-                for _ in 0..1 + rng.below(3) {
+                for _ in 0..=rng.below(3) {
                     let (one, two) = (rng.index(altered.len()), rng.index(altered.len()));
                     let piece = altered[one.min(two)..one.max(two)].to_vec();
                     match rng.below(4) {
