@@ -7,7 +7,8 @@ use terrane_merkle::radix::{Address, Difference, Error, NodeHash, Root, Store};
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
 
-use super::histories::{State, batch};
+use super::histories::batch;
+use super::rules::State;
 use super::{InMemory, fresh, reopened, tree};
 
 fn differences(before: &State, after: &State) -> Vec<Difference> {

@@ -18,7 +18,8 @@ use terrane_merkle::radix::{
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
 
-use super::histories::{State, batch, node_bytes, nodes_of};
+use super::histories::batch;
+use super::rules::{State, node_bytes, nodes_of};
 use super::{InMemory, fresh, reopened, tree, vectors};
 
 type Nodes = Vec<(NodeHash, Vec<u8>)>;
@@ -398,7 +399,7 @@ fn rendered(state: &State, path: &[u8], out: &mut Nodes) -> NodeHash {
         .collect();
     let hash = nodes_of(state, path, &mut BTreeSet::new());
     if !out.iter().any(|(known, _)| *known == hash) {
-        out.push((hash, node_bytes(&children, state.get(path))));
+        out.push((hash, node_bytes(&children, state.get(path).map(Vec::as_slice))));
     }
     for token in &tokens {
         rendered(state, &below(token), out);
@@ -503,7 +504,7 @@ fn nodes_that_are_missing_damaged_or_too_many_are_refused_and_leave_nothing() {
     let mut minimal = vec![0xa2, 0x61, b'c', 0xa0, 0x61, b'v', 0x5a, 0, 1, 0, 0];
     minimal.resize(minimal.len() + 65_536, 7);
     assert!(refused(&hash_of(&minimal).to_string(), &minimal));
-    for node in [node_bytes(&[], Some(&vec![1])), node_bytes(&[(1, NodeHash::EMPTY)], None)] {
+    for node in [node_bytes(&[], Some(&[1])), node_bytes(&[(1, NodeHash::EMPTY)], None)] {
         let empty = (NodeHash::EMPTY, node_bytes(&[], None));
         let root = hash_of(&node);
         match import_nodes(&tree, &root, &vec![(root, node), empty]) {
@@ -517,7 +518,7 @@ fn nodes_that_are_missing_damaged_or_too_many_are_refused_and_leave_nothing() {
     }
     // 36 nodes that stand for 256 to the power of 35 values; and one level more.
     let mut bomb: Nodes = Vec::new();
-    let mut node = node_bytes(&[], Some(&vec![1]));
+    let mut node = node_bytes(&[], Some(&[1]));
     for _ in 0..=36 {
         let hash = hash_of(&node);
         bomb.push((hash, node));

@@ -5,7 +5,7 @@
 //! few bytes, and few values, so that values, sub-trees and whole states recur; the model hashes every node of every state
 //! without sharing anything; a number of versions is counted for each node. Every outcome of a prune is compared with it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 
 use terrane_backends::conformance::Subject;
 use terrane_merkle::radix::{

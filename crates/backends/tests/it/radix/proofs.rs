@@ -14,7 +14,8 @@ use terrane_merkle::radix::{
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
 
-use super::histories::{State, address, batch};
+use super::histories::{address, batch};
+use super::rules::State;
 use super::{InMemory, fresh, tree};
 
 const FORMS: [Form; 2] = [Form::Full, Form::Compact];
