@@ -1,12 +1,19 @@
 //! The radix state on a back-end: what every back-end must give, by subjects of the conformance suite.
 
 mod behaviours;
+mod damage;
 mod defects;
+mod errors;
 mod faults;
 mod faulty;
 mod histories;
+mod pruning;
+mod reading;
 mod rules;
+mod sizes;
+mod threads;
 mod transact;
+mod trees;
 mod vectors;
 mod words;
 
@@ -68,13 +75,8 @@ impl Subject for InMemory {
 }
 
 #[test]
-fn vectors_on_memory() {
-    vectors::check(&mut InMemory);
-}
-
-#[test]
-fn behaviours_on_memory() {
-    behaviours::check(&mut InMemory);
+fn all_on_memory() {
+    check(&mut InMemory);
 }
 
 #[test]

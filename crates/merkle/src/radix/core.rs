@@ -85,7 +85,11 @@ impl Core {
         roots.generation += 1;
         for (tree, is_there) in moves.trees {
             if let Some(trees) = &mut roots.trees {
-                if is_there { trees.insert(tree) } else { trees.remove(&tree) };
+                if is_there {
+                    trees.insert(tree)
+                } else {
+                    trees.remove(&tree)
+                };
             }
             if !is_there {
                 roots.edges.retain(|(of, _), _| *of != tree);

@@ -277,7 +277,8 @@ impl<'a> Transaction<'a> {
     ) -> Result<Committed> {
         let mut rows = RowChanges::default();
         add_new(built, at, edge.map(|edge| edge.top), &mut rows, &self.core.cache);
-        let Effect { added, .. } = rows.apply(&mut *self.writer, false)?;
+        let Effect { added, .. } =
+            rows.apply(&mut *self.writer, false).map_err(|error| error.below(parent))?;
 
         let edge = built.edge(at);
         let root = edge.top;
@@ -420,8 +421,7 @@ impl<'a> Transaction<'a> {
                 return Ok(Pruned::ForkPoint(children));
             }
         }
-        let effect =
-            self.change(|this| this.remove_version(tree, root, *oldest, options.list))?;
+        let effect = self.change(|this| this.remove_version(tree, root, *oldest, options.list))?;
         if ids.len() > 1 {
             return Ok(Pruned::Counted(ids.len() - 1));
         }
@@ -534,7 +534,8 @@ impl<'a> Transaction<'a> {
                 })?;
             }
         }
-        let effect = rows.apply(&mut *self.writer, wants_hashes)?;
+        let effect =
+            rows.apply(&mut *self.writer, wants_hashes).map_err(|error| error.below(root))?;
         self.take_out(id, &version)?;
         let mut ids = versions::of_root(&*self.writer, tree.id, root)?;
         ids.retain(|other| *other != id);

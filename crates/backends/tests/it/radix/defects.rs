@@ -50,9 +50,13 @@ fn d2_equal_sub_trees_are_freed_with_the_last_that_has_them(store: &Store) {
 fn d3_a_value_that_three_addresses_use_stays_for_the_third(store: &Store) {
     let tree = tree(store);
     let mut roots = vec![Root::EMPTY];
-    for changes in
-        [set("aa0000", "v"), set("bb0000", "v"), set("cc0000", "v"), delete("aa0000"), delete("bb0000")]
-    {
+    for changes in [
+        set("aa0000", "v"),
+        set("bb0000", "v"),
+        set("cc0000", "v"),
+        delete("aa0000"),
+        delete("bb0000"),
+    ] {
         roots.push(commit(&tree, roots.last().unwrap(), &[changes]));
     }
     for root in &roots[1..5] {
@@ -84,7 +88,9 @@ fn d6_equal_values_are_listed_under_their_own_addresses(store: &Store) {
     let root = commit(&tree, &Root::EMPTY, &changes);
     let found: Vec<String> = leaves(&tree, &root).into_iter().map(|(key, _)| key).collect();
     assert_eq!(found, addresses);
-    for (prefix, expected) in [("aa", &addresses[..3]), ("aa00", &addresses[..2]), ("ab0000", &addresses[3..])] {
+    for (prefix, expected) in
+        [("aa", &addresses[..3]), ("aa00", &addresses[..2]), ("ab0000", &addresses[3..])]
+    {
         let found = tree.leaves(&root, &below(prefix)).unwrap();
         let found: Vec<String> = found.map(|leaf| leaf.unwrap().0.to_string()).collect();
         assert_eq!(found, expected);

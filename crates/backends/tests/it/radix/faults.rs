@@ -9,9 +9,7 @@ use std::sync::Arc;
 
 use terrane_backends::backend::{self, Database};
 use terrane_backends::conformance::Subject;
-use terrane_merkle::radix::{
-    Error, INDEXES, Options, PruneOptions, Root, Store,
-};
+use terrane_merkle::radix::{Error, INDEXES, Options, PruneOptions, Root, Store};
 
 use super::faulty::{CALLS, Call, Fault, Faulty};
 use super::words::{assert_whole, commit, content, delete, leaves, set};
@@ -46,7 +44,8 @@ fn roots(store: &Store, tree: &str) -> Result<Vec<Root>, Error> {
 fn commits(store: &Store) -> Result<(), Error> {
     let one = store.tree("one")?;
     let parent = roots(store, "one")?[2];
-    let changes = [set("aa0002", "5"), delete("aa0000"), set("ee0000", vec![9; 100]), set("f0", "1")];
+    let changes =
+        [set("aa0002", "5"), delete("aa0000"), set("ee0000", vec![9; 100]), set("f0", "1")];
     one.commit_with(&parent, &changes, b"metadata").map(drop)
 }
 

@@ -47,7 +47,9 @@ impl Fault {
             Self::StoreFull => {
                 Error::StoreFull { back_end: NAME, limit: "it was told so".into(), source: None }
             }
-            Self::Busy => Error::Busy { back_end: NAME, what: "it was told so".into(), source: None },
+            Self::Busy => {
+                Error::Busy { back_end: NAME, what: "it was told so".into(), source: None }
+            }
             Self::UnknownNotDone | Self::UnknownDone => {
                 Error::Unknown { back_end: NAME, source: None }
             }

@@ -1,6 +1,6 @@
 //! The ten tests that Transact runs of each of its back-ends, by their numbers, and those that its other tests add.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
 
 use sha2::{Digest, Sha512};
@@ -14,8 +14,8 @@ use terrane_testkit::seeds::for_each_seed;
 
 use super::rules::root_of;
 use super::words::{
-    altered, assert_whole, at, below, commit, content, delete, hex, leaves, prune, reached, read, run, set,
-    tree,
+    altered, assert_whole, at, below, commit, content, delete, hex, leaves, prune, reached, read,
+    run, set, tree,
 };
 use super::{TREE, fresh};
 
@@ -111,10 +111,14 @@ fn update_4(store: &Store) {
             assert_eq!(read(&tree, &after, address).as_ref(), state.get(address));
         }
         let all: Vec<_> = addresses.iter().map(|address| at(address)).collect();
-        let expected: Vec<_> = addresses.iter().map(|address| state.get(address).cloned()).collect();
+        let expected: Vec<_> =
+            addresses.iter().map(|address| state.get(address).cloned()).collect();
         assert_eq!(tree.get(&after, &all).unwrap(), expected);
         assert_eq!(leaves(&tree, &after), state.into_iter().collect::<Vec<_>>());
+        prune(&tree, &after);
     });
+    // Walking a thousand versions node by node would take long.
+    assert_eq!(tree.retain(&BTreeSet::from([root])).unwrap(), 999);
 }
 
 /// Commits some of the six addresses, one after the other.
@@ -128,7 +132,8 @@ fn update_same_address_space_5(store: &Store) {
     let tree = tree(store);
     let root = six(&tree, 6);
     assert_eq!(root.to_string(), ROOT_OF_SIX);
-    let in_one: Vec<Change> = SIX.iter().rev().map(|(address, value)| set(address, value)).collect();
+    let in_one: Vec<Change> =
+        SIX.iter().rev().map(|(address, value)| set(address, value)).collect();
     assert_eq!(tree.compute_root(&Root::EMPTY, &in_one).unwrap(), root);
 
     let sets = SIX.iter().map(|(address, _)| set(address, "2.0"));
@@ -179,7 +184,11 @@ fn update_same_address_space_with_no_children_6(store: &Store) {
 
 /// The state that the tests of pruning begin with.
 fn three(tree: &Tree) -> Root {
-    commit(tree, &Root::EMPTY, &[set("ab0000", "0001"), set("ab0a01", "0002"), set("abff00", "0003")])
+    commit(
+        tree,
+        &Root::EMPTY,
+        &[set("ab0000", "0001"), set("ab0a01", "0002"), set("abff00", "0003")],
+    )
 }
 
 fn assert_gone(tree: &Tree, root: &Root) {
@@ -264,7 +273,8 @@ fn leaves_come_in_order_and_below_a_prefix(store: &Store) {
     assert!(leaves(&tree, &Root::EMPTY).is_empty());
     let refused = tree.leaves(&Root::EMPTY, &below("ab"));
     assert!(matches!(refused, Err(Error::PrefixNotFound { prefix }) if prefix == below("ab")));
-    let root = commit(&tree, &Root::EMPTY, &[set("012345", "2"), set("ab0000", "1"), set("ab0a01", "3")]);
+    let root =
+        commit(&tree, &Root::EMPTY, &[set("012345", "2"), set("ab0000", "1"), set("ab0a01", "3")]);
     let keys: Vec<String> = leaves(&tree, &root).into_iter().map(|(key, _)| key).collect();
     assert_eq!(keys, ["012345", "ab0000", "ab0a01"]);
     for (prefix, expected) in [
@@ -331,7 +341,8 @@ fn ten_threads_on_forks_of_one_root(store: &Store) {
     });
     for (number, tip) in tips {
         let mut expected = vec![("aa".to_owned(), b"start".to_vec())];
-        let own = (0..10u8).map(|round| (format!("aa{number:02x}{round:02x}"), vec![number, round]));
+        let own =
+            (0..10u8).map(|round| (format!("aa{number:02x}{round:02x}"), vec![number, round]));
         expected.extend(own);
         expected.push(("bb00".to_owned(), b"other".to_vec()));
         assert_eq!(leaves(&tree, &tip), expected);
