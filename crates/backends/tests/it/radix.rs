@@ -51,13 +51,6 @@ fn tree(store: &Store) -> Tree {
     store.tree_or_create(TREE).unwrap()
 }
 
-/// All tests that a back-end must pass.
-pub(crate) fn check(subject: &mut dyn Subject) {
-    vectors::check(subject);
-    behaviours::check(subject);
-    histories::check(subject, 2_000);
-}
-
 struct InMemory;
 
 impl Subject for InMemory {
@@ -75,8 +68,13 @@ impl Subject for InMemory {
 }
 
 #[test]
-fn all_on_memory() {
-    check(&mut InMemory);
+fn vectors_on_memory() {
+    vectors::check(&mut InMemory);
+}
+
+#[test]
+fn behaviours_on_memory() {
+    behaviours::check(&mut InMemory);
 }
 
 #[test]

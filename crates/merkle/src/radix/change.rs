@@ -107,7 +107,9 @@ pub(crate) fn sorted(changes: &[Change]) -> Result<Vec<Step>> {
     for step in &steps {
         let is_below = |prefix: &Step| step.prefix.as_bytes().starts_with(prefix.prefix.as_bytes());
         while above.pop_if(|prefix| !is_below(prefix)).is_some() {}
-        above.iter().for_each(|prefix| note(prefix, step));
+        for prefix in &above {
+            note(prefix, step);
+        }
         let same = before.filter(|before| before.prefix == step.prefix);
         if let Some(same) = same {
             note(same, step);

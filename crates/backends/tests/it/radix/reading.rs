@@ -97,7 +97,7 @@ fn values_are_found_in_any_order_and_more_than_once(store: &Store) {
 }
 
 /// Works with a state by its traits alone.
-fn by_traits<S>(state: &S, init: &S::StateId, keys: [S::Key; 3], all: &S::Prefix)
+fn by_traits<S>(state: &S, init: &S::StateId, keys: &[S::Key; 3], all: &S::Prefix)
 where
     S: Committer + DryRunCommitter + Reader + LeafReader + Pruner + State<Value = Vec<u8>>,
     S::StateId: PartialEq + std::fmt::Debug + Clone + Ord,
@@ -117,16 +117,16 @@ where
         .unwrap();
     let expected = [(keys[1].clone(), b"new".to_vec()), (keys[2].clone(), b"2".to_vec())];
     // Those that are absent are missing.
-    assert_eq!(state.get(&second, &keys).unwrap(), BTreeMap::from(expected.clone()));
+    assert_eq!(state.get(&second, keys).unwrap(), BTreeMap::from(expected.clone()));
     let found: Vec<_> = state.leaves(&second, all).unwrap().map(Result::unwrap).collect();
     assert_eq!(found, expected);
     // As in the original, fork points stay and what is unknown is passed over.
     let fork = state.commit(&first, &[set(&keys[2], "fork")]).unwrap();
     assert_eq!(state.prune(std::slice::from_ref(&first)).unwrap(), []);
-    assert!(state.get(&first, &keys).is_ok());
+    assert!(state.get(&first, keys).is_ok());
     let removed = state.prune(&[fork.clone(), first.clone(), first.clone()]).unwrap();
     assert!(removed.contains(&fork) && removed.contains(&first));
-    assert!(state.get(&first, &keys).is_err());
+    assert!(state.get(&first, keys).is_err());
     let left = state.prune(std::slice::from_ref(&second)).unwrap();
     assert!(left.contains(&second));
     let unique: BTreeSet<_> = removed.iter().chain(&left).collect();
@@ -136,10 +136,10 @@ where
 fn the_traits_do_the_same_on_bytes_and_on_text(store: &Store) {
     let tree = tree(store);
     let keys = ["aa0000", "aa0001", "bb"];
-    by_traits(&tree, &Root::EMPTY, keys.map(at), &Prefix::EMPTY);
+    by_traits(&tree, &Root::EMPTY, &keys.map(at), &Prefix::EMPTY);
     assert_eq!(store.node_count().unwrap(), 1);
     let text = TextTree(tree);
-    by_traits(&text, &Root::EMPTY.to_string(), keys.map(str::to_owned), "");
+    by_traits(&text, &Root::EMPTY.to_string(), &keys.map(str::to_owned), "");
     assert_eq!(store.node_count().unwrap(), 1);
 }
 
