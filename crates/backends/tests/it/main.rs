@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![expect(clippy::result_large_err, reason = "a test does not pass many errors on")]
 
 mod broken;
 

@@ -2,15 +2,22 @@
 
 mod back_ends;
 mod behaviours;
+mod damage;
 mod defects;
 mod diffs;
+mod errors;
 mod exchange;
 mod faults;
 mod faulty;
 mod histories;
 mod proofs;
+mod pruning;
+mod reading;
 mod rules;
+mod sizes;
+mod threads;
 mod transact;
+mod trees;
 mod vectors;
 mod words;
 

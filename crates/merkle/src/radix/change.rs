@@ -101,21 +101,23 @@ pub(crate) fn sorted(changes: &[Change]) -> Result<Vec<Step>> {
             found = Some((first, second, other.prefix));
         }
     };
-    let mut prefix: Option<&Step> = None;
-    for pair in steps.windows(2) {
-        if pair[0].action == Action::DeletePrefix
-            && !prefix.is_some_and(|p| pair[0].prefix.as_bytes().starts_with(p.prefix.as_bytes()))
-        {
-            prefix = Some(&pair[0]);
+    // Deleted prefixes that the step begins with, the longest last.
+    let mut above: Vec<&Step> = Vec::new();
+    let mut before: Option<&Step> = None;
+    for step in &steps {
+        let is_below = |prefix: &Step| step.prefix.as_bytes().starts_with(prefix.prefix.as_bytes());
+        while above.pop_if(|prefix| !is_below(prefix)).is_some() {}
+        for prefix in &above {
+            note(prefix, step);
         }
-        if let Some(above) = prefix
-            && pair[1].prefix.as_bytes().starts_with(above.prefix.as_bytes())
-        {
-            note(above, &pair[1]);
+        let same = before.filter(|before| before.prefix == step.prefix);
+        if let Some(same) = same {
+            note(same, step);
         }
-        if pair[0].prefix == pair[1].prefix {
-            note(&pair[0], &pair[1]);
+        if step.action == Action::DeletePrefix && same.is_none() {
+            above.push(step);
         }
+        before = Some(step);
     }
     match found {
         Some((first, second, address)) => Err(Error::DuplicateAddress { address, first, second }),
@@ -150,6 +152,8 @@ mod tests {
             (vec![delete_prefix("aabb"), delete_prefix("aa")], Some((0, 1))),
             (vec![set("aabb"), delete_prefix("aabb"), set("aacc")], Some((0, 1))),
             (vec![delete_prefix(""), set("00")], Some((0, 1))),
+            (vec![delete_prefix("aabb"), set("aabbcc"), delete_prefix("aa")], Some((0, 1))),
+            (vec![set("aabb"), delete_prefix("aa"), delete_prefix("aa")], Some((0, 1))),
             (vec![set("aa"), set("aabb"), delete_prefix("aacc")], None),
             (vec![delete_prefix("aa"), set("ab"), set("a9")], None),
         ] {

@@ -128,6 +128,18 @@ pub enum Error {
     BackEnd(#[source] backend::Error),
 }
 
+impl Error {
+    /// Names the root that damage was met below, where it is not named yet.
+    pub(crate) fn below(self, below: &Root) -> Self {
+        match self {
+            Self::Corruption { root, path, node, what } => {
+                Self::Corruption { root: root.or(Some(*below)), path, node, what }
+            }
+            other => other,
+        }
+    }
+}
+
 /// The result of a call.
 pub type Result<T> = std::result::Result<T, Error>;
 

@@ -185,6 +185,9 @@ impl Iterator for Leaves<'_> {
                         node: self.root,
                         what: "the empty address has a value".into(),
                     });
+                    if address.is_err() {
+                        self.pending.clear();
+                    }
                     return Some(address.map(|address| (address, value.to_vec())));
                 }
                 Pending::Edge(path, edge) => {

@@ -278,7 +278,8 @@ impl<'a> Transaction<'a> {
     ) -> Result<Committed> {
         let mut rows = RowChanges::default();
         add_new(built, at, edge.map(|edge| edge.top), &mut rows, &self.core.cache);
-        let Effect { added, .. } = rows.apply(&mut *self.writer, false)?;
+        let Effect { added, .. } =
+            rows.apply(&mut *self.writer, false).map_err(|error| error.below(parent))?;
 
         let edge = built.edge(at);
         let root = edge.top;
@@ -551,7 +552,8 @@ impl<'a> Transaction<'a> {
                 })?;
             }
         }
-        let effect = rows.apply(&mut *self.writer, wants_hashes)?;
+        let effect =
+            rows.apply(&mut *self.writer, wants_hashes).map_err(|error| error.below(root))?;
         self.take_out(id, &version)?;
         let mut ids = versions::of_root(&*self.writer, tree.id, root)?;
         ids.retain(|other| *other != id);

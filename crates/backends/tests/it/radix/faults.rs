@@ -14,6 +14,8 @@ use terrane_merkle::radix::{Error, INDEXES, Options, PruneOptions, Root, Store};
 use super::faulty::{CALLS, Call, Fault, Faulty};
 use super::words::{assert_whole, commit, content, delete, leaves, set};
 
+/// What all roots read as, by tree and number.
+type States = BTreeMap<(String, usize), Vec<(String, Vec<u8>)>>;
 type Work = fn(&Store) -> Result<(), Error>;
 
 /// The roots that the work begins with: of tree `one` a chain of three and a fork, of tree `two` one.
@@ -109,9 +111,8 @@ fn is_typed(error: &Error, fault: Fault) -> bool {
     }
 }
 
-/// What all roots read as, by tree and number.
-fn all_leaves(store: &Store) -> BTreeMap<(String, usize), Vec<(String, Vec<u8>)>> {
-    let mut all = BTreeMap::new();
+fn all_leaves(store: &Store) -> States {
+    let mut all = States::new();
     for name in store.trees().unwrap() {
         let tree = store.tree(&name).unwrap();
         for (number, root) in roots(store, &name).unwrap().iter().enumerate() {
@@ -131,7 +132,7 @@ struct Trial<'a> {
     name: &'static str,
     work: Work,
     /// What the work comes to.
-    expected: BTreeMap<(String, usize), Vec<(String, Vec<u8>)>>,
+    expected: States,
 }
 
 impl Trial<'_> {
@@ -172,7 +173,7 @@ impl Trial<'_> {
 
 pub(super) fn check(subject: &mut dyn Subject) {
     for (name, work) in WORKS {
-        let mut trial = Trial { subject: &mut *subject, name, work, expected: BTreeMap::new() };
+        let mut trial = Trial { subject: &mut *subject, name, work, expected: States::new() };
         let (_, store) = trial.prepared();
         work(&store).unwrap();
         trial.expected = all_leaves(&store);

@@ -144,7 +144,7 @@ fn compare(tree: &Tree, version: &Version) {
 }
 
 fn read(rng: &mut impl Draw, tree: &Tree, version: &Version) {
-    let addresses: Vec<Vec<u8>> = (0..1 + rng.below(6)).map(|_| address(rng)).collect();
+    let addresses: Vec<Vec<u8>> = (0..=rng.below(6)).map(|_| address(rng)).collect();
     let asked: Vec<Address> = addresses.iter().map(|a| Address::new(a).unwrap()).collect();
     let expected: Vec<Option<Vec<u8>>> =
         addresses.iter().map(|address| version.state.get(address).cloned()).collect();

@@ -19,8 +19,8 @@ fn value_head(len: usize) -> Vec<u8> {
         0..24 => vec![0x40 + len as u8],
         24..256 => number(0x58, 1),
         256..65_536 => number(0x59, 2),
-        65_536..1_048_576 => number(0x5b, 8),
         1_048_576..4_294_967_296 => number(0x5a, 4),
+        // From 65,536 to 1,048,575, and from 2^32 on.
         _ => number(0x5b, 8),
     }
 }

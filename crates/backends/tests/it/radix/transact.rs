@@ -1,6 +1,6 @@
 //! The ten tests that Transact runs of each of its back-ends, by their numbers, and those that its other tests add.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
 
 use sha2::{Digest, Sha512};
@@ -115,7 +115,10 @@ fn update_4(store: &Store) {
             addresses.iter().map(|address| state.get(address).cloned()).collect();
         assert_eq!(tree.get(&after, &all).unwrap(), expected);
         assert_eq!(leaves(&tree, &after), state.into_iter().collect::<Vec<_>>());
+        prune(&tree, &after);
     });
+    // Walking a thousand versions node by node would take long.
+    assert_eq!(tree.retain(&BTreeSet::from([root])).unwrap(), 999);
 }
 
 /// Commits some of the six addresses, one after the other.
