@@ -2,6 +2,7 @@
 
 mod back_ends;
 mod behaviours;
+mod crash;
 mod histories;
 mod vectors;
 
