@@ -301,6 +301,18 @@ fn read_row<'a>(key: &[u8], value: &'a [u8]) -> Result<Row<'a>> {
     row::read(value).ok_or_else(|| broken(format!("row {key:02x?}")))
 }
 
+impl Btree {
+    /// An error of writing: after some of them nothing can be written.
+    fn error(&self, call: &'static str, failure: terrane_btree::Error) -> Error {
+        match failure {
+            terrane_btree::Error::Disk(_) if self.index.is_poisoned() => {
+                Error::Poisoned { back_end: NAME }
+            }
+            failure => error(call, failure),
+        }
+    }
+}
+
 impl Engine for Btree {
     type Snapshot = Rooted;
 
@@ -311,7 +323,7 @@ impl Engine for Btree {
     }
 
     fn commit(&self, changes: &[Changes]) -> Result<Receipt> {
-        let failed = |failure| error("commit", failure);
+        let failed = |failure| self.error("commit", failure);
         let mut rows = Rows::default();
         for ((name, number), changes) in self.tables.iter().zip(changes) {
             if changes.is_empty() {
@@ -373,7 +385,7 @@ impl Database for BtreeDatabase {
             Durability::None | Durability::Async => Ok(()),
             Durability::Each | Durability::Group => {
                 let settled = self.engine.index.sync_to(receipt.0);
-                settled.map_err(|failure| error("settle", failure))
+                settled.map_err(|failure| self.engine.error("settle", failure))
             }
         }
     }
@@ -381,7 +393,7 @@ impl Database for BtreeDatabase {
     fn sync(&self) -> Result<()> {
         self.common.check_open("sync")?;
         self.common.check_syncs()?;
-        self.engine.index.flush(true).map_err(|failure| error("sync", failure))
+        self.engine.index.flush(true).map_err(|failure| self.engine.error("sync", failure))
     }
 
     fn guarantee(&self) -> Guarantee {
@@ -412,7 +424,8 @@ impl Database for BtreeDatabase {
     /// Moves pages from the end of the file into free ones and cuts the file; pages that snapshots need stay.
     fn compact(&self) -> Result<()> {
         self.common.check_open("compact")?;
-        self.engine.index.compact().map(drop).map_err(|failure| error("compact", failure))
+        let compacted = self.engine.index.compact();
+        compacted.map(drop).map_err(|failure| self.engine.error("compact", failure))
     }
 
     fn close(&self) -> Result<()> {

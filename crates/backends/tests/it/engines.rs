@@ -397,6 +397,7 @@ fn a_commit_that_fails_has_changed_nothing() {
                         }
                         Err(again) => {
                             poisoned += 1;
+                            assert!(is_poisoned, "{what}");
                             assert!(matches!(again, Error::Poisoned { .. }), "{what}: {again:?}");
                             assert!(content(db.reader().unwrap().as_ref()) == found, "{what}");
                         }

@@ -2,6 +2,7 @@
 
 mod back_ends;
 mod behaviours;
+mod crash;
 mod damage;
 mod defects;
 mod diffs;

@@ -173,7 +173,7 @@ pub(crate) fn build(
     let sub = match (tree, steps) {
         (_, []) => Sub::None,
         (None, steps) => builder.grow(0, steps)?,
-        (Some(edge), steps) => builder.update(Old::of(edge), 0, steps)?,
+        (Some(edge), steps) => builder.update(&Old::of(edge), 0, steps)?,
     };
     if let Some(step) = builder.missing {
         return Err(match (step.action, Address::try_from(step.prefix)) {
@@ -241,7 +241,7 @@ impl Builder<'_> {
     }
 
     /// A sub-tree that was there, after changes of which there is at least one.
-    fn update(&mut self, old: Old, depth: usize, steps: &[Step]) -> Result<Sub> {
+    fn update(&mut self, old: &Old, depth: usize, steps: &[Step]) -> Result<Sub> {
         let chain = old.chain.as_bytes();
         let along = along(chain, depth, steps);
         let end = depth + along;
@@ -304,7 +304,7 @@ impl Builder<'_> {
             let child = in_base.map(|edge| Old::of(&edge.to_edge()));
             let child = child.or_else(|| Some(rest.take_if(|(other, _)| *other == token)?.1));
             let sub = match child {
-                Some(child) => self.update(child, depth + 1, steps)?,
+                Some(child) => self.update(&child, depth + 1, steps)?,
                 None => self.grow(depth + 1, steps)?,
             };
             match sub {

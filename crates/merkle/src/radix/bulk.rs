@@ -97,7 +97,9 @@ impl Bulk {
             }
             value => {
                 let mut writer = BranchWriter::new(value.as_deref(), children.len(), 0);
-                children.iter().for_each(|(token, edge)| writer.push(*token, edge));
+                for (token, edge) in &children {
+                    writer.push(*token, edge);
+                }
                 let branch = writer.finish();
                 let hash = hash_branch(&branch);
                 self.rows_bytes += branch.weight();

@@ -51,8 +51,8 @@ fn put_value(out: &mut Vec<u8>, value: Option<&[u8]>) {
 #[expect(clippy::big_endian_bytes, reason = "CBOR is big-endian")]
 fn put_map_head(out: &mut Vec<u8>, entries: usize) {
     match entries {
-        ..24 => out.push(0xa0 + entries as u8),
-        ..0x100 => out.extend_from_slice(&[0xb8, entries as u8]),
+        0..24 => out.push(0xa0 + entries as u8),
+        24..0x100 => out.extend_from_slice(&[0xb8, entries as u8]),
         _ => {
             out.push(0xb9);
             out.extend_from_slice(&(entries as u16).to_be_bytes());

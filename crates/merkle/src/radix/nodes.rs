@@ -37,31 +37,34 @@ impl Key for NodeHash {
 /// pruned; whether a root may be read is not asked here.
 pub(crate) type NodeCache = Cache<NodeHash, Loaded>;
 
-/// The value of an address below an edge at the empty address, if all that leads to it is in memory; the outer `None` if not.
-pub(crate) fn find_cached(
+/// Something on the way is not in memory.
+pub(crate) struct NotInMemory;
+
+/// The value of an address below an edge at the empty address.
+pub(crate) fn find_in_memory(
     cache: &NodeCache,
     edge: &Edge,
     address: &[u8],
-) -> Option<Option<Vec<u8>>> {
+) -> std::result::Result<Option<Vec<u8>>, NotInMemory> {
     let mut rest = address;
     let mut chain = edge.chain;
     let mut stop = edge.stop.clone();
     loop {
-        let Some(below) = rest.strip_prefix(chain.as_bytes()) else { return Some(None) };
+        let Some(below) = rest.strip_prefix(chain.as_bytes()) else { return Ok(None) };
         let node = match &stop {
-            Stop::Leaf(value) => return Some(below.is_empty().then(|| value.to_vec())),
+            Stop::Leaf(value) => return Ok(below.is_empty().then(|| value.to_vec())),
             Stop::Row(node) => node,
         };
-        let branch = match cache.get(*node)? {
-            Loaded::Value(value) => return Some(below.is_empty().then(|| value.to_vec())),
+        let branch = match cache.get(*node).ok_or(NotInMemory)? {
+            Loaded::Value(value) => return Ok(below.is_empty().then(|| value.to_vec())),
             Loaded::Branch(branch) => branch,
         };
         let Some((token, below)) = below.split_first() else {
-            return Some(branch.value().map(<[u8]>::to_vec));
+            return Ok(branch.value().map(<[u8]>::to_vec));
         };
-        let Some(child) = branch.child(*token) else { return Some(None) };
+        let Some(child) = branch.child(*token) else { return Ok(None) };
         if let StopRef::Leaf(value) = child.stop {
-            return Some((below == child.chain).then(|| value.to_vec()));
+            return Ok((below == child.chain).then(|| value.to_vec()));
         }
         Edge { chain, stop, .. } = child.to_edge();
         rest = below;

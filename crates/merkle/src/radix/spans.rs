@@ -94,13 +94,12 @@ impl Stand {
     /// One token further.
     fn child(&self, token: u8) -> At {
         match self {
-            Self::Nothing | Self::Stop(_, None) => At::Nothing,
             Self::Within(edge, above) if edge.chain.as_bytes()[*above] == token => {
                 let above = above + 1;
                 At::Within(edge.clone(), above)
             }
-            Self::Within(..) => At::Nothing,
             Self::Stop(_, Some(branch)) => At::child(branch, token),
+            Self::Nothing | Self::Within(..) | Self::Stop(_, None) => At::Nothing,
         }
     }
 }
@@ -114,7 +113,7 @@ pub(crate) fn each_edge_not_in(
     tree: Option<&Edge>,
     base: Option<&Edge>,
     others: &[Option<&Edge>],
-    visit: &mut dyn FnMut(&Prefix, &Edge, usize),
+    visit: &mut dyn FnMut(&Prefix, &Edge, i64),
 ) -> Result<()> {
     let Some(tree) = tree else { return Ok(()) };
     let others = others.iter().map(|other| At::of(*other)).collect();
@@ -128,12 +127,12 @@ fn walk(
     edge: &Edge,
     base: At,
     others: Vec<At>,
-    visit: &mut dyn FnMut(&Prefix, &Edge, usize),
+    visit: &mut dyn FnMut(&Prefix, &Edge, i64),
 ) -> Result<()> {
     if base.has(edge) {
         return Ok(());
     }
-    visit(&path, edge, others.iter().filter(|other| other.has(edge)).count());
+    visit(&path, edge, others.iter().map(|other| i64::from(other.has(edge))).sum());
     let Stop::Row(node) = edge.stop else { return Ok(()) };
     let base = base.along(nodes, path, &edge.chain)?;
     if matches!(&base, Stand::Stop(Some(other), _) if *other == node) {

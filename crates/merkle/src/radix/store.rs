@@ -11,7 +11,7 @@ use crate::radix::error::{Error, Result};
 use crate::radix::leaves::{Leaves, Order, View};
 use crate::radix::node::Edge;
 use crate::radix::node_hash::Root;
-use crate::radix::nodes::find_cached;
+use crate::radix::nodes::find_in_memory;
 use crate::radix::options::Options;
 use crate::radix::transaction::{
     Committed, METADATA, PruneOptions, Pruned, Transaction, TreeName, build_on, find,
@@ -322,9 +322,9 @@ impl Tree {
         self.check()?;
         // With all of it in memory no snapshot is needed: a root that is known is retained, and nodes do not change.
         if let Some(edge) = self.core.known(self.tree.id, root)
-            && let Some(values) = addresses
+            && let Ok(values) = addresses
                 .iter()
-                .map(|address| find_cached(&self.core.cache, &edge, address.as_bytes()))
+                .map(|address| find_in_memory(&self.core.cache, &edge, address.as_bytes()))
                 .collect()
         {
             return Ok(values);
@@ -394,7 +394,7 @@ impl Tree {
     /// As [`Transaction::prune`].
     pub fn prune_with(&self, root: &Root, options: &PruneOptions) -> Result<Pruned> {
         let mut transaction = self.transaction()?;
-        let pruned = transaction.prune_in(&self.tree, root, options)?;
+        let pruned = transaction.prune_in(&self.tree, root, *options)?;
         if matches!(pruned, Pruned::Removed { .. } | Pruned::Counted(_)) {
             transaction.finish()?;
         }

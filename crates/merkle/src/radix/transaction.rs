@@ -419,14 +419,14 @@ impl<'a> Transaction<'a> {
     /// [`Error::UnknownTree`]; [`Error::Corruption`] and those of the back-end: the transaction should be dropped.
     pub fn prune(&mut self, tree: &str, root: &Root, options: &PruneOptions) -> Result<Pruned> {
         let id = self.tree_id(tree)?;
-        self.prune_in(&TreeName { name: tree.to_owned(), id }, root, options)
+        self.prune_in(&TreeName { name: tree.to_owned(), id }, root, *options)
     }
 
     pub(crate) fn prune_in(
         &mut self,
         tree: &TreeName,
         root: &Root,
-        options: &PruneOptions,
+        options: PruneOptions,
     ) -> Result<Pruned> {
         if *root == Root::EMPTY {
             return Ok(Pruned::EmptyRoot);
@@ -544,11 +544,11 @@ impl<'a> Transaction<'a> {
             let first = edges.first();
             let others: Vec<Option<&Edge>> = edges.iter().skip(1).map(Some).collect();
             each_edge_not_in(&nodes, own, first, &others, &mut |_, edge, count| {
-                rows.add(stop_hash(edge), &edge.chain, count as i64 - 1, None);
+                rows.add(stop_hash(edge), &edge.chain, count - 1, None);
             })?;
             if !others.is_empty() {
                 each_edge_not_in(&nodes, first, own, &others, &mut |_, edge, count| {
-                    rows.add(stop_hash(edge), &edge.chain, -(count as i64), None);
+                    rows.add(stop_hash(edge), &edge.chain, -count, None);
                 })?;
             }
         }
@@ -604,10 +604,11 @@ impl<'a> Transaction<'a> {
     pub fn set_metadata(&mut self, key: &[u8], value: Option<&[u8]>) -> Result<()> {
         check_size("key of the metadata", key.len(), 1, KEY_BYTES_MAX)?;
         check_size("value of the metadata", value.map_or(0, <[u8]>::len), 0, VALUE_BYTES_MAX)?;
-        Ok(match value {
+        match value {
             Some(value) => self.writer.overwrite(METADATA_TABLE, key, value)?,
             None => self.writer.remove(METADATA_TABLE, key)?,
-        })
+        }
+        Ok(())
     }
 }
 

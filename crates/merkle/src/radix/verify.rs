@@ -1,6 +1,7 @@
 //! Checks a store: every node hashed again and compared with its name, every row that should be there, and none besides.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
 
 use crate::backend::{Reader, Table};
 use crate::radix::address::Prefix;
@@ -168,7 +169,7 @@ impl Store {
         let reader = self.database().reader()?;
         let mut count = 1;
         each_stop(&*reader, |key, stop| {
-            let (_, chains) = stop.map_err(|what| broken_row(&key, what))?;
+            let (_, chains) = stop.map_err(|what| broken_row(&key, &what))?;
             count += 1 + nodes_above(chains.keys());
             Ok(())
         })?;
@@ -259,10 +260,14 @@ impl Store {
 }
 
 fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        // Writing to a string does not fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
-fn broken_row(key: &[u8], what: String) -> Error {
+fn broken_row(key: &[u8], what: &str) -> Error {
     Error::CorruptRow { what: format!("row {} of nodes: {what}", hex(key)) }
 }
 

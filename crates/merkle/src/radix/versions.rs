@@ -132,7 +132,9 @@ fn ids_in(input: &mut Input<'_>) -> std::result::Result<Vec<VersionId>, Broken> 
 
 fn put_ids(out: &mut Vec<u8>, ids: &[VersionId]) {
     put_number(out, ids.len() as u64);
-    ids.iter().for_each(|id| put_number(out, id.0));
+    for id in ids {
+        put_number(out, id.0);
+    }
 }
 
 fn own_format() -> Vec<u8> {

@@ -25,15 +25,15 @@ struct Version {
 }
 
 /// Retained versions, and how many of them have each node.
-#[derive(Default)]
-struct Model {
+#[derive(Debug, Clone, Default)]
+pub(super) struct Model {
     /// In the order of their commits.
-    versions: Vec<Version>,
+    pub(super) versions: Vec<Version>,
     counts: HashMap<NodeHash, usize>,
 }
 
 impl Model {
-    fn add(&mut self, tree: usize, state: State) -> Root {
+    pub(super) fn add(&mut self, tree: usize, state: State) -> Root {
         let mut nodes = BTreeSet::new();
         let root = nodes_of(&state, &[], &mut nodes);
         if root != Root::EMPTY {
@@ -46,7 +46,7 @@ impl Model {
     }
 
     /// Removes the oldest version of a root; answers what is gone.
-    fn remove(&mut self, tree: usize, root: &Root) -> BTreeSet<NodeHash> {
+    pub(super) fn remove(&mut self, tree: usize, root: &Root) -> BTreeSet<NodeHash> {
         let is_it = |version: &Version| version.tree == tree && version.root == *root;
         let at = self.versions.iter().position(is_it).unwrap();
         let version = self.versions.remove(at);
@@ -62,7 +62,7 @@ impl Model {
         gone
     }
 
-    fn has(&self, tree: usize, root: &Root) -> usize {
+    pub(super) fn has(&self, tree: usize, root: &Root) -> usize {
         let of = |version: &&Version| version.tree == tree && version.root == *root;
         self.versions.iter().filter(of).count()
     }
@@ -249,7 +249,8 @@ pub(super) fn check(subject: &mut dyn Subject, operations: u64) {
     });
 }
 
-fn check_all(store: &Store, model: &Model, names: &[&str]) {
+/// Compares all versions and all nodes with the model.
+pub(super) fn check_all(store: &Store, model: &Model, names: &[&str]) {
     assert_eq!(store.node_count().unwrap(), model.counts.len() as u64 + 1);
     let report = store.verify().unwrap();
     assert!(report.is_clean(), "{:?}", report.problems);
