@@ -77,7 +77,7 @@ pub enum Pruned {
     EmptyRoot,
 }
 
-/// See the [module](self).
+/// Several changes as one. Dropped before [`finish`](Self::finish) it has done nothing.
 pub struct Transaction<'a> {
     core: &'a Arc<Core>,
     writer: Box<dyn Writer + 'a>,
