@@ -300,7 +300,7 @@ impl Draft<'_> {
     fn commit(&mut self, tree: usize) -> Operation {
         let parent = self.version(tree).map(|at| self.now.model.versions[at].clone());
         let (parent, state) = parent
-            .map_or((Root::EMPTY, Default::default()), |version| (version.root, version.state));
+            .map_or((Root::EMPTY, BTreeMap::default()), |version| (version.root, version.state));
         loop {
             let (mut changes, mut after) = batch(self.rng, &state);
             for change in &mut changes {
@@ -429,7 +429,7 @@ impl Script {
     /// Runs the script under a plan until a step fails, then without; answers whether a step failed, and whether the store was
     /// poisoned by it.
     fn run_under(&self, plan: FaultPlan, engine: Engine, disk: &Arc<SimDisk>) -> (bool, bool) {
-        disk.set_plan(plan.clone());
+        disk.set_plan(plan);
         let store = engine.open(disk);
         if let Err(error) = &store {
             assert!(matches!(error, Error::StoreFull(_) | Error::BackEnd(_)), "{error:?}");

@@ -17,10 +17,11 @@ use terrane_testkit::seeds::for_each_seed;
 use super::rules::{State, nodes_of};
 use super::{fresh, reopened};
 
-struct Version {
-    root: Root,
-    tree: usize,
-    state: State,
+#[derive(Debug, Clone)]
+pub(super) struct Version {
+    pub(super) root: Root,
+    pub(super) tree: usize,
+    pub(super) state: State,
     nodes: BTreeSet<NodeHash>,
 }
 
