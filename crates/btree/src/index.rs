@@ -707,6 +707,7 @@ impl Index {
             loop {
                 let pages = writer.space.pages();
                 writer.flush(core, true)?;
+                writer.drain_all(core)?;
                 // The second one frees what the first one let go.
                 writer.checkpoint(core)?;
                 writer.checkpoint(core)?;

@@ -321,6 +321,22 @@ impl Writer {
         Ok(self.generation())
     }
 
+    /// Applies all updates that wait to their leaves, but for those of damaged pages. Nothing of the log is needed any more after
+    /// the next checkpoint.
+    pub(crate) fn drain_all(&mut self, core: &Core) -> Result<()> {
+        let end = self.log.end();
+        let mut last = None;
+        loop {
+            let (position, start) = self.drained.oldest();
+            let oldest = (position, start.to_vec());
+            if position >= end || last.as_ref() == Some(&oldest) {
+                return Ok(());
+            }
+            last = Some(oldest);
+            self.drain(core)?;
+        }
+    }
+
     /// Applies the updates of the range that waits longest to the leaves of one node; returns the bytes of these updates.
     ///
     /// Ranges whose pages are damaged are left out: an error says that all updates there are wait for such pages.
