@@ -10,6 +10,7 @@
 //! hashes every node by itself. It is run with a crash or fault at call n, for every n, and some of the ways in which
 //! unsynced writes may survive; then the store is opened, compared with the model, and the rest of the script is run.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -307,7 +308,7 @@ impl Draft<'_> {
     fn commit(&mut self, tree: usize) -> Operation {
         let parent = self.version(tree).map(|at| self.now.model.versions[at].clone());
         let (parent, state) = parent
-            .map_or((Root::EMPTY, Default::default()), |version| (version.root, version.state));
+            .map_or((Root::EMPTY, BTreeMap::default()), |version| (version.root, version.state));
         loop {
             let (mut changes, mut after) = batch(self.rng, &state);
             for change in &mut changes {
@@ -436,7 +437,7 @@ impl Script {
     /// Runs the script under a plan until a step fails, then without; answers whether a step failed, and whether the store was
     /// poisoned by it.
     fn run_under(&self, plan: FaultPlan, engine: Engine, disk: &Arc<SimDisk>) -> (bool, bool) {
-        disk.set_plan(plan.clone());
+        disk.set_plan(plan);
         let store = engine.open(disk);
         if let Err(error) = &store {
             assert!(matches!(error, Error::StoreFull(_) | Error::BackEnd(_)), "{error:?}");
