@@ -237,9 +237,8 @@ pub(super) fn check(subject: &mut dyn Subject, operations: u64) {
             steps += 1;
             let which = usize::from(rng.below(4) == 0);
             let tree = store.tree_or_create(names[which]).unwrap();
-            let own: Vec<usize> = (0..model.versions.len())
-                .filter(|at| model.versions[*at].tree == which)
-                .collect();
+            let own: Vec<usize> =
+                (0..model.versions.len()).filter(|at| model.versions[*at].tree == which).collect();
             let picked = (!own.is_empty() && rng.below(30) != 0)
                 .then(|| own[rng.below(own.len() as u64) as usize]);
             let prunes = rng.below(100) < 30 + own.len() as u64;
@@ -271,7 +270,11 @@ pub(super) fn check(subject: &mut dyn Subject, operations: u64) {
                     }
                     let root = model.add(which, after);
                     assert_eq!((committed.root, dry), (root, root), "step {steps}: {changes:?}");
-                    assert_eq!(committed.added, (model.counts.len() - known) as u64, "step {steps}");
+                    assert_eq!(
+                        committed.added,
+                        (model.counts.len() - known) as u64,
+                        "step {steps}"
+                    );
                     assert_eq!(committed.version.is_some(), root != Root::EMPTY);
                 }
             }

@@ -199,9 +199,15 @@ impl Run<'_> {
                     Err(why) => Err(Error::InvalidRoot { text: root, why }),
                 };
                 let Some(found) = self.expect(step, found) else { return };
-                let is_fork_point = step.get("outcome").is_some_and(|outcome| outcome == "ForkPoint");
-                assert_eq!(matches!(found, Pruned::ForkPoint(_)), is_fork_point, "{context}: {found:?}");
-                let removed: BTreeSet<NodeHash> = before.difference(&self.nodes()).copied().collect();
+                let is_fork_point =
+                    step.get("outcome").is_some_and(|outcome| outcome == "ForkPoint");
+                assert_eq!(
+                    matches!(found, Pruned::ForkPoint(_)),
+                    is_fork_point,
+                    "{context}: {found:?}"
+                );
+                let removed: BTreeSet<NodeHash> =
+                    before.difference(&self.nodes()).copied().collect();
                 if let Pruned::Removed { count, hashes } = &found {
                     assert_eq!((*count, hashes), (removed.len() as u64, &removed), "{context}");
                 }
