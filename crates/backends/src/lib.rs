@@ -5,9 +5,31 @@
 
 // Bottom-up: a module imports only from modules above it.
 mod btree_index;
+#[cfg(any(feature = "lmdb", feature = "sqlite"))]
+mod names;
+#[cfg(any(feature = "lmdb", feature = "sqlite"))]
+mod paging;
+
+#[cfg(feature = "lmdb")]
+pub mod lmdb;
+#[cfg(feature = "sqlite")]
+pub mod sqlite;
+
+mod engine;
+
+mod lsm;
+
+mod row;
+
+mod btree;
+
+#[cfg(feature = "redis")]
+pub mod redis;
 
 pub mod conformance;
 
+pub use btree::{BtreeDatabase, BtreeOptions};
 pub use btree_index::BtreeIndexes;
+pub use lsm::{LsmDatabase, LsmOptions};
 pub use terrane_merkle::Memory;
 pub use terrane_merkle::backend;

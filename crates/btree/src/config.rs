@@ -21,6 +21,9 @@ const LOG_BYTES_DEFAULT: u64 = 128 << 20;
 /// Least length of the log, in bytes.
 pub const LOG_BYTES_MIN: u64 = 64 << 10;
 
+/// Most bytes of the updates of one call: they are one frame of the log.
+const BATCH_BYTES_MAX: usize = 1 << 30;
+
 /// What an index holds and how much memory it may use.
 ///
 /// Sizes of keys and values are recorded in the index and cannot change; the rest can be chosen anew at each opening.
@@ -40,6 +43,10 @@ pub struct Config {
     /// About how much of the log is kept, in bytes: what an opening after a crash may have to read. Fewer bytes mean
     /// that leaves are written more often. Default 128 MiB, at least [`LOG_BYTES_MIN`].
     pub log_bytes_max: u64,
+    /// How large the updates of one call may be, in bytes. `None` (the default) for 8 MiB, or an eighth of the memory if
+    /// that is less; up to 1 GiB may be allowed, which then comes on top of the memory while they are applied, and until
+    /// later calls have drained them.
+    pub batch_bytes_max: Option<usize>,
 }
 
 impl Config {
@@ -58,6 +65,7 @@ impl Config {
             memory_bytes: MEMORY_BYTES_DEFAULT,
             buffer_bytes: None,
             log_bytes_max: LOG_BYTES_DEFAULT,
+            batch_bytes_max: None,
         }
     }
 
@@ -79,6 +87,13 @@ impl Config {
     #[must_use]
     pub fn with_log(mut self, bytes: u64) -> Self {
         self.log_bytes_max = bytes;
+        self
+    }
+
+    /// The same with another limit of what one call may update.
+    #[must_use]
+    pub fn with_batch(mut self, bytes: usize) -> Self {
+        self.batch_bytes_max = Some(bytes);
         self
     }
 
@@ -106,6 +121,10 @@ impl Config {
         if self.log_bytes_max < LOG_BYTES_MIN {
             return refuse("log_bytes_max", self.log_bytes_max.to_string(), "64 KiB is the least");
         }
+        if self.batch_bytes_max.is_some_and(|bytes| bytes > BATCH_BYTES_MAX) {
+            let value = format!("{:?}", self.batch_bytes_max);
+            return refuse("batch_bytes_max", value, "1 GiB is the most");
+        }
         let buffer_bytes = self.buffer_bytes.unwrap_or(self.memory_bytes / 3);
         if buffer_bytes > self.memory_bytes / 2 {
             return refuse(
@@ -125,7 +144,7 @@ impl Config {
             log_bytes: self.log_bytes_max,
             segment_bytes: (self.log_bytes_max / 8).min(16 << 20),
             unflushed_bytes: (self.memory_bytes / 32).min(1 << 20),
-            batch_bytes: (self.memory_bytes / 8).min(8 << 20),
+            batch_bytes: self.batch_bytes_max.unwrap_or((self.memory_bytes / 8).min(8 << 20)),
             fresh_nodes: (self.memory_bytes / 16 / 4096).max(8) as u64,
             other_bytes: (self.memory_bytes / 8).min(4 << 20),
         })

@@ -19,7 +19,7 @@ use crate::tree::Tree;
 /// Keys whose leaves are in memory at a time.
 const LOOKUPS_MAX: usize = 1024;
 
-/// What is visible.
+/// What is visible. A copy stands still, and shares all that does not change.
 #[derive(Debug, Clone)]
 pub(crate) struct State {
     pub(crate) tree: Arc<Tree>,
@@ -39,14 +39,20 @@ impl State {
         self.unflushed.get(key).or_else(|| self.pending.get(key))
     }
 
-    /// What there is of a range, standing still.
-    pub(crate) fn view(&self, low: &[u8], high: Option<&[u8]>) -> Self {
-        Self {
-            tree: self.tree.clone(),
-            pending: self.pending.view(low, high),
-            unflushed: self.unflushed.view(low, high),
-            entries: self.entries,
+    /// Calls `found` for the keys that have such an update; returns the numbers of the others.
+    fn find_updates(
+        &self,
+        keys: &[&[u8]],
+        found: &mut impl FnMut(usize, Option<&[u8]>),
+    ) -> Vec<usize> {
+        let mut rest = Vec::with_capacity(keys.len());
+        for (at, key) in keys.iter().enumerate() {
+            match self.update(key) {
+                Some(update) => found(at, update),
+                None => rest.push(at),
+            }
         }
+        rest
     }
 }
 
@@ -97,6 +103,18 @@ impl Core {
             }
             state.tree.clone()
         };
+        self.find_in_tree(&tree, key)
+    }
+
+    /// Looks a key up in a state that stands still.
+    pub(crate) fn find_in(&self, state: &State, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        match state.update(key) {
+            Some(update) => Ok(update.map(<[u8]>::to_vec)),
+            None => self.find_in_tree(&state.tree, key),
+        }
+    }
+
+    fn find_in_tree(&self, tree: &Tree, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let leaf = tree.leaf_for(&self.pager, key)?;
         Ok(leaf.and_then(|leaf| Leaf::of(&leaf).find(key).map(<[u8]>::to_vec)))
     }
@@ -107,17 +125,20 @@ impl Core {
         keys: &[&[u8]],
         mut found: impl FnMut(usize, Option<&[u8]>),
     ) -> Result<()> {
-        let mut order: Vec<usize> = Vec::with_capacity(keys.len());
-        let tree = {
+        let (rest, tree) = {
             let state = self.state()?;
-            for (at, key) in keys.iter().enumerate() {
-                match state.update(key) {
-                    Some(update) => found(at, update),
-                    None => order.push(at),
-                }
-            }
-            state.tree.clone()
+            (state.find_updates(keys, &mut found), state.tree.clone())
         };
+        self.find_each_in_tree(&tree, keys, rest, found)
+    }
+
+    fn find_each_in_tree(
+        &self,
+        tree: &Tree,
+        keys: &[&[u8]],
+        mut order: Vec<usize>,
+        mut found: impl FnMut(usize, Option<&[u8]>),
+    ) -> Result<()> {
         order.sort_unstable_by_key(|&at| keys[at]);
         let ascending: Vec<&[u8]> = order.iter().map(|&at| keys[at]).collect();
         for (order, keys_of) in order.chunks(LOOKUPS_MAX).zip(ascending.chunks(LOOKUPS_MAX)) {
@@ -139,6 +160,19 @@ impl Core {
     pub(crate) fn find_many(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
         let mut values = vec![None; keys.len()];
         self.find_each(keys, |at, value| values[at] = value.map(<[u8]>::to_vec))?;
+        Ok(values)
+    }
+
+    /// Looks keys up in a state that stands still.
+    pub(crate) fn find_many_in(
+        &self,
+        state: &State,
+        keys: &[&[u8]],
+    ) -> Result<Vec<Option<Vec<u8>>>> {
+        let mut values = vec![None; keys.len()];
+        let mut found = |at: usize, value: Option<&[u8]>| values[at] = value.map(<[u8]>::to_vec);
+        let rest = state.find_updates(keys, &mut found);
+        self.find_each_in_tree(&state.tree, keys, rest, found)?;
         Ok(values)
     }
 

@@ -239,8 +239,22 @@ impl Cursor {
         Self::new(core, bounds, Direction::Descending)
     }
 
+    /// Over a state that stands still.
+    pub(crate) fn ascending_in(core: &Arc<Core>, state: &State, bounds: KeyBounds) -> Result<Self> {
+        Self::over(core, state.clone(), bounds, Direction::Ascending)
+    }
+
+    /// Over a state that stands still.
+    pub(crate) fn descending_in(
+        core: &Arc<Core>,
+        state: &State,
+        bounds: KeyBounds,
+    ) -> Result<Self> {
+        Self::over(core, state.clone(), bounds, Direction::Descending)
+    }
+
     fn new(core: &Arc<Core>, bounds: KeyBounds, direction: Direction) -> Result<Self> {
-        let state = core.state()?.view(&bounds.0, bounds.1.as_deref());
+        let state = core.state()?.clone();
         Self::over(core, state, bounds, direction)
     }
 

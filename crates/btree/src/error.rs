@@ -48,10 +48,16 @@ pub enum Error {
         path: PathBuf,
     },
     /// Another handle writes to the index; a reader can be opened beside it.
-    #[error("{} is being written to by another; open it for reading", .path.display())]
+    #[error(
+        "{} is being written to by another{}; open it for reading",
+        .path.display(),
+        .pid.map(|pid| format!(", process {pid}")).unwrap_or_default()
+    )]
     Locked {
         /// The directory.
         path: PathBuf,
+        /// The process that holds it, where the system tells.
+        pid: Option<u32>,
     },
     /// A file is none of ours. Nothing was changed in it.
     #[error("{} is no B+tree of Terrane", .path.display())]
@@ -121,7 +127,7 @@ pub enum Error {
         /// What is allowed.
         allowed: String,
     },
-    /// The updates of one call take more than 8 MiB, or than an eighth of the index's memory. Nothing was changed.
+    /// The updates of one call take more than the configuration allows. Nothing was changed.
     #[error(
         "updates of {bytes} bytes in one call; the limit is {limit}: divide them among several"
     )]

@@ -21,10 +21,11 @@ use crate::input::Records;
 use crate::leaf::Fences;
 use crate::lease::{self, READERS_DIR};
 use crate::left_out::LeftOut;
-use crate::log::{FrameBody, LOG_DIR, Log};
+use crate::log::{FrameBody, LOG_DIR, Log, Tail};
 use crate::page::{BODY_OFFSET, Kind, PAGE_SIZE, PageNo, PageRef, u32_at};
 use crate::pager::Pager;
 use crate::scrub::{self, ScrubReport};
+use crate::snapshot::Snapshot;
 use crate::sort::{SortOptions, Sorter};
 use crate::space::{LIST_MAPS, MAP_PAGES, Space};
 use crate::stats::Stats;
@@ -68,6 +69,7 @@ impl<'a> Update<'a> {
 #[derive(Debug)]
 pub struct Index {
     core: Arc<Core>,
+    tail: Arc<Tail>,
     writer: Mutex<Option<Writer>>,
     /// What the writer had when the last call that it took part in ended.
     figures: Mutex<Figures>,
@@ -183,7 +185,7 @@ impl Index {
     /// Takes the writer's lock.
     pub(crate) fn lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn LockGuard>> {
         disk.lock(&dir.join(LOCK_FILE)).map_err(|error| match error {
-            terrane_io::Error::Locked { .. } => Error::Locked { path: dir.to_owned() },
+            terrane_io::Error::Locked { pid, .. } => Error::Locked { path: dir.to_owned(), pid },
             error => error.into(),
         })
     }
@@ -297,7 +299,8 @@ impl Index {
             _lock: lock,
         };
         let figures = Mutex::new(writer.figures());
-        Ok(Self { core, writer: Mutex::new(Some(writer)), figures })
+        let tail = writer.log.tail();
+        Ok(Self { core, tail, writer: Mutex::new(Some(writer)), figures })
     }
 
     fn writer(&self) -> MutexGuard<'_, Option<Writer>> {
@@ -411,6 +414,67 @@ impl Index {
             }
             Ok(removed)
         })
+    }
+
+    /// Applies updates in their order and appends them to the log, all of them or none: after a crash, and also if the call
+    /// fails. They become visible at one moment. Returns a position of the log, greater than that of any commit before, for
+    /// [`sync_to`](Self::sync_to): until then they survive the end of the process.
+    ///
+    /// Cost: the lookups of [`apply`](Self::apply), one write to the log; two syncs and a file more when a segment is full.
+    ///
+    /// # Errors
+    /// As [`replace`](Self::replace). Nothing was changed.
+    pub fn commit(&self, updates: &[Update<'_>]) -> Result<u64> {
+        let mut entries = Vec::with_capacity(updates.len());
+        for update in updates {
+            self.core.pager.sizes.check(update.key(), update.value())?;
+            entries.push((update.key(), update.value()));
+        }
+        let bytes = entries.iter().map(|&(key, value)| block::entry_bytes(key, value)).sum();
+        self.with_writer(|writer, core| {
+            let limit = writer.limits.batch_bytes;
+            if bytes > limit {
+                return Err(Error::BatchTooLarge { bytes, limit });
+            }
+            writer.commit(core, &entries, |core| was_there(core, updates))
+        })
+    }
+
+    /// Makes commits durable up to the position of one; other calls go on meanwhile, and all that are waited for at the same
+    /// time share a sync.
+    ///
+    /// Cost: one sync, or none if the log is durable up to there.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`], [`Error::Closed`].
+    pub fn sync_to(&self, position: u64) -> Result<()> {
+        if self.core.is_closed() {
+            return Err(Error::Closed);
+        }
+        match self.tail.sync(position) {
+            Ok(is_synced) => {
+                self.core.pager.counters.syncs.add(u64::from(is_synced));
+                Ok(())
+            }
+            failed => self.with_writer(|writer, _| writer.noting(failed.map(drop))),
+        }
+    }
+
+    /// Whether a sync of the log, or one before it, has failed, so that nothing can be written any more. Waits for nobody.
+    pub fn is_poisoned(&self) -> bool {
+        self.figures().is_poisoned
+    }
+
+    /// The index as it is now, which stands still while it goes on.
+    ///
+    /// Cost: some reference counts. While there is a snapshot, an update of what it has, too, copies a block of 4 KiB of
+    /// the buffer; and the pages of its tree are not used again.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub fn snapshot(&self) -> Result<Snapshot> {
+        let state = self.core.state()?.clone();
+        Ok(Snapshot::new(self.core.clone(), state))
     }
 
     /// Entries, the unflushed ones included. Costs nothing.
@@ -722,7 +786,7 @@ impl<F: FnMut(&[u8], &[u8]) -> bool> Change for Filter<'_, F> {
         let state = self.core.state().ok()?;
         let done = std::mem::take(&mut self.done);
         let low = fences.low.max(&done);
-        let pending = state.pending.view(low, fences.high);
+        let pending = state.pending.clone();
         drop(state);
         let mut updates = pending.range(low, fences.high).peekable();
         let is_updated = updates.peek().is_some();

@@ -59,6 +59,8 @@ mod migrate;
 
 mod inner;
 
+mod shelves;
+
 mod deltas;
 
 mod left_out;
@@ -88,6 +90,8 @@ mod edit;
 mod core;
 
 mod cursor;
+
+mod snapshot;
 
 mod bulk;
 
@@ -119,5 +123,6 @@ pub use page::PAGE_SIZE;
 pub use reader::IndexReader;
 pub use repair::{Loss, RepairReport, repair};
 pub use scrub::ScrubReport;
+pub use snapshot::Snapshot;
 pub use sort::{Duplicates, SortOptions, SortStats, SortedRecords, Sorter};
 pub use stats::Stats;

@@ -7,7 +7,8 @@
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use terrane_io::bytes::{Reader, Writer};
 use terrane_io::checksum::crc32c_append;
@@ -42,6 +43,10 @@ pub(crate) struct FrameBody {
 }
 
 impl FrameBody {
+    pub(crate) fn with_capacity(bytes: usize) -> Self {
+        Self { bytes: Vec::with_capacity(bytes) }
+    }
+
     pub(crate) fn push(&mut self, key: &[u8], value: Option<&[u8]>) {
         let value_len = value.map_or(REMOVED, |value| value.len() as u16);
         self.bytes.extend_from_slice(&(key.len() as u16).to_le_bytes());
@@ -320,6 +325,62 @@ pub(crate) fn is_not_found(error: &Error) -> bool {
     matches!(error, Error::Disk(error) if error.is_not_found())
 }
 
+/// The end of a log, as those know it who wait for it to be durable: one syncs at a time, for all that is written by then.
+///
+/// Invariant: all segments but the last are durable.
+#[derive(Debug)]
+pub(crate) struct Tail {
+    /// The last segment, and where its last frame ends.
+    end: Mutex<(Arc<dyn DiskFile>, u64)>,
+    /// Up to where the log is durable.
+    synced: AtomicU64,
+    /// Held by who syncs; whether a sync has failed, after which none is tried.
+    turn: Mutex<bool>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Tail {
+    fn new(segment: &Segment, end: u64) -> Arc<Self> {
+        Arc::new(Self {
+            end: Mutex::new((segment.file.clone(), end)),
+            synced: AtomicU64::new(end),
+            turn: Mutex::new(false),
+        })
+    }
+
+    fn set(&self, segment: &Segment, end: u64) {
+        *lock(&self.end) = (segment.file.clone(), end);
+    }
+
+    fn synced(&self) -> u64 {
+        self.synced.load(Ordering::Acquire)
+    }
+
+    /// Makes the log durable up to a position at least; whether that took a sync.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`]: what is durable is unknown from now on.
+    pub(crate) fn sync(&self, position: u64) -> Result<bool> {
+        if self.synced() >= position {
+            return Ok(false);
+        }
+        let mut has_failed = lock(&self.turn);
+        if self.synced() >= position {
+            return Ok(false);
+        }
+        let (file, end) = lock(&self.end).clone();
+        *has_failed = *has_failed || file.sync().is_err();
+        if *has_failed {
+            return Err(Error::Poisoned { path: file.path().to_owned() });
+        }
+        self.synced.fetch_max(end, Ordering::AcqRel);
+        Ok(true)
+    }
+}
+
 /// The log of a writer.
 #[derive(Debug)]
 pub(crate) struct Log {
@@ -332,7 +393,7 @@ pub(crate) struct Log {
     /// Starts of all segments, ascending, the last one included.
     starts: VecDeque<u64>,
     end: u64,
-    synced: u64,
+    tail: Arc<Tail>,
     /// Where all entries were last replaced at once.
     pub(crate) replaced: u64,
     segment_bytes: u64,
@@ -363,11 +424,11 @@ impl Log {
         Ok(Self {
             disk: disk.clone(),
             dir: dir.to_owned(),
+            tail: Tail::new(&segment, start),
             segment,
             is_sealed: false,
             starts: VecDeque::from([start]),
             end: start,
-            synced: start,
             replaced: 0,
             segment_bytes,
         })
@@ -429,11 +490,11 @@ impl Log {
             return Ok(Self {
                 disk: disk.clone(),
                 dir: dir.to_owned(),
+                tail: Tail::new(&segment, position),
                 segment,
                 is_sealed,
                 starts: starts.iter().copied().collect(),
                 end: position,
-                synced: position,
                 replaced: 0,
                 segment_bytes,
             });
@@ -448,7 +509,12 @@ impl Log {
 
     /// Up to where it is durable.
     pub(crate) fn synced(&self) -> u64 {
-        self.synced
+        self.tail.synced()
+    }
+
+    /// Its end, for who waits without the writer.
+    pub(crate) fn tail(&self) -> Arc<Tail> {
+        self.tail.clone()
     }
 
     /// Where the oldest byte kept stands.
@@ -464,9 +530,8 @@ impl Log {
     /// [`Error::Disk`]: nothing was appended, and the call may be tried again. [`Error::Poisoned`]: a sync failed.
     pub(crate) fn append(&mut self, body: &FrameBody, entries: u64) -> Result<()> {
         if !self.is_sealed && self.end - self.segment.start >= self.segment_bytes {
-            let bytes = self.write(SEALED, entries, &[])?;
+            self.write(SEALED, entries, &[])?;
             self.is_sealed = true;
-            self.end += bytes;
         }
         if self.is_sealed {
             self.sync()?;
@@ -476,31 +541,28 @@ impl Log {
             // After a failed sync of a directory its names may be lost for good, as bytes after one of a file.
             disk.sync_dir(&path).map_err(|_| Error::Poisoned { path })?;
             self.segment = segment;
+            self.tail.set(&self.segment, self.end);
             self.starts.push_back(self.end);
             self.is_sealed = false;
         }
-        self.end += self.write(UPDATES, entries, &body.bytes)?;
+        self.write(UPDATES, entries, &body.bytes)
+    }
+
+    fn write(&mut self, kind: u32, entries: u64, body: &[u8]) -> Result<()> {
+        let numbers = [entries, self.synced(), self.replaced];
+        let frame = encode(self.segment.tree, self.end, kind, numbers, body);
+        self.segment.file.write_at(&frame, self.end - self.segment.start)?;
+        self.end += frame.len() as u64;
+        self.tail.set(&self.segment, self.end);
         Ok(())
     }
 
-    fn write(&self, kind: u32, entries: u64, body: &[u8]) -> Result<u64> {
-        let frame =
-            encode(self.segment.tree, self.end, kind, [entries, self.synced, self.replaced], body);
-        self.segment.file.write_at(&frame, self.end - self.segment.start)?;
-        Ok(frame.len() as u64)
-    }
-
-    /// Makes all of it durable.
+    /// Makes all of it durable; whether that took a sync.
     ///
     /// # Errors
     /// [`Error::Poisoned`]: what is durable is unknown from now on.
-    pub(crate) fn sync(&mut self) -> Result<()> {
-        if self.synced < self.end {
-            let file = &self.segment.file;
-            file.sync().map_err(|_| Error::Poisoned { path: file.path().to_owned() })?;
-            self.synced = self.end;
-        }
-        Ok(())
+    pub(crate) fn sync(&mut self) -> Result<bool> {
+        self.tail.sync(self.end)
     }
 
     /// Removes the segments that are not needed from `start` on. One that cannot be removed stays until the next time.
@@ -646,7 +708,7 @@ mod tests {
         disk.create_dir(Path::new("/i")).unwrap();
         let mut log = Log::create(&disk, Path::new("/i"), TREE, 0, 300).unwrap();
         log.append(&body(1), 1).unwrap();
-        log.end += log.write(SEALED, 1, &[]).unwrap();
+        log.write(SEALED, 1, &[]).unwrap();
         drop(log);
         let end = disk.open(
             Path::new("/i/log/00000000000000000000.log"),

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use terrane_io::{Disk, LockGuard};
 
-use crate::block::{self, Block};
+use crate::block::{self, Block, EntryRef};
 use crate::config::Limits;
 use crate::core::{Core, State};
 use crate::deltas::Deltas;
@@ -102,6 +102,7 @@ pub(crate) struct Figures {
     pub(crate) generation: u64,
     pub(crate) readers: u32,
     pub(crate) damaged_ranges: u64,
+    pub(crate) is_poisoned: bool,
 }
 
 /// How near the buffer or the log is to its limit.
@@ -170,6 +171,7 @@ impl Writer {
             generation: self.superblock.generation,
             readers: self.readers.1,
             damaged_ranges: self.left_out.len() as u64,
+            is_poisoned: self.poisoned.is_some(),
         }
     }
 
@@ -256,12 +258,50 @@ impl Writer {
             self.flushed_entries = entries;
             make_pending(core)?;
         }
-        if sync && self.log.synced() < self.log.end() {
-            core.pager.counters.syncs.add(1);
+        if sync {
             let synced = self.log.sync();
-            self.noting(synced)?;
+            core.pager.counters.syncs.add(u64::from(self.noting(synced)?));
         }
         Ok(())
+    }
+
+    /// Applies updates and appends them to the log, as one frame: all of them or none, whatever fails. Returns where the log
+    /// ends then.
+    ///
+    /// Cost: the lookups, and one write; as [`flush`](Self::flush) when a segment of the log is full.
+    pub(crate) fn commit(
+        &mut self,
+        core: &Core,
+        updates: &[EntryRef<'_>],
+        was_there: impl FnOnce(&Core) -> Result<Vec<bool>>,
+    ) -> Result<u64> {
+        let bytes = updates.iter().map(|&(key, value)| block::entry_bytes(key, value)).sum();
+        self.make_room(core, bytes)?;
+        // Others, of which nobody has said that they are to be flushed with these.
+        self.flush(core, false)?;
+        let (was_there, mut body) = (was_there(core)?, FrameBody::with_capacity(bytes));
+        let mut entries = core.state()?.entries;
+        let has_effect =
+            |&((_, value), was_there): &(EntryRef<'_>, bool)| value.is_some() || was_there;
+        let updates = updates.iter().copied().zip(was_there).filter(has_effect);
+        for ((key, value), was_there) in updates.clone() {
+            entries = (entries + u64::from(value.is_some())).saturating_sub(u64::from(was_there));
+            body.push(key, value);
+        }
+        if let Some(callback) = &mut self.before_flush {
+            callback().map_err(|reason| Error::FlushRefused { reason })?;
+        }
+        let before = self.log.end();
+        let appended = self.log.append(&body, entries);
+        self.noting(appended)?;
+        core.pager.counters.log_bytes.add(self.log.end() - before);
+        self.flushed_entries = entries;
+        let mut state = core.state_mut();
+        state.entries = entries;
+        for ((key, value), _) in updates {
+            state.pending.insert(key, value);
+        }
+        Ok(self.log.end())
     }
 
     /// The pages of the tree are of the next generation.

@@ -262,6 +262,10 @@ impl Disk for CountedDisk {
         self.inner.free_bytes(dir)
     }
 
+    fn allocated_bytes(&self, path: &Path) -> Result<u64> {
+        self.inner.allocated_bytes(path)
+    }
+
     fn clock(&self) -> &dyn Clock {
         self.inner.clock()
     }

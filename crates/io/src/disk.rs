@@ -168,6 +168,14 @@ pub trait Disk: Send + Sync + Debug {
     /// [`Io`](crate::Error::Io).
     fn free_bytes(&self, dir: &Path) -> Result<u64>;
 
+    /// Bytes that a file takes: its blocks where the file system tells, else its length.
+    ///
+    /// # Errors
+    /// [`Io`](crate::Error::Io).
+    fn allocated_bytes(&self, path: &Path) -> Result<u64> {
+        self.open(path, OpenMode::Read, Access::Buffered)?.len()
+    }
+
     /// The clock that goes with this disk.
     fn clock(&self) -> &dyn Clock;
 
@@ -387,4 +395,26 @@ pub fn create_dirs(disk: &dyn Disk, dir: &Path) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Bytes that all files below a directory take. A file that goes meanwhile does not count.
+///
+/// Cost: lists each directory, and asks for each file.
+///
+/// # Errors
+/// [`Io`](crate::Error::Io).
+pub fn allocated_below(disk: &dyn Disk, dir: &Path) -> Result<u64> {
+    let mut bytes = 0;
+    for entry in disk.list(dir)? {
+        let path = dir.join(&entry.name);
+        let taken = match entry.kind {
+            EntryKind::Directory => allocated_below(disk, &path),
+            EntryKind::File | EntryKind::Other => disk.allocated_bytes(&path),
+        };
+        bytes += match taken {
+            Err(error) if error.is_not_found() => 0,
+            taken => taken?,
+        };
+    }
+    Ok(bytes)
 }

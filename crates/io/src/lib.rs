@@ -23,6 +23,8 @@ pub mod hint;
 
 pub mod counted;
 
+pub mod unsynced;
+
 mod posix;
 
 mod threads;
@@ -60,3 +62,4 @@ pub use real::{QueueChoice, RealDisk, RealOptions};
 pub use sim::{SimDisk, Survival};
 #[cfg(feature = "sim")]
 pub use still::StillDisk;
+pub use unsynced::UnsyncedDisk;

@@ -11,7 +11,7 @@ use std::any::Any;
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
@@ -361,6 +361,13 @@ pub(crate) fn free_bytes(dir: &Path) -> Result<u64> {
     let system =
         rustix::fs::statvfs(dir).map_err(|error| Error::io("statvfs", dir, error.into()))?;
     Ok(system.f_bavail.saturating_mul(system.f_frsize))
+}
+
+/// Bytes of the blocks that a file has; those of a part never written do not count.
+pub(crate) fn allocated_bytes(path: &Path) -> Result<u64> {
+    let metadata = fs::metadata(path).map_err(|error| Error::io("stat", path, error))?;
+    // The unit is fixed, whatever blocks the file system has.
+    Ok(metadata.blocks() * 512)
 }
 
 /// A lock by `flock`, which belongs to the open file: a second open in the same process is refused

@@ -174,6 +174,10 @@ impl Disk for RealDisk {
         posix::free_bytes(dir)
     }
 
+    fn allocated_bytes(&self, path: &Path) -> Result<u64> {
+        posix::allocated_bytes(path)
+    }
+
     fn clock(&self) -> &dyn Clock {
         &self.clock
     }

@@ -90,6 +90,10 @@ impl Disk for StillDisk {
         self.disk.free_bytes(dir)
     }
 
+    fn allocated_bytes(&self, path: &Path) -> Result<u64> {
+        self.disk.allocated_bytes(path)
+    }
+
     fn clock(&self) -> &dyn Clock {
         &self.clock
     }

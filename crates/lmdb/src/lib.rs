@@ -1,17 +1,28 @@
-//! LMDB, to be measured beside Terrane's engines: an ordered map of bytes in one file, read through a memory map.
+//! LMDB behind a safe interface: an ordered map of bytes in one file, read through a memory map.
 //!
-//! A batch is a transaction that is visible at once and durable after a [`flush`](Lmdb::flush). Between two flushes a
+//! [`Environment`] is what a back-end of the Merkle state needs of it: tables, snapshots, a map that grows. [`Lmdb`] is one
+//! map of bytes, to be measured beside Terrane's engines. Of the latter: a batch is a transaction that is visible at once and durable after a [`flush`](Lmdb::flush). Between two flushes a
 //! loss of power may leave the file damaged, which Terrane's engines exclude: what is measured is in LMDB's favour.
 //! Memory is what the system's page cache takes; only a limit on the process bounds it.
 //!
-//! Unsafe code: opening, since LMDB trusts that nobody else cuts or changes the file that it has mapped.
+//! Unsafe code: opening, since LMDB trusts that nobody else cuts or changes the file that it has mapped; moving the map; a
+//! transaction that owns what it borrows.
 
 #![deny(unsafe_code)]
+
+// Bottom-up: a module imports only from modules above it.
+mod environment;
+
+pub use environment::{
+    Environment, EnvironmentOptions, EnvironmentTable, Failure, Kind, Outcome, PageLimit, Pair,
+    Snapshot, SyncMode, Transaction, data_path, lock_path,
+};
+pub use heed::EnvFlags;
 
 use std::path::Path;
 
 use heed::types::Bytes;
-use heed::{Database, Env, EnvFlags, EnvOpenOptions, PutFlags, WithTls};
+use heed::{Database, Env, EnvOpenOptions, PutFlags, WithTls};
 
 /// Addresses that the file may grow into, in bytes; it has only the room that it needs.
 const MAP_BYTES: usize = 1 << 40;

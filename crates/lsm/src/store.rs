@@ -285,6 +285,18 @@ impl Store {
         Ok(())
     }
 
+    /// Several tables as one commit left them all: [`NamedTable::view`] of each, at one moment.
+    ///
+    /// Cost: as of `view`, for each; waits for a commit that is being applied.
+    ///
+    /// # Errors
+    /// As [`NamedTable::view`].
+    pub fn views(&self, tables: &[&NamedTable]) -> Result<Vec<Arc<Table>>> {
+        self.shared.core.check_open()?;
+        let state = lock(&self.shared.state);
+        tables.iter().map(|table| table.view_in(&state)).collect()
+    }
+
     /// Commits batches for several tables, all or nothing, with the durability of the store. The batches are
     /// applied in their order; a table may come more than once.
     ///
@@ -338,6 +350,12 @@ impl Store {
         Ok(ticket)
     }
 
+    /// Whether a sync has failed, so that nothing can be written any more.
+    #[must_use]
+    pub fn is_poisoned(&self) -> bool {
+        self.shared.core.files().check_poisoned().is_err()
+    }
+
     /// The number of the last commit; 0 before the first.
     #[must_use]
     pub fn last_commit(&self) -> u64 {
@@ -348,6 +366,14 @@ impl Store {
     #[must_use]
     pub fn durable_commit(&self) -> u64 {
         self.shared.durable.commit()
+    }
+
+    /// Waits until a commit survives a loss of power, as [`Ticket::wait`] does. One that is still to come is not waited for.
+    ///
+    /// # Errors
+    /// As [`sync`](Self::sync).
+    pub fn sync_to(&self, commit: u64) -> Result<()> {
+        self.shared.wait_for(commit.min(self.last_commit()))
     }
 
     /// Makes all commits so far durable.
@@ -450,13 +476,17 @@ impl NamedTable {
                 return Ok(Arc::clone(view));
             }
         }
-        let state = lock(&self.shared.state);
+        self.view_in(&lock(&self.shared.state))
+    }
+
+    fn view_in(&self, state: &State) -> Result<Arc<Table>> {
         let named = state.table(self.key.id, &self.key.name)?;
         if state.is_torn {
             // Nobody is to read a part of a commit.
             self.shared.core.files().check_poisoned()?;
         }
         let mut reading = lock(&named.slot.0);
+        reading.is_wanted = true;
         if reading.view.is_none() {
             reading.view = Some(Arc::new(named.table.duplicate()?));
         }

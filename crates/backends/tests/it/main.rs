@@ -7,5 +7,14 @@ mod broken;
 
 mod conformance;
 
+mod engines;
+
+#[cfg(feature = "lmdb")]
+mod lmdb;
 mod memory;
 mod radix;
+#[cfg(feature = "sqlite")]
+mod sqlite;
+
+#[cfg(feature = "redis")]
+mod redis;

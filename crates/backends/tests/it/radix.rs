@@ -1,5 +1,6 @@
 //! The radix state on a back-end: what every back-end must give, by subjects of the conformance suite.
 
+mod back_ends;
 mod behaviours;
 mod histories;
 mod vectors;
@@ -36,13 +37,6 @@ fn options() -> Options {
 
 fn tree(store: &Store) -> Tree {
     store.tree_or_create(TREE).unwrap()
-}
-
-/// All tests that a back-end must pass.
-pub(crate) fn check(subject: &mut dyn Subject) {
-    vectors::check(subject);
-    behaviours::check(subject);
-    histories::check(subject, 2_000);
 }
 
 struct InMemory;

@@ -30,6 +30,8 @@ type Model = BTreeMap<Vec<u8>, Vec<u8>>;
 #[derive(Debug, Clone)]
 enum Step {
     Apply(Vec<(Vec<u8>, Option<Vec<u8>>)>),
+    /// The same to the log, durably or not.
+    Commit(Vec<(Vec<u8>, Option<Vec<u8>>)>, bool),
     Flush(bool),
     Checkpoint,
     Filter(usize),
@@ -46,7 +48,7 @@ fn is_kept(key: &[u8], modulus: usize) -> bool {
 impl Step {
     fn apply(&self, model: &mut Model) {
         match self {
-            Self::Apply(batch) => {
+            Self::Apply(batch) | Self::Commit(batch, _) => {
                 for (key, value) in batch {
                     match value {
                         Some(value) => {
@@ -67,7 +69,12 @@ impl Step {
 
     /// Whether everything before it is durable once it has returned.
     fn is_durable(&self) -> bool {
-        !matches!(self, Self::Apply(_) | Self::Flush(false))
+        !matches!(self, Self::Apply(_) | Self::Flush(false) | Self::Commit(_, false))
+    }
+
+    /// Whether everything before it outlives the process once it has returned.
+    fn is_written(&self) -> bool {
+        !matches!(self, Self::Apply(_))
     }
 }
 
@@ -79,22 +86,22 @@ fn open(disk: &Arc<dyn Disk>) -> Result<Index, Error> {
     Index::open_or_create(disk.clone(), Path::new(DIR), &config())
 }
 
+fn updates(batch: &[(Vec<u8>, Option<Vec<u8>>)]) -> Vec<Update<'_>> {
+    batch
+        .iter()
+        .map(|(key, value)| match value {
+            Some(value) => Update::Replace(key, value),
+            None => Update::Remove(key),
+        })
+        .collect()
+}
+
 fn take(index: &mut Index, disk: &Arc<dyn Disk>, step: &Step) -> Result<(), Error> {
     match step {
-        Step::Apply(batch) => {
-            let update = |(key, value): &'_ (Vec<u8>, Option<Vec<u8>>)| match value {
-                Some(value) => (key.clone(), Some(value.clone())),
-                None => (key.clone(), None),
-            };
-            let owned: Vec<_> = batch.iter().map(update).collect();
-            let updates: Vec<Update<'_>> = owned
-                .iter()
-                .map(|(key, value)| match value {
-                    Some(value) => Update::Replace(key, value),
-                    None => Update::Remove(key),
-                })
-                .collect();
-            index.apply(&updates).map(|_| ())
+        Step::Apply(batch) => index.apply(&updates(batch)).map(|_| ()),
+        Step::Commit(batch, sync) => {
+            let position = index.commit(&updates(batch))?;
+            if *sync { index.sync_to(position) } else { Ok(()) }
         }
         Step::Flush(sync) => index.flush(*sync),
         Step::Checkpoint => index.checkpoint(),
@@ -125,12 +132,18 @@ fn draw_script(rng: &mut ChaCha8Rng, count: usize) -> Vec<Step> {
         let is_growing = at * 2 < count;
         steps.push(match rng.below(20) {
             0..10 => {
-                let batch = (0..=rng.below(30)).map(|_| {
-                    let key = long_key(rng.below(spread));
-                    let is_put = rng.chance(if is_growing { 5 } else { 1 }, 6);
-                    (key, is_put.then(|| vec![at as u8; rng.index(300)]))
-                });
-                Step::Apply(batch.collect())
+                let batch: Vec<_> = (0..=rng.below(30))
+                    .map(|_| {
+                        let key = long_key(rng.below(spread));
+                        let is_put = rng.chance(if is_growing { 5 } else { 1 }, 6);
+                        (key, is_put.then(|| vec![at as u8; rng.index(300)]))
+                    })
+                    .collect();
+                match rng.below(4) {
+                    0 => Step::Commit(batch, false),
+                    1 => Step::Commit(batch, true),
+                    _ => Step::Apply(batch),
+                }
             }
             10..13 => Step::Flush(false),
             13..16 => Step::Flush(true),
@@ -148,16 +161,25 @@ fn draw_script(rng: &mut ChaCha8Rng, count: usize) -> Vec<Step> {
     steps
 }
 
-/// States that the index may have: those after each step, from the last durable one on.
+/// States that the index may have: those after each step, from the last durable one on; if only the process ends, from the
+/// last one on that was written.
 struct History {
     states: Vec<Model>,
     durable: usize,
+    written: usize,
+}
+
+impl History {
+    fn killed(mut self) -> Self {
+        self.durable = self.written;
+        self
+    }
 }
 
 /// Runs a script until the disk fails; returns what the index may have then.
 fn run(disk: &Arc<SimDisk>, script: &[Step]) -> History {
     let shared: Arc<dyn Disk> = disk.clone();
-    let mut history = History { states: vec![Model::new()], durable: 0 };
+    let mut history = History { states: vec![Model::new()], durable: 0, written: 0 };
     let Ok(mut index) = open(&shared) else { return history };
     for step in script {
         let mut state = history.states[history.states.len() - 1].clone();
@@ -169,6 +191,9 @@ fn run(disk: &Arc<SimDisk>, script: &[Step]) -> History {
         }
         if step.is_durable() {
             history.durable = history.states.len() - 1;
+        }
+        if step.is_written() {
+            history.written = history.states.len() - 1;
         }
     }
     history
@@ -238,7 +263,7 @@ fn a_crash_at_any_call_leaves_a_state_between_two_steps() {
                 images += 1;
             }
             let _note = Note(&(seed, call, "killed"));
-            check_image(&disk.process_kill(), &history);
+            check_image(&disk.process_kill(), &history.killed());
             images += 1;
         }
     });
@@ -328,6 +353,9 @@ fn run_with_fault(disk: &Arc<SimDisk>, script: &[Step], kind: FaultKind) {
         }
         let found = content(&index);
         assert!(found == before || found == model, "{step:?}: {error}");
+        if matches!(step, Step::Commit(_, false)) {
+            assert!(found == before, "{error}");
+        }
         if found == before && found != model {
             take(&mut index, &shared, step)
                 .unwrap_or_else(|error| panic!("{step:?} again: {error}"));

@@ -8,7 +8,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use terrane_btree::{Config, Cursor, Index, IndexReader, IterRecords, Update, check};
+use terrane_btree::{
+    Config, Cursor, Error, Index, IndexReader, IterRecords, Snapshot, Update, check,
+};
 use terrane_io::{Disk, SimDisk};
 use terrane_testkit::ChaCha8Rng;
 use terrane_testkit::draw::Draw;
@@ -59,6 +61,7 @@ struct Run<'a> {
     index: Index,
     reader: IndexReader,
     model: Model,
+    snapshots: Vec<(Snapshot, Model)>,
 }
 
 impl<'a> Run<'a> {
@@ -72,7 +75,16 @@ impl<'a> Run<'a> {
         let index = Index::create(disk.clone(), Path::new(DIR), &config).unwrap();
         let reader = IndexReader::open(disk.clone(), Path::new(DIR), &config).unwrap();
         let spread = [60, 3_000][rng.index(2)];
-        Self { rng, disk, config, spread, index, reader, model: Model::new() }
+        Self {
+            rng,
+            disk,
+            config,
+            spread,
+            index,
+            reader,
+            model: Model::new(),
+            snapshots: Vec::new(),
+        }
     }
 
     fn key(&mut self) -> Vec<u8> {
@@ -96,8 +108,9 @@ impl<'a> Run<'a> {
                 assert_eq!(self.index.remove(&key).unwrap(), self.model.remove(&key).is_some());
             }
             70..80 => self.index.flush(self.rng.chance(1, 2)).unwrap(),
-            80..88 => self.scan(),
-            88..92 => self.look_up(),
+            80..86 => self.scan(),
+            86..90 => self.look_up(),
+            90..92 => self.look_back(),
             92 => {
                 let modulus = 2 + self.rng.below(4) as usize;
                 self.index.filter(|key, _| is_kept(key, modulus)).unwrap();
@@ -116,6 +129,9 @@ impl<'a> Run<'a> {
             }
             96 => {
                 self.index.close().unwrap();
+                for (snapshot, _) in self.snapshots.drain(..) {
+                    assert!(matches!(snapshot.find(b"key"), Err(Error::Closed)));
+                }
                 self.index = Index::open(self.disk.clone(), Path::new(DIR), &self.config).unwrap();
             }
             97 => self.check(),
@@ -141,6 +157,19 @@ impl<'a> Run<'a> {
                 None => Update::Remove(key),
             })
             .collect();
+        if self.rng.chance(1, 2) {
+            let position = self.index.commit(&updates).unwrap();
+            if self.rng.chance(1, 3) {
+                self.index.sync_to(position).unwrap();
+            }
+            for (key, value) in batch {
+                match value {
+                    Some(value) => drop(self.model.insert(key, value)),
+                    None => drop(self.model.remove(&key)),
+                }
+            }
+            return;
+        }
         let removed = self.index.apply(&updates).unwrap();
         let mut expected = 0;
         for (key, value) in batch {
@@ -168,6 +197,25 @@ impl<'a> Run<'a> {
         let mut backward = list(self.index.prefix_back(prefix).unwrap());
         backward.reverse();
         assert_eq!(backward, entries);
+    }
+
+    /// Snapshots have what the index had.
+    fn look_back(&mut self) {
+        if self.snapshots.len() == 3 {
+            let (snapshot, model) = self.snapshots.remove(self.rng.index(3));
+            assert_eq!(snapshot.len(), model.len() as u64);
+            assert_eq!(list(snapshot.range::<&[u8]>(..).unwrap()), expected(model.iter()));
+            let mut backward = list(snapshot.range_back::<&[u8]>(..).unwrap());
+            backward.reverse();
+            assert_eq!(backward, expected(model.iter()));
+            let keys: Vec<_> = (0..40).map(|_| self.key()).collect();
+            let keys: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+            for (key, value) in keys.iter().zip(snapshot.find_many(&keys).unwrap()) {
+                assert_eq!(value.as_ref(), model.get(*key));
+                assert_eq!(snapshot.find(key).unwrap(), value);
+            }
+        }
+        self.snapshots.push((self.index.snapshot().unwrap(), self.model.clone()));
     }
 
     fn look_up(&mut self) {

@@ -8,8 +8,11 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-use terrane_io::disk::{create_dirs, replace_file};
-use terrane_io::{Access, Disk, DiskFile, FaultPlan, OpenMode, RealDisk, SimDisk, Survival};
+use terrane_io::disk::{allocated_below, create_dirs, replace_file};
+use terrane_io::{
+    Access, CountedDisk, Disk, DiskFile, FaultPlan, OpenMode, RealDisk, SimDisk, Survival,
+    UnsyncedDisk,
+};
 
 use Survival::{Everything, Nothing, Prefix, Random, Torn};
 
@@ -330,4 +333,37 @@ fn the_directory_of_a_bare_name_can_be_synced() {
     for disk in disks {
         disk.sync_dir(Path::new("name").parent().unwrap()).unwrap();
     }
+}
+
+#[test]
+fn an_unsynced_disk_passes_on_everything_but_syncs() {
+    let disk = SimDisk::new(1);
+    let counted = CountedDisk::new(disk.clone());
+    let unsynced = UnsyncedDisk::new(counted.clone());
+    let file = unsynced.open(Path::new("/file"), OpenMode::CreateNew, Access::Buffered).unwrap();
+    file.write_at(b"bytes", 0).unwrap();
+    file.sync().unwrap();
+    unsynced.sync_dir(Path::new("/")).unwrap();
+    assert_eq!((counted.counts().syncs, counted.counts().dir_syncs), (0, 0));
+    assert!(files(&disk.after_crash(Nothing)).is_empty());
+    assert_eq!(disk.process_kill().read_raw("/file").unwrap(), b"bytes");
+}
+
+#[test]
+fn a_directory_takes_what_its_files_take() {
+    let disk = SimDisk::new(1);
+    create_dirs(&*disk, Path::new("/a/b")).unwrap();
+    create(&disk, "/a/one", &[1; 100]);
+    create(&disk, "/a/b/two", &[2; 11]);
+    assert_eq!(allocated_below(&*disk, Path::new("/a")).unwrap(), 111);
+    // Blocks, not the length: a hole takes none.
+    let place = tempfile::tempdir().unwrap();
+    let real = RealDisk::auto();
+    let path = place.path().join("file");
+    let file = real.open(&path, OpenMode::CreateNew, Access::Buffered).unwrap();
+    file.set_len(1 << 30).unwrap();
+    file.write_at(&[1; 4096], 1 << 20).unwrap();
+    file.sync().unwrap();
+    let bytes = allocated_below(&*real, place.path()).unwrap();
+    assert!((4096..1 << 20).contains(&bytes), "{bytes}");
 }

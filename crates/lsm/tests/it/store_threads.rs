@@ -62,6 +62,7 @@ fn a_failed_fsync_is_told_to_all_who_wait_for_it() {
     });
     assert_eq!(disk.faults(), 1);
     // No later sync makes up for it.
+    assert!(store.is_poisoned());
     assert!(matches!(store.sync(), Err(Error::Poisoned { .. })));
     assert!(matches!(table.insert(b"key", b"9"), Err(Error::Poisoned { .. })));
     assert_eq!(store.durable_commit(), durable);
@@ -295,4 +296,37 @@ fn when_closing_has_returned_nobody_writes_any_more() {
         assert_eq!(found, acknowledged);
         next.close().unwrap();
     });
+}
+
+/// Views that were taken one by one could have had a commit between them.
+#[test]
+fn views_of_several_tables_are_of_one_commit() {
+    let store = open(&SimDisk::new(1), Durability::Buffered).unwrap();
+    let [left, right] = ["left", "right"].map(|n| store.create_table(&name(n), &config()).unwrap());
+    let is_done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for number in 0..2_000_u32 {
+                let batch = [(b"key", Update::Insert(&number.to_le_bytes()))];
+                store.commit(&[(&left, &batch), (&right, &batch)]).unwrap();
+            }
+            is_done.store(true, Ordering::Release);
+        });
+        let mut last = None;
+        while !is_done.load(Ordering::Acquire) {
+            let views = store.views(&[&left, &right]).unwrap();
+            let [left, right] = [0, 1].map(|at: usize| views[at].lookup(b"key").unwrap());
+            assert_eq!(left.value(), right.value());
+            let number = left.value().map(|value| u32::from_le_bytes(value.try_into().unwrap()));
+            assert!(number >= last, "{number:?} after {last:?}");
+            last = number;
+        }
+    });
+    assert!(!store.is_poisoned());
+    let last = store.last_commit();
+    assert_eq!((last, store.durable_commit() < last), (2_000, true));
+    store.sync_to(last - 1).unwrap();
+    // One that is still to come is not waited for.
+    store.sync_to(u64::MAX).unwrap();
+    assert_eq!(store.durable_commit(), last);
 }

@@ -8,29 +8,77 @@ use crate::radix::address::{Address, Prefix};
 use crate::radix::change::{Action, Step};
 use crate::radix::error::{Error, Result};
 use crate::radix::hashing;
-use crate::radix::node::{Branch, Edge, INLINE_VALUE_BYTES_MAX, Stop, common};
+use crate::radix::node::{Branch, BranchWriter, Edge, INLINE_VALUE_BYTES_MAX, Stop, common};
 use crate::radix::node_hash::NodeHash;
 use crate::radix::nodes::{Loaded, Nodes, Place};
+
+/// About how many bytes an edge takes.
+const EDGE_BYTES: usize = 90;
 
 /// What an edge that is made ends at.
 #[derive(Debug)]
 pub(crate) enum NewStop {
     /// A value without children.
     Leaf(Arc<[u8]>),
-    Branch {
-        value: Option<Arc<[u8]>>,
-        children: Vec<(u8, Child)>,
-    },
+    Branch(NewBranch),
     /// A stop that was there, at the same address, and is reached by another chain.
     Kept(Stop),
 }
 
+/// A branch that is made, as the differences from another.
+#[derive(Debug)]
+pub(crate) struct NewBranch {
+    pub(crate) value: Option<Arc<[u8]>>,
+    /// How many children it has.
+    pub(crate) count: usize,
+    base: Option<Arc<Branch>>,
+    /// Children that the base does not have so, ascending by token: their places in the list, or `None` for those that are
+    /// gone.
+    edits: Vec<(u8, Option<usize>)>,
+}
+
 /// A child of a branch that is made.
-#[derive(Debug, Clone)]
-pub(crate) enum Child {
-    Old(Edge),
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Child<'a> {
+    /// Taken over from another branch: its place there.
+    Old(&'a Branch, usize),
     /// Its place in the list.
     New(usize),
+}
+
+impl NewBranch {
+    /// All children, ascending by token.
+    pub(crate) fn children(&self) -> impl Iterator<Item = (u8, Child<'_>)> {
+        let mut edits = self.edits.iter().copied().peekable();
+        let base = self.base.as_deref();
+        let mut at = 0;
+        std::iter::from_fn(move || {
+            loop {
+                let old = base.filter(|base| at < base.len()).map(|base| (base.token_at(at), base));
+                match (old, edits.peek()) {
+                    (Some((token, base)), edit)
+                        if edit.is_none_or(|(edited, _)| token < *edited) =>
+                    {
+                        at += 1;
+                        return Some((token, Child::Old(base, at - 1)));
+                    }
+                    (old, Some(&(token, new))) => {
+                        at += usize::from(old.is_some_and(|(other, _)| other == token));
+                        edits.next();
+                        if let Some(new) = new {
+                            return Some((token, Child::New(new)));
+                        }
+                    }
+                    (_, None) => return None,
+                }
+            }
+        })
+    }
+
+    /// Places in the list of those children that are in it.
+    pub(crate) fn new_children(&self) -> impl Iterator<Item = usize> {
+        self.edits.iter().filter_map(|(_, new)| *new)
+    }
 }
 
 /// An edge that is made.
@@ -90,21 +138,23 @@ impl Built {
             NewStop::Leaf(value) if value.len() <= INLINE_VALUE_BYTES_MAX => {
                 Stop::Leaf(Arc::clone(value))
             }
-            NewStop::Leaf(_) | NewStop::Branch { .. } => Stop::Row(new.stop_hash),
+            NewStop::Leaf(_) | NewStop::Branch(_) => Stop::Row(new.stop_hash),
         };
         Edge { chain: new.chain, top: new.top, stop }
     }
 
     /// A branch of the list with all its edges.
-    pub(crate) fn branch(&self, value: Option<&Arc<[u8]>>, children: &[(u8, Child)]) -> Branch {
-        let children = children
-            .iter()
-            .map(|(token, child)| match child {
-                Child::Old(edge) => (*token, edge.clone()),
-                Child::New(at) => (*token, self.edge(*at)),
-            })
-            .collect();
-        Branch { value: value.cloned(), children }
+    pub(crate) fn branch(&self, new: &NewBranch) -> Branch {
+        let base = new.base.as_ref().map_or(0, |base| base.as_bytes().len());
+        let bytes = base + new.edits.len() * EDGE_BYTES;
+        let mut writer = BranchWriter::new(new.value.as_deref(), new.count, bytes);
+        for (token, child) in new.children() {
+            match child {
+                Child::Old(branch, at) => writer.copy(branch, at),
+                Child::New(at) => writer.push(token, &self.edge(at)),
+            }
+        }
+        writer.finish()
     }
 }
 
@@ -169,12 +219,8 @@ impl Builder<'_> {
     fn push(&mut self, chain: Prefix, stop: NewStop, old: Option<NodeHash>) -> Sub {
         let height = match &stop {
             NewStop::Leaf(_) | NewStop::Kept(_) => 0,
-            NewStop::Branch { children, .. } => {
-                let heights = children.iter().map(|(_, child)| match child {
-                    Child::Old(_) => 0,
-                    Child::New(at) => self.list[*at].height + 1,
-                });
-                heights.max().unwrap_or(0)
+            NewStop::Branch(branch) => {
+                branch.new_children().map(|at| self.list[at].height + 1).max().unwrap_or(0)
             }
         };
         let (stop_hash, top) = (NodeHash::EMPTY, NodeHash::EMPTY);
@@ -191,7 +237,7 @@ impl Builder<'_> {
         let along = along(chain.as_bytes(), depth, steps);
         let mut cut = chain;
         cut.truncate(along);
-        self.change(cut, None, Vec::new(), None, depth + along, steps)
+        self.change(cut, None, Below::Branch(None), None, depth + along, steps)
     }
 
     /// A sub-tree that was there, after changes of which there is at least one.
@@ -208,23 +254,20 @@ impl Builder<'_> {
         above.truncate(along);
         if along < chain.len() {
             let rest = Old { chain: old.chain.after(along + 1), stop: old.stop.clone(), top: None };
-            return self.change(above, None, vec![(chain[along], rest)], old.top, end, steps);
+            return self.change(above, None, Below::Rest(chain[along], rest), old.top, end, steps);
         }
-        let (value, children) = match &old.stop {
-            Stop::Leaf(value) => (Some(Arc::clone(value)), Vec::new()),
+        let (value, base) = match &old.stop {
+            Stop::Leaf(value) => (Some(Arc::clone(value)), None),
             Stop::Row(node) => {
                 let mut path = steps[0].prefix;
                 path.truncate(end);
                 match self.nodes.load(&Place { node: *node, path })? {
-                    Loaded::Value(value) => (Some(value), Vec::new()),
-                    Loaded::Branch(branch) => {
-                        let child = |(token, edge): &(u8, Edge)| (*token, Old::of(edge));
-                        (branch.value.clone(), branch.children.iter().map(child).collect())
-                    }
+                    Loaded::Value(value) => (Some(value), None),
+                    Loaded::Branch(branch) => (branch.value().map(Into::into), Some(branch)),
                 }
             }
         };
-        self.change(above, value, children, old.top, end, steps)
+        self.change(above, value, Below::Branch(base), old.top, end, steps)
     }
 
     /// A stop below `chain`, at a depth, after changes none of which ends above it.
@@ -232,8 +275,8 @@ impl Builder<'_> {
         &mut self,
         chain: Prefix,
         mut value: Option<Arc<[u8]>>,
-        old: Vec<(u8, Old)>,
-        old_top: Option<NodeHash>,
+        below: Below,
+        old: Option<NodeHash>,
         depth: usize,
         steps: &[Step],
     ) -> Result<Sub> {
@@ -246,49 +289,60 @@ impl Builder<'_> {
                 Action::Delete | Action::DeletePrefix => self.miss(step),
             }
         }
-        let mut children = Vec::with_capacity(old.len() + 1);
-        let mut old = old.into_iter().peekable();
-        let keep = |builder: &mut Self, children: &mut Vec<_>, (token, old): (u8, Old)| {
-            let child = match old.top {
-                Some(top) => Child::Old(Edge { chain: old.chain, top, stop: old.stop }),
-                None => match builder.push(old.chain, NewStop::Kept(old.stop), None) {
-                    Sub::New(at) => Child::New(at),
-                    Sub::None => return,
-                },
-            };
-            children.push((token, child));
+        let (base, mut rest) = match below {
+            Below::Branch(base) => (base, None),
+            Below::Rest(token, rest) => (None, Some((token, rest))),
         };
+        let mut count = base.as_ref().map_or(0, |base| base.len());
+        let mut edits = Vec::new();
         for (token, steps) in by_token(&steps[here..], depth) {
-            while let Some(before) = old.next_if(|(other, _)| *other < token) {
-                keep(self, &mut children, before);
+            if let Some(before) = rest.take_if(|(other, _)| *other < token) {
+                count += self.keep(before, &mut edits);
             }
-            let sub = match old.next_if(|(other, _)| *other == token) {
-                Some((_, old)) => self.update(old, depth + 1, steps)?,
+            let in_base = base.as_ref().and_then(|base| base.child(token));
+            let is_there = in_base.is_some();
+            let child = in_base.map(|edge| Old::of(&edge.to_edge()));
+            let child = child.or_else(|| Some(rest.take_if(|(other, _)| *other == token)?.1));
+            let sub = match child {
+                Some(child) => self.update(child, depth + 1, steps)?,
                 None => self.grow(depth + 1, steps)?,
             };
-            if let Sub::New(at) = sub {
-                children.push((token, Child::New(at)));
+            match sub {
+                Sub::New(at) => {
+                    edits.push((token, Some(at)));
+                    count += usize::from(!is_there);
+                }
+                Sub::None if is_there => {
+                    edits.push((token, None));
+                    count -= 1;
+                }
+                Sub::None => {}
             }
         }
-        for rest in old {
-            keep(self, &mut children, rest);
+        if let Some(after) = rest {
+            count += self.keep(after, &mut edits);
         }
-        Ok(self.finish(chain, value, children, old_top))
+        Ok(self.finish(chain, NewBranch { value, count, base, edits }, old))
+    }
+
+    /// Takes over what is left of an edge below a place within its chain: another child.
+    fn keep(&mut self, (token, rest): (u8, Old), edits: &mut Vec<(u8, Option<usize>)>) -> usize {
+        let Sub::New(at) = self.push(rest.chain, NewStop::Kept(rest.stop), None) else { return 0 };
+        edits.push((token, Some(at)));
+        1
     }
 
     /// Makes of a value and children what stands for them: nothing, a leaf, a longer chain, or a branch.
-    fn finish(
-        &mut self,
-        mut chain: Prefix,
-        value: Option<Arc<[u8]>>,
-        mut children: Vec<(u8, Child)>,
-        old: Option<NodeHash>,
-    ) -> Sub {
-        match (value, children.len()) {
-            (None, 0) => Sub::None,
-            (Some(value), 0) => self.push(chain, NewStop::Leaf(value), old),
-            (None, 1) => match children.pop() {
-                Some((token, Child::Old(edge))) => {
+    fn finish(&mut self, mut chain: Prefix, branch: NewBranch, old: Option<NodeHash>) -> Sub {
+        match (branch.value.is_some(), branch.count) {
+            (false, 0) => Sub::None,
+            (true, 0) => match branch.value {
+                Some(value) => self.push(chain, NewStop::Leaf(value), old),
+                None => Sub::None,
+            },
+            (false, 1) => match branch.children().next() {
+                Some((token, Child::Old(base, at))) => {
+                    let edge = base.edge_at(at).to_edge();
                     chain.extend(&[token]);
                     chain.extend(edge.chain.as_bytes());
                     self.push(chain, NewStop::Kept(edge.stop), old)
@@ -303,7 +357,15 @@ impl Builder<'_> {
                 }
                 None => Sub::None,
             },
-            (value, _) => self.push(chain, NewStop::Branch { value, children }, old),
+            _ => self.push(chain, NewStop::Branch(branch), old),
         }
     }
+}
+
+/// What is below a stop that changes.
+enum Below {
+    /// The children of a branch, if it is one.
+    Branch(Option<Arc<Branch>>),
+    /// What is left of the edge in whose chain the stop appears.
+    Rest(u8, Old),
 }

@@ -12,7 +12,8 @@
 //! 1,048,575 bytes takes 8 bytes (`5b`) and not 4, since the library of the original compares with `0x10_0000` where
 //! `0x1_0000` is meant. This is why the encoder is written by hand.
 
-use crate::radix::node_hash::{NODE_HASH_BYTES, NodeHash};
+use crate::radix::node_hash::NODE_HASH_BYTES;
+use crate::sha512::write_hex;
 
 /// Bytes of a child.
 const CHILD_BYTES: usize = 3 + 2 + 2 * NODE_HASH_BYTES;
@@ -59,16 +60,21 @@ fn put_map_head(out: &mut Vec<u8>, entries: usize) {
     }
 }
 
-/// Appends the bytes of a node: its children, ascending by their tokens, and its value.
+/// Bytes of a node at most.
+pub(crate) fn node_bytes_max(children: usize, value: Option<&[u8]>) -> usize {
+    FRAME_BYTES + children * CHILD_BYTES + value.map_or(0, <[u8]>::len)
+}
+
+/// Appends the bytes of a node: its children, so many, ascending by their tokens, and its value.
 pub(crate) fn put_node<'a>(
     out: &mut Vec<u8>,
-    children: impl ExactSizeIterator<Item = (u8, &'a NodeHash)>,
+    count: usize,
+    children: impl Iterator<Item = (u8, &'a [u8; NODE_HASH_BYTES])>,
     value: Option<&[u8]>,
 ) {
-    let bytes = FRAME_BYTES + children.len() * CHILD_BYTES + value.map_or(0, <[u8]>::len);
-    out.reserve(bytes);
+    out.reserve(node_bytes_max(count, value));
     out.extend_from_slice(&[0xa2, 0x61, b'c']);
-    put_map_head(out, children.len());
+    put_map_head(out, count);
     for (token, hash) in children {
         let mut child = [0; CHILD_BYTES];
         child[0] = 0x62;
@@ -76,12 +82,8 @@ pub(crate) fn put_node<'a>(
         child[2] = HEX[usize::from(token & 15)];
         child[3] = 0x78;
         child[4] = 0x40;
-        for (digits, byte) in child[5..].chunks_exact_mut(2).zip(hash.0) {
-            // Without a table, so that it is done for many bytes at once.
-            let digit =
-                |nibble: u8| nibble + b'0' + (39 & (9u8.wrapping_sub(nibble) >> 7).wrapping_neg());
-            digits[0] = digit(byte >> 4);
-            digits[1] = digit(byte & 15);
+        if let Some(digits) = child[5..].first_chunk_mut() {
+            write_hex(hash, digits);
         }
         out.extend_from_slice(&child);
     }

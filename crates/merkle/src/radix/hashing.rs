@@ -1,51 +1,45 @@
-//! The hashes of nodes: each new node once, in waves from the leaves upwards, so that what a wave hashes is independent of
-//! each other and can be shared by threads. The result does not depend on their number.
+//! The hashes of nodes: each new node once, in waves from the leaves upwards. What a wave hashes is independent of each other,
+//! so that it is hashed side by side, and shared by threads if it is much. The result does not depend on their number.
 
 use crate::radix::build::{Child, New, NewStop};
-use crate::radix::cbor::put_node;
-use crate::radix::node::{Branch, Edge, Stop};
+use crate::radix::cbor::{node_bytes_max, put_node};
+use crate::radix::node::{Branch, Edge, INLINE_VALUE_BYTES_MAX, Stop};
 use crate::radix::node_hash::NodeHash;
-use sha2::{Digest, Sha512};
+use crate::sha512::{self, BLOCK_BYTES, ChainJob};
 
-/// Bytes of nodes in a wave from which on it is worth a thread more.
-const BYTES_FOR_A_THREAD: usize = 256 << 10;
-/// Bytes of a node with one child and no value.
-const CHAIN_NODE_BYTES: usize = 76;
+/// Blocks of a wave from which on it is worth a thread more.
+const BLOCKS_FOR_A_THREAD: usize = 4096;
 
 /// The hash of the bytes of a node.
 pub(crate) fn hash_node(bytes: &[u8]) -> NodeHash {
-    let digest = Sha512::digest(bytes);
-    NodeHash(digest.first_chunk().copied().unwrap_or_default())
+    NodeHash(sha512::hash(bytes))
 }
 
 /// The hash of a node with a value and no children.
 pub(crate) fn hash_leaf(value: &[u8]) -> NodeHash {
     let mut bytes = Vec::new();
-    put_node(&mut bytes, [].into_iter(), Some(value));
+    put_node(&mut bytes, 0, [].into_iter(), Some(value));
     hash_node(&bytes)
 }
 
 /// The hash of a branch.
 pub(crate) fn hash_branch(branch: &Branch) -> NodeHash {
     let mut bytes = Vec::new();
-    put_node(&mut bytes, branch.hashes(), branch.value.as_deref());
+    put_node(&mut bytes, branch.len(), branch.hashes(), branch.value());
     hash_node(&bytes)
 }
 
 /// The hashes of the nodes of a chain, from the one above the stop upwards.
 pub(crate) fn chain_hashes(stop: NodeHash, chain: &[u8]) -> impl Iterator<Item = NodeHash> {
-    let mut bytes = Vec::with_capacity(2 * CHAIN_NODE_BYTES);
-    chain.iter().rev().scan(stop, move |below, token| {
-        bytes.clear();
-        put_node(&mut bytes, [(*token, &*below)].into_iter(), None);
-        *below = hash_node(&bytes);
-        Some(*below)
-    })
+    let mut jobs = [ChainJob { hash: stop.0, tokens: chain }];
+    sha512::hash_chain_steps(&mut jobs).into_iter().map(NodeHash)
 }
 
 /// The hash of the uppermost node of a chain, or of the stop if there is none.
 pub(crate) fn top_of(stop: NodeHash, chain: &[u8]) -> NodeHash {
-    chain_hashes(stop, chain).last().unwrap_or(stop)
+    let mut jobs = [ChainJob { hash: stop.0, tokens: chain }];
+    sha512::hash_chains(&mut jobs);
+    NodeHash(jobs[0].hash)
 }
 
 /// The hash of the stop of an edge.
@@ -65,19 +59,16 @@ pub(crate) fn hash_all(list: &mut [New], threads: usize) {
         by_height[new.height].push(at);
     }
     for wave in by_height {
-        let bytes: usize = wave.iter().map(|&at| bytes_of(&list[at])).sum();
-        let threads = threads.min(bytes / BYTES_FOR_A_THREAD + 1).max(1);
+        let blocks: usize = wave.iter().map(|&at| blocks_of(&list[at])).sum();
+        let threads = threads.min(blocks / BLOCKS_FOR_A_THREAD + 1).max(1);
         let hashes: Vec<(NodeHash, NodeHash)> = if threads == 1 {
-            wave.iter().map(|&at| hashes_of(list, at)).collect()
+            hashes_of(list, &wave)
         } else {
             let list = &*list;
             std::thread::scope(|scope| {
                 let parts = wave.chunks(wave.len().div_ceil(threads));
-                let handles: Vec<_> = parts
-                    .map(|part| {
-                        scope.spawn(|| part.iter().map(|&at| hashes_of(list, at)).collect())
-                    })
-                    .collect();
+                let handles: Vec<_> =
+                    parts.map(|part| scope.spawn(|| hashes_of(list, part))).collect();
                 let join = |handle: std::thread::ScopedJoinHandle<'_, Vec<_>>| {
                     handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
                 };
@@ -91,31 +82,57 @@ pub(crate) fn hash_all(list: &mut [New], threads: usize) {
     }
 }
 
-/// About how many bytes are hashed for an edge.
-fn bytes_of(new: &New) -> usize {
+/// About how many blocks are hashed for an edge.
+fn blocks_of(new: &New) -> usize {
     let stop = match &new.stop {
         NewStop::Kept(_) => 0,
-        NewStop::Leaf(value) => value.len(),
-        NewStop::Branch { children, .. } => children.len() * CHAIN_NODE_BYTES,
+        NewStop::Leaf(value) => value.len() / BLOCK_BYTES + 1,
+        NewStop::Branch(branch) => branch.count / 2 + 1,
     };
-    stop + new.chain.as_bytes().len() * CHAIN_NODE_BYTES
+    stop + new.chain.as_bytes().len()
 }
 
-/// The hashes of stop and top of an edge whose children are hashed.
-fn hashes_of(list: &[New], at: usize) -> (NodeHash, NodeHash) {
-    let new = &list[at];
-    let stop = match &new.stop {
-        NewStop::Kept(Stop::Row(hash)) => *hash,
-        NewStop::Kept(Stop::Leaf(value)) | NewStop::Leaf(value) => hash_leaf(value),
-        NewStop::Branch { value, children } => {
-            let hashes = children.iter().map(|(token, child)| match child {
-                Child::Old(edge) => (*token, &edge.top),
-                Child::New(at) => (*token, &list[*at].top),
-            });
-            let mut bytes = Vec::new();
-            put_node(&mut bytes, hashes, value.as_deref());
-            hash_node(&bytes)
+/// The hashes of stops and tops of edges whose children are hashed, in their order.
+fn hashes_of(list: &[New], wave: &[usize]) -> Vec<(NodeHash, NodeHash)> {
+    let bytes_max = wave.iter().map(|&at| match &list[at].stop {
+        NewStop::Kept(_) => node_bytes_max(0, Some(&[0; INLINE_VALUE_BYTES_MAX])),
+        NewStop::Leaf(value) => node_bytes_max(0, Some(value)),
+        NewStop::Branch(branch) => node_bytes_max(branch.count, branch.value.as_deref()),
+    });
+    let mut bytes = Vec::with_capacity(bytes_max.sum());
+    let mut ends = Vec::with_capacity(wave.len());
+    for &at in wave {
+        match &list[at].stop {
+            NewStop::Kept(Stop::Row(_)) => {}
+            NewStop::Kept(Stop::Leaf(value)) | NewStop::Leaf(value) => {
+                put_node(&mut bytes, 0, [].into_iter(), Some(value));
+            }
+            NewStop::Branch(branch) => {
+                let hashes = branch.children().map(|(token, child)| match child {
+                    Child::Old(branch, at) => (token, branch.edge_at(at).top),
+                    Child::New(at) => (token, &list[at].top.0),
+                });
+                put_node(&mut bytes, branch.count, hashes, branch.value.as_deref());
+            }
         }
-    };
-    (stop, top_of(stop, new.chain.as_bytes()))
+        ends.push(bytes.len());
+    }
+    let starts = std::iter::once(0).chain(ends.iter().copied());
+    let messages: Vec<&[u8]> =
+        starts.zip(&ends).filter(|(start, end)| start < end).map(|(s, e)| &bytes[s..*e]).collect();
+    let mut hashes = vec![[0; 32]; messages.len()];
+    sha512::hash_many(&messages, &mut hashes);
+
+    let mut hashed = hashes.into_iter();
+    let mut chains: Vec<ChainJob<'_>> = Vec::with_capacity(wave.len());
+    for &at in wave {
+        let hash = match &list[at].stop {
+            NewStop::Kept(Stop::Row(hash)) => hash.0,
+            _ => hashed.next().unwrap_or_default(),
+        };
+        chains.push(ChainJob { hash, tokens: list[at].chain.as_bytes() });
+    }
+    let stops: Vec<NodeHash> = chains.iter().map(|job| NodeHash(job.hash)).collect();
+    sha512::hash_chains(&mut chains);
+    stops.into_iter().zip(chains.into_iter().map(|job| NodeHash(job.hash))).collect()
 }

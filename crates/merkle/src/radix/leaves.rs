@@ -138,13 +138,13 @@ impl<'a> Leaves<'a> {
                 let nodes = self.core.nodes(self.view.reader(), &self.root);
                 match nodes.load(&Place { node: *node, path })? {
                     Loaded::Value(value) => (Some(value), None),
-                    Loaded::Branch(branch) => (branch.value.clone(), Some(branch)),
+                    Loaded::Branch(branch) => (branch.value().map(Into::into), Some(branch)),
                 }
             }
         };
         let value = value.map(|value| Pending::Leaf(path, value));
         let children = branch.map(|branch| {
-            let at = if self.order == Order::Ascending { 0 } else { branch.children.len() };
+            let at = if self.order == Order::Ascending { 0 } else { branch.len() };
             Pending::Children(path, branch, at)
         });
         match self.order {
@@ -161,10 +161,12 @@ impl<'a> Leaves<'a> {
             Order::Ascending => (at, at + 1),
             Order::Descending => (at.wrapping_sub(1), at.wrapping_sub(1)),
         };
-        let Some((token, edge)) = branch.children.get(next) else { return };
+        if next >= branch.len() {
+            return;
+        }
         let mut below = path;
-        below.extend(&[*token]);
-        let edge = Pending::Edge(below, edge.clone());
+        below.extend(&[branch.token_at(next)]);
+        let edge = Pending::Edge(below, branch.edge_at(next).to_edge());
         self.pending.push(Pending::Children(path, branch, rest));
         self.pending.push(edge);
     }

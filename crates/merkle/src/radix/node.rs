@@ -25,6 +25,7 @@
 //! | 1.., .. | of a small value: its length, and the value |
 //! | 32 | of another stop below a chain that is not empty: its hash |
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::radix::address::{ADDRESS_BYTES_MAX, Prefix};
@@ -53,38 +54,179 @@ pub(crate) struct Edge {
     pub(crate) stop: Stop,
 }
 
-/// A node with at least two children, or with a value and at least one.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+/// The end of an edge, in the bytes of a branch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum StopRef<'a> {
+    Leaf(&'a [u8]),
+    Row(&'a [u8; NODE_HASH_BYTES]),
+}
+
+/// An edge in the bytes of a branch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct EdgeRef<'a> {
+    pub(crate) chain: &'a [u8],
+    pub(crate) top: &'a [u8; NODE_HASH_BYTES],
+    pub(crate) stop: StopRef<'a>,
+}
+
+impl EdgeRef<'_> {
+    pub(crate) fn top(&self) -> NodeHash {
+        NodeHash(*self.top)
+    }
+
+    pub(crate) fn to_edge(self) -> Edge {
+        let mut chain = Prefix::EMPTY;
+        chain.extend(self.chain);
+        let stop = match self.stop {
+            StopRef::Leaf(value) => Stop::Leaf(value.into()),
+            StopRef::Row(hash) => Stop::Row(NodeHash(*hash)),
+        };
+        Edge { chain, top: self.top(), stop }
+    }
+}
+
+/// A node with at least two children, or with a value and at least one; kept as the bytes that are stored.
+///
+/// Invariant: the bytes follow the format.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Branch {
-    pub(crate) value: Option<Arc<[u8]>>,
-    /// Ascending by token.
-    pub(crate) children: Vec<(u8, Edge)>,
+    bytes: Box<[u8]>,
+    /// Where the value is.
+    value: Option<Range<usize>>,
+    /// Where each child begins; ascending, as their tokens are.
+    starts: Box<[u32]>,
 }
 
 impl Branch {
-    pub(crate) fn child(&self, token: u8) -> Option<&Edge> {
-        let at = self.children.binary_search_by_key(&token, |(token, _)| *token).ok()?;
-        Some(&self.children[at].1)
+    /// Reads the content of a branch, which is all that is left of `input`.
+    fn read(input: &mut Input<'_>) -> Read<Self> {
+        let bytes = input.0;
+        let at = |input: &Input<'_>| bytes.len() - input.0.len();
+        let value = match input.number()? {
+            0 => None,
+            more => {
+                let start = at(input);
+                input.bytes(usize::try_from(more - 1).map_err(|_| Broken("it is cut short"))?)?;
+                Some(start..at(input))
+            }
+        };
+        let count = input.number()?;
+        if count == 0 || count > 256 || count + u64::from(value.is_some()) < 2 {
+            return Err(Broken("number of children"));
+        }
+        let mut starts = Vec::with_capacity(count as usize);
+        let mut last = None;
+        for _ in 0..count {
+            let start = u32::try_from(at(input)).map_err(|_| Broken("it is too long"))?;
+            starts.push(start);
+            let token = input.byte()?;
+            if last.is_some_and(|last| last >= token) {
+                return Err(Broken("children do not ascend"));
+            }
+            last = Some(token);
+            input.edge()?;
+        }
+        input.end()?;
+        Ok(Self { bytes: bytes.into(), value, starts: starts.into() })
     }
 
-    pub(crate) fn hashes(&self) -> impl ExactSizeIterator<Item = (u8, &NodeHash)> {
-        self.children.iter().map(|(token, edge)| (*token, &edge.top))
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    pub(crate) fn value(&self) -> Option<&[u8]> {
+        self.value.clone().map(|range| &self.bytes[range])
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.starts.len()
+    }
+
+    /// The token of the child at a place among them.
+    pub(crate) fn token_at(&self, at: usize) -> u8 {
+        self.bytes[self.starts[at] as usize]
+    }
+
+    /// The bytes of a child: token and edge.
+    pub(crate) fn bytes_at(&self, at: usize) -> &[u8] {
+        let end = self.starts.get(at + 1).map_or(self.bytes.len(), |end| *end as usize);
+        &self.bytes[self.starts[at] as usize..end]
+    }
+
+    pub(crate) fn edge_at(&self, at: usize) -> EdgeRef<'_> {
+        let mut input = Input(&self.bytes_at(at)[1..]);
+        input.edge().unwrap_or(EdgeRef {
+            // Never: the bytes were checked when they were read.
+            chain: &[],
+            top: &NodeHash::EMPTY.0,
+            stop: StopRef::Row(&NodeHash::EMPTY.0),
+        })
+    }
+
+    /// The place of a token's child.
+    pub(crate) fn find(&self, token: u8) -> Option<usize> {
+        if self.len() == 256 {
+            return Some(usize::from(token));
+        }
+        self.starts.binary_search_by_key(&token, |start| self.bytes[*start as usize]).ok()
+    }
+
+    pub(crate) fn child(&self, token: u8) -> Option<EdgeRef<'_>> {
+        self.find(token).map(|at| self.edge_at(at))
+    }
+
+    pub(crate) fn children(&self) -> impl ExactSizeIterator<Item = (u8, EdgeRef<'_>)> {
+        (0..self.len()).map(|at| (self.token_at(at), self.edge_at(at)))
+    }
+
+    /// Tokens and hashes of the children.
+    pub(crate) fn hashes(&self) -> impl ExactSizeIterator<Item = (u8, &[u8; NODE_HASH_BYTES])> {
+        self.children().map(|(token, edge)| (token, edge.top))
     }
 
     /// Bytes of memory.
     pub(crate) fn weight(&self) -> usize {
-        let value = |value: &Arc<[u8]>| 16 + value.len();
-        size_of::<Self>()
-            + self.value.as_ref().map_or(0, value)
-            + self.children.len() * size_of::<(u8, Edge)>()
-            + self
-                .children
-                .iter()
-                .map(|(_, edge)| match &edge.stop {
-                    Stop::Leaf(leaf) => value(leaf),
-                    Stop::Row(_) => 0,
-                })
-                .sum::<usize>()
+        size_of::<Self>() + self.bytes.len() + size_of_val(&*self.starts)
+    }
+}
+
+/// Makes the bytes of a branch, child by child.
+#[derive(Debug)]
+pub(crate) struct BranchWriter {
+    bytes: Vec<u8>,
+    value: Option<Range<usize>>,
+    starts: Vec<u32>,
+}
+
+impl BranchWriter {
+    pub(crate) fn new(value: Option<&[u8]>, children: usize, bytes: usize) -> Self {
+        let mut out = Vec::with_capacity(bytes + value.map_or(0, <[u8]>::len) + 12);
+        let range = value.map(|value| {
+            put_number(&mut out, value.len() as u64 + 1);
+            out.extend_from_slice(value);
+            out.len() - value.len()..out.len()
+        });
+        if value.is_none() {
+            put_number(&mut out, 0);
+        }
+        put_number(&mut out, children as u64);
+        Self { bytes: out, value: range, starts: Vec::with_capacity(children) }
+    }
+
+    /// Takes a child over from another branch.
+    pub(crate) fn copy(&mut self, from: &Branch, at: usize) {
+        self.starts.push(self.bytes.len() as u32);
+        self.bytes.extend_from_slice(from.bytes_at(at));
+    }
+
+    pub(crate) fn push(&mut self, token: u8, edge: &Edge) {
+        self.starts.push(self.bytes.len() as u32);
+        self.bytes.push(token);
+        put_edge(&mut self.bytes, edge);
+    }
+
+    pub(crate) fn finish(self) -> Branch {
+        Branch { bytes: self.bytes.into(), value: self.value, starts: self.starts.into() }
     }
 }
 
@@ -143,8 +285,8 @@ impl<'a> Input<'a> {
         Err(Broken("a number is not canonical"))
     }
 
-    pub(crate) fn hash(&mut self) -> Read<NodeHash> {
-        Ok(NodeHash(self.array::<NODE_HASH_BYTES>()?))
+    fn hash(&mut self) -> Read<&'a [u8; NODE_HASH_BYTES]> {
+        self.bytes(NODE_HASH_BYTES)?.try_into().map_err(|_| Broken("it is cut short"))
     }
 
     pub(crate) fn sized(&mut self) -> Read<&'a [u8]> {
@@ -155,56 +297,45 @@ impl<'a> Input<'a> {
     /// Up to 35 bytes after their length.
     pub(crate) fn chain(&mut self) -> Read<Prefix> {
         let len = self.byte()?;
-        self.chain_of(len)
+        let mut chain = Prefix::EMPTY;
+        chain.extend(self.tokens(len)?);
+        Ok(chain)
     }
 
-    fn chain_of(&mut self, len: u8) -> Read<Prefix> {
+    fn tokens(&mut self, len: u8) -> Read<&'a [u8]> {
         if usize::from(len) > ADDRESS_BYTES_MAX {
             return Err(Broken("a chain is longer than an address"));
         }
-        Prefix::new(self.bytes(usize::from(len))?).map_err(|_| Broken("a chain is too long"))
+        self.bytes(usize::from(len))
     }
 
     pub(crate) fn end(&self) -> Read<()> {
         if self.0.is_empty() { Ok(()) } else { Err(Broken("bytes are left over")) }
     }
 
-    pub(crate) fn edge(&mut self) -> Read<Edge> {
+    pub(crate) fn edge(&mut self) -> Read<EdgeRef<'a>> {
         let head = self.byte()?;
-        let chain = self.chain_of(head & !LEAF_FLAG)?;
+        let chain = self.tokens(head & !LEAF_FLAG)?;
         let top = self.hash()?;
         let stop = if head & LEAF_FLAG != 0 {
             let value = self.sized()?;
             if value.len() > INLINE_VALUE_BYTES_MAX {
                 return Err(Broken("a value in an edge is too long"));
             }
-            Stop::Leaf(value.into())
-        } else if chain.as_bytes().is_empty() {
-            Stop::Row(top)
+            StopRef::Leaf(value)
+        } else if chain.is_empty() {
+            StopRef::Row(top)
         } else {
-            Stop::Row(self.hash()?)
+            StopRef::Row(self.hash()?)
         };
-        Ok(Edge { chain, top, stop })
+        Ok(EdgeRef { chain, top, stop })
     }
 
+    /// A branch, which is all that is left.
     pub(crate) fn branch(&mut self) -> Read<Branch> {
-        let value = match self.number()? {
-            0 => None,
-            more => Some(self.bytes((more - 1) as usize)?.into()),
-        };
-        let count = self.number()? as usize;
-        if count > 256 || count + usize::from(value.is_some()) < 2 || count == 0 {
-            return Err(Broken("number of children"));
-        }
-        let mut children: Vec<(u8, Edge)> = Vec::with_capacity(count);
-        for _ in 0..count {
-            let token = self.byte()?;
-            if children.last().is_some_and(|(last, _)| *last >= token) {
-                return Err(Broken("children do not ascend"));
-            }
-            children.push((token, self.edge()?));
-        }
-        Ok(Branch { value, children })
+        let branch = Branch::read(self)?;
+        self.0 = &[];
+        Ok(branch)
     }
 }
 
@@ -233,21 +364,6 @@ pub(crate) fn put_edge(out: &mut Vec<u8>, edge: &Edge) {
         }
         Stop::Row(hash) if !edge.chain.as_bytes().is_empty() => out.extend_from_slice(&hash.0),
         Stop::Row(_) => {}
-    }
-}
-
-pub(crate) fn put_branch(out: &mut Vec<u8>, branch: &Branch) {
-    match &branch.value {
-        None => put_number(out, 0),
-        Some(value) => {
-            put_number(out, value.len() as u64 + 1);
-            out.extend_from_slice(value);
-        }
-    }
-    put_number(out, branch.children.len() as u64);
-    for (token, edge) in &branch.children {
-        out.push(*token);
-        put_edge(out, edge);
     }
 }
 

@@ -6,7 +6,7 @@ use crate::backend::{Reader, Table};
 use crate::cache::{Cache, Held, Key};
 use crate::radix::address::Prefix;
 use crate::radix::error::{Error, Result};
-use crate::radix::node::{Branch, Content, Edge, Stop, common};
+use crate::radix::node::{Branch, Content, Edge, Stop, StopRef, common};
 use crate::radix::node_hash::{NodeHash, Root};
 use crate::radix::row::{Row, key_of};
 
@@ -43,25 +43,28 @@ pub(crate) fn find_cached(
     edge: &Edge,
     address: &[u8],
 ) -> Option<Option<Vec<u8>>> {
-    let absent = Some(None);
     let mut rest = address;
-    let mut edge = edge;
-    let mut branch: Arc<Branch>;
+    let mut chain = edge.chain;
+    let mut stop = edge.stop.clone();
     loop {
-        let Some(below) = rest.strip_prefix(edge.chain.as_bytes()) else { return absent };
-        let node = match &edge.stop {
+        let Some(below) = rest.strip_prefix(chain.as_bytes()) else { return Some(None) };
+        let node = match &stop {
             Stop::Leaf(value) => return Some(below.is_empty().then(|| value.to_vec())),
             Stop::Row(node) => node,
         };
-        branch = match cache.get(*node)? {
+        let branch = match cache.get(*node)? {
             Loaded::Value(value) => return Some(below.is_empty().then(|| value.to_vec())),
             Loaded::Branch(branch) => branch,
         };
         let Some((token, below)) = below.split_first() else {
-            return Some(branch.value.as_ref().map(|value| value.to_vec()));
+            return Some(branch.value().map(<[u8]>::to_vec));
         };
-        let Some(child) = branch.child(*token) else { return absent };
-        (edge, rest) = (child, below);
+        let Some(child) = branch.child(*token) else { return Some(None) };
+        if let StopRef::Leaf(value) = child.stop {
+            return Some((below == child.chain).then(|| value.to_vec()));
+        }
+        Edge { chain, stop, .. } = child.to_edge();
+        rest = below;
     }
 }
 
@@ -162,19 +165,22 @@ impl Nodes<'_> {
             for ((depth, range), loaded) in reached.into_iter().zip(self.load_many(&places)?) {
                 let (value, branch) = match &loaded {
                     Loaded::Value(value) => (Some(value), None),
-                    Loaded::Branch(branch) => (branch.value.as_ref(), Some(branch)),
+                    Loaded::Branch(branch) => (None, Some(branch)),
                 };
                 let mut at = range.start;
                 while at < range.end {
                     let Some(&token) = addresses[at].get(depth) else {
-                        found[at] = value.cloned();
+                        found[at] = match branch {
+                            Some(branch) => branch.value().map(Into::into),
+                            None => value.cloned(),
+                        };
                         at += 1;
                         continue;
                     };
                     let has_token = |at: &usize| addresses[*at].get(depth) == Some(&token);
                     let count = (at..range.end).take_while(has_token).count();
                     if let Some(edge) = branch.and_then(|branch| branch.child(token)) {
-                        let (edge, range) = (edge.clone(), at..at + count);
+                        let (edge, range) = (edge.to_edge(), at..at + count);
                         level.push(Below { edge, depth: depth + 1, range });
                     }
                     at += count;
@@ -206,7 +212,7 @@ impl Nodes<'_> {
             let token = rest[along];
             path.extend(&[token]);
             match branch.child(token) {
-                Some(child) => edge = child.clone(),
+                Some(child) => edge = child.to_edge(),
                 None => return Ok(None),
             }
         }

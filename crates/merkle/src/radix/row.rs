@@ -25,7 +25,7 @@ use std::sync::Arc;
 use terrane_io::checksum::{crc32c, crc32c_append};
 
 use crate::radix::address::Prefix;
-use crate::radix::node::{Broken, Content, Input, common, put_branch, put_chain, put_number};
+use crate::radix::node::{Broken, Content, Input, common, put_chain, put_number};
 use crate::radix::node_hash::NodeHash;
 
 /// Bytes of the key of a stop's row.
@@ -111,7 +111,13 @@ impl Row {
             Content::Value(_) => KIND_VALUE,
             Content::Branch(_) => KIND_BRANCH,
         };
-        let mut out = vec![0; CRC_BYTES];
+        let content = match &self.content {
+            Content::Inline => 0,
+            Content::Value(value) => value.len(),
+            Content::Branch(branch) => branch.as_bytes().len(),
+        };
+        let mut out = Vec::with_capacity(content + ROW_KEY_BYTES + 40);
+        out.extend_from_slice(&[0; CRC_BYTES]);
         match &self.chains {
             Chains::Here(chains) => {
                 out.push(kind);
@@ -129,7 +135,7 @@ impl Row {
         match &self.content {
             Content::Inline => {}
             Content::Value(value) => out.extend_from_slice(value),
-            Content::Branch(branch) => put_branch(&mut out, branch),
+            Content::Branch(branch) => out.extend_from_slice(branch.as_bytes()),
         }
         seal(key, out)
     }

@@ -1,33 +1,34 @@
 //! Brings the rows of stops up to date: which chains lead to them, over how many spans; and says which nodes appear and
 //! which are gone by that.
 
-use std::collections::BTreeMap;
-
 use crate::backend::{Table, Writer};
 use crate::radix::address::Prefix;
 use crate::radix::error::{Error, Result};
-use crate::radix::hashing::{chain_hashes, stop_hash};
-use crate::radix::node::{Broken, Content, Edge, common};
+use crate::radix::hashing::chain_hashes;
+use crate::radix::node::{Broken, Content, common};
 use crate::radix::node_hash::NodeHash;
 use crate::radix::row::{
     CHAINS_IN_ROW_MAX, Chains, Row, RowKey, chain_key, chain_of_key, decode_spans, encode_spans,
     key_of, reversed,
 };
 
-/// What happens to a stop.
+/// What happens to an edge.
 #[derive(Debug)]
 struct Change {
+    key: RowKey,
+    /// Its chain, from below.
+    chain: Prefix,
+    /// By how much its spans change.
+    spans: i64,
     node: NodeHash,
-    /// Of each chain, reversed, by how much its spans change.
-    chains: BTreeMap<Prefix, i64>,
-    /// What a new row holds; `None` if there must be one.
+    /// What a new row of its stop holds; `None` if there must be one.
     content: Option<Content>,
 }
 
-/// Changes of rows, in the order of their keys.
+/// Changes of rows.
 #[derive(Debug, Default)]
 pub(crate) struct RowChanges {
-    stops: BTreeMap<RowKey, Change>,
+    edges: Vec<Change>,
 }
 
 /// What the changes come to.
@@ -45,35 +46,44 @@ impl RowChanges {
     /// Counts spans of an edge. `content` is what its stop holds if it may be new.
     pub(crate) fn add(
         &mut self,
-        edge: &Edge,
+        node: NodeHash,
+        chain: &Prefix,
         spans: i64,
-        content: impl FnOnce() -> Option<Content>,
+        content: Option<Content>,
     ) {
-        let node = stop_hash(edge);
-        let change = self.stops.entry(key_of(&node)).or_insert_with(|| Change {
-            node,
-            chains: BTreeMap::new(),
-            content: None,
-        });
-        if change.content.is_none() {
-            change.content = content();
+        if spans != 0 {
+            let (key, chain) = (key_of(&node), reversed(chain));
+            self.edges.push(Change { key, chain, spans, node, content });
         }
-        *change.chains.entry(reversed(&edge.chain)).or_default() += spans;
     }
 
     /// Writes the rows. Cost: reads each row, side by side, and writes it; for a stop with many chains also a row for each
     /// chain that changes and two beside it.
-    pub(crate) fn apply(self, writer: &mut dyn Writer, wants_hashes: bool) -> Result<Effect> {
-        let keys: Vec<&[u8]> = self.stops.keys().map(<[u8; _]>::as_slice).collect();
+    pub(crate) fn apply(mut self, writer: &mut dyn Writer, wants_hashes: bool) -> Result<Effect> {
+        self.edges
+            .sort_unstable_by(|one, other| (&one.key, &one.chain).cmp(&(&other.key, &other.chain)));
+        let keys: Vec<&[u8]> = self
+            .edges
+            .chunk_by(|one, other| one.key == other.key)
+            .map(|of| &of[0].key[..])
+            .collect();
         let rows = writer.get_many(Table::Main, &keys)?;
         let mut effect = Effect::default();
-        for ((key, change), row) in self.stops.into_iter().zip(rows) {
-            let mut stop =
-                StopRow { key, node: change.node, wants_hashes, writer, effect: &mut effect };
-            stop.change(change, row)?;
+        for (changes, row) in self.edges.chunk_by_mut(|one, other| one.key == other.key).zip(rows) {
+            let Change { key, node, .. } = changes[0];
+            let mut stop = StopRow { key, node, wants_hashes, writer, effect: &mut effect };
+            stop.change(changes, row)?;
         }
         Ok(effect)
     }
+}
+
+/// The chains of changes of one stop, and by how much their spans change in all.
+fn by_chain(changes: &[Change]) -> impl Iterator<Item = (Prefix, i64)> {
+    changes
+        .chunk_by(|one, other| one.chain == other.chain)
+        .map(|of| (of[0].chain, of.iter().map(|change| change.spans).sum()))
+        .filter(|(_, spans)| *spans != 0)
 }
 
 /// One row that is brought up to date.
@@ -90,9 +100,10 @@ impl StopRow<'_> {
         Error::Corruption { root: None, path: Prefix::EMPTY, node: self.node, what: what.into() }
     }
 
-    fn change(&mut self, change: Change, row: Option<Vec<u8>>) -> Result<()> {
+    fn change(&mut self, changes: &mut [Change], row: Option<Vec<u8>>) -> Result<()> {
         let is_new = row.is_none();
-        let mut row = match (row, change.content) {
+        let content = changes.iter_mut().find_map(|change| change.content.take());
+        let mut row = match (row, content) {
             (Some(row), _) => {
                 Row::decode(&self.key, &row).map_err(|Broken(rule)| self.broken(rule))?
             }
@@ -100,7 +111,7 @@ impl StopRow<'_> {
             (None, None) => return Err(self.broken("the row is missing")),
         };
         let before = row.chains.clone();
-        let changes = change.chains.into_iter().filter(|(_, spans)| *spans != 0);
+        let changes = by_chain(changes);
         match &mut row.chains {
             Chains::Here(chains) => self.change_here(chains, changes)?,
             Chains::Spilled(count) => {

@@ -41,6 +41,10 @@ impl At {
         edge.map_or(Self::Nothing, |edge| Self::Edge(edge.clone()))
     }
 
+    fn child(branch: &Branch, token: u8) -> Self {
+        branch.child(token).map_or(Self::Nothing, |edge| Self::Edge(edge.to_edge()))
+    }
+
     fn has(&self, other: &Edge) -> bool {
         matches!(self, Self::Edge(edge) if edge.top == other.top)
     }
@@ -80,7 +84,7 @@ impl At {
                 return Ok(Stand::Nothing);
             };
             path.extend(&[token]);
-            at = Self::of(branch.child(token));
+            at = Self::child(&branch, token);
             rest = further;
         }
     }
@@ -96,7 +100,7 @@ impl Stand {
                 At::Within(edge.clone(), above)
             }
             Self::Within(..) => At::Nothing,
-            Self::Stop(_, Some(branch)) => At::of(branch.child(token)),
+            Self::Stop(_, Some(branch)) => At::child(branch, token),
         }
     }
 }
@@ -141,17 +145,19 @@ fn walk(
         .collect::<Result<_>>()?;
     path.extend(edge.chain.as_bytes());
     let Loaded::Branch(branch) = nodes.load(&Place { node, path })? else { return Ok(()) };
-    for (token, child) in &branch.children {
+    for at in 0..branch.len() {
+        let token = branch.token_at(at);
+        let child = branch.edge_at(at);
         // Most children are in both.
         if let Stand::Stop(_, Some(base)) = &base
-            && base.child(*token).is_some_and(|other| other.top == child.top)
+            && base.child(token).is_some_and(|other| other.top == child.top)
         {
             continue;
         }
         let mut path = path;
-        path.extend(&[*token]);
-        let others = others.iter().map(|other| other.child(*token)).collect();
-        walk(nodes, path, child, base.child(*token), others, visit)?;
+        path.extend(&[token]);
+        let others = others.iter().map(|other| other.child(token)).collect();
+        walk(nodes, path, &child.to_edge(), base.child(token), others, visit)?;
     }
     Ok(())
 }

@@ -8,14 +8,15 @@ use std::sync::atomic::Ordering;
 
 use crate::backend::{KEY_BYTES_MAX, Table, VALUE_BYTES_MAX, Writer};
 use crate::radix::address::{Address, Prefix};
-use crate::radix::build::{Built, Child, NewStop, build};
+use crate::radix::build::{Built, NewStop, build};
 use crate::radix::change::{Change, sorted};
 use crate::radix::core::{Core, Moves, edge_of};
 use crate::radix::error::{Error, Result};
+use crate::radix::hashing::stop_hash;
 use crate::radix::leaves::{Leaves, Order, View};
-use crate::radix::node::{Branch, Content, Edge, INLINE_VALUE_BYTES_MAX, Stop};
+use crate::radix::node::{Content, Edge, INLINE_VALUE_BYTES_MAX, Stop};
 use crate::radix::node_hash::{NodeHash, Root};
-use crate::radix::nodes::{Loaded, Nodes};
+use crate::radix::nodes::{Loaded, NodeCache, Nodes};
 use crate::radix::rows::{Effect, RowChanges};
 use crate::radix::spans::each_edge_not_in;
 use crate::radix::versions::{self, TreeId, Version, VersionId};
@@ -468,11 +469,11 @@ impl<'a> Transaction<'a> {
             let first = edges.first();
             let others: Vec<Option<&Edge>> = edges.iter().skip(1).map(Some).collect();
             each_edge_not_in(&nodes, own, first, &others, &mut |_, edge, count| {
-                rows.add(edge, count as i64 - 1, || None);
+                rows.add(stop_hash(edge), &edge.chain, count as i64 - 1, None);
             })?;
             if !others.is_empty() {
                 each_edge_not_in(&nodes, first, own, &others, &mut |_, edge, count| {
-                    rows.add(edge, -(count as i64), || None);
+                    rows.add(stop_hash(edge), &edge.chain, -(count as i64), None);
                 })?;
             }
         }
@@ -571,32 +572,28 @@ fn add_new(
     at: usize,
     old: Option<NodeHash>,
     rows: &mut RowChanges,
-    cache: &crate::radix::nodes::NodeCache,
+    cache: &NodeCache,
 ) {
     let new = &built.nodes[at];
     if old == Some(new.top) {
         return;
     }
-    let edge = built.edge(at);
-    match &new.stop {
-        NewStop::Kept(Stop::Row(_)) => rows.add(&edge, 1, || None),
-        NewStop::Kept(Stop::Leaf(_)) => rows.add(&edge, 1, || Some(Content::Inline)),
-        NewStop::Leaf(value) if value.len() <= INLINE_VALUE_BYTES_MAX => {
-            rows.add(&edge, 1, || Some(Content::Inline));
-        }
+    let content = match &new.stop {
+        NewStop::Kept(Stop::Row(_)) => None,
+        NewStop::Kept(Stop::Leaf(_)) => Some(Content::Inline),
+        NewStop::Leaf(value) if value.len() <= INLINE_VALUE_BYTES_MAX => Some(Content::Inline),
         NewStop::Leaf(value) => {
-            rows.add(&edge, 1, || Some(Content::Value(Arc::clone(value))));
             cache.insert(new.stop_hash, Loaded::Value(Arc::clone(value)));
+            Some(Content::Value(Arc::clone(value)))
         }
-        NewStop::Branch { value, children } => {
-            let branch: Arc<Branch> = Arc::new(built.branch(value.as_ref(), children));
-            rows.add(&edge, 1, || Some(Content::Branch(Arc::clone(&branch))));
-            cache.insert(new.stop_hash, Loaded::Branch(branch));
-            for (_, child) in children {
-                if let Child::New(at) = child {
-                    add_new(built, *at, built.nodes[*at].old, rows, cache);
-                }
+        NewStop::Branch(branch) => {
+            for at in branch.new_children() {
+                add_new(built, at, built.nodes[at].old, rows, cache);
             }
+            let branch = Arc::new(built.branch(branch));
+            cache.insert(new.stop_hash, Loaded::Branch(Arc::clone(&branch)));
+            Some(Content::Branch(branch))
         }
-    }
+    };
+    rows.add(new.stop_hash, &new.chain, 1, content);
 }

@@ -140,10 +140,10 @@ impl Tree {
                 report.note(place(&path), format!("the node hashes to {hash}, not to {stop}"));
             }
             if let Loaded::Branch(branch) = loaded {
-                for (token, edge) in &branch.children {
+                for (token, edge) in branch.children() {
                     let mut path = path;
-                    path.extend(&[*token]);
-                    pending.push((path, edge.clone()));
+                    path.extend(&[token]);
+                    pending.push((path, edge.to_edge()));
                 }
             }
         }

@@ -266,7 +266,7 @@ pub(crate) fn roots(
 
 fn version_in(input: &mut Input<'_>) -> std::result::Result<Version, Broken> {
     let tree = number_in(input)?;
-    let edge = input.edge()?;
+    let edge = input.edge()?.to_edge();
     let neighbour = Some(input.number()?).filter(|id| *id != 0).map(VersionId);
     let is_child = match input.byte()? {
         0 => false,

@@ -27,9 +27,23 @@ fn put(database: &Memory, entries: &[(&[u8], &[u8])]) {
     writer.commit().unwrap();
 }
 
-fn bytes_of(maps: &[Map; 2]) -> u64 {
-    let entries = maps.iter().flatten();
-    entries.map(|(key, value)| VERSION_BYTES + (key.len() + value.len()) as u64).sum()
+/// Which commits changed a key of a table, and the bytes of what they bound it to.
+type History = BTreeMap<(usize, Vec<u8>), Vec<(u64, Option<usize>)>>;
+
+/// The bytes of all versions that one of `seen`, numbers of commits, sees; a removal counts if such a value is before it.
+fn bytes_of(history: &History, seen: &[u64]) -> u64 {
+    let mut bytes = 0;
+    for ((_, key), versions) in history {
+        let mut is_bound = false;
+        for (index, &(born, value)) in versions.iter().enumerate() {
+            let died = versions.get(index + 1).map_or(u64::MAX, |next| next.0);
+            is_bound |= value.is_some() && seen.iter().any(|number| (born..died).contains(number));
+            if is_bound && seen.iter().any(|number| (born..died).contains(number)) {
+                bytes += VERSION_BYTES + (key.len() + value.unwrap_or(0)) as u64;
+            }
+        }
+    }
+    bytes
 }
 
 fn assert_holds(reader: &dyn Reader, maps: &[Map; 2], what: &str) {
@@ -56,18 +70,25 @@ fn assert_holds(reader: &dyn Reader, maps: &[Map; 2], what: &str) {
     }
 }
 
-fn change(writer: &mut dyn Writer, maps: &mut [Map; 2], rng: &mut ChaCha8Rng) {
-    let number = rng.below(2) as usize;
+/// A change of a few keys; which, and the bytes of the new value.
+fn change(
+    writer: &mut dyn Writer,
+    maps: &mut [Map; 2],
+    rng: &mut ChaCha8Rng,
+) -> ((usize, Vec<u8>), Option<usize>) {
+    let number = rng.index(2);
     let table = if number == 0 { Table::Main } else { INDEX };
-    let key = vec![b'k'; 1 + rng.below(6) as usize];
-    if rng.below(5) < 2 {
+    let key = vec![b'k'; 1 + rng.index(4)];
+    if rng.chance(2, 5) {
         writer.remove(table, &key).unwrap();
         maps[number].remove(&key);
-    } else {
-        let value = vec![rng.below(256) as u8; rng.below(20) as usize];
-        writer.overwrite(table, &key, &value).unwrap();
-        maps[number].insert(key, value);
+        return ((number, key), None);
     }
+    let bytes = rng.index(20);
+    let value = rng.bytes(bytes);
+    writer.overwrite(table, &key, &value).unwrap();
+    maps[number].insert(key.clone(), value);
+    ((number, key), Some(bytes))
 }
 
 /// With few keys and many snapshots every order of births, ends and removals comes up.
@@ -76,37 +97,45 @@ fn snapshots_hold_what_they_saw_and_nothing_else_is_kept() {
     for_each_seed("snapshots_hold_what_they_saw_and_nothing_else_is_kept", 200, |rng, _| {
         let database = Memory::new(&["log"]).unwrap();
         let mut present: [Map; 2] = Default::default();
-        let mut snapshots: Vec<(Box<dyn Reader + Send>, [Map; 2])> = Vec::new();
-        for _ in 0..60 {
-            match rng.below(8) {
+        let mut commits = 0;
+        let mut history = History::new();
+        let mut snapshots: Vec<(Box<dyn Reader + Send>, u64, [Map; 2])> = Vec::new();
+        for step in 0..80 {
+            // At the end they only go.
+            match if step < 60 { rng.below(8) } else { 7 } {
                 0..4 => {
                     let mut writer = database.writer().unwrap();
                     let mut maps = present.clone();
-                    for _ in 0..rng.below(6) {
-                        change(&mut *writer, &mut maps, rng);
-                    }
+                    let changes: BTreeMap<_, _> =
+                        (0..rng.below(6)).map(|_| change(&mut *writer, &mut maps, rng)).collect();
                     assert_holds(&*writer, &maps, "the writer");
-                    if rng.below(4) > 0 {
+                    if rng.chance(3, 4) {
                         writer.commit().unwrap();
                         present = maps;
+                        commits += 1;
+                        for (key, value) in changes {
+                            let versions = history.entry(key).or_default();
+                            // Removing what is absent changes nothing.
+                            if value.is_some()
+                                || versions.last().is_some_and(|last| last.1.is_some())
+                            {
+                                versions.push((commits, value));
+                            }
+                        }
                     }
                 }
-                4..6 => snapshots.push((database.reader().unwrap(), present.clone())),
+                4..6 => snapshots.push((database.reader().unwrap(), commits, present.clone())),
                 _ if snapshots.is_empty() => {}
-                _ => drop(snapshots.swap_remove(rng.below(snapshots.len() as u64) as usize)),
+                _ => drop(snapshots.swap_remove(rng.index(snapshots.len()))),
             }
-            for (reader, maps) in &snapshots {
+            for (reader, _, maps) in &snapshots {
                 assert_holds(&**reader, maps, "a snapshot");
             }
+            let mut seen: Vec<u64> = snapshots.iter().map(|snapshot| snapshot.1).collect();
+            seen.push(commits);
+            assert_eq!(database.disk_bytes().unwrap(), bytes_of(&history, &seen));
         }
         assert_holds(&*database.reader().unwrap(), &present, "the present");
-        while !snapshots.is_empty() {
-            drop(snapshots.swap_remove(rng.below(snapshots.len() as u64) as usize));
-            for (reader, maps) in &snapshots {
-                assert_holds(&**reader, maps, "a snapshot");
-            }
-        }
-        assert_eq!(database.disk_bytes().unwrap(), bytes_of(&present));
     });
 }
 

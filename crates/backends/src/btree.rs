@@ -1,0 +1,592 @@
+//! A database in one B+tree index: tables are ranges of it, and values that are too long for a row are in pieces.
+//!
+//! The rows are described in `docs/format/tables.md`. A commit is one commit of the index; a snapshot is one of the index.
+//!
+//! Invariant: the number of the next value is above that of each piece that there is.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use terrane_btree::{Config, Index, PAGE_SIZE, Update};
+use terrane_io::Disk;
+use terrane_merkle::backend::{
+    Counts, Cursor, Database, Durability, Entry, Error, Guarantee, Reader, Receipt, Result, Writer,
+};
+
+use crate::engine::{Changes, Common, Engine, Gap, Snapshot, Way, disk_error, locked};
+use crate::row::{
+    self, INDEX_MAX, MAIN, NAMES, PIECE_BYTES, PIECES, ROWS_VERSION, Row, Split, WHOLE_BYTES_MAX,
+};
+
+const NAME: &str = "btree";
+
+/// Memory unless told otherwise, in bytes.
+const MEMORY_BYTES_DEFAULT: usize = 256 << 20;
+
+/// Most bytes of a commit: what the engine takes at the most.
+const COMMIT_BYTES_MAX: usize = 1 << 30;
+
+/// Pieces that are read at a time.
+const PIECES_AT_ONCE: usize = 4096;
+
+/// How a [`BtreeDatabase`] is opened. Every option may be changed at each opening.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BtreeOptions {
+    /// How durable commits are. `None` asks for no sync at all, `Async` for those of checkpoints only.
+    pub durability: Durability,
+    /// Memory for cached pages and for updates that are not in leaves yet, in bytes; 256 MiB unless set, 1 MiB at least. A
+    /// commit takes its size on top of it.
+    pub memory_bytes: usize,
+    /// The part of it that updates wait in; a third unless set, half at most.
+    pub buffer_bytes: Option<usize>,
+    /// Bytes of a page: 4096, and nothing else.
+    pub page_bytes: usize,
+    /// About how much of the log is kept, in bytes; 128 MiB unless set.
+    pub log_bytes_max: u64,
+}
+
+impl Default for BtreeOptions {
+    fn default() -> Self {
+        Self {
+            durability: Durability::default(),
+            memory_bytes: MEMORY_BYTES_DEFAULT,
+            buffer_bytes: None,
+            page_bytes: PAGE_SIZE,
+            log_bytes_max: Config::variable().log_bytes_max,
+        }
+    }
+}
+
+impl BtreeOptions {
+    /// The same with another durability.
+    #[must_use]
+    pub fn with_durability(self, durability: Durability) -> Self {
+        Self { durability, ..self }
+    }
+
+    fn config(&self) -> Result<Config> {
+        if self.page_bytes != PAGE_SIZE {
+            let option = format!("page_bytes {}", self.page_bytes);
+            let why = "pages have 4096 bytes; leave it as it is".to_owned();
+            return Err(Error::Unsupported { back_end: NAME, option, why });
+        }
+        let mut config = Config::variable().with_memory(self.memory_bytes);
+        config.buffer_bytes = self.buffer_bytes;
+        Ok(config.with_log(self.log_bytes_max).with_batch(COMMIT_BYTES_MAX))
+    }
+}
+
+/// An error of the engine in terms of a database.
+fn error(call: &'static str, error: terrane_btree::Error) -> Error {
+    use terrane_btree::Error as Btree;
+    let back_end = NAME;
+    match error {
+        Btree::Disk(error) => disk_error(back_end, call, error),
+        Btree::Full { .. } | Btree::NoSpace { .. } => {
+            let limit = "the file or the disk is full".to_owned();
+            Error::StoreFull { back_end, limit, source: Some(error.into()) }
+        }
+        Btree::Poisoned { .. } => Error::Poisoned { back_end },
+        Btree::Locked { path, pid } => locked(back_end, &path, pid),
+        Btree::BatchTooLarge { bytes, limit } => {
+            Error::Size { what: "transaction", bytes, min: 0, max: limit }
+        }
+        Btree::InvalidConfig { option, value, allowed } => {
+            let (option, why) = (format!("{option} {value}"), allowed.to_owned());
+            Error::Unsupported { back_end, option, why }
+        }
+        Btree::Corrupt { .. }
+        | Btree::NotAnIndex { .. }
+        | Btree::ConfigMismatch { .. }
+        | Btree::UnsupportedVersion { .. } => {
+            let what = error.to_string();
+            Error::Corruption { back_end, what, source: Some(error.into()) }
+        }
+        error => Error::BackEnd { back_end, call, source: error.into() },
+    }
+}
+
+/// A row that this program does not write.
+fn broken(what: String) -> Error {
+    Error::Corruption { back_end: NAME, what, source: None }
+}
+
+/// A database in a B+tree. See the [module](self).
+///
+/// Cost: a lookup is one of the index, and one of each piece of a value of 768 bytes or more, side by side; `count` is one lookup.
+/// A commit looks up each key that it changes and writes once to the log, as much as its keys and values take, and does its
+/// share of draining; with [`Durability::Each`] it syncs the log.
+#[derive(Debug)]
+pub struct BtreeDatabase {
+    common: Common,
+    engine: Btree,
+    options: BtreeOptions,
+    dir: PathBuf,
+}
+
+#[derive(Debug)]
+struct Btree {
+    /// Also of the snapshots, whose pages are not kept without it.
+    index: Arc<Index>,
+    /// The main table and the indexes: the key of the row of each, and its number.
+    tables: Arc<[(Vec<u8>, u8)]>,
+    is_synced_each: bool,
+    /// Of the next value in pieces.
+    next_value: AtomicU64,
+}
+
+impl BtreeDatabase {
+    /// Opens the database in a directory, which is made if it is missing, with these indexes; those that are not there yet are
+    /// made, and others that are there are left alone.
+    ///
+    /// Cost: as of opening an index: in proportion to the log.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for an option or the name of an index that cannot be, and for more than 253 indexes over all
+    /// openings; [`Error::Locked`]; [`Error::Corruption`], also if something else is there; [`Error::StoreFull`],
+    /// [`Error::BackEnd`].
+    pub fn open(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        indexes: &[&str],
+        options: &BtreeOptions,
+    ) -> Result<Self> {
+        let config = options.config()?;
+        let (common, disk) = Common::new(NAME, indexes, options.durability, disk)?;
+        let failed = |failure| error("open", failure);
+        let index = Index::open_or_create(disk, dir, &config).map_err(failed)?;
+        let tables = open_tables(&index, indexes)?;
+        let mut last = index.range_back([PIECES]..).map_err(failed)?;
+        let next_value = match last.next().map_err(failed)? {
+            None => 0,
+            Some((key, _)) => {
+                let id = row::piece_id(key).and_then(|id| id.checked_add(1));
+                id.ok_or_else(|| broken(format!("key {key:02x?} of a piece")))?
+            }
+        };
+        let engine = Btree {
+            index: Arc::new(index),
+            tables: tables.into(),
+            is_synced_each: options.durability == Durability::Each,
+            next_value: AtomicU64::new(next_value),
+        };
+        let (options, dir) = (options.clone(), dir.to_owned());
+        Ok(Self { common, engine, options, dir })
+    }
+}
+
+/// The rows of the main table and of these indexes; makes those that are missing, durably.
+fn open_tables(index: &Index, indexes: &[&str]) -> Result<Vec<(Vec<u8>, u8)>> {
+    let failed = |failure| error("open", failure);
+    let mut known: Vec<(Vec<u8>, u8)> = Vec::new();
+    let mut rows = index.range([NAMES]..[MAIN]).map_err(failed)?;
+    match rows.next().map_err(failed)? {
+        Some((key, value)) if key == row::name_key("") => {
+            if value != [ROWS_VERSION] {
+                let what = format!("rows of version {value:02x?}; this program reads 1");
+                return Err(broken(what));
+            }
+            while let Some((key, value)) = rows.next().map_err(failed)? {
+                let Some((number, _)) = row::read_name(value) else {
+                    return Err(broken(format!("row {key:02x?} of a table")));
+                };
+                known.push((key.to_vec(), number));
+            }
+        }
+        None if index.is_empty().map_err(failed)? => {}
+        _ => return Err(broken("the index is not one of tables".to_owned())),
+    }
+    let mut made = vec![(row::name_key(""), vec![ROWS_VERSION])];
+    let mut tables = Vec::new();
+    let names = std::iter::once("main".to_owned());
+    for name in names.chain(indexes.iter().map(|name| format!("index-{name}"))) {
+        let key = row::name_key(&name);
+        let number = match known.iter().find(|(known, _)| *known == key) {
+            Some((_, number)) => *number,
+            None => {
+                let is_free = |number: &u8| known.iter().all(|(_, known)| known != number);
+                let numbers = if known.is_empty() { MAIN..=MAIN } else { MAIN + 1..=INDEX_MAX };
+                let Some(number) = numbers.into_iter().find(is_free) else {
+                    let why = "the database has 253 indexes; use one of them".to_owned();
+                    return Err(Error::Unsupported { back_end: NAME, option: name, why });
+                };
+                known.push((key.clone(), number));
+                made.push((key.clone(), row::name_value(number, 0)));
+                number
+            }
+        };
+        tables.push((key, number));
+    }
+    if made.len() > 1 {
+        let updates: Vec<_> = made.iter().map(|(key, value)| Update::Replace(key, value)).collect();
+        let position = index.commit(&updates).map_err(failed)?;
+        index.sync_to(position).map_err(failed)?;
+    }
+    Ok(tables)
+}
+
+/// The rows of a commit.
+#[derive(Default)]
+struct Rows<'a> {
+    put: Vec<(Vec<u8>, Vec<u8>)>,
+    pieces: Vec<(Split, &'a [u8])>,
+    removed: Vec<Vec<u8>>,
+    /// Values whose pieces go.
+    gone: Vec<Split>,
+}
+
+impl<'a> Rows<'a> {
+    /// What a change makes of the row of a key; returns by how many the entries of its table become more.
+    fn change(
+        &mut self,
+        key: Vec<u8>,
+        before: Option<&[u8]>,
+        after: Option<&'a [u8]>,
+        next_value: &AtomicU64,
+    ) -> Result<i64> {
+        if let Some(before) = before
+            && let Row::Split(split) = read_row(&key, before)?
+        {
+            self.gone.push(split);
+        }
+        let more = i64::from(after.is_some()) - i64::from(before.is_some());
+        match after {
+            None if before.is_none() => {}
+            None => self.removed.push(key),
+            Some(value) if value.len() <= WHOLE_BYTES_MAX => {
+                self.put.push((key, row::whole(value)));
+            }
+            Some(value) => {
+                let id = next_value.fetch_add(1, Ordering::Relaxed);
+                let split = Split { id, bytes: value.len() as u32 };
+                self.put.push((key, split.row()));
+                self.pieces.push((split, value));
+            }
+        }
+        Ok(more)
+    }
+
+    /// The keys of the pieces that come and of those that go.
+    fn piece_keys(&self) -> (Vec<[u8; 13]>, Vec<[u8; 13]>) {
+        let keys = |split: &Split| {
+            let split = *split;
+            (0..split.pieces()).map(move |number| split.piece_key(number))
+        };
+        let put = self.pieces.iter().flat_map(|(split, _)| keys(split)).collect();
+        (put, self.gone.iter().flat_map(keys).collect())
+    }
+
+    fn updates<'b>(&'b self, put: &'b [[u8; 13]], gone: &'b [[u8; 13]]) -> Vec<Update<'b>> {
+        let rows = self.put.iter().map(|(key, value)| Update::Replace(key, value));
+        let values = self.pieces.iter().flat_map(|(_, value)| value.chunks(PIECE_BYTES));
+        let pieces = put.iter().zip(values).map(|(key, piece)| Update::Replace(key, piece));
+        let removed = self.removed.iter().map(|key| Update::Remove(key));
+        rows.chain(pieces)
+            .chain(removed)
+            .chain(gone.iter().map(|key| Update::Remove(key)))
+            .collect()
+    }
+}
+
+fn read_row<'a>(key: &[u8], value: &'a [u8]) -> Result<Row<'a>> {
+    row::read(value).ok_or_else(|| broken(format!("row {key:02x?}")))
+}
+
+impl Engine for Btree {
+    type Snapshot = Rooted;
+
+    fn snapshot(&self) -> Result<Rooted> {
+        let snapshot = self.index.snapshot().map_err(|failure| error("reader", failure))?;
+        let tables = self.tables.clone();
+        Ok(Rooted { snapshot, tables, _index: self.index.clone() })
+    }
+
+    fn commit(&self, changes: &[Changes]) -> Result<Receipt> {
+        let failed = |failure| error("commit", failure);
+        let mut rows = Rows::default();
+        for ((name, number), changes) in self.tables.iter().zip(changes) {
+            if changes.is_empty() {
+                continue;
+            }
+            let mut keys: Vec<Vec<u8>> = changes.keys().map(|key| row::key(*number, key)).collect();
+            keys.push(name.clone());
+            let refs: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+            let mut before = self.index.find_many(&refs).map_err(failed)?;
+            let name_row = before.pop().flatten();
+            keys.pop();
+            let mut more = 0;
+            for ((key, after), before) in keys.into_iter().zip(changes.values()).zip(before) {
+                more += rows.change(key, before.as_deref(), after.as_deref(), &self.next_value)?;
+            }
+            if more != 0 {
+                let entries = entries_of(name, name_row.as_deref())?;
+                let entries = entries.checked_add_signed(more).ok_or_else(|| {
+                    broken(format!("row {name:02x?} says {entries} entries, too few"))
+                })?;
+                rows.put.push((name.clone(), row::name_value(*number, entries)));
+            }
+        }
+        let (put, gone) = rows.piece_keys();
+        let position = self.index.commit(&rows.updates(&put, &gone)).map_err(failed)?;
+        if self.is_synced_each {
+            self.index.sync_to(position).map_err(failed)?;
+        }
+        Ok(Receipt(position))
+    }
+}
+
+/// How many entries the row of a table says that it has.
+fn entries_of(key: &[u8], value: Option<&[u8]>) -> Result<u64> {
+    let entries = value.and_then(row::read_name).map(|(_, entries)| entries);
+    entries.ok_or_else(|| broken(format!("row {key:02x?} of a table")))
+}
+
+impl Database for BtreeDatabase {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn reader(&self) -> Result<Box<dyn Reader + Send>> {
+        self.common.reader(&self.engine)
+    }
+
+    fn writer(&self) -> Result<Box<dyn Writer + '_>> {
+        if self.engine.index.is_poisoned() {
+            return Err(Error::Poisoned { back_end: NAME });
+        }
+        self.common.writer(&self.engine)
+    }
+
+    fn settle(&self, receipt: Receipt) -> Result<()> {
+        self.common.check_open("settle")?;
+        match self.common.durability() {
+            Durability::None | Durability::Async => Ok(()),
+            Durability::Each | Durability::Group => {
+                let settled = self.engine.index.sync_to(receipt.0);
+                settled.map_err(|failure| error("settle", failure))
+            }
+        }
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.common.check_open("sync")?;
+        self.common.check_syncs()?;
+        self.engine.index.flush(true).map_err(|failure| error("sync", failure))
+    }
+
+    fn guarantee(&self) -> Guarantee {
+        self.common.guarantee()
+    }
+
+    fn settings(&self) -> Vec<(&'static str, String)> {
+        let options = &self.options;
+        let buffer_bytes = options.buffer_bytes.unwrap_or(options.memory_bytes / 3);
+        vec![
+            ("path", self.dir.display().to_string()),
+            ("durability", options.durability.name().to_owned()),
+            ("memory_bytes", options.memory_bytes.to_string()),
+            ("buffer_bytes", buffer_bytes.to_string()),
+            ("page_bytes", PAGE_SIZE.to_string()),
+            ("log_bytes_max", options.log_bytes_max.to_string()),
+        ]
+    }
+
+    fn counts(&self) -> Counts {
+        self.common.counts()
+    }
+
+    fn disk_bytes(&self) -> Result<u64> {
+        self.common.disk_bytes(&self.dir)
+    }
+
+    /// Moves pages from the end of the file into free ones and cuts the file; pages that snapshots need stay.
+    fn compact(&self) -> Result<()> {
+        self.common.check_open("compact")?;
+        self.engine.index.compact().map(drop).map_err(|failure| error("compact", failure))
+    }
+
+    fn close(&self) -> Result<()> {
+        if !self.common.close() {
+            return Ok(());
+        }
+        self.engine.index.close().map_err(|failure| error("close", failure))
+    }
+}
+
+/// A snapshot of the index.
+struct Rooted {
+    snapshot: terrane_btree::Snapshot,
+    _index: Arc<Index>,
+    tables: Arc<[(Vec<u8>, u8)]>,
+}
+
+impl Rooted {
+    /// The value that a row stands for.
+    fn value(&self, key: &[u8], mut row: Vec<u8>) -> Result<Vec<u8>> {
+        match read_row(key, &row)? {
+            Row::Whole(_) => {
+                row.remove(0);
+                Ok(row)
+            }
+            Row::Split(split) => {
+                let mut values = self.values(&[(key, split)])?;
+                values.pop().ok_or_else(|| broken(format!("value of row {key:02x?}")))
+            }
+        }
+    }
+
+    /// The values that are in pieces.
+    fn values(&self, splits: &[(&[u8], Split)]) -> Result<Vec<Vec<u8>>> {
+        let keys: Vec<[u8; 13]> = splits
+            .iter()
+            .flat_map(|(_, split)| (0..split.pieces()).map(|number| split.piece_key(number)))
+            .collect();
+        let mut values = Vec::with_capacity(splits.len());
+        let mut rest = splits.iter();
+        let mut value: Option<(&[u8], Split, Vec<u8>)> = None;
+        for keys in keys.chunks(PIECES_AT_ONCE) {
+            let refs: Vec<&[u8]> = keys.iter().map(<[u8; 13]>::as_slice).collect();
+            let pieces = self.snapshot.find_many(&refs).map_err(|failure| error("get", failure))?;
+            for (at, piece) in refs.iter().zip(pieces) {
+                let next = || rest.next().map(|(key, split)| (*key, *split, Vec::new()));
+                let Some((key, split, mut bytes)) = value.take().or_else(next) else { continue };
+                let missing = split.bytes as usize - bytes.len();
+                let piece = piece.filter(|piece| piece.len() == missing.min(PIECE_BYTES));
+                let Some(piece) = piece else {
+                    let what = format!("piece {at:02x?} of row {key:02x?}");
+                    return Err(broken(what));
+                };
+                bytes.extend_from_slice(&piece);
+                if bytes.len() == split.bytes as usize {
+                    values.push(bytes);
+                } else {
+                    value = Some((key, split, bytes));
+                }
+            }
+        }
+        Ok(values)
+    }
+}
+
+impl Snapshot for Rooted {
+    fn get(&self, table: usize, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let key = row::key(self.tables[table].1, key);
+        let row = self.snapshot.find(&key).map_err(|failure| error("get", failure))?;
+        row.map(|row| self.value(&key, row)).transpose()
+    }
+
+    fn get_many(&self, table: usize, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
+        let keys: Vec<Vec<u8>> =
+            keys.iter().map(|key| row::key(self.tables[table].1, key)).collect();
+        let refs: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+        let found = self.snapshot.find_many(&refs);
+        let mut values = found.map_err(|failure| error("get_many", failure))?;
+        let (mut splits, mut places) = (Vec::new(), Vec::new());
+        for (at, (key, value)) in refs.iter().zip(&mut values).enumerate() {
+            let Some(row) = value else { continue };
+            match read_row(key, row)? {
+                Row::Whole(_) => drop(row.remove(0)),
+                Row::Split(split) => {
+                    splits.push((*key, split));
+                    places.push(at);
+                }
+            }
+        }
+        for (at, value) in places.into_iter().zip(self.values(&splits)?) {
+            values[at] = Some(value);
+        }
+        Ok(values)
+    }
+
+    fn cursor(&self, table: usize) -> Result<Box<dyn Cursor + '_>> {
+        Ok(Box::new(TableCursor { rooted: self, table, gap: Gap::First, going: None }))
+    }
+
+    fn count(&self, table: usize) -> Result<u64> {
+        let key = &self.tables[table].0;
+        let row = self.snapshot.find(key).map_err(|failure| error("count", failure))?;
+        entries_of(key, row.as_deref())
+    }
+}
+
+/// A cursor over a table: one of the index in the way that it went last.
+///
+/// Invariant: the cursor of the index is at the gap.
+struct TableCursor<'a> {
+    rooted: &'a Rooted,
+    table: usize,
+    gap: Gap,
+    going: Option<(Way, terrane_btree::Cursor)>,
+}
+
+impl TableCursor<'_> {
+    /// A cursor of the index that goes from the gap in one way to the end of the table.
+    fn begin(&self, way: Way) -> terrane_btree::Result<terrane_btree::Cursor> {
+        let number = self.rooted.tables[self.table].1;
+        let snapshot = &self.rooted.snapshot;
+        let (low, high) = (vec![number], vec![number + 1]);
+        let at = |key: &[u8]| row::key(number, key);
+        let behind = |key: &[u8]| [at(key), vec![0]].concat();
+        let at = match &self.gap {
+            Gap::First => low.clone(),
+            Gap::Last => high.clone(),
+            Gap::Before(key) => at(key),
+            Gap::After(key) => behind(key),
+        };
+        match way {
+            Way::Forward => snapshot.range(at..high),
+            Way::Backward => snapshot.range_back(low..at),
+        }
+    }
+
+    fn step(&mut self, way: Way) -> Result<Option<Entry>> {
+        let failed = |failure| error("cursor", failure);
+        let going = self.going.take().filter(|(going, _)| *going == way);
+        let mut going = match going {
+            Some((_, going)) => going,
+            None => self.begin(way).map_err(failed)?,
+        };
+        let found = going.next().map_err(failed)?;
+        let found = found.map(|(key, row)| (key.to_vec(), row.to_vec()));
+        self.going = Some((way, going));
+        let Some((mut key, row)) = found else { return Ok(None) };
+        let value = self.rooted.value(&key, row)?;
+        key.remove(0);
+        self.gap = match way {
+            Way::Forward => Gap::After(key.clone()),
+            Way::Backward => Gap::Before(key.clone()),
+        };
+        Ok(Some((key, value)))
+    }
+
+    fn go_to(&mut self, gap: Gap) {
+        (self.gap, self.going) = (gap, None);
+    }
+}
+
+impl Cursor for TableCursor<'_> {
+    fn seek_first(&mut self) -> Result<()> {
+        self.go_to(Gap::First);
+        Ok(())
+    }
+
+    fn seek_last(&mut self) -> Result<()> {
+        self.go_to(Gap::Last);
+        Ok(())
+    }
+
+    fn seek(&mut self, key: &[u8]) -> Result<()> {
+        self.go_to(Gap::Before(key.to_vec()));
+        Ok(())
+    }
+
+    fn next(&mut self) -> Result<Option<Entry>> {
+        self.step(Way::Forward)
+    }
+
+    fn prev(&mut self) -> Result<Option<Entry>> {
+        self.step(Way::Backward)
+    }
+}

@@ -1,0 +1,461 @@
+//! What the back-ends over Terrane's own engines have in common: tables by name, the changes of a writer, cursors over these,
+//! and the disk that the engine works on.
+//!
+//! A writer keeps its changes in memory, in order, and gives them to the engine as one commit. It reads its own changes first
+//! and then a snapshot, which it takes when it first needs it and lets go of before it commits.
+//!
+//! Invariant: while a writer lives nothing is committed but by it, so its snapshot, whenever it was taken, is what there was
+//! when it was made.
+
+use std::cell::OnceCell;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use terrane_io::disk::allocated_below;
+use terrane_io::{CountedDisk, Disk, UnsyncedDisk};
+use terrane_merkle::backend::{
+    Counts, Cursor, Durability, Entry, Error, Guarantee, PowerLoss, Reader, Receipt, Result, Table,
+    Writer, check_entry, check_indexes,
+};
+
+/// What a writer binds the keys of one table to; `None` removes.
+pub(crate) type Changes = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
+
+/// All tables of an engine at one moment, by number: 0 is the main one, the others are the indexes in their order.
+pub(crate) trait Snapshot: Send {
+    fn get(&self, table: usize, key: &[u8]) -> Result<Option<Vec<u8>>>;
+    fn get_many(&self, table: usize, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>>;
+    fn cursor(&self, table: usize) -> Result<Box<dyn Cursor + '_>>;
+    fn count(&self, table: usize) -> Result<u64>;
+}
+
+/// An engine that keeps tables.
+pub(crate) trait Engine {
+    type Snapshot: Snapshot + 'static;
+
+    fn snapshot(&self) -> Result<Self::Snapshot>;
+
+    /// Commits the changes of each table, all or nothing. The caller sees to it that there is one commit at a time.
+    fn commit(&self, changes: &[Changes]) -> Result<Receipt>;
+}
+
+/// The system's answer to a call of the disk, in terms of a back-end.
+pub(crate) fn disk_error(
+    back_end: &'static str,
+    call: &'static str,
+    error: terrane_io::Error,
+) -> Error {
+    match error {
+        error if error.is_no_space() => {
+            let limit = "the disk or the quota is full; make room and try again".to_owned();
+            Error::StoreFull { back_end, limit, source: Some(error.into()) }
+        }
+        terrane_io::Error::Locked { path, pid } => locked(back_end, &path, pid),
+        error => Error::BackEnd { back_end, call, source: error.into() },
+    }
+}
+
+/// That another process has a store open.
+pub(crate) fn locked(back_end: &'static str, path: &Path, pid: Option<u32>) -> Error {
+    let by = pid.map_or(String::new(), |pid| format!(" by process {pid}"));
+    Error::Locked { back_end, what: format!("{} is in use{by}", path.display()) }
+}
+
+/// A call after the database was closed.
+#[derive(Debug, thiserror::Error)]
+#[error("the database is closed")]
+struct Closed;
+
+/// What every back-end over an engine has beside it.
+#[derive(Debug)]
+pub(crate) struct Common {
+    back_end: &'static str,
+    indexes: Arc<[String]>,
+    durability: Durability,
+    counted: Arc<CountedDisk>,
+    transactions: AtomicU64,
+    is_closed: AtomicBool,
+    /// Held by the writer.
+    turn: Mutex<()>,
+}
+
+impl Common {
+    /// Also gives the disk that the engine is to work on: it is counted, and asks for no sync where none is to be asked for.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for names of indexes that cannot be.
+    pub(crate) fn new(
+        back_end: &'static str,
+        indexes: &[&str],
+        durability: Durability,
+        disk: Arc<dyn Disk>,
+    ) -> Result<(Self, Arc<dyn Disk>)> {
+        check_indexes(back_end, indexes)?;
+        let counted = CountedDisk::new(disk);
+        let disk: Arc<dyn Disk> = match durability {
+            Durability::None => UnsyncedDisk::new(counted.clone()),
+            _ => counted.clone(),
+        };
+        let common = Self {
+            back_end,
+            indexes: indexes.iter().map(|&name| name.to_owned()).collect(),
+            durability,
+            counted,
+            transactions: AtomicU64::new(0),
+            is_closed: AtomicBool::new(false),
+            turn: Mutex::new(()),
+        };
+        Ok((common, disk))
+    }
+
+    pub(crate) fn durability(&self) -> Durability {
+        self.durability
+    }
+
+    pub(crate) fn reader<E: Engine>(&self, engine: &E) -> Result<Box<dyn Reader + Send>> {
+        self.check_open("reader")?;
+        let (indexes, snapshot) = (self.indexes.clone(), engine.snapshot()?);
+        Ok(Box::new(EngineReader { indexes, snapshot }))
+    }
+
+    pub(crate) fn writer<'a, E: Engine>(&'a self, engine: &'a E) -> Result<Box<dyn Writer + 'a>> {
+        self.check_open("writer")?;
+        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        // It may have been closed meanwhile.
+        self.check_open("writer")?;
+        let changes = vec![Changes::new(); self.indexes.len() + 1];
+        Ok(Box::new(EngineWriter {
+            common: self,
+            engine,
+            snapshot: OnceCell::new(),
+            changes,
+            _turn: turn,
+        }))
+    }
+
+    /// # Errors
+    /// [`Error::BackEnd`] if it is closed.
+    pub(crate) fn check_open(&self, call: &'static str) -> Result<()> {
+        if self.is_closed.load(Ordering::Acquire) {
+            let source = Box::new(Closed);
+            return Err(Error::BackEnd { back_end: self.back_end, call, source });
+        }
+        Ok(())
+    }
+
+    /// Notes that it is closed; whether it was open.
+    pub(crate) fn close(&self) -> bool {
+        !self.is_closed.swap(true, Ordering::AcqRel)
+    }
+
+    /// Refuses to make commits durable where no sync is ever asked for.
+    pub(crate) fn check_syncs(&self) -> Result<()> {
+        if self.durability == Durability::None {
+            return Err(Error::Unsupported {
+                back_end: self.back_end,
+                option: "sync".to_owned(),
+                why: "with durability none nothing is ever synced; open it with async".to_owned(),
+            });
+        }
+        Ok(())
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        let counts = self.counted.counts();
+        Counts {
+            transactions: self.transactions.load(Ordering::Relaxed),
+            syncs: counts.syncs + counts.dir_syncs,
+            bytes_written: counts.write_bytes,
+            bytes_read: counts.read_bytes,
+        }
+    }
+
+    pub(crate) fn disk_bytes(&self, dir: &Path) -> Result<u64> {
+        self.check_open("disk_bytes")?;
+        let bytes = allocated_below(self.counted.as_ref(), dir);
+        bytes.map_err(|error| disk_error(self.back_end, "disk_bytes", error))
+    }
+
+    pub(crate) fn guarantee(&self) -> Guarantee {
+        let (power_loss, text) = match self.durability {
+            Durability::None => (
+                PowerLoss::NoPromise,
+                "no sync is ever asked for: commits survive a killed process; after a loss of power the store may be \
+                 damaged",
+            ),
+            Durability::Async => (
+                PowerLoss::Consistent,
+                "each commit is in the log, which is synced at checkpoints: commits survive a killed process; a loss of \
+                 power takes the last ones",
+            ),
+            Durability::Each => (
+                PowerLoss::EveryCommit,
+                "the log is synced in each commit: every commit survives a loss of power",
+            ),
+            Durability::Group => (
+                PowerLoss::EveryCommit,
+                "settling a commit syncs the log, once for all that wait: every settled commit survives a loss of power",
+            ),
+        };
+        Guarantee {
+            durability: self.durability,
+            survives_kill: true,
+            power_loss,
+            text: text.to_owned(),
+        }
+    }
+}
+
+/// The number of a table.
+fn number(indexes: &[String], table: Table<'_>) -> Result<usize> {
+    let Table::Index(name) = table else { return Ok(0) };
+    let at = indexes.iter().position(|index| index == name);
+    at.map(|at| at + 1).ok_or_else(|| Error::UnknownIndex { name: name.to_owned() })
+}
+
+struct EngineReader<S> {
+    indexes: Arc<[String]>,
+    snapshot: S,
+}
+
+impl<S: Snapshot> Reader for EngineReader<S> {
+    fn get(&self, table: Table<'_>, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.snapshot.get(number(&self.indexes, table)?, key)
+    }
+
+    fn get_many(&self, table: Table<'_>, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
+        self.snapshot.get_many(number(&self.indexes, table)?, keys)
+    }
+
+    fn cursor(&self, table: Table<'_>) -> Result<Box<dyn Cursor + '_>> {
+        self.snapshot.cursor(number(&self.indexes, table)?)
+    }
+
+    fn count(&self, table: Table<'_>) -> Result<u64> {
+        self.snapshot.count(number(&self.indexes, table)?)
+    }
+}
+
+struct EngineWriter<'a, E: Engine> {
+    common: &'a Common,
+    engine: &'a E,
+    snapshot: OnceCell<E::Snapshot>,
+    changes: Vec<Changes>,
+    _turn: MutexGuard<'a, ()>,
+}
+
+impl<E: Engine> EngineWriter<'_, E> {
+    fn number(&self, table: Table<'_>) -> Result<usize> {
+        number(&self.common.indexes, table)
+    }
+
+    fn snapshot(&self) -> Result<&E::Snapshot> {
+        if let Some(snapshot) = self.snapshot.get() {
+            return Ok(snapshot);
+        }
+        let snapshot = self.engine.snapshot()?;
+        Ok(self.snapshot.get_or_init(|| snapshot))
+    }
+}
+
+impl<E: Engine> Reader for EngineWriter<'_, E> {
+    fn get(&self, table: Table<'_>, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let table = self.number(table)?;
+        match self.changes[table].get(key) {
+            Some(value) => Ok(value.clone()),
+            None => self.snapshot()?.get(table, key),
+        }
+    }
+
+    fn get_many(&self, table: Table<'_>, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
+        let table = self.number(table)?;
+        let changes = &self.changes[table];
+        let others: Vec<&[u8]> =
+            keys.iter().copied().filter(|key| !changes.contains_key(*key)).collect();
+        let mut found = self.snapshot()?.get_many(table, &others)?.into_iter();
+        let value = |key: &&[u8]| match changes.get(*key) {
+            Some(value) => value.clone(),
+            None => found.next().flatten(),
+        };
+        Ok(keys.iter().map(value).collect())
+    }
+
+    fn cursor(&self, table: Table<'_>) -> Result<Box<dyn Cursor + '_>> {
+        let table = self.number(table)?;
+        let (below, changes) = (self.snapshot()?.cursor(table)?, &self.changes[table]);
+        Ok(Box::new(ChangedCursor { below, changes, gap: Gap::First, ahead: None }))
+    }
+
+    fn count(&self, table: Table<'_>) -> Result<u64> {
+        let table = self.number(table)?;
+        let (snapshot, changes) = (self.snapshot()?, &self.changes[table]);
+        let keys: Vec<&[u8]> = changes.keys().map(Vec::as_slice).collect();
+        let mut count = snapshot.count(table)?;
+        for (before, after) in snapshot.get_many(table, &keys)?.iter().zip(changes.values()) {
+            match (before, after) {
+                (None, Some(_)) => count += 1,
+                (Some(_), None) => count -= 1,
+                _ => {}
+            }
+        }
+        Ok(count)
+    }
+}
+
+impl<E: Engine> Writer for EngineWriter<'_, E> {
+    fn overwrite(&mut self, table: Table<'_>, key: &[u8], value: &[u8]) -> Result<()> {
+        check_entry(key, value)?;
+        let table = self.number(table)?;
+        self.changes[table].insert(key.to_vec(), Some(value.to_vec()));
+        Ok(())
+    }
+
+    fn remove(&mut self, table: Table<'_>, key: &[u8]) -> Result<()> {
+        let table = self.number(table)?;
+        self.changes[table].insert(key.to_vec(), None);
+        Ok(())
+    }
+
+    fn commit(mut self: Box<Self>) -> Result<Receipt> {
+        self.common.check_open("commit")?;
+        // What nobody else has, the engine need not copy to change it.
+        self.snapshot.take();
+        let receipt = self.engine.commit(&self.changes)?;
+        self.common.transactions.fetch_add(1, Ordering::Relaxed);
+        Ok(receipt)
+    }
+}
+
+/// Where a cursor stands.
+#[derive(Debug)]
+pub(crate) enum Gap {
+    /// Before all entries.
+    First,
+    /// Behind all entries.
+    Last,
+    /// Before this key.
+    Before(Vec<u8>),
+    /// Behind this key.
+    After(Vec<u8>),
+}
+
+/// Which way a cursor goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    Forward,
+    Backward,
+}
+
+/// A cursor over the changes of a writer and what is below them.
+///
+/// Invariant: the cursor below stands at the same gap, but for the entry that it has given ahead.
+struct ChangedCursor<'a> {
+    below: Box<dyn Cursor + 'a>,
+    changes: &'a Changes,
+    gap: Gap,
+    /// What the cursor below has given, and which way it went for that.
+    ahead: Option<(Way, Option<Entry>)>,
+}
+
+impl ChangedCursor<'_> {
+    /// Makes the entry of the cursor below the one ahead.
+    fn look_ahead(&mut self, way: Way) -> Result<()> {
+        match &self.ahead {
+            Some((looked, _)) if *looked == way => return Ok(()),
+            // It turns, and has to go back over the entry first.
+            Some((Way::Forward, Some(_))) => drop(self.below.prev()?),
+            Some((Way::Backward, Some(_))) => drop(self.below.next()?),
+            _ => {}
+        }
+        self.ahead = None;
+        let entry = match way {
+            Way::Forward => self.below.next()?,
+            Way::Backward => self.below.prev()?,
+        };
+        self.ahead = Some((way, entry));
+        Ok(())
+    }
+
+    /// The change that comes next.
+    fn change(&self, way: Way) -> Option<(&Vec<u8>, &Option<Vec<u8>>)> {
+        let from = match &self.gap {
+            Gap::First => Bound::Unbounded,
+            Gap::Last => return self.changes.iter().next_back().filter(|_| way == Way::Backward),
+            Gap::Before(key) if way == Way::Forward => Bound::Included(key.as_slice()),
+            Gap::After(key) if way == Way::Backward => Bound::Included(key.as_slice()),
+            Gap::Before(key) | Gap::After(key) => Bound::Excluded(key.as_slice()),
+        };
+        match (way, &self.gap) {
+            (Way::Forward, _) => self.changes.range::<[u8], _>((from, Bound::Unbounded)).next(),
+            (Way::Backward, Gap::First) => None,
+            (Way::Backward, _) => {
+                self.changes.range::<[u8], _>((Bound::Unbounded, from)).next_back()
+            }
+        }
+    }
+
+    fn step(&mut self, way: Way) -> Result<Option<Entry>> {
+        loop {
+            self.look_ahead(way)?;
+            let below = self.ahead.as_ref().and_then(|(_, entry)| entry.as_ref());
+            let change = self.change(way);
+            let order = match (below, change) {
+                (None, None) => return Ok(None),
+                (Some((key, _)), Some((changed, _))) => match way {
+                    Way::Forward => key.cmp(changed),
+                    Way::Backward => changed.cmp(key),
+                },
+                (Some(_), None) => std::cmp::Ordering::Less,
+                (None, Some(_)) => std::cmp::Ordering::Greater,
+            };
+            let change = change.map(|(key, value)| (key.clone(), value.clone()));
+            let gap = |key: &Vec<u8>| match way {
+                Way::Forward => Gap::After(key.clone()),
+                Way::Backward => Gap::Before(key.clone()),
+            };
+            let mut entry = None;
+            if order.is_le() {
+                entry = self.ahead.take().and_then(|(_, entry)| entry);
+            }
+            if let Some((key, value)) = change.filter(|_| order.is_ge()) {
+                self.gap = gap(&key);
+                match value {
+                    Some(value) => return Ok(Some((key, value))),
+                    None => continue,
+                }
+            }
+            if let Some((key, _)) = &entry {
+                self.gap = gap(key);
+            }
+            return Ok(entry);
+        }
+    }
+}
+
+impl Cursor for ChangedCursor<'_> {
+    fn seek_first(&mut self) -> Result<()> {
+        (self.gap, self.ahead) = (Gap::First, None);
+        self.below.seek_first()
+    }
+
+    fn seek_last(&mut self) -> Result<()> {
+        (self.gap, self.ahead) = (Gap::Last, None);
+        self.below.seek_last()
+    }
+
+    fn seek(&mut self, key: &[u8]) -> Result<()> {
+        (self.gap, self.ahead) = (Gap::Before(key.to_vec()), None);
+        self.below.seek(key)
+    }
+
+    fn next(&mut self) -> Result<Option<Entry>> {
+        self.step(Way::Forward)
+    }
+
+    fn prev(&mut self) -> Result<Option<Entry>> {
+        self.step(Way::Backward)
+    }
+}

@@ -1,0 +1,216 @@
+//! Redis: a store in the memory of a server, or of one server of a cluster, which may keep a log of it on disk.
+//!
+//! Needs Redis 7.0 or later. The keys of a store and the scripts that read and change them are described in `script`; all have
+//! one hash tag, so in a cluster **the whole store is in one slot**, thus in the memory of one server.
+//!
+//! * **Atomicity.** A commit is one script, carried out as a whole. A transaction that does not fit into one request is first
+//!   staged beside the store in several, and costs the server its memory twice for that time.
+//! * **One process writes.** Opening takes a lock with a lease, which every use of the store renews; a second process gets
+//!   [`Error::Locked`] until the store is closed or the lease has run out. A process that lets its lease run out goes on if
+//!   nobody has taken the lock meanwhile, and else gets `Locked` from all calls: the server refuses its commits by a fence, so
+//!   nothing that it sent late is carried out. A process that is idle for longer than the lease calls [`Redis::renew`].
+//! * **Snapshots.** Redis keeps the present only. While snapshots live, each commit first reads what it replaces, which then stays
+//!   in this process's memory until the snapshots that need it have ended. Cost: up to two round trips for each table that the
+//!   commit changes, and the memory.
+//! * **Reading beside a writing process**, [`Options::read_only`], takes no lock, and its snapshots promise less: each answer is
+//!   checked to be of the commit that the snapshot was made at, and once another commit has taken place the snapshot answers
+//!   [`Error::Busy`] for good. It never gives an answer of another commit.
+//! * **A lost connection** is made anew. A commit whose answer was lost is looked up by its id: it reports what became of it. Only
+//!   if the server stays away it is [`Error::Unknown`], and the next reader or writer finds out first.
+//! * **A restart that lost commits** (a log that is not synced at each commit, a failover) is noticed by their numbers: all calls
+//!   fail from then on, since what was read before may be gone. Opening anew goes on from what is left.
+//! * **A full memory** (`maxmemory`) is [`Error::StoreFull`]. Transactions that remove at least as many keys as they write pass
+//!   all the same, so that room can be made. A server that may evict keys of any kind is refused at opening.
+//! * **Durability** is the server's: see [`Redis::guarantee`](Database::guarantee), read from its settings when the store is
+//!   opened. It promises nothing about settings that are changed later.
+//!
+//! Limits: a value has at most `proto-max-bulk-len` and some 256 KiB less than `client-query-buffer-limit` bytes, by default
+//! 256 MiB; more is [`Error::Size`]. There is no TLS.
+
+mod trouble;
+
+mod options;
+
+mod script;
+
+mod link;
+
+mod facts;
+
+mod undo;
+
+mod parts;
+
+mod core;
+
+mod cursor;
+
+mod reader;
+
+mod writer;
+
+pub mod server;
+
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::Arc;
+
+use ::redis::{Cmd, Value};
+use terrane_merkle::backend::{
+    Counts, Database, Error, Guarantee, Reader, Receipt, Result, Writer,
+};
+
+use self::core::Core;
+use self::reader::Snapshot;
+use self::trouble::{NAME, bad_reply, unsupported};
+use self::writer::Transaction;
+
+pub use self::options::{Options, PREFIX_CHARS_MAX};
+
+/// An open store in Redis. Readers keep it open; when it and they are gone, the lock is given up.
+#[derive(Debug)]
+pub struct Redis {
+    core: Arc<Core>,
+}
+
+impl Redis {
+    /// Opens the store under the options' prefix, which is made if it is opened for writing and there is none.
+    ///
+    /// Cost: a connection and three round trips.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for options that cannot be honoured, also a durability that the server does not give;
+    /// [`Error::Locked`] while another process has the store open for writing; [`Error::ReadOnly`] for writing on a replica;
+    /// [`Error::Corruption`] if the keys are not those of a store; [`Error::Busy`] and [`Error::BackEnd`] of the server.
+    pub fn open(options: Options) -> Result<Self> {
+        Ok(Self { core: Arc::new(Core::open(options, token())?) })
+    }
+
+    /// Renews the lease of the lock. Whatever uses the store does so when a third of the lease has passed; call this where
+    /// nothing uses it for long. Cost: one round trip.
+    ///
+    /// # Errors
+    /// [`Error::Locked`] if another process has taken the lock, [`Error::ReadOnly`], and those of the server.
+    pub fn renew(&self) -> Result<()> {
+        if self.core.options.read_only {
+            return Err(Error::ReadOnly { back_end: NAME });
+        }
+        self.core.renew()
+    }
+
+    fn admin(&self, call: &'static str, words: &[&[u8]]) -> Result<Value> {
+        let mut command = Cmd::new();
+        for word in words {
+            command.arg(*word);
+        }
+        self.core.link.admin(&command).map_err(|failure| failure.told(call))
+    }
+}
+
+/// A name for this opening that no other has: of random bits, and the process.
+fn token() -> String {
+    let random = || RandomState::new().build_hasher().finish();
+    format!("{:016x}{:016x}-process-{}", random(), random(), std::process::id())
+}
+
+impl Database for Redis {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    /// Cost: nothing; a round trip when the lease is to be renewed, or for reading only.
+    fn reader(&self) -> Result<Box<dyn Reader + Send>> {
+        Ok(Box::new(Snapshot::new(Arc::clone(&self.core))?))
+    }
+
+    /// Cost: nothing; a round trip when the lease is to be renewed.
+    fn writer(&self) -> Result<Box<dyn Writer + '_>> {
+        Ok(Box::new(Transaction::new(&self.core)?))
+    }
+
+    /// Cost: nothing, since a server that syncs each commit does so before it answers.
+    fn settle(&self, _receipt: Receipt) -> Result<()> {
+        self.core.is_open("settle")
+    }
+
+    /// Nothing is left to do with `appendfsync always`. Without a log (`appendonly no`) the server writes a snapshot of all its
+    /// databases and answers nobody meanwhile, which must take no longer than the read timeout.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] with a log that is not synced at each commit.
+    fn sync(&self) -> Result<()> {
+        self.core.is_open("sync")?;
+        if self.core.facts.is_always() {
+            return Ok(());
+        }
+        if self.core.facts.has_log() {
+            return Err(unsupported(
+                "sync",
+                "Redis syncs its log on demand only with appendfsync always",
+            ));
+        }
+        self.admin("SAVE", &[b"SAVE"])?;
+        self.core.count_sync();
+        Ok(())
+    }
+
+    fn guarantee(&self) -> Guarantee {
+        self.core.facts.guarantee()
+    }
+
+    /// The options, and what the server said when the store was opened.
+    fn settings(&self) -> Vec<(&'static str, String)> {
+        let options = &self.core.options;
+        let mut settings = vec![
+            ("servers", self.core.link.address()),
+            ("cluster", options.cluster.to_string()),
+            ("prefix", options.prefix.clone()),
+            ("pool", options.pool.to_string()),
+            ("connect_timeout", format!("{:?}", options.connect_timeout)),
+            ("read_timeout", format!("{:?}", options.read_timeout)),
+            ("write_timeout", format!("{:?}", options.write_timeout)),
+            ("lease", format!("{:?}", options.lease)),
+            ("read_only", options.read_only.to_string()),
+            ("value_bytes_max", self.core.value_bytes_max.to_string()),
+        ];
+        settings.extend(self.core.facts.settings());
+        settings
+    }
+
+    /// Bytes are those of the arguments and answers, without what the protocol adds; syncs are those that confirmed a commit with
+    /// `appendfsync always`, which a server may have shared with others, and those of [`sync`](Database::sync).
+    fn counts(&self) -> Counts {
+        self.core.counts()
+    }
+
+    /// The server's estimate of the memory that the store takes, from samples of its entries. Files are shared with whatever
+    /// else the server keeps and not counted.
+    fn disk_bytes(&self) -> Result<u64> {
+        self.core.is_open("disk_bytes")?;
+        let keys = &self.core.keys;
+        let tables = (0..keys.tables()).flat_map(|table| [keys.values(table), keys.order(table)]);
+        let mut bytes = 0;
+        for key in tables.chain([keys.meta()]) {
+            bytes += match self.admin("MEMORY USAGE", &[b"MEMORY", b"USAGE", &key])? {
+                Value::Nil => 0,
+                Value::Int(bytes) => u64::try_from(bytes).map_err(|_| bad_reply("MEMORY USAGE"))?,
+                _ => return Err(bad_reply("MEMORY USAGE")),
+            };
+        }
+        Ok(bytes)
+    }
+
+    /// Has the server give unused memory back, and begin to write its log anew in the background unless it does already.
+    fn compact(&self) -> Result<()> {
+        self.core.is_open("compact")?;
+        self.admin("MEMORY PURGE", &[b"MEMORY", b"PURGE"])?;
+        if facts::Facts::gather(&self.core.link)?.may_rewrite_log() {
+            self.admin("BGREWRITEAOF", &[b"BGREWRITEAOF"])?;
+        }
+        Ok(())
+    }
+
+    fn close(&self) -> Result<()> {
+        self.core.close()
+    }
+}

@@ -1,0 +1,694 @@
+//! What all handles of an open store share: the link, the lock, the number of the last commit, and what snapshots need.
+//!
+//! # Who may write
+//!
+//! Opening for writing takes the lock, a key with a lease that every later use renews, and enters its token as `owner`. The lease
+//! decides when another process may take over; `owner` and `fence`, which each commit is checked against in the same script that
+//! carries it out, decide that nothing of a former owner takes place any more.
+//!
+//! # A commit whose answer is lost
+//!
+//! The store keeps the id of its last commit. Without an answer the fence is raised on another connection: the server has then
+//! carried the commit out, which its id tells, or never will, even where the request still lies in a buffer of a server that was
+//! stopped. If the server cannot be reached the outcome is unknown until it can: reads and commits find out first.
+//!
+//! # Snapshots
+//!
+//! See [`Undo`]. A commit that finds no snapshot when it is sent notes nothing; readers that come while its answer is on
+//! its way wait for it, as the server would make them.
+
+use std::borrow::Cow;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use ::redis::Value;
+use terrane_merkle::backend::{Counts, Error, Receipt, Result};
+
+use super::facts::Facts;
+use super::link::{Failure, Link};
+use super::options::Options;
+use super::parts::{Changes, Part, makes_room, parts};
+use super::script::{
+    ACQUIRE, COMMIT, COUNT, Call, FENCE, FORMAT, Keys, Meta, PAGE, READ, RELEASE, RENEW, STAGE,
+    STATE, UNSTAGE, array_of, bytes_of, count_of,
+};
+use super::trouble::{NAME, Trouble, bad_reply, corrupt, locked, told, trouble};
+use super::undo::{Old, Replaced, Undo};
+
+/// Keys whose values are asked for in one request at most.
+pub(crate) const READ_KEYS_MAX: usize = 1_000;
+/// Keys that are counted in one request at most.
+const COUNT_KEYS_MAX: usize = 10_000;
+
+/// A page of a table, ascending.
+#[derive(Debug)]
+pub(crate) struct Page {
+    pub(crate) entries: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Whether the range has no entries beyond them.
+    pub(crate) is_last: bool,
+}
+
+/// The range that a page is to be read from, in the order of the direction, as `ZRANGE BYLEX` writes ends.
+#[derive(Debug)]
+pub(crate) struct PageRange {
+    pub(crate) from: Vec<u8>,
+    pub(crate) to: Vec<u8>,
+    pub(crate) is_backward: bool,
+    pub(crate) entries_max: usize,
+    pub(crate) bytes_max: usize,
+}
+
+/// What answers must agree with.
+#[derive(Debug, Clone)]
+pub(crate) enum Stand {
+    /// The process writes, and reads as of this commit of what it knows.
+    Own(u64),
+    /// Another process may write: nothing may have changed.
+    Other(Meta),
+}
+
+/// Why nothing works any more.
+#[derive(Debug, Clone, Copy)]
+enum End {
+    Closed,
+    LockLost,
+    CommitsLost { known: u64, found: u64 },
+}
+
+impl End {
+    fn error(self, call: &'static str) -> Error {
+        match self {
+            Self::Closed => trouble(call, Trouble::Closed),
+            Self::LockLost => locked(
+                "the lease of the lock ran out and another process took it; nothing was changed; open the database anew",
+            ),
+            Self::CommitsLost { known, found } => {
+                trouble(call, Trouble::CommitsLost { known, found })
+            }
+        }
+    }
+}
+
+/// A commit on its way.
+#[derive(Debug, Clone)]
+struct Flight {
+    id: String,
+    /// Whether what it replaces was noted for snapshots.
+    is_noted: bool,
+    /// Whether its answer was lost.
+    is_lost: bool,
+}
+
+#[derive(Debug)]
+struct State {
+    /// The last commit that is known to have taken place.
+    version: u64,
+    fence: u64,
+    /// How many commits were begun, for their ids.
+    begun: u64,
+    undo: Undo,
+    flight: Option<Flight>,
+    has_writer: bool,
+    /// When the lease began for the last time.
+    renewed: Instant,
+    end: Option<End>,
+}
+
+/// What became of a commit.
+enum Outcome {
+    TookPlace,
+    /// It did not and never will, and why.
+    Refused(Error),
+    Unknown(Error),
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) options: Options,
+    pub(crate) link: Link,
+    pub(crate) keys: Keys,
+    pub(crate) facts: Facts,
+    pub(crate) token: String,
+    pub(crate) value_bytes_max: usize,
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Held by who finds out about a lost answer.
+    finding_out: Mutex<()>,
+    transactions: AtomicU64,
+    syncs: AtomicU64,
+}
+
+impl Core {
+    pub(crate) fn open(options: Options, token: String) -> Result<Self> {
+        options.check()?;
+        let keys = Keys::new(&options.prefix, &options.indexes);
+        let link = Link::new(&options, keys.meta())?;
+        let facts = Facts::gather(&link)?;
+        facts.check(&options)?;
+        let (version, fence) = if options.read_only {
+            let meta = read_state(&link, &keys)?;
+            let prefix = options.prefix.clone();
+            let missing = || trouble("opening", Trouble::NoStore { prefix });
+            (meta.exists.then_some(meta.version).ok_or_else(missing)?, 0)
+        } else {
+            acquire(&link, &keys, &options, &token)?
+        };
+        let state = State {
+            version,
+            fence,
+            begun: 0,
+            undo: Undo::new(keys.tables()),
+            flight: None,
+            has_writer: false,
+            renewed: Instant::now(),
+            end: None,
+        };
+        Ok(Self {
+            value_bytes_max: facts.value_bytes_max(),
+            link,
+            keys,
+            facts,
+            token,
+            options,
+            state: Mutex::new(state),
+            changed: Condvar::new(),
+            finding_out: Mutex::new(()),
+            transactions: AtomicU64::new(0),
+            syncs: AtomicU64::new(0),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        self.changed.wait(state).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Fails if the database was closed, or can go on no more.
+    pub(crate) fn is_open(&self, call: &'static str) -> Result<()> {
+        self.state().end.map_or(Ok(()), |end| Err(end.error(call)))
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        let (bytes_written, bytes_read) = self.link.bytes();
+        Counts {
+            transactions: self.transactions.load(Ordering::Relaxed),
+            syncs: self.syncs.load(Ordering::Relaxed),
+            bytes_written,
+            bytes_read,
+        }
+    }
+
+    pub(crate) fn count_sync(&self) {
+        self.syncs.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A snapshot begins.
+    pub(crate) fn begin_snapshot(&self) -> Result<Stand> {
+        self.is_open("reader")?;
+        if self.options.read_only {
+            return Ok(Stand::Other(self.existing()?));
+        }
+        self.keep_lock()?;
+        let mut state = self.certain_state("reader", false)?;
+        let version = state.version;
+        state.undo.begin(version);
+        Ok(Stand::Own(version))
+    }
+
+    /// It ends.
+    pub(crate) fn end_snapshot(&self, stand: &Stand) {
+        if let Stand::Own(version) = stand {
+            self.state().undo.end(*version);
+        }
+    }
+
+    fn existing(&self) -> Result<Meta> {
+        let meta = read_state(&self.link, &self.keys)?;
+        let prefix = self.options.prefix.clone();
+        if meta.exists { Ok(meta) } else { Err(trouble("reader", Trouble::NoStore { prefix })) }
+    }
+
+    /// The writer begins, when no other does: the commit that it starts from.
+    pub(crate) fn begin_writing(&self) -> Result<u64> {
+        self.is_open("writer")?;
+        if self.options.read_only {
+            return Err(Error::ReadOnly { back_end: NAME });
+        }
+        let mut state = self.state();
+        while state.has_writer {
+            state = self.wait(state);
+        }
+        state.has_writer = true;
+        drop(state);
+        let version =
+            self.keep_lock().and_then(|()| Ok(self.certain_state("writer", true)?.version));
+        if version.is_err() {
+            self.end_writing();
+        }
+        version
+    }
+
+    /// It ends.
+    pub(crate) fn end_writing(&self) {
+        self.state().has_writer = false;
+        self.changed.notify_all();
+    }
+
+    /// The state, once it is known what the server has. `is_still` waits for any commit on its way, else only for one that a
+    /// new snapshot could not be protected from.
+    fn certain_state(&self, call: &'static str, is_still: bool) -> Result<MutexGuard<'_, State>> {
+        let mut state = self.state();
+        loop {
+            if let Some(end) = state.end {
+                return Err(end.error(call));
+            }
+            match &state.flight {
+                None => return Ok(state),
+                Some(flight) if flight.is_lost => {
+                    drop(state);
+                    self.find_out()?;
+                    state = self.state();
+                }
+                Some(flight) if flight.is_noted && !is_still => return Ok(state),
+                Some(_) => state = self.wait(state),
+            }
+        }
+    }
+
+    /// Renews the lease if a third of it has passed.
+    pub(crate) fn keep_lock(&self) -> Result<()> {
+        let is_due = self.state().renewed.elapsed() >= self.options.lease / 3;
+        if is_due { self.renew() } else { Ok(()) }
+    }
+
+    /// Renews the lease. Cost: one round trip.
+    pub(crate) fn renew(&self) -> Result<()> {
+        self.is_open("renew")?;
+        let version = self.state().version;
+        let now = Instant::now();
+        let lease = self.lease();
+        let arguments = vec![self.token.as_bytes(), lease.as_bytes()];
+        let keys = vec![self.keys.meta(), self.keys.lock()];
+        let value = self.link.eval_again(&Call { script: &RENEW, keys, arguments })?;
+        self.agree(&Meta::parse("renew", value)?, &Stand::Own(version))?;
+        self.state().renewed = now;
+        Ok(())
+    }
+
+    fn lease(&self) -> String {
+        self.options.lease.as_millis().to_string()
+    }
+
+    /// Whether what a server has agrees with what is known.
+    fn agree(&self, meta: &Meta, stand: &Stand) -> Result<()> {
+        let end = match stand {
+            Stand::Own(_) if meta.exists && meta.owner != self.token.as_bytes() => End::LockLost,
+            Stand::Own(known) if !meta.exists || meta.version < *known => {
+                End::CommitsLost { known: *known, found: meta.version }
+            }
+            Stand::Other(before)
+                if (before.version, &before.commit) != (meta.version, &meta.commit) =>
+            {
+                return Err(Error::Busy {
+                    back_end: NAME,
+                    what:
+                        "another process has committed since the snapshot was made; make a new one"
+                            .to_owned(),
+                    source: None,
+                });
+            }
+            Stand::Own(_) | Stand::Other(_) => return Ok(()),
+        };
+        let end = *self.state().end.get_or_insert(end);
+        Err(end.error("reading"))
+    }
+
+    /// The values of keys as the server has them. Cost: a round trip for every [`READ_KEYS_MAX`] keys.
+    pub(crate) fn read(&self, stand: &Stand, table: usize, keys: &[&[u8]]) -> Result<Vec<Old>> {
+        let mut values = Vec::with_capacity(keys.len());
+        for keys in keys.chunks(READ_KEYS_MAX) {
+            let names = vec![self.keys.meta(), self.keys.values(table)];
+            let call = Call { script: &READ, keys: names, arguments: keys.to_vec() };
+            let [meta, found] = array_of("read", self.link.eval_again(&call)?)?;
+            self.agree(&Meta::parse("read", meta)?, stand)?;
+            let Value::Array(found) = found else { return Err(bad_reply("read")) };
+            if found.len() != keys.len() {
+                return Err(bad_reply("read"));
+            }
+            for value in found {
+                values.push(bytes_of("read", value)?);
+            }
+        }
+        Ok(values)
+    }
+
+    /// How many entries a table has in the server, and how many of `keys` are among them.
+    pub(crate) fn count(&self, stand: &Stand, table: usize, keys: &[&[u8]]) -> Result<(u64, u64)> {
+        let names = vec![self.keys.meta(), self.keys.order(table), self.keys.values(table)];
+        let (mut all, mut among) = (0, 0);
+        let nothing: [&[&[u8]]; 1] = [&[]];
+        let chunks: &mut dyn Iterator<Item = &[&[u8]]> = if keys.is_empty() {
+            &mut nothing.into_iter()
+        } else {
+            &mut keys.chunks(COUNT_KEYS_MAX)
+        };
+        for keys in chunks {
+            let call = Call { script: &COUNT, keys: names.clone(), arguments: keys.to_vec() };
+            let [meta, count, found] = array_of("count", self.link.eval_again(&call)?)?;
+            self.agree(&Meta::parse("count", meta)?, stand)?;
+            all = count_of("count", &count)?;
+            among += count_of("count", &found)?;
+        }
+        Ok((all, among))
+    }
+
+    /// A page of a table as the server has it. Cost: one round trip.
+    pub(crate) fn page(&self, stand: &Stand, table: usize, range: &PageRange) -> Result<Page> {
+        let names = vec![self.keys.meta(), self.keys.order(table), self.keys.values(table)];
+        let (entries_max, bytes_max) = (range.entries_max.to_string(), range.bytes_max.to_string());
+        let direction: &[u8] = if range.is_backward { b"REV" } else { b"" };
+        let arguments = vec![
+            &range.from[..],
+            &range.to,
+            direction,
+            entries_max.as_bytes(),
+            bytes_max.as_bytes(),
+        ];
+        let value = self.link.eval_again(&Call { script: &PAGE, keys: names, arguments })?;
+        let [meta, is_last, strings] = array_of("page", value)?;
+        self.agree(&Meta::parse("page", meta)?, stand)?;
+        let is_last = count_of("page", &is_last)? == 1;
+        let Value::Array(strings) = strings else { return Err(bad_reply("page")) };
+        let mut entries = Vec::with_capacity(strings.len() / 2);
+        let mut strings = strings.into_iter();
+        while let (Some(key), Some(value)) = (strings.next(), strings.next()) {
+            let key = bytes_of("page", key)?.ok_or_else(|| bad_reply("page"))?;
+            let value = bytes_of("page", value)?;
+            entries.push((key, value.ok_or_else(|| corrupt("a key in the order has no value"))?));
+        }
+        if range.is_backward {
+            entries.reverse();
+        }
+        Ok(Page { entries, is_last })
+    }
+
+    /// Reads what commits after `version` replaced.
+    pub(crate) fn with_undo<T>(&self, read: impl FnOnce(&Undo) -> T) -> T {
+        read(&self.state().undo)
+    }
+
+    /// Carries out a transaction that started from commit `version`.
+    pub(crate) fn commit(&self, version: u64, changes: &Changes) -> Result<Receipt> {
+        self.is_open("commit")?;
+        let parts = parts(changes, self.facts.part_bytes_max());
+        let may_pass: &[u8] = if makes_room(changes) { b"1" } else { b"0" };
+        let staged = if parts.len() > 1 { &parts[..] } else { &[] };
+        let outcome = match self.stage(staged, may_pass) {
+            Ok(()) => self.carry_out(version, changes, &parts, may_pass),
+            Err(error) => Outcome::Refused(error),
+        };
+        if !staged.is_empty() && !matches!(outcome, Outcome::TookPlace) {
+            // What is not removed now expires with the lease.
+            let keys = (0..staged.len()).map(|part| self.keys.staged(&self.token, part)).collect();
+            drop(self.link.eval(&Call { script: &UNSTAGE, keys, arguments: Vec::new() }));
+        }
+        match outcome {
+            Outcome::TookPlace => Ok(Receipt(version + 1)),
+            Outcome::Refused(error) | Outcome::Unknown(error) => Err(error),
+        }
+    }
+
+    fn stage(&self, parts: &[Part<'_>], may_pass: &[u8]) -> Result<()> {
+        let lease = self.lease();
+        for (number, part) in parts.iter().enumerate() {
+            self.keep_lock()?;
+            let mut arguments = vec![lease.as_bytes(), may_pass];
+            arguments.extend(part.iter().map(|string| &string[..]));
+            let keys = vec![self.keys.staged(&self.token, number)];
+            let length = self.link.eval_again(&Call { script: &STAGE, keys, arguments })?;
+            if count_of("stage", &length)? != part.len() as u64 {
+                return Err(bad_reply("stage"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends a commit whose parts are staged, if there are several, and settles what became of it.
+    fn carry_out(
+        &self,
+        version: u64,
+        changes: &Changes,
+        parts: &[Part<'_>],
+        may_pass: &[u8],
+    ) -> Outcome {
+        let id = match self.take_off(version, changes) {
+            Ok(id) => id,
+            Err(error) => return Outcome::Refused(error),
+        };
+        let outcome = self.send(&id, version, parts, may_pass);
+        self.land(&outcome);
+        outcome
+    }
+
+    /// Notes what the commit is about to replace if a snapshot lives, and enters it as on its way.
+    fn take_off(&self, version: u64, changes: &Changes) -> Result<String> {
+        let mut replaced = None;
+        loop {
+            let mut state = self.state();
+            if let Some(end) = state.end {
+                return Err(end.error("commit"));
+            }
+            if state.undo.is_needed() && replaced.is_none() {
+                drop(state);
+                replaced = Some(self.replaced(version, changes)?);
+                continue;
+            }
+            state.begun += 1;
+            let id = format!("{}.{}", self.token, state.begun);
+            let is_noted = replaced.is_some();
+            // Until it has landed, the commit before it is held like a snapshot.
+            state.undo.begin(version);
+            for (table, replaced) in replaced.into_iter().flatten() {
+                state.undo.note(version + 1, table, replaced);
+            }
+            state.flight = Some(Flight { id: id.clone(), is_noted, is_lost: false });
+            return Ok(id);
+        }
+    }
+
+    fn replaced(&self, version: u64, changes: &Changes) -> Result<Vec<(usize, Replaced)>> {
+        let stand = Stand::Own(version);
+        let mut all = Vec::new();
+        for (table, changes) in
+            changes.iter().enumerate().filter(|(_, changes)| !changes.is_empty())
+        {
+            let keys: Vec<&[u8]> = changes.keys().map(Vec::as_slice).collect();
+            let values = self.read(&stand, table, &keys)?;
+            let (count, _) = self.count(&stand, table, &[])?;
+            let values = changes.keys().cloned().zip(values).collect();
+            all.push((table, Replaced { count, values }));
+        }
+        Ok(all)
+    }
+
+    /// The commit has landed, or its answer is lost.
+    fn land(&self, outcome: &Outcome) {
+        let mut state = self.state();
+        let version = state.version;
+        match outcome {
+            Outcome::TookPlace => {
+                state.version += 1;
+                self.transactions.fetch_add(1, Ordering::Relaxed);
+                if self.facts.is_always() {
+                    self.count_sync();
+                }
+            }
+            Outcome::Refused(_) => state.undo.forget(version + 1),
+            Outcome::Unknown(_) => {
+                if let Some(flight) = &mut state.flight {
+                    flight.is_lost = true;
+                }
+                drop(state);
+                self.changed.notify_all();
+                return;
+            }
+        }
+        state.flight = None;
+        state.undo.end(version);
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    fn send(&self, id: &str, version: u64, parts: &[Part<'_>], may_pass: &[u8]) -> Outcome {
+        let mut is_first = true;
+        loop {
+            let failure = match self.send_once(id, version, parts, may_pass) {
+                Ok(reply) => return self.outcome_of(reply, version),
+                Err(Failure::NotSent(error)) => return Outcome::Refused(error),
+                Err(Failure::Said(error)) if !self.link.is_cluster() => {
+                    return Outcome::Refused(told("commit", error));
+                }
+                Err(failure) => failure,
+            };
+            let is_stale = failure.may_be_stale();
+            let error = failure.told("commit");
+            match self.void(id, version, error) {
+                Ok(Outcome::Refused(_)) if is_stale && is_first => is_first = false,
+                Ok(Outcome::Unknown(error)) | Err(error) => {
+                    return Outcome::Unknown(unknown(error));
+                }
+                Ok(outcome) => return outcome,
+            }
+        }
+    }
+
+    fn send_once(
+        &self,
+        id: &str,
+        version: u64,
+        parts: &[Part<'_>],
+        may_pass: &[u8],
+    ) -> std::result::Result<Value, Failure> {
+        let tables = self.keys.tables();
+        let mut keys = vec![self.keys.meta(), self.keys.lock()];
+        keys.extend(
+            (0..tables).flat_map(|table| [self.keys.values(table), self.keys.order(table)]),
+        );
+        let (staged, inline) =
+            if parts.len() > 1 { (parts, None) } else { (&[][..], parts.first()) };
+        keys.extend((0..staged.len()).map(|part| self.keys.staged(&self.token, part)));
+        let fence = self.state().fence;
+        let mut numbers = [fence, version, version + 1].map(|number| number.to_string()).to_vec();
+        numbers.push(self.lease());
+        numbers.extend([tables, staged.len()].map(|number| number.to_string()));
+        numbers.extend(staged.iter().map(|part| part.len().to_string()));
+        let mut arguments = vec![self.token.as_bytes(), id.as_bytes()];
+        arguments.extend(numbers[..4].iter().map(String::as_bytes));
+        arguments.push(may_pass);
+        arguments.extend(numbers[4..].iter().map(String::as_bytes));
+        arguments.extend(inline.into_iter().flatten().map(|string: &Cow<'_, [u8]>| &string[..]));
+        let sent = Instant::now();
+        let reply = self.link.eval(&Call { script: &COMMIT, keys, arguments })?;
+        self.state().renewed = sent;
+        Ok(reply)
+    }
+
+    fn outcome_of(&self, reply: Value, version: u64) -> Outcome {
+        let reply = bytes_of("commit", reply).ok().flatten().unwrap_or_default();
+        Outcome::Refused(match &reply[..] {
+            b"done" => return Outcome::TookPlace,
+            b"type" => corrupt("a key under the prefix has another type than the store gives it"),
+            b"stage" => trouble("commit", Trouble::Unstaged),
+            b"pending" => corrupt("a commit was broken off half way by the server"),
+            b"owner" | b"version" => match self.renew_as(version) {
+                Ok(()) => trouble("commit", Trouble::Fenced),
+                Err(error) => error,
+            },
+            b"fence" => trouble("commit", Trouble::Fenced),
+            _ => bad_reply("commit"),
+        })
+    }
+
+    /// Tells by an error why a commit found another owner or version.
+    fn renew_as(&self, version: u64) -> Result<()> {
+        let meta = read_state(&self.link, &self.keys)?;
+        self.agree(&meta, &Stand::Own(version))
+    }
+
+    /// Finds out whether a commit without an answer took place, and sees to it that it does not later. `error` is what became
+    /// of its call.
+    ///
+    /// # Errors
+    /// Those of the server, which could not be asked.
+    fn void(&self, id: &str, version: u64, error: Error) -> Result<Outcome> {
+        let fence = {
+            let mut state = self.state();
+            state.fence += 1;
+            state.fence.to_string()
+        };
+        let arguments = vec![self.token.as_bytes(), fence.as_bytes()];
+        let call = Call { script: &FENCE, keys: vec![self.keys.meta()], arguments };
+        let meta = Meta::parse("fence", self.link.eval_again(&call)?)?;
+        if meta.commit == id.as_bytes() {
+            return Ok(Outcome::TookPlace);
+        }
+        Ok(match self.agree(&meta, &Stand::Own(version)) {
+            Ok(()) => Outcome::Refused(error),
+            Err(lost) if meta.version <= version => Outcome::Refused(lost),
+            // Another process took over and committed, perhaps on top of this.
+            Err(_) => Outcome::Unknown(error),
+        })
+    }
+
+    /// Finds out about the commit whose answer was lost.
+    fn find_out(&self) -> Result<()> {
+        let _finding_out = self.finding_out.lock().unwrap_or_else(PoisonError::into_inner);
+        let (id, version) = {
+            let state = self.state();
+            match &state.flight {
+                Some(flight) if flight.is_lost => (flight.id.clone(), state.version),
+                _ => return Ok(()),
+            }
+        };
+        let outcome = self.void(&id, version, trouble("commit", Trouble::Fenced))?;
+        self.land(&outcome);
+        self.is_open("commit")
+    }
+
+    /// Gives up the lock; whatever comes later fails.
+    pub(crate) fn close(&self) -> Result<()> {
+        let before = self.state().end.replace(End::Closed);
+        self.changed.notify_all();
+        let outcome = match before {
+            Some(End::Closed) => Ok(()),
+            _ if self.options.read_only => Ok(()),
+            _ => self.release(),
+        };
+        self.link.close_idle();
+        outcome
+    }
+
+    fn release(&self) -> Result<()> {
+        let keys = vec![self.keys.lock()];
+        let arguments = vec![self.token.as_bytes()];
+        self.link.eval_again(&Call { script: &RELEASE, keys, arguments }).map(drop)
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        // A lock that is not given up now expires with its lease.
+        drop(self.close());
+    }
+}
+
+fn unknown(error: Error) -> Error {
+    Error::Unknown { back_end: NAME, source: Some(error.into()) }
+}
+
+fn read_state(link: &Link, keys: &Keys) -> Result<Meta> {
+    let call = Call { script: &STATE, keys: vec![keys.meta()], arguments: Vec::new() };
+    Meta::parse("state", link.eval_again(&call)?)
+}
+
+/// Takes the lock: the number of the last commit, and the fence.
+fn acquire(link: &Link, keys: &Keys, options: &Options, token: &str) -> Result<(u64, u64)> {
+    let lease = options.lease.as_millis().to_string();
+    let mut names = vec![keys.meta(), keys.lock()];
+    names.extend(keys.probes());
+    let arguments = vec![token.as_bytes(), lease.as_bytes(), FORMAT.as_bytes()];
+    let value = link.eval_again(&Call { script: &ACQUIRE, keys: names, arguments })?;
+    let [meta, fence, holder, milliseconds] = array_of("acquire", value)?;
+    if let Some(holder) = bytes_of("acquire", holder)? {
+        let holder = String::from_utf8_lossy(&holder).into_owned();
+        let left = count_of("acquire", &milliseconds).unwrap_or_default();
+        return Err(locked(format!("by {holder}, whose lease has {left} ms left")));
+    }
+    let meta = Meta::parse("acquire", meta)?;
+    Ok((meta.version, count_of("acquire", &fence)?))
+}

@@ -1,0 +1,312 @@
+//! What a server says of itself, and what commits are worth on it.
+
+use std::collections::HashMap;
+
+use ::redis::{Cmd, Value};
+use terrane_merkle::backend::{Durability, Guarantee, PowerLoss, Result, VALUE_BYTES_MAX};
+
+use super::link::{Failure, Link};
+use super::options::Options;
+use super::trouble::{bad_reply, unsupported};
+
+/// The oldest release that is used.
+const RELEASE_MIN: (u64, u64) = (7, 0);
+/// Bytes of arguments that are sent in one request at most, unless a single value has more.
+const PART_BYTES_MAX: usize = 16 << 20;
+/// What a request has beside its values, generously.
+const REQUEST_OVERHEAD_BYTES: usize = 256 << 10;
+/// `client-query-buffer-limit` where it cannot be asked for.
+const QUERY_BYTES_DEFAULT: usize = 1 << 30;
+/// `proto-max-bulk-len` where it cannot be asked for.
+const BULK_BYTES_DEFAULT: usize = 512 << 20;
+
+/// Settings that are asked for.
+const SETTINGS: [&str; 8] = [
+    "appendonly",
+    "appendfsync",
+    "no-appendfsync-on-rewrite",
+    "save",
+    "maxmemory",
+    "maxmemory-policy",
+    "proto-max-bulk-len",
+    "client-query-buffer-limit",
+];
+
+/// What a server said of itself when the store was opened.
+#[derive(Debug)]
+pub(crate) struct Facts {
+    info: HashMap<String, String>,
+    /// Nothing where `CONFIG GET` is forbidden.
+    config: Option<HashMap<String, String>>,
+}
+
+impl Facts {
+    /// Asks the server that has the store. Cost: two round trips.
+    pub(crate) fn gather(link: &Link) -> Result<Self> {
+        let mut command = Cmd::new();
+        command.arg("INFO");
+        let info = link.admin(&command).map_err(|failure| failure.told("INFO"))?;
+        let info = parse_info(&text_of(info)?);
+        let mut command = Cmd::new();
+        command.arg("CONFIG").arg("GET").arg(&SETTINGS);
+        let config = match link.admin(&command) {
+            Ok(Value::Array(pairs)) => Some(parse_pairs(pairs)?),
+            Ok(Value::Map(pairs)) => Some(parse_pairs(
+                pairs.into_iter().flat_map(|(key, value)| [key, value]).collect(),
+            )?),
+            Ok(_) => return Err(bad_reply("CONFIG GET")),
+            // Whatever its reason, the server is there and does not tell.
+            Err(Failure::Said(_)) => None,
+            Err(failure) => return Err(failure.told("CONFIG GET")),
+        };
+        Ok(Self { info, config })
+    }
+
+    fn info(&self, name: &str) -> &str {
+        self.info.get(name).map_or("", String::as_str)
+    }
+
+    fn config(&self, name: &str) -> Option<&str> {
+        self.config.as_ref()?.get(name).map(String::as_str)
+    }
+
+    fn release(&self) -> (u64, u64) {
+        let mut parts = self.info("redis_version").split('.').map(|part| part.parse().unwrap_or(0));
+        (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
+    }
+
+    /// Whether the server keeps a log of what changes.
+    pub(crate) fn has_log(&self) -> bool {
+        self.info("aof_enabled") == "1"
+    }
+
+    /// Whether there is a log that is not being written anew just now.
+    pub(crate) fn may_rewrite_log(&self) -> bool {
+        let is_idle = |name| matches!(self.info(name), "" | "0");
+        self.has_log() && is_idle("aof_rewrite_in_progress") && is_idle("aof_rewrite_scheduled")
+    }
+
+    /// Whether each commit is durable when it is confirmed.
+    pub(crate) fn is_always(&self) -> bool {
+        self.has_log()
+            && self.config("appendfsync") == Some("always")
+            && self.config("no-appendfsync-on-rewrite") == Some("no")
+    }
+
+    fn bytes(&self, name: &str, default: usize) -> usize {
+        self.config(name).and_then(|text| text.parse().ok()).unwrap_or(default)
+    }
+
+    fn query_bytes(&self) -> usize {
+        let limit = self.bytes("client-query-buffer-limit", QUERY_BYTES_DEFAULT);
+        limit.saturating_sub(REQUEST_OVERHEAD_BYTES)
+    }
+
+    /// Bytes that a value may have.
+    pub(crate) fn value_bytes_max(&self) -> usize {
+        let bulk = self.bytes("proto-max-bulk-len", BULK_BYTES_DEFAULT);
+        VALUE_BYTES_MAX.min(bulk).min(self.query_bytes())
+    }
+
+    /// Bytes of arguments that one request may have; a value of any size allowed counts as fitting alone.
+    pub(crate) fn part_bytes_max(&self) -> usize {
+        PART_BYTES_MAX.min(self.query_bytes() / 2)
+    }
+
+    /// Refuses a server that cannot be used as the options ask for.
+    pub(crate) fn check(&self, options: &Options) -> Result<()> {
+        if self.release() < RELEASE_MIN {
+            let (major, minor) = RELEASE_MIN;
+            return Err(unsupported(
+                format!("Redis {}", self.info("redis_version")),
+                format!("needs {major}.{minor} or later"),
+            ));
+        }
+        let policy = self.info("maxmemory_policy");
+        if self.info("maxmemory") != "0" && policy.starts_with("allkeys-") {
+            return Err(unsupported(
+                format!("maxmemory-policy {policy}"),
+                "the server would throw entries of the store away: set noeviction",
+            ));
+        }
+        let (asked, guarantee) = (options.durability, self.guarantee());
+        let is_enough = match asked {
+            Durability::None => true,
+            Durability::Async => guarantee.durability != Durability::None,
+            Durability::Each | Durability::Group => guarantee.power_loss == PowerLoss::EveryCommit,
+        };
+        if is_enough {
+            return Ok(());
+        }
+        let why = if self.config.is_none() {
+            "the server forbids CONFIG GET, so what it promises cannot be told: allow it, or ask for none".to_owned()
+        } else {
+            format!(
+                "{}; set appendonly, appendfsync, no-appendfsync-on-rewrite or save",
+                guarantee.text
+            )
+        };
+        Err(unsupported(format!("durability {}", asked.name()), why))
+    }
+
+    /// What commits are worth.
+    pub(crate) fn guarantee(&self) -> Guarantee {
+        let (durability, survives_kill, power_loss, text) = self.promise();
+        let mut text = format!("Redis, {text}");
+        if self.info("connected_slaves") != "0" {
+            text.push_str("; a failover to a replica may lose the last commits");
+        }
+        Guarantee { durability, survives_kill, power_loss, text }
+    }
+
+    fn promise(&self) -> (Durability, bool, PowerLoss, &'static str) {
+        let (none, promised) = (Durability::None, PowerLoss::NoPromise);
+        let asynchronous = |kill, text| (Durability::Async, kill, PowerLoss::Consistent, text);
+        if self.config.is_none() {
+            let text = "its settings not readable (CONFIG GET is forbidden): no promise";
+            return (none, false, promised, text);
+        }
+        if !self.has_log() {
+            return match self.config("save") {
+                None | Some("") => (
+                    none,
+                    false,
+                    promised,
+                    "appendonly no and no snapshots: a stopped server has lost all",
+                ),
+                Some(_) => asynchronous(
+                    false,
+                    "appendonly no, snapshots (save) only: a stopped server goes back to the last one",
+                ),
+            };
+        }
+        match (self.config("appendfsync"), self.is_always()) {
+            (_, true) => (
+                Durability::Each,
+                true,
+                PowerLoss::EveryCommit,
+                "appendfsync always: commits survive a loss of power",
+            ),
+            (Some("always"), false) => asynchronous(
+                true,
+                "appendfsync always, but no-appendfsync-on-rewrite yes: while the log is rewritten, \
+                 a loss of power may take commits",
+            ),
+            (Some("everysec"), _) => asynchronous(
+                false,
+                "appendfsync everysec: a loss of power may take about the last second or two, and so may \
+                 killing the server while a sync lasts",
+            ),
+            _ => asynchronous(
+                true,
+                "appendfsync no: a loss of power may take what the system had not written yet",
+            ),
+        }
+    }
+
+    /// What the server said, for [`Database::settings`](terrane_merkle::backend::Database::settings).
+    pub(crate) fn settings(&self) -> Vec<(&'static str, String)> {
+        let mut settings = vec![("redis_version", self.info("redis_version").to_owned())];
+        settings.extend(SETTINGS.map(|name| {
+            let value = match self.config(name) {
+                None => "not told (CONFIG GET is forbidden)",
+                Some("") => "none",
+                Some(value) => value,
+            };
+            (name, value.to_owned())
+        }));
+        settings
+    }
+}
+
+fn text_of(value: Value) -> Result<String> {
+    match value {
+        Value::BulkString(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+        Value::VerbatimString { text, .. } | Value::SimpleString(text) => Ok(text),
+        _ => Err(bad_reply("INFO")),
+    }
+}
+
+/// Lines `name:value`; others are headings.
+fn parse_info(text: &str) -> HashMap<String, String> {
+    let pairs = text.lines().filter_map(|line| line.trim_end().split_once(':'));
+    pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect()
+}
+
+fn parse_pairs(members: Vec<Value>) -> Result<HashMap<String, String>> {
+    let mut pairs = HashMap::new();
+    let mut members = members.into_iter();
+    while let (Some(name), Some(value)) = (members.next(), members.next()) {
+        pairs.insert(text_of(name)?, text_of(value)?);
+    }
+    Ok(pairs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(info: &[(&str, &str)], config: Option<&[(&str, &str)]>) -> Facts {
+        let map = |pairs: &[(&str, &str)]| {
+            pairs.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect()
+        };
+        let mut info: HashMap<_, _> = map(info);
+        for (name, value) in
+            [("redis_version", "7.0.15"), ("maxmemory", "0"), ("connected_slaves", "0")]
+        {
+            info.entry(name.to_owned()).or_insert_with(|| value.to_owned());
+        }
+        Facts { info, config: config.map(map) }
+    }
+
+    fn logged(fsync: &str, on_rewrite: &str) -> Facts {
+        let config =
+            [("appendfsync", fsync), ("no-appendfsync-on-rewrite", on_rewrite), ("save", "")];
+        facts(&[("aof_enabled", "1")], Some(&config))
+    }
+
+    #[test]
+    fn the_promise_follows_from_the_settings() {
+        let promise = |facts: &Facts| {
+            let guarantee = facts.guarantee();
+            (guarantee.durability, guarantee.survives_kill, guarantee.power_loss)
+        };
+        let (none, lossy) = (Durability::None, Durability::Async);
+        let (lost, consistent) = (PowerLoss::NoPromise, PowerLoss::Consistent);
+        let each = (Durability::Each, true, PowerLoss::EveryCommit);
+        assert_eq!(promise(&logged("always", "no")), each);
+        assert_eq!(promise(&logged("always", "yes")), (lossy, true, consistent));
+        assert_eq!(promise(&logged("everysec", "no")), (lossy, false, consistent));
+        assert_eq!(promise(&logged("no", "no")), (lossy, true, consistent));
+        let unlogged = |save| facts(&[("aof_enabled", "0")], Some(&[("save", save)]));
+        assert_eq!(promise(&unlogged("")), (none, false, lost));
+        assert_eq!(promise(&unlogged("3600 1")), (lossy, false, consistent));
+        assert_eq!(promise(&facts(&[("aof_enabled", "1")], None)), (none, false, lost));
+    }
+
+    #[test]
+    fn more_than_the_server_promises_is_refused() {
+        let takes = |facts: &Facts, durability| {
+            facts.check(&Options::server("redis://h").with_durability(durability)).is_ok()
+        };
+        let all = [Durability::None, Durability::Async, Durability::Each, Durability::Group];
+        let taken = |facts: Facts| all.map(|durability| takes(&facts, durability));
+        assert_eq!(taken(logged("always", "no")), [true; 4]);
+        assert_eq!(taken(logged("everysec", "no")), [true, true, false, false]);
+        assert_eq!(
+            taken(facts(&[("aof_enabled", "0")], Some(&[("save", "")]))),
+            [true, false, false, false]
+        );
+        assert_eq!(taken(facts(&[("aof_enabled", "1")], None)), [true, false, false, false]);
+    }
+
+    #[test]
+    fn servers_that_are_old_or_evict_are_refused() {
+        let takes =
+            |info: &[(&str, &str)]| facts(info, None).check(&Options::server("redis://h")).is_ok();
+        assert!(takes(&[]));
+        assert!(!takes(&[("redis_version", "6.2.14")]));
+        let evicting = |policy| takes(&[("maxmemory", "1000"), ("maxmemory_policy", policy)]);
+        assert!(evicting("noeviction") && evicting("volatile-lru") && !evicting("allkeys-lru"));
+    }
+}

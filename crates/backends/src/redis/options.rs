@@ -1,0 +1,178 @@
+//! How a store in Redis is reached and used.
+
+use std::fmt;
+use std::time::Duration;
+
+use terrane_merkle::backend::{Durability, Error, INDEXES_MAX, Result, Table, is_index_name};
+
+use super::trouble::unsupported;
+
+/// Characters of a prefix at most.
+pub const PREFIX_CHARS_MAX: usize = 64;
+
+/// How a store in Redis is reached and used. The defaults suit one server on the local network.
+#[derive(Clone)]
+pub struct Options {
+    pub(crate) urls: Vec<String>,
+    pub(crate) cluster: bool,
+    pub(crate) prefix: String,
+    pub(crate) database: Option<i64>,
+    pub(crate) pool: usize,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) read_timeout: Duration,
+    pub(crate) write_timeout: Duration,
+    pub(crate) lease: Duration,
+    pub(crate) durability: Durability,
+    pub(crate) read_only: bool,
+    pub(crate) indexes: Vec<String>,
+}
+
+/// Without the URLs, which may have passwords.
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options").field("prefix", &self.prefix).finish_non_exhaustive()
+    }
+}
+
+impl Options {
+    fn new(urls: Vec<String>, cluster: bool) -> Self {
+        Self {
+            urls,
+            cluster,
+            prefix: "terrane".to_owned(),
+            database: None,
+            pool: 8,
+            connect_timeout: Duration::from_secs(5),
+            read_timeout: Duration::from_secs(30),
+            write_timeout: Duration::from_secs(30),
+            lease: Duration::from_secs(30),
+            durability: Durability::None,
+            read_only: false,
+            indexes: Vec::new(),
+        }
+    }
+
+    /// One server: `redis://[user:password@]host[:port][/database]`, or `redis+unix:///path`.
+    #[must_use]
+    pub fn server(url: impl Into<String>) -> Self {
+        Self::new(vec![url.into()], false)
+    }
+
+    /// A cluster, by the URLs of some of its servers. The whole store is in one hash slot, thus on one of them.
+    #[must_use]
+    pub fn cluster(urls: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self::new(urls.into_iter().map(Into::into).collect(), true)
+    }
+
+    /// The prefix of the keys, `terrane` unless told: 1 to [`PREFIX_CHARS_MAX`] characters, without braces. Stores of
+    /// different prefixes in one server have nothing to do with each other.
+    #[must_use]
+    pub fn with_prefix(self, prefix: impl Into<String>) -> Self {
+        Self { prefix: prefix.into(), ..self }
+    }
+
+    /// The number of the database, which goes before the one that the URL names. A cluster has number 0 only.
+    #[must_use]
+    pub fn with_database(self, number: i64) -> Self {
+        Self { database: Some(number), ..self }
+    }
+
+    /// How many connections there are at most, 8 unless told. A call that finds all in use waits for the read timeout.
+    #[must_use]
+    pub fn with_pool(self, connections: usize) -> Self {
+        Self { pool: connections, ..self }
+    }
+
+    /// How long connecting, an answer, and sending may take: 5, 30 and 30 seconds unless told. An answer includes what the
+    /// server does for it, also writing a large commit.
+    #[must_use]
+    pub fn with_timeouts(self, connect: Duration, read: Duration, write: Duration) -> Self {
+        Self { connect_timeout: connect, read_timeout: read, write_timeout: write, ..self }
+    }
+
+    /// How long the lock of a writing process outlives its last use, 30 seconds unless told. See
+    /// [`Redis::renew`](super::Redis::renew).
+    #[must_use]
+    pub fn with_lease(self, lease: Duration) -> Self {
+        Self { lease, ..self }
+    }
+
+    /// What commits must be worth, nothing unless told. The server's settings decide what they are worth; opening fails where
+    /// that is less than this.
+    #[must_use]
+    pub fn with_durability(self, durability: Durability) -> Self {
+        Self { durability, ..self }
+    }
+
+    /// For reading beside a process that writes: takes no lock and promises less, see the [module](super).
+    #[must_use]
+    pub fn read_only(self) -> Self {
+        Self { read_only: true, ..self }
+    }
+
+    /// The names of the indexes.
+    #[must_use]
+    pub fn with_indexes(self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self { indexes: names.into_iter().map(Into::into).collect(), ..self }
+    }
+
+    /// Refuses what no server could honour.
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.urls.is_empty() {
+            return Err(unsupported("url", "none is given"));
+        }
+        let length = self.prefix.chars().count();
+        if !(1..=PREFIX_CHARS_MAX).contains(&length) || self.prefix.contains(['{', '}']) {
+            return Err(unsupported(
+                format!("prefix {:?}", self.prefix),
+                format!("takes 1 to {PREFIX_CHARS_MAX} characters other than braces"),
+            ));
+        }
+        if self.cluster && self.database.is_some_and(|number| number != 0) {
+            return Err(unsupported("database", "a cluster has number 0 only"));
+        }
+        if self.pool == 0 {
+            return Err(unsupported("pool", "takes at least one connection"));
+        }
+        let times = [
+            ("connect timeout", self.connect_timeout),
+            ("read timeout", self.read_timeout),
+            ("write timeout", self.write_timeout),
+            ("lease", self.lease),
+        ];
+        for (option, time) in times {
+            if !(Duration::from_millis(1)..=Duration::from_hours(24)).contains(&time) {
+                return Err(unsupported(option, "takes 1 millisecond to 24 hours"));
+            }
+        }
+        self.check_indexes()
+    }
+
+    fn check_indexes(&self) -> Result<()> {
+        if self.indexes.len() > INDEXES_MAX {
+            return Err(unsupported("indexes", format!("at most {INDEXES_MAX} are taken")));
+        }
+        for (position, name) in self.indexes.iter().enumerate() {
+            let why = if !is_index_name(name) {
+                "is no name for an index: lower-case letters, digits and _, the first a letter"
+            } else if self.indexes[..position].contains(name) {
+                "is named twice"
+            } else {
+                continue;
+            };
+            return Err(unsupported(format!("index {name:?}"), why));
+        }
+        Ok(())
+    }
+
+    /// The number of a table: 0 for the main one, then the indexes in their order.
+    pub(crate) fn table(&self, table: Table<'_>) -> Result<usize> {
+        match table {
+            Table::Main => Ok(0),
+            Table::Index(name) => match self.indexes.iter().position(|index| index == name) {
+                Some(position) => Ok(1 + position),
+                None => Err(Error::UnknownIndex { name: name.to_owned() }),
+            },
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Readers: snapshots of a store.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use terrane_merkle::backend::{Cursor, Reader, Result, Table};
+
+use super::core::{Core, Page, PageRange, Stand};
+use super::cursor::{Above, Pages, View};
+use super::undo::Old;
+
+/// See the [module](self).
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    core: Arc<Core>,
+    stand: Stand,
+}
+
+impl Snapshot {
+    pub(crate) fn new(core: Arc<Core>) -> Result<Self> {
+        let stand = core.begin_snapshot()?;
+        Ok(Self { core, stand })
+    }
+
+    /// The table's number, if reading may go on.
+    fn enter(&self, table: Table<'_>) -> Result<usize> {
+        self.core.is_open("read")?;
+        let table = self.core.options.table(table)?;
+        if let Stand::Own(_) = self.stand {
+            self.core.keep_lock()?;
+        }
+        Ok(table)
+    }
+
+    /// The values of the keys that later commits changed.
+    fn undone(&self, table: usize, keys: &[&[u8]]) -> Vec<Option<Old>> {
+        let Stand::Own(version) = self.stand else { return vec![None; keys.len()] };
+        self.core.with_undo(|undo| {
+            if undo.is_empty(table) {
+                return vec![None; keys.len()];
+            }
+            keys.iter().map(|key| undo.value(table, key, version).cloned()).collect()
+        })
+    }
+}
+
+impl Drop for Snapshot {
+    fn drop(&mut self) {
+        self.core.end_snapshot(&self.stand);
+    }
+}
+
+impl Reader for Snapshot {
+    fn get(&self, table: Table<'_>, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        Ok(self.get_many(table, &[key])?.pop().flatten())
+    }
+
+    fn get_many(&self, table: Table<'_>, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
+        let table = self.enter(table)?;
+        let mut values = self.undone(table, keys);
+        let missing: Vec<usize> = (0..keys.len()).filter(|&at| values[at].is_none()).collect();
+        let asked: Vec<&[u8]> = missing.iter().map(|&at| keys[at]).collect();
+        let found = self.core.read(&self.stand, table, &asked)?;
+        // A commit may have come between.
+        let undone = self.undone(table, &asked);
+        for ((at, found), undone) in missing.into_iter().zip(found).zip(undone) {
+            values[at] = Some(undone.unwrap_or(found));
+        }
+        Ok(values.into_iter().map(Option::flatten).collect())
+    }
+
+    fn cursor(&self, table: Table<'_>) -> Result<Box<dyn Cursor + '_>> {
+        let table = self.enter(table)?;
+        Ok(Box::new(Pages::new(SnapshotTable { snapshot: self, table })))
+    }
+
+    fn count(&self, table: Table<'_>) -> Result<u64> {
+        let table = self.enter(table)?;
+        let (count, _) = self.core.count(&self.stand, table, &[])?;
+        let Stand::Own(version) = self.stand else { return Ok(count) };
+        Ok(self.core.with_undo(|undo| undo.count(table, version)).unwrap_or(count))
+    }
+}
+
+#[derive(Debug)]
+struct SnapshotTable<'a> {
+    snapshot: &'a Snapshot,
+    table: usize,
+}
+
+impl View for SnapshotTable<'_> {
+    fn page(&self, range: &PageRange) -> Result<Page> {
+        let Snapshot { core, stand } = self.snapshot;
+        core.is_open("cursor")?;
+        if let Stand::Own(_) = stand {
+            core.keep_lock()?;
+        }
+        core.page(stand, self.table, range)
+    }
+
+    fn above(&self, bounds: (Bound<&[u8]>, Bound<&[u8]>), range: &PageRange) -> Above {
+        let Stand::Own(version) = self.snapshot.stand else {
+            return Above::take([].into_iter(), range);
+        };
+        self.snapshot
+            .core
+            .with_undo(|undo| Above::take(undo.range(self.table, version, bounds), range))
+    }
+}

@@ -1,0 +1,446 @@
+//! One connection to SQLite: its settings, set and read back, and the statements that are run on tables.
+
+use std::ops::Bound;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rusqlite::types::FromSql;
+use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Row, ffi};
+use terrane_merkle::backend::{Entry, Error, Result, Source};
+
+use super::{AutoVacuum, JournalMode, NAME, SqliteOptions, SqlitePlace, Synchronous};
+use crate::names::IndexNames;
+use crate::paging::PAGE_BYTES;
+
+/// Statements that are kept prepared: all of all tables.
+const STATEMENTS_MAX: usize = 256;
+
+/// The statements of one table.
+#[derive(Debug)]
+pub(super) struct TableStatements {
+    name: String,
+    create: String,
+    get: String,
+    put: String,
+    remove: String,
+    count: String,
+    /// Ascending: from the first, from a key, from behind a key.
+    after: [String; 3],
+    /// Descending: from the last, from a key, from before a key.
+    before: [String; 3],
+}
+
+impl TableStatements {
+    /// Those of all tables, the main one first.
+    pub(super) fn all(prefix: &str, indexes: &IndexNames) -> Arc<[Self]> {
+        std::iter::once(format!("{prefix}_main"))
+            .chain(indexes.iter().map(|name| format!("{prefix}_index_{name}")))
+            .map(Self::new)
+            .collect()
+    }
+
+    fn new(name: String) -> Self {
+        let walk = |bound: &str, order: &str| {
+            format!("SELECT key, value FROM \"{name}\" {bound} ORDER BY key {order} LIMIT ?1")
+        };
+        Self {
+            create: format!(
+                "CREATE TABLE IF NOT EXISTS \"{name}\" (key BLOB PRIMARY KEY NOT NULL, value BLOB NOT NULL) \
+                 STRICT, WITHOUT ROWID"
+            ),
+            get: format!("SELECT value FROM \"{name}\" WHERE key = ?1"),
+            put: format!("REPLACE INTO \"{name}\" (key, value) VALUES (?1, ?2)"),
+            remove: format!("DELETE FROM \"{name}\" WHERE key = ?1"),
+            count: format!("SELECT count(*) FROM \"{name}\""),
+            after: [walk("", "ASC"), walk("WHERE key >= ?2", "ASC"), walk("WHERE key > ?2", "ASC")],
+            before: [
+                walk("", "DESC"),
+                walk("WHERE key <= ?2", "DESC"),
+                walk("WHERE key < ?2", "DESC"),
+            ],
+            name,
+        }
+    }
+}
+
+pub(super) fn back_end_error(call: &'static str, source: impl Into<Source>) -> Error {
+    Error::BackEnd { back_end: NAME, call, source: source.into() }
+}
+
+/// What an error of SQLite means, by its code.
+pub(super) fn error_of(call: &'static str, error: rusqlite::Error) -> Error {
+    let corruption = |what: &str, error: rusqlite::Error| Error::Corruption {
+        back_end: NAME,
+        what: what.into(),
+        source: Some(error.into()),
+    };
+    match &error {
+        rusqlite::Error::SqliteFailure(failure, _) => match failure.code {
+            ErrorCode::DiskFull => Error::StoreFull {
+                back_end: NAME,
+                limit: "the disk, or the pages that the file may have".into(),
+                source: Some(error.into()),
+            },
+            ErrorCode::DatabaseBusy
+            | ErrorCode::DatabaseLocked
+            | ErrorCode::FileLockingProtocolFailed => Error::Busy {
+                back_end: NAME,
+                what: "another connection holds a lock of the file".into(),
+                source: Some(error.into()),
+            },
+            ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase => {
+                corruption("the file breaks SQLite's rules of pages", error)
+            }
+            ErrorCode::ReadOnly => Error::ReadOnly { back_end: NAME },
+            _ => match failure.extended_code {
+                ffi::SQLITE_IOERR_FSYNC | ffi::SQLITE_IOERR_DIR_FSYNC => {
+                    Error::Poisoned { back_end: NAME }
+                }
+                ffi::SQLITE_IOERR_SHORT_READ
+                | ffi::SQLITE_IOERR_CORRUPTFS
+                | ffi::SQLITE_IOERR_DATA => corruption("the file ends within a page", error),
+                _ => back_end_error(call, error),
+            },
+        },
+        rusqlite::Error::FromSqlConversionFailure(..) | rusqlite::Error::InvalidColumnType(..) => {
+            corruption("a table has a column that is not of bytes", error)
+        }
+        _ => back_end_error(call, error),
+    }
+}
+
+/// A connection with its statements.
+#[derive(Debug)]
+pub(super) struct Connected {
+    connection: Connection,
+    tables: Arc<[TableStatements]>,
+}
+
+fn unsupported(option: &str, why: String) -> Error {
+    Error::Unsupported { back_end: NAME, option: option.into(), why }
+}
+
+fn entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
+    Ok((row.get(0)?, row.get(1)?))
+}
+
+impl Connected {
+    /// Opens a connection and sets its options, each read back.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for an option that did not take effect; those of SQLite.
+    pub(super) fn open(options: &SqliteOptions, tables: &Arc<[TableStatements]>) -> Result<Self> {
+        let open_error = |error| error_of("open", error);
+        let connection = match &options.place {
+            SqlitePlace::Memory => Connection::open_in_memory(),
+            SqlitePlace::File(path) => Connection::open_with_flags(path, open_flags(options)),
+        };
+        let connection = connection.map_err(open_error)?;
+        connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
+        connection.busy_timeout(options.busy_timeout).map_err(open_error)?;
+        let connected = Self { connection, tables: Arc::clone(tables) };
+        connected.set_options(options)?;
+        Ok(connected)
+    }
+
+    fn set_options(&self, options: &SqliteOptions) -> Result<()> {
+        if let Some(bytes) = options.page_bytes {
+            self.set("page_size", bytes)?;
+        }
+        if let Some(auto_vacuum) = options.auto_vacuum {
+            self.set("auto_vacuum", auto_vacuum as i64)?;
+        }
+        self.set("journal_mode", options.journal_mode.name())?;
+        self.check("journal_mode", &options.journal_mode.name().to_owned())?;
+        self.set_checked("synchronous", options.synchronous as i64)?;
+        self.set_checked("cache_size", -(options.cache_bytes / 1024).cast_signed())?;
+        if matches!(options.place, SqlitePlace::File(_)) {
+            self.set_checked("mmap_size", options.mmap_bytes.cast_signed())?;
+        }
+        if let Some(pages) = options.checkpoint_pages {
+            self.set_checked("wal_autocheckpoint", i64::from(pages))?;
+        }
+        if let Some(pages) = options.pages_max {
+            self.set_checked("max_page_count", i64::from(pages))?;
+        }
+        // Bytes of a file are not to be trusted.
+        self.set_checked("cell_size_check", 1)?;
+        self.set_checked("trusted_schema", 0)?;
+        self.check("busy_timeout", &(options.busy_timeout.as_millis() as u64).cast_signed())?;
+        if let Some(bytes) = options.page_bytes {
+            self.check("page_size", &i64::from(bytes))?;
+        }
+        if let Some(auto_vacuum) = options.auto_vacuum {
+            self.check("auto_vacuum", &(auto_vacuum as i64))?;
+        }
+        Ok(())
+    }
+
+    fn set(&self, pragma: &str, value: impl rusqlite::ToSql) -> Result<()> {
+        self.connection
+            .pragma_update(None, pragma, value)
+            .map_err(|error| error_of("pragma", error))
+    }
+
+    fn set_checked(&self, pragma: &str, value: i64) -> Result<()> {
+        self.set(pragma, value)?;
+        self.check(pragma, &value)
+    }
+
+    fn check<T: FromSql + PartialEq + std::fmt::Display>(
+        &self,
+        pragma: &str,
+        value: &T,
+    ) -> Result<()> {
+        let effective: T = self.pragma(pragma)?;
+        if effective != *value {
+            return Err(unsupported(
+                pragma,
+                format!("{value} was asked for and {effective} is what this database has"),
+            ));
+        }
+        Ok(())
+    }
+
+    /// The value of a setting.
+    ///
+    /// # Errors
+    /// Those of SQLite.
+    pub(super) fn pragma<T: FromSql>(&self, pragma: &str) -> Result<T> {
+        self.connection
+            .pragma_query_value(None, pragma, |row| row.get(0))
+            .map_err(|error| error_of("pragma", error))
+    }
+
+    /// Makes tables that are not there, and looks whether those that are have our columns.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if they have not; those of SQLite.
+    pub(super) fn create_tables(&self) -> Result<()> {
+        self.run("open tables", "BEGIN IMMEDIATE")?;
+        let created = self.tables.iter().try_for_each(|table| {
+            self.run("open tables", &table.create)?;
+            let shape: String = self
+                .connection
+                .query_row(
+                    "SELECT group_concat(name || ':' || type || ':' || pk, ',') FROM pragma_table_info(?1)",
+                    [&table.name],
+                    |row| row.get(0),
+                )
+                .map_err(|error| error_of("open tables", error))?;
+            if shape != "key:BLOB:1,value:BLOB:0" {
+                let why = format!(
+                    "the file has a table {} of other columns; take another prefix",
+                    table.name
+                );
+                return Err(unsupported("table_prefix", why));
+            }
+            Ok(())
+        });
+        match created.and_then(|()| self.run("open tables", "COMMIT")) {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                self.roll_back();
+                Err(error)
+            }
+        }
+    }
+
+    /// Runs a statement that gives nothing.
+    ///
+    /// # Errors
+    /// Those of SQLite.
+    pub(super) fn run(&self, call: &'static str, sql: &str) -> Result<()> {
+        let run = || {
+            let mut statement = self.connection.prepare_cached(sql)?;
+            let mut rows = statement.query([])?;
+            while rows.next()?.is_some() {}
+            Ok(())
+        };
+        run().map_err(|error| error_of(call, error))
+    }
+
+    /// Takes the transaction back, if there is one: SQLite does so itself after some errors.
+    pub(super) fn roll_back(&self) {
+        if !self.connection.is_autocommit() {
+            // It fails only where there is nothing to take back any more.
+            let _ = self.run("roll back", "ROLLBACK");
+        }
+    }
+
+    /// Fixes what the open transaction reads: SQLite does so at the first read.
+    ///
+    /// # Errors
+    /// Those of SQLite.
+    pub(super) fn pin(&self) -> Result<()> {
+        self.run("reader", "SELECT count(*) FROM sqlite_schema")
+    }
+
+    pub(super) fn get(&self, table: usize, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        let get = || {
+            let mut statement = self.connection.prepare_cached(&self.tables[table].get)?;
+            statement.query_row([key], |row| row.get(0)).optional()
+        };
+        get().map_err(|error| error_of("get", error))
+    }
+
+    pub(super) fn put(&self, table: usize, key: &[u8], value: &[u8]) -> Result<()> {
+        let put = || {
+            let mut statement = self.connection.prepare_cached(&self.tables[table].put)?;
+            statement.execute([key, value])
+        };
+        put().map(drop).map_err(|error| error_of("put", error))
+    }
+
+    /// Removes a key. Returns whether it was there.
+    pub(super) fn remove(&self, table: usize, key: &[u8]) -> Result<bool> {
+        let remove = || {
+            let mut statement = self.connection.prepare_cached(&self.tables[table].remove)?;
+            statement.execute([key])
+        };
+        remove().map(|rows| rows > 0).map_err(|error| error_of("remove", error))
+    }
+
+    pub(super) fn count(&self, table: usize) -> Result<u64> {
+        let count = || {
+            let mut statement = self.connection.prepare_cached(&self.tables[table].count)?;
+            statement.query_row([], |row| row.get(0))
+        };
+        count().map(i64::cast_unsigned).map_err(|error| error_of("count", error))
+    }
+
+    /// A page of entries, ascending, and whether it is the last.
+    pub(super) fn after(
+        &self,
+        table: usize,
+        from: Bound<&[u8]>,
+        entries: usize,
+    ) -> Result<(Vec<Entry>, bool)> {
+        self.page(&self.tables[table].after, from, entries)
+    }
+
+    /// A page of entries, descending, and whether it is the last.
+    pub(super) fn before(
+        &self,
+        table: usize,
+        to: Bound<&[u8]>,
+        entries: usize,
+    ) -> Result<(Vec<Entry>, bool)> {
+        self.page(&self.tables[table].before, to, entries)
+    }
+
+    fn page(
+        &self,
+        statements: &[String; 3],
+        bound: Bound<&[u8]>,
+        entries: usize,
+    ) -> Result<(Vec<Entry>, bool)> {
+        let [all, including, excluding] = statements;
+        let page = || {
+            let limit = (entries as u64).cast_signed();
+            let (sql, key) = match bound {
+                Bound::Unbounded => (all, None),
+                Bound::Included(key) => (including, Some(key)),
+                Bound::Excluded(key) => (excluding, Some(key)),
+            };
+            let mut statement = self.connection.prepare_cached(sql)?;
+            let mut rows = match key {
+                Some(key) => statement.query((limit, key))?,
+                None => statement.query([limit])?,
+            };
+            let mut page = Vec::new();
+            let mut bytes = 0;
+            while let Some(row) = rows.next()? {
+                let (key, value) = entry(row)?;
+                bytes += key.len() + value.len();
+                page.push((key, value));
+                if bytes >= PAGE_BYTES {
+                    return Ok((page, false));
+                }
+            }
+            let is_last = page.len() < entries;
+            Ok((page, is_last))
+        };
+        page().map_err(|error| error_of("cursor", error))
+    }
+
+    /// Makes what was committed durable, whatever the setting of syncs: a commit that changes nothing, with every sync that
+    /// SQLite has.
+    ///
+    /// # Errors
+    /// Those of SQLite; [`Error::Busy`] also where readers keep the log of a file that was never synced.
+    pub(super) fn sync(&self, options: &SqliteOptions) -> Result<()> {
+        self.set_checked("synchronous", Synchronous::Extra as i64)?;
+        let synced = self.run("sync", "BEGIN IMMEDIATE").and_then(|()| {
+            let version: i64 = self.pragma("user_version")?;
+            // Writes the first page also if the version is the same, so that there is something to sync.
+            self.set("user_version", version)?;
+            self.run("sync", "COMMIT")?;
+            if options.journal_mode == JournalMode::Wal && options.synchronous == Synchronous::Off {
+                self.checkpoint()?;
+            }
+            Ok(())
+        });
+        self.roll_back();
+        self.set_checked("synchronous", options.synchronous as i64)?;
+        synced
+    }
+
+    /// Takes the log into the file and makes it empty.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] while a reader needs it; those of SQLite.
+    pub(super) fn checkpoint(&self) -> Result<()> {
+        let busy: i64 = self
+            .connection
+            .query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0))
+            .map_err(|error| error_of("checkpoint", error))?;
+        if busy != 0 {
+            return Err(Error::Busy {
+                back_end: NAME,
+                what: "a reader keeps the log from being taken into the file".into(),
+                source: None,
+            });
+        }
+        Ok(())
+    }
+
+    /// Gives free pages back to the file system.
+    ///
+    /// # Errors
+    /// Those of SQLite.
+    pub(super) fn compact(&self, journal_mode: JournalMode) -> Result<()> {
+        match self.pragma::<i64>("auto_vacuum")? {
+            vacuum if vacuum == AutoVacuum::Incremental as i64 => {
+                self.run("compact", "PRAGMA incremental_vacuum")?;
+            }
+            vacuum if vacuum == AutoVacuum::Full as i64 => {}
+            _ => self.run("compact", "VACUUM")?,
+        }
+        if journal_mode == JournalMode::Persist {
+            // Has the journal deleted, which is as long as it ever was.
+            self.set("journal_mode", JournalMode::Delete.name())?;
+            self.set("journal_mode", journal_mode.name())?;
+            self.check("journal_mode", &journal_mode.name().to_owned())?;
+        }
+        Ok(())
+    }
+
+    /// Closes the connection.
+    ///
+    /// # Errors
+    /// Those of SQLite.
+    pub(super) fn close(self) -> Result<()> {
+        self.roll_back();
+        self.connection.close().map_err(|(_, error)| error_of("close", error))
+    }
+}
+
+fn open_flags(options: &SqliteOptions) -> OpenFlags {
+    let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    flags.set(OpenFlags::SQLITE_OPEN_CREATE, options.create);
+    flags
+}
+
+/// The longest time that SQLite can be told to wait.
+pub(super) const BUSY_TIMEOUT_MAX: Duration = Duration::from_millis(i32::MAX as u64);

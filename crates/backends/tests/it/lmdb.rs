@@ -1,0 +1,431 @@
+//! LMDB keeps the rules, its map grows under snapshots that live, and what is full or broken is told by type.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+
+use tempfile::TempDir;
+use terrane_backends::backend::{Database, Durability, Error, PowerLoss, Reader, Result, Table};
+use terrane_backends::conformance::{Extent, RULES, Subject, check};
+use terrane_backends::lmdb::{LmdbDatabase, LmdbGrowth, LmdbOptions, SyncMode};
+
+/// A map that is full after a few entries.
+fn tiny() -> LmdbOptions {
+    LmdbOptions { map_bytes: Some(1), growth: LmdbGrowth::Step(1), ..LmdbOptions::default() }
+}
+
+struct InFile {
+    folder: TempDir,
+    files: usize,
+    options: LmdbOptions,
+}
+
+impl InFile {
+    fn new(options: LmdbOptions) -> Self {
+        Self { folder: tempfile::tempdir().unwrap(), files: 0, options }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.path().join(format!("{}.mdb", self.files))
+    }
+}
+
+impl Subject for InFile {
+    fn fresh(&mut self, indexes: &[&str]) -> Result<Arc<dyn Database>> {
+        self.files += 1;
+        self.reopen(indexes)
+    }
+
+    fn reopen(&mut self, indexes: &[&str]) -> Result<Arc<dyn Database>> {
+        Ok(Arc::new(LmdbDatabase::open(self.path(), indexes, &self.options)?))
+    }
+
+    fn is_persistent(&self) -> bool {
+        true
+    }
+}
+
+/// A tenth of what the suite can do, or less: the back-ends that are measured by the disk take a minute for all of it.
+fn extent() -> Extent {
+    Extent {
+        seed: 1,
+        histories: 8,
+        steps: 100,
+        batch_entries: 10_000,
+        value_bytes_max: 2 << 20,
+        rounds: 30,
+    }
+}
+
+fn keeps_all_rules(options: LmdbOptions, extent: &Extent) {
+    let report = check(&mut InFile::new(options), extent).unwrap();
+    assert_eq!(report.kept.len(), RULES.len());
+}
+
+#[test]
+fn lmdb_keeps_all_rules() {
+    keeps_all_rules(LmdbOptions::default(), &extent());
+}
+
+#[test]
+fn lmdb_with_a_map_that_grows_step_by_step_keeps_all_rules() {
+    keeps_all_rules(tiny(), &Extent { batch_entries: 2000, ..extent() });
+}
+
+#[test]
+fn lmdb_with_the_settings_of_transact_keeps_all_rules() {
+    keeps_all_rules(LmdbOptions::transact(), &extent());
+}
+
+#[test]
+fn lmdb_in_a_directory_keeps_all_rules() {
+    let options = LmdbOptions {
+        directory: true,
+        read_ahead: true,
+        sync: SyncMode::None,
+        ..LmdbOptions::default()
+    };
+    keeps_all_rules(options, &Extent::small(3));
+}
+
+fn put(database: &dyn Database, range: std::ops::Range<u32>, value: &[u8]) -> Result<()> {
+    let mut writer = database.writer()?;
+    for number in range {
+        writer.overwrite(Table::Main, &number.to_be_bytes(), value)?;
+    }
+    writer.commit().map(drop)
+}
+
+fn keys(reader: &dyn Reader) -> Vec<u32> {
+    let mut cursor = reader.cursor(Table::Main).unwrap();
+    let entries = std::iter::from_fn(|| cursor.next().unwrap());
+    entries.map(|(key, _)| u32::from_be_bytes(key.try_into().unwrap())).collect()
+}
+
+/// Growing moves the map; a cursor that kept an address in it would read what is mapped no more.
+#[test]
+fn cursors_and_snapshots_live_through_many_growths_of_the_map() {
+    for write_map in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let options = LmdbOptions { write_map, ..tiny() };
+        let database = LmdbDatabase::open(folder.path().join("a"), &[], &options).unwrap();
+        let mut growths = 0;
+        let mut readers = Vec::new();
+        for round in 0..20_u32 {
+            let before = database.map_bytes().unwrap();
+            put(&database, round * 100..(round + 1) * 100, &[round as u8; 1000]).unwrap();
+            growths += u32::from(before < database.map_bytes().unwrap());
+            readers.push(database.reader().unwrap());
+        }
+        assert!(growths > 15, "{growths}");
+        assert!(database.oldest_reader().is_some());
+        let mut cursors: Vec<_> =
+            readers.iter().map(|reader| reader.cursor(Table::Main).unwrap()).collect();
+        for cursor in &mut cursors {
+            cursor.seek(&50_u32.to_be_bytes()).unwrap();
+            assert_eq!(cursor.next().unwrap().unwrap().0, 50_u32.to_be_bytes());
+        }
+        let before = database.map_bytes().unwrap();
+        put(&database, 2000..4000, &[1; 1000]).unwrap();
+        assert!(before < database.map_bytes().unwrap());
+        for (round, (cursor, reader)) in cursors.iter_mut().zip(&readers).enumerate() {
+            let expected: Vec<u32> = (0..(round as u32 + 1) * 100).collect();
+            let rest = std::iter::from_fn(|| cursor.next().unwrap()).count();
+            assert_eq!(rest, expected.len() - 51);
+            assert_eq!(keys(&**reader), expected);
+            assert_eq!(reader.get(Table::Main, &7_u32.to_be_bytes()).unwrap(), Some(vec![0; 1000]));
+        }
+        drop(cursors);
+        drop(readers);
+        assert_eq!(database.oldest_reader(), None);
+    }
+}
+
+/// Snapshots that read on other threads are in the middle of calls when the map moves.
+#[test]
+fn the_map_grows_while_other_threads_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let database = LmdbDatabase::open(folder.path().join("a"), &[], &tiny()).unwrap();
+    put(&database, 0..50, &[9; 500]).unwrap();
+    let is_done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !is_done.load(std::sync::atomic::Ordering::Relaxed) {
+                    let reader = database.reader().unwrap();
+                    let count = reader.count(Table::Main).unwrap();
+                    assert_eq!(keys(&*reader).len() as u64, count);
+                    assert_eq!(count % 50, 0, "half a commit");
+                }
+            });
+        }
+        for round in 1..60 {
+            put(&database, round * 50..(round + 1) * 50, &[9; 500]).unwrap();
+        }
+        is_done.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    assert_eq!(database.reader().unwrap().count(Table::Main).unwrap(), 3000);
+}
+
+fn fill(database: &dyn Database) -> u32 {
+    let mut filled = 0;
+    loop {
+        match put(database, filled..filled + 10, &[5; 1000]) {
+            Ok(()) => filled += 10,
+            Err(Error::StoreFull { back_end: "lmdb", .. }) => return filled,
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_full_map_refuses_and_goes_on_once_there_is_room() {
+    for write_map in [false, true] {
+        for growth in [LmdbGrowth::None, LmdbGrowth::Double, LmdbGrowth::Step(100_000)] {
+            let folder = tempfile::tempdir().unwrap();
+            let options = LmdbOptions {
+                growth,
+                map_bytes_max: 2 << 20,
+                write_map,
+                sync: SyncMode::None,
+                ..LmdbOptions::default()
+            };
+            let path = folder.path().join("a");
+            let database = LmdbDatabase::open(&path, &["one"], &options).unwrap();
+            let filled = fill(&database);
+            assert!(filled > 1000, "{filled} of 2 MiB");
+            assert!(database.map_bytes().unwrap() <= 2 << 20);
+            assert_eq!(keys(&*database.reader().unwrap()), (0..filled).collect::<Vec<_>>());
+            // A failed writer says so until it is dropped.
+            let mut writer = database.writer().unwrap();
+            let refused = (0..2000_u32)
+                .map(|number| writer.put(Table::Index("one"), &number.to_be_bytes(), &[0; 1000]))
+                .find_map(Result::err);
+            assert!(matches!(refused, Some(Error::StoreFull { .. })), "{refused:?}");
+            let again = writer.get(Table::Main, b"key");
+            assert!(matches!(again, Err(Error::StoreFull { .. })), "{again:?}");
+            assert!(matches!(writer.commit(), Err(Error::StoreFull { .. })));
+            assert_eq!(database.reader().unwrap().count(Table::Index("one")).unwrap(), 0);
+            // Removals find the room that was kept for them, time and again.
+            for _ in 0..3 {
+                let mut writer = database.writer().unwrap();
+                for number in 0..filled / 2 {
+                    writer.delete(Table::Main, &number.to_be_bytes()).unwrap();
+                }
+                writer.commit().unwrap();
+                put(&database, 0..filled / 4, &[6; 1000]).unwrap();
+                put(&database, filled / 4..filled / 2, &[6; 500]).unwrap();
+                fill(&database);
+            }
+            drop(database);
+            let database = LmdbDatabase::open(&path, &["one"], &options).unwrap();
+            let reader = database.reader().unwrap();
+            let first = reader.get(Table::Main, &0_u32.to_be_bytes()).unwrap();
+            assert!(first.is_some_and(|value| value[0] >= 5));
+        }
+    }
+}
+
+/// The test above this one, run by it in a process whose files may have 4 MiB.
+const LIMITED: &str = "TERRANE_LMDB_LIMITED";
+
+/// A full disk cuts writes short, which LMDB calls an I/O error.
+#[test]
+fn a_full_disk_refuses_and_goes_on_once_there_is_room() {
+    let Ok(folder) = std::env::var(LIMITED) else {
+        for write_map in ["no", "yes"] {
+            let folder = tempfile::tempdir().unwrap();
+            let this = std::env::current_exe().unwrap();
+            // Blocks of 512 bytes; a process that ignores the signal gets an error from the write.
+            let script = "trap '' XFSZ && ulimit -f 8192 && exec \"$0\" --exact --nocapture \
+                          lmdb::a_full_disk_refuses_and_goes_on_once_there_is_room";
+            let status = Command::new("sh")
+                .args(["-c", script])
+                .arg(this)
+                .env(LIMITED, folder.path())
+                .env("TERRANE_LMDB_WRITE_MAP", write_map)
+                .status()
+                .unwrap();
+            assert!(status.success(), "write map {write_map}: {status}");
+            assert!(folder.path().join("done").exists(), "the child ran no test");
+        }
+        return;
+    };
+    let folder = Path::new(&folder);
+    let write_map = std::env::var("TERRANE_LMDB_WRITE_MAP").unwrap() == "yes";
+    let options = LmdbOptions { write_map, ..LmdbOptions::default() };
+    let database = LmdbDatabase::open(folder.join("a"), &[], &options).unwrap();
+    let mut filled = 0;
+    // Large transactions, whose writes are cut in their middle.
+    loop {
+        match put(&database, filled..filled + 200, &[5; 3000]) {
+            Ok(()) => filled += 200,
+            Err(Error::StoreFull { .. }) => break,
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+    assert!(filled > 0);
+    assert_eq!(keys(&*database.reader().unwrap()), (0..filled).collect::<Vec<_>>());
+    if !write_map {
+        let mut writer = database.writer().unwrap();
+        for number in 0..filled / 2 {
+            writer.delete(Table::Main, &number.to_be_bytes()).unwrap();
+        }
+        writer.commit().unwrap();
+        put(&database, 0..filled / 4, &[6; 3000]).unwrap();
+    }
+    put(&database, 0..1, &[7; 10]).unwrap();
+    database.close().unwrap();
+    std::fs::write(folder.join("done"), []).unwrap();
+}
+
+fn setting(database: &dyn Database, name: &str) -> String {
+    let settings = database.settings();
+    settings.into_iter().find(|(found, _)| *found == name).unwrap().1
+}
+
+#[test]
+fn options_take_effect_and_are_read_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let modes = [
+        (SyncMode::Full, false, "full", Durability::Each, PowerLoss::EveryCommit, 2),
+        (SyncMode::NoMeta, false, "no-meta", Durability::Async, PowerLoss::Consistent, 1),
+        (SyncMode::None, false, "none", Durability::None, PowerLoss::NoPromise, 0),
+        (SyncMode::MapAsync, true, "map-async", Durability::None, PowerLoss::NoPromise, 0),
+        (SyncMode::Full, true, "full", Durability::Each, PowerLoss::EveryCommit, 2),
+    ];
+    for (number, (sync, write_map, name, durability, power_loss, syncs)) in
+        modes.into_iter().enumerate()
+    {
+        let directory = number % 2 == 1;
+        let options = LmdbOptions {
+            map_bytes: Some(300_000),
+            readers_max: 9,
+            directory,
+            read_ahead: directory,
+            sync,
+            write_map,
+            ..LmdbOptions::default()
+        };
+        let path = folder.path().join(number.to_string());
+        let database = LmdbDatabase::open(&path, &[], &options).unwrap();
+        let settings = ["sync", "map_bytes", "readers_max", "directory", "read_ahead", "write_map"]
+            .map(|name| setting(&database, name));
+        let expected = [
+            name,
+            "327680",
+            "9",
+            &directory.to_string(),
+            &directory.to_string(),
+            &write_map.to_string(),
+        ];
+        assert_eq!(settings, expected);
+        assert_eq!(path.is_dir(), directory);
+        let guarantee = database.guarantee();
+        assert_eq!((guarantee.durability, guarantee.power_loss), (durability, power_loss));
+        put(&database, 0..1, b"value").unwrap();
+        assert_eq!((database.counts().transactions, database.counts().syncs), (1, syncs));
+        database.writer().unwrap().commit().unwrap();
+        assert_eq!((database.counts().transactions, database.counts().syncs), (2, syncs), "empty");
+        database.sync().unwrap();
+        assert_eq!(database.counts().syncs, syncs + 1);
+        // A map that is written has its blocks, so that a full disk is an error and no signal.
+        let bytes = database.disk_bytes().unwrap();
+        assert_eq!(bytes >= 327_680, write_map, "{bytes}");
+    }
+}
+
+#[test]
+fn options_that_cannot_be_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let default = LmdbOptions::default();
+    let refused = [
+        ("sync", LmdbOptions { sync: SyncMode::MapAsync, ..default.clone() }),
+        (
+            "map_bytes",
+            LmdbOptions { map_bytes: Some(2 << 20), map_bytes_max: 1 << 20, ..default.clone() },
+        ),
+        ("map_bytes_max", LmdbOptions { map_bytes_max: 4096, ..default.clone() }),
+        ("growth", LmdbOptions { growth: LmdbGrowth::Step(0), ..default.clone() }),
+        ("readers_max", LmdbOptions { readers_max: 0, ..default.clone() }),
+    ];
+    for (name, options) in refused {
+        match LmdbDatabase::open(folder.path().join("a"), &[], &options) {
+            Err(Error::Unsupported { back_end: "lmdb", option, .. }) => assert_eq!(option, name),
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was made");
+}
+
+#[test]
+fn too_many_readers_are_busy_and_a_second_opening_is_locked() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a");
+    let options = LmdbOptions { readers_max: 3, ..LmdbOptions::default() };
+    let database = LmdbDatabase::open(&path, &[], &options).unwrap();
+    let readers: Vec<_> = (0..3).map(|_| database.reader().unwrap()).collect();
+    assert!(matches!(database.reader(), Err(Error::Busy { back_end: "lmdb", .. })));
+    put(&database, 0..1, b"value").unwrap();
+    drop(readers);
+    database.reader().unwrap();
+    let again = LmdbDatabase::open(&path, &[], &options);
+    assert!(matches!(again, Err(Error::Locked { back_end: "lmdb", .. })), "{again:?}");
+}
+
+#[test]
+fn what_is_no_file_of_lmdb_or_ends_too_early_is_corruption() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a");
+    let open = || LmdbDatabase::open(&path, &[], &LmdbOptions::default());
+    let database = open().unwrap();
+    put(&database, 0..1000, &[3; 100]).unwrap();
+    put(&database, 0..1000, &[4; 100]).unwrap();
+    drop(database);
+    let bytes = std::fs::read(&path).unwrap();
+    for (length, flipped) in [(100, false), (8192, false), (9000, false), (bytes.len(), true)] {
+        let mut damaged = bytes[..length].to_vec();
+        if flipped {
+            damaged[16] ^= 1;
+        }
+        std::fs::write(&path, damaged).unwrap();
+        let opened = open();
+        assert!(matches!(opened, Err(Error::Corruption { .. })), "{length}: {opened:?}");
+    }
+    std::fs::write(&path, &bytes).unwrap();
+    assert_eq!(open().unwrap().reader().unwrap().count(Table::Main).unwrap(), 1000);
+}
+
+#[test]
+fn compaction_gives_the_space_of_removed_entries_back() {
+    for directory in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        let options = LmdbOptions { directory, ..LmdbOptions::default() };
+        let database = LmdbDatabase::open(&path, &["one"], &options).unwrap();
+        put(&database, 0..3000, &[1; 1000]).unwrap();
+        let mut writer = database.writer().unwrap();
+        writer.put(Table::Index("one"), b"key", b"value").unwrap();
+        for number in 10..3000_u32 {
+            writer.delete(Table::Main, &number.to_be_bytes()).unwrap();
+        }
+        writer.commit().unwrap();
+        let full = database.disk_bytes().unwrap();
+        let copy = folder.path().join("copy");
+        database.copy_to(&copy).unwrap();
+        let reader = database.reader().unwrap();
+        assert!(matches!(database.compact(), Err(Error::Busy { .. })));
+        drop(reader);
+        database.compact().unwrap();
+        let compact = database.disk_bytes().unwrap();
+        assert!(compact * 10 < full, "{compact} of {full}");
+        put(&database, 10..20, &[1; 1000]).unwrap();
+        drop(database);
+        let database = LmdbDatabase::open(&path, &["one"], &options).unwrap();
+        let reader = database.reader().unwrap();
+        assert_eq!(keys(&*reader), (0..20).collect::<Vec<_>>());
+        assert_eq!(reader.get(Table::Index("one"), b"key").unwrap(), Some(b"value".to_vec()));
+        let copied = LmdbDatabase::open(&copy, &["one"], &LmdbOptions::default()).unwrap();
+        assert_eq!(keys(&*copied.reader().unwrap()), (0..10).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,114 @@
+//! What the settings of a server promise, and that it is kept.
+
+use terrane_backends::backend::{Database, Durability, Error, PowerLoss};
+use terrane_backends::redis::{Options, Redis};
+
+use super::{Running, put, read, start};
+
+fn takes(running: &Running, durability: Durability) -> bool {
+    match Redis::open(running.options().with_durability(durability)) {
+        Ok(_) => true,
+        Err(Error::Unsupported { .. }) => false,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn more_than_the_server_gives_is_refused_at_opening() {
+    let all = [Durability::None, Durability::Async, Durability::Each, Durability::Group];
+    let expected: [(&[&str], [bool; 4]); 5] = [
+        (&[], [true, false, false, false]),
+        (&["--save", "3600 1"], [true, true, false, false]),
+        (&["--appendonly", "yes", "--appendfsync", "no"], [true, true, false, false]),
+        (&["--appendonly", "yes", "--appendfsync", "everysec"], [true, true, false, false]),
+        (&["--appendonly", "yes", "--appendfsync", "always"], [true; 4]),
+    ];
+    for (arguments, taken) in expected {
+        let Some(running) = start(arguments) else { return };
+        assert_eq!(all.map(|durability| takes(&running, durability)), taken, "{arguments:?}");
+    }
+}
+
+#[test]
+fn commits_that_a_server_synced_survive_its_end() {
+    let Some(mut running) = start(&["--appendonly", "yes", "--appendfsync", "always"]) else {
+        return;
+    };
+    let database = running.open();
+    assert_eq!(database.guarantee().power_loss, PowerLoss::EveryCommit);
+    for number in 0..50_u8 {
+        put(&database, "key", &[number]).unwrap();
+    }
+    let counts = database.counts();
+    assert_eq!((counts.transactions, counts.syncs), (50, 50));
+    assert!(counts.bytes_written > 50 && counts.bytes_read > 50);
+    database.sync().unwrap();
+    database.compact().unwrap();
+    assert!(database.disk_bytes().unwrap() > 0);
+    database.close().unwrap();
+    running.server.kill().unwrap();
+    running.server.restart().unwrap();
+    assert_eq!(read(&running.open(), "key").unwrap().unwrap(), [49]);
+}
+
+#[test]
+fn what_was_synced_without_a_log_survives_the_servers_end() {
+    let Some(mut running) = start(&[]) else { return };
+    let database = running.open();
+    assert_eq!(database.guarantee().power_loss, PowerLoss::NoPromise);
+    put(&database, "key", b"1").unwrap();
+    database.sync().unwrap();
+    assert_eq!(database.counts().syncs, 1);
+    running.server.kill().unwrap();
+    running.server.restart().unwrap();
+    assert_eq!(read(&database, "key").unwrap().unwrap(), b"1");
+}
+
+#[test]
+fn a_log_that_is_not_synced_at_each_commit_cannot_be_synced_on_demand() {
+    let Some(running) = start(&["--appendonly", "yes", "--appendfsync", "everysec"]) else {
+        return;
+    };
+    let database = running.open();
+    put(&database, "key", b"1").unwrap();
+    assert!(matches!(database.sync(), Err(Error::Unsupported { .. })));
+}
+
+/// Opens as a user who may do all but some commands.
+fn open_without(
+    running: &Running,
+    commands: &[&str],
+    durability: Durability,
+) -> Result<Redis, Error> {
+    let words =
+        [&["ACL", "SETUSER", "limited", "reset", "on", ">word", "~*", "+@all"], commands].concat();
+    running.server.command(&words).unwrap();
+    let url = running.server.url().replace("//", "//limited:word@");
+    Redis::open(Options::server(url).with_durability(durability))
+}
+
+#[test]
+fn a_server_that_hides_its_settings_promises_nothing() {
+    let Some(running) = start(&["--appendonly", "yes", "--appendfsync", "always"]) else { return };
+    let refused = open_without(&running, &["-config"], Durability::Each).unwrap_err();
+    assert!(matches!(refused, Error::Unsupported { .. }), "{refused}");
+    assert!(refused.to_string().contains("CONFIG GET"), "{refused}");
+    let database = open_without(&running, &["-config"], Durability::None).unwrap();
+    assert_eq!(database.guarantee().power_loss, PowerLoss::NoPromise);
+    assert!(database.settings().iter().any(|(_, value)| value.contains("CONFIG GET")));
+    put(&database, "key", b"1").unwrap();
+}
+
+#[test]
+fn a_user_who_may_not_do_what_commits_need_is_refused_at_opening() {
+    let Some(running) = start(&[]) else { return };
+    for command in
+        ["-hset", "-hdel", "-zadd", "-zrem", "-set", "-pexpire", "-lrange", "-del", "-eval"]
+    {
+        // With its hash a script can be called without `EVAL` once the server knows it.
+        let commands = if command == "-eval" { vec![command, "-evalsha"] } else { vec![command] };
+        let refused = open_without(&running, &commands, Durability::None);
+        assert!(matches!(refused, Err(Error::BackEnd { .. })), "{command}: {refused:?}");
+    }
+    assert!(open_without(&running, &[], Durability::None).is_ok());
+}

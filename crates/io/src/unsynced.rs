@@ -1,0 +1,180 @@
+//! A disk that asks for no sync: what is written stays with the system, which writes it back when it likes.
+//!
+//! What runs on it survives the end of its process and promises nothing beyond: after a loss of power any of the unsynced
+//! writes may be there and any may not, in any order.
+
+use std::any::Any;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::clock::Clock;
+use crate::disk::{
+    Access, Completion, Disk, DiskFile, Entry, EntryKind, IoQueue, LockGuard, OpenMode, QueueKind,
+    Request,
+};
+use crate::error::Result;
+
+/// A disk that asks for no sync; all else is done by another.
+#[derive(Debug)]
+pub struct UnsyncedDisk {
+    inner: Arc<dyn Disk>,
+}
+
+impl UnsyncedDisk {
+    /// What `inner` is, without syncs.
+    #[must_use]
+    pub fn new(inner: Arc<dyn Disk>) -> Arc<Self> {
+        Arc::new(Self { inner })
+    }
+}
+
+impl Disk for UnsyncedDisk {
+    fn open(&self, path: &Path, mode: OpenMode, access: Access) -> Result<Arc<dyn DiskFile>> {
+        Ok(Arc::new(UnsyncedFile { inner: self.inner.open(path, mode, access)? }))
+    }
+
+    fn create_dir(&self, path: &Path) -> Result<()> {
+        self.inner.create_dir(path)
+    }
+
+    fn remove_dir(&self, path: &Path) -> Result<()> {
+        self.inner.remove_dir(path)
+    }
+
+    fn remove(&self, path: &Path) -> Result<()> {
+        self.inner.remove(path)
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> Result<()> {
+        self.inner.rename(from, to)
+    }
+
+    fn hard_link(&self, from: &Path, to: &Path) -> Result<()> {
+        self.inner.hard_link(from, to)
+    }
+
+    fn list(&self, dir: &Path) -> Result<Vec<Entry>> {
+        self.inner.list(dir)
+    }
+
+    fn kind(&self, path: &Path) -> Result<Option<EntryKind>> {
+        self.inner.kind(path)
+    }
+
+    fn sync_dir(&self, _dir: &Path) -> Result<()> {
+        Ok(())
+    }
+
+    fn lock(&self, path: &Path) -> Result<Box<dyn LockGuard>> {
+        self.inner.lock(path)
+    }
+
+    fn is_locked(&self, path: &Path) -> Result<bool> {
+        self.inner.is_locked(path)
+    }
+
+    fn free_bytes(&self, dir: &Path) -> Result<u64> {
+        self.inner.free_bytes(dir)
+    }
+
+    fn allocated_bytes(&self, path: &Path) -> Result<u64> {
+        self.inner.allocated_bytes(path)
+    }
+
+    fn clock(&self) -> &dyn Clock {
+        self.inner.clock()
+    }
+
+    fn queue(&self, depth: usize) -> Result<Box<dyn IoQueue>> {
+        Ok(Box::new(UnsyncedQueue { inner: self.inner.queue(depth)? }))
+    }
+
+    fn queue_kind(&self) -> QueueKind {
+        self.inner.queue_kind()
+    }
+}
+
+#[derive(Debug)]
+struct UnsyncedFile {
+    inner: Arc<dyn DiskFile>,
+}
+
+impl DiskFile for UnsyncedFile {
+    fn path(&self) -> &Path {
+        self.inner.path()
+    }
+
+    fn access(&self) -> Access {
+        self.inner.access()
+    }
+
+    fn len(&self) -> Result<u64> {
+        self.inner.len()
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        self.inner.read_at(buffer, offset)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        self.inner.write_at(bytes, offset)
+    }
+
+    fn append(&self, bytes: &[u8]) -> Result<u64> {
+        self.inner.append(bytes)
+    }
+
+    fn set_len(&self, len: u64) -> Result<()> {
+        self.inner.set_len(len)
+    }
+
+    fn allocate(&self, len: u64) -> Result<()> {
+        self.inner.allocate(len)
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(())
+    }
+
+    fn forget(&self, offset: u64, len: u64) {
+        self.inner.forget(offset, len);
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+struct UnsyncedQueue {
+    inner: Box<dyn IoQueue>,
+}
+
+impl IoQueue for UnsyncedQueue {
+    fn push(&mut self, mut request: Request) {
+        // The queue below knows only files of the disk below.
+        if let Some(unsynced) = request.file.as_any().downcast_ref::<UnsyncedFile>() {
+            request.file = Arc::clone(&unsynced.inner);
+        }
+        self.inner.push(request);
+    }
+
+    fn submit(&mut self) {
+        self.inner.submit();
+    }
+
+    fn pop(&mut self) -> Option<Completion> {
+        self.inner.pop()
+    }
+
+    fn poll(&mut self) -> Option<Completion> {
+        self.inner.poll()
+    }
+
+    fn outstanding(&self) -> usize {
+        self.inner.outstanding()
+    }
+
+    fn depth(&self) -> usize {
+        self.inner.depth()
+    }
+}

@@ -1,0 +1,704 @@
+//! An LMDB environment whose map can grow while snapshots of it live: what a back-end of the Merkle state needs of LMDB.
+//!
+//! LMDB reads through a memory map of a fixed size. Growing the map moves it, so LMDB asks that nobody be reading. Here a
+//! snapshot may live as long as it likes and still keeps no growth waiting, and no growth can deadlock with it:
+//!
+//! * **Invariant:** nothing but a running call holds an address in the map. Calls copy what they find; a walk over many
+//!   entries is a sequence of calls that begin at a key, and no cursor of LMDB outlives one.
+//! * **Invariant:** a call of a snapshot holds the gate shared; [`resize`](Environment::resize) holds it alone. So growth
+//!   waits for calls that run, microseconds, and never for a snapshot.
+//! * **Invariant:** while a transaction that writes is open the map stays: LMDB refuses to resize then.
+//!
+//! What an open read transaction keeps between two calls is its number, the page numbers of its roots and its slot in the
+//! file of locks, which is another map.
+//!
+//! LMDB trusts the bytes of its file. Only what opening shows to be wrong is an error (its head, an end before its roots); other damage may show as wrong answers or stop the process.
+
+use std::fs::File;
+use std::ops::Bound;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use heed::types::Bytes;
+use heed::{
+    CompactionOption, Database, Env, EnvFlags, EnvOpenOptions, MdbError, RoTxn, RwTxn, WithoutTls,
+};
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+
+/// Bytes of a buffer of zeros, with which a file is filled where the system cannot allocate.
+const ZEROS_BYTES: usize = 1 << 20;
+
+/// What went wrong, by what the caller can do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Kind {
+    /// The map is full: let it grow and do the transaction again.
+    MapFull,
+    /// Disk, quota or the allowed size of a file are full.
+    NoRoom,
+    /// All slots of readers are taken.
+    ReadersFull,
+    /// This process has the environment open already.
+    OpenAlready,
+    /// Stored bytes are not those of an environment.
+    Corrupted,
+    /// An earlier write of the head failed; the environment must be closed.
+    Fatal,
+    /// The map cannot be resized while a transaction writes.
+    Writing,
+    /// A failed system call, or anything else.
+    Other,
+}
+
+/// LMDB refused or failed.
+#[derive(Debug, thiserror::Error)]
+#[error("LMDB: {source}")]
+pub struct Failure {
+    /// What the caller can do.
+    pub kind: Kind,
+    /// What LMDB said.
+    #[source]
+    source: heed::Error,
+}
+
+impl From<heed::Error> for Failure {
+    fn from(source: heed::Error) -> Self {
+        let kind = match &source {
+            heed::Error::Mdb(MdbError::MapFull) => Kind::MapFull,
+            heed::Error::Mdb(MdbError::ReadersFull) => Kind::ReadersFull,
+            heed::Error::Mdb(
+                MdbError::PageNotFound
+                | MdbError::Corrupted
+                | MdbError::VersionMismatch
+                | MdbError::Invalid
+                | MdbError::Incompatible,
+            ) => Kind::Corrupted,
+            heed::Error::Mdb(MdbError::Panic) => Kind::Fatal,
+            heed::Error::EnvAlreadyOpened => Kind::OpenAlready,
+            heed::Error::Io(error) if is_no_room(error) => Kind::NoRoom,
+            _ => Kind::Other,
+        };
+        Self { kind, source }
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        heed::Error::Io(error).into()
+    }
+}
+
+impl From<Errno> for Failure {
+    fn from(errno: Errno) -> Self {
+        std::io::Error::from(errno).into()
+    }
+}
+
+fn is_no_room(error: &std::io::Error) -> bool {
+    error
+        .raw_os_error()
+        .map(Errno::from_raw_os_error)
+        .is_some_and(|errno| [Errno::NOSPC, Errno::DQUOT, Errno::FBIG].contains(&errno))
+}
+
+/// The result of a call of an environment.
+pub type Outcome<T> = std::result::Result<T, Failure>;
+
+/// When commits reach the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum SyncMode {
+    /// Data, then head, at each commit.
+    #[default]
+    Full,
+    /// Data at each commit; the head goes with the next. `MDB_NOMETASYNC`.
+    NoMeta,
+    /// The system is told to write, and not waited for. `MDB_MAPASYNC`; takes effect with a map that is written only.
+    MapAsync,
+    /// Never. `MDB_NOSYNC`.
+    None,
+}
+
+/// How an environment is opened.
+#[derive(Debug, Clone)]
+pub struct EnvironmentOptions {
+    /// Bytes of the map, a multiple of the system's pages.
+    pub map_bytes: usize,
+    /// Slots of readers, over all processes.
+    pub readers_max: u32,
+    /// Tables at most.
+    pub tables_max: u32,
+    /// Whether the path names a directory, which must be there, or a file.
+    pub directory: bool,
+    /// Whether the system reads ahead.
+    pub read_ahead: bool,
+    /// Whether pages are changed in the map in place of being written. The file then has the size of the map, in blocks
+    /// that are allocated: a hole that cannot be filled would end the process when it is touched.
+    pub write_map: bool,
+    /// When commits reach the disk.
+    pub sync: SyncMode,
+}
+
+/// An environment; clones are the same one. It is closed with the last of its clones, snapshots and transactions.
+#[derive(Debug, Clone)]
+pub struct Environment(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    env: Env<WithoutTls>,
+    /// Held shared by calls that look into the map, alone by what moves it.
+    gate: RwLock<()>,
+    write_map: bool,
+}
+
+impl Inner {
+    fn shared(&self) -> RwLockReadGuard<'_, ()> {
+        self.gate.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn alone(&self) -> RwLockWriteGuard<'_, ()> {
+        self.gate.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A table of an environment.
+#[derive(Debug, Clone, Copy)]
+pub struct EnvironmentTable(Database<Bytes, Bytes>);
+
+/// A key and a value.
+pub type Pair = (Vec<u8>, Vec<u8>);
+
+/// How much a call gives at most: it stops after the entry that reaches either.
+#[derive(Debug, Clone, Copy)]
+pub struct PageLimit {
+    /// Entries; at least 1.
+    pub entries: usize,
+    /// Bytes of keys and values.
+    pub bytes: usize,
+}
+
+impl Environment {
+    /// Opens an environment; makes it if there is none.
+    ///
+    /// # Errors
+    /// What LMDB says; [`Kind::Corrupted`] also for a file that ends before its roots.
+    pub fn open(path: &Path, options: &EnvironmentOptions) -> Outcome<Self> {
+        let mut flags = match options.sync {
+            SyncMode::Full => EnvFlags::empty(),
+            SyncMode::NoMeta => EnvFlags::NO_META_SYNC,
+            SyncMode::MapAsync => EnvFlags::MAP_ASYNC,
+            SyncMode::None => EnvFlags::NO_SYNC,
+        };
+        flags.set(EnvFlags::NO_SUB_DIR, !options.directory);
+        flags.set(EnvFlags::NO_READ_AHEAD, !options.read_ahead);
+        flags.set(EnvFlags::WRITE_MAP, options.write_map);
+        check_roots(&data_path(path, options.directory))?;
+        let mut open = EnvOpenOptions::new().read_txn_without_tls();
+        open.map_size(options.map_bytes).max_readers(options.readers_max);
+        open.max_dbs(options.tables_max);
+        #[expect(unsafe_code, reason = "no safe way to open")]
+        // SAFETY: the files are LMDB's own, which locks them against other processes; heed refuses a second opening in
+        // this one. Flags that leave out syncs give up what a loss of power leaves, and no rule of memory. A map that is
+        // written is reached through LMDB only: no address of it leaves a call, see the module. Programs that change
+        // files of others behind their back are out of any program's reach.
+        let env = unsafe { open.flags(flags).open(path)? };
+        let inner = Inner { env, gate: RwLock::new(()), write_map: options.write_map };
+        if inner.write_map {
+            inner.allocate(options.map_bytes as u64)?;
+        }
+        Ok(Self(Arc::new(inner)))
+    }
+
+    /// The flags in effect, of LMDB's.
+    ///
+    /// # Errors
+    /// What LMDB says.
+    pub fn flags(&self) -> Outcome<EnvFlags> {
+        Ok(EnvFlags::from_bits_truncate(self.0.env.get_flags()?))
+    }
+
+    /// Slots of readers.
+    pub fn readers_max(&self) -> u32 {
+        self.0.env.max_readers()
+    }
+
+    /// Bytes of the map.
+    pub fn map_bytes(&self) -> u64 {
+        let _gate = self.0.shared();
+        self.0.env.info().map_size as u64
+    }
+
+    /// Bytes up to the last page that was ever in use; free pages among them count.
+    pub fn used_bytes(&self) -> u64 {
+        let _gate = self.0.shared();
+        (self.0.env.info().last_page_number as u64 + 1) * u64::from(self.0.env.stat().page_size)
+    }
+
+    /// The number of the newest transaction that changed anything.
+    pub fn last_transaction(&self) -> u64 {
+        let _gate = self.0.shared();
+        self.0.env.info().last_txn_id as u64
+    }
+
+    /// Gives the map another size, a multiple of the system's pages; LMDB takes as much as its pages need if it is less. 0
+    /// takes the size that another process has given it. Snapshots go on. Cost: waits for calls that run; a map that is
+    /// written has its new blocks allocated.
+    ///
+    /// # Errors
+    /// [`Kind::Writing`]; [`Kind::NoRoom`], and the map has its old size.
+    pub fn resize(&self, bytes: u64) -> Outcome<()> {
+        let _gate = self.0.alone();
+        if self.0.write_map {
+            self.0.allocate(bytes)?;
+        }
+        self.0.resize_alone(bytes)
+    }
+
+    /// A snapshot of all tables. Adopts the size of the map if another process has made it larger.
+    ///
+    /// # Errors
+    /// [`Kind::ReadersFull`], and what LMDB says.
+    pub fn snapshot(&self) -> Outcome<Snapshot> {
+        let begin = || self.0.env.clone().static_read_txn();
+        let txn = self.resizing(begin)?;
+        Ok(Snapshot { txn, inner: Arc::clone(&self.0) })
+    }
+
+    /// A transaction that writes. Waits for the one of another process or thread; a thread that has one waits for ever.
+    ///
+    /// # Errors
+    /// What LMDB says.
+    pub fn transaction(&self) -> Outcome<Transaction> {
+        let txn = self.resizing(|| self.0.env.write_txn())?;
+        #[expect(unsafe_code, reason = "a borrow of what the same value owns")]
+        // SAFETY: the transaction borrows `env`, which lies in the allocation of `inner` and is never moved or taken out of
+        // it. `Transaction` holds a share of that allocation and gives the transaction up before it: `end` is the only
+        // place that takes it out, `drop` runs it, and the field of the transaction is dropped before `inner`.
+        let txn = unsafe { std::mem::transmute::<RwTxn<'_>, RwTxn<'static>>(txn) };
+        Ok(Transaction { txn: Some(txn), inner: Arc::clone(&self.0) })
+    }
+
+    /// Does something that begins a transaction; adopts the size of the map first if another process has made it larger.
+    fn resizing<T>(&self, begin: impl Fn() -> heed::Result<T>) -> Outcome<T> {
+        let resized = |error: &heed::Error| matches!(error, heed::Error::Mdb(MdbError::MapResized));
+        {
+            let _gate = self.0.shared();
+            match begin() {
+                Err(error) if resized(&error) => {}
+                other => return Ok(other?),
+            }
+        }
+        let _gate = self.0.alone();
+        match begin() {
+            Err(error) if resized(&error) => {}
+            other => return Ok(other?),
+        }
+        self.0.resize_alone(0)?;
+        Ok(begin()?)
+    }
+
+    /// Frees slots of readers whose process has ended. Returns how many.
+    ///
+    /// # Errors
+    /// What LMDB says.
+    pub fn free_dead_readers(&self) -> Outcome<usize> {
+        Ok(self.0.env.clear_stale_readers()?)
+    }
+
+    /// Makes what was committed durable. Cost: writes what the system has not written yet.
+    ///
+    /// # Errors
+    /// What LMDB says.
+    pub fn sync(&self) -> Outcome<()> {
+        let _gate = self.0.shared();
+        Ok(self.0.env.force_sync()?)
+    }
+
+    /// Writes a copy of the newest state to a new file, without its free pages, and syncs it. Cost: reads all that is in
+    /// use and writes it once; commits go on meanwhile, growth of the map waits.
+    ///
+    /// # Errors
+    /// What LMDB says. There may be a part of the file then.
+    pub fn copy(&self, file: &Path) -> Outcome<()> {
+        let mut file = File::create_new(file)?;
+        let _gate = self.0.shared();
+        self.0.env.copy_to_file(&mut file, CompactionOption::Enabled)?;
+        Ok(file.sync_all()?)
+    }
+
+    /// Whether the file system would give this file `bytes` more. Asked after a write failed for reasons that were not
+    /// told: LMDB calls a write that was cut short by a full disk an I/O error. Cost: allocates and frees them.
+    ///
+    /// # Errors
+    /// Those of the file system, but for that it is full.
+    pub fn has_room(&self, bytes: u64) -> Outcome<bool> {
+        // Nobody else may make the file longer meanwhile.
+        let _transaction = self.transaction()?;
+        let file = self.0.env.try_clone_inner_file()?;
+        let length = file.metadata()?.len();
+        let answer = match rustix::fs::fallocate(&file, FallocateFlags::empty(), length, bytes) {
+            Ok(()) | Err(Errno::OPNOTSUPP) => Ok(true),
+            Err(Errno::NOSPC | Errno::DQUOT | Errno::FBIG) => Ok(false),
+            Err(errno) => Err(errno.into()),
+        };
+        file.set_len(length)?;
+        answer
+    }
+
+    /// Closes the files if no clone, snapshot or transaction of this environment lives.
+    ///
+    /// # Errors
+    /// The environment, if one does.
+    pub fn close(self) -> std::result::Result<(), Self> {
+        Arc::try_unwrap(self.0).map(drop).map_err(Self)
+    }
+}
+
+impl Inner {
+    /// Moves the map. The caller has the gate alone.
+    fn resize_alone(&self, bytes: u64) -> Outcome<()> {
+        #[expect(unsafe_code, reason = "LMDB cannot tell who holds addresses in the map")]
+        // SAFETY: LMDB asks that no transaction be active, since one may hold addresses in the old map. One that writes
+        // makes LMDB refuse with EINVAL before it touches the map, and none can begin, since the caller holds the gate
+        // alone. Those that read hold no address between calls (see the module), and no call runs: each holds the gate
+        // shared. Their roots and the pages below are page numbers, which mean the same pages in the new map, which has
+        // all pages in use.
+        let resized = unsafe { self.env.resize(bytes as usize) };
+        resized.map_err(|source| match source {
+            heed::Error::Io(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
+                Failure { kind: Kind::Writing, source: heed::Error::Io(error) }
+            }
+            source => source.into(),
+        })
+    }
+
+    /// Has the file filled with blocks up to a length. If there is no room the file has the length it had.
+    fn allocate(&self, bytes: u64) -> Outcome<()> {
+        let file = self.env.try_clone_inner_file()?;
+        let length = file.metadata()?.len();
+        let filled = match rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes.max(1)) {
+            Err(Errno::OPNOTSUPP) => fill(&file, length, bytes),
+            other => other.map_err(Failure::from),
+        };
+        if filled.is_err() && file.metadata()?.len() > length {
+            file.set_len(length)?;
+        }
+        filled
+    }
+}
+
+/// Writes zeros behind the end of a file, up to a length.
+fn fill(file: &File, mut from: u64, to: u64) -> Outcome<()> {
+    let zeros = vec![0; ZEROS_BYTES];
+    while from < to {
+        let bytes = (to - from).min(ZEROS_BYTES as u64);
+        file.write_all_at(&zeros[..bytes as usize], from)?;
+        from += bytes;
+    }
+    Ok(())
+}
+
+/// Where the data of an environment lies.
+pub fn data_path(path: &Path, directory: bool) -> PathBuf {
+    if directory { path.join("data.mdb") } else { path.to_owned() }
+}
+
+/// Where the locks of an environment lie.
+pub fn lock_path(path: &Path, directory: bool) -> PathBuf {
+    if directory {
+        return path.join("lock.mdb");
+    }
+    let mut name = path.as_os_str().to_owned();
+    name.push("-lock");
+    name.into()
+}
+
+/// Looks up one key.
+fn find(txn: &RoTxn<'_>, table: EnvironmentTable, key: &[u8]) -> Outcome<Option<Vec<u8>>> {
+    Ok(table.0.get(txn, key)?.map(<[u8]>::to_vec))
+}
+
+/// A range of keys.
+type Range<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
+
+fn page<'t>(
+    entries: impl Iterator<Item = heed::Result<(&'t [u8], &'t [u8])>>,
+    limit: PageLimit,
+) -> Outcome<Vec<Pair>> {
+    let mut page = Vec::new();
+    let mut bytes = 0;
+    for entry in entries {
+        let (key, value) = entry?;
+        bytes += key.len() + value.len();
+        page.push((key.to_vec(), value.to_vec()));
+        if page.len() >= limit.entries || bytes >= limit.bytes {
+            break;
+        }
+    }
+    Ok(page)
+}
+
+fn page_after(
+    txn: &RoTxn<'_>,
+    table: EnvironmentTable,
+    from: Bound<&[u8]>,
+    limit: PageLimit,
+) -> Outcome<Vec<Pair>> {
+    let range: Range<'_> = (from, Bound::Unbounded);
+    page(table.0.range(txn, &range)?, limit)
+}
+
+fn page_before(
+    txn: &RoTxn<'_>,
+    table: EnvironmentTable,
+    to: Bound<&[u8]>,
+    limit: PageLimit,
+) -> Outcome<Vec<Pair>> {
+    let range: Range<'_> = (Bound::Unbounded, to);
+    page(table.0.rev_range(txn, &range)?, limit)
+}
+
+/// All tables as of one moment.
+pub struct Snapshot {
+    txn: RoTxn<'static, WithoutTls>,
+    inner: Arc<Inner>,
+}
+
+impl std::fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Snapshot").finish_non_exhaustive()
+    }
+}
+
+impl Snapshot {
+    /// The value of a key, which is not empty.
+    ///
+    /// # Errors
+    /// What LMDB says.
+    pub fn get(&self, table: EnvironmentTable, key: &[u8]) -> Outcome<Option<Vec<u8>>> {
+        let _gate = self.inner.shared();
+        find(&self.txn, table, key)
+    }
+
+    /// Entries from a bound on, whose key is not empty.
+    ///
+    /// # Errors
+    /// What LMDB says.
+    pub fn page_after(
+        &self,
+        table: EnvironmentTable,
+        from: Bound<&[u8]>,
+        limit: PageLimit,
+    ) -> Outcome<Vec<Pair>> {
+        let _gate = self.inner.shared();
+        page_after(&self.txn, table, from, limit)
+    }
+
+    /// Entries down from a bound, whose key is not empty, the greatest first.
+    ///
+    /// # Errors
+    /// What LMDB says.
+    pub fn page_before(
+        &self,
+        table: EnvironmentTable,
+        to: Bound<&[u8]>,
+        limit: PageLimit,
+    ) -> Outcome<Vec<Pair>> {
+        let _gate = self.inner.shared();
+        page_before(&self.txn, table, to, limit)
+    }
+
+    /// Entries of a table. Cost: none worth telling.
+    ///
+    /// # Errors
+    /// What LMDB says.
+    pub fn len(&self, table: EnvironmentTable) -> Outcome<u64> {
+        let _gate = self.inner.shared();
+        Ok(table.0.len(&self.txn)?)
+    }
+
+    /// Whether a table has no entry.
+    ///
+    /// # Errors
+    /// What LMDB says.
+    pub fn is_empty(&self, table: EnvironmentTable) -> Outcome<bool> {
+        Ok(self.len(table)? == 0)
+    }
+}
+
+/// A transaction that writes; dropped it has changed nothing. After a failed call it can only be dropped.
+pub struct Transaction {
+    /// Taken by `end` only. Stands before `inner`, which it borrows from.
+    txn: Option<RwTxn<'static>>,
+    inner: Arc<Inner>,
+}
+
+impl std::fmt::Debug for Transaction {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Transaction").finish_non_exhaustive()
+    }
+}
+
+impl Drop for Transaction {
+    fn drop(&mut self) {
+        self.end(drop);
+    }
+}
+
+impl Transaction {
+    fn end<T>(&mut self, end: impl FnOnce(RwTxn<'static>) -> T) -> Option<T> {
+        let _gate = self.inner.shared();
+        self.txn.take().map(end)
+    }
+
+    fn txn(&self) -> &RwTxn<'static> {
+        self.txn.as_ref().expect("taken when it is committed or dropped")
+    }
+
+    fn txn_mut(&mut self) -> &mut RwTxn<'static> {
+        self.txn.as_mut().expect("taken when it is committed or dropped")
+    }
+
+    /// The number of this transaction: one more than that of the newest that changed anything.
+    pub fn number(&self) -> u64 {
+        self.txn().id() as u64
+    }
+
+    /// Opens a table; makes it if there is none. It may be used elsewhere once this transaction is committed, and not if it
+    /// is dropped.
+    ///
+    /// # Errors
+    /// What LMDB says.
+    pub fn table(&mut self, name: &str) -> Outcome<EnvironmentTable> {
+        let inner = Arc::clone(&self.inner);
+        Ok(EnvironmentTable(inner.env.create_database(self.txn_mut(), Some(name))?))
+    }
+
+    /// The value of a key, which is not empty.
+    ///
+    /// # Errors
+    /// What LMDB says.
+    pub fn get(&self, table: EnvironmentTable, key: &[u8]) -> Outcome<Option<Vec<u8>>> {
+        find(self.txn(), table, key)
+    }
+
+    /// Entries from a bound on, whose key is not empty.
+    ///
+    /// # Errors
+    /// What LMDB says.
+    pub fn page_after(
+        &self,
+        table: EnvironmentTable,
+        from: Bound<&[u8]>,
+        limit: PageLimit,
+    ) -> Outcome<Vec<Pair>> {
+        page_after(self.txn(), table, from, limit)
+    }
+
+    /// Entries down from a bound, whose key is not empty, the greatest first.
+    ///
+    /// # Errors
+    /// What LMDB says.
+    pub fn page_before(
+        &self,
+        table: EnvironmentTable,
+        to: Bound<&[u8]>,
+        limit: PageLimit,
+    ) -> Outcome<Vec<Pair>> {
+        page_before(self.txn(), table, to, limit)
+    }
+
+    /// Entries of a table.
+    ///
+    /// # Errors
+    /// What LMDB says.
+    pub fn len(&self, table: EnvironmentTable) -> Outcome<u64> {
+        Ok(table.0.len(self.txn())?)
+    }
+
+    /// Whether a table has no entry.
+    ///
+    /// # Errors
+    /// What LMDB says.
+    pub fn is_empty(&self, table: EnvironmentTable) -> Outcome<bool> {
+        Ok(self.len(table)? == 0)
+    }
+
+    /// Binds a key.
+    ///
+    /// # Errors
+    /// [`Kind::MapFull`], and what LMDB says.
+    pub fn put(&mut self, table: EnvironmentTable, key: &[u8], value: &[u8]) -> Outcome<()> {
+        Ok(table.0.put(self.txn_mut(), key, value)?)
+    }
+
+    /// Removes a key, which is not empty. Returns whether it was there.
+    ///
+    /// # Errors
+    /// [`Kind::MapFull`], and what LMDB says.
+    pub fn remove(&mut self, table: EnvironmentTable, key: &[u8]) -> Outcome<bool> {
+        Ok(table.0.delete(self.txn_mut(), key)?)
+    }
+
+    /// Makes all changes visible. Cost: writes the changed pages, and the syncs of the environment's [`SyncMode`].
+    ///
+    /// # Errors
+    /// [`Kind::MapFull`], [`Kind::NoRoom`], and what LMDB says; nothing has changed then.
+    pub fn commit(mut self) -> Outcome<()> {
+        Ok(self.end(RwTxn::commit).expect("taken when it is committed or dropped")?)
+    }
+}
+
+/// Bytes of a head of LMDB's that are looked at: page header, then `MDB_meta` of a 64-bit little-endian machine.
+const HEAD_BYTES: usize = 152;
+const HEAD_MAGIC: u64 = 0xBEEF_C0DE;
+/// The number that stands for no page.
+const NO_PAGE: u64 = u64::MAX;
+
+/// Checks that the roots that the newest head tells of lie within the file: LMDB would read past its end, which ends the
+/// process. What is no head of LMDB's is left to LMDB, which refuses it.
+fn check_roots(data: &Path) -> Outcome<()> {
+    let file = match File::open(data) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        file => file?,
+    };
+    let length = file.metadata()?.len();
+    let Some(first) = Head::read(&file, 0) else { return Ok(()) };
+    let newest = match Head::read(&file, first.page_bytes) {
+        Some(second) if second.transaction > first.transaction => second,
+        _ => first,
+    };
+    let within = |root: u64| {
+        let end = root.checked_add(1).and_then(|pages| pages.checked_mul(newest.page_bytes));
+        root == NO_PAGE || end.is_some_and(|end| end <= length)
+    };
+    if newest.roots.into_iter().all(within) {
+        return Ok(());
+    }
+    Err(heed::Error::Mdb(MdbError::Corrupted).into())
+}
+
+struct Head {
+    page_bytes: u64,
+    roots: [u64; 2],
+    transaction: u64,
+}
+
+impl Head {
+    fn read(file: &File, offset: u64) -> Option<Self> {
+        let mut bytes = [0; HEAD_BYTES];
+        file.read_exact_at(&mut bytes, offset).ok()?;
+        let field = |offset: usize, length: usize| {
+            bytes[offset..offset + length]
+                .iter()
+                .rev()
+                .fold(0, |sum, byte| sum << 8 | u64::from(*byte))
+        };
+        (field(16, 4) == HEAD_MAGIC).then(|| Self {
+            page_bytes: field(40, 4),
+            roots: [field(80, 8), field(128, 8)],
+            transaction: field(144, 8),
+        })
+    }
+}
