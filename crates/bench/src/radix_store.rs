@@ -22,9 +22,10 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use terrane::backends::Memory;
 use terrane::backends::backend::{self, Database, Durability};
+use terrane::backends::{BtreeDatabase, BtreeOptions, LsmDatabase, LsmOptions, Memory};
 use terrane::context::radix::{self, INDEXES, Options, Store};
+use terrane::io::RealDisk;
 use terrane::io::checksum::crc32c;
 
 use crate::error::Class;
@@ -210,6 +211,8 @@ pub fn open_database(
     redis: Option<&RedisPlace>,
     durability: Durability,
 ) -> Result<Arc<dyn Database>> {
+    // What the features that are on do not read.
+    let _ = (path, redis);
     match back_end {
         BackEnd::Memory => {
             if durability != Durability::None {
@@ -217,12 +220,72 @@ pub fn open_database(
             }
             Ok(Arc::new(Memory::new(&INDEXES)?))
         }
-        _ => {
-            let _ = (path, redis);
-            Err(Error::NotBuilt { back_end })
+        BackEnd::Lsm => {
+            let options = LsmOptions::default().with_durability(durability);
+            Ok(Arc::new(LsmDatabase::open(RealDisk::auto(), path, &INDEXES, &options)?))
         }
+        BackEnd::Btree => {
+            let options = BtreeOptions::default().with_durability(durability);
+            Ok(Arc::new(BtreeDatabase::open(RealDisk::auto(), path, &INDEXES, &options)?))
+        }
+        #[cfg(feature = "lmdb")]
+        BackEnd::Lmdb => lmdb(path, durability),
+        #[cfg(feature = "sqlite")]
+        BackEnd::Sqlite => sqlite(path, durability),
+        #[cfg(feature = "redis")]
+        BackEnd::Redis => open_redis(redis, durability),
+        #[cfg(not(all(feature = "lmdb", feature = "sqlite", feature = "redis")))]
+        _ => Err(Error::NotBuilt { back_end }),
     }
 }
+
+/// Why neither LMDB nor SQLite has the level `group`.
+#[cfg(any(feature = "lmdb", feature = "sqlite"))]
+const NO_GROUP: &str = "commits cannot share a sync; take each";
+
+/// `async` is what Transact sets: `WRITEMAP` and `MAPASYNC`.
+#[cfg(feature = "lmdb")]
+fn lmdb(path: &Path, durability: Durability) -> Result<Arc<dyn Database>> {
+    use terrane::backends::lmdb::{LmdbDatabase, LmdbOptions, SyncMode};
+    let options = match durability {
+        Durability::None => LmdbOptions { sync: SyncMode::None, ..LmdbOptions::default() },
+        Durability::Async => LmdbOptions::transact(),
+        Durability::Each => LmdbOptions::default(),
+        Durability::Group => return Err(unsupported(BackEnd::Lmdb, durability, NO_GROUP)),
+    };
+    Ok(Arc::new(LmdbDatabase::open(path, &INDEXES, &options)?))
+}
+
+/// A log (WAL) in every case: never synced, at checkpoints, or at each commit.
+#[cfg(feature = "sqlite")]
+fn sqlite(path: &Path, durability: Durability) -> Result<Arc<dyn Database>> {
+    use terrane::backends::sqlite::{SqliteDatabase, SqliteOptions, Synchronous};
+    let synchronous = match durability {
+        Durability::None => Synchronous::Off,
+        Durability::Async => Synchronous::Normal,
+        Durability::Each => Synchronous::Full,
+        Durability::Group => return Err(unsupported(BackEnd::Sqlite, durability, NO_GROUP)),
+    };
+    let options = SqliteOptions { synchronous, ..SqliteOptions::file(path) };
+    Ok(Arc::new(SqliteDatabase::open(&INDEXES, &options)?))
+}
+
+/// One URL is that of a server, several are those of a cluster.
+#[cfg(feature = "redis")]
+fn open_redis(place: Option<&RedisPlace>, durability: Durability) -> Result<Arc<dyn Database>> {
+    use terrane::backends::redis::{Options, Redis};
+    let options = match place.map(|place| place.urls.as_slice()) {
+        Some([url]) => Options::server(url),
+        Some(urls @ [_, ..]) => Options::cluster(urls),
+        _ => return Err(Error::Refused(NO_SERVER.to_owned())),
+    };
+    let prefix = place.map(|place| place.prefix.clone()).unwrap_or_default();
+    let options = options.with_prefix(prefix).with_indexes(INDEXES).with_durability(durability);
+    Ok(Arc::new(Redis::open(options)?))
+}
+
+/// What is said where a server is needed.
+const NO_SERVER: &str = "back-end redis needs the URL of a server: --redis-url";
 
 fn unsupported(back_end: BackEnd, durability: Durability, why: &str) -> Error {
     let (back_end, option) = (back_end.name(), format!("durability {}", durability.name()));
@@ -443,8 +506,7 @@ impl Opening {
         let mut redis = None;
         if back_end == BackEnd::Redis {
             if self.redis_urls.is_empty() {
-                let message = "back-end redis needs the URL of a server";
-                return Err(Error::Refused(message.to_owned()));
+                return Err(Error::Refused(NO_SERVER.to_owned()));
             }
             redis = Some(RedisPlace::new(self.redis_urls.clone()));
         }

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use terrane_bench::engine::EngineError;
 use terrane_bench::error::Class;
+use terrane_bench::radix_store;
 use terrane_bench::replay::{bitcoin, changes, irmin_trace, octez_trace};
 use terrane_bench::{confine, workload, yardstick};
 
@@ -153,6 +154,33 @@ impl From<terrane::context::Error> for Failure {
 
 impl From<terrane::context::ProofError> for Failure {
     fn from(error: terrane::context::ProofError) -> Self {
+        Self::new(Class::from(&error), in_full(&error))
+    }
+}
+
+impl From<radix_store::Error> for Failure {
+    fn from(error: radix_store::Error) -> Self {
+        Self::new(error.class(), in_full(&error))
+    }
+}
+
+impl From<terrane::context::radix::Error> for Failure {
+    fn from(error: terrane::context::radix::Error) -> Self {
+        use terrane::context::radix::Error;
+        let failure = Self::new(Class::from(&error), in_full(&error));
+        let is_absent = matches!(
+            error,
+            Error::UnknownRoot { .. }
+                | Error::UnknownTree { .. }
+                | Error::AddressNotFound { .. }
+                | Error::PrefixNotFound { .. }
+        );
+        if is_absent { Self::not_found(failure.message) } else { failure }
+    }
+}
+
+impl From<terrane::backends::backend::Error> for Failure {
+    fn from(error: terrane::backends::backend::Error) -> Self {
         Self::new(Class::from(&error), in_full(&error))
     }
 }

@@ -118,7 +118,9 @@ fn the_state_on_redis() {
     }
 
     if !is_installed() {
-        eprintln!("SKIPPED: there is no redis-server on this machine; install the package redis-server");
+        eprintln!(
+            "SKIPPED: there is no redis-server on this machine; install the package redis-server"
+        );
         return;
     }
     let folder = tempfile::tempdir().unwrap();
