@@ -130,10 +130,10 @@ impl RedisPlace {
 pub enum Error {
     /// The database cannot be opened.
     #[error(transparent)]
-    Database(#[from] backend::Error),
+    Database(Box<backend::Error>),
     /// The store cannot be opened, or a call of it failed.
     #[error(transparent)]
-    Store(#[from] radix::Error),
+    Store(Box<radix::Error>),
     /// The program was built without the back-end.
     #[error("this program was built without {back_end}; build it with `--features {back_end}`")]
     NotBuilt {
@@ -178,13 +178,55 @@ pub enum Error {
 /// The outcome of a call.
 pub type Result<T> = std::result::Result<T, Error>;
 
+impl From<backend::Error> for Error {
+    fn from(error: backend::Error) -> Self {
+        Self::Database(Box::new(error))
+    }
+}
+
+impl From<radix::Error> for Error {
+    fn from(error: radix::Error) -> Self {
+        Self::Store(Box::new(error))
+    }
+}
+
 impl Error {
+    /// Why the back-end cannot do what was asked, if that is what it says.
+    #[must_use]
+    pub fn refusal(&self) -> Option<String> {
+        let error = match self {
+            Self::Database(error) => error.as_ref(),
+            Self::Store(error) => match error.as_ref() {
+                radix::Error::Unsupported(error) => error,
+                _ => return None,
+            },
+            Self::NotBuilt { .. } => return Some(self.to_string()),
+            _ => return None,
+        };
+        match error {
+            backend::Error::Unsupported { why, .. } => Some(why.clone()),
+            _ => None,
+        }
+    }
+
+    /// Whether somebody else has the store.
+    #[must_use]
+    pub fn is_in_use(&self) -> bool {
+        match self {
+            Self::Database(error) => {
+                matches!(**error, backend::Error::Locked { .. } | backend::Error::Busy { .. })
+            }
+            Self::Store(error) => matches!(**error, radix::Error::Busy(_)),
+            _ => false,
+        }
+    }
+
     /// How to react to it.
     #[must_use]
     pub fn class(&self) -> Class {
         match self {
-            Self::Database(error) => Class::from(error),
-            Self::Store(error) => Class::from(error),
+            Self::Database(error) => Class::from(&**error),
+            Self::Store(error) => Class::from(&**error),
             Self::NotBuilt { .. }
             | Self::Foreign { .. }
             | Self::Absent { .. }
@@ -394,10 +436,8 @@ impl Marker {
     fn text(&self) -> String {
         let mut text = format!("{MARKER_MAGIC} {MARKER_VERSION}\nback-end {}\n", self.back_end);
         if let Some(RedisPlace { urls, prefix }) = &self.redis {
-            text += &format!("prefix {prefix}\n");
-            for url in urls {
-                text += &format!("url {}\n", without_user(url));
-            }
+            let lines = urls.iter().map(|url| format!("url {}\n", without_user(url)));
+            text += &lines.fold(format!("prefix {prefix}\n"), |text, line| text + &line);
         }
         let checksum = crc32c(text.as_bytes());
         text + &format!("crc32c {checksum:08x}\n")
@@ -497,7 +537,7 @@ impl Opening {
         }
         let is_begun = dir.join(MARKER_NEW).exists();
         if !is_begun {
-            self.check_empty(dir)?;
+            Self::check_empty(dir)?;
         }
         let back_end = self.back_end.unwrap_or(BackEnd::Lsm);
         if !back_end.is_built() {
@@ -517,14 +557,14 @@ impl Opening {
             // Another process has made it meanwhile.
             return self.open(dir);
         }
-        self.clear(dir)?;
+        Self::clear(dir)?;
         marker.begin(dir, &mut file)?;
         let opened = self.open_marked(dir, &marker);
         match opened {
             Ok(store) => Marker::finish(dir).map(|()| store),
             Err(error) => {
                 // Nothing of a store that cannot be made is left, as far as the system lets us.
-                let _ = self.clear(dir).and_then(|()| {
+                let _ = Self::clear(dir).and_then(|()| {
                     let path = dir.join(MARKER_NEW);
                     fs::remove_file(&path).map_err(|error| Error::io(&path, error))
                 });
@@ -543,7 +583,7 @@ impl Opening {
         Ok(Store::open(database, &self.options)?)
     }
 
-    fn check_empty(&self, dir: &Path) -> Result<()> {
+    fn check_empty(dir: &Path) -> Result<()> {
         let entries = match fs::read_dir(dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             entries => entries.map_err(|error| Error::io(dir, error))?,
@@ -559,7 +599,7 @@ impl Opening {
     }
 
     /// Removes what an interrupted creation has made of a database, which holds nothing.
-    fn clear(&self, dir: &Path) -> Result<()> {
+    fn clear(dir: &Path) -> Result<()> {
         let entries = fs::read_dir(dir).map_err(|error| Error::io(dir, error))?;
         for entry in entries {
             let entry = entry.map_err(|error| Error::io(dir, error))?;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use serde::Serialize;
-use terrane::backends::backend::{self, Durability};
+use terrane::backends::backend::Durability;
 use terrane::context::radix::{self, Store};
 use terrane::io::{Disk, RealDisk};
 use terrane::{btree, verify};
@@ -185,7 +185,7 @@ impl Described {
         let state = match &marker {
             None => None,
             Some(_) => match opening().open(dir) {
-                Err(error) if is_in_use(&error) => None,
+                Err(error) if error.is_in_use() => None,
                 store => Some(State::of(&store?)?),
             },
         };
@@ -230,16 +230,6 @@ impl Described {
         }
         output::aligned(&lines)
     }
-}
-
-/// Whether somebody else has a store.
-fn is_in_use(error: &radix_store::Error) -> bool {
-    use radix_store::Error;
-    matches!(
-        error,
-        Error::Database(backend::Error::Locked { .. } | backend::Error::Busy { .. })
-            | Error::Store(radix::Error::Busy(_))
-    )
 }
 
 impl State {

@@ -369,21 +369,32 @@ impl Inspect {
         output::checked("inspect", self.json, &report, &text, failure.as_ref())
     }
 
-    fn look(&self, looker: &mut Looker, path: &Path) -> Result<(Shown, String), Failure> {
-        if let Some(place) = btree::Place::of(&looker.disk, path)? {
-            return self.look_at_btree(looker, path, place);
-        }
+    fn look_at_merkle_store(
+        &self,
+        looker: &Looker,
+        path: &Path,
+    ) -> Result<Option<(Shown, String)>, Failure> {
         if radix_store::is_store(path) {
             self.refuse_page("a radix store")?;
             let described = check_radix::Described::read(path)?;
             let text = described.text();
-            return Ok((Shown::RadixStore(described), text));
+            return Ok(Some((Shown::RadixStore(described), text)));
         }
         if context::is_store(looker.disk.as_ref(), path)? {
             self.refuse_page("a context store")?;
             let described = context::Described::read(path, self.at.as_deref())?;
             let text = described.text();
-            return Ok((Shown::Context(Box::new(described)), text));
+            return Ok(Some((Shown::Context(Box::new(described)), text)));
+        }
+        Ok(None)
+    }
+
+    fn look(&self, looker: &mut Looker, path: &Path) -> Result<(Shown, String), Failure> {
+        if let Some(place) = btree::Place::of(&looker.disk, path)? {
+            return self.look_at_btree(looker, path, place);
+        }
+        if let Some(found) = self.look_at_merkle_store(looker, path)? {
+            return Ok(found);
         }
         if self.at.is_some() {
             let path = path.display();

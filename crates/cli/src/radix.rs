@@ -28,6 +28,9 @@ use crate::output;
 use crate::progress::exit_on_interrupt;
 use crate::text::{count_of, hex, table};
 
+/// The entry of the metadata map that a replay leaves.
+const REPLAY: &[u8] = b"replay changes";
+
 /// What can be done with a radix store.
 #[derive(Debug, Subcommand)]
 pub(crate) enum RadixCommand {
@@ -88,7 +91,8 @@ Examples:
   Keep only these roots:
     terrane radix prune --keep 4c5116ae --keep 9bfe3bb0 --store /data/radix
 
-A store made by `terrane replay changes` needs the versions of the blocks that it keeps: bound them there, by --keep-versions.";
+A store made by `terrane replay changes` needs the versions of the blocks that it keeps and is refused: bound them there, by
+--keep-versions.";
 
 #[derive(Debug, Args)]
 pub(crate) struct TreesArgs {
@@ -206,11 +210,11 @@ struct Listed {
 #[derive(Serialize)]
 struct Versions {
     tree: String,
-    versions: Vec<Version>,
+    versions: Vec<Row>,
 }
 
 #[derive(Serialize)]
-struct Version {
+struct Row {
     version: u64,
     root: String,
     parent: Option<u64>,
@@ -219,14 +223,14 @@ struct Version {
 }
 
 #[derive(Serialize)]
-struct Values {
+struct Answers {
     tree: String,
     root: String,
-    values: Vec<Value>,
+    values: Vec<Answer>,
 }
 
 #[derive(Serialize)]
-struct Value {
+struct Answer {
     address: String,
     found: bool,
     bytes: Option<u64>,
@@ -234,7 +238,7 @@ struct Value {
 }
 
 #[derive(Serialize)]
-struct Leaves {
+struct Listing {
     tree: String,
     root: String,
     prefix: String,
@@ -296,6 +300,12 @@ impl RadixCommand {
         let common = self.common();
         let opening: Opening = common.redis.opening(None, durability);
         let store = opening.open(&common.store)?;
+        if matches!(self, Self::Prune(_)) && store.metadata(REPLAY)?.is_some() {
+            store.close()?;
+            return Err(Failure::usage(
+                "the versions of this store are the blocks of `terrane replay changes`, which bounds them by --keep-versions",
+            ));
+        }
         let (command, json) = (self.command(), common.json);
         let outcome = match self {
             Self::Trees(_) => trees(&store, command, json),
@@ -378,7 +388,7 @@ fn trees(store: &Store, command: &str, json: bool) -> Result<(), Failure> {
     output::print(&table(2, &rows))
 }
 
-impl Version {
+impl Row {
     fn new(info: &VersionInfo) -> Self {
         Self {
             version: number(info.id),
@@ -395,7 +405,7 @@ impl VersionsArgs {
         let tree = self.tree.find(store)?;
         let limit = self.limit.map_or(usize::MAX, |limit| limit as usize);
         let versions = tree.versions()?;
-        let versions: Vec<Version> = versions.iter().rev().take(limit).map(Version::new).collect();
+        let versions: Vec<Row> = versions.iter().rev().take(limit).map(Row::new).collect();
         if self.common.json {
             let tree = tree.name().to_owned();
             return output::report(command, true, &Versions { tree, versions }, &[]);
@@ -426,7 +436,7 @@ impl GetArgs {
         let root = find_root(&tree, self.root.root.as_deref())?;
         let values = tree.get(&root, &addresses)?;
         if self.common.json {
-            let values = addresses.iter().zip(&values).map(|(address, value)| Value {
+            let values = addresses.iter().zip(&values).map(|(address, value)| Answer {
                 address: address.to_string(),
                 found: value.is_some(),
                 bytes: value.as_ref().map(|value| value.len() as u64),
@@ -434,7 +444,7 @@ impl GetArgs {
             });
             let values = values.collect();
             let (tree, root) = (tree.name().to_owned(), root.to_string());
-            return output::report(command, true, &Values { tree, root, values }, &[]);
+            return output::report(command, true, &Answers { tree, root, values }, &[]);
         }
         let mut lines = Vec::with_capacity(values.len());
         for (address, value) in addresses.iter().zip(values) {
@@ -472,7 +482,7 @@ impl LeavesArgs {
             leaves.push(Leaf { address, bytes: value.len() as u64, value_hex: hex(&value) });
         }
         let (tree, root, prefix) = (tree.name().to_owned(), root.to_string(), prefix.to_string());
-        output::report(command, true, &Leaves { tree, root, prefix, leaves }, &[])
+        output::report(command, true, &Listing { tree, root, prefix, leaves }, &[])
     }
 }
 
@@ -516,7 +526,7 @@ impl PruneArgs {
             "counted" => lines.push(("kept", "the root, which other versions have".to_owned())),
             "unknown" => lines.push(("kept", "nothing has this root".to_owned())),
             "fork_point" => {
-                lines.push(("kept", "the root: several versions were made of it".to_owned()))
+                lines.push(("kept", "the root: several versions were made of it".to_owned()));
             }
             "empty_root" => lines.push(("kept", "the empty root is always there".to_owned())),
             _ => {}

@@ -105,7 +105,6 @@ fn block_key(block: u64) -> Vec<u8> {
     [BLOCK, &block.to_be_bytes()].concat()
 }
 
-#[expect(clippy::big_endian_bytes, reason = "so that key order is block order")]
 fn block_number(key: &[u8]) -> Option<u64> {
     key.strip_prefix(BLOCK)?.try_into().map(u64::from_be_bytes).ok()
 }
@@ -370,7 +369,7 @@ impl Cursor for RadixCursor {
             let (address, value) = leaf?;
             if address.as_bytes() >= self.from.as_slice() {
                 let key = address.as_bytes().to_vec();
-                return Ok(Some(Entry { key, value: value.to_vec() }));
+                return Ok(Some(Entry { key, value }));
             }
         }
         Ok(None)

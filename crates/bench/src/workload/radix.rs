@@ -23,12 +23,13 @@ use std::path::Path;
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
-use terrane::backends::backend::{self, Durability};
-use terrane::context::radix as state;
+use terrane::backends::backend::Durability;
 
 use super::{Error, Result};
 use crate::meter;
-use crate::radix_store::{self, BackEnd};
+#[cfg(not(feature = "redis"))]
+use crate::radix_store;
+use crate::radix_store::BackEnd;
 
 use self::databases::Databases;
 use self::floor::{Floor, Shape};
@@ -204,37 +205,51 @@ fn ensure(is_right: bool, what: impl FnOnce() -> String) -> Result<()> {
 /// [`Error::Wrong`], and what the back-end says; what it cannot do at all is no error, but [`Outcome::Refused`].
 pub fn run(cell: &Cell<'_>) -> Result<Outcome> {
     fs::create_dir_all(cell.dir).map_err(|error| Error::io(cell.dir, error))?;
+    if cell.back_end == BackEnd::Redis && cell.redis_urls.is_empty() {
+        return with_server(cell);
+    }
     let mut databases = Databases::new(cell.back_end, cell.dir, cell.durability, &cell.redis_urls);
     match work(cell, &mut databases) {
         Ok((tests, figures)) => {
             let report = report(cell, &databases, tests, figures)?;
             Ok(Outcome::Done(Box::new(report)))
         }
-        Err(error) => match refusal(&error) {
+        Err(Error::Radix(error)) => match error.refusal() {
             Some(why) => Ok(Outcome::Refused(why)),
-            None => Err(error),
+            None => Err(error.into()),
         },
+        Err(error) => Err(error),
     }
+}
+
+/// Runs a cell on a server of its own, whose data are in the directory of the cell.
+#[cfg(feature = "redis")]
+fn with_server(cell: &Cell<'_>) -> Result<Outcome> {
+    use terrane::backends::redis::server::{Server, is_installed};
+    if !is_installed() {
+        return Ok(Outcome::Refused(
+            "redis-server is not installed, nor is its URL given".to_owned(),
+        ));
+    }
+    let settings: &[&str] = match cell.durability {
+        Durability::None => &["--appendonly", "no"],
+        Durability::Async => &["--appendonly", "yes", "--appendfsync", "everysec"],
+        Durability::Each | Durability::Group => &["--appendonly", "yes", "--appendfsync", "always"],
+    };
+    let server = Server::start(cell.dir, settings).map_err(|error| Error::io(cell.dir, error))?;
+    run(&Cell { redis_urls: vec![server.url()], ..cell.clone() })
+}
+
+#[cfg(not(feature = "redis"))]
+fn with_server(cell: &Cell<'_>) -> Result<Outcome> {
+    let error = radix_store::Error::NotBuilt { back_end: cell.back_end };
+    Ok(Outcome::Refused(error.to_string()))
 }
 
 fn work(cell: &Cell<'_>, databases: &mut Databases) -> Result<(Vec<Timed>, Vec<Figure>)> {
     match cell.load {
         Load::Tests => Ok((transact::run(databases, cell.seed)?, Vec::new())),
         load => Ok((Vec::new(), loads::run(load, databases, &cell.sizes, cell.seed)?)),
-    }
-}
-
-/// Why a back-end cannot do what was asked, if that is what an error says.
-fn refusal(error: &Error) -> Option<String> {
-    let Error::Radix(error) = error else { return None };
-    match error {
-        radix_store::Error::Database(backend::Error::Unsupported { why, .. })
-        | radix_store::Error::Store(state::Error::Unsupported(backend::Error::Unsupported {
-            why,
-            ..
-        })) => Some(why.clone()),
-        radix_store::Error::NotBuilt { .. } => Some(error.to_string()),
-        _ => None,
     }
 }
 
@@ -245,7 +260,9 @@ fn report(
     figures: Vec<Figure>,
 ) -> Result<Report> {
     let totals = &databases.totals;
-    let disk_bytes = if cell.back_end.has_files() {
+    // A server of the cell's own with a log keeps it there.
+    let has_log = cell.back_end == BackEnd::Redis && cell.dir.join("appendonlydir").exists();
+    let disk_bytes = if cell.back_end.has_files() || has_log {
         meter::allocated_bytes(cell.dir).map_err(|error| Error::io(cell.dir, error))?
     } else {
         totals.database_bytes

@@ -61,8 +61,8 @@ fn leaf_bytes(value: usize) -> usize {
         0..=23 => 1,
         24..=255 => 2,
         256..=65_535 => 3,
-        65_536..=1_048_575 => 9,
         1_048_576..=0xFFFF_FFFF => 5,
+        // From 65,536 on too: the scheme's quirk.
         _ => 9,
     };
     6 + head + value
