@@ -113,7 +113,7 @@ fn broken(what: String) -> Error {
     Error::Corruption { back_end: NAME, what, source: None }
 }
 
-/// A database in a B+tree. See the [module](self).
+/// A database in one B+tree; `docs/format/tables.md` says how.
 ///
 /// Cost: a lookup is one of the index, and one of each piece of a value of 768 bytes or more, side by side; `count` is one lookup.
 /// A commit looks up each key that it changes and writes once to the log, as much as its keys and values take, and does its
@@ -230,7 +230,8 @@ fn open_tables(index: &Index, indexes: &[&str]) -> Result<Vec<(Vec<u8>, u8)>> {
 /// The rows of a commit.
 #[derive(Default)]
 struct Rows<'a> {
-    put: Vec<(Vec<u8>, Vec<u8>)>,
+    /// With whether the key is there already.
+    put: Vec<(Vec<u8>, Vec<u8>, bool)>,
     pieces: Vec<(Split, &'a [u8])>,
     removed: Vec<Vec<u8>>,
     /// Values whose pieces go.
@@ -256,12 +257,12 @@ impl<'a> Rows<'a> {
             None if before.is_none() => {}
             None => self.removed.push(key),
             Some(value) if value.len() <= WHOLE_BYTES_MAX => {
-                self.put.push((key, row::whole(value)));
+                self.put.push((key, row::whole(value), before.is_some()));
             }
             Some(value) => {
                 let id = next_value.fetch_add(1, Ordering::Relaxed);
                 let split = Split { id, bytes: value.len() as u32 };
-                self.put.push((key, split.row()));
+                self.put.push((key, split.row(), before.is_some()));
                 self.pieces.push((split, value));
             }
         }
@@ -278,15 +279,21 @@ impl<'a> Rows<'a> {
         (put, self.gone.iter().flat_map(keys).collect())
     }
 
-    fn updates<'b>(&'b self, put: &'b [[u8; 13]], gone: &'b [[u8; 13]]) -> Vec<Update<'b>> {
-        let rows = self.put.iter().map(|(key, value)| Update::Replace(key, value));
+    /// The updates, and of each whether its key is there: new pieces are not, and those that go are.
+    fn updates<'b>(
+        &'b self,
+        put: &'b [[u8; 13]],
+        gone: &'b [[u8; 13]],
+    ) -> (Vec<Update<'b>>, Vec<bool>) {
+        let rows =
+            self.put.iter().map(|(key, row, is_there)| (Update::Replace(key, row), *is_there));
         let values = self.pieces.iter().flat_map(|(_, value)| value.chunks(PIECE_BYTES));
-        let pieces = put.iter().zip(values).map(|(key, piece)| Update::Replace(key, piece));
-        let removed = self.removed.iter().map(|key| Update::Remove(key));
-        rows.chain(pieces)
-            .chain(removed)
-            .chain(gone.iter().map(|key| Update::Remove(key)))
-            .collect()
+        let pieces =
+            put.iter().zip(values).map(|(key, piece)| (Update::Replace(key, piece), false));
+        let removed = self.removed.iter().map(Vec::as_slice);
+        let removed = removed.chain(gone.iter().map(<[u8; 13]>::as_slice));
+        let removed = removed.map(|key| (Update::Remove(key), true));
+        rows.chain(pieces).chain(removed).unzip()
     }
 }
 
@@ -325,11 +332,12 @@ impl Engine for Btree {
                 let entries = entries.checked_add_signed(more).ok_or_else(|| {
                     broken(format!("row {name:02x?} says {entries} entries, too few"))
                 })?;
-                rows.put.push((name.clone(), row::name_value(*number, entries)));
+                rows.put.push((name.clone(), row::name_value(*number, entries), true));
             }
         }
         let (put, gone) = rows.piece_keys();
-        let position = self.index.commit(&rows.updates(&put, &gone)).map_err(failed)?;
+        let (updates, was_there) = rows.updates(&put, &gone);
+        let position = self.index.commit_known(&updates, was_there).map_err(failed)?;
         if self.is_synced_each {
             self.index.sync_to(position).map_err(failed)?;
         }

@@ -20,6 +20,9 @@ use crate::engine::{Changes, Common, Engine, Snapshot, disk_error, locked};
 
 const NAME: &str = "lsm";
 
+/// Bytes of a write buffer unless told otherwise: as much as a checkpoint of the log comes after, which writes it out anyway.
+const WRITE_BUFFER_BYTES_DEFAULT: u64 = 32 << 20;
+
 /// How an [`LsmDatabase`] is opened. Every option may be changed at each opening.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
@@ -29,7 +32,8 @@ pub struct LsmOptions {
     /// Memory of all tables together for what is not written yet, filters, indexes and cached pages: half of it for the main
     /// one. `None` (the default) for a write buffer of its own for each and as much as filters and indexes take.
     pub memory_bytes: Option<u64>,
-    /// Bytes of the write buffer of each table; 4 MiB unless set. Not beside `memory_bytes`.
+    /// Bytes of the write buffer of each table; 32 MiB unless set or ruled by `memory_bytes`, beside which it must not be set.
+    /// What is being flushed takes as much again.
     pub write_buffer_bytes: Option<u64>,
     /// Bytes of a page: 4096, and nothing else.
     pub page_bytes: usize,
@@ -102,7 +106,8 @@ impl LsmOptions {
             }),
             ..TableConfig::default()
         };
-        if let Some(bytes) = self.write_buffer_bytes {
+        let default = self.memory_bytes.is_none().then_some(WRITE_BUFFER_BYTES_DEFAULT);
+        if let Some(bytes) = self.write_buffer_bytes.or(default) {
             config.write_buffer = WriteBuffer::Bytes(bytes);
         }
         if self.background {
@@ -160,7 +165,7 @@ fn error(call: &'static str, error: terrane_lsm::Error) -> Error {
     }
 }
 
-/// A database in an LSM store. See the [module](self).
+/// A database in an LSM store: each table is a named table of it, and a commit is one record of its log.
 ///
 /// Cost: `overwrite` and `remove` read nothing; `put`, `delete` and `get` look one key up, `count` goes over the whole table.
 /// A commit writes once to the log, as much as its keys and values take, and does its share of merges and checkpoints; with

@@ -425,6 +425,27 @@ impl Index {
     /// # Errors
     /// As [`replace`](Self::replace). Nothing was changed.
     pub fn commit(&self, updates: &[Update<'_>]) -> Result<u64> {
+        self.commit_if(updates, |core| was_there(core, updates))
+    }
+
+    /// The same by a caller who knows of each update whether its key is there when its turn comes: without the lookups. What
+    /// it knows must be so, or [`len`](Self::len) is wrong from then on; an update that removes what is not there is left out.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit).
+    ///
+    /// # Panics
+    /// If there are not as many answers as updates.
+    pub fn commit_known(&self, updates: &[Update<'_>], was_there: Vec<bool>) -> Result<u64> {
+        assert_eq!(updates.len(), was_there.len(), "an answer for each update");
+        self.commit_if(updates, |_| Ok(was_there))
+    }
+
+    fn commit_if(
+        &self,
+        updates: &[Update<'_>],
+        was_there: impl FnOnce(&Core) -> Result<Vec<bool>>,
+    ) -> Result<u64> {
         let mut entries = Vec::with_capacity(updates.len());
         for update in updates {
             self.core.pager.sizes.check(update.key(), update.value())?;
@@ -436,7 +457,7 @@ impl Index {
             if bytes > limit {
                 return Err(Error::BatchTooLarge { bytes, limit });
             }
-            writer.commit(core, &entries, |core| was_there(core, updates))
+            writer.commit(core, &entries, was_there)
         })
     }
 

@@ -8,6 +8,7 @@ use crate::frame::{FRAME_HEAD_BYTES, FRAME_MAGIC, FrameKind};
 use crate::path::HEIGHT_MAX;
 use crate::proof::{NESTING_MAX, VERSION};
 use crate::proof_codec::{DENSE_MIN, DENSE_SLOTS, INDEX_BITS, SEGMENT_MAX};
+use crate::radix::format_constants;
 use crate::record::{
     ENTRIES_DELTA, FLAT, INLINE_BYTES_MAX, INNER, INNER_DELTA, LEAF, TAG_DIR, TAG_INLINE,
     TAG_VALUE, VALUE,
@@ -19,7 +20,7 @@ use crate::volumes::{VOLUME_BYTES, VOLUME_MAGIC, VOLUME_VERSION};
 #[must_use]
 pub fn constants() -> Vec<(&'static str, String)> {
     let text = |magic: &[u8]| String::from_utf8_lossy(magic).into_owned();
-    vec![
+    let mut constants = vec![
         ("CONTEXT_CHUNK_MAGIC", text(&CHUNK_MAGIC)),
         ("CONTEXT_CHUNK_VERSION", CHUNK_VERSION.to_string()),
         ("CONTEXT_CHUNK_HEAD_BYTES", CHUNK_HEAD_BYTES.to_string()),
@@ -61,5 +62,7 @@ pub fn constants() -> Vec<(&'static str, String)> {
         ("PROOF_DENSE_MIN", DENSE_MIN.to_string()),
         ("PROOF_SEGMENT_MAX", SEGMENT_MAX.to_string()),
         ("PROOF_INDEX_BITS", INDEX_BITS.to_string()),
-    ]
+    ];
+    constants.extend(format_constants());
+    constants
 }

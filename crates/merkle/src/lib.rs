@@ -119,9 +119,9 @@ mod export;
 
 mod import;
 
-mod constants;
-
 pub mod radix;
+
+mod constants;
 
 pub use address::Address;
 pub use check::{CheckOptions, CheckReport, KindCount, Kinds, Problem, check};

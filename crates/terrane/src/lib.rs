@@ -11,3 +11,5 @@ pub use terrane_io as io;
 pub use terrane_lsm::*;
 #[doc(inline)]
 pub use terrane_merkle as context;
+#[doc(inline)]
+pub use terrane_merkle::radix;

@@ -125,11 +125,15 @@ fn entry(row: &Row<'_>) -> rusqlite::Result<Entry> {
 }
 
 impl Connected {
-    /// Opens a connection and sets its options, each read back.
+    /// Opens a connection and sets its options, each read back. `is_first`: of this database, so that the file may be new.
     ///
     /// # Errors
     /// [`Error::Unsupported`] for an option that did not take effect; those of SQLite.
-    pub(super) fn open(options: &SqliteOptions, tables: &Arc<[TableStatements]>) -> Result<Self> {
+    pub(super) fn open(
+        options: &SqliteOptions,
+        tables: &Arc<[TableStatements]>,
+        is_first: bool,
+    ) -> Result<Self> {
         let open_error = |error| error_of("open", error);
         let connection = match &options.place {
             SqlitePlace::Memory => Connection::open_in_memory(),
@@ -139,17 +143,25 @@ impl Connected {
         connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
         connection.busy_timeout(options.busy_timeout).map_err(open_error)?;
         let connected = Self { connection, tables: Arc::clone(tables) };
+        if is_first {
+            connected.set_options_of_file(options)?;
+        }
         connected.set_options(options)?;
         Ok(connected)
     }
 
-    fn set_options(&self, options: &SqliteOptions) -> Result<()> {
+    /// Sets what a file has from when it is made. To set it later takes a lock.
+    fn set_options_of_file(&self, options: &SqliteOptions) -> Result<()> {
         if let Some(bytes) = options.page_bytes {
             self.set("page_size", bytes)?;
         }
         if let Some(auto_vacuum) = options.auto_vacuum {
             self.set("auto_vacuum", auto_vacuum as i64)?;
         }
+        Ok(())
+    }
+
+    fn set_options(&self, options: &SqliteOptions) -> Result<()> {
         self.set("journal_mode", options.journal_mode.name())?;
         self.check("journal_mode", &options.journal_mode.name().to_owned())?;
         self.set_checked("synchronous", options.synchronous as i64)?;

@@ -5,9 +5,11 @@ use std::process::Command;
 use std::sync::Arc;
 
 use tempfile::TempDir;
-use terrane_backends::backend::{Database, Durability, Error, PowerLoss, Reader, Result, Table};
+use terrane_backends::backend::{Database, Durability, Error, PowerLoss, Result, Table};
 use terrane_backends::conformance::{Extent, RULES, Subject, check};
 use terrane_backends::lmdb::{LmdbDatabase, LmdbGrowth, LmdbOptions, SyncMode};
+
+use crate::numbered::{extent, key, keys, put, setting};
 
 /// A map that is full after a few entries.
 fn tiny() -> LmdbOptions {
@@ -45,18 +47,6 @@ impl Subject for InFile {
     }
 }
 
-/// A tenth of what the suite can do, or less: the back-ends that are measured by the disk take a minute for all of it.
-fn extent() -> Extent {
-    Extent {
-        seed: 1,
-        histories: 8,
-        steps: 100,
-        batch_entries: 10_000,
-        value_bytes_max: 2 << 20,
-        rounds: 30,
-    }
-}
-
 fn keeps_all_rules(options: LmdbOptions, extent: &Extent) {
     let report = check(&mut InFile::new(options), extent).unwrap();
     assert_eq!(report.kept.len(), RULES.len());
@@ -88,20 +78,6 @@ fn lmdb_in_a_directory_keeps_all_rules() {
     keeps_all_rules(options, &Extent::small(3));
 }
 
-fn put(database: &dyn Database, range: std::ops::Range<u32>, value: &[u8]) -> Result<()> {
-    let mut writer = database.writer()?;
-    for number in range {
-        writer.overwrite(Table::Main, &number.to_be_bytes(), value)?;
-    }
-    writer.commit().map(drop)
-}
-
-fn keys(reader: &dyn Reader) -> Vec<u32> {
-    let mut cursor = reader.cursor(Table::Main).unwrap();
-    let entries = std::iter::from_fn(|| cursor.next().unwrap());
-    entries.map(|(key, _)| u32::from_be_bytes(key.try_into().unwrap())).collect()
-}
-
 /// Growing moves the map; a cursor that kept an address in it would read what is mapped no more.
 #[test]
 fn cursors_and_snapshots_live_through_many_growths_of_the_map() {
@@ -122,8 +98,8 @@ fn cursors_and_snapshots_live_through_many_growths_of_the_map() {
         let mut cursors: Vec<_> =
             readers.iter().map(|reader| reader.cursor(Table::Main).unwrap()).collect();
         for cursor in &mut cursors {
-            cursor.seek(&50_u32.to_be_bytes()).unwrap();
-            assert_eq!(cursor.next().unwrap().unwrap().0, 50_u32.to_be_bytes());
+            cursor.seek(&key(50_u32)).unwrap();
+            assert_eq!(cursor.next().unwrap().unwrap().0, key(50));
         }
         let before = database.map_bytes().unwrap();
         put(&database, 2000..4000, &[1; 1000]).unwrap();
@@ -133,7 +109,7 @@ fn cursors_and_snapshots_live_through_many_growths_of_the_map() {
             let rest = std::iter::from_fn(|| cursor.next().unwrap()).count();
             assert_eq!(rest, expected.len() - 51);
             assert_eq!(keys(&**reader), expected);
-            assert_eq!(reader.get(Table::Main, &7_u32.to_be_bytes()).unwrap(), Some(vec![0; 1000]));
+            assert_eq!(reader.get(Table::Main, &key(7_u32)).unwrap(), Some(vec![0; 1000]));
         }
         drop(cursors);
         drop(readers);
@@ -199,7 +175,7 @@ fn a_full_map_refuses_and_goes_on_once_there_is_room() {
             // A failed writer says so until it is dropped.
             let mut writer = database.writer().unwrap();
             let refused = (0..2000_u32)
-                .map(|number| writer.put(Table::Index("one"), &number.to_be_bytes(), &[0; 1000]))
+                .map(|number| writer.put(Table::Index("one"), &key(number), &[0; 1000]))
                 .find_map(Result::err);
             assert!(matches!(refused, Some(Error::StoreFull { .. })), "{refused:?}");
             let again = writer.get(Table::Main, b"key");
@@ -210,7 +186,7 @@ fn a_full_map_refuses_and_goes_on_once_there_is_room() {
             for _ in 0..3 {
                 let mut writer = database.writer().unwrap();
                 for number in 0..filled / 2 {
-                    writer.delete(Table::Main, &number.to_be_bytes()).unwrap();
+                    writer.delete(Table::Main, &key(number)).unwrap();
                 }
                 writer.commit().unwrap();
                 put(&database, 0..filled / 4, &[6; 1000]).unwrap();
@@ -220,13 +196,13 @@ fn a_full_map_refuses_and_goes_on_once_there_is_room() {
             drop(database);
             let database = LmdbDatabase::open(&path, &["one"], &options).unwrap();
             let reader = database.reader().unwrap();
-            let first = reader.get(Table::Main, &0_u32.to_be_bytes()).unwrap();
+            let first = reader.get(Table::Main, &key(0_u32)).unwrap();
             assert!(first.is_some_and(|value| value[0] >= 5));
         }
     }
 }
 
-/// The test above this one, run by it in a process whose files may have 4 MiB.
+/// Set in the process that the test below starts anew, whose files may have 4 MiB: the folder to fill.
 const LIMITED: &str = "TERRANE_LMDB_LIMITED";
 
 /// A full disk cuts writes short, which LMDB calls an I/O error.
@@ -269,7 +245,7 @@ fn a_full_disk_refuses_and_goes_on_once_there_is_room() {
     if !write_map {
         let mut writer = database.writer().unwrap();
         for number in 0..filled / 2 {
-            writer.delete(Table::Main, &number.to_be_bytes()).unwrap();
+            writer.delete(Table::Main, &key(number)).unwrap();
         }
         writer.commit().unwrap();
         put(&database, 0..filled / 4, &[6; 3000]).unwrap();
@@ -277,11 +253,6 @@ fn a_full_disk_refuses_and_goes_on_once_there_is_room() {
     put(&database, 0..1, &[7; 10]).unwrap();
     database.close().unwrap();
     std::fs::write(folder.join("done"), []).unwrap();
-}
-
-fn setting(database: &dyn Database, name: &str) -> String {
-    let settings = database.settings();
-    settings.into_iter().find(|(found, _)| *found == name).unwrap().1
 }
 
 #[test]
@@ -407,7 +378,7 @@ fn compaction_gives_the_space_of_removed_entries_back() {
         let mut writer = database.writer().unwrap();
         writer.put(Table::Index("one"), b"key", b"value").unwrap();
         for number in 10..3000_u32 {
-            writer.delete(Table::Main, &number.to_be_bytes()).unwrap();
+            writer.delete(Table::Main, &key(number)).unwrap();
         }
         writer.commit().unwrap();
         let full = database.disk_bytes().unwrap();

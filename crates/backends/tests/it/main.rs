@@ -12,6 +12,8 @@ mod engines;
 #[cfg(feature = "lmdb")]
 mod lmdb;
 mod memory;
+#[cfg(any(feature = "lmdb", feature = "sqlite"))]
+mod numbered;
 mod radix;
 #[cfg(feature = "sqlite")]
 mod sqlite;

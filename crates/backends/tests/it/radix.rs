@@ -2,8 +2,17 @@
 
 mod back_ends;
 mod behaviours;
+mod defects;
+mod diffs;
+mod exchange;
+mod faults;
+mod faulty;
 mod histories;
+mod proofs;
+mod rules;
+mod transact;
 mod vectors;
+mod words;
 
 use std::sync::Arc;
 

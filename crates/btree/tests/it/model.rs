@@ -4,7 +4,7 @@
 //! closing and opening changes nothing. Method: random operations on both, with buffers so small that leaves are divided and
 //! joined all the time, or so large that nothing is drained; compared after each step.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -158,7 +158,19 @@ impl<'a> Run<'a> {
             })
             .collect();
         if self.rng.chance(1, 2) {
-            let position = self.index.commit(&updates).unwrap();
+            let position = if self.rng.chance(1, 2) {
+                self.index.commit(&updates).unwrap()
+            } else {
+                let mut there: BTreeSet<&[u8]> = self.model.keys().map(Vec::as_slice).collect();
+                let mut was_there = Vec::new();
+                for (key, value) in &batch {
+                    was_there.push(match value {
+                        Some(_) => !there.insert(key),
+                        None => there.remove(key.as_slice()),
+                    });
+                }
+                self.index.commit_known(&updates, was_there).unwrap()
+            };
             if self.rng.chance(1, 3) {
                 self.index.sync_to(position).unwrap();
             }

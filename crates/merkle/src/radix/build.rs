@@ -261,7 +261,7 @@ impl Builder<'_> {
             Stop::Row(node) => {
                 let mut path = steps[0].prefix;
                 path.truncate(end);
-                match self.nodes.load(&Place { node: *node, path })? {
+                match self.nodes.load_whole(&Place { node: *node, path })? {
                     Loaded::Value(value) => (Some(value), None),
                     Loaded::Branch(branch) => (branch.value().map(Into::into), Some(branch)),
                 }

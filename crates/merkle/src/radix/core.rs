@@ -19,7 +19,8 @@ const ROOTS_MAX: usize = 4096;
 #[derive(Debug, Default)]
 struct Roots {
     edges: HashMap<(TreeId, Root), Edge>,
-    trees: HashSet<TreeId>,
+    /// All trees; `None` if they must be read again.
+    trees: Option<HashSet<TreeId>>,
     /// Changes with each transaction: what was read from a snapshot that is older is not noted.
     generation: u64,
 }
@@ -33,6 +34,8 @@ pub(crate) struct Core {
     /// The number of the version that was made last.
     pub(crate) last_version: AtomicU64,
     roots: Mutex<Roots>,
+    /// Held by a transaction until what it did is noted: the next one must not rely on what is no longer so.
+    turn: Mutex<()>,
 }
 
 /// What a transaction did to trees and roots.
@@ -49,13 +52,14 @@ impl Core {
         trees: impl Iterator<Item = TreeId>,
         last_version: u64,
     ) -> Self {
-        let roots = Roots { trees: trees.collect(), ..Roots::default() };
+        let roots = Roots { trees: Some(trees.collect()), ..Roots::default() };
         Self {
             database,
             cache: NodeCache::new(options.cache_bytes),
             options,
             last_version: AtomicU64::new(last_version),
             roots: Mutex::new(roots),
+            turn: Mutex::new(()),
         }
     }
 
@@ -63,15 +67,31 @@ impl Core {
         self.roots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The right to make a transaction.
+    pub(crate) fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets which roots and trees there are: a commit failed, perhaps after it took place.
+    pub(crate) fn forget(&self) {
+        let mut roots = self.roots();
+        let generation = roots.generation + 1;
+        *roots = Roots { generation, ..Roots::default() };
+    }
+
     /// Notes what a transaction did that is visible now.
     pub(crate) fn note(&self, moves: Moves) {
         let mut roots = self.roots();
         roots.generation += 1;
         for (tree, is_there) in moves.trees {
-            if is_there {
-                roots.trees.insert(tree);
-            } else {
-                roots.trees.remove(&tree);
+            if let Some(trees) = &mut roots.trees {
+                if is_there {
+                    trees.insert(tree)
+                } else {
+                    trees.remove(&tree)
+                };
+            }
+            if !is_there {
                 roots.edges.retain(|(of, _), _| *of != tree);
             }
         }
@@ -88,8 +108,19 @@ impl Core {
         self.roots().edges.get(&(tree, *root)).cloned()
     }
 
-    pub(crate) fn has_tree(&self, tree: TreeId) -> bool {
-        self.roots().trees.contains(&tree)
+    pub(crate) fn has_tree(&self, tree: TreeId) -> Result<bool> {
+        if let Some(trees) = &self.roots().trees {
+            return Ok(trees.contains(&tree));
+        }
+        let (reader, generation) = self.snapshot()?;
+        let trees: HashSet<TreeId> =
+            versions::trees(&*reader)?.into_iter().map(|(_, id)| id).collect();
+        let is_there = trees.contains(&tree);
+        let mut roots = self.roots();
+        if roots.generation == generation {
+            roots.trees = Some(trees);
+        }
+        Ok(is_there)
     }
 
     /// A snapshot, and what to note roots by that are read from it.

@@ -108,6 +108,9 @@ pub enum Error {
         /// Which row, and which rule it breaks.
         what: String,
     },
+    /// An earlier call of the transaction failed half way. It cannot be finished: drop it, and begin another.
+    #[error("the transaction failed before and cannot be finished: begin another")]
+    Aborted,
     /// The back-end is full. The store can be read, and the call can be tried again when there is room.
     #[error("the store is full")]
     StoreFull(#[source] backend::Error),

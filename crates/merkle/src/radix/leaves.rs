@@ -136,7 +136,7 @@ impl<'a> Leaves<'a> {
             Stop::Leaf(value) => (Some(Arc::clone(value)), None),
             Stop::Row(node) => {
                 let nodes = self.core.nodes(self.view.reader(), &self.root);
-                match nodes.load(&Place { node: *node, path })? {
+                match nodes.load_whole(&Place { node: *node, path })? {
                     Loaded::Value(value) => (Some(value), None),
                     Loaded::Branch(branch) => (branch.value().map(Into::into), Some(branch)),
                 }

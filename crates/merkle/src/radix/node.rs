@@ -95,6 +95,8 @@ pub(crate) struct Branch {
     value: Option<Range<usize>>,
     /// Where each child begins; ascending, as their tokens are.
     starts: Box<[u32]>,
+    /// Tokens of the longest chain of a child.
+    chain_max: usize,
 }
 
 impl Branch {
@@ -116,6 +118,7 @@ impl Branch {
         }
         let mut starts = Vec::with_capacity(count as usize);
         let mut last = None;
+        let mut chain_max = 0;
         for _ in 0..count {
             let start = u32::try_from(at(input)).map_err(|_| Broken("it is too long"))?;
             starts.push(start);
@@ -124,10 +127,10 @@ impl Branch {
                 return Err(Broken("children do not ascend"));
             }
             last = Some(token);
-            input.edge()?;
+            chain_max = input.edge()?.chain.len().max(chain_max);
         }
         input.end()?;
-        Ok(Self { bytes: bytes.into(), value, starts: starts.into() })
+        Ok(Self { bytes: bytes.into(), value, starts: starts.into(), chain_max })
     }
 
     pub(crate) fn as_bytes(&self) -> &[u8] {
@@ -140,6 +143,11 @@ impl Branch {
 
     pub(crate) fn len(&self) -> usize {
         self.starts.len()
+    }
+
+    /// How many tokens below it the deepest stop of a child lies.
+    pub(crate) fn depth(&self) -> usize {
+        1 + self.chain_max
     }
 
     /// The token of the child at a place among them.
@@ -196,6 +204,7 @@ pub(crate) struct BranchWriter {
     bytes: Vec<u8>,
     value: Option<Range<usize>>,
     starts: Vec<u32>,
+    chain_max: usize,
 }
 
 impl BranchWriter {
@@ -210,23 +219,31 @@ impl BranchWriter {
             put_number(&mut out, 0);
         }
         put_number(&mut out, children as u64);
-        Self { bytes: out, value: range, starts: Vec::with_capacity(children) }
+        Self { bytes: out, value: range, starts: Vec::with_capacity(children), chain_max: 0 }
     }
 
     /// Takes a child over from another branch.
     pub(crate) fn copy(&mut self, from: &Branch, at: usize) {
         self.starts.push(self.bytes.len() as u32);
-        self.bytes.extend_from_slice(from.bytes_at(at));
+        let child = from.bytes_at(at);
+        self.chain_max = self.chain_max.max(usize::from(child[1] & !LEAF_FLAG));
+        self.bytes.extend_from_slice(child);
     }
 
     pub(crate) fn push(&mut self, token: u8, edge: &Edge) {
         self.starts.push(self.bytes.len() as u32);
         self.bytes.push(token);
+        self.chain_max = self.chain_max.max(edge.chain.as_bytes().len());
         put_edge(&mut self.bytes, edge);
     }
 
     pub(crate) fn finish(self) -> Branch {
-        Branch { bytes: self.bytes.into(), value: self.value, starts: self.starts.into() }
+        Branch {
+            bytes: self.bytes.into(),
+            value: self.value,
+            starts: self.starts.into(),
+            chain_max: self.chain_max,
+        }
     }
 }
 
@@ -285,7 +302,7 @@ impl<'a> Input<'a> {
         Err(Broken("a number is not canonical"))
     }
 
-    fn hash(&mut self) -> Read<&'a [u8; NODE_HASH_BYTES]> {
+    pub(crate) fn hash(&mut self) -> Read<&'a [u8; NODE_HASH_BYTES]> {
         self.bytes(NODE_HASH_BYTES)?.try_into().map_err(|_| Broken("it is cut short"))
     }
 

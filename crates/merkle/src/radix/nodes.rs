@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::backend::{Reader, Table};
 use crate::cache::{Cache, Held, Key};
-use crate::radix::address::Prefix;
+use crate::radix::address::{ADDRESS_BYTES_MAX, Prefix};
 use crate::radix::error::{Error, Result};
 use crate::radix::node::{Branch, Content, Edge, Stop, StopRef, common};
 use crate::radix::node_hash::{NodeHash, Root};
@@ -108,6 +108,17 @@ impl Nodes<'_> {
         }
         let row = self.reader.get(Table::Main, &key_of(&place.node))?;
         self.decode(place, row)
+    }
+
+    /// A stop below which all is gone over: none of its children lies deeper than an address can be.
+    pub(crate) fn load_whole(&self, place: &Place) -> Result<Loaded> {
+        let loaded = self.load(place)?;
+        if let Loaded::Branch(branch) = &loaded
+            && place.path.as_bytes().len() + branch.depth() > ADDRESS_BYTES_MAX
+        {
+            return Err(self.corruption(place, "a child lies deeper than an address can be"));
+        }
+        Ok(loaded)
     }
 
     /// Several, in their order. Cost: the rows that are not in memory, side by side.

@@ -144,7 +144,7 @@ fn walk(
         .map(|other| other.along(nodes, path, &edge.chain))
         .collect::<Result<_>>()?;
     path.extend(edge.chain.as_bytes());
-    let Loaded::Branch(branch) = nodes.load(&Place { node, path })? else { return Ok(()) };
+    let Loaded::Branch(branch) = nodes.load_whole(&Place { node, path })? else { return Ok(()) };
     for at in 0..branch.len() {
         let token = branch.token_at(at);
         let child = branch.edge_at(at);

@@ -60,7 +60,7 @@ impl Store {
     pub fn open(database: Arc<dyn Database>, options: &Options) -> Result<Self> {
         if !versions::is_formatted(&*database.reader()?)? {
             let mut writer = database.writer()?;
-            if writer.count(Table::Main)? > 0 {
+            if writer.count(Table::Main)? > 0 || writer.count(Table::Index(VERSIONS))? > 0 {
                 return Err(Error::CorruptRow {
                     what: "the database has entries, but no radix state".into(),
                 });
@@ -72,6 +72,7 @@ impl Store {
         let reader = database.reader()?;
         versions::check_format(&*reader)?;
         let trees = versions::trees(&*reader)?;
+        versions::check_trees(&*reader, &trees)?;
         let last = versions::last_version(&*reader)?;
         drop(reader);
         let trees = trees.into_iter().map(|(_, id)| id);
@@ -226,10 +227,25 @@ impl Tree {
 
     /// Refuses a tree that was deleted.
     fn check(&self) -> Result<()> {
-        if self.core.has_tree(self.tree.id) {
+        if self.core.has_tree(self.tree.id)? {
             return Ok(());
         }
         Err(Error::UnknownTree { name: self.tree.name.clone() })
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    pub(crate) fn tree_name(&self) -> &TreeName {
+        &self.tree
+    }
+
+    /// Begins a transaction, in which the tree is not deleted by another.
+    pub(crate) fn transaction(&self) -> Result<Transaction<'_>> {
+        let transaction = Transaction::new(&self.core)?;
+        self.check()?;
+        Ok(transaction)
     }
 
     /// A snapshot, and the edge of a root in it.
@@ -263,8 +279,7 @@ impl Tree {
         changes: &[Change],
         metadata: &[u8],
     ) -> Result<Committed> {
-        self.check()?;
-        let mut transaction = Transaction::new(&self.core)?;
+        let mut transaction = self.transaction()?;
         let committed = transaction.commit_to(&self.tree, parent, changes, metadata)?;
         if committed.version.is_some() {
             transaction.finish()?;
@@ -378,8 +393,7 @@ impl Tree {
     /// # Errors
     /// As [`Transaction::prune`].
     pub fn prune_with(&self, root: &Root, options: &PruneOptions) -> Result<Pruned> {
-        self.check()?;
-        let mut transaction = Transaction::new(&self.core)?;
+        let mut transaction = self.transaction()?;
         let pruned = transaction.prune_in(&self.tree, root, options)?;
         if matches!(pruned, Pruned::Removed { .. } | Pruned::Counted(_)) {
             transaction.finish()?;
@@ -392,9 +406,8 @@ impl Tree {
     /// # Errors
     /// As there.
     pub fn prune_below(&self, tip: &Root, depth: u64) -> Result<u64> {
-        self.check()?;
-        let mut transaction = Transaction::new(&self.core)?;
-        let pruned = transaction.prune_below(&self.tree.name, tip, depth)?;
+        let mut transaction = self.transaction()?;
+        let pruned = transaction.prune_below_in(&self.tree, tip, depth)?;
         transaction.finish()?;
         Ok(pruned)
     }
@@ -404,9 +417,8 @@ impl Tree {
     /// # Errors
     /// As there.
     pub fn retain(&self, roots: &BTreeSet<Root>) -> Result<u64> {
-        self.check()?;
-        let mut transaction = Transaction::new(&self.core)?;
-        let pruned = transaction.retain(&self.tree.name, roots)?;
+        let mut transaction = self.transaction()?;
+        let pruned = transaction.retain_in(&self.tree, roots)?;
         transaction.finish()?;
         Ok(pruned)
     }

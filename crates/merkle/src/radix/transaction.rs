@@ -3,8 +3,8 @@
 //! A transaction sees what it has done itself. Dropped before [`finish`](Transaction::finish) it has done nothing.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
 
 use crate::backend::{KEY_BYTES_MAX, Table, VALUE_BYTES_MAX, Writer};
 use crate::radix::address::{Address, Prefix};
@@ -82,6 +82,10 @@ pub struct Transaction<'a> {
     core: &'a Arc<Core>,
     writer: Box<dyn Writer + 'a>,
     moves: Moves,
+    /// Whether a call failed that had changed something.
+    is_aborted: bool,
+    /// Given back last.
+    turn: MutexGuard<'a, ()>,
 }
 
 impl std::fmt::Debug for Transaction<'_> {
@@ -107,18 +111,39 @@ fn check_size(what: &'static str, bytes: usize, min: usize, max: usize) -> Resul
 
 impl<'a> Transaction<'a> {
     pub(crate) fn new(core: &'a Arc<Core>) -> Result<Self> {
-        Ok(Self { core, writer: core.database.writer()?, moves: Moves::default() })
+        let turn = core.turn();
+        let writer = core.database.writer()?;
+        Ok(Self { core, writer, moves: Moves::default(), is_aborted: false, turn })
     }
 
     /// Makes everything visible, and returns when it is as durable as the database promises.
     ///
     /// # Errors
-    /// [`Error::StoreFull`], [`Error::Busy`], [`Error::BackEnd`]: nothing was done, unless the source says that the outcome is
+    /// [`Error::Aborted`], [`Error::StoreFull`], [`Error::Busy`], [`Error::BackEnd`]: nothing was done, unless the source says that the outcome is
     /// unknown or the database poisoned.
     pub fn finish(self) -> Result<()> {
-        let receipt = self.writer.commit()?;
-        self.core.note(self.moves);
-        Ok(self.core.database.settle(receipt)?)
+        let Self { core, writer, moves, is_aborted, turn } = self;
+        if is_aborted {
+            return Err(Error::Aborted);
+        }
+        let receipt = match writer.commit() {
+            Ok(receipt) => receipt,
+            Err(error) => {
+                core.forget();
+                return Err(error.into());
+            }
+        };
+        core.note(moves);
+        drop(turn);
+        Ok(core.database.settle(receipt)?)
+    }
+
+    /// Does what leaves something half done if it fails.
+    fn change<T>(&mut self, change: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        let was_aborted = std::mem::replace(&mut self.is_aborted, true);
+        let changed = change(self)?;
+        self.is_aborted = was_aborted;
+        Ok(changed)
     }
 
     /// The number of a tree.
@@ -141,7 +166,7 @@ impl<'a> Transaction<'a> {
         if versions::tree(&*self.writer, name)?.is_some() {
             return Err(Error::TreeExists { name: name.to_owned() });
         }
-        let id = versions::create_tree(&mut *self.writer, name)?;
+        let id = self.change(|this| versions::create_tree(&mut *this.writer, name))?;
         self.moves.trees.push((id, true));
         Ok(id)
     }
@@ -156,7 +181,7 @@ impl<'a> Transaction<'a> {
         if versions::tree(&*self.writer, to)?.is_some() {
             return Err(Error::TreeExists { name: to.to_owned() });
         }
-        versions::rename_tree(&mut *self.writer, from, to, id)
+        self.change(|this| versions::rename_tree(&mut *this.writer, from, to, id))
     }
 
     /// Removes a tree with all its versions, and the nodes that no other tree needs. Answers whether it was there.
@@ -174,11 +199,13 @@ impl<'a> Transaction<'a> {
             ids.extend(of_root.into_iter().map(|version| (version, root)));
         }
         ids.sort_unstable();
-        // Newest first: each is a tip then, and what it shares with older ones is not walked.
-        for (version, root) in ids.into_iter().rev() {
-            self.remove_version(&tree, &root, version, false)?;
-        }
-        versions::remove_tree(&mut *self.writer, name)?;
+        self.change(|this| {
+            // Newest first: each is a tip then, and what it shares with older ones is not walked.
+            for (version, root) in ids.into_iter().rev() {
+                this.remove_version(&tree, &root, version, false)?;
+            }
+            versions::remove_tree(&mut *this.writer, name)
+        })?;
         self.moves.trees.push((id, false));
         Ok(true)
     }
@@ -216,7 +243,6 @@ impl<'a> Transaction<'a> {
         changes: &[Change],
         metadata: &[u8],
     ) -> Result<Committed> {
-        check_size("metadata of a version", metadata.len(), 0, VERSION_METADATA_BYTES_MAX)?;
         let id = self.tree_id(tree)?;
         self.commit_to(&TreeName { name: tree.to_owned(), id }, parent, changes, metadata)
     }
@@ -228,6 +254,7 @@ impl<'a> Transaction<'a> {
         changes: &[Change],
         metadata: &[u8],
     ) -> Result<Committed> {
+        check_size("metadata of a version", metadata.len(), 0, VERSION_METADATA_BYTES_MAX)?;
         let edge = self.edge(tree, parent)?;
         if changes.is_empty() {
             return Ok(Committed { root: *parent, version: None, added: 0 });
@@ -236,14 +263,40 @@ impl<'a> Transaction<'a> {
         let Some(at) = built.root else {
             return Ok(Committed { root: Root::EMPTY, version: None, added: 0 });
         };
+        self.change(|this| this.add(tree, parent, edge.as_ref(), &built, at, metadata))
+    }
+
+    /// Retains what a batch made of a root.
+    fn add(
+        &mut self,
+        tree: &TreeName,
+        parent: &Root,
+        edge: Option<&Edge>,
+        built: &Built,
+        at: usize,
+        metadata: &[u8],
+    ) -> Result<Committed> {
         let mut rows = RowChanges::default();
-        add_new(&built, at, edge.as_ref().map(|edge| edge.top), &mut rows, &self.core.cache);
+        add_new(built, at, edge.map(|edge| edge.top), &mut rows, &self.core.cache);
         let Effect { added, .. } = rows.apply(&mut *self.writer, false)?;
 
         let edge = built.edge(at);
         let root = edge.top;
-        let version = VersionId(self.core.last_version.fetch_add(1, Ordering::Relaxed) + 1);
         let neighbour = versions::of_root(&*self.writer, tree.id, parent)?.last().copied();
+        let version = self.add_version(tree, edge, neighbour, metadata)?;
+        Ok(Committed { root, version: Some(version), added })
+    }
+
+    /// Retains a tree whose rows are written as a version that is joined to another.
+    pub(crate) fn add_version(
+        &mut self,
+        tree: &TreeName,
+        edge: Edge,
+        neighbour: Option<VersionId>,
+        metadata: &[u8],
+    ) -> Result<VersionId> {
+        let root = edge.top;
+        let version = VersionId(self.core.last_version.fetch_add(1, Ordering::Relaxed) + 1);
         if let Some(neighbour) = neighbour {
             self.with_version(neighbour, |parent| parent.dependents.push(version))?;
         }
@@ -260,7 +313,11 @@ impl<'a> Transaction<'a> {
         ids.push(version);
         versions::put_root(&mut *self.writer, tree.id, &root, &ids)?;
         self.moves.roots.push((tree.id, root, Some(edge)));
-        Ok(Committed { root, version: Some(version), added })
+        Ok(version)
+    }
+
+    pub(crate) fn writer(&mut self) -> &mut (dyn Writer + 'a) {
+        &mut *self.writer
     }
 
     /// The root that a batch would give. Nothing is stored.
@@ -381,7 +438,7 @@ impl<'a> Transaction<'a> {
                 return Ok(Pruned::ForkPoint(children));
             }
         }
-        let effect = self.remove_version(tree, root, *oldest, options.list)?;
+        let effect = self.change(|this| this.remove_version(tree, root, *oldest, options.list))?;
         if ids.len() > 1 {
             return Ok(Pruned::Counted(ids.len() - 1));
         }
@@ -407,9 +464,17 @@ impl<'a> Transaction<'a> {
     /// As [`prune`](Self::prune), and [`Error::UnknownRoot`].
     pub fn prune_below(&mut self, tree: &str, tip: &Root, depth: u64) -> Result<u64> {
         let id = self.tree_id(tree)?;
-        let tree = TreeName { name: tree.to_owned(), id };
-        self.edge(&tree, tip)?;
-        let mut next = versions::of_root(&*self.writer, id, tip)?.last().copied();
+        self.prune_below_in(&TreeName { name: tree.to_owned(), id }, tip, depth)
+    }
+
+    pub(crate) fn prune_below_in(
+        &mut self,
+        tree: &TreeName,
+        tip: &Root,
+        depth: u64,
+    ) -> Result<u64> {
+        self.edge(tree, tip)?;
+        let mut next = versions::of_root(&*self.writer, tree.id, tip)?.last().copied();
         let mut beyond = Vec::new();
         let mut passed = 0;
         while let Some(version) = next {
@@ -421,9 +486,12 @@ impl<'a> Transaction<'a> {
             next = row.neighbour.filter(|_| row.is_child);
         }
         // Oldest first: each differs from its only child by what that one changed.
-        for (version, root) in beyond.iter().rev() {
-            self.remove_version(&tree, root, *version, false)?;
-        }
+        self.change(|this| {
+            for (version, root) in beyond.iter().rev() {
+                this.remove_version(tree, root, *version, false)?;
+            }
+            Ok(())
+        })?;
         Ok(beyond.len() as u64)
     }
 
@@ -433,17 +501,23 @@ impl<'a> Transaction<'a> {
     /// As [`prune`](Self::prune).
     pub fn retain(&mut self, tree: &str, roots: &BTreeSet<Root>) -> Result<u64> {
         let id = self.tree_id(tree)?;
-        let tree = TreeName { name: tree.to_owned(), id };
+        self.retain_in(&TreeName { name: tree.to_owned(), id }, roots)
+    }
+
+    pub(crate) fn retain_in(&mut self, tree: &TreeName, roots: &BTreeSet<Root>) -> Result<u64> {
         let mut beyond = Vec::new();
-        for (root, versions) in versions::roots(&*self.writer, id)? {
+        for (root, versions) in versions::roots(&*self.writer, tree.id)? {
             if !roots.contains(&root) {
                 beyond.extend(versions.into_iter().map(|version| (version, root)));
             }
         }
         beyond.sort_unstable();
-        for (version, root) in &beyond {
-            self.remove_version(&tree, root, *version, false)?;
-        }
+        self.change(|this| {
+            for (version, root) in &beyond {
+                this.remove_version(tree, root, *version, false)?;
+            }
+            Ok(())
+        })?;
         Ok(beyond.len() as u64)
     }
 

@@ -120,7 +120,7 @@ impl Tree {
             path.extend(edge.chain.as_bytes());
             let loaded = match edge.stop {
                 Stop::Leaf(_) => continue,
-                Stop::Row(node) => nodes.load(&Place { node, path }),
+                Stop::Row(node) => nodes.load_whole(&Place { node, path }),
             };
             let loaded = match (loaded, &mut report) {
                 (Ok(loaded), _) => loaded,
@@ -319,19 +319,42 @@ fn check_versions(
     report: &mut Report,
 ) -> Result<BTreeMap<VersionId, Version>> {
     let mut all = BTreeMap::new();
+    let mut rows = 1;
     if let Err(error) = versions::each_version(reader, |id, version| {
         all.insert(id, version);
+        rows += 1;
         Ok(())
     }) {
         report.note_error("versions", error)?;
     }
+    if let Err(error) = versions::check_format(reader) {
+        report.note_error("format", error)?;
+    }
     let mut of_roots = BTreeMap::new();
-    for (name, tree) in versions::trees(reader)? {
-        for (root, ids) in versions::roots(reader, tree)? {
+    let trees = versions::trees(reader).or_else(|error| {
+        report.note_error("trees", error)?;
+        Ok::<_, Error>(Vec::new())
+    })?;
+    match versions::check_trees(reader, &trees) {
+        Ok(is_there) => rows += u64::from(is_there),
+        Err(error) => report.note_error("trees", error)?,
+    }
+    for (name, tree) in trees {
+        rows += 1;
+        let roots = versions::roots(reader, tree).or_else(|error| {
+            report.note_error(&format!("tree {name:?}"), error)?;
+            Ok::<_, Error>(Vec::new())
+        })?;
+        for (root, ids) in roots {
+            rows += 1;
             for id in ids {
                 of_roots.insert(id, (name.clone(), tree, root));
             }
         }
+    }
+    let count = reader.count(Table::Index(versions::VERSIONS))?;
+    if rows != count {
+        report.note("versions", format!("{count} rows, of which {rows} belong to something"));
     }
     for (id, version) in &all {
         let place = format!("version {id}");
@@ -345,6 +368,9 @@ fn check_versions(
         };
         if version.neighbour.as_ref().is_some_and(|neighbour| !joins(neighbour)) {
             report.note(&place, "its neighbour does not name it");
+        }
+        if version.is_child && version.neighbour >= Some(*id) {
+            report.note(&place, "its parent is not older");
         }
         for dependent in &version.dependents {
             if all.get(dependent).is_none_or(|dependent| dependent.neighbour != Some(*id)) {

@@ -166,6 +166,20 @@ pub(crate) fn tree(reader: &(impl Reader + ?Sized), name: &str) -> Result<Option
     get(reader, &tree_key(name), number_in)
 }
 
+/// Checks that the next tree gets a number that none of `trees` has. Answers whether there ever was a tree.
+///
+/// # Errors
+/// [`Error::CorruptRow`]: two trees would have one number.
+pub(crate) fn check_trees(reader: &dyn Reader, trees: &[(String, TreeId)]) -> Result<bool> {
+    let next = get(reader, b"n", number_in)?;
+    match trees.iter().map(|(_, id)| *id).max() {
+        Some(last) if next.is_none_or(|next| next <= last) => {
+            Err(corrupt(b"n", &format!("a new tree would not come after tree {last}")))
+        }
+        _ => Ok(next.is_some()),
+    }
+}
+
 /// Makes a tree, which must not be there.
 pub(crate) fn create_tree(writer: &mut dyn Writer, name: &str) -> Result<TreeId> {
     let id = get(writer, b"n", number_in)?.unwrap_or(1);
@@ -280,8 +294,13 @@ fn version_in(input: &mut Input<'_>) -> std::result::Result<Version, Broken> {
 
 pub(crate) fn version(reader: &(impl Reader + ?Sized), id: VersionId) -> Result<Version> {
     let key = version_key(id);
-    get(reader, &key, version_in)?
-        .ok_or_else(|| corrupt(&key, "it is missing, and another names it"))
+    let version = get(reader, &key, version_in)?
+        .ok_or_else(|| corrupt(&key, "it is missing, and another names it"))?;
+    // So that whoever goes from parent to parent comes to an end.
+    if version.is_child && version.neighbour >= Some(id) {
+        return Err(corrupt(&key, "its parent is not older"));
+    }
+    Ok(version)
 }
 
 pub(crate) fn put_version(writer: &mut dyn Writer, id: VersionId, version: &Version) -> Result<()> {

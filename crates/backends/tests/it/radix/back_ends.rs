@@ -9,7 +9,7 @@ use terrane_backends::conformance::Subject;
 use terrane_backends::{BtreeDatabase, BtreeOptions, LsmDatabase, LsmOptions};
 use terrane_io::RealDisk;
 
-use super::{behaviours, histories, vectors};
+use super::{behaviours, diffs, exchange, histories, proofs, vectors};
 
 /// Opens a database in a directory that may be there or not.
 type Open = fn(&Path, &[&str]) -> Result<Arc<dyn Database>>;
@@ -56,6 +56,9 @@ fn check_all(subject: &mut dyn Subject, operations: u64) {
     vectors::check(subject);
     behaviours::check(subject);
     histories::check(subject, operations);
+    proofs::check(subject);
+    exchange::check(subject);
+    diffs::check(subject);
 }
 
 #[test]

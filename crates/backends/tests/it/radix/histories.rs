@@ -5,9 +5,8 @@
 //! few bytes, and few values, so that values, sub-trees and whole states recur; the model hashes every node of every state
 //! without sharing anything; a number of versions is counted for each node. Every outcome of a prune is compared with it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 
-use sha2::{Digest, Sha512};
 use terrane_backends::conformance::Subject;
 use terrane_merkle::radix::{
     Address, Change, Error, NodeHash, Order, Prefix, PruneOptions, Pruned, Root, Store, Tree,
@@ -15,57 +14,8 @@ use terrane_merkle::radix::{
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
 
+use super::rules::{State, nodes_of};
 use super::{fresh, reopened};
-
-type State = BTreeMap<Vec<u8>, Vec<u8>>;
-
-/// The bytes of a node, from the rules.
-fn node_bytes(children: &[(u8, NodeHash)], value: Option<&Vec<u8>>) -> Vec<u8> {
-    let mut out = vec![0xa2, 0x61, b'c'];
-    match children.len() {
-        n @ 0..24 => out.push(0xa0 + n as u8),
-        n @ 24..256 => out.extend([0xb8, n as u8]),
-        _ => out.extend([0xb9, 1, 0]),
-    }
-    for (token, hash) in children {
-        out.extend([0x62]);
-        out.extend(format!("{token:02x}").bytes());
-        out.extend([0x78, 0x40]);
-        out.extend(hash.to_string().bytes());
-    }
-    out.extend([0x61, b'v']);
-    match value {
-        None => out.push(0xf6),
-        Some(value) => {
-            match value.len() {
-                n @ 0..24 => out.push(0x40 + n as u8),
-                n @ 24..256 => out.extend([0x58, n as u8]),
-                n => out.extend([0x59, (n >> 8) as u8, n as u8]),
-            }
-            out.extend(value);
-        }
-    }
-    out
-}
-
-/// Hashes the node at `path` and all below it.
-fn nodes_of(state: &State, path: &[u8], nodes: &mut BTreeSet<NodeHash>) -> NodeHash {
-    let mut tokens = BTreeSet::new();
-    for address in state.range(path.to_vec()..).map(|(address, _)| address) {
-        if !address.starts_with(path) {
-            break;
-        }
-        tokens.extend(address.get(path.len()).copied());
-    }
-    let children: Vec<(u8, NodeHash)> = tokens
-        .into_iter()
-        .map(|token| (token, nodes_of(state, &[path, &[token]].concat(), nodes)))
-        .collect();
-    let digest = Sha512::digest(node_bytes(&children, state.get(path)));
-    let hash = NodeHash(digest[..32].try_into().unwrap());
-    nodes.insert(hash);
-    hash
-}
 
 struct Version {
     root: Root,
@@ -118,7 +68,7 @@ impl Model {
     }
 }
 
-fn address(rng: &mut impl Draw) -> Vec<u8> {
+pub(super) fn address(rng: &mut impl Draw) -> Vec<u8> {
     let token = |rng: &mut dyn FnMut() -> u64| [0x00, 0x01, 0xab, 0xff][rng() as usize];
     let len = [1, 2, 2, 3, 3, 3, 4, 7][rng.below(8) as usize];
     let mut draw = || rng.below(4);
@@ -143,7 +93,7 @@ fn value(rng: &mut impl Draw) -> Vec<u8> {
 }
 
 /// A batch that is allowed on a state, and the state after it.
-fn batch(rng: &mut impl Draw, state: &State) -> (Vec<Change>, State) {
+pub(super) fn batch(rng: &mut impl Draw, state: &State) -> (Vec<Change>, State) {
     let mut after = state.clone();
     let mut changes = Vec::new();
     let mut named = BTreeSet::new();

@@ -14,13 +14,13 @@ use super::{TREE, fresh, reopened, tree};
 
 type Change = StateChange<String, Vec<u8>>;
 
-fn vectors() -> Vec<Value> {
+pub(super) fn vectors() -> Vec<Value> {
     let text = include_str!("../../../../merkle/tests/vectors/radix-visible.json");
     let all: Vec<Value> = serde_json::from_str(text).unwrap();
     all.into_iter().filter(|vector| vector["name"] != "_about").collect()
 }
 
-fn text(value: &Value) -> &str {
+pub(super) fn text(value: &Value) -> &str {
     value.as_str().unwrap()
 }
 
@@ -42,7 +42,7 @@ fn change(change: &Value) -> Change {
     StateChange::Set { key: text(&set[0]).into(), value }
 }
 
-fn changes(step: &Value) -> Vec<Change> {
+pub(super) fn changes(step: &Value) -> Vec<Change> {
     step["changes"].as_array().unwrap().iter().map(change).collect()
 }
 
@@ -233,7 +233,7 @@ fn hashes(list: &Value) -> BTreeSet<NodeHash> {
 }
 
 /// A vector of one batch as a sequence of one step.
-fn steps(vector: &Value) -> Vec<Value> {
+pub(super) fn steps(vector: &Value) -> Vec<Value> {
     if let Some(steps) = vector.get("steps") {
         return steps.as_array().unwrap().clone();
     }

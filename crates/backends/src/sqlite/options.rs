@@ -1,0 +1,368 @@
+//! How an SQLite database is opened: what there is to choose, what cannot be, and what it is worth.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use terrane_merkle::backend::{Durability, Error, Guarantee, PowerLoss, Result, is_index_name};
+
+use super::NAME;
+use super::connection::{BUSY_TIMEOUT_MAX, back_end_error};
+
+/// Connections that are kept for snapshots when none is asked for; Transact's figure.
+pub(super) const POOL_DEFAULT: usize = 10;
+
+/// Where a database is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SqlitePlace {
+    /// In a file.
+    File(PathBuf),
+    /// In memory; gone when it is closed.
+    Memory,
+}
+
+/// How a commit is made atomic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum JournalMode {
+    /// Old pages in a file that is deleted.
+    Delete,
+    /// Old pages in a file that is cut.
+    Truncate,
+    /// Old pages in a file whose head is cleared.
+    Persist,
+    /// Old pages in memory: a kill within a commit may damage the file.
+    Memory,
+    /// New pages in a log.
+    Wal,
+    /// Not at all; see [`SqliteOptions::unsafe_journal_off`].
+    Off,
+}
+
+impl JournalMode {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Delete => "delete",
+            Self::Truncate => "truncate",
+            Self::Persist => "persist",
+            Self::Memory => "memory",
+            Self::Wal => "wal",
+            Self::Off => "off",
+        }
+    }
+}
+
+/// How much SQLite syncs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Synchronous {
+    /// Never.
+    Off = 0,
+    /// At the critical moments.
+    Normal = 1,
+    /// At each commit.
+    Full = 2,
+    /// At each commit, the directory too.
+    Extra = 3,
+}
+
+/// What becomes of free pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum AutoVacuum {
+    /// They are used again; [`Database::compact`](terrane_merkle::backend::Database::compact) copies the whole file.
+    None = 0,
+    /// Each commit gives them back.
+    Full = 1,
+    /// [`Database::compact`](terrane_merkle::backend::Database::compact) gives them back, without a copy.
+    Incremental = 2,
+}
+
+/// What to do about a log on a network file system, where it does not work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum NetworkWal {
+    /// Refuse to open.
+    #[default]
+    Refuse,
+    /// Use [`JournalMode::Delete`] there.
+    FallBack,
+}
+
+/// How an SQLite database is opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SqliteOptions {
+    /// Where it is.
+    pub place: SqlitePlace,
+    /// Whether to make a file that is not there.
+    pub create: bool,
+    /// What names of tables begin with; as names of indexes are.
+    pub table_prefix: String,
+    /// Connections that are kept for snapshots; with more snapshots more are opened. `None`: 10, or 1 without a log, where there
+    /// is no more than that.
+    pub pool: Option<usize>,
+    /// Bytes of the file that are read through a memory map.
+    pub mmap_bytes: u64,
+    /// Bytes of a page, of a file that is made: a power of two, 512 to 65,536. `None`: 4,096, or what the file has.
+    pub page_bytes: Option<u32>,
+    /// Bytes of the cache of each connection.
+    pub cache_bytes: u64,
+    /// How a commit is made atomic.
+    pub journal_mode: JournalMode,
+    /// How much is synced.
+    pub synchronous: Synchronous,
+    /// How long to wait for locks of other processes.
+    pub busy_timeout: Duration,
+    /// Pages of the log after which a commit takes it into the file; 0: never. `None`: 1,000.
+    pub checkpoint_pages: Option<u32>,
+    /// What becomes of free pages, of a file that is made. `None`: [`AutoVacuum::None`], or what the file has.
+    pub auto_vacuum: Option<AutoVacuum>,
+    /// Pages of the file at most.
+    pub pages_max: Option<u32>,
+    /// What to do about a log on a network file system.
+    pub network_wal: NetworkWal,
+    /// Allows [`JournalMode::Off`]: a kill, or an error within a commit, may leave a file that cannot be read.
+    pub unsafe_journal_off: bool,
+}
+
+impl SqliteOptions {
+    /// A file, with a log that is synced at each commit.
+    pub fn file(path: impl Into<PathBuf>) -> Self {
+        Self {
+            place: SqlitePlace::File(path.into()),
+            create: true,
+            table_prefix: "terrane".into(),
+            pool: None,
+            mmap_bytes: 100 << 20,
+            page_bytes: None,
+            cache_bytes: 8 << 20,
+            journal_mode: JournalMode::Wal,
+            synchronous: Synchronous::Full,
+            busy_timeout: Duration::from_secs(5),
+            checkpoint_pages: None,
+            auto_vacuum: None,
+            pages_max: None,
+            network_wal: NetworkWal::Refuse,
+            unsafe_journal_off: false,
+        }
+    }
+
+    /// In memory.
+    pub fn memory() -> Self {
+        Self {
+            place: SqlitePlace::Memory,
+            mmap_bytes: 0,
+            journal_mode: JournalMode::Memory,
+            synchronous: Synchronous::Off,
+            ..Self::file("")
+        }
+    }
+
+    pub(super) fn is_wal(&self) -> bool {
+        self.journal_mode == JournalMode::Wal
+    }
+
+    /// The options that take effect, or why some cannot.
+    pub(super) fn resolved(&self) -> Result<Self> {
+        let refuse = |option: &str, why: &str| {
+            Err(Error::Unsupported { back_end: NAME, option: option.into(), why: why.into() })
+        };
+        let mut options = self.clone();
+        if !is_index_name(&options.table_prefix) {
+            return refuse("table_prefix", "take lower-case letters, digits and _, a letter first");
+        }
+        if options.journal_mode == JournalMode::Off && !options.unsafe_journal_off {
+            return refuse(
+                "journal_mode",
+                "OFF cannot take a transaction back and leaves damage after a kill; set unsafe_journal_off if that will do",
+            );
+        }
+        if options.busy_timeout > BUSY_TIMEOUT_MAX {
+            return refuse("busy_timeout", "SQLite counts to 2,147,483,647 milliseconds");
+        }
+        if !options.busy_timeout.subsec_nanos().is_multiple_of(1_000_000) {
+            return refuse("busy_timeout", "SQLite counts milliseconds");
+        }
+        if !options.cache_bytes.is_multiple_of(1024) || options.cache_bytes / 1024 > i32::MAX as u64
+        {
+            return refuse("cache_bytes", "SQLite counts KiB, to 2,147,483,647");
+        }
+        if i64::try_from(options.mmap_bytes).is_err() {
+            return refuse("mmap_bytes", "more than SQLite can map");
+        }
+        match &options.place {
+            SqlitePlace::Memory => {
+                if options.mmap_bytes != 0 {
+                    return refuse("mmap_bytes", "there is no file to map; take 0");
+                }
+            }
+            SqlitePlace::File(path) => {
+                let file_system = network_file_system(path)?;
+                options.journal_mode =
+                    journal_on(options.journal_mode, file_system, options.network_wal)?;
+            }
+        }
+        if !options.is_wal() {
+            if options.pool.is_some_and(|pool| pool > 1) {
+                return refuse("pool", "without a log there is one connection; take 1 or WAL");
+            }
+            if options.checkpoint_pages.is_some() {
+                return refuse("checkpoint_pages", "without a log there is nothing to take over");
+            }
+        }
+        Ok(options)
+    }
+
+    pub(super) fn guarantee(&self) -> Guarantee {
+        let every =
+            (Durability::Each, PowerLoss::EveryCommit, "every commit survives a loss of power");
+        let nothing = (Durability::None, PowerLoss::NoPromise, "a loss of power may leave damage");
+        let memory = matches!(self.place, SqlitePlace::Memory);
+        let survives_kill =
+            !memory && !matches!(self.journal_mode, JournalMode::Memory | JournalMode::Off);
+        let (durability, power_loss, what) = match (self.journal_mode, self.synchronous) {
+            _ if memory => (
+                Durability::None,
+                PowerLoss::NoPromise,
+                "the database is in memory and gone with the process",
+            ),
+            (JournalMode::Memory | JournalMode::Off, synchronous) => (
+                match synchronous {
+                    Synchronous::Off => Durability::None,
+                    _ => Durability::Async,
+                },
+                PowerLoss::NoPromise,
+                "a kill or a loss of power within a commit may leave damage",
+            ),
+            (_, Synchronous::Off) => nothing,
+            (JournalMode::Wal, Synchronous::Normal) => (
+                Durability::Async,
+                PowerLoss::Consistent,
+                "consistent after a loss of power; commits since the last sync of the log may be lost",
+            ),
+            (JournalMode::Wal, _) => every,
+            (_, Synchronous::Normal) => (
+                Durability::Async,
+                PowerLoss::NoPromise,
+                "nearly always consistent after a loss of power; some file systems may leave damage",
+            ),
+            (JournalMode::Delete, Synchronous::Full) => (
+                Durability::Async,
+                PowerLoss::Consistent,
+                "synced at each commit and consistent after a loss of power; the last commit may be undone, since the \
+                 directory is not synced after it (EXTRA does)",
+            ),
+            (JournalMode::Delete | JournalMode::Truncate | JournalMode::Persist, _) => every,
+        };
+        let text = format!(
+            "SQLite, journal {}, synchronous {}: {what}",
+            self.journal_mode.name(),
+            format!("{:?}", self.synchronous).to_lowercase()
+        );
+        Guarantee { durability, survives_kill, power_loss, text }
+    }
+
+    /// Syncs of a small commit, as they were seen in traces of system calls.
+    pub(super) fn syncs_per_commit(&self) -> u64 {
+        if matches!(self.place, SqlitePlace::Memory) || self.synchronous == Synchronous::Off {
+            return 0;
+        }
+        let is_normal = self.synchronous == Synchronous::Normal;
+        match self.journal_mode {
+            // The log.
+            JournalMode::Wal => u64::from(!is_normal),
+            // The file.
+            JournalMode::Memory | JournalMode::Off => 1,
+            // The journal, the directory with its name, the file; from FULL on the journal twice; with EXTRA the directory
+            // without its name.
+            JournalMode::Delete => match self.synchronous {
+                Synchronous::Off | Synchronous::Normal => 3,
+                Synchronous::Full => 4,
+                Synchronous::Extra => 5,
+            },
+            // The journal, its directory, the file, and the journal's end or head; from FULL on the journal twice.
+            JournalMode::Truncate => {
+                if is_normal {
+                    3
+                } else {
+                    5
+                }
+            }
+            JournalMode::Persist => {
+                if is_normal {
+                    4
+                } else {
+                    5
+                }
+            }
+        }
+    }
+}
+
+/// The name of the network file system that a path is on, if it is on one.
+fn network_file_system(path: &Path) -> Result<Option<&'static str>> {
+    let folder = match path.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    };
+    let status = rustix::fs::statfs(folder).map_err(|error| back_end_error("statfs", error))?;
+    Ok(network_name(status.f_type as u64))
+}
+
+/// The name of a file system that other hosts share, by the number that `statfs` gives for it.
+fn network_name(magic: u64) -> Option<&'static str> {
+    Some(match magic & 0xFFFF_FFFF {
+        0x6969 => "NFS",
+        0x517B => "SMB",
+        0xFF53_4D42 => "CIFS",
+        0xFE53_4D42 => "SMB2",
+        0x5346_414F | 0x6B41_4653 => "AFS",
+        0x00C3_6400 => "Ceph",
+        0x0102_1997 => "9P",
+        0x0116_1970 => "GFS2",
+        0x7461_636F => "OCFS2",
+        0x0BD0_0BD0 => "Lustre",
+        0x4750_4653 => "GPFS",
+        0x7375_7245 => "Coda",
+        0x564C => "NCP",
+        _ => return None,
+    })
+}
+
+/// The journal to use on a file system.
+fn journal_on(
+    asked: JournalMode,
+    network: Option<&'static str>,
+    network_wal: NetworkWal,
+) -> Result<JournalMode> {
+    match (asked, network, network_wal) {
+        (JournalMode::Wal, Some(network), NetworkWal::Refuse) => Err(Error::Unsupported {
+            back_end: NAME,
+            option: "journal_mode".into(),
+            why: format!(
+                "WAL needs memory that all users of the file share, which {network} does not give; take DELETE, or have \
+                 it taken by NetworkWal::FallBack"
+            ),
+        }),
+        (JournalMode::Wal, Some(_), NetworkWal::FallBack) => Ok(JournalMode::Delete),
+        _ => Ok(asked),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_on_a_network_file_system_is_refused_unless_told_to_fall_back() {
+        let nfs = network_name(0x6969);
+        assert_eq!(nfs, Some("NFS"));
+        assert_eq!(network_name(0xEF53), None, "ext4");
+        let on = |asked, network, policy| journal_on(asked, network, policy);
+        assert!(matches!(
+            on(JournalMode::Wal, nfs, NetworkWal::Refuse),
+            Err(Error::Unsupported { option, .. }) if option == "journal_mode"
+        ));
+        let fallen_back = on(JournalMode::Wal, nfs, NetworkWal::FallBack).unwrap();
+        assert_eq!(fallen_back, JournalMode::Delete);
+        let local = on(JournalMode::Wal, None, NetworkWal::Refuse).unwrap();
+        assert_eq!(local, JournalMode::Wal);
+        let kept = on(JournalMode::Persist, nfs, NetworkWal::Refuse).unwrap();
+        assert_eq!(kept, JournalMode::Persist);
+    }
+}

@@ -1,0 +1,282 @@
+//! The one connection of a database without a log, which calls take turns with, and what its snapshots see.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use terrane_merkle::backend::{Entry, Error, Result};
+
+use super::connection::Connected;
+use super::options::{JournalMode, SqliteOptions, SqlitePlace};
+use super::undo::{Undo, merged};
+use super::{NAME, closed};
+
+/// What transaction of SQLite is open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Held {
+    Nothing,
+    /// One that reads, which keeps other programs from committing.
+    Reading,
+    /// That of the writer.
+    Writing,
+}
+
+/// The one connection of a database without a log. See the [module](self).
+#[derive(Debug)]
+pub(super) struct Single {
+    /// `None` when closed.
+    pub(super) connected: Option<Connected>,
+    undo: Undo,
+    /// Snapshots that live, by their number, and how many of each.
+    readers: BTreeMap<u64, usize>,
+    /// The number of the last commit.
+    number: u64,
+    /// Snapshots below this number are broken: another program has changed the file.
+    broken_below: u64,
+    /// What SQLite counts up when another connection changes the file.
+    data_version: i64,
+    held: Held,
+    is_memory: bool,
+    /// Whether SQLite cannot take a transaction back.
+    is_journal_off: bool,
+}
+
+impl Single {
+    pub(super) fn new(connected: Connected, options: &SqliteOptions) -> Result<Self> {
+        let data_version = connected.pragma("data_version")?;
+        Ok(Self {
+            connected: Some(connected),
+            undo: Undo::default(),
+            readers: BTreeMap::new(),
+            number: 0,
+            broken_below: 0,
+            data_version,
+            held: Held::Nothing,
+            is_memory: matches!(options.place, SqlitePlace::Memory),
+            is_journal_off: options.journal_mode == JournalMode::Off,
+        })
+    }
+
+    pub(super) fn connected(&self, call: &'static str) -> Result<&Connected> {
+        self.connected.as_ref().ok_or_else(|| closed(call))
+    }
+
+    /// Notices changes of other programs. A transaction is open.
+    fn look_for_others(&mut self) -> Result<()> {
+        let data_version = self.connected("transaction")?.pragma("data_version")?;
+        if data_version != self.data_version {
+            self.data_version = data_version;
+            self.number += 1;
+            self.broken_below = self.number;
+        }
+        Ok(())
+    }
+
+    /// Opens a read transaction, so that no other program commits while a snapshot lives.
+    fn open_park(&mut self) -> Result<()> {
+        if self.held != Held::Nothing || self.is_memory {
+            return Ok(());
+        }
+        let connected = self.connected("reader")?;
+        connected.run("reader", "BEGIN")?;
+        if let Err(error) = connected.pin() {
+            connected.roll_back();
+            return Err(error);
+        }
+        self.held = Held::Reading;
+        self.look_for_others()
+    }
+
+    /// The same if a snapshot lives.
+    pub(super) fn park(&mut self) -> Result<()> {
+        if self.readers.is_empty() { Ok(()) } else { self.open_park() }
+    }
+
+    pub(super) fn unpark(&mut self) -> Result<()> {
+        if self.held == Held::Reading {
+            self.connected("transaction")?.run("transaction", "COMMIT")?;
+            self.held = Held::Nothing;
+        }
+        Ok(())
+    }
+
+    /// A snapshot: its number.
+    pub(super) fn enter(&mut self) -> Result<u64> {
+        self.connected("reader")?;
+        self.open_park()?;
+        *self.readers.entry(self.number).or_default() += 1;
+        Ok(self.number)
+    }
+
+    pub(super) fn leave(&mut self, snapshot: u64) {
+        let was_oldest =
+            self.readers.first_key_value().is_some_and(|(&oldest, _)| oldest == snapshot);
+        if let Some(count) = self.readers.get_mut(&snapshot) {
+            *count -= 1;
+            if *count == 0 {
+                self.readers.remove(&snapshot);
+            }
+        }
+        if was_oldest && !self.readers.contains_key(&snapshot) {
+            self.undo.forget(self.oldest());
+        }
+        if self.readers.is_empty() {
+            // If it fails the next transaction says so.
+            let _ = self.unpark();
+        }
+    }
+
+    /// The oldest number that a snapshot has or could get.
+    fn oldest(&self) -> u64 {
+        self.readers.first_key_value().map_or(self.number, |(&oldest, _)| oldest)
+    }
+
+    fn check_snapshot(&self, snapshot: u64) -> Result<()> {
+        if snapshot < self.broken_below {
+            return Err(Error::Busy {
+                back_end: NAME,
+                what: "another program has changed the file under this snapshot; take a new one, or WAL".into(),
+                source: None,
+            });
+        }
+        Ok(())
+    }
+
+    pub(super) fn begin(&mut self) -> Result<()> {
+        self.unpark()?;
+        if let Err(error) = self.connected("writer")?.run("writer", "BEGIN IMMEDIATE") {
+            // The error that counts is the one at hand; without a park other programs are noticed later.
+            let _ = self.park();
+            return Err(error);
+        }
+        self.held = Held::Writing;
+        self.look_for_others()
+    }
+
+    pub(super) fn take_back(&mut self) -> Result<()> {
+        let taken_back = self.take_back_changes();
+        self.undo.taken_back();
+        self.held = Held::Nothing;
+        let parked = self.park();
+        taken_back.and(parked)
+    }
+
+    fn take_back_changes(&self) -> Result<()> {
+        let Some(connected) = &self.connected else { return Ok(()) };
+        if !self.is_journal_off {
+            connected.roll_back();
+            return Ok(());
+        }
+        let put_back = || {
+            for (table, key, old) in self.undo.pending() {
+                match old {
+                    Some(old) => connected.put(table, key, old)?,
+                    None => connected.remove(table, key).map(drop)?,
+                }
+            }
+            connected.run("roll back", "COMMIT")
+        };
+        put_back().map_err(|_| {
+            connected.roll_back();
+            Error::Poisoned { back_end: NAME }
+        })
+    }
+
+    pub(super) fn commit(&mut self) -> Result<()> {
+        if let Err(error) = self.connected("commit")?.run("commit", "COMMIT") {
+            self.take_back()?;
+            return Err(error);
+        }
+        self.undo.committed();
+        self.number += 1;
+        self.held = Held::Nothing;
+        self.undo.forget_if_unread(self.readers.is_empty());
+        // The commit stands whether this works or not; without a park other programs are noticed later.
+        let _ = self.park();
+        Ok(())
+    }
+
+    /// Changes a key, and notes what it was.
+    pub(super) fn change(
+        &mut self,
+        table: usize,
+        key: &[u8],
+        value: Option<&[u8]>,
+    ) -> Result<bool> {
+        let commit = self.number + 1;
+        if !self.undo.has_pending(commit, table, key) {
+            let old = self.connected("write")?.get(table, key)?;
+            self.undo.note(commit, table, key, old);
+        }
+        let connected = self.connected("write")?;
+        match value {
+            Some(value) => connected.put(table, key, value).map(|()| true),
+            None => connected.remove(table, key),
+        }
+    }
+
+    pub(super) fn get(&self, snapshot: u64, table: usize, key: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.check_snapshot(snapshot)?;
+        let connected = self.connected("get")?;
+        match self.undo.seen(snapshot, table, key) {
+            Some(old) => Ok(old.value.clone()),
+            None => connected.get(table, key),
+        }
+    }
+
+    pub(super) fn count(&self, snapshot: u64, table: usize) -> Result<u64> {
+        self.check_snapshot(snapshot)?;
+        let connected = self.connected("count")?;
+        let mut count = connected.count(table)?;
+        for (key, old) in self.undo.after(snapshot, table, Bound::Unbounded) {
+            count += u64::from(old.is_some());
+            count -= u64::from(connected.get(table, key)?.is_some());
+        }
+        Ok(count)
+    }
+
+    pub(super) fn after(
+        &self,
+        snapshot: u64,
+        table: usize,
+        from: Bound<&[u8]>,
+        entries: usize,
+    ) -> Result<Vec<Entry>> {
+        self.check_snapshot(snapshot)?;
+        let connected = self.connected("cursor")?;
+        let mut from = from.map(<[u8]>::to_vec);
+        loop {
+            let bound = from.as_ref().map(Vec::as_slice);
+            let (page, is_last) = connected.after(table, bound, entries)?;
+            let behind = page.last().map(|(key, _)| key.clone());
+            let olds = self.undo.after(snapshot, table, bound);
+            let merged = merged(page, is_last, olds, |a, b| a < b, entries);
+            match behind {
+                Some(behind) if merged.is_empty() && !is_last => from = Bound::Excluded(behind),
+                _ => return Ok(merged),
+            }
+        }
+    }
+
+    pub(super) fn before(
+        &self,
+        snapshot: u64,
+        table: usize,
+        to: Bound<&[u8]>,
+        entries: usize,
+    ) -> Result<Vec<Entry>> {
+        self.check_snapshot(snapshot)?;
+        let connected = self.connected("cursor")?;
+        let mut to = to.map(<[u8]>::to_vec);
+        loop {
+            let bound = to.as_ref().map(Vec::as_slice);
+            let (page, is_last) = connected.before(table, bound, entries)?;
+            let behind = page.last().map(|(key, _)| key.clone());
+            let olds = self.undo.before(snapshot, table, bound);
+            let merged = merged(page, is_last, olds, |a, b| a > b, entries);
+            match behind {
+                Some(behind) if merged.is_empty() && !is_last => to = Bound::Excluded(behind),
+                _ => return Ok(merged),
+            }
+        }
+    }
+}
