@@ -10,7 +10,7 @@
 //!
 //! The marker is text, lines that end with a line feed: the magic, the version and the back-end; of Redis the prefix of
 //! the keys and the URLs of its servers, without passwords; and last the checksum, CRC-32C of all before its line.
-//! `docs/format/radix-store.md` has it in full.
+//! `docs/format/radix-marker.md` has it in full.
 //!
 //! Invariant: where `radix-store` stands, the database has been made. A directory that has only `radix-store.new` is what an
 //! interrupted creation left, and is made a store by whoever opens it next.

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use terrane::context::radix::ExchangeError;
 use terrane_bench::engine::EngineError;
 use terrane_bench::error::Class;
 use terrane_bench::radix_store;
@@ -45,6 +46,17 @@ impl Failure {
     /// The user asked to stop.
     pub(crate) fn interrupted(message: impl Into<String>) -> Self {
         Self::new(Class::Interrupted, message)
+    }
+
+    /// What is wrong with a stream of a radix state, or with reading and writing it.
+    pub(crate) fn exchange(error: &ExchangeError) -> Self {
+        let class = match error {
+            ExchangeError::Io { .. } => Class::Environment,
+            ExchangeError::Unsupported { .. } | ExchangeError::TooManyValues { .. } => Class::Input,
+            ExchangeError::Store(error) => Class::from(&**error),
+            _ => Class::Check,
+        };
+        Self::new(class, in_full(error))
     }
 
     /// The same, said of some file.

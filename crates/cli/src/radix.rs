@@ -9,6 +9,14 @@
 //! | `get`      | `tree`, `root`, `values`: list of `address`, `found`, `bytes`, `value_hex` (null if there is none) |
 //! | `leaves`   | `tree`, `root`, `prefix`, `leaves`: list of `address`, `bytes`, `value_hex`         |
 //! | `prune`    | `tree`, `pruned` (versions), `removed` (nodes; null for several versions), `outcome` (`removed`, `counted`, `unknown`, `fork_point`, `empty_root`, `several`), `versions` that are left |
+//! | `export`   | `tree`, `root`, `file`, `values`, `bytes`, `wall_s`                                 |
+//! | `import`   | `tree`, `root`, `version` (null for the empty root), `file`, `nodes` (that are new), `bytes`, `wall_s` |
+//! | `prove`    | `tree`, `root`, `file`, `bytes`, `values` as of `get`                               |
+//! | `verify-proof` | the same without `tree`                                                         |
+
+mod proofs;
+
+mod transfer;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -18,8 +26,9 @@ use serde::Serialize;
 use terrane::context::radix::{
     Address, Prefix, PruneOptions, Pruned, Root, Store, Tree, VersionInfo,
 };
-use terrane_bench::radix_store::Opening;
 
+use self::proofs::{ProveArgs, VerifyProofArgs};
+use self::transfer::{ExportArgs, ImportArgs};
 use crate::args;
 use crate::back_ends::{DurabilityArg, RedisArgs};
 use crate::exit::Failure;
@@ -49,6 +58,18 @@ pub(crate) enum RadixCommand {
     /// Drop versions, and the nodes that only they need
     #[command(after_help = PRUNE_EXAMPLES)]
     Prune(PruneArgs),
+    /// Write a version to a file
+    #[command(after_help = transfer::EXPORT_EXAMPLES)]
+    Export(ExportArgs),
+    /// Read a version from a file, computing its root anew
+    #[command(after_help = transfer::IMPORT_EXAMPLES)]
+    Import(ImportArgs),
+    /// Prove the values of some addresses, or that they have none
+    #[command(after_help = proofs::PROVE_EXAMPLES)]
+    Prove(ProveArgs),
+    /// Check a proof, without a store, and tell what it shows
+    #[command(after_help = proofs::VERIFY_EXAMPLES)]
+    VerifyProof(VerifyProofArgs),
 }
 
 pub(crate) const EXAMPLES: &str = "\
@@ -58,6 +79,9 @@ Examples:
   terrane radix get 00a1ff --store /data/radix
   terrane radix leaves 00a1 --store /data/radix --limit 20
   terrane radix prune --depth 100 --store /data/radix
+  terrane radix export tip.radix --store /data/radix
+  terrane radix import tip.radix --store /data/copy --backend sqlite
+  terrane radix prove abcd.proof abcd --store /data/radix
 
 The directory says which back-end it has. A root is given as its 64 digits, or the beginning of them; without one the newest
 version counts. The tree may be left out if there is only one. `terrane replay changes --engine radix` makes such a store;
@@ -262,18 +286,18 @@ struct Done {
 }
 
 impl RadixCommand {
-    fn common(&self) -> &CommonArgs {
-        match self {
-            Self::Trees(args) => &args.common,
-            Self::Versions(args) => &args.common,
-            Self::Get(args) => &args.common,
-            Self::Leaves(args) => &args.common,
-            Self::Prune(args) => &args.common,
-        }
-    }
-
     pub(crate) fn json(&self) -> bool {
-        self.common().json
+        match self {
+            Self::Trees(args) => args.common.json,
+            Self::Versions(args) => args.common.json,
+            Self::Get(args) => args.common.json,
+            Self::Leaves(args) => args.common.json,
+            Self::Prune(args) => args.common.json,
+            Self::Export(args) => args.common.json,
+            Self::Import(args) => args.common.json,
+            Self::Prove(args) => args.common.json,
+            Self::VerifyProof(args) => args.json,
+        }
     }
 
     /// The name of the sub-command.
@@ -284,6 +308,10 @@ impl RadixCommand {
             Self::Get(_) => "radix get",
             Self::Leaves(_) => "radix leaves",
             Self::Prune(_) => "radix prune",
+            Self::Export(_) => "radix export",
+            Self::Import(_) => "radix import",
+            Self::Prove(_) => "radix prove",
+            Self::VerifyProof(_) => "radix verify-proof",
         }
     }
 
@@ -292,31 +320,74 @@ impl RadixCommand {
     /// # Errors
     /// [`Failure`], not yet reported.
     pub(crate) fn run(&self) -> Result<(), Failure> {
-        exit_on_interrupt()?;
-        let durability = match self {
-            Self::Prune(args) => args.durability,
-            _ => DurabilityArg::None,
-        };
-        let common = self.common();
-        let opening: Opening = common.redis.opening(None, durability);
-        let store = opening.open(&common.store)?;
-        if matches!(self, Self::Prune(_)) && store.metadata(REPLAY)?.is_some() {
-            store.close()?;
-            return Err(Failure::usage(
-                "the versions of this store are the blocks of `terrane replay changes`, which bounds them by --keep-versions",
-            ));
+        let command = self.command();
+        let none = DurabilityArg::None;
+        match self {
+            Self::Trees(args) => {
+                args.common.with_store(none, |store| trees(store, command, args.common.json))
+            }
+            Self::Versions(args) => args.common.with_store(none, |store| args.run(store, command)),
+            Self::Get(args) => args.common.with_store(none, |store| args.run(store, command)),
+            Self::Leaves(args) => args.common.with_store(none, |store| args.run(store, command)),
+            Self::Prune(args) => {
+                args.common.with_store(args.durability, |store| args.run(store, command))
+            }
+            Self::Export(args) => args.run(command),
+            Self::Import(args) => args.run(command),
+            Self::Prove(args) => args.run(command),
+            Self::VerifyProof(args) => args.run(command),
         }
-        let (command, json) = (self.command(), common.json);
-        let outcome = match self {
-            Self::Trees(_) => trees(&store, command, json),
-            Self::Versions(args) => args.run(&store, command),
-            Self::Get(args) => args.run(&store, command),
-            Self::Leaves(args) => args.run(&store, command),
-            Self::Prune(args) => args.run(&store, command),
-        };
+    }
+}
+
+impl CommonArgs {
+    fn open(&self, durability: DurabilityArg) -> Result<Store, Failure> {
+        Ok(self.redis.opening(None, durability).open(&self.store)?)
+    }
+
+    /// Lets a store be worked on, in a process that may end anywhere, and closes it.
+    fn with_store(
+        &self,
+        durability: DurabilityArg,
+        work: impl FnOnce(&Store) -> Result<(), Failure>,
+    ) -> Result<(), Failure> {
+        exit_on_interrupt()?;
+        let store = self.open(durability)?;
+        let outcome = work(&store);
         let closed = store.close();
         outcome?;
         Ok(closed?)
+    }
+}
+
+/// Refuses changes of a store whose versions belong to a replay.
+fn check_replay(store: &Store) -> Result<(), Failure> {
+    if store.metadata(REPLAY)?.is_none() {
+        return Ok(());
+    }
+    store.close()?;
+    Err(Failure::usage(
+        "the versions of this store are the blocks of `terrane replay changes`, which bounds them by --keep-versions",
+    ))
+}
+
+/// The addresses that some texts stand for.
+fn addresses_of(texts: &[String]) -> Result<Vec<Address>, Failure> {
+    let address = |text: &String| {
+        let address: Result<Address, _> = text.parse();
+        address.map_err(|why| Failure::usage(format!("{text:?}: {why}")))
+    };
+    texts.iter().map(address).collect()
+}
+
+impl Answer {
+    fn new(address: &Address, value: Option<&[u8]>) -> Self {
+        Self {
+            address: address.to_string(),
+            found: value.is_some(),
+            bytes: value.map(|value| value.len() as u64),
+            value_hex: value.map(hex),
+        }
     }
 }
 
@@ -427,22 +498,14 @@ impl VersionsArgs {
 
 impl GetArgs {
     fn run(&self, store: &Store, command: &str) -> Result<(), Failure> {
-        let mut addresses = Vec::with_capacity(self.addresses.len());
-        for text in &self.addresses {
-            let address: Result<Address, _> = text.parse();
-            addresses.push(address.map_err(|why| Failure::usage(format!("{text:?}: {why}")))?);
-        }
+        let addresses = addresses_of(&self.addresses)?;
         let tree = self.tree.find(store)?;
         let root = find_root(&tree, self.root.root.as_deref())?;
         let values = tree.get(&root, &addresses)?;
         if self.common.json {
-            let values = addresses.iter().zip(&values).map(|(address, value)| Answer {
-                address: address.to_string(),
-                found: value.is_some(),
-                bytes: value.as_ref().map(|value| value.len() as u64),
-                value_hex: value.as_ref().map(|value| hex(value)),
-            });
-            let values = values.collect();
+            let answers = addresses.iter().zip(&values);
+            let answers = answers.map(|(address, value)| Answer::new(address, value.as_deref()));
+            let values = answers.collect();
             let (tree, root) = (tree.name().to_owned(), root.to_string());
             return output::report(command, true, &Answers { tree, root, values }, &[]);
         }
@@ -488,6 +551,7 @@ impl LeavesArgs {
 
 impl PruneArgs {
     fn run(&self, store: &Store, command: &str) -> Result<(), Failure> {
+        check_replay(store)?;
         let tree = self.tree.find(store)?;
         let (pruned, removed, outcome) = if let Some(depth) = self.depth {
             let tip = find_root(&tree, None)?;
