@@ -211,6 +211,7 @@ mod tests {
 
     fn mount(root: &str, point: &str, filesystem: &str, options: &str) -> Mount {
         Mount {
+            seen: String::new(),
             number: "0:1".to_owned(),
             root: root.into(),
             point: point.into(),

@@ -119,14 +119,32 @@ pub trait Engine: Debug + Send {
     fn delete(&self, snapshot: &str) -> Result<()>;
 }
 
-/// An ordered map from bytes to bytes.
-pub trait Table: Debug + Send {
+/// An ordered map from bytes to bytes, as it is read.
+pub trait State: Debug + Send {
     /// Returns the value of each of `keys`, in their order; `None` where a key is absent.
     ///
     /// # Errors
     /// As the engine says.
     fn lookup(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>>;
 
+    /// Returns a cursor over the live entries with keys `>= from`, in key order.
+    ///
+    /// # Errors
+    /// As the engine says.
+    fn scan(&self, from: &[u8]) -> Result<Box<dyn Cursor + '_>>;
+
+    /// Returns the commitments that the engine makes to the content: lower-case hexadecimal by
+    /// scheme. Engines without any have none.
+    ///
+    /// # Errors
+    /// As the engine says.
+    fn roots(&self) -> Result<BTreeMap<String, String>> {
+        Ok(BTreeMap::new())
+    }
+}
+
+/// An ordered map from bytes to bytes.
+pub trait Table: State {
     /// Applies all of `changes` or, on error, none.
     ///
     /// # Errors
@@ -139,26 +157,11 @@ pub trait Table: Debug + Send {
     /// As the engine says.
     fn duplicate(&self) -> Result<Box<dyn Table>>;
 
-    /// Returns a cursor over the live entries with keys `>= from`, in key order.
-    ///
-    /// # Errors
-    /// As the engine says.
-    fn scan(&self, from: &[u8]) -> Result<Box<dyn Cursor + '_>>;
-
     /// Makes the content durable under a free name. A label is checked when the snapshot is opened.
     ///
     /// # Errors
     /// As the engine says.
     fn save(&self, snapshot: &str, label: &str) -> Result<()>;
-
-    /// Returns the commitments that the engine makes to the content: lower-case hexadecimal by
-    /// scheme. Engines without any have none.
-    ///
-    /// # Errors
-    /// As the engine says.
-    fn roots(&self) -> Result<BTreeMap<String, String>> {
-        Ok(BTreeMap::new())
-    }
 }
 
 /// Reads entries in key order.

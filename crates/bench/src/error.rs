@@ -1,5 +1,7 @@
 //! What a caller can do about an error: the classes that exit codes are made of.
 
+use terrane::backends::backend;
+use terrane::context::radix;
 use terrane::{Error, btree, context};
 
 /// How to react to an error.
@@ -113,6 +115,36 @@ impl From<&context::ProofError> for Class {
             | ProofError::NotProvided { .. }
             | ProofError::Shape { .. } => Self::Check,
             ProofError::Tree(error) => Self::from(error),
+            _ => Self::Input,
+        }
+    }
+}
+
+impl From<&backend::Error> for Class {
+    fn from(error: &backend::Error) -> Self {
+        use backend::Error;
+        match error {
+            Error::Corruption { .. } => Self::Check,
+            Error::DuplicateEntry { .. }
+            | Error::NotFound { .. }
+            | Error::UnknownIndex { .. }
+            | Error::Size { .. }
+            | Error::Unsupported { .. } => Self::Input,
+            _ => Self::Environment,
+        }
+    }
+}
+
+impl From<&radix::Error> for Class {
+    fn from(error: &radix::Error) -> Self {
+        use radix::Error;
+        match error {
+            Error::Corruption { .. } | Error::CorruptRow { .. } => Self::Check,
+            Error::StoreFull(source)
+            | Error::Busy(source)
+            | Error::ReadOnly(source)
+            | Error::Unsupported(source)
+            | Error::BackEnd(source) => Self::from(source),
             _ => Self::Input,
         }
     }

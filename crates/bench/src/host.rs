@@ -71,6 +71,42 @@ impl Host {
     }
 }
 
+/// What a directory is on.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+pub struct Mounted {
+    /// The kind of file system, as `ext4`.
+    pub filesystem: String,
+    /// The device or server.
+    pub device: String,
+    /// Options of the mount and of the file system.
+    pub mount_options: String,
+}
+
+impl Mounted {
+    /// What holds `dir`; `None` where the system does not tell.
+    #[must_use]
+    pub fn of(dir: &Path) -> Option<Self> {
+        let Mount { filesystem, source, seen, options, .. } = Mount::of(dir)?;
+        let mut mount_options = seen;
+        let given = mount_options.clone();
+        for option in
+            options.split(',').filter(|option| !given.split(',').any(|one| one == *option))
+        {
+            mount_options.push(',');
+            mount_options.push_str(option);
+        }
+        Some(Self { filesystem, device: source, mount_options })
+    }
+}
+
+/// Processes that ran or waited, on average over the last 1, 5 and 15 minutes.
+#[must_use]
+pub fn load_average() -> Option<[f64; 3]> {
+    let text = std::fs::read_to_string("/proc/loadavg").ok()?;
+    let mut numbers = text.split_whitespace().map_while(|word| word.parse().ok());
+    Some([numbers.next()?, numbers.next()?, numbers.next()?])
+}
+
 /// The revision of the source that this program was built from, if whoever built it has set `TERRANE_REVISION`.
 #[must_use]
 pub fn revision() -> Option<&'static str> {
@@ -157,6 +193,10 @@ mod tests {
         assert!(host.cores >= Some(1) && host.memory_bytes > Some(1 << 24), "{host:?}");
         assert!(host.page_size_bytes.is_power_of_two() && host.page_size_bytes >= 4096, "{host:?}");
         assert!(host.filesystem.is_some(), "{host:?}");
+        let mounted = Mounted::of(dir.path()).unwrap();
+        assert_eq!(Some(mounted.filesystem), host.filesystem);
+        assert!(mounted.mount_options.split(',').any(|option| option == "rw"));
+        assert!(load_average().unwrap().iter().all(|load| *load >= 0.0));
         let json = serde_json::to_value(&host).unwrap();
         assert!(json.as_object().unwrap().values().all(|value| !value.is_null()), "{json}");
     }

@@ -13,6 +13,8 @@ pub mod store;
 
 pub mod hex;
 
+mod text;
+
 mod mounts;
 
 pub mod meter;
@@ -22,6 +24,8 @@ pub mod latency;
 pub mod host;
 
 pub mod confine;
+
+pub mod radix_store;
 
 pub mod engine;
 

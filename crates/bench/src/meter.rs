@@ -205,6 +205,31 @@ fn status_bytes(name: &str) -> Option<u64> {
 /// # Errors
 /// What the system says about a directory that cannot be read.
 pub fn store_bytes(dir: &Path) -> io::Result<u64> {
+    sum_of_files(dir, std::fs::Metadata::len)
+}
+
+/// The same of the blocks that the file system has given to the files, whatever their lengths.
+///
+/// # Errors
+/// As [`store_bytes`].
+pub fn allocated_bytes(dir: &Path) -> io::Result<u64> {
+    sum_of_files(dir, allocated)
+}
+
+/// The unit of a file's count of blocks, whatever those of its file system.
+#[cfg(unix)]
+fn allocated(meta: &std::fs::Metadata) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    meta.blocks() * 512
+}
+
+/// Elsewhere only its length is known.
+#[cfg(not(unix))]
+fn allocated(meta: &std::fs::Metadata) -> u64 {
+    meta.len()
+}
+
+fn sum_of_files(dir: &Path, bytes: impl Fn(&std::fs::Metadata) -> u64) -> io::Result<u64> {
     let mut total = 0;
     let mut linked = std::collections::BTreeSet::new();
     let mut open = vec![dir.to_path_buf()];
@@ -224,7 +249,7 @@ pub fn store_bytes(dir: &Path) -> io::Result<u64> {
             if meta.is_dir() {
                 open.push(entry.path());
             } else if linked.insert(identity(&meta, entry.path())) {
-                total += meta.len();
+                total += bytes(&meta);
             }
         }
     }
@@ -257,6 +282,10 @@ mod tests {
         std::fs::write(dir.path().join("c"), [0; 7]).unwrap();
         assert_eq!(store_bytes(dir.path()).unwrap(), 107);
         assert_eq!(store_bytes(&dir.path().join("absent")).unwrap(), 0);
+        let sparse = std::fs::File::create(dir.path().join("sparse")).unwrap();
+        sparse.set_len(1 << 30).unwrap();
+        assert!(store_bytes(dir.path()).unwrap() > 1 << 30);
+        assert!(allocated_bytes(dir.path()).unwrap() < 1 << 24);
     }
 
     #[test]

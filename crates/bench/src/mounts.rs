@@ -12,6 +12,8 @@ pub(crate) struct Mount {
     pub(crate) root: PathBuf,
     /// Where it is seen.
     pub(crate) point: PathBuf,
+    /// How it is seen there, as `rw,relatime`.
+    pub(crate) seen: String,
     /// Its kind, as `ext4`.
     pub(crate) filesystem: String,
     /// What it is on, as `/dev/sda1`.
@@ -68,10 +70,11 @@ fn line(line: &str) -> Option<Mount> {
     let number = place.next()?.to_owned();
     let root = PathBuf::from(unescaped(place.next()?));
     let point = PathBuf::from(unescaped(place.next()?));
+    let seen = unescaped(place.next()?);
     let mut kind = kind.split(' ').map(unescaped);
     let (filesystem, source) = (kind.next()?, kind.next()?);
     let options = kind.next().unwrap_or_default();
-    Some(Mount { number, root, point, filesystem, source, options })
+    Some(Mount { number, root, point, seen, filesystem, source, options })
 }
 
 /// The kernel writes blanks, line ends and backslashes as `\` and three octal digits.
@@ -100,6 +103,7 @@ broken line
         assert_eq!(held("/datax").source, "/dev/vda");
         assert_eq!(held("/data one/x").filesystem, "tmpfs");
         let group = held("/sys/fs/cgroup/memory/a");
+        assert_eq!((group.seen.as_str(), group.options.as_str()), ("rw,relatime", "rw,memory"));
         assert_eq!((group.root.as_path(), group.number.as_str()), (Path::new("/group"), "0:32"));
         assert!(group.has_option("memory") && !group.has_option("mem"));
     }

@@ -4,6 +4,10 @@ mod checkpoints;
 
 pub mod history;
 
+pub mod ledger;
+
+pub mod radix_ledger;
+
 pub mod bitcoin;
 
 pub mod changes;

@@ -13,7 +13,7 @@ use terrane::{Session, SessionOptions};
 use crate::engine::EngineError;
 use crate::error::Class;
 use crate::replay::{context_trace, index_trace};
-use crate::store;
+use crate::{radix_store, store};
 
 pub mod kvget;
 
@@ -26,6 +26,8 @@ pub mod utxo;
 pub mod index;
 
 pub mod context;
+
+pub mod radix;
 
 /// Why a benchmark ended early.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +45,9 @@ pub enum Error {
     /// An engine of versioned trees failed.
     #[error(transparent)]
     Context(#[from] EngineError),
+    /// A radix store cannot be opened, or a call of it failed.
+    #[error(transparent)]
+    Radix(#[from] radix_store::Error),
     /// A trace of versioned trees cannot be written.
     #[error(transparent)]
     Record(#[from] context_trace::Error),
@@ -86,6 +91,10 @@ impl Error {
         Self::Io { path: path.to_owned(), error }
     }
 
+    fn database(error: terrane::backends::backend::Error) -> Self {
+        Self::Radix(error.into())
+    }
+
     fn trace(path: &Path, error: index_trace::Error) -> Self {
         Self::Trace { path: path.to_owned(), error }
     }
@@ -99,6 +108,7 @@ impl Error {
             #[cfg(feature = "lmdb")]
             Self::Lmdb(_) => Class::Environment,
             Self::Context(error) => error.class(),
+            Self::Radix(error) => error.class(),
             Self::Record(error) => error.class(),
             Self::Wrong(_) => Class::Check,
             Self::Options(_) => Class::Input,
@@ -106,6 +116,12 @@ impl Error {
             Self::Io { .. } | Self::Space { .. } => Class::Environment,
             Self::Interrupted => Class::Interrupted,
         }
+    }
+}
+
+impl From<terrane::context::radix::Error> for Error {
+    fn from(error: terrane::context::radix::Error) -> Self {
+        Self::Radix(error.into())
     }
 }
 

@@ -14,6 +14,8 @@ mod kvget;
 
 mod model;
 
+mod radix;
+
 mod utxo;
 
 use std::path::PathBuf;
@@ -30,6 +32,7 @@ use self::context::ContextArgs;
 use self::index::Index;
 use self::kvget::Kvget;
 use self::model::ModelArgs;
+use self::radix::RadixArgs;
 use self::utxo::Utxo;
 
 /// The workloads.
@@ -47,6 +50,9 @@ pub(crate) enum Bench {
     /// Build and commit blocks of operations on versioned trees over the context store
     #[command(after_help = context::EXAMPLES)]
     Context(ContextArgs),
+    /// Compare the back-ends of the radix state by the ten tests of Transact and other loads
+    #[command(after_help = radix::EXAMPLES)]
+    Radix(RadixArgs),
     /// Predict what lookups of random keys read, by the memory that a table has
     #[command(after_help = model::EXAMPLES)]
     Model(ModelArgs),
@@ -66,6 +72,7 @@ Examples:
   terrane bench kvget run --store /tmp/terrane-kvget --memory-budget 0.2%
   terrane bench index high-insert --store /tmp/terrane-index --entries 1M
   terrane bench context --store /tmp/terrane-context
+  terrane bench radix --dir /tmp/terrane-bench --load tests
   terrane bench model
   terrane bench upsert --store /tmp/terrane-bench
   terrane bench union --store /tmp/terrane-bench --entries 100k --json
@@ -143,6 +150,7 @@ impl Bench {
             Self::Kvget(kvget) => kvget.json(),
             Self::Index(index) => index.json(),
             Self::Context(context) => context.json,
+            Self::Radix(radix) => radix.json,
             Self::Model(model) => model.json,
             Self::Upsert(upsert) => upsert.common.json,
             Self::Union(union) => union.common.json,
@@ -156,6 +164,7 @@ impl Bench {
             Self::Kvget(kvget) => kvget.command(),
             Self::Index(index) => index.command(),
             Self::Context(_) => "bench context",
+            Self::Radix(_) => "bench radix",
             Self::Model(_) => "bench model",
             Self::Upsert(_) => "bench upsert",
             Self::Union(_) => "bench union",
@@ -169,6 +178,7 @@ impl Bench {
             Self::Kvget(kvget) => return kvget.run(),
             Self::Index(index) => return index.run(),
             Self::Context(context) => return context.run(self.command()),
+            Self::Radix(radix) => return radix.run(self.command()),
             Self::Model(model) => model.run(self.command())?,
             Self::Upsert(upsert) => upsert.run(self.command())?,
             Self::Union(union) => union.run(self.command())?,

@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
+use terrane::context::radix::ExchangeError;
 use terrane_bench::engine::EngineError;
 use terrane_bench::error::Class;
+use terrane_bench::radix_store;
 use terrane_bench::replay::{bitcoin, changes, irmin_trace, octez_trace};
 use terrane_bench::{confine, workload, yardstick};
 
@@ -44,6 +46,17 @@ impl Failure {
     /// The user asked to stop.
     pub(crate) fn interrupted(message: impl Into<String>) -> Self {
         Self::new(Class::Interrupted, message)
+    }
+
+    /// What is wrong with a stream of a radix state, or with reading and writing it.
+    pub(crate) fn exchange(error: &ExchangeError) -> Self {
+        let class = match error {
+            ExchangeError::Io { .. } => Class::Environment,
+            ExchangeError::Unsupported { .. } | ExchangeError::TooManyValues { .. } => Class::Input,
+            ExchangeError::Store(error) => Class::from(&**error),
+            _ => Class::Check,
+        };
+        Self::new(class, in_full(error))
     }
 
     /// The same, said of some file.
@@ -153,6 +166,33 @@ impl From<terrane::context::Error> for Failure {
 
 impl From<terrane::context::ProofError> for Failure {
     fn from(error: terrane::context::ProofError) -> Self {
+        Self::new(Class::from(&error), in_full(&error))
+    }
+}
+
+impl From<radix_store::Error> for Failure {
+    fn from(error: radix_store::Error) -> Self {
+        Self::new(error.class(), in_full(&error))
+    }
+}
+
+impl From<terrane::context::radix::Error> for Failure {
+    fn from(error: terrane::context::radix::Error) -> Self {
+        use terrane::context::radix::Error;
+        let failure = Self::new(Class::from(&error), in_full(&error));
+        let is_absent = matches!(
+            error,
+            Error::UnknownRoot { .. }
+                | Error::UnknownTree { .. }
+                | Error::AddressNotFound { .. }
+                | Error::PrefixNotFound { .. }
+        );
+        if is_absent { Self::not_found(failure.message) } else { failure }
+    }
+}
+
+impl From<terrane::backends::backend::Error> for Failure {
+    fn from(error: terrane::backends::backend::Error) -> Self {
         Self::new(Class::from(&error), in_full(&error))
     }
 }

@@ -76,7 +76,12 @@ pub(crate) fn delete_range(index: &Index, range: Range) -> Result<u64, Failure> 
         if keys.len() == BATCH_KEYS_MAX {
             // Too many for one batch: the leaves are gone through instead.
             let before = index.len()?;
-            index.filter(|key, _| !(from.as_ref(), to.as_ref()).contains(&key.to_vec()))?;
+            index.filter(|key, _| {
+                !RangeBounds::<Vec<u8>>::contains::<Vec<u8>>(
+                    &(from.as_ref(), to.as_ref()),
+                    &key.to_vec(),
+                )
+            })?;
             return Ok(before.saturating_sub(index.len()?));
         }
         keys.push(key.to_vec());

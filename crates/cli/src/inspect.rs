@@ -20,6 +20,7 @@
 //! | `btree`     | an index: `path`, `format_version`, `identity`, `key_bytes` and `value_bytes` (null for any size), `generation`, `oldest_generation`, `height`, `level_pages` (from the leaves up), `entries`, `checkpointed_entries`, `file_bytes`, `used_bytes`, `bytes_per_entry` (of pages of the tree; null without an entry in them), `log_start`, `log_end`, `log_bytes`, `log_updates`, `readers`, `readers_oldest` (generation; null for none) |
 //! | `btree_page` | `path`, `page`, `offset_bytes`, `page_kind` (`superblock`, `leaf`, `inner`, `map`, `map_list`, `drained`), `level`, `generation`, `crc`; for a leaf `low_hex`, `high_hex` (null in the last one) and `entries`: list of `key_hex`, `value_hex`; for an inner page `children`: list of `separator_hex`, `page`; for others `content_hex` |
 //! | `context` | a context store: `path`, `scheme` (`tezos`, `blake3`), `branching`, `flat_limit`, `indexing` (`minimal`, `always`), `commits` (that are kept), `newest` (hash, or null), `branches`: list of `name` and `head`, `chunks`, `chunk_bytes`, `index_bytes`, `volumes` (how many), `archive_bytes`, `other_bytes`, and with `--at` `tree`: `commit`, `directories`, `values`, `value_bytes`, `value_bytes_max`, `depth_max`, `children_max` |
+//! | `radix_store` | `path`, `format_version` (of the marker), `backend` (null for a store whose making was interrupted), `redis_urls`, `redis_prefix` (null for others), `store_bytes` (of files), `state`: null where another process has the store, or `scheme`, `disk_bytes`, `trees`: list of `name`, `versions`, `newest_version`, `newest_root` (null for a tree that is empty) |
 //! | `constants` | `constants`: object of texts by name                                          |
 //!
 //! **Named tables** have of their manifest `format_version`, `sequence`, `checkpointed_commit`, `first_segment` (0 for
@@ -46,8 +47,10 @@ use terrane::inspect::{
 };
 use terrane::io::{Disk, RealDisk};
 use terrane::{CanonicalSummary, Error, MergePolicy, PAGE_SIZE, Purpose, TableConfig, WriteBuffer};
+use terrane_bench::radix_store;
 
 use crate::btree;
+use crate::check_radix;
 use crate::context;
 use crate::exit::Failure;
 use crate::output::{self, bytes};
@@ -74,6 +77,8 @@ Examples:
     terrane inspect /data/index/tree --page 2
   A context store, and what is in the tree of a commit of it:
     terrane inspect /data/context --at main
+  Which back-end a radix store has, and its trees:
+    terrane inspect /data/radix
   Every constant of the formats, for programs:
     terrane inspect constants --json
 
@@ -118,6 +123,7 @@ enum Shown {
     Btree(btree::Described),
     BtreePage(btree::DescribedPage),
     Context(Box<context::Described>),
+    RadixStore(check_radix::Described),
     Constants { constants: BTreeMap<&'static str, String> },
 }
 
@@ -363,15 +369,32 @@ impl Inspect {
         output::checked("inspect", self.json, &report, &text, failure.as_ref())
     }
 
-    fn look(&self, looker: &mut Looker, path: &Path) -> Result<(Shown, String), Failure> {
-        if let Some(place) = btree::Place::of(&looker.disk, path)? {
-            return self.look_at_btree(looker, path, place);
+    fn look_at_merkle_store(
+        &self,
+        looker: &Looker,
+        path: &Path,
+    ) -> Result<Option<(Shown, String)>, Failure> {
+        if radix_store::is_store(path) {
+            self.refuse_page("a radix store")?;
+            let described = check_radix::Described::read(path)?;
+            let text = described.text();
+            return Ok(Some((Shown::RadixStore(described), text)));
         }
         if context::is_store(looker.disk.as_ref(), path)? {
             self.refuse_page("a context store")?;
             let described = context::Described::read(path, self.at.as_deref())?;
             let text = described.text();
-            return Ok((Shown::Context(Box::new(described)), text));
+            return Ok(Some((Shown::Context(Box::new(described)), text)));
+        }
+        Ok(None)
+    }
+
+    fn look(&self, looker: &mut Looker, path: &Path) -> Result<(Shown, String), Failure> {
+        if let Some(place) = btree::Place::of(&looker.disk, path)? {
+            return self.look_at_btree(looker, path, place);
+        }
+        if let Some(found) = self.look_at_merkle_store(looker, path)? {
+            return Ok(found);
         }
         if self.at.is_some() {
             let path = path.display();

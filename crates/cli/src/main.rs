@@ -4,6 +4,8 @@
 
 mod args;
 
+mod back_ends;
+
 mod exit;
 
 mod text;
@@ -25,6 +27,10 @@ mod shape;
 mod btree;
 
 mod context;
+
+mod radix;
+
+mod check_radix;
 
 mod inspect;
 
@@ -64,6 +70,7 @@ use crate::entries::{Count, Del, Get, Put, Scan};
 use crate::exit::Failure;
 use crate::index::Indexes;
 use crate::inspect::Inspect;
+use crate::radix::RadixCommand;
 use crate::replay::Replay;
 use crate::snapshot::Snapshot;
 use crate::tables::Tables;
@@ -143,6 +150,9 @@ enum Command {
     /// Read, compare, prove, export, import and collect the commits of a context store
     #[command(subcommand, after_help = context::EXAMPLES)]
     Context(ContextCommand),
+    /// Read, prune, export, import and prove the versions of a radix store
+    #[command(subcommand, after_help = radix::EXAMPLES)]
+    Radix(RadixCommand),
     /// Copy a whole store, or what is new since an earlier copy, while it is in use
     #[command(after_help = backup::EXAMPLES)]
     Backup(Backup),
@@ -165,6 +175,7 @@ impl Command {
             Self::Snapshot(snapshot) => snapshot.json(),
             Self::Version(versions) => versions.json(),
             Self::Context(context) => context.json(),
+            Self::Radix(radix) => radix.json(),
             Self::Backup(backup) => backup.json,
         }
     }
@@ -185,6 +196,7 @@ impl Command {
             Self::Snapshot(snapshot) => snapshot.command(),
             Self::Version(versions) => versions.command(),
             Self::Context(context) => context.command(),
+            Self::Radix(radix) => radix.command(),
             Self::Backup(_) => "backup",
         }
     }
@@ -206,6 +218,7 @@ impl Command {
             Self::Snapshot(snapshot) => snapshot.run(),
             Self::Version(versions) => versions.run(),
             Self::Context(context) => context.run().map(|()| 0),
+            Self::Radix(radix) => radix.run().map(|()| 0),
             Self::Backup(backup) => backup.run(),
         }
     }

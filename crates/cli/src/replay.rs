@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
+use terrane::context::radix::{self, Store};
 use terrane_bench::engine::Engine;
 use terrane_bench::engines::btree::Btree;
 use terrane_bench::engines::context_tables::ContextTables;
@@ -14,9 +15,12 @@ use terrane_bench::engines::lsm::Lsm;
 use terrane_bench::engines::memory::Memory;
 use terrane_bench::meter;
 use terrane_bench::monitor::Monitor;
+use terrane_bench::radix_store::{self, BackEnd, open_database};
+use terrane_bench::replay::radix_ledger::RadixLedger;
 use terrane_bench::replay::{bitcoin, changes};
 
 use crate::args;
+use crate::back_ends::{BackEndArg, DurabilityArg, RedisArgs};
 use crate::exit::Failure;
 use crate::output;
 use crate::progress::Progress;
@@ -55,6 +59,8 @@ Examples:
     terrane replay changes history.txt.zst --store /tmp/demo
   Go on with a longer one:
     terrane replay changes history-2.txt.zst --store /tmp/demo --resume
+  Check a history and its roots on a Merkle-radix state kept in SQLite:
+    terrane replay changes history.txt --store /tmp/radix --engine radix --backend sqlite
   Check a history without a store:
     generate-history | terrane replay changes - --engine memory
 
@@ -82,8 +88,24 @@ enum EngineName {
     Btree,
     /// Terrane's context store: a Merkle tree with the hashes of Tezos; keys of up to 127 bytes
     Context,
+    /// Terrane's Merkle-radix state: versions with the roots of Transact; keys of 1 to 35 bytes
+    Radix,
     /// A sorted map in memory; it keeps nothing, a second call starts anew
     Memory,
+}
+
+/// What only engine `radix` takes.
+#[derive(Debug, Args)]
+struct RadixArgs {
+    /// Of engine radix: what it keeps its data in; that of the store, or lsm for a new one
+    #[arg(long, value_enum, value_name = "NAME")]
+    backend: Option<BackEndArg>,
+    /// Of engine radix: how durable a block is when it is done. With none and async the state is made durable as
+    /// --checkpoint-every says, where the back-end can; by default each, and none in memory
+    #[arg(long, value_enum, value_name = "LEVEL")]
+    durability: Option<DurabilityArg>,
+    #[command(flatten)]
+    redis: RedisArgs,
 }
 
 /// How results are shown.
@@ -138,6 +160,8 @@ pub(crate) struct ChangesArgs {
     files: Vec<PathBuf>,
     #[command(flatten)]
     store: StoreArgs,
+    #[command(flatten)]
+    radix: RadixArgs,
     /// Go on from the store's newest block, reading over the blocks it has
     #[arg(long)]
     resume: bool,
@@ -243,9 +267,15 @@ impl ChangesArgs {
         };
         let mut progress = Progress::new(self.output.quiet)?;
         check_inputs(&self.files)?;
-        let engine = self.store.open(&mut progress)?;
-        let name = engine.name();
-        let report = changes::replay(engine, &self.files, &options, &mut progress)?;
+        let (name, report) = if self.store.engine == EngineName::Radix {
+            let report = self.replay_radix(&options, &mut progress)?;
+            ("radix", report)
+        } else {
+            self.radix.refuse()?;
+            let engine = self.store.open(&mut progress)?;
+            let name = engine.name();
+            (name, changes::replay(engine, &self.files, &options, &mut progress)?)
+        };
         drop(progress);
 
         let height = report.height.map_or_else(|| "none".to_owned(), |height| height.to_string());
@@ -269,6 +299,57 @@ impl ChangesArgs {
             lines.iter().map(|(name, value)| (name.as_str(), value.clone())).collect();
         lines.extend(measured.lines());
         output::report(command, self.output.json, &measured, &lines)
+    }
+}
+
+impl ChangesArgs {
+    fn replay_radix(
+        &self,
+        options: &changes::Options,
+        monitor: &mut dyn Monitor,
+    ) -> Result<changes::Report, Failure> {
+        let store = self.radix.open(self.store.store.as_deref(), monitor)?;
+        let ledger = RadixLedger::open(store.clone(), self.keep_versions);
+        let ledger = ledger.map_err(changes::Error::from)?;
+        let outcome = changes::replay_on(Box::new(ledger), &self.files, options, monitor);
+        let closed = store.close();
+        let report = outcome?;
+        closed?;
+        Ok(report)
+    }
+}
+
+impl RadixArgs {
+    /// Refuses options of engine radix beside another engine.
+    fn refuse(&self) -> Result<(), Failure> {
+        let given = [
+            ("--backend", self.backend.is_some()),
+            ("--durability", self.durability.is_some()),
+            ("--redis-url", !self.redis.redis_url.is_empty()),
+        ];
+        match given.iter().find(|(_, is_given)| *is_given) {
+            Some((option, _)) => {
+                Err(Failure::usage(format!("{option} applies to --engine radix only")))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn open(&self, dir: Option<&Path>, monitor: &mut dyn Monitor) -> Result<Store, Failure> {
+        let durability = self.durability.unwrap_or(DurabilityArg::Each);
+        if self.backend == Some(BackEndArg::Memory) {
+            if let Some(dir) = dir {
+                let dir = dir.display();
+                monitor.warn(&format_args!("back-end memory keeps nothing; {dir} is not written"));
+            }
+            let durability = self.durability.unwrap_or(DurabilityArg::None).into();
+            let database = open_database(BackEnd::Memory, Path::new(""), None, durability)?;
+            return Ok(Store::open(database, &radix::Options::default())?);
+        }
+        let Some(dir) = dir else {
+            return Err(Failure::usage("engine radix needs --store DIR, or --backend memory"));
+        };
+        Ok(self.redis.opening(self.backend, durability).open_or_create(dir)?)
     }
 }
 
@@ -301,12 +382,17 @@ impl StoreArgs {
             (EngineName::Context, Some(dir)) => Ok(Box::new(ContextTables::open(dir)?)),
             (EngineName::Lsm, None) => Err(Failure::usage("engine lsm needs --store DIR")),
             (EngineName::Btree, None) => Err(Failure::usage("engine btree needs --store DIR")),
+            (EngineName::Radix, _) => {
+                Err(Failure::usage("engine radix holds no tables; replay changes on it"))
+            }
             (EngineName::Context, None) => Err(Failure::usage("engine context needs --store DIR")),
         }
     }
 
     fn measure<T>(&self, engine: &'static str, report: T) -> Result<Measured<T>, Failure> {
         let store_bytes = match (self.engine, &self.store) {
+            // Back-end memory does not write to it.
+            (EngineName::Radix, Some(dir)) if !radix_store::is_store(dir) => 0,
             (EngineName::Memory, _) | (_, None) => 0,
             (_, Some(dir)) => meter::store_bytes(dir)
                 .map_err(|error| Failure::environment(format!("{}: {error}", dir.display())))?,

@@ -29,6 +29,10 @@
 //! where there is none, `rule`, `repaired`; the first 1,000), `repaired`, `left`, `wall_s`, and `chunks`, `bytes`, `kinds` (list of `kind`,
 //! `records`, `bytes`), `commits` that are kept, `objects` that they reach. `repair` is null if there was none, else it has
 //! `control_made`, `index_entries`, `commits`, `branches`.
+//!
+//! A directory of a radix store has of these `problems` (with `file`, `place` in it or in the state, null where there is none,
+//! `rule`), `repaired` (0), `left`, `wall_s`, and `backend` (null for a store whose making was interrupted), `trees`, `versions`,
+//! `nodes`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -39,9 +43,11 @@ use serde::Serialize;
 use terrane::btree::Loss;
 use terrane::io::{Disk, RealDisk};
 use terrane::verify::{self, Report};
+use terrane_bench::radix_store;
 
 use crate::btree;
 use crate::check_context;
+use crate::check_radix;
 use crate::context;
 use crate::exit::Failure;
 use crate::output;
@@ -53,6 +59,8 @@ pub(crate) const EXAMPLES: &str = "\
 Examples:
   Check a store that nobody has open:
     terrane verify /data/utxo
+  Check a radix store, whatever its back-end: its files, as far as that checks them, and every node of the state:
+    terrane verify /data/radix
   Check a B+tree, or rebuild it from its leaves:
     terrane verify /data/index
     terrane verify /data/index --repair
@@ -139,6 +147,9 @@ impl Verify {
             let loss = if self.accept_loss { Loss::Accepted } else { Loss::Refused };
             let repair = self.repair.then_some(loss);
             return btree::verify(&disk, &self.dir, repair, (self.json, self.quiet));
+        }
+        if !self.accept_loss && radix_store::is_store(&self.dir) {
+            return check_radix::verify(&self.dir, self.repair, (self.json, self.quiet));
         }
         if !self.accept_loss && context::is_damaged_store(disk.as_ref(), &self.dir)? {
             let shown = (self.json, self.quiet);

@@ -24,7 +24,7 @@ use terrane::btree::{Config, Error, Index, KEY_BYTES_MAX, Update, inspect};
 use terrane::io::disk::create_dirs;
 use terrane::io::{Disk, RealDisk};
 
-use crate::engine::{Cause, Change, Cursor, Engine, EngineError, Entry, Result, Table};
+use crate::engine::{Cause, Change, Cursor, Engine, EngineError, Entry, Result, State, Table};
 use crate::error::Class;
 
 /// Memory of the index, in bytes.
@@ -400,7 +400,7 @@ fn change_bytes((key, value): (&Vec<u8>, &Option<Vec<u8>>)) -> usize {
     key.len() + value.as_ref().map_or(0, Vec::len) + CHANGE_OVERHEAD_BYTES
 }
 
-impl Table for BtreeTable {
+impl State for BtreeTable {
     fn lookup(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
         let changes = locked(&self.changes);
         let mut found: Vec<Option<Vec<u8>>> =
@@ -417,6 +417,21 @@ impl Table for BtreeTable {
         Ok(found)
     }
 
+    fn scan(&self, from: &[u8]) -> Result<Box<dyn Cursor + '_>> {
+        let range = (Bound::Included(from), Bound::Unbounded);
+        let changes: Vec<_> = locked(&self.changes)
+            .range::<[u8], _>(range)
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect();
+        let (from, to) = (value_key(self.number, from), prefix(self.number, PIECES));
+        let mut stored = self.shared.index.range(from..to)?;
+        let next = next_stored(&mut stored)?;
+        let changes = changes.into_iter().peekable();
+        Ok(Box::new(BtreeCursor { table: self, stored, next, changes }))
+    }
+}
+
+impl Table for BtreeTable {
     fn update(&mut self, changes: &[Change<'_>]) -> Result<()> {
         let mut held = locked(&self.changes);
         for change in changes {
@@ -432,19 +447,6 @@ impl Table for BtreeTable {
 
     fn duplicate(&self) -> Result<Box<dyn Table>> {
         Err(EngineError::Refused("a B+tree has one state and makes no duplicates".into()))
-    }
-
-    fn scan(&self, from: &[u8]) -> Result<Box<dyn Cursor + '_>> {
-        let range = (Bound::Included(from), Bound::Unbounded);
-        let changes: Vec<_> = locked(&self.changes)
-            .range::<[u8], _>(range)
-            .map(|(key, value)| (key.clone(), value.clone()))
-            .collect();
-        let (from, to) = (value_key(self.number, from), prefix(self.number, PIECES));
-        let mut stored = self.shared.index.range(from..to)?;
-        let next = next_stored(&mut stored)?;
-        let changes = changes.into_iter().peekable();
-        Ok(Box::new(BtreeCursor { table: self, stored, next, changes }))
     }
 
     fn save(&self, snapshot: &str, label: &str) -> Result<()> {

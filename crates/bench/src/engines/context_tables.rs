@@ -18,7 +18,7 @@ use terrane::context::{Context, Meta, Store};
 use terrane::io::{Disk, RealDisk};
 
 use super::context_store::{Settings, open_or_create};
-use crate::engine::{Change, Cursor, Engine, EngineError, Entry, Result, Table};
+use crate::engine::{Change, Cursor, Engine, EngineError, Entry, Result, State, Table};
 use crate::hex;
 
 /// The directory of all entries.
@@ -175,33 +175,11 @@ fn corrupt(message: &'static str) -> EngineError {
     EngineError::Corrupt(message.into())
 }
 
-impl Table for ContextTable {
+impl State for ContextTable {
     fn lookup(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
         let context = self.context();
         let find = |key: &&[u8]| Ok(at(key, |path| context.find(path))?);
         keys.iter().map(find).collect()
-    }
-
-    fn update(&mut self, changes: &[Change<'_>]) -> Result<()> {
-        // A clone costs nothing, and what fails half way leaves the other.
-        let mut context = self.context().clone();
-        let mut bytes = 0;
-        for change in changes {
-            at(change.key, |path| match change.value {
-                Some(value) => context.add(path, value),
-                None => context.remove(path),
-            })?;
-            bytes += change.key.len() + change.value.map_or(0, <[u8]>::len) + CHANGE_OVERHEAD_BYTES;
-        }
-        *self.context() = context;
-        self.unsaved.fetch_add(bytes, Ordering::Relaxed);
-        Ok(())
-    }
-
-    fn duplicate(&self) -> Result<Box<dyn Table>> {
-        let (store, unsaved) = (Arc::clone(&self.store), Arc::clone(&self.unsaved));
-        let context = Mutex::new(self.context().clone());
-        Ok(Box::new(Self { store, context, unsaved }))
     }
 
     fn scan(&self, from: &[u8]) -> Result<Box<dyn Cursor + '_>> {
@@ -226,6 +204,35 @@ impl Table for ContextTable {
         Ok(Box::new(ContextCursor { context, empty, steps }))
     }
 
+    fn roots(&self) -> Result<BTreeMap<String, String>> {
+        let root = self.context().hash();
+        Ok(BTreeMap::from([("context".to_owned(), hex::encode(&root.0))]))
+    }
+}
+
+impl Table for ContextTable {
+    fn update(&mut self, changes: &[Change<'_>]) -> Result<()> {
+        // A clone costs nothing, and what fails half way leaves the other.
+        let mut context = self.context().clone();
+        let mut bytes = 0;
+        for change in changes {
+            at(change.key, |path| match change.value {
+                Some(value) => context.add(path, value),
+                None => context.remove(path),
+            })?;
+            bytes += change.key.len() + change.value.map_or(0, <[u8]>::len) + CHANGE_OVERHEAD_BYTES;
+        }
+        *self.context() = context;
+        self.unsaved.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn duplicate(&self) -> Result<Box<dyn Table>> {
+        let (store, unsaved) = (Arc::clone(&self.store), Arc::clone(&self.unsaved));
+        let context = Mutex::new(self.context().clone());
+        Ok(Box::new(Self { store, context, unsaved }))
+    }
+
     fn save(&self, snapshot: &str, label: &str) -> Result<()> {
         let mut context = self.context();
         let hash = self.store.commit(&context, &Meta::tezos(0, label))?;
@@ -235,11 +242,6 @@ impl Table for ContextTable {
             *context = committed;
         }
         Ok(())
-    }
-
-    fn roots(&self) -> Result<BTreeMap<String, String>> {
-        let root = self.context().hash();
-        Ok(BTreeMap::from([("context".to_owned(), hex::encode(&root.0))]))
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use terrane::io::{Disk, RealDisk};
 use terrane::{KEY_BYTES_MAX, Session, SnapshotName, TableConfig, Update, VALUE_BYTES_MAX};
 
-use crate::engine::{Cause, Change, Cursor, Engine, EngineError, Entry, Result, Table};
+use crate::engine::{Cause, Change, Cursor, Engine, EngineError, Entry, Result, State, Table};
 use crate::error::Class;
 use crate::store;
 
@@ -84,12 +84,18 @@ impl Engine for Lsm {
 #[derive(Debug)]
 struct LsmTable(terrane::Table);
 
-impl Table for LsmTable {
+impl State for LsmTable {
     fn lookup(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
         let found = self.0.lookups(keys)?.into_iter();
         Ok(found.map(|lookup| lookup.value().map(<[u8]>::to_vec)).collect())
     }
 
+    fn scan(&self, from: &[u8]) -> Result<Box<dyn Cursor + '_>> {
+        Ok(Box::new(LsmCursor(self.0.cursor_at(from)?)))
+    }
+}
+
+impl Table for LsmTable {
     fn update(&mut self, changes: &[Change<'_>]) -> Result<()> {
         let update = |value: Option<_>| value.map_or(Update::Delete, Update::Insert);
         let batch: Vec<_> =
@@ -99,10 +105,6 @@ impl Table for LsmTable {
 
     fn duplicate(&self) -> Result<Box<dyn Table>> {
         Ok(Box::new(Self(self.0.duplicate()?)))
-    }
-
-    fn scan(&self, from: &[u8]) -> Result<Box<dyn Cursor + '_>> {
-        Ok(Box::new(LsmCursor(self.0.cursor_at(from)?)))
     }
 
     fn save(&self, snapshot: &str, label: &str) -> Result<()> {

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use crate::engine::{Change, Cursor, Engine, EngineError, Entry, Result, Table};
+use crate::engine::{Change, Cursor, Engine, EngineError, Entry, Result, State, Table};
 
 type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -59,11 +59,18 @@ impl Engine for Memory {
     }
 }
 
-impl Table for MemoryTable {
+impl State for MemoryTable {
     fn lookup(&self, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
         Ok(keys.iter().map(|&key| self.entries.get(key).cloned()).collect())
     }
 
+    fn scan(&self, from: &[u8]) -> Result<Box<dyn Cursor + '_>> {
+        let range = (Bound::Included(from), Bound::Unbounded);
+        Ok(Box::new(MemoryCursor(self.entries.range::<[u8], _>(range))))
+    }
+}
+
+impl Table for MemoryTable {
     fn update(&mut self, changes: &[Change<'_>]) -> Result<()> {
         for change in changes {
             match change.value {
@@ -76,11 +83,6 @@ impl Table for MemoryTable {
 
     fn duplicate(&self) -> Result<Box<dyn Table>> {
         Ok(Box::new(MemoryTable { entries: self.entries.clone() }))
-    }
-
-    fn scan(&self, from: &[u8]) -> Result<Box<dyn Cursor + '_>> {
-        let range = (Bound::Included(from), Bound::Unbounded);
-        Ok(Box::new(MemoryCursor(self.entries.range::<[u8], _>(range))))
     }
 
     fn save(&self, _: &str, _: &str) -> Result<()> {

@@ -47,6 +47,7 @@ use self::input::Lines;
 use self::record::{Expected, FIRST_LINE, Record};
 use super::checkpoints::Names;
 use super::history::History;
+use super::ledger::Ledger;
 use crate::engine::Engine;
 use crate::hex;
 use crate::monitor::{Monitor, Phase};
@@ -111,11 +112,24 @@ pub fn replay(
     options: &Options,
     monitor: &mut dyn Monitor,
 ) -> Result<Report, Error> {
-    let started = Instant::now();
     let versions_max = engine.duplicates_max();
     let label = "terrane replay changes".to_owned();
     let names = Names { log: "blocks", state: "state", label };
     let history = History::open(engine, names, options.keep_versions, versions_max)?;
+    replay_on(Box::new(history), paths, options, monitor)
+}
+
+/// The same on a state that has been opened, whose own number of versions to keep counts.
+///
+/// # Errors
+/// As [`replay`].
+pub fn replay_on(
+    history: Box<dyn Ledger>,
+    paths: &[PathBuf],
+    options: &Options,
+    monitor: &mut dyn Monitor,
+) -> Result<Report, Error> {
+    let started = Instant::now();
     let skip = match history.tip().map(|tip| tip.block) {
         Some(tip) if !options.resume => return Err(Error::NotEmpty { tip }),
         tip => tip.map(|_| Skip::default()),
@@ -167,7 +181,7 @@ impl Skip {
 }
 
 struct Replay<'a> {
-    history: History,
+    history: Box<dyn Ledger>,
     options: &'a Options,
     monitor: &'a mut dyn Monitor,
     /// Present while blocks are read over.
@@ -254,6 +268,10 @@ impl Replay<'_> {
             Record::Delete { key } | Record::Get { key, .. } => (key, None),
             _ => return Ok(record),
         };
+        let key_min = self.history.key_bytes_min();
+        if key.len() < key_min {
+            return Err(Malformed::ShortKey { size: key.len(), min: key_min });
+        }
         let (key_max, value_max) = (self.history.key_bytes_max(), self.history.value_bytes_max());
         if key.len() > key_max {
             return Err(Malformed::KeySize { size: key.len(), max: key_max });
@@ -368,7 +386,7 @@ impl Replay<'_> {
             self.skip = None;
             return Ok(());
         };
-        let start = match self.history.kept().rev().find(|&kept| kept < block.number) {
+        let start = match self.history.kept_below(block.number) {
             Some(parent) => {
                 Start { block: parent, id: Note::parse(&self.history.note(parent)?)?.id }
             }
@@ -397,7 +415,7 @@ impl Replay<'_> {
             return Ok(());
         }
         let monitor = &mut *self.monitor;
-        let gone_back = self.history.rollback(block, |done, total| {
+        let gone_back = self.history.rollback(block, &mut |done, total| {
             monitor.progress(Phase::Rollback, done, Some(total));
             !monitor.stop()
         });

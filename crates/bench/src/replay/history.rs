@@ -25,7 +25,7 @@
 use std::collections::VecDeque;
 
 use super::checkpoints::{Found, Mark, Names, thin};
-use crate::engine::{Change, Engine, EngineError, Entry, Table};
+use crate::engine::{Change, Engine, EngineError, Entry, State, Table};
 use crate::error::Class;
 
 const VERSION: u8 = 2;
@@ -99,7 +99,7 @@ fn describe(tip: Option<u64>) -> String {
     tip.map_or_else(|| "the empty state".to_owned(), |tip| format!("block {tip}"))
 }
 
-type Result<T> = std::result::Result<T, Error>;
+pub(super) type Result<T> = std::result::Result<T, Error>;
 
 /// What a block does to one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -236,7 +236,7 @@ impl History {
 
     /// Returns the present state.
     #[must_use]
-    pub fn state(&self) -> &dyn Table {
+    pub fn state(&self) -> &dyn State {
         self.state.as_ref()
     }
 
@@ -259,7 +259,7 @@ impl History {
     }
 
     /// Makes `block`, whose number must be above the tip's, the newest one. `changes` are in key
-    /// order, one per key, and `old` is what [`lookup`](Table::lookup) gives now.
+    /// order, one per key, and `old` is what [`lookup`](State::lookup) gives now.
     ///
     /// # Errors
     /// What the engine says; the history cannot be saved any more then.

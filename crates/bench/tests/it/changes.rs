@@ -2,17 +2,22 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use terrane::StateDigest;
+use terrane::backends::backend::Durability;
+use terrane::context::radix::{self, Address, Change, Root, Store};
 use terrane_bench::engine::Engine;
 use terrane_bench::engines::btree::Btree;
 use terrane_bench::engines::context_tables::ContextTables;
 use terrane_bench::engines::lsm::Lsm;
 use terrane_bench::engines::memory::Memory;
+use terrane_bench::error::Class;
 use terrane_bench::hex;
 use terrane_bench::monitor::Silent;
-use terrane_bench::replay::changes::{Error, Options, Report, replay};
+use terrane_bench::radix_store::{BackEnd, Opening, open_database};
+use terrane_bench::replay::changes::{Error, Options, Report, replay, replay_on};
+use terrane_bench::replay::radix_ledger::RadixLedger;
 use terrane_testkit::ChaCha8Rng;
 use terrane_testkit::draw::Draw as _;
 use terrane_testkit::seeds::for_each_seed;
@@ -32,8 +37,8 @@ fn spell(bytes: &[u8]) -> String {
 }
 
 /// Draws a history of about `steps` blocks and rollbacks, with checks after each; returns its lines
-/// and the state at its end.
-fn draw(rng: &mut ChaCha8Rng, steps: u64) -> (Vec<String>, Model) {
+/// and the state at its end. Keys have so many bytes at least.
+fn draw(rng: &mut ChaCha8Rng, steps: u64, key_min: usize) -> (Vec<String>, Model) {
     let mut states: Vec<(u64, Model)> = Vec::new();
     let mut lines = vec!["terrane-changes 1".to_owned()];
     for _ in 0..steps {
@@ -52,7 +57,7 @@ fn draw(rng: &mut ChaCha8Rng, steps: u64) -> (Vec<String>, Model) {
         let mut state = before.clone();
         lines.push(format!("begin {block}"));
         for _ in 0..rng.below(12) {
-            let (size, key) = (rng.index(3), rng.below(32));
+            let (size, key) = (key_min + rng.index(3), rng.below(32));
             let key = key.to_le_bytes()[..size].to_vec();
             match rng.below(4) {
                 0 | 1 => {
@@ -79,22 +84,50 @@ fn draw(rng: &mut ChaCha8Rng, steps: u64) -> (Vec<String>, Model) {
     (lines, states.pop().map(|(_, model)| model).unwrap_or_default())
 }
 
-fn run(
-    engine: Box<dyn Engine>,
-    dir: &Path,
-    lines: &[String],
-    options: &Options,
-) -> Result<Report, Error> {
+/// What replays on something.
+type Runner = Box<dyn FnOnce(&[PathBuf], &Options) -> Result<Report, Error>>;
+
+fn on_tables(engine: Box<dyn Engine>) -> Runner {
+    Box::new(|paths, options| replay(engine, paths, options, &mut Silent))
+}
+
+/// A radix store; afterwards it has as many versions as blocks hold, and nothing besides.
+fn on_radix(back_end: BackEnd, dir: &Path) -> Runner {
+    let store = if back_end == BackEnd::Memory {
+        let database = open_database(back_end, dir, None, Durability::None).unwrap();
+        Store::open(database, &radix::Options::default()).unwrap()
+    } else {
+        let durability = Durability::None;
+        let opening = Opening { back_end: Some(back_end), durability, ..Opening::default() };
+        opening.open_or_create(dir).unwrap()
+    };
+    Box::new(move |paths, options| {
+        let ledger = RadixLedger::open(store.clone(), options.keep_versions)?;
+        let outcome = replay_on(Box::new(ledger), paths, options, &mut Silent);
+        let report = store.verify().unwrap();
+        assert!(report.is_clean(), "{:?}", report.problems);
+        let blocks = store.metadata_entries(b"block ").unwrap();
+        let holders = blocks.iter().filter(|(_, value)| value[8] == 1).count();
+        assert_eq!(report.versions, holders as u64);
+        if let Some(keep) = options.keep_versions {
+            assert!(blocks.len() as u64 <= keep);
+        }
+        store.close().unwrap();
+        outcome
+    })
+}
+
+fn run(engine: Runner, dir: &Path, lines: &[String], options: &Options) -> Result<Report, Error> {
     let path = dir.join("history");
     std::fs::write(&path, lines.join("\n") + "\n").unwrap();
-    replay(engine, &[path], options, &mut Silent)
+    engine(&[path], options)
 }
 
 #[test]
 fn engines_agree_with_the_model_through_all_rollbacks() {
     for_each_seed("engines_agree_with_the_model_through_all_rollbacks", 24, |rng, _| {
         let dir = tempfile::tempdir().unwrap();
-        let (lines, state) = draw(rng, 60);
+        let (lines, state) = draw(rng, 60, 0);
         let engines: [Box<dyn Engine>; 4] = [
             Box::new(Memory),
             Box::new(Lsm::open(&dir.path().join("store")).unwrap()),
@@ -103,7 +136,7 @@ fn engines_agree_with_the_model_through_all_rollbacks() {
         ];
         for engine in engines {
             let name = engine.name();
-            let report = run(engine, dir.path(), &lines, &Options::default()).unwrap();
+            let report = run(on_tables(engine), dir.path(), &lines, &Options::default()).unwrap();
             assert_eq!(report.digest, digest(&state), "{name}");
             assert_eq!(report.count, state.len() as u64, "{name}");
         }
@@ -112,30 +145,134 @@ fn engines_agree_with_the_model_through_all_rollbacks() {
 
 #[test]
 fn a_history_replayed_in_pieces_ends_in_the_same_state() {
-    in_pieces("a_history_replayed_in_pieces_ends_in_the_same_state", |store| {
-        Box::new(Lsm::open(store).unwrap())
+    in_pieces("a_history_replayed_in_pieces_ends_in_the_same_state", 0, |store| {
+        on_tables(Box::new(Lsm::open(store).unwrap()))
     });
 }
 
 #[test]
 fn a_history_replayed_in_pieces_on_a_btree_ends_in_the_same_state() {
-    in_pieces("a_history_replayed_in_pieces_on_a_btree_ends_in_the_same_state", |store| {
-        Box::new(Btree::open(store).unwrap())
+    in_pieces("a_history_replayed_in_pieces_on_a_btree_ends_in_the_same_state", 0, |store| {
+        on_tables(Box::new(Btree::open(store).unwrap()))
     });
 }
 
 #[test]
 fn a_history_replayed_in_pieces_on_a_context_store_ends_in_the_same_state() {
-    in_pieces("a_history_replayed_in_pieces_on_a_context_store_ends_in_the_same_state", |store| {
-        Box::new(ContextTables::open(store).unwrap())
+    in_pieces(
+        "a_history_replayed_in_pieces_on_a_context_store_ends_in_the_same_state",
+        0,
+        |store| on_tables(Box::new(ContextTables::open(store).unwrap())),
+    );
+}
+
+#[test]
+fn a_history_replayed_in_pieces_on_radix_stores_ends_in_the_same_state() {
+    for back_end in crate::radix::with_files() {
+        let name = format!("a_history_replayed_in_pieces_on_radix_stores: {back_end}");
+        in_pieces(&name, 1, |store| on_radix(back_end, store));
+    }
+}
+
+#[test]
+fn a_radix_state_agrees_with_the_model_through_all_rollbacks() {
+    let name = "a_radix_state_agrees_with_the_model_through_all_rollbacks";
+    for_each_seed(name, 24, |rng, _| {
+        let dir = tempfile::tempdir().unwrap();
+        let (lines, state) = draw(rng, 60, 1);
+        let engine = on_radix(BackEnd::Memory, dir.path());
+        let report = run(engine, dir.path(), &lines, &Options::default()).unwrap();
+        assert_eq!((report.digest, report.count), (digest(&state), state.len() as u64));
+        let root = &report.roots["radix"];
+        let mut changes = Vec::new();
+        for (key, value) in state {
+            changes.push(Change::Set(Address::new(&key).unwrap(), value));
+        }
+        let database = open_database(BackEnd::Memory, dir.path(), None, Durability::None).unwrap();
+        let tree = Store::open(database, &radix::Options::default()).unwrap();
+        let tree = tree.create_tree("at once").unwrap();
+        let expected = tree.compute_root(&Root::EMPTY, &changes).unwrap();
+        assert_eq!(*root, expected.to_string());
     });
 }
 
-fn in_pieces(name: &str, open: impl Fn(&Path) -> Box<dyn Engine>) {
+#[test]
+fn a_radix_state_goes_back_as_far_as_versions_are_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    // Blocks without a change hold no version of their own, and inherit one; the root of block 1 comes back in block 5.
+    let mut lines: Vec<String> =
+        ["terrane-changes 1", "begin 1", "put 01 aa", "end"].map(str::to_owned).to_vec();
+    let mut block = |number: u64, changes: &[&str]| {
+        lines.push(format!("begin {number}"));
+        lines.extend(changes.iter().map(|&change| change.to_owned()));
+        lines.push("end".to_owned());
+    };
+    block(2, &[]);
+    block(3, &["put 01 aa"]);
+    block(4, &["put 02 bb"]);
+    block(5, &["del 02"]);
+    block(6, &[]);
+    let options = |keep| Options { keep_versions: Some(keep), ..Options::default() };
+    for (keep, target, back) in [(3, "4", true), (3, "3", false), (4, "3", true), (6, "1", true)] {
+        let mut lines = lines.clone();
+        lines.push(format!("rollback {target}"));
+        lines.push(format!("expect count={}", if target == "4" { 2 } else { 1 }));
+        lines.push("rollback -".to_owned());
+        lines.push("expect count=0".to_owned());
+        let outcome =
+            run(on_radix(BackEnd::Memory, dir.path()), dir.path(), &lines, &options(keep));
+        match outcome {
+            Ok(report) => assert!(back && report.height.is_none(), "{keep} {target}"),
+            Err(Error::Rollback { source, .. }) => {
+                assert!(!back, "{keep} {target}: {source}");
+                assert!(source.to_string().contains("the oldest block kept is 4"), "{source}");
+            }
+            Err(error) => panic!("{keep} {target}: {error}"),
+        }
+    }
+}
+
+#[test]
+fn keys_that_are_no_addresses_are_refused_with_their_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let long = "ab".repeat(36);
+    for key in ["-", &long] {
+        let lines = ["terrane-changes 1", "begin 1", &format!("put {key} 00"), "end"];
+        let lines = lines.map(str::to_owned);
+        let engine = on_radix(BackEnd::Memory, dir.path());
+        let error = run(engine, dir.path(), &lines, &Options::default()).unwrap_err();
+        assert_eq!(error.class(), Class::Input);
+        assert!(error.to_string().contains("line 3"), "{error}");
+    }
+}
+
+#[test]
+fn ranges_with_bounds_that_are_no_addresses_hold() {
+    let dir = tempfile::tempdir().unwrap();
+    let full = "ab".repeat(35);
+    let mut model = Model::new();
+    model.insert(vec![0xAB; 35], vec![1]);
+    let whole = digest(&model);
+    let none = digest(&Model::new());
+    let lines = [
+        "terrane-changes 1".to_owned(),
+        "begin 1".to_owned(),
+        format!("put {full} 01"),
+        "end".to_owned(),
+        format!("range - {full}00 n=1 digest={whole}"),
+        format!("range {full}00 ! n=0 digest={none}"),
+        format!("range {full} ! n=1 digest={whole}"),
+    ];
+    let engine = on_radix(BackEnd::Memory, dir.path());
+    let report = run(engine, dir.path(), &lines, &Options::default()).unwrap();
+    assert_eq!(report.checks_passed, 6);
+}
+
+fn in_pieces(name: &str, key_min: usize, open: impl Fn(&Path) -> Runner) {
     for_each_seed(name, 10, |rng, _| {
         let dir = tempfile::tempdir().unwrap();
         let store = dir.path().join("store");
-        let (lines, state) = draw(rng, 40);
+        let (lines, state) = draw(rng, 40, key_min);
         let mut length = 1;
         loop {
             length = (length + rng.index(60)).min(lines.len());

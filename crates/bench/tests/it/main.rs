@@ -9,5 +9,6 @@ mod context;
 mod faults;
 mod index;
 mod kvget;
+mod radix;
 mod results;
 mod utxo;

@@ -15,7 +15,7 @@ fn open(disk: &Arc<SimDisk>) -> Btree {
     Btree::open_on(&disk, Path::new("/index")).unwrap()
 }
 
-fn content(table: &dyn Table, from: &[u8]) -> Model {
+fn content(table: &dyn State, from: &[u8]) -> Model {
     let mut cursor = table.scan(from).unwrap();
     let mut model = Model::new();
     while let Some(Entry { key, value }) = cursor.next().unwrap() {

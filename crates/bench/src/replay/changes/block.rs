@@ -5,7 +5,7 @@ use std::collections::btree_map::Entry;
 
 use sha2::{Digest as _, Sha256};
 
-use crate::engine::{Result, Table};
+use crate::engine::{Result, State};
 use crate::hex;
 use crate::replay::history::NetChange;
 
@@ -98,7 +98,7 @@ impl OpenBlock {
     /// Returns the net change in key order; or else the first line that the state contradicts.
     pub(super) fn settle(
         self,
-        state: &dyn Table,
+        state: &dyn State,
     ) -> Result<std::result::Result<Vec<NetChange>, Disagreement>> {
         let asked = self.expectations.iter().map(|(_, key, _)| key);
         let mut keys: Vec<&[u8]> = self.changes.keys().chain(asked).map(Vec::as_slice).collect();

@@ -97,6 +97,14 @@ pub enum Malformed {
         /// The engine's limit, in bytes.
         max: usize,
     },
+    /// The engine takes no key as short as this.
+    #[error("a key of {size} bytes; the engine takes at least {min}")]
+    ShortKey {
+        /// Size of the key, in bytes.
+        size: usize,
+        /// The engine's limit, in bytes.
+        min: usize,
+    },
     /// The engine takes no value of this size.
     #[error("a value of {size} bytes; the engine takes at most {max}")]
     ValueSize {

@@ -21,7 +21,7 @@ fn names() -> Names {
     Names { log: "log", state: "state", label: "test".to_owned() }
 }
 
-fn content(table: &dyn Table) -> Model {
+fn content(table: &dyn State) -> Model {
     let mut cursor = table.scan(&[]).unwrap();
     let mut content = Model::new();
     while let Some(entry) = cursor.next().unwrap() {

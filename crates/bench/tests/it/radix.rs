@@ -1,0 +1,218 @@
+//! Radix stores by the names of their back-ends: directories that say what they are, and the loads of the benchmark on each.
+
+use std::fs;
+use std::path::Path;
+
+use terrane::backends::backend::Durability;
+use terrane::context::radix::{Address, Change, Root};
+use terrane_bench::error::Class;
+use terrane_bench::radix_store::{BackEnd, Error, Marker, Opening, database_path, is_store};
+use terrane_bench::workload::radix::transact::TESTS;
+use terrane_bench::workload::radix::{
+    Cell, Load, Outcome, Report, Sizes, append_synced, floor_of, run,
+};
+
+/// The back-ends of this build that keep their data in files.
+pub(crate) fn with_files() -> Vec<BackEnd> {
+    BackEnd::ALL.into_iter().filter(|one| one.has_files() && one.is_built()).collect()
+}
+
+fn opening(back_end: BackEnd) -> Opening {
+    Opening { back_end: Some(back_end), ..Opening::default() }
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
+    entries.map(|name| name.to_string_lossy().into_owned()).collect()
+}
+
+#[test]
+fn a_directory_says_which_back_end_it_has() {
+    for back_end in with_files() {
+        let place = tempfile::tempdir().unwrap();
+        let dir = place.path().join("a/store");
+        assert!(matches!(opening(back_end).open(&dir), Err(Error::Absent { .. })));
+        let store = opening(back_end).open_or_create(&dir).unwrap();
+        let address: Address = "00ff".parse().unwrap();
+        let tree = store.create_tree("t").unwrap();
+        let set = [Change::Set(address, b"v".to_vec())];
+        let root = tree.commit(&Root::EMPTY, &set).unwrap().root;
+        store.close().unwrap();
+        drop((store, tree));
+        assert_eq!(Marker::read(&dir).unwrap(), Marker { back_end, redis: None });
+        assert!(is_store(&dir) && !is_store(place.path()));
+
+        let store = Opening::default().open(&dir).unwrap();
+        assert_eq!(store.database().name(), back_end.name());
+        let found = store.tree("t").unwrap().get_one(&root, &address).unwrap();
+        assert_eq!(found.as_deref(), Some(&b"v"[..]));
+        store.close().unwrap();
+        drop(store);
+
+        let other = if back_end == BackEnd::Lsm { BackEnd::Btree } else { BackEnd::Lsm };
+        let error = opening(other).open(&dir).unwrap_err();
+        assert!(error.to_string().contains(&format!("{back_end}, not {other}")), "{error}");
+        assert_eq!(error.class(), Class::Input);
+
+        let database = database_path(&dir);
+        fs::rename(&database, dir.join("gone")).unwrap();
+        let error = Opening::default().open_or_create(&dir).unwrap_err();
+        assert_eq!(error.class(), Class::Check, "{error}");
+        assert!(!database.exists(), "a lost database is not made anew");
+    }
+}
+
+#[test]
+fn a_creation_that_was_cut_short_is_done_again_and_other_directories_are_left_alone() {
+    for back_end in with_files() {
+        let place = tempfile::tempdir().unwrap();
+        let dir = place.path().join("store");
+        opening(back_end).open_or_create(&dir).unwrap().close().unwrap();
+        // As it is before the last step.
+        fs::rename(dir.join("radix-store"), dir.join("radix-store.new")).unwrap();
+        assert!(is_store(&dir));
+        opening(back_end).open_or_create(&dir).unwrap().close().unwrap();
+        assert!(dir.join("radix-store").exists() && !dir.join("radix-store.new").exists());
+    }
+    let foreign = tempfile::tempdir().unwrap();
+    fs::write(foreign.path().join("letter"), "dear").unwrap();
+    let error = opening(BackEnd::Lsm).open_or_create(foreign.path()).unwrap_err();
+    assert!(matches!(&error, Error::Foreign { name, .. } if name == "letter"), "{error}");
+    // A store that cannot be made leaves nothing.
+    let dir = foreign.path().join("new");
+    let durability = Durability::Group;
+    for back_end in with_files() {
+        let refused = Opening { durability, ..opening(back_end) }.open_or_create(&dir);
+        match refused {
+            Err(error) => {
+                assert_eq!(error.class(), Class::Input, "{error}");
+                assert_eq!(names(&dir), Vec::<String>::new(), "{back_end}");
+            }
+            Ok(store) => {
+                store.close().unwrap();
+                fs::remove_dir_all(&dir).unwrap();
+            }
+        }
+    }
+}
+
+fn done(cell: &Cell<'_>) -> Report {
+    match run(cell).unwrap() {
+        Outcome::Done(report) => *report,
+        Outcome::Refused(why) => panic!("{}: {why}", cell.back_end),
+    }
+}
+
+/// Calls `check` with each back-end of this build and a cell on it; Redis only where a server can be started.
+fn on_each(load: Load, sizes: &Sizes, check: impl Fn(BackEnd, Durability, &Report)) {
+    let made = |back_end, durability, redis_urls: &[String]| {
+        let place = tempfile::tempdir().unwrap();
+        let redis_urls = redis_urls.to_vec();
+        let (dir, sizes) = (place.path(), sizes.clone());
+        run(&Cell { back_end, dir, durability, load, sizes, seed: 7, redis_urls }).unwrap()
+    };
+    let report = |back_end, durability, redis_urls: &[String]| match made(
+        back_end, durability, redis_urls,
+    ) {
+        Outcome::Done(report) => report,
+        Outcome::Refused(why) => panic!("{back_end}: {why}"),
+    };
+    let memory = report(BackEnd::Memory, Durability::None, &[]);
+    check(BackEnd::Memory, Durability::None, &memory);
+    for back_end in with_files() {
+        for durability in [Durability::None, Durability::Each] {
+            check(back_end, durability, &report(back_end, durability, &[]));
+        }
+    }
+    #[cfg(feature = "redis")]
+    {
+        use terrane::backends::redis::server::{Server, is_installed};
+        if !is_installed() {
+            println!("skipped: redis-server is not installed");
+            return;
+        }
+        let place = tempfile::tempdir().unwrap();
+        let server = Server::start(place.path(), &["--appendonly", "no"]).unwrap();
+        let urls = [server.url()];
+        check(BackEnd::Redis, Durability::None, &report(BackEnd::Redis, Durability::None, &urls));
+        let refused = made(BackEnd::Redis, Durability::Each, &urls);
+        assert!(matches!(refused, Outcome::Refused(_)), "{refused:?}");
+    }
+}
+
+#[test]
+fn the_ten_tests_pass_on_every_back_end() {
+    on_each(Load::Tests, &Sizes::default(), |back_end, durability, report| {
+        let found: Vec<&str> = report.tests.iter().map(|test| test.name.as_str()).collect();
+        assert_eq!(found, TESTS);
+        assert!(report.tests.iter().all(|test| test.wall_s > 0.0));
+        assert!(report.transactions > 1_001, "{report:?}");
+        if back_end.has_files() {
+            assert_eq!(report.syncs > 1_000, durability == Durability::Each, "{report:?}");
+            assert!(report.disk_bytes > 0, "{report:?}");
+        }
+    });
+}
+
+#[test]
+fn loads_give_equal_roots_on_every_back_end() {
+    let sizes = Sizes { commits: vec![40], batches: 6, batch_keys: 50, gets: 100 };
+    for load in Load::ALL.into_iter().filter(|load| *load != Load::Tests) {
+        let place = tempfile::tempdir().unwrap();
+        let memory = done(&Cell {
+            back_end: BackEnd::Memory,
+            dir: place.path(),
+            durability: Durability::None,
+            load,
+            sizes: sizes.clone(),
+            seed: 7,
+            redis_urls: Vec::new(),
+        });
+        on_each(load, &sizes, |back_end, _, report| {
+            let figures = |report: &Report| {
+                let figures = report.figures.iter();
+                figures
+                    .map(|one| (one.name.clone(), one.count, one.root.clone()))
+                    .collect::<Vec<_>>()
+            };
+            assert_eq!(figures(report), figures(&memory), "{back_end}, {}", load.name());
+            assert!(!report.figures.is_empty() && report.tests.is_empty());
+            assert!(report.figures.iter().all(|figure| figure.count > 0), "{report:?}");
+        });
+        for floor in floor_of(load, &sizes, 7) {
+            let figure = memory.figures.iter().find(|figure| figure.name == floor.name);
+            assert!(figure.is_some(), "a floor of {:?}, which is no figure", floor.name);
+            assert!(floor.floor.nodes > figure.unwrap().count && floor.floor.wall_s > 0.0);
+        }
+    }
+}
+
+#[test]
+fn a_durability_that_a_back_end_lacks_is_told_with_the_reason() {
+    let place = tempfile::tempdir().unwrap();
+    let outcome = run(&Cell {
+        back_end: BackEnd::Memory,
+        dir: place.path(),
+        durability: Durability::Each,
+        load: Load::Tests,
+        sizes: Sizes::default(),
+        seed: 7,
+        redis_urls: Vec::new(),
+    });
+    assert_eq!(outcome.unwrap(), Outcome::Refused("memory keeps nothing; take none".to_owned()));
+}
+
+#[test]
+fn the_floor_of_the_tests_has_the_nodes_of_their_commits() {
+    let floor = floor_of(Load::Tests, &Sizes::default(), 7);
+    // 1,000 commits of 33 nodes each, and twice those of the last batch.
+    assert!((33_000..40_000).contains(&floor[0].floor.nodes), "{floor:?}");
+    assert!(floor[0].floor.bytes > 10_000_000, "{floor:?}");
+}
+
+#[test]
+fn appends_leave_nothing_behind() {
+    let place = tempfile::tempdir().unwrap();
+    assert!(append_synced(place.path(), 3, 100).unwrap() > 0.0);
+    assert_eq!(names(place.path()), Vec::<String>::new());
+}

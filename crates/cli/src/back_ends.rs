@@ -1,0 +1,84 @@
+//! What commands on radix stores let their callers choose: back-ends and durabilities by name, and where Redis is.
+
+use clap::{Args, ValueEnum};
+use terrane::backends::backend::Durability;
+use terrane_bench::radix_store::{BackEnd, Opening};
+
+/// A back-end, by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BackEndArg {
+    /// A sorted map in memory; it keeps nothing
+    Memory,
+    /// Terrane's table engine
+    Lsm,
+    /// Terrane's B+tree
+    Btree,
+    /// LMDB
+    Lmdb,
+    /// `SQLite`
+    Sqlite,
+    /// A Redis server, or a cluster
+    Redis,
+}
+
+impl From<BackEndArg> for BackEnd {
+    fn from(name: BackEndArg) -> Self {
+        match name {
+            BackEndArg::Memory => Self::Memory,
+            BackEndArg::Lsm => Self::Lsm,
+            BackEndArg::Btree => Self::Btree,
+            BackEndArg::Lmdb => Self::Lmdb,
+            BackEndArg::Sqlite => Self::Sqlite,
+            BackEndArg::Redis => Self::Redis,
+        }
+    }
+}
+
+/// A durability, by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DurabilityArg {
+    /// No sync is ever asked for
+    None,
+    /// Commits are flushed at the system's leisure
+    Async,
+    /// A commit that returned survives a loss of power
+    Each,
+    /// The same; commits side by side share a sync
+    Group,
+}
+
+impl From<DurabilityArg> for Durability {
+    fn from(name: DurabilityArg) -> Self {
+        match name {
+            DurabilityArg::None => Self::None,
+            DurabilityArg::Async => Self::Async,
+            DurabilityArg::Each => Self::Each,
+            DurabilityArg::Group => Self::Group,
+        }
+    }
+}
+
+/// Where Redis is.
+#[derive(Debug, Args)]
+pub(crate) struct RedisArgs {
+    /// URL of a Redis server, as `redis://host:6379`; several for a cluster. For a new store, or in place of those that
+    /// the store names, which have no passwords
+    #[arg(long, value_name = "URL", value_delimiter = ',')]
+    pub(crate) redis_url: Vec<String>,
+}
+
+impl RedisArgs {
+    /// How a store is opened that has this back-end, or any.
+    pub(crate) fn opening(
+        &self,
+        back_end: Option<BackEndArg>,
+        durability: DurabilityArg,
+    ) -> Opening {
+        Opening {
+            back_end: back_end.map(BackEnd::from),
+            redis_urls: self.redis_url.clone(),
+            durability: durability.into(),
+            ..Opening::default()
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! `terrane radix export` and `import`: a version of a tree as a file, between stores and back-ends.
+
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use clap::Args;
+use serde::Serialize;
+use terrane::context::radix::{self, ExchangeError, Exported};
+
+use super::{CommonArgs, RootArgs, TreeArgs, check_replay, find_root, number};
+use crate::back_ends::{BackEndArg, DurabilityArg};
+use crate::exit::Failure;
+use crate::output::{self, bytes};
+use crate::progress::{ByteBar, exit_on_interrupt};
+use crate::stream::{Counted, Target, Watched, interrupts, is_stream, open_input};
+use crate::text::grouped;
+
+pub(super) const EXPORT_EXAMPLES: &str = "\
+Examples:
+  terrane radix export tip.radix --store /data/radix
+  terrane radix export - --store /data/radix --root 4c5116ae | ssh there 'cat > tip.radix'
+
+The same state gives the same bytes from every store and back-end.";
+
+pub(super) const IMPORT_EXAMPLES: &str = "\
+Examples:
+  Into a new store:
+    terrane radix import tip.radix --store /data/copy --backend lmdb
+  Into a tree of a store that is there, as another version:
+    terrane radix import tip.radix --store /data/radix --tree restored
+
+The root is computed anew; nothing changes unless it is the one that the file names.";
+
+#[derive(Debug, Args)]
+pub(crate) struct ExportArgs {
+    /// The file to write; `-` is standard output
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    #[command(flatten)]
+    root: RootArgs,
+    /// Replace the file if it is there
+    #[arg(long)]
+    force: bool,
+    /// Show no progress bar
+    #[arg(long)]
+    quiet: bool,
+    #[command(flatten)]
+    tree: TreeArgs,
+    #[command(flatten)]
+    pub(super) common: CommonArgs,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ImportArgs {
+    /// The file; `-` is standard input
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// The tree that gets the version; made if it is not there
+    #[arg(long, value_name = "NAME", default_value = "state")]
+    tree: String,
+    /// What a new store keeps its data in; lsm if it is left out
+    #[arg(long, value_enum, value_name = "NAME")]
+    backend: Option<BackEndArg>,
+    /// How durable the version is when the command ends
+    #[arg(long, value_enum, value_name = "LEVEL", default_value_t = DurabilityArg::Each)]
+    durability: DurabilityArg,
+    /// Show no progress bar
+    #[arg(long)]
+    quiet: bool,
+    #[command(flatten)]
+    pub(super) common: CommonArgs,
+}
+
+#[derive(Serialize)]
+struct Written {
+    tree: String,
+    root: String,
+    file: String,
+    values: u64,
+    bytes: u64,
+    wall_s: f64,
+}
+
+#[derive(Serialize)]
+struct Read {
+    tree: String,
+    root: String,
+    version: Option<u64>,
+    file: String,
+    nodes: u64,
+    bytes: u64,
+    wall_s: f64,
+}
+
+/// What a failed transfer says; of what is wrong with a stream, also which file it is.
+fn failure(error: ExchangeError, file: &Path) -> Failure {
+    match error {
+        ExchangeError::Store(error) => Failure::from(*error),
+        error => Failure::exchange(&error).about(&file.display().to_string()),
+    }
+}
+
+impl ExportArgs {
+    pub(super) fn run(&self, command: &str) -> Result<(), Failure> {
+        let is_stdout = is_stream(&self.file);
+        if is_stdout && self.common.json {
+            return Err(Failure::usage("--json writes to standard output, and so does FILE `-`"));
+        }
+        let started = Instant::now();
+        let signals = interrupts(is_stdout)?;
+        let store = self.common.open(DurabilityArg::None)?;
+        let tree = self.tree.find(&store)?;
+        let root = find_root(&tree, self.root.root.as_deref())?;
+        let bar = ByteBar::new("exporting", self.quiet);
+        let export = |stream: &mut dyn Write| {
+            let out = Watched { stream, bar, done: 0, total: None, signals };
+            let mut out = BufWriter::with_capacity(1 << 16, out);
+            let exported = tree.export(&root, &mut out);
+            if out.get_ref().is_stopped() {
+                return Err(Failure::interrupted("interrupted; no export was made"));
+            }
+            match exported {
+                // Nobody reads on, which is no failure.
+                Err(ExchangeError::Io { source, .. })
+                    if is_stdout && source.kind() == io::ErrorKind::BrokenPipe =>
+                {
+                    Ok(None)
+                }
+                exported => exported.map(Some).map_err(|error| failure(error, &self.file)),
+            }
+        };
+        let done = if is_stdout {
+            export(&mut io::stdout().lock())
+        } else {
+            Target::open(&self.file, self.force).and_then(|target| target.fill(export))
+        };
+        let closed = store.close();
+        let done = done?;
+        closed?;
+        let Some(Exported { root, values, bytes: size }) = done else { return Ok(()) };
+        let report = Written {
+            tree: tree.name().to_owned(),
+            root: root.to_string(),
+            file: self.file.display().to_string(),
+            values,
+            bytes: size,
+            wall_s: started.elapsed().as_secs_f64(),
+        };
+        let lines = [
+            ("exported", format!("{} to {}", report.root, report.file)),
+            ("values", grouped(values)),
+            ("bytes", bytes(size)),
+            ("time", format!("{:.3} s", report.wall_s)),
+        ];
+        if is_stdout {
+            // Standard output has the export; if nobody reads this either, the export was made all the same.
+            let _ = writeln!(io::stderr(), "{}", output::aligned(&lines));
+            return Ok(());
+        }
+        output::report(command, self.common.json, &report, &lines)
+    }
+}
+
+impl ImportArgs {
+    pub(super) fn run(&self, command: &str) -> Result<(), Failure> {
+        exit_on_interrupt()?;
+        let started = Instant::now();
+        if self.backend == Some(BackEndArg::Memory) {
+            return Err(Failure::usage("back-end memory keeps nothing; choose another"));
+        }
+        // Before a store is made for what is not there.
+        let (mut input, total) = open_input(&self.file)?;
+        let opening = self.common.redis.opening(self.backend, self.durability);
+        let store = opening.open_or_create(&self.common.store)?;
+        check_replay(&store)?;
+        let mut bar = ByteBar::new("importing", self.quiet);
+        let mut done = 0;
+        let mut watch = |bytes| {
+            done += bytes;
+            bar.show(done, total.map(|total| total.max(done)));
+        };
+        let is_new = matches!(store.tree(&self.tree), Err(radix::Error::UnknownTree { .. }));
+        let tree = store.tree_or_create(&self.tree)?;
+        let imported = tree.import(Counted(input.as_mut(), &mut watch));
+        drop(bar);
+        if imported.is_err() && is_new {
+            store.delete_tree(&self.tree)?;
+        }
+        let closed = store.close();
+        let imported = imported.map_err(|error| failure(error, &self.file))?;
+        closed?;
+        let report = Read {
+            tree: self.tree.clone(),
+            root: imported.root.to_string(),
+            version: imported.version.map(number),
+            file: self.file.display().to_string(),
+            nodes: imported.added,
+            bytes: done,
+            wall_s: started.elapsed().as_secs_f64(),
+        };
+        let lines = [
+            ("imported", format!("{} into tree {}", report.root, report.tree)),
+            ("new nodes", grouped(report.nodes)),
+            ("bytes", bytes(report.bytes)),
+            ("time", format!("{:.3} s", report.wall_s)),
+        ];
+        output::report(command, self.common.json, &report, &lines)
+    }
+}
