@@ -694,10 +694,10 @@ impl Index {
         Ok(entries)
     }
 
-    /// Moves pages from the end of the file into free ones before it and cuts the file, while lookups go on. Returns the
-    /// bytes that the file became shorter by.
+    /// Applies all updates that only the log has, so that it is emptied, moves pages from the end of the file into free ones before
+    /// it and cuts the file, while lookups go on. Returns the bytes that the file became shorter by.
     ///
-    /// Cost: reads and writes each page behind the place where the file could end.
+    /// Cost: reads and writes each leaf that updates wait for, and each page behind the place where the file could end.
     ///
     /// # Errors
     /// As [`flush`](Self::flush), and [`Error::Corrupt`].

@@ -131,7 +131,7 @@ fn scan(table: &Table, is_forward: bool, expected: Sum) -> Outcome<()> {
     loop {
         let record = if is_forward { cursor.next_ref()? } else { cursor.prev_ref()? };
         let Some(record) = record else { break };
-        let is_in_order = sum.count == 0 || (record.key > &last) == is_forward;
+        let is_in_order = sum.count == 0 || (record.key > &last[..]) == is_forward;
         if !is_in_order || record.key.len() != last.len() {
             return Err(format!("entry {}: out of order", sum.count).into());
         }
