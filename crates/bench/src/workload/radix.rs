@@ -237,7 +237,14 @@ fn with_server(cell: &Cell<'_>) -> Result<Outcome> {
         Durability::Each | Durability::Group => &["--appendonly", "yes", "--appendfsync", "always"],
     };
     let server = Server::start(cell.dir, settings).map_err(|error| Error::io(cell.dir, error))?;
-    run(&Cell { redis_urls: vec![server.url()], ..cell.clone() })
+    let mut outcome = run(&Cell { redis_urls: vec![server.url()], ..cell.clone() })?;
+    // What the server has used counts once it has ended.
+    drop(server);
+    if let (Outcome::Done(report), Some(usage)) = (&mut outcome, meter::Usage::now()) {
+        report.process_write_bytes = Some(usage.write_bytes);
+        report.process_read_bytes = Some(usage.read_bytes);
+    }
+    Ok(outcome)
 }
 
 #[cfg(not(feature = "redis"))]

@@ -17,6 +17,7 @@ mod irmin_trace;
 mod kvget;
 mod process;
 mod program;
+mod radix;
 mod schema;
 mod snapshot;
 mod store;

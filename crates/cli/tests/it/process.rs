@@ -30,6 +30,10 @@ fn bad_usage_is_exit_2_and_one_object_with_json() {
         &["context", "export", "--json", "--store", "s"],
         &["context", "export", "--json", "f", "--to", "t", "--store", "s"],
         &["context", "import", "--json", "absent", "--store", "s"],
+        &["radix", "--json"],
+        &["radix", "get", "--json", "--store", "s"],
+        &["radix", "trees", "--json", "--store", "absent"],
+        &["radix", "verify-proof", "--json", "p", "--root", "12"],
         &["bench", "--json"],
         &["bench", "upsert", "--json"],
         &["bench", "union", "--json", "--store", "s", "--tables", "0"],
@@ -70,6 +74,17 @@ fn help_has_examples_for_every_command() {
         &["context", "export", "--help"],
         &["context", "import", "--help"],
         &["context", "split", "--help"],
+        &["radix", "--help"],
+        &["radix", "trees", "--help"],
+        &["radix", "versions", "--help"],
+        &["radix", "get", "--help"],
+        &["radix", "leaves", "--help"],
+        &["radix", "prune", "--help"],
+        &["radix", "export", "--help"],
+        &["radix", "import", "--help"],
+        &["radix", "prove", "--help"],
+        &["radix", "verify-proof", "--help"],
+        &["bench", "radix", "--help"],
     ] {
         let answer = call(arguments);
         assert_eq!(answer.code, Some(0));
