@@ -396,9 +396,15 @@ impl RadixArgs {
                     if back_end == BackEnd::Memory && number > 0 {
                         continue;
                     }
-                    for durability in &self.durability {
+                    let mut levels = self.durability.clone();
+                    let none = DurabilityArg::None;
+                    if back_end == BackEnd::Memory && !levels.contains(&none) {
+                        // What the others are compared with.
+                        levels.insert(0, none);
+                    }
+                    for durability in &levels {
                         // What only reads is the same in every column.
-                        if load.only_reads() && durability != &self.durability[0] {
+                        if load.only_reads() && durability != &levels[0] {
                             continue;
                         }
                         let sizes = self.sizes(*durability);

@@ -487,8 +487,8 @@ fn the_other_loads_of_the_benchmark_have_figures_and_floors() {
     {
         assert!(shown.stdout.contains(part), "{part}: {shown:?}");
     }
-    let arguments =
-        ["--load", "tests", "--backend", "memory", "--repeats", "1", "--per-test", "--seed", "9"];
+    let each = ["--load", "tests", "--backend", "memory", "--durability", "each"];
+    let arguments = [&each[..], &["--repeats", "1", "--per-test", "--seed", "9"]].concat();
     let shown = bench(&[place.path()], &arguments);
     assert_eq!(shown.code, Some(0), "{shown:?}");
     for part in
