@@ -248,6 +248,7 @@ fn with_server(cell: &Cell<'_>) -> Result<Outcome> {
 }
 
 #[cfg(not(feature = "redis"))]
+#[expect(clippy::unnecessary_wraps, reason = "as with the feature")]
 fn with_server(cell: &Cell<'_>) -> Result<Outcome> {
     let error = radix_store::Error::NotBuilt { back_end: cell.back_end };
     Ok(Outcome::Refused(error.to_string()))

@@ -22,8 +22,8 @@
 //! to the floor of the load; of the ten tests), `transactions`, `syncs`, `bytes_written`, `bytes_read` (as the back-end counts,
 //! null where it does not), `process_write_bytes`, `process_read_bytes` (as the system counts), `rss_peak_bytes`, `disk_bytes`
 //! (allocated, in the end), all of the best run, `guarantee`, `settings`, `tests`: list of `name`, `best_s`, `median_s`, and
-//! `figures`: list of `name`, `count`, `best_us`, `median_us` (for each), `over_floor` (null where there is none), `disk_bytes`,
-//! `root`.
+//! `figures`: list of `name`, `count`, `best_us`, `median_us` (for each), `over_floor` (null where there is none), `over_appends`
+//! (of 1,000 commits of one key with syncs: to the appends and the same commits without syncs; null for others), `disk_bytes`, `root`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -185,6 +185,7 @@ struct FigureTimes {
     best_us: f64,
     median_us: f64,
     over_floor: Option<f64>,
+    over_appends: Option<f64>,
     disk_bytes: Option<u64>,
     root: String,
 }
@@ -344,6 +345,7 @@ impl RadixArgs {
         for (dir, work) in self.dir.iter().zip(&work) {
             dirs.push(self.measure_dir(dir, &work.0, appended)?);
         }
+        compare_with_appends(&mut cells, &dirs);
         drop(progress);
         let told = Told {
             head: started.head(),
@@ -394,9 +396,15 @@ impl RadixArgs {
                     if back_end == BackEnd::Memory && number > 0 {
                         continue;
                     }
-                    for durability in &self.durability {
+                    let mut levels = self.durability.clone();
+                    let none = DurabilityArg::None;
+                    if back_end == BackEnd::Memory && !levels.contains(&none) {
+                        // What the others are compared with.
+                        levels.insert(0, none);
+                    }
+                    for durability in &levels {
                         // What only reads is the same in every column.
-                        if load.only_reads() && durability != &self.durability[0] {
+                        if load.only_reads() && durability != &levels[0] {
                             continue;
                         }
                         let sizes = self.sizes(*durability);
@@ -485,13 +493,13 @@ impl RadixArgs {
         Ok((used, outcome))
     }
 
-    /// Bytes of a commit of the tests, as memory has them; of a node's size where they were not run.
+    /// Bytes of a commit of the tests, or else of one key, as memory has them; 4 KiB where neither was run.
     fn append_bytes(cells: &[Measured]) -> u64 {
-        let of_memory = cells.iter().find(|cell| {
-            cell.backend == BackEnd::Memory.name()
-                && cell.load == Load::Tests.name()
-                && cell.refused.is_none()
+        let mut of_memory = cells.iter().filter(|cell| {
+            let is_small = [Load::Tests, Load::Single].map(Load::name).contains(&cell.load);
+            cell.backend == BackEnd::Memory.name() && is_small && cell.refused.is_none()
         });
+        let of_memory = of_memory.next();
         let of_memory = of_memory.and_then(|cell| {
             Some(cell.bytes_written? / cell.transactions.filter(|count| *count > 0)?)
         });
@@ -553,6 +561,7 @@ fn measured(
             best_us: times.best,
             median_us: times.median,
             over_floor: floor_us.map(|floor_us| times.best / floor_us),
+            over_appends: None,
             disk_bytes: figure.disk_bytes,
             root: figure.root.clone(),
         }
@@ -624,6 +633,31 @@ fn compare(cells: &mut [Measured]) -> Result<(), Failure> {
         (cells[at].ratio_to_memory, cells[at].ratio_to_first_dir) = (to_memory, to_first);
     }
     Ok(())
+}
+
+/// Sets the ratios of as many commits with syncs as there were appends to these and the same commits without syncs.
+fn compare_with_appends(cells: &mut [Measured], dirs: &[Place]) {
+    let single = |cell: &Measured, durability: &str| {
+        cell.load == Load::Single.name() && cell.durability == durability
+    };
+    let seconds = |figure: &FigureTimes| figure.best_us * figure.count as f64 / 1e6;
+    let unsynced: Vec<(&str, String, f64)> = cells
+        .iter()
+        .filter(|cell| single(cell, "none"))
+        .flat_map(|cell| {
+            let figures = cell.figures.iter().filter(|figure| figure.count == APPENDS);
+            figures.map(|figure| (cell.backend, cell.dir.clone(), seconds(figure)))
+        })
+        .collect();
+    for cell in cells.iter_mut().filter(|cell| single(cell, "each") || single(cell, "group")) {
+        let dir = dirs.iter().find(|dir| dir.dir == cell.dir);
+        let beside =
+            unsynced.iter().find(|(backend, dir, _)| (*backend, dir) == (cell.backend, &cell.dir));
+        let (Some(dir), Some((_, _, unsynced_s))) = (dir, beside) else { continue };
+        for figure in cell.figures.iter_mut().filter(|figure| figure.count == APPENDS) {
+            figure.over_appends = Some(seconds(figure) / (dir.appends.best_s + unsynced_s));
+        }
+    }
 }
 
 impl Told {
@@ -747,6 +781,7 @@ impl Told {
             "BEST us",
             "MEDIAN us",
             "TO FLOOR",
+            "TO APPENDS",
             "ON DISK",
         ];
         let mut rows = vec![names.map(str::to_owned).to_vec()];
@@ -768,6 +803,7 @@ impl Told {
                     format!("{:.2}", figure.best_us),
                     format!("{:.2}", figure.median_us),
                     figure.over_floor.map_or(dash(), |ratio| format!("{ratio:.2}")),
+                    figure.over_appends.map_or(dash(), |ratio| format!("{ratio:.2}")),
                     figure.disk_bytes.map_or(dash(), bytes),
                 ]
             }));

@@ -103,6 +103,7 @@ fn memory_replays_without_a_store() {
     assert!(message.contains("memory keeps nothing"), "{message}");
 }
 
+#[cfg(feature = "redis")]
 #[test]
 fn redis_keeps_a_store_whose_directory_says_where_it_is() {
     use terrane::backends::redis::server::{Server, is_installed};
@@ -479,11 +480,15 @@ fn the_other_loads_of_the_benchmark_have_figures_and_floors() {
             assert_eq!(figure["disk_bytes"].is_u64(), load == "space", "{load}: {figure}");
         }
     }
-    let shown =
-        bench(&[place.path()], &[&arguments[..], &["--load", "single", "--seed", "9"]].concat());
-    assert_eq!(shown.code, Some(2), "an option twice is refused: {shown:?}");
-    let arguments =
-        ["--load", "tests", "--backend", "memory", "--repeats", "1", "--per-test", "--seed", "9"];
+    let shown = bench(&[place.path()], &arguments);
+    assert_eq!(shown.code, Some(0), "{shown:?}");
+    for part in
+        ["prune: 30 commits of 1 key, each pruning", "lookups of an absent key", "hash floor"]
+    {
+        assert!(shown.stdout.contains(part), "{part}: {shown:?}");
+    }
+    let each = ["--load", "tests", "--backend", "memory", "--durability", "each"];
+    let arguments = [&each[..], &["--repeats", "1", "--per-test", "--seed", "9"]].concat();
     let shown = bench(&[place.path()], &arguments);
     assert_eq!(shown.code, Some(0), "{shown:?}");
     for part in
@@ -492,6 +497,23 @@ fn the_other_loads_of_the_benchmark_have_figures_and_floors() {
         assert!(shown.stdout.contains(part), "{part}: {shown:?}");
     }
     assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn synced_commits_stand_beside_as_many_appends() {
+    let place = tempfile::tempdir().unwrap();
+    let arguments =
+        ["--load", "single", "--backend", "btree", "--repeats", "1", "--commits", "1k", "--json"];
+    let told = bench(&[place.path()], &arguments).done();
+    for cell in told["cells"].as_array().unwrap() {
+        let is_synced = cell["durability"] == "each" && cell["backend"] == "btree";
+        for figure in cell["figures"].as_array().unwrap() {
+            assert_eq!(figure["over_appends"].is_f64(), is_synced, "{cell}");
+        }
+    }
+    // As many bytes as a commit of one key writes: most of it the root with all its children.
+    let bytes = told["dirs"][0]["appends"]["bytes"].as_u64().unwrap();
+    assert!((5_000..15_000).contains(&bytes), "{bytes}");
 }
 
 #[test]

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use terrane::backends::backend::{Database, Durability};
-use terrane::context::radix::{Options, Store, Tree};
+use terrane::backends::backend::{self, Database, Durability, Table};
+use terrane::context::radix::{INDEXES, Options, Store, Tree};
 
 use super::super::{Error, Result};
 use crate::radix_store::{BackEnd, RedisPlace, open_database};
@@ -91,6 +91,29 @@ impl Databases {
         self.totals.syncs += counts.syncs;
         self.totals.bytes_written += counts.bytes_written;
         self.totals.bytes_read += counts.bytes_read;
+        if self.back_end == BackEnd::Redis {
+            // The server may be one that goes on.
+            clear(&**database).map_err(Error::database)?;
+        }
         Ok(bed.store.close()?)
     }
+}
+
+/// Removes all entries of a database.
+fn clear(database: &dyn Database) -> backend::Result<()> {
+    let mut writer = database.writer()?;
+    let tables = INDEXES.iter().map(|name| Table::Index(name));
+    for table in tables.chain([Table::Main]) {
+        let mut keys = Vec::new();
+        let mut cursor = writer.cursor(table)?;
+        while let Some((key, _)) = cursor.next()? {
+            keys.push(key);
+        }
+        drop(cursor);
+        for key in keys {
+            writer.remove(table, &key)?;
+        }
+    }
+    let receipt = writer.commit()?;
+    database.settle(receipt)
 }
