@@ -72,8 +72,39 @@ const CONTEXT_COLUMNS: [Column; 16] = [
     ("files, MiB", "/phase/store_bytes", Mib),
 ];
 
+/// The columns of the ten tests of Transact: a row for each back-end and durability.
+const TRANSACT_COLUMNS: [Column; 12] = [
+    ("back-end", "/cell/backend", Plain),
+    ("durability", "/cell/durability", Plain),
+    ("real, s", "/cell/real_s/best", Digits(3)),
+    ("median", "/cell/real_s/median", Digits(3)),
+    ("user", "/cell/user_s/best", Digits(3)),
+    ("system", "/cell/system_s/best", Digits(3)),
+    ("× memory", "/cell/ratio_to_memory", Digits(2)),
+    ("× hashing floor", "/cell/over_floor", Digits(2)),
+    ("syncs", "/cell/syncs", Count),
+    ("written by the process, MiB", "/cell/process_write_bytes", Mib),
+    ("peak RSS, MiB", "/cell/rss_peak_bytes", Mib),
+    ("on disk, MiB", "/cell/disk_bytes", Mib),
+];
+
+/// The columns of the other loads of the radix state: a row for each figure of each cell.
+const RADIX_COLUMNS: [Column; 9] = [
+    ("load", "/figure/name", Plain),
+    ("back-end", "/cell/backend", Plain),
+    ("durability", "/cell/durability", Plain),
+    ("count", "/figure/count", Count),
+    ("best, µs each", "/figure/best_us", Digits(2)),
+    ("median", "/figure/median_us", Digits(2)),
+    ("× hashing floor", "/figure/over_floor", Digits(2)),
+    ("× appends and the same without syncs", "/figure/over_appends", Digits(2)),
+    ("on disk, MiB", "/figure/disk_bytes", Mib),
+];
+
 /// The columns for each command, beside the file, the device's rate, and where and when.
-const TABLES: [(&str, &[Column]); 7] = [
+const TABLES: [(&str, &[Column]); 9] = [
+    ("bench radix", &TRANSACT_COLUMNS),
+    (RADIX_LOADS, &RADIX_COLUMNS),
     ("bench context", &CONTEXT_COLUMNS),
     ("bench index high-insert", &INDEX_COLUMNS),
     ("bench index bootstrap", &INDEX_COLUMNS),
@@ -129,6 +160,9 @@ const TABLES: [(&str, &[Column]); 7] = [
     ),
 ];
 
+/// What the other loads of `bench radix` are listed under.
+const RADIX_LOADS: &str = "bench radix, loads";
+
 /// What every recorded run must say, and what to do if it does not.
 const REQUIRED: [(&str, &str); 5] = [
     ("/command_line", "record the whole output of --json"),
@@ -176,7 +210,7 @@ fn command_line(line: &str) -> String {
             word if word.starts_with("--store=") => "--store=DIR",
             word => word,
         });
-        is_dir = word == "--store";
+        is_dir = word == "--store" || word == "--dir";
     }
     words.join(" ")
 }
@@ -215,6 +249,10 @@ fn row(name: &str, report: &Value) -> Result<(&'static str, String), String> {
 
 /// A report for each engine or phase that it is of, or as it is.
 fn by_part(report: &Value) -> Vec<Value> {
+    if let Some(cells) = report.get("cells").and_then(Value::as_array) {
+        let ran = cells.iter().filter(|cell| cell["refused"].is_null());
+        return ran.flat_map(|cell| by_figure(report, cell)).collect();
+    }
     let parts = [("engines", "engine_report"), ("phases", "phase")];
     let found = parts.iter().find_map(|(all, one)| Some((report.get(all)?.as_array()?, one)));
     let Some((parts, name)) = found else { return vec![report.clone()] };
@@ -224,6 +262,23 @@ fn by_part(report: &Value) -> Vec<Value> {
         report
     };
     parts.iter().map(of).collect()
+}
+
+/// A report for each figure of a cell of `bench radix`, or for the cell if it is of the ten tests.
+fn by_figure(report: &Value, cell: &Value) -> Vec<Value> {
+    let mut report = report.clone();
+    report["cells"] = Value::Null;
+    report["cell"] = cell.clone();
+    if cell["load"] == "tests" {
+        return vec![report];
+    }
+    report["command"] = json!(RADIX_LOADS);
+    let of = |figure: &Value| {
+        let mut report = report.clone();
+        report["figure"] = figure.clone();
+        report
+    };
+    cell["figures"].as_array().into_iter().flatten().map(of).collect()
 }
 
 /// All tables; nothing for commands without a run.
@@ -322,6 +377,23 @@ fn a_run_of_two_phases_becomes_a_row_for_each() {
     let made = tables(&BTreeMap::from([("a.json".to_owned(), report)])).unwrap();
     assert!(made.contains("| false | – | – | 20.50 |") && made.contains("| true |"), "{made}");
     assert!(made.contains("| 2 | – | – |"), "{made}");
+}
+
+#[test]
+fn a_run_of_the_radix_state_becomes_a_row_for_each_figure() {
+    let mut report = sample();
+    report["command"] = json!("bench radix");
+    report["command_line"] = json!("terrane bench radix --dir /some/dir --json");
+    report["cells"] = json!([
+        {"load": "tests", "backend": "lsm", "refused": null, "real_s": {"best": 0.5}, "figures": []},
+        {"load": "tests", "backend": "memory", "refused": "it keeps nothing", "figures": []},
+        {"load": "batch", "backend": "lmdb", "refused": null,
+         "figures": [{"name": "all", "best_us": 16.5}, {"name": "last", "best_us": 20.0}]},
+    ]);
+    let made = tables(&BTreeMap::from([("a.json".to_owned(), report)])).unwrap();
+    assert!(made.contains("| lsm | – | 0.500 |") && !made.contains("| memory |"), "{made}");
+    assert!(made.contains("| all | lmdb | – | – | 16.50 |") && made.contains("| last | lmdb |"));
+    assert!(made.contains("[terrane bench radix --dir DIR]"), "{made}");
 }
 
 #[test]

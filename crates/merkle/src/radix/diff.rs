@@ -158,7 +158,7 @@ impl Diff {
             Stop::Leaf(value) => return Ok((Some(value), Below::Nothing)),
             Stop::Row(node) => node,
         };
-        Ok(match self.core.nodes(&*self.reader, root).load(&Place { node, path })? {
+        Ok(match self.core.nodes(&*self.reader, root).load_whole(&Place { node, path })? {
             Loaded::Value(value) => (Some(value), Below::Nothing),
             Loaded::Branch(branch) => (branch.value().map(Into::into), Below::Branch(branch)),
         })

@@ -222,7 +222,9 @@ impl Nodes<'_> {
             }
             let Stop::Row(node) = edge.stop else { return Ok(None) };
             path.extend(chain);
-            let Loaded::Branch(branch) = self.load(&Place { node, path })? else { return Ok(None) };
+            let Loaded::Branch(branch) = self.load_whole(&Place { node, path })? else {
+                return Ok(None);
+            };
             let token = rest[along];
             path.extend(&[token]);
             match branch.child(token) {

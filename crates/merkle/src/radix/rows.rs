@@ -160,23 +160,25 @@ impl StopRow<'_> {
         changes: impl Iterator<Item = (Prefix, i64)>,
     ) -> Result<()> {
         for (chain, by) in changes {
-            let shared = |chains: &[(Prefix, u64)]| {
+            // Chains ascend, so the one that is most like another is beside the place where that would be.
+            let shared = |chains: &[(Prefix, u64)], at: usize| {
+                let beside = &chains[at.saturating_sub(1)..chains.len().min(at + 1)];
                 let with = |(other, _): &(Prefix, u64)| common(other.as_bytes(), chain.as_bytes());
-                chains.iter().map(with).max()
+                beside.iter().map(with).max()
             };
             match chains.binary_search_by_key(&chain, |(chain, _)| *chain) {
                 Ok(at) => {
                     let spans = self.sum(chains[at].1, by)?;
                     if spans == 0 {
                         chains.remove(at);
-                        self.removed(&chain, shared(chains));
+                        self.removed(&chain, shared(chains, at));
                     } else {
                         chains[at].1 = spans;
                     }
                 }
                 Err(at) => {
                     let spans = self.sum(0, by)?;
-                    self.added(&chain, shared(chains));
+                    self.added(&chain, shared(chains, at));
                     chains.insert(at, (chain, spans));
                 }
             }

@@ -176,7 +176,7 @@ impl StateNodes {
             Stop::Leaf(value) => Loaded::Value(Arc::clone(value)),
             Stop::Row(node) => {
                 let nodes = self.core.nodes(&*self.reader, &self.root);
-                nodes.load(&Place { node: *node, path: stop_path })?
+                nodes.load_whole(&Place { node: *node, path: stop_path })?
             }
         };
         let stop = match &loaded {

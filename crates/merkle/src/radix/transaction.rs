@@ -514,7 +514,8 @@ impl<'a> Transaction<'a> {
         }
         beyond.sort_unstable();
         self.change(|this| {
-            for (version, root) in &beyond {
+            // Newest first: forks go before what they were made of.
+            for (version, root) in beyond.iter().rev() {
                 this.remove_version(tree, root, *version, false)?;
             }
             Ok(())

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use terrane_backends::backend;
 use terrane_backends::conformance::Subject;
 use terrane_merkle::radix::{
     Address, Change, Committer, DryRunCommitter, LeafReader, Leaves, Order, Prefix, Pruner, Reader,
@@ -53,7 +54,11 @@ fn leaves_stay_as_they_are_while_their_root_goes(store: &Store) {
         let other = commit(&tree, &Root::EMPTY, &changes);
         prune(&tree, &other);
     }
-    store.database().compact().unwrap();
+    // What snapshots hold is in its way on some back-ends, which say so.
+    match store.database().compact() {
+        Ok(()) | Err(backend::Error::Busy { .. }) => {}
+        Err(error) => panic!("{error}"),
+    }
 
     found.extend(rest(all));
     assert_eq!(found, expected);
