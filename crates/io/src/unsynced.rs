@@ -61,8 +61,12 @@ impl Disk for UnsyncedDisk {
         self.inner.kind(path)
     }
 
-    fn sync_dir(&self, _dir: &Path) -> Result<()> {
-        Ok(())
+    fn sync_dir(&self, dir: &Path) -> Result<()> {
+        match self.inner.kind(dir)? {
+            Some(_) => Ok(()),
+            // Fails as a directory does that is not there.
+            None => self.inner.list(dir).map(drop),
+        }
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn LockGuard>> {
