@@ -552,6 +552,7 @@ fn processes_agree_when_they_are_killed_at_random() {
         store.close().unwrap();
         let disk: Arc<dyn Disk> = terrane_io::RealDisk::auto();
         let report = terrane_lsm::verify::verify(&disk, &dir, &mut |_, _| {}).unwrap();
-        assert!(report.problems.is_empty() && report.notes.is_empty(), "{report:?}");
+        // A writer that was killed between the two copies of the manifest may have left one behind, which is a note.
+        assert!(report.problems.is_empty(), "{report:?}");
     });
 }
