@@ -6,7 +6,8 @@ use terrane_backends::Memory;
 use terrane_backends::backend::{Database, Result};
 use terrane_backends::conformance::{Extent, RULES, Subject, check};
 
-struct InMemory;
+/// Databases in memory.
+pub(crate) struct InMemory;
 
 impl Subject for InMemory {
     fn fresh(&mut self, indexes: &[&str]) -> Result<Arc<dyn Database>> {

@@ -22,12 +22,10 @@ mod trees;
 mod vectors;
 mod words;
 
-use std::sync::Arc;
-
-use terrane_backends::Memory;
-use terrane_backends::backend::{Database, Result};
 use terrane_backends::conformance::Subject;
 use terrane_merkle::radix::{INDEXES, Options, Store, Tree};
+
+use crate::memory::InMemory;
 
 /// The name of the tree of a test that has one.
 const TREE: &str = "state";
@@ -54,22 +52,6 @@ fn options() -> Options {
 
 fn tree(store: &Store) -> Tree {
     store.tree_or_create(TREE).unwrap()
-}
-
-struct InMemory;
-
-impl Subject for InMemory {
-    fn fresh(&mut self, indexes: &[&str]) -> Result<Arc<dyn Database>> {
-        Ok(Arc::new(Memory::new(indexes)?))
-    }
-
-    fn reopen(&mut self, indexes: &[&str]) -> Result<Arc<dyn Database>> {
-        self.fresh(indexes)
-    }
-
-    fn is_persistent(&self) -> bool {
-        false
-    }
 }
 
 #[test]
