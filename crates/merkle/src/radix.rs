@@ -18,6 +18,8 @@ mod cbor;
 
 mod node;
 
+mod branch;
+
 mod decode;
 
 mod row;

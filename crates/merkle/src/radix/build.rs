@@ -5,10 +5,11 @@
 use std::sync::Arc;
 
 use crate::radix::address::{Address, Prefix};
+use crate::radix::branch::{Branch, BranchWriter};
 use crate::radix::change::{Action, Step};
 use crate::radix::error::{Error, Result};
 use crate::radix::hashing;
-use crate::radix::node::{Branch, BranchWriter, Edge, INLINE_VALUE_BYTES_MAX, Stop, common};
+use crate::radix::node::{Edge, INLINE_VALUE_BYTES_MAX, Stop, common};
 use crate::radix::node_hash::NodeHash;
 use crate::radix::nodes::{Loaded, Nodes, Place};
 
@@ -31,7 +32,8 @@ pub(crate) struct NewBranch {
     pub(crate) value: Option<Arc<[u8]>>,
     /// How many children it has.
     pub(crate) count: usize,
-    base: Option<Arc<Branch>>,
+    /// The other, and its hash.
+    base: Option<(NodeHash, Arc<Branch>)>,
     /// Children that the base does not have so, ascending by token: their places in the list, or `None` for those that are
     /// gone.
     edits: Vec<(u8, Option<usize>)>,
@@ -50,7 +52,7 @@ impl NewBranch {
     /// All children, ascending by token.
     pub(crate) fn children(&self) -> impl Iterator<Item = (u8, Child<'_>)> {
         let mut edits = self.edits.iter().copied().peekable();
-        let base = self.base.as_deref();
+        let base = self.base.as_ref().map(|(_, base)| &**base);
         let mut at = 0;
         std::iter::from_fn(move || {
             loop {
@@ -145,9 +147,17 @@ impl Built {
 
     /// A branch of the list with all its edges.
     pub(crate) fn branch(&self, new: &NewBranch) -> Branch {
-        let base = new.base.as_ref().map_or(0, |base| base.as_bytes().len());
-        let bytes = base + new.edits.len() * EDGE_BYTES;
-        let mut writer = BranchWriter::new(new.value.as_deref(), new.count, bytes);
+        let value = new.value.as_deref();
+        if let Some((node, base)) = &new.base
+            && base.may_be_edited(new.edits.len())
+        {
+            let edits = new.edits.iter().map(|(token, at)| (*token, at.map(|at| self.edge(at))));
+            if let Some(branch) = base.edited(*node, value, &edits.collect::<Vec<_>>()) {
+                return branch;
+            }
+        }
+        let bytes = (new.count + 1) * EDGE_BYTES;
+        let mut writer = BranchWriter::new(value, new.count, bytes);
         for (token, child) in new.children() {
             match child {
                 Child::Old(branch, at) => writer.copy(branch, at),
@@ -263,7 +273,9 @@ impl Builder<'_> {
                 path.truncate(end);
                 match self.nodes.load_whole(&Place { node: *node, path })? {
                     Loaded::Value(value) => (Some(value), None),
-                    Loaded::Branch(branch) => (branch.value().map(Into::into), Some(branch)),
+                    Loaded::Branch(branch) => {
+                        (branch.value().map(Into::into), Some((*node, branch)))
+                    }
                 }
             }
         };
@@ -293,13 +305,13 @@ impl Builder<'_> {
             Below::Branch(base) => (base, None),
             Below::Rest(token, rest) => (None, Some((token, rest))),
         };
-        let mut count = base.as_ref().map_or(0, |base| base.len());
+        let mut count = base.as_ref().map_or(0, |(_, base)| base.len());
         let mut edits = Vec::new();
         for (token, steps) in by_token(&steps[here..], depth) {
             if let Some(before) = rest.take_if(|(other, _)| *other < token) {
                 count += self.keep(before, &mut edits);
             }
-            let in_base = base.as_ref().and_then(|base| base.child(token));
+            let in_base = base.as_ref().and_then(|(_, base)| base.child(token));
             let is_there = in_base.is_some();
             let child = in_base.map(|edge| Old::of(&edge.to_edge()));
             let child = child.or_else(|| Some(rest.take_if(|(other, _)| *other == token)?.1));
@@ -364,8 +376,8 @@ impl Builder<'_> {
 
 /// What is below a stop that changes.
 enum Below {
-    /// The children of a branch, if it is one.
-    Branch(Option<Arc<Branch>>),
+    /// The children of a branch, if it is one, and its hash.
+    Branch(Option<(NodeHash, Arc<Branch>)>),
     /// What is left of the edge in whose chain the stop appears.
     Rest(u8, Old),
 }

@@ -9,9 +9,11 @@ use std::sync::Arc;
 
 use crate::backend::Writer;
 use crate::radix::address::{Address, Prefix};
+use crate::radix::branch::BranchWriter;
 use crate::radix::error::Result;
 use crate::radix::hashing::{hash_branch, hash_leaf, top_of};
-use crate::radix::node::{BranchWriter, Content, Edge, INLINE_VALUE_BYTES_MAX, Stop, common};
+use crate::radix::node::{Edge, INLINE_VALUE_BYTES_MAX, Stop, common};
+use crate::radix::row::Content;
 use crate::radix::rows::RowChanges;
 
 /// About how many bytes of rows are written together.

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use crate::radix::address::ADDRESS_BYTES_MAX;
+use crate::radix::branch::Branch;
 use crate::radix::cbor::put_node;
-use crate::radix::node::{Branch, Broken, Input};
+use crate::radix::node::{Broken, Input};
 use crate::radix::node_hash::{NODE_HASH_BYTES, NodeHash};
 
 /// Children of a node at most.

@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use crate::backend::Reader;
 use crate::radix::address::{Address, Prefix};
+use crate::radix::branch::Branch;
 use crate::radix::core::{Core, edge_of};
 use crate::radix::error::{Error, Result};
-use crate::radix::node::{Branch, Edge, EdgeRef, Stop, common};
+use crate::radix::node::{Edge, EdgeRef, Stop, common};
 use crate::radix::node_hash::Root;
 use crate::radix::nodes::{Loaded, Place};
 use crate::radix::store::Tree;

@@ -1,14 +1,18 @@
 //! The hashes of nodes: each new node once, in waves from the leaves upwards. What a wave hashes is independent of each other,
 //! so that it is hashed side by side, and shared by threads if it is much. The result does not depend on their number.
 
+use crate::radix::branch::Branch;
 use crate::radix::build::{Child, New, NewStop};
 use crate::radix::cbor::{node_bytes_max, put_node};
-use crate::radix::node::{Branch, Edge, INLINE_VALUE_BYTES_MAX, Stop};
+use crate::radix::node::{Edge, Stop};
 use crate::radix::node_hash::NodeHash;
 use crate::sha512::{self, BLOCK_BYTES, ChainJob};
 
 /// Blocks of a wave from which on it is worth a thread more.
 const BLOCKS_FOR_A_THREAD: usize = 4096;
+
+/// Bytes of nodes that are rendered at a time, if they are more than one.
+const BYTES_AT_ONCE: usize = 512 << 10;
 
 /// The hash of the bytes of a node.
 pub(crate) fn hash_node(bytes: &[u8]) -> NodeHash {
@@ -94,14 +98,20 @@ fn blocks_of(new: &New) -> usize {
 
 /// The hashes of stops and tops of edges whose children are hashed, in their order.
 fn hashes_of(list: &[New], wave: &[usize]) -> Vec<(NodeHash, NodeHash)> {
-    let bytes_max = wave.iter().map(|&at| match &list[at].stop {
-        NewStop::Kept(_) => node_bytes_max(0, Some(&[0; INLINE_VALUE_BYTES_MAX])),
-        NewStop::Leaf(value) => node_bytes_max(0, Some(value)),
-        NewStop::Branch(branch) => node_bytes_max(branch.count, branch.value.as_deref()),
-    });
-    let mut bytes = Vec::with_capacity(bytes_max.sum());
-    let mut ends = Vec::with_capacity(wave.len());
+    let mut stops = Vec::with_capacity(wave.len());
+    let (mut bytes, mut ends) = (Vec::new(), Vec::new());
     for &at in wave {
+        let node_bytes = match &list[at].stop {
+            NewStop::Kept(Stop::Row(_)) => 0,
+            NewStop::Kept(Stop::Leaf(value)) | NewStop::Leaf(value) => {
+                node_bytes_max(0, Some(value))
+            }
+            NewStop::Branch(branch) => node_bytes_max(branch.count, branch.value.as_deref()),
+        };
+        if bytes.len() + node_bytes > BYTES_AT_ONCE {
+            hash_stops(&mut bytes, &mut ends, &mut stops);
+        }
+        bytes.reserve(node_bytes);
         match &list[at].stop {
             NewStop::Kept(Stop::Row(_)) => {}
             NewStop::Kept(Stop::Leaf(value)) | NewStop::Leaf(value) => {
@@ -115,15 +125,13 @@ fn hashes_of(list: &[New], wave: &[usize]) -> Vec<(NodeHash, NodeHash)> {
                 put_node(&mut bytes, branch.count, hashes, branch.value.as_deref());
             }
         }
-        ends.push(bytes.len());
+        if node_bytes > 0 {
+            ends.push(bytes.len());
+        }
     }
-    let starts = std::iter::once(0).chain(ends.iter().copied());
-    let messages: Vec<&[u8]> =
-        starts.zip(&ends).filter(|(start, end)| start < end).map(|(s, e)| &bytes[s..*e]).collect();
-    let mut hashes = vec![[0; 32]; messages.len()];
-    sha512::hash_many(&messages, &mut hashes);
+    hash_stops(&mut bytes, &mut ends, &mut stops);
 
-    let mut hashed = hashes.into_iter();
+    let mut hashed = stops.into_iter();
     let mut chains: Vec<ChainJob<'_>> = Vec::with_capacity(wave.len());
     for &at in wave {
         let hash = match &list[at].stop {
@@ -135,4 +143,15 @@ fn hashes_of(list: &[New], wave: &[usize]) -> Vec<(NodeHash, NodeHash)> {
     let stops: Vec<NodeHash> = chains.iter().map(|job| NodeHash(job.hash)).collect();
     sha512::hash_chains(&mut chains);
     stops.into_iter().zip(chains.into_iter().map(|job| NodeHash(job.hash))).collect()
+}
+
+/// Hashes nodes, whose bytes follow each other up to their ends, and takes them away.
+fn hash_stops(bytes: &mut Vec<u8>, ends: &mut Vec<usize>, hashes: &mut Vec<[u8; 32]>) {
+    let starts = std::iter::once(0).chain(ends.iter().copied());
+    let nodes: Vec<&[u8]> = starts.zip(&*ends).map(|(start, end)| &bytes[start..*end]).collect();
+    let before = hashes.len();
+    hashes.resize(before + nodes.len(), [0; 32]);
+    sha512::hash_many(&nodes, &mut hashes[before..]);
+    bytes.clear();
+    ends.clear();
 }

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use crate::backend::Reader;
 use crate::radix::address::{Address, Prefix};
+use crate::radix::branch::Branch;
 use crate::radix::core::Core;
 use crate::radix::error::{Error, Result};
-use crate::radix::node::{Branch, Edge, Stop};
+use crate::radix::node::{Edge, Stop};
 use crate::radix::node_hash::Root;
 use crate::radix::nodes::{Loaded, Place};
 

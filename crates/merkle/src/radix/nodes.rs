@@ -1,14 +1,16 @@
 //! Stops by their hashes: from memory, or from the back-end, whose rows are checked.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::backend::{Reader, Table};
 use crate::cache::{Cache, Held, Key};
 use crate::radix::address::{ADDRESS_BYTES_MAX, Prefix};
+use crate::radix::branch::Branch;
 use crate::radix::error::{Error, Result};
-use crate::radix::node::{Branch, Content, Edge, Stop, StopRef, common};
+use crate::radix::node::{Broken, Edge, Stop, StopRef, common};
 use crate::radix::node_hash::{NodeHash, Root};
-use crate::radix::row::{Row, key_of};
+use crate::radix::row::{Content, Row, RowKey, key_of};
 
 /// A stop that has been read.
 #[derive(Debug, Clone)]
@@ -91,11 +93,18 @@ impl Nodes<'_> {
         Error::Corruption { root: self.root, path: place.path, node: place.node, what: what.into() }
     }
 
-    fn decode(&self, place: &Place, row: Option<Vec<u8>>) -> Result<Loaded> {
+    /// A row of a stop. `base` gives the branch that a difference is from.
+    fn decode(
+        &self,
+        place: &Place,
+        row: Option<Vec<u8>>,
+        base: impl FnOnce(NodeHash) -> Result<Arc<Branch>>,
+    ) -> Result<Loaded> {
         let row = row.ok_or_else(|| self.corruption(place, "the row is missing"))?;
-        let row = Row::decode(&key_of(&place.node), &row)
-            .map_err(|broken| self.corruption(place, broken.0))?;
-        let loaded = match row.content {
+        let broken = |broken: Broken| self.corruption(place, broken.0);
+        let row = Row::decode(&key_of(&place.node), &row).map_err(broken)?;
+        let base = row.base().map_err(broken)?.map(base).transpose()?;
+        let loaded = match row.read(base.as_deref()).map_err(broken)? {
             Content::Branch(branch) => Loaded::Branch(branch),
             Content::Value(value) => Loaded::Value(value),
             Content::Inline => return Err(self.corruption(place, "the row has no content")),
@@ -104,13 +113,51 @@ impl Nodes<'_> {
         Ok(loaded)
     }
 
-    /// A stop. Cost: a row, if it is not in memory.
+    /// What a row of a stop holds. Cost: a row for the base of a difference that is not in memory.
+    pub(crate) fn content(&self, place: &Place, row: &Row<'_>) -> Result<Content> {
+        let broken = |broken: Broken| self.corruption(place, broken.0);
+        let base = row.base().map_err(broken)?.map(|base| self.base(place, base)).transpose()?;
+        row.read(base.as_deref()).map_err(broken)
+    }
+
+    /// The base of a stop, if it is in memory, and is the one that is stored.
+    fn base_in_memory(&self, base: NodeHash) -> Option<Arc<Branch>> {
+        match self.cache.get(base) {
+            Some(Loaded::Branch(branch)) if branch.difference().is_none() => Some(branch),
+            _ => None,
+        }
+    }
+
+    /// The base of a stop. Cost: a row, if it is not in memory.
+    fn base(&self, place: &Place, base: NodeHash) -> Result<Arc<Branch>> {
+        if let Some(branch) = self.base_in_memory(base) {
+            return Ok(branch);
+        }
+        let row = self.reader.get(Table::Main, &key_of(&base))?;
+        self.decode_base(place, base, row)
+    }
+
+    fn decode_base(
+        &self,
+        place: &Place,
+        base: NodeHash,
+        row: Option<Vec<u8>>,
+    ) -> Result<Arc<Branch>> {
+        let at = Place { node: base, path: place.path };
+        let nested = |_| Err(self.corruption(&at, "it is the base of another, and a difference"));
+        match self.decode(&at, row, nested)? {
+            Loaded::Branch(branch) => Ok(branch),
+            Loaded::Value(_) => Err(self.corruption(&at, "it is the base of another, and a value")),
+        }
+    }
+
+    /// A stop. Cost: a row, if it is not in memory, and one more of a difference whose base is not.
     pub(crate) fn load(&self, place: &Place) -> Result<Loaded> {
         if let Some(loaded) = self.cache.get(place.node) {
             return Ok(loaded);
         }
         let row = self.reader.get(Table::Main, &key_of(&place.node))?;
-        self.decode(place, row)
+        self.decode(place, row, |base| self.base(place, base))
     }
 
     /// A stop below which all is gone over: none of its children lies deeper than an address can be.
@@ -124,20 +171,50 @@ impl Nodes<'_> {
         Ok(loaded)
     }
 
-    /// Several, in their order. Cost: the rows that are not in memory, side by side.
+    /// Several, in their order. Cost: the rows that are not in memory, side by side, and then the bases of those that are
+    /// differences.
     fn load_many(&self, places: &[Place]) -> Result<Vec<Loaded>> {
         let mut loaded: Vec<Option<Loaded>> =
             places.iter().map(|place| self.cache.get(place.node)).collect();
         let missing: Vec<usize> = (0..places.len()).filter(|&at| loaded[at].is_none()).collect();
-        let keys: Vec<_> = missing.iter().map(|&at| key_of(&places[at].node)).collect();
-        let keys: Vec<&[u8]> = keys.iter().map(<[u8; _]>::as_slice).collect();
-        if !keys.is_empty() {
-            let rows = self.reader.get_many(Table::Main, &keys)?;
-            for (at, row) in missing.into_iter().zip(rows) {
-                loaded[at] = Some(self.decode(&places[at], row)?);
+        let rows = self.rows(missing.iter().map(|&at| places[at].node))?;
+        let mut bases = BTreeMap::new();
+        for (&at, row) in missing.iter().zip(&rows) {
+            let row = row.as_deref().map(|row| Row::decode(&key_of(&places[at].node), row));
+            // What is wrong with a row is said below.
+            if let Some(Ok(row)) = row
+                && let Ok(Some(base)) = row.base()
+            {
+                bases.entry(base).or_insert((places[at], self.base_in_memory(base)));
             }
         }
+        let wanted: Vec<NodeHash> = bases
+            .iter()
+            .filter(|(_, (_, branch))| branch.is_none())
+            .map(|(base, _)| *base)
+            .collect();
+        for (base, row) in wanted.iter().zip(self.rows(wanted.iter().copied())?) {
+            if let Some((place, branch)) = bases.get_mut(base) {
+                *branch = Some(self.decode_base(place, *base, row)?);
+            }
+        }
+        for (at, row) in missing.into_iter().zip(rows) {
+            let base = |base: NodeHash| match bases.get(&base) {
+                Some((_, Some(branch))) => Ok(Arc::clone(branch)),
+                _ => self.base(&places[at], base),
+            };
+            loaded[at] = Some(self.decode(&places[at], row, base)?);
+        }
         Ok(loaded.into_iter().flatten().collect())
+    }
+
+    fn rows(&self, nodes: impl Iterator<Item = NodeHash>) -> Result<Vec<Option<Vec<u8>>>> {
+        let keys: Vec<RowKey> = nodes.map(|node| key_of(&node)).collect();
+        let keys: Vec<&[u8]> = keys.iter().map(RowKey::as_slice).collect();
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        Ok(self.reader.get_many(Table::Main, &keys)?)
     }
 
     /// The values of addresses, which ascend, below an edge at the empty address; they go down together, and each stop is

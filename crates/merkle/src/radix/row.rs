@@ -12,20 +12,26 @@
 //! | bytes | field |
 //! |---|---|
 //! | 4 | CRC-32C of the key and of all that follows |
-//! | 1 | kind: 1 small value, 2 larger value, 3 branch; + [`SPILLED_FLAG`] |
-//! | 1.. | number of different chains, not 0 |
+//! | 1 | kind: 1 small value, 2 larger value, 3 whole branch, 4 difference of a branch; + [`SPILLED_FLAG`] |
+//! | 1.. | number of different chains; 0 only of a branch that is the base of others |
 //! | .. | the chains ascending, if they are not spilled: length (1), tokens from below, number of spans (1..) |
-//! | .. | a larger value, or a branch (see `node`) |
+//! | .. | a larger value, or a branch (see `branch`) |
 //!
-//! More than [`CHAINS_IN_ROW_MAX`] chains are spilled: each is a row of its own, whose key is that of the stop, a zero byte
-//! and the chain from below, and whose value is a CRC-32C of key and number of spans, and that number.
+//! Beside the row of a stop there may be others, whose key is that of the stop and more, and whose value is a CRC-32C of key and
+//! number, and that number, not 0:
+//!
+//! | key after that of the stop | number |
+//! |---|---|
+//! | [`CHAIN_TAG`], a chain from below | its spans, if the chains are spilled: there are more than [`CHAINS_IN_ROW_MAX`] |
+//! | [`USERS_TAG`] | rows that are a difference from this one; it is a whole branch, and stays as long as there are any |
 
 use std::sync::Arc;
 
 use terrane_io::checksum::{crc32c, crc32c_append};
 
 use crate::radix::address::Prefix;
-use crate::radix::node::{Broken, Content, Input, common, put_chain, put_number};
+use crate::radix::branch::{Branch, base_of};
+use crate::radix::node::{Broken, Input, Read, common, put_chain, put_number};
 use crate::radix::node_hash::NodeHash;
 
 /// Bytes of the key of a stop's row.
@@ -35,9 +41,11 @@ pub(crate) const CHAINS_IN_ROW_MAX: usize = 8;
 /// Set in the kind of a row whose chains have rows of their own.
 pub(crate) const SPILLED_FLAG: u8 = 0x80;
 
-const KIND_INLINE: u8 = 1;
-const KIND_VALUE: u8 = 2;
-const KIND_BRANCH: u8 = 3;
+/// Begins what is added to the key of a stop for a chain.
+pub(crate) const CHAIN_TAG: u8 = 0;
+/// Is added to the key of a stop for the number of its users.
+pub(crate) const USERS_TAG: u8 = 1;
+
 const CRC_BYTES: usize = 4;
 
 /// The key of a stop's row.
@@ -56,13 +64,20 @@ pub(crate) fn reversed(chain: &Prefix) -> Prefix {
 
 /// The key of a chain that is spilled.
 pub(crate) fn chain_key(key: &RowKey, reversed: &Prefix) -> Vec<u8> {
-    [key.as_slice(), &[0], reversed.as_bytes()].concat()
+    [key.as_slice(), &[CHAIN_TAG], reversed.as_bytes()].concat()
 }
 
 /// The chain that a key is of, if it is one of a spilled chain of this stop.
 pub(crate) fn chain_of_key(key: &RowKey, of: &[u8]) -> Option<Prefix> {
-    let rest = of.strip_prefix(key.as_slice())?.strip_prefix(&[0])?;
+    let rest = of.strip_prefix(key.as_slice())?.strip_prefix(&[CHAIN_TAG])?;
     Prefix::new(rest).ok()
+}
+
+/// The key of the number of rows that are a difference from this one.
+pub(crate) fn users_key(key: &RowKey) -> [u8; ROW_KEY_BYTES + 1] {
+    let mut of = [USERS_TAG; ROW_KEY_BYTES + 1];
+    of[..ROW_KEY_BYTES].copy_from_slice(key);
+    of
 }
 
 /// The chains above a stop, and how many spans each has.
@@ -80,11 +95,42 @@ impl Default for Chains {
     }
 }
 
+/// What the row of a stop holds besides its place in the tree.
+#[derive(Debug, Clone)]
+pub(crate) enum Content {
+    /// Nothing: the value stands in the edges.
+    Inline,
+    /// A larger value.
+    Value(Arc<[u8]>),
+    /// A branch.
+    Branch(Arc<Branch>),
+}
+
+/// What the content of a row is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Inline = 1,
+    Value = 2,
+    Branch = 3,
+    Difference = 4,
+}
+
+impl Kind {
+    fn of(byte: u8) -> Read<Self> {
+        [Self::Inline, Self::Value, Self::Branch, Self::Difference]
+            .into_iter()
+            .find(|kind| *kind as u8 == byte)
+            .ok_or(Broken("unknown kind"))
+    }
+}
+
 /// The row of a stop.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Row {
+pub(crate) struct Row<'a> {
     pub(crate) chains: Chains,
-    pub(crate) content: Content,
+    pub(crate) kind: Kind,
+    /// As it is stored.
+    pub(crate) content: &'a [u8],
 }
 
 fn checksum(key: &[u8], body: &[u8]) -> u32 {
@@ -98,25 +144,16 @@ fn seal(key: &[u8], mut row: Vec<u8>) -> Vec<u8> {
 }
 
 /// The body of a row, if its checksum is right.
-fn open<'a>(key: &[u8], row: &'a [u8]) -> Result<Input<'a>, Broken> {
+fn open<'a>(key: &[u8], row: &'a [u8]) -> Read<Input<'a>> {
     let mut input = Input(row);
     let crc = u32::from_le_bytes(input.array()?);
     if crc == checksum(key, input.0) { Ok(input) } else { Err(Broken("checksum")) }
 }
 
-impl Row {
+impl<'a> Row<'a> {
     pub(crate) fn encode(&self, key: &RowKey) -> Vec<u8> {
-        let kind = match self.content {
-            Content::Inline => KIND_INLINE,
-            Content::Value(_) => KIND_VALUE,
-            Content::Branch(_) => KIND_BRANCH,
-        };
-        let content = match &self.content {
-            Content::Inline => 0,
-            Content::Value(value) => value.len(),
-            Content::Branch(branch) => branch.as_bytes().len(),
-        };
-        let mut out = Vec::with_capacity(content + ROW_KEY_BYTES + 40);
+        let kind = self.kind as u8;
+        let mut out = Vec::with_capacity(self.content.len() + ROW_KEY_BYTES + 40);
         out.extend_from_slice(&[0; CRC_BYTES]);
         match &self.chains {
             Chains::Here(chains) => {
@@ -132,22 +169,16 @@ impl Row {
                 put_number(&mut out, *count);
             }
         }
-        match &self.content {
-            Content::Inline => {}
-            Content::Value(value) => out.extend_from_slice(value),
-            Content::Branch(branch) => out.extend_from_slice(branch.as_bytes()),
-        }
+        out.extend_from_slice(self.content);
         seal(key, out)
     }
 
-    pub(crate) fn decode(key: &RowKey, row: &[u8]) -> Result<Self, Broken> {
+    pub(crate) fn decode(key: &RowKey, row: &'a [u8]) -> Read<Self> {
         let mut input = open(key, row)?;
-        let kind = input.byte()?;
+        let byte = input.byte()?;
+        let kind = Kind::of(byte & !SPILLED_FLAG)?;
         let count = input.number()?;
-        if count == 0 {
-            return Err(Broken("no chain leads to it"));
-        }
-        let chains = if kind & SPILLED_FLAG != 0 {
+        let chains = if byte & SPILLED_FLAG != 0 {
             Chains::Spilled(count)
         } else {
             let mut chains: Vec<(Prefix, u64)> = Vec::new();
@@ -161,28 +192,46 @@ impl Row {
             }
             Chains::Here(chains)
         };
-        let content = match kind & !SPILLED_FLAG {
-            KIND_INLINE => Content::Inline,
-            KIND_VALUE => Content::Value(std::mem::take(&mut input.0).into()),
-            KIND_BRANCH => Content::Branch(Arc::new(input.branch()?)),
-            _ => return Err(Broken("unknown kind")),
-        };
-        input.end()?;
-        Ok(Self { chains, content })
+        if count == 0 && (kind != Kind::Branch || chains != Chains::default()) {
+            return Err(Broken("no chain leads to it"));
+        }
+        let content = input.0;
+        if kind == Kind::Inline {
+            input.end()?;
+        }
+        Ok(Self { chains, kind, content })
+    }
+
+    /// Of a difference, the branch that it differs from.
+    pub(crate) fn base(&self) -> Read<Option<NodeHash>> {
+        if self.kind == Kind::Difference { base_of(self.content).map(Some) } else { Ok(None) }
+    }
+
+    /// What it holds. `base` is the branch that a difference is from.
+    pub(crate) fn read(&self, base: Option<&Branch>) -> Read<Content> {
+        Ok(match (self.kind, base) {
+            (Kind::Inline, _) => Content::Inline,
+            (Kind::Value, _) => Content::Value(self.content.into()),
+            (Kind::Branch, _) => Content::Branch(Arc::new(Branch::read(self.content)?)),
+            (Kind::Difference, Some(base)) => {
+                Content::Branch(Arc::new(base.read_difference(self.content)?))
+            }
+            (Kind::Difference, None) => return Err(Broken("its base is missing")),
+        })
     }
 }
 
-pub(crate) fn encode_spans(key: &[u8], spans: u64) -> Vec<u8> {
+pub(crate) fn encode_number(key: &[u8], number: u64) -> Vec<u8> {
     let mut out = vec![0; CRC_BYTES];
-    put_number(&mut out, spans);
+    put_number(&mut out, number);
     seal(key, out)
 }
 
-pub(crate) fn decode_spans(key: &[u8], row: &[u8]) -> Result<u64, Broken> {
+pub(crate) fn decode_number(key: &[u8], row: &[u8]) -> Read<u64> {
     let mut input = open(key, row)?;
-    let spans = input.number()?;
+    let number = input.number()?;
     input.end()?;
-    if spans == 0 { Err(Broken("a chain has no span")) } else { Ok(spans) }
+    if number == 0 { Err(Broken("a number is 0")) } else { Ok(number) }
 }
 
 /// How many different nodes some chains have above their common stop; they ascend.
@@ -216,8 +265,9 @@ mod tests {
         let key = [7; ROW_KEY_BYTES];
         let chains = Chains::Here(vec![(chain(&[1]), 1), (chain(&[1, 2]), 300)]);
         for row in [
-            Row { chains: chains.clone(), content: Content::Value([9; 80].as_slice().into()) },
-            Row { chains: Chains::Spilled(77), content: Content::Inline },
+            Row { chains: chains.clone(), kind: Kind::Value, content: &[9; 80] },
+            Row { chains: Chains::Spilled(77), kind: Kind::Inline, content: &[] },
+            Row { chains: Chains::default(), kind: Kind::Branch, content: &[1, 2] },
         ] {
             let bytes = row.encode(&key);
             assert_eq!(Row::decode(&key, &bytes), Ok(row));
@@ -231,8 +281,8 @@ mod tests {
             }
             assert!(Row::decode(&[8; ROW_KEY_BYTES], &bytes).is_err(), "the row of another key");
         }
-        let spans = encode_spans(&key, 200);
-        assert_eq!(decode_spans(&key, &spans), Ok(200));
-        assert!(decode_spans(&[8], &spans).is_err());
+        let spans = encode_number(&key, 200);
+        assert_eq!(decode_number(&key, &spans), Ok(200));
+        assert!(decode_number(&[8], &spans).is_err());
     }
 }

@@ -1,16 +1,23 @@
 //! Brings the rows of stops up to date: which chains lead to them, over how many spans; and says which nodes appear and
 //! which are gone by that.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
 use crate::backend::{Table, Writer};
 use crate::radix::address::Prefix;
+use crate::radix::branch::{BASE_BYTES_MIN, base_of};
 use crate::radix::error::{Error, Result};
 use crate::radix::hashing::chain_hashes;
-use crate::radix::node::{Broken, Content, common};
+use crate::radix::node::{Broken, common};
 use crate::radix::node_hash::NodeHash;
 use crate::radix::row::{
-    CHAINS_IN_ROW_MAX, Chains, Row, RowKey, chain_key, chain_of_key, decode_spans, encode_spans,
-    key_of, reversed,
+    CHAINS_IN_ROW_MAX, Chains, Content, Kind, Row, RowKey, chain_key, chain_of_key, decode_number,
+    encode_number, key_of, reversed, users_key,
 };
+
+/// Rows of stops that are in memory at a time.
+const ROWS_AT_ONCE: usize = 256;
 
 /// What happens to an edge.
 #[derive(Debug)]
@@ -58,24 +65,110 @@ impl RowChanges {
     }
 
     /// Writes the rows. Cost: reads each row, side by side, and writes it; for a stop with many chains also a row for each
-    /// chain that changes and two beside it.
+    /// chain that changes and two beside it, for a difference from another branch the number of that one's users.
     pub(crate) fn apply(mut self, writer: &mut dyn Writer, wants_hashes: bool) -> Result<Effect> {
         self.edges
             .sort_unstable_by(|one, other| (&one.key, &one.chain).cmp(&(&other.key, &other.chain)));
-        let keys: Vec<&[u8]> = self
-            .edges
-            .chunk_by(|one, other| one.key == other.key)
-            .map(|of| &of[0].key[..])
-            .collect();
-        let rows = writer.get_many(Table::Main, &keys)?;
+        let mut stops: Vec<&mut [Change]> =
+            self.edges.chunk_by_mut(|one, other| one.key == other.key).collect();
         let mut effect = Effect::default();
-        for (changes, row) in self.edges.chunk_by_mut(|one, other| one.key == other.key).zip(rows) {
-            let Change { key, node, .. } = changes[0];
-            let mut stop = StopRow { key, node, wants_hashes, writer, effect: &mut effect };
-            stop.change(changes, row)?;
+        let mut bases = Bases::default();
+        for stops in stops.chunks_mut(ROWS_AT_ONCE) {
+            let keys: Vec<RowKey> = stops.iter().map(|of| of[0].key).collect();
+            let keys: Vec<&[u8]> = keys.iter().map(RowKey::as_slice).collect();
+            let rows = writer.get_many(Table::Main, &keys)?;
+            for (changes, row) in stops.iter_mut().zip(rows) {
+                let Change { key, node, .. } = changes[0];
+                let (effect, bases) = (&mut effect, &mut bases);
+                let mut stop = StopRow { key, node, wants_hashes, writer, effect, bases };
+                stop.change(changes, row.as_deref())?;
+            }
         }
+        bases.finish(writer)?;
         Ok(effect)
     }
+}
+
+/// How many rows are differences from another.
+#[derive(Debug, Clone, Copy)]
+struct Users {
+    stored: u64,
+    now: u64,
+    was_released: bool,
+}
+
+/// The bases of the rows that are written or removed, which are asked for once and written at the end.
+#[derive(Debug, Default)]
+struct Bases(BTreeMap<NodeHash, Users>);
+
+impl Bases {
+    fn users(&mut self, writer: &dyn Writer, base: NodeHash) -> Result<&mut Users> {
+        Ok(match self.0.entry(base) {
+            std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
+            std::collections::btree_map::Entry::Vacant(new) => {
+                let key = users_key(&key_of(&base));
+                let stored = match writer.get(Table::Main, &key)? {
+                    Some(row) => {
+                        decode_number(&key, &row).map_err(|Broken(rule)| broken(base, rule))?
+                    }
+                    None => 0,
+                };
+                new.insert(Users { stored, now: stored, was_released: false })
+            }
+        })
+    }
+
+    /// Counts one user more, unless the row is not there, or is none that can be a base: what is in memory may be older than
+    /// what is stored.
+    fn acquire(&mut self, writer: &dyn Writer, base: NodeHash) -> Result<bool> {
+        let users = self.users(writer, base)?;
+        if users.now == 0 {
+            let key = key_of(&base);
+            let Some(row) = writer.get(Table::Main, &key)? else { return Ok(false) };
+            let row = Row::decode(&key, &row).map_err(|Broken(rule)| broken(base, rule))?;
+            if row.kind != Kind::Branch {
+                return Ok(false);
+            }
+        }
+        users.now += 1;
+        Ok(true)
+    }
+
+    fn release(&mut self, writer: &dyn Writer, base: NodeHash) -> Result<()> {
+        let users = self.users(writer, base)?;
+        users.now = users.now.checked_sub(1).ok_or_else(|| broken(base, "it has too few users"))?;
+        users.was_released = true;
+        Ok(())
+    }
+
+    /// Writes the numbers, and removes the rows that were kept only for others and are needed no more.
+    fn finish(self, writer: &mut dyn Writer) -> Result<()> {
+        for (base, users) in self.0 {
+            let key = key_of(&base);
+            let of_users = users_key(&key);
+            if users.now > 0 && users.now != users.stored {
+                let row = encode_number(&of_users, users.now);
+                writer.overwrite(Table::Main, &of_users, &row)?;
+            }
+            if users.now > 0 || !users.was_released {
+                continue;
+            }
+            if users.stored > 0 {
+                writer.remove(Table::Main, &of_users)?;
+            }
+            let row = writer.get(Table::Main, &key)?;
+            let row = row.ok_or_else(|| broken(base, "the row is missing"))?;
+            let row = Row::decode(&key, &row).map_err(|Broken(rule)| broken(base, rule))?;
+            if row.chains == Chains::default() {
+                writer.remove(Table::Main, &key)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn broken(node: NodeHash, what: &'static str) -> Error {
+    Error::Corruption { root: None, path: Prefix::EMPTY, node, what: what.into() }
 }
 
 /// The chains of changes of one stop, and by how much their spans change in all.
@@ -93,25 +186,29 @@ struct StopRow<'a> {
     wants_hashes: bool,
     writer: &'a mut dyn Writer,
     effect: &'a mut Effect,
+    bases: &'a mut Bases,
 }
 
 impl StopRow<'_> {
     fn broken(&self, what: &'static str) -> Error {
-        Error::Corruption { root: None, path: Prefix::EMPTY, node: self.node, what: what.into() }
+        broken(self.node, what)
     }
 
-    fn change(&mut self, changes: &mut [Change], row: Option<Vec<u8>>) -> Result<()> {
-        let is_new = row.is_none();
+    fn change(&mut self, changes: &mut [Change], row: Option<&[u8]>) -> Result<()> {
         let content = changes.iter_mut().find_map(|change| change.content.take());
-        let mut row = match (row, content) {
-            (Some(row), _) => {
-                Row::decode(&self.key, &row).map_err(|Broken(rule)| self.broken(rule))?
-            }
-            (None, Some(content)) => Row { chains: Chains::default(), content },
-            (None, None) => return Err(self.broken("the row is missing")),
-        };
-        let before = row.chains.clone();
         let changes = by_chain(changes);
+        let Some(row) = row else {
+            let mut chains = Vec::new();
+            self.change_here(&mut chains, changes)?;
+            if chains.is_empty() {
+                return Ok(());
+            }
+            let content = content.ok_or_else(|| self.broken("the row is missing"))?;
+            let (kind, content) = self.stored(&content)?;
+            return self.write(Row { chains: Chains::Here(chains), kind, content: &content });
+        };
+        let mut row = Row::decode(&self.key, row).map_err(|Broken(rule)| self.broken(rule))?;
+        let before = row.chains.clone();
         match &mut row.chains {
             Chains::Here(chains) => self.change_here(chains, changes)?,
             Chains::Spilled(count) => {
@@ -120,31 +217,56 @@ impl StopRow<'_> {
                 }
             }
         }
-        match &row.chains {
-            Chains::Here(chains) if chains.is_empty() => {
-                if !is_new {
-                    self.writer.remove(Table::Main, &self.key)?;
-                }
-                return Ok(());
-            }
-            Chains::Spilled(0) => return Ok(self.writer.remove(Table::Main, &self.key)?),
-            Chains::Here(chains) if chains.len() > CHAINS_IN_ROW_MAX => {
-                for (chain, spans) in chains {
-                    self.put_spans(chain, *spans)?;
-                }
-                row.chains = Chains::Spilled(chains.len() as u64);
-            }
-            Chains::Here(_) | Chains::Spilled(_) => {}
+        if matches!(&row.chains, Chains::Spilled(0)) {
+            row.chains = Chains::default();
         }
-        if is_new || row.chains != before {
-            self.writer.overwrite(Table::Main, &self.key, &row.encode(&self.key))?;
+        if row.chains == Chains::default() && !self.is_base(&row)? {
+            if row.kind == Kind::Difference {
+                let base = base_of(row.content).map_err(|Broken(rule)| self.broken(rule))?;
+                self.bases.release(self.writer, base)?;
+            }
+            return Ok(self.writer.remove(Table::Main, &self.key)?);
         }
-        Ok(())
+        if row.chains == before { Ok(()) } else { self.write(row) }
+    }
+
+    /// Whether others are stored as differences from a row.
+    fn is_base(&mut self, row: &Row<'_>) -> Result<bool> {
+        if row.kind != Kind::Branch || row.content.len() < BASE_BYTES_MIN {
+            return Ok(false);
+        }
+        Ok(self.bases.users(self.writer, self.node)?.now > 0)
+    }
+
+    /// How a content is stored that has no row yet.
+    fn stored<'b>(&mut self, content: &'b Content) -> Result<(Kind, Cow<'b, [u8]>)> {
+        Ok(match content {
+            Content::Inline => (Kind::Inline, Cow::Borrowed(&[])),
+            Content::Value(value) => (Kind::Value, Cow::Borrowed(value)),
+            Content::Branch(branch) => match branch.difference() {
+                Some((base, difference)) if self.bases.acquire(self.writer, base)? => {
+                    (Kind::Difference, Cow::Borrowed(difference))
+                }
+                _ => (Kind::Branch, branch.to_whole()),
+            },
+        })
+    }
+
+    fn write(&mut self, mut row: Row<'_>) -> Result<()> {
+        if let Chains::Here(chains) = &row.chains
+            && chains.len() > CHAINS_IN_ROW_MAX
+        {
+            for (chain, spans) in chains {
+                self.put_spans(chain, *spans)?;
+            }
+            row.chains = Chains::Spilled(chains.len() as u64);
+        }
+        Ok(self.writer.overwrite(Table::Main, &self.key, &row.encode(&self.key))?)
     }
 
     fn put_spans(&mut self, chain: &Prefix, spans: u64) -> Result<()> {
         let key = chain_key(&self.key, chain);
-        Ok(self.writer.overwrite(Table::Main, &key, &encode_spans(&key, spans))?)
+        Ok(self.writer.overwrite(Table::Main, &key, &encode_number(&key, spans))?)
     }
 
     /// `spans` changed by so many.
@@ -189,7 +311,7 @@ impl StopRow<'_> {
     fn change_spilled(&mut self, count: &mut u64, chain: &Prefix, by: i64) -> Result<()> {
         let key = chain_key(&self.key, chain);
         let before = match self.writer.get(Table::Main, &key)? {
-            Some(row) => decode_spans(&key, &row).map_err(|Broken(rule)| self.broken(rule))?,
+            Some(row) => decode_number(&key, &row).map_err(|Broken(rule)| self.broken(rule))?,
             None => 0,
         };
         let spans = self.sum(before, by)?;

@@ -12,8 +12,9 @@
 //!   *-(those of `u2`..`uk` that have it)* if `u1` has it and `v` does not; and not at all else.
 
 use crate::radix::address::Prefix;
+use crate::radix::branch::Branch;
 use crate::radix::error::Result;
-use crate::radix::node::{Branch, Edge, Stop};
+use crate::radix::node::{Edge, Stop};
 use crate::radix::node_hash::NodeHash;
 use crate::radix::nodes::{Loaded, Nodes, Place};
 use std::sync::Arc;

@@ -7,15 +7,19 @@ use crate::backend::{Reader, Table};
 use crate::radix::address::Prefix;
 use crate::radix::error::{Error, Result};
 use crate::radix::hashing::{chain_hashes, hash_branch, hash_leaf, stop_hash, top_of};
-use crate::radix::node::{Content, Edge, Stop};
+use crate::radix::node::{Edge, Stop};
 use crate::radix::node_hash::{NodeHash, Root};
 use crate::radix::nodes::{Loaded, NodeCache, Nodes, Place};
 use crate::radix::row::{
-    Chains, ROW_KEY_BYTES, Row, RowKey, chain_of_key, decode_spans, key_of, nodes_above, reversed,
+    Chains, Content, ROW_KEY_BYTES, Row, RowKey, chain_of_key, decode_number, key_of, nodes_above,
+    reversed, users_key,
 };
 use crate::radix::spans::each_edge_not_in;
 use crate::radix::store::{Store, Tree};
 use crate::radix::versions::{self, Version, VersionId};
+
+/// Bytes of branches that others are differences from, kept in memory by a check.
+const BASES_BYTES: usize = 16 << 20;
 
 /// Something that is not as it should be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,6 +56,30 @@ impl Report {
 
     fn note(&mut self, place: impl Into<String>, rule: impl Into<String>) {
         self.problems.push(Problem { place: place.into(), rule: rule.into() });
+    }
+
+    /// Compares the content of a row with its hash, as far as that is known.
+    fn check_content(
+        &mut self,
+        place: &str,
+        nodes: &Nodes<'_>,
+        key: &RowKey,
+        row: &Row<'_>,
+        node: Option<NodeHash>,
+    ) -> Result<()> {
+        let mut known = NodeHash::EMPTY;
+        known.0[..ROW_KEY_BYTES].copy_from_slice(key);
+        let at = Place { node: node.unwrap_or(known), path: Prefix::EMPTY };
+        let hash = match nodes.content(&at, row) {
+            Err(error) => return self.note_error(place, error),
+            Ok(Content::Inline) => return Ok(()),
+            Ok(Content::Value(value)) => hash_leaf(&value),
+            Ok(Content::Branch(branch)) => hash_branch(&branch),
+        };
+        if node.map_or(key_of(&hash) != *key, |node| node != hash) {
+            self.note(place, format!("the node hashes to {hash}, not to {}", at.node));
+        }
+        Ok(())
     }
 
     /// Notes damage and goes on; passes on errors of the back-end.
@@ -152,6 +180,35 @@ impl Tree {
     }
 }
 
+/// Rows by how many others are differences from them.
+#[derive(Default)]
+struct Users {
+    stored: BTreeMap<RowKey, u64>,
+    found: BTreeMap<RowKey, u64>,
+}
+
+impl Users {
+    fn count(&mut self, key: RowKey, stop: &StoredStop<'_>) {
+        self.stored.extend((stop.users > 0 || stop.chains.is_empty()).then_some((key, stop.users)));
+        if let Ok(Some(base)) = stop.row.base() {
+            *self.found.entry(key_of(&base)).or_default() += 1;
+        }
+    }
+
+    fn check(self, report: &mut Report) {
+        for (key, users) in &self.stored {
+            let found = self.found.get(key).copied().unwrap_or(0);
+            if found != *users || found == 0 {
+                let rule = format!("{found} rows are differences from it, not {users}");
+                report.note(format!("row {}", hex(key)), rule);
+            }
+        }
+        for (key, _) in self.found.iter().filter(|(key, _)| !self.stored.contains_key(*key)) {
+            report.note(format!("row {}", hex(key)), "differences from it are not counted");
+        }
+    }
+}
+
 /// A stop as the versions need it.
 struct Wanted {
     node: NodeHash,
@@ -169,8 +226,7 @@ impl Store {
         let reader = self.database().reader()?;
         let mut count = 1;
         each_stop(&*reader, |key, stop| {
-            let (_, chains) = stop.map_err(|what| broken_row(&key, &what))?;
-            count += 1 + nodes_above(chains.keys());
+            count += stop.map_err(|what| broken_row(&key, &what))?.nodes();
             Ok(())
         })?;
         Ok(count)
@@ -225,33 +281,35 @@ impl Store {
                 report.note_error(&place, error)?;
             }
         }
+        let cache = NodeCache::new(BASES_BYTES);
+        let nodes = Nodes { cache: &cache, reader, root: None };
+        let mut users = Users::default();
         each_stop(reader, |key, stop| {
             let place = format!("row {}", hex(&key));
             let wanted = wanted.remove(&key);
-            match (stop, wanted) {
-                (Err(rule), _) => report.note(place, rule),
-                (Ok(_), None) => report.note(place, "no retained version reaches it"),
-                (Ok((content, chains)), Some(wanted)) => {
-                    report.nodes += 1 + nodes_above(chains.keys());
-                    let hash = match &content {
-                        Content::Inline => wanted.node,
-                        Content::Value(value) => hash_leaf(value),
-                        Content::Branch(branch) => hash_branch(branch),
-                    };
-                    if hash != wanted.node {
-                        report.note(
-                            &place,
-                            format!("the node hashes to {hash}, not to {}", wanted.node),
-                        );
-                    }
-                    if chains != wanted.chains {
-                        report
-                            .note(place, "chains and spans are not those of the retained versions");
-                    }
+            let stop = match stop {
+                Ok(stop) => stop,
+                Err(rule) => {
+                    report.note(place, rule);
+                    return Ok(());
                 }
+            };
+            users.count(key, &stop);
+            if stop.chains.is_empty() {
+                // It is the base of others, or breaks the format.
+                report.check_content(&place, &nodes, &key, &stop.row, None)?;
+            } else if let Some(wanted) = wanted {
+                report.nodes += stop.nodes();
+                report.check_content(&place, &nodes, &key, &stop.row, Some(wanted.node))?;
+                if stop.chains != wanted.chains {
+                    report.note(place, "chains and spans are not those of the retained versions");
+                }
+            } else {
+                report.note(place, "no retained version reaches it");
             }
             Ok(())
         })?;
+        users.check(&mut report);
         for (key, wanted) in wanted {
             report.note(format!("row {}", hex(&key)), format!("node {} is missing", wanted.node));
         }
@@ -271,17 +329,32 @@ fn broken_row(key: &[u8], what: &str) -> Error {
     Error::CorruptRow { what: format!("row {} of nodes: {what}", hex(key)) }
 }
 
-type StopRow = std::result::Result<(Content, BTreeMap<Prefix, u64>), String>;
+/// A stop as it is stored.
+struct StoredStop<'a> {
+    row: Row<'a>,
+    /// From below, and how many spans each has.
+    chains: BTreeMap<Prefix, u64>,
+    /// How many rows are said to be differences from it.
+    users: u64,
+}
 
-/// Calls `visit` with each stop that has a row and its chains, or with the rule that they break.
+impl StoredStop<'_> {
+    /// How many nodes it stands for; those above it that other stops have too are counted there as well.
+    fn nodes(&self) -> u64 {
+        if self.chains.is_empty() { 0 } else { 1 + nodes_above(self.chains.keys()) }
+    }
+}
+
+/// Calls `visit` with each stop that has a row, or with the rule that it breaks.
 fn each_stop(
     reader: &dyn Reader,
-    mut visit: impl FnMut(RowKey, StopRow) -> Result<()>,
+    mut visit: impl FnMut(RowKey, std::result::Result<StoredStop<'_>, String>) -> Result<()>,
 ) -> Result<()> {
     let mut cursor = reader.cursor(Table::Main)?;
     let mut next = cursor.next()?;
     while let Some((key, row)) = next {
         let mut spilled = BTreeMap::new();
+        let mut users = 0;
         let mut problem = None;
         let Ok(own) = RowKey::try_from(key.as_slice()) else {
             let mut start = [0; ROW_KEY_BYTES];
@@ -294,21 +367,25 @@ fn each_stop(
         loop {
             next = cursor.next()?;
             let Some((key, row)) = &next else { break };
-            let Some(chain) = chain_of_key(&own, key) else { break };
-            match decode_spans(key, row) {
-                Ok(spans) => drop(spilled.insert(chain, spans)),
-                Err(broken) => problem = Some(broken.0),
+            let chain = chain_of_key(&own, key);
+            if chain.is_none() && key[..] != users_key(&own) {
+                break;
+            }
+            match (decode_number(key, row), chain) {
+                (Ok(spans), Some(chain)) => drop(spilled.insert(chain, spans)),
+                (Ok(number), None) => users = number,
+                (Err(broken), _) => problem = Some(broken.0),
             }
         }
         let stop = match (Row::decode(&own, &row), problem) {
             (Err(broken), _) => Err(broken.0.to_owned()),
-            (Ok(_), Some(rule)) => Err(format!("a row of its chains: {rule}")),
-            (Ok(row), None) => match row.chains {
+            (Ok(_), Some(rule)) => Err(format!("a row beside it: {rule}")),
+            (Ok(mut row), None) => match std::mem::take(&mut row.chains) {
                 Chains::Here(chains) if spilled.is_empty() => {
-                    Ok((row.content, chains.into_iter().collect()))
+                    Ok(StoredStop { row, chains: chains.into_iter().collect(), users })
                 }
                 Chains::Spilled(count) if count == spilled.len() as u64 => {
-                    Ok((row.content, spilled))
+                    Ok(StoredStop { row, chains: spilled, users })
                 }
                 _ => Err("the number of its chains".into()),
             },
