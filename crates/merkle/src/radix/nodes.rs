@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::backend::{Reader, Table};
+use crate::backend::{self, Reader, Table};
 use crate::cache::{Cache, Held, Key};
 use crate::radix::address::{ADDRESS_BYTES_MAX, Prefix};
-use crate::radix::error::{Error, Result};
+use crate::radix::error::{Error, Result, told};
 use crate::radix::node::{Branch, Content, Edge, Stop, StopRef, common};
 use crate::radix::node_hash::{NodeHash, Root};
 use crate::radix::row::{Row, key_of};
@@ -91,6 +91,14 @@ impl Nodes<'_> {
         Error::Corruption { root: self.root, path: place.path, node: place.node, what: what.into() }
     }
 
+    /// What the back-end says when it is asked for a stop.
+    fn failure(&self, place: &Place, error: backend::Error) -> Error {
+        match error {
+            backend::Error::Corruption { .. } => self.corruption(place, told(&error)),
+            error => error.into(),
+        }
+    }
+
     fn decode(&self, place: &Place, row: Option<Vec<u8>>) -> Result<Loaded> {
         let row = row.ok_or_else(|| self.corruption(place, "the row is missing"))?;
         let row = Row::decode(&key_of(&place.node), &row)
@@ -109,8 +117,8 @@ impl Nodes<'_> {
         if let Some(loaded) = self.cache.get(place.node) {
             return Ok(loaded);
         }
-        let row = self.reader.get(Table::Main, &key_of(&place.node))?;
-        self.decode(place, row)
+        let row = self.reader.get(Table::Main, &key_of(&place.node));
+        self.decode(place, row.map_err(|error| self.failure(place, error))?)
     }
 
     /// A stop below which all is gone over: none of its children lies deeper than an address can be.
@@ -132,7 +140,13 @@ impl Nodes<'_> {
         let keys: Vec<_> = missing.iter().map(|&at| key_of(&places[at].node)).collect();
         let keys: Vec<&[u8]> = keys.iter().map(<[u8; _]>::as_slice).collect();
         if !keys.is_empty() {
-            let rows = self.reader.get_many(Table::Main, &keys)?;
+            let rows = match self.reader.get_many(Table::Main, &keys) {
+                // One by one, to see which it is.
+                Err(backend::Error::Corruption { .. }) => {
+                    return places.iter().map(|place| self.load(place)).collect();
+                }
+                rows => rows?,
+            };
             for (at, row) in missing.into_iter().zip(rows) {
                 loaded[at] = Some(self.decode(&places[at], row)?);
             }
