@@ -379,6 +379,10 @@ impl Database for BtreeDatabase {
         self.common.writer(&self.engine)
     }
 
+    fn last_commit(&self) -> Option<u64> {
+        Some(self.common.last_commit())
+    }
+
     fn settle(&self, receipt: Receipt) -> Result<()> {
         self.common.check_open("settle")?;
         match self.common.durability() {

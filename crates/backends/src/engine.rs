@@ -77,6 +77,8 @@ pub(crate) struct Common {
     durability: Durability,
     counted: Arc<CountedDisk>,
     transactions: AtomicU64,
+    /// Commits that have returned, with whatever result.
+    commits: AtomicU64,
     is_closed: AtomicBool,
     /// Held by the writer.
     turn: Mutex<()>,
@@ -105,6 +107,7 @@ impl Common {
             durability,
             counted,
             transactions: AtomicU64::new(0),
+            commits: AtomicU64::new(0),
             is_closed: AtomicBool::new(false),
             turn: Mutex::new(()),
         };
@@ -161,6 +164,11 @@ impl Common {
             });
         }
         Ok(())
+    }
+
+    /// For [`last_commit`](terrane_merkle::backend::Database::last_commit): nobody else has the files open.
+    pub(crate) fn last_commit(&self) -> u64 {
+        self.commits.load(Ordering::Acquire)
     }
 
     pub(crate) fn counts(&self) -> Counts {
@@ -323,7 +331,9 @@ impl<E: Engine> Writer for EngineWriter<'_, E> {
         self.common.check_open("commit")?;
         // What nobody else has, the engine need not copy to change it.
         self.snapshot.take();
-        let receipt = self.engine.commit(&self.changes)?;
+        let committed = self.engine.commit(&self.changes);
+        self.common.commits.fetch_add(1, Ordering::Release);
+        let receipt = committed?;
         self.common.transactions.fetch_add(1, Ordering::Relaxed);
         Ok(receipt)
     }

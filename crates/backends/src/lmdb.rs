@@ -494,6 +494,10 @@ impl Database for LmdbDatabase {
         }))
     }
 
+    fn last_commit(&self) -> Option<u64> {
+        Some(self.opened("last commit").ok()?.environment.last_transaction())
+    }
+
     fn settle(&self, _receipt: Receipt) -> Result<()> {
         self.opened("settle")?;
         self.check_poison()

@@ -377,6 +377,12 @@ pub trait Database: Debug + Send + Sync {
     /// back-end was told to wait; and those of the back-end.
     fn writer(&self) -> Result<Box<dyn Writer + '_>>;
 
+    /// A number that is another one after each commit, whoever made it, by the time that the commit returns; `None` where that
+    /// cannot be told without a system call or a question to a server. What was read when it was the same is still so.
+    fn last_commit(&self) -> Option<u64> {
+        None
+    }
+
     /// Returns when a commit is as durable as the [`guarantee`](Self::guarantee) says.
     ///
     /// # Errors

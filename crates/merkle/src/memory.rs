@@ -109,6 +109,10 @@ impl Database for Memory {
         Ok(Box::new(MemoryWriter { turn, changes, counts }))
     }
 
+    fn last_commit(&self) -> Option<u64> {
+        Some(self.shared.read().present)
+    }
+
     fn settle(&self, _: Receipt) -> Result<()> {
         self.shared.read().open("settle")
     }

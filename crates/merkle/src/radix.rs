@@ -52,25 +52,31 @@ mod store;
 
 mod verify;
 
+mod repair;
+
 mod prove;
 
 mod diff;
 
 mod exchange;
 
+mod exchange_all;
+
 mod transact;
 
 mod text;
 
 pub use address::{ADDRESS_BYTES_MAX, Address, AddressError, Prefix};
-pub use change::{Change, normalise};
+pub use change::{Change, VALUE_BYTES_MAX, normalise};
 pub use diff::{Diff, Difference};
 pub use error::{Error, Result};
 pub use exchange::{ExchangeError, Exported};
+pub use exchange_all::ExportedTree;
 pub use leaves::{Leaves, Order};
 pub use node_hash::{NODE_HASH_BYTES, NodeHash, Root, RootTextError};
 pub use options::Options;
 pub use proof::{Form, Proof, ProofError, verify_proof};
+pub use repair::{Dropped, Repaired};
 pub use store::{INDEXES, Store, Tree, VersionInfo};
 pub use text::{
     Committer, DryRunCommitter, LeafReader, Pruner, Reader, State, StateChange, TextTree,
@@ -85,7 +91,10 @@ pub use versions::{SCHEME, VERSIONS, VersionId};
 
 /// The constants of the formats of proofs and exports, by name.
 pub(crate) fn format_constants() -> Vec<(&'static str, String)> {
-    use exchange::{END_TAG, EXPORT_MAGIC, EXPORT_VERSION, MARK_BYTES, MARK_TAG};
+    use exchange::{
+        END_TAG, EXPORT_MAGIC, EXPORT_VERSION, MARK_BYTES, MARK_TAG, REMOVED, STATE_KIND,
+        TREE_KIND, VERSION_TAG,
+    };
     use proof::{BITMAP_FROM, CHAIN_TAG, COMPACT_FORM, FULL_FORM, NODE_TAG, PROOF_VERSION};
     vec![
         ("RADIX_PROOF_VERSION", PROOF_VERSION.to_string()),
@@ -96,6 +105,10 @@ pub(crate) fn format_constants() -> Vec<(&'static str, String)> {
         ("RADIX_PROOF_BITMAP_FROM", BITMAP_FROM.to_string()),
         ("RADIX_EXPORT_MAGIC", String::from_utf8_lossy(&EXPORT_MAGIC).into_owned()),
         ("RADIX_EXPORT_VERSION", EXPORT_VERSION.to_string()),
+        ("RADIX_EXPORT_STATE_KIND", STATE_KIND.to_string()),
+        ("RADIX_EXPORT_TREE_KIND", TREE_KIND.to_string()),
+        ("RADIX_EXPORT_VERSION_TAG", VERSION_TAG.to_string()),
+        ("RADIX_EXPORT_REMOVED", REMOVED.to_string()),
         ("RADIX_EXPORT_END_TAG", END_TAG.to_string()),
         ("RADIX_EXPORT_MARK_TAG", MARK_TAG.to_string()),
         ("RADIX_EXPORT_MARK_BYTES", MARK_BYTES.to_string()),

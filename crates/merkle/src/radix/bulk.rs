@@ -10,6 +10,7 @@ use std::sync::Arc;
 use crate::backend::Writer;
 use crate::radix::address::{Address, Prefix};
 use crate::radix::branch::BranchWriter;
+use crate::radix::change::check_value;
 use crate::radix::error::Result;
 use crate::radix::hashing::{hash_branch, hash_leaf, top_of};
 use crate::radix::node::{Edge, INLINE_VALUE_BYTES_MAX, Stop, common};
@@ -48,12 +49,16 @@ impl Bulk {
     }
 
     /// Adds the value of an address, which is greater than all before it.
+    ///
+    /// # Errors
+    /// [`ValueTooLarge`](crate::radix::Error::ValueTooLarge), and those of the back-end.
     pub(crate) fn push(
         &mut self,
         writer: &mut dyn Writer,
         address: &Address,
         value: Vec<u8>,
     ) -> Result<()> {
+        check_value(address, &value, None)?;
         let address = Prefix::from(*address);
         assert!(self.last < address, "addresses ascend");
         let along = common(self.last.as_bytes(), address.as_bytes());

@@ -4,10 +4,28 @@
 //! changes.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
+
+use crate::backend;
 
 use crate::radix::address::{Address, Prefix};
 use crate::radix::error::{Error, Result};
+
+/// Bytes of a value at most, on every back-end: those of a row, less what a node has beside its value. A server may be
+/// configured to take less, which is [`Error::Size`].
+pub const VALUE_BYTES_MAX: usize = backend::VALUE_BYTES_MAX - NODE_BYTES_MAX;
+/// More than a row takes besides the value: 256 children of up to 134 bytes, and 8 chains of up to 46.
+const NODE_BYTES_MAX: usize = 64 << 10;
+
+/// Refuses a value that no row can hold.
+///
+/// # Errors
+/// [`Error::ValueTooLarge`].
+pub(crate) fn check_value(address: &Address, value: &[u8], index: Option<usize>) -> Result<()> {
+    let (address, bytes, max) = (*address, value.len(), VALUE_BYTES_MAX);
+    if bytes <= max { Ok(()) } else { Err(Error::ValueTooLarge { address, index, bytes, max }) }
+}
 
 /// A change of a state.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +54,8 @@ impl Change {
 ///
 /// A batch in which values come and go under a prefix that it deletes as well has no plain form; what follows the deletion is
 /// kept and the batch still refused as overlapping.
+///
+/// Cost: O(n log n) for n changes.
 #[must_use]
 pub fn normalise(changes: Vec<Change>) -> Vec<Change> {
     let mut last: BTreeMap<(Prefix, bool), Change> = BTreeMap::new();
@@ -43,7 +63,15 @@ pub fn normalise(changes: Vec<Change>) -> Vec<Change> {
         let prefix = change.prefix();
         let is_prefix = matches!(change, Change::DeletePrefix(_));
         if is_prefix {
-            last.retain(|(other, _), _| !other.as_bytes().starts_with(prefix.as_bytes()));
+            // Each is taken away once, and those that begin with a prefix follow each other.
+            let from = (Bound::Included((prefix, false)), Bound::Unbounded);
+            let next = |last: &BTreeMap<(Prefix, bool), Change>| {
+                let (key, _) = last.range(from).next()?;
+                key.0.as_bytes().starts_with(prefix.as_bytes()).then_some(*key)
+            };
+            while let Some(key) = next(&last) {
+                last.remove(&key);
+            }
         }
         last.insert((prefix, is_prefix), change);
     }
@@ -70,8 +98,14 @@ pub(crate) struct Step {
 /// Brings changes into the order of their addresses.
 ///
 /// # Errors
-/// [`Error::DuplicateAddress`] if two of them overlap: those of which the later one comes first in the batch.
+/// [`Error::ValueTooLarge`]; [`Error::DuplicateAddress`] if two of them overlap: those of which the later one comes first in
+/// the batch.
 pub(crate) fn sorted(changes: &[Change]) -> Result<Vec<Step>> {
+    for (index, change) in changes.iter().enumerate() {
+        if let Change::Set(address, value) = change {
+            check_value(address, value, Some(index))?;
+        }
+    }
     let mut steps: Vec<Step> = changes
         .iter()
         .enumerate()

@@ -1,7 +1,10 @@
 //! What all handles of a store share: the database, what is in memory of it, and which trees and roots there are.
+//!
+//! Other stores, of this process or another, may change the same database. So what is in memory of trees and roots is that of
+//! one transaction, by the count in the head of the bookkeeping, and is forgotten as soon as a snapshot or a writer has another
+//! count. Nodes are named by their hashes and stay right.
 
 use std::collections::{HashMap, HashSet};
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::backend::{Database, Reader};
@@ -10,7 +13,7 @@ use crate::radix::node::Edge;
 use crate::radix::node_hash::Root;
 use crate::radix::nodes::{NodeCache, Nodes};
 use crate::radix::options::Options;
-use crate::radix::versions::{self, TreeId};
+use crate::radix::versions::{self, Head, TreeId, Version};
 
 /// Roots in memory, at most.
 const ROOTS_MAX: usize = 4096;
@@ -21,8 +24,10 @@ struct Roots {
     edges: HashMap<(TreeId, Root), Edge>,
     /// All trees; `None` if they must be read again.
     trees: Option<HashSet<TreeId>>,
-    /// Changes with each transaction: what was read from a snapshot that is older is not noted.
-    generation: u64,
+    /// The transaction, by its count, after which it is so.
+    transactions: u64,
+    /// What [`Database::last_commit`] told not later than that.
+    commit: Option<u64>,
 }
 
 /// See the [module](self).
@@ -31,11 +36,15 @@ pub(crate) struct Core {
     pub(crate) database: Arc<dyn Database>,
     pub(crate) cache: NodeCache,
     pub(crate) options: Options,
-    /// The number of the version that was made last.
-    pub(crate) last_version: AtomicU64,
     roots: Mutex<Roots>,
     /// Held by a transaction until what it did is noted: the next one must not rely on what is no longer so.
     turn: Mutex<()>,
+}
+
+/// A state of the database, and the count of the transactions that made it.
+pub(crate) struct Snapshot {
+    pub(crate) reader: Box<dyn Reader + Send>,
+    pub(crate) transactions: u64,
 }
 
 /// What a transaction did to trees and roots.
@@ -46,19 +55,12 @@ pub(crate) struct Moves {
 }
 
 impl Core {
-    pub(crate) fn new(
-        database: Arc<dyn Database>,
-        options: Options,
-        trees: impl Iterator<Item = TreeId>,
-        last_version: u64,
-    ) -> Self {
-        let roots = Roots { trees: Some(trees.collect()), ..Roots::default() };
+    pub(crate) fn new(database: Arc<dyn Database>, options: Options) -> Self {
         Self {
             database,
             cache: NodeCache::new(options.cache_bytes),
             options,
-            last_version: AtomicU64::new(last_version),
-            roots: Mutex::new(roots),
+            roots: Mutex::default(),
             turn: Mutex::new(()),
         }
     }
@@ -75,14 +77,25 @@ impl Core {
     /// Forgets which roots and trees there are: a commit failed, perhaps after it took place.
     pub(crate) fn forget(&self) {
         let mut roots = self.roots();
-        let generation = roots.generation + 1;
-        *roots = Roots { generation, ..Roots::default() };
+        *roots = Roots { transactions: roots.transactions, ..Roots::default() };
     }
 
-    /// Notes what a transaction did that is visible now.
-    pub(crate) fn note(&self, moves: Moves) {
+    /// Forgets what is not of the transaction that a writer comes after.
+    pub(crate) fn follow(&self, head: &Head) {
         let mut roots = self.roots();
-        roots.generation += 1;
+        if roots.transactions != head.transactions {
+            *roots = Roots { transactions: head.transactions, ..Roots::default() };
+        }
+    }
+
+    /// Notes what a transaction did that is visible now; after it there were so many.
+    pub(crate) fn note(&self, moves: Moves, transactions: u64) {
+        let mut roots = self.roots();
+        // A snapshot may have come before, and may have seen more.
+        if roots.transactions > transactions {
+            return;
+        }
+        roots.transactions = transactions;
         for (tree, is_there) in moves.trees {
             if let Some(trees) = &mut roots.trees {
                 if is_there {
@@ -108,31 +121,61 @@ impl Core {
         self.roots().edges.get(&(tree, *root)).cloned()
     }
 
-    pub(crate) fn has_tree(&self, tree: TreeId) -> Result<bool> {
-        if let Some(trees) = &self.roots().trees {
-            return Ok(trees.contains(&tree));
+    /// Whether a tree is there, as a reader sees it after so many transactions.
+    pub(crate) fn has_tree(
+        &self,
+        tree: TreeId,
+        reader: &(impl Reader + ?Sized),
+        transactions: u64,
+    ) -> Result<bool> {
+        {
+            let roots = self.roots();
+            if let (true, Some(trees)) = (roots.transactions == transactions, &roots.trees) {
+                return Ok(trees.contains(&tree));
+            }
         }
-        let (reader, generation) = self.snapshot()?;
         let trees: HashSet<TreeId> =
-            versions::trees(&*reader)?.into_iter().map(|(_, id)| id).collect();
+            versions::trees(reader)?.into_iter().map(|(_, id)| id).collect();
         let is_there = trees.contains(&tree);
         let mut roots = self.roots();
-        if roots.generation == generation {
+        if roots.transactions == transactions {
             roots.trees = Some(trees);
         }
         Ok(is_there)
     }
 
-    /// A snapshot, and what to note roots by that are read from it.
-    pub(crate) fn snapshot(&self) -> Result<(Box<dyn Reader + Send>, u64)> {
-        let generation = self.roots().generation;
-        Ok((self.database.reader()?, generation))
+    /// A snapshot. What is in memory is not older afterwards.
+    ///
+    /// Cost: a row.
+    pub(crate) fn snapshot(&self) -> Result<Snapshot> {
+        let commit = self.database.last_commit();
+        let reader = self.database.reader()?;
+        let transactions = versions::head(&*reader)?.transactions;
+        let mut roots = self.roots();
+        if roots.transactions < transactions {
+            *roots = Roots { transactions, ..Roots::default() };
+        }
+        if roots.transactions == transactions {
+            roots.commit = commit;
+        }
+        Ok(Snapshot { reader, transactions })
+    }
+
+    /// Sees to it that what is in memory is that of the last transaction, whoever made it. Answers a snapshot if it took one.
+    ///
+    /// Cost: nothing if the database tells that there was no commit.
+    pub(crate) fn refresh(&self) -> Result<Option<Snapshot>> {
+        let commit = self.database.last_commit();
+        if commit.is_some() && self.roots().commit == commit {
+            return Ok(None);
+        }
+        self.snapshot().map(Some)
     }
 
     /// Notes a root that a snapshot has.
-    pub(crate) fn found(&self, tree: TreeId, root: &Root, edge: &Edge, generation: u64) {
+    pub(crate) fn found(&self, tree: TreeId, root: &Root, edge: &Edge, transactions: u64) {
         let mut roots = self.roots();
-        if roots.generation == generation {
+        if roots.transactions == transactions {
             roots.keep((tree, *root), edge.clone());
         }
     }
@@ -151,6 +194,29 @@ impl Roots {
     }
 }
 
+/// The newest version of a root that a tree has; `None` for the empty one.
+///
+/// # Errors
+/// [`Error::UnknownRoot`].
+pub(crate) fn version_of(
+    reader: &(impl Reader + ?Sized),
+    tree: TreeId,
+    name: &str,
+    root: &Root,
+) -> Result<Option<Version>> {
+    if *root == Root::EMPTY {
+        return Ok(None);
+    }
+    let Some(id) = versions::newest_of_root(reader, tree, root)? else {
+        return Err(Error::UnknownRoot { root: *root, tree: name.to_owned() });
+    };
+    let version = versions::version(reader, id)?;
+    if version.edge.top != *root || version.tree != tree {
+        return Err(Error::CorruptRow { what: format!("version {id} is not one of root {root}") });
+    }
+    Ok(Some(version))
+}
+
 /// The edge of a root that a tree has; `None` for the empty one.
 ///
 /// # Errors
@@ -161,16 +227,5 @@ pub(crate) fn edge_of(
     name: &str,
     root: &Root,
 ) -> Result<Option<Edge>> {
-    if *root == Root::EMPTY {
-        return Ok(None);
-    }
-    let ids = versions::of_root(reader, tree, root)?;
-    let Some(id) = ids.last() else {
-        return Err(Error::UnknownRoot { root: *root, tree: name.to_owned() });
-    };
-    let version = versions::version(reader, *id)?;
-    if version.edge.top != *root || version.tree != tree {
-        return Err(Error::CorruptRow { what: format!("version {id} is not one of root {root}") });
-    }
-    Ok(Some(version.edge))
+    Ok(version_of(reader, tree, name, root)?.map(|version| version.edge))
 }

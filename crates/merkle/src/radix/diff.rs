@@ -4,11 +4,11 @@
 
 use std::sync::Arc;
 
-use crate::backend::Reader;
 use crate::radix::address::{Address, Prefix};
 use crate::radix::branch::Branch;
 use crate::radix::core::{Core, edge_of};
 use crate::radix::error::{Error, Result};
+use crate::radix::leaves::View;
 use crate::radix::node::{Edge, EdgeRef, Stop, common};
 use crate::radix::node_hash::Root;
 use crate::radix::nodes::{Loaded, Place};
@@ -52,15 +52,15 @@ enum Pending {
 }
 
 /// The differences of two states; see [`Tree::diff`]. After an error it ends.
-pub struct Diff {
+pub struct Diff<'a> {
     core: Arc<Core>,
-    reader: Box<dyn Reader + Send>,
+    view: View<'a>,
     from: Root,
     to: Root,
     pending: Vec<Pending>,
 }
 
-impl std::fmt::Debug for Diff {
+impl std::fmt::Debug for Diff<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Diff")
             .field("from", &self.from)
@@ -77,17 +77,11 @@ impl Tree {
     ///
     /// # Errors
     /// [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::Corruption`] and those of the back-end.
-    pub fn diff(&self, from: &Root, to: &Root) -> Result<Diff> {
+    pub fn diff(&self, from: &Root, to: &Root) -> Result<Diff<'static>> {
         let (reader, before) = self.open(from)?;
         let after = edge_of(&*reader, self.tree_name().id, self.name(), to)?;
-        let both = Pending::Both(Prefix::EMPTY, At::of(before.as_ref()), At::of(after.as_ref()));
-        Ok(Diff {
-            core: Arc::clone(self.core()),
-            reader,
-            from: *from,
-            to: *to,
-            pending: vec![both],
-        })
+        let core = Arc::clone(self.core());
+        Ok(Diff::new(core, View::Snapshot(reader), before.as_ref(), after.as_ref()))
     }
 }
 
@@ -147,7 +141,19 @@ impl Below {
     }
 }
 
-impl Diff {
+impl<'a> Diff<'a> {
+    /// The differences of two whole trees.
+    pub(crate) fn new(
+        core: Arc<Core>,
+        view: View<'a>,
+        before: Option<&Edge>,
+        after: Option<&Edge>,
+    ) -> Self {
+        let root = |edge: Option<&Edge>| edge.map_or(Root::EMPTY, |edge| edge.top);
+        let both = Pending::Both(Prefix::EMPTY, At::of(before), At::of(after));
+        Self { core, view, from: root(before), to: root(after), pending: vec![both] }
+    }
+
     /// The value and the children at a place so many tokens further, where `path` leads.
     fn open(&self, root: &Root, path: Prefix, at: At, along: usize) -> Result<(Value, Below)> {
         let At::Edge(edge, above) = at else { return Ok((None, Below::Nothing)) };
@@ -159,7 +165,7 @@ impl Diff {
             Stop::Leaf(value) => return Ok((Some(value), Below::Nothing)),
             Stop::Row(node) => node,
         };
-        Ok(match self.core.nodes(&*self.reader, root).load_whole(&Place { node, path })? {
+        Ok(match self.core.nodes(self.view.reader(), root).load_whole(&Place { node, path })? {
             Loaded::Value(value) => (Some(value), Below::Nothing),
             Loaded::Branch(branch) => (branch.value().map(Into::into), Below::Branch(branch)),
         })
@@ -207,7 +213,7 @@ impl Diff {
     }
 }
 
-impl Iterator for Diff {
+impl Iterator for Diff<'_> {
     type Item = Result<Difference>;
 
     fn next(&mut self) -> Option<Self::Item> {
@@ -221,12 +227,16 @@ impl Iterator for Diff {
                 }
                 Pending::Children(path, ones, twos, from) => self.children(path, ones, twos, from),
                 Pending::Value(path, before, after) => {
+                    let root = if before.is_some() { self.from } else { self.to };
                     let address = Address::try_from(path).map_err(|_| Error::Corruption {
-                        root: Some(self.from),
+                        root: Some(root),
                         path,
-                        node: self.from,
+                        node: root,
                         what: "the empty address has a value".into(),
                     });
+                    if address.is_err() {
+                        self.pending.clear();
+                    }
                     let bytes = |value: Value| value.map(|value| value.to_vec());
                     return Some(address.map(|address| Difference {
                         address,
@@ -244,7 +254,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
-    use crate::backend::{self, Cursor, Table};
+    use crate::backend::{self, Cursor, Reader, Table};
     use crate::memory::Memory;
     use crate::radix::change::Change;
     use crate::radix::options::Options;
@@ -275,7 +285,8 @@ mod tests {
     fn counted(tree: &Tree, from: &Root, to: &Root, count: usize) -> (Vec<Difference>, u64) {
         let mut diff = tree.diff(from, to).unwrap();
         let reads = Arc::new(AtomicU64::new(0));
-        diff.reader = Box::new(Counting { reader: diff.reader, reads: Arc::clone(&reads) });
+        let View::Snapshot(reader) = diff.view else { panic!("it has a snapshot") };
+        diff.view = View::Snapshot(Box::new(Counting { reader, reads: Arc::clone(&reads) }));
         let found = diff.take(count).map(Result::unwrap).collect();
         (found, reads.load(Ordering::Relaxed))
     }

@@ -78,7 +78,20 @@ pub enum Error {
         /// How many it may have.
         max: usize,
     },
-    /// A key or value of the metadata map, or metadata of a version, of a size that is not taken.
+    /// A value that is larger than every back-end can hold. Split it.
+    #[error("{}the value of address {address} has {bytes} bytes; at most {max} are taken", at(*.index))]
+    ValueTooLarge {
+        /// Its address.
+        address: Address,
+        /// Which change of the batch it is in, if it is in one.
+        index: Option<usize>,
+        /// How many bytes it has.
+        bytes: usize,
+        /// How many it may have.
+        max: usize,
+    },
+    /// A key or value of the metadata map, metadata of a version, or a transaction or row, of a size that is not taken by the
+    /// store or this back-end.
     #[error("{what} of {bytes} bytes; {min} to {max} are taken")]
     Size {
         /// What it is.
@@ -90,7 +103,8 @@ pub enum Error {
         /// How many it may have.
         max: usize,
     },
-    /// A node is missing, or its bytes are not those that were written. Restore it from a copy, or prune the root.
+    /// A node is missing, or its bytes are not those that were written, or cannot be read. Restore the store from a copy, or
+    /// take out what is damaged by [`Store::repair`](crate::radix::Store::repair): to prune the root its nodes must be read.
     #[error("corrupted: {what} below root {} at {path:?}, node {node}", root_text(*.root))]
     Corruption {
         /// The root that was read, where there is one.
@@ -102,7 +116,8 @@ pub enum Error {
         /// Which rule is broken.
         what: String,
     },
-    /// A row of the bookkeeping (trees, versions) breaks the format, or contradicts another.
+    /// A row of the bookkeeping (trees, versions) breaks the format, or contradicts another; or the back-end found something
+    /// damaged, and it is not known of which node. As [`Corruption`](Self::Corruption).
     #[error("corrupted: {what}")]
     CorruptRow {
         /// Which row, and which rule it breaks.
@@ -158,7 +173,20 @@ impl From<backend::Error> for Error {
             backend::Error::Busy { .. } | backend::Error::Locked { .. } => Self::Busy(error),
             backend::Error::ReadOnly { .. } => Self::ReadOnly(error),
             backend::Error::Unsupported { .. } => Self::Unsupported(error),
+            backend::Error::Size { what, bytes, min, max } => Self::Size { what, bytes, min, max },
+            backend::Error::Corruption { .. } => Self::CorruptRow { what: told(&error) },
             _ => Self::BackEnd(error),
         }
     }
+}
+
+/// An error and its causes.
+pub(crate) fn told(error: &backend::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        text.extend([": ", &error.to_string()]);
+        cause = error.source();
+    }
+    text
 }

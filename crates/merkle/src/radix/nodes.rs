@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::backend::{Reader, Table};
+use crate::backend::{self, Reader, Table};
 use crate::cache::{Cache, Held, Key};
 use crate::radix::address::{ADDRESS_BYTES_MAX, Prefix};
 use crate::radix::branch::Branch;
-use crate::radix::error::{Error, Result};
+use crate::radix::error::{Error, Result, told};
 use crate::radix::node::{Broken, Edge, Stop, StopRef, common};
 use crate::radix::node_hash::{NodeHash, Root};
 use crate::radix::row::{Content, Row, RowKey, key_of};
@@ -93,6 +93,19 @@ impl Nodes<'_> {
         Error::Corruption { root: self.root, path: place.path, node: place.node, what: what.into() }
     }
 
+    /// What the back-end says when it is asked for a stop.
+    fn failure(&self, place: &Place, error: backend::Error) -> Error {
+        match error {
+            backend::Error::Corruption { .. } => self.corruption(place, told(&error)),
+            error => error.into(),
+        }
+    }
+
+    fn row(&self, place: &Place) -> Result<Option<Vec<u8>>> {
+        let row = self.reader.get(Table::Main, &key_of(&place.node));
+        row.map_err(|error| self.failure(place, error))
+    }
+
     /// A row of a stop. `base` gives the branch that a difference is from.
     fn decode(
         &self,
@@ -133,7 +146,7 @@ impl Nodes<'_> {
         if let Some(branch) = self.base_in_memory(base) {
             return Ok(branch);
         }
-        let row = self.reader.get(Table::Main, &key_of(&base))?;
+        let row = self.row(&Place { node: base, path: place.path })?;
         self.decode_base(place, base, row)
     }
 
@@ -156,8 +169,7 @@ impl Nodes<'_> {
         if let Some(loaded) = self.cache.get(place.node) {
             return Ok(loaded);
         }
-        let row = self.reader.get(Table::Main, &key_of(&place.node))?;
-        self.decode(place, row, |base| self.base(place, base))
+        self.decode(place, self.row(place)?, |base| self.base(place, base))
     }
 
     /// A stop below which all is gone over: none of its children lies deeper than an address can be.
@@ -177,7 +189,12 @@ impl Nodes<'_> {
         let mut loaded: Vec<Option<Loaded>> =
             places.iter().map(|place| self.cache.get(place.node)).collect();
         let missing: Vec<usize> = (0..places.len()).filter(|&at| loaded[at].is_none()).collect();
-        let rows = self.rows(missing.iter().map(|&at| places[at].node))?;
+        let one_by_one = || places.iter().map(|place| self.load(place)).collect();
+        let rows = match self.rows(missing.iter().map(|&at| places[at].node)) {
+            // To see which it is.
+            Err(backend::Error::Corruption { .. }) => return one_by_one(),
+            rows => rows?,
+        };
         let mut bases = BTreeMap::new();
         for (&at, row) in missing.iter().zip(&rows) {
             let row = row.as_deref().map(|row| Row::decode(&key_of(&places[at].node), row));
@@ -193,7 +210,11 @@ impl Nodes<'_> {
             .filter(|(_, (_, branch))| branch.is_none())
             .map(|(base, _)| *base)
             .collect();
-        for (base, row) in wanted.iter().zip(self.rows(wanted.iter().copied())?) {
+        let base_rows = match self.rows(wanted.iter().copied()) {
+            Err(backend::Error::Corruption { .. }) => return one_by_one(),
+            rows => rows?,
+        };
+        for (base, row) in wanted.iter().zip(base_rows) {
             if let Some((place, branch)) = bases.get_mut(base) {
                 *branch = Some(self.decode_base(place, *base, row)?);
             }
@@ -208,13 +229,13 @@ impl Nodes<'_> {
         Ok(loaded.into_iter().flatten().collect())
     }
 
-    fn rows(&self, nodes: impl Iterator<Item = NodeHash>) -> Result<Vec<Option<Vec<u8>>>> {
+    fn rows(&self, nodes: impl Iterator<Item = NodeHash>) -> backend::Result<Vec<Option<Vec<u8>>>> {
         let keys: Vec<RowKey> = nodes.map(|node| key_of(&node)).collect();
         let keys: Vec<&[u8]> = keys.iter().map(RowKey::as_slice).collect();
         if keys.is_empty() {
             return Ok(Vec::new());
         }
-        Ok(self.reader.get_many(Table::Main, &keys)?)
+        self.reader.get_many(Table::Main, &keys)
     }
 
     /// The values of addresses, which ascend, below an edge at the empty address; they go down together, and each stop is

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::backend::{Database, Reader, Table};
 use crate::radix::address::{Address, Prefix};
 use crate::radix::change::Change;
-use crate::radix::core::{Core, edge_of};
+use crate::radix::core::{Core, Snapshot, edge_of};
 use crate::radix::error::{Error, Result};
 use crate::radix::leaves::{Leaves, Order, View};
 use crate::radix::node::Edge;
@@ -15,14 +15,17 @@ use crate::radix::nodes::find_in_memory;
 use crate::radix::options::Options;
 use crate::radix::transaction::{
     Committed, METADATA, PruneOptions, Pruned, Transaction, TreeName, build_on, find,
+    metadata_entries_of, metadata_of,
 };
-use crate::radix::versions::{self, VERSIONS, VersionId};
+use crate::radix::versions::{self, VERSIONS, Version, VersionId};
 
 /// The indexes that a database must be opened with to hold a [`Store`].
 pub const INDEXES: [&str; 2] = [VERSIONS, METADATA];
 
-/// A store of named trees in a database. Clones are the same store; threads may share it. No other store may be open in the same
-/// database for writing.
+/// A store of named trees in a database. Clones are the same store; threads may share it.
+///
+/// Several stores may be open in one database at once, in one process or, where the back-end takes it, in several: each sees
+/// what the others committed before the call began. Keys of the main table and of the index of versions are the store's alone.
 #[derive(Debug, Clone)]
 pub struct Store {
     core: Arc<Core>,
@@ -56,27 +59,30 @@ impl Store {
     /// Cost: a row for each tree; a commit for a new store.
     ///
     /// # Errors
-    /// [`Error::CorruptRow`] if something else is there or it has another format; those of the back-end.
+    /// [`Error::Unsupported`] if the store has another format; [`Error::CorruptRow`] if something else is in the database, or the
+    /// bookkeeping is damaged, for which there is [`repair`](Self::repair); those of the back-end.
     pub fn open(database: Arc<dyn Database>, options: &Options) -> Result<Self> {
         if !versions::is_formatted(&*database.reader()?)? {
             let mut writer = database.writer()?;
-            if writer.count(Table::Main)? > 0 || writer.count(Table::Index(VERSIONS))? > 0 {
-                return Err(Error::CorruptRow {
-                    what: "the database has entries, but no radix state".into(),
-                });
+            // Somebody else may have been first.
+            if !versions::is_formatted(&*writer)? {
+                if writer.count(Table::Main)? > 0 || writer.count(Table::Index(VERSIONS))? > 0 {
+                    return Err(Error::CorruptRow {
+                        what: "the database has entries, but no radix state".into(),
+                    });
+                }
+                versions::format(&mut *writer)?;
+                let receipt = writer.commit()?;
+                database.settle(receipt)?;
             }
-            versions::format(&mut *writer)?;
-            let receipt = writer.commit()?;
-            database.settle(receipt)?;
         }
         let reader = database.reader()?;
-        versions::check_format(&*reader)?;
-        let trees = versions::trees(&*reader)?;
-        versions::check_trees(&*reader, &trees)?;
-        let last = versions::last_version(&*reader)?;
+        versions::check_format(&*reader, database.name())?;
+        let head = versions::head(&*reader)?;
+        let last_tree = versions::trees(&*reader)?.into_iter().map(|(_, id)| id).max();
+        versions::check_head(&head, last_tree, versions::last_version(&*reader)?)?;
         drop(reader);
-        let trees = trees.into_iter().map(|(_, id)| id);
-        Ok(Self { core: Arc::new(Core::new(database, *options, trees, last)) })
+        Ok(Self { core: Arc::new(Core::new(database, *options)) })
     }
 
     /// The database.
@@ -166,9 +172,9 @@ impl Store {
     /// The value of a key of the metadata map.
     ///
     /// # Errors
-    /// Those of the back-end.
+    /// [`Error::Size`] and those of the back-end.
     pub fn metadata(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        Ok(self.core.database.reader()?.get(Table::Index(METADATA), key)?)
+        metadata_of(&*self.core.database.reader()?, key)
     }
 
     /// Binds a key of the metadata map, or with `None` removes it.
@@ -186,17 +192,7 @@ impl Store {
     /// # Errors
     /// Those of the back-end.
     pub fn metadata_entries(&self, prefix: &[u8]) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-        let reader = self.core.database.reader()?;
-        let mut cursor = reader.cursor(Table::Index(METADATA))?;
-        cursor.seek(prefix)?;
-        let mut entries = Vec::new();
-        while let Some((key, value)) = cursor.next()? {
-            if !key.starts_with(prefix) {
-                break;
-            }
-            entries.push((key, value));
-        }
-        Ok(entries)
+        metadata_entries_of(&*self.core.database.reader()?, prefix)
     }
 
     /// Bytes of nodes in memory.
@@ -226,8 +222,8 @@ impl Tree {
     }
 
     /// Refuses a tree that was deleted.
-    fn check(&self) -> Result<()> {
-        if self.core.has_tree(self.tree.id)? {
+    fn check(&self, reader: &(impl Reader + ?Sized), transactions: u64) -> Result<()> {
+        if self.core.has_tree(self.tree.id, reader, transactions)? {
             return Ok(());
         }
         Err(Error::UnknownTree { name: self.tree.name.clone() })
@@ -244,17 +240,32 @@ impl Tree {
     /// Begins a transaction, in which the tree is not deleted by another.
     pub(crate) fn transaction(&self) -> Result<Transaction<'_>> {
         let transaction = Transaction::new(&self.core)?;
-        self.check()?;
+        let (reader, transactions) = transaction.stand();
+        self.check(reader, transactions)?;
         Ok(transaction)
+    }
+
+    /// A snapshot, in which the tree is.
+    pub(crate) fn snapshot(&self) -> Result<Snapshot> {
+        let snapshot = self.core.snapshot()?;
+        self.check(&*snapshot.reader, snapshot.transactions)?;
+        Ok(snapshot)
     }
 
     /// A snapshot, and the edge of a root in it.
     pub(crate) fn open(&self, root: &Root) -> Result<(Box<dyn Reader + Send>, Option<Edge>)> {
-        self.check()?;
-        let (reader, generation) = self.core.snapshot()?;
+        self.open_in(self.snapshot()?, root)
+    }
+
+    fn open_in(
+        &self,
+        snapshot: Snapshot,
+        root: &Root,
+    ) -> Result<(Box<dyn Reader + Send>, Option<Edge>)> {
+        let Snapshot { reader, transactions } = snapshot;
         let edge = edge_of(&*reader, self.tree.id, &self.tree.name, root)?;
         if let Some(edge) = &edge {
-            self.core.found(self.tree.id, root, edge, generation);
+            self.core.found(self.tree.id, root, edge, transactions);
         }
         Ok((reader, edge))
     }
@@ -319,8 +330,8 @@ impl Tree {
     /// # Errors
     /// [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::Corruption`] and those of the back-end.
     pub fn get(&self, root: &Root, addresses: &[Address]) -> Result<Vec<Option<Vec<u8>>>> {
-        self.check()?;
-        // With all of it in memory no snapshot is needed: a root that is known is retained, and nodes do not change.
+        let snapshot = self.core.refresh()?;
+        // With all of it in memory nothing else is needed: a root that is known is retained, and nodes do not change.
         if let Some(edge) = self.core.known(self.tree.id, root)
             && let Ok(values) = addresses
                 .iter()
@@ -329,7 +340,13 @@ impl Tree {
         {
             return Ok(values);
         }
-        let (reader, edge) = self.open(root)?;
+        let (reader, edge) = match snapshot {
+            Some(snapshot) => {
+                self.check(&*snapshot.reader, snapshot.transactions)?;
+                self.open_in(snapshot, root)?
+            }
+            None => self.open(root)?,
+        };
         match edge {
             Some(edge) => find(&self.core.nodes(&*reader, root), &edge, addresses),
             None => Ok(vec![None; addresses.len()]),
@@ -425,23 +442,20 @@ impl Tree {
 
     /// All retained versions, in the order of their commits.
     ///
-    /// Cost: a row for each root and two for each version.
+    /// Cost: a row for each root and each version, and one more for each version whose root has a newer one.
     ///
     /// # Errors
     /// [`Error::UnknownTree`], [`Error::CorruptRow`] and those of the back-end.
     pub fn versions(&self) -> Result<Vec<VersionInfo>> {
-        self.check()?;
-        let reader = self.core.database.reader()?;
-        let mut infos = Vec::new();
-        for (root, ids) in versions::roots(&*reader, self.tree.id)? {
-            for id in ids {
-                let version = versions::version(&*reader, id)?;
-                let parent = version.neighbour.filter(|_| version.is_child);
-                let metadata = version.metadata;
-                infos.push(VersionInfo { id, root, parent, children: Vec::new(), metadata });
-            }
-        }
-        infos.sort_by_key(|info| info.id);
+        let Snapshot { reader, .. } = self.snapshot()?;
+        let info = |(id, version): (VersionId, Version)| VersionInfo {
+            id,
+            root: version.edge.top,
+            parent: version.neighbour.filter(|_| version.is_child),
+            children: Vec::new(),
+            metadata: version.metadata,
+        };
+        let mut infos: Vec<VersionInfo> = self.rows(&*reader)?.into_iter().map(info).collect();
         for at in 0..infos.len() {
             let child = infos[at].id;
             let Some(parent) = infos[at].parent else { continue };
@@ -455,5 +469,21 @@ impl Tree {
             }
         }
         Ok(infos)
+    }
+    /// All versions as they are stored, ascending.
+    pub(crate) fn rows(&self, reader: &dyn Reader) -> Result<Vec<(VersionId, Version)>> {
+        let mut rows = Vec::new();
+        for (root, ids) in versions::roots(reader, self.tree.id)? {
+            for id in ids {
+                let version = versions::version(reader, id)?;
+                if version.edge.top != root {
+                    let what = format!("version {id} is not one of root {root}");
+                    return Err(Error::CorruptRow { what });
+                }
+                rows.push((id, version));
+            }
+        }
+        rows.sort_unstable_by_key(|(id, _)| *id);
+        Ok(rows)
     }
 }

@@ -141,7 +141,7 @@ impl Tree {
                 pending.push((path, *hash));
             }
         }
-        take(self, transaction, bulk, root)
+        take(self, transaction, bulk, root, &[])
     }
 }
 

@@ -3,10 +3,9 @@
 //! A transaction sees what it has done itself. Dropped before [`finish`](Transaction::finish) it has done nothing.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard};
 
-use crate::backend::{KEY_BYTES_MAX, Table, VALUE_BYTES_MAX, Writer};
+use crate::backend::{Entry, KEY_BYTES_MAX, Reader, Table, VALUE_BYTES_MAX, Writer};
 use crate::radix::address::{Address, Prefix};
 use crate::radix::build::{Built, NewStop, build};
 use crate::radix::change::{Change, sorted};
@@ -20,7 +19,7 @@ use crate::radix::nodes::{Loaded, NodeCache, Nodes};
 use crate::radix::row::Content;
 use crate::radix::rows::{Effect, RowChanges};
 use crate::radix::spans::each_edge_not_in;
-use crate::radix::versions::{self, TreeId, Version, VersionId};
+use crate::radix::versions::{self, Head, Ids, TreeId, Version, VersionId};
 
 /// The index of the metadata map.
 pub const METADATA: &str = "metadata";
@@ -82,7 +81,10 @@ pub enum Pruned {
 pub struct Transaction<'a> {
     core: &'a Arc<Core>,
     writer: Box<dyn Writer + 'a>,
+    head: Head,
     moves: Moves,
+    /// Whether trees or versions were changed.
+    is_changed: bool,
     /// Whether a call failed that had changed something.
     is_aborted: bool,
     /// Given back last.
@@ -114,7 +116,15 @@ impl<'a> Transaction<'a> {
     pub(crate) fn new(core: &'a Arc<Core>) -> Result<Self> {
         let turn = core.turn();
         let writer = core.database.writer()?;
-        Ok(Self { core, writer, moves: Moves::default(), is_aborted: false, turn })
+        let head = versions::head(&*writer)?;
+        core.follow(&head);
+        let moves = Moves::default();
+        Ok(Self { core, writer, head, moves, is_changed: false, is_aborted: false, turn })
+    }
+
+    /// What it reads from, and after how many transactions.
+    pub(crate) fn stand(&self) -> (&(dyn Writer + 'a), u64) {
+        (&*self.writer, self.head.transactions)
     }
 
     /// Makes everything visible, and returns when it is as durable as the database promises.
@@ -123,9 +133,13 @@ impl<'a> Transaction<'a> {
     /// [`Error::Aborted`], [`Error::StoreFull`], [`Error::Busy`], [`Error::BackEnd`]: nothing was done, unless the source says that the outcome is
     /// unknown or the database poisoned.
     pub fn finish(self) -> Result<()> {
-        let Self { core, writer, moves, is_aborted, turn } = self;
+        let Self { core, mut writer, mut head, moves, is_changed, is_aborted, turn } = self;
         if is_aborted {
             return Err(Error::Aborted);
+        }
+        if is_changed {
+            head.transactions += 1;
+            versions::put_head(&mut *writer, &head)?;
         }
         let receipt = match writer.commit() {
             Ok(receipt) => receipt,
@@ -134,13 +148,14 @@ impl<'a> Transaction<'a> {
                 return Err(error.into());
             }
         };
-        core.note(moves);
+        core.note(moves, head.transactions);
         drop(turn);
         Ok(core.database.settle(receipt)?)
     }
 
     /// Does what leaves something half done if it fails.
     fn change<T>(&mut self, change: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        self.is_changed = true;
         let was_aborted = std::mem::replace(&mut self.is_aborted, true);
         let changed = change(self)?;
         self.is_aborted = was_aborted;
@@ -167,7 +182,8 @@ impl<'a> Transaction<'a> {
         if versions::tree(&*self.writer, name)?.is_some() {
             return Err(Error::TreeExists { name: name.to_owned() });
         }
-        let id = self.change(|this| versions::create_tree(&mut *this.writer, name))?;
+        let id =
+            self.change(|this| versions::create_tree(&mut *this.writer, name, &mut this.head))?;
         self.moves.trees.push((id, true));
         Ok(id)
     }
@@ -226,7 +242,7 @@ impl<'a> Transaction<'a> {
     /// several; hashes each node that changes once; reads and writes a row for each stop that changes.
     ///
     /// # Errors
-    /// In this order: [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::DuplicateAddress`],
+    /// In this order: [`Error::UnknownTree`], [`Error::UnknownRoot`], [`Error::ValueTooLarge`], [`Error::DuplicateAddress`],
     /// [`Error::AddressNotFound`] or [`Error::PrefixNotFound`]; nothing was done then. [`Error::Corruption`] and those of
     /// the back-end: the transaction should be dropped.
     pub fn commit(&mut self, tree: &str, parent: &Root, changes: &[Change]) -> Result<Committed> {
@@ -264,27 +280,50 @@ impl<'a> Transaction<'a> {
         let Some(at) = built.root else {
             return Ok(Committed { root: Root::EMPTY, version: None, added: 0 });
         };
-        self.change(|this| this.add(tree, parent, edge.as_ref(), &built, at, metadata))
+        let neighbour = versions::newest_of_root(&*self.writer, tree.id, parent)?;
+        self.change(|this| this.add(tree, edge.as_ref(), neighbour, &built, at, metadata))
+    }
+
+    /// Retains what changes make of a version, also if there are none, and joins it to that one. Answers the edge of the
+    /// whole tree as well; nothing if the outcome is the empty state.
+    pub(crate) fn commit_on(
+        &mut self,
+        tree: &TreeName,
+        (neighbour, edge): &(VersionId, Edge),
+        changes: &[Change],
+        metadata: &[u8],
+    ) -> Result<Option<(Committed, Edge)>> {
+        if changes.is_empty() {
+            let edge = edge.clone();
+            let version = self.add_version(tree, edge.clone(), Some(*neighbour), metadata)?;
+            let committed = Committed { root: edge.top, version: Some(version), added: 0 };
+            return Ok(Some((committed, edge)));
+        }
+        let built = self.built(Some(edge), &edge.top, changes)?;
+        let Some(at) = built.root else { return Ok(None) };
+        let add =
+            |this: &mut Self| this.add(tree, Some(edge), Some(*neighbour), &built, at, metadata);
+        Ok(Some((self.change(add)?, built.edge(at))))
     }
 
     /// Retains what a batch made of a root.
     fn add(
         &mut self,
         tree: &TreeName,
-        parent: &Root,
         edge: Option<&Edge>,
+        neighbour: Option<VersionId>,
         built: &Built,
         at: usize,
         metadata: &[u8],
     ) -> Result<Committed> {
         let mut rows = RowChanges::default();
+        let parent = edge.map_or(Root::EMPTY, |edge| edge.top);
         add_new(built, at, edge.map(|edge| edge.top), &mut rows, &self.core.cache);
         let Effect { added, .. } =
-            rows.apply(&mut *self.writer, false).map_err(|error| error.below(parent))?;
+            rows.apply(&mut *self.writer, false).map_err(|error| error.below(&parent))?;
 
         let edge = built.edge(at);
         let root = edge.top;
-        let neighbour = versions::of_root(&*self.writer, tree.id, parent)?.last().copied();
         let version = self.add_version(tree, edge, neighbour, metadata)?;
         Ok(Committed { root, version: Some(version), added })
     }
@@ -298,22 +337,24 @@ impl<'a> Transaction<'a> {
         metadata: &[u8],
     ) -> Result<VersionId> {
         let root = edge.top;
-        let version = VersionId(self.core.last_version.fetch_add(1, Ordering::Relaxed) + 1);
+        self.is_changed = true;
+        self.head.last_version += 1;
+        let version = VersionId(self.head.last_version);
         if let Some(neighbour) = neighbour {
-            self.with_version(neighbour, |parent| parent.dependents.push(version))?;
+            self.with_version(neighbour, |writer, row| {
+                versions::add_dependent(writer, neighbour, row, version)
+            })?;
         }
         let row = Version {
             tree: tree.id,
             edge: edge.clone(),
             neighbour,
             is_child: neighbour.is_some(),
-            dependents: Vec::new(),
+            dependents: Ids::default(),
             metadata: metadata.to_vec(),
         };
-        versions::put_version(&mut *self.writer, version, &row)?;
-        let mut ids = versions::of_root(&*self.writer, tree.id, &root)?;
-        ids.push(version);
-        versions::put_root(&mut *self.writer, tree.id, &root, &ids)?;
+        versions::add_version(&mut *self.writer, version, &row)?;
+        versions::add_to_root(&mut *self.writer, tree.id, &root, version)?;
         self.moves.roots.push((tree.id, root, Some(edge)));
         Ok(version)
     }
@@ -432,29 +473,29 @@ impl<'a> Transaction<'a> {
         if *root == Root::EMPTY {
             return Ok(Pruned::EmptyRoot);
         }
-        let ids = versions::of_root(&*self.writer, tree.id, root)?;
-        let Some(oldest) = ids.first() else { return Ok(Pruned::Unknown) };
-        if options.keep_fork_points && ids.len() == 1 {
-            let children = self.children(&versions::version(&*self.writer, *oldest)?)?.len();
+        let Some((oldest, count)) = versions::oldest_of_root(&*self.writer, tree.id, root)? else {
+            return Ok(Pruned::Unknown);
+        };
+        if options.keep_fork_points && count == 1 {
+            let children = self.children(oldest)?;
             if children > 1 {
                 return Ok(Pruned::ForkPoint(children));
             }
         }
-        let effect = self.change(|this| this.remove_version(tree, root, *oldest, options.list))?;
-        if ids.len() > 1 {
-            return Ok(Pruned::Counted(ids.len() - 1));
+        let effect = self.change(|this| this.remove_version(tree, root, oldest, options.list))?;
+        if count > 1 {
+            return Ok(Pruned::Counted(usize::try_from(count - 1).unwrap_or(usize::MAX)));
         }
         let hashes = effect.removed_hashes.into_iter().collect();
         Ok(Pruned::Removed { count: effect.removed, hashes })
     }
 
-    /// The versions whose nearest retained ancestor a version is.
-    fn children(&self, version: &Version) -> Result<Vec<VersionId>> {
-        let mut children = Vec::new();
-        for id in &version.dependents {
-            if versions::version(&*self.writer, *id)?.is_child {
-                children.push(*id);
-            }
+    /// How many versions have this one as their nearest retained ancestor.
+    fn children(&self, id: VersionId) -> Result<usize> {
+        let version = versions::version(&*self.writer, id)?;
+        let mut children = 0;
+        for id in versions::dependents(&*self.writer, id, &version)? {
+            children += usize::from(versions::version(&*self.writer, id)?.is_child);
         }
         Ok(children)
     }
@@ -476,7 +517,7 @@ impl<'a> Transaction<'a> {
         depth: u64,
     ) -> Result<u64> {
         self.edge(tree, tip)?;
-        let mut next = versions::of_root(&*self.writer, tree.id, tip)?.last().copied();
+        let mut next = versions::newest_of_root(&*self.writer, tree.id, tip)?;
         let mut beyond = Vec::new();
         let mut passed = 0;
         while let Some(version) = next {
@@ -486,6 +527,9 @@ impl<'a> Transaction<'a> {
             }
             passed += 1;
             next = row.neighbour.filter(|_| row.is_child);
+        }
+        if beyond.is_empty() {
+            return Ok(0);
         }
         // Oldest first: each differs from its only child by what that one changed.
         self.change(|this| {
@@ -513,6 +557,9 @@ impl<'a> Transaction<'a> {
                 beyond.extend(versions.into_iter().map(|version| (version, root)));
             }
         }
+        if beyond.is_empty() {
+            return Ok(0);
+        }
         beyond.sort_unstable();
         self.change(|this| {
             // Newest first: forks go before what they were made of.
@@ -533,8 +580,9 @@ impl<'a> Transaction<'a> {
         wants_hashes: bool,
     ) -> Result<Effect> {
         let version = versions::version(&*self.writer, id)?;
+        let dependents = versions::dependents(&*self.writer, id, &version)?;
         let neighbours: Vec<VersionId> =
-            version.neighbour.iter().chain(&version.dependents).copied().collect();
+            version.neighbour.iter().chain(&dependents).copied().collect();
         let mut edges = Vec::with_capacity(neighbours.len());
         for neighbour in &neighbours {
             edges.push(versions::version(&*self.writer, *neighbour)?.edge);
@@ -556,37 +604,48 @@ impl<'a> Transaction<'a> {
         }
         let effect =
             rows.apply(&mut *self.writer, wants_hashes).map_err(|error| error.below(root))?;
-        self.take_out(id, &version)?;
-        let mut ids = versions::of_root(&*self.writer, tree.id, root)?;
-        ids.retain(|other| *other != id);
-        versions::put_root(&mut *self.writer, tree.id, root, &ids)?;
-        if ids.is_empty() {
+        self.take_out(id, &version, &dependents)?;
+        if versions::take_from_root(&mut *self.writer, tree.id, root, id)? == 0 {
             self.moves.roots.push((tree.id, *root, None));
         }
         Ok(effect)
     }
 
     /// Takes a version out of the forest: its dependents are joined to its neighbour, or to the first of them.
-    fn take_out(&mut self, id: VersionId, version: &Version) -> Result<()> {
-        versions::remove_version(&mut *self.writer, id)?;
-        let hub = version.neighbour.or(version.dependents.first().copied());
-        for dependent in &version.dependents {
-            self.with_version(*dependent, |row| {
+    fn take_out(
+        &mut self,
+        id: VersionId,
+        version: &Version,
+        dependents: &[VersionId],
+    ) -> Result<()> {
+        versions::remove_version(&mut *self.writer, id, dependents)?;
+        let hub = version.neighbour.or(dependents.first().copied());
+        for dependent in dependents {
+            self.with_version(*dependent, |_, row| {
                 row.neighbour = hub.filter(|hub| hub != dependent);
                 row.is_child &= version.is_child;
+                Ok(())
             })?;
         }
         let Some(hub) = hub else { return Ok(()) };
-        self.with_version(hub, |row| {
-            row.dependents.retain(|other| *other != id);
-            row.dependents.extend(version.dependents.iter().filter(|other| **other != hub));
-            row.dependents.sort_unstable();
+        self.with_version(hub, |writer, row| {
+            if version.neighbour.is_some() {
+                versions::take_dependent(writer, hub, row, id)?;
+            }
+            for dependent in dependents.iter().filter(|dependent| **dependent != hub) {
+                versions::add_dependent(writer, hub, row, *dependent)?;
+            }
+            Ok(())
         })
     }
 
-    fn with_version(&mut self, id: VersionId, change: impl FnOnce(&mut Version)) -> Result<()> {
+    fn with_version(
+        &mut self,
+        id: VersionId,
+        change: impl FnOnce(&mut dyn Writer, &mut Version) -> Result<()>,
+    ) -> Result<()> {
         let mut row = versions::version(&*self.writer, id)?;
-        change(&mut row);
+        change(&mut *self.writer, &mut row)?;
         versions::put_version(&mut *self.writer, id, &row)
     }
 
@@ -595,8 +654,15 @@ impl<'a> Transaction<'a> {
     /// # Errors
     /// [`Error::Size`] and those of the back-end.
     pub fn metadata(&self, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        check_size("key of the metadata", key.len(), 1, KEY_BYTES_MAX)?;
-        Ok(self.writer.get(METADATA_TABLE, key)?)
+        metadata_of(&*self.writer, key)
+    }
+
+    /// Entries of the metadata map whose keys have a prefix, in the order of the keys.
+    ///
+    /// # Errors
+    /// Those of the back-end.
+    pub fn metadata_entries(&self, prefix: &[u8]) -> Result<Vec<Entry>> {
+        metadata_entries_of(&*self.writer, prefix)
     }
 
     /// Binds a key of the metadata map, or with `None` removes it.
@@ -612,6 +678,29 @@ impl<'a> Transaction<'a> {
         }
         Ok(())
     }
+}
+
+/// The value of a key of the metadata map.
+pub(crate) fn metadata_of(reader: &(impl Reader + ?Sized), key: &[u8]) -> Result<Option<Vec<u8>>> {
+    check_size("key of the metadata", key.len(), 1, KEY_BYTES_MAX)?;
+    Ok(reader.get(METADATA_TABLE, key)?)
+}
+
+/// The entries of the metadata map whose keys have a prefix.
+pub(crate) fn metadata_entries_of(
+    reader: &(impl Reader + ?Sized),
+    prefix: &[u8],
+) -> Result<Vec<Entry>> {
+    let mut cursor = reader.cursor(METADATA_TABLE)?;
+    cursor.seek(prefix)?;
+    let mut entries = Vec::new();
+    while let Some((key, value)) = cursor.next()? {
+        if !key.starts_with(prefix) {
+            break;
+        }
+        entries.push((key, value));
+    }
+    Ok(entries)
 }
 
 /// Builds the tree of a batch; reads ahead what it leads through.

@@ -7,7 +7,7 @@ use crate::backend::{Reader, Table};
 use crate::radix::address::Prefix;
 use crate::radix::error::{Error, Result};
 use crate::radix::hashing::{chain_hashes, hash_branch, hash_leaf, stop_hash, top_of};
-use crate::radix::node::{Edge, Stop};
+use crate::radix::node::{Broken, Edge, Stop};
 use crate::radix::node_hash::{NodeHash, Root};
 use crate::radix::nodes::{Loaded, NodeCache, Nodes, Place};
 use crate::radix::row::{
@@ -16,7 +16,7 @@ use crate::radix::row::{
 };
 use crate::radix::spans::each_edge_not_in;
 use crate::radix::store::{Store, Tree};
-use crate::radix::versions::{self, Version, VersionId};
+use crate::radix::versions::{self, Book, TreeId};
 
 /// Bytes of branches that others are differences from, kept in memory by a check.
 const BASES_BYTES: usize = 16 << 20;
@@ -210,9 +210,38 @@ impl Users {
 }
 
 /// A stop as the versions need it.
-struct Wanted {
-    node: NodeHash,
-    chains: BTreeMap<Prefix, u64>,
+pub(crate) struct Wanted {
+    pub(crate) node: NodeHash,
+    /// Whether its value stands in the edges.
+    pub(crate) is_inline: bool,
+    /// From below, and how many spans each has.
+    pub(crate) chains: BTreeMap<Prefix, u64>,
+}
+
+/// Notes the stops and chains that a version needs besides those of its neighbour. Answers the paths of edges whose nodes do not
+/// hash to the edge's hash, as far as the tree can be read.
+pub(crate) fn want(
+    nodes: &Nodes<'_>,
+    edge: &Edge,
+    neighbour: Option<&Edge>,
+    wanted: &mut BTreeMap<RowKey, Wanted>,
+) -> (Vec<Prefix>, Result<()>) {
+    let mut broken = Vec::new();
+    let walked = each_edge_not_in(nodes, Some(edge), neighbour, &[], &mut |path, edge, _| {
+        let node = stop_hash(edge);
+        let leaf = match &edge.stop {
+            Stop::Leaf(value) => Some(hash_leaf(value)),
+            Stop::Row(_) => None,
+        };
+        let is_known = leaf.is_none_or(|hash| hash == node);
+        if !(is_known && top_of(node, edge.chain.as_bytes()) == edge.top) {
+            broken.push(*path);
+        }
+        let (is_inline, chains) = (leaf.is_some(), BTreeMap::new());
+        let stop = wanted.entry(key_of(&node)).or_insert(Wanted { node, is_inline, chains });
+        *stop.chains.entry(reversed(&edge.chain)).or_default() += 1;
+    });
+    (broken, walked)
 }
 
 impl Store {
@@ -243,34 +272,16 @@ impl Store {
         let reader = self.database().reader()?;
         let reader = &*reader;
         let mut report = Report { nodes: 1, ..Report::default() };
-        let versions = check_versions(reader, &mut report)?;
+        let book = check_book(reader, self.database().name(), &mut report)?;
         let mut wanted: BTreeMap<RowKey, Wanted> = BTreeMap::new();
-        for (id, version) in &versions {
+        for (id, version) in &book.versions {
             report.versions += 1;
             let root = version.edge.top;
             let place = format!("version {id}, root {root}");
-            let neighbour = version.neighbour.and_then(|id| versions.get(&id));
+            let neighbour = version.neighbour.and_then(|id| book.versions.get(&id));
+            let neighbour = neighbour.map(|neighbour| &neighbour.edge);
             let nodes = self.core().nodes(reader, &root);
-            let mut broken = Vec::new();
-            let walked = each_edge_not_in(
-                &nodes,
-                Some(&version.edge),
-                neighbour.map(|neighbour| &neighbour.edge),
-                &[],
-                &mut |path, edge, _| {
-                    let node = stop_hash(edge);
-                    let is_known = match &edge.stop {
-                        Stop::Leaf(value) => hash_leaf(value) == node,
-                        Stop::Row(_) => true,
-                    };
-                    if !(is_known && top_of(node, edge.chain.as_bytes()) == edge.top) {
-                        broken.push(*path);
-                    }
-                    let chains = BTreeMap::new();
-                    let stop = wanted.entry(key_of(&node)).or_insert(Wanted { node, chains });
-                    *stop.chains.entry(reversed(&edge.chain)).or_default() += 1;
-                },
-            );
+            let (broken, walked) = want(&nodes, &version.edge, neighbour, &mut wanted);
             for path in broken {
                 report.note(
                     format!("{place}, path {path:?}"),
@@ -284,7 +295,7 @@ impl Store {
         let cache = NodeCache::new(BASES_BYTES);
         let nodes = Nodes { cache: &cache, reader, root: None };
         let mut users = Users::default();
-        each_stop(reader, |key, stop| {
+        let scanned = each_stop(reader, |key, stop| {
             let place = format!("row {}", hex(&key));
             let wanted = wanted.remove(&key);
             let stop = match stop {
@@ -308,10 +319,30 @@ impl Store {
                 report.note(place, "no retained version reaches it");
             }
             Ok(())
-        })?;
-        users.check(&mut report);
+        });
+        let is_whole = scanned.is_ok();
+        if let Err(error) = scanned {
+            report.note_error("the main table", error)?;
+        } else {
+            users.check(&mut report);
+        }
         for (key, wanted) in wanted {
-            report.note(format!("row {}", hex(&key)), format!("node {} is missing", wanted.node));
+            let place = format!("row {}", hex(&key));
+            if is_whole {
+                report.note(place, format!("node {} is missing", wanted.node));
+                continue;
+            }
+            // The back-end could not go further, and may yet find single rows.
+            match reader.get(Table::Main, &key).map_err(Error::from) {
+                Err(error) => report.note_error(&place, error)?,
+                Ok(None) => report.note(place, format!("node {} is missing", wanted.node)),
+                Ok(Some(row)) => match Row::decode(&key, &row) {
+                    Ok(row) => {
+                        report.check_content(&place, &nodes, &key, &row, Some(wanted.node))?;
+                    }
+                    Err(Broken(rule)) => report.note(place, rule),
+                },
+            }
         }
         Ok(report)
     }
@@ -395,74 +426,76 @@ fn each_stop(
     Ok(())
 }
 
-/// All versions; notes where they, the roots and the trees contradict each other.
-fn check_versions(
-    reader: &dyn Reader,
-    report: &mut Report,
-) -> Result<BTreeMap<VersionId, Version>> {
-    let mut all = BTreeMap::new();
-    let mut rows = 1;
-    if let Err(error) = versions::each_version(reader, |id, version| {
-        all.insert(id, version);
-        rows += 1;
-        Ok(())
-    }) {
-        report.note_error("versions", error)?;
+/// The bookkeeping; notes where its rows are broken or contradict each other.
+fn check_book(reader: &dyn Reader, back_end: &'static str, report: &mut Report) -> Result<Book> {
+    let place = "the index of versions";
+    let mut book = Book::read(reader, &mut |error| report.note_error(place, error))?;
+    if let Some(error) = book.unread.take() {
+        report.note_error(place, error)?;
     }
-    if let Err(error) = versions::check_format(reader) {
+    if let Err(error) = versions::check_format(reader, back_end) {
         report.note_error("format", error)?;
     }
-    let mut of_roots = BTreeMap::new();
-    let trees = versions::trees(reader).or_else(|error| {
-        report.note_error("trees", error)?;
-        Ok::<_, Error>(Vec::new())
-    })?;
-    match versions::check_trees(reader, &trees) {
-        Ok(is_there) => rows += u64::from(is_there),
-        Err(error) => report.note_error("trees", error)?,
+    let trees: BTreeSet<TreeId> = book.trees.values().copied().collect();
+    if trees.len() < book.trees.len() {
+        report.note("trees", "two have one number");
     }
-    for (name, tree) in trees {
-        rows += 1;
-        let roots = versions::roots(reader, tree).or_else(|error| {
-            report.note_error(&format!("tree {name:?}"), error)?;
-            Ok::<_, Error>(Vec::new())
-        })?;
-        for (root, ids) in roots {
-            rows += 1;
-            for id in ids {
-                of_roots.insert(id, (name.clone(), tree, root));
+    let last_version = book.versions.keys().next_back().map_or(0, |id| id.0);
+    match &book.head {
+        Some(head) => {
+            if let Err(error) = versions::check_head(head, trees.last().copied(), last_version) {
+                report.note_error("head", error)?;
+            }
+        }
+        None => report.note("head", "it is missing or broken"),
+    }
+    let mut of_roots = BTreeSet::new();
+    for ((tree, root), ids) in &book.roots {
+        let place = format!("tree {tree}, root {root}");
+        if !trees.contains(tree) {
+            report.note(&place, "there is no such tree");
+        }
+        let all = book.of_root(*tree, root, *ids);
+        if let Err(Broken(rule)) = ids.check(&all) {
+            report.note(&place, rule);
+        }
+        for id in all {
+            match book.versions.get(&id) {
+                Some(version) if version.tree == *tree && version.edge.top == *root => {
+                    of_roots.insert(id);
+                }
+                _ => report.note(&place, format!("its version {id} is missing, or of another")),
             }
         }
     }
-    let count = reader.count(Table::Index(versions::VERSIONS))?;
-    if rows != count {
-        report.note("versions", format!("{count} rows, of which {rows} belong to something"));
+    let mut joints = BTreeSet::new();
+    for (id, version) in &book.versions {
+        let dependents = book.dependents(*id, version.dependents);
+        if let Err(Broken(rule)) = version.dependents.check(&dependents) {
+            report.note(format!("version {id}"), rule);
+        }
+        joints.extend(dependents.into_iter().map(|dependent| (*id, dependent)));
     }
-    for (id, version) in &all {
+    for (id, version) in &book.versions {
         let place = format!("version {id}");
-        match of_roots.remove(id) {
-            Some((_, tree, root)) if tree == version.tree && root == version.edge.top => {}
-            _ => report.note(&place, "its root does not name it"),
+        if !of_roots.contains(id) {
+            report.note(&place, "its root does not name it");
         }
-        let joins = |other: &VersionId| {
-            all.get(other)
-                .is_some_and(|other| other.tree == version.tree && other.dependents.contains(id))
-        };
-        if version.neighbour.as_ref().is_some_and(|neighbour| !joins(neighbour)) {
-            report.note(&place, "its neighbour does not name it");
-        }
-        if version.is_child && version.neighbour >= Some(*id) {
-            report.note(&place, "its parent is not older");
-        }
-        for dependent in &version.dependents {
-            if all.get(dependent).is_none_or(|dependent| dependent.neighbour != Some(*id)) {
-                report
-                    .note(&place, format!("version {dependent} does not name it as its neighbour"));
+        if let Some(neighbour) = version.neighbour {
+            let is_same_tree =
+                book.versions.get(&neighbour).is_some_and(|other| other.tree == version.tree);
+            if !(joints.remove(&(neighbour, *id)) && is_same_tree) {
+                report.note(&place, "its neighbour does not name it");
             }
         }
     }
-    for (id, (name, _, root)) in of_roots {
-        report.note(format!("tree {name:?}, root {root}"), format!("its version {id} is missing"));
+    for (id, dependent) in joints {
+        let rule = format!("version {dependent} does not name it as its neighbour");
+        report.note(format!("version {id}"), rule);
     }
-    Ok(all)
+    for owner in book.orphans() {
+        let place = format!("older versions of row {:?}", owner.escape_ascii().to_string());
+        report.note(place, "the row is missing or broken");
+    }
+    Ok(book)
 }

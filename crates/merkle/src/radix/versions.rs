@@ -3,33 +3,40 @@
 //! | key | value |
 //! |---|---|
 //! | `f` | format: [`MAGIC`], then the scheme of the hashes, [`SCHEME`] |
-//! | `n` | number of the next tree |
+//! | `n` | [`Head`]: number of the next tree, of the last version, of the last transaction |
 //! | `t` name | number of the tree |
-//! | `r` tree (4, big-endian) root (32) | its versions: how many, and their numbers ascending |
+//! | `r` tree (4, big-endian) root (32) | its versions: [`Ids`] |
 //! | `v` number (8, big-endian) | a version: see [`Version`] |
+//! | `o` key number (8, big-endian) | one of the older ids of the row of this key, an `r` or a `v` |
 //!
 //! Each value ends with a CRC-32C of the key and of what is before it. Numbers in values are LEB128. A version: tree, edge of
-//! the whole tree (see `node`), number of its neighbour or 0, whether that is its parent (1), how many depend on it,
-//! their numbers, length of the metadata, metadata.
+//! the whole tree (see `node`), number of its neighbour or 0, whether that is its parent (1), those that depend on it,
+//! length of the metadata, metadata.
+//!
+//! Invariants: numbers of trees and versions are never given again. Every transaction that changes a row counts as one in the
+//! head, so that whoever has something of an older one in memory can tell.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use terrane_io::checksum::{crc32c, crc32c_append};
 
-use crate::backend::{Reader, Table, Writer};
+use crate::backend::{self, Reader, Table, Writer};
 use crate::radix::error::{Error, Result};
 use crate::radix::node::{Broken, Edge, Input, put_edge, put_number};
-use crate::radix::node_hash::{NODE_HASH_BYTES, Root};
+use crate::radix::node_hash::{NODE_HASH_BYTES, NodeHash, Root};
 
 /// The index of the bookkeeping.
 pub const VERSIONS: &str = "versions";
 /// What the row of the format begins with.
-pub(crate) const MAGIC: [u8; 8] = *b"TRNRADX1";
+pub(crate) const MAGIC: [u8; 8] = *b"TRNRADX2";
 /// How nodes are hashed: as Transact does, length heads included.
 pub const SCHEME: &str = "transact";
 
 const TABLE: Table<'static> = Table::Index(VERSIONS);
 const CRC_BYTES: usize = 4;
+const HEAD_KEY: &[u8] = b"n";
 
-/// The number of a version: later commits have greater ones.
+/// The number of a version, of all trees of a store: later commits have greater ones, and none is given twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VersionId(pub(crate) u64);
 
@@ -42,6 +49,87 @@ impl std::fmt::Display for VersionId {
 /// The number of a tree.
 pub(crate) type TreeId = u32;
 
+/// What changes with every transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub(crate) next_tree: TreeId,
+    /// The number of the version that was made last; 0 if there was none.
+    pub(crate) last_version: u64,
+    /// How many transactions changed trees or versions.
+    pub(crate) transactions: u64,
+}
+
+impl Head {
+    pub(crate) const NEW: Self = Self { next_tree: 1, last_version: 0, transactions: 0 };
+}
+
+/// The versions that a row names, mostly one: the newest stands in the row, each older one is a row of its own, so that naming
+/// one more costs the same however many there are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Ids {
+    pub(crate) newest: Option<VersionId>,
+    /// How many more there are.
+    pub(crate) older: u64,
+}
+
+impl Ids {
+    pub(crate) fn count(&self) -> u64 {
+        self.older + u64::from(self.newest.is_some())
+    }
+
+    /// All, ascending.
+    fn all(&self, reader: &(impl Reader + ?Sized), owner: &[u8]) -> Result<Vec<VersionId>> {
+        let mut ids = Vec::new();
+        if self.older > 0 {
+            let prefix = [b"o", owner].concat();
+            each_with_prefix(reader, &prefix, |key, row| {
+                ids.push(older_of(key, row)?.1);
+                Ok(())
+            })?;
+        }
+        ids.extend(self.newest);
+        self.check(&ids).map_err(|Broken(rule)| corrupt(owner, rule))?;
+        Ok(ids)
+    }
+
+    /// Whether `ids`, which ascend but for the last, are as many as there should be.
+    pub(crate) fn check(&self, ids: &[VersionId]) -> std::result::Result<(), Broken> {
+        if ids.len() as u64 == self.count() && ids.is_sorted_by(|one, other| one < other) {
+            return Ok(());
+        }
+        Err(Broken("the versions that it names are not as many, or not older than the newest"))
+    }
+
+    fn insert(&mut self, writer: &mut dyn Writer, owner: &[u8], id: VersionId) -> Result<()> {
+        let older = match self.newest {
+            Some(newest) => newest.min(id),
+            None => {
+                self.newest = Some(id);
+                return Ok(());
+            }
+        };
+        self.newest = self.newest.max(Some(id));
+        self.older += 1;
+        put(writer, &older_key(owner, older), Vec::new())
+    }
+
+    fn remove(&mut self, writer: &mut dyn Writer, owner: &[u8], id: VersionId) -> Result<()> {
+        if self.older == 0 {
+            self.newest = self.newest.filter(|newest| *newest != id);
+            return Ok(());
+        }
+        let gone = if self.newest == Some(id) {
+            let all = self.all(writer, owner)?;
+            self.newest = all.iter().rev().nth(1).copied();
+            self.newest
+        } else {
+            Some(id)
+        };
+        self.older -= 1;
+        gone.map_or(Ok(()), |gone| Ok(writer.remove(TABLE, &older_key(owner, gone))?))
+    }
+}
+
 /// The outcome of one commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Version {
@@ -52,8 +140,8 @@ pub(crate) struct Version {
     pub(crate) neighbour: Option<VersionId>,
     /// Whether the neighbour is the nearest ancestor that is retained; else there is none but the empty state.
     pub(crate) is_child: bool,
-    /// Those whose neighbour it is, ascending.
-    pub(crate) dependents: Vec<VersionId>,
+    /// Those whose neighbour it is.
+    pub(crate) dependents: Ids,
     pub(crate) metadata: Vec<u8>,
 }
 
@@ -72,6 +160,20 @@ fn root_key(tree: TreeId, root: &Root) -> [u8; 5 + NODE_HASH_BYTES] {
     key
 }
 
+#[expect(clippy::big_endian_bytes, reason = "keys are in the order of their numbers")]
+fn older_key(owner: &[u8], id: VersionId) -> Vec<u8> {
+    [b"o", owner, &id.0.to_be_bytes()].concat()
+}
+
+/// The row that an older version is of, and its number.
+#[expect(clippy::big_endian_bytes, reason = "keys are in the order of their numbers")]
+fn older_of<'a>(key: &'a [u8], row: &[u8]) -> Result<(&'a [u8], VersionId)> {
+    read(key, row, |_| Ok(()))?;
+    let (owner, id) =
+        key[1..].split_last_chunk().ok_or_else(|| corrupt(key, "length of the key"))?;
+    Ok((owner, VersionId(u64::from_be_bytes(*id))))
+}
+
 fn tree_key(name: &str) -> Vec<u8> {
     [b"t", name.as_bytes()].concat()
 }
@@ -82,10 +184,14 @@ fn corrupt(key: &[u8], what: &str) -> Error {
     }
 }
 
-fn put(writer: &mut dyn Writer, key: &[u8], mut body: Vec<u8>) -> Result<()> {
+fn sealed(key: &[u8], mut body: Vec<u8>) -> Vec<u8> {
     let crc = crc32c_append(crc32c(key), &body);
     body.extend_from_slice(&crc.to_le_bytes());
-    Ok(writer.overwrite(TABLE, key, &body)?)
+    body
+}
+
+fn put(writer: &mut dyn Writer, key: &[u8], body: Vec<u8>) -> Result<()> {
+    Ok(writer.overwrite(TABLE, key, &sealed(key, body))?)
 }
 
 /// Reads a row by a function of its body.
@@ -117,80 +223,104 @@ fn number_in(input: &mut Input<'_>) -> std::result::Result<u32, Broken> {
     u32::try_from(input.number()?).map_err(|_| Broken("a number is too large"))
 }
 
-fn ids_in(input: &mut Input<'_>) -> std::result::Result<Vec<VersionId>, Broken> {
-    let count = input.number()?;
-    let mut ids = Vec::new();
-    for _ in 0..count {
-        let id = VersionId(input.number()?);
-        if ids.last().is_some_and(|last| *last >= id) {
-            return Err(Broken("versions do not ascend"));
-        }
-        ids.push(id);
+fn ids_in(input: &mut Input<'_>) -> std::result::Result<Ids, Broken> {
+    let newest = Some(input.number()?).filter(|id| *id != 0).map(VersionId);
+    let older = input.number()?;
+    if older > 0 && newest.is_none() {
+        return Err(Broken("older versions without a newest"));
     }
-    Ok(ids)
+    Ok(Ids { newest, older })
 }
 
-fn put_ids(out: &mut Vec<u8>, ids: &[VersionId]) {
-    put_number(out, ids.len() as u64);
-    for id in ids {
-        put_number(out, id.0);
-    }
+fn put_ids(out: &mut Vec<u8>, ids: Ids) {
+    put_number(out, ids.newest.map_or(0, |id| id.0));
+    put_number(out, ids.older);
 }
 
 fn own_format() -> Vec<u8> {
     [MAGIC.as_slice(), SCHEME.as_bytes()].concat()
 }
 
-/// Gives a new store the row of its format.
+/// Gives a new store its first rows.
 pub(crate) fn format(writer: &mut dyn Writer) -> Result<()> {
-    put(writer, b"f", own_format())
+    put(writer, b"f", own_format())?;
+    put_head(writer, &Head::NEW)
 }
 
-/// Refuses a store of another format.
-pub(crate) fn check_format(reader: &dyn Reader) -> Result<()> {
+/// Refuses a store of another format, in a database of the back-end that is named.
+///
+/// # Errors
+/// [`Error::Unsupported`]; [`Error::CorruptRow`] if the row of the format is damaged or not there.
+pub(crate) fn check_format(reader: &dyn Reader, back_end: &'static str) -> Result<()> {
     let found = get(reader, b"f", |input| Ok(std::mem::take(&mut input.0).to_vec()))?;
-    let (found, own) = (found.unwrap_or_default(), own_format());
+    let found = found.ok_or_else(|| corrupt(b"f", "it is missing"))?;
+    let own = own_format();
     if found == own {
         return Ok(());
     }
     let (found, own) = (found.escape_ascii(), own.escape_ascii());
-    Err(Error::CorruptRow {
-        what: format!("the store has format {found}; this program reads {own}"),
-    })
+    let why = format!("this program reads {own}; export it with the program that wrote it");
+    let option = format!("a radix state of format {found}");
+    Err(backend::Error::Unsupported { back_end, option, why }.into())
 }
 
 /// Whether a store has the row of its format.
-pub(crate) fn is_formatted(reader: &dyn Reader) -> Result<bool> {
+pub(crate) fn is_formatted(reader: &(impl Reader + ?Sized)) -> Result<bool> {
     Ok(reader.get(TABLE, b"f")?.is_some())
+}
+
+fn head_in(input: &mut Input<'_>) -> std::result::Result<Head, Broken> {
+    let next_tree = number_in(input)?;
+    Ok(Head { next_tree, last_version: input.number()?, transactions: input.number()? })
+}
+
+fn head_body(head: &Head) -> Vec<u8> {
+    let mut body = Vec::new();
+    put_number(&mut body, u64::from(head.next_tree));
+    put_number(&mut body, head.last_version);
+    put_number(&mut body, head.transactions);
+    body
+}
+
+pub(crate) fn head(reader: &(impl Reader + ?Sized)) -> Result<Head> {
+    get(reader, HEAD_KEY, head_in)?.ok_or_else(|| corrupt(HEAD_KEY, "it is missing"))
+}
+
+pub(crate) fn put_head(writer: &mut dyn Writer, head: &Head) -> Result<()> {
+    put(writer, HEAD_KEY, head_body(head))
+}
+
+/// Checks that neither the next tree nor the next version gets a number that there was.
+///
+/// # Errors
+/// [`Error::CorruptRow`].
+pub(crate) fn check_head(head: &Head, last_tree: Option<TreeId>, last_version: u64) -> Result<()> {
+    if let Some(last) = last_tree.filter(|last| head.next_tree <= *last) {
+        return Err(corrupt(HEAD_KEY, &format!("a new tree would not come after tree {last}")));
+    }
+    if head.last_version < last_version {
+        let what = format!("a new version would not come after version {last_version}");
+        return Err(corrupt(HEAD_KEY, &what));
+    }
+    Ok(())
 }
 
 pub(crate) fn tree(reader: &(impl Reader + ?Sized), name: &str) -> Result<Option<TreeId>> {
     get(reader, &tree_key(name), number_in)
 }
 
-/// Checks that the next tree gets a number that none of `trees` has. Answers whether there ever was a tree.
-///
-/// # Errors
-/// [`Error::CorruptRow`]: two trees would have one number.
-pub(crate) fn check_trees(reader: &dyn Reader, trees: &[(String, TreeId)]) -> Result<bool> {
-    let next = get(reader, b"n", number_in)?;
-    match trees.iter().map(|(_, id)| *id).max() {
-        Some(last) if next.is_none_or(|next| next <= last) => {
-            Err(corrupt(b"n", &format!("a new tree would not come after tree {last}")))
-        }
-        _ => Ok(next.is_some()),
-    }
+fn number_body(number: u32) -> Vec<u8> {
+    let mut body = Vec::new();
+    put_number(&mut body, u64::from(number));
+    body
 }
 
-/// Makes a tree, which must not be there.
-pub(crate) fn create_tree(writer: &mut dyn Writer, name: &str) -> Result<TreeId> {
-    let id = get(writer, b"n", number_in)?.unwrap_or(1);
-    let next = id.checked_add(1).ok_or_else(|| corrupt(b"n", "there were too many trees"))?;
-    for (key, number) in [(b"n".to_vec(), next), (tree_key(name), id)] {
-        let mut body = Vec::new();
-        put_number(&mut body, u64::from(number));
-        put(writer, &key, body)?;
-    }
+/// Makes a tree, which must not be there; the head is left to the caller.
+pub(crate) fn create_tree(writer: &mut dyn Writer, name: &str, head: &mut Head) -> Result<TreeId> {
+    let id = head.next_tree;
+    head.next_tree =
+        id.checked_add(1).ok_or_else(|| corrupt(HEAD_KEY, "there were too many trees"))?;
+    put(writer, &tree_key(name), number_body(id))?;
     Ok(id)
 }
 
@@ -201,9 +331,7 @@ pub(crate) fn remove_tree(writer: &mut dyn Writer, name: &str) -> Result<()> {
 /// Gives a tree another name, which no tree must have.
 pub(crate) fn rename_tree(writer: &mut dyn Writer, from: &str, to: &str, id: TreeId) -> Result<()> {
     remove_tree(writer, from)?;
-    let mut body = Vec::new();
-    put_number(&mut body, u64::from(id));
-    put(writer, &tree_key(to), body)
+    put(writer, &tree_key(to), number_body(id))
 }
 
 /// Calls `visit` with the entries whose keys have a prefix.
@@ -235,33 +363,76 @@ pub(crate) fn trees(reader: &(impl Reader + ?Sized)) -> Result<Vec<(String, Tree
     Ok(trees)
 }
 
-/// The versions of a root, ascending; none if it is not retained.
-pub(crate) fn of_root(
+fn root_ids_in(input: &mut Input<'_>) -> std::result::Result<Ids, Broken> {
+    let ids = ids_in(input)?;
+    if ids.newest.is_none() { Err(Broken("a root has no version")) } else { Ok(ids) }
+}
+
+fn ids_of_root(reader: &(impl Reader + ?Sized), key: &[u8]) -> Result<Ids> {
+    Ok(get(reader, key, root_ids_in)?.unwrap_or_default())
+}
+
+/// The newest version of a root; `None` if it is not retained.
+pub(crate) fn newest_of_root(
     reader: &(impl Reader + ?Sized),
     tree: TreeId,
     root: &Root,
-) -> Result<Vec<VersionId>> {
-    let key = root_key(tree, root);
-    let ids = get(reader, &key, ids_in)?;
-    match ids {
-        Some(ids) if ids.is_empty() => Err(corrupt(&key, "a root has no version")),
-        ids => Ok(ids.unwrap_or_default()),
-    }
+) -> Result<Option<VersionId>> {
+    Ok(ids_of_root(reader, &root_key(tree, root))?.newest)
 }
 
-pub(crate) fn put_root(
+/// The oldest version of a root, and how many there are; `None` if it is not retained.
+pub(crate) fn oldest_of_root(
+    reader: &(impl Reader + ?Sized),
+    tree: TreeId,
+    root: &Root,
+) -> Result<Option<(VersionId, u64)>> {
+    let key = root_key(tree, root);
+    let ids = ids_of_root(reader, &key)?;
+    if ids.older == 0 {
+        return Ok(ids.newest.map(|only| (only, 1)));
+    }
+    let prefix = [b"o".as_slice(), &key].concat();
+    let mut cursor = reader.cursor(TABLE)?;
+    cursor.seek(&prefix)?;
+    let first = cursor.next()?.filter(|(key, _)| key.starts_with(&prefix));
+    let (key, row) = first.ok_or_else(|| corrupt(&key, "its older versions are missing"))?;
+    Ok(Some((older_of(&key, &row)?.1, ids.count())))
+}
+
+/// Names a version as one of a root.
+pub(crate) fn add_to_root(
     writer: &mut dyn Writer,
     tree: TreeId,
     root: &Root,
-    ids: &[VersionId],
+    id: VersionId,
 ) -> Result<()> {
     let key = root_key(tree, root);
-    if ids.is_empty() {
-        return Ok(writer.remove(TABLE, &key)?);
-    }
+    let mut ids = ids_of_root(writer, &key)?;
+    ids.insert(writer, &key, id)?;
     let mut body = Vec::new();
     put_ids(&mut body, ids);
     put(writer, &key, body)
+}
+
+/// Names a version no more as one of a root. Answers how many are left.
+pub(crate) fn take_from_root(
+    writer: &mut dyn Writer,
+    tree: TreeId,
+    root: &Root,
+    id: VersionId,
+) -> Result<u64> {
+    let key = root_key(tree, root);
+    let mut ids = ids_of_root(writer, &key)?;
+    ids.remove(writer, &key, id)?;
+    if ids.newest.is_none() {
+        writer.remove(TABLE, &key)?;
+    } else {
+        let mut body = Vec::new();
+        put_ids(&mut body, ids);
+        put(writer, &key, body)?;
+    }
+    Ok(ids.count())
 }
 
 /// All roots of a tree with their versions, in no order that means anything.
@@ -274,7 +445,8 @@ pub(crate) fn roots(
     let mut roots = Vec::new();
     each_with_prefix(reader, &prefix, |key, row| {
         let root = key[prefix.len()..].try_into().map_err(|_| corrupt(key, "length of the key"))?;
-        roots.push((crate::radix::node_hash::NodeHash(root), read(key, row, ids_in)?));
+        let ids = read(key, row, root_ids_in)?.all(reader, key)?;
+        roots.push((NodeHash(root), ids));
         Ok(())
     })?;
     Ok(roots)
@@ -294,43 +466,93 @@ fn version_in(input: &mut Input<'_>) -> std::result::Result<Version, Broken> {
     Ok(Version { tree, edge, neighbour, is_child, dependents, metadata })
 }
 
+/// So that whoever goes from parent to parent comes to an end.
+pub(crate) fn check_parent(id: VersionId, version: &Version) -> std::result::Result<(), Broken> {
+    if version.is_child && version.neighbour >= Some(id) {
+        return Err(Broken("its parent is not older"));
+    }
+    Ok(())
+}
+
 pub(crate) fn version(reader: &(impl Reader + ?Sized), id: VersionId) -> Result<Version> {
     let key = version_key(id);
     let version = get(reader, &key, version_in)?
         .ok_or_else(|| corrupt(&key, "it is missing, and another names it"))?;
-    // So that whoever goes from parent to parent comes to an end.
-    if version.is_child && version.neighbour >= Some(id) {
-        return Err(corrupt(&key, "its parent is not older"));
-    }
+    check_parent(id, &version).map_err(|Broken(rule)| corrupt(&key, rule))?;
     Ok(version)
 }
 
-pub(crate) fn put_version(writer: &mut dyn Writer, id: VersionId, version: &Version) -> Result<()> {
+fn version_body(version: &Version) -> Vec<u8> {
     let mut body = Vec::new();
     put_number(&mut body, u64::from(version.tree));
     put_edge(&mut body, &version.edge);
     put_number(&mut body, version.neighbour.map_or(0, |id| id.0));
     body.push(u8::from(version.is_child));
-    put_ids(&mut body, &version.dependents);
+    put_ids(&mut body, version.dependents);
     put_number(&mut body, version.metadata.len() as u64);
     body.extend_from_slice(&version.metadata);
-    put(writer, &version_key(id), body)
+    body
 }
 
-pub(crate) fn remove_version(writer: &mut dyn Writer, id: VersionId) -> Result<()> {
-    Ok(writer.remove(TABLE, &version_key(id))?)
+/// Writes a version that was not there.
+///
+/// # Errors
+/// [`Error::CorruptRow`] if it is.
+pub(crate) fn add_version(writer: &mut dyn Writer, id: VersionId, version: &Version) -> Result<()> {
+    let key = version_key(id);
+    match writer.put(TABLE, &key, &sealed(&key, version_body(version))) {
+        Err(backend::Error::DuplicateEntry { .. }) => {
+            Err(corrupt(&key, "it is there, and was to be made"))
+        }
+        put => Ok(put?),
+    }
 }
 
-/// All versions of all trees.
-#[expect(clippy::big_endian_bytes, reason = "keys are in the order of their numbers")]
-pub(crate) fn each_version(
+pub(crate) fn put_version(writer: &mut dyn Writer, id: VersionId, version: &Version) -> Result<()> {
+    put(writer, &version_key(id), version_body(version))
+}
+
+/// Those whose neighbour a version is, ascending.
+pub(crate) fn dependents(
     reader: &(impl Reader + ?Sized),
-    mut visit: impl FnMut(VersionId, Version) -> Result<()>,
+    id: VersionId,
+    version: &Version,
+) -> Result<Vec<VersionId>> {
+    version.dependents.all(reader, &version_key(id))
+}
+
+/// Notes in a row, which is left to the caller, that a version depends on another.
+pub(crate) fn add_dependent(
+    writer: &mut dyn Writer,
+    id: VersionId,
+    version: &mut Version,
+    dependent: VersionId,
 ) -> Result<()> {
-    each_with_prefix(reader, b"v", |key, row| {
-        let id = key[1..].try_into().map_err(|_| corrupt(key, "length of the key"))?;
-        visit(VersionId(u64::from_be_bytes(id)), read(key, row, version_in)?)
-    })
+    version.dependents.insert(writer, &version_key(id), dependent)
+}
+
+/// The contrary.
+pub(crate) fn take_dependent(
+    writer: &mut dyn Writer,
+    id: VersionId,
+    version: &mut Version,
+    dependent: VersionId,
+) -> Result<()> {
+    version.dependents.remove(writer, &version_key(id), dependent)
+}
+
+/// Removes a version whose dependents are those given.
+pub(crate) fn remove_version(
+    writer: &mut dyn Writer,
+    id: VersionId,
+    dependents: &[VersionId],
+) -> Result<()> {
+    let key = version_key(id);
+    writer.remove(TABLE, &key)?;
+    for older in dependents.split_last().map_or(&[][..], |(_, older)| older) {
+        writer.remove(TABLE, &older_key(&key, *older))?;
+    }
+    Ok(())
 }
 
 /// The number of the version that was made last of those that are there; 0 if there is none.
@@ -342,4 +564,133 @@ pub(crate) fn last_version(reader: &dyn Reader) -> Result<u64> {
     let Some(id) = key.strip_prefix(b"v") else { return Ok(0) };
     let id = id.try_into().map_err(|_| corrupt(&key, "length of the key"))?;
     Ok(u64::from_be_bytes(id))
+}
+
+/// All rows, read by themselves.
+#[derive(Debug, Default)]
+pub(crate) struct Book {
+    pub(crate) head: Option<Head>,
+    pub(crate) trees: BTreeMap<String, TreeId>,
+    pub(crate) roots: BTreeMap<(TreeId, Root), Ids>,
+    pub(crate) versions: BTreeMap<VersionId, Version>,
+    /// By the key of the row that they are of.
+    pub(crate) older: BTreeMap<Vec<u8>, Vec<VersionId>>,
+    /// Why the back-end could not read further.
+    pub(crate) unread: Option<Error>,
+}
+
+/// All rows but the head, for trees and their versions, of which the neighbours are taken.
+pub(crate) fn rows(
+    trees: &BTreeMap<String, TreeId>,
+    versions: &BTreeMap<VersionId, Version>,
+) -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let mut rows = BTreeMap::from([(b"f".to_vec(), own_format())]);
+    rows.extend(trees.iter().map(|(name, tree)| (tree_key(name), number_body(*tree))));
+    let mut named: BTreeMap<Vec<u8>, Vec<VersionId>> = BTreeMap::new();
+    for (id, version) in versions {
+        let root = root_key(version.tree, &version.edge.top).to_vec();
+        let neighbour = version.neighbour.map(|neighbour| version_key(neighbour).to_vec());
+        for owner in std::iter::once(root).chain(neighbour) {
+            named.entry(owner).or_default().push(*id);
+        }
+    }
+    let ids_of = |owner: &[u8]| {
+        let all = named.get(owner).map_or(&[][..], Vec::as_slice);
+        Ids { newest: all.last().copied(), older: all.len().saturating_sub(1) as u64 }
+    };
+    for (id, version) in versions {
+        let key = version_key(*id);
+        let dependents = ids_of(&key);
+        rows.insert(key.to_vec(), version_body(&Version { dependents, ..version.clone() }));
+        let key = root_key(version.tree, &version.edge.top);
+        let mut body = Vec::new();
+        put_ids(&mut body, ids_of(&key));
+        rows.insert(key.to_vec(), body);
+    }
+    for (owner, all) in &named {
+        let older = all.split_last().map_or(&[][..], |(_, older)| older);
+        rows.extend(older.iter().map(|id| (older_key(owner, *id), Vec::new())));
+    }
+    rows.into_iter().map(|(key, body)| (key.clone(), sealed(&key, body))).collect()
+}
+
+pub(crate) fn is_head(key: &[u8]) -> bool {
+    key == HEAD_KEY
+}
+
+impl Book {
+    /// Reads the whole index; hands out the errors of those rows that break a rule, of which nothing is in the result.
+    pub(crate) fn read(
+        reader: &(impl Reader + ?Sized),
+        note: &mut dyn FnMut(Error) -> Result<()>,
+    ) -> Result<Self> {
+        let mut book = Self::default();
+        let mut cursor = reader.cursor(TABLE)?;
+        loop {
+            match cursor.next() {
+                Ok(Some((key, row))) => book.take(&key, &row).or_else(&mut *note)?,
+                Ok(None) => return Ok(book),
+                // Where the cursor stands then nobody knows.
+                Err(error @ backend::Error::Corruption { .. }) => {
+                    book.unread = Some(error.into());
+                    return Ok(book);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    #[expect(clippy::big_endian_bytes, reason = "keys are in the order of their numbers")]
+    fn take(&mut self, key: &[u8], row: &[u8]) -> Result<()> {
+        let wrong_key = || corrupt(key, "it belongs to nothing");
+        let (kind, rest) = key.split_first().ok_or_else(wrong_key)?;
+        match kind {
+            b'f' if rest.is_empty() => {}
+            b'n' if rest.is_empty() => self.head = Some(read(key, row, head_in)?),
+            b't' => {
+                let name = std::str::from_utf8(rest).map_err(|_| wrong_key())?;
+                self.trees.insert(name.to_owned(), read(key, row, number_in)?);
+            }
+            b'r' => {
+                let (tree, root) = rest.split_first_chunk().ok_or_else(wrong_key)?;
+                let root = NodeHash(root.try_into().map_err(|_| wrong_key())?);
+                let ids = read(key, row, root_ids_in)?;
+                self.roots.insert((u32::from_be_bytes(*tree), root), ids);
+            }
+            b'v' => {
+                let id = VersionId(u64::from_be_bytes(rest.try_into().map_err(|_| wrong_key())?));
+                let version = read(key, row, version_in)?;
+                check_parent(id, &version).map_err(|Broken(rule)| corrupt(key, rule))?;
+                self.versions.insert(id, version);
+            }
+            b'o' => {
+                let (owner, id) = older_of(key, row)?;
+                self.older.entry(owner.to_vec()).or_default().push(id);
+            }
+            _ => return Err(wrong_key()),
+        }
+        Ok(())
+    }
+
+    /// The versions of a root; those that depend on a version.
+    pub(crate) fn of_root(&self, tree: TreeId, root: &Root, ids: Ids) -> Vec<VersionId> {
+        self.all(&root_key(tree, root), ids)
+    }
+
+    pub(crate) fn dependents(&self, id: VersionId, ids: Ids) -> Vec<VersionId> {
+        self.all(&version_key(id), ids)
+    }
+
+    fn all(&self, owner: &[u8], ids: Ids) -> Vec<VersionId> {
+        let older = self.older.get(owner).into_iter().flatten().copied();
+        older.chain(ids.newest).collect()
+    }
+
+    /// Keys of rows whose older versions are there although the row is not.
+    pub(crate) fn orphans(&self) -> impl Iterator<Item = &[u8]> {
+        let roots = self.roots.keys().map(|(tree, root)| root_key(*tree, root).to_vec());
+        let versions = self.versions.keys().map(|id| version_key(*id).to_vec());
+        let owners: BTreeSet<Vec<u8>> = roots.chain(versions).collect();
+        self.older.keys().filter(move |owner| !owners.contains(*owner)).map(Vec::as_slice)
+    }
 }

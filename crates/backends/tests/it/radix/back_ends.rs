@@ -9,7 +9,7 @@ use terrane_backends::conformance::Subject;
 use terrane_backends::{BtreeDatabase, BtreeOptions, LsmDatabase, LsmOptions};
 use terrane_io::RealDisk;
 
-use super::{behaviours, diffs, exchange, histories, proofs, vectors};
+use super::{behaviours, diffs, exchange, histories, proofs, repair, vectors};
 
 /// Opens a database in a directory that may be there or not.
 type Open = fn(&Path, &[&str]) -> Result<Arc<dyn Database>>;
@@ -81,6 +81,7 @@ fn the_state_on_lmdb() {
         Ok(Arc::new(LmdbDatabase::open(dir.with_extension("mdb"), indexes, &options)?))
     };
     check_all(&mut InDirectories::new(open), 100_000);
+    repair::check(&mut InDirectories::new(open));
 }
 
 #[cfg(feature = "sqlite")]

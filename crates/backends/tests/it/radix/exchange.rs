@@ -13,7 +13,7 @@ use terrane_backends::conformance::Subject;
 use terrane_io::checksum::crc32c;
 use terrane_merkle::radix::{
     Address, Change, Committed, Committer, Error, ExchangeError, NodeHash, Options, Prefix, Root,
-    Store, TextTree, Tree,
+    Store, TextTree, Tree, VersionId, VersionInfo,
 };
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
@@ -193,16 +193,16 @@ struct Stream(Vec<u8>);
 
 impl Stream {
     fn of(root: &Root) -> Self {
-        Self::with(1, "transact", root)
+        Self::with(2, "transact", 1, root)
     }
 
-    fn with(version: u32, scheme: &str, root: &Root) -> Self {
+    fn with(version: u32, scheme: &str, kind: u8, root: &Root) -> Self {
         let mut stream = Self(b"TRNRDXEX".to_vec());
         stream.0.extend(version.to_le_bytes());
         stream.0.push(scheme.len() as u8);
         stream.0.extend(scheme.bytes());
-        stream.0.extend(root.0);
-        stream.crc()
+        stream.0.push(kind);
+        stream.crc().bytes(&root.0).bytes(&[0, 0])
     }
 
     fn crc(mut self) -> Self {
@@ -273,7 +273,8 @@ fn streams_that_break_a_rule_are_refused_by_name_and_leave_nothing() {
         (start().value(&[7; 36], b"x").end(1), "length of an address", Some(head + 1)),
         (start().value(&[7], &vec![0; 65_536]).end(1), "a mark is missing", None),
         (begun().bytes(&[1, 9, 0xff, 0xff, 0xff, 0xff]).0, "a value is too long", None),
-        (begun().bytes(&[1, 9, 0, 0, 0, 0x10]).0, "it is cut short", Some(entry + 6)),
+        (begun().bytes(&[1, 9, 0, 0, 0, 0x10]).0, "a value is too long", None),
+        (begun().bytes(&[1, 9, 0, 0, 0xff, 0x0f]).0, "it is cut short", Some(entry + 6)),
         (begun().0, "it is cut short", Some(entry)),
         (Vec::new(), "it is cut short", Some(0)),
         ([&right[..], &[0]].concat(), "something follows the end", Some(right.len() as u64)),
@@ -289,8 +290,9 @@ fn streams_that_break_a_rule_are_refused_by_name_and_leave_nothing() {
         check_empty(&store);
     }
     for (stream, what) in [
-        (Stream::with(2, "transact", &root).end(0), "version"),
-        (Stream::with(1, "strict", &root).end(0), "scheme"),
+        (Stream::with(1, "transact", 1, &root).end(0), "version"),
+        (Stream::with(2, "strict", 1, &root).end(0), "scheme"),
+        (Stream::with(2, "transact", 2, &root).end(0), "content"),
     ] {
         match tree.import(&stream[..]) {
             Err(ExchangeError::Unsupported { what: found, .. }) => assert_eq!(found, what),
@@ -376,6 +378,155 @@ fn every_altered_byte_and_every_length_of_a_stream_is_refused() {
     }
     check_empty(&store);
     assert_eq!(tree.import(&stream[..]).unwrap().root, root);
+}
+
+/// The metadata of the version was left behind, and so were all versions but one.
+#[test]
+fn all_versions_of_a_tree_are_taken_over_with_their_metadata() {
+    for_each_seed("all_versions_of_a_tree_are_taken_over", 6, |rng, _| {
+        let store = fresh(&mut InMemory);
+        let tree = tree(&store);
+        let mut states = vec![(Root::EMPTY, State::new())];
+        for number in 0..1 + rng.below(25) {
+            let (parent, before) = states[rng.below(states.len() as u64) as usize].clone();
+            let (changes, after) = match rng.below(6) {
+                0 if !before.is_empty() => {
+                    let (address, value) = before.first_key_value().unwrap();
+                    (vec![Change::Set(at(address), value.clone())], before.clone())
+                }
+                1 => (vec![Change::Set(at(&[3]), vec![4; 70_000])], {
+                    let mut after = before.clone();
+                    after.insert(vec![3], vec![4; 70_000]);
+                    after
+                }),
+                _ => batch(rng, &before),
+            };
+            let metadata = vec![number as u8; rng.below(5) as usize];
+            let committed = tree.commit_with(&parent, &changes, &metadata).unwrap();
+            if committed.version.is_some() {
+                states.push((committed.root, after));
+            }
+        }
+        // Some are gone, so that others have new parents.
+        let versions = tree.versions().unwrap();
+        for version in &versions {
+            if rng.below(3) == 0 {
+                tree.prune(&version.root).unwrap();
+            }
+        }
+        let mut stream = Vec::new();
+        let exported = tree.export_all(&mut stream).unwrap();
+        let expected = tree.versions().unwrap();
+        assert_eq!(exported.versions, expected.len() as u64);
+        assert_eq!(exported.bytes, stream.len() as u64);
+
+        let other = fresh(&mut InMemory);
+        // Numbers are others there.
+        let before = commit_all(&super::tree(&other), &State::from([(vec![1], vec![2])]));
+        super::tree(&other).prune(&before).unwrap();
+        let taken = super::tree(&other);
+        let committed = taken.import_all(&stream[..]).unwrap();
+        let found = taken.versions().unwrap();
+        assert_eq!(found.len(), expected.len());
+        let place = |versions: &[VersionInfo], id: VersionId| {
+            versions.iter().position(|version| version.id == id).unwrap()
+        };
+        for ((found_one, expected_one), made) in found.iter().zip(&expected).zip(&committed) {
+            assert_eq!(Some(found_one.id), made.version);
+            assert_eq!((found_one.root, &found_one.metadata), (made.root, &expected_one.metadata));
+            assert_eq!(found_one.root, expected_one.root);
+            let parents = [(found_one.parent, &found), (expected_one.parent, &expected)]
+                .map(|(parent, versions)| parent.map(|parent| place(versions, parent)));
+            assert_eq!(parents[0], parents[1]);
+            let state = states.iter().find(|(root, _)| *root == found_one.root).unwrap();
+            assert_eq!(values(&taken, &found_one.root), state.1);
+        }
+        let report = other.verify().unwrap();
+        assert!(report.is_clean(), "{:?}", report.problems);
+        let mut again = Vec::new();
+        taken.export_all(&mut again).unwrap();
+        assert_eq!(again, stream);
+        for version in found {
+            taken.prune(&version.root).unwrap();
+        }
+        check_empty(&other);
+    });
+}
+
+#[test]
+fn a_stream_of_all_versions_that_breaks_a_rule_is_refused_and_leaves_nothing() {
+    let source = fresh(&mut InMemory);
+    let from = tree(&source);
+    let set = |address: &[u8], value: &[u8]| Change::Set(at(address), value.to_vec());
+    let first = [set(&[1], b"one"), set(&[1, 2], &[7; 70])];
+    let first = from.commit_with(&Root::EMPTY, &first, b"height 1").unwrap().root;
+    let second = [Change::Delete(at(&[1])), set(&[2], b"two")];
+    from.commit_with(&first, &second, b"height 2").unwrap();
+    from.commit_with(&first, &[set(&[1], b"one")], b"again").unwrap();
+    let mut stream = Vec::new();
+    let exported = from.export_all(&mut stream).unwrap();
+    assert_eq!((exported.versions, exported.changes), (3, 4));
+    let store = fresh(&mut InMemory);
+    let tree = tree(&store);
+    for at in 0..stream.len() {
+        for bit in 0..8 {
+            let mut altered = stream.clone();
+            altered[at] ^= 1 << bit;
+            let error = tree.import_all(&altered[..]).unwrap_err();
+            let is_typed = match &error {
+                ExchangeError::Damaged { at: found, .. } => *found >= at as u64,
+                ExchangeError::Unsupported { .. } => at < 12,
+                // Other changes, or another parent, before the next checksum.
+                ExchangeError::WrongRoot { .. } => true,
+                ExchangeError::Store(error) => matches!(**error, Error::AddressNotFound { .. }),
+                _ => false,
+            };
+            assert!(is_typed, "byte {at}, bit {bit}: {error}");
+        }
+        match tree.import_all(&stream[..at]) {
+            Err(ExchangeError::Damaged { at: found, rule: "it is cut short" }) => {
+                assert_eq!(found, at as u64);
+            }
+            other => panic!("cut to {at}: {other:?}"),
+        }
+    }
+    check_empty(&store);
+    match tree.import(&stream[..]) {
+        Err(ExchangeError::Unsupported { what: "content", .. }) => {}
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(tree.import_all(&stream[..]).unwrap().len(), 3);
+}
+
+/// The metadata comes with one version, too; and a stream whose head is slow or wrong keeps nobody from committing.
+#[test]
+fn metadata_is_imported_and_the_writer_is_free_until_the_head_has_come() {
+    struct Committing<'a>(&'a Tree, &'a [u8], usize);
+
+    impl io::Read for Committing<'_> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+            if self.2 > 0 {
+                self.2 -= 1;
+                let changes = [Change::Set(at(&[5]), b"meanwhile".to_vec())];
+                self.0.commit(&Root::EMPTY, &changes).unwrap();
+            }
+            let count = self.1.len().min(buffer.len()).min(1);
+            buffer[..count].copy_from_slice(&self.1[..count]);
+            self.1 = &self.1[count..];
+            Ok(count)
+        }
+    }
+
+    let one = tree(&fresh(&mut InMemory));
+    let changes = [Change::Set(at(&[1]), b"value".to_vec())];
+    let root = one.commit_with(&Root::EMPTY, &changes, b"height 7").unwrap().root;
+    let stream = export(&one, &root);
+    let two = tree(&fresh(&mut InMemory));
+    two.import(Committing(&two, &stream, 20)).unwrap();
+    let versions = two.versions().unwrap();
+    assert_eq!(versions.len(), 21);
+    let last = versions.last().unwrap();
+    assert_eq!((last.root, last.metadata.as_slice()), (root, &b"height 7"[..]));
 }
 
 fn entries(nodes: &Nodes) -> impl Iterator<Item = io::Result<(String, Vec<u8>)>> {

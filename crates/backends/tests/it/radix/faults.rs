@@ -105,6 +105,7 @@ fn is_typed(error: &Error, fault: Fault) -> bool {
         Fault::BackEnd => matches!(error, Error::BackEnd(backend::Error::BackEnd { .. })),
         Fault::StoreFull => matches!(error, Error::StoreFull(backend::Error::StoreFull { .. })),
         Fault::Busy => matches!(error, Error::Busy(backend::Error::Busy { .. })),
+        Fault::Size => matches!(error, Error::Size { what: "value", bytes: 900, min: 0, max: 800 }),
         Fault::UnknownDone | Fault::UnknownNotDone => {
             matches!(error, Error::BackEnd(backend::Error::Unknown { .. }))
         }
@@ -246,5 +247,67 @@ fn a_transaction_that_failed_half_way_cannot_be_finished(subject: &mut dyn Subje
     let made = transaction.commit("state", &root, &[delete("bb00")]).unwrap().root;
     transaction.finish().unwrap();
     assert_eq!(leaves(&tree, &made), [("aa00".to_owned(), b"1".to_vec())]);
+    assert_whole(&store);
+}
+
+/// What the engine itself found to be damaged was a failure of the back-end, without a place, and a check ended at it.
+#[test]
+fn what_the_engine_finds_damaged_is_told_with_its_place_and_checks_go_on() {
+    let memory: Arc<dyn Database> = Arc::new(terrane_backends::Memory::new(&INDEXES).unwrap());
+    let database = Faulty::new(Arc::clone(&memory));
+    let options = Options { cache_bytes: 0, threads: 1 };
+    let store = Store::open(Arc::clone(&database) as Arc<dyn Database>, &options).unwrap();
+    let tree = store.create_tree("tree").unwrap();
+    let long = vec![7; 200];
+    let changes = [set("aa00", "1"), set("aa01", &long), set("bb00", [8; 100]), set("bb01", "2")];
+    let root = commit(&tree, &Root::EMPTY, &changes);
+    let other = commit(&tree, &root, &[set("cc", "3")]);
+    assert!(store.verify().unwrap().is_clean());
+
+    for (key, _) in &content(&*memory)["main"] {
+        database.damage(key);
+        let mut is_told = false;
+        for address in ["aa00", "aa01", "bb00", "bb01"] {
+            let address = address.parse().unwrap();
+            let one = tree.get_one(&root, &address);
+            let many =
+                tree.get(&root, &[address, "aa00".parse().unwrap(), "bb00".parse().unwrap()]);
+            for error in [one.err(), many.err()].into_iter().flatten() {
+                match error {
+                    Error::Corruption { root: Some(of), ref what, node, .. } => {
+                        assert_eq!(of, root);
+                        assert!(what.contains("page 7") && what.contains("checksum"), "{what}");
+                        assert!(node.0.starts_with(key), "{node}");
+                        is_told = true;
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        let report = tree.verify(&root).unwrap();
+        assert!(!is_told || report.problems.len() == 1, "{:?}", report.problems);
+        let report = store.verify().unwrap();
+        assert!(!report.is_clean());
+        assert_eq!(report.versions, 2);
+        assert!(!report.problems.iter().any(|problem| problem.rule.contains("missing")));
+        // The rest cannot be told from what is damaged.
+        let repaired = Store::repair(&(Arc::clone(&database) as Arc<dyn Database>));
+        assert!(matches!(repaired, Err(Error::CorruptRow { .. })), "{repaired:?}");
+    }
+    database.damage(&[]);
+    assert!(store.verify().unwrap().is_clean());
+    assert!(tree.has_root(&other).unwrap());
+}
+
+/// A server may take less than others; that was a failure of the back-end.
+#[test]
+fn a_row_that_is_too_large_for_the_database_is_told_as_a_size() {
+    let database = Faulty::new(Arc::new(terrane_backends::Memory::new(&INDEXES).unwrap()));
+    let options = Options { cache_bytes: 0, threads: 1 };
+    let store = Store::open(Arc::clone(&database) as Arc<dyn Database>, &options).unwrap();
+    let tree = store.create_tree("tree").unwrap();
+    database.fail(Call::Write, 0, Fault::Size);
+    let failed = tree.commit(&Root::EMPTY, &[set("aa", [0; 900])]).unwrap_err();
+    assert!(is_typed(&failed, Fault::Size), "{failed:?}");
     assert_whole(&store);
 }

@@ -1,6 +1,7 @@
 //! A database that counts what is asked of it, and fails when it is told to.
 //!
 //! It stands before another one. A call that fails does not reach the other, but for a commit that fails after it took place.
+//! A row of its main table can be such that the database itself finds it damaged, whoever reads it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -32,6 +33,8 @@ pub(super) enum Fault {
     BackEnd,
     StoreFull,
     Busy,
+    /// Of a write: the row is too large for this database.
+    Size,
     /// Of a commit: it does not take place, and that is not known.
     UnknownNotDone,
     /// Of a commit: it takes place, and that is not known.
@@ -50,6 +53,7 @@ impl Fault {
             Self::Busy => {
                 Error::Busy { back_end: NAME, what: "it was told so".into(), source: None }
             }
+            Self::Size => Error::Size { what: "value", bytes: 900, min: 0, max: 800 },
             Self::UnknownNotDone | Self::UnknownDone => {
                 Error::Unknown { back_end: NAME, source: None }
             }
@@ -62,6 +66,8 @@ struct State {
     counts: [u64; CALLS.len()],
     /// Which call fails next, after so many that do not, and how.
     next: Option<(Call, u64, Fault)>,
+    /// The key of the row that cannot be read.
+    damaged: Option<Vec<u8>>,
 }
 
 /// What the handles share.
@@ -83,6 +89,18 @@ impl Plan {
         let (of, left, fault) = state.next.filter(|(of, ..)| *of == call)?;
         state.next = left.checked_sub(1).map(|left| (of, left, fault));
         (left == 0).then_some(fault)
+    }
+
+    /// Fails if one of some rows cannot be read.
+    fn check_rows(&self, table: Table<'_>, keys: &[&[u8]]) -> Result<()> {
+        let state = self.state();
+        match &state.damaged {
+            Some(damaged) if table == Table::Main && keys.contains(&damaged.as_slice()) => {
+                let (what, source) = ("page 7".to_owned(), Some("checksum".into()));
+                Err(Error::Corruption { back_end: NAME, what, source })
+            }
+            _ => Ok(()),
+        }
     }
 
     fn check(&self, call: Call) -> Result<()> {
@@ -107,6 +125,11 @@ impl Faulty {
         self.plan.state().next = Some((call, after, fault));
     }
 
+    /// From now on this row of the main table cannot be read.
+    pub(super) fn damage(&self, key: &[u8]) {
+        self.plan.state().damaged = Some(key.to_vec());
+    }
+
     /// Fails no more. Answers whether there was a call that failed.
     pub(super) fn heal(&self) -> bool {
         self.plan.state().next.take().is_none()
@@ -125,7 +148,17 @@ impl Faulty {
 
 struct FaultyCursor<'a> {
     inner: Box<dyn Cursor + 'a>,
+    table: Table<'a>,
     plan: &'a Plan,
+}
+
+impl FaultyCursor<'_> {
+    fn found(&self, entry: Option<Entry>) -> Result<Option<Entry>> {
+        if let Some((key, _)) = &entry {
+            self.plan.check_rows(self.table, &[key])?;
+        }
+        Ok(entry)
+    }
 }
 
 impl Cursor for FaultyCursor<'_> {
@@ -146,12 +179,14 @@ impl Cursor for FaultyCursor<'_> {
 
     fn next(&mut self) -> Result<Option<Entry>> {
         self.plan.check(Call::Cursor)?;
-        self.inner.next()
+        let entry = self.inner.next()?;
+        self.found(entry)
     }
 
     fn prev(&mut self) -> Result<Option<Entry>> {
         self.plan.check(Call::Cursor)?;
-        self.inner.prev()
+        let entry = self.inner.prev()?;
+        self.found(entry)
     }
 }
 
@@ -164,17 +199,25 @@ struct Handle<T> {
 impl<R: Reader + ?Sized> Reader for Handle<Box<R>> {
     fn get(&self, table: Table<'_>, key: &[u8]) -> Result<Option<Vec<u8>>> {
         self.plan.check(Call::Get)?;
+        self.plan.check_rows(table, &[key])?;
         self.inner.get(table, key)
     }
 
     fn get_many(&self, table: Table<'_>, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
         self.plan.check(Call::Get)?;
+        self.plan.check_rows(table, keys)?;
         self.inner.get_many(table, keys)
     }
 
     fn cursor(&self, table: Table<'_>) -> Result<Box<dyn Cursor + '_>> {
         self.plan.check(Call::Cursor)?;
-        Ok(Box::new(FaultyCursor { inner: self.inner.cursor(table)?, plan: &self.plan }))
+        let of = match table {
+            Table::Main => Table::Main,
+            // Only rows of the main table are damaged.
+            Table::Index(_) => Table::Index(""),
+        };
+        let inner = self.inner.cursor(table)?;
+        Ok(Box::new(FaultyCursor { inner, table: of, plan: &self.plan }))
     }
 
     fn count(&self, table: Table<'_>) -> Result<u64> {
@@ -235,6 +278,10 @@ impl Database for Faulty {
         self.plan.check(Call::Writer)?;
         let inner = self.inner.writer()?;
         Ok(Box::new(Handle { inner, plan: Arc::clone(&self.plan) }))
+    }
+
+    fn last_commit(&self) -> Option<u64> {
+        self.inner.last_commit()
     }
 
     fn settle(&self, receipt: Receipt) -> Result<()> {

@@ -6,7 +6,7 @@ use terrane_backends::conformance::Subject;
 use terrane_merkle::radix::{Address, Change, Root, Store};
 
 use super::rules::{State, root_of};
-use super::words::{at, commit, read, run, tree};
+use super::words::{at, commit, read, run, set, tree};
 
 fn changes(state: &State) -> Vec<Change> {
     state
@@ -96,4 +96,28 @@ pub(super) fn check(subject: &mut dyn Subject) {
             addresses_of_every_length,
         ],
     );
+}
+
+/// Values that no row can hold were hashed first, and then a failure of the back-end without an address.
+#[test]
+fn a_value_that_is_too_large_is_refused_with_its_address() {
+    use terrane_merkle::radix::{Change, Error, VALUE_BYTES_MAX};
+
+    let store = super::fresh(&mut crate::memory::InMemory);
+    let tree = super::tree(&store);
+    let large = Change::Set(at("bb"), vec![0; VALUE_BYTES_MAX + 1]);
+    let changes = [set("aa", "small"), large];
+    for refused in [
+        tree.commit(&Root::EMPTY, &changes).unwrap_err(),
+        tree.compute_root(&Root::EMPTY, &changes).unwrap_err(),
+    ] {
+        match refused {
+            Error::ValueTooLarge { address, index, bytes, max } => {
+                assert_eq!((address, index), (at("bb"), Some(1)));
+                assert_eq!((bytes, max), (VALUE_BYTES_MAX + 1, VALUE_BYTES_MAX));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(tree.versions().unwrap(), []);
 }
