@@ -425,7 +425,9 @@ mod tests {
 
     fn whole(value: Option<&[u8]>, children: &BTreeMap<u8, Edge>) -> Branch {
         let mut writer = BranchWriter::new(value, children.len(), 0);
-        children.iter().for_each(|(token, edge)| writer.push(*token, edge));
+        for (token, edge) in children {
+            writer.push(*token, edge);
+        }
         writer.finish()
     }
 
