@@ -206,5 +206,8 @@ mod tests {
     fn normalising_keeps_the_last_change_of_an_address() {
         let changes = vec![set("bb"), set("aa00"), delete("bb"), delete_prefix("aa"), set("cc")];
         assert_eq!(normalise(changes), [delete_prefix("aa"), delete("bb"), set("cc")]);
+        let prefixes = ["aa00", "aa", "ab", "ab"].map(delete_prefix);
+        let changes = [vec![set("aa00"), set("ab")], prefixes.to_vec(), vec![set("aa")]].concat();
+        assert_eq!(normalise(changes), [set("aa"), delete_prefix("aa"), delete_prefix("ab")]);
     }
 }

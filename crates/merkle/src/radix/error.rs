@@ -50,7 +50,8 @@ pub enum Error {
         /// What is wrong with it.
         why: RootTextError,
     },
-    /// A root that no retained version of the tree has: it never was there, or was pruned.
+    /// A root that no retained version of the tree has: it never was there, or was pruned. So is one whose row of the
+    /// bookkeeping is lost, which [`Store::verify`](crate::radix::Store::verify) finds.
     #[error("root {root} is not in tree {tree:?}")]
     UnknownRoot {
         /// The root.
@@ -58,7 +59,8 @@ pub enum Error {
         /// The name of the tree.
         tree: String,
     },
-    /// A tree that is not there.
+    /// A tree that is not there, or whose row of the bookkeeping is lost, which [`Store::verify`](crate::radix::Store::verify)
+    /// finds.
     #[error("no tree {name:?}")]
     UnknownTree {
         /// Its name.
@@ -182,11 +184,11 @@ impl From<backend::Error> for Error {
 
 /// An error and its causes.
 pub(crate) fn told(error: &backend::Error) -> String {
-    let mut text = error.to_string();
+    let mut parts = vec![error.to_string()];
     let mut cause = std::error::Error::source(error);
     while let Some(error) = cause {
-        text.extend([": ", &error.to_string()]);
+        parts.push(error.to_string());
         cause = error.source();
     }
-    text
+    parts.join(": ")
 }

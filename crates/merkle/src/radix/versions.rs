@@ -118,15 +118,20 @@ impl Ids {
             self.newest = self.newest.filter(|newest| *newest != id);
             return Ok(());
         }
-        let gone = if self.newest == Some(id) {
-            let all = self.all(writer, owner)?;
-            self.newest = all.iter().rev().nth(1).copied();
-            self.newest
-        } else {
-            Some(id)
-        };
+        let mut gone = id;
+        if self.newest == Some(id) {
+            // The newest of the others takes its place.
+            let mut cursor = writer.cursor(TABLE)?;
+            cursor.seek(&older_key(owner, id))?;
+            let prefix = [b"o", owner].concat();
+            let before = cursor.prev()?.filter(|(key, _)| key.starts_with(&prefix));
+            let (key, row) =
+                before.ok_or_else(|| corrupt(owner, "its older versions are missing"))?;
+            gone = older_of(&key, &row)?.1;
+            self.newest = Some(gone);
+        }
         self.older -= 1;
-        gone.map_or(Ok(()), |gone| Ok(writer.remove(TABLE, &older_key(owner, gone))?))
+        Ok(writer.remove(TABLE, &older_key(owner, gone))?)
     }
 }
 

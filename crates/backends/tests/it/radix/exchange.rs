@@ -387,7 +387,7 @@ fn all_versions_of_a_tree_are_taken_over_with_their_metadata() {
         let store = fresh(&mut InMemory);
         let tree = tree(&store);
         let mut states = vec![(Root::EMPTY, State::new())];
-        for number in 0..1 + rng.below(25) {
+        for number in 0..=rng.below(25) {
             let (parent, before) = states[rng.below(states.len() as u64) as usize].clone();
             let (changes, after) = match rng.below(6) {
                 0 if !before.is_empty() => {

@@ -273,5 +273,57 @@ fn rows_do_not_grow_with_forks_and_recurring_roots() {
         prune(&tree, &fork);
     }
     assert_eq!(content(&*database)[VERSIONS].len(), empty);
+    // Newest first, as a tree is deleted.
+    let root = commit(&tree, &Root::EMPTY, &[set("aa", "value")]);
+    for number in 0..100 {
+        commit(&tree, &root, &[set("bb", format!("{number}"))]);
+        assert_eq!(commit(&tree, &root, &[set("aa", "value")]), root);
+    }
+    tree.retain(&BTreeSet::from([root])).unwrap();
+    assert_whole(&store);
+    assert_eq!(tree.versions().unwrap().len(), 101);
+    tree.retain(&BTreeSet::new()).unwrap();
+    assert_eq!(content(&*database)[VERSIONS].len(), empty);
     assert_eq!(database.reader().unwrap().count(Table::Main).unwrap(), 0);
+}
+
+/// A store of another format was taken for a damaged one.
+#[test]
+fn a_store_of_another_format_is_unsupported_and_left_alone() {
+    use terrane_io::checksum::{crc32c, crc32c_append};
+
+    let database = in_memory();
+    commit(&tree(&open(&database)), &Root::EMPTY, &[set("aa", "value")]);
+    let mut row = b"TRNRADX1transact".to_vec();
+    row.extend(crc32c_append(crc32c(b"f"), &row).to_le_bytes());
+    let mut writer = database.writer().unwrap();
+    writer.overwrite(Table::Index(VERSIONS), b"f", &row).unwrap();
+    writer.commit().unwrap();
+    let before = content(&*database);
+    let opened = Store::open(Arc::clone(&database), &Options::default());
+    let repaired = Store::repair(&database);
+    for refused in [opened.map(drop), repaired.map(drop)] {
+        let text = format!("{refused:?}");
+        assert!(matches!(refused, Err(Error::Unsupported(_))), "{text}");
+        assert!(text.contains("TRNRADX1") && text.contains("TRNRADX2"), "{text}");
+    }
+    assert_eq!(content(&*database), before);
+}
+
+/// The store took keys that a transaction refuses; a transaction could not list what it had changed.
+#[test]
+fn the_metadata_map_is_the_same_in_a_transaction() {
+    let store = open(&in_memory());
+    store.set_metadata(b"a1", Some(b"one")).unwrap();
+    let mut transaction = store.transaction().unwrap();
+    transaction.set_metadata(b"a2", Some(b"two")).unwrap();
+    transaction.set_metadata(b"b", Some(b"other")).unwrap();
+    let expected = [(b"a1".to_vec(), b"one".to_vec()), (b"a2".to_vec(), b"two".to_vec())];
+    assert_eq!(transaction.metadata_entries(b"a").unwrap(), expected);
+    for key in [&b""[..], &[7; 257]] {
+        assert!(matches!(transaction.metadata(key), Err(Error::Size { .. })));
+        assert!(matches!(store.metadata(key), Err(Error::Size { .. })));
+    }
+    transaction.finish().unwrap();
+    assert_eq!(store.metadata_entries(b"a").unwrap(), expected);
 }
