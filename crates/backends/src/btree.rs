@@ -14,7 +14,7 @@ use terrane_merkle::backend::{
     Counts, Cursor, Database, Durability, Entry, Error, Guarantee, Reader, Receipt, Result, Writer,
 };
 
-use crate::engine::{Changes, Common, Engine, Gap, Snapshot, Way, disk_error, locked};
+use crate::engine::{Changes, Common, Engine, Gap, Known, Snapshot, Way, disk_error, locked};
 use crate::row::{
     self, INDEX_MAX, MAIN, NAMES, PIECE_BYTES, PIECES, ROWS_VERSION, Row, Split, WHOLE_BYTES_MAX,
 };
@@ -116,7 +116,7 @@ fn broken(what: String) -> Error {
 /// A database in one B+tree; `docs/format/tables.md` says how.
 ///
 /// Cost: a lookup is one of the index, and one of each piece of a value of 768 bytes or more, side by side; `count` is one lookup.
-/// A commit looks up each key that it changes and writes once to the log, as much as its keys and values take, and does its
+/// A commit looks up each key that it changes and that its writer has not read, and writes once to the log, as much as its keys and values take, and does its
 /// share of draining; with [`Durability::Each`] it syncs the log.
 #[derive(Debug)]
 pub struct BtreeDatabase {
@@ -227,6 +227,32 @@ fn open_tables(index: &Index, indexes: &[&str]) -> Result<Vec<(Vec<u8>, u8)>> {
     Ok(tables)
 }
 
+/// What there is of a key before a commit.
+#[derive(Debug, Clone, Copy)]
+enum Before {
+    Nothing,
+    Whole,
+    Split(Split),
+}
+
+impl Before {
+    fn of_row(key: &[u8], row: Option<&[u8]>) -> Result<Self> {
+        let Some(row) = row else { return Ok(Self::Nothing) };
+        Ok(match read_row(key, row)? {
+            Row::Whole(_) => Self::Whole,
+            Row::Split(split) => Self::Split(split),
+        })
+    }
+
+    /// If that is all there is to know: of a value in pieces it is also to be known which they are.
+    fn of_value(bytes: Option<usize>) -> Option<Self> {
+        match bytes {
+            None => Some(Self::Nothing),
+            Some(bytes) => (bytes <= WHOLE_BYTES_MAX).then_some(Self::Whole),
+        }
+    }
+}
+
 /// The rows of a commit.
 #[derive(Default)]
 struct Rows<'a> {
@@ -243,30 +269,28 @@ impl<'a> Rows<'a> {
     fn change(
         &mut self,
         key: Vec<u8>,
-        before: Option<&[u8]>,
+        before: Before,
         after: Option<&'a [u8]>,
         next_value: &AtomicU64,
-    ) -> Result<i64> {
-        if let Some(before) = before
-            && let Row::Split(split) = read_row(&key, before)?
-        {
+    ) -> i64 {
+        if let Before::Split(split) = before {
             self.gone.push(split);
         }
-        let more = i64::from(after.is_some()) - i64::from(before.is_some());
+        let was_there = !matches!(before, Before::Nothing);
         match after {
-            None if before.is_none() => {}
+            None if !was_there => {}
             None => self.removed.push(key),
             Some(value) if value.len() <= WHOLE_BYTES_MAX => {
-                self.put.push((key, row::whole(value), before.is_some()));
+                self.put.push((key, row::whole(value), was_there));
             }
             Some(value) => {
                 let id = next_value.fetch_add(1, Ordering::Relaxed);
                 let split = Split { id, bytes: value.len() as u32 };
-                self.put.push((key, split.row(), before.is_some()));
+                self.put.push((key, split.row(), was_there));
                 self.pieces.push((split, value));
             }
         }
-        Ok(more)
+        i64::from(after.is_some()) - i64::from(was_there)
     }
 
     /// The keys of the pieces that come and of those that go.
@@ -316,28 +340,36 @@ impl Btree {
 impl Engine for Btree {
     type Snapshot = Rooted;
 
+    const WANTS_KNOWN: bool = true;
+
     fn snapshot(&self) -> Result<Rooted> {
         let snapshot = self.index.snapshot().map_err(|failure| error("reader", failure))?;
         let tables = self.tables.clone();
         Ok(Rooted { snapshot, tables, _index: self.index.clone() })
     }
 
-    fn commit(&self, changes: &[Changes]) -> Result<Receipt> {
+    fn commit(&self, changes: &[Changes], known: &[Known]) -> Result<Receipt> {
         let failed = |failure| self.error("commit", failure);
         let mut rows = Rows::default();
-        for ((name, number), changes) in self.tables.iter().zip(changes) {
+        for (((name, number), changes), known) in self.tables.iter().zip(changes).zip(known) {
             if changes.is_empty() {
                 continue;
             }
-            let mut keys: Vec<Vec<u8>> = changes.keys().map(|key| row::key(*number, key)).collect();
-            keys.push(name.clone());
-            let refs: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
-            let mut before = self.index.find_many(&refs).map_err(failed)?;
-            let name_row = before.pop().flatten();
-            keys.pop();
+            let keys: Vec<Vec<u8>> = changes.keys().map(|key| row::key(*number, key)).collect();
+            let known = |key: &Vec<u8>| known.get(key).copied().and_then(Before::of_value);
+            let known: Vec<Option<Before>> = changes.keys().map(known).collect();
+            let unknown = keys.iter().zip(&known).filter(|(_, known)| known.is_none());
+            let unknown = unknown.map(|(key, _)| key.as_slice());
+            let refs: Vec<&[u8]> = std::iter::once(name.as_slice()).chain(unknown).collect();
+            let mut found = self.index.find_many(&refs).map_err(failed)?.into_iter();
+            let name_row = found.next().flatten();
             let mut more = 0;
-            for ((key, after), before) in keys.into_iter().zip(changes.values()).zip(before) {
-                more += rows.change(key, before.as_deref(), after.as_deref(), &self.next_value)?;
+            for ((key, after), known) in keys.into_iter().zip(changes.values()).zip(known) {
+                let before = match known {
+                    Some(before) => before,
+                    None => Before::of_row(&key, found.next().flatten().as_deref())?,
+                };
+                more += rows.change(key, before, after.as_deref(), &self.next_value);
             }
             if more != 0 {
                 let entries = entries_of(name, name_row.as_deref())?;

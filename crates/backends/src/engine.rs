@@ -7,8 +7,8 @@
 //! Invariant: while a writer lives nothing is committed but by it, so its snapshot, whenever it was taken, is what there was
 //! when it was made.
 
-use std::cell::OnceCell;
-use std::collections::BTreeMap;
+use std::cell::{OnceCell, RefCell};
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,6 +24,12 @@ use terrane_merkle::backend::{
 /// What a writer binds the keys of one table to; `None` removes.
 pub(crate) type Changes = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
+/// Keys of one table that a writer has read below its changes: how long the value is, if there is one.
+pub(crate) type Known = HashMap<Vec<u8>, Option<usize>>;
+
+/// Keys that a writer remembers of each table, at most: some megabytes.
+const KNOWN_MAX: usize = 1 << 16;
+
 /// All tables of an engine at one moment, by number: 0 is the main one, the others are the indexes in their order.
 pub(crate) trait Snapshot: Send {
     fn get(&self, table: usize, key: &[u8]) -> Result<Option<Vec<u8>>>;
@@ -36,10 +42,14 @@ pub(crate) trait Snapshot: Send {
 pub(crate) trait Engine {
     type Snapshot: Snapshot + 'static;
 
+    /// Whether a commit is faster if it is known what some of its keys had before.
+    const WANTS_KNOWN: bool;
+
     fn snapshot(&self) -> Result<Self::Snapshot>;
 
-    /// Commits the changes of each table, all or nothing. The caller sees to it that there is one commit at a time.
-    fn commit(&self, changes: &[Changes]) -> Result<Receipt>;
+    /// Commits the changes of each table, all or nothing. The caller sees to it that there is one commit at a time. What is
+    /// known of keys, of each table, is what the commit finds.
+    fn commit(&self, changes: &[Changes], known: &[Known]) -> Result<Receipt>;
 }
 
 /// The system's answer to a call of the disk, in terms of a back-end.
@@ -129,12 +139,13 @@ impl Common {
         let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         // It may have been closed meanwhile.
         self.check_open("writer")?;
-        let changes = vec![Changes::new(); self.indexes.len() + 1];
+        let tables = self.indexes.len() + 1;
         Ok(Box::new(EngineWriter {
             common: self,
             engine,
             snapshot: OnceCell::new(),
-            changes,
+            changes: vec![Changes::new(); tables],
+            known: RefCell::new(vec![Known::new(); tables]),
             _turn: turn,
         }))
     }
@@ -252,6 +263,8 @@ struct EngineWriter<'a, E: Engine> {
     engine: &'a E,
     snapshot: OnceCell<E::Snapshot>,
     changes: Vec<Changes>,
+    /// Invariant: what the snapshot says.
+    known: RefCell<Vec<Known>>,
     _turn: MutexGuard<'a, ()>,
 }
 
@@ -267,6 +280,16 @@ impl<E: Engine> EngineWriter<'_, E> {
         let snapshot = self.engine.snapshot()?;
         Ok(self.snapshot.get_or_init(|| snapshot))
     }
+
+    /// Remembers what was read below the changes.
+    fn note(&self, table: usize, key: &[u8], value: Option<&Vec<u8>>) {
+        if E::WANTS_KNOWN {
+            let known = &mut self.known.borrow_mut()[table];
+            if known.len() < KNOWN_MAX {
+                known.insert(key.to_vec(), value.map(Vec::len));
+            }
+        }
+    }
 }
 
 impl<E: Engine> Reader for EngineWriter<'_, E> {
@@ -274,7 +297,11 @@ impl<E: Engine> Reader for EngineWriter<'_, E> {
         let table = self.number(table)?;
         match self.changes[table].get(key) {
             Some(value) => Ok(value.clone()),
-            None => self.snapshot()?.get(table, key),
+            None => {
+                let value = self.snapshot()?.get(table, key)?;
+                self.note(table, key, value.as_ref());
+                Ok(value)
+            }
         }
     }
 
@@ -283,7 +310,11 @@ impl<E: Engine> Reader for EngineWriter<'_, E> {
         let changes = &self.changes[table];
         let others: Vec<&[u8]> =
             keys.iter().copied().filter(|key| !changes.contains_key(*key)).collect();
-        let mut found = self.snapshot()?.get_many(table, &others)?.into_iter();
+        let found = self.snapshot()?.get_many(table, &others)?;
+        for (key, value) in others.iter().zip(&found) {
+            self.note(table, key, value.as_ref());
+        }
+        let mut found = found.into_iter();
         let value = |key: &&[u8]| match changes.get(*key) {
             Some(value) => value.clone(),
             None => found.next().flatten(),
@@ -331,7 +362,7 @@ impl<E: Engine> Writer for EngineWriter<'_, E> {
         self.common.check_open("commit")?;
         // What nobody else has, the engine need not copy to change it.
         self.snapshot.take();
-        let committed = self.engine.commit(&self.changes);
+        let committed = self.engine.commit(&self.changes, self.known.get_mut());
         self.common.commits.fetch_add(1, Ordering::Release);
         let receipt = committed?;
         self.common.transactions.fetch_add(1, Ordering::Relaxed);

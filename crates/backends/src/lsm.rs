@@ -16,7 +16,7 @@ use terrane_merkle::backend::{
     Counts, Cursor, Database, Durability, Entry, Error, Guarantee, Reader, Receipt, Result, Writer,
 };
 
-use crate::engine::{Changes, Common, Engine, Snapshot, disk_error, locked};
+use crate::engine::{Changes, Common, Engine, Known, Snapshot, disk_error, locked};
 
 const NAME: &str = "lsm";
 
@@ -247,12 +247,14 @@ impl Lsm {
 impl Engine for Lsm {
     type Snapshot = Views;
 
+    const WANTS_KNOWN: bool = false;
+
     fn snapshot(&self) -> Result<Views> {
         let tables: Vec<&NamedTable> = self.tables.iter().collect();
         Ok(Views(self.store.views(&tables).map_err(|failure| error("reader", failure))?))
     }
 
-    fn commit(&self, changes: &[Changes]) -> Result<Receipt> {
+    fn commit(&self, changes: &[Changes], _known: &[Known]) -> Result<Receipt> {
         let mut batches = Vec::with_capacity(changes.len());
         for (table, changes) in self.tables.iter().zip(changes).filter(|(_, c)| !c.is_empty()) {
             let updates = changes
@@ -335,10 +337,11 @@ impl Database for LsmDatabase {
         self.common.disk_bytes(&self.dir)
     }
 
-    /// Makes a checkpoint, which frees the log. Merges free what was removed in the tables, as later commits make them due.
+    /// Merges each table into one run, and lets go of the log but for its smallest segment.
     fn compact(&self) -> Result<()> {
         self.common.check_open("compact")?;
-        self.engine.store.checkpoint().map_err(|failure| self.engine.error("compact", failure))
+        let compacted = self.engine.store.compact(&mut |_, _| {});
+        compacted.map_err(|failure| self.engine.error("compact", failure))
     }
 
     fn close(&self) -> Result<()> {

@@ -5,6 +5,8 @@
 //!
 //! Invariant: keys ascend strictly; `starts[i]` is where entry `i` begins.
 
+use terrane_io::order::compare_keys;
+
 /// Stands for the length of a value where there is none.
 pub(crate) const REMOVED: u16 = u16::MAX;
 
@@ -70,7 +72,7 @@ impl Block {
         let (mut low, mut high) = (0, self.len());
         while low < high {
             let middle = (low + high) / 2;
-            match self.key(middle).cmp(key) {
+            match compare_keys(self.key(middle), key) {
                 std::cmp::Ordering::Less => low = middle + 1,
                 std::cmp::Ordering::Equal => return Ok(middle),
                 std::cmp::Ordering::Greater => high = middle,

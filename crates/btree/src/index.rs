@@ -694,7 +694,7 @@ impl Index {
         Ok(entries)
     }
 
-    /// Applies all updates that only the log has, so that it is emptied, moves pages from the end of the file into free ones before
+    /// Applies all updates that only the log has, so that it takes no room any more, moves pages from the end of the file into free ones before
     /// it and cuts the file, while lookups go on. Returns the bytes that the file became shorter by.
     ///
     /// Cost: reads and writes each leaf that updates wait for, and each page behind the place where the file could end.
@@ -707,6 +707,7 @@ impl Index {
             loop {
                 let pages = writer.space.pages();
                 writer.flush(core, true)?;
+                writer.cut_log(core)?;
                 writer.drain_all(core)?;
                 // The second one frees what the first one let go.
                 writer.checkpoint(core)?;

@@ -6,6 +6,8 @@
 //! the low fence of the leaf that it leads to, made of keys on both sides of it when these leaves were cut, and goes
 //! up unchanged when a node is divided: none is ever shortened between two separators.
 
+use terrane_io::order::compare_keys;
+
 use crate::corrupt::Corrupt;
 use crate::page::{BODY_OFFSET, PAGE_SIZE, Page, PageRef, common_prefix, u16_at, u32_at};
 
@@ -112,7 +114,11 @@ impl<'a> Inner<'a> {
         let (mut low, mut high) = (1, self.count);
         while low < high {
             let middle = (low + high) / 2;
-            if self.suffix(middle) <= suffix { low = middle + 1 } else { high = middle }
+            if compare_keys(self.suffix(middle), suffix).is_le() {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
         }
         low - 1
     }

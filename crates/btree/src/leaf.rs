@@ -5,6 +5,8 @@
 //! Invariants: keys ascend strictly and lie between the fences; the fences of neighbours are equal, so leaves alone say
 //! what the whole tree was. Fences are cut as short as the *keys* on both sides of them allow.
 
+use terrane_io::order::compare_keys;
+
 use crate::block::{Block, EntryRef};
 use crate::corrupt::Corrupt;
 use crate::page::{BODY_OFFSET, PAGE_SIZE, Page, common_prefix, u16_at};
@@ -228,7 +230,7 @@ impl<'a> Leaf<'a> {
         let (mut low, mut high) = (0, self.count);
         while low < high {
             let middle = (low + high) / 2;
-            match self.entry(middle).0.cmp(suffix) {
+            match compare_keys(self.entry(middle).0, suffix) {
                 std::cmp::Ordering::Less => low = middle + 1,
                 std::cmp::Ordering::Equal => return Ok(middle),
                 std::cmp::Ordering::Greater => high = middle,

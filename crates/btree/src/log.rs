@@ -36,37 +36,45 @@ const UPDATES: u32 = 1;
 /// Kind of the frame that ends a segment.
 const SEALED: u32 = 2;
 
-/// Updates that are to become a frame.
-#[derive(Debug, Default)]
+/// Updates that are to become a frame, behind room for its head, so that they are written from where they are.
+#[derive(Debug)]
 pub(crate) struct FrameBody {
-    bytes: Vec<u8>,
+    frame: Vec<u8>,
+}
+
+impl Default for FrameBody {
+    fn default() -> Self {
+        Self::with_capacity(0)
+    }
 }
 
 impl FrameBody {
     pub(crate) fn with_capacity(bytes: usize) -> Self {
-        Self { bytes: Vec::with_capacity(bytes) }
+        let mut frame = Vec::with_capacity(FRAME_HEAD_BYTES + bytes + FRAME_ALIGN);
+        frame.resize(FRAME_HEAD_BYTES, 0);
+        Self { frame }
     }
 
     pub(crate) fn push(&mut self, key: &[u8], value: Option<&[u8]>) {
         let value_len = value.map_or(REMOVED, |value| value.len() as u16);
-        self.bytes.extend_from_slice(&(key.len() as u16).to_le_bytes());
-        self.bytes.extend_from_slice(&value_len.to_le_bytes());
-        self.bytes.extend_from_slice(key);
-        self.bytes.extend_from_slice(value.unwrap_or_default());
+        self.frame.extend_from_slice(&(key.len() as u16).to_le_bytes());
+        self.frame.extend_from_slice(&value_len.to_le_bytes());
+        self.frame.extend_from_slice(key);
+        self.frame.extend_from_slice(value.unwrap_or_default());
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes.len()
+        self.frame.len() - FRAME_HEAD_BYTES
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
+        self.bytes() == 0
     }
 
     pub(crate) fn clear(&mut self) {
-        self.bytes.clear();
+        self.frame.truncate(FRAME_HEAD_BYTES);
         // What one large batch took is not kept.
-        self.bytes.shrink_to(1 << 20);
+        self.frame.shrink_to(1 << 20);
     }
 }
 
@@ -117,27 +125,22 @@ fn frame_crc(tree: u64, position: u64, from_kind: &[u8]) -> u32 {
     crc32c_append(crc32c_append(crc, &position.to_le_bytes()), from_kind)
 }
 
+/// Fills in the head of a frame, and the zeros behind its body.
 fn encode(
     tree: u64,
     position: u64,
     kind: u32,
     [entries, synced, replaced]: [u64; 3],
-    body: &[u8],
-) -> Vec<u8> {
-    let mut out = Writer::with_capacity(FRAME_HEAD_BYTES + body.len() + FRAME_ALIGN);
-    out.put(&FRAME_MAGIC)
-        .u32(0)
-        .u32(kind)
-        .u32(body.len() as u32)
-        .u64(entries)
-        .u64(synced)
-        .u64(replaced);
-    out.put(body);
-    let mut bytes = out.into_bytes();
-    let crc = frame_crc(tree, position, &bytes[8..]);
-    bytes[4..8].copy_from_slice(&crc.to_le_bytes());
-    bytes.resize(bytes.len().next_multiple_of(FRAME_ALIGN), 0);
-    bytes
+    frame: &mut Vec<u8>,
+) {
+    let body_len = frame.len() - FRAME_HEAD_BYTES;
+    let mut head = Writer::with_capacity(FRAME_HEAD_BYTES);
+    head.put(&FRAME_MAGIC).u32(0).u32(kind).u32(body_len as u32);
+    head.u64(entries).u64(synced).u64(replaced);
+    frame[..FRAME_HEAD_BYTES].copy_from_slice(head.bytes());
+    let crc = frame_crc(tree, position, &frame[8..]);
+    frame[4..8].copy_from_slice(&crc.to_le_bytes());
+    frame.resize(frame.len().next_multiple_of(FRAME_ALIGN), 0);
 }
 
 /// A file of the log.
@@ -528,31 +531,53 @@ impl Log {
     ///
     /// # Errors
     /// [`Error::Disk`]: nothing was appended, and the call may be tried again. [`Error::Poisoned`]: a sync failed.
-    pub(crate) fn append(&mut self, body: &FrameBody, entries: u64) -> Result<()> {
-        if !self.is_sealed && self.end - self.segment.start >= self.segment_bytes {
-            self.write(SEALED, entries, &[])?;
-            self.is_sealed = true;
+    pub(crate) fn append(&mut self, body: &mut FrameBody, entries: u64) -> Result<()> {
+        if self.is_sealed || self.end - self.segment.start >= self.segment_bytes {
+            self.begin_segment(entries)?;
         }
-        if self.is_sealed {
-            self.sync()?;
-            let (disk, tree) = (self.disk.as_ref(), self.segment.tree);
-            let segment = Segment::open(disk, &self.dir, tree, self.end, OpenMode::Truncate)?;
-            let path = self.dir.join(LOG_DIR);
-            // After a failed sync of a directory its names may be lost for good, as bytes after one of a file.
-            disk.sync_dir(&path).map_err(|_| Error::Poisoned { path })?;
-            self.segment = segment;
-            self.tail.set(&self.segment, self.end);
-            self.starts.push_back(self.end);
-            self.is_sealed = false;
-        }
-        self.write(UPDATES, entries, &body.bytes)
+        self.write(UPDATES, entries, body)
     }
 
-    fn write(&mut self, kind: u32, entries: u64, body: &[u8]) -> Result<()> {
+    /// Lets what follows begin in a segment of its own, so that it can be kept without what is there.
+    ///
+    /// Cost: one write and two syncs, unless the last segment is empty.
+    ///
+    /// # Errors
+    /// As [`append`](Self::append).
+    pub(crate) fn cut(&mut self, entries: u64) -> Result<()> {
+        if self.end == self.segment.start { Ok(()) } else { self.begin_segment(entries) }
+    }
+
+    /// Ends the last segment, unless it has been ended, and makes its successor.
+    fn begin_segment(&mut self, entries: u64) -> Result<()> {
+        if !self.is_sealed {
+            self.write(SEALED, entries, &mut FrameBody::default())?;
+            self.is_sealed = true;
+        }
+        self.sync()?;
+        let (disk, tree) = (self.disk.as_ref(), self.segment.tree);
+        let segment = Segment::open(disk, &self.dir, tree, self.end, OpenMode::Truncate)?;
+        let path = self.dir.join(LOG_DIR);
+        // After a failed sync of a directory its names may be lost for good, as bytes after one of a file.
+        disk.sync_dir(&path).map_err(|_| Error::Poisoned { path })?;
+        self.segment = segment;
+        self.tail.set(&self.segment, self.end);
+        self.starts.push_back(self.end);
+        self.is_sealed = false;
+        Ok(())
+    }
+
+    fn write(&mut self, kind: u32, entries: u64, body: &mut FrameBody) -> Result<()> {
         let numbers = [entries, self.synced(), self.replaced];
-        let frame = encode(self.segment.tree, self.end, kind, numbers, body);
-        self.segment.file.write_at(&frame, self.end - self.segment.start)?;
-        self.end += frame.len() as u64;
+        let frame = &mut body.frame;
+        let body_end = frame.len();
+        encode(self.segment.tree, self.end, kind, numbers, frame);
+        let (written, bytes) =
+            (self.segment.file.write_at(frame, self.end - self.segment.start), frame.len());
+        // It may be written once more, elsewhere.
+        frame.truncate(body_end);
+        written?;
+        self.end += bytes as u64;
         self.tail.set(&self.segment, self.end);
         Ok(())
     }
@@ -625,7 +650,7 @@ mod tests {
             let mut log = Log::create(&shared, dir, TREE, 0, 300).unwrap();
             let (mut written, mut durable) = (0, 0);
             for number in 0..rng.below(60) {
-                log.append(&body(number), number).unwrap();
+                log.append(&mut body(number), number).unwrap();
                 written += 1;
                 if rng.chance(1, 4) {
                     log.sync().unwrap();
@@ -639,7 +664,7 @@ mod tests {
             let (mut log, found) = read_all(&after, must_reach).unwrap();
             assert!(found.iter().copied().eq(0..found.len() as u64));
             assert!(found.len() >= durable && found.len() as u64 <= written as u64);
-            log.append(&body(found.len() as u64), 0).unwrap();
+            log.append(&mut body(found.len() as u64), 0).unwrap();
             log.sync().unwrap();
             let (_, again) = read_all(&after, log.synced()).unwrap();
             assert_eq!(again.len(), found.len() + 1);
@@ -664,8 +689,8 @@ mod tests {
         let mut durable = Vec::new();
         for number in 0..5 {
             let start = log.end();
-            let updates = body(number);
-            log.append(&updates, number).unwrap();
+            let mut updates = body(number);
+            log.append(&mut updates, number).unwrap();
             log.sync().unwrap();
             if number < 4 {
                 durable.extend(start..start + (FRAME_HEAD_BYTES + updates.bytes()) as u64);
@@ -690,7 +715,7 @@ mod tests {
         disk.create_dir(dir).unwrap();
         let mut log = Log::create(&shared, dir, TREE, 0, 300).unwrap();
         for number in 0..50 {
-            log.append(&body(number), number).unwrap();
+            log.append(&mut body(number), number).unwrap();
         }
         let count = || list(disk.as_ref(), dir).unwrap().len();
         let before = count();
@@ -700,6 +725,39 @@ mod tests {
         assert_eq!(count(), 1);
     }
 
+    /// What is cut off goes without what follows; nothing is cut where nothing is.
+    #[test]
+    fn a_log_that_was_cut_takes_no_room_once_it_is_not_needed() {
+        let disk = SimDisk::new(1);
+        let shared: Arc<dyn Disk> = disk.clone();
+        let dir = Path::new("/i");
+        disk.create_dir(dir).unwrap();
+        let mut log = Log::create(&shared, dir, TREE, 0, 1 << 20).unwrap();
+        for number in 0..50 {
+            log.append(&mut body(number), number).unwrap();
+        }
+        for _ in 0..2 {
+            log.cut(50).unwrap();
+            let starts = list(disk.as_ref(), dir).unwrap();
+            assert_eq!(starts, [0, log.end()]);
+        }
+        log.trim(log.end());
+        let bytes = terrane_io::disk::allocated_below(disk.as_ref(), &dir.join(LOG_DIR)).unwrap();
+        assert_eq!(bytes, 0);
+        let start = log.end();
+        log.append(&mut body(50), 51).unwrap();
+        log.sync().unwrap();
+        let read = |found: &mut Vec<u64>, end| {
+            Log::recover(&shared, dir, TREE, (start, end), 300, |frame| {
+                found.push(frame.entries);
+                Ok(())
+            })
+        };
+        let mut found = Vec::new();
+        assert_eq!(read(&mut found, log.end()).unwrap().end(), log.end());
+        assert_eq!(found, [51]);
+    }
+
     /// A writer was killed when it had ended a segment and not made the next one. A later checkpoint says that the log reaches
     /// as far as that end, and a reader took its own place, before it, for the end of a damaged log.
     #[test]
@@ -707,8 +765,8 @@ mod tests {
         let disk: Arc<dyn Disk> = SimDisk::new(1);
         disk.create_dir(Path::new("/i")).unwrap();
         let mut log = Log::create(&disk, Path::new("/i"), TREE, 0, 300).unwrap();
-        log.append(&body(1), 1).unwrap();
-        log.write(SEALED, 1, &[]).unwrap();
+        log.append(&mut body(1), 1).unwrap();
+        log.write(SEALED, 1, &mut FrameBody::default()).unwrap();
         drop(log);
         let end = disk.open(
             Path::new("/i/log/00000000000000000000.log"),
@@ -725,7 +783,7 @@ mod tests {
         }
         let (mut log, found) = read_all(&disk, end).unwrap();
         assert_eq!((log.end(), found.len()), (end, 1));
-        log.append(&body(2), 2).unwrap();
+        log.append(&mut body(2), 2).unwrap();
         for reader in &mut readers {
             let frame = reader.next_of(0).unwrap().unwrap();
             assert_eq!((frame.position, frame.entries), (end, 2));

@@ -6,15 +6,34 @@
 //!
 //! Invariants: keys ascend strictly over all shelves; no shelf is empty.
 
+use std::cmp::Ordering;
 use std::sync::Arc;
+
+use terrane_io::order::key_prefix;
 
 use crate::block::Block;
 
 /// A shelf is divided when it has more blocks than this.
 const SHELF_BLOCKS_MAX: usize = if cfg!(test) { 4 } else { 256 };
 
-/// A block with the key that it begins at.
-type Placed = (Arc<[u8]>, Arc<Block>);
+/// A block with the key that it begins at, whose first bytes stand here too: what is looked for is nearly always told by them.
+#[derive(Debug, Clone, Default)]
+struct Placed {
+    prefix: u64,
+    start: Arc<[u8]>,
+    block: Arc<Block>,
+}
+
+impl Placed {
+    fn new(start: Arc<[u8]>, block: Block) -> Self {
+        Self { prefix: key_prefix(&start), start, block: Arc::new(block) }
+    }
+
+    /// How the key that it begins at stands to another, of which the first bytes are given.
+    fn compare(&self, prefix: u64, key: &[u8]) -> Ordering {
+        self.prefix.cmp(&prefix).then_with(|| (*self.start).cmp(key))
+    }
+}
 
 /// Blocks in order. See the [module](self).
 #[derive(Debug, Clone, Default)]
@@ -34,27 +53,31 @@ impl Shelves {
 
     /// The last block that begins at `key` or before.
     pub(crate) fn find(&self, key: &[u8]) -> Option<Place> {
-        let begins_by = |(start, _): &Placed| **start <= *key;
+        let prefix = key_prefix(key);
+        let begins_by = |placed: &Placed| placed.compare(prefix, key).is_le();
         let shelf = self.shelves.partition_point(|shelf| shelf.first().is_some_and(begins_by));
         let shelf = shelf.checked_sub(1)?;
         Some((shelf, self.shelves[shelf].partition_point(begins_by) - 1))
     }
 
     pub(crate) fn get(&self, (shelf, at): Place) -> &Block {
-        &self.shelves[shelf][at].1
+        &self.shelves[shelf][at].block
     }
 
     /// A block to be changed; others that have it keep it as it is.
     pub(crate) fn get_mut(&mut self, (shelf, at): Place) -> &mut Block {
         let shelves = Arc::make_mut(&mut self.shelves);
-        Arc::make_mut(&mut Arc::make_mut(&mut shelves[shelf])[at].1)
+        Arc::make_mut(&mut Arc::make_mut(&mut shelves[shelf])[at].block)
     }
 
     /// Lets the first block begin before all keys; makes one if there is none. Returns its place.
     pub(crate) fn begin_before_all(&mut self) -> Place {
         let shelves = Arc::make_mut(&mut self.shelves);
         match shelves.first_mut() {
-            Some(shelf) => Arc::make_mut(shelf)[0].0 = Arc::default(),
+            Some(shelf) => {
+                let first = &mut Arc::make_mut(shelf)[0];
+                (first.prefix, first.start) = (0, Arc::default());
+            }
             None => {
                 shelves.push(Arc::new(vec![Placed::default()]));
                 self.blocks = 1;
@@ -68,7 +91,7 @@ impl Shelves {
         self.blocks += 1;
         let shelves = Arc::make_mut(&mut self.shelves);
         let blocks = Arc::make_mut(&mut shelves[shelf]);
-        blocks.insert(at + 1, (start, Arc::new(block)));
+        blocks.insert(at + 1, Placed::new(start, block));
         if blocks.len() > SHELF_BLOCKS_MAX {
             // Ascending keys leave full shelves behind.
             let is_last = at + 2 == blocks.len();
@@ -86,7 +109,7 @@ impl Shelves {
             Some(shelf) => shelf[..from.1].to_vec(),
             None => Vec::new(),
         };
-        kept.extend(by.into_iter().map(|(start, block)| (start, Arc::new(block))));
+        kept.extend(by.into_iter().map(|(start, block)| Placed::new(start, block)));
         if let Some(shelf) = shelves.get(to.0) {
             kept.extend_from_slice(&shelf[to.1..]);
         }
@@ -105,7 +128,8 @@ impl Shelves {
         if high <= low {
             return (from, from);
         }
-        let is_below = |(start, _): &Placed| **start < *high;
+        let prefix = key_prefix(high);
+        let is_below = |placed: &Placed| placed.compare(prefix, high).is_lt();
         let shelf = self.shelves.partition_point(|shelf| shelf.first().is_some_and(is_below));
         let to = match shelf.checked_sub(1) {
             Some(shelf) => (shelf, self.shelves[shelf].partition_point(is_below)),
@@ -126,7 +150,7 @@ impl Shelves {
             let number = from.0 + number;
             let first = if number == from.0 { from.1 } else { 0 };
             let last = if number == to.0 { to.1 } else { shelf.len() };
-            shelf[first.min(last)..last].iter().map(|(start, block)| (start, block.as_ref()))
+            shelf[first.min(last)..last].iter().map(|placed| (&placed.start, placed.block.as_ref()))
         })
     }
 

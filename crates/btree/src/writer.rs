@@ -251,7 +251,7 @@ impl Writer {
             }
             let entries = core.state()?.entries;
             let before = self.log.end();
-            let appended = self.log.append(&self.body, entries);
+            let appended = self.log.append(&mut self.body, entries);
             self.noting(appended)?;
             core.pager.counters.log_bytes.add(self.log.end() - before);
             self.body.clear();
@@ -263,6 +263,14 @@ impl Writer {
             core.pager.counters.syncs.add(u64::from(self.noting(synced)?));
         }
         Ok(())
+    }
+
+    /// Lets the log go on in another segment, so that nothing of it is kept once all that was flushed is drained and published.
+    pub(crate) fn cut_log(&mut self, core: &Core) -> Result<()> {
+        let before = self.log.end();
+        let cut = self.log.cut(self.flushed_entries);
+        core.pager.counters.log_bytes.add(self.log.end() - before);
+        self.noting(cut)
     }
 
     /// Applies updates and appends them to the log, as one frame: all of them or none, whatever fails. Returns where the log
@@ -292,7 +300,7 @@ impl Writer {
             callback().map_err(|reason| Error::FlushRefused { reason })?;
         }
         let before = self.log.end();
-        let appended = self.log.append(&body, entries);
+        let appended = self.log.append(&mut body, entries);
         self.noting(appended)?;
         core.pager.counters.log_bytes.add(self.log.end() - before);
         self.flushed_entries = entries;
@@ -442,7 +450,7 @@ impl Writer {
         if (body.bytes() * self.left_out.len()) as u64 > kept / 2 {
             return Ok(false);
         }
-        let appended = self.log.append(&body, entries);
+        let appended = self.log.append(&mut body, entries);
         self.noting(appended)?;
         core.pager.counters.log_bytes.add(self.log.end() - position);
         self.drained.set(low, high, position);

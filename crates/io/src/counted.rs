@@ -11,10 +11,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::clock::Clock;
 use crate::disk::{
-    Access, Completion, Direction, Disk, DiskFile, Entry, EntryKind, IoQueue, LockGuard, OpenMode,
-    QueueKind, Request,
+    Access, Direction, Disk, DiskFile, Entry, EntryKind, IoQueue, LockGuard, OpenMode, QueueKind,
+    Request,
 };
 use crate::error::Result;
+use crate::queue_above::{Below, QueueAbove};
 
 /// The unit of `read_pages` and `write_pages`, in bytes.
 const PAGE_BYTES: usize = 4096;
@@ -271,8 +272,16 @@ impl Disk for CountedDisk {
     }
 
     fn queue(&self, depth: usize) -> Result<Box<dyn IoQueue>> {
-        let inner = self.inner.queue(depth)?;
-        Ok(Box::new(CountedQueue { inner, counters: Arc::clone(&self.counters) }))
+        let below: Below = |file| Some(file.downcast_ref::<CountedFile>()?.inner.clone());
+        let counters = Arc::clone(&self.counters);
+        let pass = move |request: &Request| {
+            counters.queued();
+            match request.direction {
+                Direction::Read => counters.read(request.buffer.len()),
+                Direction::Write => counters.write(request.buffer.len()),
+            }
+        };
+        Ok(Box::new(QueueAbove { inner: self.inner.queue(depth)?, below, pass }))
     }
 
     fn queue_kind(&self) -> QueueKind {
@@ -335,45 +344,5 @@ impl DiskFile for CountedFile {
 
     fn as_any(&self) -> &dyn Any {
         self
-    }
-}
-
-struct CountedQueue {
-    inner: Box<dyn IoQueue>,
-    counters: Arc<Counters>,
-}
-
-impl IoQueue for CountedQueue {
-    fn push(&mut self, mut request: Request) {
-        self.counters.queued();
-        match request.direction {
-            Direction::Read => self.counters.read(request.buffer.len()),
-            Direction::Write => self.counters.write(request.buffer.len()),
-        }
-        // The queue below knows only files of the disk below.
-        if let Some(counted) = request.file.as_any().downcast_ref::<CountedFile>() {
-            request.file = Arc::clone(&counted.inner);
-        }
-        self.inner.push(request);
-    }
-
-    fn submit(&mut self) {
-        self.inner.submit();
-    }
-
-    fn pop(&mut self) -> Option<Completion> {
-        self.inner.pop()
-    }
-
-    fn poll(&mut self) -> Option<Completion> {
-        self.inner.poll()
-    }
-
-    fn outstanding(&self) -> usize {
-        self.inner.outstanding()
-    }
-
-    fn depth(&self) -> usize {
-        self.inner.depth()
     }
 }

@@ -17,9 +17,13 @@ pub mod aligned;
 
 pub mod clock;
 
+pub mod order;
+
 pub mod disk;
 
 pub mod hint;
+
+mod queue_above;
 
 pub mod counted;
 

@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use crate::clock::Clock;
 use crate::disk::{
-    Access, Completion, Disk, DiskFile, Entry, EntryKind, IoQueue, LockGuard, OpenMode, QueueKind,
-    Request,
+    Access, Disk, DiskFile, Entry, EntryKind, IoQueue, LockGuard, OpenMode, QueueKind, Request,
 };
 use crate::error::Result;
+use crate::queue_above::{Below, QueueAbove};
 
 /// A disk that asks for no sync; all else is done by another.
 #[derive(Debug)]
@@ -90,7 +90,9 @@ impl Disk for UnsyncedDisk {
     }
 
     fn queue(&self, depth: usize) -> Result<Box<dyn IoQueue>> {
-        Ok(Box::new(UnsyncedQueue { inner: self.inner.queue(depth)? }))
+        let below: Below = |file| Some(file.downcast_ref::<UnsyncedFile>()?.inner.clone());
+        let inner = self.inner.queue(depth)?;
+        Ok(Box::new(QueueAbove { inner, below, pass: |_: &Request| {} }))
     }
 
     fn queue_kind(&self) -> QueueKind {
@@ -146,39 +148,5 @@ impl DiskFile for UnsyncedFile {
 
     fn as_any(&self) -> &dyn Any {
         self
-    }
-}
-
-struct UnsyncedQueue {
-    inner: Box<dyn IoQueue>,
-}
-
-impl IoQueue for UnsyncedQueue {
-    fn push(&mut self, mut request: Request) {
-        // The queue below knows only files of the disk below.
-        if let Some(unsynced) = request.file.as_any().downcast_ref::<UnsyncedFile>() {
-            request.file = Arc::clone(&unsynced.inner);
-        }
-        self.inner.push(request);
-    }
-
-    fn submit(&mut self) {
-        self.inner.submit();
-    }
-
-    fn pop(&mut self) -> Option<Completion> {
-        self.inner.pop()
-    }
-
-    fn poll(&mut self) -> Option<Completion> {
-        self.inner.poll()
-    }
-
-    fn outstanding(&self) -> usize {
-        self.inner.outstanding()
-    }
-
-    fn depth(&self) -> usize {
-        self.inner.depth()
     }
 }

@@ -10,8 +10,6 @@
 //!
 //! This is associative if and only if *f* is, so that merges may be made in any order.
 
-use std::cmp::Ordering;
-
 /// Longest key, in bytes: a little less than a page, so that a page holds any key whole, with what it has to
 /// say of the entry.
 pub const KEY_BYTES_MAX: usize = 4000;
@@ -100,24 +98,6 @@ impl<'a> EntryRef<'a> {
     pub(crate) fn plain(key: &'a [u8], kind: Kind, value: &'a [u8]) -> Self {
         Self { key, kind, value, blob: BlobSpan::default() }
     }
-}
-
-/// First eight bytes of a key, so that their order is that of the keys as far as they go.
-#[expect(clippy::big_endian_bytes, reason = "the order of keys is that of their bytes")]
-#[inline]
-pub(crate) fn key_prefix(key: &[u8]) -> u64 {
-    match key.first_chunk::<8>() {
-        Some(first) => u64::from_be_bytes(*first),
-        None => {
-            (0..8).fold(0, |prefix, at| prefix << 8 | u64::from(key.get(at).copied().unwrap_or(0)))
-        }
-    }
-}
-
-/// How two keys stand to each other. Nearly always their first bytes decide, in registers.
-#[inline]
-pub(crate) fn compare_keys(left: &[u8], right: &[u8]) -> Ordering {
-    key_prefix(left).cmp(&key_prefix(right)).then_with(|| left.cmp(right))
 }
 
 /// A change of one key.

@@ -22,8 +22,10 @@
 //! Invariant: among equal keys source 0 comes first; each key comes out once. Once the merge is loaded, the
 //! winner is.
 
+use terrane_io::order::key_prefix;
+
 use crate::blob::Blob;
-use crate::entry::{BlobSpan, EntryRef, Kind, Order, key_prefix};
+use crate::entry::{BlobSpan, EntryRef, Kind, Order};
 use crate::error::Result;
 use crate::resolve::Resolve;
 use crate::run_reader::RunReader;

@@ -39,7 +39,7 @@ use crate::config::{LEVELS_MAX, MergePolicy, TableConfig, WriteBuffer as BufferS
 use crate::error::{Error, Result};
 use crate::files::FileSet;
 use crate::memory::Held;
-use crate::merging::{Input, MergeSpec, Merging, planned};
+use crate::merging::{Input, MergeSpec, Merging, View, planned};
 use crate::run::{Purpose, Run};
 use crate::segment::Room;
 use crate::sources::Sources;
@@ -374,6 +374,68 @@ impl Tree {
             next.offer(context, self, 1, vec![run])?;
         }
         Ok(next)
+    }
+
+    /// The same with all runs on their way to becoming one on the last level, and the merge that makes it. The write buffer
+    /// and a flush that is not complete stay as they are. `None` if there is nothing to merge and no deletion to drop.
+    ///
+    /// Merges under way end here: their inputs are those of this one.
+    pub(crate) fn compacting(&self, context: &Context<'_>) -> Option<(Self, Arc<Merging>)> {
+        let mut next = self.clone();
+        next.fold_union(context);
+        let mut readable = Sources::default();
+        if let Some(View::Output(run)) = next.flushing.as_ref().map(|flush| flush.merging.view()) {
+            next.flushing = None;
+            next.written_bytes += run.as_ref().map_or(0, |run| run.meta().file_bytes());
+            readable.runs.extend(run);
+        }
+        next.levels.drain(..).for_each(|level| readable.add_level(&level));
+        let runs = readable.runs;
+        if runs.iter().all(|run| runs.len() == 1 && run.meta().deletes == 0) {
+            return None;
+        }
+        let size = runs.iter().map(|run| context.run_size(run)).sum();
+        let (level, oldest) = (context.last_level_of(size), next.union.is_none());
+        let held = next.held(context, self);
+        let inputs = runs.into_iter().map(Input::Run).collect();
+        let spec = context.spec(inputs, (level, level), oldest, &held);
+        let (merging, start) = (Arc::new(Merging::new(context.set, spec)), next.now(context));
+        let due = start + context.merge_ticks(level);
+        let pending = Pending { merging: Arc::clone(&merging), start, due, base: 0 };
+        next.levels.resize_with(level, Level::default);
+        next.levels[level - 1].incoming = Some(Incoming::Merging(pending));
+        Some((next, merging))
+    }
+
+    /// The same after the end of such a merge: its run goes up to the level that it is no larger than, as far as those between
+    /// are empty. If it has not come to an end its inputs stay where it was, to be merged when others arrive there.
+    pub(crate) fn compacted(&self, context: &Context<'_>, merging: &Arc<Merging>) -> Self {
+        let mut next = self.clone();
+        let is_it = |level: &Level| match &level.incoming {
+            Some(Incoming::Merging(pending)) => Arc::ptr_eq(&pending.merging, merging),
+            _ => false,
+        };
+        // It may have been needed meanwhile, and be the input of another.
+        let Some(mut at) = next.levels.iter().position(is_it) else { return next };
+        let run = match merging.view() {
+            View::Inputs(inputs) => {
+                let runs = inputs.iter().filter_map(Input::run).cloned();
+                next.levels[at].residents.splice(..0, runs);
+                next.levels[at].incoming = None;
+                return next;
+            }
+            View::Output(run) => run,
+        };
+        let level = context.last_level_of(run.as_ref().map_or(0, |run| context.run_size(run)));
+        let is_empty = |level: &Level| level.incoming.is_none() && level.residents.is_empty();
+        while at + 1 == next.levels.len() && at >= level && is_empty(&next.levels[at - 1]) {
+            at -= 1;
+            next.levels.remove(at);
+        }
+        next.written_bytes += run.as_ref().map_or(0, |run| run.meta().file_bytes());
+        let access = context.config.disk_cache.access(at + 1);
+        next.levels[at].incoming = run.map(|run| Incoming::Single(run.with_access(access)));
+        next
     }
 
     /// Memory of all but the filters of readable runs: write buffers, indexes, and what merges have built so far, or

@@ -150,6 +150,8 @@ mod backup;
 
 mod store;
 
+mod compaction;
+
 mod store_versions;
 
 mod reader;

@@ -1,6 +1,6 @@
 //! The log of a store: its commits in their order, so that what no checkpoint holds yet survives.
 //!
-//! The log is a series of *segments*, files of a fixed size that are written from front to back. A segment is
+//! The log is a series of *segments*, files that get their size when they are made and are written from front to back. A segment is
 //! made durable, its name included, before the first record goes into it, and synced before the next one is
 //! begun; so of all segments only the last can have a torn end. What a checkpoint holds is not needed any
 //! more: its segments are written again under a new number, which costs no allocation.
@@ -530,6 +530,17 @@ pub(crate) struct LogEnd {
     size: u64,
 }
 
+/// What a segment is made of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Made {
+    /// An old one of this number.
+    Again(u64),
+    /// A new file of the ordinary size.
+    New,
+    /// A new file that is as small as may be.
+    Least,
+}
+
 /// How segments are made.
 #[derive(Debug)]
 pub(crate) struct LogDir {
@@ -548,7 +559,7 @@ impl LogDir {
         self.dir.join(segment_name(number))
     }
 
-    /// Makes a segment for a record of `record` bytes, out of an old one if there is one.
+    /// Makes a segment for a record of `record` bytes.
     ///
     /// # Errors
     /// Those of the disk; nothing is in the way of another attempt then.
@@ -556,18 +567,20 @@ impl LogDir {
         &self,
         header: SegmentHeader,
         record: usize,
-        spare: Option<u64>,
+        made: Made,
     ) -> io::Result<LogEnd> {
         let (files, disk) = (&self.files, self.files.disk());
         let path = self.path(header.number);
         let open = |mode| files.with_room(|| disk.open(&path, mode, Access::Buffered));
-        let file = if let Some(spare) = spare {
+        let file = if let Made::Again(spare) = made {
             files.with_space(|| disk.rename(&self.path(spare), &path))?;
             open(OpenMode::ReadWrite)?
         } else {
             files.with_space(|| open(OpenMode::Truncate))?
         };
-        let size = self.make_room(file.as_ref(), record)?;
+        let least = (SEGMENT_HEADER_SIZE + record as u64).max(SEGMENT_BYTES_MIN);
+        let size = if made == Made::Least { least } else { self.segment_bytes.max(least) };
+        let size = self.make_room(file.as_ref(), size, least)?;
         let mut bytes = header.encode();
         bytes.resize(SEGMENT_HEADER_SIZE as usize, 0);
         files.with_space(|| file.write_at(&bytes, 0))?;
@@ -575,11 +588,9 @@ impl LogDir {
         Ok(LogEnd { files, file, number: header.number, end: SEGMENT_HEADER_SIZE, size })
     }
 
-    /// Gives a segment the ordinary size, or that of a larger record; where there is no room for that, a smaller
-    /// one that will do. Returns it.
-    fn make_room(&self, file: &dyn DiskFile, record: usize) -> io::Result<u64> {
-        let needed = (SEGMENT_HEADER_SIZE + record as u64).max(SEGMENT_BYTES_MIN);
-        let (size, len) = (self.segment_bytes.max(needed), file.len()?);
+    /// Gives a segment a size; where there is no room for that, one that is smaller and no smaller than `needed`. Returns it.
+    fn make_room(&self, file: &dyn DiskFile, size: u64, needed: u64) -> io::Result<u64> {
+        let len = file.len()?;
         let give = |size| {
             file.allocate(size)?;
             file.set_len(size)
@@ -619,6 +630,11 @@ impl LogEnd {
     /// Whether it has no record.
     pub(crate) fn is_empty(&self) -> bool {
         self.end == SEGMENT_HEADER_SIZE
+    }
+
+    /// Whether it is as small as may be.
+    pub(crate) fn is_least(&self) -> bool {
+        self.size <= SEGMENT_BYTES_MIN
     }
 
     /// Notes that the next segment is there, and that `last` is the last commit in this one.

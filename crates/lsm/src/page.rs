@@ -6,9 +6,10 @@
 #![doc = include_str!("../../../docs/format/page.md")]
 
 use terrane_io::checksum::{crc32c, crc32c_append};
+use terrane_io::order::compare_keys;
 
 use crate::corrupt::Corrupt;
-use crate::entry::{BLOB_SPAN_SIZE, BlobSpan, EntryRef, Kind, compare_keys};
+use crate::entry::{BLOB_SPAN_SIZE, BlobSpan, EntryRef, Kind};
 
 /// Size of a page, in bytes.
 pub const PAGE_SIZE: usize = 4096;

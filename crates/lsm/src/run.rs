@@ -11,10 +11,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockWriteGuard, Weak};
 
 use terrane_io::bytes::{Overrun, Reader, Writer};
+use terrane_io::order::compare_keys;
 use terrane_io::{Access, AlignedBuf, DiskFile};
 
 use crate::corrupt::Corrupt;
-use crate::entry::{ENTRY_OVERHEAD_BYTES, KEY_BYTES_MAX, compare_keys};
+use crate::entry::{ENTRY_OVERHEAD_BYTES, KEY_BYTES_MAX};
 use crate::error::{Error, Result};
 use crate::files::{FileHandle, FileSet};
 use crate::filter::{Filter, FilterDecoder, FilterShape, Kept};

@@ -11,10 +11,12 @@ use std::cmp::Ordering;
 use std::ops::{Bound, Range};
 use std::sync::Arc;
 
+use terrane_io::order::key_prefix;
+
 use crate::blob::Blob;
 use crate::chunks::{Chunks, Reading};
 use crate::corrupt::Corrupt;
-use crate::entry::{EntryRef, Kind, Order, key_prefix};
+use crate::entry::{EntryRef, Kind, Order};
 use crate::error::{Error, Result};
 use crate::key_range::{KeyRange, bound_key};
 use crate::page::{

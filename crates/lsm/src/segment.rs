@@ -16,9 +16,10 @@ use std::sync::{Arc, OnceLock};
 
 use hashbrown::HashTable;
 use terrane_io::hint::prefetch;
+use terrane_io::order::key_prefix;
 
 use crate::blob::Blob;
-use crate::entry::{BlobSpan, ENTRY_OVERHEAD_BYTES, EntryRef, Kind, Order, key_prefix};
+use crate::entry::{BlobSpan, ENTRY_OVERHEAD_BYTES, EntryRef, Kind, Order};
 use crate::error::Result;
 use crate::key_range::KeyRange;
 use crate::resolve::Resolve;

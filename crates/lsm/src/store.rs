@@ -39,7 +39,7 @@ use crate::session::Session;
 use crate::session_core::{Holder, TMP_SUFFIX};
 use crate::snapshot::SnapshotName;
 use crate::stats::TableStats;
-use crate::store_core::{Batch, Named, SEGMENTS, Shared, Slot, State, TableKey};
+use crate::store_core::{Batch, LogRoom, Named, SEGMENTS, Shared, Slot, State, TableKey};
 use crate::store_manifest::{self, COPIES, NamedMeta, StoreManifest};
 use crate::store_options::{Durability, StoreOptions, TableName};
 use crate::table::Table;
@@ -431,8 +431,8 @@ impl Store {
         backup::back_up(&source, place, progress)
     }
 
-    /// Makes a [`checkpoint`](Self::checkpoint), if the store has a log, and ends the store and its session for all
-    /// handles.
+    /// Makes a [`checkpoint`](Self::checkpoint), if the store has a log, lets go of the log but for its smallest segment, and
+    /// ends the store and its session for all handles.
     ///
     /// # Errors
     /// Those of [`checkpoint`](Self::checkpoint) and [`Session::close`]. The store is closed in any case.
@@ -440,7 +440,7 @@ impl Store {
         let shared = &self.shared;
         let is_ours = lock(&shared.state).is_linked;
         let written = if is_ours && shared.core.check_writable().is_ok() {
-            shared.checkpoint()
+            shared.checkpoint_leaving(&mut lock(&shared.published), LogRoom::Least)
         } else {
             Ok(())
         };
@@ -477,6 +477,21 @@ impl NamedTable {
             }
         }
         self.view_in(&lock(&self.shared.state))
+    }
+
+    /// Does something to the table that changes nothing of what it holds, for the next checkpoint to write out.
+    pub(crate) fn rearrange<T>(&self, act: impl FnOnce(&mut Table) -> Result<T>) -> Result<T> {
+        let mut state = lock(&self.shared.state);
+        self.shared.core.check_writable()?;
+        let change = state.changes + 1;
+        let Some(named) = state.tables.get_mut(&self.key.id) else {
+            return Err(Error::TableDoesNotExist { name: self.key.name.to_string() });
+        };
+        named.changed = change;
+        lock(&named.slot.0).view = None;
+        let done = act(&mut named.table);
+        state.changes = change;
+        done
     }
 
     fn view_in(&self, state: &State) -> Result<Arc<Table>> {

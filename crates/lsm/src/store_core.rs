@@ -14,7 +14,8 @@ use crate::entry::Update;
 use crate::error::{Error, Result};
 use crate::files::lock;
 use crate::log::{
-    LOG, LogDir, LogEnd, RECORD_BYTES_MAX, RecordBuilder, SegmentHeader, UPDATE_BYTES, segments,
+    LOG, LogDir, LogEnd, Made, RECORD_BYTES_MAX, RecordBuilder, SegmentHeader, UPDATE_BYTES,
+    segments,
 };
 use crate::published::Published;
 use crate::session::Session;
@@ -30,6 +31,15 @@ pub(crate) const SEGMENTS: u64 = 4;
 
 /// Old segments that are kept to be written again.
 const SPARES_MAX: usize = SEGMENTS as usize;
+
+/// What of the log a checkpoint leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LogRoom {
+    /// Segments for the commits that follow.
+    Ordinary,
+    /// One that is as small as may be: nobody knows when the next commit comes.
+    Least,
+}
 
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -215,7 +225,7 @@ impl Shared {
 
     /// Begins another segment of the log, for a record of so many bytes. If the manifest leads to the old one,
     /// what is in that is durable then.
-    fn begin_segment(&self, state: &mut State, record: usize) -> Result<()> {
+    fn begin_segment(&self, state: &mut State, record: usize, room: LogRoom) -> Result<()> {
         let files = self.core.files();
         files.check_poisoned()?;
         let _right = files.open_files().may_write()?;
@@ -223,8 +233,11 @@ impl Shared {
             self.make_log_dir()?;
         }
         let header = SegmentHeader { number: state.segment + 1, first: state.commit + 1 };
-        let spare = state.spares.pop();
-        let end = self.log_dir.begin(header, record, spare)?;
+        let made = match room {
+            LogRoom::Ordinary => state.spares.pop().map_or(Made::New, Made::Again),
+            LogRoom::Least => Made::Least,
+        };
+        let end = self.log_dir.begin(header, record, made)?;
         files.synced(end.file.path(), end.file.sync())?;
         self.core.sync_dir(LOG)?;
         if let Some(old) = state.log.as_ref().filter(|_| state.is_linked) {
@@ -270,7 +283,7 @@ impl Shared {
     ) -> Result<u64> {
         self.core.check_writable()?;
         if self.is_logged() && !state.log.as_ref().is_some_and(|log| log.has_room(record.len())) {
-            self.begin_segment(state, record.len())?;
+            self.begin_segment(state, record.len(), LogRoom::Ordinary)?;
         }
         // A resolve function that panics leaves a part of the commit behind.
         let unwinding = Unwinding(self);
@@ -391,17 +404,26 @@ impl Shared {
     }
 
     pub(crate) fn checkpoint_over(&self, published: &mut Published) -> Result<()> {
+        self.checkpoint_leaving(published, LogRoom::Ordinary)
+    }
+
+    /// A checkpoint that leaves so much of the log. What is less than wanted is not cut for more.
+    pub(crate) fn checkpoint_leaving(
+        &self,
+        published: &mut Published,
+        room: LogRoom,
+    ) -> Result<()> {
         self.core.check_writable()?;
         let mut next = published.manifest.clone();
         let (copies, log_bytes) = {
             let mut state = lock(&self.state);
             let state = &mut *state;
             let copies = state.changed_copies()?;
-            let is_begun = !self.is_logged() || state.is_linked;
+            let is_begun = !self.is_logged() || state.is_linked && state.has_no_more_than(room);
             if state.commit == published.manifest.commit && copies.is_empty() && is_begun {
                 return Ok(());
             }
-            next.segment = self.cut_log(state)?;
+            next.segment = self.cut_log(state, room)?;
             next.commit = state.commit;
             (copies, self.log_bytes.load(Ordering::Relaxed))
         };
@@ -422,7 +444,7 @@ impl Shared {
             self.link(&mut state, commit, log_bytes);
         }
         if both {
-            self.recycle(published.manifest.segment);
+            self.recycle(published.manifest.segment, room);
         }
         event!(DEBUG, "store.checkpointed", self.core.dir(), commit);
         Ok(())
@@ -430,21 +452,23 @@ impl Shared {
 
     /// Lets the log, if there is one, go on in a new segment, unless the present one has no record; the number of that
     /// segment is for a manifest.
-    pub(crate) fn cut_log(&self, state: &mut State) -> Result<u64> {
+    fn cut_log(&self, state: &mut State, room: LogRoom) -> Result<u64> {
         // Nothing is committed to a segment that is not linked: if there is an empty one, it follows on the last
         // commit.
-        if state.log.as_ref().is_some_and(LogEnd::is_empty) {
+        let is_enough =
+            |log: &LogEnd| log.is_empty() && (room == LogRoom::Ordinary || log.is_least());
+        if state.log.as_ref().is_some_and(is_enough) {
             return Ok(state.segment);
         }
-        self.begin_log(state)
+        self.begin_log(state, room)
     }
 
     /// Lets the log, if there is one, go on in a new segment, whose number is for a manifest.
-    pub(crate) fn begin_log(&self, state: &mut State) -> Result<u64> {
+    pub(crate) fn begin_log(&self, state: &mut State, room: LogRoom) -> Result<u64> {
         if !self.is_logged() {
             return Ok(0);
         }
-        self.begin_segment(state, 0)?;
+        self.begin_segment(state, 0, room)?;
         Ok(state.segment)
     }
 
@@ -459,25 +483,32 @@ impl Shared {
     }
 
     /// Keeps some of the segments that are not needed any more, and removes the others.
-    pub(crate) fn recycle(&self, needed_from: u64) {
+    pub(crate) fn recycle(&self, needed_from: u64, room: LogRoom) {
         let mut state = lock(&self.state);
-        if let Err(error) = self.recycle_from(&mut state, needed_from) {
+        if let Err(error) = self.recycle_from(&mut state, needed_from, room) {
             event!(WARN, "cleanup.failed", self.core.dir(), %error);
         }
     }
 
-    fn recycle_from(&self, state: &mut State, needed_from: u64) -> Result<()> {
+    fn recycle_from(&self, state: &mut State, needed_from: u64, room: LogRoom) -> Result<()> {
         if state.segment == 0 {
             return Ok(());
         }
         let _right = self.core.files().open_files().may_write()?;
         let needed_from = if needed_from == 0 { state.segment + 1 } else { needed_from };
         let needed_from = needed_from.min(self.core.leased_segment()?);
+        let spares_max = match room {
+            LogRoom::Ordinary if self.is_logged() => SPARES_MAX,
+            LogRoom::Ordinary | LogRoom::Least => 0,
+        };
+        if room == LogRoom::Least {
+            state.spares.clear();
+        }
         for number in segments(self.core.disk(), self.core.dir())? {
             if number >= needed_from || state.spares.contains(&number) {
                 continue;
             }
-            if self.is_logged() && state.spares.len() < SPARES_MAX {
+            if state.spares.len() < spares_max {
                 state.spares.push(number);
             } else {
                 self.core.disk().remove(&self.log_dir.path(number))?;
@@ -508,6 +539,13 @@ impl Drop for Checkpointing<'_> {
 }
 
 impl State {
+    /// Whether the log takes no more room than a checkpoint is to leave.
+    fn has_no_more_than(&self, room: LogRoom) -> bool {
+        let is_least = |log: &LogEnd| log.is_least();
+        room == LogRoom::Ordinary
+            || self.spares.is_empty() && self.log.as_ref().is_some_and(is_least)
+    }
+
     /// Duplicates of the tables that have changed, with their last change.
     fn changed_copies(&self) -> Result<Vec<(u64, u64, Table)>> {
         let changed = self.tables.iter().filter(|(_, named)| named.changed > named.written);

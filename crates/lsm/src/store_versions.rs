@@ -19,7 +19,7 @@ use crate::resolve::Resolve;
 use crate::session_core::SessionCore;
 use crate::snapshot::SnapshotName;
 use crate::store::Store;
-use crate::store_core::Named;
+use crate::store_core::{LogRoom, Named};
 use crate::store_manifest::{StoreManifest, VersionMeta};
 use crate::store_options::TableName;
 use crate::table::Table;
@@ -244,7 +244,7 @@ impl Store {
         state.commit += 1;
         state.is_linked = false;
         next.commit = state.commit;
-        let made = shared.begin_log(state).and_then(|segment| {
+        let made = shared.begin_log(state, LogRoom::Ordinary).and_then(|segment| {
             next.segment = segment;
             published.publish(&shared.core, next)
         });
@@ -268,7 +268,7 @@ impl Store {
         shared.link(state, published.manifest.commit, log_bytes);
         drop(guard);
         if both {
-            shared.recycle(published.manifest.segment);
+            shared.recycle(published.manifest.segment, LogRoom::Ordinary);
         }
         Ok(published.manifest.commit)
     }

@@ -21,7 +21,7 @@ use crate::levels::{Context, Incoming, Level, Pending, Tree};
 use crate::lookup::{Batch, Idle, LookupContext, begin_batch, lookup_batch};
 use crate::lookup_thread::{PendingLookups, Submitted};
 use crate::memory::{budget_min, check_budget};
-use crate::merging::View;
+use crate::merging::{Merging, View};
 use crate::page_cache::CacheShare;
 use crate::run::Run;
 use crate::segment::{Room, Undo};
@@ -533,6 +533,10 @@ impl Table {
             return Ok(());
         }
         match self.config.merge_thread {
+            // Who is at it, for another handle or to compact, goes on with it; what is due is waited for.
+            MergeThread::Caller if required < merging.total() => {
+                merging.advance_unless_busy(required)
+            }
             MergeThread::Caller => merging.advance_to(required),
             MergeThread::Background => {
                 merging.requested.fetch_max(required, Ordering::AcqRel);
@@ -546,6 +550,52 @@ impl Table {
                 merging.advance_unless_busy(required.saturating_sub(lag))
             }
         }
+    }
+
+    /// The merges that are under way, and how far each must be when the next flush begins.
+    pub(crate) fn work_ahead(&self) -> Vec<(Arc<Merging>, u64)> {
+        let moment = self.tree.next_flush();
+        let pending = self.tree.pending();
+        pending.map(|merge| (Arc::clone(&merge.merging), merge.required(moment))).collect()
+    }
+
+    /// Begins the flush of the write buffer, unless it is empty; returns the flush that is under way then, if there is one.
+    ///
+    /// Cost: what is left of [`work_ahead`](Self::work_ahead).
+    pub(crate) fn begin_flush(&mut self) -> Result<Option<Arc<Merging>>> {
+        if !self.tree.buffer.is_empty() {
+            self.anchor = Arc::default();
+            self.make_room_to_write();
+            self.tree = self.flush()?;
+            self.next_work = 0;
+        }
+        Ok(self.tree.flushing.as_ref().map(|flush| Arc::clone(&flush.merging)))
+    }
+
+    /// Begins a merge of all runs; `None` if there is nothing for it to do. Cost: no I/O.
+    pub(crate) fn begin_compaction(&mut self) -> Option<Arc<Merging>> {
+        self.make_room_to_write();
+        let (tree, merging) = self.tree.compacting(&self.context())?;
+        self.anchor = Arc::default();
+        self.set_tree(tree);
+        Some(merging)
+    }
+
+    /// Ends such a merge, whether it is complete or not. Cost: no I/O.
+    pub(crate) fn end_compaction(&mut self, merging: &Arc<Merging>) {
+        self.set_tree(self.tree.compacted(&self.context(), merging));
+    }
+
+    fn set_tree(&mut self, tree: Tree) {
+        self.tree = tree;
+        self.next_work = 0;
+        self.limit_cache(&self.tree);
+    }
+
+    /// Refuses to make the session larger when it is closed, poisoned or on its reserve.
+    pub(crate) fn check_room(&self) -> Result<()> {
+        self.session.check_writable()?;
+        self.session.check_room()
     }
 
     /// Looks up one key. Cost: as for a batch of one.

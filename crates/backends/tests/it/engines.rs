@@ -11,8 +11,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use sha2::{Digest as _, Sha256};
 use terrane_backends::backend::{
-    Database, Durability, Error, PowerLoss, Reader, Receipt, Result, Table,
+    Database, Durability, Error, PowerLoss, Reader, Receipt, Result, Table, Writer,
 };
 use terrane_backends::conformance::{Extent, Subject, check};
 use terrane_backends::{BtreeDatabase, BtreeOptions, LsmDatabase, LsmOptions};
@@ -463,6 +464,93 @@ fn a_store_that_is_open_is_locked_and_says_by_whom() {
 }
 
 /// The syncs of a commit are those that the durability promises, and its bytes are written once.
+/// What was removed takes no room, nor does the log: neither what of it was written nor what is kept to be written.
+#[test]
+fn what_is_compacted_takes_little_more_than_what_is_there() {
+    for kind in KINDS {
+        let disk = SimDisk::new(3);
+        let opening = Opening { kind, memory: Memory::Default, durability: Durability::Async };
+        let shared: Arc<dyn Disk> = disk.clone();
+        let db = opening.open(&shared, Path::new(DIR), &["one"]).unwrap();
+        let key = |number: u32| Sha256::digest(number.to_le_bytes())[..16].to_vec();
+        for first in (0..50_000).step_by(1_000) {
+            let mut writer = db.writer().unwrap();
+            for number in first..first + 1_000 {
+                writer.overwrite(Table::Main, &key(number), &[7; 100]).unwrap();
+            }
+            writer.commit().unwrap();
+        }
+        let reader = db.reader().unwrap();
+        let mut writer = db.writer().unwrap();
+        for number in 10_000..50_000 {
+            writer.remove(Table::Main, &key(number)).unwrap();
+        }
+        writer.commit().unwrap();
+        db.compact().unwrap();
+        // Whoever reads keeps what it reads.
+        assert_eq!(reader.count(Table::Main).unwrap(), 50_000);
+        drop(reader);
+        db.compact().unwrap();
+        let (bytes, live) = (db.disk_bytes().unwrap(), 10_000 * (16 + 100));
+        assert!(bytes < live * 5 / 3, "{kind:?}: {bytes} bytes for {live}");
+        assert_eq!(db.reader().unwrap().count(Table::Main).unwrap(), 10_000);
+        db.close().unwrap();
+        let db = opening.open(&shared, Path::new(DIR), &["one"]).unwrap();
+        assert_eq!(db.reader().unwrap().count(Table::Main).unwrap(), 10_000);
+    }
+}
+
+/// What a writer has read it need not look up again: of a value in pieces it must, or they stay.
+#[test]
+fn entries_that_a_writer_has_read_are_replaced_as_others_are() {
+    const LONG: usize = 300_000;
+    for kind in KINDS {
+        let disk: Arc<dyn Disk> = SimDisk::new(5);
+        let opening = Opening { kind, memory: Memory::Default, durability: Durability::Async };
+        let db = opening.open(&disk, Path::new(DIR), &["one"]).unwrap();
+        let keys = [b"a", b"b", b"c", b"d"].map(<[u8; 1]>::as_slice);
+        let values = [None, Some(10), Some(LONG), Some(LONG)];
+        let table = Table::Index("one");
+        let write = |writer: &mut dyn Writer, values: &[Option<usize>]| {
+            for (key, len) in keys.iter().zip(values) {
+                match len {
+                    Some(len) => writer.overwrite(table, key, &vec![7; *len]).unwrap(),
+                    None => writer.remove(table, key).unwrap(),
+                }
+            }
+        };
+        let mut writer = db.writer().unwrap();
+        write(writer.as_mut(), &values);
+        writer.commit().unwrap();
+        for (round, after) in [
+            [Some(LONG), Some(LONG), Some(20), None],
+            [None, Some(0), None, Some(LONG)],
+            [Some(1), None, Some(2), Some(3)],
+        ]
+        .iter()
+        .enumerate()
+        {
+            let mut writer = db.writer().unwrap();
+            if round == 1 {
+                assert_eq!(writer.get(table, keys[0]).unwrap().map(|v| v.len()), Some(LONG));
+            }
+            assert_eq!(writer.get_many(table, &keys).unwrap().len(), 4);
+            write(writer.as_mut(), after);
+            writer.commit().unwrap();
+            let reader = db.reader().unwrap();
+            let found = reader.get_many(table, &keys).unwrap();
+            let lens: Vec<_> = found.iter().map(|value| value.as_ref().map(Vec::len)).collect();
+            assert_eq!(lens, after, "{kind:?}");
+            assert_eq!(reader.count(table).unwrap(), lens.iter().flatten().count() as u64);
+        }
+        for _ in 0..2 {
+            db.compact().unwrap();
+        }
+        let bytes = db.disk_bytes().unwrap();
+        assert!(bytes < LONG as u64 / 2, "{kind:?}: {bytes} bytes for nothing");
+    }
+}
+
 #[test]
 fn a_commit_costs_what_its_durability_says() {
     for kind in KINDS {

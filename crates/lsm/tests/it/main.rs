@@ -13,6 +13,7 @@ mod bitflip;
 mod budgets;
 mod bulk;
 mod canonical;
+mod compaction;
 mod config;
 mod crash;
 mod diff;

@@ -81,6 +81,7 @@ pub(crate) enum Step {
     /// Waits for one of the commits that nobody has waited for yet: the oldest is 0.
     Wait(usize),
     Checkpoint,
+    Compact,
     Reopen,
     /// The last commit, which must not be retained yet.
     Retain,
@@ -186,9 +187,12 @@ impl History {
                 tables.clone_from(stand.versions.values().nth(*version).unwrap());
                 stand.commit += 1;
             }
-            Step::Sync | Step::Wait(_) | Step::Checkpoint | Step::Reopen | Step::BackUp => {
-                return None;
-            }
+            Step::Sync
+            | Step::Wait(_)
+            | Step::Checkpoint
+            | Step::Compact
+            | Step::Reopen
+            | Step::BackUp => return None,
         }
         Some(stand)
     }
@@ -215,6 +219,7 @@ impl History {
             | Step::Release
             | Step::RollBack(_)
             | Step::Checkpoint
+            | Step::Compact
             | Step::Sync
             | Step::Commit(_, Durability::Each) => self.durable = last,
             Step::BackUp => (self.durable, self.backed_up) = (last, self.backups.len()),
@@ -288,6 +293,13 @@ impl Runner {
                 waited.inspect_err(|_| self.tickets.insert(*at, ticket))?;
             }
             Step::Checkpoint => store.checkpoint()?,
+            Step::Compact => {
+                store.compact(&mut |_, _| {})?;
+                for info in store.tables()? {
+                    let stats = store.table(&info.name)?.stats()?;
+                    assert!(stats.runs() <= 1, "{stats:?}");
+                }
+            }
             Step::Retain => assert_eq!(store.retain(None)?, store.last_commit()),
             Step::Release => store.release(store.versions()?[0].number)?,
             Step::RollBack(version) => {

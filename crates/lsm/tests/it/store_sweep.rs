@@ -45,11 +45,12 @@ pub(crate) struct Workload {
 }
 
 /// Each kind of thing that can be cut short.
-pub(crate) const WORKLOADS: [Workload; 10] = [
+pub(crate) const WORKLOADS: [Workload; 11] = [
     Workload { name: "single commits", script: single_commits },
     Workload { name: "group commits of four", script: group_commits },
     Workload { name: "flushes", script: flushes },
     Workload { name: "merges", script: merges },
+    Workload { name: "compactions", script: compactions },
     Workload { name: "tables", script: tables },
     Workload { name: "commits of two tables", script: two_tables },
     Workload { name: "recycling of the log", script: recycling },
@@ -147,6 +148,22 @@ fn tables(rng: &mut ChaCha8Rng) -> Script {
         }
     }
     Script { durability: Durability::Group, buffer: 4, steps }
+}
+
+/// Two tables that become one run each, after a flush and in the middle of merges, with a version that needs what was before.
+fn compactions(rng: &mut ChaCha8Rng) -> Script {
+    let mut steps = vec![Step::Create("main"), Step::Create("undo")];
+    for round in 0..14 {
+        let parts = vec![("main", small_batch(rng, 5)), ("undo", small_batch(rng, 2))];
+        steps.push(Step::Commit(parts, how(rng)));
+        match round {
+            4 => steps.push(Step::Retain),
+            2 | 7 | 13 => steps.push(Step::Compact),
+            10 => steps.push(Step::Reopen),
+            _ => {}
+        }
+    }
+    Script { durability: Durability::Group, buffer: 3, steps }
 }
 
 /// Commits of two tables that take several sectors each.

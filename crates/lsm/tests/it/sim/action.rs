@@ -169,6 +169,10 @@ pub(crate) enum Action {
     QueryDebt {
         table: Slot,
     },
+    /// All of a table to one run.
+    Compact {
+        table: Slot,
+    },
     Save {
         table: Slot,
         name: Slot,

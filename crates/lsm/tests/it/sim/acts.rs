@@ -102,6 +102,7 @@ impl World {
                 held.debt = debt;
                 Ok(true)
             }
+            Action::Compact { table } => self.compact(*table),
             Action::Save { .. }
             | Action::DeleteSnapshot { .. }
             | Action::RenameSnapshot { .. }
@@ -338,6 +339,26 @@ impl World {
             "debt {before}, paid {credits}: left {unused}, debt {after}"
         );
         held.debt = after;
+        Ok(true)
+    }
+
+    fn compact(&mut self, slot: Slot) -> Result<bool> {
+        let version = self.new_version();
+        let Some(held) = &mut self.tables[slot] else { return Ok(false) };
+        held.version = version;
+        let mut last = (0, 0);
+        held.table.compact(&mut |done, total| {
+            assert!(last.0 <= done && done <= total, "{done} of {total} after {last:?}");
+            last = (done, total);
+        })?;
+        assert_eq!(last.0, last.1);
+        let (stats, keys) =
+            (held.table.stats(), self.forest.content(held.id).unwrap().len() as u64);
+        let deletes: u64 = stats.levels.iter().map(|level| level.deletes).sum();
+        let shape = (stats.runs(), stats.entries(), deletes, stats.merge_debt_pages);
+        assert_eq!(shape, (keys.min(1), keys, 0, 0), "{stats:?}");
+        held.debt = held.table.remaining_union_debt();
+        assert_eq!(held.debt, 0);
         Ok(true)
     }
 

@@ -364,7 +364,7 @@ const fn needed(kind: Kind) -> Kind {
 }
 
 /// All kinds of actions.
-pub(crate) const KINDS: [Kind; 51] = [
+pub(crate) const KINDS: [Kind; 52] = [
     needed(some("NewTable", 1, |d| Action::NewTable { to: d.spot(), config: d.rng.index(3) })),
     needed(disk("Update", 12, |d| Action::Update {
         table: d.table(),
@@ -436,6 +436,7 @@ pub(crate) const KINDS: [Kind; 51] = [
     disk("IncrementalUnion", 2, |d| Action::IncrementalUnion { tables: d.tables(), to: d.spot() }),
     disk("SupplyCredits", 3, |d| Action::SupplyCredits { table: d.table(), credits: d.credits() }),
     some("QueryDebt", 1, |d| Action::QueryDebt { table: d.table() }),
+    disk("Compact", 1, |d| Action::Compact { table: d.table() }),
     disk("Save", 3, |d| Action::Save { table: d.table(), name: d.name(), label: d.label() }),
     disk("Open", 3, |d| Action::Open {
         name: d.name(),
