@@ -23,7 +23,7 @@ pub(crate) fn faults(schema: &Value, value: &Value, place: &str) -> Vec<String> 
             "type" if !has_a_type(value, rule) => fault(&format!("not {rule}")),
             "enum" if !rule.as_array().unwrap().contains(value) => fault(&format!("not of {rule}")),
             "minimum" if value.is_number() && value.as_f64() < rule.as_f64() => {
-                fault(&format!("below {rule}"))
+                fault(&format!("below {rule}"));
             }
             // Of objects alone; `type` may let others pass.
             "required" if !value.is_object() => {}
