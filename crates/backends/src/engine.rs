@@ -18,8 +18,10 @@ use terrane_io::disk::allocated_below;
 use terrane_io::{CountedDisk, Disk, UnsyncedDisk};
 use terrane_merkle::backend::{
     Counts, Cursor, Durability, Entry, Error, Guarantee, PowerLoss, Reader, Receipt, Result, Table,
-    Writer, check_entry, check_indexes,
+    Writer, check_entry,
 };
+
+use crate::names::IndexNames;
 
 /// What a writer binds the keys of one table to; `None` removes.
 pub(crate) type Changes = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
@@ -83,7 +85,7 @@ struct Closed;
 #[derive(Debug)]
 pub(crate) struct Common {
     back_end: &'static str,
-    indexes: Arc<[String]>,
+    indexes: Arc<IndexNames>,
     durability: Durability,
     counted: Arc<CountedDisk>,
     transactions: AtomicU64,
@@ -105,7 +107,7 @@ impl Common {
         durability: Durability,
         disk: Arc<dyn Disk>,
     ) -> Result<(Self, Arc<dyn Disk>)> {
-        check_indexes(back_end, indexes)?;
+        let indexes = Arc::new(IndexNames::new(back_end, indexes)?);
         let counted = CountedDisk::new(disk);
         let disk: Arc<dyn Disk> = match durability {
             Durability::None => UnsyncedDisk::new(counted.clone()),
@@ -113,7 +115,7 @@ impl Common {
         };
         let common = Self {
             back_end,
-            indexes: indexes.iter().map(|&name| name.to_owned()).collect(),
+            indexes,
             durability,
             counted,
             transactions: AtomicU64::new(0),
@@ -139,7 +141,7 @@ impl Common {
         let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         // It may have been closed meanwhile.
         self.check_open("writer")?;
-        let tables = self.indexes.len() + 1;
+        let tables = self.indexes.iter().len() + 1;
         Ok(Box::new(EngineWriter {
             common: self,
             engine,
@@ -228,33 +230,26 @@ impl Common {
     }
 }
 
-/// The number of a table.
-fn number(indexes: &[String], table: Table<'_>) -> Result<usize> {
-    let Table::Index(name) = table else { return Ok(0) };
-    let at = indexes.iter().position(|index| index == name);
-    at.map(|at| at + 1).ok_or_else(|| Error::UnknownIndex { name: name.to_owned() })
-}
-
 struct EngineReader<S> {
-    indexes: Arc<[String]>,
+    indexes: Arc<IndexNames>,
     snapshot: S,
 }
 
 impl<S: Snapshot> Reader for EngineReader<S> {
     fn get(&self, table: Table<'_>, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        self.snapshot.get(number(&self.indexes, table)?, key)
+        self.snapshot.get(self.indexes.number(table)?, key)
     }
 
     fn get_many(&self, table: Table<'_>, keys: &[&[u8]]) -> Result<Vec<Option<Vec<u8>>>> {
-        self.snapshot.get_many(number(&self.indexes, table)?, keys)
+        self.snapshot.get_many(self.indexes.number(table)?, keys)
     }
 
     fn cursor(&self, table: Table<'_>) -> Result<Box<dyn Cursor + '_>> {
-        self.snapshot.cursor(number(&self.indexes, table)?)
+        self.snapshot.cursor(self.indexes.number(table)?)
     }
 
     fn count(&self, table: Table<'_>) -> Result<u64> {
-        self.snapshot.count(number(&self.indexes, table)?)
+        self.snapshot.count(self.indexes.number(table)?)
     }
 }
 
@@ -270,7 +265,7 @@ struct EngineWriter<'a, E: Engine> {
 
 impl<E: Engine> EngineWriter<'_, E> {
     fn number(&self, table: Table<'_>) -> Result<usize> {
-        number(&self.common.indexes, table)
+        self.common.indexes.number(table)
     }
 
     fn snapshot(&self) -> Result<&E::Snapshot> {

@@ -5,7 +5,6 @@
 
 // Bottom-up: a module imports only from modules above it.
 mod btree_index;
-#[cfg(any(feature = "lmdb", feature = "sqlite"))]
 mod names;
 #[cfg(any(feature = "lmdb", feature = "sqlite"))]
 mod paging;

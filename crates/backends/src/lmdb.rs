@@ -21,6 +21,10 @@
 //! | [`SyncMode::None`] | keeps commits | no promise |
 //! | [`SyncMode::MapAsync`], which is Transact's | keeps commits | no promise |
 //!
+//! LMDB waits for the writer of another process with no limit of time, so [`writer`](Database::writer) does so too, and
+//! opening, which makes sure of the tables; neither fails with [`Error::Busy`] for it. A process that is killed gives its turn
+//! up.
+//!
 //! LMDB does not tell how many bytes it writes, so [`Counts`] has none. Syncs are two per commit in mode `Full` (data; head,
 //! by a write that is synced), one in mode `NoMeta`. LMDB trusts the bytes of its file: see `terrane-lmdb`. Its authors advise
 //! against network file systems; it works there for one process.
@@ -167,13 +171,22 @@ pub struct LmdbDatabase {
     indexes: Arc<IndexNames>,
     /// Whoever writes, grows the map, compacts or closes.
     turn: Mutex<()>,
-    /// `None` when closed. Held alone by who compacts or closes.
-    open: RwLock<Option<Open>>,
+    /// Held shared by calls that use the environment, alone by who compacts or closes. A writer, which has the turn, uses
+    /// a share of the environment instead.
+    state: RwLock<State>,
     readers: Arc<Readers>,
     /// Whether a sync failed.
     poisoned: AtomicBool,
     transactions: AtomicU64,
     syncs: AtomicU64,
+}
+
+#[derive(Debug)]
+enum State {
+    Open(Open),
+    /// It was closed to be compacted and could not be opened again: the next call tries to.
+    Lapsed,
+    Closed,
 }
 
 /// An environment and its tables, the main one first.
@@ -268,13 +281,22 @@ impl LmdbDatabase {
         if options.directory {
             std::fs::create_dir_all(&path).map_err(|error| back_end_error("mkdir", error))?;
         }
+        let data = data_path(&path, options.directory);
+        let is_new = !data.exists();
         let open = Self::open_environment(&path, &indexes, options)?;
+        if is_new && matches!(options.sync, SyncMode::Full | SyncMode::NoMeta) {
+            // LMDB syncs what is in the file only.
+            sync_folder(&data).map_err(|error| back_end_error("sync the folder", error))?;
+            if options.directory {
+                sync_folder(&path).map_err(|error| back_end_error("sync the folder", error))?;
+            }
+        }
         Ok(Self {
             path,
             options: options.clone(),
             indexes,
             turn: Mutex::new(()),
-            open: RwLock::new(Some(open)),
+            state: RwLock::new(State::Open(open)),
             readers: Arc::default(),
             poisoned: AtomicBool::new(false),
             transactions: AtomicU64::new(0),
@@ -327,20 +349,37 @@ impl LmdbDatabase {
     /// # Errors
     /// [`Error::BackEnd`] if the database is closed.
     pub fn map_bytes(&self) -> Result<u64> {
-        Ok(self.opened("map size")?.environment.map_bytes())
+        self.with_open("map size", |open| Ok(open.environment.map_bytes()))
     }
 
-    /// Writes a copy of the newest state, without free pages, to a new file. Cost: reads what is in use and writes it once.
+    /// Writes a copy of the newest state, without free pages, to a new file. Cost: reads what is in use and writes it once;
+    /// [`compact`](Database::compact) and [`close`](Database::close) wait for it.
     ///
     /// # Errors
     /// [`Error::StoreFull`], those of the system. There may be a part of the file then.
     pub fn copy_to(&self, file: &Path) -> Result<()> {
-        self.opened("copy")?.environment.copy(file).map_err(|failure| error_of("copy", failure))
+        self.with_open("copy", |open| {
+            open.environment.copy(file).map_err(|failure| error_of("copy", failure))
+        })
     }
 
-    fn opened(&self, call: &'static str) -> Result<Open> {
-        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
-        open.clone().ok_or_else(|| closed(call))
+    /// Does something with the environment, which stays open meanwhile.
+    fn with_open<T>(&self, call: &'static str, act: impl FnOnce(&Open) -> Result<T>) -> Result<T> {
+        loop {
+            match &*self.state.read().unwrap_or_else(PoisonError::into_inner) {
+                State::Open(open) => return act(open),
+                State::Closed => return Err(closed(call)),
+                State::Lapsed => {}
+            }
+            let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+            if matches!(*state, State::Lapsed) {
+                *state = self.open_again()?;
+            }
+        }
+    }
+
+    fn open_again(&self) -> Result<State> {
+        Self::open_environment(&self.path, &self.indexes, &self.options).map(State::Open)
     }
 
     fn check_poison(&self) -> Result<()> {
@@ -366,56 +405,79 @@ impl LmdbDatabase {
         Error::Poisoned { back_end: NAME }
     }
 
-    /// Replaces the file by a copy without free pages. The caller has the turn and the environment, of which nobody else has
-    /// a share; it is closed whatever comes of it.
-    fn replace(&self, environment: Environment) -> Result<()> {
+    /// Writes a copy without free pages beside the file; also gives the heads that the file had before.
+    fn copy_compact(&self, environment: &Environment, copy: &Path) -> Result<Vec<u8>> {
         let system = |error: std::io::Error| back_end_error("compact", error);
-        let data = data_path(&self.path, self.options.directory);
-        let mut copy = data.clone().into_os_string();
-        copy.push("-compact");
-        let copy = PathBuf::from(copy);
-        let folder = match data.parent() {
-            Some(folder) if folder != Path::new("") => folder,
-            _ => Path::new("."),
-        };
-        match std::fs::remove_file(&copy) {
+        match std::fs::remove_file(copy) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(system(error));
             }
             _ => {}
         }
+        let lmdb = |failure| error_of("compact", failure);
         let heads = {
-            let _writing =
-                environment.transaction().map_err(|failure| error_of("compact", failure))?;
-            read_heads(&data).map_err(system)?
+            let _writing = environment.transaction().map_err(lmdb)?;
+            read_heads(&data_path(&self.path, self.options.directory)).map_err(system)?
         };
-        let copied = environment.copy(&copy).map_err(|failure| error_of("compact", failure));
-        let ended = environment.close();
-        let replaced = copied.and_then(|()| {
-            if ended.is_err() {
-                return Err(busy("somebody in this process still uses it"));
-            }
-            // Every process that has the environment open holds a lock of this file, and one that opens it waits for it.
-            let locks = lock_path(&self.path, self.options.directory);
-            let locks = File::options().read(true).write(true).open(locks).map_err(system)?;
-            rustix::fs::fcntl_lock(&locks, FlockOperation::NonBlockingLockExclusive)
-                .map_err(|_| busy("another process has it open"))?;
-            if read_heads(&data).map_err(system)? != heads {
-                return Err(busy("another process has written meanwhile"));
-            }
-            std::fs::rename(&copy, &data).map_err(system)?;
-            File::open(folder).and_then(|folder| folder.sync_all()).map_err(system)
-        });
-        if replaced.is_err() {
-            // Best effort: what is left over is removed the next time.
-            let _ = std::fs::remove_file(&copy);
-        }
-        replaced
+        environment.copy(copy).map_err(lmdb)?;
+        Ok(heads)
     }
+
+    /// Puts the copy in the place of the file, which this process has closed, if it still has these heads.
+    fn replace(&self, copy: &Path, heads: &[u8]) -> Result<()> {
+        let system = |error: std::io::Error| back_end_error("compact", error);
+        let data = data_path(&self.path, self.options.directory);
+        // Every process that has the environment open holds a lock of this file, and one that opens it waits for it.
+        let locks = lock_path(&self.path, self.options.directory);
+        let locks = File::options().read(true).write(true).open(locks).map_err(system)?;
+        rustix::fs::fcntl_lock(&locks, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| busy("another process has it open"))?;
+        if read_heads(&data).map_err(system)? != heads {
+            return Err(busy("another process has written meanwhile"));
+        }
+        std::fs::rename(copy, &data).map_err(system)?;
+        sync_folder(&data).map_err(system)
+    }
+}
+
+/// Makes the name of a file durable.
+fn sync_folder(file: &Path) -> std::io::Result<()> {
+    let folder = match file.parent() {
+        Some(folder) if folder != Path::new("") => folder,
+        _ => Path::new("."),
+    };
+    File::open(folder)?.sync_all()
 }
 
 fn busy(what: &str) -> Error {
     Error::Busy { back_end: NAME, what: what.into(), source: None }
+}
+
+/// The settings that LMDB tells.
+fn settings_of(environment: &Environment) -> Vec<(&'static str, String)> {
+    let mut settings = vec![
+        ("map_bytes", environment.map_bytes().to_string()),
+        ("used_bytes", environment.used_bytes().to_string()),
+        ("readers_max", environment.readers_max().to_string()),
+    ];
+    if let Ok(flags) = environment.flags() {
+        let sync = if flags.contains(EnvFlags::NO_SYNC) {
+            "none"
+        } else if flags.contains(EnvFlags::MAP_ASYNC) {
+            "map-async"
+        } else if flags.contains(EnvFlags::NO_META_SYNC) {
+            "no-meta"
+        } else {
+            "full"
+        };
+        settings.extend([
+            ("sync", sync.to_owned()),
+            ("write_map", flags.contains(EnvFlags::WRITE_MAP).to_string()),
+            ("directory", (!flags.contains(EnvFlags::NO_SUB_DIR)).to_string()),
+            ("read_ahead", (!flags.contains(EnvFlags::NO_READ_AHEAD)).to_string()),
+        ]);
+    }
+    settings
 }
 
 fn read_heads(data: &Path) -> std::io::Result<Vec<u8>> {
@@ -457,27 +519,28 @@ impl Database for LmdbDatabase {
     }
 
     fn reader(&self) -> Result<Box<dyn Reader + Send>> {
-        let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
-        let Open { environment, tables } = open.as_ref().ok_or_else(|| closed("reader"))?;
-        let snapshot = match environment.snapshot() {
-            Err(Failure { kind: Kind::ReadersFull, .. }) => {
-                environment.free_dead_readers().and_then(|_| environment.snapshot())
-            }
-            snapshot => snapshot,
-        };
-        let snapshot = snapshot.map_err(|failure| error_of("reader", failure))?;
-        Ok(Box::new(LmdbReader {
-            snapshot,
-            tables: Arc::clone(tables),
-            indexes: Arc::clone(&self.indexes),
-            _lease: Readers::enter(&self.readers),
-        }))
+        self.with_open("reader", |Open { environment, tables }| {
+            let snapshot = match environment.snapshot() {
+                Err(Failure { kind: Kind::ReadersFull, .. }) => {
+                    environment.free_dead_readers().and_then(|_| environment.snapshot())
+                }
+                snapshot => snapshot,
+            };
+            let snapshot = snapshot.map_err(|failure| error_of("reader", failure))?;
+            Ok(Box::new(LmdbReader {
+                snapshot,
+                tables: Arc::clone(tables),
+                indexes: Arc::clone(&self.indexes),
+                _lease: Readers::enter(&self.readers),
+            }) as Box<dyn Reader + Send>)
+        })
     }
 
+    /// Waits for the writer of this process or of another one, however long it takes.
     fn writer(&self) -> Result<Box<dyn Writer + '_>> {
         let turn = lock(&self.turn);
         self.check_poison()?;
-        let open = self.opened("writer")?;
+        let open = self.with_open("writer", |open| Ok(open.clone()))?;
         let transaction =
             open.environment.transaction().map_err(|failure| error_of("writer", failure))?;
         Ok(Box::new(LmdbWriter {
@@ -499,13 +562,12 @@ impl Database for LmdbDatabase {
     }
 
     fn settle(&self, _receipt: Receipt) -> Result<()> {
-        self.opened("settle")?;
-        self.check_poison()
+        self.with_open("settle", |_| self.check_poison())
     }
 
     fn sync(&self) -> Result<()> {
         self.check_poison()?;
-        self.opened("sync")?.environment.sync().map_err(|_| self.poison())?;
+        self.with_open("sync", |open| open.environment.sync().map_err(|_| self.poison()))?;
         self.syncs.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
@@ -552,29 +614,11 @@ impl Database for LmdbDatabase {
             ("map_bytes_max", self.options.map_bytes_max.to_string()),
             ("bytes_written", "not told by LMDB".into()),
         ];
-        let Ok(Open { environment, .. }) = self.opened("settings") else { return settings };
-        settings.extend([
-            ("map_bytes", environment.map_bytes().to_string()),
-            ("used_bytes", environment.used_bytes().to_string()),
-            ("readers_max", environment.readers_max().to_string()),
-        ]);
-        if let Ok(flags) = environment.flags() {
-            let sync = if flags.contains(EnvFlags::NO_SYNC) {
-                "none"
-            } else if flags.contains(EnvFlags::MAP_ASYNC) {
-                "map-async"
-            } else if flags.contains(EnvFlags::NO_META_SYNC) {
-                "no-meta"
-            } else {
-                "full"
-            };
-            settings.extend([
-                ("sync", sync.to_owned()),
-                ("write_map", flags.contains(EnvFlags::WRITE_MAP).to_string()),
-                ("directory", (!flags.contains(EnvFlags::NO_SUB_DIR)).to_string()),
-                ("read_ahead", (!flags.contains(EnvFlags::NO_READ_AHEAD)).to_string()),
-            ]);
-        }
+        // What a closed one had is not told.
+        let _ = self.with_open("settings", |open| {
+            settings.extend(settings_of(&open.environment));
+            Ok(())
+        });
         settings
     }
 
@@ -587,7 +631,7 @@ impl Database for LmdbDatabase {
     }
 
     fn disk_bytes(&self) -> Result<u64> {
-        self.opened("size")?;
+        self.with_open("size", |_| Ok(()))?;
         let directory = self.options.directory;
         let mut bytes = 0;
         for path in [data_path(&self.path, directory), lock_path(&self.path, directory)] {
@@ -598,7 +642,8 @@ impl Database for LmdbDatabase {
         Ok(bytes)
     }
 
-    /// Replaces the file by a copy without free pages. Waits for the writer; needs the file alone.
+    /// Replaces the file by a copy without free pages. Waits for the writer and for calls that run; needs the file alone.
+    /// Whatever fails, the database goes on with the file that it had.
     ///
     /// Cost: reads what is in use, writes it once, one sync.
     ///
@@ -607,21 +652,42 @@ impl Database for LmdbDatabase {
     fn compact(&self) -> Result<()> {
         let _turn = lock(&self.turn);
         self.check_poison()?;
-        let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
+        self.with_open("compact", |_| Ok(()))?;
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        let State::Open(open) = &*state else { return Err(closed("compact")) };
         let readers = self.readers.count();
         if readers > 0 {
             return Err(busy(&format!("{readers} snapshots live")));
         }
-        let Open { environment, .. } = open.take().ok_or_else(|| closed("compact"))?;
-        let replaced = self.replace(environment);
-        *open = Some(Self::open_environment(&self.path, &self.indexes, &self.options)?);
+        let mut copy = data_path(&self.path, self.options.directory).into_os_string();
+        copy.push("-compact");
+        let copy = PathBuf::from(copy);
+        let replaced = self.copy_compact(&open.environment, &copy).and_then(|heads| {
+            let State::Open(Open { environment, tables }) =
+                std::mem::replace(&mut *state, State::Lapsed)
+            else {
+                return Err(closed("compact"));
+            };
+            if let Err(environment) = environment.close() {
+                *state = State::Open(Open { environment, tables });
+                return Err(busy("somebody in this process still uses it"));
+            }
+            let replaced = self.replace(&copy, &heads);
+            // If it cannot be opened now, the next call tries to.
+            *state = self.open_again()?;
+            replaced
+        });
+        if replaced.is_err() {
+            // Best effort: what is left over is removed the next time.
+            let _ = std::fs::remove_file(&copy);
+        }
         replaced
     }
 
-    /// Waits for the writer. Snapshots that live go on, and the files are given up with the last of them.
+    /// Waits for the writer and for calls that run. Snapshots that live go on, and the files are given up with the last of them.
     fn close(&self) -> Result<()> {
         let _turn = lock(&self.turn);
-        self.open.write().unwrap_or_else(PoisonError::into_inner).take();
+        *self.state.write().unwrap_or_else(PoisonError::into_inner) = State::Closed;
         Ok(())
     }
 }

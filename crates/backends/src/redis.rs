@@ -22,7 +22,9 @@
 //! * **A full memory** (`maxmemory`) is [`Error::StoreFull`]. Transactions that remove at least as many keys as they write pass
 //!   all the same, so that room can be made. A server that may evict keys of any kind is refused at opening.
 //! * **Durability** is the server's: see [`Redis::guarantee`](Database::guarantee), read from its settings when the store is
-//!   opened. It promises nothing about settings that are changed later.
+//!   opened. It promises nothing about settings that are changed later. While a server writes its log anew it cannot be told
+//!   whether the log was turned on just before and has nothing yet: opening with a durability that needs it waits until that is
+//!   done, for the read timeout at most, and fails with [`Error::Busy`] then.
 //!
 //! Limits: a value has at most `proto-max-bulk-len` and some 256 KiB less than `client-query-buffer-limit` bytes, by default
 //! 256 MiB; more is [`Error::Size`]. There is no TLS.
@@ -61,6 +63,8 @@ use terrane_merkle::backend::{
 };
 
 use self::core::Core;
+use self::facts::Facts;
+use self::link::Failure;
 use self::reader::Snapshot;
 use self::trouble::{NAME, bad_reply, unsupported};
 use self::writer::Transaction;
@@ -133,15 +137,22 @@ impl Database for Redis {
         self.core.is_open("settle")
     }
 
-    /// Nothing is left to do with `appendfsync always`. Without a log (`appendonly no`) the server writes a snapshot of all its
-    /// databases and answers nobody meanwhile, which must take no longer than the read timeout.
+    /// Nothing is left to do with `appendfsync always`, but to wait where the log was being written anew when the store was
+    /// opened. Without a log (`appendonly no`) the server writes a snapshot of all its databases and answers nobody meanwhile,
+    /// which must take no longer than the read timeout; so must one that it is writing in the background, which is waited for.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] with a log that is not synced at each commit.
+    /// [`Error::Unsupported`] with a log that is not synced at each commit; [`Error::Busy`] where the server is still writing
+    /// after the read timeout.
     fn sync(&self) -> Result<()> {
         self.core.is_open("sync")?;
+        let (link, time_max) = (&self.core.link, self.core.options.read_timeout);
         if self.core.facts.is_always() {
             return Ok(());
+        }
+        if self.core.facts.syncs_each() {
+            let what = "the server is writing its log anew";
+            return Facts::gather_when(link, time_max, what, Facts::is_always).map(drop);
         }
         if self.core.facts.has_log() {
             return Err(unsupported(
@@ -149,7 +160,18 @@ impl Database for Redis {
                 "Redis syncs its log on demand only with appendfsync always",
             ));
         }
-        self.admin("SAVE", &[b"SAVE"])?;
+        let mut command = Cmd::new();
+        command.arg("SAVE");
+        loop {
+            let what = "the server is writing a snapshot in the background";
+            Facts::gather_when(link, time_max, what, |facts| !facts.is_saving())?;
+            match link.admin(&command) {
+                Ok(_) => break,
+                // One that was begun meanwhile.
+                Err(Failure::Said(_)) if Facts::gather(link)?.is_saving() => {}
+                Err(failure) => return Err(failure.told("SAVE")),
+            }
+        }
         self.core.count_sync();
         Ok(())
     }
@@ -204,7 +226,8 @@ impl Database for Redis {
     fn compact(&self) -> Result<()> {
         self.core.is_open("compact")?;
         self.admin("MEMORY PURGE", &[b"MEMORY", b"PURGE"])?;
-        if facts::Facts::gather(&self.core.link)?.may_rewrite_log() {
+        let facts = Facts::gather(&self.core.link)?;
+        if facts.has_log() && !facts.is_rewriting_log() {
             self.admin("BGREWRITEAOF", &[b"BGREWRITEAOF"])?;
         }
         Ok(())

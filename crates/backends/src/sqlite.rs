@@ -167,24 +167,26 @@ impl SqliteDatabase {
         Receipt(self.commits.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
-    /// Does something with the connection that writes, while nobody writes.
+    /// Does something with the connection that writes, while nobody writes. What that says goes before all that comes after.
     fn with_writer<T>(
         &self,
         call: &'static str,
         act: impl FnOnce(&Connected) -> Result<T>,
     ) -> Result<T> {
-        let result = match &self.access {
-            Access::Wal { writer, .. } => act(lock(writer).as_ref().ok_or_else(|| closed(call))?),
+        match &self.access {
+            Access::Wal { writer, .. } => {
+                self.noted(act(lock(writer).as_ref().ok_or_else(|| closed(call))?))
+            }
             Access::Single { turn, single } => {
                 let _turn = lock(turn);
                 let mut single = lock(single);
-                single.unpark()?;
-                let result = act(single.connected(call)?);
-                single.park()?;
+                self.noted(single.unpark())?;
+                let result = self.noted(act(single.connected(call)?));
+                // Without a park other programs are noticed later.
+                let _ = single.park();
                 result
             }
-        };
-        self.noted(result)
+        }
     }
 }
 
@@ -471,6 +473,7 @@ struct WriterState {
 #[derive(Clone, Copy)]
 enum Failed {
     Full,
+    Poisoned,
     Other,
 }
 
@@ -487,6 +490,7 @@ impl WriterState {
                 limit: "an earlier call of this writer found no room".into(),
                 source: None,
             }),
+            Some(Failed::Poisoned) => Err(Error::Poisoned { back_end: NAME }),
             Some(Failed::Other) => {
                 Err(back_end_error("transaction", "an earlier call of this writer failed"))
             }
@@ -496,6 +500,7 @@ impl WriterState {
     fn fail(&mut self, error: &Error) {
         self.failed = Some(match error {
             Error::StoreFull { .. } => Failed::Full,
+            Error::Poisoned { .. } => Failed::Poisoned,
             _ => Failed::Other,
         });
     }
@@ -533,7 +538,7 @@ impl WalWriter<'_> {
             Err(error) => {
                 connected.roll_back();
                 self.state.fail(&error);
-                Err(error)
+                self.database.noted(Err(error))
             }
         }
     }
@@ -648,8 +653,10 @@ impl SingleWriter<'_> {
             Err(error) => {
                 self.state.fail(&error);
                 self.is_open = false;
+                // SQLite syncs the journal also when its cache is full.
+                let error = self.database.noted(Err(error));
                 self.database.noted(single.take_back())?;
-                Err(error)
+                error
             }
         }
     }
@@ -705,5 +712,42 @@ impl Writer for SingleWriter<'_> {
         self.is_open = false;
         self.database.noted(lock(self.single).commit())?;
         Ok(self.database.committed(self.state.changed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A failed sync was forgotten where what came after it failed as well: another program that held its lock made the error
+    /// `Busy`, and the next transaction went on.
+    #[test]
+    fn a_failed_sync_is_remembered_whatever_fails_after_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        let options = SqliteOptions {
+            journal_mode: JournalMode::Delete,
+            busy_timeout: std::time::Duration::from_millis(1),
+            ..SqliteOptions::file(&path)
+        };
+        let database = SqliteDatabase::open(&[], &options).unwrap();
+        let other = rusqlite::Connection::open(&path).unwrap();
+        let _snapshot = database.reader().unwrap();
+        let synced: Result<()> = database.with_writer("sync", |_| {
+            other.execute_batch("BEGIN EXCLUSIVE").unwrap();
+            Err(Error::Poisoned { back_end: NAME })
+        });
+        assert!(matches!(synced, Err(Error::Poisoned { .. })), "{synced:?}");
+        other.execute_batch("ROLLBACK").unwrap();
+        let next = database.writer().map(drop);
+        assert!(matches!(next, Err(Error::Poisoned { .. })), "{next:?}");
+    }
+
+    #[test]
+    fn what_failed_in_a_writer_says_so_to_its_later_calls() {
+        let mut state = WriterState::new();
+        assert!(state.check().is_ok());
+        state.fail(&Error::Poisoned { back_end: NAME });
+        assert!(matches!(state.check(), Err(Error::Poisoned { .. })));
     }
 }

@@ -13,7 +13,7 @@ pub mod store;
 
 pub mod hex;
 
-mod text;
+pub mod text;
 
 mod mounts;
 

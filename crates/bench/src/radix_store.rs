@@ -6,14 +6,19 @@
 //! |--------------------|-------------------------------------------------------------------------------|
 //! | `radix-store`      | the marker: which back-end, and of a server where it is                       |
 //! | `radix-store.new`  | the marker while the store is being made                                      |
+//! | `radix-store.lock` | held by the process that has the store, whose number it has                   |
 //! | `database`         | what the back-end keeps: a directory, or a file with others beside it         |
 //!
 //! The marker is text, lines that end with a line feed: the magic, the version and the back-end; of Redis the prefix of
-//! the keys and the URLs of its servers, without passwords; and last the checksum, CRC-32C of all before its line.
+//! the keys and the URLs of its servers, without users and passwords; and last the checksum, CRC-32C of all before its line.
 //! `docs/format/radix-marker.md` has it in full.
 //!
 //! Invariant: where `radix-store` stands, the database has been made. A directory that has only `radix-store.new` is what an
-//! interrupted creation left, and is made a store by whoever opens it next.
+//! interrupted creation left: it holds nothing, and whoever makes a store there finishes it, with the back-end that it names
+//! unless another one is asked for.
+//!
+//! Invariant: whoever makes or changes a store holds its lock, since a store keeps in memory which version comes next. Who only
+//! reads holds it too, unless processes can share the back-end.
 
 use std::collections::hash_map::RandomState;
 use std::fs::{self, File};
@@ -25,8 +30,8 @@ use std::sync::Arc;
 use terrane::backends::backend::{self, Database, Durability};
 use terrane::backends::{BtreeDatabase, BtreeOptions, LsmDatabase, LsmOptions, Memory};
 use terrane::context::radix::{self, INDEXES, Options, Store};
-use terrane::io::RealDisk;
 use terrane::io::checksum::crc32c;
+use terrane::io::{self as disk, Disk as _, LockGuard, RealDisk};
 
 use crate::error::Class;
 
@@ -39,6 +44,7 @@ pub const MARKER_BYTES_MAX: u64 = 65_536;
 
 const MARKER: &str = "radix-store";
 const MARKER_NEW: &str = "radix-store.new";
+const LOCK: &str = "radix-store.lock";
 const DATABASE: &str = "database";
 
 /// What the state is kept in.
@@ -97,6 +103,11 @@ impl BackEnd {
     #[must_use]
     pub fn has_files(self) -> bool {
         !matches!(self, Self::Memory | Self::Redis)
+    }
+
+    /// Whether a process can read a store while another one writes it.
+    fn is_shared(self) -> bool {
+        matches!(self, Self::Lmdb | Self::Sqlite | Self::Redis)
     }
 }
 
@@ -162,6 +173,30 @@ pub enum Error {
         /// The directory.
         dir: PathBuf,
     },
+    /// The making of the store was interrupted. The directory holds nothing yet.
+    #[error(
+        "the making of the radix store {}{} was interrupted, so it holds nothing: do what was to fill it again, or remove it",
+        .dir.display(),
+        .back_end.map(|back_end| format!(" (back-end {back_end})")).unwrap_or_default()
+    )]
+    Unfinished {
+        /// The directory.
+        dir: PathBuf,
+        /// The back-end that it was to have, if it says so.
+        back_end: Option<BackEnd>,
+    },
+    /// Another process has the store, or another handle of this one.
+    #[error(
+        "{} is in use{}; try again when that has ended",
+        .dir.display(),
+        .pid.map(|pid| format!(" by process {pid}")).unwrap_or_default()
+    )]
+    Locked {
+        /// The directory.
+        dir: PathBuf,
+        /// The process.
+        pid: Option<u32>,
+    },
     /// The marker is not one that this program wrote, or the database that it speaks of is not there.
     #[error("{}: {rule}", .path.display())]
     Corrupt {
@@ -217,6 +252,7 @@ impl Error {
                 matches!(**error, backend::Error::Locked { .. } | backend::Error::Busy { .. })
             }
             Self::Store(error) => matches!(**error, radix::Error::Busy(_)),
+            Self::Locked { .. } => true,
             _ => false,
         }
     }
@@ -230,8 +266,9 @@ impl Error {
             Self::NotBuilt { .. }
             | Self::Foreign { .. }
             | Self::Absent { .. }
+            | Self::Unfinished { .. }
             | Self::Refused(_) => Class::Input,
-            Self::Io { .. } => Class::Environment,
+            Self::Io { .. } | Self::Locked { .. } => Class::Environment,
             Self::Corrupt { .. } => Class::Check,
         }
     }
@@ -312,18 +349,25 @@ fn sqlite(path: &Path, durability: Durability) -> Result<Arc<dyn Database>> {
     Ok(Arc::new(SqliteDatabase::open(&INDEXES, &options)?))
 }
 
-/// One URL is that of a server, several are those of a cluster.
 #[cfg(feature = "redis")]
 fn open_redis(place: Option<&RedisPlace>, durability: Durability) -> Result<Arc<dyn Database>> {
-    use terrane::backends::redis::{Options, Redis};
+    use terrane::backends::redis::Redis;
+    Ok(Arc::new(Redis::open(redis_options(place)?.with_durability(durability))?))
+}
+
+/// One URL is that of a server, several are those of a cluster.
+#[cfg(feature = "redis")]
+fn redis_options(place: Option<&RedisPlace>) -> Result<terrane::backends::redis::Options> {
+    use terrane::backends::redis::Options;
     let options = match place.map(|place| place.urls.as_slice()) {
         Some([url]) => Options::server(url),
         Some(urls @ [_, ..]) => Options::cluster(urls),
         _ => return Err(Error::Refused(NO_SERVER.to_owned())),
     };
     let prefix = place.map(|place| place.prefix.clone()).unwrap_or_default();
-    let options = options.with_prefix(prefix).with_indexes(INDEXES).with_durability(durability);
-    Ok(Arc::new(Redis::open(options)?))
+    let options = options.with_prefix(prefix).with_indexes(INDEXES);
+    options.check()?;
+    Ok(options)
 }
 
 /// What is said where a server is needed.
@@ -355,23 +399,47 @@ pub fn database_path(dir: &Path) -> PathBuf {
     dir.join(DATABASE)
 }
 
-/// A URL without the part that says who asks.
+/// A URL without what says who asks: user and password before the host, and all of the query but what is known to be neither.
 fn without_user(url: &str) -> String {
-    match (url.find("://"), url.rfind('@')) {
-        (Some(scheme), Some(at)) if at > scheme => {
-            format!("{}{}", &url[..scheme + 3], &url[at + 1..])
+    let url = url.split('#').next().unwrap_or_default();
+    let (place, query) = url.split_once('?').unwrap_or((url, ""));
+    let mut written = match place.split_once("://") {
+        Some((scheme, rest)) => {
+            let host_end = rest.find('/').unwrap_or(rest.len());
+            let host = rest[..host_end].rfind('@').map_or(0, |at| at + 1);
+            format!("{scheme}://{}", &rest[host..])
         }
-        _ => url.to_owned(),
+        None => place.to_owned(),
+    };
+    let is_public = |field: &&str| field.starts_with("db=") || field.starts_with("protocol=");
+    for (number, field) in query.split('&').filter(is_public).enumerate() {
+        written.push(if number == 0 { '?' } else { '&' });
+        written.push_str(field);
     }
+    written
 }
 
 impl Marker {
     /// Reads the marker of a store.
     ///
     /// # Errors
-    /// [`Error::Absent`], [`Error::Corrupt`], [`Error::Io`].
+    /// [`Error::Absent`], [`Error::Unfinished`], [`Error::Corrupt`], [`Error::Io`].
     pub fn read(dir: &Path) -> Result<Self> {
-        Self::read_named(dir, MARKER)
+        match Self::read_named(dir, MARKER) {
+            Err(Error::Absent { dir }) if dir.join(MARKER_NEW).exists() => {
+                let back_end = Self::begun(&dir)?.map(|marker| marker.back_end);
+                Err(Error::Unfinished { dir, back_end })
+            }
+            marker => marker,
+        }
+    }
+
+    /// What an interrupted creation was to make, if it came so far as to say it.
+    fn begun(dir: &Path) -> Result<Option<Self>> {
+        match Self::read_named(dir, MARKER_NEW) {
+            Err(Error::Absent { .. } | Error::Corrupt { .. }) => Ok(None),
+            marker => marker.map(Some),
+        }
     }
 
     fn read_named(dir: &Path, name: &str) -> Result<Self> {
@@ -444,20 +512,23 @@ impl Marker {
     }
 
     /// Writes it under the name that an unfinished store has.
-    fn begin(&self, dir: &Path, file: &mut File) -> Result<()> {
-        let mut write = || {
-            file.set_len(0)?;
+    fn begin(&self, dir: &Path) -> Result<()> {
+        let path = dir.join(MARKER_NEW);
+        let write = || {
+            let mut file = File::create(&path)?;
             file.write_all(self.text().as_bytes())?;
             file.sync_all()?;
             sync_dir(dir)
         };
-        write().map_err(|error| Error::io(&dir.join(MARKER_NEW), error))
+        write().map_err(|error| Error::io(&path, error))
     }
 
     /// Says that the store is made.
     fn finish(dir: &Path) -> Result<()> {
         let path = dir.join(MARKER);
         let rename = || {
+            // Names that the back-end has made come first.
+            sync_dir(dir)?;
             fs::rename(dir.join(MARKER_NEW), &path)?;
             sync_dir(dir)
         };
@@ -465,19 +536,51 @@ impl Marker {
     }
 }
 
-/// The marker of an unfinished store, locked for who makes it.
-fn claim(dir: &Path) -> Result<File> {
-    let path = dir.join(MARKER_NEW);
-    let claim = || {
-        let file = File::options().create(true).truncate(false).write(true).open(&path)?;
-        file.try_lock()?;
-        Ok(file)
-    };
-    claim().map_err(|error| Error::io(&path, error))
+fn sync_dir(dir: &Path) -> io::Result<()> {
+    let here = Path::new(".");
+    File::open(if dir.as_os_str().is_empty() { here } else { dir })?.sync_all()
 }
 
-fn sync_dir(dir: &Path) -> io::Result<()> {
-    File::open(dir)?.sync_all()
+/// Makes a directory and those above it that are not there, durably.
+fn make_dirs(dir: &Path) -> Result<()> {
+    let missing = dir.ancestors().take_while(|one| !one.as_os_str().is_empty() && !one.exists());
+    let missing: Vec<&Path> = missing.collect();
+    fs::create_dir_all(dir).map_err(|error| Error::io(dir, error))?;
+    for parent in missing.iter().rev().filter_map(|made| made.parent()) {
+        sync_dir(parent).map_err(|error| Error::io(parent, error))?;
+    }
+    Ok(())
+}
+
+/// The lock of a store, for as long as the guard lives.
+fn lock(dir: &Path) -> Result<Box<dyn LockGuard>> {
+    let path = dir.join(LOCK);
+    RealDisk::auto().lock(&path).map_err(|error| match error {
+        disk::Error::Locked { pid, .. } => Error::Locked { dir: dir.to_owned(), pid },
+        error => Error::io(&path, io::Error::other(error)),
+    })
+}
+
+/// An open store, and its lock: other processes have it when this is dropped. Trees of it are not to be used any more then.
+#[derive(Debug)]
+pub struct Opened {
+    store: Store,
+    _lock: Option<Box<dyn LockGuard>>,
+}
+
+impl From<Store> for Opened {
+    /// A store that is in no directory.
+    fn from(store: Store) -> Self {
+        Self { store, _lock: None }
+    }
+}
+
+impl std::ops::Deref for Opened {
+    type Target = Store;
+
+    fn deref(&self) -> &Store {
+        &self.store
+    }
 }
 
 /// How a store in a directory is opened.
@@ -489,6 +592,9 @@ pub struct Opening {
     pub redis_urls: Vec<String>,
     /// How durable commits are.
     pub durability: Durability,
+    /// Whether the store is only read. Then what is durable stays so, whatever `durability` says, and a back-end that
+    /// processes can share is read while another process writes.
+    pub is_reading: bool,
     /// How the state is opened.
     pub options: Options,
 }
@@ -499,6 +605,7 @@ impl Default for Opening {
             back_end: None,
             redis_urls: Vec::new(),
             durability: Durability::Each,
+            is_reading: false,
             options: Options::default(),
         }
     }
@@ -508,13 +615,9 @@ impl Opening {
     /// Opens the store of a directory.
     ///
     /// # Errors
-    /// [`Error::Absent`], [`Error::Corrupt`], [`Error::Refused`] if it has another back-end, and those of
-    /// [`open_database`].
-    pub fn open(&self, dir: &Path) -> Result<Store> {
-        if !dir.join(MARKER).exists() && dir.join(MARKER_NEW).exists() {
-            // What an interrupted creation left holds nothing yet.
-            return self.open_or_create(dir);
-        }
+    /// [`Error::Absent`], [`Error::Unfinished`], [`Error::Corrupt`], [`Error::Refused`] if it has another back-end,
+    /// [`Error::Locked`], and those of [`open_database`].
+    pub fn open(&self, dir: &Path) -> Result<Opened> {
         let marker = Marker::read(dir)?;
         if let Some(wanted) = self.back_end.filter(|wanted| *wanted != marker.back_end) {
             let (dir, found) = (dir.display(), marker.back_end);
@@ -524,53 +627,81 @@ impl Opening {
         if marker.back_end.has_files() && !path.exists() {
             return Err(Error::Corrupt { path, rule: "the database is missing".to_owned() });
         }
-        self.open_marked(dir, &marker)
+        let is_alone = !(self.is_reading && marker.back_end.is_shared());
+        let lock = if is_alone { Some(lock(dir)?) } else { None };
+        Ok(Opened { store: self.open_marked(dir, &marker)?, _lock: lock })
     }
 
-    /// The same, or makes a store where nothing is, or an empty directory.
+    /// The same, or makes a store where nothing is, or an empty directory; finishes one whose making was interrupted.
     ///
     /// # Errors
     /// As [`open`](Self::open); [`Error::Foreign`] if the directory is something else.
-    pub fn open_or_create(&self, dir: &Path) -> Result<Store> {
+    pub fn open_or_create(&self, dir: &Path) -> Result<Opened> {
         if dir.join(MARKER).exists() {
             return self.open(dir);
         }
-        let is_begun = dir.join(MARKER_NEW).exists();
-        if !is_begun {
-            Self::check_empty(dir)?;
+        Self::check_empty(dir)?;
+        // What cannot be made is refused before there is a directory.
+        self.new_marker(dir)?;
+        make_dirs(dir)?;
+        let guard = lock(dir)?;
+        if dir.join(MARKER).exists() {
+            // Another process has made it meanwhile, and is through with it.
+            drop(guard);
+            return self.open(dir);
         }
-        let back_end = self.back_end.unwrap_or(BackEnd::Lsm);
+        let made = self.create(dir);
+        if made.is_err() {
+            // Nothing of a store that cannot be made is left, as far as the system lets us. The lock is held until it is gone.
+            let _ = Self::clear(dir);
+            let _ = fs::remove_file(dir.join(MARKER_NEW));
+            let _ = fs::remove_file(dir.join(LOCK));
+        }
+        Ok(Opened { store: made?, _lock: Some(guard) })
+    }
+
+    /// The caller holds the lock.
+    fn create(&self, dir: &Path) -> Result<Store> {
+        let marker = self.new_marker(dir)?;
+        Self::clear(dir)?;
+        marker.begin(dir)?;
+        let store = self.open_marked(dir, &marker)?;
+        Marker::finish(dir)?;
+        Ok(store)
+    }
+
+    /// The marker of a store to be made: what is asked for, and of the rest what an interrupted creation was to make.
+    fn new_marker(&self, dir: &Path) -> Result<Marker> {
+        let begun = Marker::begun(dir)?;
+        let back_end = self.back_end.or(begun.as_ref().map(|begun| begun.back_end));
+        let back_end = back_end.unwrap_or(BackEnd::Lsm);
         if !back_end.is_built() {
             return Err(Error::NotBuilt { back_end });
         }
-        let mut redis = None;
-        if back_end == BackEnd::Redis {
-            if self.redis_urls.is_empty() {
-                return Err(Error::Refused(NO_SERVER.to_owned()));
+        match back_end {
+            BackEnd::Memory => {
+                let refused = "back-end memory keeps nothing; choose another";
+                return Err(Error::Refused(refused.to_owned()));
             }
-            redis = Some(RedisPlace::new(self.redis_urls.clone()));
+            BackEnd::Redis => {}
+            _ => return Ok(Marker { back_end, redis: None }),
         }
-        let marker = Marker { back_end, redis };
-        fs::create_dir_all(dir).map_err(|error| Error::io(dir, error))?;
-        let mut file = claim(dir)?;
-        if dir.join(MARKER).exists() {
-            // Another process has made it meanwhile.
-            return self.open(dir);
+        let urls = self.redis_urls.clone();
+        let place = match begun.and_then(|begun| begun.redis) {
+            Some(place) if urls.is_empty() => place,
+            Some(place) => RedisPlace { urls, ..place },
+            None => RedisPlace::new(urls),
+        };
+        if place.urls.is_empty() {
+            return Err(Error::Refused(NO_SERVER.to_owned()));
         }
-        Self::clear(dir)?;
-        marker.begin(dir, &mut file)?;
-        let opened = self.open_marked(dir, &marker);
-        match opened {
-            Ok(store) => Marker::finish(dir).map(|()| store),
-            Err(error) => {
-                // Nothing of a store that cannot be made is left, as far as the system lets us.
-                let _ = Self::clear(dir).and_then(|()| {
-                    let path = dir.join(MARKER_NEW);
-                    fs::remove_file(&path).map_err(|error| Error::io(&path, error))
-                });
-                Err(error)
-            }
+        if place.urls.iter().any(|url| url.contains(char::is_control)) {
+            let refused = "a URL of a Redis server has no line feeds and other control characters";
+            return Err(Error::Refused(refused.to_owned()));
         }
+        #[cfg(feature = "redis")]
+        redis_options(Some(&place))?;
+        Ok(Marker { back_end, redis: Some(place) })
     }
 
     fn open_marked(&self, dir: &Path, marker: &Marker) -> Result<Store> {
@@ -579,23 +710,34 @@ impl Opening {
             urls => RedisPlace { urls: urls.to_vec(), ..place },
         });
         let path = database_path(dir);
-        let database = open_database(marker.back_end, &path, redis.as_ref(), self.durability)?;
+        #[cfg(feature = "redis")]
+        if self.is_reading && marker.back_end == BackEnd::Redis {
+            use terrane::backends::redis::Redis;
+            let options = redis_options(redis.as_ref())?.read_only();
+            return Ok(Store::open(Arc::new(Redis::open(options)?), &self.options)?);
+        }
+        // Without syncs a back-end may take back what was durable, as where it writes files anew when it closes.
+        let durability = if self.is_reading { Durability::Each } else { self.durability };
+        let database = open_database(marker.back_end, &path, redis.as_ref(), durability)?;
         Ok(Store::open(database, &self.options)?)
     }
 
+    /// Whether there is nothing, or only what an interrupted creation left.
     fn check_empty(dir: &Path) -> Result<()> {
         let entries = match fs::read_dir(dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             entries => entries.map_err(|error| Error::io(dir, error))?,
         };
-        match entries.into_iter().next() {
-            None => Ok(()),
-            Some(entry) => {
-                let entry = entry.map_err(|error| Error::io(dir, error))?;
-                let name = entry.file_name().to_string_lossy().into_owned();
-                Err(Error::Foreign { dir: dir.to_owned(), name })
+        let is_begun = dir.join(MARKER_NEW).exists();
+        for entry in entries {
+            let entry = entry.map_err(|error| Error::io(dir, error))?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let is_ours = is_begun && (name == MARKER_NEW || name.starts_with(DATABASE));
+            if name != LOCK && !is_ours {
+                return Err(Error::Foreign { dir: dir.to_owned(), name });
             }
         }
+        Ok(())
     }
 
     /// Removes what an interrupted creation has made of a database, which holds nothing.
@@ -643,12 +785,20 @@ mod tests {
     }
 
     #[test]
-    fn passwords_are_not_written() {
+    fn users_and_passwords_are_not_written() {
         for (url, written) in [
             ("redis://user:pass@host:1/2", "redis://host:1/2"),
             ("redis://:p@ss@host", "redis://host"),
             ("redis://host:1", "redis://host:1"),
+            ("redis://me:it@host?protocol=resp3", "redis://host?protocol=resp3"),
             ("redis+unix:///run/redis.sock", "redis+unix:///run/redis.sock"),
+            ("redis+unix:///run/a@b.sock", "redis+unix:///run/a@b.sock"),
+            (
+                "redis+unix:///a?user=me&db=3&pass=it&protocol=resp3",
+                "redis+unix:///a?db=3&protocol=resp3",
+            ),
+            ("unix:///a?pass=it", "unix:///a"),
+            ("unix:/a?p%61ss=it#more", "unix:/a"),
         ] {
             assert_eq!(without_user(url), written);
         }

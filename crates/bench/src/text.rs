@@ -1,7 +1,8 @@
 //! Numbers as people read them.
 
 /// A number with its digits in groups of three: `1,234,567`.
-pub(crate) fn grouped(number: u64) -> String {
+#[must_use]
+pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut grouped = String::with_capacity(digits.len() + digits.len() / 3);
     for (at, digit) in digits.char_indices() {

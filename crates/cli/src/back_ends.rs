@@ -81,4 +81,9 @@ impl RedisArgs {
             ..Opening::default()
         }
     }
+
+    /// How a store is opened that is only read.
+    pub(crate) fn reading(&self) -> Opening {
+        Opening { redis_urls: self.redis_url.clone(), is_reading: true, ..Opening::default() }
+    }
 }

@@ -5,23 +5,18 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use serde::Serialize;
-use terrane::backends::backend::Durability;
 use terrane::context::radix::{self, Store};
 use terrane::io::{Disk, RealDisk};
 use terrane::{btree, verify};
 use terrane_bench::error::Class;
 use terrane_bench::meter;
-use terrane_bench::radix_store::{self, BackEnd, Marker, Opening, database_path};
+use terrane_bench::radix_store::{self, BackEnd, Marker, database_path};
 
+use crate::back_ends::RedisArgs;
 use crate::exit::Failure;
 use crate::output::{self, bytes};
 use crate::progress::ByteBar;
 use crate::text::{count_of, grouped};
-
-/// How a store is opened to be looked at.
-fn opening() -> Opening {
-    Opening { durability: Durability::None, ..Opening::default() }
-}
 
 #[derive(Serialize)]
 struct Problem {
@@ -45,7 +40,12 @@ struct Checked {
 }
 
 /// Checks the store in a directory, writes the report and returns the exit code.
-pub(crate) fn verify(dir: &Path, repair: bool, (json, quiet): (bool, bool)) -> Result<u8, Failure> {
+pub(crate) fn verify(
+    dir: &Path,
+    redis: &RedisArgs,
+    repair: bool,
+    (json, quiet): (bool, bool),
+) -> Result<u8, Failure> {
     if repair {
         let database = database_path(dir);
         let (dir, database) = (dir.display(), database.display());
@@ -55,7 +55,7 @@ pub(crate) fn verify(dir: &Path, repair: bool, (json, quiet): (bool, bool)) -> R
     }
     let started = Instant::now();
     let mut checked = Checked::default();
-    match checked.check(dir, quiet) {
+    match checked.check(dir, redis, quiet) {
         Err(error) if error.class() == Class::Check => {
             let failure = Failure::from(error);
             checked.note(dir, None, failure.message());
@@ -79,10 +79,10 @@ impl Checked {
 
     /// What the back-end can say of its files, then what the state says of its rows. Damage of which a call fails is the
     /// caller's to note.
-    fn check(&mut self, dir: &Path, quiet: bool) -> radix_store::Result<()> {
+    fn check(&mut self, dir: &Path, redis: &RedisArgs, quiet: bool) -> radix_store::Result<()> {
         let marker = match Marker::read(dir) {
             // An interrupted creation, in which there is nothing to check.
-            Err(radix_store::Error::Absent { .. }) => return Ok(()),
+            Err(radix_store::Error::Unfinished { .. }) => return Ok(()),
             marker => marker?,
         };
         self.backend = Some(marker.back_end.name());
@@ -90,7 +90,7 @@ impl Checked {
         if database.exists() {
             self.check_files(&database, marker.back_end, quiet);
         }
-        let store = opening().open(dir)?;
+        let store = redis.reading().open(dir)?;
         let report = store.verify();
         let trees = store.trees();
         store.close()?;
@@ -175,18 +175,18 @@ struct TreeInfo {
 }
 
 impl Described {
-    pub(crate) fn read(dir: &Path) -> Result<Self, Failure> {
+    pub(crate) fn read(dir: &Path, redis: &RedisArgs) -> Result<Self, Failure> {
         let marker = match Marker::read(dir) {
-            Err(radix_store::Error::Absent { .. }) => None,
+            Err(radix_store::Error::Unfinished { .. }) => None,
             marker => Some(marker?),
         };
         let failed = |error| Failure::environment(format!("{}: {error}", dir.display()));
         let store_bytes = meter::store_bytes(dir).map_err(failed)?;
         let state = match &marker {
             None => None,
-            Some(_) => match opening().open(dir) {
+            Some(_) => match redis.reading().open(dir) {
                 Err(error) if error.is_in_use() => None,
-                store => Some(State::of(&store?)?),
+                store => Some(State::of(&*store?)?),
             },
         };
         let redis = marker.as_ref().and_then(|marker| marker.redis.clone());

@@ -64,6 +64,11 @@ impl Failure {
         Self { message: format!("{file}: {}", self.message), ..self }
     }
 
+    /// The same, and what came of it besides.
+    pub(crate) fn with_note(self, note: &str) -> Self {
+        Self { message: format!("{}; {note}", self.message), ..self }
+    }
+
     /// What an error of the library says; where it is about a canonical file, that is named.
     pub(crate) fn with_file(error: terrane::Error, file: &Path) -> Self {
         use terrane::Error;

@@ -49,6 +49,7 @@ use terrane::io::{Disk, RealDisk};
 use terrane::{CanonicalSummary, Error, MergePolicy, PAGE_SIZE, Purpose, TableConfig, WriteBuffer};
 use terrane_bench::radix_store;
 
+use crate::back_ends::RedisArgs;
 use crate::btree;
 use crate::check_radix;
 use crate::context;
@@ -82,7 +83,8 @@ Examples:
   Every constant of the formats, for programs:
     terrane inspect constants --json
 
-A store can be inspected while another process has it open; nothing is locked or written.";
+A store can be inspected while another process has it open; nothing is locked or written. But a radix store is opened to list
+its trees, which takes its lock with back-end lsm or btree; while another process has it, what its directory says is shown.";
 
 /// The word that stands for the constants in the place of a path.
 const CONSTANTS: &str = "constants";
@@ -102,6 +104,8 @@ pub(crate) struct Inspect {
     /// Of a context store: read all of the tree of this commit or branch, and say what is in it
     #[arg(long, value_name = "COMMIT")]
     at: Option<String>,
+    #[command(flatten)]
+    redis: RedisArgs,
     /// Write one JSON object to standard output
     #[arg(long)]
     pub(crate) json: bool,
@@ -376,7 +380,7 @@ impl Inspect {
     ) -> Result<Option<(Shown, String)>, Failure> {
         if radix_store::is_store(path) {
             self.refuse_page("a radix store")?;
-            let described = check_radix::Described::read(path)?;
+            let described = check_radix::Described::read(path, &self.redis)?;
             let text = described.text();
             return Ok(Some((Shown::RadixStore(described), text)));
         }

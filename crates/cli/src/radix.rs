@@ -26,6 +26,7 @@ use serde::Serialize;
 use terrane::context::radix::{
     Address, Prefix, PruneOptions, Pruned, Root, Store, Tree, VersionInfo,
 };
+use terrane_bench::radix_store::{Opened, Opening};
 
 use self::proofs::{ProveArgs, VerifyProofArgs};
 use self::transfer::{ExportArgs, ImportArgs};
@@ -321,16 +322,16 @@ impl RadixCommand {
     /// [`Failure`], not yet reported.
     pub(crate) fn run(&self) -> Result<(), Failure> {
         let command = self.command();
-        let none = DurabilityArg::None;
         match self {
             Self::Trees(args) => {
-                args.common.with_store(none, |store| trees(store, command, args.common.json))
+                args.common.reading(|store| trees(store, command, args.common.json))
             }
-            Self::Versions(args) => args.common.with_store(none, |store| args.run(store, command)),
-            Self::Get(args) => args.common.with_store(none, |store| args.run(store, command)),
-            Self::Leaves(args) => args.common.with_store(none, |store| args.run(store, command)),
+            Self::Versions(args) => args.common.reading(|store| args.run(store, command)),
+            Self::Get(args) => args.common.reading(|store| args.run(store, command)),
+            Self::Leaves(args) => args.common.reading(|store| args.run(store, command)),
             Self::Prune(args) => {
-                args.common.with_store(args.durability, |store| args.run(store, command))
+                let opening = args.common.redis.opening(None, args.durability);
+                args.common.with_store(&opening, |store| args.run(store, command))
             }
             Self::Export(args) => args.run(command),
             Self::Import(args) => args.run(command),
@@ -341,18 +342,23 @@ impl RadixCommand {
 }
 
 impl CommonArgs {
-    fn open(&self, durability: DurabilityArg) -> Result<Store, Failure> {
-        Ok(self.redis.opening(None, durability).open(&self.store)?)
+    fn open_to_read(&self) -> Result<Opened, Failure> {
+        Ok(self.redis.reading().open(&self.store)?)
+    }
+
+    /// Lets a store be read.
+    fn reading(&self, work: impl FnOnce(&Store) -> Result<(), Failure>) -> Result<(), Failure> {
+        self.with_store(&self.redis.reading(), work)
     }
 
     /// Lets a store be worked on, in a process that may end anywhere, and closes it.
     fn with_store(
         &self,
-        durability: DurabilityArg,
+        opening: &Opening,
         work: impl FnOnce(&Store) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         exit_on_interrupt()?;
-        let store = self.open(durability)?;
+        let store = opening.open(&self.store)?;
         let outcome = work(&store);
         let closed = store.close();
         outcome?;

@@ -15,7 +15,7 @@ use terrane_bench::engines::lsm::Lsm;
 use terrane_bench::engines::memory::Memory;
 use terrane_bench::meter;
 use terrane_bench::monitor::Monitor;
-use terrane_bench::radix_store::{self, BackEnd, open_database};
+use terrane_bench::radix_store::{self, BackEnd, Opened, open_database};
 use terrane_bench::replay::radix_ledger::RadixLedger;
 use terrane_bench::replay::{bitcoin, changes};
 
@@ -335,7 +335,7 @@ impl RadixArgs {
         }
     }
 
-    fn open(&self, dir: Option<&Path>, monitor: &mut dyn Monitor) -> Result<Store, Failure> {
+    fn open(&self, dir: Option<&Path>, monitor: &mut dyn Monitor) -> Result<Opened, Failure> {
         let durability = self.durability.unwrap_or(DurabilityArg::Each);
         if self.backend == Some(BackEndArg::Memory) {
             if let Some(dir) = dir {
@@ -344,7 +344,7 @@ impl RadixArgs {
             }
             let durability = self.durability.unwrap_or(DurabilityArg::None).into();
             let database = open_database(BackEnd::Memory, Path::new(""), None, durability)?;
-            return Ok(Store::open(database, &radix::Options::default())?);
+            return Ok(Store::open(database, &radix::Options::default())?.into());
         }
         let Some(dir) = dir else {
             return Err(Failure::usage("engine radix needs --store DIR, or --backend memory"));

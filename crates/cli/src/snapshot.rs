@@ -15,7 +15,7 @@
 //! | `import --from`       | `name`, `from`, `as`, `files_copied`, `bytes_copied`, `files_rebuilt`, `wall_s` |
 //! | `import --canonical`  | `file`, `as`, `label`, `count`, `digest`, `bytes`, `wall_s`                |
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -32,7 +32,7 @@ use crate::exit::Failure;
 use crate::output::{self, bytes};
 use crate::progress::{ByteBar, exit_on_interrupt};
 use crate::store::{is_same, open, open_or_make, open_tables, open_to_read};
-use crate::stream::{Counted, Target, Watched, interrupts, is_stream, open_input};
+use crate::stream::{Input, Output};
 use crate::text::{count_of, grouped, hex, table, time};
 
 /// What can be done with snapshots.
@@ -496,52 +496,22 @@ impl ExportArgs {
     }
 
     fn write_file(&self, path: &Path) -> Result<(), Failure> {
-        let is_stdout = is_stream(path);
-        if is_stdout && self.common.json {
-            let why = "--json writes to standard output, and so does --canonical -";
-            return Err(Failure::usage(why));
-        }
+        let output = Output::new(path, self.force, self.common.json)?;
         let started = Instant::now();
-        let signals = interrupts(is_stdout)?;
+        let signals = output.interrupts()?;
         let reader = open_to_read(&self.common.store)?;
         let session = reader.session();
         let info = session.snapshot_info(&self.name)?;
         let bar = ByteBar::new("exporting", self.quiet);
-        let export = |out: &mut dyn Write| {
-            let mut out =
-                Watched { stream: out, bar, done: 0, total: Some(info.data_bytes), signals };
-            let exported = session.export_canonical(&self.name, &mut out);
-            if out.is_stopped() {
-                return Err(Failure::interrupted("interrupted; no export was made"));
-            }
-            match exported {
-                // Nobody reads on, which is no failure.
-                Err(Error::Stream { source })
-                    if is_stdout && source.kind() == io::ErrorKind::BrokenPipe =>
-                {
-                    Ok(None)
-                }
-                exported => exported.map(Some).map_err(|error| Failure::with_file(error, path)),
-            }
-        };
-        let summary = if is_stdout {
-            export(&mut io::stdout().lock())?
-        } else {
-            Target::open(path, self.force)?.fill(export)?
-        };
+        let export = |out: &mut dyn Write| session.export_canonical(&self.name, out);
+        let told = |error| Failure::with_file(error, path);
+        let summary = output.export((bar, Some(info.data_bytes)), signals, export, told)?;
         let Some(summary) = summary else { return Ok(()) };
         let file = path.display().to_string();
         let (name, wall_s) = (self.name.as_str(), started.elapsed().as_secs_f64());
         let lines = summary_lines("exported", format!("{name} to {file}"), &summary);
-        if is_stdout {
-            // Standard output has the export; if nobody reads this either, the export was made all the same.
-            for (name, value) in lines {
-                let _ = writeln!(io::stderr(), "{name}  {value}");
-            }
-            return Ok(());
-        }
         let exported = ExportedCanonical { name, file, summary: Summary::new(&summary), wall_s };
-        output::report("snapshot export", self.common.json, &exported, &lines)
+        output.report("snapshot export", &exported, &output::aligned(&lines))
     }
 }
 
@@ -641,23 +611,17 @@ impl ImportArgs {
         exit_on_interrupt()?;
         let started = Instant::now();
         // Before a store is made for what is not there.
-        let (mut input, total) = open_input(path)?;
-        let mut bar = ByteBar::new("importing", self.quiet);
-        let mut done = 0;
-        let counted = Counted(input.as_mut(), &mut |bytes| {
-            done += bytes;
-            bar.show(done, total.map(|total| total.max(done)));
-        });
+        let mut input = Input::open(path, ByteBar::new("importing", self.quiet))?;
         let summary = open_or_make(&self.common.store, |session| {
             if session.snapshot_exists(name)? {
                 return Err(Error::SnapshotExists { name: name.to_string() }.into());
             }
-            let imported = session.import_canonical(counted, &TableConfig::default());
+            let imported = session.import_canonical(&mut input, &TableConfig::default());
             let (table, summary) = imported.map_err(|error| Failure::with_file(error, path))?;
             table.save_snapshot(name, &self.label)?;
             Ok(summary)
         })?;
-        drop(bar);
+        input.close();
         let imported = ImportedCanonical {
             file: path.display().to_string(),
             r#as: name.as_str(),

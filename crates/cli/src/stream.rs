@@ -1,12 +1,15 @@
-//! Streams of a long export or import: files that are written whole or not at all, bytes that are counted.
+//! What commands read and write in one piece: files that are written whole or not at all, or the standard streams; with
+//! progress bars of their bytes.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
+use serde::Serialize;
 use terrane_bench::monitor::Monitor as _;
 
 use crate::exit::Failure;
+use crate::output;
 use crate::progress::{ByteBar, Progress, exit_on_interrupt};
 
 /// A stream whose bytes are counted, and that ends when the user asks to stop, where that is listened to.
@@ -17,6 +20,8 @@ pub(crate) struct Watched<'a> {
     /// If it is known.
     pub(crate) total: Option<u64>,
     pub(crate) signals: Option<Progress>,
+    /// Whether it was a pipe that nobody reads any more.
+    pub(crate) is_unread: bool,
 }
 
 impl Watched<'_> {
@@ -31,7 +36,9 @@ impl Write for Watched<'_> {
             // Not of the kind that is tried again.
             return Err(io::Error::other("interrupted"));
         }
-        let written = self.stream.write(bytes)?;
+        let written = self.stream.write(bytes).inspect_err(|error| {
+            self.is_unread |= error.kind() == io::ErrorKind::BrokenPipe;
+        })?;
         self.done += written as u64;
         self.bar.show(self.done, self.total.map(|total| total.max(self.done)));
         Ok(written)
@@ -42,16 +49,112 @@ impl Write for Watched<'_> {
     }
 }
 
-/// What Ctrl-C does to what is written: a file is to be removed. Standard output has nothing that would have to be, and its
-/// reader may read no more, so the process ends at once.
-///
-/// # Errors
-/// [`Failure`] if the system refuses the signal handler.
-pub(crate) fn interrupts(is_stdout: bool) -> Result<Option<Progress>, Failure> {
-    if is_stdout {
-        return exit_on_interrupt().map(|()| None);
+/// Bytes of a file of a proof at most.
+pub(crate) const PROOF_BYTES_MAX: u64 = 1 << 30;
+
+/// Bytes that are written together.
+const BUFFER_BYTES: usize = 1 << 16;
+
+/// A file that a command writes, or standard output.
+pub(crate) struct Output<'a> {
+    path: &'a Path,
+    force: bool,
+    json: bool,
+    is_stdout: bool,
+}
+
+impl<'a> Output<'a> {
+    /// `force` replaces a file that is there; `json`: the report of the command goes to standard output.
+    ///
+    /// # Errors
+    /// [`Failure`] if both go to standard output.
+    pub(crate) fn new(path: &'a Path, force: bool, json: bool) -> Result<Self, Failure> {
+        let is_stdout = is_stream(path);
+        if is_stdout && json {
+            return Err(Failure::usage("--json writes to standard output, and so does `-`"));
+        }
+        Ok(Self { path, force, json, is_stdout })
     }
-    Progress::new(true).map(Some)
+
+    /// What Ctrl-C does meanwhile: a file is to be removed. Standard output has nothing that would have to be, and its reader
+    /// may read no more, so the process ends at once.
+    ///
+    /// # Errors
+    /// [`Failure`] if the system refuses the signal handler.
+    pub(crate) fn interrupts(&self) -> Result<Option<Progress>, Failure> {
+        if self.is_stdout {
+            return exit_on_interrupt().map(|()| None);
+        }
+        Progress::new(true).map(Some)
+    }
+
+    /// Lets an export be written, of `total` bytes if that is known. `None` if nobody reads standard output to its end.
+    ///
+    /// # Errors
+    /// Those of `export`, as `told` tells them, and of the file; [`Failure`] if the user asks to stop.
+    pub(crate) fn export<T, E>(
+        &self,
+        (bar, total): (ByteBar, Option<u64>),
+        signals: Option<Progress>,
+        export: impl FnOnce(&mut dyn Write) -> Result<T, E>,
+        told: impl FnOnce(E) -> Failure,
+    ) -> Result<Option<T>, Failure> {
+        let write = |stream: &mut dyn Write| {
+            let watched = Watched { stream, bar, done: 0, total, signals, is_unread: false };
+            let mut out = BufWriter::with_capacity(BUFFER_BYTES, watched);
+            let exported = export(&mut out).map_err(told);
+            let exported = exported.and_then(|exported| {
+                out.flush().map_err(|error| self.failed(&error)).map(|()| Some(exported))
+            });
+            if out.get_ref().is_stopped() {
+                return Err(Failure::interrupted("interrupted; no export was made"));
+            }
+            // Nobody reads on, which is no failure.
+            if self.is_stdout && out.get_ref().is_unread { Ok(None) } else { exported }
+        };
+        if self.is_stdout {
+            write(&mut io::stdout().lock())
+        } else {
+            Target::open(self.path, self.force)?.fill(write)
+        }
+    }
+
+    /// Writes some bytes.
+    ///
+    /// # Errors
+    /// [`Failure`]; a file is as it was then.
+    pub(crate) fn write(&self, bytes: &[u8]) -> Result<(), Failure> {
+        if self.is_stdout {
+            return output::write(&mut io::stdout().lock(), bytes).map(drop);
+        }
+        let target = Target::open(self.path, self.force)?;
+        target.fill(|out| out.write_all(bytes).map_err(|error| self.failed(&error)))
+    }
+
+    fn failed(&self, error: &io::Error) -> Failure {
+        Failure::environment(format!("{}: {error}", self.path.display()))
+    }
+
+    /// Writes the report of the command, `text` for people: to standard error if standard output has what was written.
+    ///
+    /// # Errors
+    /// As [`output::report`].
+    pub(crate) fn report<T: Serialize>(
+        &self,
+        command: &str,
+        report: &T,
+        text: &str,
+    ) -> Result<(), Failure> {
+        if self.is_stdout {
+            // If nobody reads this, it was written all the same.
+            let _ = writeln!(io::stderr(), "{text}");
+            return Ok(());
+        }
+        if self.json {
+            return output::report(command, true, report, &[]);
+        }
+        output::print(text)
+    }
 }
 
 /// Whether a path stands for standard input or output.
@@ -63,7 +166,7 @@ pub(crate) fn is_stream(path: &Path) -> bool {
 ///
 /// # Errors
 /// [`Failure`]: bad input if it is not there, or a directory.
-pub(crate) fn open_input(path: &Path) -> Result<(Box<dyn Read>, Option<u64>), Failure> {
+fn open_input(path: &Path) -> Result<(Box<dyn Read>, Option<u64>), Failure> {
     if is_stream(path) {
         return Ok((Box::new(io::stdin().lock()), None));
     }
@@ -159,13 +262,49 @@ impl Target {
     }
 }
 
-/// Tells how many bytes have been read.
-pub(crate) struct Counted<'a>(pub(crate) &'a mut dyn Read, pub(crate) &'a mut dyn FnMut(u64));
+/// All of a file, or of standard input.
+///
+/// # Errors
+/// [`Failure`]: bad input if it is not there, or has more than `bytes_max`.
+pub(crate) fn read_all(path: &Path, bytes_max: u64) -> Result<Vec<u8>, Failure> {
+    let (input, _) = open_input(path)?;
+    let mut content = Vec::new();
+    let read = input.take(bytes_max + 1).read_to_end(&mut content);
+    read.map_err(|error| Failure::environment(format!("{}: {error}", path.display())))?;
+    if content.len() as u64 > bytes_max {
+        let path = path.display();
+        return Err(Failure::usage(format!("{path}: more than {bytes_max} bytes")));
+    }
+    Ok(content)
+}
 
-impl Read for Counted<'_> {
+/// A file that is read, or standard input, and a bar of how far.
+pub(crate) struct Input {
+    stream: Box<dyn Read>,
+    bar: ByteBar,
+    done: u64,
+    total: Option<u64>,
+}
+
+impl Input {
+    /// # Errors
+    /// As [`open_input`].
+    pub(crate) fn open(path: &Path, bar: ByteBar) -> Result<Self, Failure> {
+        let (stream, total) = open_input(path)?;
+        Ok(Self { stream, bar, done: 0, total })
+    }
+
+    /// Takes the bar away; the bytes that were read.
+    pub(crate) fn close(self) -> u64 {
+        self.done
+    }
+}
+
+impl Read for Input {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.0.read(buffer)?;
-        (self.1)(read as u64);
+        let read = self.stream.read(buffer)?;
+        self.done += read as u64;
+        self.bar.show(self.done, self.total.map(|total| total.max(self.done)));
         Ok(read)
     }
 }

@@ -45,6 +45,7 @@ use terrane::io::{Disk, RealDisk};
 use terrane::verify::{self, Report};
 use terrane_bench::radix_store;
 
+use crate::back_ends::RedisArgs;
 use crate::btree;
 use crate::check_context;
 use crate::check_radix;
@@ -97,6 +98,8 @@ pub(crate) struct Verify {
     /// Of a B+tree: repair it though keys of damaged leaves become old ones or are gone
     #[arg(long, requires = "repair")]
     accept_loss: bool,
+    #[command(flatten)]
+    redis: RedisArgs,
     /// Write one JSON object to standard output at the end
     #[arg(long)]
     pub(crate) json: bool,
@@ -149,7 +152,8 @@ impl Verify {
             return btree::verify(&disk, &self.dir, repair, (self.json, self.quiet));
         }
         if !self.accept_loss && radix_store::is_store(&self.dir) {
-            return check_radix::verify(&self.dir, self.repair, (self.json, self.quiet));
+            let modes = (self.json, self.quiet);
+            return check_radix::verify(&self.dir, &self.redis, self.repair, modes);
         }
         if !self.accept_loss && context::is_damaged_store(disk.as_ref(), &self.dir)? {
             let shown = (self.json, self.quiet);

@@ -385,22 +385,41 @@ const LOCK_FILE_BYTES: usize = 11;
 
 /// Takes the lock, and leaves our process number in the file for whoever is refused.
 ///
+/// A holder may remove the file before it lets go: who had opened it by then locks nothing that others see, and tries again.
+///
 /// The number only tells; a file left behind by a dead process stops nobody. It has a fixed width,
 /// so writing it again needs no space and works on a full disk; failing to write it is no error.
 pub(crate) fn lock(path: &Path) -> Result<Box<dyn LockGuard>> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);
-    let file = options.open(path).map_err(|error| Error::io("open", path, error))?;
-    match file.try_lock() {
-        Ok(()) => {}
-        Err(TryLockError::WouldBlock) => {
-            return Err(Error::Locked { path: path.to_owned(), pid: locking_pid(&file) });
+    let file = loop {
+        let file = options.open(path).map_err(|error| Error::io("open", path, error))?;
+        match file.try_lock() {
+            Ok(()) if is_at(&file, path)? => break file,
+            // Each further round is another holder's removal.
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(Error::Locked { path: path.to_owned(), pid: locking_pid(&file) });
+            }
+            Err(TryLockError::Error(error)) => return Err(Error::io("flock", path, error)),
         }
-        Err(TryLockError::Error(error)) => return Err(Error::io("flock", path, error)),
-    }
+    };
     let pid = format!("{:>width$}\n", std::process::id(), width = LOCK_FILE_BYTES - 1);
     let _ = write_all(&file, Access::Buffered, pid.as_bytes(), 0);
     Ok(Box::new(FileLock { _file: file }))
+}
+
+/// Whether an open file is the one of a name.
+fn is_at(file: &File, path: &Path) -> Result<bool> {
+    let failed = |error| Error::io("stat", path, error);
+    let ours = file.metadata().map_err(failed)?;
+    match fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        there => {
+            let there = there.map_err(failed)?;
+            Ok((there.dev(), there.ino()) == (ours.dev(), ours.ino()))
+        }
+    }
 }
 
 /// Whether somebody holds the lock of a file.

@@ -18,7 +18,7 @@ use std::fs::File;
 use std::ops::Bound;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use heed::types::Bytes;
@@ -151,8 +151,6 @@ struct Inner {
     /// Held shared by calls that look into the map, alone by what moves it.
     gate: RwLock<()>,
     write_map: bool,
-    /// Transactions that write which this process has begun.
-    begun: AtomicU64,
 }
 
 impl Inner {
@@ -206,12 +204,7 @@ impl Environment {
         // written is reached through LMDB only: no address of it leaves a call, see the module. Programs that change
         // files of others behind their back are out of any program's reach.
         let env = unsafe { open.flags(flags).open(path)? };
-        let inner = Inner {
-            env,
-            gate: RwLock::new(()),
-            write_map: options.write_map,
-            begun: AtomicU64::new(0),
-        };
+        let inner = Inner { env, gate: RwLock::new(()), write_map: options.write_map };
         if inner.write_map {
             inner.allocate(options.map_bytes as u64)?;
         }
@@ -266,28 +259,38 @@ impl Environment {
     /// A snapshot of all tables. Adopts the size of the map if another process has made it larger.
     ///
     /// LMDB notes the number of the newest transaction and then copies the head of that number's parity. If the next
-    /// transaction is committed in between, the one after it writes that very head: the copy may then be newer than what
-    /// others are given yet, or half of each. So one that a transaction of this process has begun beside is made anew.
+    /// transaction, of whatever process, is committed in between, the one after it writes that very head: the copy may then
+    /// be newer than what others are given yet, or half of each. Nobody can have begun to write that head if afterwards
+    /// the newest transaction is still the same, by the heads, or by the number that the next snapshot gets; the latter where a
+    /// process was killed after it wrote a head and before it told the number. Else the snapshot is made anew.
     ///
     /// # Errors
     /// [`Kind::ReadersFull`], and what LMDB says.
     pub fn snapshot(&self) -> Outcome<Snapshot> {
+        let mut before: Option<Snapshot> = None;
         loop {
-            let begun = self.0.begun.load(Ordering::SeqCst);
             let txn = self.resizing(|| self.0.env.clone().static_read_txn())?;
-            if begun == self.0.begun.load(Ordering::SeqCst) {
-                return Ok(Snapshot { txn, inner: Arc::clone(&self.0) });
+            let number = txn.id();
+            if let Some(before) = before.take().filter(|before| before.txn.id() == number) {
+                return Ok(before);
             }
+            let snapshot = Snapshot { txn, inner: Arc::clone(&self.0) };
+            // What was copied was read before what is read now.
+            fence(Ordering::SeqCst);
+            if self.last_transaction() == number as u64 {
+                return Ok(snapshot);
+            }
+            before = Some(snapshot);
         }
     }
 
-    /// A transaction that writes. Waits for the one of another process or thread; a thread that has one waits for ever.
+    /// A transaction that writes. Waits for the one of another process or thread, with no limit of time; a thread that has
+    /// one waits for ever.
     ///
     /// # Errors
     /// What LMDB says.
     pub fn transaction(&self) -> Outcome<Transaction> {
         let txn = self.resizing(|| self.0.env.write_txn())?;
-        self.0.begun.fetch_add(1, Ordering::SeqCst);
         #[expect(unsafe_code, reason = "a borrow of what the same value owns")]
         // SAFETY: the transaction borrows `env`, which lies in the allocation of `inner` and is never moved or taken out of
         // it. `Transaction` holds a share of that allocation and gives the transaction up before it: `end` is the only

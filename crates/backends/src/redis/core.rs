@@ -23,7 +23,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use ::redis::Value;
-use terrane_merkle::backend::{Counts, Error, Receipt, Result};
+use terrane_merkle::backend::{Counts, Durability, Error, Receipt, Result};
 
 use super::facts::Facts;
 use super::link::{Failure, Link};
@@ -145,7 +145,12 @@ impl Core {
         options.check()?;
         let keys = Keys::new(&options.prefix, &options.indexes);
         let link = Link::new(&options, keys.meta())?;
-        let facts = Facts::gather(&link)?;
+        // What is durable is known once a log is not being written anew.
+        let must_know = matches!(options.durability, Durability::Each | Durability::Group);
+        let what = "the server is writing its log anew, and promises no durable commits meanwhile";
+        let facts = Facts::gather_when(&link, options.read_timeout, what, |facts| {
+            !(must_know && facts.syncs_each() && facts.is_rewriting_log())
+        })?;
         facts.check(&options)?;
         let (version, fence) = if options.read_only {
             let meta = read_state(&link, &keys)?;

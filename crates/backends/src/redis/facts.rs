@@ -1,13 +1,15 @@
 //! What a server says of itself, and what commits are worth on it.
 
 use std::collections::HashMap;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use ::redis::{Cmd, Value};
-use terrane_merkle::backend::{Durability, Guarantee, PowerLoss, Result, VALUE_BYTES_MAX};
+use terrane_merkle::backend::{Durability, Error, Guarantee, PowerLoss, Result, VALUE_BYTES_MAX};
 
 use super::link::{Failure, Link};
 use super::options::Options;
-use super::trouble::{bad_reply, unsupported};
+use super::trouble::{NAME, bad_reply, unsupported};
 
 /// The oldest release that is used.
 const RELEASE_MIN: (u64, u64) = (7, 0);
@@ -19,6 +21,9 @@ const REQUEST_OVERHEAD_BYTES: usize = 256 << 10;
 const QUERY_BYTES_DEFAULT: usize = 1 << 30;
 /// `proto-max-bulk-len` where it cannot be asked for.
 const BULK_BYTES_DEFAULT: usize = 512 << 20;
+
+/// How long to wait before a server is asked again.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Settings that are asked for.
 const SETTINGS: [&str; 8] = [
@@ -62,6 +67,27 @@ impl Facts {
         Ok(Self { info, config })
     }
 
+    /// Asks until it is so, and fails as busy with `what` after a time. Cost: two round trips each time.
+    pub(crate) fn gather_when(
+        link: &Link,
+        time_max: Duration,
+        what: &str,
+        is_so: impl Fn(&Self) -> bool,
+    ) -> Result<Self> {
+        let started = Instant::now();
+        loop {
+            let facts = Self::gather(link)?;
+            if is_so(&facts) {
+                return Ok(facts);
+            }
+            if started.elapsed() >= time_max {
+                let what = format!("{what}, for more than {time_max:?}; try again when it is done");
+                return Err(Error::Busy { back_end: NAME, what, source: None });
+            }
+            thread::sleep(POLL_INTERVAL);
+        }
+    }
+
     fn info(&self, name: &str) -> &str {
         self.info.get(name).map_or("", String::as_str)
     }
@@ -80,17 +106,37 @@ impl Facts {
         self.info("aof_enabled") == "1"
     }
 
-    /// Whether there is a log that is not being written anew just now.
-    pub(crate) fn may_rewrite_log(&self) -> bool {
-        let is_idle = |name| matches!(self.info(name), "" | "0");
-        self.has_log() && is_idle("aof_rewrite_in_progress") && is_idle("aof_rewrite_scheduled")
+    fn is_idle(&self, name: &str) -> bool {
+        matches!(self.info(name), "" | "0")
+    }
+
+    /// Whether a snapshot is being written in the background.
+    pub(crate) fn is_saving(&self) -> bool {
+        !self.is_idle("rdb_bgsave_in_progress")
+    }
+
+    /// Whether the log is being written anew, or about to be.
+    pub(crate) fn is_rewriting_log(&self) -> bool {
+        self.has_log()
+            && !(self.is_idle("aof_rewrite_in_progress") && self.is_idle("aof_rewrite_scheduled"))
+    }
+
+    /// Whether the log has all commits: not until it was written for the first time since it was turned on. A server does
+    /// not tell that time from others that it is written anew.
+    fn is_log_whole(&self) -> bool {
+        !self.is_rewriting_log() && self.info("aof_last_bgrewrite_status") != "err"
+    }
+
+    /// Whether each commit is synced before it is confirmed.
+    pub(crate) fn syncs_each(&self) -> bool {
+        self.has_log()
+            && self.config("appendfsync") == Some("always")
+            && self.config("no-appendfsync-on-rewrite") == Some("no")
     }
 
     /// Whether each commit is durable when it is confirmed.
     pub(crate) fn is_always(&self) -> bool {
-        self.has_log()
-            && self.config("appendfsync") == Some("always")
-            && self.config("no-appendfsync-on-rewrite") == Some("no")
+        self.syncs_each() && self.is_log_whole()
     }
 
     fn bytes(&self, name: &str, default: usize) -> usize {
@@ -187,6 +233,11 @@ impl Facts {
                 PowerLoss::EveryCommit,
                 "appendfsync always: commits survive a loss of power",
             ),
+            (Some("always"), false) if self.syncs_each() => asynchronous(
+                false,
+                "appendfsync always, but the log is being written anew, or that has failed: if it was turned on just before, \
+                 a stopped server goes back to what it had on disk then",
+            ),
             (Some("always"), false) => asynchronous(
                 true,
                 "appendfsync always, but no-appendfsync-on-rewrite yes: while the log is rewritten, \
@@ -282,6 +333,22 @@ mod tests {
         assert_eq!(promise(&unlogged("")), (none, false, lost));
         assert_eq!(promise(&unlogged("3600 1")), (lossy, false, consistent));
         assert_eq!(promise(&facts(&[("aof_enabled", "1")], None)), (none, false, lost));
+    }
+
+    /// A log that was turned on a moment ago is empty on disk until it was written once; its syncs were taken for durable commits.
+    #[test]
+    fn a_log_that_is_being_written_anew_promises_less() {
+        for field in [
+            ("aof_rewrite_in_progress", "1"),
+            ("aof_rewrite_scheduled", "1"),
+            ("aof_last_bgrewrite_status", "err"),
+        ] {
+            let mut facts = logged("always", "no");
+            facts.info.insert(field.0.to_owned(), field.1.to_owned());
+            let guarantee = facts.guarantee();
+            assert_eq!(guarantee.durability, Durability::Async, "{field:?}");
+            assert!(!guarantee.survives_kill && guarantee.power_loss == PowerLoss::Consistent);
+        }
     }
 
     #[test]

@@ -3,9 +3,11 @@
 use std::fmt;
 use std::time::Duration;
 
-use terrane_merkle::backend::{Durability, Error, INDEXES_MAX, Result, Table, is_index_name};
+use ::redis::IntoConnectionInfo as _;
+use terrane_merkle::backend::{Durability, Result, Table, check_indexes};
 
-use super::trouble::unsupported;
+use super::trouble::{NAME, told, unsupported};
+use crate::names::number;
 
 /// Characters of a prefix at most.
 pub const PREFIX_CHARS_MAX: usize = 64;
@@ -116,10 +118,16 @@ impl Options {
         Self { indexes: names.into_iter().map(Into::into).collect(), ..self }
     }
 
-    /// Refuses what no server could honour.
-    pub(crate) fn check(&self) -> Result<()> {
+    /// Refuses what no server could honour, before there is one.
+    ///
+    /// # Errors
+    /// `Unsupported`, with the option and why; it does not repeat a URL, which may have a password.
+    pub fn check(&self) -> Result<()> {
         if self.urls.is_empty() {
             return Err(unsupported("url", "none is given"));
+        }
+        for url in &self.urls {
+            url.as_str().into_connection_info().map_err(|error| told("the URL", error))?;
         }
         let length = self.prefix.chars().count();
         if !(1..=PREFIX_CHARS_MAX).contains(&length) || self.prefix.contains(['{', '}']) {
@@ -145,34 +153,12 @@ impl Options {
                 return Err(unsupported(option, "takes 1 millisecond to 24 hours"));
             }
         }
-        self.check_indexes()
-    }
-
-    fn check_indexes(&self) -> Result<()> {
-        if self.indexes.len() > INDEXES_MAX {
-            return Err(unsupported("indexes", format!("at most {INDEXES_MAX} are taken")));
-        }
-        for (position, name) in self.indexes.iter().enumerate() {
-            let why = if !is_index_name(name) {
-                "is no name for an index: lower-case letters, digits and _, the first a letter"
-            } else if self.indexes[..position].contains(name) {
-                "is named twice"
-            } else {
-                continue;
-            };
-            return Err(unsupported(format!("index {name:?}"), why));
-        }
-        Ok(())
+        let indexes: Vec<&str> = self.indexes.iter().map(String::as_str).collect();
+        check_indexes(NAME, &indexes)
     }
 
     /// The number of a table: 0 for the main one, then the indexes in their order.
     pub(crate) fn table(&self, table: Table<'_>) -> Result<usize> {
-        match table {
-            Table::Main => Ok(0),
-            Table::Index(name) => match self.indexes.iter().position(|index| index == name) {
-                Some(position) => Ok(1 + position),
-                None => Err(Error::UnknownIndex { name: name.to_owned() }),
-            },
-        }
+        number(&self.indexes, table)
     }
 }

@@ -394,8 +394,8 @@ impl Connected {
             Ok(())
         });
         self.roll_back();
-        self.set_checked("synchronous", options.synchronous as i64)?;
-        synced
+        let restored = self.set_checked("synchronous", options.synchronous as i64);
+        synced.and(restored)
     }
 
     /// Takes the log into the file and makes it empty.

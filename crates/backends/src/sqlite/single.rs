@@ -83,7 +83,19 @@ impl Single {
             return Err(error);
         }
         self.held = Held::Reading;
-        self.look_for_others()
+        self.look_for_others_or_end()
+    }
+
+    /// Notices changes of other programs; ends the transaction if that fails.
+    fn look_for_others_or_end(&mut self) -> Result<()> {
+        let looked = self.look_for_others();
+        if looked.is_err() {
+            if let Some(connected) = &self.connected {
+                connected.roll_back();
+            }
+            self.held = Held::Nothing;
+        }
+        looked
     }
 
     /// The same if a snapshot lives.
@@ -149,15 +161,20 @@ impl Single {
             return Err(error);
         }
         self.held = Held::Writing;
-        self.look_for_others()
+        self.look_for_others_or_end()
     }
 
+    /// Takes the transaction back.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`] alone.
     pub(super) fn take_back(&mut self) -> Result<()> {
         let taken_back = self.take_back_changes();
         self.undo.taken_back();
         self.held = Held::Nothing;
-        let parked = self.park();
-        taken_back.and(parked)
+        // The error that counts is that of what is taken back; without a park other programs are noticed later.
+        let _ = self.park();
+        taken_back
     }
 
     fn take_back_changes(&self) -> Result<()> {

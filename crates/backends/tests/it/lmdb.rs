@@ -400,3 +400,104 @@ fn compaction_gives_the_space_of_removed_entries_back() {
         assert_eq!(keys(&*copied.reader().unwrap()), (0..10).collect::<Vec<_>>());
     }
 }
+
+/// Compaction closes the file for a moment. A call of another thread that still used it, or a file that could not be opened again,
+/// left the database closed for good.
+#[test]
+fn a_database_goes_on_after_a_compaction_beside_other_calls_and_one_that_fails() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a");
+    let database = LmdbDatabase::open(&path, &[], &LmdbOptions::default()).unwrap();
+    put(&database, 0..100, &[1; 100]).unwrap();
+    let is_done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !is_done.load(std::sync::atomic::Ordering::Relaxed) {
+                    database.sync().unwrap();
+                    assert_eq!(setting(&database, "sync"), "full");
+                    let copy = tempfile::tempdir().unwrap();
+                    database.copy_to(&copy.path().join("copy")).unwrap();
+                }
+            });
+        }
+        let compacted: Result<Vec<()>> = (0..50).map(|_| database.compact()).collect();
+        is_done.store(true, std::sync::atomic::Ordering::Relaxed);
+        compacted.unwrap();
+    });
+    assert_eq!(database.reader().unwrap().count(Table::Main).unwrap(), 100);
+
+    // A directory in the place of its locks keeps it from being opened.
+    let locks = folder.path().join("a-lock");
+    std::fs::rename(&locks, folder.path().join("away")).unwrap();
+    std::fs::create_dir(&locks).unwrap();
+    database.compact().unwrap_err();
+    assert!(!folder.path().join("a-compact").exists());
+    database.reader().map(drop).unwrap_err();
+    std::fs::remove_dir(&locks).unwrap();
+    put(&database, 100..200, &[1; 100]).unwrap();
+    assert_eq!(keys(&*database.reader().unwrap()), (0..200).collect::<Vec<_>>());
+    database.compact().unwrap();
+    database.close().unwrap();
+    assert!(matches!(database.compact(), Err(Error::BackEnd { .. })), "closed");
+}
+
+/// Set in the processes that the test below starts anew: the file that they write.
+const SHARED: &str = "TERRANE_LMDB_SHARED";
+
+/// A snapshot copies a head that the transaction after the next one writes, which may be that of another process.
+#[test]
+fn snapshots_beside_a_process_that_writes_are_whole_commits() {
+    use std::io::Read as _;
+    let options = LmdbOptions { sync: SyncMode::None, ..LmdbOptions::default() };
+    if let Some(path) = std::env::var_os(SHARED) {
+        let database = LmdbDatabase::open(path, &["one"], &options).unwrap();
+        let is_over = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
+                is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+            });
+            let mut number = 1_u64;
+            while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                let mut writer = database.writer().unwrap();
+                for table in [Table::Main, Table::Index("one")] {
+                    writer.overwrite(table, b"number", &number.to_le_bytes()).unwrap();
+                }
+                writer.commit().unwrap();
+                number += 1;
+            }
+        });
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a");
+    let database = LmdbDatabase::open(&path, &["one"], &options).unwrap();
+    let mut writing = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "lmdb::snapshots_beside_a_process_that_writes_are_whole_commits"])
+        .env(SHARED, &path)
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    let number = |table| {
+        let found = database.reader().unwrap().get(table, b"number").unwrap();
+        found.map_or(0, |bytes| u64::from_le_bytes(bytes.try_into().unwrap()))
+    };
+    while number(Table::Main) == 0 {
+        assert!(writing.try_wait().unwrap().is_none(), "the child ended");
+    }
+    let mut last = 0;
+    for _ in 0..200_000 {
+        let reader = database.reader().unwrap();
+        let both = [Table::Main, Table::Index("one")].map(|table| {
+            let found = reader.get(table, b"number").unwrap().unwrap();
+            u64::from_le_bytes(found.try_into().unwrap())
+        });
+        assert_eq!(both[0], both[1], "half a commit");
+        assert!(last <= both[0], "{last}, then {}", both[0]);
+        last = both[0];
+    }
+    drop(writing.stdin.take());
+    assert!(writing.wait().unwrap().success());
+}

@@ -15,7 +15,7 @@ use terrane_bench::engines::memory::Memory;
 use terrane_bench::error::Class;
 use terrane_bench::hex;
 use terrane_bench::monitor::Silent;
-use terrane_bench::radix_store::{BackEnd, Opening, open_database};
+use terrane_bench::radix_store::{BackEnd, Opened, Opening, open_database};
 use terrane_bench::replay::changes::{Error, Options, Report, replay, replay_on};
 use terrane_bench::replay::radix_ledger::RadixLedger;
 use terrane_testkit::ChaCha8Rng;
@@ -93,9 +93,9 @@ fn on_tables(engine: Box<dyn Engine>) -> Runner {
 
 /// A radix store; afterwards it has as many versions as blocks hold, and nothing besides.
 fn on_radix(back_end: BackEnd, dir: &Path) -> Runner {
-    let store = if back_end == BackEnd::Memory {
+    let store: Opened = if back_end == BackEnd::Memory {
         let database = open_database(back_end, dir, None, Durability::None).unwrap();
-        Store::open(database, &radix::Options::default()).unwrap()
+        Store::open(database, &radix::Options::default()).unwrap().into()
     } else {
         let durability = Durability::None;
         let opening = Opening { back_end: Some(back_end), durability, ..Opening::default() };

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use terrane::backends::backend::Durability;
+use terrane::backends::backend::{Durability, PowerLoss};
 use terrane::context::radix::{Address, Change, Root};
 use terrane_bench::error::Class;
 use terrane_bench::radix_store::{BackEnd, Error, Marker, Opening, database_path, is_store};
@@ -93,6 +93,93 @@ fn a_creation_that_was_cut_short_is_done_again_and_other_directories_are_left_al
                 fs::remove_dir_all(&dir).unwrap();
             }
         }
+    }
+}
+
+/// It was finished with the default back-end, whatever had been begun; and whoever only opened it made it.
+#[test]
+fn an_interrupted_creation_is_finished_with_the_back_end_that_it_began_with() {
+    for back_end in with_files() {
+        let place = tempfile::tempdir().unwrap();
+        let dir = place.path().join("store");
+        let (marker, begun) = (dir.join("radix-store"), dir.join("radix-store.new"));
+        opening(back_end).open_or_create(&dir).unwrap().close().unwrap();
+        fs::rename(&marker, &begun).unwrap();
+        match Opening::default().open(&dir).unwrap_err() {
+            Error::Unfinished { back_end: found, .. } => assert_eq!(found, Some(back_end)),
+            other => panic!("{other}"),
+        }
+        assert!(begun.exists() && !marker.exists(), "opening makes nothing");
+        Opening::default().open_or_create(&dir).unwrap().close().unwrap();
+        assert_eq!(Marker::read(&dir).unwrap().back_end, back_end);
+
+        // What is asked for goes before it, and without a whole marker nothing was begun.
+        let other = if back_end == BackEnd::Lsm { BackEnd::Btree } else { BackEnd::Lsm };
+        fs::rename(&marker, &begun).unwrap();
+        opening(other).open_or_create(&dir).unwrap().close().unwrap();
+        assert_eq!(Marker::read(&dir).unwrap().back_end, other);
+        fs::rename(&marker, &begun).unwrap();
+        fs::write(&begun, "terrane-rad").unwrap();
+        let error = Opening::default().open(&dir).unwrap_err();
+        assert!(matches!(error, Error::Unfinished { back_end: None, .. }), "{error}");
+        fs::write(dir.join("letter"), "dear").unwrap();
+        let error = opening(back_end).open_or_create(&dir).unwrap_err();
+        assert!(matches!(&error, Error::Foreign { name, .. } if name == "letter"), "{error}");
+        fs::remove_file(dir.join("letter")).unwrap();
+        opening(back_end).open_or_create(&dir).unwrap().close().unwrap();
+    }
+}
+
+#[test]
+fn a_store_has_one_owner_at_a_time() {
+    for back_end in with_files() {
+        let place = tempfile::tempdir().unwrap();
+        let dir = place.path().join("store");
+        let store = opening(back_end).open_or_create(&dir).unwrap();
+        for create in [false, true] {
+            let opening = opening(back_end);
+            let again = if create { opening.open_or_create(&dir) } else { opening.open(&dir) };
+            let error = again.unwrap_err();
+            assert!(
+                matches!(error, Error::Locked { pid: Some(pid), .. } if pid == std::process::id()),
+                "{back_end}: {error}"
+            );
+            assert!(error.is_in_use() && error.class() == Class::Environment);
+        }
+        store.close().unwrap();
+        drop(store);
+        opening(back_end).open(&dir).unwrap().close().unwrap();
+    }
+}
+
+/// Commands that only read opened without syncs, and what a back-end writes when it closes took durable commits back.
+#[test]
+fn reading_leaves_durable_what_was_durable() {
+    for back_end in with_files() {
+        let place = tempfile::tempdir().unwrap();
+        let dir = place.path().join("store");
+        opening(back_end).open_or_create(&dir).unwrap().close().unwrap();
+        let reading =
+            Opening { is_reading: true, durability: Durability::None, ..Opening::default() };
+        let store = reading.open(&dir).unwrap();
+        assert_eq!(store.database().guarantee().power_loss, PowerLoss::EveryCommit, "{back_end}");
+    }
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn urls_that_cannot_be_are_refused_before_anything_is_made() {
+    let place = tempfile::tempdir().unwrap();
+    let dir = place.path().join("store");
+    for url in
+        ["redis://host\nurl redis://other", "redis://host/\u{7}", "redis://:pa/ss@host", "host"]
+    {
+        let redis_urls = vec![url.to_owned()];
+        let refused = Opening { redis_urls, ..opening(BackEnd::Redis) }.open_or_create(&dir);
+        let error = refused.unwrap_err();
+        assert_eq!(error.class(), Class::Input, "{url}: {error}");
+        assert!(!error.to_string().contains("ss@"), "{error}");
+        assert!(!dir.exists(), "{url}");
     }
 }
 

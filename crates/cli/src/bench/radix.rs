@@ -6,6 +6,8 @@
 //!
 //! # JSON
 //!
+//! The schema of the report is `docs/schema/bench-radix.json`.
+//!
 //! | field            | meaning                                                                      |
 //! |------------------|------------------------------------------------------------------------------|
 //! | `seed`, `repeats` | as given                                                                    |

@@ -121,7 +121,7 @@ impl GenTraceArgs {
     ) -> Result<(CommitHash, u64), Failure> {
         let bar = ByteBar::new("writing", self.quiet);
         let signals = Some(Progress::new(true)?);
-        let out = Watched { stream, bar, done: 0, total: None, signals };
+        let out = Watched { stream, bar, done: 0, total: None, signals, is_unread: false };
         let mut out = BufWriter::with_capacity(1 << 16, out);
         let (disk, dir): (Arc<dyn Disk>, PathBuf) = match &self.store {
             Some(dir) => (RealDisk::auto(), dir.clone()),

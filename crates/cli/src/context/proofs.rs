@@ -3,8 +3,7 @@
 //! A file is one proof, as `docs/format/merkle-proof.md` has it. It does not say which questions it is for: who verifies
 //! asks, and gets the answers that the tree would give, or is told what they are if nothing is asked.
 
-use std::io::{self, Read as _, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
@@ -19,7 +18,7 @@ use crate::exit::Failure;
 use crate::literal;
 use crate::output::{self, bytes};
 use crate::progress::exit_on_interrupt;
-use crate::stream::{Target, is_stream, open_input};
+use crate::stream::{Output, PROOF_BYTES_MAX, read_all};
 use crate::text::{count_of, hex};
 
 pub(super) const PROVE_EXAMPLES: &str = "\
@@ -297,10 +296,7 @@ impl ProveArgs {
             let why = "nothing to prove; give --find, --mem, --mem-tree, --list or --length";
             return Err(Failure::usage(why));
         }
-        let is_stdout = is_stream(&self.file);
-        if is_stdout && self.common.json {
-            return Err(Failure::usage("--json writes to standard output, and so does FILE `-`"));
-        }
+        let output = Output::new(&self.file, self.force, self.common.json)?;
         let store = open(&self.common.store)?;
         let (commit, context) = checkout(&store, self.at.as_deref())?;
         let (proof, answers) = produce_tree_proof(context.tree(), |tree| {
@@ -315,20 +311,8 @@ impl ProveArgs {
             bytes: encoded.len() as u64,
             answers,
         };
-        if is_stdout {
-            output::write(&mut io::stdout().lock(), &encoded)?;
-            // Standard output has the proof; if nobody reads this either, it was made all the same.
-            let _ = writeln!(io::stderr(), "{}", report.text());
-            return Ok(());
-        }
-        Target::open(&self.file, self.force)?.fill(|out| {
-            let failed = |error| Failure::environment(format!("{}: {error}", report.file));
-            out.write_all(&encoded).map_err(failed)
-        })?;
-        if self.common.json {
-            return output::report(command, true, &report, &[]);
-        }
-        output::print(&report.text())
+        output.write(&encoded)?;
+        output.report(command, &report, &report.text())
     }
 }
 
@@ -344,21 +328,12 @@ impl Proven {
     }
 }
 
-/// All of a file, or of standard input.
-fn read(path: &Path) -> Result<Vec<u8>, Failure> {
-    let (mut input, _) = open_input(path)?;
-    let mut content = Vec::new();
-    let failed = |error| Failure::environment(format!("{}: {error}", path.display()));
-    input.read_to_end(&mut content).map_err(failed)?;
-    Ok(content)
-}
-
 impl VerifyProofArgs {
     pub(super) fn run(&self, command: &str) -> Result<(), Failure> {
         exit_on_interrupt()?;
         let asked = self.questions.all()?;
         let file = self.file.display().to_string();
-        let encoded = read(&self.file)?;
+        let encoded = read_all(&self.file, PROOF_BYTES_MAX)?;
         let about = |failure: Failure| failure.about(&file);
         let proof = Proof::decode(&encoded).map_err(|error| about(error.into()))?;
         let root_hex = hex(proof.before.hash.as_bytes());

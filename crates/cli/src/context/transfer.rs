@@ -1,7 +1,7 @@
 //! `terrane context export` and `import`: one commit as a file, which is that of
 //! [`terrane::context`]'s snapshots, or as a store of its own.
 
-use std::io::{self, BufReader, BufWriter, Write};
+use std::io::{BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
@@ -16,7 +16,7 @@ use super::{CACHE_BYTES, CommonArgs, checkout, open, options, store_bytes};
 use crate::exit::Failure;
 use crate::output::{self, bytes};
 use crate::progress::{ByteBar, exit_on_interrupt};
-use crate::stream::{Counted, Target, Watched, interrupts, is_stream, open_input};
+use crate::stream::{Input, Output};
 use crate::text::grouped;
 
 pub(super) const EXPORT_EXAMPLES: &str = "\
@@ -198,42 +198,19 @@ impl ExportArgs {
     }
 
     fn write_file(&self, path: &Path, command: &str) -> Result<(), Failure> {
-        let is_stdout = is_stream(path);
-        if is_stdout && self.common.json {
-            return Err(Failure::usage("--json writes to standard output, and so does FILE `-`"));
-        }
+        let output = Output::new(path, self.force, self.common.json)?;
         let started = Instant::now();
-        let signals = interrupts(is_stdout)?;
+        let signals = output.interrupts()?;
         let reader = open(&self.common.store)?;
         let (commit, _) = checkout(&reader, self.at.as_deref())?;
         let from = self.from.as_ref().map(|_| checkout(&reader, self.from.as_deref()));
         let from = from.transpose()?.map(|(from, _)| from);
         let bar = ByteBar::new("exporting", self.quiet);
-        let export = |stream: &mut dyn Write| {
-            let out = Watched { stream, bar, done: 0, total: None, signals };
-            let mut out = BufWriter::with_capacity(1 << 16, out);
-            let exported = match &from {
-                Some(from) => reader.export_since(from, &commit, &mut out),
-                None => reader.export(&commit, &mut out),
-            };
-            if out.get_ref().is_stopped() {
-                return Err(Failure::interrupted("interrupted; no export was made"));
-            }
-            match exported {
-                // Nobody reads on, which is no failure.
-                Err(Error::Stream { source })
-                    if is_stdout && source.kind() == io::ErrorKind::BrokenPipe =>
-                {
-                    Ok(None)
-                }
-                exported => exported.map(Some).map_err(|error| failure(error, path)),
-            }
+        let export = |out: &mut dyn Write| match &from {
+            Some(from) => reader.export_since(from, &commit, out),
+            None => reader.export(&commit, out),
         };
-        let done = if is_stdout {
-            export(&mut io::stdout().lock())?
-        } else {
-            Target::open(path, self.force)?.fill(export)?
-        };
+        let done = output.export((bar, None), signals, export, |error| failure(error, path))?;
         let Some(Snapshot { elements, bytes: size, .. }) = done else { return Ok(()) };
         let report = Exported {
             commit: commit.to_base58(),
@@ -250,12 +227,7 @@ impl ExportArgs {
             ("bytes", bytes(size)),
             ("time", format!("{:.3} s", report.wall_s)),
         ]);
-        if is_stdout {
-            // Standard output has the export; if nobody reads this either, the export was made all the same.
-            let _ = writeln!(io::stderr(), "{}", output::aligned(&lines));
-            return Ok(());
-        }
-        output::report(command, self.common.json, &report, &lines)
+        output.report(command, &report, &output::aligned(&lines))
     }
 }
 
@@ -265,17 +237,10 @@ impl ImportArgs {
         let started = Instant::now();
         let (path, dir) = (self.file.as_path(), self.common.store.as_path());
         // Before a store is made for what is not there.
-        let (mut input, total) = open_input(path)?;
+        let mut input = BufReader::new(Input::open(path, ByteBar::new("importing", self.quiet))?);
         let disk: Arc<dyn Disk> = RealDisk::auto();
         let reader = existing(&disk, dir)?;
         let created = reader.is_none();
-        let mut bar = ByteBar::new("importing", self.quiet);
-        let mut done = 0;
-        let mut watch = |bytes| {
-            done += bytes;
-            bar.show(done, total.map(|total| total.max(done)));
-        };
-        let mut input = BufReader::new(Counted(input.as_mut(), &mut watch));
         let failed = |error| failure(error, path);
         let (store, snapshot) = match reader {
             Some(reader) => {
@@ -292,7 +257,6 @@ impl ImportArgs {
             None => Store::import_new(disk, dir, &new_options(), &mut input).map_err(failed)?,
         };
         drop(input);
-        drop(bar);
         let named = self.name(&store, &snapshot.commit);
         store.close()?;
         named?;

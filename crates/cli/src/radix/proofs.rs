@@ -1,6 +1,5 @@
 //! `terrane radix prove` and `verify-proof`: the values of some addresses, or that they have none, for who has the root only.
 
-use std::io::{self, Read as _, Write as _};
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
@@ -8,12 +7,11 @@ use serde::Serialize;
 use terrane::context::radix::{Address, Form, Proof, Root, verify_proof};
 
 use super::{Answer, CommonArgs, RootArgs, TreeArgs, addresses_of, find_root};
-use crate::back_ends::DurabilityArg;
 use crate::exit::Failure;
 use crate::literal;
 use crate::output::{self, bytes};
 use crate::progress::exit_on_interrupt;
-use crate::stream::{Target, is_stream, open_input};
+use crate::stream::{Output, PROOF_BYTES_MAX, read_all};
 
 pub(super) const PROVE_EXAMPLES: &str = "\
 Examples:
@@ -28,9 +26,6 @@ Examples:
   terrane radix verify-proof two.proof abcd 00ff --root 4c5116ae4e7439e4355ac190cc595225259142c42fd9d19a88dc14c48653d870
 
 Needs no store. With addresses the proof must be of just these. A proof that does not hold ends with exit code 1.";
-
-/// Bytes of a file of a proof at most.
-const FILE_BYTES_MAX: u64 = 1 << 30;
 
 /// How a proof is written.
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -109,12 +104,9 @@ impl Proven {
 impl ProveArgs {
     pub(super) fn run(&self, command: &str) -> Result<(), Failure> {
         exit_on_interrupt()?;
-        let is_stdout = is_stream(&self.file);
-        if is_stdout && self.common.json {
-            return Err(Failure::usage("--json writes to standard output, and so does FILE `-`"));
-        }
+        let output = Output::new(&self.file, self.force, self.common.json)?;
         let addresses = addresses_of(&self.addresses)?;
-        let store = self.common.open(DurabilityArg::None)?;
+        let store = self.common.open_to_read()?;
         let tree = self.tree.find(&store)?;
         let root = find_root(&tree, self.root.root.as_deref())?;
         let proof = tree.prove(&root, &addresses)?;
@@ -131,20 +123,8 @@ impl ProveArgs {
             bytes: encoded.len() as u64,
             values: of_proof(&proof, &root)?,
         };
-        if is_stdout {
-            output::write(&mut io::stdout().lock(), &encoded)?;
-            // Standard output has the proof; if nobody reads this either, it was made all the same.
-            let _ = writeln!(io::stderr(), "{}", report.text());
-            return Ok(());
-        }
-        Target::open(&self.file, self.force)?.fill(|out| {
-            let failed = |error| Failure::environment(format!("{}: {error}", report.file));
-            out.write_all(&encoded).map_err(failed)
-        })?;
-        if self.common.json {
-            return output::report(command, true, &report, &[]);
-        }
-        output::print(&report.text())
+        output.write(&encoded)?;
+        output.report(command, &report, &report.text())
     }
 }
 
@@ -160,13 +140,7 @@ impl VerifyProofArgs {
         let root = root.map_err(|why| Failure::usage(format!("--root {:?}: {why}", self.root)))?;
         let addresses = addresses_of(&self.addresses)?;
         let file = self.file.display().to_string();
-        let (input, _) = open_input(&self.file)?;
-        let mut encoded = Vec::new();
-        let read = input.take(FILE_BYTES_MAX + 1).read_to_end(&mut encoded);
-        read.map_err(|error| Failure::environment(format!("{file}: {error}")))?;
-        if encoded.len() as u64 > FILE_BYTES_MAX {
-            return Err(Failure::usage(format!("{file}: more than {FILE_BYTES_MAX} bytes")));
-        }
+        let encoded = read_all(&self.file, PROOF_BYTES_MAX)?;
         let refused = |error: terrane::context::radix::ProofError| {
             Failure::check(error.to_string()).about(&file)
         };

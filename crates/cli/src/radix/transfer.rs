@@ -1,6 +1,6 @@
 //! `terrane radix export` and `import`: a version of a tree as a file, between stores and back-ends.
 
-use std::io::{self, BufWriter, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use crate::back_ends::{BackEndArg, DurabilityArg};
 use crate::exit::Failure;
 use crate::output::{self, bytes};
 use crate::progress::{ByteBar, exit_on_interrupt};
-use crate::stream::{Counted, Target, Watched, interrupts, is_stream, open_input};
+use crate::stream::{Input, Output};
 use crate::text::grouped;
 
 pub(super) const EXPORT_EXAMPLES: &str = "\
@@ -103,38 +103,16 @@ fn failure(error: ExchangeError, file: &Path) -> Failure {
 
 impl ExportArgs {
     pub(super) fn run(&self, command: &str) -> Result<(), Failure> {
-        let is_stdout = is_stream(&self.file);
-        if is_stdout && self.common.json {
-            return Err(Failure::usage("--json writes to standard output, and so does FILE `-`"));
-        }
+        let output = Output::new(&self.file, self.force, self.common.json)?;
         let started = Instant::now();
-        let signals = interrupts(is_stdout)?;
-        let store = self.common.open(DurabilityArg::None)?;
+        let signals = output.interrupts()?;
+        let store = self.common.open_to_read()?;
         let tree = self.tree.find(&store)?;
         let root = find_root(&tree, self.root.root.as_deref())?;
         let bar = ByteBar::new("exporting", self.quiet);
-        let export = |stream: &mut dyn Write| {
-            let out = Watched { stream, bar, done: 0, total: None, signals };
-            let mut out = BufWriter::with_capacity(1 << 16, out);
-            let exported = tree.export(&root, &mut out);
-            if out.get_ref().is_stopped() {
-                return Err(Failure::interrupted("interrupted; no export was made"));
-            }
-            match exported {
-                // Nobody reads on, which is no failure.
-                Err(ExchangeError::Io { source, .. })
-                    if is_stdout && source.kind() == io::ErrorKind::BrokenPipe =>
-                {
-                    Ok(None)
-                }
-                exported => exported.map(Some).map_err(|error| failure(error, &self.file)),
-            }
-        };
-        let done = if is_stdout {
-            export(&mut io::stdout().lock())
-        } else {
-            Target::open(&self.file, self.force).and_then(|target| target.fill(export))
-        };
+        let export = |out: &mut dyn Write| tree.export(&root, out);
+        let told = |error| failure(error, &self.file);
+        let done = output.export((bar, None), signals, export, told);
         let closed = store.close();
         let done = done?;
         closed?;
@@ -153,12 +131,7 @@ impl ExportArgs {
             ("bytes", bytes(size)),
             ("time", format!("{:.3} s", report.wall_s)),
         ];
-        if is_stdout {
-            // Standard output has the export; if nobody reads this either, the export was made all the same.
-            let _ = writeln!(io::stderr(), "{}", output::aligned(&lines));
-            return Ok(());
-        }
-        output::report(command, self.common.json, &report, &lines)
+        output.report(command, &report, &output::aligned(&lines))
     }
 }
 
@@ -166,29 +139,28 @@ impl ImportArgs {
     pub(super) fn run(&self, command: &str) -> Result<(), Failure> {
         exit_on_interrupt()?;
         let started = Instant::now();
-        if self.backend == Some(BackEndArg::Memory) {
-            return Err(Failure::usage("back-end memory keeps nothing; choose another"));
-        }
         // Before a store is made for what is not there.
-        let (mut input, total) = open_input(&self.file)?;
+        let mut input = Input::open(&self.file, ByteBar::new("importing", self.quiet))?;
         let opening = self.common.redis.opening(self.backend, self.durability);
         let store = opening.open_or_create(&self.common.store)?;
         check_replay(&store)?;
-        let mut bar = ByteBar::new("importing", self.quiet);
-        let mut done = 0;
-        let mut watch = |bytes| {
-            done += bytes;
-            bar.show(done, total.map(|total| total.max(done)));
-        };
         let is_new = matches!(store.tree(&self.tree), Err(radix::Error::UnknownTree { .. }));
         let tree = store.tree_or_create(&self.tree)?;
-        let imported = tree.import(Counted(input.as_mut(), &mut watch));
-        drop(bar);
-        if imported.is_err() && is_new {
-            store.delete_tree(&self.tree)?;
-        }
+        let imported = tree.import(&mut input);
+        let done = input.close();
+        // A failed import says why, whatever becomes of cleaning up after it.
+        let is_over = imported.is_err() && is_new;
+        let left = if is_over { store.delete_tree(&self.tree).map(drop) } else { Ok(()) };
         let closed = store.close();
-        let imported = imported.map_err(|error| failure(error, &self.file))?;
+        let imported = imported.map_err(|error| {
+            let failure = failure(error, &self.file);
+            match left {
+                Ok(()) => failure,
+                Err(left) => {
+                    failure.with_note(&format!("tree {:?}, empty, is left: {left}", self.tree))
+                }
+            }
+        })?;
         closed?;
         let report = Read {
             tree: self.tree.clone(),

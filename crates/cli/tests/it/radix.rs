@@ -4,10 +4,11 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use terrane::backends::backend::{Durability, Table};
-use terrane::context::radix::{Change, Root, Store};
-use terrane_bench::radix_store::{BackEnd, Opening, database_path};
+use terrane::context::radix::{Change, Root};
+use terrane_bench::radix_store::{BackEnd, Opened, Opening, database_path};
 
 use crate::program::{Answer, Place, command, text};
+use crate::schema::{faults, schema};
 
 /// The root of `abcd` = `data_value`.
 const ROOT: &str = "4c5116ae4e7439e4355ac190cc595225259142c42fd9d19a88dc14c48653d870";
@@ -44,7 +45,7 @@ fn on_dir(name: &str, dir: &Path) -> Answer {
     command().args([name, "--json"]).arg(dir).output().unwrap().into()
 }
 
-fn open(back_end: &str, dir: &Path) -> Store {
+fn open(back_end: &str, dir: &Path) -> Opened {
     let back_end = BackEnd::named(back_end);
     let durability = Durability::None;
     Opening { back_end, durability, ..Opening::default() }.open_or_create(dir).unwrap()
@@ -130,6 +131,40 @@ fn redis_keeps_a_store_whose_directory_says_where_it_is() {
     assert_eq!(shown["state"]["trees"][0]["newest_root"], ROOT);
     let found = call("get", &place.store(), &["abcd"]).done();
     assert_eq!(found["values"][0]["found"], true);
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn a_password_for_redis_is_given_to_each_command_and_written_nowhere() {
+    use terrane::backends::redis::server::{Server, is_installed};
+    if !is_installed() {
+        println!("skipped: redis-server is not installed");
+        return;
+    }
+    let place = Place::new();
+    let file = place.write("history", history().as_bytes());
+    std::fs::create_dir(place.path("server")).unwrap();
+    let server = Server::start(&place.path("server"), &["--appendonly", "no"]).unwrap();
+    server.command(&["ACL", "SETUSER", "ledger", "on", ">s3cret", "~*", "+@all"]).unwrap();
+    server.command(&["ACL", "SETUSER", "default", "off"]).unwrap();
+    let url = server.url().replace("//", "//ledger:s3cret@");
+    let at = ["--redis-url", &url];
+    let made = ["--backend", "redis", "--durability", "none"];
+    replay(&place, &[&[text(&file)][..], &at, &made].concat()).done();
+    let dir = place.store();
+    for file in std::fs::read_dir(&dir).unwrap() {
+        let bytes = std::fs::read(file.unwrap().path()).unwrap();
+        assert!(!String::from_utf8_lossy(&bytes).contains("s3cret"));
+    }
+    for name in ["verify", "inspect"] {
+        let answer = on_dir(name, &dir);
+        assert_eq!(answer.code, Some(3), "{answer:?}");
+        let answer: Answer =
+            command().args([name, "--json"]).args(at).arg(&dir).output().unwrap().into();
+        answer.done();
+        assert!(!format!("{answer:?}").contains("s3cret"), "{answer:?}");
+    }
+    call("trees", &dir, &at).done();
 }
 
 #[test]
@@ -240,11 +275,25 @@ fn inspect_tells_what_a_directory_has() {
         let change = Change::Set("abcd".parse().unwrap(), b"data_value".to_vec());
         tree.commit(&Root::EMPTY, &[change]).unwrap();
         store.create_tree("two").unwrap();
+        // While a process has it nobody else changes it.
+        let message = call("prune", &dir, &["--depth", "0"]).failed(3);
+        let process = format!("process {}", std::process::id());
+        assert!(message.contains(&process), "{message}");
+        let file = place.write("nothing", b"");
+        let message = call("import", &dir, &[text(&file)]).failed(3);
+        assert!(message.contains(&process), "{message}");
+        let shown = on_dir("inspect", &dir).done();
         if ["lsm", "btree"].contains(&back_end) {
-            // While a process has it, what the marker says is left.
-            let shown = on_dir("inspect", &dir).done();
+            // What the marker says is left.
             assert_eq!((&shown["backend"], &shown["state"]), (&json!(back_end), &Value::Null));
-            call("trees", &dir, &[]).failed(3);
+            for answer in [call("trees", &dir, &[]), on_dir("verify", &dir)] {
+                let message = answer.failed(3);
+                assert!(message.contains(&process), "{message}");
+            }
+        } else {
+            assert_eq!(shown["state"]["trees"].as_array().unwrap().len(), 2);
+            call("trees", &dir, &[]).done();
+            on_dir("verify", &dir).done();
         }
         store.close().unwrap();
         drop((store, tree));
@@ -385,12 +434,19 @@ fn bench(dirs: &[&Path], arguments: &[&str]) -> Answer {
     bench.output().unwrap().into()
 }
 
+/// A report that keeps to its schema.
+fn told(answer: &Answer) -> Value {
+    let told = answer.done();
+    assert_eq!(faults(&schema("bench-radix.json"), &told, "$"), Vec::<String>::new());
+    told
+}
+
 #[test]
 fn the_benchmark_reports_every_cell_with_all_its_fields() {
     let place = tempfile::tempdir().unwrap();
     let (one, two) = (place.path().join("one"), place.path().join("two"));
     let arguments = ["--load", "tests", "--backend", "sqlite,btree", "--repeats", "2", "--json"];
-    let told = bench(&[&one, &two], &arguments).done();
+    let told = told(&bench(&[&one, &two], &arguments));
     assert_eq!(
         (&told["seed"], &told["repeats"], &told["status"]),
         (&json!(1337), &json!(2), &json!("complete"))
@@ -465,7 +521,7 @@ fn the_other_loads_of_the_benchmark_have_figures_and_floors() {
         "--batches",
         "2",
     ];
-    let told = bench(&[place.path()], &[&arguments[..], &["--json"]].concat()).done();
+    let told = told(&bench(&[place.path()], &[&arguments[..], &["--json"]].concat()));
     assert_eq!(told["published"], json!([]));
     let cells = told["cells"].as_array().unwrap();
     assert_eq!(cells.len(), 6 * 3);
@@ -504,7 +560,7 @@ fn synced_commits_stand_beside_as_many_appends() {
     let place = tempfile::tempdir().unwrap();
     let arguments =
         ["--load", "single", "--backend", "btree", "--repeats", "1", "--commits", "1k", "--json"];
-    let told = bench(&[place.path()], &arguments).done();
+    let told = told(&bench(&[place.path()], &arguments));
     for cell in told["cells"].as_array().unwrap() {
         let is_synced = cell["durability"] == "each" && cell["backend"] == "btree";
         for figure in cell["figures"].as_array().unwrap() {

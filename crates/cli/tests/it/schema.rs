@@ -20,9 +20,13 @@ pub(crate) fn faults(schema: &Value, value: &Value, place: &str) -> Vec<String> 
     let mut inner = Vec::new();
     for (keyword, rule) in schema.as_object().unwrap() {
         match keyword.as_str() {
-            "type" if !has_type(value, rule.as_str().unwrap()) => fault(&format!("not {rule}")),
+            "type" if !has_a_type(value, rule) => fault(&format!("not {rule}")),
             "enum" if !rule.as_array().unwrap().contains(value) => fault(&format!("not of {rule}")),
-            "minimum" if value.as_f64() < rule.as_f64() => fault(&format!("below {rule}")),
+            "minimum" if value.is_number() && value.as_f64() < rule.as_f64() => {
+                fault(&format!("below {rule}"));
+            }
+            // Of objects alone; `type` may let others pass.
+            "required" if !value.is_object() => {}
             "required" => {
                 let names = rule.as_array().unwrap().iter().map(|name| name.as_str().unwrap());
                 names.filter(|name| value.get(name).is_none()).for_each(|name| {
@@ -54,12 +58,21 @@ pub(crate) fn faults(schema: &Value, value: &Value, place: &str) -> Vec<String> 
     faults
 }
 
+/// `rule` is a type, or several.
+fn has_a_type(value: &Value, rule: &Value) -> bool {
+    match rule {
+        Value::Array(names) => names.iter().any(|name| has_type(value, name.as_str().unwrap())),
+        name => has_type(value, name.as_str().unwrap()),
+    }
+}
+
 fn has_type(value: &Value, name: &str) -> bool {
     match name {
         "object" => value.is_object(),
         "array" => value.is_array(),
         "string" => value.is_string(),
         "boolean" => value.is_boolean(),
+        "null" => value.is_null(),
         "integer" => value.is_u64(),
         "number" => value.is_number(),
         _ => panic!("unknown type {name}"),
@@ -71,11 +84,16 @@ fn what_a_schema_forbids_is_found() {
     let schema = serde_json::json!({
         "type": "object", "required": ["a"], "additionalProperties": false,
         "properties": {"a": {"type": "integer", "minimum": 1}, "b": {"enum": ["x"]},
-            "c": {"type": "array", "items": {"type": "string"}}},
+            "c": {"type": "array", "items": {"type": "string"}},
+            "n": {"type": ["integer", "null"], "minimum": 1}},
     });
     let check = |value: Value| faults(&schema, &value, "$");
     assert_eq!(check(serde_json::json!({"a": 1, "b": "x", "c": ["y"]})), Vec::<String>::new());
+    assert_eq!(check(serde_json::json!({"a": 1, "n": null})), Vec::<String>::new());
     for wrong in [
+        serde_json::json!({"a": 1, "n": "x"}),
+        serde_json::json!({"a": 1, "n": 0}),
+        serde_json::json!({"a": null}),
         serde_json::json!([]),
         serde_json::json!({"b": "x"}),
         serde_json::json!({"a": 0}),

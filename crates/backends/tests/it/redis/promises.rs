@@ -3,7 +3,7 @@
 use terrane_backends::backend::{Database, Durability, Error, PowerLoss};
 use terrane_backends::redis::{Options, Redis};
 
-use super::{Running, put, read, start};
+use super::{Running, impatient, put, read, start};
 
 fn takes(running: &Running, durability: Durability) -> bool {
     match Redis::open(running.options().with_durability(durability)) {
@@ -62,6 +62,73 @@ fn what_was_synced_without_a_log_survives_the_servers_end() {
     running.server.kill().unwrap();
     running.server.restart().unwrap();
     assert_eq!(read(&database, "key").unwrap().unwrap(), b"1");
+}
+
+/// Fills the server with entries that take so long each when a process that writes in the background begins now.
+fn slow_background(running: &Running, entries: u32, delay_us: u32) {
+    for number in 0..entries {
+        running.server.command(&["SET", &format!("other{number}"), "value"]).unwrap();
+    }
+    let set = |value: &str| {
+        running.server.command(&["CONFIG", "SET", "rdb-key-save-delay", value]).unwrap();
+    };
+    set(&delay_us.to_string());
+    running.server.command(&["BGSAVE"]).unwrap();
+    // What is begun keeps its delay.
+    set("0");
+}
+
+/// `SAVE` was refused while the server wrote a snapshot of its own, and the sync failed.
+#[test]
+fn a_sync_waits_for_a_snapshot_that_the_server_is_writing() {
+    let Some(mut running) = start(&[]) else { return };
+    let database = running.open();
+    put(&database, "key", b"1").unwrap();
+    slow_background(&running, 20, 20_000);
+    put(&database, "key", b"2").unwrap();
+    database.sync().unwrap();
+    running.server.kill().unwrap();
+    running.server.restart().unwrap();
+    assert_eq!(read(&database, "key").unwrap().unwrap(), b"2");
+}
+
+#[test]
+fn a_sync_is_busy_where_the_server_takes_too_long() {
+    let Some(running) = start(&[]) else { return };
+    let database = Redis::open(impatient(running.options())).unwrap();
+    put(&database, "key", b"1").unwrap();
+    // A minute, which the last command cuts short.
+    slow_background(&running, 60, 1_000_000);
+    let busy = database.sync();
+    running.server.command(&["FLUSHALL"]).unwrap();
+    assert!(matches!(&busy, Err(Error::Busy { .. })), "{busy:?}");
+    assert!(busy.unwrap_err().to_string().contains("snapshot"));
+}
+
+#[test]
+fn a_log_that_was_turned_on_just_now_is_waited_for() {
+    let Some(running) = start(&["--appendfsync", "always"]) else { return };
+    let set = |name, value| running.server.command(&["CONFIG", "SET", name, value]).unwrap();
+    for number in 0..60 {
+        running.server.command(&["SET", &format!("other{number}"), "value"]).unwrap();
+    }
+    // A minute, which turning it off cuts short.
+    set("rdb-key-save-delay", "1000000");
+    set("appendonly", "yes");
+    set("rdb-key-save-delay", "0");
+    let early = running.open();
+    let guarantee = early.guarantee();
+    assert_eq!(guarantee.durability, Durability::Async, "{}", guarantee.text);
+    early.close().unwrap();
+    let each = running.options().with_durability(Durability::Each);
+    let busy = Redis::open(impatient(each.clone()));
+    assert!(matches!(busy, Err(Error::Busy { .. })), "{busy:?}");
+    set("appendonly", "no");
+    set("appendonly", "yes");
+    let database = Redis::open(each).unwrap();
+    assert_eq!(database.guarantee().durability, Durability::Each);
+    let info = running.server.command(&["INFO", "persistence"]).unwrap();
+    assert!(format!("{info:?}").contains("aof_rewrite_in_progress:0"), "{info:?}");
 }
 
 #[test]
