@@ -558,7 +558,7 @@ impl Database for LmdbDatabase {
     }
 
     fn last_commit(&self) -> Option<u64> {
-        Some(self.opened("last commit").ok()?.environment.last_transaction())
+        self.with_open("last commit", |open| Ok(open.environment.last_transaction())).ok()
     }
 
     fn settle(&self, _receipt: Receipt) -> Result<()> {
