@@ -458,7 +458,7 @@ fn the_benchmark_reports_every_cell_with_all_its_fields() {
         for field in ["filesystem", "device", "mount_options"] {
             assert!(dir[field].is_string(), "{field} of {dir}");
         }
-        assert!(dir["appends"]["count"] == 1000 && dir["appends"]["bytes"].as_u64() > Some(4000));
+        assert!(dir["appends"]["count"] == 1000 && dir["appends"]["bytes"].as_u64() > Some(500));
         assert!(dir["appends"]["best_s"].as_f64() <= dir["appends"]["median_s"].as_f64());
     }
     let floor = &told["floors"][0];
@@ -567,9 +567,9 @@ fn synced_commits_stand_beside_as_many_appends() {
             assert_eq!(figure["over_appends"].is_f64(), is_synced, "{cell}");
         }
     }
-    // As many bytes as a commit of one key writes: most of it the root with all its children.
+    // As many bytes as a commit of one key writes: most of it what differs in the root, whose 250 children take 20,000.
     let bytes = told["dirs"][0]["appends"]["bytes"].as_u64().unwrap();
-    assert!((5_000..15_000).contains(&bytes), "{bytes}");
+    assert!((500..5_000).contains(&bytes), "{bytes}");
 }
 
 #[test]
