@@ -54,6 +54,9 @@ use crate::names::IndexNames;
 use crate::paging::{PAGE_BYTES, PagedCursor, Pages};
 
 const NAME: &str = "lmdb";
+/// The name of the main table, and what those of indexes begin with.
+const MAIN: &str = "main";
+const INDEX: &str = "index_";
 /// Bytes of a map at least: room for the heads, the tables' roots and a few transactions.
 const MAP_BYTES_MIN: u64 = 64 << 10;
 /// Bytes of the part of the limit that is kept for removals, at most.
@@ -316,8 +319,8 @@ impl LmdbDatabase {
         };
         let environment = Environment::open(path, &environment_options)
             .map_err(|failure| error_of("open", failure))?;
-        let names: Vec<String> = std::iter::once("main".to_owned())
-            .chain(indexes.iter().map(|name| format!("index_{name}")))
+        let names: Vec<String> = std::iter::once(MAIN.to_owned())
+            .chain(indexes.iter().map(|name| format!("{INDEX}{name}")))
             .collect();
         let make = || {
             let mut transaction = environment.transaction()?;
@@ -405,7 +408,7 @@ impl LmdbDatabase {
         Error::Poisoned { back_end: NAME }
     }
 
-    /// Writes a copy without free pages beside the file; also gives the heads that the file had before.
+    /// Writes a copy without free pages beside the file, packed unless others have tables in it; gives the heads that the file had before.
     fn copy_compact(&self, environment: &Environment, copy: &Path) -> Result<Vec<u8>> {
         let system = |error: std::io::Error| back_end_error("compact", error);
         match std::fs::remove_file(copy) {
@@ -419,7 +422,10 @@ impl LmdbDatabase {
             let _writing = environment.transaction().map_err(lmdb)?;
             read_heads(&data_path(&self.path, self.options.directory)).map_err(system)?
         };
-        environment.copy(copy).map_err(lmdb)?;
+        let is_own = |name: &[u8]| name == MAIN.as_bytes() || name.starts_with(INDEX.as_bytes());
+        if !environment.copy_packed(copy, is_own).map_err(lmdb)? {
+            environment.copy(copy).map_err(lmdb)?;
+        }
         Ok(heads)
     }
 
@@ -642,7 +648,7 @@ impl Database for LmdbDatabase {
         Ok(bytes)
     }
 
-    /// Replaces the file by a copy without free pages. Waits for the writer and for calls that run; needs the file alone.
+    /// Replaces the file by a copy without free pages, whose other pages are full. Waits for the writer and for calls that run; needs the file alone.
     /// Whatever fails, the database goes on with the file that it had.
     ///
     /// Cost: reads what is in use, writes it once, one sync.

@@ -29,7 +29,7 @@ use std::sync::Arc;
 
 use terrane::backends::backend::{self, Database, Durability};
 use terrane::backends::{BtreeDatabase, BtreeOptions, LsmDatabase, LsmOptions, Memory};
-use terrane::context::radix::{self, INDEXES, Options, Store};
+use terrane::context::radix::{self, INDEXES, Loss, Options, Repaired, Store};
 use terrane::io::checksum::crc32c;
 use terrane::io::{self as disk, Disk as _, LockGuard, RealDisk};
 
@@ -399,8 +399,9 @@ pub fn database_path(dir: &Path) -> PathBuf {
     dir.join(DATABASE)
 }
 
-/// A URL without what says who asks: user and password before the host, and all of the query but what is known to be neither.
-fn without_user(url: &str) -> String {
+/// A URL of a server without what says who asks: user and password before the host, and all of the query but what is known to be neither.
+#[must_use]
+pub fn without_user(url: &str) -> String {
     let url = url.split('#').next().unwrap_or_default();
     let (place, query) = url.split_once('?').unwrap_or((url, ""));
     let mut written = match place.split_once("://") {
@@ -618,6 +619,29 @@ impl Opening {
     /// [`Error::Absent`], [`Error::Unfinished`], [`Error::Corrupt`], [`Error::Refused`] if it has another back-end,
     /// [`Error::Locked`], and those of [`open_database`].
     pub fn open(&self, dir: &Path) -> Result<Opened> {
+        let marker = self.marker(dir)?;
+        let is_alone = !(self.is_reading && marker.back_end.is_shared());
+        let lock = if is_alone { Some(lock(dir)?) } else { None };
+        Ok(Opened { store: self.open_marked(dir, &marker)?, _lock: lock })
+    }
+
+    /// Takes out of the store of a directory what is damaged; see [`Store::repair`].
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and those of `repair`.
+    pub fn repair(&self, dir: &Path, loss: Loss) -> Result<Repaired> {
+        let marker = self.marker(dir)?;
+        let _lock = lock(dir)?;
+        let database = self.database(dir, &marker)?;
+        let repaired = Store::repair(&database, loss);
+        let closed = database.close();
+        let repaired = repaired?;
+        closed?;
+        Ok(repaired)
+    }
+
+    /// What the directory says that it has.
+    fn marker(&self, dir: &Path) -> Result<Marker> {
         let marker = Marker::read(dir)?;
         if let Some(wanted) = self.back_end.filter(|wanted| *wanted != marker.back_end) {
             let (dir, found) = (dir.display(), marker.back_end);
@@ -627,9 +651,7 @@ impl Opening {
         if marker.back_end.has_files() && !path.exists() {
             return Err(Error::Corrupt { path, rule: "the database is missing".to_owned() });
         }
-        let is_alone = !(self.is_reading && marker.back_end.is_shared());
-        let lock = if is_alone { Some(lock(dir)?) } else { None };
-        Ok(Opened { store: self.open_marked(dir, &marker)?, _lock: lock })
+        Ok(marker)
     }
 
     /// The same, or makes a store where nothing is, or an empty directory; finishes one whose making was interrupted.
@@ -705,6 +727,10 @@ impl Opening {
     }
 
     fn open_marked(&self, dir: &Path, marker: &Marker) -> Result<Store> {
+        Ok(Store::open(self.database(dir, marker)?, &self.options)?)
+    }
+
+    fn database(&self, dir: &Path, marker: &Marker) -> Result<Arc<dyn Database>> {
         let redis = marker.redis.clone().map(|place| match self.redis_urls.as_slice() {
             [] => place,
             urls => RedisPlace { urls: urls.to_vec(), ..place },
@@ -714,12 +740,11 @@ impl Opening {
         if self.is_reading && marker.back_end == BackEnd::Redis {
             use terrane::backends::redis::Redis;
             let options = redis_options(redis.as_ref())?.read_only();
-            return Ok(Store::open(Arc::new(Redis::open(options)?), &self.options)?);
+            return Ok(Arc::new(Redis::open(options)?));
         }
         // Without syncs a back-end may take back what was durable, as where it writes files anew when it closes.
         let durability = if self.is_reading { Durability::Each } else { self.durability };
-        let database = open_database(marker.back_end, &path, redis.as_ref(), durability)?;
-        Ok(Store::open(database, &self.options)?)
+        open_database(marker.back_end, &path, redis.as_ref(), durability)
     }
 
     /// Whether there is nothing, or only what an interrupted creation left.

@@ -42,6 +42,12 @@ pub(crate) trait Change {
     fn moves(&self, _page: PageNo) -> bool {
         false
     }
+
+    /// Whether the leaves that change are to become as few as hold their entries, and to stay as they are unless these are an
+    /// eighth fewer.
+    fn packs(&self) -> bool {
+        false
+    }
 }
 
 /// What a step did.
@@ -185,7 +191,9 @@ impl Edit<'_> {
         let (mut path, mut row) = self.descend(from)?;
         let (mut pieces, low, high) = self.change_leaves(&row, from, change)?;
         let is_kept = |piece: &Piece| matches!(piece, Piece::Kept(_));
-        if pieces.iter().all(is_kept) && !self.gone.iter().any(|&page| change.moves(page)) {
+        let is_packed = change.packs() && self.pack(&mut pieces, &row);
+        let stays = pieces.iter().all(is_kept) && !self.gone.iter().any(|&page| change.moves(page));
+        if stays || change.packs() && !is_packed {
             (self.tree, self.gone) = (before, Vec::new());
             return Ok((low, high, 0));
         }
@@ -272,6 +280,28 @@ impl Edit<'_> {
             }
         }
         Ok((pieces, low, high))
+    }
+
+    /// Joins neighbours that change into one piece, which is divided evenly. Returns whether that makes an eighth fewer leaves.
+    fn pack(&self, pieces: &mut Vec<Piece>, row: &Row) -> bool {
+        let (mut before, mut after) = (0, 0);
+        let mut packed: Vec<Piece> = Vec::with_capacity(pieces.len());
+        for piece in pieces.drain(..) {
+            before += usize::from(matches!(piece, Piece::Made { .. }));
+            match (packed.last_mut(), piece) {
+                (Some(Piece::Made { block, .. }), Piece::Made { block: next, .. }) => {
+                    block.append(&next);
+                }
+                (_, piece) => packed.push(piece),
+            }
+        }
+        *pieces = packed;
+        for (at, piece) in pieces.iter().enumerate() {
+            let Piece::Made { low, block } = piece else { continue };
+            let high = pieces.get(at + 1).map(Piece::low).or(row.high.as_deref());
+            after += leaf::divide(block, self.pager.sizes, Fences { low, high }).len();
+        }
+        after * 8 <= before * 7
     }
 
     /// Joins leaves that became too empty with a neighbour. One with none that can be read stays as it is.

@@ -124,6 +124,23 @@ struct Drain<'a> {
     until: Option<Vec<u8>>,
 }
 
+/// Packs leaves; changes no entry.
+struct Pack;
+
+impl Change for Pack {
+    fn touches(&mut self, _fences: Fences<'_>, _page: PageNo) -> bool {
+        true
+    }
+
+    fn apply(&mut self, _fences: Fences<'_>, entries: &Block) -> Option<Block> {
+        (!entries.is_empty()).then(|| entries.clone())
+    }
+
+    fn packs(&self) -> bool {
+        true
+    }
+}
+
 impl Drain<'_> {
     /// Where the updates of a range end, as far as they are drained now.
     fn end<'b>(&'b self, high: Option<&'b [u8]>) -> Option<&'b [u8]> {
@@ -271,6 +288,42 @@ impl Writer {
         let cut = self.log.cut(self.flushed_entries);
         core.pager.counters.log_bytes.add(self.log.end() - before);
         self.noting(cut)
+    }
+
+    /// Applies all updates that only the log has, so that the log takes no room any more.
+    pub(crate) fn apply_all(&mut self, core: &Core) -> Result<()> {
+        self.flush(core, true)?;
+        self.cut_log(core)?;
+        self.drain_all(core)?;
+        self.free_gone(core)
+    }
+
+    /// Publishes the tree so that pages that it let go are free, unless somebody reads them.
+    pub(crate) fn free_gone(&mut self, core: &Core) -> Result<()> {
+        // The second one frees what the first one let go.
+        self.checkpoint(core)?;
+        self.checkpoint(core)
+    }
+
+    /// Packs the entries of neighbouring leaves into fewer where that makes an eighth fewer. All that was flushed must be
+    /// applied.
+    ///
+    /// Cost: reads each leaf, writes those that are packed. The file grows by what is packed between two checkpoints.
+    pub(crate) fn pack(&mut self, core: &Core) -> Result<()> {
+        let mut from = Some(Vec::new());
+        while let Some(start) = from {
+            let tree = core.state()?.tree.as_ref().clone();
+            let leaves_max = (self.space.used_pages() / HELD_PART).max(HELD_PAGES_MIN);
+            let (tree, gone, next) = self.or_as_before(|writer| {
+                writer.change_from(core, tree, start, leaves_max, &mut Pack, &mut |_| {})
+            })?;
+            if !gone.is_empty() {
+                self.install(core, tree, gone);
+                self.free_gone(core)?;
+            }
+            from = next;
+        }
+        Ok(())
     }
 
     /// Applies updates and appends them to the log, as one frame: all of them or none, whatever fails. Returns where the log
@@ -674,7 +727,10 @@ impl Writer {
         progress: &mut dyn FnMut(u64),
     ) -> Result<(Tree, Vec<PageNo>)> {
         let tree = core.state()?.tree.as_ref().clone();
-        self.or_as_before(|writer| writer.change_all(core, tree, change, progress))
+        let (tree, gone, _) = self.or_as_before(|writer| {
+            writer.change_from(core, tree, Vec::new(), u64::MAX, change, progress)
+        })?;
+        Ok((tree, gone))
     }
 
     /// Does something that takes pages, and gives them back if it fails. It may call functions of the user, and so panic.
@@ -690,14 +746,17 @@ impl Writer {
         done.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    fn change_all(
+    /// The same from a key on, until so many leaves are written; also returns the key to go on from.
+    fn change_from(
         &mut self,
         core: &Core,
         mut tree: Tree,
+        mut from: Vec<u8>,
+        leaves_max: u64,
         change: &mut dyn Change,
         progress: &mut dyn FnMut(u64),
-    ) -> Result<(Tree, Vec<PageNo>)> {
-        let (mut from, mut gone, mut leaves) = (Vec::new(), Vec::new(), 0);
+    ) -> Result<(Tree, Vec<PageNo>, Option<Vec<u8>>)> {
+        let (mut gone, mut leaves) = (Vec::new(), 0);
         let generation = self.generation();
         loop {
             let step = step(&core.pager, &mut self.space, generation, &tree, &from, change)?;
@@ -706,8 +765,8 @@ impl Writer {
             leaves += step.leaves;
             progress(leaves);
             match step.high {
-                Some(high) => from = high,
-                None => return Ok((tree, gone)),
+                Some(high) if leaves < leaves_max => from = high,
+                high => return Ok((tree, gone, high)),
             }
         }
     }

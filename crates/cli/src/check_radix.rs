@@ -1,30 +1,51 @@
-//! Radix stores as `terrane verify` checks them, and as `terrane inspect` shows them.
+//! Radix stores as `terrane verify` checks and repairs them, and as `terrane inspect` shows them.
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
 use serde::Serialize;
-use terrane::context::radix::{self, Store};
+use terrane::context::radix::{self, Loss, Repaired, Store};
 use terrane::io::{Disk, RealDisk};
 use terrane::{btree, verify};
 use terrane_bench::error::Class;
 use terrane_bench::meter;
 use terrane_bench::radix_store::{self, BackEnd, Marker, database_path};
 
-use crate::back_ends::RedisArgs;
+use crate::back_ends::{DurabilityArg, RedisArgs};
 use crate::exit::Failure;
 use crate::output::{self, bytes};
 use crate::progress::ByteBar;
+use crate::radix::{self as radix_command, Listed, number};
 use crate::text::{count_of, grouped};
 
-#[derive(Serialize)]
+#[derive(Serialize, PartialEq)]
 struct Problem {
     /// The file, or the directory where none is known.
     file: String,
     /// A place in the file, or in the state.
     place: Option<String>,
     rule: String,
+    repaired: bool,
+}
+
+#[derive(Serialize)]
+struct Dropped {
+    version: u64,
+    tree: Option<String>,
+    root: String,
+}
+
+/// What a repair did.
+#[derive(Serialize)]
+struct Repair {
+    was_refused: bool,
+    versions: u64,
+    dropped: Vec<Dropped>,
+    unreadable: u64,
+    named: Vec<String>,
+    rows_removed: u64,
+    rows_written: u64,
 }
 
 #[derive(Serialize, Default)]
@@ -36,33 +57,44 @@ struct Checked {
     trees: u64,
     versions: u64,
     nodes: u64,
+    repair: Option<Repair>,
     wall_s: f64,
 }
 
-/// Checks the store in a directory, writes the report and returns the exit code.
+/// Checks the store in a directory, with `repair` mends it, writes the report and returns the exit code.
 pub(crate) fn verify(
     dir: &Path,
     redis: &RedisArgs,
-    repair: bool,
+    repair: Option<Loss>,
     (json, quiet): (bool, bool),
 ) -> Result<u8, Failure> {
-    if repair {
-        let database = database_path(dir);
-        let (dir, database) = (dir.display(), database.display());
-        return Err(Failure::usage(format!(
-            "{dir} is a radix store: with back-end lsm or btree repair {database}; of others restore a copy"
-        )));
-    }
     let started = Instant::now();
-    let mut checked = Checked::default();
-    match checked.check(dir, redis, quiet) {
-        Err(error) if error.class() == Class::Check => {
-            let failure = Failure::from(error);
-            checked.note(dir, None, failure.message());
+    let mut checked = Checked::of(dir, redis, quiet)?;
+    if let Some(loss) = repair.filter(|_| !checked.problems.is_empty()) {
+        let opening = redis.opening(None, DurabilityArg::Each);
+        match opening.repair(dir, loss) {
+            Ok(repaired) => {
+                let found = std::mem::take(&mut checked.problems);
+                checked = Checked::of(dir, redis, quiet)?.after(repaired, found);
+            }
+            Err(error) if error.class() == Class::Check => {
+                let database = database_path(dir);
+                let database = database.display();
+                checked.note(
+                    dir,
+                    None,
+                    format!(
+                        "{}; this is for the back-end: of lsm and btree repair {database}, of others restore a copy",
+                        Failure::from(error).message()
+                    ),
+                );
+            }
+            Err(error) => return Err(error.into()),
         }
-        outcome => outcome?,
     }
-    checked.left = checked.problems.len() as u64;
+    checked.repaired = checked.problems.iter().filter(|problem| problem.repaired).count() as u64;
+    let lost = checked.repair.as_ref().filter(|repair| !repair.was_refused).map_or(0, Repair::lost);
+    checked.left = checked.problems.len() as u64 - checked.repaired + lost;
     checked.wall_s = started.elapsed().as_secs_f64();
     let failure = (checked.left > 0).then(|| {
         let left = count_of(checked.left, "problem is", "problems are");
@@ -71,10 +103,82 @@ pub(crate) fn verify(
     output::checked("verify", json, &checked, &checked.text(), failure.as_ref())
 }
 
+impl Repair {
+    fn new(repaired: Repaired) -> Self {
+        let dropped = repaired.dropped.into_iter().map(|dropped| Dropped {
+            version: number(dropped.id),
+            tree: dropped.tree,
+            root: dropped.root.to_string(),
+        });
+        Self {
+            was_refused: repaired.was_refused,
+            versions: repaired.kept,
+            dropped: dropped.collect(),
+            unreadable: repaired.unreadable,
+            named: repaired.named,
+            rows_removed: repaired.rows_removed,
+            rows_written: repaired.rows_written,
+        }
+    }
+
+    /// Versions and trees that are gone.
+    fn lost(&self) -> u64 {
+        self.dropped.len() as u64 + self.unreadable
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let of_tree = |dropped: &Dropped| {
+            let tree = dropped.tree.as_ref().map_or(String::new(), |tree| format!(" of {tree}"));
+            format!("version {}{tree}, root {}", dropped.version, dropped.root)
+        };
+        let fate = if self.was_refused { "would be dropped" } else { "is dropped" };
+        let mut lines: Vec<String> =
+            self.dropped.iter().map(|dropped| format!("{} {fate}", of_tree(dropped))).collect();
+        if self.unreadable > 0 {
+            let lost =
+                count_of(self.unreadable, "row of a version or tree", "rows of versions and trees");
+            lines.push(format!("{lost} cannot be read"));
+        }
+        let named = if self.was_refused { "would be named" } else { "is named" };
+        lines.extend(self.named.iter().map(|name| format!("a tree without a name {named} {name}")));
+        lines.push(if self.was_refused {
+            "nothing was repaired, as versions would be lost: restore a copy, or add --accept-loss"
+                .to_owned()
+        } else {
+            let kept = count_of(self.versions, "version is", "versions are");
+            let removed = count_of(self.rows_removed, "row", "rows");
+            format!("repair: removed {removed}, wrote {}; {kept} whole", grouped(self.rows_written))
+        });
+        lines
+    }
+}
+
 impl Checked {
+    fn of(dir: &Path, redis: &RedisArgs, quiet: bool) -> Result<Self, Failure> {
+        let mut checked = Self::default();
+        match checked.check(dir, redis, quiet) {
+            Err(error) if error.class() == Class::Check => {
+                let failure = Failure::from(error);
+                checked.note(dir, None, failure.message());
+            }
+            outcome => outcome?,
+        }
+        Ok(checked)
+    }
+
+    /// Adds what a repair did, and the problems that were there before and are not any more.
+    fn after(mut self, repaired: Repaired, found: Vec<Problem>) -> Self {
+        let mended = found.into_iter().filter(|problem| !self.problems.contains(problem));
+        let mended = mended.map(|problem| Problem { repaired: true, ..problem });
+        let mended: Vec<Problem> = mended.collect();
+        self.problems.splice(0..0, mended);
+        self.repair = Some(Repair::new(repaired));
+        self
+    }
+
     fn note(&mut self, file: &Path, place: Option<String>, rule: impl Into<String>) {
         let file = file.display().to_string();
-        self.problems.push(Problem { file, place, rule: rule.into() });
+        self.problems.push(Problem { file, place, rule: rule.into(), repaired: false });
     }
 
     /// What the back-end can say of its files, then what the state says of its rows. Damage of which a call fails is the
@@ -129,7 +233,8 @@ impl Checked {
     fn text(&self) -> String {
         let line = |problem: &Problem| {
             let place = problem.place.as_ref().map_or(String::new(), |place| format!(": {place}"));
-            format!("{}{place}: {}", problem.file, problem.rule)
+            let fate = if problem.repaired { "; repaired" } else { "" };
+            format!("{}{place}: {}{fate}", problem.file, problem.rule)
         };
         let mut lines: Vec<String> = self.problems.iter().map(line).collect();
         let checked = [
@@ -137,9 +242,11 @@ impl Checked {
             count_of(self.versions, "version", "versions"),
             count_of(self.nodes, "node", "nodes"),
         ];
-        let outcome = match self.left {
-            0 => "no problem".to_owned(),
-            left => count_of(left, "problem", "problems"),
+        lines.extend(self.repair.iter().flat_map(Repair::lines));
+        let outcome = match (self.repaired, self.left) {
+            (0, 0) => "no problem".to_owned(),
+            (0, left) => count_of(left, "problem", "problems"),
+            (repaired, left) => format!("repaired {repaired}, left {left}"),
         };
         lines.push(format!("checked {} in {:.3} s: {outcome}", checked.join(", "), self.wall_s));
         lines.join("\n")
@@ -163,15 +270,7 @@ pub(crate) struct Described {
 struct State {
     scheme: &'static str,
     disk_bytes: u64,
-    trees: Vec<TreeInfo>,
-}
-
-#[derive(Serialize)]
-struct TreeInfo {
-    name: String,
-    versions: u64,
-    newest_version: Option<u64>,
-    newest_root: Option<String>,
+    trees: Vec<Listed>,
 }
 
 impl Described {
@@ -234,17 +333,7 @@ impl Described {
 
 impl State {
     fn of(store: &Store) -> Result<Self, Failure> {
-        let mut trees = Vec::new();
-        for name in store.trees()? {
-            let versions = store.tree(&name)?.versions()?;
-            let newest = versions.last();
-            trees.push(TreeInfo {
-                name,
-                versions: versions.len() as u64,
-                newest_version: newest.and_then(|version| version.id.to_string().parse().ok()),
-                newest_root: newest.map(|version| version.root.to_string()),
-            });
-        }
+        let trees = radix_command::list(store)?;
         let disk_bytes = store.database().disk_bytes()?;
         store.close()?;
         Ok(Self { scheme: radix::SCHEME, disk_bytes, trees })

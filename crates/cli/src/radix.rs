@@ -9,8 +9,8 @@
 //! | `get`      | `tree`, `root`, `values`: list of `address`, `found`, `bytes`, `value_hex` (null if there is none) |
 //! | `leaves`   | `tree`, `root`, `prefix`, `leaves`: list of `address`, `bytes`, `value_hex`         |
 //! | `prune`    | `tree`, `pruned` (versions), `removed` (nodes; null for several versions), `outcome` (`removed`, `counted`, `unknown`, `fork_point`, `empty_root`, `several`), `versions` that are left |
-//! | `export`   | `tree`, `root`, `file`, `values`, `bytes`, `wall_s`                                 |
-//! | `import`   | `tree`, `root`, `version` (null for the empty root), `file`, `nodes` (that are new), `bytes`, `wall_s` |
+//! | `export`   | `tree`, `root` (null with `--all`), `versions`, `file`, `values` (changes of values with `--all`), `bytes`, `wall_s` |
+//! | `import`   | `tree`, `root`, `version` (of the last one; null for the empty root), `versions` (that are new), `file`, `nodes` (that are new), `bytes`, `wall_s` |
 //! | `prove`    | `tree`, `root`, `file`, `bytes`, `values` as of `get`                               |
 //! | `verify-proof` | the same without `tree`                                                         |
 
@@ -59,10 +59,10 @@ pub(crate) enum RadixCommand {
     /// Drop versions, and the nodes that only they need
     #[command(after_help = PRUNE_EXAMPLES)]
     Prune(PruneArgs),
-    /// Write a version to a file
+    /// Write a version to a file, or all versions of a tree
     #[command(after_help = transfer::EXPORT_EXAMPLES)]
     Export(ExportArgs),
-    /// Read a version from a file, computing its root anew
+    /// Read versions from a file, computing their roots anew
     #[command(after_help = transfer::IMPORT_EXAMPLES)]
     Import(ImportArgs),
     /// Prove the values of some addresses, or that they have none
@@ -224,12 +224,14 @@ struct Trees {
     trees: Vec<Listed>,
 }
 
+/// A tree, as commands list it.
 #[derive(Serialize)]
-struct Listed {
-    name: String,
-    versions: u64,
+pub(crate) struct Listed {
+    pub(crate) name: String,
+    pub(crate) versions: u64,
     newest_version: Option<u64>,
-    newest_root: Option<String>,
+    /// Null for an empty one.
+    pub(crate) newest_root: Option<String>,
 }
 
 #[derive(Serialize)]
@@ -398,7 +400,7 @@ impl Answer {
 }
 
 /// A number as programs read it.
-fn number(id: impl std::fmt::Display) -> u64 {
+pub(crate) fn number(id: impl std::fmt::Display) -> u64 {
     id.to_string().parse().unwrap_or_default()
 }
 
@@ -442,7 +444,8 @@ fn find_root(tree: &Tree, text: Option<&str>) -> Result<Root, Failure> {
     }
 }
 
-fn trees(store: &Store, command: &str, json: bool) -> Result<(), Failure> {
+/// The trees of a store.
+pub(crate) fn list(store: &Store) -> Result<Vec<Listed>, Failure> {
     let mut trees = Vec::new();
     for name in store.trees()? {
         let versions = store.tree(&name)?.versions()?;
@@ -454,6 +457,11 @@ fn trees(store: &Store, command: &str, json: bool) -> Result<(), Failure> {
             newest_root: newest.map(|version| version.root.to_string()),
         });
     }
+    Ok(trees)
+}
+
+fn trees(store: &Store, command: &str, json: bool) -> Result<(), Failure> {
+    let trees = list(store)?;
     if json {
         return output::report(command, true, &Trees { trees }, &[]);
     }

@@ -31,8 +31,11 @@
 //! `control_made`, `index_entries`, `commits`, `branches`.
 //!
 //! A directory of a radix store has of these `problems` (with `file`, `place` in it or in the state, null where there is none,
-//! `rule`), `repaired` (0), `left`, `wall_s`, and `backend` (null for a store whose making was interrupted), `trees`, `versions`,
-//! `nodes`.
+//! `rule`, `repaired`), `repaired`, `left`, `wall_s`, and `backend` (null for a store whose making was interrupted), `trees`,
+//! `versions`, `nodes`. `repair` is null if there was none, else it has `was_refused`, `versions` (that are whole), `dropped`
+//! (list of `version`, `tree`, null where that is not known, `root`), `unreadable` (versions and trees besides that are lost),
+//! `named` (names that trees were given whose own are lost), `rows_removed`, `rows_written`. Each that is lost counts as one
+//! that is `left`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -41,6 +44,7 @@ use std::time::Instant;
 use clap::Args;
 use serde::Serialize;
 use terrane::btree::Loss;
+use terrane::context::radix;
 use terrane::io::{Disk, RealDisk};
 use terrane::verify::{self, Report};
 use terrane_bench::radix_store;
@@ -62,6 +66,8 @@ Examples:
     terrane verify /data/utxo
   Check a radix store, whatever its back-end: its files, as far as that checks them, and every node of the state:
     terrane verify /data/radix
+  Drop the versions of a radix store that are damaged:
+    terrane verify /data/radix --repair --accept-loss
   Check a B+tree, or rebuild it from its leaves:
     terrane verify /data/index
     terrane verify /data/index --repair
@@ -83,6 +89,11 @@ superblock leads to them at the end. If a leaf is damaged nothing is done, unles
 given: then its keys are taken from an older leaf, or are gone if there is none but for what the log
 has. Each such range of keys is named, and the exit code is 1. Copy the directory first.
 
+Of a radix store, --repair writes the bookkeeping anew: how often nodes are used, which versions a root has. If a node or a
+version is damaged nothing is done, unless --accept-loss is given: then the versions that are not whole are dropped, each is
+named, and the exit code is 1. Copy the directory first. Damage of the files below is for the back-end: repair the directory
+`database` of an LSM or a B+tree in the same way, restore a copy of others.
+
 Of a context store all records are read and all objects that commits reach are hashed; --repair makes the index anew, and the
 control record if it is lost. Damaged records cannot be repaired.";
 
@@ -95,7 +106,7 @@ pub(crate) struct Verify {
     /// Mend what can be mended without loss
     #[arg(long)]
     repair: bool,
-    /// Of a B+tree: repair it though keys of damaged leaves become old ones or are gone
+    /// Repair a B+tree though keys of damaged leaves become old ones or are gone, a radix store though versions are dropped
     #[arg(long, requires = "repair")]
     accept_loss: bool,
     #[command(flatten)]
@@ -151,9 +162,10 @@ impl Verify {
             let repair = self.repair.then_some(loss);
             return btree::verify(&disk, &self.dir, repair, (self.json, self.quiet));
         }
-        if !self.accept_loss && radix_store::is_store(&self.dir) {
-            let modes = (self.json, self.quiet);
-            return check_radix::verify(&self.dir, &self.redis, self.repair, modes);
+        if radix_store::is_store(&self.dir) {
+            let loss = if self.accept_loss { radix::Loss::Accepted } else { radix::Loss::Refused };
+            let repair = self.repair.then_some(loss);
+            return check_radix::verify(&self.dir, &self.redis, repair, (self.json, self.quiet));
         }
         if !self.accept_loss && context::is_damaged_store(disk.as_ref(), &self.dir)? {
             let shown = (self.json, self.quiet);
@@ -162,7 +174,7 @@ impl Verify {
         if self.accept_loss {
             let dir = self.dir.display();
             return Err(Failure::usage(format!(
-                "{dir} is no B+tree: --accept-loss does not apply"
+                "{dir} is neither a B+tree nor a radix store: --accept-loss does not apply"
             )));
         }
         let started = Instant::now();

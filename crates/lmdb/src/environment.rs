@@ -23,13 +23,17 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use heed::types::Bytes;
 use heed::{
-    CompactionOption, Database, Env, EnvFlags, EnvOpenOptions, MdbError, RoTxn, RwTxn, WithoutTls,
+    CompactionOption, Database, Env, EnvFlags, EnvOpenOptions, MdbError, PutFlags, RoTxn, RwTxn,
+    WithoutTls,
 };
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
 
 /// Bytes of a buffer of zeros, with which a file is filled where the system cannot allocate.
 const ZEROS_BYTES: usize = 1 << 20;
+
+/// About how many bytes of entries one transaction of a copy takes: they are in memory until it ends.
+const COPIED_BYTES: usize = 16 << 20;
 
 /// What went wrong, by what the caller can do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -347,6 +351,34 @@ impl Environment {
         Ok(file.sync_all()?)
     }
 
+    /// The same with pages as full as the entries allow: these are put into the copy in their order. The tables must have
+    /// the plain order of keys and one value for each; `is_plain` says so by name. Returns `false`, and there is no copy, if one
+    /// has not.
+    ///
+    /// # Errors
+    /// As [`copy`](Self::copy).
+    pub fn copy_packed(&self, file: &Path, is_plain: impl Fn(&[u8]) -> bool) -> Outcome<bool> {
+        let snapshot = self.snapshot()?;
+        let Some(names) = snapshot.names(is_plain)? else { return Ok(false) };
+        drop(File::create_new(file)?);
+        let options = EnvironmentOptions {
+            // Full pages are fewer, but for those that divide a large entry from the next.
+            map_bytes: 2 * self.used_bytes() as usize + COPIED_BYTES,
+            readers_max: 1,
+            tables_max: names.len() as u32,
+            directory: false,
+            read_ahead: false,
+            write_map: false,
+            sync: SyncMode::None,
+        };
+        let copied = Self::open(file, &options).and_then(|copy| snapshot.append_to(&copy, &names));
+        // Best effort: nobody looks for it without the copy.
+        let _ = std::fs::remove_file(lock_path(file, false));
+        copied?;
+        File::open(file)?.sync_all()?;
+        Ok(true)
+    }
+
     /// Whether the file system would give this file `bytes` more. Asked after a write failed for reasons that were not
     /// told: LMDB calls a write that was cut short by a full disk an I/O error. Cost: allocates and frees them.
     ///
@@ -545,6 +577,49 @@ impl Snapshot {
     pub fn is_empty(&self, table: EnvironmentTable) -> Outcome<bool> {
         Ok(self.len(table)? == 0)
     }
+
+    /// The names of all tables; `None` if one of them is not plain.
+    fn names(&self, is_plain: impl Fn(&[u8]) -> bool) -> Outcome<Option<Vec<String>>> {
+        let _gate = self.inner.shared();
+        let mut names = Vec::new();
+        let Some(all) = self.inner.env.open_database::<Bytes, Bytes>(&self.txn, None)? else {
+            return Ok(Some(names));
+        };
+        for entry in all.iter(&self.txn)? {
+            let (name, _) = entry?;
+            match str::from_utf8(name) {
+                Ok(text) if is_plain(name) => names.push(text.to_owned()),
+                _ => return Ok(None),
+            }
+        }
+        Ok(Some(names))
+    }
+
+    /// Appends the entries of these tables to those of another environment, which are empty.
+    fn append_to(&self, to: &Environment, names: &[String]) -> Outcome<()> {
+        for name in names {
+            let from = {
+                let _gate = self.inner.shared();
+                self.inner.env.open_database::<Bytes, Bytes>(&self.txn, Some(name))?
+            };
+            let Some(from) = from.map(EnvironmentTable) else { continue };
+            let limit = PageLimit { entries: usize::MAX, bytes: COPIED_BYTES };
+            let mut last: Option<Vec<u8>> = None;
+            loop {
+                let mut transaction = to.transaction()?;
+                let table = transaction.table(name)?;
+                let behind = last.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+                let entries = self.page_after(from, behind, limit)?;
+                for (key, value) in &entries {
+                    transaction.append(table, key, value)?;
+                }
+                transaction.commit()?;
+                let Some((key, _)) = entries.into_iter().last() else { break };
+                last = Some(key);
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A transaction that writes; dropped it has changed nothing. After a failed call it can only be dropped.
@@ -651,6 +726,11 @@ impl Transaction {
     /// [`Kind::MapFull`], and what LMDB says.
     pub fn put(&mut self, table: EnvironmentTable, key: &[u8], value: &[u8]) -> Outcome<()> {
         Ok(table.0.put(self.txn_mut(), key, value)?)
+    }
+
+    /// Binds a key above all others of the table, and leaves no room in the pages before it.
+    fn append(&mut self, table: EnvironmentTable, key: &[u8], value: &[u8]) -> Outcome<()> {
+        Ok(table.0.put_with_flags(self.txn_mut(), PutFlags::APPEND, key, value)?)
     }
 
     /// Removes a key, which is not empty. Returns whether it was there.

@@ -76,7 +76,7 @@ pub use leaves::{Leaves, Order};
 pub use node_hash::{NODE_HASH_BYTES, NodeHash, Root, RootTextError};
 pub use options::Options;
 pub use proof::{Form, Proof, ProofError, verify_proof};
-pub use repair::{Dropped, Repaired};
+pub use repair::{Dropped, Loss, Repaired};
 pub use store::{INDEXES, Store, Tree, VersionInfo};
 pub use text::{
     Committer, DryRunCommitter, LeafReader, Pruner, Reader, State, StateChange, TextTree,

@@ -8,6 +8,7 @@ use tempfile::TempDir;
 use terrane_backends::backend::{Database, Durability, Error, PowerLoss, Result, Table};
 use terrane_backends::conformance::{Extent, RULES, Subject, check};
 use terrane_backends::lmdb::{LmdbDatabase, LmdbGrowth, LmdbOptions, SyncMode};
+use terrane_lmdb::{Environment, EnvironmentOptions};
 
 use crate::numbered::{extent, key, keys, put, setting};
 
@@ -399,6 +400,65 @@ fn compaction_gives_the_space_of_removed_entries_back() {
         let copied = LmdbDatabase::open(&copy, &["one"], &LmdbOptions::default()).unwrap();
         assert_eq!(keys(&*copied.reader().unwrap()), (0..10).collect::<Vec<_>>());
     }
+}
+
+/// A page that was divided has half of what it could have; LMDB's own copy leaves it so.
+#[test]
+fn compaction_fills_pages_unless_others_have_tables_in_the_file() {
+    let mut sizes = Vec::new();
+    for foreign in [false, true] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a");
+        let database = LmdbDatabase::open(&path, &["one"], &LmdbOptions::default()).unwrap();
+        // In an order that divides every page.
+        let mut writer = database.writer().unwrap();
+        for number in (0..8).flat_map(|step| (step..5000_u32).step_by(8)) {
+            writer.put(Table::Main, &key(number), &[1; 100]).unwrap();
+        }
+        writer.put(Table::Index("one"), b"key", &[7; 10_000]).unwrap();
+        writer.commit().unwrap();
+        drop(database);
+        let options = EnvironmentOptions {
+            map_bytes: 16 << 20,
+            readers_max: 8,
+            tables_max: 8,
+            directory: false,
+            read_ahead: true,
+            write_map: false,
+            sync: SyncMode::Full,
+        };
+        if foreign {
+            let environment = Environment::open(&path, &options).unwrap();
+            let mut transaction = environment.transaction().unwrap();
+            let table = transaction.table("of another program").unwrap();
+            transaction.put(table, b"its key", b"its value").unwrap();
+            transaction.commit().unwrap();
+            environment.close().unwrap();
+        }
+        let database = LmdbDatabase::open(&path, &["one"], &LmdbOptions::default()).unwrap();
+        database.compact().unwrap();
+        assert_eq!(database.counts().transactions, 0);
+        sizes.push(database.disk_bytes().unwrap());
+        let reader = database.reader().unwrap();
+        assert_eq!(keys(&*reader), (0..5000).collect::<Vec<_>>());
+        assert_eq!(reader.get(Table::Index("one"), b"key").unwrap(), Some(vec![7; 10_000]));
+        drop(reader);
+        put(&database, 5000..5001, &[1; 100]).unwrap();
+        assert_eq!(keys(&*database.reader().unwrap()).len(), 5001);
+        drop(database);
+        if foreign {
+            let environment = Environment::open(&path, &options).unwrap();
+            let mut transaction = environment.transaction().unwrap();
+            let table = transaction.table("of another program").unwrap();
+            let found = transaction.get(table, b"its key").unwrap();
+            assert_eq!(found.as_deref(), Some(&b"its value"[..]));
+        }
+        let mut files: Vec<_> =
+            folder.path().read_dir().unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        files.sort();
+        assert_eq!(files, ["a", "a-lock"]);
+    }
+    assert!(sizes[0] * 4 < sizes[1] * 3, "{sizes:?}");
 }
 
 /// Compaction closes the file for a moment. A call of another thread that still used it, or a file that could not be opened again,

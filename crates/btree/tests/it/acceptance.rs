@@ -110,6 +110,43 @@ fn b1_keys_are_added_found_and_replaced() {
     assert_whole(&disk, 1_415);
 }
 
+/// Removals leave leaves two fifths full, in neighbours that are not joined; compaction makes them full, and reads them only
+/// where they are.
+#[test]
+fn compaction_packs_half_empty_leaves() {
+    let disk = SimDisk::new(1);
+    let config = Config::variable().with_memory(4 << 20);
+    let mut index = create(&disk, &config);
+    let key = |number: u64| hash_key(number)[..20].to_vec();
+    let put: Vec<Vec<u8>> = (0..20_000).map(key).collect();
+    let updates: Vec<_> = put.iter().map(|key| Update::Replace(key, &[7; 60])).collect();
+    for batch in updates.chunks(1_000) {
+        index.commit(batch).unwrap();
+    }
+    let gone: Vec<_> = put.iter().skip(1).step_by(2).map(|key| Update::Remove(key)).collect();
+    index.commit(&gone).unwrap();
+    let snapshot = index.snapshot().unwrap();
+    let before = content(snapshot.range::<&[u8]>(..).unwrap());
+    assert_eq!(before.len(), 10_000);
+    // Pages that a snapshot needs stay, and nothing else.
+    index.compact().unwrap();
+    assert_eq!(content(snapshot.range::<&[u8]>(..).unwrap()), before);
+    drop(snapshot);
+    index.compact().unwrap();
+    let stats = index.stats().unwrap();
+    let entries: u64 = before.iter().map(|(key, value)| (key.len() + value.len()) as u64).sum();
+    // Full but for what a page has besides: a tenth, and nodes, the map and superblocks.
+    assert!(stats.file_bytes * 4 < entries * 5, "{} of {entries}", stats.file_bytes);
+    let written = disk.counts().write_bytes;
+    index.compact().unwrap();
+    let again = disk.counts().write_bytes - written;
+    assert!(again < stats.file_bytes / 4, "{again} of {}", stats.file_bytes);
+    index = reopen(index, &disk, &config);
+    assert_eq!(content(index.iter().unwrap()), before);
+    index.close().unwrap();
+    assert_whole(&disk, 10_000);
+}
+
 /// What is added is removed again, odd keys at once and even ones later: nothing is left, not even a level; and ten times
 /// that takes no more space than once.
 #[test]

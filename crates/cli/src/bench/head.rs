@@ -5,6 +5,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use terrane_bench::host;
+use terrane_bench::radix_store;
 use terrane_bench::yardstick::{self, Beside, Pattern, Yardstick};
 
 use crate::exit::Failure;
@@ -66,7 +67,7 @@ impl Started {
     pub(super) fn head(&self) -> Head {
         let ns = self.at.duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let words: Vec<_> =
-            std::env::args_os().map(|word| word.to_string_lossy().into_owned()).collect();
+            std::env::args_os().map(|word| without_passwords(&word.to_string_lossy())).collect();
         Head {
             git_revision: host::revision(),
             command_line: words.join(" "),
@@ -85,5 +86,37 @@ impl Started {
     /// The same as [`head`](Self::head) for a report that has a `wall_s` of its own.
     pub(super) fn head_without_time(&self) -> Head {
         Head { wall_s: None, ..self.head() }
+    }
+}
+
+/// A word of the command line as a report may show it: URLs of servers without users and passwords.
+fn without_passwords(word: &str) -> String {
+    let is_option = word.starts_with("--");
+    let value_at = word.find('=').filter(|_| is_option).map_or(0, |at| at + 1);
+    let (option, value) = word.split_at(value_at);
+    let shown = |part: &str| {
+        let is_url = part.contains(":/") && ["redis", "unix"].iter().any(|s| part.starts_with(s));
+        if is_url { radix_store::without_user(part) } else { part.to_owned() }
+    };
+    let parts: Vec<String> = value.split(',').map(shown).collect();
+    option.to_owned() + &parts.join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_show_no_passwords() {
+        for (word, shown) in [
+            ("--redis-url=redis://me:it@a:1,redis://:it@b", "--redis-url=redis://a:1,redis://b"),
+            ("rediss://me:it@a/2", "rediss://a/2"),
+            ("unix:/run/a?pass=it", "unix:/run/a"),
+            ("--dir=/data/a,b", "--dir=/data/a,b"),
+            ("redis,lsm", "redis,lsm"),
+            ("/data/x?y#z", "/data/x?y#z"),
+        ] {
+            assert_eq!(without_passwords(word), shown);
+        }
     }
 }

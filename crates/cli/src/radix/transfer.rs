@@ -1,4 +1,4 @@
-//! `terrane radix export` and `import`: a version of a tree as a file, between stores and back-ends.
+//! `terrane radix export` and `import`: a version of a tree, or all of them, as a file, between stores and back-ends.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use clap::Args;
 use serde::Serialize;
-use terrane::context::radix::{self, ExchangeError, Exported};
+use terrane::context::radix::{self, ExchangeError, Root};
 
 use super::{CommonArgs, RootArgs, TreeArgs, check_replay, find_root, number};
 use crate::back_ends::{BackEndArg, DurabilityArg};
@@ -14,12 +14,15 @@ use crate::exit::Failure;
 use crate::output::{self, bytes};
 use crate::progress::{ByteBar, exit_on_interrupt};
 use crate::stream::{Input, Output};
-use crate::text::grouped;
+use crate::text::{count_of, grouped};
 
 pub(super) const EXPORT_EXAMPLES: &str = "\
 Examples:
   terrane radix export tip.radix --store /data/radix
   terrane radix export - --store /data/radix --root 4c5116ae | ssh there 'cat > tip.radix'
+
+  With all versions, their metadata, and what each was made of:
+    terrane radix export all.radix --all --store /data/radix
 
 The same state gives the same bytes from every store and back-end.";
 
@@ -27,10 +30,12 @@ pub(super) const IMPORT_EXAMPLES: &str = "\
 Examples:
   Into a new store:
     terrane radix import tip.radix --store /data/copy --backend lmdb
-  Into a tree of a store that is there, as another version:
+  All versions of a tree, from an export with --all:
+    terrane radix import all.radix --store /data/copy
+  Into a tree of a store that is there, after the versions that it has:
     terrane radix import tip.radix --store /data/radix --tree restored
 
-The root is computed anew; nothing changes unless it is the one that the file names.";
+Roots are computed anew; nothing changes unless they are those that the file names.";
 
 #[derive(Debug, Args)]
 pub(crate) struct ExportArgs {
@@ -39,6 +44,9 @@ pub(crate) struct ExportArgs {
     file: PathBuf,
     #[command(flatten)]
     root: RootArgs,
+    /// Write all versions of the tree, each as what differs from the one that it was made of
+    #[arg(long, conflicts_with = "root")]
+    all: bool,
     /// Replace the file if it is there
     #[arg(long)]
     force: bool,
@@ -56,13 +64,13 @@ pub(crate) struct ImportArgs {
     /// The file; `-` is standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The tree that gets the version; made if it is not there
+    /// The tree that gets what the file has; made if it is not there
     #[arg(long, value_name = "NAME", default_value = "state")]
     tree: String,
     /// What a new store keeps its data in; lsm if it is left out
     #[arg(long, value_enum, value_name = "NAME")]
     backend: Option<BackEndArg>,
-    /// How durable the version is when the command ends
+    /// How durable that is when the command ends
     #[arg(long, value_enum, value_name = "LEVEL", default_value_t = DurabilityArg::Each)]
     durability: DurabilityArg,
     /// Show no progress bar
@@ -75,7 +83,8 @@ pub(crate) struct ImportArgs {
 #[derive(Serialize)]
 struct Written {
     tree: String,
-    root: String,
+    root: Option<String>,
+    versions: u64,
     file: String,
     values: u64,
     bytes: u64,
@@ -87,6 +96,7 @@ struct Read {
     tree: String,
     root: String,
     version: Option<u64>,
+    versions: u64,
     file: String,
     nodes: u64,
     bytes: u64,
@@ -108,26 +118,37 @@ impl ExportArgs {
         let signals = output.interrupts()?;
         let store = self.common.open_to_read()?;
         let tree = self.tree.find(&store)?;
-        let root = find_root(&tree, self.root.root.as_deref())?;
+        let root = match self.all {
+            true => None,
+            false => Some(find_root(&tree, self.root.root.as_deref())?),
+        };
         let bar = ByteBar::new("exporting", self.quiet);
-        let export = |out: &mut dyn Write| tree.export(&root, out);
+        let export = |out: &mut dyn Write| match &root {
+            Some(root) => tree.export(root, out).map(|done| (1, done.values, done.bytes)),
+            None => tree.export_all(out).map(|done| (done.versions, done.changes, done.bytes)),
+        };
         let told = |error| failure(error, &self.file);
         let done = output.export((bar, None), signals, export, told);
         let closed = store.close();
         let done = done?;
         closed?;
-        let Some(Exported { root, values, bytes: size }) = done else { return Ok(()) };
+        let Some((versions, values, size)) = done else { return Ok(()) };
         let report = Written {
             tree: tree.name().to_owned(),
-            root: root.to_string(),
+            root: root.map(|root| root.to_string()),
+            versions,
             file: self.file.display().to_string(),
             values,
             bytes: size,
             wall_s: started.elapsed().as_secs_f64(),
         };
+        let what = match &report.root {
+            Some(root) => root.clone(),
+            None => count_of(versions, "version", "versions"),
+        };
         let lines = [
-            ("exported", format!("{} to {}", report.root, report.file)),
-            ("values", grouped(values)),
+            ("exported", format!("{what} to {}", report.file)),
+            (if self.all { "changes" } else { "values" }, grouped(values)),
             ("bytes", bytes(size)),
             ("time", format!("{:.3} s", report.wall_s)),
         ];
@@ -146,7 +167,7 @@ impl ImportArgs {
         check_replay(&store)?;
         let is_new = matches!(store.tree(&self.tree), Err(radix::Error::UnknownTree { .. }));
         let tree = store.tree_or_create(&self.tree)?;
-        let imported = tree.import(&mut input);
+        let imported = tree.import_all(&mut input);
         let done = input.close();
         // A failed import says why, whatever becomes of cleaning up after it.
         let is_over = imported.is_err() && is_new;
@@ -162,17 +183,23 @@ impl ImportArgs {
             }
         })?;
         closed?;
+        let last = imported.last();
         let report = Read {
             tree: self.tree.clone(),
-            root: imported.root.to_string(),
-            version: imported.version.map(number),
+            root: last.map_or(Root::EMPTY, |last| last.root).to_string(),
+            version: last.and_then(|last| last.version).map(number),
+            versions: imported.iter().filter(|one| one.version.is_some()).count() as u64,
             file: self.file.display().to_string(),
-            nodes: imported.added,
+            nodes: imported.iter().map(|one| one.added).sum(),
             bytes: done,
             wall_s: started.elapsed().as_secs_f64(),
         };
+        let what = match report.versions {
+            0 | 1 => report.root.clone(),
+            several => count_of(several, "version", "versions"),
+        };
         let lines = [
-            ("imported", format!("{} into tree {}", report.root, report.tree)),
+            ("imported", format!("{what} into tree {}", report.tree)),
             ("new nodes", grouped(report.nodes)),
             ("bytes", bytes(report.bytes)),
             ("time", format!("{:.3} s", report.wall_s)),

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 use terrane::backends::backend::{Durability, Table};
-use terrane::context::radix::{Change, Root};
+use terrane::context::radix::{Change, Root, VERSIONS};
 use terrane_bench::radix_store::{BackEnd, Opened, Opening, database_path};
 
 use crate::program::{Answer, Place, command, text};
@@ -258,11 +258,74 @@ fn a_lost_row_and_a_damaged_marker_are_problems() {
         let message = call("trees", &dir, &[]).failed(1);
         assert!(message.contains("missing"), "{message}");
         on_dir("verify", &dir).failed(1);
-        let mut repair = command();
-        repair.args(["verify", "--json", "--repair"]).arg(&dir);
-        let answer: Answer = repair.output().unwrap().into();
-        answer.failed(2);
+        let answer = repair(&dir, &[]);
+        answer.failed(1);
+        assert_eq!(answer.json()["repair"], Value::Null);
     }
+}
+
+fn repair(dir: &Path, arguments: &[&str]) -> Answer {
+    let mut repair = command();
+    repair.args(["verify", "--json", "--repair"]).args(arguments).arg(dir);
+    repair.output().unwrap().into()
+}
+
+#[test]
+fn a_repair_loses_nothing_unless_that_is_accepted() {
+    for back_end in with_files() {
+        let place = Place::new();
+        let dir = place.store();
+        let store = open(back_end, &dir);
+        let tree = store.create_tree("t").unwrap();
+        let set = |text: &str, byte| Change::Set(text.parse().unwrap(), vec![byte; 300]);
+        let first = tree.commit(&Root::EMPTY, &[set("aa", 1), set("bb", 2)]).unwrap().root;
+        let before: Vec<Vec<u8>> = keys(&store);
+        let second = tree.commit(&first, &[set("bb", 3)]).unwrap().root;
+        let value = keys(&store).into_iter().find(|key| !before.contains(key)).unwrap();
+        drop(tree);
+        let remove = |store: &Opened, table, key: &[u8]| {
+            let mut writer = store.database().writer().unwrap();
+            writer.delete(table, key).unwrap();
+            store.database().settle(writer.commit().unwrap()).unwrap();
+            store.close().unwrap();
+        };
+        // Which versions a root has can be told from the versions.
+        let root = [&b"r\0\0\0\x01"[..], &first.0].concat();
+        remove(&store, Table::Index(VERSIONS), &root);
+        drop(store);
+        on_dir("verify", &dir).failed(1);
+        let repaired = repair(&dir, &[]).done();
+        assert!(repaired["repaired"].as_u64() > Some(0), "{repaired}");
+        let done = &repaired["repair"];
+        assert_eq!((&done["was_refused"], &done["versions"]), (&json!(false), &json!(2)));
+        assert_eq!(call("versions", &dir, &[]).done()["versions"].as_array().unwrap().len(), 2);
+        // A node cannot.
+        let store = open(back_end, &dir);
+        remove(&store, Table::Main, &value);
+        drop(store);
+        let refused = repair(&dir, &[]);
+        refused.failed(1);
+        let done = &refused.json()["repair"];
+        let dropped = json!([{"version": 2, "tree": "t", "root": second.to_string()}]);
+        assert_eq!((&done["was_refused"], &done["dropped"]), (&json!(true), &dropped));
+        let plain: Answer =
+            command().args(["verify", "--repair"]).arg(&dir).output().unwrap().into();
+        assert!(plain.stdout.contains("--accept-loss"), "{plain:?}");
+        let accepted = repair(&dir, &["--accept-loss"]);
+        accepted.failed(1);
+        let found = accepted.json();
+        assert_eq!((&found["repair"]["dropped"], &found["left"]), (&dropped, &json!(1)));
+        assert_eq!(repair(&dir, &["--accept-loss"]).done()["repair"], Value::Null);
+        let versions = call("versions", &dir, &[]).done();
+        assert_eq!(versions["versions"][0]["root"], first.to_string());
+    }
+}
+
+/// Of the main table.
+fn keys(store: &Opened) -> Vec<Vec<u8>> {
+    let reader = store.database().reader().unwrap();
+    let mut cursor = reader.cursor(Table::Main).unwrap();
+    std::iter::from_fn(|| cursor.next().unwrap().map(|(key, _)| key)).collect()
 }
 
 #[test]
@@ -372,6 +435,18 @@ fn versions_are_read_pruned_and_taken_to_other_stores() {
         assert_eq!(call("get", &copy, &["abcd"]).done()["values"][0]["found"], true);
         assert_eq!(on_dir("verify", &copy).done()["versions"], 1);
     }
+    let versions = call("versions", &dir, &[]).done()["versions"].clone();
+    let all = place.path("all.radix");
+    let exported = call("export", &dir, &[text(&all), "--all"]).done();
+    assert_eq!((&exported["root"], &exported["versions"]), (&Value::Null, &json!(3)));
+    call("export", &dir, &[text(&all), "--all", "--root", beginning]).failed(2);
+    let copy = place.path("copy");
+    let imported = call("import", &copy, &[text(&all), "--backend", "btree"]).done();
+    assert_eq!(
+        (&imported["versions"], &imported["root"]),
+        (&json!(3), &json!(third.to_string()))
+    );
+    assert_eq!(call("versions", &copy, &[]).done()["versions"], versions);
     let mut bytes = std::fs::read(&file).unwrap();
     let middle = bytes.len() / 2;
     bytes[middle] ^= 1;

@@ -180,7 +180,16 @@ impl Tree {
     /// [`ExchangeError::Io`], [`ExchangeError::Damaged`], [`ExchangeError::Unsupported`], [`ExchangeError::WrongRoot`], and as
     /// [`Error`]: [`Error::UnknownTree`] and those of the back-end.
     pub fn import(&self, input: impl Read) -> Result<Committed, ExchangeError> {
-        let mut source = Source::begin(input, STATE_KIND)?;
+        let (source, kind) = Source::begin(input)?;
+        if kind != STATE_KIND {
+            let (found, known) = (content(kind), content(STATE_KIND));
+            return Err(ExchangeError::Unsupported { what: "content", found, known });
+        }
+        self.import_version(source)
+    }
+
+    /// Reads what follows the head.
+    pub(crate) fn import_version<R: Read>(&self, mut source: Source<R>) -> Exchanged<Committed> {
         let root = NodeHash(source.array::<NODE_HASH_BYTES>()?);
         let metadata = source.metadata()?;
         let mut transaction = self.transaction()?;
@@ -289,6 +298,15 @@ impl<W: Write> Sink<W> {
     }
 }
 
+/// What a kind of stream has, in words.
+fn content(kind: u8) -> String {
+    match kind {
+        STATE_KIND => "one version".to_owned(),
+        TREE_KIND => "all versions of a tree".to_owned(),
+        other => format!("kind {other}"),
+    }
+}
+
 /// A stream that is being read.
 pub(crate) struct Source<R> {
     input: BufReader<R>,
@@ -299,8 +317,8 @@ pub(crate) struct Source<R> {
 }
 
 impl<R: Read> Source<R> {
-    /// Reads the head.
-    pub(crate) fn begin(input: R, kind: u8) -> Exchanged<Self> {
+    /// Reads the head, which says what follows.
+    pub(crate) fn begin(input: R) -> Exchanged<(Self, u8)> {
         let mut source = Self { input: BufReader::new(input), at: 0, mark: 0, crc: 0 };
         if source.array()? != EXPORT_MAGIC {
             return source.damaged("it is no export of a radix state");
@@ -313,21 +331,17 @@ impl<R: Read> Source<R> {
         }
         let [len] = source.array()?;
         let scheme = source.bytes(usize::from(len))?;
-        let [found] = source.array()?;
+        let [kind] = source.array()?;
         source.check_crc()?;
         source.mark = source.at;
         if scheme != SCHEME.as_bytes() {
             return unsupported("scheme", scheme.escape_ascii().to_string(), SCHEME.into());
         }
-        if found != kind {
-            let name = |kind| match kind {
-                STATE_KIND => "one version".to_owned(),
-                TREE_KIND => "all versions of a tree".to_owned(),
-                other => format!("kind {other}"),
-            };
-            return unsupported("content", name(found), name(kind));
+        if !matches!(kind, STATE_KIND | TREE_KIND) {
+            let known = format!("{} and {}", content(STATE_KIND), content(TREE_KIND));
+            return unsupported("content", content(kind), known);
         }
-        Ok(source)
+        Ok((source, kind))
     }
 
     pub(crate) fn damaged<T>(&self, rule: &'static str) -> Exchanged<T> {

@@ -33,7 +33,7 @@ use crate::radix::error::Error;
 #[cfg(doc)]
 use crate::radix::exchange::REMOVED;
 use crate::radix::exchange::{
-    END_TAG, ExchangeError, Exchanged, Sink, Source, TREE_KIND, VERSION_TAG, check_root,
+    END_TAG, ExchangeError, Exchanged, STATE_KIND, Sink, Source, TREE_KIND, VERSION_TAG, check_root,
 };
 use crate::radix::leaves::View;
 use crate::radix::node::Edge;
@@ -96,7 +96,8 @@ impl Tree {
 
     /// Reads all versions of a tree from a stream of [`export_all`](Self::export_all), and retains them as new versions after
     /// those that this tree has, joined to each other as they were, in one transaction: all are there when the root of each
-    /// was computed anew and is the one that the stream names, and else nothing is. Answers them in their order.
+    /// was computed anew and is the one that the stream names, and else nothing is. Answers them in their order. A stream of
+    /// [`export`](Self::export) is taken as well, as [`import`](Self::import) takes it.
     ///
     /// Cost: as [`import`](Self::import), which also says what is held meanwhile, for versions without a parent; as a commit
     /// for each other one. Memory: an edge for each version, the changes of one, and what the back-end holds of a transaction.
@@ -104,7 +105,10 @@ impl Tree {
     /// # Errors
     /// As `import`.
     pub fn import_all(&self, input: impl Read) -> Result<Vec<Committed>, ExchangeError> {
-        let mut source = Source::begin(input, TREE_KIND)?;
+        let (mut source, kind) = Source::begin(input)?;
+        if kind == STATE_KIND {
+            return Ok(vec![self.import_version(source)?]);
+        }
         let mut transaction = self.transaction()?;
         let mut made: Vec<(VersionId, Edge)> = Vec::new();
         let mut all = Vec::new();

@@ -27,6 +27,15 @@ const CACHE_BYTES: usize = 64 << 20;
 /// Transactions that are counted if it is not known how many there were: more than any store has seen.
 const TRANSACTIONS_UNKNOWN: u64 = 1 << 48;
 
+/// Whether a repair may lose something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Loss {
+    /// If a version or a tree would be lost nothing is done, and the report says what would be.
+    Refused,
+    /// Versions that are not whole are dropped, and trees whose rows cannot be read.
+    Accepted,
+}
+
 /// A version that was dropped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dropped {
@@ -43,8 +52,12 @@ pub struct Dropped {
 pub struct Repaired {
     /// Versions that are whole and stay.
     pub kept: u64,
-    /// Versions with damaged nodes, which are gone; those whose own row was damaged are not among them.
+    /// Whether nothing was done, as something would be lost; the rest says what would have been done.
+    pub was_refused: bool,
+    /// Versions with damaged nodes, which are gone.
     pub dropped: Vec<Dropped>,
+    /// Versions and trees besides whose own rows were damaged, or missing although others name them.
+    pub unreadable: u64,
     /// Trees whose names were lost, by the names that they were given.
     pub named: Vec<String>,
     /// Rows of nodes and of the bookkeeping that were removed.
@@ -59,6 +72,12 @@ impl Repaired {
     pub fn is_clean(&self) -> bool {
         self.rows_removed == 0 && self.rows_written == 0
     }
+
+    /// Whether a version, a tree or a name of one is lost.
+    #[must_use]
+    pub fn has_lost(&self) -> bool {
+        !self.dropped.is_empty() || self.unreadable > 0 || !self.named.is_empty()
+    }
 }
 
 impl Store {
@@ -68,6 +87,9 @@ impl Store {
     /// whose name is lost and that has versions is named `recovered-` and its number. What it does is one transaction. The
     /// metadata map is left alone. Copy the database before.
     ///
+    /// With [`Loss::Refused`] it only does what loses nothing: counts of spans, which versions a root has, chains and
+    /// differences that nothing needs.
+    ///
     /// Cost: reads all rows, some of them two or three times; hashes all nodes; some 250 bytes of memory for each stop; holds the
     /// writer.
     ///
@@ -75,7 +97,7 @@ impl Store {
     /// [`Error::Unsupported`] if the store has another format; [`Error::CorruptRow`] if there is nothing of a radix state in
     /// the database, or if the back-end itself finds damage, so that its tables cannot be gone through: restore it from a copy
     /// then; those of the back-end. Nothing was changed.
-    pub fn repair(database: &Arc<dyn Database>) -> Result<Repaired> {
+    pub fn repair(database: &Arc<dyn Database>, loss: Loss) -> Result<Repaired> {
         let mut writer = database.writer()?;
         let book = Book::read(&*writer, &mut |error| match error {
             Error::CorruptRow { .. } => Ok(()),
@@ -94,7 +116,7 @@ impl Store {
             Ok(()) | Err(Error::CorruptRow { .. }) => {}
             Err(other) => return Err(other),
         }
-        let mut repaired = Repaired::default();
+        let mut repaired = Repaired { unreadable: book.lost(), ..Repaired::default() };
         let mut changes = Vec::new();
         let head = {
             let cache = NodeCache::new(CACHE_BYTES);
@@ -106,18 +128,18 @@ impl Store {
             compare_nodes(&nodes, &kept, &mut changes)?;
             head_of(&book, &trees, versions::last_version(&*writer)?)
         };
-        repaired.rows_written = u64::from(book.head != Some(head));
-        for (table, key, value) in &changes {
-            if let Some(value) = value {
-                writer.overwrite(*table, key, value)?;
-                repaired.rows_written += 1;
-            } else {
-                writer.remove(*table, key)?;
-                repaired.rows_removed += 1;
-            }
-        }
-        if repaired.is_clean() {
+        repaired.rows_removed = changes.iter().filter(|(.., value)| value.is_none()).count() as u64;
+        repaired.rows_written = changes.len() as u64 - repaired.rows_removed;
+        repaired.rows_written += u64::from(book.head != Some(head));
+        repaired.was_refused = loss == Loss::Refused && repaired.has_lost();
+        if repaired.is_clean() || repaired.was_refused {
             return Ok(repaired);
+        }
+        for (table, key, value) in &changes {
+            match value {
+                Some(value) => writer.overwrite(*table, key, value)?,
+                None => drop(writer.remove(*table, key)?),
+            }
         }
         let transactions = head.transactions + 1;
         versions::put_head(&mut *writer, &Head { transactions, ..head })?;

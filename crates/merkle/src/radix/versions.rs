@@ -580,6 +580,8 @@ pub(crate) struct Book {
     pub(crate) versions: BTreeMap<VersionId, Version>,
     /// By the key of the row that they are of.
     pub(crate) older: BTreeMap<Vec<u8>, Vec<VersionId>>,
+    /// Keys of rows that break a rule, of which nothing is in the rest.
+    pub(crate) broken: Vec<Vec<u8>>,
     /// Why the back-end could not read further.
     pub(crate) unread: Option<Error>,
 }
@@ -624,7 +626,7 @@ pub(crate) fn is_head(key: &[u8]) -> bool {
 }
 
 impl Book {
-    /// Reads the whole index; hands out the errors of those rows that break a rule, of which nothing is in the result.
+    /// Reads the whole index; hands out the errors of those rows that break a rule.
     pub(crate) fn read(
         reader: &(impl Reader + ?Sized),
         note: &mut dyn FnMut(Error) -> Result<()>,
@@ -633,7 +635,12 @@ impl Book {
         let mut cursor = reader.cursor(TABLE)?;
         loop {
             match cursor.next() {
-                Ok(Some((key, row))) => book.take(&key, &row).or_else(&mut *note)?,
+                Ok(Some((key, row))) => {
+                    if let Err(error) = book.take(&key, &row) {
+                        note(error)?;
+                        book.broken.push(key);
+                    }
+                }
                 Ok(None) => return Ok(book),
                 // Where the cursor stands then nobody knows.
                 Err(error @ backend::Error::Corruption { .. }) => {
@@ -689,6 +696,22 @@ impl Book {
     fn all(&self, owner: &[u8], ids: Ids) -> Vec<VersionId> {
         let older = self.older.get(owner).into_iter().flatten().copied();
         older.chain(ids.newest).collect()
+    }
+
+    /// How many trees and versions the rows speak of, or have been of, that cannot be read.
+    pub(crate) fn lost(&self) -> u64 {
+        let broken = self.broken.iter().filter(|key| key.first() == Some(&b't')).count();
+        let of_version = |key: &Vec<u8>| {
+            let id = key.strip_prefix(b"v")?.try_into().ok()?;
+            Some(VersionId(u64::from_be_bytes(id)))
+        };
+        let named = self.roots.values().filter_map(|ids| ids.newest);
+        let named = named.chain(self.older.values().flatten().copied());
+        let named = named.chain(self.versions.values().filter_map(|version| version.neighbour));
+        let named = named.chain(self.broken.iter().filter_map(of_version));
+        let lost: BTreeSet<VersionId> =
+            named.filter(|id| !self.versions.contains_key(id)).collect();
+        (broken + lost.len()) as u64
     }
 
     /// Keys of rows whose older versions are there although the row is not.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use terrane_backends::backend::{self, Database};
 use terrane_backends::conformance::Subject;
-use terrane_merkle::radix::{Error, INDEXES, Options, PruneOptions, Root, Store};
+use terrane_merkle::radix::{Error, INDEXES, Loss, Options, PruneOptions, Root, Store};
 
 use super::faulty::{CALLS, Call, Fault, Faulty};
 use super::words::{assert_whole, commit, content, delete, leaves, set};
@@ -291,7 +291,7 @@ fn what_the_engine_finds_damaged_is_told_with_its_place_and_checks_go_on() {
         assert_eq!(report.versions, 2);
         assert!(!report.problems.iter().any(|problem| problem.rule.contains("missing")));
         // The rest cannot be told from what is damaged.
-        let repaired = Store::repair(&(Arc::clone(&database) as Arc<dyn Database>));
+        let repaired = Store::repair(&(Arc::clone(&database) as Arc<dyn Database>), Loss::Accepted);
         assert!(matches!(repaired, Err(Error::CorruptRow { .. })), "{repaired:?}");
     }
     database.damage(&[]);

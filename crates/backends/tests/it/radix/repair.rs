@@ -10,7 +10,7 @@ use std::sync::Arc;
 use terrane_backends::Memory;
 use terrane_backends::backend::{Database, Table};
 use terrane_backends::conformance::Subject;
-use terrane_merkle::radix::{Error, INDEXES, Options, Root, Store, Tree};
+use terrane_merkle::radix::{Error, INDEXES, Loss, Options, Repaired, Root, Store, Tree};
 
 use super::damage::{State, flipped, in_memory, make, rows, write};
 use super::words::{assert_whole, commit, content, leaves, prune, set};
@@ -40,7 +40,17 @@ fn having(store: &Store, root: &Root) -> Vec<Tree> {
 /// Repairs a damaged store, and looks at what is left. Answers how many versions went.
 fn repair(database: &Arc<dyn Database>, states: &[State], what: &str) -> usize {
     let before = whole(database, states);
-    let repaired = Store::repair(database).unwrap();
+    let damaged = content(&**database);
+    let copy = in_memory(&damaged);
+    let refused = Store::repair(&copy, Loss::Refused).unwrap();
+    assert_eq!(refused.was_refused, refused.has_lost(), "{what}");
+    if refused.was_refused {
+        assert_eq!(content(&*copy), damaged, "{what}");
+    } else {
+        assert_eq!(whole(&copy, states).len(), states.len(), "{what}");
+    }
+    let repaired = Store::repair(database, Loss::Accepted).unwrap();
+    assert_eq!(Repaired { was_refused: false, ..refused }, repaired, "{what}");
     assert!(!repaired.is_clean(), "{what}");
     let store = open(database).unwrap();
     assert_whole(&store);
@@ -59,7 +69,7 @@ fn repair(database: &Arc<dyn Database>, states: &[State], what: &str) -> usize {
         assert!(!store.tree(name).unwrap().versions().unwrap().is_empty(), "{what}");
     }
     assert_eq!(store.metadata(b"key").unwrap().as_deref(), Some(&b"of the caller"[..]));
-    assert!(Store::repair(database).unwrap().is_clean(), "{what}");
+    assert!(Store::repair(database, Loss::Accepted).unwrap().is_clean(), "{what}");
     // Work goes on.
     let tree = store.tree_or_create("after").unwrap();
     let root = commit(&tree, &Root::EMPTY, &[set("aa0000", "small"), set("bb", "new")]);
@@ -82,7 +92,7 @@ pub(super) fn check(subject: &mut dyn Subject) {
     let database = Arc::clone(store.database());
     drop(store);
     let all = content(&*database);
-    assert!(Store::repair(&database).unwrap().is_clean());
+    assert!(Store::repair(&database, Loss::Accepted).unwrap().is_clean());
     assert_eq!(content(&*database), all);
 
     let mut dropped = 0;
@@ -128,7 +138,7 @@ fn a_store_that_is_whole_is_left_as_it_is() {
     assert_eq!(one, three);
     prune(&tree, &two);
     let before = content(&*database);
-    assert!(Store::repair(&database).unwrap().is_clean());
+    assert!(Store::repair(&database, Loss::Accepted).unwrap().is_clean());
     assert_eq!(content(&*database), before);
 }
 
@@ -138,7 +148,7 @@ fn what_is_no_radix_state_is_left_alone() {
     let database: Arc<dyn Database> = Arc::new(Memory::new(&INDEXES).unwrap());
     write(&database, "main", b"key", Some(b"value"));
     let before = content(&*database);
-    let repaired = Store::repair(&database);
+    let repaired = Store::repair(&database, Loss::Accepted);
     assert!(matches!(repaired, Err(Error::CorruptRow { .. })), "{repaired:?}");
     assert_eq!(content(&*database), before);
 }

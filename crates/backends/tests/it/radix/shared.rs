@@ -13,7 +13,7 @@ use std::thread;
 use terrane_backends::Memory;
 use terrane_backends::backend::{Database, Table};
 use terrane_merkle::radix::{
-    Error, INDEXES, Options, Prefix, Pruned, Root, Store, VERSIONS, VersionId,
+    Error, INDEXES, Loss, Options, Prefix, Pruned, Root, Store, VERSIONS, VersionId,
 };
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
@@ -307,7 +307,7 @@ fn a_store_of_another_format_is_unsupported_and_left_alone() {
     writer.commit().unwrap();
     let before = content(&*database);
     let opened = Store::open(Arc::clone(&database), &Options::default());
-    let repaired = Store::repair(&database);
+    let repaired = Store::repair(&database, Loss::Accepted);
     for refused in [opened.map(drop), repaired.map(drop)] {
         let text = format!("{refused:?}");
         assert!(matches!(refused, Err(Error::Unsupported(_))), "{text}");
