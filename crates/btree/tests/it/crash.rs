@@ -161,6 +161,13 @@ fn draw_script(rng: &mut ChaCha8Rng, count: usize) -> Vec<Step> {
     steps
 }
 
+/// Leaves become half empty, and are packed.
+fn packing() -> [Step; 3] {
+    let put = (0..120).map(|number| (long_key(number), Some(vec![5; 250])));
+    let removed = (0..120).filter(|number| number % 4 > 1).map(|number| (long_key(number), None));
+    [Step::Apply(put.collect()), Step::Apply(removed.collect()), Step::Compact]
+}
+
 /// States that the index may have: those after each step, from the last durable one on; if only the process ends, from the
 /// last one on that was written.
 struct History {
@@ -242,7 +249,8 @@ fn check_image(disk: &Arc<SimDisk>, history: &History) {
 fn a_crash_at_any_call_leaves_a_state_between_two_steps() {
     let mut images = 0;
     for_each_seed("a_crash_at_any_call_leaves_a_state_between_two_steps", 3, |rng, seed| {
-        let script = draw_script(rng, 24);
+        let mut script = draw_script(rng, 24);
+        script.extend(packing());
         let whole = SimDisk::new(seed);
         let history = run(&whole, &script);
         assert_eq!(history.states.len(), script.len() + 1);
