@@ -343,6 +343,21 @@ impl Branch {
         (0..self.len()).map(|at| (self.token_at(at), self.edge_at(at)))
     }
 
+    /// The tokens of the children in which the other branch may differ, ascending, where that can be told without a look at
+    /// them: both have the same base.
+    pub(crate) fn tokens_apart(&self, other: &Self) -> Option<Vec<u8>> {
+        if !Arc::ptr_eq(&self.whole, &other.whole) {
+            return None;
+        }
+        let mut tokens = Vec::new();
+        for difference in [self, other].into_iter().filter_map(|branch| branch.difference.as_ref()) {
+            tokens.extend(difference.entries.iter().map(|at| difference.bytes[*at as usize]));
+        }
+        tokens.sort_unstable();
+        tokens.dedup();
+        Some(tokens)
+    }
+
     /// Tokens and hashes of the children.
     pub(crate) fn hashes(&self) -> impl ExactSizeIterator<Item = (u8, &[u8; NODE_HASH_BYTES])> {
         self.children().map(|(token, edge)| (token, edge.top))

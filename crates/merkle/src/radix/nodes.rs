@@ -116,8 +116,7 @@ impl Nodes<'_> {
         let row = row.ok_or_else(|| self.corruption(place, "the row is missing"))?;
         let broken = |broken: Broken| self.corruption(place, broken.0);
         let row = Row::decode(&key_of(&place.node), &row).map_err(broken)?;
-        let base = row.base().map_err(broken)?.map(base).transpose()?;
-        let loaded = match row.read(base.as_deref()).map_err(broken)? {
+        let loaded = match self.read(place, &row, base)? {
             Content::Branch(branch) => Loaded::Branch(branch),
             Content::Value(value) => Loaded::Value(value),
             Content::Inline => return Err(self.corruption(place, "the row has no content")),
@@ -126,11 +125,21 @@ impl Nodes<'_> {
         Ok(loaded)
     }
 
+    /// What a row of a stop holds; `base` gets the base of a difference.
+    fn read(
+        &self,
+        place: &Place,
+        row: &Row<'_>,
+        base: impl FnOnce(NodeHash) -> Result<Arc<Branch>>,
+    ) -> Result<Content> {
+        let broken = |broken: Broken| self.corruption(place, broken.0);
+        let base = row.base().map_err(broken)?.map(base).transpose()?;
+        row.read(base.as_deref()).map_err(broken)
+    }
+
     /// What a row of a stop holds. Cost: a row for the base of a difference that is not in memory.
     pub(crate) fn content(&self, place: &Place, row: &Row<'_>) -> Result<Content> {
-        let broken = |broken: Broken| self.corruption(place, broken.0);
-        let base = row.base().map_err(broken)?.map(|base| self.base(place, base)).transpose()?;
-        row.read(base.as_deref()).map_err(broken)
+        self.read(place, row, |base| self.base(place, base))
     }
 
     /// The base of a stop, if it is in memory, and is the one that is stored.

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use crate::backend::{Table, Writer};
 use crate::radix::address::Prefix;
-use crate::radix::branch::{BASE_BYTES_MIN, base_of};
+use crate::radix::branch::BASE_BYTES_MIN;
 use crate::radix::error::{Error, Result};
 use crate::radix::hashing::chain_hashes;
 use crate::radix::node::{Broken, common};
@@ -47,6 +47,8 @@ pub(crate) struct Effect {
     pub(crate) removed: u64,
     /// The hashes of those, in no order, if they were wanted.
     pub(crate) removed_hashes: Vec<NodeHash>,
+    /// Stops whose rows are gone.
+    pub(crate) gone: Vec<NodeHash>,
 }
 
 impl RowChanges {
@@ -84,7 +86,7 @@ impl RowChanges {
                 stop.change(changes, row.as_deref())?;
             }
         }
-        bases.finish(writer)?;
+        bases.finish(writer, &mut effect.gone)?;
         Ok(effect)
     }
 }
@@ -142,7 +144,7 @@ impl Bases {
     }
 
     /// Writes the numbers, and removes the rows that were kept only for others and are needed no more.
-    fn finish(self, writer: &mut dyn Writer) -> Result<()> {
+    fn finish(self, writer: &mut dyn Writer, gone: &mut Vec<NodeHash>) -> Result<()> {
         for (base, users) in self.0 {
             let key = key_of(&base);
             let of_users = users_key(&key);
@@ -161,6 +163,7 @@ impl Bases {
             let row = Row::decode(&key, &row).map_err(|Broken(rule)| broken(base, rule))?;
             if row.chains == Chains::default() {
                 writer.remove(Table::Main, &key)?;
+                gone.push(base);
             }
         }
         Ok(())
@@ -221,10 +224,10 @@ impl StopRow<'_> {
             row.chains = Chains::default();
         }
         if row.chains == Chains::default() && !self.is_base(&row)? {
-            if row.kind == Kind::Difference {
-                let base = base_of(row.content).map_err(|Broken(rule)| self.broken(rule))?;
+            if let Some(base) = row.base().map_err(|Broken(rule)| self.broken(rule))? {
                 self.bases.release(self.writer, base)?;
             }
+            self.effect.gone.push(self.node);
             return Ok(self.writer.remove(Table::Main, &self.key)?);
         }
         if row.chains == before { Ok(()) } else { self.write(row) }

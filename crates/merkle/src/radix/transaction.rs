@@ -604,6 +604,8 @@ impl<'a> Transaction<'a> {
         }
         let effect =
             rows.apply(&mut *self.writer, wants_hashes).map_err(|error| error.below(root))?;
+        // Nobody but who reads an older snapshot asks for them again.
+        effect.gone.iter().for_each(|node| self.core.cache.remove(*node));
         self.take_out(id, &version, &dependents)?;
         if versions::take_from_root(&mut *self.writer, tree.id, root, id)? == 0 {
             self.moves.roots.push((tree.id, *root, None));

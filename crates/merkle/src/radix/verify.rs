@@ -182,12 +182,12 @@ impl Tree {
 
 /// Rows by how many others are differences from them.
 #[derive(Default)]
-struct Users {
+struct UserCounts {
     stored: BTreeMap<RowKey, u64>,
     found: BTreeMap<RowKey, u64>,
 }
 
-impl Users {
+impl UserCounts {
     fn count(&mut self, key: RowKey, stop: &StoredStop<'_>) {
         self.stored.extend((stop.users > 0 || stop.chains.is_empty()).then_some((key, stop.users)));
         if let Ok(Some(base)) = stop.row.base() {
@@ -294,7 +294,7 @@ impl Store {
         }
         let cache = NodeCache::new(BASES_BYTES);
         let nodes = Nodes { cache: &cache, reader, root: None };
-        let mut users = Users::default();
+        let mut users = UserCounts::default();
         let scanned = each_stop(reader, |key, stop| {
             let place = format!("row {}", hex(&key));
             let wanted = wanted.remove(&key);
