@@ -442,10 +442,7 @@ fn versions_are_read_pruned_and_taken_to_other_stores() {
     call("export", &dir, &[text(&all), "--all", "--root", beginning]).failed(2);
     let copy = place.path("copy");
     let imported = call("import", &copy, &[text(&all), "--backend", "btree"]).done();
-    assert_eq!(
-        (&imported["versions"], &imported["root"]),
-        (&json!(3), &json!(third.to_string()))
-    );
+    assert_eq!((&imported["versions"], &imported["root"]), (&json!(3), &json!(third.to_string())));
     assert_eq!(call("versions", &copy, &[]).done()["versions"], versions);
     let mut bytes = std::fs::read(&file).unwrap();
     let middle = bytes.len() / 2;

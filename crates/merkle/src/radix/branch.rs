@@ -350,7 +350,8 @@ impl Branch {
             return None;
         }
         let mut tokens = Vec::new();
-        for difference in [self, other].into_iter().filter_map(|branch| branch.difference.as_ref()) {
+        for difference in [self, other].into_iter().filter_map(|branch| branch.difference.as_ref())
+        {
             tokens.extend(difference.entries.iter().map(|at| difference.bytes[*at as usize]));
         }
         tokens.sort_unstable();

@@ -179,7 +179,9 @@ pub(crate) fn build(
     steps: &[Step],
     threads: usize,
 ) -> Result<Built> {
-    let mut builder = Builder { nodes, list: Vec::new(), missing: None };
+    // A leaf for each step, and branches above them.
+    let list = Vec::with_capacity(2 * steps.len() + 2);
+    let mut builder = Builder { nodes, list, missing: None };
     let sub = match (tree, steps) {
         (_, []) => Sub::None,
         (None, steps) => builder.grow(0, steps)?,

@@ -62,26 +62,33 @@ pub(crate) fn hash_all(list: &mut [New], threads: usize) {
     for (at, new) in list.iter().enumerate() {
         by_height[new.height].push(at);
     }
+    let mut hashers: Vec<Hasher> = Vec::new();
     for wave in by_height {
         let blocks: usize = wave.iter().map(|&at| blocks_of(&list[at])).sum();
         let threads = threads.min(blocks / BLOCKS_FOR_A_THREAD + 1).max(1);
-        let hashes: Vec<(NodeHash, NodeHash)> = if threads == 1 {
-            hashes_of(list, &wave)
+        if hashers.len() < threads {
+            hashers.resize_with(threads, Hasher::default);
+        }
+        let parts = || wave.chunks(wave.len().div_ceil(threads));
+        for hasher in &mut hashers[..threads] {
+            // Not in a thread of its own, whose memory would be new each time.
+            hasher.bytes.reserve((blocks * BLOCK_BYTES / threads).min(BYTES_AT_ONCE));
+        }
+        if let [hasher] = &mut hashers[..threads] {
+            hasher.hash(list, &wave);
         } else {
             let list = &*list;
             std::thread::scope(|scope| {
-                let parts = wave.chunks(wave.len().div_ceil(threads));
-                let handles: Vec<_> =
-                    parts.map(|part| scope.spawn(|| hashes_of(list, part))).collect();
-                let join = |handle: std::thread::ScopedJoinHandle<'_, Vec<_>>| {
-                    handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-                };
-                handles.into_iter().flat_map(join).collect()
-            })
-        };
-        for (at, (stop, top)) in wave.into_iter().zip(hashes) {
-            list[at].stop_hash = stop;
-            list[at].top = top;
+                for (hasher, part) in hashers.iter_mut().zip(parts()) {
+                    scope.spawn(|| hasher.hash(list, part));
+                }
+            });
+        }
+        for (hasher, part) in hashers.iter_mut().zip(parts()) {
+            for (&at, (stop, top)) in part.iter().zip(hasher.done.drain(..)) {
+                list[at].stop_hash = stop;
+                list[at].top = top;
+            }
         }
     }
 }
@@ -96,62 +103,77 @@ fn blocks_of(new: &New) -> usize {
     stop + new.chain.as_bytes().len()
 }
 
-/// The hashes of stops and tops of edges whose children are hashed, in their order.
-fn hashes_of(list: &[New], wave: &[usize]) -> Vec<(NodeHash, NodeHash)> {
-    let mut stops = Vec::with_capacity(wave.len());
-    let (mut bytes, mut ends) = (Vec::new(), Vec::new());
-    for &at in wave {
-        let node_bytes = match &list[at].stop {
-            NewStop::Kept(Stop::Row(_)) => 0,
-            NewStop::Kept(Stop::Leaf(value)) | NewStop::Leaf(value) => {
-                node_bytes_max(0, Some(value))
-            }
-            NewStop::Branch(branch) => node_bytes_max(branch.count, branch.value.as_deref()),
-        };
-        if bytes.len() + node_bytes > BYTES_AT_ONCE {
-            hash_stops(&mut bytes, &mut ends, &mut stops);
-        }
-        bytes.reserve(node_bytes);
-        match &list[at].stop {
-            NewStop::Kept(Stop::Row(_)) => {}
-            NewStop::Kept(Stop::Leaf(value)) | NewStop::Leaf(value) => {
-                put_node(&mut bytes, 0, [].into_iter(), Some(value));
-            }
-            NewStop::Branch(branch) => {
-                let hashes = branch.children().map(|(token, child)| match child {
-                    Child::Old(branch, at) => (token, branch.edge_at(at).top),
-                    Child::New(at) => (token, &list[at].top.0),
-                });
-                put_node(&mut bytes, branch.count, hashes, branch.value.as_deref());
-            }
-        }
-        if node_bytes > 0 {
-            ends.push(bytes.len());
-        }
-    }
-    hash_stops(&mut bytes, &mut ends, &mut stops);
-
-    let mut hashed = stops.into_iter();
-    let mut chains: Vec<ChainJob<'_>> = Vec::with_capacity(wave.len());
-    for &at in wave {
-        let hash = match &list[at].stop {
-            NewStop::Kept(Stop::Row(hash)) => hash.0,
-            _ => hashed.next().unwrap_or_default(),
-        };
-        chains.push(ChainJob { hash, tokens: list[at].chain.as_bytes() });
-    }
-    let stops: Vec<NodeHash> = chains.iter().map(|job| NodeHash(job.hash)).collect();
-    sha512::hash_chains(&mut chains);
-    stops.into_iter().zip(chains.into_iter().map(|job| NodeHash(job.hash))).collect()
+/// What one thread hashes with; kept from wave to wave.
+#[derive(Default)]
+struct Hasher {
+    /// Nodes, one after the other.
+    bytes: Vec<u8>,
+    /// Where each of them ends.
+    ends: Vec<usize>,
+    /// The hashes of those before.
+    stops: Vec<[u8; 32]>,
+    /// The hashes of stops and tops of the edges of a wave, in their order.
+    done: Vec<(NodeHash, NodeHash)>,
 }
 
-/// Hashes nodes, whose bytes follow each other up to their ends, and takes them away.
-fn hash_stops(bytes: &mut Vec<u8>, ends: &mut Vec<usize>, hashes: &mut Vec<[u8; 32]>) {
-    let starts = std::iter::once(0).chain(ends.iter().copied());
-    let nodes: Vec<&[u8]> = starts.zip(&*ends).map(|(start, end)| &bytes[start..*end]).collect();
-    let before = hashes.len();
-    hashes.resize(before + nodes.len(), [0; 32]);
-    sha512::hash_many(&nodes, &mut hashes[before..]);
-    bytes.clear();
-    ends.clear();
+impl Hasher {
+    /// Hashes edges whose children are hashed.
+    fn hash(&mut self, list: &[New], wave: &[usize]) {
+        self.stops.clear();
+        for &at in wave {
+            let node_bytes = match &list[at].stop {
+                NewStop::Kept(Stop::Row(_)) => continue,
+                NewStop::Kept(Stop::Leaf(value)) | NewStop::Leaf(value) => {
+                    node_bytes_max(0, Some(value))
+                }
+                NewStop::Branch(branch) => node_bytes_max(branch.count, branch.value.as_deref()),
+            };
+            if self.bytes.len() + node_bytes > BYTES_AT_ONCE {
+                self.hash_stops();
+            }
+            self.bytes.reserve(node_bytes);
+            match &list[at].stop {
+                NewStop::Kept(Stop::Row(_)) => {}
+                NewStop::Kept(Stop::Leaf(value)) | NewStop::Leaf(value) => {
+                    put_node(&mut self.bytes, 0, [].into_iter(), Some(value));
+                }
+                NewStop::Branch(branch) => {
+                    let hashes = branch.children().map(|(token, child)| match child {
+                        Child::Old(branch, at) => (token, branch.edge_at(at).top),
+                        Child::New(at) => (token, &list[at].top.0),
+                    });
+                    put_node(&mut self.bytes, branch.count, hashes, branch.value.as_deref());
+                }
+            }
+            self.ends.push(self.bytes.len());
+        }
+        self.hash_stops();
+
+        let mut hashed = self.stops.iter().copied();
+        let mut chains: Vec<ChainJob<'_>> = Vec::with_capacity(wave.len());
+        for &at in wave {
+            let hash = match &list[at].stop {
+                NewStop::Kept(Stop::Row(hash)) => hash.0,
+                _ => hashed.next().unwrap_or_default(),
+            };
+            chains.push(ChainJob { hash, tokens: list[at].chain.as_bytes() });
+        }
+        self.done.extend(chains.iter().map(|job| (NodeHash(job.hash), NodeHash(job.hash))));
+        sha512::hash_chains(&mut chains);
+        for ((_, top), job) in self.done.iter_mut().zip(chains) {
+            *top = NodeHash(job.hash);
+        }
+    }
+
+    /// Hashes the nodes that are there, and takes them away.
+    fn hash_stops(&mut self) {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        let nodes: Vec<&[u8]> =
+            starts.zip(&self.ends).map(|(start, end)| &self.bytes[start..*end]).collect();
+        let before = self.stops.len();
+        self.stops.resize(before + nodes.len(), [0; 32]);
+        sha512::hash_many(&nodes, &mut self.stops[before..]);
+        self.bytes.clear();
+        self.ends.clear();
+    }
 }
