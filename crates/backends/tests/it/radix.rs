@@ -10,6 +10,7 @@ mod errors;
 mod exchange;
 mod faults;
 mod faulty;
+mod golden;
 mod histories;
 mod proofs;
 mod pruning;

@@ -274,6 +274,32 @@ fn loads_give_equal_roots_on_every_back_end() {
     }
 }
 
+/// What `peers/transact` finds of the same keys with `transact` 0.4.7.
+#[test]
+fn loads_have_the_roots_of_transact() {
+    const SINGLE: [&str; 2] = [
+        "b21103515dbacd35666265c1a964a560c1eb22b231e62b16e2b97d48cb208128",
+        "7205fb20135dc960f4745ed445408f9efd84cfd775cfa9ca20604bd34eb40101",
+    ];
+    const BATCHES: &str = "19e6df88dab18a04ab55072c01525b0c08da86f75370e3252f40e1a1c5eaa511";
+    for (load, roots) in
+        [(Load::Single, &SINGLE[..]), (Load::Prune, &SINGLE), (Load::Batch, &[BATCHES; 2])]
+    {
+        let place = tempfile::tempdir().unwrap();
+        let report = done(&Cell {
+            back_end: BackEnd::Memory,
+            dir: place.path(),
+            durability: Durability::None,
+            load,
+            sizes: Sizes { commits: vec![1_000, 10_000], batches: 100, ..Sizes::default() },
+            seed: 8,
+            redis_urls: Vec::new(),
+        });
+        let found: Vec<&str> = report.figures.iter().map(|figure| figure.root.as_str()).collect();
+        assert_eq!(found, roots, "{load:?}");
+    }
+}
+
 #[test]
 fn a_durability_that_a_back_end_lacks_is_told_with_the_reason() {
     let place = tempfile::tempdir().unwrap();

@@ -52,6 +52,11 @@ pub(crate) struct Effect {
 }
 
 impl RowChanges {
+    /// None yet, with room for so many.
+    pub(crate) fn with_capacity(edges: usize) -> Self {
+        Self { edges: Vec::with_capacity(edges) }
+    }
+
     /// Counts spans of an edge. `content` is what its stop holds if it may be new.
     pub(crate) fn add(
         &mut self,

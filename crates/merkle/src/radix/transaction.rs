@@ -316,7 +316,7 @@ impl<'a> Transaction<'a> {
         at: usize,
         metadata: &[u8],
     ) -> Result<Committed> {
-        let mut rows = RowChanges::default();
+        let mut rows = RowChanges::with_capacity(built.nodes.len());
         let parent = edge.map_or(Root::EMPTY, |edge| edge.top);
         add_new(built, at, edge.map(|edge| edge.top), &mut rows, &self.core.cache);
         let Effect { added, .. } =

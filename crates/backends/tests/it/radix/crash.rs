@@ -19,7 +19,8 @@ use terrane_backends::{BtreeDatabase, BtreeOptions, LsmDatabase, LsmOptions};
 use terrane_io::fault::{FaultKind, FaultPlan, Repeat};
 use terrane_io::{Disk, SimDisk, Survival};
 use terrane_merkle::radix::{
-    Change, Error, INDEXES, Options, Prefix, PruneOptions, Pruned, Result, Root, Store, Tree,
+    Address, Change, Error, INDEXES, Options, Prefix, PruneOptions, Pruned, Result, Root, Store,
+    Tree,
 };
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
@@ -132,6 +133,8 @@ impl Script {
             script.moments.push(draft.now.clone());
         };
         let step = Step::Alone(draft.create());
+        add(&draft, step);
+        let step = Step::Alone(draft.wide(0));
         add(&draft, step);
         for _ in 0..4 {
             let step = Step::Alone(draft.commit(0));
@@ -325,6 +328,19 @@ impl Draft<'_> {
                 return Operation::Commit { tree, parent, changes, root };
             }
         }
+    }
+
+    /// A commit that makes a branch so wide that later ones are stored as differences from it.
+    fn wide(&mut self, tree: usize) -> Operation {
+        let address = |token: u8| [&[token * 7][..], &[token; 30]].concat();
+        let after: BTreeMap<Vec<u8>, Vec<u8>> =
+            (0..32).map(|token| (address(token), vec![token; 20])).collect();
+        let set = |(address, value): (&Vec<u8>, &Vec<u8>)| {
+            Change::Set(Address::new(address).unwrap(), value.clone())
+        };
+        let changes = after.iter().map(set).collect();
+        let root = self.now.model.add(tree, after);
+        Operation::Commit { tree, parent: Root::EMPTY, changes, root }
     }
 
     fn prune(&mut self, tree: usize) -> Operation {
