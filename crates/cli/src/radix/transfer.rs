@@ -118,10 +118,8 @@ impl ExportArgs {
         let signals = output.interrupts()?;
         let store = self.common.open_to_read()?;
         let tree = self.tree.find(&store)?;
-        let root = match self.all {
-            true => None,
-            false => Some(find_root(&tree, self.root.root.as_deref())?),
-        };
+        let named = || find_root(&tree, self.root.root.as_deref());
+        let root = if self.all { None } else { Some(named()?) };
         let bar = ByteBar::new("exporting", self.quiet);
         let export = |out: &mut dyn Write| match &root {
             Some(root) => tree.export(root, out).map(|done| (1, done.values, done.bytes)),

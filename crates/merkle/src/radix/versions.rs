@@ -157,6 +157,13 @@ fn version_key(id: VersionId) -> [u8; 9] {
     key
 }
 
+/// The version that a row is of by its key.
+#[expect(clippy::big_endian_bytes, reason = "keys are in the order of their numbers")]
+fn version_of_key(key: &[u8]) -> Option<VersionId> {
+    let id = key.strip_prefix(b"v")?.try_into().ok()?;
+    Some(VersionId(u64::from_be_bytes(id)))
+}
+
 #[expect(clippy::big_endian_bytes, reason = "keys are in the order of their numbers")]
 fn root_key(tree: TreeId, root: &Root) -> [u8; 5 + NODE_HASH_BYTES] {
     let mut key = [b'r'; 5 + NODE_HASH_BYTES];
@@ -670,7 +677,7 @@ impl Book {
                 self.roots.insert((u32::from_be_bytes(*tree), root), ids);
             }
             b'v' => {
-                let id = VersionId(u64::from_be_bytes(rest.try_into().map_err(|_| wrong_key())?));
+                let id = version_of_key(key).ok_or_else(wrong_key)?;
                 let version = read(key, row, version_in)?;
                 check_parent(id, &version).map_err(|Broken(rule)| corrupt(key, rule))?;
                 self.versions.insert(id, version);
@@ -701,14 +708,10 @@ impl Book {
     /// How many trees and versions the rows speak of, or have been of, that cannot be read.
     pub(crate) fn lost(&self) -> u64 {
         let broken = self.broken.iter().filter(|key| key.first() == Some(&b't')).count();
-        let of_version = |key: &Vec<u8>| {
-            let id = key.strip_prefix(b"v")?.try_into().ok()?;
-            Some(VersionId(u64::from_be_bytes(id)))
-        };
         let named = self.roots.values().filter_map(|ids| ids.newest);
         let named = named.chain(self.older.values().flatten().copied());
         let named = named.chain(self.versions.values().filter_map(|version| version.neighbour));
-        let named = named.chain(self.broken.iter().filter_map(of_version));
+        let named = named.chain(self.broken.iter().filter_map(|key| version_of_key(key)));
         let lost: BTreeSet<VersionId> =
             named.filter(|id| !self.versions.contains_key(id)).collect();
         (broken + lost.len()) as u64
