@@ -177,7 +177,7 @@ fn root() -> PathBuf {
 }
 
 fn shown(value: Option<&Value>, show: Show) -> String {
-    let Some(value) = value else { return "–".to_owned() };
+    let Some(value) = value.filter(|value| !value.is_null()) else { return "–".to_owned() };
     let Some(number) = value.as_f64() else {
         return value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     };
