@@ -78,16 +78,14 @@ pub(crate) fn verify(
                 checked = Checked::of(dir, redis, quiet)?.after(repaired, found);
             }
             Err(error) if error.class() == Class::Check => {
+                let failure = Failure::from(error);
+                let message = failure.message();
+                checked.problems.retain(|problem| problem.rule != message);
                 let database = database_path(dir);
                 let database = database.display();
-                checked.note(
-                    dir,
-                    None,
-                    format!(
-                        "{}; this is for the back-end: of lsm and btree repair {database}, of others restore a copy",
-                        Failure::from(error).message()
-                    ),
-                );
+                let advice =
+                    format!("repair {database} if it is of lsm or btree, else restore a copy");
+                checked.note(dir, None, format!("{message}; this is for the back-end: {advice}"));
             }
             Err(error) => return Err(error.into()),
         }

@@ -15,10 +15,6 @@ mod stats;
 
 mod hash;
 
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "the hashes of the radix state, which is to come")
-)]
 mod sha512;
 
 mod path;

@@ -142,50 +142,6 @@ pub(crate) fn hash_chain_steps(jobs: &mut [ChainJob<'_>]) -> Vec<[u8; HASH_BYTES
     hash_chain_steps_by(Engine::best(), jobs)
 }
 
-/// SHA-512 of the first blocks of a message, from which messages are hashed that begin with the same blocks.
-#[derive(Debug, Clone)]
-pub(crate) struct Midstate {
-    state: [u64; 8],
-    /// How many bytes are hashed; a multiple of [`BLOCK_BYTES`].
-    bytes: usize,
-}
-
-impl Midstate {
-    /// The states within a message after each `blocks` blocks of it.
-    ///
-    /// # Panics
-    /// When `blocks` is zero.
-    pub(crate) fn every(blocks: usize, message: &[u8]) -> Vec<Self> {
-        let mut state = INITIAL;
-        let mut bytes = 0;
-        message
-            .as_chunks::<BLOCK_BYTES>()
-            .0
-            .chunks_exact(blocks)
-            .map(|part| {
-                compress512(&mut state, part);
-                bytes += part.len() * BLOCK_BYTES;
-                Self { state, bytes }
-            })
-            .collect()
-    }
-
-    /// How many bytes of a message it stands for.
-    pub(crate) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    /// The hash of a message of which `rest` is all after the first [`Self::bytes`].
-    pub(crate) fn resume(&self, rest: &[u8]) -> [u8; HASH_BYTES] {
-        let mut state = self.state;
-        let (whole, _) = rest.as_chunks();
-        compress512(&mut state, whole);
-        let (tail, tail_blocks) = padded_tail(rest, self.bytes + rest.len());
-        compress512(&mut state, &tail[..tail_blocks]);
-        to_bytes(half(&state))
-    }
-}
-
 /// What several messages are hashed with.
 #[derive(Debug, Clone, Copy)]
 enum Engine {
@@ -394,7 +350,7 @@ struct MessageLane<'a> {
 
 impl<'a> MessageLane<'a> {
     fn new(index: usize, message: &'a [u8]) -> Self {
-        let (tail, tail_blocks) = padded_tail(message, message.len());
+        let (tail, tail_blocks) = padded_tail(message);
         Self { index, whole: message.as_chunks().0, tail, tail_blocks, done: 0 }
     }
 
@@ -507,16 +463,15 @@ fn store<S: Simd, V: SimdInt<S, Element = u64>, const WORDS: usize, const LANES:
 }
 
 /// What is left of a message after its whole blocks, with SHA-512's padding: one block or two, and how many.
-/// `rest` is the end of the message, from a boundary of blocks on; `bytes` is the length of all of it.
-fn padded_tail(rest: &[u8], bytes: usize) -> ([[u8; BLOCK_BYTES]; 2], usize) {
-    let (_, rest) = rest.as_chunks::<BLOCK_BYTES>();
+fn padded_tail(message: &[u8]) -> ([[u8; BLOCK_BYTES]; 2], usize) {
+    let (_, rest) = message.as_chunks::<BLOCK_BYTES>();
     let blocks = (rest.len() + PADDING_BYTES).div_ceil(BLOCK_BYTES);
     let mut tail = [[0; BLOCK_BYTES]; 2];
     let flat = &mut tail.as_flattened_mut()[..blocks * BLOCK_BYTES];
     flat[..rest.len()].copy_from_slice(rest);
     flat[rest.len()] = 0x80;
     let length = flat.last_chunk_mut().expect("a block is longer than the length");
-    *length = (bytes as u128 * 8).to_be_bytes();
+    *length = (message.len() as u128 * 8).to_be_bytes();
     (tail, blocks)
 }
 
@@ -817,24 +772,5 @@ mod tests {
                 assert_eq!(hash_chain_steps(&mut best.clone()).len(), steps.concat().len());
             }
         });
-    }
-
-    #[test]
-    fn a_resumed_hash_is_that_of_the_whole() {
-        let bytes: Vec<u8> = (0..4_000_u32).map(|at| ((at * 7) >> 2) as u8).collect();
-        for length in (0..1_100).chain([2_048, 3_999]) {
-            let message = &bytes[..length];
-            for blocks in [1, 2, 7] {
-                let states = Midstate::every(blocks, message);
-                assert_eq!(states.len(), length / (blocks * BLOCK_BYTES));
-                for (at, state) in states.iter().enumerate() {
-                    assert_eq!(state.bytes(), (at + 1) * blocks * BLOCK_BYTES);
-                    assert_eq!(state.resume(&message[state.bytes()..]), hash(message));
-                    // The same beginning with another end.
-                    let other = [&message[..state.bytes()], b"another end"].concat();
-                    assert_eq!(state.resume(b"another end"), hash(&other));
-                }
-            }
-        }
     }
 }

@@ -19,6 +19,9 @@ use super::trouble::{NAME, told};
 /// How often the client of a cluster tries again, in doubt at another server.
 const CLUSTER_RETRIES: u32 = 3;
 
+/// Attempts of what may be carried out twice.
+const ATTEMPTS_MAX: u32 = 3;
+
 /// How a call failed, by what is known of its outcome.
 #[derive(Debug)]
 pub(crate) enum Failure {
@@ -38,10 +41,24 @@ impl Failure {
         }
     }
 
-    /// Whether another connection may do better at once.
+    /// Whether another connection may do better at once: the server closed this one while it idled, or the process got a
+    /// signal, which ends a wait on a socket that has a timeout.
     pub(crate) fn may_be_stale(&self) -> bool {
         matches!(self, Self::Lost(error) if !error.is_timeout())
     }
+}
+
+/// Does what may be carried out twice, again while another connection may do better.
+fn again(
+    attempt: impl Fn() -> std::result::Result<Value, Failure>,
+) -> std::result::Result<Value, Failure> {
+    for _ in 1..ATTEMPTS_MAX {
+        match attempt() {
+            Err(failure) if failure.may_be_stale() => {}
+            outcome => return outcome,
+        }
+    }
+    attempt()
 }
 
 enum Client {
@@ -133,19 +150,17 @@ impl Link {
         })
     }
 
-    /// The same for a script that may be carried out twice: tries once more where a connection may just have been stale.
+    /// The same for a script that may be carried out twice.
     pub(crate) fn eval_again(&self, call: &Call<'_>) -> Result<Value> {
-        let name = call.script.name;
-        match self.eval(call) {
-            Err(failure) if failure.may_be_stale() => {
-                self.eval(call).map_err(|failure| failure.told(name))
-            }
-            outcome => outcome.map_err(|failure| failure.told(name)),
-        }
+        again(|| self.eval(call)).map_err(|failure| failure.told(call.script.name))
     }
 
-    /// Carries a command out that names no key, on the server that has the store.
+    /// Carries a command out that names no key and may be carried out twice, on the server that has the store.
     pub(crate) fn admin(&self, command: &Cmd) -> std::result::Result<Value, Failure> {
+        again(|| self.admin_once(command))
+    }
+
+    fn admin_once(&self, command: &Cmd) -> std::result::Result<Value, Failure> {
         self.with_connection(|connection| {
             self.count(&self.bytes_sent, sent(command));
             let value = match connection {

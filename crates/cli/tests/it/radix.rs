@@ -104,18 +104,25 @@ fn memory_replays_without_a_store() {
     assert!(message.contains("memory keeps nothing"), "{message}");
 }
 
+/// A server without a log of its own, where one can be started.
 #[cfg(feature = "redis")]
-#[test]
-fn redis_keeps_a_store_whose_directory_says_where_it_is() {
+fn server(place: &Place) -> Option<terrane::backends::redis::server::Server> {
     use terrane::backends::redis::server::{Server, is_installed};
     if !is_installed() {
         println!("skipped: redis-server is not installed");
-        return;
+        return None;
     }
+    let dir = place.path("server");
+    std::fs::create_dir(&dir).unwrap();
+    Some(Server::start(&dir, &["--appendonly", "no"]).unwrap())
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn redis_keeps_a_store_whose_directory_says_where_it_is() {
     let place = Place::new();
     let file = place.write("history", history().as_bytes());
-    std::fs::create_dir(place.path("server")).unwrap();
-    let server = Server::start(&place.path("server"), &["--appendonly", "no"]).unwrap();
+    let Some(server) = server(&place) else { return };
     let message = replay(&place, &[text(&file), "--backend", "redis"]).failed(2);
     assert!(message.contains("--redis-url"), "{message}");
     let url = server.url();
@@ -136,15 +143,9 @@ fn redis_keeps_a_store_whose_directory_says_where_it_is() {
 #[cfg(feature = "redis")]
 #[test]
 fn a_password_for_redis_is_given_to_each_command_and_written_nowhere() {
-    use terrane::backends::redis::server::{Server, is_installed};
-    if !is_installed() {
-        println!("skipped: redis-server is not installed");
-        return;
-    }
     let place = Place::new();
     let file = place.write("history", history().as_bytes());
-    std::fs::create_dir(place.path("server")).unwrap();
-    let server = Server::start(&place.path("server"), &["--appendonly", "no"]).unwrap();
+    let Some(server) = server(&place) else { return };
     server.command(&["ACL", "SETUSER", "ledger", "on", ">s3cret", "~*", "+@all"]).unwrap();
     server.command(&["ACL", "SETUSER", "default", "off"]).unwrap();
     let url = server.url().replace("//", "//ledger:s3cret@");

@@ -568,14 +568,15 @@ pub(crate) fn remove_version(
 }
 
 /// The number of the version that was made last of those that are there; 0 if there is none.
-#[expect(clippy::big_endian_bytes, reason = "keys are in the order of their numbers")]
 pub(crate) fn last_version(reader: &dyn Reader) -> Result<u64> {
     let mut cursor = reader.cursor(TABLE)?;
     cursor.seek(b"w")?;
     let Some((key, _)) = cursor.prev()? else { return Ok(0) };
-    let Some(id) = key.strip_prefix(b"v") else { return Ok(0) };
-    let id = id.try_into().map_err(|_| corrupt(&key, "length of the key"))?;
-    Ok(u64::from_be_bytes(id))
+    if key.first() != Some(&b'v') {
+        return Ok(0);
+    }
+    let id = version_of_key(&key).ok_or_else(|| corrupt(&key, "length of the key"))?;
+    Ok(id.0)
 }
 
 /// All rows, read by themselves.

@@ -356,28 +356,37 @@ fn every_altered_byte_and_every_length_of_a_stream_is_refused() {
     let stream = export(&tree(&source), &root);
     let store = fresh(&mut InMemory);
     let tree = tree(&store);
+    refuses_damage(&stream, |stream| tree.import(stream).map(drop), |_| false);
+    check_empty(&store);
+    assert_eq!(tree.import(&stream[..]).unwrap().root, root);
+}
+
+/// No altered bit and no shorter stream is taken; `is_other` says which errors there may be besides those of damage.
+fn refuses_damage(
+    stream: &[u8],
+    import: impl Fn(&[u8]) -> Result<(), ExchangeError>,
+    is_other: impl Fn(&ExchangeError) -> bool,
+) {
     for at in 0..stream.len() {
         for bit in 0..8 {
-            let mut altered = stream.clone();
+            let mut altered = stream.to_vec();
             altered[at] ^= 1 << bit;
-            let error = tree.import(&altered[..]).unwrap_err();
-            // A length that grew is noticed where the stream ends.
+            let error = import(&altered).unwrap_err();
             let is_typed = match &error {
+                // A length that grew is noticed where the stream ends.
                 ExchangeError::Damaged { at: found, .. } => *found >= at as u64,
                 ExchangeError::Unsupported { .. } => at < 12,
-                _ => false,
+                other => is_other(other),
             };
             assert!(is_typed, "byte {at}, bit {bit}: {error}");
         }
-        match tree.import(&stream[..at]) {
+        match import(&stream[..at]) {
             Err(ExchangeError::Damaged { at: found, rule: "it is cut short" }) => {
                 assert_eq!(found, at as u64);
             }
             other => panic!("cut to {at}: {other:?}"),
         }
     }
-    check_empty(&store);
-    assert_eq!(tree.import(&stream[..]).unwrap().root, root);
 }
 
 /// The metadata of the version was left behind, and so were all versions but one.
@@ -468,34 +477,21 @@ fn a_stream_of_all_versions_that_breaks_a_rule_is_refused_and_leaves_nothing() {
     assert_eq!((exported.versions, exported.changes), (3, 4));
     let store = fresh(&mut InMemory);
     let tree = tree(&store);
-    for at in 0..stream.len() {
-        for bit in 0..8 {
-            let mut altered = stream.clone();
-            altered[at] ^= 1 << bit;
-            let error = tree.import_all(&altered[..]).unwrap_err();
-            let is_typed = match &error {
-                ExchangeError::Damaged { at: found, .. } => *found >= at as u64,
-                ExchangeError::Unsupported { .. } => at < 12,
-                // Other changes, or another parent, before the next checksum.
-                ExchangeError::WrongRoot { .. } => true,
-                ExchangeError::Store(error) => matches!(**error, Error::AddressNotFound { .. }),
-                _ => false,
-            };
-            assert!(is_typed, "byte {at}, bit {bit}: {error}");
-        }
-        match tree.import_all(&stream[..at]) {
-            Err(ExchangeError::Damaged { at: found, rule: "it is cut short" }) => {
-                assert_eq!(found, at as u64);
-            }
-            other => panic!("cut to {at}: {other:?}"),
-        }
-    }
+    let is_other = |error: &ExchangeError| match error {
+        // Other changes, or another parent, before the next checksum.
+        ExchangeError::WrongRoot { .. } => true,
+        ExchangeError::Store(error) => matches!(**error, Error::AddressNotFound { .. }),
+        _ => false,
+    };
+    refuses_damage(&stream, |stream| tree.import_all(stream).map(drop), is_other);
     check_empty(&store);
     match tree.import(&stream[..]) {
         Err(ExchangeError::Unsupported { what: "content", .. }) => {}
         other => panic!("{other:?}"),
     }
     assert_eq!(tree.import_all(&stream[..]).unwrap().len(), 3);
+    let one = export(&from, &first);
+    assert_eq!(tree.import_all(&one[..]).unwrap()[0].root, first);
 }
 
 /// The metadata comes with one version, too; and a stream whose head is slow or wrong keeps nobody from committing.

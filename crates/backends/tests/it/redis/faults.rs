@@ -1,7 +1,7 @@
 //! Connections that break and servers that stop, at the moments where it matters: the outcome that is told is the true one, what
 //! was committed stays, and the same handle goes on.
 
-use terrane_backends::backend::{Database, Error, Table};
+use terrane_backends::backend::{Database, Durability, Error, Table};
 use terrane_backends::redis::server::{Cluster, Server};
 use terrane_backends::redis::{Options, Redis};
 
@@ -39,6 +39,23 @@ fn a_commit_that_was_lost_on_its_way_is_sent_again() {
     assert_eq!(put(&database, "key", b"MARK").unwrap(), 2);
     assert!(proxy.has_broken());
     assert_eq!(read(&database, "key").unwrap().unwrap(), b"MARK");
+}
+
+/// What may be done twice is: a connection that broke, or that a signal interrupted, failed the sync.
+#[test]
+fn a_sync_whose_connection_broke_is_done_on_another() {
+    let Some(running) = start(&["--appendonly", "no"]) else { return };
+    let proxy = Proxy::new(running.server.port());
+    let options = impatient(Options::server(proxy.url())).with_durability(Durability::None);
+    let database = Redis::open(options).unwrap();
+    put(&database, "key", b"1").unwrap();
+    for (mark, how) in [("SAVE", Break::Before), ("SAVE", Break::After), ("INFO", Break::After)] {
+        let before = database.counts().syncs;
+        proxy.break_at(mark, how);
+        database.sync().unwrap();
+        assert!(proxy.has_broken(), "{mark}");
+        assert_eq!(database.counts().syncs, before + 1);
+    }
 }
 
 /// A break after which the server stays away leaves the outcome unknown. Once the server is back, reads tell it.
