@@ -457,7 +457,8 @@ impl Database for BtreeDatabase {
         self.common.disk_bytes(&self.dir)
     }
 
-    /// Moves pages from the end of the file into free ones and cuts the file; pages that snapshots need stay.
+    /// Packs entries of half-empty leaves into fewer, moves pages from the end of the file into free ones and cuts the file; pages
+    /// that snapshots need stay.
     fn compact(&self) -> Result<()> {
         self.common.check_open("compact")?;
         let compacted = self.engine.index.compact();

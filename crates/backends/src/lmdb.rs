@@ -423,7 +423,15 @@ impl LmdbDatabase {
             read_heads(&data_path(&self.path, self.options.directory)).map_err(system)?
         };
         let is_own = |name: &[u8]| name == MAIN.as_bytes() || name.starts_with(INDEX.as_bytes());
-        if !environment.copy_packed(copy, is_own).map_err(lmdb)? {
+        let bytes = environment.used_bytes();
+        let full_or = |failure: Failure| match failure.kind {
+            // What LMDB makes of a write that was cut short.
+            Kind::Other if matches!(environment.has_room(bytes), Ok(false)) => {
+                full("disk, quota or size of a file", Some(failure.into()))
+            }
+            _ => lmdb(failure),
+        };
+        if !environment.copy_packed(copy, is_own).map_err(full_or)? {
             environment.copy(copy).map_err(lmdb)?;
         }
         Ok(heads)
@@ -661,6 +669,11 @@ impl Database for LmdbDatabase {
         self.with_open("compact", |_| Ok(()))?;
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         let State::Open(open) = &*state else { return Err(closed("compact")) };
+        // Another process would take the same name for its copy. LMDB has no lock on this file.
+        let data = File::open(data_path(&self.path, self.options.directory));
+        let data = data.map_err(|error| back_end_error("compact", error))?;
+        rustix::fs::flock(&data, FlockOperation::NonBlockingLockExclusive)
+            .map_err(|_| busy("another process compacts it"))?;
         let readers = self.readers.count();
         if readers > 0 {
             return Err(busy(&format!("{readers} snapshots live")));

@@ -625,7 +625,7 @@ impl Opening {
         Ok(Opened { store: self.open_marked(dir, &marker)?, _lock: lock })
     }
 
-    /// Takes out of the store of a directory what is damaged; see [`Store::repair`].
+    /// Takes out of the store of a directory what is damaged, and syncs what was done; see [`Store::repair`].
     ///
     /// # Errors
     /// As [`open`](Self::open), and those of `repair`.
@@ -634,8 +634,15 @@ impl Opening {
         let _lock = lock(dir)?;
         let database = self.database(dir, &marker)?;
         let repaired = Store::repair(&database, loss);
+        let synced = match (&repaired, self.durability) {
+            (Ok(done), Durability::None) if !done.is_clean() && !done.was_refused => {
+                database.sync()
+            }
+            _ => Ok(()),
+        };
         let closed = database.close();
         let repaired = repaired?;
+        synced?;
         closed?;
         Ok(repaired)
     }

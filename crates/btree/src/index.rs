@@ -699,7 +699,7 @@ impl Index {
     /// while lookups go on. Returns the bytes that the file became shorter by.
     ///
     /// Cost: reads each leaf; writes those that updates wait for, those that were packed, and each page behind the place where
-    /// the file could end. The file grows by a sixteenth meanwhile.
+    /// the file could end. The file grows by a sixteenth meanwhile; if a snapshot needs the leaves that were packed, no more are.
     ///
     /// # Errors
     /// As [`flush`](Self::flush), and [`Error::Corrupt`].
@@ -710,7 +710,6 @@ impl Index {
             writer.pack(core)?;
             loop {
                 let pages = writer.space.pages();
-                writer.apply_all(core)?;
                 let mut change = Move { limit: writer.space.used_pages() as PageNo };
                 let (tree, gone) = writer.rewrite(core, &mut change, &mut |_| {})?;
                 writer.space.change_all();

@@ -306,22 +306,29 @@ impl Writer {
     }
 
     /// Packs the entries of neighbouring leaves into fewer where that makes an eighth fewer. All that was flushed must be
-    /// applied.
+    /// applied. Ends before a damaged leaf, and once somebody reads the leaves that were let go, so that the file does not grow
+    /// by all of them.
     ///
     /// Cost: reads each leaf, writes those that are packed. The file grows by what is packed between two checkpoints.
     pub(crate) fn pack(&mut self, core: &Core) -> Result<()> {
+        let leaves_max = (self.space.used_pages() / HELD_PART).max(HELD_PAGES_MIN);
+        let fresh_max = self.limits.fresh_nodes;
+        let is_enough = |tree: &Tree, leaves| leaves >= leaves_max || tree.fresh_nodes > fresh_max;
         let mut from = Some(Vec::new());
         while let Some(start) = from {
             let tree = core.state()?.tree.as_ref().clone();
-            let leaves_max = (self.space.used_pages() / HELD_PART).max(HELD_PAGES_MIN);
-            let (tree, gone, next) = self.or_as_before(|writer| {
-                writer.change_from(core, tree, start, leaves_max, &mut Pack, &mut |_| {})
-            })?;
+            let packed = self.or_as_before(|writer| {
+                writer.change_from(core, tree, start, &is_enough, &mut Pack, &mut |_| {})
+            });
+            let (tree, gone, next) = match packed {
+                Err(Error::Corrupt { .. }) => return Ok(()),
+                packed => packed?,
+            };
             if !gone.is_empty() {
                 self.install(core, tree, gone);
                 self.free_gone(core)?;
             }
-            from = next;
+            from = next.filter(|_| self.space.held_pages() == 0);
         }
         Ok(())
     }
@@ -728,7 +735,7 @@ impl Writer {
     ) -> Result<(Tree, Vec<PageNo>)> {
         let tree = core.state()?.tree.as_ref().clone();
         let (tree, gone, _) = self.or_as_before(|writer| {
-            writer.change_from(core, tree, Vec::new(), u64::MAX, change, progress)
+            writer.change_from(core, tree, Vec::new(), &|_, _| false, change, progress)
         })?;
         Ok((tree, gone))
     }
@@ -746,13 +753,13 @@ impl Writer {
         done.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// The same from a key on, until so many leaves are written; also returns the key to go on from.
+    /// The same from a key on, until the tree and the number of leaves written are enough; also returns the key to go on from.
     fn change_from(
         &mut self,
         core: &Core,
         mut tree: Tree,
         mut from: Vec<u8>,
-        leaves_max: u64,
+        is_enough: &dyn Fn(&Tree, u64) -> bool,
         change: &mut dyn Change,
         progress: &mut dyn FnMut(u64),
     ) -> Result<(Tree, Vec<PageNo>, Option<Vec<u8>>)> {
@@ -765,7 +772,7 @@ impl Writer {
             leaves += step.leaves;
             progress(leaves);
             match step.high {
-                Some(high) if leaves < leaves_max => from = high,
+                Some(high) if !is_enough(&tree, leaves) => from = high,
                 high => return Ok((tree, gone, high)),
             }
         }

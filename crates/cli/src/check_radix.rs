@@ -43,9 +43,13 @@ struct Repair {
     versions: u64,
     dropped: Vec<Dropped>,
     unreadable: u64,
+    unreferenced: u64,
     named: Vec<String>,
     rows_removed: u64,
     rows_written: u64,
+    /// What is gone, or would be.
+    #[serde(skip)]
+    lost: u64,
 }
 
 #[derive(Serialize, Default)]
@@ -71,12 +75,13 @@ pub(crate) fn verify(
     let started = Instant::now();
     let mut checked = Checked::of(dir, redis, quiet)?;
     if let Some(loss) = repair.filter(|_| !checked.problems.is_empty()) {
-        let opening = redis.opening(None, DurabilityArg::Each);
-        match opening.repair(dir, loss) {
+        match mend(dir, redis, loss) {
             Ok(repaired) => {
                 let found = std::mem::take(&mut checked.problems);
                 checked = Checked::of(dir, redis, quiet)?.after(repaired, found);
             }
+            // What is wrong with the directory has been noted.
+            Err(radix_store::Error::Corrupt { .. }) => {}
             Err(error) if error.class() == Class::Check => {
                 let failure = Failure::from(error);
                 let message = failure.message();
@@ -91,7 +96,8 @@ pub(crate) fn verify(
         }
     }
     checked.repaired = checked.problems.iter().filter(|problem| problem.repaired).count() as u64;
-    let lost = checked.repair.as_ref().filter(|repair| !repair.was_refused).map_or(0, Repair::lost);
+    let lost = checked.repair.as_ref().filter(|repair| !repair.was_refused);
+    let lost = lost.map_or(0, |repair| repair.lost);
     checked.left = checked.problems.len() as u64 - checked.repaired + lost;
     checked.wall_s = started.elapsed().as_secs_f64();
     let failure = (checked.left > 0).then(|| {
@@ -101,8 +107,19 @@ pub(crate) fn verify(
     output::checked("verify", json, &checked, &checked.text(), failure.as_ref())
 }
 
+/// Repairs the store in a directory, durably.
+fn mend(dir: &Path, redis: &RedisArgs, loss: Loss) -> radix_store::Result<Repaired> {
+    let opening = |durability| redis.opening(None, durability);
+    match opening(DurabilityArg::Each).repair(dir, loss) {
+        // A server of Redis that does not sync each write is told to when it is done.
+        Err(error) if error.refusal().is_some() => opening(DurabilityArg::None).repair(dir, loss),
+        outcome => outcome,
+    }
+}
+
 impl Repair {
     fn new(repaired: Repaired) -> Self {
+        let lost = repaired.lost();
         let dropped = repaired.dropped.into_iter().map(|dropped| Dropped {
             version: number(dropped.id),
             tree: dropped.tree,
@@ -113,15 +130,12 @@ impl Repair {
             versions: repaired.kept,
             dropped: dropped.collect(),
             unreadable: repaired.unreadable,
+            unreferenced: repaired.unreferenced,
             named: repaired.named,
             rows_removed: repaired.rows_removed,
             rows_written: repaired.rows_written,
+            lost,
         }
-    }
-
-    /// Versions and trees that are gone.
-    fn lost(&self) -> u64 {
-        self.dropped.len() as u64 + self.unreadable
     }
 
     fn lines(&self) -> Vec<String> {
@@ -137,10 +151,14 @@ impl Repair {
                 count_of(self.unreadable, "row of a version or tree", "rows of versions and trees");
             lines.push(format!("{lost} cannot be read"));
         }
+        if self.unreferenced > 0 {
+            let stops = count_of(self.unreferenced, "row of a node", "rows of nodes");
+            lines.push(format!("no version that is left needs {stops}"));
+        }
         let named = if self.was_refused { "would be named" } else { "is named" };
         lines.extend(self.named.iter().map(|name| format!("a tree without a name {named} {name}")));
         lines.push(if self.was_refused {
-            "nothing was repaired, as versions would be lost: restore a copy, or add --accept-loss"
+            "nothing was repaired, as something would be lost: restore a copy, or add --accept-loss"
                 .to_owned()
         } else {
             let kept = count_of(self.versions, "version is", "versions are");

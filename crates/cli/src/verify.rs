@@ -34,8 +34,8 @@
 //! `rule`, `repaired`), `repaired`, `left`, `wall_s`, and `backend` (null for a store whose making was interrupted), `trees`,
 //! `versions`, `nodes`. `repair` is null if there was none, else it has `was_refused`, `versions` (that are whole), `dropped`
 //! (list of `version`, `tree`, null where that is not known, `root`), `unreadable` (versions and trees besides that are lost),
-//! `named` (names that trees were given whose own are lost), `rows_removed`, `rows_written`. Each that is lost counts as one
-//! that is `left`.
+//! `unreferenced` (rows of nodes that no version needs, perhaps the rest of one), `named` (names that trees were given whose own
+//! are lost), `rows_removed`, `rows_written`. Each that is dropped, unreadable or named counts as one that is `left`.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -155,6 +155,8 @@ struct Inner {
     /// Held shared by calls that look into the map, alone by what moves it.
     gate: RwLock<()>,
     write_map: bool,
+    /// Tables that can be open at a time.
+    tables_max: u32,
 }
 
 impl Inner {
@@ -208,7 +210,8 @@ impl Environment {
         // written is reached through LMDB only: no address of it leaves a call, see the module. Programs that change
         // files of others behind their back are out of any program's reach.
         let env = unsafe { open.flags(flags).open(path)? };
-        let inner = Inner { env, gate: RwLock::new(()), write_map: options.write_map };
+        let (write_map, tables_max) = (options.write_map, options.tables_max);
+        let inner = Inner { env, gate: RwLock::new(()), write_map, tables_max };
         if inner.write_map {
             inner.allocate(options.map_bytes as u64)?;
         }
@@ -351,19 +354,23 @@ impl Environment {
         Ok(file.sync_all()?)
     }
 
-    /// The same with pages as full as the entries allow: these are put into the copy in their order. The tables must have
-    /// the plain order of keys and one value for each; `is_plain` says so by name. Returns `false`, and there is no copy, if one
-    /// has not.
+    /// The same with pages as full as the entries allow: these are put into the copy in their order. Returns `false`, and there
+    /// is no copy, if there is a table that is not one's own by its name, or that has not the plain order of keys and one value for
+    /// each, or if there are more tables than may be open.
     ///
     /// # Errors
     /// As [`copy`](Self::copy).
-    pub fn copy_packed(&self, file: &Path, is_plain: impl Fn(&[u8]) -> bool) -> Outcome<bool> {
+    pub fn copy_packed(&self, file: &Path, is_own: impl Fn(&[u8]) -> bool) -> Outcome<bool> {
         let snapshot = self.snapshot()?;
-        let Some(names) = snapshot.names(is_plain)? else { return Ok(false) };
+        let Some(names) = snapshot.names(is_own)? else { return Ok(false) };
+        if names.len() > self.0.tables_max as usize {
+            return Ok(false);
+        }
         drop(File::create_new(file)?);
         let options = EnvironmentOptions {
             // Full pages are fewer, but for those that divide a large entry from the next.
-            map_bytes: 2 * self.used_bytes() as usize + COPIED_BYTES,
+            map_bytes: (2 * self.used_bytes() as usize).next_multiple_of(COPIED_BYTES)
+                + COPIED_BYTES,
             readers_max: 1,
             tables_max: names.len() as u32,
             directory: false,
@@ -578,17 +585,19 @@ impl Snapshot {
         Ok(self.len(table)? == 0)
     }
 
-    /// The names of all tables; `None` if one of them is not plain.
-    fn names(&self, is_plain: impl Fn(&[u8]) -> bool) -> Outcome<Option<Vec<String>>> {
+    /// The names of all tables; `None` if one of them is not one's own, or has flags.
+    fn names(&self, is_own: impl Fn(&[u8]) -> bool) -> Outcome<Option<Vec<String>>> {
         let _gate = self.inner.shared();
         let mut names = Vec::new();
         let Some(all) = self.inner.env.open_database::<Bytes, Bytes>(&self.txn, None)? else {
             return Ok(Some(names));
         };
         for entry in all.iter(&self.txn)? {
-            let (name, _) = entry?;
+            let (name, record) = entry?;
+            let has_flags =
+                record.get(TABLE_FLAGS).is_none_or(|flags| flags.iter().any(|b| *b != 0));
             match str::from_utf8(name) {
-                Ok(text) if is_plain(name) => names.push(text.to_owned()),
+                Ok(text) if is_own(name) && !has_flags => names.push(text.to_owned()),
                 _ => return Ok(None),
             }
         }
@@ -749,6 +758,9 @@ impl Transaction {
         Ok(self.end(RwTxn::commit).expect("taken when it is committed or dropped")?)
     }
 }
+
+/// Where the flags of a table stand in its record, `MDB_db`: none for the plain order of keys and one value for each.
+const TABLE_FLAGS: std::ops::Range<usize> = 4..6;
 
 /// Bytes of a head of LMDB's that are looked at: page header, then `MDB_meta` of a 64-bit little-endian machine.
 const HEAD_BYTES: usize = 152;

@@ -118,7 +118,7 @@ fn compaction_packs_half_empty_leaves() {
     let config = Config::variable().with_memory(4 << 20);
     let mut index = create(&disk, &config);
     let key = |number: u64| hash_key(number)[..20].to_vec();
-    let put: Vec<Vec<u8>> = (0..20_000).map(key).collect();
+    let put: Vec<Vec<u8>> = (0..40_000).map(key).collect();
     let updates: Vec<_> = put.iter().map(|key| Update::Replace(key, &[7; 60])).collect();
     for batch in updates.chunks(1_000) {
         index.commit(batch).unwrap();
@@ -127,9 +127,13 @@ fn compaction_packs_half_empty_leaves() {
     index.commit(&gone).unwrap();
     let snapshot = index.snapshot().unwrap();
     let before = content(snapshot.range::<&[u8]>(..).unwrap());
-    assert_eq!(before.len(), 10_000);
-    // Pages that a snapshot needs stay, and nothing else.
+    assert_eq!(before.len(), 20_000);
+    index.checkpoint().unwrap();
+    // What a snapshot needs stays, so a part of the file is packed and the rest left.
+    let sparse = index.stats().unwrap().file_bytes;
     index.compact().unwrap();
+    let held = index.stats().unwrap().file_bytes;
+    assert!(held < sparse * 3 / 2, "{held} of {sparse}");
     assert_eq!(content(snapshot.range::<&[u8]>(..).unwrap()), before);
     drop(snapshot);
     index.compact().unwrap();
@@ -144,7 +148,34 @@ fn compaction_packs_half_empty_leaves() {
     index = reopen(index, &disk, &config);
     assert_eq!(content(index.iter().unwrap()), before);
     index.close().unwrap();
-    assert_whole(&disk, 10_000);
+    assert_whole(&disk, 20_000);
+}
+
+/// A damaged leaf keeps its neighbours from being packed, and the file from nothing else.
+#[test]
+fn compaction_goes_on_behind_a_damaged_leaf() {
+    let disk = SimDisk::new(1);
+    let config = Config::variable().with_memory(1 << 20).with_buffer(0);
+    let index = create(&disk, &config);
+    for number in 0..2_000 {
+        index.replace(&hash_key(number), &[7; 100]).unwrap();
+    }
+    index.checkpoint().unwrap();
+    for number in 0..1_000 {
+        index.remove(&hash_key(number)).unwrap();
+    }
+    index.close().unwrap();
+    let is_needed = |page: &usize| {
+        let copy = disk.clone_disk();
+        ruin(&copy, &[*page]);
+        !check(&shared(&copy), dir(), &mut |_, _| {}).unwrap().problems.is_empty()
+    };
+    let page = pages_of(&disk, |kind| kind == LEAF).into_iter().find(is_needed).unwrap();
+    ruin(&disk, &[page]);
+    let index = Index::open(shared(&disk), dir(), &config).unwrap();
+    index.compact().unwrap();
+    let found = (1_000..2_000).filter(|n| matches!(index.find(&hash_key(*n)), Ok(Some(_)))).count();
+    assert!((900..1_000).contains(&found), "{found}");
 }
 
 /// What is added is removed again, odd keys at once and even ones later: nothing is left, not even a level; and ten times

@@ -95,7 +95,9 @@ fn without_passwords(word: &str) -> String {
     let value_at = word.find('=').filter(|_| is_option).map_or(0, |at| at + 1);
     let (option, value) = word.split_at(value_at);
     let shown = |part: &str| {
-        let is_url = part.contains(":/") && ["redis", "unix"].iter().any(|s| part.starts_with(s));
+        let scheme = part.split(':').next().unwrap_or_default().to_ascii_lowercase();
+        let is_server = ["redis", "valkey", "unix"].iter().any(|name| scheme.starts_with(name));
+        let is_url = is_server && part.contains(":/");
         if is_url { radix_store::without_user(part) } else { part.to_owned() }
     };
     let parts: Vec<String> = value.split(',').map(shown).collect();
@@ -111,6 +113,7 @@ mod tests {
         for (word, shown) in [
             ("--redis-url=redis://me:it@a:1,redis://:it@b", "--redis-url=redis://a:1,redis://b"),
             ("rediss://me:it@a/2", "rediss://a/2"),
+            ("VALKEYS://me:it@a/2", "VALKEYS://a/2"),
             ("unix:/run/a?pass=it", "unix:/run/a"),
             ("--dir=/data/a,b", "--dir=/data/a,b"),
             ("redis,lsm", "redis,lsm"),

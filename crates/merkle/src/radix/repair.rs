@@ -56,8 +56,11 @@ pub struct Repaired {
     pub was_refused: bool,
     /// Versions with damaged nodes, which are gone.
     pub dropped: Vec<Dropped>,
-    /// Versions and trees besides whose own rows were damaged, or missing although others name them.
+    /// Versions and trees besides whose own rows were damaged, or missing although others name them; names of trees that have
+    /// another one.
     pub unreadable: u64,
+    /// Stops that no version needs whose rows can be read: those of versions above, or of one of which nothing else is left.
+    pub unreferenced: u64,
     /// Trees whose names were lost, by the names that they were given.
     pub named: Vec<String>,
     /// Rows of nodes and of the bookkeeping that were removed.
@@ -73,10 +76,10 @@ impl Repaired {
         self.rows_removed == 0 && self.rows_written == 0
     }
 
-    /// Whether a version, a tree or a name of one is lost.
+    /// How many versions, trees and names of trees are lost.
     #[must_use]
-    pub fn has_lost(&self) -> bool {
-        !self.dropped.is_empty() || self.unreadable > 0 || !self.named.is_empty()
+    pub fn lost(&self) -> u64 {
+        self.dropped.len() as u64 + self.unreadable + self.named.len() as u64
     }
 }
 
@@ -87,8 +90,8 @@ impl Store {
     /// whose name is lost and that has versions is named `recovered-` and its number. What it does is one transaction. The
     /// metadata map is left alone. Copy the database before.
     ///
-    /// With [`Loss::Refused`] it only does what loses nothing: counts of spans, which versions a root has, chains and
-    /// differences that nothing needs.
+    /// With [`Loss::Refused`] it only does what loses nothing: counts of spans and of differences, which versions a root has, the
+    /// rows of chains; and nothing if a stop is there that no version needs, of which a version may be all that is left.
     ///
     /// Cost: reads all rows, some of them two or three times; hashes all nodes; some 250 bytes of memory for each stop; holds the
     /// writer.
@@ -116,7 +119,7 @@ impl Store {
             Ok(()) | Err(Error::CorruptRow { .. }) => {}
             Err(other) => return Err(other),
         }
-        let mut repaired = Repaired { unreadable: book.lost(), ..Repaired::default() };
+        let mut repaired = Repaired { unreadable: book.lost_versions(), ..Repaired::default() };
         let mut changes = Vec::new();
         let head = {
             let cache = NodeCache::new(CACHE_BYTES);
@@ -125,13 +128,14 @@ impl Store {
             let trees = trees_of(&book, &kept, &mut repaired);
             let rows = versions::rows(&trees, &kept);
             compare_bookkeeping(&*writer, rows, &mut changes)?;
-            compare_nodes(&nodes, &kept, &mut changes)?;
-            head_of(&book, &trees, versions::last_version(&*writer)?)
+            repaired.unreferenced = compare_nodes(&nodes, &kept, &mut changes)?;
+            head_of(&book, &trees)
         };
         repaired.rows_removed = changes.iter().filter(|(.., value)| value.is_none()).count() as u64;
         repaired.rows_written = changes.len() as u64 - repaired.rows_removed;
         repaired.rows_written += u64::from(book.head != Some(head));
-        repaired.was_refused = loss == Loss::Refused && repaired.has_lost();
+        let may_lose = repaired.lost() > 0 || repaired.unreferenced > 0;
+        repaired.was_refused = loss == Loss::Refused && may_lose;
         if repaired.is_clean() || repaired.was_refused {
             return Ok(repaired);
         }
@@ -254,6 +258,7 @@ fn trees_of(
     let mut known = BTreeSet::new();
     let mut trees = book.trees.clone();
     trees.retain(|_, tree| known.insert(*tree));
+    let doubled = (book.trees.len() - trees.len()) as u64;
     for version in kept.values() {
         if known.insert(version.tree) {
             let mut name = format!("recovered-{}", version.tree);
@@ -264,17 +269,20 @@ fn trees_of(
             trees.insert(name, version.tree);
         }
     }
+    // A row that cannot be read may have had the name of one of these.
+    let unreadable = book.lost_trees().saturating_sub(repaired.named.len() as u64);
+    repaired.unreadable += unreadable + doubled;
     trees
 }
 
 /// The head, with no transaction more, and numbers that were not given.
-fn head_of(book: &Book, trees: &BTreeMap<String, TreeId>, last_version: u64) -> Head {
+fn head_of(book: &Book, trees: &BTreeMap<String, TreeId>) -> Head {
     let unknown = Head { transactions: TRANSACTIONS_UNKNOWN, ..Head::NEW };
     let head = book.head.unwrap_or(unknown);
     let next_tree = trees.values().max().map_or(1, |tree| tree.saturating_add(1));
     Head {
         next_tree: head.next_tree.max(next_tree),
-        last_version: head.last_version.max(last_version),
+        last_version: head.last_version.max(book.last_version()),
         transactions: head.transactions,
     }
 }
@@ -298,12 +306,13 @@ fn compare_bookkeeping(
     Ok(())
 }
 
-/// Notes what the main table has otherwise than what versions need.
+/// Notes what the main table has otherwise than what versions need; answers how many stops are whose rows can be read and that
+/// none needs.
 fn compare_nodes(
     nodes: &Nodes<'_>,
     kept: &BTreeMap<VersionId, Version>,
     changes: &mut Vec<RowChange>,
-) -> Result<()> {
+) -> Result<u64> {
     let mut wanted: BTreeMap<RowKey, Wanted> = BTreeMap::new();
     for version in kept.values() {
         let neighbour = version.neighbour.and_then(|id| kept.get(&id));
@@ -325,6 +334,7 @@ fn compare_nodes(
     let has_many = |stop: &Wanted| stop.chains.len() > CHAINS_IN_ROW_MAX;
     let mut spilled: BTreeSet<RowKey> =
         wanted.iter().filter(|(_, stop)| has_many(stop)).map(|(key, _)| *key).collect();
+    let mut unreferenced = 0;
     let mut cursor = nodes.reader.cursor(Table::Main)?;
     while let Some((key, row)) = cursor.next()? {
         let own = key.first_chunk::<ROW_KEY_BYTES>();
@@ -345,6 +355,8 @@ fn compare_nodes(
                 true
             });
         if !is_wanted {
+            let stop: Option<&RowKey> = key.as_slice().try_into().ok();
+            unreferenced += u64::from(stop.is_some_and(|stop| Row::decode(stop, &row).is_ok()));
             changes.push((Table::Main, key, None));
         }
     }
@@ -378,7 +390,7 @@ fn compare_nodes(
             }
         }
     }
-    Ok(())
+    Ok(unreferenced)
 }
 
 /// What is taken of the row of a stop as it is stored. It has been read before, and hashes to its name.

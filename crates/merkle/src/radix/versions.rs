@@ -706,16 +706,26 @@ impl Book {
         older.chain(ids.newest).collect()
     }
 
-    /// How many trees and versions the rows speak of, or have been of, that cannot be read.
-    pub(crate) fn lost(&self) -> u64 {
-        let broken = self.broken.iter().filter(|key| key.first() == Some(&b't')).count();
-        let named = self.roots.values().filter_map(|ids| ids.newest);
-        let named = named.chain(self.older.values().flatten().copied());
-        let named = named.chain(self.versions.values().filter_map(|version| version.neighbour));
-        let named = named.chain(self.broken.iter().filter_map(|key| version_of_key(key)));
-        let lost: BTreeSet<VersionId> =
-            named.filter(|id| !self.versions.contains_key(id)).collect();
-        (broken + lost.len()) as u64
+    /// How many versions the rows speak of, or have been of, that cannot be read.
+    pub(crate) fn lost_versions(&self) -> u64 {
+        let mut named: BTreeSet<VersionId> =
+            self.broken.iter().filter_map(|key| version_of_key(key)).collect();
+        named.extend(self.roots.values().filter_map(|ids| ids.newest));
+        named.extend(self.older.values().flatten());
+        named.extend(self.versions.values().filter_map(|version| version.neighbour));
+        named.extend(self.versions.values().filter_map(|version| version.dependents.newest));
+        named.iter().filter(|id| !self.versions.contains_key(id)).count() as u64
+    }
+
+    /// How many rows of trees there are that cannot be read.
+    pub(crate) fn lost_trees(&self) -> u64 {
+        self.broken.iter().filter(|key| key.first() == Some(&b't')).count() as u64
+    }
+
+    /// The number of the version that was made last of those that have a row, also one that cannot be read; 0 if there is none.
+    pub(crate) fn last_version(&self) -> u64 {
+        let broken = self.broken.iter().filter_map(|key| version_of_key(key));
+        self.versions.keys().copied().chain(broken).max().map_or(0, |id| id.0)
     }
 
     /// Keys of rows whose older versions are there although the row is not.

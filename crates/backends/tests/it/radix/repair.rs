@@ -10,7 +10,7 @@ use std::sync::Arc;
 use terrane_backends::Memory;
 use terrane_backends::backend::{Database, Table};
 use terrane_backends::conformance::Subject;
-use terrane_merkle::radix::{Error, INDEXES, Loss, Options, Repaired, Root, Store, Tree};
+use terrane_merkle::radix::{Error, INDEXES, Loss, Options, Repaired, Root, Store, Tree, VERSIONS};
 
 use super::damage::{State, flipped, in_memory, make, rows, write};
 use super::words::{assert_whole, commit, content, leaves, prune, set};
@@ -43,7 +43,7 @@ fn repair(database: &Arc<dyn Database>, states: &[State], what: &str) -> usize {
     let damaged = content(&**database);
     let copy = in_memory(&damaged);
     let refused = Store::repair(&copy, Loss::Refused).unwrap();
-    assert_eq!(refused.was_refused, refused.has_lost(), "{what}");
+    assert_eq!(refused.was_refused, refused.lost() + refused.unreferenced > 0, "{what}");
     if refused.was_refused {
         assert_eq!(content(&*copy), damaged, "{what}");
     } else {
@@ -140,6 +140,48 @@ fn a_store_that_is_whole_is_left_as_it_is() {
     let before = content(&*database);
     assert!(Store::repair(&database, Loss::Accepted).unwrap().is_clean());
     assert_eq!(content(&*database), before);
+}
+
+/// Nothing names a version whose own row and that of its root are gone but its parent; and of the first one only nodes are left.
+#[test]
+fn a_version_of_which_little_is_left_is_not_given_up_silently() {
+    let database: Arc<dyn Database> = Arc::new(Memory::new(&INDEXES).unwrap());
+    let store = open(&database).unwrap();
+    let tree = store.create_tree("tree").unwrap();
+    let one = commit(&tree, &Root::EMPTY, &[set("aa", vec![7; 70])]);
+    commit(&tree, &one, &[set("bb", vec![8; 70])]);
+    let whole = content(&*database);
+    for last in [2, 1] {
+        for (key, _) in &whole[VERSIONS] {
+            let number = key.last().copied().unwrap_or_default();
+            if key[0] == b'r' || key[0] == b'v' && number >= last {
+                write(&database, VERSIONS, key, None);
+            }
+        }
+        let before = content(&*database);
+        let refused = Store::repair(&database, Loss::Refused).unwrap();
+        assert!(refused.was_refused, "{refused:?}");
+        assert_eq!((refused.lost() > 0, refused.unreferenced > 0), (last == 2, true));
+        assert_eq!(content(&*database), before);
+    }
+    let repaired = Store::repair(&database, Loss::Accepted).unwrap();
+    assert!(!repaired.was_refused && repaired.rows_removed > 0, "{repaired:?}");
+    assert_eq!(database.reader().unwrap().count(Table::Main).unwrap(), 0);
+}
+
+/// A name that was given and a name that was left, of one tree.
+#[test]
+fn a_tree_with_two_names_is_told() {
+    let database: Arc<dyn Database> = Arc::new(Memory::new(&INDEXES).unwrap());
+    let store = open(&database).unwrap();
+    let tree = store.create_tree("old").unwrap();
+    commit(&tree, &Root::EMPTY, &[set("aa", "value")]);
+    let before = content(&*database);
+    let row = before[VERSIONS].iter().find(|(key, _)| key[0] == b't').unwrap();
+    store.rename_tree("old", "new").unwrap();
+    write(&database, VERSIONS, &row.0, Some(&row.1));
+    let refused = Store::repair(&database, Loss::Refused).unwrap();
+    assert!(refused.was_refused && refused.lost() == 1, "{refused:?}");
 }
 
 /// A repair must not make a store out of somebody else's entries.
