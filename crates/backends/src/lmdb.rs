@@ -408,7 +408,8 @@ impl LmdbDatabase {
         Error::Poisoned { back_end: NAME }
     }
 
-    /// Writes a copy without free pages beside the file, packed unless others have tables in it; gives the heads that the file had before.
+    /// Writes a copy without free pages beside the file, packed unless others have tables in it; gives the heads that the file
+    /// had before.
     fn copy_compact(&self, environment: &Environment, copy: &Path) -> Result<Vec<u8>> {
         let system = |error: std::io::Error| back_end_error("compact", error);
         match std::fs::remove_file(copy) {
@@ -431,9 +432,9 @@ impl LmdbDatabase {
             }
             _ => lmdb(failure),
         };
-        if !environment.copy_packed(copy, is_own).map_err(full_or)? {
-            environment.copy(copy).map_err(lmdb)?;
-        }
+        let packed = environment.copy_packed(copy, is_own);
+        let copied = packed.and_then(|done| if done { Ok(()) } else { environment.copy(copy) });
+        copied.map_err(full_or)?;
         Ok(heads)
     }
 
@@ -656,8 +657,8 @@ impl Database for LmdbDatabase {
         Ok(bytes)
     }
 
-    /// Replaces the file by a copy without free pages, whose other pages are full. Waits for the writer and for calls that run; needs the file alone.
-    /// Whatever fails, the database goes on with the file that it had.
+    /// Replaces the file by a copy without free pages, whose other pages are full. Waits for the writer and for calls that run;
+    /// needs the file alone. Whatever fails, the database goes on with the file that it had.
     ///
     /// Cost: reads what is in use, writes it once, one sync.
     ///

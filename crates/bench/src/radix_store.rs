@@ -399,7 +399,8 @@ pub fn database_path(dir: &Path) -> PathBuf {
     dir.join(DATABASE)
 }
 
-/// A URL of a server without what says who asks: user and password before the host, and all of the query but what is known to be neither.
+/// A URL of a server without what says who asks: user and password before the host, and all of the query but what is known to be
+/// neither.
 #[must_use]
 pub fn without_user(url: &str) -> String {
     let url = url.split('#').next().unwrap_or_default();

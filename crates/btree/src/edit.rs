@@ -35,8 +35,10 @@ pub(crate) trait Change {
     /// Whether the leaf that is for a range, and stands on that page, is to change.
     fn touches(&mut self, fences: Fences<'_>, page: PageNo) -> bool;
 
-    /// The new entries of a leaf; `None` if they stay as they are.
-    fn apply(&mut self, fences: Fences<'_>, entries: &Block) -> Option<Block>;
+    /// The new entries of a leaf; `None` if it stays as it is. Unless told otherwise it is written anew with those that it has.
+    fn apply(&mut self, _fences: Fences<'_>, entries: &Block) -> Option<Block> {
+        (!entries.is_empty()).then(|| entries.clone())
+    }
 
     /// Whether the node on that page is to be written anew though no leaf below it changes.
     fn moves(&self, _page: PageNo) -> bool {
@@ -191,9 +193,12 @@ impl Edit<'_> {
         let (mut path, mut row) = self.descend(from)?;
         let (mut pieces, low, high) = self.change_leaves(&row, from, change)?;
         let is_kept = |piece: &Piece| matches!(piece, Piece::Kept(_));
-        let is_packed = change.packs() && self.pack(&mut pieces, &row);
-        let stays = pieces.iter().all(is_kept) && !self.gone.iter().any(|&page| change.moves(page));
-        if stays || change.packs() && !is_packed {
+        let stays = if change.packs() {
+            !self.pack(&mut pieces, &row)
+        } else {
+            pieces.iter().all(is_kept) && !self.gone.iter().any(|&page| change.moves(page))
+        };
+        if stays {
             (self.tree, self.gone) = (before, Vec::new());
             return Ok((low, high, 0));
         }
@@ -301,7 +306,7 @@ impl Edit<'_> {
             let high = pieces.get(at + 1).map(Piece::low).or(row.high.as_deref());
             after += leaf::divide(block, self.pager.sizes, Fences { low, high }).len();
         }
-        after * 8 <= before * 7
+        after < before && after * 8 <= before * 7
     }
 
     /// Joins leaves that became too empty with a neighbour. One with none that can be read stays as it is.

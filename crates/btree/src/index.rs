@@ -833,10 +833,6 @@ impl Change for Move {
         page >= self.limit
     }
 
-    fn apply(&mut self, _fences: Fences<'_>, entries: &Block) -> Option<Block> {
-        (!entries.is_empty()).then(|| entries.clone())
-    }
-
     fn moves(&self, page: PageNo) -> bool {
         page >= self.limit
     }

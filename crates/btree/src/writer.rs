@@ -124,23 +124,6 @@ struct Drain<'a> {
     until: Option<Vec<u8>>,
 }
 
-/// Packs leaves; changes no entry.
-struct Pack;
-
-impl Change for Pack {
-    fn touches(&mut self, _fences: Fences<'_>, _page: PageNo) -> bool {
-        true
-    }
-
-    fn apply(&mut self, _fences: Fences<'_>, entries: &Block) -> Option<Block> {
-        (!entries.is_empty()).then(|| entries.clone())
-    }
-
-    fn packs(&self) -> bool {
-        true
-    }
-}
-
 impl Drain<'_> {
     /// Where the updates of a range end, as far as they are drained now.
     fn end<'b>(&'b self, high: Option<&'b [u8]>) -> Option<&'b [u8]> {
@@ -175,6 +158,19 @@ impl Change for Drain<'_> {
         let state = self.core.state().ok()?;
         let high = self.end(fences.high);
         Some(block::apply(entries, state.pending.range(fences.low, high)))
+    }
+}
+
+/// Packs leaves; changes no entry.
+struct Pack;
+
+impl Change for Pack {
+    fn touches(&mut self, _fences: Fences<'_>, _page: PageNo) -> bool {
+        true
+    }
+
+    fn packs(&self) -> bool {
+        true
     }
 }
 
@@ -753,7 +749,8 @@ impl Writer {
         done.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// The same from a key on, until the tree and the number of leaves written are enough; also returns the key to go on from.
+    /// Changes leaves in turn from a key on, until the tree and the number of those written are enough; returns the tree, the
+    /// pages that it does not have, and the key to go on from.
     fn change_from(
         &mut self,
         core: &Core,

@@ -343,9 +343,9 @@ impl Branch {
         (0..self.len()).map(|at| (self.token_at(at), self.edge_at(at)))
     }
 
-    /// The tokens of the children in which the other branch may differ, ascending, where that can be told without a look at
-    /// them: both have the same base.
-    pub(crate) fn tokens_apart(&self, other: &Self) -> Option<Vec<u8>> {
+    /// The places of the children that the other branch may not have so, where that can be told without a look at all of them:
+    /// both have the same base.
+    pub(crate) fn places_apart(&self, other: &Self) -> Option<Vec<usize>> {
         if !Arc::ptr_eq(&self.whole, &other.whole) {
             return None;
         }
@@ -356,7 +356,7 @@ impl Branch {
         }
         tokens.sort_unstable();
         tokens.dedup();
-        Some(tokens)
+        Some(tokens.into_iter().filter_map(|token| self.find(token)).collect())
     }
 
     /// Tokens and hashes of the children.

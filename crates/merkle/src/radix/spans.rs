@@ -145,13 +145,13 @@ fn walk(
         .collect::<Result<_>>()?;
     path.extend(edge.chain.as_bytes());
     let Loaded::Branch(branch) = nodes.load_whole(&Place { node, path })? else { return Ok(()) };
-    let known = match &base {
-        Stand::Stop(_, Some(base)) => branch.tokens_apart(base),
+    let apart = match &base {
+        Stand::Stop(_, Some(base)) => branch.places_apart(base),
         _ => None,
     };
-    let tokens = known.unwrap_or_else(|| (0..branch.len()).map(|at| branch.token_at(at)).collect());
-    for token in tokens {
-        let Some(child) = branch.child(token) else { continue };
+    for at in apart.unwrap_or_else(|| (0..branch.len()).collect()) {
+        let token = branch.token_at(at);
+        let child = branch.edge_at(at);
         // Most children are in both.
         if let Stand::Stop(_, Some(base)) = &base
             && base.child(token).is_some_and(|other| other.top == child.top)
