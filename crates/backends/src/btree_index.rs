@@ -46,7 +46,7 @@ impl IndexEngine for BtreeIndexes {
             let path = dir.join(&entry.name);
             match entry.kind {
                 EntryKind::Directory => self.remove(disk, &path)?,
-                EntryKind::File | EntryKind::Other => disk.remove(&path)?,
+                EntryKind::File | EntryKind::Link | EntryKind::Other => disk.remove(&path)?,
             }
         }
         Ok(disk.remove_dir(dir)?)

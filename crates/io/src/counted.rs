@@ -5,14 +5,14 @@
 
 use std::any::Any;
 use std::ops::Sub;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::clock::Clock;
 use crate::disk::{
-    Access, Direction, Disk, DiskFile, Entry, EntryKind, IoQueue, LockGuard, OpenMode, QueueKind,
-    Request,
+    Access, Anchor, Direction, Disk, DiskFile, Entry, EntryKind, IoQueue, LockGuard, OpenMode,
+    QueueKind, Request,
 };
 use crate::error::Result;
 use crate::queue_above::{Below, QueueAbove};
@@ -111,7 +111,7 @@ fn count(counter: &AtomicU64, by: usize) {
 impl Counters {
     pub(crate) fn open(&self, mode: OpenMode) {
         count(&self.opens, 1);
-        if matches!(mode, OpenMode::CreateNew | OpenMode::Truncate) {
+        if mode.creates() {
             count(&self.creates, 1);
         }
     }
@@ -203,6 +203,14 @@ impl CountedDisk {
 }
 
 impl Disk for CountedDisk {
+    fn anchor(&self, dir: &Path) -> Result<Box<dyn Anchor>> {
+        self.inner.anchor(dir)
+    }
+
+    fn absolute(&self, path: &Path) -> Result<PathBuf> {
+        self.inner.absolute(path)
+    }
+
     fn open(&self, path: &Path, mode: OpenMode, access: Access) -> Result<Arc<dyn DiskFile>> {
         self.counters.open(mode);
         let inner = self.inner.open(path, mode, access)?;
@@ -252,6 +260,11 @@ impl Disk for CountedDisk {
     fn lock(&self, path: &Path) -> Result<Box<dyn LockGuard>> {
         self.counters.lock();
         self.inner.lock(path)
+    }
+
+    fn lock_shared(&self, path: &Path) -> Result<Box<dyn LockGuard>> {
+        self.counters.lock();
+        self.inner.lock_shared(path)
     }
 
     fn is_locked(&self, path: &Path) -> Result<bool> {

@@ -20,6 +20,7 @@ use std::sync::Arc;
 
 use crate::aligned::AlignedBuf;
 use crate::clock::Clock;
+pub use crate::entry_kind::EntryKind;
 use crate::error::{Error, Result};
 
 /// How a file is to be opened.
@@ -31,8 +32,20 @@ pub enum OpenMode {
     ReadWrite,
     /// For reading and writing; the file must not exist yet.
     CreateNew,
-    /// For reading and writing; an existing file is emptied.
+    /// As [`CreateNew`](Self::CreateNew), for a file that others must not read: its permissions are
+    /// [`FileModes::private`](crate::FileModes::private).
+    CreatePrivate,
+    /// For reading and writing; an existing file is emptied, under all of its names. Files of a store
+    /// are removed and made with [`CreateNew`](Self::CreateNew) instead.
     Truncate,
+}
+
+impl OpenMode {
+    /// Whether the mode can bring a file into being.
+    #[must_use]
+    pub fn creates(self) -> bool {
+        matches!(self, Self::CreateNew | Self::CreatePrivate | Self::Truncate)
+    }
 }
 
 /// Whether reads and writes go through the page cache.
@@ -44,17 +57,6 @@ pub enum Access {
     Direct,
 }
 
-/// What a name in a directory stands for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum EntryKind {
-    /// A regular file.
-    File,
-    /// A directory.
-    Directory,
-    /// Anything else.
-    Other,
-}
-
 /// A name in a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
@@ -64,7 +66,16 @@ pub struct Entry {
     pub kind: EntryKind,
 }
 
-/// An exclusive lock on a file; released on drop, and by the system when the process ends.
+/// Keeps a directory anchored; see [`Disk::anchor`].
+pub trait Anchor: Send + Sync + Debug {}
+
+/// An anchor of a disk that has no links to follow.
+#[derive(Debug)]
+struct NoLinks;
+
+impl Anchor for NoLinks {}
+
+/// A lock on a file; released on drop, and by the system when the process ends.
 pub trait LockGuard: Send + Sync + Debug {}
 
 /// How a disk carries out queued requests.
@@ -95,6 +106,32 @@ impl QueueKind {
 
 /// A file system as engines see it. All paths are taken as they are; none is searched for.
 pub trait Disk: Send + Sync + Debug {
+    /// Anchors a directory: as long as the guard lives, every path below `dir` is resolved from the
+    /// directory that `dir` names now, and neither a symbolic link nor a FIFO, socket or device below
+    /// it is followed or opened: [`WrongKind`](crate::Error::WrongKind). Of nested anchors the
+    /// innermost counts. Engines anchor the directory of a store before they look into it.
+    ///
+    /// Cost: one open directory.
+    ///
+    /// # Errors
+    /// [`Io`](crate::Error::Io) if there is no such directory.
+    fn anchor(&self, dir: &Path) -> Result<Box<dyn Anchor>> {
+        match self.kind(dir)? {
+            Some(EntryKind::Directory) => Ok(Box::new(NoLinks)),
+            // Fails as a directory does that is not there.
+            _ => self.list(dir).map(|_| Box::new(NoLinks) as Box<dyn Anchor>),
+        }
+    }
+
+    /// The same path from the root on, so that it means the same after a change of the working
+    /// directory. Links stay as they are.
+    ///
+    /// # Errors
+    /// [`Io`](crate::Error::Io) if the working directory is gone.
+    fn absolute(&self, path: &Path) -> Result<PathBuf> {
+        Ok(path.to_owned())
+    }
+
     /// Opens a file. A file system that refuses direct I/O gives a buffered file instead.
     ///
     /// # Errors
@@ -155,7 +192,15 @@ pub trait Disk: Send + Sync + Debug {
     /// [`Locked`](crate::Error::Locked) if any other handle holds it, [`Io`](crate::Error::Io).
     fn lock(&self, path: &Path) -> Result<Box<dyn LockGuard>>;
 
-    /// Whether somebody holds the [`lock`](Self::lock) of a file; no, if there is no such file. Changes nothing,
+    /// Takes a shared lock on a file that is there, without waiting: as long as it is held nobody gets
+    /// the exclusive one. Needs no right but to read the file, and changes nothing.
+    ///
+    /// # Errors
+    /// [`Locked`](crate::Error::Locked) if another handle holds the [`lock`](Self::lock),
+    /// [`Io`](crate::Error::Io), of kind `NotFound` if there is no such file.
+    fn lock_shared(&self, path: &Path) -> Result<Box<dyn LockGuard>>;
+
+    /// Whether somebody holds the exclusive [`lock`](Self::lock) of a file; no, if there is no such file. Changes nothing,
     /// and needs no right but to read the file.
     ///
     /// # Errors
@@ -356,19 +401,50 @@ pub fn read_file(disk: &dyn Disk, path: &Path, limit: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
+/// Opens a new, empty file in the place of an old one, if there is one. The old one is removed, not
+/// emptied: whatever other name or link it has keeps its bytes.
+///
+/// # Errors
+/// As [`Disk::open`] and [`Disk::remove`].
+pub fn create_afresh(
+    disk: &dyn Disk,
+    path: &Path,
+    mode: OpenMode,
+    access: Access,
+) -> Result<Arc<dyn DiskFile>> {
+    debug_assert!(matches!(mode, OpenMode::CreateNew | OpenMode::CreatePrivate));
+    match disk.open(path, mode, access) {
+        Err(error) if error.is_already_there() => {
+            disk.remove(path)?;
+            disk.open(path, mode, access)
+        }
+        opened => opened,
+    }
+}
+
 /// Replaces a small file atomically and durably: writes `<name>.tmp`, syncs it, renames it over
 /// `path`, syncs the directory. After a crash the file has either its old or its new content.
 ///
 /// # Errors
 /// [`Io`](crate::Error::Io). The temporary file may stay behind.
 pub fn replace_file(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> Result<()> {
+    replace_file_as(disk, path, bytes, OpenMode::CreateNew)
+}
+
+/// As [`replace_file`]; `mode` is [`CreateNew`](OpenMode::CreateNew) or
+/// [`CreatePrivate`](OpenMode::CreatePrivate).
+///
+/// # Errors
+/// As [`replace_file`].
+pub fn replace_file_as(disk: &dyn Disk, path: &Path, bytes: &[u8], mode: OpenMode) -> Result<()> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".tmp");
     let temporary = PathBuf::from(temporary);
-    let file = disk.open(&temporary, OpenMode::Truncate, Access::Buffered)?;
+    let file = create_afresh(disk, &temporary, mode, Access::Buffered)?;
     file.write_at(bytes, 0)?;
     file.sync()?;
     drop(file);
+
     disk.rename(&temporary, path)?;
     match path.parent() {
         Some(dir) => disk.sync_dir(dir),
@@ -409,7 +485,9 @@ pub fn allocated_below(disk: &dyn Disk, dir: &Path) -> Result<u64> {
         let path = dir.join(&entry.name);
         let taken = match entry.kind {
             EntryKind::Directory => allocated_below(disk, &path),
-            EntryKind::File | EntryKind::Other => disk.allocated_bytes(&path),
+            EntryKind::File => disk.allocated_bytes(&path),
+            // Neither takes room of its own, and what a link leads to is not below.
+            EntryKind::Link | EntryKind::Other => Ok(0),
         };
         bytes += match taken {
             Err(error) if error.is_not_found() => 0,

@@ -9,6 +9,8 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
+use crate::entry_kind::EntryKind;
+
 /// The result of a call on a disk.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -34,6 +36,18 @@ pub enum Error {
         /// The process that holds the lock, where the system tells.
         pid: Option<u32>,
     },
+    /// A symbolic link or a special file stands where a file or directory of a store belongs. It was
+    /// neither followed nor opened.
+    #[error(
+        "{} is a {}: a store has files and directories of its own; put the real one in its place",
+        .path.display(), .found.name()
+    )]
+    WrongKind {
+        /// The name.
+        path: PathBuf,
+        /// What it stands for.
+        found: EntryKind,
+    },
     /// The file ends before the last byte asked for.
     #[error(
         "{} ends early: {expected} bytes wanted at offset {offset}, {found} found",
@@ -58,6 +72,18 @@ impl Error {
         Self::Io { call, path: path.to_owned(), source: Arc::new(source) }
     }
 
+    pub(crate) fn wrong_kind(path: &Path, found: EntryKind) -> Self {
+        Self::WrongKind { path: path.to_owned(), found }
+    }
+
+    /// The system's number of the error, if this is one.
+    fn errno(&self) -> Option<Errno> {
+        match self {
+            Self::Io { source, .. } => Errno::from_io_error(source),
+            _ => None,
+        }
+    }
+
     /// The kind of the system's error, if this is one.
     #[must_use]
     pub fn kind(&self) -> Option<io::ErrorKind> {
@@ -73,11 +99,50 @@ impl Error {
         self.kind() == Some(io::ErrorKind::NotFound)
     }
 
+    /// Whether a name that was to be new is taken.
+    #[must_use]
+    pub fn is_already_there(&self) -> bool {
+        self.kind() == Some(io::ErrorKind::AlreadyExists)
+    }
+
+    /// Whether something on the way to the name is no directory.
+    #[must_use]
+    pub fn is_not_a_directory(&self) -> bool {
+        self.errno() == Some(Errno::NOTDIR)
+    }
+
     /// Whether this process or the machine has no descriptor left for another file.
     #[must_use]
     pub fn is_too_many_files(&self) -> bool {
-        let Self::Io { source, .. } = self else { return false };
-        matches!(Errno::from_io_error(source), Some(Errno::MFILE | Errno::NFILE))
+        matches!(self.errno(), Some(Errno::MFILE | Errno::NFILE))
+    }
+
+    /// Whether this user may not do that to this file or directory.
+    #[must_use]
+    pub fn is_permission(&self) -> bool {
+        matches!(self.errno(), Some(Errno::ACCESS | Errno::PERM))
+    }
+
+    /// Whether the file system is mounted read-only.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.errno() == Some(Errno::ROFS)
+    }
+
+    /// Whether this process can write nothing there, though it may well read: the file system is
+    /// read-only or full, or belongs to somebody else.
+    #[must_use]
+    pub fn cannot_write(&self) -> bool {
+        self.is_read_only() || self.is_permission() || self.is_no_space()
+    }
+
+    /// Whether the medium or the system refused to give bytes that should be there. Of two copies of
+    /// the same thing, one that is unreadable is a damaged one.
+    #[must_use]
+    pub fn is_unreadable(&self) -> bool {
+        matches!(self, Self::ShortRead { .. } | Self::WrongKind { .. })
+            || self.is_permission()
+            || self.errno() == Some(Errno::IO)
     }
 
     /// Whether the device, the quota or the reserve is used up.

@@ -7,6 +7,8 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod entry_kind;
+
 pub mod error;
 
 pub mod checksum;
@@ -28,6 +30,8 @@ mod queue_above;
 pub mod counted;
 
 pub mod unsynced;
+
+mod anchor;
 
 mod posix;
 
@@ -53,17 +57,18 @@ pub use aligned::{ALIGN, AlignedBuf};
 pub use clock::Clock;
 pub use counted::{CountedDisk, Counts};
 pub use disk::{
-    Access, Completion, Direction, Disk, DiskFile, Entry, EntryKind, IoQueue, LockGuard, OpenMode,
-    QueueKind, Request,
+    Access, Anchor, Completion, Direction, Disk, DiskFile, Entry, EntryKind, IoQueue, LockGuard,
+    OpenMode, QueueKind, Request,
 };
 pub use error::{Error, Result};
 #[cfg(feature = "sim")]
 pub use fault::{Fault, FaultKind, FaultPlan, Repeat};
 pub use hint::prefetch;
 pub use memory::MemoryDisk;
+pub use posix::FileModes;
 pub use real::{QueueChoice, RealDisk, RealOptions};
 #[cfg(feature = "sim")]
-pub use sim::{SimDisk, Survival};
+pub use sim::{BadMedia, SimDisk, Survival};
 #[cfg(feature = "sim")]
 pub use still::StillDisk;
 pub use unsynced::UnsyncedDisk;

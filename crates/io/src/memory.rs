@@ -15,8 +15,7 @@ use std::any::Any;
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::path::{Component, Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use rustix::io::Errno;
 
@@ -65,8 +64,38 @@ enum Node {
 #[derive(Default)]
 struct Content {
     bytes: RwLock<Bytes>,
-    /// Whether a [`LockGuard`] of it is alive.
-    is_locked: AtomicBool,
+    lock: Mutex<LockState>,
+}
+
+/// Who holds the lock of a file.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum LockState {
+    #[default]
+    Free,
+    Exclusive,
+    /// So many holders, at least one.
+    Shared(usize),
+}
+
+impl LockState {
+    /// Takes the lock; `false` if somebody is in the way.
+    pub(crate) fn take(&mut self, is_shared: bool) -> bool {
+        *self = match (*self, is_shared) {
+            (Self::Free, false) => Self::Exclusive,
+            (Self::Free, true) => Self::Shared(1),
+            (Self::Shared(holders), true) => Self::Shared(holders + 1),
+            (Self::Exclusive, _) | (Self::Shared(_), false) => return false,
+        };
+        true
+    }
+
+    /// Lets one holder go.
+    pub(crate) fn release(&mut self) {
+        *self = match *self {
+            Self::Shared(holders) if holders > 1 => Self::Shared(holders - 1),
+            Self::Free | Self::Exclusive | Self::Shared(_) => Self::Free,
+        };
+    }
 }
 
 /// The names on the way from the root to `path`; a relative path starts at the root as well.
@@ -232,7 +261,7 @@ impl Disk for MemoryDisk {
         let content = self.change("open", path, |root| match mode {
             OpenMode::Read | OpenMode::ReadWrite => root.file_or_new(path, false),
             OpenMode::Truncate => root.file_or_new(path, true),
-            OpenMode::CreateNew => {
+            OpenMode::CreateNew | OpenMode::CreatePrivate => {
                 let content = Arc::<Content>::default();
                 root.add(path, Node::File(Arc::clone(&content)))?;
                 Ok(content)
@@ -309,16 +338,18 @@ impl Disk for MemoryDisk {
 
     fn lock(&self, path: &Path) -> Result<Box<dyn LockGuard>> {
         let content = self.change("flock", path, |root| root.file_or_new(path, true))?;
-        if content.is_locked.swap(true, Ordering::AcqRel) {
-            return Err(Error::Locked { path: path.to_owned(), pid: Some(std::process::id()) });
-        }
-        Ok(Box::new(MemoryLock(content)))
+        MemoryLock::take(content, path, false)
+    }
+
+    fn lock_shared(&self, path: &Path) -> Result<Box<dyn LockGuard>> {
+        let content = self.change("open", path, |root| root.file_or_new(path, false))?;
+        MemoryLock::take(content, path, true)
     }
 
     fn is_locked(&self, path: &Path) -> Result<bool> {
         self.look("flock", path, |root| match root.find(&names_of(path)?) {
             Err(Errno::NOENT) => Ok(false),
-            found => Ok(found?.file()?.is_locked.load(Ordering::Acquire)),
+            found => Ok(*found?.file()?.lock() == LockState::Exclusive),
         })
     }
 
@@ -344,9 +375,18 @@ struct MemoryLock(Arc<Content>);
 
 impl LockGuard for MemoryLock {}
 
+impl MemoryLock {
+    fn take(content: Arc<Content>, path: &Path, is_shared: bool) -> Result<Box<dyn LockGuard>> {
+        if !content.lock().take(is_shared) {
+            return Err(Error::Locked { path: path.to_owned(), pid: Some(std::process::id()) });
+        }
+        Ok(Box::new(Self(content)))
+    }
+}
+
 impl Drop for MemoryLock {
     fn drop(&mut self) {
-        self.0.is_locked.store(false, Ordering::Release);
+        self.0.lock().release();
     }
 }
 
@@ -354,6 +394,10 @@ impl Content {
     /// Nothing panics while it holds one of these locks, so the bytes are whole.
     fn read(&self) -> RwLockReadGuard<'_, Bytes> {
         self.bytes.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, LockState> {
+        self.lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, Bytes> {

@@ -8,14 +8,21 @@
 //! descriptor is opened through `/proc`, so without `/proc` such a write is an error.
 
 use std::any::Any;
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use rustix::fs::{
+    AtFlags, Dir, FileType, Mode, OFlags, RawMode, fstatvfs, linkat, mkdirat, openat, renameat,
+    statat, unlinkat,
+};
+use rustix::io::{Errno, retry_on_intr};
+
 use crate::aligned::{ALIGN, AlignedBuf};
+use crate::anchor::{Place, kind_of};
 use crate::disk::{Access, DiskFile, Entry, EntryKind, LockGuard, OpenMode};
 use crate::error::{Error, Result};
 
@@ -31,23 +38,52 @@ pub(crate) struct PosixFile {
     buffered: OnceLock<File>,
 }
 
+/// Permissions of new files and directories; the process's umask is taken off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FileModes {
+    /// Of files.
+    pub file: u32,
+    /// Of files with secrets of a store, such as the salt of its hashes.
+    pub private: u32,
+    /// Of directories.
+    pub dir: u32,
+}
+
+impl Default for FileModes {
+    /// As the umask has it; files with secrets are for their owner alone (0600).
+    fn default() -> Self {
+        Self { file: 0o666, private: 0o600, dir: 0o777 }
+    }
+}
+
 /// Opens a file; a file system that refuses direct I/O gives a buffered one.
-pub(crate) fn open(path: &Path, mode: OpenMode, access: Access) -> Result<PosixFile> {
-    let mut options = OpenOptions::new();
-    options.read(true);
-    match mode {
-        OpenMode::Read => &mut options,
-        OpenMode::ReadWrite => options.write(true),
-        OpenMode::CreateNew => options.write(true).create_new(true),
-        OpenMode::Truncate => options.write(true).create(true).truncate(true),
+pub(crate) fn open(
+    place: &Place<'_>,
+    mode: OpenMode,
+    access: Access,
+    modes: FileModes,
+) -> Result<PosixFile> {
+    let flags = match mode {
+        OpenMode::Read => OFlags::RDONLY,
+        OpenMode::ReadWrite => OFlags::RDWR,
+        OpenMode::CreateNew | OpenMode::CreatePrivate => {
+            OFlags::RDWR | OFlags::CREATE | OFlags::EXCL
+        }
+        OpenMode::Truncate => OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC,
     };
+    let permissions = if mode == OpenMode::CreatePrivate { modes.private } else { modes.file };
+    let open = |flags: OFlags| open_at(place, flags, permissions);
+    if !flags.contains(OFlags::EXCL) {
+        place.check_kind("open")?;
+    }
+
     let (file, access) = match access {
-        Access::Buffered => (options.open(path), Access::Buffered),
-        Access::Direct => open_direct(options, path, mode),
+        Access::Buffered => (open(flags), Access::Buffered),
+        Access::Direct => open_direct(open, flags),
     };
-    let file = file.map_err(|error| Error::io("open", path, error))?;
+    let file = file.map_err(|errno| place.error("open", errno))?;
     Ok(PosixFile {
-        path: path.to_owned(),
+        path: place.path.to_owned(),
         file,
         access,
         is_writable: mode != OpenMode::Read,
@@ -55,31 +91,32 @@ pub(crate) fn open(path: &Path, mode: OpenMode, access: Access) -> Result<PosixF
     })
 }
 
+fn open_at(place: &Place<'_>, flags: OFlags, permissions: u32) -> rustix::io::Result<File> {
+    let flags = flags | place.open_flags();
+    let permissions = Mode::from_raw_mode(permissions as RawMode);
+    retry_on_intr(|| openat(place.dir(), place.name, flags, permissions)).map(File::from)
+}
+
 #[cfg(target_os = "linux")]
 fn open_direct(
-    mut options: OpenOptions,
-    path: &Path,
-    mode: OpenMode,
-) -> (io::Result<File>, Access) {
-    use std::os::unix::fs::OpenOptionsExt;
-
-    let flag = rustix::fs::OFlags::DIRECT.bits().cast_signed();
-    let refusal = match options.clone().custom_flags(flag).open(path) {
-        Err(error) if is_invalid(&error) => error,
+    open: impl Fn(OFlags) -> rustix::io::Result<File>,
+    flags: OFlags,
+) -> (rustix::io::Result<File>, Access) {
+    match open(flags | OFlags::DIRECT) {
+        Err(Errno::INVAL) => {}
         opened => return (opened, Access::Direct),
-    };
-    if mode == OpenMode::CreateNew {
-        // A kernel that refuses the flag may have created the file before; had it been there
-        // already, the refusal would have been another one.
-        options.create_new(false).create(true);
     }
-    let opened = options.open(path);
-    (opened.map_err(|error| if is_invalid(&error) { refusal } else { error }), Access::Buffered)
+    // A kernel that refuses the flag may have created the file before; had it been there
+    // already, the refusal would have been another one.
+    (open(flags - OFlags::EXCL), Access::Buffered)
 }
 
 #[cfg(not(target_os = "linux"))]
-fn open_direct(options: OpenOptions, path: &Path, _mode: OpenMode) -> (io::Result<File>, Access) {
-    (options.open(path), Access::Buffered)
+fn open_direct(
+    open: impl Fn(OFlags) -> rustix::io::Result<File>,
+    flags: OFlags,
+) -> (rustix::io::Result<File>, Access) {
+    (open(flags), Access::Buffered)
 }
 
 fn is_invalid(error: &io::Error) -> bool {
@@ -255,7 +292,6 @@ impl DiskFile for PosixFile {
 #[cfg(target_os = "linux")]
 fn allocate(file: &File, len: u64) -> io::Result<()> {
     use rustix::fs::FallocateFlags;
-    use rustix::io::{Errno, retry_on_intr};
 
     if len == 0 {
         return Ok(());
@@ -294,80 +330,93 @@ fn sync_all(file: &File) -> io::Result<()> {
     file.sync_all()
 }
 
-pub(crate) fn create_dir(path: &Path) -> Result<()> {
-    fs::create_dir(path).map_err(|error| Error::io("mkdir", path, error))
+pub(crate) fn create_dir(place: &Place<'_>, modes: FileModes) -> Result<()> {
+    let permissions = Mode::from_raw_mode(modes.dir as RawMode);
+    mkdirat(place.dir(), place.name, permissions).map_err(|errno| place.error("mkdir", errno))
 }
 
-pub(crate) fn remove_dir(path: &Path) -> Result<()> {
-    fs::remove_dir(path).map_err(|error| Error::io("rmdir", path, error))
+pub(crate) fn remove_dir(place: &Place<'_>) -> Result<()> {
+    unlinkat(place.dir(), place.name, AtFlags::REMOVEDIR)
+        .map_err(|errno| place.error("rmdir", errno))
 }
 
-pub(crate) fn remove(path: &Path) -> Result<()> {
-    fs::remove_file(path).map_err(|error| Error::io("unlink", path, error))
+pub(crate) fn remove(place: &Place<'_>) -> Result<()> {
+    unlinkat(place.dir(), place.name, AtFlags::empty())
+        .map_err(|errno| place.error("unlink", errno))
 }
 
-pub(crate) fn rename(from: &Path, to: &Path) -> Result<()> {
-    fs::rename(from, to).map_err(|error| Error::io("rename", from, error))
+pub(crate) fn rename(from: &Place<'_>, to: &Place<'_>) -> Result<()> {
+    renameat(from.dir(), from.name, to.dir(), to.name).map_err(|errno| from.error("rename", errno))
 }
 
-pub(crate) fn hard_link(from: &Path, to: &Path) -> Result<()> {
-    fs::hard_link(from, to).map_err(|error| Error::io("link", to, error))
+pub(crate) fn hard_link(from: &Place<'_>, to: &Place<'_>) -> Result<()> {
+    from.check_kind("link")?;
+    linkat(from.dir(), from.name, to.dir(), to.name, AtFlags::empty())
+        .map_err(|errno| to.error("link", errno))
 }
 
-pub(crate) fn list(dir: &Path) -> Result<Vec<Entry>> {
+/// Opens a directory for reading its names or syncing it.
+fn open_dir(place: &Place<'_>) -> rustix::io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | place.open_flags();
+    retry_on_intr(|| openat(place.dir(), place.name, flags, Mode::empty()))
+}
+
+pub(crate) fn list(place: &Place<'_>) -> Result<Vec<Entry>> {
     let read = || {
+        let dir = open_dir(place)?;
         let mut entries = Vec::new();
-        for entry in fs::read_dir(dir)? {
+        for entry in Dir::read_from(&dir)? {
             let entry = entry?;
-            let kind = kind_of(entry.file_type()?);
-            entries.push(Entry { name: entry.file_name().to_string_lossy().into_owned(), kind });
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            let kind = match entry.file_type() {
+                // Not every file system tells.
+                FileType::Unknown => {
+                    let stat = statat(&dir, name, AtFlags::SYMLINK_NOFOLLOW)?;
+                    kind_of(FileType::from_raw_mode(stat.st_mode))
+                }
+                known => kind_of(known),
+            };
+            entries.push(Entry { name: name.to_string_lossy().into_owned(), kind });
         }
         Ok(entries)
     };
-    let mut entries = read().map_err(|error| Error::io("readdir", dir, error))?;
+    let mut entries = read().map_err(|errno| place.error("readdir", errno))?;
     entries.sort_unstable_by(|left, right| left.name.cmp(&right.name));
     Ok(entries)
 }
 
-fn kind_of(file_type: fs::FileType) -> EntryKind {
-    if file_type.is_file() {
-        EntryKind::File
-    } else if file_type.is_dir() {
-        EntryKind::Directory
-    } else {
-        EntryKind::Other
+/// What a path stands for. Links below an anchor are told as links, others are followed.
+pub(crate) fn kind(place: &Place<'_>) -> Result<Option<EntryKind>> {
+    match retry_on_intr(|| statat(place.dir(), place.name, place.at_flags())) {
+        Ok(stat) => Ok(Some(kind_of(FileType::from_raw_mode(stat.st_mode)))),
+        Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+        Err(errno) => Err(place.error("stat", errno)),
     }
 }
 
-/// What `path` stands for, symbolic links followed.
-pub(crate) fn kind(path: &Path) -> Result<Option<EntryKind>> {
-    match fs::metadata(path) {
-        Ok(metadata) => Ok(Some(kind_of(metadata.file_type()))),
-        Err(error) => match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => Ok(None),
-            _ => Err(Error::io("stat", path, error)),
-        },
-    }
+pub(crate) fn sync_dir(place: &Place<'_>) -> Result<()> {
+    let sync = || sync_all(&File::from(open_dir(place)?));
+    sync().map_err(|error: io::Error| match Errno::from_io_error(&error) {
+        Some(errno) => place.error("fsync", errno),
+        None => Error::io("fsync", place.path, error),
+    })
 }
 
-pub(crate) fn sync_dir(dir: &Path) -> Result<()> {
-    // The parent of a bare name, as `Path::parent` gives it.
-    let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
-    let sync = || sync_all(&File::open(dir)?);
-    sync().map_err(|error| Error::io("fsync", dir, error))
-}
-
-pub(crate) fn free_bytes(dir: &Path) -> Result<u64> {
+pub(crate) fn free_bytes(place: &Place<'_>) -> Result<u64> {
     let system =
-        rustix::fs::statvfs(dir).map_err(|error| Error::io("statvfs", dir, error.into()))?;
+        open_dir(place).and_then(fstatvfs).map_err(|errno| place.error("statvfs", errno))?;
     Ok(system.f_bavail.saturating_mul(system.f_frsize))
 }
 
 /// Bytes of the blocks that a file has; those of a part never written do not count.
-pub(crate) fn allocated_bytes(path: &Path) -> Result<u64> {
-    let metadata = fs::metadata(path).map_err(|error| Error::io("stat", path, error))?;
+pub(crate) fn allocated_bytes(place: &Place<'_>) -> Result<u64> {
+    let stat = retry_on_intr(|| statat(place.dir(), place.name, place.at_flags()))
+        .map_err(|errno| place.error("stat", errno))?;
     // The unit is fixed, whatever blocks the file system has.
-    Ok(metadata.blocks() * 512)
+    Ok((stat.st_blocks as u64) * 512)
 }
 
 /// A lock by `flock`, which belongs to the open file: a second open in the same process is refused
@@ -389,19 +438,17 @@ const LOCK_FILE_BYTES: usize = 11;
 ///
 /// The number only tells; a file left behind by a dead process stops nobody. It has a fixed width,
 /// so writing it again needs no space and works on a full disk; failing to write it is no error.
-pub(crate) fn lock(path: &Path) -> Result<Box<dyn LockGuard>> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false);
+pub(crate) fn lock(place: &Place<'_>, modes: FileModes) -> Result<Box<dyn LockGuard>> {
     let file = loop {
-        let file = options.open(path).map_err(|error| Error::io("open", path, error))?;
+        place.check_kind("open")?;
+        let file = open_at(place, OFlags::RDWR | OFlags::CREATE, modes.file)
+            .map_err(|errno| place.error("open", errno))?;
         match file.try_lock() {
-            Ok(()) if is_at(&file, path)? => break file,
+            Ok(()) if is_at(&file, place)? => break file,
             // Each further round is another holder's removal.
             Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                return Err(Error::Locked { path: path.to_owned(), pid: locking_pid(&file) });
-            }
-            Err(TryLockError::Error(error)) => return Err(Error::io("flock", path, error)),
+            Err(TryLockError::WouldBlock) => return Err(locked(place, &file)),
+            Err(TryLockError::Error(error)) => return Err(Error::io("flock", place.path, error)),
         }
     };
     let pid = format!("{:>width$}\n", std::process::id(), width = LOCK_FILE_BYTES - 1);
@@ -409,30 +456,47 @@ pub(crate) fn lock(path: &Path) -> Result<Box<dyn LockGuard>> {
     Ok(Box::new(FileLock { _file: file }))
 }
 
-/// Whether an open file is the one of a name.
-fn is_at(file: &File, path: &Path) -> Result<bool> {
-    let failed = |error| Error::io("stat", path, error);
-    let ours = file.metadata().map_err(failed)?;
-    match fs::metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
-        there => {
-            let there = there.map_err(failed)?;
-            Ok((there.dev(), there.ino()) == (ours.dev(), ours.ino()))
-        }
+/// Takes the lock for reading, of a file that is there. Needs no right to write, and writes nothing.
+pub(crate) fn lock_shared(place: &Place<'_>) -> Result<Box<dyn LockGuard>> {
+    let file = open_for_lock(place)?;
+    match file.try_lock_shared() {
+        Ok(()) => Ok(Box::new(FileLock { _file: file })),
+        Err(TryLockError::WouldBlock) => Err(locked(place, &file)),
+        Err(TryLockError::Error(error)) => Err(Error::io("flock", place.path, error)),
     }
 }
 
-/// Whether somebody holds the lock of a file.
-pub(crate) fn is_locked(path: &Path) -> Result<bool> {
-    let file = match File::open(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        opened => opened.map_err(|error| Error::io("open", path, error))?,
+fn locked(place: &Place<'_>, file: &File) -> Error {
+    Error::Locked { path: place.path.to_owned(), pid: locking_pid(file) }
+}
+
+/// Opens a lock file that is there, for reading.
+fn open_for_lock(place: &Place<'_>) -> Result<File> {
+    place.check_kind("open")?;
+    open_at(place, OFlags::RDONLY, 0).map_err(|errno| place.error("open", errno))
+}
+
+/// Whether an open file is the one of a name.
+fn is_at(file: &File, place: &Place<'_>) -> Result<bool> {
+    let ours = file.metadata().map_err(|error| Error::io("fstat", place.path, error))?;
+    match retry_on_intr(|| statat(place.dir(), place.name, place.at_flags())) {
+        Err(Errno::NOENT) => Ok(false),
+        Err(errno) => Err(place.error("stat", errno)),
+        Ok(there) => Ok((there.st_dev as u64, there.st_ino as u64) == (ours.dev(), ours.ino())),
+    }
+}
+
+/// Whether somebody holds the lock of a file for writing.
+pub(crate) fn is_locked(place: &Place<'_>) -> Result<bool> {
+    let file = match open_for_lock(place) {
+        Err(error) if error.is_not_found() => return Ok(false),
+        opened => opened?,
     };
     // Shared, which a file that is open for reading is enough for everywhere.
     match file.try_lock_shared() {
         Ok(()) => Ok(false),
         Err(TryLockError::WouldBlock) => Ok(true),
-        Err(TryLockError::Error(error)) => Err(Error::io("flock", path, error)),
+        Err(TryLockError::Error(error)) => Err(Error::io("flock", place.path, error)),
     }
 }
 
@@ -445,6 +509,7 @@ fn locking_pid(file: &File) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::anchor::Anchors;
 
     #[test]
     fn transfers_continue_after_short_and_interrupted_calls() {
@@ -474,11 +539,15 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn file_systems_that_refuse_direct_files_give_buffered_ones() {
-        let file = open(Path::new("/proc/self/maps"), OpenMode::Read, Access::Direct).unwrap();
+        let anchors = Anchors::default();
+        let open_direct = |path, mode| {
+            let place = anchors.place("open", Path::new(path)).unwrap();
+            open(&place, mode, Access::Direct, FileModes::default())
+        };
+        let file = open_direct("/proc/self/maps", OpenMode::Read).unwrap();
         assert_eq!(file.access(), Access::Buffered);
         file.read_at(&mut [0; 10], 1).unwrap();
-        let created = Path::new("/proc/self/none");
-        let error = open(created, OpenMode::CreateNew, Access::Direct).unwrap_err();
+        let error = open_direct("/proc/self/none", OpenMode::CreateNew).unwrap_err();
         assert!(error.is_not_found(), "{error}");
     }
 

@@ -2,16 +2,17 @@
 
 use std::fmt;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::anchor::Anchors;
 use crate::clock::{Clock, SystemClock};
 use crate::disk::{
-    Access, Disk, DiskFile, Entry, EntryKind, IoQueue, LockGuard, OpenMode, QueueKind,
+    Access, Anchor, Disk, DiskFile, Entry, EntryKind, IoQueue, LockGuard, OpenMode, QueueKind,
 };
 use crate::error::{Error, Result};
-use crate::posix;
+use crate::posix::{self, FileModes};
 use crate::threads::Pool;
 use crate::uring::{RingPool, UringQueue};
 
@@ -35,12 +36,14 @@ pub struct RealOptions {
     /// Threads of the pool, at least one. The pool starts when it is first needed; all queues of the
     /// disk share it.
     pub threads: usize,
+    /// Permissions of what is created.
+    pub modes: FileModes,
 }
 
 impl Default for RealOptions {
     /// The system's best queue; 32 threads, should it come to threads.
     fn default() -> Self {
-        Self { queue: QueueChoice::Auto, threads: 32 }
+        Self { queue: QueueChoice::Auto, threads: 32, modes: FileModes::default() }
     }
 }
 
@@ -53,6 +56,8 @@ pub struct RealDisk {
     /// Started when first needed.
     pool: Mutex<Option<Arc<Pool>>>,
     threads: usize,
+    modes: FileModes,
+    anchors: Arc<Anchors>,
     clock: SystemClock,
 }
 
@@ -68,21 +73,23 @@ impl RealDisk {
             QueueChoice::IoUring => Some(RingPool::probe().map_err(set_up_error)?),
             QueueChoice::Threads => None,
         };
-        Ok(Self::with_rings(rings, options.threads))
+        Ok(Self::with_rings(rings, options))
     }
 
     /// The file system of the machine with the best queue that the system allows.
     #[must_use]
     pub fn auto() -> Arc<Self> {
-        Self::with_rings(RingPool::probe().ok(), RealOptions::default().threads)
+        Self::with_rings(RingPool::probe().ok(), RealOptions::default())
     }
 
-    fn with_rings(rings: Option<Arc<RingPool>>, threads: usize) -> Arc<Self> {
+    fn with_rings(rings: Option<Arc<RingPool>>, options: RealOptions) -> Arc<Self> {
         Arc::new(Self {
             rings,
             has_fallen_back: AtomicBool::new(false),
             pool: Mutex::new(None),
-            threads,
+            threads: options.threads,
+            modes: options.modes,
+            anchors: Arc::default(),
             clock: SystemClock::new(),
         })
     }
@@ -126,56 +133,80 @@ impl fmt::Debug for RealDisk {
 }
 
 impl Disk for RealDisk {
+    fn anchor(&self, dir: &Path) -> Result<Box<dyn Anchor>> {
+        self.anchors.anchor(dir)
+    }
+
+    fn absolute(&self, path: &Path) -> Result<PathBuf> {
+        std::path::absolute(path).map_err(|error| Error::io("getcwd", path, error))
+    }
+
     fn open(&self, path: &Path, mode: OpenMode, access: Access) -> Result<Arc<dyn DiskFile>> {
-        Ok(Arc::new(posix::open(path, mode, access)?))
+        let place = self.anchors.place("open", path)?;
+        Ok(Arc::new(posix::open(&place, mode, access, self.modes)?))
     }
 
     fn create_dir(&self, path: &Path) -> Result<()> {
-        posix::create_dir(path)
+        posix::create_dir(&self.anchors.name_of("mkdir", path)?, self.modes)
     }
 
     fn remove_dir(&self, path: &Path) -> Result<()> {
-        posix::remove_dir(path)
+        posix::remove_dir(&self.anchors.name_of("rmdir", path)?)
     }
 
     fn remove(&self, path: &Path) -> Result<()> {
-        posix::remove(path)
+        posix::remove(&self.anchors.name_of("unlink", path)?)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> Result<()> {
-        posix::rename(from, to)
+        let from = self.anchors.name_of("rename", from)?;
+        posix::rename(&from, &self.anchors.name_of("rename", to)?)
     }
 
     fn hard_link(&self, from: &Path, to: &Path) -> Result<()> {
-        posix::hard_link(from, to)
+        let from = self.anchors.name_of("link", from)?;
+        posix::hard_link(&from, &self.anchors.name_of("link", to)?)
     }
 
     fn list(&self, dir: &Path) -> Result<Vec<Entry>> {
-        posix::list(dir)
+        posix::list(&self.anchors.place("readdir", dir)?)
     }
 
     fn kind(&self, path: &Path) -> Result<Option<EntryKind>> {
-        posix::kind(path)
+        match self.anchors.place("stat", path) {
+            // A directory on the way is missing, or is a file.
+            Err(error) if error.is_not_found() || error.is_not_a_directory() => Ok(None),
+            place => posix::kind(&place?),
+        }
     }
 
     fn sync_dir(&self, dir: &Path) -> Result<()> {
-        posix::sync_dir(dir)
+        // The parent of a bare name, as `Path::parent` gives it.
+        let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
+        posix::sync_dir(&self.anchors.place("fsync", dir)?)
     }
 
     fn lock(&self, path: &Path) -> Result<Box<dyn LockGuard>> {
-        posix::lock(path)
+        posix::lock(&self.anchors.place("open", path)?, self.modes)
+    }
+
+    fn lock_shared(&self, path: &Path) -> Result<Box<dyn LockGuard>> {
+        posix::lock_shared(&self.anchors.place("open", path)?)
     }
 
     fn is_locked(&self, path: &Path) -> Result<bool> {
-        posix::is_locked(path)
+        match self.anchors.place("open", path) {
+            Err(error) if error.is_not_found() => Ok(false),
+            place => posix::is_locked(&place?),
+        }
     }
 
     fn free_bytes(&self, dir: &Path) -> Result<u64> {
-        posix::free_bytes(dir)
+        posix::free_bytes(&self.anchors.place("statvfs", dir)?)
     }
 
     fn allocated_bytes(&self, path: &Path) -> Result<u64> {
-        posix::allocated_bytes(path)
+        posix::allocated_bytes(&self.anchors.place("stat", path)?)
     }
 
     fn clock(&self) -> &dyn Clock {

@@ -11,6 +11,8 @@
 //!
 //! The root directory `/` exists from the start; relative paths start there as well.
 
+mod media;
+
 mod random;
 
 mod image;
@@ -18,9 +20,10 @@ mod image;
 mod tree;
 
 use std::any::Any;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,6 +32,8 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use self::image::{PAGE_BYTES, SECTOR_BYTES, split};
+pub use self::media::BadMedia;
+use self::media::Media;
 use self::random::{Random, mix};
 pub use self::tree::Survival;
 use self::tree::{NodeNo, Tree};
@@ -41,6 +46,7 @@ use crate::disk::{
 };
 use crate::error::{Error, Result};
 use crate::fault::{Class, FaultKind, FaultPlan, Repeat};
+use crate::memory::LockState;
 
 /// Space on a disk whose plan does not bound it, in bytes.
 const CAPACITY_BYTES: u64 = 1 << 40;
@@ -65,7 +71,8 @@ struct State {
     tree: Tree,
     /// Open files and locks by node.
     open: BTreeMap<NodeNo, usize>,
-    locked: BTreeSet<NodeNo>,
+    locks: BTreeMap<NodeNo, LockState>,
+    media: Media,
     /// Whether nodes may have become unreachable since the last sweep.
     is_sweep_due: bool,
     random: Random,
@@ -100,7 +107,11 @@ impl<'a> Call<'a> {
     }
 
     fn error(&self, errno: Errno) -> Error {
-        Error::io(self.name, self.path, errno.into())
+        match errno {
+            Errno::LOOP => Error::wrong_kind(self.path, EntryKind::Link),
+            Errno::NXIO => Error::wrong_kind(self.path, EntryKind::Other),
+            _ => Error::io(self.name, self.path, errno.into()),
+        }
     }
 
     fn crash_error(&self) -> Error {
@@ -145,15 +156,16 @@ impl SimDisk {
     /// An empty disk.
     #[must_use]
     pub fn new(seed: u64) -> Arc<Self> {
-        Self::restarted(seed, Tree::new(), 0)
+        Self::restarted(seed, Tree::new(), Media::default(), 0)
     }
 
-    fn restarted(seed: u64, tree: Tree, nanos: u64) -> Arc<Self> {
+    fn restarted(seed: u64, tree: Tree, media: Media, nanos: u64) -> Arc<Self> {
         let state = State {
             seed,
             tree,
             open: BTreeMap::new(),
-            locked: BTreeSet::new(),
+            locks: BTreeMap::new(),
+            media,
             is_sweep_due: false,
             random: Random::new(seed),
             calls: 0,
@@ -247,9 +259,17 @@ impl SimDisk {
         self.restart(&state, tree, 6)
     }
 
+    fn lock_guard(&self, taken: Option<NodeNo>, path: &Path) -> Result<Box<dyn LockGuard>> {
+        match taken {
+            Some(node) => Ok(Box::new(SimLock { shared: Arc::clone(&self.shared), node })),
+            None => Err(Error::Locked { path: path.to_owned(), pid: Some(std::process::id()) }),
+        }
+    }
+
     fn restart(&self, state: &State, tree: Tree, salt: u64) -> Arc<Self> {
         let nanos = self.shared.clock.nanos.load(Ordering::Relaxed);
-        Self::restarted(mix(state.seed ^ mix(state.calls) ^ salt), tree, nanos)
+        let seed = mix(state.seed ^ mix(state.calls) ^ salt);
+        Self::restarted(seed, tree, state.media.clone(), nanos)
     }
 
     /// A disk with the same files, plan, numbers and random numbers to come, on which nothing is open
@@ -260,7 +280,8 @@ impl SimDisk {
         let state = State {
             tree: state.tree.clone(),
             open: BTreeMap::new(),
-            locked: BTreeSet::new(),
+            locks: BTreeMap::new(),
+            media: state.media.clone(),
             random: state.random.clone(),
             ..*state
         };
@@ -298,6 +319,49 @@ impl SimDisk {
         assert_eq!(planted, Ok(()), "cannot write {}", path.display());
     }
 
+    /// Makes a part of a file unusable for good, as bad sectors are: reads or writes that touch it
+    /// fail with EIO, on this disk and on all that come of it, until the file is gone.
+    ///
+    /// # Panics
+    /// If there is no such file.
+    pub fn add_bad_range(&self, path: impl AsRef<Path>, range: Range<u64>, what: BadMedia) {
+        let mut state = self.shared.lock();
+        let node = state.find_planted(path.as_ref());
+        state.media.add_bad(node, range, what);
+    }
+
+    /// Lets a file or directory be opened by nobody any more: EACCES.
+    ///
+    /// # Panics
+    /// If there is nothing of this name.
+    pub fn deny(&self, path: impl AsRef<Path>) {
+        let mut state = self.shared.lock();
+        let node = state.find_planted(path.as_ref());
+        state.media.deny(node);
+    }
+
+    /// Whether the file system is mounted read-only: all that would change it fails with EROFS.
+    pub fn set_read_only(&self, is_read_only: bool) {
+        self.shared.lock().media.is_read_only = is_read_only;
+    }
+
+    /// Takes back all that [`add_bad_range`](Self::add_bad_range), [`deny`](Self::deny) and
+    /// [`set_read_only`](Self::set_read_only) have set.
+    pub fn heal(&self) {
+        self.shared.lock().media = Media::default();
+    }
+
+    /// Puts a link or special file in the place of whatever has that name, durably.
+    ///
+    /// # Panics
+    /// If the path cannot be a file's, or the kind is a file's or directory's.
+    pub fn plant_special(&self, path: impl AsRef<Path>, kind: EntryKind) {
+        assert!(matches!(kind, EntryKind::Link | EntryKind::Other), "{kind:?} is nothing special");
+        let path = path.as_ref();
+        let planted = self.shared.lock().tree.plant_special(path, kind);
+        assert_eq!(planted, Ok(()), "cannot plant {}", path.display());
+    }
+
     /// Flips a bit of a file, counted from the lowest one of its first byte, as it is seen and as it
     /// is durable. A bit beyond the end does not exist.
     ///
@@ -324,6 +388,26 @@ impl fmt::Debug for SimDisk {
 }
 
 impl State {
+    /// What a test names must be there.
+    fn find_planted(&self, path: &Path) -> NodeNo {
+        self.tree.find(path).unwrap_or_else(|errno| panic!("{}: {errno}", path.display()))
+    }
+
+    /// Takes the lock of a file; `None` if somebody is in the way.
+    fn take_lock(
+        &mut self,
+        node: NodeNo,
+        is_shared: bool,
+    ) -> std::result::Result<Option<NodeNo>, Errno> {
+        self.tree.image(node)?;
+        self.media.check_open(node)?;
+        if !self.locks.entry(node).or_default().take(is_shared) {
+            return Ok(None);
+        }
+        self.opened(node);
+        Ok(Some(node))
+    }
+
     /// Enters a call into the trace and finds out what hits it.
     ///
     /// # Errors
@@ -471,14 +555,21 @@ impl State {
         if self.has_open_limit() {
             return Err(Errno::MFILE);
         }
-        let node = match (self.tree.find(path), mode) {
-            (Ok(_), OpenMode::CreateNew) => return Err(Errno::EXIST),
-            (Ok(node), _) => node,
-            (Err(Errno::NOENT), OpenMode::CreateNew | OpenMode::Truncate) => {
+        let is_new = matches!(mode, OpenMode::CreateNew | OpenMode::CreatePrivate);
+        let node = match self.tree.find(path) {
+            Ok(_) if is_new => return Err(Errno::EXIST),
+            Ok(node) => node,
+            Err(Errno::NOENT) if mode.creates() => {
+                self.media.check_change()?;
                 self.tree.create_file(path)?
             }
-            (Err(errno), _) => return Err(errno),
+            Err(errno) => return Err(errno),
         };
+        self.tree.image(node)?;
+        self.media.check_open(node)?;
+        if mode != OpenMode::Read {
+            self.media.check_change()?;
+        }
         if self.tree.image(node)?.len() > 0 && mode == OpenMode::Truncate {
             self.tree.set_len(node, 0)?;
         }
@@ -521,6 +612,18 @@ impl Shared {
         }
     }
 
+    /// Carries out a call that changes the file system.
+    fn change<T>(
+        &self,
+        call: &Call<'_>,
+        act: impl FnOnce(&mut State) -> std::result::Result<T, Errno>,
+    ) -> Result<T> {
+        self.call(call, |state| {
+            state.media.check_change()?;
+            act(state)
+        })
+    }
+
     /// Carries out a sync; `in_part` makes some of what is pending durable.
     fn sync(
         &self,
@@ -555,7 +658,7 @@ impl Disk for SimDisk {
         self.shared.counters.open(mode);
         let class = match mode {
             OpenMode::Read | OpenMode::ReadWrite => Class::Other,
-            OpenMode::CreateNew | OpenMode::Truncate => Class::Grow,
+            OpenMode::CreateNew | OpenMode::CreatePrivate | OpenMode::Truncate => Class::Grow,
         };
         let call = Call::new("open", class, path);
         let node = self.shared.call(&call, |state| state.open_node(path, mode))?;
@@ -571,19 +674,19 @@ impl Disk for SimDisk {
     fn create_dir(&self, path: &Path) -> Result<()> {
         self.shared.counters.create_dir();
         let call = Call::new("mkdir", Class::Grow, path);
-        self.shared.call(&call, |state| state.tree.create_dir(path))
+        self.shared.change(&call, |state| state.tree.create_dir(path))
     }
 
     fn remove_dir(&self, path: &Path) -> Result<()> {
         self.shared.counters.remove_dir();
         let call = Call::new("rmdir", Class::Other, path);
-        self.shared.call(&call, |state| state.tree.remove_dir(path))
+        self.shared.change(&call, |state| state.tree.remove_dir(path))
     }
 
     fn remove(&self, path: &Path) -> Result<()> {
         self.shared.counters.remove();
         let call = Call::new("unlink", Class::Other, path);
-        self.shared.call(&call, |state| {
+        self.shared.change(&call, |state| {
             state.is_sweep_due = true;
             state.tree.remove(path)
         })
@@ -593,7 +696,7 @@ impl Disk for SimDisk {
         self.shared.counters.rename();
         let mut call = Call::new("rename", Class::Grow, from);
         call.details[0] = u64::from(crc32c(to.as_os_str().as_encoded_bytes()));
-        self.shared.call(&call, |state| {
+        self.shared.change(&call, |state| {
             state.is_sweep_due = true;
             state.tree.rename(from, to)
         })
@@ -603,13 +706,18 @@ impl Disk for SimDisk {
         self.shared.counters.hard_link();
         let mut call = Call::new("link", Class::Grow, to);
         call.details[0] = u64::from(crc32c(from.as_os_str().as_encoded_bytes()));
-        self.shared.call(&call, |state| state.tree.hard_link(from, to))
+        self.shared.change(&call, |state| state.tree.hard_link(from, to))
     }
 
     fn list(&self, dir: &Path) -> Result<Vec<Entry>> {
         self.shared.counters.list();
         let call = Call::new("readdir", Class::Other, dir);
-        self.shared.call(&call, |state| state.tree.list(dir))
+        self.shared.call(&call, |state| {
+            if let Ok(node) = state.tree.find(dir) {
+                state.media.check_open(node)?;
+            }
+            state.tree.list(dir)
+        })
     }
 
     fn kind(&self, path: &Path) -> Result<Option<EntryKind>> {
@@ -641,21 +749,28 @@ impl Disk for SimDisk {
             if state.has_open_limit() {
                 return Err(Errno::MFILE);
             }
+            // Opened for writing, as the real one is.
+            state.media.check_change()?;
             let node = match state.tree.find(path) {
                 Err(Errno::NOENT) => state.tree.create_file(path)?,
                 found => found?,
             };
-            state.tree.image(node)?;
-            if !state.locked.insert(node) {
-                return Ok(None);
-            }
-            state.opened(node);
-            Ok(Some(node))
+            state.take_lock(node, false)
         })?;
-        match taken {
-            Some(node) => Ok(Box::new(SimLock { shared: Arc::clone(&self.shared), node })),
-            None => Err(Error::Locked { path: path.to_owned(), pid: Some(std::process::id()) }),
-        }
+        self.lock_guard(taken, path)
+    }
+
+    fn lock_shared(&self, path: &Path) -> Result<Box<dyn LockGuard>> {
+        self.shared.counters.lock();
+        let call = Call::new("flock", Class::Other, path);
+        let taken = self.shared.call(&call, |state| {
+            if state.has_open_limit() {
+                return Err(Errno::MFILE);
+            }
+            let node = state.tree.find(path)?;
+            state.take_lock(node, true)
+        })?;
+        self.lock_guard(taken, path)
     }
 
     fn is_locked(&self, path: &Path) -> Result<bool> {
@@ -663,7 +778,12 @@ impl Disk for SimDisk {
         let call = Call::new("flock", Class::Other, path);
         self.shared.call(&call, |state| match state.tree.find(path) {
             Err(Errno::NOENT) => Ok(false),
-            found => Ok(state.locked.contains(&found?)),
+            found => {
+                let node = found?;
+                state.tree.image(node)?;
+                state.media.check_open(node)?;
+                Ok(state.locks.get(&node) == Some(&LockState::Exclusive))
+            }
         })
     }
 
@@ -711,7 +831,12 @@ impl fmt::Debug for SimLock {
 impl Drop for SimLock {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
-        state.locked.remove(&self.node);
+        if let Some(lock) = state.locks.get_mut(&self.node) {
+            lock.release();
+            if *lock == LockState::Free {
+                state.locks.remove(&self.node);
+            }
+        }
         state.closed(self.node);
     }
 }
@@ -774,6 +899,8 @@ impl DiskFile for SimFile {
             _ => {}
         }
         let expected = buffer.len();
+        let readable = state.media.check_read(self.node, offset, expected);
+        readable.map_err(|errno| call.error(errno))?;
         let image = state.tree.image(self.node).map_err(|errno| call.error(errno))?;
         let mut found = image.read(buffer, offset);
         match strike {
@@ -796,6 +923,8 @@ impl DiskFile for SimFile {
         let strike = state.begin(&call)?;
         if !bytes.is_empty() {
             self.check_writable(Errno::BADF).map_err(|errno| call.error(errno))?;
+            let writable = state.media.check_write(self.node, offset, bytes.len());
+            writable.map_err(|errno| call.error(errno))?;
         }
         match strike {
             Strike::Nothing => {
@@ -815,7 +944,7 @@ impl DiskFile for SimFile {
     fn set_len(&self, len: u64) -> Result<()> {
         self.shared.counters.set_len();
         let call = self.call("ftruncate", Class::Grow, [len, 0, 0]);
-        self.shared.call(&call, |state| {
+        self.shared.change(&call, |state| {
             self.check_writable(Errno::INVAL)?;
             state.tree.set_len(self.node, len)
         })
@@ -824,7 +953,7 @@ impl DiskFile for SimFile {
     fn allocate(&self, len: u64) -> Result<()> {
         self.shared.counters.allocate();
         let call = self.call("fallocate", Class::Grow, [len, 0, 0]);
-        self.shared.call(&call, |state| {
+        self.shared.change(&call, |state| {
             self.check_writable(Errno::BADF)?;
             if state.tree.new_reserved_bytes(self.node, len)? > state.room_bytes() {
                 return Err(Errno::NOSPC);

@@ -1,12 +1,12 @@
 //! A disk whose clock stands still, for files whose bytes must not depend on when or after how many calls they were written.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::disk::{
-    Access, Disk, DiskFile, Entry, EntryKind, IoQueue, LockGuard, OpenMode, QueueKind,
+    Access, Anchor, Disk, DiskFile, Entry, EntryKind, IoQueue, LockGuard, OpenMode, QueueKind,
 };
 use crate::error::Result;
 
@@ -42,6 +42,14 @@ impl Clock for StillClock {
 }
 
 impl Disk for StillDisk {
+    fn anchor(&self, dir: &Path) -> Result<Box<dyn Anchor>> {
+        self.disk.anchor(dir)
+    }
+
+    fn absolute(&self, path: &Path) -> Result<PathBuf> {
+        self.disk.absolute(path)
+    }
+
     fn open(&self, path: &Path, mode: OpenMode, access: Access) -> Result<Arc<dyn DiskFile>> {
         self.disk.open(path, mode, access)
     }
@@ -80,6 +88,10 @@ impl Disk for StillDisk {
 
     fn lock(&self, path: &Path) -> Result<Box<dyn LockGuard>> {
         self.disk.lock(path)
+    }
+
+    fn lock_shared(&self, path: &Path) -> Result<Box<dyn LockGuard>> {
+        self.disk.lock_shared(path)
     }
 
     fn is_locked(&self, path: &Path) -> Result<bool> {

@@ -4,12 +4,13 @@
 //! writes may be there and any may not, in any order.
 
 use std::any::Any;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::clock::Clock;
 use crate::disk::{
-    Access, Disk, DiskFile, Entry, EntryKind, IoQueue, LockGuard, OpenMode, QueueKind, Request,
+    Access, Anchor, Disk, DiskFile, Entry, EntryKind, IoQueue, LockGuard, OpenMode, QueueKind,
+    Request,
 };
 use crate::error::Result;
 use crate::queue_above::{Below, QueueAbove};
@@ -29,6 +30,14 @@ impl UnsyncedDisk {
 }
 
 impl Disk for UnsyncedDisk {
+    fn anchor(&self, dir: &Path) -> Result<Box<dyn Anchor>> {
+        self.inner.anchor(dir)
+    }
+
+    fn absolute(&self, path: &Path) -> Result<PathBuf> {
+        self.inner.absolute(path)
+    }
+
     fn open(&self, path: &Path, mode: OpenMode, access: Access) -> Result<Arc<dyn DiskFile>> {
         Ok(Arc::new(UnsyncedFile { inner: self.inner.open(path, mode, access)? }))
     }
@@ -71,6 +80,10 @@ impl Disk for UnsyncedDisk {
 
     fn lock(&self, path: &Path) -> Result<Box<dyn LockGuard>> {
         self.inner.lock(path)
+    }
+
+    fn lock_shared(&self, path: &Path) -> Result<Box<dyn LockGuard>> {
+        self.inner.lock_shared(path)
     }
 
     fn is_locked(&self, path: &Path) -> Result<bool> {

@@ -357,15 +357,19 @@ mod tests {
 
     use super::*;
     use crate::aligned::{ALIGN, AlignedBuf};
+    use crate::anchor::Anchors;
     use crate::disk::{Access, DiskFile, OpenMode};
-    use crate::posix;
+    use crate::posix::{self, FileModes};
 
     const BLOCKS: usize = 64;
 
     /// A file whose block `n` is full of the byte `n`.
     fn numbered_blocks(dir: &Path) -> Arc<dyn DiskFile> {
         let bytes: Vec<u8> = (0..BLOCKS * ALIGN).map(|at| (at / ALIGN).to_le_bytes()[0]).collect();
-        let file = posix::open(&dir.join("file"), OpenMode::CreateNew, Access::Direct).unwrap();
+        let path = dir.join("file");
+        let place = Anchors::default().place("open", &path).unwrap();
+        let modes = FileModes::default();
+        let file = posix::open(&place, OpenMode::CreateNew, Access::Direct, modes).unwrap();
         file.write_at(&bytes, 0).unwrap();
         Arc::new(file)
     }

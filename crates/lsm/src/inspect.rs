@@ -377,7 +377,7 @@ pub fn inspect(disk: &Arc<dyn Disk>, path: &Path) -> Result<Inspection> {
     match disk.kind(path)? {
         Some(EntryKind::Directory) => return Ok(Inspection::Session(inspect_session(disk, path)?)),
         // A pipe would never end.
-        Some(EntryKind::Other) => {
+        Some(EntryKind::Link | EntryKind::Other) => {
             return foreign(path, "neither a file nor a directory".to_owned());
         }
         Some(EntryKind::File) | None => {}

@@ -50,6 +50,8 @@ pub enum Survival {
 enum Node {
     File(FileNode),
     Dir(DirNode),
+    /// A link or special file that a test has put there.
+    Special(EntryKind),
 }
 
 #[derive(Debug, Clone, Default)]
@@ -122,6 +124,11 @@ fn apply_names(names: &mut Names, change: &DirChange) {
     }
 }
 
+/// The answer to whoever takes a link or special file for something else.
+fn refusal(kind: EntryKind) -> Errno {
+    if kind == EntryKind::Link { Errno::LOOP } else { Errno::NXIO }
+}
+
 impl FileChange {
     fn apply(&self, image: &mut Image, fate: Fate, random: &mut Random) {
         match (self, fate) {
@@ -176,6 +183,7 @@ impl Tree {
         match self.nodes.get(&node).map(AsRef::as_ref) {
             Some(Node::File(file)) => Ok(file),
             Some(Node::Dir(_)) => Err(Errno::ISDIR),
+            Some(Node::Special(kind)) => Err(refusal(*kind)),
             None => Err(Errno::NOENT),
         }
     }
@@ -184,6 +192,7 @@ impl Tree {
         match self.nodes.get_mut(&node).map(Arc::make_mut) {
             Some(Node::File(file)) => Ok(file),
             Some(Node::Dir(_)) => Err(Errno::ISDIR),
+            Some(Node::Special(kind)) => Err(refusal(*kind)),
             None => Err(Errno::NOENT),
         }
     }
@@ -192,6 +201,7 @@ impl Tree {
         match self.nodes.get(&node).map(AsRef::as_ref) {
             Some(Node::Dir(dir)) => Ok(dir),
             Some(Node::File(_)) => Err(Errno::NOTDIR),
+            Some(Node::Special(kind)) => Err(refusal(*kind)),
             None => Err(Errno::NOENT),
         }
     }
@@ -200,6 +210,7 @@ impl Tree {
         match self.nodes.get_mut(&node).map(Arc::make_mut) {
             Some(Node::Dir(dir)) => Ok(dir),
             Some(Node::File(_)) => Err(Errno::NOTDIR),
+            Some(Node::Special(kind)) => Err(refusal(*kind)),
             None => Err(Errno::NOENT),
         }
     }
@@ -295,7 +306,9 @@ impl Tree {
     pub(super) fn remove(&mut self, path: &Path) -> Outcome<()> {
         let (dir, name) = self.find_parent(path)?;
         let node = *self.dir(dir)?.seen.get(name).ok_or(Errno::NOENT)?;
-        self.file(node)?;
+        if self.is_dir(node) {
+            return Err(Errno::ISDIR);
+        }
         let number = self.number();
         self.change_names(dir, number, DirChange::Remove(name.into()))?;
         self.drop_link(node);
@@ -319,7 +332,9 @@ impl Tree {
         }
         if let Some(replaced) = replaced {
             if !self.is_dir(node) {
-                self.file(replaced)?;
+                if self.is_dir(replaced) {
+                    return Err(Errno::ISDIR);
+                }
                 self.drop_link(replaced);
             } else if !self.dir(replaced)?.seen.is_empty() {
                 return Err(Errno::NOTEMPTY);
@@ -358,7 +373,11 @@ impl Tree {
     }
 
     pub(super) fn kind(&self, node: NodeNo) -> EntryKind {
-        if self.is_dir(node) { EntryKind::Directory } else { EntryKind::File }
+        match self.nodes.get(&node).map(AsRef::as_ref) {
+            Some(Node::Dir(_)) => EntryKind::Directory,
+            Some(Node::Special(kind)) => *kind,
+            Some(Node::File(_)) | None => EntryKind::File,
+        }
     }
 
     pub(super) fn image(&self, node: NodeNo) -> Outcome<&Image> {
@@ -476,6 +495,7 @@ impl Tree {
             match &**node {
                 Node::File(file) => numbers.extend(file.pending.iter().map(|(number, _)| number)),
                 Node::Dir(dir) => numbers.extend(dir.pending.iter().map(|(number, _)| number)),
+                Node::Special(_) => {}
             }
         }
         numbers
@@ -521,6 +541,7 @@ impl Tree {
                         after.restart_dir(number, &kept);
                     }
                 }
+                Node::Special(_) => {}
             }
         }
         after.count_links();
@@ -621,8 +642,8 @@ impl Tree {
         files
     }
 
-    /// Gives a file durable content at once, and makes the way to it.
-    pub(super) fn plant(&mut self, path: &Path, bytes: &[u8]) -> Outcome<()> {
+    /// Makes the way to a name, durably.
+    fn plant_dirs(&mut self, path: &Path) -> Outcome<()> {
         let ancestors: Vec<&Path> = path.ancestors().skip(1).collect();
         for dir in ancestors.into_iter().rev() {
             if self.find(dir).is_err() {
@@ -631,6 +652,23 @@ impl Tree {
             let parent = dir.parent().unwrap_or(dir);
             self.sync_dir(parent)?;
         }
+        Ok(())
+    }
+
+    /// Puts a link or special file in the place of whatever is there, durably.
+    pub(super) fn plant_special(&mut self, path: &Path, kind: EntryKind) -> Outcome<()> {
+        self.plant_dirs(path)?;
+        let (dir, name) = self.find_parent(path)?;
+        let node = self.add(Node::Special(kind));
+        let number = self.number();
+        self.change_names(dir, number, DirChange::Set(name.into(), node))?;
+        self.count_links();
+        path.parent().map_or(Ok(()), |dir| self.sync_dir(dir))
+    }
+
+    /// Gives a file durable content at once, and makes the way to it.
+    pub(super) fn plant(&mut self, path: &Path, bytes: &[u8]) -> Outcome<()> {
+        self.plant_dirs(path)?;
         let node = match self.find(path) {
             Ok(node) => node,
             Err(_) => self.create_file(path)?,

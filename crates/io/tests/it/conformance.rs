@@ -16,7 +16,7 @@ use terrane_io::{
     UnsyncedDisk,
 };
 
-use OpenMode::{CreateNew, Read, ReadWrite, Truncate};
+use OpenMode::{CreateNew, CreatePrivate, Read, ReadWrite, Truncate};
 
 /// A disk and an empty directory on it.
 struct Subject {
@@ -54,7 +54,7 @@ impl Subject {
 }
 
 fn queue_of(choice: QueueChoice) -> terrane_io::Result<Arc<RealDisk>> {
-    RealDisk::new(RealOptions { queue: choice, threads: 4 })
+    RealDisk::new(RealOptions { queue: choice, threads: 4, ..RealOptions::default() })
 }
 
 /// Runs `check` on every disk.
@@ -343,6 +343,84 @@ fn a_lock_excludes_every_other_handle_until_it_is_dropped() {
         drop(guard);
         let _guard = subject.disk.lock(&path).unwrap();
         subject.disk.lock(&subject.path("another")).unwrap();
+    });
+}
+
+#[test]
+fn shared_locks_exclude_the_exclusive_one_and_not_each_other() {
+    each(|subject| {
+        let path = subject.path("lock");
+        let is_locked_out = |taken: terrane_io::Result<_>| match taken {
+            Ok(_) => false,
+            Err(Error::Locked { .. }) => true,
+            Err(error) => panic!("{error}"),
+        };
+        assert!(subject.disk.lock_shared(&path).unwrap_err().is_not_found());
+        drop(subject.disk.lock(&path).unwrap());
+
+        let (first, second) =
+            (subject.disk.lock_shared(&path).unwrap(), subject.disk.lock_shared(&path).unwrap());
+        assert!(!subject.disk.is_locked(&path).unwrap(), "readers hold no exclusive lock");
+        drop(first);
+        assert!(is_locked_out(subject.disk.lock(&path)));
+        drop(second);
+
+        let exclusive = subject.disk.lock(&path).unwrap();
+        assert!(is_locked_out(subject.disk.lock_shared(&path)));
+        assert!(subject.disk.is_locked(&path).unwrap());
+        drop(exclusive);
+        subject.disk.lock_shared(&path).unwrap();
+    });
+}
+
+#[test]
+fn a_disk_works_below_an_anchor_as_it_does_elsewhere() {
+    each(|subject| {
+        let store = subject.path("store");
+        assert!(subject.disk.anchor(&store).unwrap_err().is_not_found());
+        subject.disk.create_dir(&store).unwrap();
+        let store = subject.disk.absolute(&store).unwrap();
+        let _anchor = subject.disk.anchor(&store).unwrap();
+
+        let (dir, file) = (store.join("dir"), store.join("dir/file"));
+        subject.disk.create_dir(&dir).unwrap();
+        assert_eq!(kind_of(subject.disk.create_dir(&store)), Some(ErrorKind::AlreadyExists));
+        for access in [Access::Buffered, Access::Direct] {
+            let open = |mode| subject.disk.open(&file, mode, access);
+            assert!(open(Read).unwrap_err().is_not_found());
+            open(CreateNew).unwrap().write_at(b"bytes", 0).unwrap();
+            assert!(open(CreatePrivate).unwrap_err().is_already_there());
+            subject.disk.remove(&file).unwrap();
+            open(CreatePrivate).unwrap().write_at(b"bytes", 0).unwrap();
+            assert_eq!(open(ReadWrite).unwrap().len().unwrap(), 5);
+            assert_eq!(open(Truncate).unwrap().len().unwrap(), 0);
+            subject.disk.remove(&file).unwrap();
+        }
+        replace_file(&*subject.disk, &file, b"replaced").unwrap();
+        subject.disk.hard_link(&file, &store.join("linked")).unwrap();
+        subject.disk.rename(&file, &store.join("moved")).unwrap();
+        assert_eq!(subject.content("store/linked"), b"replaced");
+
+        let names = subject.disk.list(&store).unwrap();
+        let names: Vec<&str> = names.iter().map(|entry| &*entry.name).collect();
+        assert_eq!(names, ["dir", "linked", "moved"]);
+        assert_eq!(subject.disk.kind(&store).unwrap(), Some(EntryKind::Directory));
+        assert_eq!(subject.disk.kind(&dir.join("none/none")).unwrap(), None);
+        assert_eq!(subject.disk.kind(&store.join("moved/none")).unwrap(), None);
+        subject.disk.sync_dir(&store).unwrap();
+        subject.disk.sync_dir(&dir).unwrap();
+        assert!(subject.disk.free_bytes(&store).unwrap() > 0);
+        assert!(!subject.disk.is_locked(&dir.join("lock")).unwrap());
+        drop(subject.disk.lock(&dir.join("lock")).unwrap());
+        subject.disk.lock_shared(&dir.join("lock")).unwrap();
+        assert!(subject.disk.open(&dir.join("../moved"), Read, Access::Buffered).is_err());
+
+        // The anchored directory is itself a name in the one above.
+        for entry in ["dir/lock", "linked", "moved"] {
+            subject.disk.remove(&store.join(entry)).unwrap();
+        }
+        subject.disk.remove_dir(&dir).unwrap();
+        subject.disk.remove_dir(&store).unwrap();
     });
 }
 

@@ -8,8 +8,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use terrane_io::{
-    Access, Clock, Disk, DiskFile, Entry, EntryKind, IoQueue, LockGuard, OpenMode, QueueKind,
-    Result,
+    Access, Anchor, Clock, Disk, DiskFile, Entry, EntryKind, IoQueue, LockGuard, OpenMode,
+    QueueKind, Result,
 };
 
 /// After this time something is wrong with the test.
@@ -82,6 +82,14 @@ impl Drop for Held<'_> {
 }
 
 impl Disk for GateDisk {
+    fn anchor(&self, dir: &Path) -> Result<Box<dyn Anchor>> {
+        self.disk.anchor(dir)
+    }
+
+    fn absolute(&self, path: &Path) -> Result<PathBuf> {
+        self.disk.absolute(path)
+    }
+
     fn open(&self, path: &Path, mode: OpenMode, access: Access) -> Result<Arc<dyn DiskFile>> {
         self.gate.pass("open", path);
         let file = self.disk.open(path, mode, access)?;
@@ -123,6 +131,10 @@ impl Disk for GateDisk {
 
     fn lock(&self, path: &Path) -> Result<Box<dyn LockGuard>> {
         self.disk.lock(path)
+    }
+
+    fn lock_shared(&self, path: &Path) -> Result<Box<dyn LockGuard>> {
+        self.disk.lock_shared(path)
     }
 
     fn is_locked(&self, path: &Path) -> Result<bool> {

@@ -1,0 +1,28 @@
+//! Kinds of what a name in a directory stands for.
+
+/// What a name in a directory stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EntryKind {
+    /// A regular file.
+    File,
+    /// A directory.
+    Directory,
+    /// A symbolic link, where links are not followed: in listings, and below an
+    /// [anchor](crate::disk::Disk::anchor).
+    Link,
+    /// Anything else: a FIFO, a socket, a device.
+    Other,
+}
+
+impl EntryKind {
+    /// The name used in messages.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::File => "file",
+            Self::Directory => "directory",
+            Self::Link => "symbolic link",
+            Self::Other => "special file",
+        }
+    }
+}

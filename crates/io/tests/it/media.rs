@@ -1,0 +1,122 @@
+//! Faults of the medium on the simulated disk.
+//!
+//! Goal: they strike the place that a test names and no other, and stay through restarts. Method: one
+//! file, one fault, every call that may and may not meet it.
+
+use std::io::ErrorKind;
+use std::path::Path;
+
+use terrane_io::disk::{read_file, replace_file};
+use terrane_io::{Access, BadMedia, Disk, DiskFile, EntryKind, Error, OpenMode, SimDisk, Survival};
+
+const FILE: &str = "/dir/file";
+
+fn disk_with_a_file() -> std::sync::Arc<SimDisk> {
+    let disk = SimDisk::new(7);
+    disk.write_raw(FILE, &[5; 10_000]);
+    disk
+}
+
+fn open(disk: &SimDisk, mode: OpenMode) -> terrane_io::Result<std::sync::Arc<dyn DiskFile>> {
+    disk.open(Path::new(FILE), mode, Access::Buffered)
+}
+
+fn kind_of<T>(result: terrane_io::Result<T>) -> Option<ErrorKind> {
+    result.err().and_then(|error| error.kind())
+}
+
+#[test]
+fn a_bad_sector_fails_every_call_that_touches_it_for_ever() {
+    let disk = disk_with_a_file();
+    disk.add_bad_range(FILE, 4096..4608, BadMedia::Both);
+    for disk in [disk.clone_disk(), disk.process_kill(), disk.after_crash(Survival::Nothing)] {
+        let file = open(&disk, OpenMode::ReadWrite).unwrap();
+        let read = |offset| file.read_at(&mut [0; 100], offset);
+        read(3996).unwrap();
+        read(4608).unwrap();
+        for offset in [3997, 4096, 4607] {
+            assert!(read(offset).unwrap_err().is_unreadable(), "at {offset}");
+            assert!(file.write_at(&[1; 100], offset).is_err(), "at {offset}");
+        }
+        file.write_at(&[1; 100], 4608).unwrap();
+        disk.heal();
+        read(4096).unwrap();
+    }
+}
+
+#[test]
+fn places_may_be_bad_for_reads_or_for_writes_alone() {
+    let disk = disk_with_a_file();
+    disk.add_bad_range(FILE, 0..1, BadMedia::Read);
+    disk.add_bad_range(FILE, 5000..5001, BadMedia::Write);
+    let file = open(&disk, OpenMode::ReadWrite).unwrap();
+    file.write_at(b"x", 0).unwrap();
+    file.read_at(&mut [0], 0).unwrap_err();
+    file.read_at(&mut [0], 5000).unwrap();
+    file.write_at(b"x", 5000).unwrap_err();
+
+    // A file of the same name has other places.
+    replace_file(&*disk, Path::new(FILE), b"anew").unwrap();
+    assert_eq!(read_file(&*disk, Path::new(FILE), 10).unwrap(), b"anew");
+}
+
+#[test]
+fn a_denied_file_or_directory_cannot_be_opened_and_can_be_replaced() {
+    let disk = disk_with_a_file();
+    disk.deny(FILE);
+    assert!(open(&disk, OpenMode::Read).unwrap_err().is_permission());
+    assert!(disk.is_locked(Path::new(FILE)).unwrap_err().is_permission());
+    assert_eq!(disk.kind(Path::new(FILE)).unwrap(), Some(EntryKind::File));
+    replace_file(&*disk, Path::new(FILE), b"anew").unwrap();
+    open(&disk, OpenMode::Read).unwrap();
+    disk.deny("/dir");
+    assert!(disk.list(Path::new("/dir")).unwrap_err().is_permission());
+}
+
+#[test]
+fn a_read_only_disk_reads_and_locks_for_reading_and_does_nothing_else() {
+    let disk = disk_with_a_file();
+    disk.write_raw("/lock", b"");
+    disk.set_read_only(true);
+    let (file, dir, new) = (Path::new(FILE), Path::new("/dir"), Path::new("/new"));
+    open(&disk, OpenMode::Read).unwrap().read_at(&mut [0; 10], 0).unwrap();
+    disk.lock_shared(Path::new("/lock")).unwrap();
+    assert_eq!(disk.list(dir).unwrap().len(), 1);
+
+    let refused = [
+        open(&disk, OpenMode::ReadWrite).map(drop),
+        open(&disk, OpenMode::Truncate).map(drop),
+        disk.open(new, OpenMode::CreateNew, Access::Buffered).map(drop),
+        disk.lock(Path::new("/lock")).map(drop),
+        disk.create_dir(new),
+        disk.remove(file),
+        disk.remove_dir(dir),
+        disk.rename(file, new),
+        disk.hard_link(file, new),
+    ];
+    for (index, result) in refused.into_iter().enumerate() {
+        let error = result.unwrap_err();
+        assert!(error.is_read_only() && error.cannot_write(), "call {index}: {error}");
+    }
+    assert_eq!(disk.files(), [file, Path::new("/lock")]);
+}
+
+#[test]
+fn links_and_special_files_are_refused_by_kind_and_can_be_removed() {
+    for kind in [EntryKind::Link, EntryKind::Other] {
+        let disk = disk_with_a_file();
+        disk.plant_special(FILE, kind);
+        for mode in [OpenMode::Read, OpenMode::ReadWrite, OpenMode::Truncate] {
+            match open(&disk, mode).unwrap_err() {
+                Error::WrongKind { found, .. } => assert_eq!(found, kind),
+                error => panic!("{error}"),
+            }
+        }
+        assert_eq!(kind_of(open(&disk, OpenMode::CreateNew)), Some(ErrorKind::AlreadyExists));
+        assert_eq!(disk.kind(Path::new(FILE)).unwrap(), Some(kind));
+        let after = disk.after_crash(Survival::Nothing);
+        assert_eq!(after.kind(Path::new(FILE)).unwrap(), Some(kind));
+        replace_file(&*disk, Path::new(FILE), b"anew").unwrap();
+        assert_eq!(disk.kind(Path::new(FILE)).unwrap(), Some(EntryKind::File));
+    }
+}
