@@ -59,10 +59,13 @@ impl From<&btree::Error> for Class {
     fn from(error: &btree::Error) -> Self {
         use btree::Error;
         match error {
-            Error::Corrupt { .. } | Error::Disk(terrane::io::Error::ShortRead { .. }) => {
-                Self::Check
-            }
+            Error::Corrupt { .. }
+            | Error::TreeMissing { .. }
+            | Error::Disk(
+                terrane::io::Error::ShortRead { .. } | terrane::io::Error::WrongKind { .. },
+            ) => Self::Check,
             Error::AlreadyExists { .. }
+            | Error::DirectoryInUse { .. }
             | Error::NotEmpty { .. }
             | Error::NotFound { .. }
             | Error::NotAnIndex { .. }

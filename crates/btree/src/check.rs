@@ -12,10 +12,10 @@ use terrane_io::{Access, Disk, OpenMode};
 use crate::corrupt::{Corrupt, Problem};
 use crate::deltas::Deltas;
 use crate::error::{Error, Result};
-use crate::index::{TREE_FILE, read_drained, read_space, replay};
+use crate::index::{existing_tree, read_drained, read_space, replay};
 use crate::inner::Inner;
 use crate::leaf::{Fences, Leaf};
-use crate::log::LogReader;
+use crate::log::{LogReader, durable_mark, lost};
 use crate::page::{PAGE_SIZE, Page, PageNo, PageRef};
 use crate::pager::Pager;
 use crate::superblock::{self, Superblock};
@@ -63,17 +63,14 @@ struct Check<'a> {
 /// Cost: reads each page of the tree once, and the log; the numbers of all pages are held in memory.
 ///
 /// # Errors
-/// [`Error::NotFound`], [`Error::NotAnIndex`], [`Error::UnsupportedVersion`], [`Error::Disk`]; what is damaged is no error
+/// [`Error::NotFound`], [`Error::TreeMissing`], [`Error::NotAnIndex`], [`Error::UnsupportedVersion`], [`Error::Disk`]; what is damaged is no error
 /// but part of the report, unless no superblock is whole.
 pub fn check(
     disk: &Arc<dyn Disk>,
     dir: &Path,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<CheckReport> {
-    let path = dir.join(TREE_FILE);
-    if disk.kind(&path)?.is_none() {
-        return Err(Error::NotFound { path: dir.to_owned() });
-    }
+    let path = existing_tree(disk.as_ref(), dir)?;
     let superblock = superblock::read(disk.as_ref(), &path)?;
     let file = disk.open(&path, OpenMode::Read, Access::Direct)?;
     let pager = Pager::new(disk.clone(), file, superblock.tree, superblock.sizes, 0);
@@ -268,8 +265,9 @@ impl Check<'_> {
         if let Err(error) = read {
             self.note(error, None);
         }
-        if log.position() < superblock.log_end {
-            self.note_rule(0, "end of the log", superblock.log_end, log.position());
+        let must_reach = durable_mark(disk.as_ref(), dir, superblock.tree).max(superblock.log_end);
+        if log.position() < must_reach {
+            self.note(lost(dir, log.position(), must_reach), None);
         }
         self.report.log_updates = pending.len() as u64;
         self.report.entries = entries;

@@ -47,6 +47,27 @@ pub enum Error {
         /// The directory.
         path: PathBuf,
     },
+    /// A directory has the log of an index, but the tree file is missing. Nothing was changed. A repair can rebuild what
+    /// the log has.
+    #[error(
+        "{} holds no `tree` file, but {} is of an index: put the file back, or run `terrane verify --repair --accept-loss {}` \
+        to rebuild what the log has",
+        .path.display(), .trace.display(), .path.display()
+    )]
+    TreeMissing {
+        /// The directory.
+        path: PathBuf,
+        /// What tells of the index.
+        trace: PathBuf,
+    },
+    /// Something that is not of an index has a name that a new index needs. Nothing was changed.
+    #[error("{} is not of a B+tree, and in the way of a new one in {}; choose an empty directory", .found.display(), .path.display())]
+    DirectoryInUse {
+        /// The directory.
+        path: PathBuf,
+        /// What is in the way.
+        found: PathBuf,
+    },
     /// Another handle writes to the index; a reader can be opened beside it.
     #[error(
         "{} is being written to by another{}; open it for reading",

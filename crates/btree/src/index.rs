@@ -2,10 +2,11 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::RangeBounds;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use terrane_io::{Access, Disk, LockGuard, OpenMode};
+use terrane_io::disk::EntryKind;
+use terrane_io::{Access, Disk, DiskFile, LockGuard, OpenMode};
 
 use crate::block::{self, Block};
 use crate::bulk::{self, FILL_PERCENT_MIN};
@@ -21,7 +22,7 @@ use crate::input::Records;
 use crate::leaf::Fences;
 use crate::lease::{self, READERS_DIR};
 use crate::left_out::LeftOut;
-use crate::log::{FrameBody, LOG_DIR, Log, Tail};
+use crate::log::{self, FrameBody, LOG_DIR, Log, Tail};
 use crate::page::{BODY_OFFSET, Kind, PAGE_SIZE, PageNo, PageRef, u32_at};
 use crate::pager::Pager;
 use crate::scrub::{self, ScrubReport};
@@ -29,12 +30,15 @@ use crate::snapshot::Snapshot;
 use crate::sort::{SortOptions, Sorter};
 use crate::space::{LIST_MAPS, MAP_PAGES, Space};
 use crate::stats::Stats;
-use crate::superblock::{self, LevelPages, Superblock};
+use crate::superblock::{self, LevelPages, Owner, Superblock};
 use crate::tree::{Child, Epoch, Tree};
 use crate::writer::{Figures, FlushCallback, Writer, opened};
 
 /// The file of the pages.
 pub(crate) const TREE_FILE: &str = "tree";
+
+/// The tree file while the index is being made.
+pub(crate) const TREE_TEMPORARY: &str = "tree.tmp";
 
 /// The file whose lock the writer has.
 pub(crate) const LOCK_FILE: &str = "lock";
@@ -146,16 +150,85 @@ pub(crate) fn read_space(pager: &Pager, superblock: &Superblock) -> Result<(Spac
     Ok((space, maps))
 }
 
-/// Whether there is an index, or the beginning of one.
-fn exists(disk: &dyn Disk, dir: &Path) -> Result<bool> {
-    Ok(disk.kind(&dir.join(TREE_FILE))?.is_some())
+/// The tree file of an index.
+///
+/// # Errors
+/// [`Error::NotFound`]; [`Error::TreeMissing`] if there is a log of an index, or a lease of a reader.
+pub(crate) fn existing_tree(disk: &dyn Disk, dir: &Path) -> Result<PathBuf> {
+    let path = dir.join(TREE_FILE);
+    if disk.kind(&path)?.is_some() {
+        return Ok(path);
+    }
+    let Some(trace) = trace_of_index(disk, dir)? else {
+        return Err(Error::NotFound { path: dir.to_owned() });
+    };
+    // A creation may have ended meanwhile.
+    if disk.kind(&path)?.is_some() {
+        return Ok(path);
+    }
+    Err(Error::TreeMissing { path: dir.to_owned(), trace })
+}
+
+/// A file that an index alone leaves behind, where its tree file is missing.
+fn trace_of_index(disk: &dyn Disk, dir: &Path) -> Result<Option<PathBuf>> {
+    if disk.kind(&dir.join(LOG_DIR))? != Some(EntryKind::Directory) {
+        return Ok(None);
+    }
+    let lost = log::find_lost_tree(disk, dir)?;
+    Ok(lost.filter(|_| !is_unfinished(disk, dir)).map(|_| dir.join(LOG_DIR)))
+}
+
+/// Whether a creation was interrupted: it begins with a temporary tree file and an empty log.
+fn is_unfinished(disk: &dyn Disk, dir: &Path) -> bool {
+    let has_temporary = disk.kind(&dir.join(TREE_TEMPORARY)).is_ok_and(|kind| kind.is_some());
+    let has_readers = disk.list(&dir.join(READERS_DIR)).is_ok_and(|names| !names.is_empty());
+    has_temporary && !has_readers && log::is_unused(disk, dir)
+}
+
+/// Refuses to make an index in a directory where something else has its log or its readers.
+fn check_vacant(disk: &dyn Disk, dir: &Path) -> Result<()> {
+    if is_unfinished(disk, dir) {
+        return Ok(());
+    }
+    if let Some(trace) = trace_of_index(disk, dir)? {
+        return Err(Error::TreeMissing { path: dir.to_owned(), trace });
+    }
+    for name in [LOG_DIR, READERS_DIR] {
+        let path = dir.join(name);
+        match disk.kind(&path)? {
+            None => {}
+            Some(EntryKind::Directory) if disk.list(&path)?.is_empty() => {}
+            Some(_) => return Err(Error::DirectoryInUse { path: dir.to_owned(), found: path }),
+        }
+    }
+    Ok(())
+}
+
+/// Makes a tree file that an index without entries begins with, durably; its name is not durable yet.
+pub(crate) fn write_first_superblock(
+    disk: &dyn Disk,
+    path: &Path,
+    owner: Owner,
+) -> Result<Arc<dyn DiskFile>> {
+    let superblock = Superblock::first(owner);
+    if disk.kind(path)?.is_some() {
+        disk.remove(path)?;
+    }
+    let file = disk.open(path, OpenMode::CreateNew, Access::Buffered)?;
+    let mut bytes = vec![0; PAGE_SIZE];
+    bytes.extend(superblock.encode());
+    file.write_at(&bytes, 0)?;
+    file.sync()?;
+    Ok(file)
 }
 
 impl Index {
     /// Makes an index without entries in a directory, which is made if need be, durably.
     ///
     /// # Errors
-    /// [`Error::AlreadyExists`], [`Error::InvalidConfig`], [`Error::Locked`], [`Error::Disk`].
+    /// [`Error::AlreadyExists`], [`Error::InvalidConfig`], [`Error::Locked`], [`Error::Disk`]; [`Error::TreeMissing`] if the
+    /// directory has the log of an index whose tree file is lost, [`Error::DirectoryInUse`] if something else is there in
+    /// `log` or `readers`. Nothing was changed then, but the directory and its lock file may have been made.
     pub fn create(disk: Arc<dyn Disk>, dir: &Path, config: &Config) -> Result<Self> {
         let limits = config.check()?;
         terrane_io::disk::create_dirs(disk.as_ref(), dir)?;
@@ -164,9 +237,10 @@ impl Index {
             disk.sync_dir(parent)?;
         }
         let lock = Self::lock(disk.as_ref(), dir)?;
-        if exists(disk.as_ref(), dir)? {
+        if disk.kind(&dir.join(TREE_FILE))?.is_some() {
             return Err(Error::AlreadyExists { path: dir.to_owned() });
         }
+        check_vacant(disk.as_ref(), dir)?;
         Self::lay_out(&disk, dir, &limits)?;
         Self::open_locked(disk, dir, limits, lock)
     }
@@ -190,35 +264,23 @@ impl Index {
         })
     }
 
-    /// Writes what an empty index consists of; the tree file comes last and at once.
+    /// Writes what an empty index consists of; the tree file gets its name last.
+    ///
+    /// The temporary tree file comes first, so that a log without either is known to have lost its tree.
     fn lay_out(disk: &Arc<dyn Disk>, dir: &Path, limits: &Limits) -> Result<()> {
         for name in [READERS_DIR, LOG_DIR] {
             if disk.kind(&dir.join(name))?.is_none() {
                 disk.create_dir(&dir.join(name))?;
             }
         }
+        let owner = Owner { tree: creation_number(disk.as_ref(), dir), sizes: limits.sizes };
+        let temporary = dir.join(TREE_TEMPORARY);
+        write_first_superblock(disk.as_ref(), &temporary, owner)?;
         disk.sync_dir(dir)?;
-        let tree = creation_number(disk.as_ref(), dir);
-        Log::create(disk, dir, tree, 0, limits.segment_bytes)?;
-        let superblock = Superblock {
-            tree,
-            generation: 1,
-            oldest: 1,
-            sizes: limits.sizes,
-            height: 0,
-            root: None,
-            drained: None,
-            pages: 0,
-            entries: 0,
-            log_start: 0,
-            log_end: 0,
-            replaced: 0,
-            level_pages: LevelPages::default(),
-            lists: Vec::new(),
-        };
-        let mut bytes = vec![0; PAGE_SIZE];
-        bytes.extend(superblock.encode());
-        Ok(terrane_io::disk::replace_file(disk.as_ref(), &dir.join(TREE_FILE), &bytes)?)
+        log::remove_unused(disk.as_ref(), dir)?;
+        Log::create(disk, dir, owner, 0, limits.segment_bytes)?;
+        disk.rename(&temporary, &dir.join(TREE_FILE))?;
+        Ok(disk.sync_dir(dir)?)
     }
 
     /// Opens an index for writing, and brings back what was flushed before a crash.
@@ -230,9 +292,7 @@ impl Index {
     /// [`Error::UnsupportedVersion`], [`Error::InvalidConfig`], [`Error::Corrupt`], [`Error::Disk`].
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, config: &Config) -> Result<Self> {
         let limits = config.check()?;
-        if !exists(disk.as_ref(), dir)? {
-            return Err(Error::NotFound { path: dir.to_owned() });
-        }
+        existing_tree(disk.as_ref(), dir)?;
         let lock = Self::lock(disk.as_ref(), dir)?;
         Self::open_locked(disk, dir, limits, lock)
     }

@@ -13,11 +13,14 @@ use crate::config::{KEY_BYTES_MAX, LOG_BYTES_MIN, MEMORY_BYTES_MIN, VALUE_BYTES_
 use crate::corrupt::Corrupt;
 use crate::drained::RANGES_MAX;
 use crate::error::{Error, Result};
-use crate::index::TREE_FILE;
+use crate::index::{TREE_FILE, existing_tree};
 use crate::inner::Inner;
 use crate::leaf::{Leaf, Sizes};
 use crate::lease::{self, LEASE_BYTES, LEASE_MAGIC, LEASE_OFFSET, READERS_MAX};
-use crate::log::{FRAME_HEAD_BYTES, FRAME_MAGIC, LogReader};
+use crate::log::{
+    FRAME_HEAD_BYTES, FRAME_MAGIC, LogReader, MARK_BYTES, MARK_MAGIC, SEGMENT_HEAD_BYTES,
+    SEGMENT_MAGIC,
+};
 use crate::page::{self, BODY_OFFSET, Kind, PAGE_SIZE, Page, u32_at};
 use crate::space::{LIST_MAPS, MAP_PAGES, SUPERBLOCKS};
 use crate::superblock::{self, LISTS_MAX, SUPERBLOCK_MAGIC, TREE_VERSION};
@@ -97,14 +100,17 @@ pub enum TreePageContent {
     Bytes(Vec<u8>),
 }
 
-/// Whether a directory has the tree file of an index, be it a damaged one.
+/// Whether a directory has the tree file of an index, be it a damaged one, or the log of one that has lost it.
 ///
-/// Cost: one question to the file system.
+/// Cost: one question to the file system; three and a read for each segment of the log if there is no tree file.
 ///
 /// # Errors
 /// [`Error::Disk`].
 pub fn is_index(disk: &dyn Disk, dir: &Path) -> Result<bool> {
-    Ok(disk.kind(&dir.join(TREE_FILE))? == Some(EntryKind::File))
+    match disk.kind(&dir.join(TREE_FILE))? {
+        Some(kind) => Ok(kind == EntryKind::File),
+        None => Ok(matches!(existing_tree(disk, dir), Err(Error::TreeMissing { .. }))),
+    }
 }
 
 /// Whether a file begins as the tree file of an index does, in one of its two superblocks.
@@ -126,12 +132,10 @@ pub fn is_tree_file(disk: &dyn Disk, path: &Path) -> Result<bool> {
 /// Cost: reads the log.
 ///
 /// # Errors
-/// [`Error::NotFound`], [`Error::NotAnIndex`], [`Error::UnsupportedVersion`], [`Error::Corrupt`], [`Error::Disk`].
+/// [`Error::NotFound`], [`Error::TreeMissing`], [`Error::NotAnIndex`], [`Error::UnsupportedVersion`], [`Error::Corrupt`],
+/// [`Error::Disk`].
 pub fn inspect(disk: &Arc<dyn Disk>, dir: &Path) -> Result<IndexInfo> {
-    let path = dir.join(TREE_FILE);
-    if disk.kind(&path)?.is_none() {
-        return Err(Error::NotFound { path: dir.to_owned() });
-    }
+    let path = existing_tree(disk.as_ref(), dir)?;
     let superblock = superblock::read(disk.as_ref(), &path)?;
     let (readers_oldest, readers) = lease::oldest(disk.as_ref(), dir)?;
     let start = superblock.log_start;
@@ -277,6 +281,10 @@ pub fn constants() -> Vec<(&'static str, String)> {
         ("BTREE_LIST_MAPS", LIST_MAPS.to_string()),
         ("BTREE_LISTS_MAX", LISTS_MAX.to_string()),
         ("BTREE_RANGES_MAX", RANGES_MAX.to_string()),
+        ("BTREE_SEGMENT_MAGIC", text(&SEGMENT_MAGIC)),
+        ("BTREE_SEGMENT_HEAD_BYTES", SEGMENT_HEAD_BYTES.to_string()),
+        ("BTREE_MARK_MAGIC", text(&MARK_MAGIC)),
+        ("BTREE_MARK_BYTES", MARK_BYTES.to_string()),
         ("BTREE_FRAME_MAGIC", text(&FRAME_MAGIC)),
         ("BTREE_FRAME_HEAD_BYTES", FRAME_HEAD_BYTES.to_string()),
         ("BTREE_LEASE_MAGIC", text(&LEASE_MAGIC)),

@@ -23,9 +23,9 @@ use crate::cursor::{Cursor, bounds_of, bounds_of_prefix};
 use crate::deltas::Deltas;
 use crate::drained::Drained;
 use crate::error::{Error, Result};
-use crate::index::{TREE_FILE, check_sizes, read_drained, replay, tree_of};
+use crate::index::{check_sizes, existing_tree, read_drained, replay, tree_of};
 use crate::lease::Lease;
-use crate::log::{Frame, LogReader, is_not_found};
+use crate::log::{Frame, LogReader, durable_mark, is_not_found, lost};
 use crate::pager::Pager;
 use crate::stats::Stats;
 use crate::superblock::{self, Superblock};
@@ -85,14 +85,11 @@ impl IndexReader {
     /// Cost: reads the superblock and the log.
     ///
     /// # Errors
-    /// [`Error::NotFound`], [`Error::ConfigMismatch`], [`Error::NotAnIndex`], [`Error::UnsupportedVersion`],
-    /// [`Error::TooManyReaders`], [`Error::InvalidConfig`], [`Error::Corrupt`], [`Error::Disk`].
+    /// [`Error::NotFound`], [`Error::TreeMissing`], [`Error::ConfigMismatch`], [`Error::NotAnIndex`],
+    /// [`Error::UnsupportedVersion`], [`Error::TooManyReaders`], [`Error::InvalidConfig`], [`Error::Corrupt`], [`Error::Disk`].
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, config: &Config) -> Result<Self> {
         let limits = config.check()?;
-        let path = dir.join(TREE_FILE);
-        if disk.kind(&path)?.is_none() {
-            return Err(Error::NotFound { path: dir.to_owned() });
-        }
+        let path = existing_tree(disk.as_ref(), dir)?;
         let lease = Lease::take(disk.as_ref(), dir)?;
         let superblock = take_up(disk.as_ref(), &path, &lease, u64::MAX)?;
         check_sizes(dir, &limits, &superblock)?;
@@ -273,9 +270,9 @@ impl Follower {
             let generation = self.superblock.generation;
             self.take_up(core)?;
             if self.superblock.generation == generation {
-                let (expected, found) = (self.superblock.log_end, self.log.position());
-                let what = crate::corrupt::Corrupt::rule("log_end", expected, found);
-                return Err(core.pager.corrupt(what));
+                let durable = durable_mark(self.disk.as_ref(), &core.dir, self.superblock.tree);
+                let must_reach = durable.max(self.superblock.log_end);
+                return Err(lost(&core.dir, self.log.position(), must_reach));
             }
         }
         let (generation, oldest) = (self.superblock.generation, self.superblock.oldest);
@@ -287,13 +284,16 @@ impl Follower {
         let superblock = &self.superblock;
         let drained = read_drained(&core.pager, superblock)?;
         let start = superblock.log_start;
+        // Before the log is read, as a writer may go on meanwhile.
+        let durable = durable_mark(self.disk.as_ref(), &core.dir, superblock.tree);
+        let must_reach = durable.max(superblock.log_end);
         self.log = LogReader::new(self.disk.clone(), &core.dir, superblock.tree, start);
         let (mut pending, mut entries) = (Deltas::default(), superblock.entries);
         while let Some(frame) = self.log.next_of(superblock.replaced)? {
             entries = if frame.next > superblock.log_end { frame.entries } else { entries };
             replay(&mut pending, &frame, &drained, sizes, &core.dir)?;
         }
-        if self.log.position() < superblock.log_end {
+        if self.log.position() < must_reach {
             return Ok(false);
         }
         self.updates = pending.len();

@@ -18,7 +18,7 @@ use std::collections::{HashSet, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
 
-use terrane_io::{Access, Disk, OpenMode};
+use terrane_io::{Access, Disk, LockGuard, OpenMode};
 
 use crate::block::Block;
 use crate::bulk::{Builder, Built};
@@ -29,17 +29,20 @@ use crate::cursor::Cursor;
 use crate::deltas::Deltas;
 use crate::drained::Drained;
 use crate::error::{Error, Result};
-use crate::index::{Index, TREE_FILE, read_drained, replay};
+use crate::index::{
+    Index, TREE_FILE, TREE_TEMPORARY, existing_tree, read_drained, replay, tree_of,
+    write_first_superblock,
+};
 use crate::leaf::{Fences, Leaf};
 use crate::left_out::LeftOut;
-use crate::log::{self, FrameBody, Log};
+use crate::log::{self, Frame, FrameBody, Log, LostTree, Salvaged, salvage};
 use crate::page::{PageNo, PageRef};
 use crate::pager::Pager;
 use crate::salvage::{
     FoundLeaf, KeyRange, KnownMap, Piece, Scan, cover, doubt, most_frequent_tree,
 };
 use crate::space::{SUPERBLOCKS, Space};
-use crate::superblock::{self, LevelPages, Superblock};
+use crate::superblock::{self, LevelPages, Owner, Superblock};
 use crate::tree::{Epoch, Tree};
 use crate::writer::{Writer, opened};
 
@@ -52,9 +55,9 @@ const COLLECTED_BYTES: usize = 64 << 10;
 /// Whether a repair may lose something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Loss {
-    /// If a leaf is damaged nothing is done, and the report says what would be lost.
+    /// If a leaf or the log is damaged, or the tree file is missing, nothing is done, and the report says what would be lost.
     Refused,
-    /// Keys of a damaged leaf come from an older one, or are gone.
+    /// Keys of a damaged leaf come from an older one, or are gone; updates of a damaged part of the log are gone.
     Accepted,
 }
 
@@ -80,6 +83,11 @@ pub struct RepairReport {
     pub stale: Vec<(Vec<u8>, Option<Vec<u8>>)>,
     /// Ranges of keys that no leaf was for, ascending.
     pub lost: Vec<(Vec<u8>, Option<Vec<u8>>)>,
+    /// Whether the tree file was missing: of all keys, which `lost` names, only those are left that the log has.
+    pub tree_lost: bool,
+    /// Positions of the log whose updates are lost, from the first on and below the second, ascending. Of which keys they were
+    /// nothing tells; updates behind them are there.
+    pub log_lost: Vec<(u64, u64)>,
     /// Entries of the index, those that only the log has included.
     pub entries: u64,
 }
@@ -111,17 +119,20 @@ struct Basis {
 ///
 /// # Errors
 /// [`Error::NotFound`], [`Error::Locked`], [`Error::UnsupportedVersion`], [`Error::Disk`]; [`Error::NotAnIndex`] or
-/// [`Error::Corrupt`] if neither a superblock nor a leaf is whole, or if the log has lost what was durable. Nothing was
-/// changed then.
+/// [`Error::Corrupt`] if neither a superblock nor a leaf is whole. Nothing was changed then.
 pub fn repair(
     disk: &Arc<dyn Disk>,
     dir: &Path,
     loss: Loss,
     mut progress: impl FnMut(u64, u64),
 ) -> Result<RepairReport> {
-    if disk.kind(&dir.join(TREE_FILE))?.is_none() {
-        return Err(Error::NotFound { path: dir.to_owned() });
-    }
+    match existing_tree(disk.as_ref(), dir) {
+        Err(Error::TreeMissing { .. }) => {
+            let lock = Index::lock(disk.as_ref(), dir)?;
+            return repair_without_tree(disk, dir, loss, lock);
+        }
+        found => found?,
+    };
     let lock = Index::lock(disk.as_ref(), dir)?;
     match check(disk, dir, &mut |_, _| {}) {
         Ok(report) if report.problems.is_empty() => {
@@ -138,28 +149,81 @@ pub fn repair(
         doubt(&mut pieces, basis.leaves);
     }
     let mut report = report_on(&scan, &basis, &pieces);
-    if loss == Loss::Refused && !(report.stale.is_empty() && report.lost.is_empty()) {
-        return Ok(RepairReport { was_refused: true, ..report });
-    }
     let generation = basis.next_generation(&scan);
     let mut drained = basis.drained;
     for (low, high) in report.stale.iter().chain(&report.lost) {
         // The log may have more of it than the leaf.
         drained.set(low, high.as_deref(), basis.superblock.log_start);
     }
-    let (log, pending) = read_log(disk, dir, &basis.superblock, &drained)?;
+    let found = read_log(disk, dir, &basis.superblock, &drained)?;
+    report.log_lost.clone_from(&found.salvaged.gaps);
+    if loss == Loss::Refused && report.loses_something() {
+        return Ok(RepairReport { was_refused: true, ..report });
+    }
     let (space, tree) = rebuild(&pager, generation, &scan, &pieces, &mut report)?;
-    let core = Core::new(dir.to_owned(), pager, opened(tree.clone(), pending, 0));
-    let core = Arc::new(core);
-    report.entries = count_entries(&core)?;
-    let mut limits = Config::variable().with_memory(MEMORY_BYTES_MIN).check()?;
-    limits.sizes = basis.superblock.sizes;
     let superblock = Superblock {
         generation: generation - 1,
         drained: None,
         lists: Vec::new(),
         ..basis.superblock
     };
+    let core = Core::new(dir.to_owned(), pager, opened(tree, found.pending.clone(), 0));
+    report.entries = publish(disk, core, (superblock, drained, space), found, lock)?;
+    Ok(report)
+}
+
+/// Makes a tree file for a log whose own is lost, and puts the log above it.
+fn repair_without_tree(
+    disk: &Arc<dyn Disk>,
+    dir: &Path,
+    loss: Loss,
+    lock: Box<dyn LockGuard>,
+) -> Result<RepairReport> {
+    let Some(LostTree { owner, start }) = log::find_lost_tree(disk.as_ref(), dir)? else {
+        return Err(Error::NotFound { path: dir.to_owned() });
+    };
+    let drained = Drained::up_to(start);
+    let superblock = Superblock { log_start: start, log_end: start, ..Superblock::first(owner) };
+    let found = read_log(disk, dir, &superblock, &drained)?;
+    // Which entries only the leaves had, nothing tells.
+    let mut report = RepairReport {
+        tree_lost: true,
+        lost: vec![(Vec::new(), None)],
+        log_lost: found.salvaged.gaps.clone(),
+        ..RepairReport::default()
+    };
+    if loss == Loss::Refused {
+        return Ok(RepairReport { was_refused: true, ..report });
+    }
+    let temporary = dir.join(TREE_TEMPORARY);
+    drop(write_first_superblock(disk.as_ref(), &temporary, owner)?);
+    let file = disk.open(&temporary, OpenMode::ReadWrite, Access::Direct)?;
+    let cache_bytes = MEMORY_BYTES_MIN / 2;
+    let pager = Pager::new(disk.clone(), file, owner.tree, owner.sizes, cache_bytes);
+    let core =
+        Core::new(dir.to_owned(), pager, opened(tree_of(&superblock), found.pending.clone(), 0));
+    report.entries = publish(disk, core, (superblock, drained, Space::new()), found, lock)?;
+    disk.rename(&temporary, &dir.join(TREE_FILE))?;
+    disk.sync_dir(dir)?;
+    Ok(report)
+}
+
+/// Makes the tree of `core`, with what was found of the log above it, the published one; returns the entries of both.
+fn publish(
+    disk: &Arc<dyn Disk>,
+    core: Core,
+    (superblock, drained, space): (Superblock, Drained, Space),
+    found: FoundLog,
+    lock: Box<dyn LockGuard>,
+) -> Result<u64> {
+    let core = Arc::new(core);
+    let tree = core.state()?.tree.clone();
+    let entries = count_entries(&core)?;
+    let mut limits = Config::variable().with_memory(MEMORY_BYTES_MIN).check()?;
+    limits.sizes = superblock.sizes;
+    let is_broken = found.salvaged.is_broken;
+    let old = found.salvaged.segments.clone();
+    let (log, drained) = found.into_log(disk, &core.dir, &superblock, drained, entries)?;
     let mut writer = Writer {
         disk: disk.clone(),
         limits,
@@ -170,7 +234,7 @@ pub fn repair(
         opened_generation: superblock.generation,
         superblock,
         maps: Vec::new(),
-        flushed_entries: report.entries,
+        flushed_entries: entries,
         epochs: VecDeque::from([tree.epoch.clone()]),
         readers: (None, 0),
         left_out: LeftOut::default(),
@@ -179,8 +243,13 @@ pub fn repair(
         poisoned: None,
         _lock: lock,
     };
-    writer.publish(&core, &tree, drained, report.entries, |_| {})?;
-    Ok(report)
+    let start = writer.log.start();
+    writer.publish(&core, &tree, drained, entries, |_| {})?;
+    if is_broken {
+        let old: Vec<u64> = old.into_iter().filter(|&old| old < start).collect();
+        log::remove_segments(disk.as_ref(), &core.dir, &old);
+    }
+    Ok(entries)
 }
 
 impl Basis {
@@ -188,6 +257,12 @@ impl Basis {
     fn next_generation(&self, scan: &Scan) -> u64 {
         let next = scan.generation_max.max(self.superblock.generation) + 1;
         if self.kept.is_some_and(|kept| kept % 2 == next % 2) { next + 1 } else { next }
+    }
+}
+
+impl RepairReport {
+    fn loses_something(&self) -> bool {
+        !(self.stale.is_empty() && self.lost.is_empty() && self.log_lost.is_empty())
     }
 }
 
@@ -230,7 +305,7 @@ fn find_basis(
             superblock,
         },
         older => {
-            let log_start = log::first_position(disk.as_ref(), dir)?.unwrap_or(0);
+            let log_start = log::first_position(disk.as_ref(), dir, pager.tree)?.unwrap_or(0);
             let replaced = older.map_or(0, |older| older.replaced);
             Basis { kept, ..guess(&pager, &scan, log_start, replaced) }
         }
@@ -294,17 +369,27 @@ fn report_on(scan: &Scan, basis: &Basis, pieces: &[Piece]) -> RepairReport {
     report
 }
 
-/// Reads the log, cuts off a torn end, and gives the updates that leaves do not have.
+/// What a log has above the leaves.
+#[derive(Debug)]
+struct FoundLog {
+    pending: Deltas,
+    /// Where all entries were last replaced at once.
+    replaced: u64,
+    salvaged: Salvaged,
+}
+
+/// Reads the updates that leaves do not have. Nothing is written.
 fn read_log(
     disk: &Arc<dyn Disk>,
     dir: &Path,
     superblock: &Superblock,
     drained: &Drained,
-) -> Result<(Log, Deltas)> {
+) -> Result<FoundLog> {
     let mut pending = Deltas::default();
     let mut replaced = superblock.replaced;
+    let owner = Owner { tree: superblock.tree, sizes: superblock.sizes };
     let reach = (superblock.log_start, superblock.log_end);
-    let mut log = Log::recover(disk, dir, superblock.tree, reach, LOG_BYTES_MIN, |frame| {
+    let salvaged = salvage(disk.as_ref(), dir, owner, reach, |frame| {
         if frame.replaced > replaced {
             // No superblock told of that: updates before are of no use.
             replaced = frame.replaced;
@@ -312,8 +397,44 @@ fn read_log(
         }
         replay(&mut pending, frame, drained, superblock.sizes, dir)
     })?;
-    log.replaced = replaced;
-    Ok((log, pending))
+    Ok(FoundLog { pending, replaced, salvaged })
+}
+
+impl FoundLog {
+    /// The log to go on with, and what of it the tree has. One that an opening would refuse is written anew behind its end.
+    fn into_log(
+        self,
+        disk: &Arc<dyn Disk>,
+        dir: &Path,
+        superblock: &Superblock,
+        drained: Drained,
+        entries: u64,
+    ) -> Result<(Log, Drained)> {
+        let owner = Owner { tree: superblock.tree, sizes: superblock.sizes };
+        if !self.salvaged.is_broken {
+            let reach = (superblock.log_start, superblock.log_end);
+            let each = |_: &Frame| Ok(());
+            let mut log = Log::recover(disk, dir, owner.tree, reach, LOG_BYTES_MIN, each)?;
+            log.replaced = self.replaced;
+            return Ok((log, drained));
+        }
+        // Right behind what there is, so that an interrupted repair leaves no gap.
+        let start = self.salvaged.end;
+        let mut log = Log::create(disk, dir, owner, start, LOG_BYTES_MIN)?;
+        log.replaced = self.replaced;
+        let mut body = FrameBody::default();
+        for (key, value) in self.pending.iter() {
+            body.push(key, value);
+            if body.bytes() >= COLLECTED_BYTES {
+                log.append(&mut body, entries)?;
+                body.clear();
+            }
+        }
+        if !body.is_empty() {
+            log.append(&mut body, entries)?;
+        }
+        Ok((log, Drained::up_to(start)))
+    }
 }
 
 /// Writes a tree of the pieces into new pages; returns it with the pages that are in use.

@@ -24,7 +24,7 @@ use crate::space::{LIST_MAPS, MAP_PAGES};
 pub(crate) const SUPERBLOCK_MAGIC: [u8; 8] = *b"TerraBTr";
 
 /// Version of tree files.
-pub(crate) const TREE_VERSION: u32 = 1;
+pub(crate) const TREE_VERSION: u32 = 2;
 
 /// Where the list pages stand.
 const LISTS_OFFSET: usize = 240;
@@ -36,6 +36,13 @@ const _: () = assert!(LISTS_OFFSET + 8 * LISTS_MAX <= PAGE_SIZE);
 
 /// Levels that are counted: leaves and inner nodes.
 pub(crate) type LevelPages = [u64; LEVELS_MAX + 1];
+
+/// What files of one index have in common: the number of the tree, and the sizes of its keys and values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Owner {
+    pub(crate) tree: u64,
+    pub(crate) sizes: Sizes,
+}
 
 /// What a superblock says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,6 +76,26 @@ pub(crate) enum Refusal {
 }
 
 impl Superblock {
+    /// What a new index begins with.
+    pub(crate) fn first(Owner { tree, sizes }: Owner) -> Self {
+        Self {
+            tree,
+            generation: 1,
+            oldest: 1,
+            sizes,
+            height: 0,
+            root: None,
+            drained: None,
+            pages: 0,
+            entries: 0,
+            log_start: 0,
+            log_end: 0,
+            replaced: 0,
+            level_pages: LevelPages::default(),
+            lists: Vec::new(),
+        }
+    }
+
     /// Which of the two pages it belongs into.
     pub(crate) fn page(&self) -> u64 {
         self.generation % 2

@@ -300,6 +300,9 @@ struct Repaired {
     maps_lost: u64,
     stale: Vec<Keys>,
     lost: Vec<Keys>,
+    tree_lost: bool,
+    /// First and last position.
+    log_lost: Vec<(u64, u64)>,
     was_refused: bool,
     entries: u64,
 }
@@ -363,7 +366,7 @@ fn mend(disk: &Arc<dyn Disk>, dir: &Path, loss: Loss, quiet: bool) -> Result<Che
         Err(btree::Error::Corrupt { path, what }) => {
             vec![Problem::new(btree::Problem { path, what, keys: None })]
         }
-        Err(error @ btree::Error::NotAnIndex { .. }) => {
+        Err(error @ (btree::Error::NotAnIndex { .. } | btree::Error::TreeMissing { .. })) => {
             let file = dir.join("tree").display().to_string();
             let rule = error.to_string();
             vec![Problem { file, offset_bytes: 0, rule, keys: Keys::default(), repaired: false }]
@@ -421,6 +424,8 @@ impl Repaired {
             maps_lost: report.maps_lost,
             stale: keys(report.stale),
             lost: keys(report.lost),
+            tree_lost: report.tree_lost,
+            log_lost: report.log_lost,
             was_refused: report.was_refused,
             entries: report.entries,
         }
@@ -440,12 +445,22 @@ impl Repaired {
         };
         let mut lines = told(&self.stale, stale);
         lines.extend(told(&self.lost, lost));
+        let fate = if self.was_refused { "would be lost" } else { "lost" };
+        lines.extend(self.log_lost.iter().map(|(from, to)| {
+            format!(
+                "updates of positions {from} to {to} of the log: {fate}, whichever keys they had"
+            )
+        }));
         if self.was_refused {
             lines.push(
-                "nothing was repaired, as keys would be lost: restore a copy, or add --accept-loss"
+                "nothing was repaired, as entries would be lost: restore a copy, or add \
+                --accept-loss"
                     .into(),
             );
             return lines;
+        }
+        if self.tree_lost {
+            lines.push("the tree file was missing: made anew from what the log has".to_owned());
         }
         let did = [
             count_of(self.pages_scanned, "page scanned", "pages scanned"),
@@ -490,11 +505,11 @@ impl Checked {
             problem.repaired = !ranges().any(|range| problem.keys.lie_in(range));
         }
         let is_untold = |range: &&Keys| !mended.iter().any(|problem| problem.keys.lie_in(range));
-        let untold = ranges().filter(is_untold).count() as u64;
+        let untold = ranges().filter(is_untold).count() + repair.log_lost.len();
         mended.append(&mut self.problems);
         self.problems = mended;
         self.repaired = self.problems.iter().filter(|problem| problem.repaired).count() as u64;
-        self.left = self.problems.len() as u64 - self.repaired + untold;
+        self.left = self.problems.len() as u64 - self.repaired + untold as u64;
         self.repair = Some(repair);
         self
     }

@@ -166,7 +166,10 @@ fn repair_and_compare(disk: &Arc<SimDisk>, model: &Model, what: &str) -> Option<
     let sure = |model: &Model| -> Model {
         model.clone().into_iter().filter(|(key, _)| !is_named(key)).collect()
     };
-    assert!(sure(&found) == sure(model), "{what}: {report:?}");
+    // Which keys a lost part of the log had, nothing tells.
+    if report.log_lost.is_empty() {
+        assert!(sure(&found) == sure(model), "{what}: {report:?}");
+    }
     for (key, value) in &found {
         assert_eq!(index.find(key).unwrap().as_ref(), Some(value), "{what}");
     }
@@ -205,7 +208,13 @@ fn a_flipped_bit_never_gives_a_wrong_entry() {
             refused += 1;
             assert!(is_found, "{what}: the check found nothing");
             match repair_and_compare(&damaged, &model, &what) {
-                Some(report) if report.stale.is_empty() && report.lost.is_empty() => exact += 1,
+                Some(report)
+                    if report.stale.is_empty()
+                        && report.lost.is_empty()
+                        && report.log_lost.is_empty() =>
+                {
+                    exact += 1;
+                }
                 Some(_) => partly += 1,
                 None => {}
             }

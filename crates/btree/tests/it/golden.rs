@@ -18,8 +18,9 @@ use crate::model::DIR;
 const CRATE: &str = env!("CARGO_MANIFEST_DIR");
 
 /// Golden files, with the files of the index that they are.
-const FILES: [(&str, &str); 3] = [
+const FILES: [(&str, &str); 4] = [
     ("btree.tree", "tree"),
+    ("btree-log.mark", "synced"),
     ("btree-log.sealed", "log/00000000000000000000.log"),
     ("btree-log.last", "log/00000000000000008944.log"),
 ];
@@ -114,7 +115,7 @@ fn golden_files_of_an_unknown_version_are_refused_by_name() {
         ];
         for error in errors {
             assert!(
-                matches!(&error, Error::UnsupportedVersion { path: found, found: 7, newest: 1 }
+                matches!(&error, Error::UnsupportedVersion { path: found, found: 7, newest: 2 }
                     if *found == path("tree")),
                 "{error:?}"
             );

@@ -13,6 +13,8 @@ mod damage;
 
 mod golden;
 
+mod lost_files;
+
 mod migrate;
 
 mod model;
