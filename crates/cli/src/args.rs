@@ -57,6 +57,17 @@ pub(crate) fn size(text: &str) -> Result<u64, String> {
     number.checked_mul(unit).ok_or_else(|| "too large".to_owned())
 }
 
+/// Reads a number of bytes that is at least 1.
+///
+/// # Errors
+/// What is wrong, in words.
+pub(crate) fn positive_size(text: &str) -> Result<u64, String> {
+    match size(text)? {
+        0 => Err("must be at least 1".to_owned()),
+        bytes => Ok(bytes),
+    }
+}
+
 /// Reads a share of a whole: `0.2%` or `0.002`.
 ///
 /// # Errors

@@ -16,8 +16,8 @@ use terrane::{BackupPlace, BackupReport, Error};
 
 use crate::exit::Failure;
 use crate::output::{self, bytes};
-use crate::progress::{ByteBar, exit_on_interrupt};
-use crate::store::{is_same, open_to_read};
+use crate::progress::ByteBar;
+use crate::store::{is_within, open_to_read};
 use crate::text::count_of;
 
 pub(crate) const EXAMPLES: &str = "\
@@ -29,11 +29,11 @@ Examples:
     terrane verify /backup/ledger
     terrane backup --store /backup/ledger --to /data/restored
 
-A backup holds all named tables as of one commit, the retained versions and the snapshots. It works
-beside the process that has the store open, which is not disturbed. Every page is checked on the
-way. If the command is cut short, the tables of the backup are those of the one before. A backup is
-a store: read, inspect and verify it like any other. Once something is written to it, it is a store
-of its own, and no later backup replaces it.";
+A backup holds all named tables as of one commit, the retained versions and the snapshots. It
+works beside the process that has the store open, which is not disturbed. Every page is checked
+on the way. If the command is cut short, the tables of the backup are those of the one before. A
+backup is a store: read, inspect and verify it like any other. Once something is written to it,
+it is a store of its own, and no later backup replaces it.";
 
 #[derive(Debug, Args)]
 pub(crate) struct Backup {
@@ -71,10 +71,9 @@ impl Backup {
     /// # Errors
     /// [`Failure`], not yet reported.
     pub(crate) fn run(&self) -> Result<u8, Failure> {
-        // The backup is the earlier one or the new one, whenever it ends.
-        exit_on_interrupt()?;
-        if is_same(&self.store, &self.to) {
-            return Err(Failure::usage("--to and --store are the same directory"));
+        if is_within(&self.to, &self.store) {
+            let message = "--to is the store or lies in it; a backup needs a place of its own";
+            return Err(Failure::usage(message));
         }
         let started = Instant::now();
         let mut reader = open_to_read(&self.store)?;

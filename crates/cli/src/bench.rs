@@ -77,8 +77,8 @@ Examples:
   terrane bench upsert --store /tmp/terrane-bench
   terrane bench union --store /tmp/terrane-bench --entries 100k --json
 
-Benchmarks leave no data behind in the store, but for those that are set up first. Measure on a quiet
-machine.";
+Benchmarks leave no data behind in the store, but for those that are set up first. Measure on a
+quiet machine.";
 
 const UPSERT_EXAMPLES: &str = "\
 Examples:
@@ -191,7 +191,7 @@ impl UpsertArgs {
     fn run(&self, command: &str) -> Result<(), Failure> {
         let Self { elements, batch, rounds, .. } = *self;
         let options = upsert::Options { elements, batch, rounds, seed: self.common.seed };
-        let mut progress = Progress::new(self.common.quiet)?;
+        let mut progress = Progress::new(self.common.quiet);
         let report = upsert::run(&self.common.store, &options, &mut progress)?;
         drop(progress);
         let lines = [
@@ -211,7 +211,7 @@ impl UnionArgs {
     fn run(&self, command: &str) -> Result<(), Failure> {
         let Self { tables, entries, batches, rounds, .. } = *self;
         let options = union::Options { tables, entries, batches, rounds, seed: self.common.seed };
-        let mut progress = Progress::new(self.common.quiet)?;
+        let mut progress = Progress::new(self.common.quiet);
         let report = union::run(&self.common.store, &options, &mut progress)?;
         drop(progress);
         let show = |round: &union::Round| {

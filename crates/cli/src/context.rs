@@ -54,7 +54,7 @@ use crate::args;
 use crate::exit::Failure;
 use crate::literal;
 use crate::output::{self, bytes};
-use crate::progress::{ByteBar, Progress, exit_on_interrupt};
+use crate::progress::{ByteBar, Progress};
 use crate::text::{count_of, grouped, hex, table, time};
 
 /// Memory for decoded objects.
@@ -121,8 +121,9 @@ Examples:
   terrane context gc --newest 1000 --store /data/context
   terrane context gen-trace lima.repbt
 
-A commit is given as its hash (Co...), the beginning of it, or a branch. Steps of a path are separated by `/`; a step
-that is no text, or has a `/`, is written `hex:` and hexadecimal digits.";
+A commit is given as its hash (Co...), the beginning of it, or a branch. Steps of a path are
+separated by `/`; a step that is no text, or has a `/`, is written `hex:` and hexadecimal
+digits.";
 
 const LOG_EXAMPLES: &str = "\
 Example:
@@ -147,9 +148,9 @@ Examples:
   Keep all commits, and take away what no commit reaches:
     terrane context gc --everything --store /data/context
 
-Heads of branches are always kept. In a store with an archive (`terrane context volume add`) all commits stay readable, and
-what is not named is moved to the last volume. After Ctrl-C the store is as it was, or some of the garbage is left, which the next
-collection takes away.";
+Heads of branches are always kept. In a store with an archive (`terrane context volume add`) all
+commits stay readable, and what is not named is moved to the last volume. After Ctrl-C the store
+is as it was, or some of the garbage is left, which the next collection takes away.";
 
 const SPLIT_EXAMPLES: &str = "\
 Example:
@@ -449,7 +450,6 @@ fn kind(tree: &Tree) -> &'static str {
 
 impl LogArgs {
     fn run(&self, common: &CommonArgs, command: &str) -> Result<(), Failure> {
-        exit_on_interrupt()?;
         let store = open(&common.store)?;
         let branches = store.branches();
         let limit = self.limit.map_or(usize::MAX, |limit| limit as usize);
@@ -496,7 +496,6 @@ impl Logged {
 
 impl LsArgs {
     fn run(&self, common: &CommonArgs, command: &str) -> Result<(), Failure> {
-        exit_on_interrupt()?;
         let store = open(&common.store)?;
         let (commit, context) = checkout(&store, self.at.as_deref())?;
         let path = steps(&self.path)?;
@@ -565,7 +564,6 @@ impl Listed {
 
 impl ShowArgs {
     fn run(&self, common: &CommonArgs, command: &str) -> Result<(), Failure> {
-        exit_on_interrupt()?;
         let store = open(&common.store)?;
         let (commit, context) = checkout(&store, self.at.as_deref())?;
         let shown = &self.path;
@@ -613,7 +611,7 @@ impl GcArgs {
         let options = options(&reader);
         drop(reader);
         // Listens to Ctrl-C; the bar counts bytes.
-        let interrupts = Progress::new(true)?;
+        let interrupts = Progress::new(true);
         let mut bar = ByteBar::new("collecting", self.quiet);
         let store = Store::open(RealDisk::auto(), dir, &options)?;
         let outcome = store.collect(&retain, &mut |progress: &GcProgress| {

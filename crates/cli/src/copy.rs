@@ -95,7 +95,7 @@ impl FromArgs {
         &self,
         work: impl FnOnce(&mut Stream<'_>) -> Result<(), Failure>,
     ) -> Result<Copied, Failure> {
-        let progress = Progress::new(self.quiet)?;
+        let progress = Progress::new(self.quiet);
         let started = Instant::now();
         let source = Source::open_watched(&self.from, &self.from_table, self.at.as_ref())?;
         let mut stream = Stream {

@@ -18,8 +18,8 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::fs;
-use std::io::{self, BufWriter, Read};
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, BufWriter, Read};
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 
@@ -36,7 +36,6 @@ use crate::exit::Failure;
 use crate::index::{delete_range, open_if_index};
 use crate::literal;
 use crate::output;
-use crate::progress::exit_on_interrupt;
 use crate::source::{MAIN_TABLE, Range, Source};
 use crate::store::{open_tables, open_tables_with};
 use crate::text::{count_of, grouped};
@@ -54,10 +53,10 @@ Examples:
   An entry of a B+tree:
     terrane get hex:00ff --store /data/index
 
-One key: its value is written. Several: a line for each, key and value with a tab between them. A
-blob is one more field. Text is written as it is if all of it is printable, other bytes as `hex:`
-and digits. If a key is absent, standard error says so and the exit code is 1; the others are
-written.";
+One key: its value is written. Several: a line for each, key and value with a tab between them.
+A blob is one more field. Text is written as it is if all of it is printable, other bytes as
+`hex:` and digits. If a key is absent, standard error says so and the exit code is 1; the others
+are written.";
 
 pub(crate) const PUT_EXAMPLES: &str = "\
 Examples:
@@ -76,10 +75,10 @@ Examples:
     terrane put --store /data/ledger -- balance -5
 
 The entries are durable when the command ends with exit code 0. A missing table, or store, is an
-error, so that a misspelt name makes nothing; with --create it is made, with the default options.
-`terrane table create` has others. When the disk is full and the store's reserve is in use, put is
-refused with exit code 3, and `terrane del`, `terrane table drop` and `terrane snapshot delete`
-make room; the store remembers its reserve, which `terrane inspect` shows.";
+error, so that a misspelt name makes nothing; with --create it is made, with the default
+options. `terrane table create` has others. When the disk is full and the store's reserve is in
+use, put is refused with exit code 3, and `terrane del`, `terrane table drop` and `terrane
+snapshot delete` make room; the store remembers its reserve, which `terrane inspect` shows.";
 
 pub(crate) const DEL_EXAMPLES: &str = "\
 Examples:
@@ -104,16 +103,16 @@ Examples:
 One line for each entry, in the order of the bytes of their keys: key and value with a tab
 between them, and the blob as a third field if there is one. Text is written as it is if all of
 it is printable, other bytes as `hex:` and digits; `terrane put --input` reads these lines. With
---json all entries are kept in memory first. Where another process has the store open, the entries
-are those of its last commit.";
+--json all entries are kept in memory first. Where another process has the store open, the
+entries are those of its last commit.";
 
 pub(crate) const COUNT_EXAMPLES: &str = "\
 Examples:
   terrane count --store /data/ledger
   terrane count --store /data/ledger --prefix account/
 
-Every entry in the range is read; nothing is estimated. Where another process has the store open,
-the entries are those of its last commit.";
+Every entry in the range is read; nothing is estimated. Where another process has the store
+open, the entries are those of its last commit.";
 
 /// The table of a command.
 #[derive(Debug, Args)]
@@ -181,6 +180,9 @@ pub(crate) struct Put {
     /// Read lines as `terrane scan` writes them from this file instead, all as one commit; `-` is standard input
     #[arg(long, value_name = "FILE", conflicts_with = "pairs")]
     input: Option<PathBuf>,
+    /// Refuse a longer line: it is a file of another kind
+    #[arg(long, value_name = "SIZE", value_parser = args::positive_size, default_value = "64MiB")]
+    line_max: u64,
     /// Combine with the value that is there, by the resolve function of the table
     #[arg(long)]
     upsert: bool,
@@ -298,8 +300,6 @@ impl TableArgs {
 
     /// Opens the store, which must have the table.
     fn open(&self) -> Result<(Store, NamedTable), Failure> {
-        // Reading changes nothing, and what is being written is whole or absent, whenever it ends.
-        exit_on_interrupt()?;
         let store = open_tables(&self.store, false)?;
         let table = store.table(&self.table)?;
         Ok((store, table))
@@ -400,47 +400,63 @@ impl Given {
     }
 }
 
-/// The entries that the lines of a file stand for.
-fn entries_of(path: &Path, bytes: &[u8]) -> Result<Vec<Given>, Failure> {
-    let mut entries = Vec::new();
-    let lines = bytes.strip_suffix(b"\n").unwrap_or(bytes);
-    if lines.is_empty() && bytes.is_empty() {
-        return Ok(entries);
-    }
-    for (number, line) in (1..).zip(lines.split(|byte| *byte == b'\n')) {
-        let failed =
-            |why: &str| Failure::usage(format!("{}: line {number}: {why}", path.display()));
-        let mut fields = literal::fields(line).map_err(|why| failed(&why))?.into_iter();
-        let (Some(key), Some(value), blob, None) =
-            (fields.next(), fields.next(), fields.next(), fields.next())
-        else {
-            return Err(failed("not key, tab and value, and perhaps one more tab and a blob"));
-        };
-        entries.push(Given { key, value, blob });
-    }
-    Ok(entries)
-}
+/// Bytes that the entries of one commit may have together.
+const COMMIT_BYTES_MAX: u64 = 1 << 30;
 
-fn read_input(path: &Path) -> Result<Vec<u8>, Failure> {
-    let read = if path == Path::new("-") {
-        let mut bytes = Vec::new();
-        io::stdin().lock().read_to_end(&mut bytes).map(|_| bytes)
-    } else {
-        fs::read(path)
-    };
-    read.map_err(|error| {
+/// The entries that the lines of a file stand for. In memory is what will be one commit, and a line.
+fn entries_of(path: &Path, line_max: u64) -> Result<Vec<Given>, Failure> {
+    let unreadable = |error: io::Error| {
         let message = format!("{}: {error}", path.display());
         match error.kind() {
             io::ErrorKind::NotFound | io::ErrorKind::IsADirectory => Failure::usage(message),
             _ => Failure::environment(message),
         }
-    })
+    };
+    let mut input: Box<dyn BufRead> = if path == Path::new("-") {
+        Box::new(io::stdin().lock())
+    } else {
+        Box::new(BufReader::new(File::open(path).map_err(unreadable)?))
+    };
+
+    let mut entries = Vec::new();
+    let mut bytes = 0;
+    let mut line = Vec::new();
+    for number in 1_u64.. {
+        line.clear();
+        let more = line_max.saturating_add(1);
+        let read = (&mut input).take(more).read_until(b'\n', &mut line).map_err(unreadable)?;
+        if read == 0 {
+            break;
+        }
+        let failed = |why: &str| {
+            let at = format!("{}: line {number}", path.display());
+            Failure::usage(format!("{at}: {why}"))
+        };
+        if line.pop_if(|last| *last == b'\n').is_none() && read as u64 > line_max {
+            return Err(failed(&format!("longer than {line_max} bytes; --line-max allows more")));
+        }
+
+        let mut fields = literal::fields(&line).map_err(|why| failed(&why))?.into_iter();
+        let (Some(key), Some(value), blob, None) =
+            (fields.next(), fields.next(), fields.next(), fields.next())
+        else {
+            return Err(failed("not key, tab and value, and perhaps one more tab and a blob"));
+        };
+        bytes += [&key, &value].into_iter().chain(&blob).map(|part| part.len() as u64).sum::<u64>();
+        if bytes > COMMIT_BYTES_MAX {
+            return Err(failed(
+                "the lines are one commit, which has 1 GiB at most; split the file",
+            ));
+        }
+        entries.push(Given { key, value, blob });
+    }
+    Ok(entries)
 }
 
 impl Put {
     fn entries(&self) -> Result<Vec<Given>, Failure> {
         if let Some(path) = &self.input {
-            return entries_of(path, &read_input(path)?);
+            return entries_of(path, self.line_max);
         }
         let mut entries = Vec::new();
         let mut fields = arguments(&self.pairs)?.into_iter();
@@ -476,7 +492,6 @@ impl Put {
         entries.iter().try_for_each(Given::check)?;
         let updates: Vec<_> =
             entries.iter().map(|given| self.update(given)).collect::<Result<_, _>>()?;
-        exit_on_interrupt()?;
         let TableArgs { store, table: name, json } = &self.common;
         if !self.create && !store.exists() {
             let shown = store.display();

@@ -44,9 +44,9 @@ Examples:
     terrane table build commits --store /data/copy --from /data/index --create
 
 The directory of the B+tree must be missing, empty, or have a B+tree without entries. It has all
-entries, durably, when the command ends with exit code 0, and none otherwise. Keys of more than 512
-bytes, values of more than 768, and blobs are refused with exit code 2. `terrane get`, `put`, `del`,
-`scan` and `count` take the directory of a B+tree as --store.";
+entries, durably, when the command ends with exit code 0, and none otherwise. Keys of more than
+512 bytes, values of more than 768, and blobs are refused with exit code 2. `terrane get`,
+`put`, `del`, `scan` and `count` take the directory of a B+tree as --store.";
 
 /// Opens what is in a directory for changing it, if that is a B+tree.
 ///

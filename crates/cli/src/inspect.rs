@@ -83,8 +83,9 @@ Examples:
   Every constant of the formats, for programs:
     terrane inspect constants --json
 
-A store can be inspected while another process has it open; nothing is locked or written. But a radix store is opened to list
-its trees, which takes its lock with back-end lsm or btree; while another process has it, what its directory says is shown.";
+A store can be inspected while another process has it open; nothing is locked or written. But a
+radix store is opened to list its trees, which takes its lock with back-end lsm or btree; while
+another process has it, what its directory says is shown.";
 
 /// The word that stands for the constants in the place of a path.
 const CONSTANTS: &str = "constants";

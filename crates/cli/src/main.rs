@@ -230,7 +230,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli.command,
         Err(error) => return refuse(&arguments, &error),
     };
-    match command.run() {
+    match progress::watch(command.name(), command.json()).and_then(|()| command.run()) {
         Ok(code) => ExitCode::from(code),
         Err(failure) => {
             output::failure(command.name(), command.json(), &failure);
@@ -271,4 +271,29 @@ fn named_command(arguments: &[OsString]) -> String {
         command = next;
     }
     names.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Columns that help is wrapped at, whatever the terminal.
+    const COLUMNS: usize = 100;
+
+    fn check_help(command: &clap::Command, path: &str) {
+        let examples = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        for line in examples.lines() {
+            let width = line.chars().count();
+            assert!(width <= COLUMNS, "{path}: {width} columns are wrapped once more: {line}");
+        }
+        for command in command.get_subcommands() {
+            check_help(command, &format!("{path} {}", command.get_name()));
+        }
+    }
+
+    /// Text that was wrapped by hand at more columns came out with lines of one word.
+    #[test]
+    fn no_line_of_help_is_wrapped_twice() {
+        check_help(&Cli::command(), "terrane");
+    }
 }

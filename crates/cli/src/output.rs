@@ -1,6 +1,7 @@
 //! What a command says at the end: lines for people, or one JSON object for programs.
 
 use std::io::{self, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Serialize;
 
@@ -48,7 +49,7 @@ pub(crate) fn report<T: Serialize>(
     } else {
         aligned(lines)
     };
-    print(&text)
+    if json { print_object(&text) } else { print(&text) }
 }
 
 /// A report that may tell of a failed check.
@@ -76,7 +77,7 @@ pub(crate) fn checked<T: Serialize>(
     failure: Option<&Failure>,
 ) -> Result<u8, Failure> {
     if json {
-        print(&object(command, report, failure)?)?;
+        print_object(&object(command, report, failure)?)?;
     } else {
         print(text)?;
     }
@@ -116,9 +117,20 @@ pub(crate) fn failure(command: &str, json: bool, failure: &Failure) {
         let error = FailedBy { kind: failure.kind(), message: failure.message() };
         let failed = Failed { terrane: VERSION, command, ok: false, error };
         if let Ok(text) = serde_json::to_string(&failed) {
-            let _ = print(&text);
+            let _ = print_object(&text);
         }
     }
+}
+
+/// Writes the one object of a command. Of the command itself and of Ctrl-C the first one says how the
+/// command ended; nothing is written for the other.
+///
+/// # Errors
+/// As [`report`].
+pub(crate) fn print_object(text: &str) -> Result<(), Failure> {
+    static IS_SAID: AtomicBool = AtomicBool::new(false);
+
+    if IS_SAID.swap(true, Ordering::Relaxed) { Ok(()) } else { print(text) }
 }
 
 /// Writes a line to standard output.

@@ -1,22 +1,28 @@
 //! Progress on standard error: a bar where a person watches and the work lasts, otherwise nothing.
 //!
-//! Warnings are written whether or not there is a bar. Ctrl-C is seen here too: the first one asks
-//! the work to stop at a whole block, a second one ends the process at once.
+//! Warnings are written whether or not there is a bar. Ctrl-C is seen here too, by a thread that
+//! [`watch`] starts: it ends the process at once, and says so as every command does, since commands
+//! write nothing that a crash could not interrupt. Work with a [`Progress`] is asked to stop at a
+//! whole block instead; a second Ctrl-C ends that at once, too.
 
 use std::fmt::{self, Display};
 use std::io::{self, IsTerminal, Write};
-use std::sync::Arc;
+use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 use terrane_bench::monitor::{Monitor, Phase};
 
 use crate::exit::Failure;
+use crate::output;
 
 /// Work that is over sooner needs no bar.
 const DELAY: Duration = Duration::from_secs(1);
-const INTERRUPTED: i32 = 130;
 
 /// What a bar over a known number of bytes says after its position.
 const BYTES_LEFT: &str = "/{total_bytes} {wide_bar} {eta} left";
@@ -33,34 +39,41 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Begins to watch for Ctrl-C; `quiet` means no bar.
-    ///
-    /// # Errors
-    /// [`Failure`] if the system refuses the signal handler.
-    pub(crate) fn new(quiet: bool) -> Result<Self, Failure> {
+    /// From now on Ctrl-C asks this work to stop; `quiet` means no bar.
+    pub(crate) fn new(quiet: bool) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-            // In this order, so that only a signal that finds the flag set ends the process.
-            signal_hook::flag::register_conditional_shutdown(signal, INTERRUPTED, stop.clone())
-                .and_then(|_| signal_hook::flag::register(signal, stop.clone()))
-                .map_err(|error| Failure::environment(format!("signal handler: {error}")))?;
-        }
+        *asked_to_stop() = Some(Arc::clone(&stop));
         let wanted = !quiet && io::stderr().is_terminal();
-        Ok(Self { wanted, started: Instant::now(), drawn: false, bar: None, stop })
+        Self { wanted, started: Instant::now(), drawn: false, bar: None, stop }
     }
 }
 
-/// Lets Ctrl-C end the process at once, for work that can end anywhere.
+/// The flag of the work that Ctrl-C asks to stop, if there is any.
+static ASKED_TO_STOP: Mutex<Option<Arc<AtomicBool>>> = Mutex::new(None);
+
+fn asked_to_stop() -> MutexGuard<'static, Option<Arc<AtomicBool>>> {
+    ASKED_TO_STOP.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Watches for Ctrl-C, and for SIGTERM alike, until the process ends.
 ///
 /// # Errors
-/// [`Failure`] if the system refuses the signal handler.
-pub(crate) fn exit_on_interrupt() -> Result<(), Failure> {
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        let at_once = Arc::new(AtomicBool::new(true));
-        signal_hook::flag::register_conditional_shutdown(signal, INTERRUPTED, at_once)
-            .map_err(|error| Failure::environment(format!("signal handler: {error}")))?;
-    }
-    Ok(())
+/// [`Failure`] if the system refuses the signal handler or the thread.
+pub(crate) fn watch(command: &'static str, json: bool) -> Result<(), Failure> {
+    let refused = |error| Failure::environment(format!("signal handler: {error}"));
+    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(refused)?;
+    let wait = move || {
+        for _ in signals.forever() {
+            let is_asked_first =
+                asked_to_stop().as_ref().is_some_and(|stop| !stop.swap(true, Ordering::Relaxed));
+            if !is_asked_first {
+                let failure = Failure::interrupted("interrupted");
+                output::failure(command, json, &failure);
+                process::exit(failure.code().into());
+            }
+        }
+    };
+    thread::Builder::new().name("signals".to_owned()).spawn(wait).map(drop).map_err(refused)
 }
 
 /// A bar over a number of bytes.

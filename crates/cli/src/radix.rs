@@ -35,7 +35,6 @@ use crate::back_ends::{DurabilityArg, RedisArgs};
 use crate::exit::Failure;
 use crate::literal;
 use crate::output;
-use crate::progress::exit_on_interrupt;
 use crate::text::{count_of, hex, table};
 
 /// The entry of the metadata map that a replay leaves.
@@ -84,9 +83,10 @@ Examples:
   terrane radix import tip.radix --store /data/copy --backend sqlite
   terrane radix prove abcd.proof abcd --store /data/radix
 
-The directory says which back-end it has. A root is given as its 64 digits, or the beginning of them; without one the newest
-version counts. The tree may be left out if there is only one. `terrane replay changes --engine radix` makes such a store;
-`terrane verify` and `terrane inspect` know it.";
+The directory says which back-end it has. A root is given as its 64 digits, or the beginning of
+them; without one the newest version counts. The tree may be left out if there is only one.
+`terrane replay changes --engine radix` makes such a store; `terrane verify` and `terrane
+inspect` know it.";
 
 const TREES_EXAMPLES: &str = "\
 Example:
@@ -116,8 +116,8 @@ Examples:
   Keep only these roots:
     terrane radix prune --keep 4c5116ae --keep 9bfe3bb0 --store /data/radix
 
-A store made by `terrane replay changes` needs the versions of the blocks that it keeps and is refused: bound them there, by
---keep-versions.";
+A store made by `terrane replay changes` needs the versions of the blocks that it keeps and is
+refused: bound them there, by --keep-versions.";
 
 #[derive(Debug, Args)]
 pub(crate) struct TreesArgs {
@@ -359,7 +359,6 @@ impl CommonArgs {
         opening: &Opening,
         work: impl FnOnce(&Store) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
-        exit_on_interrupt()?;
         let store = opening.open(&self.store)?;
         let outcome = work(&store);
         let closed = store.close();

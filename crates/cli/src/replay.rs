@@ -171,6 +171,9 @@ pub(crate) struct ChangesArgs {
     /// Make the state durable after every N blocks, and at the end
     #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "1000")]
     checkpoint_every: u64,
+    /// Refuse a longer line: it is a file of another kind
+    #[arg(long, value_name = "SIZE", value_parser = args::positive_size, default_value = "64MiB")]
+    line_max: u64,
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -229,7 +232,7 @@ impl BitcoinArgs {
             keep_versions: self.keep_versions,
             checkpoint_every: self.checkpoint_every,
         };
-        let mut progress = Progress::new(self.output.quiet)?;
+        let mut progress = Progress::new(self.output.quiet);
         check_inputs(&self.paths)?;
         let engine = self.store.open(&mut progress)?;
         let name = engine.name();
@@ -264,8 +267,9 @@ impl ChangesArgs {
             resume: self.resume,
             keep_versions: self.keep_versions,
             checkpoint_every: self.checkpoint_every,
+            line_bytes_max: self.line_max,
         };
-        let mut progress = Progress::new(self.output.quiet)?;
+        let mut progress = Progress::new(self.output.quiet);
         check_inputs(&self.files)?;
         let (name, report) = if self.store.engine == EngineName::Radix {
             let report = self.replay_radix(&options, &mut progress)?;

@@ -30,7 +30,7 @@ use terrane::{CanonicalSummary, Error, SnapshotName, SnapshotPlace, TableConfig,
 use crate::args;
 use crate::exit::Failure;
 use crate::output::{self, bytes};
-use crate::progress::{ByteBar, exit_on_interrupt};
+use crate::progress::ByteBar;
 use crate::store::{is_same, open, open_or_make, open_tables, open_to_read};
 use crate::stream::{Input, Output};
 use crate::text::{count_of, grouped, hex, table, time};
@@ -78,9 +78,9 @@ Examples:
   terrane snapshot save monday --store /data/ledger
   terrane snapshot save monday --store /data/ledger --table accounts --label ledger
 
-What the snapshot holds is not copied: it shares its files with the table. It is durable when the
-command ends. Its label must be given by a program that opens it; it is for programs that use one
-store together.";
+What the snapshot holds is not copied: it shares its files with the table. It is durable when
+the command ends. Its label must be given by a program that opens it; it is for programs that
+use one store together.";
 
 const RENAME_EXAMPLES: &str = "\
 Example:
@@ -101,9 +101,9 @@ Examples:
   Compare its digest with somebody else's, without keeping the file:
     terrane snapshot export tip --store /data/utxo --canonical - > /dev/null
 
-The directory given with --to is a store itself: inspect, verify and open it like any other. It is
-made if it is missing. Copies share nothing with their originals. All of this works beside a process
-that has the store open.";
+The directory given with --to is a store itself: inspect, verify and open it like any other. It
+is made if it is missing. Copies share nothing with their originals. All of this works beside a
+process that has the store open.";
 
 const IMPORT_EXAMPLES: &str = "\
 Examples:
@@ -385,8 +385,6 @@ struct Saved<'a> {
 
 impl SaveArgs {
     fn run(&self) -> Result<(), Failure> {
-        // A snapshot is whole or absent, whenever this ends.
-        exit_on_interrupt()?;
         let store = open_tables(&self.common.store, false)?;
         store.table(&self.table)?.save_snapshot(&self.name, &self.label)?;
         store.close()?;
@@ -457,8 +455,6 @@ fn copied(files: u64, size: u64) -> String {
 
 impl ExportArgs {
     fn export_to(&self, dir: &Path) -> Result<(), Failure> {
-        // A copy is whole or absent, whenever it ends.
-        exit_on_interrupt()?;
         if is_same(&self.common.store, dir) {
             return Err(Failure::usage("--to and --store are the same store"));
         }
@@ -498,7 +494,7 @@ impl ExportArgs {
     fn write_file(&self, path: &Path) -> Result<(), Failure> {
         let output = Output::new(path, self.force, self.common.json)?;
         let started = Instant::now();
-        let signals = output.interrupts()?;
+        let signals = output.interrupts();
         let reader = open_to_read(&self.common.store)?;
         let session = reader.session();
         let info = session.snapshot_info(&self.name)?;
@@ -574,8 +570,6 @@ struct ImportedCanonical<'a> {
 
 impl ImportArgs {
     fn import_from(&self, name: &SnapshotName, dir: &Path) -> Result<(), Failure> {
-        // A snapshot is whole or absent, whenever this ends.
-        exit_on_interrupt()?;
         if !dir.exists() {
             return Err(Failure::usage(format!("{} does not exist", dir.display())));
         }
@@ -608,7 +602,6 @@ impl ImportArgs {
     }
 
     fn read_file(&self, path: &Path, name: &SnapshotName) -> Result<(), Failure> {
-        exit_on_interrupt()?;
         let started = Instant::now();
         // Before a store is made for what is not there.
         let mut input = Input::open(path, ByteBar::new("importing", self.quiet))?;

@@ -10,7 +10,6 @@ use terrane::{BlobRef, Cursor, Lookup, Record, Session, StoreReader, Table, Tabl
 
 use crate::btree::{Place, config_of};
 use crate::exit::Failure;
-use crate::progress::exit_on_interrupt;
 use crate::store::open_to_read;
 use crate::versions::Which;
 
@@ -54,7 +53,6 @@ impl Source {
     /// # Errors
     /// [`Failure`], also if a B+tree is asked for what only stores have.
     pub(crate) fn open(dir: &Path, table: &TableName, at: Option<&Which>) -> Result<Self, Failure> {
-        exit_on_interrupt()?;
         Self::open_watched(dir, table, at)
     }
 

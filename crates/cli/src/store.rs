@@ -109,6 +109,14 @@ pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
     }
 }
 
+/// Whether `inner`, which need not be there yet, is `outer` or a directory below it.
+pub(crate) fn is_within(inner: &Path, outer: &Path) -> bool {
+    let Ok(outer) = outer.canonicalize() else { return false };
+    let inner = std::path::absolute(inner).unwrap_or_else(|_| inner.to_owned());
+    let there = inner.ancestors().find_map(|part| part.canonicalize().ok());
+    there.is_some_and(|there| there.starts_with(outer))
+}
+
 /// What a directory holds.
 #[derive(PartialEq, Eq)]
 enum There {

@@ -10,7 +10,7 @@ use terrane_bench::monitor::Monitor as _;
 
 use crate::exit::Failure;
 use crate::output;
-use crate::progress::{ByteBar, Progress, exit_on_interrupt};
+use crate::progress::{ByteBar, Progress};
 
 /// A stream whose bytes are counted, and that ends when the user asks to stop, where that is listened to.
 pub(crate) struct Watched<'a> {
@@ -78,14 +78,8 @@ impl<'a> Output<'a> {
 
     /// What Ctrl-C does meanwhile: a file is to be removed. Standard output has nothing that would have to be, and its reader
     /// may read no more, so the process ends at once.
-    ///
-    /// # Errors
-    /// [`Failure`] if the system refuses the signal handler.
-    pub(crate) fn interrupts(&self) -> Result<Option<Progress>, Failure> {
-        if self.is_stdout {
-            return exit_on_interrupt().map(|()| None);
-        }
-        Progress::new(true).map(Some)
+    pub(crate) fn interrupts(&self) -> Option<Progress> {
+        (!self.is_stdout).then(|| Progress::new(true))
     }
 
     /// Lets an export be written, of `total` bytes if that is known. `None` if nobody reads standard output to its end.

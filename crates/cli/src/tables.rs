@@ -24,7 +24,6 @@ use crate::copy::{self, Copied, FromArgs};
 use crate::entries::ReserveArgs;
 use crate::exit::Failure;
 use crate::output;
-use crate::progress::exit_on_interrupt;
 use crate::shape::ListedTable;
 use crate::store::{open_tables, open_tables_with};
 
@@ -61,17 +60,17 @@ Examples:
     terrane table build accounts --store /data/copy --create --from /data/ledger \\
       --from-table accounts --at 7
 
-There must be no table of that name. It has all entries, durably, when the command ends with exit
-code 0, and does not exist otherwise; a command that was killed may leave a table whose name ends
-with `-unfinished`. `terrane index build` copies in the other direction.";
+There must be no table of that name. It has all entries, durably, when the command ends with
+exit code 0, and does not exist otherwise; a command that was killed may leave a table whose
+name ends with `-unfinished`. `terrane index build` copies in the other direction.";
 
 const LIST_EXAMPLES: &str = "\
 Examples:
   terrane table list --store /data/ledger
   terrane table list --store /data/ledger --json
 
-Runs, entries and bytes are those of the last checkpoint: what was committed since then stands in
-the log, which `terrane inspect` shows. `terrane count` counts exactly.";
+Runs, entries and bytes are those of the last checkpoint: what was committed since then stands
+in the log, which `terrane inspect` shows. `terrane count` counts exactly.";
 
 const CREATE_EXAMPLES: &str = "\
 Examples:
@@ -283,7 +282,6 @@ impl CreateArgs {
         let config = self.config();
         // Before a store is made for it.
         config.validate()?;
-        exit_on_interrupt()?;
         let store = open_tables_with(&self.common.store, true, self.reserve.bytes())?;
         store.create_table(&self.name, &config)?;
         store.close()?;
@@ -317,7 +315,6 @@ struct Renamed<'a> {
 
 impl RenameArgs {
     fn run(&self) -> Result<(), Failure> {
-        exit_on_interrupt()?;
         let store = open_tables(&self.common.store, false)?;
         store.rename_table(&self.from, &self.to)?;
         store.close()?;
@@ -335,7 +332,6 @@ struct Dropped<'a> {
 
 impl DropArgs {
     fn run(&self) -> Result<(), Failure> {
-        exit_on_interrupt()?;
         let store = open_tables(&self.common.store, false)?;
         let dropped = match store.drop_table(&self.name) {
             Err(terrane::Error::TableDoesNotExist { .. }) if self.if_exists => false,

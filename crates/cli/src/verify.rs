@@ -56,7 +56,7 @@ use crate::check_radix;
 use crate::context;
 use crate::exit::Failure;
 use crate::output;
-use crate::progress::{ByteBar, exit_on_interrupt};
+use crate::progress::ByteBar;
 use crate::text::count_of;
 
 /// What `--help` shows at its end.
@@ -64,7 +64,8 @@ pub(crate) const EXAMPLES: &str = "\
 Examples:
   Check a store that nobody has open:
     terrane verify /data/utxo
-  Check a radix store, whatever its back-end: its files, as far as that checks them, and every node of the state:
+  Check a radix store, whatever its back-end: its files, as far as that checks them, and every
+  node of the state:
     terrane verify /data/radix
   Drop the versions of a radix store that are damaged:
     terrane verify /data/radix --repair --accept-loss
@@ -79,23 +80,24 @@ all that snapshots and named tables refer to is there, both copies of the manife
 line is written for each problem: file, offset in bytes, what is wrong, who needs the file. Exit
 code 1 if any problem is left.
 
---repair writes filters, indexes, footers and the store's metadata anew, from data pages that are
-whole, and a copy of the manifest from the other one, into new files that take the place of the
-damaged ones once they have passed every check. Damaged data pages, snapshots and commits cannot
-be repaired: delete the snapshots that need them, or restore a copy.
+--repair writes filters, indexes, footers and the store's metadata anew, from data pages that
+are whole, and a copy of the manifest from the other one, into new files that take the place of
+the damaged ones once they have passed every check. Damaged data pages, snapshots and commits
+cannot be repaired: delete the snapshots that need them, or restore a copy.
 
 Of a B+tree, --repair makes everything but leaves anew, from leaves and the log, in new pages; a
-superblock leads to them at the end. If a leaf is damaged nothing is done, unless --accept-loss is
-given: then its keys are taken from an older leaf, or are gone if there is none but for what the log
-has. Each such range of keys is named, and the exit code is 1. Copy the directory first.
+superblock leads to them at the end. If a leaf is damaged nothing is done, unless --accept-loss
+is given: then its keys are taken from an older leaf, or are gone if there is none but for what
+the log has. Each such range of keys is named, and the exit code is 1. Copy the directory first.
 
-Of a radix store, --repair writes the bookkeeping anew: how often nodes are used, which versions a root has. If a node or a
-version is damaged nothing is done, unless --accept-loss is given: then the versions that are not whole are dropped, each is
-named, and the exit code is 1. Copy the directory first. Damage of the files below is for the back-end: repair the directory
+Of a radix store, --repair writes the bookkeeping anew: how often nodes are used, which versions
+a root has. If a node or a version is damaged nothing is done, unless --accept-loss is given:
+then the versions that are not whole are dropped, each is named, and the exit code is 1. Copy
+the directory first. Damage of the files below is for the back-end: repair the directory
 `database` of an LSM or a B+tree in the same way, restore a copy of others.
 
-Of a context store all records are read and all objects that commits reach are hashed; --repair makes the index anew, and the
-control record if it is lost. Damaged records cannot be repaired.";
+Of a context store all records are read and all objects that commits reach are hashed; --repair
+makes the index anew, and the control record if it is lost. Damaged records cannot be repaired.";
 
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command")]
@@ -154,8 +156,6 @@ impl Verify {
         if !self.dir.try_exists().unwrap_or(true) {
             return Err(Failure::usage(format!("{} does not exist", self.dir.display())));
         }
-        // A check changes nothing and a repair renames whole files: both can end anywhere.
-        exit_on_interrupt()?;
         let disk: Arc<dyn Disk> = RealDisk::auto();
         if btree::Place::of(&disk, &self.dir)? == Some(btree::Place::Dir) {
             let loss = if self.accept_loss { Loss::Accepted } else { Loss::Refused };

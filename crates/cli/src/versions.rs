@@ -17,7 +17,6 @@ use terrane::{SnapshotName, Store, StoreReader, Version};
 
 use crate::exit::Failure;
 use crate::output;
-use crate::progress::exit_on_interrupt;
 use crate::shape::ListedVersion;
 use crate::store::{open_tables, open_to_read};
 
@@ -166,7 +165,6 @@ impl Versions {
     /// # Errors
     /// [`Failure`], not yet reported.
     pub(crate) fn run(&self) -> Result<u8, Failure> {
-        exit_on_interrupt()?;
         match self {
             Self::List(args) => list(args),
             Self::Retain(args) => args.run(),

@@ -39,7 +39,7 @@ use serde::Serialize;
 use terrane::StateDigest;
 
 pub use self::error::Error;
-pub use self::input::Place;
+pub use self::input::{LINE_BYTES_MAX, Place};
 pub use self::record::Malformed;
 
 use self::block::{ChainId, Disagreement, EMPTY_CHAIN, OpenBlock};
@@ -61,11 +61,18 @@ pub struct Options {
     pub keep_versions: Option<u64>,
     /// After how many blocks the state is made durable, besides at the end; at least 1.
     pub checkpoint_every: u64,
+    /// Bytes that a line of the input may have.
+    pub line_bytes_max: u64,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { resume: false, keep_versions: None, checkpoint_every: 1000 }
+        Self {
+            resume: false,
+            keep_versions: None,
+            checkpoint_every: 1000,
+            line_bytes_max: LINE_BYTES_MAX,
+        }
     }
 }
 
@@ -225,7 +232,8 @@ impl Replay<'_> {
     fn file(&mut self, path: &Path) -> Result<(), Error> {
         let place = |line| Place { path: path.to_path_buf(), line };
         let unreadable = |line, source| Error::Read { place: place(line), source };
-        let mut lines = Lines::open(path).map_err(|source| unreadable(1, source))?;
+        let mut lines = Lines::open(path, self.options.line_bytes_max)
+            .map_err(|source| unreadable(1, source))?;
         loop {
             self.check_stop()?;
             let (number, line) = match lines.next() {

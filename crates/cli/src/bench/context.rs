@@ -32,10 +32,11 @@ Examples:
     terrane bench context --store DIR --values 10M --keep --json
     terrane bench context --store DIR --values 10M --profile 2021 --blocks 5000 --json
 
-The store is DIR/context; it is made if it is missing, and removed at the end unless --keep is given or it was there. The
-first blocks warm it up and are not measured. Every read is compared with what it must find; a wrong one ends the run
-with exit code 1. The hashing floor is the time for hashing as many preimages of the same sizes as a block changes,
-measured beside it. After Ctrl-C the report is of what was measured until then.";
+The store is DIR/context; it is made if it is missing, and removed at the end unless --keep is
+given or it was there. The first blocks warm it up and are not measured. Every read is compared
+with what it must find; a wrong one ends the run with exit code 1. The hashing floor is the time
+for hashing as many preimages of the same sizes as a block changes, measured beside it. After
+Ctrl-C the report is of what was measured until then.";
 
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command")]
@@ -145,7 +146,7 @@ impl ContextArgs {
 
     pub(super) fn run(&self, command: &str) -> Result<u8, Failure> {
         let started = Started::now();
-        let mut progress = Progress::new(self.quiet)?;
+        let mut progress = Progress::new(self.quiet);
         let limit = self.memory_limit.map(MemoryLimit::set).transpose()?;
         let report = run::run(&self.store, &self.options(), &mut progress)?;
         drop(progress);

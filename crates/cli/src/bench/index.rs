@@ -34,7 +34,8 @@ pub(crate) enum Index {
 pub(crate) const EXAMPLES: &str = "\
 Examples:
   terrane bench index high-insert --store /tmp/terrane-index --entries 1M
-  terrane bench index high-insert --store /tmp/terrane-index --engine btree,lmdb --memory-limit 320MiB
+  terrane bench index high-insert --store /tmp/terrane-index --engine btree,lmdb \\
+    --memory-limit 320MiB
   terrane bench index bootstrap --store /tmp/terrane-index --entries 1M --ops 1M
   terrane bench index replay migration.trace --store /tmp/terrane-index";
 
@@ -43,25 +44,29 @@ Examples:
   50 million entries of 32 + 13 bytes, with 256 MiB:
     terrane bench index high-insert --store /tmp/terrane-index
   Beside LMDB, whose memory is the page cache, under a limit for all:
-    terrane bench index high-insert --store DIR --engine btree,lmdb --memory-limit 320MiB --json
+    terrane bench index high-insert --store DIR --engine btree,lmdb \\
+    --memory-limit 320MiB --json
   The same and keep what was written, to look at:
     terrane bench index high-insert --store DIR --entries 1M --keep
     terrane inspect DIR/btree
 
-Each engine works in a directory of its own below the store, which must not be there yet and is removed at the end. A
-durable flush is made every so many operations. At the end a sample is found; an entry that is missing or wrong ends it
-with exit code 1. After Ctrl-C the report is of what was measured until then.";
+Each engine works in a directory of its own below the store, which must not be there yet and is
+removed at the end. A durable flush is made every so many operations. At the end a sample is
+found; an entry that is missing or wrong ends it with exit code 1. After Ctrl-C the report is of
+what was measured until then.";
 
 const BOOTSTRAP_EXAMPLES: &str = "\
 Examples:
   10 million operations on 10 million entries:
     terrane bench index bootstrap --store /tmp/terrane-index
   As the trace that it is taken from, beside LMDB (takes hours and some 100 GB of disk):
-    terrane bench index bootstrap --store DIR --entries 291M --ops 100M --memory-budget 1GiB --engine btree,lmdb
+    terrane bench index bootstrap --store DIR --entries 291M --ops 100M --memory-budget 1GiB \\
+      --engine btree,lmdb
 
-Of 99 operations 10 add an entry, 69 find one, 20 ask whether one is there; each is a call of its own, and every answer
-is compared with what it must be. The entries to begin with are loaded in the order of their keys, which is not part of what
-is measured. Directories, flushes and exit codes are those of high-insert.";
+Of 99 operations 10 add an entry, 69 find one, 20 ask whether one is there; each is a call of
+its own, and every answer is compared with what it must be. The entries to begin with are loaded
+in the order of their keys, which is not part of what is measured. Directories, flushes and exit
+codes are those of high-insert.";
 
 const REPLAY_EXAMPLES: &str = "\
 Examples:
@@ -70,8 +75,8 @@ Examples:
   Its beginning, with a flush after every 10,000 operations in place of its own:
     terrane bench index replay migration.trace --store DIR --limit 10M --flush-every 10k
 
-The first answer that differs from the recorded one ends it with exit code 1 and names record and key. Directories are
-those of high-insert.";
+The first answer that differs from the recorded one ends it with exit code 1 and names record
+and key. Directories are those of high-insert.";
 
 /// An engine, by its name.
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -253,7 +258,7 @@ impl CommonArgs {
         &self,
         work: impl FnOnce(Option<&MemoryLimit>, &mut Progress) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        let mut progress = Progress::new(self.quiet)?;
+        let mut progress = Progress::new(self.quiet);
         let limit = self.memory_limit.map(MemoryLimit::set).transpose()?;
         work(limit.as_ref(), &mut progress)
     }

@@ -57,9 +57,9 @@ Examples:
   The report in a file, and the time series of its windows in another:
     terrane bench kvget run --store DIR --out run.json --jsonl windows.jsonl --quiet
 
-A run changes nothing and can be repeated. Every result is checked: a key that is missing, a value that is
-wrong and an absent key that is found end it with exit code 1. After Ctrl-C the report is of what was measured
-until then.";
+A run changes nothing and can be repeated. Every result is checked: a key that is missing, a
+value that is wrong and an absent key that is found end it with exit code 1. After Ctrl-C the
+report is of what was measured until then.";
 
 /// Which keys are read, by its name.
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -210,7 +210,7 @@ impl Kvget {
 impl SetupArgs {
     fn run(&self, command: &str) -> Result<(), Failure> {
         let started = Started::now();
-        let mut progress = Progress::new(self.output.quiet)?;
+        let mut progress = Progress::new(self.output.quiet);
         let Self { keys, seed, .. } = *self;
         let options = setup::Options { keys, seed, shape: self.shape.into() };
         let report = setup::run(&self.store, &options, &mut progress)?;
@@ -268,7 +268,7 @@ impl RunArgs {
     fn run(&self, command: &str) -> Result<u8, Failure> {
         let started = Started::now();
         let files = self.files.make()?;
-        let mut progress = Progress::new(self.output.quiet)?;
+        let mut progress = Progress::new(self.output.quiet);
         let before = self.yardstick(&mut progress)?;
         let limit = self.memory_limit.map(MemoryLimit::set).transpose()?;
         let options = self.options();

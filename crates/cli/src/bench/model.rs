@@ -21,8 +21,8 @@ Examples:
     terrane bench kvget run --store DIR --memory-budget 0.2% --json > run.json
     terrane bench model --beside run.json
 
-Not modelled: skew, merges in flight, a first level whose runs overlap, blobs, values of several pages, processor
-time.";
+Not modelled: skew, merges in flight, a first level whose runs overlap, blobs, values of several
+pages, processor time.";
 
 /// A shape, by its name.
 #[derive(Debug, Clone, Copy, ValueEnum)]

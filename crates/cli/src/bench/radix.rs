@@ -57,15 +57,19 @@ Examples:
   The ten tests of Transact on every back-end, without syncs and with a sync for each commit:
     terrane bench radix --dir /data/bench --load tests
   On two file systems, with the time of each test:
-    terrane bench radix --dir /data/bench --dir /mnt/nfs/bench --backend lmdb,sqlite,lsm --load tests --per-test
+    terrane bench radix --dir /data/bench --dir /mnt/nfs/bench --backend lmdb,sqlite,lsm \\
+      --load tests --per-test
   Commits of one key, with and without pruning, and batches, for a program to read:
-    terrane bench radix --dir /data/bench --backend memory,lsm,lmdb --load single,prune,batch --json
+    terrane bench radix --dir /data/bench --backend memory,lsm,lmdb \\
+      --load single,prune,batch --json
 
-Each back-end, directory, durability and load has a process of its own, and a directory below DIR that is removed at the end.
-Times are those of that process from beginning to end. Every answer is checked; a wrong one ends the benchmark with exit code 1, and
-so do roots that differ between back-ends. A back-end that cannot do a durability has `-` and the reason. Beside them stand
-1,000 appends with an fdatasync each, of as many bytes as a commit of the tests writes, and the time to hash the nodes.
-Redis is started in a directory of its own, unless --redis-url is given; its time counts then. Measure on a quiet machine.";
+Each back-end, directory, durability and load has a process of its own, and a directory below
+DIR that is removed at the end. Times are those of that process from beginning to end. Every
+answer is checked; a wrong one ends the benchmark with exit code 1, and so do roots that differ
+between back-ends. A back-end that cannot do a durability has `-` and the reason. Beside them
+stand 1,000 appends with an fdatasync each, of as many bytes as a commit of the tests writes,
+and the time to hash the nodes. Redis is started in a directory of its own, unless --redis-url
+is given; its time counts then. Measure on a quiet machine.";
 
 /// A load, by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -299,7 +303,7 @@ impl RadixArgs {
             return self.run_cell(order).map(|()| 0);
         }
         let started = Started::now();
-        let mut progress = Progress::new(self.quiet)?;
+        let mut progress = Progress::new(self.quiet);
         let before = load_average();
         let work: Result<Vec<WorkDir>, Failure> =
             self.dir.iter().map(|dir| WorkDir::make(dir)).collect();

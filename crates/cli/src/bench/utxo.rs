@@ -253,7 +253,7 @@ impl TableArgs {
 impl SetupArgs {
     fn run(&self, command: &str) -> Result<(), Failure> {
         let started = Started::now();
-        let mut progress = Progress::new(self.output.quiet)?;
+        let mut progress = Progress::new(self.output.quiet);
         let report = setup::run(&self.store, &self.table.options(&self.output), &mut progress)?;
         drop(progress);
         let lines = [
@@ -363,7 +363,7 @@ impl RunArgs {
 
     fn run(&self, command: &str) -> Result<(), Failure> {
         let started = Started::now();
-        let mut progress = Progress::new(self.output.quiet)?;
+        let mut progress = Progress::new(self.output.quiet);
         let limit = self.memory_limit.map(MemoryLimit::set).transpose()?;
         let dir = self.store.clone().unwrap_or_else(|| PathBuf::from("."));
         let before = self.yardstick(&mut progress)?;
@@ -479,7 +479,7 @@ struct Drawn {
 
 impl DryRunArgs {
     fn run(&self, command: &str) -> Result<(), Failure> {
-        let mut progress = Progress::new(self.quiet)?;
+        let mut progress = Progress::new(self.quiet);
         let prepared = Prepared { seed: self.seed, entries: self.entries, first: 0 };
         let count = (self.batches, self.batch_size);
         let dir = std::env::temp_dir();

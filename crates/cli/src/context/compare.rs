@@ -10,7 +10,6 @@ use super::{CommonArgs, checkout, open, path_text, steps};
 use crate::args;
 use crate::exit::Failure;
 use crate::output;
-use crate::progress::exit_on_interrupt;
 use crate::text::hex;
 
 pub(super) const DIFF_EXAMPLES: &str = "\
@@ -22,8 +21,8 @@ Examples:
   How many values were changed:
     terrane context diff CoV8SQ main --summary --store /data/context --json
 
-Each line is a letter and a path: A for a value that was added, D for one that is gone, M for one that is another. What is the
-same in both is not read.";
+Each line is a letter and a path: A for a value that was added, D for one that is gone, M for
+one that is another. What is the same in both is not read.";
 
 pub(super) const DUMP_EXAMPLES: &str = "\
 Examples:
@@ -145,7 +144,6 @@ impl Lines {
 
 impl DiffArgs {
     pub(super) fn run(&self, command: &str) -> Result<(), Failure> {
-        exit_on_interrupt()?;
         let store = open(&self.common.store)?;
         let below = steps(&self.below)?;
         let (from, older) = checkout(&store, Some(&self.from))?;
@@ -196,7 +194,6 @@ impl DiffArgs {
 
 impl DumpArgs {
     pub(super) fn run(&self, command: &str) -> Result<(), Failure> {
-        exit_on_interrupt()?;
         let store = open(&self.common.store)?;
         let (commit, context) = checkout(&store, self.at.as_deref())?;
         let at = steps(&self.path)?;

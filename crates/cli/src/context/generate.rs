@@ -31,9 +31,9 @@ Examples:
   Small blocks, with a fork before each tenth one:
     terrane context gen-trace 2021.repbt --profile 2021 --blocks 1000 --fork-every 10
 
-The same options give the same trace. Its first commit is the starting state, value by value. The hashes are those of a context
-store, which is in memory, with the starting state and all blocks, unless --store is given; that one stays. After Ctrl-C
-nothing is left of the file.";
+The same options give the same trace. Its first commit is the starting state, value by value.
+The hashes are those of a context store, which is in memory, with the starting state and all
+blocks, unless --store is given; that one stays. After Ctrl-C nothing is left of the file.";
 
 #[derive(Debug, Args)]
 pub(crate) struct GenTraceArgs {
@@ -120,7 +120,7 @@ impl GenTraceArgs {
         stream: &mut dyn Write,
     ) -> Result<(CommitHash, u64), Failure> {
         let bar = ByteBar::new("writing", self.quiet);
-        let signals = Some(Progress::new(true)?);
+        let signals = Some(Progress::new(true));
         let out = Watched { stream, bar, done: 0, total: None, signals, is_unread: false };
         let mut out = BufWriter::with_capacity(1 << 16, out);
         let (disk, dir): (Arc<dyn Disk>, PathBuf) = match &self.store {

@@ -17,7 +17,6 @@ use crate::args;
 use crate::exit::Failure;
 use crate::literal;
 use crate::output::{self, bytes};
-use crate::progress::exit_on_interrupt;
 use crate::stream::{Output, PROOF_BYTES_MAX, read_all};
 use crate::text::{count_of, hex};
 
@@ -25,10 +24,13 @@ pub(super) const PROVE_EXAMPLES: &str = "\
 Examples:
   A value:
     terrane context prove version.proof --find data/version --store /data/context --at main
-  That nothing is at a path, how many children a directory has, and the first ten of them, in one proof:
-    terrane context prove p.proof --mem data/a --length data/b --list data/b --limit 10 --store /data/context
+  That nothing is at a path, how many children a directory has, and the first ten of them, in
+  one proof:
+    terrane context prove p.proof --mem data/a --length data/b --list data/b --limit 10 \\
+      --store /data/context
 
-The proof is about the hash of the root tree of the commit, which the report names: `root_hex`, as in `terrane context log`.";
+The proof is about the hash of the root tree of the commit, which the report names: `root_hex`,
+as in `terrane context log`.";
 
 pub(super) const VERIFY_EXAMPLES: &str = "\
 Examples:
@@ -37,9 +39,9 @@ Examples:
   Ask it, as it was asked when it was made:
     terrane context verify-proof version.proof --root 4ce6d4.. --find data/version --json
 
-A proof shows that a tree of some hash has something. Whether that is the tree in question is to be known from elsewhere:
-without --root the hash is only told. A question that the proof does not answer ends with exit code 1; it says nothing about
-whether something is there.";
+A proof shows that a tree of some hash has something. Whether that is the tree in question is to
+be known from elsewhere: without --root the hash is only told. A question that the proof does
+not answer ends with exit code 1; it says nothing about whether something is there.";
 
 #[derive(Debug, Args)]
 pub(crate) struct ProveArgs {
@@ -290,7 +292,6 @@ impl Answer {
 
 impl ProveArgs {
     pub(super) fn run(&self, command: &str) -> Result<(), Failure> {
-        exit_on_interrupt()?;
         let asked = self.questions.all()?;
         if asked.is_empty() {
             let why = "nothing to prove; give --find, --mem, --mem-tree, --list or --length";
@@ -330,7 +331,6 @@ impl Proven {
 
 impl VerifyProofArgs {
     pub(super) fn run(&self, command: &str) -> Result<(), Failure> {
-        exit_on_interrupt()?;
         let asked = self.questions.all()?;
         let file = self.file.display().to_string();
         let encoded = read_all(&self.file, PROOF_BYTES_MAX)?;

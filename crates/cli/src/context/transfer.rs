@@ -15,7 +15,7 @@ use terrane::io::{Disk, RealDisk};
 use super::{CACHE_BYTES, CommonArgs, checkout, open, options, store_bytes};
 use crate::exit::Failure;
 use crate::output::{self, bytes};
-use crate::progress::{ByteBar, exit_on_interrupt};
+use crate::progress::ByteBar;
 use crate::stream::{Input, Output};
 use crate::text::grouped;
 
@@ -26,12 +26,14 @@ Examples:
   What a commit has and an older one does not have, for who has the older one:
     terrane context export day-2.snapshot --at main --from CoV8SQ --store /data/context
   To another machine, without a file:
-    terrane context export - --store /data/context | ssh host terrane context import - --store /data/context
+    terrane context export - --store /data/context |
+      ssh host terrane context import - --store /data/context
   As a store of its own:
     terrane context export --to /data/copy --store /data/context
 
-All of this works beside a process that has the store open. What is exported of one commit is always the same bytes.
-After Ctrl-C nothing is left of a file; a directory that was being made is begun anew by the next call.";
+All of this works beside a process that has the store open. What is exported of one commit is
+always the same bytes. After Ctrl-C nothing is left of a file; a directory that was being made
+is begun anew by the next call.";
 
 pub(super) const IMPORT_EXAMPLES: &str = "\
 Examples:
@@ -40,9 +42,10 @@ Examples:
   Add what is new since then, and call it `main`:
     terrane context import day-2.snapshot --store /data/new --branch main
 
-The store is made if it is missing. The hash of every object is computed; the commit is there when all of them are right, and
-durable. What was read before an error or Ctrl-C is no commit: in a store that was there it is garbage, which
-`terrane context gc` takes away; a store that was being made cannot be opened, and the next import begins it anew.";
+The store is made if it is missing. The hash of every object is computed; the commit is there
+when all of them are right, and durable. What was read before an error or Ctrl-C is no commit:
+in a store that was there it is garbage, which `terrane context gc` takes away; a store that was
+being made cannot be opened, and the next import begins it anew.";
 
 #[derive(Debug, Args)]
 pub(crate) struct ExportArgs {
@@ -170,7 +173,6 @@ impl ExportArgs {
     }
 
     fn make_store(&self, dir: &Path, command: &str) -> Result<(), Failure> {
-        exit_on_interrupt()?;
         let started = Instant::now();
         let reader = open(&self.common.store)?;
         let (commit, _) = checkout(&reader, self.at.as_deref())?;
@@ -200,7 +202,7 @@ impl ExportArgs {
     fn write_file(&self, path: &Path, command: &str) -> Result<(), Failure> {
         let output = Output::new(path, self.force, self.common.json)?;
         let started = Instant::now();
-        let signals = output.interrupts()?;
+        let signals = output.interrupts();
         let reader = open(&self.common.store)?;
         let (commit, _) = checkout(&reader, self.at.as_deref())?;
         let from = self.from.as_ref().map(|_| checkout(&reader, self.from.as_deref()));
@@ -233,7 +235,6 @@ impl ExportArgs {
 
 impl ImportArgs {
     pub(super) fn run(&self, command: &str) -> Result<(), Failure> {
-        exit_on_interrupt()?;
         let started = Instant::now();
         let (path, dir) = (self.file.as_path(), self.common.store.as_path());
         // Before a store is made for what is not there.

@@ -10,7 +10,6 @@ use terrane::io::RealDisk;
 use super::{CommonArgs, open, options, store_bytes};
 use crate::exit::Failure;
 use crate::output::{self, bytes};
-use crate::progress::exit_on_interrupt;
 use crate::text::table;
 
 pub(super) const EXAMPLES: &str = "\
@@ -23,9 +22,10 @@ Examples:
     terrane context volume add --store /data/context
   terrane context volume list --store /data/context --json
 
-Volumes are the directories `archive/volume-00000000`, `archive/volume-00000001` and so on of the store. Any of them may be a
-mount, or a link to a directory, made before it is added. From the first one on no commit is taken away any more, and all
-volumes must stay where they are. Another one is added when something was moved to the last one.";
+Volumes are the directories `archive/volume-00000000`, `archive/volume-00000001` and so on of
+the store. Any of them may be a mount, or a link to a directory, made before it is added. From
+the first one on no commit is taken away any more, and all volumes must stay where they are.
+Another one is added when something was moved to the last one.";
 
 const ADD_EXAMPLES: &str = "\
 Example:
@@ -107,7 +107,6 @@ fn add(common: &CommonArgs, command: &str) -> Result<(), Failure> {
 }
 
 fn list(common: &CommonArgs, command: &str) -> Result<(), Failure> {
-    exit_on_interrupt()?;
     let volumes: Result<Vec<Volume>, Failure> =
         open(&common.store)?.volumes().iter().map(|path| Volume::of(path)).collect();
     let volumes = volumes?;

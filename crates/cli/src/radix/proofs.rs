@@ -10,7 +10,6 @@ use super::{Answer, CommonArgs, RootArgs, TreeArgs, addresses_of, find_root};
 use crate::exit::Failure;
 use crate::literal;
 use crate::output::{self, bytes};
-use crate::progress::exit_on_interrupt;
 use crate::stream::{Output, PROOF_BYTES_MAX, read_all};
 
 pub(super) const PROVE_EXAMPLES: &str = "\
@@ -22,10 +21,13 @@ An address without a value is proven to have none.";
 
 pub(super) const VERIFY_EXAMPLES: &str = "\
 Examples:
-  terrane radix verify-proof abcd.proof --root 4c5116ae4e7439e4355ac190cc595225259142c42fd9d19a88dc14c48653d870
-  terrane radix verify-proof two.proof abcd 00ff --root 4c5116ae4e7439e4355ac190cc595225259142c42fd9d19a88dc14c48653d870
+  terrane radix verify-proof abcd.proof \\
+    --root 4c5116ae4e7439e4355ac190cc595225259142c42fd9d19a88dc14c48653d870
+  terrane radix verify-proof two.proof abcd 00ff \\
+    --root 4c5116ae4e7439e4355ac190cc595225259142c42fd9d19a88dc14c48653d870
 
-Needs no store. With addresses the proof must be of just these. A proof that does not hold ends with exit code 1.";
+Needs no store. With addresses the proof must be of just these. A proof that does not hold ends
+with exit code 1.";
 
 /// How a proof is written.
 #[derive(Debug, Clone, Copy, ValueEnum)]
@@ -103,7 +105,6 @@ impl Proven {
 
 impl ProveArgs {
     pub(super) fn run(&self, command: &str) -> Result<(), Failure> {
-        exit_on_interrupt()?;
         let output = Output::new(&self.file, self.force, self.common.json)?;
         let addresses = addresses_of(&self.addresses)?;
         let store = self.common.open_to_read()?;
@@ -135,7 +136,6 @@ fn of_proof(proof: &Proof, root: &Root) -> Result<Vec<Answer>, Failure> {
 
 impl VerifyProofArgs {
     pub(super) fn run(&self, command: &str) -> Result<(), Failure> {
-        exit_on_interrupt()?;
         let root: Result<Root, _> = self.root.parse();
         let root = root.map_err(|why| Failure::usage(format!("--root {:?}: {why}", self.root)))?;
         let addresses = addresses_of(&self.addresses)?;

@@ -12,7 +12,7 @@ use super::{CommonArgs, RootArgs, TreeArgs, check_replay, find_root, number};
 use crate::back_ends::{BackEndArg, DurabilityArg};
 use crate::exit::Failure;
 use crate::output::{self, bytes};
-use crate::progress::{ByteBar, exit_on_interrupt};
+use crate::progress::ByteBar;
 use crate::stream::{Input, Output};
 use crate::text::{count_of, grouped};
 
@@ -115,7 +115,7 @@ impl ExportArgs {
     pub(super) fn run(&self, command: &str) -> Result<(), Failure> {
         let output = Output::new(&self.file, self.force, self.common.json)?;
         let started = Instant::now();
-        let signals = output.interrupts()?;
+        let signals = output.interrupts();
         let store = self.common.open_to_read()?;
         let tree = self.tree.find(&store)?;
         let named = || find_root(&tree, self.root.root.as_deref());
@@ -156,7 +156,6 @@ impl ExportArgs {
 
 impl ImportArgs {
     pub(super) fn run(&self, command: &str) -> Result<(), Failure> {
-        exit_on_interrupt()?;
         let started = Instant::now();
         // Before a store is made for what is not there.
         let mut input = Input::open(&self.file, ByteBar::new("importing", self.quiet))?;

@@ -45,13 +45,15 @@ Examples:
   Replay a trace into a new store, comparing every answer and every hash:
     terrane replay irmin-trace tezos.repbt --store /tmp/context
   Its beginning, with a collection of old commits after every 1,000 blocks:
-    terrane replay irmin-trace tezos.repbt --store DIR --until 10k --gc-every 1000 --gc-distance 100
+    terrane replay irmin-trace tezos.repbt --store DIR --until 10k \\
+      --gc-every 1000 --gc-distance 100
 
-Three kinds of traces are told by their first bytes: IrmRepBT, of irmin's benchmark; TezosRep, of Octez, for replays; TezosRaw,
-of Octez, as recorded, without what it does not tell enough of. The first answer or hash that differs from the recorded one
-ends it with exit code 1 and names the block, its level, and row or event, counted from 0. A trace that is cut in its last row
-is replayed up to there. A trace that begins in the middle of a chain needs a store that has the commits before it, see
-`terrane context import`.";
+Three kinds of traces are told by their first bytes: IrmRepBT, of irmin's benchmark; TezosRep,
+of Octez, for replays; TezosRaw, of Octez, as recorded, without what it does not tell enough of.
+The first answer or hash that differs from the recorded one ends it with exit code 1 and names
+the block, its level, and row or event, counted from 0. A trace that is cut in its last row is
+replayed up to there. A trace that begins in the middle of a chain needs a store that has the
+commits before it, see `terrane context import`.";
 
 /// What tells the kinds of traces from each other.
 const MAGIC_BYTES: u64 = 8;
@@ -150,7 +152,7 @@ impl IrminTraceArgs {
             ignores_hashes: self.no_check,
             collection: self.gc_every.map(|every| Collection { every, distance }),
         };
-        let mut progress = Progress::new(self.output.quiet)?;
+        let mut progress = Progress::new(self.output.quiet);
         let mut engine = ContextStore::open(&self.store, settings)?;
         let before = Usage::now();
         let replayed = match family {

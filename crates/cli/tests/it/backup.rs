@@ -52,10 +52,13 @@ fn a_backup_is_renewed_read_and_restored() {
     let refused = call(&store, &["backup", "--to", text(&restored)]).failed(2);
     assert!(refused.contains("committed to"), "{refused}");
     call(&store, &to).done();
-    for (to, said) in [(text(&store), "same directory"), (text(&folder), "no backup")] {
+    let inside = store.join("deep/backup");
+    let refusals = [(&store, "lies in it"), (&inside, "lies in it"), (&folder, "no backup")];
+    for (to, said) in refusals.map(|(to, said)| (text(to), said)) {
         let refused = call(&store, &["backup", "--to", to]).failed(2);
         assert!(refused.contains(said), "{refused}");
     }
+    assert!(!inside.exists() && !store.join("deep").exists());
     assert!(call(&folder.join("missing"), &to).failed(2).contains("does not exist"));
     drop(place);
 }

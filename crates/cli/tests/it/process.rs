@@ -199,6 +199,38 @@ fn ctrl_c_ends_a_replay_that_waits_for_input_at_its_last_whole_block() {
     assert_eq!((&json["height"], &json["count"]), (&1.into(), &1.into()));
 }
 
+/// Whether a process has a handler for SIGINT.
+fn catches_interrupts(pid: u32) -> bool {
+    const SIGINT_BIT: u64 = 1 << 1;
+
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+    u64::from_str_radix(caught.trim(), 16).unwrap() & SIGINT_BIT != 0
+}
+
+/// Commands that Ctrl-C may end anywhere ended without the object that programs wait for.
+#[test]
+fn ctrl_c_is_told_in_json_by_a_command_that_it_ends_at_once() {
+    let place = Place::new();
+    let mut child = command();
+    child.args(["put", "--input", "-", "--create", "--json", "--store"]).arg(place.store());
+    child.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = child.spawn().unwrap();
+    while !catches_interrupts(child.id()) {
+        assert!(child.try_wait().unwrap().is_none(), "the command has ended");
+        std::thread::yield_now();
+    }
+    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(kill.unwrap().success());
+    let input = child.stdin.take();
+    let answer: Answer = child.wait_with_output().unwrap().into();
+    drop(input);
+    assert_eq!(answer.failed(130), "interrupted");
+    let json = answer.json();
+    assert_eq!((&json["command"], &json["error"]["kind"]), (&"put".into(), &"interrupted".into()));
+    assert!(!place.store().exists());
+}
+
 #[test]
 fn killed_while_it_waits_it_has_kept_its_durable_points() {
     let place = Place::new();

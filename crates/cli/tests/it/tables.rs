@@ -40,6 +40,24 @@ fn verify(store: &Path, arguments: &[&str]) -> Answer {
     command().arg("verify").arg(store).arg("--json").args(arguments).output().unwrap().into()
 }
 
+/// A line of any length was read into memory, several times over.
+#[test]
+fn lines_of_input_are_bounded() {
+    let place = Place::new();
+    let store = place.store();
+    let long = place.write("long", &[&b"key\t"[..], &[b'v'; 100]].concat());
+    let put = ["put", "--create", "--input", text(&long), "--line-max"];
+    let refused = call(&store, &[&put[..], &["103"]].concat()).failed(2);
+    assert!(refused.contains("line 1: longer than 103 bytes"), "{refused}");
+    assert!(!store.exists());
+    call(&store, &[&put[..], &["104"]].concat()).done();
+
+    let history = place.write("history", b"terrane-changes 1\n# a comment of 26 bytes..\n");
+    let replay = place.replay("changes", &[text(&history), "--line-max", "20"]);
+    let refused = replay.failed(2);
+    assert!(refused.contains("more than 20 bytes"), "{refused}");
+}
+
 #[test]
 fn what_is_put_is_there_for_the_next_call() {
     let (_place, store) = ledger();

@@ -11,8 +11,8 @@ use flate2::bufread::MultiGzDecoder;
 use ruzstd::decoding::errors::{FrameDecoderError, ReadFrameHeaderError};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
-/// A longer line is no record but a file of another kind.
-const LINE_SIZE_MAX: u64 = 1 << 30;
+/// A line longer than this is taken for a file of another kind, unless the caller says otherwise.
+pub const LINE_BYTES_MAX: u64 = 64 << 20;
 /// How much of a frame is decoded at a time.
 const DECODED_SIZE: usize = 1 << 20;
 /// How much of standard input is handed over at a time, at most.
@@ -26,6 +26,8 @@ const PATIENCE: Duration = Duration::from_millis(50);
 pub(super) struct Lines {
     reader: Box<dyn BufRead>,
     line: Vec<u8>,
+    /// Bytes that a line may have, its line feed included.
+    bytes_max: u64,
     /// Reading stopped within the line.
     is_partial: bool,
     /// Number of the line read last, or being read, from 1.
@@ -34,7 +36,8 @@ pub(super) struct Lines {
 
 impl Lines {
     /// Opens a file by its name: `.gz` and `.zst` are decompressed, `-` is standard input.
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
+    /// A line has at most `bytes_max` bytes.
+    pub(super) fn open(path: &Path, bytes_max: u64) -> io::Result<Self> {
         let reader: Box<dyn BufRead> = if path == Path::new("-") {
             Box::new(BufReader::with_capacity(CHUNK_SIZE, StandardInput::new()?))
         } else {
@@ -49,7 +52,7 @@ impl Lines {
                 _ => Box::new(file),
             }
         };
-        Ok(Self { reader, line: Vec::new(), is_partial: false, number: 0 })
+        Ok(Self { reader, line: Vec::new(), bytes_max, is_partial: false, number: 0 })
     }
 
     /// Returns the number of the next line and the line without its line feed; `None` at the end.
@@ -62,7 +65,7 @@ impl Lines {
             self.line.clear();
             self.number += 1;
         }
-        let left = LINE_SIZE_MAX - self.line.len() as u64;
+        let left = self.bytes_max.saturating_sub(self.line.len() as u64);
         let read = (&mut self.reader).take(left).read_until(b'\n', &mut self.line);
         self.is_partial =
             read.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
@@ -73,8 +76,9 @@ impl Lines {
         }
         if self.line.last() == Some(&b'\n') {
             self.line.pop();
-        } else if size as u64 == LINE_SIZE_MAX {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the line has no end"));
+        } else if size as u64 >= self.bytes_max {
+            let message = format!("the line has more than {} bytes", self.bytes_max);
+            return Err(io::Error::new(io::ErrorKind::InvalidData, message));
         }
         Ok((self.number, Some(&self.line)))
     }
