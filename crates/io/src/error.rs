@@ -10,6 +10,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use crate::entry_kind::EntryKind;
+use crate::error_kind::ErrorKind;
 
 /// The result of a call on a disk.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -90,6 +91,23 @@ impl Error {
         match self {
             Self::Io { source, .. } => Some(source.kind()),
             _ => None,
+        }
+    }
+
+    /// What a caller can do about it.
+    #[must_use]
+    pub fn error_kind(&self) -> ErrorKind {
+        match self {
+            Self::Locked { .. } => ErrorKind::Locked,
+            Self::ShortRead { .. } | Self::WrongKind { .. } => ErrorKind::Corrupt,
+            Self::Io { .. } if self.is_no_space() => ErrorKind::NoSpace,
+            Self::Io { .. } if self.is_read_only() => ErrorKind::ReadOnly,
+            Self::Io { .. } if self.is_permission() => ErrorKind::Permission,
+            Self::Io { .. } if self.is_not_found() => ErrorKind::NotFound,
+            Self::Io { source, .. } if source.kind() == io::ErrorKind::Unsupported => {
+                ErrorKind::Unsupported
+            }
+            Self::Io { .. } => ErrorKind::Environment,
         }
     }
 

@@ -9,6 +9,8 @@
 
 mod entry_kind;
 
+mod error_kind;
+
 pub mod error;
 
 pub mod checksum;
@@ -61,6 +63,7 @@ pub use disk::{
     OpenMode, QueueKind, Request,
 };
 pub use error::{Error, Result};
+pub use error_kind::ErrorKind;
 #[cfg(feature = "sim")]
 pub use fault::{Fault, FaultKind, FaultPlan, Repeat};
 pub use hint::prefetch;

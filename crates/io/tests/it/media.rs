@@ -64,7 +64,8 @@ fn places_may_be_bad_for_reads_or_for_writes_alone() {
 fn a_denied_file_or_directory_cannot_be_opened_and_can_be_replaced() {
     let disk = disk_with_a_file();
     disk.deny(FILE);
-    assert!(open(&disk, OpenMode::Read).unwrap_err().is_permission());
+    let error = open(&disk, OpenMode::Read).unwrap_err();
+    assert_eq!((error.is_permission(), error.error_kind().name()), (true, "permission"));
     assert!(disk.is_locked(Path::new(FILE)).unwrap_err().is_permission());
     assert_eq!(disk.kind(Path::new(FILE)).unwrap(), Some(EntryKind::File));
     replace_file(&*disk, Path::new(FILE), b"anew").unwrap();
@@ -97,6 +98,7 @@ fn a_read_only_disk_reads_and_locks_for_reading_and_does_nothing_else() {
     for (index, result) in refused.into_iter().enumerate() {
         let error = result.unwrap_err();
         assert!(error.is_read_only() && error.cannot_write(), "call {index}: {error}");
+        assert_eq!(error.error_kind().name(), "read_only");
     }
     assert_eq!(disk.files(), [file, Path::new("/lock")]);
 }
