@@ -7,6 +7,12 @@
 
 use terrane_io::order::compare_keys;
 
+/// Longest key, in bytes: two entries of any sizes fit into a leaf.
+pub const KEY_BYTES_MAX: usize = 512;
+
+/// Longest value, in bytes.
+pub const VALUE_BYTES_MAX: usize = 768;
+
 /// Stands for the length of a value where there is none.
 pub(crate) const REMOVED: u16 = u16::MAX;
 

@@ -4,7 +4,7 @@
 //! only what is below it.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use terrane_io::{Access, Disk, OpenMode};
@@ -12,10 +12,10 @@ use terrane_io::{Access, Disk, OpenMode};
 use crate::corrupt::{Corrupt, Problem};
 use crate::deltas::Deltas;
 use crate::error::{Error, Result};
-use crate::index::{existing_tree, read_drained, read_space, replay};
+use crate::index::{enter, existing_tree, read_drained, read_space, replay};
 use crate::inner::Inner;
 use crate::leaf::{Fences, Leaf};
-use crate::log::{LogReader, durable_mark, lost};
+use crate::log::{LogReader, check_mark, durable_mark, lost};
 use crate::page::{PAGE_SIZE, Page, PageNo, PageRef};
 use crate::pager::Pager;
 use crate::superblock::{self, Superblock};
@@ -29,6 +29,8 @@ const BATCH: usize = 64;
 pub struct CheckReport {
     /// What is wrong; empty if nothing is.
     pub problems: Vec<Problem>,
+    /// Problems of the two superblocks, of which one is whole: they say the same of the last checkpoint but one.
+    pub damaged_superblocks: u64,
     /// Leaves that were read.
     pub leaves: u64,
     /// Inner nodes that were read.
@@ -70,7 +72,9 @@ pub fn check(
     dir: &Path,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<CheckReport> {
+    let (dir, _anchor) = &enter(disk.as_ref(), dir)?;
     let path = existing_tree(disk.as_ref(), dir)?;
+    let both = superblock::read_both(disk.as_ref(), &path)?;
     let superblock = superblock::read(disk.as_ref(), &path)?;
     let file = disk.open(&path, OpenMode::Read, Access::Direct)?;
     let pager = Pager::new(disk.clone(), file, superblock.tree, superblock.sizes, 0);
@@ -87,6 +91,10 @@ pub fn check(
         check.reach(root, None);
         check.walk(root, superblock.height, Fences::ALL);
     }
+    for what in superblock::damaged_copies(&both) {
+        check.report.damaged_superblocks += 1;
+        check.note(pager.corrupt(what), None);
+    }
     check.check_levels(&superblock);
     check.check_map(&superblock);
     check.check_log(disk, dir, &superblock);
@@ -98,12 +106,30 @@ pub fn check(
     Ok(report)
 }
 
+/// The file that a call of the disk was for.
+fn path_of(error: &terrane_io::Error) -> PathBuf {
+    match error {
+        terrane_io::Error::Io { path, .. }
+        | terrane_io::Error::ShortRead { path, .. }
+        | terrane_io::Error::WrongKind { path, .. } => path.clone(),
+        _ => PathBuf::new(),
+    }
+}
+
 impl Check<'_> {
+    /// Whether everything but a superblock was whole so far.
+    fn is_whole(&self) -> bool {
+        self.report.problems.len() as u64 == self.report.damaged_superblocks
+    }
+
     fn note(&mut self, error: Error, fences: Option<Fences<'_>>) {
         let keys = fences.map(|f| (f.low.to_vec(), f.high.map(<[u8]>::to_vec)));
         let (path, what) = match error {
             Error::Corrupt { path, what } => (path, what),
-            // A device that fails is no damage, and a repair is no remedy for it.
+            Error::Disk(io) if io.is_unreadable() => {
+                tracing::warn!(error = %io, "check.unreadable");
+                (path_of(&io), Corrupt::rule("the file can be read", 1, 0))
+            }
             Error::Disk(io @ terrane_io::Error::Io { .. }) if !io.is_not_found() => {
                 self.failed.get_or_insert(Error::Disk(io));
                 return;
@@ -145,11 +171,6 @@ impl Check<'_> {
     fn check_node(&mut self, page: PageRef, loaded: &Page, level: u8, fences: Fences<'_>) {
         self.report.nodes += 1;
         let node = Inner::of(loaded);
-        if let Err(what) = node.check_order() {
-            let what = Corrupt { page: u64::from(page.number), ..what };
-            self.note(self.pager.corrupt(what), Some(fences));
-            return;
-        }
         if node.separator(0) != fences.low {
             self.note_rule(page.number, "low bound of a node", 0, 1);
         }
@@ -196,10 +217,6 @@ impl Check<'_> {
         if leaf.fences() != fences {
             self.note_rule(page.number, "fences of a leaf as in its node", 0, 1);
         }
-        if let Err(what) = leaf.check_order() {
-            let what = Corrupt { page: u64::from(page.number), ..what };
-            self.note(self.pager.corrupt(what), Some(fences));
-        }
         if self.report.leaves.is_multiple_of(256) {
             (self.progress)(self.report.leaves, self.total);
         }
@@ -207,7 +224,7 @@ impl Check<'_> {
 
     fn check_levels(&mut self, superblock: &Superblock) {
         let nodes: u64 = superblock.level_pages[1..].iter().sum();
-        let is_whole = self.report.problems.is_empty();
+        let is_whole = self.is_whole();
         if is_whole && superblock.level_pages[0] != self.report.leaves {
             self.note_rule(0, "leaves", superblock.level_pages[0], self.report.leaves);
         }
@@ -218,7 +235,7 @@ impl Check<'_> {
 
     /// The map must have what is reached, and nothing else.
     fn check_map(&mut self, superblock: &Superblock) {
-        let is_whole = self.report.problems.is_empty();
+        let is_whole = self.is_whole();
         if superblock.lists.is_empty() {
             return;
         }
@@ -265,6 +282,9 @@ impl Check<'_> {
         if let Err(error) = read {
             self.note(error, None);
         }
+        if let Err(error) = check_mark(disk.as_ref(), dir) {
+            self.note(error, None);
+        }
         let must_reach = durable_mark(disk.as_ref(), dir, superblock.tree).max(superblock.log_end);
         if log.position() < must_reach {
             self.note(lost(dir, log.position(), must_reach), None);
@@ -272,7 +292,7 @@ impl Check<'_> {
         self.report.log_updates = pending.len() as u64;
         self.report.entries = entries;
         let leaf_entries = self.report.leaf_entries;
-        if self.report.problems.is_empty() && pending.len() == 0 && entries != leaf_entries {
+        if self.is_whole() && pending.len() == 0 && entries != leaf_entries {
             self.note_rule(0, "entries", entries, leaf_entries);
         }
     }

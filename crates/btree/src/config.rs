@@ -1,13 +1,8 @@
 //! What an index holds and how much memory it may use; checked when an index is created or opened.
 
+use crate::block::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::error::{Error, Result};
 use crate::leaf::Sizes;
-
-/// Longest key, in bytes: two entries of any sizes fit into a leaf.
-pub const KEY_BYTES_MAX: usize = 512;
-
-/// Longest value, in bytes.
-pub const VALUE_BYTES_MAX: usize = 768;
 
 /// Memory of an index unless told otherwise, in bytes.
 const MEMORY_BYTES_DEFAULT: usize = 1 << 30;

@@ -8,6 +8,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use terrane_io::Anchor;
+
 use crate::deltas::Deltas;
 use crate::error::{Error, Result};
 use crate::leaf::Leaf;
@@ -63,11 +65,14 @@ pub(crate) struct Core {
     pub(crate) pager: Pager,
     state: RwLock<State>,
     is_closed: AtomicBool,
+    /// Keeps every call below the directory in it.
+    _anchor: Box<dyn Anchor>,
 }
 
 impl Core {
-    pub(crate) fn new(dir: PathBuf, pager: Pager, state: State) -> Self {
-        Self { dir, pager, state: RwLock::new(state), is_closed: AtomicBool::new(false) }
+    pub(crate) fn new(anchor: Box<dyn Anchor>, dir: PathBuf, pager: Pager, state: State) -> Self {
+        let (state, is_closed) = (RwLock::new(state), AtomicBool::new(false));
+        Self { dir, pager, state, is_closed, _anchor: anchor }
     }
 
     /// What is visible.

@@ -11,9 +11,9 @@ use crate::core::{Core, State};
 use crate::deltas::Deltas;
 use crate::error::{Error, Result};
 use crate::input::Records;
-use crate::leaf::Leaf;
+use crate::leaf::{Fences, Leaf};
 use crate::page::{Page, PageRef};
-use crate::tree::{Child, Node, Tree};
+use crate::tree::{Child, Node, Tree, misplaced};
 
 /// Leaves that are read ahead at most.
 const AHEAD_MAX: usize = 32;
@@ -70,6 +70,8 @@ struct TreeCursor {
     /// Entries of the leaf that are still to come: ascending those from here on, descending those below.
     at: usize,
     key: Vec<u8>,
+    /// Where the next leaf begins, or ends if the cursor descends.
+    edge: Option<Vec<u8>>,
 }
 
 impl TreeCursor {
@@ -83,13 +85,19 @@ impl TreeCursor {
             leaf: None,
             at: 0,
             key: Vec::new(),
+            edge: None,
         };
         let (low, high) = bounds;
         // A key above all has the last child.
         let start = if direction == Direction::Ascending { Some(low) } else { high.as_ref() };
         cursor.descend(core, start.map(Vec::as_slice))?;
-        if let Some(leaf) = &cursor.leaf {
-            let leaf = Leaf::of(leaf);
+        if let Some(page) = &cursor.leaf {
+            let leaf = Leaf::of(page);
+            let fences = leaf.fences();
+            if start.map_or(fences.high.is_some(), |start| !fences.contain(start)) {
+                return Err(core.pager.corrupt(misplaced(page.reference())));
+            }
+            cursor.edge = cursor.edge_of(fences);
             cursor.at = match start {
                 Some(start) => leaf.search(start).unwrap_or_else(|at| at),
                 None => leaf.count(),
@@ -121,6 +129,14 @@ impl TreeCursor {
         }
     }
 
+    /// Where a leaf with these fences meets the next one.
+    fn edge_of(&self, fences: Fences<'_>) -> Option<Vec<u8>> {
+        match self.direction {
+            Direction::Ascending => fences.high.map(<[u8]>::to_vec),
+            Direction::Descending => Some(fences.low.to_vec()),
+        }
+    }
+
     /// Goes on to the next leaf; whether there is one.
     fn next_leaf(&mut self, core: &Core) -> Result<bool> {
         if self.ahead.is_empty() && !self.read_ahead(core)? {
@@ -128,6 +144,17 @@ impl TreeCursor {
             return Ok(false);
         }
         self.leaf = self.ahead.pop_front();
+        if let Some(page) = &self.leaf {
+            let fences = Leaf::of(page).fences();
+            let meets = match self.direction {
+                Direction::Ascending => Some(fences.low),
+                Direction::Descending => fences.high,
+            };
+            if meets != self.edge.as_deref() {
+                return Err(core.pager.corrupt(misplaced(page.reference())));
+            }
+            self.edge = self.edge_of(fences);
+        }
         let count = self.leaf.as_ref().map_or(0, Page::count);
         self.at = if self.direction == Direction::Ascending { 0 } else { count };
         Ok(true)

@@ -12,13 +12,14 @@
 use std::sync::Arc;
 
 use crate::block::Block;
+use crate::corrupt::Corrupt;
 use crate::error::{Error, Result};
 use crate::inner;
 use crate::leaf::{self, Fences, Leaf, Part};
 use crate::page::{Header, Kind, PAGE_SIZE, Page, PageNo, PageRef, seal};
 use crate::pager::{NewPage, Pager};
 use crate::space::{PAGES_MAX, Space};
-use crate::tree::{Child, Entry, Node, Tree};
+use crate::tree::{Child, Entry, Node, Tree, misplaced};
 
 /// A page with fewer bytes is joined with a neighbour.
 pub(crate) const FILL_BYTES_MIN: usize = PAGE_SIZE * 2 / 5;
@@ -169,7 +170,7 @@ pub(crate) fn step(
     };
     pager.begin_step();
     let done = edit.run(from, change);
-    match done {
+    match done.and_then(|found| edit.check_gone().map(|()| found)) {
         Ok((low, high, leaves)) => {
             let Edit { tree, gone, .. } = edit;
             Ok(Step { tree, low, high, gone, leaves })
@@ -184,6 +185,44 @@ pub(crate) fn step(
 }
 
 impl Edit<'_> {
+    /// Refuses to let pages go that the map does not have, or one that is referred to twice.
+    fn check_gone(&self) -> Result<()> {
+        let mut gone = self.gone.clone();
+        gone.sort_unstable();
+        let is_twice = |pair: &&[PageNo]| pair[0] == pair[1];
+        let twice = gone.windows(2).find(is_twice).map(|pair| (pair[0], "referred to once"));
+        let unused = gone.iter().find(|&&page| !self.space.is_used(page));
+        match twice.or(unused.map(|&page| (page, "used in the map"))) {
+            Some((page, rule)) => {
+                let page = u64::from(page);
+                Err(self.pager.corrupt(Corrupt { page, rule, expected: 1, found: 0 }))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// The node of a child, for keys from `low` on and below `high`.
+    fn node(&self, child: &Child, level: u8, low: &[u8], high: Option<&[u8]>) -> Result<Arc<Node>> {
+        let node = Tree::node(self.pager, child, level)?;
+        if let Child::Stored(page) = child {
+            let view = node.view();
+            let last = view.separator(view.count() - 1);
+            if view.separator(0) != low || high.is_some_and(|high| last.as_slice() >= high) {
+                return Err(self.pager.corrupt(misplaced(*page)));
+            }
+        }
+        Ok(node)
+    }
+
+    /// The entries of a leaf that is for these fences.
+    fn block_of(&self, page: PageRef, leaf: &Page, fences: Fences<'_>) -> Result<Block> {
+        let leaf = Leaf::of(leaf);
+        if leaf.fences() != fences {
+            return Err(self.pager.corrupt(misplaced(page)));
+        }
+        Ok(leaf.to_block())
+    }
+
     fn run(
         &mut self,
         from: &[u8],
@@ -210,15 +249,16 @@ impl Edit<'_> {
 
     /// The way to the lowest node that is for a key, and its children.
     fn descend(&mut self, key: &[u8]) -> Result<(Vec<Place>, Row)> {
-        let (mut path, mut high) = (Vec::new(), None);
+        let (mut path, mut low, mut high) = (Vec::new(), Vec::new(), None);
         let Some(mut child) = self.tree.root.clone() else {
             return Ok((path, Row { entries: Vec::new(), high, from: 0, to: 0 }));
         };
         for level in (1..=self.tree.height).rev() {
-            let node = Tree::node(self.pager, &child, level)?;
+            let node = self.node(&child, level, &low, high.as_deref())?;
             self.let_go(&child, level);
             let at = node.view().child_for(key);
             let next = node.child(at);
+            low = node.view().separator(at);
             let own_high = high.clone();
             high = node.high_of(at, high);
             path.push(Place { node, at, high: own_high });
@@ -279,7 +319,8 @@ impl Edit<'_> {
         let mut pieces: Vec<Piece> = row.entries.iter().cloned().map(Piece::Kept).collect();
         for (at, leaf) in touched.into_iter().zip(leaves) {
             let fences = Fences { low: &row.entries[at].low, high: high_of(at) };
-            if let Some(block) = change.apply(fences, &Leaf::of(&leaf).to_block()) {
+            let entries = self.block_of(leaf_page(&row.entries[at]), &leaf, fences)?;
+            if let Some(block) = change.apply(fences, &entries) {
                 self.let_go(&row.entries[at].child, 0);
                 pieces[at] = Piece::Made { low: row.entries[at].low.clone(), block };
             }
@@ -326,7 +367,7 @@ impl Edit<'_> {
                 at = before;
                 continue;
             }
-            let Some(with) = self.unpack_beside(pieces, at)? else {
+            let Some(with) = self.unpack_beside(pieces, at, row.high.as_deref())? else {
                 at += 1;
                 continue;
             };
@@ -353,20 +394,27 @@ impl Edit<'_> {
     }
 
     /// Unpacks the next piece, or the one before if there is no next one or it is damaged; `None` if that is, too.
-    fn unpack_beside(&mut self, pieces: &mut [Piece], at: usize) -> Result<Option<usize>> {
+    fn unpack_beside(
+        &mut self,
+        pieces: &mut [Piece],
+        at: usize,
+        row_high: Option<&[u8]>,
+    ) -> Result<Option<usize>> {
         for with in [at + 1, at.wrapping_sub(1)] {
+            let high = pieces.get(with.wrapping_add(1)).map(|piece| piece.low().to_vec());
             let Some(piece) = pieces.get_mut(with) else { continue };
-            if unless_damaged(self.unpack(piece))?.is_some() {
+            if unless_damaged(self.unpack(piece, high.as_deref().or(row_high)))?.is_some() {
                 return Ok(Some(with));
             }
         }
         Ok(None)
     }
 
-    fn unpack(&mut self, piece: &mut Piece) -> Result<()> {
+    fn unpack(&mut self, piece: &mut Piece, high: Option<&[u8]>) -> Result<()> {
         if let Piece::Kept(entry) = piece {
             let leaf = self.pager.load(leaf_page(entry), 0)?;
-            let block = Leaf::of(&leaf).to_block();
+            let fences = Fences { low: &entry.low, high };
+            let block = self.block_of(leaf_page(entry), &leaf, fences)?;
             let entry = entry.clone();
             self.let_go(&entry.child, 0);
             *piece = Piece::Made { low: entry.low, block };
@@ -385,14 +433,16 @@ impl Edit<'_> {
         }
         let at = if is_right { row.to } else { row.from - 1 };
         let child = parent.node.child(at);
-        let node = Tree::node(self.pager, &child, level)?;
+        let low = parent.node.view().separator(at);
+        let high = parent.node.high_of(at, parent.high.clone());
+        let node = self.node(&child, level, &low, high.as_deref())?;
         self.let_go(&child, level);
         self.pager.counters.merges.add(1);
         let mut entries = node.entries();
         if is_right {
             row.entries.append(&mut entries);
             row.to += 1;
-            row.high = parent.node.high_of(at, parent.high.clone());
+            row.high = high;
             return Ok(Some(0));
         }
         let before = entries.len();

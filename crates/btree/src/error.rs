@@ -2,6 +2,8 @@
 
 use std::path::PathBuf;
 
+use terrane_io::ErrorKind;
+
 use crate::corrupt::Corrupt;
 
 /// The result of a call on an index.
@@ -233,11 +235,69 @@ pub enum Error {
 }
 
 impl Error {
+    /// What the error means, whichever call it came from.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Disk(error) => error.error_kind(),
+            Self::Corrupt { .. } | Self::TreeMissing { .. } => ErrorKind::Corrupt,
+            Self::Locked { .. } | Self::TooManyReaders { .. } => ErrorKind::Locked,
+            Self::NoSpace { .. } => ErrorKind::NoSpace,
+            Self::NotFound { .. } => ErrorKind::NotFound,
+            Self::ReadOnly => ErrorKind::ReadOnly,
+            Self::UnsupportedVersion { .. } => ErrorKind::Unsupported,
+            Self::Poisoned { .. }
+            | Self::Closed
+            | Self::StaleReader { .. }
+            | Self::FlushRefused { .. }
+            | Self::Input { .. } => ErrorKind::Environment,
+            Self::AlreadyExists { .. }
+            | Self::NotEmpty { .. }
+            | Self::DirectoryInUse { .. }
+            | Self::NotAnIndex { .. }
+            | Self::ConfigMismatch { .. }
+            | Self::KeySize { .. }
+            | Self::ValueSize { .. }
+            | Self::BatchTooLarge { .. }
+            | Self::Full { .. }
+            | Self::NotSorted { .. }
+            | Self::DuplicateKey { .. }
+            | Self::TruncatedInput { .. }
+            | Self::RecordTooLarge { .. }
+            | Self::InvalidConfig { .. } => ErrorKind::BadInput,
+        }
+    }
+
     /// What reading an input stream gave. A stream on a disk gives the error of the disk.
     pub(crate) fn input(error: std::io::Error) -> Self {
         match error.downcast::<terrane_io::Error>() {
             Ok(error) => Self::Disk(error),
             Err(error) => Self::Input { reason: error.to_string() },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn io(errno: i32) -> Error {
+        let source = std::io::Error::from_raw_os_error(errno);
+        terrane_io::Error::io("open", Path::new("/i/tree"), source).into()
+    }
+
+    #[test]
+    fn what_the_system_refuses_has_a_kind_of_its_own() {
+        let (no_entry, eio, eacces, enospc, erofs) = (2, 5, 13, 28, 30);
+        let kinds = [no_entry, eio, eacces, enospc, erofs].map(|errno| io(errno).kind().name());
+        assert_eq!(kinds, ["not_found", "environment", "permission", "no_space", "read_only"]);
+        let path = PathBuf::from("/i");
+        let missing = Error::TreeMissing { path: path.clone(), trace: path.clone() };
+        let errors =
+            [missing, Error::NotFound { path: path.clone() }, Error::Locked { path, pid: None }];
+        let kinds = errors.map(|error| error.kind().name());
+        assert_eq!(kinds, ["corrupt", "not_found", "locked"]);
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use terrane_io::disk::EntryKind;
-use terrane_io::{Access, Disk, DiskFile, LockGuard, OpenMode};
+use terrane_io::{Access, Anchor, Disk, DiskFile, LockGuard, OpenMode};
 
 use crate::block::{self, Block};
 use crate::bulk::{self, FILL_PERCENT_MIN};
@@ -30,7 +30,7 @@ use crate::snapshot::Snapshot;
 use crate::sort::{SortOptions, Sorter};
 use crate::space::{LIST_MAPS, MAP_PAGES, Space};
 use crate::stats::Stats;
-use crate::superblock::{self, LevelPages, Owner, Superblock};
+use crate::superblock::{self, LevelPages, NUMBER_MAX, Owner, Superblock};
 use crate::tree::{Child, Epoch, Tree};
 use crate::writer::{Figures, FlushCallback, Writer, opened};
 
@@ -132,7 +132,11 @@ pub(crate) fn read_space(pager: &Pager, superblock: &Superblock) -> Result<(Spac
             return Err(broken(list));
         }
         for at in (BODY_OFFSET..BODY_OFFSET + 8 * count).step_by(8) {
-            maps.push(PageRef { number: u32_at(&bytes, at), crc: u32_at(&bytes, at + 4) });
+            let map = PageRef { number: u32_at(&bytes, at), crc: u32_at(&bytes, at + 4) };
+            if u64::from(map.number) >= superblock.pages {
+                return Err(broken(list));
+            }
+            maps.push(map);
         }
     }
     let root = superblock.root.unwrap_or(PageRef { number: 0, crc: 0 });
@@ -148,6 +152,19 @@ pub(crate) fn read_space(pager: &Pager, superblock: &Superblock) -> Result<(Spac
     let bodies = bodies.iter().map(|bytes| &bytes[BODY_OFFSET..]);
     let space = Space::from_maps(superblock.pages, bodies).ok_or_else(|| broken(root))?;
     Ok((space, maps))
+}
+
+/// The absolute path of a directory, and an anchor of it: from then on no call below it follows a link.
+///
+/// # Errors
+/// [`Error::NotFound`], [`Error::Disk`].
+pub(crate) fn enter(disk: &dyn Disk, dir: &Path) -> Result<(PathBuf, Box<dyn Anchor>)> {
+    let dir = disk.absolute(dir)?;
+    match disk.anchor(&dir) {
+        Ok(anchor) => Ok((dir, anchor)),
+        Err(error) if error.is_not_found() => Err(Error::NotFound { path: dir }),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// The tree file of an index.
@@ -231,7 +248,9 @@ impl Index {
     /// `log` or `readers`. Nothing was changed then, but the directory and its lock file may have been made.
     pub fn create(disk: Arc<dyn Disk>, dir: &Path, config: &Config) -> Result<Self> {
         let limits = config.check()?;
+        let dir = &disk.absolute(dir)?;
         terrane_io::disk::create_dirs(disk.as_ref(), dir)?;
+        let anchor = disk.anchor(dir)?;
         if let Some(parent) = dir.parent() {
             // It may be there since an attempt that failed before this.
             disk.sync_dir(parent)?;
@@ -242,7 +261,7 @@ impl Index {
         }
         check_vacant(disk.as_ref(), dir)?;
         Self::lay_out(&disk, dir, &limits)?;
-        Self::open_locked(disk, dir, limits, lock)
+        Self::open_locked(disk, dir, limits, (anchor, lock))
     }
 
     /// Opens an index, or makes one if there is none.
@@ -292,17 +311,21 @@ impl Index {
     /// [`Error::UnsupportedVersion`], [`Error::InvalidConfig`], [`Error::Corrupt`], [`Error::Disk`].
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, config: &Config) -> Result<Self> {
         let limits = config.check()?;
-        existing_tree(disk.as_ref(), dir)?;
-        let lock = Self::lock(disk.as_ref(), dir)?;
-        Self::open_locked(disk, dir, limits, lock)
+        let (dir, anchor) = enter(disk.as_ref(), dir)?;
+        existing_tree(disk.as_ref(), &dir)?;
+        let lock = Self::lock(disk.as_ref(), &dir)?;
+        Self::open_locked(disk, &dir, limits, (anchor, lock))
     }
 
-    fn open_locked(
+    pub(crate) fn open_locked(
         disk: Arc<dyn Disk>,
         dir: &Path,
         limits: Limits,
-        lock: Box<dyn LockGuard>,
+        (anchor, lock): (Box<dyn Anchor>, Box<dyn LockGuard>),
     ) -> Result<Self> {
+        if disk.kind(&dir.join(READERS_DIR))?.is_none() {
+            disk.create_dir(&dir.join(READERS_DIR))?;
+        }
         // Its creation may have been interrupted before the name was durable.
         disk.sync_dir(dir)?;
         let path = dir.join(TREE_FILE);
@@ -338,7 +361,8 @@ impl Index {
         }
         let tree = tree_of(&superblock);
         let epochs = VecDeque::from([tree.epoch.clone()]);
-        let core = Arc::new(Core::new(dir.to_owned(), pager, opened(tree, pending, entries)));
+        let core =
+            Arc::new(Core::new(anchor, dir.to_owned(), pager, opened(tree, pending, entries)));
         let writer = Writer {
             disk,
             limits,
@@ -922,6 +946,10 @@ pub(crate) fn replay(
     sizes: crate::leaf::Sizes,
     dir: &Path,
 ) -> Result<()> {
+    if frame.entries > NUMBER_MAX {
+        let what = Corrupt::rule("entries of a frame of the log", NUMBER_MAX, frame.entries);
+        return Err(Error::Corrupt { path: dir.join(LOG_DIR), what });
+    }
     for (number, update) in frame.updates().enumerate() {
         let Some((key, value)) = update.filter(|(key, value)| sizes.check(key, *value).is_ok())
         else {

@@ -8,8 +8,11 @@
 
 use terrane_io::order::compare_keys;
 
+use crate::block::KEY_BYTES_MAX;
 use crate::corrupt::Corrupt;
-use crate::page::{BODY_OFFSET, PAGE_SIZE, Page, PageRef, common_prefix, u16_at, u32_at};
+use crate::page::{
+    BODY_OFFSET, PAGE_SIZE, Page, PageRef, SUPERBLOCKS, common_prefix, u16_at, u32_at,
+};
 
 /// Where the children begin.
 pub(crate) const CHILDREN_OFFSET: usize = 40;
@@ -64,19 +67,32 @@ impl<'a> Inner<'a> {
             if end < start || end > PAGE_SIZE {
                 return Err(Corrupt::rule("ends", start as u64, end as u64));
             }
+            let bytes = node.prefix.len() + end - start;
+            if bytes.max(node.low.len()) > KEY_BYTES_MAX {
+                return Err(Corrupt::rule(
+                    "length of a separator",
+                    KEY_BYTES_MAX as u64,
+                    bytes as u64,
+                ));
+            }
             start = end;
         }
-        Ok(())
+        node.check_order()
     }
 
-    /// Checks that separators ascend.
+    /// Checks that separators ascend, and that children are pages.
     ///
-    /// # Errors
-    /// [`Corrupt`] with the number of the first that does not.
-    pub(crate) fn check_order(&self) -> Result<(), Corrupt> {
-        let ascends = |&at: &usize| self.separator(at - 1) < self.separator(at);
-        match (1..self.count).find(|at| !ascends(at)) {
-            Some(at) => Err(Corrupt::rule("separators ascend", at as u64, at as u64)),
+    /// Cost: a comparison for each child.
+    fn check_order(&self) -> Result<(), Corrupt> {
+        let ascends = |at: usize| match at {
+            1 => *self.low < *self.separator(1),
+            at => compare_keys(self.suffix(at - 1), self.suffix(at)).is_lt(),
+        };
+        if let Some(at) = (1..self.count).find(|&at| !ascends(at)) {
+            return Err(Corrupt::rule("separators ascend", at as u64, at as u64));
+        }
+        match (0..self.count).find(|&at| self.child(at).number < SUPERBLOCKS) {
+            Some(at) => Err(Corrupt::rule("number of a child", u64::from(SUPERBLOCKS), at as u64)),
             None => Ok(()),
         }
     }
@@ -243,7 +259,7 @@ mod tests {
             for to in divide(&lows) {
                 let own = &lows[from..to];
                 let mut bytes = [0; PAGE_SIZE];
-                let child = |at: usize| PageRef { number: at as u32, crc: at as u32 * 3 };
+                let child = |at: usize| PageRef { number: at as u32 + 2, crc: at as u32 * 3 };
                 write(&mut bytes, own, (from..to).map(child));
                 let count = own.len() as u16;
                 let (tree, number) = (1, 1);
@@ -260,7 +276,6 @@ mod tests {
                 Inner::check(&bytes).unwrap();
                 let page = Page::new(&bytes);
                 let node = Inner::of(&page);
-                node.check_order().unwrap();
                 for (at, low) in own.iter().enumerate() {
                     assert_eq!(node.separator(at), *low);
                     assert_eq!(node.child(at), child(from + at));
@@ -285,7 +300,7 @@ mod tests {
             let lows: BTreeSet<Vec<u8>> = (0..50).map(|_| rng.bytes(3)).collect();
             let lows: Vec<&[u8]> = lows.iter().map(Vec::as_slice).collect();
             let mut bytes = [0; PAGE_SIZE];
-            write(&mut bytes, &lows, lows.iter().map(|_| PageRef { number: 1, crc: 2 }));
+            write(&mut bytes, &lows, lows.iter().map(|_| PageRef { number: 3, crc: 2 }));
             bytes[6..8].copy_from_slice(&(lows.len() as u16).to_le_bytes());
             Inner::check(&bytes).unwrap();
             for _ in 0..=rng.below(3) {
@@ -295,7 +310,6 @@ mod tests {
             if Inner::check(&bytes).is_ok() {
                 let page = Page::new(&bytes);
                 let node = Inner::of(&page);
-                let _ = node.check_order();
                 assert!(node.child_for(&rng.bytes(3)) < node.count());
                 let _ = node.child(node.count() - 1);
                 assert!(node.used_bytes() <= PAGE_SIZE);

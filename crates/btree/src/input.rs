@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use terrane_io::DiskFile;
 
-use crate::config::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::block::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::error::{Error, Result};
 
 /// Bytes that are read at once.

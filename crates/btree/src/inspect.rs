@@ -8,12 +8,13 @@ use std::sync::Arc;
 use terrane_io::disk::EntryKind;
 use terrane_io::{Access, AlignedBuf, Disk, OpenMode};
 
+use crate::block::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::cache::LEVELS_MAX;
-use crate::config::{KEY_BYTES_MAX, LOG_BYTES_MIN, MEMORY_BYTES_MIN, VALUE_BYTES_MAX};
+use crate::config::{LOG_BYTES_MIN, MEMORY_BYTES_MIN};
 use crate::corrupt::Corrupt;
 use crate::drained::RANGES_MAX;
 use crate::error::{Error, Result};
-use crate::index::{TREE_FILE, existing_tree};
+use crate::index::{TREE_FILE, enter, existing_tree};
 use crate::inner::Inner;
 use crate::leaf::{Leaf, Sizes};
 use crate::lease::{self, LEASE_BYTES, LEASE_MAGIC, LEASE_OFFSET, READERS_MAX};
@@ -21,8 +22,8 @@ use crate::log::{
     FRAME_HEAD_BYTES, FRAME_MAGIC, LogReader, MARK_BYTES, MARK_MAGIC, SEGMENT_HEAD_BYTES,
     SEGMENT_MAGIC,
 };
-use crate::page::{self, BODY_OFFSET, Kind, PAGE_SIZE, Page, u32_at};
-use crate::space::{LIST_MAPS, MAP_PAGES, SUPERBLOCKS};
+use crate::page::{self, BODY_OFFSET, Kind, PAGE_SIZE, Page, SUPERBLOCKS, u32_at};
+use crate::space::{LIST_MAPS, MAP_PAGES};
 use crate::superblock::{self, LISTS_MAX, SUPERBLOCK_MAGIC, TREE_VERSION};
 
 /// What an index says of itself.
@@ -135,6 +136,7 @@ pub fn is_tree_file(disk: &dyn Disk, path: &Path) -> Result<bool> {
 /// [`Error::NotFound`], [`Error::TreeMissing`], [`Error::NotAnIndex`], [`Error::UnsupportedVersion`], [`Error::Corrupt`],
 /// [`Error::Disk`].
 pub fn inspect(disk: &Arc<dyn Disk>, dir: &Path) -> Result<IndexInfo> {
+    let (dir, _anchor) = &enter(disk.as_ref(), dir)?;
     let path = existing_tree(disk.as_ref(), dir)?;
     let superblock = superblock::read(disk.as_ref(), &path)?;
     let (readers_oldest, readers) = lease::oldest(disk.as_ref(), dir)?;

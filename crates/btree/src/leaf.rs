@@ -7,7 +7,7 @@
 
 use terrane_io::order::compare_keys;
 
-use crate::block::{Block, EntryRef};
+use crate::block::{Block, EntryRef, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::corrupt::Corrupt;
 use crate::page::{BODY_OFFSET, PAGE_SIZE, Page, common_prefix, u16_at};
 
@@ -120,16 +120,29 @@ impl<'a> Leaf<'a> {
         })
     }
 
-    /// Checks that all of a leaf lies in its page.
+    /// Checks that all of a leaf lies in its page, and that its keys ascend between its fences.
     ///
     /// # Errors
     /// [`Corrupt`] with the rule that is broken.
-    pub(crate) fn check(bytes: &[u8; PAGE_SIZE], sizes: Sizes) -> Result<(), Corrupt> {
+    pub(crate) fn check(bytes: &'a [u8; PAGE_SIZE], sizes: Sizes) -> Result<(), Corrupt> {
+        Self::check_layout(bytes, sizes)?;
+        Self::of_bytes(bytes).check_order()
+    }
+
+    /// Checks that all of a leaf lies in its page.
+    fn check_layout(bytes: &[u8; PAGE_SIZE], sizes: Sizes) -> Result<(), Corrupt> {
         let broken = |rule| Corrupt::rule(rule, 0, 0);
         let count = usize::from(u16_at(bytes, 6));
         let leaf = Leaf::parse(bytes, count).ok_or_else(|| broken("fences"))?;
-        if leaf.sizes != sizes {
+        let [key, value] = [sizes.key, sizes.value].map(|size| size.map(usize::from));
+        let is_too_large = key.is_some_and(|bytes| !(1..=KEY_BYTES_MAX).contains(&bytes))
+            || value.is_some_and(|bytes| bytes > VALUE_BYTES_MAX);
+        if leaf.sizes != sizes || is_too_large {
             return Err(broken("sizes"));
+        }
+        let Fences { low, high } = leaf.fences;
+        if low.len().max(high.map_or(0, <[u8]>::len)) > KEY_BYTES_MAX {
+            return Err(broken("length of a fence"));
         }
         if let (Some(key), Some(value)) = (sizes.key, sizes.value) {
             let each = (usize::from(key).checked_sub(leaf.prefix.len()))
@@ -153,33 +166,46 @@ impl<'a> Leaf<'a> {
                 None => Some(usize::from(u16_at(bytes, start))),
             };
             let rest = suffix.and_then(|suffix| (end - start - head).checked_sub(suffix));
+            let key_bytes = suffix.map_or(0, |suffix| suffix + leaf.prefix.len());
             match (rest, sizes.value) {
                 (Some(rest), Some(value)) if rest == usize::from(value) => {}
-                (Some(_), None) => {}
+                (Some(rest), None) if rest <= VALUE_BYTES_MAX => {}
                 _ => return Err(broken("entry")),
+            }
+            if key_bytes > KEY_BYTES_MAX {
+                return Err(broken("length of a key"));
             }
             start = end;
         }
         Ok(())
     }
 
-    /// Checks that keys ascend and lie between the fences.
+    /// Checks that keys ascend and lie between the fences. Keys are compared without what all of them begin with.
     ///
-    /// # Errors
-    /// [`Corrupt`] with the number of the first entry that does not.
-    pub(crate) fn check_order(&self) -> Result<(), Corrupt> {
-        let mut previous: Option<Vec<u8>> = None;
+    /// Cost: a comparison for each entry.
+    fn check_order(&self) -> Result<(), Corrupt> {
+        let Fences { low, high } = self.fences;
+        if high.is_some_and(|high| high <= low) {
+            return Err(Corrupt::rule("fences ascend", 0, 0));
+        }
+        let prefix_len = self.prefix.len();
+        let mut previous = &low[prefix_len..];
         for at in 0..self.count {
-            let key = self.key(at);
-            if !self.fences.contain(&key) {
-                return Err(Corrupt::rule("key between fences", at as u64, at as u64));
-            }
-            if previous.is_some_and(|previous| previous >= key) {
+            let suffix = self.entry(at).0;
+            let order = compare_keys(previous, suffix);
+            // The first key may be the low fence.
+            if order.is_gt() || (order.is_eq() && at > 0) {
                 return Err(Corrupt::rule("keys ascend", at as u64, at as u64));
             }
-            previous = Some(key);
+            previous = suffix;
         }
-        Ok(())
+        match high {
+            Some(high) if self.count > 0 && previous >= &high[prefix_len..] => {
+                let last = self.count as u64 - 1;
+                Err(Corrupt::rule("key between fences", last, last))
+            }
+            _ => Ok(()),
+        }
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -209,7 +235,8 @@ impl<'a> Leaf<'a> {
     }
 
     /// The whole key of entry `at`.
-    pub(crate) fn key(&self, at: usize) -> Vec<u8> {
+    #[cfg(test)]
+    fn key(&self, at: usize) -> Vec<u8> {
         [self.prefix, self.entry(at).0].concat()
     }
 
@@ -399,7 +426,6 @@ mod tests {
     use terrane_testkit::seeds::for_each_seed;
 
     use super::*;
-    use crate::config::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
     use crate::page::{Header, Kind, seal};
 
     fn page_of(block: &Block, sizes: Sizes, fences: Fences<'_>, part: (usize, usize)) -> Page {

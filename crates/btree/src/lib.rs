@@ -111,8 +111,9 @@ mod repair;
 
 pub mod inspect;
 
+pub use block::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 pub use check::{CheckReport, check};
-pub use config::{Config, KEY_BYTES_MAX, LOG_BYTES_MIN, MEMORY_BYTES_MIN, VALUE_BYTES_MAX};
+pub use config::{Config, LOG_BYTES_MIN, MEMORY_BYTES_MIN};
 pub use corrupt::{Corrupt, Problem};
 pub use cursor::Cursor;
 pub use error::{Error, Result};

@@ -28,7 +28,7 @@ use terrane_io::{Access, Disk, DiskFile, OpenMode};
 pub(crate) use self::frame::{FRAME_HEAD_BYTES, FRAME_MAGIC, Frame, FrameBody};
 use self::frame::{SEALED, UPDATES, encode};
 use self::mark::Mark;
-pub(crate) use self::mark::{MARK_BYTES, MARK_MAGIC, durable_mark};
+pub(crate) use self::mark::{MARK_BYTES, MARK_MAGIC, check_mark, durable_mark};
 pub(crate) use self::salvage::{LostTree, Salvaged, find_lost_tree, salvage};
 use self::segment::{Head, HeadFound, Segment, list};
 pub(crate) use self::segment::{SEGMENT_HEAD_BYTES, SEGMENT_MAGIC};
@@ -231,7 +231,7 @@ impl Log {
     ) -> Result<Self> {
         let segment = Segment::create(disk.as_ref(), dir, owner, start)?;
         disk.sync_dir(&dir.join(LOG_DIR))?;
-        let mark = Mark::open(disk.as_ref(), dir, owner.tree);
+        let mark = Mark::open(disk.as_ref(), dir, owner.tree)?;
         Ok(Self {
             disk: disk.clone(),
             dir: dir.to_owned(),
@@ -297,7 +297,7 @@ impl Log {
         segment.file.sync()?;
         // Its making may have been interrupted before its name was durable.
         disk.sync_dir(&dir.join(LOG_DIR))?;
-        let mark = Mark::open(disk.as_ref(), dir, tree);
+        let mark = Mark::open(disk.as_ref(), dir, tree)?;
         Ok(Self {
             disk: disk.clone(),
             dir: dir.to_owned(),
@@ -427,14 +427,15 @@ fn live_segments(
         let has_first = live.front().is_some_and(|first: &Segment| first.start <= start);
         match open(at) {
             Ok(Some(_)) if has_first => old.push(at),
+            // What is not needed may be anything.
+            _ if has_first => {}
             Ok(Some(segment)) => live.push_front(segment),
             // Its making was interrupted.
             Ok(None) if is_last && at > start => {}
-            Ok(None) if !has_first => return Err(unwritten(dir, at)),
-            Err(error @ Error::Corrupt { .. }) if !has_first => {
+            Ok(None) => return Err(unwritten(dir, at)),
+            Err(error @ Error::Corrupt { .. }) => {
                 refused.get_or_insert(error);
             }
-            Ok(None) | Err(Error::Corrupt { .. }) => {}
             Err(error) => return Err(error),
         }
         is_last = false;

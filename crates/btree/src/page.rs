@@ -25,6 +25,9 @@ pub(crate) const BODY_BYTES: usize = PAGE_SIZE - BODY_OFFSET;
 /// Number of a page of a tree file, counted from 0: a file has at most 16 TiB.
 pub(crate) type PageNo = u32;
 
+/// Pages of the superblocks.
+pub(crate) const SUPERBLOCKS: PageNo = 2;
+
 /// What a page holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -97,6 +100,12 @@ impl Page {
 
     pub(crate) fn bytes(&self) -> &[u8; PAGE_SIZE] {
         &self.0
+    }
+
+    /// What a sealed page is referred to by.
+    pub(crate) fn reference(&self) -> PageRef {
+        let bytes = self.0.as_slice();
+        PageRef { number: u32_at(bytes, 24), crc: u32_at(bytes, 0) }
     }
 
     pub(crate) fn level(&self) -> u8 {

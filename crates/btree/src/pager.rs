@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use terrane_io::{AlignedBuf, Direction, Disk, DiskFile, IoQueue, Request};
 
@@ -35,6 +35,8 @@ pub(crate) struct Pager {
     pub(crate) counters: Counters,
     /// What a reader stands at; 0 for a writer, whose pages nobody writes over.
     pub(crate) stands_at: AtomicU64,
+    /// Whether a writer does not know of the reader, and so may write over any page that a newer tree does not have.
+    pub(crate) is_unprotected: AtomicBool,
     /// The last step of this generation that wrote leaves.
     step: AtomicU32,
 }
@@ -51,8 +53,17 @@ impl Pager {
         cache_bytes: usize,
     ) -> Self {
         let (cache, counters) = (Cache::new(cache_bytes), Counters::default());
-        let stands_at = AtomicU64::new(0);
-        Self { disk, file, tree, sizes, cache, counters, stands_at, step: AtomicU32::new(0) }
+        Self {
+            disk,
+            file,
+            tree,
+            sizes,
+            cache,
+            counters,
+            stands_at: AtomicU64::new(0),
+            is_unprotected: AtomicBool::new(false),
+            step: AtomicU32::new(0),
+        }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -113,6 +124,12 @@ impl Pager {
             Ok(superblock) if superblock.oldest > generation => {
                 Error::StaleReader { generation, oldest: superblock.oldest }
             }
+            Ok(superblock)
+                if superblock.generation > generation
+                    && self.is_unprotected.load(Ordering::Relaxed) =>
+            {
+                Error::StaleReader { generation, oldest: superblock.generation }
+            }
             _ => error,
         }
     }
@@ -125,9 +142,20 @@ impl Pager {
         self.read_unexplained(page, level).map_err(|error| self.explain(error))
     }
 
+    /// A page that the device does not give, or that the file ends before, is damaged.
+    fn unreadable(&self, page: PageRef, error: terrane_io::Error) -> Error {
+        if !error.is_unreadable() {
+            return error.into();
+        }
+        tracing::warn!(path = %self.path().display(), page = page.number, %error, "page.unreadable");
+        let page = u64::from(page.number);
+        self.corrupt(Corrupt { page, rule: "the page can be read", expected: 1, found: 0 })
+    }
+
     fn read_unexplained(&self, page: PageRef, level: u8) -> Result<Page> {
         let mut buffer = AlignedBuf::zeroed(PAGE_SIZE);
-        self.file.read_at(&mut buffer, offset(page.number))?;
+        let read = self.file.read_at(&mut buffer, offset(page.number));
+        read.map_err(|error| self.unreadable(page, error))?;
         self.counters.page_reads[usize::from(level)].add(1);
         self.check(&buffer, page, level)
     }
@@ -192,7 +220,7 @@ impl Pager {
             let Some(done) = queue.pop() else { break };
             self.counters.page_reads[usize::from(level)].add(1);
             let at = done.tag as usize;
-            let page = done.result.map_err(Error::from);
+            let page = done.result.map_err(|error| self.unreadable(pages[at], error));
             match page.and_then(|()| self.check(&done.buffer, pages[at], level)) {
                 Ok(page) => loaded[at] = Some(page),
                 Err(error) => failed = failed.or(Some(error)),
@@ -208,7 +236,8 @@ impl Pager {
     /// As [`load`](Self::load).
     pub(crate) fn load_other(&self, page: PageRef, kind: Kind) -> Result<(usize, AlignedBuf)> {
         let mut buffer = AlignedBuf::zeroed(PAGE_SIZE);
-        self.file.read_at(&mut buffer, offset(page.number))?;
+        let read = self.file.read_at(&mut buffer, offset(page.number));
+        read.map_err(|error| self.unreadable(page, error))?;
         let broken = |what: Corrupt| self.corrupt(what);
         let header = page::open_ref(&buffer, self.tree, page).map_err(broken)?;
         if header.kind != kind {

@@ -23,7 +23,9 @@ use crate::cursor::{Cursor, bounds_of, bounds_of_prefix};
 use crate::deltas::Deltas;
 use crate::drained::Drained;
 use crate::error::{Error, Result};
-use crate::index::{check_sizes, existing_tree, read_drained, replay, tree_of};
+use crate::index::{
+    Index, LOCK_FILE, check_sizes, enter, existing_tree, read_drained, replay, tree_of,
+};
 use crate::lease::Lease;
 use crate::log::{Frame, LogReader, durable_mark, is_not_found, lost};
 use crate::pager::Pager;
@@ -82,6 +84,10 @@ fn take_up(disk: &dyn Disk, path: &Path, lease: &Lease, oldest: u64) -> Result<S
 impl IndexReader {
     /// Opens an index for reading. Nothing is written but a lease; any number of readers may be there, and a writer.
     ///
+    /// Where nobody can write a lease (a read-only or full file system, a directory of another user) the reader goes without one:
+    /// under a shared lock, which keeps writers away, or, if a writer is at work already, without any. The reader then gets
+    /// [`Error::StaleReader`] once the writer has used its pages again, and never a wrong entry.
+    ///
     /// Cost: reads the superblock and the log.
     ///
     /// # Errors
@@ -89,16 +95,18 @@ impl IndexReader {
     /// [`Error::UnsupportedVersion`], [`Error::TooManyReaders`], [`Error::InvalidConfig`], [`Error::Corrupt`], [`Error::Disk`].
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, config: &Config) -> Result<Self> {
         let limits = config.check()?;
-        let path = existing_tree(disk.as_ref(), dir)?;
-        let lease = Lease::take(disk.as_ref(), dir)?;
+        let (dir, anchor) = enter(disk.as_ref(), dir)?;
+        let path = existing_tree(disk.as_ref(), &dir)?;
+        let lease = Lease::take(disk.as_ref(), &dir, &dir.join(LOCK_FILE))?;
         let superblock = take_up(disk.as_ref(), &path, &lease, u64::MAX)?;
-        check_sizes(dir, &limits, &superblock)?;
+        check_sizes(&dir, &limits, &superblock)?;
         let file = disk.open(&path, OpenMode::Read, Access::Direct)?;
         let cache_bytes = limits.memory_bytes / 2;
         let pager = Pager::new(disk.clone(), file, superblock.tree, limits.sizes, cache_bytes);
         let state = opened(tree_of(&superblock), Deltas::default(), 0);
-        let core = Arc::new(Core::new(dir.to_owned(), pager, state));
-        let log = LogReader::new(disk.clone(), dir, superblock.tree, superblock.log_start);
+        pager.is_unprotected.store(!lease.protects(), Ordering::Relaxed);
+        let log = LogReader::new(disk.clone(), &dir, superblock.tree, superblock.log_start);
+        let core = Arc::new(Core::new(anchor, dir, pager, state));
         let mut follower = Follower {
             disk,
             lease,
@@ -239,6 +247,16 @@ impl IndexReader {
     pub fn close(&self) {
         self.core.close();
         *self.follower() = None;
+    }
+}
+
+impl Index {
+    /// Opens an index for reading, beside a writer or on a medium that nobody can write: see [`IndexReader::open`].
+    ///
+    /// # Errors
+    /// Those of [`IndexReader::open`].
+    pub fn open_read_only(disk: Arc<dyn Disk>, dir: &Path, config: &Config) -> Result<IndexReader> {
+        IndexReader::open(disk, dir, config)
     }
 }
 

@@ -18,7 +18,7 @@ use std::collections::{HashSet, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
 
-use terrane_io::{Access, Disk, LockGuard, OpenMode};
+use terrane_io::{Access, Anchor, Disk, LockGuard, OpenMode};
 
 use crate::block::Block;
 use crate::bulk::{Builder, Built};
@@ -30,18 +30,18 @@ use crate::deltas::Deltas;
 use crate::drained::Drained;
 use crate::error::{Error, Result};
 use crate::index::{
-    Index, TREE_FILE, TREE_TEMPORARY, existing_tree, read_drained, replay, tree_of,
+    Index, TREE_FILE, TREE_TEMPORARY, enter, existing_tree, read_drained, replay, tree_of,
     write_first_superblock,
 };
 use crate::leaf::{Fences, Leaf};
 use crate::left_out::LeftOut;
 use crate::log::{self, Frame, FrameBody, Log, LostTree, Salvaged, salvage};
-use crate::page::{PageNo, PageRef};
+use crate::page::{PageNo, PageRef, SUPERBLOCKS};
 use crate::pager::Pager;
 use crate::salvage::{
     FoundLeaf, KeyRange, KnownMap, Piece, Scan, cover, doubt, most_frequent_tree,
 };
-use crate::space::{SUPERBLOCKS, Space};
+use crate::space::Space;
 use crate::superblock::{self, LevelPages, Owner, Superblock};
 use crate::tree::{Epoch, Tree};
 use crate::writer::{Writer, opened};
@@ -79,6 +79,8 @@ pub struct RepairReport {
     pub pages_damaged: u64,
     /// Parts of the map of used pages that were lost: each says which 32,512 pages are in use.
     pub maps_lost: u64,
+    /// Superblocks that were written anew as the other one and all else was whole; nothing else was done then.
+    pub superblocks_rewritten: u64,
     /// Ranges of keys that were taken from older leaves, ascending.
     pub stale: Vec<(Vec<u8>, Option<Vec<u8>>)>,
     /// Ranges of keys that no leaf was for, ascending.
@@ -91,6 +93,9 @@ pub struct RepairReport {
     /// Entries of the index, those that only the log has included.
     pub entries: u64,
 }
+
+/// The directory of an index, anchored and locked.
+type Held = (Box<dyn Anchor>, Box<dyn LockGuard>);
 
 /// What is known of the tree that was published.
 #[derive(Debug)]
@@ -126,10 +131,12 @@ pub fn repair(
     loss: Loss,
     mut progress: impl FnMut(u64, u64),
 ) -> Result<RepairReport> {
+    let (dir, anchor) = enter(disk.as_ref(), dir)?;
+    let dir = dir.as_path();
     match existing_tree(disk.as_ref(), dir) {
         Err(Error::TreeMissing { .. }) => {
             let lock = Index::lock(disk.as_ref(), dir)?;
-            return repair_without_tree(disk, dir, loss, lock);
+            return repair_without_tree(disk, dir, loss, (anchor, lock));
         }
         found => found?,
     };
@@ -138,6 +145,11 @@ pub fn repair(
         Ok(report) if report.problems.is_empty() => {
             let entries = report.entries;
             return Ok(RepairReport { was_whole: true, entries, ..RepairReport::default() });
+        }
+        Ok(report) if report.problems.len() as u64 == report.damaged_superblocks => {
+            rewrite_superblock(disk, dir, (anchor, lock))?;
+            let (superblocks_rewritten, entries) = (report.damaged_superblocks, report.entries);
+            return Ok(RepairReport { superblocks_rewritten, entries, ..RepairReport::default() });
         }
         Ok(_) | Err(Error::Corrupt { .. } | Error::NotAnIndex { .. }) => {}
         Err(error) => return Err(error),
@@ -167,9 +179,19 @@ pub fn repair(
         lists: Vec::new(),
         ..basis.superblock
     };
-    let core = Core::new(dir.to_owned(), pager, opened(tree, found.pending.clone(), 0));
+    let core = Core::new(anchor, dir.to_owned(), pager, opened(tree, found.pending.clone(), 0));
     report.entries = publish(disk, core, (superblock, drained, space), found, lock)?;
     Ok(report)
+}
+
+/// Publishes the tree once more, where the damaged superblock is.
+fn rewrite_superblock(disk: &Arc<dyn Disk>, dir: &Path, held: Held) -> Result<()> {
+    let superblock = superblock::read(disk.as_ref(), &dir.join(TREE_FILE))?;
+    let mut limits = Config::variable().with_memory(MEMORY_BYTES_MIN).check()?;
+    limits.sizes = superblock.sizes;
+    let index = Index::open_locked(disk.clone(), dir, limits, held)?;
+    index.checkpoint()?;
+    index.close()
 }
 
 /// Makes a tree file for a log whose own is lost, and puts the log above it.
@@ -177,7 +199,7 @@ fn repair_without_tree(
     disk: &Arc<dyn Disk>,
     dir: &Path,
     loss: Loss,
-    lock: Box<dyn LockGuard>,
+    (anchor, lock): Held,
 ) -> Result<RepairReport> {
     let Some(LostTree { owner, start }) = log::find_lost_tree(disk.as_ref(), dir)? else {
         return Err(Error::NotFound { path: dir.to_owned() });
@@ -200,8 +222,12 @@ fn repair_without_tree(
     let file = disk.open(&temporary, OpenMode::ReadWrite, Access::Direct)?;
     let cache_bytes = MEMORY_BYTES_MIN / 2;
     let pager = Pager::new(disk.clone(), file, owner.tree, owner.sizes, cache_bytes);
-    let core =
-        Core::new(dir.to_owned(), pager, opened(tree_of(&superblock), found.pending.clone(), 0));
+    let core = Core::new(
+        anchor,
+        dir.to_owned(),
+        pager,
+        opened(tree_of(&superblock), found.pending.clone(), 0),
+    );
     report.entries = publish(disk, core, (superblock, drained, Space::new()), found, lock)?;
     disk.rename(&temporary, &dir.join(TREE_FILE))?;
     disk.sync_dir(dir)?;
@@ -245,6 +271,10 @@ fn publish(
     };
     let start = writer.log.start();
     writer.publish(&core, &tree, drained, entries, |_| {})?;
+    // It has happened already, and the other superblock leads to what was there before.
+    if let Err(error) = writer.checkpoint(&core) {
+        tracing::warn!(path = %core.dir.display(), %error, "cleanup.failed");
+    }
     if is_broken {
         let old: Vec<u64> = old.into_iter().filter(|&old| old < start).collect();
         log::remove_segments(disk.as_ref(), &core.dir, &old);
@@ -477,7 +507,7 @@ fn count_entries(core: &Arc<Core>) -> Result<u64> {
 
 /// What becomes one leaf, or some, of the new tree.
 #[derive(Debug)]
-enum Held {
+enum Waiting {
     Stored(PageRef),
     Made(Block),
 }
@@ -489,7 +519,7 @@ enum Held {
 struct Row<'a> {
     pager: &'a Pager,
     builder: Builder<'a>,
-    held: Option<(Vec<u8>, Held)>,
+    held: Option<(Vec<u8>, Waiting)>,
     /// Pages of the leaves that stay as they were.
     kept: HashSet<PageNo>,
 }
@@ -516,14 +546,14 @@ impl Row<'_> {
 
     fn add_leaf(&mut self, low: &[u8], page: PageRef) -> Result<()> {
         match self.held.take() {
-            Some((first, Held::Made(block))) if block.is_empty() => {
+            Some((first, Waiting::Made(block))) if block.is_empty() => {
                 let block = self.entries(page, &(Vec::new(), None))?;
-                self.held = Some((first, Held::Made(block)));
+                self.held = Some((first, Waiting::Made(block)));
             }
             held => {
                 self.held = held;
                 self.flush(Some(low))?;
-                self.held = Some((low.to_vec(), Held::Stored(page)));
+                self.held = Some((low.to_vec(), Waiting::Stored(page)));
             }
         }
         Ok(())
@@ -531,20 +561,20 @@ impl Row<'_> {
 
     fn add_entries(&mut self, low: &[u8], entries: Block) -> Result<()> {
         match self.held.take() {
-            Some((first, Held::Stored(page))) if entries.is_empty() => {
+            Some((first, Waiting::Stored(page))) if entries.is_empty() => {
                 let block = self.entries(page, &(Vec::new(), None))?;
-                self.held = Some((first, Held::Made(block)));
+                self.held = Some((first, Waiting::Made(block)));
             }
-            Some((first, Held::Made(mut block)))
+            Some((first, Waiting::Made(mut block)))
                 if entries.is_empty() || block.bytes() < COLLECTED_BYTES =>
             {
                 block.append(&entries);
-                self.held = Some((first, Held::Made(block)));
+                self.held = Some((first, Waiting::Made(block)));
             }
             held => {
                 self.held = held;
                 self.flush(Some(low))?;
-                self.held = Some((low.to_vec(), Held::Made(entries)));
+                self.held = Some((low.to_vec(), Waiting::Made(entries)));
             }
         }
         Ok(())
@@ -553,11 +583,11 @@ impl Row<'_> {
     /// Gives what is held to the builder; it ends at `high`.
     fn flush(&mut self, high: Option<&[u8]>) -> Result<()> {
         match self.held.take() {
-            Some((low, Held::Stored(page))) => {
+            Some((low, Waiting::Stored(page))) => {
                 self.kept.insert(page.number);
                 self.builder.add_leaf(low, page)
             }
-            Some((low, Held::Made(block))) if !block.is_empty() => {
+            Some((low, Waiting::Made(block))) if !block.is_empty() => {
                 self.builder.add_block(&block, Fences { low: &low, high })
             }
             // Nothing, or a tree without entries.

@@ -15,9 +15,11 @@ use terrane_io::{AlignedBuf, DiskFile};
 
 use crate::drained::Drained;
 use crate::leaf::{Leaf, Sizes};
-use crate::page::{self, BODY_OFFSET, Kind, PAGE_SIZE, PageNo, PageRef, u32_at, u64_at};
+use crate::page::{
+    self, BODY_OFFSET, Kind, PAGE_SIZE, PageNo, PageRef, SUPERBLOCKS, u32_at, u64_at,
+};
 use crate::pager::{Pager, offset};
-use crate::space::{LIST_MAPS, MAP_PAGES, SUPERBLOCKS};
+use crate::space::{LIST_MAPS, MAP_PAGES};
 
 /// Pages that are read with one call.
 const CHUNK_PAGES: usize = 256;
@@ -148,7 +150,6 @@ impl Scan {
         let sizes = *self.sizes.get_or_insert_with(|| Leaf::stored_sizes(bytes));
         Leaf::check(bytes, sizes).ok()?;
         let leaf = Leaf::of_bytes(bytes);
-        leaf.check_order().ok()?;
         let fences = leaf.fences();
         let keys = (fences.low.to_vec(), fences.high.map(<[u8]>::to_vec));
         self.leaves.push(FoundLeaf { keys, page, generation, step });

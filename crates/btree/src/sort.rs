@@ -28,7 +28,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use terrane_io::{Access, Disk, EntryKind, LockGuard, OpenMode};
+use terrane_io::{Access, Anchor, Disk, EntryKind, LockGuard, OpenMode};
 
 use self::arena::Arena;
 use self::manifest::{MANIFEST, MANIFEST_TMP, Manifest, Parameters, RUNS_MAX, Run};
@@ -36,7 +36,7 @@ use self::merge::Merge;
 use self::run::{
     BLOCK_ALIGN, POSITION_SIZE, RECORD_HEADER_SIZE, RunReader, RunWriter, run_name, run_number,
 };
-use crate::config::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::block::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::corrupt::Corrupt;
 use crate::error::{Error, Result};
 use crate::input::{Records, in_range};
@@ -148,6 +148,7 @@ impl SortStats {
 struct Place {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
+    _anchor: Box<dyn Anchor>,
     _lock: Box<dyn LockGuard>,
 }
 
@@ -257,8 +258,10 @@ impl Sorter {
     /// (remove its files to begin anew); [`Error::Disk`], among others if another sort uses the directory.
     pub fn open(disk: Arc<dyn Disk>, options: SortOptions) -> Result<Self> {
         let parameters = options.parameters()?;
-        let lock = disk.lock(&options.dir.join(LOCK))?;
-        let place = Place { disk, dir: options.dir.clone(), _lock: lock };
+        let dir = disk.absolute(&options.dir)?;
+        let anchor = disk.anchor(&dir)?;
+        let lock = disk.lock(&dir.join(LOCK))?;
+        let place = Place { disk, dir, _anchor: anchor, _lock: lock };
         let found = Manifest::load(place.disk.as_ref(), &place.dir)?;
         let manifest = match found.filter(|found| found.parameters == parameters) {
             Some(manifest) => {

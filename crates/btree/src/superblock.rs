@@ -13,18 +13,22 @@ use terrane_io::bytes::Writer;
 use terrane_io::checksum::crc32c;
 use terrane_io::{Access, AlignedBuf, Disk, OpenMode};
 
+use crate::block::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::cache::LEVELS_MAX;
 use crate::corrupt::Corrupt;
 use crate::error::Error;
 use crate::leaf::{NONE, Sizes};
 use crate::page::{PAGE_SIZE, PageRef, u16_at, u32_at, u64_at};
-use crate::space::{LIST_MAPS, MAP_PAGES};
+use crate::space::{LIST_MAPS, MAP_PAGES, PAGES_MAX};
 
 /// First bytes of a tree file.
 pub(crate) const SUPERBLOCK_MAGIC: [u8; 8] = *b"TerraBTr";
 
 /// Version of tree files.
 pub(crate) const TREE_VERSION: u32 = 2;
+
+/// No generation, position of the log or number of entries is above.
+pub(crate) const NUMBER_MAX: u64 = 1 << 62;
 
 /// Where the list pages stand.
 const LISTS_OFFSET: usize = 240;
@@ -134,7 +138,7 @@ impl Superblock {
         };
         if bytes[..8] != SUPERBLOCK_MAGIC {
             let is_unwritten = bytes.iter().all(|&byte| byte == 0);
-            return Err(if is_unwritten { broken("magic", 1, 0) } else { Refusal::NotOurs });
+            return Err(if is_unwritten { broken(UNWRITTEN, 1, 0) } else { Refusal::NotOurs });
         }
         let mut without_crc = *bytes;
         without_crc[12..16].fill(0);
@@ -175,8 +179,39 @@ impl Superblock {
             level_pages,
             lists: (0..lists).map(|at| page_ref(LISTS_OFFSET + 8 * at)).collect(),
         };
-        if superblock.page() != page || superblock.generation == 0 {
-            return Err(broken("generation", page, superblock.generation));
+        let generation = superblock.generation;
+        if superblock.page() != page || !(1..=NUMBER_MAX).contains(&generation) {
+            return Err(broken("generation", page, generation));
+        }
+        if superblock.oldest > generation {
+            return Err(broken("oldest", generation, superblock.oldest));
+        }
+        let [key, value] =
+            [superblock.sizes.key, superblock.sizes.value].map(|is| is.map(usize::from));
+        if key.is_some_and(|bytes| !(1..=KEY_BYTES_MAX).contains(&bytes)) {
+            return Err(broken("key_bytes", KEY_BYTES_MAX as u64, u64::from(u16_at(bytes, 40))));
+        }
+        if value.is_some_and(|bytes| bytes > VALUE_BYTES_MAX) {
+            return Err(broken(
+                "value_bytes",
+                VALUE_BYTES_MAX as u64,
+                u64::from(u16_at(bytes, 42)),
+            ));
+        }
+        // Sums with them do not overflow then.
+        for (rule, most, found) in [
+            ("entries", NUMBER_MAX, superblock.entries),
+            ("log_end", NUMBER_MAX, superblock.log_end),
+            ("replaced", superblock.log_end, superblock.replaced),
+            ("pages", PAGES_MAX, superblock.pages),
+        ] {
+            if found > most {
+                return Err(broken(rule, most, found));
+            }
+        }
+        let of_levels = level_pages.iter().fold(0, |sum: u64, pages| sum.saturating_add(*pages));
+        if of_levels > superblock.pages {
+            return Err(broken("level_pages", superblock.pages, of_levels));
         }
         if superblock.log_end < superblock.log_start {
             return Err(broken("log_end", superblock.log_start, superblock.log_end));
@@ -194,10 +229,18 @@ impl Superblock {
     }
 }
 
-/// Reads both superblocks of a tree file, as they stand.
+/// The rule that a superblock breaks which was not written yet.
+const UNWRITTEN: &str = "magic";
+
+/// The rule that a superblock breaks which cannot be read.
+const READABLE: &str = "the superblock can be read";
+
+/// Reads both superblocks of a tree file, as they stand. One that the device does not give is damaged.
+///
+/// Cost: one read, two more where it fails.
 ///
 /// # Errors
-/// [`Error::Disk`].
+/// [`Error::Disk`] if the file cannot be opened.
 pub(crate) fn read_both(
     disk: &dyn Disk,
     path: &Path,
@@ -205,12 +248,45 @@ pub(crate) fn read_both(
     let file = disk.open(path, OpenMode::Read, Access::Direct)?;
     let mut buffer = AlignedBuf::zeroed(2 * PAGE_SIZE);
     let len = file.len()?.min(2 * PAGE_SIZE as u64) as usize;
+    let mut unreadable = [false; 2];
     // What is not there is zero.
-    file.read_at(&mut buffer[..len], 0)?;
-    let pages = buffer.chunks_exact(PAGE_SIZE).zip(0..);
-    Ok(pages
-        .map(|(bytes, page)| Superblock::decode(bytes.try_into().expect("a page"), page))
-        .collect())
+    if let Err(error) = file.read_at(&mut buffer[..len], 0) {
+        if !error.is_unreadable() {
+            return Err(error.into());
+        }
+        for (page, is_unreadable) in unreadable.iter_mut().enumerate() {
+            let part = page * PAGE_SIZE..len.min((page + 1) * PAGE_SIZE).max(page * PAGE_SIZE);
+            let at = part.start as u64;
+            if let Err(error) = file.read_at(&mut buffer[part], at) {
+                tracing::warn!(path = %path.display(), page, %error, "superblock.unreadable");
+                *is_unreadable = true;
+            }
+        }
+    }
+
+    let decode = |(bytes, page): (&[u8], u64)| {
+        if unreadable[page as usize] {
+            let what = Corrupt { page, rule: READABLE, expected: 1, found: 0 };
+            return Err(Refusal::Corrupt(what));
+        }
+        Superblock::decode(bytes.try_into().expect("a page"), page)
+    };
+    Ok(buffer.chunks_exact(PAGE_SIZE).zip(0..).map(decode).collect())
+}
+
+/// What is wrong with the copies beside the newest superblock; the second page is written by the second checkpoint.
+pub(crate) fn damaged_copies(both: &[Result<Superblock, Refusal>]) -> Vec<Corrupt> {
+    let newest = both.iter().flatten().map(|superblock| superblock.generation).max();
+    let is_first = newest == Some(1);
+    let damaged = |(page, found): (u64, &Result<Superblock, Refusal>)| match found {
+        Ok(_) => None,
+        Err(Refusal::Corrupt(what)) if is_first && what.rule == UNWRITTEN => None,
+        Err(Refusal::Corrupt(what)) => Some(*what),
+        Err(Refusal::NotOurs | Refusal::Version(_)) => {
+            Some(Corrupt { page, rule: "magic of a superblock", expected: 1, found: 0 })
+        }
+    };
+    (0..).zip(both).filter_map(damaged).collect()
 }
 
 /// Why there is no superblock of this version among those read.
@@ -232,7 +308,7 @@ pub(crate) fn refused(path: &Path, both: &[Result<Superblock, Refusal>]) -> Erro
 /// [`Error::NotAnIndex`], [`Error::UnsupportedVersion`]; [`Error::Corrupt`] if neither is whole; [`Error::Disk`].
 pub(crate) fn read(disk: &dyn Disk, path: &Path) -> Result<Superblock, Error> {
     let mut both = read_both(disk, path)?;
-    let is_damaged = |found: &Result<Superblock, Refusal>| matches!(found, Err(Refusal::Corrupt(what)) if what.rule != "magic");
+    let is_damaged = |found: &Result<Superblock, Refusal>| matches!(found, Err(Refusal::Corrupt(what)) if what.rule != UNWRITTEN);
     if both.iter().any(is_damaged) {
         // A read may be wrong once, or have met a write; the older one of the two is not to be taken for that.
         both = read_both(disk, path)?;
@@ -240,7 +316,12 @@ pub(crate) fn read(disk: &dyn Disk, path: &Path) -> Result<Superblock, Error> {
     let is_newer_version = both.iter().any(|found| matches!(found, Err(Refusal::Version(_))));
     let newest = both.iter().flatten().max_by_key(|superblock| superblock.generation);
     match newest {
-        Some(newest) if !is_newer_version => Ok(newest.clone()),
+        Some(newest) if !is_newer_version => {
+            for what in damaged_copies(&both) {
+                tracing::warn!(path = %path.display(), %what, "superblock.damaged");
+            }
+            Ok(newest.clone())
+        }
         _ => Err(refused(path, &both)),
     }
 }

@@ -9,8 +9,10 @@
 
 use std::sync::Arc;
 
+use crate::corrupt::Corrupt;
 use crate::error::{Error, Result};
 use crate::inner::{self, Inner};
+use crate::leaf::Leaf;
 use crate::page::{Header, Kind, PAGE_SIZE, Page, PageNo, PageRef, seal};
 use crate::pager::{NewPage, Pager};
 use crate::superblock::LevelPages;
@@ -137,7 +139,11 @@ impl Tree {
             };
         }
         match child {
-            Child::Stored(page) => Ok(Some(pager.load(page, 0)?)),
+            Child::Stored(page) => {
+                let leaf = pager.load(page, 0)?;
+                check_is_for(pager, page, &leaf, key)?;
+                Ok(Some(leaf))
+            }
             Child::Fresh(_) => unreachable!("leaves are on disk"),
         }
     }
@@ -182,6 +188,15 @@ impl Tree {
         }
         let pages: Vec<PageRef> = reached.iter().filter_map(|(child, _)| stored(child)).collect();
         let leaves = pager.load_many(&pages, 0, true)?;
+        let mut rest = keys;
+        for ((page, leaf), (_, count)) in pages.iter().zip(&leaves).zip(&reached) {
+            let (own, behind) = rest.split_at(*count);
+            rest = behind;
+            // Keys ascend, so what is between the first and the last is in the same range.
+            for key in own.iter().take(1).chain(own.last()) {
+                check_is_for(pager, *page, leaf, key)?;
+            }
+        }
         Ok(leaves.into_iter().zip(reached.iter().map(|(_, count)| *count)).collect())
     }
 
@@ -215,6 +230,20 @@ impl Tree {
         };
         Ok(Self { root, fresh_nodes: 0, ..self.clone() })
     }
+}
+
+/// Refuses a leaf that is not for a key: the nodes above it say that it is.
+fn check_is_for(pager: &Pager, page: PageRef, leaf: &Page, key: &[u8]) -> Result<()> {
+    if Leaf::of(leaf).fences().contain(key) {
+        return Ok(());
+    }
+    Err(pager.corrupt(misplaced(page)))
+}
+
+/// A leaf or a node has another range of keys than the node above says.
+pub(crate) fn misplaced(page: PageRef) -> Corrupt {
+    let page = u64::from(page.number);
+    Corrupt { page, rule: "fences as in the node above", expected: 0, found: 1 }
 }
 
 fn stored(child: &Child) -> Option<PageRef> {

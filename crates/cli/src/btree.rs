@@ -298,6 +298,7 @@ struct Repaired {
     pages_dropped: u64,
     pages_damaged: u64,
     maps_lost: u64,
+    superblocks_rewritten: u64,
     stale: Vec<Keys>,
     lost: Vec<Keys>,
     tree_lost: bool,
@@ -422,6 +423,7 @@ impl Repaired {
             pages_dropped: report.pages_dropped,
             pages_damaged: report.pages_damaged,
             maps_lost: report.maps_lost,
+            superblocks_rewritten: report.superblocks_rewritten,
             stale: keys(report.stale),
             lost: keys(report.lost),
             tree_lost: report.tree_lost,
@@ -461,6 +463,10 @@ impl Repaired {
         }
         if self.tree_lost {
             lines.push("the tree file was missing: made anew from what the log has".to_owned());
+        }
+        if self.superblocks_rewritten > 0 {
+            lines.push("repair: a superblock was written anew; everything else was whole".into());
+            return lines;
         }
         let did = [
             count_of(self.pages_scanned, "page scanned", "pages scanned"),

@@ -159,7 +159,8 @@ impl From<terrane::Error> for Failure {
 
 impl From<terrane::btree::Error> for Failure {
     fn from(error: terrane::btree::Error) -> Self {
-        Self::new(Class::from(&error), in_full(&error))
+        let kind = Some(error.kind().name());
+        Self { kind, ..Self::new(Class::from(&error), in_full(&error)) }
     }
 }
 

@@ -11,7 +11,10 @@ use std::sync::Arc;
 
 use terrane_io::bytes::{Reader, Writer};
 use terrane_io::checksum::crc32c;
+use terrane_io::disk::EntryKind;
 use terrane_io::{Access, Disk, DiskFile, OpenMode};
+
+use crate::error::Result;
 
 /// The file of the mark.
 pub(crate) const MARK_FILE: &str = "synced";
@@ -50,17 +53,24 @@ fn decode(bytes: &[u8; MARK_BYTES], tree: u64) -> Option<u64> {
 
 impl Mark {
     /// The mark of a log; one that is missing is made.
-    pub(super) fn open(disk: &dyn Disk, dir: &Path, tree: u64) -> Self {
+    ///
+    /// # Errors
+    /// [`Error::Disk`](crate::error::Error::Disk) if something else stands in its place.
+    pub(super) fn open(disk: &dyn Disk, dir: &Path, tree: u64) -> Result<Self> {
         let path = dir.join(MARK_FILE);
         let open = |mode| disk.open(&path, mode, Access::Buffered);
         let opened = match open(OpenMode::ReadWrite) {
             Err(error) if error.is_not_found() => open(OpenMode::CreateNew),
             opened => opened,
         };
-        if let Err(error) = &opened {
-            tracing::warn!(path = %path.display(), %error, "mark.failed");
+        match opened {
+            Err(error @ terrane_io::Error::WrongKind { .. }) => Err(error.into()),
+            Err(error) => {
+                tracing::warn!(path = %path.display(), %error, "mark.failed");
+                Ok(Self { file: None, tree })
+            }
+            Ok(file) => Ok(Self { file: Some(file), tree }),
         }
-        Self { file: opened.ok(), tree }
     }
 
     /// Notes that the log is durable up to a position. A mark that cannot be written stays as it was, which is true, too.
@@ -69,6 +79,18 @@ impl Mark {
         if let Err(error) = file.write_at(&encode(self.tree, position), 0) {
             tracing::debug!(path = %file.path().display(), %error, "mark.failed");
         }
+    }
+}
+
+/// Refuses anything but a file in the place of the mark.
+///
+/// # Errors
+/// [`Error::Disk`](crate::error::Error::Disk).
+pub(crate) fn check_mark(disk: &dyn Disk, dir: &Path) -> Result<()> {
+    let path = dir.join(MARK_FILE);
+    match disk.kind(&path)? {
+        None | Some(EntryKind::File) => Ok(()),
+        Some(found) => Err(terrane_io::Error::WrongKind { path, found }.into()),
     }
 }
 

@@ -15,7 +15,7 @@ use crate::corrupt::Corrupt;
 use crate::error::{Error, Result};
 use crate::leaf::{NONE, Sizes};
 use crate::page::u32_at;
-use crate::superblock::Owner;
+use crate::superblock::{NUMBER_MAX, Owner};
 
 /// First bytes of a segment; the last one is the version.
 pub(crate) const SEGMENT_MAGIC: [u8; 8] = *b"TerBLog\x01";
@@ -69,6 +69,9 @@ impl Head {
             return Err(Corrupt::rule("crc of the head", u64::from(crc), u64::from(found)));
         }
         let [tree, start] = [(); 2].map(|()| fields.u64().unwrap_or_default());
+        if start > NUMBER_MAX || !start.is_multiple_of(FRAME_ALIGN as u64) {
+            return Err(Corrupt::rule("position of the log segment", NUMBER_MAX, start));
+        }
         let [key, value] = [(); 2].map(|()| fields.u16().ok().filter(|&size| size != NONE));
         Ok(Self { owner: Owner { tree, sizes: Sizes { key, value } }, start })
     }

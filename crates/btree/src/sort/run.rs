@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use terrane_io::bytes::Reader;
 use terrane_io::checksum::{crc32c, crc32c_append};
+use terrane_io::disk::create_afresh;
 use terrane_io::{Access, Disk, DiskFile, OpenMode};
 
 use super::manifest::{Parameters, Run};
-use crate::config::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::block::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use crate::corrupt::Corrupt;
 use crate::error::{Error, Result};
 
@@ -120,7 +121,7 @@ impl RunWriter {
         run: Run,
     ) -> Result<Self> {
         let path = dir.join(run_name(run.number));
-        let file = disk.open(&path, OpenMode::Truncate, Access::Buffered)?;
+        let file = create_afresh(disk, &path, OpenMode::CreateNew, Access::Buffered)?;
         let mut block = Vec::with_capacity(parameters.block_bytes as usize);
         block.resize(BLOCK_HEADER_SIZE, 0);
         Ok(Self { file, parameters, run: Run { records: 0, blocks: 0, ..run }, block })

@@ -11,7 +11,11 @@ mod crash;
 
 mod damage;
 
+mod forged;
+
 mod golden;
+
+mod hostile;
 
 mod lost_files;
 
