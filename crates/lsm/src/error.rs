@@ -79,6 +79,16 @@ pub enum Error {
         /// What was to be synced.
         path: PathBuf,
     },
+    /// A commit panicked, as a resolve function may, and left a part behind in memory, which nobody reads and
+    /// nothing makes durable. Close the store and open it anew: it has the commits before.
+    #[error(
+        "a commit to {} panicked, perhaps in a resolve function; close the store and open it anew",
+        .dir.display()
+    )]
+    Panicked {
+        /// The directory of the session.
+        dir: PathBuf,
+    },
     /// The disk is full, what is left of the session's reserve is kept for what makes room, and the call would
     /// need more. Nothing was changed. Delete entries, tables or snapshots, or make room on the disk otherwise,
     /// and call again: once the whole reserve is free the session goes on.

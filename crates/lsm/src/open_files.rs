@@ -153,6 +153,15 @@ impl Clock {
     }
 }
 
+/// What has made it unknown what is on disk, or what is to go there.
+#[derive(Debug)]
+enum Poison {
+    /// A failed sync of this file or directory.
+    Sync(PathBuf),
+    /// A panic in the middle of a commit to this store, such as of a resolve function.
+    Panic(PathBuf),
+}
+
 /// The open files of a session, and whether what they hold can still be made durable.
 #[derive(Debug)]
 pub(crate) struct OpenFiles {
@@ -161,8 +170,8 @@ pub(crate) struct OpenFiles {
     reserve: Reserve,
     sweeper: Sweeper,
     clock: Mutex<Clock>,
-    /// What was being synced when a sync failed. From then on nothing new is promised to be durable.
-    poisoned: OnceLock<PathBuf>,
+    /// Why nothing new is promised to be durable any more.
+    poisoned: OnceLock<Poison>,
     /// Whether writing has ended. Held for reading by whoever creates or changes a file.
     ended: RwLock<bool>,
 }
@@ -204,15 +213,24 @@ impl OpenFiles {
         self.clock().open.len()
     }
 
-    /// Fails once a sync has failed, for good.
+    /// Fails once a sync has failed or a commit has panicked, for good.
     pub(crate) fn check_poisoned(&self) -> Result<()> {
-        self.poisoned.get().map_or(Ok(()), |path| Err(Error::Poisoned { path: path.clone() }))
+        match self.poisoned.get() {
+            None => Ok(()),
+            Some(Poison::Sync(path)) => Err(Error::Poisoned { path: path.clone() }),
+            Some(Poison::Panic(dir)) => Err(Error::Panicked { dir: dir.clone() }),
+        }
+    }
+
+    /// Notes that a commit to the store in `dir` has panicked.
+    pub(crate) fn panicked(&self, dir: &Path) {
+        self.poisoned.get_or_init(|| Poison::Panic(dir.to_owned()));
     }
 
     /// Passes the result of a sync of `path` on, and remembers a failure.
     pub(crate) fn synced(&self, path: &Path, result: io::Result<()>) -> io::Result<()> {
         if result.is_err() {
-            self.poisoned.get_or_init(|| path.to_owned());
+            self.poisoned.get_or_init(|| Poison::Sync(path.to_owned()));
         }
         result
     }

@@ -701,9 +701,14 @@ impl Run {
             return 0;
         }
         let before = filter.memory_bytes();
+        if part == Kept::Nothing && before <= Filter::nothing().memory_bytes() {
+            // What stands for no filter takes more than a small one.
+            return 0;
+        }
         // In place, unless a lookup is looking into it just now.
         Arc::make_mut(&mut filter).keep(part);
         self.gauge.note_filter(filter.memory_bytes());
+        assert!(filter.memory_bytes() <= before, "a part is no larger than the whole");
         before - filter.memory_bytes()
     }
 

@@ -523,9 +523,8 @@ struct Unwinding<'a>(&'a Shared);
 
 impl Drop for Unwinding<'_> {
     fn drop(&mut self) {
-        let dir = self.0.core.dir();
-        let error = terrane_io::Error::io("commit", dir, std::io::Error::other("a panic"));
-        drop(self.0.core.files().synced(dir, Err(error)));
+        let core = &self.0.core;
+        core.files().open_files().panicked(core.dir());
     }
 }
 

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::ops::{Bound, RangeBounds};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -363,9 +364,19 @@ impl Table {
         let undo = Some(self.tree.buffer.begin(room, &self.config.resolve)?);
         let mut applied = Applied { undo, before: None };
         let ticks = self.tree.now(&self.context());
-        if let Err(error) = self.apply(batch, &mut applied) {
-            self.take_back(applied);
-            return Err(error);
+        // A resolve function that panics leaves a part of the batch behind. A merge that it was called by
+        // begins anew by itself.
+        let done = catch_unwind(AssertUnwindSafe(|| self.apply(batch, &mut applied)));
+        match done {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                self.take_back(applied);
+                return Err(error);
+            }
+            Err(panic) => {
+                self.take_back(applied);
+                resume_unwind(panic);
+            }
         }
         self.batch_ticks = self.tree.now(&self.context()).saturating_sub(ticks);
         let time = self.took(start);

@@ -570,3 +570,36 @@ fn a_table_opened_with_full_memory_makes_room_for_updates() {
         assert_eq!(content(&table).len(), 150_000);
     }
 }
+
+/// A filter so small that nothing takes more than it was replaced by nothing, and the difference
+/// underflowed: a panic in builds that check for it, while a lock was held.
+#[test]
+fn small_ribbon_filters_are_reduced_to_no_more_than_they_were() {
+    let place = Place::simulated(1);
+    let session = place.open();
+    let levels = vec![LevelFilter::Ribbon(1), LevelFilter::Ribbon(16)];
+    let small = |entries| TableConfig {
+        filter: FilterPolicy::PerLevel(levels.clone()),
+        write_buffer: WriteBuffer::Entries(entries),
+        ..TableConfig::default()
+    };
+    let mut table = session.new_table(&small(1_000)).unwrap();
+    let entry = |number: u64| (number.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes(), number);
+    for first in (0..100_000).step_by(1_000) {
+        let batch: Vec<_> = (first..first + 1_000).map(entry).collect();
+        let batch: Vec<_> = batch.iter().map(|(key, _)| (key, Update::Insert(b"value"))).collect();
+        table.updates(&batch).unwrap();
+    }
+    table.set_config(&small(3)).unwrap();
+    for number in 100_000..100_009 {
+        table.insert(&entry(number).0, b"value").unwrap();
+    }
+    let before = table.stats().filter_bytes;
+    let write_buffer = TableConfig::default().write_buffer;
+    let budget = TableConfig { memory_budget: Some(256 << 10), write_buffer, ..small(3) };
+    table.set_config(&budget).unwrap();
+    assert!(table.stats().filter_bytes <= before);
+    for number in (0..100_009).step_by(997) {
+        assert!(table.lookup(&entry(number).0).unwrap().is_found(), "{number}");
+    }
+}

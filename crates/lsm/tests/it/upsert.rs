@@ -6,6 +6,7 @@
 //! write buffer, flush and runs in all ways, and long histories against a plain map.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use terrane_lsm::{
     Error, IndexKind, Lookup, MergeSchedule, OpenOptions, Resolve, Session, Table, TableConfig,
@@ -39,6 +40,39 @@ fn read(session: &Session, table: &Table, key: &[u8]) -> Option<(Vec<u8>, Option
         }
         Lookup::Found(value) => Some((value.into_vec(), None)),
         _ => None,
+    }
+}
+
+/// Half of a batch whose resolve function panicked could be read, and a snapshot made it durable.
+#[test]
+fn a_batch_whose_resolve_function_panics_leaves_nothing_behind() {
+    let place = Place::simulated(1);
+    let session = place.open();
+    let panics = Resolve::new("panics", |newer, older| {
+        assert!(newer != b"panic", "on purpose");
+        [newer, older].concat()
+    })
+    .unwrap();
+    for entries in [4, 1 << 20] {
+        let config = config(entries, panics.clone());
+        let mut table = session.new_table(&config).unwrap();
+        for number in 0..20_u8 {
+            table
+                .updates(&[(b"key", Update::Upsert(&[number])), (b"key", Update::Upsert(b"x"))])
+                .unwrap();
+            let found = table.lookup(b"key").unwrap();
+            let batch = [
+                (b"new", Update::Insert(b"1")),
+                (b"key", Update::Upsert(b"2")),
+                (b"key", Update::Upsert(b"panic")),
+            ];
+            let update = || table.updates(&batch);
+            let panicked = catch_unwind(AssertUnwindSafe(update));
+            assert!(panicked.is_err(), "no function was called");
+            assert_eq!(table.lookup(b"key").unwrap(), found);
+            assert_eq!(table.lookup(b"new").unwrap(), Lookup::NotFound);
+        }
+        table.save_snapshot(&name(&format!("saved-{entries}")), "test").unwrap();
     }
 }
 
