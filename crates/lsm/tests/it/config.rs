@@ -595,8 +595,7 @@ fn small_ribbon_filters_are_reduced_to_no_more_than_they_were() {
         table.insert(&entry(number).0, b"value").unwrap();
     }
     let before = table.stats().filter_bytes;
-    let write_buffer = TableConfig::default().write_buffer;
-    let budget = TableConfig { memory_budget: Some(256 << 10), write_buffer, ..small(3) };
+    let budget = with_budget(256 << 10);
     table.set_config(&budget).unwrap();
     assert!(table.stats().filter_bytes <= before);
     for number in (0..100_009).step_by(997) {
