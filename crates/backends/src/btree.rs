@@ -98,6 +98,7 @@ fn error(call: &'static str, error: terrane_btree::Error) -> Error {
             Error::Unsupported { back_end, option, why }
         }
         Btree::Corrupt { .. }
+        | Btree::TreeMissing { .. }
         | Btree::NotAnIndex { .. }
         | Btree::ConfigMismatch { .. }
         | Btree::UnsupportedVersion { .. } => {

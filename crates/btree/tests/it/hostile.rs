@@ -376,3 +376,25 @@ fn a_sort_writes_through_no_link() {
     assert!(terrane_btree::Records::next(&mut sorted).unwrap().is_some());
     assert_eq!(fs::read(&precious).unwrap(), b"precious");
 }
+
+/// Cursors and snapshots that are left over keep neither the lock nor the pages of a closed index.
+#[test]
+fn handles_that_are_left_over_do_not_keep_the_index_locked() {
+    let (disk, model) = killed();
+    let index = Index::open(shared(&disk), Path::new(DIR), &config()).unwrap();
+    let (snapshot, mut cursor) = (index.snapshot().unwrap(), index.iter().unwrap());
+    index.close().unwrap();
+    let again = Index::open(shared(&disk), Path::new(DIR), &config()).unwrap();
+    assert_eq!(content(again.iter()).unwrap(), model);
+    assert!(matches!(snapshot.find(b"000001"), Err(Error::Closed)));
+    assert!(matches!(cursor.next(), Err(Error::Closed)));
+}
+
+/// A path that is relative means the same after a change of the working directory, as it is made absolute at once.
+#[test]
+fn errors_name_the_absolute_path_of_an_index() {
+    let disk: Arc<dyn Disk> = RealDisk::auto();
+    let error = Index::open(disk, Path::new("no-such-index-here"), &config()).unwrap_err();
+    let Error::NotFound { path } = &error else { panic!("{error}") };
+    assert!(path.is_absolute() && path.ends_with("no-such-index-here"), "{error}");
+}
