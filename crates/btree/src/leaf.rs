@@ -190,14 +190,26 @@ impl<'a> Leaf<'a> {
         }
         let prefix_len = self.prefix.len();
         let mut previous = &low[prefix_len..];
-        for at in 0..self.count {
-            let suffix = self.entry(at).0;
+        let mut ascends = |at: usize, suffix: &'a [u8]| {
             let order = compare_keys(previous, suffix);
+            previous = suffix;
             // The first key may be the low fence.
             if order.is_gt() || (order.is_eq() && at > 0) {
                 return Err(Corrupt::rule("keys ascend", at as u64, at as u64));
             }
-            previous = suffix;
+            Ok(())
+        };
+        match (self.sizes.key, self.sizes.value) {
+            // Entries of one size are walked without looking each of them up.
+            (Some(key), Some(value)) if usize::from(key) > prefix_len => {
+                let suffix_len = usize::from(key) - prefix_len;
+                let each = suffix_len + usize::from(value);
+                let entries = &self.bytes[self.entries_at..][..self.count * each];
+                for (at, entry) in entries.chunks_exact(each).enumerate() {
+                    ascends(at, &entry[..suffix_len])?;
+                }
+            }
+            _ => (0..self.count).try_for_each(|at| ascends(at, self.entry(at).0))?,
         }
         match high {
             Some(high) if self.count > 0 && previous >= &high[prefix_len..] => {
