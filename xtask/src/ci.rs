@@ -7,8 +7,9 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::counts;
+use crate::sweeps;
 use crate::tidy;
-use crate::workspace::Workspace;
+use crate::workspace::{Workspace, package_name};
 
 /// Which steps to take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +63,11 @@ fn steps(workspace: &Workspace, scope: Scope, times: &mut Times) -> Result<(), S
         times.take("test", &mut cargo(&["test"]))?;
     }
     times.take("test xtask", &mut cargo(&["test", "-p", "xtask"]))?;
+    let sweeps = sweeps::of(&workspace.files()?)?;
+    times.take("build sweeps", &mut sweeps::build(workspace, &sweeps))?;
+    for sweep in &sweeps {
+        times.take(&format!("sweeps of {}", sweep.package), &mut sweep.command(workspace))?;
+    }
     let docs = ["doc", "--no-deps", "--document-private-items", "--workspace"];
     times.take("doc", cargo(&docs).env("RUSTDOCFLAGS", "-D warnings"))?;
     times.take("build examples", &mut cargo(&["build", "--examples"]))?;
@@ -121,10 +127,6 @@ fn example_of(path: &str) -> Option<(&str, &str)> {
     let (folder, rest) = path.split_once("/examples/")?;
     let name = rest.strip_suffix("/main.rs").or_else(|| rest.strip_suffix(".rs"))?;
     (folder.starts_with("crates/") && !name.contains('/')).then_some((folder, name))
-}
-
-fn package_name(manifest: &str) -> Option<&str> {
-    manifest.lines().find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'))
 }
 
 #[cfg(test)]

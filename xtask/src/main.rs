@@ -22,6 +22,8 @@ mod counts;
 
 mod results;
 
+mod sweeps;
+
 mod ci;
 
 use std::process::ExitCode;
@@ -31,8 +33,8 @@ use workspace::Workspace;
 const USAGE: &str = "\
 usage: cargo xtask <command>
 
-  ci [--fast] [--tested]   format, tidy, lints, tests, documentation, examples; stops at the first
-                           failure. --fast: format, tidy and lints only. --tested: `cargo test`
+  ci [--fast] [--tested]   format, tidy, lints, tests, whole sweeps, documentation, examples; stops at the
+                           first failure. --fast: format, tidy and lints only. --tested: `cargo test`
                            has just been run, leave it out
   tidy                     the house rules (docs/style.md) and the ten longest files and functions
   golden [--write]         compare the golden files with the code, or write them anew

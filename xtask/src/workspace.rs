@@ -40,6 +40,11 @@ pub(crate) fn has_extension(path: &str, extension: &str) -> bool {
     Path::new(path).extension().is_some_and(|found| found == extension)
 }
 
+/// The name of the package that a manifest describes.
+pub(crate) fn package_name(manifest: &str) -> Option<&str> {
+    manifest.lines().find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'))
+}
+
 /// The root of the workspace, from where every command is run.
 #[derive(Debug)]
 pub(crate) struct Workspace {

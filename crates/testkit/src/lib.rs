@@ -8,6 +8,8 @@
 
 pub mod draw;
 
+pub mod effort;
+
 pub mod seeds;
 
 pub mod zipf;

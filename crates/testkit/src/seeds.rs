@@ -24,11 +24,12 @@
 //! Invariant: the seeds follow from the test's name and their number alone. No clock and no
 //! process id: two runs of `cargo test` draw the same cases.
 
-use std::env;
 use std::thread;
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
+
+use crate::effort::{self, env_value, spread};
 
 /// Runs `case` once for each of `count` seeds, with a generator started from the seed.
 ///
@@ -48,8 +49,9 @@ pub fn for_each_seed(name: &str, count: u64, mut case: impl FnMut(&mut ChaCha8Rn
     };
     assert!(!seeds.is_empty(), "{name} names no seeds, so it could not fail");
     let package = env_value("CARGO_PKG_NAME");
+    let effort = env_value(effort::VARIABLE);
     for seed in seeds {
-        let command = replay_command(package.as_deref(), name, seed);
+        let command = replay_command(package.as_deref(), name, seed, effort.as_deref());
         run_case(seed, &command, &|line| eprintln!("{line}"), &mut case);
     }
 }
@@ -61,10 +63,7 @@ pub fn seed_of(name: &str, number: u64) -> u64 {
     let start = name.bytes().fold(0xCBF2_9CE4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01B3)
     });
-    let mut mixed = start.wrapping_add(number.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
-    mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    mixed ^ (mixed >> 31)
+    spread(start, number)
 }
 
 /// What the environment asks for.
@@ -74,11 +73,6 @@ enum Plan {
     Replay(u64),
     /// That many seeds, or as many as the test says.
     Count(Option<u64>),
-}
-
-/// An unset variable and an empty one are the same: `SEED= cargo test` replays nothing.
-fn env_value(name: &str) -> Option<String> {
-    env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 fn plan(seed: Option<&str>, count: Option<&str>) -> Result<Plan, String> {
@@ -102,9 +96,11 @@ fn parse_number(text: &str) -> Option<u64> {
     }
 }
 
-fn replay_command(package: Option<&str>, name: &str, seed: u64) -> String {
+/// The command names the effort, since the places of a sweep follow from seed and effort.
+fn replay_command(package: Option<&str>, name: &str, seed: u64, effort: Option<&str>) -> String {
     let package = package.map_or_else(String::new, |package| format!(" -p {package}"));
-    format!("SEED={seed:#018x} cargo test{package} {name}")
+    let effort = effort.map_or_else(String::new, |it| format!("{}={it} ", effort::VARIABLE));
+    format!("{effort}SEED={seed:#018x} cargo test{package} {name}")
 }
 
 fn run_case(
@@ -185,7 +181,7 @@ mod tests {
     #[test]
     fn a_failing_case_prints_its_seed_and_command() {
         let lines = RefCell::new(Vec::new());
-        let command = replay_command(Some("terrane-lsm"), "some_test", 0xAB);
+        let command = replay_command(Some("terrane-lsm"), "some_test", 0xAB, None);
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             run_case(
                 0xAB,
@@ -200,6 +196,12 @@ mod tests {
             ["seed 0x00000000000000ab failed; replay: \
               SEED=0x00000000000000ab cargo test -p terrane-lsm some_test"]
         );
+    }
+
+    #[test]
+    fn a_replay_of_a_whole_sweep_is_a_whole_sweep() {
+        let command = replay_command(None, "sweep", 1, Some("full"));
+        assert_eq!(command, "TERRANE_EFFORT=full SEED=0x0000000000000001 cargo test sweep");
     }
 
     #[test]

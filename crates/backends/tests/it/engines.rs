@@ -21,7 +21,10 @@ use terrane_io::fault::{FaultKind, FaultPlan, Repeat};
 use terrane_io::{Disk, MemoryDisk, RealDisk, SimDisk, Survival};
 use terrane_testkit::ChaCha8Rng;
 use terrane_testkit::draw::Draw;
+use terrane_testkit::effort::{by_effort, places};
 use terrane_testkit::seeds::for_each_seed;
+
+use crate::numbered::extent;
 
 const DIR: &str = "/store";
 
@@ -115,7 +118,8 @@ fn keeps_the_rules(opening: Opening, disk: Arc<dyn Disk>, dir: &Path, extent: &E
 fn both_keep_the_rules_in_memory() {
     for kind in KINDS {
         let opening = Opening { kind, memory: Memory::Default, durability: Durability::Async };
-        keeps_the_rules(opening, MemoryDisk::new(), Path::new("/"), &Extent::default());
+        let extent = by_effort(extent(), Extent::default());
+        keeps_the_rules(opening, MemoryDisk::new(), Path::new("/"), &extent);
     }
 }
 
@@ -136,9 +140,9 @@ fn both_keep_the_rules_with_hardly_any_memory() {
     for kind in KINDS {
         let opening = Opening { kind, memory: Memory::Least, durability: Durability::Group };
         let extent = Extent {
-            histories: 10,
-            batch_entries: 20_000,
-            value_bytes_max: 2 << 20,
+            histories: by_effort(3, 10),
+            batch_entries: by_effort(5_000, 20_000),
+            value_bytes_max: by_effort(512 << 10, 2 << 20),
             rounds: 50,
             ..Extent::default()
         };
@@ -268,7 +272,7 @@ fn whole_commits_after_a_crash(name: &str, opening: Opening) {
         let whole = SimDisk::new(seed);
         let history = run(opening, &whole, &script);
         assert_eq!(history.committed, script.len());
-        for call in 0..whole.calls() {
+        for call in places(0..whole.calls(), 6, seed) {
             let disk = SimDisk::new(seed);
             disk.set_plan(FaultPlan::crash_at(call));
             let history = run(opening, &disk, &script);
@@ -289,7 +293,7 @@ fn whole_commits_after_a_crash(name: &str, opening: Opening) {
             images += 1;
         }
     });
-    assert!(images > 200, "{images}");
+    assert!(images > by_effort(33, 200), "{images}");
 }
 
 #[test]
@@ -322,7 +326,7 @@ fn a_full_disk_changes_nothing_and_passes() {
             (Kind::Btree, Durability::Each),
             (Kind::Btree, Durability::None),
         ] {
-            for pages in 0..120 {
+            for pages in places(0..120, 6, seed) {
                 let opening = Opening { kind, memory: Memory::Least, durability };
                 let disk = SimDisk::new(seed);
                 let shared: Arc<dyn Disk> = disk.clone();
@@ -349,7 +353,7 @@ fn a_full_disk_changes_nothing_and_passes() {
             }
         }
     });
-    assert!(full > 100, "{full}");
+    assert!(full > by_effort(16, 100), "{full}");
 }
 
 /// A failure of any call: a commit that failed has changed nothing, and the next one succeeds; but after a failed sync, or where
@@ -368,7 +372,7 @@ fn a_commit_that_fails_has_changed_nothing() {
             let opening = Opening { kind, memory: Memory::Least, durability: Durability::Each };
             let whole = SimDisk::new(seed);
             run(opening, &whole, &script);
-            for call in (0..whole.calls()).step_by(2) {
+            for call in places(0..whole.calls(), 6, seed) {
                 let disk = SimDisk::new(seed);
                 let shared: Arc<dyn Disk> = disk.clone();
                 let db = opening.open(&shared, Path::new(DIR), &[INDEX]).unwrap();
@@ -408,7 +412,8 @@ fn a_commit_that_fails_has_changed_nothing() {
             }
         }
     });
-    assert!(failed > 100 && poisoned > 20 && failed > poisoned, "{failed} {poisoned}");
+    assert!(failed > by_effort(33, 200), "{failed}");
+    assert!((by_effort(6, 40)..failed).contains(&poisoned), "{poisoned}");
 }
 
 #[test]

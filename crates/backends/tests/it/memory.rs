@@ -5,6 +5,9 @@ use std::sync::Arc;
 use terrane_backends::Memory;
 use terrane_backends::backend::{Database, Result};
 use terrane_backends::conformance::{Extent, RULES, Subject, check};
+use terrane_testkit::effort::by_effort;
+
+use crate::numbered::extent;
 
 /// Databases in memory.
 pub(crate) struct InMemory;
@@ -25,7 +28,7 @@ impl Subject for InMemory {
 
 #[test]
 fn memory_keeps_all_rules_but_those_of_opening_again() {
-    let report = check(&mut InMemory, &Extent::default()).unwrap();
+    let report = check(&mut InMemory, &by_effort(extent(), Extent::default())).unwrap();
     assert_eq!(report.skipped, ["reopening", "indexes at reopening"]);
     assert_eq!(report.kept.len() + report.skipped.len(), RULES.len());
 }

@@ -66,8 +66,3 @@ fn vectors_on_memory() {
 fn behaviours_on_memory() {
     behaviours::check(&mut InMemory);
 }
-
-#[test]
-fn a_hundred_thousand_operations_on_memory_agree_with_a_model() {
-    histories::check(&mut InMemory, 100_000);
-}

@@ -20,6 +20,7 @@ use terrane_io::sim::{SimDisk, Survival};
 use terrane_io::{CountedDisk, Disk};
 use terrane_testkit::ChaCha8Rng;
 use terrane_testkit::draw::Draw;
+use terrane_testkit::effort::{by_effort, places};
 use terrane_testkit::seeds::for_each_seed;
 
 use crate::model::DIR;
@@ -254,7 +255,7 @@ fn a_crash_at_any_call_leaves_a_state_between_two_steps() {
         let whole = SimDisk::new(seed);
         let history = run(&whole, &script);
         assert_eq!(history.states.len(), script.len() + 1);
-        for call in 0..whole.calls() {
+        for call in places(0..whole.calls(), 8, seed) {
             let disk = SimDisk::new(seed);
             disk.set_plan(FaultPlan::crash_at(call));
             let history = run(&disk, &script);
@@ -275,7 +276,7 @@ fn a_crash_at_any_call_leaves_a_state_between_two_steps() {
             images += 1;
         }
     });
-    assert!(images > 2_000, "{images}");
+    assert!(images > by_effort(250, 2_000), "{images}");
 }
 
 #[test]
@@ -284,7 +285,7 @@ fn a_crash_while_opening_after_a_crash_loses_nothing_more() {
         let script = draw_script(rng, 20);
         let whole = SimDisk::new(seed);
         run(&whole, &script);
-        for number in 0..40 {
+        for number in 0..by_effort(5, 40) {
             let call = rng.below(whole.calls());
             let disk = SimDisk::new(seed);
             disk.set_plan(FaultPlan::crash_at(call));
@@ -319,7 +320,8 @@ fn a_fault_at_any_call_changes_nothing_and_work_goes_on() {
         let whole = SimDisk::new(seed);
         run(&whole, &script);
         for kind in FaultKind::ERRORS {
-            for call in (rng.below(3)..whole.calls()).step_by(3) {
+            let stride = 3 * by_effort(7, 1);
+            for call in (rng.below(stride)..whole.calls()).step_by(stride as usize) {
                 let disk = SimDisk::new(seed);
                 let repeat = if rng.chance(1, 2) { Repeat::Once } else { Repeat::Forever };
                 disk.set_plan(FaultPlan::fail(call, kind, repeat));
@@ -390,7 +392,7 @@ fn wrong_bytes_are_found_out() {
         let whole = SimDisk::new(seed);
         run(&whole, &script);
         for kind in FaultKind::SILENT {
-            for call in (0..whole.calls()).step_by(3) {
+            for call in places(0..whole.calls(), 12, seed) {
                 let disk = SimDisk::new(seed);
                 disk.set_plan(FaultPlan::fail(call, kind, Repeat::Once));
                 let shared: Arc<dyn Disk> = disk.clone();
@@ -422,7 +424,7 @@ fn wrong_bytes_are_found_out() {
             }
         }
     });
-    assert!(found_out > 10, "{found_out}");
+    assert!(found_out > by_effort(3, 10), "{found_out}");
 }
 
 /// What the disk is asked for is counted and bounded.

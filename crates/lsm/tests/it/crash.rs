@@ -19,6 +19,7 @@ use terrane_io::fault::FaultPlan;
 use terrane_io::sim::{SimDisk, Survival};
 use terrane_lsm::SnapshotName;
 use terrane_testkit::draw::Draw;
+use terrane_testkit::effort::{by_effort, places};
 use terrane_testkit::seeds::for_each_seed;
 use terrane_testkit::{ChaCha8Rng, SeedableRng};
 
@@ -181,7 +182,7 @@ fn snapshots_are_absent_or_whole_after_a_crash_at_any_call() {
         let script = Script::draw(20, rng);
         let calls = count_calls(&SimDisk::new(seed), &script, Model::default());
         let mut images = 0;
-        for call in 0..calls {
+        for call in places(0..calls, 9, seed) {
             let disk = SimDisk::new(seed);
             let (legal, step) = run_into_crash(&disk, &script, Model::default(), call);
             assert!(disk.has_crashed());
@@ -201,7 +202,8 @@ fn snapshots_are_absent_or_whole_after_a_crash_at_any_call() {
                 }
             }
         }
-        assert!(images >= IMAGES_MIN, "only {images} images from {calls} calls");
+        let least = by_effort(IMAGES_MIN / 9, IMAGES_MIN);
+        assert!(images >= least, "only {images} images from {calls} calls");
     });
 }
 

@@ -16,6 +16,7 @@ use terrane_io::fault::{Fault, FaultKind, FaultPlan, Repeat};
 use terrane_io::sim::{SimDisk, Survival};
 use terrane_io::{Disk, EntryKind};
 use terrane_lsm::{Error, Result, Session, SessionOptions, SnapshotPlace, TableConfig};
+use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::for_each_seed;
 use terrane_testkit::{ChaCha8Rng, SeedableRng};
 
@@ -183,7 +184,7 @@ fn case_13_exports_and_imports_are_absent_or_whole_after_a_crash_at_any_call() {
     for_each_seed(name, 1, |rng, seed| {
         let (base, keys, state) = prepare(rng, seed);
         let mut images = 0;
-        for call in 0.. {
+        for call in (0..).step_by(by_effort(5, 1)) {
             let disk = base.process_kill();
             disk.set_plan(FaultPlan::crash_at(call));
             let (legal, result) = run(&disk, state.clone());
@@ -205,7 +206,7 @@ fn case_13_exports_and_imports_are_absent_or_whole_after_a_crash_at_any_call() {
                 images += 1;
             }
         }
-        assert!(images > 900, "only {images} images");
+        assert!(images > by_effort(180, 900), "only {images} images");
     });
 }
 
@@ -223,7 +224,7 @@ fn case_13_a_fault_at_any_call_of_an_export_or_import_is_reported_and_leaves_not
     let undisturbed = run(&base.process_kill(), state.clone()).1.unwrap();
     for (kind, repeat) in kinds {
         let mut struck = 0;
-        for at_call in 0.. {
+        for at_call in (kind as u64..).step_by(by_effort(11, 1)) {
             let disk = base.process_kill();
             let fault = Fault { at_call, kind, repeat };
             let _note = Note(&fault);
@@ -258,6 +259,6 @@ fn case_13_a_fault_at_any_call_of_an_export_or_import_is_reported_and_leaves_not
             }
             check(&disk, &keys, &legal);
         }
-        assert!(struck > 20, "only {struck} runs with {kind:?}");
+        assert!(struck > by_effort(3, 20), "only {struck} runs with {kind:?}");
     }
 }

@@ -17,6 +17,7 @@ use terrane_io::Disk;
 use terrane_io::fault::{Fault, FaultKind, FaultPlan, Repeat};
 use terrane_io::sim::{SimDisk, Survival};
 use terrane_lsm::{Error, SnapshotName, Table};
+use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::for_each_seed;
 
 use crate::script::{
@@ -218,7 +219,9 @@ fn check_snapshots(disk: &Arc<SimDisk>, script: &Script, model: &Model) {
 fn strike_each_call(script: &Script, seed: u64, kind: FaultKind, repeat: Repeat) -> (u64, u64) {
     let is_silent = FaultKind::SILENT.contains(&kind);
     let (mut struck, mut poisoned, mut unnoticed) = (0, 0, 0);
-    let mut at_call = 0;
+    // A sample strikes other calls with each kind.
+    let every = by_effort(13, 1);
+    let mut at_call = (seed + 3 * kind as u64) % every;
     loop {
         let disk = SimDisk::new(seed);
         let fault = Fault { at_call, kind, repeat };
@@ -237,7 +240,7 @@ fn strike_each_call(script: &Script, seed: u64, kind: FaultKind, repeat: Repeat)
         }
         struck += 1;
         poisoned += u64::from(outcome.poisoned);
-        at_call += 1;
+        at_call += every;
     }
 }
 
@@ -248,9 +251,9 @@ fn case_18_every_failing_call_is_reported_and_changes_nothing() {
         for kind in FaultKind::ERRORS {
             for repeat in [Repeat::Once, Repeat::Forever] {
                 let (struck, poisoned) = strike_each_call(&script, seed, kind, repeat);
-                assert!(struck > 20, "only {struck} runs with {kind:?}");
+                assert!(struck > by_effort(2, 20), "only {struck} runs with {kind:?}");
                 if kind == FaultKind::FailedSync {
-                    assert!(poisoned > 5, "only {poisoned} failed syncs");
+                    assert!(poisoned > by_effort(0, 5), "only {poisoned} failed syncs");
                 }
             }
         }
@@ -263,7 +266,7 @@ fn wrong_bytes_are_found_out_and_never_returned() {
         let script = Script::draw(14, rng);
         for kind in FaultKind::SILENT {
             let (struck, _) = strike_each_call(&script, seed, kind, Repeat::Once);
-            assert!(struck > 20, "only {struck} runs with {kind:?}");
+            assert!(struck > by_effort(2, 20), "only {struck} runs with {kind:?}");
         }
     });
 }
@@ -275,7 +278,7 @@ fn a_full_disk_loses_nothing_and_work_goes_on_when_there_is_room() {
     for_each_seed(name, 2, |rng, seed| {
         let script = Script::draw(30, rng);
         let mut in_updates = 0;
-        for capacity_bytes in (0..).step_by(4096) {
+        for capacity_bytes in (0..).step_by(by_effort(3, 1) * 4096) {
             let disk = SimDisk::new(seed);
             let _note = Note(&capacity_bytes);
             disk.set_plan(FaultPlan {

@@ -24,6 +24,7 @@ use terrane_lsm::{
 };
 use terrane_testkit::ChaCha8Rng;
 use terrane_testkit::draw::Draw;
+use terrane_testkit::effort::{by_effort, places};
 use terrane_testkit::seeds::for_each_seed;
 
 use crate::{Place, SALT, buffer_of, fill, key, name, small_configs, value};
@@ -786,7 +787,7 @@ fn case_13_progress_survives_a_crash_at_any_call() {
         let kept: usize = last[0].snapshots.keys().map(|n| outputs(&look(&whole, n)).len()).sum();
         assert!(kept > 3, "{kept} unfinished merges in {:?}", last[0].snapshots.keys());
         let mut images = 0;
-        for call in 0..calls {
+        for call in places(0..calls, 5, seed) {
             let disk = base.clone_disk();
             disk.set_plan(FaultPlan::crash_at(disk.calls() + call));
             let (legal, _) = run(&disk, model.clone(), &steps);
@@ -800,7 +801,7 @@ fn case_13_progress_survives_a_crash_at_any_call() {
             check_image(&image, &legal, rng);
             images += 1;
         }
-        assert!(images > 200, "only {images} calls");
+        assert!(images > by_effort(40, 200), "only {images} calls");
     });
 }
 
@@ -816,7 +817,7 @@ fn faults_of_a_resumed_merge_are_reported_and_change_nothing() {
         for (number, kind) in (0..).zip(kinds.into_iter().chain(FaultKind::SILENT)) {
             let is_silent = FaultKind::SILENT.contains(&kind);
             // Every call fails once; every third one in each other way.
-            let stride = if kind == FaultKind::Eio { 1 } else { 3 };
+            let stride = if kind == FaultKind::Eio { 1 } else { 3 } * by_effort(7, 1);
             let (mut struck, mut at_call) = (0, number % stride);
             loop {
                 let disk = base.clone_disk();
@@ -835,7 +836,7 @@ fn faults_of_a_resumed_merge_are_reported_and_change_nothing() {
                 assert!(errors > 0 || may_be_damage, "a fault was swallowed");
                 (struck, at_call) = (struck + 1, at_call + stride);
             }
-            assert!(struck > 10, "only {struck} runs with {kind:?}");
+            assert!(struck > by_effort(1, 10), "only {struck} runs with {kind:?}");
         }
     });
 }

@@ -21,6 +21,7 @@ use terrane_io::fault::FaultPlan;
 use terrane_io::sim::{SimDisk, Survival};
 use terrane_lsm::Durability;
 use terrane_testkit::draw::Draw;
+use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::{for_each_seed, seed_of};
 use terrane_testkit::{ChaCha8Rng, SeedableRng};
 use xxhash_rust::xxh3::Xxh3;
@@ -489,9 +490,9 @@ fn after_a_crash_at_any_call_the_durable_commits_are_there_and_then_a_prefix_of_
         None => for_each_seed("store_sweep", 1, |_, seed| {
             let mut all = Looked::default();
             for workload in &WORKLOADS {
-                all.add(&Sweep::new(workload, seed).run(23));
+                all.add(&Sweep::new(workload, seed).run(by_effort(67, 23)));
             }
-            assert!(all.distinct.len() > 300, "{} images", all.distinct.len());
+            assert!(all.distinct.len() > by_effort(100, 300), "{} images", all.distinct.len());
         }),
     }
 }

@@ -18,6 +18,7 @@ use terrane_io::fault::FaultPlan;
 use terrane_io::sim::{SimDisk, Survival};
 use terrane_merkle::{Durability, Error, Recovery, Retain};
 use terrane_testkit::draw::Draw;
+use terrane_testkit::effort::{by_effort, places};
 use terrane_testkit::seeds::for_each_seed;
 
 use crate::script::{Kind, Script, Step, create, draw_options, go, open};
@@ -132,7 +133,7 @@ fn sweep(script: &Script, seed: u64, kinds: usize, collection_only: bool) -> usi
     assert_eq!(all.durable, script.steps.len());
     let mut images = 0;
     let first = if collection_only { all.collection } else { 0 };
-    for call in first..whole.calls() {
+    for call in places(first..whole.calls(), 6, seed) {
         let disk = SimDisk::new(seed);
         disk.set_plan(FaultPlan::crash_at(call));
         let progress = run(&disk, script);
@@ -169,7 +170,7 @@ fn a14_a_crash_at_any_call_leaves_a_state_between_two_steps() {
         let script = Script::draw(rng, options, kind);
         images += sweep(&script, seed, 1, false);
     });
-    assert!(images > 500, "{images}");
+    assert!(images > by_effort(83, 500), "{images}");
 }
 
 #[test]
@@ -181,7 +182,7 @@ fn a14_small_histories_survive_in_every_way() {
         let script = Script::draw(rng, options, kind);
         images += sweep(&script, seed, 6, false);
     });
-    assert!(images > 1_000, "{images}");
+    assert!(images > by_effort(166, 1_000), "{images}");
 }
 
 #[test]
@@ -202,7 +203,7 @@ fn a_crash_at_any_call_of_a_collection_leaves_all_or_what_is_kept() {
         script.push(Step::Collect(1));
         images += sweep(&script, seed, 3, true);
     });
-    assert!(images > 400, "{images}");
+    assert!(images > by_effort(66, 400), "{images}");
 }
 
 /// A17: two collections into two volumes, with a crash at every call from the first volume on.
@@ -225,7 +226,7 @@ fn a17_a_crash_at_any_call_of_archiving_loses_no_commit() {
         assert_eq!(script.states[script.states.len() - 1].commits.len(), 25, "none is lost");
         images += sweep(&script, seed, 3, true);
     });
-    assert!(images > 400, "{images}");
+    assert!(images > by_effort(66, 400), "{images}");
 }
 
 #[test]
@@ -238,7 +239,7 @@ fn a14_a_crash_while_opening_after_a_crash_loses_nothing_more() {
         let script = Script::draw(rng, options, kind);
         let whole = SimDisk::new(seed);
         run(&whole, &script);
-        for number in 0..12 {
+        for number in 0..by_effort(3, 12) {
             let call = rng.below(whole.calls());
             let disk = SimDisk::new(seed);
             disk.set_plan(FaultPlan::crash_at(call));
@@ -268,7 +269,7 @@ fn a14_a_crash_while_opening_after_a_crash_loses_nothing_more() {
             }
         }
     });
-    assert!(images > 400, "{images}");
+    assert!(images > by_effort(100, 400), "{images}");
 }
 
 /// With few writes under way every choice among them is drawn.
@@ -281,7 +282,7 @@ fn small_histories_survive_whatever_is_left_of_them() {
         let script = Script::draw(rng, options, kind);
         let whole = SimDisk::new(seed);
         run(&whole, &script);
-        for call in 0..whole.calls() {
+        for call in places(0..whole.calls(), 6, seed) {
             let disk = SimDisk::new(seed);
             disk.set_plan(FaultPlan::crash_at(call));
             let progress = run(&disk, &script);

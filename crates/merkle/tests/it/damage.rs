@@ -19,6 +19,7 @@ use terrane_merkle::{
     Error, GcPace, GcPhase, GcProgress, Hash, IndexEngine, Indexing, Kind, Meta, Options, Prefetch,
     Result, Retain, Rules, Store, StoreReader, repair,
 };
+use terrane_testkit::effort::{by_effort, places};
 use terrane_testkit::seeds::for_each_seed;
 
 use crate::script::{Content, DIR, content_of, create, go, open, options, steps_of};
@@ -141,8 +142,9 @@ fn a_changed_byte_is_found_out_or_changes_nothing() {
         assert!(files.iter().any(compacted), "a chunk is compacted");
         files.push(Path::new(DIR).join("control"));
         for file in files {
-            let len = disk.read_raw(&file).unwrap().len();
-            for at in 0..len {
+            let len = disk.read_raw(&file).unwrap().len() as u64;
+            for at in places(0..len, 9, seed) {
+                let at = at as usize;
                 // What is behind the checksum of a control record, and what is zero between records, is covered as well: by
                 // the record, or by the frame.
                 let altered = disk.clone_disk();
@@ -158,7 +160,7 @@ fn a_changed_byte_is_found_out_or_changes_nothing() {
                     Ok(_) => {}
                     Err(error) => check_error(error, &file),
                 }
-                if at % 4 != 0 && reader.is_ok() && !is_tail {
+                if !at.is_multiple_of(4) && reader.is_ok() && !is_tail {
                     opened += 1;
                     continue;
                 }
@@ -186,7 +188,8 @@ fn a_changed_byte_is_found_out_or_changes_nothing() {
         }
     });
     println!("{opened} opened, {in_part} of them read in part, {refused} refused");
-    assert!(opened > 1_000 && in_part > 300 && refused > 100, "{opened} {in_part} {refused}");
+    let [all, part, none] = by_effort([110, 33, 11], [1_000, 300, 100]);
+    assert!(opened > all && in_part > part && refused > none, "{opened} {in_part} {refused}");
 }
 
 /// Bytes that one read gives wrongly are found out, or read once more; nothing durable is given up for them.
@@ -196,7 +199,7 @@ fn wrong_bytes_of_a_read_are_found_out() {
     for_each_seed("wrong_bytes_of_a_read_are_found_out", 1, |_, seed| {
         let (disk, expected) = write(seed);
         for kind in FaultKind::SILENT {
-            for call in 0..disk.calls() + 120 {
+            for call in places(0..disk.calls() + 120, 4, seed) {
                 let altered = disk.clone_disk();
                 altered.set_plan(FaultPlan::fail(altered.calls() + call, kind, Repeat::Once));
                 let shared: Arc<dyn Disk> = altered.clone();

@@ -17,6 +17,7 @@ use terrane_io::sim::{SimDisk, Survival};
 use terrane_merkle::{Durability, Error, Meta, Retain, Store};
 use terrane_testkit::ChaCha8Rng;
 use terrane_testkit::draw::Draw;
+use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::for_each_seed;
 
 use crate::script::{
@@ -183,7 +184,7 @@ fn sweep(name: &str, end: &dyn Fn(&mut ChaCha8Rng, &mut Script)) {
         let calls = calls_of(&script, seed);
         for kind in FaultKind::ERRORS {
             // Of the others many strike the same call.
-            let stride = if kind == FaultKind::Eio { 1 } else { 5 };
+            let stride = if kind == FaultKind::Eio { 1 } else { 5 } * by_effort(7, 1);
             for call in (rng.below(stride)..calls).step_by(stride as usize) {
                 let repeat = if rng.chance(1, 2) { Repeat::Once } else { Repeat::Forever };
                 let disk = SimDisk::new(seed);
@@ -193,7 +194,7 @@ fn sweep(name: &str, end: &dyn Fn(&mut ChaCha8Rng, &mut Script)) {
             }
         }
     });
-    assert!(poisoned > 20, "{poisoned}");
+    assert!(poisoned > by_effort(2, 20), "{poisoned}");
 }
 
 #[test]
@@ -206,7 +207,7 @@ fn a_full_disk_is_left_as_it_was_and_goes_on_when_there_is_room() {
             let options = draw_options(rng);
             let kind = Kind { commits: 25, wide: 25, collects: true, reopens: true };
             let script = Script::draw(rng, options, kind);
-            for kib in (40..400).step_by(8) {
+            for kib in (40..400).step_by(by_effort(24, 8)) {
                 let disk = SimDisk::new(seed);
                 disk.set_plan(FaultPlan::capacity(kib << 10));
                 let shared: Arc<dyn Disk> = disk.clone();
@@ -231,7 +232,7 @@ fn a_full_disk_is_left_as_it_was_and_goes_on_when_there_is_room() {
             }
         },
     );
-    assert!(was_full > 20, "{was_full}");
+    assert!(was_full > by_effort(6, 20), "{was_full}");
 }
 
 /// A commit that fails leaves its context as it was: the same context is committed when the fault is gone, with the hash that

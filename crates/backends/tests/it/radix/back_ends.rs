@@ -8,6 +8,7 @@ use terrane_backends::backend::{Database, Durability, Result};
 use terrane_backends::conformance::Subject;
 use terrane_backends::{BtreeDatabase, BtreeOptions, LsmDatabase, LsmOptions};
 use terrane_io::RealDisk;
+use terrane_testkit::effort::by_effort;
 
 use super::{behaviours, diffs, exchange, histories, proofs, repair, vectors};
 
@@ -63,12 +64,12 @@ fn check_all(subject: &mut dyn Subject, operations: u64) {
 
 #[test]
 fn the_state_on_lsm_tables() {
-    check_all(&mut InDirectories::new(lsm), 100_000);
+    check_all(&mut InDirectories::new(lsm), by_effort(5_000, 100_000));
 }
 
 #[test]
 fn the_state_on_a_btree() {
-    check_all(&mut InDirectories::new(btree), 20_000);
+    check_all(&mut InDirectories::new(btree), by_effort(3_000, 20_000));
 }
 
 #[cfg(feature = "lmdb")]
@@ -80,7 +81,7 @@ fn the_state_on_lmdb() {
         let options = LmdbOptions { sync: SyncMode::None, ..LmdbOptions::default() };
         Ok(Arc::new(LmdbDatabase::open(dir.with_extension("mdb"), indexes, &options)?))
     };
-    check_all(&mut InDirectories::new(open), 100_000);
+    check_all(&mut InDirectories::new(open), by_effort(5_000, 100_000));
     repair::check(&mut InDirectories::new(open));
 }
 
@@ -94,7 +95,7 @@ fn the_state_on_sqlite() {
         let options = SqliteOptions { synchronous: Synchronous::Off, ..file };
         Ok(Arc::new(SqliteDatabase::open(indexes, &options)?))
     };
-    check_all(&mut InDirectories::new(open), 5_000);
+    check_all(&mut InDirectories::new(open), by_effort(1_000, 5_000));
 }
 
 #[cfg(feature = "redis")]
@@ -129,5 +130,5 @@ fn the_state_on_redis() {
     }
     let folder = tempfile::tempdir().unwrap();
     let server = Server::start(folder.path(), &[]).unwrap();
-    check_all(&mut InServer(server, 0), 2_000);
+    check_all(&mut InServer(server, 0), by_effort(500, 2_000));
 }

@@ -23,6 +23,7 @@ use terrane_merkle::radix::{
     Tree,
 };
 use terrane_testkit::draw::Draw;
+use terrane_testkit::effort::{by_effort, places};
 use terrane_testkit::seeds::for_each_seed;
 use terrane_testkit::{ChaCha8Rng, RngCore};
 
@@ -383,7 +384,7 @@ fn crash_at_each_call(name: &str, engine: Engine) {
     let mut images = 0;
     for_each_seed(name, 1, |rng, seed| {
         let script = Script::draw(rng);
-        for call in 0..calls(&script, engine, seed) {
+        for call in places(0..calls(&script, engine, seed), 12, seed) {
             let disk = SimDisk::new(seed);
             disk.set_plan(FaultPlan::crash_at(call));
             let done = script.run(engine, &disk, 0);
@@ -397,7 +398,7 @@ fn crash_at_each_call(name: &str, engine: Engine) {
             }
         }
     });
-    assert!(images > 300, "{images}");
+    assert!(images > by_effort(25, 300), "{images}");
 }
 
 #[test]
@@ -421,7 +422,8 @@ fn a_crash_at_any_call_leaves_whole_steps_in_a_btree() {
 #[test]
 fn crashes_one_after_another_leave_whole_steps() {
     let mut crashes = 0;
-    for_each_seed("crashes_one_after_another_leave_whole_steps", 8, |rng, seed| {
+    let seeds = by_effort(1, 8);
+    for_each_seed("crashes_one_after_another_leave_whole_steps", seeds, |rng, seed| {
         let script = Script::draw(rng);
         for engine in Engine::ALL {
             let (mut disk, mut done) = (SimDisk::new(seed), 0);
@@ -435,7 +437,7 @@ fn crashes_one_after_another_leave_whole_steps() {
             }
         }
     });
-    assert!(crashes > 50, "{crashes}");
+    assert!(crashes > by_effort(6, 50), "{crashes}");
 }
 
 /// Checks that a failure is of a kind that a failing disk causes; whether it says that the store must be opened anew.
@@ -501,6 +503,7 @@ fn a_step_that_fails_has_changed_nothing() {
         let script = Script::draw(rng);
         for (engine, every) in [(Engine::LsmGroup, 3), (Engine::LsmEach, 3), (Engine::Btree, 1)] {
             let calls = calls(&script, engine, seed);
+            let every = every * by_effort(16, 1);
             for kind in [FaultKind::Eio, FaultKind::Enospc, FaultKind::FailedSync] {
                 let (mut failed, mut poisoned) = (0, 0);
                 for call in (rng.below(every)..calls).step_by(every as usize) {
@@ -509,9 +512,10 @@ fn a_step_that_fails_has_changed_nothing() {
                     failed += u32::from(outcome.0);
                     poisoned += u32::from(outcome.1);
                 }
-                assert!(failed > 20, "{engine:?} {kind:?}: {failed}");
+                assert!(failed > by_effort(1, 20), "{engine:?} {kind:?}: {failed}");
                 let is_common = kind == FaultKind::FailedSync;
-                assert!(poisoned > 10 || !is_common, "{engine:?} {kind:?}: {poisoned}");
+                let least = by_effort(0, 10);
+                assert!(poisoned > least || !is_common, "{engine:?} {kind:?}: {poisoned}");
             }
         }
     });
@@ -531,7 +535,7 @@ fn a_full_disk_changes_nothing_and_passes() {
                 if !failed {
                     break;
                 }
-                pages += 1;
+                pages += by_effort(8, 1);
                 assert!(pages < 1_000, "{engine:?}: there is room");
             }
             assert!(pages > 20, "{engine:?} {pages}");

@@ -12,7 +12,10 @@ use terrane_merkle::radix::{
     Address, Change, Error, NodeHash, Order, Prefix, PruneOptions, Pruned, Root, Store, Tree,
 };
 use terrane_testkit::draw::Draw;
+use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::for_each_seed;
+
+use crate::memory::InMemory;
 
 use super::rules::{State, nodes_of};
 use super::{fresh, reopened};
@@ -248,6 +251,11 @@ pub(super) fn check(subject: &mut dyn Subject, operations: u64) {
         }
         check_all(&store, &Model::default(), &names);
     });
+}
+
+#[test]
+fn random_operations_on_memory_agree_with_a_model() {
+    check(&mut InMemory, by_effort(10_000, 100_000));
 }
 
 /// Compares all versions and all nodes with the model.
