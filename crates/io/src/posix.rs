@@ -482,7 +482,7 @@ fn is_at(file: &File, place: &Place<'_>) -> Result<bool> {
     match retry_on_intr(|| statat(place.dir(), place.name, place.at_flags())) {
         Err(Errno::NOENT) => Ok(false),
         Err(errno) => Err(place.error("stat", errno)),
-        Ok(there) => Ok((there.st_dev as u64, there.st_ino as u64) == (ours.dev(), ours.ino())),
+        Ok(there) => Ok((there.st_dev, there.st_ino) == (ours.dev(), ours.ino())),
     }
 }
 
