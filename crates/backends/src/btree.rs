@@ -4,22 +4,25 @@
 //!
 //! Invariant: the number of the next value is above that of each piece that there is.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use terrane_btree::{Config, Index, PAGE_SIZE, Update};
+use terrane_btree::{Config, Index, IndexReader, PAGE_SIZE, Update};
 use terrane_io::Disk;
 use terrane_merkle::backend::{
     Counts, Cursor, Database, Durability, Entry, Error, Guarantee, Reader, Receipt, Result, Writer,
 };
 
-use crate::engine::{Changes, Common, Engine, Gap, Known, Snapshot, Way, disk_error, locked};
+use crate::engine::{
+    Changes, Common, Engine, Gap, Known, Snapshot, Way, check_dir, disk_error, locked,
+};
 use crate::row::{
     self, INDEX_MAX, MAIN, NAMES, PIECE_BYTES, PIECES, ROWS_VERSION, Row, Split, WHOLE_BYTES_MAX,
 };
 
-const NAME: &str = "btree";
+pub(crate) const NAME: &str = "btree";
 
 /// Memory unless told otherwise, in bytes.
 const MEMORY_BYTES_DEFAULT: usize = 256 << 20;
@@ -66,7 +69,7 @@ impl BtreeOptions {
         Self { durability, ..self }
     }
 
-    fn config(&self) -> Result<Config> {
+    pub(crate) fn config(&self) -> Result<Config> {
         if self.page_bytes != PAGE_SIZE {
             let option = format!("page_bytes {}", self.page_bytes);
             let why = "pages have 4096 bytes; leave it as it is".to_owned();
@@ -79,7 +82,7 @@ impl BtreeOptions {
 }
 
 /// An error of the engine in terms of a database.
-fn error(call: &'static str, error: terrane_btree::Error) -> Error {
+pub(crate) fn error(call: &'static str, error: terrane_btree::Error) -> Error {
     use terrane_btree::Error as Btree;
     let back_end = NAME;
     match error {
@@ -156,7 +159,8 @@ impl BtreeDatabase {
     ) -> Result<Self> {
         let config = options.config()?;
         let (common, disk) = Common::new(NAME, indexes, options.durability, disk)?;
-        let failed = |failure| error("open", failure);
+        let call = check_dir(NAME, disk.as_ref(), dir)?;
+        let failed = |failure| error(call, failure);
         let index = Index::open_or_create(disk, dir, &config).map_err(failed)?;
         let tables = open_tables(&index, indexes)?;
         let mut last = index.range_back([PIECES]..).map_err(failed)?;
@@ -178,31 +182,49 @@ impl BtreeDatabase {
     }
 }
 
-/// The rows of the main table and of these indexes; makes those that are missing, durably.
-fn open_tables(index: &Index, indexes: &[&str]) -> Result<Vec<(Vec<u8>, u8)>> {
+/// The key of the row of each table, and its number.
+type Tables = Vec<(Vec<u8>, u8)>;
+
+/// The names of the main table and of the tables of these indexes.
+fn names_of(indexes: &[&str]) -> impl Iterator<Item = String> {
+    std::iter::once("main".to_owned()).chain(indexes.iter().map(|name| format!("index-{name}")))
+}
+
+/// The keys of the rows of all tables that are there, and their numbers; `None` if the index has no
+/// such rows.
+fn stored_tables(mut rows: terrane_btree::Cursor) -> Result<Option<Tables>> {
     let failed = |failure| error("open", failure);
-    let mut known: Vec<(Vec<u8>, u8)> = Vec::new();
-    let mut rows = index.range([NAMES]..[MAIN]).map_err(failed)?;
     match rows.next().map_err(failed)? {
         Some((key, value)) if key == row::name_key("") => {
             if value != [ROWS_VERSION] {
                 let what = format!("rows of version {value:02x?}; this program reads 1");
                 return Err(broken(what));
             }
-            while let Some((key, value)) = rows.next().map_err(failed)? {
-                let Some((number, _)) = row::read_name(value) else {
-                    return Err(broken(format!("row {key:02x?} of a table")));
-                };
-                known.push((key.to_vec(), number));
-            }
         }
-        None if index.is_empty().map_err(failed)? => {}
-        _ => return Err(broken("the index is not one of tables".to_owned())),
+        _ => return Ok(None),
     }
+
+    let mut known = Tables::new();
+    while let Some((key, value)) = rows.next().map_err(failed)? {
+        let Some((number, _)) = row::read_name(value) else {
+            return Err(broken(format!("row {key:02x?} of a table")));
+        };
+        known.push((key.to_vec(), number));
+    }
+    Ok(Some(known))
+}
+
+/// The rows of the main table and of these indexes; makes those that are missing, durably.
+fn open_tables(index: &Index, indexes: &[&str]) -> Result<Vec<(Vec<u8>, u8)>> {
+    let failed = |failure| error("open", failure);
+    let mut known = match stored_tables(index.range([NAMES]..[MAIN]).map_err(failed)?)? {
+        Some(known) => known,
+        None if index.is_empty().map_err(failed)? => Vec::new(),
+        None => return Err(broken("the index is not one of tables".to_owned())),
+    };
     let mut made = vec![(row::name_key(""), vec![ROWS_VERSION])];
     let mut tables = Vec::new();
-    let names = std::iter::once("main".to_owned());
-    for name in names.chain(indexes.iter().map(|name| format!("index-{name}"))) {
+    for name in names_of(indexes) {
         let key = row::name_key(&name);
         let number = match known.iter().find(|(known, _)| *known == key) {
             Some((_, number)) => *number,
@@ -346,7 +368,7 @@ impl Engine for Btree {
     fn snapshot(&self) -> Result<Rooted> {
         let snapshot = self.index.snapshot().map_err(|failure| error("reader", failure))?;
         let tables = self.tables.clone();
-        Ok(Rooted { snapshot, tables, _index: self.index.clone() })
+        Ok(Rooted { source: Source::Own { snapshot, _index: self.index.clone() }, tables })
     }
 
     fn commit(&self, changes: &[Changes], known: &[Known]) -> Result<Receipt> {
@@ -475,13 +497,66 @@ impl Database for BtreeDatabase {
 }
 
 /// A snapshot of the index.
-struct Rooted {
-    snapshot: terrane_btree::Snapshot,
-    _index: Arc<Index>,
+pub(crate) struct Rooted {
+    source: Source,
     tables: Arc<[(Vec<u8>, u8)]>,
 }
 
+/// Where a snapshot reads.
+enum Source {
+    /// In the index of this process.
+    Own { snapshot: terrane_btree::Snapshot, _index: Arc<Index> },
+    /// In a reader, which nobody syncs while a snapshot has it.
+    Reader(Arc<IndexReader>),
+}
+
+impl Source {
+    fn find(&self, key: &[u8]) -> terrane_btree::Result<Option<Vec<u8>>> {
+        match self {
+            Self::Own { snapshot, .. } => snapshot.find(key),
+            Self::Reader(reader) => reader.find(key),
+        }
+    }
+
+    fn find_many(&self, keys: &[&[u8]]) -> terrane_btree::Result<Vec<Option<Vec<u8>>>> {
+        match self {
+            Self::Own { snapshot, .. } => snapshot.find_many(keys),
+            Self::Reader(reader) => reader.find_many(keys),
+        }
+    }
+
+    fn range(&self, range: Range<Vec<u8>>) -> terrane_btree::Result<terrane_btree::Cursor> {
+        match self {
+            Self::Own { snapshot, .. } => snapshot.range(range),
+            Self::Reader(reader) => reader.range(range),
+        }
+    }
+
+    fn range_back(&self, range: Range<Vec<u8>>) -> terrane_btree::Result<terrane_btree::Cursor> {
+        match self {
+            Self::Own { snapshot, .. } => snapshot.range_back(range),
+            Self::Reader(reader) => reader.range_back(range),
+        }
+    }
+}
+
 impl Rooted {
+    /// The tables of these indexes, as a reader of the index sees them now.
+    pub(crate) fn of_reader(reader: Arc<IndexReader>, indexes: &[&str]) -> Result<Self> {
+        let rows = reader.range([NAMES]..[MAIN]).map_err(|failure| error("open", failure))?;
+        let Some(known) = stored_tables(rows)? else {
+            return Err(broken("the index is not one of tables".to_owned()));
+        };
+        let table = |name: String| {
+            let key = row::name_key(&name);
+            let found = known.iter().find(|(known, _)| *known == key).cloned();
+            let why = "the database has no such index, and is open for reading only".to_owned();
+            found.ok_or(Error::Unsupported { back_end: NAME, option: name, why })
+        };
+        let tables: Result<Vec<_>> = names_of(indexes).map(table).collect();
+        Ok(Self { source: Source::Reader(reader), tables: tables?.into() })
+    }
+
     /// The value that a row stands for.
     fn value(&self, key: &[u8], mut row: Vec<u8>) -> Result<Vec<u8>> {
         match read_row(key, &row)? {
@@ -507,7 +582,7 @@ impl Rooted {
         let mut value: Option<(&[u8], Split, Vec<u8>)> = None;
         for keys in keys.chunks(PIECES_AT_ONCE) {
             let refs: Vec<&[u8]> = keys.iter().map(<[u8; 13]>::as_slice).collect();
-            let pieces = self.snapshot.find_many(&refs).map_err(|failure| error("get", failure))?;
+            let pieces = self.source.find_many(&refs).map_err(|failure| error("get", failure))?;
             for (at, piece) in refs.iter().zip(pieces) {
                 let next = || rest.next().map(|(key, split)| (*key, *split, Vec::new()));
                 let Some((key, split, mut bytes)) = value.take().or_else(next) else { continue };
@@ -532,7 +607,7 @@ impl Rooted {
 impl Snapshot for Rooted {
     fn get(&self, table: usize, key: &[u8]) -> Result<Option<Vec<u8>>> {
         let key = row::key(self.tables[table].1, key);
-        let row = self.snapshot.find(&key).map_err(|failure| error("get", failure))?;
+        let row = self.source.find(&key).map_err(|failure| error("get", failure))?;
         row.map(|row| self.value(&key, row)).transpose()
     }
 
@@ -540,7 +615,7 @@ impl Snapshot for Rooted {
         let keys: Vec<Vec<u8>> =
             keys.iter().map(|key| row::key(self.tables[table].1, key)).collect();
         let refs: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
-        let found = self.snapshot.find_many(&refs);
+        let found = self.source.find_many(&refs);
         let mut values = found.map_err(|failure| error("get_many", failure))?;
         let (mut splits, mut places) = (Vec::new(), Vec::new());
         for (at, (key, value)) in refs.iter().zip(&mut values).enumerate() {
@@ -565,7 +640,7 @@ impl Snapshot for Rooted {
 
     fn count(&self, table: usize) -> Result<u64> {
         let key = &self.tables[table].0;
-        let row = self.snapshot.find(key).map_err(|failure| error("count", failure))?;
+        let row = self.source.find(key).map_err(|failure| error("count", failure))?;
         entries_of(key, row.as_deref())
     }
 }
@@ -584,7 +659,7 @@ impl TableCursor<'_> {
     /// A cursor of the index that goes from the gap in one way to the end of the table.
     fn begin(&self, way: Way) -> terrane_btree::Result<terrane_btree::Cursor> {
         let number = self.rooted.tables[self.table].1;
-        let snapshot = &self.rooted.snapshot;
+        let source = &self.rooted.source;
         let (low, high) = (vec![number], vec![number + 1]);
         let at = |key: &[u8]| row::key(number, key);
         let behind = |key: &[u8]| [at(key), vec![0]].concat();
@@ -595,8 +670,8 @@ impl TableCursor<'_> {
             Gap::After(key) => behind(key),
         };
         match way {
-            Way::Forward => snapshot.range(at..high),
-            Way::Backward => snapshot.range_back(low..at),
+            Way::Forward => source.range(at..high),
+            Way::Backward => source.range_back(low..at),
         }
     }
 

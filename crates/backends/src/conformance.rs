@@ -177,6 +177,7 @@ pub const RULES: &[Rule] = &[
     rule("atomic commits", transactions::atomic_commits),
     rule("rollback", transactions::rollback),
     rule("own reads", transactions::own_reads),
+    rule("one writer of a thread", transactions::one_writer_of_a_thread),
     rule("refused calls", transactions::refused_calls),
     rule("cursor order", cursors::order),
     rule("cursor seeks", cursors::seeks),

@@ -11,11 +11,13 @@ use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use terrane_io::disk::allocated_below;
+use terrane_io::disk::{EntryKind, allocated_below};
 use terrane_io::{CountedDisk, Disk, UnsyncedDisk};
+use terrane_merkle::backend::removals::{Crossed, Removals};
+use terrane_merkle::backend::turn::{Turn, TurnGuard};
 use terrane_merkle::backend::{
     Counts, Cursor, Durability, Entry, Error, Guarantee, PowerLoss, Reader, Receipt, Result, Table,
     Writer, check_entry,
@@ -66,7 +68,40 @@ pub(crate) fn disk_error(
             Error::StoreFull { back_end, limit, source: Some(error.into()) }
         }
         terrane_io::Error::Locked { path, pid } => locked(back_end, &path, pid),
+        error @ (terrane_io::Error::WrongKind { .. } | terrane_io::Error::ShortRead { .. }) => {
+            Error::Corruption { back_end, what: error.to_string(), source: Some(error.into()) }
+        }
+        error if call == "open" && error.is_not_found() => Error::Corruption {
+            back_end,
+            what: format!(
+                "a part of the database is missing; put it back, restore a copy, or try `terrane verify --repair` on the \
+                 directory: {error}"
+            ),
+            source: Some(error.into()),
+        },
         error => Error::BackEnd { back_end, call, source: error.into() },
+    }
+}
+
+/// Refuses a file in the place of a database's directory. Answers the name of the call that opens
+/// the database: "open", or "create" if there is no directory.
+///
+/// # Errors
+/// [`Error::Unsupported`], those of the system.
+pub(crate) fn check_dir(
+    back_end: &'static str,
+    disk: &dyn Disk,
+    dir: &Path,
+) -> Result<&'static str> {
+    let kind = disk.kind(dir).map_err(|error| disk_error(back_end, "stat", error))?;
+    match kind {
+        None => Ok("create"),
+        Some(EntryKind::Directory) => Ok("open"),
+        Some(found) => {
+            let why =
+                format!("{} is a {}; this back-end takes a directory", dir.display(), found.name());
+            Err(Error::Unsupported { back_end, option: "path".to_owned(), why })
+        }
     }
 }
 
@@ -93,7 +128,7 @@ pub(crate) struct Common {
     commits: AtomicU64,
     is_closed: AtomicBool,
     /// Held by the writer.
-    turn: Mutex<()>,
+    turn: Turn,
 }
 
 impl Common {
@@ -121,9 +156,13 @@ impl Common {
             transactions: AtomicU64::new(0),
             commits: AtomicU64::new(0),
             is_closed: AtomicBool::new(false),
-            turn: Mutex::new(()),
+            turn: Turn::default(),
         };
         Ok((common, disk))
+    }
+
+    pub(crate) fn indexes(&self) -> Arc<IndexNames> {
+        self.indexes.clone()
     }
 
     pub(crate) fn durability(&self) -> Durability {
@@ -138,7 +177,7 @@ impl Common {
 
     pub(crate) fn writer<'a, E: Engine>(&'a self, engine: &'a E) -> Result<Box<dyn Writer + 'a>> {
         self.check_open("writer")?;
-        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = self.turn.take(self.back_end)?;
         // It may have been closed meanwhile.
         self.check_open("writer")?;
         let tables = self.indexes.iter().len() + 1;
@@ -148,6 +187,7 @@ impl Common {
             snapshot: OnceCell::new(),
             changes: vec![Changes::new(); tables],
             known: RefCell::new(vec![Known::new(); tables]),
+            removals: vec![RefCell::default(); tables],
             _turn: turn,
         }))
     }
@@ -230,9 +270,9 @@ impl Common {
     }
 }
 
-struct EngineReader<S> {
-    indexes: Arc<IndexNames>,
-    snapshot: S,
+pub(crate) struct EngineReader<S> {
+    pub(crate) indexes: Arc<IndexNames>,
+    pub(crate) snapshot: S,
 }
 
 impl<S: Snapshot> Reader for EngineReader<S> {
@@ -260,7 +300,9 @@ struct EngineWriter<'a, E: Engine> {
     changes: Vec<Changes>,
     /// Invariant: what the snapshot says.
     known: RefCell<Vec<Known>>,
-    _turn: MutexGuard<'a, ()>,
+    /// Ranges of removals that cursors jump over, by table.
+    removals: Vec<RefCell<Removals<Vec<u8>>>>,
+    _turn: TurnGuard<'a>,
 }
 
 impl<E: Engine> EngineWriter<'_, E> {
@@ -319,8 +361,9 @@ impl<E: Engine> Reader for EngineWriter<'_, E> {
 
     fn cursor(&self, table: Table<'_>) -> Result<Box<dyn Cursor + '_>> {
         let table = self.number(table)?;
-        let (below, changes) = (self.snapshot()?.cursor(table)?, &self.changes[table]);
-        Ok(Box::new(ChangedCursor { below, changes, gap: Gap::First, ahead: None }))
+        let below = self.snapshot()?.cursor(table)?;
+        let (changes, removals) = (&self.changes[table], &self.removals[table]);
+        Ok(Box::new(ChangedCursor { below, changes, removals, gap: Gap::First, ahead: None }))
     }
 
     fn count(&self, table: Table<'_>) -> Result<u64> {
@@ -343,6 +386,7 @@ impl<E: Engine> Writer for EngineWriter<'_, E> {
     fn overwrite(&mut self, table: Table<'_>, key: &[u8], value: &[u8]) -> Result<()> {
         check_entry(key, value)?;
         let table = self.number(table)?;
+        self.removals[table].get_mut().bind(key, &self.changes[table]);
         self.changes[table].insert(key.to_vec(), Some(value.to_vec()));
         Ok(())
     }
@@ -385,12 +429,25 @@ pub(crate) enum Way {
     Backward,
 }
 
+impl Way {
+    /// Beyond a key, for a cursor that goes this way.
+    fn past(self, key: Vec<u8>) -> Gap {
+        match self {
+            Self::Forward => Gap::After(key),
+            Self::Backward => Gap::Before(key),
+        }
+    }
+}
+
 /// A cursor over the changes of a writer and what is below them.
 ///
 /// Invariant: the cursor below stands at the same gap, but for the entry that it has given ahead.
+///
+/// Cost: a step crosses removals of the writer one by one once; later steps jump over them.
 struct ChangedCursor<'a> {
     below: Box<dyn Cursor + 'a>,
     changes: &'a Changes,
+    removals: &'a RefCell<Removals<Vec<u8>>>,
     gap: Gap,
     /// What the cursor below has given, and which way it went for that.
     ahead: Option<(Way, Option<Entry>)>,
@@ -434,6 +491,14 @@ impl ChangedCursor<'_> {
     }
 
     fn step(&mut self, way: Way) -> Result<Option<Entry>> {
+        let mut crossed = Crossed::default();
+        let found = self.step_over(way, &mut crossed);
+        self.removals.borrow_mut().note(&crossed);
+        found
+    }
+
+    /// Goes to the next entry, and notes the removals that it crosses.
+    fn step_over(&mut self, way: Way, crossed: &mut Crossed<Vec<u8>>) -> Result<Option<Entry>> {
         loop {
             self.look_ahead(way)?;
             let below = self.ahead.as_ref().and_then(|(_, entry)| entry.as_ref());
@@ -447,27 +512,52 @@ impl ChangedCursor<'_> {
                 (Some(_), None) => std::cmp::Ordering::Less,
                 (None, Some(_)) => std::cmp::Ordering::Greater,
             };
-            let change = change.map(|(key, value)| (key.clone(), value.clone()));
-            let gap = |key: &Vec<u8>| match way {
-                Way::Forward => Gap::After(key.clone()),
-                Way::Backward => Gap::Before(key.clone()),
-            };
-            let mut entry = None;
-            if order.is_le() {
-                entry = self.ahead.take().and_then(|(_, entry)| entry);
-            }
-            if let Some((key, value)) = change.filter(|_| order.is_ge()) {
-                self.gap = gap(&key);
-                match value {
-                    Some(value) => return Ok(Some((key, value))),
-                    None => continue,
+
+            if let (Some((key, None)), true) = (change, order.is_ge()) {
+                let key = key.clone();
+                if !self.jump(way, &key, crossed)? {
+                    crossed.step(&key);
+                    if order.is_eq() {
+                        self.ahead = None;
+                    }
+                    self.gap = way.past(key);
                 }
+                continue;
             }
+            if let (Some((key, Some(value))), true) = (change, order.is_ge()) {
+                let entry = (key.clone(), value.clone());
+                if order.is_eq() {
+                    self.ahead = None;
+                }
+                self.gap = way.past(entry.0.clone());
+                return Ok(Some(entry));
+            }
+
+            let entry = self.ahead.take().and_then(|(_, entry)| entry);
             if let Some((key, _)) = &entry {
-                self.gap = gap(key);
+                self.gap = way.past(key.clone());
             }
             return Ok(entry);
         }
+    }
+
+    /// Goes to the far end of the range of removals that `key` is in, without crossing the key at
+    /// that end. Answers whether there was anything to jump over.
+    fn jump(&mut self, way: Way, key: &Vec<u8>, crossed: &mut Crossed<Vec<u8>>) -> Result<bool> {
+        let removals = self.removals.borrow();
+        let Some((first, last)) = removals.range_of(key) else { return Ok(false) };
+        let far = match way {
+            Way::Forward => last,
+            Way::Backward => first,
+        };
+        if far == key {
+            return Ok(false);
+        }
+
+        crossed.jump(key, far);
+        self.below.seek(far)?;
+        (self.gap, self.ahead) = (Gap::Before(far.clone()), None);
+        Ok(true)
     }
 }
 
@@ -493,5 +583,88 @@ impl Cursor for ChangedCursor<'_> {
 
     fn prev(&mut self) -> Result<Option<Entry>> {
         self.step(Way::Backward)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// A sorted list, which counts what is asked of its cursor.
+    struct Listed<'a> {
+        entries: &'a [Entry],
+        at: usize,
+        calls: &'a Cell<u64>,
+    }
+
+    impl Listed<'_> {
+        fn call(&self) {
+            self.calls.set(self.calls.get() + 1);
+        }
+    }
+
+    impl Cursor for Listed<'_> {
+        fn seek_first(&mut self) -> Result<()> {
+            self.call();
+            self.at = 0;
+            Ok(())
+        }
+
+        fn seek_last(&mut self) -> Result<()> {
+            self.call();
+            self.at = self.entries.len();
+            Ok(())
+        }
+
+        fn seek(&mut self, key: &[u8]) -> Result<()> {
+            self.call();
+            self.at = self.entries.partition_point(|(other, _)| other.as_slice() < key);
+            Ok(())
+        }
+
+        fn next(&mut self) -> Result<Option<Entry>> {
+            self.call();
+            let entry = self.entries.get(self.at).cloned();
+            self.at += usize::from(entry.is_some());
+            Ok(entry)
+        }
+
+        fn prev(&mut self) -> Result<Option<Entry>> {
+            self.call();
+            let Some(at) = self.at.checked_sub(1) else { return Ok(None) };
+            self.at = at;
+            Ok(Some(self.entries[at].clone()))
+        }
+    }
+
+    /// A writer that removes all keys but the first and the last, and looks at both neighbours of
+    /// each removed key, asked its snapshot for a number of entries that grew with the square of
+    /// the removals: each look crossed all of them.
+    #[test]
+    fn looking_beside_each_of_many_removals_takes_steps_in_proportion_to_them() {
+        let key = |number: u32| format!("{number:08}").into_bytes();
+        let steps = |count: u32| {
+            let entries: Vec<Entry> = (0..count).map(|number| (key(number), vec![1])).collect();
+            let calls = Cell::new(0);
+            let removals = RefCell::default();
+            let mut changes = Changes::new();
+            for number in 1..count - 1 {
+                changes.insert(key(number), None);
+                let below = Box::new(Listed { entries: &entries, at: 0, calls: &calls });
+                let (changes, removals) = (&changes, &removals);
+                let mut cursor =
+                    ChangedCursor { below, changes, removals, gap: Gap::First, ahead: None };
+                cursor.seek(&key(number)).unwrap();
+                let after = cursor.next().unwrap().unwrap();
+                assert_eq!(after.0, key(number + 1));
+                cursor.seek(&key(number)).unwrap();
+                assert_eq!(cursor.prev().unwrap().unwrap().0, key(0));
+            }
+            calls.get()
+        };
+        let (few, many) = (steps(200), steps(2_000));
+        assert!(many < 12 * few, "{many} steps for ten times what took {few}");
     }
 }

@@ -7,6 +7,8 @@
 mod btree_index;
 mod names;
 #[cfg(any(feature = "lmdb", feature = "sqlite"))]
+mod own_file;
+#[cfg(any(feature = "lmdb", feature = "sqlite"))]
 mod paging;
 
 #[cfg(feature = "lmdb")]
@@ -21,6 +23,8 @@ mod lsm;
 mod row;
 
 mod btree;
+
+mod reading;
 
 #[cfg(feature = "redis")]
 pub mod redis;

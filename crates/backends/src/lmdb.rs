@@ -25,9 +25,18 @@
 //! opening, which makes sure of the tables; neither fails with [`Error::Busy`] for it. A process that is killed gives its turn
 //! up.
 //!
-//! LMDB does not tell how many bytes it writes, so [`Counts`] has none. Syncs are two per commit in mode `Full` (data; head,
-//! by a write that is synced), one in mode `NoMeta`. LMDB trusts the bytes of its file: see `terrane-lmdb`. Its authors advise
+//! LMDB does not tell how many bytes it writes, so [`Counts`] has none. Syncs are two per commit in
+//! mode `Full` (data; head, by a write that is synced), one in mode `NoMeta`. Its authors advise
 //! against network file systems; it works there for one process.
+//!
+//! LMDB trusts the bytes of its file, and one flipped bit can end the process. Opening checks the
+//! heads and the length of the file. [`check_file`] checks all pages without mapping the file:
+//! `terrane verify` calls it first, and whoever cannot trust a medium should do so too. Nothing
+//! finds a changed value, but what has a checksum in the value itself, as rows of the radix state
+//! have.
+//!
+//! A database is opened by one name: the path is resolved once, and a file with several names (hard
+//! links), which would have a lock under each, is refused.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -40,20 +49,23 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::FlockOperation;
 use terrane_lmdb::{
-    EnvFlags, Environment, EnvironmentOptions, EnvironmentTable, Failure, Kind, PageLimit,
-    Snapshot, Transaction, data_path, lock_path,
+    EnvFlags, Environment, EnvironmentAccess, EnvironmentOptions, EnvironmentTable, Failure, Kind,
+    PageLimit, Snapshot, Transaction, data_path, lock_path,
 };
+use terrane_merkle::backend::turn::{Turn, TurnGuard};
 use terrane_merkle::backend::{
     Counts, Cursor, Database, Durability, Entry, Error, Guarantee, INDEXES_MAX, KEY_BYTES_MAX,
     PowerLoss, Reader, Receipt, Result, Source, Table, Writer, check_entry,
 };
 
-pub use terrane_lmdb::SyncMode;
+pub use terrane_lmdb::{Finding, SyncMode, check_file};
 
 use crate::names::IndexNames;
+use crate::own_file::{OwnFiles, with_suffix};
 use crate::paging::{PAGE_BYTES, PagedCursor, Pages};
 
 const NAME: &str = "lmdb";
+const FILES: OwnFiles = OwnFiles(NAME);
 /// The name of the main table, and what those of indexes begin with.
 const MAIN: &str = "main";
 const INDEX: &str = "index_";
@@ -169,11 +181,13 @@ fn round_down(bytes: u64) -> u64 {
 /// A database in LMDB. See the [module](self).
 #[derive(Debug)]
 pub struct LmdbDatabase {
+    /// From the root on and without links.
     path: PathBuf,
     options: LmdbOptions,
+    access: EnvironmentAccess,
     indexes: Arc<IndexNames>,
     /// Whoever writes, grows the map, compacts or closes.
-    turn: Mutex<()>,
+    turn: Turn,
     /// Held shared by calls that use the environment, alone by who compacts or closes. A writer, which has the turn, uses
     /// a share of the environment instead.
     state: RwLock<State>,
@@ -280,12 +294,14 @@ impl LmdbDatabase {
     pub fn open(path: impl AsRef<Path>, indexes: &[&str], options: &LmdbOptions) -> Result<Self> {
         options.check()?;
         let indexes = Arc::new(IndexNames::new(NAME, indexes)?);
-        let path = path.as_ref().to_owned();
+        let path = path.as_ref();
         if options.directory {
-            std::fs::create_dir_all(&path).map_err(|error| back_end_error("mkdir", error))?;
+            std::fs::create_dir_all(path).map_err(|error| back_end_error("mkdir", error))?;
         }
+        let path = FILES.canonical(path)?;
         let data = data_path(&path, options.directory);
-        let is_new = !data.exists();
+        let is_new = !FILES.check(&data)?;
+        FILES.check(&lock_path(&path, options.directory))?;
         let open = Self::open_environment(&path, &indexes, options)?;
         if is_new && matches!(options.sync, SyncMode::Full | SyncMode::NoMeta) {
             // LMDB syncs what is in the file only.
@@ -294,21 +310,95 @@ impl LmdbDatabase {
                 sync_folder(&path).map_err(|error| back_end_error("sync the folder", error))?;
             }
         }
-        Ok(Self {
+        Ok(Self::new(path, options, indexes, open, EnvironmentAccess::Write))
+    }
+
+    fn new(
+        path: PathBuf,
+        options: &LmdbOptions,
+        indexes: Arc<IndexNames>,
+        open: Open,
+        access: EnvironmentAccess,
+    ) -> Self {
+        Self {
             path,
             options: options.clone(),
+            access,
             indexes,
-            turn: Mutex::new(()),
+            turn: Turn::default(),
             state: RwLock::new(State::Open(open)),
             readers: Arc::default(),
             poisoned: AtomicBool::new(false),
             transactions: AtomicU64::new(0),
             syncs: AtomicU64::new(0),
-        })
+        }
     }
 
-    fn open_environment(path: &Path, indexes: &IndexNames, options: &LmdbOptions) -> Result<Open> {
+    /// Opens a database that is there, for reading; writers are [`Error::ReadOnly`]. Other
+    /// processes may write meanwhile.
+    ///
+    /// Where this process can write neither the file of locks nor a new one, on read-only media and
+    /// in the directories of other users, snapshots are noted nowhere and nothing is written.
+    /// Nobody may write the file then while it is open: the caller sees to that, as by a shared
+    /// lock that writers respect.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for options and names that cannot be, and for an index that is not
+    /// there; [`Error::Locked`] if this process has it open; [`Error::Corruption`]; those of the
+    /// system, also if there is no such file.
+    pub fn open_read_only(
+        path: impl AsRef<Path>,
+        indexes: &[&str],
+        options: &LmdbOptions,
+    ) -> Result<Self> {
+        options.check()?;
+        let indexes = Arc::new(IndexNames::new(NAME, indexes)?);
+        let path = FILES.canonical(path.as_ref())?;
+        let data = data_path(&path, options.directory);
+        if !FILES.check(&data)? {
+            let error = std::io::Error::from(std::io::ErrorKind::NotFound);
+            return Err(back_end_error("open", error));
+        }
+
+        let locks = lock_path(&path, options.directory);
+        let can_lock = if FILES.check(&locks)? {
+            FILES.can_write(&locks)?
+        } else {
+            FILES.can_write(data.parent().unwrap_or(Path::new("/")))?
+        };
+        let access = if can_lock { EnvironmentAccess::Read } else { EnvironmentAccess::ReadAlone };
+        let open = Self::open_to_read(&path, &indexes, options, access)?;
+        Ok(Self::new(path, options, indexes, open, access))
+    }
+
+    fn open_to_read(
+        path: &Path,
+        indexes: &IndexNames,
+        options: &LmdbOptions,
+        access: EnvironmentAccess,
+    ) -> Result<Open> {
+        let environment = Self::environment(path, options, access)?;
+        let names = table_names(indexes);
+        let found =
+            environment.tables(&names).map_err(|failure| error_of("open tables", failure))?;
+        let tables: Result<Vec<EnvironmentTable>> = names
+            .into_iter()
+            .zip(found)
+            .map(|(name, table)| {
+                let why = "the database has no such table, and is open for reading only".to_owned();
+                table.ok_or(Error::Unsupported { back_end: NAME, option: name, why })
+            })
+            .collect();
+        Ok(Open { environment, tables: tables?.into() })
+    }
+
+    fn environment(
+        path: &Path,
+        options: &LmdbOptions,
+        access: EnvironmentAccess,
+    ) -> Result<Environment> {
         let environment_options = EnvironmentOptions {
+            access,
             map_bytes: options.start_bytes() as usize,
             readers_max: options.readers_max,
             tables_max: INDEXES_MAX as u32 + 1,
@@ -317,11 +407,12 @@ impl LmdbDatabase {
             write_map: options.write_map,
             sync: options.sync,
         };
-        let environment = Environment::open(path, &environment_options)
-            .map_err(|failure| error_of("open", failure))?;
-        let names: Vec<String> = std::iter::once(MAIN.to_owned())
-            .chain(indexes.iter().map(|name| format!("{INDEX}{name}")))
-            .collect();
+        Environment::open(path, &environment_options).map_err(|failure| error_of("open", failure))
+    }
+
+    fn open_environment(path: &Path, indexes: &IndexNames, options: &LmdbOptions) -> Result<Open> {
+        let environment = Self::environment(path, options, EnvironmentAccess::Write)?;
+        let names = table_names(indexes);
         let make = || {
             let mut transaction = environment.transaction()?;
             let tables: std::result::Result<Vec<_>, Failure> =
@@ -382,7 +473,19 @@ impl LmdbDatabase {
     }
 
     fn open_again(&self) -> Result<State> {
-        Self::open_environment(&self.path, &self.indexes, &self.options).map(State::Open)
+        let Self { path, indexes, options, access, .. } = self;
+        let open = match access {
+            EnvironmentAccess::Write => Self::open_environment(path, indexes, options),
+            _ => Self::open_to_read(path, indexes, options, *access),
+        };
+        open.map(State::Open)
+    }
+
+    fn check_writes(&self) -> Result<()> {
+        match self.access {
+            EnvironmentAccess::Write => Ok(()),
+            _ => Err(Error::ReadOnly { back_end: NAME }),
+        }
     }
 
     fn check_poison(&self) -> Result<()> {
@@ -453,6 +556,12 @@ impl LmdbDatabase {
         std::fs::rename(copy, &data).map_err(system)?;
         sync_folder(&data).map_err(system)
     }
+}
+
+/// The names that LMDB knows the main table and the indexes by.
+fn table_names(indexes: &IndexNames) -> Vec<String> {
+    let indexes = indexes.iter().map(|name| format!("{INDEX}{name}"));
+    std::iter::once(MAIN.to_owned()).chain(indexes).collect()
 }
 
 /// Makes the name of a file durable.
@@ -553,7 +662,8 @@ impl Database for LmdbDatabase {
 
     /// Waits for the writer of this process or of another one, however long it takes.
     fn writer(&self) -> Result<Box<dyn Writer + '_>> {
-        let turn = lock(&self.turn);
+        self.check_writes()?;
+        let turn = self.turn.take(NAME)?;
         self.check_poison()?;
         let open = self.with_open("writer", |open| Ok(open.clone()))?;
         let transaction =
@@ -581,6 +691,7 @@ impl Database for LmdbDatabase {
     }
 
     fn sync(&self) -> Result<()> {
+        self.check_writes()?;
         self.check_poison()?;
         self.with_open("sync", |open| open.environment.sync().map_err(|_| self.poison()))?;
         self.syncs.fetch_add(1, Ordering::Relaxed);
@@ -650,9 +761,12 @@ impl Database for LmdbDatabase {
         let directory = self.options.directory;
         let mut bytes = 0;
         for path in [data_path(&self.path, directory), lock_path(&self.path, directory)] {
-            let metadata =
-                std::fs::metadata(path).map_err(|error| back_end_error("stat", error))?;
-            bytes += metadata.blocks() * 512;
+            match std::fs::metadata(path) {
+                Ok(metadata) => bytes += metadata.blocks() * 512,
+                // Nobody has made the file of locks of a database that is open without locks.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => return Err(back_end_error("stat", error)),
+            }
         }
         Ok(bytes)
     }
@@ -665,7 +779,8 @@ impl Database for LmdbDatabase {
     /// # Errors
     /// [`Error::Busy`] while a snapshot of it lives or another process has it open; [`Error::StoreFull`]; those of the system.
     fn compact(&self) -> Result<()> {
-        let _turn = lock(&self.turn);
+        self.check_writes()?;
+        let _turn = self.turn.take(NAME)?;
         self.check_poison()?;
         self.with_open("compact", |_| Ok(()))?;
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
@@ -679,9 +794,7 @@ impl Database for LmdbDatabase {
         if readers > 0 {
             return Err(busy(&format!("{readers} snapshots live")));
         }
-        let mut copy = data_path(&self.path, self.options.directory).into_os_string();
-        copy.push("-compact");
-        let copy = PathBuf::from(copy);
+        let copy = with_suffix(&data_path(&self.path, self.options.directory), "-compact");
         let replaced = self.copy_compact(&open.environment, &copy).and_then(|heads| {
             let State::Open(Open { environment, tables }) =
                 std::mem::replace(&mut *state, State::Lapsed)
@@ -706,7 +819,7 @@ impl Database for LmdbDatabase {
 
     /// Waits for the writer and for calls that run. Snapshots that live go on, and the files are given up with the last of them.
     fn close(&self) -> Result<()> {
-        let _turn = lock(&self.turn);
+        let _turn = self.turn.take(NAME)?;
         *self.state.write().unwrap_or_else(PoisonError::into_inner) = State::Closed;
         Ok(())
     }
@@ -793,7 +906,7 @@ struct LmdbWriter<'d> {
     released: bool,
     /// What was full, if that is why there is no transaction.
     full: Option<String>,
-    _turn: MutexGuard<'d, ()>,
+    _turn: TurnGuard<'d>,
 }
 
 impl Drop for LmdbWriter<'_> {

@@ -16,9 +16,9 @@ use terrane_merkle::backend::{
     Counts, Cursor, Database, Durability, Entry, Error, Guarantee, Reader, Receipt, Result, Writer,
 };
 
-use crate::engine::{Changes, Common, Engine, Known, Snapshot, disk_error, locked};
+use crate::engine::{Changes, Common, Engine, Known, Snapshot, check_dir, disk_error, locked};
 
-const NAME: &str = "lsm";
+pub(crate) const NAME: &str = "lsm";
 
 /// Bytes of a write buffer unless told otherwise: as much as a checkpoint of the log comes after, which writes it out anyway.
 const WRITE_BUFFER_BYTES_DEFAULT: u64 = 32 << 20;
@@ -134,7 +134,7 @@ impl LsmOptions {
 }
 
 /// An error of the engine in terms of a database.
-fn error(call: &'static str, error: terrane_lsm::Error) -> Error {
+pub(crate) fn error(call: &'static str, error: terrane_lsm::Error) -> Error {
     use terrane_lsm::Error as Lsm;
     let back_end = NAME;
     match error {
@@ -163,6 +163,13 @@ fn error(call: &'static str, error: terrane_lsm::Error) -> Error {
         }
         error => Error::BackEnd { back_end, call, source: error.into() },
     }
+}
+
+/// The names of the main table and of the tables of these indexes.
+pub(crate) fn table_names(indexes: &[&str]) -> Result<Vec<TableName>> {
+    let indexes = indexes.iter().map(|name| TableName::new(&format!("index-{name}")));
+    let names = std::iter::once(TableName::new("main")).chain(indexes);
+    names.collect::<terrane_lsm::Result<_>>().map_err(|failure| error("open", failure))
 }
 
 /// A database in an LSM store: each table is a named table of it, and a commit is one record of its log.
@@ -201,12 +208,10 @@ impl LsmDatabase {
     ) -> Result<Self> {
         options.check()?;
         let (common, disk) = Common::new(NAME, indexes, options.durability, disk)?;
+        let call = check_dir(NAME, disk.as_ref(), dir)?;
         let count = indexes.len() + 1;
-        let failed = |failure| error("open", failure);
-        let names = [TableName::new("main")].into_iter();
-        let names =
-            names.chain(indexes.iter().map(|name| TableName::new(&format!("index-{name}"))));
-        let names = names.collect::<terrane_lsm::Result<Vec<TableName>>>().map_err(failed)?;
+        let failed = |failure| error(call, failure);
+        let names = table_names(indexes)?;
         for is_main in [true, false] {
             options.table(count.max(2), is_main).validate().map_err(failed)?;
         }
@@ -353,7 +358,7 @@ impl Database for LsmDatabase {
 }
 
 /// Views of all tables as of one commit.
-struct Views(Vec<Arc<terrane_lsm::Table>>);
+pub(crate) struct Views(pub(crate) Vec<Arc<terrane_lsm::Table>>);
 
 impl Snapshot for Views {
     fn get(&self, table: usize, key: &[u8]) -> Result<Option<Vec<u8>>> {

@@ -37,12 +37,14 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use terrane_merkle::backend::turn::{Turn, TurnGuard};
 use terrane_merkle::backend::{
     Counts, Cursor, Database, Entry, Error, Guarantee, KEY_BYTES_MAX, Reader, Receipt, Result,
     Table, Writer, check_entry,
 };
 
 use crate::names::IndexNames;
+use crate::own_file::{OwnFiles, with_suffix};
 use crate::paging::{PagedCursor, Pages};
 
 mod connection;
@@ -51,12 +53,13 @@ mod single;
 mod undo;
 
 use connection::{Connected, TableStatements, back_end_error};
-use options::POOL_DEFAULT;
+use options::{POOL_DEFAULT, Reading};
 use single::Single;
 
 pub use options::{AutoVacuum, JournalMode, NetworkWal, SqliteOptions, SqlitePlace, Synchronous};
 
 const NAME: &str = "sqlite";
+const FILES: OwnFiles = OwnFiles(NAME);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -79,6 +82,10 @@ pub struct SqliteDatabase {
     indexes: Arc<IndexNames>,
     tables: Arc<[TableStatements]>,
     access: Access,
+    /// How the file is read, if it is open for reading only.
+    reading: Option<Reading>,
+    /// The right to write, compact or close.
+    turn: Turn,
     is_closed: AtomicBool,
     poisoned: AtomicBool,
     /// Number of the last commit.
@@ -89,14 +96,13 @@ pub struct SqliteDatabase {
 /// How snapshots are kept.
 #[derive(Debug)]
 enum Access {
+    /// By connections of their own; also where this database only reads.
     Wal {
         /// The connection that writes; `None` when closed.
         writer: Mutex<Option<Connected>>,
         pool: Arc<Pool>,
     },
     Single {
-        /// Whoever writes, compacts or closes.
-        turn: Mutex<()>,
         single: Arc<Mutex<Single>>,
     },
 }
@@ -109,13 +115,25 @@ impl SqliteDatabase {
     /// [`Error::Unsupported`] for options and names that cannot be; [`Error::Busy`]; [`Error::Corruption`];
     /// [`Error::StoreFull`]; those of SQLite.
     pub fn open(indexes: &[&str], options: &SqliteOptions) -> Result<Self> {
+        Self::open_as(indexes, options, None)
+    }
+
+    fn open_as(
+        indexes: &[&str],
+        options: &SqliteOptions,
+        reading: Option<Reading>,
+    ) -> Result<Self> {
         let options = options.resolved()?;
         let indexes = Arc::new(IndexNames::new(NAME, indexes)?);
         let tables = TableStatements::all(&options.table_prefix, &indexes);
-        let connected = Connected::open(&options, &tables, true)?;
-        connected.create_tables()?;
+        let connected = Connected::open(&options, &tables, reading, true)?;
+        if reading.is_some() {
+            connected.check_tables()?;
+        } else {
+            connected.create_tables()?;
+        }
         let settings = settings(&connected, &options)?;
-        let access = if options.is_wal() {
+        let access = if options.is_wal() || reading.is_some() {
             let pool = Pool {
                 idle: Mutex::new(Some(Vec::new())),
                 size: options.pool.unwrap_or(POOL_DEFAULT),
@@ -123,7 +141,7 @@ impl SqliteDatabase {
             Access::Wal { writer: Mutex::new(Some(connected)), pool: Arc::new(pool) }
         } else {
             let single = Single::new(connected, &options)?;
-            Access::Single { turn: Mutex::new(()), single: Arc::new(Mutex::new(single)) }
+            Access::Single { single: Arc::new(Mutex::new(single)) }
         };
         Ok(Self {
             options,
@@ -131,6 +149,8 @@ impl SqliteDatabase {
             indexes,
             tables,
             access,
+            reading,
+            turn: Turn::default(),
             is_closed: AtomicBool::new(false),
             poisoned: AtomicBool::new(false),
             commits: AtomicU64::new(0),
@@ -138,9 +158,30 @@ impl SqliteDatabase {
         })
     }
 
+    /// Opens a database that is there, for reading; writers are [`Error::ReadOnly`]. Other
+    /// processes may write meanwhile.
+    ///
+    /// Where this process cannot write beside the file, and the file has no log beside it, SQLite
+    /// takes the file as one that nobody changes (`immutable`). Nobody may write the file then
+    /// while it is open: the caller sees to that, as by a shared lock that writers respect.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); [`Error::Unsupported`] also for a log that cannot be read without
+    /// writing beside it: copy the files to a directory that can be written.
+    pub fn open_read_only(indexes: &[&str], options: &SqliteOptions) -> Result<Self> {
+        Self::open_as(indexes, options, Some(options.reading()?))
+    }
+
     fn check_poison(&self) -> Result<()> {
         if self.poisoned.load(Ordering::Acquire) {
             return Err(Error::Poisoned { back_end: NAME });
+        }
+        Ok(())
+    }
+
+    fn check_writes(&self) -> Result<()> {
+        if self.reading.is_some() {
+            return Err(Error::ReadOnly { back_end: NAME });
         }
         Ok(())
     }
@@ -173,12 +214,12 @@ impl SqliteDatabase {
         call: &'static str,
         act: impl FnOnce(&Connected) -> Result<T>,
     ) -> Result<T> {
+        let _turn = self.turn.take(NAME)?;
         match &self.access {
             Access::Wal { writer, .. } => {
                 self.noted(act(lock(writer).as_ref().ok_or_else(|| closed(call))?))
             }
-            Access::Single { turn, single } => {
-                let _turn = lock(turn);
+            Access::Single { single } => {
                 let mut single = lock(single);
                 self.noted(single.unpark())?;
                 let result = self.noted(act(single.connected(call)?));
@@ -251,7 +292,7 @@ impl Database for SqliteDatabase {
             Access::Wal { pool, .. } => {
                 let connected = match pool.take()? {
                     Some(connected) => connected,
-                    None => Connected::open(&self.options, &self.tables, false)?,
+                    None => Connected::open(&self.options, &self.tables, self.reading, false)?,
                 };
                 connected.run("reader", "BEGIN")?;
                 connected.pin()?;
@@ -261,7 +302,7 @@ impl Database for SqliteDatabase {
                     pool: Arc::clone(pool),
                 }))
             }
-            Access::Single { single, .. } => {
+            Access::Single { single } => {
                 let snapshot = lock(single).enter()?;
                 Ok(Box::new(SingleReader {
                     single: Arc::clone(single),
@@ -273,6 +314,8 @@ impl Database for SqliteDatabase {
     }
 
     fn writer(&self) -> Result<Box<dyn Writer + '_>> {
+        self.check_writes()?;
+        let turn = self.turn.take(NAME)?;
         match &self.access {
             Access::Wal { writer, .. } => {
                 let connected = lock(writer);
@@ -281,10 +324,10 @@ impl Database for SqliteDatabase {
                     .as_ref()
                     .ok_or_else(|| closed("writer"))?
                     .run("writer", "BEGIN IMMEDIATE")?;
-                Ok(Box::new(WalWriter { connected, database: self, state: WriterState::new() }))
+                let state = WriterState::new();
+                Ok(Box::new(WalWriter { connected, database: self, state, _turn: turn }))
             }
-            Access::Single { turn, single } => {
-                let turn = lock(turn);
+            Access::Single { single } => {
                 self.check_poison()?;
                 lock(single).begin()?;
                 Ok(Box::new(SingleWriter {
@@ -311,6 +354,7 @@ impl Database for SqliteDatabase {
                 why: "the database is in memory; take a file".into(),
             });
         }
+        self.check_writes()?;
         self.check_poison()?;
         self.with_writer("sync", |connected| connected.sync(&self.options))?;
         let synced = SqliteOptions { synchronous: Synchronous::Extra, ..self.options.clone() };
@@ -345,9 +389,7 @@ impl Database for SqliteDatabase {
         self.check_open("size")?;
         let mut bytes = 0;
         for suffix in ["", "-wal", "-shm", "-journal"] {
-            let mut name = path.clone().into_os_string();
-            name.push(suffix);
-            match std::fs::metadata(name) {
+            match std::fs::metadata(with_suffix(path, suffix)) {
                 Ok(metadata) => bytes += metadata.blocks() * 512,
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                 Err(error) => return Err(back_end_error("stat", error)),
@@ -356,9 +398,15 @@ impl Database for SqliteDatabase {
         Ok(bytes)
     }
 
+    /// Findings of SQLite in its file (`PRAGMA integrity_check`). Cost: reads the file.
+    fn check(&self) -> Result<Vec<String>> {
+        self.with_writer("check", Connected::integrity)
+    }
+
     /// Gives free pages back: by [`AutoVacuum::Incremental`] those alone are moved, otherwise the file is copied. Then the log
     /// is taken over and made empty, as far as snapshots let it. Waits for the writer.
     fn compact(&self) -> Result<()> {
+        self.check_writes()?;
         self.check_poison()?;
         self.with_writer("compact", |connected| {
             connected.compact(self.options.journal_mode)?;
@@ -372,6 +420,7 @@ impl Database for SqliteDatabase {
     /// Waits for the writer. In WAL mode snapshots that live go on, and the files are given up with the last of them; otherwise
     /// they fail.
     fn close(&self) -> Result<()> {
+        let _turn = self.turn.take(NAME)?;
         self.is_closed.store(true, Ordering::Release);
         match &self.access {
             Access::Wal { writer, pool } => {
@@ -381,8 +430,7 @@ impl Database for SqliteDatabase {
                     idle.into_iter().chain(writer).map(Connected::close).collect();
                 closed.into_iter().collect()
             }
-            Access::Single { turn, single } => {
-                let _turn = lock(turn);
+            Access::Single { single } => {
                 let connected = lock(single).connected.take();
                 connected.map_or(Ok(()), Connected::close)
             }
@@ -511,6 +559,7 @@ struct WalWriter<'d> {
     connected: MutexGuard<'d, Option<Connected>>,
     database: &'d SqliteDatabase,
     state: WriterState,
+    _turn: TurnGuard<'d>,
 }
 
 impl Drop for WalWriter<'_> {
@@ -625,7 +674,7 @@ struct SingleWriter<'d> {
     state: WriterState,
     /// Whether there is a transaction to take back.
     is_open: bool,
-    _turn: MutexGuard<'d, ()>,
+    _turn: TurnGuard<'d>,
 }
 
 impl Drop for SingleWriter<'_> {

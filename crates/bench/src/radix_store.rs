@@ -17,13 +17,17 @@
 //! interrupted creation left: it holds nothing, and whoever makes a store there finishes it, with the back-end that it names
 //! unless another one is asked for.
 //!
-//! Invariant: whoever makes or changes a store holds its lock, since a store keeps in memory which version comes next. Who only
-//! reads holds it too, unless processes can share the back-end.
+//! Invariant: whoever makes or changes a store holds its lock, since a store keeps in memory which
+//! version comes next. A reader reads beside the writer. Where a reader of LMDB or SQLite can write
+//! no lock of the back-end, on read-only media and in directories of other users, the reader shares
+//! the lock of the store, so that no writer begins meanwhile.
+//!
+//! Names in the directory are never links: see `place`.
 
 use std::collections::hash_map::RandomState;
-use std::fs::{self, File};
+use std::fs;
 use std::hash::{BuildHasher as _, Hasher as _};
-use std::io::{self, Write as _};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -31,9 +35,13 @@ use terrane::backends::backend::{self, Database, Durability};
 use terrane::backends::{BtreeDatabase, BtreeOptions, LsmDatabase, LsmOptions, Memory};
 use terrane::context::radix::{self, INDEXES, Loss, Options, Repaired, Store};
 use terrane::io::checksum::crc32c;
-use terrane::io::{self as disk, Disk as _, LockGuard, RealDisk};
+use terrane::io::{self as disk, Disk, LockGuard, RealDisk};
 
 use crate::error::Class;
+
+mod place;
+
+use place::Place;
 
 /// The first word of a marker.
 pub const MARKER_MAGIC: &str = "terrane-radix-store";
@@ -104,11 +112,6 @@ impl BackEnd {
     pub fn has_files(self) -> bool {
         !matches!(self, Self::Memory | Self::Redis)
     }
-
-    /// Whether a process can read a store while another one writes it.
-    fn is_shared(self) -> bool {
-        matches!(self, Self::Lmdb | Self::Sqlite | Self::Redis)
-    }
 }
 
 impl std::fmt::Display for BackEnd {
@@ -117,6 +120,57 @@ impl std::fmt::Display for BackEnd {
     }
 }
 
+/// Where the password of a server is. It is no part of what a marker or a report says.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub enum Password {
+    /// In the URL, or there is none.
+    #[default]
+    InUrl,
+    /// Here.
+    Text(String),
+    /// In a file: the first line.
+    File(PathBuf),
+}
+
+impl std::fmt::Debug for Password {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::InUrl => f.write_str("InUrl"),
+            Self::Text(_) => f.write_str("Text(..)"),
+            Self::File(path) => f.debug_tuple("File").field(path).finish(),
+        }
+    }
+}
+
+#[cfg(feature = "redis")]
+impl Password {
+    /// The password, if it is not in the URL.
+    fn read(&self) -> Result<Option<String>> {
+        let path = match self {
+            Self::InUrl => return Ok(None),
+            Self::Text(text) => return Ok(Some(text.clone())),
+            Self::File(path) => path,
+        };
+        let mut text = String::new();
+        let file = fs::File::open(path).map_err(|error| Error::io(path, error))?;
+        let mut limited = io::Read::take(file, PASSWORD_BYTES_MAX + 1);
+        io::Read::read_to_string(&mut limited, &mut text)
+            .map_err(|error| Error::io(path, error))?;
+        let line = text.lines().next().unwrap_or_default();
+        if line.is_empty() || text.len() as u64 > PASSWORD_BYTES_MAX {
+            let path = path.display();
+            return Err(Error::Refused(format!(
+                "{path} has no password: its first line is to be one, of at most {PASSWORD_BYTES_MAX} bytes"
+            )));
+        }
+        Ok(Some(line.to_owned()))
+    }
+}
+
+/// Bytes of a file with a password at most.
+#[cfg(feature = "redis")]
+const PASSWORD_BYTES_MAX: u64 = 4096;
+
 /// Where a store is in Redis.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct RedisPlace {
@@ -124,6 +178,8 @@ pub struct RedisPlace {
     pub urls: Vec<String>,
     /// What the keys begin with.
     pub prefix: String,
+    /// Where the password is; not in markers.
+    pub password: Password,
 }
 
 impl RedisPlace {
@@ -131,7 +187,8 @@ impl RedisPlace {
     #[must_use]
     pub fn new(urls: Vec<String>) -> Self {
         let random = RandomState::new().build_hasher().finish();
-        Self { urls, prefix: format!("terrane-{random:016x}") }
+        let prefix = format!("terrane-{random:016x}");
+        Self { urls, prefix, password: Password::InUrl }
     }
 }
 
@@ -151,6 +208,9 @@ pub enum Error {
         /// The back-end.
         back_end: BackEnd,
     },
+    /// The disk does not let us, or a link or a special file is where a file of the store belongs.
+    #[error(transparent)]
+    Disk(Box<disk::Error>),
     /// The system does not let us.
     #[error("{}", .path.display())]
     Io {
@@ -219,6 +279,12 @@ impl From<backend::Error> for Error {
     }
 }
 
+impl From<disk::Error> for Error {
+    fn from(error: disk::Error) -> Self {
+        Self::Disk(Box::new(error))
+    }
+}
+
 impl From<radix::Error> for Error {
     fn from(error: radix::Error) -> Self {
         Self::Store(Box::new(error))
@@ -268,6 +334,10 @@ impl Error {
             | Self::Absent { .. }
             | Self::Unfinished { .. }
             | Self::Refused(_) => Class::Input,
+            Self::Disk(error) => match **error {
+                disk::Error::WrongKind { .. } | disk::Error::ShortRead { .. } => Class::Check,
+                _ => Class::Environment,
+            },
             Self::Io { .. } | Self::Locked { .. } => Class::Environment,
             Self::Corrupt { .. } => Class::Check,
         }
@@ -290,6 +360,17 @@ pub fn open_database(
     redis: Option<&RedisPlace>,
     durability: Durability,
 ) -> Result<Arc<dyn Database>> {
+    open_on(RealDisk::auto(), back_end, path, redis, durability)
+}
+
+/// Opens a database on a disk, which back-ends that open their files by themselves do not use.
+fn open_on(
+    disk: Arc<dyn Disk>,
+    back_end: BackEnd,
+    path: &Path,
+    redis: Option<&RedisPlace>,
+    durability: Durability,
+) -> Result<Arc<dyn Database>> {
     // What the features that are on do not read.
     let _ = (path, redis);
     match back_end {
@@ -301,11 +382,11 @@ pub fn open_database(
         }
         BackEnd::Lsm => {
             let options = LsmOptions::default().with_durability(durability);
-            Ok(Arc::new(LsmDatabase::open(RealDisk::auto(), path, &INDEXES, &options)?))
+            Ok(Arc::new(LsmDatabase::open(disk, path, &INDEXES, &options)?))
         }
         BackEnd::Btree => {
             let options = BtreeOptions::default().with_durability(durability);
-            Ok(Arc::new(BtreeDatabase::open(RealDisk::auto(), path, &INDEXES, &options)?))
+            Ok(Arc::new(BtreeDatabase::open(disk, path, &INDEXES, &options)?))
         }
         #[cfg(feature = "lmdb")]
         BackEnd::Lmdb => lmdb(path, durability),
@@ -316,6 +397,58 @@ pub fn open_database(
         #[cfg(not(all(feature = "lmdb", feature = "sqlite", feature = "redis")))]
         _ => Err(Error::NotBuilt { back_end }),
     }
+}
+
+/// Opens the database of a store in a directory, for reading.
+fn open_to_read(place: &Place, back_end: BackEnd) -> Result<Arc<dyn Database>> {
+    let (disk, path) = (place.disk().clone(), place.path(DATABASE));
+    match back_end {
+        BackEnd::Lsm => Ok(LsmDatabase::open_read_only(disk, &path, &INDEXES)?),
+        BackEnd::Btree => {
+            let options = BtreeOptions::default();
+            Ok(BtreeDatabase::open_read_only(disk, &path, &INDEXES, &options)?)
+        }
+        #[cfg(feature = "lmdb")]
+        BackEnd::Lmdb => {
+            use terrane::backends::lmdb::{LmdbDatabase, LmdbOptions};
+            let options = LmdbOptions::default();
+            Ok(Arc::new(LmdbDatabase::open_read_only(path, &INDEXES, &options)?))
+        }
+        #[cfg(feature = "sqlite")]
+        BackEnd::Sqlite => {
+            use terrane::backends::sqlite::{SqliteDatabase, SqliteOptions};
+            let options = SqliteOptions::file(path);
+            Ok(Arc::new(SqliteDatabase::open_read_only(&INDEXES, &options)?))
+        }
+        _ => Err(Error::NotBuilt { back_end }),
+    }
+}
+
+/// Damage of the files of a back-end that reading them may not survive, one a line: LMDB follows
+/// page numbers and offsets unchecked. Nothing for other back-ends. Cost: reads the file.
+///
+/// # Errors
+/// Those of the system.
+pub fn damage_of_files(back_end: BackEnd, database: &Path) -> Result<Vec<String>> {
+    #[cfg(feature = "lmdb")]
+    if back_end == BackEnd::Lmdb {
+        use terrane::backends::lmdb::check_file;
+        match database.symlink_metadata() {
+            Ok(metadata) if metadata.is_file() => {}
+            // Opening says what is wrong with it.
+            Ok(_) => return Ok(Vec::new()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(Error::io(database, error)),
+        }
+        let findings = check_file(database).map_err(|error| Error::io(database, error))?;
+        let line = |finding: &terrane::backends::lmdb::Finding| match finding.page {
+            Some(page) => format!("page {page}: {}", finding.rule),
+            None => finding.rule.clone(),
+        };
+        return Ok(findings.iter().map(line).collect());
+    }
+    let _ = (back_end, database);
+    Ok(Vec::new())
 }
 
 /// Why neither LMDB nor SQLite has the level `group`.
@@ -365,10 +498,14 @@ fn redis_options(place: Option<&RedisPlace>) -> Result<terrane::backends::redis:
         _ => return Err(Error::Refused(NO_SERVER.to_owned())),
     };
     let prefix = place.map(|place| place.prefix.clone()).unwrap_or_default();
-    let options = options.with_prefix(prefix).with_indexes(INDEXES);
+    let password = place.map(|place| place.password.read()).transpose()?.flatten();
+    let options = options.with_prefix(prefix).with_indexes(INDEXES).with_password(password);
     options.check()?;
     Ok(options)
 }
+
+/// The rule that an emptied or replaced database breaks.
+const NO_STATE: &str = "the database holds no radix state, though one was made: restore a copy";
 
 /// What is said where a server is needed.
 const NO_SERVER: &str = "back-end redis needs the URL of a server: --redis-url";
@@ -388,9 +525,12 @@ pub struct Marker {
 }
 
 /// Whether a directory is that of a radix store, also of one that is not whole.
-#[must_use]
-pub fn is_store(dir: &Path) -> bool {
-    [MARKER, MARKER_NEW].iter().any(|name| dir.join(name).is_file())
+///
+/// # Errors
+/// Those of the system: a marker that cannot be looked at is not missing.
+pub fn is_store(dir: &Path) -> Result<bool> {
+    let Some(place) = Place::of(dir)? else { return Ok(false) };
+    Ok(place.has(MARKER)? || place.has(MARKER_NEW)?)
 }
 
 /// Where the back-end of a store keeps its data.
@@ -425,39 +565,35 @@ impl Marker {
     /// Reads the marker of a store.
     ///
     /// # Errors
-    /// [`Error::Absent`], [`Error::Unfinished`], [`Error::Corrupt`], [`Error::Io`].
+    /// [`Error::Absent`], [`Error::Unfinished`], [`Error::Corrupt`], [`Error::Disk`].
     pub fn read(dir: &Path) -> Result<Self> {
-        match Self::read_named(dir, MARKER) {
-            Err(Error::Absent { dir }) if dir.join(MARKER_NEW).exists() => {
-                let back_end = Self::begun(&dir)?.map(|marker| marker.back_end);
-                Err(Error::Unfinished { dir, back_end })
-            }
+        Self::read_at(&Place::open(dir)?)
+    }
+
+    fn read_at(place: &Place) -> Result<Self> {
+        if let Some(marker) = Self::read_named(place, MARKER)? {
+            return Ok(marker);
+        }
+        let dir = place.dir().to_owned();
+        if !place.has(MARKER_NEW)? {
+            return Err(Error::Absent { dir });
+        }
+        let back_end = Self::begun(place)?.map(|marker| marker.back_end);
+        Err(Error::Unfinished { dir, back_end })
+    }
+
+    /// What an interrupted creation was to make, if it came so far as to say it.
+    fn begun(place: &Place) -> Result<Option<Self>> {
+        match Self::read_named(place, MARKER_NEW) {
+            Err(Error::Corrupt { .. }) => Ok(None),
             marker => marker,
         }
     }
 
-    /// What an interrupted creation was to make, if it came so far as to say it.
-    fn begun(dir: &Path) -> Result<Option<Self>> {
-        match Self::read_named(dir, MARKER_NEW) {
-            Err(Error::Absent { .. } | Error::Corrupt { .. }) => Ok(None),
-            marker => marker.map(Some),
-        }
-    }
-
-    fn read_named(dir: &Path, name: &str) -> Result<Self> {
-        let path = dir.join(name);
-        let metadata = match fs::metadata(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Err(Error::Absent { dir: dir.to_owned() });
-            }
-            found => found.map_err(|error| Error::io(&path, error))?,
-        };
-        let corrupt = |rule: String| Error::Corrupt { path: path.clone(), rule };
-        if metadata.len() > MARKER_BYTES_MAX {
-            return Err(corrupt(format!("the marker has more than {MARKER_BYTES_MAX} bytes")));
-        }
-        let bytes = fs::read(&path).map_err(|error| Error::io(&path, error))?;
-        Self::parse(&bytes).map_err(corrupt)
+    fn read_named(place: &Place, name: &str) -> Result<Option<Self>> {
+        let Some(bytes) = place.read(name)? else { return Ok(None) };
+        let corrupt = |rule: String| Error::Corrupt { path: place.path(name), rule };
+        Self::parse(&bytes).map(Some).map_err(corrupt)
     }
 
     fn parse(bytes: &[u8]) -> std::result::Result<Self, String> {
@@ -493,7 +629,7 @@ impl Marker {
                     url.ok_or_else(|| "the marker has an unknown line".to_owned())?.to_owned(),
                 );
             }
-            Some(RedisPlace { urls, prefix })
+            Some(RedisPlace { urls, prefix, password: Password::InUrl })
         } else {
             None
         };
@@ -505,7 +641,7 @@ impl Marker {
 
     fn text(&self) -> String {
         let mut text = format!("{MARKER_MAGIC} {MARKER_VERSION}\nback-end {}\n", self.back_end);
-        if let Some(RedisPlace { urls, prefix }) = &self.redis {
+        if let Some(RedisPlace { urls, prefix, .. }) = &self.redis {
             let lines = urls.iter().map(|url| format!("url {}\n", without_user(url)));
             text += &lines.fold(format!("prefix {prefix}\n"), |text, line| text + &line);
         }
@@ -514,53 +650,36 @@ impl Marker {
     }
 
     /// Writes it under the name that an unfinished store has.
-    fn begin(&self, dir: &Path) -> Result<()> {
-        let path = dir.join(MARKER_NEW);
-        let write = || {
-            let mut file = File::create(&path)?;
-            file.write_all(self.text().as_bytes())?;
-            file.sync_all()?;
-            sync_dir(dir)
-        };
-        write().map_err(|error| Error::io(&path, error))
+    fn begin(&self, place: &Place) -> Result<()> {
+        place.write(MARKER_NEW, self.text().as_bytes())?;
+        place.sync()
     }
 
     /// Says that the store is made.
-    fn finish(dir: &Path) -> Result<()> {
-        let path = dir.join(MARKER);
-        let rename = || {
-            // Names that the back-end has made come first.
-            sync_dir(dir)?;
-            fs::rename(dir.join(MARKER_NEW), &path)?;
-            sync_dir(dir)
-        };
-        rename().map_err(|error| Error::io(&path, error))
+    fn finish(place: &Place) -> Result<()> {
+        // Names that the back-end has made come first.
+        place.sync()?;
+        place.rename(MARKER_NEW, MARKER)?;
+        place.sync()
     }
-}
-
-fn sync_dir(dir: &Path) -> io::Result<()> {
-    let here = Path::new(".");
-    File::open(if dir.as_os_str().is_empty() { here } else { dir })?.sync_all()
 }
 
 /// Makes a directory and those above it that are not there, durably.
 fn make_dirs(dir: &Path) -> Result<()> {
-    let missing = dir.ancestors().take_while(|one| !one.as_os_str().is_empty() && !one.exists());
-    let missing: Vec<&Path> = missing.collect();
+    let mut missing = Vec::new();
+    for one in dir.ancestors().take_while(|one| !one.as_os_str().is_empty()) {
+        if one.try_exists().map_err(|error| Error::io(one, error))? {
+            break;
+        }
+        missing.push(one);
+    }
     fs::create_dir_all(dir).map_err(|error| Error::io(dir, error))?;
+
+    let disk = RealDisk::auto();
     for parent in missing.iter().rev().filter_map(|made| made.parent()) {
-        sync_dir(parent).map_err(|error| Error::io(parent, error))?;
+        disk.sync_dir(parent)?;
     }
     Ok(())
-}
-
-/// The lock of a store, for as long as the guard lives.
-fn lock(dir: &Path) -> Result<Box<dyn LockGuard>> {
-    let path = dir.join(LOCK);
-    RealDisk::auto().lock(&path).map_err(|error| match error {
-        disk::Error::Locked { pid, .. } => Error::Locked { dir: dir.to_owned(), pid },
-        error => Error::io(&path, io::Error::other(error)),
-    })
 }
 
 /// An open store, and its lock: other processes have it when this is dropped. Trees of it are not to be used any more then.
@@ -568,12 +687,13 @@ fn lock(dir: &Path) -> Result<Box<dyn LockGuard>> {
 pub struct Opened {
     store: Store,
     _lock: Option<Box<dyn LockGuard>>,
+    _place: Option<Place>,
 }
 
 impl From<Store> for Opened {
     /// A store that is in no directory.
     fn from(store: Store) -> Self {
-        Self { store, _lock: None }
+        Self { store, _lock: None, _place: None }
     }
 }
 
@@ -592,10 +712,12 @@ pub struct Opening {
     pub back_end: Option<BackEnd>,
     /// Where Redis is: for a new store, or instead of what the marker says, as with a password.
     pub redis_urls: Vec<String>,
+    /// Where the password of the servers is.
+    pub redis_password: Password,
     /// How durable commits are.
     pub durability: Durability,
-    /// Whether the store is only read. Then what is durable stays so, whatever `durability` says, and a back-end that
-    /// processes can share is read while another process writes.
+    /// Whether the store is only read: another process may write it meanwhile, and nothing is
+    /// changed.
     pub is_reading: bool,
     /// How the state is opened.
     pub options: Options,
@@ -606,6 +728,7 @@ impl Default for Opening {
         Self {
             back_end: None,
             redis_urls: Vec::new(),
+            redis_password: Password::InUrl,
             durability: Durability::Each,
             is_reading: false,
             options: Options::default(),
@@ -620,10 +743,29 @@ impl Opening {
     /// [`Error::Absent`], [`Error::Unfinished`], [`Error::Corrupt`], [`Error::Refused`] if it has another back-end,
     /// [`Error::Locked`], and those of [`open_database`].
     pub fn open(&self, dir: &Path) -> Result<Opened> {
-        let marker = self.marker(dir)?;
-        let is_alone = !(self.is_reading && marker.back_end.is_shared());
-        let lock = if is_alone { Some(lock(dir)?) } else { None };
-        Ok(Opened { store: self.open_marked(dir, &marker)?, _lock: lock })
+        let place = Place::open(dir)?;
+        let marker = self.marker(&place)?;
+        let lock = self.take_lock(&place, &marker)?;
+        let database = self.database(&place, &marker)?;
+        if !Store::is_in(&*database)? {
+            // The store was made: a database without it is another one, or one that was emptied.
+            database.close()?;
+            let (path, rule) = (place.path(DATABASE), NO_STATE.to_owned());
+            return Err(Error::Corrupt { path, rule });
+        }
+        let store = Store::open(database, &self.options)?;
+        Ok(Opened { store, _lock: lock, _place: Some(place) })
+    }
+
+    /// The lock that this opening needs.
+    fn take_lock(&self, place: &Place, marker: &Marker) -> Result<Option<Box<dyn LockGuard>>> {
+        if !self.is_reading {
+            return place.lock().map(Some);
+        }
+        match marker.back_end {
+            BackEnd::Lmdb | BackEnd::Sqlite if !place.can_write()? => place.lock_shared(),
+            _ => Ok(None),
+        }
     }
 
     /// Takes out of the store of a directory what is damaged, and syncs what was done; see [`Store::repair`].
@@ -631,9 +773,14 @@ impl Opening {
     /// # Errors
     /// As [`open`](Self::open), and those of `repair`.
     pub fn repair(&self, dir: &Path, loss: Loss) -> Result<Repaired> {
-        let marker = self.marker(dir)?;
-        let _lock = lock(dir)?;
-        let database = self.database(dir, &marker)?;
+        let place = Place::open(dir)?;
+        let marker = self.marker(&place)?;
+        let _lock = place.lock()?;
+        let path = place.path(DATABASE);
+        if let Some(rule) = damage_of_files(marker.back_end, &path)?.into_iter().next() {
+            return Err(Error::Corrupt { path, rule });
+        }
+        let database = self.database(&place, &marker)?;
         let repaired = Store::repair(&database, loss);
         let synced = match (&repaired, self.durability) {
             (Ok(done), Durability::None) if !done.is_clean() && !done.was_refused => {
@@ -649,15 +796,14 @@ impl Opening {
     }
 
     /// What the directory says that it has.
-    fn marker(&self, dir: &Path) -> Result<Marker> {
-        let marker = Marker::read(dir)?;
+    fn marker(&self, place: &Place) -> Result<Marker> {
+        let marker = Marker::read_at(place)?;
         if let Some(wanted) = self.back_end.filter(|wanted| *wanted != marker.back_end) {
-            let (dir, found) = (dir.display(), marker.back_end);
+            let (dir, found) = (place.dir().display(), marker.back_end);
             return Err(Error::Refused(format!("{dir} has the back-end {found}, not {wanted}")));
         }
-        let path = database_path(dir);
-        if marker.back_end.has_files() && !path.exists() {
-            return Err(Error::Corrupt { path, rule: "the database is missing".to_owned() });
+        if marker.back_end.has_files() {
+            place.check_database()?;
         }
         Ok(marker)
     }
@@ -667,42 +813,47 @@ impl Opening {
     /// # Errors
     /// As [`open`](Self::open); [`Error::Foreign`] if the directory is something else.
     pub fn open_or_create(&self, dir: &Path) -> Result<Opened> {
-        if dir.join(MARKER).exists() {
-            return self.open(dir);
+        let found = Place::of(dir)?;
+        if let Some(place) = &found {
+            if place.has(MARKER)? {
+                return self.open(dir);
+            }
+            Self::check_empty(place)?;
         }
-        Self::check_empty(dir)?;
         // What cannot be made is refused before there is a directory.
-        self.new_marker(dir)?;
+        self.new_marker(found.as_ref())?;
+
         make_dirs(dir)?;
-        let guard = lock(dir)?;
-        if dir.join(MARKER).exists() {
+        let place = Place::open(dir)?;
+        let guard = place.lock()?;
+        if place.has(MARKER)? {
             // Another process has made it meanwhile, and is through with it.
             drop(guard);
             return self.open(dir);
         }
-        let made = self.create(dir);
+        let made = self.create(&place);
         if made.is_err() {
             // Nothing of a store that cannot be made is left, as far as the system lets us. The lock is held until it is gone.
-            let _ = Self::clear(dir);
-            let _ = fs::remove_file(dir.join(MARKER_NEW));
-            let _ = fs::remove_file(dir.join(LOCK));
+            let _ = Self::clear(&place);
+            let _ = place.remove(MARKER_NEW);
+            let _ = place.remove(LOCK);
         }
-        Ok(Opened { store: made?, _lock: Some(guard) })
+        Ok(Opened { store: made?, _lock: Some(guard), _place: Some(place) })
     }
 
     /// The caller holds the lock.
-    fn create(&self, dir: &Path) -> Result<Store> {
-        let marker = self.new_marker(dir)?;
-        Self::clear(dir)?;
-        marker.begin(dir)?;
-        let store = self.open_marked(dir, &marker)?;
-        Marker::finish(dir)?;
+    fn create(&self, place: &Place) -> Result<Store> {
+        let marker = self.new_marker(Some(place))?;
+        Self::clear(place)?;
+        marker.begin(place)?;
+        let store = self.open_marked(place, &marker)?;
+        Marker::finish(place)?;
         Ok(store)
     }
 
     /// The marker of a store to be made: what is asked for, and of the rest what an interrupted creation was to make.
-    fn new_marker(&self, dir: &Path) -> Result<Marker> {
-        let begun = Marker::begun(dir)?;
+    fn new_marker(&self, place: Option<&Place>) -> Result<Marker> {
+        let begun = place.map(Marker::begun).transpose()?.flatten();
         let back_end = self.back_end.or(begun.as_ref().map(|begun| begun.back_end));
         let back_end = back_end.unwrap_or(BackEnd::Lsm);
         if !back_end.is_built() {
@@ -729,62 +880,53 @@ impl Opening {
             let refused = "a URL of a Redis server has no line feeds and other control characters";
             return Err(Error::Refused(refused.to_owned()));
         }
+        let place = RedisPlace { password: self.redis_password.clone(), ..place };
         #[cfg(feature = "redis")]
         redis_options(Some(&place))?;
         Ok(Marker { back_end, redis: Some(place) })
     }
 
-    fn open_marked(&self, dir: &Path, marker: &Marker) -> Result<Store> {
-        Ok(Store::open(self.database(dir, marker)?, &self.options)?)
+    fn open_marked(&self, place: &Place, marker: &Marker) -> Result<Store> {
+        Ok(Store::open(self.database(place, marker)?, &self.options)?)
     }
 
-    fn database(&self, dir: &Path, marker: &Marker) -> Result<Arc<dyn Database>> {
-        let redis = marker.redis.clone().map(|place| match self.redis_urls.as_slice() {
-            [] => place,
-            urls => RedisPlace { urls: urls.to_vec(), ..place },
+    fn database(&self, place: &Place, marker: &Marker) -> Result<Arc<dyn Database>> {
+        let redis = marker.redis.clone().map(|place| {
+            let urls =
+                if self.redis_urls.is_empty() { place.urls } else { self.redis_urls.clone() };
+            RedisPlace { urls, password: self.redis_password.clone(), ..place }
         });
-        let path = database_path(dir);
         #[cfg(feature = "redis")]
         if self.is_reading && marker.back_end == BackEnd::Redis {
             use terrane::backends::redis::Redis;
             let options = redis_options(redis.as_ref())?.read_only();
             return Ok(Arc::new(Redis::open(options)?));
         }
-        // Without syncs a back-end may take back what was durable, as where it writes files anew when it closes.
-        let durability = if self.is_reading { Durability::Each } else { self.durability };
-        open_database(marker.back_end, &path, redis.as_ref(), durability)
+        if self.is_reading {
+            return open_to_read(place, marker.back_end);
+        }
+        let (disk, path) = (place.disk().clone(), place.path(DATABASE));
+        open_on(disk, marker.back_end, &path, redis.as_ref(), self.durability)
     }
 
-    /// Whether there is nothing, or only what an interrupted creation left.
-    fn check_empty(dir: &Path) -> Result<()> {
-        let entries = match fs::read_dir(dir) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            entries => entries.map_err(|error| Error::io(dir, error))?,
-        };
-        let is_begun = dir.join(MARKER_NEW).exists();
-        for entry in entries {
-            let entry = entry.map_err(|error| Error::io(dir, error))?;
-            let name = entry.file_name().to_string_lossy().into_owned();
+    /// Refuses a directory that has anything but what an interrupted creation left.
+    fn check_empty(place: &Place) -> Result<()> {
+        let is_begun = place.has(MARKER_NEW)?;
+        for (name, _) in place.entries()? {
             let is_ours = is_begun && (name == MARKER_NEW || name.starts_with(DATABASE));
             if name != LOCK && !is_ours {
-                return Err(Error::Foreign { dir: dir.to_owned(), name });
+                return Err(Error::Foreign { dir: place.dir().to_owned(), name });
             }
         }
         Ok(())
     }
 
     /// Removes what an interrupted creation has made of a database, which holds nothing.
-    fn clear(dir: &Path) -> Result<()> {
-        let entries = fs::read_dir(dir).map_err(|error| Error::io(dir, error))?;
-        for entry in entries {
-            let entry = entry.map_err(|error| Error::io(dir, error))?;
-            if !entry.file_name().as_encoded_bytes().starts_with(DATABASE.as_bytes()) {
-                continue;
+    fn clear(place: &Place) -> Result<()> {
+        for (name, kind) in place.entries()? {
+            if name.starts_with(DATABASE) {
+                place.remove_all(&place.path(&name), kind)?;
             }
-            let path = entry.path();
-            let removed =
-                if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
-            removed.map_err(|error| Error::io(&path, error))?;
         }
         Ok(())
     }
@@ -799,6 +941,7 @@ mod tests {
         let redis = RedisPlace {
             urls: vec!["redis://a:1/2".to_owned(), "redis://b".to_owned()],
             prefix: "terrane-00".to_owned(),
+            password: Password::InUrl,
         };
         for marker in [
             Marker { back_end: BackEnd::Sqlite, redis: None },

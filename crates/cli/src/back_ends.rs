@@ -1,8 +1,10 @@
 //! What commands on radix stores let their callers choose: back-ends and durabilities by name, and where Redis is.
 
+use std::path::PathBuf;
+
 use clap::{Args, ValueEnum};
 use terrane::backends::backend::Durability;
-use terrane_bench::radix_store::{BackEnd, Opening};
+use terrane_bench::radix_store::{BackEnd, Opening, Password};
 
 /// A back-end, by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -65,9 +67,26 @@ pub(crate) struct RedisArgs {
     /// the store names, which have no passwords
     #[arg(long, value_name = "URL", value_delimiter = ',')]
     pub(crate) redis_url: Vec<String>,
+    /// File whose first line is the password of the Redis servers; else the variable
+    /// `TERRANE_REDIS_PASSWORD`, if it is set. A password in a URL can be seen by every user of the
+    /// machine
+    #[arg(long, value_name = "FILE")]
+    pub(crate) redis_password_file: Option<PathBuf>,
 }
 
+/// The variable of the environment that may have the password of Redis.
+const PASSWORD_VARIABLE: &str = "TERRANE_REDIS_PASSWORD";
+
 impl RedisArgs {
+    /// Where the password is.
+    pub(crate) fn password(&self) -> Password {
+        if let Some(path) = &self.redis_password_file {
+            return Password::File(path.clone());
+        }
+        let variable = std::env::var(PASSWORD_VARIABLE).ok().filter(|text| !text.is_empty());
+        variable.map_or(Password::InUrl, Password::Text)
+    }
+
     /// How a store is opened that has this back-end, or any.
     pub(crate) fn opening(
         &self,
@@ -77,6 +96,7 @@ impl RedisArgs {
         Opening {
             back_end: back_end.map(BackEnd::from),
             redis_urls: self.redis_url.clone(),
+            redis_password: self.password(),
             durability: durability.into(),
             ..Opening::default()
         }
@@ -84,6 +104,11 @@ impl RedisArgs {
 
     /// How a store is opened that is only read.
     pub(crate) fn reading(&self) -> Opening {
-        Opening { redis_urls: self.redis_url.clone(), is_reading: true, ..Opening::default() }
+        Opening {
+            redis_urls: self.redis_url.clone(),
+            redis_password: self.password(),
+            is_reading: true,
+            ..Opening::default()
+        }
     }
 }

@@ -10,7 +10,7 @@ use terrane::io::{Disk, RealDisk};
 use terrane::{btree, verify};
 use terrane_bench::error::Class;
 use terrane_bench::meter;
-use terrane_bench::radix_store::{self, BackEnd, Marker, database_path};
+use terrane_bench::radix_store::{self, BackEnd, Marker, damage_of_files, database_path};
 
 use crate::back_ends::{DurabilityArg, RedisArgs};
 use crate::exit::Failure;
@@ -207,13 +207,17 @@ impl Checked {
         };
         self.backend = Some(marker.back_end.name());
         let database = database_path(dir);
-        if database.exists() {
-            self.check_files(&database, marker.back_end, quiet);
+        if self.check_files(&database, marker.back_end, quiet)? {
+            return Ok(());
         }
         let store = redis.reading().open(dir)?;
+        let checked = store.database().check();
         let report = store.verify();
         let trees = store.trees();
         store.close()?;
+        for rule in checked? {
+            self.note(&database, None, rule);
+        }
         let (report, trees) = (report?, trees?);
         for radix::Problem { place, rule } in report.problems {
             self.note(&database, Some(place), rule);
@@ -223,8 +227,15 @@ impl Checked {
         Ok(())
     }
 
-    /// The checks of our engines, which know their files. What makes them fail also makes the store fail to open, which tells it.
-    fn check_files(&mut self, database: &Path, back_end: BackEnd, quiet: bool) {
+    /// The checks of files by themselves. What makes those of our engines fail also makes the store
+    /// fail to open, which tells it. Answers whether the files are damaged so that they must not be
+    /// opened.
+    fn check_files(
+        &mut self,
+        database: &Path,
+        back_end: BackEnd,
+        quiet: bool,
+    ) -> radix_store::Result<bool> {
         let disk: Arc<dyn Disk> = RealDisk::auto();
         let mut bar = ByteBar::new("checking", quiet);
         let mut progress = |done, total| bar.set(done, total);
@@ -242,8 +253,17 @@ impl Checked {
                     self.note(&problem.path, None, problem.what.to_string());
                 }
             }
+            BackEnd::Lmdb => {
+                let damage = damage_of_files(back_end, database)?;
+                let is_damaged = !damage.is_empty();
+                for rule in damage {
+                    self.note(database, None, rule);
+                }
+                return Ok(is_damaged);
+            }
             _ => {}
         }
+        Ok(false)
     }
 
     fn text(&self) -> String {

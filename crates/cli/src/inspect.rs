@@ -379,7 +379,7 @@ impl Inspect {
         looker: &Looker,
         path: &Path,
     ) -> Result<Option<(Shown, String)>, Failure> {
-        if radix_store::is_store(path) {
+        if radix_store::is_store(path)? {
             self.refuse_page("a radix store")?;
             let described = check_radix::Described::read(path, &self.redis)?;
             let text = described.text();

@@ -396,7 +396,7 @@ impl StoreArgs {
     fn measure<T>(&self, engine: &'static str, report: T) -> Result<Measured<T>, Failure> {
         let store_bytes = match (self.engine, &self.store) {
             // Back-end memory does not write to it.
-            (EngineName::Radix, Some(dir)) if !radix_store::is_store(dir) => 0,
+            (EngineName::Radix, Some(dir)) if !radix_store::is_store(dir)? => 0,
             (EngineName::Memory, _) | (_, None) => 0,
             (_, Some(dir)) => meter::store_bytes(dir)
                 .map_err(|error| Failure::environment(format!("{}: {error}", dir.display())))?,

@@ -162,7 +162,7 @@ impl Verify {
             let repair = self.repair.then_some(loss);
             return btree::verify(&disk, &self.dir, repair, (self.json, self.quiet));
         }
-        if radix_store::is_store(&self.dir) {
+        if radix_store::is_store(&self.dir)? {
             let loss = if self.accept_loss { radix::Loss::Accepted } else { radix::Loss::Refused };
             let repair = self.repair.then_some(loss);
             return check_radix::verify(&self.dir, &self.redis, repair, (self.json, self.quiet));

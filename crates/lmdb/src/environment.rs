@@ -12,7 +12,9 @@
 //! What an open read transaction keeps between two calls is its number, the page numbers of its roots and its slot in the
 //! file of locks, which is another map.
 //!
-//! LMDB trusts the bytes of its file. Only what opening shows to be wrong is an error (its head, an end before its roots); other damage may show as wrong answers or stop the process.
+//! LMDB trusts the bytes of its file. Opening checks the heads, and that the file has the roots
+//! that they name. Other damage may show as wrong answers or end the process:
+//! [`check_file`](crate::check_file) finds it before the file is mapped.
 
 use std::fs::File;
 use std::ops::Bound;
@@ -28,6 +30,8 @@ use heed::{
 };
 use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
+
+use crate::check::{Finding, check_heads};
 
 /// Bytes of a buffer of zeros, with which a file is filled where the system cannot allocate.
 const ZEROS_BYTES: usize = 1 << 20;
@@ -89,6 +93,14 @@ impl From<heed::Error> for Failure {
     }
 }
 
+impl From<Finding> for Failure {
+    fn from(Finding { page, rule }: Finding) -> Self {
+        let place = page.map_or_else(String::new, |page| format!("page {page}: "));
+        let what = std::io::Error::new(std::io::ErrorKind::InvalidData, format!("{place}{rule}"));
+        Self { kind: Kind::Corrupted, source: heed::Error::Io(what) }
+    }
+}
+
 impl From<std::io::Error> for Failure {
     fn from(error: std::io::Error) -> Self {
         heed::Error::Io(error).into()
@@ -125,9 +137,23 @@ pub enum SyncMode {
     None,
 }
 
+/// Processes that change an environment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum EnvironmentAccess {
+    /// This process may.
+    #[default]
+    Write,
+    /// Other processes may: snapshots are noted in the file of locks.
+    Read,
+    /// Nobody does: snapshots are noted nowhere, and nothing is written.
+    ReadAlone,
+}
+
 /// How an environment is opened.
 #[derive(Debug, Clone)]
 pub struct EnvironmentOptions {
+    /// Processes that change it.
+    pub access: EnvironmentAccess,
     /// Bytes of the map, a multiple of the system's pages.
     pub map_bytes: usize,
     /// Slots of readers, over all processes.
@@ -189,7 +215,8 @@ impl Environment {
     /// Opens an environment; makes it if there is none.
     ///
     /// # Errors
-    /// What LMDB says; [`Kind::Corrupted`] also for a file that ends before its roots.
+    /// What LMDB says; [`Kind::Corrupted`] also for heads that break a rule, and a file that ends
+    /// before its roots.
     pub fn open(path: &Path, options: &EnvironmentOptions) -> Outcome<Self> {
         let mut flags = match options.sync {
             SyncMode::Full => EnvFlags::empty(),
@@ -199,18 +226,26 @@ impl Environment {
         };
         flags.set(EnvFlags::NO_SUB_DIR, !options.directory);
         flags.set(EnvFlags::NO_READ_AHEAD, !options.read_ahead);
-        flags.set(EnvFlags::WRITE_MAP, options.write_map);
-        check_roots(&data_path(path, options.directory))?;
+        let is_read_only = options.access != EnvironmentAccess::Write;
+        flags.set(EnvFlags::WRITE_MAP, options.write_map && !is_read_only);
+        flags.set(EnvFlags::READ_ONLY, is_read_only);
+        flags.set(EnvFlags::NO_LOCK, options.access == EnvironmentAccess::ReadAlone);
+        if let Some(finding) = check_heads(&data_path(path, options.directory))? {
+            return Err(finding.into());
+        }
         let mut open = EnvOpenOptions::new().read_txn_without_tls();
         open.map_size(options.map_bytes).max_readers(options.readers_max);
         open.max_dbs(options.tables_max);
         #[expect(unsafe_code, reason = "no safe way to open")]
-        // SAFETY: the files are LMDB's own, which locks them against other processes; heed refuses a second opening in
-        // this one. Flags that leave out syncs give up what a loss of power leaves, and no rule of memory. A map that is
-        // written is reached through LMDB only: no address of it leaves a call, see the module. Programs that change
-        // files of others behind their back are out of any program's reach.
+        // SAFETY: the files are LMDB's own, which locks them against other processes; heed refuses
+        // a second opening in this one. Flags that leave out syncs give up what a loss of power
+        // leaves, and no rule of memory. Without locks nobody writes, as the caller promises by
+        // `ReadAlone`. A map that is written is reached through LMDB only: no address of it leaves
+        // a call, see the module. The heads were checked above, and with them that the roots lie in
+        // the file. Pages below the roots are not: LMDB follows what a medium or another program
+        // has changed there, which `check_file` finds for a caller who cannot trust the bytes.
         let env = unsafe { open.flags(flags).open(path)? };
-        let (write_map, tables_max) = (options.write_map, options.tables_max);
+        let (write_map, tables_max) = (options.write_map && !is_read_only, options.tables_max);
         let inner = Inner { env, gate: RwLock::new(()), write_map, tables_max };
         if inner.write_map {
             inner.allocate(options.map_bytes as u64)?;
@@ -291,6 +326,23 @@ impl Environment {
         }
     }
 
+    /// Tables by their names, where they are there; none is made.
+    ///
+    /// # Errors
+    /// What LMDB says.
+    pub fn tables(&self, names: &[String]) -> Outcome<Vec<Option<EnvironmentTable>>> {
+        let txn = self.resizing(|| self.0.env.read_txn())?;
+        let _gate = self.0.shared();
+        let mut tables = Vec::with_capacity(names.len());
+        for name in names {
+            let table = self.0.env.open_database::<Bytes, Bytes>(&txn, Some(name))?;
+            tables.push(table.map(EnvironmentTable));
+        }
+        // Tables that a transaction has opened stay open after its commit only.
+        txn.commit()?;
+        Ok(tables)
+    }
+
     /// A transaction that writes. Waits for the one of another process or thread, with no limit of time; a thread that has
     /// one waits for ever.
     ///
@@ -368,6 +420,7 @@ impl Environment {
         }
         drop(File::create_new(file)?);
         let options = EnvironmentOptions {
+            access: EnvironmentAccess::Write,
             // Full pages are fewer, but for those that divide a large entry from the next.
             map_bytes: (2 * self.used_bytes() as usize).next_multiple_of(COPIED_BYTES)
                 + COPIED_BYTES,
@@ -761,56 +814,3 @@ impl Transaction {
 
 /// Where the flags of a table stand in its record, `MDB_db`: none for the plain order of keys and one value for each.
 const TABLE_FLAGS: std::ops::Range<usize> = 4..6;
-
-/// Bytes of a head of LMDB's that are looked at: page header, then `MDB_meta` of a 64-bit little-endian machine.
-const HEAD_BYTES: usize = 152;
-const HEAD_MAGIC: u64 = 0xBEEF_C0DE;
-/// The number that stands for no page.
-const NO_PAGE: u64 = u64::MAX;
-
-/// Checks that the roots that the newest head tells of lie within the file: LMDB would read past its end, which ends the
-/// process. What is no head of LMDB's is left to LMDB, which refuses it.
-fn check_roots(data: &Path) -> Outcome<()> {
-    let file = match File::open(data) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        file => file?,
-    };
-    let length = file.metadata()?.len();
-    let Some(first) = Head::read(&file, 0) else { return Ok(()) };
-    let newest = match Head::read(&file, first.page_bytes) {
-        Some(second) if second.transaction > first.transaction => second,
-        _ => first,
-    };
-    let within = |root: u64| {
-        let end = root.checked_add(1).and_then(|pages| pages.checked_mul(newest.page_bytes));
-        root == NO_PAGE || end.is_some_and(|end| end <= length)
-    };
-    if newest.roots.into_iter().all(within) {
-        return Ok(());
-    }
-    Err(heed::Error::Mdb(MdbError::Corrupted).into())
-}
-
-struct Head {
-    page_bytes: u64,
-    roots: [u64; 2],
-    transaction: u64,
-}
-
-impl Head {
-    fn read(file: &File, offset: u64) -> Option<Self> {
-        let mut bytes = [0; HEAD_BYTES];
-        file.read_exact_at(&mut bytes, offset).ok()?;
-        let field = |offset: usize, length: usize| {
-            bytes[offset..offset + length]
-                .iter()
-                .rev()
-                .fold(0, |sum, byte| sum << 8 | u64::from(*byte))
-        };
-        (field(16, 4) == HEAD_MAGIC).then(|| Self {
-            page_bytes: field(40, 4),
-            roots: [field(80, 8), field(128, 8)],
-            transaction: field(144, 8),
-        })
-    }
-}

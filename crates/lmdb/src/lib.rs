@@ -7,15 +7,23 @@
 //!
 //! Unsafe code: opening, since LMDB trusts that nobody else cuts or changes the file that it has mapped; moving the map; a
 //! transaction that owns what it borrows.
+//!
+//! LMDB has no checksums, and follows page numbers and offsets of its file unchecked. Opening
+//! checks the heads and the length of the file; [`check_file`] checks every page without mapping
+//! the file, and belongs before the opening of a file that a medium may have damaged. Damage
+//! between these checks can end the process or show as wrong answers.
 
 #![deny(unsafe_code)]
 
 // Bottom-up: a module imports only from modules above it.
+mod check;
+
 mod environment;
 
+pub use check::{Finding, check_file};
 pub use environment::{
-    Environment, EnvironmentOptions, EnvironmentTable, Failure, Kind, Outcome, PageLimit, Pair,
-    Snapshot, SyncMode, Transaction, data_path, lock_path,
+    Environment, EnvironmentAccess, EnvironmentOptions, EnvironmentTable, Failure, Kind, Outcome,
+    PageLimit, Pair, Snapshot, SyncMode, Transaction, data_path, lock_path,
 };
 pub use heed::EnvFlags;
 
@@ -51,9 +59,10 @@ impl Lmdb {
         let mut options = EnvOpenOptions::new();
         options.map_size(MAP_BYTES);
         #[expect(unsafe_code, reason = "no safe way to open")]
-        // SAFETY: a commit that is not synced is one that a loss of power may take. The files are LMDB's own, which
-        // locks them against other processes and refuses a second opening in this one; programs that change files of
-        // others behind their back are out of any program's reach.
+        // SAFETY: a commit that is not synced is one that a loss of power may take. The files are
+        // LMDB's own, which locks them against other processes and refuses a second opening in this
+        // one. Bytes that a program or a medium has changed behind LMDB's back are not checked:
+        // what is measured here is a file that the caller has made.
         let env = unsafe { options.flags(EnvFlags::NO_SYNC | EnvFlags::NO_READ_AHEAD).open(dir)? };
         let mut transaction = env.write_txn()?;
         let entries = env.create_database(&mut transaction, None)?;

@@ -6,8 +6,9 @@
 //!
 //! * A [`Reader`] is a snapshot: it answers as of the moment it was made, for as long as it lives, whatever is committed
 //!   meanwhile. Readers wait for nobody.
-//! * There is one [`Writer`] at a time; making another waits for it. A writer reads its own changes. What it changed
-//!   appears as a whole when [`Writer::commit`] returns, and not at all if it is dropped instead or the commit fails.
+//! * There is one [`Writer`] at a time; making another waits for it, and fails where the calling
+//!   thread itself has it. A writer reads its own changes. What it changed appears as a whole when
+//!   [`Writer::commit`] returns, and not at all if it is dropped instead or the commit fails.
 //! * A commit is as durable as the [`Guarantee`] of the database says once [`Database::settle`] has returned for it.
 //! * After an error whose cause has gone (a full disk, a busy or stopped server) the same database goes on; after a failed
 //!   fsync it refuses to write and says so.
@@ -16,6 +17,9 @@
 //! ignored.
 
 use std::fmt::{self, Debug};
+
+pub mod removals;
+pub mod turn;
 
 /// Bytes of a key at most, on every back-end; at least one.
 pub const KEY_BYTES_MAX: usize = 256;
@@ -373,7 +377,8 @@ pub trait Database: Debug + Send + Sync {
     /// The writer, when no other lives.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`], [`Error::Poisoned`]; [`Error::Busy`] where another process may have one, after the time that the
+    /// [`Error::ReadOnly`], [`Error::Poisoned`]; [`Error::Busy`] if this thread has one, which it
+    /// would wait for for ever, and where another process may have one, after the time that the
     /// back-end was told to wait; and those of the back-end.
     fn writer(&self) -> Result<Box<dyn Writer + '_>>;
 
@@ -409,6 +414,15 @@ pub trait Database: Debug + Send + Sync {
     /// # Errors
     /// Those of the back-end.
     fn disk_bytes(&self) -> Result<u64>;
+
+    /// Problems of what the back-end keeps, one a line, as far as the back-end can find any that
+    /// reading all entries does not show. Cost: may read everything.
+    ///
+    /// # Errors
+    /// Those of the back-end.
+    fn check(&self) -> Result<Vec<String>> {
+        Ok(Vec::new())
+    }
 
     /// Gives space that removed entries took back to the file system, as far as the back-end can.
     ///

@@ -11,15 +11,16 @@
 //! * The present does not change while a writer lives, but by its own commit.
 //! * No lock is held between two calls. A commit holds readers up for as long as it takes to enter its changes.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;
 use std::fmt;
 use std::mem;
 use std::ops::Bound;
-use std::sync::{
-    Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
-};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use crate::backend::removals::{Crossed, Removals};
+use crate::backend::turn::{Turn, TurnGuard};
 use crate::backend::{
     Counts, Cursor, Database, Durability, Entry, Error, Guarantee, PowerLoss, Reader, Receipt,
     Result, Table, Writer, check_entry, check_indexes,
@@ -55,8 +56,7 @@ impl Memory {
             shared: Arc::new(Shared {
                 indexes: indexes.iter().map(|&name| name.to_owned()).collect(),
                 state: RwLock::new(State { tables, ..State::default() }),
-                writing: Mutex::new(false),
-                written: Condvar::new(),
+                turn: Turn::default(),
             }),
         })
     }
@@ -100,13 +100,14 @@ impl Database for Memory {
 
     fn writer(&self) -> Result<Box<dyn Writer + '_>> {
         self.shared.read().open("writer")?;
-        let turn = Turn::wait(&self.shared);
+        let turn = self.shared.turn.take(NAME)?;
         // It may have been closed while this call waited.
         let state = self.shared.read();
         state.open("writer")?;
         let counts = state.counts();
-        let changes = counts.iter().map(|_| Changes::new()).collect();
-        Ok(Box::new(MemoryWriter { turn, changes, counts }))
+        let changes = vec![Changes::new(); counts.len()];
+        let removals = vec![RefCell::default(); counts.len()];
+        Ok(Box::new(MemoryWriter { shared: &self.shared, _turn: turn, changes, removals, counts }))
     }
 
     fn last_commit(&self) -> Option<u64> {
@@ -168,10 +169,8 @@ impl Database for Memory {
 struct Shared {
     indexes: Vec<String>,
     state: RwLock<State>,
-    /// Whether a writer lives.
-    writing: Mutex<bool>,
-    /// Told when `writing` becomes false.
-    written: Condvar,
+    /// The right to write.
+    turn: Turn,
 }
 
 impl Shared {
@@ -182,10 +181,6 @@ impl Shared {
 
     fn write(&self) -> RwLockWriteGuard<'_, State> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn writing(&self) -> MutexGuard<'_, bool> {
-        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The number of a table, with which [`State::tables`] and the counts of readers are indexed.
@@ -199,29 +194,6 @@ impl Shared {
                 .map(|index| index + 1)
                 .ok_or_else(|| Error::UnknownIndex { name: name.to_owned() }),
         }
-    }
-}
-
-/// The right to write; giving it up lets the next writer in.
-struct Turn<'a> {
-    shared: &'a Shared,
-}
-
-impl<'a> Turn<'a> {
-    fn wait(shared: &'a Shared) -> Self {
-        let mut writing = shared.writing();
-        while *writing {
-            writing = shared.written.wait(writing).unwrap_or_else(PoisonError::into_inner);
-        }
-        *writing = true;
-        Self { shared }
-    }
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        *self.shared.writing() = false;
-        self.shared.written.notify_one();
     }
 }
 
@@ -516,9 +488,12 @@ impl Reader for MemoryReader {
 }
 
 struct MemoryWriter<'a> {
-    turn: Turn<'a>,
+    shared: &'a Shared,
+    _turn: TurnGuard<'a>,
     /// By table.
     changes: Vec<Changes>,
+    /// Ranges of removals that cursors jump over, by table.
+    removals: Vec<RefCell<Removals<Key>>>,
     /// Of what it sees, by table.
     counts: Vec<u64>,
 }
@@ -526,7 +501,7 @@ struct MemoryWriter<'a> {
 impl MemoryWriter<'_> {
     /// What it sees of a key.
     fn find(&self, table: usize, key: &[u8]) -> Result<Option<Value>> {
-        let state = self.turn.shared.read();
+        let state = self.shared.read();
         state.open("get")?;
         match self.changes.get(table).and_then(|changes| changes.get(key)) {
             Some(change) => Ok(change.clone()),
@@ -536,9 +511,12 @@ impl MemoryWriter<'_> {
 
     fn change(&mut self, table: usize, key: &[u8], value: Option<Value>) -> Result<()> {
         let was = self.find(table, key)?.is_some();
-        if let (Some(changes), Some(count)) =
-            (self.changes.get_mut(table), self.counts.get_mut(table))
+        if let (Some(changes), Some(removals), Some(count)) =
+            (self.changes.get_mut(table), self.removals.get_mut(table), self.counts.get_mut(table))
         {
+            if value.is_some() {
+                removals.get_mut().bind(key, changes);
+            }
             *count = *count + u64::from(value.is_some()) - u64::from(was);
             changes.insert(Key::from(key), value);
         }
@@ -548,19 +526,19 @@ impl MemoryWriter<'_> {
 
 impl Reader for MemoryWriter<'_> {
     fn get(&self, table: Table<'_>, key: &[u8]) -> Result<Option<Vec<u8>>> {
-        let value = self.find(self.turn.shared.table(table)?, key)?;
+        let value = self.find(self.shared.table(table)?, key)?;
         Ok(value.map(|value| value.to_vec()))
     }
 
     fn cursor(&self, table: Table<'_>) -> Result<Box<dyn Cursor + '_>> {
-        let table = self.turn.shared.table(table)?;
-        self.turn.shared.read().open("cursor")?;
+        let table = self.shared.table(table)?;
+        self.shared.read().open("cursor")?;
         Ok(Box::new(MemoryCursor { view: self, table, gap: Gap::First }))
     }
 
     fn count(&self, table: Table<'_>) -> Result<u64> {
-        let table = self.turn.shared.table(table)?;
-        self.turn.shared.read().open("count")?;
+        let table = self.shared.table(table)?;
+        self.shared.read().open("count")?;
         Ok(self.counts.get(table).copied().unwrap_or_default())
     }
 }
@@ -568,18 +546,17 @@ impl Reader for MemoryWriter<'_> {
 impl Writer for MemoryWriter<'_> {
     fn overwrite(&mut self, table: Table<'_>, key: &[u8], value: &[u8]) -> Result<()> {
         check_entry(key, value)?;
-        let table = self.turn.shared.table(table)?;
+        let table = self.shared.table(table)?;
         self.change(table, key, Some(Value::from(value)))
     }
 
     fn remove(&mut self, table: Table<'_>, key: &[u8]) -> Result<()> {
-        let table = self.turn.shared.table(table)?;
+        let table = self.shared.table(table)?;
         self.change(table, key, None)
     }
 
     fn commit(self: Box<Self>) -> Result<Receipt> {
-        let Self { turn, changes, .. } = *self;
-        turn.shared.write().commit(changes)
+        self.shared.write().commit(self.changes)
     }
 }
 
@@ -657,8 +634,25 @@ impl View for MemoryReader {
 
 impl View for MemoryWriter<'_> {
     fn step(&self, table: usize, gap: &Gap, way: Way) -> Result<Option<(Key, Value)>> {
-        let state = self.turn.shared.read();
-        let mut gap = gap.clone();
+        let mut crossed = Crossed::default();
+        let found = self.step_over(table, gap.clone(), way, &mut crossed);
+        if let Some(removals) = self.removals.get(table) {
+            removals.borrow_mut().note(&crossed);
+        }
+        found
+    }
+}
+
+impl MemoryWriter<'_> {
+    /// The next entry from `gap`; notes the removals that the step crosses.
+    fn step_over(
+        &self,
+        table: usize,
+        mut gap: Gap,
+        way: Way,
+        crossed: &mut Crossed<Key>,
+    ) -> Result<Option<(Key, Value)>> {
+        let state = self.shared.read();
         loop {
             let committed = state.step(table, &gap, way, state.present)?;
             let changes = self.changes.get(table);
@@ -679,9 +673,28 @@ impl View for MemoryWriter<'_> {
             };
             match value {
                 Some(value) => return Ok(Some((key, value))),
-                None => gap = Gap::past(key, way),
+                None => gap = Gap::past(self.far_end(table, key, way, crossed), way),
             }
         }
+    }
+}
+
+impl MemoryWriter<'_> {
+    /// The last key, for a cursor that goes this way, of the removals that are known to follow
+    /// `key` without a gap.
+    fn far_end(&self, table: usize, key: Key, way: Way, crossed: &mut Crossed<Key>) -> Key {
+        let Some(removals) = self.removals.get(table) else { return key };
+        let removals = removals.borrow();
+        let Some((first, last)) = removals.range_of(&key) else {
+            crossed.step(&key);
+            return key;
+        };
+        let far = match way {
+            Way::Forward => last,
+            Way::Backward => first,
+        };
+        crossed.jump(&key, far);
+        Arc::clone(far)
     }
 }
 
@@ -724,5 +737,47 @@ impl Cursor for MemoryCursor<'_> {
 
     fn prev(&mut self) -> Result<Option<Entry>> {
         self.step(Way::Backward)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A writer that looked beside each of its removals crossed all of them each time.
+    #[test]
+    fn a_cursor_of_a_writer_notes_the_removals_that_it_crosses() {
+        let memory = Memory::new(&[]).unwrap();
+        let mut writer = memory.writer().unwrap();
+        (1..100).for_each(|key| writer.overwrite(Table::Main, &[key], &[1]).unwrap());
+        writer.commit().unwrap();
+
+        let counts = memory.shared.read().counts();
+        let mut writer = MemoryWriter {
+            shared: &memory.shared,
+            _turn: memory.shared.turn.take(NAME).unwrap(),
+            changes: vec![Changes::new()],
+            removals: vec![RefCell::default()],
+            counts,
+        };
+        for key in 2..99 {
+            writer.remove(Table::Main, &[key]).unwrap();
+            let mut cursor = writer.cursor(Table::Main).unwrap();
+            cursor.seek(&[key]).unwrap();
+            assert_eq!(cursor.prev().unwrap().unwrap().0, [1]);
+            cursor.seek(&[2]).unwrap();
+            assert_eq!(cursor.next().unwrap().unwrap().0, [key + 1]);
+        }
+        {
+            let removals = writer.removals[0].borrow();
+            let (first, last) = removals.range_of(&[50]).unwrap();
+            assert_eq!((&first[..], &last[..]), (&[2][..], &[98][..]));
+        }
+
+        writer.overwrite(Table::Main, &[50], &[2]).unwrap();
+        let mut cursor = writer.cursor(Table::Main).unwrap();
+        let keys: Vec<u8> =
+            std::iter::from_fn(|| cursor.next().unwrap()).map(|(key, _)| key[0]).collect();
+        assert_eq!(keys, [1, 50, 99]);
     }
 }

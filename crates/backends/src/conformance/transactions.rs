@@ -72,6 +72,20 @@ pub(super) fn own_reads(trial: &mut Trial<'_>) -> Outcome {
     model.check_present("after the commits", &*database)
 }
 
+/// A thread that has a writer gets no other one, and is not left waiting for itself.
+pub(super) fn one_writer_of_a_thread(trial: &mut Trial<'_>) -> Outcome {
+    let database = trial.fresh()?;
+    let mut model = Model::default();
+    let mut writer = ok("make a writer", database.writer())?;
+    apply("a change", &mut *writer, &mut model, &FIRST)?;
+    refused("make another writer", database.writer().map(drop), "Busy", |error| {
+        matches!(error, Error::Busy { .. })
+    })?;
+    ok("commit", writer.commit())?;
+    commit("write", &*database, &mut model, &SECOND)?;
+    model.check_present("after a writer that was refused", &*database)
+}
+
 /// A call that is refused leaves the transaction as it was, and it can be committed.
 pub(super) fn refused_calls(trial: &mut Trial<'_>) -> Outcome {
     let database = trial.fresh()?;

@@ -23,6 +23,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use ::redis::Value;
+use terrane_merkle::backend::turn::{Turn, TurnGuard};
 use terrane_merkle::backend::{Counts, Durability, Error, Receipt, Result};
 
 use super::facts::Facts;
@@ -109,7 +110,6 @@ struct State {
     begun: u64,
     undo: Undo,
     flight: Option<Flight>,
-    has_writer: bool,
     /// When the lease began for the last time.
     renewed: Instant,
     end: Option<End>,
@@ -133,6 +133,8 @@ pub(crate) struct Core {
     pub(crate) token: String,
     pub(crate) value_bytes_max: usize,
     state: Mutex<State>,
+    /// The right to write.
+    turn: Turn,
     changed: Condvar,
     /// Held by who finds out about a lost answer.
     finding_out: Mutex<()>,
@@ -166,7 +168,6 @@ impl Core {
             begun: 0,
             undo: Undo::new(keys.tables()),
             flight: None,
-            has_writer: false,
             renewed: Instant::now(),
             end: None,
         };
@@ -178,6 +179,7 @@ impl Core {
             token,
             options,
             state: Mutex::new(state),
+            turn: Turn::default(),
             changed: Condvar::new(),
             finding_out: Mutex::new(()),
             transactions: AtomicU64::new(0),
@@ -239,29 +241,14 @@ impl Core {
     }
 
     /// The writer begins, when no other does: the commit that it starts from.
-    pub(crate) fn begin_writing(&self) -> Result<u64> {
+    pub(crate) fn begin_writing(&self) -> Result<(u64, TurnGuard<'_>)> {
         self.is_open("writer")?;
         if self.options.read_only {
             return Err(Error::ReadOnly { back_end: NAME });
         }
-        let mut state = self.state();
-        while state.has_writer {
-            state = self.wait(state);
-        }
-        state.has_writer = true;
-        drop(state);
-        let version =
-            self.keep_lock().and_then(|()| Ok(self.certain_state("writer", true)?.version));
-        if version.is_err() {
-            self.end_writing();
-        }
-        version
-    }
-
-    /// It ends.
-    pub(crate) fn end_writing(&self) {
-        self.state().has_writer = false;
-        self.changed.notify_all();
+        let turn = self.turn.take(NAME)?;
+        self.keep_lock()?;
+        Ok((self.certain_state("writer", true)?.version, turn))
     }
 
     /// The state, once it is known what the server has. `is_still` waits for any commit on its way, else only for one that a

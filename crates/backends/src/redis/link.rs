@@ -240,7 +240,19 @@ impl Link {
         }
     }
 
+    /// Connects; a signal, or a machine that stood still, ends a wait of the handshake, which can
+    /// begin anew.
     fn connect(&self) -> ::redis::RedisResult<Connection> {
+        for _ in 1..ATTEMPTS_MAX {
+            match self.connect_once() {
+                Err(error) if is_passing(&error) => {}
+                connected => return connected,
+            }
+        }
+        self.connect_once()
+    }
+
+    fn connect_once(&self) -> ::redis::RedisResult<Connection> {
         let options = &self.options;
         match &self.client {
             Client::Server(client) => {
@@ -263,17 +275,30 @@ impl Link {
     }
 }
 
+/// Whether a handshake that failed so may succeed at once: the wait for the server's answer to
+/// `HELLO`, `AUTH` or `SELECT` ended early, and not since nobody is there or the server refused.
+fn is_passing(error: &RedisError) -> bool {
+    error.is_io_error() && !error.is_timeout() && !error.is_connection_refusal()
+}
+
 fn client(options: &Options) -> ::redis::RedisResult<Client> {
     if options.cluster {
         let urls = options.urls.iter().map(String::as_str);
         let client = ClusterClient::builder(urls)
             .retries(CLUSTER_RETRIES)
             .connection_timeout(options.connect_timeout)
-            .response_timeout(options.read_timeout)
-            .build()?;
+            .response_timeout(options.read_timeout);
+        let client = match &options.password {
+            Some(password) => client.password(password).build()?,
+            None => client.build()?,
+        };
         return Ok(Client::Cluster(Box::new(client)));
     }
     let mut info = options.urls[0].as_str().into_connection_info()?;
+    if let Some(password) = &options.password {
+        let settings = info.redis_settings().clone().set_password(password);
+        info = info.set_redis_settings(settings);
+    }
     if let Some(number) = options.database {
         let settings = info.redis_settings().clone().set_db(number);
         info = info.set_redis_settings(settings);

@@ -18,6 +18,7 @@ pub struct Options {
     pub(crate) urls: Vec<String>,
     pub(crate) cluster: bool,
     pub(crate) prefix: String,
+    pub(crate) password: Option<String>,
     pub(crate) database: Option<i64>,
     pub(crate) pool: usize,
     pub(crate) connect_timeout: Duration,
@@ -42,6 +43,7 @@ impl Options {
             urls,
             cluster,
             prefix: "terrane".to_owned(),
+            password: None,
             database: None,
             pool: 8,
             connect_timeout: Duration::from_secs(5),
@@ -71,6 +73,13 @@ impl Options {
     #[must_use]
     pub fn with_prefix(self, prefix: impl Into<String>) -> Self {
         Self { prefix: prefix.into(), ..self }
+    }
+
+    /// The password, which goes before those that the URLs have: a URL may be seen by others, as in
+    /// the arguments of a process.
+    #[must_use]
+    pub fn with_password(self, password: Option<String>) -> Self {
+        Self { password, ..self }
     }
 
     /// The number of the database, which goes before the one that the URL names. A cluster has number 0 only.

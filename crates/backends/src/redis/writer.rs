@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
+use terrane_merkle::backend::turn::TurnGuard;
 use terrane_merkle::backend::{Cursor, Error, Reader, Receipt, Result, Table, Writer, check_entry};
 
 use super::core::{Core, Page, PageRange, Stand};
@@ -15,12 +16,13 @@ pub(crate) struct Transaction<'a> {
     core: &'a Core,
     version: u64,
     changes: Changes,
+    _turn: TurnGuard<'a>,
 }
 
 impl<'a> Transaction<'a> {
     pub(crate) fn new(core: &'a Core) -> Result<Self> {
-        let version = core.begin_writing()?;
-        Ok(Self { core, version, changes: vec![BTreeMap::new(); core.keys.tables()] })
+        let (version, turn) = core.begin_writing()?;
+        Ok(Self { core, version, changes: vec![BTreeMap::new(); core.keys.tables()], _turn: turn })
     }
 
     fn stand(&self) -> Stand {
@@ -30,12 +32,6 @@ impl<'a> Transaction<'a> {
     fn enter(&self, table: Table<'_>) -> Result<usize> {
         self.core.is_open("transaction")?;
         self.core.options.table(table)
-    }
-}
-
-impl Drop for Transaction<'_> {
-    fn drop(&mut self) {
-        self.core.end_writing();
     }
 }
 

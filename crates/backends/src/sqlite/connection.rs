@@ -1,6 +1,8 @@
 //! One connection to SQLite: its settings, set and read back, and the statements that are run on tables.
 
 use std::ops::Bound;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +10,7 @@ use rusqlite::types::FromSql;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Row, ffi};
 use terrane_merkle::backend::{Entry, Error, Result, Source};
 
+use super::options::Reading;
 use super::{AutoVacuum, JournalMode, NAME, SqliteOptions, SqlitePlace, Synchronous};
 use crate::names::IndexNames;
 use crate::paging::PAGE_BYTES;
@@ -132,17 +135,27 @@ impl Connected {
     pub(super) fn open(
         options: &SqliteOptions,
         tables: &Arc<[TableStatements]>,
+        reading: Option<Reading>,
         is_first: bool,
     ) -> Result<Self> {
         let open_error = |error| error_of("open", error);
         let connection = match &options.place {
             SqlitePlace::Memory => Connection::open_in_memory(),
-            SqlitePlace::File(path) => Connection::open_with_flags(path, open_flags(options)),
+            SqlitePlace::File(path) if reading == Some(Reading::Immutable) => {
+                Connection::open_with_flags(immutable_uri(path), open_flags(options, reading))
+            }
+            SqlitePlace::File(path) => {
+                Connection::open_with_flags(path, open_flags(options, reading))
+            }
         };
         let connection = connection.map_err(open_error)?;
         connection.set_prepared_statement_cache_capacity(STATEMENTS_MAX);
         connection.busy_timeout(options.busy_timeout).map_err(open_error)?;
         let connected = Self { connection, tables: Arc::clone(tables) };
+        if reading.is_some() {
+            connected.set_options_of_reading(options)?;
+            return Ok(connected);
+        }
         if is_first {
             connected.set_options_of_file(options)?;
         }
@@ -188,6 +201,27 @@ impl Connected {
         Ok(())
     }
 
+    /// Sets what has a meaning where nothing is written.
+    fn set_options_of_reading(&self, options: &SqliteOptions) -> Result<()> {
+        self.set_checked("cache_size", -(options.cache_bytes / 1024).cast_signed())?;
+        self.set_checked("mmap_size", options.mmap_bytes.cast_signed())?;
+        self.set_checked("cell_size_check", 1)?;
+        self.set_checked("trusted_schema", 0)
+    }
+
+    /// Findings of SQLite in the file, one a line.
+    ///
+    /// # Errors
+    /// Those of SQLite.
+    pub(super) fn integrity(&self) -> Result<Vec<String>> {
+        let check = || -> rusqlite::Result<Vec<String>> {
+            let mut statement = self.connection.prepare("PRAGMA integrity_check(1000)")?;
+            let lines = statement.query_map([], |row| row.get::<_, String>(0))?;
+            lines.filter(|line| !matches!(line, Ok(line) if line == "ok")).collect()
+        };
+        check().map_err(|error| error_of("check", error))
+    }
+
     fn set(&self, pragma: &str, value: impl rusqlite::ToSql) -> Result<()> {
         self.connection
             .pragma_update(None, pragma, value)
@@ -224,6 +258,32 @@ impl Connected {
             .map_err(|error| error_of("pragma", error))
     }
 
+    /// Looks whether all tables are there with our columns.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if one is not; those of SQLite.
+    pub(super) fn check_tables(&self) -> Result<()> {
+        self.tables.iter().try_for_each(|table| self.check_table(table))
+    }
+
+    fn check_table(&self, table: &TableStatements) -> Result<()> {
+        let shape: Option<String> = self
+            .connection
+            .query_row(
+                "SELECT group_concat(name || ':' || type || ':' || pk, ',') FROM pragma_table_info(?1)",
+                [&table.name],
+                |row| row.get(0),
+            )
+            .map_err(|error| error_of("open tables", error))?;
+        if shape.as_deref() != Some("key:BLOB:1,value:BLOB:0") {
+            let found = if shape.is_some() { "a table of other columns" } else { "no table" };
+            let why =
+                format!("the file has {found} of the name {}; take another prefix", table.name);
+            return Err(unsupported("table_prefix", why));
+        }
+        Ok(())
+    }
+
     /// Makes tables that are not there, and looks whether those that are have our columns.
     ///
     /// # Errors
@@ -232,22 +292,7 @@ impl Connected {
         self.run("open tables", "BEGIN IMMEDIATE")?;
         let created = self.tables.iter().try_for_each(|table| {
             self.run("open tables", &table.create)?;
-            let shape: String = self
-                .connection
-                .query_row(
-                    "SELECT group_concat(name || ':' || type || ':' || pk, ',') FROM pragma_table_info(?1)",
-                    [&table.name],
-                    |row| row.get(0),
-                )
-                .map_err(|error| error_of("open tables", error))?;
-            if shape != "key:BLOB:1,value:BLOB:0" {
-                let why = format!(
-                    "the file has a table {} of other columns; take another prefix",
-                    table.name
-                );
-                return Err(unsupported("table_prefix", why));
-            }
-            Ok(())
+            self.check_table(table)
         });
         match created.and_then(|()| self.run("open tables", "COMMIT")) {
             Ok(()) => Ok(()),
@@ -448,7 +493,30 @@ impl Connected {
     }
 }
 
-fn open_flags(options: &SqliteOptions) -> OpenFlags {
+/// The file of this path, as one that nobody changes.
+fn immutable_uri(path: &Path) -> String {
+    let bytes = path.as_os_str().as_bytes();
+    let name = bytes.iter().fold(String::new(), |name, byte| match byte {
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'_' | b'-' => {
+            name + &char::from(*byte).to_string()
+        }
+        _ => name + &format!("%{byte:02X}"),
+    });
+    format!("file:{name}?immutable=1")
+}
+
+fn open_flags(options: &SqliteOptions, reading: Option<Reading>) -> OpenFlags {
+    match reading {
+        None => {}
+        Some(Reading::Shared) => {
+            return OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        }
+        Some(Reading::Immutable) => {
+            return OpenFlags::SQLITE_OPEN_READ_ONLY
+                | OpenFlags::SQLITE_OPEN_NO_MUTEX
+                | OpenFlags::SQLITE_OPEN_URI;
+        }
+    }
     let mut flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     flags.set(OpenFlags::SQLITE_OPEN_CREATE, options.create);
     flags

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use terrane_merkle::backend::{Durability, Error, Guarantee, PowerLoss, Result, is_index_name};
 
-use super::NAME;
 use super::connection::{BUSY_TIMEOUT_MAX, back_end_error};
+use super::{FILES, NAME};
+use crate::own_file::with_suffix;
 
 /// Connections that are kept for snapshots when none is asked for; Transact's figure.
 pub(super) const POOL_DEFAULT: usize = 10;
@@ -120,6 +121,15 @@ pub struct SqliteOptions {
     pub unsafe_journal_off: bool,
 }
 
+/// How a file is read that is not written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reading {
+    /// Other processes may write it.
+    Shared,
+    /// Nobody writes it, and nothing is written beside it.
+    Immutable,
+}
+
 impl SqliteOptions {
     /// A file, with a log that is synced at each commit.
     pub fn file(path: impl Into<PathBuf>) -> Self {
@@ -139,6 +149,44 @@ impl SqliteOptions {
             pages_max: None,
             network_wal: NetworkWal::Refuse,
             unsafe_journal_off: false,
+        }
+    }
+
+    /// How a file that is there can be read without being written.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if there is a log that cannot be read without writing beside it;
+    /// those of the system.
+    pub(super) fn reading(&self) -> Result<Reading> {
+        let SqlitePlace::File(path) = &self.place else {
+            let why = "the database is in memory: nobody else can have written it".to_owned();
+            return Err(Error::Unsupported { back_end: NAME, option: "place".into(), why });
+        };
+        let path = FILES.canonical(path)?;
+        if !FILES.check(&path)? {
+            let error = std::io::Error::from(std::io::ErrorKind::NotFound);
+            return Err(back_end_error("open", error));
+        }
+
+        let has_bytes = |suffix| match with_suffix(&path, suffix).metadata() {
+            Ok(metadata) => Ok(metadata.len() > 0),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(back_end_error("stat", error)),
+        };
+        let can_write = FILES.can_write(path.parent().unwrap_or(Path::new("/")))?;
+        let has_log = has_bytes("-wal")? || has_bytes("-journal")?;
+        match (can_write, has_log) {
+            (true, _) => Ok(Reading::Shared),
+            (false, false) => Ok(Reading::Immutable),
+            (false, true) if FILES.check(&with_suffix(&path, "-shm"))? => Ok(Reading::Shared),
+            (false, true) => {
+                let why = format!(
+                    "{} has a log that cannot be read without writing beside it: copy all its files to a directory that can \
+                     be written",
+                    path.display()
+                );
+                Err(Error::Unsupported { back_end: NAME, option: "path".into(), why })
+            }
         }
     }
 
@@ -192,6 +240,12 @@ impl SqliteOptions {
                 }
             }
             SqlitePlace::File(path) => {
+                let path = FILES.canonical(path)?;
+                for suffix in ["", "-wal", "-shm", "-journal"] {
+                    FILES.check(&with_suffix(&path, suffix))?;
+                }
+                options.place = SqlitePlace::File(path.clone());
+                let path = &path;
                 let file_system = network_file_system(path)?;
                 options.journal_mode =
                     journal_on(options.journal_mode, file_system, options.network_wal)?;

@@ -52,6 +52,7 @@ const CAUGHT: &[(Flaw, &str)] = &[
     (Flaw::Forgets, "histories"),
     (Flaw::BatchCut, "large transactions"),
     (Flaw::WritersBeside, "one writer"),
+    (Flaw::WritersBeside, "one writer of a thread"),
     (Flaw::HalfCommits, "whole commits for readers"),
     (Flaw::Forgets, "reopening"),
     (Flaw::DropCommits, "reopening"),

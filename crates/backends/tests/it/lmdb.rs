@@ -7,8 +7,8 @@ use std::sync::Arc;
 use tempfile::TempDir;
 use terrane_backends::backend::{Database, Durability, Error, PowerLoss, Result, Table};
 use terrane_backends::conformance::{Extent, RULES, Subject, check};
-use terrane_backends::lmdb::{LmdbDatabase, LmdbGrowth, LmdbOptions, SyncMode};
-use terrane_lmdb::{Environment, EnvironmentOptions};
+use terrane_backends::lmdb::{LmdbDatabase, LmdbGrowth, LmdbOptions, SyncMode, check_file};
+use terrane_lmdb::{Environment, EnvironmentAccess, EnvironmentOptions};
 
 use crate::numbered::{extent, key, keys, put, setting};
 
@@ -419,6 +419,7 @@ fn compaction_fills_pages_unless_others_have_tables_in_the_file() {
         writer.commit().unwrap();
         drop(database);
         let options = EnvironmentOptions {
+            access: EnvironmentAccess::Write,
             map_bytes: 16 << 20,
             readers_max: 8,
             tables_max: 8,
@@ -560,4 +561,134 @@ fn snapshots_beside_a_process_that_writes_are_whole_commits() {
     }
     drop(writing.stdin.take());
     assert!(writing.wait().unwrap().success());
+}
+
+/// A database that was opened by two hard links had two files of locks, and so two writers at once:
+/// each lost commits of the other.
+#[test]
+fn a_file_with_two_names_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let [one, other] = ["one", "other"].map(|name| folder.path().join(name));
+    let database = LmdbDatabase::open(&one, &[], &LmdbOptions::default()).unwrap();
+    put(&database, 0..3, b"1").unwrap();
+    std::fs::hard_link(&one, &other).unwrap();
+    drop(database);
+
+    for path in [&one, &other] {
+        let refused = LmdbDatabase::open(path, &[], &LmdbOptions::default());
+        assert!(matches!(&refused, Err(Error::Unsupported { .. })), "{refused:?}");
+        let refused = LmdbDatabase::open_read_only(path, &[], &LmdbOptions::default());
+        assert!(matches!(&refused, Err(Error::Unsupported { .. })), "{refused:?}");
+    }
+    std::fs::remove_file(&other).unwrap();
+    let database = LmdbDatabase::open(&one, &[], &LmdbOptions::default()).unwrap();
+    assert_eq!(keys(&*database.reader().unwrap()), [0, 1, 2]);
+}
+
+/// LMDB follows a link in a path and this program did not, so that the file of locks was looked for
+/// beside the link.
+#[test]
+fn a_database_is_measured_and_compacted_through_a_link() {
+    let folder = tempfile::tempdir().unwrap();
+    let [real, link] = ["real", "link"].map(|name| folder.path().join(name));
+    LmdbDatabase::open(&real, &[], &LmdbOptions::default()).unwrap();
+    std::os::unix::fs::symlink("real", &link).unwrap();
+
+    let database = LmdbDatabase::open(&link, &[], &LmdbOptions::default()).unwrap();
+    put(&database, 0..2_000, &[7; 100]).unwrap();
+    assert!(database.disk_bytes().unwrap() > 200_000);
+    database.compact().unwrap();
+    assert!(link.is_symlink() && !real.is_symlink());
+    assert_eq!(keys(&*database.reader().unwrap()).len(), 2_000);
+}
+
+/// LMDB makes its file of locks by name, and would write through a link.
+#[test]
+fn files_of_locks_that_are_links_are_refused_and_not_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let [path, locks, victim] =
+        ["data", "data-lock", "victim"].map(|name| folder.path().join(name));
+    std::fs::write(&victim, b"mine").unwrap();
+    for make in
+        [std::fs::hard_link, |from: &PathBuf, to: &PathBuf| std::os::unix::fs::symlink(from, to)]
+    {
+        make(&victim, &locks).unwrap();
+        let refused = LmdbDatabase::open(&path, &[], &LmdbOptions::default());
+        assert!(matches!(&refused, Err(Error::Unsupported { .. })), "{refused:?}");
+        assert_eq!(std::fs::read(&victim).unwrap(), b"mine");
+        std::fs::remove_file(&locks).unwrap();
+    }
+}
+
+/// A file with pages of every kind: branches, leaves, long values, a free list.
+fn file_of_every_kind(path: &Path) -> Vec<u8> {
+    let options = LmdbOptions { sync: SyncMode::None, ..LmdbOptions::default() };
+    let database = LmdbDatabase::open(path, &["one"], &options).unwrap();
+    put(&database, 0..600, &[7; 60]).unwrap();
+    put(&database, 0..20, &[8; 9_000]).unwrap();
+    let mut writer = database.writer().unwrap();
+    (10..400).for_each(|number| writer.remove(Table::Main, &key(number)).unwrap());
+    writer.put(Table::Index("one"), b"key", b"value").unwrap();
+    writer.commit().unwrap();
+    drop(database);
+    std::fs::read(path).unwrap()
+}
+
+/// One flipped bit in a page number or an offset ended the process that verified the file, by
+/// SIGSEGV or SIGBUS.
+#[test]
+fn no_flipped_bit_that_the_check_passes_ends_the_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data");
+    let whole = file_of_every_kind(&path);
+    assert_eq!(check_file(&path).unwrap(), []);
+
+    let (mut found, mut passed) = (0, 0);
+    let page_bytes = 4096;
+    for page in 0..whole.len() / page_bytes {
+        // Headers and lists of nodes are where most damage is done; few bits of the rest.
+        let rest = (48 * 8..8 * page_bytes).step_by(2_311).map(|bit| bit + page % 64);
+        for bit in (page % 11..48 * 8).step_by(11).chain(rest) {
+            let mut damaged = whole.clone();
+            damaged[page * page_bytes + bit / 8] ^= 1 << (bit % 8);
+            std::fs::write(&path, &damaged).unwrap();
+            if !check_file(&path).unwrap().is_empty() {
+                found += 1;
+                continue;
+            }
+            passed += 1;
+            let Ok(database) = LmdbDatabase::open(&path, &["one"], &LmdbOptions::default()) else {
+                continue;
+            };
+            let reader = database.reader().unwrap();
+            for table in [Table::Main, Table::Index("one")] {
+                let mut cursor = reader.cursor(table).unwrap();
+                while let Ok(Some(_)) = cursor.next() {}
+            }
+        }
+    }
+    assert!(found > 200 && passed > 100, "{found} found, {passed} passed");
+}
+
+/// Reads what another handle, or process, writes.
+#[test]
+fn a_database_is_read_without_being_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data");
+    let options = LmdbOptions::default();
+    assert!(LmdbDatabase::open_read_only(&path, &[], &options).is_err());
+    assert!(std::fs::read_dir(folder.path()).unwrap().next().is_none(), "nothing is made");
+    let database = LmdbDatabase::open(&path, &["one"], &options).unwrap();
+    put(&database, 0..3, b"1").unwrap();
+    drop(database);
+
+    let before = std::fs::read(&path).unwrap();
+    let missing = LmdbDatabase::open_read_only(&path, &["other"], &options);
+    assert!(matches!(missing, Err(Error::Unsupported { .. })));
+    let database = LmdbDatabase::open_read_only(&path, &["one"], &options).unwrap();
+    assert_eq!(keys(&*database.reader().unwrap()), [0, 1, 2]);
+    let refused = [database.writer().map(drop), database.compact(), database.sync()];
+    assert!(refused.iter().all(|call| matches!(call, Err(Error::ReadOnly { .. }))), "{refused:?}");
+    drop(database);
+    assert_eq!(std::fs::read(&path).unwrap(), before);
 }

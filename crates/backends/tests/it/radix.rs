@@ -12,6 +12,7 @@ mod faults;
 mod faulty;
 mod golden;
 mod histories;
+mod media;
 mod proofs;
 mod pruning;
 mod reading;

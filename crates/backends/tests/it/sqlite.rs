@@ -383,3 +383,72 @@ fn compaction_gives_the_space_of_removed_entries_back() {
         }
     }
 }
+
+/// SQLite names its log and its locks by the path: a file with two names would have two of each.
+#[test]
+fn a_file_with_two_names_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let [one, other] = ["one", "other"].map(|name| folder.path().join(name));
+    SqliteDatabase::open(&[], &SqliteOptions::file(&one)).unwrap().close().unwrap();
+    std::fs::hard_link(&one, &other).unwrap();
+    for path in [&one, &other] {
+        let refused = SqliteDatabase::open(&[], &SqliteOptions::file(path));
+        assert!(matches!(&refused, Err(Error::Unsupported { .. })), "{refused:?}");
+    }
+    std::fs::remove_file(&other).unwrap();
+    std::os::unix::fs::symlink(&one, &other).unwrap();
+    let database = SqliteDatabase::open(&[], &SqliteOptions::file(&other)).unwrap();
+    put(&database, 0..3, b"1").unwrap();
+    assert!(database.disk_bytes().unwrap() > 0);
+
+    let victim = folder.path().join("victim");
+    std::fs::write(&victim, b"mine").unwrap();
+    let log = folder.path().join("new-wal");
+    std::os::unix::fs::symlink(&victim, &log).unwrap();
+    let refused = SqliteDatabase::open(&[], &SqliteOptions::file(folder.path().join("new")));
+    assert!(matches!(&refused, Err(Error::Unsupported { .. })), "{refused:?}");
+    assert_eq!(std::fs::read(&victim).unwrap(), b"mine");
+}
+
+#[test]
+fn a_database_is_read_without_being_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a %?#b");
+    let options = SqliteOptions::file(&path);
+    assert!(SqliteDatabase::open_read_only(&[], &options).is_err());
+    assert!(!path.exists(), "nothing is made");
+    let database = SqliteDatabase::open(&["one"], &options).unwrap();
+    put(&database, 0..3, b"1").unwrap();
+
+    let beside = SqliteDatabase::open_read_only(&["one"], &options).unwrap();
+    assert_eq!(keys(&*beside.reader().unwrap()), [0, 1, 2]);
+    put(&database, 3..4, b"1").unwrap();
+    assert_eq!(keys(&*beside.reader().unwrap()), [0, 1, 2, 3]);
+    let refused = [beside.writer().map(drop), beside.compact(), beside.sync()];
+    assert!(refused.iter().all(|call| matches!(call, Err(Error::ReadOnly { .. }))), "{refused:?}");
+    let missing = SqliteDatabase::open_read_only(&["other"], &options);
+    assert!(matches!(missing, Err(Error::Unsupported { .. })));
+}
+
+/// Reading all entries shows no damage of a page that no entry is on.
+#[test]
+fn damage_that_sqlite_finds_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("data");
+    let options = SqliteOptions { journal_mode: JournalMode::Delete, ..SqliteOptions::file(&path) };
+    let database = SqliteDatabase::open(&[], &options).unwrap();
+    put(&database, 0..4_000, &[7; 60]).unwrap();
+    let mut writer = database.writer().unwrap();
+    (0..3_900).for_each(|number| writer.remove(Table::Main, &key(number)).unwrap());
+    writer.commit().unwrap();
+    assert_eq!(database.check().unwrap(), [""; 0]);
+    database.close().unwrap();
+
+    let mut bytes = std::fs::read(&path).unwrap();
+    // How many free pages there are.
+    bytes[39] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    let database = SqliteDatabase::open(&[], &options).unwrap();
+    assert_eq!(keys(&*database.reader().unwrap()).len(), 100);
+    assert!(!database.check().unwrap().is_empty());
+}

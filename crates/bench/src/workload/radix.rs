@@ -29,7 +29,7 @@ use super::{Error, Result};
 use crate::meter;
 #[cfg(not(feature = "redis"))]
 use crate::radix_store;
-use crate::radix_store::BackEnd;
+use crate::radix_store::{BackEnd, Password};
 
 use self::databases::Databases;
 use self::floor::{Floor, Shape};
@@ -47,6 +47,8 @@ pub enum Load {
     Single,
     /// The same, each of which prunes the root before it.
     Prune,
+    /// One value at many addresses, all of which are overwritten and pruned at once.
+    Equal,
     /// Commits of 1,000 keys each.
     Batch,
     /// Lookups of keys in memory.
@@ -59,8 +61,16 @@ pub enum Load {
 
 impl Load {
     /// All, in the order of reports.
-    pub const ALL: [Self; 7] =
-        [Self::Tests, Self::Single, Self::Prune, Self::Batch, Self::Get, Self::Leaves, Self::Space];
+    pub const ALL: [Self; 8] = [
+        Self::Tests,
+        Self::Single,
+        Self::Prune,
+        Self::Equal,
+        Self::Batch,
+        Self::Get,
+        Self::Leaves,
+        Self::Space,
+    ];
 
     /// The name on the command line and in reports.
     #[must_use]
@@ -69,6 +79,7 @@ impl Load {
             Self::Tests => "tests",
             Self::Single => "single",
             Self::Prune => "prune",
+            Self::Equal => "equal",
             Self::Batch => "batch",
             Self::Get => "get",
             Self::Leaves => "leaves",
@@ -92,7 +103,8 @@ impl Load {
 /// How large the loads are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sizes {
-    /// Commits of one key, for each run of `single` and `prune`.
+    /// Commits of one key, for each run of `single` and `prune`; addresses of one value, for each
+    /// run of `equal`.
     pub commits: Vec<u64>,
     /// Commits of `batch_keys` keys, which make the state of the other loads too.
     pub batches: u64,
@@ -126,6 +138,10 @@ pub struct Cell<'a> {
     pub seed: u64,
     /// Where Redis is.
     pub redis_urls: Vec<String>,
+    /// Where the password of Redis is.
+    pub redis_password: Password,
+    /// Whether to start a server of Redis where no URL is given.
+    pub starts_redis: bool,
 }
 
 /// How long a part has taken.
@@ -208,7 +224,7 @@ pub fn run(cell: &Cell<'_>) -> Result<Outcome> {
     if cell.back_end == BackEnd::Redis && cell.redis_urls.is_empty() {
         return with_server(cell);
     }
-    let mut databases = Databases::new(cell.back_end, cell.dir, cell.durability, &cell.redis_urls);
+    let mut databases = Databases::new(cell);
     match work(cell, &mut databases) {
         Ok((tests, figures)) => {
             let report = report(cell, &databases, tests, figures)?;
@@ -226,6 +242,11 @@ pub fn run(cell: &Cell<'_>) -> Result<Outcome> {
 #[cfg(feature = "redis")]
 fn with_server(cell: &Cell<'_>) -> Result<Outcome> {
     use terrane::backends::redis::server::{Server, is_installed};
+    if !cell.starts_redis {
+        let why =
+            "no server is given; name one by --redis-url, or have one started by --start-redis";
+        return Ok(Outcome::Refused(why.to_owned()));
+    }
     if !is_installed() {
         return Ok(Outcome::Refused(
             "redis-server is not installed, nor is its URL given".to_owned(),
@@ -343,7 +364,7 @@ pub fn floor_of(load: Load, sizes: &Sizes, seed: u64) -> Vec<FigureFloor> {
             floors.push(of(loads::last_name(sizes), &shape));
             floors
         }
-        Load::Get | Load::Leaves | Load::Space => Vec::new(),
+        Load::Equal | Load::Get | Load::Leaves | Load::Space => Vec::new(),
     }
 }
 

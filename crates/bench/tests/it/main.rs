@@ -10,5 +10,6 @@ mod faults;
 mod index;
 mod kvget;
 mod radix;
+mod radix_hostile;
 mod results;
 mod utxo;

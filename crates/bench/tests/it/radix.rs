@@ -6,7 +6,9 @@ use std::path::Path;
 use terrane::backends::backend::{Durability, PowerLoss};
 use terrane::context::radix::{Address, Change, Root};
 use terrane_bench::error::Class;
-use terrane_bench::radix_store::{BackEnd, Error, Marker, Opening, database_path, is_store};
+use terrane_bench::radix_store::{
+    BackEnd, Error, Marker, Opening, Password, database_path, is_store,
+};
 use terrane_bench::workload::radix::transact::TESTS;
 use terrane_bench::workload::radix::{
     Cell, Load, Outcome, Report, Sizes, append_synced, floor_of, run,
@@ -40,7 +42,7 @@ fn a_directory_says_which_back_end_it_has() {
         store.close().unwrap();
         drop((store, tree));
         assert_eq!(Marker::read(&dir).unwrap(), Marker { back_end, redis: None });
-        assert!(is_store(&dir) && !is_store(place.path()));
+        assert!(is_store(&dir).unwrap() && !is_store(place.path()).unwrap());
 
         let store = Opening::default().open(&dir).unwrap();
         assert_eq!(store.database().name(), back_end.name());
@@ -70,7 +72,7 @@ fn a_creation_that_was_cut_short_is_done_again_and_other_directories_are_left_al
         opening(back_end).open_or_create(&dir).unwrap().close().unwrap();
         // As it is before the last step.
         fs::rename(dir.join("radix-store"), dir.join("radix-store.new")).unwrap();
-        assert!(is_store(&dir));
+        assert!(is_store(&dir).unwrap());
         opening(back_end).open_or_create(&dir).unwrap().close().unwrap();
         assert!(dir.join("radix-store").exists() && !dir.join("radix-store.new").exists());
     }
@@ -196,7 +198,19 @@ fn on_each(load: Load, sizes: &Sizes, check: impl Fn(BackEnd, Durability, &Repor
         let place = tempfile::tempdir().unwrap();
         let redis_urls = redis_urls.to_vec();
         let (dir, sizes) = (place.path(), sizes.clone());
-        run(&Cell { back_end, dir, durability, load, sizes, seed: 7, redis_urls }).unwrap()
+        let redis_password = Password::InUrl;
+        run(&Cell {
+            back_end,
+            dir,
+            durability,
+            load,
+            sizes,
+            seed: 7,
+            redis_urls,
+            redis_password,
+            starts_redis: false,
+        })
+        .unwrap()
     };
     let report = |back_end, durability, redis_urls: &[String]| match made(
         back_end, durability, redis_urls,
@@ -254,6 +268,8 @@ fn loads_give_equal_roots_on_every_back_end() {
             sizes: sizes.clone(),
             seed: 7,
             redis_urls: Vec::new(),
+            redis_password: Password::InUrl,
+            starts_redis: false,
         });
         on_each(load, &sizes, |back_end, _, report| {
             let figures = |report: &Report| {
@@ -294,6 +310,8 @@ fn loads_have_the_roots_of_transact() {
             sizes: Sizes { commits: vec![1_000, 10_000], batches: 100, ..Sizes::default() },
             seed: 8,
             redis_urls: Vec::new(),
+            redis_password: Password::InUrl,
+            starts_redis: false,
         });
         let found: Vec<&str> = report.figures.iter().map(|figure| figure.root.as_str()).collect();
         assert_eq!(found, roots, "{load:?}");
@@ -311,6 +329,8 @@ fn a_durability_that_a_back_end_lacks_is_told_with_the_reason() {
         sizes: Sizes::default(),
         seed: 7,
         redis_urls: Vec::new(),
+        redis_password: Password::InUrl,
+        starts_redis: false,
     });
     assert_eq!(outcome.unwrap(), Outcome::Refused("memory keeps nothing; take none".to_owned()));
 }

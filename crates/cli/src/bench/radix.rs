@@ -46,7 +46,7 @@ use wait4::Wait4 as _;
 
 use super::head::{Head, Started};
 use crate::args;
-use crate::back_ends::{BackEndArg, DurabilityArg};
+use crate::back_ends::{BackEndArg, DurabilityArg, RedisArgs};
 use crate::exit::Failure;
 use crate::output::{self, bytes};
 use crate::progress::Progress;
@@ -68,8 +68,8 @@ DIR that is removed at the end. Times are those of that process from beginning t
 answer is checked; a wrong one ends the benchmark with exit code 1, and so do roots that differ
 between back-ends. A back-end that cannot do a durability has `-` and the reason. Beside them
 stand 1,000 appends with an fdatasync each, of as many bytes as a commit of the tests writes,
-and the time to hash the nodes. Redis is started in a directory of its own, unless --redis-url
-is given; its time counts then. Measure on a quiet machine.";
+and the time to hash the nodes. Redis needs --redis-url, or --start-redis, which starts a server
+whose time counts. Measure on a quiet machine.";
 
 /// A load, by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -80,6 +80,8 @@ enum LoadArg {
     Single,
     /// The same, each of which prunes the root before it
     Prune,
+    /// One value at many addresses: all set, overwritten and pruned at once
+    Equal,
     /// 100 commits of 1,000 keys each
     Batch,
     /// Lookups of keys in memory, of 100,000
@@ -96,6 +98,7 @@ impl From<LoadArg> for Load {
             LoadArg::Tests => Self::Tests,
             LoadArg::Single => Self::Single,
             LoadArg::Prune => Self::Prune,
+            LoadArg::Equal => Self::Equal,
             LoadArg::Batch => Self::Batch,
             LoadArg::Get => Self::Get,
             LoadArg::Leaves => Self::Leaves,
@@ -123,7 +126,8 @@ pub(crate) struct RadixArgs {
     /// Runs of each; the best and the median are told
     #[arg(long, value_name = "N", value_parser = args::positive_count, default_value = "3")]
     repeats: u64,
-    /// Commits of one key of the loads single and prune; by default 1k and, without syncs, 10k
+    /// Commits of one key of the loads single and prune, and addresses of the load equal; by
+    /// default 1k and, without syncs, 10k
     #[arg(long, value_name = "N", value_parser = args::positive_count, value_delimiter = ',')]
     commits: Vec<u64>,
     /// Commits of 1,000 keys that the other loads begin with
@@ -135,9 +139,12 @@ pub(crate) struct RadixArgs {
     /// Show the time of each of the ten tests
     #[arg(long)]
     per_test: bool,
-    /// Servers of Redis to use, in place of one that is started
-    #[arg(long, value_name = "URL", value_delimiter = ',')]
-    redis_url: Vec<String>,
+    #[command(flatten)]
+    redis: RedisArgs,
+    /// Start a server of Redis for each cell, in a directory of its own, where no --redis-url is
+    /// given
+    #[arg(long)]
+    start_redis: bool,
     /// Seed of keys, values and choices
     #[arg(long, value_name = "N", value_parser = args::count, default_value = "1337")]
     seed: u64,
@@ -161,6 +168,7 @@ struct Order {
     commits: Vec<u64>,
     batches: u64,
     redis_urls: Vec<String>,
+    starts_redis: bool,
 }
 
 /// What a process has used, in seconds.
@@ -420,7 +428,8 @@ impl RadixArgs {
                             load: load.name().to_owned(),
                             commits: sizes.commits,
                             batches: sizes.batches,
-                            redis_urls: self.redis_url.clone(),
+                            redis_urls: self.redis.redis_url.clone(),
+                            starts_redis: self.start_redis,
                         };
                         orders.push((number, order));
                     }
@@ -443,6 +452,8 @@ impl RadixArgs {
             sizes: Sizes { commits: order.commits, batches: order.batches, ..Sizes::default() },
             seed: self.seed,
             redis_urls: order.redis_urls,
+            redis_password: self.redis.password(),
+            starts_redis: order.starts_redis,
         })?;
         let text = serde_json::to_string(&outcome);
         output::print(&text.map_err(|error| Failure::environment(error.to_string()))?)
@@ -465,7 +476,11 @@ impl RadixArgs {
             &self.seed.to_string(),
             "--dir",
         ]);
-        command.arg(dir).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.arg(dir);
+        if let Some(file) = &self.redis.redis_password_file {
+            command.arg("--redis-password-file").arg(file);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let start = Instant::now();
         let mut child = command.spawn().map_err(|error| environment(&error))?;
         let read = |stream: Option<&mut dyn std::io::Read>| {

@@ -7,6 +7,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::backend::turn::{Turn, TurnGuard};
 use crate::backend::{Database, Reader};
 use crate::radix::error::{Error, Result};
 use crate::radix::node::Edge;
@@ -38,7 +39,7 @@ pub(crate) struct Core {
     pub(crate) options: Options,
     roots: Mutex<Roots>,
     /// Held by a transaction until what it did is noted: the next one must not rely on what is no longer so.
-    turn: Mutex<()>,
+    turn: Turn,
 }
 
 /// A state of the database, and the count of the transactions that made it.
@@ -61,7 +62,7 @@ impl Core {
             cache: NodeCache::new(options.cache_bytes),
             options,
             roots: Mutex::default(),
-            turn: Mutex::new(()),
+            turn: Turn::default(),
         }
     }
 
@@ -69,9 +70,12 @@ impl Core {
         self.roots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The right to make a transaction.
-    pub(crate) fn turn(&self) -> MutexGuard<'_, ()> {
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The right to make a transaction, when no other thread has it.
+    ///
+    /// # Errors
+    /// [`Error::Busy`] if this thread has it.
+    pub(crate) fn turn(&self) -> Result<TurnGuard<'_>> {
+        Ok(self.turn.take(self.database.name())?)
     }
 
     /// Forgets which roots and trees there are: a commit failed, perhaps after it took place.

@@ -129,19 +129,19 @@ pub enum Error {
     #[error("the transaction failed before and cannot be finished: begin another")]
     Aborted,
     /// The back-end is full. The store can be read, and the call can be tried again when there is room.
-    #[error("the store is full")]
+    #[error("the store is full: {0}")]
     StoreFull(#[source] backend::Error),
     /// Somebody else holds what is needed. Try again.
-    #[error("the store is busy")]
+    #[error("the store is busy: {0}")]
     Busy(#[source] backend::Error),
     /// The store was opened for reading.
-    #[error("the store is open for reading only")]
+    #[error("the store is open for reading only: {0}")]
     ReadOnly(#[source] backend::Error),
     /// The back-end lacks what was asked for.
-    #[error("unsupported")]
+    #[error("unsupported: {0}")]
     Unsupported(#[source] backend::Error),
     /// The back-end failed.
-    #[error("the back-end failed")]
+    #[error("the back-end failed: {0}")]
     BackEnd(#[source] backend::Error),
 }
 

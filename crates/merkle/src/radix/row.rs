@@ -6,8 +6,8 @@
 //! gone when no chain that is left begins with its part. Of each chain the row has the number of its *spans*: a span is a place
 //! in a tree and a run of versions, each the neighbour of the next, that have the edge there.
 //!
-//! Key: the first [`ROW_KEY_BYTES`] bytes of the hash of the stop; finding two nodes that agree in them takes some 2^80
-//! hashes. Value:
+//! Key: the hash of the stop, all [`ROW_KEY_BYTES`] bytes of it: nobody can make two nodes that
+//! have one key. Value:
 //!
 //! | bytes | field |
 //! |---|---|
@@ -35,7 +35,7 @@ use crate::radix::node::{Broken, Input, Read, common, put_chain, put_number};
 use crate::radix::node_hash::NodeHash;
 
 /// Bytes of the key of a stop's row.
-pub(crate) const ROW_KEY_BYTES: usize = 20;
+pub(crate) const ROW_KEY_BYTES: usize = 32;
 /// Chains that stand in the row of their stop, at most.
 pub(crate) const CHAINS_IN_ROW_MAX: usize = 8;
 /// Set in the kind of a row whose chains have rows of their own.
@@ -52,7 +52,7 @@ const CRC_BYTES: usize = 4;
 pub(crate) type RowKey = [u8; ROW_KEY_BYTES];
 
 pub(crate) fn key_of(hash: &NodeHash) -> RowKey {
-    hash.0.first_chunk().copied().unwrap_or([0; ROW_KEY_BYTES])
+    hash.0
 }
 
 /// A chain from its stop upwards.

@@ -4,7 +4,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use crate::backend::{Table, Writer};
+use crate::backend::{Entry, Table, Writer};
 use crate::radix::address::Prefix;
 use crate::radix::branch::BASE_BYTES_MIN;
 use crate::radix::error::{Error, Result};
@@ -18,6 +18,8 @@ use crate::radix::row::{
 
 /// Rows of stops that are in memory at a time.
 const ROWS_AT_ONCE: usize = 256;
+/// Chains of one stop with rows of their own that are in memory at a time.
+const CHAINS_AT_ONCE: usize = 4096;
 
 /// What happens to an edge.
 #[derive(Debug)]
@@ -71,8 +73,9 @@ impl RowChanges {
         }
     }
 
-    /// Writes the rows. Cost: reads each row, side by side, and writes it; for a stop with many chains also a row for each
-    /// chain that changes and two beside it, for a difference from another branch the number of that one's users.
+    /// Writes the rows. Cost: reads each row, side by side, and writes it. A stop with many chains
+    /// also costs a row for each chain that changes, and one walk beside those that come or go. A
+    /// difference costs the number of its base's users.
     pub(crate) fn apply(mut self, writer: &mut dyn Writer, wants_hashes: bool) -> Result<Effect> {
         self.edges
             .sort_unstable_by(|one, other| (&one.key, &one.chain).cmp(&(&other.key, &other.chain)));
@@ -187,6 +190,22 @@ fn by_chain(changes: &[Change]) -> impl Iterator<Item = (Prefix, i64)> {
         .filter(|(_, spans)| *spans != 0)
 }
 
+/// A chain with a row of its own, and its spans before and after a change.
+#[derive(Debug)]
+struct SpilledChange {
+    chain: Prefix,
+    key: Vec<u8>,
+    before: u64,
+    after: u64,
+}
+
+impl SpilledChange {
+    /// Whether the chain comes or goes.
+    fn is_move(&self) -> bool {
+        (self.before == 0) != (self.after == 0)
+    }
+}
+
 /// One row that is brought up to date.
 struct StopRow<'a> {
     key: RowKey,
@@ -220,8 +239,9 @@ impl StopRow<'_> {
         match &mut row.chains {
             Chains::Here(chains) => self.change_here(chains, changes)?,
             Chains::Spilled(count) => {
-                for (chain, by) in changes {
-                    self.change_spilled(count, &chain, by)?;
+                let changes: Vec<(Prefix, i64)> = changes.collect();
+                for changes in changes.chunks(CHAINS_AT_ONCE) {
+                    self.change_spilled(count, changes)?;
                 }
             }
         }
@@ -316,40 +336,83 @@ impl StopRow<'_> {
         Ok(())
     }
 
-    fn change_spilled(&mut self, count: &mut u64, chain: &Prefix, by: i64) -> Result<()> {
-        let key = chain_key(&self.key, chain);
-        let before = match self.writer.get(Table::Main, &key)? {
-            Some(row) => decode_number(&key, &row).map_err(|Broken(rule)| self.broken(rule))?,
-            None => 0,
-        };
-        let spans = self.sum(before, by)?;
-        if before == 0 {
-            let shared = self.shared_with_neighbours(&key, chain)?;
-            self.added(chain, shared);
-            *count += 1;
+    /// Changes the spans of chains that have rows of their own; the chains ascend.
+    ///
+    /// Cost: one lookup of each chain, side by side; of chains that come or go one walk of one
+    /// cursor, with one seek for each that has other chains between it and the one before.
+    fn change_spilled(&mut self, count: &mut u64, changes: &[(Prefix, i64)]) -> Result<()> {
+        let keys: Vec<Vec<u8>> =
+            changes.iter().map(|(chain, _)| chain_key(&self.key, chain)).collect();
+        let by_reference: Vec<&[u8]> = keys.iter().map(Vec::as_slice).collect();
+        let stored = self.writer.get_many(Table::Main, &by_reference)?;
+
+        let mut spilled = Vec::with_capacity(changes.len());
+        for (((chain, by), key), row) in changes.iter().zip(keys).zip(stored) {
+            let before = match row {
+                Some(row) => decode_number(&key, &row).map_err(|Broken(rule)| self.broken(rule))?,
+                None => 0,
+            };
+            let after = self.sum(before, *by)?;
+            spilled.push(SpilledChange { chain: *chain, key, before, after });
         }
-        if spans == 0 {
-            self.writer.remove(Table::Main, &key)?;
-            let shared = self.shared_with_neighbours(&key, chain)?;
-            self.removed(chain, shared);
-            *count = count.checked_sub(1).ok_or_else(|| self.broken("it has too few chains"))?;
-            return Ok(());
+
+        let shared = self.shared_with_neighbours(&spilled)?;
+        for (change, shared) in spilled.iter().zip(shared) {
+            if change.before == 0 {
+                self.added(&change.chain, shared);
+                *count += 1;
+            }
+            if change.after > 0 {
+                self.put_spans(&change.chain, change.after)?;
+            } else {
+                self.writer.remove(Table::Main, &change.key)?;
+                self.removed(&change.chain, shared);
+                *count =
+                    count.checked_sub(1).ok_or_else(|| self.broken("it has too few chains"))?;
+            }
         }
-        self.put_spans(chain, spans)
+        Ok(())
     }
 
-    /// How far up from the stop another spilled chain is like this one, which is not there itself.
-    fn shared_with_neighbours(&self, key: &[u8], chain: &Prefix) -> Result<Option<usize>> {
+    /// How far up from the stop each chain that comes or goes is like one that is there beside it:
+    /// like one below it that stays or comes, or like one above it that is stored. Chains below it
+    /// have changed already then, those above it have not.
+    fn shared_with_neighbours(&self, changes: &[SpilledChange]) -> Result<Vec<Option<usize>>> {
+        if !changes.iter().any(SpilledChange::is_move) {
+            return Ok(vec![None; changes.len()]);
+        }
+
         let mut cursor = self.writer.cursor(Table::Main)?;
-        cursor.seek(key)?;
-        let after = cursor.next()?;
-        cursor.seek(key)?;
-        let before = cursor.prev()?;
-        let with = |(key, _): (Vec<u8>, Vec<u8>)| {
-            let other = chain_of_key(&self.key, &key)?;
-            Some(common(other.as_bytes(), chain.as_bytes()))
-        };
-        Ok(after.and_then(with).max(before.and_then(with)))
+        let chain_of = |entry: Option<Entry>| chain_of_key(&self.key, &entry?.0);
+        let mut below: Option<Prefix> = None;
+        // The first stored chain that is not below where the cursor was sought, nor one that the
+        // walk has passed.
+        let mut ahead: Option<Prefix> = None;
+        let mut is_sought = false;
+        let mut shared = Vec::with_capacity(changes.len());
+        for change in changes {
+            let SpilledChange { chain, key, after, .. } = change;
+            if !change.is_move() {
+                shared.push(None);
+                continue;
+            }
+            if !is_sought || ahead.as_ref().is_some_and(|ahead| ahead < chain) {
+                cursor.seek(key)?;
+                below = chain_of(cursor.prev()?);
+                cursor.seek(key)?;
+                ahead = chain_of(cursor.next()?);
+                is_sought = true;
+            }
+            if ahead.as_ref() == Some(chain) {
+                ahead = chain_of(cursor.next()?);
+            }
+            let with = |other: &Prefix| common(other.as_bytes(), chain.as_bytes());
+            shared.push(below.as_ref().map(with).max(ahead.as_ref().map(with)));
+            if *after > 0 {
+                below = Some(*chain);
+            }
+        }
+        Ok(shared)
     }
 
     /// Nodes of a chain and its stop that others do not have: all above so many, or all and the stop.

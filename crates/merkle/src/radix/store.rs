@@ -54,7 +54,9 @@ pub struct VersionInfo {
 }
 
 impl Store {
-    /// Opens the store in a database that has the indexes [`INDEXES`], or makes one.
+    /// Opens the store in a database that has the indexes [`INDEXES`], or makes one. In a database
+    /// that is open for reading only nothing is made, and what would change the store is
+    /// [`Error::ReadOnly`].
     ///
     /// Cost: a row for each tree; a commit for a new store.
     ///
@@ -85,6 +87,14 @@ impl Store {
         Ok(Self { core: Arc::new(Core::new(database, *options)) })
     }
 
+    /// Whether a database holds a store, which [`open`](Self::open) would make otherwise.
+    ///
+    /// # Errors
+    /// Those of the back-end.
+    pub fn is_in(database: &dyn Database) -> Result<bool> {
+        versions::is_formatted(&*database.reader()?)
+    }
+
     /// The database.
     #[must_use]
     pub fn database(&self) -> &Arc<dyn Database> {
@@ -94,7 +104,8 @@ impl Store {
     /// Begins a transaction, when no other lives.
     ///
     /// # Errors
-    /// [`Error::Busy`], [`Error::ReadOnly`] and those of the back-end.
+    /// [`Error::Busy`], also if this thread has a transaction; [`Error::ReadOnly`] and those of the
+    /// back-end.
     pub fn transaction(&self) -> Result<Transaction<'_>> {
         Transaction::new(&self.core)
     }

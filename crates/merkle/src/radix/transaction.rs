@@ -3,8 +3,9 @@
 //! A transaction sees what it has done itself. Dropped before [`finish`](Transaction::finish) it has done nothing.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, MutexGuard};
+use std::sync::Arc;
 
+use crate::backend::turn::TurnGuard;
 use crate::backend::{Entry, KEY_BYTES_MAX, Reader, Table, VALUE_BYTES_MAX, Writer};
 use crate::radix::address::{Address, Prefix};
 use crate::radix::build::{Built, NewStop, build};
@@ -78,6 +79,11 @@ pub enum Pruned {
 }
 
 /// Several changes as one. Dropped before [`finish`](Self::finish) it has done nothing.
+///
+/// A store has one transaction at a time. While a thread has one, its calls that need another one
+/// fail with [`Error::Busy`]: [`Tree::commit`](crate::radix::Tree::commit),
+/// [`prune`](crate::radix::Tree::prune), [`Store::set_metadata`](crate::radix::Store::set_metadata)
+/// and the like. The calls of other threads wait. A transaction stays in its thread, as LMDB's do.
 pub struct Transaction<'a> {
     core: &'a Arc<Core>,
     writer: Box<dyn Writer + 'a>,
@@ -88,7 +94,7 @@ pub struct Transaction<'a> {
     /// Whether a call failed that had changed something.
     is_aborted: bool,
     /// Given back last.
-    turn: MutexGuard<'a, ()>,
+    turn: TurnGuard<'a>,
 }
 
 impl std::fmt::Debug for Transaction<'_> {
@@ -114,7 +120,7 @@ fn check_size(what: &'static str, bytes: usize, min: usize, max: usize) -> Resul
 
 impl<'a> Transaction<'a> {
     pub(crate) fn new(core: &'a Arc<Core>) -> Result<Self> {
-        let turn = core.turn();
+        let turn = core.turn()?;
         let writer = core.database.writer()?;
         let head = versions::head(&*writer)?;
         core.follow(&head);

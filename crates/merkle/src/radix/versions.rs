@@ -28,7 +28,7 @@ use crate::radix::node_hash::{NODE_HASH_BYTES, NodeHash, Root};
 /// The index of the bookkeeping.
 pub const VERSIONS: &str = "versions";
 /// What the row of the format begins with.
-pub(crate) const MAGIC: [u8; 8] = *b"TRNRADX2";
+pub(crate) const MAGIC: [u8; 8] = *b"TRNRADX3";
 /// How nodes are hashed: as Transact does, length heads included.
 pub const SCHEME: &str = "transact";
 

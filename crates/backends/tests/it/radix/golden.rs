@@ -70,7 +70,7 @@ fn golden_rows_of_a_radix_state_are_what_is_written_and_are_read() {
     let (written, states) = write();
     for kind in 1..5 {
         let is_of_kind = |value: &[u8]| value[4] & 0x7f == kind;
-        let stops = written["main"].iter().filter(|(key, _)| key.len() == 20);
+        let stops = written["main"].iter().filter(|(key, _)| key.len() == 32);
         assert!(stops.clone().any(|(_, value)| is_of_kind(value)), "kind {kind}");
     }
     golden::check(CRATE, FILE, text(&written).as_bytes());

@@ -4,11 +4,15 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use terrane_backends::conformance::Subject;
 use terrane_merkle::radix::{
-    Change, PruneOptions, Pruned, Root, Store, Tree, VersionId, VersionInfo,
+    Change, INDEXES, PruneOptions, Pruned, Root, Store, Tree, VersionId, VersionInfo,
 };
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
 
+use crate::memory::InMemory;
+
+use super::faulty::{Call, Faulty};
+use super::options;
 use super::words::{
     assert_whole, commit, content, delete, leaves, prune, reached, read, run, set, tree,
 };
@@ -338,6 +342,52 @@ fn equal_sub_trees_at_many_places(store: &Store) {
     });
 }
 
+/// A prune that removed all holders of one value looked at the neighbours of each of them, with a
+/// cursor of its own, among more and more removals: the square of their number, with the writer
+/// held. Holders that go together are neighbours of each other, so one walk over them is enough.
+#[test]
+fn removing_all_holders_of_a_value_walks_over_them_once() {
+    const HOLDERS: u64 = 1_000;
+
+    let database = Faulty::new(InMemory.fresh(&INDEXES).unwrap());
+    let store = Store::open(database.clone(), &options()).unwrap();
+    let tree = tree(&store);
+    let changes = |value: &str| -> Vec<Change> {
+        (0..HOLDERS)
+            .map(|n| set(&format!("{:016x}", n.wrapping_mul(0x9E37_79B9_7F4A_7C15)), value))
+            .collect()
+    };
+    let first = commit(&tree, &Root::EMPTY, &changes("same"));
+    let second = commit(&tree, &first, &changes("other"));
+    for root in [first, second] {
+        let before = database.count(Call::Cursor);
+        prune(&tree, &root);
+        let calls = database.count(Call::Cursor) - before;
+        assert!(calls < HOLDERS + 100, "{calls} calls of cursors for {HOLDERS} holders");
+    }
+    assert!(content(&**store.database())["main"].is_empty());
+}
+
+/// Holders go one by one in one transaction: each version has taken one away.
+fn a_tree_whose_versions_each_take_a_holder_of_one_value(store: &Store) {
+    let tree = tree(store);
+    let addresses: Vec<String> = (0..60).map(|n| format!("{n:02x}{n:02x}77")).collect();
+    let all: Vec<Change> = addresses.iter().map(|address| set(address, "same")).collect();
+    let mut root = commit(&tree, &Root::EMPTY, &all);
+    for address in &addresses[1..] {
+        root = commit(&tree, &root, &[delete(address)]);
+    }
+    assert_whole(store);
+
+    let mut transaction = store.transaction().unwrap();
+    assert_eq!(transaction.prune_below(super::TREE, &root, 20).unwrap(), 39);
+    transaction.commit(super::TREE, &root, &all[5..30]).unwrap();
+    transaction.finish().unwrap();
+    assert_whole(store);
+    assert!(store.delete_tree(super::TREE).unwrap());
+    assert!(content(&**store.database())["main"].is_empty());
+}
+
 pub(super) fn check(subject: &mut dyn Subject) {
     run(
         subject,
@@ -355,6 +405,7 @@ pub(super) fn check(subject: &mut dyn Subject) {
             a_handle_of_a_renamed_tree_prunes_its_own,
             a_value_at_hundreds_of_addresses,
             equal_sub_trees_at_many_places,
+            a_tree_whose_versions_each_take_a_holder_of_one_value,
         ],
     );
 }

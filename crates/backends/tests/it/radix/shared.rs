@@ -311,7 +311,7 @@ fn a_store_of_another_format_is_unsupported_and_left_alone() {
     for refused in [opened.map(drop), repaired.map(drop)] {
         let text = format!("{refused:?}");
         assert!(matches!(refused, Err(Error::Unsupported(_))), "{text}");
-        assert!(text.contains("TRNRADX1") && text.contains("TRNRADX2"), "{text}");
+        assert!(text.contains("TRNRADX1") && text.contains("TRNRADX3"), "{text}");
     }
     assert_eq!(content(&*database), before);
 }

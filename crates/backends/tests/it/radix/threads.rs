@@ -41,6 +41,35 @@ fn read_whole(tree: &Tree, round: u32, root: &Root) -> bool {
     }
 }
 
+/// A call that needs a transaction of its own waited for ever for the transaction of the same
+/// thread.
+fn a_thread_with_a_transaction_is_told_and_others_wait(store: &Store) {
+    let tree = tree(store);
+    let root = commit(&tree, &Root::EMPTY, &[set("aa", "1")]);
+    let mut transaction = store.transaction().unwrap();
+    let next = transaction.commit(TREE, &root, &[set("bb", "2")]).unwrap().root;
+    let busy = [
+        tree.commit(&root, &[set("cc", "3")]).map(drop),
+        tree.prune(&root).map(drop),
+        store.create_tree("other").map(drop),
+        store.set_metadata(b"key", Some(b"value")),
+        store.transaction().map(drop),
+    ];
+    assert!(busy.iter().all(|call| matches!(call, Err(Error::Busy(_)))), "{busy:?}");
+
+    // Another store of the same database has a turn of its own, and meets the writer of the
+    // database.
+    let other = Store::open(Arc::clone(store.database()), &options()).unwrap();
+    assert!(matches!(other.transaction(), Err(Error::Busy(_))));
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| commit(&tree, &root, &[set("cc", "3")]));
+        transaction.finish().unwrap();
+        waiting.join().unwrap();
+    });
+    assert_eq!(tree.versions().unwrap().len(), 3);
+    assert!(tree.has_root(&next).unwrap());
+}
+
 fn one_writer_that_prunes_and_many_readers(store: &Store) {
     let tree = tree(store);
     let roots = Retained::default();
@@ -149,6 +178,13 @@ fn threads_on_trees_of_their_own(store: &Store) {
 }
 
 pub(super) fn check(subject: &mut dyn Subject) {
-    run(subject, &[one_writer_that_prunes_and_many_readers, threads_on_trees_of_their_own]);
+    run(
+        subject,
+        &[
+            a_thread_with_a_transaction_is_told_and_others_wait,
+            one_writer_that_prunes_and_many_readers,
+            threads_on_trees_of_their_own,
+        ],
+    );
     no_transaction_relies_on_what_the_one_before_took_away(subject);
 }

@@ -1,14 +1,15 @@
 //! The databases that a cell works in, one after the other, each new, and what they have cost together.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use terrane::backends::backend::{self, Database, Durability, Table};
 use terrane::context::radix::{INDEXES, Options, Store, Tree};
 
 use super::super::{Error, Result};
-use crate::radix_store::{BackEnd, RedisPlace, open_database};
+use super::Cell;
+use crate::radix_store::{BackEnd, Password, RedisPlace, open_database};
 
 /// The tree of all loads.
 const TREE: &str = "bench";
@@ -31,6 +32,7 @@ pub(super) struct Databases {
     dir: PathBuf,
     durability: Durability,
     redis_urls: Vec<String>,
+    redis_password: Password,
     made: u32,
     pub(super) totals: Totals,
     pub(super) guarantee: String,
@@ -45,17 +47,13 @@ pub(super) struct Bed {
 }
 
 impl Databases {
-    pub(super) fn new(
-        back_end: BackEnd,
-        dir: &Path,
-        durability: Durability,
-        redis_urls: &[String],
-    ) -> Self {
+    pub(super) fn new(cell: &Cell<'_>) -> Self {
         Self {
-            back_end,
-            dir: dir.to_owned(),
-            durability,
-            redis_urls: redis_urls.to_vec(),
+            back_end: cell.back_end,
+            dir: cell.dir.to_owned(),
+            durability: cell.durability,
+            redis_urls: cell.redis_urls.clone(),
+            redis_password: cell.redis_password.clone(),
             made: 0,
             totals: Totals::default(),
             guarantee: String::new(),
@@ -68,7 +66,10 @@ impl Databases {
         self.made += 1;
         let path = self.dir.join(format!("database-{}", self.made));
         let redis = match self.back_end {
-            BackEnd::Redis => Some(RedisPlace::new(self.redis_urls.clone())),
+            BackEnd::Redis => Some(RedisPlace {
+                password: self.redis_password.clone(),
+                ..RedisPlace::new(self.redis_urls.clone())
+            }),
             _ => None,
         };
         let database = open_database(self.back_end, &path, redis.as_ref(), self.durability)?;

@@ -29,6 +29,13 @@ pub(super) fn run(
                 databases.close(&bed)?;
             }
         }
+        Load::Equal => {
+            for &holders in &sizes.commits {
+                let bed = databases.bed()?;
+                figures.extend(equal(&bed, holders, seed)?);
+                databases.close(&bed)?;
+            }
+        }
         _ => {
             let bed = databases.bed()?;
             let made = fill(&bed, sizes, seed)?;
@@ -81,6 +88,41 @@ fn single(bed: &Bed, load: Load, commits: u64, seed: u64) -> Result<Figure> {
     let expected = if load == Load::Prune { 1 } else { commits };
     ensure(versions == expected, || format!("{versions} versions are retained, not {expected}"))?;
     Ok(figure(commits_name(load, commits), commits, wall_s, root))
+}
+
+/// Addresses with one value: they are set in one commit, all overwritten in the next, and both
+/// versions pruned.
+fn equal(bed: &Bed, holders: u64, seed: u64) -> Result<Vec<Figure>> {
+    let addresses: Result<Vec<Address>> =
+        Keys::new(seed).take(holders as usize).map(|key| address(&key.address)).collect();
+    let addresses = addresses?;
+    let mut figures = Vec::new();
+    let mut note = |what: &str, start: Instant, root: Root| {
+        let name = format!("{what} {} addresses of one value", grouped(holders));
+        figures.push(figure(name, holders, start.elapsed().as_secs_f64(), root));
+    };
+
+    let mut root = Root::EMPTY;
+    let mut roots = Vec::new();
+    for (what, value) in [("set", b"one"), ("overwrite", b"two")] {
+        let set = |address: &Address| Change::Set(*address, value.to_vec());
+        let changes: Vec<Change> = addresses.iter().map(set).collect();
+        let start = Instant::now();
+        root = bed.tree.commit(&root, &changes)?.root;
+        note(what, start, root);
+        roots.push(root);
+    }
+    for (what, root) in ["prune overwritten", "prune the last"].into_iter().zip(roots) {
+        let start = Instant::now();
+        let pruned = bed.tree.prune(&root)?;
+        note(what, start, root);
+        let is_removed = matches!(pruned, Pruned::Removed { count, .. } if count >= holders);
+        ensure(is_removed, || format!("pruning {root} gave {pruned:?}"))?;
+    }
+
+    let left = bed.store.node_count()?;
+    ensure(left == 1, || format!("{left} nodes are left, of an empty state"))?;
+    Ok(figures)
 }
 
 /// A state of all batches.
