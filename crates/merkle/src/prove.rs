@@ -16,7 +16,7 @@ use crate::hash::Hash;
 use crate::node::{Child, EntriesRef, Env, InnerRef, Node, Shape, Source, Spot};
 use crate::proof::{
     ExtenderProof, InodeProof, InodeTree, NESTING_MAX, Proof, ProofEntry, ProofError, ProofTree,
-    VERSION, kinded,
+    kinded,
 };
 use crate::record::{EntriesBuffers, EntriesWriter, Inner, Record, RecordBody, Stored};
 use crate::rules::BRANCHING_MAX;
@@ -62,7 +62,7 @@ pub fn produce_tree_proof<R>(
     let view = Tree::at(Arc::new(env), root, tree.pins.clone());
     let (changed, result) = f(view)?;
     let state = if empty { ProofTree::Node(Vec::new()) } else { recorder.state()? };
-    Ok((Proof { version: VERSION, before, after: kinded(&changed), state }, result))
+    Ok((Proof { before, after: kinded(&changed), state }, result))
 }
 
 /// The proof of what is bound at one path, for who knows the hash of the tree: what leads there, with the hashes of
@@ -251,6 +251,11 @@ impl Recorder {
             Seen::Node { node, first, .. } => (node, *first),
             Seen::Nothing => {
                 let spot = self.spot(noted);
+                if noted.parent.is_none() && spot.is_value() {
+                    // Without its bytes nothing would show that the root is a value.
+                    let bytes = spot.value(&self.env)?;
+                    return Ok(ProofTree::Value(bytes.expect("the root is a value")));
+                }
                 let hash = spot_hash(&self.env, spot);
                 let blind =
                     if spot.is_value() { ProofTree::BlindedValue } else { ProofTree::BlindedNode };

@@ -35,6 +35,10 @@ mod processes;
 
 mod proof;
 
+mod forger;
+
+mod radix_forger;
+
 mod shallow;
 
 mod snapshot;
