@@ -129,7 +129,7 @@ pub use control::Indexing;
 pub use corrupt::Corrupt;
 pub use diff::Change;
 pub use error::{Error, Result};
-pub use fold::{Children, Depth, Fold, Order, TreeStats};
+pub use fold::{Children, Depth, Fold, Order, PARTS_MAX, TreeStats};
 pub use gc::{GcPace, GcPhase, GcProgress, GcReport, Retain};
 pub use hash::{Hash, HashTextError};
 pub use heads::{MergeValues, Strategy, Write};

@@ -17,6 +17,8 @@ mod crash;
 
 mod damage;
 
+mod deep;
+
 mod faults;
 
 mod folds;
