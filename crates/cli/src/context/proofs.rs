@@ -73,6 +73,9 @@ pub(crate) struct VerifyProofArgs {
     /// How the tree is hashed
     #[arg(long, value_enum, default_value_t = SchemeName::Tezos)]
     scheme: SchemeName,
+    /// Read a proof of so many bytes at most
+    #[arg(long, value_name = "SIZE", value_parser = args::size, default_value = PROOF_BYTES_MAX)]
+    bytes_max: u64,
     /// Write one JSON object to standard output
     #[arg(long)]
     pub(super) json: bool,
@@ -333,7 +336,7 @@ impl VerifyProofArgs {
     pub(super) fn run(&self, command: &str) -> Result<(), Failure> {
         let asked = self.questions.all()?;
         let file = self.file.display().to_string();
-        let encoded = read_all(&self.file, PROOF_BYTES_MAX)?;
+        let encoded = read_all(&self.file, self.bytes_max)?;
         let about = |failure: Failure| failure.about(&file);
         let proof = Proof::decode(&encoded).map_err(|error| about(error.into()))?;
         let RootHash(root) = self.root;

@@ -268,6 +268,8 @@ fn no_changed_byte_of_a_proof_is_taken() {
     assert!(verify_proof(&cut, &trusted).failed(2).contains("cut: byte"));
     assert!(verify_proof(&place.path("none"), &trusted).failed(2).contains("none"));
     assert!(verify_proof(&file, &[]).failed(2).contains("--root"));
+    let large = [&trusted[..], &["--bytes-max", "100"]].concat();
+    assert!(verify_proof(&file, &large).failed(2).contains("--bytes-max allows more"));
     let answer = verify_proof(&file, &["--root", &root, "--scheme", "blake3"]);
     assert_eq!(answer.code, Some(1), "{answer:?}");
     // A proof of a change is none of questions.
