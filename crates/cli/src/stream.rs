@@ -183,8 +183,9 @@ fn open_input(path: &Path) -> Result<(Box<dyn Read>, Option<u64>), Failure> {
 
 /// A file to be written: whole in the end, or as it was.
 ///
-/// What is written goes to a new file beside, of a name that nobody can foresee, and takes the place of the file in the end. So no
-/// other file is touched, not even one that a link of a foreseen name leads to.
+/// What is written goes to a new file beside, of a name that nobody can foresee, and takes the
+/// place of the file in the end. So no other file is touched, not even one that a link of a
+/// foreseen name leads to.
 pub(crate) struct Target {
     path: PathBuf,
     /// Where the file is written; none for a device or a pipe, which is written to as it is.
@@ -216,7 +217,8 @@ fn create_beside(path: &Path) -> io::Result<(PathBuf, File)> {
 }
 
 impl Target {
-    /// Opens it; a file that is there is replaced only with `force`. A symbolic link stands for the file that it leads to.
+    /// Opens it; a file that is there is replaced only with `force`. A symbolic link stands for the
+    /// file that it leads to.
     ///
     /// # Errors
     /// [`Failure`]; nothing has been changed then.
@@ -318,7 +320,7 @@ fn is_there(path: &Path) -> Failure {
 pub(crate) fn read_all(path: &Path, bytes_max: u64) -> Result<Vec<u8>, Failure> {
     let (input, _) = open_input(path)?;
     let mut content = Vec::new();
-    let read = input.take(bytes_max + 1).read_to_end(&mut content);
+    let read = input.take(bytes_max.saturating_add(1)).read_to_end(&mut content);
     read.map_err(|error| Failure::environment(format!("{}: {error}", path.display())))?;
     if content.len() as u64 > bytes_max {
         let path = path.display();

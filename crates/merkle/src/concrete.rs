@@ -27,7 +27,8 @@ pub enum Concrete {
 }
 
 impl Tree {
-    /// The whole tree as plain data, of 1 GiB at most; [`to_concrete_within`](Self::to_concrete_within) takes another limit.
+    /// The whole tree as plain data, of 1 GiB at most;
+    /// [`to_concrete_within`](Self::to_concrete_within) takes another limit.
     ///
     /// # Errors
     /// As [`to_concrete_within`](Self::to_concrete_within).
@@ -35,8 +36,9 @@ impl Tree {
         self.to_concrete_within(CONCRETE_BYTES_MAX)
     }
 
-    /// The whole tree as plain data that takes about `bytes_max` of memory at most. A part of the tree that stands in several
-    /// places counts in each: a tree of a few kilobytes can stand for more data than there is memory.
+    /// The whole tree as plain data that takes about `bytes_max` of memory at most. A part of the
+    /// tree that stands in several places counts in each: a tree of a few kilobytes can stand for
+    /// more data than there is memory.
     ///
     /// Cost: one read for each directory, inode and value that is not in memory.
     ///
@@ -78,31 +80,32 @@ impl Tree {
     /// # Errors
     /// As [`add`](Self::add).
     pub fn of_concrete(&self, concrete: &Concrete) -> Result<Self> {
-        let mut tree = self.empty();
-        let mut path: Vec<&[u8]> = Vec::new();
         let mut way = match concrete {
             Concrete::Value(bytes) => return Ok(self.of_value(bytes.as_slice())),
-            Concrete::Directory(children) => vec![children.iter()],
+            Concrete::Directory(children) => vec![(self.empty(), [].as_slice(), children.iter())],
         };
-        while let Some(children) = way.last_mut() {
-            let Some((step, child)) = children.next() else {
-                way.pop();
-                path.pop();
-                continue;
-            };
-            path.push(step);
-            match child {
-                Concrete::Value(bytes) => {
-                    tree.add(&path, bytes.as_slice())?;
-                    path.pop();
+        loop {
+            let levels = way.len();
+            let (tree, _, children) = way.last_mut().expect("the root ends the loop");
+            match children.next() {
+                Some((step, Concrete::Value(bytes))) => {
+                    tree.add(&[step], bytes.as_slice())?;
                 }
-                Concrete::Directory(_) if path.len() >= usize::from(HEIGHT_MAX) => {
-                    return Err(Error::TooDeep { levels: path.len() + 1 });
+                Some(_) if levels >= usize::from(HEIGHT_MAX) => {
+                    return Err(Error::TooDeep { levels: levels + 1 });
                 }
-                Concrete::Directory(children) => way.push(children.iter()),
+                Some((step, Concrete::Directory(children))) => {
+                    way.push((self.empty(), step, children.iter()));
+                }
+                None => {
+                    let (tree, step, _) = way.pop().expect("it was there");
+                    match way.last_mut() {
+                        Some((above, ..)) => above.add_tree(&[step], &tree)?,
+                        None => return Ok(tree),
+                    };
+                }
             }
         }
-        Ok(tree)
     }
 
     /// A copy that is in memory only and belongs to no store. Parts that are shared stay shared.

@@ -64,7 +64,8 @@ impl Copying {
 
 // The pointers are compared, never followed.
 impl Copier<'_> {
-    /// Copies with a list of the nodes on the way: a path may have more of them than a thread has stack for.
+    /// Copies with a list of the nodes on the way: a path may have more of them than a thread has
+    /// stack for.
     fn copy(&mut self, spot: Spot<'_>) -> Result<Child> {
         let root = match self.spot(spot)? {
             Copied::Whole(child) => return Ok(child),

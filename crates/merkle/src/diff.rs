@@ -50,9 +50,9 @@ impl Tree {
     /// are hashed.
     ///
     /// # Errors
-    /// As [`mem`](Self::mem), and [`ForeignTree`](Error::ForeignTree) for a tree of other rules; the first error of
-    /// `visit` ends the walk. [`LimitExceeded`](Error::LimitExceeded) if more than [`PARTS_MAX`] parts differ, each counted wherever it
-    /// stands.
+    /// As [`mem`](Self::mem), and [`ForeignTree`](Error::ForeignTree) for a tree of other rules;
+    /// the first error of `visit` ends the walk. [`LimitExceeded`](Error::LimitExceeded) if more
+    /// than [`PARTS_MAX`] parts differ, each counted wherever it stands.
     pub fn diff<E: From<Error>>(
         &self,
         other: &Self,

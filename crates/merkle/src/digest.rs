@@ -82,8 +82,8 @@ struct Levels<'a> {
 
 // The pointers are compared, never followed.
 impl<'a> Levels<'a> {
-    /// Adds all from `root` down that has no hash, with a list of the nodes on the way: a path may have more of them than a
-    /// thread has stack for.
+    /// Adds all from `root` down that has no hash, with a list of the nodes on the way: a path may
+    /// have more of them than a thread has stack for.
     fn add(&mut self, root: &'a Node) {
         if root.hash.get().is_some() {
             return;

@@ -4,9 +4,10 @@
 //!
 //! A change that fails has changed nothing: what it needs is loaded before.
 //!
-//! A change goes down a path and up again with a list of the nodes on the way: chosen names make a path of a hundred directories
-//! lead through thousands of inodes, for which no thread has stack. A node on the list lacks the child that the change has gone to,
-//! so a node that one tree alone holds is changed in place.
+//! A change goes down a path and up again with a list of the nodes on the way: chosen names make a
+//! path of a hundred directories lead through thousands of inodes, for which no thread has stack. A
+//! node on the list lacks the child that the change has gone to, so a node that one tree alone
+//! holds is changed in place.
 
 use std::sync::{Arc, LazyLock};
 
@@ -36,7 +37,8 @@ pub(crate) fn unbind(env: &Env, root: &mut Child, path: &[&[u8]]) -> Result<()> 
 /// Stands where a child was taken out.
 static TAKEN: LazyLock<Arc<Node>> = LazyLock::new(|| Arc::new(Node::empty(false)));
 
-/// A node on the way of a change. Nobody else holds the node, and the node lacks the child that the change has gone to.
+/// A node on the way of a change. Nobody else holds the node, and the node lacks the child that the
+/// change has gone to.
 struct Open<'p> {
     node: Arc<Node>,
     /// Invariant: no child was taken out of a node that was stored.
@@ -72,7 +74,8 @@ enum Next {
     Made(u16),
 }
 
-/// Puts `new` at `path`, which has a step, or takes away what is there if `new` is none. Only what is bound is taken away.
+/// Puts `new` at `path`, which has a step, or takes away what is there if `new` is none. Only what
+/// is bound is taken away.
 fn edit(env: &Env, root: &mut Child, path: &[&[u8]], new: Option<Child>) -> Result<()> {
     let (dir, is_taken) = take_dir(env, root)?;
     let mut opened = Vec::with_capacity(2 * path.len());
@@ -92,8 +95,8 @@ fn edit(env: &Env, root: &mut Child, path: &[&[u8]], new: Option<Child>) -> Resu
     }
 }
 
-/// The directory of a child, loaded if needed; an empty one for a value. Says whether the directory was taken out of the
-/// child.
+/// The directory of a child, loaded if needed; an empty one for a value. Says whether the directory
+/// was taken out of the child.
 fn take_dir(env: &Env, child: &mut Child) -> Result<(Arc<Node>, bool)> {
     if let Child::Dir(dir) = child {
         return Ok((std::mem::replace(dir, Arc::clone(&TAKEN)), true));
@@ -102,8 +105,8 @@ fn take_dir(env: &Env, child: &mut Child) -> Result<(Arc<Node>, bool)> {
     Ok((dir.map_or_else(|| Arc::new(Node::empty(false)), Arc::clone), false))
 }
 
-/// Opens the nodes on the way from `dir` to the end of `path`, and makes the change in the last one. Gives the height that the
-/// change asks of the last node.
+/// Opens the nodes on the way from `dir` to the end of `path`, and makes the change in the last
+/// one. Gives the height that the change asks of the last node.
 ///
 /// # Errors
 /// With the node that could not be passed, as the node was.
@@ -157,7 +160,8 @@ fn may_be_gathered(env: &Env, node: &Node, depth: u8) -> bool {
 /// Makes the nodes of the list whole again, from the last one up; gives the first one.
 ///
 /// # Errors
-/// If what is gathered was not loaded before, which `descend` sees to. The tree is whole then, though not in its shape.
+/// If what is gathered was not loaded before, which `descend` sees to. The tree is whole then,
+/// though not in its shape.
 fn ascend(env: &Env, mut opened: Vec<Open<'_>>, height: u16) -> (Arc<Node>, Result<()>) {
     let mut outcome = Ok(());
     let mut below = Arc::clone(&TAKEN);
@@ -172,7 +176,8 @@ fn ascend(env: &Env, mut opened: Vec<Open<'_>>, height: u16) -> (Arc<Node>, Resu
     (below, outcome)
 }
 
-/// Makes the nodes of the list as they were, where the change could not go below the last one; gives the first one.
+/// Makes the nodes of the list as they were, where the change could not go below the last one;
+/// gives the first one.
 fn restore(mut opened: Vec<Open<'_>>, node: Arc<Node>) -> Arc<Node> {
     let mut below = node;
     while let Some(mut open) = opened.pop() {
@@ -245,7 +250,8 @@ impl<'p> Open<'p> {
         Ok(Next::Below(below))
     }
 
-    /// Puts the changed child where the change has gone to. `height` is what a change in this node asks.
+    /// Puts the changed child where the change has gone to. `height` is what a change in this node
+    /// asks.
     fn put_changed(&mut self, below: Arc<Node>, height: u16) {
         let owned = Arc::make_mut(&mut self.node);
         let height = match (&mut owned.body, &self.way) {
@@ -306,7 +312,8 @@ impl<'p> Open<'p> {
     }
 }
 
-/// The inode of a bucket, loaded if needed; an empty one for an empty bucket. Says whether the inode was taken out.
+/// The inode of a bucket, loaded if needed; an empty one for an empty bucket. Says whether the
+/// inode was taken out.
 fn take_bucket(env: &Env, inner: &mut InnerNode, bucket: usize) -> Result<(Arc<Node>, bool)> {
     if let Some(Slot::Node(node)) = inner.slot_mut(bucket) {
         return Ok((std::mem::replace(node, Arc::clone(&TAKEN)), true));

@@ -76,8 +76,9 @@ impl<'a> Written<'a> {
         (self.nodes.len() as u64, self.values.len() as u64)
     }
 
-    /// Writes a node and what is below it, all of which have hashes; where it is, and its height. Goes down with a list of the
-    /// nodes on the way: a path may have more of them than a thread has stack for.
+    /// Writes a node and what is below it, all of which have hashes; where it is, and its height.
+    /// Goes down with a list of the nodes on the way: a path may have more of them than a thread
+    /// has stack for.
     pub(crate) fn node(
         &mut self,
         env: &Env,
@@ -132,7 +133,8 @@ impl<'a> Written<'a> {
         Ok(Some(written))
     }
 
-    /// The next node below that may have to be written first. What else the node binds is written on the way there.
+    /// The next node below that may have to be written first. What else the node binds is written
+    /// on the way there.
     fn next_below(
         &mut self,
         env: &Env,

@@ -92,11 +92,10 @@ pub enum Error {
         /// What was asked for.
         given: String,
     },
-    /// Reading a tree takes more than the limit of the call. A part that stands in several places counts in each, so a small store
-    /// may hold a tree without bounds. Ask for a part of the tree, or give a larger limit.
-    #[error(
-        "the tree has more than {limit} {unit}, each part counted wherever it stands; ask for less of it, or raise the limit"
-    )]
+    /// A call takes more than its limit. In walks over a tree a part that stands in several places
+    /// counts in each, so a small store may hold a tree without bounds. Ask for a part of the tree,
+    /// or give a larger limit.
+    #[error("more than {limit} {unit}; ask for less, or raise the limit")]
     LimitExceeded {
         /// The limit.
         limit: u64,

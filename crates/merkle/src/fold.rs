@@ -62,13 +62,14 @@ pub struct Fold {
     pub depth: Option<Depth>,
     /// The order of children.
     pub order: Order,
-    /// Values and directories that the fold meets at most, [`PARTS_MAX`] by default. A part that stands in several places
-    /// counts in each: a tree of a few kilobytes can have more of them than any computer can visit.
+    /// Values and directories that the fold meets at most, [`PARTS_MAX`] by default. A part that
+    /// stands in several places counts in each: a tree of a few kilobytes can have more of them
+    /// than any computer can visit.
     pub parts_max: u64,
 }
 
-/// Values and directories that a walk over a whole tree meets at most, unless the caller says otherwise: three times those of
-/// the largest public ledger.
+/// Values and directories that a walk over a whole tree meets at most, unless the caller says
+/// otherwise: three times those of the largest public ledger.
 pub const PARTS_MAX: u64 = 1 << 28;
 
 impl Default for Fold {
@@ -157,7 +158,8 @@ impl Tree {
     /// read. The tree keeps nothing of it.
     ///
     /// # Errors
-    /// As [`mem`](Self::mem), and [`LimitExceeded`](Error::LimitExceeded); the first error of `visit` ends the fold.
+    /// As [`mem`](Self::mem), and [`LimitExceeded`](Error::LimitExceeded); the first error of
+    /// `visit` ends the fold.
     pub fn fold<S: AsRef<[u8]>, A, E: From<Error>>(
         &self,
         path: &[S],

@@ -908,7 +908,8 @@ impl Node {
         Ok(is_at_limit)
     }
 
-    /// Calls `visit` for each step of the directory in the order of storage, until it says no. Recursion: at most 64 inodes.
+    /// Calls `visit` for each step of the directory in the order of storage, until it says no.
+    /// Recursion: at most 64 inodes.
     pub(crate) fn each<'a>(
         &'a self,
         env: &Env,

@@ -4,8 +4,9 @@
 //! hash, and what the computation does not find in it is an error, never "absent". A directory that is hashed flat always
 //! lists all its steps, since its hash takes all of them.
 //!
-//! A [`Proof`] may come from an adversary, and shows nothing of what it holds. [`Proof::verify`] compares it with the root
-//! that the caller trusts, hash and kind, and gives a [`Verified`]: the only way to the content.
+//! A [`Proof`] may come from an adversary, and shows nothing of what it holds. [`Proof::verify`]
+//! compares it with the root that the caller trusts, hash and kind, and gives a [`Verified`]: the
+//! only way to the content.
 
 use std::fmt;
 
@@ -22,7 +23,8 @@ pub(crate) const VERSION: u16 = 0;
 /// exhausts the 2 MiB of stack of a thread, in a build without optimisation either. Paths of Tezos have a dozen.
 pub const NESTING_MAX: usize = 256;
 
-/// A proof that a computation makes one tree from another. It shows nothing until it is [verified](Self::verify).
+/// A proof that a computation makes one tree from another. It shows nothing until it is
+/// [verified](Self::verify).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proof {
     /// The tree that the computation starts from, as the proof says.
@@ -42,7 +44,8 @@ impl Proof {
 
 /// A proof whose state is a part of the tree that the caller trusts.
 ///
-/// Invariant: `tree` was built from the state of `proof`, and has the root that [`Proof::verify`] was called with.
+/// Invariant: `tree` was built from the state of `proof`, and has the root that [`Proof::verify`]
+/// was called with.
 #[derive(Debug)]
 pub struct Verified<'a> {
     pub(crate) proof: &'a Proof,

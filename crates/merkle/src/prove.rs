@@ -23,8 +23,8 @@ use crate::rules::BRANCHING_MAX;
 use crate::tree::{Kind, Tree, empty_dir};
 use crate::walk;
 
-/// Values and directories of a target that is proven with all of it, at most: more make a proof that no verifier reads by
-/// default.
+/// Values and directories of a target that is proven with all of it, at most: more make a proof
+/// that no verifier reads by default.
 const RAW_PARTS_MAX: u64 = 1 << 22;
 
 /// What a proof of one path shows of what is bound there.
@@ -75,7 +75,8 @@ pub fn produce_tree_proof<R>(
 /// Cost: that of [`find_tree`](Tree::find_tree), and of reading the target through for [`Target::Raw`].
 ///
 /// # Errors
-/// As [`produce_tree_proof`], and [`LimitExceeded`](crate::Error::LimitExceeded) for a target of more than 4,194,304 parts.
+/// As [`produce_tree_proof`], and [`LimitExceeded`](crate::Error::LimitExceeded) for a target of
+/// more than 4,194,304 parts.
 pub fn merkle_tree<S: AsRef<[u8]>>(
     tree: &Tree,
     path: &[S],

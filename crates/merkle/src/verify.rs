@@ -20,8 +20,9 @@ use crate::rules::{INODE_DEPTH_MAX, Rules, STEP_BYTES_MAX};
 use crate::tree::Tree;
 
 impl Proof {
-    /// Checks the proof against the root of a tree that the caller trusts, and gives access to what the proof holds of the
-    /// tree. The root of the tree of a commit is a [directory](KindedHash::directory).
+    /// Checks the proof against the root of a tree that the caller trusts, and gives access to what
+    /// the proof holds of the tree. The root of the tree of a commit is a
+    /// [directory](KindedHash::directory).
     ///
     /// Cost: no I/O; hashes the state once.
     ///
@@ -42,7 +43,8 @@ impl Proof {
 
         let env = Env { rules: *rules, source: None, proof: true };
         let mut builder = Builder { rules, path: Vec::new(), buckets: Vec::new() };
-        // Nothing but the word of the proof would say that the hash is of a value, through which no path leads.
+        // Nothing but the word of the proof would say that the hash is of a value, through which no
+        // path leads.
         let is_shown = !matches!(self.state, ProofTree::BlindedValue(_));
         builder.check(is_shown, "a value that is the whole tree is shown")?;
         let state = builder.tree(&self.state, 0)?;
@@ -57,7 +59,8 @@ impl Proof {
 }
 
 impl Verified<'_> {
-    /// The part of the trusted tree that the proof holds. Looking at any other part is [`NotProvided`](crate::Error::NotProvided).
+    /// The part of the trusted tree that the proof holds. Looking at any other part is
+    /// [`NotProvided`](crate::Error::NotProvided).
     pub fn tree(&self) -> &Tree {
         &self.tree
     }
@@ -67,10 +70,11 @@ impl Verified<'_> {
         &self.proof.state
     }
 
-    /// Runs the computation `f` that was proven, and gives the tree that it makes, with the result of `f`: both are those that `f`
-    /// gives on the whole tree.
+    /// Runs the computation `f` that was proven, and gives the tree that it makes, with the result
+    /// of `f`: both are those that `f` gives on the whole tree.
     ///
-    /// In `f`, what the proof does not hold is [`NotProvided`](crate::Error::NotProvided); `f` must pass that error on.
+    /// In `f`, what the proof does not hold is [`NotProvided`](crate::Error::NotProvided); `f` must
+    /// pass that error on.
     ///
     /// Cost: what `f` does, and hashing of what it changes.
     ///

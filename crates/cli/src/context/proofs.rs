@@ -74,7 +74,8 @@ pub(crate) struct VerifyProofArgs {
     #[arg(long, value_enum, default_value_t = SchemeName::Tezos)]
     scheme: SchemeName,
     /// Read a proof of so many bytes at most
-    #[arg(long, value_name = "SIZE", value_parser = args::size, default_value = PROOF_BYTES_MAX)]
+    #[arg(long, value_name = "SIZE", value_parser = args::positive_size,
+        default_value = PROOF_BYTES_MAX)]
     bytes_max: u64,
     /// Write one JSON object to standard output
     #[arg(long)]

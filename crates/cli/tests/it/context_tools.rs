@@ -280,7 +280,8 @@ fn no_changed_byte_of_a_proof_is_taken() {
     assert!(context(&place, &["prove", text(&file)]).failed(2).contains("--find"));
 }
 
-/// A proof that calls the root a value of the same hash once showed every path absent, with exit code 0.
+/// A proof that calls the root a value of the same hash once showed every path absent, with exit
+/// code 0.
 #[test]
 fn the_hash_of_a_root_alone_is_no_proof() {
     let place = Place::new();

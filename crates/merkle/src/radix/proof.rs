@@ -201,8 +201,9 @@ impl Proof {
         if found == *root { Ok(()) } else { Err(ProofError::Root { expected: *root, found }) }
     }
 
-    /// Checks the proof against a root that the caller trusts, and gives the addresses with their values, ascending; `None` for
-    /// those that have none. Nothing else of a proof can be looked at.
+    /// Checks the proof against a root that the caller trusts, and gives the addresses with their
+    /// values, ascending; `None` for those that have none. Nothing else of a proof can be looked
+    /// at.
     ///
     /// # Errors
     /// [`ProofError::Root`].

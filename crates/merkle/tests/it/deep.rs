@@ -1,8 +1,9 @@
-//! Trees as deep as chosen names can make them, and trees that are far larger than what is stored of them.
+//! Trees as deep as chosen names can make them, and trees that are far larger than what is stored
+//! of them.
 //!
-//! Whoever chooses names chooses the shape of inodes: names that collide under every seed nest 64 inodes in each directory. Method:
-//! such names in 512 directories, one in the other, a path of some 33,000 nodes; and every call on the tree, on a thread with
-//! little stack.
+//! Whoever chooses names chooses the shape of inodes: names that collide under every seed nest 64
+//! inodes in each directory. Method: such names in 512 directories, one in the other, a path of
+//! some 33,000 nodes; and every call on the tree, on a thread with little stack.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -38,8 +39,8 @@ fn unmixed(mixed: u32) -> [u8; 4] {
     word.wrapping_mul(inverse(0xcc9e_2d51)).to_le_bytes()
 }
 
-/// Names of 72 bytes that have one hash, whatever the seed: each of nine pairs of words is taken as it is, or with two bits
-/// turned over that cancel each other out.
+/// Names of 72 bytes that have one hash, whatever the seed: each of nine pairs of words is taken as
+/// it is, or with two bits turned over that cancel each other out.
 fn colliding(count: u32) -> Vec<Vec<u8>> {
     let name = |number: u32| {
         let pair = |at: u32| {
@@ -62,7 +63,8 @@ fn chosen_names_collide_under_every_seed() {
     assert!(names.windows(2).all(|pair| pair[0] != pair[1]));
 }
 
-/// A tree of so many directories, each with `count` names that collide, the first of which leads on.
+/// A tree of so many directories, each with `count` names that collide, the first of which leads
+/// on.
 fn nested(rules: Rules, levels: usize, count: u32) -> (Tree, Vec<Vec<u8>>) {
     let names = colliding(count);
     let mut tree = Tree::new(rules).unwrap().of_value(*b"end");
@@ -202,7 +204,8 @@ fn doubled() -> Tree {
     tree
 }
 
-/// A snapshot of 2,930 bytes once kept walks busy for ever, and took all memory where they collected what they met.
+/// A snapshot of 2,930 bytes once kept walks busy for ever, and took all memory where they
+/// collected what they met.
 #[test]
 fn a_tree_that_is_larger_than_what_is_stored_of_it_is_read_within_limits() {
     let tree = doubled();
@@ -241,6 +244,24 @@ fn a_tree_that_is_larger_than_what_is_stored_of_it_is_read_within_limits() {
         let report = checked(&disk);
         assert!(report.problems.is_empty() && report.objects < 100, "{report:?}");
     }
+}
+
+/// The memory of an import grows with the elements of the stream, which may come from anybody.
+#[test]
+fn an_import_takes_no_more_elements_than_it_may() {
+    let (tree, _) = nested(SMALL, 10, 4);
+    let store = Store::create(MemoryDisk::new(), Path::new("store"), &options(SMALL)).unwrap();
+    let hash = commit(&store, &tree, 0);
+    let mut stream = Vec::new();
+    let elements = store.export(&hash, &mut stream).unwrap().elements;
+
+    let import = |elements_max| {
+        let options = Options { import_elements_max: elements_max, ..options(SMALL) };
+        Store::import_new(MemoryDisk::new(), Path::new("store"), &options, &mut &*stream)
+    };
+    let error = import(elements - 2).map(drop).unwrap_err();
+    assert!(matches!(error, Error::LimitExceeded { unit: "elements", .. }), "{error:?}");
+    import(elements).unwrap();
 }
 
 /// What is so many directories below.

@@ -452,7 +452,8 @@ fn proofs_of_values_and_of_nothing() {
     let value = empty.of_value(*b"v");
     let proof = prove(&value, &[Op::Find(vec![])]);
     assert_eq!(proof.state, ProofTree::Value(b"v".to_vec()));
-    // A value that is all there is shows itself: its hash alone would not show what kind of tree it is of.
+    // A value that is all there is shows itself: its hash alone would not show what kind of tree it
+    // is of.
     let proof = prove(&value, &[Op::MemTree(vec![])]);
     assert_eq!(proof.state, ProofTree::Value(b"v".to_vec()));
     prove(&value, &[Op::Add(path("x"), 1), Op::Find(path("x"))]);

@@ -1,8 +1,9 @@
-//! Forged proofs of radix states: whatever is accepted for a root says nothing that is not true of the state of that root.
+//! Forged proofs of radix states: whatever is accepted for a root says nothing that is not true of
+//! the state of that root.
 //!
-//! Method: an honest compact proof is taken apart into its nodes; addresses, values, tokens, chains and hashes, all of which
-//! the forger knows, are changed together; and what comes of it is put into bytes again. Every value of a proof that is still
-//! accepted is compared with a map.
+//! Method: an honest compact proof is taken apart into its nodes; addresses, values, tokens, chains
+//! and hashes, all of which the forger knows, are changed together; and what comes of it is put
+//! into bytes again. Every value of a proof that is still accepted is compared with a map.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -45,7 +46,9 @@ fn read(bytes: &mut &[u8], mut addresses: Vec<&[u8]>) -> Part {
         part.chain = take(bytes, 1)[0];
         tag = take(bytes, 1)[0];
         addresses.retain(|address| address.len() > usize::from(part.chain));
-        addresses.iter_mut().for_each(|address| *address = &address[usize::from(part.chain)..]);
+        for address in &mut addresses {
+            *address = &address[usize::from(part.chain)..];
+        }
     }
     assert_eq!(tag, NODE);
     let value = take(bytes, 1)[0];
@@ -94,7 +97,7 @@ fn proof_of(addresses: &[Vec<u8>], nodes: &Part) -> Vec<u8> {
 
 /// A short address over few tokens, so that many share their beginnings.
 fn address(rng: &mut ChaCha8Rng) -> Vec<u8> {
-    (0..1 + rng.below(4)).map(|_| rng.below(3) as u8).collect()
+    (0..=rng.below(4)).map(|_| rng.below(3) as u8).collect()
 }
 
 /// The hashes in a proof.
@@ -160,7 +163,7 @@ fn what_is_forged_for_a_root_is_refused_or_true() {
         let root = tree.commit(&Root::EMPTY, &changes).unwrap().root;
 
         for _ in 0..40 {
-            let mut addresses: Vec<Vec<u8>> = (0..1 + rng.below(4)).map(|_| address(rng)).collect();
+            let mut addresses: Vec<Vec<u8>> = (0..=rng.below(4)).map(|_| address(rng)).collect();
             addresses.sort();
             addresses.dedup();
             let asked: Vec<Address> =
