@@ -1,7 +1,6 @@
 //! What commands read and write in one piece: files that are written whole or not at all, or the standard streams; with
 //! progress bars of their bytes.
 
-use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, BufWriter, Read, Write};
@@ -198,15 +197,13 @@ pub(crate) struct Target {
 /// Names that are tried for the file beside.
 const NAMES_MAX: u32 = 100;
 
-/// A new file beside `path`.
+/// A new file beside `path`, of a name that does not depend on the name of the file, which may be
+/// as long as names can be.
 fn create_beside(path: &Path) -> io::Result<(PathBuf, File)> {
-    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let random = RandomState::new();
     for number in 0..NAMES_MAX {
-        let mut beside = OsString::from(".");
-        beside.push(name);
-        beside.push(format!(".{:016x}.tmp", random.hash_one(number)));
-        let beside = path.with_file_name(beside);
+        let name = format!(".terrane-{:016x}.tmp", random.hash_one(number));
+        let beside = path.with_file_name(name);
         match OpenOptions::new().write(true).create_new(true).open(&beside) {
             Ok(file) => return Ok((beside, file)),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
