@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use terrane::context::{
-    self, Hash, InodeProof, InodeTree, KindedHash, Proof, ProofEntry, ProofError, ProofTree, Rules,
-    Tree, produce_tree_proof,
+    self, Hash, InodeProof, InodeTree, Kind, KindedHash, Proof, ProofEntry, ProofError, ProofTree,
+    Rules, Tree, produce_tree_proof,
 };
 
 use super::{CommonArgs, checkout, open, path_text, steps};
@@ -347,7 +347,16 @@ impl VerifyProofArgs {
         };
         let root_hex = hex(&root);
         let verified = proof.verify(&rules, KindedHash::directory(Hash(root)));
-        let verified = verified.map_err(|error| about(error.into()))?;
+        let verified = verified.map_err(|error| match error {
+            ProofError::RootMismatch { found, .. } => {
+                let kind = if found.kind == Kind::Value { "value" } else { "directory" };
+                let found = hex(found.hash.as_bytes());
+                about(Failure::check(format!(
+                    "the proof is about the {kind} {found}, not about the directory {root_hex}"
+                )))
+            }
+            other => about(other.into()),
+        })?;
         let answers = verified.replay(|tree| {
             let answers = self.questions.ask(&tree, &asked)?;
             Ok((tree, answers))
