@@ -113,7 +113,8 @@ impl From<&context::ProofError> for Class {
     fn from(error: &context::ProofError) -> Self {
         use context::ProofError;
         match error {
-            ProofError::BeforeMismatch { .. }
+            ProofError::RootMismatch { .. }
+            | ProofError::BeforeMismatch { .. }
             | ProofError::AfterMismatch { .. }
             | ProofError::NotProvided { .. }
             | ProofError::Shape { .. } => Self::Check,

@@ -2,6 +2,7 @@
 //! progress bars of their bytes.
 
 use std::fs::{self, File, OpenOptions};
+use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -49,8 +50,8 @@ impl Write for Watched<'_> {
     }
 }
 
-/// Bytes of a file of a proof at most.
-pub(crate) const PROOF_BYTES_MAX: u64 = 1 << 30;
+/// Bytes of a proof that are read, unless an option says more.
+pub(crate) const PROOF_BYTES_MAX: &str = "64MiB";
 
 /// Bytes that are written together.
 const BUFFER_BYTES: usize = 1 << 16;
@@ -180,52 +181,83 @@ fn open_input(path: &Path) -> Result<(Box<dyn Read>, Option<u64>), Failure> {
 }
 
 /// A file to be written: whole in the end, or as it was.
+///
+/// What is written goes to a new file beside, of a name that nobody can foresee, and takes the
+/// place of the file in the end. So no other file is touched, not even one that a link of a
+/// foreseen name leads to.
 pub(crate) struct Target {
     path: PathBuf,
-    /// Where it is written, if something is there that it replaces.
+    /// Where the file is written; none for a device or a pipe, which is written to as it is.
     beside: Option<PathBuf>,
-    /// Whether it goes if writing fails; a device or a pipe does not.
-    is_ours: bool,
+    /// Whether a file that is there is replaced.
+    replaces: bool,
     file: File,
 }
 
+/// Names that are tried for the file beside.
+const NAMES_MAX: u32 = 100;
+
+/// A new file beside `path`, of a name that does not depend on the name of the file, which may be
+/// as long as names can be.
+fn create_beside(path: &Path) -> io::Result<(PathBuf, File)> {
+    let random = RandomState::new();
+    for number in 0..NAMES_MAX {
+        let name = format!(".terrane-{:016x}.tmp", random.hash_one(number));
+        let beside = path.with_file_name(name);
+        match OpenOptions::new().write(true).create_new(true).open(&beside) {
+            Ok(file) => return Ok((beside, file)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
 impl Target {
-    /// Opens it; a file that is there is replaced only with `force`.
+    /// Opens it; a file that is there is replaced only with `force`. A symbolic link stands for the
+    /// file that it leads to.
     ///
     /// # Errors
     /// [`Failure`]; nothing has been changed then.
     pub(crate) fn open(path: &Path, force: bool) -> Result<Self, Failure> {
         let shown = path.display();
         let failed = |error: io::Error| match error.kind() {
-            io::ErrorKind::AlreadyExists => {
-                Failure::usage(format!("{shown} is there; --force replaces it"))
-            }
             io::ErrorKind::NotFound => {
                 Failure::usage(format!("{shown}: there is no such directory"))
             }
             _ => Failure::environment(format!("{shown}: {error}")),
         };
-        let path = path.to_owned();
-        match fs::metadata(&path) {
-            Ok(there) if there.is_dir() => Err(Failure::usage(format!("{shown} is a directory"))),
-            Ok(there) if !there.is_file() => {
-                let file = OpenOptions::new().write(true).open(&path).map_err(failed)?;
-                Ok(Self { path, beside: None, is_ours: false, file })
+        let there = match fs::metadata(path) {
+            Ok(there) => Some(there),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(failed(error)),
+        };
+        let path = match &there {
+            Some(there) if there.is_dir() => {
+                return Err(Failure::usage(format!("{shown} is a directory")));
             }
-            Ok(_) if force => {
-                // The file itself, where a symbolic link leads to it.
-                let path = fs::canonicalize(path).map_err(failed)?;
-                let mut beside = path.as_os_str().to_owned();
-                beside.push(".tmp");
-                let file = File::create(&beside).map_err(failed)?;
-                Ok(Self { path, beside: Some(beside.into()), is_ours: true, file })
+            Some(there) if !there.is_file() => {
+                let file = OpenOptions::new().write(true).open(path).map_err(failed)?;
+                return Ok(Self { path: path.to_owned(), beside: None, replaces: false, file });
             }
-            _ => {
-                let file = OpenOptions::new().write(true).create_new(true).open(&path);
-                let file = file.map_err(failed)?;
-                Ok(Self { path, beside: None, is_ours: true, file })
+            Some(_) if force => fs::canonicalize(path).map_err(failed)?,
+            Some(_) => return Err(is_there(path)),
+            None if path.is_symlink() => {
+                let message = format!("{shown} is a link to a file that is not there; remove it");
+                return Err(Failure::usage(message));
             }
+            None => path.to_owned(),
+        };
+
+        let (beside, file) = create_beside(&path).map_err(failed)?;
+        let target = Self { path, beside: Some(beside), replaces: there.is_some(), file };
+        if let Some(there) = there
+            && let Err(error) = target.file.set_permissions(there.permissions())
+        {
+            target.discard();
+            return Err(failed(error));
         }
+        Ok(target)
     }
 
     /// Lets it be written, and makes it durable.
@@ -237,23 +269,45 @@ impl Target {
         write: impl FnOnce(&mut dyn Write) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
         let written = write(&mut self.file).and_then(|summary| {
-            let finished = self.finish();
-            let failed = |error| Failure::environment(format!("{}: {error}", self.path.display()));
-            finished.map(|()| summary).map_err(failed)
+            self.finish().map(|()| summary).map_err(|error| match error.kind() {
+                io::ErrorKind::AlreadyExists => is_there(&self.path),
+                _ => Failure::environment(format!("{}: {error}", self.path.display())),
+            })
         });
-        if written.is_err() && self.is_ours {
-            // The failure is what matters; what is left of the file is no whole export.
-            let _ = fs::remove_file(self.beside.as_ref().unwrap_or(&self.path));
+        if written.is_err() {
+            self.discard();
         }
         written
     }
 
     fn finish(&self) -> io::Result<()> {
-        if self.is_ours {
-            self.file.sync_all()?;
+        let Some(beside) = &self.beside else { return Ok(()) };
+        self.file.sync_all()?;
+        if self.replaces {
+            return fs::rename(beside, &self.path);
         }
-        self.beside.as_ref().map_or(Ok(()), |beside| fs::rename(beside, &self.path))
+        // Unlike a renaming, a link does not replace what somebody else has put there meanwhile.
+        match fs::hard_link(beside, &self.path) {
+            Ok(()) => fs::remove_file(beside),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(error),
+            // The file system has no links.
+            Err(_) if self.path.symlink_metadata().is_ok() => {
+                Err(io::ErrorKind::AlreadyExists.into())
+            }
+            Err(_) => fs::rename(beside, &self.path),
+        }
     }
+
+    fn discard(&self) {
+        if let Some(beside) = &self.beside {
+            // The failure is what matters; what is left of the file is no whole export.
+            let _ = fs::remove_file(beside);
+        }
+    }
+}
+
+fn is_there(path: &Path) -> Failure {
+    Failure::usage(format!("{} is there; --force replaces it", path.display()))
 }
 
 /// All of a file, or of standard input.
@@ -263,11 +317,12 @@ impl Target {
 pub(crate) fn read_all(path: &Path, bytes_max: u64) -> Result<Vec<u8>, Failure> {
     let (input, _) = open_input(path)?;
     let mut content = Vec::new();
-    let read = input.take(bytes_max + 1).read_to_end(&mut content);
+    let read = input.take(bytes_max.saturating_add(1)).read_to_end(&mut content);
     read.map_err(|error| Failure::environment(format!("{}: {error}", path.display())))?;
     if content.len() as u64 > bytes_max {
         let path = path.display();
-        return Err(Failure::usage(format!("{path}: more than {bytes_max} bytes")));
+        let message = format!("{path}: more than {bytes_max} bytes; --bytes-max allows more");
+        return Err(Failure::usage(message));
     }
     Ok(content)
 }

@@ -8,8 +8,7 @@ use crate::digest::spot_hash;
 use crate::error::Result;
 use crate::hash::Hash;
 use crate::node::{
-    Binding, Body, Child, EntriesNode, EntriesRef, Env, InnerNode, InnerRef, Known, Node, Shape,
-    Slot, Spot, Value,
+    Binding, Body, Child, EntriesNode, Env, InnerNode, Known, Node, Shape, Slot, Spot, Value,
 };
 use crate::rules::BRANCHING_MAX;
 use crate::walk::dir;
@@ -26,7 +25,7 @@ pub(crate) enum Blinded {
 ///
 /// Cost: one read for each directory, inode and value that is not in memory.
 pub(crate) fn copy(env: &Env, spot: Spot<'_>, blinded: Blinded) -> Result<Child> {
-    Copier { env, nodes: HashMap::new(), blinded }.spot(spot)
+    Copier { env, nodes: HashMap::new(), blinded }.copy(spot)
 }
 
 struct Copier<'a> {
@@ -37,57 +36,128 @@ struct Copier<'a> {
     blinded: Blinded,
 }
 
+/// A node that is being copied, after what is below it.
+struct Copying {
+    node: Arc<Node>,
+    /// The next item, or bucket.
+    next: usize,
+    bindings: Vec<Binding>,
+    slots: Vec<(usize, Slot)>,
+}
+
+impl Copying {
+    fn new(node: Arc<Node>) -> Self {
+        Self { node, next: 0, bindings: Vec::new(), slots: Vec::new() }
+    }
+
+    /// Takes the copy of what the last call of [`Copier::go_on`] gave.
+    fn put(&mut self, copy: Arc<Node>) {
+        let last = self.next - 1;
+        match self.node.shape() {
+            Shape::Entries(entries) => {
+                self.bindings.push((entries.step(last).into(), Child::Dir(copy)));
+            }
+            Shape::Inner(_) => self.slots.push((last, Slot::Node(copy))),
+        }
+    }
+}
+
 // The pointers are compared, never followed.
 impl Copier<'_> {
-    fn spot(&mut self, spot: Spot<'_>) -> Result<Child> {
+    /// Copies with a list of the nodes on the way: a path may have more of them than a thread has
+    /// stack for.
+    fn copy(&mut self, spot: Spot<'_>) -> Result<Child> {
+        let root = match self.spot(spot)? {
+            Copied::Whole(child) => return Ok(child),
+            Copied::Below(node) => node,
+        };
+        let mut way = vec![Copying::new(root)];
+        let mut done = None;
+        while let Some(copying) = way.last_mut() {
+            if let Some(copy) = done.take() {
+                copying.put(copy);
+            }
+            match self.go_on(copying)? {
+                Some(below) => match self.nodes.get(&self.key(&below)) {
+                    Some(copy) => done = Some(Arc::clone(copy)),
+                    None => way.push(Copying::new(below)),
+                },
+                None => done = way.pop().map(|copied| self.end(copied)),
+            }
+        }
+        Ok(Child::Dir(done.expect("the root was copied last")))
+    }
+
+    fn key(&self, node: &Arc<Node>) -> (Hash, *const Node) {
+        let met = match self.blinded {
+            Blinded::Keep => Arc::as_ptr(node),
+            Blinded::Refuse => std::ptr::null(),
+        };
+        (*node.hash.get().expect("the tree was hashed"), met)
+    }
+
+    fn spot(&self, spot: Spot<'_>) -> Result<Copied> {
         if let (Blinded::Keep, Spot::Own(Child::Blinded { .. })) = (self.blinded, spot) {
-            return Ok(spot.to_child());
+            return Ok(Copied::Whole(spot.to_child()));
         }
         if let Some(node) = dir(self.env, spot)? {
-            return Ok(Child::Dir(self.node(&node)?));
+            return Ok(Copied::Below(node));
         }
         let bytes = spot.value(self.env)?.unwrap_or_default();
         let hash = OnceLock::from(spot_hash(self.env, spot));
-        Ok(Child::Value(Arc::new(Value { hash, ..Value::new(bytes.into()) })))
+        Ok(Copied::Whole(Child::Value(Arc::new(Value { hash, ..Value::new(bytes.into()) }))))
     }
 
-    fn node(&mut self, node: &Node) -> Result<Arc<Node>> {
-        let hash = *node.hash.get().expect("the tree was hashed");
-        let met = match self.blinded {
-            Blinded::Keep => std::ptr::from_ref(node),
-            Blinded::Refuse => std::ptr::null(),
-        };
-        if let Some(copy) = self.nodes.get(&(hash, met)) {
-            return Ok(Arc::clone(copy));
-        }
-        let body = match node.shape() {
-            Shape::Entries(entries) => Body::Entries(self.entries(entries)?),
-            Shape::Inner(inner) => Body::Inner(self.inner(inner)?),
-        };
-        let copy = Node { hash: OnceLock::from(hash), ..Node::new(body, node.height) };
-        let copy = Arc::new(copy);
-        self.nodes.insert((hash, met), Arc::clone(&copy));
-        Ok(copy)
-    }
-
-    fn entries(&mut self, entries: EntriesRef<'_>) -> Result<EntriesNode> {
-        let binding = |item| {
-            let child = self.spot(entries.spot(item))?;
-            Ok((entries.step(item).into(), child))
-        };
-        let bindings: Result<Vec<Binding>> = (0..entries.len()).map(binding).collect();
-        Ok(EntriesNode::new(entries.is_leaf(), bindings?))
-    }
-
-    fn inner(&mut self, inner: InnerRef<'_>) -> Result<InnerNode> {
-        let mut slots = Vec::new();
-        for bucket in 0..BRANCHING_MAX as usize {
-            if let (Blinded::Keep, Known::Blinded(hash)) = (self.blinded, inner.known(bucket)) {
-                slots.push((bucket, Slot::Blinded(Box::new(*hash))));
-            } else if let Some(below) = inner.fetch(self.env, bucket)? {
-                slots.push((bucket, Slot::Node(self.node(&below)?)));
+    /// Copies on up to the next node below; none if there is no other.
+    fn go_on(&self, copying: &mut Copying) -> Result<Option<Arc<Node>>> {
+        let Copying { node, next, bindings, slots } = copying;
+        match node.shape() {
+            Shape::Entries(entries) => {
+                while *next < entries.len() {
+                    let item = *next;
+                    *next += 1;
+                    match self.spot(entries.spot(item))? {
+                        Copied::Whole(child) => bindings.push((entries.step(item).into(), child)),
+                        Copied::Below(node) => return Ok(Some(node)),
+                    }
+                }
+            }
+            Shape::Inner(inner) => {
+                while *next < BRANCHING_MAX as usize {
+                    let bucket = *next;
+                    *next += 1;
+                    if let (Blinded::Keep, Known::Blinded(hash)) =
+                        (self.blinded, inner.known(bucket))
+                    {
+                        slots.push((bucket, Slot::Blinded(Box::new(*hash))));
+                    } else if let Some(below) = inner.fetch(self.env, bucket)? {
+                        return Ok(Some(below));
+                    }
+                }
             }
         }
-        Ok(InnerNode::new(inner.depth(), inner.count(), slots.into_iter()))
+        Ok(None)
     }
+
+    fn end(&mut self, copied: Copying) -> Arc<Node> {
+        let Copying { node, bindings, slots, .. } = copied;
+        let body = match node.shape() {
+            Shape::Entries(entries) => Body::Entries(EntriesNode::new(entries.is_leaf(), bindings)),
+            Shape::Inner(inner) => {
+                Body::Inner(InnerNode::new(inner.depth(), inner.count(), slots.into_iter()))
+            }
+        };
+        let key = self.key(&node);
+        let mut copy = Node::new(body, node.height);
+        copy.hash = OnceLock::from(key.0);
+        let copy = Arc::new(copy);
+        self.nodes.insert(key, Arc::clone(&copy));
+        copy
+    }
+}
+
+/// What is at a spot.
+enum Copied {
+    Whole(Child),
+    Below(Arc<Node>),
 }

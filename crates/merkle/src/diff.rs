@@ -3,8 +3,10 @@
 
 use std::cmp::Ordering;
 use std::sync::Arc;
+use std::vec;
 
 use crate::error::{Error, Result};
+use crate::fold::{Met, PARTS_MAX};
 use crate::node::{Env, Node, Shape, Spot};
 use crate::rules::BRANCHING_MAX;
 use crate::tree::Tree;
@@ -48,8 +50,9 @@ impl Tree {
     /// are hashed.
     ///
     /// # Errors
-    /// As [`mem`](Self::mem), and [`ForeignTree`](Error::ForeignTree) for a tree of other rules; the first error of
-    /// `visit` ends the walk.
+    /// As [`mem`](Self::mem), and [`ForeignTree`](Error::ForeignTree) for a tree of other rules;
+    /// the first error of `visit` ends the walk. [`LimitExceeded`](Error::LimitExceeded) if more
+    /// than [`PARTS_MAX`] parts differ, each counted wherever it stands.
     pub fn diff<E: From<Error>>(
         &self,
         other: &Self,
@@ -62,23 +65,42 @@ impl Tree {
         other.hash();
         let envs = Envs { left: &self.env, right: &other.env };
         let roots = (Some(Spot::Own(self.root())), Some(Spot::Own(other.root())));
-        diff_spots(envs, &mut Vec::new(), roots, &mut visit)
+        let mut path = Vec::new();
+        let mut met = Met::new(PARTS_MAX);
+        let mut way: Vec<vec::IntoIter<Pair>> =
+            diff_spots(envs, &path, roots, &mut visit)?.into_iter().collect();
+        while let Some(rest) = way.last_mut() {
+            let Some(pair) = rest.next() else {
+                way.pop();
+                path.pop();
+                continue;
+            };
+            met.count()?;
+            path.push(pair.step().into());
+            let spots = (pair.left.as_ref().map(Entry::spot), pair.right.as_ref().map(Entry::spot));
+            match diff_spots(envs, &path, spots, &mut visit)? {
+                Some(below) => way.push(below),
+                None => drop(path.pop()),
+            }
+        }
+        Ok(())
     }
 }
 
 type Spots<'a> = (Option<Spot<'a>>, Option<Spot<'a>>);
 type Visit<'a, E> = dyn FnMut(&[Box<[u8]>], Change) -> std::result::Result<(), E> + 'a;
 
+/// Visits a path if its values differ; gives what differs in the directories that are there.
 fn diff_spots<E: From<Error>>(
     envs: Envs<'_>,
-    path: &mut Vec<Box<[u8]>>,
+    path: &[Box<[u8]>],
     (left, right): Spots<'_>,
     visit: &mut Visit<'_, E>,
-) -> std::result::Result<(), E> {
+) -> std::result::Result<Option<vec::IntoIter<Pair>>, E> {
     if let (Some(left), Some(right)) = (left, right)
         && same((envs.left, left), (envs.right, right))
     {
-        return Ok(());
+        return Ok(None);
     }
     match (left.is_some_and(Spot::is_value), right.is_some_and(Spot::is_value)) {
         (true, true) => visit(path, Change::Changed)?,
@@ -88,13 +110,10 @@ fn diff_spots<E: From<Error>>(
     }
     let left = left.map_or(Ok(None), |spot| dir(envs.left, spot))?;
     let right = right.map_or(Ok(None), |spot| dir(envs.right, spot))?;
-    for pair in differing(envs, left.as_ref(), right.as_ref())? {
-        path.push(pair.step().into());
-        let spots = (pair.left.as_ref().map(Entry::spot), pair.right.as_ref().map(Entry::spot));
-        diff_spots(envs, path, spots, visit)?;
-        path.pop();
+    if left.is_none() && right.is_none() {
+        return Ok(None);
     }
-    Ok(())
+    Ok(Some(differing(envs, left.as_ref(), right.as_ref())?.into_iter()))
 }
 
 /// The steps of two directories that differ, ascending. A directory that is not there has no steps.
@@ -109,6 +128,7 @@ pub(crate) fn differing(
     Ok(pairs)
 }
 
+/// Recursion: at most 64 inodes of one directory.
 fn differing_inodes(
     envs: Envs<'_>,
     left: Option<&Arc<Node>>,

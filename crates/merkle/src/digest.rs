@@ -82,49 +82,41 @@ struct Levels<'a> {
 
 // The pointers are compared, never followed.
 impl<'a> Levels<'a> {
-    fn add_shared(&mut self, node: &'a Arc<Node>) -> usize {
-        if Arc::strong_count(node) == 1 || node.hash.get().is_some() {
-            return self.add(node);
+    /// Adds all from `root` down that has no hash, with a list of the nodes on the way: a path may
+    /// have more of them than a thread has stack for.
+    fn add(&mut self, root: &'a Node) {
+        if root.hash.get().is_some() {
+            return;
         }
-        if let Some(&level) = self.shared.get(&Arc::as_ptr(node)) {
-            return level;
-        }
-        let level = self.add(node);
-        self.shared.insert(Arc::as_ptr(node), level);
-        level
-    }
-
-    /// Adds what has no hash from `node` down; gives the level above it, 0 if it has a hash.
-    fn add(&mut self, node: &'a Node) -> usize {
-        if node.hash.get().is_some() {
-            return 0;
-        }
-        let mut level = 0;
-        match &node.body {
-            Body::Stored(_) => unreachable!("what is stored has a hash"),
-            Body::Entries(entries) => {
-                for child in entries.own() {
-                    let below = match child {
-                        Child::Dir(dir) => self.add_shared(dir),
-                        Child::Value(value) if value.hash.get().is_none() => {
-                            self.push(0, Job::Value(value));
-                            1
-                        }
-                        _ => 0,
-                    };
-                    level = level.max(below);
+        let mut way = vec![Adding { node: root, is_shared: false, next: 0, level: 0 }];
+        while let Some(adding) = way.last_mut() {
+            match adding.next_below() {
+                Some(Below::Hashed) => {}
+                Some(Below::Value(value)) => {
+                    adding.level = adding.level.max(1);
+                    self.push(0, Job::Value(value));
                 }
-            }
-            Body::Inner(inner) => {
-                for slot in inner.own() {
-                    if let Slot::Node(below) = slot {
-                        level = level.max(self.add_shared(below));
+                Some(Below::Node(node)) => {
+                    let is_shared = Arc::strong_count(node) > 1;
+                    let known = self.shared.get(&Arc::as_ptr(node)).filter(|_| is_shared);
+                    match known {
+                        Some(level) => adding.level = adding.level.max(*level),
+                        None => way.push(Adding { node, is_shared, next: 0, level: 0 }),
+                    }
+                }
+                None => {
+                    let &mut Adding { node, is_shared, level, .. } = adding;
+                    way.pop();
+                    self.push(level, Job::Node(node));
+                    if is_shared {
+                        self.shared.insert(node, level + 1);
+                    }
+                    if let Some(above) = way.last_mut() {
+                        above.level = above.level.max(level + 1);
                     }
                 }
             }
         }
-        self.push(level, Job::Node(node));
-        level + 1
     }
 
     fn push(&mut self, level: usize, job: Job<'a>) {
@@ -132,6 +124,45 @@ impl<'a> Levels<'a> {
             self.jobs.resize_with(level + 1, Vec::new);
         }
         self.jobs[level].push(job);
+    }
+}
+
+/// A node that is being added, after what is below it.
+struct Adding<'a> {
+    node: &'a Node,
+    /// Whether it may be met again.
+    is_shared: bool,
+    /// Number of the next child, of those that are not as in the record.
+    next: usize,
+    /// Distance from the leaves, as far as it is known.
+    level: usize,
+}
+
+enum Below<'a> {
+    Hashed,
+    Value(&'a Value),
+    Node(&'a Arc<Node>),
+}
+
+impl<'a> Adding<'a> {
+    fn next_below(&mut self) -> Option<Below<'a>> {
+        let number = self.next;
+        self.next += 1;
+        let node = match &self.node.body {
+            Body::Stored(_) => unreachable!("what is stored has a hash"),
+            Body::Entries(entries) => match entries.own_child(number)? {
+                Child::Dir(node) => node,
+                Child::Value(value) if value.hash.get().is_none() => {
+                    return Some(Below::Value(value));
+                }
+                _ => return Some(Below::Hashed),
+            },
+            Body::Inner(inner) => match inner.own().get(number)? {
+                Slot::Node(node) => node,
+                Slot::Blinded(_) => return Some(Below::Hashed),
+            },
+        };
+        Some(if node.hash.get().is_some() { Below::Hashed } else { Below::Node(node) })
     }
 }
 

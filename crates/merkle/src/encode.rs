@@ -77,60 +77,131 @@ impl<'a> Written<'a> {
     }
 
     /// Writes a node and what is below it, all of which have hashes; where it is, and its height.
+    /// Goes down with a list of the nodes on the way: a path may have more of them than a thread
+    /// has stack for.
     pub(crate) fn node(
         &mut self,
         env: &Env,
         node: &'a Arc<Node>,
         sink: &mut dyn Sink,
     ) -> Result<(Link, u16)> {
+        if let Some(known) = self.known(env, node, sink)? {
+            return Ok(known);
+        }
+        let mut way = Vec::new();
+        let mut writing = Writing::new(node);
+        loop {
+            if let Some(below) = self.next_below(env, &mut writing, sink)? {
+                match self.known(env, below, sink)? {
+                    Some(known) => writing.put(known),
+                    None => way.push(std::mem::replace(&mut writing, Writing::new(below))),
+                }
+                continue;
+            }
+            let written = self.write(writing, sink)?;
+            match way.pop() {
+                Some(above) => writing = above,
+                None => return Ok(written),
+            }
+            writing.put(written);
+        }
+    }
+
+    /// Where a node is and its height, if it is stored or was written before.
+    fn known(
+        &mut self,
+        env: &Env,
+        node: &'a Arc<Node>,
+        sink: &mut dyn Sink,
+    ) -> Result<Option<(Link, u16)>> {
         if let Some(link) = node.link() {
-            return Ok((link, node.height));
+            return Ok(Some((link, node.height)));
         }
         let shared = (Arc::strong_count(node) > 1).then_some(Arc::as_ptr(node));
         if let Some(written) = shared.and_then(|node| self.shared.get(&node)) {
-            return Ok(*written);
+            return Ok(Some(*written));
         }
-        let hash = *node.hash.get().expect("hashed before it is written");
-        let (place, height) = if let Some(known) = known_dir(env, &hash, sink)? {
-            let (place, height) = (known.0, known.1.height);
-            if height <= node.height {
-                self.nodes.push((node, place, None));
-            }
-            (place, height)
-        } else {
-            let (place, record) = match &node.body {
-                Body::Stored(_) => unreachable!("what is stored has a place"),
-                Body::Entries(entries) => self.entries(env, entries, node.height, sink)?,
-                Body::Inner(inner) => self.inner(env, inner, node.height, sink)?,
-            };
-            let height = record.height;
-            self.nodes.push((node, place, Some(Arc::new(record))));
-            (place, height)
-        };
-        let written = (Link { place, hash }, height);
+        let hash = *node.hash.get().expect(HASHED);
+        let Some((place, stored)) = known_dir(env, &hash, sink)? else { return Ok(None) };
+        if stored.height <= node.height {
+            self.nodes.push((node, place, None));
+        }
+        let written = (Link { place, hash }, stored.height);
         if let Some(node) = shared {
             self.shared.insert(node, written);
+        }
+        Ok(Some(written))
+    }
+
+    /// The next node below that may have to be written first. What else the node binds is written
+    /// on the way there.
+    fn next_below(
+        &mut self,
+        env: &Env,
+        writing: &mut Writing<'a>,
+        sink: &mut dyn Sink,
+    ) -> Result<Option<&'a Arc<Node>>> {
+        match &writing.node.body {
+            Body::Stored(_) => unreachable!("what is stored has a place"),
+            Body::Entries(entries) => {
+                while writing.next < entries.len() {
+                    let spot = entries.spot(writing.next);
+                    writing.next += 1;
+                    match spot {
+                        Spot::Own(Child::Dir(node)) => return Ok(Some(node)),
+                        Spot::Own(child) => {
+                            if let Some(written) = self.child(env, child, sink)? {
+                                writing.put(written);
+                            }
+                        }
+                        Spot::Stored { .. } => {}
+                    }
+                }
+            }
+            Body::Inner(inner) => {
+                while writing.next < BRANCHING_MAX as usize {
+                    let bucket = writing.next;
+                    writing.next += 1;
+                    match inner.slot(bucket) {
+                        Some(Slot::Node(node)) => return Ok(Some(node)),
+                        Some(Slot::Blinded(hash)) => {
+                            let path = PathText::default();
+                            return Err(Error::DanglingHash { hash: **hash, path });
+                        }
+                        None => writing.links.extend(inner.kept_link(bucket)),
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Writes a node all of whose children are written.
+    fn write(&mut self, writing: Writing<'a>, sink: &mut dyn Sink) -> Result<(Link, u16)> {
+        let Writing { node, links, height, .. } = writing;
+        let hash = *node.hash.get().expect(HASHED);
+        let (place, record) = match &node.body {
+            Body::Stored(_) => unreachable!("what is stored has a place"),
+            Body::Entries(entries) => self.entries(entries, links, height, sink)?,
+            Body::Inner(inner) => inner_written(inner, links, height, sink)?,
+        };
+        self.nodes.push((node, place, Some(Arc::new(record))));
+        let written = (Link { place, hash }, height);
+        if Arc::strong_count(node) > 1 {
+            self.shared.insert(Arc::as_ptr(node), written);
         }
         Ok(written)
     }
 
+    /// `links` are those of the children that are neither in the record nor stored in the node.
     fn entries(
         &mut self,
-        env: &Env,
         entries: &'a EntriesNode,
-        mut height: u16,
+        links: Vec<Link>,
+        height: u16,
         sink: &mut dyn Sink,
     ) -> Result<(Place, Record)> {
         let count = entries.len();
-        let mut links = Vec::new();
-        for item in 0..count {
-            if let Spot::Own(child) = entries.spot(item)
-                && let Some((link, below)) = self.child(env, child, sink)?
-            {
-                links.push(link);
-                height = height.max(below + 1);
-            }
-        }
         if height > HEIGHT_MAX {
             return Err(Error::TooDeep { levels: height.into() });
         }
@@ -216,55 +287,73 @@ impl<'a> Written<'a> {
         }
         Ok(Link { place, hash })
     }
+}
 
-    fn inner(
-        &mut self,
-        env: &Env,
-        inner: &'a InnerNode,
-        mut height: u16,
-        sink: &mut dyn Sink,
-    ) -> Result<(Place, Record)> {
-        let mask = inner.mask();
-        let mut links = Vec::with_capacity(mask.count_ones() as usize);
-        let mut changed = 0;
-        for bucket in (0..BRANCHING_MAX as usize).filter(|bucket| mask >> bucket & 1 == 1) {
-            let link = match inner.slot(bucket) {
-                None => *inner.kept_link(bucket).expect("a bucket that is kept is in the record"),
-                Some(Slot::Node(node)) => {
-                    let (link, below) = self.node(env, node, sink)?;
-                    height = height.max(below);
-                    link
-                }
-                Some(Slot::Blinded(hash)) => {
-                    return Err(Error::DanglingHash { hash: **hash, path: PathText::default() });
-                }
-            };
-            if inner.record().is_none_or(|base| base.link(bucket) != Some(&link)) {
-                changed |= 1 << bucket;
-            }
-            links.push(link);
-        }
-        let at = sink.next();
-        let mut written = Inner {
-            depth: inner.depth,
-            count: inner.count,
-            mask,
-            links: links.into(),
-            full: Place { at, bytes: 0 },
-            changed: 0,
-        };
-        if let Some(base) = inner.record() {
-            let changed = (changed | base.changed) & mask;
-            if is_delta_worth(changed.count_ones() as usize, mask.count_ones() as usize) {
-                (written.full, written.changed) = (base.full, changed);
-            }
-        }
-        let place = sink.put(&mut |body| inner_body(at, height, &written, body))?;
-        if written.changed == 0 {
-            written.full = place;
-        }
-        Ok((place, Record { height, body: RecordBody::Inner(written) }))
+const HASHED: &str = "hashed before it is written";
+
+/// A node that is being written, after what is below it.
+struct Writing<'a> {
+    node: &'a Arc<Node>,
+    /// The next item, or bucket.
+    next: usize,
+    /// Those of an inode are of all its buckets that are not empty.
+    links: Vec<Link>,
+    height: u16,
+}
+
+impl<'a> Writing<'a> {
+    fn new(node: &'a Arc<Node>) -> Self {
+        Self { node, next: 0, links: Vec::new(), height: node.height }
     }
+
+    /// Takes where a child was written, and its height.
+    fn put(&mut self, (link, below): (Link, u16)) {
+        let below = match &self.node.body {
+            Body::Inner(_) => below,
+            Body::Stored(_) | Body::Entries(_) => below + 1,
+        };
+        self.links.push(link);
+        self.height = self.height.max(below);
+    }
+}
+
+/// Writes an inode with buckets, whose links these are.
+fn inner_written(
+    inner: &InnerNode,
+    links: Vec<Link>,
+    height: u16,
+    sink: &mut dyn Sink,
+) -> Result<(Place, Record)> {
+    let mask = inner.mask();
+    assert_eq!(links.len(), mask.count_ones() as usize, "each bucket that is not empty has a link");
+    let buckets = (0..BRANCHING_MAX as usize).filter(|bucket| mask >> bucket & 1 == 1);
+    let mut changed = 0;
+    for (bucket, link) in buckets.zip(&links) {
+        if inner.record().is_none_or(|base| base.link(bucket) != Some(link)) {
+            changed |= 1 << bucket;
+        }
+    }
+
+    let at = sink.next();
+    let mut written = Inner {
+        depth: inner.depth,
+        count: inner.count,
+        mask,
+        links: links.into(),
+        full: Place { at, bytes: 0 },
+        changed: 0,
+    };
+    if let Some(base) = inner.record() {
+        let changed = (changed | base.changed) & mask;
+        if is_delta_worth(changed.count_ones() as usize, mask.count_ones() as usize) {
+            (written.full, written.changed) = (base.full, changed);
+        }
+    }
+    let place = sink.put(&mut |body| inner_body(at, height, &written, body))?;
+    if written.changed == 0 {
+        written.full = place;
+    }
+    Ok((place, Record { height, body: RecordBody::Inner(written) }))
 }
 
 /// Where a directory, or an inode, is stored that the sink knows, and what is there. One that cannot be read counts as unknown.

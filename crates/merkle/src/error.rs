@@ -92,6 +92,16 @@ pub enum Error {
         /// What was asked for.
         given: String,
     },
+    /// A call takes more than its limit. In walks over a tree a part that stands in several places
+    /// counts in each, so a small store may hold a tree without bounds. Ask for a part of the tree,
+    /// or give a larger limit.
+    #[error("more than {limit} {unit}; ask for less, or raise the limit")]
+    LimitExceeded {
+        /// The limit.
+        limit: u64,
+        /// What is counted.
+        unit: &'static str,
+    },
     /// An option is out of its range.
     #[error("{option} is {value}; {allowed}")]
     InvalidConfig {

@@ -56,12 +56,46 @@ pub enum Order {
 }
 
 /// What a fold visits, and in which order: everything, sorted, by default.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fold {
     /// Which depths; all if none is given.
     pub depth: Option<Depth>,
     /// The order of children.
     pub order: Order,
+    /// Values and directories that the fold meets at most, [`PARTS_MAX`] by default. A part that
+    /// stands in several places counts in each: a tree of a few kilobytes can have more of them
+    /// than any computer can visit.
+    pub parts_max: u64,
+}
+
+/// Values and directories that a walk over a whole tree meets at most, unless the caller says
+/// otherwise: three times those of the largest public ledger.
+pub const PARTS_MAX: u64 = 1 << 28;
+
+impl Default for Fold {
+    fn default() -> Self {
+        Self { depth: None, order: Order::Sorted, parts_max: PARTS_MAX }
+    }
+}
+
+/// Counts what a walk meets, up to a limit.
+pub(crate) struct Met {
+    left: u64,
+    limit: u64,
+}
+
+impl Met {
+    pub(crate) fn new(limit: u64) -> Self {
+        Self { left: limit, limit }
+    }
+
+    pub(crate) fn count(&mut self) -> Result<()> {
+        match self.left.checked_sub(1) {
+            Some(left) => self.left = left,
+            None => return Err(Error::LimitExceeded { limit: self.limit, unit: "parts" }),
+        }
+        Ok(())
+    }
 }
 
 /// What a tree consists of.
@@ -124,7 +158,8 @@ impl Tree {
     /// read. The tree keeps nothing of it.
     ///
     /// # Errors
-    /// As [`mem`](Self::mem); the first error of `visit` ends the fold.
+    /// As [`mem`](Self::mem), and [`LimitExceeded`](Error::LimitExceeded); the first error of
+    /// `visit` ends the fold.
     pub fn fold<S: AsRef<[u8]>, A, E: From<Error>>(
         &self,
         path: &[S],
@@ -144,6 +179,7 @@ impl Tree {
             return Ok(sum);
         }
         let env = &*self.env;
+        let mut met = Met::new(fold.parts_max);
         let open = |spot: Spot<'_>, below: &[Box<[u8]>]| {
             open(env, spot, fold.order).map_err(|error| under(error, steps.as_slice(), below))
         };
@@ -156,6 +192,7 @@ impl Tree {
                 below.pop();
                 continue;
             };
+            met.count()?;
             below.push(entry.step().into());
             let (child, rest) = if depth.descends(below.len()) {
                 open(entry.spot(), &below)?
@@ -188,18 +225,18 @@ impl Tree {
         Ok(Children { tree: self.clone(), walk: walk.map(Walk::new) })
     }
 
-    /// Counts what the tree consists of.
+    /// Counts what the tree consists of, [`PARTS_MAX`] parts at most.
     ///
     /// Cost: one read for each directory and inode that is not in memory; values are not read.
     ///
     /// # Errors
-    /// As [`mem`](Self::mem).
+    /// As [`mem`](Self::mem), and [`LimitExceeded`](Error::LimitExceeded).
     pub fn stats(&self) -> Result<TreeStats> {
         let root: [&str; 0] = [];
         if self.kind() == Kind::Value {
             return Ok(TreeStats { leaves: 1, ..TreeStats::default() });
         }
-        let fold = Fold { depth: None, order: Order::Undefined };
+        let fold = Fold { order: Order::Undefined, ..Fold::default() };
         self.fold(&root, fold, TreeStats::default(), |path, tree, mut stats| {
             stats.depth = stats.depth.max(path.len());
             if tree.kind() == Kind::Value {

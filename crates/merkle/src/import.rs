@@ -5,7 +5,8 @@
 //! a later one. What is written before the end is garbage until the commit is there; a new store has a file `importing` until
 //! then, and is not opened while it has it.
 //!
-//! Memory: 1 MiB or one element, and for each element where it was put, its hash, and of inodes one step.
+//! Memory: 1 MiB or one element; for each element 128 bytes, which have its hash and where it was
+//! put, and of inodes one step; for as many elements at most as [`Options`] say.
 
 use std::io::Read;
 use std::path::Path;
@@ -42,6 +43,8 @@ use crate::store::{IMPORTING, Store, index_dir, lock, take_lock};
 const BATCH_BYTES: usize = 1 << 20;
 
 /// What is kept of an element.
+///
+/// Invariant: at most 128 bytes, as [`Options::import_elements_max`] says.
 #[derive(Debug)]
 struct Object {
     hash: Hash,
@@ -595,6 +598,8 @@ impl<'a> Importer<'a> {
     }
 }
 
+const _: () = assert!(size_of::<Object>() <= 128);
+
 impl Object {
     fn new(hash: Hash, kind: Kind, height: u16) -> Self {
         Self { hash, place: None, kind, height, is_base: false, is_used: false }
@@ -651,6 +656,10 @@ impl Way<'_> {
 
 impl Elements for Importer<'_> {
     fn element(&mut self, hash: &Hash, element: Element) -> Result<()> {
+        let limit = self.store.options.import_elements_max;
+        if self.objects.len() as u64 >= limit {
+            return Err(Error::LimitExceeded { limit, unit: "elements" });
+        }
         // The commit is counted, not kept.
         let own = self.objects.len() + usize::from(self.commit.is_some());
         self.take(own, hash, element).map_err(|refusal| match refusal {

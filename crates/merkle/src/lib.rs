@@ -129,7 +129,7 @@ pub use control::Indexing;
 pub use corrupt::Corrupt;
 pub use diff::Change;
 pub use error::{Error, Result};
-pub use fold::{Children, Depth, Fold, Order, TreeStats};
+pub use fold::{Children, Depth, Fold, Order, PARTS_MAX, TreeStats};
 pub use gc::{GcPace, GcPhase, GcProgress, GcReport, Retain};
 pub use hash::{Hash, HashTextError};
 pub use heads::{MergeValues, Strategy, Write};
@@ -144,7 +144,7 @@ pub use path::PathText;
 pub use prefetch::Prefetch;
 pub use proof::{
     ExtenderProof, InodeProof, InodeTree, KindedHash, NESTING_MAX, Proof, ProofEntry, ProofError,
-    ProofTree,
+    ProofTree, Verified,
 };
 pub use prove::{Target, merkle_tree, produce_tree_proof};
 pub use reader::StoreReader;
@@ -155,5 +155,4 @@ pub use stats::{CommitStats, HASH_BLOCK_BYTES, PreimageSizes, Stats};
 pub use store::{Meta, Recovery, Store, is_store};
 pub use tezos::{ChainId, TestChain, TezosContext};
 pub use tree::{Kind, Tree};
-pub use verify::verify_tree_proof;
 pub use watch::{HeadChange, WatchId};

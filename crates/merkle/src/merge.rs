@@ -6,8 +6,9 @@
 //! value, a value against a directory, and what the function says is one.
 
 use std::sync::Arc;
+use std::vec;
 
-use crate::diff::{Envs, differing};
+use crate::diff::{Envs, Pair, differing};
 use crate::error::{Error, Result};
 use crate::node::{Child, Env, Node, Spot, Value};
 use crate::path::PathText;
@@ -51,6 +52,13 @@ struct Three<'a> {
     theirs: Option<Spot<'a>>,
 }
 
+/// Directories that are merged child by child.
+struct Directories {
+    base: Option<Arc<Node>>,
+    /// Steps in which the two sides differ that are not merged yet.
+    pairs: vec::IntoIter<Pair>,
+}
+
 impl Tree {
     /// Merges the changes that this tree and `theirs` made to `base`. `merge` is called, in the order of the paths, for
     /// each value that both changed or added in different ways; it gives the merged value, or none to remove it.
@@ -81,7 +89,7 @@ impl Tree {
             changes: Vec::new(),
             merge: &mut merge,
         };
-        merger.spots(Three {
+        merger.run(Three {
             base: Some(Spot::Own(base.root())),
             ours: Some(Spot::Own(self.root())),
             theirs: Some(Spot::Own(theirs.root())),
@@ -108,27 +116,55 @@ fn agree(left: (&Env, Option<Spot<'_>>), right: (&Env, Option<Spot<'_>>)) -> boo
 }
 
 impl Merger<'_> {
-    fn spots(&mut self, three: Three<'_>) -> Result<()> {
+    /// Merges all from the roots down, with a list of the directories on the way.
+    fn run(&mut self, roots: Three<'_>) -> Result<()> {
+        let mut way: Vec<Directories> = self.spots(roots)?.into_iter().collect();
+        while let Some(directories) = way.last_mut() {
+            let Some(pair) = directories.pairs.next() else {
+                way.pop();
+                self.path.pop();
+                continue;
+            };
+            let base = match &directories.base {
+                Some(node) => node.locate(self.base, pair.step())?,
+                None => None,
+            };
+            let three = Three {
+                base,
+                ours: pair.left.as_ref().map(Entry::spot),
+                theirs: pair.right.as_ref().map(Entry::spot),
+            };
+            self.path.push(pair.step().into());
+            match self.spots(three)? {
+                Some(below) => way.push(below),
+                None => drop(self.path.pop()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Merges what is at one path; gives the directories to be merged child by child.
+    fn spots(&mut self, three: Three<'_>) -> Result<Option<Directories>> {
         let Three { base, ours, theirs } = three;
         if agree((self.ours, ours), (self.theirs, theirs))
             || agree((self.base, base), (self.theirs, theirs))
         {
-            return Ok(());
+            return Ok(None);
         }
         if agree((self.base, base), (self.ours, ours)) {
             self.changes.push((self.path.clone(), theirs.map(Spot::to_child)));
-            return Ok(());
+            return Ok(None);
         }
         let was_value = base.is_some_and(Spot::is_value);
         match (ours.map(Spot::is_value), theirs.map(Spot::is_value)) {
-            (Some(true), Some(true)) => self.values(three),
+            (Some(true), Some(true)) => self.values(three).map(|()| None),
             (None, _) | (_, None) if was_value => {
                 Err(self.conflict("removed on one side and changed on the other"))
             }
             (Some(true), _) | (_, Some(true)) => {
                 Err(self.conflict("a value on one side and a directory, or nothing, on the other"))
             }
-            _ => self.directories(three),
+            _ => self.directories(three).map(Some),
         }
     }
 
@@ -151,7 +187,7 @@ impl Merger<'_> {
         }
     }
 
-    fn directories(&mut self, three: Three<'_>) -> Result<()> {
+    fn directories(&self, three: Three<'_>) -> Result<Directories> {
         let open = |env: &Env, spot: Option<Spot<'_>>| -> Result<Option<Arc<Node>>> {
             spot.map_or(Ok(None), |spot| dir(env, spot))
         };
@@ -159,20 +195,8 @@ impl Merger<'_> {
         let ours = open(self.ours, three.ours)?;
         let theirs = open(self.theirs, three.theirs)?;
         let envs = Envs { left: self.ours, right: self.theirs };
-        for pair in differing(envs, ours.as_ref(), theirs.as_ref())? {
-            let base = match &base {
-                Some(node) => node.locate(self.base, pair.step())?,
-                None => None,
-            };
-            self.path.push(pair.step().into());
-            self.spots(Three {
-                base,
-                ours: pair.left.as_ref().map(Entry::spot),
-                theirs: pair.right.as_ref().map(Entry::spot),
-            })?;
-            self.path.pop();
-        }
-        Ok(())
+        let pairs = differing(envs, ours.as_ref(), theirs.as_ref())?.into_iter();
+        Ok(Directories { base, pairs })
     }
 
     fn conflict(&self, message: &str) -> Error {

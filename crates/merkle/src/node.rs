@@ -541,9 +541,9 @@ impl EntriesNode {
         item.own().is_none().then_some(item.0 as usize)
     }
 
-    /// What is bound to the items that are not as in the record, in no order.
-    pub(crate) fn own(&self) -> impl Iterator<Item = &Child> {
-        self.own.iter().map(|own| &own.child)
+    /// What is bound to an item that is not as in the record, by its number, in no order.
+    pub(crate) fn own_child(&self, number: usize) -> Option<&Child> {
+        self.own.get(number).map(|own| &own.child)
     }
 
     pub(crate) fn step(&self, item: usize) -> &[u8] {
@@ -734,6 +734,47 @@ impl InnerNode {
     }
 }
 
+/// Frees what is below with a list: a path may have more nodes than a thread has stack for.
+impl Drop for Node {
+    fn drop(&mut self) {
+        let mut below = Vec::new();
+        self.body.take_nodes(&mut below);
+        while let Some(node) = below.pop() {
+            if let Some(mut node) = Arc::into_inner(node) {
+                node.body.take_nodes(&mut below);
+            }
+        }
+    }
+}
+
+impl Body {
+    /// Takes all nodes out, for `out`.
+    fn take_nodes(&mut self, out: &mut Vec<Arc<Node>>) {
+        match self {
+            Self::Stored(StoredNode { first, rest, .. }) => {
+                out.extend(first.take().map(|(_, node)| node));
+                let rest = rest.take().into_iter().flatten();
+                out.extend(rest.filter_map(OnceLock::into_inner));
+            }
+            Self::Entries(EntriesNode { base, own, .. }) => {
+                out.extend(base.take());
+                out.extend(own.drain(..).filter_map(|own| match own.child {
+                    Child::Dir(node) => Some(node),
+                    Child::DirAt(far) => far.1.into_inner(),
+                    Child::Value(_) | Child::ValueAt(_) | Child::Blinded { .. } => None,
+                }));
+            }
+            Self::Inner(InnerNode { base, own, .. }) => {
+                out.extend(base.take());
+                out.extend(own.drain(..).filter_map(|slot| match slot {
+                    Slot::Node(node) => Some(node),
+                    Slot::Blinded(_) => None,
+                }));
+            }
+        }
+    }
+}
+
 impl Node {
     /// An empty directory, or an empty leaf.
     pub(crate) fn empty(leaf: bool) -> Self {
@@ -868,6 +909,7 @@ impl Node {
     }
 
     /// Calls `visit` for each step of the directory in the order of storage, until it says no.
+    /// Recursion: at most 64 inodes.
     pub(crate) fn each<'a>(
         &'a self,
         env: &Env,

@@ -40,11 +40,17 @@ pub struct Options {
     pub access: Access,
     /// What the index of commits is kept in.
     pub index: Arc<dyn IndexEngine>,
+    /// Elements of a snapshot that an import takes at most. Each takes 128 bytes of memory until
+    /// the import ends, an inode those of one step more.
+    pub import_elements_max: u64,
 }
+
+/// Elements of a snapshot that an import takes, unless the caller says otherwise: 4 GiB of memory.
+const IMPORT_ELEMENTS_MAX: u64 = 1 << 25;
 
 impl Options {
     /// What Tezos uses, durable, 128 MiB of decoded objects, chunks of 16 MiB, hashing on two threads, reads through
-    /// the page cache.
+    /// the page cache, imports of 33,554,432 elements.
     pub fn new(index: Arc<dyn IndexEngine>) -> Self {
         Self {
             rules: Rules::TEZOS,
@@ -55,6 +61,7 @@ impl Options {
             hash_threads: 2,
             access: Access::Buffered,
             index,
+            import_elements_max: IMPORT_ELEMENTS_MAX,
         }
     }
 

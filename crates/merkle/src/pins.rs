@@ -17,14 +17,19 @@ pub(crate) struct Pins(Arc<Mutex<Held>>);
 
 #[derive(Debug)]
 enum Held {
-    Own(Vec<Arc<Pin>>),
+    Own {
+        pins: Vec<Arc<Pin>>,
+        /// At least the number of lists that lead to this one, one through the other. Two lists of one
+        /// rank make one of the next, so a rank is at most the logarithm of the number of trees.
+        rank: u32,
+    },
     /// They are among those of another list since the trees share nodes.
     Joined(Pins),
 }
 
 impl Default for Held {
     fn default() -> Self {
-        Self::Own(Vec::new())
+        Self::Own { pins: Vec::new(), rank: 0 }
     }
 }
 
@@ -38,7 +43,7 @@ impl Pins {
         let mut at = self.clone();
         loop {
             let next = match &mut *at.lock() {
-                Held::Own(pins) => return work(pins),
+                Held::Own { pins, .. } => return work(pins),
                 Held::Joined(next) => next.clone(),
             };
             at = next;
@@ -50,7 +55,7 @@ impl Pins {
         let mut at = self.clone();
         loop {
             let next = match &*at.lock() {
-                Held::Own(_) => None,
+                Held::Own { .. } => None,
                 Held::Joined(next) => Some(next.clone()),
             };
             match next {
@@ -71,7 +76,7 @@ impl Pins {
     /// Pins of its own, of nothing but the one of these with that root; none if there is none.
     pub(crate) fn only(&self, root: Place) -> Option<Self> {
         let pin = self.with(|own| own.iter().rfind(|pin| pin.root == root).map(Arc::clone))?;
-        Some(Self(Arc::new(Mutex::new(Held::Own(vec![pin])))))
+        Some(Self(Arc::new(Mutex::new(Held::Own { pins: vec![pin], rank: 0 }))))
     }
 
     /// Makes one list of these and of those of another tree, also of what either gets later.
@@ -88,9 +93,20 @@ impl Pins {
             let (held, moved) =
                 if own_first { (&mut *first, &mut *second) } else { (&mut *second, &mut *first) };
             // Else another thread has joined one of them meanwhile.
-            if let (Held::Own(held), Held::Own(pins)) = (held, &mut *moved) {
-                held.append(pins);
-                *moved = Held::Joined(own.clone());
+            if let (
+                Held::Own { pins: held_pins, rank: held_rank },
+                Held::Own { pins: moved_pins, rank: moved_rank },
+            ) = (&mut *held, &mut *moved)
+            {
+                // The list of the lower rank goes, so that no list leads far.
+                if *held_rank >= *moved_rank {
+                    held_pins.append(moved_pins);
+                    *held_rank = (*held_rank).max(*moved_rank + 1);
+                    *moved = Held::Joined(own.clone());
+                } else {
+                    moved_pins.append(held_pins);
+                    *held = Held::Joined(others.clone());
+                }
                 return;
             }
         }
@@ -116,5 +132,23 @@ impl Pinned {
     pub(crate) fn roots(&self) -> Vec<Place> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.iter().filter_map(|pin| Some(pin.upgrade()?.root)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each tree that took a part of the one before led to the next one's list; letting go of the
+    /// first then took more stack than a thread has.
+    #[test]
+    fn lists_that_were_joined_one_after_the_other_lead_nowhere_far() {
+        let mut all: Vec<Pins> = (0..200_000).map(|_| Pins::default()).collect();
+        for pair in all.windows(2) {
+            pair[1].join(&pair[0]);
+        }
+        let first = all.swap_remove(0);
+        drop(all);
+        drop(first);
     }
 }

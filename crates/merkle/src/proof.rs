@@ -4,7 +4,9 @@
 //! hash, and what the computation does not find in it is an error, never "absent". A directory that is hashed flat always
 //! lists all its steps, since its hash takes all of them.
 //!
-//! Every type is plain data that may come from an adversary; [`verify_tree_proof`](crate::verify_tree_proof) checks it.
+//! A [`Proof`] may come from an adversary, and shows nothing of what it holds. [`Proof::verify`]
+//! compares it with the root that the caller trusts, hash and kind, and gives a [`Verified`]: the
+//! only way to the content.
 
 use std::fmt;
 
@@ -21,17 +23,33 @@ pub(crate) const VERSION: u16 = 0;
 /// exhausts the 2 MiB of stack of a thread, in a build without optimisation either. Paths of Tezos have a dozen.
 pub const NESTING_MAX: usize = 256;
 
-/// A proof that a computation makes a tree of hash `after` from a tree of hash `before`.
+/// A proof that a computation makes one tree from another. It shows nothing until it is
+/// [verified](Self::verify).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Proof {
-    /// The version of the format: 0.
-    pub version: u16,
-    /// The tree that the computation starts from.
-    pub before: KindedHash,
-    /// The tree that it gives.
-    pub after: KindedHash,
+    /// The tree that the computation starts from, as the proof says.
+    pub(crate) before: KindedHash,
+    /// The tree that it gives, as the proof says.
+    pub(crate) after: KindedHash,
     /// What it looks at.
-    pub state: ProofTree,
+    pub(crate) state: ProofTree,
+}
+
+impl Proof {
+    /// A proof of parts that the caller has made, which is as good as the parts are.
+    pub fn new(before: KindedHash, after: KindedHash, state: ProofTree) -> Self {
+        Self { before, after, state }
+    }
+}
+
+/// A proof whose state is a part of the tree that the caller trusts.
+///
+/// Invariant: `tree` was built from the state of `proof`, and has the root that [`Proof::verify`]
+/// was called with.
+#[derive(Debug)]
+pub struct Verified<'a> {
+    pub(crate) proof: &'a Proof,
+    pub(crate) tree: Tree,
 }
 
 /// A hash, and what it is of: an empty directory and an empty value have the same in Tezos.
@@ -41,6 +59,18 @@ pub struct KindedHash {
     pub kind: Kind,
     /// The hash.
     pub hash: Hash,
+}
+
+impl KindedHash {
+    /// A directory, such as the root of the tree of every commit.
+    pub const fn directory(hash: Hash) -> Self {
+        Self { kind: Kind::Directory, hash }
+    }
+
+    /// A value.
+    pub const fn value(hash: Hash) -> Self {
+        Self { kind: Kind::Value, hash }
+    }
 }
 
 impl fmt::Display for KindedHash {
@@ -112,6 +142,14 @@ pub enum InodeTree {
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ProofError {
+    /// The proof is about another tree than the caller trusts.
+    #[error("the proof is about {found}, not {expected}")]
+    RootMismatch {
+        /// The root that the caller trusts.
+        expected: KindedHash,
+        /// The root that the proof names.
+        found: KindedHash,
+    },
     /// The state is not a part of the tree that the proof names: the proof is forged or damaged.
     #[error("the state is {found}, not {expected} as the proof says")]
     BeforeMismatch {

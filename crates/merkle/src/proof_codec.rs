@@ -41,14 +41,10 @@ impl Proof {
     ///
     /// # Errors
     /// For a proof that was put together by hand: [`Shape`](ProofError::Shape) if a part of it has no form in bytes,
-    /// [`UnsupportedVersion`](ProofError::UnsupportedVersion), [`TooDeep`](ProofError::TooDeep). For any:
-    /// [`TooLarge`](ProofError::TooLarge).
+    /// [`TooDeep`](ProofError::TooDeep). For any: [`TooLarge`](ProofError::TooLarge).
     pub fn encode(&self) -> Coded<Vec<u8>> {
-        if self.version != VERSION {
-            return Err(ProofError::UnsupportedVersion { found: self.version });
-        }
         let mut out = Vec::new();
-        put_number(&mut out, self.version.into(), 2);
+        put_number(&mut out, VERSION.into(), 2);
         for kinded in [&self.before, &self.after] {
             out.push(u8::from(kinded.kind == Kind::Directory));
             out.extend_from_slice(&kinded.hash.0);
@@ -57,8 +53,7 @@ impl Proof {
         Ok(out)
     }
 
-    /// The proof that these bytes are of. It says nothing until it is
-    /// [verified](crate::verify_tree_proof).
+    /// The proof that these bytes are of. It says nothing until it is [verified](Self::verify).
     ///
     /// # Errors
     /// [`Malformed`](ProofError::Malformed), [`UnsupportedVersion`](ProofError::UnsupportedVersion),
@@ -73,7 +68,7 @@ impl Proof {
         let after = reader.kinded()?;
         let state = reader.tree(0)?;
         reader.rule(reader.is_done(), "nothing follows a proof", 0)?;
-        Ok(Self { version, before, after, state })
+        Ok(Self { before, after, state })
     }
 }
 

@@ -16,12 +16,16 @@ use crate::hash::Hash;
 use crate::node::{Child, EntriesRef, Env, InnerRef, Node, Shape, Source, Spot};
 use crate::proof::{
     ExtenderProof, InodeProof, InodeTree, NESTING_MAX, Proof, ProofEntry, ProofError, ProofTree,
-    VERSION, kinded,
+    kinded,
 };
 use crate::record::{EntriesBuffers, EntriesWriter, Inner, Record, RecordBody, Stored};
 use crate::rules::BRANCHING_MAX;
 use crate::tree::{Kind, Tree, empty_dir};
 use crate::walk;
+
+/// Values and directories of a target that is proven with all of it, at most: more make a proof
+/// that no verifier reads by default.
+const RAW_PARTS_MAX: u64 = 1 << 22;
 
 /// What a proof of one path shows of what is bound there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,7 +66,7 @@ pub fn produce_tree_proof<R>(
     let view = Tree::at(Arc::new(env), root, tree.pins.clone());
     let (changed, result) = f(view)?;
     let state = if empty { ProofTree::Node(Vec::new()) } else { recorder.state()? };
-    Ok((Proof { version: VERSION, before, after: kinded(&changed), state }, result))
+    Ok((Proof { before, after: kinded(&changed), state }, result))
 }
 
 /// The proof of what is bound at one path, for who knows the hash of the tree: what leads there, with the hashes of
@@ -71,7 +75,8 @@ pub fn produce_tree_proof<R>(
 /// Cost: that of [`find_tree`](Tree::find_tree), and of reading the target through for [`Target::Raw`].
 ///
 /// # Errors
-/// As [`produce_tree_proof`].
+/// As [`produce_tree_proof`], and [`LimitExceeded`](crate::Error::LimitExceeded) for a target of
+/// more than 4,194,304 parts.
 pub fn merkle_tree<S: AsRef<[u8]>>(
     tree: &Tree,
     path: &[S],
@@ -82,7 +87,8 @@ pub fn merkle_tree<S: AsRef<[u8]>>(
         if let (Some(found), Target::Raw) = (found, target) {
             found.to_value()?;
             let root: [&str; 0] = [];
-            found.fold(&root, Fold::default(), (), |_, tree, ()| tree.to_value().map(drop))?;
+            let fold = Fold { parts_max: RAW_PARTS_MAX, ..Fold::default() };
+            found.fold(&root, fold, (), |_, tree, ()| tree.to_value().map(drop))?;
         }
         Ok((tree, ()))
     })?;
@@ -251,6 +257,11 @@ impl Recorder {
             Seen::Node { node, first, .. } => (node, *first),
             Seen::Nothing => {
                 let spot = self.spot(noted);
+                if noted.parent.is_none() && spot.is_value() {
+                    // Without its bytes nothing would show that the root is a value.
+                    let bytes = spot.value(&self.env)?;
+                    return Ok(ProofTree::Value(bytes.expect("the root is a value")));
+                }
                 let hash = spot_hash(&self.env, spot);
                 let blind =
                     if spot.is_value() { ProofTree::BlindedValue } else { ProofTree::BlindedNode };

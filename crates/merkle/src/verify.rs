@@ -13,46 +13,85 @@ use crate::node::{Body, Child, Env, InnerNode, Node, Slot, Value};
 use crate::path::PathText;
 use crate::pins::Pins;
 use crate::proof::{
-    ExtenderProof, InodeProof, InodeTree, NESTING_MAX, Proof, ProofEntry, ProofError, ProofTree,
-    VERSION, kinded,
+    ExtenderProof, InodeProof, InodeTree, KindedHash, NESTING_MAX, Proof, ProofEntry, ProofError,
+    ProofTree, Verified, kinded,
 };
 use crate::rules::{INODE_DEPTH_MAX, Rules, STEP_BYTES_MAX};
 use crate::tree::Tree;
 
-/// Checks `proof` by running `f` on its state, and gives the result of `f`: what it would have given on the tree that has
-/// the hash `proof.before`. It is up to the caller that this is the hash of the tree in question.
-///
-/// In `f`, what the proof does not hold is [`NotProvided`](crate::Error::NotProvided); `f` must pass that error on.
-///
-/// Cost: no I/O; hashing of the state, and what `f` does.
-///
-/// # Errors
-/// [`BeforeMismatch`](ProofError::BeforeMismatch), [`AfterMismatch`](ProofError::AfterMismatch), [`NotProvided`](ProofError::NotProvided),
-/// [`Shape`](ProofError::Shape), [`TooDeep`](ProofError::TooDeep), [`UnsupportedVersion`](ProofError::UnsupportedVersion), and
-/// [`Tree`](ProofError::Tree) for any other error of `f` and for rules that no store has.
-pub fn verify_tree_proof<R>(
-    rules: &Rules,
-    proof: &Proof,
-    f: impl FnOnce(Tree) -> Result<(Tree, R)>,
-) -> std::result::Result<R, ProofError> {
-    rules.check()?;
-    if proof.version != VERSION {
-        return Err(ProofError::UnsupportedVersion { found: proof.version });
+impl Proof {
+    /// Checks the proof against the root of a tree that the caller trusts, and gives access to what
+    /// the proof holds of the tree. The root of the tree of a commit is a
+    /// [directory](KindedHash::directory).
+    ///
+    /// Cost: no I/O; hashes the state once.
+    ///
+    /// # Errors
+    /// [`RootMismatch`](ProofError::RootMismatch) for a proof of another root, or of another kind of root;
+    /// [`BeforeMismatch`](ProofError::BeforeMismatch), [`Shape`](ProofError::Shape) and [`TooDeep`](ProofError::TooDeep) for a forged state;
+    /// [`Tree`](ProofError::Tree) for rules that no store has.
+    #[doc(alias = "verify_tree_proof")]
+    pub fn verify(
+        &self,
+        rules: &Rules,
+        root: KindedHash,
+    ) -> std::result::Result<Verified<'_>, ProofError> {
+        rules.check()?;
+        if self.before != root {
+            return Err(ProofError::RootMismatch { expected: root, found: self.before });
+        }
+
+        let env = Env { rules: *rules, source: None, proof: true };
+        let mut builder = Builder { rules, path: Vec::new(), buckets: Vec::new() };
+        // Nothing but the word of the proof would say that the hash is of a value, through which no
+        // path leads.
+        let is_shown = !matches!(self.state, ProofTree::BlindedValue(_));
+        builder.check(is_shown, "a value that is the whole tree is shown")?;
+        let state = builder.tree(&self.state, 0)?;
+
+        let tree = Tree::at(Arc::new(env), state, Pins::default());
+        let found = kinded(&tree);
+        if found != root {
+            return Err(ProofError::BeforeMismatch { expected: root, found });
+        }
+        Ok(Verified { proof: self, tree })
     }
-    let env = Env { rules: *rules, source: None, proof: true };
-    let mut builder = Builder { rules, path: Vec::new(), buckets: Vec::new() };
-    let root = builder.tree(&proof.state, 0)?;
-    let tree = Tree::at(Arc::new(env), root, Pins::default());
-    let found = kinded(&tree);
-    if found != proof.before {
-        return Err(ProofError::BeforeMismatch { expected: proof.before, found });
+}
+
+impl Verified<'_> {
+    /// The part of the trusted tree that the proof holds. Looking at any other part is
+    /// [`NotProvided`](crate::Error::NotProvided).
+    pub fn tree(&self) -> &Tree {
+        &self.tree
     }
-    let (changed, result) = f(tree)?;
-    let found = kinded(&changed);
-    if found != proof.after {
-        return Err(ProofError::AfterMismatch { expected: proof.after, found });
+
+    /// What the proof holds, as plain data.
+    pub fn state(&self) -> &ProofTree {
+        &self.proof.state
     }
-    Ok(result)
+
+    /// Runs the computation `f` that was proven, and gives the tree that it makes, with the result
+    /// of `f`: both are those that `f` gives on the whole tree.
+    ///
+    /// In `f`, what the proof does not hold is [`NotProvided`](crate::Error::NotProvided); `f` must
+    /// pass that error on.
+    ///
+    /// Cost: what `f` does, and hashing of what it changes.
+    ///
+    /// # Errors
+    /// [`AfterMismatch`](ProofError::AfterMismatch), [`NotProvided`](ProofError::NotProvided), and
+    /// [`Tree`](ProofError::Tree) for any other error of `f`.
+    pub fn replay<R>(
+        &self,
+        f: impl FnOnce(Tree) -> Result<(Tree, R)>,
+    ) -> std::result::Result<(KindedHash, R), ProofError> {
+        let (changed, result) = f(self.tree.clone())?;
+        let found = kinded(&changed);
+        if found != self.proof.after {
+            return Err(ProofError::AfterMismatch { expected: self.proof.after, found });
+        }
+        Ok((found, result))
+    }
 }
 
 /// Makes a partial tree.

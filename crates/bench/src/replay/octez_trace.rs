@@ -148,6 +148,7 @@ fn fold_of(depth: Option<Depth>, order: Order) -> store::Fold {
             Order::Sorted => store::Order::Sorted,
             Order::Undefined => store::Order::Undefined,
         },
+        ..store::Fold::default()
     }
 }
 

@@ -67,6 +67,18 @@ pub(crate) struct DumpArgs {
     pub(super) common: CommonArgs,
 }
 
+/// Paths that one JSON object has unless a limit is given, since all of them are kept in memory.
+const JSON_PATHS_MAX: usize = 10_000_000;
+
+fn check_json(count: usize, limit: Option<u64>) -> Result<(), Failure> {
+    if limit.is_some() || count < JSON_PATHS_MAX {
+        return Ok(());
+    }
+    Err(Failure::usage(format!(
+        "more than {JSON_PATHS_MAX} paths are too many for one JSON object; leave --json out, or ask for less"
+    )))
+}
+
 #[derive(Serialize)]
 struct Difference {
     from: String,
@@ -173,6 +185,7 @@ impl DiffArgs {
             shown.truncate(below.len());
             shown.extend(path.iter().map(|step| step.to_vec()));
             if let Some(changes) = &mut difference.changes {
+                check_json(changes.len(), None)?;
                 changes.push(Changed { path: path_text(&shown), change: name });
             }
             match &mut lines {
@@ -209,7 +222,12 @@ impl DumpArgs {
         let mut left = self.limit.unwrap_or(u64::MAX);
         let mut shown = at.clone();
         let root: [&[u8]; 0] = [];
-        ended(dir.fold(&root, Fold::default(), (), |path, tree, ()| {
+        // Who says how many paths are wanted may have that many.
+        let fold = match self.limit {
+            Some(_) => Fold { parts_max: u64::MAX, ..Fold::default() },
+            None => Fold::default(),
+        };
+        ended(dir.fold(&root, fold, (), |path, tree, ()| {
             if tree.kind() == Kind::Directory {
                 return Ok(());
             }
@@ -220,6 +238,7 @@ impl DumpArgs {
             match &mut lines {
                 Some(lines) => lines.put(&value.line()),
                 None => {
+                    check_json(values.len(), self.limit)?;
                     values.push(value);
                     Ok(())
                 }

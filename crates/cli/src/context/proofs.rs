@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use terrane::context::{
-    self, InodeProof, InodeTree, Proof, ProofEntry, ProofTree, Rules, Tree, produce_tree_proof,
-    verify_tree_proof,
+    self, Hash, InodeProof, InodeTree, Kind, KindedHash, Proof, ProofEntry, ProofError, ProofTree,
+    Rules, Tree, produce_tree_proof,
 };
 
 use super::{CommonArgs, checkout, open, path_text, steps};
@@ -39,9 +39,9 @@ Examples:
   Ask it, as it was asked when it was made:
     terrane context verify-proof version.proof --root 4ce6d4.. --find data/version --json
 
-A proof shows that a tree of some hash has something. Whether that is the tree in question is to
-be known from elsewhere: without --root the hash is only told. A question that the proof does
-not answer ends with exit code 1; it says nothing about whether something is there.";
+A proof shows that the tree of a root has something. The root is a hash that the caller trusts:
+`root_hex` of `terrane context log`. A question that the proof does not answer ends with exit
+code 1; the answer says nothing about whether something is there.";
 
 #[derive(Debug, Args)]
 pub(crate) struct ProveArgs {
@@ -65,14 +65,18 @@ pub(crate) struct VerifyProofArgs {
     /// The file of the proof; `-` is standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Hash of the root tree, in hexadecimal
+    /// Hash of the root tree of a commit, in hexadecimal
     #[arg(long, value_name = "HEX", value_parser = root_hash)]
-    root: Option<RootHash>,
+    root: RootHash,
     #[command(flatten)]
     questions: Questions,
     /// How the tree is hashed
     #[arg(long, value_enum, default_value_t = SchemeName::Tezos)]
     scheme: SchemeName,
+    /// Read a proof of so many bytes at most
+    #[arg(long, value_name = "SIZE", value_parser = args::positive_size,
+        default_value = PROOF_BYTES_MAX)]
+    bytes_max: u64,
     /// Write one JSON object to standard output
     #[arg(long)]
     pub(super) json: bool,
@@ -307,7 +311,7 @@ impl ProveArgs {
         let encoded = proof.encode()?;
         let report = Proven {
             commit: commit.to_base58(),
-            root_hex: hex(proof.before.hash.as_bytes()),
+            root_hex: hex(context.tree().hash().as_bytes()),
             file: self.file.display().to_string(),
             bytes: encoded.len() as u64,
             answers,
@@ -333,35 +337,43 @@ impl VerifyProofArgs {
     pub(super) fn run(&self, command: &str) -> Result<(), Failure> {
         let asked = self.questions.all()?;
         let file = self.file.display().to_string();
-        let encoded = read_all(&self.file, PROOF_BYTES_MAX)?;
+        let encoded = read_all(&self.file, self.bytes_max)?;
         let about = |failure: Failure| failure.about(&file);
         let proof = Proof::decode(&encoded).map_err(|error| about(error.into()))?;
-        let root_hex = hex(proof.before.hash.as_bytes());
-        if let Some(RootHash(root)) = self.root
-            && root != *proof.before.hash.as_bytes()
-        {
-            let message = format!("the proof is about the tree {root_hex}, not {}", hex(&root));
-            return Err(about(Failure::check(message)));
-        }
-        if proof.before != proof.after {
-            let why = "the proof is of a change of the tree; only questions can be verified here";
-            return Err(about(Failure::usage(why)));
-        }
+        let RootHash(root) = self.root;
         let rules = match self.scheme {
             SchemeName::Tezos => Rules::TEZOS,
             SchemeName::Blake3 => Rules::BLAKE3,
         };
-        let answers = verify_tree_proof(&rules, &proof, |tree| {
+        let root_hex = hex(&root);
+        let verified = proof.verify(&rules, KindedHash::directory(Hash(root)));
+        let verified = verified.map_err(|error| match error {
+            ProofError::RootMismatch { found, .. } => {
+                let kind = if found.kind == Kind::Value { "value" } else { "directory" };
+                let found = hex(found.hash.as_bytes());
+                about(Failure::check(format!(
+                    "the proof is about the {kind} {found}, not about the directory {root_hex}"
+                )))
+            }
+            other => about(other.into()),
+        })?;
+        let answers = verified.replay(|tree| {
             let answers = self.questions.ask(&tree, &asked)?;
             Ok((tree, answers))
         });
-        let answers = answers.map_err(|error| about(error.into()))?;
+        let (_, answers) = answers.map_err(|error| match error {
+            ProofError::AfterMismatch { .. } => about(Failure::usage(
+                "the proof is of a change of the tree; only questions can be verified here",
+            )),
+            other => about(other.into()),
+        })?;
+
         let mut held = Held::default();
         if asked.is_empty() {
             held =
                 Held { values: Some(Vec::new()), directories: Some(Vec::new()), ..Held::default() };
         }
-        held.add(&mut Vec::new(), &proof.state);
+        held.add(&mut Vec::new(), verified.state());
         let bytes = encoded.len() as u64;
         let report = Verified { root_hex, file, bytes, held, answers };
         if self.json {

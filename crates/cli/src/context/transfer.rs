@@ -13,6 +13,7 @@ use terrane::context::{Error, Hash, Options, Snapshot, Store, StoreReader};
 use terrane::io::{Disk, RealDisk};
 
 use super::{CACHE_BYTES, CommonArgs, checkout, open, options, store_bytes};
+use crate::args;
 use crate::exit::Failure;
 use crate::output::{self, bytes};
 use crate::progress::ByteBar;
@@ -79,6 +80,9 @@ pub(crate) struct ImportArgs {
     /// Set this branch to the commit
     #[arg(long, value_name = "NAME")]
     branch: Option<String>,
+    /// Take so many elements at most, each of which takes 128 bytes of memory and more
+    #[arg(long, value_name = "N", value_parser = args::count, default_value = "33_554_432")]
+    elements_max: u64,
     /// Show no progress bar
     #[arg(long)]
     quiet: bool,
@@ -245,7 +249,8 @@ impl ImportArgs {
         let failed = |error| failure(error, path);
         let (store, snapshot) = match reader {
             Some(reader) => {
-                let options = options(&reader);
+                let options =
+                    Options { import_elements_max: self.elements_max, ..options(&reader) };
                 drop(reader);
                 let store = Store::open(disk, dir, &options)?;
                 let imported = store.import(&mut input);
@@ -255,7 +260,10 @@ impl ImportArgs {
                 });
                 (store, imported.map_err(failed)?)
             }
-            None => Store::import_new(disk, dir, &new_options(), &mut input).map_err(failed)?,
+            None => {
+                let options = Options { import_elements_max: self.elements_max, ..new_options() };
+                Store::import_new(disk, dir, &options, &mut input).map_err(failed)?
+            }
         };
         drop(input);
         let named = self.name(&store, &snapshot.commit);

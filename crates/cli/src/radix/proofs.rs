@@ -7,6 +7,7 @@ use serde::Serialize;
 use terrane::context::radix::{Address, Form, Proof, Root, verify_proof};
 
 use super::{Answer, CommonArgs, RootArgs, TreeArgs, addresses_of, find_root};
+use crate::args;
 use crate::exit::Failure;
 use crate::literal;
 use crate::output::{self, bytes};
@@ -71,6 +72,10 @@ pub(crate) struct VerifyProofArgs {
     /// The root, all 64 digits of it
     #[arg(long, value_name = "ROOT")]
     root: String,
+    /// Read a proof of so many bytes at most
+    #[arg(long, value_name = "SIZE", value_parser = args::positive_size,
+        default_value = PROOF_BYTES_MAX)]
+    bytes_max: u64,
     /// Write one JSON object to standard output
     #[arg(long)]
     pub(super) json: bool,
@@ -140,7 +145,7 @@ impl VerifyProofArgs {
         let root = root.map_err(|why| Failure::usage(format!("--root {:?}: {why}", self.root)))?;
         let addresses = addresses_of(&self.addresses)?;
         let file = self.file.display().to_string();
-        let encoded = read_all(&self.file, PROOF_BYTES_MAX)?;
+        let encoded = read_all(&self.file, self.bytes_max)?;
         let refused = |error: terrane::context::radix::ProofError| {
             Failure::check(error.to_string()).about(&file)
         };

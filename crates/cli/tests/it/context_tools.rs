@@ -226,19 +226,23 @@ fn a_proof_shows_without_a_store_what_the_store_shows_and_nothing_else() {
     assert_eq!(shown["answers"], made["answers"]);
     assert!(shown["hidden"].as_u64() > Some(100) && shown.get("values").is_none(), "{shown}");
     // Part of the questions is fine, and what was not asked when it was made is not known.
-    verify_proof(&file, &["--length", "data/wide"]).done();
-    let message = verify_proof(&file, &["--find", "data/wide/18"]).failed(1);
+    verify_proof(&file, &["--root", root, "--length", "data/wide"]).done();
+    let message = verify_proof(&file, &["--root", root, "--find", "data/wide/18"]).failed(1);
     assert!(message.contains("the proof does not hold data/wide"), "{message}");
     let message = verify_proof(&file, &["--root", &"0".repeat(64)]).failed(1);
     assert!(message.contains(root), "{message}");
     // Whoever asks nothing is told all that it holds.
-    let shown = verify_proof(&file, &[]).done();
+    let shown = verify_proof(&file, &["--root", root]).done();
     let expected = json!({"path": "data/hex:612f62", "bytes": 5, "value_hex": "736c617368"});
     assert!(shown["values"].as_array().unwrap().contains(&expected), "{shown}");
     let wide = json!({"path": "data/wide", "children": 1000});
     assert!(shown["directories"].as_array().unwrap().contains(&wide), "{shown}");
-    let people: Answer =
-        command().args(["context", "verify-proof"]).arg(&file).output().unwrap().into();
+    let people: Answer = command()
+        .args(["context", "verify-proof", "--root", root])
+        .arg(&file)
+        .output()
+        .unwrap()
+        .into();
     assert!(people.stdout.contains("data/wide/: 1,000 children"), "{people:?}");
     assert!(people.stdout.contains("data/hex:612f62: 5 bytes slash"), "{people:?}");
 }
@@ -260,16 +264,37 @@ fn no_changed_byte_of_a_proof_is_taken() {
         assert!(matches!(answer.code, Some(1 | 2)), "{at}: {answer:?}");
     }
     let cut = place.write("cut", &bytes[..bytes.len() - 1]);
-    assert!(verify_proof(&cut, &[]).failed(2).contains("cut: byte"));
-    assert!(verify_proof(&place.path("none"), &[]).failed(2).contains("none"));
-    let answer = verify_proof(&file, &["--scheme", "blake3"]);
+    let trusted = ["--root", &root];
+    assert!(verify_proof(&cut, &trusted).failed(2).contains("cut: byte"));
+    assert!(verify_proof(&place.path("none"), &trusted).failed(2).contains("none"));
+    assert!(verify_proof(&file, &[]).failed(2).contains("--root"));
+    let large = [&trusted[..], &["--bytes-max", "100"]].concat();
+    assert!(verify_proof(&file, &large).failed(2).contains("--bytes-max allows more"));
+    let answer = verify_proof(&file, &["--root", &root, "--scheme", "blake3"]);
     assert_eq!(answer.code, Some(1), "{answer:?}");
     // A proof of a change is none of questions.
     let mut change = bytes.clone();
     change[2 + 33 + 5] ^= 1;
-    let message = verify_proof(&place.write("change", &change), &[]).failed(2);
+    let message = verify_proof(&place.write("change", &change), &trusted).failed(2);
     assert!(message.contains("of a change"), "{message}");
     assert!(context(&place, &["prove", text(&file)]).failed(2).contains("--find"));
+}
+
+/// A proof that calls the root a value of the same hash once showed every path absent, with exit
+/// code 0.
+#[test]
+fn the_hash_of_a_root_alone_is_no_proof() {
+    let place = Place::new();
+    store(&place);
+    let log = context(&place, &["log"]).done();
+    let root = log["commits"][0]["root_hex"].as_str().unwrap();
+    let byte = |at: usize| u8::from_str_radix(&root[at..at + 2], 16).unwrap();
+    let hash: Vec<u8> = (0..root.len()).step_by(2).map(byte).collect();
+    let end = [[0].as_slice(), &hash].concat();
+    let forged = [[0, 0].as_slice(), &end, &end, &[1], &hash].concat();
+    let file = place.write("forged", &forged);
+    let message = verify_proof(&file, &["--root", root, "--find", "data/version"]).failed(1);
+    assert!(message.contains("the proof is about the value"), "{message}");
 }
 
 /// What `ls` and `show` tell of a commit: the paths of all values, and the values.

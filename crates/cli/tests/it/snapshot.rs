@@ -447,6 +447,7 @@ fn a_file_is_replaced_only_by_force_and_only_by_a_whole_one() {
     assert!(whole.starts_with(b"TerraCan"));
     // Through a symbolic link, the file that it leads to.
     let link = place.path("link");
+    let stranger = place.write("file.tmp", b"not ours");
     std::os::unix::fs::symlink(&file, &link).unwrap();
     std::fs::write(&file, b"precious").unwrap();
     snapshot(&store.dir(), &["export", "late", "--canonical", text(&link), "--force"]).done();
@@ -463,7 +464,18 @@ fn a_file_is_replaced_only_by_force_and_only_by_a_whole_one() {
         .map(|entry| entry.unwrap().file_name())
         .collect();
     left.sort();
-    assert_eq!(left, ["file", "link"]);
+    assert_eq!(left, ["file", "file.tmp", "link"]);
+    // A file of a stranger that has the name which the new file once had while it was written.
+    assert_eq!(std::fs::read(&stranger).unwrap(), b"not ours");
+    // A link that leads nowhere is not followed.
+    let nowhere = place.path("nowhere");
+    std::os::unix::fs::symlink(place.path("absent"), &nowhere).unwrap();
+    for more in [&[][..], &["--force"]] {
+        let arguments = [&["export", "late", "--canonical", text(&nowhere)], more].concat();
+        let message = snapshot(&store.dir(), &arguments).failed(2);
+        assert!(message.contains("a link to a file that is not there"), "{message}");
+    }
+    assert!(!place.path("absent").exists());
     let message = snapshot(&store.dir(), &["export", "late", "--canonical", text(&place.path(""))]);
     message.failed(2);
     snapshot(&store.dir(), &["export", "late", "--canonical", "-"]).failed(2);

@@ -191,24 +191,19 @@ impl Proof {
         below
     }
 
-    /// The root that the nodes hash to.
-    #[must_use]
-    pub fn root(&self) -> Root {
-        self.nodes.first().map_or(NodeHash::EMPTY, |(hash, _)| *hash)
-    }
-
     /// The addresses that it is of, ascending.
-    #[must_use]
-    pub fn addresses(&self) -> &[Address] {
+    pub(crate) fn addresses(&self) -> &[Address] {
         &self.addresses
     }
 
     fn check_root(&self, root: &Root) -> Proven<()> {
-        let found = self.root();
+        let found = self.nodes.first().map_or(NodeHash::EMPTY, |(hash, _)| *hash);
         if found == *root { Ok(()) } else { Err(ProofError::Root { expected: *root, found }) }
     }
 
-    /// The addresses with their values, ascending; `None` for those that have none. Right if the root is.
+    /// Checks the proof against a root that the caller trusts, and gives the addresses with their
+    /// values, ascending; `None` for those that have none. Nothing else of a proof can be looked
+    /// at.
     ///
     /// # Errors
     /// [`ProofError::Root`].

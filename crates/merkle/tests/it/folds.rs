@@ -62,7 +62,7 @@ fn visited(tree: &Tree, at: &str, depth: Option<Depth>, order: Order) -> Vec<Str
         all.push(text(path) + kind);
         Ok::<_, Error>(all)
     };
-    tree.fold(&path(at), Fold { depth, order }, Vec::new(), visit).unwrap()
+    tree.fold(&path(at), Fold { depth, order, ..Fold::default() }, Vec::new(), visit).unwrap()
 }
 
 #[test]

@@ -17,6 +17,8 @@ mod crash;
 
 mod damage;
 
+mod deep;
+
 mod faults;
 
 mod folds;
@@ -34,6 +36,10 @@ mod prefetch;
 mod processes;
 
 mod proof;
+
+mod forger;
+
+mod radix_forger;
 
 mod shallow;
 

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use terrane_backends::BtreeIndexes;
 use terrane_io::MemoryDisk;
 use terrane_merkle::{
-    Error, Hash, Indexing, InodeTree, Kind, Meta, Options, ProofTree, Rules, Store, Tree,
-    produce_tree_proof,
+    Error, Hash, Indexing, InodeTree, Kind, KindedHash, Meta, Options, ProofTree, Rules, Store,
+    Tree, produce_tree_proof,
 };
 
 const ROOT: [&str; 0] = [];
@@ -121,7 +121,8 @@ fn the_hash_of_an_inode_is_no_directory() {
         Ok((tree, ()))
     })
     .unwrap();
-    let ProofTree::Inode(inode) = proof.state else { panic!("400 steps") };
+    let verified = proof.verify(&Rules::TEZOS, KindedHash::directory(whole)).unwrap();
+    let ProofTree::Inode(inode) = verified.state() else { panic!("400 steps") };
     let blinded = |(_, below): &(u8, InodeTree)| match below {
         InodeTree::BlindedInode(hash) => Some(*hash),
         _ => None,
