@@ -21,11 +21,12 @@ impl From<&Error> for Class {
     fn from(error: &Error) -> Self {
         match error {
             Error::Corrupt { .. }
+            | Error::FileMissing { .. }
             | Error::SnapshotCorrupted { .. }
             | Error::SessionDirCorrupted { .. }
             | Error::StoreCorrupted { .. }
             | Error::CanonicalDigestMismatch { .. }
-            | Error::Disk(terrane::io::Error::ShortRead { .. }) => Self::Check,
+            | Error::Disk(terrane::io::Error::WrongKind { .. }) => Self::Check,
             Error::NotTerrane { .. }
             | Error::UnknownVersion { .. }
             | Error::SessionDirDoesNotExist { .. }

@@ -37,7 +37,7 @@ use crate::index::{delete_range, open_if_index};
 use crate::literal;
 use crate::output;
 use crate::source::{MAIN_TABLE, Range, Source};
-use crate::store::{open_tables, open_tables_with};
+use crate::store::{check_table, open_tables, open_tables_with};
 use crate::text::{count_of, grouped};
 use crate::versions::{Which, which};
 
@@ -300,6 +300,7 @@ impl TableArgs {
 
     /// Opens the store, which must have the table.
     fn open(&self) -> Result<(Store, NamedTable), Failure> {
+        check_table(&self.store, &self.table)?;
         let store = open_tables(&self.store, false)?;
         let table = store.table(&self.table)?;
         Ok((store, table))
@@ -499,6 +500,12 @@ impl Put {
         }
         if let Some(index) = open_if_index(store, name)? {
             return self.put_into(&index, &entries);
+        }
+        if !self.create {
+            check_table(store, name).map_err(|failure| match failure.kind() {
+                "bad_input" => failure.with_note("--create makes it"),
+                _ => failure,
+            })?;
         }
         let store = open_tables_with(store, self.create, self.reserve.bytes())?;
         let (table, created) = match store.table(name) {

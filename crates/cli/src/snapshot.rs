@@ -31,7 +31,7 @@ use crate::args;
 use crate::exit::Failure;
 use crate::output::{self, bytes};
 use crate::progress::ByteBar;
-use crate::store::{is_same, open, open_or_make, open_tables, open_to_read};
+use crate::store::{check_table, is_same, open, open_or_make, open_tables, open_to_read};
 use crate::stream::{Input, Output};
 use crate::text::{count_of, grouped, hex, table, time};
 
@@ -385,6 +385,7 @@ struct Saved<'a> {
 
 impl SaveArgs {
     fn run(&self) -> Result<(), Failure> {
+        check_table(&self.common.store, &self.table)?;
         let store = open_tables(&self.common.store, false)?;
         store.table(&self.table)?.save_snapshot(&self.name, &self.label)?;
         store.close()?;

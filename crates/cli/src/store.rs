@@ -8,7 +8,7 @@ use std::sync::Arc;
 use terrane::io::disk::create_dirs;
 use terrane::io::{Disk, RealDisk};
 use terrane::{
-    Durability, ReaderOptions, Session, SessionOptions, Store, StoreOptions, StoreReader,
+    Durability, ReaderOptions, Session, SessionOptions, Store, StoreOptions, StoreReader, TableName,
 };
 use terrane_bench::store;
 
@@ -88,6 +88,21 @@ pub(crate) fn open_tables_with(
     session.reserve_bytes = reserve_bytes;
     let options = StoreOptions::default().session(session).durability(Durability::Each);
     Ok(Store::open(disk(), dir, &options.log_bytes_max(LOG_BYTES))?)
+}
+
+/// Refuses a table that a store does not have, before the store is opened: what is refused changes nothing on disk.
+///
+/// # Errors
+/// [`Failure`].
+pub(crate) fn check_table(dir: &Path, name: &TableName) -> Result<(), Failure> {
+    // What else is wrong with the directory its opening says.
+    if look(dir)? != There::Store {
+        return Ok(());
+    }
+    if terrane::inspect::table_names(disk().as_ref(), dir)?.contains(name) {
+        return Ok(());
+    }
+    Err(terrane::Error::TableDoesNotExist { name: name.to_string() }.into())
 }
 
 /// Opens a store for reading; another process may have it open.

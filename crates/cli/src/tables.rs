@@ -25,7 +25,7 @@ use crate::entries::ReserveArgs;
 use crate::exit::Failure;
 use crate::output;
 use crate::shape::ListedTable;
-use crate::store::{open_tables, open_tables_with};
+use crate::store::{check_table, open_tables, open_tables_with};
 
 /// What can be done with named tables.
 #[derive(Debug, Subcommand)]
@@ -315,6 +315,7 @@ struct Renamed<'a> {
 
 impl RenameArgs {
     fn run(&self) -> Result<(), Failure> {
+        check_table(&self.common.store, &self.from)?;
         let store = open_tables(&self.common.store, false)?;
         store.rename_table(&self.from, &self.to)?;
         store.close()?;
@@ -332,6 +333,9 @@ struct Dropped<'a> {
 
 impl DropArgs {
     fn run(&self) -> Result<(), Failure> {
+        if !self.if_exists {
+            check_table(&self.common.store, &self.name)?;
+        }
         let store = open_tables(&self.common.store, false)?;
         let dropped = match store.drop_table(&self.name) {
             Err(terrane::Error::TableDoesNotExist { .. }) if self.if_exists => false,

@@ -5,7 +5,7 @@
 //!
 //! | field       | meaning                                                                      |
 //! |-------------|------------------------------------------------------------------------------|
-//! | `problems`  | list: `file`, `offset_bytes`, `rule`, `snapshots` and `tables` (names of those that need the file; both empty if all do), `repairable`, `repaired` |
+//! | `problems`  | list: `file`, `offset_bytes`, `rule`, `snapshots` and `tables` (names of those that need the file; both empty if all do), `after_hex` and `before_hex` (of damaged entries: their keys are between these two; null for no bound and for other damage), `repairable`, `repaired` |
 //! | `repaired`  | how many of them have been repaired                                          |
 //! | `left`      | how many have not; `ok` is false, and the exit code 1, unless this is 0      |
 //! | `notes`     | list of texts: worth knowing, but wrong in no way                            |
@@ -128,6 +128,10 @@ struct Problem {
     rule: String,
     snapshots: Vec<String>,
     tables: Vec<String>,
+    after_hex: Option<String>,
+    before_hex: Option<String>,
+    #[serde(skip)]
+    is_gap: bool,
     repairable: bool,
     repaired: bool,
 }
@@ -195,6 +199,22 @@ impl Verify {
     }
 }
 
+fn hex(key: Option<&Vec<u8>>) -> Option<String> {
+    key.map(|key| key.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+impl Problem {
+    /// The keys of damaged entries.
+    fn gap(&self) -> String {
+        match (&self.after_hex, &self.before_hex) {
+            (Some(after), Some(before)) => format!("; keys between hex:{after} and hex:{before}"),
+            (Some(after), None) => format!("; keys above hex:{after}"),
+            (None, Some(before)) => format!("; keys below hex:{before}"),
+            (None, None) => "; all keys".to_owned(),
+        }
+    }
+}
+
 impl Checked {
     fn new(report: Report, wall_s: f64) -> Self {
         let count = |repaired| report.problems.iter().filter(|p| p.repaired == repaired).count();
@@ -205,6 +225,9 @@ impl Checked {
                 .problems
                 .into_iter()
                 .map(|problem| Problem {
+                    is_gap: problem.keys.is_some(),
+                    after_hex: problem.keys.as_ref().and_then(|keys| hex(keys.after.as_ref())),
+                    before_hex: problem.keys.as_ref().and_then(|keys| hex(keys.before.as_ref())),
                     file: problem.path.display().to_string(),
                     offset_bytes: problem.offset,
                     rule: problem.rule,
@@ -240,7 +263,8 @@ impl Checked {
                 names => format!("; needed by {}", names.join(", ")),
             };
             let Problem { file, offset_bytes, rule, .. } = problem;
-            lines.push(format!("{file}: offset {offset_bytes}: {rule}{needs}; {fate}"));
+            let keys = if problem.is_gap { problem.gap() } else { String::new() };
+            lines.push(format!("{file}: offset {offset_bytes}: {rule}{keys}{needs}; {fate}"));
         }
         lines.extend(self.notes.iter().map(|note| format!("note: {note}")));
         let outcome = match (self.problems.len() as u64, self.repaired) {

@@ -14,6 +14,7 @@
 //! Invariant: whoever waits is told when a sync ends, when commits become durable in another way, and when
 //! whoever watched gives up; so somebody always watches or syncs.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -21,7 +22,9 @@ use terrane_io::DiskFile;
 
 use crate::error::Result;
 use crate::files::lock;
+use crate::log::LogFile;
 use crate::session_core::SessionCore;
+use crate::trace::event;
 
 /// How long a sync waits for others at the most: a few times what they take to come.
 const PATIENCE_MAX: Duration = Duration::from_micros(100);
@@ -39,8 +42,10 @@ pub(crate) struct Durable {
 struct Syncs {
     /// The last durable commit.
     commit: u64,
+    /// The same, for receipts that outlive the store.
+    reached: Arc<AtomicU64>,
     /// The end of the log: its file, and the last commit written to it.
-    end: Option<(Arc<dyn DiskFile>, u64)>,
+    end: Option<(LogFile, u64)>,
     is_syncing: bool,
     /// The commits that threads wait for.
     waiting: Vec<u64>,
@@ -55,6 +60,7 @@ struct Syncs {
 impl Syncs {
     fn reach(&mut self, commit: u64) {
         self.commit = self.commit.max(commit);
+        self.reached.store(self.commit, Ordering::Release);
         self.waiting.retain(|waiting| *waiting > commit);
         // Whoever watched may be done.
         self.is_watched = false;
@@ -70,7 +76,8 @@ impl Syncs {
 impl Durable {
     /// Of a store whose commits up to `commit` are durable, and to whose log nothing was written yet.
     pub(crate) fn new(core: Arc<SessionCore>, commit: u64) -> Self {
-        let syncs = Syncs { commit, ..Syncs::default() };
+        let reached = Arc::new(AtomicU64::new(commit));
+        let syncs = Syncs { commit, reached, ..Syncs::default() };
         Self { core, syncs: Mutex::new(syncs), changed: Condvar::new() }
     }
 
@@ -79,17 +86,22 @@ impl Durable {
         lock(&self.syncs).commit
     }
 
+    /// The last durable commit, as it changes.
+    pub(crate) fn reached(&self) -> Arc<AtomicU64> {
+        Arc::clone(&lock(&self.syncs).reached)
+    }
+
     /// Notes the end of the log, and the last commit that is written.
-    pub(crate) fn set_end(&self, file: &Arc<dyn DiskFile>, last: u64) {
-        lock(&self.syncs).end = Some((Arc::clone(file), last));
+    pub(crate) fn set_end(&self, log: &LogFile, last: u64) {
+        lock(&self.syncs).end = Some((log.clone(), last));
     }
 
     /// Notes that the commits up to `commit` are durable without the log; and its end, if that is not known.
-    pub(crate) fn reach(&self, commit: u64, end: Option<(&Arc<dyn DiskFile>, u64)>) {
+    pub(crate) fn reach(&self, commit: u64, end: Option<(&LogFile, u64)>) {
         let mut syncs = lock(&self.syncs);
         syncs.reach(commit);
         if syncs.end.is_none() {
-            syncs.end = end.map(|(file, last)| (Arc::clone(file), last));
+            syncs.end = end.map(|(log, last)| (log.clone(), last));
         }
         drop(syncs);
         self.changed.notify_all();
@@ -106,15 +118,16 @@ impl Durable {
         while syncs.is_syncing {
             syncs = self.wait(syncs);
         }
-        self.sync(syncs, file, last)
+        self.sync(syncs, file, last, &|| {})
     }
 
-    /// Takes the turn, syncs, and gives it back.
+    /// Takes the turn, syncs, and gives it back. If the sync succeeds, `mark` is called before anybody is told.
     fn sync(
         &self,
         mut syncs: MutexGuard<'_, Syncs>,
         file: &Arc<dyn DiskFile>,
         last: u64,
+        mark: &dyn Fn(),
     ) -> Result<()> {
         let (files, clock) = (self.core.files(), self.core.disk().clock());
         files.check_poisoned()?;
@@ -123,6 +136,9 @@ impl Durable {
         let start = clock.monotonic();
         let synced = files.synced(file.path(), file.sync());
         let took = clock.monotonic().saturating_sub(start);
+        if synced.is_ok() {
+            mark();
+        }
         let mut syncs = lock(&self.syncs);
         (syncs.is_syncing, syncs.took) = (false, took);
         syncs.expected = syncs.waiting.len();
@@ -161,6 +177,16 @@ impl Durable {
         waited
     }
 
+    /// Marks the commits up to `last` as durable in the log. They are so without it: if it cannot be written, damage
+    /// of these records may look like a torn end.
+    fn mark(&self, log: &LogFile, last: u64) {
+        let marked =
+            self.core.files().open_files().may_write().and_then(|_right| Ok(log.mark(last)?));
+        if let Err(error) = marked {
+            event!(WARN, "log.unmarked", self.core.dir(), commit = last, %error);
+        }
+    }
+
     fn wait_among<'a>(&'a self, mut syncs: MutexGuard<'a, Syncs>, commit: u64) -> Result<bool> {
         let mut is_patient = true;
         while syncs.commit < commit {
@@ -169,7 +195,7 @@ impl Durable {
                 syncs = self.wait(syncs);
                 continue;
             }
-            let Some((file, last)) = syncs.end.clone() else { return Ok(false) };
+            let Some((log, last)) = syncs.end.clone() else { return Ok(false) };
             match syncs.patience() {
                 Some(_) if is_patient && syncs.is_watched => syncs = self.wait(syncs),
                 Some(patience) if is_patient => {
@@ -182,7 +208,7 @@ impl Durable {
                     syncs.is_watched = false;
                 }
                 _ => {
-                    self.sync(syncs, &file, last)?;
+                    self.sync(syncs, &log.file, last, &|| self.mark(&log, last))?;
                     if last >= commit {
                         return Ok(true);
                     }
@@ -212,9 +238,10 @@ mod tests {
         let core = SessionCore::open(&disk, Path::new("/session"), 1, 4, None).unwrap();
         let path = Path::new("/session/log");
         let file = disk.open(path, OpenMode::CreateNew, Access::Buffered).unwrap();
+        let log = LogFile { file, number: 1 };
         let durable = Arc::new(Durable::new(core, 0));
         for commit in 1..200 {
-            durable.set_end(&file, commit);
+            durable.set_end(&log, commit);
             {
                 // Two more are expected, who never come.
                 let mut syncs = lock(&durable.syncs);

@@ -11,7 +11,7 @@
 //! |---|---|
 //! | `SessionDirDoesNotExist`, `SessionDirLocked`, `SessionDirCorrupted`, `SessionClosed` | the same |
 //! | `TableClosed`, `CursorClosed` | ruled out by the type system: a handle is closed by dropping it |
-//! | `TableCorrupted` | [`Error::Corrupt`]; a page that ends early is [`Error::Disk`] with a short read |
+//! | `TableCorrupted` | [`Error::Corrupt`], also for a file that ends early; [`Error::FileMissing`] |
 //! | `TableTooLarge` | the same |
 //! | `TableUnionNotCompatible` | the same, also for another resolve function; [`Error::UnionOfNothing`], [`Error::UnionTooDeep`], [`Error::UnionTooLarge`] |
 //! | `SnapshotExists`, `SnapshotDoesNotExist`, `SnapshotCorrupted` | the same; [`Error::SnapshotTooLarge`] |
@@ -32,6 +32,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use terrane_io::ErrorKind;
+
 use crate::corrupt::Corrupt;
 
 /// The result of a call on the table engine.
@@ -43,7 +45,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub enum Error {
     /// A call on the disk failed. The table is as it was before the call; reads go on.
     #[error(transparent)]
-    Disk(#[from] terrane_io::Error),
+    Disk(terrane_io::Error),
     /// Bytes read back are not bytes that this program wrote. Restore from a snapshot or a copy.
     #[error("{}: {what}", .path.display())]
     Corrupt {
@@ -51,6 +53,12 @@ pub enum Error {
         path: PathBuf,
         /// The place and the rule.
         what: Corrupt,
+    },
+    /// A file that the store needs is gone. Restore it from a copy; `terrane verify` says what needs it.
+    #[error("{}: the file is missing", .path.display())]
+    FileMissing {
+        /// Where it was.
+        path: PathBuf,
     },
     /// A file or directory is none of Terrane's. Nothing was changed in it.
     #[error("{} is no file or directory of Terrane: expected {expected}, found {found}", .path.display())]
@@ -404,11 +412,88 @@ pub enum Error {
     },
 }
 
+impl From<terrane_io::Error> for Error {
+    /// A file that ends before the bytes that must be there is damaged; all else is the disk's answer.
+    fn from(error: terrane_io::Error) -> Self {
+        match error {
+            terrane_io::Error::ShortRead { path, offset, expected, found } => {
+                let page = u32::try_from(offset / terrane_io::ALIGN as u64).unwrap_or(u32::MAX);
+                let (expected, found) = (expected as u64, found as u64);
+                let what = Corrupt { page, rule: "the file ends early", expected, found };
+                Self::Corrupt { path, what }
+            }
+            error => Self::Disk(error),
+        }
+    }
+}
+
+/// Why a file cannot be read, where that is a matter of this file: a bad sector, no right to read it, something else in
+/// its place. A second copy of what it holds may be readable then.
+pub(crate) fn unreadable(error: &terrane_io::Error) -> Option<String> {
+    use io::ErrorKind as Kind;
+    let is_odd = matches!(error.kind(), Some(Kind::FileTooLarge | Kind::IsADirectory));
+    (is_odd || error.is_unreadable()).then(|| format!("cannot be read: {error}"))
+}
+
 fn hex(digest: &[u8; 32]) -> String {
     digest.map(|byte| format!("{byte:02x}")).concat()
 }
 
 impl Error {
+    /// What a caller can do about it.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Disk(error) => error.error_kind(),
+            Self::Corrupt { .. }
+            | Self::FileMissing { .. }
+            | Self::SessionDirCorrupted { .. }
+            | Self::SnapshotCorrupted { .. }
+            | Self::StoreCorrupted { .. }
+            | Self::CanonicalDigestMismatch { .. } => ErrorKind::Corrupt,
+            Self::SessionDirDoesNotExist { .. }
+            | Self::SnapshotDoesNotExist { .. }
+            | Self::SnapshotImportDirDoesNotExist { .. }
+            | Self::TableDoesNotExist { .. }
+            | Self::VersionDoesNotExist { .. } => ErrorKind::NotFound,
+            Self::SessionDirLocked { .. } => ErrorKind::Locked,
+            Self::OutOfSpace { .. } => ErrorKind::NoSpace,
+            Self::ReadOnly { .. } => ErrorKind::ReadOnly,
+            Self::UnknownVersion { .. } => ErrorKind::Unsupported,
+            Self::Poisoned { .. }
+            | Self::SessionClosed
+            | Self::TooManyReaders { .. }
+            | Self::TooManyLookups { .. }
+            | Self::Stream { .. } => ErrorKind::Environment,
+            Self::NotTerrane { .. }
+            | Self::NotABackup { .. }
+            | Self::KeyTooLarge { .. }
+            | Self::ValueTooLarge { .. }
+            | Self::BlobTooLarge { .. }
+            | Self::BlobRefInvalid { .. }
+            | Self::InvalidResolveName { .. }
+            | Self::ResolveNotCompatible { .. }
+            | Self::TableUnionNotCompatible { .. }
+            | Self::UnionTooDeep { .. }
+            | Self::UnionTooLarge { .. }
+            | Self::UnionOfNothing
+            | Self::TablesOfDifferentSessions
+            | Self::SnapshotTooLarge { .. }
+            | Self::LabelTooLarge { .. }
+            | Self::TableTooLarge { .. }
+            | Self::InvalidConfig { .. }
+            | Self::InvalidSnapshotName { .. }
+            | Self::SnapshotExists { .. }
+            | Self::SnapshotNotCompatible { .. }
+            | Self::SnapshotExportDirExists { .. }
+            | Self::InvalidTableName { .. }
+            | Self::TableExists { .. }
+            | Self::VersionExists { .. }
+            | Self::CommitTooLarge { .. }
+            | Self::CanonicalMalformed { .. } => ErrorKind::BadInput,
+        }
+    }
+
     /// The file that is not as it was written, and what is wrong with it, if the error says that.
     pub(crate) fn damage(&self) -> Option<(&Path, String)> {
         match self {
@@ -418,8 +503,9 @@ impl Error {
             {
                 Some((path, "the file is missing".to_owned()))
             }
-            Self::Disk(terrane_io::Error::ShortRead { path, .. }) => {
-                Some((path, "the file ends early".to_owned()))
+            Self::FileMissing { path } => Some((path, "the file is missing".to_owned())),
+            Self::Disk(error @ terrane_io::Error::WrongKind { path, .. }) => {
+                Some((path, error.to_string()))
             }
             _ => None,
         }

@@ -37,8 +37,8 @@ use crate::run_check::{
     CHUNK_PAGES, Flaw, Pages, Progress, Step, Sums, check_blobs_len, flawed, misled, page_offset,
 };
 use crate::session_core::{
-    ACTIVE, STORE, SessionCore, check_dir, foreign_dir, is_session_like, lock_dir, make_dir,
-    read_snapshot,
+    ACTIVE, STORE, SessionCore, anchor_dir, check_dir, foreign_dir, is_session_like, lock_dir,
+    make_dir, read_snapshot,
 };
 use crate::snapshot::{self, SnapshotName};
 
@@ -162,7 +162,7 @@ pub(crate) fn import(
     core.check_writable()?;
     core.check_room()?;
     let disk = place.disk_or(core.files().disk());
-    let dir = place.dir.as_path();
+    let dir = &disk.absolute(&place.dir)?;
     match disk.kind(dir)? {
         None => return Err(Error::SnapshotImportDirDoesNotExist { path: dir.to_owned() }),
         Some(EntryKind::Directory) if is_session_like(disk.as_ref(), dir)? => {}
@@ -172,6 +172,7 @@ pub(crate) fn import(
             return Err(Error::NotTerrane { path: dir.to_owned(), expected: STORE, found });
         }
     }
+    let _anchor = anchor_dir(disk.as_ref(), dir)?;
     let _lock = lock_dir(disk.as_ref(), dir)?;
     let from = place.name.as_str();
     let damaged = |error| snapshot::damaged(dir, from, error);
@@ -342,11 +343,7 @@ impl Copier<'_> {
             // Filter and index may have been repaired since.
             Ok(found) => Ok(found.has_entries_of(footer).then_some(*run)),
             Err(Error::Corrupt { .. } | Error::UnknownVersion { .. }) => Ok(None),
-            Err(Error::Disk(error))
-                if error.is_not_found() || matches!(error, terrane_io::Error::ShortRead { .. }) =>
-            {
-                Ok(None)
-            }
+            Err(Error::Disk(error)) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
         }
     }

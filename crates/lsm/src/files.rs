@@ -150,7 +150,7 @@ impl FileSet {
 
     /// The files in `dir`, which are another process's or nobody's, to be read.
     pub(crate) fn read_only(open: Arc<OpenFiles>, dir: PathBuf) -> Self {
-        open.end_writing();
+        open.only_read();
         Self::with_state(open, dir, State { is_read_only: true, ..State::default() })
     }
 

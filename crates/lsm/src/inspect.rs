@@ -21,9 +21,10 @@ use crate::files::{RUN_NUMBER_MAX, blobs_number, file_name, file_number};
 use crate::lease::{LEASE_MAGIC, LEASE_OFFSET, LEASE_VERSION, LEASES_MAX};
 use crate::levels::TICKS_PER_FLUSH;
 use crate::log::{
-    LOG, RECORD_ALIGN, RECORD_BYTES_MAX, RECORD_HEADER_SIZE, SEAL_MAGIC, SEAL_OFFSET,
-    SEGMENT_HEADER_SIZE, SEGMENT_MAGIC, SEGMENT_VERSION, segment_number,
+    LOG, MARK_MAGIC, MARK_OFFSET, RECORD_ALIGN, RECORD_BYTES_MAX, RECORD_HEADER_SIZE, SEAL_MAGIC,
+    SEAL_OFFSET, SEGMENT_HEADER_SIZE, SEGMENT_MAGIC, SEGMENT_VERSION, segment_number,
 };
+use crate::manifest::SNAPSHOT_NAME_LEN_MAX;
 use crate::manifest::{
     IncomingRef, MANIFEST_BYTES_MAX, Refused, RunRef, SESSION_MAGIC, SESSION_VERSION,
     SNAPSHOT_MAGIC, SNAPSHOT_VERSION, SessionMeta, SnapshotMeta, UnionRef,
@@ -39,13 +40,13 @@ use crate::run::{
 };
 use crate::run_builder::CHUNK_PAGES;
 use crate::session_core::{
-    ACTIVE, METADATA, SNAPSHOT_SUFFIX, SNAPSHOTS, foreign_dir, is_session_like, snapshot_names,
-    snapshot_path,
+    ACTIVE, METADATA, SNAPSHOT_SUFFIX, SNAPSHOTS, anchor_dir, foreign_dir, is_session_like,
+    snapshot_names, snapshot_path,
 };
-use crate::snapshot::SNAPSHOT_NAME_LEN_MAX;
 use crate::store_check::{self, Fault, ManifestCopies, ManifestCopy};
 pub use crate::store_check::{RecordsInfo, SegmentInfo, SegmentUse};
-use crate::store_manifest::{COPIES, NamedMeta, STORE_MAGIC, STORE_VERSION, StoreManifest};
+use crate::store_manifest::{self, COPIES, NamedMeta, STORE_MAGIC, STORE_VERSION, StoreManifest};
+use crate::store_options::TableName;
 use crate::store_versions::VersionInfo;
 
 /// What something is.
@@ -509,6 +510,24 @@ fn inspect_session(disk: &Arc<dyn Disk>, dir: &Path) -> Result<SessionInfo> {
     })
 }
 
+/// Names of the named tables of the store in `dir`, sorted, as its manifest has them. Changes nothing and takes no lock: a
+/// command that must be refused finds out here, before it opens the store.
+///
+/// Cost: reads both copies of the manifest.
+///
+/// # Errors
+/// [`Error::SessionDirDoesNotExist`], [`Error::StoreCorrupted`] if no copy is whole, [`Error::UnknownVersion`],
+/// [`Error::Disk`].
+pub fn table_names(disk: &dyn Disk, dir: &Path) -> Result<Vec<TableName>> {
+    let _anchor = anchor_dir(disk, dir)?;
+    let manifest = store_manifest::read(disk, dir)?.manifest.unwrap_or_default();
+
+    let mut names: Vec<_> =
+        manifest.tables.into_iter().map(|table| TableName(table.name)).collect();
+    names.sort();
+    Ok(names)
+}
+
 /// What a fault is in words.
 fn text_of(fault: &Fault) -> String {
     format!("{}: offset {}: {}", fault.path.display(), fault.offset, fault.rule)
@@ -773,6 +792,8 @@ pub fn constants() -> Vec<(&'static str, String)> {
         ("SEGMENT_VERSION", SEGMENT_VERSION.to_string()),
         ("SEAL_MAGIC", text(SEAL_MAGIC)),
         ("SEAL_OFFSET", SEAL_OFFSET.to_string()),
+        ("MARK_MAGIC", text(MARK_MAGIC)),
+        ("MARK_OFFSET", MARK_OFFSET.to_string()),
         ("SEGMENT_HEADER_SIZE", SEGMENT_HEADER_SIZE.to_string()),
         ("RECORD_HEADER_SIZE", RECORD_HEADER_SIZE.to_string()),
         ("RECORD_ALIGN", RECORD_ALIGN.to_string()),

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use terrane_io::bytes::{Overrun, Reader, Writer};
 use terrane_io::checksum::crc32c;
 use terrane_io::disk::read_file;
-use terrane_io::{Access, Disk, DiskFile, LockGuard, OpenMode};
+use terrane_io::{Access, Disk, DiskFile, EntryKind, LockGuard, OpenMode};
 
 use crate::error::{Error, Result};
 use crate::files::RUN_NUMBER_MAX;
@@ -142,9 +142,10 @@ impl Lease {
             let path = lease_path(dir, number);
             let guard = match disk.lock(&path) {
                 Err(terrane_io::Error::Locked { .. }) => continue,
-                // A file of another user.
+                // A file of another user, or no file at all.
                 Err(error)
-                    if error.kind() == Some(ErrorKind::PermissionDenied)
+                    if (error.is_permission()
+                        || matches!(error, terrane_io::Error::WrongKind { .. }))
                         && refusals.len() < REFUSALS_MAX =>
                 {
                     refusals.push(error);
@@ -158,7 +159,8 @@ impl Lease {
         Err(Error::TooManyReaders { path: dir.to_owned(), limit: LEASES_MAX })
     }
 
-    /// Says what is needed from now on: these runs, ascending, and the log from a segment on. Whether that was still
+    /// Says what is needed from now on: these runs, ascending, and the log from a segment on; on a full disk, that
+    /// everything is. Whether that was still
     /// there must be looked at afterwards.
     ///
     /// # Errors
@@ -174,7 +176,13 @@ impl Lease {
         let end = LEASE_OFFSET + out.bytes().len() as u64;
         if self.file.len()? < end {
             // Before anything is written over: on a full disk the earlier content stays whole.
-            self.file.allocate(end)?;
+            match self.file.allocate(end) {
+                Err(error) if error.is_no_space() => {
+                    // A lease in which nothing whole stands says that everything is needed.
+                    return Ok(self.file.set_len(LEASE_OFFSET)?);
+                }
+                allocated => allocated?,
+            }
         }
         Ok(self.file.write_at(out.bytes(), LEASE_OFFSET)?)
     }
@@ -192,7 +200,8 @@ pub(crate) fn needs(disk: &dyn Disk, dir: &Path) -> Result<Needs> {
         return Ok(needs);
     }
     for entry in disk.list(&dir.join(READERS))? {
-        if is_lease(&entry.name) {
+        // Nobody can hold the lock of anything but a file.
+        if is_lease(&entry.name) && entry.kind == EntryKind::File {
             needs.join(needs_of(disk, &dir.join(READERS).join(&entry.name))?);
         }
     }

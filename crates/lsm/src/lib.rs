@@ -52,6 +52,8 @@ mod write_behind;
 
 mod files;
 
+mod lost_found;
+
 mod run;
 
 mod memory;
@@ -181,6 +183,7 @@ pub use exchange::{ExportReport, ImportReport, SnapshotPlace};
 pub use index::IndexKind;
 pub use latency::Latencies;
 pub use lookup_thread::{PendingLookups, SUBMITTED_MAX};
+pub use manifest::SNAPSHOT_NAME_LEN_MAX;
 pub use page::PAGE_SIZE;
 pub use reader::{ReaderOptions, StoreReader};
 pub use reserve::{RESERVE_BYTES_MAX, RESERVE_BYTES_MIN};
@@ -188,9 +191,7 @@ pub use resolve::{RESOLVE_NAME_BYTES_MAX, Resolve};
 pub use run::{Purpose, RunMeta};
 pub use run_check::Progress;
 pub use session::{Session, SessionOptions};
-pub use snapshot::{
-    LABEL_BYTES_MAX, OpenOptions, SNAPSHOT_NAME_LEN_MAX, SnapshotInfo, SnapshotName, Verify,
-};
+pub use snapshot::{LABEL_BYTES_MAX, OpenOptions, SnapshotInfo, SnapshotName, Verify};
 pub use stats::{FilterStats, LevelStats, SessionStats, TableStats};
 pub use store::{NamedTable, Store, TableInfo, Ticket};
 pub use store_options::{

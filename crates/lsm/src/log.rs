@@ -6,8 +6,14 @@
 //! more: its segments are written again under a new number, which costs no allocation.
 //!
 //! Reading stops at the first record that is not whole. That is the torn end of the log, unless a whole
-//! record behind it says that what is missing had been durable: then it is damage, and is reported. (So damage
-//! in the very last records, with nothing whole behind them, is taken for a torn end.)
+//! record behind it, or the segment's *mark*, says that what is missing had been durable: then it is damage, and
+//! is reported.
+//!
+//! **Mark.** A caller that has synced the log writes into a sector of its own up to which commit the log is durable,
+//! before any commit of that sync is acknowledged. The mark itself is not synced: it survives the end of the process
+//! at once, and a loss of power from the next sync of the segment on, or when the system has written it back. So
+//! whatever subset of the sectors survives, a mark never says more than what was durable. What cannot be told from a
+//! torn end is damage in records of which only the last sync knew, when the power went before its mark was on disk.
 //!
 //! Invariant: a record is visible to a reader only if all records before it are.
 
@@ -18,6 +24,7 @@ use std::sync::Arc;
 
 use terrane_io::bytes::{Overrun, Reader, Writer};
 use terrane_io::checksum::crc32c;
+use terrane_io::disk::create_afresh;
 use terrane_io::{self as io, Access, Disk, DiskFile, EntryKind, OpenMode};
 
 use crate::corrupt::Corrupt;
@@ -34,7 +41,7 @@ pub(crate) const LOG: &str = "log";
 pub(crate) const SEGMENT_MAGIC: [u8; 8] = *b"TerraLog";
 
 /// Version of segments.
-pub(crate) const SEGMENT_VERSION: u32 = 1;
+pub(crate) const SEGMENT_VERSION: u32 = 2;
 
 /// First bytes of a segment's seal.
 pub(crate) const SEAL_MAGIC: [u8; 8] = *b"TerraEnd";
@@ -42,11 +49,14 @@ pub(crate) const SEAL_MAGIC: [u8; 8] = *b"TerraEnd";
 /// Where the seal of a segment stands: in a sector of its own.
 pub(crate) const SEAL_OFFSET: u64 = 512;
 
-/// Bytes of a seal.
-const SEAL_SIZE: usize = 28;
+/// First bytes of a segment's mark.
+pub(crate) const MARK_MAGIC: [u8; 8] = *b"TerraDur";
+
+/// Where the mark of a segment stands: in a sector of its own, so that writing it tears nothing else.
+pub(crate) const MARK_OFFSET: u64 = 1024;
 
 /// Bytes before the first record of a segment.
-pub(crate) const SEGMENT_HEADER_SIZE: u64 = 1024;
+pub(crate) const SEGMENT_HEADER_SIZE: u64 = 1536;
 
 /// Bytes of a record before its tables.
 pub(crate) const RECORD_HEADER_SIZE: usize = 36;
@@ -80,6 +90,9 @@ const WINDOW_BYTES: usize = 1 << 20;
 
 /// The largest number of a segment. No store reaches it, and there is room to count on from it.
 const SEGMENT_NUMBER_MAX: u64 = 1 << 62;
+
+/// The number of the first segment of a store.
+const SEGMENT_FIRST: u64 = 1;
 
 /// The name of segment `number`.
 pub(crate) fn segment_name(number: u64) -> String {
@@ -123,21 +136,49 @@ impl SegmentHeader {
     }
 }
 
-/// What is written into a segment once the next one is there: that it is, and where this one ends.
-fn seal_bytes(number: u64, last: u64) -> Vec<u8> {
+/// What is noted of a segment behind its header, in a sector of its own: a commit, under this magic.
+fn note_bytes(magic: [u8; 8], number: u64, commit: u64) -> Vec<u8> {
     let mut out = Writer::new();
-    out.put(&SEAL_MAGIC).u64(number).u64(last);
+    out.put(&magic).u64(number).u64(commit);
     let crc = crc32c(out.bytes());
     out.u32(crc);
     out.into_bytes()
 }
 
-/// The commit of the last record of a sealed segment.
-fn decode_seal(bytes: &[u8], number: u64) -> Option<u64> {
+/// The commit that a note of segment `number` names; `None` if there is no whole one.
+fn decode_note(bytes: &[u8], magic: [u8; 8], number: u64) -> Option<u64> {
     let mut input = Reader::new(bytes);
     input.take(16).ok()?;
-    let last = input.u64().ok()?;
-    (bytes.starts_with(&seal_bytes(number, last))).then_some(last)
+    let commit = input.u64().ok()?;
+    bytes.starts_with(&note_bytes(magic, number, commit)).then_some(commit)
+}
+
+/// What is noted of a segment beside its header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Notes {
+    /// The seal: the commit of the last record, written once the next segment is there.
+    sealed: Option<u64>,
+    /// The mark: the last commit that a sync is known to have made durable.
+    durable: Option<u64>,
+}
+
+impl Notes {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// Those of the disk.
+    fn read(file: &dyn DiskFile, number: u64) -> io::Result<Self> {
+        let mut bytes = [0; (SEGMENT_HEADER_SIZE - SEAL_OFFSET) as usize];
+        file.read_at(&mut bytes, SEAL_OFFSET)?;
+        Ok(Self::decode(&bytes, number))
+    }
+
+    /// The notes that stand in the bytes of a segment from [`SEAL_OFFSET`] on.
+    fn decode(bytes: &[u8], number: u64) -> Self {
+        let mark = &bytes[(MARK_OFFSET - SEAL_OFFSET) as usize..];
+        let sealed = decode_note(bytes, SEAL_MAGIC, number);
+        Self { sealed, durable: decode_note(mark, MARK_MAGIC, number) }
+    }
 }
 
 /// The updates of one table in a commit.
@@ -275,12 +316,14 @@ fn damage(file: &dyn DiskFile, at: u64, rule: &'static str, expected: u64, found
     Error::corrupt(file.path(), Corrupt { page, rule, expected, found })
 }
 
+/// The rule that the end of a log breaks where a record is missing that was durable.
+const LOST_DURABLE: &str = "last commit known to be durable";
+
 /// Reads a segment from front to back.
 pub(crate) struct SegmentScan {
     file: Arc<dyn DiskFile>,
     pub(crate) header: SegmentHeader,
-    /// The commit of its last record, once the next segment is there.
-    pub(crate) sealed: Option<u64>,
+    notes: Notes,
     salt: u64,
     len: u64,
     /// Where the next record begins.
@@ -329,11 +372,11 @@ impl SegmentScan {
         };
         let at = SEGMENT_HEADER_SIZE;
         let (window, window_at, looked_at) = (Vec::new(), 0, 0);
-        let sealed = decode_seal(&bytes[SEAL_OFFSET as usize..], number);
+        let notes = Notes::decode(&bytes[SEAL_OFFSET as usize..], number);
         Ok(header.map(|header| Self {
             file,
             header,
-            sealed,
+            notes,
             salt,
             len,
             at,
@@ -357,15 +400,18 @@ impl SegmentScan {
         let number = self.header.number.to_le_bytes();
         let head = self.bytes(SEGMENT_HEADER_SIZE, RECORD_HEADER_SIZE)?;
         let is_record = head.is_some_and(|head| head[SEGMENT_IN_RECORD..].starts_with(&number));
-        Ok(is_record || self.sealed.is_some())
+        Ok(is_record || self.notes.sealed.is_some() || self.notes.durable.is_some())
     }
 
-    /// Looks at what has been written since: at the seal, and at what had been read ahead.
+    /// The commit of its last record, once the next segment is there.
+    pub(crate) fn sealed(&self) -> Option<u64> {
+        self.notes.sealed
+    }
+
+    /// Looks at what has been written since: at seal and mark, and at what had been read ahead.
     pub(crate) fn look_again(&mut self) -> Result<()> {
         self.window.clear();
-        let mut bytes = [0; SEAL_SIZE];
-        self.file.read_at(&mut bytes, SEAL_OFFSET)?;
-        self.sealed = decode_seal(&bytes, self.header.number);
+        self.notes = Notes::read(self.file.as_ref(), self.header.number)?;
         Ok(())
     }
 
@@ -376,6 +422,11 @@ impl SegmentScan {
         let mut bytes = [0; RECORD_HEADER_SIZE];
         self.file.read_at(&mut bytes, last.at)?;
         Ok(bytes == last.bytes)
+    }
+
+    /// Bytes of the file when it was opened.
+    pub(crate) fn file_bytes(&self) -> u64 {
+        self.len
     }
 
     /// Where the next record begins.
@@ -393,7 +444,14 @@ impl SegmentScan {
             let wanted = len.max(WINDOW_BYTES).min((self.len - at) as usize);
             self.window.resize(wanted, 0);
             self.window_at = at;
-            self.file.read_at(&mut self.window, at)?;
+            match self.file.read_at(&mut self.window, at) {
+                Err(error) if error.is_unreadable() && wanted > len => {
+                    // Of what lies ahead nobody may need a byte.
+                    self.window.resize(len, 0);
+                    self.file.read_at(&mut self.window, at).inspect_err(|_| self.window.clear())?;
+                }
+                read => read.inspect_err(|_| self.window.clear())?,
+            }
         }
         Ok(Some(&self.window[(at - self.window_at) as usize..]))
     }
@@ -450,7 +508,16 @@ impl SegmentScan {
     /// The first place from `at` on where a record of this segment may stand: where its number does.
     fn next_candidate(&mut self, mut at: u64) -> Result<Option<u64>> {
         let number = self.header.number.to_le_bytes();
-        while let Some(bytes) = self.bytes(at, RECORD_HEADER_SIZE)? {
+        loop {
+            let bytes = match self.bytes(at, RECORD_HEADER_SIZE) {
+                // No record can be seen there.
+                Err(Error::Disk(error)) if error.is_unreadable() => {
+                    at = (at + 1).next_multiple_of(PAGE_SIZE as u64);
+                    continue;
+                }
+                bytes => bytes?,
+            };
+            let Some(bytes) = bytes else { return Ok(None) };
             let mut heads = bytes[SEGMENT_IN_RECORD..].chunks_exact(RECORD_ALIGN);
             if let Some(found) = heads.position(|head| head == number) {
                 return Ok(Some(at + (found * RECORD_ALIGN) as u64));
@@ -458,22 +525,26 @@ impl SegmentScan {
             let seen = (bytes.len() - SEGMENT_IN_RECORD) / RECORD_ALIGN;
             at += (seen * RECORD_ALIGN) as u64;
         }
-        Ok(None)
     }
 
-    /// After the last whole record, whose commit is `last`: compares it with the seal. Without one, looks for
-    /// a record behind it that says that more had been durable. Values that somebody has made to look like records, in what the segment held before,
-    /// can make this long; then it ends.
+    /// After the last whole record, whose commit is `last`: compares it with the seal. Without one, compares it with
+    /// the mark, and looks for a record behind it that says that more had been durable. Values that somebody has made
+    /// to look like records, in what the segment held before, can make this long; then it ends.
     ///
     /// # Errors
     /// [`Error::Corrupt`] if something is missing; [`Error::Disk`].
     pub(crate) fn check_end(&mut self, last: u64) -> Result<()> {
-        if let Some(sealed) = self.sealed {
+        let Notes { sealed, durable } = self.notes;
+        if let Some(sealed) = sealed {
             if sealed == last {
                 return Ok(());
             }
             return Err(self.damage(self.at, "last commit of the segment", sealed, last));
         }
+        if let Some(durable) = durable.filter(|durable| *durable > last) {
+            return Err(self.damage(self.at, LOST_DURABLE, durable, last));
+        }
+
         let (mut at, torn_at) = (self.at, self.at);
         self.looked_at = 0;
         while self.looked_at < 4 * self.len {
@@ -481,8 +552,7 @@ impl SegmentScan {
             if let Some(record) = self.whole_at(candidate)?
                 && record.durable > last
             {
-                let (rule, durable) = ("last commit known to be durable", record.durable);
-                return Err(self.damage(torn_at, rule, durable, last));
+                return Err(self.damage(torn_at, LOST_DURABLE, record.durable, last));
             }
             at = candidate + RECORD_ALIGN as u64;
         }
@@ -499,7 +569,8 @@ pub(crate) fn segments(disk: &dyn Disk, dir: &Path) -> Result<Vec<u64>> {
     Ok(numbers)
 }
 
-/// The first segment that commits were written to, if the store has any.
+/// The first segment that tells of a manifest, if the store has any: commits were written to it, or it is not the first
+/// of all. The second one is begun by a checkpoint, or behind one.
 ///
 /// Cost: reads the beginning of each segment up to that one.
 ///
@@ -512,19 +583,36 @@ pub(crate) fn written_segment(disk: &dyn Disk, dir: &Path) -> Result<Option<u64>
     for number in segments(disk, dir)? {
         // No record is looked at, so the salt does not matter.
         let scan = SegmentScan::open(disk, dir, 0, number)?;
-        if scan.map_or(Ok(false), |mut scan| scan.is_written())? {
+        if number > SEGMENT_FIRST || scan.map_or(Ok(false), |mut scan| scan.is_written())? {
             return Ok(Some(number));
         }
     }
     Ok(None)
 }
 
+/// The file of the segment that is being written, for its syncs.
+#[derive(Debug, Clone)]
+pub(crate) struct LogFile {
+    pub(crate) file: Arc<dyn DiskFile>,
+    /// The number of the segment.
+    pub(crate) number: u64,
+}
+
+impl LogFile {
+    /// Writes the mark: a sync has made all commits up to `commit` durable.
+    ///
+    /// # Errors
+    /// Those of the disk; the mark is what it was then, or none.
+    pub(crate) fn mark(&self, commit: u64) -> io::Result<()> {
+        self.file.write_at(&note_bytes(MARK_MAGIC, self.number, commit), MARK_OFFSET)
+    }
+}
+
 /// The end of the log, where records are written.
 #[derive(Debug, Clone)]
 pub(crate) struct LogEnd {
     files: Arc<OpenFiles>,
-    pub(crate) file: Arc<dyn DiskFile>,
-    pub(crate) number: u64,
+    pub(crate) log: LogFile,
     /// Where the next record goes.
     end: u64,
     size: u64,
@@ -571,12 +659,20 @@ impl LogDir {
     ) -> io::Result<LogEnd> {
         let (files, disk) = (&self.files, self.files.disk());
         let path = self.path(header.number);
-        let open = |mode| files.with_room(|| disk.open(&path, mode, Access::Buffered));
+        let create = || {
+            let create =
+                || create_afresh(disk.as_ref(), &path, OpenMode::CreateNew, Access::Buffered);
+            files.with_space(|| files.with_room(create))
+        };
         let file = if let Made::Again(spare) = made {
             files.with_space(|| disk.rename(&self.path(spare), &path))?;
-            open(OpenMode::ReadWrite)?
+            match files.with_room(|| disk.open(&path, OpenMode::ReadWrite, Access::Buffered)) {
+                // A segment of no use that nobody may write, in the place of one that is needed.
+                Err(error) if error.is_permission() => create()?,
+                opened => opened?,
+            }
         } else {
-            files.with_space(|| open(OpenMode::Truncate))?
+            create()?
         };
         let least = (SEGMENT_HEADER_SIZE + record as u64).max(SEGMENT_BYTES_MIN);
         let size = if made == Made::Least { least } else { self.segment_bytes.max(least) };
@@ -585,7 +681,8 @@ impl LogDir {
         bytes.resize(SEGMENT_HEADER_SIZE as usize, 0);
         files.with_space(|| file.write_at(&bytes, 0))?;
         let files = Arc::clone(files);
-        Ok(LogEnd { files, file, number: header.number, end: SEGMENT_HEADER_SIZE, size })
+        let log = LogFile { file, number: header.number };
+        Ok(LogEnd { files, log, end: SEGMENT_HEADER_SIZE, size })
     }
 
     /// Gives a segment a size; where there is no room for that, one that is smaller and no smaller than `needed`. Returns it.
@@ -622,7 +719,7 @@ impl LogEnd {
     /// # Errors
     /// [`Error::Disk`]: nothing, a part or all of it may have been written.
     pub(crate) fn write(&mut self, record: &[u8]) -> Result<()> {
-        self.files.with_space(|| self.file.write_at(record, self.end))?;
+        self.files.with_space(|| self.log.file.write_at(record, self.end))?;
         self.end += record.len() as u64;
         Ok(())
     }
@@ -642,12 +739,12 @@ impl LogEnd {
     /// # Errors
     /// [`Error::Disk`].
     pub(crate) fn seal(&self, last: u64) -> Result<()> {
-        let seal = seal_bytes(self.number, last);
-        Ok(self.files.with_space(|| self.file.write_at(&seal, SEAL_OFFSET))?)
+        let seal = note_bytes(SEAL_MAGIC, self.log.number, last);
+        Ok(self.files.with_space(|| self.log.file.write_at(&seal, SEAL_OFFSET))?)
     }
 
     /// Makes sure that a record that could not be written is not read.
     pub(crate) fn withdraw(&self) -> Result<()> {
-        Ok(self.files.with_space(|| self.file.write_at(&[0; 8], self.end))?)
+        Ok(self.files.with_space(|| self.log.file.write_at(&[0; 8], self.end))?)
     }
 }

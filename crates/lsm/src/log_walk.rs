@@ -85,10 +85,10 @@ impl LogWalk {
                 self.commit = expected;
                 return Ok(true);
             }
-            if self.scan.sealed.is_none() {
+            if self.scan.sealed().is_none() {
                 // A seal that came in the meantime stands behind records that did, too.
                 self.scan.look_again()?;
-                if self.scan.sealed.is_none() {
+                if self.scan.sealed().is_none() {
                     return Ok(false);
                 }
                 continue;

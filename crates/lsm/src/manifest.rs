@@ -78,6 +78,21 @@ pub(crate) fn close(mut out: Writer) -> Vec<u8> {
     out.into_bytes()
 }
 
+/// Longest snapshot name, in characters.
+pub const SNAPSHOT_NAME_LEN_MAX: usize = 64;
+
+/// Whether a text can name a snapshot or a table.
+pub(crate) fn is_name(text: &str) -> bool {
+    let allowed = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'_' || c == b'-';
+    let numbered = |device: &str| {
+        let rest = text.strip_prefix(device).map(str::as_bytes);
+        matches!(rest, Some([b'1'..=b'9']))
+    };
+    let device = ["con", "prn", "aux", "nul"].contains(&text) || numbered("com") || numbered("lpt");
+    let length = (1..=SNAPSHOT_NAME_LEN_MAX).contains(&text.len());
+    length && text.bytes().all(allowed) && !device
+}
+
 /// Content of `metadata`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SessionMeta {

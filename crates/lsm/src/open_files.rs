@@ -174,6 +174,10 @@ pub(crate) struct OpenFiles {
     poisoned: OnceLock<Poison>,
     /// Whether writing has ended. Held for reading by whoever creates or changes a file.
     ended: RwLock<bool>,
+    /// Whether nothing was ever to be written: then no file goes because of that.
+    is_read_only: AtomicBool,
+    /// Files that are of no use as far as anybody knows, and go when the disk is full.
+    dispensable: Mutex<Vec<PathBuf>>,
 }
 
 impl OpenFiles {
@@ -191,7 +195,18 @@ impl OpenFiles {
         assert!(files_max > 0);
         let (clock, poisoned, ended) = (Mutex::default(), OnceLock::new(), RwLock::default());
         let sweeper = Sweeper::new(disk.queue_kind() == QueueKind::Simulated);
-        Arc::new(Self { disk, files_max, reserve, sweeper, clock, poisoned, ended })
+        let (is_read_only, dispensable) = (AtomicBool::new(false), Mutex::default());
+        Arc::new(Self {
+            disk,
+            files_max,
+            reserve,
+            sweeper,
+            clock,
+            poisoned,
+            ended,
+            is_read_only,
+            dispensable,
+        })
     }
 
     pub(crate) fn disk(&self) -> &Arc<dyn Disk> {
@@ -240,6 +255,32 @@ impl OpenFiles {
         *self.ended.write().unwrap_or_else(PoisonError::into_inner) = true;
     }
 
+    /// The same for files that are another process's or nobody's, and are only read.
+    pub(crate) fn only_read(&self) {
+        self.is_read_only.store(true, Ordering::Relaxed);
+        self.end_writing();
+    }
+
+    /// Notes files that go when the disk is full.
+    pub(crate) fn note_dispensable(&self, paths: impl Iterator<Item = PathBuf>) {
+        let mut dispensable = self.dispensable.lock().unwrap_or_else(PoisonError::into_inner);
+        dispensable.extend(paths);
+    }
+
+    /// Removes the files that go when the disk is full; says whether there were any.
+    fn give_up_dispensable(&self) -> bool {
+        let mut dispensable = self.dispensable.lock().unwrap_or_else(PoisonError::into_inner);
+        let paths = std::mem::take(&mut *dispensable);
+        for path in &paths {
+            if let Err(error) = self.disk.remove(path)
+                && !error.is_not_found()
+            {
+                event!(WARN, "cleanup.failed", self.reserve.dir(), %error);
+            }
+        }
+        !paths.is_empty()
+    }
+
     /// The right to create or to change a file, which is to be held for no longer than the call.
     pub(crate) fn may_write(&self) -> Result<RwLockReadGuard<'_, bool>> {
         let ended = self.ended.read().unwrap_or_else(PoisonError::into_inner);
@@ -258,13 +299,17 @@ impl OpenFiles {
     }
 
     /// Makes a call that may need room on the disk; if there is none, once more when the files that were on their
-    /// way out have gone, and once more with the reserve let go. For whoever [may write](Self::may_write), and a call
+    /// way out have gone, once more without the files in `lost+found`, and once more with the reserve let go. For whoever [may write](Self::may_write), and a call
     /// that may be made several times.
     pub(crate) fn with_space<T>(&self, call: impl Fn() -> io::Result<T>) -> io::Result<T> {
         let was_full = self.reserve.is_full();
         let mut result = call();
-        if result.as_ref().is_err_and(io::Error::is_no_space) && self.sweeper.settle() {
-            result = call();
+        let steps: [fn(&Self) -> bool; 2] =
+            [|open| open.sweeper.settle(), Self::give_up_dispensable];
+        for make_room in steps {
+            if result.as_ref().is_err_and(io::Error::is_no_space) && make_room(self) {
+                result = call();
+            }
         }
         let error = match result {
             Err(error) if error.is_no_space() && self.reserve.bytes() > 0 => error,
@@ -468,7 +513,8 @@ impl PooledFile {
     /// The file, opened if need be. To be held for no longer than a call.
     ///
     /// # Errors
-    /// [`Error::SessionClosed`] if it is gone since the session was closed; [`Error::Disk`].
+    /// [`Error::SessionClosed`] if it is gone since the session was closed, [`Error::FileMissing`] if it is gone
+    /// otherwise; [`Error::Disk`].
     pub(crate) fn get(&self) -> Result<Arc<dyn DiskFile>> {
         let file = self.get_or_open(true)?;
         Ok(file.expect("opened beyond the limit if need be"))
@@ -494,10 +540,12 @@ impl PooledFile {
             return Ok(None);
         }
         match self.pool.open(&self.slot, &mut open) {
-            // The next session has the directory, and has removed what it does not need.
             Err(error) if error.is_not_found() => {
-                drop(self.pool.may_write()?);
-                Err(error.into())
+                if !self.pool.is_read_only.load(Ordering::Relaxed) {
+                    // The next session has the directory, and has removed what it does not need.
+                    drop(self.pool.may_write()?);
+                }
+                Err(Error::FileMissing { path: self.slot.path.clone() })
             }
             opened => Ok(Some(opened?)),
         }

@@ -25,7 +25,7 @@ use crate::run_check::Progress;
 use crate::session::{Session, SessionOptions};
 use crate::session_core::SessionCore;
 use crate::snapshot::SnapshotName;
-use crate::store::TableInfo;
+use crate::store::{Store, TableInfo};
 use crate::store_core::damaged;
 use crate::store_manifest::{self, StoreManifest};
 use crate::store_options::TableName;
@@ -92,6 +92,23 @@ pub struct StoreReader {
     view: View,
 }
 
+impl Store {
+    /// Opens the store in `dir` for reading only, also beside the process that writes it, on read-only media, and for
+    /// users who may not write there: the same as [`StoreReader::open`].
+    ///
+    /// Cost: see [`StoreReader::refresh`].
+    ///
+    /// # Errors
+    /// As [`StoreReader::open`].
+    pub fn open_read_only(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        options: &ReaderOptions,
+    ) -> Result<StoreReader> {
+        StoreReader::open(disk, dir, options)
+    }
+}
+
 /// Tables as of one commit, by name; those that cannot be opened with the reason.
 #[derive(Debug, Default)]
 struct View {
@@ -124,10 +141,13 @@ impl StoreReader {
         Self::open(RealDisk::auto(), dir.as_ref(), options)
     }
 
-    /// Opens the store in `dir`, which any process may hold, and [refreshes](Self::refresh) it. The directory must
-    /// allow the reader to make and write files, for its lease.
+    /// Opens the store in `dir`, which any process may hold, and [refreshes](Self::refresh) it. For its lease the reader
+    /// makes and writes a small file there. Where it cannot, on a read-only medium or in somebody else's
+    /// directory, it reads under a shared lock, which keeps writers out as long as the reader lives; where there is
+    /// nothing to lock, it reads without one, and nobody may write. On a full disk the lease says that everything is needed.
     ///
     /// # Errors
+    /// [`Error::SessionDirLocked`] if no lease can be written and somebody has the store open for writing;
     /// [`Error::SessionDirDoesNotExist`], [`Error::NotTerrane`], [`Error::SessionDirCorrupted`],
     /// [`Error::UnknownVersion`], [`Error::InvalidConfig`], and those of [`refresh`](Self::refresh).
     #[expect(clippy::needless_pass_by_value, reason = "a reader keeps its disk")]

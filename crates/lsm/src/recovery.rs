@@ -60,6 +60,14 @@ pub(crate) fn recover(
     let spares =
         |number: &u64| (manifest.segment == 0 || *number < manifest.segment) && *number < leased;
     state.spares = numbers.iter().copied().filter(spares).collect();
+    if manifest.sequence == 0 {
+        // Before the first manifest nothing is committed: these are of an attempt to make it that has failed. The next
+        // one begins with the first number again, so that a greater one tells of a manifest.
+        for number in state.spares.drain(..) {
+            disk.remove(&dir.join(LOG).join(segment_name(number)))?;
+        }
+        return Ok(0);
+    }
     if manifest.segment == 0 {
         state.segment = numbers.last().copied().unwrap_or(0);
         return Ok(0);

@@ -157,7 +157,7 @@ impl Reserve {
         let open = |mode| disk.open(&self.path, mode, Access::Buffered);
         let (file, is_new) = match open(OpenMode::ReadWrite) {
             // Also if somebody has removed it, to make room.
-            Err(error) if error.is_not_found() => (open(OpenMode::Truncate)?, true),
+            Err(error) if error.is_not_found() => (open(OpenMode::CreateNew)?, true),
             opened => (opened?, false),
         };
         let header = encode(self.bytes);

@@ -338,6 +338,10 @@ pub(crate) struct Pages<'a> {
     /// The pages in `chunk`.
     loaded: Range<u32>,
     tap: Option<Tap<'a>>,
+    /// Whether a page that cannot be read is damage, and not the end.
+    goes_on: bool,
+    /// Pages that could not be read, in the order of the reads.
+    unreadable: Vec<u32>,
 }
 
 /// Given each chunk of pages as it is read, with the number of its first page.
@@ -347,7 +351,22 @@ impl<'a> Pages<'a> {
     /// All data pages of a file, which end before page `end`.
     pub(crate) fn new(file: &'a dyn DiskFile, identity: u64, end: u32) -> Self {
         let chunk = AlignedBuf::zeroed(CHUNK_PAGES as usize * PAGE_SIZE);
-        Self { file, identity, start: (0, 0), end, chunk, loaded: 0..0, tap: None }
+        Self {
+            file,
+            identity,
+            start: (0, 0),
+            end,
+            chunk,
+            loaded: 0..0,
+            tap: None,
+            goes_on: false,
+            unreadable: Vec::new(),
+        }
+    }
+
+    /// The same, going on after pages that cannot be read, which are damaged then.
+    pub(crate) fn going_on(self) -> Self {
+        Self { goes_on: true, ..self }
     }
 
     /// The same, with somebody who is given the bytes: each page once and in order, up to the first damage,
@@ -374,7 +393,13 @@ impl<'a> Pages<'a> {
             // A failed read leaves the chunk in an unknown state.
             self.loaded = 0..0;
             let chunk = &mut self.chunk[..count as usize * PAGE_SIZE];
-            self.file.read_at(chunk, page_offset(page))?;
+            match self.file.read_at(chunk, page_offset(page)) {
+                Err(error) if self.goes_on && error.is_unreadable() => {
+                    self.load_one_by_one(page, count)?;
+                }
+                read => read?,
+            }
+            let chunk = &self.chunk[..count as usize * PAGE_SIZE];
             self.loaded = page..page + count;
             if let Some(tap) = &mut self.tap {
                 tap(page, chunk)?;
@@ -384,10 +409,35 @@ impl<'a> Pages<'a> {
         Ok(&self.chunk[at..at + PAGE_SIZE])
     }
 
+    /// Fills the chunk with so many pages, and with zeros for those that cannot be read.
+    fn load_one_by_one(&mut self, first: u32, count: u32) -> Result<()> {
+        for (page, bytes) in (first..first + count).zip(self.chunk.chunks_exact_mut(PAGE_SIZE)) {
+            match self.file.read_at(bytes, page_offset(page)) {
+                Err(error) if error.is_unreadable() => {
+                    bytes.fill(0);
+                    self.unreadable.push(page);
+                }
+                read => read?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Damage, as the reason that is behind it.
+    fn reason(&self, what: Corrupt) -> Corrupt {
+        if self.unreadable.contains(&what.page) {
+            return Corrupt { rule: "the page can be read", expected: 1, found: 0, ..what };
+        }
+        what
+    }
+
     /// The content of a page of a file of blobs.
     pub(crate) fn blobs(&mut self, page: u32) -> Result<std::result::Result<&[u8], Corrupt>> {
         let place = self.place(page);
-        Ok(decode_payload(self.load(page)?, place, PageKind::Blob, page))
+        self.load(page)?;
+        let at = (page - self.loaded.start) as usize * PAGE_SIZE;
+        let content = decode_payload(&self.chunk[at..at + PAGE_SIZE], place, PageKind::Blob, page);
+        Ok(content.map_err(|what| self.reason(what)))
     }
 
     fn place(&self, page: u32) -> Place {
@@ -409,7 +459,7 @@ impl<'a> Pages<'a> {
                 Ok(layout) => layout,
                 Err(what) => {
                     if !(orphans && check(&bytes, place, PageKind::Overflow).is_ok()) {
-                        visit(Step::Damage(what))?;
+                        visit(Step::Damage(self.reason(what)))?;
                         orphans = true;
                     }
                     page += 1;
@@ -425,7 +475,7 @@ impl<'a> Pages<'a> {
                     match self.large_value(page, overflow, &layout, &bytes)? {
                         Ok(value) => Some((value, overflow)),
                         Err(what) => {
-                            visit(Step::Damage(what))?;
+                            visit(Step::Damage(self.reason(what)))?;
                             orphans = true;
                             page = what.page.max(page) + 1;
                             continue;

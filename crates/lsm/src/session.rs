@@ -142,12 +142,44 @@ impl Session {
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: &SessionOptions) -> Result<Self> {
         options.validate()?;
         event!(DEBUG, "session.open", dir);
+        // From here on a change of the working directory changes nothing.
+        let dir = &disk.absolute(dir)?;
         if options.create_dir {
             make_dir(disk.as_ref(), dir)?;
         }
         let salt = options.salt.unwrap_or_else(|| RandomState::new().hash_one(0));
         let SessionOptions { open_files_max, reserve_bytes, .. } = *options;
         let core = SessionCore::open(&disk, dir, salt, open_files_max, reserve_bytes)?;
+        event!(DEBUG, "session.opened", dir);
+        Ok(Self { core })
+    }
+
+    /// Opens the session in `dir` for reading only, whether another process has it open for writing or nobody has:
+    /// snapshots can be listed, opened, compared and exported, and whatever would change something is refused with
+    /// [`ReadOnly`](crate::Error::ReadOnly). Of the options only
+    /// [`open_files_max`](SessionOptions::open_files_max) counts.
+    ///
+    /// What is read is protected by a [lease](crate::lease), a small file in the directory. Where none can be written, on a
+    /// read-only medium, or without the right to write, the session is read under a shared lock, which
+    /// keeps writers out meanwhile; where there is nothing to lock either, without one.
+    ///
+    /// Cost: reads `metadata`. Opening a snapshot reads its metadata twice.
+    ///
+    /// # Errors
+    /// [`SessionDirDoesNotExist`](crate::Error::SessionDirDoesNotExist), [`NotTerrane`](crate::Error::NotTerrane),
+    /// [`SessionDirCorrupted`](crate::Error::SessionDirCorrupted), [`UnknownVersion`](crate::Error::UnknownVersion),
+    /// [`InvalidConfig`](crate::Error::InvalidConfig), [`Disk`](crate::Error::Disk). From the calls that read:
+    /// [`SessionDirLocked`](crate::Error::SessionDirLocked) if no lease can be written and somebody has the
+    /// session open for writing.
+    #[expect(clippy::needless_pass_by_value, reason = "a session keeps its disk")]
+    pub fn open_read_only(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        options: &SessionOptions,
+    ) -> Result<Self> {
+        options.validate()?;
+        event!(DEBUG, "session.open", dir);
+        let core = SessionCore::open_read_only(&disk, dir, options.open_files_max)?;
         event!(DEBUG, "session.opened", dir);
         Ok(Self { core })
     }
@@ -227,8 +259,8 @@ impl Session {
 
     /// A new table with the content of a snapshot; any number of them may be opened.
     ///
-    /// Cost: reads footer, filter and index of each run that is not open yet, several runs at once; data
-    /// pages are checked when they are read. A merge that was under way goes on where it stood: shared
+    /// Cost: reads footer, filter and index of each run that is not open yet, several runs at once, and asks for the
+    /// length of each file of blobs; data pages are checked when they are read. A merge that was under way goes on where it stood: shared
     /// with the table that has it, or, after another session, with reading again what it had written, in steps
     /// with the updates to come. If these would be too few for that, part of it is done here, so that each of
     /// them does little.

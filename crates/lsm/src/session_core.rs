@@ -11,15 +11,16 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-use terrane_io::disk::read_file;
+use terrane_io::disk::{Anchor, create_afresh, read_file};
 use terrane_io::{Access, AlignedBuf, Disk, Entry, EntryKind, LockGuard, OpenMode};
 
 use crate::entry::Update;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, unreadable};
 use crate::files::{FileHandle, FileSet, Partial, blobs_number, file_number, lock};
 use crate::lease::{self, Lease};
 use crate::lookup_thread::LookupThread;
-use crate::manifest::{MANIFEST_BYTES_MAX, Refused, SessionMeta, SnapshotMeta};
+use crate::lost_found::{self, LOST_FOUND};
+use crate::manifest::{MANIFEST_BYTES_MAX, Refused, SessionMeta, SnapshotMeta, is_name};
 use crate::merging::{MergeSpec, Merging};
 use crate::open_files::OpenFiles;
 use crate::registry::{Registry, Stored};
@@ -59,6 +60,8 @@ pub(crate) struct SessionCore {
     merges: Mutex<BTreeMap<u64, Weak<Merging>>>,
     snapshots: Registry,
     lock: Mutex<Option<Box<dyn LockGuard>>>,
+    /// Keeps every call in the directory, whatever links are put into it.
+    _anchor: Box<dyn Anchor>,
     /// Of a reader.
     lease: Mutex<Option<Lease>>,
     /// Files that are pinned, once, for readers only.
@@ -245,7 +248,7 @@ fn take_back(disk: &dyn Disk, dir: &Path) -> Result<()> {
 
 fn create_parts(disk: &dyn Disk, dir: &Path, meta: SessionMeta) -> Result<()> {
     let temporary = dir.join(METADATA_TMP);
-    let file = disk.open(&temporary, OpenMode::CreateNew, Access::Buffered)?;
+    let file = disk.open(&temporary, OpenMode::CreatePrivate, Access::Buffered)?;
     file.write_at(&meta.encode(), 0)?;
     file.sync()?;
     disk.sync_dir(dir)?;
@@ -269,17 +272,38 @@ fn read_metadata(disk: &dyn Disk, dir: &Path) -> Result<SessionMeta> {
     })
 }
 
-/// Takes the lock of the session in `dir`.
-pub(crate) fn lock_dir(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn LockGuard>> {
+/// Anchors the directory of a session: no link in it leads anywhere as long as the anchor is kept.
+pub(crate) fn anchor_dir(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn Anchor>> {
     if disk.kind(dir)? != Some(EntryKind::Directory) {
         return Err(Error::SessionDirDoesNotExist { path: dir.to_owned() });
     }
+    Ok(disk.anchor(dir)?)
+}
+
+/// Takes the lock of the session in `dir`, which is anchored.
+pub(crate) fn lock_dir(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn LockGuard>> {
     disk.lock(&dir.join(LOCK)).map_err(|error| match error {
         terrane_io::Error::Locked { pid, .. } => {
             Error::SessionDirLocked { path: dir.to_owned(), pid }
         }
         error => error.into(),
     })
+}
+
+/// Keeps writers out of the session in `dir` where nothing can be written: by a shared lock, which needs no right but to
+/// read. `None` if there is nothing to lock, as on a medium that a copy was made on.
+///
+/// # Errors
+/// [`Error::SessionDirLocked`] if somebody holds the session for writing.
+pub(crate) fn lock_dir_shared(disk: &dyn Disk, dir: &Path) -> Result<Option<Box<dyn LockGuard>>> {
+    match disk.lock_shared(&dir.join(LOCK)) {
+        Ok(guard) => Ok(Some(guard)),
+        Err(terrane_io::Error::Locked { pid, .. }) => {
+            Err(Error::SessionDirLocked { path: dir.to_owned(), pid })
+        }
+        Err(error) if error.is_not_found() || error.is_permission() => Ok(None),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// The file of a snapshot of the session in `dir`.
@@ -300,11 +324,19 @@ fn decode_snapshot(
     read: terrane_io::Result<Vec<u8>>,
 ) -> Result<SnapshotMeta> {
     let bytes = match read {
-        Err(error) if error.kind() == Some(std::io::ErrorKind::FileTooLarge) => {
-            let reason = format!("larger than any snapshot: {MANIFEST_BYTES_MAX} bytes");
+        Ok(bytes) => bytes,
+        Err(error) => {
+            let reason = match error.kind() {
+                Some(std::io::ErrorKind::FileTooLarge) => {
+                    format!("larger than any snapshot: {MANIFEST_BYTES_MAX} bytes")
+                }
+                _ => match unreadable(&error) {
+                    Some(reason) => reason,
+                    None => return Err(error.into()),
+                },
+            };
             return Err(Error::SnapshotCorrupted { name: name.to_owned(), path, reason });
         }
-        other => other?,
     };
     SnapshotMeta::decode(&bytes).map_err(|refused| match refused {
         Refused::Damaged(reason) => {
@@ -314,13 +346,51 @@ fn decode_snapshot(
     })
 }
 
+/// The name of the snapshot whose file has this name.
+pub(crate) fn snapshot_name(file_name: &str) -> Option<&str> {
+    file_name.strip_suffix(SNAPSHOT_SUFFIX).filter(|name| is_name(name))
+}
+
 /// Names of the snapshots in `dir`, sorted; other files are passed over.
 pub(crate) fn snapshot_names(disk: &dyn Disk, dir: &Path) -> Result<Vec<String>> {
     let entries = disk.list(&dir.join(SNAPSHOTS))?;
-    let names = entries.into_iter().filter(|entry| entry.kind == EntryKind::File);
-    Ok(names
-        .filter_map(|entry| entry.name.strip_suffix(SNAPSHOT_SUFFIX).map(str::to_owned))
-        .collect())
+    let names = entries.iter().filter(|entry| entry.kind == EntryKind::File);
+    Ok(names.filter_map(|entry| snapshot_name(&entry.name).map(str::to_owned)).collect())
+}
+
+/// Moves runs that nothing names to `lost+found`, in place of those that stand there if it `is_known` what snapshots
+/// and tables need. On a full disk they stay where they are, and go with those when room is needed.
+fn keep_orphans(
+    files: &FileSet,
+    dir: &Path,
+    orphans: &[String],
+    lost: &[String],
+    is_known: bool,
+) -> Result<()> {
+    let (disk, active) = (files.disk().as_ref(), dir.join(ACTIVE));
+    if orphans.is_empty() {
+        if is_known {
+            files.open_files().note_dispensable(lost_found::runs_in(dir, lost));
+        }
+        return Ok(());
+    }
+
+    event!(WARN, "orphans.kept", dir, count = orphans.len());
+    let kept = lost_found::keep(disk, dir, &active, orphans);
+    let is_full = kept.as_ref().is_err_and(terrane_io::Error::is_no_space);
+    if !is_full {
+        kept?;
+    }
+    if !is_known {
+        return Ok(());
+    }
+    for path in lost_found::runs_in(dir, lost) {
+        disk.remove(&path)?;
+    }
+    let places =
+        orphans.iter().flat_map(|name| [active.join(name), dir.join(LOST_FOUND).join(name)]);
+    files.open_files().note_dispensable(places);
+    Ok(())
 }
 
 impl SessionCore {
@@ -333,10 +403,10 @@ impl SessionCore {
         open_files_max: usize,
         reserve_bytes: Option<u64>,
     ) -> Result<Arc<Self>> {
+        let dir = &disk.absolute(dir)?;
+        let anchor = anchor_dir(disk.as_ref(), dir)?;
         // Before the lock too, which makes a file: a foreign directory is to stay as it is.
-        if disk.kind(dir)? == Some(EntryKind::Directory) {
-            look(disk.as_ref(), dir)?;
-        }
+        look(disk.as_ref(), dir)?;
         let guard = lock_dir(disk.as_ref(), dir)?;
         if let Found::Nothing = look(disk.as_ref(), dir)? {
             event!(DEBUG, "session.new", dir);
@@ -359,7 +429,8 @@ impl SessionCore {
                     partials.extend(meta.partials().copied());
                     Stored::whole(&meta)
                 }
-                Err(Error::SnapshotCorrupted { .. } | Error::UnknownVersion { .. }) => {
+                Err(error @ (Error::SnapshotCorrupted { .. } | Error::UnknownVersion { .. })) => {
+                    event!(WARN, "session.damaged", dir, %error);
                     damaged = true;
                     Stored::Damaged
                 }
@@ -369,7 +440,8 @@ impl SessionCore {
         }
         let manifests = match store_manifest::read(disk.as_ref(), dir) {
             Ok(found) => found.manifests().cloned().collect(),
-            Err(Error::StoreCorrupted { .. } | Error::UnknownVersion { .. }) => {
+            Err(error @ (Error::StoreCorrupted { .. } | Error::UnknownVersion { .. })) => {
+                event!(WARN, "session.damaged", dir, %error);
                 damaged = true;
                 Vec::new()
             }
@@ -378,15 +450,19 @@ impl SessionCore {
         let tables = || manifests.iter().flat_map(StoreManifest::all_tables);
         let named = || tables().map(|table| &table.meta);
         partials.extend(named().flat_map(SnapshotMeta::partials).copied());
+        let is_rootless = snapshots.is_empty() && manifests.is_empty();
         let snapshots = Registry::new(snapshots);
-        let active = disk.list(&dir.join(ACTIVE))?;
         let named_pins = named().flat_map(SnapshotMeta::numbers);
         let pins: Vec<u64> = snapshots.pins().into_iter().chain(named_pins).collect();
+        let active_dir = dir.join(ACTIVE);
+        let lost = Self::take_back_lost(disk.as_ref(), dir, &pins)?;
+        let active = disk.list(&active_dir)?;
         let number_of = |name: &str| file_number(name).or_else(|| blobs_number(name));
         let numbers = || active.iter().filter_map(|entry| number_of(&entry.name));
+        let lost_numbers = lost.iter().filter_map(|name| lost_found::run_number(name));
         let needs = lease::needs(disk.as_ref(), dir)?;
         let leased: BTreeSet<u64> = numbers().filter(|&number| needs.has_run(number)).collect();
-        let last = numbers().chain(pins.iter().copied()).max();
+        let last = numbers().chain(pins.iter().copied()).chain(lost_numbers).max();
         let next_number = last.map_or(0, |number| number.saturating_add(1));
         let reserve = Reserve::open(disk.as_ref(), dir, reserve_bytes)?;
         let open = OpenFiles::with_reserve(Arc::clone(disk), open_files_max, reserve);
@@ -413,16 +489,19 @@ impl SessionCore {
         }
         let blobs = active.iter().filter_map(|entry| blobs_number(&entry.name));
         blobs.filter(|&number| files.is_pinned(number)).for_each(|number| files.note_blobs(number));
+        let mut orphans = Vec::new();
         for entry in active {
-            let stray = match number_of(&entry.name) {
-                Some(number) => !files.is_pinned(number),
-                None => entry.name.ends_with(TMP_SUFFIX),
-            };
-            if stray {
-                disk.remove(&dir.join(ACTIVE).join(&entry.name))?;
+            match number_of(&entry.name) {
+                Some(number) if !files.is_pinned(number) => orphans.push(entry.name),
+                None if entry.name.ends_with(TMP_SUFFIX) => {
+                    disk.remove(&active_dir.join(&entry.name))?;
+                }
+                Some(_) | None => {}
             }
         }
-        let mut core = Self::new(files, dir, meta.salt);
+        let is_known = !damaged && !is_rootless;
+        keep_orphans(&files, dir, &orphans, &lost, is_known)?;
+        let mut core = Self::new(files, dir, meta.salt, anchor);
         core.snapshots = snapshots;
         core.leased = Mutex::new(leased);
         core.lock = Mutex::new(Some(guard));
@@ -435,19 +514,33 @@ impl SessionCore {
         dir: &Path,
         open_files_max: usize,
     ) -> Result<Arc<Self>> {
-        if disk.kind(dir)? != Some(EntryKind::Directory) {
-            return Err(Error::SessionDirDoesNotExist { path: dir.to_owned() });
-        }
+        let dir = &disk.absolute(dir)?;
+        let anchor = anchor_dir(disk.as_ref(), dir)?;
         if let Found::Nothing = look(disk.as_ref(), dir)? {
             return foreign_dir(disk.as_ref(), dir);
         }
         let meta = read_metadata(disk.as_ref(), dir)?;
         let open = OpenFiles::new(Arc::clone(disk), open_files_max);
         let files = Arc::new(FileSet::read_only(open, dir.join(ACTIVE)));
-        Ok(Arc::new(Self::new(files, dir, meta.salt)))
+        Ok(Arc::new(Self::new(files, dir, meta.salt, anchor)))
     }
 
-    fn new(files: Arc<FileSet>, dir: &Path, salt: u64) -> Self {
+    /// Takes back from `lost+found` what a snapshot or a table names again. Returns the names of the files that stay.
+    fn take_back_lost(disk: &dyn Disk, dir: &Path, pins: &[u64]) -> Result<Vec<String>> {
+        let lost = lost_found::names(disk, dir)?;
+        let is_wanted = |name: &String| {
+            let number = file_number(name).or_else(|| blobs_number(name));
+            number.is_some_and(|number| pins.contains(&number))
+        };
+        let (wanted, lost): (Vec<_>, Vec<_>) = lost.into_iter().partition(is_wanted);
+        if !wanted.is_empty() {
+            event!(WARN, "orphans.taken_back", dir, count = wanted.len());
+            lost_found::take_back(disk, dir, &dir.join(ACTIVE), &wanted)?;
+        }
+        Ok(lost)
+    }
+
+    fn new(files: Arc<FileSet>, dir: &Path, salt: u64, anchor: Box<dyn Anchor>) -> Self {
         Self {
             worker: Worker::default(),
             lookups: LookupThread::default(),
@@ -461,6 +554,7 @@ impl SessionCore {
             merges: Mutex::default(),
             snapshots: Registry::new(BTreeMap::new()),
             lock: Mutex::default(),
+            _anchor: anchor,
             lease: Mutex::default(),
             leased: Mutex::default(),
             log_from: AtomicU64::new(u64::MAX),
@@ -481,16 +575,27 @@ impl SessionCore {
         self.log_from.store(from, Ordering::Release);
     }
 
-    /// Leases all files that somebody here has a handle on, and the log that is needed, and nothing else any more.
-    /// Whether they were there then must be looked at afterwards.
+    /// Leases all files that somebody here has a handle on, and the log that is needed, and nothing else any more. Where no
+    /// lease can be written, keeps writers out by a shared lock instead. Whether they were there then must be looked at afterwards.
     pub(crate) fn lease(&self) -> Result<()> {
         // While it is held, so that nothing is leased by who knows less.
         let mut lease = lock(&self.lease);
         self.check_open()?;
+        if lock(&self.lock).is_some() {
+            // No writer can come, so nothing goes.
+            return Ok(());
+        }
         let segment = self.log_from.load(Ordering::Acquire);
         let lease = match &mut *lease {
             Some(lease) => lease,
-            none => none.insert(Lease::take(self.disk(), &self.dir)?),
+            none => match Lease::take(self.disk(), &self.dir) {
+                Err(Error::Disk(error)) if error.cannot_write() => {
+                    event!(WARN, "reader.unleased", self.dir, %error);
+                    *lock(&self.lock) = lock_dir_shared(self.disk(), &self.dir)?;
+                    return Ok(());
+                }
+                taken => none.insert(taken?),
+            },
         };
         lease.renew(&self.files.held(), segment)
     }
@@ -782,7 +887,7 @@ impl SessionCore {
         let temporary = PathBuf::from(temporary);
         let written = (|| {
             let files = self.files.open_files();
-            let open = || disk.open(&temporary, OpenMode::Truncate, Access::Buffered);
+            let open = || create_afresh(disk, &temporary, OpenMode::CreateNew, Access::Buffered);
             let file = files.with_space(|| files.with_room(open))?;
             files.with_space(|| file.write_at(bytes, 0))?;
             self.files.synced(&temporary, file.sync())?;

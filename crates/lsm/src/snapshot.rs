@@ -35,7 +35,7 @@ use crate::key_range::KeyRange;
 use crate::levels::{Context, Incoming, Level, Pending, TICKS_PER_FLUSH, Tree};
 use crate::manifest::{
     IncomingRef, LevelRef, MANIFEST_BYTES_MAX, MergeRef, RunRef, SnapshotMeta, UnionRef,
-    UnionTableRef,
+    UnionTableRef, is_name,
 };
 use crate::memory::{Held, check_budget};
 use crate::merging::{Input, MergeSpec, Merging, View};
@@ -45,7 +45,7 @@ use crate::registry::{Operation, Reservation};
 use crate::resolve::Resolve;
 use crate::run::{Purpose, Run, RunMeta};
 use crate::run_builder::Flushed;
-use crate::run_check::Checking;
+use crate::run_check::{Checking, check_blobs_len};
 use crate::run_reader::RunReader;
 use crate::segment::{NewEntry, Room};
 use crate::session_core::{
@@ -59,21 +59,6 @@ use crate::write_buffer::WriteBuffer;
 /// of Windows, so that it is a file name everywhere.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SnapshotName(String);
-
-/// Longest snapshot name, in characters.
-pub const SNAPSHOT_NAME_LEN_MAX: usize = 64;
-
-/// Whether a text can name a snapshot or a table.
-pub(crate) fn is_name(text: &str) -> bool {
-    let allowed = |c: u8| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'_' || c == b'-';
-    let numbered = |device: &str| {
-        let rest = text.strip_prefix(device).map(str::as_bytes);
-        matches!(rest, Some([b'1'..=b'9']))
-    };
-    let device = ["con", "prn", "aux", "nul"].contains(&text) || numbered("com") || numbered("lpt");
-    let length = (1..=SNAPSHOT_NAME_LEN_MAX).contains(&text.len());
-    length && text.bytes().all(allowed) && !device
-}
 
 impl SnapshotName {
     /// Checks a name.
@@ -602,6 +587,10 @@ fn restore(core: &Registered, meta: &SnapshotMeta, runs: &Runs) -> Result<Tree> 
         if run.meta().salt != core.salt() {
             let what = Corrupt::rule("salt of the session", core.salt(), run.meta().salt);
             return Err(Error::corrupt(run.path(), what));
+        }
+        // Nothing else of the blobs is read before one of them is needed.
+        if run.meta().blob_bytes > 0 {
+            check_blobs_len(&run.blobs_path(), run.blobs()?.as_ref(), run.meta())?;
         }
         Ok(run.with_access(meta.config.disk_cache.access(level)))
     };

@@ -15,8 +15,8 @@
 use std::collections::BTreeMap;
 use std::ops::RangeBounds;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 
 use terrane_io::{Disk, RealDisk};
 
@@ -69,10 +69,12 @@ pub struct TableInfo {
     pub config: TableConfig,
 }
 
-/// The receipt of a commit.
+/// The receipt of a commit. It keeps nothing open: when the last handle on the store has gone, so has the store.
 #[derive(Debug, Clone)]
 pub struct Ticket {
-    shared: Arc<Shared>,
+    shared: Weak<Shared>,
+    /// The last commit that was durable when the store was last heard of.
+    durable: Arc<AtomicU64>,
     commit: u64,
 }
 
@@ -93,9 +95,11 @@ impl Store {
     ///
     /// # Errors
     /// As [`Session::open`]; [`Error::StoreCorrupted`], [`Error::ResolveNotCompatible`],
-    /// [`Error::InvalidConfig`].
+    /// [`Error::InvalidConfig`]. A log that ends before the last commit that is known to have been durable is
+    /// corrupted; what is known is said at [`Durability`].
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: &StoreOptions) -> Result<Self> {
         let log_bytes_max = options.log_bytes()?;
+        let dir = &disk.absolute(dir)?;
         let session = Session::open(disk, dir, &options.session)?;
         let core = Arc::clone(session.core());
         let disk = core.disk();
@@ -343,7 +347,7 @@ impl Store {
         }
         let record = shared.record(&grouped)?;
         let commit = shared.commit(&mut *shared.state_to_commit()?, &grouped, record)?;
-        let ticket = Ticket { shared: Arc::clone(shared), commit };
+        let ticket = Ticket::new(shared, commit);
         if durability == Durability::Each {
             ticket.wait()?;
         }
@@ -663,7 +667,7 @@ impl NamedTable {
                 }
             }
         };
-        let ticket = Ticket { shared: Arc::clone(shared), commit };
+        let ticket = Ticket::new(shared, commit);
         if shared.options.durability == Durability::Each {
             ticket.wait()?;
         }
@@ -672,6 +676,10 @@ impl NamedTable {
 }
 
 impl Ticket {
+    fn new(shared: &Arc<Shared>, commit: u64) -> Self {
+        Self { shared: Arc::downgrade(shared), durable: shared.durable.reached(), commit }
+    }
+
     /// The number of the commit.
     #[must_use]
     pub fn commit(&self) -> u64 {
@@ -681,14 +689,19 @@ impl Ticket {
     /// Whether the commit is known to survive a loss of power.
     #[must_use]
     pub fn is_durable(&self) -> bool {
-        self.shared.durable.commit() >= self.commit
+        self.durable.load(Ordering::Acquire) >= self.commit
     }
 
     /// Waits until the commit survives a loss of power, with an fsync that all share who wait.
     ///
     /// # Errors
-    /// As [`Store::sync`].
+    /// As [`Store::sync`]; [`Error::SessionClosed`] if no handle on the store is left, and the commit was not durable
+    /// when the last one went.
     pub fn wait(&self) -> Result<()> {
-        self.shared.wait_for(self.commit)
+        match self.shared.upgrade() {
+            _ if self.is_durable() => Ok(()),
+            Some(shared) => shared.wait_for(self.commit),
+            None => Err(Error::SessionClosed),
+        }
     }
 }

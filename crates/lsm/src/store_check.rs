@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use terrane_io::disk::read_file;
 use terrane_io::{Access, Disk, EntryKind, OpenMode};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, unreadable};
 use crate::log::{
     LOG, SEAL_OFFSET, SEGMENT_HEADER_SIZE, SegmentHeader, SegmentScan, segment_name, segments,
 };
@@ -84,11 +84,10 @@ pub(crate) fn read_copy(disk: &dyn Disk, path: &Path) -> Result<ManifestCopy> {
         let bytes = match read_file(disk, path, MANIFEST_BYTES_MAX) {
             Ok(bytes) => bytes,
             Err(error) if error.is_not_found() => return Ok(ManifestCopy::Missing),
-            Err(error) if error.kind() == Some(std::io::ErrorKind::FileTooLarge) => {
-                return Ok(damaged("larger than any manifest"));
-            }
             Err(terrane_io::Error::ShortRead { .. }) => continue,
-            Err(error) => return Err(error.into()),
+            Err(error) => {
+                return Ok(damaged(&store_manifest::read_fault(&error).ok_or(error)?));
+            }
         };
         match StoreManifest::decode(&bytes) {
             Ok(manifest) => return Ok(ManifestCopy::Whole(manifest)),
@@ -255,7 +254,7 @@ impl LogWalk {
                 let rule = format!("{what}: expected {next_commit}, found {first}");
                 self.faults.push(fault(0, &rule));
             }
-            let bytes = disk.open(&path, OpenMode::Read, Access::Buffered)?.len()?;
+            let bytes = scan.file_bytes();
             let records = walk_segment(scan, &path, Some(manifest.next_table), &mut self.faults)?;
             let usage = SegmentUse::Needed;
             let info =
@@ -296,6 +295,11 @@ fn open_segment(
             let rule = Refused::Version { found, newest }.to_string();
             Ok(Err(Fault { path, offset: 0, rule }))
         }
+        Err(Error::Disk(error)) => {
+            let path = dir.join(LOG).join(segment_name(number));
+            let rule = unreadable(&error).ok_or(error)?;
+            Ok(Err(Fault { path, offset: 0, rule }))
+        }
         opened => opened.map(Ok),
     }
 }
@@ -313,12 +317,19 @@ fn walk_segment(
         commits: 0,
         updates: 0,
         end: SEGMENT_HEADER_SIZE,
-        is_sealed: scan.sealed.is_some(),
+        is_sealed: scan.sealed().is_some(),
     };
     let mut fault = |offset, rule| faults.push(Fault { path: path.to_owned(), offset, rule });
     loop {
         let at = scan.position();
-        let Some(record) = scan.next()? else { break };
+        let record = match scan.next() {
+            Err(Error::Disk(error)) => {
+                fault(at, unreadable(&error).ok_or(error)?);
+                return Ok(records);
+            }
+            record => record?,
+        };
+        let Some(record) = record else { break };
         let (expected, found) = (records.next_commit(), record.commit);
         if found != expected {
             fault(at, format!("number of the commit: expected {expected}, found {found}"));

@@ -238,14 +238,15 @@ impl Shared {
             LogRoom::Least => Made::Least,
         };
         let end = self.log_dir.begin(header, record, made)?;
-        files.synced(end.file.path(), end.file.sync())?;
+        files.synced(end.log.file.path(), end.log.file.sync())?;
         self.core.sync_dir(LOG)?;
         if let Some(old) = state.log.as_ref().filter(|_| state.is_linked) {
             // The seal says that all of this is durable, so it comes after.
-            self.durable.sync_in_turn(&old.file, state.commit)?;
-            old.seal(state.commit).or_else(|error| self.core.poison(old.file.path(), error))?;
-            self.durable.sync_in_turn(&old.file, state.commit)?;
-            self.durable.set_end(&end.file, state.commit);
+            let file = &old.log.file;
+            self.durable.sync_in_turn(file, state.commit)?;
+            old.seal(state.commit).or_else(|error| self.core.poison(file.path(), error))?;
+            self.durable.sync_in_turn(file, state.commit)?;
+            self.durable.set_end(&end.log, state.commit);
         }
         state.segment = header.number;
         state.log = Some(end);
@@ -308,16 +309,16 @@ impl Shared {
         let _right = self.core.files().open_files().may_write()?;
         let commit = state.commit + 1;
         let known = self.durable.commit();
-        let record = record.finish(self.core.salt(), log.number, commit, known);
+        let record = record.finish(self.core.salt(), log.log.number, commit, known);
         if let Err(error) = log.write(&record) {
             // Nobody must read what there may be of it, now or later.
-            let path = log.file.path();
-            log.withdraw().or_else(|error| self.core.poison(path, error))?;
-            self.core.files().synced(path, log.file.sync())?;
+            let file = &log.log.file;
+            log.withdraw().or_else(|error| self.core.poison(file.path(), error))?;
+            self.core.files().synced(file.path(), file.sync())?;
             return Err(error);
         }
         self.log_bytes.fetch_add(record.len() as u64, Ordering::Relaxed);
-        self.durable.set_end(&log.file, commit);
+        self.durable.set_end(&log.log, commit);
         Ok(())
     }
 
@@ -479,7 +480,7 @@ impl Shared {
         self.due_at.store(self.log_bytes_max / 2, Ordering::Relaxed);
         state.is_linked = self.is_logged();
         let end = state.log.as_ref().filter(|_| state.is_linked);
-        self.durable.reach(commit, end.map(|log| (&log.file, state.commit)));
+        self.durable.reach(commit, end.map(|log| (&log.log, state.commit)));
     }
 
     /// Keeps some of the segments that are not needed any more, and removes the others.

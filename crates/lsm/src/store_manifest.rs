@@ -4,23 +4,25 @@
 //! written again when the store is opened. A store that never had a named table has none.
 //!
 //! Nothing is committed before a manifest is durable, and none is ever removed. So where both copies are missing and the
-//! log has been written to, they were lost. (A store without a log, or without commits, cannot be told from a
-//! session that has no named tables then.)
+//! log has been written to, or has had more than one segment, they were lost. (A store without a log cannot be told from
+//! a session that has no named tables then.)
 //!
 //! Invariant: what a manifest names is durable before the manifest is written, and stays until both copies
 //! name it no more.
 
 #![doc = include_str!("../../../docs/format/store.md")]
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use terrane_io::Disk;
 use terrane_io::bytes::{Reader, Writer};
 use terrane_io::disk::read_file;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, unreadable};
 use crate::log;
 use crate::manifest::{self, MANIFEST_BYTES_MAX, Refused, SnapshotMeta};
+use crate::trace::event;
 
 /// First bytes of a manifest.
 pub(crate) const STORE_MAGIC: [u8; 8] = *b"TerraMan";
@@ -221,7 +223,15 @@ pub(crate) struct Found {
     pub(crate) damage: Vec<(PathBuf, String)>,
 }
 
-/// Reads the manifest of the store in `dir`.
+/// Why a copy of the manifest that cannot be read is as a damaged one, if it is: the other copy may be whole.
+pub(crate) fn read_fault(error: &terrane_io::Error) -> Option<String> {
+    match error.kind() {
+        Some(ErrorKind::FileTooLarge) => Some("larger than any manifest".to_owned()),
+        _ => unreadable(error),
+    }
+}
+
+/// Reads the manifest of the store in `dir`. A copy that cannot be read is a damaged one.
 ///
 /// # Errors
 /// [`Error::StoreCorrupted`] if there was one and no copy is whole, [`Error::UnknownVersion`],
@@ -229,6 +239,7 @@ pub(crate) struct Found {
 pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Found> {
     let mut found = Found { manifest: None, older: None, stale: Vec::new(), damage: Vec::new() };
     let mut whole = Vec::new();
+    let mut refused = None;
     for name in COPIES {
         let path = dir.join(name);
         let bytes = match read_file(disk, &path, MANIFEST_BYTES_MAX) {
@@ -237,11 +248,12 @@ pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Found> {
                 found.stale.push(path);
                 continue;
             }
-            Err(error) if error.kind() == Some(std::io::ErrorKind::FileTooLarge) => {
-                found.damage.push((path, "larger than any manifest".to_owned()));
+            Err(error) => {
+                let reason = read_fault(&error).ok_or_else(|| error.clone())?;
+                found.damage.push((path, reason));
+                refused.get_or_insert(error);
                 continue;
             }
-            Err(error) => return Err(error.into()),
         };
         match StoreManifest::decode(&bytes) {
             Ok(manifest) => whole.push(manifest),
@@ -264,9 +276,15 @@ pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Found> {
             Some(damage) => Some(damage),
             None => lost(disk, dir)?,
         };
+        if let Some(error) = refused.filter(|error| error.kind() != Some(ErrorKind::FileTooLarge)) {
+            return Err(error.into());
+        }
         if let Some((path, reason)) = damage {
             return Err(Error::StoreCorrupted { path, reason });
         }
+    }
+    for (path, reason) in &found.damage {
+        event!(WARN, "store.manifest_damaged", dir, path = %path.display(), reason);
     }
     found.stale.extend(found.damage.iter().map(|(path, _)| path.clone()));
     Ok(found)
@@ -285,6 +303,8 @@ pub(crate) fn lost(disk: &dyn Disk, dir: &Path) -> Result<Option<(PathBuf, Strin
         }
     }
     let segment = log::segment_name(number);
-    let reason = format!("both copies of the manifest are missing, and {segment} has commits");
+    let reason = format!(
+        "both copies of the manifest are missing, and {segment} tells that there was one: put a copy back"
+    );
     Ok(Some((dir.join(COPIES[0]), reason)))
 }

@@ -3,9 +3,9 @@
 use std::fmt;
 
 use crate::error::{Error, Result};
+use crate::manifest::is_name;
 use crate::resolve::Resolve;
 use crate::session::SessionOptions;
-use crate::snapshot::is_name;
 
 /// Smallest [`StoreOptions::log_bytes_max`].
 pub const LOG_BYTES_MIN: u64 = 64 << 10;
@@ -51,6 +51,14 @@ impl fmt::Display for TableName {
 }
 
 /// What a commit has survived when its call returns.
+///
+/// **Damage of the newest commits.** Bytes of the log that rot are an error when the store is opened, never a commit
+/// that is quietly gone, if anything on the disk says that the commit was durable: a later commit that was synced, a
+/// mark that whoever syncs writes behind each sync, or a checkpoint, which holds the commit itself. The mark is not
+/// synced itself. So one case cannot be told from a commit whose sync never ended: the power went after the last sync
+/// of all, before its mark was on the disk (the next sync brings it there, or the system within its time of
+/// writing back, on Linux half a minute), and the records of that sync are damaged besides. Nor can commits be missed
+/// that nobody has waited for ([`Buffered`](Self::Buffered)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash)]
 #[non_exhaustive]
 pub enum Durability {

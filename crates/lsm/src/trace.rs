@@ -31,6 +31,11 @@
 //! | `diff.new`, closed as a cursor | DEBUG | `table`, `newer` |
 //! | `diff.read` | TRACE | |
 //! | `reserve.missing`, `.let_go`, `.taken_back` | WARN | `bytes`, `error` |
+//! | `session.damaged` | WARN | `error`: a snapshot or the manifest that cannot be read, so that no run is removed |
+//! | `store.manifest_damaged` | WARN | `path`, `reason`: of one copy; the other one is used, and written in its place |
+//! | `orphans.kept`, `.taken_back` | WARN | `count` of files that were moved to `lost+found`, and from there |
+//! | `reader.unleased` | WARN | `error`: why no lease could be written; a shared lock is held instead |
+//! | `log.unmarked` | WARN | `commit`: durable, but the log does not say so; `error` |
 //! | `cleanup.failed` | WARN | `error`: what could not be removed, and why |
 //!
 //! In builds with debug assertions the schedule is told, too, at level TRACE: `table.flush`,

@@ -20,15 +20,16 @@ use std::hash::{BuildHasher, RandomState};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use terrane_io::disk::{read_file, replace_file};
+use terrane_io::disk::{read_file, replace_file, replace_file_as};
 use terrane_io::{Access, Disk, EntryKind, OpenMode};
 
 use crate::corrupt::Corrupt;
 use crate::entry::key_hash;
-use crate::error::{Error, Result};
-use crate::files::{FileSet, Partial, blobs_name, file_name, file_number};
+use crate::error::{Error, Result, unreadable};
+use crate::files::{FileSet, Partial, blobs_name, blobs_number, file_name, file_number};
 use crate::filter::FilterAllocation;
 use crate::index::IndexKind;
+use crate::lost_found;
 use crate::manifest::{MANIFEST_BYTES_MAX, Refused, RunRef, SessionMeta, SnapshotMeta};
 use crate::open_files::{OPEN_FILES_DEFAULT, OpenFiles};
 use crate::page::{PAGE_SIZE, PAYLOAD_SIZE};
@@ -38,8 +39,8 @@ use crate::run_builder::{RunBuilder, RunPlan, blob_end};
 pub use crate::run_check::Progress;
 use crate::run_check::{CHUNK_PAGES, Pages, Step, Sums, misled, page_offset};
 use crate::session_core::{
-    ACTIVE, METADATA, SNAPSHOTS, STORE, foreign_dir, is_session_like, lock_dir, read_snapshot,
-    snapshot_names, snapshot_path,
+    ACTIVE, METADATA, SNAPSHOT_SUFFIX, SNAPSHOTS, STORE, anchor_dir, foreign_dir, is_session_like,
+    lock_dir, lock_dir_shared, read_snapshot, snapshot_name, snapshot_names, snapshot_path,
 };
 use crate::store_check::{Fault, ManifestCopies, ManifestCopy, lost_manifest, walk_log};
 use crate::store_manifest::{StoreManifest, VersionMeta};
@@ -61,6 +62,8 @@ pub struct Problem {
     pub snapshots: Vec<String>,
     /// The named tables that need it.
     pub tables: Vec<String>,
+    /// Keys whose entries in this file nobody can rely on, if pages of entries are damaged.
+    pub keys: Option<KeyGap>,
     /// Whether [`repair`] mends it, or has.
     pub repairable: bool,
     /// Whether it has been repaired.
@@ -75,6 +78,7 @@ impl Problem {
             rule: rule.to_owned(),
             snapshots: Vec::new(),
             tables: Vec::new(),
+            keys: None,
             repairable: false,
             repaired: false,
         }
@@ -84,7 +88,7 @@ impl Problem {
         format!("{}: expected {}, found {}", what.rule, what.expected, what.found)
     }
 
-    /// An error as a finding; an error of the disk is none, unless bytes are missing.
+    /// An error as a finding; an error of the disk is none, unless bytes are missing or cannot be read.
     fn of(error: Error) -> Result<Self> {
         use std::io::ErrorKind;
         match error {
@@ -98,8 +102,10 @@ impl Problem {
                 let version = Refused::Version { found, newest };
                 Ok(Self::new(&path, 0, &version.to_string()))
             }
-            Error::Disk(terrane_io::Error::ShortRead { path, offset, .. }) => {
-                Ok(Self::new(&path, offset, "the file ends early"))
+            Error::FileMissing { path } => Ok(Self::new(&path, 0, "the file is missing")),
+            Error::Disk(terrane_io::Error::WrongKind { path, found }) => {
+                let rule = format!("the file is a {}", found.name());
+                Ok(Self::new(&path, 0, &rule))
             }
             Error::Disk(terrane_io::Error::Io { path, source, .. })
                 if source.kind() == ErrorKind::NotFound =>
@@ -111,9 +117,23 @@ impl Problem {
             {
                 Ok(Self::new(&path, 0, "the file is larger than it can be"))
             }
+            Error::Disk(error) => match (unreadable(&error), &error) {
+                (Some(rule), terrane_io::Error::Io { path, .. }) => Ok(Self::new(path, 0, &rule)),
+                _ => Err(error.into()),
+            },
             error => Err(error),
         }
     }
+}
+
+/// The keys between two others, which were read on both sides of damage.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KeyGap {
+    /// The keys are above this one; `None` for no bound.
+    pub after: Option<Vec<u8>>,
+    /// The keys are below this one; `None` for no bound.
+    pub before: Option<Vec<u8>>,
 }
 
 /// What a check found.
@@ -150,7 +170,10 @@ impl Report {
     }
 }
 
-/// Checks the session in `dir`, which nobody may hold. Changes nothing in it, but leaves a file `lock`.
+/// Checks the session in `dir`, which nobody may hold for writing. Changes nothing in it, but leaves a file `lock`; where
+/// nothing can be written, on a read-only medium, on a full disk or in somebody else's directory, not even that.
+///
+/// What cannot be read is a problem like any other damage, and the check goes on.
 ///
 /// Cost: reads every page of every run that a snapshot refers to, once.
 ///
@@ -249,7 +272,8 @@ struct Check<'a> {
     done_bytes: u64,
     total_bytes: u64,
     // Held until the check ends.
-    _lock: Box<dyn terrane_io::LockGuard>,
+    _lock: Option<Box<dyn terrane_io::LockGuard>>,
+    _anchor: Box<dyn terrane_io::disk::Anchor>,
 }
 
 /// What was found in a run file.
@@ -266,20 +290,37 @@ impl<'a> Check<'a> {
         repair: bool,
         progress: Progress<'a>,
     ) -> Result<Self> {
-        // The lock file would be created in any directory: a foreign one is to be left as it is.
         match disk.kind(dir)? {
-            Some(EntryKind::Directory) if !is_session_like(disk.as_ref(), dir)? => {
-                return foreign_dir(disk.as_ref(), dir);
-            }
             Some(EntryKind::Directory) | None => {}
             Some(_) => {
                 let found = "a file".to_owned();
                 return Err(Error::NotTerrane { path: dir.to_owned(), expected: STORE, found });
             }
         }
-        let lock = lock_dir(disk.as_ref(), dir)?;
+        let anchor = anchor_dir(disk.as_ref(), dir)?;
+        // The lock file would be created in any directory: a foreign one is to be left as it is.
+        if !is_session_like(disk.as_ref(), dir)? {
+            return foreign_dir(disk.as_ref(), dir);
+        }
+        let lock = match lock_dir(disk.as_ref(), dir) {
+            Err(Error::Disk(error)) if error.cannot_write() && !repair => {
+                lock_dir_shared(disk.as_ref(), dir)?
+            }
+            lock => Some(lock?),
+        };
         let report = Report::default();
-        Ok(Self { disk, dir, repair, progress, report, done_bytes: 0, total_bytes: 0, _lock: lock })
+        let (done_bytes, total_bytes) = (0, 0);
+        Ok(Self {
+            disk,
+            dir,
+            repair,
+            progress,
+            report,
+            done_bytes,
+            total_bytes,
+            _lock: lock,
+            _anchor: anchor,
+        })
     }
 
     fn run(mut self) -> Result<Report> {
@@ -315,8 +356,11 @@ impl<'a> Check<'a> {
         self.check_reserve()?;
         let mut next_number = wanted.numbers().max().map_or(0, |number| number + 1);
         let active = self.dir.join(ACTIVE);
-        let listed = self.disk.list(&active)?;
-        self.note_strays(&listed, &wanted, damaged);
+        let mut listed = self.disk.list(&active)?;
+        if self.repair && self.take_back_lost(&listed, &wanted)? {
+            listed = self.disk.list(&active)?;
+        }
+        self.check_strays(&listed, &wanted, (damaged, manifest.is_none()))?;
         let numbers = listed.iter().filter_map(|entry| file_number(&entry.name));
         next_number = numbers.fold(next_number, |next, number| next.max(number + 1));
         let open = OpenFiles::new(Arc::clone(self.disk), OPEN_FILES_DEFAULT);
@@ -339,6 +383,19 @@ impl<'a> Check<'a> {
 
     /// Checks the metadata of all snapshots and gathers what they refer to.
     fn check_snapshots(&mut self, wanted: &mut AllWanted) -> Result<()> {
+        let dir = self.dir.join(SNAPSHOTS);
+        for entry in self.disk.list(&dir)? {
+            let rule = if snapshot_name(&entry.name).is_none() {
+                "no snapshot can have this name, so nothing opens it; move the file away"
+            } else if entry.kind != EntryKind::File {
+                "not a file; move it away"
+            } else {
+                continue;
+            };
+            if entry.name.ends_with(SNAPSHOT_SUFFIX) {
+                self.report.add(&dir.join(&entry.name), 0, rule);
+            }
+        }
         for name in snapshot_names(self.disk.as_ref(), self.dir)? {
             self.report.snapshots += 1;
             let path = snapshot_path(self.dir, &name);
@@ -479,11 +536,11 @@ impl<'a> Check<'a> {
             Ok(file) => {
                 let len = file.len()?;
                 let end = u64::from(data_pages).min(len / PAGE_SIZE as u64) as u32;
-                let mut damage = Damage { path: &path, problems: Vec::new(), left_out: 0 };
+                let mut damage = Damage::new(&path);
                 if end < data_pages {
                     damage.add(len, "the file ends within the data pages");
                 }
-                Pages::new(file.as_ref(), identity, end).walk(&mut |step| {
+                Pages::new(file.as_ref(), identity, end).going_on().walk(&mut |step| {
                     match step {
                         Step::Damage(what) => {
                             damage.add(page_offset(what.page), &Problem::rule_of(&what));
@@ -545,7 +602,8 @@ impl<'a> Check<'a> {
             if self.repair {
                 let created_ns = self.disk.clock().wall().as_nanos() as u64;
                 let meta = SessionMeta { salt, created_ns };
-                replace_file(self.disk.as_ref(), &path, &meta.encode())?;
+                let private = OpenMode::CreatePrivate;
+                replace_file_as(self.disk.as_ref(), &path, &meta.encode(), private)?;
                 problem.repaired = true;
                 let note = "metadata was written anew: its time of creation is that of the repair";
                 self.report.notes.push(note.to_owned());
@@ -583,16 +641,70 @@ impl<'a> Check<'a> {
         self.dir.join(ACTIVE).join(file_name(number))
     }
 
-    fn note_strays(&mut self, listed: &[terrane_io::Entry], wanted: &AllWanted, is_damaged: bool) {
-        let number_of = |entry: &terrane_io::Entry| file_number(&entry.name);
-        let strays = listed.iter().filter_map(number_of).filter(|n| !wanted.contains(*n)).count();
-        if strays > 0 {
-            let kept = "kept while a snapshot or the manifest is damaged";
-            let fate = if is_damaged { kept } else { "opening the session removes them" };
-            let nobody = "run files that no snapshot and no table refers to";
-            let note = format!("{nobody}: {strays}; {fate}");
-            self.report.notes.push(note);
+    /// Takes back from `lost+found` what a snapshot or a table names and `active` lacks; says whether there was any.
+    fn take_back_lost(&mut self, listed: &[terrane_io::Entry], wanted: &AllWanted) -> Result<bool> {
+        let number_of = |name: &str| file_number(name).or_else(|| blobs_number(name));
+        let mut names = lost_found::names(self.disk.as_ref(), self.dir)?;
+        names.retain(|name| {
+            number_of(name).is_some_and(|number| wanted.contains(number))
+                && listed.iter().all(|entry| entry.name != *name)
+        });
+        let active = self.dir.join(ACTIVE);
+        lost_found::take_back(self.disk.as_ref(), self.dir, &active, &names)?;
+        for name in &names {
+            let mut problem = Problem::new(&active.join(name), 0, "the file was in lost+found");
+            (problem.repairable, problem.repaired) = (true, true);
+            self.report.problems.push(problem);
         }
+        Ok(!names.is_empty())
+    }
+
+    /// Runs that nobody refers to: worth a note beside others, and a problem where there is no snapshot and no manifest,
+    /// since these may have been lost.
+    fn check_strays(
+        &mut self,
+        listed: &[terrane_io::Entry],
+        wanted: &AllWanted,
+        (is_damaged, has_no_manifest): (bool, bool),
+    ) -> Result<()> {
+        let lost = lost_found::names(self.disk.as_ref(), self.dir)?;
+        if !lost.is_empty() {
+            let what = "files in lost+found, which nothing referred to when the session was opened";
+            let fate = "opening it after another crash, or a full disk, removes those of runs";
+            self.report.notes.push(format!("{what}: {}; {fate}", lost.len()));
+        }
+        let number_of = |name: &str| file_number(name).or_else(|| blobs_number(name));
+        let strays: Vec<String> = listed
+            .iter()
+            .filter(|entry| number_of(&entry.name).is_some_and(|number| !wanted.contains(number)))
+            .map(|entry| entry.name.clone())
+            .collect();
+        let count = strays.iter().filter(|name| file_number(name).is_some()).count();
+        if strays.is_empty() {
+            return Ok(());
+        }
+        let nobody = "run files that no snapshot and no table refers to";
+        if is_damaged || self.report.snapshots > 0 || !has_no_manifest {
+            let kept = "kept while a snapshot or the manifest is damaged";
+            let moved = "opening the session moves them to lost+found";
+            let fate = if is_damaged { kept } else { moved };
+            self.report.notes.push(format!("{nobody}: {count}; {fate}"));
+            return Ok(());
+        }
+
+        let active = self.dir.join(ACTIVE);
+        let way_out = "put lost snapshots or manifests back; if there never were any, \
+                       opening the session, or a repair, moves the files to lost+found";
+        let rule =
+            format!("{nobody}: {count}, and there is no snapshot and no manifest; {way_out}");
+        let mut problem = Problem::new(&active, 0, &rule);
+        problem.repairable = true;
+        if self.repair {
+            lost_found::keep(self.disk.as_ref(), self.dir, &active, &strays)?;
+            problem.repaired = true;
+        }
+        self.report.problems.push(problem);
+        Ok(())
     }
 
     fn check_run(
@@ -648,8 +760,15 @@ impl<'a> Check<'a> {
         };
         let file = match self.disk.open(&path, OpenMode::Read, Access::Buffered) {
             Ok(file) => file,
-            Err(error) if error.is_not_found() => return nothing(found),
-            Err(error) => return Err(error.into()),
+            // `Run::open` has met the same.
+            Err(error) if run.is_none() => {
+                drop(Problem::of(error.into())?);
+                return nothing(found);
+            }
+            Err(error) => {
+                found.problems.push(Problem::of(error.into())?);
+                return nothing(found);
+            }
         };
         if let Some(run) = &run {
             if !check_footer(run, wanted, salt, &mut found) {
@@ -659,25 +778,24 @@ impl<'a> Check<'a> {
         }
         let len = file.len()?;
         let end = u64::from(wanted.run.data_pages).min(len / PAGE_SIZE as u64) as u32;
-        let mut damage = Damage { path: &path, problems: Vec::new(), left_out: 0 };
-        if end < wanted.run.data_pages {
-            damage.add(len, "the file ends within the data pages");
-        }
+        let mut damage = Damage::new(&path);
         let mut sums = Sums::new(wanted.purpose, wanted.run.identity, salt.unwrap_or_default());
         let mut broken: Option<Problem> = None;
         let filter = run.as_ref().map(Run::filter);
         let looked_at = run.as_ref().zip(filter.as_deref());
         let mut told = 0;
         let Self { progress, done_bytes, total_bytes, .. } = self;
-        let mut pages = Pages::new(file.as_ref(), wanted.run.identity, end);
+        let mut pages = Pages::new(file.as_ref(), wanted.run.identity, end).going_on();
         pages.walk(&mut |step| {
             let met = match step {
                 Step::Entry(met) => met,
                 Step::Damage(what) => {
-                    damage.add(page_offset(what.page), &Problem::rule_of(&what));
+                    let after = (sums.meta.entries > 0).then_some(sums.upper.as_slice());
+                    damage.add_after(page_offset(what.page), &Problem::rule_of(&what), after);
                     return Ok(());
                 }
             };
+            damage.end_gap(met.entry.key);
             if met.page >= told {
                 progress(done_bytes.saturating_add(page_offset(met.page)), *total_bytes);
                 told = met.page + CHUNK_PAGES;
@@ -691,6 +809,10 @@ impl<'a> Check<'a> {
             }
             Ok(())
         })?;
+        if end < wanted.run.data_pages {
+            let after = (sums.meta.entries > 0).then_some(sums.upper.as_slice());
+            damage.add_after(len, "the file ends within the data pages", after);
+        }
         self.report.pages += u64::from(end);
         let mut whole = true;
         let is_whole = damage.is_none()
@@ -730,14 +852,14 @@ impl<'a> Check<'a> {
             }
         };
         let len = file.len()?;
-        let mut damage = Damage { path: &path, problems: Vec::new(), left_out: 0 };
+        let mut damage = Damage::new(&path);
         let expected = pages * PAGE_SIZE as u64;
         if len < expected || are_all && len > expected {
             let rule = format!("length of the blobs: expected {expected}, found {len}");
             damage.add(len, &rule);
         }
         let end = pages.min(len / PAGE_SIZE as u64) as u32;
-        let mut pages = Pages::new(file.as_ref(), identity, end);
+        let mut pages = Pages::new(file.as_ref(), identity, end).going_on();
         for page in 0..end {
             if let Err(what) = pages.blobs(page)? {
                 damage.add(page_offset(page), &Problem::rule_of(&what));
@@ -837,9 +959,36 @@ struct Damage<'a> {
     path: &'a Path,
     problems: Vec<Problem>,
     left_out: u64,
+    /// Problems at the end of the list behind which no key has been read yet.
+    open_gaps: usize,
 }
 
-impl Damage<'_> {
+impl<'a> Damage<'a> {
+    fn new(path: &'a Path) -> Self {
+        Self { path, problems: Vec::new(), left_out: 0, open_gaps: 0 }
+    }
+
+    /// Adds damage of entries, behind that key.
+    fn add_after(&mut self, offset: u64, rule: &str, after: Option<&[u8]>) {
+        let listed = self.problems.len();
+        self.add(offset, rule);
+        if self.problems.len() > listed {
+            self.problems[listed].keys =
+                Some(KeyGap { after: after.map(<[u8]>::to_vec), before: None });
+            self.open_gaps += 1;
+        }
+    }
+
+    /// Notes the first key behind damage.
+    fn end_gap(&mut self, key: &[u8]) {
+        let open = std::mem::take(&mut self.open_gaps);
+        for problem in self.problems.iter_mut().rev().take(open) {
+            if let Some(keys) = &mut problem.keys {
+                keys.before = Some(key.to_vec());
+            }
+        }
+    }
+
     fn is_none(&self) -> bool {
         self.problems.is_empty()
     }

@@ -240,7 +240,12 @@ fn case_13_a_fault_at_any_call_of_an_export_or_import_is_reported_and_leaves_not
                 Ok(files_copied) => {
                     // Of a run that was there already: then it is brought again.
                     let is_brought_again = files_copied > undisturbed;
-                    assert!(kind == FaultKind::ShortRead && is_brought_again, "swallowed");
+                    // Or of the file of another snapshot, which is damaged then as long as its session is open.
+                    // And a disk that was full for one call has room once what was left of a crash is gone.
+                    let is_once = repeat == Repeat::Once;
+                    let is_borne = is_once && matches!(kind, FaultKind::Eio | FaultKind::Enospc);
+                    let is_short = kind == FaultKind::ShortRead;
+                    assert!(is_short && is_brought_again || is_borne, "swallowed");
                     check(&disk, &keys, &legal);
                     continue;
                 }
@@ -248,7 +253,10 @@ fn case_13_a_fault_at_any_call_of_an_export_or_import_is_reported_and_leaves_not
             let is_expected = match &error {
                 Error::Disk(_) => true,
                 // A file that ends early may be a fault of the disk or damage.
-                Error::SnapshotCorrupted { .. } => kind == FaultKind::ShortRead,
+                Error::Corrupt { .. } => kind == FaultKind::ShortRead,
+                Error::SnapshotCorrupted { .. } => {
+                    matches!(kind, FaultKind::ShortRead | FaultKind::Eio)
+                }
                 _ => false,
             };
             assert!(is_expected, "{error:?}");

@@ -22,6 +22,7 @@ mod export_crash;
 mod faults;
 mod gate;
 mod golden;
+mod hostile;
 mod kill;
 mod ledger;
 mod opening;

@@ -769,7 +769,10 @@ fn check_image(disk: &Arc<SimDisk>, legal: &[Model], rng: &mut ChaCha8Rng) {
     }
     session.close().unwrap();
     drop(session);
-    let left: Vec<_> = disk.files().into_iter().filter(|path| path.extension().is_some()).collect();
+    let left = disk.files().into_iter().filter(|path| path.extension().is_some());
+    // The remains of the crash stay for a while.
+    let left: Vec<_> =
+        left.filter(|path| !path.starts_with(Path::new(DIR).join("lost+found"))).collect();
     assert!(left.is_empty(), "left behind: {left:?}");
     assert_eq!(disk.open_files(), 0);
 }
@@ -831,8 +834,10 @@ fn faults_of_a_resumed_merge_are_reported_and_change_nothing() {
                 if disk.faults() == 0 {
                     break;
                 }
-                // Where a file ends too early it may be damaged, and of progress damage is no loss.
-                let may_be_damage = is_silent || kind == FaultKind::ShortRead;
+                // Where a file ends too early it may be damaged, and of progress damage is no loss. Nor is the file of a
+                // snapshot that cannot be read when the session is opened.
+                let may_be_damage =
+                    is_silent || matches!(kind, FaultKind::ShortRead | FaultKind::Eio);
                 assert!(errors > 0 || may_be_damage, "a fault was swallowed");
                 (struck, at_call) = (struck + 1, at_call + stride);
             }

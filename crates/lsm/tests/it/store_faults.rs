@@ -85,7 +85,12 @@ fn poke(runner: &Runner, legal: &[Stand]) -> bool {
             true
         }
         // What is read too short may be damage as well.
-        Err(Error::Disk(_) | Error::Poisoned { .. } | Error::StoreCorrupted { .. }) => false,
+        Err(
+            Error::Disk(_)
+            | Error::Corrupt { .. }
+            | Error::Poisoned { .. }
+            | Error::StoreCorrupted { .. },
+        ) => false,
         Err(error) => panic!("{error:?}"),
     }
 }

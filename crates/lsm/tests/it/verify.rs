@@ -338,7 +338,8 @@ fn a_failing_disk_ends_a_repair_and_does_no_harm() {
             failing.set_plan(FaultPlan { fail: Some(fault), ..FaultPlan::default() });
             let outcome = repair(&disk_of(&failing), Path::new(DIR), &mut |_, _| {});
             struck += failing.faults();
-            assert!(outcome.is_err() || failing.faults() == 0 || kind != FaultKind::Eio);
+            // What could not be read at first is read once more, page by page.
+            assert!(outcome.is_ok() || failing.faults() > 0, "{kind:?} at {call}: {outcome:?}");
             failing.set_plan(FaultPlan::default());
             assert!(mend(&failing).is_clean(), "{kind:?} at {call}");
             assert_eq!(contents(&failing), before, "{kind:?} at {call}");
