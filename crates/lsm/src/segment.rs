@@ -123,7 +123,18 @@ pub(crate) struct Undo {
     slots: usize,
     weight_bytes: u64,
     garbage_bytes: usize,
+    /// Slots of the time before the batch, each at most once: of what the batch itself has made nothing is needed.
     replaced: Vec<(u32, Slot)>,
+    /// Garbage behind `arena` and `blobs`: what the batch made and replaced again.
+    dead_bytes: usize,
+}
+
+impl Undo {
+    /// Whether what a slot refers to was made by the batch. What was there before begins at `arena` at the
+    /// latest, if it is empty; what the batch puts in its place begins behind that, see [`Chunk::pad`].
+    fn is_of_batch(&self, at: u32, slot: &Slot) -> bool {
+        at as usize >= self.slots || slot.value_start > self.arena as u64
+    }
 }
 
 /// Makes room for `more` elements.
@@ -235,7 +246,7 @@ impl Chunk {
         &mut self,
         new: NewEntry<'_>,
         resolve: &Resolve,
-        undo: Option<&mut Undo>,
+        mut undo: Option<&mut Undo>,
     ) -> Result<()> {
         self.order.take();
         let NewEntry { key, hash, mut kind, value, blob } = new;
@@ -256,20 +267,84 @@ impl Chunk {
                 }
             }
             let weight = value.len() + blob.map_or(0, |blob| blob.len());
-            if let Some(undo) = undo {
-                undo.replaced.push((at, old));
-            }
-            let value_start = self.append_value(value, blob);
             let dead = self.content_bytes(&old);
             let has_blob = old.kind == Kind::InsertBlob;
-            self.garbage_bytes += dead + if has_blob { BLOB_EXTRA_BYTES } else { 0 };
+            let garbage = dead + if has_blob { BLOB_EXTRA_BYTES } else { 0 };
+            self.garbage_bytes += garbage;
+            if let Some(undo) = &mut undo {
+                if undo.is_of_batch(at, &old) {
+                    undo.dead_bytes += garbage;
+                } else {
+                    self.pad(undo);
+                    undo.replaced.push((at, old));
+                }
+            }
+
+            let value_start = self.append_value(value, blob);
             self.weight_bytes = self.weight_bytes - dead as u64 + weight as u64;
             let value_len = value.len() as u32;
             self.slots[at as usize] = Slot { value_start, value_len, kind, ..old };
+            self.collect_if_worth_it(undo);
             return Ok(());
         }
         self.add(new);
         Ok(())
+    }
+
+    /// Makes sure that what a batch puts in place of an older value begins behind that of the time before.
+    fn pad(&mut self, undo: &Undo) {
+        if self.arena.len() == undo.arena {
+            self.arena.push(0);
+            self.garbage_bytes += 1;
+        }
+    }
+
+    /// Collects garbage that nobody can ask back, if most of the memory is such: so a key that one batch sets
+    /// thousands of times takes no more than a few of its values.
+    fn collect_if_worth_it(&mut self, undo: Option<&mut Undo>) {
+        let is_worth_it = |dead: usize, live: u64| dead > GARBAGE_BYTES_MIN && dead as u64 > live;
+        match undo {
+            Some(undo) => {
+                let live = self.arena.len() - undo.arena;
+                let live = live.saturating_sub(undo.dead_bytes) as u64;
+                if is_worth_it(undo.dead_bytes, live) {
+                    self.collect_batch(undo);
+                }
+            }
+            None if is_worth_it(self.garbage_bytes, self.weight_bytes) => {
+                *self = self.with_slots(&self.slots);
+            }
+            None => {}
+        }
+    }
+
+    /// Writes anew what is left of all that a batch has made. What was there before it stays where it is.
+    fn collect_batch(&mut self, undo: &mut Undo) {
+        let tail = self.arena.split_off(undo.arena);
+        let blobs = self.blobs.split_off(undo.blobs);
+        self.blob_bytes -= blobs.iter().map(|blob| blob.len()).sum::<usize>();
+        self.garbage_bytes -= std::mem::take(&mut undo.dead_bytes);
+        // In front of the values, as `pad` has put it.
+        self.arena.push(0);
+
+        let made = undo.slots..self.slots.len();
+        let replaced = undo.replaced.iter().map(|(at, _)| *at as usize);
+        for at in replaced.chain(made) {
+            let mut slot = self.slots[at];
+            let in_tail = |start: u64| start as usize - undo.arena;
+            if at >= undo.slots {
+                let key = &tail[in_tail(slot.key_start)..][..usize::from(slot.key_len)];
+                slot.key_start = self.append(key);
+            }
+            let value = &tail[in_tail(slot.value_start)..];
+            let (value, behind) = value.split_at(slot.value_len as usize);
+            let index = behind.first_chunk().filter(|_| slot.kind == Kind::InsertBlob);
+            let blob = index.and_then(|index| {
+                blobs.get((u32::from_le_bytes(*index) as usize).checked_sub(undo.blobs)?)
+            });
+            slot.value_start = self.append_value(value, blob);
+            self.slots[at] = slot;
+        }
     }
 
     /// Adds the entry of a key that is not there.
@@ -311,6 +386,7 @@ impl Chunk {
             weight_bytes: self.weight_bytes,
             garbage_bytes: self.garbage_bytes,
             replaced: Vec::new(),
+            dead_bytes: 0,
         }
     }
 

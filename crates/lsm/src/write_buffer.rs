@@ -618,6 +618,95 @@ mod tests {
         }
     }
 
+    /// A list-valued account that one block of updates appends to thousands of times: each value that the batch
+    /// replaces again is garbage at once, and nobody waits for the next batch to collect it.
+    #[test]
+    fn a_hot_key_takes_no_more_memory_than_a_few_of_its_values() {
+        let blob: Arc<[u8]> = Arc::from([7; 500]);
+        for (kind, is_undoable) in [
+            (Kind::Upsert, true),
+            (Kind::Upsert, false),
+            (Kind::Insert, true),
+            (Kind::InsertBlob, true),
+        ] {
+            let (mut buffer, resolve) = (WriteBuffer::default(), Resolve::concatenate());
+            put_with_one(&mut buffer, (b"hot", Kind::Insert, &[1; 300]));
+            put_with_one(&mut buffer, (b"cold", Kind::Insert, b"cold"));
+            let before = (buffer.len(), buffer.weight_bytes());
+
+            let mut undo = begin(&mut buffer);
+            let mut most = 0;
+            for number in 0..2_000_u32 {
+                let blob = (kind == Kind::InsertBlob).then_some(&blob);
+                for key in [b"hot".as_slice(), b"new"] {
+                    let value = &[number as u8; 200];
+                    let entry = NewEntry { key, hash: key_hash(1, key), kind, value, blob };
+                    let undo = is_undoable.then_some(&mut undo);
+                    buffer.put(entry, &resolve, undo).unwrap();
+                }
+                most = most.max(buffer.memory_bytes() as u64);
+            }
+            assert_eq!(buffer.len(), 3);
+            let live = buffer.weight_bytes();
+            assert!(most <= 8 * live + (2 << 20), "{kind:?}: {most} bytes for {live}");
+            let len = if kind == Kind::Upsert { 400_000 } else { 200 };
+            assert_eq!(newest(&buffer, b"new").unwrap().1.len(), len);
+
+            if is_undoable {
+                buffer.roll_back(&undo);
+                assert_eq!((buffer.len(), buffer.weight_bytes()), before);
+                assert_eq!(newest(&buffer, b"hot"), Some((Kind::Insert, vec![1; 300])));
+                assert_eq!(newest(&buffer, b"new"), None);
+            }
+            assert_eq!(newest(&buffer, b"cold"), Some((Kind::Insert, b"cold".to_vec())));
+        }
+        assert_eq!(Arc::strong_count(&blob), 1);
+    }
+
+    /// Values of all sizes, empty ones too, over keys from before the batch and new ones: while garbage is
+    /// collected and after that the buffer holds what was put, and can be rolled back to what it held before.
+    #[test]
+    fn collecting_within_a_batch_keeps_what_was_put_and_what_was_there() {
+        for seed in 0..8_u64 {
+            let mut buffer = WriteBuffer::default();
+            let mut model = std::collections::BTreeMap::new();
+            for number in 0..20_u64 {
+                let value = vec![number as u8; if number % 3 == 0 { 0 } else { 50 }];
+                put_with_one(&mut buffer, (&number.to_le_bytes(), Kind::Insert, &value));
+                model.insert(number, (Kind::Insert, value));
+            }
+            let before = model.clone();
+            let mut undo = begin(&mut buffer);
+            let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+            for step in 0..600_u64 {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(step);
+                let (number, size) = ((state >> 33) % 30, (state >> 40) % 4);
+                let kind =
+                    [Kind::Delete, Kind::Insert, Kind::InsertBlob][(state >> 50) as usize % 3];
+                let value = match kind {
+                    Kind::Delete => Vec::new(),
+                    _ => vec![step as u8; [0, 10, 3_000, 9_000][size as usize]],
+                };
+                let blob: Arc<[u8]> = Arc::from(vec![step as u8; 100]);
+                let blob = (kind == Kind::InsertBlob).then_some(&blob);
+                put_with(&mut buffer, (&number.to_le_bytes(), kind, &value), blob, &mut undo);
+                model.insert(number, (kind, value));
+            }
+            for (number, entry) in &model {
+                let key = number.to_le_bytes();
+                assert_eq!(newest(&buffer, &key).as_ref(), Some(entry), "seed {seed}, {number}");
+                let (chunk, entry) = buffer.entries(key_hash(1, &key), &key).next().unwrap();
+                let Some(Blob::Memory(blob)) = chunk.blob_of(&entry) else { continue };
+                assert!(entry.value.is_empty() || blob[0] == entry.value[0], "blob of {number}");
+            }
+            assert!(buffer.memory_bytes() < 3 << 20, "{} bytes", buffer.memory_bytes());
+            buffer.roll_back(&undo);
+            for number in 0..30_u64 {
+                assert_eq!(newest(&buffer, &number.to_le_bytes()), before.get(&number).cloned());
+            }
+        }
+    }
+
     #[test]
     fn an_upsert_combines_with_what_the_buffer_has() {
         let mut buffer = WriteBuffer::default();
