@@ -17,6 +17,7 @@ use std::path::Path;
 use std::vec;
 
 use terrane_io::bytes::Reader;
+use terrane_io::disk::EntryKind;
 use terrane_io::{Access, Disk, DiskFile, OpenMode};
 
 use crate::corrupt::Corrupt;
@@ -108,6 +109,10 @@ impl MirageIndex {
         let (mut files, mut records, mut missing) = (Vec::new(), 0, None);
         for name in FILES {
             let path = dir.join(name);
+            // The open of a FIFO would wait for somebody to write into it.
+            if let Some(found @ EntryKind::Other) = disk.kind(&path)? {
+                return Err(terrane_io::Error::WrongKind { path, found }.into());
+            }
             match disk.open(&path, OpenMode::Read, Access::Buffered) {
                 Err(error) if error.is_not_found() => missing = Some(error),
                 opened => {

@@ -398,3 +398,17 @@ fn errors_name_the_absolute_path_of_an_index() {
     let Error::NotFound { path } = &error else { panic!("{error}") };
     assert!(path.is_absolute() && path.ends_with("no-such-index-here"), "{error}");
 }
+
+/// The opening of a FIFO in the place of an input waited for ever.
+#[test]
+fn a_fifo_in_the_place_of_an_input_is_refused() {
+    let place = tempfile::tempdir().unwrap();
+    let data = place.path().join("index");
+    std::fs::create_dir(&data).unwrap();
+    let fifo = data.join("data");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let disk: Arc<dyn Disk> = RealDisk::auto();
+    let error = terrane_btree::MirageIndex::open(disk.as_ref(), place.path(), 32, 13).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    assert!(error.to_string().contains("data"), "{error}");
+}
