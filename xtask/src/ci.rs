@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::counts;
-use crate::sweeps;
+use crate::sweeps::Sweeps;
 use crate::tidy;
 use crate::workspace::{Workspace, package_name};
 
@@ -63,11 +63,9 @@ fn steps(workspace: &Workspace, scope: Scope, times: &mut Times) -> Result<(), S
         times.take("test", &mut cargo(&["test"]))?;
     }
     times.take("test xtask", &mut cargo(&["test", "-p", "xtask"]))?;
-    let sweeps = sweeps::of(&workspace.files()?)?;
-    times.take("build sweeps", &mut sweeps::build(workspace, &sweeps))?;
-    for sweep in &sweeps {
-        times.take(&format!("sweeps of {}", sweep.package), &mut sweep.command(workspace))?;
-    }
+    let sweeps = Sweeps::of(&workspace.files()?)?;
+    times.take("build sweeps", &mut sweeps.build(workspace))?;
+    times.take("sweeps", &mut sweeps.run(workspace))?;
     let docs = ["doc", "--no-deps", "--document-private-items", "--workspace"];
     times.take("doc", cargo(&docs).env("RUSTDOCFLAGS", "-D warnings"))?;
     times.take("build examples", &mut cargo(&["build", "--examples"]))?;

@@ -3,7 +3,7 @@
 //! No list names the sweeps: a test module that imports the effort is one. So a new sweep is run whole in CI
 //! from its first commit on.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::process::Command;
 
 use crate::workspace::{File, Workspace, package_name};
@@ -14,62 +14,60 @@ const IMPORT: &str = "use terrane_testkit::effort::";
 /// The build of sweeps: optimised, with all assertions of the engines.
 const PROFILE: &str = "sim";
 
-/// The sweeps of one package.
-#[derive(Debug, PartialEq, Eq)]
+/// The sweeps of the workspace.
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Sweeps {
-    pub(crate) package: String,
-    /// Prefixes of the names of its tests.
-    modules: Vec<String>,
+    packages: BTreeSet<String>,
+    /// Prefixes of the names of tests.
+    modules: BTreeSet<String>,
 }
 
 impl Sweeps {
-    /// `cargo test` of these modules, every place of them.
-    pub(crate) fn command(&self, workspace: &Workspace) -> Command {
-        let mut command = cargo_test(workspace);
-        command.args(["-q", "-p", &self.package, "--"]).args(&self.modules);
-        command.env("TERRANE_EFFORT", "full");
+    /// The sweeps among the files of the workspace.
+    pub(crate) fn of(files: &[File]) -> Result<Self, String> {
+        let mut sweeps = Self::default();
+        for file in files {
+            let text = file.rust().unwrap_or_default();
+            if !text.lines().any(|line| line.starts_with(IMPORT)) {
+                continue;
+            }
+            let (folder, module) = module_of(&file.path).ok_or_else(|| {
+                format!("{}: a sweep is a module of `tests/it`, so that CI finds it", file.path)
+            })?;
+            let manifest = format!("{folder}/Cargo.toml");
+            let manifest = files.iter().find(|file| file.path == manifest).and_then(File::text);
+            let package = manifest.and_then(package_name);
+            let package = package.ok_or_else(|| format!("{folder}: the package has no name"))?;
+
+            sweeps.packages.insert(package.to_owned());
+            sweeps.modules.insert(module);
+        }
+        Ok(sweeps)
+    }
+
+    /// Builds the tests, so that the time of the sweeps is that of their work.
+    pub(crate) fn build(&self, workspace: &Workspace) -> Command {
+        let mut command = self.cargo_test(workspace);
+        command.arg("--no-run");
         command
     }
-}
 
-/// Builds the tests of all packages that have sweeps, so that the time of each is that of its sweeps.
-pub(crate) fn build(workspace: &Workspace, sweeps: &[Sweeps]) -> Command {
-    let mut command = cargo_test(workspace);
-    command.arg("--no-run");
-    for sweeps in sweeps {
-        command.args(["-p", &sweeps.package]);
+    /// Visits every place. A name that matches in another package runs there, too.
+    pub(crate) fn run(&self, workspace: &Workspace) -> Command {
+        let mut command = self.cargo_test(workspace);
+        command.arg("--").args(&self.modules).env("TERRANE_EFFORT", "full");
+        command
     }
-    command
-}
 
-fn cargo_test(workspace: &Workspace) -> Command {
-    workspace.cargo(&["test", "--profile", PROFILE, "--test", "it", "--all-features"])
-}
-
-/// The sweeps among the files of the workspace, by package.
-pub(crate) fn of(files: &[File]) -> Result<Vec<Sweeps>, String> {
-    let mut folders: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-    for file in files {
-        let is_sweep =
-            file.rust().is_some_and(|text| text.lines().any(|line| line.starts_with(IMPORT)));
-        if !is_sweep {
-            continue;
+    /// All packages in one command: a command for each would build what they share with other features.
+    fn cargo_test(&self, workspace: &Workspace) -> Command {
+        let mut command =
+            workspace.cargo(&["test", "--profile", PROFILE, "--test", "it", "--all-features"]);
+        for package in &self.packages {
+            command.args(["-p", package]);
         }
-        let (folder, module) = module_of(&file.path).ok_or_else(|| {
-            format!("{}: a sweep is a module of `tests/it`, so that CI finds it", file.path)
-        })?;
-        folders.entry(folder).or_default().push(module);
+        command
     }
-
-    let manifest_of = |folder: &str| {
-        let path = format!("{folder}/Cargo.toml");
-        files.iter().find(|file| file.path == path).and_then(File::text).and_then(package_name)
-    };
-    let package = |(folder, modules): (&str, Vec<String>)| {
-        let package = manifest_of(folder).ok_or_else(|| format!("{folder}: no package"))?;
-        Ok(Sweeps { package: package.to_owned(), modules })
-    };
-    folders.into_iter().map(package).collect()
 }
 
 /// The crate's folder, and the prefix of the names of the tests in a file.
@@ -97,20 +95,24 @@ mod tests {
             sweep("crates/a/tests/it/radix/faults.rs"),
             File::made_up("crates/a/tests/it/other.rs", "use terrane_testkit::seeds;\n"),
         ];
-        let modules = vec!["crash::".to_owned(), "radix::faults::".to_owned()];
-        assert_eq!(of(&files), Ok(vec![Sweeps { package: "terrane-a".to_owned(), modules }]));
+        let sweeps = Sweeps::of(&files).unwrap();
+        assert!(sweeps.packages.iter().eq(["terrane-a"]));
+        assert!(sweeps.modules.iter().eq(["crash::", "radix::faults::"]));
     }
 
     /// CI would never run such a sweep whole.
     #[test]
     fn a_sweep_that_is_no_module_of_the_tests_is_refused() {
         for path in ["crates/a/src/leaf.rs", "crates/a/tests/it/main.rs"] {
-            assert!(of(&[sweep(path)]).is_err_and(|error| error.starts_with(path)), "{path}");
+            assert!(
+                Sweeps::of(&[sweep(path)]).is_err_and(|error| error.starts_with(path)),
+                "{path}"
+            );
         }
     }
 
     #[test]
     fn a_sweep_without_a_package_is_refused() {
-        assert!(of(&[sweep("crates/a/tests/it/crash.rs")]).is_err());
+        assert!(Sweeps::of(&[sweep("crates/a/tests/it/crash.rs")]).is_err());
     }
 }
