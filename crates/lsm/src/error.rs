@@ -461,6 +461,7 @@ impl Error {
             Self::ReadOnly { .. } => ErrorKind::ReadOnly,
             Self::UnknownVersion { .. } => ErrorKind::Unsupported,
             Self::Poisoned { .. }
+            | Self::Panicked { .. }
             | Self::SessionClosed
             | Self::TooManyReaders { .. }
             | Self::TooManyLookups { .. }
