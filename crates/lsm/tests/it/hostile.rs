@@ -245,7 +245,8 @@ fn whatever_stands_in_the_place_of_a_file_is_found_and_named_and_what_is_redunda
                 })
             };
             match role {
-                Role::Lock => assert!(report.is_clean() && !is_missed, "{place}: {report:?}"),
+                // A lease that cannot be written is an error of the reader, and no damage.
+                Role::Lock => assert!(report.is_clean(), "{place}: {report:?}"),
                 Role::Manifest => {
                     assert!(!is_missed && is_named(&path), "{place}: {report:?}");
                     assert!(report.problems.iter().all(|p| p.repairable), "{place}: {report:?}");
