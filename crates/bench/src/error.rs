@@ -91,6 +91,10 @@ impl From<&context::Error> for Class {
         use context::Error;
         match error {
             Error::Corrupt { .. }
+            | Error::ForeignChunk { .. }
+            | Error::LostControl { .. }
+            | Error::WouldLose { .. }
+            | Error::Disk(terrane::io::Error::WrongKind { .. })
             | Error::DamagedStream { .. }
             | Error::WrongHash { .. }
             | Error::RootMismatch { .. }
@@ -102,8 +106,7 @@ impl From<&context::Error> for Class {
             | Error::Poisoned { .. }
             | Error::Locked { .. }
             | Error::VolumeMissing { .. }
-            | Error::GcRunning
-            | Error::BranchMoved { .. } => Self::Environment,
+            | Error::GcRunning => Self::Environment,
             Error::GcCancelled => Self::Interrupted,
             _ => Self::Input,
         }

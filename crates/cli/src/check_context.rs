@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use serde::Serialize;
 use terrane::backends::BtreeIndexes;
-use terrane::context::{self, CheckOptions, CheckReport, IndexEngine, KindCount};
+use terrane::context::{self, CheckOptions, CheckReport, IndexEngine, KindCount, Loss};
 use terrane::io::Disk;
 use terrane_bench::meter;
 
@@ -39,6 +39,20 @@ struct Repair {
     index_entries: u64,
     commits: u64,
     branches: u64,
+    markers_made: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lost: Option<Lost>,
+}
+
+/// What a repair has let go of.
+#[derive(Serialize)]
+struct Lost {
+    commits: u64,
+    /// Hashes of those that are known, the first 1,000.
+    named: Vec<String>,
+    /// Branches whose heads are others now.
+    branches: Vec<String>,
+    moved_bytes: u64,
 }
 
 #[derive(Serialize)]
@@ -56,11 +70,11 @@ struct Checked {
 }
 
 /// Checks the store in a directory, with `repair` makes its index and control record anew, writes the report and returns
-/// the exit code.
+/// the exit code: 1 also if a repair has let go of commits.
 pub(crate) fn verify(
     disk: &Arc<dyn Disk>,
     dir: &Path,
-    repair: bool,
+    repair: Option<Loss>,
     (json, quiet): (bool, bool),
 ) -> Result<u8, Failure> {
     let started = Instant::now();
@@ -78,10 +92,10 @@ pub(crate) fn verify(
     };
     let found = check();
     let is_whole = found.as_ref().is_ok_and(|report| report.problem_count == 0);
-    let mut checked = if repair && !is_whole {
+    let mut checked = if let Some(loss) = repair.filter(|_| !is_whole) {
         // What cannot be opened at all is repaired too.
         let before = found.unwrap_or_default();
-        let done = context::repair(disk, dir, &index, &mut |_| {})?;
+        let done = context::repair(disk, dir, &index, loss, &mut |_| {})?;
         let mut checked = Checked::new(&check()?);
         checked.add_mended(&before);
         checked.repair = Some(Repair {
@@ -89,17 +103,46 @@ pub(crate) fn verify(
             index_entries: done.indexed,
             commits: done.commits,
             branches: done.branches,
+            markers_made: done.markers,
+            lost: done.lost.map(Lost::new),
         });
         checked
     } else {
         Checked::new(&found?)
     };
     checked.wall_s = started.elapsed().as_secs_f64();
-    let failure = (checked.left > 0).then(|| {
+    let lost = checked.repair.as_ref().and_then(|repair| repair.lost.as_ref());
+    let failure = if checked.left > 0 {
         let left = count_of(checked.left, "problem is", "problems are");
-        Failure::check(format!("{}: {left} left", dir.display()))
-    });
+        Some(Failure::check(format!("{}: {left} left", dir.display())))
+    } else {
+        lost.map(|lost| Failure::check(format!("{}: {}", dir.display(), lost.text())))
+    };
     output::checked("verify", json, &checked, &checked.text(), failure.as_ref())
+}
+
+impl Lost {
+    fn new(lost: context::Lost) -> Self {
+        let name = |(name, _): &(Vec<u8>, _)| String::from_utf8_lossy(name).into_owned();
+        Self {
+            commits: lost.commit_count,
+            named: lost.commits.iter().map(|hash| hash.to_base58()).collect(),
+            branches: lost.branches.iter().map(name).collect(),
+            moved_bytes: lost.moved_bytes,
+        }
+    }
+
+    fn text(&self) -> String {
+        format!("{} lost", count_of(self.commits, "commit was", "commits were"))
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let mut lines =
+            vec![format!("{}; {} went to lost+found", self.text(), bytes(self.moved_bytes))];
+        lines.extend(self.named.iter().map(|hash| format!("lost: commit {hash}")));
+        lines.extend(self.branches.iter().map(|name| format!("lost: the head of branch {name}")));
+        lines
+    }
 }
 
 impl Problem {
@@ -171,6 +214,7 @@ impl Checked {
             let control = if repair.control_made { "the control record and " } else { "" };
             let entries = count_of(repair.index_entries, "entry", "entries");
             lines.push(format!("repair: made {control}the index anew, {entries}"));
+            lines.extend(repair.lost.iter().flat_map(Lost::lines));
         }
         let outcome = match (self.repaired, self.left) {
             (0, 0) => "no problem".to_owned(),

@@ -37,8 +37,8 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use terrane::backends::BtreeIndexes;
 use terrane::context::{
-    self, Commit, Context, GcPace, GcProgress, Hash, Indexing, Kind, Options, Retain, Scheme,
-    Store, StoreReader, Tree,
+    self, Commit, Context, GcPace, GcProgress, Hash, Indexing, Kind, Options, Recovery, Retain,
+    Scheme, Store, StoreReader, Tree,
 };
 use terrane::io::{Disk, EntryKind, RealDisk};
 use terrane_bench::meter;
@@ -380,7 +380,23 @@ fn open(dir: &Path) -> Result<StoreReader, Failure> {
         let dir = dir.display();
         return Err(Failure::usage(format!("{dir} is no context store of Terrane")));
     }
-    Ok(StoreReader::open(disk, dir, CACHE_BYTES)?)
+    let reader = StoreReader::open(disk, dir, CACHE_BYTES)?;
+    note(dir, reader.recovery());
+    Ok(reader)
+}
+
+/// Opens a store for writing.
+fn open_to_write(disk: Arc<dyn Disk>, dir: &Path, options: &Options) -> Result<Store, Failure> {
+    let store = Store::open(disk, dir, options)?;
+    note(dir, store.recovery());
+    Ok(store)
+}
+
+/// Says what opening a store has found, dropped and made anew.
+pub(crate) fn note(dir: &Path, recovery: Recovery) {
+    for note in recovery.notes() {
+        eprintln!("terrane: note: {}: {note}", dir.display());
+    }
 }
 
 /// The commit that a text stands for: a hash, a branch, or the beginning of a hash; without one the newest.
@@ -613,7 +629,7 @@ impl GcArgs {
         // Listens to Ctrl-C; the bar counts bytes.
         let interrupts = Progress::new(true);
         let mut bar = ByteBar::new("collecting", self.quiet);
-        let store = Store::open(RealDisk::auto(), dir, &options)?;
+        let store = open_to_write(RealDisk::auto(), dir, &options)?;
         let outcome = store.collect(&retain, &mut |progress: &GcProgress| {
             bar.set(progress.bytes.min(progress.total_bytes), progress.total_bytes);
             if interrupts.stop() { GcPace::Cancel } else { GcPace::Go }
@@ -663,7 +679,7 @@ impl SplitArgs {
         let reader = open(&self.common.store)?;
         let options = options(&reader);
         drop(reader);
-        let store = Store::open(RealDisk::auto(), &self.common.store, &options)?;
+        let store = open_to_write(RealDisk::auto(), &self.common.store, &options)?;
         let done = store.split();
         store.close()?;
         done?;

@@ -166,7 +166,12 @@ impl From<terrane::btree::Error> for Failure {
 
 impl From<terrane::context::Error> for Failure {
     fn from(error: terrane::context::Error) -> Self {
-        Self::new(Class::from(&error), in_full(&error))
+        let kind = match error.kind() {
+            // The class says as much.
+            terrane::io::ErrorKind::BadInput | terrane::io::ErrorKind::Environment => None,
+            kind => Some(kind.name()),
+        };
+        Self { kind, ..Self::new(Class::from(&error), in_full(&error)) }
     }
 }
 

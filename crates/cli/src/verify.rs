@@ -97,7 +97,10 @@ the directory first. Damage of the files below is for the back-end: repair the d
 `database` of an LSM or a B+tree in the same way, restore a copy of others.
 
 Of a context store all records are read and all objects that commits reach are hashed; --repair
-makes the index anew, and the control record if it is lost. Damaged records cannot be repaired.";
+makes the index anew, and the control record and the markers of volumes if they are lost. Damaged
+records cannot be repaired. If commits are lost that were durable nothing is done, unless
+--accept-loss is given: then the lost commits are named, what is left of them goes to the
+directory lost+found of the store, and the exit code is 1. Copy the directory first.";
 
 #[derive(Debug, Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command")]
@@ -108,7 +111,8 @@ pub(crate) struct Verify {
     /// Mend what can be mended without loss
     #[arg(long)]
     repair: bool,
-    /// Repair a B+tree though keys of damaged leaves become old ones or are gone, a radix store though versions are dropped
+    /// Repair a B+tree though keys of damaged leaves become old ones or are gone, a radix store though versions are dropped, a
+    /// context store though its last commits are lost
     #[arg(long, requires = "repair")]
     accept_loss: bool,
     #[command(flatten)]
@@ -171,14 +175,19 @@ impl Verify {
             let repair = self.repair.then_some(loss);
             return check_radix::verify(&self.dir, &self.redis, repair, (self.json, self.quiet));
         }
-        if !self.accept_loss && context::is_damaged_store(disk.as_ref(), &self.dir)? {
-            let shown = (self.json, self.quiet);
-            return check_context::verify(&disk, &self.dir, self.repair, shown);
+        if context::is_damaged_store(disk.as_ref(), &self.dir)? {
+            let loss = if self.accept_loss {
+                terrane::context::Loss::Accepted
+            } else {
+                terrane::context::Loss::Refused
+            };
+            let repair = self.repair.then_some(loss);
+            return check_context::verify(&disk, &self.dir, repair, (self.json, self.quiet));
         }
         if self.accept_loss {
             let dir = self.dir.display();
             return Err(Failure::usage(format!(
-                "{dir} is neither a B+tree nor a radix store: --accept-loss does not apply"
+                "{dir} is no B+tree, radix store or context store: --accept-loss does not apply"
             )));
         }
         let started = Instant::now();

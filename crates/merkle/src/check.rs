@@ -5,29 +5,32 @@
 //! format; every object that a commit reaches, once: that it is there, that its hash is the one by which it is referred to,
 //! and that directories have their canonical shape; the heads of branches; and, of a store that nobody writes to, the index.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use terrane_io::Disk;
 
-use crate::address::{Address, Link, Place};
-use crate::chunk::{Chunk, chunk_number, chunk_path};
+use crate::address::{Address, Link, Place, UNIT_BYTES};
+use crate::chunk::{Chunk, FIRST_UNIT, chunk_number, chunk_path};
 use crate::control::Control;
 use crate::core::{Core, View, recover};
 use crate::corrupt::Corrupt;
 use crate::digest;
 use crate::error::{Error, Result};
+use crate::frame::FRAME_HEAD_BYTES;
 use crate::hash::Hash;
 use crate::index::{IndexEngine, Object, key, place};
 use crate::node::{Env, Node, Shape, Source};
-use crate::pack::Pack;
+use crate::pack::{Pack, Reach};
 use crate::path::step_text;
 use crate::pins::Pinned;
 use crate::quick::QuickMap;
 use crate::record::{ENTRIES_DELTA, FLAT, INNER, INNER_DELTA, LEAF, Record, Stored, VALUE};
+use crate::reindex::{index_dir, is_current};
 use crate::rules::BRANCHING_MAX;
-use crate::store::{index_dir, read_control};
+use crate::store::{enter, read_control};
 use crate::volumes::check_marker;
 
 /// Problems that are listed; further ones are counted.
@@ -130,13 +133,23 @@ impl CheckReport {
         tree_path: Option<String>,
         what: String,
     ) {
+        // One damage is met by all who read it: it counts once.
+        let is_known = |known: &Problem| {
+            known.path == path
+                && known.address == address
+                && (address.is_some() || known.what == what)
+        };
+        if let Some(known) = self.problems.iter_mut().find(|known| is_known(known)) {
+            known.tree_path = known.tree_path.take().or(tree_path);
+            return;
+        }
         self.problem_count += 1;
         if self.problems.len() < PROBLEMS_MAX {
             self.problems.push(Problem { path, address, tree_path, what });
         }
     }
 
-    /// Notes an error that is about stored bytes; gives back any other.
+    /// Notes an error that is about stored bytes, or about a file that cannot be read; gives back any other.
     fn note_error(&mut self, dir: &Path, tree_path: Option<&str>, error: Error) -> Result<()> {
         let tree_path = tree_path.map(ToOwned::to_owned);
         match error {
@@ -154,7 +167,17 @@ impl CheckReport {
             Error::NotAContextStore { path } => {
                 self.note(path, None, tree_path, "no file of a context store".to_owned());
             }
-            Error::AbsentVolume { ref path } | Error::ForeignVolume { ref path } => {
+            Error::AbsentVolume { ref path }
+            | Error::ForeignVolume { ref path }
+            | Error::ForeignChunk { ref path }
+            | Error::LostControl { ref path } => {
+                self.note(path.clone(), None, tree_path, error.to_string());
+            }
+            Error::Disk(
+                ref cause @ (terrane_io::Error::Io { ref path, .. }
+                | terrane_io::Error::WrongKind { ref path, .. }
+                | terrane_io::Error::ShortRead { ref path, .. }),
+            ) if !cause.is_too_many_files() => {
                 self.note(path.clone(), None, tree_path, error.to_string());
             }
             other => return Err(other),
@@ -172,9 +195,8 @@ pub struct CheckOptions<'a> {
     pub hashes: bool,
 }
 
-/// Checks the store in `dir`, of which nothing is changed but that the index, if it is looked at, is opened as a writer opens it,
-/// which ends what a killed process has left unfinished there; one that is missing is not made. `progress` is called with the
-/// bytes of each chunk, and then with each commit.
+/// Checks the store in `dir`, in which nothing is changed. A sector that cannot be read is a problem like damage, and the check
+/// goes on behind it. `progress` is called with the bytes of each chunk, and then with each commit.
 ///
 /// Cost: reads all of the store, and most of what is in use twice. Takes 24 bytes of memory for each object in use.
 ///
@@ -187,11 +209,24 @@ pub fn check(
     progress: &mut dyn FnMut(u64),
 ) -> Result<CheckReport> {
     let mut report = CheckReport::default();
-    let pack = Arc::new(Pack::new(Arc::clone(disk), dir, false, 64 << 20));
-    check_chunks(&**disk, dir, &pack, &mut report, progress)?;
-    let is_index_there = disk.kind(&index_dir(dir))?.is_some();
-    let core = match open(disk, dir, &pack, options.index.filter(|_| is_index_there)) {
-        Ok(core) => core,
+    let (dir, _anchor) = enter(&**disk, dir)?;
+    let dir = dir.as_path();
+    let pack = Arc::new(Pack::new(Arc::clone(disk), dir, false, CACHE_BYTES));
+    let mut durable = None;
+    match read_control(&**disk, dir) {
+        Ok(file) => {
+            pack.set_store(file.newest().store)?;
+            durable = Some(file.durable());
+            for error in file.damaged {
+                report.note_error(dir, None, error)?;
+            }
+        }
+        Err(error @ Error::NotFound { .. }) => return Err(error),
+        Err(error) => report.note_error(dir, None, error)?,
+    }
+    check_chunks(&**disk, dir, &pack, durable, &mut report, progress)?;
+    let core = match open(disk, dir) {
+        Ok(found) => found.core,
         Err(error) => {
             report.note_error(dir, None, error)?;
             return Ok(report);
@@ -205,52 +240,70 @@ pub fn check(
         kept: QuickMap::default(),
         report,
     };
+    checker.chunks()?;
     checker.volumes()?;
     checker.commits(progress)?;
     checker.branches();
-    if options.index.is_some() {
-        checker.index()?;
+    if let Some(engine) = options.index {
+        checker.index(engine)?;
     }
     Ok(checker.report)
 }
 
+/// Bytes of decoded objects that a check keeps.
+const CACHE_BYTES: usize = 64 << 20;
+
+/// A store that was opened to be looked at.
+pub(crate) struct Found {
+    pub(crate) core: Core,
+    /// Where its frames end.
+    pub(crate) end: Address,
+    /// The newest control record leads to damage.
+    pub(crate) fell_back: bool,
+}
+
 /// A store as the newest control record has it that leads anywhere.
-pub(crate) fn open(
-    disk: &Arc<dyn Disk>,
-    dir: &Path,
-    pack: &Arc<Pack>,
-    index: Option<&Arc<dyn IndexEngine>>,
-) -> Result<Core> {
-    let mut failed = Error::NotFound { path: dir.to_owned() };
-    for control in read_control(&**disk, dir)? {
-        let mut view = View::new(control);
-        match recover(pack, &mut view) {
-            Ok(_) => {
-                let index = match index {
-                    Some(engine) => {
-                        Some(engine.open(Arc::clone(disk), &index_dir(dir)).map_err(Error::index)?)
-                    }
-                    None => None,
-                };
-                let source: Arc<dyn Source> = Arc::clone(pack) as _;
-                let env = Env { rules: control.rules, source: Some(source), proof: false };
-                return Ok(Core {
-                    disk: Arc::clone(disk),
-                    dir: dir.to_owned(),
-                    pack: Arc::clone(pack),
-                    env: Arc::new(env),
-                    index,
-                    view: std::sync::RwLock::new(view),
-                    pinned: Pinned::default(),
-                    closed: AtomicBool::new(false),
-                    watches: crate::watch::Watches::default(),
-                    tables: std::sync::Mutex::default(),
-                });
-            }
-            Err(error) => failed = error,
+pub(crate) fn open(disk: &Arc<dyn Disk>, dir: &Path) -> Result<Found> {
+    let file = read_control(&**disk, dir)?;
+    let reach = Reach::to(file.durable());
+    let mut failed = None;
+    for control in &file.whole {
+        match open_as(disk, dir, control, file.newest().first, reach) {
+            Ok(found) => return Ok(Found { fell_back: failed.is_some(), ..found }),
+            // What the newer record says is worth more.
+            Err(error) => failed = failed.or(Some(error)),
         }
     }
-    Err(failed)
+    Err(failed.unwrap_or(Error::NotFound { path: dir.to_owned() }))
+}
+
+/// A store as a control record has it. Chunks below `first` may be gone.
+pub(crate) fn open_as(
+    disk: &Arc<dyn Disk>,
+    dir: &Path,
+    control: &Control,
+    first: u32,
+    reach: Reach,
+) -> Result<Found> {
+    let pack = Arc::new(Pack::new(Arc::clone(disk), dir, false, CACHE_BYTES));
+    let mut view = View::new(*control);
+    view.first_known = first;
+    let tail = recover(&pack, &mut view, reach)?;
+    let source: Arc<dyn Source> = Arc::clone(&pack) as _;
+    let env = Env { rules: control.rules, source: Some(source), proof: false };
+    let core = Core {
+        disk: Arc::clone(disk),
+        dir: dir.to_owned(),
+        pack,
+        env: Arc::new(env),
+        index: None,
+        view: std::sync::RwLock::new(view),
+        pinned: Pinned::default(),
+        closed: AtomicBool::new(false),
+        watches: crate::watch::Watches::default(),
+        tables: std::sync::Mutex::default(),
+    };
+    Ok(Found { core, end: tail.end, fell_back: false })
 }
 
 /// The numbers of the chunks that are there, ascending.
@@ -264,6 +317,7 @@ fn check_chunks(
     disk: &dyn Disk,
     dir: &Path,
     pack: &Pack,
+    durable: Option<Address>,
     report: &mut CheckReport,
     progress: &mut dyn FnMut(u64),
 ) -> Result<()> {
@@ -281,15 +335,28 @@ fn check_chunks(
                 continue;
             }
         };
-        let end = if part.is_none() { durable_end(disk, dir, pack, &chunk)? } else { 0 };
-        let (runs, damaged) = chunk.all_runs(end)?;
-        if let Some(unit) = damaged {
-            let at = Address { chunk: number, unit };
-            let what = Corrupt::rule("a frame is whole", u64::from(end), u64::from(unit));
-            report.note(chunk.file.path().to_owned(), Some(at), None, what.to_string());
+        let path = chunk.file.path().to_owned();
+        let end = if part.is_none() { durable_end(disk, dir, pack, &chunk, durable)? } else { 0 };
+        let runs = match chunk.whole_runs() {
+            Ok(runs) => runs,
+            Err(error) => {
+                report.note_error(dir, None, error)?;
+                continue;
+            }
+        };
+        if chunk.runs.is_none() {
+            // What lies between two frames, or before where the chunk was durable, is a frame that is damaged.
+            let ends = runs.iter().map(|run| run.unit + run.units);
+            let starts = runs.iter().map(|run| run.unit - FRAME_HEAD_UNITS);
+            let gaps = std::iter::once(FIRST_UNIT).chain(ends).zip(starts.chain([end]));
+            for (unit, next) in gaps.filter(|(unit, next)| unit < next) {
+                let at = Address { chunk: number, unit };
+                let what = Corrupt::rule("a frame is whole", u64::from(next), u64::from(unit));
+                report.note(path.clone(), Some(at), None, what.to_string());
+            }
         }
         for run in runs {
-            chunk.each_record(run, &mut |place, body| {
+            let looked = chunk.each_record(run, &mut |place, body| {
                 let checked = body.and_then(|body| {
                     let kind = body.first().copied().unwrap_or(0);
                     report.kinds.add(kind, u64::from(place.bytes));
@@ -299,11 +366,13 @@ fn check_chunks(
                     }
                 });
                 if let Err(what) = checked {
-                    let path = chunk.file.path().to_owned();
-                    report.note(path, Some(place.at), None, what.to_string());
+                    report.note(path.clone(), Some(place.at), None, what.to_string());
                 }
                 Ok(())
-            })?;
+            });
+            if let Err(error) = looked {
+                report.note_error(dir, None, error)?;
+            }
         }
         let bytes = chunk.file.len()?;
         report.chunks += 1;
@@ -313,8 +382,14 @@ fn check_chunks(
     Ok(())
 }
 
-/// Up to where a chunk was durable at least, as the chunk that follows says, or the control record.
-fn durable_end(disk: &dyn Disk, dir: &Path, pack: &Pack, chunk: &Chunk) -> Result<u32> {
+/// Up to where a chunk was durable at least, as the chunk that follows says, or the file `control`.
+fn durable_end(
+    disk: &dyn Disk,
+    dir: &Path,
+    pack: &Pack,
+    chunk: &Chunk,
+    durable: Option<Address>,
+) -> Result<u32> {
     let (number, store) = (chunk.head.number, chunk.head.store);
     if let Some(next) = number.checked_add(1)
         && disk.kind(&chunk_path(dir, next))?.is_some()
@@ -323,10 +398,11 @@ fn durable_end(disk: &dyn Disk, dir: &Path, pack: &Pack, chunk: &Chunk) -> Resul
     {
         return Ok(next.head.before);
     }
-    let controls = read_control(disk, dir).unwrap_or_default();
-    let tails = controls.iter().map(|control| control.tail);
-    Ok(tails.filter(|tail| tail.chunk == number).map(|tail| tail.unit).max().unwrap_or(0))
+    Ok(durable.filter(|end| end.chunk == number).map_or(0, |end| end.unit))
 }
+
+/// Units of the head of a frame.
+const FRAME_HEAD_UNITS: u32 = (FRAME_HEAD_BYTES as u64 / UNIT_BYTES) as u32;
 
 struct Checker<'a> {
     core: &'a Core,
@@ -452,6 +528,20 @@ impl Checker<'_> {
         Ok(())
     }
 
+    /// The chunks that the control record knows are there.
+    fn chunks(&mut self) -> Result<()> {
+        let (first, last) = {
+            let view = self.core.view();
+            (view.control.first.max(view.first_known), view.control.tail.chunk)
+        };
+        let numbers: BTreeSet<u32> =
+            chunk_numbers(&*self.core.disk, self.dir)?.into_iter().collect();
+        for number in (first..=last).filter(|number| !numbers.contains(number)) {
+            self.report.note_error(self.dir, None, self.core.pack.lost(number))?;
+        }
+        Ok(())
+    }
+
     /// The volumes that the control record knows are there, each with its marker.
     fn volumes(&mut self) -> Result<()> {
         let core = self.core;
@@ -473,20 +563,38 @@ impl Checker<'_> {
         }
     }
 
-    /// Every commit that the control record knows is in the index, where it is.
-    fn index(&mut self) -> Result<()> {
-        let index = self.core.index.as_ref();
-        let indexed = self.core.view().indexed;
+    /// Every commit that the control record knows is in the index, where it is. A lost index is one problem.
+    fn index(&mut self, engine: &Arc<dyn IndexEngine>) -> Result<()> {
+        let core = self.core;
         let path = index_dir(self.dir);
+        let lost =
+            |reason: &str| format!("{reason}; `terrane verify --repair` makes the index again");
+        let index = match engine.read(Arc::clone(&core.disk), &path) {
+            Ok(Some(index)) => index,
+            Ok(None) => {
+                self.report.note(path, None, None, lost("the index is not there"));
+                return Ok(());
+            }
+            Err(error) => {
+                self.report.note(path, None, None, lost(&format!("the index: {error}")));
+                return Ok(());
+            }
+        };
+        let (indexed, control) = {
+            let view = core.view();
+            (view.indexed, view.control)
+        };
+        if !is_current(&*index, &control)? {
+            self.report.note(path, None, None, lost("the index is of another time, or empty"));
+            return index.close().map_err(Error::index);
+        }
         for (hash, at) in self.kept.iter().filter(|(_, at)| at.at < indexed) {
-            let key = key(Object::Commit, hash);
-            let found = index.map(|index| index.find(&key)).transpose().map_err(Error::index)?;
-            let found = found.flatten().map(place);
+            let found = index.find(&key(Object::Commit, hash)).map_err(Error::index)?.map(place);
             if found != Some(*at) {
                 let what = format!("AbsentValue: commit {hash} is not in the index, or elsewhere");
                 self.report.note(path.clone(), Some(at.at), None, what);
             }
         }
-        index.map_or(Ok(()), |index| index.close().map_err(Error::index))
+        index.close().map_err(Error::index)
     }
 }

@@ -8,20 +8,21 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use terrane_io::checksum::crc32c;
+use terrane_io::disk::create_afresh;
 use terrane_io::{Access, Disk, DiskFile, OpenMode};
 
 use crate::address::{Address, Place, UNIT_BYTES};
 use crate::corrupt::Corrupt;
 use crate::error::{Error, Result};
 use crate::frame::{
-    FRAME_HEAD_BYTES, FrameHead, RECORD_BYTES_MAX, open_record, parse_head, record_size,
+    FRAME_HEAD_BYTES, FRAME_MAGIC, FrameHead, RECORD_BYTES_MAX, any_head, open_record, record_size,
 };
 
 pub(crate) const CHUNK_HEAD_BYTES: usize = 64;
 /// First bytes of a chunk.
 pub(crate) const CHUNK_MAGIC: [u8; 8] = *b"TRNMPACK";
 /// Format version of chunks.
-pub(crate) const CHUNK_VERSION: u32 = 1;
+pub(crate) const CHUNK_VERSION: u32 = 2;
 const NAME: &str = "chunk-";
 
 /// The first unit behind the head.
@@ -127,33 +128,38 @@ impl Chunk {
     /// Makes a chunk. Its name and head are durable after a sync of the directory and of the file.
     pub(crate) fn create(disk: &dyn Disk, dir: &Path, head: ChunkHead) -> Result<Self> {
         let path = chunk_path(dir, head.number);
-        let file = disk.open(&path, OpenMode::Truncate, Access::Buffered)?;
+        let file = create_afresh(disk, &path, OpenMode::CreateNew, Access::Buffered)?;
         file.write_at(&head.encode(), 0)?;
         Ok(Self { head, file, runs: None })
     }
 
-    /// Opens a chunk, for writing too if `mode` says so.
+    /// Opens the chunk of a number, or a part of it, for writing too if `mode` says so. `store` is the identity of the store
+    /// that it must belong to, where that is known.
+    ///
+    /// # Errors
+    /// [`ForeignChunk`](Error::ForeignChunk), [`Corrupt`](Error::Corrupt), [`NotAContextStore`](Error::NotAContextStore),
+    /// [`UnsupportedVersion`](Error::UnsupportedVersion), [`Disk`](Error::Disk).
     pub(crate) fn open(
         disk: &dyn Disk,
-        dir: &Path,
-        number: u32,
-        mode: OpenMode,
-        access: Access,
-    ) -> Result<Self> {
-        Self::open_at(disk, &chunk_path(dir, number), number, mode, access)
-    }
-
-    pub(crate) fn open_at(
-        disk: &dyn Disk,
         path: &Path,
-        number: u32,
+        (number, store): (u32, Option<u64>),
         mode: OpenMode,
         access: Access,
     ) -> Result<Self> {
         let file = disk.open(path, mode, access)?;
         let mut bytes = [0; CHUNK_HEAD_BYTES];
-        file.read_at(&mut bytes, 0)?;
+        file.read_at(&mut bytes, 0).map_err(|error| match error {
+            terrane_io::Error::ShortRead { .. } => {
+                let what = Corrupt::short("a chunk has a head");
+                Error::Corrupt { path: path.to_owned(), address: None, what }
+            }
+            other => other.into(),
+        })?;
         let head = ChunkHead::decode(path, &bytes)?;
+        // Before its number: a chunk of another store may have any.
+        if store.is_some_and(|store| store != head.store) {
+            return Err(Error::ForeignChunk { path: path.to_owned() });
+        }
         if head.number != number {
             let what =
                 Corrupt::rule("number of a chunk", u64::from(number), u64::from(head.number));
@@ -236,34 +242,82 @@ impl Chunk {
         Ok((runs, (reached < end).then_some(reached)))
     }
 
-    /// The frames of a chunk as it was written, each with where its payload lies; none of a compacted one.
+    /// The frames of a chunk as it was written up to the first one whose head is damaged, each with where its payload lies;
+    /// none of a compacted one.
     ///
     /// Cost: one read for each.
     pub(crate) fn frames(&self) -> Result<Vec<(Run, FrameHead)>> {
         let len = if self.runs.is_some() { 0 } else { self.file.len()? };
         let (mut offset, mut chain) = (CHUNK_HEAD_BYTES as u64, self.head.chain);
         let mut frames = Vec::new();
-        while offset + FRAME_HEAD_BYTES as u64 <= len {
-            let mut head = [0; FRAME_HEAD_BYTES];
-            self.file.read_at(&mut head, offset)?;
-            let unit = (offset / UNIT_BYTES) as u32;
-            let at = Address { chunk: self.head.number, unit };
-            let Some(frame) = parse_head(at, &head, chain) else { break };
-            if offset + (FRAME_HEAD_BYTES + frame.bytes) as u64 > len {
-                break;
-            }
-            offset += FRAME_HEAD_BYTES as u64;
-            let unit = (offset / UNIT_BYTES) as u32;
-            let units = (frame.bytes as u64 / UNIT_BYTES) as u32;
-            frames.push((Run { unit, stored: unit, units }, frame));
-            offset += frame.bytes as u64;
+        while let Some((run, frame)) = self.frame_at(offset, len)?
+            && frame.chain == chain
+        {
+            offset = u64::from(run.unit + run.units) * UNIT_BYTES;
             chain = frame.crc;
+            frames.push((run, frame));
         }
         Ok(frames)
     }
 
+    /// The frame whose head lies at an offset of a chunk of `len` bytes.
+    fn frame_at(&self, offset: u64, len: u64) -> Result<Option<(Run, FrameHead)>> {
+        let payload = offset + FRAME_HEAD_BYTES as u64;
+        if payload > len {
+            return Ok(None);
+        }
+        let mut head = [0; FRAME_HEAD_BYTES];
+        self.file.read_at(&mut head, offset)?;
+        let at = Address { chunk: self.head.number, unit: (offset / UNIT_BYTES) as u32 };
+        let frame = any_head(at, &head).filter(|frame| payload + frame.bytes as u64 <= len);
+        let unit = (payload / UNIT_BYTES) as u32;
+        Ok(frame.map(|frame| {
+            let units = (frame.bytes as u64 / UNIT_BYTES) as u32;
+            (Run { unit, stored: unit, units }, frame)
+        }))
+    }
+
+    /// The payloads of all frames whose heads are whole, also behind damage and what cannot be read; or what is kept of them in
+    /// a compacted chunk.
+    ///
+    /// Cost: one read for each frame; behind damage all bytes up to the next one.
+    pub(crate) fn whole_runs(&self) -> Result<Vec<Run>> {
+        if let Some(runs) = &self.runs {
+            return Ok(runs.to_vec());
+        }
+        let len = self.file.len()?;
+        let mut offset = CHUNK_HEAD_BYTES as u64;
+        let mut runs = Vec::new();
+        while offset < len {
+            if let Ok(Some((run, _))) = self.frame_at(offset, len) {
+                offset = u64::from(run.unit + run.units) * UNIT_BYTES;
+                runs.push(run);
+                continue;
+            }
+            let Some(next) = self.next_magic(offset + UNIT_BYTES, len) else { break };
+            offset = next;
+        }
+        Ok(runs)
+    }
+
+    /// Where the next bytes stand that a frame may begin with.
+    fn next_magic(&self, mut offset: u64, len: u64) -> Option<u64> {
+        let mut window = vec![0; SEARCH_BYTES];
+        while offset < len {
+            let some = (len - offset).min(SEARCH_BYTES as u64) as usize;
+            if self.file.read_at(&mut window[..some], offset).is_ok() {
+                let mut units = window[..some].chunks(UNIT_BYTES as usize);
+                if let Some(unit) = units.position(|unit| unit.starts_with(&FRAME_MAGIC)) {
+                    return Some(offset + unit as u64 * UNIT_BYTES);
+                }
+            }
+            offset += some as u64;
+        }
+        None
+    }
+
     /// Calls `visit` with each record of a run: its place, and its body if the record is whole. What follows a record whose
-    /// length cannot be told is left out, after a call with no body.
+    /// length cannot be told, or that cannot be read, is left out, after a call with no body.
     ///
     /// Cost: reads the run, 1 MiB at a time.
     pub(crate) fn each_record(&self, run: Run, visit: &mut VisitRecord<'_>) -> Result<()> {
@@ -273,17 +327,21 @@ impl Chunk {
             let unit = run.unit + (done as u64 / UNIT_BYTES) as u32;
             let at = Address { chunk: self.head.number, unit };
             let mut size = window_record(&window[used..]);
+            let mut rule = "a record lies in its frame";
             if size.is_none() {
-                let wanted = self.first_record(run, done, total)?.max(WINDOW_BYTES);
+                let wanted = self.first_record(run, done, total).unwrap_or(0).max(WINDOW_BYTES);
                 window = vec![0; wanted.min(total - done)];
                 used = 0;
                 let offset = u64::from(run.stored) * UNIT_BYTES + done as u64;
-                self.file.read_at(&mut window, offset)?;
+                if self.file.read_at(&mut window, offset).is_err() {
+                    rule = "a record can be read";
+                    let readable = self.readable(&mut window, offset);
+                    window.truncate(readable);
+                }
                 size = window_record(&window);
             }
             let Some(size) = size else {
-                let what = Corrupt::short("a record lies in its frame");
-                return visit(Place { at, bytes: 0 }, Err(what));
+                return visit(Place { at, bytes: 0 }, Err(Corrupt::short(rule)));
             };
             let body = open_record(at, &window[used..used + size]).map(|(body, _)| body);
             visit(Place { at, bytes: size as u32 }, body)?;
@@ -292,6 +350,18 @@ impl Chunk {
             done += step;
         }
         Ok(())
+    }
+
+    /// Reads what can be read before the first page that cannot; how many bytes that are.
+    fn readable(&self, window: &mut [u8], offset: u64) -> usize {
+        let mut done = 0;
+        for piece in window.chunks_mut(SEARCH_BYTES) {
+            if self.file.read_at(piece, offset + done as u64).is_err() {
+                break;
+            }
+            done += piece.len();
+        }
+        done
     }
 
     /// How many bytes the record at an offset of a run takes, as its length says.
@@ -305,6 +375,8 @@ impl Chunk {
 
 /// Records are read so many bytes at a time when a whole chunk is.
 const WINDOW_BYTES: usize = 1 << 20;
+/// Bytes that are searched at once for the next frame: a page, so that no more is skipped where a sector cannot be read.
+const SEARCH_BYTES: usize = 4 << 10;
 const CRC_BYTES: usize = 4;
 /// A copy is synced whenever so many bytes of it are not: the sync of a commit may have to wait for what others have written.
 const UNSYNCED_BYTES_MAX: usize = 2 << 20;
@@ -361,7 +433,7 @@ pub(crate) fn write_compacted(
     runs: &[Run],
     pace: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<()> {
-    let file = disk.open(path, OpenMode::Truncate, Access::Buffered)?;
+    let file = create_afresh(disk, path, OpenMode::CreateNew, Access::Buffered)?;
     let mut next = FIRST_UNIT;
     let mut map = Vec::with_capacity(runs.len() * RUN_BYTES + CRC_BYTES);
     let end = runs.last().map_or(0, |run| u64::from(run.stored + run.units) * UNIT_BYTES);
@@ -431,7 +503,8 @@ mod tests {
         map.extend_from_slice(&crc32c(&map).to_le_bytes());
         file.write_at(&head.encode(), 0)?;
         file.write_at(&map, head.map.map_or(CHUNK_HEAD_BYTES as u64, |(_, at)| at))?;
-        Chunk::open(disk, Path::new(""), head.number, OpenMode::Read, Access::Buffered)
+        let id = (head.number, Some(head.store));
+        Chunk::open(disk, &path, id, OpenMode::Read, Access::Buffered)
     }
 
     fn head(runs: u32, map_at: u64) -> ChunkHead {
@@ -521,7 +594,7 @@ mod tests {
             assert!(disk.calls() - calls < 20 + 3 * windows, "{}", disk.calls() - calls);
             assert_eq!(paced, content.len() as u64);
             let (mode, access) = (OpenMode::Read, Access::Buffered);
-            let copy = Chunk::open_at(shared, Path::new("copy"), 0, mode, access).unwrap();
+            let copy = Chunk::open(shared, Path::new("copy"), (0, None), mode, access).unwrap();
             let kept = copy.runs.as_deref().unwrap();
             assert!(
                 kept.iter()

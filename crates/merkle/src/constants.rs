@@ -3,7 +3,10 @@
 use crate::address::UNIT_BYTES;
 use crate::chunk::{CHUNK_HEAD_BYTES, CHUNK_MAGIC, CHUNK_VERSION, RUN_BYTES};
 use crate::commit::{BRANCH, BRANCHES, COMMIT, COMMITS, STATE};
-use crate::control::{CONTROL_MAGIC, CONTROL_PAGE_BYTES, CONTROL_VERSION};
+use crate::control::{
+    CONTROL_FILE_BYTES, CONTROL_MAGIC, CONTROL_PAGE_BYTES, CONTROL_VERSION, MARK_AT, MARK_BYTES,
+    MARK_MAGIC,
+};
 use crate::frame::{FRAME_HEAD_BYTES, FRAME_MAGIC, FrameKind};
 use crate::path::HEIGHT_MAX;
 use crate::proof::{NESTING_MAX, VERSION};
@@ -30,10 +33,15 @@ pub fn constants() -> Vec<(&'static str, String)> {
         ("CONTEXT_FRAME_KIND_OBJECTS", (FrameKind::Objects as u8).to_string()),
         ("CONTEXT_FRAME_KIND_COMMIT", (FrameKind::Commit as u8).to_string()),
         ("CONTEXT_FRAME_KIND_BRANCHES", (FrameKind::Branches as u8).to_string()),
+        ("CONTEXT_FRAME_KIND_COMMIT_TO", (FrameKind::CommitTo as u8).to_string()),
         ("CONTEXT_UNIT_BYTES", UNIT_BYTES.to_string()),
         ("CONTEXT_CONTROL_MAGIC", text(&CONTROL_MAGIC)),
         ("CONTEXT_CONTROL_VERSION", CONTROL_VERSION.to_string()),
         ("CONTEXT_CONTROL_PAGE_BYTES", CONTROL_PAGE_BYTES.to_string()),
+        ("CONTEXT_CONTROL_FILE_BYTES", CONTROL_FILE_BYTES.to_string()),
+        ("CONTEXT_MARK_MAGIC", text(&MARK_MAGIC)),
+        ("CONTEXT_MARK_AT", MARK_AT.to_string()),
+        ("CONTEXT_MARK_BYTES", MARK_BYTES.to_string()),
         ("CONTEXT_VOLUME_MAGIC", text(&VOLUME_MAGIC)),
         ("CONTEXT_VOLUME_VERSION", VOLUME_VERSION.to_string()),
         ("CONTEXT_VOLUME_BYTES", VOLUME_BYTES.to_string()),

@@ -7,16 +7,18 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 use terrane_io::Disk;
 
 use crate::address::{Address, Link, Place};
-use crate::commit::{Branches, Commit, CommitRecord, CommitTable, apply_branches};
+use crate::chunk::FIRST_UNIT;
+use crate::commit::{Branches, Commit, CommitRecord, CommitTable, STATE, apply_branches};
 use crate::context::Context;
-use crate::control::Control;
+use crate::control::{CONTROL, Control};
+use crate::corrupt::Corrupt;
 use crate::error::{Error, Result};
 use crate::frame::{FrameKind, records};
 use crate::hash::Hash;
 use crate::index::{Object, ObjectIndex, key, place};
 use crate::marks::Marks;
 use crate::node::{Child, Env, Node, Shape};
-use crate::pack::{Pack, Tail};
+use crate::pack::{Pack, Reach, Tail};
 use crate::pins::{Pinned, Pins};
 use crate::quick::QuickMap;
 use crate::record::Stored;
@@ -39,6 +41,8 @@ pub(crate) struct View {
     /// The commit made last.
     pub(crate) last: Option<Place>,
     pub(crate) commits: u64,
+    /// Chunks below this one may be gone: a later control record, which is lost, may have said so.
+    pub(crate) first_known: u32,
 }
 
 impl View {
@@ -51,6 +55,7 @@ impl View {
             kept: QuickMap::default(),
             last: control.last,
             commits: control.commits,
+            first_known: control.first,
             control,
         }
     }
@@ -93,8 +98,12 @@ pub(crate) struct Core {
 }
 
 /// Reads what follows a control record: its branches, and the frames behind its tail.
-pub(crate) fn recover(pack: &Pack, view: &mut View) -> Result<Tail> {
+///
+/// # Errors
+/// [`Corrupt`](Error::Corrupt) if they do not, or if the pack is not where the record says; those of [`Pack::follow`].
+pub(crate) fn recover(pack: &Pack, view: &mut View, reach: Reach) -> Result<Tail> {
     let control = view.control;
+    pack.set_store(control.store)?;
     pack.set_first(control.first);
     pack.set_volumes(control.volumes);
     if let Some(table) = control.branches {
@@ -104,7 +113,23 @@ pub(crate) fn recover(pack: &Pack, view: &mut View) -> Result<Tail> {
     if let Some(kept) = control.kept {
         view.kept.extend(table_at(pack, kept)?.commits);
     }
-    follow(pack, view, control.tail, control.chain)
+
+    let tail = follow(pack, view, control.tail, control.chain, reach)?;
+    pack.set_first(control.first.max(view.first_known));
+    let is_shifted = tail.end == control.tail
+        && tail.chunk.file.len()? > tail.end.offset()
+        && !starts_at(pack, &tail);
+    if is_shifted && !reach.stops_at_damage {
+        let what = Corrupt::rule("the pack is where the control record says", 1, 0);
+        return Err(pack.corrupt(tail.end, what));
+    }
+    Ok(tail)
+}
+
+/// Whether what lies before a tail without a frame behind it is where it was written.
+fn starts_at(pack: &Pack, tail: &Tail) -> bool {
+    let is_begun = tail.end.unit == FIRST_UNIT;
+    if is_begun { tail.chunk.head.chain == tail.chain } else { pack.has_state_before(tail) }
 }
 
 /// The table of commits at a place.
@@ -113,21 +138,40 @@ pub(crate) fn table_at(pack: &Pack, at: Place) -> Result<CommitTable> {
 }
 
 /// Brings a view from one tail to the next.
-pub(crate) fn follow(pack: &Pack, view: &mut View, from: Address, chain: u32) -> Result<Tail> {
+pub(crate) fn follow(
+    pack: &Pack,
+    view: &mut View,
+    from: Address,
+    chain: u32,
+    reach: Reach,
+) -> Result<Tail> {
     let control = view.control;
     let empty = control.rules.empty_hash();
-    pack.follow(from, chain, control.store, &mut |kind, at, payload| {
+    pack.follow(from, chain, reach, &mut |kind, at, payload| {
         match kind {
             FrameKind::Objects => {}
-            FrameKind::Commit => {
-                let Some((place, body)) = records(at, payload).last() else { return Ok(()) };
+            FrameKind::Commit | FrameKind::CommitTo => {
+                let (mut commit, mut last) = (None, None);
+                for record in records(at, payload) {
+                    commit = last.replace(record);
+                }
+                let branch = if kind == FrameKind::CommitTo { last } else { None };
+                let Some((place, body)) = branch.and(commit).or(last) else { return Ok(()) };
                 let record = body
                     .and_then(|body| CommitRecord::decode(place.at, empty, body))
                     .map_err(|what| pack.corrupt(place.at, what))?;
                 view.add_commit(record.commit.hash, place);
+                if let Some((place, body)) = branch {
+                    body.and_then(|body| apply_branches(body, &mut view.branches))
+                        .map_err(|what| pack.corrupt(place.at, what))?;
+                }
             }
             FrameKind::Branches => {
                 for (place, body) in records(at, payload) {
+                    if let Ok([STATE, copy @ ..]) = body {
+                        let state = Control::of_copy(&pack.dir().join(CONTROL), copy)?;
+                        view.first_known = view.first_known.max(state.first);
+                    }
                     body.and_then(|body| apply_branches(body, &mut view.branches))
                         .map_err(|what| pack.corrupt(place.at, what))?;
                 }

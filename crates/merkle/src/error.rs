@@ -4,6 +4,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use terrane_io::ErrorKind;
+
 use crate::address::Address;
 use crate::corrupt::Corrupt;
 use crate::hash::Hash;
@@ -25,6 +27,8 @@ pub enum Error {
     Index {
         /// What the index says.
         reason: String,
+        /// What can be done about it.
+        kind: ErrorKind,
     },
     /// Bytes read back are not bytes that this program wrote. Other objects still work; `terrane verify` lists what
     /// is damaged.
@@ -69,6 +73,31 @@ pub enum Error {
     NotAContextStore {
         /// The file.
         path: PathBuf,
+    },
+    /// A chunk, or a part of one, belongs to another store: a misplaced restore, or exchanged mounts. Nothing was changed in it.
+    /// Put the file of this store back.
+    #[error("{} belongs to another store; put the file of this store back", .path.display())]
+    ForeignChunk {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The directory has chunks and no control record, which was lost. Nothing was changed.
+    #[error("{0} has chunks of a context store and no control record; `terrane verify --repair {0}` makes that again", .path.display())]
+    LostControl {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// Commits that were durable are lost, and a repair would have to let go of them. Nothing was changed. Restore a copy, or accept
+    /// the loss.
+    #[error("{0} has lost {commits} commits that were durable, from {at} on; nothing was repaired: restore a copy, or type \
+        `terrane verify --repair --accept-loss {0}`", .path.display())]
+    WouldLose {
+        /// The directory.
+        path: PathBuf,
+        /// How many, as far as that is known.
+        commits: u64,
+        /// Where the first damage is.
+        at: Address,
     },
     /// A file is of a format version that this program does not read. Use the program that wrote it.
     #[error("{}: format version {found}; this program reads {newest}", .path.display())]
@@ -245,12 +274,6 @@ pub enum Error {
     /// A collection was cancelled. What it had not begun to take away is still there.
     #[error("the collection was cancelled")]
     GcCancelled,
-    /// A branch was set to a commit that was to be collected. Nothing was taken away; collect again.
-    #[error("branch {name} was set to a commit that was to be collected; collect again")]
-    BranchMoved {
-        /// The branch.
-        name: String,
-    },
     /// Nothing was written since the last split.
     #[error("nothing was written since the chunk was begun")]
     EmptyChunk,
@@ -356,7 +379,62 @@ pub enum Error {
 }
 
 impl Error {
-    pub(crate) fn index(error: impl std::fmt::Display) -> Self {
-        Self::Index { reason: error.to_string() }
+    /// What a caller can do about the error.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Disk(error) => error.error_kind(),
+            Self::Index { kind, .. } => *kind,
+            Self::Corrupt { .. }
+            | Self::ForeignChunk { .. }
+            | Self::LostControl { .. }
+            | Self::WouldLose { .. }
+            | Self::TruncatedStream { .. }
+            | Self::DamagedStream { .. }
+            | Self::WrongHash { .. }
+            | Self::UnexpectedElement { .. }
+            | Self::RootMismatch { .. }
+            | Self::NotProvided { .. } => ErrorKind::Corrupt,
+            Self::NotFound { .. }
+            | Self::UnknownCommit { .. }
+            | Self::UnknownBranch { .. }
+            | Self::Collected { .. }
+            | Self::DanglingHash { .. }
+            | Self::VolumeMissing { .. }
+            | Self::AbsentVolume { .. }
+            | Self::Absent { .. } => ErrorKind::NotFound,
+            Self::Locked { .. } | Self::GcRunning => ErrorKind::Locked,
+            Self::UnsupportedVersion { .. }
+            | Self::SnapshotVersion { .. }
+            | Self::UnsupportedHashVersion { .. } => ErrorKind::Unsupported,
+            Self::Stream { .. } | Self::Poisoned { .. } | Self::Closed | Self::GcCancelled => {
+                ErrorKind::Environment
+            }
+            _ => ErrorKind::BadInput,
+        }
+    }
+
+    /// The error of an index. What the system refuses is told from damage.
+    pub(crate) fn index(error: Box<dyn std::error::Error + Send + Sync>) -> Self {
+        let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&*error);
+        let mut kind = ErrorKind::Corrupt;
+        while let Some(error) = cause {
+            if let Some(disk) = error.downcast_ref::<terrane_io::Error>() {
+                kind = disk.error_kind();
+                break;
+            }
+            // Engines show an error of the disk as their own, so that only its cause is met.
+            if let Some(system) = error.downcast_ref::<Arc<std::io::Error>>() {
+                kind = terrane_io::Error::Io {
+                    call: "index",
+                    path: PathBuf::new(),
+                    source: Arc::clone(system),
+                }
+                .error_kind();
+                break;
+            }
+            cause = error.source();
+        }
+        Self::Index { reason: error.to_string(), kind }
     }
 }

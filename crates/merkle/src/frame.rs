@@ -32,6 +32,8 @@ pub(crate) enum FrameKind {
     Objects = 1,
     Commit = 2,
     Branches = 3,
+    /// A commit, and a branch whose head it becomes.
+    CommitTo = 4,
 }
 
 /// The head of a frame that is whole.
@@ -40,7 +42,7 @@ pub(crate) struct FrameHead {
     pub(crate) kind: FrameKind,
     /// Length of the payload.
     pub(crate) bytes: usize,
-    chain: u32,
+    pub(crate) chain: u32,
     /// Where the pack was durable up to.
     synced: Address,
     /// Checksum of the payload.
@@ -50,12 +52,13 @@ pub(crate) struct FrameHead {
 }
 
 /// The head of a frame at `at`, whatever it follows; none if it is not whole.
-fn any_head(at: Address, head: &[u8; FRAME_HEAD_BYTES]) -> Option<FrameHead> {
+pub(crate) fn any_head(at: Address, head: &[u8; FRAME_HEAD_BYTES]) -> Option<FrameHead> {
     let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     let kind = match word(8) {
         1 => FrameKind::Objects,
         2 => FrameKind::Commit,
         3 => FrameKind::Branches,
+        4 => FrameKind::CommitTo,
         _ => return None,
     };
     let whole = head.starts_with(&FRAME_MAGIC)
@@ -67,11 +70,7 @@ fn any_head(at: Address, head: &[u8; FRAME_HEAD_BYTES]) -> Option<FrameHead> {
 }
 
 /// The head of a frame at `at` that follows one of `chain`; none if it is not whole.
-pub(crate) fn parse_head(
-    at: Address,
-    head: &[u8; FRAME_HEAD_BYTES],
-    chain: u32,
-) -> Option<FrameHead> {
+fn parse_head(at: Address, head: &[u8; FRAME_HEAD_BYTES], chain: u32) -> Option<FrameHead> {
     any_head(at, head).filter(|frame| frame.chain == chain)
 }
 

@@ -21,6 +21,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard, PoisonError, TryLockError};
 
+use terrane_io::ErrorKind;
+
 use crate::address::{Address, Place, UNIT_BYTES};
 use crate::chunk::{Chunk, Run};
 use crate::commit::{COMMIT, Commit, CommitRecord};
@@ -29,7 +31,7 @@ use crate::core::table_at;
 use crate::corrupt::Corrupt;
 use crate::error::{Error, Result};
 use crate::hash::Hash;
-use crate::index::{INDEX_KEY_BYTES, IndexKey, IndexValue, place};
+use crate::index::{IndexKey, IndexValue, STATE_KEY, place};
 use crate::marks::{Marks, unit_bytes};
 use crate::quick::QuickMap;
 use crate::store::{ControlChange, Store, Writer, lock};
@@ -214,17 +216,28 @@ impl Store {
         }
         // What is committed from here on is in newer chunks than those that are looked at.
         let (first, end) = self.end_chunk()?;
-        let plan = self.plan(retain, end)?;
+        let report = self.collect_before(retain, first, end, pace);
+        lock(&self.held).again = None;
+        *self.marks.write().unwrap_or_else(PoisonError::into_inner) = None;
+        report
+    }
+
+    /// Collects what lies in the chunks from `first` on up to `end`.
+    fn collect_before(
+        &self,
+        retain: &Retain,
+        first: u32,
+        end: u32,
+        pace: &mut dyn FnMut(&GcProgress) -> GcPace,
+    ) -> Result<GcReport> {
+        let mut plan = self.plan(retain, end)?;
         let total_bytes = self.chunk_bytes(first, end)?;
         let progress = GcProgress { phase: GcPhase::Mark, bytes: 0, total_bytes };
         let mut pacer = Pacer { progress, pace, closing: &self.closing };
-        let marked = self.mark(&plan, Marks::new(first, end), end, &mut pacer);
-        let reclaimed = marked.and_then(|marks| {
-            pacer.progress = GcProgress { phase: GcPhase::Reclaim, bytes: 0, total_bytes };
-            self.reclaim(&plan, &marks, first, end, &mut pacer)
-        });
-        *self.marks.write().unwrap_or_else(PoisonError::into_inner) = None;
-        reclaimed
+        let marks = self.mark(&mut plan, Marks::new(first, end), end, &mut pacer)?;
+
+        pacer.progress = GcProgress { phase: GcPhase::Reclaim, bytes: 0, total_bytes };
+        self.reclaim(&plan, &marks, first, end, &mut pacer)
     }
 
     /// Keeps collections out.
@@ -237,7 +250,7 @@ impl Store {
     }
 
     /// Adds a volume, to which collections move what they would take away otherwise, and gives its directory: `archive/volume-`
-    /// and a number in the directory of the store, which may be a mount or a link to another disk, made before. From the first
+    /// and a number in the directory of the store, which may be a mount, made before; a link is refused. From the first
     /// one on the store has an archive: every commit that is there now, or will be, stays readable.
     ///
     /// Cost: two listings, and the writes and syncs of a new directory, its marker and a control record.
@@ -374,7 +387,12 @@ impl Store {
     fn end_chunk(&self) -> Result<(u32, u32)> {
         let mut writer = lock(&self.writer);
         self.check_writable(&writer)?;
-        self.roll(&mut writer)?;
+        match self.roll(&mut writer) {
+            // On a full disk the chunk that is written to is left out, so that room can be made.
+            Err(error) if error.kind() == ErrorKind::NoSpace => self.check_writable(&writer)?,
+            rolled => rolled?,
+        }
+        lock(&self.held).again = Some(Vec::new());
         Ok((self.core.view().control.first, writer.tail.end.chunk))
     }
 
@@ -389,7 +407,7 @@ impl Store {
     /// Marks what is in use, and switches to it.
     fn mark(
         &self,
-        plan: &Plan,
+        plan: &mut Plan,
         mut marks: Marks,
         end: u32,
         pacer: &mut Pacer<'_>,
@@ -414,6 +432,7 @@ impl Store {
         for _ in 0..ROUNDS_MAX {
             let (from, now) = (tail, lock(&self.writer).tail.end);
             self.mark_written(&mut marks, from, now, &mut |_| pacer.add(0))?;
+            self.keep_more(plan, &mut marks, end)?;
             tail = now;
             if from.chunk == now.chunk && unit_bytes(u64::from(now.unit - from.unit)) < LOCKED_BYTES
             {
@@ -428,7 +447,7 @@ impl Store {
         if self.core.view().control.volumes > 0 {
             return Ok(Arc::new(marks));
         }
-        self.check_heads(plan, end)?;
+        self.keep_more(plan, &mut marks, end)?;
         let before = self.hide(plan, &mut marks)?;
         let marks = Arc::new(marks);
         let switched = self.switch(plan, &mut writer, end, &marks);
@@ -439,17 +458,33 @@ impl Store {
         switched.map(|()| marks)
     }
 
-    /// A branch may have been set meanwhile to a commit that is not to be kept. None is set before the switch.
-    fn check_heads(&self, plan: &Plan, end: u32) -> Result<()> {
-        for (name, head) in self.branches() {
-            if !plan.heads.contains(&head)
-                && let Some((place, _)) = self.core.find_commit(&head)?
-                && place.at.chunk < end
-                && !plan.keeps(place)
-            {
-                let name = String::from_utf8_lossy(&name).into_owned();
-                return Err(Error::BranchMoved { name });
+    /// Adds to the plan what must not be lost since it was made: heads of branches, commits that were made again, and those that
+    /// calls under way hold. Under the lock of the writer nothing is added behind it.
+    ///
+    /// Cost: reads what only these commits reach.
+    fn keep_more(&self, plan: &mut Plan, marks: &mut Marks, end: u32) -> Result<()> {
+        if self.core.view().control.volumes > 0 {
+            return Ok(());
+        }
+        let mut wanted: BTreeSet<Hash> =
+            self.branches().into_iter().map(|(_, head)| head).collect();
+        {
+            let mut held = lock(&self.held);
+            wanted.extend(held.counts.keys());
+            wanted.extend(held.again.iter_mut().flat_map(std::mem::take));
+        }
+        for hash in wanted.difference(&plan.heads.clone()) {
+            let Some((place, CommitRecord { root, .. })) = self.core.find_commit(hash)? else {
+                continue;
+            };
+            if place.at.chunk >= end || plan.keeps(place) {
+                continue;
             }
+            marks.mark(place.at);
+            let root = root.map(|root| root.place);
+            marks.mark_all(&self.core.pack, root.into_iter().collect())?;
+            plan.kept.push(Kept { hash: *hash, place, root: root.map(|root| root.at) });
+            plan.collected = plan.collected.saturating_sub(1);
         }
         Ok(())
     }
@@ -574,21 +609,52 @@ impl Store {
             self.or_poison(pack.sync_volumes())?;
         }
         let mut new_first = first;
+        let mut put_off = Vec::new();
         for number in first..end {
-            let chunk = pack.chunk_aside(number)?;
-            let Use { kept, archived, live, garbage } =
-                self.look_through(&chunk, marks, volume.is_some(), pacer)?;
-            report.live_bytes += live;
-            let is_first = live == 0 && new_first == number;
-            if !is_first && (garbage == 0 || garbage * GARBAGE_PARTS < live + garbage) {
-                continue;
+            match self.reclaim_chunk(number, &mut new_first, marks, volume, &mut report, pacer) {
+                // The chunks that go as a whole may make room for it.
+                Err(error) if error.kind() == ErrorKind::NoSpace => put_off.push(number),
+                reclaimed => reclaimed?,
             }
+        }
+        report.freed_bytes += self.chunk_bytes(first, new_first)?;
+        report.removed = u64::from(new_first - first);
+        if !put_off.is_empty() {
+            self.move_first(first, new_first, None)?;
+            for number in put_off {
+                self.reclaim_chunk(number, &mut new_first, marks, volume, &mut report, pacer)?;
+            }
+        }
+
+        if volume.is_none() {
+            self.clean_index(marks, end, pacer)?;
+        }
+        self.move_first(first, new_first, Some(0))?;
+        Ok(report)
+    }
+
+    /// Rewrites a chunk without what is not marked, if that is worth it; or moves the first chunk that is kept behind it.
+    fn reclaim_chunk(
+        &self,
+        number: u32,
+        new_first: &mut u32,
+        marks: &Marks,
+        volume: Option<u16>,
+        report: &mut GcReport,
+        pacer: &mut Pacer<'_>,
+    ) -> Result<()> {
+        let pack = &self.core.pack;
+        let chunk = pack.chunk_aside(number)?;
+        let Use { kept, archived, live, garbage } =
+            self.look_through(&chunk, marks, volume.is_some(), pacer)?;
+        let is_first = live == 0 && *new_first == number;
+        if is_first || garbage > 0 && garbage * GARBAGE_PARTS >= live + garbage {
             if let Some(volume) = volume {
                 report.archived_bytes +=
                     pack.archive(&chunk, &archived, volume, &mut |bytes| pacer.add(bytes))?;
             }
             if is_first {
-                new_first = number + 1;
+                *new_first = number + 1;
             } else {
                 let before = chunk.file.len()?;
                 pack.compact(&chunk, &kept, &mut |bytes| pacer.add(bytes))?;
@@ -597,19 +663,19 @@ impl Store {
                 report.freed_bytes += before.saturating_sub(after);
             }
         }
-        report.freed_bytes += self.chunk_bytes(first, new_first)?;
-        report.removed = u64::from(new_first - first);
-        if volume.is_none() {
-            self.clean_index(marks, end, pacer)?;
-        }
+        report.live_bytes += live;
+        Ok(())
+    }
+
+    /// Says in the control record which chunk is the first that is kept, and whether the collection goes on, and removes the chunks
+    /// before.
+    fn move_first(&self, first: u32, new_first: u32, collecting: Option<u32>) -> Result<()> {
         let mut writer = lock(&self.writer);
         self.check_writable(&writer)?;
-        let change =
-            ControlChange { collecting: Some(0), first: Some(new_first), ..Default::default() };
+        let change = ControlChange { collecting, first: Some(new_first), ..Default::default() };
         self.checkpoint(&mut writer, &change)?;
         drop(writer);
-        pack.remove_before(first, new_first)?;
-        Ok(report)
+        self.core.pack.remove_before(first, new_first)
     }
 
     /// What of a chunk is in use. What is not is to be archived if `archives` says so, but for what a volume has already.
@@ -660,15 +726,15 @@ impl Store {
     /// Takes out of the index what was collected.
     fn clean_index(&self, marks: &Marks, end: u32, pacer: &mut Pacer<'_>) -> Result<()> {
         let Some(index) = &self.core.index else { return Ok(()) };
-        let is_gone = |value: &IndexValue| {
+        let is_gone = |key: &IndexKey, value: &IndexValue| {
             let at = place(*value).at;
-            at.chunk < end && !marks.is_live(at)
+            *key != STATE_KEY && at.chunk < end && !marks.is_live(at)
         };
-        let mut from: IndexKey = [0; INDEX_KEY_BYTES];
+        let mut from = STATE_KEY;
         loop {
             let mut gone: Vec<IndexKey> = Vec::with_capacity(REMOVALS);
             let mut visit = |key: &IndexKey, value: &IndexValue| {
-                if is_gone(value) {
+                if is_gone(key, value) {
                     gone.push(*key);
                 }
                 gone.len() < REMOVALS
@@ -680,7 +746,8 @@ impl Store {
             let writer = lock(&self.writer);
             let mut removed = Vec::with_capacity(gone.len());
             for key in &gone {
-                if index.find(key).map_err(Error::index)?.is_some_and(|value| is_gone(&value)) {
+                if index.find(key).map_err(Error::index)?.is_some_and(|value| is_gone(key, &value))
+                {
                     removed.push(*key);
                 }
             }

@@ -59,14 +59,27 @@ impl Store {
         }
     }
 
+    /// The head of a branch and its context. A head that others move on may be collected before it is checked out: then the new
+    /// one is looked for.
+    fn head_of(&self, branch: &[u8]) -> Result<(Option<Hash>, Context)> {
+        loop {
+            let head = self.branch(branch);
+            match self.context_of(head) {
+                Err(Error::UnknownCommit { .. }) if self.branch(branch) != head => {}
+                context => return Ok((head, context?)),
+            }
+        }
+    }
+
     /// Changes the tree at a path of a branch, which is made if need be: `change` gets what is there and gives what is to be there,
-    /// none for nothing. It may be called several times. Returns the new commit; none if nothing changed.
+    /// none for nothing. It may be called several times. Returns the new commit; none if nothing changed. Collections that run
+    /// beside it take nothing away that it needs.
     ///
-    /// Cost: that of a checkout, a commit and a branch, for each try.
+    /// Cost: that of a checkout and a commit, for each try.
     ///
     /// # Errors
     /// [`TooManyRetries`](Error::TooManyRetries); with [`Merge`](Strategy::Merge) those of [`merge_commit`](Self::merge_commit);
-    /// those of [`commit`](Self::commit) and [`set_branch`](Self::set_branch).
+    /// those of [`commit_to`](Self::commit_to).
     pub fn with_tree<S: AsRef<[u8]>>(
         &self,
         branch: &[u8],
@@ -75,8 +88,7 @@ impl Store {
         mut change: impl FnMut(Option<Tree>) -> Option<Tree>,
     ) -> Result<Option<Hash>> {
         for _ in 0..=write.retries {
-            let head = self.branch(branch);
-            let mut context = self.context_of(head)?;
+            let (head, mut context) = self.head_of(branch)?;
             let before = context.hash();
             context.update_tree(path, &mut change)?;
             if !write.allow_empty && context.hash() == before {
@@ -85,15 +97,17 @@ impl Store {
             if let Some(parents) = &write.parents {
                 context.set_parents(parents.clone());
             }
-            let commit = self.commit(&context, &write.meta)?;
             if let Strategy::Set = write.strategy {
-                self.set_branch(branch, &commit)?;
-                return Ok(Some(commit));
+                return self.commit_to(branch, &context, &write.meta).map(Some);
             }
-            if self.test_and_set_branch(branch, head.as_ref(), Some(&commit))? {
-                return Ok(Some(commit));
+            let commit = self.test_and_commit_to(branch, head.as_ref(), &context, &write.meta)?;
+            if commit.is_some() {
+                return Ok(commit);
             }
             if let Strategy::Merge(merge) = write.strategy {
+                // The commit is no head of a branch until it is merged.
+                let _held = self.hold(self.hash(&context, &write.meta));
+                let commit = self.commit(&context, &write.meta)?;
                 return self.merge_commit(branch, &commit, write, Reach::ALL, merge).map(Some);
             }
         }
@@ -160,12 +174,22 @@ impl Store {
         reach: Reach,
         merge: MergeValues<'_>,
     ) -> Result<Hash> {
+        let _theirs = self.hold(*theirs);
         for _ in 0..=write.retries {
             let head = self.branch(branch);
+            let _ours = head.map(|ours| self.hold(ours));
+            if self.branch(branch) != head {
+                continue;
+            }
             let merged = match head {
-                Some(ours) => self.merge_heads(&ours, theirs, &write.meta, reach, merge)?,
+                Some(ours) => match self.merge_heads(&ours, theirs, &write.meta, reach, merge) {
+                    // A common ancestor was collected meanwhile.
+                    Err(Error::UnknownCommit { hash }) if hash != *theirs => continue,
+                    merged => merged?,
+                },
                 None => *theirs,
             };
+            let _merged = self.hold(merged);
             if self.test_and_set_branch(branch, head.as_ref(), Some(&merged))? {
                 return Ok(merged);
             }

@@ -32,12 +32,14 @@ use crate::reader::StoreReader;
 use crate::record::{
     EntriesBuffers, EntriesWriter, INLINE_BYTES_MAX, Inner, Stored, VALUE, inner_body,
 };
+use crate::reindex::index_dir;
 use crate::rules::{CommitInfo, INODE_DEPTH_MAX, Preimages, Rules, VALUE_BYTES_MAX};
 use crate::snapshot::{
     BasePosition, Bound, CommitElement, Element, Elements, Header, InnerElement, Snapshot,
     StreamReader,
 };
-use crate::store::{IMPORTING, Store, index_dir, lock, take_lock};
+use crate::store::{IMPORTING, Store, enter, lock, take_lock};
+use crate::volumes::NEW_SUFFIX;
 
 /// Elements are written when they take so many bytes.
 const BATCH_BYTES: usize = 1 << 20;
@@ -587,7 +589,7 @@ impl<'a> Importer<'a> {
             let hash = commit.hash;
             if self.store.core.find_commit(&hash)?.is_none() {
                 let (_, place) =
-                    self.store.write_frame(&mut writer, Some(commit), &mut |_| Ok(root))?;
+                    self.store.write_frame(&mut writer, Some((commit, None)), &mut |_| Ok(root))?;
                 if let Some(place) = place {
                     self.store.core.view_mut().add_commit(hash, place);
                 }
@@ -687,6 +689,8 @@ fn new_store(
     fill: impl FnOnce(&Store) -> Result<Snapshot>,
 ) -> Result<(Store, Snapshot)> {
     create_dirs(&*disk, dir)?;
+    let (dir, anchor) = enter(&*disk, dir)?;
+    let dir = dir.as_path();
     let guard = take_lock(&*disk, dir)?;
     let marker = dir.join(IMPORTING);
     if disk.kind(&marker)?.is_some() {
@@ -694,10 +698,10 @@ fn new_store(
     } else if disk.kind(&dir.join(CONTROL))?.is_some() {
         return Err(Error::AlreadyExists { path: dir.to_owned() });
     } else {
-        disk.open(&marker, OpenMode::Truncate, Access::Buffered)?.sync()?;
+        disk.open(&marker, OpenMode::CreateNew, Access::Buffered)?.sync()?;
         disk.sync_dir(dir)?;
     }
-    let store = Store::create_locked(disk, dir, options, guard)?;
+    let store = Store::create_locked(disk, (dir, &anchor), options, guard)?;
     let snapshot = fill(&store)?;
     store.core.disk.remove(&marker)?;
     store.core.disk.sync_dir(dir)?;
@@ -707,7 +711,8 @@ fn new_store(
 /// Removes what an import that did not end has left.
 fn clear(disk: &dyn Disk, dir: &Path, options: &Options) -> Result<()> {
     for entry in disk.list(dir)? {
-        if entry.name.starts_with(CONTROL) || chunk_number(&entry.name).is_some() {
+        let name = entry.name.strip_suffix(NEW_SUFFIX).unwrap_or(&entry.name);
+        if name == CONTROL || chunk_number(name).is_some() {
             disk.remove(&dir.join(&entry.name))?;
         }
     }

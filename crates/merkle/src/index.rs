@@ -45,6 +45,17 @@ pub(crate) fn value(place: Place) -> IndexValue {
     value
 }
 
+/// The key of the entry that says what the index knows: before those of all objects.
+pub(crate) const STATE_KEY: IndexKey = [0; INDEX_KEY_BYTES];
+
+/// The value of [`STATE_KEY`]: how many commits the index knows, and of which store.
+pub(crate) fn state_value(commits: u64, store: u64) -> IndexValue {
+    let mut value = [0; INDEX_VALUE_BYTES];
+    value[..8].copy_from_slice(&commits.to_le_bytes());
+    value[8..].copy_from_slice(&(store as u32).to_le_bytes());
+    value
+}
+
 pub(crate) fn place(value: IndexValue) -> Place {
     let at = value.first_chunk().map_or(0, |at| u64::from_le_bytes(*at));
     let bytes = value.last_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
@@ -105,7 +116,15 @@ pub trait IndexEngine: Send + Sync + Debug {
     /// Those of the map.
     fn open(&self, disk: Arc<dyn Disk>, dir: &Path) -> IndexResult<Box<dyn ObjectIndex>>;
 
-    /// Removes the index in `dir`, if there is one, however damaged it is.
+    /// Opens the index in `dir` for looking at it; none if there is none. What is opened is not written to, and nothing changes on
+    /// the disk but that the reader may hold a lease meanwhile.
+    ///
+    /// # Errors
+    /// Those of the map.
+    fn read(&self, disk: Arc<dyn Disk>, dir: &Path) -> IndexResult<Option<Box<dyn ObjectIndex>>>;
+
+    /// Removes the index in `dir`, if there is one, however damaged it is; of its files only those of the index. After a crash it is
+    /// there or it is gone. No link is followed.
     ///
     /// # Errors
     /// Those of the disk.

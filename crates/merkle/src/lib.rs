@@ -93,6 +93,8 @@ mod watch;
 
 mod core;
 
+mod reindex;
+
 mod store;
 
 mod reader;
@@ -148,7 +150,7 @@ pub use proof::{
 };
 pub use prove::{Target, merkle_tree, produce_tree_proof};
 pub use reader::StoreReader;
-pub use repair::{RepairReport, repair};
+pub use repair::{Loss, Lost, RepairReport, repair};
 pub use rules::{CommitInfo, Rules, Scheme, ocaml_hash};
 pub use snapshot::Snapshot;
 pub use stats::{CommitStats, HASH_BLOCK_BYTES, PreimageSizes, Stats};

@@ -3,9 +3,10 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
-use terrane_io::{Access, Disk, OpenMode};
+use terrane_io::disk::Anchor;
+use terrane_io::{Access, Disk, DiskFile, OpenMode};
 
 use crate::address::{Address, Link, Place, UNIT_BYTES};
 use crate::batch::read_bodies;
@@ -13,6 +14,8 @@ use crate::cache::{Cache, Cached};
 use crate::chunk::{
     CHUNK_HEAD_BYTES, Chunk, ChunkHead, FIRST_UNIT, Run, chunk_number, chunk_path, write_compacted,
 };
+use crate::commit::STATE;
+use crate::control::{CONTROL, ControlFile, STATE_BYTES};
 use crate::corrupt::Corrupt;
 use crate::error::{Error, Result};
 use crate::files::OpenFiles;
@@ -51,6 +54,10 @@ pub(crate) struct Counters {
 pub(crate) struct Pack {
     disk: Arc<dyn Disk>,
     dir: PathBuf,
+    /// Keeps every path below the directory in it, as long as anybody reads.
+    _anchor: Option<Arc<dyn Anchor>>,
+    /// Identity of the store, as its control record says; none before that is read.
+    store: OnceLock<u64>,
     /// Open for writing: chunks are opened such that they can be appended to.
     writable: bool,
     /// How chunks are read that are not written to.
@@ -78,6 +85,22 @@ enum Fetched {
 /// Called with the kind of a frame, and the address and the bytes of its payload.
 type VisitFrame<'a> = dyn FnMut(FrameKind, Address, &[u8]) -> Result<()> + 'a;
 
+/// How far frames are to be followed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reach {
+    /// The pack was durable up to here at least: what is not whole before is damaged.
+    pub(crate) durable: Address,
+    /// Whether the frames before the first damaged one are taken for all, in place of an error.
+    pub(crate) stops_at_damage: bool,
+}
+
+impl Reach {
+    /// Up to an end that must be reached.
+    pub(crate) fn to(durable: Address) -> Self {
+        Self { durable, stops_at_damage: false }
+    }
+}
+
 /// Where the next frame goes.
 #[derive(Debug, Clone)]
 pub(crate) struct Tail {
@@ -91,6 +114,8 @@ impl Pack {
         Self {
             disk,
             dir: dir.to_owned(),
+            _anchor: None,
+            store: OnceLock::new(),
             writable,
             access: Access::Buffered,
             files: OpenFiles::new(OPEN_FILES_MAX),
@@ -103,9 +128,27 @@ impl Pack {
         }
     }
 
+    /// The same with an anchor of its directory.
+    pub(crate) fn anchored(self, anchor: Arc<dyn Anchor>) -> Self {
+        Self { _anchor: Some(anchor), ..self }
+    }
+
     /// The same with another way to read chunks.
     pub(crate) fn with_access(self, access: Access) -> Self {
         Self { access, ..self }
+    }
+
+    /// Has every chunk and part be one of this store from here on.
+    ///
+    /// # Errors
+    /// [`Corrupt`](Error::Corrupt) if the store was known to be another one.
+    pub(crate) fn set_store(&self, store: u64) -> Result<()> {
+        let known = *self.store.get_or_init(|| store);
+        if known != store {
+            let what = Corrupt::rule("identity of the store", known, store);
+            return Err(Error::Corrupt { path: self.dir.join(CONTROL), address: None, what });
+        }
+        Ok(())
     }
 
     pub(crate) fn set_first(&self, first: u32) {
@@ -114,6 +157,11 @@ impl Pack {
 
     pub(crate) fn set_volumes(&self, volumes: u16) {
         self.volumes.store(volumes, Ordering::Release);
+    }
+
+    /// The directory of the store.
+    pub(crate) fn dir(&self) -> &Path {
+        &self.dir
     }
 
     pub(crate) fn cache_bytes(&self) -> usize {
@@ -138,7 +186,8 @@ impl Pack {
     pub(crate) fn part(&self, number: u32, part: Part) -> Result<Arc<Chunk>> {
         self.files.get((number, Some(part)), || {
             let path = part_path(&self.dir, number, part);
-            Chunk::open_at(&*self.disk, &path, number, OpenMode::Read, self.access)
+            let id = (number, self.store.get().copied());
+            Chunk::open(&*self.disk, &path, id, OpenMode::Read, self.access)
         })
     }
 
@@ -196,7 +245,8 @@ impl Pack {
 
     fn open_chunk(&self, number: u32, access: Access) -> Result<Chunk> {
         let mode = if self.writable { OpenMode::ReadWrite } else { OpenMode::Read };
-        Chunk::open(&*self.disk, &self.dir, number, mode, access)
+        let (path, id) = (chunk_path(&self.dir, number), (number, self.store.get().copied()));
+        Chunk::open(&*self.disk, &path, id, mode, access)
     }
 
     /// The tail in a chunk that is open for appending, which goes through the page cache.
@@ -230,7 +280,7 @@ impl Pack {
     pub(crate) fn body(&self, place: Place) -> Result<Vec<u8>> {
         self.counters.reads.fetch_add(1, Ordering::Relaxed);
         self.counters.read_bytes.fetch_add(u64::from(place.bytes), Ordering::Relaxed);
-        let mut gone = Error::Collected { address: place.at };
+        let mut is_lost = false;
         if place.at.chunk >= self.first.load(Ordering::Acquire) {
             match self.chunk(place.at.chunk) {
                 Ok(chunk) => {
@@ -239,9 +289,7 @@ impl Pack {
                     }
                 }
                 Err(error) if !is_absent(&error) => return Err(error),
-                // For a reader, a chunk that is gone was collected since it last looked.
-                Err(error) if self.writable => gone = error,
-                Err(_) => {}
+                Err(_) => is_lost = !self.was_removed(place.at.chunk),
             }
         }
         let archived = self.archived(place.at)?.map(|part| part.read(place)).transpose()?.flatten();
@@ -249,9 +297,22 @@ impl Pack {
             return Ok(body);
         }
         Err(match self.missing_volume()? {
+            _ if is_lost => self.lost(place.at.chunk),
             Some(path) => Error::VolumeMissing { path, address: place.at },
-            None => gone,
+            None => Error::Collected { address: place.at },
         })
+    }
+
+    /// Whether a chunk that is not there was removed by a collection since a reader last looked.
+    fn was_removed(&self, number: u32) -> bool {
+        let control = ControlFile::read(&*self.disk, &self.dir.join(CONTROL));
+        !self.writable && control.is_ok_and(|control| control.newest().first > number)
+    }
+
+    /// The error of a chunk that must be there and is not.
+    pub(crate) fn lost(&self, number: u32) -> Error {
+        let what = Corrupt::rule("a chunk that is in use is there", 1, 0);
+        Error::Corrupt { path: chunk_path(&self.dir, number), address: None, what }
     }
 
     /// A volume that must be there and is not.
@@ -439,44 +500,89 @@ impl Pack {
     }
 
     /// Calls `visit` with each frame from `start` on that is whole: its kind, the address and the bytes of its payload.
-    /// Returns the end of the last one and its chain. What is not whole and not the end is damaged.
+    /// Returns the end of the last one and its chain. What is not whole before the end that is to be reached, or before what a
+    /// later frame says was durable, is damaged; what is not whole behind that is a write that a crash has cut short.
     ///
     /// Cost: one read of what is left of each chunk.
+    ///
+    /// # Errors
+    /// [`Corrupt`](Error::Corrupt) if the frames do not reach that end, [`ForeignChunk`](Error::ForeignChunk),
+    /// [`Disk`](Error::Disk).
     pub(crate) fn follow(
         &self,
         start: Address,
         chain: u32,
-        store: u64,
+        reach: Reach,
         visit: &mut VisitFrame<'_>,
     ) -> Result<Tail> {
-        let mut tail = Tail { chunk: self.chunk(start.chunk)?, end: start, chain };
-        loop {
-            self.follow_chunk(&mut tail, None, visit)?;
-            let next = tail.end.chunk + 1;
-            let path = chunk_path(&self.dir, next);
-            if self.disk.kind(&path)?.is_none() {
-                return Ok(tail);
-            }
-            let Some(chunk) = self.next_chunk(next)? else { return Ok(tail) };
-            let head = chunk.head;
-            if head.store == store && head.before > tail.end.unit {
-                // The writer may have gone on since the chunk was read: it does so before it begins the next one.
-                let before = Address { chunk: tail.end.chunk, unit: head.before };
-                self.follow_chunk(&mut tail, Some(before), visit)?;
-            }
-            if (head.store, head.before, head.chain) == (store, tail.end.unit, tail.chain) {
-                tail.chunk = chunk;
-                tail.end = Address { chunk: next, unit: FIRST_UNIT };
-                continue;
-            }
-            if head.store == store && head.before >= tail.end.unit {
-                let what = frame_damaged(tail.end, u64::from(head.before) * UNIT_BYTES);
-                return Err(self.corrupt(tail.end, what));
-            }
-            // One of another history, which a crash has left.
-            self.files.remove((next, None));
-            return Ok(tail);
+        let chunk = self.chunk(start.chunk).map_err(|error| match error {
+            error if is_absent(&error) => self.lost(start.chunk),
+            error => error,
+        })?;
+        if chunk.runs.is_some() {
+            let what = Corrupt::rule("a chunk with the end of the pack is as it was written", 1, 2);
+            return Err(self.corrupt(start, what));
         }
+        let mut tail = Tail { chunk, end: start, chain };
+        loop {
+            match self.follow_chunk(&mut tail, reach, visit) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(_) if reach.stops_at_damage => return Ok(tail),
+                Err(error) => return Err(error),
+            }
+        }
+
+        let durable = reach.durable;
+        if tail.end < durable && !reach.stops_at_damage {
+            let lost = durable.chunk > tail.end.chunk
+                && self.disk.kind(&chunk_path(&self.dir, tail.end.chunk + 1))?.is_none();
+            if lost {
+                return Err(self.lost(tail.end.chunk + 1));
+            }
+            return Err(self.corrupt(tail.end, frame_damaged(tail.end, durable.offset())));
+        }
+        Ok(tail)
+    }
+
+    /// Goes on to the end of one chunk, and to the beginning of the next one if that follows; whether it does.
+    fn follow_chunk(
+        &self,
+        tail: &mut Tail,
+        reach: Reach,
+        visit: &mut VisitFrame<'_>,
+    ) -> Result<bool> {
+        self.follow_frames(tail, reach.durable, visit)?;
+        let next = tail.end.chunk + 1;
+        if self.disk.kind(&chunk_path(&self.dir, next))?.is_none() {
+            return Ok(false);
+        }
+        let Some(chunk) = self.next_chunk(next)? else { return Ok(false) };
+        let head = chunk.head;
+        if head.before > tail.end.unit {
+            // The writer may have gone on since the chunk was read: it does so before it begins the next one.
+            let before = Address { chunk: tail.end.chunk, unit: head.before };
+            self.follow_frames(tail, before, visit)?;
+        }
+        if (head.before, head.chain) == (tail.end.unit, tail.chain) {
+            tail.chunk = chunk;
+            tail.end = Address { chunk: next, unit: FIRST_UNIT };
+            return Ok(true);
+        }
+        if head.before >= tail.end.unit || chunk.runs.is_some() || self.has_frames(&chunk)? {
+            let what = frame_damaged(tail.end, u64::from(head.before) * UNIT_BYTES);
+            return Err(self.corrupt(tail.end, what));
+        }
+        // It was begun when a write failed, and nothing was written to it.
+        self.files.remove((next, None));
+        Ok(false)
+    }
+
+    /// Whether a chunk has any frame, whole or not, whose head is whole.
+    fn has_frames(&self, chunk: &Chunk) -> Result<bool> {
+        let start = Address { chunk: chunk.head.number, unit: FIRST_UNIT };
+        let (bytes, unreadable) = read_rest(&*chunk.file, start.offset())?;
+        Ok(unreadable.is_some() || newest_synced(start, &bytes).is_some())
     }
 
     /// The chunk of a number that may follow; none if it was being made when the process ended: it has no whole head then, and
@@ -484,26 +590,27 @@ impl Pack {
     fn next_chunk(&self, number: u32) -> Result<Option<Arc<Chunk>>> {
         let error = match self.chunk(number) {
             Ok(chunk) => return Ok(Some(chunk)),
-            Err(Error::Disk(terrane_io::Error::ShortRead { .. })) => return Ok(None),
             Err(error @ (Error::Corrupt { .. } | Error::NotAContextStore { .. })) => error,
             Err(error) => return Err(error),
         };
         let path = chunk_path(&self.dir, number);
         let file = self.disk.open(&path, OpenMode::Read, Access::Buffered)?;
-        let mut bytes = vec![0; file.len()?.saturating_sub(CHUNK_HEAD_BYTES as u64) as usize];
-        file.read_at(&mut bytes, CHUNK_HEAD_BYTES as u64)?;
         // Frames are written when the head is durable.
         let start = Address { chunk: number, unit: FIRST_UNIT };
-        if newest_synced(start, &bytes).is_some() { Err(error) } else { Ok(None) }
+        let (bytes, unreadable) = read_rest(&*file, start.offset())?;
+        let is_begun = unreadable.is_some() || newest_synced(start, &bytes).is_some();
+        if is_begun { Err(error) } else { Ok(None) }
     }
 
     /// Goes on in one chunk, which was durable up to `durable` at least. An object that is damaged there is for who reads it.
-    fn follow_chunk(
+    fn follow_frames(
         &self,
         tail: &mut Tail,
-        durable: Option<Address>,
+        durable: Address,
         visit: &mut VisitFrame<'_>,
     ) -> Result<()> {
+        // Where a later chunk begins tells how far this one was durable: its own last frames need not be looked for.
+        let durable = Some(durable).filter(|durable| durable.chunk == tail.end.chunk);
         let mut stopped_at = None;
         loop {
             let offset = tail.end.offset();
@@ -512,8 +619,7 @@ impl Pack {
                 let what = Corrupt::rule("length of a chunk", offset, len);
                 return Err(self.corrupt(tail.end, what));
             }
-            let mut bytes = vec![0; (len - offset) as usize];
-            tail.chunk.file.read_at(&mut bytes, offset)?;
+            let (bytes, unreadable) = read_rest(&*tail.chunk.file, offset)?;
             let mut rest = bytes.as_slice();
             while let Some(head) = parse(tail.end, rest, tail.chain) {
                 rest = pass(tail, &head, rest, visit)?;
@@ -524,7 +630,8 @@ impl Pack {
             if stopped_at == Some(tail.end) {
                 let synced = newest_synced(tail.end, rest).max(durable);
                 let Some(synced) = synced.filter(|synced| *synced > tail.end) else {
-                    return Ok(());
+                    // What cannot be read may have been durable, and is not to be cut.
+                    return unreadable.map_or(Ok(()), Err);
                 };
                 let damaged = parse_damaged(tail.end, rest, tail.chain)
                     .filter(|head| tail.end.plus(FRAME_HEAD_BYTES + head.bytes) <= synced)
@@ -552,21 +659,34 @@ impl Pack {
         Ok(cut)
     }
 
-    /// The first chunk from `first` on that is there: an older control record may not know which were removed.
-    pub(crate) fn first_present(&self, first: u32, tail: &Tail) -> Result<u32> {
-        for number in first..tail.end.chunk {
+    /// The first chunk from `first` on that is there, or `known`: a later control record, which is lost, has let a collection
+    /// remove those below it. A chunk that is missing from there on is damage.
+    pub(crate) fn first_present(&self, first: u32, known: u32) -> Result<u32> {
+        for number in first..known {
             if self.disk.kind(&chunk_path(&self.dir, number))?.is_some() {
                 return Ok(number);
             }
         }
-        Ok(tail.end.chunk)
+        Ok(first.max(known))
+    }
+
+    /// Whether the copy of the control record that ends at `tail` is whole where it was written. If it is not, the chunk may have
+    /// been shifted.
+    pub(crate) fn has_state_before(&self, tail: &Tail) -> bool {
+        let Some(unit) = tail.end.unit.checked_sub(STATE_BYTES.div_ceil(UNIT_BYTES as u32)) else {
+            return false;
+        };
+        let place = Place { at: Address { unit, ..tail.end }, bytes: STATE_BYTES };
+        matches!(tail.chunk.read(place), Ok(Some(body)) if body.first() == Some(&STATE))
     }
 
     /// Removes what a collection has left behind when it was interrupted: chunks before `first`, and copies that did not take
     /// their places, in volumes too.
     pub(crate) fn remove_strays(&self, first: u32) -> Result<()> {
         for entry in self.disk.list(&self.dir)? {
-            let is_copy = entry.name.ends_with(NEW_SUFFIX);
+            let unfinished = entry.name.strip_suffix(NEW_SUFFIX);
+            let is_copy =
+                unfinished.is_some_and(|name| name == CONTROL || chunk_number(name).is_some());
             if is_copy || chunk_number(&entry.name).is_some_and(|number| number < first) {
                 self.disk.remove(&self.dir.join(&entry.name))?;
             }
@@ -691,6 +811,26 @@ fn is_absent(error: &Error) -> bool {
         if source.kind() == std::io::ErrorKind::NotFound)
 }
 
+/// Bytes that are read at once where a larger read has failed.
+const PIECE_BYTES: usize = 4 << 10;
+
+/// What a file has from an offset on, and the error of the first piece of it that cannot be read: such pieces are zeros.
+fn read_rest(file: &dyn DiskFile, offset: u64) -> Result<(Vec<u8>, Option<Error>)> {
+    let len = file.len()?;
+    let mut bytes = vec![0; len.saturating_sub(offset) as usize];
+    if file.read_at(&mut bytes, offset).is_ok() {
+        return Ok((bytes, None));
+    }
+    let mut unreadable = None;
+    for (number, piece) in bytes.chunks_mut(PIECE_BYTES).enumerate() {
+        if let Err(error) = file.read_at(piece, offset + (number * PIECE_BYTES) as u64) {
+            piece.fill(0);
+            unreadable = unreadable.or(Some(error.into()));
+        }
+    }
+    Ok((bytes, unreadable))
+}
+
 /// Visits a frame at the beginning of `bytes`, and brings the tail behind it; what follows there.
 fn pass<'a>(
     tail: &mut Tail,
@@ -785,6 +925,7 @@ mod tests {
         // Also in a store that is opened.
         let pack = Pack::new(Arc::clone(&pack.disk), Path::new(""), true, 0);
         let pack = pack.with_access(Access::Direct);
+        pack.set_store(1).unwrap();
         let end = Address { chunk: last, unit: FIRST_UNIT };
         let tail = Tail { chunk: pack.chunk(last).unwrap(), end, chain: 0 };
         let tail = pack.to_append(tail).unwrap();

@@ -16,10 +16,10 @@ use crate::core::{Core, View, follow, recover};
 use crate::error::{Error, Result};
 use crate::hash::Hash;
 use crate::node::{Env, Source};
-use crate::pack::{Pack, Tail};
+use crate::pack::{Pack, Reach, Tail};
 use crate::pins::Pinned;
 use crate::rules::Rules;
-use crate::store::{check_whole, read_control};
+use crate::store::{Recovery, check_whole, enter, read_control};
 use crate::watch::{Watches, changes};
 
 /// How often a store is read anew because it changed meanwhile.
@@ -30,20 +30,38 @@ const RETRIES: usize = 10;
 pub struct StoreReader {
     pub(crate) core: Core,
     tail: Mutex<Tail>,
+    recovery: Recovery,
 }
 
 /// The newest state of a store.
-fn read(disk: &dyn Disk, dir: &Path, pack: &Pack) -> Result<(View, Tail)> {
+fn read(disk: &dyn Disk, dir: &Path, pack: &Pack) -> Result<(View, Tail, Recovery)> {
     let mut failed = None;
+    let mut known = None;
     for _ in 0..RETRIES {
-        for control in read_control(disk, dir)? {
-            let mut view = View::new(control);
-            match recover(pack, &mut view) {
-                Ok(tail) => return Ok((view, tail)),
-                Err(error) => failed = Some(error),
+        let file = read_control(disk, dir)?;
+        for (number, control) in file.whole.iter().enumerate() {
+            let mut view = View::new(*control);
+            view.first_known = file.newest().first;
+            match recover(pack, &mut view, Reach::to(file.durable())) {
+                Ok(tail) => {
+                    let recovery = Recovery {
+                        commits: view.commits - control.commits,
+                        fell_back: number > 0,
+                        damaged_copies: file.damaged.len() as u64,
+                        cut_bytes: tail.chunk.file.len()?.saturating_sub(tail.end.offset()),
+                        ..Recovery::default()
+                    };
+                    return Ok((view, tail, recovery));
+                }
+                // What the newer record says is worth more than what comes of the older one.
+                Err(error) if number == 0 => failed = Some(error),
+                Err(_) => {}
             }
         }
-        // A collection has taken files away between two looks.
+        // A collection has taken files away between two looks, or they are damaged.
+        if known.replace(file.newest().sequence) == Some(file.newest().sequence) {
+            break;
+        }
         pack.reopen();
     }
     Err(failed.unwrap_or(Error::NotFound { path: dir.to_owned() }))
@@ -59,9 +77,12 @@ impl StoreReader {
     /// [`NotFound`](Error::NotFound), [`IncompleteImport`](Error::IncompleteImport), [`Corrupt`](Error::Corrupt),
     /// [`Disk`](Error::Disk).
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, cache_bytes: usize) -> Result<Self> {
+        let (dir, anchor) = enter(&*disk, dir)?;
+        let dir = dir.as_path();
         check_whole(&*disk, dir)?;
-        let pack = Arc::new(Pack::new(Arc::clone(&disk), dir, false, cache_bytes));
-        let (view, tail) = read(&*disk, dir, &pack)?;
+        let pack = Pack::new(Arc::clone(&disk), dir, false, cache_bytes).anchored(anchor);
+        let pack = Arc::new(pack);
+        let (view, tail, recovery) = read(&*disk, dir, &pack)?;
         let source: Arc<dyn Source> = Arc::clone(&pack) as _;
         let env = Arc::new(Env { rules: view.control.rules, source: Some(source), proof: false });
         let core = Core {
@@ -76,7 +97,12 @@ impl StoreReader {
             closed: AtomicBool::new(false),
             watches: Watches::default(),
         };
-        Ok(Self { core, tail: Mutex::new(tail) })
+        Ok(Self { core, tail: Mutex::new(tail), recovery })
+    }
+
+    /// What opening has found. Bytes behind the last whole frame may be a commit that a writer is just making.
+    pub fn recovery(&self) -> Recovery {
+        self.recovery
     }
 
     /// Picks up what the writer has made since; says whether there was anything.
@@ -89,22 +115,24 @@ impl StoreReader {
         let Core { disk, dir, pack, .. } = &self.core;
         let mut tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
         let known = self.core.view().control;
-        let newest = read_control(&**disk, dir)?.into_iter().next();
+        let file = read_control(&**disk, dir)?;
+        let newest = file.newest();
         let (end, before) = (tail.end, self.core.view().branches.clone());
         let mut is_followed = false;
-        if newest.is_some_and(|control| control.sequence == known.sequence) {
+        if newest.sequence == known.sequence {
             let mut view = self.core.view().clone();
-            if let Ok(followed) = follow(pack, &mut view, end, tail.chain) {
+            let reach = Reach::to(file.durable());
+            if let Ok(followed) = follow(pack, &mut view, end, tail.chain, reach) {
                 *self.core.view_mut() = view;
                 *tail = followed;
                 is_followed = true;
             }
             // A writer that was killed, and is back, may have cut what was just being read.
-        } else if newest.is_some_and(|control| control.collection() != known.collection()) {
+        } else if newest.collection() != known.collection() {
             pack.reopen();
         }
         if !is_followed {
-            let (view, new_tail) = read(&**disk, dir, pack)?;
+            let (view, new_tail, _) = read(&**disk, dir, pack)?;
             *self.core.view_mut() = view;
             *tail = new_tail;
         }

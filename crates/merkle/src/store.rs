@@ -12,27 +12,31 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
 use std::thread;
 use std::time::Duration;
 
-use terrane_io::disk::{create_dirs, read_file};
+use terrane_io::disk::{Anchor, create_afresh, create_dirs};
 use terrane_io::{Access, Disk, DiskFile, EntryKind, LockGuard, OpenMode};
 
 use crate::address::{Address, Link, Place};
-use crate::chunk::{ChunkHead, FIRST_UNIT};
+use crate::chunk::{CHUNK_HEAD_BYTES, ChunkHead, FIRST_UNIT, chunk_number, chunk_path};
 use crate::commit::{BranchRecord, Commit, CommitRecord, CommitTable, STATE, put_branches};
 use crate::context::Context;
-use crate::control::{CONTROL, CONTROL_PAGE_BYTES, Control, Indexing, is_control};
+use crate::control::{
+    CONTROL, CONTROL_PAGE_BYTES, Control, ControlFile, Indexing, MARK_AT, Mark, STATE_BYTES,
+    encode_file, is_control,
+};
 use crate::core::{Core, View, recover};
 use crate::digest;
 use crate::encode::{Sink, Written};
 use crate::error::{Error, Result};
-use crate::frame::{FRAME_FULL_BYTES, FrameKind, FrameWriter};
+use crate::frame::{FRAME_FULL_BYTES, FRAME_HEAD_BYTES, FrameKind, FrameWriter};
 use crate::hash::Hash;
-use crate::index::{IndexKey, IndexValue, Object, key, place, value};
+use crate::index::{IndexKey, IndexValue, Object, STATE_KEY, key, place, state_value, value};
 use crate::marks::Marks;
 use crate::node::{Child, Env};
 use crate::options::{Durability, Options};
-use crate::pack::{Pack, Tail};
+use crate::pack::{Pack, Reach, Tail};
 use crate::pins::{Pinned, Pins};
 use crate::quick::QuickMap;
+use crate::reindex::open_current;
 use crate::rules::{CommitInfo, Rules};
 use crate::stats::{CommitStats, PreimageSizes, Stats};
 use crate::tree::{Kind, Tree};
@@ -40,8 +44,6 @@ use crate::watch::{HeadChange, Watches};
 
 /// Name of the file that a writer locks.
 const LOCK: &str = "lock";
-/// Name of the directory of the index.
-const INDEX: &str = "index";
 /// Name of the file that is there while a snapshot is imported into a new store.
 pub(crate) const IMPORTING: &str = "importing";
 /// The longest name of a branch, in bytes.
@@ -74,13 +76,56 @@ impl<'a> Meta<'a> {
     }
 }
 
-/// What opening a store has found.
+/// What opening a store has found, dropped and made anew. Nothing that was known to be durable is ever dropped: opening fails then,
+/// and [`repair`](crate::repair()) says what would be lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct Recovery {
-    /// Commits behind the last control record.
+    /// Commits behind the control record, which were read from the end of the pack.
     pub commits: u64,
-    /// Bytes of an unfinished write that were cut.
+    /// Bytes behind the last whole frame: of a write that a crash has cut short, so of no commit that was reported durable. A
+    /// writer has cut them.
     pub cut_bytes: u64,
+    /// The newest control record leads to what is damaged, and the one before it was used, with the frames that follow; no commit
+    /// was lost.
+    pub fell_back: bool,
+    /// Copies of the control record, or its durable mark, that are damaged or cannot be read. A writer has written them anew.
+    pub damaged_copies: u64,
+    /// Entries of an index that was lost or out of date, and was made anew.
+    pub indexed: Option<u64>,
+}
+
+impl Recovery {
+    /// Sentences that say what was found, for who opened the store; none if it was closed properly and is whole.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if self.cut_bytes > 0 {
+            notes.push(format!(
+                "{} bytes of an unfinished write follow the last commit; no durable commit was among them",
+                self.cut_bytes
+            ));
+        }
+        if self.fell_back {
+            notes.push(
+                "the newest control record leads to damage; the one before it was used, and no commit was lost; \
+                 run `terrane verify`"
+                    .to_owned(),
+            );
+        }
+        if self.damaged_copies > 0 {
+            notes.push(format!(
+                "{} of the copies in the file `control` cannot be read; the others were used",
+                self.damaged_copies
+            ));
+        }
+        if let Some(entries) = self.indexed {
+            notes.push(format!(
+                "the index was lost or out of date, and was made anew: {entries} entries"
+            ));
+        }
+        notes
+    }
 }
 
 /// What a collection changes in the control record.
@@ -97,7 +142,6 @@ pub(crate) struct ControlChange {
 #[derive(Debug)]
 pub(crate) struct Writer {
     pub(crate) tail: Tail,
-    control_file: Arc<dyn DiskFile>,
     /// A buffer for the next frame.
     spare: Vec<u8>,
     /// Objects that the index does not have yet, if it is to have them all.
@@ -130,6 +174,50 @@ struct BranchChange {
     is_set: bool,
 }
 
+/// Commits that a collection keeps although it was not asked to.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    /// By how many calls under way each is held.
+    pub(crate) counts: QuickMap<Hash, u32>,
+    /// Those that were made again since a collection that is still looking for what is in use began; none if no collection does.
+    pub(crate) again: Option<Vec<Hash>>,
+}
+
+impl Held {
+    fn make_again(&mut self, hash: Hash) {
+        if let Some(again) = &mut self.again {
+            again.push(hash);
+        }
+    }
+}
+
+/// Holds a commit. See [`Store::hold`].
+#[derive(Debug)]
+pub(crate) struct HeldCommit<'a> {
+    store: &'a Store,
+    hash: Hash,
+}
+
+impl Drop for HeldCommit<'_> {
+    fn drop(&mut self) {
+        let mut held = lock(&self.store.held);
+        let count = held.counts.get_mut(&self.hash).map_or(0, |count| {
+            *count -= 1;
+            *count
+        });
+        if count == 0 {
+            held.counts.remove(&self.hash);
+        }
+    }
+}
+
+fn check_branch_name(name: &[u8]) -> Result<()> {
+    if name.is_empty() || name.len() > BRANCH_BYTES_MAX {
+        return Err(Error::BranchName { bytes: name.len() });
+    }
+    Ok(())
+}
+
 /// How far the pack is durable.
 #[derive(Debug)]
 struct Synced {
@@ -143,11 +231,14 @@ pub struct Store {
     pub(crate) core: Core,
     pub(crate) options: Options,
     recovery: Recovery,
+    /// Its pages are written by who has the writer, its mark by who syncs.
+    control_file: Arc<dyn DiskFile>,
     pub(crate) writer: Mutex<Writer>,
     /// Set when the store is being closed: a collection ends.
     pub(crate) closing: AtomicBool,
     /// Held by a collection.
     pub(crate) collection: Mutex<()>,
+    pub(crate) held: Mutex<Held>,
     /// What a collection has found to be in use, while it takes the rest away.
     pub(crate) marks: RwLock<Option<Arc<Marks>>>,
     /// The end of the last frame that was written, and its file.
@@ -170,9 +261,25 @@ pub(crate) fn take_lock(disk: &dyn Disk, dir: &Path) -> Result<Box<dyn LockGuard
     })
 }
 
-fn new_pack(disk: &Arc<dyn Disk>, dir: &Path, options: &Options) -> Arc<Pack> {
+/// The directory of a store from the root on, so that a change of the working directory changes nothing, and what keeps every
+/// path below it from leading elsewhere.
+pub(crate) fn enter(disk: &dyn Disk, dir: &Path) -> Result<(PathBuf, Arc<dyn Anchor>)> {
+    let dir = disk.absolute(dir)?;
+    match disk.anchor(&dir) {
+        Ok(anchor) => Ok((dir, anchor.into())),
+        Err(error) if error.is_not_found() => Err(Error::NotFound { path: dir }),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn new_pack(
+    disk: &Arc<dyn Disk>,
+    dir: &Path,
+    anchor: &Arc<dyn Anchor>,
+    options: &Options,
+) -> Arc<Pack> {
     let pack = Pack::new(Arc::clone(disk), dir, true, options.cache_bytes);
-    Arc::new(pack.with_access(options.access))
+    Arc::new(pack.with_access(options.access).anchored(Arc::clone(anchor)))
 }
 
 /// Makes the name of the store's directory durable.
@@ -189,10 +296,6 @@ fn put_state(control: &Control, body: &mut Vec<u8>) {
     control.put(body);
 }
 
-pub(crate) fn index_dir(dir: &Path) -> PathBuf {
-    dir.join(INDEX)
-}
-
 /// Refuses a directory whose import did not end.
 pub(crate) fn check_whole(disk: &dyn Disk, dir: &Path) -> Result<()> {
     match disk.kind(&dir.join(IMPORTING))? {
@@ -201,13 +304,59 @@ pub(crate) fn check_whole(disk: &dyn Disk, dir: &Path) -> Result<()> {
     }
 }
 
-/// The control records of a store, the newer one first.
-pub(crate) fn read_control(disk: &dyn Disk, dir: &Path) -> Result<Vec<Control>> {
+/// What the file `control` of a store says.
+///
+/// # Errors
+/// [`NotFound`](Error::NotFound), [`LostControl`](Error::LostControl), those of [`ControlFile::read`].
+pub(crate) fn read_control(disk: &dyn Disk, dir: &Path) -> Result<ControlFile> {
     let path = dir.join(CONTROL);
     if disk.kind(&path)?.is_none() {
-        return Err(Error::NotFound { path: dir.to_owned() });
+        return Err(absent(disk, dir)?);
     }
-    Control::read(&path, &read_file(disk, &path, 2 * CONTROL_PAGE_BYTES as u64)?)
+    ControlFile::read(disk, &path)
+}
+
+/// The error of a directory without a control record.
+fn absent(disk: &dyn Disk, dir: &Path) -> Result<Error> {
+    check_whole(disk, dir)?;
+    let path = dir.to_owned();
+    Ok(if has_pack(disk, dir)? { Error::LostControl { path } } else { Error::NotFound { path } })
+}
+
+/// Whether a directory has more of a pack than what the making of a store leaves when it is interrupted: the first chunk, with
+/// a copy of the control record at most.
+fn has_pack(disk: &dyn Disk, dir: &Path) -> Result<bool> {
+    if disk.kind(dir)? != Some(EntryKind::Directory) {
+        return Ok(false);
+    }
+    let entries = disk.list(dir)?;
+    let mut numbers = entries.iter().filter_map(|entry| chunk_number(&entry.name));
+    match (numbers.next(), numbers.next()) {
+        (None, _) => Ok(false),
+        (Some(0), None) => {
+            let file = disk.open(&chunk_path(dir, 0), OpenMode::Read, Access::Buffered)?;
+            let made =
+                CHUNK_HEAD_BYTES + FRAME_HEAD_BYTES + STATE_BYTES.next_multiple_of(8) as usize;
+            Ok(file.len()? > made as u64)
+        }
+        _ => Ok(true),
+    }
+}
+
+/// Writes the file `control` anew, durably: the record in both pages, under numbers above all that were, and a mark.
+pub(crate) fn write_control(
+    disk: &dyn Disk,
+    dir: &Path,
+    control: &Control,
+    end: Address,
+) -> Result<()> {
+    let staged = dir.join("control.new");
+    let file = create_afresh(disk, &staged, OpenMode::CreateNew, Access::Buffered)?;
+    file.write_at(&encode_file(control, Mark { store: control.store, end }), 0)?;
+    file.sync()?;
+    drop(file);
+    disk.rename(&staged, &dir.join(CONTROL))?;
+    Ok(disk.sync_dir(dir)?)
 }
 
 /// Refuses rules that are not those of the store.
@@ -235,17 +384,24 @@ pub(crate) fn check_rules(dir: &Path, given: &Rules, control: &Control) -> Resul
 /// # Errors
 /// [`Disk`](Error::Disk).
 pub fn is_store(disk: &dyn Disk, dir: &Path) -> Result<bool> {
+    if disk.kind(dir)? != Some(EntryKind::Directory) {
+        return Ok(false);
+    }
+    let (dir, _anchor) = enter(disk, dir)?;
     let path = dir.join(CONTROL);
     if disk.kind(&path)? != Some(EntryKind::File) {
         return Ok(false);
     }
     let file = disk.open(&path, OpenMode::Read, Access::Buffered)?;
-    if file.len()? != 2 * CONTROL_PAGE_BYTES as u64 {
-        return Ok(false);
+    // One page is enough: the other one may be cut off, or unreadable.
+    let mut page = vec![0; CONTROL_PAGE_BYTES];
+    for number in 0..2 {
+        let read = file.read_at(&mut page, number * CONTROL_PAGE_BYTES as u64);
+        if read.is_ok() && is_control(&page) {
+            return Ok(true);
+        }
     }
-    let mut pages = vec![0; 2 * CONTROL_PAGE_BYTES];
-    file.read_at(&mut pages, 0)?;
-    Ok(is_control(&pages))
+    Ok(false)
 }
 
 impl Store {
@@ -259,15 +415,16 @@ impl Store {
     pub fn create(disk: Arc<dyn Disk>, dir: &Path, options: &Options) -> Result<Self> {
         options.check()?;
         create_dirs(&*disk, dir)?;
-        let guard = take_lock(&*disk, dir)?;
-        check_whole(&*disk, dir)?;
-        Self::create_locked(disk, dir, options, guard)
+        let (dir, anchor) = enter(&*disk, dir)?;
+        let guard = take_lock(&*disk, &dir)?;
+        check_whole(&*disk, &dir)?;
+        Self::create_locked(disk, (&dir, &anchor), options, guard)
     }
 
     /// Makes a store in `dir`, whose lock is held.
     pub(crate) fn create_locked(
         disk: Arc<dyn Disk>,
-        dir: &Path,
+        (dir, anchor): (&Path, &Arc<dyn Anchor>),
         options: &Options,
         guard: Box<dyn LockGuard>,
     ) -> Result<Self> {
@@ -277,7 +434,10 @@ impl Store {
         if disk.kind(&dir.join(CONTROL))?.is_some() {
             return Err(Error::AlreadyExists { path: dir.to_owned() });
         }
-        let pack = new_pack(&disk, dir, options);
+        if has_pack(&*disk, dir)? {
+            return Err(Error::LostControl { path: dir.to_owned() });
+        }
+        let pack = new_pack(&disk, dir, anchor, options);
         let chunk =
             pack.create_chunk(ChunkHead { number: 0, store, before: 0, chain, map: None })?;
         chunk.file.allocate(options.chunk_bytes)?;
@@ -306,16 +466,10 @@ impl Store {
         tail.chunk.file.sync()?;
         (control.tail, control.chain) = (tail.end, tail.chain);
         // The name of the file is that of the store: it comes last, and whole.
-        let staged = dir.join("control.new");
-        let file = disk.open(&staged, OpenMode::Truncate, Access::Buffered)?;
-        let mut pages = control.encode();
-        pages.resize(2 * CONTROL_PAGE_BYTES, 0);
-        file.write_at(&pages, 0)?;
-        file.sync()?;
-        drop(file);
         disk.sync_dir(dir)?;
-        disk.rename(&staged, &dir.join(CONTROL))?;
-        disk.sync_dir(dir)?;
+        pack.set_store(store)?;
+        write_control(&*disk, dir, &control, tail.end)?;
+        control.sequence += 1;
         sync_parent(&*disk, dir)?;
         Self::assemble(
             disk,
@@ -329,48 +483,83 @@ impl Store {
         )
     }
 
+    /// Opens the store in `dir` for reading, as [`StoreReader::open`](crate::StoreReader::open) does: nothing is written, also
+    /// where nothing can be.
+    ///
+    /// # Errors
+    /// As [`StoreReader::open`](crate::StoreReader::open).
+    pub fn open_read_only(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        cache_bytes: usize,
+    ) -> Result<crate::StoreReader> {
+        crate::StoreReader::open(disk, dir, cache_bytes)
+    }
+
     /// Opens the store in `dir` for writing. What a crash has left unfinished is cut.
     ///
+    /// Nothing is cut that was durable. The file `control` says up to where that was at least: the control record, and a mark that
+    /// is moved after each sync. The mark needs no sync of its own, so it can be behind after a loss of power, by what the system
+    /// had not yet written back. Then, and under [`Relaxed`](Durability::Relaxed) durability, damage of the last frame alone cannot be
+    /// told from a write that the crash has cut short, and is cut. After the death of the process alone it always can.
+    ///
     /// Cost: reads the control record and the frames behind it: less than two chunks; the objects of these once more if all are
-    /// [indexed](Indexing::Always).
+    /// [indexed](Indexing::Always). An index that is lost is made anew: reads the commits, or everything that is in use.
     ///
     /// # Errors
     /// [`NotFound`](Error::NotFound), [`Locked`](Error::Locked), [`ConfigMismatch`](Error::ConfigMismatch),
-    /// [`IncompleteImport`](Error::IncompleteImport), [`Corrupt`](Error::Corrupt), [`Disk`](Error::Disk),
-    /// [`Index`](Error::Index).
+    /// [`IncompleteImport`](Error::IncompleteImport), [`LostControl`](Error::LostControl), [`Corrupt`](Error::Corrupt) also if the
+    /// pack ends before where it was durable, [`ForeignChunk`](Error::ForeignChunk), [`Disk`](Error::Disk), [`Index`](Error::Index).
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: &Options) -> Result<Self> {
         options.check()?;
+        let (dir, anchor) = enter(&*disk, dir)?;
+        let dir = dir.as_path();
         if disk.kind(&dir.join(CONTROL))?.is_none() {
-            check_whole(&*disk, dir)?;
-            return Err(Error::NotFound { path: dir.to_owned() });
+            return Err(absent(&*disk, dir)?);
         }
         let guard = take_lock(&*disk, dir)?;
         check_whole(&*disk, dir)?;
-        let controls = read_control(&*disk, dir)?;
+        let file = read_control(&*disk, dir)?;
+        let newest = *file.newest();
         let mut failed = None;
-        for mut control in controls {
+        for mut control in file.whole.iter().copied() {
             check_rules(dir, &options.rules, &control)?;
             control.indexing = options.indexing;
-            let pack = new_pack(&disk, dir, options);
+            control.volumes = control.volumes.max(newest.volumes);
+            let pack = new_pack(&disk, dir, &anchor, options);
             let mut view = View::new(control);
-            match recover(&pack, &mut view) {
-                Ok(tail) => {
-                    let tail = pack.to_append(tail)?;
-                    let cut_bytes = pack.cut(&tail)?;
-                    pack.remove_strays(control.first)?;
-                    view.control.first = pack.first_present(control.first, &tail)?;
-                    pack.set_first(view.control.first);
-                    // A process that was killed may have left names, and a chunk, that are not durable yet.
-                    pack.sync_new(&tail.chunk)?;
-                    sync_parent(&*disk, dir)?;
-                    let commits = view.commits - control.commits;
-                    let recovery = Recovery { commits, cut_bytes };
-                    return Self::assemble(disk, dir, options, pack, view, tail, recovery, guard);
+            view.first_known = newest.first;
+            let tail = match recover(&pack, &mut view, Reach::to(file.durable())) {
+                Ok(tail) => pack.to_append(tail)?,
+                // The older record may still have all that it refers to, where it can be read.
+                Err(error @ (Error::Corrupt { .. } | Error::Disk(_))) => {
+                    failed = failed.or(Some(error));
+                    continue;
                 }
-                // The older record may still have all that it refers to.
-                Err(error @ Error::Corrupt { .. }) => failed = failed.or(Some(error)),
                 Err(error) => return Err(error),
+            };
+
+            let cut_bytes = pack.cut(&tail)?;
+            pack.remove_strays(control.first)?;
+            view.control.first = pack.first_present(control.first, view.first_known)?;
+            pack.set_first(view.control.first);
+            // A process that was killed may have left names, and a chunk, that are not durable yet.
+            pack.sync_new(&tail.chunk)?;
+            sync_parent(&*disk, dir)?;
+            let fell_back = failed.is_some();
+            if fell_back || !file.damaged.is_empty() {
+                view.control.sequence = newest.sequence + 1;
+                write_control(&*disk, dir, &view.control, tail.end)?;
+                view.control.sequence += 1;
             }
+            let recovery = Recovery {
+                commits: view.commits - control.commits,
+                cut_bytes,
+                fell_back,
+                damaged_copies: file.damaged.len() as u64,
+                indexed: None,
+            };
+            return Self::assemble(disk, dir, options, pack, view, tail, recovery, guard);
         }
         Err(failed.unwrap_or(Error::NotFound { path: dir.to_owned() }))
     }
@@ -386,28 +575,27 @@ impl Store {
         pack: Arc<Pack>,
         view: View,
         tail: Tail,
-        recovery: Recovery,
+        mut recovery: Recovery,
         guard: Box<dyn LockGuard>,
     ) -> Result<Self> {
         let control_file = disk.open(&dir.join(CONTROL), OpenMode::ReadWrite, Access::Buffered)?;
         // A process that was killed may not have synced the record that was read: commits that it hides must not come back.
         control_file.sync()?;
-        let index = options.index.open(Arc::clone(&disk), &index_dir(dir)).map_err(Error::index)?;
         let source: Arc<dyn crate::node::Source> = Arc::clone(&pack) as _;
         let env = Arc::new(Env { rules: options.rules, source: Some(source), proof: false });
-        let end = view.control.tail;
-        let core = Core {
+        let mut core = Core {
             disk,
             dir: dir.to_owned(),
             pack,
             env,
-            index: Some(index),
+            index: None,
             tables: Mutex::default(),
             view: RwLock::new(view),
             pinned: Pinned::default(),
             closed: AtomicBool::new(false),
             watches: Watches::default(),
         };
+        recovery.indexed = open_current(&mut core, &options.index)?;
         // What lies behind the control record, the index does not have.
         let mut unindexed = QuickMap::default();
         if options.indexing == Indexing::Always {
@@ -415,28 +603,39 @@ impl Store {
                 unindexed.insert(key(object, &link.hash), value(link.place));
             })?;
         }
-        Ok(Self {
+        let store = Self {
             core,
             options: options.clone(),
             recovery,
+            control_file,
             written: Mutex::new(tail.clone()),
+            // Opening has synced the last chunk, and those before it were synced when it was begun.
+            synced: Mutex::new(Synced { end: tail.end, syncing: false }),
             writer: Mutex::new(Writer {
                 tail,
-                control_file,
                 spare: Vec::new(),
                 unindexed,
                 closed: false,
                 lock: Some(guard),
             }),
-            synced: Mutex::new(Synced { end, syncing: false }),
             sync_ended: Condvar::new(),
             poisoned: AtomicBool::new(false),
             counters: Mutex::new(CommitStats::default()),
             preimages: Mutex::default(),
             closing: AtomicBool::new(false),
             collection: Mutex::new(()),
+            held: Mutex::default(),
             marks: RwLock::new(None),
-        })
+        };
+        store.move_mark(store.core.view().control.store, lock(&store.written).end);
+        Ok(store)
+    }
+
+    /// Notes in the file `control` that the pack is durable up to `end`. The mark reaches the disk when the system writes it
+    /// back, or with the next control record.
+    fn move_mark(&self, store: u64, end: Address) {
+        // Without the mark damage of the last frame cannot be told from a torn write, and nothing else is lost.
+        let _ = self.control_file.write_at(&Mark { store, end }.encode(), MARK_AT);
     }
 
     /// What opening has found.
@@ -577,12 +776,57 @@ impl Store {
     /// [`TooDeep`](Error::TooDeep) if such parts make the tree too high; [`CommitTooLarge`](Error::CommitTooLarge);
     /// [`ForeignTree`](Error::ForeignTree) for a tree of another store, while one that belongs to none is copied.
     pub fn commit(&self, context: &Context, meta: &Meta<'_>) -> Result<Hash> {
+        let hash = self.commit_and_set(context, meta, None)?;
+        Ok(hash.expect("only the test of a branch refuses a commit"))
+    }
+
+    /// As [`commit`](Self::commit), and sets the head of a branch to the commit: both or neither, with one sync. No collection comes
+    /// between them.
+    ///
+    /// Cost: that of a commit.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit), and [`BranchName`](Error::BranchName).
+    pub fn commit_to(&self, branch: &[u8], context: &Context, meta: &Meta<'_>) -> Result<Hash> {
+        let hash = self.commit_and_set(context, meta, Some((branch, BranchTest::Any)))?;
+        Ok(hash.expect("any head of the branch will do"))
+    }
+
+    /// As [`commit_to`](Self::commit_to) if the head of the branch is `test` now. If it is not, nothing is written, and the result
+    /// is none.
+    ///
+    /// # Errors
+    /// As [`commit_to`](Self::commit_to).
+    pub fn test_and_commit_to(
+        &self,
+        branch: &[u8],
+        test: Option<&Hash>,
+        context: &Context,
+        meta: &Meta<'_>,
+    ) -> Result<Option<Hash>> {
+        self.commit_and_set(context, meta, Some((branch, BranchTest::Is(test.copied()))))
+    }
+
+    fn commit_and_set(
+        &self,
+        context: &Context,
+        meta: &Meta<'_>,
+        to: Option<(&[u8], BranchTest)>,
+    ) -> Result<Option<Hash>> {
+        if let Some((name, _)) = to {
+            check_branch_name(name)?;
+        }
         let tree = &*self.own_tree(context.tree())?;
         let hashed = self.hash_tree(tree)?;
         let hash = self.commit_hash(&hashed, context.parents(), meta);
         let (end, written) = {
             let mut writer = lock(&self.writer);
             self.check_writable(&writer)?;
+            if let Some((name, BranchTest::Is(test))) = to
+                && self.branch(name) != test
+            {
+                return Ok(None);
+            }
             let mut written = Written::default();
             if self.core.find_commit(&hash)?.is_none() {
                 let commit = Commit {
@@ -593,17 +837,32 @@ impl Store {
                     author: meta.author.to_vec(),
                     message: meta.message.to_vec(),
                 };
-                written = self.write(&mut writer, tree, Some(commit))?;
+                let branch = to.map(|(name, _)| name);
+                written = self.write(&mut writer, tree, Some((commit, branch)))?;
+            } else {
+                lock(&self.held).make_again(hash);
+                if let Some((name, _)) = to {
+                    self.move_branch(&mut writer, name, Some(hash))?;
+                }
             }
             (writer.tail.end, written)
         };
+
         if self.options.durability == Durability::Relaxed {
             self.keep(written);
-            return Ok(hash);
+        } else {
+            self.sync_and_keep(end, written)?;
         }
+        if to.is_some() {
+            self.core.call_watches(end);
+        }
+        Ok(Some(hash))
+    }
+
+    /// Makes the pack durable up to `end`, and meanwhile or before tells the tree and the cache what was written.
+    fn sync_and_keep(&self, end: Address, written: Written<'_>) -> Result<()> {
         let start = self.now();
         if self.options.hash_threads > 1 && written.counts().0 > KEPT_ALONE_MAX {
-            // What was written is told to the tree and the cache while the disk is waited for.
             thread::scope(|scope| {
                 let sync = thread::Builder::new().spawn_scoped(scope, || self.sync_to(end));
                 self.keep(written);
@@ -618,7 +877,13 @@ impl Store {
             self.sync_to(end)?;
         }
         lock(&self.counters).sync_time += self.now().saturating_sub(start);
-        Ok(hash)
+        Ok(())
+    }
+
+    /// Has collections keep a commit until the guard is dropped, if it is there before they take anything away.
+    pub(crate) fn hold(&self, hash: Hash) -> HeldCommit<'_> {
+        *lock(&self.held).counts.entry(hash).or_default() += 1;
+        HeldCommit { store: self, hash }
     }
 
     /// Tells the nodes of a tree where they are, and the cache of their records.
@@ -684,15 +949,16 @@ impl Store {
         Ok(())
     }
 
-    /// Appends a frame with what changed in a tree, and with its commit if there is one; what was written is to be
-    /// [kept](Self::keep).
+    /// Appends a frame with what changed in a tree, with its commit if there is one, and with the branch that is set to the
+    /// commit; what was written is to be [kept](Self::keep).
     fn write<'a>(
         &self,
         writer: &mut Writer,
         tree: &'a Tree,
-        commit: Option<Commit>,
+        commit: Option<(Commit, Option<&[u8]>)>,
     ) -> Result<Written<'a>> {
-        let hash = commit.as_ref().map(|commit| commit.hash);
+        let hash = commit.as_ref().map(|(commit, _)| commit.hash);
+        let branch = commit.as_ref().and_then(|(_, branch)| *branch);
         let start = self.now();
         let written_before = lock(&self.counters).write_time;
         let mut written = Written::default();
@@ -717,35 +983,46 @@ impl Store {
         counters.values += values;
         drop(counters);
         if let (Some(hash), Some(place)) = (hash, place) {
-            self.core.view_mut().add_commit(hash, place);
+            let before = branch.and_then(|name| self.branch(name));
+            let mut view = self.core.view_mut();
+            view.add_commit(hash, place);
+            if let Some(name) = branch.filter(|_| before != Some(hash)) {
+                view.branches.insert(name.to_vec(), hash);
+                drop(view);
+                let change = HeadChange { branch: name.to_vec(), before, after: Some(hash) };
+                self.core.watches.push(writer.tail.end, change);
+            }
         }
         Ok(written)
     }
 
-    /// Appends a frame with what `fill` puts into it, and with a commit of the root that it gives, if there is one. Gives that
-    /// root, and the place of the commit, which is not in the view yet.
+    /// Appends a frame with what `fill` puts into it, with a commit of the root that it gives, if there is one, and with the branch
+    /// that is set to the commit. Gives that root, and the place of the commit, which is not in the view yet, nor is the branch.
     pub(crate) fn write_frame(
         &self,
         writer: &mut Writer,
-        commit: Option<Commit>,
+        commit: Option<(Commit, Option<&[u8]>)>,
         fill: &mut dyn FnMut(&mut dyn Sink) -> Result<Option<Link>>,
     ) -> Result<(Option<Link>, Option<Place>)> {
         self.roll_if_full(writer)?;
         let frame = FrameWriter::reusing(writer.tail.end, std::mem::take(&mut writer.spare));
         let mut sink = StoreSink { store: self, writer, frame };
         let root = fill(&mut sink)?;
-        let kind = if commit.is_some() { FrameKind::Commit } else { FrameKind::Objects };
-        let commit =
-            commit.map(|commit| CommitRecord { commit, root, before: self.core.view().last });
-        let place = match &commit {
-            Some(record) => {
-                // Not through the sink, which may end the frame: the commit is in the last one.
-                let at = sink.frame.next();
-                Some(sink.frame.put(&mut |body| record.put(at, body))?)
+        let (mut kind, mut place) = (FrameKind::Objects, None);
+        // Not through the sink, which may end the frame: the commit is in the last one, and the branch with it.
+        let mut frame = sink.frame;
+        if let Some((commit, branch)) = commit {
+            let head = commit.hash;
+            let record = CommitRecord { commit, root, before: self.core.view().last };
+            let at = frame.next();
+            kind = FrameKind::Commit;
+            place = Some(frame.put(&mut |body| record.put(at, body))?);
+            if let Some(name) = branch {
+                let record = BranchRecord { name: name.to_vec(), head: Some(head) };
+                kind = FrameKind::CommitTo;
+                frame.put(&mut |body| record.put(body))?;
             }
-            None => None,
-        };
-        let frame = sink.frame;
+        }
         self.append(writer, frame, kind)?;
         Ok((root, place))
     }
@@ -789,7 +1066,10 @@ impl Store {
             synced = lock(&self.synced);
             synced.syncing = false;
             match result {
-                Ok(()) => synced.end = synced.end.max(written.end),
+                Ok(()) => {
+                    synced.end = synced.end.max(written.end);
+                    self.move_mark(written.chunk.head.store, written.end);
+                }
                 Err(_) => self.poisoned.store(true, Ordering::Release),
             }
             self.sync_ended.notify_all();
@@ -809,6 +1089,17 @@ impl Store {
 
     /// Makes the pack durable, brings the index up to it, and writes the control record.
     pub(crate) fn checkpoint(&self, writer: &mut Writer, change: &ControlChange) -> Result<()> {
+        self.checkpoint_in(writer, change, false)
+    }
+
+    /// The same; begins the next chunk before the control record is written, if `rolls` says so: the record says then that the
+    /// chunk is there, so that its loss is noticed.
+    fn checkpoint_in(
+        &self,
+        writer: &mut Writer,
+        change: &ControlChange,
+        rolls: bool,
+    ) -> Result<()> {
         let (commits, mut control) = self.write_tables(writer, change)?;
         self.sync_to(writer.tail.end)?;
         let entry = |(hash, place): (Hash, Place)| (key(Object::Commit, &hash), value(place));
@@ -816,18 +1107,27 @@ impl Store {
         entries.extend(writer.unindexed.iter().map(|(key, value)| (*key, *value)));
         entries.sort_unstable_by_key(|entry| entry.0);
         self.index_entries(&entries)?;
+        // Last, and only then does the control record count these commits.
+        self.index_entries(&[(STATE_KEY, state_value(control.commits, control.store))])?;
         writer.unindexed.clear();
+        if rolls {
+            // From here on frames go there, whether or not the record can be written: one of before leads there as well.
+            let tail = self.core.pack.roll(&writer.tail, self.options.chunk_bytes)?;
+            self.or_poison(self.core.pack.sync_new(&tail.chunk))?;
+            *lock(&self.written) = tail.clone();
+            writer.tail = tail;
+        }
         control.sequence += 1;
         control.tail = writer.tail.end;
         control.chain = writer.tail.chain;
-        let written = writer.control_file.write_at(&control.encode(), control.offset());
+        let written = self.control_file.write_at(&control.encode(), control.offset());
         // Whether commits are gone must not be left open while others are made.
         if change.retained.is_some() {
             self.or_poison(written)?;
         } else {
             written?;
         }
-        self.or_poison(writer.control_file.sync())?;
+        self.or_poison(self.control_file.sync())?;
         let mut view = self.core.view_mut();
         view.recent.clear();
         view.indexed = control.tail;
@@ -904,12 +1204,7 @@ impl Store {
 
     /// Ends the chunk, and begins the next one.
     pub(crate) fn roll(&self, writer: &mut Writer) -> Result<()> {
-        self.checkpoint(writer, &ControlChange::default())?;
-        let tail = self.core.pack.roll(&writer.tail, self.options.chunk_bytes)?;
-        self.or_poison(self.core.pack.sync_new(&tail.chunk))?;
-        *lock(&self.written) = tail.clone();
-        writer.tail = tail;
-        Ok(())
+        self.checkpoint_in(writer, &ControlChange::default(), true)
     }
 
     /// The head of a branch, if there is one.
@@ -958,9 +1253,7 @@ impl Store {
         head: Option<Hash>,
         test: BranchTest,
     ) -> Result<BranchChange> {
-        if name.is_empty() || name.len() > BRANCH_BYTES_MAX {
-            return Err(Error::BranchName { bytes: name.len() });
-        }
+        check_branch_name(name)?;
         let (end, before) = {
             let mut writer = lock(&self.writer);
             self.check_writable(&writer)?;
@@ -974,16 +1267,7 @@ impl Store {
                 return Err(Error::UnknownCommit { hash });
             }
             // Who sets what is set already waits for the sync as well: it may be another's that is under way.
-            if head != current {
-                self.roll_if_full(&mut writer)?;
-                let record = BranchRecord { name: name.to_vec(), head };
-                let mut frame = FrameWriter::new(writer.tail.end);
-                frame.put(&mut |body| record.put(body))?;
-                self.append(&mut writer, frame, FrameKind::Branches)?;
-                record.apply(&mut self.core.view_mut().branches);
-                let change = HeadChange { branch: name.to_vec(), before: current, after: head };
-                self.core.watches.push(writer.tail.end, change);
-            }
+            self.move_branch(&mut writer, name, head)?;
             (writer.tail.end, current)
         };
         if self.options.durability == Durability::Durable {
@@ -991,6 +1275,23 @@ impl Store {
         }
         self.core.call_watches(end);
         Ok(BranchChange { before, is_set: true })
+    }
+
+    /// Appends a frame that sets the head of a branch, or removes the branch; none if nothing changes.
+    fn move_branch(&self, writer: &mut Writer, name: &[u8], head: Option<Hash>) -> Result<()> {
+        let before = self.branch(name);
+        if head == before {
+            return Ok(());
+        }
+        self.roll_if_full(writer)?;
+        let record = BranchRecord { name: name.to_vec(), head };
+        let mut frame = FrameWriter::new(writer.tail.end);
+        frame.put(&mut |body| record.put(body))?;
+        self.append(writer, frame, FrameKind::Branches)?;
+        record.apply(&mut self.core.view_mut().branches);
+        let change = HeadChange { branch: name.to_vec(), before, after: head };
+        self.core.watches.push(writer.tail.end, change);
+        Ok(())
     }
 
     /// Where an object is, if the index has it, or will, and it may be referred to.

@@ -345,7 +345,7 @@ impl Store {
     /// of the chain.
     ///
     /// # Errors
-    /// Those of `patch`, [`commit`](Self::commit) and [`set_branch`](Self::set_branch).
+    /// Those of `patch`, and of [`commit_to`](Self::commit_to).
     pub fn commit_genesis(
         &self,
         chain: ChainId,
@@ -357,15 +357,14 @@ impl Store {
         patch(&mut context)?;
         context.set_protocol(protocol)?;
         context.set_test_chain(TestChain::NotRunning)?;
-        let commit = self.commit_tezos(&context, time, "Genesis")?;
-        self.set_head(chain, &commit)?;
-        Ok(commit)
+        let meta = Meta::tezos(time, "Genesis");
+        self.commit_to(&chain.branch(), &context.context, &meta)
     }
 
     /// Commits the first context of a test chain that forks at a block of this level and time, and sets the head of the test chain.
     ///
     /// # Errors
-    /// Those of [`commit`](Self::commit) and [`set_branch`](Self::set_branch).
+    /// As [`commit_to`](Self::commit_to).
     pub fn commit_test_chain_genesis(
         &self,
         context: &TezosContext,
@@ -374,9 +373,8 @@ impl Store {
         time: i64,
     ) -> Result<Hash> {
         let message = format!("Forking testchain at level {level}.");
-        let commit = self.commit_tezos(context, time, &message)?;
-        self.set_head(chain, &commit)?;
-        Ok(commit)
+        let meta = Meta::tezos(time, &message);
+        self.commit_to(&chain.branch(), &context.context, &meta)
     }
 
     /// Removes the head of a test chain; says whether there was one.

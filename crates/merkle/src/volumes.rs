@@ -1,5 +1,5 @@
 //! Volumes: where collections of a store with an archive put what is no longer in use. They are the directories
-//! `archive/volume-` ‖ number in 8 hexadecimal digits of the store, which may be mounts or links to other disks. A volume holds
+//! `archive/volume-` ‖ number in 8 hexadecimal digits of the store, which may be mounts. A volume holds
 //! parts of chunks, in the format of [compacted chunks](crate::chunk): `chunk-` ‖ number of the chunk ‖ `-` ‖ number of the part,
 //! in 8 hexadecimal digits each; and a marker, the file `volume`, which says whose it is.
 //!
@@ -13,9 +13,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use terrane_io::checksum::crc32c;
+use terrane_io::disk::create_afresh;
 use terrane_io::{Access, Disk, DiskFile, EntryKind, OpenMode};
 
-use crate::chunk::chunk_number;
+use crate::chunk::{Chunk, chunk_number};
 use crate::corrupt::Corrupt;
 use crate::error::{Error, Result};
 use crate::quick::QuickMap;
@@ -95,7 +96,7 @@ pub(crate) fn stage_marker(
         Err(error) => return Err(error),
     }
     let staged = new_path(&marker_path(dir, volume));
-    let file = disk.open(&staged, OpenMode::Truncate, Access::Buffered)?;
+    let file = create_afresh(disk, &staged, OpenMode::CreateNew, Access::Buffered)?;
     file.write_at(&encode_marker(volume, store), 0)?;
     Ok((file, staged))
 }
@@ -135,6 +136,44 @@ pub(crate) fn check_marker(disk: &dyn Disk, dir: &Path, volume: u16, store: u64)
     Ok(())
 }
 
+/// Makes the markers again of so many volumes that have parts of this store and no whole marker; how many. A volume without
+/// any part may be on a disk that is away, and is left alone.
+///
+/// Cost: one listing for each volume without a whole marker, and one read for each of its parts.
+pub(crate) fn heal_markers(disk: &dyn Disk, dir: &Path, count: u16, store: u64) -> Result<u64> {
+    let mut healed = 0;
+    for volume in 0..count {
+        match check_marker(disk, dir, volume, store) {
+            Ok(()) | Err(Error::ForeignVolume { .. } | Error::UnsupportedVersion { .. }) => {
+                continue;
+            }
+            Err(_) => {}
+        }
+        if !has_part_of(disk, dir, volume, store) {
+            continue;
+        }
+        let path = marker_path(dir, volume);
+        let staged = new_path(&path);
+        let file = create_afresh(disk, &staged, OpenMode::CreateNew, Access::Buffered)?;
+        file.write_at(&encode_marker(volume, store), 0)?;
+        file.sync()?;
+        disk.rename(&staged, &path)?;
+        disk.sync_dir(&volume_dir(dir, volume))?;
+        healed += 1;
+    }
+    Ok(healed)
+}
+
+/// Whether a volume has a part of this store.
+fn has_part_of(disk: &dyn Disk, dir: &Path, volume: u16, store: u64) -> bool {
+    let Ok(entries) = disk.list(&volume_dir(dir, volume)) else { return false };
+    entries.iter().filter_map(|entry| part_numbers(&entry.name)).any(|(chunk, number)| {
+        let path = part_path(dir, chunk, (volume, number));
+        let id = (chunk, Some(store));
+        Chunk::open(disk, &path, id, OpenMode::Read, Access::Buffered).is_ok()
+    })
+}
+
 fn hexadecimal(digits: &str) -> Option<u32> {
     u32::from_str_radix(digits, 16).ok().filter(|_| digits.len() == 8)
 }
@@ -144,7 +183,7 @@ fn part_numbers(name: &str) -> Option<(u32, u32)> {
     Some((chunk_number(chunk)?, hexadecimal(number)?))
 }
 
-/// The volumes that are there, ascending; a link that leads nowhere is none.
+/// The volumes that are there, ascending.
 ///
 /// Cost: one listing, and one look at each.
 pub(crate) fn volumes(disk: &dyn Disk, dir: &Path) -> Result<Vec<u16>> {
@@ -224,7 +263,8 @@ pub(crate) fn remove_unfinished(disk: &dyn Disk, dir: &Path) -> Result<()> {
     for volume in volumes(disk, dir)? {
         let volume = volume_dir(dir, volume);
         for entry in disk.list(&volume)? {
-            if entry.name.ends_with(NEW_SUFFIX) {
+            let unfinished = entry.name.strip_suffix(NEW_SUFFIX);
+            if unfinished.is_some_and(|name| name == MARKER || part_numbers(name).is_some()) {
                 disk.remove(&volume.join(&entry.name))?;
             }
         }

@@ -235,8 +235,8 @@ impl Table for ContextTable {
 
     fn save(&self, snapshot: &str, label: &str) -> Result<()> {
         let mut context = self.context();
-        let hash = self.store.commit(&context, &Meta::tezos(0, label))?;
-        self.store.set_branch(snapshot.as_bytes(), &hash)?;
+        let meta = Meta::tezos(0, label);
+        let hash = self.store.commit_to(snapshot.as_bytes(), &context, &meta)?;
         // What is in memory can be read again.
         if let Some(committed) = self.store.checkout(&hash)? {
             *context = committed;

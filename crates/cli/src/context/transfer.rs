@@ -12,7 +12,7 @@ use terrane::backends::BtreeIndexes;
 use terrane::context::{Error, Hash, Options, Snapshot, Store, StoreReader};
 use terrane::io::{Disk, RealDisk};
 
-use super::{CACHE_BYTES, CommonArgs, checkout, open, options, store_bytes};
+use super::{CACHE_BYTES, CommonArgs, checkout, open, open_to_write, options, store_bytes};
 use crate::args;
 use crate::exit::Failure;
 use crate::output::{self, bytes};
@@ -252,7 +252,7 @@ impl ImportArgs {
                 let options =
                     Options { import_elements_max: self.elements_max, ..options(&reader) };
                 drop(reader);
-                let store = Store::open(disk, dir, &options)?;
+                let store = open_to_write(disk, dir, &options)?;
                 let imported = store.import(&mut input);
                 let imported = imported.or_else(|error| {
                     store.close()?;

@@ -4,10 +4,9 @@ use std::path::Path;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use terrane::context::Store;
 use terrane::io::RealDisk;
 
-use super::{CommonArgs, open, options, store_bytes};
+use super::{CommonArgs, open, open_to_write, options, store_bytes};
 use crate::exit::Failure;
 use crate::output::{self, bytes};
 use crate::text::table;
@@ -18,14 +17,15 @@ Examples:
     terrane context volume add --store /data/context
     terrane context gc --newest 1000 --store /data/context
   Put the next ones on another disk:
-    ln -s /mnt/cold/context-1 /data/context/archive/volume-00000001
+    mkdir /data/context/archive/volume-00000001
+    mount --bind /mnt/cold/context-1 /data/context/archive/volume-00000001
     terrane context volume add --store /data/context
   terrane context volume list --store /data/context --json
 
 Volumes are the directories `archive/volume-00000000`, `archive/volume-00000001` and so on of
-the store. Any of them may be a mount, or a link to a directory, made before it is added. From
-the first one on no commit is taken away any more, and all volumes must stay where they are.
-Another one is added when something was moved to the last one.";
+the store. Any of them may be a mount, made before it is added; a link is refused. From the first
+one on no commit is taken away any more, and all volumes must stay where they are. Another one is
+added when something was moved to the last one.";
 
 const ADD_EXAMPLES: &str = "\
 Example:
@@ -96,7 +96,7 @@ fn add(common: &CommonArgs, command: &str) -> Result<(), Failure> {
     let reader = open(&common.store)?;
     let options = options(&reader);
     drop(reader);
-    let store = Store::open(RealDisk::auto(), &common.store, &options)?;
+    let store = open_to_write(RealDisk::auto(), &common.store, &options)?;
     let done = store.add_volume();
     let volumes = store.volumes().len();
     let closed = store.close();

@@ -35,6 +35,7 @@ use terrane_bench::replay::octez_trace;
 
 use super::{OutputArgs, check_inputs};
 use crate::args;
+use crate::context;
 use crate::exit::Failure;
 use crate::output;
 use crate::progress::Progress;
@@ -154,6 +155,7 @@ impl IrminTraceArgs {
         };
         let mut progress = Progress::new(self.output.quiet);
         let mut engine = ContextStore::open(&self.store, settings)?;
+        context::note(&self.store, engine.store().recovery());
         let before = Usage::now();
         let replayed = match family {
             Family::Irmin => irmin_trace::replay(input, &mut engine, &options, &mut progress)

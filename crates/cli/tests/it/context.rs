@@ -242,11 +242,13 @@ fn what_collections_take_out_goes_to_volumes_and_every_commit_stays() {
     let marker = 32;
     let first_bytes = archived + marker;
     assert_eq!(inspect()["archive_bytes"], first_bytes);
-    // The next one is elsewhere.
-    let elsewhere = place.path("elsewhere");
-    std::fs::create_dir(&elsewhere).unwrap();
+    // A link is refused by its name; a mount, which looks like a directory, is not.
     let second = archive.join("volume-00000001");
-    std::os::unix::fs::symlink(&elsewhere, &second).unwrap();
+    std::os::unix::fs::symlink(place.path("elsewhere"), &second).unwrap();
+    let message = volume("add").failed(1);
+    assert!(message.contains(text(&second)) && message.contains("symbolic link"), "{message}");
+    std::fs::remove_file(&second).unwrap();
+    std::fs::create_dir(&second).unwrap();
     assert_eq!(volume("add").done()["volumes"], 2);
     let listed = |bytes: Value| json!([{"path": first, "bytes": first_bytes}, {"path": text(&second), "bytes": bytes}]);
     assert_eq!(volume("list").done()["volumes"], listed(json!(marker)));
@@ -254,7 +256,7 @@ fn what_collections_take_out_goes_to_volumes_and_every_commit_stays() {
     assert_eq!(log["commits"].as_array().unwrap().len(), 3);
     let shown = run(&["context", "show", "test_chain"], &place, &["--at", &genesis]).done();
     assert_eq!(shown["value_hex"], "00");
-    std::fs::remove_dir_all(&elsewhere).unwrap();
+    std::fs::remove_dir_all(&second).unwrap();
     assert_eq!(volume("list").done()["volumes"], listed(Value::Null));
     // The commits are in the first one.
     assert_eq!(run(&["context", "show", "test_chain"], &place, &["--at", &genesis]).code, Some(0));

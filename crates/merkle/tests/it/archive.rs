@@ -7,8 +7,8 @@ use std::sync::Arc;
 use terrane_backends::BtreeIndexes;
 use terrane_io::{Disk, SimDisk};
 use terrane_merkle::{
-    CheckOptions, CheckReport, Error, GcPace, Hash, IndexEngine, Indexing, Meta, Options, Retain,
-    Store, StoreReader, check, repair,
+    CheckOptions, CheckReport, Error, GcPace, Hash, IndexEngine, Indexing, Loss, Meta, Options,
+    Retain, Store, StoreReader, check, repair,
 };
 
 use crate::script::{Content, DIR, content_of, create, go, open, options, steps_of};
@@ -348,7 +348,7 @@ fn index_and_control_record_of_an_archive_are_made_again() {
         let shared = bench.shared();
         let engine: Arc<dyn IndexEngine> = Arc::new(BtreeIndexes::new(1 << 20));
         bench.disk.write_raw(Path::new(DIR).join("control"), &[]);
-        let report = repair(&shared, Path::new(DIR), &engine, &mut |_| {}).unwrap();
+        let report = repair(&shared, Path::new(DIR), &engine, Loss::Refused, &mut |_| {}).unwrap();
         assert!(report.control && report.commits == 40, "{report:?}");
         assert_eq!(report.indexed > 1000, indexing == Indexing::Always, "{report:?}");
         assert_eq!(bench.report().problems, []);

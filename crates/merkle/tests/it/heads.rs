@@ -355,3 +355,81 @@ fn watches_are_called_in_order_and_may_change_branches() {
     assert_eq!(head, store.branch(b"copy"));
     assert_eq!(taken(&copies).len(), changes.len());
 }
+
+/// A commit and the branch that it becomes the head of were two writes with a sync each, between which a collection could take the
+/// commit.
+#[test]
+fn a_commit_to_a_branch_is_one_write_and_one_sync() {
+    let (disk, store) = new_store();
+    let mut context = store.empty();
+    context.add(&["a"], *b"1").unwrap();
+    let before = store.stats();
+    let first = store.commit_to(b"main", &context, &Meta::tezos(1, "")).unwrap();
+    let after = store.stats();
+    assert_eq!((after.frames - before.frames, after.syncs - before.syncs), (1, 1));
+    assert_eq!(store.branch(b"main"), Some(first));
+
+    // Refused without a trace if the branch is elsewhere.
+    context.add(&["a"], *b"2").unwrap();
+    let refused = store.test_and_commit_to(b"main", None, &context, &Meta::tezos(2, "")).unwrap();
+    assert_eq!((refused, store.stats().frames), (None, after.frames));
+    let second = store.test_and_commit_to(b"main", Some(&first), &context, &Meta::tezos(2, ""));
+    let second = second.unwrap().unwrap();
+    assert_eq!((store.branch(b"main"), store.newest().count()), (Some(second), 2));
+    // A commit that is there already only moves the branch.
+    assert_eq!(store.commit_to(b"x", &context, &Meta::tezos(2, "")).unwrap(), second);
+    assert_eq!((store.branch(b"x"), store.newest().count()), (Some(second), 2));
+    let bad = store.commit_to(b"", &context, &Meta::tezos(3, ""));
+    assert!(matches!(bad, Err(Error::BranchName { bytes: 0 })), "{bad:?}");
+
+    // Both are found behind the control record.
+    drop((store, context));
+    let options = Options::new(Arc::new(BtreeIndexes::new(1 << 20)));
+    let store = Store::open(disk, Path::new("store"), &options).unwrap();
+    let branches = [(b"main".to_vec(), second), (b"x".to_vec(), second)];
+    assert_eq!((store.branches(), store.newest().count()), (branches.to_vec(), 2));
+}
+
+/// Beside collections that kept the newest commit only, one write in a thousand failed: its commit was collected before its
+/// branch was set.
+#[test]
+fn writes_to_branches_never_fail_beside_collections() {
+    let (_, store) = new_store();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let collections = std::thread::scope(|scope| {
+        let collector = scope.spawn(|| {
+            let mut collections = 0;
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                store.collect(&Retain::newest(1), &mut |_| GcPace::Go).unwrap();
+                collections += 1;
+            }
+            collections
+        });
+        let writers: Vec<_> = (0..2u8)
+            .map(|writer| {
+                let store = &store;
+                scope.spawn(move || {
+                    for number in 0..60u8 {
+                        let meta = Meta::tezos(i64::from(writer) * 1000 + i64::from(number), "");
+                        let strategy = match number % 3 {
+                            0 => Strategy::Set,
+                            1 => Strategy::TestAndSet,
+                            _ => Strategy::Merge(&join),
+                        };
+                        let write = Write { strategy, retries: 1000, ..Write::new(meta) };
+                        let path = [format!("{writer}/{}", number % 7)];
+                        let value = [number; 40];
+                        let change = |_| Some(store.empty().tree().of_value(value));
+                        store.with_tree(&[b'b', number % 2], &path, &write, change).unwrap();
+                    }
+                })
+            })
+            .collect();
+        for writer in writers {
+            writer.join().unwrap();
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        collector.join().unwrap()
+    });
+    assert!(collections > 0);
+}

@@ -27,6 +27,10 @@ mod golden;
 
 mod heads;
 
+mod hostile;
+
+mod losses;
+
 mod memory;
 
 mod model;
