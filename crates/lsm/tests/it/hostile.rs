@@ -272,7 +272,12 @@ fn whatever_stands_in_the_place_of_a_file_is_found_and_named_and_what_is_redunda
                 Ok(report) if report.is_clean() => {
                     let again = check(&mended).unwrap();
                     assert!(again.is_clean(), "{place}: {again:?}");
-                    assert_eq!(read(&mended).unwrap(), expected, "{place}");
+                    match read(&mended) {
+                        Ok(found) => assert_eq!(found, expected, "{place}"),
+                        // No repair makes a lease of what is no file, or of bad sectors.
+                        Err(error) if role == Role::Lock => assert_names(&error, &path, &place),
+                        Err(error) => panic!("{place}: {error:?}"),
+                    }
                 }
                 Ok(report) => assert!(!report.problems.is_empty(), "{place}"),
                 Err(error) => assert_names(&error, &path, &place),
