@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use terrane_io::Disk;
 use terrane_lsm::{
-    CheckpointThread, FilterPolicy, MergePolicy, MergeThread, NamedTable, PAGE_SIZE, Store,
-    StoreOptions, TableConfig, TableName, Update, WriteBuffer,
+    CheckpointThread, FilterPolicy, MergePolicy, MergeThread, NamedTable, PAGE_SIZE,
+    SessionOptions, Store, StoreOptions, TableConfig, TableName, Update, WriteBuffer,
 };
 use terrane_merkle::backend::{
     Counts, Cursor, Database, Durability, Entry, Error, Guarantee, Reader, Receipt, Result, Writer,
@@ -124,7 +124,9 @@ impl LsmOptions {
         };
         let thread =
             if self.background { CheckpointThread::Background } else { CheckpointThread::Caller };
-        let options = StoreOptions::default().create_dir().durability(durability);
+        // The size of a state is that of its rows; a full disk is told to whoever commits.
+        let session = SessionOptions::default().create_dir().reserve_bytes(0);
+        let options = StoreOptions::default().session(session).durability(durability);
         let options = options.checkpoint_thread(thread);
         match self.log_bytes_max {
             Some(bytes) => options.log_bytes_max(bytes),
@@ -139,7 +141,7 @@ pub(crate) fn error(call: &'static str, error: terrane_lsm::Error) -> Error {
     let back_end = NAME;
     match error {
         Lsm::Disk(error) => disk_error(back_end, call, error),
-        Lsm::OutOfSpace { .. } => {
+        Lsm::OutOfSpace { .. } | Lsm::ReserveTooLarge { .. } => {
             let limit = "the disk is full".to_owned();
             Error::StoreFull { back_end, limit, source: Some(error.into()) }
         }

@@ -132,7 +132,7 @@ pub(crate) struct TableArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ReserveArgs {
     /// Keep so much of the disk in reserve for the store, from now on: when the disk is full, entries can still be
-    /// deleted; 0 for none, as a new store has
+    /// deleted; 0 for none. A new store has 1 MiB, or less on a small disk
     #[arg(long, value_name = "SIZE", value_parser = args::reserve)]
     reserve: Option<u64>,
 }

@@ -9,6 +9,10 @@ use terrane_bench::radix_store;
 use terrane_bench::replay::{bitcoin, changes, irmin_trace, octez_trace};
 use terrane_bench::{confine, workload, yardstick};
 
+/// Ways out of a full disk.
+const NO_SPACE: &str = "next, to make room: `terrane table drop`, `terrane snapshot delete`, `terrane version release`, \
+or `terrane del` and then `terrane compact`; a reserve is given up with `--reserve 0`";
+
 /// Why a command failed.
 #[derive(Debug)]
 pub(crate) struct Failure {
@@ -153,7 +157,12 @@ impl From<yardstick::Error> for Failure {
 
 impl From<terrane::Error> for Failure {
     fn from(error: terrane::Error) -> Self {
-        Self::new(Class::from(&error), in_full(&error))
+        let failure = Self::new(Class::from(&error), in_full(&error));
+        match error {
+            terrane::Error::ReserveTooLarge { .. } => failure.with_note("next: --reserve 0"),
+            error if error.is_no_space() => failure.with_note(NO_SPACE),
+            _ => failure,
+        }
     }
 }
 

@@ -13,7 +13,7 @@
 //! | `log`       | a segment of the log, as below                                                |
 //! | `metadata`  | `path`, `format_version`, `created`                                           |
 //! | `reserve`   | `path`, `format_version`, `bytes` (that it is to have), `is_held` (false if they were given up because the disk was full) |
-//! | `snapshot`  | `path`, and what a store says of it; `levels` is a list of `level` (from 1), `merge` (null, or `input_runs`, `input_bytes`, `due_in_flushes`, `drops_tombstones`), `runs`; `write_buffer` and `last_flush`: null or a run; `config`: `merge_policy`, `size_ratio`, `write_buffer_entries` or `write_buffer_bytes` |
+//! | `snapshot`  | `path`, and what a store says of it; `levels` is a list of `level` (from 1), `merge` (null, or `input_runs`, `input_bytes`, `due_in_flushes`, `drops_tombstones`), `runs`; `write_buffer`: list of runs; `last_flush`: null or a run; `config`: `merge_policy`, `size_ratio`, `write_buffer_entries` or `write_buffer_bytes` |
 //! | `run`       | a run                                                                         |
 //! | `page`      | `path`, `page`, `offset_bytes`, `page_kind`, `crc`, and for a key page `entries`: list of `kind`, `key_hex`, `value_bytes`, `value_hex` (as far as it stands in the page), for others `content_hex` |
 //! | `canonical` | `path`, `format_version`, `count` and `digest` (as its end says; `terrane snapshot import` checks them), `bytes` |
@@ -253,7 +253,7 @@ struct Snapshot {
     bytes: u64,
     merge_debt_bytes: u64,
     config: Config,
-    write_buffer: Option<Run>,
+    write_buffer: Vec<Run>,
     last_flush: Option<Run>,
     levels: Vec<LevelRuns>,
 }
@@ -600,7 +600,7 @@ impl Looker {
             bytes: sums.bytes,
             merge_debt_bytes: sums.merge_debt_bytes,
             config: config(&info.config),
-            write_buffer: info.buffer.as_ref().map(|run| self.run(run)).transpose()?,
+            write_buffer: self.runs(&info.buffer)?,
             last_flush: info.flushed.as_ref().map(|run| self.run(run)).transpose()?,
             levels,
         })

@@ -56,6 +56,8 @@ mod tables;
 
 mod backup;
 
+mod compact;
+
 use std::ffi::OsString;
 use std::process::ExitCode;
 
@@ -65,6 +67,7 @@ use mimalloc::MiMalloc;
 
 use crate::backup::Backup;
 use crate::bench::Bench;
+use crate::compact::Compact;
 use crate::context::ContextCommand;
 use crate::entries::{Count, Del, Get, Put, Scan};
 use crate::exit::Failure;
@@ -156,6 +159,9 @@ enum Command {
     /// Copy a whole store, or what is new since an earlier copy, while it is in use
     #[command(after_help = backup::EXAMPLES)]
     Backup(Backup),
+    /// Give back the room that deleted and replaced entries of a store take
+    #[command(after_help = compact::EXAMPLES)]
+    Compact(Compact),
 }
 
 impl Command {
@@ -177,6 +183,7 @@ impl Command {
             Self::Context(context) => context.json(),
             Self::Radix(radix) => radix.json(),
             Self::Backup(backup) => backup.json,
+            Self::Compact(compact) => compact.json,
         }
     }
 
@@ -198,6 +205,7 @@ impl Command {
             Self::Context(context) => context.command(),
             Self::Radix(radix) => radix.command(),
             Self::Backup(_) => "backup",
+            Self::Compact(_) => "compact",
         }
     }
 
@@ -220,6 +228,7 @@ impl Command {
             Self::Context(context) => context.run().map(|()| 0),
             Self::Radix(radix) => radix.run().map(|()| 0),
             Self::Backup(backup) => backup.run(),
+            Self::Compact(compact) => compact.run(),
         }
     }
 }

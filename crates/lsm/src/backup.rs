@@ -1,31 +1,35 @@
 //! Backups: a copy of a whole store in another directory, made while the store is in use, and made newer by
 //! bringing only what is not there yet.
 //!
-//! A backup is a store itself, all tables as of one commit, the retained versions, the snapshots, and no log. It can be
-//! read, inspected and verified; opening it as a store and committing to it makes it a store of its own,
+//! A backup is a store itself, all tables as of one commit, the retained versions, the snapshots, and of the log what
+//! versions need. It can be read, inspected and verified; opening it as a store and committing to it makes it a store of its own,
 //! which no later backup overwrites. (Snapshots that somebody saves in it without a commit go with the next one.)
 //!
-//! **Order.** Runs are copied, every page checked, and synced; then the manifest is written, which moves all tables
-//! to the newer commit at once; then snapshots, one by one. So after a crash at any point the tables are those of the
+//! **Order.** Runs are copied, every page checked, and synced, and so are segments of the log; then the manifest is
+//! written, which moves all tables to the newer commit at once; then snapshots, one by one. So after a crash at any point the tables are those of the
 //! earlier backup or of this one, and each snapshot is whole.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use terrane_io::Disk;
+use terrane_io::{Access, Disk, DiskFile, OpenMode};
 
 use crate::error::{Error, Result};
 use crate::exchange::{Copier, ExportReport, open_target, with_room};
+use crate::log::{LOG, segment_name, segments};
 use crate::manifest::SnapshotMeta;
 use crate::published::Published;
 use crate::run_check::Progress;
-use crate::session_core::SessionCore;
-use crate::snapshot::{self, SnapshotName, WrittenOut};
+use crate::session_core::{SessionCore, TMP_SUFFIX};
+use crate::snapshot::{self, SnapshotName};
 use crate::store_core::damaged;
-use crate::store_manifest::{self, NamedMeta, StoreManifest, VersionMeta};
+use crate::store_manifest::{self, NamedMeta, StoreManifest, VersionBase, VersionMeta};
 use crate::table::Table;
 use crate::trace::event;
+
+/// Bytes of a segment of the log that are copied at once.
+const COPIED_BYTES: usize = 1 << 20;
 
 /// Where a backup is.
 #[derive(Debug, Clone)]
@@ -123,7 +127,7 @@ fn published(source: &Source<'_>, target: &SessionCore) -> Result<Published> {
         None if target.snapshots().names()?.is_empty() => StoreManifest::default(),
         None => return Err(refused("it has snapshots of its own".to_owned())),
     };
-    Ok(Published { manifest, older })
+    Ok(Published::found(manifest, older))
 }
 
 fn renew(
@@ -152,30 +156,38 @@ fn renew(
     };
     for named in &source.manifest.tables {
         let mut meta = named.meta.clone();
-        let mut image = None;
+        let mut images_there = None;
         if let Some(table) = source.changed.get(&named.id) {
             let written = table.write_out_to(target)?;
             meta.clone_from(&written.meta);
-            // It is there already.
-            image = meta.image.take();
+            // They are there already.
+            images_there = Some(std::mem::take(&mut meta.images));
             images.push(written);
         }
         let copied = copier.copy(&meta).map_err(damage)?;
-        let meta = SnapshotMeta { image: image.or(copied.image), ..copied };
+        let meta = SnapshotMeta { images: images_there.unwrap_or(copied.images), ..copied };
         next.tables.push(NamedMeta { meta, ..named.clone() });
     }
-    for version in &source.manifest.versions {
+    for group in source.manifest.groups() {
         let mut tables = Vec::new();
-        for named in &version.tables {
+        for named in &group.base().tables {
             let meta = copier.copy(&named.meta).map_err(damage)?;
             tables.push(NamedMeta { meta, ..named.clone() });
         }
-        next.versions.push(VersionMeta { tables, ..version.clone() });
+        let VersionBase { commit, segment, .. } = **group.base();
+        let base = Arc::new(VersionBase { commit, segment, tables });
+        let moved =
+            |version: &VersionMeta| VersionMeta { base: Arc::clone(&base), ..version.clone() };
+        next.versions.extend(group.0.iter().map(moved));
     }
-    published.publish(target, next)?;
-    let images_bytes = images.iter().map(WrittenOut::image_bytes).sum::<u64>();
-    let image_count = images.iter().filter(|written| written.meta.image.is_some()).count() as u64;
+    let logs = copy_log(source.core, target, &next).map_err(damage)?;
+    let both = published.publish(target, next)?;
+    let images_bytes = images.iter().map(|written| written.image_bytes).sum::<u64>();
+    let image_count = images.iter().map(|written| written.meta.images.len() as u64).sum::<u64>();
     drop(images);
+    if both {
+        remove_log(target, &published.manifest)?;
+    }
     let snapshots = renew_snapshots(source.core, target, &mut copier)?;
     let ExportReport { files_copied, bytes_copied, files_shared, bytes_shared, .. } = copier.report;
     Ok(BackupReport {
@@ -183,11 +195,131 @@ fn renew(
         tables: source.manifest.tables.len() as u64,
         versions: source.manifest.versions.len() as u64,
         snapshots,
-        files_copied: files_copied + image_count,
-        bytes_copied: bytes_copied + images_bytes,
-        files_shared,
-        bytes_shared,
+        files_copied: files_copied + image_count + logs.files_copied,
+        bytes_copied: bytes_copied + images_bytes + logs.bytes_copied,
+        files_shared: files_shared + logs.files_shared,
+        bytes_shared: bytes_shared + logs.bytes_shared,
     })
+}
+
+/// Copies the segments of the log that versions need, unless they are there.
+///
+/// Each is whole under its name. A store that a loss of power has thrown back uses a number again, so only equal bytes
+/// count as the same segment.
+fn copy_log(
+    source: &SessionCore,
+    target: &SessionCore,
+    manifest: &StoreManifest,
+) -> Result<ExportReport> {
+    let mut report = ExportReport::default();
+    let mut numbers = Vec::new();
+    for group in manifest.groups().filter(|group| group.until() > 0) {
+        numbers.extend(group.base().segment..=group.until());
+    }
+    numbers.dedup();
+    if numbers.is_empty() {
+        return Ok(report);
+    }
+
+    let dir = target.dir().join(LOG);
+    if target.disk().kind(&dir)?.is_none() {
+        target.disk().create_dir(&dir)?;
+        target.sync_root()?;
+    }
+    for number in numbers {
+        source.check_open()?;
+        let name = segment_name(number);
+        let open = || {
+            let path = source.dir().join(LOG).join(&name);
+            source.disk().open(&path, OpenMode::Read, Access::Buffered)
+        };
+        let file = source.files().open_files().with_room(open)?;
+        let path = dir.join(&name);
+        let is_there = is_copy_of(file.as_ref(), target, &path)?;
+        if !is_there {
+            copy_segment(file.as_ref(), target, &path)?;
+        }
+        let (files, sum) = if is_there {
+            (&mut report.files_shared, &mut report.bytes_shared)
+        } else {
+            (&mut report.files_copied, &mut report.bytes_copied)
+        };
+        *files += 1;
+        *sum += file.len()?;
+    }
+    target.sync_dir(LOG)?;
+    Ok(report)
+}
+
+/// Whether the file at `path` has the same bytes.
+fn is_copy_of(file: &dyn DiskFile, target: &SessionCore, path: &Path) -> Result<bool> {
+    if target.disk().kind(path)?.is_none() {
+        return Ok(false);
+    }
+    let open = || target.disk().open(path, OpenMode::Read, Access::Buffered);
+    let other = target.files().open_files().with_room(open)?;
+    let len = file.len()?;
+    if other.len()? != len {
+        return Ok(false);
+    }
+    let (mut one, mut copy) = (Vec::new(), Vec::new());
+    for at in (0..len).step_by(COPIED_BYTES) {
+        let bytes = (len - at).min(COPIED_BYTES as u64) as usize;
+        one.resize(bytes, 0);
+        copy.resize(bytes, 0);
+        file.read_at(&mut one, at)?;
+        other.read_at(&mut copy, at)?;
+        if one != copy {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Copies a segment, which is whole when it gets its name.
+fn copy_segment(file: &dyn DiskFile, target: &SessionCore, path: &Path) -> Result<()> {
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(TMP_SUFFIX);
+    let temporary = PathBuf::from(temporary);
+    match target.disk().remove(&temporary) {
+        Err(error) if !error.is_not_found() => return Err(error.into()),
+        _ => {}
+    }
+
+    let copy = || -> Result<()> {
+        let open = || target.disk().open(&temporary, OpenMode::CreateNew, Access::Buffered);
+        let copy = target.files().open_files().with_room(open)?;
+        let len = file.len()?;
+        let mut bytes = Vec::new();
+        for at in (0..len).step_by(COPIED_BYTES) {
+            bytes.resize((len - at).min(COPIED_BYTES as u64) as usize, 0);
+            file.read_at(&mut bytes, at)?;
+            copy.write_at(&bytes, at)?;
+        }
+        target.files().synced(&temporary, copy.sync())?;
+        Ok(target.disk().rename(&temporary, path)?)
+    };
+    copy().inspect_err(|_| {
+        // The first error is the one to report; the next backup removes what is left.
+        if let Err(error) = target.disk().remove(&temporary) {
+            event!(WARN, "cleanup.failed", target.dir(), %error);
+        }
+    })
+}
+
+/// Removes the segments of the log that no version of a backup needs any more.
+fn remove_log(target: &SessionCore, manifest: &StoreManifest) -> Result<()> {
+    let dir = target.dir().join(LOG);
+    if target.disk().kind(&dir)?.is_none() {
+        return Ok(());
+    }
+    let readers = target.leased_segment()?;
+    for number in segments(target.disk(), target.dir())? {
+        if number < readers && !manifest.needs_segment(number) {
+            target.disk().remove(&dir.join(segment_name(number)))?;
+        }
+    }
+    Ok(())
 }
 
 /// Brings the snapshots that are new or others now, and removes those that the store has no more. Returns

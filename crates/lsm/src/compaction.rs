@@ -19,7 +19,7 @@ use crate::store_core::LogRoom;
 use crate::table::Table;
 use crate::trace::event;
 
-/// Pages of work between two looks at the room on the disk, for which an update may wait whose merge is due.
+/// Pages of work between two looks at the session, for which an update may wait whose merge is due.
 const PAGES_AT_ONCE: u64 = 256;
 
 /// A table that is compacted, wherever it is.
@@ -52,7 +52,7 @@ impl Place for &NamedTable {
 }
 
 fn compact(mut place: impl Place, progress: Progress<'_>) -> Result<()> {
-    place.ask(Table::check_room)?;
+    place.ask(Table::check_writable)?;
     for (merging, target) in place.ask(|table| Ok(table.work_ahead()))? {
         advance(&mut place, &merging, target, &mut |_, _| {})?;
     }
@@ -78,7 +78,7 @@ fn advance(
     progress: Progress<'_>,
 ) -> Result<()> {
     while !merging.is_complete() && merging.done() < target {
-        place.ask(Table::check_room)?;
+        place.ask(Table::check_writable)?;
         merging.advance_to((merging.done() + PAGES_AT_ONCE).min(target).min(merging.total()))?;
         progress(merging.done(), merging.total());
     }
@@ -92,10 +92,11 @@ impl Table {
     ///
     /// Cost: that of the next flush of the write buffer; then reads and writes each page once, in large chunks. Memory for
     /// these, and for the filter and the index of the run.
-    /// Until it is done the disk holds the table twice. Held by the test `compaction`.
+    /// Until it is done the disk holds the table twice, without what was deleted. On a full disk that needs as much room as the
+    /// live entries take; where there is less, what was written for it is removed again. Held by the test `compaction`.
     ///
     /// # Errors
-    /// [`Error::Disk`], [`Error::OutOfSpace`] (of a session on its reserve), [`Error::Corrupt`] (damage in a page),
+    /// [`Error::Disk`] (also of a full disk), [`Error::Corrupt`] (damage in a page),
     /// [`Error::ValueTooLarge`] (of upserts that combine to such a value), [`Error::TableTooLarge`], [`Error::Poisoned`],
     /// [`Error::ReadOnly`], [`Error::SessionClosed`]. The content is the same then, too, and nothing is left to be done for the
     /// updates that follow.

@@ -228,6 +228,7 @@ mod tests {
     use terrane_io::{Access, Disk, OpenMode, SimDisk};
 
     use super::*;
+    use crate::reserve::WantedReserve;
 
     /// Condition variables wake up for no reason, and for what has happened before somebody began to wait. Whoever
     /// watched went on to wait without a watch then, and with it everybody who came later, for good.
@@ -235,7 +236,8 @@ mod tests {
     fn whoever_is_woken_for_no_reason_goes_on_watching() {
         let disk: Arc<dyn Disk> = SimDisk::new(1);
         disk.create_dir(Path::new("/session")).unwrap();
-        let core = SessionCore::open(&disk, Path::new("/session"), 1, 4, None).unwrap();
+        let core =
+            SessionCore::open(&disk, Path::new("/session"), 1, 4, WantedReserve::AsItIs).unwrap();
         let path = Path::new("/session/log");
         let file = disk.open(path, OpenMode::CreateNew, Access::Buffered).unwrap();
         let log = LogFile { file, number: 1 };

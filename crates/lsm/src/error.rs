@@ -102,7 +102,8 @@ pub enum Error {
     /// and call again: once the whole reserve is free the session goes on.
     #[error(
         "no space left for {}: its reserve of {reserve_bytes} bytes is in use, and only what makes room goes on; \
-         delete entries, tables or snapshots, or make room on the disk, and try again",
+         delete entries, drop tables, delete snapshots or compact until {reserve_bytes} bytes are free, or open it \
+         with a reserve of 0",
         .path.display()
     )]
     OutOfSpace {
@@ -110,6 +111,19 @@ pub enum Error {
         path: PathBuf,
         /// Bytes of its reserve, which must be free.
         reserve_bytes: u64,
+    },
+    /// The disk has no room for the reserve that a session is to have. Nothing was changed.
+    #[error(
+        "no room for a reserve of {bytes} bytes in {}: {free} bytes are free; ask for less, or for 0",
+        .path.display()
+    )]
+    ReserveTooLarge {
+        /// The directory of the session.
+        path: PathBuf,
+        /// Bytes of the reserve.
+        bytes: u64,
+        /// Bytes that are free, those of the present reserve included.
+        free: u64,
     },
     /// The directory to open a session in is missing.
     #[error("{} does not exist; create the directory first", .path.display())]
@@ -440,6 +454,17 @@ fn hex(digest: &[u8; 32]) -> String {
 }
 
 impl Error {
+    /// Whether the disk is full. What makes room goes on as far as there is room for it: deletions, dropping tables,
+    /// deleting snapshots, [`Store::compact`](crate::Store::compact).
+    #[must_use]
+    pub fn is_no_space(&self) -> bool {
+        match self {
+            Self::Disk(error) => error.is_no_space(),
+            Self::OutOfSpace { .. } | Self::ReserveTooLarge { .. } => true,
+            _ => false,
+        }
+    }
+
     /// What a caller can do about it.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
@@ -457,7 +482,7 @@ impl Error {
             | Self::TableDoesNotExist { .. }
             | Self::VersionDoesNotExist { .. } => ErrorKind::NotFound,
             Self::SessionDirLocked { .. } => ErrorKind::Locked,
-            Self::OutOfSpace { .. } => ErrorKind::NoSpace,
+            Self::OutOfSpace { .. } | Self::ReserveTooLarge { .. } => ErrorKind::NoSpace,
             Self::ReadOnly { .. } => ErrorKind::ReadOnly,
             Self::UnknownVersion { .. } => ErrorKind::Unsupported,
             Self::Poisoned { .. }

@@ -25,12 +25,13 @@ use crate::blob::Blob;
 use crate::corrupt::Corrupt;
 use crate::entry::{EntryRef, Kind, key_hash};
 use crate::error::{Error, Result};
-use crate::files::{FileHandle, FileSet};
+use crate::files::{FileHandle, FileSet, RunRef};
 use crate::filter::FilterAllocation;
 use crate::index::IndexKind;
-use crate::manifest::{RunRef, SnapshotMeta};
+use crate::manifest::SnapshotMeta;
 use crate::open_files::{OPEN_FILES_DEFAULT, OpenFiles};
 use crate::page::{PAGE_SIZE, PageKind, Place, check_crc, decode_payload};
+use crate::reserve::WantedReserve;
 use crate::run::{Run, RunMeta, read_meta};
 use crate::run_builder::{RunBuilder, RunPlan};
 use crate::run_check::{
@@ -149,7 +150,7 @@ pub(crate) fn open_target(disk: &Arc<dyn Disk>, dir: &Path, salt: u64) -> Result
         Some(_) => return foreign(),
     }
     make_dir(disk.as_ref(), dir)?;
-    SessionCore::open(disk, dir, salt, OPEN_FILES_DEFAULT, None)
+    SessionCore::open(disk, dir, salt, OPEN_FILES_DEFAULT, WantedReserve::AsItIs)
 }
 
 /// Imports a snapshot.

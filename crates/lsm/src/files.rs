@@ -43,6 +43,15 @@ pub(crate) struct Partial {
     pub(crate) work: u64,
 }
 
+/// A run that a snapshot refers to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RunRef {
+    pub(crate) number: u64,
+    pub(crate) identity: u64,
+    /// Its data pages; what follows them may be rebuilt.
+    pub(crate) data_pages: u32,
+}
+
 /// What a run's files are known to hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Content {
@@ -276,6 +285,17 @@ impl FileSet {
     pub(crate) fn attach(self: &Arc<Self>, number: u64) -> FileHandle {
         lock(&self.state).usage.entry(number).or_default().handles += 1;
         FileHandle { set: Arc::clone(self), number, is_writer: false }
+    }
+
+    /// A handle on the file of a whole run, if a handle or a pin keeps it.
+    pub(crate) fn attach_if_there(self: &Arc<Self>, number: u64) -> Option<FileHandle> {
+        let mut state = lock(&self.state);
+        let usage = state.usage.get_mut(&number)?;
+        if usage.content != Content::Whole || usage.handles + usage.pins == 0 {
+            return None;
+        }
+        usage.handles += 1;
+        Some(FileHandle { set: Arc::clone(self), number, is_writer: false })
     }
 
     /// Notes that the file of a run is whole.

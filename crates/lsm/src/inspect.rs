@@ -17,7 +17,7 @@ use crate::config::TableConfig;
 use crate::corrupt::Corrupt;
 use crate::entry::{KEY_BYTES_MAX, Kind, VALUE_BYTES_MAX};
 use crate::error::{Error, Result};
-use crate::files::{RUN_NUMBER_MAX, blobs_number, file_name, file_number};
+use crate::files::{RUN_NUMBER_MAX, RunRef, blobs_number, file_name, file_number};
 use crate::lease::{LEASE_MAGIC, LEASE_OFFSET, LEASE_VERSION, LEASES_MAX};
 use crate::levels::TICKS_PER_FLUSH;
 use crate::log::{
@@ -26,8 +26,8 @@ use crate::log::{
 };
 use crate::manifest::SNAPSHOT_NAME_LEN_MAX;
 use crate::manifest::{
-    IncomingRef, MANIFEST_BYTES_MAX, Refused, RunRef, SESSION_MAGIC, SESSION_VERSION,
-    SNAPSHOT_MAGIC, SNAPSHOT_VERSION, SessionMeta, SnapshotMeta, UnionRef,
+    IncomingRef, MANIFEST_BYTES_MAX, Refused, SESSION_MAGIC, SESSION_VERSION, SNAPSHOT_MAGIC,
+    SNAPSHOT_VERSION, SessionMeta, SnapshotMeta, UnionRef,
 };
 use crate::page::{HEADER_SIZE, PAGE_SIZE, PAYLOAD_SIZE, PageKind, PageLayout, Place, check};
 use crate::reserve::{
@@ -224,8 +224,8 @@ pub struct SnapshotInfo {
     pub created_ns: u64,
     /// The table's configuration.
     pub config: TableConfig,
-    /// The write buffer's image.
-    pub buffer: Option<RunInfo>,
+    /// Images of the write buffer, oldest first: runs that neighbouring snapshots may share.
+    pub buffer: Vec<RunInfo>,
     /// The last flush, if it is not in the levels yet.
     pub flushed: Option<RunInfo>,
     /// Level 1 first.
@@ -670,7 +670,7 @@ fn shape(
         label: meta.label.clone(),
         created_ns: meta.created_ns,
         config: meta.config.clone(),
-        buffer: meta.image.as_ref().map(open).transpose()?,
+        buffer: meta.images.iter().map(open).collect::<Result<_>>()?,
         flushed: meta.flushed.as_ref().map(open).transpose()?,
         levels,
         union: meta.union.iter().flat_map(UnionRef::runs).map(open).collect::<Result<_>>()?,

@@ -616,6 +616,7 @@ pub(crate) struct LogEnd {
     /// Where the next record goes.
     end: u64,
     size: u64,
+    is_found: bool,
 }
 
 /// What a segment is made of.
@@ -682,7 +683,7 @@ impl LogDir {
         files.with_space(|| file.write_at(&bytes, 0))?;
         let files = Arc::clone(files);
         let log = LogFile { file, number: header.number };
-        Ok(LogEnd { files, log, end: SEGMENT_HEADER_SIZE, size })
+        Ok(LogEnd { files, log, end: SEGMENT_HEADER_SIZE, size, is_found: false })
     }
 
     /// Gives a segment a size; where there is no room for that, one that is smaller and no smaller than `needed`. Returns it.
@@ -709,6 +710,23 @@ impl LogDir {
 }
 
 impl LogEnd {
+    /// The end of a log that another process has written, whose records end at byte `end`. It has room for none, so the
+    /// next record goes to another segment.
+    pub(crate) fn found(
+        files: &Arc<OpenFiles>,
+        file: Arc<dyn DiskFile>,
+        number: u64,
+        end: u64,
+    ) -> Self {
+        let log = LogFile { file, number };
+        Self { files: Arc::clone(files), log, end, size: end, is_found: true }
+    }
+
+    /// Whether another process has written it.
+    pub(crate) fn is_found(&self) -> bool {
+        self.is_found
+    }
+
     /// Whether a record of so many bytes fits.
     pub(crate) fn has_room(&self, bytes: usize) -> bool {
         self.size - self.end >= bytes as u64
@@ -724,14 +742,19 @@ impl LogEnd {
         Ok(())
     }
 
-    /// Whether it has no record.
+    /// Where its records end.
+    pub(crate) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Whether it has no record, and this process has made it.
     pub(crate) fn is_empty(&self) -> bool {
-        self.end == SEGMENT_HEADER_SIZE
+        self.end == SEGMENT_HEADER_SIZE && !self.is_found
     }
 
     /// Whether it is as small as may be.
     pub(crate) fn is_least(&self) -> bool {
-        self.size <= SEGMENT_BYTES_MIN
+        self.size <= SEGMENT_BYTES_MIN && !self.is_found
     }
 
     /// Notes that the next segment is there, and that `last` is the last commit in this one.

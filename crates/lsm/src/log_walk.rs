@@ -65,6 +65,11 @@ impl LogWalk {
         self.scan.header.number
     }
 
+    /// Where in that segment it is.
+    pub(crate) fn position(&self) -> u64 {
+        self.scan.position()
+    }
+
     /// Bytes of the segments up to that place.
     pub(crate) fn bytes(&self) -> u64 {
         self.passed_bytes + self.scan.position()

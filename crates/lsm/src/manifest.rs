@@ -8,7 +8,7 @@ use terrane_io::bytes::{Overrun, Reader, Writer};
 use terrane_io::checksum::crc32c;
 
 use crate::config::{LEVELS_MAX, TableConfig};
-use crate::files::{Partial, RUN_NUMBER_MAX};
+use crate::files::{Partial, RUN_NUMBER_MAX, RunRef};
 use crate::filter::FilterAllocation;
 use crate::page::PAYLOAD_SIZE;
 use crate::run::{Purpose, RUN_PAGES_MAX};
@@ -25,7 +25,7 @@ pub(crate) const SESSION_VERSION: u32 = 1;
 pub(crate) const SNAPSHOT_MAGIC: [u8; 8] = *b"TerraSnp";
 
 /// Newest version of snapshots.
-pub(crate) const SNAPSHOT_VERSION: u32 = 3;
+pub(crate) const SNAPSHOT_VERSION: u32 = 4;
 
 /// Largest metadata file that is read, in bytes.
 pub(crate) const MANIFEST_BYTES_MAX: u64 = 64 << 20;
@@ -117,15 +117,6 @@ impl SessionMeta {
     }
 }
 
-/// A run that a snapshot refers to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct RunRef {
-    pub(crate) number: u64,
-    pub(crate) identity: u64,
-    /// Its data pages; what follows them may be rebuilt.
-    pub(crate) data_pages: u32,
-}
-
 /// A merge that a snapshot found under way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MergeRef {
@@ -176,7 +167,8 @@ pub(crate) struct SnapshotMeta {
     pub(crate) config: TableConfig,
     pub(crate) flushes: u64,
     pub(crate) now: u64,
-    pub(crate) image: Option<RunRef>,
+    /// Images of the segments of the write buffer, oldest first.
+    pub(crate) images: Vec<RunRef>,
     pub(crate) flushed: Option<RunRef>,
     pub(crate) levels: Vec<LevelRef>,
     pub(crate) union: Option<UnionRef>,
@@ -341,25 +333,25 @@ impl SnapshotMeta {
     pub(crate) fn runs(&self) -> impl Iterator<Item = &RunRef> {
         let levels = self.levels.iter().flat_map(LevelRef::runs);
         let union = self.union.iter().flat_map(UnionRef::runs);
-        self.image.iter().chain(&self.flushed).chain(levels).chain(union)
+        self.images.iter().chain(&self.flushed).chain(levels).chain(union)
     }
 
     /// The same, to be replaced.
     pub(crate) fn runs_mut(&mut self) -> impl Iterator<Item = &mut RunRef> {
         let levels = self.levels.iter_mut().flat_map(LevelRef::runs_mut);
         let union = self.union.iter_mut().flat_map(UnionRef::runs_mut);
-        self.image.iter_mut().chain(&mut self.flushed).chain(levels).chain(union)
+        self.images.iter_mut().chain(&mut self.flushed).chain(levels).chain(union)
     }
 
-    /// All of them with their level, counted from 1; `None` for the write buffer's image.
+    /// All of them with their level, counted from 1; `None` for images of the write buffer.
     pub(crate) fn leveled_runs(&self) -> impl Iterator<Item = (&RunRef, Option<u32>)> {
-        let image = self.image.iter().map(|run| (run, None));
+        let images = self.images.iter().map(|run| (run, None));
         let flushed = self.flushed.iter().map(|run| (run, Some(1)));
         let levels = (1..).zip(&self.levels);
         let levels = levels.flat_map(|(at, level)| level.runs().map(move |run| (run, Some(at))));
         let last = self.levels.len().max(1) as u32;
         let union = self.union.iter().flat_map(UnionRef::runs).map(move |run| (run, Some(last)));
-        image.chain(flushed).chain(levels).chain(union)
+        images.chain(flushed).chain(levels).chain(union)
     }
 
     /// The purpose of a run on such a level, and how its filter is made if it has one.
@@ -376,7 +368,7 @@ impl SnapshotMeta {
         out.string(self.label.as_bytes()).string(self.resolve.as_bytes());
         self.config.encode(&mut out);
         out.u64(self.flushes).u64(self.now);
-        put_runs(&mut out, self.image.as_slice().iter());
+        put_runs(&mut out, self.images.iter());
         put_runs(&mut out, self.flushed.as_slice().iter());
         out.u32(self.levels.len() as u32);
         for level in &self.levels {
@@ -413,7 +405,7 @@ impl SnapshotMeta {
             return damaged("configuration out of range");
         };
         let (flushes, now) = (input.u64()?, input.u64()?);
-        let (image, flushed) = (take_option(&mut input)?, take_option(&mut input)?);
+        let (images, flushed) = (take_runs(&mut input)?, take_option(&mut input)?);
         let count = input.u32()?;
         let mut levels = Vec::new();
         for _ in 0..count {
@@ -446,7 +438,7 @@ impl SnapshotMeta {
             config,
             flushes,
             now,
-            image,
+            images,
             flushed,
             levels,
             union,

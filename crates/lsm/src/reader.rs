@@ -188,12 +188,8 @@ impl StoreReader {
             self.place = Some(place);
             Ok(self.view.commit)
         });
-        // What was read of the log is in memory now, and what only the view before had is not needed any more. Until
-        // that is written, too much is leased.
-        self.core().need_log(u64::MAX);
-        if let Err(error) = self.core().lease() {
-            event!(WARN, "cleanup.failed", self.core().dir(), %error);
-        }
+        // The files of the view before are not needed any more, either.
+        self.let_log_go();
         let commit = shown?;
         event!(DEBUG, "reader.refreshed", self.core().dir(), commit);
         Ok(commit)
@@ -282,16 +278,31 @@ impl StoreReader {
     /// # Errors
     /// [`Error::VersionDoesNotExist`], [`Error::ResolveNotCompatible`], and as [`refresh`](Self::refresh).
     pub fn version(&self, number: u64) -> Result<Version> {
+        let opened = self.open_version(number);
+        self.let_log_go();
+        opened
+    }
+
+    fn open_version(&self, number: u64) -> Result<Version> {
         let core = self.core();
-        // Comes to an end: a version never changes.
+        // Comes to an end: a version never changes but for its name.
         loop {
             core.check_open()?;
-            let version = self.newest()?.version(number)?.clone();
-            let numbers = version.tables.iter().flat_map(|table| table.meta.numbers());
-            let _held = core.hold(numbers)?;
-            if *self.newest()?.version(number)? == version {
-                return open_version(core, &version, &self.resolves);
+            let manifest = self.newest()?;
+            let version = manifest.version(number)?;
+            core.need_log(version.first_segment());
+            let _held = core.hold(version.base.numbers())?;
+            if self.newest()?.version(number)? == version {
+                return open_version(core, version, manifest.next_table, &self.resolves);
             }
+        }
+    }
+
+    /// Leases the log no longer, since what was read of it is in memory. Until that is written, too much is leased.
+    fn let_log_go(&self) {
+        self.core().need_log(u64::MAX);
+        if let Err(error) = self.core().lease() {
+            event!(WARN, "cleanup.failed", self.core().dir(), %error);
         }
     }
 
@@ -312,6 +323,16 @@ impl StoreReader {
     /// As [`Store::back_up`](crate::Store::back_up) and [`refresh`](Self::refresh); those of [`table`](Self::table) for tables
     /// that were changed since the last checkpoint.
     pub fn back_up(&mut self, place: &BackupPlace, progress: Progress<'_>) -> Result<BackupReport> {
+        let made = self.back_up_leased(place, progress);
+        self.let_log_go();
+        made
+    }
+
+    fn back_up_leased(
+        &mut self,
+        place: &BackupPlace,
+        progress: Progress<'_>,
+    ) -> Result<BackupReport> {
         let (commit, _held) = self.refresh_whole()?;
         let Some(Place { manifest, tables, ahead, .. }) = &self.place else {
             return Err(Error::SessionClosed);
@@ -326,15 +347,26 @@ impl StoreReader {
         backup::back_up(&source, place, progress)
     }
 
-    /// Refreshes the view, and leases what its manifest names beside the tables, too.
+    /// Refreshes the view, and leases what its manifest names beside the tables, too: also the log that versions need.
     fn refresh_whole(&mut self) -> Result<(u64, Vec<FileHandle>)> {
         loop {
             let commit = self.refresh()?;
-            let manifest = self.place.as_ref().map(|place| &place.manifest);
-            let numbers = manifest.into_iter().flat_map(StoreManifest::numbers);
-            let held = self.core().hold(numbers)?;
-            if manifest.map(|manifest| manifest.sequence) == Some(self.newest()?.sequence) {
-                return Ok((commit, held));
+            let newest = self.newest()?;
+            let log_from = newest.first_segment_of_versions();
+            self.core().need_log(log_from);
+            let held = self.core().hold(newest.numbers())?;
+            let age = newest.age();
+            // A version that was retained since belongs to a later commit.
+            let is_of_view = newest.versions.last().is_none_or(|last| last.number <= commit);
+            if let Some(place) = self.place.as_mut()
+                && place.manifest.sequence == newest.sequence
+                && is_of_view
+            {
+                // Versions may have been retained since the tables were read.
+                place.manifest = newest;
+                if self.newest()?.age() == age {
+                    return Ok((commit, held));
+                }
             }
         }
     }

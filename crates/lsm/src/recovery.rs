@@ -9,8 +9,8 @@ use crate::log_walk::LogWalk;
 use crate::resolve::Resolve;
 use crate::session_core::{Holder, SessionCore};
 use crate::snapshot::{self, OpenOptions};
-use crate::store_core::{Named, State, corrupted, damaged};
-use crate::store_manifest::{NamedMeta, StoreManifest};
+use crate::store_core::{FoundLog, Named, State, corrupted, damaged};
+use crate::store_manifest::{NamedMeta, StoreManifest, VersionMeta};
 use crate::table::Table;
 
 /// What the log is applied to stays in memory up to this weight in each table: 64 MiB of log with entries of
@@ -47,18 +47,23 @@ pub(crate) fn open_table(
     Ok(Table::new(session, tree, meta.config))
 }
 
-/// Applies the log from where the manifest says. Returns how long that part is.
+/// Applies the log from where the manifest says; `older` is what its other copy says, if that is older. Returns how
+/// long that part is.
 pub(crate) fn recover(
     core: &SessionCore,
     manifest: &StoreManifest,
-    state: &mut State,
+    older: Option<&StoreManifest>,
+    (is_logged, state): (bool, &mut State),
 ) -> Result<u64> {
     let (disk, dir) = (core.disk(), core.dir());
     let has_log = disk.kind(&dir.join(LOG))?.is_some();
     let numbers = if has_log { segments(disk, dir)? } else { Vec::new() };
     let leased = core.leased_segment()?;
-    let spares =
-        |number: &u64| (manifest.segment == 0 || *number < manifest.segment) && *number < leased;
+    let spares = |number: &u64| {
+        let is_old = manifest.segment == 0 || *number < manifest.segment;
+        let mut manifests = std::iter::once(manifest).chain(older);
+        is_old && *number < leased && !manifests.any(|manifest| manifest.needs_segment(*number))
+    };
     state.spares = numbers.iter().copied().filter(spares).collect();
     if manifest.sequence == 0 {
         // Before the first manifest nothing is committed: these are of an attempt to make it that has failed. The next
@@ -78,7 +83,14 @@ pub(crate) fn recover(
         apply(&walk, manifest.next_table, state).map_err(damaged)?;
     }
     walk.check_end().map_err(damaged)?;
+    if let Some(version) = manifest.versions.iter().find(|version| version.number > walk.commit()) {
+        // The log was durable up to there when the version was retained.
+        let reason = ends_before(version.number, walk.commit());
+        return Err(corrupted(&dir.join(LOG).join(segment_name(walk.segment())), reason));
+    }
     state.segment = walk.segment();
+    let (from, last, end) = (manifest.segment, walk.segment(), walk.position());
+    state.found = is_logged.then_some(FoundLog { from, last, end });
     for number in numbers {
         if number > state.segment {
             if let Some(mut scan) = SegmentScan::open(disk, dir, core.salt(), number)?
@@ -93,6 +105,42 @@ pub(crate) fn recover(
         }
     }
     Ok(walk.bytes())
+}
+
+/// The reason that a log is damaged which ends before a version.
+pub(crate) fn ends_before(version: u64, last: u64) -> String {
+    format!("the log ends with commit {last}, and version {version} was retained")
+}
+
+/// Applies the log to tables that were opened as the base of a version has them, up to the commit of the version;
+/// `next_table` is a number that no table has.
+pub(crate) fn apply_log_of_version(
+    core: &SessionCore,
+    version: &VersionMeta,
+    next_table: u64,
+    tables: &mut BTreeMap<u64, Table>,
+) -> Result<()> {
+    if version.until == 0 {
+        return Ok(());
+    }
+    let from = (version.base.segment, version.base.commit);
+    // A reader has no file to write runs to.
+    let flush_at = (!core.is_read_only()).then_some(REPLAYED_BYTES_MAX);
+    let mut walk = LogWalk::begin(core.files().disk(), core.dir(), core.salt(), from)?;
+    while walk.commit() < version.number {
+        core.check_open()?;
+        if !walk.advance()? {
+            let path = core.dir().join(LOG).join(segment_name(walk.segment()));
+            return Err(corrupted(&path, ends_before(version.number, walk.commit())));
+        }
+        let Some(record) = walk.record() else { continue };
+        for part in record.updates(next_table)? {
+            if let Some(table) = tables.get_mut(&part.table) {
+                table.replay(&part.updates, flush_at)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Applies the record that a walk has come to.

@@ -11,8 +11,8 @@ use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::error::{Error, Result};
-use crate::files::lock;
-use crate::manifest::{RunRef, SnapshotMeta};
+use crate::files::{RunRef, lock};
+use crate::manifest::SnapshotMeta;
 
 /// What a name stands for.
 #[derive(Debug)]

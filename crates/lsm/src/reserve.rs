@@ -43,6 +43,38 @@ pub const RESERVE_BYTES_MIN: u64 = 64 << 10;
 /// Largest [`SessionOptions::reserve_bytes`](crate::SessionOptions::reserve_bytes).
 pub const RESERVE_BYTES_MAX: u64 = 1 << 40;
 
+/// Reserve of a new store that was told nothing: room for a few segments of the log and manifests.
+const RESERVE_BYTES_DEFAULT: u64 = 1 << 20;
+
+/// But no more than such a part of the room that is free.
+const RESERVE_SHARE: u64 = 16;
+
+/// Which reserve a session is to have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum WantedReserve {
+    /// The one that it has.
+    AsItIs,
+    /// This many bytes; 0 for none.
+    Bytes(u64),
+    /// The one that it has; a new session gets [`RESERVE_BYTES_DEFAULT`], if there is room.
+    DefaultIfNew,
+}
+
+impl WantedReserve {
+    /// The bytes of another reserve than the session in `dir` has, if it is to have another.
+    pub(crate) fn bytes(self, disk: &dyn Disk, dir: &Path, is_new: bool) -> Result<Option<u64>> {
+        match self {
+            Self::Bytes(bytes) => Ok(Some(bytes)),
+            Self::DefaultIfNew if is_new => {
+                let share = disk.free_bytes(dir)? / RESERVE_SHARE;
+                let bytes = share.min(RESERVE_BYTES_DEFAULT);
+                Ok((bytes >= RESERVE_BYTES_MIN).then_some(bytes))
+            }
+            Self::AsItIs | Self::DefaultIfNew => Ok(None),
+        }
+    }
+}
+
 /// The reserve of an open session, or that it has none.
 #[derive(Debug)]
 pub(crate) struct Reserve {
@@ -92,6 +124,39 @@ pub(crate) fn read_header(file: &dyn DiskFile) -> Result<Option<u64>> {
         }
         None => Ok(None),
     }
+}
+
+/// Refuses a reserve that the disk has no room for, before anything is changed. `dir` may be missing.
+///
+/// # Errors
+/// [`Error::ReserveTooLarge`], [`Error::UnknownVersion`], [`Error::Disk`].
+pub(crate) fn check_room_for(disk: &dyn Disk, dir: &Path, wanted: Option<u64>) -> Result<()> {
+    let Some(bytes) = wanted.filter(|&bytes| bytes > 0) else { return Ok(()) };
+    let is_there = disk.kind(dir)?.is_some();
+    let place = if is_there { Some(dir) } else { dir.parent() };
+    let Some(place) = place else { return Ok(()) };
+    if disk.kind(place)?.is_none() {
+        // The error that follows says that the parent is missing.
+        return Ok(());
+    }
+
+    let path = dir.join(RESERVE);
+    let held = match disk.open(&path, OpenMode::Read, Access::Buffered) {
+        Err(error) if error.is_not_found() => 0,
+        opened => {
+            let file = opened?;
+            if read_header(file.as_ref())?.is_some_and(|kept| kept >= bytes) {
+                // No larger than the one that it has, which may be given up at the moment.
+                return Ok(());
+            }
+            file.len()?
+        }
+    };
+    let free = disk.free_bytes(place)?.saturating_add(held);
+    if free < bytes {
+        return Err(Error::ReserveTooLarge { path: dir.to_owned(), bytes, free });
+    }
+    Ok(())
 }
 
 impl Reserve {

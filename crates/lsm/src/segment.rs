@@ -8,11 +8,14 @@
 //!
 //! A blob is a piece of memory of its own, so that references to it can be weak.
 //!
+//! A chunk or a folded segment that was saved knows its *image*, the run that holds its entries, and never changes from
+//! then on: what is saved next refers to the same run ([`snapshot`](crate::snapshot)).
+//!
 //! Invariant: at most one slot for a key in a chunk; in a folded segment an entry of a newer chunk hides one
 //! of an older chunk.
 
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use hashbrown::HashTable;
 use terrane_io::hint::prefetch;
@@ -21,8 +24,12 @@ use terrane_io::order::key_prefix;
 use crate::blob::Blob;
 use crate::entry::{BlobSpan, ENTRY_OVERHEAD_BYTES, EntryRef, Kind, Order};
 use crate::error::Result;
+use crate::files::{FileHandle, FileSet, RunRef, lock};
 use crate::key_range::KeyRange;
 use crate::resolve::Resolve;
+
+/// A folded segment of more chunks than this is saved as one image, so that a snapshot names few.
+const IMAGES_PER_SEGMENT_MAX: usize = 64;
 
 /// Smaller chunks than this, on average, are copied into one when they are folded, so that many entries
 /// share what a chunk takes beside them.
@@ -113,6 +120,32 @@ pub(crate) struct Chunk {
     garbage_bytes: usize,
     /// Slots in key order, made on demand. Invariant: empty while the chunk changes.
     order: OnceLock<Box<[u32]>>,
+    /// Invariant: empty while the chunk changes.
+    image: Image,
+}
+
+/// The run that holds the entries of a chunk or a folded segment, once it was saved, in the files of a session.
+#[derive(Debug, Default)]
+pub(crate) struct Image(Mutex<Option<(Weak<FileSet>, RunRef)>>);
+
+impl Image {
+    /// The run, if a snapshot or anybody else still keeps it among these files, and a handle that keeps it from now on.
+    pub(crate) fn attach(&self, files: &Arc<FileSet>) -> Option<(RunRef, FileHandle)> {
+        let (_, run) = lock(&self.0)
+            .clone()
+            .filter(|(set, _)| std::ptr::eq(set.as_ptr(), &raw const **files))?;
+        Some((run, files.attach_if_there(run.number)?))
+    }
+
+    /// Notes the run, all of whose bytes are durable.
+    pub(crate) fn set(&self, files: &Arc<FileSet>, run: RunRef) {
+        *lock(&self.0) = Some((Arc::downgrade(files), run));
+    }
+
+    /// Without a lock: asked for each entry that is put.
+    fn is_set(&mut self) -> bool {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
 }
 
 /// How to go back to a chunk as it was when a batch began.
@@ -398,6 +431,10 @@ impl Chunk {
         !self.blobs.is_empty()
     }
 
+    pub(crate) fn image(&self) -> &Image {
+        &self.image
+    }
+
     /// A chunk of these slots only, all of different keys.
     fn with_slots(&self, slots: &[Slot]) -> Self {
         let mut copy = Self::default();
@@ -475,6 +512,7 @@ pub(crate) struct Folded {
     weight_bytes: u64,
     /// Newest slots in key order, made on demand.
     order: OnceLock<Box<[u32]>>,
+    image: Image,
 }
 
 impl Folded {
@@ -486,8 +524,8 @@ impl Folded {
             starts.push(count as u32);
             count += chunk.slots.len();
         }
-        let order = OnceLock::new();
-        let mut folded = Self { chunks, starts, table: HashTable::new(), weight_bytes: 0, order };
+        let (table, order, image) = (HashTable::new(), OnceLock::new(), Image::default());
+        let mut folded = Self { chunks, starts, table, weight_bytes: 0, order, image };
         let mut table = HashTable::with_capacity(count);
         for (&start, chunk) in folded.starts.iter().zip(&folded.chunks) {
             for (at, slot) in (start..).zip(&chunk.slots) {
@@ -589,11 +627,33 @@ impl Segment {
         }
     }
 
-    /// The chunk, if it is one that nobody shares.
+    /// The chunk, if it is one that nobody shares and nobody has saved.
     pub(crate) fn writable(&mut self) -> Option<&mut Chunk> {
         match self {
-            Self::Chunk(chunk) => Arc::get_mut(chunk),
+            Self::Chunk(chunk) => {
+                let chunk = Arc::get_mut(chunk)?;
+                if chunk.image.is_set() { None } else { Some(chunk) }
+            }
             Self::Folded(_) => None,
+        }
+    }
+
+    /// The segments that are saved for this one, oldest first: each of its chunks, which may have been saved before it was
+    /// folded, unless they are many.
+    pub(crate) fn saved_as(&self) -> Vec<Self> {
+        match self {
+            Self::Folded(folded) if folded.chunks.len() <= IMAGES_PER_SEGMENT_MAX => {
+                folded.chunks.iter().cloned().map(Self::Chunk).collect()
+            }
+            _ => vec![self.clone()],
+        }
+    }
+
+    /// The run of its entries.
+    pub(crate) fn image(&self) -> &Image {
+        match self {
+            Self::Chunk(chunk) => &chunk.image,
+            Self::Folded(folded) => &folded.image,
         }
     }
 

@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::exchange::{self, ExportReport, ImportReport, SnapshotPlace};
 use crate::levels::Tree;
 use crate::open_files::{OPEN_FILES_DEFAULT, OPEN_FILES_MAX};
-use crate::reserve::{RESERVE_BYTES_MAX, RESERVE_BYTES_MIN};
+use crate::reserve::{RESERVE_BYTES_MAX, RESERVE_BYTES_MIN, WantedReserve, check_room_for};
 use crate::run_check::Progress;
 use crate::session_core::{Holder, SessionCore, make_dir};
 use crate::snapshot::{self, OpenOptions, SnapshotInfo, SnapshotName};
@@ -42,7 +42,9 @@ pub struct SessionOptions {
     /// cannot be opened.
     pub open_files_max: usize,
     /// Bytes of the disk that the session keeps in reserve, 64 KiB to 1 TiB; 0 for none. A session remembers what
-    /// it was told: unless set, it keeps the reserve that it has, and a new one has none.
+    /// it was told: unless set, it keeps the reserve that it has. A new one has none, but a new
+    /// [`Store`](crate::Store) has 1 MiB, or a 16th of what is free if that is less and no less than 64 KiB: enough to delete
+    /// entries and drop tables on a full disk. More than is free is refused.
     ///
     /// When a write finds the disk full, the reserve is given up for it, and from then on only what makes room in
     /// the end goes on: batches of deletions alone, and the merges, checkpoints, snapshots and changes of tables
@@ -137,19 +139,41 @@ impl Session {
     /// [`SessionDirLocked`](crate::Error::SessionDirLocked),
     /// [`SessionDirCorrupted`](crate::Error::SessionDirCorrupted) (also for a directory of something else,
     /// which is left as it is), [`UnknownVersion`](crate::Error::UnknownVersion),
-    /// [`InvalidConfig`](crate::Error::InvalidConfig), [`Disk`](crate::Error::Disk).
+    /// [`InvalidConfig`](crate::Error::InvalidConfig), [`ReserveTooLarge`](crate::Error::ReserveTooLarge),
+    /// [`Disk`](crate::Error::Disk).
     #[expect(clippy::needless_pass_by_value, reason = "a session keeps its disk")]
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: &SessionOptions) -> Result<Self> {
+        let reserve = options.reserve_bytes.map_or(WantedReserve::AsItIs, WantedReserve::Bytes);
+        Self::open_with(&disk, dir, options, reserve)
+    }
+
+    /// The same for a store, which has a reserve by default.
+    pub(crate) fn open_for_store(
+        disk: &Arc<dyn Disk>,
+        dir: &Path,
+        options: &SessionOptions,
+    ) -> Result<Self> {
+        let reserve =
+            options.reserve_bytes.map_or(WantedReserve::DefaultIfNew, WantedReserve::Bytes);
+        Self::open_with(disk, dir, options, reserve)
+    }
+
+    fn open_with(
+        disk: &Arc<dyn Disk>,
+        dir: &Path,
+        options: &SessionOptions,
+        reserve: WantedReserve,
+    ) -> Result<Self> {
         options.validate()?;
         event!(DEBUG, "session.open", dir);
         // From here on a change of the working directory changes nothing.
         let dir = &disk.absolute(dir)?;
+        check_room_for(disk.as_ref(), dir, options.reserve_bytes)?;
         if options.create_dir {
             make_dir(disk.as_ref(), dir)?;
         }
         let salt = options.salt.unwrap_or_else(|| RandomState::new().hash_one(0));
-        let SessionOptions { open_files_max, reserve_bytes, .. } = *options;
-        let core = SessionCore::open(&disk, dir, salt, open_files_max, reserve_bytes)?;
+        let core = SessionCore::open(disk, dir, salt, options.open_files_max, reserve)?;
         event!(DEBUG, "session.opened", dir);
         Ok(Self { core })
     }

@@ -25,7 +25,7 @@ use crate::merging::{MergeSpec, Merging};
 use crate::open_files::OpenFiles;
 use crate::registry::{Registry, Stored};
 use crate::rereading::TakenOver;
-use crate::reserve::Reserve;
+use crate::reserve::{Reserve, WantedReserve};
 use crate::run::Run;
 use crate::stats::{Counters, FilterStats, SessionStats};
 use crate::store_manifest::{self, StoreManifest};
@@ -68,6 +68,8 @@ pub(crate) struct SessionCore {
     leased: Mutex<BTreeSet<u64>>,
     /// Of a reader: the first segment of the log that it needs; `u64::MAX` for none.
     log_from: AtomicU64,
+    /// Calls of a writer that read the log: the first segment that each of them needs.
+    logs_kept: Mutex<Vec<u64>>,
     counters: Counters,
     /// The number of the next table or cursor.
     next_id: AtomicU64,
@@ -116,6 +118,22 @@ impl Drop for Registered {
             Holder::Call => {}
         }
         self.core.count(self.holder).fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Segments of the log that a call needs; see [`SessionCore::keep_log`].
+#[derive(Debug)]
+pub(crate) struct KeptLog<'a> {
+    core: &'a SessionCore,
+    from: u64,
+}
+
+impl Drop for KeptLog<'_> {
+    fn drop(&mut self) {
+        let mut kept = lock(&self.core.logs_kept);
+        if let Some(at) = kept.iter().position(|&from| from == self.from) {
+            kept.swap_remove(at);
+        }
     }
 }
 
@@ -395,20 +413,21 @@ fn keep_orphans(
 
 impl SessionCore {
     /// Opens the session in `dir`, creating it if the directory is empty. `salt` is for creation only; up to
-    /// `open_files_max` run files will be kept open; `reserve_bytes` is for another reserve than it has.
+    /// `open_files_max` run files will be kept open; `reserve` says which reserve it is to have.
     pub(crate) fn open(
         disk: &Arc<dyn Disk>,
         dir: &Path,
         salt: u64,
         open_files_max: usize,
-        reserve_bytes: Option<u64>,
+        reserve: WantedReserve,
     ) -> Result<Arc<Self>> {
         let dir = &disk.absolute(dir)?;
         let anchor = anchor_dir(disk.as_ref(), dir)?;
         // Before the lock too, which makes a file: a foreign directory is to stay as it is.
         look(disk.as_ref(), dir)?;
         let guard = lock_dir(disk.as_ref(), dir)?;
-        if let Found::Nothing = look(disk.as_ref(), dir)? {
+        let is_new = matches!(look(disk.as_ref(), dir)?, Found::Nothing);
+        if is_new {
             event!(DEBUG, "session.new", dir);
             let created_ns = disk.clock().wall().as_nanos() as u64;
             create(disk.as_ref(), dir, SessionMeta { salt, created_ns })?;
@@ -464,7 +483,8 @@ impl SessionCore {
         let leased: BTreeSet<u64> = numbers().filter(|&number| needs.has_run(number)).collect();
         let last = numbers().chain(pins.iter().copied()).chain(lost_numbers).max();
         let next_number = last.map_or(0, |number| number.saturating_add(1));
-        let reserve = Reserve::open(disk.as_ref(), dir, reserve_bytes)?;
+        let wanted = reserve.bytes(disk.as_ref(), dir, is_new)?;
+        let reserve = Reserve::open(disk.as_ref(), dir, wanted)?;
         let open = OpenFiles::with_reserve(Arc::clone(disk), open_files_max, reserve);
         let files = Arc::new(FileSet::new(open, dir.join(ACTIVE), next_number));
         files.pin(pins);
@@ -558,6 +578,7 @@ impl SessionCore {
             lease: Mutex::default(),
             leased: Mutex::default(),
             log_from: AtomicU64::new(u64::MAX),
+            logs_kept: Mutex::default(),
             counters: Counters::default(),
             next_id: AtomicU64::new(0),
             tables: AtomicU64::new(0),
@@ -610,9 +631,16 @@ impl SessionCore {
         Ok(held)
     }
 
-    /// The first segment of the log that a reader needs; `u64::MAX` for none.
+    /// The first segment of the log that a reader needs, or a call that reads the log here; `u64::MAX` for none.
     pub(crate) fn leased_segment(&self) -> Result<u64> {
-        Ok(lease::needs(self.disk(), &self.dir)?.segment)
+        let kept = lock(&self.logs_kept).iter().copied().min().unwrap_or(u64::MAX);
+        Ok(lease::needs(self.disk(), &self.dir)?.segment.min(kept))
+    }
+
+    /// Keeps the segments of the log from this one on, as long as the guard lives.
+    pub(crate) fn keep_log(&self, from: u64) -> KeptLog<'_> {
+        lock(&self.logs_kept).push(from);
+        KeptLog { core: self, from }
     }
 
     /// Takes a pin off each of these files, which nothing on disk leads to any more, as soon as no reader needs
@@ -959,7 +987,8 @@ mod tests {
         ] {
             let disk: Arc<dyn Disk> = SimDisk::new(1);
             disk.create_dir(Path::new("/session")).unwrap();
-            let core = SessionCore::open(&disk, Path::new("/session"), 1, 4, None).unwrap();
+            let core = SessionCore::open(&disk, Path::new("/session"), 1, 4, WantedReserve::AsItIs)
+                .unwrap();
             let registered = holder.map(|holder| core.register(holder));
             let (handle, file) = core.files().create(Access::Buffered).unwrap();
             let closed = catch_unwind(AssertUnwindSafe(|| core.close().unwrap()));

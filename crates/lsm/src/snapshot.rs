@@ -1,6 +1,7 @@
 //! Durable copies of tables: save, open, rename, delete.
 //!
-//! **Save** writes the write buffer as a run, writes what unfinished merges have ready, syncs all of that and
+//! **Save** writes the segments of the write buffer as runs, its *images*, each once for all snapshots that have the
+//! segment; writes what unfinished merges have ready, syncs all of that and
 //! the runs that are not durable yet, syncs their directory, and only then writes the snapshot's metadata
 //! under a temporary name, syncs it and renames it. **Delete** removes the metadata, syncs the directory, and
 //! only then removes runs. **Rename** renames the metadata, which does not know its name, and syncs the
@@ -12,7 +13,7 @@
 //! A merge under way is kept with what it has written: see [`crate::merging`] for how it is gone on with.
 //! That part of its output is never needed, since the inputs are there too.
 //!
-//! Cost of saving: one file for the write buffer and one for the metadata, a write and a sync for each merge
+//! Cost of saving: one file for what came into the write buffer since it was last saved, one for the metadata, a write and a sync for each merge
 //! under way, a sync for each run that no earlier snapshot has synced; nothing that grows with the number of
 //! entries.
 
@@ -29,13 +30,13 @@ use crate::config::{DiskCache, LEVELS_MAX, MemoryGoal, MergeThread, TableConfig}
 use crate::corrupt::Corrupt;
 use crate::entry::{EntryRef, Order, key_hash};
 use crate::error::{Error, Result};
-use crate::files::FileHandle;
+use crate::files::{FileHandle, RunRef};
 use crate::index::IndexKind;
 use crate::key_range::KeyRange;
 use crate::levels::{Context, Incoming, Level, Pending, TICKS_PER_FLUSH, Tree};
 use crate::manifest::{
-    IncomingRef, LevelRef, MANIFEST_BYTES_MAX, MergeRef, RunRef, SnapshotMeta, UnionRef,
-    UnionTableRef, is_name,
+    IncomingRef, LevelRef, MANIFEST_BYTES_MAX, MergeRef, SnapshotMeta, UnionRef, UnionTableRef,
+    is_name,
 };
 use crate::memory::{Held, check_budget};
 use crate::merging::{Input, MergeSpec, Merging, View};
@@ -47,7 +48,7 @@ use crate::run::{Purpose, Run, RunMeta};
 use crate::run_builder::Flushed;
 use crate::run_check::{Checking, check_blobs_len};
 use crate::run_reader::RunReader;
-use crate::segment::{NewEntry, Room};
+use crate::segment::{Chunk, NewEntry, Segment};
 use crate::session_core::{
     ACTIVE, Registered, SNAPSHOTS, SessionCore, snapshot_names, snapshot_path,
 };
@@ -125,17 +126,13 @@ pub(crate) fn save(
 pub(crate) struct WrittenOut {
     pub(crate) meta: SnapshotMeta,
     held: Vec<Arc<Run>>,
+    _images: Vec<FileHandle>,
     unfinished: Vec<Unfinished>,
+    /// Bytes of the images that were written for it.
+    pub(crate) image_bytes: u64,
 }
 
 impl WrittenOut {
-    /// Bytes of the run that the write buffer was written as.
-    pub(crate) fn image_bytes(&self) -> u64 {
-        let image = self.meta.image.map(|image| image.number);
-        let written = self.held.iter().find(|run| Some(run.number()) == image);
-        written.map_or(0, |run| run.meta().file_bytes())
-    }
-
     /// Lets tables that are opened from it share the runs and merges, once it is pinned.
     pub(crate) fn share(&self, core: &SessionCore) {
         core.share(&self.held);
@@ -152,7 +149,7 @@ pub(crate) fn write_out(
     label: &str,
 ) -> Result<WrittenOut> {
     let config = context.config;
-    let image = write_image(context, &tree.buffer)?;
+    let images = write_images(core, context, &tree.buffer)?;
     let flushed = match &tree.flushing {
         Some(pending) => pending.merging.finish()?,
         None => None,
@@ -162,7 +159,6 @@ pub(crate) fn write_out(
         held.push(Arc::clone(run));
         run_ref(run)
     };
-    let image = image.as_ref().map(&mut refer);
     let flushed = flushed.as_ref().map(&mut refer);
     let mut unfinished = Vec::new();
     let levels = tree.levels.iter().map(|level| level_ref(level, &mut refer, &mut unfinished));
@@ -175,7 +171,7 @@ pub(crate) fn write_out(
         config: config.clone(),
         flushes: tree.flushes,
         now: tree.now(context),
-        image,
+        images: images.runs,
         flushed,
         levels,
         union,
@@ -186,7 +182,8 @@ pub(crate) fn write_out(
     for output in &unfinished {
         output.flushed.sync()?;
     }
-    Ok(WrittenOut { meta, held, unfinished })
+    let (_images, image_bytes) = (images.held, images.bytes);
+    Ok(WrittenOut { meta, held, _images, unfinished, image_bytes })
 }
 
 /// Makes a snapshot of files that are there and whose bytes are durable; the caller holds them.
@@ -218,12 +215,40 @@ pub(crate) fn publish(
     Ok(())
 }
 
-fn write_image(context: &Context<'_>, buffer: &WriteBuffer) -> Result<Option<Arc<Run>>> {
-    if buffer.is_empty() {
-        return Ok(None);
+/// The images of a write buffer, durable, oldest first.
+#[derive(Default)]
+struct Images {
+    runs: Vec<RunRef>,
+    held: Vec<FileHandle>,
+    /// Bytes of those that were written now.
+    bytes: u64,
+}
+
+/// Writes the segments of a write buffer that have no image among the files of the session yet.
+fn write_images(core: &SessionCore, context: &Context<'_>, buffer: &WriteBuffer) -> Result<Images> {
+    let files = core.files();
+    let mut images = Images::default();
+    for segment in buffer.segments().iter().flat_map(Segment::saved_as) {
+        if let Some((run, handle)) = segment.image().attach(files) {
+            // The save that has written the image may not have synced it yet.
+            files.sync_whole(run.number)?;
+            images.runs.push(run);
+            images.held.push(handle);
+            continue;
+        }
+        let Some(run) = write_image(context, segment.clone())? else { continue };
+        run.sync()?;
+        segment.image().set(files, run_ref(&run));
+        images.bytes += run.meta().file_bytes();
+        images.runs.push(run_ref(&run));
+        images.held.push(run.handle().attach());
     }
+    Ok(images)
+}
+
+fn write_image(context: &Context<'_>, segment: Segment) -> Result<Option<Arc<Run>>> {
     let spec = MergeSpec {
-        inputs: vec![Input::Buffer(buffer.clone())],
+        inputs: vec![Input::Buffer(WriteBuffer::of(segment))],
         drop_deletes: false,
         resolve: context.config.resolve.clone(),
         filter: None,
@@ -595,8 +620,11 @@ fn restore(core: &Registered, meta: &SnapshotMeta, runs: &Runs) -> Result<Tree> 
         Ok(run.with_access(meta.config.disk_cache.access(level)))
     };
     let mut tree = Tree { flushes: meta.flushes, ..Tree::default() };
-    if let Some(image) = &meta.image {
-        tree.buffer = read_image(&open(image, 1)?, &meta.config.resolve)?;
+    if !meta.images.is_empty() {
+        let resolve = &meta.config.resolve;
+        let read = |image| read_image(&open(image, 1)?, resolve);
+        let chunks = meta.images.iter().map(read).collect::<Result<_>>()?;
+        tree.buffer = WriteBuffer::of_chunks(chunks, resolve)?;
         if config.memory_budget.is_none() && tree.now(&context) > meta.now {
             tree.set_time(&context, meta.now);
         }
@@ -673,27 +701,26 @@ fn restore_union(
     Ok(context.union(tables, progress))
 }
 
-/// The write buffer that a run is the image of.
-fn read_image(run: &Arc<Run>, resolve: &Resolve) -> Result<WriteBuffer> {
+/// The part of a write buffer that a run is the image of.
+fn read_image(run: &Arc<Run>, resolve: &Resolve) -> Result<Chunk> {
     let salt = run.meta().salt;
-    let mut buffer = WriteBuffer::default();
-    buffer.begin(Room::default(), resolve)?;
-    let reading = chunks::Reading::merge(run.handle().set(), 1);
+    let files = run.handle().set();
+    let mut chunk = Chunk::default();
+    let reading = chunks::Reading::merge(files, 1);
     let mut reader = RunReader::new(run, &KeyRange::ALL, Order::Ascending, reading);
     reader.load()?;
     while let Some(EntryRef { key, kind, value, .. }) = reader.current() {
         let blob = match reader.blob() {
-            Some(blob) => {
-                retrieve(run.handle().set().disk().as_ref(), 1, &[blob.downgrade()])?.pop()
-            }
+            Some(blob) => retrieve(files.disk().as_ref(), 1, &[blob.downgrade()])?.pop(),
             None => None,
         };
         let blob: Option<Arc<[u8]>> = blob.map(Arc::from);
         let hash = key_hash(salt, key);
-        buffer.put(NewEntry { key, hash, kind, value, blob: blob.as_ref() }, resolve, None)?;
+        chunk.put(NewEntry { key, hash, kind, value, blob: blob.as_ref() }, resolve, None)?;
         reader.advance()?;
     }
-    Ok(buffer)
+    chunk.image().set(files, run_ref(run));
+    Ok(chunk)
 }
 
 /// The merge that a snapshot found under way. `time` is that of the snapshot, and how long such a merge takes.

@@ -9,8 +9,9 @@
 //! before it are used again.
 //!
 //! **Recovery.** The manifest names the tables and their files; the log is applied from where it says, in memory, up
-//! to 128 MiB in each table. So opening takes time in proportion to the log. The first commit writes all of that out
-//! by a checkpoint; the merges that it makes due are shares of later updates.
+//! to 128 MiB in each table. So opening takes time in proportion to the log. The first commit makes the log that was
+//! found durable, seals it and goes on behind it; the next checkpoint writes out what was applied. So a deletion on a full disk takes no
+//! more than one small segment. The merges that are due then are shares of later updates.
 
 use std::collections::BTreeMap;
 use std::ops::RangeBounds;
@@ -32,7 +33,7 @@ use crate::files::lock;
 use crate::key_range::KeyRange;
 use crate::log::LogDir;
 use crate::manifest::SnapshotMeta;
-use crate::published::Published;
+use crate::published::{Published, sync_edits};
 use crate::recovery::{open_tables, recover};
 use crate::run_check::Progress;
 use crate::session::Session;
@@ -91,28 +92,30 @@ impl Store {
     ///
     /// Cost: that of opening a session and one snapshot for each named table, and of reading the log since the
     /// last checkpoint, which is applied in memory: a table's write buffer grows to 128 MiB for it, if it has no memory
-    /// budget, and is flushed beyond that. The first commit makes a checkpoint, which writes as much.
+    /// budget, and is flushed beyond that. The first commit writes the log that was found once more, where it stands, and syncs it.
     ///
     /// # Errors
     /// As [`Session::open`]; [`Error::StoreCorrupted`], [`Error::ResolveNotCompatible`],
     /// [`Error::InvalidConfig`]. A log that ends before the last commit that is known to have been durable is
     /// corrupted; what is known is said at [`Durability`].
+    #[expect(clippy::needless_pass_by_value, reason = "a store keeps its disk")]
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: &StoreOptions) -> Result<Self> {
         let log_bytes_max = options.log_bytes()?;
         let dir = &disk.absolute(dir)?;
-        let session = Session::open(disk, dir, &options.session)?;
+        let session = Session::open_for_store(&disk, dir, &options.session)?;
         let core = Arc::clone(session.core());
         let disk = core.disk();
         let found = store_manifest::read(disk, dir)?;
-        if let Some(manifest) = &found.manifest {
+        if found.manifest.is_some() {
             // In their place there is nothing to lose.
             for path in &found.stale {
-                core.write_whole(path, &manifest.encode())?;
+                core.write_whole(path, &found.bytes)?;
             }
             if !found.stale.is_empty() {
                 core.sync_root()?;
             }
         }
+        sync_edits(&core, found.manifests())?;
         let older = found.older.iter().flat_map(StoreManifest::numbers).collect();
         // From here on it is a store of its own.
         let manifest = StoreManifest { is_backup: false, ..found.manifest.unwrap_or_default() };
@@ -131,8 +134,12 @@ impl Store {
             changes: 0,
             segment: 0,
             spares: Vec::new(),
+            ends: BTreeMap::new(),
+            found: None,
         };
-        let log_bytes = recover(&core, &manifest, &mut state)?;
+        let is_logged = options.durability > Durability::SnapshotOnly;
+        let place = (is_logged, &mut state);
+        let log_bytes = recover(&core, &manifest, found.older.as_ref(), place)?;
         event!(DEBUG, "store.recovered", dir, from = manifest.commit, to = state.commit, log_bytes);
         let durable = Durable::new(Arc::clone(&core), manifest.commit);
         let shared = Arc::new(Shared {
@@ -145,9 +152,10 @@ impl Store {
             session,
             options: options.clone(),
             log_bytes_max,
-            published: Mutex::new(Published { manifest, older }),
+            published: Mutex::new(Published::found(manifest, older)),
             state: Mutex::new(state),
             durable,
+            log_written: AtomicU64::new(0),
             log_bytes: AtomicU64::new(log_bytes),
             due_at: AtomicU64::new(log_bytes_max / 2),
             is_checkpointing: AtomicBool::new(false),
@@ -346,7 +354,11 @@ impl Store {
             shared.core.check_room_for(&batch.updates)?;
         }
         let record = shared.record(&grouped)?;
-        let commit = shared.commit(&mut *shared.state_to_commit()?, &grouped, record)?;
+        let frees = grouped
+            .iter()
+            .flat_map(|batch| &batch.updates)
+            .all(|(_, update)| matches!(update, Update::Delete));
+        let commit = shared.commit(&mut *shared.state_to_commit(frees)?, &grouped, record)?;
         let ticket = Ticket::new(shared, commit);
         if durability == Durability::Each {
             ticket.wait()?;
@@ -421,13 +433,14 @@ impl Store {
     pub fn back_up(&self, place: &BackupPlace, progress: Progress<'_>) -> Result<BackupReport> {
         let shared = &self.shared;
         let _call = shared.core.register(Holder::Call);
-        let (manifest, _held) = {
+        let (manifest, _held, _log) = {
             let mut published = lock(&shared.published);
             shared.checkpoint_over(&mut published)?;
             let manifest = published.manifest.clone();
             let held: Vec<_> =
                 manifest.numbers().map(|run| shared.core.files().attach(run)).collect();
-            (manifest, held)
+            let log = shared.core.keep_log(manifest.first_segment_of_versions());
+            (manifest, held, log)
         };
         let commit = manifest.commit;
         let changed = BTreeMap::new();
@@ -436,15 +449,27 @@ impl Store {
     }
 
     /// Makes a [`checkpoint`](Self::checkpoint), if the store has a log, lets go of the log but for its smallest segment, and
-    /// ends the store and its session for all handles.
+    /// ends the store and its session for all handles. If the disk has no room for the checkpoint, the log keeps what it
+    /// would have written, durably.
     ///
     /// # Errors
-    /// Those of [`checkpoint`](Self::checkpoint) and [`Session::close`]. The store is closed in any case.
+    /// Those of [`checkpoint`](Self::checkpoint), but for a full disk, and [`Session::close`]. The store is closed in any
+    /// case.
     pub fn close(&self) -> Result<()> {
         let shared = &self.shared;
-        let is_ours = lock(&shared.state).is_linked;
+        let is_ours = {
+            let state = lock(&shared.state);
+            state.is_linked && state.log.as_ref().is_some_and(|log| !log.is_found())
+        };
         let written = if is_ours && shared.core.check_writable().is_ok() {
-            shared.checkpoint_leaving(&mut lock(&shared.published), LogRoom::Least)
+            let made = shared.checkpoint_leaving(&mut lock(&shared.published), LogRoom::Least);
+            made.or_else(|error| {
+                if !error.is_no_space() {
+                    return Err(error);
+                }
+                event!(WARN, "checkpoint.failed", shared.core.dir(), %error);
+                shared.durable.wait_for(self.last_commit()).map(drop)
+            })
         } else {
             Ok(())
         };
@@ -656,7 +681,7 @@ impl NamedTable {
         // Reading may have taken long. What is left to be read under the lock has been committed while this is read.
         doomed.catch_up_with(self.view()?)?;
         let (count, commit) = {
-            let mut state = shared.state_to_commit()?;
+            let mut state = shared.state_to_commit(true)?;
             doomed.catch_up(&state.table(self.key.id, &self.key.name)?.table)?;
             let batches = [Batch { key: &self.key, updates: doomed.deletions() }];
             match batches[0].updates.len() {

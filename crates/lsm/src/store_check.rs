@@ -14,7 +14,8 @@ use crate::log::{
     LOG, SEAL_OFFSET, SEGMENT_HEADER_SIZE, SegmentHeader, SegmentScan, segment_name, segments,
 };
 use crate::manifest::{MANIFEST_BYTES_MAX, Refused};
-use crate::store_manifest::{self, COPIES, StoreManifest};
+use crate::recovery;
+use crate::store_manifest::{self, COPIES, StoreManifest, VersionGroup};
 
 /// How often a copy is read that another process may be writing.
 const ATTEMPTS_MAX: usize = 16;
@@ -68,7 +69,32 @@ impl ManifestCopies {
 
     /// The one that counts.
     pub(crate) fn newest(&self) -> Option<&StoreManifest> {
-        self.manifests().max_by_key(|manifest| manifest.sequence)
+        self.manifests().max_by_key(|manifest| manifest.age())
+    }
+
+    /// Whether a copy lacks edits of the other one that no crash takes away: they are appended to the first copy, and
+    /// are durable there before they go to the second.
+    pub(crate) fn has_lost_edits(&self, at: usize) -> bool {
+        let [first, second] = [0, 1].map(|at: usize| self.0[at].1.manifest());
+        let (Some(first), Some(second)) = (first, second) else { return false };
+        first.sequence == second.sequence
+            && match at {
+                0 => first.edits < second.edits,
+                _ => second.edits + 1 < first.edits,
+            }
+    }
+
+    /// The bytes of the copy that counts, with its whole edits.
+    pub(crate) fn newest_bytes(&self, disk: &dyn Disk) -> Result<Vec<u8>> {
+        let age = self.newest().map(StoreManifest::age);
+        for (path, copy) in &self.0 {
+            if copy.manifest().map(StoreManifest::age) == age {
+                let mut bytes = read_file(disk, path, MANIFEST_BYTES_MAX)?;
+                bytes.truncate(StoreManifest::whole_len(&bytes));
+                return Ok(bytes);
+            }
+        }
+        Ok(Vec::new())
     }
 
     pub(crate) fn are_missing(&self) -> bool {
@@ -119,7 +145,7 @@ pub(crate) fn lost_manifest(disk: &dyn Disk, dir: &Path) -> Result<Option<Fault>
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SegmentUse {
-    /// Opening the store applies its records.
+    /// Opening the store, or one of its versions, applies its records.
     Needed,
     /// A checkpoint holds all of it: to be written again or removed.
     Old,
@@ -195,6 +221,10 @@ pub(crate) fn walk_log(
     if let Some(manifest) = manifest.filter(|manifest| manifest.segment > 0) {
         needed_to = walk.needed(disk, (dir, salt), &numbers, manifest)?;
     }
+    for group in manifest.iter().flat_map(|manifest| manifest.groups()) {
+        let next_table = manifest.map_or(0, |manifest| manifest.next_table);
+        walk.needed_by_versions(disk, (dir, salt), &numbers, (group, next_table))?;
+    }
     for number in numbers {
         if walk.segments.iter().any(|segment| segment.number == number) {
             continue;
@@ -221,7 +251,47 @@ pub(crate) fn walk_log(
 }
 
 impl LogWalk {
-    /// Reads the segments that a manifest needs. Returns the number of the last one.
+    /// Reads a segment that follows on some commit, unless that has been done; `None` if it cannot be read.
+    fn needed_segment(
+        &mut self,
+        disk: &dyn Disk,
+        (dir, salt): (&Path, u64),
+        numbers: &[u64],
+        (number, next_commit, next_table): (u64, u64, u64),
+    ) -> Result<Option<RecordsInfo>> {
+        if let Some(known) = self.segments.iter().find(|segment| segment.number == number) {
+            return Ok(known.records);
+        }
+        let path = dir.join(LOG).join(segment_name(number));
+        let fault =
+            |offset, rule: &str| Fault { path: path.clone(), offset, rule: rule.to_owned() };
+        if !numbers.contains(&number) {
+            self.faults.push(fault(0, "the file is missing"));
+            return Ok(None);
+        }
+        let not_one = || fault(0, "not a segment of the log");
+        let opened = open_segment(disk, (dir, salt), number)?;
+        let scan = match opened.and_then(|scan| scan.ok_or_else(not_one)) {
+            Ok(scan) => scan,
+            Err(fault) => {
+                self.faults.push(fault);
+                return Ok(None);
+            }
+        };
+        let first = scan.header.first;
+        if first != next_commit {
+            let what = "first commit of the segment";
+            let rule = format!("{what}: expected {next_commit}, found {first}");
+            self.faults.push(fault(0, &rule));
+        }
+        let bytes = scan.file_bytes();
+        let records = walk_segment(scan, &path, Some(next_table), &mut self.faults)?;
+        let usage = SegmentUse::Needed;
+        self.segments.push(SegmentInfo { path, number, bytes, usage, records: Some(records) });
+        Ok(Some(records))
+    }
+
+    /// Reads the segments that a manifest needs for its tables. Returns the number of the last one.
     fn needed(
         &mut self,
         disk: &dyn Disk,
@@ -232,34 +302,10 @@ impl LogWalk {
         let mut number = manifest.segment;
         let mut next_commit = manifest.commit.saturating_add(1);
         loop {
-            let path = dir.join(LOG).join(segment_name(number));
-            let fault =
-                |offset, rule: &str| Fault { path: path.clone(), offset, rule: rule.to_owned() };
-            if !numbers.contains(&number) {
-                self.faults.push(fault(0, "the file is missing"));
+            let wanted = (number, next_commit, manifest.next_table);
+            let Some(records) = self.needed_segment(disk, (dir, salt), numbers, wanted)? else {
                 return Ok(number);
-            }
-            let not_one = || fault(0, "not a segment of the log");
-            let opened = open_segment(disk, (dir, salt), number)?;
-            let scan = match opened.and_then(|scan| scan.ok_or_else(not_one)) {
-                Ok(scan) => scan,
-                Err(fault) => {
-                    self.faults.push(fault);
-                    return Ok(number);
-                }
             };
-            let first = scan.header.first;
-            if first != next_commit {
-                let what = "first commit of the segment";
-                let rule = format!("{what}: expected {next_commit}, found {first}");
-                self.faults.push(fault(0, &rule));
-            }
-            let bytes = scan.file_bytes();
-            let records = walk_segment(scan, &path, Some(manifest.next_table), &mut self.faults)?;
-            let usage = SegmentUse::Needed;
-            let info =
-                SegmentInfo { path: path.clone(), number, bytes, usage, records: Some(records) };
-            self.segments.push(info);
             let following = number.saturating_add(1);
             if !records.is_sealed {
                 // Records are written to a segment only when the one before is sealed.
@@ -267,9 +313,11 @@ impl LogWalk {
                     match open_segment(disk, (dir, salt), following)? {
                         Ok(Some(mut next)) => {
                             if next.advance()? {
+                                let path = dir.join(LOG).join(segment_name(number));
                                 let rule =
                                     "the seal is missing, and the next segment holds records";
-                                self.faults.push(fault(SEAL_OFFSET, rule));
+                                let (offset, rule) = (SEAL_OFFSET, rule.to_owned());
+                                self.faults.push(Fault { path, offset, rule });
                             }
                         }
                         Ok(None) => {}
@@ -281,6 +329,36 @@ impl LogWalk {
             next_commit = records.next_commit();
             number = following;
         }
+    }
+
+    /// Reads the segments that lead from a base to its versions; tables have numbers below the one given.
+    fn needed_by_versions(
+        &mut self,
+        disk: &dyn Disk,
+        (dir, salt): (&Path, u64),
+        numbers: &[u64],
+        (group, next_table): (VersionGroup<'_>, u64),
+    ) -> Result<()> {
+        let mut next_commit = group.base().commit.saturating_add(1);
+        let mut number = group.base().segment;
+        while number <= group.until() {
+            let wanted = (number, next_commit, next_table);
+            let Some(records) = self.needed_segment(disk, (dir, salt), numbers, wanted)? else {
+                return Ok(());
+            };
+            next_commit = records.next_commit();
+            let is_last = number == group.until();
+            let last = group.0.last().map_or(0, |version| version.number);
+            let is_short = if is_last { next_commit <= last } else { !records.is_sealed };
+            if is_short {
+                let path = dir.join(LOG).join(segment_name(number));
+                let rule = recovery::ends_before(last, next_commit.saturating_sub(1));
+                self.faults.push(Fault { path, offset: records.end, rule });
+                return Ok(());
+            }
+            number += 1;
+        }
+        Ok(())
     }
 }
 

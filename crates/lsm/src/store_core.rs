@@ -9,13 +9,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 
+use terrane_io::{Access, OpenMode};
+
 use crate::durable::Durable;
 use crate::entry::Update;
 use crate::error::{Error, Result};
 use crate::files::lock;
 use crate::log::{
     LOG, LogDir, LogEnd, Made, RECORD_BYTES_MAX, RecordBuilder, SegmentHeader, UPDATE_BYTES,
-    segments,
+    segment_name, segments,
 };
 use crate::published::Published;
 use crate::session::Session;
@@ -28,6 +30,9 @@ use crate::trace::event;
 
 /// Segments that the log is made of when it is as long as it may be.
 pub(crate) const SEGMENTS: u64 = 4;
+
+/// Bytes of a found log that are written again at once.
+const SECURED_BYTES: usize = 1 << 20;
 
 /// Old segments that are kept to be written again.
 const SPARES_MAX: usize = SEGMENTS as usize;
@@ -52,6 +57,8 @@ pub(crate) struct Shared {
     pub(crate) published: Mutex<Published>,
     pub(crate) state: Mutex<State>,
     pub(crate) durable: Durable,
+    /// Bytes that this process has written to the log.
+    pub(crate) log_written: AtomicU64,
     /// Bytes of the log since the last checkpoint, and when the next one is due.
     pub(crate) log_bytes: AtomicU64,
     pub(crate) due_at: AtomicU64,
@@ -65,8 +72,8 @@ pub(crate) struct State {
     pub(crate) tables: BTreeMap<u64, Named>,
     /// The number of the last commit.
     pub(crate) commit: u64,
-    /// The end of the log, once this process has begun a segment of it. It never goes on in one that it has
-    /// found: nobody knows what stands behind its last record.
+    /// The end of the log. A process never goes on in a segment that it has found, as nobody knows what stands behind its
+    /// last record: it seals that one and begins the next.
     pub(crate) log: Option<LogEnd>,
     /// Whether the manifest on disk leads there: nothing is committed to a segment that recovery would not find.
     pub(crate) is_linked: bool,
@@ -78,6 +85,11 @@ pub(crate) struct State {
     pub(crate) segment: u64,
     /// Segments that no manifest needs, to be written again.
     pub(crate) spares: Vec<u64>,
+    /// Where the records of sealed segments end, by number. What is behind is given back if a segment stays for the
+    /// sake of a version.
+    pub(crate) ends: BTreeMap<u64, u64>,
+    /// The log that another process has left, until this one goes on behind it.
+    pub(crate) found: Option<FoundLog>,
 }
 
 #[derive(Debug)]
@@ -87,6 +99,49 @@ pub(crate) struct Named {
     pub(crate) changed: u64,
     pub(crate) written: u64,
     pub(crate) slot: Arc<Slot>,
+}
+
+/// The part of the log that another process has left, which was applied.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct FoundLog {
+    /// Its first segment.
+    pub(crate) from: u64,
+    /// Its last segment, and where the records of that end.
+    pub(crate) last: u64,
+    pub(crate) end: u64,
+}
+
+impl FoundLog {
+    /// Makes all of it durable. Returns its end, for the next segment to follow on.
+    ///
+    /// Bytes of a process that died, or whose sync failed, can be seen and not be durable, and the system may take
+    /// them for written. So every byte is written again where it stands, which takes no room, and synced then. What stands
+    /// behind the last record counts for nothing once the segment is sealed.
+    ///
+    /// # Errors
+    /// Those of the disk. Nothing has changed then.
+    pub(crate) fn secure(&self, core: &SessionCore) -> Result<LogEnd> {
+        let files = core.files().open_files();
+        let _right = files.may_write()?;
+        let mut bytes = Vec::new();
+        for number in self.from..=self.last {
+            let path = core.dir().join(LOG).join(segment_name(number));
+            let open = || core.disk().open(&path, OpenMode::ReadWrite, Access::Buffered);
+            let file = files.with_room(open)?;
+            let end = if number == self.last { self.end } else { file.len()? };
+            for at in (0..end).step_by(SECURED_BYTES) {
+                bytes.resize((end - at).min(SECURED_BYTES as u64) as usize, 0);
+                file.read_at(&mut bytes, at)?;
+                file.write_at(&bytes, at)?;
+            }
+            core.files().synced(&path, file.sync())?;
+            if number == self.last {
+                return Ok(LogEnd::found(files, file, number, end));
+            }
+        }
+        // `from` is no greater than `last`.
+        Err(Error::SessionClosed)
+    }
 }
 
 /// A named table, as its handles know it.
@@ -189,21 +244,60 @@ impl Shared {
         self.options.durability > Durability::SnapshotOnly
     }
 
-    /// The state, ready for a commit. Before the first one the log is begun, unless that has been done, with what
-    /// was recovered behind it. Makes a checkpoint if one is due, here or on the thread; an error only if the log
-    /// is too long.
-    pub(crate) fn state_to_commit(self: &Arc<Self>) -> Result<MutexGuard<'_, State>> {
+    /// The state, ready for a commit. Before the first one the log is begun, behind what was found of it. Makes a
+    /// checkpoint if one is due, here or on the thread; an error only if the log is too long. Even then a commit that
+    /// `frees` room goes on if the disk is full.
+    pub(crate) fn state_to_commit(self: &Arc<Self>, frees: bool) -> Result<MutexGuard<'_, State>> {
         let state = lock(&self.state);
         let is_begun = !self.is_logged() || state.is_linked;
-        if is_begun && !self.is_due() {
+        // An attempt takes a segment, so not each commit that frees room makes one after a failure.
+        let is_put_off = frees && !self.is_due_again();
+        if is_begun && (!self.is_due() || is_put_off) {
             return Ok(state);
         }
         drop(state);
         if !is_begun {
-            self.checkpoint_over(&mut lock(&self.published))?;
+            self.begin_logging(&mut lock(&self.published))?;
         }
-        self.make_checkpoint_if_due()?;
+        match self.make_checkpoint_if_due() {
+            Err(error) if frees && error.is_no_space() => {
+                let due_at = self.log_bytes.load(Ordering::Relaxed) + self.log_bytes_max / 2;
+                self.due_at.store(due_at, Ordering::Relaxed);
+                event!(WARN, "checkpoint.failed", self.core.dir(), %error);
+            }
+            made => made?,
+        }
         Ok(lock(&self.state))
+    }
+
+    /// Makes commits possible: behind the log that was found, else behind a checkpoint.
+    fn begin_logging(&self, published: &mut Published) -> Result<()> {
+        match self.take_up_log() {
+            Ok(true) => Ok(()),
+            Ok(false) => self.checkpoint_over(published),
+            Err(error) => {
+                self.core.files().check_poisoned()?;
+                event!(WARN, "log.unreadable", self.core.dir(), %error);
+                self.checkpoint_over(published)
+            }
+        }
+    }
+
+    /// Makes the log that was found durable, for commits to go on behind it; says whether there is one.
+    fn take_up_log(&self) -> Result<bool> {
+        self.core.check_writable()?;
+        let mut state = lock(&self.state);
+        let state = &mut *state;
+        if state.is_linked {
+            return Ok(true);
+        }
+        let Some(found) = state.found.filter(|_| state.log.is_none()) else { return Ok(false) };
+        let end = found.secure(&self.core)?;
+        self.durable.reach(state.commit, Some((&end.log, state.commit)));
+        state.log = Some(end);
+        state.is_linked = true;
+        state.found = None;
+        Ok(true)
     }
 
     /// Makes the directory of the log, unless it is there.
@@ -247,6 +341,7 @@ impl Shared {
             old.seal(state.commit).or_else(|error| self.core.poison(file.path(), error))?;
             self.durable.sync_in_turn(file, state.commit)?;
             self.durable.set_end(&end.log, state.commit);
+            state.ends.insert(old.log.number, old.end());
         }
         state.segment = header.number;
         state.log = Some(end);
@@ -318,6 +413,7 @@ impl Shared {
             return Err(error);
         }
         self.log_bytes.fetch_add(record.len() as u64, Ordering::Relaxed);
+        self.log_written.fetch_add(record.len() as u64, Ordering::Relaxed);
         self.durable.set_end(&log.log, commit);
         Ok(())
     }
@@ -330,11 +426,12 @@ impl Shared {
 
     /// Makes all commits so far durable.
     pub(crate) fn make_durable(&self, published: &mut Published) -> Result<()> {
-        let (last, is_linked) = {
-            let state = lock(&self.state);
-            (state.commit, state.is_linked)
-        };
-        if is_linked { self.wait_for(last) } else { self.checkpoint_over(published) }
+        if !self.is_logged() {
+            return self.checkpoint_over(published);
+        }
+        self.begin_logging(published)?;
+        let last = lock(&self.state).commit;
+        if self.durable.wait_for(last)? { Ok(()) } else { self.checkpoint_over(published) }
     }
 
     /// A checkpoint, here or on the thread, if the log is long enough. An error only if it is too long.
@@ -350,6 +447,11 @@ impl Shared {
             CheckpointThread::Background => self.checkpoint_in_background(),
         }
         Ok(())
+    }
+
+    /// Whether a checkpoint is due even if the last attempt has failed.
+    fn is_due_again(&self) -> bool {
+        self.log_bytes.load(Ordering::Relaxed) >= self.due_at.load(Ordering::Relaxed)
     }
 
     fn is_due(&self) -> bool {
@@ -445,7 +547,8 @@ impl Shared {
             self.link(&mut state, commit, log_bytes);
         }
         if both {
-            self.recycle(published.manifest.segment, room);
+            published.age_chain();
+            self.recycle(published, room);
         }
         event!(DEBUG, "store.checkpointed", self.core.dir(), commit);
         Ok(())
@@ -479,25 +582,29 @@ impl Shared {
         self.log_bytes.fetch_sub(log_bytes, Ordering::Relaxed);
         self.due_at.store(self.log_bytes_max / 2, Ordering::Relaxed);
         state.is_linked = self.is_logged();
+        state.found = None;
         let end = state.log.as_ref().filter(|_| state.is_linked);
         self.durable.reach(commit, end.map(|log| (&log.log, state.commit)));
     }
 
-    /// Keeps some of the segments that are not needed any more, and removes the others.
-    pub(crate) fn recycle(&self, needed_from: u64, room: LogRoom) {
+    /// Keeps some of the segments that a manifest, which both copies hold, does not need, and removes the others.
+    pub(crate) fn recycle(&self, published: &Published, room: LogRoom) {
         let mut state = lock(&self.state);
-        if let Err(error) = self.recycle_from(&mut state, needed_from, room) {
+        if let Err(error) = self.recycle_from(&mut state, published, room) {
             event!(WARN, "cleanup.failed", self.core.dir(), %error);
         }
     }
 
-    fn recycle_from(&self, state: &mut State, needed_from: u64, room: LogRoom) -> Result<()> {
+    fn recycle_from(&self, state: &mut State, published: &Published, room: LogRoom) -> Result<()> {
         if state.segment == 0 {
             return Ok(());
         }
         let _right = self.core.files().open_files().may_write()?;
-        let needed_from = if needed_from == 0 { state.segment + 1 } else { needed_from };
-        let needed_from = needed_from.min(self.core.leased_segment()?);
+        let needed_from = match published.manifest.segment {
+            0 => state.segment + 1,
+            segment => segment,
+        };
+        let leased_from = self.core.leased_segment()?;
         let spares_max = match room {
             LogRoom::Ordinary if self.is_logged() => SPARES_MAX,
             LogRoom::Ordinary | LogRoom::Least => 0,
@@ -505,17 +612,31 @@ impl Shared {
         if room == LogRoom::Least {
             state.spares.clear();
         }
+
         for number in segments(self.core.disk(), self.core.dir())? {
-            if number >= needed_from || state.spares.contains(&number) {
+            if number >= needed_from.min(leased_from) || state.spares.contains(&number) {
                 continue;
             }
-            if state.spares.len() < spares_max {
+            if published.needs_segment(number) {
+                self.trim(state, number)?;
+            } else if state.spares.len() < spares_max {
                 state.spares.push(number);
             } else {
                 self.core.disk().remove(&self.log_dir.path(number))?;
             }
+            state.ends.remove(&number);
         }
         Ok(())
+    }
+
+    /// Gives the room behind the records of a sealed segment back. Only of one that this process has sealed: of others it
+    /// does not know where they end.
+    fn trim(&self, state: &State, number: u64) -> Result<()> {
+        let Some(&end) = state.ends.get(&number) else { return Ok(()) };
+        let files = self.core.files().open_files();
+        let path = self.log_dir.path(number);
+        let open = || self.core.disk().open(&path, OpenMode::ReadWrite, Access::Buffered);
+        Ok(files.with_room(open)?.set_len(end)?)
     }
 }
 
@@ -554,7 +675,7 @@ impl State {
 }
 
 /// Writes tables out, and puts what they need into a manifest.
-fn write_out(
+pub(crate) fn write_out(
     copies: &[(u64, u64, Table)],
     manifest: &mut StoreManifest,
 ) -> Result<Vec<WrittenOut>> {

@@ -7,6 +7,10 @@
 //! log has been written to, or has had more than one segment, they were lost. (A store without a log cannot be told from
 //! a session that has no named tables then.)
 //!
+//! **Edits.** Retaining and releasing a version do not write the manifest anew: they append a few bytes, an *edit*,
+//! to both copies, one after the other. So their cost does not grow with the number of versions. A copy is written
+//! anew, without edits, by everything else, and when its edits are longer than the rest.
+//!
 //! Invariant: what a manifest names is durable before the manifest is written, and stays until both copies
 //! name it no more.
 
@@ -14,9 +18,11 @@
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use terrane_io::Disk;
 use terrane_io::bytes::{Reader, Writer};
+use terrane_io::checksum::crc32c;
 use terrane_io::disk::read_file;
 
 use crate::error::{Error, Result, unreadable};
@@ -28,7 +34,13 @@ use crate::trace::event;
 pub(crate) const STORE_MAGIC: [u8; 8] = *b"TerraMan";
 
 /// Version of manifests.
-pub(crate) const STORE_VERSION: u32 = 1;
+pub(crate) const STORE_VERSION: u32 = 2;
+
+/// Where the length of a manifest without its edits stands.
+const LENGTH_OFFSET: usize = 12;
+
+/// Bytes of an edit before its content.
+const EDIT_HEADER_SIZE: usize = 20;
 
 /// The largest number in a manifest. No store reaches it, and there is room to count on from it.
 const COUNT_MAX: u64 = 1 << 62;
@@ -52,15 +64,37 @@ impl NamedMeta {
     }
 }
 
-/// The state of all named tables after a commit, kept.
+/// The named tables as a checkpoint left them, from which the log leads to versions.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct VersionBase {
+    /// The last commit that is in the runs of the tables.
+    pub(crate) commit: u64,
+    /// The segment of the log that goes on from there; 0 if there was no log.
+    pub(crate) segment: u64,
+    /// By number.
+    pub(crate) tables: Vec<NamedMeta>,
+}
+
+/// The state of all named tables after a commit, kept: those of its base, with the log applied up to that commit.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct VersionMeta {
     /// That commit.
     pub(crate) number: u64,
     /// Empty for none.
     pub(crate) name: String,
-    /// By number.
-    pub(crate) tables: Vec<NamedMeta>,
+    /// Shared by neighbouring versions.
+    pub(crate) base: Arc<VersionBase>,
+    /// The last segment of the log that the version needs, from that of its base on; 0 if it needs none.
+    pub(crate) until: u64,
+}
+
+/// A change of the list of versions, appended to a manifest.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Edit {
+    /// A version more, or a name for the last one.
+    Retain(VersionMeta),
+    /// The version of that number is gone.
+    Release(u64),
 }
 
 /// The state of all named tables.
@@ -68,8 +102,10 @@ pub(crate) struct VersionMeta {
 pub(crate) struct StoreManifest {
     /// Whether it is the manifest of a backup, which nobody has committed to.
     pub(crate) is_backup: bool,
-    /// Counts manifests.
+    /// Counts manifests, without their edits.
     pub(crate) sequence: u64,
+    /// Counts the edits behind that one.
+    pub(crate) edits: u32,
     /// The last commit that is in the tables.
     pub(crate) commit: u64,
     /// The first segment of the log that is needed.
@@ -82,7 +118,7 @@ pub(crate) struct StoreManifest {
     pub(crate) versions: Vec<VersionMeta>,
 }
 
-impl VersionMeta {
+impl VersionBase {
     /// Whether it has these tables, under these names and with this configuration.
     pub(crate) fn has_tables(&self, tables: &[NamedMeta]) -> bool {
         let is_same = |(one, other): (&NamedMeta, &NamedMeta)| {
@@ -91,11 +127,50 @@ impl VersionMeta {
         self.tables.len() == tables.len() && self.tables.iter().zip(tables).all(is_same)
     }
 
-    /// Its tables, for whoever asks what needs a file.
-    pub(crate) fn users(&self) -> impl Iterator<Item = (String, &NamedMeta)> {
-        let version =
-            if self.name.is_empty() { self.number.to_string() } else { self.name.clone() };
-        self.tables.iter().map(move |table| (format!("{}@{version}", table.name), table))
+    /// The numbers of all run files that its tables need; of several tables as often.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = u64> {
+        self.tables.iter().flat_map(|table| table.meta.numbers())
+    }
+}
+
+impl VersionMeta {
+    /// Its name, or its number.
+    fn title(&self) -> String {
+        if self.name.is_empty() { self.number.to_string() } else { self.name.clone() }
+    }
+
+    /// The first segment of the log that the version needs; `u64::MAX` if it needs none.
+    pub(crate) fn first_segment(&self) -> u64 {
+        if self.until == 0 { u64::MAX } else { self.base.segment }
+    }
+
+    /// Whether reading the version takes that segment of the log.
+    fn needs_segment(&self, number: u64) -> bool {
+        self.first_segment() <= number && number <= self.until
+    }
+}
+
+/// Versions of one base, oldest first.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct VersionGroup<'a>(pub(crate) &'a [VersionMeta]);
+
+impl<'a> VersionGroup<'a> {
+    pub(crate) fn base(&self) -> &'a Arc<VersionBase> {
+        // Groups are never empty.
+        &self.0[0].base
+    }
+
+    /// The last segment of the log that they need; 0 if they need none.
+    pub(crate) fn until(&self) -> u64 {
+        self.0.iter().map(|version| version.until).max().unwrap_or(0)
+    }
+
+    /// The tables of the base, for whoever asks what needs a file.
+    pub(crate) fn users(&self) -> impl Iterator<Item = (String, &'a NamedMeta)> + use<'a> {
+        let first = self.0.first().map(VersionMeta::title).unwrap_or_default();
+        let last = self.0.last().map(VersionMeta::title).unwrap_or_default();
+        let versions = if self.0.len() == 1 { first } else { format!("{first}..{last}") };
+        self.base().tables.iter().map(move |table| (format!("{}@{versions}", table.name), table))
     }
 }
 
@@ -107,9 +182,60 @@ impl Found {
 }
 
 impl StoreManifest {
-    /// All tables, those of versions too.
+    /// The versions, those of one base together.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = VersionGroup<'_>> {
+        let is_one = |one: &VersionMeta, next: &VersionMeta| Arc::ptr_eq(&one.base, &next.base);
+        self.versions.chunk_by(is_one).map(VersionGroup)
+    }
+
+    /// All tables, those of the bases of versions too, each base once.
     pub(crate) fn all_tables(&self) -> impl Iterator<Item = &NamedMeta> {
-        self.tables.iter().chain(self.versions.iter().flat_map(|version| &version.tables))
+        self.tables.iter().chain(self.groups().flat_map(|group| &group.base().tables))
+    }
+
+    /// Whether a version needs that segment of the log.
+    pub(crate) fn needs_segment(&self, number: u64) -> bool {
+        self.versions.iter().any(|version| version.needs_segment(number))
+    }
+
+    /// The first segment of the log that a version needs; `u64::MAX` if none needs any.
+    pub(crate) fn first_segment_of_versions(&self) -> u64 {
+        self.versions.iter().map(VersionMeta::first_segment).min().unwrap_or(u64::MAX)
+    }
+
+    /// Orders manifests: the newer one of two is greater.
+    pub(crate) fn age(&self) -> (u64, u32) {
+        (self.sequence, self.edits)
+    }
+
+    /// The same with an edit applied; says whether it fits.
+    pub(crate) fn apply(&mut self, edit: Edit) -> bool {
+        match edit {
+            Edit::Release(number) => {
+                let count = self.versions.len();
+                self.versions.retain(|version| version.number != number);
+                if self.versions.len() == count {
+                    return false;
+                }
+            }
+            Edit::Retain(version) => {
+                let taken = |other: &VersionMeta| {
+                    !version.name.is_empty()
+                        && other.name == version.name
+                        && other.number != version.number
+                };
+                if self.versions.iter().any(taken) {
+                    return false;
+                }
+                match self.versions.last_mut() {
+                    Some(last) if last.number == version.number => last.name = version.name,
+                    Some(last) if last.number > version.number => return false,
+                    _ => self.versions.push(version),
+                }
+            }
+        }
+        self.edits += 1;
+        true
     }
 
     /// The numbers of all run files that the tables need; of several tables as often.
@@ -124,21 +250,78 @@ impl StoreManifest {
             && self.tables.iter().zip(&other.tables).all(is_same)
     }
 
+    /// The manifest as a whole, without edits.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Writer::new();
-        out.put(&STORE_MAGIC).u32(STORE_VERSION).u8(1 + u8::from(self.is_backup));
+        out.put(&STORE_MAGIC).u32(STORE_VERSION).u32(0).u8(1 + u8::from(self.is_backup));
         out.u64(self.sequence).u64(self.commit).u64(self.segment).u64(self.next_table);
         put_tables(&mut out, &self.tables);
+
         out.u32(self.versions.len() as u32);
+        let mut before: Option<&VersionMeta> = None;
         for version in &self.versions {
-            out.u64(version.number).string(version.name.as_bytes());
-            put_tables(&mut out, &version.tables);
+            put_version(&mut out, version, before);
+            before = Some(version);
         }
-        manifest::close(out)
+
+        let mut bytes = out.into_bytes();
+        let length = bytes.len() as u32 + 4;
+        bytes[LENGTH_OFFSET..LENGTH_OFFSET + 4].copy_from_slice(&length.to_le_bytes());
+        let crc = crc32c(&bytes);
+        bytes.extend(crc.to_le_bytes());
+        bytes
     }
 
+    /// The bytes of an edit behind this manifest.
+    pub(crate) fn encode_edit(&self, edit: &Edit) -> Vec<u8> {
+        let mut out = Writer::new();
+        out.u32(0).u32(0).u64(self.sequence).u32(self.edits + 1);
+        match edit {
+            Edit::Retain(version) => put_version(out.u8(1), version, self.versions.last()),
+            Edit::Release(number) => {
+                out.u8(2).u64(*number);
+            }
+        }
+
+        let mut bytes = out.into_bytes();
+        let length = bytes.len() as u32;
+        bytes[..4].copy_from_slice(&length.to_le_bytes());
+        let crc = crc32c(&bytes[8..]);
+        bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// The manifest that a file holds, its edits applied.
+    ///
+    /// The bytes that follow the last whole edit are ignored: an edit is acknowledged when both copies have it.
     pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<Self, Refused> {
-        let mut input = manifest::open(bytes, STORE_MAGIC, STORE_VERSION)?;
+        let (body, mut edits) = bytes.split_at(body_len(bytes)?);
+        let mut manifest = Self::decode_body(body)?;
+        while let Some((edit, len)) = manifest.next_edit(edits) {
+            if !manifest.apply(edit) {
+                break;
+            }
+            edits = &edits[len..];
+        }
+        Ok(manifest)
+    }
+
+    /// How many bytes of a file the manifest and its whole edits take; 0 if there is no whole one.
+    pub(crate) fn whole_len(bytes: &[u8]) -> usize {
+        let Ok(mut at) = body_len(bytes) else { return 0 };
+        let Ok(mut manifest) = Self::decode_body(&bytes[..at]) else { return 0 };
+        while let Some((edit, len)) = manifest.next_edit(&bytes[at..]) {
+            if !manifest.apply(edit) {
+                break;
+            }
+            at += len;
+        }
+        at
+    }
+
+    fn decode_body(body: &[u8]) -> std::result::Result<Self, Refused> {
+        let mut input = manifest::open(body, STORE_MAGIC, STORE_VERSION)?;
+        input.u32()?;
         let is_backup = match input.u8()? {
             1 => false,
             2 => true,
@@ -150,29 +333,107 @@ impl StoreManifest {
         if sequence == 0 || counts.iter().any(|&count| count > COUNT_MAX) {
             return manifest::damaged("a count that no store reaches");
         }
+
         let tables = take_tables(&mut input, next_table)?;
         let mut versions: Vec<VersionMeta> = Vec::new();
         for _ in 0..input.u32()? {
-            let number = input.u64()?;
-            let name = take_name(&mut input)?;
-            let last = versions.last().map(|version| version.number);
-            if number > commit || last.is_some_and(|last| last >= number) {
+            let version = take_version(&mut input, next_table, versions.last())?;
+            if versions.last().is_some_and(|last| last.number >= version.number) {
                 return manifest::damaged("numbers of versions out of order");
             }
-            if !name.is_empty() && versions.iter().any(|version| version.name == name) {
+            if !version.name.is_empty() && versions.iter().any(|v| v.name == version.name) {
                 return manifest::damaged("two versions of one name");
             }
-            versions.push(VersionMeta {
-                number,
-                name,
-                tables: take_tables(&mut input, next_table)?,
-            });
+            versions.push(version);
         }
         if !input.rest().is_empty() {
             return manifest::damaged("bytes after the end");
         }
-        Ok(Self { is_backup, sequence, commit, segment, next_table, tables, versions })
+        let edits = 0;
+        Ok(Self { is_backup, sequence, edits, commit, segment, next_table, tables, versions })
     }
+
+    /// The edit at the beginning of some bytes, if a whole one follows on this manifest there, and its length.
+    fn next_edit(&self, bytes: &[u8]) -> Option<(Edit, usize)> {
+        let mut input = Reader::new(bytes);
+        let len = input.u32().ok()? as usize;
+        let crc = input.u32().ok()?;
+        let edit = bytes.get(..len).filter(|edit| edit.len() > EDIT_HEADER_SIZE)?;
+        if crc32c(&edit[8..]) != crc {
+            return None;
+        }
+
+        let mut input = Reader::new(&edit[8..]);
+        if (input.u64().ok()?, input.u32().ok()?) != (self.sequence, self.edits + 1) {
+            return None;
+        }
+        let edit = match input.u8().ok()? {
+            1 => {
+                Edit::Retain(take_version(&mut input, self.next_table, self.versions.last()).ok()?)
+            }
+            2 => Edit::Release(input.u64().ok()?),
+            _ => return None,
+        };
+        input.rest().is_empty().then_some((edit, len))
+    }
+}
+
+/// The length of the manifest at the beginning of a file, without edits.
+fn body_len(bytes: &[u8]) -> std::result::Result<usize, Refused> {
+    let field = |at: usize| {
+        let field = bytes.get(at..).and_then(|rest| rest.first_chunk::<4>());
+        field.map_or(0, |field| u32::from_le_bytes(*field))
+    };
+    if field(STORE_MAGIC.len()) != STORE_VERSION {
+        // Says which version it is, if the file is whole.
+        manifest::open(bytes, STORE_MAGIC, STORE_VERSION)?;
+    }
+    let length = field(LENGTH_OFFSET) as usize;
+    if !(LENGTH_OFFSET + 8..=bytes.len()).contains(&length) {
+        return manifest::damaged("a length that the file does not have");
+    }
+    Ok(length)
+}
+
+/// Writes a version, behind the one `before`, whose base it may share.
+fn put_version(out: &mut Writer, version: &VersionMeta, before: Option<&VersionMeta>) {
+    out.u64(version.number).string(version.name.as_bytes()).u64(version.until);
+    if before.is_some_and(|before| Arc::ptr_eq(&before.base, &version.base)) {
+        out.u8(0);
+        return;
+    }
+    out.u8(1).u64(version.base.commit).u64(version.base.segment);
+    put_tables(out, &version.base.tables);
+}
+
+/// Reads what [`put_version`] wrote.
+fn take_version(
+    input: &mut Reader<'_>,
+    next_table: u64,
+    before: Option<&VersionMeta>,
+) -> std::result::Result<VersionMeta, Refused> {
+    let number = input.u64()?;
+    let name = take_name(input)?;
+    let until = input.u64()?;
+    let base = match (input.u8()?, before) {
+        (0, Some(before)) => Arc::clone(&before.base),
+        (1, _) => {
+            let (commit, segment) = (input.u64()?, input.u64()?);
+            Arc::new(VersionBase { commit, segment, tables: take_tables(input, next_table)? })
+        }
+        _ => return manifest::damaged("unknown tag of a version"),
+    };
+
+    let counts = [number, until, base.commit, base.segment];
+    if counts.iter().any(|&count| count > COUNT_MAX) {
+        return manifest::damaged("a count that no store reaches");
+    }
+    let has_log = base.segment > 0 && base.segment <= until;
+    let is_right = if until == 0 { number == base.commit } else { has_log && number > base.commit };
+    if !is_right {
+        return manifest::damaged("a version that the log of its base does not lead to");
+    }
+    Ok(VersionMeta { number, name, base, until })
 }
 
 fn put_tables(out: &mut Writer, tables: &[NamedMeta]) {
@@ -214,6 +475,8 @@ fn take_tables(
 pub(crate) struct Found {
     /// The newest; `None` if there never was one.
     pub(crate) manifest: Option<StoreManifest>,
+    /// The bytes of that one and of its edits.
+    pub(crate) bytes: Vec<u8>,
     /// The other one, if it is whole and older. What it names must stay until it is written anew: the newest may
     /// be seen and yet not be durable.
     pub(crate) older: Option<StoreManifest>,
@@ -237,7 +500,13 @@ pub(crate) fn read_fault(error: &terrane_io::Error) -> Option<String> {
 /// [`Error::StoreCorrupted`] if there was one and no copy is whole, [`Error::UnknownVersion`],
 /// [`Error::Disk`].
 pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Found> {
-    let mut found = Found { manifest: None, older: None, stale: Vec::new(), damage: Vec::new() };
+    let mut found = Found {
+        manifest: None,
+        bytes: Vec::new(),
+        older: None,
+        stale: Vec::new(),
+        damage: Vec::new(),
+    };
     let mut whole = Vec::new();
     let mut refused = None;
     for name in COPIES {
@@ -256,16 +525,18 @@ pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Found> {
             }
         };
         match StoreManifest::decode(&bytes) {
-            Ok(manifest) => whole.push(manifest),
+            Ok(manifest) => whole.push((manifest, bytes)),
             Err(Refused::Damaged(reason)) => found.damage.push((path, reason)),
             Err(Refused::Version { found, newest }) => {
                 return Err(Error::UnknownVersion { path, found, newest });
             }
         }
     }
-    let newest = whole.iter().map(|manifest: &StoreManifest| manifest.sequence).max();
-    for manifest in whole {
-        if Some(manifest.sequence) == newest {
+    let newest = whole.iter().map(|(manifest, _)| manifest.age()).max();
+    for (manifest, mut bytes) in whole {
+        if Some(manifest.age()) == newest {
+            bytes.truncate(StoreManifest::whole_len(&bytes));
+            found.bytes = bytes;
             found.manifest.get_or_insert(manifest);
         } else {
             found.older = Some(manifest);

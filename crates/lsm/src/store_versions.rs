@@ -1,8 +1,14 @@
 //! Retained versions of a store: what its tables were after some commit, kept until it is released.
 //!
-//! A version is an entry of the manifest, which names the same files as the tables did in the checkpoint that it was
-//! made with; so retaining copies nothing, and costs space only for what the tables go away from. It has the
-//! number of its commit and perhaps a name, and outlives the process.
+//! A version is an entry of the manifest: its *base*, which is what a checkpoint left of the tables, and the commit up to
+//! which the log leads from there. So retaining writes neither entries nor a manifest. It syncs the log and appends
+//! an [edit](crate::store_manifest) of some forty bytes to both copies. The segments between the base and the commit stay.
+//! A version has the number of its commit and perhaps a name, and outlives the process.
+//!
+//! **Bases.** Versions share a base as long as the log behind it is short ([`CHAIN_LOGS`]) and each checkpoint has had a
+//! version before it. Each base keeps the
+//! runs of its checkpoint, which merges would have removed; each byte of the log behind a base is read when a version
+//! is opened. A store without a log makes a checkpoint, which is the base of that one version.
 //!
 //! **Rollback** writes a manifest whose tables are those of the version. It is a commit of its own, in between
 //! no other, and durable when the call returns.
@@ -14,16 +20,24 @@ use std::sync::atomic::Ordering;
 use crate::error::{Error, Result};
 use crate::files::lock;
 use crate::manifest::MANIFEST_BYTES_MAX;
-use crate::recovery::open_table;
+use crate::published::{Chain, Published};
+use crate::recovery::{apply_log_of_version, open_table};
 use crate::resolve::Resolve;
-use crate::session_core::SessionCore;
+use crate::session_core::{Holder, SessionCore};
 use crate::snapshot::SnapshotName;
 use crate::store::Store;
-use crate::store_core::{LogRoom, Named};
-use crate::store_manifest::{StoreManifest, VersionMeta};
+use crate::store_core::{LogRoom, Named, Shared, damaged, write_out};
+use crate::store_manifest::{Edit, StoreManifest, VersionBase, VersionMeta};
 use crate::store_options::TableName;
 use crate::table::Table;
 use crate::trace::event;
+
+/// Versions share a base until the log behind it is so many times as long as
+/// [`log_bytes_max`](crate::StoreOptions::log_bytes_max).
+const CHAIN_LOGS: u64 = 2;
+
+/// Or until it has so many bytes.
+const CHAIN_BYTES_MAX: u64 = 256 << 20;
 
 /// A retained version in a list of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -74,7 +88,7 @@ impl StoreManifest {
     pub(crate) fn version_infos(&self) -> Vec<VersionInfo> {
         let info = |version: &VersionMeta| {
             let mut tables: Vec<_> =
-                version.tables.iter().map(|table| TableName(table.name.clone())).collect();
+                version.base.tables.iter().map(|table| TableName(table.name.clone())).collect();
             tables.sort();
             let name = SnapshotName::new(&version.name).ok();
             VersionInfo { number: version.number, name, tables }
@@ -96,17 +110,69 @@ impl StoreManifest {
     }
 }
 
-/// Opens a version whose files stay.
+/// Opens the tables of a version whose files stay, by number; `next_table` is a number that no table has.
+fn open_tables(
+    core: &Arc<SessionCore>,
+    version: &VersionMeta,
+    next_table: u64,
+    resolves: &[Resolve],
+) -> Result<BTreeMap<u64, Table>> {
+    let mut tables = BTreeMap::new();
+    for named in &version.base.tables {
+        tables.insert(named.id, open_table(core, named, resolves)?);
+    }
+    apply_log_of_version(core, version, next_table, &mut tables).map_err(damaged)?;
+    Ok(tables)
+}
+
+/// Opens a version whose files stay; `next_table` is a number that no table has.
 pub(crate) fn open_version(
     core: &Arc<SessionCore>,
     version: &VersionMeta,
+    next_table: u64,
     resolves: &[Resolve],
 ) -> Result<Version> {
+    let mut opened = open_tables(core, version, next_table, resolves)?;
     let mut tables = BTreeMap::new();
-    for named in &version.tables {
-        tables.insert(named.name.clone(), Arc::new(open_table(core, named, resolves)?));
+    for named in &version.base.tables {
+        let table = opened.remove(&named.id).map(Arc::new);
+        tables.extend(table.map(|table| (named.name.clone(), table)));
     }
     Ok(Version { number: version.number, tables })
+}
+
+impl Shared {
+    /// Makes all commits so far durable. Returns the last one, and the segment of the log that it is in or that follows on
+    /// it; 0 without a log.
+    fn durable_place(&self, published: &mut Published) -> Result<(u64, u64)> {
+        self.make_durable(published)?;
+        let state = lock(&self.state);
+        let segment = if state.is_linked { state.segment } else { 0 };
+        // In between another commit may have come, which is in the log and not durable yet.
+        let commit = self.durable.commit().min(state.commit);
+        Ok((commit, segment))
+    }
+
+    /// The base of a version that is retained now: that of the last one, or the last checkpoint.
+    fn base_of_version(&self, published: &mut Published) -> Arc<VersionBase> {
+        let StoreManifest { commit, segment, tables, .. } = &published.manifest;
+        let written = self.log_written.load(Ordering::Relaxed);
+        let most = (CHAIN_LOGS * self.log_bytes_max).min(CHAIN_BYTES_MAX);
+        let is_short = |start: u64| written - start <= most;
+        if let Some(chain) = published.live_chain()
+            && is_short(chain.start)
+            && chain.base.has_tables(tables)
+        {
+            return Arc::clone(&chain.base);
+        }
+
+        let base =
+            Arc::new(VersionBase { commit: *commit, segment: *segment, tables: tables.clone() });
+        let start = written.saturating_sub(self.log_bytes.load(Ordering::Relaxed));
+        let chain = Chain { base: Arc::clone(&base), start, is_used: true };
+        published.chain = (*segment > 0).then_some(chain);
+        base
+    }
 }
 
 impl Store {
@@ -114,58 +180,68 @@ impl Store {
     /// returned, and perhaps a name. If that version is retained already, it gets the name unless it has one. If
     /// tables were made, renamed, dropped or configured since that was done, a commit of nothing is made first.
     ///
-    /// Cost: a [`checkpoint`](Self::checkpoint), if there was a commit since the last one; and writes and syncs the
-    /// two copies of the manifest.
+    /// Cost: syncs the log, unless it is durable up to there; appends about 40 bytes to each copy of the manifest and syncs
+    /// it. Now and then writes both copies anew, so that K versions write some 100 K bytes of manifests in all. What the log
+    /// has up to the version stays on the disk, and the runs of a checkpoint before. In a store without a
+    /// log: a [`checkpoint`](Self::checkpoint), if there was a commit since the last one.
     ///
     /// # Errors
     /// [`Error::VersionExists`] if another version has the name, or this one has another;
     /// [`Error::SnapshotTooLarge`] if a manifest could hardly hold more versions; those of
-    /// [`checkpoint`](Self::checkpoint).
+    /// [`sync`](Self::sync).
     pub fn retain(&self, name: Option<&SnapshotName>) -> Result<u64> {
         let shared = &self.shared;
         let mut published = lock(&shared.published);
-        shared.checkpoint_over(&mut published)?;
-        let StoreManifest { versions, commit, tables, .. } = &published.manifest;
-        let is_other = |last: &VersionMeta| last.number == *commit && !last.has_tables(tables);
+        shared.core.check_writable()?;
+        let (mut number, mut segment) = shared.durable_place(&mut published)?;
+        let StoreManifest { versions, tables, .. } = &published.manifest;
+        let is_other = |last: &VersionMeta| last.number == number && !last.base.has_tables(tables);
         if versions.last().is_some_and(is_other) {
             // Tables were made, renamed or dropped since, or configured: another version needs another number.
             shared.commit(&mut lock(&shared.state), &[], shared.record(&[])?)?;
-            shared.checkpoint_over(&mut published)?;
+            (number, segment) = shared.durable_place(&mut published)?;
         }
-        let mut next = published.manifest.clone();
-        let number = next.commit;
+
         event!(DEBUG, "store.retain", shared.core.dir(), number);
+        let versions = &published.manifest.versions;
         let wanted = name.map_or("", SnapshotName::as_str);
         let taken = |version: &&VersionMeta| {
             !wanted.is_empty() && version.name == wanted && version.number != number
         };
-        if let Some(version) = next.versions.iter().find(taken) {
+        if let Some(version) = versions.iter().find(taken) {
             let (name, number) = (wanted.to_owned(), version.number);
             return Err(Error::VersionExists { name, number });
         }
-        match next.versions.last_mut().filter(|version| version.number == number) {
+        let version = match versions.last().filter(|version| version.number == number) {
             Some(version) if wanted.is_empty() || version.name == wanted => return Ok(number),
-            Some(version) if version.name.is_empty() => wanted.clone_into(&mut version.name),
+            Some(version) if version.name.is_empty() => {
+                VersionMeta { name: wanted.to_owned(), ..version.clone() }
+            }
             Some(version) => {
                 return Err(Error::VersionExists { name: version.name.clone(), number });
             }
             None => {
-                let tables = next.tables.clone();
-                next.versions.push(VersionMeta { number, name: wanted.to_owned(), tables });
+                let base = shared.base_of_version(&mut published);
+                let until = if base.commit == number { 0 } else { segment };
+                VersionMeta { number, name: wanted.to_owned(), base, until }
             }
-        }
-        let (bytes, limit) = (next.encode().len(), MANIFEST_BYTES_MAX / 2);
+        };
+
+        let (bytes, limit) = (published.bytes() as usize, MANIFEST_BYTES_MAX / 2);
         if bytes as u64 > limit {
             // What is left is for the tables to grow.
             return Err(Error::SnapshotTooLarge { bytes, limit });
         }
-        published.publish(&shared.core, next)?;
+        published.amend(&shared.core, Edit::Retain(version))?;
+        if let Some(chain) = &mut published.chain {
+            chain.is_used = true;
+        }
         Ok(number)
     }
 
     /// Retains a version no longer, durably. What was opened of it stays.
     ///
-    /// Cost: writes and syncs the two copies of the manifest; unlinks the files that nobody else needs.
+    /// Cost: as [`retain`](Self::retain) of a version that is durable; removes the files that nobody else needs.
     ///
     /// # Errors
     /// [`Error::VersionDoesNotExist`], [`Error::Disk`], [`Error::Poisoned`], [`Error::SessionClosed`].
@@ -174,10 +250,12 @@ impl Store {
         let mut published = lock(&shared.published);
         shared.core.check_writable()?;
         event!(DEBUG, "store.release", shared.core.dir(), number);
-        published.manifest.version(number)?;
-        let mut next = published.manifest.clone();
-        next.versions.retain(|version| version.number != number);
-        published.publish(&shared.core, next).map(drop)
+        let until = published.manifest.version(number)?.until;
+        let both = published.amend(&shared.core, Edit::Release(number))?;
+        if both && until > 0 && !published.needs_segment(until) {
+            shared.recycle(&published, LogRoom::Ordinary);
+        }
+        Ok(())
     }
 
     /// The retained versions, oldest first. Cost: no I/O.
@@ -191,17 +269,25 @@ impl Store {
 
     /// Opens a retained version.
     ///
-    /// Cost: as [`Session::open_snapshot`](crate::Session::open_snapshot), for each of its tables.
+    /// Cost: as [`Session::open_snapshot`](crate::Session::open_snapshot), for each of its tables; and reads what the log
+    /// has between its base and the version, which is applied in memory. That is up to twice
+    /// [`log_bytes_max`](crate::StoreOptions::log_bytes_max), half a second for 128 MiB.
     ///
     /// # Errors
     /// [`Error::VersionDoesNotExist`], and those of [`open`](Self::open).
     pub fn version(&self, number: u64) -> Result<Version> {
         let shared = &self.shared;
         shared.core.check_open()?;
-        // Held, so that its files stay while they are opened.
-        let published = lock(&shared.published);
-        let version = published.manifest.version(number)?;
-        open_version(&shared.core, version, &shared.options.resolves)
+        let _call = shared.core.register(Holder::Call);
+        let (version, next_table, _log, _runs) = {
+            let published = lock(&shared.published);
+            let version = published.manifest.version(number)?.clone();
+            let log = shared.core.keep_log(version.first_segment());
+            let runs: Vec<_> =
+                version.base.numbers().map(|run| shared.core.files().attach(run)).collect();
+            (version, published.manifest.next_table, log, runs)
+        };
+        open_version(&shared.core, &version, next_table, &shared.options.resolves)
     }
 
     /// Opens the retained version of that name.
@@ -217,25 +303,26 @@ impl Store {
     /// this is. Tables made since are gone, those dropped since are there again; handles on the others stay
     /// valid. Versions, also those in between, stay retained: going forward again is going back, too.
     ///
-    /// Cost: as opening a version, and writes and syncs the two copies of the manifest. Whatever has happened since:
-    /// nothing is undone step by step.
+    /// Cost: as opening a version; writes out what the log has for it, as a [`checkpoint`](Self::checkpoint) would; and
+    /// writes and syncs the two copies of the manifest. Whatever has happened since: nothing is undone step by step.
     ///
     /// # Errors
     /// Those of [`version`](Self::version); [`Error::SnapshotTooLarge`], [`Error::Disk`], [`Error::Poisoned`]. The tables are then as they
     /// were; but after an error that poisons the store, the next opening may find that it was done.
     pub fn roll_back(&self, number: u64) -> Result<u64> {
         let shared = &self.shared;
-        drop(shared.state_to_commit()?);
+        drop(shared.state_to_commit(false)?);
         let mut published = lock(&shared.published);
         shared.core.check_writable()?;
         event!(DEBUG, "store.roll_back", shared.core.dir(), number);
         let version = published.manifest.version(number)?.clone();
-        let mut tables = Vec::new();
-        for named in &version.tables {
-            tables.push((named.id, open_table(&shared.core, named, &shared.options.resolves)?));
-        }
+        let next_table = published.manifest.next_table;
+        let tables = open_tables(&shared.core, &version, next_table, &shared.options.resolves)?;
         let mut next = published.manifest.clone();
-        next.tables.clone_from(&version.tables);
+        next.tables.clone_from(&version.base.tables);
+        let copies: Vec<_> = tables.into_iter().map(|(id, table)| (id, 0, table)).collect();
+        let written = if version.until == 0 { Vec::new() } else { write_out(&copies, &mut next)? };
+
         let mut guard = lock(&shared.state);
         let state = &mut *guard;
         // It has a number, but no record: the log of the manifest before ends with the commit before.
@@ -254,6 +341,9 @@ impl Store {
             (state.log, state.segment, state.is_linked) = (log, segment, is_linked);
         }
         let both = made?;
+        // The log goes on from other tables.
+        published.chain = None;
+        written.iter().for_each(|written| written.share(&shared.core));
         let mut slots: BTreeMap<u64, _> = std::mem::take(&mut state.tables)
             .into_iter()
             .map(|(id, named)| (id, named.slot))
@@ -261,14 +351,14 @@ impl Store {
         for slot in slots.values() {
             lock(&slot.0).view = None;
         }
-        for (id, table) in tables {
+        for (id, _, table) in copies {
             let slot = slots.remove(&id).unwrap_or_default();
             state.tables.insert(id, Named { table, changed: 0, written: 0, slot });
         }
         shared.link(state, published.manifest.commit, log_bytes);
         drop(guard);
         if both {
-            shared.recycle(published.manifest.segment, LogRoom::Ordinary);
+            shared.recycle(&published, LogRoom::Ordinary);
         }
         Ok(published.manifest.commit)
     }

@@ -603,10 +603,9 @@ impl Table {
         self.limit_cache(&self.tree);
     }
 
-    /// Refuses to make the session larger when it is closed, poisoned or on its reserve.
-    pub(crate) fn check_room(&self) -> Result<()> {
-        self.session.check_writable()?;
-        self.session.check_room()
+    /// Refuses what changes the files of a session that is closed, poisoned or read only.
+    pub(crate) fn check_writable(&self) -> Result<()> {
+        self.session.check_writable()
     }
 
     /// Looks up one key. Cost: as for a batch of one.

@@ -26,11 +26,13 @@ use terrane_io::{Access, Disk, EntryKind, OpenMode};
 use crate::corrupt::Corrupt;
 use crate::entry::key_hash;
 use crate::error::{Error, Result, unreadable};
-use crate::files::{FileSet, Partial, blobs_name, blobs_number, file_name, file_number};
+use crate::files::{
+    FileSet, Partial, RunRef, blobs_name, blobs_number, file_name, file_number,
+};
 use crate::filter::FilterAllocation;
 use crate::index::IndexKind;
 use crate::lost_found;
-use crate::manifest::{MANIFEST_BYTES_MAX, Refused, RunRef, SessionMeta, SnapshotMeta};
+use crate::manifest::{MANIFEST_BYTES_MAX, Refused, SessionMeta, SnapshotMeta};
 use crate::open_files::{OPEN_FILES_DEFAULT, OpenFiles};
 use crate::page::{PAGE_SIZE, PAYLOAD_SIZE};
 use crate::reserve::{RESERVE, RESERVE_HEADER_SIZE, read_header};
@@ -43,7 +45,7 @@ use crate::session_core::{
     lock_dir, lock_dir_shared, read_snapshot, snapshot_name, snapshot_names, snapshot_path,
 };
 use crate::store_check::{Fault, ManifestCopies, ManifestCopy, lost_manifest, walk_log};
-use crate::store_manifest::{StoreManifest, VersionMeta};
+use crate::store_manifest::StoreManifest;
 
 /// Damaged data pages of one run that are listed one by one.
 const DAMAGE_LISTED_MAX: usize = 16;
@@ -343,14 +345,16 @@ impl<'a> Check<'a> {
                 let users = Users { tables: vec![table.name.clone()], ..Users::default() };
                 self.want(&mut wanted, path, &table.meta, &users);
             }
-            for (name, table) in manifest.versions.iter().flat_map(VersionMeta::users) {
+            for (name, table) in manifest.groups().flat_map(|group| group.users()) {
                 let users = Users { tables: vec![name], ..Users::default() };
                 self.want(&mut wanted, path, &table.meta, &users);
             }
         }
         self.settle_partials(&mut wanted);
         let manifest = manifest.map(|(_, manifest)| manifest);
-        let has_log = manifest.as_ref().is_some_and(|manifest| manifest.segment > 0);
+        let has_log = manifest.as_ref().is_some_and(|manifest| {
+            manifest.segment > 0 || manifest.first_segment_of_versions() < u64::MAX
+        });
         let salt = self.check_metadata(&wanted.runs, damaged || has_log)?;
         self.check_log(manifest.as_ref(), salt)?;
         self.check_reserve()?;
@@ -468,8 +472,11 @@ impl<'a> Check<'a> {
             return Ok(None);
         }
         let newest = copies.newest();
-        for (path, copy) in &copies.0 {
+        for (at, (path, copy)) in copies.0.iter().enumerate() {
             let reason = match copy {
+                ManifestCopy::Whole(_) if copies.has_lost_edits(at) => {
+                    "versions are missing that the other copy has".to_owned()
+                }
                 ManifestCopy::Whole(manifest) => {
                     if let Some(newest) = newest.filter(|n| n.sequence > manifest.sequence) {
                         let (old, new) = (manifest.sequence, newest.sequence);
@@ -489,17 +496,18 @@ impl<'a> Check<'a> {
             // What a newer program wrote is whole, and not for this one to replace.
             let is_newer = matches!(copy, ManifestCopy::Refused(Refused::Version { .. }));
             let mut problem = Problem::new(path, 0, &reason);
-            if let Some(newest) = newest.filter(|_| !is_newer) {
+            if newest.is_some() && !is_newer {
                 problem.repairable = true;
                 if self.repair {
-                    replace_file(self.disk.as_ref(), path, &newest.encode())?;
+                    let bytes = copies.newest_bytes(self.disk.as_ref())?;
+                    replace_file(self.disk.as_ref(), path, &bytes)?;
                     problem.repaired = true;
                 }
             }
             self.report.problems.push(problem);
         }
         let whole = copies.0.iter().filter_map(|(path, copy)| Some((path, copy.manifest()?)));
-        let counts = whole.max_by_key(|(_, manifest)| manifest.sequence);
+        let counts = whole.max_by_key(|(_, manifest)| manifest.age());
         Ok(counts.map(|(path, manifest)| (path.clone(), manifest.clone())))
     }
 
@@ -510,7 +518,9 @@ impl<'a> Check<'a> {
 
     /// Checks the log as far as the manifest needs it.
     fn check_log(&mut self, manifest: Option<&StoreManifest>, salt: Option<u64>) -> Result<()> {
-        if manifest.is_none_or(|manifest| manifest.segment == 0) {
+        if manifest.is_none_or(|manifest| {
+            manifest.segment == 0 && manifest.first_segment_of_versions() == u64::MAX
+        }) {
             return Ok(());
         }
         let Some(salt) = salt else {

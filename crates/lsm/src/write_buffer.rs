@@ -50,6 +50,30 @@ struct Older {
 }
 
 impl WriteBuffer {
+    /// A buffer of one segment, to be read.
+    pub(crate) fn of(segment: Segment) -> Self {
+        Self { segments: vec![segment], older: Older::default() }
+    }
+
+    /// A buffer of chunks, oldest first, that do not change any more.
+    ///
+    /// # Errors
+    /// As [`begin`](Self::begin).
+    pub(crate) fn of_chunks(chunks: Vec<Chunk>, resolve: &Resolve) -> Result<Self> {
+        let mut segments = Vec::new();
+        for chunk in chunks {
+            fold(&mut segments, resolve)?;
+            segments.push(Segment::Chunk(Arc::new(chunk)));
+        }
+        let mut buffer = Self { segments, older: Older::default() };
+        if buffer.segments.len() > 1 {
+            let sketch = buffer.sketch_of_all();
+            let segments = std::mem::take(&mut buffer.segments);
+            buffer.set_segments(segments, sketch);
+        }
+        Ok(buffer)
+    }
+
     /// The segments, oldest first.
     pub(crate) fn segments(&self) -> &[Segment] {
         &self.segments

@@ -6,6 +6,7 @@
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
+use terrane::io::{Disk, RealDisk};
 
 use crate::program::{Answer, Place, command, text};
 use crate::store::inspect;
@@ -101,4 +102,37 @@ fn versions_are_read_and_gone_back_to() {
     }
     let refused = call(&store, &["version", "retain", "--name", "12"]).failed(2);
     assert!(refused.contains("number"), "{refused}");
+}
+
+/// Deleted entries took room on the disk for ever, and no command gave it back.
+#[test]
+fn compact_gives_back_what_deleted_entries_take() {
+    let (_place, store) = ledger();
+    let value = "v".repeat(100_000);
+    for key in ["one", "two", "three"] {
+        call(&store, &["put", key, &value]).done();
+    }
+    call(&store, &["del", "one", "two", "three"]).done();
+
+    let made = call(&store, &["compact", "--quiet"]).done();
+
+    assert_eq!((&made["command"], &made["tables"]), (&json!("compact"), &json!(1)));
+    let [before, after] = ["bytes_before", "bytes_after"].map(|f| made[f].as_u64().unwrap());
+    assert!(after + 100_000 < before, "{after} of {before} bytes");
+    assert_eq!(call(&store, &["count"]).done()["count"], 2);
+    assert!(call(&store.join("missing"), &["compact"]).failed(2).contains("does not exist"));
+}
+
+/// A reserve that the disk has no room for was kept although the call was refused, and then every put failed.
+#[test]
+fn a_reserve_larger_than_the_disk_is_refused_and_forgotten() {
+    let (_place, store) = ledger();
+    if RealDisk::auto().free_bytes(&store).unwrap() >= 1 << 40 {
+        return;
+    }
+    let before = inspect(&store, &["--json"]).done()["reserve"].clone();
+    let refused = call(&store, &["put", "carol", "1", "--reserve", "1TiB"]).failed(3);
+    assert!(refused.contains("--reserve 0") && refused.contains("bytes are free"), "{refused}");
+    assert_eq!(inspect(&store, &["--json"]).done()["reserve"], before);
+    call(&store, &["put", "carol", "1"]).done();
 }

@@ -67,9 +67,9 @@ fn a_snapshot_is_shown_level_by_level() {
         assert_eq!(json["config"]["write_buffer_entries"], 100);
         let levels = json["levels"].as_array().unwrap();
         let of_levels = levels.iter().flat_map(|level| level["runs"].as_array().unwrap());
-        let outside = [&json["write_buffer"], &json["last_flush"]];
-        let runs: Vec<&Value> =
-            of_levels.chain(outside.into_iter().filter(|run| !run.is_null())).collect();
+        let of_buffer = json["write_buffer"].as_array().unwrap();
+        let of_flush = Some(&json["last_flush"]).filter(|run| !run.is_null());
+        let runs: Vec<&Value> = of_levels.chain(of_buffer).chain(of_flush).collect();
         assert_eq!(json["runs"], runs.len());
         let sum = |field: &str| runs.iter().map(|run| run[field].as_u64().unwrap()).sum::<u64>();
         assert_eq!(json["entries"], sum("entries"));

@@ -124,6 +124,8 @@ fn a_range_is_deleted_whole() {
 fn a_store_keeps_the_reserve_that_it_was_given() {
     let (_place, store) = ledger();
     let reserve = || inspect(&store, &["--json"]).done()["reserve"].clone();
+    assert_eq!(reserve()["is_held"], true, "a new store has one");
+    call(&store, &["put", "alice", "1", "--reserve", "0"]).done();
     assert_eq!(reserve(), Value::Null);
     call(&store, &["put", "alice", "1", "--reserve", "1MiB"]).done();
     let held = json!({"bytes": 1 << 20, "is_held": true});
