@@ -18,8 +18,6 @@ mod progress;
 
 mod stream;
 
-mod replay;
-
 mod bench;
 
 mod shape;
@@ -27,6 +25,8 @@ mod shape;
 mod btree;
 
 mod context;
+
+mod replay;
 
 mod radix;
 

@@ -26,9 +26,7 @@ use terrane_io::{Access, Disk, EntryKind, OpenMode};
 use crate::corrupt::Corrupt;
 use crate::entry::key_hash;
 use crate::error::{Error, Result, unreadable};
-use crate::files::{
-    FileSet, Partial, RunRef, blobs_name, blobs_number, file_name, file_number,
-};
+use crate::files::{FileSet, Partial, RunRef, blobs_name, blobs_number, file_name, file_number};
 use crate::filter::FilterAllocation;
 use crate::index::IndexKind;
 use crate::lost_found;

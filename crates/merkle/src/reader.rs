@@ -19,7 +19,7 @@ use crate::node::{Env, Source};
 use crate::pack::{Pack, Reach, Tail};
 use crate::pins::Pinned;
 use crate::rules::Rules;
-use crate::store::{Recovery, check_whole, enter, read_control};
+use crate::store::{Recovery, Store, check_whole, enter, read_control};
 use crate::watch::{Watches, changes};
 
 /// How often a store is read anew because it changed meanwhile.
@@ -65,6 +65,21 @@ fn read(disk: &dyn Disk, dir: &Path, pack: &Pack) -> Result<(View, Tail, Recover
         pack.reopen();
     }
     Err(failed.unwrap_or(Error::NotFound { path: dir.to_owned() }))
+}
+
+impl Store {
+    /// Opens the store in `dir` for reading, as [`StoreReader::open`] does: nothing is written, also where
+    /// nothing can be.
+    ///
+    /// # Errors
+    /// As [`StoreReader::open`].
+    pub fn open_read_only(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        cache_bytes: usize,
+    ) -> Result<StoreReader> {
+        StoreReader::open(disk, dir, cache_bytes)
+    }
 }
 
 impl StoreReader {

@@ -483,19 +483,6 @@ impl Store {
         )
     }
 
-    /// Opens the store in `dir` for reading, as [`StoreReader::open`](crate::StoreReader::open) does: nothing is written, also
-    /// where nothing can be.
-    ///
-    /// # Errors
-    /// As [`StoreReader::open`](crate::StoreReader::open).
-    pub fn open_read_only(
-        disk: Arc<dyn Disk>,
-        dir: &Path,
-        cache_bytes: usize,
-    ) -> Result<crate::StoreReader> {
-        crate::StoreReader::open(disk, dir, cache_bytes)
-    }
-
     /// Opens the store in `dir` for writing. What a crash has left unfinished is cut.
     ///
     /// Nothing is cut that was durable. The file `control` says up to where that was at least: the control record, and a mark that
