@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use terrane::context::radix::ExchangeError;
+use terrane::io::ErrorKind;
 use terrane_bench::engine::EngineError;
 use terrane_bench::error::Class;
 use terrane_bench::radix_store;
@@ -25,6 +26,20 @@ pub(crate) struct Failure {
 impl Failure {
     fn new(class: Class, message: impl Into<String>) -> Self {
         Self { class, kind: None, message: message.into() }
+    }
+
+    /// The same with the word of the library for what a caller can do; that of the class stays where the
+    /// library knows no better.
+    fn of_kind(self, kind: ErrorKind) -> Self {
+        match kind {
+            ErrorKind::BadInput | ErrorKind::Environment => self,
+            kind => Self { kind: Some(kind.name()), ..self },
+        }
+    }
+
+    /// The arguments are no command.
+    pub(crate) fn arguments(message: impl Into<String>) -> Self {
+        Self { kind: Some("usage"), ..Self::usage(message) }
     }
 
     /// The request makes no sense.
@@ -157,7 +172,7 @@ impl From<yardstick::Error> for Failure {
 
 impl From<terrane::Error> for Failure {
     fn from(error: terrane::Error) -> Self {
-        let failure = Self::new(Class::from(&error), in_full(&error));
+        let failure = Self::new(Class::from(&error), in_full(&error)).of_kind(error.kind());
         match error {
             terrane::Error::ReserveTooLarge { .. } => failure.with_note("next: --reserve 0"),
             error if error.is_no_space() => failure.with_note(NO_SPACE),
@@ -168,19 +183,13 @@ impl From<terrane::Error> for Failure {
 
 impl From<terrane::btree::Error> for Failure {
     fn from(error: terrane::btree::Error) -> Self {
-        let kind = Some(error.kind().name());
-        Self { kind, ..Self::new(Class::from(&error), in_full(&error)) }
+        Self::new(Class::from(&error), in_full(&error)).of_kind(error.kind())
     }
 }
 
 impl From<terrane::context::Error> for Failure {
     fn from(error: terrane::context::Error) -> Self {
-        let kind = match error.kind() {
-            // The class says as much.
-            terrane::io::ErrorKind::BadInput | terrane::io::ErrorKind::Environment => None,
-            kind => Some(kind.name()),
-        };
-        Self { kind, ..Self::new(Class::from(&error), in_full(&error)) }
+        Self::new(Class::from(&error), in_full(&error)).of_kind(error.kind())
     }
 }
 

@@ -265,7 +265,7 @@ fn refuse(arguments: &[OsString], error: &clap::Error) -> ExitCode {
     }
     let text = error.to_string();
     let text = text.strip_prefix("error: ").unwrap_or(&text).trim_end();
-    let failure = Failure::usage(text);
+    let failure = Failure::arguments(text);
     output::failure(&named_command(arguments), json, &failure);
     ExitCode::from(failure.code())
 }

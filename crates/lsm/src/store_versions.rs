@@ -271,7 +271,7 @@ impl Store {
     ///
     /// Cost: as [`Session::open_snapshot`](crate::Session::open_snapshot), for each of its tables; and reads what the log
     /// has between its base and the version, which is applied in memory. That is up to twice
-    /// [`log_bytes_max`](crate::StoreOptions::log_bytes_max), half a second for 128 MiB.
+    /// [`log_bytes_max`](crate::StoreOptions::log_bytes_max).
     ///
     /// # Errors
     /// [`Error::VersionDoesNotExist`], and those of [`open`](Self::open).

@@ -387,11 +387,7 @@ impl Store {
     fn end_chunk(&self) -> Result<(u32, u32)> {
         let mut writer = lock(&self.writer);
         self.check_writable(&writer)?;
-        match self.roll(&mut writer) {
-            // On a full disk the chunk that is written to is left out, so that room can be made.
-            Err(error) if error.kind() == ErrorKind::NoSpace => self.check_writable(&writer)?,
-            rolled => rolled?,
-        }
+        self.roll(&mut writer)?;
         lock(&self.held).again = Some(Vec::new());
         Ok((self.core.view().control.first, writer.tail.end.chunk))
     }

@@ -163,8 +163,17 @@ fn a_store_in_use_is_refused_at_once_with_the_holders_pid() {
     let place = Place::new();
     let child = holder(&place);
     let file = place.write("history", b"terrane-changes 1\n");
-    let message = place.replay("changes", &[text(&file)]).failed(3);
+    let refused = place.replay("changes", &[text(&file)]);
+    let message = refused.failed(3);
     assert!(message.contains(&format!("by process {}", child.id())), "{message}");
+    let mut put = command();
+    put.args(["put", "key", "value", "--create", "--json", "--store"]).arg(place.store());
+    let refused: Answer = put.output().unwrap().into();
+    refused.failed(3);
+    assert_eq!(refused.json()["error"]["kind"], "locked");
+    let refused: Answer = command().args(["put", "--json", "--no-such"]).output().unwrap().into();
+    refused.failed(2);
+    assert_eq!(refused.json()["error"]["kind"], "usage");
     let mut child = child;
     child.stdin.take().unwrap().write_all(b"terrane-changes 1\nbegin 1\nend\n").unwrap();
     let answer: Answer = child.wait_with_output().unwrap().into();
