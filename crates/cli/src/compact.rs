@@ -26,10 +26,10 @@ Examples:
     terrane del --prefix old/ --store /data/ledger
     terrane compact --store /data/ledger --json
 
-Deleted entries take room until merges reach them, and `compact` merges each table into one file of
-entries. One table after the other is written anew before its old files go, so there must be room for
-the live entries of the largest table. Snapshots and retained versions keep the files that they need:
-delete or release them first. An interrupted `compact` loses nothing and can be repeated.";
+Deleted entries take room until merges reach them, and `compact` merges each table into one file
+of entries. One table after the other is written anew before its old files go, so there must be
+room for the live entries of the largest table. Snapshots and retained versions keep the files that
+they need: delete or release them first. An interrupted `compact` loses nothing and can be repeated.";
 
 /// Bytes of a page, in which merges count.
 const PAGE_BYTES: u64 = 4096;

@@ -28,13 +28,17 @@ impl Failure {
         Self { class, kind: None, message: message.into() }
     }
 
-    /// The same with the word of the library for what a caller can do; that of the class stays where the
-    /// library knows no better.
+    /// The same with the word of the library for what a caller can do, where that says more than the
+    /// class, and nothing else.
     fn of_kind(self, kind: ErrorKind) -> Self {
-        match kind {
-            ErrorKind::BadInput | ErrorKind::Environment => self,
-            kind => Self { kind: Some(kind.name()), ..self },
-        }
+        use ErrorKind::{Corrupt, Locked, NoSpace, NotFound, Permission, ReadOnly, Unsupported};
+        let says_more = match self.class {
+            Class::Check => matches!(kind, Corrupt | NotFound),
+            Class::Input => matches!(kind, NotFound | ReadOnly | Unsupported),
+            Class::Environment => matches!(kind, Locked | NoSpace | Permission | ReadOnly),
+            Class::Interrupted => false,
+        };
+        if says_more { Self { kind: Some(kind.name()), ..self } } else { self }
     }
 
     /// The arguments are no command.

@@ -136,7 +136,7 @@ fn an_index_is_shown_with_its_levels_its_log_and_its_pages() {
     let place = Place::new();
     let dir = sample(&place);
     let json = inspect(&dir, &["--json"]).done();
-    assert_eq!((&json["kind"], &json["format_version"]), (&"btree".into(), &1.into()));
+    assert_eq!((&json["kind"], &json["format_version"]), (&"btree".into(), &2.into()));
     assert_eq!((&json["entries"], &json["key_bytes"]), (&3_001.into(), &8.into()));
     let levels = json["level_pages"].as_array().unwrap();
     assert_eq!(levels.len() as u64, json["height"].as_u64().unwrap() + 1);

@@ -144,6 +144,8 @@ enum Role {
     Log,
     /// Nothing is read of it that matters.
     Lock,
+    /// Only a writer looks at it.
+    Reserve,
 }
 
 fn role(path: &Path) -> Role {
@@ -151,6 +153,7 @@ fn role(path: &Path) -> Role {
     match text.strip_prefix("/store/").unwrap() {
         "metadata" => Role::Metadata,
         "lock" => Role::Lock,
+        "reserve" => Role::Reserve,
         name if name.starts_with("manifest.") => Role::Manifest,
         name if name.starts_with("snapshots/") => Role::Snapshot,
         name if name.starts_with("active/") => Role::Run,
@@ -233,7 +236,7 @@ fn whatever_stands_in_the_place_of_a_file_is_found_and_named_and_what_is_redunda
             };
             // Checking: all that reading misses, and what is redundant.
             let report = match check(&disk.clone_disk()) {
-                Err(error) if role == Role::Lock => {
+                Err(error) if matches!(role, Role::Lock | Role::Reserve) => {
                     assert_names(&error, &path, &place);
                     continue;
                 }
@@ -247,6 +250,7 @@ fn whatever_stands_in_the_place_of_a_file_is_found_and_named_and_what_is_redunda
             match role {
                 // A lease that cannot be written is an error of the reader, and no damage.
                 Role::Lock => assert!(report.is_clean(), "{place}: {report:?}"),
+                Role::Reserve => assert!(!is_missed, "{place}: {found:?}"),
                 Role::Manifest => {
                     assert!(!is_missed && is_named(&path), "{place}: {report:?}");
                     assert!(report.problems.iter().all(|p| p.repairable), "{place}: {report:?}");
