@@ -94,12 +94,13 @@ impl From<&context::Error> for Class {
             | Error::ForeignChunk { .. }
             | Error::LostControl { .. }
             | Error::WouldLose { .. }
-            | Error::Disk(terrane::io::Error::WrongKind { .. })
             | Error::DamagedStream { .. }
             | Error::WrongHash { .. }
             | Error::RootMismatch { .. }
             | Error::NotProvided { .. }
-            | Error::Disk(terrane::io::Error::ShortRead { .. }) => Self::Check,
+            | Error::Disk(
+                terrane::io::Error::ShortRead { .. } | terrane::io::Error::WrongKind { .. },
+            ) => Self::Check,
             Error::Disk(_)
             | Error::Stream { .. }
             | Error::Index { .. }

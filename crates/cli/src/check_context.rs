@@ -104,7 +104,7 @@ pub(crate) fn verify(
             commits: done.commits,
             branches: done.branches,
             markers_made: done.markers,
-            lost: done.lost.map(Lost::new),
+            lost: done.lost.as_ref().map(Lost::new),
         });
         checked
     } else {
@@ -122,11 +122,11 @@ pub(crate) fn verify(
 }
 
 impl Lost {
-    fn new(lost: context::Lost) -> Self {
+    fn new(lost: &context::Lost) -> Self {
         let name = |(name, _): &(Vec<u8>, _)| String::from_utf8_lossy(name).into_owned();
         Self {
             commits: lost.commit_count,
-            named: lost.commits.iter().map(|hash| hash.to_base58()).collect(),
+            named: lost.commits.iter().map(context::Hash::to_base58).collect(),
             branches: lost.branches.iter().map(name).collect(),
             moved_bytes: lost.moved_bytes,
         }

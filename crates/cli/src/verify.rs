@@ -57,7 +57,7 @@ use crate::context;
 use crate::exit::Failure;
 use crate::output;
 use crate::progress::ByteBar;
-use crate::text::count_of;
+use crate::text::{self, count_of};
 
 /// What `--help` shows at its end.
 pub(crate) const EXAMPLES: &str = "\
@@ -209,7 +209,7 @@ impl Verify {
 }
 
 fn hex(key: Option<&Vec<u8>>) -> Option<String> {
-    key.map(|key| key.iter().map(|byte| format!("{byte:02x}")).collect())
+    key.map(|key| text::hex(key))
 }
 
 impl Problem {

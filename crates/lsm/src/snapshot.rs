@@ -126,7 +126,8 @@ pub(crate) fn save(
 pub(crate) struct WrittenOut {
     pub(crate) meta: SnapshotMeta,
     held: Vec<Arc<Run>>,
-    _images: Vec<FileHandle>,
+    #[expect(dead_code, reason = "keeps the files of the images")]
+    images: Vec<FileHandle>,
     unfinished: Vec<Unfinished>,
     /// Bytes of the images that were written for it.
     pub(crate) image_bytes: u64,
@@ -182,8 +183,8 @@ pub(crate) fn write_out(
     for output in &unfinished {
         output.flushed.sync()?;
     }
-    let (_images, image_bytes) = (images.held, images.bytes);
-    Ok(WrittenOut { meta, held, _images, unfinished, image_bytes })
+    let Images { held: images, bytes: image_bytes, .. } = images;
+    Ok(WrittenOut { meta, held, images, unfinished, image_bytes })
 }
 
 /// Makes a snapshot of files that are there and whose bytes are durable; the caller holds them.

@@ -343,7 +343,9 @@ impl Store {
         let both = made?;
         // The log goes on from other tables.
         published.chain = None;
-        written.iter().for_each(|written| written.share(&shared.core));
+        for written in &written {
+            written.share(&shared.core);
+        }
         let mut slots: BTreeMap<u64, _> = std::mem::take(&mut state.tables)
             .into_iter()
             .map(|(id, named)| (id, named.slot))

@@ -116,9 +116,8 @@ pub(crate) fn recover(pack: &Pack, view: &mut View, reach: Reach) -> Result<Tail
 
     let tail = follow(pack, view, control.tail, control.chain, reach)?;
     pack.set_first(control.first.max(view.first_known));
-    let is_shifted = tail.end == control.tail
-        && tail.chunk.file.len()? > tail.end.offset()
-        && !starts_at(pack, &tail);
+    let is_shifted =
+        tail.end == control.tail && tail.chunk.file.len()? > tail.end.offset() && !starts_at(&tail);
     if is_shifted && !reach.stops_at_damage {
         let what = Corrupt::rule("the pack is where the control record says", 1, 0);
         return Err(pack.corrupt(tail.end, what));
@@ -127,9 +126,9 @@ pub(crate) fn recover(pack: &Pack, view: &mut View, reach: Reach) -> Result<Tail
 }
 
 /// Whether what lies before a tail without a frame behind it is where it was written.
-fn starts_at(pack: &Pack, tail: &Tail) -> bool {
+fn starts_at(tail: &Tail) -> bool {
     let is_begun = tail.end.unit == FIRST_UNIT;
-    if is_begun { tail.chunk.head.chain == tail.chain } else { pack.has_state_before(tail) }
+    if is_begun { tail.chunk.head.chain == tail.chain } else { Pack::has_state_before(tail) }
 }
 
 /// The table of commits at a place.

@@ -415,6 +415,7 @@ impl Error {
     }
 
     /// The error of an index. What the system refuses is told from damage.
+    #[expect(clippy::needless_pass_by_value, reason = "`map_err` gives the error away")]
     pub(crate) fn index(error: Box<dyn std::error::Error + Send + Sync>) -> Self {
         let mut cause: Option<&(dyn std::error::Error + 'static)> = Some(&*error);
         let mut kind = ErrorKind::Corrupt;

@@ -569,7 +569,7 @@ impl Pack {
             tail.end = Address { chunk: next, unit: FIRST_UNIT };
             return Ok(true);
         }
-        if head.before >= tail.end.unit || chunk.runs.is_some() || self.has_frames(&chunk)? {
+        if head.before >= tail.end.unit || chunk.runs.is_some() || Self::has_frames(&chunk)? {
             let what = frame_damaged(tail.end, u64::from(head.before) * UNIT_BYTES);
             return Err(self.corrupt(tail.end, what));
         }
@@ -579,7 +579,7 @@ impl Pack {
     }
 
     /// Whether a chunk has any frame, whole or not, whose head is whole.
-    fn has_frames(&self, chunk: &Chunk) -> Result<bool> {
+    fn has_frames(chunk: &Chunk) -> Result<bool> {
         let start = Address { chunk: chunk.head.number, unit: FIRST_UNIT };
         let (bytes, unreadable) = read_rest(&*chunk.file, start.offset())?;
         Ok(unreadable.is_some() || newest_synced(start, &bytes).is_some())
@@ -663,7 +663,7 @@ impl Pack {
     /// have lost bytes for good that reads still show; the next sync would find nothing to do, and vouch for them.
     ///
     /// Cost: reads and writes the frames behind the last mark, as a rule none.
-    pub(crate) fn write_again(&self, tail: &Tail, durable: Address) -> Result<()> {
+    pub(crate) fn write_again(tail: &Tail, durable: Address) -> Result<()> {
         const STEP_BYTES: u64 = 1 << 20;
 
         let end = tail.end.offset();
@@ -691,7 +691,7 @@ impl Pack {
 
     /// Whether the copy of the control record that ends at `tail` is whole where it was written. If it is not, the chunk may have
     /// been shifted.
-    pub(crate) fn has_state_before(&self, tail: &Tail) -> bool {
+    pub(crate) fn has_state_before(tail: &Tail) -> bool {
         let Some(unit) = tail.end.unit.checked_sub(STATE_BYTES.div_ceil(UNIT_BYTES as u32)) else {
             return false;
         };

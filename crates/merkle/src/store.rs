@@ -527,7 +527,7 @@ impl Store {
             };
 
             let cut_bytes = pack.cut(&tail)?;
-            pack.write_again(&tail, file.durable())?;
+            Pack::write_again(&tail, file.durable())?;
             pack.remove_strays(control.first)?;
             view.control.first = pack.first_present(control.first, view.first_known)?;
             pack.set_first(view.control.first);

@@ -109,7 +109,7 @@ fn list_tells_other_format_versions_from_damage() {
     assert!(message.contains("--json writes"), "{message}");
     let message =
         snapshot(&store.dir(), &["export", "early", "--canonical", "/dev/null"]).failed(2);
-    assert!(message.contains("format version 9; this program reads 3"), "{message}");
+    assert!(message.contains("format version 9; this program reads 4"), "{message}");
 }
 
 #[test]

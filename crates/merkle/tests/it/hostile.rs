@@ -122,7 +122,7 @@ fn act(disk: &SimDisk, foreign: &SimDisk, path: &Path, act: Act) {
         Act::Twice => put(&[good.as_slice(), &good].concat()),
         Act::Zeroed => put(&vec![0; good.len()]),
         Act::Noise => {
-            put(&good.iter().map(|byte| byte.wrapping_mul(97) ^ 0x5A).collect::<Vec<u8>>())
+            put(&good.iter().map(|byte| byte.wrapping_mul(97) ^ 0x5A).collect::<Vec<u8>>());
         }
         Act::Foreign => put(&foreign.read_raw(path).unwrap_or_default()),
         Act::Link => special(EntryKind::Link),

@@ -130,10 +130,10 @@ fn a_chunk_that_is_shorter_than_it_was_durable_is_damage() {
     let shared: Arc<dyn Disk> = disk.clone();
     let store = open(&shared, &options).unwrap();
     assert!(lost.commits.iter().all(|hash| !store.exists(hash).unwrap()));
-    let left = commits.iter().filter(|hash| !lost.commits.contains(hash));
-    assert_eq!(left.clone().count() as u64, report.commits);
-    assert!(left.clone().all(|hash| store.exists(hash).unwrap()));
-    assert_eq!(store.branch(b"main"), left.last().copied());
+    let left: Vec<_> = commits.iter().filter(|hash| !lost.commits.contains(hash)).collect();
+    assert_eq!(left.len() as u64, report.commits);
+    assert!(left.iter().all(|hash| store.exists(hash).unwrap()));
+    assert_eq!(store.branch(b"main"), left.last().map(|hash| **hash));
     commit(&store, 99);
 }
 
@@ -178,10 +178,10 @@ fn a_missing_chunk_is_damage() {
             let report = checked(&damaged);
             assert!(report.problems.iter().any(|problem| problem.path == *missing), "{missing:?}");
             let shared: Arc<dyn Disk> = damaged.clone();
-            let stores: [&dyn Fn(&Hash) -> Result<Option<Context>>; 2] =
-                [&|hash| read(&damaged)?.checkout(hash), &|hash| {
-                    open(&shared, &options)?.checkout(hash)
-                }];
+            type Checkout<'a> = &'a dyn Fn(&Hash) -> Result<Option<Context>>;
+            let stores: [Checkout<'_>; 2] = [&|hash| read(&damaged)?.checkout(hash), &|hash| {
+                open(&shared, &options)?.checkout(hash)
+            }];
             for checkout in stores {
                 let mut lost = 0;
                 for hash in &commits {
@@ -208,8 +208,8 @@ fn rot_of_the_last_durable_frame_is_no_torn_write() {
         let (disk, commits) = written(&options, 3, closes);
         let last = chunks(&disk).pop().unwrap();
         let good = disk.read_raw(&last).unwrap();
-        let frames = (0..good.len()).step_by(8).filter(|&at| good[at..].starts_with(b"TMF1"));
-        let start = frames.last().unwrap();
+        let mut units = (0..good.len()).step_by(8);
+        let start = units.rfind(|&at| good[at..].starts_with(b"TMF1")).unwrap();
         for byte in (start..good.len()).step_by(3) {
             let damaged = disk.clone_disk();
             damaged.flip_bit(&last, byte as u64 * 8 + 1);
@@ -353,7 +353,9 @@ fn a_lost_index_is_made_again_at_once() {
         };
         for is_early in [false, true] {
             let damaged = disk.clone_disk();
-            of_index(&damaged).iter().for_each(|path| damaged.remove(path).unwrap());
+            for path in of_index(&damaged) {
+                damaged.remove(&path).unwrap();
+            }
             if is_early {
                 for path in of_index(&early) {
                     damaged.write_raw(&path, &early.read_raw(&path).unwrap());
