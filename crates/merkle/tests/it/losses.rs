@@ -105,6 +105,9 @@ fn assert_refused(disk: &Arc<SimDisk>, options: &Options, what: &str) {
     );
 }
 
+/// A way to check a commit out.
+type Checkout<'a> = &'a dyn Fn(&Hash) -> Result<Option<Context>>;
+
 /// The last chunk of a closed store was cut by 600 bytes. A reader showed an older commit as the newest, a writer cut the chunk to
 /// that, and from then on nothing told of the commits that were durable once.
 #[test]
@@ -178,7 +181,6 @@ fn a_missing_chunk_is_damage() {
             let report = checked(&damaged);
             assert!(report.problems.iter().any(|problem| problem.path == *missing), "{missing:?}");
             let shared: Arc<dyn Disk> = damaged.clone();
-            type Checkout<'a> = &'a dyn Fn(&Hash) -> Result<Option<Context>>;
             let stores: [Checkout<'_>; 2] = [&|hash| read(&damaged)?.checkout(hash), &|hash| {
                 open(&shared, &options)?.checkout(hash)
             }];
