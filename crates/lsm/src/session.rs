@@ -183,7 +183,7 @@ impl Session {
     /// [`ReadOnly`](crate::Error::ReadOnly). Of the options only
     /// [`open_files_max`](SessionOptions::open_files_max) counts.
     ///
-    /// What is read is protected by a [lease](crate::lease), a small file in the directory. Where none can be written, on a
+    /// What is read is protected by a lease, a small file in the directory. Where none can be written, on a
     /// read-only medium, or without the right to write, the session is read under a shared lock, which
     /// keeps writers out meanwhile; where there is nothing to lock either, without one.
     ///
