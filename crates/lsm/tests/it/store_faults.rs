@@ -187,11 +187,11 @@ fn every_failing_call_is_reported_and_changes_nothing_or_poisons_the_store() {
             }
             let Outcome { runs, errors, poisoned, unread } = outcome;
             assert!(runs > by_effort(5, 10), "{kind:?}: {outcome:?}");
-            // What is read of a script is little, and stays in memory where that is given.
-            assert!(
-                errors >= by_effort(1, 3) || kind.0 == FaultKind::ShortRead,
-                "{kind:?}: {outcome:?}"
-            );
+            // What is read of a script is little, and stays in memory where that is given. A disk that is
+            // full once is served by the reserve.
+            let is_borne = kind == (FaultKind::Enospc, Repeat::Once);
+            let least = if is_borne { 1 } else { by_effort(1, 3) };
+            assert!(errors >= least || kind.0 == FaultKind::ShortRead, "{kind:?}: {outcome:?}");
             assert!(poisoned > 0 || kind.0 != FaultKind::FailedSync, "{kind:?}: {outcome:?}");
             let is_of_writes =
                 matches!(kind.0, FaultKind::Enospc | FaultKind::ShortWrite | FaultKind::TornWrite);
