@@ -18,6 +18,8 @@ pub(crate) struct Scope {
     pub(crate) fast: bool,
     /// The default members have been tested just now.
     pub(crate) tested: bool,
+    /// Sweeps are left at the samples that the tests take.
+    pub(crate) sampled: bool,
 }
 
 /// Arguments that keep an example short: (name, arguments). Others run as they are.
@@ -64,9 +66,11 @@ fn steps(workspace: &Workspace, scope: Scope, times: &mut Times) -> Result<(), S
         times.take("test", &mut cargo(&["test"]))?;
     }
     times.take("test xtask", &mut cargo(&["test", "-p", "xtask"]))?;
-    let sweeps = Sweeps::of(&workspace.files()?)?;
-    times.take("build sweeps", &mut sweeps.build(workspace))?;
-    times.take("sweeps", &mut sweeps.run(workspace))?;
+    if !scope.sampled {
+        let sweeps = Sweeps::of(&workspace.files()?)?;
+        times.take("build sweeps", &mut sweeps.build(workspace))?;
+        times.take("sweeps", &mut sweeps.run(workspace))?;
+    }
     let docs = ["doc", "--no-deps", "--document-private-items", "--workspace"];
     times.take("doc", cargo(&docs).env("RUSTDOCFLAGS", "-D warnings"))?;
     times.take("build examples", &mut cargo(&["build", "--examples"]))?;

@@ -33,8 +33,10 @@ use workspace::Workspace;
 const USAGE: &str = "\
 usage: cargo xtask <command>
 
-  ci [--fast] [--tested]   format, tidy, lints, tests, whole sweeps, documentation, examples; stops at the
-                           first failure. --fast: format, tidy and lints only. --tested: `cargo test`
+  ci [--fast] [--tested] [--sampled]
+                           format, tidy, lints, tests, whole sweeps, documentation, examples; stops at the
+                           first failure. --fast: format, tidy and lints only. --sampled: no whole
+                           sweeps. --tested: `cargo test`
                            has just been run, leave it out
   tidy                     the house rules (docs/style.md) and the ten longest files and functions
   golden [--write]         compare the golden files with the code, or write them anew
@@ -111,10 +113,15 @@ fn run(words: &[&str]) -> Result<(), Failure> {
             let seconds = seconds.parse().map_err(|_| Failure::Usage)?;
             Ok(sim::readers(&workspace, seconds)?)
         }
-        ("ci", options) if options.iter().all(|option| ["--fast", "--tested"].contains(option)) => {
+        ("ci", options)
+            if options
+                .iter()
+                .all(|option| ["--fast", "--tested", "--sampled"].contains(option)) =>
+        {
             let scope = ci::Scope {
                 fast: options.contains(&"--fast"),
                 tested: options.contains(&"--tested"),
+                sampled: options.contains(&"--sampled"),
             };
             Ok(ci::run(&workspace, scope)?)
         }
