@@ -87,7 +87,7 @@ pub(crate) fn error(call: &'static str, error: terrane_btree::Error) -> Error {
     let back_end = NAME;
     match error {
         Btree::Disk(error) => disk_error(back_end, call, error),
-        Btree::Full { .. } | Btree::NoSpace { .. } => {
+        Btree::Full { .. } | Btree::NoSpace { .. } | Btree::OutOfSpace { .. } => {
             let limit = "the file or the disk is full".to_owned();
             Error::StoreFull { back_end, limit, source: Some(error.into()) }
         }

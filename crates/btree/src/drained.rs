@@ -64,6 +64,14 @@ impl Drained {
         }
     }
 
+    /// Notes that the log is not needed below `position`, for any key.
+    pub(crate) fn raise(&mut self, position: u64) {
+        for at in self.ranges.values_mut() {
+            *at = position.max(*at);
+        }
+        self.join_equal();
+    }
+
     fn encoded_bytes(&self) -> usize {
         self.ranges.keys().map(|start| start.len() + 10).sum()
     }

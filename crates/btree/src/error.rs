@@ -204,6 +204,19 @@ pub enum Error {
         /// What is needed.
         needed_bytes: u64,
     },
+    /// The disk is full, and the reserve of the index is in use. Nothing was changed. Removals and compaction go on; insertions
+    /// do once the disk has room for the reserve again.
+    #[error(
+        "no space left for {}: its reserve of {reserve_bytes} bytes is in use; remove entries, run `terrane compact --store {}`, \
+        or make room on the disk",
+        .path.display(), .path.display()
+    )]
+    OutOfSpace {
+        /// The directory.
+        path: PathBuf,
+        /// What the disk must have free.
+        reserve_bytes: u64,
+    },
     /// Reading an input stream failed.
     #[error("reading the input failed: {reason}")]
     Input {
@@ -242,7 +255,7 @@ impl Error {
             Self::Disk(error) => error.error_kind(),
             Self::Corrupt { .. } | Self::TreeMissing { .. } => ErrorKind::Corrupt,
             Self::Locked { .. } | Self::TooManyReaders { .. } => ErrorKind::Locked,
-            Self::NoSpace { .. } => ErrorKind::NoSpace,
+            Self::NoSpace { .. } | Self::OutOfSpace { .. } => ErrorKind::NoSpace,
             Self::NotFound { .. } => ErrorKind::NotFound,
             Self::ReadOnly => ErrorKind::ReadOnly,
             Self::UnsupportedVersion { .. } => ErrorKind::Unsupported,
@@ -268,12 +281,28 @@ impl Error {
         }
     }
 
+    /// Whether the disk has no room.
+    pub(crate) fn is_no_space(&self) -> bool {
+        self.kind() == ErrorKind::NoSpace
+    }
+
     /// What reading an input stream gave. A stream on a disk gives the error of the disk.
     pub(crate) fn input(error: std::io::Error) -> Self {
         match error.downcast::<terrane_io::Error>() {
             Ok(error) => Self::Disk(error),
             Err(error) => Self::Input { reason: error.to_string() },
         }
+    }
+}
+
+/// The same result, unless the disk has no room: then the caller goes on without.
+pub(crate) fn unless_no_space(result: Result<()>) -> Result<()> {
+    match result {
+        Err(error) if error.is_no_space() => {
+            tracing::warn!(%error, "full_disk.passed_over");
+            Ok(())
+        }
+        result => result,
     }
 }
 

@@ -17,7 +17,7 @@ use crate::cursor::{Cursor, bounds_of, bounds_of_prefix};
 use crate::deltas::Deltas;
 use crate::drained::Drained;
 use crate::edit::Change;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, unless_no_space};
 use crate::input::Records;
 use crate::leaf::Fences;
 use crate::lease::{self, READERS_DIR};
@@ -25,6 +25,7 @@ use crate::left_out::LeftOut;
 use crate::log::{self, FrameBody, LOG_DIR, Log, Tail};
 use crate::page::{BODY_OFFSET, Kind, PAGE_SIZE, PageNo, PageRef, u32_at};
 use crate::pager::Pager;
+use crate::reserve::Reserve;
 use crate::scrub::{self, ScrubReport};
 use crate::snapshot::Snapshot;
 use crate::sort::{SortOptions, Sorter};
@@ -32,7 +33,7 @@ use crate::space::{LIST_MAPS, MAP_PAGES, Space};
 use crate::stats::Stats;
 use crate::superblock::{self, LevelPages, NUMBER_MAX, Owner, Superblock};
 use crate::tree::{Child, Epoch, Tree};
-use crate::writer::{Figures, FlushCallback, Writer, opened};
+use crate::writer::{Figures, FlushCallback, Writer, makes_room, opened};
 
 /// The file of the pages.
 pub(crate) const TREE_FILE: &str = "tree";
@@ -354,6 +355,8 @@ impl Index {
                 replay(&mut pending, frame, &drained, limits.sizes, dir)
             })?;
         log.replaced = superblock.replaced;
+        let reserve_bytes = log.reserve_bytes(&FrameBody::default());
+        let reserve = Reserve::open(log.reserve_file(), reserve_bytes);
         let readers = lease::oldest(disk.as_ref(), dir)?;
         if readers.0.is_some_and(|oldest| oldest < superblock.generation) {
             // Which of the free pages they need is not known.
@@ -368,6 +371,7 @@ impl Index {
             limits,
             space,
             log,
+            reserve,
             body: FrameBody::default(),
             drained,
             opened_generation: superblock.generation,
@@ -479,8 +483,9 @@ impl Index {
             if bytes > limit {
                 return Err(Error::BatchTooLarge { bytes, limit });
             }
-            writer.make_room(core, bytes)?;
             let was_there = was_there(core, updates)?;
+            let values = updates.iter().map(Update::value);
+            writer.make_room(core, bytes, makes_room(values.zip(&was_there)))?;
             let mut state = core.state_mut();
             let mut removed = 0;
             for (update, was_there) in updates.iter().zip(was_there) {
@@ -670,7 +675,7 @@ impl Index {
     pub fn checkpoint(&self) -> Result<()> {
         self.with_writer(|writer, core| {
             writer.flush(core, true)?;
-            writer.checkpoint(core)
+            writer.with_reserve(|writer| writer.checkpoint(core))
         })
     }
 
@@ -680,16 +685,18 @@ impl Index {
     /// As [`flush`](Self::flush).
     pub fn clear(&self) -> Result<()> {
         self.with_writer(|writer, core| {
-            let before = writer.space.clone();
-            let gone = writer.tree_pages();
-            let empty = Tree {
-                root: None,
-                height: 0,
-                level_pages: LevelPages::default(),
-                fresh_nodes: 0,
-                epoch: core.state()?.tree.epoch.clone(),
-            };
-            writer.replace(core, empty, gone, 0, before)
+            writer.with_reserve(|writer| {
+                let before = writer.space.clone();
+                let gone = writer.tree_pages();
+                let empty = Tree {
+                    root: None,
+                    height: 0,
+                    level_pages: LevelPages::default(),
+                    fresh_nodes: 0,
+                    epoch: core.state()?.tree.epoch.clone(),
+                };
+                writer.replace(core, empty, gone, 0, before)
+            })
         })
     }
 
@@ -790,20 +797,18 @@ impl Index {
     pub fn compact(&self) -> Result<u64> {
         self.with_writer(|writer, core| {
             let before = writer.space.pages();
-            writer.apply_all(core)?;
-            writer.pack(core)?;
-            loop {
-                let pages = writer.space.pages();
-                let mut change = Move { limit: writer.space.used_pages() as PageNo };
-                let (tree, gone) = writer.rewrite(core, &mut change, &mut |_| {})?;
-                writer.space.change_all();
-                writer.install(core, tree, gone);
-                writer.free_gone(core)?;
-                writer.cut_file(core, 0)?;
-                if writer.space.pages() >= pages {
-                    return Ok(before.saturating_sub(writer.space.pages()) * PAGE_SIZE as u64);
+            match writer.apply_all(core).and_then(|()| writer.pack(core)) {
+                Err(error) if error.is_no_space() => {
+                    writer.reserve.give_up()?;
+                    unless_no_space(writer.flush(core, true))?;
+                    unless_no_space(writer.collect_log(core))?;
+                    // What was collected may have made the room.
+                    unless_no_space(writer.apply_all(core).and_then(|()| writer.pack(core)))?;
                 }
+                applied => applied?,
             }
+            unless_no_space(move_to_front(writer, core))?;
+            Ok(before.saturating_sub(writer.space.pages()) * PAGE_SIZE as u64)
         })
     }
 
@@ -838,6 +843,7 @@ impl Index {
             used_bytes: figures.used_pages * PAGE_SIZE as u64,
             held_bytes: figures.held_pages * PAGE_SIZE as u64,
             log_bytes: figures.log_bytes,
+            reserve_bytes: figures.reserve_bytes,
             generation: figures.generation,
             readers: figures.readers,
             damaged_ranges: figures.damaged_ranges,
@@ -919,6 +925,22 @@ impl Change for Move {
 
     fn moves(&self, page: PageNo) -> bool {
         page >= self.limit
+    }
+}
+
+/// Moves pages from the end of the file into free ones before it, and cuts the file.
+fn move_to_front(writer: &mut Writer, core: &Core) -> Result<()> {
+    loop {
+        let pages = writer.space.pages();
+        let mut change = Move { limit: writer.space.used_pages() as PageNo };
+        let (tree, gone) = writer.rewrite(core, &mut change, &mut |_| {})?;
+        writer.space.change_all();
+        writer.install(core, tree, gone);
+        writer.free_gone(core)?;
+        writer.cut_file(core, 0)?;
+        if writer.space.pages() >= pages {
+            return Ok(());
+        }
     }
 }
 

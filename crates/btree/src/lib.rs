@@ -75,6 +75,8 @@ mod drained;
 
 mod log;
 
+mod reserve;
+
 mod lease;
 
 mod stats;
@@ -98,6 +100,8 @@ mod bulk;
 mod scrub;
 
 mod writer;
+
+mod full_disk;
 
 mod index;
 

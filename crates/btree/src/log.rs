@@ -25,8 +25,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use terrane_io::{Access, Disk, DiskFile, OpenMode};
 
+use self::frame::{FRAME_ALIGN, SEALED, UPDATES, encode};
 pub(crate) use self::frame::{FRAME_HEAD_BYTES, FRAME_MAGIC, Frame, FrameBody};
-use self::frame::{SEALED, UPDATES, encode};
 use self::mark::Mark;
 pub(crate) use self::mark::{MARK_BYTES, MARK_MAGIC, check_mark, durable_mark};
 pub(crate) use self::salvage::{LostTree, Salvaged, find_lost_tree, salvage};
@@ -38,6 +38,13 @@ use crate::superblock::Owner;
 
 /// The directory of the segments.
 pub(crate) const LOG_DIR: &str = "log";
+
+/// Shortest limit of a segment, and the part of the log that a segment may be: a full disk is emptied segment by segment.
+const SEGMENT_BYTES_MIN: u64 = 32 << 10;
+const SEGMENT_PART: u64 = 16;
+
+/// Bytes of the reserve besides those of a segment: the pages of two checkpoints, and the removals between two collections.
+pub(crate) const RESERVE_BYTES_SLACK: u64 = 96 << 10;
 
 /// Where the oldest segment of a tree begins, if there is one.
 ///
@@ -215,6 +222,13 @@ pub(crate) struct Log {
     /// Where all entries were last replaced at once.
     pub(crate) replaced: u64,
     segment_bytes: u64,
+    /// The longest segment that the log ever had since it was opened.
+    longest: u64,
+}
+
+/// Bytes that a body takes as a frame, the end of a segment behind it included.
+fn frame_bytes(body: &FrameBody) -> u64 {
+    (body.bytes().next_multiple_of(FRAME_ALIGN) + 2 * FRAME_HEAD_BYTES) as u64
 }
 
 impl Log {
@@ -242,6 +256,7 @@ impl Log {
             end: start,
             replaced: 0,
             segment_bytes,
+            longest: 0,
         })
     }
 
@@ -298,9 +313,12 @@ impl Log {
         // Its making may have been interrupted before its name was durable.
         disk.sync_dir(&dir.join(LOG_DIR))?;
         let mark = Mark::open(disk.as_ref(), dir, tree)?;
+        let ends = starts.iter().skip(1).copied().chain([position]);
+        let longest = starts.iter().zip(ends).map(|(start, end)| end.saturating_sub(*start)).max();
         Ok(Self {
             disk: disk.clone(),
             dir: dir.to_owned(),
+            longest: longest.unwrap_or(0),
             tail: Tail::new(&segment, position, mark),
             segment,
             is_sealed,
@@ -338,10 +356,60 @@ impl Log {
     /// # Errors
     /// [`Error::Disk`]: nothing was appended, and the call may be tried again. [`Error::Poisoned`]: a sync failed.
     pub(crate) fn append(&mut self, body: &mut FrameBody, entries: u64) -> Result<()> {
-        if self.is_sealed || self.end - self.segment.start >= self.segment_bytes {
+        let len = self.end - self.segment.start;
+        let is_full = len > 0 && len + frame_bytes(body) > self.segment_limit();
+        if self.is_sealed || is_full {
             self.begin_segment(entries)?;
         }
         self.write(UPDATES, entries, body)
+    }
+
+    /// How long a segment may become: short ones where the log is short, as a segment is the least that can be removed.
+    pub(crate) fn segment_limit(&self) -> u64 {
+        let part = (self.end - self.start()) / SEGMENT_PART;
+        // A power of two, so that the limit changes seldom.
+        let part = 1 << part.max(1).ilog2();
+        part.max(SEGMENT_BYTES_MIN).min(self.segment_bytes)
+    }
+
+    /// How long the reserve must be before a frame is appended.
+    pub(crate) fn reserve_bytes(&self, body: &FrameBody) -> u64 {
+        let longest = self.longest.max(self.segment_limit()).max(frame_bytes(body));
+        (longest + RESERVE_BYTES_SLACK).next_multiple_of(SEGMENT_BYTES_MIN)
+    }
+
+    /// Whether the last segment is the only one.
+    pub(crate) fn has_one_segment(&self) -> bool {
+        self.starts.len() == 1
+    }
+
+    /// Bytes of the oldest segment.
+    pub(crate) fn oldest_bytes(&self) -> u64 {
+        self.starts.get(1).copied().unwrap_or(self.end) - self.start()
+    }
+
+    /// The frames of the oldest segment, which is not the last one, and where the next begins.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if a frame is not whole; [`Error::Disk`].
+    pub(crate) fn oldest_frames(&self) -> Result<(Vec<Frame>, u64)> {
+        let (start, next) = (self.start(), self.starts.get(1).copied().unwrap_or(self.end));
+        let (disk, tree) = (self.disk.as_ref(), self.segment.owner.tree);
+        let segment = Segment::open(disk, &self.dir, tree, start, OpenMode::Read)?
+            .ok_or_else(|| unwritten(&self.dir, start))?;
+        let (mut frames, mut position) = (Vec::new(), start);
+        while position < next {
+            let frame = segment.frame_read_twice(position)?;
+            let frame = frame.ok_or_else(|| lost_in(segment.file.path(), position, next))?;
+            position = frame.next;
+            frames.push(frame);
+        }
+        Ok((frames, next))
+    }
+
+    /// The file that the reserve is allocated in, behind the durable mark.
+    pub(crate) fn reserve_file(&self) -> Option<Arc<dyn DiskFile>> {
+        self.tail.mark.file()
     }
 
     /// Lets what follows begin in a segment of its own, so that it can be kept without what is there.
@@ -384,6 +452,7 @@ impl Log {
         frame.truncate(body_end);
         written?;
         self.end += bytes as u64;
+        self.longest = self.longest.max(self.end - self.segment.start);
         self.tail.set(&self.segment, self.end);
         Ok(())
     }

@@ -38,6 +38,7 @@ use crate::left_out::LeftOut;
 use crate::log::{self, Frame, FrameBody, Log, LostTree, Salvaged, salvage};
 use crate::page::{PageNo, PageRef, SUPERBLOCKS};
 use crate::pager::Pager;
+use crate::reserve::Reserve;
 use crate::salvage::{
     FoundLeaf, KeyRange, KnownMap, Piece, Scan, cover, doubt, most_frequent_tree,
 };
@@ -255,6 +256,7 @@ fn publish(
         limits,
         space,
         log,
+        reserve: Reserve::none(),
         body: FrameBody::default(),
         drained: drained.clone(),
         opened_generation: superblock.generation,

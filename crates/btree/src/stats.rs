@@ -52,6 +52,8 @@ pub struct Stats {
     pub held_bytes: u64,
     /// Bytes of the log that the next opening would read.
     pub log_bytes: u64,
+    /// Bytes allocated for removals on a full disk; 0 while they are given up.
+    pub reserve_bytes: u64,
     /// Updates that are not in leaves yet.
     pub buffered_updates: u64,
     /// Memory of these, in bytes.

@@ -22,13 +22,14 @@ use crate::core::{Core, State};
 use crate::deltas::Deltas;
 use crate::drained::Drained;
 use crate::edit::{Change, step, take_page};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, unless_no_space};
 use crate::leaf::Fences;
 use crate::lease;
 use crate::left_out::LeftOut;
 use crate::log::{FrameBody, Log};
 use crate::page::{BODY_OFFSET, Header, Kind, PAGE_SIZE, Page, PageNo, PageRef, seal};
 use crate::pager::{NewPage, Pager};
+use crate::reserve::Reserve;
 use crate::space::{LIST_MAPS, Space};
 use crate::superblock::Superblock;
 use crate::tree::{Child, Epoch, Tree};
@@ -41,6 +42,13 @@ const DRAINS_MAX: usize = 32;
 
 /// About how many bytes of updates one drain takes: many may be for one leaf.
 const DRAIN_BYTES_MAX: usize = 512 << 10;
+
+/// Leaves that a drain writes at the most, and pages of a checkpoint besides those of fresh nodes.
+const DRAIN_LEAVES: u64 = 256;
+const CHECKPOINT_PAGES: u64 = 32;
+
+/// Least bytes that may be unflushed.
+const UNFLUSHED_BYTES_MIN: usize = 16 << 10;
 
 /// A checkpoint is made when this part of the used pages is held, and no fewer than so many.
 const HELD_PART: u64 = 16;
@@ -62,6 +70,8 @@ pub(crate) struct Writer {
     pub(crate) limits: Limits,
     pub(crate) space: Space,
     pub(crate) log: Log,
+    /// Room that removals may take on a full disk.
+    pub(crate) reserve: Reserve,
     /// What is not in the log yet.
     pub(crate) body: FrameBody,
     pub(crate) drained: Drained,
@@ -99,6 +109,7 @@ pub(crate) struct Figures {
     pub(crate) used_pages: u64,
     pub(crate) held_pages: u64,
     pub(crate) log_bytes: u64,
+    pub(crate) reserve_bytes: u64,
     pub(crate) generation: u64,
     pub(crate) readers: u32,
     pub(crate) damaged_ranges: u64,
@@ -181,6 +192,7 @@ impl Writer {
             used_pages: self.space.used_pages(),
             held_pages: self.space.held_pages(),
             log_bytes: self.log.end() - self.log.start(),
+            reserve_bytes: if self.reserve.is_full() { 0 } else { self.reserve.bytes() },
             generation: self.superblock.generation,
             readers: self.readers.1,
             damaged_ranges: self.left_out.len() as u64,
@@ -204,11 +216,25 @@ impl Writer {
         result
     }
 
-    /// Makes room for a batch that takes so many bytes: flushes, drains and publishes as needed.
-    pub(crate) fn make_room(&mut self, core: &Core, bytes: usize) -> Result<()> {
+    /// Makes room for a batch that takes so many bytes: flushes, drains and publishes as needed. On a full disk a batch that
+    /// makes room is not held up by that, and any other is refused.
+    pub(crate) fn make_room(&mut self, core: &Core, bytes: usize, makes_room: bool) -> Result<()> {
         self.check_usable()?;
-        if !self.body.is_empty() && self.body.bytes() + bytes > self.limits.unflushed_bytes {
+        if !makes_room {
+            self.reserve.take_back(self.disk.as_ref(), &core.dir)?;
+        }
+        if !self.body.is_empty() && self.body.bytes() + bytes > self.unflushed_bytes_max() {
             self.flush(core, false)?;
+        }
+        if self.reserve.is_full() {
+            // Draining writes what it drains once more before the log gets shorter.
+            return self.adapt_cache(core);
+        }
+        if self.pressure(core)? != Pressure::None {
+            match self.reserve_pages(core) {
+                Err(error) if makes_room && error.is_no_space() => return self.adapt_cache(core),
+                reserved => reserved?,
+            }
         }
         // Half as much again as comes: what a flush has brought at once is drained in the course of the following calls.
         let mut owed = bytes + bytes / 2;
@@ -220,11 +246,37 @@ impl Writer {
                     Ok(bytes) => owed = owed.saturating_sub(bytes),
                     // Updates of damaged leaves stop others only when there is no room left for any.
                     Err(Error::Corrupt { .. }) if pressure == Pressure::Some => break,
+                    Err(error) if makes_room && error.is_no_space() => break,
                     Err(error) => return Err(error),
                 },
             }
         }
         self.adapt_cache(core)
+    }
+
+    /// How much may be unflushed: one frame must fit where the reserve is all the room there is.
+    fn unflushed_bytes_max(&self) -> usize {
+        self.limits.unflushed_bytes.min(self.log.segment_limit() as usize).max(UNFLUSHED_BYTES_MIN)
+    }
+
+    /// Lets the tree file have the free pages that a drain and the checkpoint behind it take at the most.
+    fn reserve_pages(&mut self, core: &Core) -> Result<()> {
+        let used = self.space.used_pages();
+        let (leaves, fresh) = {
+            let state = core.state()?;
+            let updates = (state.pending.memory_bytes() / (PAGE_SIZE / 2)) as u64;
+            ((used.min(DRAIN_LEAVES / 4) + updates).min(DRAIN_LEAVES), state.tree.fresh_nodes)
+        };
+        let wanted = used + leaves + fresh + CHECKPOINT_PAGES;
+        if self.space.pages() >= wanted {
+            return Ok(());
+        }
+        core.pager.file().allocate(wanted * PAGE_SIZE as u64)?;
+        if self.space.grow(wanted) {
+            Ok(())
+        } else {
+            Err(Error::Full { path: core.pager.path().to_owned() })
+        }
     }
 
     fn pressure(&self, core: &Core) -> Result<Pressure> {
@@ -263,10 +315,10 @@ impl Writer {
                 callback().map_err(|reason| Error::FlushRefused { reason })?;
             }
             let entries = core.state()?.entries;
-            let before = self.log.end();
-            let appended = self.log.append(&mut self.body, entries);
-            self.noting(appended)?;
-            core.pager.counters.log_bytes.add(self.log.end() - before);
+            let mut body = std::mem::take(&mut self.body);
+            let appended = self.append(core, &mut body, entries, entries < self.flushed_entries);
+            self.body = body;
+            appended?;
             self.body.clear();
             self.flushed_entries = entries;
             make_pending(core)?;
@@ -340,10 +392,12 @@ impl Writer {
         was_there: impl FnOnce(&Core) -> Result<Vec<bool>>,
     ) -> Result<u64> {
         let bytes = updates.iter().map(|&(key, value)| block::entry_bytes(key, value)).sum();
-        self.make_room(core, bytes)?;
+        let was_there = was_there(core)?;
+        let makes_room = makes_room(updates.iter().map(|(_, value)| *value).zip(&was_there));
+        self.make_room(core, bytes, makes_room)?;
         // Others, of which nobody has said that they are to be flushed with these.
         self.flush(core, false)?;
-        let (was_there, mut body) = (was_there(core)?, FrameBody::with_capacity(bytes));
+        let mut body = FrameBody::with_capacity(bytes);
         let mut entries = core.state()?.entries;
         let has_effect =
             |&((_, value), was_there): &(EntryRef<'_>, bool)| value.is_some() || was_there;
@@ -355,10 +409,7 @@ impl Writer {
         if let Some(callback) = &mut self.before_flush {
             callback().map_err(|reason| Error::FlushRefused { reason })?;
         }
-        let before = self.log.end();
-        let appended = self.log.append(&mut body, entries);
-        self.noting(appended)?;
-        core.pager.counters.log_bytes.add(self.log.end() - before);
+        self.append(core, &mut body, entries, makes_room)?;
         self.flushed_entries = entries;
         let mut state = core.state_mut();
         state.entries = entries;
@@ -709,7 +760,7 @@ impl Writer {
             core.pager.cache.remove(page);
         }
         self.log.trim(self.superblock.log_start);
-        let slack = (self.space.pages() / 8).max(HELD_PAGES_MIN);
+        let slack = (self.space.pages() / 8).max(2 * DRAIN_LEAVES);
         self.cut_file(core, slack)
     }
 
@@ -793,11 +844,12 @@ impl Writer {
 
     /// Makes everything durable, and publishes how far the log reaches: then a damaged end of it is known to be damaged.
     pub(crate) fn close(&mut self, core: &Core) -> Result<()> {
-        self.flush(core, true)?;
+        self.with_reserve(|writer| writer.flush(core, true))?;
         let is_published = self.superblock.log_end == self.log.end()
             && self.space.held_pages_of(self.superblock.generation) == 0
             && core.state()?.tree.fresh_nodes == 0;
-        if is_published { Ok(()) } else { self.checkpoint(core) }
+        // The log has what a checkpoint has no room for.
+        if is_published { Ok(()) } else { unless_no_space(self.checkpoint(core)) }
     }
 
     /// Publishes a tree in place of everything that there is. It takes no page of `before`, which is how things were.
@@ -835,6 +887,16 @@ impl Writer {
         }
         self.adapt_cache(core)
     }
+}
+
+/// Whether updates only remove, or leave fewer entries than there were; by the value of each, and whether its key is there.
+pub(crate) fn makes_room<'a>(updates: impl Iterator<Item = (Option<&'a [u8]>, &'a bool)>) -> bool {
+    let (mut puts, mut more) = (0, 0);
+    for (value, &was_there) in updates {
+        puts += u64::from(value.is_some());
+        more += i64::from(value.is_some()) - i64::from(was_there);
+    }
+    puts == 0 || more < 0
 }
 
 /// Makes all unflushed updates pending. Each is visible throughout.

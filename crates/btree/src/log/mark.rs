@@ -73,6 +73,11 @@ impl Mark {
         }
     }
 
+    /// The file, in which the reserve lies behind the mark.
+    pub(super) fn file(&self) -> Option<Arc<dyn DiskFile>> {
+        self.file.clone()
+    }
+
     /// Notes that the log is durable up to a position. A mark that cannot be written stays as it was, which is true, too.
     pub(super) fn set(&self, position: u64) {
         let Some(file) = &self.file else { return };

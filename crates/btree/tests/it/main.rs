@@ -29,6 +29,8 @@ mod scrub;
 
 mod sort;
 
+mod space;
+
 use terrane_btree::{Records, Result};
 
 /// A key and its value.
