@@ -616,13 +616,26 @@ impl RangeArgs {
 }
 
 impl Range {
-    /// Deletes its keys, and says how many there were and with which commit.
+    /// Deletes its keys, and says how many there were just before, and with which commit.
     fn delete(self, table: &NamedTable) -> Result<(u64, Option<u64>), Failure> {
-        let (deleted, ticket) = match self {
+        let view = table.view()?;
+        let mut cursor = match &self {
+            Self::Prefix(prefix) => view.prefix(prefix)?,
+            Self::Between(from, to) => view.range::<Vec<u8>, _>((from.clone(), to.clone()))?,
+        };
+        let mut count = 0;
+        while cursor.next_ref()?.is_some() {
+            count += 1;
+        }
+        if count == 0 {
+            return Ok((0, None));
+        }
+
+        let ticket = match self {
             Self::Prefix(prefix) => table.delete_prefix(&prefix)?,
             Self::Between(from, to) => table.delete_range::<Vec<u8>, _>((from, to))?,
         };
-        Ok((deleted, (deleted > 0).then(|| ticket.commit())))
+        Ok((count, Some(ticket.commit())))
     }
 }
 

@@ -13,7 +13,7 @@
 //! | `log`       | a segment of the log, as below                                                |
 //! | `metadata`  | `path`, `format_version`, `created`                                           |
 //! | `reserve`   | `path`, `format_version`, `bytes` (that it is to have), `is_held` (false if they were given up because the disk was full) |
-//! | `snapshot`  | `path`, and what a store says of it; `levels` is a list of `level` (from 1), `merge` (null, or `input_runs`, `input_bytes`, `due_in_flushes`, `drops_tombstones`), `runs`; `write_buffer`: list of runs; `last_flush`: null or a run; `config`: `merge_policy`, `size_ratio`, `write_buffer_entries` or `write_buffer_bytes` |
+//! | `snapshot`  | `path`, and what a store says of it; `levels` is a list of `level` (from 1), `merge` (null, or `input_runs`, `input_bytes`, `due_in_flushes`, `drops_tombstones`, `deleted_ranges` (of keys that what it writes may still have)), `runs`; `write_buffer`: list of runs; `last_flush`: null or a run; `config`: `merge_policy`, `size_ratio`, `write_buffer_entries` or `write_buffer_bytes` |
 //! | `run`       | a run                                                                         |
 //! | `page`      | `path`, `page`, `offset_bytes`, `page_kind`, `crc`, and for a key page `entries`: list of `kind`, `key_hex`, `value_bytes`, `value_hex` (as far as it stands in the page), for others `content_hex` |
 //! | `canonical` | `path`, `format_version`, `count` and `digest` (as its end says; `terrane snapshot import` checks them), `bytes` |
@@ -29,7 +29,7 @@
 //! `updates`, `end_bytes`, `sealed`, which are null if nobody needs it.
 //!
 //! A **run** has `path`, `format_version`, `purpose` (`level` or `buffer_image`), `identity`, `entries`,
-//! `tombstones`, `key_bytes`, `value_bytes`, `bytes` (of the file and of that of its blobs), `data_pages`, `key_pages`,
+//! `tombstones`, `deleted_ranges` (of keys that are deleted and still in it; they count as `entries`; 0 for a file by itself), `key_bytes`, `value_bytes`, `bytes` (of the file and of that of its blobs), `data_pages`, `key_pages`,
 //! `overflow_pages`, `filter_pages`, `filter_kind` (`bloom`, `ribbon`, or null), `filter_bits_per_entry`, `filter_probes` (of a ribbon its columns), `index_pages`, and
 //! `index_kind` (`compact` or `ordinary`), `index_bytes_per_page` (in memory, for each key page),
 //! `index_extra_reads` (second reads if each key is looked up once), which are null if filter or index
@@ -281,6 +281,7 @@ struct Merge {
     input_bytes: u64,
     due_in_flushes: f64,
     drops_tombstones: bool,
+    deleted_ranges: u64,
 }
 
 #[derive(Serialize)]
@@ -291,6 +292,7 @@ struct Run {
     identity: String,
     entries: u64,
     tombstones: u64,
+    deleted_ranges: u64,
     key_bytes: u64,
     value_bytes: u64,
     bytes: u64,
@@ -630,6 +632,7 @@ impl Looker {
             identity: format!("{:016x}", meta.identity),
             entries: meta.entries,
             tombstones: meta.deletes,
+            deleted_ranges: info.deleted_ranges,
             key_bytes: meta.key_bytes,
             value_bytes: meta.value_bytes,
             bytes: info.bytes,
@@ -696,6 +699,7 @@ fn merge(level: &LevelInfo) -> Option<Merge> {
         input_bytes: merge.input_pages * PAGE_SIZE as u64,
         due_in_flushes: merge.due_in_milliflushes as f64 / 1000.0,
         drops_tombstones: merge.drops_deletes,
+        deleted_ranges: merge.deleted_ranges,
     })
 }
 
@@ -983,6 +987,13 @@ impl Snapshot {
                     merge.due_in_flushes
                 ));
             }
+        }
+        let runs = self.levels.iter().flat_map(|level| &level.runs);
+        let runs = self.write_buffer.iter().chain(&self.last_flush).chain(runs);
+        let masked = runs.filter(|run| run.deleted_ranges > 0).count() as u64;
+        if masked > 0 {
+            let runs = count_of(masked, "run", "runs");
+            merges.push(format!("\n{runs} with deleted ranges of keys, which a merge leaves out"));
         }
         if rows.len() == 1 {
             return format!("{head}\n\nempty");

@@ -22,6 +22,7 @@ use crate::entry::{ENTRY_OVERHEAD_BYTES, Update};
 use crate::error::{Error, Result};
 use crate::index::IndexKind;
 use crate::levels::{Context, Incoming, Level, Tree};
+use crate::mask::{Masking, Span};
 use crate::memory::{Held, budget_min, check_budget};
 use crate::merging::{Input, MergeSpec, Merging};
 use crate::run::{Purpose, Run};
@@ -42,6 +43,10 @@ const FAN_IN: usize = 512;
 
 /// Pages of a merge between two looks at whether to go on.
 const STEP_PAGES: u64 = 4_096;
+
+fn is_range(update: &Update<'_>) -> bool {
+    matches!(update, Update::DeleteRange(_))
+}
 
 /// Loads entries in any order into a new table: see [`Session::bulk_load`](crate::Session::bulk_load).
 ///
@@ -81,12 +86,43 @@ impl BulkLoader {
         if batch.is_empty() {
             return Ok(());
         }
+        if batch.iter().any(|(_, update)| is_range(update)) {
+            return self.add_with_ranges(batch);
+        }
         let weight = room.weight_bytes() + blob_bytes as u64;
         self.merge_groups()?;
         if self.buffer.weight_bytes() + weight > self.sorted_bytes() {
             self.flush()?;
         }
         if weight <= self.sorted_bytes() { self.add(batch, room) } else { self.add_in_parts(batch) }
+    }
+
+    /// Adds a batch in which ranges are deleted, or nothing of it.
+    fn add_with_ranges<K: AsRef<[u8]>>(&mut self, batch: &[(K, Update<'_>)]) -> Result<()> {
+        self.settle()?;
+        let before = (self.buffer.clone(), self.tiers.clone(), self.written_bytes);
+        let mut parts = batch.chunk_by(|one, other| is_range(&one.1) == is_range(&other.1));
+        let added = parts.try_for_each(|part| {
+            if !is_range(&part[0].1) {
+                return self.updates(part);
+            }
+            self.settle()?;
+            for (from, update) in part {
+                let Update::DeleteRange(end) = *update else { continue };
+                let span = Span { from: from.as_ref().to_vec(), end: end.map(<[u8]>::to_vec) };
+                let mut masking = Masking::new(&span);
+                self.buffer.mask(&mut masking);
+                for run in self.tiers.iter_mut().flatten() {
+                    *run = run.with_mask(&masking.on(run.mask()));
+                }
+            }
+            Ok(())
+        });
+        if added.is_err() {
+            (self.buffer, self.tiers, self.written_bytes) = before;
+            self.flushing = None;
+        }
+        added
     }
 
     /// Adds a batch to what is in memory, or nothing of it.

@@ -167,8 +167,10 @@ impl Diff {
             && Arc::ptr_eq(one, other)
         {
             // Also if somebody has paid for it in between.
-            let [first, second] = &mut sources;
-            second.union.clone_from(&first.union);
+            let united = one.sources();
+            for ((tree, _), sources) in [older, newer].into_iter().zip(&mut sources) {
+                sources.union = Some(Box::new(united.clone().under_mask(&tree.union_mask)));
+            }
         }
         let [of_older, of_newer] = [&sources[0], &sources[1]].map(layers_of);
         let difference = if older.1.resolve == newer.1.resolve {

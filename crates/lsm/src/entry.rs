@@ -100,7 +100,7 @@ impl<'a> EntryRef<'a> {
     }
 }
 
-/// A change of one key.
+/// A change of one key, or the deletion of a range of keys, which begins with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Update<'a> {
@@ -113,16 +113,21 @@ pub enum Update<'a> {
     /// Sets the value if the key is absent; otherwise replaces it by what the table's resolve function
     /// makes of this value and the old one. Removes the key's blob.
     Upsert(&'a [u8]),
+    /// Removes all keys from this one on that are below the other one, or to the last one if there is no other; none if
+    /// the other one is not above it. Either bound may be a byte longer than a key. Cost: that of
+    /// [`Table::delete_range`](crate::Table::delete_range).
+    DeleteRange(Option<&'a [u8]>),
 }
 
 impl<'a> Update<'a> {
-    /// The kind, the value, and the blob.
+    /// The kind, the value, and the blob; of a range a deletion with its end.
     pub(crate) fn parts(self) -> (Kind, &'a [u8], Option<&'a [u8]>) {
         match self {
             Self::Insert(value) => (Kind::Insert, value, None),
             Self::InsertWithBlob(value, blob) => (Kind::InsertBlob, value, Some(blob)),
             Self::Delete => (Kind::Delete, &[], None),
             Self::Upsert(value) => (Kind::Upsert, value, None),
+            Self::DeleteRange(end) => (Kind::Delete, end.unwrap_or_default(), None),
         }
     }
 }

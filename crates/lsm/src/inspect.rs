@@ -17,7 +17,7 @@ use crate::config::TableConfig;
 use crate::corrupt::Corrupt;
 use crate::entry::{KEY_BYTES_MAX, Kind, VALUE_BYTES_MAX};
 use crate::error::{Error, Result};
-use crate::files::{RUN_NUMBER_MAX, RunRef, blobs_number, file_name, file_number};
+use crate::files::{RUN_NUMBER_MAX, blobs_number, file_name, file_number};
 use crate::lease::{LEASE_MAGIC, LEASE_OFFSET, LEASE_VERSION, LEASES_MAX};
 use crate::levels::TICKS_PER_FLUSH;
 use crate::log::{
@@ -26,8 +26,8 @@ use crate::log::{
 };
 use crate::manifest::SNAPSHOT_NAME_LEN_MAX;
 use crate::manifest::{
-    IncomingRef, MANIFEST_BYTES_MAX, Refused, SESSION_MAGIC, SESSION_VERSION, SNAPSHOT_MAGIC,
-    SNAPSHOT_VERSION, SessionMeta, SnapshotMeta, UnionRef,
+    IncomingRef, MANIFEST_BYTES_MAX, MaskedRef, Refused, SESSION_MAGIC, SESSION_VERSION,
+    SNAPSHOT_MAGIC, SNAPSHOT_VERSION, SessionMeta, SnapshotMeta, UnionRef,
 };
 use crate::page::{HEADER_SIZE, PAGE_SIZE, PAYLOAD_SIZE, PageKind, PageLayout, Place, check};
 use crate::reserve::{
@@ -186,6 +186,8 @@ pub struct MergeInfo {
     pub due_in_milliflushes: u64,
     /// Whether it drops deletions.
     pub drops_deletes: bool,
+    /// Ranges of keys that the table has deleted since it began: what it writes may have them.
+    pub deleted_ranges: u64,
 }
 
 /// A level of a snapshot.
@@ -261,6 +263,8 @@ pub struct RunInfo {
     pub meta: RunMeta,
     /// Bytes of the file, and of that of its blobs.
     pub bytes: u64,
+    /// Ranges of keys that the table has deleted and that the run still has; 0 of a run file by itself.
+    pub deleted_ranges: u64,
 }
 
 /// What a page of a run file is.
@@ -625,7 +629,7 @@ fn shape(
     damaged: &dyn Fn(&str) -> Error,
 ) -> Result<SnapshotInfo> {
     let run_path = |number| dir.join(ACTIVE).join(file_name(number));
-    let open = |run: &RunRef| -> Result<RunInfo> {
+    let open = |MaskedRef { run, mask }: &MaskedRef| -> Result<RunInfo> {
         let run_path = run_path(run.number);
         let file = match disk.open(&run_path, OpenMode::Read, Access::Buffered) {
             Err(error) if error.is_not_found() => {
@@ -638,11 +642,11 @@ fn shape(
             let reason = format!("{} is another run than it refers to", run_path.display());
             return Err(damaged(&reason));
         }
-        Ok(info)
+        Ok(RunInfo { deleted_ranges: mask.spans().len() as u64, ..info })
     };
     let mut levels = Vec::new();
     for level in &meta.levels {
-        let runs: Vec<RunInfo> = level.runs().map(open).collect::<Result<_>>()?;
+        let runs: Vec<RunInfo> = level.sources().map(open).collect::<Result<_>>()?;
         let merge = match &level.incoming {
             IncomingRef::Merging(merge) => Some(merge),
             IncomingRef::Nothing | IncomingRef::Single(_) => None,
@@ -661,6 +665,7 @@ fn shape(
                 passed_pages: merge.output.map_or(0, |output| output.work.min(input_pages)),
                 due_in_milliflushes: merge.due.saturating_sub(meta.now) / (TICKS_PER_FLUSH / 1000),
                 drops_deletes: merge.drop_deletes,
+                deleted_ranges: merge.mask.spans().len() as u64,
             }
         });
         levels.push(LevelInfo { runs, merge, output });
@@ -673,14 +678,15 @@ fn shape(
         buffer: meta.images.iter().map(open).collect::<Result<_>>()?,
         flushed: meta.flushed.as_ref().map(open).transpose()?,
         levels,
-        union: meta.union.iter().flat_map(UnionRef::runs).map(open).collect::<Result<_>>()?,
+        union: meta.union.iter().flat_map(UnionRef::sources).map(open).collect::<Result<_>>()?,
     })
 }
 
 fn run_info(path: &Path, file: &dyn DiskFile) -> Result<RunInfo> {
     let meta = read_meta(path, file)?;
     let bytes = (meta.pages() + meta.blob_pages()) * PAGE_SIZE as u64;
-    Ok(RunInfo { path: path.to_owned(), version: meta.format_version(), meta, bytes })
+    let version = meta.format_version();
+    Ok(RunInfo { path: path.to_owned(), version, meta, bytes, deleted_ranges: 0 })
 }
 
 /// The index of a run file.

@@ -20,13 +20,15 @@
 //! this: with the last version between two others, what only that had goes.
 //!
 //! Chunks are the same if they are the same piece of memory, runs if they are the same file, unions if they
-//! are made of the same.
+//! are made of the same; and all of them only under the same mask. A deleted range masks every layer that is there, so
+//! of a table and of its duplicate that has deleted a range all layers differ.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::key_range::KeyRange;
 use crate::kmerge::{Combine, KMerge, Rules, Source};
+use crate::mask::Mask;
 use crate::run::Run;
 use crate::run_reader::RunReader;
 use crate::segment::{Chunk, Segment, SegmentReader};
@@ -36,6 +38,8 @@ use crate::sources::{Scan, Sources, UnionSources};
 #[derive(Debug, Clone)]
 pub(crate) enum Layer {
     Chunk(Arc<Chunk>),
+    /// A masked segment of a write buffer.
+    Masked(Segment),
     Run(Arc<Run>),
     /// The tables of a union, as far as they are not in its slices, which are layers of their own.
     Union(Box<UnionSources>),
@@ -45,7 +49,8 @@ impl Layer {
     fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Chunk(one), Self::Chunk(other)) => Arc::ptr_eq(one, other),
-            (Self::Run(one), Self::Run(other)) => one.number() == other.number(),
+            (Self::Masked(one), Self::Masked(other)) => one.is_same(other),
+            (Self::Run(one), Self::Run(other)) => place_of(one) == place_of(other),
             (Self::Union(one), Self::Union(other)) => are_same_unions(one, other),
             _ => false,
         }
@@ -56,6 +61,9 @@ impl Layer {
             Self::Chunk(chunk) => {
                 let segment = Segment::Chunk(Arc::clone(chunk));
                 Source::Segment(SegmentReader::new(&segment, range, scan.order))
+            }
+            Self::Masked(segment) => {
+                Source::Segment(SegmentReader::new(segment, range, scan.order))
             }
             Self::Run(run) => {
                 let reader = RunReader::new(run, range, scan.order, scan.reading.clone());
@@ -76,8 +84,15 @@ pub(crate) fn merge_of(layers: &[Layer], scan: &Scan) -> KMerge {
 /// The layers of a table, newest first; its own write buffer must be among the sources.
 pub(crate) fn layers_of(sources: &Sources) -> Vec<Layer> {
     let segments = sources.buffers.iter().flat_map(|buffer| buffer.segments().iter().rev());
-    let chunks = segments.flat_map(|segment| segment.chunks().iter().rev());
-    let mut layers: Vec<_> = chunks.cloned().map(Layer::Chunk).collect();
+    let mut layers = Vec::new();
+    for segment in segments {
+        match segment {
+            Segment::Masked(_) => layers.push(Layer::Masked(segment.clone())),
+            Segment::Chunk(_) | Segment::Folded(_) => {
+                layers.extend(segment.chunks().iter().rev().cloned().map(Layer::Chunk));
+            }
+        }
+    }
     layers.extend(sources.runs.iter().cloned().map(Layer::Run));
     if let Some(union) = &sources.union {
         // Their keys follow each other, so any order will do.
@@ -101,20 +116,33 @@ fn are_same_unions(one: &UnionSources, other: &UnionSources) -> bool {
         && one.tables.iter().zip(&other.tables).all(are_same)
 }
 
-/// Runs by their numbers.
-type Runs = BTreeMap<u64, Arc<Run>>;
+/// The number of a run and the keys that it is seen without.
+type Place = (u64, Mask);
+
+fn place_of(run: &Run) -> Place {
+    (run.number(), run.mask().clone())
+}
+
+/// Runs by their numbers and masks.
+type Runs = BTreeMap<Place, Arc<Run>>;
 
 fn runs_in(layers: &[Layer]) -> impl Iterator<Item = &Arc<Run>> {
     layers.iter().filter_map(|layer| match layer {
         Layer::Run(run) => Some(run),
-        Layer::Chunk(_) | Layer::Union(_) => None,
+        Layer::Chunk(_) | Layer::Masked(_) | Layer::Union(_) => None,
     })
 }
 
-/// What a run was merged from, newest first, if all of it is still there.
+/// What a run was merged from, newest first and under its mask, if all of it is still there.
 fn inputs_of(run: &Run, there: &Runs) -> Option<Vec<Arc<Run>>> {
     let inputs = run.origin()?.inputs.iter();
-    inputs.map(|(number, run)| there.get(number).cloned().or_else(|| run.upgrade())).collect()
+    let found = inputs.map(|(number, mask, input)| {
+        let any_mask = there.range((*number, Mask::default())..).next();
+        let known = any_mask.filter(|((found, _), _)| found == number).map(|(_, run)| run);
+        let input = known.cloned().or_else(|| input.upgrade())?;
+        Some(input.with_mask(&mask.union(run.mask())))
+    });
+    found.collect()
 }
 
 /// Some runs, and what they were merged from, as far as it is there.
@@ -122,7 +150,7 @@ fn with_ancestors<'a>(runs: impl Iterator<Item = &'a Arc<Run>>, there: &Runs) ->
     let mut all = Runs::new();
     let mut rest: Vec<_> = runs.cloned().collect();
     while let Some(run) = rest.pop() {
-        all.entry(run.number()).or_insert_with(|| {
+        all.entry(place_of(&run)).or_insert_with(|| {
             rest.extend(inputs_of(&run, there).into_iter().flatten());
             run
         });
@@ -137,7 +165,7 @@ fn traced_to(others: &Runs, layers: Vec<Layer>, there: &Runs) -> Vec<Layer> {
     rest.reverse();
     while let Some(layer) = rest.pop() {
         let inputs = match &layer {
-            Layer::Run(run) if !others.contains_key(&run.number()) => {
+            Layer::Run(run) if !others.contains_key(&place_of(run)) => {
                 let is_right = run.origin().is_some_and(|of| rest.is_empty() || !of.is_oldest);
                 inputs_of(run, there).filter(|_| is_right)
             }
@@ -145,7 +173,7 @@ fn traced_to(others: &Runs, layers: Vec<Layer>, there: &Runs) -> Vec<Layer> {
         };
         let leads_there = |inputs: &Vec<Arc<Run>>| {
             let ancestors = with_ancestors(inputs.iter(), there);
-            ancestors.keys().any(|number| others.contains_key(number))
+            ancestors.keys().any(|place| others.contains_key(place))
         };
         match inputs.filter(leads_there) {
             Some(inputs) => rest.extend(inputs.into_iter().rev().map(Layer::Run)),
@@ -159,7 +187,7 @@ fn traced_to(others: &Runs, layers: Vec<Layer>, there: &Runs) -> Vec<Layer> {
 /// that.
 fn trace(older: Vec<Layer>, newer: Vec<Layer>) -> (Vec<Layer>, Vec<Layer>) {
     let runs = runs_in(&older).chain(runs_in(&newer));
-    let there: Runs = runs.map(|run| (run.number(), Arc::clone(run))).collect();
+    let there: Runs = runs.map(|run| (place_of(run), Arc::clone(run))).collect();
     let of_older = with_ancestors(runs_in(&older), &there);
     let of_newer = with_ancestors(runs_in(&newer), &there);
     (traced_to(&of_newer, older, &there), traced_to(&of_older, newer, &there))

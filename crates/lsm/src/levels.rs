@@ -38,10 +38,11 @@ use std::sync::Arc;
 use crate::config::{LEVELS_MAX, MergePolicy, TableConfig, WriteBuffer as BufferSize};
 use crate::error::{Error, Result};
 use crate::files::FileSet;
+use crate::mask::{Mask, Masking, Span};
 use crate::memory::Held;
 use crate::merging::{Input, MergeSpec, Merging, View, planned};
 use crate::run::{Purpose, Run};
-use crate::segment::Room;
+use crate::segment::{Room, Segment};
 use crate::sources::Sources;
 use crate::trace::debug_event;
 use crate::union::{Piece, Progress, Stage, UNION_DEPTH_MAX, UNION_RUNS_MAX, Union, UnionTable};
@@ -60,9 +61,21 @@ pub(crate) struct Pending {
     pub(crate) due: u64,
     /// Pages of work that were done when it began for this table.
     pub(crate) base: u64,
+    /// The keys that this table has deleted since it began, and others that have the merge may not.
+    pub(crate) mask: Mask,
 }
 
 impl Pending {
+    /// What readers of this table see of it.
+    pub(crate) fn view(&self) -> View {
+        self.merging.view().under_mask(&self.mask)
+    }
+
+    /// Does the rest of the work; the output as this table sees it.
+    pub(crate) fn finish(&self) -> Result<Option<Arc<Run>>> {
+        Ok(self.merging.finish()?.map(|run| run.under_mask(&self.mask)))
+    }
+
     /// Pages of work that must be done by `now`.
     pub(crate) fn required(&self, now: u64) -> u64 {
         let passed = now.min(self.due).saturating_sub(self.start);
@@ -108,6 +121,8 @@ pub(crate) struct Tree {
     pub(crate) levels: Vec<Level>,
     /// Older than all levels, until it is complete and becomes a run of one.
     pub(crate) union: Option<Arc<Union>>,
+    /// The keys that this table has deleted since the union was made.
+    pub(crate) union_mask: Mask,
     /// Flushes begun so far.
     pub(crate) flushes: u64,
     /// Bytes of the runs that have come into the levels out of flushes, merges and unions.
@@ -245,7 +260,7 @@ impl Context<'_> {
     ) -> Incoming {
         let level = at.0;
         if let [run] = runs.as_slice()
-            && !(drop && run.meta().deletes > 0)
+            && !(drop && (run.meta().deletes > 0 || !run.mask().is_empty()))
         {
             self.tell_run_added(run, level);
             return Incoming::Single(run.with_access(self.config.disk_cache.access(level)));
@@ -261,7 +276,7 @@ impl Context<'_> {
         let inputs = runs.into_iter().map(Input::Run).collect();
         let merging = Arc::new(Merging::new(self.set, self.spec(inputs, at, drop, held)));
         let due = now + self.merge_ticks(level);
-        Incoming::Merging(Pending { merging, start: now, due, base: 0 })
+        Incoming::Merging(Pending { merging, start: now, due, base: 0, mask: Mask::default() })
     }
 }
 
@@ -271,7 +286,7 @@ fn finish(pending: &Pending, context: &Context<'_>) -> Result<Option<Arc<Run>>> 
     if left > 0 {
         debug_event!("merge.forced", context.set.session_dir(), table = context.table, left);
     }
-    pending.merging.finish()
+    pending.finish()
 }
 
 impl Tree {
@@ -360,7 +375,8 @@ impl Tree {
         let inputs = vec![Input::Buffer(std::mem::take(&mut next.buffer))];
         let spec = context.spec(inputs, (1, next.levels.len()), false, &held);
         let merging = Arc::new(Merging::new(context.set, spec));
-        next.flushing = Some(Pending { merging, start: now, due: now + TICKS_PER_FLUSH, base: 0 });
+        let (due, mask) = (now + TICKS_PER_FLUSH, Mask::default());
+        next.flushing = Some(Pending { merging, start: now, due, base: 0, mask });
         Ok(next)
     }
 
@@ -376,6 +392,55 @@ impl Tree {
         Ok(next)
     }
 
+    /// The same without the keys of a span. Runs that have no others are let go of.
+    ///
+    /// Cost: no I/O; a reference for each run and each segment of the write buffer.
+    pub(crate) fn without(&self, span: &Span) -> Self {
+        let mut next = self.clone();
+        if span.is_everything() {
+            let Self { flushes, written_bytes, .. } = *self;
+            return Self { flushes, written_bytes, ..Self::default() };
+        }
+        let mut masking = Masking::new(span);
+        next.buffer.mask(&mut masking);
+        if let Some(pending) = &mut next.flushing {
+            pending.mask = masking.on(&pending.mask);
+        }
+
+        let mut masked = |run: &Arc<Run>| {
+            let run = run.with_mask(&masking.on(run.mask()));
+            (!run.mask().covers_all(run.min_key(), run.max_key())).then_some(run)
+        };
+        for level in &mut next.levels {
+            if let Some(Incoming::Single(run)) = &level.incoming {
+                level.incoming = masked(run).map(Incoming::Single);
+            }
+            level.residents = level.residents.iter().filter_map(&mut masked).collect();
+        }
+        for level in &mut next.levels {
+            if let Some(Incoming::Merging(pending)) = &mut level.incoming {
+                pending.mask = masking.on(&pending.mask);
+            }
+        }
+        if next.union.is_some() {
+            next.union_mask = masking.on(&next.union_mask);
+        }
+        next
+    }
+
+    /// Whether no mask gets more spans than it may have if this one is added.
+    pub(crate) fn has_room_for(&self, span: &Span) -> bool {
+        let segments = self.buffer.segments().iter().filter_map(Segment::mask);
+        let merges = self.pending().map(|pending| &pending.mask);
+        let incoming = self.levels.iter().filter_map(|level| match &level.incoming {
+            Some(Incoming::Single(run)) => Some(run),
+            None | Some(Incoming::Merging(_)) => None,
+        });
+        let runs = self.levels.iter().flat_map(|level| &level.residents).chain(incoming);
+        let masks = segments.chain(merges).chain(runs.map(|run| run.mask()));
+        span.is_everything() || masks.chain([&self.union_mask]).all(|mask| mask.has_room_for(span))
+    }
+
     /// The same with all runs on their way to becoming one on the last level, and the merge that makes it. The write buffer
     /// and a flush that is not complete stay as they are. `None` if there is nothing to merge and no deletion to drop.
     ///
@@ -384,14 +449,15 @@ impl Tree {
         let mut next = self.clone();
         next.fold_union(context);
         let mut readable = Sources::default();
-        if let Some(View::Output(run)) = next.flushing.as_ref().map(|flush| flush.merging.view()) {
+        if let Some(View::Output(run)) = next.flushing.as_ref().map(Pending::view) {
             next.flushing = None;
             next.written_bytes += run.as_ref().map_or(0, |run| run.meta().file_bytes());
             readable.runs.extend(run);
         }
         next.levels.drain(..).for_each(|level| readable.add_level(&level));
         let runs = readable.runs;
-        if runs.iter().all(|run| runs.len() == 1 && run.meta().deletes == 0) {
+        let is_clean = |run: &Arc<Run>| run.meta().deletes == 0 && run.mask().is_empty();
+        if runs.iter().all(|run| runs.len() == 1 && is_clean(run)) {
             return None;
         }
         let size = runs.iter().map(|run| context.run_size(run)).sum();
@@ -401,7 +467,8 @@ impl Tree {
         let spec = context.spec(inputs, (level, level), oldest, &held);
         let (merging, start) = (Arc::new(Merging::new(context.set, spec)), next.now(context));
         let due = start + context.merge_ticks(level);
-        let pending = Pending { merging: Arc::clone(&merging), start, due, base: 0 };
+        let mask = Mask::default();
+        let pending = Pending { merging: Arc::clone(&merging), start, due, base: 0, mask };
         next.levels.resize_with(level, Level::default);
         next.levels[level - 1].incoming = Some(Incoming::Merging(pending));
         Some((next, merging))
@@ -417,7 +484,8 @@ impl Tree {
         };
         // It may have been needed meanwhile, and be the input of another.
         let Some(mut at) = next.levels.iter().position(is_it) else { return next };
-        let run = match merging.view() {
+        let Some(Incoming::Merging(pending)) = &next.levels[at].incoming else { return next };
+        let run = match pending.view() {
             View::Inputs(inputs) => {
                 let runs = inputs.iter().filter_map(Input::run).cloned();
                 next.levels[at].residents.splice(..0, runs);
@@ -612,22 +680,27 @@ impl Tree {
             table.pieces.extend(run.map(Piece::Run));
         }
         if let Some(pending) = &self.flushing {
-            table.pieces.extend(pending.merging.finish()?.map(Piece::Run));
+            table.pieces.extend(pending.finish()?.map(Piece::Run));
         }
         for level in &self.levels {
             table.pieces.extend(match &level.incoming {
                 None => None,
                 Some(Incoming::Single(run)) => Some(Piece::Run(Arc::clone(run))),
                 Some(Incoming::Merging(pending)) => {
-                    Some(Piece::Merging(Arc::clone(&pending.merging)))
+                    Some(Piece::Merging(Arc::clone(&pending.merging), pending.mask.clone()))
                 }
             });
             table.pieces.extend(level.residents.iter().cloned().map(Piece::Run));
         }
         if let Some(union) = &self.union {
             match union.stage() {
-                Stage::Complete(run) => table.pieces.extend(run.map(Piece::Run)),
-                Stage::Uniting { .. } | Stage::Joining(_) => table.older = Some(Arc::clone(union)),
+                Stage::Complete(run) => {
+                    let run = run.map(|run| run.under_mask(&self.union_mask));
+                    table.pieces.extend(run.map(Piece::Run));
+                }
+                Stage::Uniting { .. } | Stage::Joining(_) => {
+                    table.older = Some((Arc::clone(union), self.union_mask.clone()));
+                }
             }
         }
         Ok(table)
@@ -639,7 +712,8 @@ impl Tree {
             return;
         };
         self.union = None;
-        let Some(run) = run else { return };
+        let mask = std::mem::take(&mut self.union_mask);
+        let Some(run) = run.map(|run| run.under_mask(&mask)) else { return };
         let policy = match context.config.merge_policy {
             MergePolicy::Tiering => LevelPolicy::Tiering,
             MergePolicy::LazyLevelling | MergePolicy::Levelling => LevelPolicy::Levelling,
@@ -663,13 +737,14 @@ impl Tree {
     pub(crate) fn sources(&self) -> Sources {
         let mut sources = Sources::default();
         if let Some(pending) = &self.flushing {
-            sources.add(pending.merging.view());
+            sources.add(pending.view());
         }
         for level in &self.levels {
             sources.add_level(level);
             sources.level_ends.push(sources.runs.len());
         }
-        sources.union = self.union.as_ref().map(|union| Box::new(union.sources()));
+        let of_union = |union: &Arc<Union>| union.sources().under_mask(&self.union_mask);
+        sources.union = self.union.as_ref().map(|union| Box::new(of_union(union)));
         sources
     }
 }
@@ -680,7 +755,7 @@ impl Sources {
         match &level.incoming {
             None => {}
             Some(Incoming::Single(run)) => self.runs.push(Arc::clone(run)),
-            Some(Incoming::Merging(pending)) => self.add(pending.merging.view()),
+            Some(Incoming::Merging(pending)) => self.add(pending.view()),
         }
         self.runs.extend(level.residents.iter().cloned());
     }

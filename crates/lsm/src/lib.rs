@@ -26,6 +26,8 @@ mod entry;
 
 mod key_range;
 
+mod mask;
+
 mod resolve;
 
 mod stats;
@@ -141,8 +143,6 @@ mod bulk;
 mod session;
 
 mod store_options;
-
-mod doomed;
 
 mod store_core;
 

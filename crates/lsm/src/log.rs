@@ -41,7 +41,7 @@ pub(crate) const LOG: &str = "log";
 pub(crate) const SEGMENT_MAGIC: [u8; 8] = *b"TerraLog";
 
 /// Version of segments.
-pub(crate) const SEGMENT_VERSION: u32 = 2;
+pub(crate) const SEGMENT_VERSION: u32 = 3;
 
 /// First bytes of a segment's seal.
 pub(crate) const SEAL_MAGIC: [u8; 8] = *b"TerraEnd";
@@ -72,6 +72,12 @@ pub(crate) const RECORD_BYTES_MAX: usize = 1 << 30;
 
 /// What an update takes in a record besides its key, value and blob, at most.
 pub(crate) const UPDATE_BYTES: usize = 16;
+
+/// The kind of the deletion of a range, whose value is the key behind it.
+pub(crate) const DELETE_RANGE_TAG: u8 = 5;
+
+/// The kind of the deletion of all keys from one on.
+pub(crate) const DELETE_FROM_TAG: u8 = 6;
 
 /// Smallest segment that is made where there is no room for an ordinary one.
 const SEGMENT_BYTES_MIN: u64 = 16 << 10;
@@ -209,7 +215,12 @@ impl RecordBuilder {
         self.out.u64(table).u32(updates.len() as u32);
         for (key, update) in updates {
             let (kind, value, blob) = update.parts();
-            self.out.u8(kind as u8).string(key.as_ref()).string(value);
+            let tag = match update {
+                Update::DeleteRange(Some(_)) => DELETE_RANGE_TAG,
+                Update::DeleteRange(None) => DELETE_FROM_TAG,
+                _ => kind as u8,
+            };
+            self.out.u8(tag).string(key.as_ref()).string(value);
             if let Some(blob) = blob {
                 self.out.string(blob);
             }
@@ -291,15 +302,17 @@ impl<'a> Record<'a> {
             let mut updates = Vec::with_capacity(fit.min(count as usize));
             for _ in 0..count {
                 let at = input.offset();
-                let kind = Kind::from_tag(input.u8()?);
+                let tag = input.u8()?;
                 let (key, value) = (input.string()?, input.string()?);
                 updates.push((
                     key,
-                    match kind {
+                    match Kind::from_tag(tag) {
                         Some(Kind::Insert) => Update::Insert(value),
                         Some(Kind::InsertBlob) => Update::InsertWithBlob(value, input.string()?),
                         Some(Kind::Upsert) => Update::Upsert(value),
                         Some(Kind::Delete) => Update::Delete,
+                        None if tag == DELETE_RANGE_TAG => Update::DeleteRange(Some(value)),
+                        None if tag == DELETE_FROM_TAG => Update::DeleteRange(None),
                         None => return Err(Overrun { offset: at, wanted: 1, left: 0 }),
                     },
                 ));

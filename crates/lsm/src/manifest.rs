@@ -10,6 +10,7 @@ use terrane_io::checksum::crc32c;
 use crate::config::{LEVELS_MAX, TableConfig};
 use crate::files::{Partial, RUN_NUMBER_MAX, RunRef};
 use crate::filter::FilterAllocation;
+use crate::mask::Mask;
 use crate::page::PAYLOAD_SIZE;
 use crate::run::{Purpose, RUN_PAGES_MAX};
 use crate::sources::Frontier;
@@ -25,7 +26,7 @@ pub(crate) const SESSION_VERSION: u32 = 1;
 pub(crate) const SNAPSHOT_MAGIC: [u8; 8] = *b"TerraSnp";
 
 /// Newest version of snapshots.
-pub(crate) const SNAPSHOT_VERSION: u32 = 4;
+pub(crate) const SNAPSHOT_VERSION: u32 = 5;
 
 /// Largest metadata file that is read, in bytes.
 pub(crate) const MANIFEST_BYTES_MAX: u64 = 64 << 20;
@@ -117,12 +118,21 @@ impl SessionMeta {
     }
 }
 
+/// A run of a table, and the keys that the table sees it without.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MaskedRef {
+    pub(crate) run: RunRef,
+    pub(crate) mask: Mask,
+}
+
 /// A merge that a snapshot found under way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MergeRef {
     pub(crate) due: u64,
     pub(crate) drop_deletes: bool,
-    pub(crate) inputs: Vec<RunRef>,
+    pub(crate) inputs: Vec<MaskedRef>,
+    /// The keys that the table has deleted since the merge began: what it writes may have them.
+    pub(crate) mask: Mask,
     /// What it had written. The snapshot can do without.
     pub(crate) output: Option<Partial>,
 }
@@ -130,20 +140,20 @@ pub(crate) struct MergeRef {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum IncomingRef {
     Nothing,
-    Single(RunRef),
+    Single(MaskedRef),
     Merging(MergeRef),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LevelRef {
     pub(crate) incoming: IncomingRef,
-    pub(crate) residents: Vec<RunRef>,
+    pub(crate) residents: Vec<MaskedRef>,
 }
 
 /// A union that a snapshot found under way.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct UnionRef {
-    pub(crate) slices: Vec<RunRef>,
+    pub(crate) slices: Vec<MaskedRef>,
     pub(crate) frontier: Frontier,
     pub(crate) passed: u64,
     pub(crate) tables: Vec<UnionTableRef>,
@@ -153,7 +163,7 @@ pub(crate) struct UnionRef {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct UnionTableRef {
     /// Newest first.
-    pub(crate) runs: Vec<RunRef>,
+    pub(crate) runs: Vec<MaskedRef>,
     pub(crate) older: Option<UnionRef>,
 }
 
@@ -168,29 +178,82 @@ pub(crate) struct SnapshotMeta {
     pub(crate) flushes: u64,
     pub(crate) now: u64,
     /// Images of the segments of the write buffer, oldest first.
-    pub(crate) images: Vec<RunRef>,
-    pub(crate) flushed: Option<RunRef>,
+    pub(crate) images: Vec<MaskedRef>,
+    pub(crate) flushed: Option<MaskedRef>,
     pub(crate) levels: Vec<LevelRef>,
     pub(crate) union: Option<UnionRef>,
 }
 
-fn put_run(out: &mut Writer, run: &RunRef) {
-    out.u64(run.number).u64(run.identity).u32(run.data_pages);
+/// The distinct masks of a snapshot, in order. References name them by their places, counted from 1; 0 is no mask.
+struct MaskList<'a>(Vec<&'a Mask>);
+
+impl<'a> MaskList<'a> {
+    fn of(masks: impl Iterator<Item = &'a Mask>) -> Self {
+        let mut distinct: Vec<_> = masks.filter(|mask| !mask.is_empty()).collect();
+        distinct.sort_unstable();
+        distinct.dedup();
+        Self(distinct)
+    }
+
+    fn place(&self, mask: &Mask) -> u32 {
+        if mask.is_empty() { 0 } else { self.0.partition_point(|other| *other < mask) as u32 + 1 }
+    }
+
+    fn encode(&self, out: &mut Writer) {
+        out.u32(self.0.len() as u32);
+        for mask in &self.0 {
+            mask.encode(out);
+        }
+    }
 }
 
-fn put_runs<'a>(out: &mut Writer, runs: impl ExactSizeIterator<Item = &'a RunRef>) {
-    out.u32(runs.len() as u32);
-    runs.for_each(|run| put_run(out, run));
-}
-
-fn take_run(input: &mut Reader<'_>) -> Result<RunRef, Overrun> {
-    Ok(RunRef { number: input.u64()?, identity: input.u64()?, data_pages: input.u32()? })
-}
-
-fn take_runs(input: &mut Reader<'_>) -> Result<Vec<RunRef>, Overrun> {
+/// Reads what a [`MaskList`] wrote.
+fn take_masks(input: &mut Reader<'_>) -> Result<Vec<Mask>, Refused> {
     let count = input.u32()?;
     // Not allocated ahead: the count has not been checked against the bytes that are there.
-    (0..count).map(|_| take_run(input)).collect()
+    let mut masks = Vec::new();
+    for _ in 0..count {
+        match Mask::decode(input)? {
+            Some(mask) if !mask.is_empty() => masks.push(mask),
+            _ => return damaged("a mask without spans, or with spans that are none of a mask"),
+        }
+    }
+    if !masks.is_sorted_by(|one, next| one < next) {
+        return damaged("masks out of order");
+    }
+    Ok(masks)
+}
+
+/// Reads the place of one of these masks.
+fn take_mask(input: &mut Reader<'_>, masks: &[Mask]) -> Result<Mask, Refused> {
+    let place = input.u32()? as usize;
+    let Some(at) = place.checked_sub(1) else { return Ok(Mask::default()) };
+    match masks.get(at) {
+        Some(mask) => Ok(mask.clone()),
+        None => damaged("a mask that is not there"),
+    }
+}
+
+fn put_run(out: &mut Writer, MaskedRef { run, mask }: &MaskedRef, masks: &MaskList<'_>) {
+    out.u64(run.number).u64(run.identity).u32(run.data_pages).u32(masks.place(mask));
+}
+
+fn put_runs(out: &mut Writer, runs: &[MaskedRef], masks: &MaskList<'_>) {
+    out.u32(runs.len() as u32);
+    for run in runs {
+        put_run(out, run, masks);
+    }
+}
+
+fn take_run(input: &mut Reader<'_>, masks: &[Mask]) -> Result<MaskedRef, Refused> {
+    let run = RunRef { number: input.u64()?, identity: input.u64()?, data_pages: input.u32()? };
+    Ok(MaskedRef { run, mask: take_mask(input, masks)? })
+}
+
+fn take_runs(input: &mut Reader<'_>, masks: &[Mask]) -> Result<Vec<MaskedRef>, Refused> {
+    let count = input.u32()?;
+    // Not allocated ahead: the count has not been checked against the bytes that are there.
+    (0..count).map(|_| take_run(input, masks)).collect()
 }
 
 fn put_partial(out: &mut Writer, output: Option<&Partial>) {
@@ -214,18 +277,16 @@ fn take_partial(input: &mut Reader<'_>) -> Result<Option<Partial>, Refused> {
     Ok(Some(Partial { number, identity, data_pages, blob_bytes, work }))
 }
 
-fn take_option(input: &mut Reader<'_>) -> Result<Option<RunRef>, Refused> {
-    match take_runs(input)?.as_slice() {
-        [] => Ok(None),
-        [run] => Ok(Some(*run)),
-        _ => damaged("more than one run where at most one can be"),
-    }
+fn take_option(input: &mut Reader<'_>, masks: &[Mask]) -> Result<Option<MaskedRef>, Refused> {
+    let mut runs = take_runs(input, masks)?;
+    let run = runs.pop();
+    if runs.is_empty() { Ok(run) } else { damaged("more than one run where at most one can be") }
 }
 
-fn put_union(out: &mut Writer, union: Option<&UnionRef>) {
+fn put_union(out: &mut Writer, union: Option<&UnionRef>, masks: &MaskList<'_>) {
     out.u32(union.is_some().into());
     let Some(union) = union else { return };
-    put_runs(out, union.slices.iter());
+    put_runs(out, &union.slices, masks);
     match &union.frontier {
         Frontier::Nothing => out.u8(0),
         Frontier::UpTo(last) => out.u8(1).string(last),
@@ -233,17 +294,21 @@ fn put_union(out: &mut Writer, union: Option<&UnionRef>) {
     };
     out.u64(union.passed).u32(union.tables.len() as u32);
     for table in &union.tables {
-        put_runs(out, table.runs.iter());
-        put_union(out, table.older.as_ref());
+        put_runs(out, &table.runs, masks);
+        put_union(out, table.older.as_ref(), masks);
     }
 }
 
 /// Reads what [`put_union`] wrote; `depth` unions inside each other at most.
-fn take_union(input: &mut Reader<'_>, depth: usize) -> Result<Option<UnionRef>, Refused> {
+fn take_union(
+    input: &mut Reader<'_>,
+    depth: usize,
+    masks: &[Mask],
+) -> Result<Option<UnionRef>, Refused> {
     match (input.u32()?, depth.checked_sub(1)) {
         (0, _) => Ok(None),
         (1, Some(depth)) => {
-            let slices = take_runs(input)?;
+            let slices = take_runs(input, masks)?;
             let frontier = match input.u8()? {
                 0 => Frontier::Nothing,
                 1 => Frontier::UpTo(input.string()?.into()),
@@ -253,7 +318,8 @@ fn take_union(input: &mut Reader<'_>, depth: usize) -> Result<Option<UnionRef>, 
             let (passed, count) = (input.u64()?, input.u32()?);
             let mut tables = Vec::new();
             for _ in 0..count {
-                let (runs, older) = (take_runs(input)?, take_union(input, depth)?);
+                let runs = take_runs(input, masks)?;
+                let older = take_union(input, depth, masks)?;
                 tables.push(UnionTableRef { runs, older });
             }
             Ok(Some(UnionRef { slices, frontier, passed, tables }))
@@ -264,20 +330,20 @@ fn take_union(input: &mut Reader<'_>, depth: usize) -> Result<Option<UnionRef>, 
 
 impl UnionRef {
     /// All runs of the union.
-    pub(crate) fn runs(&self) -> Vec<&RunRef> {
-        let mut runs: Vec<&RunRef> = self.slices.iter().collect();
+    pub(crate) fn sources(&self) -> Vec<&MaskedRef> {
+        let mut runs: Vec<_> = self.slices.iter().collect();
         for table in &self.tables {
             runs.extend(&table.runs);
-            runs.extend(table.older.iter().flat_map(Self::runs));
+            runs.extend(table.older.iter().flat_map(Self::sources));
         }
         runs
     }
 
-    fn runs_mut(&mut self) -> Vec<&mut RunRef> {
-        let mut runs: Vec<&mut RunRef> = self.slices.iter_mut().collect();
+    fn sources_mut(&mut self) -> Vec<&mut MaskedRef> {
+        let mut runs: Vec<_> = self.slices.iter_mut().collect();
         for table in &mut self.tables {
             runs.extend(&mut table.runs);
-            runs.extend(table.older.iter_mut().flat_map(Self::runs_mut));
+            runs.extend(table.older.iter_mut().flat_map(Self::sources_mut));
         }
         runs
     }
@@ -285,8 +351,8 @@ impl UnionRef {
 
 impl LevelRef {
     /// All runs of the level, newest first.
-    pub(crate) fn runs(&self) -> impl Iterator<Item = &RunRef> {
-        let incoming: &[RunRef] = match &self.incoming {
+    pub(crate) fn sources(&self) -> impl Iterator<Item = &MaskedRef> {
+        let incoming: &[MaskedRef] = match &self.incoming {
             IncomingRef::Nothing => &[],
             IncomingRef::Single(run) => std::slice::from_ref(run),
             IncomingRef::Merging(merge) => &merge.inputs,
@@ -294,8 +360,8 @@ impl LevelRef {
         incoming.iter().chain(&self.residents)
     }
 
-    fn runs_mut(&mut self) -> impl Iterator<Item = &mut RunRef> {
-        let incoming: &mut [RunRef] = match &mut self.incoming {
+    fn sources_mut(&mut self) -> impl Iterator<Item = &mut MaskedRef> {
+        let incoming: &mut [MaskedRef] = match &mut self.incoming {
             IncomingRef::Nothing => &mut [],
             IncomingRef::Single(run) => std::slice::from_mut(run),
             IncomingRef::Merging(merge) => &mut merge.inputs,
@@ -329,29 +395,47 @@ impl SnapshotMeta {
         self
     }
 
+    /// All runs that the snapshot needs, with their masks.
+    fn sources(&self) -> impl Iterator<Item = &MaskedRef> {
+        let levels = self.levels.iter().flat_map(LevelRef::sources);
+        let union = self.union.iter().flat_map(UnionRef::sources);
+        self.images.iter().chain(&self.flushed).chain(levels).chain(union)
+    }
+
+    /// All masks.
+    fn masks(&self) -> impl Iterator<Item = &Mask> {
+        let of_merges = self.levels.iter().filter_map(|level| match &level.incoming {
+            IncomingRef::Merging(merge) => Some(&merge.mask),
+            IncomingRef::Nothing | IncomingRef::Single(_) => None,
+        });
+        self.sources().map(|source| &source.mask).chain(of_merges)
+    }
+
     /// All runs that the snapshot needs.
     pub(crate) fn runs(&self) -> impl Iterator<Item = &RunRef> {
-        let levels = self.levels.iter().flat_map(LevelRef::runs);
-        let union = self.union.iter().flat_map(UnionRef::runs);
-        self.images.iter().chain(&self.flushed).chain(levels).chain(union)
+        self.sources().map(|source| &source.run)
     }
 
     /// The same, to be replaced.
     pub(crate) fn runs_mut(&mut self) -> impl Iterator<Item = &mut RunRef> {
-        let levels = self.levels.iter_mut().flat_map(LevelRef::runs_mut);
-        let union = self.union.iter_mut().flat_map(UnionRef::runs_mut);
-        self.images.iter_mut().chain(&mut self.flushed).chain(levels).chain(union)
+        let levels = self.levels.iter_mut().flat_map(LevelRef::sources_mut);
+        let union = self.union.iter_mut().flat_map(UnionRef::sources_mut);
+        let sources = self.images.iter_mut().chain(&mut self.flushed).chain(levels).chain(union);
+        sources.map(|source| &mut source.run)
     }
 
     /// All of them with their level, counted from 1; `None` for images of the write buffer.
     pub(crate) fn leveled_runs(&self) -> impl Iterator<Item = (&RunRef, Option<u32>)> {
-        let images = self.images.iter().map(|run| (run, None));
-        let flushed = self.flushed.iter().map(|run| (run, Some(1)));
+        let images = self.images.iter().map(|source| (source, None));
+        let flushed = self.flushed.iter().map(|source| (source, Some(1)));
         let levels = (1..).zip(&self.levels);
-        let levels = levels.flat_map(|(at, level)| level.runs().map(move |run| (run, Some(at))));
+        let levels =
+            levels.flat_map(|(at, level)| level.sources().map(move |source| (source, Some(at))));
         let last = self.levels.len().max(1) as u32;
-        let union = self.union.iter().flat_map(UnionRef::runs).map(move |run| (run, Some(last)));
-        images.chain(flushed).chain(levels).chain(union)
+        let union = self.union.iter().flat_map(UnionRef::sources);
+        let union = union.map(move |source| (source, Some(last)));
+        let all = images.chain(flushed).chain(levels).chain(union);
+        all.map(|(source, level)| (&source.run, level))
     }
 
     /// The purpose of a run on such a level, and how its filter is made if it has one.
@@ -368,8 +452,10 @@ impl SnapshotMeta {
         out.string(self.label.as_bytes()).string(self.resolve.as_bytes());
         self.config.encode(&mut out);
         out.u64(self.flushes).u64(self.now);
-        put_runs(&mut out, self.images.iter());
-        put_runs(&mut out, self.flushed.as_slice().iter());
+        let masks = &MaskList::of(self.masks());
+        masks.encode(&mut out);
+        put_runs(&mut out, &self.images, masks);
+        put_runs(&mut out, self.flushed.as_slice(), masks);
         out.u32(self.levels.len() as u32);
         for level in &self.levels {
             match &level.incoming {
@@ -378,17 +464,18 @@ impl SnapshotMeta {
                 }
                 IncomingRef::Single(run) => {
                     out.u8(1);
-                    put_run(&mut out, run);
+                    put_run(&mut out, run, masks);
                 }
                 IncomingRef::Merging(merge) => {
                     out.u8(2).u64(merge.due).u8(u8::from(merge.drop_deletes));
-                    put_runs(&mut out, merge.inputs.iter());
+                    put_runs(&mut out, &merge.inputs, masks);
+                    out.u32(masks.place(&merge.mask));
                     put_partial(&mut out, merge.output.as_ref());
                 }
             }
-            put_runs(&mut out, level.residents.iter());
+            put_runs(&mut out, &level.residents, masks);
         }
-        put_union(&mut out, self.union.as_ref());
+        put_union(&mut out, self.union.as_ref(), masks);
         close(out)
     }
 
@@ -405,24 +492,27 @@ impl SnapshotMeta {
             return damaged("configuration out of range");
         };
         let (flushes, now) = (input.u64()?, input.u64()?);
-        let (images, flushed) = (take_runs(&mut input)?, take_option(&mut input)?);
+        let masks = take_masks(&mut input)?;
+        let images = take_runs(&mut input, &masks)?;
+        let flushed = take_option(&mut input, &masks)?;
         let count = input.u32()?;
         let mut levels = Vec::new();
         for _ in 0..count {
             let incoming = match input.u8()? {
                 0 => IncomingRef::Nothing,
-                1 => IncomingRef::Single(take_run(&mut input)?),
+                1 => IncomingRef::Single(take_run(&mut input, &masks)?),
                 2 => IncomingRef::Merging(MergeRef {
                     due: input.u64()?,
                     drop_deletes: input.u8()? != 0,
-                    inputs: take_runs(&mut input)?,
+                    inputs: take_runs(&mut input, &masks)?,
+                    mask: take_mask(&mut input, &masks)?,
                     output: take_partial(&mut input)?,
                 }),
                 _ => return damaged("unknown tag of a level"),
             };
-            levels.push(LevelRef { incoming, residents: take_runs(&mut input)? });
+            levels.push(LevelRef { incoming, residents: take_runs(&mut input, &masks)? });
         }
-        let union = take_union(&mut input, UNION_DEPTH_MAX)?;
+        let union = take_union(&mut input, UNION_DEPTH_MAX, &masks)?;
         if !input.rest().is_empty() {
             return damaged("bytes after the end");
         }
@@ -447,5 +537,67 @@ impl SnapshotMeta {
             return damaged("the number of a run that no session reaches");
         }
         Ok(meta)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mask::Span;
+
+    fn meta() -> SnapshotMeta {
+        let mask = |from: u8| {
+            let span = Span { from: vec![from], end: Some(vec![from + 1]) };
+            Mask::default().with(&span)
+        };
+        let run = |number, mask| {
+            let run = RunRef { number, identity: number, data_pages: 1 };
+            MaskedRef { run, mask }
+        };
+        let merge = MergeRef {
+            due: 9,
+            drop_deletes: true,
+            inputs: vec![run(3, mask(1)), run(4, Mask::default())],
+            mask: mask(2),
+            output: None,
+        };
+        let below = UnionTableRef { runs: vec![run(6, mask(1))], older: None };
+        let union = UnionRef {
+            slices: vec![run(5, mask(3))],
+            frontier: Frontier::Nothing,
+            passed: 0,
+            tables: vec![below],
+        };
+        let incoming = IncomingRef::Merging(merge);
+        SnapshotMeta {
+            images: vec![run(1, mask(1)), run(2, Mask::default())],
+            levels: vec![LevelRef { incoming, residents: vec![run(7, mask(2))] }],
+            union: Some(union),
+            ..SnapshotMeta::default()
+        }
+    }
+
+    /// Masks stand with the runs and merges that they belong to, each once; and whatever a byte is, if the
+    /// checksum is right, it is refused or another snapshot.
+    #[test]
+    fn masks_are_decoded_or_refused() {
+        let meta = meta();
+        let bytes = meta.encode();
+        assert_eq!(SnapshotMeta::decode(&bytes).unwrap(), meta);
+        let masks = MaskList::of(meta.masks());
+        assert_eq!(masks.0.len(), 3);
+        for at in 12..bytes.len() - 4 {
+            for bit in 0..8 {
+                let mut bytes = bytes.clone();
+                bytes[at] ^= 1 << bit;
+                let end = bytes.len() - 4;
+                let crc = crc32c(&bytes[..end]);
+                bytes[end..].copy_from_slice(&crc.to_le_bytes());
+                if let Ok(other) = SnapshotMeta::decode(&bytes) {
+                    let again = SnapshotMeta::decode(&other.encode());
+                    assert_eq!(again.as_ref(), Ok(&other), "byte {at}, bit {bit}");
+                }
+            }
+        }
     }
 }

@@ -33,6 +33,7 @@ use crate::handover::{Giver, Taker, hand_over};
 use crate::index::IndexKind;
 use crate::key_range::KeyRange;
 use crate::kmerge::{Combine, KMerge, Rules, Source};
+use crate::mask::Mask;
 use crate::memory::Planned;
 use crate::page::PAGE_SIZE;
 use crate::rereading::{Rereading, TakenOver};
@@ -65,6 +66,13 @@ impl Input {
             Self::Buffer(_) => None,
         }
     }
+
+    fn under_mask(&self, mask: &Mask) -> Self {
+        match self {
+            Self::Run(run) => Self::Run(run.under_mask(mask)),
+            Self::Buffer(buffer) => Self::Buffer(buffer.under_mask(mask)),
+        }
+    }
 }
 
 /// What a merge is to produce.
@@ -89,6 +97,19 @@ pub(crate) enum View {
     Inputs(Arc<[Input]>),
     /// Complete: the output, unless nothing was left.
     Output(Option<Arc<Run>>),
+}
+
+impl View {
+    /// The same without the keys that a mask covers.
+    pub(crate) fn under_mask(self, mask: &Mask) -> Self {
+        match self {
+            view if mask.is_empty() => view,
+            Self::Inputs(inputs) => {
+                Self::Inputs(inputs.iter().map(|input| input.under_mask(mask)).collect())
+            }
+            Self::Output(run) => Self::Output(run.map(|run| run.under_mask(mask))),
+        }
+    }
 }
 
 /// How the pages that a job has passed count as work done: after an interruption not all of them are work of
@@ -658,8 +679,10 @@ impl Merging {
     /// The output with its origin, if all inputs are runs.
     fn with_origin(&self, output: Run) -> Run {
         let View::Inputs(inputs) = self.view() else { return output };
-        let runs =
-            inputs.iter().map(|input| Some((input.run()?.number(), Arc::downgrade(input.run()?))));
+        let runs = inputs.iter().map(|input| {
+            let run = input.run()?;
+            Some((run.number(), run.mask().clone(), Arc::downgrade(run)))
+        });
         match runs.collect() {
             Some(inputs) => output.with_origin(Origin { inputs, is_oldest: self.drop_deletes }),
             None => output,

@@ -20,6 +20,7 @@ use crate::error::{Error, Result};
 use crate::files::{FileHandle, FileSet};
 use crate::filter::{Filter, FilterDecoder, FilterShape, Kept};
 use crate::index::{Candidate, Index};
+use crate::mask::Mask;
 use crate::open_files::PooledFile;
 use crate::page::{PAGE_SIZE, PAYLOAD_SIZE, PageKind, Place, decode_payload};
 use crate::ribbon::{RibbonShape, check_columns};
@@ -415,8 +416,8 @@ pub(crate) struct Location {
 /// What a run was merged from.
 #[derive(Debug)]
 pub(crate) struct Origin {
-    /// Numbers of the runs, newest first, with the runs for as long as somebody has them.
-    pub(crate) inputs: Vec<(u64, Weak<Run>)>,
+    /// Numbers of the runs, newest first, and their masks, with the runs for as long as somebody has them.
+    pub(crate) inputs: Vec<(u64, Mask, Weak<Run>)>,
     /// Whether the run stands for them only where nothing older is, as deletions were dropped.
     pub(crate) is_oldest: bool,
 }
@@ -439,6 +440,8 @@ pub(crate) struct Run {
     gauge: Arc<Gauge>,
     /// Known of a run that was merged from others since the session was opened.
     origin: Option<Arc<Origin>>,
+    /// The keys that are not there for whoever has this view of the run.
+    mask: Mask,
 }
 
 /// A filter, which is replaced by one that is folded more or less when a memory budget asks for it.
@@ -545,6 +548,7 @@ impl Run {
             section: Arc::new(section),
             gauge,
             origin: None,
+            mask: Mask::default(),
         }
     }
 
@@ -574,7 +578,38 @@ impl Run {
             section: Arc::clone(&self.section),
             gauge: Arc::clone(&self.gauge),
             origin: self.origin.clone(),
+            mask: self.mask.clone(),
         })
+    }
+
+    /// The same run, seen without the keys that a mask covers, and with all others.
+    pub(crate) fn with_mask(self: &Arc<Self>, mask: &Mask) -> Arc<Self> {
+        if self.mask == *mask {
+            return Arc::clone(self);
+        }
+        Arc::new(Self {
+            file: Arc::clone(&self.file),
+            other: self.other.clone(),
+            blobs: self.blobs.clone(),
+            handle: Arc::clone(&self.handle),
+            access: self.access,
+            meta: self.meta,
+            filter: Arc::clone(&self.filter),
+            section: Arc::clone(&self.section),
+            gauge: Arc::clone(&self.gauge),
+            origin: self.origin.clone(),
+            mask: mask.clone(),
+        })
+    }
+
+    /// The same run, seen without the keys that a mask covers beside those of its own.
+    pub(crate) fn under_mask(self: &Arc<Self>, mask: &Mask) -> Arc<Self> {
+        if mask.is_empty() { Arc::clone(self) } else { self.with_mask(&self.mask.union(mask)) }
+    }
+
+    /// The keys that this view of the run does not have.
+    pub(crate) fn mask(&self) -> &Mask {
+        &self.mask
     }
 
     /// Opens a file of the session, and checks all of it but the data pages.
@@ -757,10 +792,11 @@ impl Run {
         Location { candidate, page, pages }
     }
 
-    /// The page that holds `key` if any does; `None` if the key is outside the run's range.
+    /// The page that holds `key` if any does; `None` if the key is outside the run's range, or masked.
     pub(crate) fn locate(&self, key: &[u8]) -> Option<Location> {
         let (min, max) = (self.min_key(), self.max_key());
-        if compare_keys(key, min).is_lt() || compare_keys(key, max).is_gt() {
+        let is_outside = compare_keys(key, min).is_lt() || compare_keys(key, max).is_gt();
+        if is_outside || self.mask.covers(key) {
             return None;
         }
         Some(self.location(self.section.index.search(key)))

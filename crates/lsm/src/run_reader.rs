@@ -6,6 +6,9 @@
 //! Every page is checked as it is entered. Which entries of a page are in the range is found out then, and
 //! only for the few pages that the index cannot decide about; going from entry to entry costs no comparison
 //! with the bounds.
+//!
+//! Of a masked run only entries that the mask leaves are given. A few covered ones are passed; if there are more the
+//! reader begins anew behind the span, so that what is covered is not read.
 
 use std::cmp::Ordering;
 use std::ops::{Bound, Range};
@@ -19,11 +22,15 @@ use crate::corrupt::Corrupt;
 use crate::entry::{EntryRef, Kind, Order};
 use crate::error::{Error, Result};
 use crate::key_range::{KeyRange, bound_key};
+use crate::mask::Span;
 use crate::page::{
     EntryPlace, PAGE_SIZE, PAYLOAD_SIZE, PageKind, PageLayout, copy_short, decode_payload,
     overflow_pages, split_value,
 };
 use crate::run::Run;
+
+/// Entries under one span of a mask that are passed before the reader jumps over the rest: to jump costs a read.
+const COVERED_STEPS: usize = 64;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
@@ -48,6 +55,7 @@ pub(crate) struct RunReader {
     run: Arc<Run>,
     order: Order,
     range: KeyRange,
+    reading: Reading,
     chunks: Chunks,
     /// Key pages not entered yet, by ordinal.
     ordinals: Range<u32>,
@@ -104,7 +112,8 @@ impl RunReader {
             part = run.entry_pages(ordinals.start).0..last + pages;
         }
         Self {
-            chunks: Chunks::new(Arc::clone(run), part, order, reading),
+            chunks: Chunks::new(Arc::clone(run), part, order, reading.clone()),
+            reading,
             run: Arc::clone(run),
             order,
             range: range.clone(),
@@ -134,7 +143,65 @@ impl RunReader {
 
     /// Goes to the first entry, unless that has been done.
     pub(crate) fn load(&mut self) -> Result<()> {
-        if self.is_loaded() { Ok(()) } else { self.next_page(Ordering::is_ge) }
+        if self.is_loaded() {
+            return Ok(());
+        }
+        self.next_page(Ordering::is_ge)?;
+        self.pass_covered()
+    }
+
+    /// Goes on to the first entry that the run's mask does not cover, if the current one is covered.
+    fn pass_covered(&mut self) -> Result<()> {
+        while self.state == State::Here
+            && let Some(span) = self.run.mask().span_of(&self.key).cloned()
+        {
+            let mut steps = 0;
+            while self.state == State::Here && span.covers(&self.key) && steps < COVERED_STEPS {
+                self.step()?;
+                steps += 1;
+            }
+            if self.state == State::Here && span.covers(&self.key) {
+                self.jump_over(&span)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins anew behind a span of keys, in the order of the reader.
+    fn jump_over(&mut self, span: &Span) -> Result<()> {
+        let range = match (self.order, &span.end) {
+            (Order::Ascending, Some(end)) => self.range.from(Bound::Included(end.clone())),
+            // Nothing is at or behind the last possible key.
+            (Order::Ascending, None) => KeyRange {
+                from: Bound::Excluded(self.run.max_key().to_vec()),
+                to: Bound::Unbounded,
+            },
+            (Order::Descending, _) => self.range.to(Bound::Excluded(span.from.clone())),
+        };
+        let next = Self::new(&self.run, &range, self.order, self.reading.clone());
+        let (entered, passed) = (self.pages_entered_before(&next), self.entries_passed);
+
+        self.chunks.end();
+        *self = Self { pages_entered: entered, entries_passed: passed, ..next };
+        if self.state == State::Unread { self.next_page(Ordering::is_ge) } else { Ok(()) }
+    }
+
+    /// The pages in front of those that the `next` reader of this run will enter, for the accounting of merges: what
+    /// is jumped over counts as passed.
+    fn pages_entered_before(&self, next: &Self) -> u32 {
+        if self.order == Order::Descending || self.ordinals.start == 0 {
+            return self.pages_entered;
+        }
+        let (page, pages) = self.run.entry_pages(self.ordinals.start - 1);
+        let start = match next.state {
+            State::Ended if self.ordinals.is_empty() => page + pages,
+            State::Ended => {
+                let (last, pages) = self.run.entry_pages(self.ordinals.end - 1);
+                last + pages
+            }
+            State::Unread | State::Here => self.run.entry_pages(next.ordinals.start).0,
+        };
+        (self.pages_entered + start).saturating_sub(page + pages)
     }
 
     /// Whether to pass the entries of this page may take a wait for the next one, in ascending order.
@@ -338,7 +405,14 @@ impl RunReader {
     ///
     /// # Errors
     /// Also if the keys of the file do not rise.
+    #[inline]
     pub(crate) fn advance(&mut self) -> Result<()> {
+        self.step()?;
+        if self.run.mask().is_empty() { Ok(()) } else { self.pass_covered() }
+    }
+
+    /// Goes to the next entry, covered or not.
+    fn step(&mut self) -> Result<()> {
         if self.state != State::Here {
             return Ok(());
         }

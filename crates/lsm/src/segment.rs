@@ -26,6 +26,7 @@ use crate::entry::{BlobSpan, ENTRY_OVERHEAD_BYTES, EntryRef, Kind, Order};
 use crate::error::Result;
 use crate::files::{FileHandle, FileSet, RunRef, lock};
 use crate::key_range::KeyRange;
+use crate::mask::{Mask, Masking};
 use crate::resolve::Resolve;
 
 /// A folded segment of more chunks than this is saved as one image, so that a snapshot names few.
@@ -584,11 +585,42 @@ impl Folded {
     }
 }
 
+/// A segment without the keys that a mask covers.
+#[derive(Debug)]
+pub(crate) struct MaskedSegment {
+    /// Never masked itself.
+    inner: Segment,
+    mask: Mask,
+    /// The newest slots that the mask leaves, in key order, made on demand.
+    order: OnceLock<Box<[u32]>>,
+}
+
+impl MaskedSegment {
+    fn order(&self) -> &[u32] {
+        self.order.get_or_init(|| {
+            let all = self.inner.order();
+            let mut left = Vec::with_capacity(all.len());
+            let mut start = 0;
+            for span in self.mask.spans() {
+                let from = all.partition_point(|&at| self.inner.key(at) < span.from.as_slice());
+                left.extend_from_slice(&all[start..from.max(start)]);
+                let is_below = |&at: &u32| {
+                    span.end.as_ref().is_none_or(|end| self.inner.key(at) < end.as_slice())
+                };
+                start = all.partition_point(is_below);
+            }
+            left.extend_from_slice(&all[start..]);
+            left.into()
+        })
+    }
+}
+
 /// Some entries, one for each key. Clones are the same segment.
 #[derive(Debug, Clone)]
 pub(crate) enum Segment {
     Chunk(Arc<Chunk>),
     Folded(Arc<Folded>),
+    Masked(Arc<MaskedSegment>),
 }
 
 impl Segment {
@@ -597,7 +629,9 @@ impl Segment {
         let chunks: Vec<_> = segments.iter().flat_map(Self::chunks).cloned().collect();
         let count: usize = chunks.iter().map(|chunk| chunk.slots.len()).sum();
         let weight_bytes: u64 = chunks.iter().map(|chunk| chunk.weight_bytes).sum();
+        let is_masked = segments.iter().any(|segment| matches!(segment, Self::Masked(_)));
         if count >= chunks.len() * CHUNK_ENTRIES_MIN
+            && !is_masked
             && let Some(folded) = Folded::new(chunks)
             // Where most is hidden nothing is gained by sharing it.
             && folded.weight_bytes >= weight_bytes / 2
@@ -615,6 +649,13 @@ impl Segment {
                         copied.put(entry, resolve, None)?;
                     }
                 }
+                Self::Masked(masked) => {
+                    for &at in masked.order() {
+                        let (chunk, slot) = segment.slot(at);
+                        let entry = segment.chunks()[chunk].as_new(slot);
+                        copied.put(entry, resolve, None)?;
+                    }
+                }
             }
         }
         Ok(Self::Chunk(Arc::new(copied)))
@@ -624,6 +665,49 @@ impl Segment {
         match self {
             Self::Chunk(chunk) => std::slice::from_ref(chunk),
             Self::Folded(folded) => &folded.chunks,
+            Self::Masked(masked) => masked.inner.chunks(),
+        }
+    }
+
+    /// The same segment without the keys that one more span covers.
+    pub(crate) fn masked(&self, masking: &mut Masking<'_>) -> Self {
+        self.with_mask(masking.on(self.mask().unwrap_or(&Mask::default())))
+    }
+
+    /// The same segment without the keys that a mask covers beside those of its own.
+    pub(crate) fn under_mask(&self, mask: &Mask) -> Self {
+        match self.mask() {
+            _ if mask.is_empty() => self.clone(),
+            Some(own) => self.with_mask(own.union(mask)),
+            None => self.with_mask(mask.clone()),
+        }
+    }
+
+    fn with_mask(&self, mask: Mask) -> Self {
+        let inner = match self {
+            Self::Masked(masked) => masked.inner.clone(),
+            Self::Chunk(_) | Self::Folded(_) => self.clone(),
+        };
+        Self::Masked(Arc::new(MaskedSegment { inner, mask, order: OnceLock::new() }))
+    }
+
+    /// Whether both are the same piece of memory under the same mask.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Chunk(one), Self::Chunk(other)) => Arc::ptr_eq(one, other),
+            (Self::Folded(one), Self::Folded(other)) => Arc::ptr_eq(one, other),
+            (Self::Masked(one), Self::Masked(other)) => {
+                Arc::ptr_eq(one, other) || one.mask == other.mask && one.inner.is_same(&other.inner)
+            }
+            _ => false,
+        }
+    }
+
+    /// The keys that the segment is seen without, if it is masked.
+    pub(crate) fn mask(&self) -> Option<&Mask> {
+        match self {
+            Self::Masked(masked) => Some(&masked.mask),
+            Self::Chunk(_) | Self::Folded(_) => None,
         }
     }
 
@@ -634,34 +718,37 @@ impl Segment {
                 let chunk = Arc::get_mut(chunk)?;
                 if chunk.image.is_set() { None } else { Some(chunk) }
             }
-            Self::Folded(_) => None,
+            Self::Folded(_) | Self::Masked(_) => None,
         }
     }
 
     /// The segments that are saved for this one, oldest first: each of its chunks, which may have been saved before it was
-    /// folded, unless they are many.
+    /// folded, unless they are many. They are not masked: whoever refers to their images does so under the mask.
     pub(crate) fn saved_as(&self) -> Vec<Self> {
         match self {
             Self::Folded(folded) if folded.chunks.len() <= IMAGES_PER_SEGMENT_MAX => {
                 folded.chunks.iter().cloned().map(Self::Chunk).collect()
             }
-            _ => vec![self.clone()],
+            Self::Masked(masked) => masked.inner.saved_as(),
+            Self::Chunk(_) | Self::Folded(_) => vec![self.clone()],
         }
     }
 
-    /// The run of its entries.
+    /// The run of its entries, masked ones included.
     pub(crate) fn image(&self) -> &Image {
         match self {
             Self::Chunk(chunk) => &chunk.image,
             Self::Folded(folded) => &folded.image,
+            Self::Masked(masked) => masked.inner.image(),
         }
     }
 
-    /// Entries, one for each key.
+    /// Entries, one for each key; masked ones count.
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Chunk(chunk) => chunk.slots.len(),
             Self::Folded(folded) => folded.table.len(),
+            Self::Masked(masked) => masked.inner.len(),
         }
     }
 
@@ -669,6 +756,7 @@ impl Segment {
         match self {
             Self::Chunk(chunk) => chunk.weight_bytes,
             Self::Folded(folded) => folded.weight_bytes,
+            Self::Masked(masked) => masked.inner.weight_bytes(),
         }
     }
 
@@ -677,6 +765,8 @@ impl Segment {
         match self {
             Self::Chunk(chunk) => Some((chunk, chunk.get(hash, key)?)),
             Self::Folded(folded) => folded.get(hash, key),
+            Self::Masked(masked) if masked.mask.covers(key) => None,
+            Self::Masked(masked) => masked.inner.get(hash, key),
         }
     }
 
@@ -690,6 +780,7 @@ impl Segment {
         match self {
             Self::Chunk(chunk) => chunk.order(),
             Self::Folded(folded) => folded.order(),
+            Self::Masked(masked) => masked.order(),
         }
     }
 
@@ -698,6 +789,7 @@ impl Segment {
         match self {
             Self::Chunk(chunk) => (0, &chunk.slots[at as usize]),
             Self::Folded(folded) => folded.slot(at),
+            Self::Masked(masked) => masked.inner.slot(at),
         }
     }
 
@@ -733,6 +825,11 @@ impl Segment {
         let own = match self {
             Self::Chunk(_) => 0,
             Self::Folded(folded) => folded.memory_bytes(),
+            Self::Masked(masked) => {
+                let order = masked.order.get().map_or(0, |order| order.len() * size_of::<u32>());
+                let inner = masked.inner.memory_bytes();
+                return inner + masked.mask.memory_bytes() + order;
+            }
         };
         own + self.chunks().iter().map(|chunk| chunk.memory_bytes()).sum::<usize>()
     }

@@ -21,6 +21,7 @@ use crate::lease::{self, Lease};
 use crate::lookup_thread::LookupThread;
 use crate::lost_found::{self, LOST_FOUND};
 use crate::manifest::{MANIFEST_BYTES_MAX, Refused, SessionMeta, SnapshotMeta, is_name};
+use crate::mask::Mask;
 use crate::merging::{MergeSpec, Merging};
 use crate::open_files::OpenFiles;
 use crate::registry::{Registry, Stored};
@@ -780,7 +781,9 @@ impl SessionCore {
     /// # Errors
     /// As [`check_room`](Self::check_room).
     pub(crate) fn check_room_for<K>(&self, batch: &[(K, Update<'_>)]) -> Result<()> {
-        let is_growing = |(_, update): &(K, Update<'_>)| !matches!(update, Update::Delete);
+        let is_growing = |(_, update): &(K, Update<'_>)| {
+            !matches!(update, Update::Delete | Update::DeleteRange(_))
+        };
         let is_full = self.files.open_files().disk_reserve().is_full();
         if is_full && batch.iter().any(is_growing) { self.check_room() } else { Ok(()) }
     }
@@ -844,7 +847,9 @@ impl SessionCore {
         open: impl Fn(&Arc<FileSet>, u64, Access) -> Result<Run>,
     ) -> Result<Arc<Run>> {
         let shared = |runs: &mut BTreeMap<u64, Weak<Run>>| {
-            let run = runs.get(&number).and_then(Weak::upgrade)?.with_access(access);
+            let run = runs.get(&number).and_then(Weak::upgrade)?;
+            // What another table has deleted is its own matter.
+            let run = run.with_mask(&Mask::default()).with_access(access);
             runs.insert(number, Arc::downgrade(&run));
             Some(run)
         };

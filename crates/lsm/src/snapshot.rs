@@ -35,9 +35,10 @@ use crate::index::IndexKind;
 use crate::key_range::KeyRange;
 use crate::levels::{Context, Incoming, Level, Pending, TICKS_PER_FLUSH, Tree};
 use crate::manifest::{
-    IncomingRef, LevelRef, MANIFEST_BYTES_MAX, MergeRef, SnapshotMeta, UnionRef, UnionTableRef,
-    is_name,
+    IncomingRef, LevelRef, MANIFEST_BYTES_MAX, MaskedRef, MergeRef, SnapshotMeta, UnionRef,
+    UnionTableRef, is_name,
 };
+use crate::mask::Mask;
 use crate::memory::{Held, check_budget};
 use crate::merging::{Input, MergeSpec, Merging, View};
 use crate::page::PAGE_SIZE;
@@ -99,6 +100,10 @@ pub(crate) fn run_ref(run: &Run) -> RunRef {
     }
 }
 
+fn masked_ref(run: &Run) -> MaskedRef {
+    MaskedRef { run: run_ref(run), mask: run.mask().clone() }
+}
+
 /// Longest label, in bytes.
 pub const LABEL_BYTES_MAX: usize = 1 << 16;
 
@@ -152,19 +157,20 @@ pub(crate) fn write_out(
     let config = context.config;
     let images = write_images(core, context, &tree.buffer)?;
     let flushed = match &tree.flushing {
-        Some(pending) => pending.merging.finish()?,
+        Some(pending) => pending.finish()?,
         None => None,
     };
     let mut held: Vec<Arc<Run>> = Vec::new();
     let mut refer = |run: &Arc<Run>| {
         held.push(Arc::clone(run));
-        run_ref(run)
+        masked_ref(run)
     };
     let flushed = flushed.as_ref().map(&mut refer);
     let mut unfinished = Vec::new();
     let levels = tree.levels.iter().map(|level| level_ref(level, &mut refer, &mut unfinished));
     let levels = levels.collect::<Result<_>>()?;
-    let union = tree.union.as_ref().map(|union| union_ref(union, &mut refer));
+    let union = tree.union.as_ref();
+    let union = union.map(|union| union_ref(union, &tree.union_mask, &mut refer));
     let meta = SnapshotMeta {
         created_ns: core.disk().clock().wall().as_nanos() as u64,
         label: label.to_owned(),
@@ -219,7 +225,7 @@ pub(crate) fn publish(
 /// The images of a write buffer, durable, oldest first.
 #[derive(Default)]
 struct Images {
-    runs: Vec<RunRef>,
+    runs: Vec<MaskedRef>,
     held: Vec<FileHandle>,
     /// Bytes of those that were written now.
     bytes: u64,
@@ -229,20 +235,24 @@ struct Images {
 fn write_images(core: &SessionCore, context: &Context<'_>, buffer: &WriteBuffer) -> Result<Images> {
     let files = core.files();
     let mut images = Images::default();
-    for segment in buffer.segments().iter().flat_map(Segment::saved_as) {
-        if let Some((run, handle)) = segment.image().attach(files) {
-            // The save that has written the image may not have synced it yet.
-            files.sync_whole(run.number)?;
-            images.runs.push(run);
+    for segment in buffer.segments() {
+        let mask = segment.mask().cloned().unwrap_or_default();
+        for saved in segment.saved_as() {
+            let image = saved.image().attach(files);
+            let (run, handle) = if let Some((run, handle)) = image {
+                // The save that has written the image may not have synced it yet.
+                files.sync_whole(run.number)?;
+                (run, handle)
+            } else {
+                let Some(run) = write_image(context, saved.clone())? else { continue };
+                run.sync()?;
+                saved.image().set(files, run_ref(&run));
+                images.bytes += run.meta().file_bytes();
+                (run_ref(&run), run.handle().attach())
+            };
+            images.runs.push(MaskedRef { run, mask: mask.clone() });
             images.held.push(handle);
-            continue;
         }
-        let Some(run) = write_image(context, segment.clone())? else { continue };
-        run.sync()?;
-        segment.image().set(files, run_ref(&run));
-        images.bytes += run.meta().file_bytes();
-        images.runs.push(run_ref(&run));
-        images.held.push(run.handle().attach());
     }
     Ok(images)
 }
@@ -275,7 +285,7 @@ impl Unfinished {
 
 fn level_ref(
     level: &Level,
-    refer: &mut impl FnMut(&Arc<Run>) -> RunRef,
+    refer: &mut impl FnMut(&Arc<Run>) -> MaskedRef,
     unfinished: &mut Vec<Unfinished>,
 ) -> Result<LevelRef> {
     let incoming = match &level.incoming {
@@ -283,7 +293,9 @@ fn level_ref(
         Some(Incoming::Single(run)) => IncomingRef::Single(refer(run)),
         Some(Incoming::Merging(pending)) => match pending.merging.flush()? {
             (View::Output(None), _) => IncomingRef::Nothing,
-            (View::Output(Some(run)), _) => IncomingRef::Single(refer(&run)),
+            (View::Output(Some(run)), _) => {
+                IncomingRef::Single(refer(&run.under_mask(&pending.mask)))
+            }
             (View::Inputs(inputs), flushed) => {
                 let runs = inputs.iter().filter_map(Input::run);
                 let output = flushed.as_ref().map(|flushed| flushed.partial);
@@ -293,6 +305,7 @@ fn level_ref(
                     due: pending.due,
                     drop_deletes: pending.merging.drops_deletes(),
                     inputs: runs.map(&mut *refer).collect(),
+                    mask: pending.mask.clone(),
                     output,
                 })
             }
@@ -301,14 +314,21 @@ fn level_ref(
     Ok(LevelRef { incoming, residents: level.residents.iter().map(refer).collect() })
 }
 
-fn union_ref(union: &Union, refer: &mut impl FnMut(&Arc<Run>) -> RunRef) -> UnionRef {
+/// A union without the keys that a mask covers.
+fn union_ref(
+    union: &Union,
+    mask: &Mask,
+    refer: &mut impl FnMut(&Arc<Run>) -> MaskedRef,
+) -> UnionRef {
     let (tables, progress) = union.progress();
     let Progress { slices, frontier, passed } = progress;
-    let slices = slices.iter().map(&mut *refer).collect();
+    let slices = slices.iter().map(|run| refer(&run.under_mask(mask))).collect();
     let mut refs = Vec::new();
     for table in tables.iter() {
-        let runs = table.runs().iter().map(&mut *refer).collect();
-        let older = table.older.as_ref().map(|older| union_ref(older, refer));
+        let runs = table.runs();
+        let runs = runs.iter().map(|run| refer(&run.under_mask(mask))).collect();
+        let older = table.older.as_ref();
+        let older = older.map(|(older, own)| union_ref(older, &own.union(mask), refer));
         refs.push(UnionTableRef { runs, older });
     }
     UnionRef { slices, frontier, passed, tables: refs }
@@ -607,7 +627,7 @@ pub(crate) fn resolve_of(name: &str, stored: &str, given: Option<&Resolve>) -> R
 fn restore(core: &Registered, meta: &SnapshotMeta, runs: &Runs) -> Result<Tree> {
     let (set, config, salt) = (core.files(), &meta.config, core.salt());
     let context = Context { set, config, salt, table: core.id() };
-    let open = |wanted: &RunRef, level: usize| -> Result<Arc<Run>> {
+    let open = |MaskedRef { run: wanted, mask }: &MaskedRef, level: usize| -> Result<Arc<Run>> {
         let run = &runs[&wanted.number];
         check_footer(run.path(), run.meta(), wanted)?;
         if run.meta().salt != core.salt() {
@@ -618,21 +638,25 @@ fn restore(core: &Registered, meta: &SnapshotMeta, runs: &Runs) -> Result<Tree> 
         if run.meta().blob_bytes > 0 {
             check_blobs_len(&run.blobs_path(), run.blobs()?.as_ref(), run.meta())?;
         }
-        Ok(run.with_access(meta.config.disk_cache.access(level)))
+        Ok(run.with_access(meta.config.disk_cache.access(level)).with_mask(mask))
     };
     let mut tree = Tree { flushes: meta.flushes, ..Tree::default() };
     if !meta.images.is_empty() {
         let resolve = &meta.config.resolve;
-        let read = |image| read_image(&open(image, 1)?, resolve);
-        let chunks = meta.images.iter().map(read).collect::<Result<_>>()?;
-        tree.buffer = WriteBuffer::of_chunks(chunks, resolve)?;
+        let read = |image: &MaskedRef| {
+            // All of it, so that what is saved next can refer to the same image under another mask.
+            let chunk = read_image(&open(image, 1)?.with_mask(&Mask::default()), resolve)?;
+            Ok(Segment::Chunk(Arc::new(chunk)).under_mask(&image.mask))
+        };
+        let segments = meta.images.iter().map(read).collect::<Result<_>>()?;
+        tree.buffer = WriteBuffer::of_segments(segments, resolve)?;
         if config.memory_budget.is_none() && tree.now(&context) > meta.now {
             tree.set_time(&context, meta.now);
         }
     }
     tree.levels = restore_levels(core, &context, meta, &open)?;
     if let Some(union) = &meta.union {
-        let open = |wanted: &RunRef| open(wanted, LEVELS_MAX);
+        let open = |wanted: &MaskedRef| open(wanted, LEVELS_MAX);
         tree.union = Some(Arc::new(restore_union(&context, union, &open)?));
     }
     if let Some(flushed) = &meta.flushed {
@@ -640,7 +664,7 @@ fn restore(core: &Registered, meta: &SnapshotMeta, runs: &Runs) -> Result<Tree> 
         let merging = Arc::new(Merging::completed(core.files(), run));
         let start = meta.flushes * TICKS_PER_FLUSH;
         let (due, base) = (start + TICKS_PER_FLUSH, merging.done());
-        tree.flushing = Some(Pending { merging, start, due, base });
+        tree.flushing = Some(Pending { merging, start, due, base, mask: Mask::default() });
     }
     Ok(tree)
 }
@@ -650,12 +674,12 @@ fn restore_levels(
     core: &SessionCore,
     context: &Context<'_>,
     meta: &SnapshotMeta,
-    open: &impl Fn(&RunRef, usize) -> Result<Arc<Run>>,
+    open: &impl Fn(&MaskedRef, usize) -> Result<Arc<Run>>,
 ) -> Result<Vec<Level>> {
     let mut opened = Vec::new();
     let mut held = Held::default();
     for (at, level) in (1..).zip(&meta.levels) {
-        let runs: Vec<_> = level.runs().map(|run| open(run, at)).collect::<Result<_>>()?;
+        let runs: Vec<_> = level.sources().map(|run| open(run, at)).collect::<Result<_>>()?;
         for run in &runs {
             held.add_run(run);
         }
@@ -685,7 +709,7 @@ fn restore_levels(
 fn restore_union(
     context: &Context<'_>,
     union: &UnionRef,
-    open: &impl Fn(&RunRef) -> Result<Arc<Run>>,
+    open: &impl Fn(&MaskedRef) -> Result<Arc<Run>>,
 ) -> Result<Union> {
     let mut tables = Vec::new();
     for table in &union.tables {
@@ -693,7 +717,7 @@ fn restore_union(
         let pieces = runs.collect::<Result<_>>()?;
         let older = match &table.older {
             None => None,
-            Some(older) => Some(Arc::new(restore_union(context, older, open)?)),
+            Some(older) => Some((Arc::new(restore_union(context, older, open)?), Mask::default())),
         };
         tables.push(UnionTable { pieces, older });
     }
@@ -739,7 +763,7 @@ fn restore_merge(
             match core.run(output.number, spec.access) {
                 Ok(run) if run.meta().identity == output.identity => {
                     core.files().sync_whole(output.number)?;
-                    return Ok(Incoming::Single(run));
+                    return Ok(Incoming::Single(run.with_mask(&merge.mask)));
                 }
                 Err(error) if !error.is_damage() => return Err(error),
                 Ok(_) | Err(_) => {}
@@ -749,10 +773,11 @@ fn restore_merge(
     let merging = known.unwrap_or_else(|| Arc::new(Merging::new(core.files(), spec)));
     if core.is_read_only() {
         // It merges nothing.
-        let due = clamped(merge.due, time.0);
-        return Ok(Incoming::Merging(Pending { merging, start: time.0, due, base: 0 }));
+        let (due, mask) = (clamped(merge.due, time.0), merge.mask.clone());
+        return Ok(Incoming::Merging(Pending { merging, start: time.0, due, base: 0, mask }));
     }
-    Ok(Incoming::Merging(resume(merging, merge.due, time)?))
+    let pending = resume(merging, merge.due, time)?;
+    Ok(Incoming::Merging(Pending { mask: merge.mask.clone(), ..pending }))
 }
 
 /// A due time that lies ahead, whatever a snapshot says.
@@ -776,7 +801,7 @@ fn resume(merging: Arc<Merging>, due: u64, (now, span): (u64, u64)) -> Result<Pe
         merging.advance_to(merging.total() - fits)?;
     }
     let base = merging.done();
-    Ok(Pending { merging, start: now, due, base })
+    Ok(Pending { merging, start: now, due, base, mask: Mask::default() })
 }
 
 /// Gives a snapshot another name.

@@ -24,6 +24,7 @@ use crate::chunks::Reading;
 use crate::entry::Order;
 use crate::key_range::KeyRange;
 use crate::kmerge::{Combine, KMerge, Rules, Source};
+use crate::mask::Mask;
 use crate::merging::{Input, View};
 use crate::resolve::Resolve;
 use crate::run::Run;
@@ -117,6 +118,17 @@ impl Sources {
         }
     }
 
+    /// The same without the keys that a mask covers. The depth of the recursion is that of unions of unions.
+    fn under_mask(self, mask: &Mask) -> Self {
+        let Self { buffers, runs, level_ends, union } = self;
+        Self {
+            buffers: buffers.iter().map(|buffer| buffer.under_mask(mask)).collect(),
+            runs: runs.iter().map(|run| run.under_mask(mask)).collect(),
+            level_ends,
+            union: union.map(|union| Box::new(union.under_mask(mask))),
+        }
+    }
+
     /// Lets go of what cannot hold keys of a range. The depth of the recursion is that of unions of unions.
     ///
     /// Cost: no I/O; entries of write buffers are sorted if the range is bounded and nobody has read them in
@@ -143,6 +155,19 @@ impl Sources {
 }
 
 impl UnionSources {
+    /// The same without the keys that a mask covers. The depth of the recursion is that of unions of unions.
+    pub(crate) fn under_mask(self, mask: &Mask) -> Self {
+        if mask.is_empty() {
+            return self;
+        }
+        let Self { slices, frontier, tables } = self;
+        Self {
+            slices: slices.iter().map(|run| run.under_mask(mask)).collect(),
+            frontier,
+            tables: tables.into_iter().map(|table| table.under_mask(mask)).collect(),
+        }
+    }
+
     /// Tells `visit` of all runs. The depth of the recursion is that of unions of unions.
     pub(crate) fn for_each_run(&self, visit: &mut dyn FnMut(&Arc<Run>)) {
         self.slices.iter().for_each(&mut *visit);

@@ -25,7 +25,6 @@ use crate::answer::Lookup;
 use crate::backup::{self, BackupPlace, BackupReport, Source};
 use crate::config::TableConfig;
 use crate::cursor::Cursor;
-use crate::doomed::Doomed;
 use crate::durable::Durable;
 use crate::entry::Update;
 use crate::error::{Error, Result};
@@ -33,6 +32,7 @@ use crate::files::lock;
 use crate::key_range::KeyRange;
 use crate::log::LogDir;
 use crate::manifest::SnapshotMeta;
+use crate::mask::Span;
 use crate::published::{Published, sync_edits};
 use crate::recovery::{open_tables, recover};
 use crate::run_check::Progress;
@@ -648,55 +648,32 @@ impl NamedTable {
 }
 
 impl NamedTable {
-    /// Commits the deletion of all keys that are in a range at the moment of the commit, with the durability of the
-    /// store; says how many there were. If there are none nothing is committed, and the ticket is that of the last
-    /// commit.
+    /// Commits the deletion of all keys in a range, with the durability of the store.
     ///
-    /// Cost: reads the range as a cursor does, while other commits go on; then, while they wait, what they have changed
-    /// since, which is little, and commits as many deletions. All of these are one record of the log, of 1 GiB at
-    /// most: a range that is larger is refused when so much of it has been read, and can be deleted in parts. In
-    /// memory a key takes its bytes thrice, and about 100 besides.
+    /// Cost: that of [`Table::delete_range`], and one small record of the log, whatever the range holds. Other commits and
+    /// lookups wait for no longer than for that of one key.
     ///
     /// # Errors
-    /// As [`Store::commit_with`] and [`Cursor::next`]; [`Error::CommitTooLarge`]. Nothing was deleted then.
+    /// As [`Store::commit_with`].
     pub fn delete_range<K: AsRef<[u8]> + ?Sized, R: RangeBounds<K>>(
         &self,
         range: R,
-    ) -> Result<(u64, Ticket)> {
-        self.delete_over(KeyRange::new(&range))
+    ) -> Result<Ticket> {
+        self.delete_over(&KeyRange::new(&range))
     }
 
     /// Commits the deletion of all keys that begin with `prefix`: as [`delete_range`](Self::delete_range).
     ///
     /// # Errors
     /// As [`delete_range`](Self::delete_range).
-    pub fn delete_prefix(&self, prefix: &[u8]) -> Result<(u64, Ticket)> {
-        self.delete_over(KeyRange::prefix(prefix))
+    pub fn delete_prefix(&self, prefix: &[u8]) -> Result<Ticket> {
+        self.delete_over(&KeyRange::prefix(prefix))
     }
 
-    fn delete_over(&self, range: KeyRange) -> Result<(u64, Ticket)> {
-        let shared = &self.shared;
-        shared.core.check_writable()?;
-        let mut doomed = Doomed::read(self.view()?, range)?;
-        // Reading may have taken long. What is left to be read under the lock has been committed while this is read.
-        doomed.catch_up_with(self.view()?)?;
-        let (count, commit) = {
-            let mut state = shared.state_to_commit(true)?;
-            doomed.catch_up(&state.table(self.key.id, &self.key.name)?.table)?;
-            let batches = [Batch { key: &self.key, updates: doomed.deletions() }];
-            match batches[0].updates.len() {
-                0 => (0, state.commit),
-                count => {
-                    let record = shared.record(&batches)?;
-                    (count as u64, shared.commit(&mut state, &batches, record)?)
-                }
-            }
-        };
-        let ticket = Ticket::new(shared, commit);
-        if shared.options.durability == Durability::Each {
-            ticket.wait()?;
-        }
-        Ok((count, ticket))
+    fn delete_over(&self, range: &KeyRange) -> Result<Ticket> {
+        // A range without keys is committed, too, so that the ticket is that of a commit.
+        let span = Span::of(range).unwrap_or(Span { from: Vec::new(), end: Some(Vec::new()) });
+        self.updates(&[(&span.from, Update::DeleteRange(span.end.as_deref()))])
     }
 }
 

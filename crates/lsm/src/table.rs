@@ -21,6 +21,7 @@ use crate::key_range::KeyRange;
 use crate::levels::{Context, Incoming, Level, Pending, Tree};
 use crate::lookup::{Batch, Idle, LookupContext, begin_batch, lookup_batch};
 use crate::lookup_thread::{PendingLookups, Submitted};
+use crate::mask::{SPAN_KEY_BYTES_MAX, Span};
 use crate::memory::{budget_min, check_budget};
 use crate::merging::{Merging, View};
 use crate::page_cache::CacheShare;
@@ -39,8 +40,9 @@ const LAG_BATCHES_MAX: u64 = 64;
 /// So many times that far, and updates wait for the thread.
 const LAG_MAX_FACTOR: u64 = 4;
 
-/// Keys of a range that are deleted in one batch.
-const DELETED_AT_ONCE: usize = 4_096;
+/// Fewer keys than this are deleted one by one where masks have no [room](crate::mask::Mask::has_room_for) for another
+/// span. So each further span removes as many keys.
+const MASKED_KEYS_MIN: usize = 4_096;
 
 /// A handle on a table.
 ///
@@ -277,52 +279,38 @@ impl Table {
         self.updates(&[(key, Update::Delete)])
     }
 
-    /// Removes all keys in a range, all or nothing; returns how many there were.
+    /// Removes all keys in a range.
     ///
-    /// Cost: reads the range as a cursor does, and deletes each of its keys as [`delete`](Self::delete) does.
+    /// Cost: no read and no write, whatever the range holds: a reference for each run and each segment of the write
+    /// buffer, which the table sees without the range from then on. Merges leave out what is deleted, and files go when
+    /// nobody needs them; what a merge does not come to stays on the disk until [`compact`](Self::compact). Where a run has
+    /// 1,000 ranges to be left out already that do not touch this one, up to 4,096 keys of the range are read, and if it
+    /// has fewer these are deleted one by one.
     ///
     /// # Errors
-    /// As [`updates`](Self::updates) and [`Cursor::next`]. After any error the table is as it was before.
+    /// As [`updates`](Self::updates), and [`Cursor::next`] where keys are read. After any error the table is as it was before.
     pub fn delete_range<K: AsRef<[u8]> + ?Sized, R: RangeBounds<K>>(
         &mut self,
         range: R,
-    ) -> Result<u64> {
-        self.delete_over(KeyRange::new(&range))
+    ) -> Result<()> {
+        self.delete_over(&KeyRange::new(&range))
     }
 
     /// Removes all keys that begin with `prefix`: as [`delete_range`](Self::delete_range).
     ///
     /// # Errors
     /// As [`delete_range`](Self::delete_range).
-    pub fn delete_prefix(&mut self, prefix: &[u8]) -> Result<u64> {
-        self.delete_over(KeyRange::prefix(prefix))
+    pub fn delete_prefix(&mut self, prefix: &[u8]) -> Result<()> {
+        self.delete_over(&KeyRange::prefix(prefix))
     }
 
-    fn delete_over(&mut self, range: KeyRange) -> Result<u64> {
-        self.session.check_writable()?;
-        let mut cursor = self.cursor_over(range)?;
-        let mut keys = cursor.take_keys(DELETED_AT_ONCE)?;
-        if keys.len() < DELETED_AT_ONCE {
-            self.updates(&deletions(&keys))?;
-            return Ok(keys.len() as u64);
+    fn delete_over(&mut self, range: &KeyRange) -> Result<()> {
+        match Span::of(range) {
+            Some(Span { from, end }) => {
+                self.updates(&[(from, Update::DeleteRange(end.as_deref()))])
+            }
+            None => self.session.check_writable(),
         }
-        // In a duplicate, so that nothing has happened if it fails on the way.
-        let mut copy = self.duplicate()?;
-        copy.tree.written_bytes = self.tree.written_bytes;
-        let (mut count, mut bytes) = (0, 0);
-        while !keys.is_empty() {
-            copy.updates(&deletions(&keys))?;
-            count += keys.len() as u64;
-            bytes += keys.iter().map(|key| key.len() as u64).sum::<u64>();
-            keys = cursor.take_keys(DELETED_AT_ONCE)?;
-        }
-        std::mem::swap(&mut self.tree, &mut copy.tree);
-        self.next_work = copy.next_work;
-        self.has_room_to_write = copy.has_room_to_write;
-        self.limit_cache(&self.tree);
-        self.anchor = Arc::default();
-        self.counters.add_updates(count, bytes);
-        Ok(count)
     }
 
     /// Applies a batch of any size, in its order: the same as one by one, but all or nothing.
@@ -393,7 +381,7 @@ impl Table {
     /// it is flushed, with all that its flush makes due; it never is without that bound. But a table with a memory
     /// budget keeps it, unless there is no bound: the batch is then applied as any other.
     ///
-    /// Cost: no I/O but that of a flush.
+    /// Cost: no I/O but that of a flush, and of reading a range that is deleted key by key.
     ///
     /// # Errors
     /// As [`updates`](Self::updates). The batch may have been applied in part then.
@@ -415,7 +403,9 @@ impl Table {
         let now = self.tree.now(&self.context());
         self.tree.buffer.begin(room, &self.config.resolve)?;
         for (key, update) in batch {
-            self.put(key.as_ref(), *update, None)?;
+            if let Some(next) = self.put_or_mask(key.as_ref(), *update, None)? {
+                self.tree = next;
+            }
         }
         if flush_at.is_some_and(|bytes| self.tree.buffer.weight_bytes() >= bytes)
             && self.tree.is_full(&self.context())
@@ -458,7 +448,13 @@ impl Table {
         let Applied { undo, before } = applied;
         let mut next_size = 0;
         for (key, update) in batch {
-            self.put(key.as_ref(), *update, undo.as_mut())?;
+            if let Some(next) = self.put_or_mask(key.as_ref(), *update, undo.as_mut())? {
+                let old = std::mem::replace(&mut self.tree, next);
+                *before = before.take().or(undo.take().map(|undo| (old, undo)));
+                // Time does not pass; if the write buffer has gone, with all there was, it begins anew.
+                (self.next_work, next_size) = (0, 0);
+                continue;
+            }
             let context = self.context();
             if self.tree.buffer_size(&context) < next_size {
                 continue;
@@ -475,6 +471,30 @@ impl Table {
             next_size = self.tree.size_at(&self.context(), self.next_work);
         }
         Ok(())
+    }
+
+    /// Puts an update into the write buffer; for a range that a mask deletes, the table without it instead.
+    fn put_or_mask(
+        &mut self,
+        key: &[u8],
+        update: Update<'_>,
+        mut undo: Option<&mut Undo>,
+    ) -> Result<Option<Tree>> {
+        let Update::DeleteRange(end) = update else {
+            self.put(key, update, undo)?;
+            return Ok(None);
+        };
+        let span = Span { from: key.to_vec(), end: end.map(<[u8]>::to_vec) };
+        if !self.tree.has_room_for(&span) {
+            let keys = self.cursor_over(span.range())?.take_keys(MASKED_KEYS_MIN)?;
+            if keys.len() < MASKED_KEYS_MIN {
+                for key in &keys {
+                    self.put(key, Update::Delete, undo.as_deref_mut())?;
+                }
+                return Ok(None);
+            }
+        }
+        Ok(Some(self.tree.without(&span)))
     }
 
     /// Whether lookups may do merge work that the next batch of updates will ask for.
@@ -1040,8 +1060,11 @@ fn level_stats(level: &Level) -> LevelStats {
 /// Refuses what is longer than the formats can hold; returns the bytes of key and value.
 fn check_sizes(key: &[u8], update: Update<'_>) -> Result<usize> {
     let (_, value, blob) = update.parts();
-    if key.len() > KEY_BYTES_MAX {
-        return Err(Error::KeyTooLarge { bytes: key.len(), limit: KEY_BYTES_MAX });
+    let is_range = matches!(update, Update::DeleteRange(_));
+    let limit = if is_range { SPAN_KEY_BYTES_MAX } else { KEY_BYTES_MAX };
+    let longest = if is_range { key.len().max(value.len()) } else { key.len() };
+    if longest > limit {
+        return Err(Error::KeyTooLarge { bytes: longest, limit });
     }
     let limit = VALUE_BYTES_MAX - if blob.is_some() { BLOB_SPAN_SIZE } else { 0 };
     if value.len() > limit {
@@ -1065,11 +1088,6 @@ pub(crate) fn check_batch<K: AsRef<[u8]>>(batch: &[(K, Update<'_>)]) -> Result<(
         blob_bytes += update.parts().2.map_or(0, <[u8]>::len);
     }
     Ok((room, blob_bytes))
-}
-
-/// The updates that delete these keys.
-fn deletions(keys: &[Vec<u8>]) -> Vec<(&[u8], Update<'static>)> {
-    keys.iter().map(|key| (key.as_slice(), Update::Delete)).collect()
 }
 
 fn count_run(shape: &mut LevelStats, run: &Run) {

@@ -25,6 +25,7 @@ use crate::error::Result;
 use crate::files::{FileSet, lock};
 use crate::key_range::KeyRange;
 use crate::kmerge::KMerge;
+use crate::mask::Mask;
 use crate::memory::Planned;
 use crate::merging::{ENTRIES_PER_LOOK, Input, MergeSpec, Merging};
 use crate::run::Run;
@@ -48,7 +49,8 @@ pub(crate) const UNION_RUNS_MAX: usize = 1 << 16;
 #[derive(Debug, Clone)]
 pub(crate) enum Piece {
     Run(Arc<Run>),
-    Merging(Arc<Merging>),
+    /// With the keys that the table is seen without.
+    Merging(Arc<Merging>, Mask),
 }
 
 /// A table of a union, as it was when the union was made.
@@ -56,8 +58,8 @@ pub(crate) enum Piece {
 pub(crate) struct UnionTable {
     /// Newest first.
     pub(crate) pieces: Vec<Piece>,
-    /// Older than all of them.
-    pub(crate) older: Option<Arc<Union>>,
+    /// Older than all of them, with the keys that the table is seen without.
+    pub(crate) older: Option<(Arc<Union>, Mask)>,
 }
 
 impl UnionTable {
@@ -67,14 +69,15 @@ impl UnionTable {
         for piece in &self.pieces {
             match piece {
                 Piece::Run(run) => sources.runs.push(Arc::clone(run)),
-                Piece::Merging(merging) => sources.add(merging.view()),
+                Piece::Merging(merging, mask) => sources.add(merging.view().under_mask(mask)),
             }
         }
         sources
     }
 
     fn sources(&self) -> Sources {
-        let union = self.older.as_ref().map(|union| Box::new(union.sources()));
+        let older = self.older.as_ref();
+        let union = older.map(|(union, mask)| Box::new(union.sources().under_mask(mask)));
         Sources { union, ..self.own_sources() }
     }
 
@@ -93,17 +96,17 @@ impl UnionTable {
     /// How many runs it has, those of the unions below included: of these as many as there were in the
     /// beginning. Cost: that of its own.
     pub(crate) fn run_count(&self) -> usize {
-        self.runs().len() + self.older.as_ref().map_or(0, |union| union.run_count)
+        self.runs().len() + self.older.as_ref().map_or(0, |(union, _)| union.run_count)
     }
 
     /// Entries that merging the table would read, at most.
     fn entries(&self) -> u64 {
-        let older = self.older.as_ref().map_or(0, |union| union.entries());
+        let older = self.older.as_ref().map_or(0, |(union, _)| union.entries());
         older + self.runs().iter().map(|run| run.meta().entries).sum::<u64>()
     }
 
     fn depth(&self) -> usize {
-        self.older.as_ref().map_or(0, |union| union.depth)
+        self.older.as_ref().map_or(0, |(union, _)| union.depth)
     }
 }
 

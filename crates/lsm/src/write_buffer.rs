@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use crate::entry::{EntryRef, Update, key_hash};
 use crate::error::Result;
+use crate::mask::{Mask, Masking};
 use crate::resolve::Resolve;
 use crate::segment::{Chunk, NewEntry, Room, Segment, Undo, charge_for};
 use crate::sketch::Sketch;
@@ -55,15 +56,15 @@ impl WriteBuffer {
         Self { segments: vec![segment], older: Older::default() }
     }
 
-    /// A buffer of chunks, oldest first, that do not change any more.
+    /// A buffer of segments, oldest first, that do not change any more.
     ///
     /// # Errors
     /// As [`begin`](Self::begin).
-    pub(crate) fn of_chunks(chunks: Vec<Chunk>, resolve: &Resolve) -> Result<Self> {
+    pub(crate) fn of_segments(all: Vec<Segment>, resolve: &Resolve) -> Result<Self> {
         let mut segments = Vec::new();
-        for chunk in chunks {
+        for segment in all {
             fold(&mut segments, resolve)?;
-            segments.push(Segment::Chunk(Arc::new(chunk)));
+            segments.push(segment);
         }
         let mut buffer = Self { segments, older: Older::default() };
         if buffer.segments.len() > 1 {
@@ -96,7 +97,7 @@ impl WriteBuffer {
     pub(crate) fn charged_bytes(&self) -> u64 {
         let last = self.segments.last().map_or(0, |last| match last {
             Segment::Chunk(chunk) => chunk.charged_bytes(),
-            Segment::Folded(_) => charge_for(last.memory_bytes_in_order()),
+            Segment::Folded(_) | Segment::Masked(_) => charge_for(last.memory_bytes_in_order()),
         });
         charge_for(self.older.memory_bytes) + last
     }
@@ -202,11 +203,11 @@ impl WriteBuffer {
         resolve: &Resolve,
         undo: Option<&mut Undo>,
     ) -> Result<()> {
-        if self.segments.is_empty() {
-            self.segments.push(Segment::Chunk(Arc::default()));
+        if let Some(last) = self.last_chunk() {
+            return last.put(entry, resolve, undo);
         }
-        let last = self.last_chunk().expect("`begin` made the last segment writable");
-        last.put(entry, resolve, undo)
+        // Empty since a flush, or masked since a range was deleted.
+        self.open_chunk(Room::default(), resolve)?.put(entry, resolve, undo)
     }
 
     /// The same for an update of the key, in a session of that salt.
@@ -224,6 +225,26 @@ impl WriteBuffer {
         let blob = blob.map(Arc::from);
         let hash = key_hash(salt, key);
         self.put(NewEntry { key, hash, kind, value, blob: blob.as_ref() }, resolve, undo)
+    }
+
+    /// Removes the keys of a span from what is there. Cost: a reference for each segment.
+    pub(crate) fn mask(&mut self, masking: &mut Masking<'_>) {
+        self.replace_segments(|segment| segment.masked(masking));
+    }
+
+    /// The same buffer without the keys that a mask covers.
+    pub(crate) fn under_mask(&self, mask: &Mask) -> Self {
+        let mut buffer = self.clone();
+        if !mask.is_empty() {
+            buffer.replace_segments(|segment| segment.under_mask(mask));
+        }
+        buffer
+    }
+
+    fn replace_segments(&mut self, replaced: impl FnMut(&Segment) -> Segment) {
+        let segments = self.segments.iter().map(replaced).collect();
+        let sketch = self.older.sketch.take();
+        self.set_segments(segments, sketch);
     }
 
     /// Takes back the batch that was begun with this.

@@ -102,6 +102,13 @@ fn a_range_is_deleted_whole() {
         (&json!(3), &json!(0), &json!(3))
     );
     assert_eq!(written(&store, &["scan"]), "alice\t100\ncarol\t3\nhex:ff\t\n");
+    // What is gone is still in the file, which is shown with it.
+    call(&store, &["snapshot", "save", "gap"]).done();
+    let snapshot = store.join("snapshots/gap.snapshot");
+    let json = inspect(&snapshot, &["--json"]).done();
+    assert_eq!(json["write_buffer"][0]["deleted_ranges"], 1, "{json}");
+    let text = inspect(&snapshot, &[]).stdout;
+    assert!(text.contains("with deleted ranges of keys"), "{text}");
     let del = call(&store, &["del", "--prefix", "b"]).done();
     assert_eq!((&del["deleted"], &del["commit"]), (&json!(0), &Value::Null));
     let text = written(&store, &["del", "--prefix", "al"]);

@@ -85,6 +85,7 @@ fn specimen(began: Duration) -> Specimen {
         Step::Save(0, "old"),
         Step::Updates(0, draw_values(&keys[9..18], rng)),
         Step::Updates(0, draw_values(&keys[4..6], rng)),
+        Step::DeleteRange(0, keys[11].clone(), keys[13].clone()),
         Step::Save(0, "new"),
         Step::Close,
     ];

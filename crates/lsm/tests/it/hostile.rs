@@ -95,6 +95,8 @@ fn specimen() -> (Arc<SimDisk>, Content) {
         };
         table.updates(&[([number], update)]).unwrap();
         match number {
+            30 => drop(table.delete_range(&[20][..]..&[24][..]).unwrap()),
+            90 => drop(table.delete_range(&[70][..]..&[72][..]).unwrap()),
             60 => table.save_snapshot(&name("kept"), "").unwrap(),
             80 => store.checkpoint().unwrap(),
             _ => {}

@@ -28,6 +28,7 @@ mod ledger;
 mod opening;
 mod page_cache;
 mod progress;
+mod range_deletes;
 mod ranges;
 mod reader;
 mod recovery;

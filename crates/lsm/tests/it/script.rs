@@ -40,6 +40,8 @@ pub(crate) enum Step {
     NewTable,
     Duplicate(usize),
     Updates(usize, Batch),
+    /// All keys from the first one on, up to but not including the second.
+    DeleteRange(usize, Vec<u8>, Vec<u8>),
     /// Looks up all keys and scans.
     Read(usize),
     Save(usize, &'static str),
@@ -80,6 +82,9 @@ impl Model {
                         None => self.tables[*table].remove(key),
                     };
                 }
+            }
+            Step::DeleteRange(table, from, end) => {
+                self.tables[*table].retain(|key, _| key < from || key >= end);
             }
             Step::Save(table, name) => {
                 self.snapshots.insert((*name).to_owned(), self.tables[*table].clone());
@@ -196,6 +201,9 @@ impl<'a> Runner<'a> {
             }
             Step::Duplicate(table) => self.tables.push(self.tables[*table].duplicate()?),
             Step::Updates(table, batch) => update(&mut self.tables[*table], batch)?,
+            Step::DeleteRange(table, from, end) => {
+                self.tables[*table].delete_range(&from[..]..&end[..])?;
+            }
             Step::Read(table) => {
                 check_table(&self.tables[*table], &model.tables[*table], &self.script.keys)?;
             }
@@ -285,6 +293,12 @@ impl Script {
                 let size = (1 + Draw::index(rng, 20)).min(left);
                 left -= size;
                 steps.push(Step::Updates(table, draw_batch(&keys, size, rng)));
+                if Draw::chance(rng, 1, 4) {
+                    let mut ends = [0, 0].map(|_| Draw::pick::<Vec<u8>>(rng, &keys).clone());
+                    ends.sort();
+                    let [from, end] = ends;
+                    steps.push(Step::DeleteRange(table, from, end));
+                }
             }
         };
         steps.extend([Step::Open, Step::NewTable]);

@@ -45,6 +45,8 @@ pub(crate) enum Change {
     /// Combined with what is there: see [`Script::config`].
     Upsert(Vec<u8>),
     Delete,
+    /// This key and all others up to and without that one.
+    DeleteRange(Option<Vec<u8>>),
 }
 
 impl Change {
@@ -53,6 +55,7 @@ impl Change {
             Self::Insert(value) => Update::Insert(value),
             Self::Upsert(value) => Update::Upsert(value),
             Self::Delete => Update::Delete,
+            Self::DeleteRange(end) => Update::DeleteRange(end.as_deref()),
         }
     }
 
@@ -63,6 +66,9 @@ impl Change {
                 content.entry(key.to_vec()).or_default().extend_from_slice(value);
             }
             Self::Delete => drop(content.remove(key)),
+            Self::DeleteRange(end) => content.retain(|other, _| {
+                other.as_slice() < key || end.as_ref().is_some_and(|end| end <= other)
+            }),
         }
     }
 }
@@ -374,6 +380,9 @@ pub(crate) fn batch(rng: &mut ChaCha8Rng, len: usize) -> Batch {
             let key = vec![b'k', rng.index(40) as u8];
             let len = if rng.chance(1, 8) { 3_000 } else { rng.index(60) };
             let change = match rng.index(8) {
+                0 if rng.chance(1, 4) => {
+                    Change::DeleteRange(Some(vec![b'k', key[1] + rng.index(6) as u8]))
+                }
                 0 | 1 => Change::Delete,
                 // Done twice, it shows.
                 2 => Change::Upsert(vec![rng.index(256) as u8; len.min(8)]),

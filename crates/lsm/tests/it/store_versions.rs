@@ -76,6 +76,13 @@ fn put(store: &Store, rng: &mut ChaCha8Rng, model: &mut State) {
     let Some(at) = (!model.is_empty()).then(|| rng.index(model.len())) else { return };
     let (table, content) = model.iter_mut().nth(at).unwrap();
     let mut batch = Vec::new();
+    if rng.chance(1, 6) {
+        let from = rng.below(80) as u8;
+        let end = from + rng.below(20) as u8;
+        content.retain(|key, _| !(from..end).contains(&key[0]));
+        store.table(&name(table)).unwrap().delete_range(&[from][..]..&[end][..]).unwrap();
+        return;
+    }
     for _ in 0..=rng.index(15) {
         let key = vec![rng.below(80) as u8];
         let value_len = rng.index(200);

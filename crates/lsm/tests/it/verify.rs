@@ -372,7 +372,7 @@ fn what_a_newer_program_wrote_is_reported_and_left_alone() {
         let problem = &report.problems[0];
         assert_eq!(problem.path, path);
         let reads = match path.extension().and_then(OsStr::to_str) {
-            Some("snapshot") => 4,
+            Some("snapshot") => 5,
             Some("run") => 2,
             _ => 1,
         };

@@ -51,6 +51,11 @@ pub(crate) enum Action {
         seed: u64,
         len: usize,
     },
+    /// All keys of a range, or of a prefix, in one call.
+    DeleteRange {
+        table: Slot,
+        seed: u64,
+    },
     Lookup {
         table: Slot,
         seed: u64,

@@ -61,6 +61,7 @@ impl World {
             Action::UpdateWithLongKey { table, seed, len } => {
                 self.update_with_long_key(*table, *seed, *len)
             }
+            Action::DeleteRange { table, seed } => self.delete_range(*table, *seed),
             Action::Lookup { table, seed, len } => self.look_up(*table, *seed, *len),
             Action::Member { table, seed } => self.member(*table, *seed),
             Action::Range { table, seed } => self.range(*table, *seed, false),
@@ -202,6 +203,28 @@ impl World {
             Change::Upsert(value) => held.table.upsert(key, value)?,
         }
         self.apply(id, batch);
+        Ok(true)
+    }
+
+    fn delete_range(&mut self, slot: Slot, seed: u64) -> Result<bool> {
+        let version = self.new_version();
+        let (prefix, bounds) = (self.swarm.prefix(seed), self.swarm.bounds(seed));
+        let Some(held) = &mut self.tables[slot] else { return Ok(false) };
+        let id = held.id;
+        held.version = version;
+        let deleted = if seed.is_multiple_of(3) {
+            held.table.delete_prefix(&prefix)?;
+            self.forest.prefix(id, &prefix).unwrap()
+        } else {
+            held.table.delete_range::<Vec<u8>, _>(bounds.clone())?;
+            let (from, to) = &bounds;
+            let [from, to] = [from, to].map(|bound| bound.as_ref().map(Vec::as_slice));
+            self.forest.range(id, from, to).unwrap()
+        };
+        // Never forgotten: histories that fail are cut down to updates.
+        for (key, _) in deleted {
+            self.forest.update(id, &key, Change::Delete).unwrap();
+        }
         Ok(true)
     }
 

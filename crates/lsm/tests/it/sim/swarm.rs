@@ -364,7 +364,7 @@ const fn needed(kind: Kind) -> Kind {
 }
 
 /// All kinds of actions.
-pub(crate) const KINDS: [Kind; 52] = [
+pub(crate) const KINDS: [Kind; 53] = [
     needed(some("NewTable", 1, |d| Action::NewTable { to: d.spot(), config: d.rng.index(3) })),
     needed(disk("Update", 12, |d| Action::Update {
         table: d.table(),
@@ -379,6 +379,7 @@ pub(crate) const KINDS: [Kind; 52] = [
     some("Duplicate", 1, |d| Action::Duplicate { from: d.table(), to: d.spot() }),
     some("DropTable", 1, |d| Action::DropTable { table: d.table() }),
     disk("UpdateOne", 6, |d| Action::UpdateOne { table: d.table(), seed: d.seed() }),
+    disk("DeleteRange", 2, |d| Action::DeleteRange { table: d.table(), seed: d.seed() }),
     some("UpdateWithLongKey", 1, |d| Action::UpdateWithLongKey {
         table: d.table(),
         seed: d.seed(),
