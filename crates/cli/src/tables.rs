@@ -4,7 +4,7 @@
 //!
 //! | command  | fields                                                                                     |
 //! |----------|--------------------------------------------------------------------------------------------|
-//! | `list`   | `tables`: list of `id`, `name`, `resolve`, `write_buffer_bytes` or `write_buffer_entries`, `memory_budget_bytes` (null for none), and `runs`, `entries` (as they are stored, all versions of a key counted), `tombstones`, `bytes`, `merge_debt_bytes`, which are null if a file is damaged; `damage`: list of texts, and `ok` is false, with exit code 1, if it is not empty |
+//! | `list`   | `tables`: list of `id`, `name`, `resolve`, `write_buffer_bytes` or `write_buffer_entries`, `memory_budget_bytes` (null for none), and `runs`, `stored_entries` (in all runs together: every stored value of a key and every tombstone is one, so there are more than live keys), `tombstones` (how many of them), `bytes`, `merge_debt_bytes`, which are null if a file is damaged; `damage`: list of texts, and `ok` is false, with exit code 1, if it is not empty |
 //! | `create` | `table`                                                                                    |
 //! | `build`  | `table`, `entries`, `digest` (of the state, as everywhere), `wall_s`, `entries_per_s`           |
 //! | `rename` | `from`, `to`                                                                               |
@@ -69,8 +69,12 @@ Examples:
   terrane table list --store /data/ledger
   terrane table list --store /data/ledger --json
 
+STORED ENTRIES are those of all runs together, not live keys: each value of a key that is still
+stored is one, and so is each tombstone, which marks a deletion. Merges remove them later.
+`terrane count` reads the table and counts its live keys.
+
 Runs, entries and bytes are those of the last checkpoint: what was committed since then stands
-in the log, which `terrane inspect` shows. `terrane count` counts exactly.";
+in the log, which `terrane inspect` shows.";
 
 const CREATE_EXAMPLES: &str = "\
 Examples:

@@ -5,9 +5,10 @@
 //!
 //! | field       | meaning                                                                      |
 //! |-------------|------------------------------------------------------------------------------|
-//! | `problems`  | list: `file`, `offset_bytes`, `rule`, `snapshots` and `tables` (names of those that need the file; both empty if all do), `after_hex` and `before_hex` (of damaged entries: their keys are between these two; null for no bound and for other damage), `repairable`, `repaired` |
+//! | `problems`  | list: `file`, `offset_bytes`, `rule`, `snapshots` and `tables` (names of those that need the file; both empty if all do), `after_hex` and `before_hex` (of damaged entries: their keys are between these two; null for no bound and for other damage), `repairable`, `repaired`, `droppable` (`--accept-loss` ends it), `dropped` (it has) |
 //! | `repaired`  | how many of them have been repaired                                          |
-//! | `left`      | how many have not; `ok` is false, and the exit code 1, unless this is 0      |
+//! | `left`      | how many have not, and have not been dropped, and each that is in `lost` besides; `ok` is false, and the exit code 1, unless this is 0 |
+//! | `repair`    | null if there was none, else `was_refused` (something would have been lost, and is as it was) and `lost`, below |
 //! | `notes`     | list of texts: worth knowing, but wrong in no way                            |
 //! | `snapshots` | snapshots checked                                                            |
 //! | `tables`    | named tables checked                                                         |
@@ -16,6 +17,19 @@
 //! | `pages`     | pages of 4 KiB checked                                                       |
 //! | `entries`   | entries checked, all versions of a key counted                               |
 //! | `wall_s`    | seconds                                                                      |
+//!
+//! `lost` is a list of `file`, `what`, `snapshots`, `tables` (that had it), `keys` (list of `after_hex` and `before_hex`, null for
+//! no bound), `entries`, `older`, `after_commit`, `until_commit`, `version`, `name`; what does not apply or is not known is null:
+//!
+//! | `what`      | lost are                                                                     |
+//! |-------------|------------------------------------------------------------------------------|
+//! | `entries`   | of the keys between `keys` so many `entries`, which were on damaged pages; `older`: values and keys that had been replaced or deleted may show again |
+//! | `blobs`     | the blobs, not the values, of all keys that the file has between `keys`: so many `entries` |
+//! | `commits`   | the commits after `after_commit`, to `until_commit`, which were in the log only |
+//! | `version`   | the retained `version`, with its `name`                                      |
+//! | `snapshot`  | the snapshot                                                                 |
+//! | `tables`    | all named tables                                                             |
+//! | `directory` | all that it held                                                             |
 //!
 //! A directory of a B+tree has of these `problems` (with `file`, `offset_bytes`, `rule`, `repaired`, and `from_hex` and
 //! `to_hex`: the keys that cannot be relied on, null where there is no bound or none are known), `repaired`, `left`, `wall_s`,
@@ -37,7 +51,7 @@
 //! `unreferenced` (rows of nodes that no version needs, perhaps the rest of one), `named` (names that trees were given whose own
 //! are lost), `rows_removed`, `rows_written`. Each that is dropped, unreadable or named counts as one that is `left`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -46,7 +60,7 @@ use serde::Serialize;
 use terrane::btree::Loss;
 use terrane::context::radix;
 use terrane::io::{Disk, RealDisk};
-use terrane::verify::{self, Report};
+use terrane::verify::{self, KeyGap, LostWhat, Report};
 use terrane_bench::radix_store;
 
 use crate::back_ends::RedisArgs;
@@ -74,6 +88,8 @@ Examples:
     terrane verify /data/index --repair
   Mend what can be mended without loss, then look at what is left:
     terrane verify /data/utxo --repair --json
+  Drop what is damaged, in a copy, and see what is lost:
+    cp -a /data/utxo /data/utxo-copy && terrane verify /data/utxo-copy --repair --accept-loss
 
 Checked are all checksums, the order of keys, that filters and indexes lead to every key, that
 all that snapshots and named tables refer to is there, both copies of the manifest, the log. One
@@ -83,7 +99,12 @@ code 1 if any problem is left.
 --repair writes filters, indexes, footers and the store's metadata anew, from data pages that
 are whole, and a copy of the manifest from the other one, into new files that take the place of
 the damaged ones once they have passed every check. Damaged data pages, snapshots and commits
-cannot be repaired: delete the snapshots that need them, or restore a copy.
+cannot be repaired: restore a copy. Or copy the directory, and give --accept-loss: then the
+entries of damaged pages are dropped, blobs that are damaged, snapshots, and the commits of the
+log from the damaged one on with the versions that need them. Each loss is named with its file
+and range of keys, and the exit code is 1. In a range that entries were dropped from, values may
+show that had been replaced, and keys that had been deleted. All else is there, a check finds no
+problem any more, and what was damaged is in lost+found once the store has been opened.
 
 Of a B+tree, --repair makes everything but leaves anew, from leaves and the log, in new pages; a
 superblock leads to them at the end. If a leaf is damaged nothing is done, unless --accept-loss
@@ -111,8 +132,8 @@ pub(crate) struct Verify {
     /// Mend what can be mended without loss
     #[arg(long)]
     repair: bool,
-    /// Repair a B+tree though keys of damaged leaves become old ones or are gone, a radix store though versions are dropped, a
-    /// context store though its last commits are lost
+    /// Repair a store though entries of damaged pages are gone, a B+tree though keys of damaged leaves become old ones or are
+    /// gone, a radix store though versions are dropped, a context store though its last commits are lost
     #[arg(long, requires = "repair")]
     accept_loss: bool,
     #[command(flatten)]
@@ -126,18 +147,51 @@ pub(crate) struct Verify {
 }
 
 #[derive(Serialize)]
+#[expect(clippy::struct_excessive_bools, reason = "two questions, each before and after a repair")]
 struct Problem {
     file: String,
     offset_bytes: u64,
     rule: String,
     snapshots: Vec<String>,
     tables: Vec<String>,
-    after_hex: Option<String>,
-    before_hex: Option<String>,
+    #[serde(flatten)]
+    keys: Gap,
     #[serde(skip)]
     is_gap: bool,
     repairable: bool,
     repaired: bool,
+    droppable: bool,
+    dropped: bool,
+}
+
+/// The keys between two others.
+#[derive(Serialize, Default)]
+struct Gap {
+    after_hex: Option<String>,
+    before_hex: Option<String>,
+}
+
+/// Something that was let go of.
+#[derive(Serialize)]
+struct Lost {
+    file: String,
+    what: &'static str,
+    keys: Option<Vec<Gap>>,
+    entries: Option<u64>,
+    older: Option<bool>,
+    after_commit: Option<u64>,
+    until_commit: Option<u64>,
+    version: Option<u64>,
+    name: Option<String>,
+    snapshots: Vec<String>,
+    tables: Vec<String>,
+}
+
+/// What a repair did besides mending.
+#[derive(Serialize, Default)]
+struct Repair {
+    was_refused: bool,
+    lost: Vec<Lost>,
 }
 
 #[derive(Serialize)]
@@ -145,6 +199,7 @@ struct Checked {
     problems: Vec<Problem>,
     repaired: u64,
     left: u64,
+    repair: Option<Repair>,
     notes: Vec<String>,
     snapshots: u64,
     tables: u64,
@@ -184,27 +239,132 @@ impl Verify {
             let repair = self.repair.then_some(loss);
             return check_context::verify(&disk, &self.dir, repair, (self.json, self.quiet));
         }
-        if self.accept_loss {
-            let dir = self.dir.display();
-            return Err(Failure::usage(format!(
-                "{dir} is no B+tree, radix store or context store: --accept-loss does not apply"
-            )));
-        }
         let started = Instant::now();
         let mut bar = ByteBar::new("checking", self.quiet);
         let mut progress = |done, total| bar.set(done, total);
         let report = if self.repair {
-            verify::repair(&disk, &self.dir, &mut progress)
+            let loss =
+                if self.accept_loss { verify::Loss::Accepted } else { verify::Loss::Refused };
+            verify::repair(&disk, &self.dir, loss, &mut progress)
         } else {
             verify::verify(&disk, &self.dir, &mut progress)
         };
         drop(bar);
-        let checked = Checked::new(report?, started.elapsed().as_secs_f64());
-        let failure = (checked.left > 0).then(|| {
-            let left = count_of(checked.left, "problem is", "problems are");
-            Failure::check(format!("{}: {left} left", self.dir.display()))
-        });
+        let mut checked = Checked::new(report?, started.elapsed().as_secs_f64());
+        let was_refused = !self.accept_loss && checked.droppable() > 0;
+        checked.repair = checked.repair.filter(|_| self.repair && !checked.problems.is_empty());
+        if let Some(repair) = &mut checked.repair {
+            repair.was_refused = was_refused;
+        }
+        let failure = checked.failure(&self.dir);
         output::checked("verify", self.json, &checked, &checked.text(), failure.as_ref())
+    }
+}
+
+impl Gap {
+    fn new(keys: &KeyGap) -> Self {
+        Self { after_hex: hex(keys.after.as_ref()), before_hex: hex(keys.before.as_ref()) }
+    }
+
+    fn text(&self) -> String {
+        match (&self.after_hex, &self.before_hex) {
+            (Some(after), Some(before)) => format!("keys between hex:{after} and hex:{before}"),
+            (Some(after), None) => format!("keys above hex:{after}"),
+            (None, Some(before)) => format!("keys below hex:{before}"),
+            (None, None) => "all keys".to_owned(),
+        }
+    }
+}
+
+impl Lost {
+    fn new(lost: &verify::Lost) -> Self {
+        let mut told = Self {
+            file: lost.path.display().to_string(),
+            what: "",
+            keys: None,
+            entries: None,
+            older: None,
+            after_commit: None,
+            until_commit: None,
+            version: None,
+            name: None,
+            snapshots: lost.snapshots.clone(),
+            tables: lost.tables.clone(),
+        };
+        let gaps = |keys: &[KeyGap]| Some(keys.iter().map(Gap::new).collect());
+        told.what = match &lost.what {
+            LostWhat::Entries { keys, entries, shows_older } => {
+                (told.keys, told.entries) = (gaps(keys), *entries);
+                told.older = Some(*shows_older);
+                "entries"
+            }
+            LostWhat::Blobs { keys, blobs } => {
+                (told.keys, told.entries) = (gaps(keys), Some(*blobs));
+                "blobs"
+            }
+            LostWhat::Commits { after, until } => {
+                (told.after_commit, told.until_commit) = (Some(*after), *until);
+                "commits"
+            }
+            LostWhat::Version { number, name } => {
+                told.version = Some(*number);
+                told.name = Some(name.clone()).filter(|name| !name.is_empty());
+                "version"
+            }
+            LostWhat::Snapshot => "snapshot",
+            LostWhat::Tables => "tables",
+            LostWhat::Directory => "directory",
+            _ => "other",
+        };
+        told
+    }
+
+    fn keys_text(&self) -> String {
+        let gaps: Vec<String> = self.keys.iter().flatten().map(Gap::text).collect();
+        gaps.join(", ")
+    }
+
+    fn text(&self) -> String {
+        let counted = |one: &str, many: &str| match self.entries {
+            Some(count) => count_of(count, one, many),
+            None => many.to_owned(),
+        };
+        let what = match self.what {
+            "entries" => {
+                let older = "; values and keys that these had replaced or deleted may show again";
+                let older = if self.older == Some(true) { older } else { "" };
+                format!("{}: {}{older}", counted("entry", "entries"), self.keys_text())
+            }
+            "blobs" => {
+                let blobs = counted("blob", "blobs");
+                format!("{blobs}, the values are there: {}", self.keys_text())
+            }
+            "commits" => {
+                let after = self.after_commit.unwrap_or_default();
+                let until = self.until_commit.map(|until| format!(", up to commit {until}"));
+                let until = until.unwrap_or_default();
+                format!("all commits after commit {after}{until}")
+            }
+            "version" => {
+                let number = self.version.unwrap_or_default();
+                let name = self.name.as_ref().map(|name| format!(" ({name})"));
+                format!("version {number}{}", name.unwrap_or_default())
+            }
+            "tables" => "all named tables".to_owned(),
+            "directory" => "all that the directory held".to_owned(),
+            what => what.to_owned(),
+        };
+        format!("lost: {}: {what}{}", self.file, needed_by(&self.snapshots, &self.tables))
+    }
+}
+
+/// Who needs a file.
+fn needed_by(snapshots: &[String], tables: &[String]) -> String {
+    let tables = tables.iter().map(|name| format!("table {name}"));
+    let users: Vec<String> = snapshots.iter().cloned().chain(tables).collect();
+    match users.as_slice() {
+        [] => String::new(),
+        names => format!("; needed by {}", names.join(", ")),
     }
 }
 
@@ -212,31 +372,22 @@ fn hex(key: Option<&Vec<u8>>) -> Option<String> {
     key.map(|key| text::hex(key))
 }
 
-impl Problem {
-    /// The keys of damaged entries.
-    fn gap(&self) -> String {
-        match (&self.after_hex, &self.before_hex) {
-            (Some(after), Some(before)) => format!("; keys between hex:{after} and hex:{before}"),
-            (Some(after), None) => format!("; keys above hex:{after}"),
-            (None, Some(before)) => format!("; keys below hex:{before}"),
-            (None, None) => "; all keys".to_owned(),
-        }
-    }
-}
-
 impl Checked {
     fn new(report: Report, wall_s: f64) -> Self {
-        let count = |repaired| report.problems.iter().filter(|p| p.repaired == repaired).count();
+        let is_left = |problem: &&verify::Problem| !problem.repaired && !problem.dropped;
+        let left = report.problems.iter().filter(is_left).count() + report.lost.len();
+        let repaired = report.problems.iter().filter(|problem| problem.repaired).count();
+        let lost = report.lost.iter().map(Lost::new).collect();
         Self {
-            repaired: count(true) as u64,
-            left: count(false) as u64,
+            repaired: repaired as u64,
+            left: left as u64,
+            repair: Some(Repair { was_refused: false, lost }),
             problems: report
                 .problems
                 .into_iter()
                 .map(|problem| Problem {
                     is_gap: problem.keys.is_some(),
-                    after_hex: problem.keys.as_ref().and_then(|keys| hex(keys.after.as_ref())),
-                    before_hex: problem.keys.as_ref().and_then(|keys| hex(keys.before.as_ref())),
+                    keys: problem.keys.as_ref().map_or_else(Gap::default, Gap::new),
                     file: problem.path.display().to_string(),
                     offset_bytes: problem.offset,
                     rule: problem.rule,
@@ -244,6 +395,8 @@ impl Checked {
                     tables: problem.tables,
                     repairable: problem.repairable,
                     repaired: problem.repaired,
+                    droppable: problem.droppable,
+                    dropped: problem.dropped,
                 })
                 .collect(),
             notes: report.notes,
@@ -260,28 +413,33 @@ impl Checked {
     fn text(&self) -> String {
         let mut lines = Vec::new();
         for problem in &self.problems {
-            let fate = match (problem.repaired, problem.repairable) {
-                (true, _) => "repaired",
-                (false, true) => "repairable",
-                (false, false) => "not repairable",
+            let fate = match problem {
+                Problem { repaired: true, .. } => "repaired",
+                Problem { dropped: true, .. } => "dropped",
+                Problem { repairable: true, .. } => "repairable",
+                Problem { droppable: true, .. } => "not repairable without loss",
+                _ => "not repairable",
             };
-            let tables = problem.tables.iter().map(|name| format!("table {name}"));
-            let users: Vec<String> = problem.snapshots.iter().cloned().chain(tables).collect();
-            let needs = match users.as_slice() {
-                [] => String::new(),
-                names => format!("; needed by {}", names.join(", ")),
-            };
+            let needs = needed_by(&problem.snapshots, &problem.tables);
             let Problem { file, offset_bytes, rule, .. } = problem;
-            let keys = if problem.is_gap { problem.gap() } else { String::new() };
+            let gap = problem.is_gap.then(|| format!("; {}", problem.keys.text()));
+            let keys = gap.unwrap_or_default();
             lines.push(format!("{file}: offset {offset_bytes}: {rule}{keys}{needs}; {fate}"));
         }
+        lines.extend(self.repair.iter().flat_map(|repair| &repair.lost).map(Lost::text));
         lines.extend(self.notes.iter().map(|note| format!("note: {note}")));
-        let outcome = match (self.problems.len() as u64, self.repaired) {
-            (0, _) => "no problem".to_owned(),
-            (problems, 0) => count_of(problems, "problem", "problems"),
-            (problems, repaired) => {
+        let dropped = self.problems.iter().filter(|problem| problem.dropped).count() as u64;
+        let outcome = match (self.problems.len() as u64, self.repaired, dropped) {
+            (0, ..) => "no problem".to_owned(),
+            (problems, 0, 0) => count_of(problems, "problem", "problems"),
+            (problems, repaired, dropped) => {
+                let left = problems - repaired - dropped;
                 let problems = count_of(problems, "problem", "problems");
-                format!("{problems}, repaired {repaired}, left {}", self.left)
+                let dropped = match dropped {
+                    0 => String::new(),
+                    dropped => format!(", dropped {dropped}"),
+                };
+                format!("{problems}, repaired {repaired}{dropped}, left {left}")
             }
         };
         let mut checked = vec![count_of(self.snapshots, "snapshot", "snapshots")];
@@ -299,6 +457,36 @@ impl Checked {
         if mendable > 0 {
             lines.push(format!("with --repair {mendable} can be mended without loss"));
         }
+        let droppable = self.droppable();
+        if droppable > 0 {
+            let problems = count_of(droppable, "problem ends", "problems end");
+            lines.push(format!(
+                "{problems} only with a loss: restore a copy; or copy the directory, and drop what \
+                 is damaged with --repair --accept-loss"
+            ));
+        }
         lines.join("\n")
+    }
+
+    /// Problems that would be dropped if loss were accepted.
+    fn droppable(&self) -> u64 {
+        let is_droppable = |p: &&Problem| p.droppable && !p.repairable && !p.repaired && !p.dropped;
+        self.problems.iter().filter(is_droppable).count() as u64
+    }
+
+    fn failure(&self, dir: &Path) -> Option<Failure> {
+        let dir = dir.display();
+        let lost = self.repair.as_ref().map_or(0, |repair| repair.lost.len() as u64);
+        match (self.left, lost) {
+            (0, _) => None,
+            (left, lost) if left == lost => {
+                let lost = count_of(lost, "thing was", "things were");
+                Some(Failure::check(format!("{dir}: {lost} lost; the rest is whole")))
+            }
+            (left, lost) => {
+                let left = count_of(left - lost, "problem is", "problems are");
+                Some(Failure::check(format!("{dir}: {left} left")))
+            }
+        }
     }
 }

@@ -72,6 +72,8 @@ mod parallel;
 
 mod run_check;
 
+mod salvage;
+
 mod read_ahead;
 
 mod chunks;
@@ -113,6 +115,8 @@ mod manifest;
 mod log;
 
 mod log_walk;
+
+mod log_salvage;
 
 mod store_manifest;
 

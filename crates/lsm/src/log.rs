@@ -152,6 +152,17 @@ fn note_bytes(magic: [u8; 8], number: u64, commit: u64) -> Vec<u8> {
 }
 
 /// The commit that a note of segment `number` names; `None` if there is no whole one.
+/// The beginning of a segment up to its first record, without a mark.
+pub(crate) fn segment_start(header: SegmentHeader, sealed: Option<u64>) -> Vec<u8> {
+    let mut bytes = header.encode();
+    bytes.resize(SEAL_OFFSET as usize, 0);
+    if let Some(last) = sealed {
+        bytes.extend(note_bytes(SEAL_MAGIC, header.number, last));
+    }
+    bytes.resize(SEGMENT_HEADER_SIZE as usize, 0);
+    bytes
+}
+
 fn decode_note(bytes: &[u8], magic: [u8; 8], number: u64) -> Option<u64> {
     let mut input = Reader::new(bytes);
     input.take(16).ok()?;
@@ -273,6 +284,11 @@ impl<'a> Record<'a> {
         damage(self.file, self.at, rule, expected, found)
     }
 
+    /// Where it begins in its segment.
+    pub(crate) fn at(&self) -> u64 {
+        self.at
+    }
+
     /// Its updates, table by table, in a store that has had so many tables.
     ///
     /// # Errors
@@ -370,8 +386,7 @@ impl SegmentScan {
     ) -> Result<Option<Self>> {
         let path = store.join(LOG).join(segment_name(number));
         let file = disk.open(&path, OpenMode::Read, Access::Buffered)?;
-        let len = file.len()?;
-        if len < SEGMENT_HEADER_SIZE {
+        if file.len()? < SEGMENT_HEADER_SIZE {
             return Ok(None);
         }
         let mut bytes = vec![0; SEGMENT_HEADER_SIZE as usize];
@@ -383,21 +398,52 @@ impl SegmentScan {
                 return Err(Error::UnknownVersion { path, found, newest });
             }
         };
-        let at = SEGMENT_HEADER_SIZE;
-        let (window, window_at, looked_at) = (Vec::new(), 0, 0);
         let notes = Notes::decode(&bytes[SEAL_OFFSET as usize..], number);
-        Ok(header.map(|header| Self {
+        header.map(|header| Self::new(file, salt, header, notes)).transpose()
+    }
+
+    /// A segment whose header is lost, before its first record; `None` if it is too short for one. Every record says
+    /// of which segment and commit it is, so that nothing but these is taken for one.
+    ///
+    /// # Errors
+    /// [`Error::Disk`].
+    pub(crate) fn open_without_header(
+        disk: &dyn Disk,
+        store: &Path,
+        salt: u64,
+        header: SegmentHeader,
+    ) -> Result<Option<Self>> {
+        let path = store.join(LOG).join(segment_name(header.number));
+        let file = disk.open(&path, OpenMode::Read, Access::Buffered)?;
+        if file.len()? < SEGMENT_HEADER_SIZE {
+            return Ok(None);
+        }
+        let notes = match Notes::read(file.as_ref(), header.number) {
+            Err(error) if error.is_unreadable() => Notes { sealed: None, durable: None },
+            notes => notes?,
+        };
+        Self::new(file, salt, header, notes).map(Some)
+    }
+
+    fn new(
+        file: Arc<dyn DiskFile>,
+        salt: u64,
+        header: SegmentHeader,
+        notes: Notes,
+    ) -> Result<Self> {
+        let (window, window_at, looked_at) = (Vec::new(), 0, 0);
+        Ok(Self {
+            len: file.len()?,
             file,
             header,
             notes,
             salt,
-            len,
-            at,
+            at: SEGMENT_HEADER_SIZE,
             window,
             window_at,
             looked_at,
             last: None,
-        }))
+        })
     }
 
     /// The error of a broken rule at byte `at`.
@@ -414,6 +460,11 @@ impl SegmentScan {
         let head = self.bytes(SEGMENT_HEADER_SIZE, RECORD_HEADER_SIZE)?;
         let is_record = head.is_some_and(|head| head[SEGMENT_IN_RECORD..].starts_with(&number));
         Ok(is_record || self.notes.sealed.is_some() || self.notes.durable.is_some())
+    }
+
+    /// The last commit that its mark tells of, if it has one.
+    pub(crate) fn durable(&self) -> Option<u64> {
+        self.notes.durable
     }
 
     /// The commit of its last record, once the next segment is there.
@@ -501,6 +552,12 @@ impl SegmentScan {
         bytes.copy_from_slice(&self.window[(at - self.window_at) as usize..][..RECORD_HEADER_SIZE]);
         self.last = Some(Last { at, head, bytes });
         Ok(true)
+    }
+
+    /// Goes back to the place before a record that it has passed.
+    pub(crate) fn go_back(&mut self, at: u64) {
+        self.at = at;
+        self.last = None;
     }
 
     /// The record that was just moved to.

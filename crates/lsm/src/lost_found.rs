@@ -76,14 +76,8 @@ fn unlink(disk: &dyn Disk, path: &Path) -> io::Result<()> {
     }
 }
 
-/// Moves files of one directory of the session here, durably.
-///
-/// # Errors
-/// Those of the disk. Each file is here or in its old place then, or in both.
-pub(crate) fn keep(disk: &dyn Disk, dir: &Path, from: &Path, names: &[String]) -> io::Result<()> {
-    if names.is_empty() {
-        return Ok(());
-    }
+/// Makes the directory, durably, unless it is there.
+fn make(disk: &dyn Disk, dir: &Path) -> io::Result<PathBuf> {
     let lost = dir.join(LOST_FOUND);
     match disk.create_dir(&lost) {
         Err(error) if error.kind() == Some(ErrorKind::AlreadyExists) => {}
@@ -92,6 +86,39 @@ pub(crate) fn keep(disk: &dyn Disk, dir: &Path, from: &Path, names: &[String]) -
             disk.sync_dir(dir)?;
         }
     }
+    Ok(lost)
+}
+
+/// Gives a file a second, durable name here; its old one stays. Does nothing on a file system without second names.
+///
+/// # Errors
+/// Those of the disk.
+pub(crate) fn keep_copy(disk: &dyn Disk, dir: &Path, path: &Path) -> io::Result<()> {
+    let lost = make(disk, dir)?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    for count in 0..=SAME_NAME_MAX {
+        let to = match count {
+            0 => lost.join(&*name),
+            count => lost.join(format!("{name}.{count}")),
+        };
+        match disk.hard_link(path, &to) {
+            Ok(()) => return disk.sync_dir(&lost),
+            Err(error) if error.kind() == Some(ErrorKind::AlreadyExists) => {}
+            Err(_) => return Ok(()),
+        }
+    }
+    Ok(())
+}
+
+/// Moves files of one directory of the session here, durably.
+///
+/// # Errors
+/// Those of the disk. Each file is here or in its old place then, or in both.
+pub(crate) fn keep(disk: &dyn Disk, dir: &Path, from: &Path, names: &[String]) -> io::Result<()> {
+    if names.is_empty() {
+        return Ok(());
+    }
+    let lost = make(disk, dir)?;
     for name in names {
         let source = from.join(name);
         let mut is_linked = link(disk, &source, &lost.join(name))?;

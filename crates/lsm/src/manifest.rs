@@ -339,6 +339,21 @@ impl UnionRef {
         runs
     }
 
+    /// As [`SnapshotMeta::replace_runs`]; returns whether anything is left. As long as the tables are there, slices can be
+    /// made of them again.
+    fn replace_runs(&mut self, replace: &dyn Fn(&RunRef) -> Option<RunRef>) -> bool {
+        if replace_all(&mut self.slices, replace) && !self.tables.is_empty() {
+            self.slices.clear();
+            (self.frontier, self.passed) = (Frontier::Nothing, 0);
+        }
+        for table in &mut self.tables {
+            replace_all(&mut table.runs, replace);
+            table.older.take_if(|older| !older.replace_runs(replace));
+        }
+        self.tables.retain(|table| !table.runs.is_empty() || table.older.is_some());
+        !self.slices.is_empty() || !self.tables.is_empty()
+    }
+
     fn sources_mut(&mut self) -> Vec<&mut MaskedRef> {
         let mut runs: Vec<_> = self.slices.iter_mut().collect();
         for table in &mut self.tables {
@@ -347,6 +362,21 @@ impl UnionRef {
         }
         runs
     }
+}
+
+impl MaskedRef {
+    /// Another run in the place of this one, under the same mask.
+    fn replaced(&self, replace: &dyn Fn(&RunRef) -> Option<RunRef>) -> Option<Self> {
+        replace(&self.run).map(|run| Self { run, mask: self.mask.clone() })
+    }
+}
+
+/// Puts other runs in the place of some, as far as there are any; returns whether there is a change.
+fn replace_all(runs: &mut Vec<MaskedRef>, replace: &dyn Fn(&RunRef) -> Option<RunRef>) -> bool {
+    let replaced: Vec<_> = runs.iter().filter_map(|run| run.replaced(replace)).collect();
+    let is_changed = replaced != *runs;
+    *runs = replaced;
+    is_changed
 }
 
 impl LevelRef {
@@ -422,6 +452,49 @@ impl SnapshotMeta {
         let union = self.union.iter_mut().flat_map(UnionRef::sources_mut);
         let sources = self.images.iter_mut().chain(&mut self.flushed).chain(levels).chain(union);
         sources.map(|source| &mut source.run)
+    }
+
+    /// Puts other runs in the place of its runs; those that `replace` gives none for are no longer part of it. The merges
+    /// whose inputs change begin anew, as do those whose output `is_lost`, and unions whose slices change. A
+    /// union that has nothing left is gone.
+    pub(crate) fn replace_runs(
+        &mut self,
+        replace: &dyn Fn(&RunRef) -> Option<RunRef>,
+        is_lost: &dyn Fn(&Partial) -> bool,
+    ) {
+        replace_all(&mut self.images, replace);
+        self.flushed = self.flushed.as_ref().and_then(|run| run.replaced(replace));
+        for level in &mut self.levels {
+            replace_all(&mut level.residents, replace);
+            match &mut level.incoming {
+                IncomingRef::Nothing => {}
+                IncomingRef::Single(run) => {
+                    let replaced = run.replaced(replace);
+                    level.incoming = replaced.map_or(IncomingRef::Nothing, IncomingRef::Single);
+                }
+                IncomingRef::Merging(merge) => {
+                    let is_changed = replace_all(&mut merge.inputs, replace);
+                    merge.output.take_if(|output| is_changed || is_lost(output));
+                    if merge.inputs.is_empty() {
+                        level.incoming = IncomingRef::Nothing;
+                    }
+                }
+            }
+        }
+        self.union.take_if(|union| !union.replace_runs(replace));
+    }
+
+    /// The run that nothing is older than, if there is one alone; a union may have several.
+    pub(crate) fn oldest(&self) -> Option<&RunRef> {
+        if let Some(union) = &self.union {
+            return match union.sources().as_slice() {
+                [source] => Some(&source.run),
+                _ => None,
+            };
+        }
+        let levels = self.levels.iter().flat_map(LevelRef::sources);
+        let oldest = levels.last().or(self.flushed.as_ref()).or(self.images.first());
+        oldest.map(|source| &source.run)
     }
 
     /// All of them with their level, counted from 1; `None` for images of the write buffer.

@@ -243,6 +243,25 @@ impl StoreManifest {
         self.all_tables().flat_map(|table| table.meta.numbers())
     }
 
+    /// Lets `change` change the state of every table, those of the bases of versions too.
+    pub(crate) fn change_tables(&mut self, change: &dyn Fn(&mut SnapshotMeta)) {
+        self.tables.iter_mut().for_each(|table| change(&mut table.meta));
+        // Versions of one base share it, and go on to.
+        let mut changed: Option<(Arc<VersionBase>, Arc<VersionBase>)> = None;
+        for version in &mut self.versions {
+            let base = match changed.take() {
+                Some((old, new)) if Arc::ptr_eq(&old, &version.base) => (old, new),
+                _ => {
+                    let mut new = VersionBase::clone(&version.base);
+                    new.tables.iter_mut().for_each(|table| change(&mut table.meta));
+                    (Arc::clone(&version.base), Arc::new(new))
+                }
+            };
+            version.base = Arc::clone(&base.1);
+            changed = Some(base);
+        }
+    }
+
     /// Whether both have the same tables under the same names.
     pub(crate) fn has_tables_of(&self, other: &Self) -> bool {
         let is_same = |(one, other): (&NamedMeta, &NamedMeta)| one.is_same_table(other);

@@ -14,6 +14,8 @@
 //! made durable before it takes the place of the damaged one by a rename; nothing else is touched. So
 //! after a crash in the middle of a repair every file is as it was or repaired, and what is left over is
 //! removed when the session is opened. What a newer program wrote is reported and left alone.
+//!
+//! What cannot be repaired without loss is dropped if that is accepted: see [`Loss`] and [`LostWhat`].
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -38,6 +40,7 @@ use crate::run::{Purpose, Run, read_meta};
 use crate::run_builder::{RunBuilder, RunPlan, blob_end};
 pub use crate::run_check::Progress;
 use crate::run_check::{CHUNK_PAGES, Pages, Step, Sums, misled, page_offset};
+pub use crate::salvage::KeyGap;
 use crate::session_core::{
     ACTIVE, METADATA, SNAPSHOT_SUFFIX, SNAPSHOTS, STORE, anchor_dir, foreign_dir, is_session_like,
     lock_dir, lock_dir_shared, read_snapshot, snapshot_name, snapshot_names, snapshot_path,
@@ -48,9 +51,16 @@ use crate::store_manifest::StoreManifest;
 /// Damaged data pages of one run that are listed one by one.
 const DAMAGE_LISTED_MAX: usize = 16;
 
+mod loss;
+
+pub use loss::{Loss, Lost, LostWhat};
+
+use loss::Damaged;
+
 /// Something that is not as the formats say.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
+#[expect(clippy::struct_excessive_bools, reason = "two questions, each before and after a repair")]
 pub struct Problem {
     /// The file, or the directory that lacks one.
     pub path: PathBuf,
@@ -68,6 +78,10 @@ pub struct Problem {
     pub repairable: bool,
     /// Whether it has been repaired.
     pub repaired: bool,
+    /// Whether a repair with [`Loss::Accepted`] lets go of what is damaged, or has, so that it is no problem any more.
+    pub droppable: bool,
+    /// Whether it has let go of that: [`Report::lost`] says what is lost, if anything is.
+    pub dropped: bool,
 }
 
 impl Problem {
@@ -81,7 +95,13 @@ impl Problem {
             keys: None,
             repairable: false,
             repaired: false,
+            droppable: false,
+            dropped: false,
         }
+    }
+
+    fn droppable(self) -> Self {
+        Self { droppable: true, ..self }
     }
 
     fn rule_of(what: &Corrupt) -> String {
@@ -126,16 +146,6 @@ impl Problem {
     }
 }
 
-/// The keys between two others, which were read on both sides of damage.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct KeyGap {
-    /// The keys are above this one; `None` for no bound.
-    pub after: Option<Vec<u8>>,
-    /// The keys are below this one; `None` for no bound.
-    pub before: Option<Vec<u8>>,
-}
-
 /// What a check found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -144,6 +154,8 @@ pub struct Report {
     pub problems: Vec<Problem>,
     /// What is worth knowing but wrong in no way.
     pub notes: Vec<String>,
+    /// What a repair with [`Loss::Accepted`] has let go of.
+    pub lost: Vec<Lost>,
     /// Snapshots checked.
     pub snapshots: u64,
     /// Named tables checked.
@@ -162,7 +174,7 @@ impl Report {
     /// Whether nothing is wrong (any more).
     #[must_use]
     pub fn is_clean(&self) -> bool {
-        self.problems.iter().all(|problem| problem.repaired)
+        self.problems.iter().all(|problem| problem.repaired || problem.dropped)
     }
 
     fn add(&mut self, path: &Path, offset: u64, rule: impl AsRef<str>) {
@@ -181,17 +193,24 @@ impl Report {
 /// [`Error::SessionDirDoesNotExist`], [`Error::NotTerrane`], [`Error::SessionDirLocked`], [`Error::Disk`].
 /// Damage is no error but part of the report.
 pub fn verify(disk: &Arc<dyn Disk>, dir: &Path, progress: Progress<'_>) -> Result<Report> {
-    Check::new(disk, dir, false, progress)?.run()
+    Check::new(disk, dir, None, progress)?.run()
 }
 
-/// Checks the session in `dir` and repairs what can be repaired without loss.
+/// Checks the session in `dir` and repairs what can be repaired without loss; with [`Loss::Accepted`] also the rest, by
+/// letting go of what is damaged. [`Report::lost`] names all of that. The session can be opened and written then, and a
+/// check finds no problem.
 ///
 /// Cost: that of [`verify`]; and, for each run that is repaired, writing it and reading it twice.
 ///
 /// # Errors
-/// As [`verify`]. What had been repaired before the error stays so.
-pub fn repair(disk: &Arc<dyn Disk>, dir: &Path, progress: Progress<'_>) -> Result<Report> {
-    Check::new(disk, dir, true, progress)?.run()
+/// As [`verify`]. What had been repaired before the error stays so, and the repair can be made again.
+pub fn repair(
+    disk: &Arc<dyn Disk>,
+    dir: &Path,
+    loss: Loss,
+    progress: Progress<'_>,
+) -> Result<Report> {
+    Check::new(disk, dir, Some(loss), progress)?.run()
 }
 
 /// Who refers to a run.
@@ -230,6 +249,8 @@ struct Wanted {
     users: Users,
     /// Whether they all say the same of it.
     consistent: bool,
+    /// Whether one of them has older runs, which show where this one has lost entries.
+    has_older: bool,
 }
 
 /// What an unfinished merge has written, as far as somebody refers to it.
@@ -267,8 +288,10 @@ struct Check<'a> {
     disk: &'a Arc<dyn Disk>,
     dir: &'a Path,
     repair: bool,
+    accepts_loss: bool,
     progress: Progress<'a>,
     report: Report,
+    damaged: Damaged,
     done_bytes: u64,
     total_bytes: u64,
     // Held until the check ends.
@@ -287,7 +310,7 @@ impl<'a> Check<'a> {
     fn new(
         disk: &'a Arc<dyn Disk>,
         dir: &'a Path,
-        repair: bool,
+        loss: Option<Loss>,
         progress: Progress<'a>,
     ) -> Result<Self> {
         match disk.kind(dir)? {
@@ -302,6 +325,7 @@ impl<'a> Check<'a> {
         if !is_session_like(disk.as_ref(), dir)? {
             return foreign_dir(disk.as_ref(), dir);
         }
+        let repair = loss.is_some();
         let lock = match lock_dir(disk.as_ref(), dir) {
             Err(Error::Disk(error)) if error.cannot_write() && !repair => {
                 lock_dir_shared(disk.as_ref(), dir)?
@@ -314,8 +338,10 @@ impl<'a> Check<'a> {
             disk,
             dir,
             repair,
+            accepts_loss: loss == Some(Loss::Accepted),
             progress,
             report,
+            damaged: Damaged::default(),
             done_bytes,
             total_bytes,
             _lock: lock,
@@ -326,11 +352,10 @@ impl<'a> Check<'a> {
     fn run(mut self) -> Result<Report> {
         for name in [ACTIVE, SNAPSHOTS] {
             if self.disk.kind(&self.dir.join(name))? != Some(EntryKind::Directory) {
-                self.report.add(self.dir, 0, format!("missing {name} directory"));
+                self.damaged.dirs.push(name);
+                let problem = Problem::new(self.dir, 0, &format!("missing {name} directory"));
+                self.report.problems.push(problem.droppable());
             }
-        }
-        if !self.report.problems.is_empty() {
-            return Ok(self.report);
         }
         let mut wanted = AllWanted::default();
         self.check_snapshots(&mut wanted)?;
@@ -358,12 +383,15 @@ impl<'a> Check<'a> {
         self.check_reserve()?;
         let mut next_number = wanted.numbers().max().map_or(0, |number| number + 1);
         let active = self.dir.join(ACTIVE);
-        let mut listed = self.disk.list(&active)?;
-        if self.repair && self.take_back_lost(&listed, &wanted)? {
-            listed = self.disk.list(&active)?;
+        let mut listed = self.list(ACTIVE)?;
+        let has_active = !self.damaged.dirs.contains(&ACTIVE);
+        if self.repair && has_active && self.take_back_lost(&listed, &wanted)? {
+            listed = self.list(ACTIVE)?;
         }
         self.check_strays(&listed, &wanted, (damaged, manifest.is_none()))?;
-        let numbers = listed.iter().filter_map(|entry| file_number(&entry.name));
+        let lost = lost_found::names(self.disk.as_ref(), self.dir)?;
+        let lost = lost.iter().filter_map(|name| lost_found::run_number(name));
+        let numbers = listed.iter().filter_map(|entry| file_number(&entry.name)).chain(lost);
         next_number = numbers.fold(next_number, |next, number| next.max(number + 1));
         let open = OpenFiles::new(Arc::clone(self.disk), OPEN_FILES_DEFAULT);
         let files = Arc::new(FileSet::new(open, active, next_number));
@@ -380,13 +408,25 @@ impl<'a> Check<'a> {
             self.done_bytes = self.done_bytes.saturating_add(bytes);
         }
         (self.progress)(self.done_bytes, self.total_bytes);
+        self.settle_droppable(manifest.is_some());
+        if self.accepts_loss {
+            self.let_go(&files, &wanted, manifest, salt)?;
+        }
         Ok(self.report)
+    }
+
+    /// What is in a directory of the session; nothing if it is missing.
+    fn list(&self, name: &str) -> Result<Vec<terrane_io::Entry>> {
+        if self.damaged.dirs.contains(&name) {
+            return Ok(Vec::new());
+        }
+        Ok(self.disk.list(&self.dir.join(name))?)
     }
 
     /// Checks the metadata of all snapshots and gathers what they refer to.
     fn check_snapshots(&mut self, wanted: &mut AllWanted) -> Result<()> {
         let dir = self.dir.join(SNAPSHOTS);
-        for entry in self.disk.list(&dir)? {
+        for entry in self.list(SNAPSHOTS)? {
             let rule = if snapshot_name(&entry.name).is_none() {
                 "no snapshot can have this name, so nothing opens it; move the file away"
             } else if entry.kind != EntryKind::File {
@@ -395,17 +435,29 @@ impl<'a> Check<'a> {
                 continue;
             };
             if entry.name.ends_with(SNAPSHOT_SUFFIX) {
-                self.report.add(&dir.join(&entry.name), 0, rule);
+                let problem = Problem::new(&dir.join(&entry.name), 0, rule);
+                self.report.problems.push(problem.droppable());
+                self.damaged.snapshots.push((entry.name, entry.kind));
             }
+        }
+        if self.damaged.dirs.contains(&SNAPSHOTS) {
+            return Ok(());
         }
         for name in snapshot_names(self.disk.as_ref(), self.dir)? {
             self.report.snapshots += 1;
             let path = snapshot_path(self.dir, &name);
             let users = Users { snapshots: vec![name.clone()], ..Users::default() };
             match read_snapshot(self.disk.as_ref(), self.dir, &name) {
-                Ok(meta) => self.want(wanted, &path, &meta, &users),
+                Ok(meta) => {
+                    self.want(wanted, &path, &meta, &users);
+                    self.damaged.whole.push((name, meta));
+                }
                 Err(error) => {
-                    let mut problem = Problem::of(error)?;
+                    self.damaged.is_newer |= matches!(error, Error::UnknownVersion { .. });
+                    let mut problem = Problem::of(error)?.droppable();
+                    self.damaged
+                        .snapshots
+                        .push((format!("{name}{SNAPSHOT_SUFFIX}"), EntryKind::File));
                     users.mark(&mut problem);
                     self.report.problems.push(problem);
                 }
@@ -426,7 +478,9 @@ impl<'a> Check<'a> {
             let known = partials.entry(partial.number).or_insert_with(new);
             known.users.add(users);
             if known.partial.identity != partial.identity {
-                self.report.add(path, 0, another_run(partial.number));
+                let problem = Problem::new(path, 0, &another_run(partial.number));
+                self.report.problems.push(problem.droppable());
+                self.damaged.partials.insert(partial.number);
             } else if known.partial.data_pages < partial.data_pages {
                 known.partial = *partial;
             }
@@ -440,11 +494,15 @@ impl<'a> Check<'a> {
                 index: meta.config.index,
                 users: Users::default(),
                 consistent: true,
+                has_older: false,
             });
             known.users.add(users);
+            known.has_older |= meta.oldest() != Some(run);
             if (known.run, known.purpose) != (*run, purpose) {
                 known.consistent = false;
-                self.report.add(path, 0, another_run(run.number));
+                let problem = Problem::new(path, 0, &another_run(run.number));
+                self.report.problems.push(problem.droppable());
+                self.damaged.runs.insert(run.number);
             }
         }
     }
@@ -455,7 +513,9 @@ impl<'a> Check<'a> {
             if let Some(partial) = wanted.partials.remove(number)
                 && partial.partial.identity != run.run.identity
             {
-                self.report.add(&partial.path, 0, another_run(*number));
+                let problem = Problem::new(&partial.path, 0, &another_run(*number));
+                self.report.problems.push(problem.droppable());
+                self.damaged.partials.insert(*number);
             }
         }
     }
@@ -465,7 +525,9 @@ impl<'a> Check<'a> {
         let copies = ManifestCopies::read(self.disk.as_ref(), self.dir)?;
         if copies.are_missing() {
             if let Some(fault) = lost_manifest(self.disk.as_ref(), self.dir)? {
-                self.report.add(&fault.path, fault.offset, fault.rule);
+                let problem = Problem::new(&fault.path, fault.offset, &fault.rule);
+                self.report.problems.push(problem.droppable());
+                self.damaged.manifest = true;
             }
             return Ok(None);
         }
@@ -493,7 +555,10 @@ impl<'a> Check<'a> {
             };
             // What a newer program wrote is whole, and not for this one to replace.
             let is_newer = matches!(copy, ManifestCopy::Refused(Refused::Version { .. }));
+            self.damaged.is_newer |= is_newer;
+            self.damaged.manifest |= newest.is_none();
             let mut problem = Problem::new(path, 0, &reason);
+            problem.droppable = newest.is_none();
             if newest.is_some() && !is_newer {
                 problem.repairable = true;
                 if self.repair {
@@ -523,11 +588,13 @@ impl<'a> Check<'a> {
         }
         let Some(salt) = salt else {
             self.report.notes.push("the log was not checked: no salt is known".to_owned());
+            self.damaged.log = true;
             return Ok(());
         };
         let walk = walk_log(self.disk.as_ref(), self.dir, salt, manifest)?;
+        self.damaged.log |= !walk.faults.is_empty();
         for Fault { path, offset, rule } in walk.faults {
-            self.report.add(&path, offset, rule);
+            self.report.problems.push(Problem::new(&path, offset, &rule).droppable());
         }
         let records = walk.segments.iter().filter_map(|segment| segment.records);
         self.report.commits += records.map(|records| records.commits).sum::<u64>();
@@ -569,6 +636,8 @@ impl<'a> Check<'a> {
         for problem in &mut found.problems {
             let rule = "what an unfinished merge has written, without which it begins anew";
             problem.rule = format!("{rule}: {}", problem.rule);
+            problem.droppable = true;
+            self.damaged.partials.insert(number);
             wanted.users.mark(problem);
         }
         self.report.problems.append(&mut found.problems);
@@ -588,6 +657,7 @@ impl<'a> Check<'a> {
                 Err(refused @ Refused::Version { .. }) => {
                     // What a newer program wrote is whole, and not for this one to replace.
                     self.report.add(&path, 0, refused.to_string());
+                    self.damaged.is_newer = true;
                     return Ok(None);
                 }
                 Err(Refused::Damaged(reason)) => reason,
@@ -605,20 +675,25 @@ impl<'a> Check<'a> {
         let any_salt = || is_free.then(|| RandomState::new().hash_one(0));
         let salt = wanted.values().find_map(salt_of).or_else(any_salt);
         let mut problem = Problem::new(&path, 0, &reason);
-        if let Some(salt) = salt {
-            problem.repairable = true;
-            if self.repair {
-                let created_ns = self.disk.clock().wall().as_nanos() as u64;
-                let meta = SessionMeta { salt, created_ns };
-                let private = OpenMode::CreatePrivate;
-                replace_file_as(self.disk.as_ref(), &path, &meta.encode(), private)?;
-                problem.repaired = true;
-                let note = "metadata was written anew: its time of creation is that of the repair";
-                self.report.notes.push(note.to_owned());
-            }
+        problem.repairable = salt.is_some();
+        problem.droppable = salt.is_none();
+        if let Some(salt) = salt.filter(|_| self.repair) {
+            self.write_metadata(salt)?;
+            problem.repaired = true;
         }
         self.report.problems.push(problem);
         Ok(salt)
+    }
+
+    /// Writes `metadata` anew.
+    fn write_metadata(&mut self, salt: u64) -> Result<()> {
+        let created_ns = self.disk.clock().wall().as_nanos() as u64;
+        let meta = SessionMeta { salt, created_ns };
+        let (path, private) = (self.dir.join(METADATA), OpenMode::CreatePrivate);
+        replace_file_as(self.disk.as_ref(), &path, &meta.encode(), private)?;
+        let note = "metadata was written anew: its time of creation is that of the repair";
+        self.report.notes.push(note.to_owned());
+        Ok(())
     }
 
     /// Finds a reserve that holds room for nobody. One without a byte behind its header was only begun.
@@ -631,11 +706,14 @@ impl<'a> Check<'a> {
         let remedy = "give the session a reserve again, or 0 for none";
         match read_header(file.as_ref()) {
             Ok(None) if file.len()? > RESERVE_HEADER_SIZE => {
-                self.report.add(
-                    &path,
-                    0,
-                    format!("the header of the reserve is damaged; {remedy}"),
-                );
+                let rule = format!("the header of the reserve is damaged; {remedy}");
+                let mut problem = Problem::new(&path, 0, &rule).droppable();
+                if self.accepts_loss {
+                    self.disk.remove(&path)?;
+                    self.disk.sync_dir(self.dir)?;
+                    problem.dropped = true;
+                }
+                self.report.problems.push(problem);
             }
             Err(Error::UnknownVersion { found, newest, .. }) => {
                 self.report.add(&path, 0, Refused::Version { found, newest }.to_string());
@@ -736,8 +814,12 @@ impl<'a> Check<'a> {
             Some((sums, salt)) if self.repair => self.rebuild(files, wanted, &sums, salt)?,
             _ => false,
         };
+        if !repaired {
+            self.damaged.runs.insert(wanted.run.number);
+        }
         for problem in &mut problems {
             (problem.repairable, problem.repaired) = (repairable, repaired);
+            problem.droppable = !repairable || self.repair && !repaired;
             wanted.users.mark(problem);
         }
         self.report.problems.append(&mut problems);
@@ -759,6 +841,7 @@ impl<'a> Check<'a> {
             Ok(run) => Some(run),
             Err(error) => {
                 let another_version = matches!(error, Error::UnknownVersion { .. });
+                self.damaged.is_newer |= another_version;
                 found.problems.push(Problem::of(error)?);
                 if another_version {
                     return nothing(found);

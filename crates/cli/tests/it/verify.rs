@@ -87,8 +87,61 @@ fn a_damaged_data_page_is_placed_and_cannot_be_repaired() {
     assert_eq!(answer.code, Some(1));
     let line = format!("{}: offset 8192: crc", run.path.display());
     assert!(answer.stdout.lines().any(|l| l.starts_with(&line)), "{answer:?}");
-    assert!(answer.stdout.contains("; not repairable\n"), "{answer:?}");
+    assert!(answer.stdout.contains("; not repairable without loss\n"), "{answer:?}");
+    assert!(answer.stdout.contains("--repair --accept-loss"), "{answer:?}");
     assert!(answer.stderr.contains("1 problem is left"), "{answer:?}");
+}
+
+/// With accepted loss the entries of a damaged page go, and their file, number and keys are named.
+#[test]
+fn a_damaged_data_page_is_dropped_where_loss_is_accepted() {
+    let store = Store::new();
+    let before = store.contents();
+    let run = store.run();
+    flip(&run.path, 2 * PAGE_SIZE as u64 + 100);
+    let refused = store.verify(&["--repair"]);
+    refused.failed(1);
+    assert_eq!(refused.json()["repair"]["was_refused"], true);
+    assert_eq!(refused.json()["repair"]["lost"], Value::Array(Vec::new()));
+
+    let answer = store.verify(&["--repair", "--accept-loss"]);
+    assert!(answer.failed(1).contains("1 thing was lost; the rest is whole"), "{answer:?}");
+    let json = answer.json();
+    let problem = &json["problems"][0];
+    assert_eq!((&problem["repaired"], &problem["dropped"]), (&false.into(), &true.into()));
+    let lost = &json["repair"]["lost"][0];
+    assert_eq!((&lost["what"], &lost["file"]), (&"entries".into(), &text(&run.path).into()));
+    let count = lost["entries"].as_u64().unwrap();
+    let keys = lost["keys"].as_array().unwrap();
+    assert!((1..200).contains(&count) && keys.len() == 1, "{lost}");
+    assert_eq!(keys[0]["after_hex"], problem["after_hex"]);
+    assert_eq!(keys[0]["before_hex"], problem["before_hex"]);
+    assert!(lost["older"].is_boolean(), "{lost}");
+
+    let again = store.verify(&["--repair", "--accept-loss"]).done();
+    assert_eq!((&again["left"], &again["repair"]), (&0.into(), &Value::Null));
+    for (name, content) in store.contents() {
+        let users = lost["snapshots"].as_array().unwrap();
+        let (before, content) = (before[name].unwrap(), content.unwrap());
+        assert_eq!(before != content, users.contains(&name.into()), "{name}");
+    }
+}
+
+/// The loss is named for people, too.
+#[test]
+fn what_is_lost_is_written_line_by_line() {
+    let store = Store::new();
+    flip(&store.run().path, 2 * PAGE_SIZE as u64 + 100);
+    std::fs::write(store.dir().join("snapshots/early.snapshot"), "").unwrap();
+    let mut verify = command();
+    verify.arg("verify").arg(store.dir()).args(["--repair", "--accept-loss"]);
+    let answer: Answer = verify.output().unwrap().into();
+    assert_eq!(answer.code, Some(1), "{answer:?}");
+    let line = |end: &str| {
+        answer.stdout.lines().any(|line| line.starts_with("lost: ") && line.contains(end))
+    };
+    assert!(line(": keys between hex:") && line("early.snapshot: snapshot"), "{answer:?}");
+    assert!(answer.stderr.contains("2 things were lost"), "{answer:?}");
 }
 
 #[test]

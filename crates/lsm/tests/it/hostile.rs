@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use terrane_io::{BadMedia, Disk, EntryKind, ErrorKind, FaultPlan, RealDisk, SimDisk};
-use terrane_lsm::verify::{Report, repair, verify};
+use terrane_lsm::verify::{Loss, Report, repair, verify};
 use terrane_lsm::{
     Durability, Error, ReaderOptions, Result, Session, SessionOptions, SnapshotName, Store,
     StoreOptions, StoreReader, Table, TableConfig, TableName, Update, WriteBuffer,
@@ -274,7 +274,7 @@ fn whatever_stands_in_the_place_of_a_file_is_found_and_named_and_what_is_redunda
                 Err(error) => assert_names(&error, &path, &place),
             }
             let mended = disk.clone_disk();
-            match repair(&as_disk(&mended), Path::new(DIR), &mut |_, _| {}) {
+            match repair(&as_disk(&mended), Path::new(DIR), Loss::Refused, &mut |_, _| {}) {
                 Ok(report) if report.is_clean() => {
                     let again = check(&mended).unwrap();
                     assert!(again.is_clean(), "{place}: {again:?}");
@@ -359,7 +359,11 @@ fn runs_of_lost_snapshots_are_kept_in_lost_and_found_and_come_back_with_them() {
     // A repair does what opening does.
     let mended = disk.clone_disk();
     assert!(!check(&mended).unwrap().is_clean());
-    assert!(repair(&as_disk(&mended), Path::new(DIR), &mut |_, _| {}).unwrap().is_clean());
+    assert!(
+        repair(&as_disk(&mended), Path::new(DIR), Loss::Refused, &mut |_, _| {})
+            .unwrap()
+            .is_clean()
+    );
     assert!(check(&mended).unwrap().is_clean());
     let session = open().unwrap();
     assert_eq!((runs(), lost()), (all, 0));

@@ -25,6 +25,7 @@ mod golden;
 mod hostile;
 mod kill;
 mod ledger;
+mod loss;
 mod opening;
 mod page_cache;
 mod progress;

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use terrane_io::checksum::crc32c;
 use terrane_io::{Disk, SimDisk, Survival};
 use terrane_lsm::inspect::{Inspection, SegmentUse, SessionInfo, inspect};
-use terrane_lsm::verify::{Report, repair, verify};
+use terrane_lsm::verify::{Loss, Report, repair, verify};
 use terrane_lsm::{
     Durability, Error, Result, Session, SessionOptions, Store, StoreOptions, TableConfig,
     TableName, Update, WriteBuffer,
@@ -115,7 +115,8 @@ fn check(disk: &Arc<SimDisk>) -> Report {
 }
 
 fn mend(disk: &Arc<SimDisk>) -> Report {
-    repair(&(Arc::clone(disk) as Arc<dyn Disk>), Path::new(DIR), &mut |_, _| {}).unwrap()
+    repair(&(Arc::clone(disk) as Arc<dyn Disk>), Path::new(DIR), Loss::Refused, &mut |_, _| {})
+        .unwrap()
 }
 
 impl Specimen {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use terrane_io::checksum::{crc32c, crc32c_append};
 use terrane_io::{Disk, Fault, FaultKind, FaultPlan, Repeat, SimDisk, Survival};
 use terrane_lsm::inspect::{Inspection, inspect, inspect_index, inspect_page};
-use terrane_lsm::verify::{Report, repair, verify};
+use terrane_lsm::verify::{Loss, Report, repair, verify};
 use terrane_lsm::{
     Error, FilterPolicy, LevelFilter, PAGE_SIZE, Purpose, Session, SessionOptions, SnapshotName,
     TableConfig, Update, WriteBuffer,
@@ -91,7 +91,7 @@ fn check(disk: &Arc<SimDisk>) -> Report {
 }
 
 fn mend(disk: &Arc<SimDisk>) -> Report {
-    repair(&disk_of(disk), Path::new(DIR), &mut |_, _| {}).unwrap()
+    repair(&disk_of(disk), Path::new(DIR), Loss::Refused, &mut |_, _| {}).unwrap()
 }
 
 /// The first page of each section of the runs, by file: data, filter (if any), index, footer.
@@ -308,7 +308,9 @@ fn a_crash_at_any_call_of_a_repair_does_no_harm() {
             let crashed = damaged.clone_disk();
             crashed
                 .set_plan(FaultPlan { crash_at_call: Some(first + call), ..FaultPlan::default() });
-            assert!(repair(&disk_of(&crashed), Path::new(DIR), &mut |_, _| {}).is_err());
+            assert!(
+                repair(&disk_of(&crashed), Path::new(DIR), Loss::Refused, &mut |_, _| {}).is_err()
+            );
             let after = crashed.after_crash(survival);
             let case = format!("call {call}, {survival:?}, metadata lost: {lost_metadata}");
             // Somebody opens it before it is repaired.
@@ -336,7 +338,7 @@ fn a_failing_disk_ends_a_repair_and_does_no_harm() {
             let failing = disk.clone_disk();
             let fault = Fault { at_call: first + call, kind, repeat: Repeat::Once };
             failing.set_plan(FaultPlan { fail: Some(fault), ..FaultPlan::default() });
-            let outcome = repair(&disk_of(&failing), Path::new(DIR), &mut |_, _| {});
+            let outcome = repair(&disk_of(&failing), Path::new(DIR), Loss::Refused, &mut |_, _| {});
             struck += failing.faults();
             // What could not be read at first is read once more, page by page.
             assert!(outcome.is_ok() || failing.faults() > 0, "{kind:?} at {call}: {outcome:?}");
