@@ -49,6 +49,7 @@ impl From<&Error> for Class {
             | Error::LabelTooLarge { .. }
             | Error::KeyTooLarge { .. }
             | Error::ValueTooLarge { .. }
+            | Error::UpsertTooLarge { .. }
             | Error::BlobTooLarge { .. }
             | Error::CanonicalMalformed { .. } => Self::Input,
             _ => Self::Environment,

@@ -19,7 +19,7 @@
 //! | `SnapshotExportDirExists`, `SnapshotImportDirDoesNotExist` | the same |
 //! | `InvalidSnapshotName` | the same; [`Error::InvalidResolveName`] |
 //! | `BlobRefInvalid` | the same |
-//! | `KeyTooLarge`, `ValueTooLarge`, `BlobTooLarge` | the same; [`Error::LabelTooLarge`] |
+//! | `KeyTooLarge`, `ValueTooLarge`, `BlobTooLarge` | the same; [`Error::UpsertTooLarge`], [`Error::LabelTooLarge`] |
 //! | `InvalidConfig` | the same, with the option, the value and what is allowed |
 //! | a full disk | [`Error::Disk`]; where the session has a reserve [`Error::OutOfSpace`] for insertions, while deletions go on |
 //! | an I/O error | [`Error::Disk`], with operation, file and the system's error; after a failed sync [`Error::Poisoned`] |
@@ -35,6 +35,9 @@ use std::sync::Arc;
 use terrane_io::ErrorKind;
 
 use crate::corrupt::Corrupt;
+
+/// Bytes of a key that a message shows.
+const KEY_BYTES_SHOWN: usize = 32;
 
 /// The result of a call on the table engine.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -185,6 +188,24 @@ pub enum Error {
     #[error("a value of {bytes} bytes; the limit is {limit}")]
     ValueTooLarge {
         /// Length of the value.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// An upsert makes a value longer than [`VALUE_BYTES_MAX`](crate::VALUE_BYTES_MAX) of what its key has. Nothing was changed.
+    #[error(
+        "an upsert of {operand_bytes} bytes makes {bytes} of the {stored_bytes} that key {} has; \
+         the limit is {limit}: delete or replace the value",
+        key_text(key)
+    )]
+    UpsertTooLarge {
+        /// The key.
+        key: Vec<u8>,
+        /// Length of the value that the key has.
+        stored_bytes: usize,
+        /// Length of the value of the upsert.
+        operand_bytes: usize,
+        /// Length of what the resolve function makes of both.
         bytes: usize,
         /// The limit.
         limit: usize,
@@ -449,6 +470,14 @@ pub(crate) fn unreadable(error: &terrane_io::Error) -> Option<String> {
     (is_odd || error.is_unreadable()).then(|| format!("cannot be read: {error}"))
 }
 
+/// The beginning of a key, in hexadecimal digits.
+fn key_text(key: &[u8]) -> String {
+    let shown = &key[..key.len().min(KEY_BYTES_SHOWN)];
+    let digits: Vec<String> = shown.iter().map(|byte| format!("{byte:02x}")).collect();
+    let more = if shown.len() < key.len() { "…" } else { "" };
+    format!("hex:{}{more}", digits.concat())
+}
+
 fn hex(digest: &[u8; 32]) -> String {
     digest.map(|byte| format!("{byte:02x}")).concat()
 }
@@ -495,6 +524,7 @@ impl Error {
             | Self::NotABackup { .. }
             | Self::KeyTooLarge { .. }
             | Self::ValueTooLarge { .. }
+            | Self::UpsertTooLarge { .. }
             | Self::BlobTooLarge { .. }
             | Self::BlobRefInvalid { .. }
             | Self::InvalidResolveName { .. }

@@ -98,6 +98,8 @@ mod sources;
 
 mod layers;
 
+mod value_room;
+
 mod union;
 
 mod levels;

@@ -27,6 +27,8 @@ type Combine = dyn Fn(&[u8], &[u8], &mut Vec<u8>) + Send + Sync;
 pub struct Resolve {
     name: Arc<str>,
     combine: Arc<Combine>,
+    /// Longest value that it may make: [`VALUE_BYTES_MAX`] but in tests.
+    value_bytes_max: usize,
 }
 
 /// The little-endian number in the first 8 bytes, zero-extended.
@@ -50,7 +52,10 @@ impl Resolve {
     /// A function of one's own.
     ///
     /// `combine(newer, older)` must be associative and must depend on its arguments alone. It is called in
-    /// updates, lookups, cursors and merges, possibly on several threads at once.
+    /// updates, lookups, cursors and merges, possibly on several threads at once. What it makes should be no longer than
+    /// both arguments together and a few bytes: an upsert that makes a value longer than
+    /// [`VALUE_BYTES_MAX`](crate::VALUE_BYTES_MAX) is refused by that measure. What grows faster can get beyond
+    /// it where nobody looked, and a merge that meets such a value fails.
     ///
     /// # Errors
     /// [`Error::InvalidResolveName`] for an empty name, one of more than [`RESOLVE_NAME_BYTES_MAX`] bytes,
@@ -65,14 +70,29 @@ impl Resolve {
         }
         let into =
             move |newer: &[u8], older: &[u8], out: &mut Vec<u8>| *out = combine(newer, older);
-        Ok(Self { name: name.into(), combine: Arc::new(into) })
+        Ok(Self::limited(name, Arc::new(into)))
     }
 
     fn ready_made(
         name: &str,
         combine: impl Fn(&[u8], &[u8], &mut Vec<u8>) + Send + Sync + 'static,
     ) -> Self {
-        Self { name: format!("{READY_MADE}{name}").into(), combine: Arc::new(combine) }
+        Self::limited(&format!("{READY_MADE}{name}"), Arc::new(combine))
+    }
+
+    fn limited(name: &str, combine: Arc<Combine>) -> Self {
+        Self { name: name.into(), combine, value_bytes_max: VALUE_BYTES_MAX }
+    }
+
+    /// The same function with another limit, within reach of a test.
+    #[cfg(test)]
+    pub(crate) fn with_value_bytes_max(self, value_bytes_max: usize) -> Self {
+        Self { value_bytes_max, ..self }
+    }
+
+    /// Longest value that it may make.
+    pub(crate) fn value_bytes_max(&self) -> usize {
+        self.value_bytes_max
     }
 
     /// Keeps the newer value: an upsert is an insert, then. The default.
@@ -177,8 +197,8 @@ impl Resolve {
     pub(crate) fn combine(&self, newer: &mut Vec<u8>, older: &[u8]) -> Result<()> {
         let mut out = Vec::with_capacity(newer.len().max(older.len()));
         (self.combine)(newer, older, &mut out);
-        if out.len() > VALUE_BYTES_MAX {
-            return Err(Error::ValueTooLarge { bytes: out.len(), limit: VALUE_BYTES_MAX });
+        if out.len() > self.value_bytes_max {
+            return Err(Error::ValueTooLarge { bytes: out.len(), limit: self.value_bytes_max });
         }
         *newer = out;
         Ok(())

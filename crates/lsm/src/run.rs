@@ -315,6 +315,13 @@ impl PageMap {
         self.large.push(LargeEntry { ordinal, overflow_before_next: before + overflow });
     }
 
+    /// Pages of the largest entry, beside the first.
+    fn overflow_max(&self) -> u32 {
+        let ends = self.large.iter().map(|entry| entry.overflow_before_next);
+        let starts = std::iter::once(0).chain(ends.clone());
+        ends.zip(starts).map(|(end, start)| end - start).max().unwrap_or(0)
+    }
+
     fn overflow_total(&self) -> u32 {
         self.large.last().map_or(0, |entry| entry.overflow_before_next)
     }
@@ -702,6 +709,12 @@ impl Run {
 
     pub(crate) fn handle(&self) -> &FileHandle {
         &self.handle
+    }
+
+    /// Upper bound of the length of its longest value, a page too long at most. Cost: that of a look at each large entry.
+    pub(crate) fn longest_value_bytes(&self) -> u64 {
+        let pages = u64::from(self.section.map.overflow_max()) + 1;
+        (pages * PAGE_SIZE as u64).min(self.meta.value_bytes)
     }
 
     pub(crate) fn meta(&self) -> &RunMeta {

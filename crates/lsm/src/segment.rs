@@ -803,6 +803,12 @@ impl Segment {
         self.chunks().iter().map(|chunk| chunk.slots.len()).sum()
     }
 
+    /// Length of their longest value. Cost: that of a look at each entry.
+    pub(crate) fn longest_value_bytes(&self) -> u64 {
+        let slots = self.chunks().iter().flat_map(|chunk| &chunk.slots);
+        slots.map(|slot| slot.value_len).max().unwrap_or(0).into()
+    }
+
     /// The hashes of their keys.
     pub(crate) fn hashes(&self) -> impl Iterator<Item = u64> {
         self.chunks().iter().flat_map(|chunk| &chunk.slots).map(|slot| slot.hash)

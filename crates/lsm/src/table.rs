@@ -32,6 +32,7 @@ use crate::snapshot::{self, SnapshotName, WrittenOut};
 use crate::sources::Sources;
 use crate::stats::{Counters, FilterStats, LevelStats, TableStats};
 use crate::trace::event;
+use crate::value_room::ValueRoom;
 use crate::write_buffer::WriteBuffer;
 
 /// How far a background thread may fall behind before updates help, in batches of merge work.
@@ -56,6 +57,8 @@ pub struct Table {
     config: TableConfig,
     /// No merge needs work before this moment, in ticks.
     next_work: u64,
+    /// How long values can get.
+    value_room: ValueRoom,
     /// The ticks that the last batch of updates took, and about as many the next one will.
     batch_ticks: u64,
     counters: Arc<Counters>,
@@ -126,6 +129,7 @@ impl Table {
             tree,
             config,
             next_work: 0,
+            value_room: ValueRoom::default(),
             batch_ticks: 0,
             counters: Arc::default(),
             has_room_to_write: false,
@@ -318,7 +322,7 @@ impl Table {
     /// Cost: that of each of its updates, as [`insert`](Self::insert) says.
     ///
     /// # Errors
-    /// [`Error::KeyTooLarge`], [`Error::ValueTooLarge`] (also if upserts grow to such a value),
+    /// [`Error::KeyTooLarge`], [`Error::ValueTooLarge`], [`Error::UpsertTooLarge`] (upserts grow to such a value),
     /// [`Error::BlobTooLarge`], [`Error::TableTooLarge`], [`Error::Disk`] (a merge or a flush failed; call
     /// again after making space), [`Error::OutOfSpace`] (of a session with a reserve, unless all are deletions), [`Error::Corrupt`] (a merge met a damaged page), [`Error::Poisoned`],
     /// [`Error::SessionClosed`]. After any error the table is as it was before the call.
@@ -343,6 +347,7 @@ impl Table {
         if batch.is_empty() {
             return Ok(Applied::default());
         }
+        let tries_upserts = self.tries_upserts(batch, room.bytes as u64);
         self.anchor = Arc::default();
         self.make_room_to_write();
         let room = match self.config.memory_budget {
@@ -354,7 +359,8 @@ impl Table {
         let ticks = self.tree.now(&self.context());
         // A resolve function that panics leaves a part of the batch behind. A merge that it was called by
         // begins anew by itself.
-        let done = catch_unwind(AssertUnwindSafe(|| self.apply(batch, &mut applied)));
+        let done =
+            catch_unwind(AssertUnwindSafe(|| self.apply(batch, &mut applied, tries_upserts)));
         match done {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
@@ -400,6 +406,7 @@ impl Table {
         self.anchor = Arc::default();
         self.make_room_to_write();
         let (room, _) = check_batch(batch)?;
+        self.value_room.note(room.bytes as u64);
         let now = self.tree.now(&self.context());
         self.tree.buffer.begin(room, &self.config.resolve)?;
         for (key, update) in batch {
@@ -418,6 +425,42 @@ impl Table {
             self.limit_cache(&self.tree);
         }
         Ok(())
+    }
+
+    /// Notes a batch of so many bytes; says whether its upserts must be tried, since they may make values that are too
+    /// long.
+    fn tries_upserts<K>(&mut self, batch: &[(K, Update<'_>)], bytes: u64) -> bool {
+        let limit = self.config.resolve.value_bytes_max() as u64;
+        let mut has_room = self.value_room.has_room(bytes, limit);
+        if !has_room {
+            let is_upsert = |(_, update): &(K, Update<'_>)| matches!(update, Update::Upsert(_));
+            // Without upserts nothing grows.
+            if batch.iter().any(is_upsert) {
+                self.value_room.measure(&self.tree.buffer, &self.tree.sources(), limit);
+                has_room = self.value_room.has_room(bytes, limit);
+            } else {
+                has_room = true;
+            }
+        }
+        self.value_room.note(bytes);
+        !has_room
+    }
+
+    /// Refuses an upsert that makes too long a value of what its key has.
+    fn try_upsert(&self, key: &[u8], operand: &[u8]) -> Result<()> {
+        let stored = self.lookup(key)?;
+        let Some(stored) = stored.value() else { return Ok(()) };
+        let mut combined = operand.to_vec();
+        match self.config.resolve.combine(&mut combined, stored) {
+            Err(Error::ValueTooLarge { bytes, limit }) => Err(Error::UpsertTooLarge {
+                key: key.to_vec(),
+                stored_bytes: stored.len(),
+                operand_bytes: operand.len(),
+                bytes,
+                limit,
+            }),
+            combined => combined,
+        }
     }
 
     /// Puts an update into the write buffer, in which a batch has been begun.
@@ -444,10 +487,16 @@ impl Table {
         &mut self,
         batch: &[(K, Update<'_>)],
         applied: &mut Applied,
+        tries_upserts: bool,
     ) -> Result<()> {
         let Applied { undo, before } = applied;
         let mut next_size = 0;
         for (key, update) in batch {
+            if let Update::Upsert(operand) = update
+                && tries_upserts
+            {
+                self.try_upsert(key.as_ref(), operand)?;
+            }
             if let Some(next) = self.put_or_mask(key.as_ref(), *update, undo.as_mut())? {
                 let old = std::mem::replace(&mut self.tree, next);
                 *before = before.take().or(undo.take().map(|undo| (old, undo)));
@@ -788,6 +837,7 @@ impl Table {
         let cache = self.cache.as_ref().map(CacheShare::share);
         let mut copy = Self::with_cache(session, tree, self.config.clone(), cache);
         copy.next_work = self.next_work;
+        copy.value_room = self.value_room;
         copy.has_room_to_write = self.has_room_to_write;
         copy.anchor = Arc::clone(&self.anchor);
         if !self.has_room_to_write {
