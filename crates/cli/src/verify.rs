@@ -19,11 +19,11 @@
 //! | `wall_s`    | seconds                                                                      |
 //!
 //! `lost` is a list of `file`, `what`, `snapshots`, `tables` (that had it), `keys` (list of `after_hex` and `before_hex`, null for
-//! no bound), `entries`, `older`, `after_commit`, `until_commit`, `version`, `name`; what does not apply or is not known is null:
+//! no bound), `entries`, `pages`, `older`, `after_commit`, `until_commit`, `version`, `name`; what does not apply or is not known is null:
 //!
 //! | `what`      | lost are                                                                     |
 //! |-------------|------------------------------------------------------------------------------|
-//! | `entries`   | of the keys between `keys` so many `entries`, which were on damaged pages; `older`: values and keys that had been replaced or deleted may show again |
+//! | `entries`   | of the keys between `keys` so many `entries`, which were on so many `pages`; `older`: values and keys that had been replaced or deleted may show again |
 //! | `blobs`     | the blobs, not the values, of all keys that the file has between `keys`: so many `entries` |
 //! | `commits`   | the commits after `after_commit`, to `until_commit`, which were in the log only |
 //! | `version`   | the retained `version`, with its `name`                                      |
@@ -178,6 +178,7 @@ struct Lost {
     what: &'static str,
     keys: Option<Vec<Gap>>,
     entries: Option<u64>,
+    pages: Option<u64>,
     older: Option<bool>,
     after_commit: Option<u64>,
     until_commit: Option<u64>,
@@ -283,6 +284,7 @@ impl Lost {
             what: "",
             keys: None,
             entries: None,
+            pages: None,
             older: None,
             after_commit: None,
             until_commit: None,
@@ -293,7 +295,8 @@ impl Lost {
         };
         let gaps = |keys: &[KeyGap]| Some(keys.iter().map(Gap::new).collect());
         told.what = match &lost.what {
-            LostWhat::Entries { keys, entries, shows_older } => {
+            LostWhat::Entries { keys, entries, pages, shows_older } => {
+                told.pages = Some(*pages);
                 (told.keys, told.entries) = (gaps(keys), *entries);
                 told.older = Some(*shows_older);
                 "entries"
@@ -333,7 +336,9 @@ impl Lost {
             "entries" => {
                 let older = "; values and keys that these had replaced or deleted may show again";
                 let older = if self.older == Some(true) { older } else { "" };
-                format!("{}: {}{older}", counted("entry", "entries"), self.keys_text())
+                let pages = count_of(self.pages.unwrap_or_default(), "page", "pages");
+                let entries = counted("entry", "entries");
+                format!("{entries} on {pages}: {}{older}", self.keys_text())
             }
             "blobs" => {
                 let blobs = counted("blob", "blobs");

@@ -54,6 +54,8 @@ pub(crate) struct Salvaged {
     pub(crate) gaps: Vec<KeyGap>,
     /// How many entries are lost, if the footer tells.
     pub(crate) lost: Option<u64>,
+    /// How many pages of entries are lost.
+    pub(crate) lost_pages: u32,
     /// The keys whose blobs are lost, ascending: all keys in these ranges that the run has.
     pub(crate) blob_gaps: Vec<KeyGap>,
     /// How many blobs are lost.
@@ -146,18 +148,24 @@ pub(crate) fn salvage(files: &Arc<FileSet>, damaged: &DamagedRun, salt: u64) -> 
     let Some(file) = open_file(files, &path)? else {
         gaps.open();
         let (gaps, blob_gaps) = (gaps.found, Vec::new());
-        return Ok(Salvaged { run: None, gaps, lost: None, blob_gaps, lost_blobs: 0 });
+        let lost_pages = run.data_pages;
+        return Ok(Salvaged { run: None, gaps, lost: None, lost_pages, blob_gaps, lost_blobs: 0 });
     };
 
     // What there is.
     let end = pages_of(file.as_ref(), run.data_pages.into())?;
     let mut sums = Sums::new(purpose, run.identity, salt);
+    let (mut lost_pages, mut passed_to) = (run.data_pages, 0);
     Pages::new(file.as_ref(), run.identity, end).going_on().walk(&mut |step| {
         match step {
             Step::Damage(_) => gaps.open(),
             Step::Entry(met) => {
                 gaps.pass(met.entry.key);
                 sums.add(&met);
+                if passed_to <= met.page {
+                    lost_pages = lost_pages.saturating_sub(met.pages);
+                    passed_to = met.page + met.pages;
+                }
             }
         }
         Ok(())
@@ -221,5 +229,6 @@ pub(crate) fn salvage(files: &Arc<FileSet>, damaged: &DamagedRun, salt: u64) -> 
     if let Some(run) = &run {
         run.sync()?;
     }
-    Ok(Salvaged { run, gaps: gaps.found, lost, blob_gaps: blob_gaps.found, lost_blobs })
+    let (gaps, blob_gaps) = (gaps.found, blob_gaps.found);
+    Ok(Salvaged { run, gaps, lost, lost_pages, blob_gaps, lost_blobs })
 }

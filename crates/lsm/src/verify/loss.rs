@@ -69,8 +69,10 @@ pub enum LostWhat {
     Entries {
         /// Where the keys are, ascending. Entries of keys between these that are there were on other pages.
         keys: Vec<KeyGap>,
-        /// How many, if anything tells.
+        /// How many, if the footer of the run tells.
         entries: Option<u64>,
+        /// How many pages they were on.
+        pages: u64,
         /// Whether there are older runs: values and keys that had been replaced or deleted may show again.
         shows_older: bool,
     },
@@ -252,17 +254,19 @@ impl Check<'_> {
                 filter: wanted.filter,
                 index: wanted.index,
             };
-            let Salvaged { run, gaps, lost, blob_gaps, lost_blobs } =
+            let Salvaged { run, gaps, lost, lost_pages, blob_gaps, lost_blobs } =
                 salvage(files, &damaged, salt)?;
             let shows_older = wanted.has_older;
             if !wanted.consistent {
                 // Those who say that it is another run lose all of that.
                 let (keys, entries) = (vec![KeyGap::default()], None);
-                let what = LostWhat::Entries { keys, entries, shows_older };
+                let pages = wanted.run.data_pages.into();
+                let what = LostWhat::Entries { keys, entries, pages, shows_older };
                 self.lose(files.path(number), what, &wanted.users);
             } else if !gaps.is_empty() || run.is_none() {
                 let keys = if gaps.is_empty() { vec![KeyGap::default()] } else { gaps };
-                let what = LostWhat::Entries { keys, entries: lost, shows_older };
+                let (entries, pages) = (lost, lost_pages.into());
+                let what = LostWhat::Entries { keys, entries, pages, shows_older };
                 self.lose(files.path(number), what, &wanted.users);
             }
             if lost_blobs > 0 {

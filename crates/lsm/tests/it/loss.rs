@@ -358,10 +358,10 @@ fn the_entries_of_damaged_pages_go_and_no_others() {
             assert_eq!(report.lost.len(), 1, "{place}: {report:?}");
             named += 1;
             assert_eq!(lost.path, path, "{place}");
-            let LostWhat::Entries { keys, entries, .. } = &lost.what else {
+            let LostWhat::Entries { keys, entries, pages: lost_pages, .. } = &lost.what else {
                 panic!("{place}: {report:?}");
             };
-            assert_eq!(keys.len(), 1, "{place}: {report:?}");
+            assert_eq!((keys.len(), *lost_pages), (1, 1), "{place}: {report:?}");
             // A page has room for some twenty of them.
             assert!(entries.is_some_and(|lost| (1..40).contains(&lost)), "{place}: {report:?}");
             assert!(pages < 3 || keys[0].after.is_some() || keys[0].before.is_some(), "{place}");
