@@ -103,7 +103,7 @@ fn test_command(workspace: &Workspace, package: &str, test: &str) -> Command {
 
 /// Runs the tests until the time is over, all is done, or one fails.
 pub(crate) fn run(workspace: &Workspace, options: &Options) -> Result<(), String> {
-    let mut command = test_command(workspace, "terrane-lsm", options.test());
+    let mut command = test_command(workspace, "terrane-lsm-tests", options.test());
     command.env("TERRANE_SIM_START", options.seed.to_string());
     command.env("TERRANE_SIM_JOBS", options.jobs().to_string());
     match &options.kind {
@@ -136,9 +136,9 @@ const CONTEXT_TEST: &str = "processes::readers_see_whole_commits_whoever_is_kill
 pub(crate) fn kill(workspace: &Workspace, cycles: u64) -> Result<(), String> {
     let test = "kill::nothing_durable_is_lost_when_the_process_is_killed";
     let cycles = [("TERRANE_KILL_CYCLES", cycles)];
-    run_test(workspace, "terrane-lsm", test, &cycles)?;
-    run_test(workspace, "terrane-btree", INDEX_TEST, &cycles)?;
-    run_test(workspace, "terrane-merkle", CONTEXT_TEST, &cycles)
+    run_test(workspace, "terrane-lsm-tests", test, &cycles)?;
+    run_test(workspace, "terrane-btree-tests", INDEX_TEST, &cycles)?;
+    run_test(workspace, "terrane-merkle-tests", CONTEXT_TEST, &cycles)
 }
 
 /// Runs readers of a store beside its writer for so long, and kills them at random; then the same with an index and a context
@@ -146,10 +146,10 @@ pub(crate) fn kill(workspace: &Workspace, cycles: u64) -> Result<(), String> {
 pub(crate) fn readers(workspace: &Workspace, seconds: u64) -> Result<(), String> {
     let test = "reader::processes_agree_when_they_are_killed_at_random";
     let seconds = ("TERRANE_READERS_SECONDS", seconds);
-    run_test(workspace, "terrane-lsm", test, &[seconds])?;
+    run_test(workspace, "terrane-lsm-tests", test, &[seconds])?;
     let variables = [seconds, ("TERRANE_KILL_CYCLES", 100)];
-    run_test(workspace, "terrane-btree", INDEX_TEST, &variables)?;
-    run_test(workspace, "terrane-merkle", CONTEXT_TEST, &variables)
+    run_test(workspace, "terrane-btree-tests", INDEX_TEST, &variables)?;
+    run_test(workspace, "terrane-merkle-tests", CONTEXT_TEST, &variables)
 }
 
 fn run_test(

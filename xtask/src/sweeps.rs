@@ -34,9 +34,15 @@ impl Sweeps {
             let (folder, module) = module_of(&file.path).ok_or_else(|| {
                 format!("{}: a sweep is a module of `tests/it`, so that CI finds it", file.path)
             })?;
-            let manifest = format!("{folder}/Cargo.toml");
-            let manifest = files.iter().find(|file| file.path == manifest).and_then(File::text);
-            let package = manifest.and_then(package_name);
+            // Tests may be a package of their own.
+            let manifests = [format!("{folder}/tests/Cargo.toml"), format!("{folder}/Cargo.toml")];
+            let package = manifests.iter().find_map(|path| {
+                files
+                    .iter()
+                    .find(|file| file.path == *path)
+                    .and_then(File::text)
+                    .and_then(package_name)
+            });
             let package = package.ok_or_else(|| format!("{folder}: the package has no name"))?;
 
             sweeps.packages.insert(package.to_owned());
@@ -98,6 +104,16 @@ mod tests {
         let sweeps = Sweeps::of(&files).unwrap();
         assert!(sweeps.packages.iter().eq(["terrane-a"]));
         assert!(sweeps.modules.iter().eq(["crash::", "radix::faults::"]));
+    }
+
+    #[test]
+    fn a_sweep_is_of_the_package_of_the_tests() {
+        let files = [
+            File::made_up("crates/a/Cargo.toml", MANIFEST),
+            File::made_up("crates/a/tests/Cargo.toml", "[package]\nname = \"terrane-a-tests\"\n"),
+            sweep("crates/a/tests/it/crash.rs"),
+        ];
+        assert!(Sweeps::of(&files).unwrap().packages.iter().eq(["terrane-a-tests"]));
     }
 
     /// CI would never run such a sweep whole.

@@ -34,6 +34,10 @@ pub(crate) const SEGMENTS: u64 = 4;
 /// Bytes of a found log that are written again at once.
 const SECURED_BYTES: usize = 1 << 20;
 
+/// Segments of a found log behind which commits go on: those of a log of full length. Each process that ends without a
+/// checkpoint leaves one more, and each opening reads all of them: the first commit behind more makes a checkpoint.
+const FOUND_SEGMENTS_MAX: u64 = SEGMENTS + 1;
+
 /// Old segments that are kept to be written again.
 const SPARES_MAX: usize = SEGMENTS as usize;
 
@@ -112,6 +116,10 @@ pub(crate) struct FoundLog {
 }
 
 impl FoundLog {
+    fn segments(&self) -> u64 {
+        self.last - self.from + 1
+    }
+
     /// Makes all of it durable. Returns its end, for the next segment to follow on.
     ///
     /// Bytes of a process that died, or whose sync failed, can be seen and not be durable, and the system may take
@@ -272,6 +280,16 @@ impl Shared {
 
     /// Makes commits possible: behind the log that was found, else behind a checkpoint.
     fn begin_logging(&self, published: &mut Published) -> Result<()> {
+        if lock(&self.state).found.is_some_and(|found| found.segments() > FOUND_SEGMENTS_MAX) {
+            match self.checkpoint_over(published) {
+                // Going on behind the log takes the least room.
+                Err(error) if error.is_no_space() => {
+                    event!(WARN, "checkpoint.failed", self.core.dir(), %error);
+                }
+                made => return made,
+            }
+        }
+
         match self.take_up_log() {
             Ok(true) => Ok(()),
             Ok(false) => self.checkpoint_over(published),

@@ -13,7 +13,7 @@
 //! When a case panics, a guard prints the seed and the command that replays that case alone:
 //!
 //! ```text
-//! seed 0x1f2e3d4c5b6a7988 failed; replay: SEED=0x1f2e3d4c5b6a7988 cargo test -p terrane-lsm halves_add_up
+//! seed 0x1f2e3d4c5b6a7988 failed; replay: SEED=0x1f2e3d4c5b6a7988 cargo test -p terrane-lsm-tests halves_add_up
 //! ```
 //!
 //! | variable          | meaning                                                             |
@@ -181,7 +181,7 @@ mod tests {
     #[test]
     fn a_failing_case_prints_its_seed_and_command() {
         let lines = RefCell::new(Vec::new());
-        let command = replay_command(Some("terrane-lsm"), "some_test", 0xAB, None);
+        let command = replay_command(Some("terrane-lsm-tests"), "some_test", 0xAB, None);
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             run_case(
                 0xAB,
@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(
             lines.into_inner(),
             ["seed 0x00000000000000ab failed; replay: \
-              SEED=0x00000000000000ab cargo test -p terrane-lsm some_test"]
+              SEED=0x00000000000000ab cargo test -p terrane-lsm-tests some_test"]
         );
     }
 

@@ -10,14 +10,10 @@ mod conformance;
 
 mod engines;
 
-#[cfg(feature = "lmdb")]
 mod lmdb;
 mod memory;
-#[cfg(any(feature = "lmdb", feature = "sqlite"))]
 mod numbered;
 mod radix;
-#[cfg(feature = "sqlite")]
 mod sqlite;
 
-#[cfg(feature = "redis")]
 mod redis;

@@ -11,6 +11,7 @@ use terrane_backends::conformance::{Extent, RULES, Subject, check};
 use terrane_backends::sqlite::{
     AutoVacuum, JournalMode, SqliteDatabase, SqliteOptions, SqlitePlace, Synchronous,
 };
+use terrane_testkit::effort::by_effort;
 
 use crate::numbered::{extent, key, keys, put, setting};
 
@@ -67,7 +68,11 @@ fn sqlite_with_a_log_keeps_all_rules() {
 
 #[test]
 fn sqlite_with_a_deleted_journal_keeps_all_rules() {
-    let report = check(&mut InFile::new(in_mode(JournalMode::Delete)), &extent()).unwrap();
+    let report = check(
+        &mut InFile::new(in_mode(JournalMode::Delete)),
+        &by_effort(Extent::small(4), extent()),
+    )
+    .unwrap();
     assert_eq!(report.kept.len(), RULES.len());
 }
 

@@ -15,7 +15,7 @@ use terrane_testkit::golden;
 
 use crate::model::DIR;
 
-const CRATE: &str = env!("CARGO_MANIFEST_DIR");
+const CRATE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
 /// Golden files, with the files of the index that they are.
 const FILES: [(&str, &str); 4] = [

@@ -22,7 +22,7 @@ use terrane_testkit::model::Content;
 
 use crate::{SALT, content, name, value};
 
-const CRATE: &str = env!("CARGO_MANIFEST_DIR");
+const CRATE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 const DIR: &str = "/session";
 
 /// Golden files, with the files of the session that they are.

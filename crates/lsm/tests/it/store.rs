@@ -314,6 +314,32 @@ fn the_log_stays_within_its_bytes_and_its_segments_are_written_again() {
     store.close().unwrap();
 }
 
+/// Each process that dies leaves a segment of the log; the next ones do not read ever more of them.
+#[test]
+fn processes_that_die_one_after_another_leave_a_bounded_log() {
+    let mut disk = SimDisk::new(1);
+    let store = open(&disk, Durability::Group).unwrap();
+    store.create_table(&name("main"), &TableConfig::default()).unwrap();
+    drop(store);
+
+    let mut calls_of_openings = Vec::new();
+    for number in 0..60_u8 {
+        let before = disk.calls();
+        let store = open(&disk, Durability::Group).unwrap();
+        store.table(&name("main")).unwrap().insert(&[number], b"value").unwrap().wait().unwrap();
+        calls_of_openings.push(disk.calls() - before);
+        drop(store);
+        disk = disk.after_crash(Survival::Nothing);
+    }
+
+    // The segments of six processes, and the runs of a few checkpoints that wait for a merge.
+    let most = calls_of_openings.iter().max().copied().unwrap();
+    assert!(most < 4 * calls_of_openings[0], "{calls_of_openings:?}");
+    let store = open(&disk, Durability::Group).unwrap();
+    assert_eq!(store.table(&name("main")).unwrap().view().unwrap().count_exact().unwrap(), 60);
+    store.close().unwrap();
+}
+
 /// Whole ranges go at once, or not at all; after a crash, too.
 #[test]
 fn a_range_is_deleted_whole() {

@@ -319,7 +319,7 @@ impl Drop for Note<'_> {
         if thread::panicking() {
             let Self { seed, workload, what } = self;
             eprintln!(
-                "{workload}, {what:?}; replay: SEED={seed:#018x} cargo test -p terrane-lsm store_"
+                "{workload}, {what:?}; replay: SEED={seed:#018x} cargo test -p terrane-lsm-tests store_"
             );
         }
     }

@@ -200,7 +200,7 @@ fn the_events_of_a_script_are_those_of_the_golden_file() {
     let in_this_build = |line: &&str| {
         cfg!(debug_assertions) || !of_debug_builds.clone().any(|start| line.starts_with(start))
     };
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/trace.txt");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("it/trace.txt");
     let is_write = std::env::var("TERRANE_GOLDEN").is_ok_and(|mode| mode == "write");
     // Builds without debug assertions have some of the events only.
     if is_write && cfg!(debug_assertions) {

@@ -72,7 +72,6 @@ fn the_state_on_a_btree() {
     check_all(&mut InDirectories::new(btree), by_effort(3_000, 20_000));
 }
 
-#[cfg(feature = "lmdb")]
 #[test]
 fn the_state_on_lmdb() {
     use terrane_backends::lmdb::{LmdbDatabase, LmdbOptions, SyncMode};
@@ -85,7 +84,6 @@ fn the_state_on_lmdb() {
     repair::check(&mut InDirectories::new(open));
 }
 
-#[cfg(feature = "sqlite")]
 #[test]
 fn the_state_on_sqlite() {
     use terrane_backends::sqlite::{SqliteDatabase, SqliteOptions, Synchronous};
@@ -98,7 +96,6 @@ fn the_state_on_sqlite() {
     check_all(&mut InDirectories::new(open), by_effort(1_000, 5_000));
 }
 
-#[cfg(feature = "redis")]
 #[test]
 fn the_state_on_redis() {
     use terrane_backends::redis::server::{Server, is_installed};

@@ -427,11 +427,8 @@ fn crashes_one_after_another_leave_whole_steps() {
         let script = Script::draw(rng);
         for engine in Engine::ALL {
             let (mut disk, mut done) = (SimDisk::new(seed), 0);
-            let mut tries = 0;
             while done < script.steps.len() {
-                // Opening takes the more calls the more often a process ended without a checkpoint.
-                tries += 1;
-                let calls = rng.below(120 + 10 * tries);
+                let calls = rng.below(120);
                 disk.set_plan(FaultPlan::crash_at(disk.calls() + calls));
                 done = script.run(engine, &disk, done);
                 disk = disk.after_crash(survival(rng, &disk));

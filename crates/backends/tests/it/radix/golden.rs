@@ -15,7 +15,7 @@ use terrane_testkit::golden;
 use super::damage::{Content, State, in_memory, make};
 use super::words::{assert_whole, commit, content, hex, leaves, prune, set};
 
-const CRATE: &str = env!("CARGO_MANIFEST_DIR");
+const CRATE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 const FILE: &str = "radix.rows";
 
 /// Stops of every kind, spilled chains, a branch whose base no version has any more, roots with several versions.

@@ -12,6 +12,7 @@ use terrane_merkle::radix::{
     Address, Change, Form, Proof, ProofError, Root, Store, Tree, verify_proof,
 };
 use terrane_testkit::draw::Draw;
+use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::for_each_seed;
 
 use super::histories::{address, batch};
@@ -198,7 +199,8 @@ fn the_empty_state_has_no_value_anywhere() {
 #[test]
 fn every_altered_byte_and_every_length_is_refused() {
     let mut accepted = 0;
-    for_each_seed("every_altered_byte_and_every_length_is_refused", 6, |rng, _| {
+    let seeds = by_effort(1, 6);
+    for_each_seed("every_altered_byte_and_every_length_is_refused", seeds, |rng, _| {
         let tree = tree(&fresh(&mut InMemory));
         let (root, state) = state(rng, &tree);
         let mut asked = addresses(rng, &state);
@@ -249,7 +251,10 @@ fn every_altered_byte_and_every_length_is_refused() {
         }
     });
     // Proofs of absence of one address are such of many others too, so the check for truth was not idle.
-    assert!(accepted > 100, "{accepted} altered proofs were proofs of something else");
+    assert!(
+        accepted > by_effort(15, 100),
+        "{accepted} altered proofs were proofs of something else"
+    );
 }
 
 /// The nodes of the full form, which stand one behind the other.

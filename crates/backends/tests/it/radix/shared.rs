@@ -122,7 +122,6 @@ fn two_stores_over_one_handle_on_lsm_tables_agree() {
     two_stores_agree([&database, &database], 200);
 }
 
-#[cfg(feature = "sqlite")]
 #[test]
 fn two_connections_of_sqlite_agree() {
     use terrane_backends::sqlite::{SqliteDatabase, SqliteOptions, Synchronous};
@@ -137,10 +136,8 @@ fn two_connections_of_sqlite_agree() {
 }
 
 /// Where the other process finds the database.
-#[cfg(feature = "lmdb")]
 const PLACE: &str = "TERRANE_TEST_SHARED_LMDB";
 
-#[cfg(feature = "lmdb")]
 fn lmdb(path: &Path) -> Arc<dyn Database> {
     use terrane_backends::lmdb::{LmdbDatabase, LmdbOptions, SyncMode};
 
@@ -149,7 +146,6 @@ fn lmdb(path: &Path) -> Arc<dyn Database> {
 }
 
 /// A chain of commits of which only the newest three stay, in a tree that another process works on as well.
-#[cfg(feature = "lmdb")]
 fn work(store: &Store, who: &str) -> Vec<(VersionId, Root)> {
     let tree = tree(store);
     let mut chain: Vec<(VersionId, Root)> = Vec::new();
@@ -168,7 +164,6 @@ fn work(store: &Store, who: &str) -> Vec<(VersionId, Root)> {
 }
 
 /// What the other process does; nothing if it is run by itself.
-#[cfg(feature = "lmdb")]
 #[test]
 fn the_other_process() {
     if let Some(place) = std::env::var_os(PLACE) {
@@ -176,7 +171,6 @@ fn the_other_process() {
     }
 }
 
-#[cfg(feature = "lmdb")]
 #[test]
 fn two_processes_on_one_lmdb_file_agree() {
     let folder = tempfile::tempdir().unwrap();
