@@ -34,8 +34,8 @@ pub(crate) const SEGMENTS: u64 = 4;
 /// Bytes of a found log that are written again at once.
 const SECURED_BYTES: usize = 1 << 20;
 
-/// Segments of a found log behind which commits go on: those of a log of full length. Each process that ends without a
-/// checkpoint leaves one more, and each opening reads all of them: the first commit behind more makes a checkpoint.
+/// Segments of a found log that make no checkpoint due: those of a log of full length. Each process that ends without a
+/// checkpoint leaves one more, and each opening reads all of them.
 const FOUND_SEGMENTS_MAX: u64 = SEGMENTS + 1;
 
 /// Old segments that are kept to be written again.
@@ -280,16 +280,6 @@ impl Shared {
 
     /// Makes commits possible: behind the log that was found, else behind a checkpoint.
     fn begin_logging(&self, published: &mut Published) -> Result<()> {
-        if lock(&self.state).found.is_some_and(|found| found.segments() > FOUND_SEGMENTS_MAX) {
-            match self.checkpoint_over(published) {
-                // Going on behind the log takes the least room.
-                Err(error) if error.is_no_space() => {
-                    event!(WARN, "checkpoint.failed", self.core.dir(), %error);
-                }
-                made => return made,
-            }
-        }
-
         match self.take_up_log() {
             Ok(true) => Ok(()),
             Ok(false) => self.checkpoint_over(published),
@@ -311,6 +301,9 @@ impl Shared {
         }
         let Some(found) = state.found.filter(|_| state.log.is_none()) else { return Ok(false) };
         let end = found.secure(&self.core)?;
+        if found.segments() > FOUND_SEGMENTS_MAX {
+            self.due_at.store(0, Ordering::Relaxed);
+        }
         self.durable.reach(state.commit, Some((&end.log, state.commit)));
         state.log = Some(end);
         state.is_linked = true;
