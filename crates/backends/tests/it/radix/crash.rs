@@ -428,7 +428,8 @@ fn crashes_one_after_another_leave_whole_steps() {
         for engine in Engine::ALL {
             let (mut disk, mut done) = (SimDisk::new(seed), 0);
             while done < script.steps.len() {
-                let calls = rng.below(120);
+                // An opening and the longest step behind it fit into this many.
+                let calls = rng.below(300);
                 disk.set_plan(FaultPlan::crash_at(disk.calls() + calls));
                 done = script.run(engine, &disk, done);
                 disk = disk.after_crash(survival(rng, &disk));
