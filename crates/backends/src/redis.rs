@@ -27,13 +27,19 @@
 //!   done, for the read timeout at most, and fails with [`Error::Busy`] then.
 //!
 //! Limits: a value has at most `proto-max-bulk-len` and some 256 KiB less than `client-query-buffer-limit` bytes, by default
-//! 256 MiB; more is [`Error::Size`]. There is no TLS.
+//! 256 MiB; more is [`Error::Size`].
+//!
+//! TLS: with the cargo feature `redis-tls`, URLs of the scheme `rediss` are encrypted, and the server's certificate is checked
+//! for the host of the URL. Whom it must come from: [`Options::with_ca_file`]. There are no certificates of clients. Without the
+//! feature such a URL is [`Error::Unsupported`]; a connection is never made without TLS in its place.
 
 mod trouble;
 
 mod options;
 
 mod script;
+
+mod tls;
 
 mod link;
 
@@ -193,6 +199,7 @@ impl Database for Redis {
             ("write_timeout", format!("{:?}", options.write_timeout)),
             ("lease", format!("{:?}", options.lease)),
             ("read_only", options.read_only.to_string()),
+            ("tls", self.core.link.is_tls().to_string()),
             ("value_bytes_max", self.core.value_bytes_max.to_string()),
         ];
         settings.extend(self.core.facts.settings());

@@ -64,7 +64,8 @@ impl From<DurabilityArg> for Durability {
 #[derive(Debug, Args)]
 pub(crate) struct RedisArgs {
     /// URL of a Redis server, as `redis://host:6379`; several for a cluster. For a new store, or in place of those that
-    /// the store names, which have no passwords
+    /// the store names, which have no passwords. `rediss://` is TLS, in builds with the feature `redis-tls`; its
+    /// authorities are those of the system, or of the file that the variable `SSL_CERT_FILE` names
     #[arg(long, value_name = "URL", value_delimiter = ',')]
     pub(crate) redis_url: Vec<String>,
     /// File whose first line is the password of the Redis servers; else the variable

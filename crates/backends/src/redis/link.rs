@@ -14,6 +14,7 @@ use terrane_merkle::backend::{Error, Result};
 
 use super::options::Options;
 use super::script::Call;
+use super::tls;
 use super::trouble::{NAME, told};
 
 /// How often the client of a cluster tries again, in doubt at another server.
@@ -107,7 +108,7 @@ impl fmt::Debug for Link {
 impl Link {
     /// Connects to nothing yet.
     pub(crate) fn new(options: &Options, route_key: Vec<u8>) -> Result<Self> {
-        let client = client(options).map_err(|error| told("the URL", error))?;
+        let client = client(options)?;
         Ok(Self {
             client,
             options: options.clone(),
@@ -126,6 +127,10 @@ impl Link {
             info.map_or_else(|_| "?".to_owned(), |info| info.addr().to_string())
         };
         self.options.urls.iter().map(address).collect::<Vec<_>>().join(", ")
+    }
+
+    pub(crate) fn is_tls(&self) -> bool {
+        self.options.urls.iter().any(|url| tls::is_asked(url))
     }
 
     pub(crate) fn is_cluster(&self) -> bool {
@@ -281,7 +286,10 @@ fn is_passing(error: &RedisError) -> bool {
     error.is_io_error() && !error.is_timeout() && !error.is_connection_refusal()
 }
 
-fn client(options: &Options) -> ::redis::RedisResult<Client> {
+fn client(options: &Options) -> Result<Client> {
+    let bad_url = |error| told("the URL", error);
+    #[cfg(feature = "redis-tls")]
+    let certificates = tls::certificates(options)?;
     if options.cluster {
         let urls = options.urls.iter().map(String::as_str);
         let client = ClusterClient::builder(urls)
@@ -289,12 +297,17 @@ fn client(options: &Options) -> ::redis::RedisResult<Client> {
             .connection_timeout(options.connect_timeout)
             .response_timeout(options.read_timeout);
         let client = match &options.password {
-            Some(password) => client.password(password).build()?,
-            None => client.build()?,
+            Some(password) => client.password(password),
+            None => client,
         };
-        return Ok(Client::Cluster(Box::new(client)));
+        #[cfg(feature = "redis-tls")]
+        let client = match certificates {
+            Some(certificates) => client.certs(certificates),
+            None => client,
+        };
+        return Ok(Client::Cluster(Box::new(client.build().map_err(bad_url)?)));
     }
-    let mut info = options.urls[0].as_str().into_connection_info()?;
+    let mut info = options.urls[0].as_str().into_connection_info().map_err(bad_url)?;
     if let Some(password) = &options.password {
         let settings = info.redis_settings().clone().set_password(password);
         info = info.set_redis_settings(settings);
@@ -303,7 +316,12 @@ fn client(options: &Options) -> ::redis::RedisResult<Client> {
         let settings = info.redis_settings().clone().set_db(number);
         info = info.set_redis_settings(settings);
     }
-    Ok(Client::Server(Box::new(::redis::Client::open(info)?)))
+    #[cfg(feature = "redis-tls")]
+    if let Some(certificates) = certificates {
+        let client = ::redis::Client::build_with_tls(info, certificates).map_err(bad_url)?;
+        return Ok(Client::Server(Box::new(client)));
+    }
+    Ok(Client::Server(Box::new(::redis::Client::open(info).map_err(bad_url)?)))
 }
 
 /// Bytes of the arguments of a command.

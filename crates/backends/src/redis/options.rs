@@ -1,11 +1,13 @@
 //! How a store in Redis is reached and used.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use ::redis::IntoConnectionInfo as _;
 use terrane_merkle::backend::{Durability, Result, Table, check_indexes};
 
+use super::tls;
 use super::trouble::{NAME, told, unsupported};
 use crate::names::number;
 
@@ -19,6 +21,7 @@ pub struct Options {
     pub(crate) cluster: bool,
     pub(crate) prefix: String,
     pub(crate) password: Option<String>,
+    pub(crate) ca_file: Option<PathBuf>,
     pub(crate) database: Option<i64>,
     pub(crate) pool: usize,
     pub(crate) connect_timeout: Duration,
@@ -44,6 +47,7 @@ impl Options {
             cluster,
             prefix: "terrane".to_owned(),
             password: None,
+            ca_file: None,
             database: None,
             pool: 8,
             connect_timeout: Duration::from_secs(5),
@@ -56,13 +60,15 @@ impl Options {
         }
     }
 
-    /// One server: `redis://[user:password@]host[:port][/database]`, or `redis+unix:///path`.
+    /// One server: `redis://[user:password@]host[:port][/database]`, `rediss://` for the same over TLS (cargo feature
+    /// `redis-tls`), or `redis+unix:///path`.
     #[must_use]
     pub fn server(url: impl Into<String>) -> Self {
         Self::new(vec![url.into()], false)
     }
 
-    /// A cluster, by the URLs of some of its servers. The whole store is in one hash slot, thus on one of them.
+    /// A cluster, by the URLs of some of its servers, all with TLS or all without. The whole store is in one hash slot, thus on
+    /// one of them. Over TLS the servers must tell each other's TLS ports (`tls-cluster yes`).
     #[must_use]
     pub fn cluster(urls: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self::new(urls.into_iter().map(Into::into).collect(), true)
@@ -80,6 +86,14 @@ impl Options {
     #[must_use]
     pub fn with_password(self, password: Option<String>) -> Self {
         Self { password, ..self }
+    }
+
+    /// For `rediss://`: a file of certificates in PEM form, of the authorities that the server's certificate may come from, and
+    /// of no others. Without it they are those of the system, or of the file that the variable `SSL_CERT_FILE` of the
+    /// environment names. The file is read when the store is opened.
+    #[must_use]
+    pub fn with_ca_file(self, path: Option<PathBuf>) -> Self {
+        Self { ca_file: path, ..self }
     }
 
     /// The number of the database, which goes before the one that the URL names. A cluster has number 0 only.
@@ -136,7 +150,14 @@ impl Options {
             return Err(unsupported("url", "none is given"));
         }
         for url in &self.urls {
+            tls::check(url)?;
             url.as_str().into_connection_info().map_err(|error| told("the URL", error))?;
+        }
+        if self.ca_file.is_some() && !self.urls.iter().any(|url| tls::is_asked(url)) {
+            return Err(unsupported(
+                "the file of authorities",
+                "is for TLS, which only URLs that begin with rediss:// ask for",
+            ));
         }
         let length = self.prefix.chars().count();
         if !(1..=PREFIX_CHARS_MAX).contains(&length) || self.prefix.contains(['{', '}']) {

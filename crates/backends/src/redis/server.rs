@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ::redis::{Client, Cmd, Value};
+use ::redis::{Client, Cmd, IntoConnectionInfo as _, Value};
 
 /// How long a server may take to answer, and a cluster to agree.
 const START_TIME_MAX: Duration = Duration::from_mins(1);
@@ -73,12 +73,23 @@ impl Server {
         self.port
     }
 
-    /// Sends it a command of words. For what tests and benchmarks set and ask.
+    /// The password that its arguments ask for (`--requirepass`).
+    fn password(&self) -> Option<&str> {
+        let at = self.arguments.iter().position(|argument| argument == "--requirepass")?;
+        self.arguments.get(at + 1).map(String::as_str)
+    }
+
+    /// Sends it a command of words, with the password that it was started with. For what tests and benchmarks set and ask.
     ///
     /// # Errors
     /// Those of the connection, and error replies.
     pub fn command(&self, words: &[&str]) -> io::Result<Value> {
-        let client = Client::open(self.url()).map_err(io::Error::other)?;
+        let mut info = self.url().into_connection_info().map_err(io::Error::other)?;
+        if let Some(password) = self.password() {
+            let settings = info.redis_settings().clone().set_password(password);
+            info = info.set_redis_settings(settings);
+        }
+        let client = Client::open(info).map_err(io::Error::other)?;
         let mut connection =
             client.get_connection_with_timeout(START_TIME_MAX).map_err(io::Error::other)?;
         let mut command = Cmd::new();

@@ -4,9 +4,12 @@
 mod faults;
 mod limits;
 mod lock;
+mod passwords;
 mod promises;
 mod proxy;
 mod suite;
+#[cfg(feature = "redis-tls")]
+mod tls;
 
 use std::io::{self, Write};
 use std::sync::Arc;

@@ -166,7 +166,7 @@ fn options_that_cannot_be_honoured_are_refused() {
     refused(server().with_indexes(["twice", "twice"]));
     refused(server().with_indexes((0..17).map(|number| format!("i{number}"))));
     refused(Options::server("no URL"));
-    refused(Options::server("rediss://127.0.0.1:1/"));
+    refused(Options::server("rediss://127.0.0.1:1/#insecure"));
     refused(Options::cluster(["redis://127.0.0.1:1/"]).with_database(3));
     refused(Options::cluster([""; 0]));
     let away = Redis::open(server());
