@@ -107,6 +107,14 @@ fn memory_replays_without_a_store() {
 /// A server without a log of its own, where one can be started.
 #[cfg(feature = "redis")]
 fn server(place: &Place) -> Option<terrane::backends::redis::server::Server> {
+    server_with(place, &[])
+}
+
+#[cfg(feature = "redis")]
+fn server_with(
+    place: &Place,
+    arguments: &[&str],
+) -> Option<terrane::backends::redis::server::Server> {
     use terrane::backends::redis::server::{Server, is_installed};
     if !is_installed() {
         println!("skipped: redis-server is not installed");
@@ -114,7 +122,13 @@ fn server(place: &Place) -> Option<terrane::backends::redis::server::Server> {
     }
     let dir = place.path("server");
     std::fs::create_dir(&dir).unwrap();
-    Some(Server::start(&dir, &["--appendonly", "no"]).unwrap())
+    Some(Server::start(&dir, &[&["--appendonly", "no"], arguments].concat()).unwrap())
+}
+
+/// What a command answers that has a variable of its environment set.
+#[cfg(feature = "redis")]
+fn with_variable(variable: (&str, &str), arguments: &[&str]) -> Answer {
+    command().env(variable.0, variable.1).args(arguments).arg("--json").output().unwrap().into()
 }
 
 #[cfg(feature = "redis")]
@@ -166,6 +180,59 @@ fn a_password_for_redis_is_given_to_each_command_and_written_nowhere() {
         assert!(!format!("{answer:?}").contains("s3cret"), "{answer:?}");
     }
     call("trees", &dir, &at).done();
+}
+
+#[cfg(feature = "redis")]
+#[test]
+fn a_password_for_redis_comes_from_a_file_or_a_variable() {
+    let place = Place::new();
+    let history = place.write("history", history().as_bytes());
+    let Some(server) = server_with(&place, &["--requirepass", "s3cret"]) else { return };
+    let (right, wrong) = (place.write("right", b"s3cret\n"), place.write("wrong", b"wr0ng\n"));
+    let url = server.url();
+    let made = [text(&history), "--backend", "redis", "--durability", "none", "--redis-url", &url];
+    let from_file = |path| ["--redis-password-file", path];
+    let message = replay(&place, &[&made[..], &from_file(text(&wrong))].concat()).failed(3);
+    assert!(!message.contains("wr0ng"), "{message}");
+    let found = replay(&place, &[&made[..], &from_file(text(&right))].concat()).done();
+    check_replay(&found, "redis");
+    let store = place.store();
+    let verify = ["verify", text(&store)];
+    let variable = "TERRANE_REDIS_PASSWORD";
+    assert_eq!(with_variable((variable, "s3cret"), &verify).done()["left"], 0);
+    let message = with_variable((variable, "wr0ng"), &verify).failed(3);
+    assert!(!message.contains("wr0ng"), "{message}");
+    // The file goes before the variable.
+    let both = [&verify[..], &from_file(text(&right))].concat();
+    with_variable((variable, "wr0ng"), &both).done();
+}
+
+#[cfg(feature = "redis-tls")]
+#[test]
+fn redis_over_tls_trusts_the_file_that_the_variable_names() {
+    let place = Place::new();
+    let history = place.write("history", history().as_bytes());
+    let made = Path::new(env!("CARGO_MANIFEST_DIR")).join("../backends/tests/it/redis/tls");
+    let made = |name: &str| made.join(name).to_str().unwrap().to_owned();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let arguments = [
+        ["--tls-port", &port.to_string()],
+        ["--tls-cert-file", &made("server.pem")],
+        ["--tls-key-file", &made("server.key")],
+        ["--tls-ca-cert-file", &made("ca.pem")],
+        ["--tls-auth-clients", "no"],
+        ["--requirepass", "s3cret"],
+    ];
+    let Some(_server) = server_with(&place, arguments.as_flattened()) else { return };
+    let url = format!("rediss://:s3cret@127.0.0.1:{port}/");
+    let store = place.store();
+    let head = ["replay", "changes", "--engine", "radix", "--store", text(&store), text(&history)];
+    let at = ["--backend", "redis", "--durability", "none", "--redis-url", &url];
+    let replay = [&head[..], &at].concat();
+    let trusting = |name: &str| with_variable(("SSL_CERT_FILE", &made(name)), &replay);
+    let message = trusting("other-ca.pem").failed(3);
+    assert!(!message.contains("s3cret"), "{message}");
+    check_replay(&trusting("ca.pem").done(), "redis");
 }
 
 #[test]
