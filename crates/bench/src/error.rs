@@ -1,7 +1,10 @@
 //! What a caller can do about an error: the classes that exit codes are made of.
+//!
+//! Invariant: the class of an engine's error follows from its kind, so what an error means is said once, beside the error.
 
 use terrane::backends::backend;
 use terrane::context::radix;
+use terrane::io::ErrorKind;
 use terrane::{Error, btree, context};
 
 /// How to react to an error.
@@ -17,73 +20,33 @@ pub enum Class {
     Interrupted,
 }
 
-impl From<&Error> for Class {
-    fn from(error: &Error) -> Self {
-        match error {
-            Error::Corrupt { .. }
-            | Error::FileMissing { .. }
-            | Error::SnapshotCorrupted { .. }
-            | Error::SessionDirCorrupted { .. }
-            | Error::StoreCorrupted { .. }
-            | Error::CanonicalDigestMismatch { .. }
-            | Error::Disk(terrane::io::Error::WrongKind { .. }) => Self::Check,
-            Error::NotTerrane { .. }
-            | Error::UnknownVersion { .. }
-            | Error::SessionDirDoesNotExist { .. }
-            | Error::InvalidSnapshotName { .. }
-            | Error::SnapshotExists { .. }
-            | Error::SnapshotDoesNotExist { .. }
-            | Error::SnapshotNotCompatible { .. }
-            | Error::SnapshotExportDirExists { .. }
-            | Error::SnapshotImportDirDoesNotExist { .. }
-            | Error::ResolveNotCompatible { .. }
-            | Error::InvalidTableName { .. }
-            | Error::TableExists { .. }
-            | Error::TableDoesNotExist { .. }
-            | Error::VersionExists { .. }
-            | Error::VersionDoesNotExist { .. }
-            | Error::NotABackup { .. }
-            | Error::ReadOnly { .. }
-            | Error::InvalidConfig { .. }
-            | Error::CommitTooLarge { .. }
-            | Error::LabelTooLarge { .. }
-            | Error::KeyTooLarge { .. }
-            | Error::ValueTooLarge { .. }
-            | Error::UpsertTooLarge { .. }
-            | Error::BlobTooLarge { .. }
-            | Error::CanonicalMalformed { .. } => Self::Input,
+impl Class {
+    /// The class of an error of an engine, by its kind. What the system says of the disk is no fault of the request.
+    fn of(kind: ErrorKind, is_of_disk: bool) -> Self {
+        match kind {
+            ErrorKind::Corrupt => Self::Check,
+            ErrorKind::BadInput
+            | ErrorKind::NotFound
+            | ErrorKind::ReadOnly
+            | ErrorKind::Unsupported
+                if !is_of_disk =>
+            {
+                Self::Input
+            }
             _ => Self::Environment,
         }
     }
 }
 
+impl From<&Error> for Class {
+    fn from(error: &Error) -> Self {
+        Self::of(error.kind(), matches!(error, Error::Disk(_)))
+    }
+}
+
 impl From<&btree::Error> for Class {
     fn from(error: &btree::Error) -> Self {
-        use btree::Error;
-        match error {
-            Error::Corrupt { .. }
-            | Error::TreeMissing { .. }
-            | Error::Disk(
-                terrane::io::Error::ShortRead { .. } | terrane::io::Error::WrongKind { .. },
-            ) => Self::Check,
-            Error::AlreadyExists { .. }
-            | Error::DirectoryInUse { .. }
-            | Error::NotEmpty { .. }
-            | Error::NotFound { .. }
-            | Error::NotAnIndex { .. }
-            | Error::UnsupportedVersion { .. }
-            | Error::ConfigMismatch { .. }
-            | Error::ReadOnly
-            | Error::KeySize { .. }
-            | Error::ValueSize { .. }
-            | Error::BatchTooLarge { .. }
-            | Error::NotSorted { .. }
-            | Error::DuplicateKey { .. }
-            | Error::TruncatedInput { .. }
-            | Error::RecordTooLarge { .. }
-            | Error::InvalidConfig { .. } => Self::Input,
-            _ => Self::Environment,
-        }
+        Self::of(error.kind(), matches!(error, btree::Error::Disk(_)))
     }
 }
 
@@ -91,26 +54,11 @@ impl From<&context::Error> for Class {
     fn from(error: &context::Error) -> Self {
         use context::Error;
         match error {
-            Error::Corrupt { .. }
-            | Error::ForeignChunk { .. }
-            | Error::LostControl { .. }
-            | Error::WouldLose { .. }
-            | Error::DamagedStream { .. }
-            | Error::WrongHash { .. }
-            | Error::RootMismatch { .. }
-            | Error::NotProvided { .. }
-            | Error::Disk(
-                terrane::io::Error::ShortRead { .. } | terrane::io::Error::WrongKind { .. },
-            ) => Self::Check,
-            Error::Disk(_)
-            | Error::Stream { .. }
-            | Error::Index { .. }
-            | Error::Poisoned { .. }
-            | Error::Locked { .. }
-            | Error::VolumeMissing { .. }
-            | Error::GcRunning => Self::Environment,
             Error::GcCancelled => Self::Interrupted,
-            _ => Self::Input,
+            error => {
+                let is_of_disk = matches!(error, Error::Disk(_) | Error::Index { .. });
+                Self::of(error.kind(), is_of_disk)
+            }
         }
     }
 }
@@ -133,15 +81,7 @@ impl From<&context::ProofError> for Class {
 impl From<&backend::Error> for Class {
     fn from(error: &backend::Error) -> Self {
         use backend::Error;
-        match error {
-            Error::Corruption { .. } => Self::Check,
-            Error::DuplicateEntry { .. }
-            | Error::NotFound { .. }
-            | Error::UnknownIndex { .. }
-            | Error::Size { .. }
-            | Error::Unsupported { .. } => Self::Input,
-            _ => Self::Environment,
-        }
+        Self::of(error.kind(), matches!(error, Error::ReadOnly { .. } | Error::BackEnd { .. }))
     }
 }
 
@@ -149,13 +89,12 @@ impl From<&radix::Error> for Class {
     fn from(error: &radix::Error) -> Self {
         use radix::Error;
         match error {
-            Error::Corruption { .. } | Error::CorruptRow { .. } => Self::Check,
             Error::StoreFull(source)
             | Error::Busy(source)
             | Error::ReadOnly(source)
             | Error::Unsupported(source)
             | Error::BackEnd(source) => Self::from(source),
-            _ => Self::Input,
+            error => Self::of(error.kind(), false),
         }
     }
 }

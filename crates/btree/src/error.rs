@@ -216,6 +216,8 @@ pub enum Error {
         path: PathBuf,
         /// What the disk must have free.
         reserve_bytes: u64,
+        /// The error of the disk that this is.
+        source: terrane_io::Error,
     },
     /// Reading an input stream failed.
     #[error("reading the input failed: {reason}")]

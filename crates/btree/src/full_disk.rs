@@ -1,6 +1,7 @@
 //! Removals on a full disk: how the log of an index gets shorter while there is hardly any room.
 //!
-//! A removal takes room before it gives any: it is a frame of the log. While the reserve is given up, the writer *collects* the
+//! A removal takes room before it gives any: it is a frame of the log. The writer keeps a [`Reserve`](terrane_io::Reserve) behind
+//! the durable mark, as long as the longest segment of the log and a little more. While it is given up, the writer *collects* the
 //! oldest segments of the log before the room is used up. A segment is collected in three steps:
 //!
 //! 1. Its removals that are still pending are applied to the leaves of the tree, a few leaves at a time. A leaf never becomes
@@ -18,11 +19,13 @@ use crate::error::{Error, Result};
 use crate::leaf::Fences;
 use crate::log::FrameBody;
 use crate::page::PageNo;
-use crate::reserve::COLLECTION_BYTES;
 use crate::writer::Writer;
 
 /// Leaves that one step of a collection changes: with the nodes above them and two checkpoints, within the slack of the reserve.
 const PRUNED_LEAVES_MAX: usize = 3;
+
+/// The part of the slack of the reserve that collecting a segment may take.
+const COLLECTION_BYTES: u64 = 64 << 10;
 
 /// Bytes of a frame that a collection writes.
 const COLLECTED_FRAME_BYTES: usize = 16 << 10;
@@ -72,7 +75,33 @@ impl Change for Prune<'_> {
 
 impl Writer {
     fn out_of_space(&self, core: &Core) -> Error {
-        Error::OutOfSpace { path: core.dir.clone(), reserve_bytes: self.reserve.bytes() }
+        let (path, reserve_bytes) = (core.dir.clone(), self.reserve.bytes());
+        let source = terrane_io::Error::no_space("fallocate", &path);
+        Error::OutOfSpace { path, reserve_bytes, source }
+    }
+
+    /// Takes the reserve back if it was given up: nothing but what makes room goes on without it.
+    ///
+    /// # Errors
+    /// [`Error::OutOfSpace`], [`Error::Disk`].
+    pub(crate) fn take_reserve_back(&mut self, core: &Core) -> Result<()> {
+        if self.reserve.take_back(self.disk.as_ref(), &core.dir)? {
+            return Ok(());
+        }
+        Err(self.out_of_space(core))
+    }
+
+    /// Gives the reserve up; whether there was any.
+    ///
+    /// # Errors
+    /// [`Error::Disk`].
+    pub(crate) fn give_reserve_up(&mut self, core: &Core) -> Result<bool> {
+        let bytes = self.reserve.bytes();
+        let is_given_up = self.reserve.give_up()?;
+        if is_given_up {
+            tracing::warn!(path = %core.dir.display(), bytes, "reserve.given_up");
+        }
+        Ok(is_given_up)
     }
 
     /// Appends a frame. One that makes room, or is not to be refused, may take the room of the reserve; before any other
@@ -91,7 +120,7 @@ impl Writer {
         let appended = if may_take_reserve {
             self.append_on_full_disk(core, body, entries)
         } else {
-            self.reserve.take_back(self.disk.as_ref(), &core.dir)?;
+            self.take_reserve_back(core)?;
             self.reserve.grow(self.log.reserve_bytes(body))?;
             self.log.append(body, entries)
         };
@@ -108,7 +137,7 @@ impl Writer {
     ) -> Result<()> {
         if !self.reserve.is_full() {
             match self.log.append(body, entries) {
-                Err(error) if error.is_no_space() && self.reserve.give_up()? => {}
+                Err(error) if error.is_no_space() && self.give_reserve_up(core)? => {}
                 appended => return appended,
             }
         }
@@ -119,10 +148,11 @@ impl Writer {
     /// Gives the reserve up if an act fails for want of room, and repeats the act then.
     pub(crate) fn with_reserve<T>(
         &mut self,
+        core: &Core,
         mut act: impl FnMut(&mut Self) -> Result<T>,
     ) -> Result<T> {
         match act(self) {
-            Err(error) if error.is_no_space() && self.reserve.give_up()? => act(self),
+            Err(error) if error.is_no_space() && self.give_reserve_up(core)? => act(self),
             done => done,
         }
     }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use terrane_io::disk::EntryKind;
-use terrane_io::{Access, Anchor, Disk, DiskFile, LockGuard, OpenMode};
+use terrane_io::{Access, Anchor, Disk, DiskFile, LockGuard, OpenMode, Reserve};
 
 use crate::block::{self, Block};
 use crate::bulk::{self, FILL_PERCENT_MIN};
@@ -25,7 +25,6 @@ use crate::left_out::LeftOut;
 use crate::log::{self, FrameBody, LOG_DIR, Log, Tail};
 use crate::page::{BODY_OFFSET, Kind, PAGE_SIZE, PageNo, PageRef, u32_at};
 use crate::pager::Pager;
-use crate::reserve::Reserve;
 use crate::scrub::{self, ScrubReport};
 use crate::snapshot::Snapshot;
 use crate::sort::{SortOptions, Sorter};
@@ -356,7 +355,10 @@ impl Index {
             })?;
         log.replaced = superblock.replaced;
         let reserve_bytes = log.reserve_bytes(&FrameBody::default());
-        let reserve = Reserve::open(log.reserve_file(), reserve_bytes);
+        let reserve = match log.reserve_file() {
+            Some(file) => Reserve::open(file, reserve_bytes),
+            None => Reserve::none(),
+        };
         let readers = lease::oldest(disk.as_ref(), dir)?;
         if readers.0.is_some_and(|oldest| oldest < superblock.generation) {
             // Which of the free pages they need is not known.
@@ -675,7 +677,7 @@ impl Index {
     pub fn checkpoint(&self) -> Result<()> {
         self.with_writer(|writer, core| {
             writer.flush(core, true)?;
-            writer.with_reserve(|writer| writer.checkpoint(core))
+            writer.with_reserve(core, |writer| writer.checkpoint(core))
         })
     }
 
@@ -685,7 +687,7 @@ impl Index {
     /// As [`flush`](Self::flush).
     pub fn clear(&self) -> Result<()> {
         self.with_writer(|writer, core| {
-            writer.with_reserve(|writer| {
+            writer.with_reserve(core, |writer| {
                 let before = writer.space.clone();
                 let gone = writer.tree_pages();
                 let empty = Tree {
@@ -799,7 +801,7 @@ impl Index {
             let before = writer.space.pages();
             match writer.apply_all(core).and_then(|()| writer.pack(core)) {
                 Err(error) if error.is_no_space() => {
-                    writer.reserve.give_up()?;
+                    writer.give_reserve_up(core)?;
                     unless_no_space(writer.flush(core, true))?;
                     unless_no_space(writer.collect_log(core))?;
                     // What was collected may have made the room.

@@ -75,8 +75,6 @@ mod drained;
 
 mod log;
 
-mod reserve;
-
 mod lease;
 
 mod stats;

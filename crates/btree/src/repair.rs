@@ -18,7 +18,7 @@ use std::collections::{HashSet, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
 
-use terrane_io::{Access, Anchor, Disk, LockGuard, OpenMode};
+use terrane_io::{Access, Anchor, Disk, LockGuard, OpenMode, Reserve};
 
 use crate::block::Block;
 use crate::bulk::{Builder, Built};
@@ -38,7 +38,6 @@ use crate::left_out::LeftOut;
 use crate::log::{self, Frame, FrameBody, Log, LostTree, Salvaged, salvage};
 use crate::page::{PageNo, PageRef, SUPERBLOCKS};
 use crate::pager::Pager;
-use crate::reserve::Reserve;
 use crate::salvage::{
     FoundLeaf, KeyRange, KnownMap, Piece, Scan, cover, doubt, most_frequent_tree,
 };

@@ -14,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use terrane_io::{Disk, LockGuard};
+use terrane_io::{Disk, LockGuard, Reserve};
 
 use crate::block::{self, Block, EntryRef};
 use crate::config::Limits;
@@ -29,7 +29,6 @@ use crate::left_out::LeftOut;
 use crate::log::{FrameBody, Log};
 use crate::page::{BODY_OFFSET, Header, Kind, PAGE_SIZE, Page, PageNo, PageRef, seal};
 use crate::pager::{NewPage, Pager};
-use crate::reserve::Reserve;
 use crate::space::{LIST_MAPS, Space};
 use crate::superblock::Superblock;
 use crate::tree::{Child, Epoch, Tree};
@@ -221,7 +220,7 @@ impl Writer {
     pub(crate) fn make_room(&mut self, core: &Core, bytes: usize, makes_room: bool) -> Result<()> {
         self.check_usable()?;
         if !makes_room {
-            self.reserve.take_back(self.disk.as_ref(), &core.dir)?;
+            self.take_reserve_back(core)?;
         }
         if !self.body.is_empty() && self.body.bytes() + bytes > self.unflushed_bytes_max() {
             self.flush(core, false)?;
@@ -844,7 +843,7 @@ impl Writer {
 
     /// Makes everything durable, and publishes how far the log reaches: then a damaged end of it is known to be damaged.
     pub(crate) fn close(&mut self, core: &Core) -> Result<()> {
-        self.with_reserve(|writer| writer.flush(core, true))?;
+        self.with_reserve(core, |writer| writer.flush(core, true))?;
         let is_published = self.superblock.log_end == self.log.end()
             && self.space.held_pages_of(self.superblock.generation) == 0
             && core.state()?.tree.fresh_nodes == 0;

@@ -14,7 +14,7 @@
 //! | `export` | `commit`, `from` (null for a whole commit), `file`, `elements`, `bytes`, `wall_s`; with `--to` `commit`, `to`, `elements`, `store_bytes`, `wall_s` |
 //! | `import` | `commit`, `file`, `elements`, `bytes`, `created` (whether a store was made), `branch`, `store_bytes`, `wall_s` |
 //! | `split` | `chunks`                                                                         |
-//! | `gc`    | `kept`, `collected` (commits), `chunks`, `compacted`, `removed`, `live_bytes`, `freed_bytes`, `archived_bytes` (moved to a volume), `store_bytes`, `wall_s` |
+//! | `gc`    | `kept`, `collected` (commits), `chunks`, `compacted`, `removed`, `live_bytes`, `freed_bytes`, `archived_bytes` (moved to a volume), `put_off` (chunks whose garbage stays, as the disk is full), `store_bytes`, `wall_s` |
 //! | `gen-trace` | `file`, `profile`, `seed`, `values`, `blocks`, `bytes`, `last_commit` (of the last block that is not abandoned), `wall_s` |
 //! | `volume add` | `path`, `volumes` (how many there are)                                     |
 //! | `volume list` | `volumes`: list of `path`, `bytes` (null for one that is missing)         |
@@ -288,6 +288,7 @@ struct Reclaimed {
     live_bytes: u64,
     freed_bytes: u64,
     archived_bytes: u64,
+    put_off: u64,
     store_bytes: u64,
     wall_s: f64,
 }
@@ -647,6 +648,7 @@ impl GcArgs {
             live_bytes: done.live_bytes,
             freed_bytes: done.freed_bytes,
             archived_bytes: done.archived_bytes,
+            put_off: done.put_off,
             store_bytes: store_bytes(dir)?,
             wall_s: started.elapsed().as_secs_f64(),
         };
@@ -665,6 +667,11 @@ impl GcArgs {
         ];
         if has_archive {
             lines.push(("archived", bytes(report.archived_bytes)));
+        }
+        if report.put_off > 0 {
+            let chunks = count_of(report.put_off, "chunk", "chunks");
+            let next = "the disk has no room to rewrite: make room, then `gc --everything`";
+            lines.push(("put off", format!("{chunks} that {next}")));
         }
         lines.extend([
             ("store", bytes(report.store_bytes)),

@@ -212,7 +212,7 @@ impl From<radix_store::Error> for Failure {
 impl From<terrane::context::radix::Error> for Failure {
     fn from(error: terrane::context::radix::Error) -> Self {
         use terrane::context::radix::Error;
-        let failure = Self::new(Class::from(&error), in_full(&error));
+        let failure = Self::new(Class::from(&error), in_full(&error)).of_kind(error.kind());
         let is_absent = matches!(
             error,
             Error::UnknownRoot { .. }
@@ -226,7 +226,7 @@ impl From<terrane::context::radix::Error> for Failure {
 
 impl From<terrane::backends::backend::Error> for Failure {
     fn from(error: terrane::backends::backend::Error) -> Self {
-        Self::new(Class::from(&error), in_full(&error))
+        Self::new(Class::from(&error), in_full(&error)).of_kind(error.kind())
     }
 }
 

@@ -364,6 +364,9 @@ impl Inspect {
                     _ => Failure::environment(message),
                 }
             })?;
+            // Kept while all of the store is looked at: no link in it leads anywhere, and nobody can exchange a directory.
+            let anchored = path.is_dir().then(|| looker.disk.anchor(&path)).transpose();
+            let _anchor = anchored.map_err(terrane::Error::from)?;
             self.look(&mut looker, &path)?
         };
         let damage = looker.damage;

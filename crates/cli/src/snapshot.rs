@@ -31,7 +31,10 @@ use crate::args;
 use crate::exit::Failure;
 use crate::output::{self, bytes};
 use crate::progress::ByteBar;
-use crate::store::{check_table, is_same, open, open_or_make, open_tables, open_to_read};
+use crate::store::{
+    check_snapshot, check_snapshot_is_new, check_table, is_same, open, open_or_make, open_tables,
+    open_to_read,
+};
 use crate::stream::{Input, Output};
 use crate::text::{count_of, grouped, hex, table, time};
 
@@ -386,6 +389,7 @@ struct Saved<'a> {
 impl SaveArgs {
     fn run(&self) -> Result<(), Failure> {
         check_table(&self.common.store, &self.table)?;
+        check_snapshot_is_new(&self.common.store, &self.name)?;
         let store = open_tables(&self.common.store, false)?;
         store.table(&self.table)?.save_snapshot(&self.name, &self.label)?;
         store.close()?;
@@ -404,6 +408,8 @@ struct Renamed<'a> {
 
 impl RenameArgs {
     fn run(&self) -> Result<(), Failure> {
+        check_snapshot(&self.common.store, &self.from)?;
+        check_snapshot_is_new(&self.common.store, &self.to)?;
         let session = open(&self.common.store)?;
         session.rename_snapshot(&self.from, &self.to)?;
         session.close()?;
@@ -421,6 +427,9 @@ struct Deleted<'a> {
 
 impl DeleteArgs {
     fn run(&self) -> Result<(), Failure> {
+        if !self.if_exists {
+            check_snapshot(&self.common.store, &self.name)?;
+        }
         let session = open(&self.common.store)?;
         let deleted = if self.if_exists {
             session.delete_snapshot_if_exists(&self.name)?
@@ -579,6 +588,7 @@ impl ImportArgs {
         }
         let started = Instant::now();
         let name_here = self.name_here.as_ref().unwrap_or(name);
+        check_snapshot_is_new(&self.common.store, name_here)?;
         let place = SnapshotPlace::new(dir, name.clone());
         let mut bar = ByteBar::new("importing", self.quiet);
         let mut progress = |done, total| bar.set(done, total);
@@ -606,6 +616,7 @@ impl ImportArgs {
         let started = Instant::now();
         // Before a store is made for what is not there.
         let mut input = Input::open(path, ByteBar::new("importing", self.quiet))?;
+        check_snapshot_is_new(&self.common.store, name)?;
         let summary = open_or_make(&self.common.store, |session| {
             if session.snapshot_exists(name)? {
                 return Err(Error::SnapshotExists { name: name.to_string() }.into());

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use terrane::io::disk::create_dirs;
 use terrane::io::{Disk, RealDisk};
 use terrane::{
-    Durability, ReaderOptions, Session, SessionOptions, Store, StoreOptions, StoreReader, TableName,
+    Durability, ReaderOptions, Session, SessionOptions, SnapshotName, Store, StoreOptions,
+    StoreReader, TableName,
 };
 use terrane_bench::store;
 
@@ -103,6 +104,34 @@ pub(crate) fn check_table(dir: &Path, name: &TableName) -> Result<(), Failure> {
         return Ok(());
     }
     Err(terrane::Error::TableDoesNotExist { name: name.to_string() }.into())
+}
+
+/// Whether a store has a snapshot of a name; `None` if that cannot be told, as opening the store then says why. A command that
+/// must be refused finds out here, before it opens the store for writing.
+fn has_snapshot(dir: &Path, name: &SnapshotName) -> Option<bool> {
+    open_to_read(dir).ok()?.session().snapshot_exists(name).ok()
+}
+
+/// Refuses a snapshot that a store does not have, before the store is opened for writing.
+///
+/// # Errors
+/// [`Failure`].
+pub(crate) fn check_snapshot(dir: &Path, name: &SnapshotName) -> Result<(), Failure> {
+    match has_snapshot(dir, name) {
+        Some(false) => Err(terrane::Error::SnapshotDoesNotExist { name: name.to_string() }.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Refuses the name of a snapshot that a store has, before the store is opened for writing.
+///
+/// # Errors
+/// [`Failure`].
+pub(crate) fn check_snapshot_is_new(dir: &Path, name: &SnapshotName) -> Result<(), Failure> {
+    match has_snapshot(dir, name) {
+        Some(true) => Err(terrane::Error::SnapshotExists { name: name.to_string() }.into()),
+        _ => Ok(()),
+    }
 }
 
 /// Opens a store for reading; another process may have it open.

@@ -9,11 +9,11 @@
 //! | `release`  | `number`                                                                      |
 //! | `rollback` | `number`, `commit` (the one that going back is)                               |
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use terrane::{SnapshotName, Store, StoreReader, Version};
+use terrane::{SnapshotName, StoreReader, Version, VersionInfo};
 
 use crate::exit::Failure;
 use crate::output;
@@ -130,11 +130,21 @@ impl Which {
         })
     }
 
-    fn number(&self, store: &Store) -> Result<u64, Failure> {
-        Ok(match self {
-            Self::Number(number) => *number,
-            Self::Name(name) => store.version_named(name)?.number(),
-        })
+    /// Its number. A version that is not there is refused before the store is opened for writing.
+    fn number(&self, dir: &Path) -> Result<u64, Failure> {
+        let versions = open_to_read(dir)?.versions()?;
+        let is_it = |version: &&VersionInfo| match self {
+            Self::Number(number) => version.number == *number,
+            Self::Name(name) => version.name.as_ref() == Some(name),
+        };
+        let missing = || match self {
+            Self::Number(number) => number.to_string(),
+            Self::Name(name) => format!("`{name}`"),
+        };
+        match versions.iter().find(is_it) {
+            Some(version) => Ok(version.number),
+            None => Err(terrane::Error::VersionDoesNotExist { version: missing() }.into()),
+        }
     }
 }
 
@@ -199,7 +209,23 @@ struct Retained<'a> {
 }
 
 impl RetainArgs {
+    /// Refuses the name of a version that is there, before the store is opened for writing.
+    fn check_is_new(&self) -> Result<(), Failure> {
+        let Some(name) = &self.name else { return Ok(()) };
+        let reader = open_to_read(&self.common.store)?;
+        let versions = reader.versions()?;
+        match versions.iter().find(|version| version.name.as_ref() == Some(name)) {
+            // The version of the last commit may be retained again.
+            Some(version) if version.number != reader.last_commit() => {
+                let (name, number) = (name.to_string(), version.number);
+                Err(terrane::Error::VersionExists { name, number }.into())
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn run(&self) -> Result<(), Failure> {
+        self.check_is_new()?;
         let store = open_tables(&self.common.store, false)?;
         let number = store.retain(self.name.as_ref())?;
         store.close()?;
@@ -223,8 +249,8 @@ struct RolledBack {
 
 impl WhichArgs {
     fn release(&self) -> Result<(), Failure> {
+        let number = self.version.number(&self.common.store)?;
         let store = open_tables(&self.common.store, false)?;
-        let number = self.version.number(&store)?;
         store.release(number)?;
         store.close()?;
         let lines = [("released", number.to_string())];
@@ -232,8 +258,8 @@ impl WhichArgs {
     }
 
     fn roll_back(&self) -> Result<(), Failure> {
+        let number = self.version.number(&self.common.store)?;
         let store = open_tables(&self.common.store, false)?;
-        let number = self.version.number(&store)?;
         let commit = store.roll_back(number)?;
         store.close()?;
         let lines = [("back to", number.to_string()), ("commit", commit.to_string())];

@@ -49,6 +49,16 @@ pub enum Error {
         /// What it stands for.
         found: EntryKind,
     },
+    /// A lock file has several names (hard links), so one of them may be of another store or of no store. Nothing was written
+    /// to the file.
+    #[error(
+        "{} has several names (hard links), and another may not be of this store: put a copy in its place",
+        .path.display()
+    )]
+    SeveralNames {
+        /// The name.
+        path: PathBuf,
+    },
     /// The file ends before the last byte asked for.
     #[error(
         "{} ends early: {expected} bytes wanted at offset {offset}, {found} found",
@@ -71,6 +81,12 @@ impl Error {
     #[must_use]
     pub fn io(call: &'static str, path: &Path, source: io::Error) -> Self {
         Self::Io { call, path: path.to_owned(), source: Arc::new(source) }
+    }
+
+    /// The error of a call for which the disk has no room: for engines that know so before they make the call.
+    #[must_use]
+    pub fn no_space(call: &'static str, path: &Path) -> Self {
+        Self::io(call, path, Errno::NOSPC.into())
     }
 
     pub(crate) fn wrong_kind(path: &Path, found: EntryKind) -> Self {
@@ -99,7 +115,9 @@ impl Error {
     pub fn error_kind(&self) -> ErrorKind {
         match self {
             Self::Locked { .. } => ErrorKind::Locked,
-            Self::ShortRead { .. } | Self::WrongKind { .. } => ErrorKind::Corrupt,
+            Self::ShortRead { .. } | Self::WrongKind { .. } | Self::SeveralNames { .. } => {
+                ErrorKind::Corrupt
+            }
             Self::Io { .. } if self.is_no_space() => ErrorKind::NoSpace,
             Self::Io { .. } if self.is_read_only() => ErrorKind::ReadOnly,
             Self::Io { .. } if self.is_permission() => ErrorKind::Permission,

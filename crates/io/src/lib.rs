@@ -27,6 +27,8 @@ pub mod disk;
 
 pub mod hint;
 
+mod reserve;
+
 mod queue_above;
 
 pub mod counted;
@@ -70,6 +72,7 @@ pub use hint::prefetch;
 pub use memory::MemoryDisk;
 pub use posix::FileModes;
 pub use real::{QueueChoice, RealDisk, RealOptions};
+pub use reserve::Reserve;
 #[cfg(feature = "sim")]
 pub use sim::{BadMedia, SimDisk, Survival};
 #[cfg(feature = "sim")]

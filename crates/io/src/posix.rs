@@ -437,7 +437,8 @@ const LOCK_FILE_BYTES: usize = 11;
 /// A holder may remove the file before it lets go: who had opened it by then locks nothing that others see, and tries again.
 ///
 /// The number only tells; a file left behind by a dead process stops nobody. It has a fixed width,
-/// so writing it again needs no space and works on a full disk; failing to write it is no error.
+/// so writing it again needs no space and works on a full disk; failing to write it is no error. A file with several names is
+/// refused before that: under another name it may be anybody's.
 pub(crate) fn lock(place: &Place<'_>, modes: FileModes) -> Result<Box<dyn LockGuard>> {
     let file = loop {
         place.check_kind("open")?;
@@ -451,6 +452,10 @@ pub(crate) fn lock(place: &Place<'_>, modes: FileModes) -> Result<Box<dyn LockGu
             Err(TryLockError::Error(error)) => return Err(Error::io("flock", place.path, error)),
         }
     };
+    let metadata = file.metadata().map_err(|error| Error::io("fstat", place.path, error))?;
+    if metadata.nlink() > 1 {
+        return Err(Error::SeveralNames { path: place.path.to_owned() });
+    }
     let pid = format!("{:>width$}\n", std::process::id(), width = LOCK_FILE_BYTES - 1);
     let _ = write_all(&file, Access::Buffered, pid.as_bytes(), 0);
     Ok(Box::new(FileLock { _file: file }))

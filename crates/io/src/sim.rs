@@ -755,9 +755,15 @@ impl Disk for SimDisk {
                 Err(Errno::NOENT) => state.tree.create_file(path)?,
                 found => found?,
             };
-            state.take_lock(node, false)
+            if state.tree.names_of(node)? > 1 {
+                return Ok(None);
+            }
+            state.take_lock(node, false).map(Some)
         })?;
-        self.lock_guard(taken, path)
+        match taken {
+            Some(taken) => self.lock_guard(taken, path),
+            None => Err(Error::SeveralNames { path: path.to_owned() }),
+        }
     }
 
     fn lock_shared(&self, path: &Path) -> Result<Box<dyn LockGuard>> {

@@ -484,7 +484,14 @@ fn inspect_session(disk: &Arc<dyn Disk>, dir: &Path) -> Result<SessionInfo> {
     let store = inspect_store(disk, dir, &copies)?;
     let reserve = match disk.open(&dir.join(RESERVE), OpenMode::Read, Access::Buffered) {
         Err(error) if error.is_not_found() => None,
-        opened => inspect_reserve(opened?.as_ref())?,
+        opened => {
+            let opened = opened.map_err(Error::from);
+            match opened.and_then(|file| inspect_reserve(file.as_ref())) {
+                // It holds nothing but room, and the next opening makes it anew.
+                Err(error) if reserve::is_unreadable(&error) => None,
+                read => read?,
+            }
+        }
     };
     let active = dir.join(ACTIVE);
     let (mut run_files, mut run_files_unreferenced, mut run_bytes) = (0, 0, 0);

@@ -126,6 +126,23 @@ pub(crate) fn read_header(file: &dyn DiskFile) -> Result<Option<u64>> {
     }
 }
 
+/// The same of the file at a path; `None` also if there is no file.
+fn read_if_there(disk: &dyn Disk, path: &Path) -> Result<Option<u64>> {
+    match disk.open(path, OpenMode::Read, Access::Buffered) {
+        Err(error) if error.is_not_found() => Ok(None),
+        opened => read_header(opened?.as_ref()),
+    }
+}
+
+/// Whether the device or the system does not give the file. A link or a device in its place is something else.
+pub(crate) fn is_unreadable(error: &Error) -> bool {
+    match error {
+        Error::Disk(io::Error::WrongKind { .. }) => false,
+        Error::Disk(error) => error.is_unreadable(),
+        _ => false,
+    }
+}
+
 /// Refuses a reserve that the disk has no room for, before anything is changed. `dir` may be missing.
 ///
 /// # Errors
@@ -144,12 +161,14 @@ pub(crate) fn check_room_for(disk: &dyn Disk, dir: &Path, wanted: Option<u64>) -
     let held = match disk.open(&path, OpenMode::Read, Access::Buffered) {
         Err(error) if error.is_not_found() => 0,
         opened => {
-            let file = opened?;
-            if read_header(file.as_ref())?.is_some_and(|kept| kept >= bytes) {
+            let opened = opened.map_err(Error::from);
+            match opened.and_then(|file| Ok((read_header(file.as_ref())?, file.len()?))) {
                 // No larger than the one that it has, which may be given up at the moment.
-                return Ok(());
+                Ok((Some(kept), _)) if kept >= bytes => return Ok(()),
+                // It will be made anew.
+                Err(error) if is_unreadable(&error) => 0,
+                read => read?.1,
             }
-            file.len()?
         }
     };
     let free = disk.free_bytes(place)?.saturating_add(held);
@@ -172,12 +191,18 @@ impl Reserve {
     /// [`Error::UnknownVersion`], [`Error::Disk`]; but if the disk is full, so is the session.
     pub(crate) fn open(disk: &dyn Disk, dir: &Path, wanted: Option<u64>) -> Result<Self> {
         let path = dir.join(RESERVE);
-        let found = match disk.open(&path, OpenMode::Read, Access::Buffered) {
-            Err(error) if error.is_not_found() => None,
-            opened => Some(opened?),
+        let mut is_there = disk.kind(&path)?.is_some();
+        let stored = match read_if_there(disk, &path) {
+            Err(error) if is_unreadable(&error) => {
+                // It holds nothing but room, so another is as good.
+                event!(WARN, "reserve.unreadable", dir, %error);
+                disk.remove(&path)?;
+                disk.sync_dir(dir)?;
+                is_there = false;
+                WantedReserve::DefaultIfNew.bytes(disk, dir, true)?
+            }
+            stored => stored?,
         };
-        let is_there = found.is_some();
-        let stored = found.map_or(Ok(None), |file| read_header(file.as_ref()))?;
         let bytes = wanted.or(stored).unwrap_or(0);
         if bytes == 0 {
             if wanted.is_some() && is_there {

@@ -35,7 +35,7 @@ use crate::lost_found;
 use crate::manifest::{MANIFEST_BYTES_MAX, Refused, SessionMeta, SnapshotMeta};
 use crate::open_files::{OPEN_FILES_DEFAULT, OpenFiles};
 use crate::page::{PAGE_SIZE, PAYLOAD_SIZE};
-use crate::reserve::{RESERVE, RESERVE_HEADER_SIZE, read_header};
+use crate::reserve::{RESERVE, RESERVE_HEADER_SIZE, is_unreadable, read_header};
 use crate::run::{Purpose, Run, read_meta};
 use crate::run_builder::{RunBuilder, RunPlan, blob_end};
 pub use crate::run_check::Progress;
@@ -699,13 +699,16 @@ impl<'a> Check<'a> {
     /// Finds a reserve that holds room for nobody. One without a byte behind its header was only begun.
     fn check_reserve(&mut self) -> Result<()> {
         let path = self.dir.join(RESERVE);
-        let file = match self.disk.open(&path, OpenMode::Read, Access::Buffered) {
+        let read = match self.disk.open(&path, OpenMode::Read, Access::Buffered) {
             Err(error) if error.is_not_found() => return Ok(()),
-            opened => opened?,
+            opened => opened.map_err(Error::from).and_then(|file| {
+                let stored = read_header(file.as_ref())?;
+                Ok((stored, file.len()?))
+            }),
         };
         let remedy = "give the session a reserve again, or 0 for none";
-        match read_header(file.as_ref()) {
-            Ok(None) if file.len()? > RESERVE_HEADER_SIZE => {
+        match read {
+            Ok((None, len)) if len > RESERVE_HEADER_SIZE => {
                 let rule = format!("the header of the reserve is damaged; {remedy}");
                 let mut problem = Problem::new(&path, 0, &rule).droppable();
                 if self.accepts_loss {
@@ -717,6 +720,10 @@ impl<'a> Check<'a> {
             }
             Err(Error::UnknownVersion { found, newest, .. }) => {
                 self.report.add(&path, 0, Refused::Version { found, newest }.to_string());
+            }
+            Err(error) if is_unreadable(&error) => {
+                let rule = format!("cannot be read ({error}); the next opening makes it anew");
+                self.report.add(&path, 0, rule);
             }
             read => drop(read?),
         }

@@ -18,6 +18,8 @@
 
 use std::fmt::{self, Debug};
 
+use terrane_io::ErrorKind;
+
 pub mod removals;
 pub mod turn;
 
@@ -175,6 +177,38 @@ pub enum Error {
         /// What the back-end said.
         source: Source,
     },
+}
+
+impl Error {
+    /// What the error means, whichever back-end it came from.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::DuplicateEntry { .. } | Self::Size { .. } | Self::UnknownIndex { .. } => {
+                ErrorKind::BadInput
+            }
+            Self::NotFound { .. } => ErrorKind::NotFound,
+            Self::StoreFull { .. } => ErrorKind::NoSpace,
+            Self::Busy { .. } | Self::Locked { .. } => ErrorKind::Locked,
+            Self::ReadOnly { .. } => ErrorKind::ReadOnly,
+            Self::Unsupported { .. } => ErrorKind::Unsupported,
+            Self::Corruption { .. } => ErrorKind::Corrupt,
+            Self::Poisoned { .. } | Self::Unknown { .. } => ErrorKind::Environment,
+            Self::BackEnd { source, .. } => kind_of_cause(&**source),
+        }
+    }
+}
+
+/// The kind of an error of the disk among the causes of an error.
+fn kind_of_cause(error: &(dyn std::error::Error + 'static)) -> ErrorKind {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        if let Some(disk) = error.downcast_ref::<terrane_io::Error>() {
+            return disk.error_kind();
+        }
+        cause = error.source();
+    }
+    ErrorKind::Environment
 }
 
 /// The result of a call of a database.

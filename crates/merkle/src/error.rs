@@ -230,6 +230,19 @@ pub enum Error {
     /// The tree of a commit is a value.
     #[error("the tree of a commit is a directory, not a value")]
     NotADirectory,
+    /// The disk is full, and a collection took the reserve of the store. Nothing was changed. Collections go on; commits do
+    /// once the disk has room for the reserve again.
+    #[error(
+        "no space left for {}: its reserve of {reserve_bytes} bytes is in use; run `terrane context gc --store {}`, or make \
+        room on the disk",
+        .path.display(), .path.display()
+    )]
+    OutOfSpace {
+        /// The directory.
+        path: PathBuf,
+        /// What the disk must have free.
+        reserve_bytes: u64,
+    },
     /// A collection, or an import, runs already. It goes on.
     #[error("a collection or an import runs already")]
     GcRunning,
@@ -389,10 +402,8 @@ impl Error {
             | Self::ForeignChunk { .. }
             | Self::LostControl { .. }
             | Self::WouldLose { .. }
-            | Self::TruncatedStream { .. }
             | Self::DamagedStream { .. }
             | Self::WrongHash { .. }
-            | Self::UnexpectedElement { .. }
             | Self::RootMismatch { .. }
             | Self::NotProvided { .. } => ErrorKind::Corrupt,
             Self::NotFound { .. }
@@ -400,16 +411,18 @@ impl Error {
             | Self::UnknownBranch { .. }
             | Self::Collected { .. }
             | Self::DanglingHash { .. }
-            | Self::VolumeMissing { .. }
             | Self::AbsentVolume { .. }
             | Self::Absent { .. } => ErrorKind::NotFound,
             Self::Locked { .. } | Self::GcRunning => ErrorKind::Locked,
+            Self::OutOfSpace { .. } => ErrorKind::NoSpace,
             Self::UnsupportedVersion { .. }
             | Self::SnapshotVersion { .. }
             | Self::UnsupportedHashVersion { .. } => ErrorKind::Unsupported,
-            Self::Stream { .. } | Self::Poisoned { .. } | Self::Closed | Self::GcCancelled => {
-                ErrorKind::Environment
-            }
+            Self::Stream { .. }
+            | Self::Poisoned { .. }
+            | Self::VolumeMissing { .. }
+            | Self::Closed
+            | Self::GcCancelled => ErrorKind::Environment,
             _ => ErrorKind::BadInput,
         }
     }

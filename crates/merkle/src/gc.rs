@@ -9,6 +9,9 @@
 //! 3. **Reclaim.** Chunk by chunk, what is not marked is left out of a copy that takes the chunk's place; so the disk holds one
 //!    chunk twice, never more. Addresses stay. A collection that ends here leaves garbage, which the next one takes.
 //!
+//! On a full disk the chunks come in the order of what is in use of them, so that what one frees is room for the next; the store has a
+//! reserve for the first one. What there is no room for stays garbage, and the report says how many chunks have it.
+//!
 //! In a store with an archive nothing is lost: what is not marked goes to the volume that was added last, and every commit can
 //! be read as before. So there is no second step, and in the third a chunk is rewritten once the copy of what it loses is
 //! durable. A collection that ends anywhere has moved some of it; the next one moves the rest.
@@ -127,6 +130,9 @@ pub struct GcReport {
     pub freed_bytes: u64,
     /// Bytes that were written to a volume.
     pub archived_bytes: u64,
+    /// Chunks whose garbage stays, as the disk has no room for what is in use of them. Make room, and collect
+    /// [everything](Retain::everything).
+    pub put_off: u64,
 }
 
 /// A commit that is kept.
@@ -169,6 +175,14 @@ struct Use {
     /// Bytes in use, and of the rest.
     live: u64,
     garbage: u64,
+}
+
+/// A chunk that the disk had no room for.
+struct PutOff {
+    number: u32,
+    /// Bytes in use, of which a copy is to be made.
+    live: u64,
+    error: Error,
 }
 
 /// Calls back after each piece of work.
@@ -214,9 +228,12 @@ impl Store {
             // The catalog may be of a time at which a volume was away.
             self.core.pack.look_into(last, store)?;
         }
+        // What a collection writes before it frees anything must not fail for want of room.
+        self.give_reserve_up()?;
         // What is committed from here on is in newer chunks than those that are looked at.
-        let (first, end) = self.end_chunk()?;
-        let report = self.collect_before(retain, first, end, pace);
+        let report =
+            self.end_chunk().and_then(|(first, end)| self.collect_before(retain, first, end, pace));
+        self.try_to_hold_reserve();
         lock(&self.held).again = None;
         *self.marks.write().unwrap_or_else(PoisonError::into_inner) = None;
         report
@@ -607,59 +624,115 @@ impl Store {
         let mut new_first = first;
         let mut put_off = Vec::new();
         for number in first..end {
-            match self.reclaim_chunk(number, &mut new_first, marks, volume, &mut report, pacer) {
-                // The chunks that go as a whole may make room for it.
-                Err(error) if error.kind() == ErrorKind::NoSpace => put_off.push(number),
-                reclaimed => reclaimed?,
-            }
+            self.reclaim_chunk(number, &mut new_first, marks, &mut report, pacer, &mut put_off)?;
         }
         report.freed_bytes += self.chunk_bytes(first, new_first)?;
         report.removed = u64::from(new_first - first);
         if !put_off.is_empty() {
+            // The chunks that go as a whole may make room for the others.
             self.move_first(first, new_first, None)?;
-            for number in put_off {
-                self.reclaim_chunk(number, &mut new_first, marks, volume, &mut report, pacer)?;
-            }
+            self.reclaim_on_full_disk(&mut put_off, &mut new_first, marks, &mut report, pacer)?;
         }
 
-        if volume.is_none() {
-            self.clean_index(marks, end, pacer)?;
+        let is_cleaned = match volume {
+            Some(_) => Ok(()),
+            None => self.clean_index(marks, end, pacer),
+        };
+        match is_cleaned {
+            Err(error) if error.kind() == ErrorKind::NoSpace => report.put_off += 1,
+            cleaned => cleaned?,
         }
-        self.move_first(first, new_first, Some(0))?;
+        let is_through = report.put_off == 0;
+        self.move_first(first, new_first, is_through.then_some(0))?;
         Ok(report)
     }
 
-    /// Rewrites a chunk without what is not marked, if that is worth it; or moves the first chunk that is kept behind it.
+    /// Rewrites the chunks that there was no room for, those with least in use first: what one frees is room for the next.
+    /// The reserve is room for the first. Ends where no chunk can be rewritten any more; without any that was, it fails.
+    fn reclaim_on_full_disk(
+        &self,
+        put_off: &mut Vec<PutOff>,
+        new_first: &mut u32,
+        marks: &Marks,
+        report: &mut GcReport,
+        pacer: &mut Pacer<'_>,
+    ) -> Result<()> {
+        self.give_reserve_up()?;
+        loop {
+            put_off.sort_unstable_by_key(|chunk| (chunk.live, chunk.number));
+            let mut left = Vec::new();
+            for chunk in &*put_off {
+                self.reclaim_chunk(chunk.number, new_first, marks, report, pacer, &mut left)?;
+            }
+            let is_progress = left.len() < put_off.len();
+            *put_off = left;
+            if put_off.is_empty() || !is_progress {
+                break;
+            }
+        }
+        report.put_off = put_off.len() as u64;
+        report.live_bytes += put_off.iter().map(|chunk| chunk.live).sum::<u64>();
+        match put_off.pop() {
+            Some(chunk) if report.freed_bytes == 0 && report.removed == 0 => Err(chunk.error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Rewrites a chunk without what is not marked, if that is worth it; or moves the first chunk that is kept behind it. A
+    /// chunk that the disk has no room for is put off.
     fn reclaim_chunk(
         &self,
         number: u32,
         new_first: &mut u32,
         marks: &Marks,
+        report: &mut GcReport,
+        pacer: &mut Pacer<'_>,
+        put_off: &mut Vec<PutOff>,
+    ) -> Result<()> {
+        // The last one: none is added while a collection runs.
+        let volume = self.core.view().control.volumes.checked_sub(1);
+        let chunk = self.core.pack.chunk_aside(number)?;
+        let found = self.look_through(&chunk, marks, volume.is_some(), pacer)?;
+        let Use { live, garbage, .. } = found;
+        let is_first = live == 0 && *new_first == number;
+        if is_first || garbage > 0 && garbage * GARBAGE_PARTS >= live + garbage {
+            match self.rewrite_chunk(&chunk, &found, volume, is_first, report, pacer) {
+                Err(error) if error.kind() == ErrorKind::NoSpace => {
+                    put_off.push(PutOff { number, live, error });
+                    return Ok(());
+                }
+                rewritten => rewritten?,
+            }
+            if is_first {
+                *new_first = number + 1;
+            }
+        }
+        report.live_bytes += live;
+        Ok(())
+    }
+
+    /// Moves what is not in use of a chunk to the volume, if there is one; then leaves it out, unless the chunk goes as a whole.
+    fn rewrite_chunk(
+        &self,
+        chunk: &Chunk,
+        found: &Use,
         volume: Option<u16>,
+        is_first: bool,
         report: &mut GcReport,
         pacer: &mut Pacer<'_>,
     ) -> Result<()> {
         let pack = &self.core.pack;
-        let chunk = pack.chunk_aside(number)?;
-        let Use { kept, archived, live, garbage } =
-            self.look_through(&chunk, marks, volume.is_some(), pacer)?;
-        let is_first = live == 0 && *new_first == number;
-        if is_first || garbage > 0 && garbage * GARBAGE_PARTS >= live + garbage {
-            if let Some(volume) = volume {
-                report.archived_bytes +=
-                    pack.archive(&chunk, &archived, volume, &mut |bytes| pacer.add(bytes))?;
-            }
-            if is_first {
-                *new_first = number + 1;
-            } else {
-                let before = chunk.file.len()?;
-                pack.compact(&chunk, &kept, &mut |bytes| pacer.add(bytes))?;
-                let after = pack.chunk_aside(number)?.file.len()?;
-                report.compacted += 1;
-                report.freed_bytes += before.saturating_sub(after);
-            }
+        if let Some(volume) = volume {
+            report.archived_bytes +=
+                pack.archive(chunk, &found.archived, volume, &mut |bytes| pacer.add(bytes))?;
         }
-        report.live_bytes += live;
+        if !is_first {
+            let before = chunk.file.len()?;
+            pack.compact(chunk, &found.kept, &mut |bytes| pacer.add(bytes))?;
+            let after = pack.chunk_aside(chunk.head.number)?.file.len()?;
+            report.compacted += 1;
+            report.freed_bytes += before.saturating_sub(after);
+        }
         Ok(())
     }
 

@@ -469,7 +469,11 @@ impl Pack {
             map: None,
         };
         let chunk = self.create_chunk(head)?;
-        chunk.file.allocate(chunk_bytes)?;
+        match chunk.file.allocate(chunk_bytes) {
+            // It grows by what is written; a part of it may have been allocated, which others need.
+            Err(error) if error.is_no_space() => chunk.file.set_len(chunk.file.len()?)?,
+            allocated => allocated?,
+        }
         self.appended.store(head.number, Ordering::Release);
         self.end_appending(tail.end.chunk, &tail.chunk);
         Ok(Tail { chunk, end: Address { chunk: head.number, unit: FIRST_UNIT }, chain: tail.chain })

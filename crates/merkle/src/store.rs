@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use terrane_io::disk::{Anchor, create_afresh, create_dirs};
-use terrane_io::{Access, Disk, DiskFile, EntryKind, LockGuard, OpenMode};
+use terrane_io::{Access, Disk, DiskFile, EntryKind, LockGuard, OpenMode, Reserve};
 
 use crate::address::{Address, Link, Place};
 use crate::chunk::{CHUNK_HEAD_BYTES, ChunkHead, FIRST_UNIT, chunk_number, chunk_path};
@@ -54,6 +54,9 @@ const SPARE_BYTES_MAX: usize = 4 << 20;
 
 /// Of more nodes the tree and the cache are told while another thread syncs.
 const KEPT_ALONE_MAX: u64 = 500;
+
+/// Shortest reserve: the frames, the tables and the index entries that a collection writes.
+const RESERVE_BYTES_MIN: u64 = 256 << 10;
 
 /// Entries that are put into the index at once.
 const INDEX_BATCH: usize = 4096;
@@ -233,6 +236,8 @@ pub struct Store {
     recovery: Recovery,
     /// Its pages are written by who has the writer, its mark by who syncs.
     control_file: Arc<dyn DiskFile>,
+    /// Room behind the control records that a collection may take on a full disk.
+    reserve: Mutex<Reserve>,
     pub(crate) writer: Mutex<Writer>,
     /// Set when the store is being closed: a collection ends.
     pub(crate) closing: AtomicBool,
@@ -402,6 +407,12 @@ pub fn is_store(disk: &dyn Disk, dir: &Path) -> Result<bool> {
         }
     }
     Ok(false)
+}
+
+/// How long the reserve is: 1 MiB unless chunks have another length than usual. A chunk of which no more is in use can be
+/// rewritten within it.
+fn reserve_bytes(options: &Options) -> u64 {
+    (options.chunk_bytes / 16).max(RESERVE_BYTES_MIN)
 }
 
 impl Store {
@@ -595,6 +606,7 @@ impl Store {
             core,
             options: options.clone(),
             recovery,
+            reserve: Mutex::new(Reserve::open(Arc::clone(&control_file), reserve_bytes(options))),
             control_file,
             written: Mutex::new(tail.clone()),
             // Opening has synced the last chunk, and those before it were synced when it was begun.
@@ -992,6 +1004,7 @@ impl Store {
         commit: Option<(Commit, Option<&[u8]>)>,
         fill: &mut dyn FnMut(&mut dyn Sink) -> Result<Option<Link>>,
     ) -> Result<(Option<Link>, Option<Place>)> {
+        self.hold_reserve()?;
         self.roll_if_full(writer)?;
         let frame = FrameWriter::reusing(writer.tail.end, std::mem::take(&mut writer.spare));
         let mut sink = StoreSink { store: self, writer, frame };
@@ -1064,6 +1077,30 @@ impl Store {
             result?;
         }
         Ok(())
+    }
+
+    /// Takes the reserve back if a collection gave it up: nothing but collections goes on without it.
+    fn hold_reserve(&self) -> Result<()> {
+        let mut reserve = lock(&self.reserve);
+        if reserve.take_back(&*self.core.disk, &self.core.dir)? {
+            return Ok(());
+        }
+        Err(Error::OutOfSpace { path: self.core.dir.clone(), reserve_bytes: reserve.bytes() })
+    }
+
+    /// Gives the reserve to a collection, if the disk has less room than that.
+    pub(crate) fn give_reserve_up(&self) -> Result<()> {
+        let mut reserve = lock(&self.reserve);
+        if self.core.disk.free_bytes(&self.core.dir)? < reserve.bytes() {
+            reserve.give_up()?;
+        }
+        Ok(())
+    }
+
+    /// Takes the reserve back after a collection, if there is room.
+    pub(crate) fn try_to_hold_reserve(&self) {
+        // Otherwise the next commit says that there is none.
+        let _ = self.hold_reserve();
     }
 
     /// Makes every commit durable.

@@ -593,3 +593,51 @@ fn help_shows_examples() {
         );
     }
 }
+
+/// The bytes of each file below a directory, but for the lock and the leases of readers.
+fn bytes_of(dir: &Path) -> std::collections::BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = std::collections::BTreeMap::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.ends_with("readers") || path.ends_with("lock") {
+            continue;
+        }
+        if path.is_dir() {
+            found.extend(bytes_of(&path));
+        } else {
+            let bytes = std::fs::read(&path).unwrap();
+            found.insert(path, bytes);
+        }
+    }
+    found
+}
+
+/// Commands opened the store for writing, which seals its log, before they found out that there is nothing to do.
+#[test]
+fn a_command_that_is_refused_changes_nothing_on_disk() {
+    let (place, store) = ledger();
+    call(&store, &["snapshot", "save", "monday"]).done();
+    call(&store, &["version", "retain", "--name", "first"]).done();
+    call(&store, &["put", "carol", "300"]).done();
+    call(&store, &["version", "retain", "--name", "second"]).done();
+    let other = place.path("other");
+    call(&other, &["put", "dave", "1", "--create"]).done();
+    call(&other, &["snapshot", "save", "tuesday"]).done();
+    let before = bytes_of(&store);
+    let refused: &[&[&str]] = &[
+        &["snapshot", "delete", "tuesday"],
+        &["snapshot", "rename", "tuesday", "friday"],
+        &["snapshot", "rename", "monday", "monday"],
+        &["snapshot", "save", "monday"],
+        &["snapshot", "save", "friday", "--table", "none"],
+        &["snapshot", "import", "tuesday", "--from", text(&other), "--as", "monday"],
+        &["version", "release", "third"],
+        &["version", "release", "999999"],
+        &["version", "rollback", "third"],
+        &["version", "retain", "--name", "first"],
+    ];
+    for arguments in refused {
+        call(&store, arguments).failed(2);
+        assert!(bytes_of(&store) == before, "{arguments:?}");
+    }
+}

@@ -349,6 +349,11 @@ impl Tree {
         self.change_names(to_dir, number, DirChange::Set(to_name.into(), node))
     }
 
+    /// Names that a file has.
+    pub(super) fn names_of(&self, node: NodeNo) -> Outcome<usize> {
+        Ok(self.file(node)?.links)
+    }
+
     pub(super) fn hard_link(&mut self, from: &Path, to: &Path) -> Outcome<()> {
         let node = self.find(from)?;
         let (dir, name) = self.find_parent(to)?;

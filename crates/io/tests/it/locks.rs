@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use terrane_io::{Disk, Error, RealDisk};
+use terrane_io::{Access, Disk, Error, OpenMode, RealDisk, SimDisk};
 
 /// Set in the process that is to hold a lock: the path of the lock file.
 const HOLDER: &str = "TERRANE_IO_TEST_LOCK";
@@ -45,4 +45,25 @@ fn a_lock_of_another_process_names_it_and_vanishes_when_that_is_killed() {
     child.kill().unwrap();
     child.wait().unwrap();
     disk.lock(&path).unwrap();
+}
+
+/// The number of the process was written into a file of somebody else.
+#[test]
+fn a_lock_file_with_several_names_is_refused_and_not_written_to() {
+    let temporary = tempfile::tempdir().unwrap();
+    let (real, sim) = (RealDisk::auto(), SimDisk::new(1));
+    let places: [(&dyn Disk, &Path); 2] = [(&*real, temporary.path()), (&*sim, Path::new("/"))];
+    for (disk, dir) in places {
+        let (victim, lock) = (dir.join("victim"), dir.join("lock"));
+        let file = disk.open(&victim, OpenMode::CreateNew, Access::Buffered).unwrap();
+        file.write_at(b"twenty precious bytes", 0).unwrap();
+        disk.hard_link(&victim, &lock).unwrap();
+        let refused = disk.lock(&lock).map(drop).unwrap_err();
+        assert!(matches!(refused, Error::SeveralNames { .. }), "{refused}");
+        let mut found = [0; 21];
+        file.read_at(&mut found, 0).unwrap();
+        assert_eq!(&found, b"twenty precious bytes");
+        disk.remove(&victim).unwrap();
+        disk.lock(&lock).unwrap();
+    }
 }

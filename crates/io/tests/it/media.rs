@@ -7,7 +7,10 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use terrane_io::disk::{read_file, replace_file};
-use terrane_io::{Access, BadMedia, Disk, DiskFile, EntryKind, Error, OpenMode, SimDisk, Survival};
+use terrane_io::fault::FaultPlan;
+use terrane_io::{
+    Access, BadMedia, Disk, DiskFile, EntryKind, Error, OpenMode, Reserve, SimDisk, Survival,
+};
 
 const FILE: &str = "/dir/file";
 
@@ -121,4 +124,31 @@ fn links_and_special_files_are_refused_by_kind_and_can_be_removed() {
         replace_file(&*disk, Path::new(FILE), b"anew").unwrap();
         assert_eq!(disk.kind(Path::new(FILE)).unwrap(), Some(EntryKind::File));
     }
+}
+
+/// Blocks behind the end of a file are freed by the length that the file has, on the real disk as on the simulated one.
+#[test]
+fn a_reserve_takes_room_behind_a_file_and_gives_it_up_for_others() {
+    let temporary = tempfile::tempdir().unwrap();
+    let (real, sim) = (terrane_io::RealDisk::auto(), SimDisk::new(1));
+    let places: [(&dyn Disk, &Path); 2] = [(&*real, temporary.path()), (&*sim, Path::new("/"))];
+    for (disk, dir) in places {
+        let path = dir.join("file");
+        let file = disk.open(&path, OpenMode::CreateNew, Access::Buffered).unwrap();
+        file.write_at(b"content", 0).unwrap();
+        let mut reserve = Reserve::open(file.clone(), 1 << 20);
+        assert_eq!((reserve.bytes(), reserve.is_full(), file.len().unwrap()), (1 << 20, false, 7));
+        assert!(reserve.give_up().unwrap() && !reserve.give_up().unwrap());
+        assert!(disk.allocated_bytes(&path).unwrap() < 1 << 16);
+        assert!(reserve.take_back(disk, dir).unwrap() && !reserve.is_full());
+        let mut found = [0; 7];
+        file.read_at(&mut found, 0).unwrap();
+        assert_eq!((&found, file.len().unwrap()), (b"content", 7));
+    }
+    sim.set_plan(FaultPlan::capacity(1 << 16));
+    let file = sim.open(Path::new("/other"), OpenMode::CreateNew, Access::Buffered).unwrap();
+    let mut reserve = Reserve::open(file, 1 << 20);
+    assert!(reserve.is_full() && !reserve.take_back(&*sim, Path::new("/")).unwrap());
+    sim.set_plan(FaultPlan::default());
+    assert!(reserve.take_back(&*sim, Path::new("/")).unwrap() && !reserve.is_full());
 }

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrane_io::fault::{Fault, FaultKind, FaultPlan, Repeat};
-use terrane_io::sim::{SimDisk, Survival};
+use terrane_io::sim::{BadMedia, SimDisk, Survival};
 use terrane_io::{Access, Disk, OpenMode};
 use terrane_lsm::inspect::{self, Inspection};
 use terrane_lsm::{
@@ -588,6 +588,26 @@ fn a_damaged_reserve_counts_as_none_and_an_unknown_one_is_refused() {
     disk.write_raw("/store/reserve", &newer);
     let refused = open_with(&disk, None).unwrap_err();
     assert!(matches!(refused, Error::UnknownVersion { found: 2, newest: 1, .. }), "{refused}");
+}
+
+/// A sector of the reserve that could not be read stopped verify, inspect and the writer.
+#[test]
+fn a_reserve_that_cannot_be_read_is_told_of_and_made_anew() {
+    let disk = SimDisk::new(1);
+    open_with(&disk, Some(RESERVE)).unwrap().close().unwrap();
+    disk.add_bad_range("/store/reserve", 0..512, BadMedia::Read);
+    let problems = verified(&disk).problems;
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert!(problems[0].rule.contains("the next opening makes it anew"), "{problems:?}");
+    let shared: Arc<dyn Disk> = disk.clone();
+    let inspected = inspect::inspect(&shared, Path::new("/store")).unwrap();
+    let Inspection::Session(info) = inspected else { panic!("{inspected:?}") };
+    assert!(info.reserve.is_none());
+    let store = open_with(&disk, None).unwrap();
+    assert!(store.session().stats().reserve_bytes >= RESERVE_BYTES_MIN);
+    store.close().unwrap();
+    disk.heal();
+    assert!(verified(&disk).is_clean());
 }
 
 /// A table that does not last, a snapshot to take in, and upserts: all of them need room.

@@ -1,5 +1,7 @@
 //! What goes wrong in a radix state, by what the caller does next.
 
+use terrane_io::ErrorKind;
+
 use crate::backend;
 use crate::radix::address::{Address, AddressError, Prefix};
 use crate::radix::node_hash::{NodeHash, Root, RootTextError};
@@ -146,6 +148,31 @@ pub enum Error {
 }
 
 impl Error {
+    /// What the error means, whichever call it came from.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::InvalidAddress { .. }
+            | Self::DuplicateAddress { .. }
+            | Self::InvalidRoot { .. }
+            | Self::TreeExists { .. }
+            | Self::InvalidTreeName { .. }
+            | Self::ValueTooLarge { .. }
+            | Self::Size { .. }
+            | Self::Aborted => ErrorKind::BadInput,
+            Self::AddressNotFound { .. }
+            | Self::PrefixNotFound { .. }
+            | Self::UnknownRoot { .. }
+            | Self::UnknownTree { .. } => ErrorKind::NotFound,
+            Self::Corruption { .. } | Self::CorruptRow { .. } => ErrorKind::Corrupt,
+            Self::StoreFull(source)
+            | Self::Busy(source)
+            | Self::ReadOnly(source)
+            | Self::Unsupported(source)
+            | Self::BackEnd(source) => source.kind(),
+        }
+    }
+
     /// Names the root that damage was met below, where it is not named yet.
     pub(crate) fn below(self, below: &Root) -> Self {
         match self {

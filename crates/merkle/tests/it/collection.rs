@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use terrane_backends::BtreeIndexes;
-use terrane_io::{Disk, MemoryDisk};
+use terrane_io::fault::FaultPlan;
+use terrane_io::{Disk, ErrorKind, MemoryDisk, SimDisk, Survival};
 use terrane_merkle::{
     Context, Error, GcPace, GcPhase, Hash, Indexing, Kind, Loss, Meta, Options, Retain, Store,
     StoreReader, Tree,
 };
 use terrane_testkit::draw::Draw;
+use terrane_testkit::effort::{by_effort, places};
 use terrane_testkit::{ChaCha8Rng, SeedableRng};
 
 const DIR: &str = "store";
@@ -110,7 +112,10 @@ fn go(_: &terrane_merkle::GcProgress) -> GcPace {
 
 impl Bench {
     fn new(options: Options) -> Self {
-        let disk: Arc<dyn Disk> = MemoryDisk::new();
+        Self::on(MemoryDisk::new(), options)
+    }
+
+    fn on(disk: Arc<dyn Disk>, options: Options) -> Self {
         let store = Store::create(Arc::clone(&disk), Path::new(DIR), &options).unwrap();
         Self { disk, options, store, rng: ChaCha8Rng::seed_from_u64(7), commits: Vec::new() }
     }
@@ -153,6 +158,27 @@ impl Bench {
             let parent = self.commits.len().checked_sub(1);
             self.commit(parent);
         }
+    }
+
+    /// Commits a child of the last commit that replaces 8 of 12 large values.
+    fn try_large(&mut self) -> Result<(), Error> {
+        let (mut context, mut content) = match self.commits.last() {
+            Some((hash, content)) => {
+                (self.store.checkout(hash)?.expect("the last one is kept"), content.clone())
+            }
+            None => (self.store.empty(), Content::new()),
+        };
+        for _ in 0..8 {
+            let path = vec!["data".to_owned(), self.rng.below(12).to_string(), "0".to_owned()];
+            let mut value = vec![0; 2_000];
+            value[..8].copy_from_slice(&self.rng.below(u64::MAX).to_le_bytes());
+            context.add(&path, value.clone()).unwrap();
+            content.insert(path, value);
+        }
+        let date = i64::try_from(self.commits.len()).unwrap();
+        let hash = self.store.commit(&context, &Meta::tezos(date, ""))?;
+        self.commits.push((hash, content));
+        Ok(())
     }
 
     fn disk_bytes(&self) -> u64 {
@@ -633,5 +659,70 @@ fn a_commit_that_is_made_again_during_a_collection_stays() {
             6,
             "no other commit stays, and none is there twice"
         );
+    }
+}
+
+/// A store that is nothing but garbage and two commits, on a disk without a free byte: what it has, and the disk.
+fn full_of_garbage() -> (Bench, Arc<SimDisk>, u64) {
+    let disk = SimDisk::new(5);
+    let options = Options { chunk_bytes: 64 << 10, ..options() };
+    let mut bench = Bench::on(disk.clone(), options);
+    disk.set_plan(FaultPlan::capacity(2 << 20));
+    let error = (0..1_000).find_map(|_| bench.try_large().err()).unwrap();
+    assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+    let capacity = (2 << 20) - disk.free_bytes(Path::new(DIR)).unwrap();
+    disk.set_plan(FaultPlan::capacity(capacity));
+    (bench, disk, capacity)
+}
+
+/// A collection on a full disk failed as a whole.
+#[test]
+fn garbage_is_collected_where_no_byte_is_free() {
+    let (mut bench, disk, _) = full_of_garbage();
+    let last = bench.commits.len() - 1;
+    let report = bench.store.collect(&Retain::newest(2), &mut go).unwrap();
+    assert!(report.freed_bytes > 512 << 10 && report.put_off == 0, "{report:?}");
+    bench.check(|number| number + 2 > last);
+    for _ in 0..20 {
+        bench.try_large().unwrap();
+    }
+    assert!(disk.free_bytes(Path::new(DIR)).unwrap() > 0);
+    bench.store.close().unwrap();
+}
+
+#[test]
+fn after_a_crash_in_a_collection_on_a_full_disk_nothing_kept_is_lost_and_it_goes_on() {
+    let (bench, disk, capacity) = full_of_garbage();
+    let Bench { store, options, commits, .. } = bench;
+    drop(store);
+    let disk = disk.process_kill();
+    let run = |crash: Option<u64>| {
+        let disk = disk.process_kill();
+        disk.set_plan(FaultPlan::capacity(capacity));
+        let shared: Arc<dyn Disk> = disk.clone();
+        let store = Store::open(shared, Path::new(DIR), &options).unwrap();
+        let before = disk.calls();
+        let crash_at_call = crash.map(|call| before + call);
+        disk.set_plan(FaultPlan { crash_at_call, ..FaultPlan::capacity(capacity) });
+        let done = store.collect(&Retain::newest(2), &mut go);
+        assert!(done.is_ok() || crash.is_some(), "{done:?}");
+        let calls = disk.calls() - before;
+        drop(store);
+        (disk, calls)
+    };
+    let (_, calls) = run(None);
+    for call in places(0..calls, by_effort(calls / 10, 1), 5) {
+        let (disk, _) = run(Some(call));
+        let disk = disk.after_crash(Survival::Random(call));
+        disk.set_plan(FaultPlan::capacity(capacity));
+        let shared: Arc<dyn Disk> = disk.clone();
+        let store = Store::open(shared, Path::new(DIR), &options).unwrap();
+        let report = store.collect(&Retain::newest(2), &mut go);
+        assert!(report.is_ok(), "call {call}: {report:?}");
+        for (hash, content) in &commits[commits.len() - 2..] {
+            let context = store.checkout(hash).unwrap().unwrap();
+            assert!(&content_of(&context) == content, "call {call}");
+        }
+        store.close().unwrap();
     }
 }
