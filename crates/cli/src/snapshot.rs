@@ -32,8 +32,8 @@ use crate::exit::Failure;
 use crate::output::{self, bytes};
 use crate::progress::ByteBar;
 use crate::store::{
-    check_snapshot, check_snapshot_is_new, check_table, is_same, open, open_or_make, open_tables,
-    open_to_read,
+    check_snapshot, check_snapshot_is_new, check_table, has_snapshot, is_same, open, open_or_make,
+    open_tables, open_to_read,
 };
 use crate::stream::{Input, Output};
 use crate::text::{count_of, grouped, hex, table, time};
@@ -588,7 +588,9 @@ impl ImportArgs {
         }
         let started = Instant::now();
         let name_here = self.name_here.as_ref().unwrap_or(name);
-        check_snapshot_is_new(&self.common.store, name_here)?;
+        if has_snapshot(dir, name) == Some(true) {
+            check_snapshot_is_new(&self.common.store, name_here)?;
+        }
         let place = SnapshotPlace::new(dir, name.clone());
         let mut bar = ByteBar::new("importing", self.quiet);
         let mut progress = |done, total| bar.set(done, total);

@@ -108,7 +108,7 @@ pub(crate) fn check_table(dir: &Path, name: &TableName) -> Result<(), Failure> {
 
 /// Whether a store has a snapshot of a name; `None` if that cannot be told, as opening the store then says why. A command that
 /// must be refused finds out here, before it opens the store for writing.
-fn has_snapshot(dir: &Path, name: &SnapshotName) -> Option<bool> {
+pub(crate) fn has_snapshot(dir: &Path, name: &SnapshotName) -> Option<bool> {
     open_to_read(dir).ok()?.session().snapshot_exists(name).ok()
 }
 
