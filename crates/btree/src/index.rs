@@ -359,6 +359,9 @@ impl Index {
             Some(file) => Reserve::open(file, reserve_bytes),
             None => Reserve::none(),
         };
+        if reserve.is_full() {
+            tracing::warn!(path = %dir.display(), bytes = reserve.bytes(), "reserve.missing");
+        }
         let readers = lease::oldest(disk.as_ref(), dir)?;
         if readers.0.is_some_and(|oldest| oldest < superblock.generation) {
             // Which of the free pages they need is not known.

@@ -1,7 +1,8 @@
 //! A reserve: room on the disk that an engine gives up for what makes room, when there is no other left.
 //!
 //! The room is allocated behind the end of a file that the engine has anyway. It has no content, no length and no format, and
-//! each opening allocates it anew; so no crash leaves it in a wrong state.
+//! each opening allocates it anew; so no crash leaves it in a wrong state. The file itself keeps its length while it is open, so
+//! cutting it to that length frees what lies behind and nothing else.
 //!
 //! An engine that gave the reserve up is *full*: it refuses what takes room until the disk has room for the whole of the
 //! reserve again, and the first such call then [takes it back](Reserve::take_back).
@@ -54,30 +55,35 @@ impl Reserve {
     /// Makes it longer, if it is shorter. While it is given up, only the length that it will have changes.
     ///
     /// # Errors
-    /// Those of the disk: it has the length that it had.
+    /// Those of the disk: it has the length that it had, and is held as it was unless somebody took its room at that moment.
     pub fn grow(&mut self, bytes: u64) -> Result<()> {
         let Some(file) = &self.file else { return Ok(()) };
-        if bytes > self.bytes {
-            if !self.is_full {
-                allocate(file.as_ref(), bytes)?;
-            }
-            self.bytes = bytes;
+        if bytes <= self.bytes {
+            return Ok(());
         }
+        if !self.is_full
+            && let Err(error) = allocate(file.as_ref(), bytes)
+        {
+            // That freed what there was, too. Somebody may have taken the room meanwhile.
+            self.is_full = self.bytes > 0 && allocate(file.as_ref(), self.bytes).is_err();
+            return Err(error);
+        }
+        self.bytes = bytes;
         Ok(())
     }
 
     /// Gives its room to whoever needs it; whether there was any.
     ///
     /// # Errors
-    /// Those of the disk.
+    /// Those of the disk. After a sync that failed it is given up, and what was written to the file may not be durable.
     pub fn give_up(&mut self) -> Result<bool> {
         let Some(file) = self.file.as_ref().filter(|_| !self.is_full && self.bytes > 0) else {
             return Ok(false);
         };
         free_behind_end(file.as_ref())?;
+        self.is_full = true;
         // Some file systems free blocks only when it is durable that nobody has them.
         file.sync()?;
-        self.is_full = true;
         Ok(true)
     }
 

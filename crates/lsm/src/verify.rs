@@ -706,27 +706,27 @@ impl<'a> Check<'a> {
                 Ok((stored, file.len()?))
             }),
         };
-        let remedy = "give the session a reserve again, or 0 for none";
-        match read {
+        let rule = match read {
             Ok((None, len)) if len > RESERVE_HEADER_SIZE => {
-                let rule = format!("the header of the reserve is damaged; {remedy}");
-                let mut problem = Problem::new(&path, 0, &rule).droppable();
-                if self.accepts_loss {
-                    self.disk.remove(&path)?;
-                    self.disk.sync_dir(self.dir)?;
-                    problem.dropped = true;
-                }
-                self.report.problems.push(problem);
+                let remedy = "give the session a reserve again, or 0 for none";
+                format!("the header of the reserve is damaged; {remedy}")
             }
             Err(Error::UnknownVersion { found, newest, .. }) => {
                 self.report.add(&path, 0, Refused::Version { found, newest }.to_string());
+                return Ok(());
             }
             Err(error) if is_unreadable(&error) => {
-                let rule = format!("cannot be read ({error}); the next opening makes it anew");
-                self.report.add(&path, 0, rule);
+                format!("cannot be read ({error}); the next opening makes it anew")
             }
-            read => drop(read?),
+            read => return read.map(drop),
+        };
+        let mut problem = Problem::new(&path, 0, &rule).droppable();
+        if self.accepts_loss {
+            self.disk.remove(&path)?;
+            self.disk.sync_dir(self.dir)?;
+            problem.dropped = true;
         }
+        self.report.problems.push(problem);
         Ok(())
     }
 

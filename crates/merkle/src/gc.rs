@@ -658,6 +658,7 @@ impl Store {
         pacer: &mut Pacer<'_>,
     ) -> Result<()> {
         self.give_reserve_up()?;
+        let before = *new_first;
         loop {
             put_off.sort_unstable_by_key(|chunk| (chunk.live, chunk.number));
             let mut left = Vec::new();
@@ -670,6 +671,8 @@ impl Store {
                 break;
             }
         }
+        report.freed_bytes += self.chunk_bytes(before, *new_first)?;
+        report.removed += u64::from(*new_first - before);
         report.put_off = put_off.len() as u64;
         report.live_bytes += put_off.iter().map(|chunk| chunk.live).sum::<u64>();
         match put_off.pop() {

@@ -196,6 +196,26 @@ fn damage_is_told_from_bad_input() {
     assert!(message.contains("missing metadata"), "{message}");
 }
 
+/// A link in a store was followed, wherever it leads, and what is there was shown as if it were the store's.
+#[test]
+fn a_link_in_a_store_is_not_followed() {
+    let store = Store::new();
+    let elsewhere = tempfile::tempdir().unwrap();
+    for name in ["metadata", "active"] {
+        let (path, moved) = (store.dir().join(name), elsewhere.path().join(name));
+        std::fs::rename(&path, &moved).unwrap();
+        std::os::unix::fs::symlink(&moved, &path).unwrap();
+        let message = inspect(&store.dir(), &["--json"]).failed(1);
+        assert!(message.contains(name) && message.contains("link"), "{message}");
+        std::fs::remove_file(&path).unwrap();
+        std::fs::rename(&moved, &path).unwrap();
+    }
+    // The one that the user names may be a link.
+    let link = elsewhere.path().join("link");
+    std::os::unix::fs::symlink(store.dir(), &link).unwrap();
+    inspect(&link, &["--json"]).done();
+}
+
 #[test]
 fn an_unknown_version_is_named_beside_the_known_one() {
     let store = Store::new();

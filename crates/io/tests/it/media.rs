@@ -7,7 +7,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use terrane_io::disk::{read_file, replace_file};
-use terrane_io::fault::FaultPlan;
+use terrane_io::fault::{FaultKind, FaultPlan, Repeat};
 use terrane_io::{
     Access, BadMedia, Disk, DiskFile, EntryKind, Error, OpenMode, Reserve, SimDisk, Survival,
 };
@@ -151,4 +151,28 @@ fn a_reserve_takes_room_behind_a_file_and_gives_it_up_for_others() {
     assert!(reserve.is_full() && !reserve.take_back(&*sim, Path::new("/")).unwrap());
     sim.set_plan(FaultPlan::default());
     assert!(reserve.take_back(&*sim, Path::new("/")).unwrap() && !reserve.is_full());
+}
+
+/// Growing in vain freed the reserve that there was, which counted as held nevertheless.
+#[test]
+fn a_reserve_that_cannot_grow_or_whose_sync_fails_is_what_it_says() {
+    let sim = SimDisk::new(1);
+    let root = Path::new("/");
+    let file = sim.open(Path::new("/file"), OpenMode::CreateNew, Access::Buffered).unwrap();
+    file.write_at(b"content", 0).unwrap();
+    sim.set_plan(FaultPlan::capacity(1 << 20));
+    let mut reserve = Reserve::open(file, 1 << 19);
+    assert!(reserve.grow(1 << 21).unwrap_err().is_no_space());
+    assert_eq!((reserve.bytes(), reserve.is_full()), (1 << 19, false));
+    assert_eq!(sim.free_bytes(root).unwrap(), 1 << 19);
+    reserve.grow(3 << 18).unwrap();
+    assert_eq!(sim.free_bytes(root).unwrap(), 1 << 18);
+
+    let capacity_bytes = Some(1 << 20);
+    let fails = FaultPlan::fail(0, FaultKind::FailedSync, Repeat::Once);
+    sim.set_plan(FaultPlan { capacity_bytes, ..fails });
+    reserve.give_up().unwrap_err();
+    assert!(reserve.is_full() && sim.free_bytes(root).unwrap() > 3 << 18);
+    assert!(reserve.take_back(&*sim, root).unwrap() && !reserve.is_full());
+    assert_eq!(sim.free_bytes(root).unwrap(), 1 << 18);
 }

@@ -608,6 +608,13 @@ fn a_reserve_that_cannot_be_read_is_told_of_and_made_anew() {
     store.close().unwrap();
     disk.heal();
     assert!(verified(&disk).is_clean());
+
+    disk.add_bad_range("/store/reserve", 0..512, BadMedia::Read);
+    let shared: Arc<dyn Disk> = disk.clone();
+    let report =
+        verify::repair(&shared, Path::new(DIR), verify::Loss::Accepted, &mut |_, _| {}).unwrap();
+    assert!(report.problems.len() == 1 && report.problems[0].dropped, "{:?}", report.problems);
+    assert!(verified(&disk).is_clean());
 }
 
 /// A table that does not last, a snapshot to take in, and upserts: all of them need room.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use terrane_backends::BtreeIndexes;
-use terrane_io::fault::FaultPlan;
+use terrane_io::fault::{FaultKind, FaultPlan, Repeat};
 use terrane_io::{Disk, ErrorKind, MemoryDisk, SimDisk, Survival};
 use terrane_merkle::{
     Context, Error, GcPace, GcPhase, Hash, Indexing, Kind, Loss, Meta, Options, Retain, Store,
@@ -688,6 +688,17 @@ fn garbage_is_collected_where_no_byte_is_free() {
     }
     assert!(disk.free_bytes(Path::new(DIR)).unwrap() > 0);
     bench.store.close().unwrap();
+}
+
+/// The sync of the reserve is one of the control record, and its failure was told to the collection alone.
+#[test]
+fn a_reserve_that_cannot_be_given_up_durably_poisons_the_store() {
+    let (mut bench, disk, capacity) = full_of_garbage();
+    let fails = FaultPlan::fail(disk.calls(), FaultKind::FailedSync, Repeat::Once);
+    disk.set_plan(FaultPlan { capacity_bytes: Some(capacity), ..fails });
+    bench.store.collect(&Retain::newest(2), &mut go).unwrap_err();
+    let refused = bench.try_large().unwrap_err();
+    assert!(matches!(refused, Error::Poisoned { .. }), "{refused}");
 }
 
 #[test]
