@@ -201,12 +201,12 @@ fn damage_is_told_from_bad_input() {
 fn a_link_in_a_store_is_not_followed() {
     let store = Store::new();
     let elsewhere = tempfile::tempdir().unwrap();
-    for name in ["metadata", "active"] {
+    for (name, code, word) in [("metadata", 1, "link"), ("active", 3, "Not a directory")] {
         let (path, moved) = (store.dir().join(name), elsewhere.path().join(name));
         std::fs::rename(&path, &moved).unwrap();
         std::os::unix::fs::symlink(&moved, &path).unwrap();
-        let message = inspect(&store.dir(), &["--json"]).failed(1);
-        assert!(message.contains(name) && message.contains("link"), "{message}");
+        let message = inspect(&store.dir(), &["--json"]).failed(code);
+        assert!(message.contains(name) && message.contains(word), "{message}");
         std::fs::remove_file(&path).unwrap();
         std::fs::rename(&moved, &path).unwrap();
     }

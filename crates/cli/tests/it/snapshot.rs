@@ -101,7 +101,7 @@ fn list_tells_other_format_versions_from_damage() {
     let listed = snapshot(&store.dir(), &["list"]).done();
     assert_eq!(listed["damage"].as_array().unwrap().len(), 0);
     let snapshots = [&listed["snapshots"][0], &listed["snapshots"][1]];
-    assert_eq!(snapshots.map(|snapshot| snapshot["format_version"].as_u64()), [Some(9), Some(4)]);
+    assert_eq!(snapshots.map(|snapshot| snapshot["format_version"].as_u64()), [Some(9), Some(5)]);
     assert_eq!(snapshots[0]["saved"], Value::Null);
     let shown = plain(&store.dir(), &["list"]);
     assert!(shown.code == Some(0) && shown.stdout.contains("format version 9"), "{shown:?}");
@@ -109,7 +109,7 @@ fn list_tells_other_format_versions_from_damage() {
     assert!(message.contains("--json writes"), "{message}");
     let message =
         snapshot(&store.dir(), &["export", "early", "--canonical", "/dev/null"]).failed(2);
-    assert!(message.contains("format version 9; this program reads 4"), "{message}");
+    assert!(message.contains("format version 9; this program reads 5"), "{message}");
 }
 
 #[test]
