@@ -412,6 +412,7 @@ impl RunReader {
     }
 
     /// Goes to the next entry, covered or not.
+    #[inline]
     fn step(&mut self) -> Result<()> {
         if self.state != State::Here {
             return Ok(());

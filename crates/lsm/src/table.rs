@@ -410,8 +410,11 @@ impl Table {
         let now = self.tree.now(&self.context());
         self.tree.buffer.begin(room, &self.config.resolve)?;
         for (key, update) in batch {
-            if let Some(next) = self.put_or_mask(key.as_ref(), *update, None)? {
-                self.tree = next;
+            match *update {
+                Update::DeleteRange(end) => {
+                    self.delete_span(key.as_ref(), end, &mut Applied::default())?;
+                }
+                update => self.put(key.as_ref(), update, None)?,
             }
         }
         if flush_at.is_some_and(|bytes| self.tree.buffer.weight_bytes() >= bytes)
@@ -489,7 +492,6 @@ impl Table {
         applied: &mut Applied,
         tries_upserts: bool,
     ) -> Result<()> {
-        let Applied { undo, before } = applied;
         let mut next_size = 0;
         for (key, update) in batch {
             if let Update::Upsert(operand) = update
@@ -497,12 +499,15 @@ impl Table {
             {
                 self.try_upsert(key.as_ref(), operand)?;
             }
-            if let Some(next) = self.put_or_mask(key.as_ref(), *update, undo.as_mut())? {
-                let old = std::mem::replace(&mut self.tree, next);
-                *before = before.take().or(undo.take().map(|undo| (old, undo)));
-                // Time does not pass; if the write buffer has gone, with all there was, it begins anew.
-                (self.next_work, next_size) = (0, 0);
-                continue;
+            match *update {
+                Update::DeleteRange(end) => {
+                    if self.delete_span(key.as_ref(), end, applied)? {
+                        // Time has not passed; if the write buffer has gone, with all there was, it begins anew.
+                        next_size = 0;
+                        continue;
+                    }
+                }
+                update => self.put(key.as_ref(), update, applied.undo.as_mut())?,
             }
             let context = self.context();
             if self.tree.buffer_size(&context) < next_size {
@@ -511,9 +516,7 @@ impl Table {
             let now = self.tree.now(&context);
             if now >= self.next_work {
                 if now >= self.tree.next_flush() {
-                    let next = self.flush()?;
-                    let old = std::mem::replace(&mut self.tree, next);
-                    *before = before.take().or(undo.take().map(|undo| (old, undo)));
+                    self.replace_tree(self.flush()?, applied);
                 }
                 self.work()?;
             }
@@ -522,28 +525,33 @@ impl Table {
         Ok(())
     }
 
-    /// Puts an update into the write buffer; for a range that a mask deletes, the table without it instead.
-    fn put_or_mask(
+    /// Deletes a range as an update of a batch: true if masks do it, false if its keys were deleted one by one.
+    #[cold]
+    fn delete_span(
         &mut self,
-        key: &[u8],
-        update: Update<'_>,
-        mut undo: Option<&mut Undo>,
-    ) -> Result<Option<Tree>> {
-        let Update::DeleteRange(end) = update else {
-            self.put(key, update, undo)?;
-            return Ok(None);
-        };
-        let span = Span { from: key.to_vec(), end: end.map(<[u8]>::to_vec) };
+        from: &[u8],
+        end: Option<&[u8]>,
+        applied: &mut Applied,
+    ) -> Result<bool> {
+        let span = Span { from: from.to_vec(), end: end.map(<[u8]>::to_vec) };
         if !self.tree.has_room_for(&span) {
             let keys = self.cursor_over(span.range())?.take_keys(MASKED_KEYS_MIN)?;
             if keys.len() < MASKED_KEYS_MIN {
                 for key in &keys {
-                    self.put(key, Update::Delete, undo.as_deref_mut())?;
+                    self.put(key, Update::Delete, applied.undo.as_mut())?;
                 }
-                return Ok(None);
+                return Ok(false);
             }
         }
-        Ok(Some(self.tree.without(&span)))
+        self.replace_tree(self.tree.without(&span), applied);
+        self.next_work = 0;
+        Ok(true)
+    }
+
+    /// Goes over to another tree within a batch. What it was before is kept, if it may be asked for.
+    fn replace_tree(&mut self, next: Tree, Applied { undo, before }: &mut Applied) {
+        let old = std::mem::replace(&mut self.tree, next);
+        *before = before.take().or(undo.take().map(|undo| (old, undo)));
     }
 
     /// Whether lookups may do merge work that the next batch of updates will ask for.
