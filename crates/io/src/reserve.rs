@@ -13,7 +13,7 @@ use std::sync::Arc;
 use crate::disk::{Disk, DiskFile};
 use crate::error::Result;
 
-/// Room behind the end of a file. See the [module](self).
+/// Room behind the end of a file.
 #[derive(Debug)]
 pub struct Reserve {
     /// `None` if there is no reserve.
