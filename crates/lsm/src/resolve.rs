@@ -54,7 +54,7 @@ impl Resolve {
     /// `combine(newer, older)` must be associative and must depend on its arguments alone. It is called in
     /// updates, lookups, cursors and merges, possibly on several threads at once. What it makes should be no longer than
     /// both arguments together and a few bytes: an upsert that makes a value longer than
-    /// [`VALUE_BYTES_MAX`](crate::VALUE_BYTES_MAX) is refused by that measure. What grows faster can get beyond
+    /// [`VALUE_BYTES_MAX`] is refused by that measure. What grows faster can get beyond
     /// it where nobody looked, and a merge that meets such a value fails.
     ///
     /// # Errors
