@@ -43,7 +43,7 @@ pub(crate) struct ListedTable {
     write_buffer_bytes: Option<u64>,
     memory_budget_bytes: Option<u64>,
     runs: Option<u64>,
-    /// Of all runs together: older entries of a key and tombstones count too.
+    /// Entries of all runs together: older entries of a key and tombstones count too.
     stored_entries: Option<u64>,
     tombstones: Option<u64>,
     bytes: Option<u64>,

@@ -240,7 +240,7 @@ pub enum Error {
     OutOfSpace {
         /// The directory.
         path: PathBuf,
-        /// What the disk must have free.
+        /// Bytes that the disk must have free.
         reserve_bytes: u64,
     },
     /// A collection, or an import, runs already. It goes on.

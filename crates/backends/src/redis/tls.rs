@@ -34,7 +34,7 @@ pub(crate) fn check(url: &str) -> Result<()> {
     Ok(())
 }
 
-/// What needs the libraries of TLS.
+/// The part that needs the libraries of TLS.
 #[cfg(feature = "redis-tls")]
 mod built {
     use std::fs::File;

@@ -148,7 +148,7 @@ fn removals_one_by_one_and_compaction_go_on_where_no_byte_is_free() {
     }
 }
 
-/// What a crash at a call of the removals leaves is the state behind one of them, and removals go on.
+/// A crash at a call of the removals leaves the state behind one of them, and removals go on.
 #[test]
 fn after_a_crash_at_any_call_on_a_full_disk_nothing_is_lost_and_removals_go_on() {
     let removals = 6;

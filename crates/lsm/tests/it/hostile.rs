@@ -111,7 +111,7 @@ fn specimen() -> (Arc<SimDisk>, Content) {
 
 /// What is done to a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Deed {
+pub(crate) enum Deed {
     Remove,
     Empty,
     Cut,
@@ -167,7 +167,7 @@ fn role(path: &Path) -> Role {
 
 impl Deed {
     /// Does it; false if it changes nothing.
-    fn commit(self, disk: &Arc<SimDisk>, path: &Path) -> bool {
+    pub(crate) fn commit(self, disk: &Arc<SimDisk>, path: &Path) -> bool {
         let bytes = disk.read_raw(path).unwrap();
         match self {
             Self::Remove => disk.remove(path).unwrap(),

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use terrane_io::{BadMedia, Disk, EntryKind, FaultPlan, SimDisk, Survival};
+use terrane_io::{BadMedia, Disk, FaultPlan, SimDisk, Survival};
 use terrane_lsm::inspect::{Inspection, inspect};
 use terrane_lsm::verify::{KeyGap, Loss, LostWhat, Report, repair, verify};
 use terrane_lsm::{
@@ -22,6 +22,7 @@ use terrane_lsm::{
 use terrane_testkit::effort::by_effort;
 
 use crate::SALT;
+use crate::hostile::Deed;
 
 const DIR: &str = "/store";
 /// Commits of the history, of [`BATCH`] keys each.
@@ -271,19 +272,6 @@ impl Specimen {
     }
 }
 
-/// What is done to a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Deed {
-    Remove,
-    Empty,
-    Cut,
-    Shift,
-    Swap,
-    Fifo,
-    Deny,
-    BadSectors,
-}
-
 const DEEDS: [Deed; 8] = [
     Deed::Remove,
     Deed::Empty,
@@ -294,32 +282,6 @@ const DEEDS: [Deed; 8] = [
     Deed::Deny,
     Deed::BadSectors,
 ];
-
-impl Deed {
-    /// Does it; false if it changes nothing.
-    fn commit(self, disk: &Arc<SimDisk>, path: &Path) -> bool {
-        let bytes = disk.read_raw(path).unwrap();
-        match self {
-            Self::Remove => disk.remove(path).unwrap(),
-            Self::Empty => disk.write_raw(path, b""),
-            Self::Cut => disk.write_raw(path, &bytes[..bytes.len() * 2 / 3]),
-            Self::Shift => disk.write_raw(path, &[b"x", &bytes[..]].concat()),
-            Self::Swap => {
-                let is_like = |other: &PathBuf| {
-                    other != path
-                        && other.parent() == path.parent()
-                        && other.extension() == path.extension()
-                };
-                let Some(other) = disk.files().into_iter().find(is_like) else { return false };
-                disk.write_raw(path, &disk.read_raw(other).unwrap());
-            }
-            Self::Fifo => disk.plant_special(path, EntryKind::Other),
-            Self::Deny => disk.deny(path),
-            Self::BadSectors => disk.add_bad_range(path, 0..u64::MAX, BadMedia::Both),
-        }
-        disk.read_raw(path) != Some(bytes) || matches!(self, Self::Deny | Self::BadSectors)
-    }
-}
 
 #[test]
 fn the_specimen_has_of_everything() {

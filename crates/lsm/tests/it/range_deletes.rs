@@ -20,6 +20,7 @@ use terrane_testkit::RngCore;
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
 
+use crate::store_script::Change;
 use crate::{SALT, name};
 
 const KEYS: u8 = 64;
@@ -39,37 +40,6 @@ fn config(rng: &mut impl RngCore) -> TableConfig {
         merge_batch_pages: 1,
         resolve: Resolve::concatenate(),
         ..TableConfig::default()
-    }
-}
-
-/// An owned update.
-#[derive(Debug, Clone)]
-enum Change {
-    Insert(Vec<u8>),
-    Upsert(Vec<u8>),
-    Delete,
-    DeleteRange(Option<Vec<u8>>),
-}
-
-impl Change {
-    fn update(&self) -> Update<'_> {
-        match self {
-            Self::Insert(value) => Update::Insert(value),
-            Self::Upsert(value) => Update::Upsert(value),
-            Self::Delete => Update::Delete,
-            Self::DeleteRange(end) => Update::DeleteRange(end.as_deref()),
-        }
-    }
-
-    fn apply(&self, model: &mut Model, key: &[u8]) {
-        match self {
-            Self::Insert(value) => drop(model.insert(key.to_vec(), value.clone())),
-            Self::Upsert(value) => model.entry(key.to_vec()).or_default().extend_from_slice(value),
-            Self::Delete => drop(model.remove(key)),
-            Self::DeleteRange(end) => model.retain(|other, _| {
-                other.as_slice() < key || end.as_ref().is_some_and(|end| end <= other)
-            }),
-        }
     }
 }
 

@@ -50,7 +50,7 @@ pub(crate) enum Change {
 }
 
 impl Change {
-    fn update(&self) -> Update<'_> {
+    pub(crate) fn update(&self) -> Update<'_> {
         match self {
             Self::Insert(value) => Update::Insert(value),
             Self::Upsert(value) => Update::Upsert(value),
@@ -59,7 +59,7 @@ impl Change {
         }
     }
 
-    fn apply(&self, content: &mut Content, key: &[u8]) {
+    pub(crate) fn apply(&self, content: &mut Content, key: &[u8]) {
         match self {
             Self::Insert(value) => drop(content.insert(key.to_vec(), value.clone())),
             Self::Upsert(value) => {

@@ -169,7 +169,7 @@ fn a_file_without_authorities_is_refused_before_anything_is_sent() {
     refused(open("zeros.pem"), "zeros.pem");
 }
 
-/// Of one server, since each needs a port of its own for TLS.
+/// A cluster of one server, since each needs a port of its own for TLS.
 #[test]
 fn a_cluster_is_used_over_tls() {
     if !can_run() {
