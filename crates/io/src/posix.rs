@@ -423,11 +423,19 @@ pub(crate) fn allocated_bytes(place: &Place<'_>) -> Result<u64> {
 /// as well, and the kernel releases it when the process ends, however it ends.
 #[derive(Debug)]
 struct FileLock {
-    /// Invariant: the lock is held while this is open; closing it is the release.
-    _file: File,
+    /// Invariant: the lock is held while this value lives.
+    file: File,
 }
 
 impl LockGuard for FileLock {}
+
+impl Drop for FileLock {
+    /// Releases the lock. Closing the file is not enough: a child process that another thread has just forked holds a second
+    /// descriptor of the same open file until it runs its own program.
+    fn drop(&mut self) {
+        let _ = self.file.unlock();
+    }
+}
 
 /// Bytes of the process number in a lock file, line end included.
 const LOCK_FILE_BYTES: usize = 11;
@@ -458,14 +466,14 @@ pub(crate) fn lock(place: &Place<'_>, modes: FileModes) -> Result<Box<dyn LockGu
     }
     let pid = format!("{:>width$}\n", std::process::id(), width = LOCK_FILE_BYTES - 1);
     let _ = write_all(&file, Access::Buffered, pid.as_bytes(), 0);
-    Ok(Box::new(FileLock { _file: file }))
+    Ok(Box::new(FileLock { file }))
 }
 
 /// Takes the lock for reading, of a file that is there. Needs no right to write, and writes nothing.
 pub(crate) fn lock_shared(place: &Place<'_>) -> Result<Box<dyn LockGuard>> {
     let file = open_for_lock(place)?;
     match file.try_lock_shared() {
-        Ok(()) => Ok(Box::new(FileLock { _file: file })),
+        Ok(()) => Ok(Box::new(FileLock { file })),
         Err(TryLockError::WouldBlock) => Err(locked(place, &file)),
         Err(TryLockError::Error(error)) => Err(Error::io("flock", place.path, error)),
     }
@@ -499,7 +507,10 @@ pub(crate) fn is_locked(place: &Place<'_>) -> Result<bool> {
     };
     // Shared, which a file that is open for reading is enough for everywhere.
     match file.try_lock_shared() {
-        Ok(()) => Ok(false),
+        Ok(()) => {
+            drop(FileLock { file });
+            Ok(false)
+        }
         Err(TryLockError::WouldBlock) => Ok(true),
         Err(TryLockError::Error(error)) => Err(Error::io("flock", place.path, error)),
     }
@@ -515,6 +526,19 @@ fn locking_pid(file: &File) -> Option<u32> {
 mod tests {
     use super::*;
     use crate::anchor::Anchors;
+
+    #[test]
+    fn a_descriptor_in_a_child_process_does_not_keep_a_released_lock() {
+        let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();
+        let open = || File::open(&path).unwrap();
+        let file = open();
+        file.try_lock().unwrap();
+        let of_child = file.try_clone().unwrap();
+
+        drop(FileLock { file });
+        open().try_lock().expect("nobody holds the lock");
+        drop(of_child);
+    }
 
     #[test]
     fn transfers_continue_after_short_and_interrupted_calls() {
