@@ -16,12 +16,15 @@
 //! | `split` | `chunks`                                                                         |
 //! | `gc`    | `kept`, `collected` (commits), `chunks`, `compacted`, `removed`, `live_bytes`, `freed_bytes`, `archived_bytes` (moved to a volume), `put_off` (chunks whose garbage stays, as the disk is full), `store_bytes`, `wall_s` |
 //! | `gen-trace` | `file`, `profile`, `seed`, `values`, `blocks`, `bytes`, `last_commit` (of the last block that is not abandoned), `wall_s` |
+//! | `move` | `archive`, `index` (directories), `index_entries` (null if the index did not move), `wall_s` |
 //! | `volume add` | `path`, `volumes` (how many there are)                                     |
 //! | `volume list` | `volumes`: list of `path`, `bytes` (null for one that is missing)         |
 
 mod compare;
 
 mod generate;
+
+mod relocate;
 
 mod proofs;
 
@@ -48,6 +51,7 @@ use terrane_bench::workload::context::report::FilesReport;
 use self::compare::{DiffArgs, DumpArgs};
 use self::generate::GenTraceArgs;
 use self::proofs::{ProveArgs, VerifyProofArgs};
+use self::relocate::MoveArgs;
 use self::transfer::{ExportArgs, ImportArgs};
 use self::volume::VolumeCommand;
 use crate::args;
@@ -102,6 +106,9 @@ pub(crate) enum ContextCommand {
     /// Move what collections take away to other directories, where it can be read as before
     #[command(subcommand, after_help = volume::EXAMPLES)]
     Volume(VolumeCommand),
+    /// Have the archive or the index in a directory elsewhere, on another disk for instance
+    #[command(after_help = relocate::EXAMPLES)]
+    Move(MoveArgs),
     /// Write a made-up history as a trace, which `terrane replay irmin-trace` replays
     #[command(after_help = generate::EXAMPLES)]
     GenTrace(GenTraceArgs),
@@ -225,6 +232,28 @@ pub(crate) struct SplitArgs {
     common: CommonArgs,
 }
 
+/// Directories elsewhere for parts of a store.
+#[derive(Debug, Args)]
+struct LocationArgs {
+    /// Keep the volumes of the archive in this directory, which the store remembers
+    #[arg(long, value_name = "DIR")]
+    archive_dir: Option<PathBuf>,
+    /// Keep the index in this directory, which the store remembers
+    #[arg(long, value_name = "DIR")]
+    index_dir: Option<PathBuf>,
+}
+
+impl LocationArgs {
+    fn is_some(&self) -> bool {
+        self.archive_dir.is_some() || self.index_dir.is_some()
+    }
+
+    fn over(&self, options: Options) -> Options {
+        let (archive_dir, index_dir) = (self.archive_dir.clone(), self.index_dir.clone());
+        Options { archive_dir, index_dir, ..options }
+    }
+}
+
 /// What every command on a store takes.
 #[derive(Debug, Args)]
 struct CommonArgs {
@@ -312,6 +341,7 @@ impl ContextCommand {
             Self::Import(args) => args.common.json,
             Self::Gc(args) => args.common.json,
             Self::Volume(volume) => volume.json(),
+            Self::Move(args) => args.common.json,
             Self::GenTrace(args) => args.json,
             Self::Split(args) => args.common.json,
         }
@@ -331,6 +361,7 @@ impl ContextCommand {
             Self::Import(_) => "context import",
             Self::Gc(_) => "context gc",
             Self::Volume(volume) => volume.command(),
+            Self::Move(_) => "context move",
             Self::GenTrace(_) => "context gen-trace",
             Self::Split(_) => "context split",
         }
@@ -354,6 +385,7 @@ impl ContextCommand {
             Self::Import(args) => args.run(command),
             Self::Gc(args) => args.run(&args.common, command),
             Self::Volume(volume) => volume.run(),
+            Self::Move(args) => args.run(command),
             Self::GenTrace(args) => args.run(command),
             Self::Split(args) => args.run(command),
         }
@@ -710,8 +742,14 @@ pub(crate) struct Described {
     chunks: u64,
     chunk_bytes: u64,
     index_bytes: u64,
+    /// The directory of the index, if it is not in the store.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    index_dir: Option<String>,
     volumes: usize,
     archive_bytes: u64,
+    /// The directory of the volumes, if it is not in the store.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    archive_dir: Option<String>,
     other_bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     tree: Option<TreeSums>,
@@ -770,6 +808,17 @@ impl Described {
         let rules = store.rules();
         let files = FilesReport::of(dir)
             .map_err(|error| Failure::environment(format!("{}: {error}", dir.display())))?;
+        let home = RealDisk::auto().absolute(dir).map_err(context::Error::from)?;
+        let elsewhere = |path: PathBuf, name: &str| (path != home.join(name)).then_some(path);
+        let index_dir = elsewhere(store.index_dir(), "index");
+        let archive_dir = elsewhere(store.archive_dir(), "archive");
+        let bytes_of = |path: &PathBuf| if path.is_dir() { store_bytes(path) } else { Ok(0) };
+        let index_bytes = index_dir.as_ref().map_or(Ok(files.index_bytes), bytes_of)?;
+        let archive_bytes = match &archive_dir {
+            Some(_) => store.volumes().iter().map(bytes_of).sum::<Result<u64, Failure>>()?,
+            None => files.archive_bytes,
+        };
+        let shown = |path: PathBuf| path.display().to_string();
         let mut commits = 0;
         let mut newest = None;
         for commit in store.newest() {
@@ -805,9 +854,11 @@ impl Described {
             branches: store.branches().into_iter().map(branch).collect(),
             chunks: files.chunks,
             chunk_bytes: files.chunk_bytes,
-            index_bytes: files.index_bytes,
+            index_bytes,
+            index_dir: index_dir.map(shown),
             volumes: store.volumes().len(),
-            archive_bytes: files.archive_bytes,
+            archive_bytes,
+            archive_dir: archive_dir.map(shown),
             other_bytes: files.other_bytes,
             tree,
         })
@@ -819,6 +870,7 @@ impl Described {
             self.scheme, self.branching, self.flat_limit
         );
         let chunks = format!("{} in {}", bytes(self.chunk_bytes), grouped(self.chunks));
+        let place = |dir: Option<&String>| dir.map_or(String::new(), |dir| format!(", in {dir}"));
         let mut lines = vec![
             ("context store", self.path.clone()),
             ("rules", rules),
@@ -826,11 +878,12 @@ impl Described {
             ("commits", grouped(self.commits)),
             ("newest", self.newest.clone().unwrap_or("none".to_owned())),
             ("chunks", chunks),
-            ("index", bytes(self.index_bytes)),
+            ("index", format!("{}{}", bytes(self.index_bytes), place(self.index_dir.as_ref()))),
         ];
         if self.volumes > 0 {
             let volumes = count_of(self.volumes as u64, "volume", "volumes");
-            lines.push(("archive", format!("{} in {volumes}", bytes(self.archive_bytes))));
+            let place = place(self.archive_dir.as_ref());
+            lines.push(("archive", format!("{} in {volumes}{place}", bytes(self.archive_bytes))));
         }
         let heads = self.branches.iter().map(|Branch { name, head }| format!("{name} at {head}"));
         lines.extend(heads.map(|head| ("branch", head)));

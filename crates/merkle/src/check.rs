@@ -1,6 +1,6 @@
 //! Checking a store: every byte that is read for some commit, and everything that leads there.
 //!
-//! Looked at are: the control record and the heads of all chunks, those in volumes as well, and
+//! Looked at are: the locations elsewhere, the control record and the heads of all chunks, those in volumes as well, and
 //! the markers of these; every frame and every record with its checksum and its
 //! format; every object that a commit reaches, once: that it is there, that its hash is the one by which it is referred to,
 //! and that directories have their canonical shape; the heads of branches; and, of a store that nobody writes to, the index.
@@ -22,13 +22,14 @@ use crate::error::{Error, Result};
 use crate::frame::FRAME_HEAD_BYTES;
 use crate::hash::Hash;
 use crate::index::{IndexEngine, Object, key, place};
+use crate::locations::Locations;
 use crate::node::{Env, Node, Shape, Source};
 use crate::pack::{Pack, Reach};
 use crate::path::step_text;
 use crate::pins::Pinned;
 use crate::quick::QuickMap;
 use crate::record::{ENTRIES_DELTA, FLAT, INNER, INNER_DELTA, LEAF, Record, Stored, VALUE};
-use crate::reindex::{index_dir, is_current};
+use crate::reindex::is_current;
 use crate::rules::BRANCHING_MAX;
 use crate::store::{enter, read_control};
 use crate::volumes::check_marker;
@@ -169,6 +170,8 @@ impl CheckReport {
             }
             Error::AbsentVolume { ref path }
             | Error::ForeignVolume { ref path }
+            | Error::AbsentLocation { ref path, .. }
+            | Error::ForeignLocation { ref path, .. }
             | Error::ForeignChunk { ref path }
             | Error::LostControl { ref path } => {
                 self.note(path.clone(), None, tree_path, error.to_string());
@@ -209,13 +212,19 @@ pub fn check(
     progress: &mut dyn FnMut(u64),
 ) -> Result<CheckReport> {
     let mut report = CheckReport::default();
-    let (dir, _anchor) = enter(&**disk, dir)?;
+    let (dir, anchor) = enter(&**disk, dir)?;
     let dir = dir.as_path();
-    let pack = Arc::new(Pack::new(Arc::clone(disk), dir, false, CACHE_BYTES));
+    let (locations, errors) = Locations::look(&**disk, (dir, &anchor))?;
+    for error in errors {
+        report.note_error(dir, None, error)?;
+    }
+    let pack = Arc::new(Pack::new(Arc::clone(disk), Arc::clone(&locations), false, CACHE_BYTES));
     let mut durable = None;
     match read_control(&**disk, dir) {
         Ok(file) => {
-            pack.set_store(file.newest().store)?;
+            if let Err(error) = pack.set_store(file.newest().store) {
+                report.note_error(dir, None, error)?;
+            }
             durable = Some(file.durable());
             for error in file.damaged {
                 report.note_error(dir, None, error)?;
@@ -225,7 +234,7 @@ pub fn check(
         Err(error) => report.note_error(dir, None, error)?,
     }
     check_chunks(&**disk, dir, &pack, durable, &mut report, progress)?;
-    let core = match open(disk, dir) {
+    let core = match open(disk, &locations) {
         Ok(found) => found.core,
         Err(error) => {
             report.note_error(dir, None, error)?;
@@ -263,12 +272,13 @@ pub(crate) struct Found {
 }
 
 /// A store as the newest control record has it that leads anywhere.
-pub(crate) fn open(disk: &Arc<dyn Disk>, dir: &Path) -> Result<Found> {
+pub(crate) fn open(disk: &Arc<dyn Disk>, locations: &Arc<Locations>) -> Result<Found> {
+    let dir = locations.dir();
     let file = read_control(&**disk, dir)?;
     let reach = Reach::to(file.durable());
     let mut failed = None;
     for control in &file.whole {
-        match open_as(disk, dir, control, file.newest().first, reach) {
+        match open_as(disk, locations, control, file.newest().first, reach) {
             Ok(found) => return Ok(Found { fell_back: failed.is_some(), ..found }),
             // What the newer record says is worth more.
             Err(error) => failed = failed.or(Some(error)),
@@ -280,12 +290,12 @@ pub(crate) fn open(disk: &Arc<dyn Disk>, dir: &Path) -> Result<Found> {
 /// A store as a control record has it. Chunks below `first` may be gone.
 pub(crate) fn open_as(
     disk: &Arc<dyn Disk>,
-    dir: &Path,
+    locations: &Arc<Locations>,
     control: &Control,
     first: u32,
     reach: Reach,
 ) -> Result<Found> {
-    let pack = Arc::new(Pack::new(Arc::clone(disk), dir, false, CACHE_BYTES));
+    let pack = Arc::new(Pack::new(Arc::clone(disk), Arc::clone(locations), false, CACHE_BYTES));
     let mut view = View::new(*control);
     view.first_known = first;
     let tail = recover(&pack, &mut view, reach)?;
@@ -293,7 +303,7 @@ pub(crate) fn open_as(
     let env = Env { rules: control.rules, source: Some(source), proof: false };
     let core = Core {
         disk: Arc::clone(disk),
-        dir: dir.to_owned(),
+        dir: locations.dir().to_owned(),
         pack,
         env: Arc::new(env),
         index: None,
@@ -546,8 +556,9 @@ impl Checker<'_> {
     fn volumes(&mut self) -> Result<()> {
         let core = self.core;
         let Control { volumes, store, .. } = core.view().control;
+        let archive = core.pack.locations().archive();
         for volume in 0..volumes {
-            if let Err(error) = check_marker(&*core.disk, &core.dir, volume, store) {
+            if let Err(error) = check_marker(&*core.disk, &archive, volume, store) {
                 self.report.note_error(self.dir, None, error)?;
             }
         }
@@ -566,7 +577,7 @@ impl Checker<'_> {
     /// Every commit that the control record knows is in the index, where it is. A lost index is one problem.
     fn index(&mut self, engine: &Arc<dyn IndexEngine>) -> Result<()> {
         let core = self.core;
-        let path = index_dir(self.dir);
+        let path = core.pack.locations().index();
         let lost =
             |reason: &str| format!("{reason}; `terrane verify --repair` makes the index again");
         let index = match engine.read(Arc::clone(&core.disk), &path) {

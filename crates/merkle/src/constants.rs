@@ -8,6 +8,8 @@ use crate::control::{
     MARK_MAGIC,
 };
 use crate::frame::{FRAME_HEAD_BYTES, FRAME_MAGIC, FrameKind};
+use crate::locations::{LOCATION_MAGIC, LOCATION_VERSION, LOCATIONS_MAGIC, LOCATIONS_VERSION};
+use crate::marker::MARKER_BYTES;
 use crate::path::HEIGHT_MAX;
 use crate::proof::{NESTING_MAX, VERSION};
 use crate::proof_codec::{DENSE_MIN, DENSE_SLOTS, INDEX_BITS, SEGMENT_MAX};
@@ -17,7 +19,7 @@ use crate::record::{
     TAG_VALUE, VALUE,
 };
 use crate::snapshot::{SNAPSHOT_HEAD_BYTES, SNAPSHOT_MAGIC, SNAPSHOT_VERSION};
-use crate::volumes::{VOLUME_BYTES, VOLUME_MAGIC, VOLUME_VERSION};
+use crate::volumes::{VOLUME_MAGIC, VOLUME_VERSION};
 
 /// Every constant of the formats of context stores and proofs, by name.
 #[must_use]
@@ -44,7 +46,11 @@ pub fn constants() -> Vec<(&'static str, String)> {
         ("CONTEXT_MARK_BYTES", MARK_BYTES.to_string()),
         ("CONTEXT_VOLUME_MAGIC", text(&VOLUME_MAGIC)),
         ("CONTEXT_VOLUME_VERSION", VOLUME_VERSION.to_string()),
-        ("CONTEXT_VOLUME_BYTES", VOLUME_BYTES.to_string()),
+        ("CONTEXT_MARKER_BYTES", MARKER_BYTES.to_string()),
+        ("CONTEXT_LOCATIONS_MAGIC", text(&LOCATIONS_MAGIC)),
+        ("CONTEXT_LOCATIONS_VERSION", LOCATIONS_VERSION.to_string()),
+        ("CONTEXT_LOCATION_MAGIC", text(&LOCATION_MAGIC)),
+        ("CONTEXT_LOCATION_VERSION", LOCATION_VERSION.to_string()),
         ("CONTEXT_VALUE", VALUE.to_string()),
         ("CONTEXT_FLAT", FLAT.to_string()),
         ("CONTEXT_LEAF", LEAF.to_string()),

@@ -330,7 +330,8 @@ impl Core {
     /// The directories of the volumes.
     pub(crate) fn volumes(&self) -> Vec<PathBuf> {
         let volumes = self.view().control.volumes;
-        (0..volumes).map(|volume| volume_dir(&self.dir, volume)).collect()
+        let archive = self.pack.locations().archive();
+        (0..volumes).map(|volume| volume_dir(&archive, volume)).collect()
     }
 
     pub(crate) fn commit_of(&self, hash: &Hash) -> Result<Commit> {

@@ -270,6 +270,29 @@ pub enum Error {
         /// The directory of the volume.
         path: PathBuf,
     },
+    /// A directory outside the store, which the store keeps its archive or its index in, is not there, or has no marker: it may be
+    /// the mount point of a disk that is away. Mount the disk, or open the store with the option that names where the directory
+    /// is now.
+    #[error(
+        "{0}, where the {part} of the store is, is missing or has no marker; mount the disk, or say with `{part}_dir` \
+        (`--{part}-dir`) where it is now",
+        .path.display()
+    )]
+    AbsentLocation {
+        /// `archive` or `index`.
+        part: &'static str,
+        /// The directory.
+        path: PathBuf,
+    },
+    /// A directory outside the store, for its archive or its index, is one of another store. Mount the right disk, or choose another
+    /// directory.
+    #[error("{} is the directory of the {part} of another store; mount the right disk, or choose another directory", .path.display())]
+    ForeignLocation {
+        /// `archive` or `index`.
+        part: &'static str,
+        /// The directory.
+        path: PathBuf,
+    },
     /// The directory of a volume has the marker of another one, or of another store. Mount the right disk, or choose an empty
     /// directory for a new volume.
     #[error("{} is another volume, or one of another store; mount the right disk", .path.display())]
@@ -412,6 +435,7 @@ impl Error {
             | Self::Collected { .. }
             | Self::DanglingHash { .. }
             | Self::AbsentVolume { .. }
+            | Self::AbsentLocation { .. }
             | Self::Absent { .. } => ErrorKind::NotFound,
             Self::Locked { .. } | Self::GcRunning => ErrorKind::Locked,
             Self::OutOfSpace { .. } => ErrorKind::NoSpace,

@@ -38,7 +38,7 @@ use crate::index::{IndexKey, IndexValue, STATE_KEY, place};
 use crate::marks::{Marks, unit_bytes};
 use crate::quick::QuickMap;
 use crate::store::{ControlChange, Store, Writer, lock};
-use crate::volumes::{archive_dir, check_marker, is_empty, marker_path, stage_marker, volume_dir};
+use crate::volumes::{check_marker, is_empty, marker_path, stage_marker, volume_dir};
 
 /// Chunks are compacted when at least one part in so many of them is garbage.
 const GARBAGE_PARTS: u64 = 16;
@@ -267,8 +267,8 @@ impl Store {
     }
 
     /// Adds a volume, to which collections move what they would take away otherwise, and gives its directory: `archive/volume-`
-    /// and a number in the directory of the store, which may be a mount, made before; a link is refused. From the first
-    /// one on the store has an archive: every commit that is there now, or will be, stays readable.
+    /// and a number in the directory of the store, or `volume-` and a number in [`Options::archive_dir`](crate::Options::archive_dir).
+    /// It may be a mount, made before; a link is refused. From the first one on the store has an archive: every commit that is there now, or will be, stays readable.
     ///
     /// Cost: two listings, and the writes and syncs of a new directory, its marker and a control record.
     ///
@@ -281,33 +281,35 @@ impl Store {
         let _none_runs = self.no_collection()?;
         let mut writer = lock(&self.writer);
         self.check_writable(&writer)?;
-        let (disk, dir) = (&*self.core.disk, &*self.core.dir);
+        let (disk, locations) = (&*self.core.disk, self.core.pack.locations());
+        let archive = locations.archive();
         let control = self.core.view().control;
         if control.collecting != 0 {
             return Err(Error::GcUnfinished);
         }
         if let Some(last) = control.volumes.checked_sub(1) {
-            check_marker(disk, dir, last, control.store)?;
-            if is_empty(disk, dir, last)? {
-                return Err(Error::EmptyVolume { path: volume_dir(dir, last) });
+            check_marker(disk, &archive, last, control.store)?;
+            if is_empty(disk, &archive, last)? {
+                return Err(Error::EmptyVolume { path: volume_dir(&archive, last) });
             }
         }
         let Some(volumes) = control.volumes.checked_add(1) else {
             let value = (u64::from(control.volumes) + 1).to_string();
             return Err(Error::InvalidConfig { option: "volumes", value, allowed: "up to 65,535" });
         };
-        let path = volume_dir(dir, control.volumes);
-        let archive = archive_dir(dir);
-        for (parent, made) in [(dir, &archive), (&archive, &path)] {
+        let path = volume_dir(&archive, control.volumes);
+        // A directory elsewhere is there, with its marker.
+        let inside = locations.has_archive_inside().then_some((locations.dir(), &archive));
+        for (parent, made) in inside.into_iter().chain([(archive.as_path(), &path)]) {
             // A process that was killed may have made it.
             if disk.kind(made)?.is_none() {
                 disk.create_dir(made)?;
             }
             self.or_poison(disk.sync_dir(parent))?;
         }
-        let (marker, staged) = stage_marker(disk, dir, control.volumes, control.store)?;
+        let (marker, staged) = stage_marker(disk, &archive, control.volumes, control.store)?;
         self.or_poison(marker.sync())?;
-        disk.rename(&staged, &marker_path(dir, control.volumes))?;
+        disk.rename(&staged, &marker_path(&archive, control.volumes))?;
         self.or_poison(disk.sync_dir(&path))?;
         let change = ControlChange { volumes: Some(volumes), ..Default::default() };
         self.checkpoint(&mut writer, &change)?;

@@ -25,6 +25,7 @@ use crate::encode::Sink;
 use crate::error::{Error, Result};
 use crate::export::Source;
 use crate::hash::Hash;
+use crate::locations::INDEX;
 use crate::node::{Child, Env, Node, Shape, Spot};
 use crate::options::Options;
 use crate::path::HEIGHT_MAX;
@@ -32,7 +33,6 @@ use crate::reader::StoreReader;
 use crate::record::{
     EntriesBuffers, EntriesWriter, INLINE_BYTES_MAX, Inner, Stored, VALUE, inner_body,
 };
-use crate::reindex::index_dir;
 use crate::rules::{CommitInfo, INODE_DEPTH_MAX, Preimages, Rules, VALUE_BYTES_MAX};
 use crate::snapshot::{
     BasePosition, Bound, CommitElement, Element, Elements, Header, InnerElement, Snapshot,
@@ -716,7 +716,7 @@ fn clear(disk: &dyn Disk, dir: &Path, options: &Options) -> Result<()> {
             disk.remove(&dir.join(&entry.name))?;
         }
     }
-    options.index.remove(disk, &index_dir(dir)).map_err(Error::index)?;
+    options.index.remove(disk, &dir.join(INDEX)).map_err(Error::index)?;
     Ok(disk.sync_dir(dir)?)
 }
 

@@ -79,7 +79,11 @@ mod index;
 
 mod files;
 
+mod marker;
+
 mod volumes;
+
+mod locations;
 
 mod pack;
 

@@ -1,5 +1,6 @@
 //! Options of a store.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use terrane_io::Access;
@@ -7,6 +8,7 @@ use terrane_io::Access;
 use crate::control::Indexing;
 use crate::error::{Error, Result};
 use crate::index::IndexEngine;
+use crate::locations::Wanted;
 use crate::rules::Rules;
 
 /// When a commit is durable.
@@ -40,6 +42,13 @@ pub struct Options {
     pub access: Access,
     /// What the index of commits is kept in.
     pub index: Arc<dyn IndexEngine>,
+    /// Directory elsewhere for the volumes of the archive, on another disk perhaps; it is made if it is missing. The store remembers
+    /// the directory, so later opens need not name it. They are refused if it is away, or another store's. `None` leaves the archive
+    /// where it is, at first in the store; the directory of the store itself puts it back there. An archive with volumes is moved
+    /// by its user, and then named here: each volume must be there, with its marker.
+    pub archive_dir: Option<PathBuf>,
+    /// Directory elsewhere for the index, in the same way. A named directory that is a new one gets an index made anew.
+    pub index_dir: Option<PathBuf>,
     /// Elements of a snapshot that an import takes at most. Each takes 128 bytes of memory until
     /// the import ends, an inode those of one step more.
     pub import_elements_max: u64,
@@ -61,8 +70,16 @@ impl Options {
             hash_threads: 2,
             access: Access::Buffered,
             index,
+            archive_dir: None,
+            index_dir: None,
             import_elements_max: IMPORT_ELEMENTS_MAX,
         }
+    }
+
+    /// Locations that the options name.
+    pub(crate) fn wanted(&self) -> Wanted<'_> {
+        let (archive, index) = (self.archive_dir.as_deref(), self.index_dir.as_deref());
+        Wanted { archive, index, engine: &self.index }
     }
 
     pub(crate) fn check(&self) -> Result<()> {

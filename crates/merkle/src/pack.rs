@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
-use terrane_io::disk::Anchor;
 use terrane_io::{Access, Disk, DiskFile, OpenMode};
 
 use crate::address::{Address, Link, Place, UNIT_BYTES};
@@ -22,6 +21,7 @@ use crate::files::OpenFiles;
 use crate::frame::{
     FRAME_HEAD_BYTES, FrameHead, FrameKind, FrameWriter, newest_synced, parse, parse_damaged,
 };
+use crate::locations::{LOCATIONS, Locations};
 use crate::node::Source;
 use crate::record::{Decoded, Delta, Record, VALUE};
 use crate::volumes::{
@@ -53,9 +53,7 @@ pub(crate) struct Counters {
 #[derive(Debug)]
 pub(crate) struct Pack {
     disk: Arc<dyn Disk>,
-    dir: PathBuf,
-    /// Keeps every path below the directory in it, as long as anybody reads.
-    _anchor: Option<Arc<dyn Anchor>>,
+    locations: Arc<Locations>,
     /// Identity of the store, as its control record says; none before that is read.
     store: OnceLock<u64>,
     /// Open for writing: chunks are opened such that they can be appended to.
@@ -110,11 +108,15 @@ pub(crate) struct Tail {
 }
 
 impl Pack {
-    pub(crate) fn new(disk: Arc<dyn Disk>, dir: &Path, writable: bool, cache_bytes: usize) -> Self {
+    pub(crate) fn new(
+        disk: Arc<dyn Disk>,
+        locations: Arc<Locations>,
+        writable: bool,
+        cache_bytes: usize,
+    ) -> Self {
         Self {
             disk,
-            dir: dir.to_owned(),
-            _anchor: None,
+            locations,
             store: OnceLock::new(),
             writable,
             access: Access::Buffered,
@@ -126,11 +128,6 @@ impl Pack {
             cache: Cache::new(cache_bytes),
             counters: Counters::default(),
         }
-    }
-
-    /// The same with an anchor of its directory.
-    pub(crate) fn anchored(self, anchor: Arc<dyn Anchor>) -> Self {
-        Self { _anchor: Some(anchor), ..self }
     }
 
     /// The same with another way to read chunks.
@@ -146,7 +143,11 @@ impl Pack {
         let known = *self.store.get_or_init(|| store);
         if known != store {
             let what = Corrupt::rule("identity of the store", known, store);
-            return Err(Error::Corrupt { path: self.dir.join(CONTROL), address: None, what });
+            return Err(Error::Corrupt { path: self.dir().join(CONTROL), address: None, what });
+        }
+        if let Some(named) = self.locations.store().filter(|named| *named != store) {
+            let what = Corrupt::rule("store of the file `locations`", store, named);
+            return Err(Error::Corrupt { path: self.dir().join(LOCATIONS), address: None, what });
         }
         Ok(())
     }
@@ -161,7 +162,17 @@ impl Pack {
 
     /// The directory of the store.
     pub(crate) fn dir(&self) -> &Path {
-        &self.dir
+        self.locations.dir()
+    }
+
+    /// Where the parts of the store are.
+    pub(crate) fn locations(&self) -> &Arc<Locations> {
+        &self.locations
+    }
+
+    /// The directory of the volumes.
+    fn archive_dir(&self) -> PathBuf {
+        self.locations.archive()
     }
 
     pub(crate) fn cache_bytes(&self) -> usize {
@@ -185,7 +196,7 @@ impl Pack {
     /// A part of a chunk in a volume, opened if it is not.
     pub(crate) fn part(&self, number: u32, part: Part) -> Result<Arc<Chunk>> {
         self.files.get((number, Some(part)), || {
-            let path = part_path(&self.dir, number, part);
+            let path = part_path(&self.archive_dir(), number, part);
             let id = (number, self.store.get().copied());
             Chunk::open(&*self.disk, &path, id, OpenMode::Read, self.access)
         })
@@ -199,7 +210,7 @@ impl Pack {
             return Ok(get(catalog));
         }
         let mut catalog = self.catalog.write().unwrap_or_else(PoisonError::into_inner);
-        let listed = Catalog::list(&*self.disk, &self.dir)?;
+        let listed = Catalog::list(&*self.disk, &self.archive_dir())?;
         Ok(get(catalog.insert(listed)))
     }
 
@@ -245,7 +256,7 @@ impl Pack {
 
     fn open_chunk(&self, number: u32, access: Access) -> Result<Chunk> {
         let mode = if self.writable { OpenMode::ReadWrite } else { OpenMode::Read };
-        let (path, id) = (chunk_path(&self.dir, number), (number, self.store.get().copied()));
+        let (path, id) = (chunk_path(self.dir(), number), (number, self.store.get().copied()));
         Chunk::open(&*self.disk, &path, id, mode, access)
     }
 
@@ -270,7 +281,7 @@ impl Pack {
 
     /// Makes the chunk of a number; a file of that name, left over from a crash, is replaced.
     pub(crate) fn create_chunk(&self, head: ChunkHead) -> Result<Arc<Chunk>> {
-        let chunk = Arc::new(Chunk::create(&*self.disk, &self.dir, head)?);
+        let chunk = Arc::new(Chunk::create(&*self.disk, self.dir(), head)?);
         self.appended.fetch_min(head.number, Ordering::AcqRel);
         self.files.put((head.number, None), Arc::clone(&chunk));
         Ok(chunk)
@@ -305,26 +316,26 @@ impl Pack {
 
     /// Whether a chunk that is not there was removed by a collection since a reader last looked.
     fn was_removed(&self, number: u32) -> bool {
-        let control = ControlFile::read(&*self.disk, &self.dir.join(CONTROL));
+        let control = ControlFile::read(&*self.disk, &self.dir().join(CONTROL));
         !self.writable && control.is_ok_and(|control| control.newest().first > number)
     }
 
     /// The error of a chunk that must be there and is not.
     pub(crate) fn lost(&self, number: u32) -> Error {
         let what = Corrupt::rule("a chunk that is in use is there", 1, 0);
-        Error::Corrupt { path: chunk_path(&self.dir, number), address: None, what }
+        Error::Corrupt { path: chunk_path(self.dir(), number), address: None, what }
     }
 
     /// A volume that must be there and is not.
     fn missing_volume(&self) -> Result<Option<PathBuf>> {
         let volumes = self.volumes.load(Ordering::Acquire);
-        let volume = missing(&*self.disk, &self.dir, volumes)?;
-        Ok(volume.map(|volume| volume_dir(&self.dir, volume)))
+        let volume = missing(&*self.disk, &self.archive_dir(), volumes)?;
+        Ok(volume.map(|volume| volume_dir(&self.archive_dir(), volume)))
     }
 
     /// The error of a record whose content breaks a rule.
     pub(crate) fn corrupt(&self, at: Address, what: Corrupt) -> Error {
-        Error::Corrupt { path: chunk_path(&self.dir, at.chunk), address: Some(at), what }
+        Error::Corrupt { path: chunk_path(self.dir(), at.chunk), address: Some(at), what }
     }
 
     fn cached(&self, at: Address) -> Option<Cached> {
@@ -482,7 +493,7 @@ impl Pack {
     /// Makes a chunk and its name durable.
     pub(crate) fn sync_new(&self, chunk: &Chunk) -> terrane_io::Result<()> {
         chunk.file.sync()?;
-        self.disk.sync_dir(&self.dir)
+        self.disk.sync_dir(self.dir())
     }
 
     /// Appends a frame; the tail behind it, and the buffer of the frame. Not durable before a sync of the chunk; what lies before `synced` is.
@@ -540,7 +551,7 @@ impl Pack {
         let durable = reach.durable;
         if tail.end < durable && !reach.stops_at_damage {
             let lost = durable.chunk > tail.end.chunk
-                && self.disk.kind(&chunk_path(&self.dir, tail.end.chunk + 1))?.is_none();
+                && self.disk.kind(&chunk_path(self.dir(), tail.end.chunk + 1))?.is_none();
             if lost {
                 return Err(self.lost(tail.end.chunk + 1));
             }
@@ -558,7 +569,7 @@ impl Pack {
     ) -> Result<bool> {
         self.follow_frames(tail, reach.durable, visit)?;
         let next = tail.end.chunk + 1;
-        if self.disk.kind(&chunk_path(&self.dir, next))?.is_none() {
+        if self.disk.kind(&chunk_path(self.dir(), next))?.is_none() {
             return Ok(false);
         }
         let Some(chunk) = self.next_chunk(next)? else { return Ok(false) };
@@ -597,7 +608,7 @@ impl Pack {
             Err(error @ (Error::Corrupt { .. } | Error::NotAContextStore { .. })) => error,
             Err(error) => return Err(error),
         };
-        let path = chunk_path(&self.dir, number);
+        let path = chunk_path(self.dir(), number);
         let file = self.disk.open(&path, OpenMode::Read, Access::Buffered)?;
         // Frames are written when the head is durable.
         let start = Address { chunk: number, unit: FIRST_UNIT };
@@ -655,7 +666,7 @@ impl Pack {
             tail.chunk.file.set_len(tail.end.offset())?;
             cut += len - tail.end.offset();
         }
-        let path = chunk_path(&self.dir, tail.end.chunk + 1);
+        let path = chunk_path(self.dir(), tail.end.chunk + 1);
         if self.disk.kind(&path)?.is_some() {
             self.disk.remove(&path)?;
             cut += CHUNK_HEAD_BYTES as u64;
@@ -686,7 +697,7 @@ impl Pack {
     /// remove those below it. A chunk that is missing from there on is damage.
     pub(crate) fn first_present(&self, first: u32, known: u32) -> Result<u32> {
         for number in first..known {
-            if self.disk.kind(&chunk_path(&self.dir, number))?.is_some() {
+            if self.disk.kind(&chunk_path(self.dir(), number))?.is_some() {
                 return Ok(number);
             }
         }
@@ -706,15 +717,16 @@ impl Pack {
     /// Removes what a collection has left behind when it was interrupted: chunks before `first`, and copies that did not take
     /// their places, in volumes too.
     pub(crate) fn remove_strays(&self, first: u32) -> Result<()> {
-        for entry in self.disk.list(&self.dir)? {
+        for entry in self.disk.list(self.dir())? {
             let unfinished = entry.name.strip_suffix(NEW_SUFFIX);
-            let is_copy =
-                unfinished.is_some_and(|name| name == CONTROL || chunk_number(name).is_some());
+            let is_copy = unfinished.is_some_and(|name| {
+                name == CONTROL || name == LOCATIONS || chunk_number(name).is_some()
+            });
             if is_copy || chunk_number(&entry.name).is_some_and(|number| number < first) {
-                self.disk.remove(&self.dir.join(&entry.name))?;
+                self.disk.remove(&self.dir().join(&entry.name))?;
             }
         }
-        remove_unfinished(&*self.disk, &self.dir)
+        remove_unfinished(&*self.disk, &self.archive_dir())
     }
 
     /// Leaves only some runs of a chunk, ascending, which are those of `source`. Readers of the file that was there go on
@@ -728,8 +740,8 @@ impl Pack {
         pace: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<()> {
         let number = source.head.number;
-        let path = chunk_path(&self.dir, number);
-        self.write_whole(&path, &self.dir, source, runs, pace)?;
+        let path = chunk_path(self.dir(), number);
+        self.write_whole(&path, self.dir(), source, runs, pace)?;
         let chunk = self.open_chunk(number, self.access)?;
         if self.access == Access::Direct {
             chunk.forget();
@@ -742,14 +754,14 @@ impl Pack {
     ///
     /// Cost: one read, and one listing for each volume.
     pub(crate) fn look_into(&self, volume: u16, store: u64) -> Result<()> {
-        check_marker(&*self.disk, &self.dir, volume, store)?;
+        check_marker(&*self.disk, &self.archive_dir(), volume, store)?;
         self.with_catalog(true, |_| ())
     }
 
     /// Makes durable what volumes there are and which parts they have: a process that was killed may not have.
     pub(crate) fn sync_volumes(&self) -> Result<()> {
-        for volume in volumes(&*self.disk, &self.dir)? {
-            self.disk.sync_dir(&volume_dir(&self.dir, volume))?;
+        for volume in volumes(&*self.disk, &self.archive_dir())? {
+            self.disk.sync_dir(&volume_dir(&self.archive_dir(), volume))?;
         }
         Ok(())
     }
@@ -766,14 +778,14 @@ impl Pack {
         pace: &mut dyn FnMut(u64) -> Result<()>,
     ) -> Result<u64> {
         let number = source.head.number;
-        let dir = volume_dir(&self.dir, volume);
+        let dir = volume_dir(&self.archive_dir(), volume);
         if runs.is_empty() {
             return Ok(0);
         }
         // The disk may have gone since the last part.
-        check_marker(&*self.disk, &self.dir, volume, source.head.store)?;
+        check_marker(&*self.disk, &self.archive_dir(), volume, source.head.store)?;
         let part = self.with_catalog(false, |catalog| catalog.next_part(number, volume))?;
-        let path = part_path(&self.dir, number, part);
+        let path = part_path(&self.archive_dir(), number, part);
         if self.disk.kind(&path)?.is_some() {
             return Err(Error::PartExists { path });
         }
@@ -812,12 +824,12 @@ impl Pack {
         self.set_first(first);
         for number in from..first {
             self.files.remove((number, None));
-            let path = chunk_path(&self.dir, number);
+            let path = chunk_path(self.dir(), number);
             if self.disk.kind(&path)?.is_some() {
                 self.disk.remove(&path)?;
             }
         }
-        Ok(self.disk.sync_dir(&self.dir)?)
+        Ok(self.disk.sync_dir(self.dir())?)
     }
 
     /// Forgets what is cached and which files are open: after other chunks have taken their places.
@@ -929,7 +941,8 @@ mod tests {
     /// past the page cache, what was just appended would not be there.
     #[test]
     fn the_chunk_that_is_written_to_is_read_through_the_page_cache_whenever_it_is_opened() {
-        let pack = Pack::new(MemoryDisk::new(), Path::new(""), true, 0).with_access(Access::Direct);
+        let pack = Pack::new(MemoryDisk::new(), Locations::inside(Path::new("")), true, 0)
+            .with_access(Access::Direct);
         let head = ChunkHead { number: 0, store: 1, before: 0, chain: 0, map: None };
         let chunk = pack.create_chunk(head).unwrap();
         let mut tail = Tail { chunk, end: Address { chunk: 0, unit: FIRST_UNIT }, chain: 0 };
@@ -946,7 +959,7 @@ mod tests {
         assert_eq!(access(last), Access::Buffered);
         drop(tail);
         // Also in a store that is opened.
-        let pack = Pack::new(Arc::clone(&pack.disk), Path::new(""), true, 0);
+        let pack = Pack::new(Arc::clone(&pack.disk), Locations::inside(Path::new("")), true, 0);
         let pack = pack.with_access(Access::Direct);
         pack.set_store(1).unwrap();
         let end = Address { chunk: last, unit: FIRST_UNIT };

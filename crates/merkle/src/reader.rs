@@ -15,6 +15,7 @@ use crate::control::Indexing;
 use crate::core::{Core, View, follow, recover};
 use crate::error::{Error, Result};
 use crate::hash::Hash;
+use crate::locations::Locations;
 use crate::node::{Env, Source};
 use crate::pack::{Pack, Reach, Tail};
 use crate::pins::Pinned;
@@ -90,13 +91,14 @@ impl StoreReader {
     ///
     /// # Errors
     /// [`NotFound`](Error::NotFound), [`IncompleteImport`](Error::IncompleteImport), [`Corrupt`](Error::Corrupt),
+    /// [`AbsentLocation`](Error::AbsentLocation) and [`ForeignLocation`](Error::ForeignLocation) of the archive,
     /// [`Disk`](Error::Disk).
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, cache_bytes: usize) -> Result<Self> {
         let (dir, anchor) = enter(&*disk, dir)?;
         let dir = dir.as_path();
         check_whole(&*disk, dir)?;
-        let pack = Pack::new(Arc::clone(&disk), dir, false, cache_bytes).anchored(anchor);
-        let pack = Arc::new(pack);
+        let locations = Locations::enter_to_read(&*disk, (dir, &anchor))?;
+        let pack = Arc::new(Pack::new(Arc::clone(&disk), locations, false, cache_bytes));
         let (view, tail, recovery) = read(&*disk, dir, &pack)?;
         let source: Arc<dyn Source> = Arc::clone(&pack) as _;
         let env = Arc::new(Env { rules: view.control.rules, source: Some(source), proof: false });
@@ -218,5 +220,15 @@ impl StoreReader {
     /// The directories of the volumes of the archive at the last sync, the one that was added last at the end.
     pub fn volumes(&self) -> Vec<PathBuf> {
         self.core.volumes()
+    }
+
+    /// The directory of the volumes of the archive, which may be elsewhere, and may not be made yet.
+    pub fn archive_dir(&self) -> PathBuf {
+        self.core.pack.locations().archive()
+    }
+
+    /// The directory of the index, which may be elsewhere.
+    pub fn index_dir(&self) -> PathBuf {
+        self.core.pack.locations().index()
     }
 }

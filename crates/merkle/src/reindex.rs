@@ -3,7 +3,6 @@
 //! The index has an entry that says how many commits of which store it knows. An index without the entry, or with one of
 //! fewer commits than the control record counts, is not believed.
 
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::control::{Control, Indexing};
@@ -16,14 +15,6 @@ use crate::marks::Marks;
 
 /// Entries that are put into the index at once.
 const BATCH: usize = 4096;
-
-/// Name of the directory of the index.
-const INDEX: &str = "index";
-
-/// The directory of the index of the store in `dir`.
-pub(crate) fn index_dir(dir: &Path) -> PathBuf {
-    dir.join(INDEX)
-}
 
 /// Whether an index has everything that a control record refers to, as far as it says.
 pub(crate) fn is_current(index: &dyn ObjectIndex, control: &Control) -> Result<bool> {
@@ -38,7 +29,7 @@ pub(crate) fn is_current(index: &dyn ObjectIndex, control: &Control) -> Result<b
 
 /// Opens the index for writing, and makes it anew if it is lost or out of date; how many entries that took.
 pub(crate) fn open_current(core: &mut Core, engine: &Arc<dyn IndexEngine>) -> Result<Option<u64>> {
-    let dir = index_dir(&core.dir);
+    let dir = core.pack.locations().index();
     let open = |core: &Core| engine.open(Arc::clone(&core.disk), &dir).map_err(Error::index);
     let control = core.view().control;
     let index = open(core)?;
@@ -62,7 +53,7 @@ pub(crate) fn make(
     engine: &Arc<dyn IndexEngine>,
     progress: &mut dyn FnMut(u64),
 ) -> Result<(u64, u64)> {
-    let dir = index_dir(&core.dir);
+    let dir = core.pack.locations().index();
     engine.remove(&*core.disk, &dir).map_err(Error::index)?;
     let index = engine.open(Arc::clone(&core.disk), &dir).map_err(Error::index)?;
     let mut batch: Vec<(IndexKey, IndexValue)> = Vec::new();

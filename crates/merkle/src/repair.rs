@@ -22,8 +22,9 @@ use crate::error::{Error, Result};
 use crate::frame::FrameKind;
 use crate::hash::Hash;
 use crate::index::{IndexEngine, IndexKey, IndexValue, Object, key, place};
+use crate::locations::Locations;
 use crate::pack::{Pack, Reach};
-use crate::reindex::{index_dir, make};
+use crate::reindex::make;
 use crate::store::{enter, read_control, take_lock, write_control};
 use crate::volumes::heal_markers;
 
@@ -78,7 +79,8 @@ pub struct RepairReport {
 /// an index of all objects, everything that is in use.
 ///
 /// # Errors
-/// [`Locked`](Error::Locked), [`NotFound`](Error::NotFound) without any chunk, [`WouldLose`](Error::WouldLose) if commits are lost
+/// [`Locked`](Error::Locked), [`NotFound`](Error::NotFound) without any chunk, [`AbsentLocation`](Error::AbsentLocation),
+/// [`ForeignLocation`](Error::ForeignLocation), [`WouldLose`](Error::WouldLose) if commits are lost
 /// and `loss` refuses that: nothing was changed then; [`Corrupt`](Error::Corrupt) if there is no copy of the control record or what
 /// it refers to is damaged, [`Disk`](Error::Disk), [`Index`](Error::Index).
 pub fn repair(
@@ -88,15 +90,16 @@ pub fn repair(
     loss: Loss,
     progress: &mut dyn FnMut(u64),
 ) -> Result<RepairReport> {
-    let (dir, _anchor) = enter(&**disk, dir)?;
+    let (dir, anchor) = enter(&**disk, dir)?;
     let dir = dir.as_path();
     let _lock = take_lock(&**disk, dir)?;
+    let locations = &Locations::enter(&**disk, (dir, &anchor))?;
     let mut report = RepairReport::default();
     let path = dir.join(CONTROL);
     let read = read_control(&**disk, dir);
     let sequence = read.as_ref().map_or(0, |file| file.newest().sequence);
 
-    let found = match open(disk, dir) {
+    let found = match open(disk, locations) {
         Ok(found) => {
             let is_whole = read.is_ok_and(|file| file.damaged.is_empty());
             report.control = found.fell_back || !is_whole;
@@ -108,16 +111,16 @@ pub fn repair(
                 Err(_) => ControlFile::mark_of(&**disk, &path).map(|mark| mark.end),
             };
             let mut controls = read.map(|file| file.whole).unwrap_or_default();
-            controls.extend(control_of_pack(disk, dir)?);
+            controls.extend(control_of_pack(disk, locations)?);
             let whole = controls.iter().find_map(|control| {
                 let reach = Reach::to(durable.unwrap_or(control.tail).max(control.tail));
-                open_as(disk, dir, control, control.first, reach).ok()
+                open_as(disk, locations, control, control.first, reach).ok()
             });
             report.control = true;
             match whole {
                 Some(found) => found,
                 None => {
-                    let found = longest(disk, dir, &controls, durable).ok_or(error)?;
+                    let found = longest(disk, locations, &controls, durable).ok_or(error)?;
                     let lost = name_lost(&**disk, dir, index, &controls, &found)?;
                     if loss == Loss::Refused {
                         let path = dir.to_owned();
@@ -145,7 +148,7 @@ pub fn repair(
     }
 
     let control = core.view().control;
-    report.markers = heal_markers(&**disk, dir, control.volumes, control.store)?;
+    report.markers = heal_markers(&**disk, &locations.archive(), control.volumes, control.store)?;
     report.branches = core.view().branches.len() as u64;
     (report.commits, report.indexed) = make(&core, index, progress)?;
     Ok(report)
@@ -170,13 +173,14 @@ fn is_damage(error: &Error) -> bool {
 /// The store as the control record has it that leads furthest, up to the first damage.
 fn longest(
     disk: &Arc<dyn Disk>,
-    dir: &Path,
+    locations: &Arc<Locations>,
     controls: &[Control],
     durable: Option<Address>,
 ) -> Option<Found> {
     let open = |control: &Control| {
         let durable = durable.unwrap_or(control.tail).max(control.tail);
-        open_as(disk, dir, control, control.first, Reach { durable, stops_at_damage: true }).ok()
+        let reach = Reach { durable, stops_at_damage: true };
+        open_as(disk, locations, control, control.first, reach).ok()
     };
     controls.iter().filter_map(open).max_by_key(|found| found.end)
 }
@@ -231,7 +235,7 @@ fn name_lost(
         }
     }
     // The index has commits that were cut off without a trace.
-    if let Ok(Some(index)) = index.read(Arc::clone(&core.disk), &index_dir(dir)) {
+    if let Ok(Some(index)) = index.read(Arc::clone(&core.disk), &core.pack.locations().index()) {
         let mut visit = |found_key: &IndexKey, value: &IndexValue| {
             let hash = Hash(found_key.last_chunk().copied().unwrap_or_default());
             let is_commit = *found_key == key(Object::Commit, &hash);
@@ -298,8 +302,9 @@ fn move_off(disk: &dyn Disk, dir: &Path, end: Address) -> Result<u64> {
 }
 
 /// The control record that the last frame with a copy of it leads to.
-fn control_of_pack(disk: &Arc<dyn Disk>, dir: &Path) -> Result<Option<Control>> {
-    let pack = Pack::new(Arc::clone(disk), dir, false, 0);
+fn control_of_pack(disk: &Arc<dyn Disk>, locations: &Arc<Locations>) -> Result<Option<Control>> {
+    let dir = locations.dir();
+    let pack = Pack::new(Arc::clone(disk), Arc::clone(locations), false, 0);
     for number in chunk_numbers(&**disk, dir)?.into_iter().rev() {
         let Ok(chunk) = pack.chunk(number) else { continue };
         let control = control_of_chunk(&dir.join(CONTROL), &chunk)?;

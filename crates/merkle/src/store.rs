@@ -29,7 +29,10 @@ use crate::encode::{Sink, Written};
 use crate::error::{Error, Result};
 use crate::frame::{FRAME_FULL_BYTES, FRAME_HEAD_BYTES, FrameKind, FrameWriter};
 use crate::hash::Hash;
-use crate::index::{IndexKey, IndexValue, Object, STATE_KEY, key, place, state_value, value};
+use crate::index::{
+    IndexEngine, IndexKey, IndexValue, Object, STATE_KEY, key, place, state_value, value,
+};
+use crate::locations::Locations;
 use crate::marks::Marks;
 use crate::node::{Child, Env};
 use crate::options::{Durability, Options};
@@ -277,14 +280,9 @@ pub(crate) fn enter(disk: &dyn Disk, dir: &Path) -> Result<(PathBuf, Arc<dyn Anc
     }
 }
 
-fn new_pack(
-    disk: &Arc<dyn Disk>,
-    dir: &Path,
-    anchor: &Arc<dyn Anchor>,
-    options: &Options,
-) -> Arc<Pack> {
-    let pack = Pack::new(Arc::clone(disk), dir, true, options.cache_bytes);
-    Arc::new(pack.with_access(options.access).anchored(Arc::clone(anchor)))
+fn new_pack(disk: &Arc<dyn Disk>, locations: &Arc<Locations>, options: &Options) -> Arc<Pack> {
+    let pack = Pack::new(Arc::clone(disk), Arc::clone(locations), true, options.cache_bytes);
+    Arc::new(pack.with_access(options.access))
 }
 
 /// Makes the name of the store's directory durable.
@@ -422,7 +420,7 @@ impl Store {
     ///
     /// # Errors
     /// [`AlreadyExists`](Error::AlreadyExists), [`Locked`](Error::Locked), [`InvalidConfig`](Error::InvalidConfig),
-    /// [`IncompleteImport`](Error::IncompleteImport), [`Disk`](Error::Disk).
+    /// [`IncompleteImport`](Error::IncompleteImport), [`ForeignLocation`](Error::ForeignLocation), [`Disk`](Error::Disk).
     pub fn create(disk: Arc<dyn Disk>, dir: &Path, options: &Options) -> Result<Self> {
         options.check()?;
         create_dirs(&*disk, dir)?;
@@ -441,14 +439,16 @@ impl Store {
     ) -> Result<Self> {
         let now = disk.clock().wall().as_nanos() as u64;
         let store = now.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        let chain = store as u32;
         if disk.kind(&dir.join(CONTROL))?.is_some() {
             return Err(Error::AlreadyExists { path: dir.to_owned() });
         }
         if has_pack(&*disk, dir)? {
             return Err(Error::LostControl { path: dir.to_owned() });
         }
-        let pack = new_pack(&disk, dir, anchor, options);
+        let (locations, store) =
+            Locations::create(&*disk, (dir, anchor), &options.wanted(), store)?;
+        let chain = store as u32;
+        let pack = new_pack(&disk, &locations, options);
         let chunk =
             pack.create_chunk(ChunkHead { number: 0, store, before: 0, chain, map: None })?;
         chunk.file.allocate(options.chunk_bytes)?;
@@ -507,7 +507,8 @@ impl Store {
     /// # Errors
     /// [`NotFound`](Error::NotFound), [`Locked`](Error::Locked), [`ConfigMismatch`](Error::ConfigMismatch),
     /// [`IncompleteImport`](Error::IncompleteImport), [`LostControl`](Error::LostControl), [`Corrupt`](Error::Corrupt) also if the
-    /// pack ends before where it was durable, [`ForeignChunk`](Error::ForeignChunk), [`Disk`](Error::Disk), [`Index`](Error::Index).
+    /// pack ends before where it was durable, [`ForeignChunk`](Error::ForeignChunk), [`AbsentLocation`](Error::AbsentLocation),
+    /// [`ForeignLocation`](Error::ForeignLocation), [`Disk`](Error::Disk), [`Index`](Error::Index).
     pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: &Options) -> Result<Self> {
         options.check()?;
         let (dir, anchor) = enter(&*disk, dir)?;
@@ -519,12 +520,17 @@ impl Store {
         check_whole(&*disk, dir)?;
         let file = read_control(&*disk, dir)?;
         let newest = *file.newest();
+        for control in &file.whole {
+            check_rules(dir, &options.rules, control)?;
+        }
+        let of_store = (newest.store, newest.volumes);
+        let locations =
+            Locations::enter_to_write(&*disk, (dir, &anchor), &options.wanted(), of_store)?;
         let mut failed = None;
         for mut control in file.whole.iter().copied() {
-            check_rules(dir, &options.rules, &control)?;
             control.indexing = options.indexing;
             control.volumes = control.volumes.max(newest.volumes);
-            let pack = new_pack(&disk, dir, &anchor, options);
+            let pack = new_pack(&disk, &locations, options);
             let mut view = View::new(control);
             view.first_known = newest.first;
             let tail = match recover(&pack, &mut view, Reach::to(file.durable())) {
@@ -643,9 +649,34 @@ impl Store {
         self.recovery
     }
 
+    /// Options as the store in `dir` needs them: its rules and its indexing, and otherwise those of
+    /// [`Options::new`]. Looks at the control record alone, so archive and index may be away.
+    ///
+    /// Cost: three reads.
+    ///
+    /// # Errors
+    /// [`NotFound`](Error::NotFound), [`LostControl`](Error::LostControl), [`Corrupt`](Error::Corrupt),
+    /// [`IncompleteImport`](Error::IncompleteImport), [`Disk`](Error::Disk).
+    pub fn options_of(disk: &dyn Disk, dir: &Path, index: Arc<dyn IndexEngine>) -> Result<Options> {
+        let (dir, _anchor) = enter(disk, dir)?;
+        let control = *read_control(disk, &dir)?.newest();
+        let (rules, indexing) = (control.rules, control.indexing);
+        Ok(Options { rules, indexing, ..Options::new(index) })
+    }
+
     /// The hashing rules.
     pub fn rules(&self) -> &Rules {
         &self.core.env.rules
+    }
+
+    /// The directory of the volumes of the archive, which may be elsewhere, and may not be made yet.
+    pub fn archive_dir(&self) -> PathBuf {
+        self.core.pack.locations().archive()
+    }
+
+    /// The directory of the index, which may be elsewhere.
+    pub fn index_dir(&self) -> PathBuf {
+        self.core.pack.locations().index()
     }
 
     /// The empty context, without parents.

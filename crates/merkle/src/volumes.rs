@@ -1,5 +1,6 @@
 //! Volumes: where collections of a store with an archive put what is no longer in use. They are the directories
-//! `archive/volume-` ‖ number in 8 hexadecimal digits of the store, which may be mounts. A volume holds
+//! `archive/volume-` ‖ number in 8 hexadecimal digits of the store, which may be mounts, or lie
+//! [elsewhere](crate::locations) without the `archive/`. A volume holds
 //! parts of chunks, in the format of [compacted chunks](crate::chunk): `chunk-` ‖ number of the chunk ‖ `-` ‖ number of the part,
 //! in 8 hexadecimal digits each; and a marker, the file `volume`, which says whose it is.
 //!
@@ -12,13 +13,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use terrane_io::checksum::crc32c;
-use terrane_io::disk::create_afresh;
 use terrane_io::{Access, Disk, DiskFile, EntryKind, OpenMode};
 
 use crate::chunk::{Chunk, chunk_number};
-use crate::corrupt::Corrupt;
 use crate::error::{Error, Result};
+use crate::marker::{Marker, Owner};
 use crate::quick::QuickMap;
 
 /// Name of the directory of volumes.
@@ -30,7 +29,6 @@ const MARKER: &str = "volume";
 pub(crate) const VOLUME_MAGIC: [u8; 8] = *b"TRNMVOLM";
 /// Format version of markers.
 pub(crate) const VOLUME_VERSION: u32 = 1;
-pub(crate) const VOLUME_BYTES: usize = 32;
 /// What the name of a file ends with until it is whole.
 pub(crate) const NEW_SUFFIX: &str = ".new";
 
@@ -41,19 +39,19 @@ pub(crate) type Part = (u16, u32);
 #[derive(Debug, Default)]
 pub(crate) struct Catalog(QuickMap<u32, Vec<Part>>);
 
-/// The directory of the volumes of the store in `dir`.
+/// The directory of the volumes of the store in `dir`, unless they lie [elsewhere](crate::locations).
 pub(crate) fn archive_dir(dir: &Path) -> PathBuf {
     dir.join(ARCHIVE)
 }
 
-/// The directory of a volume.
-pub(crate) fn volume_dir(dir: &Path, volume: u16) -> PathBuf {
-    archive_dir(dir).join(format!("{VOLUME}{volume:08x}"))
+/// The directory of a volume; `archive` is that of all volumes, here and below.
+pub(crate) fn volume_dir(archive: &Path, volume: u16) -> PathBuf {
+    archive.join(format!("{VOLUME}{volume:08x}"))
 }
 
 /// The path of a part of a chunk.
-pub(crate) fn part_path(dir: &Path, chunk: u32, (volume, number): Part) -> PathBuf {
-    volume_dir(dir, volume).join(format!("chunk-{chunk:08x}-{number:08x}"))
+pub(crate) fn part_path(archive: &Path, chunk: u32, (volume, number): Part) -> PathBuf {
+    volume_dir(archive, volume).join(format!("chunk-{chunk:08x}-{number:08x}"))
 }
 
 /// A file's path until it is whole.
@@ -64,19 +62,12 @@ pub(crate) fn new_path(path: &Path) -> PathBuf {
 }
 
 /// The path of the marker of a volume.
-pub(crate) fn marker_path(dir: &Path, volume: u16) -> PathBuf {
-    volume_dir(dir, volume).join(MARKER)
+pub(crate) fn marker_path(archive: &Path, volume: u16) -> PathBuf {
+    volume_dir(archive, volume).join(MARKER)
 }
 
-fn encode_marker(volume: u16, store: u64) -> [u8; VOLUME_BYTES] {
-    let mut bytes = [0; VOLUME_BYTES];
-    bytes[..8].copy_from_slice(&VOLUME_MAGIC);
-    bytes[8..12].copy_from_slice(&VOLUME_VERSION.to_le_bytes());
-    bytes[12..16].copy_from_slice(&u32::from(volume).to_le_bytes());
-    bytes[16..24].copy_from_slice(&store.to_le_bytes());
-    let crc = crc32c(&bytes[..28]);
-    bytes[28..].copy_from_slice(&crc.to_le_bytes());
-    bytes
+fn marker(volume: u16, store: u64) -> Marker {
+    Marker { magic: VOLUME_MAGIC, version: VOLUME_VERSION, number: volume.into(), store }
 }
 
 /// Writes the marker of a volume under a name of its own, not synced yet: its file and where it is.
@@ -87,18 +78,16 @@ fn encode_marker(volume: u16, store: u64) -> [u8; VOLUME_BYTES] {
 /// As [`check_marker`] for a marker that is there already, of this volume or not, and is not one of it.
 pub(crate) fn stage_marker(
     disk: &dyn Disk,
-    dir: &Path,
+    archive: &Path,
     volume: u16,
     store: u64,
 ) -> Result<(Arc<dyn DiskFile>, PathBuf)> {
-    match check_marker(disk, dir, volume, store) {
+    match check_marker(disk, archive, volume, store) {
         Ok(()) | Err(Error::AbsentVolume { .. }) => {}
         Err(error) => return Err(error),
     }
-    let staged = new_path(&marker_path(dir, volume));
-    let file = create_afresh(disk, &staged, OpenMode::CreateNew, Access::Buffered)?;
-    file.write_at(&encode_marker(volume, store), 0)?;
-    Ok((file, staged))
+    let staged = new_path(&marker_path(archive, volume));
+    Ok((marker(volume, store).write(disk, &staged)?, staged))
 }
 
 /// Refuses a volume that is not there.
@@ -108,67 +97,45 @@ pub(crate) fn stage_marker(
 /// # Errors
 /// [`AbsentVolume`](Error::AbsentVolume) without a marker, [`ForeignVolume`](Error::ForeignVolume) with that of another volume or
 /// store, [`UnsupportedVersion`](Error::UnsupportedVersion), [`Corrupt`](Error::Corrupt), [`Disk`](Error::Disk).
-pub(crate) fn check_marker(disk: &dyn Disk, dir: &Path, volume: u16, store: u64) -> Result<()> {
-    let path = marker_path(dir, volume);
-    if disk.kind(&path)?.is_none() {
-        return Err(Error::AbsentVolume { path: volume_dir(dir, volume) });
+pub(crate) fn check_marker(disk: &dyn Disk, archive: &Path, volume: u16, store: u64) -> Result<()> {
+    match marker(volume, store).owner_at(disk, &marker_path(archive, volume))? {
+        Owner::Own => Ok(()),
+        Owner::Nobody => Err(Error::AbsentVolume { path: volume_dir(archive, volume) }),
+        Owner::Other => Err(Error::ForeignVolume { path: volume_dir(archive, volume) }),
     }
-    let corrupt = |what| Error::Corrupt { path: path.clone(), address: None, what };
-    let mut bytes = [0; VOLUME_BYTES];
-    let file = disk.open(&path, OpenMode::Read, Access::Buffered)?;
-    file.read_at(&mut bytes, 0).map_err(|error| match error {
-        terrane_io::Error::ShortRead { .. } => corrupt(Corrupt::short("length of a marker")),
-        other => other.into(),
-    })?;
-    let word =
-        |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-    let (stored, computed) = (word(28), crc32c(&bytes[..28]));
-    if stored != computed {
-        let (expected, found) = (u64::from(computed), u64::from(stored));
-        return Err(corrupt(Corrupt::rule("checksum of a marker", expected, found)));
-    }
-    if bytes[..8] == VOLUME_MAGIC && word(8) != VOLUME_VERSION {
-        return Err(Error::UnsupportedVersion { path, found: word(8), newest: VOLUME_VERSION });
-    }
-    if bytes != encode_marker(volume, store) {
-        return Err(Error::ForeignVolume { path: volume_dir(dir, volume) });
-    }
-    Ok(())
 }
 
 /// Makes the markers again of so many volumes that have parts of this store and no whole marker; how many. A volume without
 /// any part may be on a disk that is away, and is left alone.
 ///
 /// Cost: one listing for each volume without a whole marker, and one read for each of its parts.
-pub(crate) fn heal_markers(disk: &dyn Disk, dir: &Path, count: u16, store: u64) -> Result<u64> {
+pub(crate) fn heal_markers(disk: &dyn Disk, archive: &Path, count: u16, store: u64) -> Result<u64> {
     let mut healed = 0;
     for volume in 0..count {
-        match check_marker(disk, dir, volume, store) {
+        match check_marker(disk, archive, volume, store) {
             Ok(()) | Err(Error::ForeignVolume { .. } | Error::UnsupportedVersion { .. }) => {
                 continue;
             }
             Err(_) => {}
         }
-        if !has_part_of(disk, dir, volume, store) {
+        if !has_part_of(disk, archive, volume, store) {
             continue;
         }
-        let path = marker_path(dir, volume);
+        let path = marker_path(archive, volume);
         let staged = new_path(&path);
-        let file = create_afresh(disk, &staged, OpenMode::CreateNew, Access::Buffered)?;
-        file.write_at(&encode_marker(volume, store), 0)?;
-        file.sync()?;
+        marker(volume, store).write(disk, &staged)?.sync()?;
         disk.rename(&staged, &path)?;
-        disk.sync_dir(&volume_dir(dir, volume))?;
+        disk.sync_dir(&volume_dir(archive, volume))?;
         healed += 1;
     }
     Ok(healed)
 }
 
 /// Whether a volume has a part of this store.
-fn has_part_of(disk: &dyn Disk, dir: &Path, volume: u16, store: u64) -> bool {
-    let Ok(entries) = disk.list(&volume_dir(dir, volume)) else { return false };
+fn has_part_of(disk: &dyn Disk, archive: &Path, volume: u16, store: u64) -> bool {
+    let Ok(entries) = disk.list(&volume_dir(archive, volume)) else { return false };
     entries.iter().filter_map(|entry| part_numbers(&entry.name)).any(|(chunk, number)| {
-        let path = part_path(dir, chunk, (volume, number));
+        let path = part_path(archive, chunk, (volume, number));
         let id = (chunk, Some(store));
         Chunk::open(disk, &path, id, OpenMode::Read, Access::Buffered).is_ok()
     })
@@ -186,15 +153,14 @@ fn part_numbers(name: &str) -> Option<(u32, u32)> {
 /// The volumes that are there, ascending.
 ///
 /// Cost: one listing, and one look at each.
-pub(crate) fn volumes(disk: &dyn Disk, dir: &Path) -> Result<Vec<u16>> {
-    let archive = archive_dir(dir);
-    if disk.kind(&archive)? != Some(EntryKind::Directory) {
+pub(crate) fn volumes(disk: &dyn Disk, archive: &Path) -> Result<Vec<u16>> {
+    if disk.kind(archive)? != Some(EntryKind::Directory) {
         return Ok(Vec::new());
     }
     let number = |name: &str| u16::try_from(hexadecimal(name.strip_prefix(VOLUME)?)?).ok();
     let mut volumes = Vec::new();
-    for volume in disk.list(&archive)?.iter().filter_map(|entry| number(&entry.name)) {
-        if disk.kind(&volume_dir(dir, volume))? == Some(EntryKind::Directory) {
+    for volume in disk.list(archive)?.iter().filter_map(|entry| number(&entry.name)) {
+        if disk.kind(&volume_dir(archive, volume))? == Some(EntryKind::Directory) {
             volumes.push(volume);
         }
     }
@@ -204,9 +170,9 @@ pub(crate) fn volumes(disk: &dyn Disk, dir: &Path) -> Result<Vec<u16>> {
 /// The first of so many volumes that has no marker: its directory is gone, or its disk is not mounted.
 ///
 /// Cost: one call for each volume.
-pub(crate) fn missing(disk: &dyn Disk, dir: &Path, count: u16) -> Result<Option<u16>> {
+pub(crate) fn missing(disk: &dyn Disk, archive: &Path, count: u16) -> Result<Option<u16>> {
     for volume in 0..count {
-        if disk.kind(&marker_path(dir, volume))?.is_none() {
+        if disk.kind(&marker_path(archive, volume))?.is_none() {
             return Ok(Some(volume));
         }
     }
@@ -216,8 +182,8 @@ pub(crate) fn missing(disk: &dyn Disk, dir: &Path, count: u16) -> Result<Option<
 /// Whether a volume holds nothing.
 ///
 /// Cost: one listing.
-pub(crate) fn is_empty(disk: &dyn Disk, dir: &Path, volume: u16) -> Result<bool> {
-    let entries = disk.list(&volume_dir(dir, volume))?;
+pub(crate) fn is_empty(disk: &dyn Disk, archive: &Path, volume: u16) -> Result<bool> {
+    let entries = disk.list(&volume_dir(archive, volume))?;
     Ok(!entries.iter().any(|entry| part_numbers(&entry.name).is_some()))
 }
 
@@ -225,10 +191,10 @@ impl Catalog {
     /// What is there.
     ///
     /// Cost: one listing for each volume.
-    pub(crate) fn list(disk: &dyn Disk, dir: &Path) -> Result<Self> {
+    pub(crate) fn list(disk: &dyn Disk, archive: &Path) -> Result<Self> {
         let mut catalog = Self::default();
-        for volume in volumes(disk, dir)? {
-            for entry in disk.list(&volume_dir(dir, volume))? {
+        for volume in volumes(disk, archive)? {
+            for entry in disk.list(&volume_dir(archive, volume))? {
                 if let Some((chunk, number)) = part_numbers(&entry.name) {
                     catalog.add(chunk, (volume, number));
                 }
@@ -259,9 +225,9 @@ impl Catalog {
 }
 
 /// Removes what a collection that was interrupted has left unfinished in the volumes.
-pub(crate) fn remove_unfinished(disk: &dyn Disk, dir: &Path) -> Result<()> {
-    for volume in volumes(disk, dir)? {
-        let volume = volume_dir(dir, volume);
+pub(crate) fn remove_unfinished(disk: &dyn Disk, archive: &Path) -> Result<()> {
+    for volume in volumes(disk, archive)? {
+        let volume = volume_dir(archive, volume);
         for entry in disk.list(&volume)? {
             let unfinished = entry.name.strip_suffix(NEW_SUFFIX);
             if unfinished.is_some_and(|name| name == MARKER || part_numbers(name).is_some()) {
@@ -274,12 +240,15 @@ pub(crate) fn remove_unfinished(disk: &dyn Disk, dir: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use terrane_io::checksum::crc32c;
+
     use super::*;
+    use crate::marker::MARKER_BYTES;
 
     #[test]
     fn names_of_parts_are_read_back_and_nothing_else_is_a_part() {
         let path = part_path(Path::new("/s"), 0x1A, (3, 2));
-        assert_eq!(path, Path::new("/s/archive/volume-00000003/chunk-0000001a-00000002"));
+        assert_eq!(path, Path::new("/s/volume-00000003/chunk-0000001a-00000002"));
         assert_eq!(part_numbers("chunk-0000001a-00000002"), Some((0x1A, 2)));
         for name in ["chunk-0000001a", "chunk-0000001a-2", "chunk-1a-00000002", "x", "-", ""] {
             assert_eq!(part_numbers(name), None, "{name}");
@@ -308,7 +277,7 @@ mod tests {
         disk.create_dir(&volume_dir(dir, 2)).unwrap();
         disk.rename(&marker_path(dir, 3), &marker_path(dir, 2)).unwrap();
         assert!(matches!(check(2, 7), Err(Error::ForeignVolume { .. })), "that of volume 3");
-        let good = encode_marker(2, 7);
+        let good = marker(2, 7).encode();
         let put = |bytes: &[u8]| {
             let path = marker_path(dir, 2);
             let file = disk.open(&path, OpenMode::Truncate, Access::Buffered).unwrap();
@@ -316,12 +285,12 @@ mod tests {
             check(2, 7)
         };
         put(&good).unwrap();
-        for bit in 0..VOLUME_BYTES * 8 {
+        for bit in 0..MARKER_BYTES * 8 {
             let mut bytes = good;
             bytes[bit / 8] ^= 1 << (bit % 8);
             assert!(matches!(put(&bytes), Err(Error::Corrupt { .. })), "bit {bit}");
         }
-        for len in 0..VOLUME_BYTES {
+        for len in 0..MARKER_BYTES {
             assert!(matches!(put(&good[..len]), Err(Error::Corrupt { .. })), "{len} bytes");
         }
         let mut newer = good;

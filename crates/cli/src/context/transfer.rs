@@ -12,7 +12,9 @@ use terrane::backends::BtreeIndexes;
 use terrane::context::{Error, Hash, Options, Snapshot, Store, StoreReader};
 use terrane::io::{Disk, RealDisk};
 
-use super::{CACHE_BYTES, CommonArgs, checkout, open, open_to_write, options, store_bytes};
+use super::{
+    CACHE_BYTES, CommonArgs, LocationArgs, checkout, open, open_to_write, options, store_bytes,
+};
 use crate::args;
 use crate::exit::Failure;
 use crate::output::{self, bytes};
@@ -56,6 +58,8 @@ pub(crate) struct ExportArgs {
     /// Make a store in this directory instead, which has that one commit
     #[arg(long, value_name = "DIR", conflicts_with_all = ["file", "from", "force"])]
     to: Option<PathBuf>,
+    #[command(flatten)]
+    locations: LocationArgs,
     /// Commit or branch; the newest commit if it is left out
     #[arg(long, value_name = "COMMIT")]
     at: Option<String>,
@@ -80,6 +84,8 @@ pub(crate) struct ImportArgs {
     /// Set this branch to the commit
     #[arg(long, value_name = "NAME")]
     branch: Option<String>,
+    #[command(flatten)]
+    locations: LocationArgs,
     /// Take so many elements at most, each of which takes 128 bytes of memory and more
     #[arg(long, value_name = "N", value_parser = args::count, default_value = "33_554_432")]
     elements_max: u64,
@@ -170,6 +176,9 @@ fn new_options() -> Options {
 impl ExportArgs {
     pub(super) fn run(&self, command: &str) -> Result<(), Failure> {
         match (&self.file, &self.to) {
+            (Some(_), _) if self.locations.is_some() => {
+                Err(Failure::usage("a file has no archive and no index; give --to DIR"))
+            }
             (Some(file), _) => self.write_file(file, command),
             (None, Some(dir)) => self.make_store(dir, command),
             (None, None) => Err(Failure::usage("give FILE or --to DIR")),
@@ -186,7 +195,7 @@ impl ExportArgs {
                 format!("{} holds a store already; choose another directory", dir.display());
             return Err(Failure::usage(message));
         }
-        let done = reader.export_store(&commit, disk, dir, &new_options())?;
+        let done = reader.export_store(&commit, disk, dir, &self.locations.over(new_options()))?;
         let report = Copied {
             commit: commit.to_base58(),
             to: dir.display().to_string(),
@@ -251,6 +260,7 @@ impl ImportArgs {
             Some(reader) => {
                 let options =
                     Options { import_elements_max: self.elements_max, ..options(&reader) };
+                let options = self.locations.over(options);
                 drop(reader);
                 let store = open_to_write(disk, dir, &options)?;
                 let imported = store.import(&mut input);
@@ -262,6 +272,7 @@ impl ImportArgs {
             }
             None => {
                 let options = Options { import_elements_max: self.elements_max, ..new_options() };
+                let options = self.locations.over(options);
                 Store::import_new(disk, dir, &options, &mut input).map_err(failed)?
             }
         };

@@ -23,7 +23,8 @@ Examples:
   terrane context volume list --store /data/context --json
 
 Volumes are the directories `archive/volume-00000000`, `archive/volume-00000001` and so on of
-the store. Any of them may be a mount, made before it is added; a link is refused. From the first
+the store, or of a directory elsewhere (`terrane context move`). Any of them may be a mount, made
+before it is added; a link is refused. From the first
 one on no commit is taken away any more, and all volumes must stay where they are. Another one is
 added when something was moved to the last one.";
 

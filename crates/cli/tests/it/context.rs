@@ -275,6 +275,59 @@ fn what_collections_take_out_goes_to_volumes_and_every_commit_stays() {
     assert!(message.contains(&first) && message.contains("not mounted"), "{message}");
 }
 
+/// Archive and index on other disks: named once, when the store is made or moved, and honoured by every command.
+#[test]
+fn an_archive_and_an_index_elsewhere_are_named_once() {
+    let place = Place::new();
+    let [genesis, _, _] = store(&place).map(|hash| hash.to_base58());
+    let (cold, fast) = (place.path("cold"), place.path("fast"));
+    let moves = |options: &[&str]| run(&["context", "move"], &place, options);
+    assert!(moves(&[]).code == Some(2));
+    let moved = moves(&["--archive-dir", text(&cold), "--index-dir", text(&fast)]).done();
+    assert_eq!(moved["archive"], text(&cold));
+    assert_eq!(moved["index"], text(&fast.join("index")));
+    assert_eq!(moved["index_entries"], 3);
+    assert!(!place.store().join("index").exists());
+    let added = run(&["context", "volume", "add"], &place, &[]).done();
+    assert_eq!(added["path"], text(&cold.join("volume-00000000")));
+    let done = run(&["context", "gc"], &place, &["--newest", "1"]).done();
+    let archived = done["archived_bytes"].as_u64().unwrap();
+    assert!(archived > 0 && !place.store().join("archive").exists(), "{done}");
+    let shown = || run(&["context", "show", "test_chain"], &place, &["--at", &genesis]);
+    assert_eq!(shown().done()["value_hex"], "00");
+    let on_store = |what: &str, options: &[&str]| -> Answer {
+        let mut program = command();
+        program.args([what, "--json"]).arg(place.store()).args(options);
+        program.output().unwrap().into()
+    };
+    let found = on_store("inspect", &[]).done();
+    assert_eq!(found["archive_dir"], text(&cold));
+    assert_eq!(found["index_dir"], text(&fast.join("index")));
+    assert_eq!(found["archive_bytes"].as_u64(), Some(archived + 32));
+    assert!(found["index_bytes"].as_u64() > Some(0));
+    assert_eq!(on_store("verify", &[]).done()["left"], 0);
+
+    // Away, and another store's.
+    std::fs::rename(&cold, place.path("away")).unwrap();
+    let message = shown().failed(2);
+    assert!(message.contains(text(&cold)) && message.contains("--archive-dir"), "{message}");
+    assert!(on_store("verify", &[]).failed(1).contains("left"));
+    assert!(on_store("verify", &["--repair"]).failed(2).contains(text(&cold)));
+    let copy = place.path("copy");
+    let mut export = command();
+    export.args(["context", "export", "--json", "--to"]).arg(&copy).arg("--index-dir").arg(&fast);
+    export.arg("--store").arg(place.store());
+    std::fs::rename(place.path("away"), &cold).unwrap();
+    let message = Answer::from(export.output().unwrap()).failed(2);
+    assert!(message.contains("another store") && message.contains(text(&fast)), "{message}");
+    // The archive was moved.
+    std::fs::rename(&cold, place.path("colder")).unwrap();
+    let moved = moves(&["--archive-dir", text(&place.path("colder"))]).done();
+    assert_eq!(moved["index_entries"], Value::Null);
+    assert_eq!(shown().done()["value_hex"], "00");
+    assert_eq!(on_store("verify", &[]).done()["left"], 0);
+}
+
 #[test]
 fn a_context_store_is_inspected_beside_its_writer_and_no_other_command_takes_it() {
     let place = Place::new();

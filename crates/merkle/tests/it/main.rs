@@ -19,6 +19,8 @@ mod damage;
 
 mod deep;
 
+mod elsewhere;
+
 mod faults;
 
 mod folds;
