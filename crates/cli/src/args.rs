@@ -33,6 +33,19 @@ pub(crate) fn positive_count(text: &str) -> Result<u64, String> {
     }
 }
 
+/// Reads permissions of files: three octal digits, or four of which the first is 0.
+///
+/// # Errors
+/// What is wrong, in words.
+pub(crate) fn mode(text: &str) -> Result<u32, String> {
+    let is_octal =
+        matches!(text.len(), 3 | 4) && text.bytes().all(|byte| matches!(byte, b'0'..=b'7'));
+    match u32::from_str_radix(text, 8) {
+        Ok(mode) if is_octal && mode <= 0o777 && mode & 0o600 == 0o600 => Ok(mode),
+        _ => Err("not permissions that let the owner read and write; write 0640 or 600".to_owned()),
+    }
+}
+
 /// Reads a number of bytes: `4096`, `4KiB`, `256MiB`, `1GB`; with an `i` the units stand for powers of 1024, without
 /// for powers of 1000.
 ///
@@ -129,6 +142,18 @@ mod tests {
         assert!(count("18446744073709551615k").is_err());
         assert!(positive_count("0").is_err());
         assert!(height("4294967296").is_err());
+    }
+
+    #[test]
+    fn permissions_are_octal_and_let_the_owner_work() {
+        for (text, bits) in [("0640", 0o640), ("600", 0o600), ("0777", 0o777)] {
+            assert_eq!(mode(text), Ok(bits), "{text}");
+        }
+        for text in
+            ["", "6", "0o640", "640 ", "888", "1640", "00640", "0440", "040", "u=rw", "+640"]
+        {
+            assert!(mode(text).is_err(), "{text:?}");
+        }
     }
 
     #[test]

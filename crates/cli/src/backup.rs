@@ -10,7 +10,6 @@ use std::time::Instant;
 
 use clap::Args;
 use serde::Serialize;
-use terrane::io::RealDisk;
 use terrane::io::disk::create_dirs;
 use terrane::{BackupPlace, BackupReport, Error};
 
@@ -18,6 +17,7 @@ use crate::exit::Failure;
 use crate::output::{self, bytes};
 use crate::progress::ByteBar;
 use crate::store::{is_within, open_to_read};
+use crate::stream::ModeArgs;
 use crate::text::count_of;
 
 pub(crate) const EXAMPLES: &str = "\
@@ -43,6 +43,8 @@ pub(crate) struct Backup {
     /// Directory of the backup: missing, empty, or an earlier backup of this store
     #[arg(long, value_name = "DIR")]
     to: PathBuf,
+    #[command(flatten)]
+    mode: ModeArgs,
     /// Show no progress bar
     #[arg(long)]
     quiet: bool,
@@ -77,12 +79,13 @@ impl Backup {
         }
         let started = Instant::now();
         let mut reader = open_to_read(&self.store)?;
+        let disk = self.mode.disk()?;
         if let Some(parent) = self.to.parent() {
-            create_dirs(RealDisk::auto().as_ref(), parent).map_err(Error::from)?;
+            create_dirs(disk.as_ref(), parent).map_err(Error::from)?;
         }
         let mut bar = ByteBar::new("copying", self.quiet);
         let mut progress = |done, total| bar.set(done, total);
-        let report = reader.back_up(&BackupPlace::new(&self.to), &mut progress)?;
+        let report = reader.back_up(&BackupPlace::new(&self.to).on_disk(disk), &mut progress)?;
         drop(bar);
         self.tell(&report, started.elapsed().as_secs_f64())
     }

@@ -35,7 +35,7 @@ use crate::store::{
     check_snapshot, check_snapshot_is_new, check_table, has_snapshot, is_same, open, open_or_make,
     open_tables, open_to_read,
 };
-use crate::stream::{Input, Output};
+use crate::stream::{Input, ModeArgs, Output};
 use crate::text::{count_of, grouped, hex, table, time};
 
 /// What can be done with snapshots.
@@ -192,6 +192,8 @@ pub(crate) struct ExportArgs {
     /// Replace the file if it is there
     #[arg(long, requires = "canonical")]
     force: bool,
+    #[command(flatten)]
+    mode: ModeArgs,
     /// Show no progress bar
     #[arg(long)]
     quiet: bool,
@@ -474,10 +476,10 @@ impl ExportArgs {
         if let Some(parent) = dir.parent()
             && session.snapshot_exists(&self.name)?
         {
-            create_dirs(RealDisk::auto().as_ref(), parent).map_err(Error::from)?;
+            create_dirs(self.mode.disk()?.as_ref(), parent).map_err(Error::from)?;
         }
         let name_there = self.name_there.as_ref().unwrap_or(&self.name);
-        let place = SnapshotPlace::new(dir, name_there.clone());
+        let place = SnapshotPlace::new(dir, name_there.clone()).on_disk(self.mode.disk()?);
         let mut bar = ByteBar::new("exporting", self.quiet);
         let mut progress = |done, total| bar.set(done, total);
         let report = session.export_snapshot_to(&self.name, &place, &mut progress)?;
@@ -502,7 +504,7 @@ impl ExportArgs {
     }
 
     fn write_file(&self, path: &Path) -> Result<(), Failure> {
-        let output = Output::new(path, self.force, self.common.json)?;
+        let output = Output::new(path, self.force, self.common.json)?.with_mode(self.mode);
         let started = Instant::now();
         let signals = output.interrupts();
         let reader = open_to_read(&self.common.store)?;

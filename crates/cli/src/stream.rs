@@ -4,11 +4,16 @@
 use std::fs::{self, File, OpenOptions};
 use std::hash::{BuildHasher as _, RandomState};
 use std::io::{self, BufWriter, Read, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use clap::Args;
 use serde::Serialize;
+use terrane::io::{Disk, FileModes, RealDisk, RealOptions};
 use terrane_bench::monitor::Monitor as _;
 
+use crate::args;
 use crate::exit::Failure;
 use crate::output;
 use crate::progress::{ByteBar, Progress};
@@ -56,12 +61,34 @@ pub(crate) const PROOF_BYTES_MAX: &str = "64MiB";
 /// Bytes that are written together.
 const BUFFER_BYTES: usize = 1 << 16;
 
+/// Permissions of what a command writes outside the store.
+#[derive(Debug, Clone, Copy, Default, Args)]
+pub(crate) struct ModeArgs {
+    /// Permissions of the files that are written, such as 0640, less those that the umask withholds;
+    /// directories can be entered by who can read the files
+    #[arg(long, value_name = "OCTAL", value_parser = args::mode)]
+    mode: Option<u32>,
+}
+
+impl ModeArgs {
+    /// The file system, on which what is made gets these permissions.
+    ///
+    /// # Errors
+    /// [`Failure`] if the system refuses the means for it.
+    pub(crate) fn disk(self) -> Result<Arc<dyn Disk>, Failure> {
+        let Some(mode) = self.mode else { return Ok(RealDisk::auto()) };
+        let options = RealOptions { modes: FileModes::of_files(mode), ..RealOptions::default() };
+        Ok(RealDisk::new(options).map_err(terrane::Error::from)?)
+    }
+}
+
 /// A file that a command writes, or standard output.
 pub(crate) struct Output<'a> {
     path: &'a Path,
     force: bool,
     json: bool,
     is_stdout: bool,
+    mode: ModeArgs,
 }
 
 impl<'a> Output<'a> {
@@ -74,7 +101,12 @@ impl<'a> Output<'a> {
         if is_stdout && json {
             return Err(Failure::usage("--json writes to standard output, and so does `-`"));
         }
-        Ok(Self { path, force, json, is_stdout })
+        Ok(Self { path, force, json, is_stdout, mode: ModeArgs::default() })
+    }
+
+    /// The same with permissions of a file, also of one that is replaced.
+    pub(crate) fn with_mode(self, mode: ModeArgs) -> Self {
+        Self { mode, ..self }
     }
 
     /// What Ctrl-C does meanwhile: a file is to be removed. Standard output has nothing that would have to be, and its reader
@@ -110,7 +142,7 @@ impl<'a> Output<'a> {
         if self.is_stdout {
             write(&mut io::stdout().lock())
         } else {
-            Target::open(self.path, self.force)?.fill(write)
+            Target::open_with(self.path, self.force, self.mode)?.fill(write)
         }
     }
 
@@ -122,7 +154,7 @@ impl<'a> Output<'a> {
         if self.is_stdout {
             return output::write(&mut io::stdout().lock(), bytes).map(drop);
         }
-        let target = Target::open(self.path, self.force)?;
+        let target = Target::open_with(self.path, self.force, self.mode)?;
         target.fill(|out| out.write_all(bytes).map_err(|error| self.failed(&error)))
     }
 
@@ -199,12 +231,14 @@ const NAMES_MAX: u32 = 100;
 
 /// A new file beside `path`, of a name that does not depend on the name of the file, which may be
 /// as long as names can be.
-fn create_beside(path: &Path) -> io::Result<(PathBuf, File)> {
+fn create_beside(path: &Path, ModeArgs { mode }: ModeArgs) -> io::Result<(PathBuf, File)> {
     let random = RandomState::new();
     for number in 0..NAMES_MAX {
         let name = format!(".terrane-{:016x}.tmp", random.hash_one(number));
         let beside = path.with_file_name(name);
-        match OpenOptions::new().write(true).create_new(true).open(&beside) {
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).mode(mode.unwrap_or(0o666));
+        match options.open(&beside) {
             Ok(file) => return Ok((beside, file)),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error),
@@ -220,6 +254,14 @@ impl Target {
     /// # Errors
     /// [`Failure`]; nothing has been changed then.
     pub(crate) fn open(path: &Path, force: bool) -> Result<Self, Failure> {
+        Self::open_with(path, force, ModeArgs::default())
+    }
+
+    /// The same with permissions; without, a file that is replaced keeps those that it has.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    fn open_with(path: &Path, force: bool, mode: ModeArgs) -> Result<Self, Failure> {
         let shown = path.display();
         let failed = |error: io::Error| match error.kind() {
             io::ErrorKind::NotFound => {
@@ -249,9 +291,9 @@ impl Target {
             None => path.to_owned(),
         };
 
-        let (beside, file) = create_beside(&path).map_err(failed)?;
+        let (beside, file) = create_beside(&path, mode).map_err(failed)?;
         let target = Self { path, beside: Some(beside), replaces: there.is_some(), file };
-        if let Some(there) = there
+        if let Some(there) = there.filter(|_| mode.mode.is_none())
             && let Err(error) = target.file.set_permissions(there.permissions())
         {
             target.discard();

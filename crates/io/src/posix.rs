@@ -56,6 +56,15 @@ impl Default for FileModes {
     }
 }
 
+impl FileModes {
+    /// Permissions of files as given; directories can be entered by who can read the files in them; what files with secrets
+    /// would allow to others is taken off.
+    #[must_use]
+    pub fn of_files(mode: u32) -> Self {
+        Self { file: mode, private: mode & 0o700, dir: mode | (mode & 0o444) >> 2 }
+    }
+}
+
 /// Opens a file; a file system that refuses direct I/O gives a buffered one.
 pub(crate) fn open(
     place: &Place<'_>,

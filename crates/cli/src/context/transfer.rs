@@ -19,7 +19,7 @@ use crate::args;
 use crate::exit::Failure;
 use crate::output::{self, bytes};
 use crate::progress::ByteBar;
-use crate::stream::{Input, Output};
+use crate::stream::{Input, ModeArgs, Output};
 use crate::text::grouped;
 
 pub(super) const EXPORT_EXAMPLES: &str = "\
@@ -69,6 +69,8 @@ pub(crate) struct ExportArgs {
     /// Replace the file if it is there
     #[arg(long)]
     force: bool,
+    #[command(flatten)]
+    mode: ModeArgs,
     /// Show no progress bar
     #[arg(long)]
     quiet: bool,
@@ -189,7 +191,7 @@ impl ExportArgs {
         let started = Instant::now();
         let reader = open(&self.common.store)?;
         let (commit, _) = checkout(&reader, self.at.as_deref())?;
-        let disk: Arc<dyn Disk> = RealDisk::auto();
+        let disk = self.mode.disk()?;
         if existing(&disk, dir)?.is_some() {
             let message =
                 format!("{} holds a store already; choose another directory", dir.display());
@@ -213,7 +215,7 @@ impl ExportArgs {
     }
 
     fn write_file(&self, path: &Path, command: &str) -> Result<(), Failure> {
-        let output = Output::new(path, self.force, self.common.json)?;
+        let output = Output::new(path, self.force, self.common.json)?.with_mode(self.mode);
         let started = Instant::now();
         let signals = output.interrupts();
         let reader = open(&self.common.store)?;

@@ -13,7 +13,7 @@ use crate::back_ends::{BackEndArg, DurabilityArg};
 use crate::exit::Failure;
 use crate::output::{self, bytes};
 use crate::progress::ByteBar;
-use crate::stream::{Input, Output};
+use crate::stream::{Input, ModeArgs, Output};
 use crate::text::{count_of, grouped};
 
 pub(super) const EXPORT_EXAMPLES: &str = "\
@@ -50,6 +50,8 @@ pub(crate) struct ExportArgs {
     /// Replace the file if it is there
     #[arg(long)]
     force: bool,
+    #[command(flatten)]
+    mode: ModeArgs,
     /// Show no progress bar
     #[arg(long)]
     quiet: bool,
@@ -113,7 +115,7 @@ fn failure(error: ExchangeError, file: &Path) -> Failure {
 
 impl ExportArgs {
     pub(super) fn run(&self, command: &str) -> Result<(), Failure> {
-        let output = Output::new(&self.file, self.force, self.common.json)?;
+        let output = Output::new(&self.file, self.force, self.common.json)?.with_mode(self.mode);
         let started = Instant::now();
         let signals = output.interrupts();
         let store = self.common.open_to_read()?;

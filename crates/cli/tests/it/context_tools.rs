@@ -32,6 +32,54 @@ fn is_whole(dir: &Path) {
     assert_eq!(answer.done()["left"], 0);
 }
 
+/// What leaves a store may be for others, or for nobody else: `--mode`, whatever the umask withholds beside.
+#[test]
+fn exports_and_backups_have_the_permissions_that_are_asked_for() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let bits = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let place = Place::new();
+    store(&place);
+    let (file, dir) = (place.path("file"), place.path("dir"));
+    context(&place, &["export", text(&file), "--mode", "0600"]).done();
+    assert_eq!(bits(&file), 0o600);
+    // A file that is replaced keeps its permissions, or gets those of the option.
+    context(&place, &["export", text(&file), "--force"]).done();
+    assert_eq!(bits(&file), 0o600);
+    context(&place, &["export", text(&file), "--force", "--mode", "640"]).done();
+    assert_eq!(bits(&file), 0o640);
+    context(&place, &["export", "--to", text(&dir), "--mode", "0600"]).done();
+    assert_eq!((bits(&dir), bits(&dir.join("control"))), (0o700, 0o600));
+    assert_eq!(bits(&dir.join("index")), 0o700);
+    assert_eq!(context(&place, &["export", text(&file), "--mode", "rw"]).code, Some(2));
+
+    let ledger = place.path("ledger");
+    let on_ledger = |arguments: &[&str]| -> Answer {
+        let mut program = command();
+        program.args(arguments).args(["--json", "--store"]).arg(&ledger);
+        program.output().unwrap().into()
+    };
+    on_ledger(&["put", "key", "value", "--create"]).done();
+    on_ledger(&["snapshot", "save", "tip"]).done();
+    let is_private = |dir: &Path| {
+        let mut open = vec![dir.to_owned()];
+        while let Some(path) = open.pop() {
+            let expected = if path.is_dir() { 0o700 } else { 0o600 };
+            assert_eq!(bits(&path), expected, "{}", path.display());
+            if path.is_dir() {
+                open.extend(std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+            }
+        }
+    };
+    let to = |name: &str| place.path(name);
+    on_ledger(&["backup", "--to", text(&to("a/backup")), "--mode", "0600"]).done();
+    is_private(&to("a"));
+    let export = ["snapshot", "export", "tip", "--mode", "0600"];
+    on_ledger(&[&export[..], &["--to", text(&to("b/copy"))]].concat()).done();
+    is_private(&to("b"));
+    on_ledger(&[&export[..], &["--canonical", text(&to("canonical"))]].concat()).done();
+    assert_eq!(bits(&to("canonical")), 0o600);
+}
+
 #[test]
 fn a_commit_goes_to_a_file_and_into_another_store_and_increments_follow() {
     let place = Place::new();

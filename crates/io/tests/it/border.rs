@@ -165,6 +165,7 @@ fn files_with_secrets_are_for_their_owner_and_modes_can_be_chosen() {
     replace_file_as(&*place.disk, &secret, b"salt", OpenMode::CreatePrivate).unwrap();
     assert_eq!(mode(&secret), 0o600);
 
+    assert_eq!(FileModes::of_files(0o640), FileModes { file: 0o640, private: 0o600, dir: 0o750 });
     let modes = FileModes { file: 0o640, private: 0o400, dir: 0o700 };
     let disk = RealDisk::new(RealOptions { modes, ..RealOptions::default() }).unwrap();
     let (file, dir) = (place.path("store/file"), place.path("store/dir"));
