@@ -38,7 +38,7 @@ use crate::snapshot::{
     BasePosition, Bound, CommitElement, Element, Elements, Header, InnerElement, Snapshot,
     StreamReader,
 };
-use crate::store::{IMPORTING, Store, enter, lock, take_lock};
+use crate::store::{IMPORTING, Store, check_branch_name, enter, lock, take_lock};
 use crate::volumes::NEW_SUFFIX;
 
 /// Elements are written when they take so many bytes.
@@ -572,8 +572,8 @@ impl<'a> Importer<'a> {
         if is_value { Stored::Value(link) } else { Stored::Dir(link) }
     }
 
-    /// Makes the commit, durably; gives the number of elements.
-    pub(crate) fn finish(mut self) -> Result<u64> {
+    /// Makes the commit, durably, and with it sets a branch to it; gives the number of elements.
+    pub(crate) fn finish(mut self, branch: Option<&[u8]>) -> Result<u64> {
         let count = self.objects.len() as u64;
         let Some((commit, root)) = self.commit.take() else {
             let what = Corrupt::rule("the commit comes last", 1, 0);
@@ -583,19 +583,23 @@ impl<'a> Importer<'a> {
             self.write()?;
         }
         let root = root.map(|number| self.link(number));
-        {
+        let end = {
             let mut writer = lock(&self.store.writer);
             self.store.check_writable(&writer)?;
             let hash = commit.hash;
             if self.store.core.find_commit(&hash)?.is_none() {
-                let (_, place) =
-                    self.store.write_frame(&mut writer, Some((commit, None)), &mut |_| Ok(root))?;
+                let commit = Some((commit, branch));
+                let (_, place) = self.store.write_frame(&mut writer, commit, &mut |_| Ok(root))?;
                 if let Some(place) = place {
-                    self.store.core.view_mut().add_commit(hash, place);
+                    self.store.show_commit(&writer, hash, place, branch);
                 }
+            } else if let Some(branch) = branch {
+                self.store.move_branch(&mut writer, branch, Some(hash))?;
             }
-        }
+            writer.tail.end
+        };
         self.store.sync()?;
+        self.store.core.call_watches(end);
         Ok(count + 1)
     }
 }
@@ -672,12 +676,17 @@ impl Elements for Importer<'_> {
     }
 }
 
-fn read_into(store: &Store, stream: &mut StreamReader<'_>, header: Header) -> Result<Snapshot> {
+fn read_into(
+    store: &Store,
+    stream: &mut StreamReader<'_>,
+    header: Header,
+    branch: Option<&[u8]>,
+) -> Result<Snapshot> {
     let mut importer = Importer::new(store, header)?;
     while let Some((hash, element)) = stream.next()? {
         importer.element(&hash, element)?;
     }
-    let elements = importer.finish()?;
+    let elements = importer.finish(branch)?;
     Ok(Snapshot { commit: header.commit, elements, bytes: stream.bytes })
 }
 
@@ -733,7 +742,7 @@ fn copy_out(
     let (store, snapshot) = new_store(disk, dir, &options, |store| {
         let mut importer = Importer::new(store, header)?;
         source.elements(&mut importer)?;
-        Ok(Snapshot { commit: header.commit, elements: importer.finish()?, bytes: 0 })
+        Ok(Snapshot { commit: header.commit, elements: importer.finish(None)?, bytes: 0 })
     })?;
     store.close()?;
     Ok(snapshot)
@@ -753,7 +762,19 @@ impl Store {
     /// commit that is not here, [`GcRunning`](Error::GcRunning) during a collection; and those of [`commit`](Self::commit).
     pub fn import(&self, input: &mut dyn Read) -> Result<Snapshot> {
         let (mut stream, header) = StreamReader::begin(input)?;
-        read_into(self, &mut stream, header)
+        read_into(self, &mut stream, header, None)
+    }
+
+    /// As [`import`](Self::import), and sets the head of a branch to the commit: both or neither, with one sync.
+    ///
+    /// Cost: that of an import.
+    ///
+    /// # Errors
+    /// As [`import`](Self::import), and [`BranchName`](Error::BranchName), before anything is read.
+    pub fn import_to(&self, branch: &[u8], input: &mut dyn Read) -> Result<Snapshot> {
+        check_branch_name(branch)?;
+        let (mut stream, header) = StreamReader::begin(input)?;
+        read_into(self, &mut stream, header, Some(branch))
     }
 
     /// Makes a store in `dir` of a snapshot, whose rules it has. A directory in which an import did not end is begun anew.
@@ -768,13 +789,40 @@ impl Store {
         options: &Options,
         input: &mut dyn Read,
     ) -> Result<(Self, Snapshot)> {
+        Self::import_new_as(disk, dir, options, None, input)
+    }
+
+    /// As [`import_new`](Self::import_new), and sets the head of a branch to the commit.
+    ///
+    /// Cost: that of an import.
+    ///
+    /// # Errors
+    /// As [`import_new`](Self::import_new), and [`BranchName`](Error::BranchName), before anything is read or made.
+    pub fn import_new_to(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        options: &Options,
+        branch: &[u8],
+        input: &mut dyn Read,
+    ) -> Result<(Self, Snapshot)> {
+        check_branch_name(branch)?;
+        Self::import_new_as(disk, dir, options, Some(branch), input)
+    }
+
+    fn import_new_as(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        options: &Options,
+        branch: Option<&[u8]>,
+        input: &mut dyn Read,
+    ) -> Result<(Self, Snapshot)> {
         let (mut stream, header) = StreamReader::begin(input)?;
         if let Some(hash) = header.base {
             return Err(Error::UnknownCommit { hash });
         }
         let options = Options { rules: header.rules, ..options.clone() };
         options.check()?;
-        new_store(disk, dir, &options, |store| read_into(store, &mut stream, header))
+        new_store(disk, dir, &options, |store| read_into(store, &mut stream, header, branch))
     }
 
     /// Makes a store in `dir` that has one commit of this one, and closes it. It has this one's rules.

@@ -217,7 +217,7 @@ impl Drop for HeldCommit<'_> {
     }
 }
 
-fn check_branch_name(name: &[u8]) -> Result<()> {
+pub(crate) fn check_branch_name(name: &[u8]) -> Result<()> {
     if name.is_empty() || name.len() > BRANCH_BYTES_MAX {
         return Err(Error::BranchName { bytes: name.len() });
     }
@@ -1014,17 +1014,28 @@ impl Store {
         counters.values += values;
         drop(counters);
         if let (Some(hash), Some(place)) = (hash, place) {
-            let before = branch.and_then(|name| self.branch(name));
-            let mut view = self.core.view_mut();
-            view.add_commit(hash, place);
-            if let Some(name) = branch.filter(|_| before != Some(hash)) {
-                view.branches.insert(name.to_vec(), hash);
-                drop(view);
-                let change = HeadChange { branch: name.to_vec(), before, after: Some(hash) };
-                self.core.watches.push(writer.tail.end, change);
-            }
+            self.show_commit(writer, hash, place, branch);
         }
         Ok(written)
+    }
+
+    /// Adds a commit that was written to the view, with the branch that was set to it in the same frame.
+    pub(crate) fn show_commit(
+        &self,
+        writer: &Writer,
+        hash: Hash,
+        place: Place,
+        branch: Option<&[u8]>,
+    ) {
+        let before = branch.and_then(|name| self.branch(name));
+        let mut view = self.core.view_mut();
+        view.add_commit(hash, place);
+        if let Some(name) = branch.filter(|_| before != Some(hash)) {
+            view.branches.insert(name.to_vec(), hash);
+            drop(view);
+            let change = HeadChange { branch: name.to_vec(), before, after: Some(hash) };
+            self.core.watches.push(writer.tail.end, change);
+        }
     }
 
     /// Appends a frame with what `fill` puts into it, with a commit of the root that it gives, if there is one, and with the branch
@@ -1335,7 +1346,12 @@ impl Store {
     }
 
     /// Appends a frame that sets the head of a branch, or removes the branch; none if nothing changes.
-    fn move_branch(&self, writer: &mut Writer, name: &[u8], head: Option<Hash>) -> Result<()> {
+    pub(crate) fn move_branch(
+        &self,
+        writer: &mut Writer,
+        name: &[u8],
+        head: Option<Hash>,
+    ) -> Result<()> {
         let before = self.branch(name);
         if head == before {
             return Ok(());

@@ -125,6 +125,17 @@ impl ContextStore {
 }
 
 impl StoredContext {
+    /// As [`Context::commit`] without parents, and sets the head of a branch to the commit: both or neither, with one sync.
+    ///
+    /// # Errors
+    /// As [`Context::commit`].
+    pub fn commit_to(&mut self, branch: &[u8], info: &CommitInfo<'_>) -> Result<CommitHash> {
+        self.context.set_parents(Vec::new());
+        let CommitInfo { date, author, message } = *info;
+        let hash = self.store.commit_to(branch, &self.context, &Meta { date, author, message })?;
+        Ok(CommitHash(hash.0))
+    }
+
     /// Writes what was changed, without a commit, and forgets what was loaded, so that a tree of any size can be built in
     /// little memory.
     ///

@@ -9,7 +9,7 @@ use std::time::Instant;
 use clap::Args;
 use serde::Serialize;
 use terrane::backends::BtreeIndexes;
-use terrane::context::{Error, Hash, Options, Snapshot, Store, StoreReader};
+use terrane::context::{Error, Options, Snapshot, Store, StoreReader};
 use terrane::io::{Disk, RealDisk};
 
 use super::{
@@ -258,6 +258,7 @@ impl ImportArgs {
         let reader = existing(&disk, dir)?;
         let created = reader.is_none();
         let failed = |error| failure(error, path);
+        let branch = self.branch.as_ref().map(String::as_bytes);
         let (store, snapshot) = match reader {
             Some(reader) => {
                 let options =
@@ -265,7 +266,10 @@ impl ImportArgs {
                 let options = self.locations.over(options);
                 drop(reader);
                 let store = open_to_write(disk, dir, &options)?;
-                let imported = store.import(&mut input);
+                let imported = match branch {
+                    Some(branch) => store.import_to(branch, &mut input),
+                    None => store.import(&mut input),
+                };
                 let imported = imported.or_else(|error| {
                     store.close()?;
                     Err(error)
@@ -275,13 +279,15 @@ impl ImportArgs {
             None => {
                 let options = Options { import_elements_max: self.elements_max, ..new_options() };
                 let options = self.locations.over(options);
-                Store::import_new(disk, dir, &options, &mut input).map_err(failed)?
+                let imported = match branch {
+                    Some(branch) => Store::import_new_to(disk, dir, &options, branch, &mut input),
+                    None => Store::import_new(disk, dir, &options, &mut input),
+                };
+                imported.map_err(failed)?
             }
         };
         drop(input);
-        let named = self.name(&store, &snapshot.commit);
         store.close()?;
-        named?;
         let report = Imported {
             commit: snapshot.commit.to_base58(),
             file: path.display().to_string(),
@@ -303,10 +309,5 @@ impl ImportArgs {
             ("time", format!("{:.3} s", report.wall_s)),
         ]);
         output::report(command, self.common.json, &report, &lines)
-    }
-
-    fn name(&self, store: &Store, commit: &Hash) -> Result<(), Error> {
-        let branch = self.branch.as_ref();
-        branch.map_or(Ok(()), |branch| store.set_branch(branch.as_bytes(), commit))
     }
 }

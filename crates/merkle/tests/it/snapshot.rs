@@ -571,3 +571,63 @@ fn an_import_that_loses_power_is_whole_or_begins_anew() {
     }
     assert!(refused > 20 && opened > 0, "{refused} refused, {opened} opened of {calls} calls");
 }
+
+/// A commit and its branch were two writes, so a crash between them left a commit without its name.
+#[test]
+fn an_import_sets_its_branch_with_its_commit() {
+    let source = Bench::new(Rules::TEZOS);
+    let commits = history(&source.store, 5, 2);
+    let stream = export(&source.store, &commits[0]);
+    let path = Path::new("store");
+    let fresh = |disk: &Arc<SimDisk>| -> Result<Store, Error> {
+        let shared: Arc<dyn Disk> = disk.clone();
+        Store::create(shared, path, &options(Rules::TEZOS))
+    };
+    // One frame and one sync, as without a branch.
+    let cost = |import: &dyn Fn(&Store) -> Result<Snapshot, Error>| {
+        let store = fresh(&SimDisk::new(1)).unwrap();
+        let before = store.stats();
+        import(&store).unwrap();
+        let after = store.stats();
+        (after.frames - before.frames, after.syncs - before.syncs)
+    };
+    let plain = cost(&|store| store.import(&mut &*stream));
+    assert_eq!(cost(&|store| store.import_to(b"main", &mut &*stream)), plain);
+
+    let whole = SimDisk::new(1);
+    let store = fresh(&whole).unwrap();
+    let changes = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let seen = Arc::clone(&changes);
+    let _watch = store.watch(b"main", move |change| seen.lock().unwrap().push(change.after));
+    let before = whole.calls();
+    store.import_to(b"main", &mut &*stream).unwrap();
+    assert_eq!(*changes.lock().unwrap(), [Some(commits[0])]);
+    assert_eq!(store.branch(b"main"), Some(commits[0]));
+    // A commit that is there gets the branch.
+    store.import_to(b"again", &mut &*stream).unwrap();
+    assert_eq!(store.branch(b"again"), Some(commits[0]));
+    let refused = store.import_to(b"", &mut &*stream);
+    assert!(matches!(refused, Err(Error::BranchName { bytes: 0 })), "{refused:?}");
+    for call in before..whole.calls() {
+        let disk = SimDisk::new(1);
+        let store = fresh(&disk).unwrap();
+        disk.set_plan(FaultPlan::crash_at(call));
+        drop(store.import_to(b"main", &mut &*stream));
+        drop(store);
+        for survival in [Survival::Nothing, Survival::Everything, Survival::Torn(call)] {
+            let crashed: Arc<dyn Disk> = disk.after_crash(survival);
+            let store = Store::open(crashed, path, &options(Rules::TEZOS)).unwrap();
+            let is_there = store.exists(&commits[0]).unwrap();
+            assert_eq!(store.branch(b"main").is_some(), is_there, "call {call}");
+        }
+    }
+
+    // A new store has it as well, and a bad name makes none.
+    let import = |name: &[u8]| {
+        let (disk, options) = (Arc::clone(&source.disk), &source.options);
+        Store::import_new_to(disk, Path::new("new"), options, name, &mut &*stream)
+    };
+    assert!(matches!(import(&[b'x'; 256]), Err(Error::BranchName { bytes: 256 })));
+    assert!(source.disk.kind(Path::new("new")).unwrap().is_none());
+    assert_eq!(import(b"main").unwrap().0.branch(b"main"), Some(commits[0]));
+}

@@ -218,10 +218,7 @@ fn load(
     }
     let message = identity(options);
     let info = CommitInfo { date: START_S, author: AUTHOR, message: message.as_bytes() };
-    let state = context.commit(&info, &[])?;
-    let head = terrane::context::Hash(state.0);
-    engine.store().set_branch(STATE, &head).map_err(EngineError::from)?;
-    Ok(state)
+    Ok(context.commit_to(STATE, &info)?)
 }
 
 /// What a run knows between two blocks.
