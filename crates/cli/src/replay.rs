@@ -21,6 +21,7 @@ use terrane_bench::replay::{bitcoin, changes};
 
 use crate::args;
 use crate::back_ends::{BackEndArg, DurabilityArg, RedisArgs};
+use crate::context;
 use crate::exit::Failure;
 use crate::output;
 use crate::progress::Progress;
@@ -383,7 +384,11 @@ impl StoreArgs {
             }
             (EngineName::Lsm, Some(dir)) => Ok(Box::new(Lsm::open(dir)?)),
             (EngineName::Btree, Some(dir)) => Ok(Box::new(Btree::open(dir)?)),
-            (EngineName::Context, Some(dir)) => Ok(Box::new(ContextTables::open(dir)?)),
+            (EngineName::Context, Some(dir)) => {
+                let engine = ContextTables::open(dir)?;
+                context::note(dir, engine.recovery());
+                Ok(Box::new(engine))
+            }
             (EngineName::Lsm, None) => Err(Failure::usage("engine lsm needs --store DIR")),
             (EngineName::Btree, None) => Err(Failure::usage("engine btree needs --store DIR")),
             (EngineName::Radix, _) => {

@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use terrane::context::{Context, Meta, Store};
+use terrane::context::{Context, Meta, Recovery, Store};
 use terrane::io::{Disk, RealDisk};
 
 use super::context_store::{Settings, open_or_create};
@@ -80,6 +80,12 @@ impl ContextTables {
         let settings = Settings { is_durable: false, ..Settings::default() };
         let store = Arc::new(open_or_create(disk, dir, settings)?);
         Ok(Self { store, unsaved: Arc::default() })
+    }
+
+    /// Findings of the opening of the store.
+    #[must_use]
+    pub fn recovery(&self) -> Recovery {
+        self.store.recovery()
     }
 
     fn table(&self, context: Context) -> Box<dyn Table> {

@@ -50,6 +50,37 @@ fn blocks_are_measured_with_and_without_collections() {
     );
 }
 
+/// Leaves half a write at the end of the pack, as a crash does.
+fn tear(dir: &std::path::Path) {
+    use std::io::Write as _;
+    let names = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    let is_chunk = |path: &std::path::PathBuf| text(path).contains("/chunk-");
+    let last = names.filter(is_chunk).max().unwrap();
+    let mut file = std::fs::OpenOptions::new().append(true).open(last).unwrap();
+    file.write_all(&[0xA5; 100]).unwrap();
+}
+
+/// Replays and benchmarks dropped the rest of a torn write without a word.
+#[test]
+fn every_command_says_what_opening_a_store_has_dropped() {
+    let place = Place::new();
+    let file = place.write("history", b"terrane-changes 1\nbegin 1\nput 01 01\nend\n");
+    let replay = || place.replay("changes", &[text(&file), "--engine", "context", "--resume"]);
+    let torn = "100 bytes of an unfinished write";
+    let answer = replay();
+    assert!(answer.code == Some(0) && !answer.stderr.contains("note"), "{answer:?}");
+    tear(&place.store());
+    let answer = replay();
+    assert!(answer.code == Some(0) && answer.stderr.contains(torn), "{answer:?}");
+    assert!(!replay().stderr.contains(torn));
+
+    let place = Place::new();
+    assert_eq!(bench(&place, &["--blocks", "1", "--keep", "--json"]).code, Some(0));
+    tear(&place.path("store/context"));
+    let answer = bench(&place, &["--blocks", "1", "--keep", "--json"]);
+    assert!(answer.code == Some(0) && answer.stderr.contains(torn), "{answer:?}");
+}
+
 #[test]
 fn people_are_told_the_same() {
     let place = Place::new();

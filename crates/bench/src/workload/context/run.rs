@@ -107,7 +107,7 @@ fn run_in(dir: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result<Re
         fork_every: None,
     })?;
     let (state, load) = prepare(dir, options, &generator, monitor)?;
-    let engine = ContextStore::open(dir, options.settings)?;
+    let engine = open(dir, options.settings, monitor)?;
     let mut run = Run {
         dir,
         options,
@@ -144,6 +144,15 @@ fn run_in(dir: &Path, options: &Options, monitor: &mut dyn Monitor) -> Result<Re
     })
 }
 
+/// Opens the store, and passes on what that has found, dropped and made anew.
+fn open(dir: &Path, settings: Settings, monitor: &mut dyn Monitor) -> Result<ContextStore> {
+    let engine = ContextStore::open(dir, settings)?;
+    for note in engine.store().recovery().notes() {
+        monitor.warn(&format_args!("{}: {note}", dir.display()));
+    }
+    Ok(engine)
+}
+
 /// Says of which workload a starting state is.
 fn identity(options: &Options) -> String {
     format!("terrane bench context: {} values, seed {}", options.values, options.seed)
@@ -158,7 +167,8 @@ fn prepare(
 ) -> Result<(CommitHash, LoadReport)> {
     let disk = RealDisk::auto();
     let reused = is_store(disk.as_ref(), dir).map_err(EngineError::from)?;
-    let mut engine = ContextStore::open(dir, Settings { is_durable: false, ..options.settings })?;
+    let settings = Settings { is_durable: false, ..options.settings };
+    let mut engine = open(dir, settings, monitor)?;
     let start = Instant::now();
     let state = if reused {
         find_state(&engine, options).map_err(EngineError::from)?.ok_or_else(|| {
