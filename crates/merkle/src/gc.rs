@@ -130,8 +130,9 @@ pub struct GcReport {
     pub freed_bytes: u64,
     /// Bytes that were written to a volume.
     pub archived_bytes: u64,
-    /// Chunks whose garbage stays, as the disk has no room for what is in use of them. Make room, and collect
-    /// [everything](Retain::everything).
+    /// Chunks whose garbage stays, as the disk has no room for what is in use of them; the index counts as one if it has no room to
+    /// lose its entries. Make room, and collect [everything](Retain::everything). Commits refer to older objects by their hashes
+    /// all the same, unless it is the index that was put off.
     pub put_off: u64,
 }
 
@@ -640,11 +641,14 @@ impl Store {
             Some(_) => Ok(()),
             None => self.clean_index(marks, end, pacer),
         };
-        match is_cleaned {
-            Err(error) if error.kind() == ErrorKind::NoSpace => report.put_off += 1,
-            cleaned => cleaned?,
-        }
-        let is_through = report.put_off == 0;
+        let is_through = match is_cleaned {
+            Err(error) if error.kind() == ErrorKind::NoSpace => {
+                report.put_off += 1;
+                false
+            }
+            cleaned => cleaned.map(|()| true)?,
+        };
+        // Garbage that was put off is no hindrance: the index has none of it any more, and nothing else finds it.
         self.move_first(first, new_first, is_through.then_some(0))?;
         Ok(report)
     }

@@ -737,3 +737,78 @@ fn after_a_crash_in_a_collection_on_a_full_disk_nothing_kept_is_lost_and_it_goes
         store.close().unwrap();
     }
 }
+
+/// A chunk that the disk had no room to rewrite kept all older objects from being referred to by their hashes, until everything
+/// was collected. Its garbage is in no index, so nothing refers to that.
+#[test]
+fn objects_are_found_by_their_hashes_also_after_a_chunk_was_put_off() {
+    let small = Options { indexing: Indexing::Always, chunk_bytes: 128 << 10, ..options() };
+    let options = Options { chunk_bytes: 2 << 20, ..small.clone() };
+    let fill = |context: &mut Context, dir: &str, values: u8| {
+        for number in 0..values {
+            let value = format!("{dir} {number} ").repeat(1_200);
+            context.add(&[dir, &number.to_string()], value.as_bytes()).unwrap();
+        }
+    };
+    let disk = SimDisk::new(5);
+    let shared: Arc<dyn Disk> = disk.clone();
+    let store = Store::create(Arc::clone(&shared), Path::new(DIR), &small).unwrap();
+    // A short chunk of garbage, one that is mostly in use, and the commit that stays.
+    let mut context = store.empty();
+    fill(&mut context, "first", 10);
+    store.commit(&context, &Meta::tezos(0, "")).unwrap();
+    store.split().unwrap();
+    store.close().unwrap();
+    drop((context, store));
+    let store = Store::open(Arc::clone(&shared), Path::new(DIR), &options).unwrap();
+    let commit = |context: &Context, date| store.commit(context, &Meta::tezos(date, "")).unwrap();
+    let mut context = store.empty();
+    fill(&mut context, "used", 100);
+    commit(&context, 1);
+    let mut both = context.clone();
+    fill(&mut both, "garbage", 20);
+    commit(&both, 2);
+    drop(both);
+    store.split().unwrap();
+    // So much that the chunk is not worth rewriting.
+    fill(&mut context, "last", 20);
+    commit(&context, 3);
+    drop(context);
+    // The disk fills up when the collection knows what is in use, but for a third of that.
+    let mut is_full = false;
+    let mut pace = |progress: &terrane_merkle::GcProgress| {
+        let all = 64 << 20;
+        if progress.phase == GcPhase::Reclaim && !std::mem::replace(&mut is_full, true) {
+            disk.set_plan(FaultPlan::capacity(all));
+            let used = all - disk.free_bytes(Path::new(DIR)).unwrap();
+            disk.set_plan(FaultPlan::capacity(used + (200 << 10)));
+        }
+        GcPace::Go
+    };
+    let report = store.collect(&Retain::newest(1), &mut pace).unwrap();
+    assert_eq!(report.put_off, 1, "{report:?}");
+    assert!(!store.has_unfinished_collection());
+    disk.set_plan(FaultPlan::default());
+
+    let write_anew = |store: &Store, dir: &str, values: u8, date: i64| {
+        let before = store.stats().committed.values;
+        let mut context = store.empty();
+        fill(&mut context, dir, values);
+        store.commit(&context, &Meta::tezos(date, "")).unwrap();
+        store.stats().committed.values - before
+    };
+    assert_eq!(write_anew(&store, "used", 100, 4), 0);
+    assert_eq!(write_anew(&store, "garbage", 20, 5), 20, "what was collected is written again");
+    store.close().unwrap();
+    drop(store);
+    let store = Store::open(Arc::clone(&shared), Path::new(DIR), &options).unwrap();
+    assert_eq!(write_anew(&store, "used", 100, 6), 0);
+    store.collect(&Retain::everything(), &mut go).unwrap();
+    assert_eq!(write_anew(&store, "garbage", 20, 7), 0);
+    store.close().unwrap();
+    drop(store);
+    let engine: Arc<dyn terrane_merkle::IndexEngine> = options.index;
+    let whole = terrane_merkle::CheckOptions { index: Some(&engine), hashes: true };
+    let report = terrane_merkle::check(&shared, Path::new(DIR), &whole, &mut |_| {}).unwrap();
+    assert_eq!((report.problems, report.commits), (Vec::new(), 5));
+}
