@@ -714,7 +714,7 @@ mod tests {
 
     #[test]
     fn any_messages_hash_as_one_by_one() {
-        for_each_seed("any_messages_hash_as_one_by_one", 40, |draw, _| {
+        for_each_seed("any_messages_hash_as_one_by_one", 10, |draw, _| {
             let longest = *draw.pick(&[10, 200, 1_000, 20_000]);
             let count = draw.index(101);
             let messages: Vec<Vec<u8>> = (0..count)

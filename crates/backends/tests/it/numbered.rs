@@ -9,11 +9,11 @@ use terrane_backends::conformance::Extent;
 pub(crate) fn extent() -> Extent {
     Extent {
         seed: 1,
-        histories: 8,
+        histories: 4,
         steps: 100,
-        batch_entries: 10_000,
-        value_bytes_max: 2 << 20,
-        rounds: 30,
+        batch_entries: 4_000,
+        value_bytes_max: 512 << 10,
+        rounds: 15,
     }
 }
 

@@ -20,6 +20,7 @@ use terrane_bench::replay::changes::{Error, Options, Report, replay, replay_on};
 use terrane_bench::replay::radix_ledger::RadixLedger;
 use terrane_testkit::ChaCha8Rng;
 use terrane_testkit::draw::Draw as _;
+use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::for_each_seed;
 
 type Model = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -125,22 +126,27 @@ fn run(engine: Runner, dir: &Path, lines: &[String], options: &Options) -> Resul
 
 #[test]
 fn engines_agree_with_the_model_through_all_rollbacks() {
-    for_each_seed("engines_agree_with_the_model_through_all_rollbacks", 24, |rng, _| {
-        let dir = tempfile::tempdir().unwrap();
-        let (lines, state) = draw(rng, 60, 0);
-        let engines: [Box<dyn Engine>; 4] = [
-            Box::new(Memory),
-            Box::new(Lsm::open(&dir.path().join("store")).unwrap()),
-            Box::new(Btree::open(&dir.path().join("index")).unwrap()),
-            Box::new(ContextTables::open(&dir.path().join("context")).unwrap()),
-        ];
-        for engine in engines {
-            let name = engine.name();
-            let report = run(on_tables(engine), dir.path(), &lines, &Options::default()).unwrap();
-            assert_eq!(report.digest, digest(&state), "{name}");
-            assert_eq!(report.count, state.len() as u64, "{name}");
-        }
-    });
+    for_each_seed(
+        "engines_agree_with_the_model_through_all_rollbacks",
+        by_effort(8, 24),
+        |rng, _| {
+            let dir = tempfile::tempdir().unwrap();
+            let (lines, state) = draw(rng, 60, 0);
+            let engines: [Box<dyn Engine>; 4] = [
+                Box::new(Memory),
+                Box::new(Lsm::open(&dir.path().join("store")).unwrap()),
+                Box::new(Btree::open(&dir.path().join("index")).unwrap()),
+                Box::new(ContextTables::open(&dir.path().join("context")).unwrap()),
+            ];
+            for engine in engines {
+                let name = engine.name();
+                let report =
+                    run(on_tables(engine), dir.path(), &lines, &Options::default()).unwrap();
+                assert_eq!(report.digest, digest(&state), "{name}");
+                assert_eq!(report.count, state.len() as u64, "{name}");
+            }
+        },
+    );
 }
 
 #[test]
@@ -177,7 +183,7 @@ fn a_history_replayed_in_pieces_on_radix_stores_ends_in_the_same_state() {
 #[test]
 fn a_radix_state_agrees_with_the_model_through_all_rollbacks() {
     let name = "a_radix_state_agrees_with_the_model_through_all_rollbacks";
-    for_each_seed(name, 24, |rng, _| {
+    for_each_seed(name, by_effort(8, 24), |rng, _| {
         let dir = tempfile::tempdir().unwrap();
         let (lines, state) = draw(rng, 60, 1);
         let engine = on_radix(BackEnd::Memory, dir.path());
@@ -269,7 +275,7 @@ fn ranges_with_bounds_that_are_no_addresses_hold() {
 }
 
 fn in_pieces(name: &str, key_min: usize, open: impl Fn(&Path) -> Runner) {
-    for_each_seed(name, 10, |rng, _| {
+    for_each_seed(name, by_effort(4, 10), |rng, _| {
         let dir = tempfile::tempdir().unwrap();
         let store = dir.path().join("store");
         let (lines, state) = draw(rng, 40, key_min);

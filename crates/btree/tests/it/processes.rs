@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 use terrane_btree::{Config, Error, Index, IndexReader, Update};
 use terrane_io::{Disk, RealDisk, RealOptions, SimDisk};
 use terrane_testkit::draw::Draw;
+use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::for_each_seed;
 use terrane_testkit::{ChaCha8Rng, SeedableRng};
 
@@ -323,11 +324,12 @@ fn readers_see_what_a_writer_flushed_whoever_is_killed() {
 /// The same work in one process on a simulated disk, killed between any two calls of it.
 #[test]
 fn a_writer_killed_between_calls_goes_on_from_what_it_flushed() {
+    let cycles = by_effort(20, 60);
     for_each_seed("a_writer_killed_between_calls_goes_on_from_what_it_flushed", 2, |rng, seed| {
         let mut disk = SimDisk::new(seed);
         let dir = Path::new("/index");
         let (mut flushed, mut started, mut flushed_model) = (0, 0, Model::new());
-        for _cycle in 0..60 {
+        for _cycle in 0..cycles {
             let shared: Arc<dyn Disk> = disk.clone();
             let index = Index::open_or_create(shared.clone(), dir, &config()).unwrap();
             let found: Model = index.iter().unwrap().map(|entry| entry.unwrap()).collect();

@@ -262,7 +262,7 @@ impl Spread {
 /// and for each sixteenth of a key.
 #[test]
 fn evenly_spread_keys_take_under_1_6_bytes_per_page_and_0_3_percent_more_reads() {
-    for count in [1 << 17, (1 << 16) + 5000] {
+    for count in [1 << 15, (1 << 16) + 5000] {
         for per_page in [28, 42] {
             let pages = cut(Spread(count as u64).keys(count), &[per_page]);
             let index = build(plan(IndexKind::Auto, &pages), &pages);
@@ -282,11 +282,11 @@ fn evenly_spread_keys_take_under_1_6_bytes_per_page_and_0_3_percent_more_reads()
     }
 }
 
-/// 10,000 keys that agree in their first eight bytes, among others that do not.
+/// 5,000 keys that agree in their first eight bytes, among others that do not.
 #[test]
 fn keys_that_agree_in_their_cut_bytes_get_the_ordinary_index() {
     let mut keys = Spread(1).keys(10_000);
-    for n in 0..10_000u32 {
+    for n in 0..5_000u32 {
         keys.push([b"12345678", n.to_le_bytes().as_slice(), b"12345678"].concat());
     }
     keys.sort_unstable();
@@ -295,7 +295,7 @@ fn keys_that_agree_in_their_cut_bytes_get_the_ordinary_index() {
     assert_eq!((auto.kind_name(), auto.extra_reads()), ("ordinary", 0));
     check(&auto, &pages);
     let compact = build(plan(IndexKind::Compact, &pages), &pages);
-    assert!(compact.extra_reads() > 1_000_000);
+    assert!(compact.extra_reads() > 250_000);
     check(&compact, &pages);
 }
 

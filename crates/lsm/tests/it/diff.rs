@@ -15,6 +15,7 @@ use terrane_lsm::{
 };
 use terrane_testkit::ChaCha8Rng;
 use terrane_testkit::draw::Draw;
+use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::for_each_seed;
 
 use crate::script::draw_config;
@@ -169,7 +170,7 @@ fn step(
 #[test]
 fn a_diff_is_the_difference_of_any_two_tables() {
     let mut number = 0;
-    for_each_seed("a_diff_is_the_difference_of_any_two_tables", 24, |rng, seed| {
+    for_each_seed("a_diff_is_the_difference_of_any_two_tables", by_effort(8, 24), |rng, seed| {
         // Saving snapshots takes its time on the real disk.
         let is_real = number % 12 == 0;
         number += 1;

@@ -362,7 +362,7 @@ fn values_outlive_their_damaged_blobs() {
 fn whatever_becomes_of_a_file_the_rest_is_there_after_a_repair() {
     let specimen = specimen();
     let mut lossy = 0;
-    let step = by_effort(7, 1);
+    let step = by_effort(17, 1);
     let mut turn = 0;
     for path in specimen.disk.files() {
         if ["lock", "reserve"].iter().any(|name| path.ends_with(name)) {

@@ -147,10 +147,14 @@ impl Place {
 /// Small write buffers, both schedules: what reaches deep merges within a few hundred updates.
 fn small_configs() -> Vec<TableConfig> {
     let mut configs = Vec::new();
-    for entries in [1, 2, 3, 1000] {
-        for schedule in [MergeSchedule::Incremental, MergeSchedule::OneShot] {
-            configs.push(TableConfig { merge_schedule: schedule, ..buffer_of(entries) });
-        }
+    for (entries, merge_schedule) in [
+        (1, MergeSchedule::Incremental),
+        (2, MergeSchedule::OneShot),
+        (3, MergeSchedule::Incremental),
+        (1000, MergeSchedule::OneShot),
+        (1000, MergeSchedule::Incremental),
+    ] {
+        configs.push(TableConfig { merge_schedule, ..buffer_of(entries) });
     }
     configs
 }

@@ -116,7 +116,7 @@ fn ribbons_take_the_part_of_a_memory_budget_that_there_is() {
     let absent: Vec<_> = (ENTRIES..ENTRIES + ABSENT).map(key).collect();
     let present: Vec<_> = (0..ENTRIES).step_by(3).map(key).collect();
     let mut before = f64::INFINITY;
-    for budget in [256_u64, 288, 320, 384, 512].map(|kilobytes| kilobytes << 10) {
+    for budget in [256_u64, 320, 512].map(|kilobytes| kilobytes << 10) {
         let options = OpenOptions::default().memory_budget(budget).memory_goal(MemoryGoal::Miss);
         let mut table = session.open_snapshot_with(&name("a"), LABEL, &options).unwrap();
         let stats = table.stats();

@@ -105,7 +105,6 @@ fn without_a_budget_or_with_the_page_cache_of_the_system_there_is_no_cache() {
 fn the_cache_gives_way_to_write_buffers_and_merges_at_once() {
     const BUDGET: u64 = 512 << 10;
     for (merge_schedule, merge_thread) in [
-        (MergeSchedule::Incremental, MergeThread::Caller),
         (MergeSchedule::Incremental, MergeThread::Background),
         (MergeSchedule::OneShot, MergeThread::Caller),
     ] {

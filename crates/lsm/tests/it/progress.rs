@@ -291,7 +291,7 @@ fn case_14_progress_of_merges_is_kept_however_a_session_ends() {
                 session.close().unwrap();
             }
         }
-        assert!(kept > 40, "only {kept} merges were kept");
+        assert!(kept > 25, "only {kept} merges were kept");
     });
 }
 

@@ -18,6 +18,7 @@ use terrane_lsm::{
 };
 use terrane_testkit::RngCore;
 use terrane_testkit::draw::Draw;
+use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::for_each_seed;
 
 use crate::store_script::Change;
@@ -110,7 +111,7 @@ fn check_diff(older: (&Table, &Model), newer: (&Table, &Model)) {
 /// Tables, duplicates, snapshots, diffs, compactions and unions, with ranges in a sixth of all updates.
 #[test]
 fn histories_with_deleted_ranges_agree_with_a_model() {
-    for_each_seed("range_deletes", 60, |rng, seed| {
+    for_each_seed("range_deletes", by_effort(25, 60), |rng, seed| {
         let disk = SimDisk::new(seed);
         let options = SessionOptions::with_salt(SALT).create_dir();
         let open =

@@ -16,6 +16,7 @@ use terrane_lsm::{
     SnapshotName, Table, TableConfig, Update,
 };
 use terrane_testkit::draw::Draw;
+use terrane_testkit::effort::by_effort;
 use terrane_testkit::model::Content;
 use terrane_testkit::seeds::for_each_seed;
 
@@ -264,7 +265,7 @@ fn case_10_duplicates_diverge_and_files_go_with_their_last_holder() {
         let session = place.open();
         for_each_seed(
             "case_10_duplicates_diverge_and_files_go_with_their_last_holder",
-            2,
+            by_effort(1, 2),
             |rng, _| {
                 let mut model = Content::new();
                 let mut table = session.new_table(&buffer_of(10)).unwrap();

@@ -19,6 +19,7 @@ use terrane_lsm::{
     Durability, Error, MergeThread, NamedTable, RESERVE_BYTES_MIN, Result, Session, SessionOptions,
     Store, StoreOptions, Table, TableConfig, TableName, Update, WriteBuffer, verify,
 };
+use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::for_each_seed;
 
 use crate::{FEW_OPEN_FILES, Place, SALT, key, name, value};
@@ -286,7 +287,7 @@ fn after_a_crash_at_any_call_on_a_full_disk_nothing_is_lost_and_deletions_go_on(
     for_each_seed("space_crash", 1, |_, seed| {
         let whole = SimDisk::new(seed);
         run_whole(&whole, MergeThread::Caller, false);
-        let every = 41;
+        let every = by_effort(101, 41);
         for call in (1 + seed % every..whole.calls()).step_by(every as usize) {
             let disk = SimDisk::new(seed);
             disk.set_plan(FaultPlan { crash_at_call: Some(call), ..full(CAPACITY) });
@@ -393,14 +394,14 @@ fn a_fault_at_any_call_on_a_full_disk_loses_nothing() {
             FaultKind::TornWrite,
             FaultKind::FailedSync,
         ];
-        let every = 41;
+        let every = by_effort(131, 41);
         for (at, call) in (seed % every..whole.calls()).step_by(every as usize).enumerate() {
             for repeat in [Repeat::Once, Repeat::Forever] {
                 let kind = kinds[at % kinds.len()];
                 struck += u64::from(run_with_fault(seed, Fault { at_call: call, kind, repeat }));
             }
         }
-        assert!(struck > 50, "{struck} of {}", whole.calls());
+        assert!(struck > by_effort(15, 50), "{struck} of {}", whole.calls());
     });
 }
 

@@ -20,6 +20,7 @@ use terrane_lsm::{
     Update, WriteBuffer,
 };
 use terrane_testkit::draw::Draw;
+use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::for_each_seed;
 use terrane_testkit::{ChaCha8Rng, SeedableRng};
 
@@ -278,7 +279,7 @@ fn back_up(store: &Store, dir: &Path) -> Result<BackupReport> {
 
 #[test]
 fn a_backup_is_the_store_as_of_a_commit_and_brings_only_what_is_new() {
-    for_each_seed("backup of a store", 3, |rng, _| {
+    for_each_seed("backup of a store", by_effort(1, 3), |rng, _| {
         for place in Place::both() {
             let (disk, dir) = (place.disk(), place.dir());
             let there: PathBuf = dir.with_extension("backup");
@@ -699,7 +700,7 @@ fn a_crash_at_any_call_leaves_the_state_before_or_after() {
     for_each_seed("crash of versions", 1, |rng, _| {
         for act in ACTS {
             // Other calls with every seed.
-            let skipped = act.calls_skipped();
+            let skipped = act.calls_skipped() * by_effort(2, 1);
             for call in (1 + rng.below(skipped)..).step_by(skipped as usize) {
                 let scene = scene(act);
                 let base = scene.disk.calls();
@@ -732,7 +733,7 @@ fn a_fault_at_any_call_is_reported_and_changes_nothing_or_all() {
                 [FaultKind::Eio, FaultKind::Enospc, FaultKind::FailedSync, FaultKind::TornWrite]
             {
                 for repeat in [Repeat::Once, Repeat::Forever] {
-                    let skipped = act.calls_skipped() * 5;
+                    let skipped = act.calls_skipped() * by_effort(11, 5);
                     for call in (1 + rng.below(skipped)..).step_by(skipped as usize) {
                         let scene = scene(act);
                         let base = scene.disk.calls();

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tempfile::TempDir;
 use terrane_backends::backend::{Database, Durability, Result};
@@ -90,7 +91,12 @@ fn the_state_on_sqlite() {
 
     let open: Open = |dir, indexes| {
         let file = SqliteOptions::file(dir.with_extension("sqlite"));
-        let options = SqliteOptions { synchronous: Synchronous::Off, ..file };
+        let options = SqliteOptions {
+            synchronous: Synchronous::Off,
+            // A compaction in whose way snapshots are waits so long.
+            busy_timeout: Duration::from_millis(50),
+            ..file
+        };
         Ok(Arc::new(SqliteDatabase::open(indexes, &options)?))
     };
     check_all(&mut InDirectories::new(open), by_effort(1_000, 5_000));

@@ -15,7 +15,7 @@ use terrane_io::checksum::{crc32c, crc32c_append};
 use terrane_merkle::radix::{
     Error, INDEXES, METADATA, Options, Order, Prefix, PruneOptions, Root, Store, Tree, VERSIONS,
 };
-use terrane_testkit::effort::places;
+use terrane_testkit::effort::{by_effort, places};
 
 use crate::memory::InMemory;
 
@@ -405,7 +405,8 @@ fn missing_and_exchanged_rows_are_found(
     states: &[State],
 ) {
     let rows = rows(whole);
-    for (number, &(name, row)) in rows.iter().enumerate() {
+    // Odd, so that rows of each kind are met.
+    for (number, &(name, row)) in rows.iter().enumerate().step_by(by_effort(5, 1)) {
         let (key, value) = &whole[name][row];
         let text = key.escape_ascii().to_string();
         let hides = name == VERSIONS && matches!(key[0], b't' | b'r');

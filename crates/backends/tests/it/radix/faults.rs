@@ -185,8 +185,8 @@ pub(super) fn check(subject: &mut dyn Subject) {
         for call in CALLS {
             let faults = [Fault::BackEnd, Fault::StoreFull, Fault::Busy];
             let mut after = 0;
-            // The calls are the same whatever the database: memory has them all, others a sample.
-            let step = if is_persistent { by_effort(7, 1) } else { 1 };
+            // The calls are the same whatever the database: memory has more of them than others.
+            let step = if is_persistent { by_effort(29, 1) } else { by_effort(3, 1) };
             while trial.fail(call, after, faults[after as usize % faults.len()]) {
                 after += step;
             }

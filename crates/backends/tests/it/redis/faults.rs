@@ -4,6 +4,7 @@
 use terrane_backends::backend::{Database, Durability, Error, Table};
 use terrane_backends::redis::server::{Cluster, Server};
 use terrane_backends::redis::{Options, Redis};
+use terrane_testkit::effort::by_effort;
 
 use super::proxy::{Break, Proxy};
 use super::{can_run, get, impatient, keys, put, read, start};
@@ -137,7 +138,7 @@ fn a_commit_that_was_given_up_does_not_take_place_later() {
     let Some(running) = start(&[]) else { return };
     let database = Redis::open(impatient(running.options())).unwrap();
     put(&database, "kept", b"1").unwrap();
-    for round in 0..3_u8 {
+    for round in 0..by_effort(1_u8, 3) {
         running.server.pause().unwrap();
         let outcome = put(&database, "key", &[round]);
         assert!(matches!(outcome, Err(Error::Unknown { .. })), "{outcome:?}");
