@@ -33,6 +33,7 @@ use crate::error::{Error, Result};
 use crate::manifest::{self, Refused};
 use crate::open_files::OpenFiles;
 use crate::page::PAGE_SIZE;
+use crate::trace::event;
 
 /// The directory of the segments.
 pub(crate) const LOG: &str = "log";
@@ -718,7 +719,8 @@ impl LogDir {
         self.dir.join(segment_name(number))
     }
 
-    /// Makes a segment for a record of `record` bytes.
+    /// Makes a segment for a record of `record` bytes; its header is durable, its name is not. An old
+    /// segment that cannot be written again is removed, and a new file takes its place.
     ///
     /// # Errors
     /// Those of the disk; nothing is in the way of another attempt then.
@@ -728,30 +730,65 @@ impl LogDir {
         record: usize,
         made: Made,
     ) -> io::Result<LogEnd> {
+        let reused = match made {
+            Made::Again(spare) => self.reuse(header, spare, record)?,
+            Made::New | Made::Least => None,
+        };
+        if let Some(end) = reused {
+            return Ok(end);
+        }
         let (files, disk) = (&self.files, self.files.disk());
         let path = self.path(header.number);
-        let create = || {
-            let create =
-                || create_afresh(disk.as_ref(), &path, OpenMode::CreateNew, Access::Buffered);
-            files.with_space(|| files.with_room(create))
-        };
-        let file = if let Made::Again(spare) = made {
-            files.with_space(|| disk.rename(&self.path(spare), &path))?;
-            match files.with_room(|| disk.open(&path, OpenMode::ReadWrite, Access::Buffered)) {
-                // A segment of no use that nobody may write, in the place of one that is needed.
-                Err(error) if error.is_permission() => create()?,
-                opened => opened?,
+        let create = || create_afresh(disk.as_ref(), &path, OpenMode::CreateNew, Access::Buffered);
+        let file = files.with_space(|| files.with_room(create))?;
+        let end = self.prepare(file, header, record, made)?;
+        files.synced(&path, end.log.file.sync())?;
+        Ok(end)
+    }
+
+    /// Makes an old segment another one. `None` if the medium or its permissions refuse that: it
+    /// stands in the place of the new one then, and holds nothing that is needed.
+    fn reuse(
+        &self,
+        header: SegmentHeader,
+        spare: u64,
+        record: usize,
+    ) -> io::Result<Option<LogEnd>> {
+        let (files, disk) = (&self.files, self.files.disk());
+        let path = self.path(header.number);
+        files.with_space(|| disk.rename(&self.path(spare), &path))?;
+        let open = || disk.open(&path, OpenMode::ReadWrite, Access::Buffered);
+        let begun = files.with_room(open).and_then(|file| {
+            let end = self.prepare(file, header, record, Made::Again(spare))?;
+            // A failure is of this file alone, in which nothing has been promised yet.
+            end.log.file.sync()?;
+            Ok(end)
+        });
+        match begun {
+            Err(error) if error.is_unreadable() => {
+                let store = self.dir.parent().unwrap_or(&self.dir);
+                event!(WARN, "log.segment_unusable", store, path = %path.display(), %error);
+                Ok(None)
             }
-        } else {
-            create()?
-        };
+            begun => begun.map(Some),
+        }
+    }
+
+    /// Gives the file of a segment its size and its header.
+    fn prepare(
+        &self,
+        file: Arc<dyn DiskFile>,
+        header: SegmentHeader,
+        record: usize,
+        made: Made,
+    ) -> io::Result<LogEnd> {
         let least = (SEGMENT_HEADER_SIZE + record as u64).max(SEGMENT_BYTES_MIN);
         let size = if made == Made::Least { least } else { self.segment_bytes.max(least) };
         let size = self.make_room(file.as_ref(), size, least)?;
         let mut bytes = header.encode();
         bytes.resize(SEGMENT_HEADER_SIZE as usize, 0);
-        files.with_space(|| file.write_at(&bytes, 0))?;
-        let files = Arc::clone(files);
+        self.files.with_space(|| file.write_at(&bytes, 0))?;
+        let files = Arc::clone(&self.files);
         let log = LogFile { file, number: header.number };
         Ok(LogEnd { files, log, end: SEGMENT_HEADER_SIZE, size, is_found: false })
     }
@@ -836,8 +873,18 @@ impl LogEnd {
         Ok(self.files.with_space(|| self.log.file.write_at(&seal, SEAL_OFFSET))?)
     }
 
-    /// Makes sure that a record that could not be written is not read.
-    pub(crate) fn withdraw(&self) -> Result<()> {
-        Ok(self.files.with_space(|| self.log.file.write_at(&[0; 8], self.end))?)
+    /// Makes sure that a record that could not be written is not read. Where the medium refused the
+    /// record, the segment takes no more of them: the place may never be writable again.
+    pub(crate) fn withdraw(&mut self, error: &Error) -> Result<()> {
+        let file = &self.log.file;
+        let zeroed = self.files.with_space(|| file.write_at(&[0; 8], self.end));
+        if matches!(error, Error::Disk(error) if error.is_unreadable()) {
+            self.size = self.end;
+        }
+        match zeroed {
+            // A segment that ends there needs no byte of that place.
+            Err(error) if error.is_unreadable() => Ok(file.set_len(self.end)?),
+            zeroed => Ok(zeroed?),
+        }
     }
 }

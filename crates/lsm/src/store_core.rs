@@ -343,7 +343,6 @@ impl Shared {
             LogRoom::Least => Made::Least,
         };
         let end = self.log_dir.begin(header, record, made)?;
-        files.synced(end.log.file.path(), end.log.file.sync())?;
         self.core.sync_dir(LOG)?;
         if let Some(old) = state.log.as_ref().filter(|_| state.is_linked) {
             // The seal says that all of this is durable, so it comes after.
@@ -418,8 +417,9 @@ impl Shared {
         let record = record.finish(self.core.salt(), log.log.number, commit, known);
         if let Err(error) = log.write(&record) {
             // Nobody must read what there may be of it, now or later.
+            let withdrawn = log.withdraw(&error);
             let file = &log.log.file;
-            log.withdraw().or_else(|error| self.core.poison(file.path(), error))?;
+            withdrawn.or_else(|error| self.core.poison(file.path(), error))?;
             self.core.files().synced(file.path(), file.sync())?;
             return Err(error);
         }

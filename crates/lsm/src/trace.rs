@@ -36,6 +36,7 @@
 //! | `orphans.kept`, `.taken_back` | WARN | `count` of files that were moved to `lost+found`, and from there |
 //! | `reader.unleased` | WARN | `error`: why no lease could be written; a shared lock is held instead |
 //! | `log.unmarked` | WARN | `commit`: durable, but the log does not say so; `error` |
+//! | `log.segment_unusable` | WARN | `path`, `error`: an old segment cannot be written again; a new file took its place |
 //! | `cleanup.failed` | WARN | `error`: what could not be removed, and why |
 //!
 //! In builds with debug assertions the schedule is told, too, at level TRACE: `table.flush`,

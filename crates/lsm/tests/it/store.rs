@@ -5,12 +5,12 @@
 //! after a crash, each whole over all its tables. Crashes and faults at every call of many workloads are in
 //! [`crate::store_sweep`] and [`crate::store_faults`].
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use terrane_io::Disk;
 use terrane_io::fault::{FaultKind, FaultPlan, Repeat};
-use terrane_io::sim::{SimDisk, Survival};
+use terrane_io::sim::{BadMedia, SimDisk, Survival};
 use terrane_lsm::{
     Durability, Error, NamedTable, Resolve, SessionOptions, Store, StoreOptions, TableConfig,
     TableName, Ticket, Update, WriteBuffer,
@@ -313,6 +313,70 @@ fn the_log_stays_within_its_bytes_and_its_segments_are_written_again() {
     let table = store.table(&name("main")).unwrap();
     assert_eq!(table.view().unwrap().count_exact().unwrap(), 2_001);
     store.close().unwrap();
+}
+
+/// Paths of the segments of the log, oldest first.
+fn log_files(disk: &SimDisk) -> Vec<PathBuf> {
+    disk.files().into_iter().filter(|path| path.starts_with("/store/log")).collect()
+}
+
+/// An old segment is there to be written again. One with a bad sector, of which nobody needs a byte,
+/// made the next commit fail that needed a segment.
+#[test]
+fn an_old_segment_with_a_bad_sector_is_replaced() {
+    let of_a_file =
+        [(0..512, BadMedia::Write), (512..1536, BadMedia::Both), (0..u64::MAX, BadMedia::Both)];
+    for (range, bad) in of_a_file {
+        let disk = SimDisk::new(1);
+        let store = open(&disk, Durability::Buffered).unwrap();
+        let table = store.create_table(&name("main"), &TableConfig::default()).unwrap();
+        for number in 0..400_u64 {
+            table.insert(&number.to_le_bytes(), &[7; 500]).unwrap();
+        }
+        let log = log_files(&disk);
+        assert!(log.len() > 2, "{log:?}");
+        for segment in &log[..log.len() - 1] {
+            disk.add_bad_range(segment, range.clone(), bad);
+        }
+        // A checkpoint, so that the log needs none of these segments.
+        store.checkpoint().unwrap();
+        for number in 400..800_u64 {
+            table.insert(&number.to_le_bytes(), &[7; 500]).unwrap();
+        }
+        store.sync().unwrap();
+        drop((store, table));
+        let disk = disk.after_crash(Survival::Nothing);
+        let store = open(&disk, Durability::Group).unwrap();
+        let table = store.table(&name("main")).unwrap();
+        assert_eq!(table.view().unwrap().count_exact().unwrap(), 800);
+        store.close().unwrap();
+    }
+}
+
+/// A bad sector in the segment in use fails the commit that meets it, and no other one.
+#[test]
+fn a_bad_sector_in_the_segment_in_use_fails_one_commit() {
+    for bad in [BadMedia::Write, BadMedia::Both] {
+        let disk = SimDisk::new(1);
+        let store = open(&disk, Durability::Buffered).unwrap();
+        let table = store.create_table(&name("main"), &TableConfig::default()).unwrap();
+        table.insert(b"first", &[7; 500]).unwrap();
+        let log = log_files(&disk);
+        disk.add_bad_range(log.last().unwrap(), 4096..u64::MAX, bad);
+        let mut failed = 0;
+        for number in 0..100_u64 {
+            failed += u64::from(table.insert(&number.to_le_bytes(), &[7; 500]).is_err());
+        }
+        assert_eq!(failed, 1);
+        store.sync().unwrap();
+        let expected = content(&table).unwrap();
+        drop((store, table));
+        for survival in SURVIVALS {
+            let store = open(&disk.after_crash(survival), Durability::Group).unwrap();
+            assert_eq!(content(&store.table(&name("main")).unwrap()).unwrap(), expected);
+            store.close().unwrap();
+        }
+    }
 }
 
 /// Each process that dies leaves a segment of the log; the next ones do not read ever more of them.
