@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use terrane_io::{Access, Disk, OpenMode};
+use terrane_io::{Access, Disk, EntryKind, OpenMode};
 
 use crate::corrupt::{Corrupt, Problem};
 use crate::deltas::Deltas;
@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::index::{enter, existing_tree, read_drained, read_space, replay};
 use crate::inner::Inner;
 use crate::leaf::{Fences, Leaf};
+use crate::lease::READERS_DIR;
 use crate::log::{LogReader, check_mark, durable_mark, lost};
 use crate::page::{PAGE_SIZE, Page, PageNo, PageRef};
 use crate::pager::Pager;
@@ -98,6 +99,10 @@ pub fn check(
     check.check_levels(&superblock);
     check.check_map(&superblock);
     check.check_log(disk, dir, &superblock);
+    let path = dir.join(READERS_DIR);
+    if let Some(found @ (EntryKind::Link | EntryKind::Other)) = disk.kind(&path)? {
+        check.note(terrane_io::Error::WrongKind { path, found }.into(), None);
+    }
     if let Some(error) = check.failed {
         return Err(error);
     }

@@ -88,8 +88,21 @@ impl Place<'_> {
     pub(crate) fn error(&self, call: &'static str, errno: Errno) -> Error {
         match errno {
             Errno::LOOP if self.is_anchored() => Error::wrong_kind(self.path, EntryKind::Link),
+            // A link in the place of a directory is no directory either, and the system says only that.
+            Errno::NOTDIR if self.is_anchored() => match self.stat() {
+                Ok(found @ (EntryKind::Link | EntryKind::Other)) => {
+                    Error::wrong_kind(self.path, found)
+                }
+                _ => Error::io(call, self.path, io::Error::from(errno)),
+            },
             _ => Error::io(call, self.path, io::Error::from(errno)),
         }
+    }
+
+    /// What the name stands for; a link is told as a link.
+    fn stat(&self) -> rustix::io::Result<EntryKind> {
+        let stat = retry_on_intr(|| statat(self.dir(), self.name, AtFlags::SYMLINK_NOFOLLOW))?;
+        Ok(kind_of(FileType::from_raw_mode(stat.st_mode)))
     }
 
     /// Refuses a link, and whatever else is neither a file nor a directory, in the place of a file of
@@ -98,14 +111,11 @@ impl Place<'_> {
         if !self.is_anchored() {
             return Ok(());
         }
-        match retry_on_intr(|| statat(self.dir(), self.name, AtFlags::SYMLINK_NOFOLLOW)) {
-            // The call that follows says so, or makes the file.
-            Err(Errno::NOENT) => Ok(()),
+        match self.stat() {
+            // Of a name that is not there the call that follows says so, or makes the file.
+            Err(Errno::NOENT) | Ok(EntryKind::File | EntryKind::Directory) => Ok(()),
             Err(errno) => Err(self.error(call, errno)),
-            Ok(stat) => match kind_of(FileType::from_raw_mode(stat.st_mode)) {
-                EntryKind::File | EntryKind::Directory => Ok(()),
-                found => Err(Error::wrong_kind(self.path, found)),
-            },
+            Ok(found) => Err(Error::wrong_kind(self.path, found)),
         }
     }
 }

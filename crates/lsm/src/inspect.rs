@@ -18,12 +18,13 @@ use crate::corrupt::Corrupt;
 use crate::entry::{KEY_BYTES_MAX, Kind, VALUE_BYTES_MAX};
 use crate::error::{Error, Result};
 use crate::files::{RUN_NUMBER_MAX, blobs_number, file_name, file_number};
-use crate::lease::{LEASE_MAGIC, LEASE_OFFSET, LEASE_VERSION, LEASES_MAX};
+use crate::lease::{LEASE_MAGIC, LEASE_OFFSET, LEASE_VERSION, LEASES_MAX, READERS};
 use crate::levels::TICKS_PER_FLUSH;
 use crate::log::{
     LOG, MARK_MAGIC, MARK_OFFSET, RECORD_ALIGN, RECORD_BYTES_MAX, RECORD_HEADER_SIZE, SEAL_MAGIC,
     SEAL_OFFSET, SEGMENT_HEADER_SIZE, SEGMENT_MAGIC, SEGMENT_VERSION, segment_number,
 };
+use crate::lost_found::LOST_FOUND;
 use crate::manifest::SNAPSHOT_NAME_LEN_MAX;
 use crate::manifest::{
     IncomingRef, MANIFEST_BYTES_MAX, MaskedRef, Refused, SESSION_MAGIC, SESSION_VERSION,
@@ -455,6 +456,9 @@ fn inspect_reserve(file: &dyn DiskFile) -> Result<Option<ReserveInfo>> {
     Ok(bytes.map(|bytes| ReserveInfo { version: RESERVE_VERSION, bytes, is_held: len >= bytes }))
 }
 
+/// Directories that a session has, or may have.
+const DIRECTORIES: [&str; 5] = [ACTIVE, SNAPSHOTS, LOG, READERS, LOST_FOUND];
+
 fn inspect_session(disk: &Arc<dyn Disk>, dir: &Path) -> Result<SessionInfo> {
     if !is_session_like(disk.as_ref(), dir)? {
         return foreign_dir(disk.as_ref(), dir);
@@ -463,6 +467,12 @@ fn inspect_session(disk: &Arc<dyn Disk>, dir: &Path) -> Result<SessionInfo> {
         if disk.kind(&dir.join(name))?.is_none() {
             let reason = format!("missing {name}");
             return Err(Error::SessionDirCorrupted { path: dir.to_owned(), reason });
+        }
+    }
+    for name in DIRECTORIES {
+        let path = dir.join(name);
+        if let Some(found @ (EntryKind::Link | EntryKind::Other)) = disk.kind(&path)? {
+            return Err(terrane_io::Error::WrongKind { path, found }.into());
         }
     }
     let metadata = inspect_metadata(disk.as_ref(), &dir.join(METADATA))?;

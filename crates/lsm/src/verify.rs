@@ -31,7 +31,8 @@ use crate::error::{Error, Result, unreadable};
 use crate::files::{FileSet, Partial, RunRef, blobs_name, blobs_number, file_name, file_number};
 use crate::filter::FilterAllocation;
 use crate::index::IndexKind;
-use crate::lost_found;
+use crate::lease::READERS;
+use crate::lost_found::{self, LOST_FOUND};
 use crate::manifest::{MANIFEST_BYTES_MAX, Refused, SessionMeta, SnapshotMeta};
 use crate::open_files::{OPEN_FILES_DEFAULT, OpenFiles};
 use crate::page::{PAGE_SIZE, PAYLOAD_SIZE};
@@ -124,7 +125,7 @@ impl Problem {
             }
             Error::FileMissing { path } => Ok(Self::new(&path, 0, "the file is missing")),
             Error::Disk(terrane_io::Error::WrongKind { path, found }) => {
-                let rule = format!("the file is a {}", found.name());
+                let rule = format!("it is a {}", found.name());
                 Ok(Self::new(&path, 0, &rule))
             }
             Error::Disk(terrane_io::Error::Io { path, source, .. })
@@ -381,6 +382,7 @@ impl<'a> Check<'a> {
         let salt = self.check_metadata(&wanted.runs, damaged || has_log)?;
         self.check_log(manifest.as_ref(), salt)?;
         self.check_reserve()?;
+        self.check_kinds()?;
         let mut next_number = wanted.numbers().max().map_or(0, |number| number + 1);
         let active = self.dir.join(ACTIVE);
         let mut listed = self.list(ACTIVE)?;
@@ -413,6 +415,26 @@ impl<'a> Check<'a> {
             self.let_go(&files, &wanted, manifest, salt)?;
         }
         Ok(self.report)
+    }
+
+    /// Finds links and special files in the place of directories of which no snapshot and no table needs a
+    /// byte. A repair removes them; the next writer makes the directories anew.
+    fn check_kinds(&mut self) -> Result<()> {
+        for name in [READERS, LOST_FOUND] {
+            let path = self.dir.join(name);
+            let Some(found @ (EntryKind::Link | EntryKind::Other)) = self.disk.kind(&path)? else {
+                continue;
+            };
+            let mut problem = Problem::of(terrane_io::Error::WrongKind { path, found }.into())?;
+            problem.repairable = true;
+            if self.repair {
+                self.disk.remove(&problem.path)?;
+                self.disk.sync_dir(self.dir)?;
+                problem.repaired = true;
+            }
+            self.report.problems.push(problem);
+        }
+        Ok(())
     }
 
     /// What is in a directory of the session; nothing if it is missing.

@@ -1,12 +1,15 @@
 //! `terrane inspect`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
 use terrane::PAGE_SIZE;
+use terrane::btree::{Config, Index};
+use terrane::io::RealDisk;
 
-use crate::program::{Answer, command};
+use crate::context;
+use crate::program::{Answer, Place, command, text};
 use crate::store::{
     LABEL, NAMES, Store, edit, flip, inspect, reseal_manifest, reseal_page, run_info,
 };
@@ -201,19 +204,78 @@ fn damage_is_told_from_bad_input() {
 fn a_link_in_a_store_is_not_followed() {
     let store = Store::new();
     let elsewhere = tempfile::tempdir().unwrap();
-    for (name, code, word) in [("metadata", 1, "link"), ("active", 3, "Not a directory")] {
-        let (path, moved) = (store.dir().join(name), elsewhere.path().join(name));
-        std::fs::rename(&path, &moved).unwrap();
-        std::os::unix::fs::symlink(&moved, &path).unwrap();
-        let message = inspect(&store.dir(), &["--json"]).failed(code);
-        assert!(message.contains(name) && message.contains(word), "{message}");
-        std::fs::remove_file(&path).unwrap();
-        std::fs::rename(&moved, &path).unwrap();
-    }
+    let (path, moved) = (store.dir().join("metadata"), elsewhere.path().join("metadata"));
+    std::fs::rename(&path, &moved).unwrap();
+    std::os::unix::fs::symlink(&moved, &path).unwrap();
+    let message = inspect(&store.dir(), &["--json"]).failed(1);
+    assert!(message.contains("metadata") && message.contains("link"), "{message}");
+    std::fs::remove_file(&path).unwrap();
+    std::fs::rename(&moved, &path).unwrap();
     // The one that the user names may be a link.
     let link = elsewhere.path().join("link");
     std::os::unix::fs::symlink(store.dir(), &link).unwrap();
     inspect(&link, &["--json"]).done();
+}
+
+/// Directories below one, the deeper ones first.
+fn directories(dir: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap());
+    let inner = entries.filter(|entry| entry.file_type().unwrap().is_dir());
+    inner.flat_map(|entry| [directories(&entry.path()), vec![entry.path()]].concat()).collect()
+}
+
+/// Makes a store of each kind that has directories.
+fn store_of(kind: &str, place: &Place) {
+    let store = place.store();
+    let (path, call) = (text(&store), |arguments: &[&str]| {
+        let output = command().args(arguments).output().unwrap();
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+    });
+    match kind {
+        "lsm" => {
+            call(&["put", "key", "value", "--create", "--store", path]);
+            call(&["snapshot", "save", "late", "--store", path]);
+            std::fs::create_dir_all(store.join("lost+found")).unwrap();
+        }
+        "btree" => {
+            let index = Index::create(RealDisk::auto(), &store, &Config::fixed(8, 4)).unwrap();
+            index.replace(b"00000001", &[7; 4]).unwrap();
+            index.close().unwrap();
+        }
+        "context" => drop(context::store(place)),
+        kind => {
+            let history = "terrane-changes 1\nbegin 1\nput abcd 64\nend\n";
+            let history = place.write("history", history.as_bytes());
+            let replay = ["replay", "changes", "--engine", "radix", "--store", path, "--backend"];
+            call(&[&replay[..], &[kind.trim_start_matches("radix-"), text(&history)]].concat());
+        }
+    }
+}
+
+/// A link in the place of a directory of a store was an error of the environment (exit code 3) and
+/// not damage of the store.
+#[test]
+fn a_link_in_the_place_of_a_directory_is_damage() {
+    let on = |store: &Path, what: &str| -> Answer {
+        command().args([what, "--json"]).arg(store).output().unwrap().into()
+    };
+    for kind in ["lsm", "btree", "context", "radix-lsm", "radix-btree"] {
+        let place = Place::new();
+        let (store, moved) = (place.store(), place.path("moved"));
+        store_of(kind, &place);
+        for path in directories(&store) {
+            std::fs::rename(&path, &moved).unwrap();
+            std::os::unix::fs::symlink(&moved, &path).unwrap();
+            // Of a context store, `inspect` looks into no index.
+            if kind != "context" {
+                on(&store, "inspect").failed(1);
+            }
+            on(&store, "verify").failed(1);
+            std::fs::remove_file(&path).unwrap();
+            std::fs::rename(&moved, &path).unwrap();
+        }
+        on(&store, "verify").done();
+    }
 }
 
 #[test]
