@@ -143,6 +143,11 @@ pub(crate) fn is_unreadable(error: &Error) -> bool {
     }
 }
 
+/// Whether this user may not read the file: its bytes are there all the same.
+pub(crate) fn is_denied(error: &Error) -> bool {
+    matches!(error, Error::Disk(error) if error.is_permission())
+}
+
 /// Refuses a reserve that the disk has no room for, before anything is changed. `dir` may be missing.
 ///
 /// # Errors
@@ -186,6 +191,8 @@ impl Reserve {
     }
 
     /// The reserve of the session in `dir`: as it was told to be, or as `wanted`, where 0 means none any more.
+    /// A file that the medium does not give is made anew; one that this user may not read is left alone, and
+    /// the session has none, unless `wanted` says how large another is to be.
     ///
     /// # Errors
     /// [`Error::UnknownVersion`], [`Error::Disk`]; but if the disk is full, so is the session.
@@ -196,6 +203,10 @@ impl Reserve {
             Err(error) if is_unreadable(&error) => {
                 // It holds nothing but room, so another is as good.
                 event!(WARN, "reserve.unreadable", dir, %error);
+                if wanted.is_none() && is_denied(&error) {
+                    // How large it is to be stands in it alone, and may be read again.
+                    return Ok(Self::none());
+                }
                 disk.remove(&path)?;
                 disk.sync_dir(dir)?;
                 is_there = false;

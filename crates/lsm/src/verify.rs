@@ -36,7 +36,7 @@ use crate::lost_found::{self, LOST_FOUND};
 use crate::manifest::{MANIFEST_BYTES_MAX, Refused, SessionMeta, SnapshotMeta};
 use crate::open_files::{OPEN_FILES_DEFAULT, OpenFiles};
 use crate::page::{PAGE_SIZE, PAYLOAD_SIZE};
-use crate::reserve::{RESERVE, RESERVE_HEADER_SIZE, is_unreadable, read_header};
+use crate::reserve::{RESERVE, RESERVE_HEADER_SIZE, is_denied, is_unreadable, read_header};
 use crate::run::{Purpose, Run, read_meta};
 use crate::run_builder::{RunBuilder, RunPlan, blob_end};
 pub use crate::run_check::Progress;
@@ -736,6 +736,10 @@ impl<'a> Check<'a> {
             Err(Error::UnknownVersion { found, newest, .. }) => {
                 self.report.add(&path, 0, Refused::Version { found, newest }.to_string());
                 return Ok(());
+            }
+            Err(error) if is_denied(&error) => {
+                let remedy = "let this user read and write it, or give the session a reserve again";
+                format!("cannot be read ({error}), so the session has no reserve; {remedy}")
             }
             Err(error) if is_unreadable(&error) => {
                 format!("cannot be read ({error}); the next opening makes it anew")

@@ -618,6 +618,33 @@ fn a_reserve_that_cannot_be_read_is_told_of_and_made_anew() {
     assert!(verified(&disk).is_clean());
 }
 
+/// A reserve that this user could not read was removed and made anew in the default size, so the size
+/// that somebody had chosen was lost.
+#[test]
+fn a_reserve_that_may_not_be_read_is_left_alone() {
+    let disk = SimDisk::new(1);
+    open_with(&disk, Some(5 << 20)).unwrap().close().unwrap();
+    disk.deny("/store/reserve");
+    let problems = verified(&disk).problems;
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    assert!(problems[0].rule.contains("let this user read and write it"), "{problems:?}");
+    let store = open_with(&disk, None).unwrap();
+    assert_eq!(store.session().stats().reserve_bytes, 0);
+    store.close().unwrap();
+    disk.heal();
+    let store = open_with(&disk, None).unwrap();
+    assert_eq!(store.session().stats().reserve_bytes, 5 << 20);
+    store.close().unwrap();
+
+    // Whoever says how large it is to be gets another.
+    disk.deny("/store/reserve");
+    let store = open_with(&disk, Some(RESERVE)).unwrap();
+    assert_eq!(store.session().stats().reserve_bytes, RESERVE);
+    store.close().unwrap();
+    disk.heal();
+    assert!(verified(&disk).is_clean());
+}
+
 /// A table that does not last, a snapshot to take in, and upserts: all of them need room.
 #[test]
 fn tables_that_do_not_last_and_imports_are_refused_too() {
