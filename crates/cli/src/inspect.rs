@@ -3,12 +3,13 @@
 //! # JSON
 //!
 //! `kind` says which of these it is; times are RFC 3339 in UTC; `damage` is a list of texts, and `ok` is
-//! false, with exit code 1, if it is not empty. Entries are counted as they are stored, all versions
-//! of a key; a tombstone is an entry that says that its key is deleted.
+//! false, with exit code 1, if it is not empty. Entries of LSM stores are counted as they are stored, all
+//! versions of a key; a tombstone is an entry that says that its key is deleted. Of all runs together they
+//! are `stored_entries`.
 //!
 //! | kind        | fields                                                                        |
 //! |-------------|-------------------------------------------------------------------------------|
-//! | `store`     | `path`, `format_version`, `created`, `run_files`, `run_files_unreferenced` (in no snapshot and no named table), `run_bytes`, `reserve`: null or `bytes` and `is_held`, `named_tables`: null or what follows, `snapshots`: list of `name`, and `label`, `saved`, `format_version`, `levels`, `runs`, `entries`, `tombstones`, `bytes`, `merge_debt_bytes`, which are null if it is damaged |
+//! | `store`     | `path`, `format_version`, `created`, `run_files`, `run_files_unreferenced` (in no snapshot and no named table), `run_bytes`, `reserve`: null or `bytes` and `is_held`, `named_tables`: null or what follows, `snapshots`: list of `name`, and `label`, `saved`, `format_version`, `levels`, `runs`, `stored_entries`, `tombstones` (how many of them), `bytes`, `merge_debt_bytes`, which are null if it is damaged |
 //! | `manifest`  | `path`, and what **named tables** have of it                                  |
 //! | `log`       | a segment of the log, as below                                                |
 //! | `metadata`  | `path`, `format_version`, `created`                                           |
@@ -234,7 +235,7 @@ struct StoredSnapshot {
     format_version: Option<u32>,
     levels: Option<u64>,
     runs: Option<u64>,
-    entries: Option<u64>,
+    stored_entries: Option<u64>,
     tombstones: Option<u64>,
     bytes: Option<u64>,
     merge_debt_bytes: Option<u64>,
@@ -248,7 +249,7 @@ struct Snapshot {
     saved: String,
     format_version: u32,
     runs: u64,
-    entries: u64,
+    stored_entries: u64,
     tombstones: u64,
     bytes: u64,
     merge_debt_bytes: u64,
@@ -600,7 +601,7 @@ impl Looker {
             saved: time(info.created_ns),
             format_version: info.version,
             runs: sums.runs,
-            entries: sums.entries,
+            stored_entries: sums.entries,
             tombstones: sums.tombstones,
             bytes: sums.bytes,
             merge_debt_bytes: sums.merge_debt_bytes,
@@ -768,7 +769,7 @@ impl StoredSnapshot {
             format_version: Some(info.version),
             levels: Some(info.levels.len() as u64),
             runs: Some(sums.runs),
-            entries: Some(sums.entries),
+            stored_entries: Some(sums.entries),
             tombstones: Some(sums.tombstones),
             bytes: Some(sums.bytes),
             merge_debt_bytes: Some(sums.merge_debt_bytes),
@@ -913,8 +914,8 @@ impl Store {
             "LABEL",
             "LEVELS",
             "RUNS",
-            "ENTRIES",
-            "TOMBSTONES",
+            "STORED ENTRIES",
+            "OF THEM TOMBSTONES",
             "BYTES",
             "MERGE DEBT",
         ];
@@ -928,7 +929,7 @@ impl Store {
                 snapshot.label.clone().unwrap_or_default(),
                 number(snapshot.levels),
                 number(snapshot.runs),
-                number(snapshot.entries),
+                number(snapshot.stored_entries),
                 number(snapshot.tombstones),
                 size(snapshot.bytes),
                 size(snapshot.merge_debt_bytes),
@@ -954,7 +955,10 @@ impl Snapshot {
             ("label", self.label.clone()),
             ("saved", self.saved.clone()),
             ("format version", self.format_version.to_string()),
-            ("entries", format!("{} in {runs}, {tombstones} among them", grouped(self.entries))),
+            (
+                "stored entries",
+                format!("{} in {runs}, {tombstones} among them", grouped(self.stored_entries)),
+            ),
             ("bytes", bytes(self.bytes)),
             ("merge debt", bytes(self.merge_debt_bytes)),
             ("configuration", format!("{policy}, size ratio {size_ratio}, write buffer {buffer}")),

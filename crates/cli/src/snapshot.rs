@@ -6,7 +6,7 @@
 //!
 //! | command               | fields                                                                     |
 //! |-----------------------|----------------------------------------------------------------------------|
-//! | `list`                | `snapshots`: list of `name`, and `label`, `saved`, `format_version`, `runs`, `entries` (as they are stored, all versions of a key counted), `bytes`, which are null if it is damaged, and all but `format_version` if this program does not read that one; `damage`: list of texts, and `ok` is false, with exit code 1, if it is not empty |
+//! | `list`                | `snapshots`: list of `name`, and `label`, `saved`, `format_version`, `runs`, `stored_entries` (in all runs together: every stored value of a key and every tombstone is one, so there are more than live keys), `tombstones` (how many of them), `bytes`, which are null if it is damaged, and all but `format_version` if this program does not read that one; `damage`: list of texts, and `ok` is false, with exit code 1, if it is not empty |
 //! | `save`                | `name`, `table`, `label`                                                   |
 //! | `rename`              | `from`, `to`                                                               |
 //! | `delete`              | `name`, `deleted` (false only with `--if-exists`)                          |
@@ -31,6 +31,7 @@ use crate::args;
 use crate::exit::Failure;
 use crate::output::{self, bytes};
 use crate::progress::ByteBar;
+use crate::shape::Sums;
 use crate::store::{
     check_snapshot, check_snapshot_is_new, check_table, has_snapshot, is_same, open, open_or_make,
     open_tables, open_to_read,
@@ -74,7 +75,9 @@ Examples:
   terrane snapshot list --store /data/utxo
   terrane snapshot list --store /data/utxo --json
 
-`terrane inspect` shows the levels and runs of a snapshot.";
+STORED ENTRIES are those of all runs together, not live keys: each value of a key that is still
+stored is one, and so is each tombstone, which marks a deletion. `terrane inspect` shows the
+levels and runs of a snapshot.";
 
 const SAVE_EXAMPLES: &str = "\
 Examples:
@@ -307,7 +310,8 @@ struct ListedSnapshot {
     saved: Option<String>,
     format_version: Option<u32>,
     runs: Option<u64>,
-    entries: Option<u64>,
+    stored_entries: Option<u64>,
+    tombstones: Option<u64>,
     bytes: Option<u64>,
 }
 
@@ -325,15 +329,16 @@ impl Listed {
                     ListedSnapshot { name, ..ListedSnapshot::default() }
                 }
                 Ok(info) => {
-                    let runs = || info.buffer.iter().chain(info.level_runs());
+                    let sums = Sums::of(&info);
                     ListedSnapshot {
                         name,
                         label: Some(info.label.clone()),
                         saved: Some(time(info.created_ns)),
                         format_version: Some(info.version),
-                        runs: Some(runs().count() as u64),
-                        entries: Some(runs().map(|run| run.meta.entries).sum()),
-                        bytes: Some(runs().map(|run| run.bytes).sum()),
+                        runs: Some(sums.runs),
+                        stored_entries: Some(sums.entries),
+                        tombstones: Some(sums.tombstones),
+                        bytes: Some(sums.bytes),
                     }
                 }
             };
@@ -343,7 +348,8 @@ impl Listed {
     }
 
     fn text(&self) -> String {
-        let names = ["SNAPSHOT", "SAVED", "LABEL", "RUNS", "ENTRIES", "BYTES"];
+        let names =
+            ["SNAPSHOT", "SAVED", "LABEL", "RUNS", "STORED ENTRIES", "OF THEM TOMBSTONES", "BYTES"];
         let mut rows = vec![names.map(str::to_owned).to_vec()];
         for snapshot in &self.snapshots {
             let number = |number: Option<u64>| number.map(grouped).unwrap_or_default();
@@ -356,7 +362,8 @@ impl Listed {
                 },
                 snapshot.label.clone().unwrap_or_default(),
                 number(snapshot.runs),
-                number(snapshot.entries),
+                number(snapshot.stored_entries),
+                number(snapshot.tombstones),
                 snapshot.bytes.map(bytes).unwrap_or_default(),
             ]);
         }

@@ -45,7 +45,7 @@ fn a_store_is_listed_with_its_snapshots() {
     for snapshot in snapshots {
         assert_eq!(snapshot["label"], LABEL);
         assert!(is_time(&snapshot["saved"]));
-        assert!(snapshot["entries"].as_u64().unwrap() > 1_000);
+        assert!(snapshot["stored_entries"].as_u64().unwrap() > 1_000);
         assert!(snapshot["tombstones"].as_u64().unwrap() > 0);
     }
     let answer = inspect(&store.dir(), &[]);
@@ -64,7 +64,7 @@ fn a_snapshot_is_shown_level_by_level() {
     for (at, name) in NAMES.into_iter().enumerate() {
         let json = inspect(&store.snapshot(name), &["--json"]).done();
         assert_eq!((&json["kind"], &json["name"]), (&"snapshot".into(), &name.into()));
-        for field in ["label", "saved", "runs", "entries", "tombstones", "bytes"] {
+        for field in ["label", "saved", "runs", "stored_entries", "tombstones", "bytes"] {
             assert_eq!(json[field], of_store["snapshots"][at][field], "{field}");
         }
         assert_eq!(json["config"]["write_buffer_entries"], 100);
@@ -75,7 +75,7 @@ fn a_snapshot_is_shown_level_by_level() {
         let runs: Vec<&Value> = of_levels.chain(of_buffer).chain(of_flush).collect();
         assert_eq!(json["runs"], runs.len());
         let sum = |field: &str| runs.iter().map(|run| run[field].as_u64().unwrap()).sum::<u64>();
-        assert_eq!(json["entries"], sum("entries"));
+        assert_eq!(json["stored_entries"], sum("entries"));
         assert_eq!(json["bytes"], sum("bytes"));
         let debt = levels.iter().filter_map(|level| level["merge"]["input_bytes"].as_u64());
         assert_eq!(json["merge_debt_bytes"], debt.sum::<u64>());

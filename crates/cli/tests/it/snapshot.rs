@@ -8,7 +8,7 @@ use serde_json::Value;
 use terrane::{Session, SessionOptions, SnapshotName};
 
 use crate::program::{Answer, Place, command, text};
-use crate::store::{LABEL, NAMES, Store, edit, flip, reseal_manifest};
+use crate::store::{LABEL, NAMES, Store, edit, flip, inspect, reseal_manifest};
 
 /// Calls `terrane snapshot <arguments> --store <store> --json`.
 fn snapshot(store: &Path, arguments: &[&str]) -> Answer {
@@ -47,11 +47,19 @@ fn list_tells_of_each_snapshot_also_beside_a_process_that_has_the_store_open() {
     assert_eq!(names(&store.dir()), NAMES);
     let late = &snapshots[1];
     assert_eq!((&late["label"], late["runs"].as_u64() > Some(2)), (&LABEL.into(), true));
-    assert!(late["entries"].as_u64() > Some(1_000) && late["bytes"].as_u64() > Some(100_000));
+    assert!(
+        late["stored_entries"].as_u64() > Some(1_000) && late["bytes"].as_u64() > Some(100_000)
+    );
     assert!(late["saved"].as_str().unwrap().ends_with('Z'), "{late}");
     let shown = plain(&store.dir(), &["list"]);
     assert_eq!((shown.code, shown.stdout.lines().count()), (Some(0), 3), "{shown:?}");
     assert!(shown.stdout.starts_with("SNAPSHOT  SAVED"), "{shown:?}");
+    assert!(shown.stdout.contains("STORED ENTRIES  OF THEM TOMBSTONES"), "{shown:?}");
+    assert!(late["entries"].is_null() && late["tombstones"].as_u64() > Some(0), "{late}");
+    let of_store = inspect(&store.dir(), &["--json"]).done();
+    for field in ["stored_entries", "tombstones", "runs", "bytes"] {
+        assert_eq!(late[field], of_store["snapshots"][1][field], "{field}");
+    }
 
     // No lock is taken and none is needed; what changes a store needs it.
     let child = Command::new(env!("CARGO_BIN_EXE_terrane"))

@@ -419,7 +419,7 @@ fn a_table_is_saved_as_a_snapshot_that_stays() {
     assert_eq!(digest(&store), before);
     let listed = call(&store, &["snapshot", "list"]).done();
     assert_eq!(
-        (&listed["snapshots"][0]["label"], &listed["snapshots"][0]["entries"]),
+        (&listed["snapshots"][0]["label"], &listed["snapshots"][0]["stored_entries"]),
         (&json!("ledger"), &json!(3))
     );
     verify(&store, &[]).done();
