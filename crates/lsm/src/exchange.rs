@@ -33,7 +33,7 @@ use crate::open_files::{OPEN_FILES_DEFAULT, OpenFiles};
 use crate::page::{PAGE_SIZE, PageKind, Place, check_crc, decode_payload};
 use crate::reserve::WantedReserve;
 use crate::run::{Run, RunMeta, read_meta};
-use crate::run_builder::{RunBuilder, RunPlan};
+use crate::run_builder::RunBuilder;
 use crate::run_check::{
     CHUNK_PAGES, Flaw, Pages, Progress, Step, Sums, check_blobs_len, flawed, misled, page_offset,
 };
@@ -387,17 +387,7 @@ impl Copier<'_> {
         // Filter and index are laid out by what the entries are, not by what a footer says.
         let (run, sums) = self.check_entries(item, source.as_ref(), &mut |_, _| Ok(()))?;
         let salt = self.to.salt();
-        let plan = RunPlan {
-            purpose: item.footer.purpose,
-            salt,
-            access: Access::Buffered,
-            lower: sums.lower,
-            upper: sums.upper,
-            entries_max: sums.meta.entries,
-            pages_max: u64::from(sums.meta.key_pages),
-            filter: item.filter,
-            index: item.index,
-        };
+        let plan = sums.plan(salt, item.filter, item.index);
         let mut builder = self.with_room(|| RunBuilder::new(self.to.files(), &plan))?;
         let RunMeta { identity, data_pages, .. } = item.footer;
         let mut told_pages = 0;

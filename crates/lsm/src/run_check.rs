@@ -10,19 +10,21 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use terrane_io::{AlignedBuf, DiskFile};
+use terrane_io::{Access, AlignedBuf, DiskFile};
 
 use crate::corrupt::Corrupt;
 use crate::entry::{BlobSpan, EntryRef, Kind, key_hash};
 use crate::error::{Error, Result};
 use crate::files::lock;
-use crate::filter::Filter;
+use crate::filter::{Filter, FilterAllocation};
+use crate::index::IndexKind;
 use crate::page::{
     PAGE_SIZE, PAYLOAD_SIZE, PageKind, PageLayout, Place, check, decode_payload, overflow_pages,
     split_value,
 };
 use crate::parallel;
 use crate::run::{Purpose, Run, RunMeta, read_sections};
+use crate::run_builder::RunPlan;
 
 /// Pages that are read with one call.
 pub(crate) const CHUNK_PAGES: u32 = 64;
@@ -234,6 +236,27 @@ impl Sums {
         if self.meta.data_pages < page + pages {
             self.meta.data_pages = page + pages;
             self.meta.key_pages += 1;
+        }
+    }
+
+    /// The plan of a run of the same entries. Filter and index are laid out by what the entries are, not by
+    /// what a footer says of them.
+    pub(crate) fn plan(
+        &self,
+        salt: u64,
+        filter: Option<FilterAllocation>,
+        index: IndexKind,
+    ) -> RunPlan {
+        RunPlan {
+            purpose: self.meta.purpose,
+            salt,
+            access: Access::Buffered,
+            lower: self.lower.clone(),
+            upper: self.upper.clone(),
+            entries_max: self.meta.entries,
+            pages_max: u64::from(self.meta.key_pages),
+            filter,
+            index,
         }
     }
 

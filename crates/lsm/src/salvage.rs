@@ -23,7 +23,7 @@ use crate::filter::FilterAllocation;
 use crate::index::IndexKind;
 use crate::page::{PAGE_SIZE, PAYLOAD_SIZE};
 use crate::run::{Purpose, Run, read_meta};
-use crate::run_builder::{RunBuilder, RunPlan};
+use crate::run_builder::RunBuilder;
 use crate::run_check::{Pages, Step, Sums};
 
 /// The keys between two others, which were read on both sides of damage.
@@ -178,17 +178,7 @@ pub(crate) fn salvage(files: &Arc<FileSet>, damaged: &DamagedRun, salt: u64) -> 
     let lost = footer.map(|footer| footer.entries.saturating_sub(sums.meta.entries));
 
     // The same again, into a file of its own.
-    let plan = RunPlan {
-        purpose,
-        salt,
-        access: Access::Buffered,
-        lower: sums.lower.clone(),
-        upper: sums.upper.clone(),
-        entries_max: sums.meta.entries,
-        pages_max: u64::from(sums.meta.key_pages),
-        filter,
-        index,
-    };
+    let plan = sums.plan(salt, filter, index);
     let mut saved = 0;
     let (mut blob_gaps, mut lost_blobs) = (Gaps::default(), 0);
     let blobs_file = open_file(files, &files.blobs_path(run.number))?;

@@ -38,7 +38,7 @@ use crate::open_files::{OPEN_FILES_DEFAULT, OpenFiles};
 use crate::page::{PAGE_SIZE, PAYLOAD_SIZE};
 use crate::reserve::{RESERVE, RESERVE_HEADER_SIZE, is_denied, is_unreadable, read_header};
 use crate::run::{Purpose, Run, read_meta};
-use crate::run_builder::{RunBuilder, RunPlan, blob_end};
+use crate::run_builder::{RunBuilder, blob_end};
 pub use crate::run_check::Progress;
 use crate::run_check::{CHUNK_PAGES, Pages, Step, Sums, misled, page_offset};
 pub use crate::salvage::KeyGap;
@@ -1006,17 +1006,7 @@ impl<'a> Check<'a> {
     ) -> Result<bool> {
         let path = self.run_path(wanted.run.number);
         let file = self.disk.open(&path, OpenMode::Read, Access::Buffered)?;
-        let plan = RunPlan {
-            purpose: wanted.purpose,
-            salt,
-            access: Access::Buffered,
-            lower: sums.lower.clone(),
-            upper: sums.upper.clone(),
-            entries_max: sums.meta.entries,
-            pages_max: u64::from(sums.meta.key_pages),
-            filter: wanted.filter,
-            index: wanted.index,
-        };
+        let plan = sums.plan(salt, wanted.filter, wanted.index);
         // The blobs stay where they are.
         let blob_bytes = sums.meta.blob_bytes;
         let mut builder = RunBuilder::replacing(files, &plan, wanted.run.identity, blob_bytes)?;
