@@ -5,6 +5,8 @@ use std::ops::Deref;
 
 use crate::blob::{Blob, BlobRef};
 use crate::entry::Kind;
+use crate::error::Result;
+use crate::resolve::TooLarge;
 
 /// A value read from a table. Dereferences to its bytes.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -63,12 +65,20 @@ pub enum Lookup {
 }
 
 impl Lookup {
-    /// What an entry means when nothing older is left to combine it with.
-    pub(crate) fn from_entry(kind: Kind, value: impl Into<Value>, blob: Option<&Blob>) -> Self {
+    /// What an entry of a key means when nothing older is left to combine it with.
+    ///
+    /// # Errors
+    /// [`Error::UpsertTooLarge`](crate::Error::UpsertTooLarge).
+    pub(crate) fn from_entry(
+        key: &[u8],
+        (kind, value): (Kind, &[u8]),
+        blob: Option<&Blob>,
+    ) -> Result<Self> {
         match (kind, blob) {
-            (Kind::Delete, _) => Self::NotFound,
-            (_, Some(blob)) => Self::FoundWithBlob(value.into(), blob.downgrade()),
-            (_, None) => Self::Found(value.into()),
+            (Kind::Delete, _) => Ok(Self::NotFound),
+            (Kind::TooLarge, _) => Err(TooLarge::error(key, value)),
+            (_, Some(blob)) => Ok(Self::FoundWithBlob(value.into(), blob.downgrade())),
+            (_, None) => Ok(Self::Found(value.into())),
         }
     }
 

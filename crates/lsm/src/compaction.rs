@@ -97,8 +97,7 @@ impl Table {
     ///
     /// # Errors
     /// [`Error::Disk`] (also of a full disk), [`Error::Corrupt`] (damage in a page),
-    /// [`Error::ValueTooLarge`] (of upserts that combine to such a value), [`Error::TableTooLarge`], [`Error::Poisoned`],
-    /// [`Error::ReadOnly`], [`Error::SessionClosed`]. The content is the same then, too, and nothing is left to be done for the
+    /// [`Error::TableTooLarge`], [`Error::Poisoned`], [`Error::ReadOnly`], [`Error::SessionClosed`]. The content is the same then, too, and nothing is left to be done for the
     /// updates that follow.
     pub fn compact(&mut self, progress: Progress<'_>) -> Result<()> {
         self.supply_union_credits(u64::MAX)?;

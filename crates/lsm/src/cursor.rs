@@ -16,7 +16,7 @@ use crate::key_range::KeyRange;
 use crate::kmerge::KMerge;
 use crate::levels::Tree;
 use crate::read_ahead::ReadAhead;
-use crate::resolve::Resolve;
+use crate::resolve::{Resolve, TooLarge};
 use crate::session_core::Registered;
 use crate::sources::{Scan, Sources};
 use crate::trace::event;
@@ -217,6 +217,11 @@ impl Cursor {
         }
         let Some(readers) = &mut self.readers else { return Ok(false) };
         let is_there = readers.settle()?;
+        if readers.merge.kind() == Some(Kind::TooLarge)
+            && let Some(entry) = readers.merge.current()
+        {
+            return Err(TooLarge::error(entry.key, entry.value));
+        }
         readers.is_passed = is_there && pass;
         Ok(is_there)
     }

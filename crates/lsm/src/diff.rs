@@ -100,10 +100,10 @@ impl<'a> Part<'a> {
         Some(Self { kind, value: entry.value, blob })
     }
 
-    /// What its table has, if nothing older matters.
-    fn lookup(&self) -> Option<Lookup> {
-        let lookup = || Lookup::from_entry(self.kind, self.value, self.blob.as_ref());
-        self.kind.is_decisive().then(lookup)
+    /// What its table has of the key, if nothing older matters.
+    fn lookup(&self, key: &[u8]) -> Result<Option<Lookup>> {
+        let lookup = || Lookup::from_entry(key, (self.kind, self.value), self.blob.as_ref());
+        self.kind.is_decisive().then(lookup).transpose()
     }
 }
 
@@ -264,10 +264,10 @@ impl Diff {
                 bytes +=
                     key.len() + [&old, &new].into_iter().flatten().map(part_bytes).sum::<usize>();
                 let known = |part: Option<Part<'_>>| match part {
-                    Some(part) => part.lookup(),
-                    None => is_everything.then_some(Lookup::NotFound),
+                    Some(part) => part.lookup(&key),
+                    None => Ok(is_everything.then_some(Lookup::NotFound)),
                 };
-                suspects.push(Suspect { key: key.clone(), old: known(old), new: known(new) });
+                suspects.push(Suspect { key: key.clone(), old: known(old)?, new: known(new)? });
             }
             for merge in [&mut *older, &mut *newer] {
                 if merge.current().is_some_and(|entry| entry.key == key) {

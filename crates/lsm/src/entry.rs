@@ -8,6 +8,9 @@
 //! | upsert *u* | upsert *u*    | insert *u* | insert *f*(*u*, *v*), no blob    | upsert *f*(*u*, *v*) |
 //! | any other  | itself        | itself     | itself                           | itself          |
 //!
+//! Where *f* makes a value that is too long, the entry becomes a *too large* one, which says so and hides what is
+//! older: an upsert on it leaves it as it is, and an insert or a delete takes its place.
+//!
 //! This is associative if and only if *f* is, so that merges may be made in any order.
 
 /// Longest key, in bytes: a little less than a page, so that a page holds any key whole, with what it has to
@@ -34,6 +37,9 @@ pub(crate) enum Kind {
     Upsert = 3,
     /// The key has this value, and a blob.
     InsertBlob = 4,
+    /// Upserts of the key made a value that is too long to be stored: what they came to, a
+    /// [`TooLarge`](crate::resolve::TooLarge). Numbers 5 and 6 stand for deleted ranges in the log.
+    TooLarge = 7,
 }
 
 impl Kind {
@@ -44,6 +50,7 @@ impl Kind {
             2 => Some(Self::Delete),
             3 => Some(Self::Upsert),
             4 => Some(Self::InsertBlob),
+            7 => Some(Self::TooLarge),
             _ => None,
         }
     }
@@ -58,6 +65,7 @@ impl Kind {
         match self {
             Self::Upsert => Self::Upsert,
             Self::Insert | Self::InsertBlob | Self::Delete => Self::Insert,
+            Self::TooLarge => Self::TooLarge,
         }
     }
 }

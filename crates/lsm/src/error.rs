@@ -193,6 +193,9 @@ pub enum Error {
         limit: usize,
     },
     /// An upsert makes a value longer than [`VALUE_BYTES_MAX`](crate::VALUE_BYTES_MAX) of what its key has. Nothing was changed.
+    ///
+    /// Reading a key gives this error, too, if upserts made such a value that nobody could refuse: by a resolve function that
+    /// makes more than it is given, or in a union. Insert or delete the key then.
     #[error(
         "an upsert of {operand_bytes} bytes makes {bytes} of the {stored_bytes} that key {} has; \
          the limit is {limit}: delete or replace the value",

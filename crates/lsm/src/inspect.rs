@@ -771,6 +771,7 @@ pub fn inspect_page(disk: &Arc<dyn Disk>, path: &Path, page: u32) -> Result<Page
                 Kind::Delete => "delete",
                 Kind::Upsert => "upsert",
                 Kind::InsertBlob => "insert with blob",
+                Kind::TooLarge => "too large",
             },
             value_len: layout.large_value_len().unwrap_or(value.len()) as u64,
             value: value.to_vec(),
@@ -839,6 +840,7 @@ pub fn constants() -> Vec<(&'static str, String)> {
         ("ENTRY_KIND_DELETE", (Kind::Delete as u8).to_string()),
         ("ENTRY_KIND_UPSERT", (Kind::Upsert as u8).to_string()),
         ("ENTRY_KIND_INSERT_WITH_BLOB", (Kind::InsertBlob as u8).to_string()),
+        ("ENTRY_KIND_TOO_LARGE", (Kind::TooLarge as u8).to_string()),
         ("PURPOSE_LEVEL", (Purpose::Level as u8).to_string()),
         ("PURPOSE_BUFFER_IMAGE", (Purpose::BufferImage as u8).to_string()),
     ]

@@ -335,7 +335,7 @@ impl KMerge {
     /// Passes the current key in all sources.
     ///
     /// # Errors
-    /// Those of the sources, and [`ValueTooLarge`](crate::Error::ValueTooLarge) from combining.
+    /// Those of the sources.
     pub(crate) fn advance(&mut self) -> Result<()> {
         if self.is_combined {
             self.is_combined = false;
@@ -400,13 +400,22 @@ impl KMerge {
                     combined.blob = source.blob();
                 }
                 (Combine::Levels, Some(Kind::Upsert)) => {
-                    if older.kind != Kind::Delete {
-                        rules.resolve.combine(&mut combined.value, older.value)?;
-                    }
-                    kind = Some(older.kind.under_upsert());
+                    let older_entry = (older.kind, older.value);
+                    let is_too_large = older.kind != Kind::Delete
+                        && rules.resolve.combine_stored(&mut combined.value, older_entry, false);
+                    let combined_kind =
+                        if is_too_large { Kind::TooLarge } else { older.kind.under_upsert() };
+                    kind = Some(combined_kind);
                 }
+                // It stays what it is.
+                (Combine::Union, Some(Kind::TooLarge)) => {}
                 (Combine::Union, Some(_)) if older.kind != Kind::Delete => {
-                    rules.resolve.combine(&mut combined.value, older.value)?;
+                    let older = (older.kind, older.value);
+                    let has_blob = combined.blob.is_some();
+                    if rules.resolve.combine_stored(&mut combined.value, older, has_blob) {
+                        kind = Some(Kind::TooLarge);
+                        combined.blob = None;
+                    }
                 }
                 _ => {}
             }
@@ -414,7 +423,7 @@ impl KMerge {
         }
         self.combined.kind = match (self.rules.combine, kind) {
             (_, None) => Kind::Delete,
-            (Combine::Levels, Some(kind)) => kind,
+            (Combine::Levels, Some(kind)) | (_, Some(kind @ Kind::TooLarge)) => kind,
             (Combine::Union, Some(_)) if self.combined.blob.is_some() => Kind::InsertBlob,
             (Combine::Union, Some(_)) => Kind::Insert,
         };

@@ -330,7 +330,10 @@ impl<'a> Record<'a> {
                         Some(Kind::Delete) => Update::Delete,
                         None if tag == DELETE_RANGE_TAG => Update::DeleteRange(Some(value)),
                         None if tag == DELETE_FROM_TAG => Update::DeleteRange(None),
-                        None => return Err(Overrun { offset: at, wanted: 1, left: 0 }),
+                        // What only merges make.
+                        Some(Kind::TooLarge) | None => {
+                            return Err(Overrun { offset: at, wanted: 1, left: 0 });
+                        }
                     },
                 ));
             }

@@ -225,7 +225,7 @@ impl Batch {
     /// all keys have been begun.
     ///
     /// # Errors
-    /// [`Error::ValueTooLarge`] from combining upserts.
+    /// [`Error::UpsertTooLarge`] from combining upserts.
     fn begin_next<K: AsRef<[u8]>>(
         &mut self,
         buffers: &[&WriteBuffer],
@@ -371,8 +371,12 @@ impl Batch {
                 }
                 let met = Met { run: search_now.run, kind, value, blob };
                 let is_last = next_run as usize >= self.plan.runs.len();
-                if is_last && !self.partial.contains_key(&search_now.key) {
-                    self.results[search_now.key as usize] = met.into_lookup();
+                // What is an error is one for whoever takes the results.
+                let is_told_later = met.kind == Kind::TooLarge;
+                if is_last && !is_told_later && !self.partial.contains_key(&search_now.key) {
+                    let key = keys[search_now.key as usize].as_ref();
+                    self.results[search_now.key as usize] =
+                        met.into_lookup(key).unwrap_or(Lookup::NotFound);
                     return None;
                 }
                 self.partial.entry(search_now.key).or_default().met.push(met);
@@ -410,14 +414,16 @@ impl Batch {
     /// The results in the order of the keys, where they come from, and what it took.
     ///
     /// # Errors
-    /// [`Error::ValueTooLarge`] from combining upserts.
-    pub(crate) fn conclude(
+    /// [`Error::UpsertTooLarge`] for a key whose upserts make too long a value.
+    pub(crate) fn conclude<K: AsRef<[u8]>>(
         self,
+        keys: &[K],
         resolve: &Resolve,
     ) -> Result<(Vec<Lookup>, Arc<Plan>, LookupTally)> {
         let Self { plan, mut results, partial, met, open, reads, cache_hits, .. } = self;
         for (key, partial) in partial {
-            results[key as usize] = plan.conclude(partial, resolve)?;
+            let at = key as usize;
+            results[at] = plan.conclude(keys[at].as_ref(), partial, resolve)?;
         }
         let tally = LookupTally {
             keys: results.len() as u64,
@@ -446,17 +452,20 @@ fn look_in_memory(
     resolve: &Resolve,
 ) -> Result<InMemory> {
     let mut upsert: Option<Vec<u8>> = None;
+    let found = |kind, value: &[u8], blob: Option<&Blob>| {
+        Ok(InMemory::Decided(Lookup::from_entry(key, (kind, value), blob)?))
+    };
     for (chunk, entry) in buffers.iter().flat_map(|buffer| buffer.entries(hash, key)) {
         match (&mut upsert, entry.kind) {
             (None, Kind::Upsert) => upsert = Some(entry.value.to_vec()),
             (None, kind) => {
                 let blob = chunk.blob_of(&entry);
-                let found = Lookup::from_entry(kind, entry.value, blob.as_ref());
-                return Ok(InMemory::Decided(found));
+                return found(kind, entry.value, blob.as_ref());
             }
             (Some(newer), kind) => {
-                if kind != Kind::Delete {
-                    resolve.combine(newer, entry.value)?;
+                let older = (kind, entry.value);
+                if kind != Kind::Delete && resolve.combine_stored(newer, older, false) {
+                    return found(Kind::TooLarge, newer, None);
                 }
                 if kind.is_decisive() {
                     let value = std::mem::take(newer);
@@ -471,7 +480,7 @@ fn look_in_memory(
 /// Looks up all keys; results in their order, where they come from, and what it took.
 ///
 /// # Errors
-/// The first error of the disk, or damage found; [`Error::ValueTooLarge`] from combining upserts.
+/// The first error of the disk, or damage found; [`Error::UpsertTooLarge`] from combining upserts.
 pub(crate) fn lookup_batch<K: AsRef<[u8]>>(
     tree: &Tree,
     context: &LookupContext<'_>,
@@ -479,7 +488,7 @@ pub(crate) fn lookup_batch<K: AsRef<[u8]>>(
 ) -> Result<(Vec<Lookup>, Arc<Plan>, LookupTally)> {
     let (plan, mut batch) = batch_of(tree, context, keys.len());
     batch.run(&buffers_of(tree, &plan), context, keys)?;
-    batch.conclude(context.resolve)
+    batch.conclude(keys, context.resolve)
 }
 
 /// The same in write buffers, newest first, and the runs of a plan; results, and what it took.
@@ -494,14 +503,14 @@ pub(crate) fn lookup_in<K: AsRef<[u8]>>(
 ) -> Result<(Vec<Lookup>, LookupTally)> {
     let mut batch = Batch::new(plan, context, keys.len());
     batch.run(buffers, context, keys)?;
-    let (results, _, tally) = batch.conclude(context.resolve)?;
+    let (results, _, tally) = batch.conclude(keys, context.resolve)?;
     Ok((results, tally))
 }
 
 /// Does all of a batch that takes no read. Returns the reads that come first.
 ///
 /// # Errors
-/// [`Error::ValueTooLarge`] from combining upserts.
+/// [`Error::UpsertTooLarge`] from combining upserts.
 pub(crate) fn begin_batch<K: AsRef<[u8]>>(
     tree: &Tree,
     context: &LookupContext<'_>,

@@ -38,7 +38,7 @@ pub struct PendingLookups {
 }
 
 /// What is to be done with a batch once all is read, by whoever takes the results.
-type Conclude = Box<dyn FnOnce(Batch) -> Result<Vec<Lookup>> + Send>;
+type Conclude = Box<dyn FnOnce(Batch, &[Vec<u8>]) -> Result<Vec<Lookup>> + Send>;
 
 /// A batch whose reads are to be done.
 pub(crate) struct Submitted {
@@ -95,7 +95,7 @@ fn take(state: &Mutex<State>) -> Option<Result<Vec<Lookup>>> {
     let taken = std::mem::replace(&mut *state, State::Taken);
     drop(state);
     Some(match taken {
-        State::Done(Ok(submitted)) => (submitted.conclude)(submitted.batch),
+        State::Done(Ok(submitted)) => (submitted.conclude)(submitted.batch, &submitted.keys),
         State::Done(Err(error)) => Err(error),
         State::UnderWay(_) | State::Taken => Err(Error::SessionClosed),
     })

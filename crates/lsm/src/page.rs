@@ -137,7 +137,7 @@ pub(crate) fn decode_payload(
 pub(crate) fn stored_len(kind: Kind, value_len: usize) -> usize {
     match kind {
         Kind::InsertBlob => value_len + BLOB_SPAN_SIZE,
-        Kind::Insert | Kind::Delete | Kind::Upsert => value_len,
+        Kind::Insert | Kind::Delete | Kind::Upsert | Kind::TooLarge => value_len,
     }
 }
 

@@ -13,7 +13,7 @@ use crate::answer::Lookup;
 use crate::blob::BlobRef;
 use crate::entry::Kind;
 use crate::error::Result;
-use crate::resolve::Resolve;
+use crate::resolve::{Resolve, TooLarge};
 use crate::run::Run;
 use crate::sources::{Frontier, Sources, UnionSources};
 use crate::write_buffer::WriteBuffer;
@@ -173,12 +173,20 @@ impl Plan {
     }
 
     /// What the entries of one key amount to.
-    pub(crate) fn conclude(&self, partial: Partial, resolve: &Resolve) -> Result<Lookup> {
+    ///
+    /// # Errors
+    /// [`Error::UpsertTooLarge`](crate::Error::UpsertTooLarge).
+    pub(crate) fn conclude(
+        &self,
+        key: &[u8],
+        partial: Partial,
+        resolve: &Resolve,
+    ) -> Result<Lookup> {
         let Partial { memory, met } = partial;
         let newest = memory.map(|value| Met { run: 0, kind: Kind::Upsert, value, blob: None });
         let mut rest = met.into_iter().peekable();
-        let all = conclude_table(&self.root, newest, &mut rest, resolve)?;
-        Ok(all.map_or(Lookup::NotFound, Met::into_lookup))
+        let all = conclude_table(&self.root, newest, &mut rest, resolve);
+        all.map_or(Ok(Lookup::NotFound), |met| met.into_lookup(key))
     }
 }
 
@@ -190,57 +198,70 @@ fn conclude_table(
     newest: Option<Met>,
     rest: &mut Rest,
     resolve: &Resolve,
-) -> Result<Option<Met>> {
+) -> Option<Met> {
     let mut all = newest;
     while let Some(older) = rest.next_if(|met| met.run < table.own_end) {
-        all = Some(Met::over(all, older, resolve)?);
+        all = Some(Met::over(all, older, resolve));
     }
     if let Some(union) = &table.union
-        && let Some(older) = conclude_union(union, rest, resolve)?
+        && let Some(older) = conclude_union(union, rest, resolve)
     {
-        all = Some(Met::over(all, older, resolve)?);
+        all = Some(Met::over(all, older, resolve));
     }
-    Ok(all)
+    all
 }
 
-fn conclude_union(union: &UnionSpan, rest: &mut Rest, resolve: &Resolve) -> Result<Option<Met>> {
+fn conclude_union(union: &UnionSpan, rest: &mut Rest, resolve: &Resolve) -> Option<Met> {
     let mut all: Option<Met> = None;
     while let Some(met) = rest.next_if(|met| met.run < union.slices_end) {
         all = all.or(Some(met));
     }
     for table in &union.tables {
-        let right = conclude_table(table, None, rest, resolve)?;
+        let right = conclude_table(table, None, rest, resolve);
         let Some(right) = right.filter(|right| right.kind != Kind::Delete) else { continue };
         match &mut all {
-            Some(left) => resolve.combine(&mut left.value, &right.value)?,
+            Some(left) if left.kind == Kind::TooLarge => {}
+            Some(left) => {
+                let (right, has_blob) = ((right.kind, &*right.value), left.blob.is_some());
+                if resolve.combine_stored(&mut left.value, right, has_blob) {
+                    (left.kind, left.blob) = (Kind::TooLarge, None);
+                }
+            }
             None => {
-                let kind = if right.blob.is_some() { Kind::InsertBlob } else { Kind::Insert };
+                let kind = match right.kind {
+                    Kind::TooLarge => Kind::TooLarge,
+                    _ if right.blob.is_some() => Kind::InsertBlob,
+                    _ => Kind::Insert,
+                };
                 all = Some(Met { kind, ..right });
             }
         }
     }
-    Ok(all)
+    all
 }
 
 impl Met {
-    pub(crate) fn into_lookup(self) -> Lookup {
+    /// What it means for `key` if nothing older is left.
+    pub(crate) fn into_lookup(self, key: &[u8]) -> Result<Lookup> {
         match (self.kind, self.blob) {
-            (Kind::Delete, _) => Lookup::NotFound,
-            (_, Some(blob)) => Lookup::FoundWithBlob(self.value.into(), blob),
-            (_, None) => Lookup::Found(self.value.into()),
+            (Kind::Delete, _) => Ok(Lookup::NotFound),
+            (Kind::TooLarge, _) => Err(TooLarge::error(key, &self.value)),
+            (_, Some(blob)) => Ok(Lookup::FoundWithBlob(self.value.into(), blob)),
+            (_, None) => Ok(Lookup::Found(self.value.into())),
         }
     }
 
     /// A newer entry of a table, if there is one, on an older one.
-    fn over(newer: Option<Self>, older: Self, resolve: &Resolve) -> Result<Self> {
+    fn over(newer: Option<Self>, older: Self, resolve: &Resolve) -> Self {
         match newer {
-            None => Ok(older),
-            Some(newer) if newer.kind.is_decisive() => Ok(newer),
+            None => older,
+            Some(newer) if newer.kind.is_decisive() => newer,
             Some(mut newer) => {
-                if older.kind != Kind::Delete {
-                    resolve.combine(&mut newer.value, &older.value)?;
-                }
-                Ok(Self { kind: older.kind.under_upsert(), ..newer })
+                let entry = (older.kind, &*older.value);
+                let is_too_large = older.kind != Kind::Delete
+                    && resolve.combine_stored(&mut newer.value, entry, false);
+                let kind = if is_too_large { Kind::TooLarge } else { older.kind.under_upsert() };
+                Self { kind, ..newer }
             }
         }
     }

@@ -10,7 +10,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::entry::VALUE_BYTES_MAX;
+use crate::entry::{BLOB_SPAN_SIZE, Kind, VALUE_BYTES_MAX};
 use crate::error::{Error, Result};
 
 /// Longest name of a resolve function, in bytes.
@@ -29,6 +29,30 @@ pub struct Resolve {
     combine: Arc<Combine>,
     /// Longest value that it may make: [`VALUE_BYTES_MAX`] but in tests.
     value_bytes_max: usize,
+}
+
+/// The value of an entry of [`Kind::TooLarge`]: lengths of what was combined, and of what came of that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct TooLarge {
+    stored: u64,
+    operand: u64,
+    made: u64,
+    limit: u64,
+}
+
+impl TooLarge {
+    fn encode(self) -> Vec<u8> {
+        [self.stored, self.operand, self.made, self.limit].map(u64::to_le_bytes).concat()
+    }
+
+    /// The error of whoever reads such an entry of `key`. Lengths that are not there count as 0.
+    pub(crate) fn error(key: &[u8], value: &[u8]) -> Error {
+        let mut lengths =
+            value.chunks(8).map(|part| usize::try_from(u64_of(part)).unwrap_or(usize::MAX));
+        let [stored_bytes, operand_bytes, bytes, limit] =
+            [(); 4].map(|()| lengths.next().unwrap_or_default());
+        Error::UpsertTooLarge { key: key.to_vec(), stored_bytes, operand_bytes, bytes, limit }
+    }
 }
 
 /// The little-endian number in the first 8 bytes, zero-extended.
@@ -55,7 +79,7 @@ impl Resolve {
     /// updates, lookups, cursors and merges, possibly on several threads at once. What it makes should be no longer than
     /// both arguments together and a few bytes: an upsert that makes a value longer than
     /// [`VALUE_BYTES_MAX`] is refused by that measure. What grows faster can get beyond
-    /// it where nobody looked, and a merge that meets such a value fails.
+    /// it where nobody looked; reading such a key is [`Error::UpsertTooLarge`] then, until somebody inserts or deletes it.
     ///
     /// # Errors
     /// [`Error::InvalidResolveName`] for an empty name, one of more than [`RESOLVE_NAME_BYTES_MAX`] bytes,
@@ -195,13 +219,47 @@ impl Resolve {
     /// # Errors
     /// [`Error::ValueTooLarge`]; `newer` is as it was then.
     pub(crate) fn combine(&self, newer: &mut Vec<u8>, older: &[u8]) -> Result<()> {
+        let limit = self.value_bytes_max;
+        self.try_combine(newer, older, limit).map_err(|bytes| Error::ValueTooLarge { bytes, limit })
+    }
+
+    /// As [`combine`](Self::combine), but fails with the length of what is longer than `limit`.
+    fn try_combine(
+        &self,
+        newer: &mut Vec<u8>,
+        older: &[u8],
+        limit: usize,
+    ) -> std::result::Result<(), usize> {
         let mut out = Vec::with_capacity(newer.len().max(older.len()));
         (self.combine)(newer, older, &mut out);
-        if out.len() > self.value_bytes_max {
-            return Err(Error::ValueTooLarge { bytes: out.len(), limit: self.value_bytes_max });
+        if out.len() > limit {
+            return Err(out.len());
         }
         *newer = out;
         Ok(())
+    }
+
+    /// Replaces the value of an entry by what comes of it and an older entry, which is no deletion, where
+    /// nobody can refuse the entry any more. `has_blob` says that the entry keeps a blob, whose place takes room
+    /// of the value. True if what comes of it is a [`TooLarge`]: the value is one then.
+    #[must_use]
+    pub(crate) fn combine_stored(
+        &self,
+        newer: &mut Vec<u8>,
+        (kind, older): (Kind, &[u8]),
+        has_blob: bool,
+    ) -> bool {
+        if kind == Kind::TooLarge {
+            newer.clear();
+            newer.extend_from_slice(older);
+            return true;
+        }
+        let limit = self.value_bytes_max - if has_blob { BLOB_SPAN_SIZE } else { 0 };
+        let Err(made) = self.try_combine(newer, older, limit) else { return false };
+        let [stored, operand, made, limit] =
+            [older.len(), newer.len(), made, limit].map(|bytes| bytes as u64);
+        *newer = TooLarge { stored, operand, made, limit }.encode();
+        true
     }
 
     /// Tries associativity, and that the same arguments give the same, on all triples of `samples`; returns

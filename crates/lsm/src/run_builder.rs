@@ -291,7 +291,7 @@ impl BlobWriter {
 pub(crate) fn blob_end(entry: EntryRef<'_>) -> u64 {
     match entry.kind {
         Kind::InsertBlob => entry.blob.offset.saturating_add(u64::from(entry.blob.len)),
-        Kind::Insert | Kind::Delete | Kind::Upsert => 0,
+        Kind::Insert | Kind::Delete | Kind::Upsert | Kind::TooLarge => 0,
     }
 }
 

@@ -276,10 +276,35 @@ impl Chunk {
 
     /// Sets the entry of a key, or combines it with the one that is there; a replaced slot is noted in
     /// `undo`.
+    ///
+    /// # Errors
+    /// [`Error::ValueTooLarge`](crate::Error::ValueTooLarge): nothing has changed.
     pub(crate) fn put(
         &mut self,
         new: NewEntry<'_>,
         resolve: &Resolve,
+        undo: Option<&mut Undo>,
+    ) -> Result<()> {
+        let combine = |newer: &mut Vec<u8>, (kind, older): (Kind, &[u8])| match kind {
+            Kind::TooLarge => Ok(resolve.combine_stored(newer, (kind, older), false)),
+            _ => resolve.combine(newer, older).map(|()| false),
+        };
+        self.put_with(new, combine, undo)
+    }
+
+    /// As [`put`](Self::put), for an entry that was put before: too long a value becomes one that says so.
+    fn put_again(&mut self, new: NewEntry<'_>, resolve: &Resolve) -> Result<()> {
+        let combine = |newer: &mut Vec<u8>, older: (Kind, &[u8])| {
+            Ok(resolve.combine_stored(newer, older, false))
+        };
+        self.put_with(new, combine, None)
+    }
+
+    /// Puts an entry; `combine` says whether an upsert on an older entry becomes one of [`Kind::TooLarge`].
+    fn put_with(
+        &mut self,
+        new: NewEntry<'_>,
+        combine: impl FnOnce(&mut Vec<u8>, (Kind, &[u8])) -> Result<bool>,
         mut undo: Option<&mut Undo>,
     ) -> Result<()> {
         self.order.take();
@@ -296,7 +321,9 @@ impl Chunk {
                 kind = old.kind.under_upsert();
                 if old.kind != Kind::Delete {
                     combined.extend_from_slice(value);
-                    resolve.combine(&mut combined, self.entry(&old).value)?;
+                    if combine(&mut combined, (old.kind, self.entry(&old).value))? {
+                        kind = Kind::TooLarge;
+                    }
                     value = &combined;
                 }
             }
@@ -405,7 +432,7 @@ impl Chunk {
     /// Puts all entries of a newer chunk.
     fn put_all(&mut self, newer: &Self, resolve: &Resolve) -> Result<()> {
         let mut slots = newer.slots.iter();
-        slots.try_for_each(|slot| self.put(newer.as_new(slot), resolve, None))
+        slots.try_for_each(|slot| self.put_again(newer.as_new(slot), resolve))
     }
 
     /// Begins a batch: what is put from here on can be undone together.
@@ -646,7 +673,7 @@ impl Segment {
                     for &at in &folded.table {
                         let (chunk, slot) = folded.slot(at);
                         let entry = folded.chunks[chunk].as_new(slot);
-                        copied.put(entry, resolve, None)?;
+                        copied.put_again(entry, resolve)?;
                     }
                 }
                 Self::Masked(masked) => {

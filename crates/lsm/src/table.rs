@@ -732,7 +732,7 @@ impl Table {
     /// session are done by one thread, which is started when it is first needed, through one queue.
     ///
     /// # Errors
-    /// [`Error::TooManyLookups`], [`Error::SessionClosed`], [`Error::ValueTooLarge`]; the others come with the
+    /// [`Error::TooManyLookups`], [`Error::SessionClosed`], [`Error::UpsertTooLarge`]; the others come with the
     /// results.
     pub fn submit<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<PendingLookups> {
         self.session.check_open()?;
@@ -743,8 +743,8 @@ impl Table {
         let (batch, ready) = begin_batch(&self.tree, &context, &keys)?;
         let (call, resolve) = (self.session.register(Holder::Call), self.config.resolve.clone());
         let (counters, anchor) = (Arc::clone(&self.counters), Arc::clone(&self.anchor));
-        let conclude = Box::new(move |batch: Batch| {
-            let (results, plan, tally) = batch.conclude(&resolve)?;
+        let conclude = Box::new(move |batch: Batch, keys: &[Vec<u8>]| {
+            let (results, plan, tally) = batch.conclude(keys, &resolve)?;
             lock(&anchor).keep(&results, &plan.buffers);
             let time = call.disk().clock().monotonic().saturating_sub(start);
             for counters in [&*counters, call.counters()] {
@@ -811,7 +811,7 @@ impl Table {
     /// for each key from then on.
     ///
     /// # Errors
-    /// [`Error::Disk`], [`Error::Corrupt`], [`Error::ValueTooLarge`], [`Error::TableTooLarge`],
+    /// [`Error::Disk`], [`Error::Corrupt`], [`Error::TableTooLarge`],
     /// [`Error::Poisoned`], [`Error::SessionClosed`]. What was done before stays done.
     pub fn supply_union_credits(&mut self, credits: u64) -> Result<u64> {
         self.session.check_writable()?;

@@ -423,7 +423,11 @@ impl Union {
                     none => none.insert(Box::new(RunBuilder::new(&self.set, &self.plan())?)),
                 };
                 let blob = uniting.merge.blob();
-                let kind = if blob.is_some() { Kind::InsertBlob } else { Kind::Insert };
+                let kind = match entry.kind {
+                    Kind::TooLarge => Kind::TooLarge,
+                    _ if blob.is_some() => Kind::InsertBlob,
+                    _ => Kind::Insert,
+                };
                 let entry = EntryRef { kind, ..entry };
                 builder.push(entry, blob.as_ref(), || key_hash(salt, entry.key))?;
                 uniting.written += 1;

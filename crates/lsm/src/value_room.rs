@@ -5,6 +5,9 @@
 //! the bytes put since leave room below the limit, an upsert is taken without any look at its key. Otherwise the sum is worked out
 //! anew; and if there is still no room, each upsert is tried on the value that its key has.
 //!
+//! A function that makes more than it is given, and a union, get beyond it. What is too long then becomes an entry that says
+//! so ([`Kind::TooLarge`](crate::entry::Kind::TooLarge)).
+//!
 //! Invariant: the bound is never below the truth. Merges only lessen the truth, since their output takes the place of
 //! their inputs.
 
@@ -68,8 +71,10 @@ mod tests {
     use crate::config::{TableConfig, WriteBuffer};
     use crate::entry::Update;
     use crate::error::Error;
+    use crate::lookup_thread::PendingLookups;
     use crate::resolve::Resolve;
     use crate::session::{Session, SessionOptions};
+    use crate::snapshot::{OpenOptions, SnapshotName};
     use crate::table::Table;
 
     const LIMIT: usize = 10_000;
@@ -133,6 +138,117 @@ mod tests {
             put_others(&mut table, seed);
         }
         assert_eq!(table.lookup(b"key").unwrap().value().map(<[u8]>::len), Some(2_001));
+    }
+
+    /// A table whose function makes values of the product of the lengths: longer than anybody looks for.
+    fn growing(session: &Session) -> Table {
+        let resolve = Resolve::new("product", |newer, older| vec![7; newer.len() * older.len()]);
+        let config = TableConfig {
+            resolve: resolve.unwrap().with_value_bytes_max(LIMIT),
+            write_buffer: WriteBuffer::Entries(4),
+            ..TableConfig::default()
+        };
+        session.new_table(&config).unwrap()
+    }
+
+    /// Reading the key says that its value is too long, and names the key; other keys are read.
+    fn check_too_large(table: &Table) {
+        let Error::UpsertTooLarge { key, bytes, limit, .. } = table.lookup(b"key").unwrap_err()
+        else {
+            panic!("another error");
+        };
+        // The place of a blob takes room of its value.
+        assert!(key == b"key" && LIMIT - limit <= 12 && bytes > limit, "{key:?} {bytes} {limit}");
+        let pending = table.submit(&[b"key"]).and_then(PendingLookups::wait);
+        assert!(matches!(pending, Err(Error::UpsertTooLarge { .. })));
+        let read = table.cursor().unwrap().take(usize::MAX);
+        assert!(matches!(read, Err(Error::UpsertTooLarge { key, .. }) if key == b"key"));
+        assert!(table.lookup(&1_000_u32.to_le_bytes()).unwrap().is_found());
+    }
+
+    /// Each attempt of a merge failed that met upserts of too long a value, so the table took no more updates.
+    #[test]
+    fn merges_go_on_where_upserts_make_too_long_a_value() {
+        let (session, _) = table();
+        let mut table = growing(&session);
+        for seed in 1..6 {
+            table.upsert(b"key", &[1; 200]).unwrap();
+            put_others(&mut table, seed);
+        }
+        check_too_large(&table);
+        table.compact(&mut |_, _| {}).unwrap();
+        check_too_large(&table);
+        // What comes on it changes nothing; a snapshot and what is read of it say the same.
+        table.upsert(b"key", &[1; 2]).unwrap();
+        put_others(&mut table, 6);
+        check_too_large(&table);
+        let name = SnapshotName::new("late").unwrap();
+        table.save_snapshot(&name, "").unwrap();
+        let options = OpenOptions::default().resolve(table.config().resolve.clone());
+        let snapshot = session.open_snapshot_with(&name, "", &options).unwrap();
+        check_too_large(&snapshot);
+        let older = growing(&session);
+        let mut diff = older.diff(&table).unwrap();
+        let read = std::iter::from_fn(|| diff.next().transpose()).find_map(Result::err);
+        assert!(matches!(read, Some(Error::UpsertTooLarge { .. })));
+
+        let mut copy = table.duplicate().unwrap();
+        copy.delete(b"key").unwrap();
+        assert!(!copy.lookup(b"key").unwrap().is_found());
+        copy.upsert(b"key", &[1; 50]).unwrap();
+        table.insert(b"key", b"1").unwrap();
+        for seed in 7..12 {
+            put_others(&mut copy, seed);
+            put_others(&mut table, seed);
+        }
+        assert_eq!(copy.lookup(b"key").unwrap().value().map(<[u8]>::len), Some(50));
+        assert_eq!(table.lookup(b"key").unwrap().value(), Some(&b"1"[..]));
+        table.compact(&mut |_, _| {}).unwrap();
+    }
+
+    #[test]
+    fn unions_of_values_that_come_to_too_much_go_on() {
+        let (session, _) = table();
+        let tables: Vec<Table> = (0..3)
+            .map(|seed| {
+                let mut table = growing(&session);
+                table.insert_with_blob(b"key", &[1; 200], b"blob").unwrap();
+                put_others(&mut table, seed);
+                table
+            })
+            .collect();
+        let all: Vec<&Table> = tables.iter().collect();
+        let mut union = session.incremental_union(&all).unwrap();
+        check_too_large(&union);
+        while union.remaining_union_debt() > 0 {
+            union.supply_union_credits(100).unwrap();
+            check_too_large(&union);
+        }
+        union.delete(b"key").unwrap();
+        union.compact(&mut |_, _| {}).unwrap();
+        assert!(!union.lookup(b"key").unwrap().is_found());
+    }
+
+    /// Parts of a write buffer that are put together have nobody to refuse an upsert to.
+    #[test]
+    fn parts_of_a_write_buffer_are_put_together_where_upserts_make_too_long_a_value() {
+        let (session, _) = table();
+        let mut table = growing(&session);
+        let config =
+            TableConfig { write_buffer: WriteBuffer::Entries(10_000), ..table.config().clone() };
+        table = session.new_table(&config).unwrap();
+        table.insert(&1_000_u32.to_le_bytes(), b"other").unwrap();
+        let mut copies = Vec::new();
+        for number in 0..100_u32 {
+            if number < 5 {
+                table.upsert(b"key", &[1; 200]).unwrap();
+            }
+            table.insert(&number.to_le_bytes(), b"other").unwrap();
+            copies.push(table.duplicate().unwrap());
+        }
+        check_too_large(&table);
+        table.delete(b"key").unwrap();
+        assert!(!table.lookup(b"key").unwrap().is_found());
     }
 
     /// A function that makes no more than it is given is refused nothing, however long the values are.
