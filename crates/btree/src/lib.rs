@@ -39,93 +39,28 @@
 #![forbid(unsafe_code)]
 
 // Bottom-up: a module imports only from modules above it.
-mod corrupt;
-
-mod error;
-
 mod page;
-
-mod block;
-
-mod leaf;
-
-mod config;
-
-mod input;
-
-mod sort;
-
-mod migrate;
-
-mod inner;
-
-mod shelves;
-
-mod deltas;
-
-mod left_out;
-
-mod cache;
-
-mod space;
-
-mod superblock;
-
-mod drained;
-
-mod log;
-
-mod lease;
-
-mod stats;
-
 mod pager;
-
-mod rows;
-
+mod sort;
+mod log;
 mod tree;
-
-mod edit;
-
-mod core;
-
-mod cursor;
-
-mod snapshot;
-
-mod bulk;
-
-mod scrub;
-
-mod writer;
-
-mod full_disk;
-
 mod index;
-
-mod reader;
-
 mod check;
 
-mod salvage;
-
-mod repair;
-
-pub mod inspect;
-
-pub use block::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
-pub use check::{CheckReport, check};
-pub use config::{Config, LOG_BYTES_MIN, MEMORY_BYTES_MIN};
-pub use corrupt::{Corrupt, Problem};
-pub use cursor::Cursor;
-pub use error::{Error, Result};
-pub use index::{Index, Update};
-pub use input::{AscendingCheck, FileInput, FixedRecords, IterRecords, Records};
-pub use migrate::MirageIndex;
-pub use page::PAGE_SIZE;
-pub use reader::IndexReader;
-pub use repair::{Loss, RepairReport, repair};
-pub use scrub::ScrubReport;
-pub use snapshot::Snapshot;
-pub use sort::{Duplicates, SortOptions, SortStats, SortedRecords, Sorter};
-pub use stats::Stats;
+pub use check::check::{CheckReport, check};
+pub use check::inspect;
+pub use check::repair::{Loss, RepairReport, repair};
+pub use index::index::{Index, Update};
+pub use index::reader::IndexReader;
+pub use index::scrub::ScrubReport;
+pub use index::snapshot::Snapshot;
+pub use page::block::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+pub use page::corrupt::{Corrupt, Problem};
+pub use page::error::{Error, Result};
+pub use page::page::PAGE_SIZE;
+pub use pager::config::{Config, LOG_BYTES_MIN, MEMORY_BYTES_MIN};
+pub use pager::stats::Stats;
+pub use sort::input::{AscendingCheck, FileInput, FixedRecords, IterRecords, Records};
+pub use sort::migrate::MirageIndex;
+pub use sort::sort::{Duplicates, SortOptions, SortStats, SortedRecords, Sorter};
+pub use tree::cursor::Cursor;

@@ -7,12 +7,12 @@ use std::fmt::Display;
 use terrane_io::Access;
 use terrane_io::bytes::{Overrun, Reader, Writer};
 
-use crate::bloom::BloomSize;
+use crate::block::index::IndexKind;
+use crate::entry::merge_operator::Resolve;
 use crate::error::{Error, Result};
-use crate::filter::FilterAllocation;
-use crate::index::IndexKind;
-use crate::resolve::Resolve;
-use crate::ribbon::COLUMNS_MAX;
+use crate::filter::bloom::BloomSize;
+use crate::filter::filter::FilterAllocation;
+use crate::filter::ribbon::COLUMNS_MAX;
 
 /// Shape of the levels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -13,195 +13,60 @@
 
 // Bottom-up: a module imports only from modules above it.
 mod corrupt;
-
-mod trace;
-
 mod latency;
-
+mod trace;
 mod error;
-
-mod digest;
-
-mod entry;
-
-mod key_range;
-
-mod mask;
-
-mod resolve;
-
 mod stats;
-
-mod page;
-
-mod bloom;
-
-mod ribbon;
-
 mod filter;
-
-mod index;
-
-mod config;
-
-mod reserve;
-
-mod sweeper;
-
-mod open_files;
-
-mod write_behind;
-
+mod entry;
 mod files;
-
-mod lost_found;
-
+mod block;
+mod config;
 mod run;
-
 mod memory;
-
-mod page_cache;
-
-mod blob;
-
-mod answer;
-
-mod run_builder;
-
-mod parallel;
-
-mod run_check;
-
-mod salvage;
-
-mod read_ahead;
-
-mod chunks;
-
-mod run_reader;
-
-mod rereading;
-
-mod segment;
-
-mod sketch;
-
-mod write_buffer;
-
-mod kmerge;
-
-mod handover;
-
-mod merging;
-
-mod sources;
-
-mod layers;
-
-mod value_room;
-
-mod union;
-
-mod levels;
-
-mod plan;
-
-mod lookup;
-
-mod lookup_thread;
-
-mod worker;
-
-mod manifest;
-
-mod log;
-
-mod log_walk;
-
-mod log_salvage;
-
-mod store_manifest;
-
-mod registry;
-
-mod lease;
-
-mod session_core;
-
-mod published;
-
-mod durable;
-
-mod snapshot;
-
-mod exchange;
-
-mod cursor;
-
-mod diff;
-
-mod canonical;
-
-mod table;
-
-mod bulk;
-
-mod session;
-
-mod store_options;
-
-mod store_core;
-
-mod recovery;
-
-mod backup;
-
-mod store;
-
+mod memtable;
 mod compaction;
+mod lookup;
+mod manifest;
+mod session;
+mod table;
+mod store;
+mod check;
 
-mod store_versions;
-
-mod reader;
-
-mod store_check;
-
-pub mod inspect;
-
-pub mod verify;
-
-pub use answer::{Lookup, Record, Value};
-pub use backup::{BackupPlace, BackupReport};
-pub use blob::BlobRef;
-pub use bulk::BulkLoader;
-pub use canonical::CanonicalSummary;
+pub use block::index::IndexKind;
+pub use block::page::PAGE_SIZE;
+pub use check::inspect;
+pub use check::verify;
 pub use config::{
     DiskCache, FilterPolicy, LevelFilter, MEMORY_BUDGET_MAX, MEMORY_BUDGET_MIN, MemoryGoal,
     MergePolicy, MergeSchedule, MergeThread, TableConfig, WriteBuffer,
 };
 pub use corrupt::Corrupt;
-pub use cursor::{Cursor, RecordRef};
-pub use diff::{Change, Diff};
-pub use digest::StateDigest;
-pub use entry::{BLOB_BYTES_MAX, KEY_BYTES_MAX, Update, VALUE_BYTES_MAX};
+pub use entry::digest::StateDigest;
+pub use entry::entry::{BLOB_BYTES_MAX, KEY_BYTES_MAX, Update, VALUE_BYTES_MAX};
+pub use entry::merge_operator::{RESOLVE_NAME_BYTES_MAX, Resolve};
 pub use error::{Error, Result};
-pub use exchange::{ExportReport, ImportReport, SnapshotPlace};
-pub use index::IndexKind;
+pub use files::reserve::{RESERVE_BYTES_MAX, RESERVE_BYTES_MIN};
 pub use latency::Latencies;
-pub use lookup_thread::{PendingLookups, SUBMITTED_MAX};
-pub use manifest::SNAPSHOT_NAME_LEN_MAX;
-pub use page::PAGE_SIZE;
-pub use reader::{ReaderOptions, StoreReader};
-pub use reserve::{RESERVE_BYTES_MAX, RESERVE_BYTES_MIN};
-pub use resolve::{RESOLVE_NAME_BYTES_MAX, Resolve};
-pub use run::{Purpose, RunMeta};
-pub use run_check::Progress;
-pub use session::{Session, SessionOptions};
-pub use snapshot::{LABEL_BYTES_MAX, OpenOptions, SnapshotInfo, SnapshotName, Verify};
+pub use lookup::result::{Lookup, Record, Value};
+pub use lookup::submitted::{PendingLookups, SUBMITTED_MAX};
+pub use manifest::snapshot_meta::SNAPSHOT_NAME_LEN_MAX;
+pub use run::blob::BlobRef;
+pub use run::check::Progress;
+pub use run::run::{Purpose, RunMeta};
+pub use session::snapshot::{LABEL_BYTES_MAX, OpenOptions, SnapshotInfo, SnapshotName, Verify};
+pub use session::transfer::{ExportReport, ImportReport, SnapshotPlace};
 pub use stats::{FilterStats, LevelStats, SessionStats, TableStats};
-pub use store::{NamedTable, Store, TableInfo, Ticket};
-pub use store_options::{
+pub use store::backup::{BackupPlace, BackupReport};
+pub use store::options::{
     CheckpointThread, Durability, LOG_BYTES_MAX, LOG_BYTES_MIN, StoreOptions, TableName,
 };
-pub use store_versions::{Version, VersionInfo};
-pub use table::Table;
+pub use store::reader::{ReaderOptions, StoreReader};
+pub use store::store::{NamedTable, Store, TableInfo, Ticket};
+pub use store::versions::{Version, VersionInfo};
+pub use table::bulk_load::BulkLoader;
+pub use table::canonical::CanonicalSummary;
+pub use table::cursor::{Cursor, RecordRef};
+pub use table::diff::{Change, Diff};
+pub use table::session::{Session, SessionOptions};
+pub use table::table::Table;

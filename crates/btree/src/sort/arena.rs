@@ -6,7 +6,7 @@
 use terrane_io::prefetch;
 
 use super::run::{RECORD_BYTES_MAX, Record, key_prefix};
-use crate::error::{Error, Result};
+use crate::page::error::{Error, Result};
 
 /// Bytes of an element of the array.
 const ENTRY_BYTES: usize = size_of::<Entry>();

@@ -8,8 +8,8 @@ use terrane_io::checksum::crc32c;
 use terrane_io::disk::{read_file, replace_file};
 use terrane_io::{Disk, Result as IoResult};
 
-use crate::corrupt::Corrupt;
-use crate::error::{Error, Result};
+use crate::page::corrupt::Corrupt;
+use crate::page::error::{Error, Result};
 
 /// The file.
 pub(super) const MANIFEST: &str = "sort.manifest";

@@ -6,7 +6,7 @@
 //! Invariant: of records of one key that of the newest run comes first, and is the only one that is given.
 
 use super::run::{Record, RunReader, key_prefix};
-use crate::error::{Error, Result};
+use crate::page::error::{Error, Result};
 
 /// A run in a match.
 #[derive(Debug, Clone, Copy)]

@@ -11,9 +11,9 @@ use terrane_io::disk::create_afresh;
 use terrane_io::{Access, Disk, DiskFile, OpenMode};
 
 use super::manifest::{Parameters, Run};
-use crate::block::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
-use crate::corrupt::Corrupt;
-use crate::error::{Error, Result};
+use crate::page::block::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::page::corrupt::Corrupt;
+use crate::page::error::{Error, Result};
 
 /// Bytes of a block before its records: checksum, and bytes of records.
 pub(super) const BLOCK_HEADER_SIZE: usize = 8;

@@ -1,0 +1,304 @@
+//! Checking an index on disk: every page that its tree reaches, the map of used pages, the log.
+//!
+//! Everything is read as stored, nothing from memory. What is found wrong is collected; a page that cannot be read hides
+//! only what is below it.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use terrane_io::{Access, Disk, EntryKind, OpenMode};
+
+use crate::index::index::{enter, existing_tree, read_drained, read_space, replay};
+use crate::index::lease::READERS_DIR;
+use crate::log::pending::Deltas;
+use crate::log::wal::{LogReader, check_mark, durable_mark, lost};
+use crate::page::corrupt::{Corrupt, Problem};
+use crate::page::error::{Error, Result};
+use crate::page::inner::Inner;
+use crate::page::leaf::{Fences, Leaf};
+use crate::page::page::{PAGE_SIZE, Page, PageNo, PageRef};
+use crate::pager::pager::Pager;
+use crate::pager::superblock::{self, Superblock};
+
+/// Leaves that are read side by side.
+const BATCH: usize = 64;
+
+/// What a check found.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct CheckReport {
+    /// What is wrong; empty if nothing is.
+    pub problems: Vec<Problem>,
+    /// Problems of the two superblocks, of which one is whole: they say the same of the last checkpoint but one.
+    pub damaged_superblocks: u64,
+    /// Leaves that were read.
+    pub leaves: u64,
+    /// Inner nodes that were read.
+    pub nodes: u64,
+    /// Entries in leaves.
+    pub leaf_entries: u64,
+    /// Entries, with the updates that the log has above the leaves.
+    pub entries: u64,
+    /// Updates in the log that are not in leaves.
+    pub log_updates: u64,
+    /// Levels of inner nodes.
+    pub height: u32,
+    /// Bytes in use in leaves, of all bytes of leaves.
+    pub leaf_fill: f64,
+    /// Leaves, but for the last one and those of other sizes of keys or values, that are less than two fifths full.
+    pub sparse_leaves: u64,
+}
+
+struct Check<'a> {
+    pager: &'a Pager,
+    report: CheckReport,
+    reached: BTreeSet<PageNo>,
+    used_bytes: u64,
+    progress: &'a mut dyn FnMut(u64, u64),
+    /// What the disk refused.
+    failed: Option<Error>,
+    total: u64,
+}
+
+/// Checks the index in a directory, as it was last published and flushed. Nobody should write to it meanwhile.
+///
+/// Cost: reads each page of the tree once, and the log; the numbers of all pages are held in memory.
+///
+/// # Errors
+/// [`Error::NotFound`], [`Error::TreeMissing`], [`Error::NotAnIndex`], [`Error::UnsupportedVersion`], [`Error::Disk`]; what is damaged is no error
+/// but part of the report, unless no superblock is whole.
+pub fn check(
+    disk: &Arc<dyn Disk>,
+    dir: &Path,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<CheckReport> {
+    let (dir, _anchor) = &enter(disk.as_ref(), dir)?;
+    let path = existing_tree(disk.as_ref(), dir)?;
+    let both = superblock::read_both(disk.as_ref(), &path)?;
+    let superblock = superblock::read(disk.as_ref(), &path)?;
+    let file = disk.open(&path, OpenMode::Read, Access::Direct)?;
+    let pager = Pager::new(disk.clone(), file, superblock.tree, superblock.sizes, 0);
+    let mut check = Check {
+        pager: &pager,
+        report: CheckReport { height: u32::from(superblock.height), ..CheckReport::default() },
+        reached: BTreeSet::new(),
+        used_bytes: 0,
+        progress,
+        failed: None,
+        total: superblock.level_pages.iter().sum(),
+    };
+    if let Some(root) = superblock.root {
+        check.reach(root, None);
+        check.walk(root, superblock.height, Fences::ALL);
+    }
+    for what in superblock::damaged_copies(&both) {
+        check.report.damaged_superblocks += 1;
+        check.note(pager.corrupt(what), None);
+    }
+    check.check_levels(&superblock);
+    check.check_map(&superblock);
+    check.check_log(disk, dir, &superblock);
+    let path = dir.join(READERS_DIR);
+    if let Some(found @ (EntryKind::Link | EntryKind::Other)) = disk.kind(&path)? {
+        check.note(terrane_io::Error::WrongKind { path, found }.into(), None);
+    }
+    if let Some(error) = check.failed {
+        return Err(error);
+    }
+    let mut report = check.report;
+    report.leaf_fill = check.used_bytes as f64 / (report.leaves.max(1) * PAGE_SIZE as u64) as f64;
+    Ok(report)
+}
+
+/// The file that a call of the disk was for.
+fn path_of(error: &terrane_io::Error) -> PathBuf {
+    match error {
+        terrane_io::Error::Io { path, .. }
+        | terrane_io::Error::ShortRead { path, .. }
+        | terrane_io::Error::WrongKind { path, .. } => path.clone(),
+        _ => PathBuf::new(),
+    }
+}
+
+impl Check<'_> {
+    /// Whether everything but a superblock was whole so far.
+    fn is_whole(&self) -> bool {
+        self.report.problems.len() as u64 == self.report.damaged_superblocks
+    }
+
+    fn note(&mut self, error: Error, fences: Option<Fences<'_>>) {
+        let keys = fences.map(|f| (f.low.to_vec(), f.high.map(<[u8]>::to_vec)));
+        let (path, what) = match error {
+            Error::Corrupt { path, what } => (path, what),
+            Error::Disk(io) if io.is_unreadable() => {
+                tracing::warn!(error = %io, "check.unreadable");
+                (path_of(&io), Corrupt::rule("the file can be read", 1, 0))
+            }
+            Error::Disk(io @ terrane_io::Error::Io { .. }) if !io.is_not_found() => {
+                self.failed.get_or_insert(Error::Disk(io));
+                return;
+            }
+            other => {
+                tracing::warn!(error = %other, "check.failed");
+                (self.pager.path().to_owned(), Corrupt::rule("readable", 1, 0))
+            }
+        };
+        self.report.problems.push(Problem { path, what, keys });
+    }
+
+    fn note_rule(&mut self, page: PageNo, rule: &'static str, expected: u64, found: u64) {
+        let what = Corrupt { page: u64::from(page), rule, expected, found };
+        self.note(self.pager.corrupt(what), None);
+    }
+
+    /// Notes that a page is referred to.
+    fn reach(&mut self, page: PageRef, fences: Option<Fences<'_>>) {
+        if !self.reached.insert(page.number) {
+            let what = Corrupt {
+                page: u64::from(page.number),
+                rule: "referred to once",
+                expected: 1,
+                found: 2,
+            };
+            self.note(self.pager.corrupt(what), fences);
+        }
+    }
+
+    fn walk(&mut self, page: PageRef, level: u8, fences: Fences<'_>) {
+        match self.pager.load(page, level) {
+            Ok(loaded) if level == 0 => self.check_leaf(page, &loaded, fences),
+            Ok(loaded) => self.check_node(page, &loaded, level, fences),
+            Err(error) => self.note(error, Some(fences)),
+        }
+    }
+
+    fn check_node(&mut self, page: PageRef, loaded: &Page, level: u8, fences: Fences<'_>) {
+        self.report.nodes += 1;
+        let node = Inner::of(loaded);
+        if node.separator(0) != fences.low {
+            self.note_rule(page.number, "low bound of a node", 0, 1);
+        }
+        let lows: Vec<Vec<u8>> = (0..node.count()).map(|at| node.separator(at)).collect();
+        let own = |at: usize| {
+            let high = lows.get(at + 1).map(Vec::as_slice).or(fences.high);
+            Fences { low: &lows[at], high }
+        };
+        let children: Vec<PageRef> = (0..node.count()).map(|at| node.child(at)).collect();
+        for (at, child) in children.iter().enumerate() {
+            self.reach(*child, Some(own(at)));
+        }
+        if level > 1 {
+            for (at, child) in children.into_iter().enumerate() {
+                self.walk(child, level - 1, own(at));
+            }
+            return;
+        }
+        for (batch, children) in children.chunks(BATCH).enumerate() {
+            let first = batch * BATCH;
+            match self.pager.load_many(children, 0, false) {
+                Ok(leaves) => {
+                    for (at, leaf) in leaves.iter().enumerate() {
+                        self.check_leaf(children[at], leaf, own(first + at));
+                    }
+                }
+                // One by one, to tell which.
+                Err(_) => {
+                    for (at, child) in children.iter().enumerate() {
+                        self.walk(*child, 0, own(first + at));
+                    }
+                }
+            }
+        }
+    }
+
+    fn check_leaf(&mut self, page: PageRef, loaded: &Page, fences: Fences<'_>) {
+        let leaf = Leaf::of(loaded);
+        self.report.leaves += 1;
+        self.report.leaf_entries += leaf.count() as u64;
+        self.used_bytes += leaf.used_bytes() as u64;
+        let is_sparse = leaf.used_bytes() < crate::tree::edit::FILL_BYTES_MIN;
+        self.report.sparse_leaves += u64::from(is_sparse && fences.high.is_some());
+        if leaf.fences() != fences {
+            self.note_rule(page.number, "fences of a leaf as in its node", 0, 1);
+        }
+        if self.report.leaves.is_multiple_of(256) {
+            (self.progress)(self.report.leaves, self.total);
+        }
+    }
+
+    fn check_levels(&mut self, superblock: &Superblock) {
+        let nodes: u64 = superblock.level_pages[1..].iter().sum();
+        let is_whole = self.is_whole();
+        if is_whole && superblock.level_pages[0] != self.report.leaves {
+            self.note_rule(0, "leaves", superblock.level_pages[0], self.report.leaves);
+        }
+        if is_whole && nodes != self.report.nodes {
+            self.note_rule(0, "nodes", nodes, self.report.nodes);
+        }
+    }
+
+    /// The map must have what is reached, and nothing else.
+    fn check_map(&mut self, superblock: &Superblock) {
+        let is_whole = self.is_whole();
+        if superblock.lists.is_empty() {
+            return;
+        }
+        let (space, maps) = match read_space(self.pager, superblock) {
+            Ok(found) => found,
+            Err(error) => return self.note(error, None),
+        };
+        for page in maps.iter().chain(&superblock.lists).chain(&superblock.drained) {
+            self.reach(*page, None);
+        }
+        let missing: Vec<PageNo> =
+            self.reached.iter().copied().filter(|&page| !space.is_used(page)).collect();
+        for page in missing {
+            self.note_rule(page, "used in the map", 1, 0);
+        }
+        let used = self.reached.len() as u64 + 2;
+        if is_whole && space.used_pages() != used {
+            self.note_rule(0, "used pages", used, space.used_pages());
+        }
+    }
+
+    fn check_log(&mut self, disk: &Arc<dyn Disk>, dir: &Path, superblock: &Superblock) {
+        let drained = match read_drained(self.pager, superblock) {
+            Ok(drained) => drained,
+            Err(error) => return self.note(error, None),
+        };
+        let mut log = LogReader::new(disk.clone(), dir, superblock.tree, superblock.log_start);
+        let (mut pending, mut entries) = (Deltas::default(), superblock.entries);
+        let read = loop {
+            match log.next() {
+                Ok(Some(frame)) => {
+                    // At the end itself the superblock knows better: a repair may have lost entries.
+                    entries = if frame.next > superblock.log_end { frame.entries } else { entries };
+                    if let Err(error) =
+                        replay(&mut pending, &frame, &drained, superblock.sizes, dir)
+                    {
+                        break Err(error);
+                    }
+                }
+                Ok(None) => break Ok(()),
+                Err(error) => break Err(error),
+            }
+        };
+        if let Err(error) = read {
+            self.note(error, None);
+        }
+        if let Err(error) = check_mark(disk.as_ref(), dir) {
+            self.note(error, None);
+        }
+        let must_reach = durable_mark(disk.as_ref(), dir, superblock.tree).max(superblock.log_end);
+        if log.position() < must_reach {
+            self.note(lost(dir, log.position(), must_reach), None);
+        }
+        self.report.log_updates = pending.len() as u64;
+        self.report.entries = entries;
+        let leaf_entries = self.report.leaf_entries;
+        if self.is_whole() && pending.len() == 0 && entries != leaf_entries {
+            self.note_rule(0, "entries", entries, leaf_entries);
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Scrubbing: reading pages again that nobody has asked for, to find out in time which of them have rotted.
+//!
+//! Each call reads the next leaves in the order of their keys, and the nodes above them, past the cache. A page that is
+//! damaged on disk and whole in the cache is written again as it was; any other is reported with the keys that it was for.
+//! How much is read when is the caller's choice, as all background work is.
+
+use crate::page::corrupt::Problem;
+use crate::page::error::{Error, Result};
+use crate::page::page::{Page, PageRef};
+use crate::tree::state::Core;
+use crate::tree::tree::{Child, Node};
+
+/// What one call of a scrub did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ScrubReport {
+    /// Pages that were read.
+    pub pages: u64,
+    /// Damaged pages that were written again from memory.
+    pub rewritten: u64,
+    /// Damaged pages that could not be.
+    pub problems: Vec<Problem>,
+    /// Whether the last leaf was reached: the next call begins with the first.
+    pub has_ended: bool,
+}
+
+/// Reads up to `leaves` leaves from the one for `from` on, and the nodes above; returns where to go on.
+pub(crate) fn scrub(core: &Core, from: &[u8], leaves: u64) -> Result<(ScrubReport, Vec<u8>)> {
+    let mut report = ScrubReport::default();
+    let tree = core.state()?.tree.clone();
+    let mut from = from.to_vec();
+    let mut left = leaves;
+    while left > 0 {
+        let Some(mut child) = tree.root.clone() else { break };
+        let mut high: Option<Vec<u8>> = None;
+        for level in (1..=tree.height).rev() {
+            let Some(node) =
+                reread_node(core, &mut report, &child, level, (&from, high.as_deref()))?
+            else {
+                break;
+            };
+            if level > 1 {
+                let at = node.view().child_for(&from);
+                high = node.high_of(at, high);
+                child = node.child(at);
+                continue;
+            }
+            let view = node.view();
+            let first = view.child_for(&from);
+            let end =
+                view.count().min(first.saturating_add(usize::try_from(left).unwrap_or(usize::MAX)));
+            for at in first..end {
+                let low = view.separator(at);
+                let own_high = node.high_of(at, high.clone());
+                reread(core, &mut report, view.child(at), 0, (&low, own_high.as_deref()))?;
+            }
+            left -= (end - first) as u64;
+            high = node.high_of(end - 1, high);
+        }
+        if tree.height == 0 {
+            let Child::Stored(page) = child else { unreachable!("leaves are on disk") };
+            reread(core, &mut report, page, 0, (&[], None))?;
+        }
+        match high {
+            Some(high) => from = high,
+            None => {
+                report.has_ended = true;
+                return Ok((report, Vec::new()));
+            }
+        }
+    }
+    report.has_ended = tree.root.is_none();
+    Ok((report, from))
+}
+
+/// A node as it is on disk; `None` if it is damaged and not in memory.
+fn reread_node(
+    core: &Core,
+    report: &mut ScrubReport,
+    child: &Child,
+    level: u8,
+    keys: (&[u8], Option<&[u8]>),
+) -> Result<Option<Node>> {
+    match child {
+        Child::Fresh(node) => Ok(Some(node.as_ref().clone())),
+        Child::Stored(page) => Ok(reread(core, report, *page, level, keys)?.map(Node::stored)),
+    }
+}
+
+/// A page as it is on disk, or as it should be.
+fn reread(
+    core: &Core,
+    report: &mut ScrubReport,
+    page: PageRef,
+    level: u8,
+    (low, high): (&[u8], Option<&[u8]>),
+) -> Result<Option<Page>> {
+    report.pages += 1;
+    let (path, what) = match core.pager.read(page, level) {
+        Ok(read) => return Ok(Some(read)),
+        Err(Error::Corrupt { path, what }) => (path, what),
+        Err(error) => return Err(error),
+    };
+    if let Some(cached) = core.pager.cache.get(page) {
+        let written = core.pager.write(&[(page.number, cached.clone())]);
+        // It may be the last whole copy.
+        core.pager.cache.put(page.number, cached.clone());
+        written?;
+        core.pager.sync()?;
+        report.rewritten += 1;
+        return Ok(Some(cached));
+    }
+    let keys = Some((low.to_vec(), high.map(<[u8]>::to_vec)));
+    report.problems.push(Problem { path, what, keys });
+    Ok(None)
+}

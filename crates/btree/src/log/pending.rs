@@ -1,0 +1,197 @@
+//! Updates that are not in the leaves yet: an ordered map in memory that shares its blocks with copies of it.
+//!
+//! Entries lie packed in blocks of about 4 KiB. Who needs the state of a moment clones it, which copies no entry; an update
+//! copies a block only while somebody else has it.
+//!
+//! Invariants: blocks are not empty; the key that a block begins at is not above its first entry, and above all entries of
+//! the block before it.
+
+use crate::log::cow_blocks::Shelves;
+use crate::page::block::{Block, EntryRef, entry_bytes};
+
+/// A block is divided when it would grow beyond this.
+const BLOCK_BYTES: usize = 4096;
+
+/// What a block costs besides its own memory: its place, its key, its counters.
+const BLOCK_OVERHEAD_BYTES: usize = 200;
+
+/// Updates by key. See the [module](self).
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Deltas {
+    blocks: Shelves,
+    entries: usize,
+    block_bytes: usize,
+}
+
+impl Deltas {
+    pub(crate) fn len(&self) -> usize {
+        self.entries
+    }
+
+    /// Memory that it takes, blocks shared with copies included.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.block_bytes + self.blocks.len() * BLOCK_OVERHEAD_BYTES
+    }
+
+    /// The update of a key, if there is one; a value of `None` says that the key is removed.
+    #[expect(
+        clippy::option_option,
+        reason = "no update, and an update that removes, are two things"
+    )]
+    pub(crate) fn get(&self, key: &[u8]) -> Option<Option<&[u8]>> {
+        let block = self.blocks.get(self.blocks.find(key)?);
+        block.search(key).ok().map(|at| block.get(at).1)
+    }
+
+    /// Puts an update in place of what there was of its key.
+    pub(crate) fn insert(&mut self, key: &[u8], value: Option<&[u8]>) {
+        let bytes = entry_bytes(key, value);
+        loop {
+            // The first block is for whatever is below the second.
+            let found = self.blocks.find(key);
+            let place = found.unwrap_or_else(|| self.blocks.begin_before_all());
+            let block = self.blocks.get(place);
+            let (entries, memory) = (block.len(), block.memory_bytes());
+            // A copy has no memory to spare.
+            let block = self.blocks.get_mut(place);
+            if block.bytes() + bytes <= BLOCK_BYTES || entries < 2 {
+                block.insert(key, value);
+                self.entries = self.entries + block.len() - entries;
+                self.block_bytes = self.block_bytes + block.memory_bytes() - memory;
+                return;
+            }
+            // Ascending keys leave full blocks behind.
+            let is_above_all = block.search(key) == Err(entries);
+            let upper = block.split_off(if is_above_all { entries - 1 } else { entries / 2 });
+            self.block_bytes =
+                self.block_bytes + block.memory_bytes() + upper.memory_bytes() - memory;
+            self.blocks.insert_after(place, upper.key(0).into(), upper);
+        }
+    }
+
+    /// Forgets the updates of the keys from `low` on and below `high`.
+    pub(crate) fn remove_range(&mut self, low: &[u8], high: Option<&[u8]>) {
+        let (from, to) = self.blocks.reach(low, high);
+        let (mut kept, mut gone, mut gone_bytes) = (Vec::new(), 0, 0);
+        for (start, block) in self.blocks.between(from, to) {
+            gone += block.len();
+            gone_bytes += block.memory_bytes();
+            let (first, last) = bounds(block, low, high);
+            let (below, above) = (block.slice(0, first), block.slice(last, block.len()));
+            if !below.is_empty() {
+                kept.push((start.clone(), below));
+            }
+            if !above.is_empty() {
+                kept.push((above.key(0).into(), above));
+            }
+        }
+        if gone == 0 {
+            return;
+        }
+        let blocks = || kept.iter().map(|(_, block)| block);
+        self.entries = self.entries - gone + blocks().map(Block::len).sum::<usize>();
+        let kept_bytes: usize = blocks().map(Block::memory_bytes).sum();
+        self.block_bytes = self.block_bytes - gone_bytes + kept_bytes;
+        self.blocks.replace(from, to, kept);
+    }
+
+    /// The updates of a range, ascending.
+    pub(crate) fn range<'a>(
+        &'a self,
+        low: &'a [u8],
+        high: Option<&'a [u8]>,
+    ) -> impl DoubleEndedIterator<Item = EntryRef<'a>> {
+        let (from, to) = self.blocks.reach(low, high);
+        self.blocks.between(from, to).flat_map(move |(_, block)| {
+            let (from, to) = bounds(block, low, high);
+            (from..to).map(|at| block.get(at))
+        })
+    }
+
+    /// All updates, ascending.
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = EntryRef<'_>> {
+        self.blocks.iter().flat_map(|(_, block)| block.iter())
+    }
+}
+
+/// Where the entries of a range begin and end in a block.
+fn bounds(block: &Block, low: &[u8], high: Option<&[u8]>) -> (usize, usize) {
+    let place = |key| block.search(key).unwrap_or_else(|at| at);
+    let from = place(low);
+    (from, high.map_or(block.len(), place).max(from))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use terrane_testkit::draw::Draw;
+    use terrane_testkit::seeds::for_each_seed;
+
+    use super::*;
+    use crate::page::block::ENTRY_HEAD_BYTES;
+
+    type Model = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
+
+    fn list<'a>(entries: impl Iterator<Item = EntryRef<'a>>) -> Vec<EntryRef<'a>> {
+        entries.collect()
+    }
+
+    fn expect<'a>(model: &'a Model, low: &[u8], high: Option<&[u8]>) -> Vec<EntryRef<'a>> {
+        let is_in = |key: &[u8]| low <= key && high.is_none_or(|high| key < high);
+        let entries = model.iter().filter(|(key, _)| is_in(key));
+        entries.map(|(key, value)| (key.as_slice(), value.as_deref())).collect()
+    }
+
+    #[test]
+    fn deltas_are_a_map_whose_copies_stand_still() {
+        for_each_seed("deltas_are_a_map_whose_copies_stand_still", 30, |rng, _| {
+            let (mut deltas, mut model) = (Deltas::default(), Model::new());
+            let mut view = (Deltas::default(), Model::new());
+            for round in 0..2_000 {
+                let key = rng.below(1_000).to_string().into_bytes();
+                if rng.chance(1, 100) {
+                    let high = rng.below(1_000).to_string().into_bytes();
+                    let high = rng.chance(9, 10).then_some(high);
+                    let found = list(deltas.range(&key, high.as_deref()));
+                    assert_eq!(found, expect(&model, &key, high.as_deref()));
+                    let mut backward = list(deltas.range(&key, high.as_deref()).rev());
+                    backward.reverse();
+                    assert_eq!(found, backward);
+                    if round % 3 == 0 {
+                        deltas.remove_range(&key, high.as_deref());
+                        model.retain(|k, _| k < &key || high.as_ref().is_some_and(|h| k >= h));
+                    }
+                    assert_eq!(list(view.0.iter()), expect(&view.1, b"", None));
+                    view = (deltas.clone(), model.clone());
+                }
+                let value = rng.chance(3, 4).then(|| vec![1; rng.index(40)]);
+                deltas.insert(&key, value.as_deref());
+                assert_eq!(deltas.get(&key), Some(value.as_deref()));
+                model.insert(key, value);
+                assert_eq!(deltas.len(), model.len());
+            }
+            assert_eq!(list(deltas.iter()), expect(&model, b"", None));
+            let memory: usize = deltas.blocks.iter().map(|(_, block)| block.memory_bytes()).sum();
+            assert_eq!(deltas.block_bytes, memory);
+            assert!(deltas.blocks.iter().all(|(_, block)| !block.is_empty()));
+            assert!(deltas.blocks.iter().map(|(start, _)| start).is_sorted_by(|a, b| a < b));
+            assert_eq!(deltas.blocks.len(), deltas.blocks.iter().count());
+            deltas.remove_range(b"", None);
+            assert_eq!((deltas.len(), deltas.memory_bytes()), (0, 0));
+        });
+    }
+
+    #[test]
+    fn ascending_keys_fill_their_blocks() {
+        let mut deltas = Deltas::default();
+        for number in 0..20_000_u32 {
+            // Big-endian, so that keys ascend.
+            let mut key = number.to_le_bytes();
+            key.reverse();
+            deltas.insert(&key, Some(&[0; 13]));
+        }
+        let bytes = 20_000 * (ENTRY_HEAD_BYTES + 4 + 13 + 4);
+        assert!(deltas.block_bytes < bytes * 3 / 2, "{} of {bytes}", deltas.block_bytes);
+    }
+}

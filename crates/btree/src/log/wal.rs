@@ -1,0 +1,566 @@
+//! The log: every update, in order, until the tree has it.
+//!
+//! Invariants: a segment that has a successor ends with a frame that says so and is durable; a frame is applied as a whole or
+//! not at all; what a valid frame or the durable mark calls durable is never cut off.
+//!
+//! **Torn or rotten.** A frame that is not whole was never durable (a torn end, which an opening cuts off) or was (damage, which
+//! an opening reports). It was durable if the superblock, the durable mark, or a later frame says so. Nothing says so of the last
+//! frame only if the power was lost after its sync and before the system wrote the mark back, some seconds later: damage of
+//! that frame cannot be told from a torn end.
+
+#![doc = include_str!("../../../../docs/format/btree-log.md")]
+
+mod frame;
+
+mod mark;
+
+mod salvage;
+
+mod segment;
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use terrane_io::{Access, Disk, DiskFile, OpenMode};
+
+use self::frame::{FRAME_ALIGN, SEALED, UPDATES, encode};
+pub(crate) use self::frame::{FRAME_HEAD_BYTES, FRAME_MAGIC, Frame, FrameBody};
+use self::mark::Mark;
+pub(crate) use self::mark::{MARK_BYTES, MARK_MAGIC, check_mark, durable_mark};
+pub(crate) use self::salvage::{LostTree, Salvaged, find_lost_tree, salvage};
+use self::segment::{Head, HeadFound, Segment, list};
+pub(crate) use self::segment::{SEGMENT_HEAD_BYTES, SEGMENT_MAGIC};
+use crate::page::corrupt::Corrupt;
+use crate::page::error::{Error, Result};
+use crate::pager::superblock::Owner;
+
+/// The directory of the segments.
+pub(crate) const LOG_DIR: &str = "log";
+
+/// Shortest limit of a segment, and the part of the log that a segment may be: a full disk is emptied segment by segment.
+const SEGMENT_BYTES_MIN: u64 = 32 << 10;
+const SEGMENT_PART: u64 = 16;
+
+/// Bytes of the reserve besides those of a segment: the pages of two checkpoints, and the removals between two collections.
+pub(crate) const RESERVE_BYTES_SLACK: u64 = 96 << 10;
+
+/// Where the oldest segment of a tree begins, if there is one.
+///
+/// # Errors
+/// [`Error::Disk`].
+pub(crate) fn first_position(disk: &dyn Disk, dir: &Path, tree: u64) -> Result<Option<u64>> {
+    let is_ours =
+        |&start: &u64| matches!(Segment::open(disk, dir, tree, start, OpenMode::Read), Ok(Some(_)));
+    Ok(list(disk, dir)?.into_iter().find(is_ours))
+}
+
+/// Reads a log from a position on; a writer may be appending to it.
+#[derive(Debug)]
+pub(crate) struct LogReader {
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+    tree: u64,
+    segment: Option<Segment>,
+    position: u64,
+}
+
+impl LogReader {
+    pub(crate) fn new(disk: Arc<dyn Disk>, dir: &Path, tree: u64, position: u64) -> Self {
+        Self { disk, dir: dir.to_owned(), tree, segment: None, position }
+    }
+
+    /// Where the next frame begins.
+    pub(crate) fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// The next frame; `None` if there is none yet.
+    ///
+    /// Cost: one read and a look at the directory if there is none, else two reads; opening a file once a segment.
+    ///
+    /// # Errors
+    /// Of kind `NotFound` if the segment is gone: the tree has all of it.
+    pub(crate) fn next(&mut self) -> Result<Option<Frame>> {
+        loop {
+            let segment = match self.segment.take() {
+                Some(segment) => Some(segment),
+                None => self.open_segment()?,
+            };
+            // A writer is about to make it.
+            let Some(segment) = segment else { return Ok(None) };
+            let frame = segment.frame(self.position)?;
+            let is_end = frame.as_ref().is_some_and(|frame| frame.is_end);
+            self.position = frame.as_ref().map_or(self.position, |frame| frame.next);
+            // A segment may have ended before its successor was made: by a writer that was killed between the two.
+            let has_successor = frame.is_none()
+                && segment.start != self.position
+                && self.disk.kind(&Segment::path(&self.dir, self.position))?.is_some();
+            if !is_end && !has_successor {
+                self.segment = Some(segment);
+                return Ok(frame);
+            }
+        }
+    }
+
+    /// The same, unless all entries were replaced since: then what is read must begin with a newer tree.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub(crate) fn next_of(&mut self, replaced: u64) -> Result<Option<Frame>> {
+        let position = self.position;
+        let frame = self.next()?;
+        if frame.as_ref().is_some_and(|frame| frame.replaced > replaced) {
+            self.position = position;
+            self.segment = None;
+            return Ok(None);
+        }
+        Ok(frame)
+    }
+
+    /// The segment of the position; `None` if it is being made.
+    fn open_segment(&self) -> Result<Option<Segment>> {
+        let starts = list(self.disk.as_ref(), &self.dir)?;
+        let start = starts.into_iter().rfind(|&start| start <= self.position);
+        let start = start.unwrap_or(self.position);
+        let disk = self.disk.as_ref();
+        let opened = Segment::open(disk, &self.dir, self.tree, start, OpenMode::Read)?;
+        if opened.is_none() && start < self.position {
+            return Err(unwritten(&self.dir, start));
+        }
+        Ok(opened)
+    }
+}
+
+/// A segment that was in use has no head.
+fn unwritten(dir: &Path, start: u64) -> Error {
+    let what = Corrupt::rule("magic of a log segment", 1, 0);
+    Error::Corrupt { path: Segment::path(dir, start), what }
+}
+
+/// Whether an error says that a file is not there.
+pub(crate) fn is_not_found(error: &Error) -> bool {
+    matches!(error, Error::Disk(error) if error.is_not_found())
+}
+
+/// The end of a log, as those know it who wait for it to be durable: one syncs at a time, for all that is written by then.
+///
+/// Invariant: all segments but the last are durable.
+#[derive(Debug)]
+pub(crate) struct Tail {
+    /// The last segment, and where its last frame ends.
+    end: Mutex<(Arc<dyn DiskFile>, u64)>,
+    /// Up to where the log is durable.
+    synced: AtomicU64,
+    /// Held by who syncs; whether a sync has failed, after which none is tried.
+    turn: Mutex<bool>,
+    mark: Mark,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Tail {
+    /// The end of a log that is durable up to there.
+    fn new(segment: &Segment, end: u64, mark: Mark) -> Arc<Self> {
+        mark.set(end);
+        Arc::new(Self {
+            end: Mutex::new((segment.file.clone(), end)),
+            synced: AtomicU64::new(end),
+            turn: Mutex::new(false),
+            mark,
+        })
+    }
+
+    fn set(&self, segment: &Segment, end: u64) {
+        *lock(&self.end) = (segment.file.clone(), end);
+    }
+
+    fn synced(&self) -> u64 {
+        self.synced.load(Ordering::Acquire)
+    }
+
+    /// Makes the log durable up to a position at least; whether that took a sync.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`]: what is durable is unknown from now on.
+    pub(crate) fn sync(&self, position: u64) -> Result<bool> {
+        if self.synced() >= position {
+            return Ok(false);
+        }
+        let mut has_failed = lock(&self.turn);
+        if self.synced() >= position {
+            return Ok(false);
+        }
+        let (file, end) = lock(&self.end).clone();
+        *has_failed = *has_failed || file.sync().is_err();
+        if *has_failed {
+            return Err(Error::Poisoned { path: file.path().to_owned() });
+        }
+        // Under the turn, so no mark is written over a later one.
+        self.mark.set(end);
+        self.synced.fetch_max(end, Ordering::AcqRel);
+        Ok(true)
+    }
+}
+
+/// The log of a writer.
+#[derive(Debug)]
+pub(crate) struct Log {
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+    /// The last segment.
+    segment: Segment,
+    /// Whether it has a frame that ends it, and its successor is still to be made.
+    is_sealed: bool,
+    /// Starts of all segments, ascending, the last one included.
+    starts: VecDeque<u64>,
+    end: u64,
+    tail: Arc<Tail>,
+    /// Where all entries were last replaced at once.
+    pub(crate) replaced: u64,
+    segment_bytes: u64,
+    /// The longest segment that the log ever had since it was opened.
+    longest: u64,
+}
+
+/// Bytes that a body takes as a frame, the end of a segment behind it included.
+fn frame_bytes(body: &FrameBody) -> u64 {
+    (body.bytes().next_multiple_of(FRAME_ALIGN) + 2 * FRAME_HEAD_BYTES) as u64
+}
+
+impl Log {
+    /// A log without a frame, which begins at a position. Durable.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if another file stands where its segment goes; [`Error::Disk`].
+    pub(crate) fn create(
+        disk: &Arc<dyn Disk>,
+        dir: &Path,
+        owner: Owner,
+        start: u64,
+        segment_bytes: u64,
+    ) -> Result<Self> {
+        let segment = Segment::create(disk.as_ref(), dir, owner, start)?;
+        disk.sync_dir(&dir.join(LOG_DIR))?;
+        let mark = Mark::open(disk.as_ref(), dir, owner.tree)?;
+        Ok(Self {
+            disk: disk.clone(),
+            dir: dir.to_owned(),
+            tail: Tail::new(&segment, start, mark),
+            segment,
+            is_sealed: false,
+            starts: VecDeque::from([start]),
+            end: start,
+            replaced: 0,
+            segment_bytes,
+            longest: 0,
+        })
+    }
+
+    /// Reads the log from `start` on, hands out its frames, cuts off a torn end, and goes on behind it. Segments that are not
+    /// needed are removed; files of others are not.
+    ///
+    /// Cost: in proportion to the log.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if the log ends before `must_reach`, or before what it or the durable mark says was durable, or if a
+    /// file of another tree stands among its segments; [`Error::Disk`]; those of `each`.
+    pub(crate) fn recover(
+        disk: &Arc<dyn Disk>,
+        dir: &Path,
+        tree: u64,
+        (start, must_reach): (u64, u64),
+        segment_bytes: u64,
+        mut each: impl FnMut(&Frame) -> Result<()>,
+    ) -> Result<Self> {
+        let must_reach = must_reach.max(durable_mark(disk.as_ref(), dir, tree));
+        let (old, mut segments) = live_segments(disk.as_ref(), dir, tree, start)?;
+        let starts: VecDeque<u64> = segments.iter().map(|segment| segment.start).collect();
+        let (mut position, mut is_sealed) = (start, false);
+        for (number, segment) in segments.iter().enumerate() {
+            is_sealed = false;
+            while let Some(frame) = segment.frame_read_twice(position)? {
+                position = frame.next;
+                is_sealed = frame.is_end;
+                if is_sealed {
+                    break;
+                }
+                each(&frame)?;
+            }
+            match starts.get(number + 1) {
+                Some(&next) if is_sealed && next == position => {}
+                // Behind the end there can only be what an earlier end had left.
+                Some(_) => return Err(lost_in(segment.file.path(), position, must_reach)),
+                None => {}
+            }
+        }
+        let Some(segment) = segments.pop() else {
+            return Err(lost_in(&Segment::path(dir, start), start, must_reach));
+        };
+        let was_longer = !is_sealed && segment.was_durable_beyond(position)?;
+        if position < must_reach || was_longer || position < segment.start {
+            return Err(lost_in(segment.file.path(), position, must_reach));
+        }
+        for old in old {
+            disk.remove(&Segment::path(dir, old))?;
+        }
+        segment.file.set_len(segment.offset(position))?;
+        segment.write_again()?;
+        segment.file.sync()?;
+        // Its making may have been interrupted before its name was durable.
+        disk.sync_dir(&dir.join(LOG_DIR))?;
+        let mark = Mark::open(disk.as_ref(), dir, tree)?;
+        let ends = starts.iter().skip(1).copied().chain([position]);
+        let longest = starts.iter().zip(ends).map(|(start, end)| end.saturating_sub(*start)).max();
+        Ok(Self {
+            disk: disk.clone(),
+            dir: dir.to_owned(),
+            longest: longest.unwrap_or(0),
+            tail: Tail::new(&segment, position, mark),
+            segment,
+            is_sealed,
+            starts,
+            end: position,
+            replaced: 0,
+            segment_bytes,
+        })
+    }
+
+    /// Where the next frame goes.
+    pub(crate) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Up to where it is durable.
+    pub(crate) fn synced(&self) -> u64 {
+        self.tail.synced()
+    }
+
+    /// Its end, for who waits without the writer.
+    pub(crate) fn tail(&self) -> Arc<Tail> {
+        self.tail.clone()
+    }
+
+    /// Where the oldest byte kept stands.
+    pub(crate) fn start(&self) -> u64 {
+        self.starts.front().copied().unwrap_or(self.end)
+    }
+
+    /// Appends a frame. It is not durable yet.
+    ///
+    /// Cost: one write; a full segment is made durable before its successor is made.
+    ///
+    /// # Errors
+    /// [`Error::Disk`]: nothing was appended, and the call may be tried again. [`Error::Poisoned`]: a sync failed.
+    pub(crate) fn append(&mut self, body: &mut FrameBody, entries: u64) -> Result<()> {
+        let len = self.end - self.segment.start;
+        let is_full = len > 0 && len + frame_bytes(body) > self.segment_limit();
+        if self.is_sealed || is_full {
+            self.begin_segment(entries)?;
+        }
+        self.write(UPDATES, entries, body)
+    }
+
+    /// How long a segment may become: short ones where the log is short, as a segment is the least that can be removed.
+    pub(crate) fn segment_limit(&self) -> u64 {
+        let part = (self.end - self.start()) / SEGMENT_PART;
+        // A power of two, so that the limit changes seldom.
+        let part = 1 << part.max(1).ilog2();
+        part.max(SEGMENT_BYTES_MIN).min(self.segment_bytes)
+    }
+
+    /// How long the reserve must be before a frame is appended.
+    pub(crate) fn reserve_bytes(&self, body: &FrameBody) -> u64 {
+        let longest = self.longest.max(self.segment_limit()).max(frame_bytes(body));
+        (longest + RESERVE_BYTES_SLACK).next_multiple_of(SEGMENT_BYTES_MIN)
+    }
+
+    /// Whether the last segment is the only one.
+    pub(crate) fn has_one_segment(&self) -> bool {
+        self.starts.len() == 1
+    }
+
+    /// Bytes of the oldest segment.
+    pub(crate) fn oldest_bytes(&self) -> u64 {
+        self.starts.get(1).copied().unwrap_or(self.end) - self.start()
+    }
+
+    /// The frames of the oldest segment, which is not the last one, and where the next begins.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if a frame is not whole; [`Error::Disk`].
+    pub(crate) fn oldest_frames(&self) -> Result<(Vec<Frame>, u64)> {
+        let (start, next) = (self.start(), self.starts.get(1).copied().unwrap_or(self.end));
+        let (disk, tree) = (self.disk.as_ref(), self.segment.owner.tree);
+        let segment = Segment::open(disk, &self.dir, tree, start, OpenMode::Read)?
+            .ok_or_else(|| unwritten(&self.dir, start))?;
+        let (mut frames, mut position) = (Vec::new(), start);
+        while position < next {
+            let frame = segment.frame_read_twice(position)?;
+            let frame = frame.ok_or_else(|| lost_in(segment.file.path(), position, next))?;
+            position = frame.next;
+            frames.push(frame);
+        }
+        Ok((frames, next))
+    }
+
+    /// The file that the reserve is allocated in, behind the durable mark.
+    pub(crate) fn reserve_file(&self) -> Option<Arc<dyn DiskFile>> {
+        self.tail.mark.file()
+    }
+
+    /// Lets what follows begin in a segment of its own, so that it can be kept without what is there.
+    ///
+    /// Cost: one write and two syncs, unless the last segment is empty.
+    ///
+    /// # Errors
+    /// As [`append`](Self::append).
+    pub(crate) fn cut(&mut self, entries: u64) -> Result<()> {
+        if self.end == self.segment.start { Ok(()) } else { self.begin_segment(entries) }
+    }
+
+    /// Ends the last segment, unless it has been ended, and makes its successor.
+    fn begin_segment(&mut self, entries: u64) -> Result<()> {
+        if !self.is_sealed {
+            self.write(SEALED, entries, &mut FrameBody::default())?;
+            self.is_sealed = true;
+        }
+        self.sync()?;
+        let disk = self.disk.as_ref();
+        let segment = Segment::create(disk, &self.dir, self.segment.owner, self.end)?;
+        let path = self.dir.join(LOG_DIR);
+        // After a failed sync of a directory its names may be lost for good, as bytes after one of a file.
+        disk.sync_dir(&path).map_err(|_| Error::Poisoned { path })?;
+        self.segment = segment;
+        self.tail.set(&self.segment, self.end);
+        self.starts.push_back(self.end);
+        self.is_sealed = false;
+        Ok(())
+    }
+
+    fn write(&mut self, kind: u32, entries: u64, body: &mut FrameBody) -> Result<()> {
+        let numbers = [entries, self.synced(), self.replaced];
+        let frame = &mut body.frame;
+        let body_end = frame.len();
+        encode(self.segment.owner.tree, self.end, kind, numbers, frame);
+        let bytes = frame.len();
+        let written = self.segment.file.write_at(frame, self.segment.offset(self.end));
+        // It may be written once more, elsewhere.
+        frame.truncate(body_end);
+        written?;
+        self.end += bytes as u64;
+        self.longest = self.longest.max(self.end - self.segment.start);
+        self.tail.set(&self.segment, self.end);
+        Ok(())
+    }
+
+    /// Makes all of it durable; whether that took a sync.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`]: what is durable is unknown from now on.
+    pub(crate) fn sync(&mut self) -> Result<bool> {
+        self.tail.sync(self.end)
+    }
+
+    /// Removes the segments that are not needed from `start` on. One that cannot be removed stays until the next time.
+    pub(crate) fn trim(&mut self, start: u64) {
+        while self.starts.get(1).is_some_and(|&next| next <= start) {
+            let path = Segment::path(&self.dir, self.starts[0]);
+            if let Err(error) = self.disk.remove(&path) {
+                tracing::warn!(path = %path.display(), %error, "cleanup.failed");
+                return;
+            }
+            self.starts.pop_front();
+        }
+    }
+}
+
+/// Segments that are not needed from a position on, by their starts; and those that are, ascending.
+///
+/// # Errors
+/// [`Error::Corrupt`] if one of the latter is missing, damaged or of another tree.
+fn live_segments(
+    disk: &dyn Disk,
+    dir: &Path,
+    tree: u64,
+    start: u64,
+) -> Result<(Vec<u64>, Vec<Segment>)> {
+    let open = |at| Segment::open(disk, dir, tree, at, OpenMode::ReadWrite);
+    let (mut old, mut live) = (Vec::new(), VecDeque::new());
+    let mut refused = None;
+    let mut is_last = true;
+    for at in list(disk, dir)?.into_iter().rev() {
+        let has_first = live.front().is_some_and(|first: &Segment| first.start <= start);
+        match open(at) {
+            Ok(Some(_)) if has_first => old.push(at),
+            // What is not needed may be anything.
+            _ if has_first => {}
+            Ok(Some(segment)) => live.push_front(segment),
+            // Its making was interrupted.
+            Ok(None) if is_last && at > start => {}
+            Ok(None) => return Err(unwritten(dir, at)),
+            Err(error @ Error::Corrupt { .. }) => {
+                refused.get_or_insert(error);
+            }
+            Err(error) => return Err(error),
+        }
+        is_last = false;
+    }
+    match refused {
+        Some(error) => Err(error),
+        None => Ok((old, live.into())),
+    }
+}
+
+/// Removes segments that a log written anew does not need. One that cannot be removed stays.
+pub(crate) fn remove_segments(disk: &dyn Disk, dir: &Path, starts: &[u64]) {
+    for &start in starts {
+        let path = Segment::path(dir, start);
+        if let Err(error) = disk.remove(&path) {
+            tracing::warn!(path = %path.display(), %error, "cleanup.failed");
+        }
+    }
+}
+
+/// Whether a log has at most the first segment, without a frame: what an interrupted creation leaves.
+pub(crate) fn is_unused(disk: &dyn Disk, dir: &Path) -> bool {
+    let Ok(names) = disk.list(&dir.join(LOG_DIR)) else { return false };
+    match &names[..] {
+        [] => true,
+        [only] if dir.join(LOG_DIR).join(&only.name) == Segment::path(dir, 0) => {
+            let path = Segment::path(dir, 0);
+            let opened = disk.open(&path, OpenMode::Read, Access::Buffered);
+            opened.is_ok_and(|file| {
+                file.len().is_ok_and(|len| len <= SEGMENT_HEAD_BYTES as u64)
+                    && !matches!(Head::read(file.as_ref()), Err(_) | Ok(HeadFound::Damaged(_)))
+            })
+        }
+        _ => false,
+    }
+}
+
+/// Removes the first segment of an interrupted creation.
+pub(crate) fn remove_unused(disk: &dyn Disk, dir: &Path) -> Result<()> {
+    let path = Segment::path(dir, 0);
+    if disk.kind(&path)?.is_some() {
+        disk.remove(&path)?;
+    }
+    Ok(())
+}
+
+/// A log ends before what was durable.
+pub(crate) fn lost(dir: &Path, found: u64, expected: u64) -> Error {
+    let what = Corrupt::rule("the log reaches as far as it was durable", expected, found);
+    Error::Corrupt { path: dir.join(LOG_DIR), what }
+}
+
+fn lost_in(path: &Path, found: u64, expected: u64) -> Error {
+    let what = Corrupt::rule("the log reaches as far as it was durable", expected, found);
+    Error::Corrupt { path: path.to_owned(), what }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,170 @@
+//! The directory of a mirage/index store as a stream of records, for migration. Only read, never changed.
+//!
+//! The store has up to three files below `index/`, read in this order, in which later records override earlier ones:
+//! `data` (ordered by a hash of the key), `log_async`, `log` (both in the order of their writing). Those that are missing
+//! have no records. All integers are big-endian:
+//!
+//! | size    | field        | meaning                                                  |
+//! |---------|--------------|----------------------------------------------------------|
+//! | 8       | `offset`     | bytes of records; what stands behind them was not flushed |
+//! | 8       | `version`    | `00000001`                                               |
+//! | 8       | `generation` | merges so far; means nothing here                        |
+//! | 8       | `fan_bytes`  | bytes of the fan-out, a multiple of 8                    |
+//! | ..      | `fan`        | offsets into `data`; mean nothing here                   |
+//! | ..      | records      | key, then value, of fixed sizes                          |
+
+use std::path::Path;
+use std::vec;
+
+use terrane_io::bytes::Reader;
+use terrane_io::disk::EntryKind;
+use terrane_io::{Access, Disk, DiskFile, OpenMode};
+
+use crate::page::corrupt::Corrupt;
+use crate::page::error::{Error, Result};
+use crate::sort::input::{FileInput, FixedRecords, Records, check_sizes};
+
+/// The files below the directory, oldest records first.
+const FILES: [&str; 3] = ["index/data", "index/log_async", "index/log"];
+
+/// Bytes before the fan-out.
+const HEADER_SIZE: usize = 32;
+
+/// The only version there is.
+const VERSION: &[u8; 8] = b"00000001";
+
+/// Bytes of an offset in the fan-out.
+const FAN_ENTRY_SIZE: u64 = 8;
+
+/// Where the records of a file stand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Extent {
+    start: u64,
+    end: u64,
+}
+
+impl Extent {
+    fn read(file: &dyn DiskFile, record_bytes: u64) -> Result<Self> {
+        let mut header = [0; HEADER_SIZE];
+        file.read_at(&mut header, 0)?;
+        let path = || file.path().to_owned();
+        Self::decode(header, file.len()?, record_bytes)
+            .map_err(|what| Error::Corrupt { path: path(), what })
+    }
+
+    /// What the header of a file of `len` bytes says.
+    fn decode(
+        header: [u8; HEADER_SIZE],
+        len: u64,
+        record_bytes: u64,
+    ) -> std::result::Result<Self, Corrupt> {
+        let mut fields = [0; 4];
+        for (field, bytes) in fields.iter_mut().zip(header.chunks_exact(8)) {
+            // Integers of the format are big-endian.
+            *field = Reader::new(bytes).u64().unwrap_or(0).swap_bytes();
+        }
+        let [offset, version, _generation, fan_bytes] = fields;
+        let expected = u64::from_le_bytes(*VERSION).swap_bytes();
+        if version != expected {
+            return Err(Corrupt::rule("version", expected, version));
+        }
+        let room = len.saturating_sub(HEADER_SIZE as u64);
+        if fan_bytes > room || fan_bytes % FAN_ENTRY_SIZE != 0 {
+            return Err(Corrupt::rule("bytes of the fan-out", room, fan_bytes));
+        }
+        let room = room - fan_bytes;
+        if offset > room || offset % record_bytes != 0 {
+            return Err(Corrupt::rule("bytes of records", room, offset));
+        }
+        let start = HEADER_SIZE as u64 + fan_bytes;
+        Ok(Self { start, end: start + offset })
+    }
+}
+
+/// The records of a mirage/index store, those that override others behind them. A key can come several times.
+///
+/// Holds 256 KiB.
+#[derive(Debug)]
+pub struct MirageIndex {
+    /// What is left of the file under way.
+    current: Option<FixedRecords<FileInput>>,
+    later: vec::IntoIter<FileInput>,
+    key_bytes: usize,
+    value_bytes: usize,
+    records: u64,
+}
+
+impl MirageIndex {
+    /// The store in `dir`, whose directory `index` has the files, with keys and values of these sizes (of the context
+    /// store of Tezos: 32 and 13 bytes).
+    ///
+    /// Nothing may write to the store meanwhile. Cost: a read for each file.
+    ///
+    /// # Errors
+    /// [`Error::InvalidConfig`] for sizes that no index has; [`Error::Disk`], of kind `NotFound` if there is none of the
+    /// files; [`Error::Corrupt`] if a header is not one of such a store, or a file shorter than its header says.
+    pub fn open(disk: &dyn Disk, dir: &Path, key_bytes: usize, value_bytes: usize) -> Result<Self> {
+        check_sizes(key_bytes, value_bytes)?;
+        let record_bytes = (key_bytes + value_bytes) as u64;
+        let (mut files, mut records, mut missing) = (Vec::new(), 0, None);
+        for name in FILES {
+            let path = dir.join(name);
+            // The open of a FIFO would wait for somebody to write into it.
+            if let Some(found @ EntryKind::Other) = disk.kind(&path)? {
+                return Err(terrane_io::Error::WrongKind { path, found }.into());
+            }
+            match disk.open(&path, OpenMode::Read, Access::Buffered) {
+                Err(error) if error.is_not_found() => missing = Some(error),
+                opened => {
+                    let file = opened?;
+                    let extent = Extent::read(file.as_ref(), record_bytes)?;
+                    records += (extent.end - extent.start) / record_bytes;
+                    files.push(FileInput::part(file, extent.start, extent.end));
+                }
+            }
+        }
+        match missing {
+            Some(error) if files.is_empty() => Err(error.into()),
+            _ => {
+                let (current, later) = (None, files.into_iter());
+                Ok(Self { current, later, key_bytes, value_bytes, records })
+            }
+        }
+    }
+
+    /// Records in all files together, also those that are overridden.
+    #[must_use]
+    pub fn records(&self) -> u64 {
+        self.records
+    }
+
+    /// Bytes of all keys and values together.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.records * (self.key_bytes + self.value_bytes) as u64
+    }
+}
+
+impl Records for MirageIndex {
+    /// Cost: a read for each 256 KiB.
+    ///
+    /// # Errors
+    /// [`Error::Disk`].
+    fn next(&mut self) -> Result<Option<(&[u8], &[u8])>> {
+        loop {
+            let is_ended = match &mut self.current {
+                Some(records) => !records.fill()?,
+                None => true,
+            };
+            if !is_ended {
+                break;
+            }
+            let Some(input) = self.later.next() else { return Ok(None) };
+            self.current = Some(FixedRecords::new(input, self.key_bytes, self.value_bytes)?);
+        }
+        match &mut self.current {
+            Some(records) => records.next(),
+            None => Ok(None),
+        }
+    }
+}

@@ -1,0 +1,436 @@
+//! Cursors: the entries of a range in order, in either direction, as they were when the cursor was made.
+//!
+//! A cursor holds a tree and the updates of its range that were not in it; both stand still, so it may live beside any
+//! changes. Meanwhile pages of that tree are not written again.
+
+use std::collections::VecDeque;
+use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
+
+use crate::log::pending::Deltas;
+use crate::page::error::{Error, Result};
+use crate::page::leaf::{Fences, Leaf};
+use crate::page::page::{Page, PageRef};
+use crate::sort::input::Records;
+use crate::tree::state::{Core, State};
+use crate::tree::tree::{Child, Node, Tree, misplaced};
+
+/// Leaves that are read ahead at most.
+const AHEAD_MAX: usize = 32;
+
+/// A range of keys: from the first on, and below the second.
+pub(crate) type KeyBounds = (Vec<u8>, Option<Vec<u8>>);
+
+/// The bounds of a range of keys.
+pub(crate) fn bounds_of<K: AsRef<[u8]>>(range: &impl RangeBounds<K>) -> KeyBounds {
+    let just_above = |key: &K| [key.as_ref(), &[0]].concat();
+    let low = match range.start_bound() {
+        Bound::Included(key) => key.as_ref().to_vec(),
+        Bound::Excluded(key) => just_above(key),
+        Bound::Unbounded => Vec::new(),
+    };
+    let high = match range.end_bound() {
+        Bound::Included(key) => Some(just_above(key)),
+        Bound::Excluded(key) => Some(key.as_ref().to_vec()),
+        Bound::Unbounded => None,
+    };
+    (low, high)
+}
+
+/// The bounds of the keys that begin with a prefix.
+pub(crate) fn bounds_of_prefix(prefix: &[u8]) -> KeyBounds {
+    let mut high = prefix.to_vec();
+    while let Some(last) = high.pop() {
+        if last < u8::MAX {
+            high.push(last + 1);
+            return (prefix.to_vec(), Some(high));
+        }
+    }
+    (prefix.to_vec(), None)
+}
+
+/// Which way a cursor goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    Ascending,
+    Descending,
+}
+
+/// The entries of a tree, in order.
+#[derive(Debug)]
+struct TreeCursor {
+    tree: Arc<Tree>,
+    direction: Direction,
+    /// The way to the lowest node: each node, and the child that comes next.
+    path: Vec<(Arc<Node>, usize)>,
+    /// Leaves that were read ahead.
+    ahead: VecDeque<Page>,
+    window: usize,
+    leaf: Option<Page>,
+    /// Entries of the leaf that are still to come: ascending those from here on, descending those below.
+    at: usize,
+    key: Vec<u8>,
+    /// Where the next leaf begins, or ends if the cursor descends.
+    edge: Option<Vec<u8>>,
+}
+
+impl TreeCursor {
+    fn new(core: &Core, tree: Arc<Tree>, direction: Direction, bounds: &KeyBounds) -> Result<Self> {
+        let mut cursor = Self {
+            tree,
+            direction,
+            path: Vec::new(),
+            ahead: VecDeque::new(),
+            window: 1,
+            leaf: None,
+            at: 0,
+            key: Vec::new(),
+            edge: None,
+        };
+        let (low, high) = bounds;
+        // A key above all has the last child.
+        let start = if direction == Direction::Ascending { Some(low) } else { high.as_ref() };
+        cursor.descend(core, start.map(Vec::as_slice))?;
+        if let Some(page) = &cursor.leaf {
+            let leaf = Leaf::of(page);
+            let fences = leaf.fences();
+            if start.map_or(fences.high.is_some(), |start| !fences.contain(start)) {
+                return Err(core.pager.corrupt(misplaced(page.reference())));
+            }
+            cursor.edge = cursor.edge_of(fences);
+            cursor.at = match start {
+                Some(start) => leaf.search(start).unwrap_or_else(|at| at),
+                None => leaf.count(),
+            };
+        }
+        Ok(cursor)
+    }
+
+    fn descend(&mut self, core: &Core, key: Option<&[u8]>) -> Result<()> {
+        let Some(mut child) = self.tree.root.clone() else { return Ok(()) };
+        for level in (1..=self.tree.height).rev() {
+            let node = Tree::node(&core.pager, &child, level)?;
+            let view = node.view();
+            let at = key.map_or(view.count() - 1, |key| view.child_for(key));
+            child = node.child(at);
+            self.path.push((node, at));
+        }
+        if let Child::Stored(page) = child {
+            self.leaf = Some(core.pager.load(page, 0)?);
+        }
+        Ok(())
+    }
+
+    /// The next place in a node, if it has one.
+    fn step(direction: Direction, node: &Node, at: usize) -> Option<usize> {
+        match direction {
+            Direction::Ascending => Some(at.wrapping_add(1)).filter(|&at| at < node.view().count()),
+            Direction::Descending => at.checked_sub(1),
+        }
+    }
+
+    /// Where a leaf with these fences meets the next one.
+    fn edge_of(&self, fences: Fences<'_>) -> Option<Vec<u8>> {
+        match self.direction {
+            Direction::Ascending => fences.high.map(<[u8]>::to_vec),
+            Direction::Descending => Some(fences.low.to_vec()),
+        }
+    }
+
+    /// Goes on to the next leaf; whether there is one.
+    fn next_leaf(&mut self, core: &Core) -> Result<bool> {
+        if self.ahead.is_empty() && !self.read_ahead(core)? {
+            self.leaf = None;
+            return Ok(false);
+        }
+        self.leaf = self.ahead.pop_front();
+        if let Some(page) = &self.leaf {
+            let fences = Leaf::of(page).fences();
+            let meets = match self.direction {
+                Direction::Ascending => Some(fences.low),
+                Direction::Descending => fences.high,
+            };
+            if meets != self.edge.as_deref() {
+                return Err(core.pager.corrupt(misplaced(page.reference())));
+            }
+            self.edge = self.edge_of(fences);
+        }
+        let count = self.leaf.as_ref().map_or(0, Page::count);
+        self.at = if self.direction == Direction::Ascending { 0 } else { count };
+        Ok(true)
+    }
+
+    /// Reads the next leaves of the lowest node, or the first ones of the next node.
+    fn read_ahead(&mut self, core: &Core) -> Result<bool> {
+        let Some(level) = self.next_node(core)? else { return Ok(false) };
+        debug_assert_eq!(level, 1);
+        let Some((node, at)) = self.path.last_mut() else { return Ok(false) };
+        let mut pages: Vec<PageRef> = Vec::with_capacity(self.window);
+        // The place is the one that was read last.
+        while pages.len() < self.window {
+            let Some(next) = Self::step(self.direction, node, *at) else { break };
+            *at = next;
+            if let Child::Stored(page) = node.child(next) {
+                pages.push(page);
+            }
+        }
+        self.ahead = core.pager.load_many(&pages, 0, false)?.into();
+        self.window = (self.window * 2).min(AHEAD_MAX);
+        Ok(!self.ahead.is_empty())
+    }
+
+    /// Goes up until a node has a next child, and down again to a lowest node, whose place is then before its first child.
+    fn next_node(&mut self, core: &Core) -> Result<Option<u8>> {
+        let mut level: u8 = 1;
+        loop {
+            let Some((node, at)) = self.path.last_mut() else { return Ok(None) };
+            if let Some(next) = Self::step(self.direction, node, *at) {
+                if level == 1 {
+                    return Ok(Some(1));
+                }
+                *at = next;
+                break;
+            }
+            self.path.pop();
+            level += 1;
+        }
+        while level > 1 {
+            let Some((node, at)) = self.path.last() else { return Ok(None) };
+            let child = node.child(*at);
+            level -= 1;
+            let below = Tree::node(&core.pager, &child, level)?;
+            let count = below.view().count();
+            let first = match (self.direction, level) {
+                // One before the first, so that the first comes next.
+                (Direction::Ascending, 1) => usize::MAX,
+                (Direction::Descending, 1) => count,
+                (Direction::Ascending, _) => 0,
+                (Direction::Descending, _) => count - 1,
+            };
+            self.path.push((below, first));
+        }
+        Ok(Some(1))
+    }
+
+    /// The next entry: its key is written over `self.key`.
+    fn next(&mut self, core: &Core, value: &mut Vec<u8>) -> Result<bool> {
+        loop {
+            let Some(page) = &self.leaf else { return Ok(false) };
+            let leaf = Leaf::of(page);
+            let at = match self.direction {
+                Direction::Ascending => Some(self.at).filter(|&at| at < leaf.count()),
+                Direction::Descending => self.at.checked_sub(1),
+            };
+            if let Some(at) = at {
+                self.at = if self.direction == Direction::Ascending { at + 1 } else { at };
+                value.clear();
+                value.extend_from_slice(leaf.read(at, &mut self.key));
+                return Ok(true);
+            }
+            if !self.next_leaf(core)? {
+                return Ok(false);
+            }
+        }
+    }
+}
+
+/// An update of a buffer.
+type Update = (Vec<u8>, Option<Vec<u8>>);
+
+/// The entries of a range in order, as they were when the cursor was made. It may live beside any changes; the pages of its
+/// tree are kept meanwhile.
+#[derive(Debug)]
+pub struct Cursor {
+    core: Arc<Core>,
+    direction: Direction,
+    /// What is still to come.
+    bounds: KeyBounds,
+    tree: TreeCursor,
+    /// The next entry of the tree, and whether there is one; its key is in the tree's cursor.
+    tree_value: Vec<u8>,
+    has_tree: bool,
+    buffers: [Deltas; 2],
+    /// The next update of each buffer.
+    next: [Option<Update>; 2],
+    is_done: bool,
+    key: Vec<u8>,
+    value: Vec<u8>,
+}
+
+impl Cursor {
+    pub(crate) fn ascending(core: &Arc<Core>, bounds: KeyBounds) -> Result<Self> {
+        Self::new(core, bounds, Direction::Ascending)
+    }
+
+    pub(crate) fn descending(core: &Arc<Core>, bounds: KeyBounds) -> Result<Self> {
+        Self::new(core, bounds, Direction::Descending)
+    }
+
+    /// Over a state that stands still.
+    pub(crate) fn ascending_in(core: &Arc<Core>, state: &State, bounds: KeyBounds) -> Result<Self> {
+        Self::over(core, state.clone(), bounds, Direction::Ascending)
+    }
+
+    /// Over a state that stands still.
+    pub(crate) fn descending_in(
+        core: &Arc<Core>,
+        state: &State,
+        bounds: KeyBounds,
+    ) -> Result<Self> {
+        Self::over(core, state.clone(), bounds, Direction::Descending)
+    }
+
+    fn new(core: &Arc<Core>, bounds: KeyBounds, direction: Direction) -> Result<Self> {
+        let state = core.state()?.clone();
+        Self::over(core, state, bounds, direction)
+    }
+
+    fn over(
+        core: &Arc<Core>,
+        state: State,
+        bounds: KeyBounds,
+        direction: Direction,
+    ) -> Result<Self> {
+        let tree = TreeCursor::new(core, state.tree, direction, &bounds)?;
+        let mut cursor = Self {
+            core: core.clone(),
+            direction,
+            is_done: bounds.1.as_ref().is_some_and(|high| *high <= bounds.0),
+            bounds,
+            tree,
+            tree_value: Vec::new(),
+            has_tree: false,
+            buffers: [state.unflushed, state.pending],
+            next: [None, None],
+            key: Vec::new(),
+            value: Vec::new(),
+        };
+        cursor.advance_tree()?;
+        cursor.advance_buffer(0);
+        cursor.advance_buffer(1);
+        Ok(cursor)
+    }
+
+    fn advance_tree(&mut self) -> Result<()> {
+        self.has_tree = self.tree.next(&self.core, &mut self.tree_value)? && {
+            let key = &self.tree.key;
+            match self.direction {
+                Direction::Ascending => self.bounds.1.as_ref().is_none_or(|high| key < high),
+                Direction::Descending => *key >= self.bounds.0,
+            }
+        };
+        Ok(())
+    }
+
+    /// Takes the next update of a buffer, which lies within what is still to come.
+    fn advance_buffer(&mut self, which: usize) {
+        let (low, high) = &self.bounds;
+        let mut range = self.buffers[which].range(low, high.as_deref());
+        let next = match self.direction {
+            Direction::Ascending => range.next(),
+            Direction::Descending => range.next_back(),
+        };
+        self.next[which] = next.map(|(key, value)| (key.to_vec(), value.map(<[u8]>::to_vec)));
+    }
+
+    /// The key that comes first of those that are next.
+    fn first_key(&self) -> Option<&[u8]> {
+        let updates = self.next.iter().flatten().map(|(key, _)| key.as_slice());
+        let keys = updates.chain(self.has_tree.then_some(self.tree.key.as_slice()));
+        match self.direction {
+            Direction::Ascending => keys.min(),
+            Direction::Descending => keys.max(),
+        }
+    }
+
+    /// The next entry, key and value; `None` at the end, and from then on.
+    ///
+    /// Cost: one read of 4 KiB for each leaf, up to 32 of them ahead and side by side.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] once the index or reader that it is of is closed or dropped, as its pages are not kept then;
+    /// [`Error::Disk`], [`Error::Corrupt`]: the cursor ends.
+    #[expect(clippy::should_implement_trait, reason = "what it gives is borrowed from the cursor")]
+    pub fn next(&mut self) -> Result<Option<(&[u8], &[u8])>> {
+        let found = self.advance();
+        self.is_done |= !matches!(found, Ok(true));
+        Ok(found?.then_some((&self.key, &self.value)))
+    }
+
+    fn advance(&mut self) -> Result<bool> {
+        while !self.is_done {
+            if self.core.is_closed() {
+                return Err(Error::Closed);
+            }
+            let mut key = std::mem::take(&mut self.key);
+            let Some(first) = self.first_key() else { return Ok(false) };
+            key.clear();
+            key.extend_from_slice(first);
+            self.key = key;
+            if self.direction == Direction::Ascending {
+                self.bounds.0.clear();
+                self.bounds.0.extend_from_slice(&self.key);
+                self.bounds.0.push(0);
+            } else {
+                self.bounds.1 = Some(self.key.clone());
+            }
+            let mut is_there = None;
+            for which in 0..2 {
+                if self.next[which].as_ref().is_some_and(|(key, _)| *key == self.key) {
+                    let value = self.next[which].take().and_then(|(_, value)| value);
+                    if is_there.is_none() {
+                        is_there = Some(value.is_some());
+                        self.value = value.unwrap_or_default();
+                    }
+                    self.advance_buffer(which);
+                }
+            }
+            if self.has_tree && self.tree.key == self.key {
+                if is_there.is_none() {
+                    is_there = Some(true);
+                    std::mem::swap(&mut self.value, &mut self.tree_value);
+                }
+                self.advance_tree()?;
+            }
+            if is_there == Some(true) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// Entries as they own themselves; the same as [`Cursor::next`], with an allocation for each key and value.
+impl Iterator for Cursor {
+    type Item = Result<(Vec<u8>, Vec<u8>)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let entry = Cursor::next(self).transpose()?;
+        Some(entry.map(|(key, value)| (key.to_vec(), value.to_vec())))
+    }
+}
+
+impl Records for Cursor {
+    fn next(&mut self) -> Result<Option<(&[u8], &[u8])>> {
+        Cursor::next(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bounds_of_ranges_and_prefixes() {
+        let of = |low: &[u8], high: Option<&[u8]>| (low.to_vec(), high.map(<[u8]>::to_vec));
+        assert_eq!(bounds_of::<&str>(&(..)), of(b"", None));
+        assert_eq!(bounds_of(&("a".."c")), of(b"a", Some(b"c")));
+        assert_eq!(bounds_of(&("a"..="c")), of(b"a", Some(b"c\0")));
+        let above: (Bound<&str>, Bound<&str>) = (Bound::Excluded("a"), Bound::Unbounded);
+        assert_eq!(bounds_of::<&str>(&above), of(b"a\0", None));
+        assert_eq!(bounds_of_prefix(b"ab"), of(b"ab", Some(b"ac")));
+        assert_eq!(bounds_of_prefix(b"a\xFF\xFF"), of(b"a\xFF\xFF", Some(b"b")));
+        assert_eq!(bounds_of_prefix(b"\xFF"), of(b"\xFF", None));
+        assert_eq!(bounds_of_prefix(b""), of(b"", None));
+    }
+}

@@ -1,0 +1,703 @@
+//! Key page: the 4 KiB unit of a sorted run, and the frame that all pages of a run share.
+//!
+//! Invariant: a page is written once and never changed; [`PageLayout::parse`] is the only way to read a key
+//! page, and what it has accepted can be read without failing.
+
+#![doc = include_str!("../../../../docs/format/page.md")]
+
+use terrane_io::checksum::{crc32c, crc32c_append};
+use terrane_io::order::compare_keys;
+
+use crate::corrupt::Corrupt;
+use crate::entry::entry::{BLOB_SPAN_SIZE, BlobSpan, EntryRef, Kind};
+
+/// Size of a page, in bytes.
+pub const PAGE_SIZE: usize = 4096;
+
+/// Bytes in front of a page's content.
+pub(crate) const HEADER_SIZE: usize = 16;
+
+/// Content bytes of a page that is not a key page.
+pub(crate) const PAYLOAD_SIZE: usize = PAGE_SIZE - HEADER_SIZE;
+
+/// Bytes that an entry takes in a key page besides its key, its value and its half byte of kind.
+const ENTRY_ENDS_SIZE: usize = 4;
+
+/// What a page holds. 0 is never valid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum PageKind {
+    Key = 1,
+    Overflow = 2,
+    Filter = 3,
+    Index = 4,
+    Footer = 5,
+    Blob = 6,
+}
+
+/// The place of a page, which its checksum covers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Identity of the run: a number that no other run has.
+    pub(crate) identity: u64,
+    /// Number of the page in its file.
+    pub(crate) page: u32,
+}
+
+fn u16_at(bytes: &[u8], offset: usize) -> usize {
+    match bytes.get(offset..offset + 2) {
+        Some(&[low, high]) => usize::from(u16::from_le_bytes([low, high])),
+        _ => 0,
+    }
+}
+
+fn u32_at(bytes: &[u8], offset: usize) -> u32 {
+    bytes
+        .get(offset..offset + 4)
+        .and_then(<[u8]>::first_chunk)
+        .map_or(0, |b| u32::from_le_bytes(*b))
+}
+
+fn page_crc(place: Place, page: &[u8]) -> u32 {
+    let mut seed = [0; 12];
+    seed[..8].copy_from_slice(&place.identity.to_le_bytes());
+    seed[8..].copy_from_slice(&place.page.to_le_bytes());
+    crc32c_append(crc32c(&seed), &page[4..])
+}
+
+/// Writes the checksum of a page that is otherwise complete.
+fn seal(page: &mut [u8], place: Place) {
+    assert!(page.len() == PAGE_SIZE);
+    let crc = page_crc(place, page);
+    page[..4].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// Checks a page's checksum, whatever its kind.
+pub(crate) fn check_crc(page: &[u8], place: Place) -> Result<(), Corrupt> {
+    let broken = |rule, expected, found| Corrupt { page: place.page, rule, expected, found };
+    if page.len() != PAGE_SIZE {
+        return Err(broken("page size", PAGE_SIZE as u64, page.len() as u64));
+    }
+    let (stored, computed) = (u32_at(page, 0), page_crc(place, page));
+    if stored != computed {
+        return Err(broken("crc", u64::from(computed), u64::from(stored)));
+    }
+    Ok(())
+}
+
+/// Checks a page's checksum and kind.
+pub(crate) fn check(page: &[u8], place: Place, kind: PageKind) -> Result<(), Corrupt> {
+    let broken = |rule, expected, found| Corrupt { page: place.page, rule, expected, found };
+    check_crc(page, place)?;
+    if page[4] != kind as u8 {
+        return Err(broken("kind", kind as u64, u64::from(page[4])));
+    }
+    if page[5] != 0 {
+        return Err(broken("flags", 0, u64::from(page[5])));
+    }
+    Ok(())
+}
+
+/// Fills `page` with a page of `kind` whose content is `payload`, zero-padded.
+pub(crate) fn encode_payload(
+    page: &mut [u8],
+    place: Place,
+    kind: PageKind,
+    position: u32,
+    payload: &[u8],
+) {
+    assert!(payload.len() <= PAYLOAD_SIZE);
+    page.fill(0);
+    page[4] = kind as u8;
+    page[8..12].copy_from_slice(&position.to_le_bytes());
+    page[HEADER_SIZE..HEADER_SIZE + payload.len()].copy_from_slice(payload);
+    seal(page, place);
+}
+
+/// The content of a page that [`encode_payload`] wrote, with its padding.
+pub(crate) fn decode_payload(
+    page: &[u8],
+    place: Place,
+    kind: PageKind,
+    position: u32,
+) -> Result<&[u8], Corrupt> {
+    check(page, place, kind)?;
+    let found = u32_at(page, 8);
+    if found != position {
+        return Err(Corrupt {
+            page: place.page,
+            rule: "position",
+            expected: u64::from(position),
+            found: u64::from(found),
+        });
+    }
+    Ok(&page[HEADER_SIZE..])
+}
+
+/// Length of an entry's value as pages store it: with the place of its blob, if it has one.
+pub(crate) fn stored_len(kind: Kind, value_len: usize) -> usize {
+    match kind {
+        Kind::InsertBlob => value_len + BLOB_SPAN_SIZE,
+        Kind::Insert | Kind::Delete | Kind::Upsert | Kind::TooLarge => value_len,
+    }
+}
+
+/// Divides a stored value into the value and the place of its blob.
+///
+/// # Errors
+/// If it is too short for that.
+pub(crate) fn split_value(kind: Kind, stored: &[u8]) -> Option<(&[u8], BlobSpan)> {
+    if kind != Kind::InsertBlob {
+        return Some((stored, BlobSpan::default()));
+    }
+    let (value, span) = stored.split_last_chunk::<BLOB_SPAN_SIZE>()?;
+    let (offset, len) = span.split_first_chunk::<8>()?;
+    let len = u32::from_le_bytes(*len.first_chunk()?);
+    Some((value, BlobSpan { offset: u64::from_le_bytes(*offset), len }))
+}
+
+/// Bytes of a stored value that follow the value itself.
+fn span_bytes(entry: EntryRef<'_>) -> ([u8; BLOB_SPAN_SIZE], usize) {
+    let mut bytes = [0; BLOB_SPAN_SIZE];
+    bytes[..8].copy_from_slice(&entry.blob.offset.to_le_bytes());
+    bytes[8..].copy_from_slice(&entry.blob.len.to_le_bytes());
+    (bytes, if entry.kind == Kind::InsertBlob { BLOB_SPAN_SIZE } else { 0 })
+}
+
+/// Value bytes of an entry that stands alone in a page, and those left for overflow pages.
+pub(crate) fn inline_len(key_len: usize, value_len: usize) -> usize {
+    let room = PAGE_SIZE - HEADER_SIZE - ENTRY_ENDS_SIZE - 1 - key_len;
+    value_len.min(room)
+}
+
+/// Overflow pages that an entry needs beside its key page.
+pub(crate) fn overflow_pages(key_len: usize, value_len: usize) -> u32 {
+    (value_len - inline_len(key_len, value_len)).div_ceil(PAYLOAD_SIZE) as u32
+}
+
+/// How many leading bytes two keys share.
+pub(crate) fn shared_prefix_len(a: &[u8], b: &[u8]) -> usize {
+    a.iter().zip(b).take_while(|(a, b)| a == b).count()
+}
+
+/// Copies bytes as short as keys and values mostly are, without the call that copies of any length are.
+///
+/// # Panics
+/// If the lengths differ.
+#[inline]
+pub(crate) fn copy_short(to: &mut [u8], from: &[u8]) {
+    assert!(to.len() == from.len());
+    // The two halves may overlap.
+    if from.len() <= 64
+        && let (Some(to_end), Some(from_end)) = (to.last_chunk_mut::<32>(), from.last_chunk())
+    {
+        *to_end = *from_end;
+        if let (Some(to), Some(from)) = (to.first_chunk_mut::<32>(), from.first_chunk()) {
+            *to = *from;
+        }
+    } else {
+        to.copy_from_slice(from);
+    }
+}
+
+/// An entry of a page that is being filled.
+#[derive(Debug, Clone, Copy)]
+struct Added {
+    key_end: u32,
+    value_end: u16,
+    kind: u8,
+}
+
+/// Collects the entries of one key page.
+#[derive(Debug, Default)]
+pub(crate) struct PageBuilder {
+    /// Whole keys back to back, and room for more; the shared prefix is cut off when the page is written.
+    keys: Vec<u8>,
+    keys_len: usize,
+    /// Values back to back in as many bytes as a page has.
+    values: Vec<u8>,
+    values_len: usize,
+    entries: Vec<Added>,
+    /// Length of the prefix that all keys so far share.
+    prefix_len: usize,
+}
+
+impl PageBuilder {
+    /// Whether no entry has been added.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The last key; `None` if no entry has been added.
+    pub(crate) fn last_key(&self) -> Option<&[u8]> {
+        let (_, before) = self.entries.split_last()?;
+        Some(&self.keys[before.last().map_or(0, |before| before.key_end as usize)..self.keys_len])
+    }
+
+    fn first_key(&self) -> &[u8] {
+        self.entries.first().map_or(&[], |first| &self.keys[..first.key_end as usize])
+    }
+
+    fn size(count: usize, prefix_len: usize, keys_len: usize, values_len: usize) -> usize {
+        HEADER_SIZE
+            + count * ENTRY_ENDS_SIZE
+            + count.div_ceil(2)
+            + prefix_len
+            + (keys_len - count * prefix_len)
+            + values_len
+    }
+
+    /// Adds an entry if it fits, and says whether it did. The first entry fits if all of it does.
+    #[inline]
+    pub(crate) fn push(&mut self, entry: EntryRef<'_>) -> bool {
+        let prefix_len = if self.is_empty() {
+            entry.key.len()
+        } else {
+            // Keys rise, so what the first and the new one share is shared by all between.
+            shared_prefix_len(&self.first_key()[..self.prefix_len], entry.key)
+        };
+        let size = Self::size(
+            self.entries.len() + 1,
+            prefix_len,
+            self.keys_len + entry.key.len(),
+            self.values_len + stored_len(entry.kind, entry.value.len()),
+        );
+        if size > PAGE_SIZE {
+            return false;
+        }
+        self.add_value(entry.value);
+        if entry.kind == Kind::InsertBlob {
+            self.add_value(&span_bytes(entry).0);
+        }
+        self.add_key(entry.key, entry.kind, prefix_len);
+        true
+    }
+
+    /// Adds a part of the value whose key follows.
+    #[inline]
+    fn add_value(&mut self, part: &[u8]) {
+        if self.values.is_empty() {
+            self.values.resize(PAGE_SIZE, 0);
+        }
+        let end = self.values_len + part.len();
+        copy_short(&mut self.values[self.values_len..end], part);
+        self.values_len = end;
+    }
+
+    #[inline]
+    fn add_key(&mut self, key: &[u8], kind: Kind, prefix_len: usize) {
+        let end = self.keys_len + key.len();
+        if end > self.keys.len() {
+            self.keys.resize(end + PAGE_SIZE, 0);
+        }
+        copy_short(&mut self.keys[self.keys_len..end], key);
+        self.keys_len = end;
+        let (key_end, value_end) = (end as u32, self.values_len as u16);
+        self.entries.push(Added { key_end, value_end, kind: kind as u8 });
+        self.prefix_len = prefix_len;
+    }
+
+    /// Makes this the page of one entry that is too large for a page; the builder must be empty.
+    /// Returns the part of the stored value that goes into overflow pages, in two pieces.
+    pub(crate) fn push_large<'a>(&mut self, entry: EntryRef<'a>) -> (&'a [u8], Vec<u8>) {
+        assert!(self.is_empty());
+        let (span, span_len) = span_bytes(entry);
+        let inline = inline_len(entry.key.len(), stored_len(entry.kind, entry.value.len()));
+        // The place of the blob is cut off the value, or is itself cut in two.
+        let (first, rest) = entry.value.split_at(inline.min(entry.value.len()));
+        let (second, span) = span[..span_len].split_at(inline - first.len());
+        self.add_value(first);
+        self.add_value(second);
+        self.add_key(entry.key, entry.kind, 0);
+        (rest, span.to_vec())
+    }
+
+    /// Writes the page and empties the builder. `value_bytes` is the whole length of the stored value if the
+    /// page's only entry goes on in overflow pages, and 0 otherwise.
+    pub(crate) fn finish(&mut self, page: &mut [u8], place: Place, value_bytes: u32) {
+        let count = self.entries.len();
+        assert!(count > 0);
+        // A lone key keeps its bytes as suffix: nothing is gained by calling all of it prefix.
+        let prefix_len = if count == 1 { 0 } else { self.prefix_len };
+        let (header, rest) = page.split_at_mut(HEADER_SIZE);
+        header.fill(0);
+        header[4] = PageKind::Key as u8;
+        header[6..8].copy_from_slice(&(count as u16).to_le_bytes());
+        header[8..12].copy_from_slice(&value_bytes.to_le_bytes());
+        header[12..14].copy_from_slice(&(prefix_len as u16).to_le_bytes());
+        let (key_ends, rest) = rest.split_at_mut(2 * count);
+        let (value_ends, rest) = rest.split_at_mut(2 * count);
+        let (kinds, rest) = rest.split_at_mut(count.div_ceil(2));
+        let (prefix, rest) = rest.split_at_mut(prefix_len);
+        prefix.copy_from_slice(&self.keys[..prefix_len]);
+        let (mut at, mut start) = (0, 0);
+        for (to, added) in key_ends.as_chunks_mut().0.iter_mut().zip(&self.entries) {
+            let end = added.key_end as usize;
+            let suffix = &self.keys[start + prefix_len..end];
+            copy_short(&mut rest[at..at + suffix.len()], suffix);
+            (at, start) = (at + suffix.len(), end);
+            *to = (at as u16).to_le_bytes();
+        }
+        for (to, added) in value_ends.as_chunks_mut().0.iter_mut().zip(&self.entries) {
+            *to = added.value_end.to_le_bytes();
+        }
+        for (to, pair) in kinds.iter_mut().zip(self.entries.chunks(2)) {
+            *to = pair[0].kind | pair.get(1).map_or(0, |second| second.kind << 4);
+        }
+        let (values, rest) = rest[at..].split_at_mut(self.values_len);
+        values.copy_from_slice(&self.values[..self.values_len]);
+        rest.fill(0);
+        seal(page, place);
+        self.entries.clear();
+        (self.keys_len, self.values_len, self.prefix_len) = (0, 0, 0);
+    }
+}
+
+/// Where things stand in a key page whose every byte has been checked.
+///
+/// Invariant: made by [`PageLayout::parse`] only, which establishes that all ends are in order and in
+/// the page; so that reading the page it was made from cannot fail.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct PageLayout {
+    count: u16,
+    kinds: u16,
+    prefix: u16,
+    suffixes: u16,
+    values: u16,
+    value_bytes: u32,
+}
+
+/// Where an entry stands in its key page.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct EntryPlace {
+    pub(crate) kind: Kind,
+    suffix: u16,
+    suffix_end: u16,
+    value: u16,
+    value_end: u16,
+}
+
+impl EntryPlace {
+    /// In no page.
+    pub(crate) const NOWHERE: Self =
+        Self { kind: Kind::Delete, suffix: 0, suffix_end: 0, value: 0, value_end: 0 };
+
+    /// What follows the page's prefix in the key.
+    pub(crate) fn suffix(self, page: &[u8]) -> &[u8] {
+        &page[usize::from(self.suffix)..usize::from(self.suffix_end)]
+    }
+
+    /// The stored value, as far as it stands in the page.
+    pub(crate) fn stored_value(self, page: &[u8]) -> &[u8] {
+        &page[usize::from(self.value)..usize::from(self.value_end)]
+    }
+}
+
+impl PageLayout {
+    /// Checks a key page.
+    #[inline(never)] // so that `cargo xtask counts` sees it apart
+    pub(crate) fn parse(page: &[u8], place: Place) -> Result<Self, Corrupt> {
+        check(page, place, PageKind::Key)?;
+        Self::parse_checked(page, place)
+    }
+
+    /// The same for one that was found whole when it was read, and has been in memory since.
+    pub(crate) fn parse_checked(page: &[u8], place: Place) -> Result<Self, Corrupt> {
+        let broken = |rule, expected: usize, found: usize| Corrupt {
+            page: place.page,
+            rule,
+            expected: expected as u64,
+            found: found as u64,
+        };
+        let count = u16_at(page, 6);
+        let prefix_len = u16_at(page, 12);
+        let kinds = HEADER_SIZE + ENTRY_ENDS_SIZE * count;
+        let prefix = kinds + count.div_ceil(2);
+        let suffixes = prefix + prefix_len;
+        if count == 0 || suffixes > PAGE_SIZE {
+            return Err(broken("entry_count", 1, count));
+        }
+        if u16_at(page, 14) != 0 {
+            return Err(broken("reserved", 0, u16_at(page, 14)));
+        }
+        let ends = |bytes: &[u8]| {
+            let ends = bytes.as_chunks::<2>().0;
+            let pairs = ends.iter().zip(ends.get(1..).unwrap_or_default());
+            // All of them, without a look at each: that goes many at a time.
+            let falls = pairs.fold(false, |falls, (one, next)| {
+                falls | (u16::from_le_bytes(*one) > u16::from_le_bytes(*next))
+            });
+            let last = ends.last().map_or(0, |last| usize::from(u16::from_le_bytes(*last)));
+            if falls { Err(broken("ends", 1, 0)) } else { Ok(last) }
+        };
+        let (key_ends, value_ends) = page[HEADER_SIZE..kinds].split_at(2 * count);
+        let values = suffixes + ends(key_ends)?;
+        let end = values + ends(value_ends)?;
+        if end > PAGE_SIZE {
+            return Err(broken("ends", PAGE_SIZE, end));
+        }
+        let (pairs, last) = page[kinds..prefix].split_at(count / 2);
+        let last = last.first().copied();
+        let unknown = |tag: u8| Kind::from_tag(tag).is_none();
+        let any_unknown = pairs.iter().fold(last.is_some_and(unknown), |any, pair| {
+            any | unknown(pair & 15) | unknown(pair >> 4)
+        });
+        if any_unknown {
+            return Err(broken("entry kind", 1, 0));
+        }
+        let value_bytes = u32_at(page, 8);
+        let layout = Self {
+            count: count as u16,
+            kinds: kinds as u16,
+            prefix: prefix as u16,
+            suffixes: suffixes as u16,
+            values: values as u16,
+            value_bytes,
+        };
+        if value_bytes != 0 {
+            let inline = end - values;
+            let wanted = inline_len(values - prefix, value_bytes as usize);
+            if count != 1 || inline != wanted || inline == value_bytes as usize {
+                return Err(broken("value_bytes", wanted, inline));
+            }
+        }
+        let has_blob = |tag: u8| tag == Kind::InsertBlob as u8;
+        let blobs_are_whole = |index| layout.try_entry(page, index).is_some();
+        let any_blob = page[kinds..prefix]
+            .iter()
+            .fold(false, |any, &pair| any | has_blob(pair & 15) | has_blob(pair >> 4));
+        if any_blob && value_bytes == 0 && !(0..count).all(blobs_are_whole) {
+            return Err(broken("place of a blob", BLOB_SPAN_SIZE, 0));
+        }
+        Ok(layout)
+    }
+
+    /// Entries in the page, at least 1.
+    pub(crate) fn count(self) -> usize {
+        usize::from(self.count)
+    }
+
+    /// Whole length of the only entry's value, if it goes on in overflow pages.
+    pub(crate) fn large_value_len(self) -> Option<usize> {
+        (self.value_bytes != 0).then_some(self.value_bytes as usize)
+    }
+
+    /// What all keys of the page begin with.
+    pub(crate) fn prefix(self, page: &[u8]) -> &[u8] {
+        &page[usize::from(self.prefix)..usize::from(self.suffixes)]
+    }
+
+    /// What follows the prefix in the key of entry `index`.
+    pub(crate) fn suffix(self, page: &[u8], index: usize) -> &[u8] {
+        self.slot(page, HEADER_SIZE, self.suffixes, index)
+    }
+
+    /// The value of entry `index` and the place of its blob; of an entry that is not large.
+    pub(crate) fn value(self, page: &[u8], index: usize) -> (&[u8], BlobSpan) {
+        self.try_entry(page, index).expect("checked by parse")
+    }
+
+    fn try_entry(self, page: &[u8], index: usize) -> Option<(&[u8], BlobSpan)> {
+        split_value(self.kind(page, index), self.stored_value(page, index))
+    }
+
+    /// The stored value of entry `index`, as far as it stands in the page.
+    pub(crate) fn stored_value(self, page: &[u8], index: usize) -> &[u8] {
+        self.slot(page, HEADER_SIZE + 2 * self.count(), self.values, index)
+    }
+
+    fn slot(self, page: &[u8], ends: usize, base: u16, index: usize) -> &[u8] {
+        debug_assert!(index < self.count());
+        let start = if index == 0 { 0 } else { u16_at(page, ends + 2 * (index - 1)) };
+        let end = u16_at(page, ends + 2 * index);
+        &page[usize::from(base) + start..usize::from(base) + end]
+    }
+
+    /// Where all entries stand, for who reads them all.
+    pub(crate) fn entries(self, page: &[u8], entries: &mut Vec<EntryPlace>) {
+        entries.clear();
+        let (mut suffix, mut value) = (self.suffixes, self.values);
+        let ends = page[HEADER_SIZE..usize::from(self.kinds)].as_chunks::<2>().0;
+        let (key_ends, value_ends) = ends.split_at(self.count());
+        for (index, (key_end, value_end)) in key_ends.iter().zip(value_ends).enumerate() {
+            let suffix_end = self.suffixes + u16::from_le_bytes(*key_end);
+            let value_end = self.values + u16::from_le_bytes(*value_end);
+            let kind = self.kind(page, index);
+            entries.push(EntryPlace { kind, suffix, suffix_end, value, value_end });
+            (suffix, value) = (suffix_end, value_end);
+        }
+    }
+
+    /// The kind of entry `index`.
+    pub(crate) fn kind(self, page: &[u8], index: usize) -> Kind {
+        let tag = (page[usize::from(self.kinds) + index / 2] >> (4 * (index % 2))) & 15;
+        Kind::from_tag(tag).expect("checked by parse")
+    }
+
+    /// Finds `key` among the entries: its index, or where it would stand.
+    #[inline(never)] // so that `cargo xtask counts` sees it apart
+    pub(crate) fn search(self, page: &[u8], key: &[u8]) -> Result<usize, usize> {
+        let prefix = self.prefix(page);
+        let Some(suffix) = key.strip_prefix(prefix) else {
+            return Err(if key < prefix { 0 } else { self.count() });
+        };
+        let (mut low, mut high) = (0, self.count());
+        while low < high {
+            let middle = usize::midpoint(low, high);
+            match compare_keys(self.suffix(page, middle), suffix) {
+                std::cmp::Ordering::Less => low = middle + 1,
+                std::cmp::Ordering::Equal => return Ok(middle),
+                std::cmp::Ordering::Greater => high = middle,
+            }
+        }
+        Err(low)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::entry::KEY_BYTES_MAX;
+
+    const PLACE: Place = Place { identity: 7, page: 3 };
+
+    fn build(entries: &[(Vec<u8>, Kind, Vec<u8>)]) -> Vec<u8> {
+        let mut builder = PageBuilder::default();
+        for (key, kind, value) in entries {
+            assert!(builder.push(EntryRef::plain(key, *kind, value)));
+        }
+        let mut page = vec![0; PAGE_SIZE];
+        builder.finish(&mut page, PLACE, 0);
+        page
+    }
+
+    fn sample() -> Vec<(Vec<u8>, Kind, Vec<u8>)> {
+        (0..30u8)
+            .map(|n| {
+                let kind = [Kind::Delete, Kind::Insert, Kind::Upsert][usize::from(n % 3)];
+                let value = if n % 3 == 0 { vec![] } else { vec![n; usize::from(n)] };
+                ([b"shared".as_slice(), &[n, n / 2]].concat(), kind, value)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn every_entry_is_read_back_and_found() {
+        let entries = sample();
+        let page = build(&entries);
+        let layout = PageLayout::parse(&page, PLACE).unwrap();
+        assert_eq!(layout.count(), entries.len());
+        assert_eq!(layout.prefix(&page), b"shared");
+        for (index, (key, kind, value)) in entries.iter().enumerate() {
+            assert_eq!(layout.search(&page, key), Ok(index));
+            assert_eq!([layout.prefix(&page), layout.suffix(&page, index)].concat(), *key);
+            assert_eq!(layout.kind(&page, index), *kind);
+            assert_eq!(layout.value(&page, index), (value.as_slice(), BlobSpan::default()));
+        }
+        assert_eq!(layout.search(&page, b"share"), Err(0));
+        assert_eq!(layout.search(&page, b"shared"), Err(0));
+        assert_eq!(layout.search(&page, b"sharee"), Err(30));
+        assert_eq!(layout.search(&page, b"shared\x03\x02"), Err(4));
+    }
+
+    #[test]
+    fn a_flip_of_any_bit_and_any_other_place_are_refused() {
+        let page = build(&sample());
+        for bit in 0..PAGE_SIZE * 8 {
+            let mut damaged = page.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(PageLayout::parse(&damaged, PLACE).is_err(), "bit {bit}");
+        }
+        assert!(PageLayout::parse(&page, Place { page: 4, ..PLACE }).is_err());
+        assert!(PageLayout::parse(&page, Place { identity: 8, ..PLACE }).is_err());
+        assert!(PageLayout::parse(&page[..4095], PLACE).is_err());
+    }
+
+    /// Content that no builder writes, under a right checksum: refused, or read without a panic.
+    #[test]
+    fn sealed_nonsense_never_panics() {
+        let page = build(&sample());
+        for offset in 4..256 {
+            for value in [0, 1, 0x7F, 0xFF] {
+                let mut damaged = page.clone();
+                damaged[offset] = value;
+                seal(&mut damaged, PLACE);
+                if let Ok(layout) = PageLayout::parse(&damaged, PLACE) {
+                    for index in 0..layout.count() {
+                        let _ = (layout.suffix(&damaged, index), layout.value(&damaged, index));
+                    }
+                    let _ = layout.search(&damaged, b"shared\x03");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn forty_two_utxo_entries_fit_when_two_bytes_are_shared() {
+        let fit = |shared: usize| {
+            let mut builder = PageBuilder::default();
+            (0..100u8)
+                .take_while(|&n| {
+                    let mut key = [0; 34];
+                    key[shared] = n + 1;
+                    builder.push(EntryRef::plain(&key, Kind::Insert, &[n; 60]))
+                })
+                .count()
+        };
+        assert_eq!(fit(2), 42);
+        assert_eq!(fit(0), 41);
+    }
+
+    #[test]
+    fn large_values_leave_the_rest_to_overflow_pages() {
+        const KEY: usize = 100;
+        let key = [1; KEY];
+        let blob = BlobSpan { offset: 0x0102_0304_0506_0708, len: 0x090A_0B0C };
+        // 3975 bytes fit beside a key of 100; the place of a blob may be cut off, or in two.
+        for (kind, len) in [
+            (Kind::Insert, 4000),
+            (Kind::Insert, 4096),
+            (Kind::Upsert, 5000),
+            (Kind::Insert, 100_000),
+            (Kind::InsertBlob, 3970),
+            (Kind::InsertBlob, 3975),
+            (Kind::InsertBlob, 3976),
+            (Kind::InsertBlob, 100_000),
+        ] {
+            let value: Vec<u8> = (0..len).map(|at| at as u8).collect();
+            let mut builder = PageBuilder::default();
+            let entry = EntryRef { key: &key, kind, value: &value, blob };
+            assert!(!builder.push(entry));
+            let (rest, span) = builder.push_large(entry);
+            let stored = stored_len(kind, len);
+            let over = rest.len() + span.len();
+            assert_eq!(over.div_ceil(PAYLOAD_SIZE), overflow_pages(KEY, stored) as usize);
+            let mut page = vec![0; PAGE_SIZE];
+            builder.finish(&mut page, PLACE, stored as u32);
+            let layout = PageLayout::parse(&page, PLACE).unwrap();
+            assert_eq!(layout.large_value_len(), Some(stored));
+            let whole = [layout.stored_value(&page, 0), rest, &span].concat();
+            let (read, place) = split_value(layout.kind(&page, 0), &whole).unwrap();
+            assert_eq!(read, value, "{kind:?} of {len} bytes");
+            assert_eq!(place, if kind == Kind::InsertBlob { blob } else { BlobSpan::default() });
+        }
+        assert!(overflow_pages(KEY_BYTES_MAX, 0) == 0);
+    }
+
+    #[test]
+    fn the_place_of_a_blob_stands_behind_the_value() {
+        let mut builder = PageBuilder::default();
+        let blob = BlobSpan { offset: 1 << 40, len: 7 };
+        assert!(builder.push(EntryRef { key: b"a", kind: Kind::InsertBlob, value: b"v", blob }));
+        assert!(builder.push(EntryRef::plain(b"b", Kind::Insert, b"")));
+        let mut page = vec![0; PAGE_SIZE];
+        builder.finish(&mut page, PLACE, 0);
+        let layout = PageLayout::parse(&page, PLACE).unwrap();
+        assert_eq!(layout.value(&page, 0), (b"v".as_slice(), blob));
+        assert_eq!(layout.value(&page, 1), (b"".as_slice(), BlobSpan::default()));
+        // An entry that says it has a blob but has no room for its place.
+        page[16 + 8] |= (Kind::InsertBlob as u8) << 4;
+        page[16 + 8] &= !((Kind::Insert as u8) << 4);
+        seal(&mut page, PLACE);
+        assert_eq!(PageLayout::parse(&page, PLACE).unwrap_err().rule, "place of a blob");
+    }
+}

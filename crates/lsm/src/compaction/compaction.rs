@@ -1,0 +1,786 @@
+//! A merge under way: several runs (or a write buffer) on their way to becoming one run.
+//!
+//! A merge is shared by all tables that have it in their levels: whoever advances it advances it for
+//! all, and the work is done once. Until it is complete readers look into its inputs, afterwards into
+//! its output; so its progress never changes what anybody reads.
+//!
+//! Work is counted in pages: pages passed in the inputs, then pages of filter, index and footer written
+//! for the output. It is done in steps of any size, and no step holds more in memory than a few chunks of
+//! each input and of the output, and the output's filter and index.
+//!
+//! When a step fails because a page could not be written (disk full, say), the merge stands where it was
+//! and goes on with the next step. When an input could not be read, the unfinished output is dropped and
+//! the merge stands at its beginning again, with its inputs whole.
+//!
+//! What has been written can be [flushed](Merging::flush) for a snapshot. A merge [resumed](Merging::resumed)
+//! from there first reads that part of the output again, which is work of its own, and then goes on behind
+//! its last key. If that part is damaged or cannot be read, the merge begins anew with another file.
+//!
+//! Invariant: `done <= total`, and `done == total` exactly when the output is there.
+
+use std::ops::{Bound, ControlFlow};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, TryLockError};
+
+use terrane_io::Access;
+
+use crate::block::index::IndexKind;
+use crate::block::page::PAGE_SIZE;
+use crate::compaction::loser_tree::{Combine, KMerge, Rules, Source};
+use crate::compaction::merge_pipe::{Giver, Taker, hand_over};
+use crate::compaction::resume::{Rereading, TakenOver};
+use crate::entry::entry::{EntryRef, Kind, Order, key_hash};
+use crate::entry::key_range::KeyRange;
+use crate::entry::mask::Mask;
+use crate::entry::merge_operator::Resolve;
+use crate::error::{Error, Result};
+use crate::files::file_set::{FileSet, lock};
+use crate::filter::filter::FilterAllocation;
+use crate::memory::budget::Planned;
+use crate::memtable::memtable::WriteBuffer;
+use crate::memtable::part::SegmentReader;
+use crate::run::chunk_reader::Reading;
+use crate::run::reader::RunReader;
+use crate::run::run::{Origin, Purpose, Run};
+use crate::run::writer::{Flushed, RunBuilder, RunFinisher, RunPlan};
+use crate::trace::debug_event;
+
+/// Entries that are merged between two looks at the work done.
+pub(crate) const ENTRIES_PER_LOOK: u32 = 16;
+
+/// Pages read again that count as one page of work: others are read and written.
+const REREAD_PAGES_PER_PAGE: u64 = 2;
+
+/// What a merge reads.
+#[derive(Debug, Clone)]
+pub(crate) enum Input {
+    Run(Arc<Run>),
+    Buffer(WriteBuffer),
+}
+
+impl Input {
+    /// The run, if it is one.
+    pub(crate) fn run(&self) -> Option<&Arc<Run>> {
+        match self {
+            Self::Run(run) => Some(run),
+            Self::Buffer(_) => None,
+        }
+    }
+
+    fn under_mask(&self, mask: &Mask) -> Self {
+        match self {
+            Self::Run(run) => Self::Run(run.under_mask(mask)),
+            Self::Buffer(buffer) => Self::Buffer(buffer.under_mask(mask)),
+        }
+    }
+}
+
+/// What a merge is to produce.
+#[derive(Debug, Clone)]
+pub(crate) struct MergeSpec {
+    /// Newest first.
+    pub(crate) inputs: Vec<Input>,
+    /// Whether nothing older than the inputs exists, so that deletions need not be kept.
+    pub(crate) drop_deletes: bool,
+    pub(crate) resolve: Resolve,
+    pub(crate) filter: Option<FilterAllocation>,
+    pub(crate) index: IndexKind,
+    pub(crate) access: Access,
+    pub(crate) salt: u64,
+    pub(crate) purpose: Purpose,
+}
+
+/// What readers see of a merge.
+#[derive(Debug, Clone)]
+pub(crate) enum View {
+    /// Not complete: the inputs, newest first.
+    Inputs(Arc<[Input]>),
+    /// Complete: the output, unless nothing was left.
+    Output(Option<Arc<Run>>),
+}
+
+impl View {
+    /// The same without the keys that a mask covers.
+    pub(crate) fn under_mask(self, mask: &Mask) -> Self {
+        match self {
+            view if mask.is_empty() => view,
+            Self::Inputs(inputs) => {
+                Self::Inputs(inputs.iter().map(|input| input.under_mask(mask)).collect())
+            }
+            Self::Output(run) => Self::Output(run.map(|run| run.under_mask(mask))),
+        }
+    }
+}
+
+/// How the pages that a job has passed count as work done: after an interruption not all of them are work of
+/// this merge, and some work was not that.
+#[derive(Debug, Clone, Copy, Default)]
+struct Tally {
+    /// Passed before the interruption, as it was noted then.
+    skipped: u64,
+    /// What reading again counts for.
+    reread: u64,
+    /// Pages of the inputs in front of where it was gone on.
+    pages_before: u64,
+}
+
+impl Tally {
+    fn done(self, passed: u64) -> u64 {
+        self.reread + passed.saturating_sub(self.skipped)
+    }
+}
+
+#[derive(Debug)]
+enum Job {
+    Idle,
+    Interrupted(Box<TakenOver>),
+    Rereading(Box<Rereading>),
+    Entries { merge: Box<KMerge>, builder: Box<RunBuilder> },
+    Finishing { finisher: Box<RunFinisher>, passed: u64 },
+    Done,
+}
+
+impl Job {
+    /// Whether the job is whole after a step failed, so that the step can be done again.
+    fn can_go_on(&self) -> bool {
+        match self {
+            Self::Idle => false,
+            Self::Entries { merge, builder } => merge.is_whole() && builder.is_whole(),
+            Self::Interrupted(_) | Self::Rereading(_) | Self::Finishing { .. } | Self::Done => true,
+        }
+    }
+
+    /// Memory of the filter and the index that are being built.
+    fn memory_bytes(&self) -> u64 {
+        match self {
+            Self::Idle | Self::Interrupted(_) | Self::Done => 0,
+            Self::Rereading(rereading) => rereading.memory_bytes() as u64,
+            Self::Entries { builder, .. } => builder.memory_bytes() as u64,
+            Self::Finishing { finisher, .. } => finisher.memory_bytes() as u64,
+        }
+    }
+}
+
+/// A merge, shared.
+#[derive(Debug)]
+pub(crate) struct Merging {
+    set: Arc<FileSet>,
+    /// Without the bounds of the keys, which are found when the merge starts.
+    plan: RunPlan,
+    drop_deletes: bool,
+    resolve: Resolve,
+    /// Memory for the output's filter and index while they are built, as planned.
+    planned_bytes: u64,
+    /// Memory that these held after the last step.
+    built_bytes: AtomicU64,
+    /// Pages of work from the beginning, as planned.
+    work: u64,
+    /// Pages of work. Never falls; rises if a merge that was to be resumed has to begin anew.
+    total: AtomicU64,
+    /// Pages of the write buffers among the inputs, as estimated.
+    buffer_pages: u64,
+    /// Pages of blobs of the runs among the inputs.
+    blob_pages: u64,
+    done: AtomicU64,
+    /// How far a background thread has been asked to go.
+    pub(crate) requested: AtomicU64,
+    view: RwLock<View>,
+    job: Mutex<(Job, Tally)>,
+    /// An error met by a background thread, for the next caller.
+    failed: Mutex<Option<Error>>,
+}
+
+fn pages_of(weight_bytes: u64) -> u64 {
+    weight_bytes.div_ceil(PAGE_SIZE as u64) + 1
+}
+
+/// What a merge of `inputs` will hold in memory.
+pub(crate) fn planned(inputs: &[Input]) -> Planned {
+    let mut planned = Planned::default();
+    for input in inputs {
+        match input {
+            Input::Run(run) => planned.add_run(run),
+            Input::Buffer(buffer) => {
+                planned.entries += buffer.len() as u64;
+                planned.key_pages += pages_of(buffer.weight_bytes());
+            }
+        }
+    }
+    planned
+}
+
+impl Merging {
+    /// Prepares a merge; does no work.
+    pub(crate) fn new(set: &Arc<FileSet>, spec: MergeSpec) -> Self {
+        let planned = planned(&spec.inputs);
+        let (mut run_pages, mut blob_pages, mut buffer_pages) = (0, 0, 0);
+        for input in &spec.inputs {
+            match input {
+                Input::Run(run) => {
+                    run_pages += u64::from(run.meta().data_pages);
+                    blob_pages += run.meta().blob_pages();
+                }
+                Input::Buffer(buffer) => buffer_pages += pages_of(buffer.weight_bytes()),
+            }
+        }
+        let plan = RunPlan {
+            purpose: spec.purpose,
+            salt: spec.salt,
+            access: spec.access,
+            lower: Vec::new(),
+            upper: Vec::new(),
+            entries_max: planned.entries,
+            pages_max: planned.key_pages,
+            filter: spec.filter,
+            index: spec.index,
+        };
+        // The index takes a page for each two or three thousand pages.
+        let finishing = plan.filter_pages() + (run_pages + buffer_pages) / 2048 + 2;
+        let work = run_pages + blob_pages + buffer_pages + finishing;
+        Self {
+            set: Arc::clone(set),
+            plan,
+            drop_deletes: spec.drop_deletes,
+            resolve: spec.resolve,
+            planned_bytes: planned.bytes(spec.filter, spec.index),
+            built_bytes: AtomicU64::new(0),
+            work,
+            total: AtomicU64::new(work),
+            buffer_pages,
+            blob_pages,
+            done: AtomicU64::new(0),
+            requested: AtomicU64::new(0),
+            view: RwLock::new(View::Inputs(spec.inputs.into())),
+            job: Mutex::new((Job::Idle, Tally::default())),
+            failed: Mutex::new(None),
+        }
+    }
+
+    /// The same for a merge of runs that was interrupted, to go on with what it has written; does no work.
+    pub(crate) fn resumed(set: &Arc<FileSet>, spec: MergeSpec, taken: TakenOver) -> Self {
+        assert!(spec.inputs.iter().all(|input| input.run().is_some()));
+        let merging = Self::new(set, spec);
+        let skipped = taken.partial.work.min(merging.work);
+        let reread = taken.pages().div_ceil(REREAD_PAGES_PER_PAGE);
+        let total = (merging.work - skipped + reread).max(1);
+        let tally = Tally { skipped, reread, pages_before: 0 };
+        let job = (Job::Interrupted(Box::new(taken)), tally);
+        Self { total: AtomicU64::new(total), job: Mutex::new(job), ..merging }
+    }
+
+    /// A merge that is complete, with `run` as its output.
+    pub(crate) fn completed(set: &Arc<FileSet>, run: Arc<Run>) -> Self {
+        let spec = MergeSpec {
+            inputs: Vec::new(),
+            drop_deletes: false,
+            resolve: Resolve::default(),
+            filter: None,
+            index: IndexKind::Ordinary,
+            access: Access::Buffered,
+            salt: run.meta().salt,
+            purpose: run.meta().purpose,
+        };
+        let merging = Self {
+            view: RwLock::new(View::Output(Some(run))),
+            job: Mutex::new((Job::Done, Tally::default())),
+            ..Self::new(set, spec)
+        };
+        merging.done.store(merging.total(), Ordering::Release);
+        merging
+    }
+
+    /// Pages of work in all: of a merge that was resumed, since then.
+    pub(crate) fn total(&self) -> u64 {
+        self.total.load(Ordering::Acquire)
+    }
+
+    /// Pages of work from the beginning, whether it was interrupted or not.
+    pub(crate) fn work(&self) -> u64 {
+        self.work
+    }
+
+    /// Pages of work done.
+    pub(crate) fn done(&self) -> u64 {
+        self.done.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_complete(&self) -> bool {
+        self.done() == self.total()
+    }
+
+    /// How lookups will read the output.
+    pub(crate) fn access(&self) -> Access {
+        self.plan.access
+    }
+
+    /// Memory set aside for the output's filter and index while they are built, in bytes.
+    pub(crate) fn planned_bytes(&self) -> u64 {
+        self.planned_bytes
+    }
+
+    /// Memory of the output's filter and index, as far as they are built, in bytes.
+    pub(crate) fn built_bytes(&self) -> u64 {
+        self.built_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Whether deletions are dropped.
+    pub(crate) fn drops_deletes(&self) -> bool {
+        self.drop_deletes
+    }
+
+    /// What readers see now.
+    pub(crate) fn view(&self) -> View {
+        self.view.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Brings what has been written to its files, for a snapshot: what readers see, and, of a merge that is
+    /// not complete, the part of the output that goes with it.
+    ///
+    /// Cost: at most two writes for the pages of entries and three for those of blobs, of which the first waits for one
+    /// under way.
+    pub(crate) fn flush(&self) -> Result<(View, Option<Flushed>)> {
+        let mut guard = lock(&self.job);
+        self.begin_anew_unless_whole(&mut guard);
+        let tally = guard.1;
+        let flushed = match &mut guard.0 {
+            Job::Idle | Job::Done => None,
+            Job::Interrupted(taken) => Some(taken.flushed()),
+            Job::Rereading(rereading) => Some(rereading.flushed()),
+            Job::Entries { merge, builder } => builder.flush(self.passed(merge, builder, tally))?,
+            Job::Finishing { finisher, passed } => Some(finisher.flush(*passed)?),
+        };
+        // While the job is held, so that the one is not complete and the other not gone.
+        Ok((self.view(), flushed))
+    }
+
+    /// Does the rest of the work and returns the output; `None` if nothing is left.
+    pub(crate) fn finish(&self) -> Result<Option<Arc<Run>>> {
+        self.advance_to(u64::MAX)?;
+        match self.view() {
+            View::Output(run) => Ok(run),
+            View::Inputs(_) => unreachable!("complete after advancing to the end"),
+        }
+    }
+
+    /// Works until at least `target` pages are done (`total` or more: until the output is there).
+    ///
+    /// # Errors
+    /// Any error of the disk, and damaged inputs. The next call goes on, or begins anew.
+    pub(crate) fn advance_to(&self, target: u64) -> Result<()> {
+        if let Some(error) = lock(&self.failed).take() {
+            return Err(error);
+        }
+        if self.done() >= target || self.is_complete() {
+            return Ok(());
+        }
+        self.advance_job(&mut lock(&self.job), target)
+    }
+
+    /// As [`advance_to`](Self::advance_to), for a thread that has nobody to report to.
+    pub(crate) fn advance_in_background(&self) {
+        let target = self.requested.load(Ordering::Acquire).min(self.total());
+        if self.done() >= target || lock(&self.failed).is_some() {
+            return;
+        }
+        let mut job = lock(&self.job);
+        if let Err(error) = self.advance_job(&mut job, target) {
+            // While the job is held: whoever completes the merge later on has met this error first.
+            lock(&self.failed).get_or_insert(error);
+        }
+    }
+
+    /// As [`advance_to`](Self::advance_to), but does nothing while somebody else works on it.
+    ///
+    /// # Errors
+    /// As [`advance_to`](Self::advance_to).
+    pub(crate) fn advance_unless_busy(&self, target: u64) -> Result<()> {
+        if let Some(error) = lock(&self.failed).take() {
+            return Err(error);
+        }
+        if self.done() >= target || self.is_complete() {
+            return Ok(());
+        }
+        match self.job.try_lock() {
+            Ok(mut job) => self.advance_job(&mut job, target),
+            Err(TryLockError::Poisoned(job)) => self.advance_job(&mut job.into_inner(), target),
+            Err(TryLockError::WouldBlock) => Ok(()),
+        }
+    }
+
+    /// Does a page of work, for a call that is there for something else; whether there was any that could be
+    /// done now without waiting for a read or a write. Neither the beginning of a merge, where it opens its inputs, nor its
+    /// end, where it removes them, is for such a call: these take as long as they take.
+    ///
+    /// # Errors
+    /// As [`advance_to`](Self::advance_to). Whoever needs the work does it again, and meets the error if it is
+    /// still there.
+    pub(crate) fn advance_unasked(&self) -> Result<bool> {
+        let Ok(mut job) = self.job.try_lock() else { return Ok(false) };
+        if self.is_complete() || lock(&self.failed).is_some() {
+            return Ok(false);
+        }
+        let target = self.done() + 1;
+        self.advance_job_by(&mut job, |(job, tally)| match job {
+            Job::Entries { merge, builder } if !builder.may_wait() && !merge.may_wait() => {
+                self.merge_entries(merge, builder, *tally, target).map(|has_ended| !has_ended)
+            }
+            Job::Finishing { finisher, passed } if finisher.can_step() => {
+                finisher.step(1)?;
+                self.note(self.done().max(tally.done(*passed)).saturating_add(1));
+                Ok(true)
+            }
+            _ => Ok(false),
+        })
+    }
+
+    /// Merges all entries, on a thread of its own, while this one writes them and tells `watch` now and then of the
+    /// pages done; filter and index are left to [`finish`](Self::finish). Of a merge that nobody else has.
+    ///
+    /// Cost: that of the merge, and half a megabyte of memory.
+    ///
+    /// # Errors
+    /// As [`advance_to`](Self::advance_to). The merge then stands at its beginning, as after a break.
+    pub(crate) fn merge_on_two_threads<B>(
+        &self,
+        watch: &mut dyn FnMut(u64, u64) -> ControlFlow<B>,
+    ) -> Result<ControlFlow<B>> {
+        let mut job = lock(&self.job);
+        job.0 = self.start()?;
+        let Job::Entries { merge, builder } = &mut job.0 else {
+            return Ok(ControlFlow::Continue(()));
+        };
+        let (giver, taker) = hand_over();
+        let (merged, written) = std::thread::scope(move |scope| {
+            // Each side goes with its thread's work, however that ends, so that the other does not wait for it.
+            let merging = scope.spawn(move || self.give_entries(merge, &giver));
+            let written = self.take_entries(builder, &taker, watch);
+            drop(taker);
+            let merged = merging.join();
+            (merged.unwrap_or_else(|panic| std::panic::resume_unwind(panic)), written)
+        });
+        // What could not be read is also the end of what there is to be written.
+        let done = merged.and(written).and_then(|watched| {
+            if watched.is_continue() {
+                self.end_entries(&mut job)?;
+            }
+            Ok(watched)
+        });
+        if !matches!(done, Ok(ControlFlow::Continue(()))) {
+            job.0 = Job::Idle;
+            self.begin_anew_unless_whole(&mut job);
+        }
+        self.built_bytes.store(job.0.memory_bytes(), Ordering::Relaxed);
+        done
+    }
+
+    /// Hands over all entries that are to be written, or until nobody takes them.
+    fn give_entries(&self, merge: &mut KMerge, giver: &Giver) -> Result<()> {
+        while let Some(mut batch) = giver.empty() {
+            while !batch.is_full() {
+                let Some(entry) = merge.current() else {
+                    giver.give(batch);
+                    return Ok(());
+                };
+                if let Some(entry) = self.kept(entry) {
+                    let has_blob = entry.kind == Kind::InsertBlob;
+                    batch.push(entry, if has_blob { merge.blob() } else { None });
+                }
+                merge.advance()?;
+            }
+            batch.pages_passed = merge.pages_passed();
+            giver.give(batch);
+        }
+        Ok(())
+    }
+
+    /// Writes what is handed over.
+    fn take_entries<B>(
+        &self,
+        builder: &mut RunBuilder,
+        taker: &Taker,
+        watch: &mut dyn FnMut(u64, u64) -> ControlFlow<B>,
+    ) -> Result<ControlFlow<B>> {
+        let salt = self.plan.salt;
+        while let Some(batch) = taker.take() {
+            for (entry, blob) in batch.entries() {
+                builder.push(entry, blob, || key_hash(salt, entry.key))?;
+            }
+            let blob_pages = u64::from(builder.blob_pages()).min(self.blob_pages);
+            self.note(batch.pages_passed + blob_pages);
+            taker.give_back(batch);
+            let watched = watch(self.done(), self.total());
+            if watched.is_break() {
+                return Ok(watched);
+            }
+        }
+        Ok(ControlFlow::Continue(()))
+    }
+
+    fn advance_job(&self, job: &mut (Job, Tally), target: u64) -> Result<()> {
+        self.advance_job_by(job, |job| self.work_to(job, target))
+    }
+
+    fn advance_job_by<T>(
+        &self,
+        job: &mut (Job, Tally),
+        work: impl FnOnce(&mut (Job, Tally)) -> Result<T>,
+    ) -> Result<T> {
+        // A resolve function may have panicked in an earlier step.
+        self.begin_anew_unless_whole(job);
+        let result = work(job);
+        if result.is_err() {
+            self.begin_anew_unless_whole(job);
+        }
+        self.built_bytes.store(job.0.memory_bytes(), Ordering::Relaxed);
+        result
+    }
+
+    fn begin_anew_unless_whole(&self, job: &mut (Job, Tally)) {
+        if !job.0.can_go_on() {
+            *job = (Job::Idle, Tally::default());
+            self.done.store(0, Ordering::Release);
+            self.total.fetch_max(self.work, Ordering::AcqRel);
+        }
+    }
+
+    /// The plan with the bounds of the keys.
+    fn bounded_plan(&self, inputs: &[Input]) -> RunPlan {
+        let mut bounds: Option<(Vec<u8>, Vec<u8>)> = None;
+        let mut widen = |min: &[u8], max: &[u8]| {
+            let (lower, upper) = bounds.get_or_insert_with(|| (min.to_vec(), max.to_vec()));
+            if min < lower.as_slice() {
+                *lower = min.to_vec();
+            }
+            if max > upper.as_slice() {
+                *upper = max.to_vec();
+            }
+        };
+        for input in inputs {
+            match input {
+                Input::Run(run) => widen(run.min_key(), run.max_key()),
+                Input::Buffer(buffer) => {
+                    let ranges = buffer.segments().iter().filter_map(|segment| segment.key_range());
+                    ranges.for_each(|(min, max)| widen(min, max));
+                }
+            }
+        }
+        let (lower, upper) = bounds.unwrap_or_default();
+        RunPlan { lower, upper, ..self.plan.clone() }
+    }
+
+    /// The merge of those entries of the inputs that are in a range.
+    fn merge_of(&self, inputs: &[Input], range: &KeyRange) -> Result<Box<KMerge>> {
+        let (combine, order, resolve) = (Combine::Levels, Order::Ascending, self.resolve.clone());
+        let runs = inputs.iter().filter(|input| input.run().is_some()).count();
+        let reading = Reading::merge(&self.set, runs);
+        let mut sources = Vec::new();
+        for input in inputs {
+            match input {
+                Input::Run(run) => {
+                    let reader = RunReader::new(run, range, order, reading.clone());
+                    sources.push(Source::Run(Box::new(reader)));
+                }
+                Input::Buffer(buffer) => {
+                    let segments = buffer.segments().iter().rev();
+                    let readers = segments.map(|segment| SegmentReader::new(segment, range, order));
+                    sources.extend(readers.map(Source::Segment));
+                }
+            }
+        }
+        let mut merge = Box::new(KMerge::new(sources, Rules { combine, resolve, order }));
+        merge.load()?;
+        Ok(merge)
+    }
+
+    fn start(&self) -> Result<Job> {
+        let View::Inputs(inputs) = self.view() else { return Ok(Job::Done) };
+        let builder = Box::new(RunBuilder::new(&self.set, &self.bounded_plan(&inputs))?);
+        Ok(Job::Entries { merge: self.merge_of(&inputs, &KeyRange::ALL)?, builder })
+    }
+
+    /// Reads some of an interrupted merge's output again, enough for `target` if there is so much; once all
+    /// has been read, makes ready to go on behind it. If it is damaged, the merge stands at its beginning.
+    ///
+    /// # Errors
+    /// Any error of the disk, and damaged inputs.
+    fn reread(&self, job: &mut (Job, Tally), target: u64) -> Result<()> {
+        let View::Inputs(inputs) = self.view() else { return Ok(()) };
+        let pages = target.saturating_sub(self.done()).saturating_mul(REREAD_PAGES_PER_PAGE);
+        let mut rereading = match std::mem::replace(&mut job.0, Job::Idle) {
+            Job::Interrupted(taken) => {
+                Box::new(Rereading::new(*taken, &self.bounded_plan(&inputs)))
+            }
+            Job::Rereading(rereading) => rereading,
+            other => {
+                job.0 = other;
+                return Ok(());
+            }
+        };
+        let number = rereading.number();
+        let read = rereading.step(pages).map(|has_ended| {
+            self.note((rereading.pages_read() / REREAD_PAGES_PER_PAGE).min(job.1.reread));
+            if !has_ended {
+                job.0 = Job::Rereading(rereading);
+                return None;
+            }
+            Some(rereading.finish())
+        });
+        match read {
+            Ok(None) => Ok(()),
+            Ok(Some(builder)) => {
+                let last = builder.last_key();
+                let runs = inputs.iter().filter_map(Input::run);
+                job.1.pages_before = runs.map(|run| u64::from(run.pages_before(last))).sum();
+                let range = KeyRange::ALL.from(Bound::Excluded(last.to_vec()));
+                job.0 = Job::Entries { merge: self.merge_of(&inputs, &range)?, builder };
+                Ok(())
+            }
+            Err(error) => {
+                self.set.distrust(number);
+                self.begin_anew_unless_whole(job);
+                if error.is_damage() { Ok(()) } else { Err(error) }
+            }
+        }
+    }
+
+    /// Notes progress; only completion reaches `total`.
+    fn note(&self, done: u64) {
+        let done = done.min(self.total() - 1);
+        self.done.fetch_max(done, Ordering::AcqRel);
+    }
+
+    fn complete(&self, output: Option<Run>) {
+        if let Some(run) = &output {
+            run.count_written();
+        }
+        debug_event!(
+            "merge.completed",
+            self.set.session_dir(),
+            run = output.as_ref().map(Run::number),
+            entries = output.as_ref().map_or(0, |run| run.meta().entries),
+        );
+        let output = View::Output(output.map(|run| Arc::new(self.with_origin(run))));
+        let mut view = self.view.write().unwrap_or_else(PoisonError::into_inner);
+        let inputs = std::mem::replace(&mut *view, output);
+        drop(view);
+        self.done.store(self.total(), Ordering::Release);
+        // Only now: with the last holder of an input its file goes, which no reader should wait for.
+        let View::Inputs(inputs) = inputs else { return };
+        let buffers = inputs.iter().filter_map(|input| match input {
+            Input::Buffer(buffer) => Some(buffer.clone()),
+            Input::Run(_) => None,
+        });
+        let buffers: Vec<WriteBuffer> = buffers.collect();
+        drop(inputs);
+        let bytes = buffers.iter().map(WriteBuffer::memory_bytes).sum();
+        self.set.sweeper().let_go(buffers, bytes);
+    }
+
+    /// The output with its origin, if all inputs are runs.
+    fn with_origin(&self, output: Run) -> Run {
+        let View::Inputs(inputs) = self.view() else { return output };
+        let runs = inputs.iter().map(|input| {
+            let run = input.run()?;
+            Some((run.number(), run.mask().clone(), Arc::downgrade(run)))
+        });
+        match runs.collect() {
+            Some(inputs) => output.with_origin(Origin { inputs, is_oldest: self.drop_deletes }),
+            None => output,
+        }
+    }
+
+    fn work_to(&self, job: &mut (Job, Tally), target: u64) -> Result<()> {
+        while self.done() < target {
+            let tally = job.1;
+            match &mut job.0 {
+                Job::Idle => job.0 = self.start()?,
+                Job::Interrupted(_) | Job::Rereading(_) => self.reread(job, target)?,
+                Job::Entries { merge, builder } => {
+                    if self.merge_entries(merge, builder, tally, target)? {
+                        self.end_entries(job)?;
+                    }
+                }
+                Job::Finishing { finisher, passed } => {
+                    let is_last = target >= self.total();
+                    let wanted = if is_last { u64::MAX } else { target - self.done() };
+                    let left = finisher.step(u32::try_from(wanted).unwrap_or(u32::MAX))?;
+                    if left > 0 {
+                        self.note(self.done().max(tally.done(*passed)).saturating_add(wanted));
+                    } else if let Job::Finishing { finisher, .. } =
+                        std::mem::replace(&mut job.0, Job::Done)
+                    {
+                        self.complete(Some(finisher.into_run()));
+                    }
+                }
+                Job::Done => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on to filter and index when the inputs are used up.
+    fn end_entries(&self, (job, tally): &mut (Job, Tally)) -> Result<()> {
+        let Job::Entries { merge, builder } = job else { return Ok(()) };
+        builder.finish_last_page()?;
+        let pages = tally.pages_before + merge.pages_passed();
+        let passed = pages + self.blob_pages + self.buffer_pages;
+        let Job::Entries { builder, .. } = std::mem::replace(job, Job::Idle) else {
+            return Ok(());
+        };
+        if let Some(finisher) = builder.finish_entries()? {
+            *job = Job::Finishing { finisher: Box::new(finisher), passed };
+        } else {
+            *job = Job::Done;
+            self.complete(None);
+        }
+        Ok(())
+    }
+
+    /// The entry as it is written, if it is.
+    fn kept<'a>(&self, entry: EntryRef<'a>) -> Option<EntryRef<'a>> {
+        match entry.kind {
+            Kind::Delete if self.drop_deletes => None,
+            // Nothing older is there to combine with.
+            Kind::Upsert if self.drop_deletes => Some(EntryRef { kind: Kind::Insert, ..entry }),
+            _ => Some(entry),
+        }
+    }
+
+    /// Pages passed in the inputs, and what stands for those of write buffers and blobs.
+    fn passed(&self, merge: &KMerge, builder: &RunBuilder, tally: Tally) -> u64 {
+        let blob_pages = u64::from(builder.blob_pages());
+        let written = (u64::from(builder.pages()) + blob_pages).min(self.buffer_pages);
+        let pages = tally.pages_before + merge.pages_passed();
+        pages + blob_pages.min(self.blob_pages) + written
+    }
+
+    /// Merges entries until `target` is reached (false) or the inputs are used up (true).
+    #[inline(never)] // so that `cargo xtask counts` sees it apart
+    fn merge_entries(
+        &self,
+        merge: &mut KMerge,
+        builder: &mut RunBuilder,
+        tally: Tally,
+        target: u64,
+    ) -> Result<bool> {
+        let salt = self.plan.salt;
+        // A look costs something for each source.
+        let per_look = merge.source_count().max(ENTRIES_PER_LOOK as usize);
+        loop {
+            for _ in 0..per_look {
+                let Some(entry) = merge.current() else { return Ok(true) };
+                if let Some(entry) = self.kept(entry) {
+                    let hash = || merge.hash().unwrap_or_else(|| key_hash(salt, entry.key));
+                    let blob = if entry.kind == Kind::InsertBlob { merge.blob() } else { None };
+                    builder.push(entry, blob.as_ref(), hash)?;
+                }
+                merge.advance()?;
+            }
+            let done = tally.done(self.passed(merge, builder, tally));
+            self.note(done);
+            if done >= target && target < self.total() {
+                return Ok(false);
+            }
+        }
+    }
+}

@@ -1,0 +1,764 @@
+//! The levels of a table and when what is merged: the schedule.
+//!
+//! Level 1 is the newest. A *tiering* level shows up to T - 1 *resident* runs and one *incoming* run or
+//! merge; a *levelling* level has only the incoming one, which is merged with what arrives. Under lazy
+//! levelling every level tiers but the last one (unless it is level 1).
+//!
+//! Each flush offers a run to level 1. A level that is offered runs first takes its finished incoming
+//! run r (it must be finished by now, see below), then:
+//!
+//! - tiering, and r would still fit the level above: r is merged again with what arrives (*hold back*);
+//! - tiering, and full: r and all residents move down together; what arrives becomes incoming;
+//! - tiering, with room: r becomes resident; what arrives becomes incoming;
+//! - levelling, and r too large for the level: r moves down alone and becomes the new last level;
+//! - levelling otherwise: what arrives is merged with r.
+//!
+//! Residents that a levelling level has from a time when it was a tiering one (the policy may change, and the
+//! last level may become another one), or from a union, go with r, which is newer: down, or into the
+//! merge.
+//!
+//! **Credits.** Time is counted in *ticks*, [`TICKS_PER_FLUSH`] for each filling of the write buffer. A
+//! merge on level l is due T^(l-1) flushes after it began, because not before then does the next one
+//! arrive there. At any moment between, the share of its work that must be done is the share of its
+//! time that has passed, computed from the running total with one rounding up; so each merge is done
+//! exactly when it is needed, and no update does more than its part.
+//!
+//! Time stands still while a log is [replayed](crate::table::table::Table::replay): the write buffer grows beyond its
+//! capacity by as much, no merge is due any earlier, and the flush that takes all of it comes when the updates
+//! that follow have filled what was left. That flush is as much longer as the buffer is larger.
+//!
+//! A flush is itself such a merge, of the write buffer alone, due one flush after it began; meanwhile
+//! its entries are still found in memory.
+//!
+//! Invariant: from newest to oldest, a reader sees: write buffer, flush under way, level 1 incoming,
+//! level 1 residents (newest first), level 2 incoming, ... No entry hides one that is newer.
+
+use std::sync::Arc;
+
+use crate::compaction::compaction::{Input, MergeSpec, Merging, View, planned};
+use crate::compaction::sources::Sources;
+use crate::compaction::union::{
+    Piece, Progress, Stage, UNION_DEPTH_MAX, UNION_RUNS_MAX, Union, UnionTable,
+};
+use crate::config::{LEVELS_MAX, MergePolicy, TableConfig, WriteBuffer as BufferSize};
+use crate::entry::mask::{Mask, Masking, Span};
+use crate::error::{Error, Result};
+use crate::files::file_set::FileSet;
+use crate::memory::budget::Held;
+use crate::memtable::memtable::WriteBuffer;
+use crate::memtable::part::{Room, Segment};
+use crate::run::run::{Purpose, Run};
+use crate::trace::debug_event;
+
+/// Ticks from one flush to the next.
+pub(crate) const TICKS_PER_FLUSH: u64 = 1 << 20;
+
+/// A merge in a table's levels, with the time that this table gives it.
+#[derive(Debug, Clone)]
+pub(crate) struct Pending {
+    pub(crate) merging: Arc<Merging>,
+    /// When it began, in ticks.
+    pub(crate) start: u64,
+    /// When it must be complete. Invariant: above `start`.
+    pub(crate) due: u64,
+    /// Pages of work that were done when it began for this table.
+    pub(crate) base: u64,
+    /// The keys that this table has deleted since it began, and others that have the merge may not.
+    pub(crate) mask: Mask,
+}
+
+impl Pending {
+    /// What readers of this table see of it.
+    pub(crate) fn view(&self) -> View {
+        self.merging.view().under_mask(&self.mask)
+    }
+
+    /// Does the rest of the work; the output as this table sees it.
+    pub(crate) fn finish(&self) -> Result<Option<Arc<Run>>> {
+        Ok(self.merging.finish()?.map(|run| run.under_mask(&self.mask)))
+    }
+
+    /// Pages of work that must be done by `now`.
+    pub(crate) fn required(&self, now: u64) -> u64 {
+        let passed = now.min(self.due).saturating_sub(self.start);
+        let span = self.due - self.start;
+        let work = self.merging.total() - self.base;
+        self.base + (u128::from(work) * u128::from(passed)).div_ceil(u128::from(span)) as u64
+    }
+
+    /// The first moment at which `pages` pages of work must be done.
+    pub(crate) fn when(&self, pages: u64) -> u64 {
+        let work = (self.merging.total() - self.base).max(1);
+        let span = self.due - self.start;
+        let wanted = pages.saturating_sub(self.base).min(work);
+        self.start + (u128::from(span) * u128::from(wanted) / u128::from(work)) as u64
+    }
+}
+
+/// What arrived on a level last.
+#[derive(Debug, Clone)]
+pub(crate) enum Incoming {
+    Single(Arc<Run>),
+    Merging(Pending),
+}
+
+/// A level.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Level {
+    /// `None` only if a merge left nothing.
+    pub(crate) incoming: Option<Incoming>,
+    /// Newest first.
+    pub(crate) residents: Vec<Arc<Run>>,
+}
+
+/// Everything of a table but its configuration; cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Tree {
+    pub(crate) buffer: WriteBuffer,
+    /// What of the write buffer's size does not count as time: what came into it by a replay.
+    pub(crate) untimed: u64,
+    /// The write buffer before this one, on its way to becoming a run.
+    pub(crate) flushing: Option<Pending>,
+    /// Level 1 first.
+    pub(crate) levels: Vec<Level>,
+    /// Older than all levels, until it is complete and becomes a run of one.
+    pub(crate) union: Option<Arc<Union>>,
+    /// The keys that this table has deleted since the union was made.
+    pub(crate) union_mask: Mask,
+    /// Flushes begun so far.
+    pub(crate) flushes: u64,
+    /// Bytes of the runs that have come into the levels out of flushes, merges and unions.
+    pub(crate) written_bytes: u64,
+}
+
+/// What merges of a table have in common.
+#[derive(Debug)]
+pub(crate) struct Context<'a> {
+    pub(crate) set: &'a Arc<FileSet>,
+    pub(crate) config: &'a TableConfig,
+    pub(crate) salt: u64,
+    /// The table's number, for events.
+    pub(crate) table: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LevelPolicy {
+    Tiering,
+    Levelling,
+}
+
+fn level_policy(policy: MergePolicy, level: usize, last: usize) -> LevelPolicy {
+    match policy {
+        MergePolicy::LazyLevelling if level == last && level > 1 => LevelPolicy::Levelling,
+        MergePolicy::LazyLevelling | MergePolicy::Tiering => LevelPolicy::Tiering,
+        MergePolicy::Levelling => LevelPolicy::Levelling,
+    }
+}
+
+impl Context<'_> {
+    /// What counts towards the capacity of write buffer and levels.
+    pub(crate) fn run_size(&self, run: &Run) -> u64 {
+        match self.config.effective_write_buffer() {
+            BufferSize::Bytes(_) => run.meta().weight_bytes(),
+            BufferSize::Entries(_) => run.meta().entries,
+        }
+    }
+
+    fn buffer_capacity(&self) -> u64 {
+        let (BufferSize::Bytes(size) | BufferSize::Entries(size)) =
+            self.config.effective_write_buffer();
+        size
+    }
+
+    /// The largest run that stays on `level` (from 1; level 0 stands for the write buffer).
+    fn run_size_max(&self, level: usize, policy: LevelPolicy) -> u64 {
+        let exponent = match policy {
+            LevelPolicy::Tiering => level.saturating_sub(1),
+            LevelPolicy::Levelling => level,
+        };
+        let ratio = u64::from(self.config.size_ratio);
+        self.buffer_capacity().saturating_mul(ratio.saturating_pow(exponent as u32))
+    }
+
+    /// The level, the last one of a table, that a single run of this size belongs on.
+    pub(crate) fn last_level_of(&self, size: u64) -> usize {
+        let fits = |level: &usize| {
+            let policy = level_policy(self.config.merge_policy, *level, *level);
+            size <= self.run_size_max(*level, policy)
+        };
+        (1..LEVELS_MAX).find(fits).unwrap_or(LEVELS_MAX)
+    }
+
+    /// A merge of `inputs` on level `at.0` of `at.1`, in a table that holds so much.
+    pub(crate) fn spec(
+        &self,
+        inputs: Vec<Input>,
+        at: (usize, usize),
+        drop_deletes: bool,
+        held: &Held,
+    ) -> MergeSpec {
+        let (level, last) = at;
+        // Level 1 is treated as if there were one below: it has several runs even when it is the last.
+        let last = last.max(2) as u32;
+        let filter = match self.config.memory_budget {
+            None => self.config.filter_allocation(level as u32, last),
+            Some(budget) => {
+                let budget = (budget, self.config.memory_goal);
+                held.make_room(budget, planned(&inputs), self.config.index, drop_deletes)
+            }
+        };
+        MergeSpec {
+            inputs,
+            drop_deletes,
+            resolve: self.config.resolve.clone(),
+            filter: Some(filter),
+            index: self.config.index,
+            access: self.config.disk_cache.access(level),
+            salt: self.salt,
+            purpose: Purpose::Level,
+        }
+    }
+
+    /// A union of tables that has got so far.
+    pub(crate) fn union(&self, tables: Vec<UnionTable>, progress: Progress) -> Union {
+        // Nothing is older than it, so it is a last level whatever comes above.
+        let mut held = Held::default();
+        let inputs = tables.iter().flat_map(UnionTable::all_runs).chain(progress.slices.clone());
+        let inputs: Vec<_> = inputs.map(Input::Run).collect();
+        if self.config.memory_budget.is_some() {
+            inputs.iter().filter_map(Input::run).for_each(|run| held.add_run(run));
+        }
+        let spec = self.spec(inputs, (LEVELS_MAX, LEVELS_MAX), true, &held);
+        let spec = MergeSpec { inputs: Vec::new(), ..spec };
+        Union::new(self.set, spec, self.config.merge_batch_pages, tables, progress)
+    }
+
+    /// The time between two merges on a level.
+    pub(crate) fn merge_ticks(&self, level: usize) -> u64 {
+        let ratio = u64::from(self.config.size_ratio);
+        let flushes = ratio.saturating_pow(level as u32 - 1).min(1 << 40);
+        flushes * TICKS_PER_FLUSH
+    }
+
+    fn tell_run_added(&self, run: &Run, level: usize) {
+        debug_event!(
+            "table.run_added",
+            self.set.session_dir(),
+            table = self.table,
+            level,
+            run = run.number(),
+            entries = run.meta().entries,
+        );
+    }
+
+    /// A merge of the given runs on a level, due when the next one can arrive there.
+    fn merge(
+        &self,
+        runs: Vec<Arc<Run>>,
+        now: u64,
+        at: (usize, usize),
+        drop: bool,
+        held: &Held,
+    ) -> Incoming {
+        let level = at.0;
+        if let [run] = runs.as_slice()
+            && !(drop && (run.meta().deletes > 0 || !run.mask().is_empty()))
+        {
+            self.tell_run_added(run, level);
+            return Incoming::Single(run.with_access(self.config.disk_cache.access(level)));
+        }
+        debug_event!(
+            "merge.started",
+            self.set.session_dir(),
+            table = self.table,
+            level,
+            policy = ?self.config.merge_policy,
+            inputs = ?runs.iter().map(|run| run.meta().entries).collect::<Vec<_>>(),
+        );
+        let inputs = runs.into_iter().map(Input::Run).collect();
+        let merging = Arc::new(Merging::new(self.set, self.spec(inputs, at, drop, held)));
+        let due = now + self.merge_ticks(level);
+        Incoming::Merging(Pending { merging, start: now, due, base: 0, mask: Mask::default() })
+    }
+}
+
+/// Completes a merge that is due.
+fn finish(pending: &Pending, context: &Context<'_>) -> Result<Option<Arc<Run>>> {
+    let left = pending.merging.total() - pending.merging.done();
+    if left > 0 {
+        debug_event!("merge.forced", context.set.session_dir(), table = context.table, left);
+    }
+    pending.finish()
+}
+
+impl Tree {
+    /// The time, in ticks.
+    pub(crate) fn now(&self, context: &Context<'_>) -> u64 {
+        let fill = self.timed_size(context).saturating_mul(TICKS_PER_FLUSH);
+        let fill = fill / context.buffer_capacity();
+        self.flushes * TICKS_PER_FLUSH + fill.min(TICKS_PER_FLUSH)
+    }
+
+    /// Whether the write buffer holds what it has room for, or more.
+    pub(crate) fn is_full(&self, context: &Context<'_>) -> bool {
+        self.buffer_size(context) >= context.buffer_capacity()
+    }
+
+    /// What counts as time in the write buffer.
+    fn timed_size(&self, context: &Context<'_>) -> u64 {
+        self.buffer_size(context).saturating_sub(self.untimed)
+    }
+
+    /// Sets the time, which is between this flush and the next, to one not after what the write buffer's size
+    /// says.
+    pub(crate) fn set_time(&mut self, context: &Context<'_>, now: u64) {
+        let passed = now.saturating_sub(self.flushes * TICKS_PER_FLUSH).min(TICKS_PER_FLUSH);
+        let capacity = u128::from(context.buffer_capacity());
+        let timed = (u128::from(passed) * capacity).div_ceil(u128::from(TICKS_PER_FLUSH)) as u64;
+        self.untimed = self.buffer_size(context).saturating_sub(timed);
+    }
+
+    /// A size of the write buffer below which `moment` has not come.
+    pub(crate) fn size_at(&self, context: &Context<'_>, moment: u64) -> u64 {
+        let ticks = moment.saturating_sub(self.flushes * TICKS_PER_FLUSH).min(TICKS_PER_FLUSH);
+        let timed = u128::from(ticks) * u128::from(context.buffer_capacity());
+        self.untimed + (timed / u128::from(TICKS_PER_FLUSH)) as u64
+    }
+
+    /// What counts towards the capacity of the write buffer.
+    pub(crate) fn buffer_size(&self, context: &Context<'_>) -> u64 {
+        match context.config.effective_write_buffer() {
+            BufferSize::Bytes(_) if context.config.memory_budget.is_some() => {
+                self.buffer.charged_bytes()
+            }
+            BufferSize::Bytes(_) => self.buffer.weight_bytes(),
+            BufferSize::Entries(_) => self.buffer.len() as u64,
+        }
+    }
+
+    /// How much of a batch the write buffer will take before the next flush.
+    pub(crate) fn room_for(&self, context: &Context<'_>, batch: Room) -> Room {
+        let size = match context.config.effective_write_buffer() {
+            BufferSize::Bytes(_) => batch.weight_bytes(),
+            BufferSize::Entries(_) => batch.entries as u64,
+        };
+        let left = context.buffer_capacity().saturating_sub(self.timed_size(context));
+        if size <= left { batch } else { batch.part(left as f64 / size as f64) }
+    }
+
+    /// The moment of the next flush.
+    pub(crate) fn next_flush(&self) -> u64 {
+        (self.flushes + 1) * TICKS_PER_FLUSH
+    }
+
+    /// All merges that are not known to be complete.
+    pub(crate) fn pending(&self) -> impl Iterator<Item = &Pending> {
+        let merges = self.levels.iter().filter_map(|level| match &level.incoming {
+            Some(Incoming::Merging(pending)) => Some(pending),
+            _ => None,
+        });
+        self.flushing.iter().chain(merges).filter(|pending| !pending.merging.is_complete())
+    }
+
+    /// Begins the flush of the write buffer, which must not be empty, and completes the one before it:
+    /// its run enters the levels.
+    ///
+    /// # Errors
+    /// Those of the merges that are due. Nothing has changed then but their progress.
+    pub(crate) fn flush(&self, context: &Context<'_>) -> Result<Self> {
+        let mut next = self.settled(context)?;
+        next.fold_union(context);
+        next.flushes += 1;
+        next.untimed = 0;
+        let now = next.flushes * TICKS_PER_FLUSH;
+        let held = next.held(context, &next);
+        let (dir, table) = (context.set.session_dir(), context.table);
+        debug_event!("table.flush", dir, table, entries = next.buffer.len());
+        let inputs = vec![Input::Buffer(std::mem::take(&mut next.buffer))];
+        let spec = context.spec(inputs, (1, next.levels.len()), false, &held);
+        let merging = Arc::new(Merging::new(context.set, spec));
+        let (due, mask) = (now + TICKS_PER_FLUSH, Mask::default());
+        next.flushing = Some(Pending { merging, start: now, due, base: 0, mask });
+        Ok(next)
+    }
+
+    /// The same with the flush under way completed and its run in the levels.
+    pub(crate) fn settled(&self, context: &Context<'_>) -> Result<Self> {
+        let mut next = self.clone();
+        if let Some(pending) = next.flushing.take()
+            && let Some(run) = finish(&pending, context)?
+        {
+            next.written_bytes += run.meta().file_bytes();
+            next.offer(context, self, 1, vec![run])?;
+        }
+        Ok(next)
+    }
+
+    /// The same without the keys of a span. Runs that have no others are let go of.
+    ///
+    /// Cost: no I/O; a reference for each run and each segment of the write buffer.
+    pub(crate) fn without(&self, span: &Span) -> Self {
+        let mut next = self.clone();
+        if span.is_everything() {
+            let Self { flushes, written_bytes, .. } = *self;
+            return Self { flushes, written_bytes, ..Self::default() };
+        }
+        let mut masking = Masking::new(span);
+        next.buffer.mask(&mut masking);
+        if let Some(pending) = &mut next.flushing {
+            pending.mask = masking.on(&pending.mask);
+        }
+
+        let mut masked = |run: &Arc<Run>| {
+            let run = run.with_mask(&masking.on(run.mask()));
+            (!run.mask().covers_all(run.min_key(), run.max_key())).then_some(run)
+        };
+        for level in &mut next.levels {
+            if let Some(Incoming::Single(run)) = &level.incoming {
+                level.incoming = masked(run).map(Incoming::Single);
+            }
+            level.residents = level.residents.iter().filter_map(&mut masked).collect();
+        }
+        for level in &mut next.levels {
+            if let Some(Incoming::Merging(pending)) = &mut level.incoming {
+                pending.mask = masking.on(&pending.mask);
+            }
+        }
+        if next.union.is_some() {
+            next.union_mask = masking.on(&next.union_mask);
+        }
+        next
+    }
+
+    /// Whether no mask gets more spans than it may have if this one is added.
+    pub(crate) fn has_room_for(&self, span: &Span) -> bool {
+        let segments = self.buffer.segments().iter().filter_map(Segment::mask);
+        let merges = self.pending().map(|pending| &pending.mask);
+        let incoming = self.levels.iter().filter_map(|level| match &level.incoming {
+            Some(Incoming::Single(run)) => Some(run),
+            None | Some(Incoming::Merging(_)) => None,
+        });
+        let runs = self.levels.iter().flat_map(|level| &level.residents).chain(incoming);
+        let masks = segments.chain(merges).chain(runs.map(|run| run.mask()));
+        span.is_everything() || masks.chain([&self.union_mask]).all(|mask| mask.has_room_for(span))
+    }
+
+    /// The same with all runs on their way to becoming one on the last level, and the merge that makes it. The write buffer
+    /// and a flush that is not complete stay as they are. `None` if there is nothing to merge and no deletion to drop.
+    ///
+    /// Merges under way end here: their inputs are those of this one.
+    pub(crate) fn compacting(&self, context: &Context<'_>) -> Option<(Self, Arc<Merging>)> {
+        let mut next = self.clone();
+        next.fold_union(context);
+        let mut readable = Sources::default();
+        if let Some(View::Output(run)) = next.flushing.as_ref().map(Pending::view) {
+            next.flushing = None;
+            next.written_bytes += run.as_ref().map_or(0, |run| run.meta().file_bytes());
+            readable.runs.extend(run);
+        }
+        next.levels.drain(..).for_each(|level| readable.add_level(&level));
+        let runs = readable.runs;
+        let is_clean = |run: &Arc<Run>| run.meta().deletes == 0 && run.mask().is_empty();
+        if runs.iter().all(|run| runs.len() == 1 && is_clean(run)) {
+            return None;
+        }
+        let size = runs.iter().map(|run| context.run_size(run)).sum();
+        let (level, oldest) = (context.last_level_of(size), next.union.is_none());
+        let held = next.held(context, self);
+        let inputs = runs.into_iter().map(Input::Run).collect();
+        let spec = context.spec(inputs, (level, level), oldest, &held);
+        let (merging, start) = (Arc::new(Merging::new(context.set, spec)), next.now(context));
+        let due = start + context.merge_ticks(level);
+        let mask = Mask::default();
+        let pending = Pending { merging: Arc::clone(&merging), start, due, base: 0, mask };
+        next.levels.resize_with(level, Level::default);
+        next.levels[level - 1].incoming = Some(Incoming::Merging(pending));
+        Some((next, merging))
+    }
+
+    /// The same after the end of such a merge: its run goes up to the level that it is no larger than, as far as those between
+    /// are empty. If it has not come to an end its inputs stay where it was, to be merged when others arrive there.
+    pub(crate) fn compacted(&self, context: &Context<'_>, merging: &Arc<Merging>) -> Self {
+        let mut next = self.clone();
+        let is_it = |level: &Level| match &level.incoming {
+            Some(Incoming::Merging(pending)) => Arc::ptr_eq(&pending.merging, merging),
+            _ => false,
+        };
+        // It may have been needed meanwhile, and be the input of another.
+        let Some(mut at) = next.levels.iter().position(is_it) else { return next };
+        let Some(Incoming::Merging(pending)) = &next.levels[at].incoming else { return next };
+        let run = match pending.view() {
+            View::Inputs(inputs) => {
+                let runs = inputs.iter().filter_map(Input::run).cloned();
+                next.levels[at].residents.splice(..0, runs);
+                next.levels[at].incoming = None;
+                return next;
+            }
+            View::Output(run) => run,
+        };
+        let level = context.last_level_of(run.as_ref().map_or(0, |run| context.run_size(run)));
+        let is_empty = |level: &Level| level.incoming.is_none() && level.residents.is_empty();
+        while at + 1 == next.levels.len() && at >= level && is_empty(&next.levels[at - 1]) {
+            at -= 1;
+            next.levels.remove(at);
+        }
+        next.written_bytes += run.as_ref().map_or(0, |run| run.meta().file_bytes());
+        let access = context.config.disk_cache.access(at + 1);
+        next.levels[at].incoming = run.map(|run| Incoming::Single(run.with_access(access)));
+        next
+    }
+
+    /// Memory of all but the filters of readable runs: write buffers, indexes, and what merges have built so far, or
+    /// may build without this table, since others have them too.
+    ///
+    /// Whether others have a merge is asked now. A duplicate, which is the usual way, is made by a call of the table
+    /// that asks anew; a count that is too high for a moment, as while a flush has two trees, only makes a cache
+    /// smaller. What is not seen is a table that is opened later from the snapshot with the merge in it:
+    /// what that one builds, at most what was planned, is counted here when this table is next updated.
+    pub(crate) fn unfiltered_bytes(&self) -> u64 {
+        let sources = self.sources();
+        let buffers = std::iter::once(&self.buffer).chain(&sources.buffers);
+        let mut bytes = buffers.map(|buffer| buffer.memory_bytes() as u64).sum::<u64>();
+        let mut held = Held::default();
+        sources.for_each_run(&mut |run| held.add_run(run));
+        bytes += held.index_bytes();
+        bytes += self
+            .pending()
+            .map(|Pending { merging, .. }| match Arc::strong_count(merging) {
+                1 => merging.built_bytes(),
+                _ => merging.planned_bytes().max(merging.built_bytes()),
+            })
+            .sum::<u64>();
+        bytes + self.union.as_ref().map_or(0, |union| union.built_bytes())
+    }
+
+    /// Memory of the table while it is only read, with nothing of its filters.
+    pub(crate) fn memory_bytes_min(&self) -> u64 {
+        let mut held = Held::default();
+        self.sources().for_each_run(&mut |run| held.add_run(run));
+        self.unfiltered_bytes() + held.filter_bytes_min()
+    }
+
+    /// Bytes of a budget that are left for a cache of pages, and the numbers of all runs.
+    pub(crate) fn left_for_pages(
+        &self,
+        context: &Context<'_>,
+        budget: u64,
+        is_updated: bool,
+    ) -> (u64, Vec<u64>) {
+        let held = self.held(context, self);
+        let budget = (budget, context.config.memory_goal);
+        (held.left_for_pages(budget, self.unfiltered_bytes(), is_updated), held.run_numbers())
+    }
+
+    /// Folds filters so that there is room for a full write buffer and for what merges under way will build.
+    pub(crate) fn make_room_to_write(&self, context: &Context<'_>, budget: u64) {
+        self.held(context, self).make_room_to_write(budget, context.config.memory_goal);
+    }
+
+    /// What is in memory when a merge begins in this tree: the runs that were readable `before` merges
+    /// were begun, and the outputs of all that are under way.
+    fn held(&self, context: &Context<'_>, before: &Self) -> Held {
+        let mut held = Held::default();
+        if context.config.memory_budget.is_some() {
+            before.sources().for_each_run(&mut |run| held.add_run(run));
+            self.pending().for_each(|pending| held.add_output(pending.merging.planned_bytes()));
+            held.add_output(self.union.as_ref().map_or(0, |union| union.planned_bytes()));
+        }
+        held
+    }
+
+    /// The incoming run of a level, finishing its merge if need be.
+    fn finished_incoming(
+        &mut self,
+        context: &Context<'_>,
+        level: usize,
+    ) -> Result<Option<Arc<Run>>> {
+        let run = match &self.levels[level - 1].incoming {
+            None => None,
+            Some(Incoming::Single(run)) => return Ok(Some(Arc::clone(run))),
+            Some(Incoming::Merging(pending)) => finish(pending, context)?,
+        };
+        self.written_bytes += run.as_ref().map_or(0, |run| run.meta().file_bytes());
+        Ok(run)
+    }
+
+    /// Offers runs, newest first, to a level; `before` is the tree before anything moved. The depth of the
+    /// recursion is the number of levels.
+    fn offer(
+        &mut self,
+        context: &Context<'_>,
+        before: &Self,
+        level: usize,
+        arriving: Vec<Arc<Run>>,
+    ) -> Result<()> {
+        let now = before.next_flush();
+        let last = self.levels.len().max(level);
+        if level > self.levels.len() {
+            self.levels.push(Level::default());
+            let (dir, table) = (context.set.session_dir(), context.table);
+            debug_event!("table.level_added", dir, table, level);
+            let oldest = self.union.is_none();
+            let held = self.held(context, before);
+            let incoming = context.merge(arriving, now, (level, last), oldest, &held);
+            self.levels[level - 1].incoming = Some(incoming);
+            return Ok(());
+        }
+        let policy = level_policy(context.config.merge_policy, level, last);
+        let finished = self.finished_incoming(context, level)?;
+        let mut inputs = arriving;
+        match (finished, policy) {
+            (None, LevelPolicy::Tiering) => {}
+            (Some(run), LevelPolicy::Tiering) => {
+                let above = context.run_size_max(level - 1, LevelPolicy::Tiering);
+                let residents = &mut self.levels[level - 1].residents;
+                if level > 1 && context.run_size(&run) <= above {
+                    inputs.push(run);
+                } else if residents.len() + 1 >= context.config.size_ratio as usize {
+                    let mut down = vec![run];
+                    down.append(residents);
+                    self.offer(context, before, level + 1, down)?;
+                } else {
+                    context.tell_run_added(&run, level);
+                    residents.insert(0, run);
+                }
+            }
+            (run, LevelPolicy::Levelling) => {
+                let residents = std::mem::take(&mut self.levels[level - 1].residents);
+                let there: Vec<_> = run.into_iter().chain(residents).collect();
+                let size: u64 = there.iter().map(|run| context.run_size(run)).sum();
+                if size > context.run_size_max(level, LevelPolicy::Levelling) {
+                    self.offer(context, before, level + 1, there)?;
+                } else {
+                    inputs.extend(there);
+                }
+            }
+        }
+        let last = self.levels.len();
+        let is_last = level == last && self.levels[level - 1].residents.is_empty();
+        let oldest = is_last && self.union.is_none();
+        let held = self.held(context, before);
+        let incoming = context.merge(inputs, now, (level, last), oldest, &held);
+        self.levels[level - 1].incoming = Some(incoming);
+        Ok(())
+    }
+
+    /// The union of some tables, left to right, with the configuration of the context.
+    ///
+    /// Cost: writes the write buffers as runs; finishes the flushes under way.
+    ///
+    /// # Errors
+    /// Those of the disk; [`Error::UnionTooLarge`] and [`Error::UnionTooDeep`].
+    pub(crate) fn unite(context: &Context<'_>, trees: &[&Self]) -> Result<Self> {
+        let mut tables = Vec::new();
+        for tree in trees {
+            let table = tree.as_united(context)?;
+            if !table.pieces.is_empty() || table.older.is_some() {
+                tables.push(table);
+            }
+        }
+        if tables.is_empty() {
+            return Ok(Self::default());
+        }
+        let runs = tables.iter().map(UnionTable::run_count).sum::<usize>();
+        if runs > UNION_RUNS_MAX {
+            return Err(Error::UnionTooLarge { runs, limit: UNION_RUNS_MAX });
+        }
+        let union = context.union(tables, Progress::default());
+        if union.depth() > UNION_DEPTH_MAX {
+            return Err(Error::UnionTooDeep { limit: UNION_DEPTH_MAX });
+        }
+        Ok(Self { union: Some(Arc::new(union)), ..Self::default() })
+    }
+
+    /// The table as a part of a union.
+    fn as_united(&self, context: &Context<'_>) -> Result<UnionTable> {
+        let mut table = UnionTable::default();
+        if !self.buffer.is_empty() {
+            let inputs = vec![Input::Buffer(self.buffer.clone())];
+            let held = self.held(context, self);
+            let spec = context.spec(inputs, (1, self.levels.len()), false, &held);
+            let run = Merging::new(context.set, spec).finish()?;
+            table.pieces.extend(run.map(Piece::Run));
+        }
+        if let Some(pending) = &self.flushing {
+            table.pieces.extend(pending.finish()?.map(Piece::Run));
+        }
+        for level in &self.levels {
+            table.pieces.extend(match &level.incoming {
+                None => None,
+                Some(Incoming::Single(run)) => Some(Piece::Run(Arc::clone(run))),
+                Some(Incoming::Merging(pending)) => {
+                    Some(Piece::Merging(Arc::clone(&pending.merging), pending.mask.clone()))
+                }
+            });
+            table.pieces.extend(level.residents.iter().cloned().map(Piece::Run));
+        }
+        if let Some(union) = &self.union {
+            match union.stage() {
+                Stage::Complete(run) => {
+                    let run = run.map(|run| run.under_mask(&self.union_mask));
+                    table.pieces.extend(run.map(Piece::Run));
+                }
+                Stage::Uniting { .. } | Stage::Joining(_) => {
+                    table.older = Some((Arc::clone(union), self.union_mask.clone()));
+                }
+            }
+        }
+        Ok(table)
+    }
+
+    /// Makes a complete union a run of the last level, or of one below that is large enough for it.
+    pub(crate) fn fold_union(&mut self, context: &Context<'_>) {
+        let Some(Stage::Complete(run)) = self.union.as_ref().map(|union| union.stage()) else {
+            return;
+        };
+        self.union = None;
+        let mask = std::mem::take(&mut self.union_mask);
+        let Some(run) = run.map(|run| run.under_mask(&mask)) else { return };
+        let policy = match context.config.merge_policy {
+            MergePolicy::Tiering => LevelPolicy::Tiering,
+            MergePolicy::LazyLevelling | MergePolicy::Levelling => LevelPolicy::Levelling,
+        };
+        let size = context.run_size(&run);
+        let fits = |level: &usize| size <= context.run_size_max(*level, policy);
+        let level = (1..LEVELS_MAX).find(fits).unwrap_or(LEVELS_MAX);
+        self.written_bytes += run.meta().file_bytes();
+        let (dir, table) = (context.set.session_dir(), context.table);
+        debug_event!("table.union_folded", dir, table, level = level.max(self.levels.len()));
+        let run = run.with_access(context.config.disk_cache.access(level.max(self.levels.len())));
+        if level > self.levels.len() {
+            self.levels.resize_with(level, Level::default);
+            self.levels[level - 1].incoming = Some(Incoming::Single(run));
+        } else if let Some(last) = self.levels.last_mut() {
+            last.residents.push(run);
+        }
+    }
+
+    /// All runs, newest first, the buffers of a flush under way, and the union.
+    pub(crate) fn sources(&self) -> Sources {
+        let mut sources = Sources::default();
+        if let Some(pending) = &self.flushing {
+            sources.add(pending.view());
+        }
+        for level in &self.levels {
+            sources.add_level(level);
+            sources.level_ends.push(sources.runs.len());
+        }
+        let of_union = |union: &Arc<Union>| union.sources().under_mask(&self.union_mask);
+        sources.union = self.union.as_ref().map(|union| Box::new(of_union(union)));
+        sources
+    }
+}
+
+impl Sources {
+    /// Adds what a level shows, which must be older than what is there.
+    pub(crate) fn add_level(&mut self, level: &Level) {
+        match &level.incoming {
+            None => {}
+            Some(Incoming::Single(run)) => self.runs.push(Arc::clone(run)),
+            Some(Incoming::Merging(pending)) => self.add(pending.view()),
+        }
+        self.runs.extend(level.residents.iter().cloned());
+    }
+}

@@ -1,0 +1,634 @@
+//! Several sorted sources as one: what all entries of a key together amount to, in key order.
+//!
+//! A loser tree: the sources are the leaves, each inner node remembers the loser of the match played
+//! there, and taking the smallest entry replays one path, log2(sources) comparisons. Comparisons look at
+//! the first eight bytes of the keys as one number before they look at the keys. A source that stays below all
+//! others, as a large one beside small ones mostly does, plays no match.
+//!
+//! A source that has not been read takes part with a bound of its first key, and is read when it wins. So
+//! of sources that follow each other only one is read at a time, and none before the first entry is wanted.
+//!
+//! The sources are the levels of one table, newest first: then the newest entry of a key counts, unless it
+//! is an upsert, which combines with what is older (table in [`crate::entry::entry`]). Or they are the tables of
+//! a union, left to right, each giving only what it amounts to itself; then
+//!
+//! | left          | right         | result                                                        |
+//! |---------------|---------------|---------------------------------------------------------------|
+//! | absent        | absent        | absent, given as a deletion                                   |
+//! | absent        | present       | the right entry, with its blob                                |
+//! | present       | absent        | the left entry, with its blob                                 |
+//! | present (*u*) | present (*v*) | *f*(*u*, *v*), with the left's blob if the left has one       |
+//!
+//! Invariant: among equal keys source 0 comes first; each key comes out once. Once the merge is loaded, the
+//! winner is.
+
+use terrane_io::order::key_prefix;
+
+use crate::entry::entry::{BlobSpan, EntryRef, Kind, Order};
+use crate::entry::merge_operator::Resolve;
+use crate::error::Result;
+use crate::memtable::part::SegmentReader;
+use crate::run::blob::Blob;
+use crate::run::reader::RunReader;
+
+/// A sorted source.
+#[derive(Debug)]
+pub(crate) enum Source {
+    Run(Box<RunReader>),
+    Segment(SegmentReader),
+    /// A table of a union, or a union below a table.
+    Merge(Box<KMerge>),
+}
+
+impl Source {
+    #[inline]
+    fn is_loaded(&self) -> bool {
+        match self {
+            Self::Run(reader) => reader.is_loaded(),
+            Self::Segment(_) => true,
+            Self::Merge(merge) => merge.is_loaded,
+        }
+    }
+
+    fn load(&mut self) -> Result<()> {
+        match self {
+            Self::Run(reader) => reader.load(),
+            Self::Segment(_) => Ok(()),
+            Self::Merge(merge) => merge.load(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn current(&self) -> Option<EntryRef<'_>> {
+        match self {
+            Self::Run(reader) => reader.current(),
+            Self::Segment(reader) => reader.current(),
+            Self::Merge(merge) => merge.current(),
+        }
+    }
+
+    /// The kind of the current entry; `None` at the end.
+    #[inline]
+    fn kind(&self) -> Option<Kind> {
+        match self {
+            Self::Run(reader) => reader.kind(),
+            Self::Segment(reader) => reader.kind(),
+            Self::Merge(merge) => merge.kind(),
+        }
+    }
+
+    /// The current key, or a bound of the first one before the source is loaded; `None` at the end.
+    #[inline]
+    fn key(&self) -> Option<&[u8]> {
+        match self {
+            Self::Run(reader) => reader.key(),
+            Self::Segment(reader) => reader.key(),
+            Self::Merge(merge) => merge.key(),
+        }
+    }
+
+    /// The blob of the current entry, if it has one.
+    fn blob(&self) -> Option<Blob> {
+        match self {
+            Self::Run(reader) => reader.blob(),
+            Self::Segment(reader) => reader.blob(),
+            Self::Merge(merge) => merge.blob(),
+        }
+    }
+
+    #[inline]
+    fn advance(&mut self) -> Result<()> {
+        match self {
+            Self::Run(reader) => reader.advance(),
+            Self::Segment(reader) => {
+                reader.advance();
+                Ok(())
+            }
+            Self::Merge(merge) => merge.advance(),
+        }
+    }
+}
+
+/// What the sources of a merge are to each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Combine {
+    /// Levels of one table, newest first.
+    Levels,
+    /// Tables of a union, left to right.
+    Union,
+}
+
+/// How entries of one key become one, and in which order keys come.
+#[derive(Debug, Clone)]
+pub(crate) struct Rules {
+    pub(crate) combine: Combine,
+    pub(crate) resolve: Resolve,
+    pub(crate) order: Order,
+}
+
+/// A source in a match.
+#[derive(Debug, Clone, Copy)]
+struct Contender {
+    /// First bytes of the key, such that the smaller number comes first in the order of the merge.
+    prefix: u64,
+    source: u32,
+    ended: bool,
+}
+
+impl Contender {
+    /// Whether it comes out before another one.
+    #[inline]
+    fn is_before(&self, other: &Self, sources: &[Source], order: Order) -> bool {
+        if self.prefix == other.prefix {
+            self.is_before_by_key(other, sources, order)
+        } else {
+            self.prefix < other.prefix
+        }
+    }
+
+    fn is_before_by_key(&self, other: &Self, sources: &[Source], order: Order) -> bool {
+        if self.ended != other.ended {
+            return other.ended;
+        }
+        let key = |of: &Self| sources[of.source as usize].key();
+        let order = match order {
+            Order::Ascending => key(self).cmp(&key(other)),
+            Order::Descending => key(other).cmp(&key(self)),
+        };
+        order.then(self.source.cmp(&other.source)).is_lt()
+    }
+}
+
+/// An entry made of several.
+#[derive(Debug)]
+struct Combined {
+    key: Vec<u8>,
+    kind: Kind,
+    value: Vec<u8>,
+    blob: Option<Blob>,
+}
+
+/// The merge of some sources.
+#[derive(Debug)]
+pub(crate) struct KMerge {
+    sources: Vec<Source>,
+    rules: Rules,
+    /// Losers of the inner nodes `1..sources`; node 0 holds the winner.
+    tree: Vec<Contender>,
+    /// The smallest prefix of all sources but the winner.
+    runner_up: u64,
+    /// The current entry if it is made of several, which all sources have passed then; otherwise the
+    /// winner's entry is current.
+    combined: Combined,
+    is_combined: bool,
+    /// Kind of the current entry, if there is one.
+    kind: Option<Kind>,
+    is_loaded: bool,
+    /// Sources that have not been read.
+    unread: usize,
+    /// The key that was passed last.
+    passed: Vec<u8>,
+    /// Whether a source failed, so that nobody knows where it stands.
+    failed: bool,
+}
+
+impl KMerge {
+    /// A merge of `sources`, before its first entry. Reads nothing.
+    pub(crate) fn new(sources: Vec<Source>, rules: Rules) -> Self {
+        let combined =
+            Combined { key: Vec::new(), kind: Kind::Delete, value: Vec::new(), blob: None };
+        let mut merge = Self {
+            tree: Vec::new(),
+            runner_up: u64::MAX,
+            unread: sources.iter().filter(|source| !source.is_loaded()).count(),
+            sources,
+            rules,
+            combined,
+            is_combined: false,
+            kind: None,
+            is_loaded: false,
+            passed: Vec::new(),
+            failed: false,
+        };
+        if !merge.sources.is_empty() {
+            merge.tree = vec![merge.contender(0); merge.sources.len()];
+            merge.tree[0] = merge.play(1);
+            merge.runner_up = merge.find_runner_up();
+        }
+        merge
+    }
+
+    /// Goes to the first entry, unless that has been done.
+    ///
+    /// # Errors
+    /// As [`advance`](Self::advance).
+    pub(crate) fn load(&mut self) -> Result<()> {
+        if !self.is_loaded {
+            self.load_winner()?;
+            self.is_loaded = true;
+            self.settle()?;
+        }
+        Ok(())
+    }
+
+    /// Reads from the winner, and from whoever wins then, until the winner is known.
+    fn load_winner(&mut self) -> Result<()> {
+        while self.unread > 0
+            && let Some(winner) = self.winner()
+            && !self.sources[winner].is_loaded()
+        {
+            self.unread -= 1;
+            if let Err(error) = self.sources[winner].load() {
+                self.failed = true;
+                return Err(error);
+            }
+            self.replay(self.contender(winner));
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn contender(&self, source: usize) -> Contender {
+        let (prefix, ended) = match (self.sources[source].key(), self.rules.order) {
+            (Some(key), Order::Ascending) => (key_prefix(key), false),
+            (Some(key), Order::Descending) => (!key_prefix(key), false),
+            (None, _) => (u64::MAX, true),
+        };
+        Contender { prefix, source: source as u32, ended }
+    }
+
+    /// Plays all matches below `node` and returns the winner. The depth is log2 of the sources.
+    fn play(&mut self, node: usize) -> Contender {
+        let count = self.sources.len();
+        if node >= count {
+            return self.contender(node - count);
+        }
+        let (left, right) = (self.play(2 * node), self.play(2 * node + 1));
+        let is_left = left.is_before(&right, &self.sources, self.rules.order);
+        let (winner, loser) = if is_left { (left, right) } else { (right, left) };
+        self.tree[node] = loser;
+        winner
+    }
+
+    /// The source whose entry comes next, unless all have ended.
+    #[inline]
+    fn winner(&self) -> Option<usize> {
+        let winner = self.tree.first()?;
+        (!winner.ended).then_some(winner.source as usize)
+    }
+
+    /// The smallest prefix of all sources but the winner. Who has it has lost to the winner, so it is on the path
+    /// of that.
+    #[inline]
+    fn find_runner_up(&self) -> u64 {
+        let mut smallest = u64::MAX;
+        let mut node = (self.tree[0].source as usize + self.sources.len()) / 2;
+        while node > 0 {
+            smallest = smallest.min(self.tree[node].prefix);
+            node /= 2;
+        }
+        smallest
+    }
+
+    /// Whether the key of the winner may be that of another source, too.
+    #[inline]
+    fn is_contested(&self) -> bool {
+        self.tree.first().is_some_and(|winner| winner.prefix == self.runner_up)
+    }
+
+    /// The current key, or a bound of the first one; `None` at the end.
+    fn key(&self) -> Option<&[u8]> {
+        if self.is_combined { Some(&self.combined.key) } else { self.sources[self.winner()?].key() }
+    }
+
+    /// The entry with the smallest key (in descending order: the largest) of a merge that is loaded; `None`
+    /// at the end. The place of its blob means nothing here, see [`blob`](Self::blob).
+    pub(crate) fn current(&self) -> Option<EntryRef<'_>> {
+        if self.is_combined {
+            let Combined { key, kind, value, .. } = &self.combined;
+            return Some(EntryRef { key, kind: *kind, value, blob: BlobSpan::default() });
+        }
+        self.sources[self.winner()?].current()
+    }
+
+    /// The kind of the current entry; `None` at the end.
+    pub(crate) fn kind(&self) -> Option<Kind> {
+        self.kind
+    }
+
+    /// The blob of the current entry, if it has one.
+    pub(crate) fn blob(&self) -> Option<Blob> {
+        if self.is_combined {
+            return self.combined.blob.clone();
+        }
+        self.sources[self.winner()?].blob()
+    }
+
+    /// The salted hash of the current key, where the source has it at hand.
+    pub(crate) fn hash(&self) -> Option<u64> {
+        match &self.sources[self.winner()?] {
+            Source::Segment(reader) if !self.is_combined => reader.hash(),
+            _ => None,
+        }
+    }
+
+    /// Passes the current key in all sources.
+    ///
+    /// # Errors
+    /// Those of the sources.
+    pub(crate) fn advance(&mut self) -> Result<()> {
+        if self.is_combined {
+            self.is_combined = false;
+            self.combined.blob = None;
+        } else if self.is_contested() {
+            self.advance_all()?;
+        } else {
+            self.advance_winner()?;
+        }
+        self.settle()
+    }
+
+    /// Advances every source that stands at the winner's key.
+    fn advance_all(&mut self) -> Result<()> {
+        let Some(winner) = self.winner() else { return Ok(()) };
+        let mut passed = std::mem::take(&mut self.passed);
+        passed.clear();
+        passed.extend_from_slice(self.sources[winner].key().unwrap_or_default());
+        while self.is_at(&passed) {
+            self.advance_winner()?;
+        }
+        self.passed = passed;
+        Ok(())
+    }
+
+    /// Whether the winner stands at `key`.
+    fn is_at(&self, key: &[u8]) -> bool {
+        self.winner().is_some_and(|winner| self.sources[winner].key() == Some(key))
+    }
+
+    /// Makes one entry of all those of the winner's key, where the rules ask for it and there are several.
+    #[inline]
+    fn settle(&mut self) -> Result<()> {
+        self.kind = self.winner().and_then(|winner| self.sources[winner].kind());
+        let Some(kind) = self.kind else { return Ok(()) };
+        if self.rules.combine == Combine::Levels && (kind.is_decisive() || !self.is_contested()) {
+            return Ok(());
+        }
+        // A resolve function that panics leaves nothing whole behind.
+        self.failed = true;
+        self.combine()?;
+        self.failed = false;
+        Ok(())
+    }
+
+    fn combine(&mut self) -> Result<()> {
+        let Some(first) = self.winner() else { return Ok(()) };
+        let mut key = std::mem::take(&mut self.combined.key);
+        key.clear();
+        key.extend_from_slice(self.sources[first].key().unwrap_or_default());
+        // Nothing yet: what an upsert of the table's own levels, or the leftmost table, comes upon.
+        let mut kind = None;
+        while self.is_at(&key) {
+            let Self { sources, rules, combined, tree, .. } = self;
+            let source = &sources[tree[0].source as usize];
+            let Some(older) = source.current() else { break };
+            match (rules.combine, kind) {
+                (_, None) if rules.combine == Combine::Levels || older.kind != Kind::Delete => {
+                    kind = Some(older.kind);
+                    combined.value.clear();
+                    combined.value.extend_from_slice(older.value);
+                    combined.blob = source.blob();
+                }
+                (Combine::Levels, Some(Kind::Upsert)) => {
+                    let older_entry = (older.kind, older.value);
+                    let is_too_large = older.kind != Kind::Delete
+                        && rules.resolve.combine_stored(&mut combined.value, older_entry, false);
+                    let combined_kind =
+                        if is_too_large { Kind::TooLarge } else { older.kind.under_upsert() };
+                    kind = Some(combined_kind);
+                }
+                // It stays what it is.
+                (Combine::Union, Some(Kind::TooLarge)) => {}
+                (Combine::Union, Some(_)) if older.kind != Kind::Delete => {
+                    let older = (older.kind, older.value);
+                    let has_blob = combined.blob.is_some();
+                    if rules.resolve.combine_stored(&mut combined.value, older, has_blob) {
+                        kind = Some(Kind::TooLarge);
+                        combined.blob = None;
+                    }
+                }
+                _ => {}
+            }
+            self.advance_winner()?;
+        }
+        self.combined.kind = match (self.rules.combine, kind) {
+            (_, None) => Kind::Delete,
+            (Combine::Levels, Some(kind)) | (_, Some(kind @ Kind::TooLarge)) => kind,
+            (Combine::Union, Some(_)) if self.combined.blob.is_some() => Kind::InsertBlob,
+            (Combine::Union, Some(_)) => Kind::Insert,
+        };
+        if self.combined.kind == Kind::Delete {
+            self.combined.value.clear();
+        }
+        self.combined.key = key;
+        self.is_combined = true;
+        self.kind = Some(self.combined.kind);
+        Ok(())
+    }
+
+    fn advance_winner(&mut self) -> Result<()> {
+        let Some(&Contender { source, .. }) = self.tree.first() else { return Ok(()) };
+        if let Err(error) = self.sources[source as usize].advance() {
+            self.failed = true;
+            return Err(error);
+        }
+        let now = self.contender(source as usize);
+        if now.prefix < self.runner_up {
+            self.tree[0] = now;
+            return Ok(());
+        }
+        self.replay(now);
+        if self.unread > 0 { self.load_winner() } else { Ok(()) }
+    }
+
+    /// Plays the matches of a source again that has changed; it must have been the winner.
+    #[inline]
+    fn replay(&mut self, mut winner: Contender) {
+        let Self { sources, tree, rules, .. } = self;
+        let mut node = (winner.source as usize + tree.len()) / 2;
+        while node > 0 {
+            let other = &mut tree[node];
+            if other.is_before(&winner, sources, rules.order) {
+                std::mem::swap(other, &mut winner);
+            }
+            node /= 2;
+        }
+        tree[0] = winner;
+        self.runner_up = self.find_runner_up();
+    }
+
+    /// Whether to pass some entries may take a wait for a read; not asked of what is in a union.
+    pub(crate) fn may_wait(&self) -> bool {
+        self.sources.iter().any(|source| match source {
+            Source::Run(reader) => reader.may_wait(),
+            Source::Segment(_) | Source::Merge(_) => false,
+        })
+    }
+
+    /// Sources, also those that have ended.
+    pub(crate) fn source_count(&self) -> usize {
+        self.sources.len()
+    }
+
+    /// Whether all sources stand at an entry or at their end: until one has failed.
+    pub(crate) fn is_whole(&self) -> bool {
+        !self.failed
+    }
+
+    /// Pages passed in all runs together.
+    pub(crate) fn pages_passed(&self) -> u64 {
+        let pages = |source: &Source| match source {
+            Source::Run(reader) => u64::from(reader.pages_passed()),
+            Source::Segment(_) => 0,
+            Source::Merge(merge) => merge.pages_passed(),
+        };
+        self.sources.iter().map(pages).sum()
+    }
+
+    /// Entries passed in all runs together.
+    pub(crate) fn entries_passed(&self) -> u64 {
+        let entries = |source: &Source| match source {
+            Source::Run(reader) => reader.entries_passed(),
+            Source::Segment(_) => 0,
+            Source::Merge(merge) => merge.entries_passed(),
+        };
+        self.sources.iter().map(entries).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::entry::entry::key_hash;
+    use crate::entry::key_range::KeyRange;
+    use crate::memtable::memtable::WriteBuffer;
+    use crate::memtable::part::{NewEntry, Room};
+
+    /// A segment whose entry for key `n` has the kind that digit `n` of `code` names, if it names one.
+    fn buffer(code: usize, value: &str) -> WriteBuffer {
+        let (mut buffer, resolve) = (WriteBuffer::default(), Resolve::concatenate());
+        buffer.begin(Room::default(), &resolve).unwrap();
+        for n in 0..KEYS {
+            let kind = match code / 4_usize.pow(u32::from(n)) % 4 {
+                0 => continue,
+                1 => Kind::Insert,
+                2 => Kind::Upsert,
+                _ => Kind::Delete,
+            };
+            // The first eight bytes are the same for all.
+            let key = [b"the same", [n].as_slice()].concat();
+            let value = if kind == Kind::Delete { b"" } else { value.as_bytes() };
+            let entry = NewEntry { key: &key, hash: key_hash(1, &key), kind, value, blob: None };
+            buffer.put(entry, &resolve, None).unwrap();
+        }
+        buffer
+    }
+
+    const KEYS: u8 = 3;
+
+    fn merge(sources: Vec<Source>, combine: Combine, order: Order) -> KMerge {
+        KMerge::new(sources, Rules { combine, resolve: Resolve::concatenate(), order })
+    }
+
+    fn segments(buffers: &[&WriteBuffer], order: Order) -> Vec<Source> {
+        let segments = buffers.iter().flat_map(|buffer| buffer.segments().iter().rev());
+        let reader = |segment| SegmentReader::new(segment, &KeyRange::ALL, order);
+        segments.map(|segment| Source::Segment(reader(segment))).collect()
+    }
+
+    type Entry = (u8, Kind, Vec<u8>);
+
+    fn all(mut merge: KMerge) -> Vec<Entry> {
+        merge.load().unwrap();
+        let mut entries = Vec::new();
+        while let Some(EntryRef { key, kind, value, .. }) = merge.current() {
+            assert_eq!(merge.kind(), Some(kind));
+            entries.push((key[8], kind, value.to_vec()));
+            merge.advance().unwrap();
+        }
+        assert_eq!(merge.kind(), None);
+        entries
+    }
+
+    /// What two entries of a table amount to.
+    fn over(newer: (Kind, Vec<u8>), older: Option<(Kind, Vec<u8>)>) -> (Kind, Vec<u8>) {
+        match (newer, older) {
+            ((Kind::Upsert, value), Some((Kind::Delete, _))) => (Kind::Insert, value),
+            ((Kind::Upsert, value), Some((kind, older))) => (kind, [older, value].concat()),
+            (newer, _) => newer,
+        }
+    }
+
+    /// Every kind for every key in each of three sources; in both orders; as levels of a table, as tables of
+    /// a union, and as a union below a level.
+    #[test]
+    fn both_orders_give_what_the_entries_of_each_key_amount_to() {
+        let codes = 4_usize.pow(u32::from(KEYS));
+        for code in (0..codes * codes * codes).step_by(61) {
+            let buffers =
+                [(code / codes / codes, "a"), (code / codes % codes, "b"), (code % codes, "c")];
+            let buffers = buffers.map(|(code, value)| buffer(code, value));
+            let [a, b, c] = buffers.each_ref();
+            let (mut levels, mut union, mut both) =
+                (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+            for key in 0..KEYS {
+                let entry = |buffer| {
+                    let all = all(merge(
+                        segments(&[buffer], Order::Ascending),
+                        Combine::Levels,
+                        Order::Ascending,
+                    ));
+                    all.into_iter()
+                        .find(|entry| entry.0 == key)
+                        .map(|(_, kind, value)| (kind, value))
+                };
+                let older = [entry(c), entry(b), entry(a)].into_iter().flatten();
+                let level = older.fold(None, |older, newer| Some(over(newer, older)));
+                levels.extend(level.map(|entry| (key, entry)));
+                let present = |buffer| entry(buffer).filter(|(kind, _)| *kind != Kind::Delete);
+                let values = [present(b), present(c)].into_iter().flatten().map(|(_, value)| value);
+                let united = values.reduce(|left, right| [right, left].concat());
+                let is_known = entry(b).is_some() || entry(c).is_some();
+                let united =
+                    is_known.then(|| united.map_or((Kind::Delete, vec![]), |v| (Kind::Insert, v)));
+                union.extend(united.clone().map(|entry| (key, entry)));
+                let top = entry(a).map_or(united.clone(), |newer| Some(over(newer, united)));
+                both.extend(top.map(|entry| (key, entry)));
+            }
+            for order in [Order::Ascending, Order::Descending] {
+                let table = |buffer| {
+                    let merge = merge(segments(&[buffer], order), Combine::Levels, order);
+                    Source::Merge(Box::new(merge))
+                };
+                let of_union = || merge(vec![table(b), table(c)], Combine::Union, order);
+                let mut below = segments(&[a], order);
+                below.push(Source::Merge(Box::new(of_union())));
+                for (merge, expected) in [
+                    (merge(segments(&[a, b, c], order), Combine::Levels, order), &levels),
+                    (of_union(), &union),
+                    (merge(below, Combine::Levels, order), &both),
+                ] {
+                    let mut found = all(merge);
+                    if order == Order::Descending {
+                        found.reverse();
+                    }
+                    let expected =
+                        expected.iter().map(|(&key, (kind, value))| (key, *kind, value.clone()));
+                    assert_eq!(found, expected.collect::<Vec<Entry>>(), "code {code}, {order:?}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! Entries on their way from one thread, which merges, to another, which writes them.
+//!
+//! They go in batches of some hundred kilobytes, copied, so that neither thread waits for the other but when it is
+//! faster. Batches that have been written come back to be filled again; there are [`BATCHES`] in all.
+//!
+//! Invariant: the entries of a batch are in the order in which they were added.
+
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use crate::entry::entry::{BlobSpan, EntryRef, Kind};
+use crate::run::blob::Blob;
+
+/// Bytes of keys and values from which on a batch is full.
+const BATCH_BYTES: usize = 128 << 10;
+
+/// One that is filled, one that is emptied, and two between them.
+const BATCHES: usize = 4;
+
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    /// In the bytes of the batch: the key, and the value behind it.
+    start: usize,
+    key_len: usize,
+    value_len: usize,
+    kind: Kind,
+}
+
+/// Some entries of a merge, and how far it is with them.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    bytes: Vec<u8>,
+    places: Vec<Place>,
+    /// Of the entries that have one, in their order.
+    blobs: Vec<Blob>,
+    /// Pages that the merge has passed in its inputs.
+    pub(crate) pages_passed: u64,
+}
+
+impl Batch {
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.places.clear();
+        self.blobs.clear();
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.bytes.len() >= BATCH_BYTES
+    }
+
+    /// Adds an entry; an insert with blob comes with its blob.
+    pub(crate) fn push(&mut self, entry: EntryRef<'_>, blob: Option<Blob>) {
+        let EntryRef { key, kind, value, .. } = entry;
+        let (start, key_len, value_len) = (self.bytes.len(), key.len(), value.len());
+        self.bytes.extend_from_slice(key);
+        self.bytes.extend_from_slice(value);
+        self.places.push(Place { start, key_len, value_len, kind });
+        self.blobs.extend(blob);
+    }
+
+    /// The entries with their blobs, whose places mean nothing.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (EntryRef<'_>, Option<&Blob>)> {
+        let mut blobs = self.blobs.iter();
+        self.places.iter().map(move |&Place { start, key_len, value_len, kind }| {
+            let (key, value) = self.bytes[start..start + key_len + value_len].split_at(key_len);
+            let blob = if kind == Kind::InsertBlob { blobs.next() } else { None };
+            (EntryRef { key, kind, value, blob: BlobSpan::default() }, blob)
+        })
+    }
+}
+
+/// The side that fills batches.
+#[derive(Debug)]
+pub(crate) struct Giver {
+    empty: Receiver<Batch>,
+    full: SyncSender<Batch>,
+}
+
+impl Giver {
+    /// A batch to be filled, waiting for it; `None` if nobody takes any more.
+    pub(crate) fn empty(&self) -> Option<Batch> {
+        let mut batch = self.empty.recv().ok()?;
+        batch.clear();
+        Some(batch)
+    }
+
+    /// Hands a batch over. Whether anybody takes it is seen at the next one.
+    pub(crate) fn give(&self, batch: Batch) {
+        let _ = self.full.send(batch);
+    }
+}
+
+/// The side that empties them.
+#[derive(Debug)]
+pub(crate) struct Taker {
+    empty: SyncSender<Batch>,
+    full: Receiver<Batch>,
+}
+
+impl Taker {
+    /// The next batch, waiting for it; `None` after the last.
+    pub(crate) fn take(&self) -> Option<Batch> {
+        self.full.recv().ok()
+    }
+
+    /// Gives a batch back.
+    pub(crate) fn give_back(&self, batch: Batch) {
+        let _ = self.empty.send(batch);
+    }
+}
+
+/// Both sides of a hand-over.
+pub(crate) fn hand_over() -> (Giver, Taker) {
+    // Each has room for all batches, so that only who wants one waits.
+    let (give_empty, empty) = sync_channel(BATCHES);
+    let (give_full, full) = sync_channel(BATCHES);
+    for _ in 0..BATCHES {
+        let _ = give_empty.send(Batch::default());
+    }
+    (Giver { empty, full: give_full }, Taker { empty: give_empty, full })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    fn entry<'a>(key: &'a [u8], kind: Kind, value: &'a [u8]) -> EntryRef<'a> {
+        EntryRef { key, kind, value, blob: BlobSpan::default() }
+    }
+
+    #[test]
+    fn a_batch_gives_back_what_was_put_into_it() {
+        let blob = |byte: u8| Blob::Memory(Arc::from([byte; 3]));
+        let mut batch = Batch::default();
+        batch.push(entry(b"a", Kind::InsertBlob, b"1"), Some(blob(1)));
+        batch.push(entry(b"", Kind::Delete, b""), None);
+        batch.push(entry(b"bc", Kind::Upsert, b"23"), None);
+        batch.push(entry(b"d", Kind::InsertBlob, b""), Some(blob(2)));
+        let found: Vec<_> = batch
+            .entries()
+            .map(|(entry, blob)| {
+                let blob = blob.map(|blob| match blob {
+                    Blob::Memory(bytes) => bytes.to_vec(),
+                    Blob::Run { .. } => Vec::new(),
+                });
+                (entry.key, entry.kind, entry.value, blob)
+            })
+            .collect();
+        let expected = [
+            (b"a".as_slice(), Kind::InsertBlob, b"1".as_slice(), Some(vec![1; 3])),
+            (b"", Kind::Delete, b"", None),
+            (b"bc", Kind::Upsert, b"23", None),
+            (b"d", Kind::InsertBlob, b"", Some(vec![2; 3])),
+        ];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn no_more_batches_are_there_than_were_made_and_each_side_learns_of_the_end_of_the_other() {
+        let (giver, taker) = hand_over();
+        for number in 0..100 {
+            let mut batch = giver.empty().unwrap();
+            assert_eq!(batch.entries().count(), 0, "emptied");
+            batch.push(entry(&[number], Kind::Insert, b""), None);
+            giver.give(batch);
+            if number % 4 == 3 {
+                // All are on their way.
+                assert!(giver.empty.try_recv().is_err());
+                for expected in number - 3..=number {
+                    let batch = taker.take().unwrap();
+                    assert_eq!(batch.entries().next().unwrap().0.key, [expected]);
+                    taker.give_back(batch);
+                }
+            }
+        }
+        giver.give(giver.empty().unwrap());
+        drop(giver);
+        assert!(taker.take().is_some() && taker.take().is_none());
+        let (giver, taker) = hand_over();
+        drop(taker);
+        while let Ok(batch) = giver.empty.try_recv() {
+            giver.give(batch);
+        }
+        assert!(giver.empty().is_none());
+    }
+}

@@ -1,0 +1,236 @@
+//! What an interrupted merge has written, read again to go on with it.
+//!
+//! The pages of entries stay as they are. But filter, index and sums of a run are in memory until it is
+//! finished; so whoever goes on later has to gather them once more, by reading these pages. That is done
+//! in steps, like the merge itself. Blobs are read too: once the merge is complete its inputs go, and only
+//! until then is damage no loss.
+//!
+//! Invariant: nothing is written, and nothing cut off, before all has been found whole.
+
+use std::ops::Range;
+
+use terrane_io::{Access, AlignedBuf};
+
+use crate::block::page::{
+    PAGE_SIZE, PAYLOAD_SIZE, PageKind, PageLayout, Place, decode_payload, overflow_pages,
+    split_value,
+};
+use crate::corrupt::Corrupt;
+use crate::entry::entry::{EntryRef, key_hash};
+use crate::error::{Error, Result};
+use crate::files::file_set::{FileHandle, Partial};
+use crate::files::handles::PooledFile;
+use crate::run::writer::{Flushed, RunBuilder, RunPlan, blob_end};
+
+/// Pages that are read with one call.
+const CHUNK_PAGES: u32 = 32;
+
+/// An unfinished run, and the right to go on with it.
+#[derive(Debug)]
+pub(crate) struct TakenOver {
+    pub(crate) partial: Partial,
+    pub(crate) handle: FileHandle,
+}
+
+impl TakenOver {
+    /// Pages to read.
+    pub(crate) fn pages(&self) -> u64 {
+        u64::from(self.partial.data_pages) + blob_pages(&self.partial)
+    }
+
+    pub(crate) fn flushed(&self) -> Flushed {
+        Flushed::durable(self.partial, &self.handle)
+    }
+}
+
+fn blob_pages(partial: &Partial) -> u64 {
+    partial.blob_bytes.div_ceil(PAYLOAD_SIZE as u64)
+}
+
+/// A file that is read from its first page to the one before `end`.
+#[derive(Debug)]
+struct Pages {
+    file: PooledFile,
+    identity: u64,
+    end: u32,
+    /// The page that is read next.
+    next: u32,
+    chunk: AlignedBuf,
+    /// The pages in `chunk`.
+    loaded: Range<u32>,
+    /// Whether the page cache is to forget them.
+    forget: bool,
+}
+
+impl Pages {
+    fn new(file: PooledFile, identity: u64, end: u32, forget: bool) -> Self {
+        let chunk = AlignedBuf::zeroed(CHUNK_PAGES as usize * PAGE_SIZE);
+        Self { file, identity, end, next: 0, chunk, loaded: 0..0, forget }
+    }
+
+    fn corrupt(&self, what: Corrupt) -> Error {
+        Error::corrupt(self.file.path(), what)
+    }
+
+    /// The next page, and its place.
+    fn next(&mut self) -> Result<(&[u8], Place)> {
+        let page = self.next;
+        if page >= self.end {
+            let (expected, found) = (u64::from(self.end), u64::from(page));
+            let rule = "pages of the last entry";
+            return Err(self.corrupt(Corrupt { page, rule, expected, found }));
+        }
+        if !self.loaded.contains(&page) {
+            let end = self.end.min(page + CHUNK_PAGES);
+            self.loaded = 0..0;
+            let bytes = &mut self.chunk[..(end - page) as usize * PAGE_SIZE];
+            let (file, offset) = (self.file.get()?, u64::from(page) * PAGE_SIZE as u64);
+            file.read_at(bytes, offset)?;
+            if self.forget {
+                file.forget(offset, bytes.len() as u64);
+            }
+            self.loaded = page..end;
+        }
+        self.next += 1;
+        let at = (page - self.loaded.start) as usize * PAGE_SIZE;
+        Ok((&self.chunk[at..at + PAGE_SIZE], Place { identity: self.identity, page }))
+    }
+
+    /// The content of the next page, which must be of this kind and position.
+    fn payload(&mut self, kind: PageKind, position: u32) -> Result<&[u8]> {
+        let (bytes, place) = self.next()?;
+        if let Err(what) = decode_payload(bytes, place, kind, position) {
+            return Err(self.corrupt(what));
+        }
+        let at = (place.page - self.loaded.start) as usize * PAGE_SIZE;
+        Ok(&self.chunk[at + PAGE_SIZE - PAYLOAD_SIZE..at + PAGE_SIZE])
+    }
+}
+
+/// An unfinished run that is being read.
+#[derive(Debug)]
+pub(crate) struct Rereading {
+    partial: Partial,
+    salt: u64,
+    /// The keys between which all keys are.
+    bounds: (Vec<u8>, Vec<u8>),
+    entries: Pages,
+    blobs: Option<Pages>,
+    builder: Box<RunBuilder>,
+}
+
+impl Rereading {
+    /// Begins to read. `plan` is that of the merge. Cost: no I/O.
+    pub(crate) fn new(taken: TakenOver, plan: &RunPlan) -> Self {
+        let TakenOver { partial, handle } = taken;
+        let Partial { number, identity, data_pages, .. } = partial;
+        let set = handle.set();
+        let forget = plan.access == Access::Direct;
+        let entries = set.file(number, Access::Buffered);
+        let entries = Pages::new(entries, identity, data_pages, forget);
+        let blobs = (partial.blob_bytes > 0).then(|| {
+            let pages = blob_pages(&partial) as u32;
+            Pages::new(set.blobs(number, Access::Buffered), identity, pages, forget)
+        });
+        Self {
+            partial,
+            salt: plan.salt,
+            bounds: (plan.lower.clone(), plan.upper.clone()),
+            entries,
+            blobs,
+            builder: Box::new(RunBuilder::resuming(handle, plan, &partial)),
+        }
+    }
+
+    pub(crate) fn flushed(&self) -> Flushed {
+        self.builder.durable(self.partial)
+    }
+
+    /// Number of the run.
+    pub(crate) fn number(&self) -> u64 {
+        self.partial.number
+    }
+
+    /// Memory of the filter and the index so far, in bytes.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.builder.memory_bytes()
+    }
+
+    /// Pages read so far.
+    pub(crate) fn pages_read(&self) -> u64 {
+        let blobs = self.blobs.as_ref().map_or(0, |blobs| blobs.next);
+        u64::from(self.entries.next) + u64::from(blobs)
+    }
+
+    /// Reads about so many pages more; says whether all have been read.
+    ///
+    /// # Errors
+    /// Also if anything is not as it was written; then nothing is to be done with what was read.
+    pub(crate) fn step(&mut self, pages: u64) -> Result<bool> {
+        let end = self.pages_read().saturating_add(pages);
+        while self.entries.next < self.entries.end {
+            if self.pages_read() >= end {
+                return Ok(false);
+            }
+            self.read_entries()?;
+        }
+        while let Some(blobs) = self.blobs.as_mut().filter(|blobs| blobs.next < blobs.end) {
+            let position = blobs.next;
+            blobs.payload(PageKind::Blob, position)?;
+            if self.pages_read() >= end {
+                break;
+            }
+        }
+        Ok(self.blobs.as_ref().is_none_or(|blobs| blobs.next == blobs.end))
+    }
+
+    /// Reads a key page and what belongs to it.
+    fn read_entries(&mut self) -> Result<()> {
+        let (bytes, place) = self.entries.next()?;
+        let bytes: Box<[u8]> = bytes.into();
+        let layout = PageLayout::parse(&bytes, place).map_err(|what| self.entries.corrupt(what))?;
+        let large = self.read_large(layout, &bytes)?;
+        let broken = |rule, expected, found| {
+            Err(self.entries.corrupt(Corrupt { page: place.page, rule, expected, found }))
+        };
+        for index in 0..layout.count() {
+            let key = [layout.prefix(&bytes), layout.suffix(&bytes, index)].concat();
+            let is_first = place.page == 0 && index == 0;
+            let is_above = is_first || key.as_slice() > self.builder.last_key();
+            if !is_above || key < self.bounds.0 || key > self.bounds.1 {
+                return broken("keys rise, and are between those of the inputs", 1, 0);
+            }
+            let kind = layout.kind(&bytes, index);
+            let (value, blob) = match &large {
+                // A large value is longer than the place of a blob.
+                Some((value, _)) => split_value(kind, value).unwrap_or_default(),
+                None => layout.value(&bytes, index),
+            };
+            let entry = EntryRef { key: &key, kind, value, blob };
+            if blob_end(entry) > self.partial.blob_bytes {
+                return broken("bytes of blobs", self.partial.blob_bytes, blob_end(entry));
+            }
+            let overflow = large.as_ref().map_or(0, |(_, overflow)| *overflow);
+            self.builder.adopt(entry, index == 0, overflow, || key_hash(self.salt, &key));
+        }
+        Ok(())
+    }
+
+    /// The stored value of a key page's only entry and the pages on which it goes on, if it does.
+    fn read_large(&mut self, layout: PageLayout, bytes: &[u8]) -> Result<Option<(Vec<u8>, u32)>> {
+        let Some(len) = layout.large_value_len() else { return Ok(None) };
+        let key_len = layout.prefix(bytes).len() + layout.suffix(bytes, 0).len();
+        let overflow = overflow_pages(key_len, len);
+        let mut value = layout.stored_value(bytes, 0).to_vec();
+        for position in 1..=overflow {
+            let content = self.entries.payload(PageKind::Overflow, position)?;
+            value.extend_from_slice(&content[..content.len().min(len - value.len())]);
+        }
+        Ok(Some((value, overflow)))
+    }
+
+    /// The builder, ready for what comes next: all must have been read.
+    pub(crate) fn finish(self) -> Box<RunBuilder> {
+        self.builder
+    }
+}

@@ -1,0 +1,253 @@
+//! What a reader of a table looks into, and how all of it is read in order.
+//!
+//! A table is its write buffers, its runs and, if it was made by a union, what the union has so far: the
+//! *slices* that have been written, whose keys follow each other from the smallest one on, and the tables
+//! where the keys beyond the *frontier* are. Read in order, that is a tree of merges:
+//!
+//! ```text
+//! levels ─┬─ segments of write buffers, newest first
+//!         ├─ runs, newest first
+//!         ├─ slices
+//!         └─ union, beyond the frontier ─┬─ levels of the first table
+//!                                        └─ levels of the second table, ...
+//! ```
+//!
+//! Making the tree reads nothing, and going through it reads from a run, a slice say, when its turn comes.
+//!
+//! Invariant: from newest to oldest stand the write buffers, the runs, and the union. No entry hides one
+//! that is newer.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use crate::compaction::compaction::{Input, View};
+use crate::compaction::loser_tree::{Combine, KMerge, Rules, Source};
+use crate::entry::entry::Order;
+use crate::entry::key_range::KeyRange;
+use crate::entry::mask::Mask;
+use crate::entry::merge_operator::Resolve;
+use crate::memtable::memtable::WriteBuffer;
+use crate::memtable::part::SegmentReader;
+use crate::run::chunk_reader::Reading;
+use crate::run::reader::RunReader;
+use crate::run::run::Run;
+
+/// What a reader of a table looks into.
+#[derive(Debug, Default, Clone)]
+pub(crate) struct Sources {
+    /// Write buffers, newest first; newer than all runs. A table's own, which updates
+    /// go to, is not among them.
+    pub(crate) buffers: Vec<WriteBuffer>,
+    /// Newest first.
+    pub(crate) runs: Vec<Arc<Run>>,
+    /// Of a table with levels: for each of them, how many runs are on it and the levels above.
+    pub(crate) level_ends: Vec<usize>,
+    /// Older than all of them.
+    pub(crate) union: Option<Box<UnionSources>>,
+}
+
+/// How far a union has got: up to which key its slices hold everything.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) enum Frontier {
+    /// No key yet.
+    #[default]
+    Nothing,
+    /// All keys up to this one, included.
+    UpTo(Arc<[u8]>),
+    /// All keys.
+    Everything,
+}
+
+impl Frontier {
+    /// Whether what the union has of `key` is in its slices.
+    pub(crate) fn covers(&self, key: &[u8]) -> bool {
+        match self {
+            Self::Nothing => false,
+            Self::UpTo(last) => key <= last.as_ref(),
+            Self::Everything => true,
+        }
+    }
+
+    /// The keys of a range that are beyond the frontier; `None` if there can be none.
+    fn beyond(&self, range: &KeyRange) -> Option<KeyRange> {
+        match self {
+            Self::Nothing => Some(range.clone()),
+            Self::UpTo(last) => {
+                let can_be_some = match &range.to {
+                    Bound::Included(to) | Bound::Excluded(to) => to.as_slice() > last.as_ref(),
+                    Bound::Unbounded => true,
+                };
+                can_be_some.then(|| range.from(Bound::Excluded(last.to_vec())))
+            }
+            Self::Everything => None,
+        }
+    }
+}
+
+/// What a reader of a union looks into.
+#[derive(Debug, Clone)]
+pub(crate) struct UnionSources {
+    /// What has been united so far: runs whose keys follow each other.
+    pub(crate) slices: Vec<Arc<Run>>,
+    pub(crate) frontier: Frontier,
+    /// Where the other keys are, left to right.
+    pub(crate) tables: Vec<Sources>,
+}
+
+impl Sources {
+    /// Adds what a merge shows, which must be older than what is there.
+    pub(crate) fn add(&mut self, view: View) {
+        match view {
+            View::Output(run) => self.runs.extend(run),
+            View::Inputs(inputs) => {
+                for input in inputs.iter() {
+                    match input {
+                        Input::Run(run) => self.runs.push(Arc::clone(run)),
+                        Input::Buffer(buffer) => self.buffers.push(buffer.clone()),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Tells `visit` of all runs, those of the union included.
+    pub(crate) fn for_each_run(&self, visit: &mut dyn FnMut(&Arc<Run>)) {
+        self.runs.iter().for_each(&mut *visit);
+        if let Some(union) = &self.union {
+            union.for_each_run(visit);
+        }
+    }
+
+    /// The same without the keys that a mask covers. The depth of the recursion is that of unions of unions.
+    fn under_mask(self, mask: &Mask) -> Self {
+        let Self { buffers, runs, level_ends, union } = self;
+        Self {
+            buffers: buffers.iter().map(|buffer| buffer.under_mask(mask)).collect(),
+            runs: runs.iter().map(|run| run.under_mask(mask)).collect(),
+            level_ends,
+            union: union.map(|union| Box::new(union.under_mask(mask))),
+        }
+    }
+
+    /// Lets go of what cannot hold keys of a range. The depth of the recursion is that of unions of unions.
+    ///
+    /// Cost: no I/O; entries of write buffers are sorted if the range is bounded and nobody has read them in
+    /// order before.
+    pub(crate) fn narrow(&mut self, range: &KeyRange) {
+        if *range == KeyRange::ALL {
+            return;
+        }
+        for buffer in &mut self.buffers {
+            buffer.retain(|segment| {
+                segment.key_range().is_some_and(|(min, max)| !range.misses(min, max))
+            });
+        }
+        self.buffers.retain(|buffer| !buffer.is_empty());
+        self.runs.retain(|run| is_in(run, range));
+        if let Some(union) = &mut self.union {
+            union.slices.retain(|run| is_in(run, range));
+            match union.frontier.beyond(range) {
+                Some(beyond) => union.tables.iter_mut().for_each(|table| table.narrow(&beyond)),
+                None => union.tables.clear(),
+            }
+        }
+    }
+}
+
+impl UnionSources {
+    /// The same without the keys that a mask covers. The depth of the recursion is that of unions of unions.
+    pub(crate) fn under_mask(self, mask: &Mask) -> Self {
+        if mask.is_empty() {
+            return self;
+        }
+        let Self { slices, frontier, tables } = self;
+        Self {
+            slices: slices.iter().map(|run| run.under_mask(mask)).collect(),
+            frontier,
+            tables: tables.into_iter().map(|table| table.under_mask(mask)).collect(),
+        }
+    }
+
+    /// Tells `visit` of all runs. The depth of the recursion is that of unions of unions.
+    pub(crate) fn for_each_run(&self, visit: &mut dyn FnMut(&Arc<Run>)) {
+        self.slices.iter().for_each(&mut *visit);
+        self.tables.iter().for_each(|table| table.for_each_run(visit));
+    }
+}
+
+/// How sources are read in order.
+#[derive(Debug, Clone)]
+pub(crate) struct Scan {
+    pub(crate) order: Order,
+    pub(crate) resolve: Resolve,
+    pub(crate) reading: Reading,
+}
+
+impl Scan {
+    /// The entries of a table with keys in `range`, as they combine. Reads nothing.
+    pub(crate) fn of_table(&self, table: &Sources, range: &KeyRange) -> KMerge {
+        let mut sources = Vec::new();
+        for segment in table.buffers.iter().flat_map(|buffer| buffer.segments().iter().rev()) {
+            let reader = SegmentReader::new(segment, range, self.order);
+            sources.push(Source::Segment(reader));
+        }
+        let slices = table.union.iter().flat_map(|union| &union.slices);
+        for run in table.runs.iter().chain(slices).filter(|run| is_in(run, range)) {
+            let reader = RunReader::new(run, range, self.order, self.reading.clone());
+            sources.push(Source::Run(Box::new(reader)));
+        }
+        if let Some(union) = &table.union {
+            sources.push(Source::Merge(Box::new(self.of_union(union, range))));
+        }
+        self.merge(Combine::Levels, sources)
+    }
+
+    /// The entries of a union with keys in `range` that are not in its slices, as they combine. Reads
+    /// nothing. The depth of the recursion is that of unions of unions.
+    pub(crate) fn of_union(&self, union: &UnionSources, range: &KeyRange) -> KMerge {
+        let beyond = union.frontier.beyond(range);
+        let tables = beyond.iter().flat_map(|beyond| {
+            let merge = |table| Source::Merge(Box::new(self.of_table(table, beyond)));
+            union.tables.iter().map(merge)
+        });
+        self.merge(Combine::Union, tables.collect())
+    }
+
+    fn merge(&self, combine: Combine, sources: Vec<Source>) -> KMerge {
+        KMerge::new(sources, Rules { combine, resolve: self.resolve.clone(), order: self.order })
+    }
+}
+
+fn is_in(run: &Run, range: &KeyRange) -> bool {
+    !range.misses(run.min_key(), run.max_key())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::entry::entry::{Kind, key_hash};
+    use crate::memtable::part::{NewEntry, Room};
+
+    #[test]
+    fn write_buffers_outside_a_range_are_let_go_of() {
+        let (mut buffer, resolve) = (WriteBuffer::default(), Resolve::newest());
+        for key in [b"b", b"d"] {
+            // What somebody else refers to is not written to.
+            let _kept = buffer.clone();
+            buffer.begin(Room::default(), &resolve).unwrap();
+            let (hash, kind) = (key_hash(1, key), Kind::Insert);
+            let entry = NewEntry { key, hash, kind, value: b"", blob: None };
+            buffer.put(entry, &resolve, None).unwrap();
+        }
+        let segments = |range: &KeyRange| {
+            let mut sources = Sources { buffers: vec![buffer.clone()], ..Sources::default() };
+            sources.narrow(range);
+            sources.buffers.iter().map(|buffer| buffer.segments().len()).collect::<Vec<_>>()
+        };
+        assert_eq!(segments(&KeyRange::ALL), [2]);
+        assert_eq!(segments(&KeyRange::new(&(b"a".as_slice()..b"e".as_slice()))), [2]);
+        assert_eq!(segments(&KeyRange::new(&(b"c".as_slice()..))), [1]);
+        assert_eq!(segments(&KeyRange::prefix(b"b")), [1]);
+        assert_eq!(segments(&KeyRange::prefix(b"c")), [0; 0]);
+    }
+}

@@ -1,0 +1,557 @@
+//! The run files of a session: their numbers, who uses them, and when they go.
+//!
+//! A run is the file `<number>.run` in the directory `active`, and, if it has blobs, `<number>.blobs`
+//! beside it, which goes with it. It is *held* by handles in memory (a run
+//! shared by tables, merges and cursors has one handle) and *pinned* by snapshots. When the last holder
+//! goes and nothing pins it, the file is removed, a large one while nobody waits for it
+//! ([`sweeper`](crate::files::reclaim)); what a crash leaves behind is removed when the session is opened again.
+//!
+//! Snapshots also pin the files of runs that are still being written. What such a file holds is known from
+//! what was noted of it: pages that a snapshot relies on are never written again, and a file is written by
+//! one run builder at a time, which [takes it over](FileSet::take_over) if it did not create it. Bytes that
+//! nobody vouches for mean nothing: after a loss of power a file may look whole and not be.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+
+use terrane_io::{Access, Disk};
+
+use crate::error::{Error, Result};
+use crate::files::handles::{OpenFiles, PooledFile};
+use crate::files::reclaim::Sweeper;
+use crate::files::write_queue::WriteBehind;
+use crate::stats::RunSums;
+use crate::trace::event;
+
+/// Locks, also after a panic of another thread: what the mutexes of this crate guard is whole at every
+/// point where code can panic.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The part of an unfinished run that is in its files for good: the output of a merge under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Partial {
+    pub(crate) number: u64,
+    pub(crate) identity: u64,
+    /// Pages at the beginning of the run file: whole entries, in order.
+    pub(crate) data_pages: u32,
+    /// Where the blobs of these entries end.
+    pub(crate) blob_bytes: u64,
+    /// Pages of work that the merge had done for it, as it counts them.
+    pub(crate) work: u64,
+}
+
+/// A run that a snapshot refers to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RunRef {
+    pub(crate) number: u64,
+    pub(crate) identity: u64,
+    /// Its data pages; what follows them may be rebuilt.
+    pub(crate) data_pages: u32,
+}
+
+/// What a run's files are known to hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Content {
+    /// Nothing is known: nobody goes on with it.
+    #[default]
+    Unknown,
+    /// A run, to which nothing is added.
+    Whole,
+    /// A run that is being written, or was until its builder was dropped.
+    Unfinished { has_writer: bool },
+}
+
+#[derive(Debug, Default, Clone, Copy)]
+struct Usage {
+    handles: u32,
+    pins: u32,
+    /// Whether there is a file of blobs.
+    has_blobs: bool,
+    /// Of all its files, as far as known.
+    bytes: u64,
+    content: Content,
+    /// Whether some of the content may not be durable.
+    is_unsynced: bool,
+    /// What of it is durable all the same, if it is a run that was unfinished when it was saved.
+    durable: Option<Partial>,
+}
+
+impl Usage {
+    /// Takes note that the last handle has gone: nobody can make durable now what is not.
+    fn forget_unsynced(&mut self) {
+        if self.is_unsynced && self.content == Content::Whole {
+            self.content = Content::Unfinished { has_writer: false };
+        }
+    }
+}
+
+/// Files of fewer bytes are removed at once by whoever used them last, which takes a millisecond at the most.
+const SWEPT_FILE_BYTES_MIN: u64 = 4 << 20;
+
+/// The files of a run that nobody uses any more.
+#[derive(Debug, Clone, Copy)]
+struct Unused {
+    has_blobs: bool,
+    bytes: u64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    usage: BTreeMap<u64, Usage>,
+    /// Greater than every number in use.
+    next_number: u64,
+    /// After closing, handles that are still around touch nothing.
+    closed: bool,
+    /// Whether another process has the files: none is created or removed here.
+    is_read_only: bool,
+    /// The first failure to remove a file; reported when the session is closed.
+    failed: Option<terrane_io::Error>,
+    /// Calls of the disk under way on behalf of this set; closing waits for them.
+    calls: u32,
+}
+
+/// All run files of a session.
+#[derive(Debug)]
+pub(crate) struct FileSet {
+    open: Arc<OpenFiles>,
+    behind: Arc<WriteBehind>,
+    dir: PathBuf,
+    /// Never held during a call of the disk: unlinking a large file takes its time.
+    state: Mutex<State>,
+    /// Told when `calls` falls.
+    idle: Condvar,
+    sums: RunSums,
+}
+
+/// The name of run file `number`.
+pub(crate) fn file_name(number: u64) -> String {
+    format!("{number:08}.run")
+}
+
+/// The name of the blobs of run `number`.
+pub(crate) fn blobs_name(number: u64) -> String {
+    format!("{number:08}.blobs")
+}
+
+/// The largest number of a run file. No session reaches it, and there is room to count on from it.
+pub(crate) const RUN_NUMBER_MAX: u64 = 1 << 62;
+
+/// The number of a file of that name, if it is the name of a run file.
+pub(crate) fn file_number(name: &str) -> Option<u64> {
+    let number = name.strip_suffix(".run")?.parse().ok()?;
+    (number <= RUN_NUMBER_MAX && file_name(number) == name).then_some(number)
+}
+
+/// The number of the run whose blobs are in a file of that name.
+pub(crate) fn blobs_number(name: &str) -> Option<u64> {
+    let number = name.strip_suffix(".blobs")?.parse().ok()?;
+    (number <= RUN_NUMBER_MAX && blobs_name(number) == name).then_some(number)
+}
+
+impl FileSet {
+    /// The files in `dir`, opened in `open`; new ones are numbered from `next_number`.
+    pub(crate) fn new(open: Arc<OpenFiles>, dir: PathBuf, next_number: u64) -> Self {
+        Self::with_state(open, dir, State { next_number, ..State::default() })
+    }
+
+    /// The files in `dir`, which are another process's or nobody's, to be read.
+    pub(crate) fn read_only(open: Arc<OpenFiles>, dir: PathBuf) -> Self {
+        open.only_read();
+        Self::with_state(open, dir, State { is_read_only: true, ..State::default() })
+    }
+
+    fn with_state(open: Arc<OpenFiles>, dir: PathBuf, state: State) -> Self {
+        let (behind, state) = (WriteBehind::new(&open), Mutex::new(state));
+        Self { open, behind, dir, state, idle: Condvar::new(), sums: RunSums::default() }
+    }
+
+    pub(crate) fn is_read_only(&self) -> bool {
+        lock(&self.state).is_read_only
+    }
+
+    /// Fails once a sync has failed, for good.
+    pub(crate) fn check_poisoned(&self) -> Result<()> {
+        self.open.check_poisoned()
+    }
+
+    /// Passes the result of a sync of `path` on, and remembers a failure.
+    pub(crate) fn synced(&self, path: &Path, result: terrane_io::Result<()>) -> Result<()> {
+        Ok(self.open.synced(path, result)?)
+    }
+
+    pub(crate) fn disk(&self) -> &Arc<dyn Disk> {
+        self.open.disk()
+    }
+
+    /// The files of the session that are open.
+    pub(crate) fn open_files(&self) -> &Arc<OpenFiles> {
+        &self.open
+    }
+
+    /// Where what is out of use goes.
+    pub(crate) fn sweeper(&self) -> &Sweeper {
+        self.open.sweeper()
+    }
+
+    /// The writes that nobody waits for yet.
+    pub(crate) fn write_behind(&self) -> &Arc<WriteBehind> {
+        &self.behind
+    }
+
+    /// The directory of the session.
+    pub(crate) fn session_dir(&self) -> &Path {
+        self.dir.parent().unwrap_or(&self.dir)
+    }
+
+    /// What is known of all open runs, and what was written.
+    pub(crate) fn sums(&self) -> &RunSums {
+        &self.sums
+    }
+
+    /// Numbers of the runs that somebody has a handle on.
+    pub(crate) fn held(&self) -> Vec<u64> {
+        let state = lock(&self.state);
+        state.usage.iter().filter(|(_, usage)| usage.handles > 0).map(|(&n, _)| n).collect()
+    }
+
+    pub(crate) fn path(&self, number: u64) -> PathBuf {
+        self.dir.join(file_name(number))
+    }
+
+    /// Where the blobs of run `number` are.
+    pub(crate) fn blobs_path(&self, number: u64) -> PathBuf {
+        self.dir.join(blobs_name(number))
+    }
+
+    /// Creates the file for the blobs of a run that is being written.
+    pub(crate) fn create_blobs(&self, handle: &FileHandle, access: Access) -> Result<PooledFile> {
+        // Noted first, so that the file goes with the run even if it is half created.
+        self.note_blobs(handle.number);
+        self.open.create(self.blobs_path(handle.number), access)
+    }
+
+    /// The existing, durable file of a run's blobs, to be opened when it is used.
+    pub(crate) fn blobs(&self, number: u64, access: Access) -> PooledFile {
+        self.open.file(self.blobs_path(number), access)
+    }
+
+    /// Notes that run `number` has a file of blobs.
+    pub(crate) fn note_blobs(&self, number: u64) {
+        lock(&self.state).usage.entry(number).or_default().has_blobs = true;
+    }
+
+    /// Whether run `number` has a file of blobs.
+    pub(crate) fn has_blobs(&self, number: u64) -> bool {
+        lock(&self.state).usage.get(&number).is_some_and(|usage| usage.has_blobs)
+    }
+
+    /// Creates the next file and a handle on it, which is the right to write it.
+    pub(crate) fn create(self: &Arc<Self>, access: Access) -> Result<(FileHandle, PooledFile)> {
+        let number = {
+            let mut state = lock(&self.state);
+            if state.closed || state.is_read_only {
+                return Err(Error::SessionClosed);
+            }
+            let number = state.next_number;
+            state.next_number += 1;
+            let usage = state.usage.entry(number).or_default();
+            usage.handles += 1;
+            usage.content = Content::Unfinished { has_writer: true };
+            usage.is_unsynced = true;
+            state.calls += 1;
+            number
+        };
+        let created = self.open.create(self.path(number), access);
+        let mut state = self.end_call();
+        if created.is_err() {
+            state.usage.remove(&number);
+        }
+        drop(state);
+        let file = created?;
+        Ok((FileHandle { set: Arc::clone(self), number, is_writer: true }, file))
+    }
+
+    fn end_call(&self) -> MutexGuard<'_, State> {
+        let mut state = lock(&self.state);
+        state.calls -= 1;
+        self.idle.notify_all();
+        state
+    }
+
+    /// A handle on an existing file.
+    pub(crate) fn attach(self: &Arc<Self>, number: u64) -> FileHandle {
+        lock(&self.state).usage.entry(number).or_default().handles += 1;
+        FileHandle { set: Arc::clone(self), number, is_writer: false }
+    }
+
+    /// A handle on the file of a whole run, if a handle or a pin keeps it.
+    pub(crate) fn attach_if_there(self: &Arc<Self>, number: u64) -> Option<FileHandle> {
+        let mut state = lock(&self.state);
+        let usage = state.usage.get_mut(&number)?;
+        if usage.content != Content::Whole || usage.handles + usage.pins == 0 {
+            return None;
+        }
+        usage.handles += 1;
+        Some(FileHandle { set: Arc::clone(self), number, is_writer: false })
+    }
+
+    /// Notes that the file of a run is whole.
+    pub(crate) fn note_whole(&self, number: u64) {
+        lock(&self.state).usage.entry(number).or_default().content = Content::Whole;
+    }
+
+    /// Whether it is known to be.
+    pub(crate) fn is_whole(&self, number: u64) -> bool {
+        let state = lock(&self.state);
+        state.usage.get(&number).is_some_and(|usage| usage.content == Content::Whole)
+    }
+
+    /// Notes what is durable of an unfinished run; of two such notes the one that says more counts.
+    pub(crate) fn note_durable(&self, partial: Partial) {
+        let mut state = lock(&self.state);
+        let usage = state.usage.entry(partial.number).or_default();
+        if usage.content == Content::Unknown {
+            usage.content = Content::Unfinished { has_writer: false };
+        }
+        if usage.durable.is_none_or(|known| known.data_pages < partial.data_pages) {
+            usage.durable = Some(partial);
+        }
+    }
+
+    /// Whether so much of an unfinished run is known to be durable.
+    pub(crate) fn is_durable(&self, partial: &Partial) -> bool {
+        let state = lock(&self.state);
+        let durable = state.usage.get(&partial.number).and_then(|usage| usage.durable);
+        durable.is_some_and(|known| known.data_pages >= partial.data_pages)
+    }
+
+    /// The right to go on with an unfinished run that nobody writes, and what is durable of it: at least
+    /// what is wanted.
+    pub(crate) fn take_over(self: &Arc<Self>, wanted: &Partial) -> Option<(FileHandle, Partial)> {
+        let mut state = lock(&self.state);
+        if state.closed || state.is_read_only {
+            return None;
+        }
+        let usage = state.usage.get_mut(&wanted.number)?;
+        let durable = usage.durable.filter(|durable| durable.identity == wanted.identity)?;
+        if usage.content != (Content::Unfinished { has_writer: false }) {
+            return None;
+        }
+        usage.content = Content::Unfinished { has_writer: true };
+        usage.is_unsynced = true;
+        usage.handles += 1;
+        let (set, number) = (Arc::clone(self), wanted.number);
+        Some((FileHandle { set, number, is_writer: true }, durable))
+    }
+
+    /// Notes that an unfinished run is not what it should be, so that nobody goes on with it.
+    pub(crate) fn distrust(&self, number: u64) {
+        if let Some(usage) = lock(&self.state).usage.get_mut(&number) {
+            usage.content = Content::Unknown;
+        }
+    }
+
+    /// The files of an unfinished run, for its writer: that of the entries and, if there is one, that of the
+    /// blobs.
+    pub(crate) fn files_to_write(
+        &self,
+        handle: &FileHandle,
+        access: Access,
+    ) -> (PooledFile, Option<PooledFile>) {
+        let open = |path| self.open.file_to_write(path, access);
+        let blobs = self.has_blobs(handle.number).then(|| open(self.blobs_path(handle.number)));
+        (open(self.path(handle.number)), blobs)
+    }
+
+    /// Makes the bytes of a whole run durable that somebody has written in this session, unless they are. Once
+    /// a sync has failed nothing happens: nobody relies on it then.
+    pub(crate) fn sync_whole(&self, number: u64) -> Result<()> {
+        let usage = lock(&self.state).usage.get(&number).copied().unwrap_or_default();
+        if !usage.is_unsynced || self.check_poisoned().is_err() {
+            return Ok(());
+        }
+        self.file(number, Access::Buffered).sync_so_far()?;
+        if usage.has_blobs {
+            self.blobs(number, Access::Buffered).sync_so_far()?;
+        }
+        self.note_synced(number);
+        Ok(())
+    }
+
+    fn note_synced(&self, number: u64) {
+        if let Some(usage) = lock(&self.state).usage.get_mut(&number) {
+            usage.is_unsynced = false;
+        }
+    }
+
+    /// An existing, durable file, to be opened when it is used.
+    pub(crate) fn file(&self, number: u64, access: Access) -> PooledFile {
+        self.open.file(self.path(number), access)
+    }
+
+    /// Keeps the files until they are unpinned as often as pinned.
+    pub(crate) fn pin(&self, numbers: impl IntoIterator<Item = u64>) {
+        let mut state = lock(&self.state);
+        for number in numbers {
+            state.usage.entry(number).or_default().pins += 1;
+        }
+    }
+
+    /// Takes a pin off each of the files and removes those that nobody uses any more. Goes on after a
+    /// failure and returns the first one; closing tries again.
+    pub(crate) fn unpin(&self, numbers: impl IntoIterator<Item = u64>) -> Result<()> {
+        let mut first = Ok(());
+        for number in numbers {
+            let unused = self.release(number, |usage| {
+                assert!(usage.pins > 0);
+                usage.pins -= 1;
+            });
+            let removed = unused.map(|unused| self.remove_unused(number, unused));
+            first = first.and(removed.unwrap_or(Ok(())));
+        }
+        Ok(first?)
+    }
+
+    /// Gives up a use of a file; if that was the last, the caller is to see to it that it is
+    /// [removed](Self::remove_unused).
+    #[must_use]
+    fn release(&self, number: u64, give_up: impl FnOnce(&mut Usage)) -> Option<Unused> {
+        let mut state = lock(&self.state);
+        let is_closed = state.closed;
+        let usage = state.usage.get_mut(&number)?;
+        give_up(usage);
+        if usage.handles == 0 {
+            usage.forget_unsynced();
+        }
+        if usage.handles > 0 || usage.pins > 0 || is_closed {
+            return None;
+        }
+        let unused = Unused { has_blobs: usage.has_blobs, bytes: usage.bytes };
+        state.usage.remove(&number);
+        if state.is_read_only {
+            return None;
+        }
+        state.calls += 1;
+        Some(unused)
+    }
+
+    /// Removes a file that was [released](Self::release) for good.
+    fn remove_unused(&self, number: u64, unused: Unused) -> terrane_io::Result<()> {
+        let Unused { has_blobs, .. } = unused;
+        let removed = self.remove(number, has_blobs);
+        let mut state = self.end_call();
+        if removed.is_err() {
+            // Not forgotten: closing tries again.
+            state.usage.insert(number, Usage { has_blobs, ..Usage::default() });
+        }
+        removed
+    }
+
+    fn remove(&self, number: u64, has_blobs: bool) -> terrane_io::Result<()> {
+        let remove = |path: &Path| match self.disk().remove(path) {
+            Err(error) if !error.is_not_found() => Err(error),
+            _ => Ok(()),
+        };
+        let removed = remove(&self.path(number));
+        if has_blobs { removed.and(remove(&self.blobs_path(number))) } else { removed }
+    }
+
+    /// Whether a snapshot pins the file.
+    pub(crate) fn is_pinned(&self, number: u64) -> bool {
+        lock(&self.state).usage.get(&number).is_some_and(|usage| usage.pins > 0)
+    }
+
+    /// Removes every file that no snapshot pins; handles still around lose the right to write and to remove
+    /// any.
+    /// Returns the first failure of this or of an earlier removal.
+    pub(crate) fn close(&self) -> Result<()> {
+        if std::mem::replace(&mut lock(&self.state).closed, true) || self.is_read_only() {
+            return Ok(());
+        }
+        // A merge of another thread may be between two of its writes.
+        self.open.end_writing();
+        self.behind.end();
+        self.sweeper().settle();
+        let mut state = lock(&self.state);
+        while state.calls > 0 {
+            state = self.idle.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        let mut first = state.failed.take().map_or(Ok(()), Err);
+        let unpinned = state.usage.iter().filter(|(_, usage)| usage.pins == 0);
+        let unpinned: Vec<(u64, bool)> =
+            unpinned.map(|(&number, usage)| (number, usage.has_blobs)).collect();
+        drop(state);
+        for (number, has_blobs) in unpinned {
+            first = first.and(self.remove(number, has_blobs));
+        }
+        Ok(first?)
+    }
+}
+
+/// The right to use a file; the last one to go removes the file unless a snapshot pins it.
+#[derive(Debug)]
+pub(crate) struct FileHandle {
+    set: Arc<FileSet>,
+    number: u64,
+    is_writer: bool,
+}
+
+impl FileHandle {
+    pub(crate) fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(crate) fn set(&self) -> &Arc<FileSet> {
+        &self.set
+    }
+
+    /// Another handle on the same file.
+    pub(crate) fn attach(&self) -> Self {
+        self.set.attach(self.number)
+    }
+
+    /// Ends the writing of a run, all of which is written now.
+    pub(crate) fn finish_writing(&mut self) {
+        self.is_writer = false;
+        self.set.note_whole(self.number);
+    }
+
+    /// Notes how large the files are, so that the large ones are removed where nobody waits for it.
+    pub(crate) fn note_bytes(&self, bytes: u64) {
+        lock(&self.set.state).usage.entry(self.number).or_default().bytes = bytes;
+    }
+
+    /// Notes that all bytes of a whole run are durable.
+    pub(crate) fn note_synced(&self) {
+        self.set.note_synced(self.number);
+    }
+}
+
+impl Drop for FileHandle {
+    fn drop(&mut self) {
+        let is_writer = self.is_writer;
+        let give_up = |usage: &mut Usage| {
+            usage.handles -= 1;
+            if let Content::Unfinished { has_writer } = &mut usage.content {
+                *has_writer &= !is_writer;
+            }
+        };
+        let number = self.number;
+        let Some(unused) = self.set.release(number, give_up) else { return };
+        let set = Arc::clone(&self.set);
+        let remove = move || {
+            if let Err(error) = set.remove_unused(number, unused) {
+                event!(WARN, "cleanup.failed", set.session_dir(), %error);
+                lock(&set.state).failed.get_or_insert(error);
+            }
+        };
+        if unused.bytes < SWEPT_FILE_BYTES_MIN {
+            remove();
+        } else {
+            self.set.sweeper().sweep(remove);
+        }
+    }
+}

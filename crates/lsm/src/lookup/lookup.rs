@@ -1,0 +1,687 @@
+//! Batched lookups: write buffer, filters, index, one read for each key, all reads side by side.
+//!
+//! 1. Each key is hashed once; the write buffer decides what it can, without any read.
+//! 2. The filters of all runs are asked about all other keys, with their memory fetched ahead. The first keys
+//!    of a batch are read while the next ones are asked about, so that the device does not wait for filters.
+//! 3. Each key looks into the newest run that may hold it. When the read comes back without the key (a
+//!    false positive of the filter), or with an upsert, it goes on with the next older one; so a key that
+//!    is present costs one read and a little, however often it was overwritten.
+//!    Where the table has a cache of pages ([`page_cache`](crate::memory::page_cache)), a page that is in it is no read:
+//!    the key goes on at once.
+//! 4. Reads are handed to the queue as fast as its depth allows, over the whole batch, whatever its size;
+//!    pages are searched in place as they come in.
+//!
+//! The runs of a union below the table ([`plan`](crate::lookup::plan)) follow its own; there a key may have to look
+//! into several tables, and what was found is combined at the end.
+//!
+//! The result depends on nothing but the entries: not on the size of the batch, the runs, or the order in
+//! which reads complete.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex};
+
+use terrane_io::{Access, AlignedBuf, Completion, Direction, DiskFile, IoQueue, Request};
+
+use crate::block::page::{PAGE_SIZE, PageKind, PageLayout, decode_payload, split_value};
+use crate::compaction::levels::Tree;
+use crate::corrupt::Corrupt;
+use crate::entry::entry::{BlobSpan, Kind, key_hash};
+use crate::entry::merge_operator::Resolve;
+use crate::error::{Error, Result};
+use crate::files::file_set::lock;
+use crate::filter::filter::{Filter, Hit, probe_batch};
+use crate::lookup::plan::{Met, Partial, Plan};
+use crate::lookup::result::Lookup;
+use crate::memory::page_cache::PageCache;
+use crate::memtable::memtable::WriteBuffer;
+use crate::run::blob::{Blob, BlobRef};
+use crate::run::run::{Location, Run, read_pages};
+use crate::stats::{FilterStats, LookupTally};
+
+/// Page buffers that are kept for later lookups; 2 MiB.
+const SPARE_PAGES_MAX: usize = 512;
+
+/// Keys of a batch that filters are asked about before their reads begin, at most.
+const KEYS_AT_ONCE: usize = 64;
+
+/// The same of the first ones, for which the device waits.
+const KEYS_AT_FIRST: usize = 16;
+
+/// Work that can be done while reads are in flight.
+pub(crate) trait Idle: Debug {
+    /// Does a little, much less than the reads in flight take; returns whether there was any to do.
+    fn work(&self) -> bool;
+}
+
+/// What a batch of lookups needs beside the table.
+#[derive(Debug)]
+pub(crate) struct LookupContext<'a> {
+    pub(crate) salt: u64,
+    pub(crate) queue_depth: usize,
+    pub(crate) resolve: &'a Resolve,
+    /// Pages in memory.
+    pub(crate) cache: Option<&'a Arc<PageCache>>,
+    /// Page buffers that no lookup uses at the moment.
+    pub(crate) spare: &'a Mutex<Vec<AlignedBuf>>,
+    pub(crate) idle: Option<&'a dyn Idle>,
+}
+
+/// What the page that was read says about a key.
+enum Found {
+    Entry(Kind, Vec<u8>, Option<BlobRef>),
+    /// Not in this page; perhaps in the one before.
+    Before,
+    Absent,
+}
+
+/// Searches the pages of a location for `key`; they have just been read.
+fn search(run: &Arc<Run>, location: Location, bytes: &[u8], key: &[u8]) -> Result<Found> {
+    let layout = PageLayout::parse(&bytes[..PAGE_SIZE], run.place(location.page));
+    let layout = layout.map_err(|what| Error::corrupt(run.path(), what))?;
+    search_in(layout, run, location, bytes, key)
+}
+
+/// The same in a page that has been in memory since its checksum was looked at.
+fn search_cached(run: &Arc<Run>, location: Location, page: &[u8], key: &[u8]) -> Result<Found> {
+    let layout = PageLayout::parse_checked(page, run.place(location.page));
+    let layout = layout.map_err(|what| Error::corrupt(run.path(), what))?;
+    search_in(layout, run, location, page, key)
+}
+
+fn search_in(
+    layout: PageLayout,
+    run: &Arc<Run>,
+    location: Location,
+    bytes: &[u8],
+    key: &[u8],
+) -> Result<Found> {
+    let corrupt = |what| Error::corrupt(run.path(), what);
+    let (page, overflow) = bytes.split_at(PAGE_SIZE);
+    match layout.search(page, key) {
+        Err(0) => Ok(Found::Before),
+        Err(_) => Ok(Found::Absent),
+        Ok(index) => {
+            let kind = layout.kind(page, index);
+            let blob = |span: BlobSpan| {
+                let blob = || Blob::Run { run: Arc::clone(run), span }.downgrade();
+                (kind == Kind::InsertBlob).then(blob)
+            };
+            let Some(len) = layout.large_value_len() else {
+                let (value, span) = layout.value(page, index);
+                return Ok(Found::Entry(kind, value.to_vec(), blob(span)));
+            };
+            let inline = layout.stored_value(page, index);
+            let mut value = Vec::with_capacity(inline.len() + overflow.len());
+            value.extend_from_slice(inline);
+            for (position, bytes) in (1..).zip(overflow.chunks_exact(PAGE_SIZE)) {
+                let place = run.place(location.page + position);
+                let content = decode_payload(bytes, place, PageKind::Overflow, position);
+                let content = content.map_err(corrupt)?;
+                let left = len - value.len().min(len);
+                value.extend_from_slice(&content[..left.min(content.len())]);
+            }
+            if value.len() != len {
+                return Err(corrupt(Corrupt {
+                    page: location.page,
+                    rule: "pages of a large value",
+                    expected: len as u64,
+                    found: value.len() as u64,
+                }));
+            }
+            // A large value is longer than the place of a blob.
+            let (value_len, span) =
+                split_value(kind, &value).map_or((len, BlobSpan::default()), |(v, s)| (v.len(), s));
+            value.truncate(value_len);
+            Ok(Found::Entry(kind, value, blob(span)))
+        }
+    }
+}
+
+/// The way of one key through the runs that may hold it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Search {
+    /// Index of the key in the batch.
+    key: u32,
+    /// The next candidate among the hits, and their end.
+    next: u32,
+    end: u32,
+    /// Where it looks now.
+    run: u32,
+    location: Location,
+}
+
+/// What a batch met in one run of the table.
+#[derive(Debug, Default, Clone, Copy)]
+struct RunTally {
+    found: u64,
+    /// Of these, keys for which older runs do not matter.
+    decided: u64,
+    false_positives: u64,
+}
+
+/// Whether what stands in a place of a run may be in the cache of pages: one page, unless the system's cache has it.
+fn is_cached(run: &Run, location: Location) -> bool {
+    location.pages == 1 && run.access() == Access::Direct
+}
+
+/// What became of the questions to filters, by level. `asked` keys were looked for in the first run; each run
+/// was asked about those that no newer one had decided.
+fn filter_stats(plan: &Plan, met: &[RunTally], mut asked: u64) -> Vec<FilterStats> {
+    let mut levels: Vec<FilterStats> = Vec::new();
+    for (run, met) in met.iter().enumerate() {
+        let level = plan.level_of(run);
+        if levels.len() <= level {
+            levels.resize_with(level + 1, FilterStats::default);
+        }
+        let &RunTally { found, decided, false_positives } = met;
+        let denied = asked.saturating_sub(found + false_positives);
+        levels[level] = levels[level].plus(FilterStats { denied, found, false_positives });
+        asked -= decided;
+    }
+    levels
+}
+
+/// A batch under way; its keys are with the caller, who gives them to each call.
+#[derive(Debug)]
+pub(crate) struct Batch {
+    plan: Arc<Plan>,
+    /// Those of all runs, as long as keys are to be asked about.
+    filters: Vec<Arc<Filter>>,
+    /// The first key that has not been begun.
+    next_key: usize,
+    /// Of the keys begun; the key is its index in the batch.
+    hits: Vec<Hit>,
+    results: Vec<Lookup>,
+    /// What was found of keys for which more may be found.
+    partial: BTreeMap<u32, Partial>,
+    /// For each of the table's own runs.
+    met: Vec<RunTally>,
+    /// Keys that memory did not decide.
+    open: u64,
+    reads: u64,
+    cache: Option<Arc<PageCache>>,
+    cache_hits: u64,
+}
+
+impl Batch {
+    fn new(plan: &Arc<Plan>, context: &LookupContext<'_>, keys: usize) -> Self {
+        Self {
+            plan: Arc::clone(plan),
+            filters: plan.runs.iter().map(|run| run.filter()).collect(),
+            next_key: 0,
+            hits: Vec::with_capacity(keys),
+            results: Vec::with_capacity(keys),
+            partial: BTreeMap::new(),
+            met: vec![RunTally::default(); plan.own_count()],
+            open: 0,
+            reads: 0,
+            cache: context.cache.cloned(),
+            cache_hits: 0,
+        }
+    }
+
+    /// Does all that takes no read for the next keys, and adds the reads that come first to `ready`; false if
+    /// all keys have been begun.
+    ///
+    /// # Errors
+    /// [`Error::UpsertTooLarge`] from combining upserts.
+    fn begin_next<K: AsRef<[u8]>>(
+        &mut self,
+        buffers: &[&WriteBuffer],
+        context: &LookupContext<'_>,
+        keys: &[K],
+        ready: &mut VecDeque<Search>,
+    ) -> Result<bool> {
+        if self.next_key == keys.len() {
+            self.filters = Vec::new();
+            return Ok(false);
+        }
+        // Keys that memory does not decide.
+        let (mut hashes, mut open) = ([0; KEYS_AT_ONCE], [0; KEYS_AT_ONCE]);
+        let mut count = 0;
+        let at_once = if self.next_key == 0 { KEYS_AT_FIRST } else { KEYS_AT_ONCE };
+        for (at, key) in keys.iter().enumerate().skip(self.next_key).take(at_once) {
+            let key = key.as_ref();
+            let hash = key_hash(context.salt, key);
+            let found = match look_in_memory(buffers, hash, key, context.resolve)? {
+                InMemory::Decided(lookup) => Some(lookup),
+                InMemory::Upsert(value) => {
+                    self.partial.entry(at as u32).or_default().memory = Some(value);
+                    None
+                }
+                InMemory::Nothing => None,
+            };
+            if found.is_none() {
+                (hashes[count], open[count]) = (hash, at as u32);
+                count += 1;
+            }
+            self.results.push(found.unwrap_or(Lookup::NotFound));
+        }
+        self.next_key = self.results.len();
+        self.open += count as u64;
+        let filters: Vec<&Filter> = self.filters.iter().map(AsRef::as_ref).collect();
+        let mut first = self.hits.len();
+        let key_at = |at: usize| keys[open[at] as usize].as_ref();
+        probe_batch(&filters, &hashes[..count], &key_at, &mut self.hits);
+        // Hits are grouped by key, newest run first within a key.
+        while first < self.hits.len() {
+            let asked = self.hits[first].key;
+            let mut end = first;
+            while self.hits.get(end).is_some_and(|hit| hit.key == asked) {
+                end += 1;
+            }
+            let key = open[asked as usize];
+            let next = self.next_candidate(keys, (key, first as u32, end as u32), 0);
+            ready.extend(self.pass_cached(keys, next)?);
+            first = end;
+        }
+        Ok(true)
+    }
+
+    /// The next place to look for a key: from candidate `next` on, and from run `run` on.
+    fn next_candidate<K: AsRef<[u8]>>(
+        &mut self,
+        keys: &[K],
+        (key, mut next, end): (u32, u32, u32),
+        mut run: u32,
+    ) -> Option<Search> {
+        let bytes = keys[key as usize].as_ref();
+        while next < end {
+            let candidate = self.hits[next as usize].filter;
+            next += 1;
+            run = run.max(self.plan.first_allowed(candidate, bytes));
+            if candidate < run {
+                continue;
+            }
+            if let Some(location) = self.plan.runs[candidate as usize].locate(bytes) {
+                return Some(Search { key, next, end, run: candidate, location });
+            }
+            self.note_false_positive(candidate);
+        }
+        None
+    }
+
+    fn note_false_positive(&mut self, run: u32) {
+        if let Some(met) = self.met.get_mut(run as usize) {
+            met.false_positives += 1;
+        }
+    }
+
+    fn note_found(&mut self, run: u32, is_decisive: bool) {
+        if let Some(met) = self.met.get_mut(run as usize) {
+            met.found += 1;
+            met.decided += u64::from(is_decisive);
+        }
+    }
+
+    /// Looks at the bytes that were read; returns where to look next, if anywhere.
+    pub(crate) fn step<K: AsRef<[u8]>>(
+        &mut self,
+        keys: &[K],
+        search_now: Search,
+        bytes: &[u8],
+    ) -> Result<Option<Search>> {
+        let run = &self.plan.runs[search_now.run as usize];
+        let key = keys[search_now.key as usize].as_ref();
+        let found = search(run, search_now.location, bytes, key)?;
+        if let Some(cache) = &self.cache
+            && is_cached(run, search_now.location)
+        {
+            cache.insert(run.number(), search_now.location.page, bytes);
+        }
+        let next = self.follow(keys, search_now, found);
+        self.pass_cached(keys, next)
+    }
+
+    /// Looks into pages that are in memory, for as long as one follows another; returns the first place that has
+    /// to be read.
+    fn pass_cached<K: AsRef<[u8]>>(
+        &mut self,
+        keys: &[K],
+        mut next: Option<Search>,
+    ) -> Result<Option<Search>> {
+        while let (Some(search), Some(cache)) = (next, &self.cache) {
+            let (run, location) = (&self.plan.runs[search.run as usize], search.location);
+            if !is_cached(run, location) {
+                break;
+            }
+            let key = keys[search.key as usize].as_ref();
+            let look = |page: &[u8]| search_cached(run, location, page, key);
+            let Some(found) = cache.look(run.number(), location.page, look) else { break };
+            self.cache_hits += 1;
+            next = self.follow(keys, search, found?);
+        }
+        Ok(next)
+    }
+
+    /// Takes in what was found in one place; returns where to look next, if anywhere.
+    fn follow<K: AsRef<[u8]>>(
+        &mut self,
+        keys: &[K],
+        search_now: Search,
+        found: Found,
+    ) -> Option<Search> {
+        let mut next_run = search_now.run + 1;
+        match found {
+            Found::Entry(kind, value, blob) => {
+                self.note_found(search_now.run, kind.is_decisive());
+                if kind.is_decisive() {
+                    next_run = self.plan.after_decision(search_now.run);
+                }
+                let met = Met { run: search_now.run, kind, value, blob };
+                let is_last = next_run as usize >= self.plan.runs.len();
+                // What is an error is one for whoever takes the results.
+                let is_told_later = met.kind == Kind::TooLarge;
+                if is_last && !is_told_later && !self.partial.contains_key(&search_now.key) {
+                    let key = keys[search_now.key as usize].as_ref();
+                    self.results[search_now.key as usize] =
+                        met.into_lookup(key).unwrap_or(Lookup::NotFound);
+                    return None;
+                }
+                self.partial.entry(search_now.key).or_default().met.push(met);
+            }
+            Found::Before => {
+                let key = keys[search_now.key as usize].as_ref();
+                let run = &self.plan.runs[search_now.run as usize];
+                if let Some(location) = run.locate_before(search_now.location, key) {
+                    return Some(Search { location, ..search_now });
+                }
+                self.note_false_positive(search_now.run);
+            }
+            Found::Absent => self.note_false_positive(search_now.run),
+        }
+        let Search { key, next, end, .. } = search_now;
+        self.next_candidate(keys, (key, next, end), next_run)
+    }
+
+    /// Does all of it.
+    fn run<K: AsRef<[u8]>>(
+        &mut self,
+        buffers: &[&WriteBuffer],
+        context: &LookupContext<'_>,
+        keys: &[K],
+    ) -> Result<()> {
+        let mut ready = VecDeque::new();
+        while self.begin_next(buffers, context, keys, &mut ready)? {
+            if ready.len() > 1 {
+                return read_side_by_side(self, buffers, keys, ready, context);
+            }
+        }
+        read_alone(self, keys, ready.pop_front())
+    }
+
+    /// The results in the order of the keys, where they come from, and what it took.
+    ///
+    /// # Errors
+    /// [`Error::UpsertTooLarge`] for a key whose upserts make too long a value.
+    pub(crate) fn conclude<K: AsRef<[u8]>>(
+        self,
+        keys: &[K],
+        resolve: &Resolve,
+    ) -> Result<(Vec<Lookup>, Arc<Plan>, LookupTally)> {
+        let Self { plan, mut results, partial, met, open, reads, cache_hits, .. } = self;
+        for (key, partial) in partial {
+            let at = key as usize;
+            results[at] = plan.conclude(keys[at].as_ref(), partial, resolve)?;
+        }
+        let tally = LookupTally {
+            keys: results.len() as u64,
+            found: results.iter().filter(|result| result.is_found()).count() as u64,
+            memory_hits: results.len() as u64 - open,
+            reads,
+            cache_hits,
+            filters: filter_stats(&plan, &met, open),
+        };
+        Ok((results, plan, tally))
+    }
+}
+
+/// What write buffers say of a key.
+enum InMemory {
+    Decided(Lookup),
+    /// Upserts only, combined.
+    Upsert(Vec<u8>),
+    Nothing,
+}
+
+fn look_in_memory(
+    buffers: &[&WriteBuffer],
+    hash: u64,
+    key: &[u8],
+    resolve: &Resolve,
+) -> Result<InMemory> {
+    let mut upsert: Option<Vec<u8>> = None;
+    let found = |kind, value: &[u8], blob: Option<&Blob>| {
+        Ok(InMemory::Decided(Lookup::from_entry(key, (kind, value), blob)?))
+    };
+    for (chunk, entry) in buffers.iter().flat_map(|buffer| buffer.entries(hash, key)) {
+        match (&mut upsert, entry.kind) {
+            (None, Kind::Upsert) => upsert = Some(entry.value.to_vec()),
+            (None, kind) => {
+                let blob = chunk.blob_of(&entry);
+                return found(kind, entry.value, blob.as_ref());
+            }
+            (Some(newer), kind) => {
+                let older = (kind, entry.value);
+                if kind != Kind::Delete && resolve.combine_stored(newer, older, false) {
+                    return found(Kind::TooLarge, newer, None);
+                }
+                if kind.is_decisive() {
+                    let value = std::mem::take(newer);
+                    return Ok(InMemory::Decided(Lookup::Found(value.into())));
+                }
+            }
+        }
+    }
+    Ok(upsert.map_or(InMemory::Nothing, InMemory::Upsert))
+}
+
+/// Looks up all keys; results in their order, where they come from, and what it took.
+///
+/// # Errors
+/// The first error of the disk, or damage found; [`Error::UpsertTooLarge`] from combining upserts.
+pub(crate) fn lookup_batch<K: AsRef<[u8]>>(
+    tree: &Tree,
+    context: &LookupContext<'_>,
+    keys: &[K],
+) -> Result<(Vec<Lookup>, Arc<Plan>, LookupTally)> {
+    let (plan, mut batch) = batch_of(tree, context, keys.len());
+    batch.run(&buffers_of(tree, &plan), context, keys)?;
+    batch.conclude(keys, context.resolve)
+}
+
+/// The same in write buffers, newest first, and the runs of a plan; results, and what it took.
+///
+/// # Errors
+/// As [`lookup_batch`].
+pub(crate) fn lookup_in<K: AsRef<[u8]>>(
+    buffers: &[&WriteBuffer],
+    plan: &Arc<Plan>,
+    context: &LookupContext<'_>,
+    keys: &[K],
+) -> Result<(Vec<Lookup>, LookupTally)> {
+    let mut batch = Batch::new(plan, context, keys.len());
+    batch.run(buffers, context, keys)?;
+    let (results, _, tally) = batch.conclude(keys, context.resolve)?;
+    Ok((results, tally))
+}
+
+/// Does all of a batch that takes no read. Returns the reads that come first.
+///
+/// # Errors
+/// [`Error::UpsertTooLarge`] from combining upserts.
+pub(crate) fn begin_batch<K: AsRef<[u8]>>(
+    tree: &Tree,
+    context: &LookupContext<'_>,
+    keys: &[K],
+) -> Result<(Batch, VecDeque<Search>)> {
+    let (plan, mut batch) = batch_of(tree, context, keys.len());
+    let (buffers, mut ready) = (buffers_of(tree, &plan), VecDeque::new());
+    while batch.begin_next(&buffers, context, keys, &mut ready)? {}
+    Ok((batch, ready))
+}
+
+fn batch_of(tree: &Tree, context: &LookupContext<'_>, keys: usize) -> (Arc<Plan>, Batch) {
+    let plan = Arc::new(Plan::new(tree.sources()));
+    let batch = Batch::new(&plan, context, keys);
+    (plan, batch)
+}
+
+/// Write buffers, newest first.
+fn buffers_of<'a>(tree: &'a Tree, plan: &'a Plan) -> Vec<&'a WriteBuffer> {
+    std::iter::once(&tree.buffer).chain(&plan.buffers).collect()
+}
+
+/// One key: its reads follow each other, so a queue would only add to their time.
+fn read_alone<K: AsRef<[u8]>>(batch: &mut Batch, keys: &[K], first: Option<Search>) -> Result<()> {
+    let mut next = first;
+    while let Some(search) = next {
+        let file = batch.plan.runs[search.run as usize].file()?;
+        let bytes = read_pages(file.as_ref(), search.location.page, search.location.pages)?;
+        batch.reads += 1;
+        next = batch.step(keys, search, &bytes)?;
+    }
+    Ok(())
+}
+
+fn read_side_by_side<K: AsRef<[u8]>>(
+    batch: &mut Batch,
+    buffers: &[&WriteBuffer],
+    keys: &[K],
+    mut ready: VecDeque<Search>,
+    context: &LookupContext<'_>,
+) -> Result<()> {
+    let queue = batch.plan.runs[0].handle().set().disk().queue(context.queue_depth)?;
+    let mut flight = Flight::new(queue, std::mem::take(&mut *lock(context.spare)));
+    loop {
+        let mut has_room = true;
+        while has_room {
+            let Some(&search) = ready.front() else {
+                flight.queue.submit();
+                if batch.begin_next(buffers, context, keys, &mut ready)? {
+                    continue;
+                }
+                break;
+            };
+            has_room = flight.take_off(batch, search, ())?;
+            if has_room {
+                ready.pop_front();
+            }
+        }
+        let Some(Landed { search, buffer }) = flight.land(context.idle)? else { break };
+        if let Some(next) = batch.step(keys, search, &buffer)? {
+            // A key that has waited already goes first.
+            ready.push_front(next);
+        }
+        flight.give_back(buffer);
+    }
+    let mut pool = lock(context.spare);
+    pool.append(&mut flight.spare);
+    pool.truncate(SPARE_PAGES_MAX);
+    Ok(())
+}
+
+/// Reads in flight, each with a note of whom it is for.
+pub(crate) struct Flight<N> {
+    queue: Box<dyn IoQueue>,
+    /// By tag; free tags in `free`.
+    flying: Vec<(Search, N)>,
+    free: Vec<u32>,
+    spare: Vec<AlignedBuf>,
+    /// One that came back while there was nothing but to look for it.
+    landed: Option<Completion>,
+}
+
+/// A read that has come back.
+pub(crate) struct Landed {
+    pub(crate) search: Search,
+    pub(crate) buffer: AlignedBuf,
+}
+
+impl<N: Copy> Flight<N> {
+    pub(crate) fn new(queue: Box<dyn IoQueue>, spare: Vec<AlignedBuf>) -> Self {
+        let depth = queue.depth();
+        let (flying, free) = (Vec::with_capacity(depth), Vec::with_capacity(depth));
+        Self { queue, flying, free, spare, landed: None }
+    }
+
+    /// Whether nothing is in flight.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.queue.outstanding() == 0
+    }
+
+    /// Begins a read, unless there is no room for one at the moment; if nothing is in flight, there is.
+    ///
+    /// # Errors
+    /// Those of opening the file.
+    pub(crate) fn take_off(&mut self, batch: &mut Batch, search: Search, note: N) -> Result<bool> {
+        let outstanding = self.queue.outstanding();
+        if outstanding >= self.queue.depth() {
+            return Ok(false);
+        }
+        let run = &batch.plan.runs[search.run as usize];
+        let file = if outstanding == 0 { Some(run.file()?) } else { run.file_if_room()? };
+        // Without one, all files that may be open are being read: one of these reads comes first.
+        let Some(file) = file else { return Ok(false) };
+        self.push(search, note, file);
+        batch.reads += 1;
+        Ok(true)
+    }
+
+    fn push(&mut self, search: Search, note: N, file: Arc<dyn DiskFile>) {
+        let Location { page, pages, .. } = search.location;
+        let buffer = match pages {
+            1 => self.spare.pop().unwrap_or_else(|| AlignedBuf::zeroed(PAGE_SIZE)),
+            _ => AlignedBuf::zeroed(pages as usize * PAGE_SIZE),
+        };
+        let tag = match self.free.pop() {
+            Some(tag) => {
+                self.flying[tag as usize] = (search, note);
+                tag
+            }
+            None => {
+                self.flying.push((search, note));
+                self.flying.len() as u32 - 1
+            }
+        };
+        self.queue.push(Request {
+            tag: u64::from(tag),
+            file,
+            offset: u64::from(page) * PAGE_SIZE as u64,
+            buffer,
+            direction: Direction::Read,
+        });
+    }
+
+    /// The next read that comes back, waiting for it; `None` if none is in flight. If it failed, the error
+    /// comes with the note.
+    pub(crate) fn land_any(&mut self) -> Option<(N, Result<Landed>)> {
+        let done = self.landed.take().or_else(|| self.queue.pop())?;
+        let (search, note) = self.flying[done.tag as usize];
+        self.free.push(done.tag as u32);
+        let buffer = done.buffer;
+        let landed = done.result.map(|()| Landed { search, buffer });
+        Some((note, landed.map_err(Error::from)))
+    }
+
+    /// The next read that comes back; other work is done while none has.
+    fn land(&mut self, idle: Option<&dyn Idle>) -> Result<Option<Landed>> {
+        if let Some(idle) = idle {
+            while self.landed.is_none() && !self.is_idle() {
+                self.landed = self.queue.poll();
+                if self.landed.is_none() && !idle.work() {
+                    break;
+                }
+            }
+        }
+        self.land_any().map(|(_, landed)| landed).transpose()
+    }
+
+    /// Keeps a buffer for another read.
+    pub(crate) fn give_back(&mut self, buffer: AlignedBuf) {
+        if buffer.len() == PAGE_SIZE && self.spare.len() < SPARE_PAGES_MAX {
+            self.spare.push(buffer);
+        }
+    }
+}

@@ -1,0 +1,268 @@
+//! The order in which a lookup goes through the runs of a table, and what the entries it meets amount to.
+//!
+//! Runs are numbered: the table's own, newest first; then, if there is a union below, its slices, then the
+//! runs of each of its tables, left to right, numbered in the same way. So each table has a span of numbers,
+//! and so has each union. A decisive entry ends the search in the span of its table; outside of unions that
+//! is everything.
+//!
+//! Invariant: of a union, a key is looked for either in the slices or in the tables, never in both.
+
+use std::sync::Arc;
+
+use crate::compaction::sources::{Frontier, Sources, UnionSources};
+use crate::entry::entry::Kind;
+use crate::entry::merge_operator::{Resolve, TooLarge};
+use crate::error::Result;
+use crate::lookup::result::Lookup;
+use crate::memtable::memtable::WriteBuffer;
+use crate::run::blob::BlobRef;
+use crate::run::run::Run;
+
+/// An entry that was met.
+#[derive(Debug)]
+pub(crate) struct Met {
+    pub(crate) run: u32,
+    pub(crate) kind: Kind,
+    pub(crate) value: Vec<u8>,
+    pub(crate) blob: Option<BlobRef>,
+}
+
+/// What was met of one key so far.
+#[derive(Debug, Default)]
+pub(crate) struct Partial {
+    /// Upserts in the write buffer.
+    pub(crate) memory: Option<Vec<u8>>,
+    /// In the order of the runs.
+    pub(crate) met: Vec<Met>,
+}
+
+/// The condition on which a span of runs is looked into.
+#[derive(Debug)]
+struct Guard {
+    /// The condition on the span around this one.
+    outer: Option<u32>,
+    frontier: Frontier,
+    /// Whether the keys that the frontier covers are meant, or the others.
+    covered: bool,
+    /// The run after the span.
+    end: u32,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    /// The run after those of the same table.
+    table_end: u32,
+    guard: Option<u32>,
+}
+
+#[derive(Debug)]
+struct TableSpan {
+    /// The run after the table's own.
+    own_end: u32,
+    union: Option<UnionSpan>,
+}
+
+#[derive(Debug)]
+struct UnionSpan {
+    slices_end: u32,
+    tables: Vec<TableSpan>,
+}
+
+/// The runs of a table, in order.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    /// Write buffers that are newer than all runs.
+    pub(crate) buffers: Vec<WriteBuffer>,
+    pub(crate) runs: Vec<Arc<Run>>,
+    /// The runs after those of each level of the table.
+    level_ends: Vec<usize>,
+    places: Vec<Place>,
+    guards: Vec<Guard>,
+    root: TableSpan,
+}
+
+impl Plan {
+    pub(crate) fn new(mut sources: Sources) -> Self {
+        let mut plan = Self {
+            buffers: std::mem::take(&mut sources.buffers),
+            runs: Vec::new(),
+            level_ends: std::mem::take(&mut sources.level_ends),
+            places: Vec::new(),
+            guards: Vec::new(),
+            root: TableSpan { own_end: 0, union: None },
+        };
+        plan.root = plan.add_table(sources, None);
+        plan
+    }
+
+    fn next_run(&self) -> u32 {
+        self.runs.len() as u32
+    }
+
+    fn add_runs(&mut self, runs: Vec<Arc<Run>>, guard: Option<u32>) {
+        self.places.extend(runs.iter().map(|_| Place { table_end: 0, guard }));
+        self.runs.extend(runs);
+    }
+
+    /// The depth of the recursion is that of unions of unions.
+    fn add_table(&mut self, sources: Sources, guard: Option<u32>) -> TableSpan {
+        let first = self.next_run();
+        self.add_runs(sources.runs, guard);
+        let own_end = self.next_run();
+        let union = sources.union.map(|union| self.add_union(*union, guard));
+        let table_end = self.next_run();
+        for place in &mut self.places[first as usize..own_end as usize] {
+            place.table_end = table_end;
+        }
+        TableSpan { own_end, union }
+    }
+
+    fn add_union(&mut self, union: UnionSources, outer: Option<u32>) -> UnionSpan {
+        let UnionSources { slices, frontier, tables } = union;
+        let first = self.next_run();
+        let of_slices = self.add_guard(outer, frontier.clone(), true);
+        self.add_runs(slices, Some(of_slices));
+        let slices_end = self.next_run();
+        let of_tables = self.add_guard(outer, frontier, false);
+        let tables =
+            tables.into_iter().map(|table| self.add_table(table, Some(of_tables))).collect();
+        let end = self.next_run();
+        for (guard, end) in [(of_slices, slices_end), (of_tables, end)] {
+            self.guards[guard as usize].end = end;
+        }
+        // A slice decides for its whole union.
+        for place in &mut self.places[first as usize..slices_end as usize] {
+            place.table_end = end;
+        }
+        UnionSpan { slices_end, tables }
+    }
+
+    fn add_guard(&mut self, outer: Option<u32>, frontier: Frontier, covered: bool) -> u32 {
+        self.guards.push(Guard { outer, frontier, covered, end: 0 });
+        self.guards.len() as u32 - 1
+    }
+
+    /// The first run from `run` on that `key` may be looked for in.
+    pub(crate) fn first_allowed(&self, run: u32, key: &[u8]) -> u32 {
+        let mut allowed = run;
+        let mut guard = self.places[run as usize].guard;
+        while let Some(at) = guard {
+            let Guard { outer, frontier, covered, end } = &self.guards[at as usize];
+            if frontier.covers(key) != *covered {
+                allowed = *end;
+            }
+            guard = *outer;
+        }
+        allowed
+    }
+
+    /// How many runs are the table's own, not those of a union below.
+    pub(crate) fn own_count(&self) -> usize {
+        self.root.own_end as usize
+    }
+
+    /// The level of one of the table's own runs, from 0. That of a flush that has not entered the levels is
+    /// the first.
+    pub(crate) fn level_of(&self, run: usize) -> usize {
+        self.level_ends.partition_point(|&end| end <= run)
+    }
+
+    /// The first run that still matters when `run` had a decisive entry.
+    pub(crate) fn after_decision(&self, run: u32) -> u32 {
+        self.places[run as usize].table_end
+    }
+
+    /// What the entries of one key amount to.
+    ///
+    /// # Errors
+    /// [`Error::UpsertTooLarge`](crate::Error::UpsertTooLarge).
+    pub(crate) fn conclude(
+        &self,
+        key: &[u8],
+        partial: Partial,
+        resolve: &Resolve,
+    ) -> Result<Lookup> {
+        let Partial { memory, met } = partial;
+        let newest = memory.map(|value| Met { run: 0, kind: Kind::Upsert, value, blob: None });
+        let mut rest = met.into_iter().peekable();
+        let all = conclude_table(&self.root, newest, &mut rest, resolve);
+        all.map_or(Ok(Lookup::NotFound), |met| met.into_lookup(key))
+    }
+}
+
+type Rest = std::iter::Peekable<std::vec::IntoIter<Met>>;
+
+/// What a table's entries amount to; `None` or a deletion for an absent key.
+fn conclude_table(
+    table: &TableSpan,
+    newest: Option<Met>,
+    rest: &mut Rest,
+    resolve: &Resolve,
+) -> Option<Met> {
+    let mut all = newest;
+    while let Some(older) = rest.next_if(|met| met.run < table.own_end) {
+        all = Some(Met::over(all, older, resolve));
+    }
+    if let Some(union) = &table.union
+        && let Some(older) = conclude_union(union, rest, resolve)
+    {
+        all = Some(Met::over(all, older, resolve));
+    }
+    all
+}
+
+fn conclude_union(union: &UnionSpan, rest: &mut Rest, resolve: &Resolve) -> Option<Met> {
+    let mut all: Option<Met> = None;
+    while let Some(met) = rest.next_if(|met| met.run < union.slices_end) {
+        all = all.or(Some(met));
+    }
+    for table in &union.tables {
+        let right = conclude_table(table, None, rest, resolve);
+        let Some(right) = right.filter(|right| right.kind != Kind::Delete) else { continue };
+        match &mut all {
+            Some(left) if left.kind == Kind::TooLarge => {}
+            Some(left) => {
+                let (right, has_blob) = ((right.kind, &*right.value), left.blob.is_some());
+                if resolve.combine_stored(&mut left.value, right, has_blob) {
+                    (left.kind, left.blob) = (Kind::TooLarge, None);
+                }
+            }
+            None => {
+                let kind = match right.kind {
+                    Kind::TooLarge => Kind::TooLarge,
+                    _ if right.blob.is_some() => Kind::InsertBlob,
+                    _ => Kind::Insert,
+                };
+                all = Some(Met { kind, ..right });
+            }
+        }
+    }
+    all
+}
+
+impl Met {
+    /// What it means for `key` if nothing older is left.
+    pub(crate) fn into_lookup(self, key: &[u8]) -> Result<Lookup> {
+        match (self.kind, self.blob) {
+            (Kind::Delete, _) => Ok(Lookup::NotFound),
+            (Kind::TooLarge, _) => Err(TooLarge::error(key, &self.value)),
+            (_, Some(blob)) => Ok(Lookup::FoundWithBlob(self.value.into(), blob)),
+            (_, None) => Ok(Lookup::Found(self.value.into())),
+        }
+    }
+
+    /// A newer entry of a table, if there is one, on an older one.
+    fn over(newer: Option<Self>, older: Self, resolve: &Resolve) -> Self {
+        match newer {
+            None => older,
+            Some(newer) if newer.kind.is_decisive() => newer,
+            Some(mut newer) => {
+                let entry = (older.kind, &*older.value);
+                let is_too_large = older.kind != Kind::Delete
+                    && resolve.combine_stored(&mut newer.value, entry, false);
+                let kind = if is_too_large { Kind::TooLarge } else { older.kind.under_upsert() };
+                Self { kind, ..newer }
+            }
+        }
+    }
+}

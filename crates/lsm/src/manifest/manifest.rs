@@ -1,0 +1,600 @@
+//! The manifest of a store: its named tables, the files that they need, and where the log goes on from there.
+//!
+//! There are two copies, each whole when it gets its name. So a copy that is damaged later costs nothing: it is
+//! written again when the store is opened. A store that never had a named table has none.
+//!
+//! Nothing is committed before a manifest is durable, and none is ever removed. So where both copies are missing and the
+//! log has been written to, or has had more than one segment, they were lost. (A store without a log cannot be told from
+//! a session that has no named tables then.)
+//!
+//! **Edits.** Retaining and releasing a version do not write the manifest anew: they append a few bytes, an *edit*,
+//! to both copies, one after the other. So their cost does not grow with the number of versions. A copy is written
+//! anew, without edits, by everything else, and when its edits are longer than the rest.
+//!
+//! Invariant: what a manifest names is durable before the manifest is written, and stays until both copies
+//! name it no more.
+
+#![doc = include_str!("../../../../docs/format/store.md")]
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use terrane_io::Disk;
+use terrane_io::bytes::{Reader, Writer};
+use terrane_io::checksum::crc32c;
+use terrane_io::disk::read_file;
+
+use crate::error::{Error, Result, unreadable};
+use crate::manifest::snapshot_meta::{self, MANIFEST_BYTES_MAX, Refused, SnapshotMeta};
+use crate::manifest::wal;
+use crate::trace::event;
+
+/// First bytes of a manifest.
+pub(crate) const STORE_MAGIC: [u8; 8] = *b"TerraMan";
+
+/// Version of manifests.
+pub(crate) const STORE_VERSION: u32 = 2;
+
+/// Where the length of a manifest without its edits stands.
+const LENGTH_OFFSET: usize = 12;
+
+/// Bytes of an edit before its content.
+const EDIT_HEADER_SIZE: usize = 20;
+
+/// The largest number in a manifest. No store reaches it, and there is room to count on from it.
+const COUNT_MAX: u64 = 1 << 62;
+
+/// The names of its copies.
+pub(crate) const COPIES: [&str; 2] = ["manifest.a", "manifest.b"];
+
+/// A named table.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct NamedMeta {
+    /// Never used again, also after the table was dropped.
+    pub(crate) id: u64,
+    pub(crate) name: String,
+    pub(crate) meta: SnapshotMeta,
+}
+
+impl NamedMeta {
+    /// Whether both are the same table under the same name.
+    fn is_same_table(&self, other: &Self) -> bool {
+        (self.id, &self.name) == (other.id, &other.name)
+    }
+}
+
+/// The named tables as a checkpoint left them, from which the log leads to versions.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct VersionBase {
+    /// The last commit that is in the runs of the tables.
+    pub(crate) commit: u64,
+    /// The segment of the log that goes on from there; 0 if there was no log.
+    pub(crate) segment: u64,
+    /// By number.
+    pub(crate) tables: Vec<NamedMeta>,
+}
+
+/// The state of all named tables after a commit, kept: those of its base, with the log applied up to that commit.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct VersionMeta {
+    /// That commit.
+    pub(crate) number: u64,
+    /// Empty for none.
+    pub(crate) name: String,
+    /// Shared by neighbouring versions.
+    pub(crate) base: Arc<VersionBase>,
+    /// The last segment of the log that the version needs, from that of its base on; 0 if it needs none.
+    pub(crate) until: u64,
+}
+
+/// A change of the list of versions, appended to a manifest.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Edit {
+    /// A version more, or a name for the last one.
+    Retain(VersionMeta),
+    /// The version of that number is gone.
+    Release(u64),
+}
+
+/// The state of all named tables.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(crate) struct StoreManifest {
+    /// Whether it is the manifest of a backup, which nobody has committed to.
+    pub(crate) is_backup: bool,
+    /// Counts manifests, without their edits.
+    pub(crate) sequence: u64,
+    /// Counts the edits behind that one.
+    pub(crate) edits: u32,
+    /// The last commit that is in the tables.
+    pub(crate) commit: u64,
+    /// The first segment of the log that is needed.
+    pub(crate) segment: u64,
+    /// The number of the next table.
+    pub(crate) next_table: u64,
+    /// By number.
+    pub(crate) tables: Vec<NamedMeta>,
+    /// Retained versions, ascending.
+    pub(crate) versions: Vec<VersionMeta>,
+}
+
+impl VersionBase {
+    /// Whether it has these tables, under these names and with this configuration.
+    pub(crate) fn has_tables(&self, tables: &[NamedMeta]) -> bool {
+        let is_same = |(one, other): (&NamedMeta, &NamedMeta)| {
+            one.is_same_table(other) && one.meta.config == other.meta.config
+        };
+        self.tables.len() == tables.len() && self.tables.iter().zip(tables).all(is_same)
+    }
+
+    /// The numbers of all run files that its tables need; of several tables as often.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = u64> {
+        self.tables.iter().flat_map(|table| table.meta.numbers())
+    }
+}
+
+impl VersionMeta {
+    /// Its name, or its number.
+    fn title(&self) -> String {
+        if self.name.is_empty() { self.number.to_string() } else { self.name.clone() }
+    }
+
+    /// The first segment of the log that the version needs; `u64::MAX` if it needs none.
+    pub(crate) fn first_segment(&self) -> u64 {
+        if self.until == 0 { u64::MAX } else { self.base.segment }
+    }
+
+    /// Whether reading the version takes that segment of the log.
+    fn needs_segment(&self, number: u64) -> bool {
+        self.first_segment() <= number && number <= self.until
+    }
+}
+
+/// Versions of one base, oldest first.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct VersionGroup<'a>(pub(crate) &'a [VersionMeta]);
+
+impl<'a> VersionGroup<'a> {
+    pub(crate) fn base(&self) -> &'a Arc<VersionBase> {
+        // Groups are never empty.
+        &self.0[0].base
+    }
+
+    /// The last segment of the log that they need; 0 if they need none.
+    pub(crate) fn until(&self) -> u64 {
+        self.0.iter().map(|version| version.until).max().unwrap_or(0)
+    }
+
+    /// The tables of the base, for whoever asks what needs a file.
+    pub(crate) fn users(&self) -> impl Iterator<Item = (String, &'a NamedMeta)> + use<'a> {
+        let first = self.0.first().map(VersionMeta::title).unwrap_or_default();
+        let last = self.0.last().map(VersionMeta::title).unwrap_or_default();
+        let versions = if self.0.len() == 1 { first } else { format!("{first}..{last}") };
+        self.base().tables.iter().map(move |table| (format!("{}@{versions}", table.name), table))
+    }
+}
+
+impl Found {
+    /// Both manifests.
+    pub(crate) fn manifests(&self) -> impl Iterator<Item = &StoreManifest> {
+        self.manifest.iter().chain(&self.older)
+    }
+}
+
+impl StoreManifest {
+    /// The versions, those of one base together.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = VersionGroup<'_>> {
+        let is_one = |one: &VersionMeta, next: &VersionMeta| Arc::ptr_eq(&one.base, &next.base);
+        self.versions.chunk_by(is_one).map(VersionGroup)
+    }
+
+    /// All tables, those of the bases of versions too, each base once.
+    pub(crate) fn all_tables(&self) -> impl Iterator<Item = &NamedMeta> {
+        self.tables.iter().chain(self.groups().flat_map(|group| &group.base().tables))
+    }
+
+    /// Whether a version needs that segment of the log.
+    pub(crate) fn needs_segment(&self, number: u64) -> bool {
+        self.versions.iter().any(|version| version.needs_segment(number))
+    }
+
+    /// The first segment of the log that a version needs; `u64::MAX` if none needs any.
+    pub(crate) fn first_segment_of_versions(&self) -> u64 {
+        self.versions.iter().map(VersionMeta::first_segment).min().unwrap_or(u64::MAX)
+    }
+
+    /// Orders manifests: the newer one of two is greater.
+    pub(crate) fn age(&self) -> (u64, u32) {
+        (self.sequence, self.edits)
+    }
+
+    /// The same with an edit applied; says whether it fits.
+    pub(crate) fn apply(&mut self, edit: Edit) -> bool {
+        match edit {
+            Edit::Release(number) => {
+                let count = self.versions.len();
+                self.versions.retain(|version| version.number != number);
+                if self.versions.len() == count {
+                    return false;
+                }
+            }
+            Edit::Retain(version) => {
+                let taken = |other: &VersionMeta| {
+                    !version.name.is_empty()
+                        && other.name == version.name
+                        && other.number != version.number
+                };
+                if self.versions.iter().any(taken) {
+                    return false;
+                }
+                match self.versions.last_mut() {
+                    Some(last) if last.number == version.number => last.name = version.name,
+                    Some(last) if last.number > version.number => return false,
+                    _ => self.versions.push(version),
+                }
+            }
+        }
+        self.edits += 1;
+        true
+    }
+
+    /// The numbers of all run files that the tables need; of several tables as often.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = u64> {
+        self.all_tables().flat_map(|table| table.meta.numbers())
+    }
+
+    /// Lets `change` change the state of every table, those of the bases of versions too.
+    pub(crate) fn change_tables(&mut self, change: &dyn Fn(&mut SnapshotMeta)) {
+        self.tables.iter_mut().for_each(|table| change(&mut table.meta));
+        // Versions of one base share it, and go on to.
+        let mut changed: Option<(Arc<VersionBase>, Arc<VersionBase>)> = None;
+        for version in &mut self.versions {
+            let base = match changed.take() {
+                Some((old, new)) if Arc::ptr_eq(&old, &version.base) => (old, new),
+                _ => {
+                    let mut new = VersionBase::clone(&version.base);
+                    new.tables.iter_mut().for_each(|table| change(&mut table.meta));
+                    (Arc::clone(&version.base), Arc::new(new))
+                }
+            };
+            version.base = Arc::clone(&base.1);
+            changed = Some(base);
+        }
+    }
+
+    /// Whether both have the same tables under the same names.
+    pub(crate) fn has_tables_of(&self, other: &Self) -> bool {
+        let is_same = |(one, other): (&NamedMeta, &NamedMeta)| one.is_same_table(other);
+        self.tables.len() == other.tables.len()
+            && self.tables.iter().zip(&other.tables).all(is_same)
+    }
+
+    /// The manifest as a whole, without edits.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::new();
+        out.put(&STORE_MAGIC).u32(STORE_VERSION).u32(0).u8(1 + u8::from(self.is_backup));
+        out.u64(self.sequence).u64(self.commit).u64(self.segment).u64(self.next_table);
+        put_tables(&mut out, &self.tables);
+
+        out.u32(self.versions.len() as u32);
+        let mut before: Option<&VersionMeta> = None;
+        for version in &self.versions {
+            put_version(&mut out, version, before);
+            before = Some(version);
+        }
+
+        let mut bytes = out.into_bytes();
+        let length = bytes.len() as u32 + 4;
+        bytes[LENGTH_OFFSET..LENGTH_OFFSET + 4].copy_from_slice(&length.to_le_bytes());
+        let crc = crc32c(&bytes);
+        bytes.extend(crc.to_le_bytes());
+        bytes
+    }
+
+    /// The bytes of an edit behind this manifest.
+    pub(crate) fn encode_edit(&self, edit: &Edit) -> Vec<u8> {
+        let mut out = Writer::new();
+        out.u32(0).u32(0).u64(self.sequence).u32(self.edits + 1);
+        match edit {
+            Edit::Retain(version) => put_version(out.u8(1), version, self.versions.last()),
+            Edit::Release(number) => {
+                out.u8(2).u64(*number);
+            }
+        }
+
+        let mut bytes = out.into_bytes();
+        let length = bytes.len() as u32;
+        bytes[..4].copy_from_slice(&length.to_le_bytes());
+        let crc = crc32c(&bytes[8..]);
+        bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// The manifest that a file holds, its edits applied.
+    ///
+    /// The bytes that follow the last whole edit are ignored: an edit is acknowledged when both copies have it.
+    pub(crate) fn decode(bytes: &[u8]) -> std::result::Result<Self, Refused> {
+        let (body, mut edits) = bytes.split_at(body_len(bytes)?);
+        let mut manifest = Self::decode_body(body)?;
+        while let Some((edit, len)) = manifest.next_edit(edits) {
+            if !manifest.apply(edit) {
+                break;
+            }
+            edits = &edits[len..];
+        }
+        Ok(manifest)
+    }
+
+    /// How many bytes of a file the manifest and its whole edits take; 0 if there is no whole one.
+    pub(crate) fn whole_len(bytes: &[u8]) -> usize {
+        let Ok(mut at) = body_len(bytes) else { return 0 };
+        let Ok(mut manifest) = Self::decode_body(&bytes[..at]) else { return 0 };
+        while let Some((edit, len)) = manifest.next_edit(&bytes[at..]) {
+            if !manifest.apply(edit) {
+                break;
+            }
+            at += len;
+        }
+        at
+    }
+
+    fn decode_body(body: &[u8]) -> std::result::Result<Self, Refused> {
+        let mut input = snapshot_meta::open(body, STORE_MAGIC, STORE_VERSION)?;
+        input.u32()?;
+        let is_backup = match input.u8()? {
+            1 => false,
+            2 => true,
+            _ => return snapshot_meta::damaged("unknown kind of store"),
+        };
+        let (sequence, commit) = (input.u64()?, input.u64()?);
+        let (segment, next_table) = (input.u64()?, input.u64()?);
+        let counts = [sequence, commit, segment, next_table];
+        if sequence == 0 || counts.iter().any(|&count| count > COUNT_MAX) {
+            return snapshot_meta::damaged("a count that no store reaches");
+        }
+
+        let tables = take_tables(&mut input, next_table)?;
+        let mut versions: Vec<VersionMeta> = Vec::new();
+        for _ in 0..input.u32()? {
+            let version = take_version(&mut input, next_table, versions.last())?;
+            if versions.last().is_some_and(|last| last.number >= version.number) {
+                return snapshot_meta::damaged("numbers of versions out of order");
+            }
+            if !version.name.is_empty() && versions.iter().any(|v| v.name == version.name) {
+                return snapshot_meta::damaged("two versions of one name");
+            }
+            versions.push(version);
+        }
+        if !input.rest().is_empty() {
+            return snapshot_meta::damaged("bytes after the end");
+        }
+        let edits = 0;
+        Ok(Self { is_backup, sequence, edits, commit, segment, next_table, tables, versions })
+    }
+
+    /// The edit at the beginning of some bytes, if a whole one follows on this manifest there, and its length.
+    fn next_edit(&self, bytes: &[u8]) -> Option<(Edit, usize)> {
+        let mut input = Reader::new(bytes);
+        let len = input.u32().ok()? as usize;
+        let crc = input.u32().ok()?;
+        let edit = bytes.get(..len).filter(|edit| edit.len() > EDIT_HEADER_SIZE)?;
+        if crc32c(&edit[8..]) != crc {
+            return None;
+        }
+
+        let mut input = Reader::new(&edit[8..]);
+        if (input.u64().ok()?, input.u32().ok()?) != (self.sequence, self.edits + 1) {
+            return None;
+        }
+        let edit = match input.u8().ok()? {
+            1 => {
+                Edit::Retain(take_version(&mut input, self.next_table, self.versions.last()).ok()?)
+            }
+            2 => Edit::Release(input.u64().ok()?),
+            _ => return None,
+        };
+        input.rest().is_empty().then_some((edit, len))
+    }
+}
+
+/// The length of the manifest at the beginning of a file, without edits.
+fn body_len(bytes: &[u8]) -> std::result::Result<usize, Refused> {
+    let field = |at: usize| {
+        let field = bytes.get(at..).and_then(|rest| rest.first_chunk::<4>());
+        field.map_or(0, |field| u32::from_le_bytes(*field))
+    };
+    if field(STORE_MAGIC.len()) != STORE_VERSION {
+        // Says which version it is, if the file is whole.
+        snapshot_meta::open(bytes, STORE_MAGIC, STORE_VERSION)?;
+    }
+    let length = field(LENGTH_OFFSET) as usize;
+    if !(LENGTH_OFFSET + 8..=bytes.len()).contains(&length) {
+        return snapshot_meta::damaged("a length that the file does not have");
+    }
+    Ok(length)
+}
+
+/// Writes a version, behind the one `before`, whose base it may share.
+fn put_version(out: &mut Writer, version: &VersionMeta, before: Option<&VersionMeta>) {
+    out.u64(version.number).string(version.name.as_bytes()).u64(version.until);
+    if before.is_some_and(|before| Arc::ptr_eq(&before.base, &version.base)) {
+        out.u8(0);
+        return;
+    }
+    out.u8(1).u64(version.base.commit).u64(version.base.segment);
+    put_tables(out, &version.base.tables);
+}
+
+/// Reads what [`put_version`] wrote.
+fn take_version(
+    input: &mut Reader<'_>,
+    next_table: u64,
+    before: Option<&VersionMeta>,
+) -> std::result::Result<VersionMeta, Refused> {
+    let number = input.u64()?;
+    let name = take_name(input)?;
+    let until = input.u64()?;
+    let base = match (input.u8()?, before) {
+        (0, Some(before)) => Arc::clone(&before.base),
+        (1, _) => {
+            let (commit, segment) = (input.u64()?, input.u64()?);
+            Arc::new(VersionBase { commit, segment, tables: take_tables(input, next_table)? })
+        }
+        _ => return snapshot_meta::damaged("unknown tag of a version"),
+    };
+
+    let counts = [number, until, base.commit, base.segment];
+    if counts.iter().any(|&count| count > COUNT_MAX) {
+        return snapshot_meta::damaged("a count that no store reaches");
+    }
+    let has_log = base.segment > 0 && base.segment <= until;
+    let is_right = if until == 0 { number == base.commit } else { has_log && number > base.commit };
+    if !is_right {
+        return snapshot_meta::damaged("a version that the log of its base does not lead to");
+    }
+    Ok(VersionMeta { number, name, base, until })
+}
+
+fn put_tables(out: &mut Writer, tables: &[NamedMeta]) {
+    out.u32(tables.len() as u32);
+    for table in tables {
+        out.u64(table.id).string(table.name.as_bytes()).string(&table.meta.encode());
+    }
+}
+
+fn take_name(input: &mut Reader<'_>) -> std::result::Result<String, Refused> {
+    match std::str::from_utf8(input.string()?) {
+        Ok(name) => Ok(name.to_owned()),
+        Err(_) => snapshot_meta::damaged("a name is not UTF-8"),
+    }
+}
+
+fn take_tables(
+    input: &mut Reader<'_>,
+    next_table: u64,
+) -> std::result::Result<Vec<NamedMeta>, Refused> {
+    let mut tables: Vec<NamedMeta> = Vec::new();
+    for _ in 0..input.u32()? {
+        let id = input.u64()?;
+        let name = take_name(input)?;
+        let meta = SnapshotMeta::decode(input.string()?)?;
+        if id >= next_table || tables.last().is_some_and(|last| last.id >= id) {
+            return snapshot_meta::damaged("numbers of tables out of order");
+        }
+        if tables.iter().any(|table| table.name == name) {
+            return snapshot_meta::damaged("two tables of one name");
+        }
+        tables.push(NamedMeta { id, name, meta });
+    }
+    Ok(tables)
+}
+
+/// What the copies of a manifest say.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// The newest; `None` if there never was one.
+    pub(crate) manifest: Option<StoreManifest>,
+    /// The bytes of that one and of its edits.
+    pub(crate) bytes: Vec<u8>,
+    /// The other one, if it is whole and older. What it names must stay until it is written anew: the newest may
+    /// be seen and yet not be durable.
+    pub(crate) older: Option<StoreManifest>,
+    /// Copies that are missing or not whole.
+    pub(crate) stale: Vec<PathBuf>,
+    /// What is wrong with those that are there and not whole.
+    pub(crate) damage: Vec<(PathBuf, String)>,
+}
+
+/// Why a copy of the manifest that cannot be read is as a damaged one, if it is: the other copy may be whole.
+pub(crate) fn read_fault(error: &terrane_io::Error) -> Option<String> {
+    match error.kind() {
+        Some(ErrorKind::FileTooLarge) => Some("larger than any manifest".to_owned()),
+        _ => unreadable(error),
+    }
+}
+
+/// Reads the manifest of the store in `dir`. A copy that cannot be read is a damaged one.
+///
+/// # Errors
+/// [`Error::StoreCorrupted`] if there was one and no copy is whole, [`Error::UnknownVersion`],
+/// [`Error::Disk`].
+pub(crate) fn read(disk: &dyn Disk, dir: &Path) -> Result<Found> {
+    let mut found = Found {
+        manifest: None,
+        bytes: Vec::new(),
+        older: None,
+        stale: Vec::new(),
+        damage: Vec::new(),
+    };
+    let mut whole = Vec::new();
+    let mut refused = None;
+    for name in COPIES {
+        let path = dir.join(name);
+        let bytes = match read_file(disk, &path, MANIFEST_BYTES_MAX) {
+            Ok(bytes) => bytes,
+            Err(error) if error.is_not_found() => {
+                found.stale.push(path);
+                continue;
+            }
+            Err(error) => {
+                let reason = read_fault(&error).ok_or_else(|| error.clone())?;
+                found.damage.push((path, reason));
+                refused.get_or_insert(error);
+                continue;
+            }
+        };
+        match StoreManifest::decode(&bytes) {
+            Ok(manifest) => whole.push((manifest, bytes)),
+            Err(Refused::Damaged(reason)) => found.damage.push((path, reason)),
+            Err(Refused::Version { found, newest }) => {
+                return Err(Error::UnknownVersion { path, found, newest });
+            }
+        }
+    }
+    let newest = whole.iter().map(|(manifest, _)| manifest.age()).max();
+    for (manifest, mut bytes) in whole {
+        if Some(manifest.age()) == newest {
+            bytes.truncate(StoreManifest::whole_len(&bytes));
+            found.bytes = bytes;
+            found.manifest.get_or_insert(manifest);
+        } else {
+            found.older = Some(manifest);
+        }
+    }
+    if found.manifest.is_none() {
+        let damage = match found.damage.first().cloned() {
+            Some(damage) => Some(damage),
+            None => lost(disk, dir)?,
+        };
+        if let Some(error) = refused.filter(|error| error.kind() != Some(ErrorKind::FileTooLarge)) {
+            return Err(error.into());
+        }
+        if let Some((path, reason)) = damage {
+            return Err(Error::StoreCorrupted { path, reason });
+        }
+    }
+    for (path, reason) in &found.damage {
+        event!(WARN, "store.manifest_damaged", dir, path = %path.display(), reason);
+    }
+    found.stale.extend(found.damage.iter().map(|(path, _)| path.clone()));
+    Ok(found)
+}
+
+/// Where there is no copy of the manifest: whether there must have been one; the path of a copy and the reason.
+///
+/// # Errors
+/// [`Error::UnknownVersion`], [`Error::Disk`].
+pub(crate) fn lost(disk: &dyn Disk, dir: &Path) -> Result<Option<(PathBuf, String)>> {
+    let Some(number) = wal::written_segment(disk, dir)? else { return Ok(None) };
+    for name in COPIES {
+        // Beside a writer the first one may have come meanwhile; it came before any commit.
+        if disk.kind(&dir.join(name))?.is_some() {
+            return Ok(None);
+        }
+    }
+    let segment = wal::segment_name(number);
+    let reason = format!(
+        "both copies of the manifest are missing, and {segment} tells that there was one: put a copy back"
+    );
+    Ok(Some((dir.join(COPIES[0]), reason)))
+}

@@ -1,0 +1,141 @@
+//! A walk through the records of a log, from one segment to the next, while a writer may go on with it.
+//!
+//! Invariant: records are given in the order of their commits, without a gap. The end that the walk comes to is that
+//! of the log as far as it was written then; from there the walk can go on later.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use terrane_io::Disk;
+
+use crate::error::{Error, Result};
+use crate::manifest::wal::{LOG, Record, SegmentScan, segment_name};
+
+/// A place in a log.
+pub(crate) struct LogWalk {
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+    salt: u64,
+    scan: SegmentScan,
+    /// The last commit before that place.
+    commit: u64,
+    /// Bytes of the segments before that one.
+    passed_bytes: u64,
+}
+
+impl LogWalk {
+    /// Before the first record of a segment, which follows on `commit`.
+    ///
+    /// # Errors
+    /// [`Error::StoreCorrupted`] if there is no such segment, [`Error::Corrupt`], [`Error::Disk`].
+    pub(crate) fn begin(
+        disk: &Arc<dyn Disk>,
+        dir: &Path,
+        salt: u64,
+        (segment, commit): (u64, u64),
+    ) -> Result<Self> {
+        let scan = open(disk.as_ref(), dir, salt, (segment, commit))?;
+        Ok(Self {
+            disk: Arc::clone(disk),
+            dir: dir.to_owned(),
+            salt,
+            scan,
+            commit,
+            passed_bytes: 0,
+        })
+    }
+
+    /// The last commit before this place.
+    pub(crate) fn commit(&self) -> u64 {
+        self.commit
+    }
+
+    /// Prepares to go on from the end that was found, where more may have been written since.
+    pub(crate) fn look_again(&mut self) -> Result<()> {
+        self.scan.look_again()
+    }
+
+    /// Whether the record that was moved to last still stands there.
+    pub(crate) fn is_last_there(&self) -> Result<bool> {
+        self.scan.is_last_there()
+    }
+
+    /// The segment in which that place is.
+    pub(crate) fn segment(&self) -> u64 {
+        self.scan.header.number
+    }
+
+    /// Where in that segment it is.
+    pub(crate) fn position(&self) -> u64 {
+        self.scan.position()
+    }
+
+    /// Bytes of the segments up to that place.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.passed_bytes + self.scan.position()
+    }
+
+    /// Moves to the next record; `false` at the end.
+    ///
+    /// # Errors
+    /// [`Error::StoreCorrupted`] for a missing segment; [`Error::Corrupt`], [`Error::Disk`].
+    pub(crate) fn advance(&mut self) -> Result<bool> {
+        loop {
+            if self.scan.advance()? {
+                let expected = self.commit + 1;
+                if let Some(record) = self.scan.record().filter(|record| record.commit != expected)
+                {
+                    return Err(record.damage("number of the commit", expected, record.commit));
+                }
+                self.commit = expected;
+                return Ok(true);
+            }
+            if self.scan.sealed().is_none() {
+                // A seal that came in the meantime stands behind records that did, too.
+                self.scan.look_again()?;
+                if self.scan.sealed().is_none() {
+                    return Ok(false);
+                }
+                continue;
+            }
+            self.scan.check_end(self.commit)?;
+            let next = (self.segment() + 1, self.commit);
+            self.passed_bytes += self.scan.position();
+            self.scan = open(self.disk.as_ref(), &self.dir, self.salt, next)?;
+        }
+    }
+
+    /// The record that was just moved to.
+    pub(crate) fn record(&self) -> Option<Record<'_>> {
+        self.scan.record()
+    }
+
+    /// At the end, where nobody writes: whether it is one.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if something is missing behind it that had been durable; [`Error::Disk`].
+    pub(crate) fn check_end(&mut self) -> Result<()> {
+        self.scan.check_end(self.commit)
+    }
+}
+
+fn open(
+    disk: &dyn Disk,
+    dir: &Path,
+    salt: u64,
+    (number, commit): (u64, u64),
+) -> Result<SegmentScan> {
+    let path = dir.join(LOG).join(segment_name(number));
+    let missing = |reason: &str| Error::StoreCorrupted { path, reason: reason.to_owned() };
+    let scan = match SegmentScan::open(disk, dir, salt, number) {
+        Err(Error::Disk(error)) if error.is_not_found() => {
+            return Err(missing("the file is missing"));
+        }
+        scan => scan?.ok_or_else(|| missing("not a segment of the log"))?,
+    };
+    if scan.header.first != commit + 1 {
+        let rule = "first commit of the segment";
+        return Err(scan.damage(0, rule, commit + 1, scan.header.first));
+    }
+    Ok(scan)
+}

@@ -1,0 +1,960 @@
+//! Segments of a write buffer: entries in memory that are written once and then shared.
+//!
+//! A *chunk* keeps keys and values back to back in one arena, a slot for each key with the key's salted
+//! hash (which lookups and filters need anyway), and a hash table of slots. A segment is a chunk, or it is
+//! *folded*: several chunks, shared with the segments that they were before, under one hash table. So
+//! whoever keeps all versions of a buffer holds each entry once, and five to ten bytes for it in each of
+//! O(log n) hash tables. The order of keys is worked out when somebody wants to read in order.
+//!
+//! A blob is a piece of memory of its own, so that references to it can be weak.
+//!
+//! A chunk or a folded segment that was saved knows its *image*, the run that holds its entries, and never changes from
+//! then on: what is saved next refers to the same run ([`snapshot`](crate::session::snapshot)).
+//!
+//! Invariant: at most one slot for a key in a chunk; in a folded segment an entry of a newer chunk hides one
+//! of an older chunk.
+
+use std::ops::Range;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+
+use hashbrown::HashTable;
+use terrane_io::hint::prefetch;
+use terrane_io::order::key_prefix;
+
+use crate::entry::entry::{BlobSpan, ENTRY_OVERHEAD_BYTES, EntryRef, Kind, Order};
+use crate::entry::key_range::KeyRange;
+use crate::entry::mask::{Mask, Masking};
+use crate::entry::merge_operator::Resolve;
+use crate::error::Result;
+use crate::files::file_set::{FileHandle, FileSet, RunRef, lock};
+use crate::run::blob::Blob;
+
+/// A folded segment of more chunks than this is saved as one image, so that a snapshot names few.
+const IMAGES_PER_SEGMENT_MAX: usize = 64;
+
+/// Smaller chunks than this, on average, are copied into one when they are folded, so that many entries
+/// share what a chunk takes beside them.
+const CHUNK_ENTRIES_MIN: usize = 64;
+
+/// How far ahead of an ordered reader keys are fetched; their slots twice as far.
+const PREFETCH_ENTRIES: usize = 8;
+
+/// From so many bytes on a vector of a chunk grows by an eighth, not to its double: to move large ones costs
+/// little, as the system moves their pages, and memory that is not used is memory lost.
+const GROWN_BYTES: usize = 128 << 10;
+
+/// Dead bytes beyond which a chunk is rewritten, if they are most of it.
+const GARBAGE_BYTES_MIN: usize = 256 << 10;
+
+/// What a blob in memory takes beside its bytes, and half of what a vector of references may have in reserve.
+const BLOB_OVERHEAD_BYTES: u64 = 32;
+
+/// What a blob takes in all beside its bytes: also its index in the arena.
+const BLOB_EXTRA_BYTES: usize = BLOB_OVERHEAD_BYTES as usize + size_of::<u32>();
+
+/// What a batch is going to take, about.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Room {
+    pub(crate) entries: usize,
+    /// Of keys and values.
+    pub(crate) bytes: usize,
+}
+
+impl Room {
+    /// As much of it as has this share of its size.
+    pub(crate) fn part(self, share: f64) -> Self {
+        let part = |whole: usize| (whole as f64 * share) as usize;
+        Self { entries: part(self.entries), bytes: part(self.bytes) }
+    }
+
+    /// What that much counts for in a buffer bounded in bytes, but for blobs.
+    pub(crate) fn weight_bytes(self) -> u64 {
+        self.bytes as u64 + self.entries as u64 * ENTRY_OVERHEAD_BYTES
+    }
+}
+
+/// Room that a chunk has from the start, at the most; beyond it, it grows as it needs.
+const ROOM_MAX: Room = Room { entries: 4096, bytes: 1 << 20 };
+
+/// What so many bytes of memory of a write buffer count for under a budget, at least: four fifths.
+pub(crate) fn charge_for(memory_bytes: u64) -> u64 {
+    memory_bytes - memory_bytes / 5
+}
+
+/// An entry of a chunk.
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    hash: u64,
+    key_start: u64,
+    /// Where the value begins; behind it stands the index of the blob if there is one.
+    value_start: u64,
+    value_len: u32,
+    key_len: u16,
+    kind: Kind,
+}
+
+/// An entry on its way into a write buffer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NewEntry<'a> {
+    pub(crate) key: &'a [u8],
+    /// The salted hash of the key.
+    pub(crate) hash: u64,
+    pub(crate) kind: Kind,
+    pub(crate) value: &'a [u8],
+    /// Of an insert with blob.
+    pub(crate) blob: Option<&'a Arc<[u8]>>,
+}
+
+/// Some entries, in order of arrival.
+#[derive(Debug, Default)]
+pub(crate) struct Chunk {
+    arena: Vec<u8>,
+    slots: Vec<Slot>,
+    table: HashTable<u32>,
+    /// Also those of entries that have been replaced.
+    blobs: Vec<Arc<[u8]>>,
+    /// Keys, values, blobs and the overhead of each entry.
+    weight_bytes: u64,
+    /// Of all blobs.
+    blob_bytes: usize,
+    /// Bytes of arena and blobs that no slot refers to, with what these blobs take beside their bytes.
+    garbage_bytes: usize,
+    /// Slots in key order, made on demand. Invariant: empty while the chunk changes.
+    order: OnceLock<Box<[u32]>>,
+    /// Invariant: empty while the chunk changes.
+    image: Image,
+}
+
+/// The run that holds the entries of a chunk or a folded segment, once it was saved, in the files of a session.
+#[derive(Debug, Default)]
+pub(crate) struct Image(Mutex<Option<(Weak<FileSet>, RunRef)>>);
+
+impl Image {
+    /// The run, if a snapshot or anybody else still keeps it among these files, and a handle that keeps it from now on.
+    pub(crate) fn attach(&self, files: &Arc<FileSet>) -> Option<(RunRef, FileHandle)> {
+        let (_, run) = lock(&self.0)
+            .clone()
+            .filter(|(set, _)| std::ptr::eq(set.as_ptr(), &raw const **files))?;
+        Some((run, files.attach_if_there(run.number)?))
+    }
+
+    /// Notes the run, all of whose bytes are durable.
+    pub(crate) fn set(&self, files: &Arc<FileSet>, run: RunRef) {
+        *lock(&self.0) = Some((Arc::downgrade(files), run));
+    }
+
+    /// Without a lock: asked for each entry that is put.
+    fn is_set(&mut self) -> bool {
+        self.0.get_mut().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+}
+
+/// How to go back to a chunk as it was when a batch began.
+#[derive(Debug, Default)]
+pub(crate) struct Undo {
+    arena: usize,
+    blobs: usize,
+    slots: usize,
+    weight_bytes: u64,
+    garbage_bytes: usize,
+    /// Slots of the time before the batch, each at most once: of what the batch itself has made nothing is needed.
+    replaced: Vec<(u32, Slot)>,
+    /// Garbage behind `arena` and `blobs`: what the batch made and replaced again.
+    dead_bytes: usize,
+}
+
+impl Undo {
+    /// Whether what a slot refers to was made by the batch. What was there before begins at `arena` at the
+    /// latest, if it is empty; what the batch puts in its place begins behind that, see [`Chunk::pad`].
+    fn is_of_batch(&self, at: u32, slot: &Slot) -> bool {
+        at as usize >= self.slots || slot.value_start > self.arena as u64
+    }
+}
+
+/// Makes room for `more` elements.
+#[inline]
+fn make_room<T>(vec: &mut Vec<T>, more: usize) {
+    if vec.capacity() - vec.len() < more {
+        grow(vec, more);
+    }
+}
+
+#[cold]
+fn grow<T>(vec: &mut Vec<T>, more: usize) {
+    if vec.capacity() * size_of::<T>() < GROWN_BYTES {
+        vec.reserve(more);
+    } else {
+        vec.reserve_exact(more.max(vec.capacity() / 8));
+    }
+}
+
+/// Slots by their keys.
+fn in_key_order<'a>(slots: impl Iterator<Item = u32>, key: impl Fn(u32) -> &'a [u8]) -> Box<[u32]> {
+    let mut order: Vec<(u64, u32)> = slots.map(|at| (key_prefix(key(at)), at)).collect();
+    order.sort_unstable_by(|a, b| a.0.cmp(&b.0).then_with(|| key(a.1).cmp(key(b.1))));
+    order.into_iter().map(|(_, at)| at).collect()
+}
+
+impl Chunk {
+    pub(crate) fn with_room(room: Room) -> Self {
+        let entries = room.entries.min(ROOM_MAX.entries);
+        Self {
+            arena: Vec::with_capacity(room.bytes.min(ROOM_MAX.bytes)),
+            slots: Vec::with_capacity(entries),
+            table: HashTable::with_capacity(entries),
+            ..Self::default()
+        }
+    }
+
+    fn key(&self, slot: &Slot) -> &[u8] {
+        &self.arena[slot.key_start as usize..][..usize::from(slot.key_len)]
+    }
+
+    fn entry(&self, slot: &Slot) -> EntryRef<'_> {
+        let value = &self.arena[slot.value_start as usize..][..slot.value_len as usize];
+        let blob = self.blob(slot).map_or(BlobSpan::default(), |(index, blob)| BlobSpan {
+            offset: index as u64,
+            len: blob.len() as u32,
+        });
+        EntryRef { key: self.key(slot), kind: slot.kind, value, blob }
+    }
+
+    /// The blob of a slot and its index.
+    fn blob(&self, slot: &Slot) -> Option<(usize, &Arc<[u8]>)> {
+        if slot.kind != Kind::InsertBlob {
+            return None;
+        }
+        let value_end = slot.value_start as usize + slot.value_len as usize;
+        let index = u32::from_le_bytes(*self.arena[value_end..].first_chunk()?) as usize;
+        Some((index, self.blobs.get(index)?))
+    }
+
+    /// The blob of an entry of this chunk, if it has one.
+    pub(crate) fn blob_of(&self, entry: &EntryRef<'_>) -> Option<Blob> {
+        let has_blob = entry.kind == Kind::InsertBlob;
+        let blob = has_blob.then(|| self.blobs.get(entry.blob.offset as usize)).flatten();
+        blob.map(|blob| Blob::Memory(Arc::clone(blob)))
+    }
+
+    /// An entry as it is put into another chunk.
+    fn as_new(&self, slot: &Slot) -> NewEntry<'_> {
+        let EntryRef { key, kind, value, .. } = self.entry(slot);
+        let blob = self.blob(slot).map(|(_, blob)| blob);
+        NewEntry { key, hash: slot.hash, kind, value, blob }
+    }
+
+    fn get(&self, hash: u64, key: &[u8]) -> Option<EntryRef<'_>> {
+        let found = self.table.find(hash, |&at| {
+            let slot = &self.slots[at as usize];
+            slot.hash == hash && self.key(slot) == key
+        })?;
+        Some(self.entry(&self.slots[*found as usize]))
+    }
+
+    fn append(&mut self, bytes: &[u8]) -> u64 {
+        let start = self.arena.len() as u64;
+        self.arena.extend_from_slice(bytes);
+        start
+    }
+
+    /// Appends value and blob; returns where the value begins.
+    fn append_value(&mut self, value: &[u8], blob: Option<&Arc<[u8]>>) -> u64 {
+        let start = self.append(value);
+        if let Some(blob) = blob {
+            let index = self.blobs.len() as u32;
+            self.append(&index.to_le_bytes());
+            self.blob_bytes += blob.len();
+            self.blobs.push(Arc::clone(blob));
+        }
+        start
+    }
+
+    /// Bytes of value and blob that a slot refers to.
+    fn content_bytes(&self, slot: &Slot) -> usize {
+        slot.value_len as usize + self.blob(slot).map_or(0, |(_, blob)| blob.len())
+    }
+
+    /// Sets the entry of a key, or combines it with the one that is there; a replaced slot is noted in
+    /// `undo`.
+    ///
+    /// # Errors
+    /// [`Error::ValueTooLarge`](crate::Error::ValueTooLarge): nothing has changed.
+    pub(crate) fn put(
+        &mut self,
+        new: NewEntry<'_>,
+        resolve: &Resolve,
+        undo: Option<&mut Undo>,
+    ) -> Result<()> {
+        let combine = |newer: &mut Vec<u8>, (kind, older): (Kind, &[u8])| match kind {
+            Kind::TooLarge => Ok(resolve.combine_stored(newer, (kind, older), false)),
+            _ => resolve.combine(newer, older).map(|()| false),
+        };
+        self.put_with(new, combine, undo)
+    }
+
+    /// As [`put`](Self::put), for an entry that was put before: too long a value becomes one that says so.
+    fn put_again(&mut self, new: NewEntry<'_>, resolve: &Resolve) -> Result<()> {
+        let combine = |newer: &mut Vec<u8>, older: (Kind, &[u8])| {
+            Ok(resolve.combine_stored(newer, older, false))
+        };
+        self.put_with(new, combine, None)
+    }
+
+    /// Puts an entry; `combine` says whether an upsert on an older entry becomes one of [`Kind::TooLarge`].
+    fn put_with(
+        &mut self,
+        new: NewEntry<'_>,
+        combine: impl FnOnce(&mut Vec<u8>, (Kind, &[u8])) -> Result<bool>,
+        mut undo: Option<&mut Undo>,
+    ) -> Result<()> {
+        self.order.take();
+        let NewEntry { key, hash, mut kind, value, blob } = new;
+        let found = self.table.find(hash, |&at| {
+            let slot = &self.slots[at as usize];
+            slot.hash == hash && self.key(slot) == key
+        });
+        if let Some(&at) = found {
+            let old = self.slots[at as usize];
+            let mut combined = Vec::new();
+            let mut value = value;
+            if kind == Kind::Upsert {
+                kind = old.kind.under_upsert();
+                if old.kind != Kind::Delete {
+                    combined.extend_from_slice(value);
+                    if combine(&mut combined, (old.kind, self.entry(&old).value))? {
+                        kind = Kind::TooLarge;
+                    }
+                    value = &combined;
+                }
+            }
+            let weight = value.len() + blob.map_or(0, |blob| blob.len());
+            let dead = self.content_bytes(&old);
+            let has_blob = old.kind == Kind::InsertBlob;
+            let garbage = dead + if has_blob { BLOB_EXTRA_BYTES } else { 0 };
+            self.garbage_bytes += garbage;
+            if let Some(undo) = &mut undo {
+                if undo.is_of_batch(at, &old) {
+                    undo.dead_bytes += garbage;
+                } else {
+                    self.pad(undo);
+                    undo.replaced.push((at, old));
+                }
+            }
+
+            let value_start = self.append_value(value, blob);
+            self.weight_bytes = self.weight_bytes - dead as u64 + weight as u64;
+            let value_len = value.len() as u32;
+            self.slots[at as usize] = Slot { value_start, value_len, kind, ..old };
+            self.collect_if_worth_it(undo);
+            return Ok(());
+        }
+        self.add(new);
+        Ok(())
+    }
+
+    /// Makes sure that what a batch puts in place of an older value begins behind that of the time before.
+    fn pad(&mut self, undo: &Undo) {
+        if self.arena.len() == undo.arena {
+            self.arena.push(0);
+            self.garbage_bytes += 1;
+        }
+    }
+
+    /// Collects garbage that nobody can ask back, if most of the memory is such: so a key that one batch sets
+    /// thousands of times takes no more than a few of its values.
+    fn collect_if_worth_it(&mut self, undo: Option<&mut Undo>) {
+        let is_worth_it = |dead: usize, live: u64| dead > GARBAGE_BYTES_MIN && dead as u64 > live;
+        match undo {
+            Some(undo) => {
+                let live = self.arena.len() - undo.arena;
+                let live = live.saturating_sub(undo.dead_bytes) as u64;
+                if is_worth_it(undo.dead_bytes, live) {
+                    self.collect_batch(undo);
+                }
+            }
+            None if is_worth_it(self.garbage_bytes, self.weight_bytes) => {
+                *self = self.with_slots(&self.slots);
+            }
+            None => {}
+        }
+    }
+
+    /// Writes anew what is left of all that a batch has made. What was there before it stays where it is.
+    fn collect_batch(&mut self, undo: &mut Undo) {
+        let tail = self.arena.split_off(undo.arena);
+        let blobs = self.blobs.split_off(undo.blobs);
+        self.blob_bytes -= blobs.iter().map(|blob| blob.len()).sum::<usize>();
+        self.garbage_bytes -= std::mem::take(&mut undo.dead_bytes);
+        // In front of the values, as `pad` has put it.
+        self.arena.push(0);
+
+        let made = undo.slots..self.slots.len();
+        let replaced = undo.replaced.iter().map(|(at, _)| *at as usize);
+        for at in replaced.chain(made) {
+            let mut slot = self.slots[at];
+            let in_tail = |start: u64| start as usize - undo.arena;
+            if at >= undo.slots {
+                let key = &tail[in_tail(slot.key_start)..][..usize::from(slot.key_len)];
+                slot.key_start = self.append(key);
+            }
+            let value = &tail[in_tail(slot.value_start)..];
+            let (value, behind) = value.split_at(slot.value_len as usize);
+            let index = behind.first_chunk().filter(|_| slot.kind == Kind::InsertBlob);
+            let blob = index.and_then(|index| {
+                blobs.get((u32::from_le_bytes(*index) as usize).checked_sub(undo.blobs)?)
+            });
+            slot.value_start = self.append_value(value, blob);
+            self.slots[at] = slot;
+        }
+    }
+
+    /// Adds the entry of a key that is not there.
+    fn add(&mut self, new: NewEntry<'_>) {
+        let NewEntry { key, hash, kind, value, blob } = new;
+        make_room(&mut self.arena, key.len() + value.len() + size_of::<u32>());
+        let key_start = self.append(key);
+        let value_start = self.append_value(value, blob);
+        let at = self.slots.len() as u32;
+        let (key_len, value_len) = (key.len() as u16, value.len() as u32);
+        make_room(&mut self.slots, 1);
+        self.slots.push(Slot { hash, key_start, value_start, value_len, key_len, kind });
+        let slots = &self.slots;
+        self.table.insert_unique(hash, at, |&at| slots[at as usize].hash);
+        let content = value.len() + blob.map_or(0, |blob| blob.len());
+        self.weight_bytes += key.len() as u64 + content as u64 + ENTRY_OVERHEAD_BYTES;
+    }
+
+    /// What an entry counts for in a buffer bounded in bytes.
+    fn entry_weight_bytes(&self, slot: &Slot) -> u64 {
+        u64::from(slot.key_len) + self.content_bytes(slot) as u64 + ENTRY_OVERHEAD_BYTES
+    }
+
+    /// Puts all entries of a newer chunk.
+    fn put_all(&mut self, newer: &Self, resolve: &Resolve) -> Result<()> {
+        let mut slots = newer.slots.iter();
+        slots.try_for_each(|slot| self.put_again(newer.as_new(slot), resolve))
+    }
+
+    /// Begins a batch: what is put from here on can be undone together.
+    pub(crate) fn begin(&mut self) -> Undo {
+        if self.garbage_bytes > GARBAGE_BYTES_MIN && self.garbage_bytes as u64 > self.weight_bytes {
+            *self = self.with_slots(&self.slots);
+        }
+        Undo {
+            arena: self.arena.len(),
+            blobs: self.blobs.len(),
+            slots: self.slots.len(),
+            weight_bytes: self.weight_bytes,
+            garbage_bytes: self.garbage_bytes,
+            replaced: Vec::new(),
+            dead_bytes: 0,
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    pub(crate) fn has_blobs(&self) -> bool {
+        !self.blobs.is_empty()
+    }
+
+    pub(crate) fn image(&self) -> &Image {
+        &self.image
+    }
+
+    /// A chunk of these slots only, all of different keys.
+    fn with_slots(&self, slots: &[Slot]) -> Self {
+        let mut copy = Self::default();
+        for slot in slots {
+            copy.add(self.as_new(slot));
+        }
+        copy
+    }
+
+    /// Takes a batch back.
+    pub(crate) fn roll_back(&mut self, undo: &Undo) {
+        self.order.take();
+        for at in (undo.slots..self.slots.len()).rev() {
+            let hash = self.slots[at].hash;
+            if let Ok(found) = self.table.find_entry(hash, |&other| other as usize == at) {
+                found.remove();
+            }
+        }
+        for &(at, slot) in undo.replaced.iter().rev() {
+            self.slots[at as usize] = slot;
+        }
+        self.slots.truncate(undo.slots);
+        self.arena.truncate(undo.arena);
+        self.blob_bytes -= self.blobs.drain(undo.blobs..).map(|blob| blob.len()).sum::<usize>();
+        self.weight_bytes = undo.weight_bytes;
+        self.garbage_bytes = undo.garbage_bytes;
+    }
+
+    /// A copy without what a batch has changed.
+    pub(crate) fn before(&self, undo: &Undo) -> Self {
+        let mut slots = self.slots[..undo.slots].to_vec();
+        for &(at, slot) in undo.replaced.iter().rev() {
+            if let Some(found) = slots.get_mut(at as usize) {
+                *found = slot;
+            }
+        }
+        self.with_slots(&slots)
+    }
+
+    /// Slots in key order.
+    fn order(&self) -> &[u32] {
+        self.order.get_or_init(|| {
+            in_key_order(0..self.slots.len() as u32, |at| self.key(&self.slots[at as usize]))
+        })
+    }
+
+    /// What the chunk counts for under a memory budget, see [`charge_for`]; also when vectors and hash table
+    /// have just grown.
+    pub(crate) fn charged_bytes(&self) -> u64 {
+        let blobs = self.blobs.len() as u64 * BLOB_OVERHEAD_BYTES;
+        let content = self.weight_bytes + self.garbage_bytes as u64 + blobs;
+        content.max(charge_for(self.memory_bytes() as u64))
+    }
+
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.arena.capacity()
+            + self.blob_bytes
+            + self.blobs.capacity() * size_of::<Arc<[u8]>>()
+            + self.slots.capacity() * size_of::<Slot>()
+            + self.table.allocation_size()
+            + self.order.get().map_or(0, |order| order.len() * size_of::<u32>())
+    }
+}
+
+/// Several chunks under one hash table.
+#[derive(Debug)]
+pub(crate) struct Folded {
+    /// Oldest first.
+    chunks: Vec<Arc<Chunk>>,
+    /// The number of each chunk's first slot; slots are numbered through.
+    starts: Vec<u32>,
+    /// The newest slot of each key.
+    table: HashTable<u32>,
+    /// Keys, values, blobs and overhead of the newest slots.
+    weight_bytes: u64,
+    /// Newest slots in key order, made on demand.
+    order: OnceLock<Box<[u32]>>,
+    image: Image,
+}
+
+impl Folded {
+    /// Folds chunks, oldest first; `None` if an upsert is to be combined with an older entry.
+    fn new(chunks: Vec<Arc<Chunk>>) -> Option<Self> {
+        let mut starts = Vec::with_capacity(chunks.len());
+        let mut count = 0;
+        for chunk in &chunks {
+            starts.push(count as u32);
+            count += chunk.slots.len();
+        }
+        let (table, order, image) = (HashTable::new(), OnceLock::new(), Image::default());
+        let mut folded = Self { chunks, starts, table, weight_bytes: 0, order, image };
+        let mut table = HashTable::with_capacity(count);
+        for (&start, chunk) in folded.starts.iter().zip(&folded.chunks) {
+            for (at, slot) in (start..).zip(&chunk.slots) {
+                let key = chunk.key(slot);
+                let older = table.find_mut(slot.hash, |&older| {
+                    let (chunk, older) = folded.slot(older);
+                    older.hash == slot.hash && folded.chunks[chunk].key(older) == key
+                });
+                folded.weight_bytes += chunk.entry_weight_bytes(slot);
+                if let Some(older) = older {
+                    if slot.kind == Kind::Upsert {
+                        return None;
+                    }
+                    let (chunk, slot) = folded.slot(*older);
+                    folded.weight_bytes -= folded.chunks[chunk].entry_weight_bytes(slot);
+                    *older = at;
+                } else {
+                    table.insert_unique(slot.hash, at, |&at| folded.slot(at).1.hash);
+                }
+            }
+        }
+        folded.table = table;
+        Some(folded)
+    }
+
+    /// The slot of that number, with the index of its chunk.
+    fn slot(&self, at: u32) -> (usize, &Slot) {
+        let chunk = self.starts.partition_point(|&start| start <= at) - 1;
+        (chunk, &self.chunks[chunk].slots[(at - self.starts[chunk]) as usize])
+    }
+
+    fn key(&self, at: u32) -> &[u8] {
+        let (chunk, slot) = self.slot(at);
+        self.chunks[chunk].key(slot)
+    }
+
+    fn get(&self, hash: u64, key: &[u8]) -> Option<(&Chunk, EntryRef<'_>)> {
+        let found = self.table.find(hash, |&at| {
+            let (chunk, slot) = self.slot(at);
+            slot.hash == hash && self.chunks[chunk].key(slot) == key
+        })?;
+        let (chunk, slot) = self.slot(*found);
+        let chunk = &self.chunks[chunk];
+        Some((chunk, chunk.entry(slot)))
+    }
+
+    fn order(&self) -> &[u32] {
+        self.order.get_or_init(|| in_key_order(self.table.iter().copied(), |at| self.key(at)))
+    }
+
+    /// Memory beside that of the chunks.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        self.starts.len() * (size_of::<u32>() + size_of::<Arc<Chunk>>())
+            + self.table.allocation_size()
+            + self.order.get().map_or(0, |order| order.len() * size_of::<u32>())
+    }
+}
+
+/// A segment without the keys that a mask covers.
+#[derive(Debug)]
+pub(crate) struct MaskedSegment {
+    /// Never masked itself.
+    inner: Segment,
+    mask: Mask,
+    /// The newest slots that the mask leaves, in key order, made on demand.
+    order: OnceLock<Box<[u32]>>,
+}
+
+impl MaskedSegment {
+    fn order(&self) -> &[u32] {
+        self.order.get_or_init(|| {
+            let all = self.inner.order();
+            let mut left = Vec::with_capacity(all.len());
+            let mut start = 0;
+            for span in self.mask.spans() {
+                let from = all.partition_point(|&at| self.inner.key(at) < span.from.as_slice());
+                left.extend_from_slice(&all[start..from.max(start)]);
+                let is_below = |&at: &u32| {
+                    span.end.as_ref().is_none_or(|end| self.inner.key(at) < end.as_slice())
+                };
+                start = all.partition_point(is_below);
+            }
+            left.extend_from_slice(&all[start..]);
+            left.into()
+        })
+    }
+}
+
+/// Some entries, one for each key. Clones are the same segment.
+#[derive(Debug, Clone)]
+pub(crate) enum Segment {
+    Chunk(Arc<Chunk>),
+    Folded(Arc<Folded>),
+    Masked(Arc<MaskedSegment>),
+}
+
+impl Segment {
+    /// Makes one segment of several, oldest first.
+    pub(crate) fn fold(segments: &[Self], resolve: &Resolve) -> Result<Self> {
+        let chunks: Vec<_> = segments.iter().flat_map(Self::chunks).cloned().collect();
+        let count: usize = chunks.iter().map(|chunk| chunk.slots.len()).sum();
+        let weight_bytes: u64 = chunks.iter().map(|chunk| chunk.weight_bytes).sum();
+        let is_masked = segments.iter().any(|segment| matches!(segment, Self::Masked(_)));
+        if count >= chunks.len() * CHUNK_ENTRIES_MIN
+            && !is_masked
+            && let Some(folded) = Folded::new(chunks)
+            // Where most is hidden nothing is gained by sharing it.
+            && folded.weight_bytes >= weight_bytes / 2
+        {
+            return Ok(Self::Folded(Arc::new(folded)));
+        }
+        let mut copied = Chunk::default();
+        for segment in segments {
+            match segment {
+                Self::Chunk(chunk) => copied.put_all(chunk, resolve)?,
+                Self::Folded(folded) => {
+                    for &at in &folded.table {
+                        let (chunk, slot) = folded.slot(at);
+                        let entry = folded.chunks[chunk].as_new(slot);
+                        copied.put_again(entry, resolve)?;
+                    }
+                }
+                Self::Masked(masked) => {
+                    for &at in masked.order() {
+                        let (chunk, slot) = segment.slot(at);
+                        let entry = segment.chunks()[chunk].as_new(slot);
+                        copied.put(entry, resolve, None)?;
+                    }
+                }
+            }
+        }
+        Ok(Self::Chunk(Arc::new(copied)))
+    }
+
+    pub(crate) fn chunks(&self) -> &[Arc<Chunk>] {
+        match self {
+            Self::Chunk(chunk) => std::slice::from_ref(chunk),
+            Self::Folded(folded) => &folded.chunks,
+            Self::Masked(masked) => masked.inner.chunks(),
+        }
+    }
+
+    /// The same segment without the keys that one more span covers.
+    pub(crate) fn masked(&self, masking: &mut Masking<'_>) -> Self {
+        self.with_mask(masking.on(self.mask().unwrap_or(&Mask::default())))
+    }
+
+    /// The same segment without the keys that a mask covers beside those of its own.
+    pub(crate) fn under_mask(&self, mask: &Mask) -> Self {
+        match self.mask() {
+            _ if mask.is_empty() => self.clone(),
+            Some(own) => self.with_mask(own.union(mask)),
+            None => self.with_mask(mask.clone()),
+        }
+    }
+
+    fn with_mask(&self, mask: Mask) -> Self {
+        let inner = match self {
+            Self::Masked(masked) => masked.inner.clone(),
+            Self::Chunk(_) | Self::Folded(_) => self.clone(),
+        };
+        Self::Masked(Arc::new(MaskedSegment { inner, mask, order: OnceLock::new() }))
+    }
+
+    /// Whether both are the same piece of memory under the same mask.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Chunk(one), Self::Chunk(other)) => Arc::ptr_eq(one, other),
+            (Self::Folded(one), Self::Folded(other)) => Arc::ptr_eq(one, other),
+            (Self::Masked(one), Self::Masked(other)) => {
+                Arc::ptr_eq(one, other) || one.mask == other.mask && one.inner.is_same(&other.inner)
+            }
+            _ => false,
+        }
+    }
+
+    /// The keys that the segment is seen without, if it is masked.
+    pub(crate) fn mask(&self) -> Option<&Mask> {
+        match self {
+            Self::Masked(masked) => Some(&masked.mask),
+            Self::Chunk(_) | Self::Folded(_) => None,
+        }
+    }
+
+    /// The chunk, if it is one that nobody shares and nobody has saved.
+    pub(crate) fn writable(&mut self) -> Option<&mut Chunk> {
+        match self {
+            Self::Chunk(chunk) => {
+                let chunk = Arc::get_mut(chunk)?;
+                if chunk.image.is_set() { None } else { Some(chunk) }
+            }
+            Self::Folded(_) | Self::Masked(_) => None,
+        }
+    }
+
+    /// The segments that are saved for this one, oldest first: each of its chunks, which may have been saved before it was
+    /// folded, unless they are many. They are not masked: whoever refers to their images does so under the mask.
+    pub(crate) fn saved_as(&self) -> Vec<Self> {
+        match self {
+            Self::Folded(folded) if folded.chunks.len() <= IMAGES_PER_SEGMENT_MAX => {
+                folded.chunks.iter().cloned().map(Self::Chunk).collect()
+            }
+            Self::Masked(masked) => masked.inner.saved_as(),
+            Self::Chunk(_) | Self::Folded(_) => vec![self.clone()],
+        }
+    }
+
+    /// The run of its entries, masked ones included.
+    pub(crate) fn image(&self) -> &Image {
+        match self {
+            Self::Chunk(chunk) => &chunk.image,
+            Self::Folded(folded) => &folded.image,
+            Self::Masked(masked) => masked.inner.image(),
+        }
+    }
+
+    /// Entries, one for each key; masked ones count.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Chunk(chunk) => chunk.slots.len(),
+            Self::Folded(folded) => folded.table.len(),
+            Self::Masked(masked) => masked.inner.len(),
+        }
+    }
+
+    pub(crate) fn weight_bytes(&self) -> u64 {
+        match self {
+            Self::Chunk(chunk) => chunk.weight_bytes,
+            Self::Folded(folded) => folded.weight_bytes,
+            Self::Masked(masked) => masked.inner.weight_bytes(),
+        }
+    }
+
+    /// The entry of a key, with its chunk.
+    pub(crate) fn get(&self, hash: u64, key: &[u8]) -> Option<(&Chunk, EntryRef<'_>)> {
+        match self {
+            Self::Chunk(chunk) => Some((chunk, chunk.get(hash, key)?)),
+            Self::Folded(folded) => folded.get(hash, key),
+            Self::Masked(masked) if masked.mask.covers(key) => None,
+            Self::Masked(masked) => masked.inner.get(hash, key),
+        }
+    }
+
+    /// Works the order of keys out, so that nobody has to who reads in order.
+    pub(crate) fn sort(&self) {
+        self.order();
+    }
+
+    /// Newest slots in key order.
+    fn order(&self) -> &[u32] {
+        match self {
+            Self::Chunk(chunk) => chunk.order(),
+            Self::Folded(folded) => folded.order(),
+            Self::Masked(masked) => masked.order(),
+        }
+    }
+
+    /// The slot of that number, with the index of its chunk.
+    fn slot(&self, at: u32) -> (usize, &Slot) {
+        match self {
+            Self::Chunk(chunk) => (0, &chunk.slots[at as usize]),
+            Self::Folded(folded) => folded.slot(at),
+            Self::Masked(masked) => masked.inner.slot(at),
+        }
+    }
+
+    fn key(&self, at: u32) -> &[u8] {
+        let (chunk, slot) = self.slot(at);
+        self.chunks()[chunk].key(slot)
+    }
+
+    /// Slots in all chunks, hidden ones included.
+    pub(crate) fn slots(&self) -> usize {
+        self.chunks().iter().map(|chunk| chunk.slots.len()).sum()
+    }
+
+    /// Length of their longest value. Cost: that of a look at each entry.
+    pub(crate) fn longest_value_bytes(&self) -> u64 {
+        let slots = self.chunks().iter().flat_map(|chunk| &chunk.slots);
+        slots.map(|slot| slot.value_len).max().unwrap_or(0).into()
+    }
+
+    /// The hashes of their keys.
+    pub(crate) fn hashes(&self) -> impl Iterator<Item = u64> {
+        self.chunks().iter().flat_map(|chunk| &chunk.slots).map(|slot| slot.hash)
+    }
+
+    /// The smallest and the largest key.
+    pub(crate) fn key_range(&self) -> Option<(&[u8], &[u8])> {
+        let order = self.order();
+        Some((self.key(*order.first()?), self.key(*order.last()?)))
+    }
+
+    /// Memory that will be held when the entries have been put in order.
+    pub(crate) fn memory_bytes_in_order(&self) -> u64 {
+        let entries: usize = self.chunks().iter().map(|chunk| chunk.slots.len()).sum();
+        (self.memory_bytes() + (entries + self.len()) * size_of::<u32>()) as u64
+    }
+
+    /// Memory held, chunks included.
+    pub(crate) fn memory_bytes(&self) -> usize {
+        let own = match self {
+            Self::Chunk(_) => 0,
+            Self::Folded(folded) => folded.memory_bytes(),
+            Self::Masked(masked) => {
+                let order = masked.order.get().map_or(0, |order| order.len() * size_of::<u32>());
+                let inner = masked.inner.memory_bytes();
+                return inner + masked.mask.memory_bytes() + order;
+            }
+        };
+        own + self.chunks().iter().map(|chunk| chunk.memory_bytes()).sum::<usize>()
+    }
+}
+
+/// A position in the part of a segment that is in a range of keys, in key order or against it.
+#[derive(Debug)]
+pub(crate) struct SegmentReader {
+    segment: Segment,
+    order: Order,
+    /// Places in the order of keys that have not been passed; the current one is the first or the last.
+    places: Range<usize>,
+    /// The slot at the current place, with the index of its chunk; `None` at the end.
+    slot: Option<(usize, Slot)>,
+}
+
+impl SegmentReader {
+    /// A reader at the first entry in the range, in this order.
+    pub(crate) fn new(segment: &Segment, range: &KeyRange, order: Order) -> Self {
+        let key = |&at: &u32| segment.key(at);
+        let start = segment.order().partition_point(|at| range.is_below(key(at)));
+        let end = segment.order().partition_point(|at| !range.is_above(key(at)));
+        let segment = segment.clone();
+        let mut reader = Self { segment, order, places: start..end, slot: None };
+        reader.load();
+        reader
+    }
+
+    fn load(&mut self) {
+        self.slot = self.ahead(0).map(|(chunk, slot)| (chunk, *slot));
+    }
+
+    /// The slot that is `by` entries ahead of the current one.
+    fn ahead(&self, by: usize) -> Option<(usize, &Slot)> {
+        if by >= self.places.len() {
+            return None;
+        }
+        let place = match self.order {
+            Order::Ascending => self.places.start + by,
+            Order::Descending => self.places.end - 1 - by,
+        };
+        self.segment.order().get(place).map(|&at| self.segment.slot(at))
+    }
+
+    /// The current slot, with its chunk; `None` at the end.
+    fn slot(&self) -> Option<(&Chunk, &Slot)> {
+        self.slot.as_ref().map(|(chunk, slot)| (self.segment.chunks()[*chunk].as_ref(), slot))
+    }
+
+    /// The current key; `None` at the end.
+    pub(crate) fn key(&self) -> Option<&[u8]> {
+        self.slot().map(|(chunk, slot)| chunk.key(slot))
+    }
+
+    /// The current entry; `None` at the end.
+    pub(crate) fn current(&self) -> Option<EntryRef<'_>> {
+        self.slot().map(|(chunk, slot)| chunk.entry(slot))
+    }
+
+    /// The kind of the current entry; `None` at the end.
+    pub(crate) fn kind(&self) -> Option<Kind> {
+        self.slot.map(|(_, slot)| slot.kind)
+    }
+
+    /// The blob of the current entry, if it has one.
+    pub(crate) fn blob(&self) -> Option<Blob> {
+        let (chunk, slot) = self.slot()?;
+        let (_, blob) = chunk.blob(slot)?;
+        Some(Blob::Memory(Arc::clone(blob)))
+    }
+
+    /// The salted hash of the current key.
+    pub(crate) fn hash(&self) -> Option<u64> {
+        self.slot.map(|(_, slot)| slot.hash)
+    }
+
+    /// Goes to the next entry.
+    pub(crate) fn advance(&mut self) {
+        match self.order {
+            _ if self.places.is_empty() => return,
+            Order::Ascending => self.places.start += 1,
+            Order::Descending => self.places.end -= 1,
+        }
+        self.load();
+        // Entries stand in order of arrival, so each step in key order would wait for memory twice.
+        if let Some((_, slot)) = self.ahead(2 * PREFETCH_ENTRIES) {
+            prefetch(slot);
+        }
+        if let Some((chunk, slot)) = self.ahead(PREFETCH_ENTRIES)
+            && let Some(key) = self.segment.chunks()[chunk].arena.get(slot.key_start as usize)
+        {
+            prefetch(key);
+        }
+    }
+}

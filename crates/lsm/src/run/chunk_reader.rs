@@ -1,0 +1,251 @@
+//! The pages of a part of a run file, read in chunks in one direction.
+//!
+//! Who reads a part of a run starts with one page and doubles the chunk with each read, so that a short
+//! range costs one page. Once a few chunks have followed each other the next one is asked for before it is
+//! needed; a reader that has to wait for one nevertheless asks for more of them, up to
+//! [`CHUNKS_AHEAD_MAX`]. So in a scan of many runs those that are passed fastest read furthest ahead, and
+//! nobody asks for anything beyond the part.
+//!
+//! Merges read whole runs in chunks of one size. Each of their readers has the next one under way while the
+//! entries of this one are merged, and one that had to wait asks for more; all of them together for
+//! [`MERGE_CHUNKS_EXTRA`] beyond that.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::sync::Arc;
+
+use terrane_io::AlignedBuf;
+
+use crate::block::page::PAGE_SIZE;
+use crate::corrupt::Corrupt;
+use crate::entry::entry::Order;
+use crate::error::{Error, Result};
+use crate::files::file_set::FileSet;
+use crate::run::prefetch::ReadAhead;
+use crate::run::run::Run;
+
+/// Pages that a merge reads with one call. It holds two such chunks of each of its inputs, and some more of large
+/// ones.
+const MERGE_CHUNK_PAGES: u32 = 16;
+
+/// Chunks that the readers of a merge have asked for ahead, beside one for each of them.
+const MERGE_CHUNKS_EXTRA: usize = 16;
+
+/// Most pages that a scan reads with one call. Two such reads in flight keep a fast device busy;
+/// larger ones gain nothing and leave the processor's caches.
+const CHUNK_PAGES_MAX: u32 = 64;
+
+/// From this size on chunks are read ahead.
+const AHEAD_CHUNK_PAGES_MIN: u32 = 8;
+
+/// Most chunks that one reader asks for ahead.
+const CHUNKS_AHEAD_MAX: usize = 8;
+
+/// Why a run is read. Reads ahead of one merge or scan share a queue.
+#[derive(Debug, Clone)]
+pub(crate) enum Reading {
+    /// All of a part that is known beforehand, once, with so many chunks ahead at the most.
+    Merge(Arc<ReadAhead>, usize),
+    /// As far as somebody wishes to go.
+    Scan(Arc<ReadAhead>),
+}
+
+impl Reading {
+    /// For a merge of so many runs.
+    pub(crate) fn merge(set: &FileSet, runs: usize) -> Self {
+        let ahead_max = (1 + MERGE_CHUNKS_EXTRA / runs.max(1)).min(CHUNKS_AHEAD_MAX);
+        Self::Merge(ReadAhead::of_merge(set.open_files()), ahead_max)
+    }
+
+    fn read_ahead(&self) -> &Arc<ReadAhead> {
+        match self {
+            Self::Merge(read_ahead, _) | Self::Scan(read_ahead) => read_ahead,
+        }
+    }
+
+    /// Most chunks that one reader asks for ahead.
+    fn ahead_max(&self) -> usize {
+        match self {
+            Self::Merge(_, ahead_max) => *ahead_max,
+            Self::Scan(_) => CHUNKS_AHEAD_MAX,
+        }
+    }
+
+    /// Pages of the first chunk and of the largest ones.
+    fn chunk_pages(&self) -> (u32, u32) {
+        match self {
+            Self::Merge(..) => (MERGE_CHUNK_PAGES, MERGE_CHUNK_PAGES),
+            Self::Scan(_) => (1, CHUNK_PAGES_MAX),
+        }
+    }
+}
+
+/// A chunk that has been asked for.
+#[derive(Debug)]
+struct Ahead {
+    tag: u64,
+    pages: Range<u32>,
+}
+
+/// A part of a run file on its way through memory.
+#[derive(Debug)]
+pub(crate) struct Chunks {
+    run: Arc<Run>,
+    order: Order,
+    reading: Reading,
+    /// The pages in memory, and their bytes; none before the first read and after the end.
+    pages: Range<u32>,
+    buffer: Option<AlignedBuf>,
+    /// Asked for, in the order in which they are needed; they follow `pages`.
+    ahead: VecDeque<Ahead>,
+    /// The pages that follow those.
+    rest: Range<u32>,
+    /// Pages of the next chunk.
+    chunk_pages: u32,
+    /// Chunks to have asked for.
+    ahead_max: usize,
+}
+
+impl Chunks {
+    /// The pages `part` of a run. Reads nothing.
+    pub(crate) fn new(run: Arc<Run>, part: Range<u32>, order: Order, reading: Reading) -> Self {
+        let (chunk_pages, _) = reading.chunk_pages();
+        Self {
+            run,
+            order,
+            reading,
+            pages: 0..0,
+            buffer: None,
+            ahead: VecDeque::new(),
+            rest: part,
+            chunk_pages,
+            ahead_max: 1,
+        }
+    }
+
+    /// The bytes of a page of the part. Pages come in the order of the reader: those passed are gone.
+    ///
+    /// # Errors
+    /// Those of the disk; damage found if the file says that there are pages beyond the part.
+    pub(crate) fn page(&mut self, page: u32) -> Result<&[u8]> {
+        while !self.pages.contains(&page) {
+            if !self.read_next()? {
+                let (expected, found) = (u64::from(self.run.meta().data_pages), u64::from(page));
+                let rule = "overflow pages within the data pages";
+                let what = Corrupt { page, rule, expected, found };
+                return Err(Error::corrupt(self.run.path(), what));
+            }
+        }
+        Ok(self.bytes(page))
+    }
+
+    /// The bytes of a page in memory.
+    pub(crate) fn bytes(&self, page: u32) -> &[u8] {
+        let at = (page - self.pages.start) as usize * PAGE_SIZE;
+        self.buffer.as_deref().map_or(&[], |buffer| &buffer[at..at + PAGE_SIZE])
+    }
+
+    /// Whether to go on after `page`, which is in memory, may take a wait.
+    pub(crate) fn may_wait_after(&self, page: u32) -> bool {
+        page + 1 == self.pages.end
+            && match self.ahead.front() {
+                Some(next) => !self.reading.read_ahead().has_arrived(next.tag),
+                None => !self.rest.is_empty(),
+            }
+    }
+
+    /// Lets go of everything; no page is asked for after.
+    pub(crate) fn end(&mut self) {
+        for Ahead { tag, .. } in self.ahead.drain(..) {
+            // Nobody needs these pages, so nobody needs to know whether they could be read.
+            let _ = self.reading.read_ahead().take(tag);
+        }
+        (self.pages, self.rest) = (0..0, 0..0);
+        self.buffer = None;
+    }
+
+    /// Cuts the next chunk off the rest.
+    fn cut(&mut self) -> Range<u32> {
+        let pages = self.chunk_pages.min(self.rest.len() as u32);
+        match self.order {
+            Order::Ascending => {
+                let end = self.rest.start + pages;
+                std::mem::replace(&mut self.rest.start, end)..end
+            }
+            Order::Descending => {
+                let start = self.rest.end - pages;
+                start..std::mem::replace(&mut self.rest.end, start)
+            }
+        }
+    }
+
+    fn grow(&mut self) {
+        let (_, largest) = self.reading.chunk_pages();
+        self.chunk_pages = (2 * self.chunk_pages).min(largest);
+    }
+
+    /// Goes to the next chunk, unless there is none.
+    fn read_next(&mut self) -> Result<bool> {
+        if let Some(Ahead { tag, pages }) = self.ahead.pop_front() {
+            let read_ahead = self.reading.read_ahead();
+            let arrived = read_ahead.take(tag)?;
+            if arrived.was_late {
+                self.ahead_max = (2 * self.ahead_max).min(self.reading.ahead_max());
+            }
+            self.pages = pages;
+            // Smaller ones, of readers on their way to this size, are not asked for again.
+            if let Some(passed) = self.buffer.replace(arrived.buffer)
+                && passed.len() == self.reading.chunk_pages().1 as usize * PAGE_SIZE
+            {
+                read_ahead.give_back(passed);
+            }
+        } else if self.rest.is_empty() {
+            return Ok(false);
+        } else {
+            let pages = self.cut();
+            self.pages = 0..0;
+            self.read(&pages)?;
+            self.pages = pages;
+            self.grow();
+        }
+        self.ask_ahead();
+        Ok(true)
+    }
+
+    /// Reads pages and waits for them.
+    fn read(&mut self, pages: &Range<u32>) -> Result<()> {
+        let bytes = pages.len() * PAGE_SIZE;
+        let buffer = match &mut self.buffer {
+            Some(buffer) if buffer.len() >= bytes => buffer,
+            buffer => buffer.insert(AlignedBuf::zeroed(bytes)),
+        };
+        Ok(self.run.file()?.read_at(&mut buffer[..bytes], offset_of(pages))?)
+    }
+
+    /// Asks for what is to be under way, once half of it has been taken: every time that the disk is asked
+    /// costs as much as the reading of some pages.
+    fn ask_ahead(&mut self) {
+        if self.chunk_pages < AHEAD_CHUNK_PAGES_MIN || self.ahead.len() > self.ahead_max / 2 {
+            return;
+        }
+        let read_ahead = Arc::clone(self.reading.read_ahead());
+        while self.ahead.len() < self.ahead_max && !self.rest.is_empty() {
+            let rest = self.rest.clone();
+            let pages = self.cut();
+            let bytes = pages.len() * PAGE_SIZE;
+            let tag = read_ahead.begin(offset_of(&pages), bytes, || self.run.file_if_room());
+            let Ok(Some(tag)) = tag else {
+                // This chunk is read when it is needed, and what is in the way then is told.
+                self.rest = rest;
+                break;
+            };
+            self.ahead.push_back(Ahead { tag, pages });
+            self.grow();
+        }
+        read_ahead.submit();
+    }
+}
+
+fn offset_of(pages: &Range<u32>) -> u64 {
+    u64::from(pages.start) * PAGE_SIZE as u64
+}

@@ -1,0 +1,167 @@
+//! Reads under way on behalf of the readers of one cursor or merge.
+//!
+//! The readers share one queue, which is there while anything is under way. As it may take a descriptor, it
+//! counts as an open file of the session, and when there is no room for it nothing is read ahead. Merges, which
+//! keep theirs while they pause, leave half of the places that there are for this to others. What the
+//! readers of a cursor have asked for and not yet taken is bounded for all of them together by [`BYTES_MAX`];
+//! those of a merge have a share each. Buffers are used again.
+//!
+//! A read that fails says so to the reader that takes it, and to nobody if nobody ever gets there.
+//! Dropping the last reader waits for what is in flight.
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use terrane_io::{AlignedBuf, Completion, Direction, DiskFile, IoQueue, Request};
+
+use crate::error::Result;
+use crate::files::file_set::lock;
+use crate::files::handles::{OpenFiles, Place};
+
+/// Most bytes that one cursor has asked for ahead.
+const BYTES_MAX: usize = 8 << 20;
+
+/// Most reads in flight, of all readers.
+const DEPTH: usize = 64;
+
+/// Buffers that are kept for later reads. Beyond it, readers have ended.
+const SPARE_MAX: usize = 16;
+
+#[derive(Default)]
+struct State {
+    /// `None` while nothing is under way.
+    queue: Option<(Box<dyn IoQueue>, Place)>,
+    next_tag: u64,
+    /// Completions that nobody has asked for yet.
+    arrived: Vec<Completion>,
+    /// Bytes asked for and not yet taken.
+    bytes: usize,
+    spare: Vec<AlignedBuf>,
+}
+
+/// The reads ahead of one cursor or merge.
+pub(crate) struct ReadAhead {
+    open_files: Arc<OpenFiles>,
+    bytes_max: usize,
+    /// Places beyond which none is taken.
+    places_max: usize,
+    state: Mutex<State>,
+}
+
+impl fmt::Debug for ReadAhead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReadAhead").field("bytes", &lock(&self.state).bytes).finish_non_exhaustive()
+    }
+}
+
+/// A read that has arrived.
+#[derive(Debug)]
+pub(crate) struct Arrived {
+    pub(crate) buffer: AlignedBuf,
+    /// Whether it had to be waited for.
+    pub(crate) was_late: bool,
+}
+
+impl ReadAhead {
+    /// Nothing under way yet.
+    pub(crate) fn new(open_files: &Arc<OpenFiles>) -> Arc<Self> {
+        Self::with_limits(open_files, BYTES_MAX, open_files.files_max() / 4)
+    }
+
+    /// The same for a merge, whose readers bound themselves what they ask for.
+    pub(crate) fn of_merge(open_files: &Arc<OpenFiles>) -> Arc<Self> {
+        Self::with_limits(open_files, usize::MAX, open_files.files_max() / 8)
+    }
+
+    fn with_limits(open_files: &Arc<OpenFiles>, bytes_max: usize, places_max: usize) -> Arc<Self> {
+        let open_files = Arc::clone(open_files);
+        Arc::new(Self { open_files, bytes_max, places_max, state: Mutex::default() })
+    }
+
+    /// Begins to read with the next [`submit`](Self::submit); returns what to take it by, or `None` if enough
+    /// is under way, if there is no room for a queue, or if `file` gives no file now.
+    ///
+    /// # Errors
+    /// That of `file`; and if the disk gives no queue.
+    pub(crate) fn begin(
+        &self,
+        offset: u64,
+        bytes: usize,
+        file: impl FnOnce() -> Result<Option<Arc<dyn DiskFile>>>,
+    ) -> Result<Option<u64>> {
+        let mut state = lock(&self.state);
+        let State { queue, next_tag, bytes: under_way, spare, .. } = &mut *state;
+        if *under_way + bytes > self.bytes_max {
+            return Ok(None);
+        }
+        let Some(file) = file()? else { return Ok(None) };
+        let (queue, _) = match queue {
+            Some(queue) => queue,
+            None => {
+                let Some(place) = self.open_files.place(self.places_max)? else { return Ok(None) };
+                queue.insert((self.open_files.disk().queue(DEPTH)?, place))
+            }
+        };
+        let tag = *next_tag;
+        *next_tag += 1;
+        *under_way += bytes;
+        let at = spare.iter().position(|buffer| buffer.len() == bytes);
+        let buffer = at.map_or_else(|| AlignedBuf::zeroed(bytes), |at| spare.swap_remove(at));
+        let direction = Direction::Read;
+        queue.push(Request { tag, file, offset, buffer, direction });
+        Ok(Some(tag))
+    }
+
+    /// Whether what was begun under `tag` has arrived, so that nobody has to wait for it.
+    pub(crate) fn has_arrived(&self, tag: u64) -> bool {
+        let mut state = lock(&self.state);
+        let State { queue, arrived, .. } = &mut *state;
+        while let Some(done) = queue.as_mut().and_then(|(queue, _)| queue.poll()) {
+            arrived.push(done);
+        }
+        arrived.iter().any(|done| done.tag == tag)
+    }
+
+    /// Hands what was begun to the disk, all at once.
+    pub(crate) fn submit(&self) {
+        if let Some(queue) = &mut lock(&self.state).queue {
+            queue.0.submit();
+        }
+    }
+
+    /// Takes what was begun under `tag`, waiting for it; each once.
+    ///
+    /// # Errors
+    /// That of the read.
+    pub(crate) fn take(&self, tag: u64) -> Result<Arrived> {
+        let mut state = lock(&self.state);
+        let State { queue, arrived, bytes, .. } = &mut *state;
+        let Some((reads, _)) = queue else { unreachable!("begun before") };
+        while let Some(done) = reads.poll() {
+            arrived.push(done);
+        }
+        let mut was_late = false;
+        let at = loop {
+            if let Some(at) = arrived.iter().position(|done| done.tag == tag) {
+                break at;
+            }
+            was_late = true;
+            arrived.push(reads.pop().expect("the read was begun and not taken"));
+        };
+        let Completion { buffer, result, .. } = arrived.swap_remove(at);
+        if reads.outstanding() == 0 && arrived.is_empty() {
+            *queue = None;
+        }
+        *bytes -= buffer.len();
+        result?;
+        Ok(Arrived { buffer, was_late })
+    }
+
+    /// Keeps a buffer for a later read.
+    pub(crate) fn give_back(&self, buffer: AlignedBuf) {
+        let mut state = lock(&self.state);
+        if state.spare.len() < SPARE_MAX {
+            state.spare.push(buffer);
+        }
+    }
+}

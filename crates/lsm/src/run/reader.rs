@@ -1,0 +1,451 @@
+//! Reads a run, or the part of it that is in a range of keys, in order: for merges, cursors and checks.
+//!
+//! Making a reader reads nothing, since a bound of its first key is known: that of the range, or the run's
+//! own. So whoever merges many readers reads from each only when its turn comes.
+//!
+//! Every page is checked as it is entered. Which entries of a page are in the range is found out then, and
+//! only for the few pages that the index cannot decide about; going from entry to entry costs no comparison
+//! with the bounds.
+//!
+//! Of a masked run only entries that the mask leaves are given. A few covered ones are passed; if there are more the
+//! reader begins anew behind the span, so that what is covered is not read.
+
+use std::cmp::Ordering;
+use std::ops::{Bound, Range};
+use std::sync::Arc;
+
+use terrane_io::order::key_prefix;
+
+use crate::block::page::{
+    EntryPlace, PAGE_SIZE, PAYLOAD_SIZE, PageKind, PageLayout, copy_short, decode_payload,
+    overflow_pages, split_value,
+};
+use crate::corrupt::Corrupt;
+use crate::entry::entry::{EntryRef, Kind, Order};
+use crate::entry::key_range::{KeyRange, bound_key};
+use crate::entry::mask::Span;
+use crate::error::{Error, Result};
+use crate::run::blob::Blob;
+use crate::run::chunk_reader::{Chunks, Reading};
+use crate::run::run::Run;
+
+/// Entries under one span of a mask that are passed before the reader jumps over the rest: to jump costs a read.
+const COVERED_STEPS: usize = 64;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Nothing has been read; `key` is a bound of the first key.
+    Unread,
+    /// At an entry.
+    Here,
+    Ended,
+}
+
+/// A stored value that goes on in overflow pages.
+#[derive(Debug)]
+struct Large {
+    /// What stands in the key page ends at byte [`PAGE_SIZE`], where the rest begins.
+    bytes: Vec<u8>,
+    value: Range<usize>,
+}
+
+/// A position in a run.
+#[derive(Debug)]
+pub(crate) struct RunReader {
+    run: Arc<Run>,
+    order: Order,
+    range: KeyRange,
+    reading: Reading,
+    chunks: Chunks,
+    /// Key pages not entered yet, by ordinal.
+    ordinals: Range<u32>,
+    /// Key pages before this one may hold keys below the range.
+    low_end: u32,
+    /// Key pages from this one on may hold keys above the range.
+    high_start: u32,
+    state: State,
+    /// Pages of the file entered so far.
+    pages_entered: u32,
+    entries_passed: u64,
+    /// The key page entered last.
+    page: u32,
+    layout: PageLayout,
+    /// The entries of the page, and how many bytes their keys share.
+    entries: Vec<EntryPlace>,
+    prefix_len: usize,
+    /// The current one.
+    entry: EntryPlace,
+    /// Entries of the page that have not been passed; the current one is the first or the last of them.
+    indexes: Range<usize>,
+    /// The current key. Invariant: begins with the page's prefix.
+    key: Vec<u8>,
+    /// The last key of the page before.
+    key_before: Vec<u8>,
+    /// The stored value of the page's only entry, if it goes on in overflow pages.
+    large: Option<Large>,
+}
+
+impl RunReader {
+    /// A reader before the first entry in the range, in this order. Reads nothing.
+    pub(crate) fn new(run: &Arc<Run>, range: &KeyRange, order: Order, reading: Reading) -> Self {
+        // Bounds beyond those of the run decide nothing.
+        let low = bound_key(&range.from).filter(|key| *key >= run.min_key());
+        let high = bound_key(&range.to).filter(|key| *key <= run.max_key());
+        let mut ordinals = 0..run.meta().key_pages;
+        let (mut low_end, mut high_start) = (0, ordinals.end);
+        if let Some(low) = low {
+            let candidates = run.candidates(low);
+            (ordinals.start, low_end) = (candidates.start, candidates.end);
+        }
+        if let Some(high) = high {
+            let candidates = run.candidates(high);
+            (high_start, ordinals.end) = (candidates.start, candidates.end);
+        }
+        let key = match order {
+            Order::Ascending => low.unwrap_or(run.min_key()).to_vec(),
+            Order::Descending => high.unwrap_or(run.max_key()).to_vec(),
+        };
+        let is_empty = ordinals.is_empty() || range.misses(run.min_key(), run.max_key());
+        let mut part = 0..0;
+        if !is_empty {
+            let (last, pages) = run.entry_pages(ordinals.end - 1);
+            part = run.entry_pages(ordinals.start).0..last + pages;
+        }
+        Self {
+            chunks: Chunks::new(Arc::clone(run), part, order, reading.clone()),
+            reading,
+            run: Arc::clone(run),
+            order,
+            range: range.clone(),
+            ordinals,
+            low_end,
+            high_start,
+            state: if is_empty { State::Ended } else { State::Unread },
+            pages_entered: 0,
+            entries_passed: 0,
+            page: 0,
+            layout: PageLayout::default(),
+            entries: Vec::new(),
+            prefix_len: 0,
+            entry: EntryPlace::NOWHERE,
+            indexes: 0..0,
+            key,
+            key_before: Vec::new(),
+            large: None,
+        }
+    }
+
+    /// Whether the first entry has been gone to.
+    #[inline]
+    pub(crate) fn is_loaded(&self) -> bool {
+        self.state != State::Unread
+    }
+
+    /// Goes to the first entry, unless that has been done.
+    pub(crate) fn load(&mut self) -> Result<()> {
+        if self.is_loaded() {
+            return Ok(());
+        }
+        self.next_page(Ordering::is_ge)?;
+        self.pass_covered()
+    }
+
+    /// Goes on to the first entry that the run's mask does not cover, if the current one is covered.
+    fn pass_covered(&mut self) -> Result<()> {
+        while self.state == State::Here
+            && let Some(span) = self.run.mask().span_of(&self.key).cloned()
+        {
+            let mut steps = 0;
+            while self.state == State::Here && span.covers(&self.key) && steps < COVERED_STEPS {
+                self.step()?;
+                steps += 1;
+            }
+            if self.state == State::Here && span.covers(&self.key) {
+                self.jump_over(&span)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Begins anew behind a span of keys, in the order of the reader.
+    fn jump_over(&mut self, span: &Span) -> Result<()> {
+        let range = match (self.order, &span.end) {
+            (Order::Ascending, Some(end)) => self.range.from(Bound::Included(end.clone())),
+            // Nothing is at or behind the last possible key.
+            (Order::Ascending, None) => KeyRange {
+                from: Bound::Excluded(self.run.max_key().to_vec()),
+                to: Bound::Unbounded,
+            },
+            (Order::Descending, _) => self.range.to(Bound::Excluded(span.from.clone())),
+        };
+        let next = Self::new(&self.run, &range, self.order, self.reading.clone());
+        let (entered, passed) = (self.pages_entered_before(&next), self.entries_passed);
+
+        self.chunks.end();
+        *self = Self { pages_entered: entered, entries_passed: passed, ..next };
+        if self.state == State::Unread { self.next_page(Ordering::is_ge) } else { Ok(()) }
+    }
+
+    /// The pages in front of those that the `next` reader of this run will enter, for the accounting of merges: what
+    /// is jumped over counts as passed.
+    fn pages_entered_before(&self, next: &Self) -> u32 {
+        if self.order == Order::Descending || self.ordinals.start == 0 {
+            return self.pages_entered;
+        }
+        let (page, pages) = self.run.entry_pages(self.ordinals.start - 1);
+        let start = match next.state {
+            State::Ended if self.ordinals.is_empty() => page + pages,
+            State::Ended => {
+                let (last, pages) = self.run.entry_pages(self.ordinals.end - 1);
+                last + pages
+            }
+            State::Unread | State::Here => self.run.entry_pages(next.ordinals.start).0,
+        };
+        (self.pages_entered + start).saturating_sub(page + pages)
+    }
+
+    /// Whether to pass the entries of this page may take a wait for the next one, in ascending order.
+    pub(crate) fn may_wait(&self) -> bool {
+        self.state == State::Here && self.chunks.may_wait_after(self.page)
+    }
+
+    /// Pages passed, for the accounting of merges.
+    pub(crate) fn pages_passed(&self) -> u32 {
+        self.pages_entered - u32::from(self.state == State::Here)
+    }
+
+    /// Entries passed, for the accounting of unions.
+    pub(crate) fn entries_passed(&self) -> u64 {
+        self.entries_passed
+    }
+
+    fn corrupt(&self, what: Corrupt) -> Error {
+        Error::corrupt(self.run.path(), what)
+    }
+
+    fn out_of_order(&self, index: usize) -> Error {
+        let (page, found) = (self.page, index as u64);
+        self.corrupt(Corrupt { page, rule: "keys rise", expected: found + 1, found })
+    }
+
+    /// Index of the current entry in its page; `None` unless the reader is at one.
+    #[inline]
+    fn index(&self) -> Option<usize> {
+        match self.order {
+            _ if self.indexes.is_empty() => None,
+            Order::Ascending => Some(self.indexes.start),
+            Order::Descending => Some(self.indexes.end - 1),
+        }
+    }
+
+    /// Enters key pages until one has an entry in the range. Its key must stand to that of before as
+    /// `is_right` says.
+    fn next_page(&mut self, is_right: impl Fn(Ordering) -> bool) -> Result<()> {
+        std::mem::swap(&mut self.key, &mut self.key_before);
+        self.indexes = 0..0;
+        while self.indexes.is_empty() {
+            let ordinal = match self.order {
+                Order::Ascending => self.ordinals.next(),
+                Order::Descending => self.ordinals.next_back(),
+            };
+            let Some(ordinal) = ordinal else {
+                self.state = State::Ended;
+                self.large = None;
+                self.chunks.end();
+                return Ok(());
+            };
+            self.enter(ordinal)?;
+        }
+        self.state = State::Here;
+        let ordering = match self.order {
+            Order::Ascending => self.key.cmp(&self.key_before),
+            Order::Descending => self.key_before.cmp(&self.key),
+        };
+        if is_right(ordering) { Ok(()) } else { Err(self.out_of_order(self.indexes.start)) }
+    }
+
+    /// Goes to the first entry of a key page that is in the range, if there is one.
+    fn enter(&mut self, ordinal: u32) -> Result<()> {
+        let (page, pages) = self.run.entry_pages(ordinal);
+        self.page = page;
+        self.pages_entered += pages;
+        self.large = None;
+        let overflow_bytes = (pages as usize - 1) * PAYLOAD_SIZE;
+        let mut large = vec![0; if pages > 1 { PAGE_SIZE + overflow_bytes } else { 0 }];
+        if self.order == Order::Descending {
+            self.read_overflow(page, pages, &mut large)?;
+        }
+        let layout = PageLayout::parse(self.chunks.page(page)?, self.run.place(page));
+        self.layout = layout.map_err(|what| self.corrupt(what))?;
+        let bytes = self.chunks.bytes(page);
+        self.layout.entries(bytes, &mut self.entries);
+        if let Some(index) = out_of_order(&self.entries, bytes) {
+            return Err(self.out_of_order(index));
+        }
+        self.check_bounds(bytes)?;
+        self.indexes = self.indexes_in_range(ordinal, bytes);
+        let Some(index) = self.index() else { return Ok(()) };
+        let (prefix, entry) = (self.layout.prefix(bytes), self.entries[index]);
+        self.entry = entry;
+        self.prefix_len = prefix.len();
+        self.key.clear();
+        self.key.extend_from_slice(prefix);
+        self.key.extend_from_slice(entry.suffix(bytes));
+        let len = self.layout.large_value_len();
+        let expected = 1 + len.map_or(0, |len| overflow_pages(self.key.len(), len));
+        if pages != expected {
+            let (expected, found) = (u64::from(expected), u64::from(pages));
+            let rule = "pages of a large entry";
+            return Err(self.corrupt(Corrupt { page, rule, expected, found }));
+        }
+        let Some(len) = len else { return Ok(()) };
+        let inline = entry.stored_value(bytes);
+        let start = PAGE_SIZE - inline.len();
+        large[start..PAGE_SIZE].copy_from_slice(inline);
+        if self.order == Order::Ascending {
+            self.read_overflow(page, pages, &mut large)?;
+        }
+        self.large = Some(Large { bytes: large, value: start..start + len });
+        Ok(())
+    }
+
+    /// Whether the keys of a page, which rise, are between those that the run says are its smallest and its
+    /// largest: whoever merges runs relies on it.
+    fn check_bounds(&self, page: &[u8]) -> Result<()> {
+        let (Some(first), Some(last)) = (self.entries.first(), self.entries.last()) else {
+            return Ok(());
+        };
+        let prefix = self.layout.prefix(page);
+        let is_low = compare_joined(prefix, first.suffix(page), self.run.min_key()).is_lt();
+        if is_low || compare_joined(prefix, last.suffix(page), self.run.max_key()).is_gt() {
+            let (page, rule) = (self.page, "keys between the smallest and the largest of the run");
+            let found = if is_low { 0 } else { self.entries.len() as u64 - 1 };
+            return Err(self.corrupt(Corrupt { page, rule, expected: 0, found }));
+        }
+        Ok(())
+    }
+
+    /// Reads the overflow pages of an entry in the order of the reader.
+    fn read_overflow(&mut self, key_page: u32, pages: u32, large: &mut [u8]) -> Result<()> {
+        for step in 1..pages {
+            let position = match self.order {
+                Order::Ascending => step,
+                Order::Descending => pages - step,
+            };
+            let page = key_page + position;
+            let place = self.run.place(page);
+            let bytes = self.chunks.page(page)?;
+            let content = decode_payload(bytes, place, PageKind::Overflow, position)
+                .map_err(|what| Error::corrupt(self.run.path(), what))?;
+            let start = PAGE_SIZE + (position as usize - 1) * PAYLOAD_SIZE;
+            large[start..start + PAYLOAD_SIZE].copy_from_slice(content);
+        }
+        Ok(())
+    }
+
+    /// Indexes of the entries of a key page that are in the range.
+    fn indexes_in_range(&self, ordinal: u32, page: &[u8]) -> Range<usize> {
+        let (mut start, mut end) = (0, self.layout.count());
+        if ordinal < self.low_end {
+            start = match &self.range.from {
+                Bound::Included(key) => self.layout.search(page, key).unwrap_or_else(|at| at),
+                Bound::Excluded(key) => {
+                    self.layout.search(page, key).map_or_else(|at| at, |at| at + 1)
+                }
+                Bound::Unbounded => start,
+            };
+        }
+        if ordinal >= self.high_start {
+            end = match &self.range.to {
+                Bound::Included(key) => {
+                    self.layout.search(page, key).map_or_else(|at| at, |at| at + 1)
+                }
+                Bound::Excluded(key) => self.layout.search(page, key).unwrap_or_else(|at| at),
+                Bound::Unbounded => end,
+            };
+        }
+        start..end
+    }
+
+    /// The current key, or a bound of the first one; `None` at the end.
+    #[inline]
+    pub(crate) fn key(&self) -> Option<&[u8]> {
+        (self.state != State::Ended).then_some(self.key.as_slice())
+    }
+
+    /// The current entry; `None` at the end.
+    #[inline]
+    pub(crate) fn current(&self) -> Option<EntryRef<'_>> {
+        if self.state != State::Here {
+            return None;
+        }
+        let kind = self.entry.kind;
+        let stored = match &self.large {
+            None => self.entry.stored_value(self.chunks.bytes(self.page)),
+            Some(Large { bytes, value }) => &bytes[value.clone()],
+        };
+        // Checked when the page was parsed; and a large value is longer than the place of a blob.
+        let (value, blob) = split_value(kind, stored).unwrap_or_default();
+        Some(EntryRef { key: &self.key, kind, value, blob })
+    }
+
+    /// The kind of the current entry; `None` at the end.
+    #[inline]
+    pub(crate) fn kind(&self) -> Option<Kind> {
+        (self.state == State::Here).then_some(self.entry.kind)
+    }
+
+    /// The blob of the current entry, if it has one.
+    pub(crate) fn blob(&self) -> Option<Blob> {
+        let entry = self.current().filter(|entry| entry.kind == Kind::InsertBlob)?;
+        Some(Blob::Run { run: Arc::clone(&self.run), span: entry.blob })
+    }
+
+    /// Goes to the next entry.
+    ///
+    /// # Errors
+    /// Also if the keys of the file do not rise.
+    #[inline]
+    pub(crate) fn advance(&mut self) -> Result<()> {
+        self.step()?;
+        if self.run.mask().is_empty() { Ok(()) } else { self.pass_covered() }
+    }
+
+    /// Goes to the next entry, covered or not.
+    #[inline]
+    fn step(&mut self) -> Result<()> {
+        if self.state != State::Here {
+            return Ok(());
+        }
+        self.entries_passed += 1;
+        match self.order {
+            Order::Ascending => self.indexes.start += 1,
+            Order::Descending => self.indexes.end -= 1,
+        }
+        let Some(index) = self.index() else { return self.next_page(Ordering::is_gt) };
+        self.entry = self.entries[index];
+        let suffix = self.entry.suffix(self.chunks.bytes(self.page));
+        self.key.resize(self.prefix_len + suffix.len(), 0);
+        copy_short(&mut self.key[self.prefix_len..], suffix);
+        Ok(())
+    }
+}
+
+/// How a key in two parts stands to another one.
+fn compare_joined(prefix: &[u8], suffix: &[u8], key: &[u8]) -> Ordering {
+    let (start, rest) = key.split_at(prefix.len().min(key.len()));
+    prefix.cmp(start).then_with(|| suffix.cmp(rest))
+}
+
+/// The first entry of a page whose key is not above the one before.
+fn out_of_order(entries: &[EntryPlace], page: &[u8]) -> Option<usize> {
+    let mut before = (0, [].as_slice());
+    entries.iter().enumerate().position(|(index, entry)| {
+        let suffix = entry.suffix(page);
+        let now = (key_prefix(suffix), suffix);
+        // Nearly always the first bytes decide.
+        let is_above = now.0 > before.0 || now > before;
+        before = now;
+        index > 0 && !is_above
+    })
+}

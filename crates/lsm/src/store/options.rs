@@ -1,0 +1,155 @@
+//! How a store is opened, how durable its commits are, and what its tables are called.
+
+use std::fmt;
+
+use crate::entry::merge_operator::Resolve;
+use crate::error::{Error, Result};
+use crate::manifest::snapshot_meta::is_name;
+use crate::table::session::SessionOptions;
+
+/// Smallest [`StoreOptions::log_bytes_max`].
+pub const LOG_BYTES_MIN: u64 = 64 << 10;
+
+/// Largest [`StoreOptions::log_bytes_max`].
+pub const LOG_BYTES_MAX: u64 = 1 << 40;
+
+/// The name of a table: as that of a snapshot, see [`SnapshotName`](crate::SnapshotName).
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TableName(pub(crate) String);
+
+impl TableName {
+    /// Checks a name.
+    ///
+    /// # Errors
+    /// [`Error::InvalidTableName`].
+    pub fn new(text: &str) -> Result<Self> {
+        if is_name(text) {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(Error::InvalidTableName { text: text.to_owned() })
+        }
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Default for TableName {
+    /// `main`.
+    fn default() -> Self {
+        Self("main".to_owned())
+    }
+}
+
+impl fmt::Display for TableName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// What a commit has survived when its call returns.
+///
+/// **Damage of the newest commits.** Bytes of the log that rot are an error when the store is opened, never a commit
+/// that is quietly gone, if anything on the disk says that the commit was durable: a later commit that was synced, a
+/// mark that whoever syncs writes behind each sync, or a checkpoint, which holds the commit itself. The mark is not
+/// synced itself. So one case cannot be told from a commit whose sync never ended: the power went after the last sync
+/// of all, before its mark was on the disk (the next sync brings it there, or the system within its time of
+/// writing back, on Linux half a minute), and the records of that sync are damaged besides. Nor can commits be missed
+/// that nobody has waited for ([`Buffered`](Self::Buffered)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Hash)]
+#[non_exhaustive]
+pub enum Durability {
+    /// Nothing, until a [`Store::checkpoint`](crate::Store::checkpoint) or a snapshot. As the default of a store:
+    /// no log is written. For one commit of a store that has a log: as [`Buffered`](Self::Buffered).
+    SnapshotOnly,
+    /// The end of the process: the log is written, not synced. A loss of power takes a suffix of the commits.
+    Buffered,
+    /// As [`Buffered`](Self::Buffered), until [`Ticket::wait`](crate::Ticket::wait) returns: then a loss of
+    /// power. All commits that are waited for at the same time, and all before them, share one fsync.
+    #[default]
+    Group,
+    /// A loss of power: an fsync in the call, which it shares as [`Group`](Self::Group) does.
+    Each,
+}
+
+/// Where checkpoints are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum CheckpointThread {
+    /// In the commit that finds the log long enough.
+    #[default]
+    Caller,
+    /// On a thread of the store; commits wait only if it falls behind by half of the log.
+    Background,
+}
+
+/// How a store is opened.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct StoreOptions {
+    /// How its session is opened.
+    pub session: SessionOptions,
+    /// Of commits that do not say.
+    pub durability: Durability,
+    /// Bytes of the log, 64 KiB to 1 TiB; 64 MiB unless set. A checkpoint is due when half of it is written since
+    /// the last one, and commits wait for it when all of it is. More takes longer to recover and rewrites less.
+    pub log_bytes_max: Option<u64>,
+    /// Where checkpoints are made.
+    pub checkpoint_thread: CheckpointThread,
+    /// Resolve functions of the tables that are not ready-made ones: the store knows their names.
+    pub resolves: Vec<Resolve>,
+}
+
+impl StoreOptions {
+    /// The same for a session opened otherwise.
+    #[must_use]
+    pub fn session(self, session: SessionOptions) -> Self {
+        Self { session, ..self }
+    }
+
+    /// The same, creating a missing directory.
+    #[must_use]
+    pub fn create_dir(self) -> Self {
+        Self { session: self.session.create_dir(), ..self }
+    }
+
+    /// The same with another [`durability`](Self::durability).
+    #[must_use]
+    pub fn durability(self, durability: Durability) -> Self {
+        Self { durability, ..self }
+    }
+
+    /// The same with another [`log_bytes_max`](Self::log_bytes_max).
+    #[must_use]
+    pub fn log_bytes_max(self, bytes: u64) -> Self {
+        Self { log_bytes_max: Some(bytes), ..self }
+    }
+
+    /// The same with another [`checkpoint_thread`](Self::checkpoint_thread).
+    #[must_use]
+    pub fn checkpoint_thread(self, checkpoint_thread: CheckpointThread) -> Self {
+        Self { checkpoint_thread, ..self }
+    }
+
+    /// The same with one more resolve function.
+    #[must_use]
+    pub fn resolve(mut self, resolve: Resolve) -> Self {
+        self.resolves.push(resolve);
+        self
+    }
+
+    pub(crate) fn log_bytes(&self) -> Result<u64> {
+        let bytes = self.log_bytes_max.unwrap_or(64 << 20);
+        if !(LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&bytes) {
+            return Err(Error::InvalidConfig {
+                option: "log_bytes_max",
+                value: bytes.to_string(),
+                allowed: format!("{LOG_BYTES_MIN} to {LOG_BYTES_MAX}"),
+            });
+        }
+        Ok(bytes)
+    }
+}

@@ -1,0 +1,474 @@
+//! A store read by another process than the one that holds it.
+//!
+//! A reader opens the tables that the newest manifest names, applies the log to them in memory, and has a view of
+//! all tables as one commit left them. [`StoreReader::refresh`] goes on in the log; where the manifest has
+//! changed, tables are opened again from there, and share the runs that both have. Nothing but its
+//! [lease](crate::manifest::lease) is written, and the writer waits for nothing.
+//!
+//! Invariant: a view holds all commits up to its number and none after it. Files that it needs are leased for as
+//! long as any table or cursor here uses them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use terrane_io::{Disk, RealDisk};
+
+use crate::entry::merge_operator::Resolve;
+use crate::error::{Error, Result};
+use crate::files::file_set::FileHandle;
+use crate::files::handles::OPEN_FILES_DEFAULT;
+use crate::manifest::manifest::{self, StoreManifest};
+use crate::manifest::wal_reader::LogWalk;
+use crate::run::check::Progress;
+use crate::session::inner::SessionCore;
+use crate::session::snapshot::SnapshotName;
+use crate::store::backup::{self, BackupPlace, BackupReport, Source};
+use crate::store::inner::damaged;
+use crate::store::options::TableName;
+use crate::store::recovery::open_table;
+use crate::store::store::{Store, TableInfo};
+use crate::store::versions::{Version, VersionInfo, open_version};
+use crate::table::session::{Session, SessionOptions};
+use crate::table::table::Table;
+use crate::trace::event;
+
+/// How a store is opened for reading.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct ReaderOptions {
+    /// As [`SessionOptions::open_files_max`].
+    pub open_files_max: usize,
+    /// Resolve functions of the tables that are not ready-made ones: the store knows their names.
+    pub resolves: Vec<Resolve>,
+}
+
+impl Default for ReaderOptions {
+    fn default() -> Self {
+        Self { open_files_max: OPEN_FILES_DEFAULT, resolves: Vec::new() }
+    }
+}
+
+impl ReaderOptions {
+    /// The same, keeping up to so many files of runs open.
+    #[must_use]
+    pub fn open_files_max(self, open_files_max: usize) -> Self {
+        Self { open_files_max, ..self }
+    }
+
+    /// The same with one more resolve function.
+    #[must_use]
+    pub fn resolve(mut self, resolve: Resolve) -> Self {
+        self.resolves.push(resolve);
+        self
+    }
+}
+
+/// A store that is open for reading, while another process may write it, or nobody.
+///
+/// Its view changes only by [`refresh`](Self::refresh); tables that were taken before stay as they are, and
+/// keep the files that they need. A process that is killed lets go of them.
+///
+/// ```no_run
+/// use terrane_lsm::{ReaderOptions, StoreReader, TableName};
+///
+/// let mut reader = StoreReader::open_dir("/data/ledger", &ReaderOptions::default())?;
+/// let accounts = TableName::new("accounts")?;
+/// let before = reader.table(&accounts)?;
+/// reader.refresh()?;
+/// let now = reader.table(&accounts)?;
+/// let mut changes = before.diff(&now)?; // what was committed in between
+/// while let Some(change) = changes.next()? {
+///     println!("{:?}: {:?} -> {:?}", change.key, change.old, change.new);
+/// }
+/// # Ok::<(), terrane_lsm::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct StoreReader {
+    session: Session,
+    resolves: Vec<Resolve>,
+    /// Where to go on; `None` after an error.
+    place: Option<Place>,
+    view: View,
+}
+
+impl Store {
+    /// Opens the store in `dir` for reading only, also beside the process that writes it, on read-only media, and for
+    /// users who may not write there: the same as [`StoreReader::open`].
+    ///
+    /// Cost: see [`StoreReader::refresh`].
+    ///
+    /// # Errors
+    /// As [`StoreReader::open`].
+    pub fn open_read_only(
+        disk: Arc<dyn Disk>,
+        dir: &Path,
+        options: &ReaderOptions,
+    ) -> Result<StoreReader> {
+        StoreReader::open(disk, dir, options)
+    }
+}
+
+/// Tables as of one commit, by name; those that cannot be opened with the reason.
+#[derive(Debug, Default)]
+struct View {
+    commit: u64,
+    tables: BTreeMap<String, Result<Arc<Table>>>,
+}
+
+/// The tables of a manifest, with the log applied up to some commit.
+struct Place {
+    manifest: StoreManifest,
+    tables: BTreeMap<u64, Result<Table>>,
+    /// Those that the log has updates for.
+    ahead: BTreeSet<u64>,
+    /// `None` in a store without a log.
+    log: Option<LogWalk>,
+}
+
+impl std::fmt::Debug for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Place").field("sequence", &self.manifest.sequence).finish_non_exhaustive()
+    }
+}
+
+impl StoreReader {
+    /// Opens a store on the real disk: [`open`](Self::open) with [`RealDisk::auto`].
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_dir(dir: impl AsRef<Path>, options: &ReaderOptions) -> Result<Self> {
+        Self::open(RealDisk::auto(), dir.as_ref(), options)
+    }
+
+    /// Opens the store in `dir`, which any process may hold, and [refreshes](Self::refresh) it. For its lease the reader
+    /// makes and writes a small file there. Where it cannot, on a read-only medium or in somebody else's
+    /// directory, it reads under a shared lock, which keeps writers out as long as the reader lives; where there is
+    /// nothing to lock, it reads without one, and nobody may write. On a full disk the lease says that everything is needed.
+    ///
+    /// # Errors
+    /// [`Error::SessionDirLocked`] if no lease can be written and somebody has the store open for writing;
+    /// [`Error::SessionDirDoesNotExist`], [`Error::NotTerrane`], [`Error::SessionDirCorrupted`],
+    /// [`Error::UnknownVersion`], [`Error::InvalidConfig`], and those of [`refresh`](Self::refresh).
+    #[expect(clippy::needless_pass_by_value, reason = "a reader keeps its disk")]
+    pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: &ReaderOptions) -> Result<Self> {
+        SessionOptions::default().open_files_max(options.open_files_max).validate()?;
+        event!(DEBUG, "reader.open", dir);
+        let core = SessionCore::open_read_only(&disk, dir, options.open_files_max)?;
+        let (session, resolves) = (Session::of(core), options.resolves.clone());
+        let mut reader = Self { session, resolves, place: None, view: View::default() };
+        reader.refresh()?;
+        Ok(reader)
+    }
+
+    /// Moves the view to a commit that is not older than the last one that was durable when this was called; returns its
+    /// number. It may hold commits that are not durable yet, which the same loss of power takes from the
+    /// writer.
+    ///
+    /// Cost: reads the manifest twice and the log that was written since, and up to 1 MiB behind it; if the writer made a checkpoint since,
+    /// the whole log behind it, and footers, filters and indexes of the runs that are new, as opening a snapshot does. What the log
+    /// holds is in memory: up to [`StoreOptions::log_bytes_max`](crate::StoreOptions::log_bytes_max) of the writer, and as
+    /// much again. No merge and no flush.
+    ///
+    /// # Errors
+    /// [`Error::StoreCorrupted`] if manifest or log are damaged, [`Error::TooManyReaders`], [`Error::Disk`],
+    /// [`Error::SessionClosed`]. The view stays what it was.
+    pub fn refresh(&mut self) -> Result<u64> {
+        self.core().check_open()?;
+        let mut place = self.place.take();
+        if let Some(at) = &mut place
+            // Whatever goes wrong here, a newer manifest may be the reason.
+            && !(matches!(at.go_on(), Ok(true)) && self.is_newest(at.manifest.sequence)?)
+        {
+            place = None;
+        }
+        let found = place.map_or_else(|| self.find_place(), Ok);
+        let shown = found.and_then(|place| {
+            self.view = place.view()?;
+            self.place = Some(place);
+            Ok(self.view.commit)
+        });
+        // The files of the view before are not needed any more, either.
+        self.let_log_go();
+        let commit = shown?;
+        event!(DEBUG, "reader.refreshed", self.core().dir(), commit);
+        Ok(commit)
+    }
+
+    fn core(&self) -> &Arc<SessionCore> {
+        self.session.core()
+    }
+
+    fn newest(&self) -> Result<StoreManifest> {
+        let core = self.core();
+        let read = || manifest::read(core.disk(), core.dir());
+        Ok(read()?.manifest.unwrap_or_default())
+    }
+
+    fn is_newest(&self, sequence: u64) -> Result<bool> {
+        Ok(self.newest()?.sequence == sequence)
+    }
+
+    /// Opens the tables of the newest manifest and applies the log to them, which is leased then, too.
+    fn find_place(&self) -> Result<Place> {
+        let core = self.core();
+        // Comes to an end: it goes on only where a table was made, renamed or dropped meanwhile, a commit was taken
+        // back, or a checkpoint came between two small calls.
+        loop {
+            core.check_open()?;
+            let manifest = self.newest()?;
+            let sequence = manifest.sequence;
+            core.need_log(if manifest.segment == 0 { u64::MAX } else { manifest.segment });
+            let _held = core.hold(manifest.numbers())?;
+            if !self.is_newest(sequence)? {
+                continue;
+            }
+            let opened = Place::open(core, &self.resolves, manifest);
+            let newest = self.newest()?;
+            match opened {
+                // The log may have gone on over a change of the tables.
+                Ok(place) if !place.manifest.has_tables_of(&newest) || !place.is_there()? => {}
+                Err(_) if newest.sequence != sequence => {}
+                opened => return opened,
+            }
+        }
+    }
+
+    /// The number of the last commit that the view holds.
+    #[must_use]
+    pub fn last_commit(&self) -> u64 {
+        self.view.commit
+    }
+
+    /// The named tables of the view that can be opened, sorted by name. Cost: no I/O.
+    #[must_use]
+    pub fn tables(&self) -> Vec<TableInfo> {
+        let tables = self.view.tables.iter();
+        let opened = tables.filter_map(|(name, table)| Some((name, table.as_ref().ok()?)));
+        let info = |(name, table): (&String, &Arc<Table>)| TableInfo {
+            name: TableName(name.clone()),
+            config: table.config().clone(),
+        };
+        opened.map(info).collect()
+    }
+
+    /// A named table as the view has it. Whatever changes it is refused with [`Error::ReadOnly`]. Cost: no I/O.
+    ///
+    /// # Errors
+    /// [`Error::TableDoesNotExist`]; for this table only [`Error::ResolveNotCompatible`] and
+    /// [`Error::StoreCorrupted`].
+    pub fn table(&self, name: &TableName) -> Result<Arc<Table>> {
+        match self.view.tables.get(name.as_str()) {
+            Some(table) => table.clone(),
+            None => Err(Error::TableDoesNotExist { name: name.to_string() }),
+        }
+    }
+
+    /// The retained versions that the store has now, oldest first. Cost: reads the manifest.
+    ///
+    /// # Errors
+    /// As [`refresh`](Self::refresh).
+    pub fn versions(&self) -> Result<Vec<VersionInfo>> {
+        self.core().check_open()?;
+        Ok(self.newest()?.version_infos())
+    }
+
+    /// Opens a retained version. Cost: as [`Store::version`](crate::Store::version); reads the manifest twice.
+    ///
+    /// # Errors
+    /// [`Error::VersionDoesNotExist`], [`Error::ResolveNotCompatible`], and as [`refresh`](Self::refresh).
+    pub fn version(&self, number: u64) -> Result<Version> {
+        let opened = self.open_version(number);
+        self.let_log_go();
+        opened
+    }
+
+    fn open_version(&self, number: u64) -> Result<Version> {
+        let core = self.core();
+        // Comes to an end: a version never changes but for its name.
+        loop {
+            core.check_open()?;
+            let manifest = self.newest()?;
+            let version = manifest.version(number)?;
+            core.need_log(version.first_segment());
+            let _held = core.hold(version.base.numbers())?;
+            if self.newest()?.version(number)? == version {
+                return open_version(core, version, manifest.next_table, &self.resolves);
+            }
+        }
+    }
+
+    /// Leases the log no longer, since what was read of it is in memory. Until that is written, too much is leased.
+    fn let_log_go(&self) {
+        self.core().need_log(u64::MAX);
+        if let Err(error) = self.core().lease() {
+            event!(WARN, "cleanup.failed", self.core().dir(), %error);
+        }
+    }
+
+    /// Opens the retained version of that name.
+    ///
+    /// # Errors
+    /// As [`version`](Self::version).
+    pub fn version_named(&self, name: &SnapshotName) -> Result<Version> {
+        self.version(self.newest()?.version_named(name)?)
+    }
+
+    /// [Refreshes](Self::refresh) the view and copies the store as it is then to the directory of a backup: see
+    /// [`Store::back_up`](crate::Store::back_up). The process that writes the store is not disturbed. The backup may hold
+    /// commits that are not durable yet; if a loss of power takes them from the store, it is older than its backup until
+    /// it has made as many again, and is refused there as long.
+    ///
+    /// # Errors
+    /// As [`Store::back_up`](crate::Store::back_up) and [`refresh`](Self::refresh); those of [`table`](Self::table) for tables
+    /// that were changed since the last checkpoint.
+    pub fn back_up(&mut self, place: &BackupPlace, progress: Progress<'_>) -> Result<BackupReport> {
+        let made = self.back_up_leased(place, progress);
+        self.let_log_go();
+        made
+    }
+
+    fn back_up_leased(
+        &mut self,
+        place: &BackupPlace,
+        progress: Progress<'_>,
+    ) -> Result<BackupReport> {
+        let (commit, _held) = self.refresh_whole()?;
+        let Some(Place { manifest, tables, ahead, .. }) = &self.place else {
+            return Err(Error::SessionClosed);
+        };
+        let mut changed = BTreeMap::new();
+        for id in ahead {
+            if let Some(table) = tables.get(id) {
+                changed.insert(*id, table.as_ref().map_err(Clone::clone)?);
+            }
+        }
+        let source = Source { core: self.core(), manifest, commit, changed };
+        backup::back_up(&source, place, progress)
+    }
+
+    /// Refreshes the view, and leases what its manifest names beside the tables, too: also the log that versions need.
+    fn refresh_whole(&mut self) -> Result<(u64, Vec<FileHandle>)> {
+        loop {
+            let commit = self.refresh()?;
+            let newest = self.newest()?;
+            let log_from = newest.first_segment_of_versions();
+            self.core().need_log(log_from);
+            let held = self.core().hold(newest.numbers())?;
+            let age = newest.age();
+            // A version that was retained since belongs to a later commit.
+            let is_of_view = newest.versions.last().is_none_or(|last| last.number <= commit);
+            if let Some(place) = self.place.as_mut()
+                && place.manifest.sequence == newest.sequence
+                && is_of_view
+            {
+                // Versions may have been retained since the tables were read.
+                place.manifest = newest;
+                if self.newest()?.age() == age {
+                    return Ok((commit, held));
+                }
+            }
+        }
+    }
+
+    /// The store's session, for its snapshots and for blobs. What changes anything is refused with
+    /// [`Error::ReadOnly`].
+    #[must_use]
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+}
+
+impl Place {
+    fn open(
+        core: &Arc<SessionCore>,
+        resolves: &[Resolve],
+        manifest: StoreManifest,
+    ) -> Result<Self> {
+        let mut tables = BTreeMap::new();
+        for named in &manifest.tables {
+            let table = match open_table(core, named, resolves) {
+                // The others can be read all the same.
+                Err(
+                    error @ (Error::ResolveNotCompatible { .. } | Error::StoreCorrupted { .. }),
+                ) => Err(error),
+                table => Ok(table?),
+            };
+            tables.insert(named.id, table);
+        }
+        let from = (manifest.segment, manifest.commit);
+        let begin = || LogWalk::begin(core.files().disk(), core.dir(), core.salt(), from);
+        let log = if manifest.segment == 0 { None } else { Some(begin()?) };
+        let mut place = Self { manifest, tables, ahead: BTreeSet::new(), log };
+        place.catch_up()?;
+        Ok(place)
+    }
+
+    /// Applies the log up to its end, which is looked at.
+    fn catch_up(&mut self) -> Result<()> {
+        loop {
+            self.apply_rest()?;
+            let Some(log) = &mut self.log else { return Ok(()) };
+            let Err(error) = log.check_end().map_err(damaged) else { return Ok(()) };
+            // What is behind the end may have been written since the end was found.
+            log.look_again()?;
+            if !log.advance().map_err(damaged)? {
+                return Err(error);
+            }
+            self.apply()?;
+        }
+    }
+
+    /// Applies what was written since. Says whether what was applied before is still so.
+    fn go_on(&mut self) -> Result<bool> {
+        if let Some(log) = &mut self.log {
+            log.look_again()?;
+        }
+        if !self.is_there()? {
+            return Ok(false);
+        }
+        self.apply_rest()?;
+        self.is_there()
+    }
+
+    /// Whether the last record that was applied still stands where it was: one that could not be written in full is
+    /// taken back.
+    fn is_there(&self) -> Result<bool> {
+        self.log.as_ref().map_or(Ok(true), LogWalk::is_last_there)
+    }
+
+    fn apply_rest(&mut self) -> Result<()> {
+        while let Some(log) = &mut self.log
+            && log.advance().map_err(damaged)?
+        {
+            self.apply()?;
+        }
+        Ok(())
+    }
+
+    /// Applies the record that the log has been moved to.
+    fn apply(&mut self) -> Result<()> {
+        let Some(record) = self.log.as_ref().and_then(LogWalk::record) else { return Ok(()) };
+        for part in record.updates(self.manifest.next_table).map_err(damaged)? {
+            // A table that is not there was dropped since.
+            self.ahead.insert(part.table);
+            if let Some(Ok(table)) = self.tables.get_mut(&part.table) {
+                table.replay(&part.updates, None)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn view(&self) -> Result<View> {
+        let mut tables = BTreeMap::new();
+        for named in &self.manifest.tables {
+            let table = match &self.tables[&named.id] {
+                Ok(table) => Ok(Arc::new(table.duplicate()?)),
+                Err(error) => Err(error.clone()),
+            };
+            tables.insert(named.name.clone(), table);
+        }
+        let commit = self.log.as_ref().map_or(self.manifest.commit, LogWalk::commit);
+        Ok(View { commit, tables })
+    }
+}

@@ -1,0 +1,709 @@
+//! A store: a session whose named tables last, with a log that makes commits durable and a manifest.
+//!
+//! **Commit.** A batch, for one table or several, is applied in memory and written to the log; if either
+//! fails, it is taken back. How durable it is when the call returns is the caller's choice, [`Durability`];
+//! all that wait for an fsync at the same time share one.
+//!
+//! **Checkpoint.** When the log has grown, all tables that have changed are written out as a snapshot would be,
+//! from duplicates, so that commits go on meanwhile; then the manifest says so, and the segments of the log
+//! before it are used again.
+//!
+//! **Recovery.** The manifest names the tables and their files; the log is applied from where it says, in memory, up
+//! to 128 MiB in each table. So opening takes time in proportion to the log. The first commit makes the log that was
+//! found durable, seals it and goes on behind it; the next checkpoint writes out what was applied. So a deletion on a full disk takes no
+//! more than one small segment. The merges that are due then are shares of later updates.
+
+use std::collections::BTreeMap;
+use std::ops::RangeBounds;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+use terrane_io::{Disk, RealDisk};
+
+use crate::config::TableConfig;
+use crate::entry::entry::Update;
+use crate::entry::key_range::KeyRange;
+use crate::entry::mask::Span;
+use crate::error::{Error, Result};
+use crate::files::file_set::lock;
+use crate::lookup::result::Lookup;
+use crate::manifest::manifest::{self, COPIES, NamedMeta, StoreManifest};
+use crate::manifest::snapshot_meta::SnapshotMeta;
+use crate::manifest::wal::LogDir;
+use crate::run::check::Progress;
+use crate::session::current_manifest::{Published, sync_edits};
+use crate::session::group_commit::Durable;
+use crate::session::inner::{Holder, TMP_SUFFIX};
+use crate::session::snapshot::SnapshotName;
+use crate::stats::TableStats;
+use crate::store::backup::{self, BackupPlace, BackupReport, Source};
+use crate::store::inner::{Batch, LogRoom, Named, SEGMENTS, Shared, Slot, State, TableKey};
+use crate::store::options::{Durability, StoreOptions, TableName};
+use crate::store::recovery::{open_tables, recover};
+use crate::table::cursor::Cursor;
+use crate::table::session::Session;
+use crate::table::table::Table;
+use crate::trace::event;
+
+/// A handle on a store; clones are the same store.
+#[derive(Debug, Clone)]
+pub struct Store {
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// A handle on a named table; clones are the same table. Threads may share it.
+#[derive(Debug, Clone)]
+pub struct NamedTable {
+    shared: Arc<Shared>,
+    key: TableKey,
+    slot: Arc<Slot>,
+}
+
+/// A named table in a list of them.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct TableInfo {
+    /// Its name.
+    pub name: TableName,
+    /// Its configuration.
+    pub config: TableConfig,
+}
+
+/// The receipt of a commit. It keeps nothing open: when the last handle on the store has gone, so has the store.
+#[derive(Debug, Clone)]
+pub struct Ticket {
+    shared: Weak<Shared>,
+    /// The last commit that was durable when the store was last heard of.
+    durable: Arc<AtomicU64>,
+    commit: u64,
+}
+
+impl Store {
+    /// Opens a store on the real disk: [`open`](Self::open) with [`RealDisk::auto`].
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_dir(dir: impl AsRef<Path>, options: &StoreOptions) -> Result<Self> {
+        Self::open(RealDisk::auto(), dir.as_ref(), options)
+    }
+
+    /// Opens the store in `dir`, a directory of a session, or makes one if the directory is empty.
+    ///
+    /// Cost: that of opening a session and one snapshot for each named table, and of reading the log since the
+    /// last checkpoint, which is applied in memory: a table's write buffer grows to 128 MiB for it, if it has no memory
+    /// budget, and is flushed beyond that. The first commit writes the log that was found once more, where it stands, and syncs it.
+    ///
+    /// # Errors
+    /// As [`Session::open`]; [`Error::StoreCorrupted`], [`Error::ResolveNotCompatible`],
+    /// [`Error::InvalidConfig`]. A log that ends before the last commit that is known to have been durable is
+    /// corrupted; what is known is said at [`Durability`].
+    #[expect(clippy::needless_pass_by_value, reason = "a store keeps its disk")]
+    pub fn open(disk: Arc<dyn Disk>, dir: &Path, options: &StoreOptions) -> Result<Self> {
+        let log_bytes_max = options.log_bytes()?;
+        let dir = &disk.absolute(dir)?;
+        let session = Session::open_for_store(&disk, dir, &options.session)?;
+        let core = Arc::clone(session.core());
+        let disk = core.disk();
+        let found = manifest::read(disk, dir)?;
+        if found.manifest.is_some() {
+            // In their place there is nothing to lose.
+            for path in &found.stale {
+                core.write_whole(path, &found.bytes)?;
+            }
+            if !found.stale.is_empty() {
+                core.sync_root()?;
+            }
+        }
+        sync_edits(&core, found.manifests())?;
+        let older = found.older.iter().flat_map(StoreManifest::numbers).collect();
+        // From here on it is a store of its own.
+        let manifest = StoreManifest { is_backup: false, ..found.manifest.unwrap_or_default() };
+        for name in COPIES {
+            let unfinished = dir.join(format!("{name}{TMP_SUFFIX}"));
+            if disk.kind(&unfinished)?.is_some() {
+                disk.remove(&unfinished)?;
+            }
+        }
+        let mut state = State {
+            tables: open_tables(&core, &manifest, &options.resolves)?,
+            commit: manifest.commit,
+            log: None,
+            is_linked: false,
+            is_torn: false,
+            changes: 0,
+            segment: 0,
+            spares: Vec::new(),
+            ends: BTreeMap::new(),
+            found: None,
+        };
+        let is_logged = options.durability > Durability::SnapshotOnly;
+        let place = (is_logged, &mut state);
+        let log_bytes = recover(&core, &manifest, found.older.as_ref(), place)?;
+        event!(DEBUG, "store.recovered", dir, from = manifest.commit, to = state.commit, log_bytes);
+        let durable = Durable::new(Arc::clone(&core), manifest.commit);
+        let shared = Arc::new(Shared {
+            log_dir: LogDir::new(
+                Arc::clone(core.files().open_files()),
+                dir,
+                log_bytes_max / SEGMENTS,
+            ),
+            core,
+            session,
+            options: options.clone(),
+            log_bytes_max,
+            published: Mutex::new(Published::found(manifest, older)),
+            state: Mutex::new(state),
+            durable,
+            log_written: AtomicU64::new(0),
+            log_bytes: AtomicU64::new(log_bytes),
+            due_at: AtomicU64::new(log_bytes_max / 2),
+            is_checkpointing: AtomicBool::new(false),
+            thread: Mutex::default(),
+        });
+        Ok(Self { shared })
+    }
+
+    /// The store's session, for tables that do not last, and for snapshots.
+    #[must_use]
+    pub fn session(&self) -> &Session {
+        &self.shared.session
+    }
+
+    /// Makes an empty table, durably; all commits before are durable then, too.
+    ///
+    /// Cost: writes and syncs the two copies of the manifest, and syncs the log.
+    ///
+    /// # Errors
+    /// [`Error::TableExists`], [`Error::InvalidConfig`], [`Error::Disk`], [`Error::Poisoned`],
+    /// [`Error::SessionClosed`]. After an error, or a crash, there is no such table, or an empty one.
+    pub fn create_table(&self, name: &TableName, config: &TableConfig) -> Result<NamedTable> {
+        config.validate()?;
+        let shared = &self.shared;
+        let mut published = lock(&shared.published);
+        shared.core.check_writable()?;
+        event!(DEBUG, "store.create_table", shared.core.dir(), %name);
+        if published.manifest.tables.iter().any(|table| table.name == name.0) {
+            return Err(Error::TableExists { name: name.to_string() });
+        }
+        let table = shared.session.new_table(config)?;
+        let id = published.manifest.next_table;
+        let meta = SnapshotMeta {
+            created_ns: shared.core.disk().clock().wall().as_nanos() as u64,
+            resolve: config.resolve.name().to_owned(),
+            config: config.clone(),
+            ..SnapshotMeta::default()
+        };
+        shared.make_durable(&mut published)?;
+        let mut next = published.manifest.clone();
+        next.next_table += 1;
+        next.tables.push(NamedMeta { id, name: name.0.clone(), meta });
+        published.publish(&shared.core, next)?;
+        let slot = Arc::new(Slot::default());
+        let named = Named { table, changed: 0, written: 0, slot: Arc::clone(&slot) };
+        lock(&shared.state).tables.insert(id, named);
+        Ok(NamedTable {
+            shared: Arc::clone(shared),
+            key: TableKey { id, name: name.clone() },
+            slot,
+        })
+    }
+
+    /// A named table. Cost: no I/O.
+    ///
+    /// # Errors
+    /// [`Error::TableDoesNotExist`], [`Error::SessionClosed`].
+    pub fn table(&self, name: &TableName) -> Result<NamedTable> {
+        self.shared.core.check_open()?;
+        let published = lock(&self.shared.published);
+        let id = published.manifest.find(name)?;
+        let state = lock(&self.shared.state);
+        let named = state.table(id, name)?;
+        let slot = Arc::clone(&named.slot);
+        Ok(NamedTable {
+            shared: Arc::clone(&self.shared),
+            key: TableKey { id, name: name.clone() },
+            slot,
+        })
+    }
+
+    /// The named tables, sorted by name. Cost: no I/O.
+    ///
+    /// # Errors
+    /// [`Error::SessionClosed`].
+    pub fn tables(&self) -> Result<Vec<TableInfo>> {
+        self.shared.core.check_open()?;
+        let published = lock(&self.shared.published);
+        let state = lock(&self.shared.state);
+        let mut tables = Vec::new();
+        for table in &published.manifest.tables {
+            let name = TableName(table.name.clone());
+            let config = state.table(table.id, &name)?.table.config().clone();
+            tables.push(TableInfo { name, config });
+        }
+        tables.sort_by(|left, right| left.name.cmp(&right.name));
+        Ok(tables)
+    }
+
+    /// Gives a table another name, durably; all commits before are durable then, too. Handles on it stay
+    /// valid.
+    ///
+    /// Cost: as [`create_table`](Self::create_table).
+    ///
+    /// # Errors
+    /// [`Error::TableDoesNotExist`], [`Error::TableExists`], [`Error::Disk`], [`Error::Poisoned`],
+    /// [`Error::SessionClosed`]. After an error, or a crash, it has the one name or the other.
+    pub fn rename_table(&self, from: &TableName, to: &TableName) -> Result<()> {
+        let mut published = lock(&self.shared.published);
+        self.shared.core.check_writable()?;
+        event!(DEBUG, "store.rename_table", self.shared.core.dir(), name = %from, %to);
+        let id = published.manifest.find(from)?;
+        if published.manifest.tables.iter().any(|table| table.name == to.0) {
+            return Err(Error::TableExists { name: to.to_string() });
+        }
+        self.shared.make_durable(&mut published)?;
+        let mut next = published.manifest.clone();
+        for table in next.tables.iter_mut().filter(|table| table.id == id) {
+            table.name.clone_from(&to.0);
+        }
+        published.publish(&self.shared.core, next).map(drop)
+    }
+
+    /// Removes a table, durably; all commits before are durable then, too. Views, duplicates and snapshots of
+    /// it stay.
+    ///
+    /// Cost: as [`create_table`](Self::create_table); unlinks the files that nobody else needs.
+    ///
+    /// # Errors
+    /// [`Error::TableDoesNotExist`], [`Error::Disk`], [`Error::Poisoned`], [`Error::SessionClosed`]. After an
+    /// error, or a crash, the table is there as it was, or gone.
+    pub fn drop_table(&self, name: &TableName) -> Result<()> {
+        let shared = &self.shared;
+        let mut published = lock(&shared.published);
+        shared.core.check_writable()?;
+        event!(DEBUG, "store.drop_table", shared.core.dir(), %name);
+        let id = published.manifest.find(name)?;
+        shared.make_durable(&mut published)?;
+        let mut next = published.manifest.clone();
+        next.tables.retain(|table| table.id != id);
+        // No commit may come in between that would be durable and yet for nothing.
+        let mut state = lock(&shared.state);
+        published.publish(&shared.core, next)?;
+        let dropped = state.tables.remove(&id);
+        drop(state);
+        if let Some(named) = dropped {
+            lock(&named.slot.0).view = None;
+        }
+        Ok(())
+    }
+
+    /// Several tables as one commit left them all: [`NamedTable::view`] of each, at one moment.
+    ///
+    /// Cost: as of `view`, for each; waits for a commit that is being applied.
+    ///
+    /// # Errors
+    /// As [`NamedTable::view`].
+    pub fn views(&self, tables: &[&NamedTable]) -> Result<Vec<Arc<Table>>> {
+        self.shared.core.check_open()?;
+        let state = lock(&self.shared.state);
+        tables.iter().map(|table| table.view_in(&state)).collect()
+    }
+
+    /// Commits batches for several tables, all or nothing, with the durability of the store. The batches are
+    /// applied in their order; a table may come more than once.
+    ///
+    /// # Errors
+    /// As [`commit_with`](Self::commit_with).
+    pub fn commit<K: AsRef<[u8]>>(
+        &self,
+        batches: &[(&NamedTable, &[(K, Update<'_>)])],
+    ) -> Result<Ticket> {
+        self.commit_with(batches, self.shared.options.durability)
+    }
+
+    /// The same with a durability of its own. In a store without a log, what becomes durable does so by a
+    /// checkpoint.
+    ///
+    /// Cost: as [`Table::updates`]; one write to the log, as long as the batches, and what the durability
+    /// asks for. Now and then a checkpoint, see [`StoreOptions::log_bytes_max`].
+    ///
+    /// # Errors
+    /// Those of [`Table::updates`]; [`Error::CommitTooLarge`]; [`Error::TableDoesNotExist`] for a table that
+    /// was dropped or belongs to another store. Nothing was changed then. But if the waiting of
+    /// [`Each`](Durability::Each) fails, the commit is seen and not durable: a failed fsync poisons the store; in
+    /// a store without a log [`sync`](Self::sync) tries again.
+    pub fn commit_with<K: AsRef<[u8]>>(
+        &self,
+        batches: &[(&NamedTable, &[(K, Update<'_>)])],
+        durability: Durability,
+    ) -> Result<Ticket> {
+        let shared = &self.shared;
+        // One for each table: what is taken back is the last thing that was done to it.
+        let mut grouped: Vec<Batch<'_>> = Vec::with_capacity(batches.len());
+        for (table, updates) in batches {
+            if !Arc::ptr_eq(&table.shared, shared) {
+                return Err(Error::TableDoesNotExist { name: table.key.name.to_string() });
+            }
+            let updates = updates.iter().map(|(key, update)| (key.as_ref(), *update));
+            match grouped.iter_mut().find(|batch| batch.key.id == table.key.id) {
+                Some(batch) => batch.updates.extend(updates),
+                None => grouped.push(Batch { key: &table.key, updates: updates.collect() }),
+            }
+        }
+        for batch in &grouped {
+            shared.core.check_room_for(&batch.updates)?;
+        }
+        let record = shared.record(&grouped)?;
+        let frees = grouped
+            .iter()
+            .flat_map(|batch| &batch.updates)
+            .all(|(_, update)| matches!(update, Update::Delete));
+        let commit = shared.commit(&mut *shared.state_to_commit(frees)?, &grouped, record)?;
+        let ticket = Ticket::new(shared, commit);
+        if durability == Durability::Each {
+            ticket.wait()?;
+        }
+        Ok(ticket)
+    }
+
+    /// Whether a sync has failed, so that nothing can be written any more.
+    #[must_use]
+    pub fn is_poisoned(&self) -> bool {
+        self.shared.core.files().check_poisoned().is_err()
+    }
+
+    /// The number of the last commit; 0 before the first.
+    #[must_use]
+    pub fn last_commit(&self) -> u64 {
+        lock(&self.shared.state).commit
+    }
+
+    /// The number of the last commit that is known to survive a loss of power.
+    #[must_use]
+    pub fn durable_commit(&self) -> u64 {
+        self.shared.durable.commit()
+    }
+
+    /// Waits until a commit survives a loss of power, as [`Ticket::wait`] does. One that is still to come is not waited for.
+    ///
+    /// # Errors
+    /// As [`sync`](Self::sync).
+    pub fn sync_to(&self, commit: u64) -> Result<()> {
+        self.shared.wait_for(commit.min(self.last_commit()))
+    }
+
+    /// Makes all commits so far durable.
+    ///
+    /// Cost: an fsync of the log, unless there is nothing to sync; in a store without a log, a checkpoint.
+    ///
+    /// # Errors
+    /// [`Error::Disk`], [`Error::Poisoned`], [`Error::SessionClosed`].
+    pub fn sync(&self) -> Result<()> {
+        self.shared.wait_for(self.last_commit())
+    }
+
+    /// Writes out what is only in memory and in the log, so that neither is needed to open the store.
+    ///
+    /// Cost: for each table that has changed since the last one as [`Table::save_snapshot`], but for one small
+    /// file: the two copies of the manifest are written and synced for all together.
+    ///
+    /// # Errors
+    /// [`Error::Disk`], [`Error::Poisoned`], [`Error::SessionClosed`]. Nothing is lost then; the next one does
+    /// it.
+    pub fn checkpoint(&self) -> Result<()> {
+        self.shared.checkpoint()
+    }
+
+    /// Copies the store to the directory of a backup: all tables as of the last commit, retained versions and snapshots.
+    /// The directory is made if it is missing (its parent must exist) or empty; an earlier backup of this
+    /// store there is made like the store again, bringing only the runs that are not there yet and letting go of those
+    /// that are not needed. Commits go on meanwhile. `progress` is told of bytes, of which more may turn out to
+    /// be to do; it must not close the store itself, since closing waits for this. A backup is opened, read, inspected and verified like
+    /// any store.
+    ///
+    /// Cost: a [`checkpoint`](Self::checkpoint); reads and writes each run that is not there yet once, in large chunks, and
+    /// checks every page's checksum.
+    ///
+    /// # Errors
+    /// [`Error::NotABackup`] if something else is there, or a store that was committed to;
+    /// [`Error::SessionDirLocked`] if somebody has the backup open for writing; [`Error::StoreCorrupted`] and
+    /// [`Error::SnapshotCorrupted`] (after all else has been copied) for damage here; [`Error::Disk`],
+    /// [`Error::Poisoned`], [`Error::SessionClosed`]. After an error, or a crash, the tables there are those of the earlier backup or of this one,
+    /// and each snapshot is whole or absent.
+    pub fn back_up(&self, place: &BackupPlace, progress: Progress<'_>) -> Result<BackupReport> {
+        let shared = &self.shared;
+        let _call = shared.core.register(Holder::Call);
+        let (manifest, _held, _log) = {
+            let mut published = lock(&shared.published);
+            shared.checkpoint_over(&mut published)?;
+            let manifest = published.manifest.clone();
+            let held: Vec<_> =
+                manifest.numbers().map(|run| shared.core.files().attach(run)).collect();
+            let log = shared.core.keep_log(manifest.first_segment_of_versions());
+            (manifest, held, log)
+        };
+        let commit = manifest.commit;
+        let changed = BTreeMap::new();
+        let source = Source { core: &shared.core, manifest: &manifest, commit, changed };
+        backup::back_up(&source, place, progress)
+    }
+
+    /// Makes a [`checkpoint`](Self::checkpoint), if the store has a log, lets go of the log but for its smallest segment, and
+    /// ends the store and its session for all handles. If the disk has no room for the checkpoint, the log keeps what it
+    /// would have written, durably.
+    ///
+    /// # Errors
+    /// Those of [`checkpoint`](Self::checkpoint), but for a full disk, and [`Session::close`]. The store is closed in any
+    /// case.
+    pub fn close(&self) -> Result<()> {
+        let shared = &self.shared;
+        let is_ours = {
+            let state = lock(&shared.state);
+            state.is_linked && state.log.as_ref().is_some_and(|log| !log.is_found())
+        };
+        let written = if is_ours && shared.core.check_writable().is_ok() {
+            let made = shared.checkpoint_leaving(&mut lock(&shared.published), LogRoom::Least);
+            made.or_else(|error| {
+                if !error.is_no_space() {
+                    return Err(error);
+                }
+                event!(WARN, "checkpoint.failed", shared.core.dir(), %error);
+                shared.durable.wait_for(self.last_commit()).map(drop)
+            })
+        } else {
+            Ok(())
+        };
+        let closed = shared.session.close();
+        if let Some(thread) = lock(&shared.thread).take() {
+            // It tells what it fails at as an event.
+            drop(thread.join());
+        }
+        written.and(closed)
+    }
+}
+
+impl NamedTable {
+    /// Its name when the handle was made.
+    #[must_use]
+    pub fn name(&self) -> &TableName {
+        &self.key.name
+    }
+
+    /// The table as the last commit left it: later ones change nothing in it.
+    ///
+    /// Cost: as [`Table::duplicate`], once for all that read between two commits.
+    ///
+    /// # Errors
+    /// [`Error::TableDoesNotExist`] if it was dropped, [`Error::SessionClosed`]; [`Error::Poisoned`] if a resolve
+    /// function has panicked in a commit, so that only what somebody has read before is known to be whole.
+    pub fn view(&self) -> Result<Arc<Table>> {
+        self.shared.core.check_open()?;
+        {
+            let mut reading = lock(&self.slot.0);
+            reading.is_wanted = true;
+            if let Some(view) = &reading.view {
+                return Ok(Arc::clone(view));
+            }
+        }
+        self.view_in(&lock(&self.shared.state))
+    }
+
+    /// Does something to the table that changes nothing of what it holds, for the next checkpoint to write out.
+    pub(crate) fn rearrange<T>(&self, act: impl FnOnce(&mut Table) -> Result<T>) -> Result<T> {
+        let mut state = lock(&self.shared.state);
+        self.shared.core.check_writable()?;
+        let change = state.changes + 1;
+        let Some(named) = state.tables.get_mut(&self.key.id) else {
+            return Err(Error::TableDoesNotExist { name: self.key.name.to_string() });
+        };
+        named.changed = change;
+        lock(&named.slot.0).view = None;
+        let done = act(&mut named.table);
+        state.changes = change;
+        done
+    }
+
+    fn view_in(&self, state: &State) -> Result<Arc<Table>> {
+        let named = state.table(self.key.id, &self.key.name)?;
+        if state.is_torn {
+            // Nobody is to read a part of a commit.
+            self.shared.core.files().check_poisoned()?;
+        }
+        let mut reading = lock(&named.slot.0);
+        reading.is_wanted = true;
+        if reading.view.is_none() {
+            reading.view = Some(Arc::new(named.table.duplicate()?));
+        }
+        reading.view.clone().ok_or(Error::SessionClosed)
+    }
+
+    /// As [`Table::lookup`] of the [`view`](Self::view).
+    ///
+    /// # Errors
+    /// As [`Table::lookups`] and [`view`](Self::view).
+    pub fn lookup(&self, key: &[u8]) -> Result<Lookup> {
+        self.view()?.lookup(key)
+    }
+
+    /// As [`Table::lookups`] of the [`view`](Self::view).
+    ///
+    /// # Errors
+    /// As [`Table::lookups`] and [`view`](Self::view).
+    pub fn lookups<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Lookup>> {
+        self.view()?.lookups(keys)
+    }
+
+    /// As [`Table::cursor`] of the [`view`](Self::view); other cursors are made from a view.
+    ///
+    /// # Errors
+    /// As [`view`](Self::view).
+    pub fn cursor(&self) -> Result<Cursor> {
+        self.view()?.cursor()
+    }
+
+    /// An independent table of the same content, which does not last.
+    ///
+    /// # Errors
+    /// As [`view`](Self::view).
+    pub fn duplicate(&self) -> Result<Table> {
+        self.view()?.duplicate()
+    }
+
+    /// As [`Table::save_snapshot`] of the [`view`](Self::view).
+    ///
+    /// # Errors
+    /// As [`Table::save_snapshot`] and [`view`](Self::view).
+    pub fn save_snapshot(&self, name: &SnapshotName, label: &str) -> Result<()> {
+        self.view()?.save_snapshot(name, label)
+    }
+
+    /// As [`Table::stats`]; counts of lookups are those of the views' own.
+    ///
+    /// # Errors
+    /// As [`view`](Self::view).
+    pub fn stats(&self) -> Result<TableStats> {
+        let state = lock(&self.shared.state);
+        Ok(state.table(self.key.id, &self.key.name)?.table.stats())
+    }
+
+    /// Commits a batch with the durability of the store: [`Store::commit`] for one table.
+    ///
+    /// # Errors
+    /// As [`Store::commit_with`].
+    pub fn updates<K: AsRef<[u8]>>(&self, batch: &[(K, Update<'_>)]) -> Result<Ticket> {
+        Store { shared: Arc::clone(&self.shared) }.commit(&[(self, batch)])
+    }
+
+    /// Commits the insertion of one entry.
+    ///
+    /// # Errors
+    /// As [`Store::commit_with`].
+    pub fn insert(&self, key: &[u8], value: &[u8]) -> Result<Ticket> {
+        self.updates(&[(key, Update::Insert(value))])
+    }
+
+    /// Commits an upsert of one key.
+    ///
+    /// # Errors
+    /// As [`Store::commit_with`].
+    pub fn upsert(&self, key: &[u8], value: &[u8]) -> Result<Ticket> {
+        self.updates(&[(key, Update::Upsert(value))])
+    }
+
+    /// Changes the configuration, durably: see [`Table::set_config`].
+    ///
+    /// Cost: a [`Store::checkpoint`].
+    ///
+    /// # Errors
+    /// As [`Table::set_config`] and [`Store::checkpoint`]; [`Error::TableDoesNotExist`]. After an error the
+    /// table has the configuration that it had.
+    pub fn set_config(&self, config: &TableConfig) -> Result<()> {
+        let mut published = lock(&self.shared.published);
+        let set = |config: &TableConfig| -> Result<TableConfig> {
+            let mut state = lock(&self.shared.state);
+            let before = state.table(self.key.id, &self.key.name)?.table.config().clone();
+            let change = state.changes + 1;
+            if let Some(named) = state.tables.get_mut(&self.key.id) {
+                named.table.set_config(config)?;
+                named.changed = change;
+                lock(&named.slot.0).view = None;
+            }
+            state.changes = change;
+            Ok(before)
+        };
+        let before = set(config)?;
+        self.shared.checkpoint_over(&mut published).or_else(|error| {
+            set(&before)?;
+            Err(error)
+        })
+    }
+
+    /// Commits the deletion of one key.
+    ///
+    /// # Errors
+    /// As [`Store::commit_with`].
+    pub fn delete(&self, key: &[u8]) -> Result<Ticket> {
+        self.updates(&[(key, Update::Delete)])
+    }
+}
+
+impl NamedTable {
+    /// Commits the deletion of all keys in a range, with the durability of the store.
+    ///
+    /// Cost: that of [`Table::delete_range`], and one small record of the log, whatever the range holds. Other commits and
+    /// lookups wait for no longer than for that of one key.
+    ///
+    /// # Errors
+    /// As [`Store::commit_with`].
+    pub fn delete_range<K: AsRef<[u8]> + ?Sized, R: RangeBounds<K>>(
+        &self,
+        range: R,
+    ) -> Result<Ticket> {
+        self.delete_over(&KeyRange::new(&range))
+    }
+
+    /// Commits the deletion of all keys that begin with `prefix`: as [`delete_range`](Self::delete_range).
+    ///
+    /// # Errors
+    /// As [`delete_range`](Self::delete_range).
+    pub fn delete_prefix(&self, prefix: &[u8]) -> Result<Ticket> {
+        self.delete_over(&KeyRange::prefix(prefix))
+    }
+
+    fn delete_over(&self, range: &KeyRange) -> Result<Ticket> {
+        // A range without keys is committed, too, so that the ticket is that of a commit.
+        let span = Span::of(range).unwrap_or(Span { from: Vec::new(), end: Some(Vec::new()) });
+        self.updates(&[(&span.from, Update::DeleteRange(span.end.as_deref()))])
+    }
+}
+
+impl Ticket {
+    fn new(shared: &Arc<Shared>, commit: u64) -> Self {
+        Self { shared: Arc::downgrade(shared), durable: shared.durable.reached(), commit }
+    }
+
+    /// The number of the commit.
+    #[must_use]
+    pub fn commit(&self) -> u64 {
+        self.commit
+    }
+
+    /// Whether the commit is known to survive a loss of power.
+    #[must_use]
+    pub fn is_durable(&self) -> bool {
+        self.durable.load(Ordering::Acquire) >= self.commit
+    }
+
+    /// Waits until the commit survives a loss of power, with an fsync that all share who wait.
+    ///
+    /// # Errors
+    /// As [`Store::sync`]; [`Error::SessionClosed`] if no handle on the store is left, and the commit was not durable
+    /// when the last one went.
+    pub fn wait(&self) -> Result<()> {
+        match self.shared.upgrade() {
+            _ if self.is_durable() => Ok(()),
+            Some(shared) => shared.wait_for(self.commit),
+            None => Err(Error::SessionClosed),
+        }
+    }
+}

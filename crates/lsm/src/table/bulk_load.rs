@@ -1,0 +1,321 @@
+//! Loading a table from entries in any order, faster than updates can: an external merge sort.
+//!
+//! Entries are collected in memory; what has come together is sorted and written as a run without a filter,
+//! on the session's background thread if the table has its merges there. At the end all these runs are merged
+//! into one, which is the table's last level, by one thread that merges and one that writes, if the table has its merges
+//! on the background thread. So each entry is written twice, whatever the size of the table;
+//! with more than [`FAN_IN`] runs, groups of as many are merged first, and it is written once more.
+//!
+//! Invariant: runs are kept in the order of their entries' arrival, so that the last update of a key counts,
+//! and upserts combine as they would in a table. A batch is added as a whole or not at all: what was there is
+//! written before any of a batch is added that does not fit beside it, and a batch that is larger than what is sorted
+//! at once begins with an empty buffer, so that its own runs can be let go.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use terrane_io::QueueKind;
+
+use crate::block::index::IndexKind;
+use crate::compaction::compaction::{Input, MergeSpec, Merging};
+use crate::compaction::levels::{Context, Incoming, Level, Tree};
+use crate::config::{LEVELS_MAX, MergeThread, TableConfig};
+use crate::entry::entry::{ENTRY_OVERHEAD_BYTES, Update};
+use crate::entry::mask::{Masking, Span};
+use crate::error::{Error, Result};
+use crate::memory::budget::{Held, budget_min, check_budget};
+use crate::memtable::memtable::WriteBuffer;
+use crate::memtable::part::Room;
+use crate::run::run::{Purpose, Run};
+use crate::session::inner::Registered;
+use crate::table::table::{Table, check_batch};
+
+/// Weight of the entries that are sorted in memory, without a memory budget.
+const SORTED_BYTES: u64 = 64 << 20;
+
+/// The share of a memory budget that they may weigh: two sets of them exist at once, and a set takes up to
+/// about twice its weight.
+const BUDGET_SHARE: u64 = 8;
+
+/// Runs that are merged at once.
+const FAN_IN: usize = 512;
+
+/// Pages of a merge between two looks at whether to go on.
+const STEP_PAGES: u64 = 4_096;
+
+fn is_range(update: &Update<'_>) -> bool {
+    matches!(update, Update::DeleteRange(_))
+}
+
+/// Loads entries in any order into a new table: see [`Session::bulk_load`](crate::Session::bulk_load).
+///
+/// What was loaded is lost if this is dropped before [`finish`](Self::finish).
+#[derive(Debug)]
+pub struct BulkLoader {
+    // Fields drop in order: the files of runs go while the session still holds the lock.
+    config: TableConfig,
+    buffer: WriteBuffer,
+    /// The buffer before this one, on its way to becoming a run.
+    flushing: Option<Arc<Merging>>,
+    /// Runs that have been written and merged so often, oldest first.
+    tiers: Vec<Vec<Arc<Run>>>,
+    written_bytes: u64,
+    session: Registered,
+}
+
+impl BulkLoader {
+    pub(crate) fn new(session: Registered, config: TableConfig) -> Self {
+        let (buffer, tiers) = (WriteBuffer::default(), Vec::new());
+        Self { session, config, buffer, flushing: None, tiers, written_bytes: 0 }
+    }
+
+    /// Adds updates, whose keys may come in any order and more than once: what comes later counts as if it had
+    /// been given to [`Table::updates`] later.
+    ///
+    /// Cost: no read; each entry is written once by this, in whole pages. Memory: an eighth of the table's
+    /// memory budget or 64 MiB of keys, values and 40 bytes for each, twice, and what they take
+    /// beside, whatever the size of a batch.
+    ///
+    /// # Errors
+    /// As [`Table::updates`]: after any error nothing of the batch has been added, so it can be given again.
+    pub fn updates<K: AsRef<[u8]>>(&mut self, batch: &[(K, Update<'_>)]) -> Result<()> {
+        self.session.check_writable()?;
+        self.session.check_room_for(batch)?;
+        let (room, blob_bytes) = check_batch(batch)?;
+        if batch.is_empty() {
+            return Ok(());
+        }
+        if batch.iter().any(|(_, update)| is_range(update)) {
+            return self.add_with_ranges(batch);
+        }
+        let weight = room.weight_bytes() + blob_bytes as u64;
+        self.merge_groups()?;
+        if self.buffer.weight_bytes() + weight > self.sorted_bytes() {
+            self.flush()?;
+        }
+        if weight <= self.sorted_bytes() { self.add(batch, room) } else { self.add_in_parts(batch) }
+    }
+
+    /// Adds a batch in which ranges are deleted, or nothing of it.
+    fn add_with_ranges<K: AsRef<[u8]>>(&mut self, batch: &[(K, Update<'_>)]) -> Result<()> {
+        self.settle()?;
+        let before = (self.buffer.clone(), self.tiers.clone(), self.written_bytes);
+        let mut parts = batch.chunk_by(|one, other| is_range(&one.1) == is_range(&other.1));
+        let added = parts.try_for_each(|part| {
+            if !is_range(&part[0].1) {
+                return self.updates(part);
+            }
+            self.settle()?;
+            for (from, update) in part {
+                let Update::DeleteRange(end) = *update else { continue };
+                let span = Span { from: from.as_ref().to_vec(), end: end.map(<[u8]>::to_vec) };
+                let mut masking = Masking::new(&span);
+                self.buffer.mask(&mut masking);
+                for run in self.tiers.iter_mut().flatten() {
+                    *run = run.with_mask(&masking.on(run.mask()));
+                }
+            }
+            Ok(())
+        });
+        if added.is_err() {
+            (self.buffer, self.tiers, self.written_bytes) = before;
+            self.flushing = None;
+        }
+        added
+    }
+
+    /// Adds a batch to what is in memory, or nothing of it.
+    fn add<K: AsRef<[u8]>>(&mut self, batch: &[(K, Update<'_>)], room: Room) -> Result<()> {
+        let (salt, resolve) = (self.session.salt(), &self.config.resolve);
+        let mut undo = self.buffer.begin(room, resolve)?;
+        for (key, update) in batch {
+            let update = (key.as_ref(), *update);
+            if let Err(error) = self.buffer.put_update(update, salt, resolve, Some(&mut undo)) {
+                self.buffer.roll_back(&undo);
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a batch that is larger than what is sorted at once, or nothing of it. Nothing else is in memory but what
+    /// is on its way to becoming a run.
+    fn add_in_parts<K: AsRef<[u8]>>(&mut self, batch: &[(K, Update<'_>)]) -> Result<()> {
+        self.settle()?;
+        let (runs, written_bytes) = (self.tiers.first().map_or(0, Vec::len), self.written_bytes);
+        let added = self.parts(batch).into_iter().try_for_each(|part| {
+            self.flush()?;
+            self.add(part, Room::default())
+        });
+        if added.is_err() {
+            self.buffer = WriteBuffer::default();
+            self.flushing = None;
+            self.tiers.iter_mut().take(1).for_each(|newest| newest.truncate(runs));
+            self.written_bytes = written_bytes;
+        }
+        added
+    }
+
+    /// Cuts a batch into parts that can be sorted at once, or are a single entry.
+    fn parts<'a, 'u, K: AsRef<[u8]>>(
+        &self,
+        batch: &'a [(K, Update<'u>)],
+    ) -> Vec<&'a [(K, Update<'u>)]> {
+        let limit = self.sorted_bytes();
+        let (mut parts, mut start, mut weight) = (Vec::new(), 0, 0);
+        for (at, (key, update)) in batch.iter().enumerate() {
+            let (_, value, blob) = update.parts();
+            let bytes = key.as_ref().len() + value.len() + blob.map_or(0, <[u8]>::len);
+            let own = bytes as u64 + ENTRY_OVERHEAD_BYTES;
+            if weight + own > limit && at > start {
+                parts.push(&batch[start..at]);
+                (start, weight) = (at, 0);
+            }
+            weight += own;
+        }
+        parts.push(&batch[start..]);
+        parts
+    }
+
+    fn sorted_bytes(&self) -> u64 {
+        self.config.memory_budget.map_or(SORTED_BYTES, |budget| budget / BUDGET_SHARE)
+    }
+
+    /// A merge into a run that is only read in order.
+    fn begin_merge(&self, inputs: Vec<Input>) -> Arc<Merging> {
+        let spec = MergeSpec {
+            inputs,
+            drop_deletes: false,
+            resolve: self.config.resolve.clone(),
+            filter: None,
+            index: IndexKind::Ordinary,
+            access: self.config.disk_cache.access(LEVELS_MAX),
+            salt: self.session.salt(),
+            purpose: Purpose::Level,
+        };
+        Arc::new(Merging::new(self.session.files(), spec))
+    }
+
+    /// Whether a merge may have a second thread: where the configuration gives merges one, but on a simulated disk,
+    /// whose calls are to come in one order.
+    fn has_two_threads(&self) -> bool {
+        self.config.merge_thread == MergeThread::Background
+            && self.session.disk().queue_kind() != QueueKind::Simulated
+    }
+
+    /// Begins to write what is in memory, once what was before it has been written.
+    fn flush(&mut self) -> Result<()> {
+        self.settle()?;
+        if self.buffer.is_empty() {
+            return Ok(());
+        }
+        let buffer = std::mem::take(&mut self.buffer);
+        let merging = self.begin_merge(vec![Input::Buffer(buffer)]);
+        if self.config.merge_thread == MergeThread::Background {
+            merging.requested.store(u64::MAX, Ordering::Release);
+            self.session.worker().advance(&merging);
+        }
+        self.flushing = Some(merging);
+        Ok(())
+    }
+
+    /// Ends the writing that is under way.
+    fn settle(&mut self) -> Result<()> {
+        let Some(merging) = &self.flushing else { return Ok(()) };
+        let run = merging.finish()?;
+        self.flushing = None;
+        self.add_run(0, run);
+        Ok(())
+    }
+
+    /// Merges runs in groups, so that there are not too many to be merged at once.
+    fn merge_groups(&mut self) -> Result<()> {
+        let mut tier = 0;
+        while let Some(runs) = self.tiers.get(tier) {
+            let Some(oldest) = runs.get(..FAN_IN) else {
+                tier += 1;
+                continue;
+            };
+            let run = self.begin_merge(newest_first(oldest)).finish()?;
+            self.tiers[tier].drain(..FAN_IN);
+            self.add_run(tier + 1, run);
+        }
+        Ok(())
+    }
+
+    fn add_run(&mut self, tier: usize, run: Option<Arc<Run>>) {
+        if self.tiers.len() <= tier {
+            self.tiers.push(Vec::new());
+        }
+        self.written_bytes += run.as_ref().map_or(0, |run| run.meta().file_bytes());
+        self.tiers[tier].extend(run);
+    }
+
+    /// The table with all that was added.
+    ///
+    /// Cost: reads what was written by [`updates`](Self::updates) and writes it once more. Memory: the filter
+    /// and the index of the table, 128 KiB for each run, and half a megabyte if the table has its merges on the background
+    /// thread, where one thread then merges and this one writes.
+    ///
+    /// # Errors
+    /// As [`Table::updates`]; [`Error::InvalidConfig`] if the memory budget is too small for a table of this size.
+    pub fn finish(self) -> Result<Table> {
+        let done = self.finish_watched(&mut |_, _| ControlFlow::<()>::Continue(()))?;
+        match done {
+            ControlFlow::Continue(table) => Ok(table),
+            ControlFlow::Break(()) => Err(Error::SessionClosed),
+        }
+    }
+
+    /// As [`finish`](Self::finish), telling `watch` from time to time how many pages of how many have been
+    /// merged; what it breaks off with is returned, and what was loaded is lost then.
+    ///
+    /// # Errors
+    /// As [`finish`](Self::finish).
+    pub fn finish_watched<B>(
+        mut self,
+        watch: &mut dyn FnMut(u64, u64) -> ControlFlow<B>,
+    ) -> Result<ControlFlow<B, Table>> {
+        self.flush()?;
+        self.settle()?;
+        self.merge_groups()?;
+        let inputs: Vec<Input> = self.tiers.iter().flat_map(|runs| newest_first(runs)).collect();
+        let context = Context {
+            set: self.session.files(),
+            config: &self.config,
+            salt: self.session.salt(),
+            table: self.session.id(),
+        };
+        let weight: u64 = inputs.iter().filter_map(Input::run).map(|r| context.run_size(r)).sum();
+        let level = context.last_level_of(weight);
+        let spec = context.spec(inputs, (level, level), true, &Held::default());
+        let merging = Merging::new(self.session.files(), spec);
+        if self.has_two_threads()
+            && let ControlFlow::Break(reason) = merging.merge_on_two_threads(watch)?
+        {
+            return Ok(ControlFlow::Break(reason));
+        }
+        while !merging.is_complete() {
+            if let ControlFlow::Break(reason) = watch(merging.done(), merging.total()) {
+                return Ok(ControlFlow::Break(reason));
+            }
+            merging.advance_to(merging.done() + STEP_PAGES)?;
+        }
+        let mut tree = Tree { written_bytes: self.written_bytes, ..Tree::default() };
+        if let Some(run) = merging.finish()? {
+            if let Some(budget) = self.config.memory_budget {
+                let least = budget_min(run.memory_bytes().1 as u64, self.config.memory_goal);
+                check_budget(budget, least, "for a table of this size")?;
+            }
+            tree.written_bytes += run.meta().file_bytes();
+            tree.levels = vec![Level::default(); level];
+            tree.levels[level - 1].incoming = Some(Incoming::Single(run));
+        }
+        Ok(ControlFlow::Continue(Table::new(self.session, tree, self.config)))
+    }
+}
+
+fn newest_first(runs: &[Arc<Run>]) -> Vec<Input> {
+    runs.iter().rev().map(|run| Input::Run(Arc::clone(run))).collect()
+}

@@ -1,0 +1,390 @@
+//! Ordered reading of a table as it was when the cursor was made, forward and back.
+//!
+//! A cursor stands in a *gap*: before the first entry of its range, between two of them, or after the last.
+//! Going forward passes the entry after the gap, going back the one before it. While it moves in one
+//! direction its readers stand at the next entry, or still at the one that was given last; when it turns or
+//! seeks they are let go of, and opened again at the gap by the next read.
+
+use std::ops::Bound;
+
+use crate::compaction::levels::Tree;
+use crate::compaction::loser_tree::KMerge;
+use crate::compaction::sources::{Scan, Sources};
+use crate::entry::entry::{EntryRef, Kind, Order};
+use crate::entry::key_range::KeyRange;
+use crate::entry::merge_operator::{Resolve, TooLarge};
+use crate::error::{Error, Result};
+use crate::lookup::result::Record;
+use crate::run::blob::{Blob, BlobRef};
+use crate::run::chunk_reader::Reading;
+use crate::run::prefetch::ReadAhead;
+use crate::session::inner::Registered;
+use crate::trace::event;
+
+/// Where a cursor without readers stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Gap {
+    /// Before all entries of the range.
+    Start,
+    /// After all keys below this one.
+    Before(Vec<u8>),
+    /// After this key and all below it.
+    After(Vec<u8>),
+    /// After all entries of the range.
+    End,
+}
+
+/// Readers at a gap, on their way in one direction.
+#[derive(Debug)]
+struct Readers {
+    merge: KMerge,
+    order: Order,
+    /// Whether the entry that the readers stand at has been given, so that the gap is beyond it.
+    is_passed: bool,
+}
+
+impl Readers {
+    fn gap(&self) -> Gap {
+        let key = self.merge.current().map(|entry| entry.key.to_vec());
+        match (key, self.order, self.is_passed) {
+            (Some(key), Order::Ascending, true) | (Some(key), Order::Descending, false) => {
+                Gap::After(key)
+            }
+            (Some(key), Order::Ascending, false) | (Some(key), Order::Descending, true) => {
+                Gap::Before(key)
+            }
+            (None, Order::Ascending, _) => Gap::End,
+            (None, Order::Descending, _) => Gap::Start,
+        }
+    }
+
+    /// Goes to the next live entry that has not been given; false at the end.
+    fn settle(&mut self) -> Result<bool> {
+        self.merge.load()?;
+        if std::mem::take(&mut self.is_passed) {
+            self.merge.advance()?;
+        }
+        while let Some(kind) = self.merge.kind() {
+            if kind != Kind::Delete {
+                return Ok(true);
+            }
+            self.merge.advance()?;
+        }
+        Ok(false)
+    }
+}
+
+/// A live entry in the memory of the cursor that gave it, until the cursor moves.
+#[derive(Debug, Clone, Copy)]
+pub struct RecordRef<'a> {
+    /// The key.
+    pub key: &'a [u8],
+    /// Its value.
+    pub value: &'a [u8],
+    /// Stands at the entry.
+    merge: &'a KMerge,
+}
+
+impl RecordRef<'_> {
+    /// Its blob, if it has one.
+    #[must_use]
+    pub fn blob(&self) -> Option<BlobRef> {
+        let has_blob = self.merge.kind() == Some(Kind::InsertBlob);
+        has_blob.then(|| self.merge.blob()).flatten().as_ref().map(Blob::downgrade)
+    }
+
+    /// The same in memory of its own.
+    #[must_use]
+    pub fn to_record(&self) -> Record {
+        Record { key: self.key.to_vec(), value: self.value.into(), blob: self.blob() }
+    }
+}
+
+/// A position in a stable view of a table; gives the live entries of a range in key order and against it.
+///
+/// The position is a gap between two entries, or before the first or after the last one of the range:
+/// [`next`](Self::next) gives the entry after the gap and passes it, [`prev`](Self::prev) the one before the
+/// gap; so after `next`, `prev` gives the same entry again.
+///
+/// Later updates of the table, and dropping it, do not disturb a cursor. It keeps the files and write buffers
+/// that may hold keys of its range, and no others. After an error it gives that error again, so that no reader
+/// takes a broken scan for a complete one.
+///
+/// **Cost.** Making a cursor, [`seek`](Self::seek) and its like read nothing. The first read after them, or
+/// after a turn, positions the readers: one page of each run whose keys lie around the position, and one more
+/// where they fall between two pages; runs beyond it are read when the cursor gets there. From then on each
+/// page of each run on the way is read once, in chunks that grow from 4 KiB to 256 KiB. From the fourth chunk
+/// of a run on, the following ones are read ahead, up to the end of the range: at most 8 MiB for all runs
+/// together. So a cursor holds at most these 8 MiB, and 256 KiB for each run that it is in the middle of.
+/// To turn or to seek in the middle of that waits for what is being read.
+///
+/// **Bulk reads.** [`next_ref`](Self::next_ref) copies nothing but the keys of compressed pages and is the
+/// way to read much:
+///
+/// ```
+/// # use std::sync::Arc;
+/// # use terrane_lsm::{Session, SessionOptions, TableConfig};
+/// # let folder = tempfile::tempdir()?;
+/// # let session = Session::open_dir(folder.path(), &SessionOptions::default())?;
+/// # let mut table = session.new_table(&TableConfig::default())?;
+/// table.insert(b"a", b"12")?;
+/// table.insert(b"b", b"345")?;
+/// let mut value_bytes = 0;
+/// let mut cursor = table.cursor()?;
+/// while let Some(record) = cursor.next_ref()? {
+///     value_bytes += record.value.len();
+/// }
+/// assert_eq!(value_bytes, 5);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Cursor {
+    // Fields drop in order: readers before what keeps the session's lock.
+    readers: Option<Readers>,
+    /// Where the cursor stands while there are no readers.
+    gap: Gap,
+    view: Sources,
+    range: KeyRange,
+    resolve: Resolve,
+    failed: Option<Error>,
+    session: Registered,
+}
+
+impl Cursor {
+    /// A cursor before the first entry of a range.
+    pub(crate) fn new(session: Registered, tree: &Tree, range: KeyRange, resolve: Resolve) -> Self {
+        let mut view = tree.sources();
+        view.buffers.insert(0, tree.buffer.clone());
+        view.narrow(&range);
+        Self { readers: None, gap: Gap::Start, view, range, resolve, failed: None, session }
+    }
+
+    /// The range on one side of the gap; `None` if the gap is at that end of it.
+    fn ahead(&self, order: Order) -> Option<KeyRange> {
+        match (order, &self.gap) {
+            (Order::Ascending, Gap::Start) | (Order::Descending, Gap::End) => {
+                Some(self.range.clone())
+            }
+            (Order::Ascending, Gap::Before(key)) => {
+                Some(self.range.from(Bound::Included(key.clone())))
+            }
+            (Order::Ascending, Gap::After(key)) => {
+                Some(self.range.from(Bound::Excluded(key.clone())))
+            }
+            (Order::Descending, Gap::Before(key)) => {
+                Some(self.range.to(Bound::Excluded(key.clone())))
+            }
+            (Order::Descending, Gap::After(key)) => {
+                Some(self.range.to(Bound::Included(key.clone())))
+            }
+            (Order::Ascending, Gap::End) | (Order::Descending, Gap::Start) => None,
+        }
+    }
+
+    /// Moves the gap. The next read opens readers there.
+    fn go_to(&mut self, gap: Gap) {
+        self.gap = gap;
+        self.readers = None;
+    }
+
+    /// Goes to the next entry in this direction, and passes it if `pass` says so. Says whether there is one.
+    fn read(&mut self, order: Order, pass: bool) -> Result<bool> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        self.session.check_open()?;
+        let result = self.try_read(order, pass);
+        if let Err(error) = &result {
+            self.failed = Some(error.clone());
+            self.readers = None;
+        }
+        result
+    }
+
+    fn try_read(&mut self, order: Order, pass: bool) -> Result<bool> {
+        if let Some(readers) = &self.readers
+            && readers.order != order
+        {
+            let gap = readers.gap();
+            self.go_to(gap);
+        }
+        if self.readers.is_none() {
+            let Some(range) = self.ahead(order) else { return Ok(false) };
+            let reading = Reading::Scan(ReadAhead::new(self.session.files().open_files()));
+            let scan = Scan { order, resolve: self.resolve.clone(), reading };
+            let merge = scan.of_table(&self.view, &range);
+            self.readers = Some(Readers { merge, order, is_passed: false });
+        }
+        let Some(readers) = &mut self.readers else { return Ok(false) };
+        let is_there = readers.settle()?;
+        if readers.merge.kind() == Some(Kind::TooLarge)
+            && let Some(entry) = readers.merge.current()
+        {
+            return Err(TooLarge::error(entry.key, entry.value));
+        }
+        readers.is_passed = is_there && pass;
+        Ok(is_there)
+    }
+
+    /// The entry that the readers stand at.
+    fn record(&self) -> Option<RecordRef<'_>> {
+        let merge = &self.readers.as_ref()?.merge;
+        let EntryRef { key, value, .. } = merge.current()?;
+        Some(RecordRef { key, value, merge })
+    }
+
+    fn tell_read(&self, count: usize) {
+        event!(TRACE, "cursor.read", self.session.dir(), cursor = self.session.id(), count);
+    }
+
+    fn read_one(&mut self, order: Order, pass: bool) -> Result<Option<RecordRef<'_>>> {
+        self.tell_read(1);
+        self.read_ref(order, pass)
+    }
+
+    fn read_ref(&mut self, order: Order, pass: bool) -> Result<Option<RecordRef<'_>>> {
+        let is_there = self.read(order, pass)?;
+        Ok(is_there.then(|| self.record()).flatten())
+    }
+
+    fn read_while(
+        &mut self,
+        order: Order,
+        count: usize,
+        mut is_wanted: impl FnMut(&RecordRef<'_>) -> bool,
+    ) -> Result<Vec<Record>> {
+        self.tell_read(count);
+        let mut taken = Vec::new();
+        while taken.len() < count {
+            let Some(record) = self.read_ref(order, false)?.filter(&mut is_wanted) else { break };
+            taken.push(record.to_record());
+            if let Some(readers) = &mut self.readers {
+                readers.is_passed = true;
+            }
+        }
+        Ok(taken)
+    }
+
+    /// The entry after the gap, which is passed; `None` at the end of the range, also when asked again.
+    ///
+    /// # Errors
+    /// Any error of the disk, damage found, and [`SessionClosed`](crate::Error::SessionClosed). A failed read
+    /// ahead is an error when the cursor gets there.
+    #[expect(clippy::should_implement_trait, reason = "an iterator cannot fail once for good")]
+    pub fn next(&mut self) -> Result<Option<Record>> {
+        Ok(self.next_ref()?.map(|record| record.to_record()))
+    }
+
+    /// The entry before the gap, which is passed; `None` at the start of the range, also when asked again.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub fn prev(&mut self) -> Result<Option<Record>> {
+        Ok(self.prev_ref()?.map(|record| record.to_record()))
+    }
+
+    /// As [`next`](Self::next), without copying.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub fn next_ref(&mut self) -> Result<Option<RecordRef<'_>>> {
+        self.read_one(Order::Ascending, true)
+    }
+
+    /// As [`prev`](Self::prev), without copying.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub fn prev_ref(&mut self) -> Result<Option<RecordRef<'_>>> {
+        self.read_one(Order::Descending, true)
+    }
+
+    /// The entry that [`next`](Self::next) will give, without passing it.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub fn peek(&mut self) -> Result<Option<RecordRef<'_>>> {
+        self.read_one(Order::Ascending, false)
+    }
+
+    /// The entry that [`prev`](Self::prev) will give, without passing it.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next).
+    pub fn peek_prev(&mut self) -> Result<Option<RecordRef<'_>>> {
+        self.read_one(Order::Descending, false)
+    }
+
+    /// Goes to the gap before the first entry of the range whose key is at least `key`. Cost: none.
+    pub fn seek(&mut self, key: &[u8]) {
+        self.go_to(Gap::Before(key.to_vec()));
+    }
+
+    /// Goes to the gap after all entries of the range whose key is at most `key`. Cost: none.
+    pub fn seek_after(&mut self, key: &[u8]) {
+        self.go_to(Gap::After(key.to_vec()));
+    }
+
+    /// Goes before the first entry of the range, where a new cursor stands. Cost: none.
+    pub fn seek_to_start(&mut self) {
+        self.go_to(Gap::Start);
+    }
+
+    /// Goes after the last entry of the range. Cost: none.
+    pub fn seek_to_end(&mut self) {
+        self.go_to(Gap::End);
+    }
+
+    /// The next `count` entries; fewer only at the end of the range.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next); the entries read before are lost then.
+    pub fn take(&mut self, count: usize) -> Result<Vec<Record>> {
+        self.take_while(count, |_| true)
+    }
+
+    /// The `count` entries before the gap, the nearest first; fewer only at the start of the range.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next); the entries read before are lost then.
+    pub fn take_back(&mut self, count: usize) -> Result<Vec<Record>> {
+        self.take_while_back(count, |_| true)
+    }
+
+    /// The keys of the next entries, at most so many.
+    pub(crate) fn take_keys(&mut self, count: usize) -> Result<Vec<Vec<u8>>> {
+        let mut keys = Vec::new();
+        while keys.len() < count
+            && let Some(record) = self.next_ref()?
+        {
+            keys.push(record.key.to_vec());
+        }
+        Ok(keys)
+    }
+
+    /// The next entries, up to `count` of them, as long as `is_wanted` holds. The first that is not wanted
+    /// is not passed.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next); the entries read before are lost then.
+    pub fn take_while(
+        &mut self,
+        count: usize,
+        is_wanted: impl FnMut(&RecordRef<'_>) -> bool,
+    ) -> Result<Vec<Record>> {
+        self.read_while(Order::Ascending, count, is_wanted)
+    }
+
+    /// The entries before the gap, the nearest first, up to `count` of them, as long as `is_wanted` holds. The
+    /// first that is not wanted is not passed.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next); the entries read before are lost then.
+    pub fn take_while_back(
+        &mut self,
+        count: usize,
+        is_wanted: impl FnMut(&RecordRef<'_>) -> bool,
+    ) -> Result<Vec<Record>> {
+        self.read_while(Order::Descending, count, is_wanted)
+    }
+}
