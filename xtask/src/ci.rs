@@ -57,7 +57,17 @@ fn steps(workspace: &Workspace, scope: Scope, times: &mut Times) -> Result<(), S
     let cargo = |arguments: &[&str]| workspace.cargo(arguments);
     times.take("fmt", &mut cargo(&["fmt", "--all", "--check"]))?;
     times.take_with("tidy", || tidy::run(workspace))?;
-    let lints = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
+    let lints = [
+        "clippy",
+        "--workspace",
+        "--lib",
+        "--bins",
+        "--tests",
+        "--examples",
+        "--",
+        "-D",
+        "warnings",
+    ];
     times.take("clippy", &mut cargo(&lints))?;
     if scope.fast {
         return Ok(());

@@ -138,7 +138,7 @@ pub(crate) fn kill(workspace: &Workspace, cycles: u64) -> Result<(), String> {
     let cycles = [("TERRANE_KILL_CYCLES", cycles)];
     run_test(workspace, "terrane-lsm-tests", test, &cycles)?;
     run_test(workspace, "terrane-btree-tests", INDEX_TEST, &cycles)?;
-    run_test(workspace, "terrane-merkle-tests", CONTEXT_TEST, &cycles)
+    run_test(workspace, "terrane-context-tests", CONTEXT_TEST, &cycles)
 }
 
 /// Runs readers of a store beside its writer for so long, and kills them at random; then the same with an index and a context
@@ -149,7 +149,7 @@ pub(crate) fn readers(workspace: &Workspace, seconds: u64) -> Result<(), String>
     run_test(workspace, "terrane-lsm-tests", test, &[seconds])?;
     let variables = [seconds, ("TERRANE_KILL_CYCLES", 100)];
     run_test(workspace, "terrane-btree-tests", INDEX_TEST, &variables)?;
-    run_test(workspace, "terrane-merkle-tests", CONTEXT_TEST, &variables)
+    run_test(workspace, "terrane-context-tests", CONTEXT_TEST, &variables)
 }
 
 fn run_test(

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use terrane_btree::{Config, Index, IndexReader, PAGE_SIZE, Update};
 use terrane_io::Disk;
-use terrane_merkle::backend::{
+use terrane_kv::{
     Counts, Cursor, Database, Durability, Entry, Error, Guarantee, Reader, Receipt, Result, Writer,
 };
 

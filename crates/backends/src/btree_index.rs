@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use terrane_btree::{Config, Cursor, Index, IndexReader, Update};
-use terrane_io::{Disk, Entry, EntryKind};
-use terrane_merkle::{
+use terrane_context::{
     INDEX_KEY_BYTES, INDEX_VALUE_BYTES, IndexEngine, IndexKey, IndexResult, IndexValue, ObjectIndex,
 };
+use terrane_io::{Disk, Entry, EntryKind};
 
 /// Makes and opens B+trees for context stores.
 #[derive(Debug, Clone, Copy)]

@@ -16,9 +16,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use terrane_io::disk::{EntryKind, allocated_below};
 use terrane_io::{CountedDisk, Disk, UnsyncedDisk};
-use terrane_merkle::backend::removals::{Crossed, Removals};
-use terrane_merkle::backend::turn::{Turn, TurnGuard};
-use terrane_merkle::backend::{
+use terrane_kv::removals::{Crossed, Removals};
+use terrane_kv::turn::{Turn, TurnGuard};
+use terrane_kv::{
     Counts, Cursor, Durability, Entry, Error, Guarantee, PowerLoss, Reader, Receipt, Result, Table,
     Writer, check_entry,
 };
@@ -219,7 +219,7 @@ impl Common {
         Ok(())
     }
 
-    /// For [`last_commit`](terrane_merkle::backend::Database::last_commit): nobody else has the files open.
+    /// For [`last_commit`](terrane_kv::Database::last_commit): nobody else has the files open.
     pub(crate) fn last_commit(&self) -> u64 {
         self.commits.load(Ordering::Acquire)
     }

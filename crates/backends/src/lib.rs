@@ -1,5 +1,5 @@
 //! What the Merkle stores keep their data in: adapters that give an engine of Terrane the face of a trait of
-//! `terrane-merkle`, which knows no engine itself, and the rules that every back-end of the radix state keeps.
+//! `terrane-context`, which knows no engine itself, and the rules that every back-end of the radix state keeps.
 
 #![forbid(unsafe_code)]
 
@@ -29,10 +29,6 @@ mod reading;
 #[cfg(feature = "redis")]
 pub mod redis;
 
-pub mod conformance;
-
 pub use btree::{BtreeDatabase, BtreeOptions};
 pub use btree_index::BtreeIndexes;
 pub use lsm::{LsmDatabase, LsmOptions};
-pub use terrane_merkle::Memory;
-pub use terrane_merkle::backend;

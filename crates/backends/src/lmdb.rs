@@ -48,14 +48,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use rustix::fs::FlockOperation;
+use terrane_kv::turn::{Turn, TurnGuard};
+use terrane_kv::{
+    Counts, Cursor, Database, Durability, Entry, Error, Guarantee, INDEXES_MAX, KEY_BYTES_MAX,
+    PowerLoss, Reader, Receipt, Result, Source, Table, Writer, check_entry,
+};
 use terrane_lmdb::{
     EnvFlags, Environment, EnvironmentAccess, EnvironmentOptions, EnvironmentTable, Failure, Kind,
     PageLimit, Snapshot, Transaction, data_path, lock_path,
-};
-use terrane_merkle::backend::turn::{Turn, TurnGuard};
-use terrane_merkle::backend::{
-    Counts, Cursor, Database, Durability, Entry, Error, Guarantee, INDEXES_MAX, KEY_BYTES_MAX,
-    PowerLoss, Reader, Receipt, Result, Source, Table, Writer, check_entry,
 };
 
 pub use terrane_lmdb::{Finding, SyncMode, check_file};

@@ -8,12 +8,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use terrane_io::Disk;
+use terrane_kv::{
+    Counts, Cursor, Database, Durability, Entry, Error, Guarantee, Reader, Receipt, Result, Writer,
+};
 use terrane_lsm::{
     CheckpointThread, FilterPolicy, MergePolicy, MergeThread, NamedTable, PAGE_SIZE,
     SessionOptions, Store, StoreOptions, TableConfig, TableName, Update, WriteBuffer,
-};
-use terrane_merkle::backend::{
-    Counts, Cursor, Database, Durability, Entry, Error, Guarantee, Reader, Receipt, Result, Writer,
 };
 
 use crate::engine::{Changes, Common, Engine, Known, Snapshot, check_dir, disk_error, locked};

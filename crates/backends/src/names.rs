@@ -1,6 +1,6 @@
 //! The indexes of a database: their names, checked, and their order.
 
-use terrane_merkle::backend::{Error, Result, Table, check_indexes};
+use terrane_kv::{Error, Result, Table, check_indexes};
 
 /// The names of the indexes of a database, in the order they were given.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
 use rustix::io::Errno;
-use terrane_merkle::backend::{Error, Result};
+use terrane_kv::{Error, Result};
 
 /// A back-end, and how its errors name it.
 #[derive(Debug, Clone, Copy)]

@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::ops::Bound;
 
-use terrane_merkle::backend::{Cursor, Entry, Result};
+use terrane_kv::{Cursor, Entry, Result};
 
 /// Entries that are asked for at once, at most.
 pub(crate) const PAGE_ENTRIES_MAX: usize = 64;

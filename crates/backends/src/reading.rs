@@ -11,10 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use terrane_btree::IndexReader;
 use terrane_io::Disk;
+use terrane_kv::{Counts, Database, Durability, Error, Guarantee, Reader, Receipt, Result, Writer};
 use terrane_lsm::{ReaderOptions, StoreReader, TableName};
-use terrane_merkle::backend::{
-    Counts, Database, Durability, Error, Guarantee, Reader, Receipt, Result, Writer,
-};
 
 use crate::btree::{self, BtreeDatabase, BtreeOptions, Rooted};
 use crate::engine::{Common, EngineReader, Snapshot};

@@ -64,9 +64,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 
 use ::redis::{Cmd, Value};
-use terrane_merkle::backend::{
-    Counts, Database, Error, Guarantee, Reader, Receipt, Result, Writer,
-};
+use terrane_kv::{Counts, Database, Error, Guarantee, Reader, Receipt, Result, Writer};
 
 use self::core::Core;
 use self::facts::Facts;

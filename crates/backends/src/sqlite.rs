@@ -37,8 +37,8 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use terrane_merkle::backend::turn::{Turn, TurnGuard};
-use terrane_merkle::backend::{
+use terrane_kv::turn::{Turn, TurnGuard};
+use terrane_kv::{
     Counts, Cursor, Database, Entry, Error, Guarantee, KEY_BYTES_MAX, Reader, Receipt, Result,
     Table, Writer, check_entry,
 };

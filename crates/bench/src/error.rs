@@ -2,9 +2,9 @@
 //!
 //! Invariant: the class of an engine's error follows from its kind, so what an error means is said once, beside the error.
 
-use terrane::backends::backend;
-use terrane::context::radix;
 use terrane::io::ErrorKind;
+use terrane::kv;
+use terrane::radix;
 use terrane::{Error, btree, context};
 
 /// How to react to an error.
@@ -78,9 +78,9 @@ impl From<&context::ProofError> for Class {
     }
 }
 
-impl From<&backend::Error> for Class {
-    fn from(error: &backend::Error) -> Self {
-        use backend::Error;
+impl From<&kv::Error> for Class {
+    fn from(error: &kv::Error) -> Self {
+        use kv::Error;
         Self::of(error.kind(), matches!(error, Error::ReadOnly { .. } | Error::BackEnd { .. }))
     }
 }

@@ -31,11 +31,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use terrane::backends::backend::{self, Database, Durability};
-use terrane::backends::{BtreeDatabase, BtreeOptions, LsmDatabase, LsmOptions, Memory};
-use terrane::context::radix::{self, INDEXES, Loss, Options, Repaired, Store};
+use terrane::backends::{BtreeDatabase, BtreeOptions, LsmDatabase, LsmOptions};
 use terrane::io::checksum::crc32c;
 use terrane::io::{self as disk, Disk, LockGuard, RealDisk};
+use terrane::kv::Memory;
+use terrane::kv::{self, Database, Durability};
+use terrane::radix::{self, INDEXES, Loss, Options, Repaired, Store};
 
 use crate::error::Class;
 
@@ -198,7 +199,7 @@ impl RedisPlace {
 pub enum Error {
     /// The database cannot be opened.
     #[error(transparent)]
-    Database(Box<backend::Error>),
+    Database(Box<kv::Error>),
     /// The store cannot be opened, or a call of it failed.
     #[error(transparent)]
     Store(Box<radix::Error>),
@@ -273,8 +274,8 @@ pub enum Error {
 /// The outcome of a call.
 pub type Result<T> = std::result::Result<T, Error>;
 
-impl From<backend::Error> for Error {
-    fn from(error: backend::Error) -> Self {
+impl From<kv::Error> for Error {
+    fn from(error: kv::Error) -> Self {
         Self::Database(Box::new(error))
     }
 }
@@ -305,7 +306,7 @@ impl Error {
             _ => return None,
         };
         match error {
-            backend::Error::Unsupported { why, .. } => Some(why.clone()),
+            kv::Error::Unsupported { why, .. } => Some(why.clone()),
             _ => None,
         }
     }
@@ -315,7 +316,7 @@ impl Error {
     pub fn is_in_use(&self) -> bool {
         match self {
             Self::Database(error) => {
-                matches!(**error, backend::Error::Locked { .. } | backend::Error::Busy { .. })
+                matches!(**error, kv::Error::Locked { .. } | kv::Error::Busy { .. })
             }
             Self::Store(error) => matches!(**error, radix::Error::Busy(_)),
             Self::Locked { .. } => true,
@@ -353,7 +354,7 @@ impl Error {
 ///
 /// # Errors
 /// [`Error::NotBuilt`], and with [`Error::Database`] what the back-end says: a durability that it does not have is
-/// [`backend::Error::Unsupported`] with the reason.
+/// [`kv::Error::Unsupported`] with the reason.
 pub fn open_database(
     back_end: BackEnd,
     path: &Path,
@@ -512,7 +513,7 @@ const NO_SERVER: &str = "back-end redis needs the URL of a server: --redis-url";
 
 fn unsupported(back_end: BackEnd, durability: Durability, why: &str) -> Error {
     let (back_end, option) = (back_end.name(), format!("durability {}", durability.name()));
-    backend::Error::Unsupported { back_end, option, why: why.to_owned() }.into()
+    kv::Error::Unsupported { back_end, option, why: why.to_owned() }.into()
 }
 
 /// What a marker says.

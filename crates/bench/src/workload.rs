@@ -91,7 +91,7 @@ impl Error {
         Self::Io { path: path.to_owned(), error }
     }
 
-    fn database(error: terrane::backends::backend::Error) -> Self {
+    fn database(error: terrane::kv::Error) -> Self {
         Self::Radix(error.into())
     }
 
@@ -119,8 +119,8 @@ impl Error {
     }
 }
 
-impl From<terrane::context::radix::Error> for Error {
-    fn from(error: terrane::context::radix::Error) -> Self {
+impl From<terrane::radix::Error> for Error {
+    fn from(error: terrane::radix::Error) -> Self {
         Self::Radix(error.into())
     }
 }

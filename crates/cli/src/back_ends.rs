@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use terrane::backends::backend::Durability;
+use terrane::kv::Durability;
 use terrane_bench::radix_store::{BackEnd, Opening, Password};
 
 /// A back-end, by its name.

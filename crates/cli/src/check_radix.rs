@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use serde::Serialize;
-use terrane::context::radix::{self, Loss, Repaired, Store};
 use terrane::io::{Disk, RealDisk};
+use terrane::radix::{self, Loss, Repaired, Store};
 use terrane::{btree, verify};
 use terrane_bench::error::Class;
 use terrane_bench::meter;

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use terrane::context::radix::ExchangeError;
 use terrane::io::ErrorKind;
+use terrane::radix::ExchangeError;
 use terrane_bench::engine::EngineError;
 use terrane_bench::error::Class;
 use terrane_bench::radix_store;
@@ -209,9 +209,9 @@ impl From<radix_store::Error> for Failure {
     }
 }
 
-impl From<terrane::context::radix::Error> for Failure {
-    fn from(error: terrane::context::radix::Error) -> Self {
-        use terrane::context::radix::Error;
+impl From<terrane::radix::Error> for Failure {
+    fn from(error: terrane::radix::Error) -> Self {
+        use terrane::radix::Error;
         let failure = Self::new(Class::from(&error), in_full(&error)).of_kind(error.kind());
         let is_absent = matches!(
             error,
@@ -224,8 +224,8 @@ impl From<terrane::context::radix::Error> for Failure {
     }
 }
 
-impl From<terrane::backends::backend::Error> for Failure {
-    fn from(error: terrane::backends::backend::Error) -> Self {
+impl From<terrane::kv::Error> for Failure {
+    fn from(error: terrane::kv::Error) -> Self {
         Self::new(Class::from(&error), in_full(&error)).of_kind(error.kind())
     }
 }

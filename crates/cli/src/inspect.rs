@@ -349,6 +349,7 @@ impl Inspect {
             let mut constants = inspect::constants();
             constants.extend(terrane::btree::inspect::constants());
             constants.extend(terrane::context::constants());
+            constants.extend(terrane::radix::constants());
             let rows: Vec<Vec<String>> = constants
                 .iter()
                 .map(|(name, value)| vec![(*name).to_owned(), value.clone()])

@@ -23,9 +23,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use terrane::context::radix::{
-    Address, Prefix, PruneOptions, Pruned, Root, Store, Tree, VersionInfo,
-};
+use terrane::radix::{Address, Prefix, PruneOptions, Pruned, Root, Store, Tree, VersionInfo};
 use terrane_bench::radix_store::{Opened, Opening};
 
 use self::proofs::{ProveArgs, VerifyProofArgs};

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
-use terrane::context::radix::{self, Store};
+use terrane::radix::{self, Store};
 use terrane_bench::engine::Engine;
 use terrane_bench::engines::btree::Btree;
 use terrane_bench::engines::context_tables::ContextTables;

@@ -58,8 +58,8 @@ use std::time::Instant;
 use clap::Args;
 use serde::Serialize;
 use terrane::btree::Loss;
-use terrane::context::radix;
 use terrane::io::{Disk, RealDisk};
+use terrane::radix;
 use terrane::verify::{self, KeyGap, LostWhat, Report};
 use terrane_bench::radix_store;
 

@@ -17,6 +17,8 @@ pub mod checksum;
 
 pub mod bytes;
 
+pub mod cache;
+
 pub mod aligned;
 
 pub mod clock;

@@ -23,8 +23,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use ::redis::Value;
-use terrane_merkle::backend::turn::{Turn, TurnGuard};
-use terrane_merkle::backend::{Counts, Durability, Error, Receipt, Result};
+use terrane_kv::turn::{Turn, TurnGuard};
+use terrane_kv::{Counts, Durability, Error, Receipt, Result};
 
 use super::facts::Facts;
 use super::link::{Failure, Link};

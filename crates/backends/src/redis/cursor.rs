@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use terrane_merkle::backend::{Cursor, Entry, Result};
+use terrane_kv::{Cursor, Entry, Result};
 
 use super::core::{Page, PageRange};
 use super::undo::Old;

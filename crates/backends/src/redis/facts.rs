@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ::redis::{Cmd, Value};
-use terrane_merkle::backend::{Durability, Error, Guarantee, PowerLoss, Result, VALUE_BYTES_MAX};
+use terrane_kv::{Durability, Error, Guarantee, PowerLoss, Result, VALUE_BYTES_MAX};
 
 use super::link::{Failure, Link};
 use super::options::Options;
@@ -255,7 +255,7 @@ impl Facts {
         }
     }
 
-    /// What the server said, for [`Database::settings`](terrane_merkle::backend::Database::settings).
+    /// What the server said, for [`Database::settings`](terrane_kv::Database::settings).
     pub(crate) fn settings(&self) -> Vec<(&'static str, String)> {
         let mut settings = vec![("redis_version", self.info("redis_version").to_owned())];
         settings.extend(SETTINGS.map(|name| {

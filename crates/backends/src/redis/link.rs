@@ -10,7 +10,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use ::redis::cluster::{ClusterClient, ClusterConnection};
 use ::redis::cluster_routing::{Route, RoutingInfo, SingleNodeRoutingInfo, SlotAddr};
 use ::redis::{Arg, Cmd, ErrorKind, IntoConnectionInfo, RedisError, ServerErrorKind, Value};
-use terrane_merkle::backend::{Error, Result};
+use terrane_kv::{Error, Result};
 
 use super::options::Options;
 use super::script::Call;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ::redis::IntoConnectionInfo as _;
-use terrane_merkle::backend::{Durability, Result, Table, check_indexes};
+use terrane_kv::{Durability, Result, Table, check_indexes};
 
 use super::tls;
 use super::trouble::{NAME, told, unsupported};

@@ -3,7 +3,7 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrane_merkle::backend::{Cursor, Reader, Result, Table};
+use terrane_kv::{Cursor, Reader, Result, Table};
 
 use super::core::{Core, Page, PageRange, Stand};
 use super::cursor::{Above, Pages, View};

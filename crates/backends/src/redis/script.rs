@@ -32,7 +32,7 @@
 use std::sync::LazyLock;
 
 use ::redis::{Cmd, Value};
-use terrane_merkle::backend::Result;
+use terrane_kv::Result;
 
 use super::trouble::{bad_reply, corrupt};
 

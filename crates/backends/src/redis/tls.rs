@@ -4,7 +4,7 @@
 //! no connection. No URL and no option turns that off, and no message here repeats a URL, which may have a password.
 
 use ::redis::parse_redis_url;
-use terrane_merkle::backend::Result;
+use terrane_kv::Result;
 
 use super::trouble::unsupported;
 
@@ -45,7 +45,7 @@ mod built {
     use rustls::RootCertStore;
     use rustls::pki_types::CertificateDer;
     use rustls::pki_types::pem::PemObject as _;
-    use terrane_merkle::backend::{Error, Result};
+    use terrane_kv::{Error, Result};
 
     use crate::redis::options::Options;
     use crate::redis::trouble::{NAME, unsupported};
@@ -100,7 +100,7 @@ mod built {
 
 #[cfg(test)]
 mod tests {
-    use terrane_merkle::backend::Error;
+    use terrane_kv::Error;
 
     use super::*;
     use crate::redis::options::Options;

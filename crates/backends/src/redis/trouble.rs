@@ -3,7 +3,7 @@
 //! Decisions rest on the kind of an error and on its code, the first word of a server's error reply, and on no other text.
 
 use ::redis::{ErrorKind, RedisError};
-use terrane_merkle::backend::Error;
+use terrane_kv::Error;
 
 /// The name of the back-end.
 pub(crate) const NAME: &str = "redis";

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use terrane_merkle::backend::turn::TurnGuard;
-use terrane_merkle::backend::{Cursor, Error, Reader, Receipt, Result, Table, Writer, check_entry};
+use terrane_kv::turn::TurnGuard;
+use terrane_kv::{Cursor, Error, Reader, Receipt, Result, Table, Writer, check_entry};
 
 use super::core::{Core, Page, PageRange, Stand};
 use super::cursor::{Above, Pages, View};

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rusqlite::types::FromSql;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Row, ffi};
-use terrane_merkle::backend::{Entry, Error, Result, Source};
+use terrane_kv::{Entry, Error, Result, Source};
 
 use super::options::Reading;
 use super::{AutoVacuum, JournalMode, NAME, SqliteOptions, SqlitePlace, Synchronous};

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use terrane_merkle::backend::{Durability, Error, Guarantee, PowerLoss, Result, is_index_name};
+use terrane_kv::{Durability, Error, Guarantee, PowerLoss, Result, is_index_name};
 
 use super::connection::{BUSY_TIMEOUT_MAX, back_end_error};
 use super::{FILES, NAME};
@@ -67,11 +67,11 @@ pub enum Synchronous {
 /// What becomes of free pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AutoVacuum {
-    /// They are used again; [`Database::compact`](terrane_merkle::backend::Database::compact) copies the whole file.
+    /// They are used again; [`Database::compact`](terrane_kv::Database::compact) copies the whole file.
     None = 0,
     /// Each commit gives them back.
     Full = 1,
-    /// [`Database::compact`](terrane_merkle::backend::Database::compact) gives them back, without a copy.
+    /// [`Database::compact`](terrane_kv::Database::compact) gives them back, without a copy.
     Incremental = 2,
 }
 

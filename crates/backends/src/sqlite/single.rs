@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use terrane_merkle::backend::{Entry, Error, Result};
+use terrane_kv::{Entry, Error, Result};
 
 use super::connection::Connected;
 use super::options::{JournalMode, SqliteOptions, SqlitePlace};

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use terrane_merkle::backend::Entry;
+use terrane_kv::Entry;
 
 type TableKey = (usize, Vec<u8>);
 

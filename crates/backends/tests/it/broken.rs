@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use terrane_backends::Memory;
-use terrane_backends::backend::{
+use terrane_kv::Memory;
+use terrane_kv::conformance::Subject;
+use terrane_kv::{
     Counts, Cursor, Database, Durability, Entry, Error, Guarantee, PowerLoss, Reader, Receipt,
     Result, Table, Writer, check_entry, check_indexes,
 };
-use terrane_backends::conformance::Subject;
 
 const NAME: &str = "broken";
 const SLOTS: [&str; 16] = [

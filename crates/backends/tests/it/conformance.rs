@@ -1,6 +1,6 @@
 //! The suite itself: it passes a back-end that keeps the rules, and each rule catches those that break it.
 
-use terrane_backends::conformance::{Extent, RULES, check, check_rule};
+use terrane_kv::conformance::{Extent, RULES, check, check_rule};
 
 use crate::broken::{Broken, Flaw};
 

@@ -5,9 +5,9 @@ use std::process::Command;
 use std::sync::Arc;
 
 use tempfile::TempDir;
-use terrane_backends::backend::{Database, Durability, Error, PowerLoss, Result, Table};
-use terrane_backends::conformance::{Extent, RULES, Subject, check};
 use terrane_backends::lmdb::{LmdbDatabase, LmdbGrowth, LmdbOptions, SyncMode, check_file};
+use terrane_kv::conformance::{Extent, RULES, Subject, check};
+use terrane_kv::{Database, Durability, Error, PowerLoss, Result, Table};
 use terrane_lmdb::{Environment, EnvironmentAccess, EnvironmentOptions};
 
 use crate::numbered::{extent, key, keys, put, setting};

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use terrane_backends::Memory;
-use terrane_backends::backend::{Database, Result};
-use terrane_backends::conformance::{Extent, RULES, Subject, check};
+use terrane_kv::Memory;
+use terrane_kv::conformance::{Extent, RULES, Subject, check};
+use terrane_kv::{Database, Result};
 use terrane_testkit::effort::by_effort;
 
 use crate::numbered::extent;

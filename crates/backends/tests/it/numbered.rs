@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use terrane_backends::backend::{Database, Reader, Result, Table};
-use terrane_backends::conformance::Extent;
+use terrane_kv::conformance::Extent;
+use terrane_kv::{Database, Reader, Result, Table};
 
 /// A tenth of what the suite can do, or less: back-ends that sync take minutes for all of it.
 pub(crate) fn extent() -> Extent {

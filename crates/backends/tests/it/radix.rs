@@ -26,8 +26,8 @@ mod trees;
 mod vectors;
 mod words;
 
-use terrane_backends::conformance::Subject;
-use terrane_merkle::radix::{INDEXES, Options, Store, Tree};
+use terrane_kv::conformance::Subject;
+use terrane_radix::{INDEXES, Options, Store, Tree};
 
 use crate::memory::InMemory;
 

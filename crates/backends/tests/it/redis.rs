@@ -16,9 +16,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tempfile::TempDir;
-use terrane_backends::backend::{Database, Reader, Result, Table};
 use terrane_backends::redis::server::{Server, is_installed};
 use terrane_backends::redis::{Options, Redis};
+use terrane_kv::{Database, Reader, Result, Table};
 
 /// A server and its directory, which is removed after it.
 struct Running {

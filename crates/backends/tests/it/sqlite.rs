@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 use tempfile::TempDir;
-use terrane_backends::backend::{Database, Durability, Error, PowerLoss, Result, Table};
-use terrane_backends::conformance::{Extent, RULES, Subject, check};
 use terrane_backends::sqlite::{
     AutoVacuum, JournalMode, SqliteDatabase, SqliteOptions, SqlitePlace, Synchronous,
 };
+use terrane_kv::conformance::{Extent, RULES, Subject, check};
+use terrane_kv::{Database, Durability, Error, PowerLoss, Result, Table};
 use terrane_testkit::effort::by_effort;
 
 use crate::numbered::{extent, key, keys, put, setting};

@@ -17,8 +17,8 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use terrane::backends::backend::{self, Durability, VALUE_BYTES_MAX};
-use terrane::context::radix::{
+use terrane::kv::{self, Durability, VALUE_BYTES_MAX};
+use terrane::radix::{
     self, ADDRESS_BYTES_MAX, Address, Change, Leaves, Order, PruneOptions, Pruned, Root, Store,
     Transaction, Tree,
 };
@@ -79,8 +79,8 @@ impl From<radix::Error> for EngineError {
     }
 }
 
-impl From<backend::Error> for EngineError {
-    fn from(error: backend::Error) -> Self {
+impl From<kv::Error> for EngineError {
+    fn from(error: kv::Error) -> Self {
         classed(Class::from(&error), error)
     }
 }
@@ -335,7 +335,7 @@ impl Ledger for RadixLedger {
         if !is_each {
             match database.sync() {
                 // A database in memory, or one whose server syncs when it likes.
-                Err(backend::Error::Unsupported { .. }) => {}
+                Err(kv::Error::Unsupported { .. }) => {}
                 synced => synced.map_err(EngineError::from)?,
             }
         }

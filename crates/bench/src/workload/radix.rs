@@ -23,7 +23,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
-use terrane::backends::backend::Durability;
+use terrane::kv::Durability;
 
 use super::{Error, Result};
 use crate::meter;

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use terrane::StateDigest;
-use terrane::backends::backend::Durability;
-use terrane::context::radix::{self, Address, Change, Root, Store};
+use terrane::kv::Durability;
+use terrane::radix::{self, Address, Change, Root, Store};
 use terrane_bench::engine::Engine;
 use terrane_bench::engines::btree::Btree;
 use terrane_bench::engines::context_tables::ContextTables;

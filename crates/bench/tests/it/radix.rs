@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use terrane::backends::backend::{Durability, PowerLoss};
-use terrane::context::radix::{Address, Change, Root};
+use terrane::kv::{Durability, PowerLoss};
+use terrane::radix::{Address, Change, Root};
 use terrane_bench::error::Class;
 use terrane_bench::radix_store::{
     BackEnd, Error, Marker, Opening, Password, database_path, is_store,

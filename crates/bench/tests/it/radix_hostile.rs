@@ -12,7 +12,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
-use terrane::context::radix::{Address, Change, Loss, Root};
+use terrane::radix::{Address, Change, Loss, Root};
 use terrane_bench::error::Class;
 use terrane_bench::radix_store::{
     BackEnd, Error, Opening, damage_of_files, database_path, is_store,

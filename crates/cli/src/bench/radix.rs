@@ -302,7 +302,7 @@ fn named_durability(name: &str) -> Option<DurabilityArg> {
 }
 
 fn name_of(durability: DurabilityArg) -> &'static str {
-    terrane::backends::backend::Durability::from(durability).name()
+    terrane::kv::Durability::from(durability).name()
 }
 
 impl RadixArgs {

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use terrane::context::radix::{Address, Form, Proof, Root, verify_proof};
+use terrane::radix::{Address, Form, Proof, Root, verify_proof};
 
 use super::{Answer, CommonArgs, RootArgs, TreeArgs, addresses_of, find_root};
 use crate::args;
@@ -146,9 +146,8 @@ impl VerifyProofArgs {
         let addresses = addresses_of(&self.addresses)?;
         let file = self.file.display().to_string();
         let encoded = read_all(&self.file, self.bytes_max)?;
-        let refused = |error: terrane::context::radix::ProofError| {
-            Failure::check(error.to_string()).about(&file)
-        };
+        let refused =
+            |error: terrane::radix::ProofError| Failure::check(error.to_string()).about(&file);
         let values = if addresses.is_empty() {
             let proof = Proof::from_bytes(&encoded).map_err(refused)?;
             let values = proof.verify(&root).map_err(refused)?;

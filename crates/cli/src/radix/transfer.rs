@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use clap::Args;
 use serde::Serialize;
-use terrane::context::radix::{self, ExchangeError, Root};
+use terrane::radix::{self, ExchangeError, Root};
 
 use super::{CommonArgs, RootArgs, TreeArgs, check_replay, find_root, number};
 use crate::back_ends::{BackEndArg, DurabilityArg};

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use terrane::backends::backend::{Durability, Table};
-use terrane::context::radix::{Change, Root, VERSIONS};
+use terrane::kv::{Durability, Table};
+use terrane::radix::{Change, Root, VERSIONS};
 use terrane_bench::radix_store::{BackEnd, Opened, Opening, database_path};
 
 use crate::program::{Answer, Place, command, text};

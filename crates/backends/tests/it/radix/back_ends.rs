@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tempfile::TempDir;
-use terrane_backends::backend::{Database, Durability, Result};
-use terrane_backends::conformance::Subject;
 use terrane_backends::{BtreeDatabase, BtreeOptions, LsmDatabase, LsmOptions};
 use terrane_io::RealDisk;
+use terrane_kv::conformance::Subject;
+use terrane_kv::{Database, Durability, Result};
 use terrane_testkit::effort::by_effort;
 
 use super::{behaviours, diffs, exchange, histories, proofs, repair, vectors};

@@ -1,6 +1,6 @@
 //! The behaviours of the radix state, subject by subject.
 
-use terrane_backends::conformance::Subject;
+use terrane_kv::conformance::Subject;
 
 use super::{damage, defects, errors, faults, pruning, reading, sizes, threads, transact, trees};
 

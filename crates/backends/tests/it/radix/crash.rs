@@ -14,11 +14,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use terrane_backends::backend::{self, Database, Durability, PowerLoss};
 use terrane_backends::{BtreeDatabase, BtreeOptions, LsmDatabase, LsmOptions};
 use terrane_io::fault::{FaultKind, FaultPlan, Repeat};
 use terrane_io::{Disk, SimDisk, Survival};
-use terrane_merkle::radix::{
+use terrane_kv::{Database, Durability, PowerLoss};
+use terrane_radix::{
     Address, Change, Error, INDEXES, Options, Prefix, PruneOptions, Pruned, Result, Root, Store,
     Tree,
 };
@@ -46,7 +46,7 @@ enum Engine {
 impl Engine {
     const ALL: [Self; 3] = [Self::LsmGroup, Self::LsmEach, Self::Btree];
 
-    fn database(self, disk: Arc<dyn Disk>) -> backend::Result<Arc<dyn Database>> {
+    fn database(self, disk: Arc<dyn Disk>) -> terrane_kv::Result<Arc<dyn Database>> {
         let dir = Path::new(DIR);
         let durability = if self == Self::LsmGroup { Durability::Group } else { Durability::Each };
         if self == Self::Btree {
@@ -446,9 +446,9 @@ fn crashes_one_after_another_leave_whole_steps() {
 fn is_poisoned(fault: &FaultPlan, error: &Error) -> bool {
     let is_full = fault.fail.is_none_or(|fault| fault.kind == FaultKind::Enospc);
     match error {
-        Error::StoreFull(backend::Error::StoreFull { .. }) if is_full => false,
-        Error::BackEnd(backend::Error::BackEnd { .. }) if !is_full => false,
-        Error::BackEnd(backend::Error::Poisoned { .. }) => true,
+        Error::StoreFull(terrane_kv::Error::StoreFull { .. }) if is_full => false,
+        Error::BackEnd(terrane_kv::Error::BackEnd { .. }) if !is_full => false,
+        Error::BackEnd(terrane_kv::Error::Poisoned { .. }) => true,
         other => panic!("{fault:?}: {other:?}"),
     }
 }

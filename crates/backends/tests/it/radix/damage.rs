@@ -8,11 +8,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use terrane_backends::Memory;
-use terrane_backends::backend::{Database, Entry, Table};
-use terrane_backends::conformance::Subject;
 use terrane_io::checksum::{crc32c, crc32c_append};
-use terrane_merkle::radix::{
+use terrane_kv::Memory;
+use terrane_kv::conformance::Subject;
+use terrane_kv::{Database, Entry, Table};
+use terrane_radix::{
     Error, INDEXES, METADATA, Options, Order, Prefix, PruneOptions, Root, Store, Tree, VERSIONS,
 };
 use terrane_testkit::effort::{by_effort, places};

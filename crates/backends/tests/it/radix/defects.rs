@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use terrane_backends::backend::Database;
-use terrane_backends::conformance::Subject;
-use terrane_merkle::radix::{
+use terrane_kv::Database;
+use terrane_kv::conformance::Subject;
+use terrane_radix::{
     Change, Committer, DryRunCommitter, Error, INDEXES, NodeHash, Prefix, PruneOptions, Pruned,
     Reader, Root, StateChange, Store, TextTree, Tree,
 };
@@ -152,7 +152,7 @@ fn d9_what_is_unknown_is_an_error_everywhere(store: &Store) {
         tree.commit(&unknown, &[]).map(drop),
         tree.commit(&unknown, &[set("aa", "2")]).map(drop),
         tree.leaves(&unknown, &Prefix::EMPTY).map(drop),
-        tree.leaves_from(&unknown, None, terrane_merkle::radix::Order::Ascending).map(drop),
+        tree.leaves_from(&unknown, None, terrane_radix::Order::Ascending).map(drop),
         tree.get_one(&unknown, &at("aa")).map(drop),
         tree.get(&unknown, &[]).map(drop),
         tree.nodes(&unknown).map(drop),
@@ -241,9 +241,7 @@ fn d13_a_batch_may_have_many_keys(store: &Store) {
     }
     let changes: Vec<Change> = state
         .iter()
-        .map(|(key, value)| {
-            Change::Set(terrane_merkle::radix::Address::new(key).unwrap(), value.clone())
-        })
+        .map(|(key, value)| Change::Set(terrane_radix::Address::new(key).unwrap(), value.clone()))
         .collect();
     let root = commit(&tree, &Root::EMPTY, &changes);
     assert_eq!(root, root_of(&state));

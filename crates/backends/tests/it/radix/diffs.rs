@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use terrane_backends::conformance::Subject;
-use terrane_merkle::radix::{Address, Difference, Error, NodeHash, Root, Store};
+use terrane_kv::conformance::Subject;
+use terrane_radix::{Address, Difference, Error, NodeHash, Root, Store};
 use terrane_testkit::draw::Draw;
 use terrane_testkit::seeds::for_each_seed;
 

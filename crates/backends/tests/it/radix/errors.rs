@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use terrane_backends::conformance::Subject;
-use terrane_merkle::radix::{
+use terrane_kv::conformance::Subject;
+use terrane_radix::{
     AddressError, Change, Committer, DryRunCommitter, Error, Order, Prefix, PruneOptions, Pruned,
     Pruner, Reader, Result, Root, RootTextError, StateChange, Store, TREE_NAME_BYTES_MAX, TextTree,
     VERSION_METADATA_BYTES_MAX, normalise,
@@ -86,8 +86,8 @@ fn addresses_that_are_none_are_refused(store: &Store) {
             assert!(matches!(error, Error::InvalidAddress { why, .. } if why == expected));
         }
     }
-    assert_eq!(terrane_merkle::radix::Address::new(&[]), Err(AddressError::Empty));
-    let long = terrane_merkle::radix::Address::new(&[0; 36]);
+    assert_eq!(terrane_radix::Address::new(&[]), Err(AddressError::Empty));
+    let long = terrane_radix::Address::new(&[0; 36]);
     assert_eq!(long, Err(AddressError::TooLong { bytes: 36 }));
 }
 

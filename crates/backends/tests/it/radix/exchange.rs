@@ -8,10 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 
-use terrane_backends::backend::Table;
-use terrane_backends::conformance::Subject;
 use terrane_io::checksum::crc32c;
-use terrane_merkle::radix::{
+use terrane_kv::Table;
+use terrane_kv::conformance::Subject;
+use terrane_radix::{
     Address, Change, Committed, Committer, Error, ExchangeError, NodeHash, Options, Prefix, Root,
     Store, TextTree, Tree, VersionId, VersionInfo,
 };

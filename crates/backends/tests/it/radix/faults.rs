@@ -7,9 +7,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use terrane_backends::backend::{self, Database};
-use terrane_backends::conformance::Subject;
-use terrane_merkle::radix::{Error, INDEXES, Loss, Options, PruneOptions, Root, Store};
+use terrane_kv::Database;
+use terrane_kv::conformance::Subject;
+use terrane_radix::{Error, INDEXES, Loss, Options, PruneOptions, Root, Store};
 use terrane_testkit::effort::by_effort;
 
 use super::faulty::{CALLS, Call, Fault, Faulty};
@@ -103,12 +103,12 @@ const WORKS: [(&str, Work); 7] = [
 
 fn is_typed(error: &Error, fault: Fault) -> bool {
     match fault {
-        Fault::BackEnd => matches!(error, Error::BackEnd(backend::Error::BackEnd { .. })),
-        Fault::StoreFull => matches!(error, Error::StoreFull(backend::Error::StoreFull { .. })),
-        Fault::Busy => matches!(error, Error::Busy(backend::Error::Busy { .. })),
+        Fault::BackEnd => matches!(error, Error::BackEnd(terrane_kv::Error::BackEnd { .. })),
+        Fault::StoreFull => matches!(error, Error::StoreFull(terrane_kv::Error::StoreFull { .. })),
+        Fault::Busy => matches!(error, Error::Busy(terrane_kv::Error::Busy { .. })),
         Fault::Size => matches!(error, Error::Size { what: "value", bytes: 900, min: 0, max: 800 }),
         Fault::UnknownDone | Fault::UnknownNotDone => {
-            matches!(error, Error::BackEnd(backend::Error::Unknown { .. }))
+            matches!(error, Error::BackEnd(terrane_kv::Error::Unknown { .. }))
         }
     }
 }
@@ -257,7 +257,7 @@ fn a_transaction_that_failed_half_way_cannot_be_finished(subject: &mut dyn Subje
 /// What the engine itself found to be damaged was a failure of the back-end, without a place, and a check ended at it.
 #[test]
 fn what_the_engine_finds_damaged_is_told_with_its_place_and_checks_go_on() {
-    let memory: Arc<dyn Database> = Arc::new(terrane_backends::Memory::new(&INDEXES).unwrap());
+    let memory: Arc<dyn Database> = Arc::new(terrane_kv::Memory::new(&INDEXES).unwrap());
     let database = Faulty::new(Arc::clone(&memory));
     let options = Options { cache_bytes: 0, threads: 1 };
     let store = Store::open(Arc::clone(&database) as Arc<dyn Database>, &options).unwrap();
@@ -306,7 +306,7 @@ fn what_the_engine_finds_damaged_is_told_with_its_place_and_checks_go_on() {
 /// A server may take less than others; that was a failure of the back-end.
 #[test]
 fn a_row_that_is_too_large_for_the_database_is_told_as_a_size() {
-    let database = Faulty::new(Arc::new(terrane_backends::Memory::new(&INDEXES).unwrap()));
+    let database = Faulty::new(Arc::new(terrane_kv::Memory::new(&INDEXES).unwrap()));
     let options = Options { cache_bytes: 0, threads: 1 };
     let store = Store::open(Arc::clone(&database) as Arc<dyn Database>, &options).unwrap();
     let tree = store.create_tree("tree").unwrap();

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use terrane_backends::backend::{
+use terrane_kv::{
     Counts, Cursor, Database, Entry, Error, Guarantee, Reader, Receipt, Result, Table, Writer,
 };
 

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use terrane_backends::Memory;
-use terrane_backends::backend::Database;
-use terrane_merkle::radix::{INDEXES, Options, Root, Store};
+use terrane_kv::Database;
+use terrane_kv::Memory;
+use terrane_radix::{INDEXES, Options, Root, Store};
 use terrane_testkit::golden;
 
 use super::damage::{Content, State, in_memory, make};

@@ -7,8 +7,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use terrane_backends::conformance::Subject;
-use terrane_merkle::radix::{
+use terrane_kv::conformance::Subject;
+use terrane_radix::{
     Address, Change, Error, NodeHash, Order, Prefix, PruneOptions, Pruned, Root, Store, Tree,
 };
 use terrane_testkit::draw::Draw;

@@ -11,11 +11,11 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use terrane_backends::backend::{Database, Result};
 use terrane_backends::{BtreeDatabase, BtreeOptions, LsmDatabase, LsmOptions};
 use terrane_io::disk::EntryKind;
 use terrane_io::{BadMedia, Disk, SimDisk};
-use terrane_merkle::radix::{INDEXES, Root, Store};
+use terrane_kv::{Database, Result};
+use terrane_radix::{INDEXES, Root, Store};
 
 use super::words::{commit, leaves, set, tree};
 use super::{TREE, options};

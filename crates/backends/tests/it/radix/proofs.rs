@@ -7,10 +7,8 @@
 
 use std::collections::BTreeSet;
 
-use terrane_backends::conformance::Subject;
-use terrane_merkle::radix::{
-    Address, Change, Form, Proof, ProofError, Root, Store, Tree, verify_proof,
-};
+use terrane_kv::conformance::Subject;
+use terrane_radix::{Address, Change, Form, Proof, ProofError, Root, Store, Tree, verify_proof};
 use terrane_testkit::draw::Draw;
 use terrane_testkit::effort::by_effort;
 use terrane_testkit::seeds::for_each_seed;
@@ -116,7 +114,7 @@ pub(super) fn check(subject: &mut dyn Subject) {
             let proof = prove_and_check(&tree, &root, &state, &asked);
             for form in FORMS {
                 let bytes = proof.to_bytes(form);
-                let other = Root::from(terrane_merkle::radix::NodeHash([7; 32]));
+                let other = Root::from(terrane_radix::NodeHash([7; 32]));
                 let found = verify_proof(&other, &bytes, &asked);
                 assert_eq!(found, Err(ProofError::Root { expected: other, found: root }));
                 let mut more = asked.clone();

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use terrane_backends::conformance::Subject;
-use terrane_merkle::radix::{
+use terrane_kv::conformance::Subject;
+use terrane_radix::{
     Change, INDEXES, PruneOptions, Pruned, Root, Store, Tree, VersionId, VersionInfo,
 };
 use terrane_testkit::draw::Draw;
@@ -211,7 +211,7 @@ fn pruning_below_a_tip_keeps_so_many_ancestors(store: &Store) {
     assert_eq!(known(&tree, &roots[1..]), [false, false, false, false, false, true]);
     assert_eq!(tree.prune_below(&Root::EMPTY, 0).unwrap(), 0);
     let refused = tree.prune_below(&roots[1], 0);
-    assert!(matches!(refused, Err(terrane_merkle::radix::Error::UnknownRoot { .. })));
+    assert!(matches!(refused, Err(terrane_radix::Error::UnknownRoot { .. })));
     assert_whole(store);
 }
 

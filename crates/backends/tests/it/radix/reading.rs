@@ -2,9 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use terrane_backends::backend;
-use terrane_backends::conformance::Subject;
-use terrane_merkle::radix::{
+use terrane_kv::conformance::Subject;
+use terrane_radix::{
     Address, Change, Committer, DryRunCommitter, LeafReader, Leaves, Order, Prefix, Pruner, Reader,
     Root, State, StateChange, Store, TextTree, Tree,
 };
@@ -56,7 +55,7 @@ fn leaves_stay_as_they_are_while_their_root_goes(store: &Store) {
     }
     // What snapshots hold is in its way on some back-ends, which say so.
     match store.database().compact() {
-        Ok(()) | Err(backend::Error::Busy { .. }) => {}
+        Ok(()) | Err(terrane_kv::Error::Busy { .. }) => {}
         Err(error) => panic!("{error}"),
     }
 

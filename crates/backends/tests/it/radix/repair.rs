@@ -7,10 +7,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use terrane_backends::Memory;
-use terrane_backends::backend::{Database, Table};
-use terrane_backends::conformance::Subject;
-use terrane_merkle::radix::{Error, INDEXES, Loss, Options, Repaired, Root, Store, Tree, VERSIONS};
+use terrane_kv::Memory;
+use terrane_kv::conformance::Subject;
+use terrane_kv::{Database, Table};
+use terrane_radix::{Error, INDEXES, Loss, Options, Repaired, Root, Store, Tree, VERSIONS};
 
 use crate::memory::InMemory;
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use sha2::{Digest, Sha512};
-use terrane_merkle::radix::{NodeHash, Root};
+use terrane_radix::{NodeHash, Root};
 
 /// Values by address.
 pub(super) type State = BTreeMap<Vec<u8>, Vec<u8>>;

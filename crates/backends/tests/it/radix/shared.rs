@@ -10,9 +10,9 @@ use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 
-use terrane_backends::Memory;
-use terrane_backends::backend::{Database, Table};
-use terrane_merkle::radix::{
+use terrane_kv::Memory;
+use terrane_kv::{Database, Table};
+use terrane_radix::{
     Error, INDEXES, Loss, Options, Prefix, Pruned, Root, Store, VERSIONS, VersionId,
 };
 use terrane_testkit::draw::Draw;
@@ -111,9 +111,9 @@ fn two_stores_over_one_memory_agree() {
 
 #[test]
 fn two_stores_over_one_handle_on_lsm_tables_agree() {
-    use terrane_backends::backend::Durability;
     use terrane_backends::{LsmDatabase, LsmOptions};
     use terrane_io::RealDisk;
+    use terrane_kv::Durability;
 
     let folder = tempfile::tempdir().unwrap();
     let options = LsmOptions::default().with_durability(Durability::None);

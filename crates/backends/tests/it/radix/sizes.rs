@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use terrane_backends::conformance::Subject;
-use terrane_merkle::radix::{Address, Change, Root, Store};
+use terrane_kv::conformance::Subject;
+use terrane_radix::{Address, Change, Root, Store};
 
 use super::rules::{State, root_of};
 use super::words::{at, commit, read, run, set, tree};
@@ -58,7 +58,7 @@ fn nodes_of_every_class_of_children(store: &Store) {
             let half = tree.commit(&Root::EMPTY, second).unwrap().root;
             assert_eq!(tree.compute_root(&half, first).unwrap(), root);
             let found: BTreeMap<_, _> = tree
-                .leaves(&root, &terrane_merkle::radix::Prefix::EMPTY)
+                .leaves(&root, &terrane_radix::Prefix::EMPTY)
                 .unwrap()
                 .map(Result::unwrap)
                 .map(|(address, value)| (address.as_bytes().to_vec(), value))
@@ -101,7 +101,7 @@ pub(super) fn check(subject: &mut dyn Subject) {
 /// Values that no row can hold were hashed first, and then a failure of the back-end without an address.
 #[test]
 fn a_value_that_is_too_large_is_refused_with_its_address() {
-    use terrane_merkle::radix::{Change, Error, VALUE_BYTES_MAX};
+    use terrane_radix::{Change, Error, VALUE_BYTES_MAX};
 
     let store = super::fresh(&mut crate::memory::InMemory);
     let tree = super::tree(&store);

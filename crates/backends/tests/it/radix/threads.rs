@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-use terrane_backends::backend::Database;
-use terrane_backends::conformance::Subject;
-use terrane_merkle::radix::{Error, INDEXES, Prefix, Pruned, Root, Store, Tree};
+use terrane_kv::Database;
+use terrane_kv::conformance::Subject;
+use terrane_radix::{Error, INDEXES, Prefix, Pruned, Root, Store, Tree};
 
 use super::faulty::Faulty;
 use super::words::{assert_whole, at, commit, leaves, run, set, tree};

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
 
 use sha2::{Digest, Sha512};
-use terrane_backends::conformance::Subject;
-use terrane_merkle::radix::{
+use terrane_kv::conformance::Subject;
+use terrane_radix::{
     Change, Committer, DryRunCommitter, Error, Prefix, Pruned, Root, StateChange, Store, TextTree,
     Tree,
 };

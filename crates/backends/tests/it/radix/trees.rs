@@ -2,10 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use terrane_backends::conformance::Subject;
-use terrane_merkle::radix::{
-    Change, Error, Order, Prefix, PruneOptions, Pruned, Root, Store, Tree,
-};
+use terrane_kv::conformance::Subject;
+use terrane_radix::{Change, Error, Order, Prefix, PruneOptions, Pruned, Root, Store, Tree};
 
 use super::words::{
     assert_whole, at, below, commit, content, delete, leaves, prune, read, run, set,
@@ -93,11 +91,7 @@ fn two_trees(store: &Store) -> (Root, Root) {
 }
 
 /// Commits to two trees, prunes, and enters metadata; the new roots.
-fn step(
-    transaction: &mut terrane_merkle::radix::Transaction<'_>,
-    one: &Root,
-    two: &Root,
-) -> (Root, Root) {
+fn step(transaction: &mut terrane_radix::Transaction<'_>, one: &Root, two: &Root) -> (Root, Root) {
     let first = transaction.commit("one", one, &[set("aa0000", "2")]).unwrap().root;
     let last = transaction.commit_with("one", &first, &[set("cc", "c")], b"height 3").unwrap().root;
     let of_two = transaction.commit("two", two, &[delete("aa0000"), set("dd", "d")]).unwrap().root;

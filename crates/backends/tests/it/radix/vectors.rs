@@ -4,8 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
-use terrane_backends::conformance::Subject;
-use terrane_merkle::radix::{
+use terrane_kv::conformance::Subject;
+use terrane_radix::{
     Committer, DryRunCommitter, Error, LeafReader, NodeHash, PruneOptions, Pruned, Reader, Root,
     StateChange, Store, TextTree,
 };
@@ -16,7 +16,7 @@ use super::{TREE, fresh, reopened, tree};
 type Change = StateChange<String, Vec<u8>>;
 
 pub(super) fn vectors() -> Vec<Value> {
-    let text = include_str!("../../../../merkle/tests/vectors/radix-visible.json");
+    let text = include_str!("../../radix-visible.json");
     let all: Vec<Value> = serde_json::from_str(text).unwrap();
     all.into_iter().filter(|vector| vector["name"] != "_about").collect()
 }

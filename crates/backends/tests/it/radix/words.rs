@@ -2,11 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use terrane_backends::backend::{Database, Entry, Table};
-use terrane_backends::conformance::Subject;
-use terrane_merkle::radix::{
-    Address, Change, INDEXES, NodeHash, Prefix, Pruned, Root, Store, Tree,
-};
+use terrane_kv::conformance::Subject;
+use terrane_kv::{Database, Entry, Table};
+use terrane_radix::{Address, Change, INDEXES, NodeHash, Prefix, Pruned, Root, Store, Tree};
 
 use super::{TREE, fresh, reopened};
 

@@ -1,9 +1,9 @@
 //! Connections that break and servers that stop, at the moments where it matters: the outcome that is told is the true one, what
 //! was committed stays, and the same handle goes on.
 
-use terrane_backends::backend::{Database, Durability, Error, Table};
 use terrane_backends::redis::server::{Cluster, Server};
 use terrane_backends::redis::{Options, Redis};
+use terrane_kv::{Database, Durability, Error, Table};
 use terrane_testkit::effort::by_effort;
 
 use super::proxy::{Break, Proxy};

@@ -1,7 +1,7 @@
 //! Limits of a server, and stores that are not what they should be: typed errors, and nothing half done.
 
-use terrane_backends::backend::{Database, Error, Table};
 use terrane_backends::redis::{Options, Redis};
+use terrane_kv::{Database, Error, Table};
 
 use super::{Running, get, keys, put, read, start};
 

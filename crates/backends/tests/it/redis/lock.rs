@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use terrane_backends::backend::{Database, Error, Table};
 use terrane_backends::redis::Redis;
+use terrane_kv::{Database, Error, Table};
 
 use super::{Running, get, keys, put, read, start};
 

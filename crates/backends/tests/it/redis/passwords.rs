@@ -1,7 +1,7 @@
 //! Passwords that are given beside the URL, to a server that is started with one.
 
-use terrane_backends::backend::Error;
 use terrane_backends::redis::{Options, Redis};
+use terrane_kv::Error;
 
 use super::{put, read, start};
 

@@ -1,7 +1,7 @@
 //! What the settings of a server promise, and that it is kept.
 
-use terrane_backends::backend::{Database, Durability, Error, PowerLoss};
 use terrane_backends::redis::{Options, Redis};
+use terrane_kv::{Database, Durability, Error, PowerLoss};
 
 use super::{Running, impatient, put, read, start};
 

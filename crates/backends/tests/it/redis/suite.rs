@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use terrane_backends::backend::{Database, Durability, Result};
-use terrane_backends::conformance::{Extent, Subject, check};
 use terrane_backends::redis::server::{Cluster, Server};
 use terrane_backends::redis::{Options, Redis};
+use terrane_kv::conformance::{Extent, Subject, check};
+use terrane_kv::{Database, Durability, Result};
 use terrane_testkit::effort::by_effort;
 
 use super::{can_run, shared, start};

@@ -8,9 +8,9 @@ use std::fs;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 
-use terrane_backends::backend::{Database, Error};
 use terrane_backends::redis::server::{Cluster, Server};
 use terrane_backends::redis::{Options, Redis};
+use terrane_kv::{Database, Error};
 
 use super::{can_run, put, read};
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use terrane::backends::backend::{self, Database, Durability, Table};
-use terrane::context::radix::{INDEXES, Options, Store, Tree};
+use terrane::kv::{self, Database, Durability, Table};
+use terrane::radix::{INDEXES, Options, Store, Tree};
 
 use super::super::{Error, Result};
 use super::Cell;
@@ -101,7 +101,7 @@ impl Databases {
 }
 
 /// Removes all entries of a database.
-fn clear(database: &dyn Database) -> backend::Result<()> {
+fn clear(database: &dyn Database) -> kv::Result<()> {
     let mut writer = database.writer()?;
     let tables = INDEXES.iter().map(|name| Table::Index(name));
     for table in tables.chain([Table::Main]) {

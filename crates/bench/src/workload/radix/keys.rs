@@ -3,7 +3,7 @@
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore as _, SeedableRng as _};
-use terrane::context::radix::{Address, Change};
+use terrane::radix::{Address, Change};
 
 use super::super::{Error, Result};
 

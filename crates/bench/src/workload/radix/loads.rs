@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use terrane::context::radix::{Address, Change, Prefix, PruneOptions, Pruned, Root};
+use terrane::radix::{Address, Change, Prefix, PruneOptions, Pruned, Root};
 
 use super::super::{Error, Result};
 use super::databases::{Bed, Databases};

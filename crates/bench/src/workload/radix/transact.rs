@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::time::Instant;
 
 use sha2::{Digest as _, Sha512};
-use terrane::context::radix::{self, Address, Change, Pruned, Root};
+use terrane::radix::{self, Address, Change, Pruned, Root};
 
 use super::super::{Error, Result};
 use super::databases::{Bed, Databases};

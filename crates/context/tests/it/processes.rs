@@ -1,0 +1,318 @@
+//! Real processes: one commits and collects, three read, and all of them are killed now and then.
+//!
+//! Goal: each reader sees whole commits, never an older newest one than before, and in each exactly what it must hold, or
+//! the word that it was collected; a writer that was killed goes on from a state that has every commit it had reported;
+//! nobody waits for the dead. Readers write nothing.
+//!
+//! Method: the test starts itself as writer and as readers. What commit n holds follows from n alone, and so does its hash.
+//! `cargo xtask readers` and `kill` do it for long.
+
+use std::env;
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use terrane_context::{
+    Context, Durability, Error, Meta, Options, Result, Retain, Store, StoreReader,
+};
+use terrane_io::{CountedDisk, Disk, RealDisk, RealOptions};
+use terrane_testkit::draw::Draw;
+use terrane_testkit::seeds::for_each_seed;
+use terrane_testkit::{ChaCha8Rng, SeedableRng};
+
+use crate::script::{content_of, go, options};
+
+/// What the process is to be: `writer` or `reader`.
+const ROLE: &str = "TERRANE_CONTEXT_ROLE";
+/// Names the store in such a process.
+const CHILD_DIR: &str = "TERRANE_CONTEXT_DIR";
+/// How often a process is killed; set by `cargo xtask kill`.
+const CYCLES: &str = "TERRANE_KILL_CYCLES";
+/// For how long readers are let alone besides; set by `cargo xtask readers`.
+const SECONDS: &str = "TERRANE_READERS_SECONDS";
+const TEST: &str = "processes::readers_see_whole_commits_whoever_is_killed";
+
+const MAIN: &[u8] = b"main";
+/// Directories with so many names each: commit n changes the name `n mod width` of each.
+const WIDTHS: [u64; 3] = [8, 64, 400];
+/// Each so manieth commit removes what it would change.
+const REMOVE_EVERY: u64 = 11;
+/// The writer collects each so many commits, and keeps so many.
+const COLLECT_EVERY: u64 = 40;
+const KEPT: u64 = 15;
+
+fn disk() -> Arc<dyn Disk> {
+    RealDisk::new(RealOptions::default()).unwrap()
+}
+
+fn store_options() -> Options {
+    Options { durability: Durability::Relaxed, chunk_bytes: 32 << 10, ..options() }
+}
+
+fn path(width: u64, name: u64) -> [String; 2] {
+    [format!("width-{width}"), name.to_string()]
+}
+
+/// What commit `number` binds, unless it removes it.
+fn value(number: u64) -> Option<Vec<u8>> {
+    let len = [8, 60, 300][(number % 3) as usize];
+    let bytes = number.to_le_bytes().into_iter().cycle().take(len).collect();
+    (!number.is_multiple_of(REMOVE_EVERY)).then_some(bytes)
+}
+
+/// What commit `number` holds at a name.
+fn expected(number: u64, width: u64, name: u64) -> Option<Vec<u8>> {
+    let last = (number + width - name) / width * width + name;
+    let last = if last > number { last.checked_sub(width)? } else { last };
+    if last == 0 { None } else { value(last) }
+}
+
+fn number_of(context: &Context) -> Result<u64> {
+    let bytes = context.find(&["number"])?.expect("each commit has its number");
+    Ok(u64::from_le_bytes(bytes.try_into().unwrap()))
+}
+
+fn say(what: &str) {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{what}").unwrap();
+    out.flush().unwrap();
+}
+
+/// Commits until it is killed.
+fn write(dir: &Path) {
+    let store = match Store::open(disk(), dir, &store_options()) {
+        Err(Error::NotFound { .. }) => Store::create(disk(), dir, &store_options()),
+        opened => opened,
+    };
+    let store = Arc::new(store.unwrap());
+    let mut context = match store.branch(MAIN) {
+        Some(head) => store.checkout(&head).unwrap().expect("a head is there"),
+        None => store.empty(),
+    };
+    let last = if context.parents().is_empty() { 0 } else { number_of(&context).unwrap() };
+    say(&format!("opened {last}"));
+    if store.has_unfinished_collection() {
+        store.collect(&Retain::everything(), &mut go).unwrap();
+        say("finished");
+    }
+    let mut collection: Option<thread::JoinHandle<()>> = None;
+    for number in last + 1.. {
+        context.add(&["number"], number.to_le_bytes()).unwrap();
+        for width in WIDTHS {
+            match value(number) {
+                Some(value) => context.add(&path(width, number % width), value),
+                None => context.remove(&path(width, number % width)),
+            }
+            .unwrap();
+        }
+        let hash = store.commit(&context, &Meta::tezos(number.cast_signed(), "")).unwrap();
+        context.advance(hash);
+        store.set_branch(MAIN, &hash).unwrap();
+        say(&format!("committed {number}"));
+        if number.is_multiple_of(COLLECT_EVERY) {
+            if let Some(collection) = collection.take() {
+                collection.join().unwrap();
+                say("collected");
+            }
+            context = store.checkout(&hash).unwrap().unwrap();
+            let store = Arc::clone(&store);
+            let collect = move || {
+                store.collect(&Retain::newest(KEPT), &mut go).unwrap();
+            };
+            collection = Some(thread::spawn(collect));
+        }
+    }
+}
+
+/// What a commit holds, or nothing if it was collected meanwhile; counts what was compared.
+fn check(context: &Context, rng: &mut ChaCha8Rng, checks: &mut u64) -> Result<u64> {
+    let number = number_of(context)?;
+    for _ in 0..60 {
+        let width = WIDTHS[rng.index(WIDTHS.len())];
+        let name = rng.below(width);
+        let found = context.find(&path(width, name))?;
+        assert_eq!(found, expected(number, width, name), "commit {number}: {width}/{name}");
+        *checks += 1;
+    }
+    if rng.chance(1, 10) {
+        let all = content_of(context)?;
+        let wanted = WIDTHS.iter().flat_map(|&width| (0..width).map(move |name| (width, name)));
+        let count = wanted.filter(|&(width, name)| expected(number, width, name).is_some()).count();
+        assert_eq!(all.len(), count + 1, "commit {number}");
+        *checks += all.len() as u64;
+    }
+    Ok(number)
+}
+
+/// Passes by what was collected while it was read.
+fn unless_collected<T>(result: Result<T>) -> Option<T> {
+    match result {
+        Ok(value) => Some(value),
+        Err(Error::Collected { .. }) => None,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Reads until it is killed, or sees what must not be.
+fn read(dir: &Path) {
+    let counted = CountedDisk::new(disk());
+    let shared: Arc<dyn Disk> = counted.clone();
+    let reader = loop {
+        match StoreReader::open(Arc::clone(&shared), dir, 1 << 20) {
+            Ok(reader) => break reader,
+            Err(Error::NotFound { .. }) => thread::yield_now(),
+            Err(error) => panic!("{error}"),
+        }
+    };
+    let rng = &mut ChaCha8Rng::seed_from_u64(u64::from(std::process::id()));
+    let (mut newest, mut checks, mut held) = (0, 0_u64, None);
+    loop {
+        reader.sync().unwrap();
+        let Some(head) = reader.branch(MAIN) else { continue };
+        if let Some(context) = unless_collected(reader.checkout(&head)).flatten() {
+            if let Some(number) = unless_collected(check(&context, rng, &mut checks)) {
+                assert!(number >= newest, "commit {number} after commit {newest}");
+                newest = number;
+            }
+            // What was checked out stays what it is, or is said to be collected.
+            let earlier = held.replace(context);
+            earlier.and_then(|context| unless_collected(check(&context, rng, &mut checks)));
+        }
+        let mut before = None;
+        for commit in reader.newest().take(5) {
+            let Some(commit) = unless_collected(commit) else { break };
+            assert!(before.is_none_or(|before| commit.date + 1 == before), "{before:?}");
+            before = Some(commit.date);
+            let context = unless_collected(reader.checkout(&commit.hash)).flatten();
+            let Some(context) = context else { continue };
+            if let Some(number) = unless_collected(check(&context, rng, &mut checks)) {
+                assert_eq!(number.cast_signed(), commit.date);
+            }
+        }
+        let counts = counted.counts();
+        let written = counts.writes + counts.syncs + counts.locks + counts.removes + counts.renames;
+        assert_eq!(written, 0, "{counts:?}");
+        say(&format!("checks {checks} {newest}"));
+    }
+}
+
+/// A process of this test.
+struct Process {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+    /// What a reader says it has compared.
+    checks: u64,
+}
+
+impl Process {
+    fn start(dir: &Path, role: &str) -> Self {
+        let mut command = Command::new(env::current_exe().unwrap());
+        command.args(["--exact", TEST, "--nocapture"]);
+        command.env(ROLE, role).env(CHILD_DIR, dir);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, lines, checks: 0 }
+    }
+
+    /// The next line that begins with one of the words: the word, and the first number after it. `None` at the end.
+    fn line(&mut self, words: &[&str]) -> Option<(String, u64)> {
+        for line in self.lines.by_ref() {
+            let line = line.unwrap();
+            let mut parts = line.split(' ');
+            if let Some(word) = parts.next().filter(|word| words.contains(word)) {
+                let number = parts.next().map_or(Some(0), |number| number.parse().ok());
+                return Some((word.to_owned(), number?)); // the last line may be torn
+            }
+        }
+        None
+    }
+
+    /// Waits until a reader has compared more.
+    fn see(&mut self) {
+        self.checks = self.line(&["checks"]).expect("a reader goes on until it is killed").1;
+    }
+
+    /// Kills it; returns what it had compared.
+    fn kill(&mut self) -> u64 {
+        assert_eq!(self.child.try_wait().unwrap(), None, "a process ended by itself");
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        self.checks
+    }
+}
+
+/// What the writer has said so far.
+#[derive(Debug, Default)]
+struct Said {
+    committed: u64,
+    collected: u64,
+    finished: u64,
+}
+
+impl Said {
+    const WORDS: [&str; 4] = ["opened", "committed", "collected", "finished"];
+
+    fn heed(&mut self, (word, number): (String, u64)) {
+        match word.as_str() {
+            "opened" => {
+                let committed = self.committed;
+                assert!(number >= committed, "commit {committed} was made, and {number} is there");
+            }
+            "committed" => self.committed = number,
+            "collected" => self.collected += 1,
+            _ => self.finished += 1,
+        }
+    }
+}
+
+#[test]
+fn readers_see_whole_commits_whoever_is_killed() {
+    if let Ok(role) = env::var(ROLE) {
+        let dir = env::var(CHILD_DIR).unwrap();
+        if role == "writer" {
+            write(Path::new(&dir));
+        } else {
+            read(Path::new(&dir));
+        }
+        return;
+    }
+    let cycles = env::var(CYCLES).map_or(6, |text| text.parse().unwrap());
+    let seconds: u64 = env::var(SECONDS).map_or(1, |text| text.parse().unwrap());
+    for_each_seed("readers_see_whole_commits_whoever_is_killed", 1, |rng, _| {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = folder.path().join("store");
+        let (mut said, mut checks) = (Said::default(), 0);
+        let mut writer = Process::start(&dir, "writer");
+        let mut readers: Vec<Process> = (0..3).map(|_| Process::start(&dir, "reader")).collect();
+        let gone = "a writer goes on until it is killed";
+        for cycle in 0..cycles {
+            for _ in 0..=rng.below(200) {
+                said.heed(writer.line(&Said::WORDS).expect(gone));
+            }
+            readers.iter_mut().for_each(Process::see);
+            if cycle % 3 == 2 {
+                let at = rng.index(readers.len());
+                checks += readers.remove(at).kill();
+                readers.push(Process::start(&dir, "reader"));
+            }
+            writer.kill();
+            // What it has said before counts.
+            while let Some(line) = writer.line(&Said::WORDS) {
+                said.heed(line);
+            }
+            writer = Process::start(&dir, "writer");
+        }
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(seconds) {
+            said.heed(writer.line(&Said::WORDS).expect(gone));
+            readers.iter_mut().for_each(Process::see);
+        }
+        writer.kill();
+        checks += readers.iter_mut().map(Process::kill).sum::<u64>();
+        println!("readers compared {checks} values beside a writer that has {said:?}");
+        assert!(checks > 1_000 && said.collected > 0, "{checks} {said:?}");
+    });
+}

@@ -1,0 +1,234 @@
+//! The rules that every back-end keeps, as a suite that anyone can run on their own.
+//!
+//! A [`Subject`] opens databases of the back-end; [`check`] runs the [`RULES`] on it, each with databases of its own, and ends
+//! at the first rule that is broken, with a [`Failure`] that says which, at which step, what was expected and what was found.
+//! Nothing here panics, waits for a time to pass, or depends on how fast the back-end is. What is random follows from
+//! [`Extent::seed`].
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use terrane_kv::{Database, Result};
+//! use terrane_kv::conformance::{Extent, Subject, check};
+//! use terrane_kv::Memory;
+//!
+//! struct InMemory;
+//!
+//! impl Subject for InMemory {
+//!     fn fresh(&mut self, indexes: &[&str]) -> Result<Arc<dyn Database>> {
+//!         Ok(Arc::new(Memory::new(indexes)?))
+//!     }
+//!
+//!     fn reopen(&mut self, indexes: &[&str]) -> Result<Arc<dyn Database>> {
+//!         self.fresh(indexes)
+//!     }
+//!
+//!     fn is_persistent(&self) -> bool {
+//!         false
+//!     }
+//! }
+//!
+//! # fn main() -> std::result::Result<(), terrane_kv::conformance::Failure> {
+//! let report = check(&mut InMemory, &Extent::small(7))?;
+//! assert!(report.skipped.contains(&"reopening"));
+//! # Ok(())
+//! # }
+//! ```
+
+mod cursors;
+mod entries;
+mod handles;
+mod histories;
+mod snapshots;
+mod threads;
+mod transactions;
+mod trial;
+
+use std::sync::Arc;
+
+use crate::database::{Database, Error, Result};
+
+use self::trial::Trial;
+
+/// Opens databases of the back-end that is checked.
+pub trait Subject {
+    /// A database that holds nothing, with these indexes. What earlier calls made is closed or dropped by then, and not needed
+    /// any more.
+    ///
+    /// # Errors
+    /// Those of the back-end, which fail the rule that asked.
+    fn fresh(&mut self, indexes: &[&str]) -> Result<Arc<dyn Database>>;
+
+    /// The database of the last call of [`fresh`](Self::fresh) once more, with all its data, and perhaps with other indexes. The
+    /// handle before was closed and dropped, and so were its readers. Not called of a back-end that is not persistent.
+    ///
+    /// # Errors
+    /// Those of the back-end, which fail the rule that asked.
+    fn reopen(&mut self, indexes: &[&str]) -> Result<Arc<dyn Database>>;
+
+    /// Whether a database can be opened again.
+    fn is_persistent(&self) -> bool;
+}
+
+/// How much is tried. The default is what a back-end is to pass; a smaller one is for a first look.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Extent {
+    /// What the random histories and entries follow from.
+    pub seed: u64,
+    /// Random histories.
+    pub histories: usize,
+    /// Steps of each.
+    pub steps: usize,
+    /// Entries of the large transaction.
+    pub batch_entries: usize,
+    /// Bytes of the largest value that is written.
+    pub value_bytes_max: usize,
+    /// Commits beside which readers and other writers run.
+    pub rounds: usize,
+}
+
+impl Default for Extent {
+    /// Writes about 150 MB of values.
+    fn default() -> Self {
+        Self {
+            seed: 1,
+            histories: 20,
+            steps: 150,
+            batch_entries: 100_000,
+            value_bytes_max: 20 << 20,
+            rounds: 100,
+        }
+    }
+}
+
+impl Extent {
+    /// A hundredth of the default, or less.
+    #[must_use]
+    pub fn small(seed: u64) -> Self {
+        Self {
+            seed,
+            histories: 2,
+            steps: 40,
+            batch_entries: 1000,
+            value_bytes_max: 64 << 10,
+            rounds: 20,
+        }
+    }
+}
+
+/// What broke a rule.
+#[derive(Debug, thiserror::Error)]
+#[error("rule {rule}: {step}: expected {expected}, found {found}")]
+pub struct Failure {
+    /// The rule.
+    pub rule: &'static str,
+    /// What was done, and in a random history after which steps of which seed.
+    pub step: String,
+    /// What the rule asks for.
+    pub expected: String,
+    /// What the back-end did.
+    pub found: String,
+    /// The error of the back-end, if that is what was found.
+    pub source: Option<Box<Error>>,
+}
+
+/// What was checked.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Report {
+    /// Rules that the back-end keeps.
+    pub kept: Vec<&'static str>,
+    /// Rules that do not concern it, since it is not persistent.
+    pub skipped: Vec<&'static str>,
+}
+
+/// A rule of the suite.
+#[derive(Debug, Clone, Copy)]
+pub struct Rule {
+    /// Its name.
+    pub name: &'static str,
+    /// Whether it is about opening a database again.
+    pub needs_persistence: bool,
+    run: fn(&mut Trial<'_>) -> std::result::Result<(), Failure>,
+}
+
+const fn rule(
+    name: &'static str,
+    run: fn(&mut Trial<'_>) -> std::result::Result<(), Failure>,
+) -> Rule {
+    Rule { name, needs_persistence: false, run }
+}
+
+const fn rule_of_persistence(
+    name: &'static str,
+    run: fn(&mut Trial<'_>) -> std::result::Result<(), Failure>,
+) -> Rule {
+    Rule { name, needs_persistence: true, run }
+}
+
+/// The rules, the simple ones first.
+pub const RULES: &[Rule] = &[
+    rule("changes", entries::changes),
+    rule("reads", entries::reads),
+    rule("tables", entries::tables),
+    rule("unknown index", entries::unknown_index),
+    rule("names of indexes", entries::names_of_indexes),
+    rule("sizes of keys", entries::sizes_of_keys),
+    rule("sizes of values", entries::sizes_of_values),
+    rule("atomic commits", transactions::atomic_commits),
+    rule("rollback", transactions::rollback),
+    rule("own reads", transactions::own_reads),
+    rule("one writer of a thread", transactions::one_writer_of_a_thread),
+    rule("refused calls", transactions::refused_calls),
+    rule("cursor order", cursors::order),
+    rule("cursor seeks", cursors::seeks),
+    rule("cursor of a writer", cursors::of_a_writer),
+    rule("snapshots", snapshots::of_all_ages),
+    rule("snapshot cursors", snapshots::cursors_half_way),
+    rule("snapshots beside a writer", snapshots::beside_a_writer),
+    rule("snapshots elsewhere", snapshots::elsewhere),
+    rule("receipts", handles::receipts),
+    rule("counts", handles::counts),
+    rule("guarantee", handles::guarantee),
+    rule("compaction", handles::compaction),
+    rule("closing", handles::closing),
+    rule("histories", histories::histories),
+    rule("large transactions", entries::large_transactions),
+    rule("one writer", threads::one_writer),
+    rule("whole commits for readers", threads::whole_commits),
+    rule_of_persistence("reopening", handles::reopening),
+    rule_of_persistence("indexes at reopening", handles::indexes_at_reopening),
+];
+
+/// Checks all rules.
+///
+/// # Errors
+/// The first rule that the back-end breaks.
+pub fn check(subject: &mut dyn Subject, extent: &Extent) -> std::result::Result<Report, Failure> {
+    let mut report = Report::default();
+    for rule in RULES {
+        if check_rule(rule, subject, extent)? {
+            report.kept.push(rule.name);
+        } else {
+            report.skipped.push(rule.name);
+        }
+    }
+    Ok(report)
+}
+
+/// Checks one rule; false if it does not concern the back-end.
+///
+/// # Errors
+/// How the back-end breaks it.
+pub fn check_rule(
+    rule: &Rule,
+    subject: &mut dyn Subject,
+    extent: &Extent,
+) -> std::result::Result<bool, Failure> {
+    if rule.needs_persistence && !subject.is_persistent() {
+        return Ok(false);
+    }
+    match (rule.run)(&mut Trial { subject, extent }) {
+        Ok(()) => Ok(true),
+        Err(failure) => Err(Failure { rule: rule.name, ..failure }),
+    }
+}

@@ -1,0 +1,18 @@
+//! How a store is opened.
+
+/// How a [`Store`](crate::Store) is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// Bytes of nodes that are kept in memory.
+    pub cache_bytes: usize,
+    /// Threads that hash large batches; at least one. Roots do not depend on it.
+    pub threads: usize,
+}
+
+impl Default for Options {
+    /// 64 MiB, and as many threads as the machine has.
+    fn default() -> Self {
+        let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        Self { cache_bytes: 64 << 20, threads }
+    }
+}
